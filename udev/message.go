@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udev
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// The head of the messages that udevd sends to its listeners: struct monitor_netlink_header in systemd's
+// src/libsystemd/sd-device/device-monitor.c. The offsets count from the beginning of the message; all numbers but the
+// magic one are in the machine's own byte order.
+const (
+	prefix       = "libudev\x00"
+	magic        = 0xfeedcafe
+	offMagic     = 8
+	offHead      = 12 // size of the head
+	offProperty  = 16 // offset of the properties
+	offLength    = 20 // their length in bytes
+	shortestHead = 24
+)
+
+// decode reads one message of udevd's: what it says of the device comes out, the time does not.
+func decode(message []byte) (Event, error) {
+	text, err := properties(message)
+	if err != nil {
+		return Event{}, err
+	}
+	all := make(map[string]string, strings.Count(text, "\x00"))
+	for property := range strings.SplitSeq(strings.TrimRight(text, "\x00"), "\x00") {
+		key, value, ok := strings.Cut(property, "=")
+		if !ok || key == "" {
+			return Event{}, fmt.Errorf("decode udev message: %.60q is no property", property)
+		}
+		all[key] = value
+	}
+	return newEvent(all)
+}
+
+// properties returns the part of a message behind its head, of which every size is checked.
+func properties(message []byte) (string, error) {
+	if len(message) < shortestHead || string(message[:len(prefix)]) != prefix {
+		return "", errors.New("decode udev message: it does not begin with libudev")
+	}
+	if got := binary.BigEndian.Uint32(message[offMagic:]); got != magic {
+		return "", fmt.Errorf("decode udev message: magic number %#x, expected %#x", got, uint32(magic))
+	}
+	size := uint64(len(message))
+	head := uint64(binary.NativeEndian.Uint32(message[offHead:]))
+	begin := uint64(binary.NativeEndian.Uint32(message[offProperty:]))
+	length := uint64(binary.NativeEndian.Uint32(message[offLength:]))
+	if head < shortestHead || begin < head || begin+length > size {
+		return "", fmt.Errorf("decode udev message: a head of %d, %d at %d do not fit into %d bytes", head, length, begin, size)
+	}
+	// One copy, of which all values are parts: the buffer is used again for the next message.
+	return string(message[begin : begin+length]), nil
+}
+
+// newEvent makes an event of the properties of a message.
+func newEvent(properties map[string]string) (Event, error) {
+	devPath, action, subsystem := properties["DEVPATH"], properties["ACTION"], properties["SUBSYSTEM"]
+	if action == "" || subsystem == "" {
+		return Event{}, errors.New("decode udev message: no ACTION or SUBSYSTEM")
+	}
+	if !isDevPath(devPath) {
+		return Event{}, fmt.Errorf("decode udev message: %.60q is no DEVPATH", devPath)
+	}
+	if old, ok := properties["DEVPATH_OLD"]; ok && !isDevPath(old) {
+		return Event{}, fmt.Errorf("decode udev message: %.60q is no DEVPATH_OLD", old)
+	}
+	var seqnum uint64
+	if text, ok := properties["SEQNUM"]; ok {
+		var err error
+		if seqnum, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return Event{}, fmt.Errorf("decode udev message: SEQNUM: %w", err)
+		}
+	}
+	d := Device{Subsystem: subsystem, DevType: properties["DEVTYPE"], SysPath: "/sys" + devPath, Properties: properties}
+	if name := properties["DEVNAME"]; name != "" {
+		d.DevNode = "/dev/" + strings.TrimPrefix(name, "/dev/")
+	}
+	return Event{Action: action, Seqnum: seqnum, Device: d}, nil
+}
+
+// isDevPath tells whether a path stays below /sys.
+func isDevPath(p string) bool { return len(p) > 1 && p[0] == '/' && path.Clean(p) == p }
+
+// gone is what a renamed device leaves behind: a removal under its old path, which nobody else reports.
+func gone(e Event) (Event, bool) {
+	old := e.Device.Properties["DEVPATH_OLD"]
+	if e.Action != "move" || old == "" {
+		return Event{}, false
+	}
+	return Event{Action: "remove", Seqnum: e.Seqnum, Received: e.Received, Device: Device{
+		Subsystem: e.Device.Subsystem, DevType: e.Device.DevType, SysPath: "/sys" + old,
+		Properties: map[string]string{"ACTION": "remove", "DEVPATH": old, "SUBSYSTEM": e.Device.Subsystem},
+	}}, true
+}

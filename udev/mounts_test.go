@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestAddUsed(t *testing.T) {
+	used := make(map[string]struct{})
+	addUsed(used, `21 1 259:1 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p1 rw
+22 21 0:19 / /proc rw - proc proc rw
+23 21 0:42 / /data rw shared:2 master:3 - btrfs /dev/sdb rw,space_cache
+24 21 8:1 /sub /bind rw - xfs /dev/root\040x rw
+25 21 253:0 / /no-separator rw
+rubbish
+`, false)
+	addUsed(used, "Filename\t\t\t\tType\t\tSize\n/dev/dm-1                 partition\t8388604\n/swapfile file 1 0 -2\n", true)
+	want := []string{"/dev/dm-1", "/dev/nvme0n1p1", "/dev/root\\040x", "/dev/sdb", "253:0", "259:1", "8:1"}
+	if got := slices.Sorted(maps.Keys(used)); !slices.Equal(got, want) {
+		t.Errorf("used %q, want %q", got, want)
+	}
+}
+
+func TestWatchMountsErrors(t *testing.T) {
+	if err := WatchMounts(t.Context(), t.TempDir(), nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without procfs: %v", err)
+	}
+}
+
+func TestWatchMountsEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	w, err := openMounts("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	done := make(chan error)
+	go func() { done <- w.listen(ctx, make(chan Event)) }()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("listen: %v", err)
+	}
+}
+
+// namespace runs functions on a thread with a mount namespace of its own, and returns a directory in place of /proc in
+// which "self" is that thread.
+func namespace(t *testing.T) (proc string, on func(func() error)) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("only root may mount")
+	}
+	proc = t.TempDir()
+	do, done := make(chan func() error), make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		for f := range do {
+			done <- f()
+		}
+	}()
+	t.Cleanup(func() { close(do) })
+	on = func(f func() error) {
+		t.Helper()
+		do <- f
+		if err := <-done; errors.Is(err, unix.EPERM) {
+			t.Skipf("no mount namespace for this test: %v", err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	on(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return err
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return err
+		}
+		return os.Symlink(fmt.Sprintf("/proc/self/task/%d", unix.Gettid()), filepath.Join(proc, "self"))
+	})
+	return proc, on
+}
+
+func TestWatchMounts(t *testing.T) {
+	proc, on := namespace(t)
+	w, err := openMounts(proc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	dir := t.TempDir()
+	mount := func(source string) {
+		t.Helper()
+		on(func() error { return unix.Mount(source, dir, "tmpfs", 0, "") })
+	}
+	unmount := func() { t.Helper(); on(func() error { return unix.Unmount(dir, 0) }) }
+	mount("/dev/early") // between opening and listening
+
+	ctx, cancel := context.WithCancel(t.Context())
+	events, done := make(chan Event, 16), make(chan error, 1)
+	go func() { done <- w.listen(ctx, events) }()
+	expect := func(what string) {
+		t.Helper()
+		select {
+		case e := <-events:
+			if e.Action != Mounts || e.Received.IsZero() {
+				t.Errorf("%s: event %+v", what, e)
+			}
+		case err := <-done:
+			t.Fatalf("%s: %v", what, err)
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: no event", what)
+		}
+	}
+	expect("mounted early")
+	unmount()
+	expect("unmounted")
+	mount("no device") // no event
+	unmount()
+	mount("/dev/other")
+	expect("mounted")
+	unmount()
+	expect("unmounted again")
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("listen: %v", err)
+	}
+	if len(events) > 0 {
+		t.Errorf("an event too many: %+v", <-events)
+	}
+}

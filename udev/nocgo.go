@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !cgo
+
+package udev
+
+import "errors"
+
+// errNoLibudev is all that is left of the machine's udev without cgo; recordings and the event socket still work.
+var errNoLibudev = errors.New("open udev: built without cgo, so without libudev")
+
+func checkLibudev() error { return errNoLibudev }
+
+func enumerate() ([]Device, error) { return nil, errNoLibudev }

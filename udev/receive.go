@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udev
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// received is one message and where it came from.
+type received struct {
+	message     []byte // valid until the next one is received
+	truncated   bool
+	groups      uint32      // of the address it was sent to; 0: to this socket alone
+	credentials *unix.Ucred // of the sender, as the kernel saw it; nil: unknown
+}
+
+// errOverflow says that the kernel dropped messages, of which all that it kept have been read since.
+var errOverflow = errors.New("messages were lost")
+
+// receiver holds the buffers for one message.
+type receiver struct {
+	message, control []byte
+	overflown        bool // and the queue has not been empty since
+}
+
+func newReceiver() *receiver {
+	return &receiver{make([]byte, largestMessage), make([]byte, 256), false}
+}
+
+// receive waits for a message in the runtime's poller: while there is none, no thread waits and nothing wakes up.
+func (r *receiver) receive(f *os.File) (got received, err error) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return received{}, err
+	}
+	waitErr := conn.Read(func(fd uintptr) bool {
+		got, err = r.readOn(int(fd))
+		return err != unix.EAGAIN
+	})
+	if waitErr != nil {
+		err = waitErr
+	}
+	return got, err
+}
+
+// readOn reads on after an overflow. The kernel reports it once, with ENOBUFS, but goes on dropping messages until the
+// queue is empty (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). Who looks at everything again before that misses
+// something for good, so the overflow is reported when the queue is empty.
+func (r *receiver) readOn(fd int) (received, error) {
+	for {
+		got, err := r.read(fd)
+		switch {
+		case err == unix.ENOBUFS:
+			r.overflown = true
+		case err == unix.EAGAIN && r.overflown:
+			r.overflown = false
+			return received{}, errOverflow
+		default:
+			return got, err
+		}
+	}
+}
+
+// read reads a message if there is one.
+func (r *receiver) read(fd int) (received, error) {
+	// As an argument, MSG_TRUNC asks for the true length of a message that is longer than the buffer.
+	n, controlLen, flags, from, err := unix.Recvmsg(fd, r.message, r.control, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+	for err == unix.EINTR {
+		n, controlLen, flags, from, err = unix.Recvmsg(fd, r.message, r.control, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+	}
+	if err != nil {
+		return received{}, err
+	}
+	got := received{
+		message:     r.message[:min(n, len(r.message))],
+		truncated:   flags&unix.MSG_TRUNC != 0,
+		credentials: sender(r.control[:controlLen]),
+	}
+	if netlink, ok := from.(*unix.SockaddrNetlink); ok {
+		got.groups = netlink.Groups
+	}
+	return got, nil
+}
+
+// sender returns the credentials that came with a message.
+func sender(control []byte) *unix.Ucred {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return nil
+	}
+	for _, message := range messages {
+		if credentials, err := unix.ParseUnixCredentials(&message); err == nil {
+			return credentials
+		}
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package recording
+
+import (
+	"embed"
+	"fmt"
+	"path"
+	"strings"
+)
+
+//go:embed bundled/*.umockdev
+var bundled embed.FS
+
+// Named is a recording that comes with the program.
+type Named struct {
+	Name  string // of the file, without its ending: "nvme-blank"
+	Title string // one line for people, from the comment "# title: …" that begins the text
+	Text  []byte // for [Parse]; the caller may write to it
+}
+
+// Bundled lists the recordings that come with the program, sorted by name.
+func Bundled() []Named {
+	entries, err := bundled.ReadDir("bundled")
+	if err != nil {
+		panic(fmt.Errorf("list bundled recordings: %w", err)) // the files are part of the program
+	}
+	list := make([]Named, len(entries))
+	for i, entry := range entries {
+		text, err := bundled.ReadFile(path.Join("bundled", entry.Name()))
+		if err != nil {
+			panic(fmt.Errorf("read bundled recording: %w", err))
+		}
+		first, _, _ := strings.Cut(string(text), "\n")
+		title, _ := strings.CutPrefix(first, "# title:")
+		list[i] = Named{strings.TrimSuffix(entry.Name(), ".umockdev"), strings.TrimSpace(title), text}
+	}
+	return list
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package recording
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestParseErrors(t *testing.T) {
+	const head = "P: /devices/a\nE: SUBSYSTEM=x\n"
+	for name, test := range map[string]struct{ text, want string }{
+		"no device":             {"E: A=b\n", `line 1: expected "P: /devices/…" to begin a device, found "E: A=b"`},
+		"no tag":                {head + "rubbish\n", `line 3: expected a letter, a colon and a blank, found "rubbish"`},
+		"no blank":              {head + "A:x=y\n", `line 3: expected a letter, a colon and a blank`},
+		"unknown tag":           {head + "Z: x\n", `line 3: expected one of P: N: S: E: A: H: L: F:, found "Z:"`},
+		"no subsystem":          {"\nP: /devices/a\n", `line 2: device "/devices/a": expected a line "E: SUBSYSTEM=…"`},
+		"two in a block":        {head + "P: /devices/b\n", `line 3: expected a blank line before the next device`},
+		"twice":                 {head + "\n" + head, `line 4: expected each device once, found "/devices/a" again, first in line 1`},
+		"path elsewhere":        {"P: /etc/passwd\n", `line 1: expected a path that begins with /devices/`},
+		"path up":               {"P: /devices/../../etc\n", `line 1: expected no ".."`},
+		"path slash":            {"P: /devices//a\n", `line 1: expected no empty name`},
+		"path end":              {"P: /devices/a/\n", `line 1: expected no empty name`},
+		"long name":             {"P: /devices/" + strings.Repeat("x", 4096) + "\n", `line 1: expected at most 3072 bytes of path, found 4104`},
+		"long element":          {"P: /devices/" + strings.Repeat("x", 256) + "\n", `line 1: expected at most 255 bytes of name, found 256`},
+		"deep path":             {"P: /devices" + strings.Repeat("/x", 64) + "\n", `line 1: expected at most 64 levels`},
+		"property":              {head + "E: X\n", `line 3: expected NAME=VALUE, found "X"`},
+		"property twice":        {head + "E: SUBSYSTEM=y\n", `line 3: expected each property once, found "SUBSYSTEM" again`},
+		"property NUL":          {head + "E: X=\x00\n", `line 3: expected no NUL in a property`},
+		"subsystem up":          {"P: /devices/a\nE: SUBSYSTEM=..\n", `line 2: expected no ".."`},
+		"number":                {head + "E: MAJOR=../1\n", `line 3: expected a number, found MAJOR="../1"`},
+		"half a number":         {head + "E: MAJOR=1\n", `line 1: device "/devices/a": expected both of MAJOR and MINOR, or none`},
+		"attribute":             {head + "A: x\n", `line 3: expected NAME=VALUE, found "x"`},
+		"attribute twice":       {head + "A: x=1\nA: x=2\n", `line 4: expected each file once, found /sys/devices/a/x again`},
+		"attribute absolute":    {head + "A: /etc/x=1\n", `line 3: expected no empty name`},
+		"attribute up":          {head + "A: ../x=1\n", `line 3: expected no ".."`},
+		"attribute dot":         {head + "A: ./x=1\n", `line 3: expected no "."`},
+		"attribute NUL":         {head + "A: x\x00=1\n", `line 3: expected no NUL`},
+		"attribute in a file":   {head + "A: x=1\nA: x/y=2\n", `line 4: expected a directory at /sys/devices/a/x, found a file or a link`},
+		"attribute in a link":   {head + "L: x=..\nA: x/y=2\n", `line 4: expected a directory at /sys/devices/a/x, found a file or a link`},
+		"attribute is a device": {head + "\nP: /devices/a/b\nE: SUBSYSTEM=x\n\nP: /devices/c\nE: SUBSYSTEM=x\nA: x=\n\nP: /devices/c/x/y\nE: SUBSYSTEM=x\n", `line 9: expected each file once, found /sys/devices/c/x again`},
+		"escape":                {head + `A: x=a\d` + "\n", `line 3: attribute "x": expected one of \n \t \r \b \f \v \" \\ and \ooo, found "\\d"`},
+		"escape at end":         {head + `A: x=a\` + "\n", `line 3: attribute "x": expected one of`},
+		"escape too big":        {head + `A: x=\777` + "\n", `line 3: attribute "x": expected one of`},
+		"odd hex":               {head + "H: x=abc\n", `line 3: attribute "x": expected pairs of hexadecimal digits, found "abc"`},
+		"node hex":              {head + "N: x=zz\n", `line 3: node "x": expected pairs of hexadecimal digits, found "zz"`},
+		"node up":               {head + "N: ../x\n", `line 3: expected no ".."`},
+		"two nodes":             {head + "N: x\nE: DEVNAME=/dev/y\n", `line 4: expected the same node in N: and DEVNAME`},
+		"node of another":       {head + "N: x\n\nP: /devices/b\nE: SUBSYSTEM=x\nN: x\n", `line 5: expected each file once, found /dev/x again`},
+		"link name":             {head + "S: /x\n", `line 3: expected no empty name`},
+		"devlinks elsewhere":    {head + "E: DEVLINKS=/etc/x\n", `line 3: expected DEVLINKS below /dev, found "/etc/x"`},
+		"devlinks up":           {head + "E: DEVLINKS=/dev/../x\n", `line 3: expected no ".."`},
+		"target absolute":       {head + "L: x=/etc\n", `line 3: link "x": expected a relative target, found "/etc"`},
+		"target outside":        {head + "L: x=../../..\n", `line 3: link "x": expected a target inside /sys`},
+		"target up again":       {head + "L: x=y/../../../..\n", `line 3: link "x": expected no ".."`},
+		"target empty":          {head + "L: x=\n", `line 3: link "x": expected no empty name`},
+		"file elsewhere":        {"F: /etc/passwd=x\n", `line 1: expected a path below /proc or /dev, found "/etc/passwd"`},
+		"file up":               {"F: /proc/../etc=x\n", `line 1: expected no ".."`},
+		"directory with text":   {"F: /proc/1/=x\n", `line 1: expected no content of the directory "/proc/1/"`},
+		"file twice":            {"F: /proc/a=x\nF: /proc/a=y\n", `line 2: expected each file once, found /proc/a again`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse([]byte(test.text))
+			if err == nil || !strings.HasPrefix(err.Error(), test.want) {
+				t.Errorf("error %v\nwant  %s", err, test.want)
+			}
+		})
+	}
+}
+
+func TestParseLimits(t *testing.T) {
+	if _, err := Parse(make([]byte, maxText+1)); err == nil {
+		t.Error("a text that is too long")
+	}
+	if _, err := Parse(bytes.Repeat([]byte("#\n"), maxLines+1)); err == nil {
+		t.Error("a text of too many lines")
+	}
+	if _, err := Parse(bytes.Repeat([]byte("# nothing to see here, move on please\n"), maxText/40)); err != nil {
+		t.Errorf("a text just within the limits: %v", err)
+	}
+}
+
+// TestWindowsLineEnds: bug reports come by way of web forms.
+func TestWindowsLineEnds(t *testing.T) {
+	r := mustParse(t, strings.ReplaceAll(disk, "\n", "\r\n"))
+	if len(r.devices) != 2 || r.devices[0].Subsystem != "pci" {
+		t.Errorf("devices %+v", r.Devices())
+	}
+}
+
+// FuzzParse: whatever parses makes a tree, inside its root and without a link that leads out of it.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(disk + partition))
+	for _, b := range Bundled() {
+		f.Add(b.Text)
+	}
+	f.Add([]byte("P: /module/x\nE: SUBSYSTEM=module\nL: a=..\nL: b=../x/a\nS: a\nN: a\n"))
+	f.Add([]byte("P: /devices/x\nE: SUBSYSTEM=pci\nL: driver=../../bus/pci/drivers/a\nE: MAJOR=0\nE: MINOR=0\nN: x\nS: char/0:0/z\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r, err := Parse(text)
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "line ") {
+				t.Fatalf("no line in %q", err)
+			}
+			return
+		}
+		outer := t.TempDir()
+		root := filepath.Join(outer, "root")
+		if err := r.Write(root); err != nil {
+			t.Fatal(err)
+		}
+		checkInside(t, outer, root)
+		if _, err := r.Update(root, new(Recording)); err != nil {
+			t.Fatal(err)
+		}
+		if left := listing(t, root); len(left) != 3 {
+			t.Fatalf("left over: %v", left)
+		}
+	})
+}
+
+func checkInside(t *testing.T, outer, root string) {
+	if entries, err := os.ReadDir(outer); err != nil || len(entries) != 1 {
+		t.Fatalf("beside the root: %v, %v", entries, err)
+	}
+	for name, text := range listing(t, root) {
+		if !strings.HasPrefix(text, "-> ") {
+			continue
+		}
+		if real, err := filepath.EvalSymlinks(filepath.Join(root, name)); err == nil && !strings.HasPrefix(real, root+"/") {
+			t.Fatalf("%s leads to %s", name, real)
+		}
+	}
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package recording
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// quiet is how long a file has to rest before it is read: a save is several writes, and no event tells the last.
+const quiet = 20 * time.Millisecond
+
+// Source is a recording in a file, as a [udev.Source]: saving the file is a hotplug. It keeps no part of the recording
+// in memory, only its tree and a copy of the text in a directory of its own.
+type Source struct {
+	// Warn is told why a saved file was not taken over; everything then stays as it was. It is called from Listen and
+	// must be set before. Nil: nobody is told.
+	Warn func(error)
+
+	file    string
+	root    string
+	watcher *fsnotify.Watcher
+	mu      sync.Mutex // held while the tree or the copy changes
+}
+
+// Open reads the recording in a file, writes its tree to a new temporary directory and watches the file from then on.
+// The caller has to close the source.
+func Open(file string) (*Source, error) {
+	s, err := open(file)
+	if err != nil {
+		return nil, fmt.Errorf("open recording %s: %w", file, err)
+	}
+	return s, nil
+}
+
+func open(file string) (_ *Source, err error) {
+	// Absolute, since the watcher reports names the way they were given.
+	if file, err = filepath.Abs(file); err != nil {
+		return nil, err
+	}
+	s := &Source{file: file}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	// The directory, for an editor puts a new file in place of the old one. Watch first, then read: a save between is
+	// seen twice, never missed.
+	if s.watcher, err = fsnotify.NewWatcher(); err != nil {
+		return nil, err
+	}
+	if err := s.watcher.Add(filepath.Dir(file)); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	r, err := Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if s.root, err = os.MkdirTemp("", "metalplug-recording-"); err != nil {
+		return nil, err
+	}
+	if err := r.Write(s.root); err != nil {
+		return nil, err
+	}
+	return s, os.WriteFile(s.copyName(), text, 0o600)
+}
+
+// Root is the directory in which sys, dev and proc are.
+func (s *Source) Root() string { return s.root }
+
+// Close stops watching and removes the tree. Listen must have returned.
+func (s *Source) Close() error {
+	var err error
+	if s.watcher != nil {
+		err = s.watcher.Close()
+	}
+	if s.root != "" {
+		err = errors.Join(err, os.RemoveAll(s.root))
+	}
+	return err
+}
+
+// Enumerate lists the devices of the recording as the tree has them now.
+func (s *Source) Enumerate() ([]udev.Device, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text, err := os.ReadFile(s.copyName())
+	if err != nil {
+		return nil, fmt.Errorf("enumerate recording: %w", err)
+	}
+	r, err := parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("enumerate recording: %w", err)
+	}
+	return r.Devices(), nil
+}
+
+// Settled is always true: a recording has no boot.
+func (s *Source) Settled() bool { return true }
+
+// Listen applies each save of the file to the tree and sends the events of the difference.
+func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
+	rest := time.NewTimer(quiet) // also for a save since Open
+	defer rest.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case event, ok := <-s.watcher.Events:
+			if !ok {
+				return errors.New("watch recording: closed")
+			}
+			if event.Name == s.file && !event.Has(fsnotify.Chmod) {
+				rest.Reset(quiet)
+			}
+		case err, ok := <-s.watcher.Errors:
+			if !ok {
+				return errors.New("watch recording: closed")
+			}
+			s.warn(fmt.Errorf("watch recording: %w", err))
+			rest.Reset(quiet) // events may have been lost
+		case <-rest.C:
+			if err := s.send(ctx, s.reload(), events); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (s *Source) send(ctx context.Context, what []udev.Event, events chan<- udev.Event) error {
+	for _, event := range what {
+		select {
+		case events <- event:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// reload takes over the file as it is now, if it can.
+func (s *Source) reload() []udev.Event {
+	text, err := os.ReadFile(s.file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // an editor is at work; the new file will be an event
+	case err == nil && len(text) == 0:
+		err = errors.New("the file is empty; a comment alone stands for a machine without devices")
+	case err == nil:
+		var events []udev.Event
+		if events, err = s.update(text); err == nil {
+			return events
+		}
+	}
+	s.warn(fmt.Errorf("reload recording %s: %w", s.file, err))
+	return nil
+}
+
+// update replaces the tree and the copy of its text.
+func (s *Source) update(text []byte) ([]udev.Event, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	present, err := os.ReadFile(s.copyName())
+	if err != nil || bytes.Equal(present, text) {
+		return nil, err
+	}
+	before, err := parse(present)
+	if err != nil {
+		return nil, err
+	}
+	after, err := Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	events, err := before.Update(s.root, after)
+	if err != nil {
+		return nil, err
+	}
+	return events, os.WriteFile(s.copyName(), text, 0o600)
+}
+
+// copyName is where the text is that the tree was made of; the caller holds mu.
+func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }
+
+func (s *Source) warn(err error) {
+	if s.Warn != nil {
+		s.Warn(err)
+	}
+}

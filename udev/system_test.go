@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package udev
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+var _ Source = (*System)(nil)
+
+func openSystem(t *testing.T, o Options) *System {
+	t.Helper()
+	s, err := Open(o)
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPERM) {
+		t.Skipf("no netlink here: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestEnumerate(t *testing.T) {
+	if _, err := os.Stat("/sys/class/mem/null"); err != nil {
+		t.Skipf("no sysfs here: %v", err)
+	}
+	devices, err := openSystem(t, Options{}).Enumerate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range devices {
+		if d.Subsystem == "" || !strings.HasPrefix(d.SysPath, "/sys/") || d.Properties["SUBSYSTEM"] != d.Subsystem ||
+			d.DevNode != d.Properties["DEVNAME"] {
+			t.Errorf("device %+v", d)
+		}
+	}
+	i := slices.IndexFunc(devices, func(d Device) bool { return d.DevNode == "/dev/null" })
+	if i < 0 || devices[i].Subsystem != "mem" || devices[i].SysPath != "/sys/devices/virtual/mem/null" {
+		t.Errorf("no /dev/null among %d devices", len(devices))
+	}
+}
+
+func TestSystemState(t *testing.T) {
+	run := t.TempDir()
+	s := openSystem(t, Options{Run: run})
+	if s.Running() || !s.Settled() {
+		t.Errorf("without udevd: running %t, settled %t", s.Running(), s.Settled())
+	}
+	if err := os.Mkdir(filepath.Join(run, "udev"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"control", "queue"} {
+		if err := os.WriteFile(filepath.Join(run, "udev", name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !s.Running() || s.Settled() {
+		t.Errorf("with udevd at work: running %t, settled %t", s.Running(), s.Settled())
+	}
+}
+
+func TestSystemListen(t *testing.T) {
+	s := openSystem(t, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Listen(ctx, make(chan Event)) }()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Listen: %v", err)
+	}
+	if got := s.Dropped(); got != (Dropped{}) {
+		t.Errorf("dropped %+v", got)
+	}
+}
+
+func TestOpenWithAnotherSocket(t *testing.T) {
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := Open(Options{Socket: f}); err == nil {
+		t.Error("the event socket is /dev/null")
+	}
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package udev reports the devices of this machine and what happens to them, as udevd sees it.
+//
+// Two rules hold for whoever uses it. An event is only a hint to look again at a sysfs path: the kernel may lose,
+// reorder and repeat events. And a source listens from the moment it is opened, so that enumerating afterwards misses
+// nothing: what happens in between is seen twice, never not at all.
+package udev
+
+import (
+	"context"
+	"path"
+	"strings"
+	"time"
+)
+
+// Device is one device as udev reports it: a copy, no handle of libudev leaves this package.
+type Device struct {
+	Subsystem  string            // of the kernel, "nvme", "drm", "infiniband"
+	DevType    string            // udev's devtype, "disk", "partition", "drm_minor"; mostly empty
+	SysPath    string            // "/sys/devices/…", always with the prefix "/sys", also for a recording
+	DevNode    string            // "/dev/nvme0n1", empty for a device without a node
+	Properties map[string]string // udev's properties, DEVNAME, ID_SERIAL, …; shared, not to be written
+}
+
+// Actions of an [Event] that are not the kernel's own.
+const (
+	// Overflow says that events were lost and everything must be enumerated again.
+	Overflow = "overflow"
+	// Mounts says that the set of block devices which this host has mounted or swaps to has changed.
+	Mounts = "mounts"
+)
+
+// Event is a hint that something happened to a device.
+type Event struct {
+	Action   string    // "add", "remove", "change", "move", "bind", "unbind", … or [Overflow], [Mounts]
+	Seqnum   uint64    // the kernel's sequence number, 0 where there is none
+	Device   Device    // as the event reports it; empty for [Overflow] and [Mounts]
+	Received time.Time // when this process read it
+}
+
+// Source is where devices come from: the machine's udev, or a recording of another machine.
+type Source interface {
+	// Enumerate lists all devices that are present now. It blocks while it reads sysfs and udev's database.
+	Enumerate() ([]Device, error)
+	// Listen sends every event since the source was opened, until ctx ends, whose error it then returns.
+	// It may be called once.
+	Listen(ctx context.Context, events chan<- Event) error
+	// Settled tells whether the source has worked off the events of the boot.
+	Settled() bool
+}
+
+// Match selects devices. An empty field matches every device.
+type Match struct {
+	Subsystem  string
+	DevType    string
+	Properties map[string]string // property name to [Glob] pattern; all must hold
+}
+
+// Matches tells whether d is selected.
+func (m Match) Matches(d Device) bool {
+	if m.Subsystem != "" && m.Subsystem != d.Subsystem || m.DevType != "" && m.DevType != d.DevType {
+		return false
+	}
+	for key, pattern := range m.Properties {
+		value, ok := d.Properties[key]
+		if !ok || !Glob(pattern, value) {
+			return false
+		}
+	}
+	return true
+}
+
+// Glob tells whether value matches a shell pattern as udev's rules write it: alternatives separated by "|", each with
+// "*", "?" and "[…]" (udev(7), PATTERN MATCHING). Unlike in a file name, "*" also matches "/". A malformed pattern
+// matches nothing; [CheckGlob] finds it beforehand.
+func Glob(pattern, value string) bool {
+	// path.Match stops "*" at a slash; no property holds a NUL, so it can stand in for the slash on both sides.
+	pattern, value = strings.ReplaceAll(pattern, "/", "\x00"), strings.ReplaceAll(value, "/", "\x00")
+	for alternative := range strings.SplitSeq(pattern, "|") {
+		if ok, err := path.Match(alternative, value); ok && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// CheckGlob returns the error of a malformed pattern.
+func CheckGlob(pattern string) error {
+	for alternative := range strings.SplitSeq(pattern, "|") {
+		if _, err := path.Match(alternative, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}

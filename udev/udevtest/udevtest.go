@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package udevtest gives a test a machine whose hardware it can change: the tree of a recording, and a [udev.Source]
+// that sends what udevd would send, or what the test wants it to.
+package udevtest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/udev"
+	"github.com/metalplug/metalplug/udev/recording"
+)
+
+// Machine is hardware for a test. All methods may be called at any time from any goroutine, but those that change the
+// hardware end the test when they cannot, so only from the test's own.
+//
+// Events wait in a queue without bound until Listen takes them: no method blocks because nobody listens.
+type Machine struct {
+	t    testing.TB
+	root string
+	more chan struct{} // holds one value while the queue may have something
+
+	mu        sync.Mutex
+	recording *recording.Recording
+	queue     []udev.Event
+	unsettled bool
+	broken    error
+}
+
+// New makes a machine of the text of a recording, below t.TempDir(). An empty text is a machine without devices.
+func New(t testing.TB, text string) *Machine {
+	t.Helper()
+	m := &Machine{t: t, root: t.TempDir(), more: make(chan struct{}, 1)}
+	m.recording = m.parse(text)
+	if err := m.recording.Write(m.root); err != nil {
+		t.Fatalf("write recording: %v", err)
+	}
+	return m
+}
+
+// Root is the directory in which sys, dev and proc are.
+func (m *Machine) Root() string { return m.root }
+
+// Apply replaces all hardware by that of another recording and sends the events of the difference.
+func (m *Machine) Apply(text string) {
+	m.t.Helper()
+	m.change(m.parse(text), true)
+}
+
+// Silently does what Apply does, but the events are lost.
+func (m *Machine) Silently(text string) {
+	m.t.Helper()
+	m.change(m.parse(text), false)
+}
+
+// Plug adds the devices and files of a recording to those that are there, and sends events.
+func (m *Machine) Plug(text string) {
+	m.t.Helper()
+	sum, err := m.present().Plus(m.parse(text))
+	if err != nil {
+		m.t.Fatalf("plug recording: %v", err)
+	}
+	m.change(sum, true)
+}
+
+// Unplug takes away the device at a sysfs path and all below it, and sends their events.
+func (m *Machine) Unplug(sysPath string) {
+	m.t.Helper()
+	m.change(m.present().Without(sysPath), true)
+}
+
+// SetAttr writes an attribute of the device at a sysfs path and sends the device's change, if it is one.
+func (m *Machine) SetAttr(sysPath, name, value string) {
+	m.t.Helper()
+	changed, err := m.present().With(sysPath, name, value)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.change(changed, true)
+}
+
+// Send sends any event; nothing else changes. Without a time it is received now.
+func (m *Machine) Send(event udev.Event) {
+	if event.Received.IsZero() {
+		event.Received = time.Now()
+	}
+	m.mu.Lock()
+	m.queue = append(m.queue, event)
+	m.mu.Unlock()
+	m.wake()
+}
+
+// SetSettled says what Settled answers; at first that is true.
+func (m *Machine) SetSettled(settled bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unsettled = !settled
+}
+
+// Break makes Enumerate fail from now on, until it is called with nil.
+func (m *Machine) Break(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.broken = err
+}
+
+// Enumerate lists the devices that are there now.
+func (m *Machine) Enumerate() ([]udev.Device, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.broken != nil {
+		return nil, m.broken
+	}
+	return m.recording.Devices(), nil
+}
+
+// Settled answers what SetSettled said.
+func (m *Machine) Settled() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.unsettled
+}
+
+// Listen sends the events of the queue.
+func (m *Machine) Listen(ctx context.Context, events chan<- udev.Event) error {
+	for {
+		event, ok := m.next()
+		if !ok {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-m.more:
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case events <- event:
+		}
+	}
+}
+
+func (m *Machine) next() (udev.Event, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.queue) == 0 {
+		return udev.Event{}, false
+	}
+	event := m.queue[0]
+	m.queue = m.queue[1:]
+	return event, true
+}
+
+func (m *Machine) wake() {
+	select {
+	case m.more <- struct{}{}:
+	default:
+	}
+}
+
+func (m *Machine) parse(text string) *recording.Recording {
+	m.t.Helper()
+	r, err := recording.Parse([]byte(text))
+	if err != nil {
+		m.t.Fatalf("parse recording: %v", err)
+	}
+	return r
+}
+
+func (m *Machine) present() *recording.Recording {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.recording
+}
+
+func (m *Machine) change(to *recording.Recording, send bool) {
+	m.t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	events, err := m.recording.Update(m.root, to)
+	if err != nil {
+		m.t.Fatalf("update recording: %v", err)
+	}
+	m.recording = to
+	if send {
+		m.queue = append(m.queue, events...)
+		m.wake()
+	}
+}
