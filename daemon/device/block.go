@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+// Whether this host uses a block device, or anything on it would be lost: then it must not be handed out.
+//
+// Follows: Documentation/ABI/stable/sysfs-block (holders, partition, dev); Documentation/filesystems/proc.rst, 3.5
+// (mountinfo); mm/swapfile.c (/proc/swaps); fs/btrfs/sysfs.c; drivers/block/loop.c.
+//
+// No single source tells. A mounted file system is in mountinfo, but btrfs shows a device number of its own there and
+// names one of its devices; LVM, md and bcache are in holders/ while they run; what was put away is only known by what
+// udev has read off the disk, and udev may be late. Where something cannot be read, the device counts as used. All of it
+// is a first sieve: who opens the node, exclusively, has the last word.
+
+import (
+	"errors"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// block is a disk or one of its partitions.
+type block struct {
+	sysPath string
+	number  string // "259:0"
+}
+
+// name returns what the kernel calls it: "nvme0n1p2".
+func (b block) name() string { return path.Base(b.sysPath) }
+
+// inUse returns why a block device must be left alone as [ErrInUse], nil if nothing was found.
+func inUse(h *Host, u udev.Device) error {
+	blocks := blocksAt(h, u.SysPath)
+	for _, check := range []func(*Host, []block) error{mounted, swapped, held, looped} {
+		if err := check(h, blocks); err != nil {
+			return err
+		}
+	}
+	return occupied(h, u)
+}
+
+// blocksAt returns the block device at sysPath with its partitions, or a partition with its disk: whoever has claimed
+// one of them has a claim on the other (bd_may_claim in block/bdev.c).
+func blocksAt(h *Host, sysPath string) []block {
+	paths := []string{sysPath}
+	if isPartition(h, sysPath) {
+		paths = append(paths, path.Dir(sysPath))
+	}
+	paths = append(paths, partitionsOf(h, sysPath)...)
+	blocks := make([]block, len(paths))
+	for i, p := range paths {
+		number, err := h.Attr(p, "dev")
+		if err != nil {
+			number = "" // matches no line of mountinfo; the names still do
+		}
+		blocks[i] = block{p, number}
+	}
+	return blocks
+}
+
+func isPartition(h *Host, sysPath string) bool { return h.Present(sysPath + "/partition") }
+
+// partitionsOf returns the sysfs paths of a disk's partitions, whose names begin with that of the disk (bdevname).
+func partitionsOf(h *Host, sysPath string) []string {
+	var partitions []string
+	for _, name := range h.Names(sysPath) {
+		if strings.HasPrefix(name, path.Base(sysPath)) && isPartition(h, sysPath+"/"+name) {
+			partitions = append(partitions, sysPath+"/"+name)
+		}
+	}
+	return partitions
+}
+
+// mounted looks among the mounts of this host, which may be others than those of a confined daemon, and among its own.
+func mounted(h *Host, blocks []block) error {
+	var unread []error
+	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
+		table, err := h.ReadAll(name)
+		if err != nil {
+			unread = append(unread, err)
+			continue
+		}
+		for line := range strings.Lines(table) {
+			if b, where, ok := mountOf(h, line, blocks); ok {
+				return inUsef("%s is mounted on %s", b.name(), where)
+			}
+		}
+	}
+	if len(unread) == 2 {
+		return inUsef("whether it is mounted cannot be told: %w", joined(unread...))
+	}
+	return nil
+}
+
+// mountOf tells which of the blocks a line of mountinfo is about, if any. Where the device number is anonymous (0:N, as
+// btrfs has it), the source is a name, possibly one of udev's links.
+func mountOf(h *Host, line string, blocks []block) (found block, where string, ok bool) {
+	mount, filesystem, _ := strings.Cut(line, " - ")
+	fields := strings.Fields(mount) // id, parent, major:minor, root, mount point, …
+	if len(fields) < 5 {
+		return block{}, "", false
+	}
+	number, where := fields[2], unescape(fields[4])
+	for _, b := range blocks {
+		if b.number == number {
+			return b, where, true
+		}
+	}
+	if source := strings.Fields(filesystem); strings.HasPrefix(number, "0:") && len(source) > 1 { // type, source, …
+		found, ok = blockNamed(h, unescape(source[1]), blocks)
+	}
+	return found, where, ok
+}
+
+// blockNamed returns that of the blocks whose node a name in /dev leads to.
+func blockNamed(h *Host, name string, blocks []block) (found block, ok bool) {
+	if !strings.HasPrefix(name, "/dev/") {
+		return block{}, false
+	}
+	target, err := filepath.EvalSymlinks(h.Path(name))
+	if err != nil {
+		target = name
+	}
+	for _, b := range blocks {
+		// sysfs writes "!" where the name has "/" (dev_set_name).
+		if path.Base(target) == path.Base(strings.ReplaceAll(b.name(), "!", "/")) {
+			return b, true
+		}
+	}
+	return block{}, false
+}
+
+// unescape undoes what the kernel's seq_path does to blanks in a path: "\040" and the like.
+func unescape(text string) string {
+	var plain strings.Builder
+	for {
+		before, after, found := strings.Cut(text, `\`)
+		plain.WriteString(before)
+		if !found {
+			return plain.String()
+		}
+		if code, err := strconv.ParseUint(after[:min(3, len(after))], 8, 8); err == nil && len(after) >= 3 {
+			plain.WriteByte(byte(code))
+			after = after[3:]
+		} else {
+			plain.WriteByte('\\')
+		}
+		text = after
+	}
+}
+
+func swapped(h *Host, blocks []block) error {
+	table, err := h.ReadAll("/proc/swaps")
+	switch {
+	case errors.Is(err, ErrGone):
+		return nil // a kernel without CONFIG_SWAP
+	case err != nil:
+		return inUsef("whether it is swapped to cannot be told: %w", err)
+	}
+	for line := range strings.Lines(table) {
+		name, _, _ := strings.Cut(line, " ")
+		if b, ok := blockNamed(h, unescape(strings.TrimSpace(name)), blocks); ok {
+			return inUsef("%s is swapped to", b.name())
+		}
+	}
+	return nil
+}
+
+// held looks for what the kernel has built on top: LVM, md, bcache, and btrfs, which does not appear in holders/.
+func held(h *Host, blocks []block) error {
+	for _, b := range blocks {
+		if holders := h.Names(b.sysPath + "/holders"); len(holders) > 0 {
+			return inUsef("%s is part of %s", b.name(), strings.Join(holders, ", "))
+		}
+		for _, filesystem := range h.Names("/sys/fs/btrfs") {
+			if h.Present("/sys/fs/btrfs/" + filesystem + "/devices/" + b.name()) {
+				return inUsef("%s is part of the mounted btrfs %s", b.name(), filesystem)
+			}
+		}
+	}
+	return nil
+}
+
+// looped looks for loop devices on top: these claim nothing, so that even an exclusive open would not notice.
+func looped(h *Host, blocks []block) error {
+	for _, name := range h.Names("/sys/class/block") {
+		if !numbered(name, "loop") {
+			continue
+		}
+		backing, err := h.Read("/sys/class/block/" + name + "/loop/backing_file")
+		if err != nil {
+			continue // not set up
+		}
+		if b, ok := blockNamed(h, backing, blocks); ok {
+			return inUsef("%s is the file of %s", b.name(), name)
+		}
+	}
+	return nil
+}
+
+// occupied looks for partitions and for what udev's builtin blkid has found on the device itself.
+func occupied(h *Host, u udev.Device) error {
+	if partitions := partitionsOf(h, u.SysPath); len(partitions) > 0 {
+		names := make([]string, len(partitions))
+		for i, p := range partitions {
+			names[i] = path.Base(p)
+		}
+		return inUsef("it has partitions (%s)", strings.Join(names, ", "))
+	}
+	// A partition inherits this one from its disk (60-persistent-storage.rules).
+	if table := u.Properties["ID_PART_TABLE_TYPE"]; table != "" && u.DevType != "partition" {
+		return inUsef("it holds a partition table (%s)", table)
+	}
+	for _, key := range []string{"ID_FS_TYPE", "ID_FS_USAGE"} {
+		if content := u.Properties[key]; content != "" {
+			return inUsef("it holds data: udev found %s=%s", key, content)
+		}
+	}
+	return nil
+}

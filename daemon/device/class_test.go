@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/udev"
+	"github.com/metalplug/metalplug/udev/recording"
+)
+
+// What the compiler cannot say of a class, a value.
+func TestClasses(t *testing.T) {
+	wellFormed := regexp.MustCompile(`^[a-z]+$`)
+	names := make(map[string]bool)
+	for _, c := range Classes {
+		if !wellFormed.MatchString(c.Name) || names[c.Name] {
+			t.Errorf("class %q: the name is malformed or not the only one", c.Name)
+		}
+		names[c.Name] = true
+		if c.Identify == nil || c.Allocate == nil {
+			t.Errorf("class %s cannot identify and allocate", c.Name)
+		}
+		if c.Doc == "" || strings.ContainsRune(c.Doc, '\n') {
+			t.Errorf("class %s has no documentation of one line: %q", c.Name, c.Doc)
+		}
+		if len(c.DevNodes) == 0 {
+			t.Errorf("class %s hands out no nodes", c.Name)
+		}
+		if (len(c.Match) == 0) != (c == &Generic) {
+			t.Errorf("class %s: %d matches", c.Name, len(c.Match))
+		}
+		for _, m := range slices.Concat(c.Match, c.Wakes) {
+			for key, pattern := range m.Properties {
+				if err := udev.CheckGlob(pattern); err != nil {
+					t.Errorf("class %s: %s = %q: %v", c.Name, key, pattern, err)
+				}
+			}
+		}
+		if ClassNamed(c.Name) != c {
+			t.Errorf("ClassNamed(%q) is another class", c.Name)
+		}
+	}
+	if c := ClassNamed("none"); c != nil {
+		t.Errorf("ClassNamed(none) = %v", c.Name)
+	}
+}
+
+// The head of a class's file is what the manual and a reader go by.
+func TestClassFilesSayWhatTheyNeed(t *testing.T) {
+	for _, name := range []string{"gpu.go", "fpga.go", "infiniband.go", "nvme.go", "node.go"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, heading := range []string{"Follows:", "Identity:", "Health:", "Nodes:", "Needs:"} {
+			if !strings.Contains(string(text), "\n// "+heading+" ") {
+				t.Errorf("%s: no paragraph %q", name, heading)
+			}
+		}
+	}
+}
+
+// recordings are all that there are, by name: of the tests and of the program.
+func recordings(t *testing.T) map[string]string {
+	t.Helper()
+	texts := make(map[string]string)
+	names, err := filepath.Glob("testdata/*.umockdev")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no recordings: %v", err)
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[name] = string(text)
+	}
+	for _, r := range recording.Bundled() {
+		texts["bundled/"+r.Name] = string(r.Text)
+	}
+	return texts
+}
+
+func TestSightingsOfAllRecordings(t *testing.T) {
+	rules := slices.Concat(everything, anyNode(nil))
+	for name, text := range recordings(t) {
+		h, devices := machine(t, text)
+		seen := make(map[string]string)
+		for _, s := range lookAll(h, rules, devices) {
+			checkSighting(t, name, s)
+			if other, ok := seen[s.Device.ID]; ok && s.Device.ID != "" {
+				t.Errorf("%s: %s and %s have one ID, %s", name, s.Device.SysPath, other, s.Device.ID)
+			}
+			seen[s.Device.ID] = s.Device.SysPath
+		}
+	}
+}
+
+func checkSighting(t *testing.T, name string, s Sighting) {
+	t.Helper()
+	if s.Device.Class == nil || s.Device.SysPath == "" {
+		t.Errorf("%s: a sighting of nothing: %+v", name, s.Device)
+		return
+	}
+	if s.Device.ID == "" && s.Offer == nil || s.Device.ID != "" && (len(s.Device.ID) > idSize || !cdiName.MatchString(s.Device.ID)) {
+		t.Errorf("%s: %s has the ID %q", name, s.Device.SysPath, s.Device.ID)
+	}
+	if s.Offer == nil && len(s.Allocation.Nodes) == 0 {
+		t.Errorf("%s: %s is offered without a node", name, s.Device.ID)
+	}
+	for _, n := range s.Allocation.Nodes {
+		covered := slices.ContainsFunc(s.Device.Class.DevNodes, func(pattern string) bool { return udev.Glob(pattern, n.Container) })
+		if !covered {
+			t.Errorf("%s: class %s hands out %s, which its DevNodes do not cover", name, s.Device.Class.Name, n.Container)
+		}
+		if !path.IsAbs(n.Host) || !path.IsAbs(n.Container) {
+			t.Errorf("%s: %s gets the node %+v", name, s.Device.ID, n)
+		}
+	}
+}
+
+// Hardware may go at any moment: no class may make up a device of what is left, or break.
+func TestLookAtWhatIsGoing(t *testing.T) {
+	rules := slices.Concat(everything, anyNode(nil))
+	for name, text := range recordings(t) {
+		h, devices := machine(t, text)
+		for _, u := range devices {
+			if err := os.RemoveAll(h.Path(u.SysPath)); err != nil {
+				t.Fatal(err)
+			}
+			if sightings := Look(h, rules, u); len(sightings) > 0 {
+				t.Errorf("%s: %s is gone, and seen", name, u.SysPath)
+			}
+			if err := os.MkdirAll(h.Path(u.SysPath), 0o755); err != nil { // an empty directory: only the attributes went
+				t.Fatal(err)
+			}
+			for _, s := range Look(h, rules, u) {
+				checkSighting(t, name, s)
+			}
+		}
+	}
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+// GPUs and other processing accelerators on PCI, below the drivers nvidia, amdgpu, i915, xe and those of the subsystem
+// accel.
+//
+// Follows: Documentation/gpu/drm-uapi.rst; Documentation/accel/introduction.rst; Documentation/ABI/testing/sysfs-bus-pci;
+// include/linux/pci_ids.h (base class 0x03, class 0x1200).
+//
+// Identity: what the hardware itself says: NVIDIA's UUID (gpu_nvidia.go), AMD's unique_id. It goes with the card from
+// slot to slot. Where there is none (Intel, consumer cards of AMD) the PCI address, which stays with the slot. Numbers of
+// nodes are never used: DRM gives the lowest free minor to whoever comes next (drm_minor_alloc).
+//
+// Health: a driver is bound, and the configuration space answers.
+//
+// Nodes: those which the driver makes below the function, /dev/dri/card*, /dev/dri/renderD*, /dev/accel/accel*; and
+// /dev/kfd for AMD, which is one for all GPUs: what keeps them apart there is the render node.
+//
+// Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. No ioctl, no capability, no node is opened.
+
+import (
+	"errors"
+	"path"
+	"strings"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// GPU is the class of graphics processors and accelerators: one device a PCI function.
+var GPU = Class{
+	Name: "gpu",
+	Doc:  "GPUs and processing accelerators (NVIDIA, AMD, Intel, and whatever is in the subsystem accel)",
+	Match: []udev.Match{
+		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "3????"}},
+		// FPGA cards have this class too (xocl, dfl-pci): only whose vendor or driver makes it an accelerator.
+		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "1200??", "PCI_ID": "1002:*|10DE:*|1DA3:*"}},
+		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "intel_vpu|habanalabs|qaic|amdxdna"}},
+	},
+	// What NVIDIA's modules make has no device in sysfs and no event. The nearest that the kernel reports is the module.
+	Wakes: []udev.Match{{Subsystem: "module", Properties: map[string]string{"DEVPATH": "/module/nvidia*"}}},
+	DevNodes: []string{
+		"/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset",
+		"/dev/kfd", "/dev/dri/card[0-9]*", "/dev/dri/renderD[0-9]*", "/dev/accel/accel[0-9]*",
+	},
+	Identify: gpuIdentify,
+	Offer:    gpuOffer,
+	Health:   gpuHealth,
+	Allocate: gpuAllocate,
+}
+
+// Vendors of PCI functions, as in PCI_ID.
+const (
+	vendorNVIDIA = "10DE"
+	vendorAMD    = "1002"
+)
+
+// Displays for people, which compute nothing: those of virtual machines and of management controllers. The PCI class
+// does not tell them from GPUs: virtio-gpu has 0x0380, as data-centre GPUs do, and a render node on top.
+const (
+	displayDrivers = "bochs-drm|bochs|virtio-pci|virtio_gpu|ast|mgag200|simpledrm|simple-framebuffer|cirrus|cirrus-qemu|qxl|vmwgfx|hyperv_drm"
+	displayVendors = "1234|1AF4|1B36|1A03|102B|15AD|1414" // QEMU, virtio, Red Hat, ASPEED, Matrox, VMware, Hyper-V
+)
+
+func gpuIdentify(h *Host, u udev.Device) ([]Device, error) {
+	d := Device{Model: u.Properties["ID_MODEL_FROM_DATABASE"], NUMANode: h.NUMANode(u.SysPath)}
+	address, driver := path.Base(u.SysPath), h.Link(u.SysPath, "driver")
+	var err error
+	switch vendor := pciVendor(u); {
+	case strings.Contains(driver, "vfio"):
+		err = excludedf("bound to %s: offer /dev/vfio/%s with class node", driver, h.Link(u.SysPath, "iommu_group"))
+	case driver == "nvidia":
+		d.ID, d.Model, err = nvidiaIdentity(h, address)
+	case driver == "amdgpu":
+		d.ID, err = amdIdentity(h, u.SysPath)
+	case driver == "" && vendor == vendorNVIDIA:
+		err = incompletef("no driver is bound, so that its UUID is not known: load the module nvidia")
+	case driver == "" && vendor == vendorAMD:
+		err = incompletef("no driver is bound, so that its unique_id is not known: load the module amdgpu")
+	default:
+		d.ID = MakeID("gpu", address)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []Device{d}, nil
+}
+
+// amdIdentity reads the number that the chip was made with (amdgpu_get_unique_id). Consumer cards have none: there the
+// attribute is missing or empty, and the address of the slot has to do.
+func amdIdentity(h *Host, sysPath string) (id string, err error) {
+	unique, err := h.Attr(sysPath, "unique_id")
+	switch {
+	case err != nil && !errors.Is(err, ErrGone):
+		return "", incompletef("its unique_id cannot be read at present: %w", err) // EPERM during a reset
+	case strings.Trim(unique, "0") != "":
+		return MakeID("gpu", unique), nil
+	case len(drmNames(h, sysPath, "renderD")) == 0:
+		// amdgpu_pci_probe makes the attribute first and the nodes last: without nodes it may still come.
+		return "", incompletef("driver amdgpu has not made its nodes yet")
+	}
+	return MakeID("gpu", path.Base(sysPath)), nil
+}
+
+func gpuOffer(h *Host, d Device) error {
+	driver, vendor := h.Link(d.SysPath, "driver"), pciVendor(d.Udev)
+	switch {
+	case udev.Glob(displayDrivers, driver):
+		return excludedf("a display of driver %s, no GPU", driver)
+	case udev.Glob(displayVendors, vendor):
+		return excludedf("a display of vendor %s, no GPU", vendor)
+	case driver == "nvidia":
+		return nvidiaOffer(h, d)
+	}
+	// The firmware's display may have no driver that renders: then it is of use to the console only.
+	if boot, err := h.Attr(d.SysPath, "boot_vga"); err == nil && boot == "1" && len(drmNames(h, d.SysPath, "renderD")) == 0 {
+		return excludedf("the display of the console (boot_vga), without a render node")
+	}
+	return nil
+}
+
+func gpuHealth(h *Host, d Device) error {
+	if h.Link(d.SysPath, "driver") == "" {
+		return errors.New("no driver is bound")
+	}
+	return h.pciAnswers(d.SysPath)
+}
+
+func gpuAllocate(h *Host, d Device) (Allocation, error) {
+	switch h.Link(d.SysPath, "driver") {
+	case "nvidia":
+		return nvidiaAllocate(h, d)
+	case "amdgpu":
+		return amdAllocate(h, d)
+	}
+	return drmAllocate(h, d)
+}
+
+// amdAllocate adds the node of the compute driver, which the module makes before it probes any GPU (kfd_chardev_init).
+// A kernel without CONFIG_HSA_AMD has none, and its GPUs still render.
+func amdAllocate(h *Host, d Device) (Allocation, error) {
+	a, err := drmAllocate(h, d)
+	if err != nil {
+		return a, err
+	}
+	if kfd, err := h.Node("/dev/kfd"); err == nil {
+		a.Nodes = append(a.Nodes, kfd)
+	}
+	return a, nil
+}
+
+// drmAllocate finds the nodes that the driver has made below the PCI function.
+func drmAllocate(h *Host, d Device) (Allocation, error) {
+	// Links of udev's 60-drm.rules.
+	link := "/dev/dri/by-path/pci-" + path.Base(d.SysPath)
+	cards, renders := drmNames(h, d.SysPath, "card"), drmNames(h, d.SysPath, "renderD")
+	if len(renders) > 0 && len(cards) == 0 {
+		return Allocation{}, incompletef("its card node is missing") // drm_dev_register makes the render node first
+	}
+	var a Allocation
+	for _, name := range renders {
+		if err := a.add(h, "/dev/dri/"+name, link+"-render"); err != nil {
+			return Allocation{}, err
+		}
+	}
+	for _, name := range cards {
+		if err := a.add(h, "/dev/dri/"+name, link+"-card"); err != nil {
+			return Allocation{}, err
+		}
+	}
+	for _, name := range h.Names(d.SysPath + "/accel") {
+		if !numbered(name, "accel") { // accel_controlD* of Habana steers the card
+			continue
+		}
+		if err := a.add(h, "/dev/accel/"+name); err != nil {
+			return Allocation{}, err
+		}
+	}
+	if len(a.Nodes) == 0 {
+		return Allocation{}, incompletef("its driver has made no node")
+	}
+	return a, nil
+}
+
+// drmNames lists the DRM devices of a PCI function that have a node: "card" or "renderD" and a number, not the
+// connectors. Those of virtio_gpu are one level further down (virtio_gpu_probe).
+func drmNames(h *Host, sysPath, prefix string) []string {
+	directories := []string{sysPath + "/drm"}
+	for _, name := range h.Names(sysPath) {
+		if numbered(name, "virtio") {
+			directories = append(directories, sysPath+"/"+name+"/drm")
+		}
+	}
+	var names []string
+	for _, directory := range directories {
+		for _, name := range h.Names(directory) {
+			if numbered(name, prefix) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import "testing"
+
+func TestGPU(t *testing.T) {
+	named := func(key, value string) []Rule {
+		return []Rule{{Resource: "test/gpu", Class: &GPU, Match: map[string]string{key: value}}}
+	}
+	testSights(t, []sight{
+		{name: "AMD", recording: "gpu-amd", want: `
+			gpu-4b1a2c3d5e6f7081 "Aqua Vanjaram [Instinct MI300X]" numa1
+			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:05:00.0-render
+			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:05:00.0-card
+			  /dev/kfd`},
+		{name: "AMD with an empty unique_id", recording: "gpu-amd", edits: []string{`unique_id=4b1a2c3d5e6f7081\n`, "unique_id="}, want: `
+			gpu-0000:05:00.0 "Aqua Vanjaram [Instinct MI300X]" numa1
+			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:05:00.0-render
+			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:05:00.0-card
+			  /dev/kfd`},
+		{name: "AMD whose unique_id may still come", recording: "gpu-amd", edits: []string{
+			"A: unique_id=4b1a2c3d5e6f7081\\n\n", "", "drm/renderD128", "drm/other",
+		}, want: `
+			(0000:05:00.0)
+			  held back: not complete: driver amdgpu has not made its nodes yet`},
+		{name: "AMD without a driver", recording: "gpu-amd", edits: []string{"L: driver=../../../../bus/pci/drivers/amdgpu\n", ""}, want: `
+			(0000:05:00.0)
+			  held back: not complete: no driver is bound, so that its unique_id is not known: load the module amdgpu`},
+		{name: "AMD half registered", recording: "gpu-amd", edits: []string{"drm/card1", "drm/other"}, want: `
+			gpu-4b1a2c3d5e6f7081 "Aqua Vanjaram [Instinct MI300X]" numa1
+			  held back: not complete: its card node is missing`},
+		{name: "AMD without a compute driver", recording: "gpu-amd", edits: []string{"N: kfd", "N: other"}, want: `
+			gpu-4b1a2c3d5e6f7081 "Aqua Vanjaram [Instinct MI300X]" numa1
+			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:05:00.0-render
+			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:05:00.0-card`},
+		{name: "off the bus", recording: "gpu-amd", edits: []string{"config=0210a174", "config=ffffffff"}, want: `
+			gpu-4b1a2c3d5e6f7081 "Aqua Vanjaram [Instinct MI300X]" numa1
+			  sick: its PCI configuration space does not answer: it has fallen off the bus
+			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:05:00.0-render
+			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:05:00.0-card
+			  /dev/kfd`},
+		{name: "Intel, the console too", recording: "gpu-intel", want: `
+			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
+			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:02.0-render
+			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:02.0-card`},
+		{name: "Intel without a driver", recording: "gpu-intel", edits: []string{
+			"L: driver=../../../bus/pci/drivers/i915\n", "", "/drm/", "/other/",
+		}, want: `
+			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
+			  held back: not for containers: the display of the console (boot_vga), without a render node
+			  sick: no driver is bound`},
+		{name: "the console without a render node", recording: "gpu-intel", edits: []string{"drm/renderD128", "drm/other"}, want: `
+			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
+			  held back: not for containers: the display of the console (boot_vga), without a render node
+			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:02.0-card`},
+		{name: "a node that udev has not made yet", recording: "gpu-intel", edits: []string{"N: dri/renderD128", "N: dri/other"}, want: `
+			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
+			  held back: not complete: /dev/dri/renderD128 is missing`},
+		{name: "accelerators", recording: "gpu-accel", want: `
+			gpu-0000:00:0b.0 "Meteor Lake NPU"
+			  /dev/accel/accel0
+			gpu-0000:81:00.0 "HL-2000 AI Training Accelerator [Gaudi2]" numa1
+			  /dev/accel/accel1`},
+		{name: "asleep, so not asked", recording: "gpu-accel", edits: []string{"config=86801d7d", "config=ffffffff"}, want: `
+			gpu-0000:00:0b.0 "Meteor Lake NPU"
+			  /dev/accel/accel0
+			gpu-0000:81:00.0 "HL-2000 AI Training Accelerator [Gaudi2]" numa1
+			  /dev/accel/accel1`},
+		{name: "displays of a virtual machine", recording: "gpu-virtual", want: `
+			gpu-0000:00:01.0
+			  held back: not for containers: a display of driver bochs-drm, no GPU
+			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
+			gpu-0000:00:04.0
+			  held back: not for containers: a display of driver virtio-pci, no GPU
+			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
+			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
+		{name: "a display by its driver", recording: "gpu-virtual", rules: named("DRIVER", "virtio-pci"), want: `
+			gpu-0000:00:01.0
+			  held back: no resource takes it: test/gpu: DRIVER is "bochs-drm", not "virtio-pci"
+			gpu-0000:00:04.0
+			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
+			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
+		{name: "a display by its slot", recording: "gpu-virtual", rules: named("PCI_SLOT_NAME", "0000:00:01.0"), want: `
+			gpu-0000:00:01.0
+			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
+			gpu-0000:00:04.0
+			  held back: no resource takes it: test/gpu: PCI_SLOT_NAME is "0000:00:04.0", not "0000:00:01.0"`},
+		{name: "a display by a pattern", recording: "gpu-virtual", rules: named("DRIVER", "bochs*"), want: `
+			gpu-0000:00:01.0
+			  held back: not for containers: a display of driver bochs-drm, no GPU
+			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
+			gpu-0000:00:04.0
+			  held back: no resource takes it: test/gpu: DRIVER is "virtio-pci", not "bochs*"`},
+		{name: "a display without a driver", recording: "gpu-virtual", edits: []string{"L: driver=../../../bus/pci/drivers/bochs-drm\n", ""}, want: `
+			gpu-0000:00:01.0
+			  held back: not for containers: a display of vendor 1234, no GPU
+			  sick: no driver is bound
+			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
+			gpu-0000:00:04.0
+			  held back: not for containers: a display of driver virtio-pci, no GPU
+			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
+			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
+		{name: "given to a virtual machine", recording: "node-virtual", want: `
+			(0000:41:00.0)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/37 with class node`},
+	})
+}
+
+func TestNVIDIA(t *testing.T) {
+	const device = `GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a "NVIDIA H100 80GB HBM3" numa0`
+	const unknown = "(0000:18:00.0)\n  held back: not complete: "
+	const complete = device + `
+			  /dev/nvidia3
+			  /dev/nvidiactl
+			  /dev/nvidia-uvm
+			  /dev/nvidia-uvm-tools`
+	const env = `
+			  NVIDIA_VISIBLE_DEVICES=GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a`
+	const uuidLine = `GPU UUID: \t GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a\n`
+	testSights(t, []sight{
+		{name: "complete", recording: "gpu-nvidia", want: complete + env},
+		{name: "with graphics", recording: "gpu-nvidia", edits: []string{
+			"F: /dev/nvidiactl=", "F: /dev/nvidiactl=\nF: /dev/nvidia-modeset=",
+		}, want: complete + "\n  /dev/nvidia-modeset" + env},
+		{name: "without nvidia-uvm", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia-uvm=\n", ""}, want: device +
+			"\n  held back: not complete: /dev/nvidia-uvm is missing"},
+		{name: "without nvidia-uvm-tools", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia-uvm-tools=\n", ""}, want: device +
+			"\n  held back: not complete: /dev/nvidia-uvm-tools is missing"},
+		{name: "without its own node", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia3=", "F: /dev/nvidia0="}, want: device +
+			"\n  held back: not complete: /dev/nvidia3 is missing"},
+		{name: "without a UUID", recording: "gpu-nvidia", edits: []string{uuidLine, ""}, want: unknown +
+			"its UUID is not known before its first use: start nvidia-persistenced, or run nvidia-smi once"},
+		{name: "with a UUID of question marks", recording: "gpu-nvidia", edits: []string{
+			"GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a", "GPU-????????-????-????-????-????????????",
+		}, want: unknown + "its UUID is not known before its first use: start nvidia-persistenced, or run nvidia-smi once"},
+		{name: "unknown to its driver", recording: "gpu-nvidia", edits: []string{"gpus/0000:18:00.0", "gpus/0000:19:00.0"}, want: unknown +
+			"driver nvidia does not know it yet"},
+		{name: "without a minor", recording: "gpu-nvidia", edits: []string{`Device Minor: \t 3\n`, ""}, want: device +
+			"\n  held back: not complete: driver nvidia does not tell its device minor"},
+		{name: "without a driver", recording: "gpu-nvidia", edits: []string{"L: driver=../../../../bus/pci/drivers/nvidia\n", ""}, want: unknown +
+			"no driver is bound, so that its UUID is not known: load the module nvidia"},
+		{name: "excluded by its driver", recording: "gpu-nvidia", edits: []string{`GPU Excluded:\t No`, `GPU Excluded:\t Yes`}, want: device +
+			"\n  held back: not for containers: the driver was told to exclude it (NVreg_ExcludedGpus)" +
+			"\n  /dev/nvidia3\n  /dev/nvidiactl\n  /dev/nvidia-uvm\n  /dev/nvidia-uvm-tools" + env},
+		{name: "divided", recording: "gpu-nvidia", edits: []string{
+			"F: /dev/nvidiactl=", "F: /dev/nvidiactl=\nF: /proc/driver/nvidia/capabilities/gpu3/mig/gi1/access=DeviceFileMinor: 30\\n",
+		}, want: device +
+			"\n  held back: not for containers: divided into MIG instances, of which files do not tell enough to offer them" +
+			"\n  /dev/nvidia3\n  /dev/nvidiactl\n  /dev/nvidia-uvm\n  /dev/nvidia-uvm-tools" + env},
+	})
+}
+
+// A module that comes later is a reason to look again: its nodes come without an event of their own.
+func TestGPUWokenByModule(t *testing.T) {
+	_, devices := machine(t, "P: /module/nvidia_uvm\nE: SUBSYSTEM=module\n\nP: /module/nvme\nE: SUBSYSTEM=module\n")
+	for _, d := range devices {
+		if got, want := GPU.WokenBy(d), d.SysPath == "/sys/module/nvidia_uvm"; got != want {
+			t.Errorf("WokenBy(%s) = %v", d.SysPath, got)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// tree makes a machine with the GPU of AMD, a NUMA node 1 and what a test adds to it.
+func tree(t *testing.T) (h *Host, gpu string) {
+	t.Helper()
+	h, devices := recorded(t, "gpu-amd")
+	for _, d := range devices {
+		if d.Subsystem == "pci" {
+			gpu = d.SysPath
+		}
+	}
+	return h, gpu
+}
+
+func write(t *testing.T, h *Host, name, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(h.Path(name)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(h.Path(name), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHostPath(t *testing.T) {
+	h := &Host{Sys: "/root/sys", Dev: "/root/dev", Proc: "/root/proc"}
+	for name, want := range map[string]string{
+		"/sys":              "/root/sys",
+		"/sys/devices/x":    "/root/sys/devices/x",
+		"/dev/nvme0n1":      "/root/dev/nvme0n1",
+		"/proc/1/mountinfo": "/root/proc/1/mountinfo",
+		"/devices/x":        "/devices/x",
+		"/system/x":         "/system/x",
+	} {
+		if got := h.Path(name); got != want {
+			t.Errorf("Path(%q) = %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestHostReads(t *testing.T) {
+	h, gpu := tree(t)
+	write(t, h, gpu+"/blank", "")
+	write(t, h, gpu+"/long", strings.Repeat("x", 5000))
+	write(t, h, gpu+"/hex", " 0x1f\n")
+	write(t, h, gpu+"/text", "many\n")
+	if got, err := h.Attr(gpu, "unique_id"); err != nil || got != "4b1a2c3d5e6f7081" {
+		t.Errorf("unique_id: %q, %v", got, err)
+	}
+	if got, err := h.Attr(gpu, "blank"); err != nil || got != "" {
+		t.Errorf("blank: %q, %v", got, err)
+	}
+	if got, err := h.Attr(gpu, "long"); err != nil || len(got) != attrSize {
+		t.Errorf("long: %d bytes, %v", len(got), err)
+	}
+	if got, err := h.ReadAll(gpu + "/long"); err != nil || len(got) != 5000 {
+		t.Errorf("long, whole: %d bytes, %v", len(got), err)
+	}
+	if got, err := h.Int(gpu, "hex"); err != nil || got != 31 {
+		t.Errorf("hex: %d, %v", got, err)
+	}
+	if _, err := h.Int(gpu, "text"); err == nil || err.Error() != "read "+gpu+`/text: "many" is not a number` {
+		t.Errorf("text: %v", err)
+	}
+	for _, err := range []error{second(h.Attr(gpu, "none")), second(h.ReadAll("/proc/none")), second(h.Int(gpu, "none"))} {
+		if !errors.Is(err, ErrGone) || !errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), h.Sys) {
+			t.Errorf("none: %v", err)
+		}
+	}
+	if err := second(h.Attr(gpu, "drm")); err == nil || errors.Is(err, ErrGone) {
+		t.Errorf("a directory: %v", err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestHostLinks(t *testing.T) {
+	h, gpu := tree(t)
+	if got := h.Link(gpu, "driver"); got != "amdgpu" {
+		t.Errorf("driver: %q", got)
+	}
+	if got := h.Link(gpu, "none") + h.Link(gpu, "unique_id"); got != "" {
+		t.Errorf("what is no link: %q", got)
+	}
+	if got := h.Resolve("/sys/bus/pci/devices/0000:05:00.0"); got != gpu {
+		t.Errorf("resolved: %q", got)
+	}
+	if got := h.Resolve(gpu + "/driver/none"); got != "" {
+		t.Errorf("resolved, without a target: %q", got)
+	}
+	if err := os.Symlink("/", h.Path(gpu+"/outside")); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.Resolve(gpu + "/outside"); got != "" {
+		t.Errorf("resolved, outside of sysfs: %q", got)
+	}
+	if got := h.Resolve("/sys/none"); got != "" {
+		t.Errorf("resolved, missing: %q", got)
+	}
+	if got := h.Properties(gpu); got["PCI_ID"] != "1002:74A1" || got["DRIVER"] != "amdgpu" {
+		t.Errorf("properties: %v", got)
+	}
+	if got := h.Properties(gpu + "/none"); len(got) != 0 {
+		t.Errorf("properties of nothing: %v", slices.Sorted(maps.Keys(got)))
+	}
+	if got := h.Names(gpu + "/drm"); !slices.Equal(got, []string{"card1", "renderD128"}) {
+		t.Errorf("names: %q", got)
+	}
+	if got := h.Names(gpu + "/none"); got != nil {
+		t.Errorf("names of nothing: %q", got)
+	}
+	for path, want := range map[string]string{gpu: gpu, gpu + "/drm/card1": gpu, "/sys/devices/virtual/kfd/kfd": ""} {
+		if got := h.PCIParent(path); got != want {
+			t.Errorf("PCIParent(%s) = %q", path, got)
+		}
+	}
+}
+
+func TestHostNUMANode(t *testing.T) {
+	h, gpu := tree(t)
+	card := gpu + "/drm/card1"
+	check := func(what, path string, want int) {
+		t.Helper()
+		if got := h.NUMANode(path); got != want {
+			t.Errorf("%s: node %d, want %d", what, got, want)
+		}
+	}
+	check("its own", gpu, 1)
+	check("of the device above", card, 1)
+	check("none", "/sys/devices/virtual/kfd/kfd", -1)
+	write(t, h, gpu+"/numa_node", "-1\n")
+	check("unknown", card, -1)
+	write(t, h, filepath.Dir(gpu)+"/numa_node", "3\n")
+	check("unknown, but known further up", card, 3)
+	write(t, h, "/sys/devices/system/node/node1/cpulist", "0-31\n")
+	check("not online", card, -1)
+	write(t, h, gpu+"/numa_node", "1\n")
+	check("online", card, 1)
+}
+
+func TestHostNode(t *testing.T) {
+	h, _ := tree(t)
+	render := "/dev/dri/by-path/pci-0000:05:00.0-render"
+	for _, test := range []struct {
+		name  string
+		links []string
+		want  string
+	}{
+		{"no link", nil, "/dev/dri/renderD128"},
+		{"a link", []string{render}, render},
+		{"links that lead elsewhere", []string{"/dev/none", "/dev/dri/by-path/pci-0000:05:00.0-card"}, "/dev/dri/renderD128"},
+		{"the first that leads there", []string{"/dev/none", render, "/dev/dri/renderD128"}, render},
+	} {
+		got, err := h.Node("/dev/dri/renderD128", test.links...)
+		if want := (Node{Host: test.want, Container: "/dev/dri/renderD128"}); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", test.name, got, err)
+		}
+	}
+	if _, err := h.Node("/dev/none", render); !errors.Is(err, ErrIncomplete) || err.Error() != "not complete: /dev/none is missing" {
+		t.Errorf("missing: %v", err)
+	}
+}
+
+func TestPCIAnswers(t *testing.T) {
+	h, gpu := tree(t)
+	check := func(what string, want bool) {
+		t.Helper()
+		if err := h.pciAnswers(gpu); (err == nil) != want {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	check("as recorded", true)
+	write(t, h, gpu+"/config", "\xff\xff\xff\xff")
+	check("all ones", false)
+	write(t, h, gpu+"/config", "\xff")
+	check("too short", false)
+	write(t, h, gpu+"/power/runtime_status", "suspended\n")
+	check("suspended", true)
+	write(t, h, gpu+"/power/runtime_status", "active\n")
+	if err := os.Remove(h.Path(gpu + "/config")); err != nil {
+		t.Fatal(err)
+	}
+	check("without the attribute", true)
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
+
+// idSize is the longest device ID: api.proto of the device plugin API v1beta1 says 63 characters.
+const idSize = 63
+
+// MakeID joins the parts of a hardware identity with "-" to a device ID: at most 63 bytes, only what a CDI device name
+// may hold (letters, digits, "_", ".", ":", "-", alphanumeric at both ends). Where something had to be replaced or cut
+// off, eight hexadecimal digits of the SHA-256 of the original keep it unique.
+func MakeID(parts ...string) string {
+	original := strings.Join(parts, "-")
+	id := strings.TrimFunc(strings.Map(idRune, original), func(r rune) bool { return !alphanumeric(r) })
+	if id == original && id != "" && len(id) <= idSize {
+		return id
+	}
+	sum := sha256.Sum256([]byte(original))
+	digest := hex.EncodeToString(sum[:4])
+	if id == "" {
+		return digest
+	}
+	return id[:min(len(id), idSize-len(digest)-1)] + "-" + digest
+}
+
+func idRune(r rune) rune {
+	if alphanumeric(r) || strings.ContainsRune("_.:-", r) {
+		return r
+	}
+	return '-'
+}
+
+func alphanumeric(r rune) bool {
+	return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+}

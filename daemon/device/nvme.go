@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+// NVMe namespaces on PCI Express, as block devices.
+//
+// Follows: drivers/nvme/host/sysfs.c, core.c and multipath.c; Documentation/admin-guide/nvme-multipath.rst;
+// 60-persistent-storage.rules of udev.
+//
+// Identity: the attribute wwid, which the namespace itself tells: UUID, NGUID or EUI-64, and for those that have none
+// vendor, serial number, model and namespace ID. Nothing else is stable: the numbers in nvme0n1 are the order in which
+// controllers and namespaces were found, and the second is not the namespace ID.
+//
+// Health: a controller that reaches it is live.
+//
+// Nodes: /dev/nvmeXnY, on the host by the link that udev makes from the wwid. Never a partition: since Linux 6.2 whoever
+// can open one reads all of the namespace (nvme_user_cmd checks without the partition flag). Never /dev/nvmeX and
+// /dev/ngXnY.
+//
+// With native multipathing a namespace that several controllers could reach is a disk without a PCI parent, below its
+// subsystem; its paths are hidden disks without a node, and no udev device of which is ever a subject.
+//
+// Needs: sysfs, /proc/swaps, the mountinfo of process 1. No ioctl, no capability, no node is opened.
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// NVMe is the class of NVMe namespaces that hold nothing and that nobody uses: one device a namespace.
+var NVMe = Class{
+	Name:  "nvme",
+	Doc:   "NVMe namespaces that are empty and unused",
+	Match: []udev.Match{{Subsystem: "block", DevType: "disk", Properties: map[string]string{"DEVNAME": "/dev/nvme*n*"}}},
+	Wakes: []udev.Match{
+		// With multipathing the controller, which reports its state, is not above the disk.
+		{Subsystem: "nvme"},
+		{Subsystem: "nvme-subsystem"},
+		// What is built on a disk is not below it.
+		{Subsystem: "block", DevType: "disk", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}},
+	},
+	DevNodes: []string{"/dev/nvme[0-9]*n[0-9]*"},
+	Identify: nvmeIdentify,
+	Offer:    nvmeOffer,
+	Health:   nvmeHealth,
+	Allocate: nvmeAllocate,
+}
+
+func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {
+	wwid, err := h.Attr(u.SysPath, "wwid")
+	if err != nil {
+		return nil, err
+	}
+	if wwid == "" {
+		return nil, incompletef("its wwid is empty")
+	}
+	d := Device{ID: nvmeID(wwid), NUMANode: -1}
+	if controllers := nvmeControllers(h, u.SysPath); len(controllers) > 0 {
+		d.Model, d.NUMANode = nvmeModel(h, controllers[0]), h.NUMANode(controllers[0])
+	}
+	return []Device{d}, nil
+}
+
+// nvmeID makes an ID of a wwid (wwid_show). What a namespace without an identifier of its own gets is spelt as people
+// know it: the serial number decoded, the model, which the serial number makes superfluous, left out.
+func nvmeID(wwid string) string {
+	fallback, ok := strings.CutPrefix(wwid, "nvme.")
+	fields := strings.Split(fallback, "-") // vendor, serial number, model, namespace ID
+	if !ok || len(fields) != 4 {
+		return MakeID("nvme", wwid)
+	}
+	serial, err := hex.DecodeString(fields[1])
+	if err != nil {
+		return MakeID("nvme", wwid)
+	}
+	namespace, err := strconv.ParseUint(fields[3], 16, 32)
+	if err != nil {
+		return MakeID("nvme", wwid)
+	}
+	return MakeID("nvme", fields[0], strings.TrimSpace(string(serial)), strconv.FormatUint(namespace, 10))
+}
+
+func nvmeModel(h *Host, controller string) string {
+	model, err := h.Attr(controller, "model")
+	if err != nil {
+		return ""
+	}
+	if firmware, err := h.Attr(controller, "firmware_rev"); err == nil && firmware != "" {
+		model += ", firmware " + firmware
+	}
+	return model
+}
+
+// nvmeControllers returns the sysfs paths of the controllers that reach a namespace.
+func nvmeControllers(h *Host, sysPath string) []string {
+	above := path.Dir(sysPath)
+	if h.Link(above, "subsystem") != "nvme-subsystem" {
+		return []string{above}
+	}
+	// The path of nvme3n1 over nvme0 is the disk nvme3c0n1 below that controller (nvme_alloc_ns).
+	head := path.Base(sysPath)
+	n := strings.LastIndexByte(head, 'n')
+	var controllers []string
+	for _, name := range h.Names(above) {
+		instance := strings.TrimPrefix(name, "nvme")
+		controller := h.Resolve(above + "/" + name)
+		if numbered(name, "nvme") && controller != "" && h.Present(controller+"/"+head[:n]+"c"+instance+head[n:]) {
+			controllers = append(controllers, controller)
+		}
+	}
+	return controllers
+}
+
+func nvmeOffer(h *Host, d Device) error {
+	if size, err := h.Int(d.SysPath, "size"); err == nil && size == 0 {
+		return incompletef("its size is 0") // being formatted, or given up by the driver (nvme_mark_namespaces_dead)
+	}
+	// All reasons are told: to overrule one is not to overrule the others.
+	return joined(inUse(h, d.Udev), nvmeReach(h, d), readOnly(h, d.SysPath))
+}
+
+// nvmeReach keeps back a namespace over a network: others may be using it.
+func nvmeReach(h *Host, d Device) error {
+	for _, controller := range nvmeControllers(h, d.SysPath) {
+		transport, err := h.Attr(controller, "transport")
+		if err != nil {
+			return incompletef("how its controller is reached is not known: %w", err)
+		}
+		if transport != "pcie" {
+			return excludedf("controller %s is reached by %s", path.Base(controller), transport)
+		}
+	}
+	return nil
+}
+
+func readOnly(h *Host, sysPath string) error {
+	if ro, err := h.Attr(sysPath, "ro"); err == nil && ro == "1" {
+		return excludedf("it is read-only")
+	}
+	return nil
+}
+
+func nvmeHealth(h *Host, d Device) error {
+	var reasons []error
+	for _, controller := range nvmeControllers(h, d.SysPath) {
+		state, err := h.Attr(controller, "state")
+		switch {
+		case err != nil:
+			reasons = append(reasons, err)
+		case state == "live":
+			return nil
+		default:
+			reasons = append(reasons, fmt.Errorf("controller %s is %s", path.Base(controller), state))
+		}
+	}
+	if len(reasons) == 0 {
+		return errors.New("no controller reaches it")
+	}
+	return joined(reasons...)
+}
+
+func nvmeAllocate(h *Host, d Device) (Allocation, error) {
+	links := linksIn(d.Udev, "by-id")
+	// Of two links by model and serial number the longer one has the namespace ID too, and is nobody else's.
+	slices.SortStableFunc(links, func(a, b string) int { return len(b) - len(a) })
+	if wwid, err := h.Attr(d.SysPath, "wwid"); err == nil {
+		links = slices.Insert(links, 0, "/dev/disk/by-id/nvme-"+wwid)
+	}
+	var a Allocation
+	err := a.add(h, d.Udev.DevNode, links...)
+	return a, err
+}

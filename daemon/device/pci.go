@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+// What is the same for every PCI function: its address, its vendor and whether it still answers.
+//
+// Follows Documentation/ABI/testing/sysfs-bus-pci; drivers/pci/pci-sysfs.c.
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// pciAddress returns the address of the PCI function at or above sysPath, such as 0000:3b:00.0; empty: there is none.
+func (h *Host) pciAddress(sysPath string) string {
+	if function := h.PCIParent(sysPath); function != "" {
+		return path.Base(function)
+	}
+	return ""
+}
+
+// pciVendor returns the vendor of a PCI function as the kernel's PCI_ID has it: four digits, upper case.
+func pciVendor(u udev.Device) string {
+	vendor, _, _ := strings.Cut(u.Properties["PCI_ID"], ":")
+	return vendor
+}
+
+// pciAnswers returns why a PCI function does not answer any more, nil: it does. After a surprise removal every read
+// gives all ones (PCI_SET_ERROR_RESPONSE), while the attributes vendor and device are cached and look as ever.
+func (h *Host) pciAnswers(sysPath string) error {
+	if status, err := h.Attr(sysPath, "power/runtime_status"); err == nil && status == "suspended" {
+		return nil // to read its configuration space would wake it: pci_config_pm_runtime_get
+	}
+	vendor, err := h.readStart(sysPath+"/config", 2)
+	switch {
+	case errors.Is(err, ErrGone):
+		return nil // sysfs without it tells nothing
+	case err != nil:
+		return err
+	case vendor == "\xff\xff":
+		return errors.New("its PCI configuration space does not answer: it has fallen off the bus")
+	}
+	return nil
+}
+
+// readStart returns the first bytes of a binary attribute. No more is read: some devices hang when the whole of their
+// configuration space is (pci_read_config).
+func (h *Host) readStart(name string, size int) (string, error) {
+	f, err := os.Open(h.Path(name))
+	if err != nil {
+		return "", readError(name, err)
+	}
+	defer f.Close()
+	buf := make([]byte, size)
+	if _, err := io.ReadFull(f, buf); err != nil {
+		return "", readError(name, err)
+	}
+	return string(buf), nil
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// Rule assigns devices of a class to a resource. The first rule that matches a device takes it.
+//
+// The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs; the values are patterns
+// as [udev.Glob] reads them. A property that the device itself does not have is looked for among those which the kernel
+// reports for the devices above it, nearest first, so that PCI_SLOT_NAME works for an InfiniBand device and DRIVER for
+// an NVMe namespace.
+type Rule struct {
+	Resource   string
+	Class      *Class
+	Match      map[string]string // all must hold
+	Exclude    map[string]string // any that holds excludes the device
+	AllowInUse bool              // offer it even if this host uses it
+}
+
+// ruleFor returns the first rule that takes d, or an error that tells for every rule of the class why it did not.
+func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
+	var reasons []error
+	for i := range rules {
+		if rules[i].Class != d.Class {
+			continue
+		}
+		err := rules[i].matches(h, d.Udev)
+		if err == nil {
+			return &rules[i], nil
+		}
+		reasons = append(reasons, fmt.Errorf("%s: %w", rules[i].Resource, err))
+	}
+	if len(reasons) == 0 {
+		return nil, fmt.Errorf("no resource of class %s is configured", d.Class.Name)
+	}
+	return nil, fmt.Errorf("no resource takes it: %w", joined(reasons...))
+}
+
+// matches returns nil if the rule takes u, else why it does not.
+func (r *Rule) matches(h *Host, u udev.Device) error {
+	for _, key := range slices.Sorted(maps.Keys(r.Exclude)) {
+		if value, ok := h.property(u, key); ok && udev.Glob(r.Exclude[key], value) {
+			return fmt.Errorf("excluded by %s = %q", key, r.Exclude[key])
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(r.Match)) {
+		value, ok := h.property(u, key)
+		if !ok {
+			return fmt.Errorf("it has no %s", key)
+		}
+		if !udev.Glob(r.Match[key], value) {
+			return fmt.Errorf("%s is %q, not %q", key, value, r.Match[key])
+		}
+	}
+	return nil
+}
+
+// forgive drops the reasons against an offer if the rule's author has overruled them all: a device in use where the
+// resource allows it, an excluded device where the rule names just that one.
+func (r *Rule) forgive(err error) error {
+	inUse, excluded := errors.Is(err, ErrInUse), errors.Is(err, ErrExcluded)
+	switch {
+	case !inUse && !excluded, errors.Is(err, ErrIncomplete):
+		return err
+	case inUse && !r.AllowInUse, excluded && !r.byName():
+		return err
+	}
+	return nil
+}
+
+// byName tells whether the rule names its devices by slot, hardware ID, driver or node, without a pattern.
+func (r *Rule) byName() bool {
+	for _, key := range []string{"PCI_SLOT_NAME", "PCI_ID", "DRIVER", "DEVNAME"} {
+		if value, ok := r.Match[key]; ok && !strings.ContainsAny(value, "*?[") {
+			return true
+		}
+	}
+	return false
+}
+
+// property returns a udev property of u or of a device above it, or for "ATTR{name}" an attribute of u.
+func (h *Host) property(u udev.Device, key string) (string, bool) {
+	if name, ok := AttrKey(key); ok {
+		value, err := h.Attr(u.SysPath, name)
+		return value, err == nil
+	}
+	if value, ok := u.Properties[key]; ok {
+		return value, true
+	}
+	for above := range parents(u.SysPath) {
+		if value, ok := h.Properties(above)[key]; ok {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+// AttrKey returns the name in a key of the form "ATTR{name}".
+func AttrKey(key string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(key, "ATTR{")
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(name, "}")
+}
+
+// joined is errors.Join on one line.
+func joined(errs ...error) error {
+	var err error
+	for _, next := range errs {
+		switch {
+		case err == nil:
+			err = next
+		case next != nil:
+			err = fmt.Errorf("%w; %w", err, next)
+		}
+	}
+	return err
+}

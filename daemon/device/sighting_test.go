@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/udev"
+	"github.com/metalplug/metalplug/udev/udevtest"
+)
+
+// sight is one case of a table: a recording, changed here and there, and what is seen of it.
+type sight struct {
+	name      string
+	recording string   // in testdata, without its ending
+	edits     []string // what to replace in its text, by what, alternating
+	rules     []Rule   // nil: one for each class, without a match
+	want      string   // as [described] says it
+}
+
+// everything offers all hardware of the classes that have a match of their own.
+var everything = []Rule{
+	{Resource: "test/gpu", Class: &GPU},
+	{Resource: "test/fpga", Class: &FPGA},
+	{Resource: "test/infiniband", Class: &InfiniBand},
+	{Resource: "test/nvme", Class: &NVMe},
+}
+
+func testSights(t *testing.T, sights []sight) {
+	t.Helper()
+	for _, s := range sights {
+		t.Run(s.name, func(t *testing.T) {
+			rules := s.rules
+			if rules == nil {
+				rules = everything
+			}
+			h, devices := recorded(t, s.recording, s.edits...)
+			got := described(lookAll(h, rules, devices))
+			if want := strings.TrimSpace(strings.ReplaceAll(s.want, "\n\t\t\t", "\n")); got != want {
+				t.Errorf("saw\n%s\n\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// recorded makes a machine of a recording in testdata.
+func recorded(t *testing.T, name string, edits ...string) (*Host, []udev.Device) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", name+".umockdev"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(data)
+	for edit := range slices.Chunk(edits, 2) {
+		if !strings.Contains(text, edit[0]) {
+			t.Fatalf("%s: nothing to replace: %q", name, edit[0])
+		}
+		text = strings.ReplaceAll(text, edit[0], edit[1])
+	}
+	return machine(t, text)
+}
+
+func machine(t *testing.T, text string) (*Host, []udev.Device) {
+	t.Helper()
+	m := udevtest.New(t, text)
+	devices, err := m.Enumerate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := m.Root()
+	return &Host{Sys: root + "/sys", Dev: root + "/dev", Proc: root + "/proc"}, devices
+}
+
+func lookAll(h *Host, rules []Rule, devices []udev.Device) []Sighting {
+	var sightings []Sighting
+	for _, u := range devices {
+		sightings = append(sightings, Look(h, rules, u)...)
+	}
+	return sightings
+}
+
+// described writes down sightings, one line for the device and one for each thing about it.
+func described(sightings []Sighting) string {
+	var out strings.Builder
+	for _, s := range sightings {
+		id := s.Device.ID
+		if id == "" {
+			id = "(" + filepath.Base(s.Device.SysPath) + ")"
+		}
+		fmt.Fprintf(&out, "%s", id)
+		if s.Device.Model != "" {
+			fmt.Fprintf(&out, " %q", s.Device.Model)
+		}
+		if s.Device.NUMANode >= 0 {
+			fmt.Fprintf(&out, " numa%d", s.Device.NUMANode)
+		}
+		out.WriteByte('\n')
+		if s.Offer != nil {
+			fmt.Fprintf(&out, "  held back: %v\n", s.Offer)
+		}
+		if s.Health != nil {
+			fmt.Fprintf(&out, "  sick: %v\n", s.Health)
+		}
+		for _, n := range s.Allocation.Nodes {
+			fmt.Fprintf(&out, "  %s", n.Container)
+			if n.Host != n.Container {
+				fmt.Fprintf(&out, " = %s", n.Host)
+			}
+			out.WriteByte('\n')
+		}
+		for _, key := range slices.Sorted(maps.Keys(s.Allocation.Env)) {
+			fmt.Fprintf(&out, "  %s=%s\n", key, s.Allocation.Env[key])
+		}
+	}
+	return strings.TrimSpace(out.String())
+}
