@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/udev"
+)
+
+// Patterns of whole values.
+const (
+	// labels is a DNS-1123 subdomain: the domain of a resource name.
+	labels = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	// word is what a qualified name of Kubernetes has after the slash.
+	word = `^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
+	// cdiWord is the vendor or the class of a CDI kind.
+	cdiWord = `^[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
+	// property is the name of a udev property.
+	property = `^[A-Za-z_.][A-Za-z0-9_.-]*$`
+	// template is a systemd template unit of type service.
+	template = `^[A-Za-z0-9:_.\\-]+@\.service$`
+)
+
+const (
+	// domainSize and wordSize are the most bytes of the two parts of a resource name: a subdomain may have 253, but the
+	// kubelet looks at the name with the prefix "requests.".
+	domainSize = 253 - len("requests.")
+	wordSize   = 63
+	// unitSize is the longest name of a systemd unit (UNIT_NAME_MAX less the final zero).
+	unitSize = 255
+	// socketSize is the longest path of a unix socket (sun_path of unix(7) less the final zero).
+	socketSize = 107
+	// endpoint is as long as the name of a socket that stands in the directory of the device plugins.
+	endpoint = "mp-12345678-1234567890123.sock"
+)
+
+func matches(pattern, s string) bool { return regexp.MustCompile(pattern).MatchString(s) }
+
+// checkName holds a resource name against the rule by which the kubelet accepts registrations: IsExtendedResourceName in
+// k8s.io/kubernetes/pkg/apis/core/v1/helper.
+func checkName(name string) error {
+	domain, rest, ok := strings.Cut(name, "/")
+	switch {
+	case !ok:
+		return fmt.Errorf(`%s has no domain: it must be like "example.com/name"`, quoted(name))
+	case strings.Contains(name, "kubernetes.io/"):
+		return fmt.Errorf("%s is in a domain of Kubernetes itself, kubernetes.io", quoted(name))
+	case strings.HasPrefix(name, "requests."):
+		return fmt.Errorf(`%s begins with "requests.", which names quotas`, quoted(name))
+	case strings.Contains(rest, "/"):
+		return fmt.Errorf("%s has more than one slash", quoted(name))
+	case len(domain) > domainSize:
+		return fmt.Errorf("%s has a domain of %d bytes, at most %d are possible", quoted(name), len(domain), domainSize)
+	case !matches(labels, domain):
+		return fmt.Errorf(`%s has no valid domain before the slash: lower-case letters, digits, "-" and "." like "example.com"`,
+			quoted(name))
+	case len(rest) > wordSize:
+		return fmt.Errorf("%s has %d bytes after the slash, at most %d are possible", quoted(name), len(rest), wordSize)
+	case !matches(word, rest):
+		return fmt.Errorf(`%s has no valid name after the slash: letters, digits, "-", "_" and ".", at both ends a letter or digit`,
+			quoted(name))
+	}
+	return nil
+}
+
+// checkCDIKind holds a CDI kind against the CDI specification, "Kind".
+func checkCDIKind(kind string) error {
+	vendor, class, ok := strings.Cut(kind, "/")
+	if !ok || !matches(cdiWord, vendor) || !matches(cdiWord, class) {
+		return fmt.Errorf(`%s is not vendor/class as in "nvidia.com/gpu"`, quoted(kind))
+	}
+	return nil
+}
+
+// checkPermissions accepts any choice of r, w and m.
+func checkPermissions(permissions string) error {
+	if permissions == "" {
+		return errors.New("is empty: a container could not use the device")
+	}
+	for i, p := range permissions {
+		if !strings.ContainsRune("rwm", p) {
+			return fmt.Errorf(`%s has %q, only "r", "w" and "m" are permissions`, quoted(permissions), p)
+		}
+		if strings.ContainsRune(permissions[:i], p) {
+			return fmt.Errorf("%s has %q twice", quoted(permissions), p)
+		}
+	}
+	return nil
+}
+
+// checkUnit accepts the name of a template unit of type service.
+func checkUnit(name string) error {
+	if len(name) > unitSize || !matches(template, name) {
+		return fmt.Errorf(`%s is no template unit like "name@.service"`, quoted(name))
+	}
+	return nil
+}
+
+// checkProperty accepts the keys of a [device.Rule].
+func checkProperty(key string) error {
+	if name, ok := device.AttrKey(key); ok {
+		if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
+			return fmt.Errorf("%s is no attribute below the device in sysfs", quoted(name))
+		}
+		return nil
+	}
+	if !matches(property, key) {
+		return errors.New(`is neither a udev property like "PCI_ID" nor "ATTR{name}"`)
+	}
+	return nil
+}
+
+// checkPattern accepts the values of a [device.Rule].
+func checkPattern(pattern string) error {
+	if err := udev.CheckGlob(pattern); err != nil {
+		return fmt.Errorf(`%s is no pattern: an unfinished "[" or a "\" at the end`, quoted(pattern))
+	}
+	return nil
+}
+
+// checkPath accepts absolute paths.
+func checkPath(name string) error {
+	if !filepath.IsAbs(name) {
+		return fmt.Errorf("%s is not an absolute path", quoted(name))
+	}
+	if strings.ContainsRune(name, 0) {
+		return fmt.Errorf("%s has a zero byte", quoted(name))
+	}
+	return nil
+}
+
+// checkSocketIn accepts directories in which a socket of that name can be bound.
+func checkSocketIn(dir, name string) error {
+	if most := socketSize - len("/"+name); len(dir) > most {
+		return fmt.Errorf("%s has %d bytes, at most %d leave room for the sockets in it", quoted(dir), len(dir), most)
+	}
+	return nil
+}
+
+// checkSocket accepts paths to which a socket can be bound.
+func checkSocket(name string) error {
+	if len(name) > socketSize {
+		return fmt.Errorf("%s has %d bytes, a socket can have %d", quoted(name), len(name), socketSize)
+	}
+	return nil
+}

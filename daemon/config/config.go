@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package config holds the configuration file and its drop-ins as checked values.
+//
+// Three rules hold. A file is read strictly: what is unknown, contradictory or impossible is an error, and all errors
+// are found at once, each with file, line and key. What comes out needs no further check: a [Config] without an error
+// can be run as it is. And nothing is looked at but the files themselves, so a configuration can be checked on any
+// machine. The file metalplug.toml beside this one shows every key with its default.
+package config
+
+import (
+	_ "embed"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// DefaultFile is the configuration file that is read when no other is named. It need not exist.
+const DefaultFile = "/etc/metalplug/metalplug.toml"
+
+// Words that several keys share.
+const (
+	// Direct, as the socket of a helper, runs the helper as a child process.
+	Direct = "direct"
+	// Auto, as a reset method, stands for the method of the class that its driver survives; for none if there is no
+	// such method for the driver that is bound.
+	Auto = "auto"
+	// None is the reset method and the scrub that does nothing.
+	None = "none"
+)
+
+// Values of prefer: which free devices the kubelet is advised to take.
+const (
+	Packed = "packed" // devices that are near to each other
+	Spread = "spread" // devices that are offered in several shares: those with the fewest shares taken
+)
+
+// Values of inject: how a container gets its devices.
+const (
+	InjectNodes = "nodes" // as a list of device nodes
+	InjectCDI   = "cdi"   // by the names of CDI devices, for runtimes that know the Container Device Interface
+)
+
+// Values of when: at which moments a device is reset and erased.
+const (
+	WhenStart   = "start"   // before a container starts
+	WhenRelease = "release" // after the last container that held it has gone
+	WhenBoth    = "both"
+)
+
+// Config is everything that can be configured.
+type Config struct {
+	Paths     Paths
+	Hardware  Hardware
+	Reset     Reset
+	Resources []Resource // in the order in which they are tried; a device belongs to the first that matches
+	Files     []string   // that it was read from, in the order of reading
+}
+
+// Paths is the table [paths]: where the parts of the machine are. All are absolute.
+type Paths struct {
+	DevicePlugins string // device_plugins: directory of kubelet.sock, "/var/lib/kubelet/device-plugins"; at most 76 bytes
+	PodResources  string // pod_resources: socket of the kubelet, "/var/lib/kubelet/pod-resources/kubelet.sock"
+	State         string // state: directory of what outlives a reboot, "/var/lib/metalplug"
+	Run           string // run: directory of the control socket, "/run/metalplug"
+	CDI           string // cdi: directory of the CDI specs, "/run/cdi"
+	Sysfs         string // sysfs: "/sys"
+	Dev           string // dev: "/dev"
+	Proc          string // proc: "/proc"
+	Cgroup        string // cgroup: "/sys/fs/cgroup"
+}
+
+// Hardware is the table [hardware]: where the devices come from.
+type Hardware struct {
+	// Recording is the absolute path of the recording that takes the place of this machine; empty: there is none, the
+	// devices are those of udev. It is written source = "recording:PATH", where a PATH that is not absolute starts at
+	// the directory of the main file, also in a drop-in. The default is source = "udev".
+	Recording string
+}
+
+// Reset is the table [reset]: how the helpers are reached.
+type Reset struct {
+	Socket  string // socket: of metalplug-reset, "/run/metalplug/reset.sock"; or [Direct]
+	Holders string // holders: of metalplug-holders, "/run/metalplug/holders.sock"; or [Direct], its default if socket is that
+}
+
+// Resource is a table [[resource]]: devices that are offered to the kubelet under one name.
+type Resource struct {
+	Name    string            // name: an extended resource of Kubernetes; required
+	Class   *device.Class     // class: of its devices; required
+	Match   map[string]string // match: property to pattern, all of which must hold, see [device.Rule]; none
+	Exclude map[string]string // exclude: as match; a device for which any of them holds is not taken; none
+
+	Shares      int    // shares: how many times each device is offered, 1 to 1000; 1
+	Prefer      string // prefer: [Packed] or [Spread]; packed
+	Inject      string // inject: [InjectNodes] or [InjectCDI]; nodes
+	CDIKind     string // cdi_kind: vendor/class of a foreign CDI spec whose devices are named instead of our own; empty
+	Permissions string // permissions: on the nodes, some of "rwm": read, write, mknod; rw
+	AllowInUse  bool   // allow_in_use: offer a device though this host uses it; only for nvme and node; false
+
+	Reset ResourceReset
+	Units Units
+}
+
+// ResourceReset is the table [resource.reset]: what is done to a device between two containers.
+type ResourceReset struct {
+	// Method is a reset method of the class, [Auto] or [None]; auto. It is [None] here where auto stands in the file but
+	// cannot come to anything: shares, allow_in_use, or a class whose drivers survive no reset.
+	Method string
+	// Scrub is how the device is erased: none, discard, zero, format, crypto-erase or sanitize; none.
+	Scrub string
+	// When is [WhenStart], [WhenRelease] or [WhenBoth]; start.
+	When string
+	// Timeout is how long it may take; 20 s, or 1 h where a device is erased at its release. For [WhenStart] it is at most
+	// 25 s. With [WhenBoth] it holds for the release only: what precedes a start still has to end within 25 s.
+	Timeout time.Duration
+}
+
+// AtStart tells whether anything is to be done before a container starts.
+func (r ResourceReset) AtStart() bool { return r.When != WhenRelease && r.acts() }
+
+// AtRelease tells whether anything is to be done after a release.
+func (r ResourceReset) AtRelease() bool { return r.When != WhenStart && r.acts() }
+
+func (r ResourceReset) acts() bool { return r.Method != None || r.Scrub != None }
+
+// Units is the table [resource.units]: a vendor's own steps as systemd template units, "name@.service", whose instance
+// is the escaped device ID. Empty: there is no such step.
+type Units struct {
+	Init    string // init: must succeed before a device is offered
+	Start   string // start: runs before each start of a container, after the reset
+	Release string // release: runs after each release, before the device is offered again
+}
+
+// Rule returns which devices belong to the resource.
+func (r Resource) Rule() device.Rule {
+	return device.Rule{Resource: r.Name, Class: r.Class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse}
+}
+
+// Rules returns which devices belong to which resource, in the order in which they are to be tried.
+func (c Config) Rules() []device.Rule {
+	rules := make([]device.Rule, len(c.Resources))
+	for i, r := range c.Resources {
+		rules[i] = r.Rule()
+	}
+	return rules
+}
+
+// Default returns the configuration that holds without any file.
+func Default() Config {
+	c := basic()
+	c.complete()
+	return c
+}
+
+// Reference returns the text of metalplug.toml, in which every key is shown, commented out, with its default.
+func Reference() string { return reference }
+
+//go:embed metalplug.toml
+var reference string
+
+// basic returns the defaults of all keys that do not depend on others.
+func basic() Config {
+	return Config{
+		Paths: Paths{
+			DevicePlugins: "/var/lib/kubelet/device-plugins",
+			PodResources:  "/var/lib/kubelet/pod-resources/kubelet.sock",
+			State:         "/var/lib/metalplug",
+			Run:           "/run/metalplug",
+			CDI:           "/run/cdi",
+			Sysfs:         "/sys",
+			Dev:           "/dev",
+			Proc:          "/proc",
+			Cgroup:        "/sys/fs/cgroup",
+		},
+		Reset: Reset{Socket: "/run/metalplug/reset.sock"},
+	}
+}
+
+// complete sets what no file has set and what depends on what the files say.
+func (c *Config) complete() {
+	if c.Reset.Holders == "" {
+		c.Reset.Holders = "/run/metalplug/holders.sock"
+		if c.Reset.Socket == Direct {
+			c.Reset.Holders = Direct
+		}
+	}
+	if len(c.Resources) == 0 {
+		c.Resources = defaultResources()
+	}
+}
+
+// defaultResources are offered where no resource is configured: under the names that the vendors' own plugins gave
+// them, so that pods which ask for these keep working.
+func defaultResources() []Resource {
+	all := []Resource{
+		newResource("nvidia.com/gpu", &device.GPU, map[string]string{"PCI_ID": "10DE:*"}),
+		newResource("amd.com/gpu", &device.GPU, map[string]string{"PCI_ID": "1002:*"}),
+		newResource("gpu.intel.com/i915", &device.GPU, map[string]string{"PCI_ID": "8086:*", "DRIVER": "i915"}),
+		newResource("gpu.intel.com/xe", &device.GPU, map[string]string{"PCI_ID": "8086:*", "DRIVER": "xe"}),
+		newResource("intel.com/fpga", &device.FPGA, map[string]string{"DEVNAME": "/dev/dfl-port.*"}),
+		newResource("xilinx.com/fpga", &device.FPGA, map[string]string{"DRIVER": "xocl"}),
+		newResource("metalplug.io/infiniband", &device.InfiniBand, nil),
+		newResource("metalplug.io/nvme", &device.NVMe, nil),
+	}
+	for i := range all {
+		all[i].settle()
+	}
+	return all
+}
+
+// newResource returns a resource with the defaults of all its keys.
+func newResource(name string, class *device.Class, match map[string]string) Resource {
+	return Resource{
+		Name: name, Class: class, Match: match,
+		Shares: 1, Prefer: Packed, Inject: InjectNodes, Permissions: "rw",
+		Reset: ResourceReset{Method: Auto, Scrub: None, When: WhenStart, Timeout: 20 * time.Second},
+	}
+}

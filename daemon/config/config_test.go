@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// tree writes files, by path below a new directory, and returns the directory.
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// good loads a configuration that must have no problem.
+func good(t *testing.T, text string) Config {
+	t.Helper()
+	c, err := Load(filepath.Join(tree(t, map[string]string{"m.toml": text}), "m.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestDefault(t *testing.T) {
+	c := Default()
+	want := []struct {
+		name, class string
+		match       map[string]string
+		method      string
+	}{
+		{"nvidia.com/gpu", "gpu", map[string]string{"PCI_ID": "10DE:*"}, Auto},
+		{"amd.com/gpu", "gpu", map[string]string{"PCI_ID": "1002:*"}, Auto},
+		{"gpu.intel.com/i915", "gpu", map[string]string{"PCI_ID": "8086:*", "DRIVER": "i915"}, Auto},
+		{"gpu.intel.com/xe", "gpu", map[string]string{"PCI_ID": "8086:*", "DRIVER": "xe"}, Auto},
+		{"intel.com/fpga", "fpga", map[string]string{"DEVNAME": "/dev/dfl-port.*"}, Auto},
+		{"xilinx.com/fpga", "fpga", map[string]string{"DRIVER": "xocl"}, Auto},
+		{"metalplug.io/infiniband", "infiniband", nil, None},
+		{"metalplug.io/nvme", "nvme", nil, Auto},
+	}
+	if len(c.Resources) != len(want) {
+		t.Fatalf("%d default resources, want %d", len(c.Resources), len(want))
+	}
+	for i, w := range want {
+		got := c.Resources[i]
+		expected := Resource{
+			Name: w.name, Class: device.ClassNamed(w.class), Match: w.match,
+			Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
+			Reset: ResourceReset{Method: w.method, Scrub: "none", When: "start", Timeout: 20 * time.Second},
+		}
+		if !reflect.DeepEqual(got, expected) {
+			t.Errorf("resource %d is\n%+v, want\n%+v", i, got, expected)
+		}
+		if err := checkName(got.Name); err != nil {
+			t.Error(err)
+		}
+	}
+	c.Resources = nil
+	expected := Config{
+		Paths: Paths{
+			DevicePlugins: "/var/lib/kubelet/device-plugins", PodResources: "/var/lib/kubelet/pod-resources/kubelet.sock",
+			State: "/var/lib/metalplug", Run: "/run/metalplug", CDI: "/run/cdi",
+			Sysfs: "/sys", Dev: "/dev", Proc: "/proc", Cgroup: "/sys/fs/cgroup",
+		},
+		Reset: Reset{Socket: "/run/metalplug/reset.sock", Holders: "/run/metalplug/holders.sock"},
+	}
+	if !reflect.DeepEqual(c, expected) {
+		t.Errorf("the rest is\n%+v, want\n%+v", c, expected)
+	}
+}
+
+func TestRules(t *testing.T) {
+	c := good(t, `
+[[resource]]
+name = "example.com/a"
+class = "nvme"
+match = { ID_MODEL = "A*", "ATTR{queue/rotational}" = "0" }
+exclude = { ID_SERIAL_SHORT = "S1|S2" }
+allow_in_use = true
+[[resource]]
+name = "example.com/b"
+class = "infiniband"
+`)
+	want := []device.Rule{
+		{
+			Resource: "example.com/a", Class: &device.NVMe,
+			Match:   map[string]string{"ID_MODEL": "A*", "ATTR{queue/rotational}": "0"},
+			Exclude: map[string]string{"ID_SERIAL_SHORT": "S1|S2"}, AllowInUse: true,
+		},
+		{Resource: "example.com/b", Class: &device.InfiniBand},
+	}
+	if got := c.Rules(); !reflect.DeepEqual(got, want) {
+		t.Errorf("rules\n%+v, want\n%+v", got, want)
+	}
+}
+
+// Every key, in every way in which TOML can write it, arrives where it belongs.
+func TestEveryKey(t *testing.T) {
+	c := good(t, `
+paths = { device_plugins = "/a", pod_resources = "/b/s.sock", state = "/c/", run = "/d", cdi = "/e", sysfs = "/f" }
+hardware.source = "recording:/r"
+reset.socket = "/j.sock"
+reset.holders = "direct"
+resource = [
+  { name = "example.com/x", class = "node", match = { "ATTR{ready}" = '''1''', DEVNAME = "/dev/x*" }, exclude.DEVNAME = "/dev/x9",
+    shares = 2, prefer = "spread", inject = "cdi", cdi_kind = "example.com/y", permissions = "wmr", allow_in_use = true,
+    units = { init = "i@.service", start = "s@.service", release = "r@.service" } },
+  { name = "example.com/z", class = "nvme", reset = { method = "pci", scrub = "sanitize", when = "both", timeout = "1h30m" } },
+]
+`)
+	want := Config{
+		Paths: Paths{
+			DevicePlugins: "/a", PodResources: "/b/s.sock", State: "/c", Run: "/d", CDI: "/e", Sysfs: "/f",
+			Dev: "/dev", Proc: "/proc", Cgroup: "/sys/fs/cgroup",
+		},
+		Hardware: Hardware{Recording: "/r"},
+		Reset:    Reset{Socket: "/j.sock", Holders: "direct"},
+		Resources: []Resource{
+			{
+				Name: "example.com/x", Class: &device.Generic,
+				Match:   map[string]string{"ATTR{ready}": "1", "DEVNAME": "/dev/x*"},
+				Exclude: map[string]string{"DEVNAME": "/dev/x9"},
+				Shares:  2, Prefer: "spread", Inject: "cdi", CDIKind: "example.com/y", Permissions: "wmr", AllowInUse: true,
+				Reset: ResourceReset{Method: "none", Scrub: "none", When: "start", Timeout: 20 * time.Second},
+				Units: Units{Init: "i@.service", Start: "s@.service", Release: "r@.service"},
+			},
+			{
+				Name: "example.com/z", Class: &device.NVMe,
+				Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
+				Reset: ResourceReset{Method: "pci", Scrub: "sanitize", When: "both", Timeout: 90 * time.Minute},
+			},
+		},
+	}
+	c.Files = nil
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("\n%+v, want\n%+v", c, want)
+	}
+}
+
+func TestResetDefaults(t *testing.T) {
+	const head = "[[resource]]\nname = \"example.com/x\"\n"
+	for _, test := range []struct {
+		name, text string
+		want       ResourceReset
+		start, end bool
+	}{
+		{"nvme", `class = "nvme"`, ResourceReset{Auto, None, WhenStart, 20 * time.Second}, true, false},
+		{"nothing works", `class = "infiniband"`, ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
+		{"named", "class = \"infiniband\"\nreset.method = \"pci\"", ResourceReset{"pci", None, WhenStart, 20 * time.Second}, true, false},
+		{"shared", "class = \"nvme\"\nshares = 2", ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
+		{"in use", "class = \"nvme\"\nallow_in_use = true", ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
+		{
+			"reset at release", "class = \"nvme\"\nreset.when = \"release\"",
+			ResourceReset{Auto, None, WhenRelease, 20 * time.Second},
+			false, true,
+		},
+		{
+			"scrub at start", "class = \"nvme\"\nreset.scrub = \"discard\"",
+			ResourceReset{Auto, "discard", WhenStart, 20 * time.Second},
+			true, false,
+		},
+		{
+			"scrub at release", "class = \"nvme\"\nreset = { scrub = \"zero\", when = \"release\" }",
+			ResourceReset{Auto, "zero", WhenRelease, time.Hour},
+			false, true,
+		},
+		{
+			"scrub at both", "class = \"nvme\"\nreset = { scrub = \"zero\", when = \"both\", timeout = \"48h\" }",
+			ResourceReset{Auto, "zero", WhenBoth, 48 * time.Hour},
+			true, true,
+		},
+		{
+			"only a scrub", "class = \"nvme\"\nreset = { method = \"none\", scrub = \"format\", when = \"both\", timeout = \"26s\" }",
+			ResourceReset{None, "format", WhenBoth, 26 * time.Second},
+			true, true,
+		},
+		{
+			"longest start", "class = \"fpga\"\nreset.timeout = \"25s\"",
+			ResourceReset{Auto, None, WhenStart, 25 * time.Second},
+			true, false,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := good(t, head+test.text).Resources[0].Reset
+			if got != test.want {
+				t.Errorf("%+v, want %+v", got, test.want)
+			}
+			if got.AtStart() != test.start || got.AtRelease() != test.end {
+				t.Errorf("at start %t, at release %t, want %t, %t", got.AtStart(), got.AtRelease(), test.start, test.end)
+			}
+		})
+	}
+}
+
+// setting is a line of metalplug.toml that is no explanation but a key or a table, commented out.
+var setting = regexp.MustCompile(`(?m)^#(\S)`)
+
+func TestReference(t *testing.T) {
+	for name, text := range map[string]string{
+		"as it is":    Reference(),
+		"uncommented": setting.ReplaceAllString(Reference(), "$1"),
+	} {
+		c := good(t, text)
+		c.Files = nil
+		if !reflect.DeepEqual(c, Default()) {
+			t.Errorf("metalplug.toml %s means\n%+v, want\n%+v", name, c, Default())
+		}
+	}
+}
+
+func TestReferenceShowsEveryKey(t *testing.T) {
+	f := &file{known: make(map[string]toml.Key)}
+	new(Config).take(&table{file: f, values: map[string]any{"resource": []map[string]any{{}}}}, "/")
+	if len(f.known) < 30 {
+		t.Fatalf("only %d keys are known", len(f.known))
+	}
+	for spelling, key := range f.known {
+		pattern := `(?m)^#(` + key[len(key)-1] + ` = |\[+` + regexp.QuoteMeta(spelling) + `\]+$)`
+		if !regexp.MustCompile(pattern).MatchString(Reference()) {
+			t.Errorf("metalplug.toml does not show %s", spelling)
+		}
+	}
+	for _, class := range device.Classes {
+		for _, method := range append(classAbilities[class.Name].methods, classAbilities[class.Name].scrubs...) {
+			if !strings.Contains(Reference(), method) {
+				t.Errorf("metalplug.toml does not mention %s of class %s", method, class.Name)
+			}
+		}
+	}
+}
+
+// The examples at the end are real ones.
+func TestReferenceExamples(t *testing.T) {
+	var lines []string
+	for line := range strings.Lines(Reference()) {
+		if example, ok := strings.CutPrefix(line, "#     "); ok {
+			lines = append(lines, example)
+		}
+	}
+	c := good(t, strings.Join(lines, ""))
+	if len(c.Resources) != 4 {
+		t.Errorf("%d examples, want 4", len(c.Resources))
+	}
+}
+
+func TestEveryClassHasAbilities(t *testing.T) {
+	for _, class := range device.Classes {
+		if _, ok := classAbilities[class.Name]; !ok {
+			t.Errorf("nothing is known of the resets of class %s", class.Name)
+		}
+	}
+	if len(classAbilities) != len(device.Classes) {
+		t.Errorf("resets of %d classes for %d classes", len(classAbilities), len(device.Classes))
+	}
+	for name, able := range classAbilities {
+		for _, method := range able.auto {
+			if !slices.Contains(able.methods, method) {
+				t.Errorf("auto of class %s may come to %s, which it does not have", name, method)
+			}
+		}
+	}
+}

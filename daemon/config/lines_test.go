@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+)
+
+func TestLineIndex(t *testing.T) {
+	for _, test := range []struct {
+		name, text string
+		want       map[string]int
+	}{
+		{"empty", "", map[string]int{}},
+		{"keys and tables", "a = 1\n\n[b] # [x]\nc = 1\n[ b . d ]\n", map[string]int{"a": 1, "b": 3, "b.c": 4, "b.d": 5}},
+		{"dotted and quoted", "a.b.c = 1\n\"x=y\".'[z]' = 2\n", map[string]int{"a.b.c": 1, `"x=y"."[z]"`: 2}},
+		{"indented", "  [a]\n\t[a.b]\n\t c = 1\n", map[string]int{"a": 1, "a.b": 2, "a.b.c": 3}},
+		{
+			"inline tables", "a = { b = 1, c = { d = '=', e.f = 2 } }\ng = 1\n",
+			map[string]int{"a": 1, "a.b": 1, "a.c": 1, "a.c.d": 1, "a.c.e.f": 1, "g": 2},
+		},
+		{"inline table on lines", "a = { # {\n b = 1,\n\n c = 2,\n}\nd = 1\n", map[string]int{"a": 1, "a.b": 2, "a.c": 4, "d": 6}},
+		{
+			"long strings", "a = \"\"\"\nb = 1\n\\\"\"\" [c]\n\"\"\"\"\"\nd = '''\n[e]\\''''\nf = \"\"\ng = ''\nh = \"\\\"=\\\\\"\n",
+			map[string]int{"a": 1, "d": 5, "f": 7, "g": 8, "h": 9},
+		},
+		{"arrays", "a = [\n[1,\n2], [ # ]\n'b = 1', \"]\"\n]\n]\nc = 1\n[d]\n", map[string]int{"a": 1, "c": 7, "d": 8}},
+		{
+			"resources", "[[resource]]\na = 1\nb = { c = 1 }\n[resource.d]\ne = 1\n\n[[resource]]\nd.e = 1\n[[resource]]\n[resource.b]\n",
+			map[string]int{
+				"resource.0": 1, "resource.0.a": 2, "resource.0.b": 3, "resource.0.b.c": 3, "resource.0.d": 4, "resource.0.d.e": 5,
+				"resource.1": 7, "resource.1.d.e": 8, "resource.2": 9, "resource.2.b": 10,
+			},
+		},
+		{
+			"resources in an array", "resource = [\n{ a = 1,\nb.c = 1 },\n{},\n{ b.c = 1 },\n{ a = { d = 1 } }, { a = {\nd = 1 } }\n]\ne = 1\n",
+			map[string]int{
+				"resource": 1, "resource.0.a": 2, "resource.0.b.c": 3, "resource.2.b.c": 5, "resource.3.a": 6, "resource.3.a.d": 6,
+				"resource.4.a": 6, "resource.4.a.d": 7, "e": 9,
+			},
+		},
+		{"resource as table", "[resource]\na = 1\n", map[string]int{"resource": 1, "resource.a": 2}},
+		{"other arrays of tables", "[[a]]\nb = 1\n[[a]]\nb = 1\n", map[string]int{"a": 1, "a.b": 2}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var values map[string]any
+			meta, err := toml.Decode(test.text, &values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines, tooDeep := keyLines(test.text)
+			if tooDeep != 0 {
+				t.Errorf("too deep on line %d", tooDeep)
+			}
+			if got := newLineIndex(lines, values, meta.Keys()); !maps.Equal(got, test.want) {
+				t.Errorf("%v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestLineOfWhatIsNotThere(t *testing.T) {
+	index := lineIndex{"a": 3, "a.b": 4}
+	for path, want := range map[string]toml.Key{
+		"itself": {"a", "b"}, "below": {"a", "b", "c", "d"},
+	} {
+		if got := index.line(want); got != 4 {
+			t.Errorf("%s: line %d, want 4", path, got)
+		}
+	}
+	if got := index.line(toml.Key{"a", "x"}); got != 3 {
+		t.Errorf("beside: line %d, want 3", got)
+	}
+	if got := index.line(toml.Key{"x"}); got != 1 {
+		t.Errorf("nowhere: line %d, want 1", got)
+	}
+}
+
+// What is no TOML has no use here, but must not end in a panic.
+func TestKeyLinesOfNonsense(t *testing.T) {
+	for text, want := range map[string][]int{
+		"": nil, "\"": nil, "'''": nil, "\"\\": nil, "]}": nil, "[": {1}, "#": nil, "\n=": {2}, "\"\"\"\"\"\"\"": nil, "\xff=": {1},
+	} {
+		if got, _ := keyLines(text); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+func TestTooDeep(t *testing.T) {
+	for _, test := range []struct {
+		text string
+		want int
+	}{
+		{"\na" + strings.Repeat(".a", 15) + " = 1.5\n", 0},
+		{"\na" + strings.Repeat(".a", 16) + " = 1\n", 2},
+		{"\n[ a" + strings.Repeat(" . a", 16) + "]", 2},
+		{"a = " + strings.Repeat("[\n", 16) + strings.Repeat("]", 16), 0},
+		{"a = " + strings.Repeat("[\n", 17) + strings.Repeat("]", 17), 17},
+		{"a = " + strings.Repeat("{ a =\n", 17) + strings.Repeat("}", 17), 17},
+		{"a = [ " + strings.Repeat("1.5, ", 40) + " ]", 0},
+		{"a = '" + strings.Repeat("{[.", 40) + "' # " + strings.Repeat("{[.", 40), 0},
+	} {
+		if _, got := keyLines(test.text); got != test.want {
+			t.Errorf("%q: line %d, want %d", test.text, got, test.want)
+		}
+	}
+}

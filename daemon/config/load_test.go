@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func names(c Config) []string {
+	var all []string
+	for _, r := range c.Resources {
+		all = append(all, r.Name)
+	}
+	return all
+}
+
+func TestDropIns(t *testing.T) {
+	dir := tree(t, map[string]string{
+		"m.toml": `
+paths.run = "/main"
+paths.state = "/main"
+hardware.source = "recording:main.rec"
+[[resource]]
+name = "example.com/a"
+class = "nvme"
+shares = 2
+[[resource]]
+name = "example.com/b"
+class = "nvme"
+[[resource]]
+name = "example.com/c"
+class = "nvme"
+`,
+		"conf.d/20-x.toml": `
+paths.run = "/20"
+[[resource]]
+name = "example.com/b"
+class = "gpu"
+[[resource]]
+name = "example.com/d"
+class = "gpu"
+`,
+		"conf.d/100-y.toml": `
+paths.run = "/100"
+paths.cdi = "/100"
+[[resource]]
+name = "example.com/a"
+class = "nvme"
+permissions = "r"
+[[resource]]
+name = "example.com/d"
+class = "fpga"
+`,
+		"conf.d/30-empty.toml":   "",
+		"conf.d/.hidden.toml":    "nonsense",
+		"conf.d/40-x.toml~":      "nonsense",
+		"conf.d/README":          "nonsense",
+		"conf.d/sub/50-sub.toml": "nonsense",
+	})
+	c, err := Load(filepath.Join(dir, "m.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files []string
+	for _, file := range c.Files {
+		files = append(files, strings.TrimPrefix(file, dir+"/"))
+	}
+	want := []string{"m.toml", "conf.d/100-y.toml", "conf.d/20-x.toml", "conf.d/30-empty.toml"}
+	if !slices.Equal(files, want) {
+		t.Errorf("files %q, want %q", files, want)
+	}
+	if c.Paths.Run != "/20" || c.Paths.CDI != "/100" || c.Paths.State != "/main" || c.Paths.Dev != "/dev" {
+		t.Errorf("paths %+v", c.Paths)
+	}
+	if got, want := names(c), []string{"example.com/a", "example.com/b", "example.com/c", "example.com/d"}; !slices.Equal(got, want) {
+		t.Errorf("resources %q, want %q", got, want)
+	}
+	// A resource is replaced as a whole, and by the last file that has it.
+	if a := c.Resources[0]; a.Shares != 1 || a.Permissions != "r" {
+		t.Errorf("replaced %+v", a)
+	}
+	if b, d := c.Resources[1].Class.Name, c.Resources[3].Class.Name; b != "gpu" || d != "gpu" {
+		t.Errorf("classes %s and %s", b, d)
+	}
+}
+
+func TestRecordingIsRelativeToTheMainFile(t *testing.T) {
+	dir := tree(t, map[string]string{"m.toml": "", "conf.d/a.toml": `hardware.source = "recording:sub/../a.rec"`})
+	c, err := Load(filepath.Join(dir, "m.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := filepath.Join(dir, "a.rec"); c.Hardware.Recording != want {
+		t.Errorf("%s, want %s", c.Hardware.Recording, want)
+	}
+	t.Chdir(dir)
+	c, err = Load("m.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := filepath.Join(dir, "a.rec"); c.Hardware.Recording != want {
+		t.Errorf("%s, want %s", c.Hardware.Recording, want)
+	}
+}
+
+func TestLaterSourceIsUdevAgain(t *testing.T) {
+	dir := tree(t, map[string]string{"m.toml": `hardware.source = "recording:/r"`, "conf.d/a.toml": `hardware.source = "udev"`})
+	c, err := Load(filepath.Join(dir, "m.toml"))
+	if err != nil || c.Hardware.Recording != "" {
+		t.Errorf("%+v, %v", c.Hardware, err)
+	}
+}
+
+func TestDirect(t *testing.T) {
+	for text, want := range map[string]Reset{
+		``:                         {"/run/metalplug/reset.sock", "/run/metalplug/holders.sock"},
+		`reset.socket = "direct"`:  {"direct", "direct"},
+		`reset.holders = "direct"`: {"/run/metalplug/reset.sock", "direct"},
+		`reset = { socket = "direct", holders = "/run/metalplug/holders.sock" }`: {"direct", "/run/metalplug/holders.sock"},
+	} {
+		if got := good(t, text).Reset; got != want {
+			t.Errorf("%s: %+v, want %+v", text, got, want)
+		}
+	}
+}
+
+func TestMissingFile(t *testing.T) {
+	dir := t.TempDir()
+	main := filepath.Join(dir, "m.toml")
+	_, err := Load(main)
+	want := Problems{{File: main, What: "open: no such file or directory"}}
+	if !reflect.DeepEqual(err, want) {
+		t.Errorf("%#v, want %#v", err, want)
+	}
+	c, err := load(main, true)
+	if err != nil || !reflect.DeepEqual(c, Default()) {
+		t.Errorf("without the default file: %+v, %v", c, err)
+	}
+	// The drop-ins are read all the same, with and without a default file.
+	drop := filepath.Join(dir, "conf.d", "a.toml")
+	if err := os.MkdirAll(filepath.Dir(drop), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(drop, []byte(valid), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, err = load(main, true)
+	if err != nil || !slices.Equal(names(c), []string{"example.com/x"}) || !slices.Equal(c.Files, []string{drop}) {
+		t.Errorf("with a drop-in only: %+v, %v", c, err)
+	}
+}
+
+// Whatever is wrong with one file, the others are looked at as well.
+func TestProblemsOfSeveralFiles(t *testing.T) {
+	dir := tree(t, map[string]string{
+		"m.toml":        "colour = 1\n",
+		"conf.d/b.toml": valid + "shares = 0\n" + valid,
+		"conf.d/a.toml": "= 1\n",
+	})
+	if err := os.Mkdir(filepath.Join(dir, "conf.d", "c.toml"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("nowhere", filepath.Join(dir, "conf.d", "d.toml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/null", filepath.Join(dir, "conf.d", "e.toml")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Load(filepath.Join(dir, "m.toml"))
+	want := `m.toml:1: colour: unknown key
+conf.d/a.toml:1: unexpected '=': key name appears blank
+conf.d/b.toml:4: resource.shares: 0 is not between 1 and 1000
+conf.d/b.toml:6: resource.name: "example.com/x" is defined twice, first on line 2
+conf.d/c.toml: read: is a directory
+conf.d/d.toml: open: no such file or directory`
+	if got := strings.ReplaceAll(err.Error(), dir+"/", ""); got != want {
+		t.Errorf("\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestUnreadable(t *testing.T) {
+	dir := tree(t, map[string]string{"m.toml": "", "large.toml": strings.Repeat("#", fileSize+1), "x/conf.d": "", "x/m.toml": ""})
+	for name, want := range map[string]string{
+		"large.toml":   "large.toml: larger than 65536 bytes",
+		"":             "read: is a directory",
+		"m.toml/x":     "m.toml/x: open: not a directory",
+		"x/m.toml":     "x/conf.d: open: not a directory",
+		"m\x00.toml":   "m\x00.toml: open: invalid argument",
+		"nowhere/m":    "nowhere/m: open: no such file or directory",
+		"unreadable/m": "unreadable/m: open: permission denied",
+	} {
+		if strings.HasPrefix(name, "unreadable") && os.Geteuid() == 0 {
+			continue // root may read everything; TestPermissionDenied stands in
+		}
+		_, err := Load(filepath.Join(dir, name))
+		if err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", name, err, want)
+		}
+	}
+}
+
+func TestPermissionDenied(t *testing.T) {
+	got := unreadable("/m.toml", &os.PathError{Op: "open", Path: "/m.toml", Err: syscall.EACCES})
+	if want := (Problem{File: "/m.toml", What: "open: permission denied"}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := unreadable("/m.toml", errors.New("x")).String(); got != "/m.toml: x" {
+		t.Error(got)
+	}
+}
+
+func TestFormsOfText(t *testing.T) {
+	const text = "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\nshares = 3\ncolour = 1\n"
+	for name, form := range map[string]string{
+		"plain":                text,
+		"CRLF":                 strings.ReplaceAll(text, "\n", "\r\n"),
+		"byte order mark":      "\ufeff" + text,
+		"mark and CRLF":        "\ufeff" + strings.ReplaceAll(text, "\n", "\r\n"),
+		"no newline at end":    strings.TrimSuffix(text, "\n"),
+		"blanks at both ends":  strings.ReplaceAll(strings.ReplaceAll(text, "\n", " \t\n"), "\nclass", "\n  class"),
+		"comments at all ends": strings.ReplaceAll(text, "\n", " # = [ ' \"\"\"\n"),
+	} {
+		if got, want := problems(t, form), "m.toml:5: resource.colour: unknown key"; got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+		if got := good(t, strings.Replace(form, "colour", "# colour", 1)).Resources[0].Shares; got != 3 {
+			t.Errorf("%s: shares = %d, want 3", name, got)
+		}
+	}
+}
+
+func TestNothingConfigured(t *testing.T) {
+	for _, text := range []string{"", "\n", "# only a comment", "\ufeff", "\r\n", "resource = []", "[paths]\n[reset]\n[hardware]\n"} {
+		c := good(t, text)
+		c.Files = nil
+		if !reflect.DeepEqual(c, Default()) {
+			t.Errorf("%q means %+v", text, c)
+		}
+	}
+}

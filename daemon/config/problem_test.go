@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// valid is the beginning of a resource that has no problem yet; its last line is the third.
+const valid = "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\n"
+
+// problems loads a configuration and returns what is wrong with it, without the directory.
+func problems(t *testing.T, text string) string {
+	t.Helper()
+	dir := tree(t, map[string]string{"m.toml": text})
+	_, err := Load(filepath.Join(dir, "m.toml"))
+	var found Problems
+	if err != nil && !errors.As(err, &found) {
+		t.Fatalf("%v is no list of problems", err)
+	}
+	if err == nil {
+		return ""
+	}
+	return strings.ReplaceAll(err.Error(), dir+"/", "")
+}
+
+func TestProblems(t *testing.T) {
+	for _, test := range []struct{ name, text, want string }{
+		// Not TOML at all.
+		{"no value", "a =\n", `m.toml:1: a: expected value but found '\n' instead`},
+		{"string not closed", "[paths]\nrun = \"/run", `m.toml:2: paths.run: unexpected EOF; expected '"'`},
+		{"one line only", `a = "\`, `m.toml:1: a: invalid escape in string '\�'`},
+		{"twice", "[paths]\nrun = \"/a\"\nrun = \"/b\"\n", `m.toml:3: paths.run: key 'paths.run' has already been defined`},
+		{"table twice", "[reset]\n[paths]\n[reset]\n", `m.toml:3: key 'reset' has already been defined`},
+		{"newline in string, CRLF", "[paths]\r\nrun = \"/a\r\n\"\r\n", `m.toml:2: paths.run: strings cannot contain newlines`},
+		{"zero byte", "\n[paths]\nrun = \"/a\x00\"\n", `m.toml:3: paths.run: TOML files cannot contain control characters: '0x00'`},
+		{
+			"UTF-16", "a\x00 \x00=\x00",
+			`m.toml:1: files cannot contain NULL bytes; probably using UTF-16; TOML files must be UTF-8`,
+		},
+		{"no UTF-8", "a = \"\xff\"\n", `m.toml:1: a: invalid UTF-8 byte: 0xff`},
+		{"control characters in a key", "\"a\\n\\u009bb\".c = 1\n\"a\\n\\u009bb\".c = 2\n", `m.toml:2: "a\n�b".c: key '"a\n�b".c' has already been defined`},
+		{"integer too large", "a = 99999999999999999999\n", `m.toml:1: a: 99999999999999999999 is out of range for int64`},
+
+		{"very deep", "\na." + strings.Repeat("a.", 30000) + "a = 1", `m.toml:2: nested more than 16 deep`},
+
+		// Unknown keys.
+		{"unknown table", "[colours]\n", `m.toml:1: colours: unknown key`},
+		{"unknown key", "\n[paths]\ncolour = 1\n", `m.toml:3: paths.colour: unknown key`},
+		{"misspelt", "[paths]\nsysf = \"/sys\"\n", `m.toml:2: paths.sysf: unknown key; did you mean sysfs?`},
+		{"other case", "[paths]\nCDI = \"/run/cdi\"\n", `m.toml:2: paths.CDI: unknown key; did you mean cdi?`},
+		{"misspelt table", "[[resources]]\nname = \"a\"\n", `m.toml:1: resources: unknown key; did you mean resource?`},
+		{"other table", valid + "scrub = \"zero\"\n", `m.toml:4: resource.scrub: unknown key; did you mean resource.reset.scrub?`},
+		{"units for all", valid + "[units]\n", `m.toml:4: units: unknown key; did you mean resource.units?`},
+		{"misspelt, deep", valid + "reset.timout = \"1s\"\n", `m.toml:4: resource.reset.timout: unknown key; did you mean timeout?`},
+		{"quoted", "\"a b\" = 1\n", `m.toml:1: "a b": unknown key`},
+		{"empty key", "\"\" = 1\n", `m.toml:1: "": unknown key`},
+
+		// Types.
+		{"table as value", "paths = 1\n", `m.toml:1: paths: is an integer, not a table: write [paths]`},
+		{"value as table", "[paths.run]\n", `m.toml:1: paths.run: is a table, not a string`},
+		{"resource as table", "[resource]\nname = \"example.com/x\"\n", `m.toml:1: resource: is a table, not an array of tables: write [[resource]]`},
+		{"resource as array", "resource = [1]\n", `m.toml:1: resource: is an array, not an array of tables: write [[resource]]`},
+		{"array of tables as table", "[[hardware]]\n", `m.toml:1: hardware: is an array of tables, not a table: write [hardware]`},
+		{"name", "[[resource]]\nname = 1.5\nclass = \"nvme\"\n", `m.toml:2: resource.name: is a float, not a string`},
+		{"class", "[[resource]]\nname = \"example.com/x\"\nclass = [\"nvme\"]\n", `m.toml:3: resource.class: is an array, not a string`},
+		{"shares", valid + "shares = \"2\"\n", `m.toml:4: resource.shares: is a string, not an integer`},
+		{"allow_in_use", valid + "allow_in_use = \"yes\"\n", `m.toml:4: resource.allow_in_use: is a string, not true or false`},
+		{"match value", valid + "match = { ID_NSID = 1 }\n", `m.toml:4: resource.match.ID_NSID: is an integer, not a string`},
+		{"match", valid + "match = \"*\"\n", `m.toml:4: resource.match: is a string, not a table: write [resource.match]`},
+		{"reset", valid + "reset = \"none\"\n", `m.toml:4: resource.reset: is a string, not a table: write [resource.reset]`},
+		{"timeout", valid + "reset.timeout = 20\n", `m.toml:4: resource.reset.timeout: is an integer, not a duration such as "20s"`},
+		{"prefer", valid + "prefer = true\n", `m.toml:4: resource.prefer: is a boolean, not a string`},
+		{"cdi_kind", valid + "cdi_kind = 2020-01-01\n", `m.toml:4: resource.cdi_kind: is a date or time, not a string`},
+
+		// [paths], [hardware], [reset].
+		{"relative", "[paths]\nrun = \"run/metalplug\"\n", `m.toml:2: paths.run: "run/metalplug" is not an absolute path`},
+		{"empty", "[paths]\nproc = \"\"\n", `m.toml:2: paths.proc: "" is not an absolute path`},
+		{"zero in path", "[paths]\nrun = \"/\\u0000\"\n", `m.toml:2: paths.run: "/\x00" has a zero byte`},
+		{
+			"device_plugins of 77 bytes", "[paths]\ndevice_plugins = \"/" + strings.Repeat("d", 76) + "\"\n",
+			`m.toml:2: paths.device_plugins: "/` + strings.Repeat("d", 76) + `" has 77 bytes, at most 76 leave room for the sockets in it`,
+		},
+		{"device_plugins of 76 bytes", "[paths]\ndevice_plugins = \"/" + strings.Repeat("d", 75) + "\"\n", ""},
+		{
+			"run of 95 bytes", "[paths]\nrun = \"/" + strings.Repeat("d", 94) + "\"\n",
+			`m.toml:2: paths.run: "/` + strings.Repeat("d", 79) + `…" has 95 bytes, at most 94 leave room for the sockets in it`,
+		},
+		{
+			"pod_resources of 108 bytes", "[paths]\npod_resources = \"/" + strings.Repeat("d", 107) + "\"\n",
+			`m.toml:2: paths.pod_resources: "/` + strings.Repeat("d", 79) + `…" has 108 bytes, a socket can have 107`,
+		},
+		{"source", "[hardware]\nsource = \"sysfs\"\n", `m.toml:2: hardware.source: "sysfs" is neither "udev" nor "recording:PATH"`},
+		{"no recording", "[hardware]\nsource = \"recording:\"\n", `m.toml:2: hardware.source: "recording:" is neither "udev" nor "recording:PATH"`},
+		{"socket", "[reset]\nsocket = \"reset.sock\"\n", `m.toml:2: reset.socket: "reset.sock" is not an absolute path`},
+		{"holders", "[reset]\nholders = \"Direct\"\n", `m.toml:2: reset.holders: "Direct" is not an absolute path`},
+		{
+			"socket of 108 bytes", "reset.socket = \"/" + strings.Repeat("d", 107) + "\"\n",
+			`m.toml:1: reset.socket: "/` + strings.Repeat("d", 79) + `…" has 108 bytes, a socket can have 107`,
+		},
+
+		// [[resource]].
+		{
+			"nothing", "\n[[resource]]\n", "m.toml:2: resource.name: is missing: the name by which pods ask for the devices\n" +
+				"m.toml:2: resource.class: is missing: gpu, fpga, infiniband, nvme or node",
+		},
+		{
+			"twice in a file", valid + "\n" + valid,
+			`m.toml:6: resource.name: "example.com/x" is defined twice, first on line 2`,
+		},
+		{
+			"twice in a file, the first broken", "[[resource]]\nname = \"x\"\nclass = \"nvme\"\n[[resource]]\nname = \"x\"\nclass = \"nvme\"\n",
+			"m.toml:2: resource.name: \"x\" has no domain: it must be like \"example.com/name\"\n" +
+				"m.toml:5: resource.name: \"x\" has no domain: it must be like \"example.com/name\"\n" +
+				"m.toml:5: resource.name: \"x\" is defined twice, first on line 2",
+		},
+		{
+			"no class", "[[resource]]\nname = \"example.com/x\"\nclass = \"npu\"\n",
+			`m.toml:3: resource.class: "npu" is not a class: gpu, fpga, infiniband, nvme or node`,
+		},
+		{"everything", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\n", `m.toml:1: resource.match: is empty: class node would take every device node of this machine`},
+		{
+			"everything, written out", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\nmatch = {}\nexclude = { DEVNAME = \"/dev/a\" }\n",
+			`m.toml:4: resource.match: is empty: class node would take every device node of this machine`,
+		},
+		{"match of a node", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\nmatch = 1\n", `m.toml:4: resource.match: is an integer, not a table: write [resource.match]`},
+		{"key of match", valid + "match = { \"ENV{ID_MODEL}\" = \"x\" }\n", `m.toml:4: resource.match."ENV{ID_MODEL}": is neither a udev property like "PCI_ID" nor "ATTR{name}"`},
+		{"key of match, open", valid + "match = { \"ATTR{size\" = \"x\" }\n", `m.toml:4: resource.match."ATTR{size": is neither a udev property like "PCI_ID" nor "ATTR{name}"`},
+		{"attribute without name", valid + "match = { \"ATTR{}\" = \"x\" }\n", `m.toml:4: resource.match."ATTR{}": "" is no attribute below the device in sysfs`},
+		{"attribute elsewhere", valid + "exclude = { \"ATTR{../../x}\" = \"x\" }\n", `m.toml:4: resource.exclude."ATTR{../../x}": "../../x" is no attribute below the device in sysfs`},
+		{"pattern", valid + "[resource.match]\nID_MODEL = \"a|[b\"\n", `m.toml:5: resource.match.ID_MODEL: "a|[b" is no pattern: an unfinished "[" or a "\" at the end`},
+		{"pattern of exclude", valid + "exclude.ID_MODEL = 'a\\'\n", `m.toml:4: resource.exclude.ID_MODEL: "a\\" is no pattern: an unfinished "[" or a "\" at the end`},
+		{"no shares", valid + "shares = 0\n", `m.toml:4: resource.shares: 0 is not between 1 and 1000`},
+		{"too many shares", valid + "shares = 1001\n", `m.toml:4: resource.shares: 1001 is not between 1 and 1000`},
+		{"prefer", valid + "prefer = \"near\"\n", `m.toml:4: resource.prefer: "near" is not a preference: packed or spread`},
+		{"inject", valid + "inject = \"env\"\n", `m.toml:4: resource.inject: "env" is not a way of injection: nodes or cdi`},
+		{"cdi_kind alone", valid + "cdi_kind = \"nvidia.com/gpu\"\n", `m.toml:4: resource.cdi_kind: needs inject = "cdi"`},
+		{"cdi_kind", valid + "inject = \"cdi\"\ncdi_kind = \"gpu\"\n", `m.toml:5: resource.cdi_kind: "gpu" is not vendor/class as in "nvidia.com/gpu"`},
+		{"no permissions", valid + "permissions = \"\"\n", `m.toml:4: resource.permissions: is empty: a container could not use the device`},
+		{"other permissions", valid + "permissions = \"rwx\"\n", `m.toml:4: resource.permissions: "rwx" has 'x', only "r", "w" and "m" are permissions`},
+		{"permissions twice", valid + "permissions = \"rwr\"\n", `m.toml:4: resource.permissions: "rwr" has 'r' twice`},
+		{
+			"allow_in_use of a GPU", "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\nallow_in_use = true\n",
+			`m.toml:4: resource.allow_in_use: is only for the classes nvme and node, not for gpu`,
+		},
+
+		// [resource.reset].
+		{"method", valid + "reset.method = \"flr\"\n", `m.toml:4: resource.reset.method: "flr" is not a method of class nvme: auto, none, nvme-controller, nvme-subsystem, pci or vfio`},
+		{
+			"method of another class", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nreset.method = \"vfio\"\n",
+			`m.toml:4: resource.reset.method: "vfio" is not a method of class infiniband: auto, none or pci`,
+		},
+		{
+			"method without a class", "[[resource]]\nname = \"example.com/x\"\nclass = \"x\"\nreset.method = \"x\"\n",
+			"m.toml:3: resource.class: \"x\" is not a class: gpu, fpga, infiniband, nvme or node\n" +
+				`m.toml:4: resource.reset.method: "x" is not a method: auto, none, dfl-port, nvme-controller, nvme-subsystem, pci or vfio`,
+		},
+		{
+			"scrub of a class without", "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\nreset.scrub = \"zero\"\n",
+			`m.toml:4: resource.reset.scrub: "zero" is not a scrub of class gpu: none`,
+		},
+		{
+			"scrub of a class with others", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\nmatch.A = \"1\"\nreset.scrub = \"format\"\n",
+			`m.toml:5: resource.reset.scrub: "format" is not a scrub of class node: none, discard or zero`,
+		},
+		{"scrub", valid + "reset.scrub = \"shred\"\n", `m.toml:4: resource.reset.scrub: "shred" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize`},
+		{"when", valid + "reset.when = \"stop\"\n", `m.toml:4: resource.reset.when: "stop" is not a moment: start, release or both`},
+		{"timeout", valid + "reset.timeout = \"20\"\n", `m.toml:4: resource.reset.timeout: "20" is no duration such as "20s" or "1h30m"`},
+		{"no timeout", valid + "reset.timeout = \"0s\"\n", `m.toml:4: resource.reset.timeout: 0s is not longer than 0s`},
+		{"negative timeout", valid + "reset.timeout = \"-1s\"\n", `m.toml:4: resource.reset.timeout: -1s is not longer than 0s`},
+		{
+			"long timeout", valid + "reset.timeout = \"25.1s\"\n",
+			`m.toml:4: resource.reset.timeout: 25.1s is more than 25s: the kubelet waits 30s for everything that precedes a start`,
+		},
+		{
+			"scrub of shares", valid + "shares = 2\n[resource.reset]\nscrub = \"zero\"\n",
+			`m.toml:6: resource.reset.scrub: zero would erase what the other holders of a device have, shares = 2`,
+		},
+		{
+			"method of shares", valid + "shares = 2\n[resource.reset]\nmethod = \"pci\"\n",
+			`m.toml:6: resource.reset.method: pci would break off the other holders of a device, shares = 2`,
+		},
+		{
+			"scrub in use", valid + "allow_in_use = true\nreset.scrub = \"zero\"\n",
+			`m.toml:4: resource.allow_in_use: would let zero erase what this host uses`,
+		},
+		{
+			"release without anything", valid + "reset.method = \"none\"\nreset.when = \"release\"\n",
+			`m.toml:5: resource.reset.when: release needs a scrub or a method: nothing would be done`,
+		},
+		{
+			"release of a class that survives nothing", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nreset.when = \"both\"\n",
+			`m.toml:4: resource.reset.when: both needs a scrub or a method: nothing would be done`,
+		},
+		{
+			"release of shares", valid + "shares = 2\nreset.when = \"release\"\n",
+			`m.toml:5: resource.reset.when: release needs a scrub or a method: nothing would be done`,
+		},
+
+		// [resource.units].
+		{"no template", valid + "units.init = \"qrng.service\"\n", `m.toml:4: resource.units.init: "qrng.service" is no template unit like "name@.service"`},
+		{"an instance", valid + "units.start = \"qrng@1.service\"\n", `m.toml:4: resource.units.start: "qrng@1.service" is no template unit like "name@.service"`},
+		{"no service", valid + "units.release = \"qrng@.socket\"\n", `m.toml:4: resource.units.release: "qrng@.socket" is no template unit like "name@.service"`},
+		{"a path", valid + "units.init = \"../qrng@.service\"\n", `m.toml:4: resource.units.init: "../qrng@.service" is no template unit like "name@.service"`},
+		{"no name", valid + "units.init = \"@.service\"\n", `m.toml:4: resource.units.init: "@.service" is no template unit like "name@.service"`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := problems(t, test.text); got != test.want {
+				t.Errorf("\n%s\nwant\n%s", got, test.want)
+			}
+		})
+	}
+}
+
+// All problems are found at once and told by line, also where a table is written in several places.
+func TestAllProblems(t *testing.T) {
+	got := problems(t, `
+paths.dev = "dev"
+colour = "red"
+
+[[resource]]
+name = "example"
+class = "gpu"
+match = { # two
+  PCI_ID = "[",
+  "PCI ID" = "x",
+}
+
+[[resource]]
+name = "example.com/b"
+reset.scrub = "x"
+class = """
+nvme"""
+
+[reset]
+socket = ""
+
+[paths.x]
+`)
+	want := `m.toml:2: paths.dev: "dev" is not an absolute path
+m.toml:3: colour: unknown key
+m.toml:6: resource.name: "example" has no domain: it must be like "example.com/name"
+m.toml:9: resource.match.PCI_ID: "[" is no pattern: an unfinished "[" or a "\" at the end
+m.toml:10: resource.match."PCI ID": is neither a udev property like "PCI_ID" nor "ATTR{name}"
+m.toml:15: resource.reset.scrub: "x" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize
+m.toml:20: reset.socket: "" is not an absolute path
+m.toml:22: paths.x: unknown key`
+	if got != want {
+		t.Errorf("\n%s\nwant\n%s", got, want)
+	}
+}
+
+// What a file says at great length is not repeated at great length.
+func TestLongTexts(t *testing.T) {
+	long := strings.Repeat("ä", 2048)
+	got := problems(t, "[[resource]]\nname = \""+long+"\"\nclass = \"nvme\"\nmatch.\""+long+"\" = \"[\"\n\""+long+"\" = 1\n")
+	want := `m.toml:2: resource.name: "` + long[:80] + `…" has no domain: it must be like "example.com/name"
+m.toml:4: resource.match."` + long[:64] + `…: is neither a udev property like "PCI_ID" nor "ATTR{name}"
+m.toml:4: resource.match."` + long[:64] + `…: "[" is no pattern: an unfinished "[" or a "\" at the end
+m.toml:5: resource."` + long[:70] + `…: unknown key`
+	if got != want {
+		t.Errorf("\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestProblemString(t *testing.T) {
+	for want, p := range map[string]Problem{
+		"f:2: a.b: wrong": {File: "f", Line: 2, Key: "a.b", What: "wrong"},
+		"f:2: wrong":      {File: "f", Line: 2, What: "wrong"},
+		"f: wrong":        {File: "f", What: "wrong"},
+	} {
+		if got := p.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
