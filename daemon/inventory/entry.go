@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// entry is a device with an identity, present or not.
+type entry struct {
+	device   device.Device
+	resource string           // whose offer it is in or would be in
+	owner    *subject         // in which it was last found; nil: not since the start
+	sighting *device.Sighting // of the last look; nil: the hardware is not there
+	offered  bool             // it was in the offer: an ID is a promise, it stays until it is certainly free
+	held     bool             // a pod holds it, as far as is known
+	awaited  bool             // it was there when the last run ended
+	stuck    bool             // the look at it does not come back
+	status   *Status          // as published, nil: not yet
+}
+
+// claim gives a subject the devices that were seen in it and takes away those that were not.
+func (l *loop) claim(s *subject) {
+	found := make(map[string]*entry, len(s.sightings))
+	before := s.contested
+	s.contested = nil
+	var others []*Status
+	var unreadable error
+	for n := range s.sightings {
+		sighting := &s.sightings[n]
+		if sighting.Device.ID == "" {
+			unreadable = sighting.Offer
+			others = append(others, unidentified(sighting))
+			continue
+		}
+		if e := l.entryFor(s, sighting, before); e != nil {
+			found[e.device.ID] = e
+		}
+	}
+	for id, e := range s.entries {
+		if found[id] == nil && e.owner == s {
+			l.missing(e, unreadable, found)
+		}
+	}
+	s.entries = found
+	l.setOthers(s, others)
+}
+
+// missing notes that a device was not seen in its subject: it is gone, or what is there could not be identified.
+func (l *loop) missing(e *entry, unreadable error, found map[string]*entry) {
+	e.sighting, e.stuck = nil, false
+	if unreadable != nil && e.offered {
+		e.sighting = &device.Sighting{Device: e.device, Resource: e.resource, Offer: unreadable}
+		found[e.device.ID] = e
+	}
+	l.changed(e)
+}
+
+// entryFor returns the entry for a device seen in a subject, or nil while another subject has the ID that it claims.
+// before are the IDs that were contested at the last look.
+func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string]bool) *entry {
+	id := sighting.Device.ID
+	suffixed := device.MakeID(id, place(sighting.Device.SysPath))
+	if l.entries[suffixed] != nil {
+		id = suffixed
+	} else if e := l.entries[id]; e != nil && e.owner != s && e.sighting != nil {
+		if !before[id] {
+			l.contest(s, id, e)
+			return nil
+		}
+		l.Log.Warn("identity claimed twice", "device", id, "syspath", sighting.Device.SysPath,
+			"err", fmt.Errorf("%s has it: the other is offered as %s", e.device.SysPath, suffixed))
+		id = suffixed
+	}
+	e := l.entries[id]
+	if e == nil {
+		e = &entry{}
+		l.entries[id] = e
+	} else if e.device.SysPath != sighting.Device.SysPath {
+		l.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
+	}
+	e.device, e.owner, e.sighting, e.stuck = sighting.Device, s, sighting, false
+	e.device.ID = id
+	if sighting.Resource != "" {
+		e.resource = sighting.Resource
+	}
+	l.changed(e)
+	return e
+}
+
+// place returns what says best where in the machine a device is: the address of its PCI function, else its kernel name.
+func place(sysPath string) string {
+	for p := sysPath; len(p) > 1; p = path.Dir(p) {
+		var domain, bus, slot, function uint
+		name := path.Base(p)
+		if n, err := fmt.Sscanf(name, "%04x:%02x:%02x.%d", &domain, &bus, &slot, &function); n == 4 && err == nil {
+			return name
+		}
+	}
+	return path.Base(sysPath)
+}
+
+// contest puts off the decision about an ID that a subject claims and another has: mostly the hardware has moved, and
+// the old subject is about to go. If both are still there at the next look, two devices claim one identity, and the
+// newcomer gets an ID with its place in it.
+func (l *loop) contest(s *subject, id string, owned *entry) {
+	if s.contested == nil {
+		s.contested = make(map[string]bool)
+	}
+	s.contested[id] = true
+	l.look(owned.owner)
+}
+
+// unfinished tells whether a subject is worth another look without an event.
+func (s *subject) unfinished() bool {
+	if len(s.contested) > 0 {
+		return true
+	}
+	for _, sighting := range s.sightings {
+		if errors.Is(sighting.Offer, device.ErrIncomplete) {
+			return true
+		}
+	}
+	return false
+}
+
+// changed has an entry judged anew at the next publication.
+func (l *loop) changed(e *entry) { l.dirty[e] = true }
+
+// allocated notes that pods are about to hold these devices.
+func (l *loop) allocated(ids []string) {
+	for _, id := range ids {
+		if e := l.entries[id]; e != nil && !e.held {
+			e.held = true
+			l.changed(e)
+		}
+	}
+}
+
+// Holding is how the kubelet's pods stand to a device.
+type Holding int
+
+const (
+	// Unknown: the kubelet did not say.
+	Unknown Holding = iota
+	// Held: a pod holds it.
+	Held
+	// Remembered: no pod holds it, but the kubelet's checkpoint still names it. The kubelet writes the checkpoint anew
+	// when it is sent a list, without the pods that it knows to be gone.
+	Remembered
+	// Free: certainly no pod holds it.
+	Free
+)
+
+// confirm takes in how the kubelet's pods stand to devices. Only what is free can leave the offer: the kubelet crashes
+// over an allocated ID that it does not know (kubernetes v1.35 and v1.36, devicemanager).
+func (l *loop) confirm(holdings map[string]Holding) {
+	for id, holding := range holdings {
+		e := l.entries[id]
+		if e == nil {
+			continue
+		}
+		switch {
+		case holding == Held && !e.held:
+			e.held = true
+			l.changed(e)
+		case holding == Remembered:
+			l.resend[e.resource] = true
+		case holding == Free:
+			e.held = false
+			e.offered = e.offered && e.unfit() == nil
+			l.changed(e)
+		}
+	}
+}
+
+// unfit returns why the device must not be offered, nil: it may be. A pod that holds a device may use it.
+func (e *entry) unfit() error {
+	switch {
+	case e.sighting == nil && e.owner == nil:
+		return errNotBack
+	case e.sighting == nil:
+		return device.ErrGone
+	case e.held && errors.Is(e.sighting.Offer, device.ErrInUse):
+		return nil
+	}
+	return e.sighting.Offer
+}
+
+// errNotBack is why a device of the last run is Unhealthy that has not been seen since.
+var errNotBack = errors.New("not seen since metalplug was started")
+
+// judge makes the status of a device out of all that is known of it.
+func (e *entry) judge(now time.Time) *Status {
+	unfit := e.unfit()
+	e.offered = e.offered || unfit == nil && e.resource != ""
+	s := &Status{Device: e.device, Since: now, Present: e.sighting != nil, Held: e.held, Stale: e.offered && unfit != nil}
+	if e.sighting != nil {
+		s.Allocation = e.sighting.Allocation
+	}
+	if e.offered {
+		s.Resource = e.resource
+	}
+	s.Healthy, s.Reason = e.health(unfit)
+	if old := e.status; old != nil && old.Healthy == s.Healthy && old.Reason == s.Reason {
+		s.Since = old.Since
+	}
+	return s
+}
+
+func (e *entry) health(unfit error) (healthy bool, reason string) {
+	switch {
+	case unfit != nil:
+		return false, unfit.Error()
+	case e.stuck:
+		return false, fmt.Sprintf("no answer from the hardware for %v", stuckLook)
+	case e.sighting.Health != nil:
+		return false, e.sighting.Health.Error()
+	}
+	return true, ""
+}
+
+// unidentified is the status of hardware that is seen and has no identity.
+func unidentified(s *device.Sighting) *Status {
+	return &Status{Device: s.Device, Reason: s.Offer.Error(), Since: time.Now(), Present: true}
+}

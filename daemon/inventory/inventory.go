@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package inventory knows which devices are present and in what state, and is the only owner of that.
+//
+// One goroutine owns everything. It never reads hardware: looks run beside it and post what they saw. Whatever
+// happens, an event, a lost event, the slow audit, is the same request to it: look at this path again. Readers take an
+// immutable [Snapshot] and are told when there is a newer one.
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/udev"
+)
+
+const (
+	// settleLimit is how long the first snapshot waits for udev and for the devices of the last run.
+	settleLimit = 10 * time.Second
+	// settlePoll is how often that is looked at meanwhile.
+	settlePoll = 5 * time.Millisecond
+	// publishGap is the least time between two snapshots while looks are still running.
+	publishGap = 100 * time.Millisecond
+	// slowLook is when a look gives its place to another; it goes on by itself.
+	slowLook = time.Second
+	// stuckLook is when a device that does not answer becomes Unhealthy. A read of a wedged PCIe device blocks for
+	// good and cannot be cancelled.
+	stuckLook = 60 * time.Second
+)
+
+// Options are what an inventory is made of. Audit, Store and Log may be zero.
+type Options struct {
+	Source udev.Source
+	Host   *device.Host
+	Rules  []device.Rule
+	Store  *Store        // where the identities are kept; nil: nowhere
+	Audit  time.Duration // how often everything is enumerated again in case an event was lost; 0: never
+	Settle time.Duration // how long the first snapshot may wait for udev and for known devices; 0: ten seconds
+	Log    *slog.Logger
+}
+
+// Inventory is the set of devices of this machine. Its methods are safe for concurrent use.
+type Inventory struct {
+	Options
+	requests  chan request
+	done      chan struct{} // closed when Run returns, so that no caller waits for it
+	ready     chan struct{} // closed with the first complete snapshot
+	published atomic.Pointer[publication]
+}
+
+// request is something that others ask of the goroutine that owns the inventory.
+type request func(*loop)
+
+type publication struct {
+	snapshot *Snapshot
+	changed  chan struct{} // closed when there is a newer one
+}
+
+// New returns an inventory that knows nothing until [Inventory.Run].
+func New(o Options) *Inventory {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Settle == 0 {
+		o.Settle = settleLimit
+	}
+	i := &Inventory{
+		Options:  o,
+		requests: make(chan request, 64),
+		done:     make(chan struct{}),
+		ready:    make(chan struct{}),
+	}
+	i.published.Store(&publication{snapshot: &Snapshot{}, changed: make(chan struct{})})
+	return i
+}
+
+// Ready is closed when the first complete snapshot is there: everything enumerated, udev's queue empty and the devices
+// that were there in the last run back, or [Options].Settle gone.
+func (i *Inventory) Ready() <-chan struct{} { return i.ready }
+
+// Snapshot returns the newest snapshot and a channel that is closed when there is a newer one.
+func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
+	p := i.published.Load()
+	return p.snapshot, p.changed
+}
+
+// Allocated notes that a container is about to be given these devices. It does not wait.
+func (i *Inventory) Allocated(ids []string) {
+	i.post(func(l *loop) { l.allocated(ids) })
+}
+
+// Confirm takes in how the kubelet's pods stand to devices. What is free, and not to be offered any more, leaves the
+// offer; what is remembered makes the list be sent again. It does not wait.
+func (i *Inventory) Confirm(holdings map[string]Holding) {
+	i.post(func(l *loop) { l.confirm(holdings) })
+}
+
+// LookAgain asks for a look at these devices, since somebody noticed that they are not as the snapshot says.
+func (i *Inventory) LookAgain(ids ...string) {
+	i.post(func(l *loop) { l.lookAgain(ids) })
+}
+
+// SetRules makes other rules hold and has everything looked at again. It does not wait.
+func (i *Inventory) SetRules(rules []device.Rule) {
+	i.post(func(l *loop) {
+		l.rules = rules
+		l.enumerate()
+	})
+}
+
+// Alive returns once the goroutine that owns the inventory has answered, or with the error of ctx.
+func (i *Inventory) Alive(ctx context.Context) error {
+	answered := make(chan struct{})
+	select {
+	case i.requests <- func(*loop) { close(answered) }:
+	case <-ctx.Done():
+		return fmt.Errorf("ask the inventory: %w", ctx.Err())
+	}
+	select {
+	case <-answered:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the inventory: %w", ctx.Err())
+	}
+}
+
+func (i *Inventory) post(r request) {
+	select {
+	case i.requests <- r:
+	case <-i.done:
+	}
+}
+
+// Run listens to the source, enumerates it and keeps the inventory until ctx ends. The error is that of the source, or
+// nil after ctx ended. It may be called once.
+func (i *Inventory) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer close(i.done)
+	events := make(chan udev.Event, 256)
+	listening := make(chan error, 1)
+	go func() { listening <- i.Source.Listen(ctx, events) }()
+
+	l := newLoop(i)
+	l.restore()
+	l.enumerate()
+	err := l.run(ctx, events, listening)
+	if i.Store != nil {
+		i.Store.Close()
+	}
+	return err
+}
+
+func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-chan error) error {
+	audit := ticker(l.Audit)
+	defer audit.Stop()
+	settle := time.NewTicker(settlePoll)
+	defer settle.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-listening:
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("listen to %T: %w", l.Source, err)
+		case e := <-events:
+			l.event(e)
+			l.drain(events)
+		case r := <-l.requests:
+			r(l)
+		case <-audit.C:
+			l.enumerate()
+		case now := <-settle.C:
+			if l.settled(now) {
+				settle.Stop()
+			}
+		case <-l.publishTimer.C:
+		}
+		l.startLooks()
+		l.publish(time.Now())
+	}
+}
+
+// drain takes in all events that are waiting, so that a burst leads to one look at each device and not to many.
+func (l *loop) drain(events <-chan udev.Event) {
+	for range len(events) {
+		l.event(<-events)
+	}
+}
+
+// ticker is time.NewTicker, or for no interval one that never ticks.
+func ticker(interval time.Duration) *time.Ticker {
+	if interval > 0 {
+		return time.NewTicker(interval)
+	}
+	t := time.NewTicker(time.Hour)
+	t.Stop()
+	return t
+}
+
+// places is how many looks may run at once: they wait for the kernel more than they compute.
+func places() int { return 4 * runtime.GOMAXPROCS(0) }

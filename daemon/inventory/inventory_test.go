@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/udev"
+	"github.com/metalplug/metalplug/udev/udevtest"
+)
+
+// widget is the recording of a device of no particular kind.
+func widget(name, serial string) string {
+	return fmt.Sprintf("P: /devices/virtual/widget/%[1]s\nN: %[1]s\nE: DEVNAME=/dev/%[1]s\nE: SUBSYSTEM=widget\n"+
+		"E: ID_SERIAL=%[2]s\nE: ID_SERIAL_SHORT=%[2]s\nE: MAJOR=240\nE: MINOR=0\nA: sick=0\n\n", name, serial)
+}
+
+// blank is the recording of an NVMe namespace that nobody uses.
+func blank(controller int, serial, properties string) string {
+	pci := fmt.Sprintf("/devices/pci0000:00/0000:00:%02x.0", controller)
+	return fmt.Sprintf(`F: /proc/self/mountinfo=
+
+P: %[1]s
+E: SUBSYSTEM=pci
+E: DRIVER=nvme
+A: numa_node=0
+
+P: %[1]s/nvme/nvme%[2]d
+E: SUBSYSTEM=nvme
+A: state=live
+A: transport=pcie
+A: model=Drive
+A: serial=%[3]s
+
+P: %[1]s/nvme/nvme%[2]d/nvme%[2]dn1
+N: nvme%[2]dn1
+E: SUBSYSTEM=block
+E: DEVTYPE=disk
+E: DEVNAME=/dev/nvme%[2]dn1
+E: MAJOR=259
+E: MINOR=%[2]d
+%[4]sA: wwid=eui.%[3]s
+A: nsid=1
+A: size=1024
+A: ro=0
+A: hidden=0
+
+`, pci, controller, serial, properties)
+}
+
+const nvmeResource = "metalplug.io/nvme"
+
+var rules = []device.Rule{
+	{Resource: "example.org/widget", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget", "ATTR{sick}": "0"}},
+	{Resource: nvmeResource, Class: &device.NVMe},
+}
+
+// running is an inventory that runs over a machine.
+type running struct {
+	*inventory.Inventory
+	t       *testing.T
+	machine *udevtest.Machine
+	stop    func()
+}
+
+func start(t *testing.T, m *udevtest.Machine, state string) *running {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(testWriter{t}, nil))
+	o := inventory.Options{
+		Source: m, Rules: rules, Log: log, Settle: time.Second,
+		Host: &device.Host{
+			Sys: filepath.Join(m.Root(), "sys"), Dev: filepath.Join(m.Root(), "dev"), Proc: filepath.Join(m.Root(), "proc"),
+		},
+	}
+	if state != "" {
+		o.Store = inventory.OpenStore(state, log)
+	}
+	r := &running{Inventory: inventory.New(o), t: t, machine: m}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	r.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	}
+	t.Cleanup(func() { r.stop(); r.stop = func() {} })
+	select {
+	case <-r.Ready():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the inventory is never ready")
+	}
+	return r
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", p)
+	return len(p), nil
+}
+
+// until waits for a snapshot that is as wanted.
+func (r *running) until(what string, wanted func(*inventory.Snapshot) bool) *inventory.Snapshot {
+	r.t.Helper()
+	limit := time.After(20 * time.Second)
+	for {
+		s, changed := r.Snapshot()
+		if wanted(s) {
+			return s
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			r.t.Fatalf("never: %s; the offer is %s", what, describe(s))
+		}
+	}
+}
+
+// offers waits for the offer of a resource to be as described: "ID Healthy, ID Unhealthy (reason)".
+func (r *running) offers(resource, want string) {
+	r.t.Helper()
+	r.until(resource+" is "+want, func(s *inventory.Snapshot) bool { return describeOffer(s.Offer(resource)) == want })
+}
+
+func describe(s *inventory.Snapshot) string {
+	var all []string
+	for name, o := range s.Offers {
+		all = append(all, name+": "+describeOffer(o))
+	}
+	for _, o := range s.Others {
+		all = append(all, fmt.Sprintf("not offered: %s %s (%s)", o.Device.ID, o.Device.SysPath, o.Reason))
+	}
+	return strings.Join(all, "; ")
+}
+
+func describeOffer(o *inventory.Offer) string {
+	all := make([]string, len(o.Devices))
+	for i, d := range o.Devices {
+		all[i] = d.Device.ID + " Healthy"
+		if !d.Healthy {
+			all[i] = fmt.Sprintf("%s Unhealthy (%s)", d.Device.ID, d.Reason)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestHotplug(t *testing.T) {
+	m := udevtest.New(t, widget("widget0", "A"))
+	r := start(t, m, "")
+	r.offers("example.org/widget", "node-A-widget Healthy")
+	m.Plug(widget("widget1", "B"))
+	r.offers("example.org/widget", "node-A-widget Healthy, node-B-widget Healthy")
+	m.Unplug("/sys/devices/virtual/widget/widget0")
+	r.offers("example.org/widget", "node-A-widget Unhealthy (gone), node-B-widget Healthy")
+	m.Plug(widget("widget0", "A"))
+	r.offers("example.org/widget", "node-A-widget Healthy, node-B-widget Healthy")
+}
+
+func TestDeviceKeepsItsIDUnderAnotherName(t *testing.T) {
+	m := udevtest.New(t, widget("widget0", "A"))
+	r := start(t, m, "")
+	m.Apply(widget("widget7", "A"))
+	s := r.until("A has moved", func(s *inventory.Snapshot) bool {
+		d := s.Offer("example.org/widget").Find("node-A-widget")
+		return d != nil && d.Healthy && d.Device.SysPath == "/sys/devices/virtual/widget/widget7"
+	})
+	if n := len(s.Offer("example.org/widget").Devices); n != 1 {
+		t.Errorf("%d devices, want 1: %s", n, describe(s))
+	}
+}
+
+func TestTwoDevicesWithOneIdentity(t *testing.T) {
+	m := udevtest.New(t, widget("widget0", "A"))
+	r := start(t, m, "")
+	m.Plug(widget("widget1", "A"))
+	r.offers("example.org/widget", "node-A-widget Healthy, node-A-widget-widget1 Healthy")
+	s, _ := r.Snapshot()
+	if at := s.Offer("example.org/widget").Find("node-A-widget").Device.SysPath; at != "/sys/devices/virtual/widget/widget0" {
+		t.Errorf("the first one is at %s now", at)
+	}
+}
+
+func TestLostEventsAreMadeUpFor(t *testing.T) {
+	m := udevtest.New(t, widget("widget0", "A"))
+	r := start(t, m, "")
+	m.Silently(widget("widget1", "B"))
+	m.Send(udev.Event{Action: udev.Overflow})
+	r.offers("example.org/widget", "node-A-widget Unhealthy (gone), node-B-widget Healthy")
+}
+
+func TestFailedEnumerationIsNotTheEnd(t *testing.T) {
+	m := udevtest.New(t, widget("widget0", "A"))
+	r := start(t, m, "")
+	m.Break(errors.New("no database"))
+	m.Send(udev.Event{Action: udev.Overflow})
+	m.Plug(widget("widget1", "B"))
+	r.offers("example.org/widget", "node-A-widget Healthy, node-B-widget Healthy")
+}
+
+func TestIDLeavesOnlyWhenFree(t *testing.T) {
+	m := udevtest.New(t, widget("widget0", "A"))
+	r := start(t, m, "")
+	r.Allocated([]string{"node-A-widget"})
+	m.Unplug("/sys/devices/virtual/widget/widget0")
+	r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
+	for _, holding := range []inventory.Holding{inventory.Unknown, inventory.Held, inventory.Remembered} {
+		r.Confirm(map[string]inventory.Holding{"node-A-widget": holding})
+		if err := r.Alive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
+	}
+	r.Confirm(map[string]inventory.Holding{"node-A-widget": inventory.Free})
+	r.offers("example.org/widget", "")
+}
+
+func TestRememberedIDMakesTheListBeSentAgain(t *testing.T) {
+	r := start(t, udevtest.New(t, widget("widget0", "A")), "")
+	before, _ := r.Snapshot()
+	r.Confirm(map[string]inventory.Holding{"node-A-widget": inventory.Remembered})
+	r.until("a new list", func(s *inventory.Snapshot) bool {
+		return s.Offer("example.org/widget").Listed > before.Offer("example.org/widget").Listed
+	})
+}
+
+func TestPodMayUseWhatItHolds(t *testing.T) {
+	const id = "nvme-eui.00000000000000000000000000000001"
+	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", ""))
+	r := start(t, m, "")
+	r.offers(nvmeResource, id+" Healthy")
+	r.Allocated([]string{id})
+	m.Apply(blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
+	r.Confirm(map[string]inventory.Holding{id: inventory.Held})
+	if err := r.Alive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.offers(nvmeResource, id+" Healthy")
+	// Released with its contents, it must not be handed to anyone else.
+	r.Confirm(map[string]inventory.Holding{id: inventory.Free})
+	r.until("no healthy one", func(s *inventory.Snapshot) bool {
+		d := s.Offer(nvmeResource).Find(id)
+		return d == nil || !d.Healthy
+	})
+	r.Confirm(map[string]inventory.Holding{id: inventory.Free})
+	r.offers(nvmeResource, "")
+	s, _ := r.Snapshot()
+	if len(s.Others) != 1 || !strings.Contains(s.Others[0].Reason, "ext4") {
+		t.Errorf("no reason with ext4 in it: %s", describe(s))
+	}
+}
+
+func TestUsedDiskIsNeverOffered(t *testing.T) {
+	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
+	r := start(t, m, "")
+	s, _ := r.Snapshot()
+	if got := describeOffer(s.Offer(nvmeResource)); got != "" {
+		t.Errorf("offered: %s", got)
+	}
+}
+
+func TestEventAboveADeviceIsNoticed(t *testing.T) {
+	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", ""))
+	r := start(t, m, "")
+	m.SetAttr("/sys/devices/pci0000:00/0000:00:01.0/nvme/nvme1", "state", "dead")
+	r.until("unhealthy", func(s *inventory.Snapshot) bool {
+		d := s.Offer(nvmeResource).Devices
+		return len(d) == 1 && !d[0].Healthy && strings.Contains(d[0].Reason, "dead")
+	})
+	m.SetAttr("/sys/devices/pci0000:00/0000:00:01.0/nvme/nvme1", "state", "live")
+	r.until("healthy", func(s *inventory.Snapshot) bool { return s.Offer(nvmeResource).Devices[0].Healthy })
+}
+
+func TestIdentitiesSurviveARestart(t *testing.T) {
+	state := t.TempDir()
+	r := start(t, udevtest.New(t, widget("widget0", "A")+widget("widget1", "B")), state)
+	r.Allocated([]string{"node-A-widget"})
+	r.until("A is held", func(s *inventory.Snapshot) bool { return s.Offer("example.org/widget").Find("node-A-widget").Held })
+	r.stop()
+	r.stop = func() {}
+
+	r = start(t, udevtest.New(t, widget("widget5", "B")), state) // A is missing, B has another name
+	r.offers("example.org/widget", "node-A-widget Unhealthy (not seen since metalplug was started), node-B-widget Healthy")
+	s, _ := r.Snapshot()
+	if !s.Offer("example.org/widget").Find("node-A-widget").Held {
+		t.Error("that a pod holds A is forgotten")
+	}
+}
+
+func TestFirstSnapshotWaitsForTheDevicesOfTheLastBoot(t *testing.T) {
+	state := t.TempDir()
+	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
+	r.stop()
+	r.stop = func() {}
+
+	m := udevtest.New(t, "")
+	m.SetSettled(false)
+	m.Plug(widget("widget0", "A"))
+	m.SetSettled(true)
+	r = start(t, m, state)
+	s, _ := r.Snapshot()
+	if s.Version != 1 {
+		t.Errorf("%d snapshots before the device was back", s.Version)
+	}
+	if got := describeOffer(s.Offer("example.org/widget")); got != "node-A-widget Healthy" {
+		t.Errorf("the first snapshot offers %q", got)
+	}
+}
+
+func TestDamagedIdentitiesArePutAside(t *testing.T) {
+	state := t.TempDir()
+	file := filepath.Join(state, "identities.json")
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
+	r.offers("example.org/widget", "node-A-widget Healthy")
+	if text, err := os.ReadFile(file + ".damaged"); err != nil || string(text) != "{" {
+		t.Errorf("the damaged file is not kept: %q, %v", text, err)
+	}
+}
+
+func TestStateDirectoryThatCannotBeWrittenStopsNothing(t *testing.T) {
+	r := start(t, udevtest.New(t, widget("widget0", "A")), "/dev/null/state")
+	r.offers("example.org/widget", "node-A-widget Healthy")
+}
+
+func TestBurstIsOneSnapshotOrFew(t *testing.T) {
+	m := udevtest.New(t, "")
+	r := start(t, m, "")
+	before, _ := r.Snapshot()
+	var all strings.Builder
+	const n = 500
+	for i := range n {
+		all.WriteString(widget(fmt.Sprintf("widget%d", i), fmt.Sprintf("S%d", i)))
+	}
+	m.Apply(all.String())
+	s := r.until("all are there", func(s *inventory.Snapshot) bool {
+		return len(s.Offer("example.org/widget").Devices) == n
+	})
+	if sent := s.Version - before.Version; sent > n/10 {
+		t.Errorf("%d snapshots for a burst of %d events", sent, n)
+	}
+}
+
+func TestHangingDeviceHoldsUpNoOther(t *testing.T) {
+	m := udevtest.New(t, widget("widget0", "A"))
+	r := start(t, m, "")
+	hang(t, m, "widget9", "H")
+	m.Plug(widget("widget1", "B"))
+	r.until("B is there though the other hangs", func(s *inventory.Snapshot) bool {
+		return s.Offer("example.org/widget").Find("node-B-widget") != nil
+	})
+}
+
+// hang plugs in a widget of which an attribute cannot be read: the read blocks until the test is over.
+func hang(t *testing.T, m *udevtest.Machine, name, serial string) {
+	t.Helper()
+	all := widget("widget0", "A") + widget(name, serial)
+	m.Silently(all)
+	fifo := filepath.Join(m.Root(), "sys/devices/virtual/widget", name, "sick")
+	if err := os.Remove(fifo); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if fd, err := unix.Open(fifo, unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
+			unix.Write(fd, []byte("0\n"))
+			unix.Close(fd)
+		}
+	})
+	m.Send(udev.Event{Action: "add", Device: udev.Device{
+		Subsystem: "widget", SysPath: "/sys/devices/virtual/widget/" + name, DevNode: "/dev/" + name,
+		Properties: map[string]string{"SUBSYSTEM": "widget", "ID_SERIAL": serial, "ID_SERIAL_SHORT": serial},
+	}})
+}

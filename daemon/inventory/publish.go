@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// noticeLevel is slog's place for the journal's "notice": normal but significant.
+const noticeLevel = slog.Level(2)
+
+// publish makes a snapshot of what has changed and wakes the readers: at once when no look is under way, else at most
+// every publishGap, so that a burst of events leads to few messages to the kubelet.
+func (l *loop) publish(now time.Time) {
+	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale {
+		if !l.busy() {
+			l.cause = time.Time{}
+		}
+		return
+	}
+	if wait := publishGap - now.Sub(l.publishedAt); l.busy() && l.publishedOnce() && wait > 0 {
+		l.publishTimer.Reset(wait)
+		return
+	}
+	l.swap(l.next(now))
+	l.publishedAt, l.cause = now, time.Time{}
+	if l.unsaved {
+		l.unsaved = false
+		l.save()
+	}
+}
+
+func (l *loop) publishedOnce() bool { return !l.publishedAt.IsZero() }
+
+// swap makes next the newest snapshot.
+func (l *loop) swap(next *Snapshot) {
+	old := l.published.Swap(&publication{snapshot: next, changed: make(chan struct{})})
+	close(old.changed)
+	if !l.publishedOnce() {
+		close(l.ready)
+	}
+}
+
+// next makes a snapshot out of the last one and the entries that have changed.
+func (l *loop) next(now time.Time) *Snapshot {
+	last := l.published.Load().snapshot
+	next := &Snapshot{Version: last.Version + 1, Offers: maps.Clone(last.Offers), Others: last.Others}
+	if next.Offers == nil {
+		next.Offers = make(map[string]*Offer)
+	}
+	changed, removed := l.judgeDirty(now)
+	for _, resource := range affected(changed, removed, l.resend) {
+		offer := last.Offer(resource).patch(changed[resource], removed[resource])
+		offer.Cause = l.cause
+		if l.resend[resource] {
+			offer.Listed++
+		}
+		next.Offers[resource] = offer
+	}
+	clear(l.resend)
+	if l.stale {
+		next.Others = l.collectOthers()
+		l.stale = false
+	}
+	return next
+}
+
+// affected lists the resources whose offer is a new one.
+func affected(changed map[string][]*Status, removed map[string]map[string]bool, resend map[string]bool) []string {
+	resources := slices.Collect(maps.Keys(changed))
+	resources = slices.AppendSeq(resources, maps.Keys(removed))
+	resources = slices.AppendSeq(resources, maps.Keys(resend))
+	slices.Sort(resources)
+	return slices.Compact(resources)
+}
+
+// judgeDirty judges the entries that have changed: by resource, what is new in its offer and what is out of it.
+func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed map[string]map[string]bool) {
+	changed, removed = make(map[string][]*Status), make(map[string]map[string]bool)
+	for e := range l.dirty {
+		old := e.status
+		e.status = e.judge(now)
+		if old != nil && same(old, e.status) {
+			e.status = old
+			continue
+		}
+		l.report(old, e.status)
+		l.unsaved = l.unsaved || old == nil || !sameIdentity(old, e.status)
+		if old != nil && old.Resource != "" && old.Resource != e.status.Resource {
+			if removed[old.Resource] == nil {
+				removed[old.Resource] = make(map[string]bool)
+			}
+			removed[old.Resource][e.device.ID] = true
+		}
+		if e.status.Resource != "" {
+			changed[e.status.Resource] = append(changed[e.status.Resource], e.status)
+		}
+		l.stale = l.stale || e.status.Resource == "" || old != nil && old.Resource == ""
+		if e.sighting == nil && !e.offered {
+			delete(l.entries, e.device.ID)
+		}
+	}
+	clear(l.dirty)
+	return changed, removed
+}
+
+// same tells whether a reader could not tell a from b.
+func same(a, b *Status) bool {
+	return sameIdentity(a, b) && a.Healthy == b.Healthy && a.Reason == b.Reason &&
+		a.Stale == b.Stale && slices.Equal(a.Allocation.Nodes, b.Allocation.Nodes) &&
+		maps.Equal(a.Allocation.Env, b.Allocation.Env)
+}
+
+// sameIdentity tells whether what the store keeps of a and b is the same.
+func sameIdentity(a, b *Status) bool {
+	return a.Resource == b.Resource && a.Held == b.Held && a.Present == b.Present && a.Device.SysPath == b.Device.SysPath &&
+		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode
+}
+
+// setOthers notes the hardware in s that is seen and has no identity.
+func (l *loop) setOthers(s *subject, others []*Status) {
+	old := l.others[s]
+	if slices.EqualFunc(old, others, func(a, b *Status) bool { return a.Reason == b.Reason }) {
+		return
+	}
+	l.stale = true
+	if len(others) == 0 {
+		delete(l.others, s)
+		return
+	}
+	l.others[s] = others
+}
+
+// collectOthers lists everything that is seen and not offered.
+func (l *loop) collectOthers() []*Status {
+	var all []*Status
+	for _, others := range l.others {
+		all = append(all, others...)
+	}
+	for _, e := range l.entries {
+		if e.status != nil && e.status.Resource == "" && e.status.Present {
+			all = append(all, e.status)
+		}
+	}
+	slices.SortFunc(all, compareOthers)
+	return all
+}
+
+// report logs what has become of a device, once.
+func (l *loop) report(old, s *Status) {
+	log := l.Log.With("device", s.Device.ID, "class", className(s.Device), "resource", s.Resource)
+	ctx := context.Background()
+	switch {
+	case s.Resource == "" && (old == nil || old.Resource == "" && old.Reason != s.Reason):
+		log.Info("device not offered", "err", s.Reason)
+	case s.Resource == "" && old != nil && old.Resource != "":
+		log.Info("device withdrawn", "err", s.Reason)
+	case s.Resource == "":
+	case old == nil || old.Resource == "":
+		log.Info("device added", "syspath", s.Device.SysPath, "err", s.Reason)
+	case old.Present && !s.Present:
+		log.Log(ctx, noticeLevel, "device gone", "syspath", s.Device.SysPath)
+	case old.Healthy && !s.Healthy:
+		log.Log(ctx, noticeLevel, "device unhealthy", "err", s.Reason)
+	case !old.Healthy && s.Healthy:
+		log.Log(ctx, noticeLevel, "device healthy")
+	case old.Reason != s.Reason:
+		log.Log(ctx, noticeLevel, "device unhealthy", "err", s.Reason)
+	}
+}
+
+func className(d device.Device) string {
+	if d.Class == nil {
+		return ""
+	}
+	return d.Class.Name
+}

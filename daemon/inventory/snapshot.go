@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// Status is one device as it stands in a snapshot. It is never written after it was published.
+type Status struct {
+	Device     device.Device
+	Allocation device.Allocation // as of the last look at the device
+	Resource   string            // whose offer it is in; empty: it is seen and not offered
+	Healthy    bool
+	Reason     string    // why it is Unhealthy or not offered; empty for a healthy one
+	Since      time.Time // when Healthy or Reason last changed
+	Present    bool      // whether the hardware is there
+	Held       bool      // whether a pod holds it, as far as is known
+	Stale      bool      // whether it is in the offer only because a pod may still hold it
+}
+
+// Offer is what the kubelet is told of one resource. It is never written after it was published.
+type Offer struct {
+	Version uint64    // grows with every change of this offer
+	Listed  uint64    // grows with every change that the kubelet is told of: IDs, health, NUMA nodes
+	Devices []*Status // sorted by ID
+	Cause   time.Time // when the first event arrived that led to this version; zero: no event did
+}
+
+// Find returns the device of that ID, or nil. It takes a binary search.
+func (o *Offer) Find(id string) *Status {
+	n, ok := slices.BinarySearchFunc(o.Devices, id, compareID)
+	if !ok {
+		return nil
+	}
+	return o.Devices[n]
+}
+
+func compareID(s *Status, id string) int { return strings.Compare(s.Device.ID, id) }
+
+// Snapshot is the inventory at one moment. It is never written after it was published.
+type Snapshot struct {
+	Version uint64
+	Offers  map[string]*Offer // by resource
+	Others  []*Status         // seen and not offered, sorted by sysfs path and ID
+}
+
+// Offer returns the offer of a resource; an empty one if it has no devices.
+func (s *Snapshot) Offer(resource string) *Offer {
+	if o := s.Offers[resource]; o != nil {
+		return o
+	}
+	return &Offer{}
+}
+
+func compareOthers(a, b *Status) int {
+	return cmp.Or(strings.Compare(a.Device.SysPath, b.Device.SysPath), strings.Compare(a.Device.ID, b.Device.ID))
+}
+
+// patch returns offer o with the changed devices in it and the removed ones taken out.
+func (o *Offer) patch(changed []*Status, removed map[string]bool) *Offer {
+	next := &Offer{Version: o.Version + 1, Listed: o.Listed, Devices: make([]*Status, 0, len(o.Devices)+len(changed))}
+	replaced := make(map[string]*Status, len(changed))
+	for _, s := range changed {
+		replaced[s.Device.ID] = s
+	}
+	relisted := false
+	for _, s := range o.Devices {
+		if r := replaced[s.Device.ID]; r != nil {
+			relisted = relisted || !sameListing(s, r)
+			delete(replaced, s.Device.ID)
+			s = r
+		} else if removed[s.Device.ID] {
+			relisted = true
+			continue
+		}
+		next.Devices = append(next.Devices, s)
+	}
+	if len(replaced) > 0 {
+		relisted = true
+		next.Devices = slices.AppendSeq(next.Devices, maps.Values(replaced))
+		slices.SortFunc(next.Devices, func(a, b *Status) int { return strings.Compare(a.Device.ID, b.Device.ID) })
+	}
+	if relisted {
+		next.Listed++
+	}
+	return next
+}
+
+// sameListing tells whether the kubelet is told the same of a and b.
+func sameListing(a, b *Status) bool {
+	return a.Healthy == b.Healthy && a.Device.NUMANode == b.Device.NUMANode
+}

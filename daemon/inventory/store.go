@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// storeVersion is the version of the file's format.
+const storeVersion = 1
+
+// Store keeps the identities of the offered devices in a file, so that a device which a pod holds is still known after
+// a restart or a reboot, whether it is there or not.
+type Store struct {
+	file   string
+	log    *slog.Logger
+	latest chan []record // one slot: what has not been written yet
+	last   []record      // what was handed to latest before; owned by the inventory's goroutine
+	closed sync.WaitGroup
+}
+
+// record is one device in the file.
+type record struct {
+	ID       string `json:"id"`
+	Class    string `json:"class"`
+	Resource string `json:"resource"`
+	Model    string `json:"model,omitempty"`
+	SysPath  string `json:"sysfsPath"`
+	NUMANode int    `json:"numaNode"`
+	Present  bool   `json:"present"`
+	Held     bool   `json:"held,omitempty"`
+}
+
+type contents struct {
+	Version int      `json:"version"`
+	Devices []record `json:"devices"`
+}
+
+// OpenStore returns the store in a directory, which is made if it is missing. Whether it can be written shows later, and
+// is logged: a daemon without its state directory still serves.
+func OpenStore(dir string, log *slog.Logger) *Store {
+	s := &Store{file: filepath.Join(dir, "identities.json"), log: log, latest: make(chan []record, 1)}
+	s.closed.Go(s.writeAll)
+	return s
+}
+
+// Close writes what is still to be written.
+func (s *Store) Close() {
+	close(s.latest)
+	s.closed.Wait()
+}
+
+// load reads the file. One that is damaged is put aside, not overwritten.
+func (s *Store) load() []record {
+	text, err := os.ReadFile(s.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var c contents
+	if err == nil {
+		err = json.Unmarshal(text, &c)
+	}
+	if err == nil && c.Version != storeVersion {
+		err = fmt.Errorf("version is %d, not %d", c.Version, storeVersion)
+	}
+	if err != nil {
+		aside := s.file + ".damaged"
+		s.log.Error("identities not read", "err", fmt.Errorf("read %s: %w; it is kept as %s", s.file, err, aside))
+		if err := os.Rename(s.file, aside); err != nil {
+			s.log.Error("identities not kept", "err", err)
+		}
+		return nil
+	}
+	return c.Devices
+}
+
+// save has the records written unless nothing has changed. It does not wait; only the newest are written.
+func (s *Store) save(records []record) {
+	if slices.Equal(records, s.last) {
+		return
+	}
+	s.last = records
+	select {
+	case <-s.latest:
+	default:
+	}
+	s.latest <- records
+}
+
+func (s *Store) writeAll() {
+	var failed string
+	for records := range s.latest {
+		err := s.write(contents{Version: storeVersion, Devices: records})
+		switch {
+		case err == nil:
+			failed = ""
+		case err.Error() != failed:
+			failed = err.Error()
+			s.log.Error("identities not kept", "err", err)
+		}
+	}
+}
+
+// write replaces the file: after a crash it is the old or the new one, whole.
+func (s *Store) write(c contents) error {
+	text, err := json.MarshalIndent(c, "", "\t")
+	if err != nil {
+		return fmt.Errorf("encode the identities: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(s.file), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(s.file), ".identities-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if _, err := f.Write(append(text, '\n')); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), s.file); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(s.file))
+}
+
+// syncDir makes a rename in dir last.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// restore takes in the devices of the last run. They are in the offer from the start, Unhealthy until they are seen.
+func (l *loop) restore() {
+	if l.Store == nil {
+		return
+	}
+	for _, r := range l.Store.load() {
+		class := device.ClassNamed(r.Class)
+		if class == nil || !l.configured(r.Resource) {
+			continue
+		}
+		e := &entry{
+			device: device.Device{
+				ID: r.ID, Class: class, Model: r.Model, SysPath: r.SysPath, NUMANode: r.NUMANode,
+			},
+			resource: r.Resource,
+			offered:  true,
+			held:     r.Held,
+			awaited:  r.Present,
+		}
+		l.entries[r.ID] = e
+		l.changed(e)
+	}
+}
+
+func (l *loop) configured(resource string) bool {
+	return slices.ContainsFunc(l.rules, func(r device.Rule) bool { return r.Resource == resource })
+}
+
+// save has the identities of all offered devices written.
+func (l *loop) save() {
+	if l.Store == nil {
+		return
+	}
+	records := make([]record, 0, len(l.entries))
+	for _, e := range l.entries {
+		if !e.offered {
+			continue
+		}
+		records = append(records, record{
+			ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model,
+			SysPath: e.device.SysPath, NUMANode: e.device.NUMANode, Present: e.sighting != nil, Held: e.held,
+		})
+	}
+	slices.SortFunc(records, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
+	l.Store.save(records)
+}
