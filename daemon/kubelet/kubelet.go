@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubelet is a small device manager: it does with device plugins what the kubelet's does, as far as preview and
+// the tests need it. It runs no container and talks to no API server.
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+const (
+	socketName = "kubelet.sock"
+	// dialLimit is how long the kubelet waits for a plugin's socket (pkg/kubelet/cm/devicemanager/plugin/v1beta1).
+	dialLimit = 10 * time.Second
+	// preStartLimit is how long PreStartContainer may take (v1beta1.KubeletPreStartContainerRPCTimeoutInSecs).
+	preStartLimit = pluginapi.KubeletPreStartContainerRPCTimeoutInSecs * time.Second
+)
+
+// Kubelet is a device manager that serves kubelet.sock in a directory. Its methods are safe for concurrent use.
+type Kubelet struct {
+	pluginapi.UnimplementedRegistrationServer
+	dir    string
+	server *grpc.Server
+	ctx    context.Context // of all streams
+	cancel context.CancelFunc
+
+	mu        sync.Mutex
+	resources map[string]*resource
+	changed   chan struct{} // closed and replaced at every change
+}
+
+// resource is what is known of one resource. Everything in it is guarded by Kubelet.mu.
+type resource struct {
+	conn      *grpc.ClientConn
+	client    pluginapi.DevicePluginClient
+	options   *pluginapi.DevicePluginOptions
+	devices   []*pluginapi.Device
+	connected bool
+	lists     int // messages received
+	allocated map[string]bool
+}
+
+// Resource is how a resource stands, as "kubectl describe node" would show it.
+type Resource struct {
+	Name        string
+	Capacity    int                 // devices, healthy or not
+	Allocatable int                 // healthy ones; 0 while the plugin is not connected
+	Connected   bool                // its stream is open
+	Lists       int                 // messages received since it registered
+	Devices     []*pluginapi.Device // as last received; not to be written
+}
+
+// Start empties dir of sockets as the kubelet does, and serves kubelet.sock in it.
+func Start(dir string) (*Kubelet, error) {
+	if err := removeSockets(dir); err != nil {
+		return nil, fmt.Errorf("start the device manager: %w", err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, socketName), Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("start the device manager: %w", err)
+	}
+	l.SetUnlinkOnClose(false) // a kubelet that dies leaves its socket behind
+	k := &Kubelet{dir: dir, server: grpc.NewServer(), resources: make(map[string]*resource), changed: make(chan struct{})}
+	k.ctx, k.cancel = context.WithCancel(context.Background())
+	pluginapi.RegisterRegistrationServer(k.server, k)
+	go k.server.Serve(l) // returns when the server is stopped
+	return k, nil
+}
+
+func removeSockets(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Type() == os.ModeSocket {
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Stop ends it as the death of the kubelet would: all streams are cut, kubelet.sock stays and refuses connections.
+func (k *Kubelet) Stop() {
+	k.server.Stop()
+	k.cancel()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, r := range k.resources {
+		r.conn.Close()
+	}
+}
+
+// Register is the Registration service. As in the kubelet it dials the plugin and asks for its options before it
+// returns.
+func (k *Kubelet) Register(ctx context.Context, req *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	if req.GetVersion() != pluginapi.Version {
+		return nil, fmt.Errorf("version %q is not %q", req.GetVersion(), pluginapi.Version)
+	}
+	if !strings.Contains(req.GetResourceName(), "/") {
+		return nil, fmt.Errorf("the ResourceName %q is invalid", req.GetResourceName())
+	}
+	conn, err := connect(ctx, filepath.Join(k.dir, req.GetEndpoint()))
+	if err != nil {
+		return nil, err
+	}
+	r := &resource{conn: conn, client: pluginapi.NewDevicePluginClient(conn), allocated: make(map[string]bool)}
+	if r.options, err = r.client.GetDevicePluginOptions(ctx, &pluginapi.Empty{}); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	k.mu.Lock()
+	if old := k.resources[req.GetResourceName()]; old != nil {
+		r.devices, r.allocated = old.devices, old.allocated
+	}
+	k.resources[req.GetResourceName()] = r
+	k.mu.Unlock()
+	go k.watch(req.GetResourceName(), r)
+	return &pluginapi.Empty{}, nil
+}
+
+// connect dials a plugin's socket and waits until it answers.
+func connect(ctx context.Context, path string) (*grpc.ClientConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	raw, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("dial device plugin: %w", err)
+	}
+	raw.Close()
+	return grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"))
+}
+
+// watch takes in the lists of a plugin until its stream ends.
+func (k *Kubelet) watch(name string, r *resource) {
+	defer k.update(func() { r.connected = false })
+	stream, err := r.client.ListAndWatch(k.ctx, &pluginapi.Empty{})
+	if err != nil {
+		return
+	}
+	for {
+		list, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		k.update(func() {
+			r.devices, r.connected = list.GetDevices(), true
+			r.lists++
+		})
+	}
+}
+
+func (k *Kubelet) update(change func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change()
+	close(k.changed)
+	k.changed = make(chan struct{})
+}
+
+// Changed returns a channel that is closed at the next change of any resource. Take it before looking.
+func (k *Kubelet) Changed() <-chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.changed
+}
+
+// Resources returns how all resources stand that ever registered, sorted by name.
+func (k *Kubelet) Resources() []Resource {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []Resource
+	for name, r := range k.resources {
+		s := Resource{Name: name, Capacity: len(r.devices), Connected: r.connected, Lists: r.lists, Devices: r.devices}
+		if r.connected {
+			s.Allocatable = len(healthy(r.devices))
+		}
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b Resource) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// Resource returns how one resource stands; nothing for one that never registered.
+func (k *Kubelet) Resource(name string) Resource {
+	for _, r := range k.Resources() {
+		if r.Name == name {
+			return r
+		}
+	}
+	return Resource{Name: name}
+}
+
+func healthy(devices []*pluginapi.Device) []string {
+	var ids []string
+	for _, d := range devices {
+		if d.GetHealth() == pluginapi.Healthy {
+			ids = append(ids, d.GetID())
+		}
+	}
+	return ids
+}
+
+// Container is what a container gets.
+type Container struct {
+	Devices  []string // IDs
+	Response *pluginapi.ContainerAllocateResponse
+}
+
+// errTooFew is why a pod is not admitted.
+var errTooFew = errors.New("too few healthy devices are free")
+
+// Allocate gives n devices of a resource to a container, as at the admission of its pod: GetPreferredAllocation, then
+// Allocate.
+func (k *Kubelet) Allocate(ctx context.Context, name string, n int) (Container, error) {
+	k.mu.Lock()
+	r := k.resources[name]
+	if r == nil || !r.connected {
+		k.mu.Unlock()
+		return Container{}, fmt.Errorf("allocate %d of %s: no plugin is registered for it", n, name)
+	}
+	free := slices.DeleteFunc(healthy(r.devices), func(id string) bool { return r.allocated[id] })
+	k.mu.Unlock()
+	if n < 1 || len(free) < n {
+		return Container{}, fmt.Errorf("allocate %d of %s: %w (%d)", n, name, errTooFew, len(free))
+	}
+	ids, err := r.choose(ctx, free, n)
+	if err != nil {
+		return Container{}, fmt.Errorf("allocate %d of %s: %w", n, name, err)
+	}
+	c, err := r.allocate(ctx, ids)
+	if err != nil {
+		return Container{}, fmt.Errorf("allocate %d of %s: %w", n, name, err)
+	}
+	k.update(func() {
+		for _, id := range ids {
+			r.allocated[id] = true
+		}
+	})
+	return c, nil
+}
+
+// choose asks the plugin which of the free devices to take, as the kubelet does, where there is a choice.
+func (r *resource) choose(ctx context.Context, free []string, n int) ([]string, error) {
+	if n == len(free) || !r.options.GetGetPreferredAllocationAvailable() {
+		return free[:n], nil
+	}
+	answer, err := r.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
+		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{
+			{AvailableDeviceIDs: free, AllocationSize: int32(n)},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	var chosen []string
+	if len(answer.GetContainerResponses()) == 1 {
+		chosen = answer.GetContainerResponses()[0].GetDeviceIDs()
+	}
+	for _, id := range free { // too few chosen: filled up
+		if len(chosen) < n && !slices.Contains(chosen, id) {
+			chosen = append(chosen, id)
+		}
+	}
+	return chosen[:n], nil
+}
+
+func (r *resource) allocate(ctx context.Context, ids []string) (Container, error) {
+	answer, err := r.client.Allocate(ctx, &pluginapi.AllocateRequest{
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}},
+	})
+	if err != nil {
+		return Container{}, err
+	}
+	if len(answer.GetContainerResponses()) != 1 {
+		return Container{}, fmt.Errorf("%d answers for one container", len(answer.GetContainerResponses()))
+	}
+	return Container{Devices: ids, Response: answer.GetContainerResponses()[0]}, nil
+}
+
+// PreStart announces the start of a container, as before every start and restart.
+func (k *Kubelet) PreStart(ctx context.Context, name string, c Container) error {
+	k.mu.Lock()
+	r := k.resources[name]
+	k.mu.Unlock()
+	if r == nil {
+		return fmt.Errorf("start a container with %s: no plugin is registered for it", name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, preStartLimit)
+	defer cancel()
+	_, err := r.client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: c.Devices})
+	return err
+}
+
+// Release takes the devices back, as after the end of a pod. The plugin is not told.
+func (k *Kubelet) Release(name string, c Container) {
+	k.update(func() {
+		if r := k.resources[name]; r != nil {
+			for _, id := range c.Devices {
+				delete(r.allocated, id)
+			}
+		}
+	})
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// Reasons for which a container does not get its devices.
+var (
+	errUnknown   = errors.New("not a device of this resource")
+	errUnhealthy = errors.New("unhealthy")
+)
+
+// pick finds the devices of which the kubelet names the shares, sorted by ID and each once. All must be healthy.
+func (s service) pick(offer *inventory.Offer, shares []string) ([]*inventory.Status, error) {
+	if len(shares) == 0 {
+		return nil, fmt.Errorf("the kubelet asked for no device of %s: %w", s.Resource.Name, errUnknown)
+	}
+	devices := make([]*inventory.Status, 0, len(shares))
+	for _, share := range shares {
+		id, ok := s.Resource.deviceID(share)
+		d := offer.Find(id)
+		if !ok || d == nil {
+			return nil, fmt.Errorf("%s: %w %s", shorten(share), errUnknown, s.Resource.Name)
+		}
+		if !d.Healthy {
+			return nil, fmt.Errorf("%s is %w: %s", id, errUnhealthy, d.Reason)
+		}
+		devices = append(devices, d)
+	}
+	slices.SortFunc(devices, func(a, b *inventory.Status) int { return strings.Compare(a.Device.ID, b.Device.ID) })
+	return slices.Compact(devices), nil
+}
+
+// shorten keeps an ID that the kubelet made up from filling a pod's status.
+func shorten(id string) string {
+	if len(id) > 80 {
+		return fmt.Sprintf("%.80q… (%d bytes)", id, len(id))
+	}
+	return fmt.Sprintf("%q", id)
+}
+
+// answer returns what a container gets that uses all these devices.
+func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
+	if err := s.nodesPresent(devices); err != nil {
+		return nil, err
+	}
+	answer := &pluginapi.ContainerAllocateResponse{
+		Envs: map[string]string{variable(s.Resource.Name): strings.Join(ids(devices), ",")},
+	}
+	seen := make(map[string]bool)
+	for _, d := range devices {
+		for _, n := range d.Allocation.Nodes {
+			if !seen[n.Container] {
+				seen[n.Container] = true
+				answer.Devices = append(answer.Devices, s.spec(n))
+			}
+		}
+		for key, value := range d.Allocation.Env {
+			if before := answer.Envs[key]; before != "" {
+				value = before + "," + value
+			}
+			answer.Envs[key] = value
+		}
+	}
+	return answer, nil
+}
+
+func (s service) spec(n device.Node) *pluginapi.DeviceSpec {
+	permissions := n.Permissions
+	if permissions == "" {
+		permissions = s.Resource.Permissions
+	}
+	return &pluginapi.DeviceSpec{HostPath: n.Host, ContainerPath: n.Container, Permissions: permissions}
+}
+
+// nodesPresent tells whether every node that the devices need is there at this moment.
+func (s service) nodesPresent(devices []*inventory.Status) error {
+	for _, d := range devices {
+		for _, n := range d.Allocation.Nodes {
+			if !s.Host.Exists(n.Host) {
+				return fmt.Errorf("%s: its node %s is %w", d.Device.ID, n.Host, device.ErrGone)
+			}
+		}
+	}
+	return nil
+}
+
+// variable returns the name of the environment variable in which a container finds the IDs of its devices of a
+// resource: METALPLUG_NVIDIA_COM_GPU for nvidia.com/gpu.
+func variable(resource string) string {
+	return "METALPLUG_" + strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z':
+			return r - 'a' + 'A'
+		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return r
+		}
+		return '_'
+	}, resource)
+}
+
+// toStatus returns an error as gRPC carries it. Its text ends up in the status of the pod.
+func toStatus(err error) error {
+	code := codes.Internal
+	switch {
+	case errors.Is(err, errUnknown):
+		code = codes.NotFound
+	case errors.Is(err, errUnhealthy), errors.Is(err, device.ErrGone):
+		code = codes.FailedPrecondition
+	}
+	return status.Error(code, err.Error())
+}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package plugin is a resource as the kubelet sees it: a socket in the kubelet's device plugin directory, registered
+// with its device manager, that serves the DevicePlugin API v1beta1.
+//
+// An endpoint never reacts to what an event says. Whatever happens, it looks at four things (our socket, kubelet.sock,
+// the open stream, the last registration) and does what is missing. So a hint that is lost, repeated or late does no
+// harm, and the slow look without a hint ends in the same state.
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+const (
+	// eager is how long after a new kubelet.sock, and how often, a connection is tried without pause: the kubelet binds
+	// before it listens, so the first attempt may be refused.
+	eager      = time.Second
+	eagerPause = time.Millisecond
+	// backstop is how often an endpoint without a stream looks without a hint.
+	backstop = time.Second
+	// registerLimit bounds a Register call, during which the kubelet dials us.
+	registerLimit = 3 * time.Second
+	// streamLimit is how long after a registration the kubelet may take to open its stream.
+	streamLimit = 3 * time.Second
+	// settlePause is the least time between the end of a stream and the next registration with the same kubelet: its
+	// device manager may still be busy with the end of the old one, and would then cut off the new one (before 1.37).
+	settlePause = 100 * time.Millisecond
+	// lastPause is the longest time between two attempts to register.
+	lastPause = time.Second
+	// receiveSize is the largest request in bytes: GetPreferredAllocation carries the IDs of all free devices.
+	receiveSize = 16 << 20
+)
+
+// Resource is what an endpoint offers, and how.
+type Resource struct {
+	Name        string
+	Shares      int    // how many times each device is offered; 0 is 1
+	Spread      bool   // prefer the devices with the fewest shares taken to those that are close to each other
+	Permissions string // of "rwm", for the nodes of a container
+}
+
+// Endpoint serves one resource to the kubelet.
+type Endpoint struct {
+	Resource  Resource
+	Dir       string // the kubelet's device plugin directory
+	Inventory *inventory.Inventory
+	Host      *device.Host
+	Watch     *Watch
+	Log       *slog.Logger
+	Changed   func() // called when the endpoint's [Status] has changed; may be nil
+
+	name    string       // of the socket
+	server  *grpc.Server // serves all incarnations of the socket
+	streams streams
+	status  atomic.Pointer[Status]
+
+	// Owned by Run.
+	listener   *net.UnixListener
+	own        identity  // of the socket that the listener made
+	registered identity  // kubelet.sock at the last registration
+	since      time.Time // of that registration
+	firstSeen  time.Time // of the kubelet.sock that is there now
+	seen       identity
+	pause      time.Duration // before the next attempt; 0: none has gone wrong
+	notBefore  time.Time     // of the next attempt
+	complaint  string        // the last error, logged once
+}
+
+// Status is how an endpoint stands with the kubelet.
+type Status struct {
+	Registered bool // the last registration was accepted
+	Connected  bool // the kubelet's ListAndWatch stream is open
+}
+
+// Status returns how the endpoint stands with the kubelet.
+func (e *Endpoint) Status() Status {
+	s := Status{Connected: e.streams.open()}
+	if p := e.status.Load(); p != nil {
+		s.Registered = p.Registered
+	}
+	return s
+}
+
+// Run serves the resource until ctx ends, registering with every kubelet that comes. started is called after the first
+// look for one: by then the socket is there, if the kubelet's directory is. The error is one that no waiting will cure.
+func (e *Endpoint) Run(ctx context.Context, started func()) error {
+	e.name = socketName(e.Resource.Name, time.Now())
+	e.Log = e.Log.With("resource", e.Resource.Name)
+	if path := e.path(); len(path) > socketPathSize {
+		_, _, err := listen(path)
+		return err
+	}
+	e.streams.changed = make(chan struct{}, 1)
+	e.server = e.newServer()
+	defer e.close()
+	removeStale(e.Dir, e.Resource.Name)
+	hints, stop := e.Watch.Subscribe()
+	defer stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	started = sync.OnceFunc(started)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hints:
+		case <-e.streams.changed:
+			e.tell()
+		case <-timer.C:
+		}
+		wait := e.converge(ctx)
+		started()
+		timer.Stop()
+		if wait > 0 {
+			timer.Reset(wait)
+		}
+	}
+}
+
+func (e *Endpoint) path() string { return filepath.Join(e.Dir, e.name) }
+
+// converge does what is missing for the kubelet to know our devices, and returns after what time to look again if no
+// hint comes; 0: not at all.
+func (e *Endpoint) converge(ctx context.Context) time.Duration {
+	if err := e.ensureSocket(); err != nil {
+		e.complain("endpoint not listening", err)
+		return backstop
+	}
+	kubelet := e.look()
+	switch {
+	case kubelet == identity{}:
+		return backstop
+	case e.streams.open() && kubelet == e.registered:
+		return 0
+	case e.streams.open():
+		return e.replaced(kubelet)
+	case kubelet == e.registered && !e.streams.everSince(e.since):
+		if wait := streamLimit - time.Since(e.since); wait > 0 {
+			return wait
+		}
+	}
+	e.afterStream(kubelet)
+	if wait := time.Until(e.notBefore); wait > 0 {
+		return wait
+	}
+	return e.register(ctx, kubelet)
+}
+
+// ensureSocket makes our socket, also when somebody has removed it: always at the same path, which is where the kubelet
+// looks for it.
+func (e *Endpoint) ensureSocket() error {
+	if e.listener != nil && socketIdentity(e.path()).sameFile(e.own) {
+		return nil
+	}
+	if e.listener != nil {
+		e.Log.Debug("own socket gone", "endpoint", e.name)
+		e.listener.Close()
+		e.listener = nil
+	}
+	l, own, err := listen(e.path())
+	if err != nil {
+		e.Watch.Rearm()
+		return err
+	}
+	e.listener, e.own = l, own
+	go e.server.Serve(l) // returns when the listener or the server is closed
+	return nil
+}
+
+// look notes which kubelet.sock is there.
+func (e *Endpoint) look() identity {
+	kubelet := socketIdentity(filepath.Join(e.Dir, kubeletSocket))
+	if kubelet != e.seen {
+		e.seen, e.firstSeen = kubelet, time.Now()
+		e.pause, e.notBefore = 0, time.Time{}
+	}
+	return kubelet
+}
+
+// replaced deals with a new kubelet.sock while the stream is open. If the same process listens there, the socket was
+// only made anew or relabelled. If it is another, the old kubelet lingers: its stream is ended, and the end registers.
+func (e *Endpoint) replaced(kubelet identity) time.Duration {
+	conn, err := e.dial()
+	if err != nil {
+		return e.again(err)
+	}
+	defer conn.Close()
+	peer, err := peerOf(conn)
+	if err != nil {
+		return e.again(err)
+	}
+	if e.streams.from(peer.Pid) {
+		e.registered = kubelet
+		return 0
+	}
+	e.streams.end()
+	e.registered = identity{}
+	return settlePause
+}
+
+// afterStream sets the pause that the kubelet needs after a stream of its own has ended.
+func (e *Endpoint) afterStream(kubelet identity) {
+	ended := e.streams.endedAt()
+	if kubelet != e.registered || ended.Before(e.since) {
+		return
+	}
+	e.registered = identity{}
+	e.pause = min(max(settlePause, 2*e.pause), lastPause)
+	e.notBefore = ended.Add(e.pause/2 + rand.N(e.pause))
+	e.setRegistered(false)
+	e.Log.Info("stream ended", "endpoint", e.name)
+}
+
+// register registers our socket with the kubelet.
+func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration {
+	conn, err := e.dial()
+	if err != nil {
+		return e.again(err)
+	}
+	defer conn.Close()
+	// The kubelet empties its directory before it makes kubelet.sock: now that it answers, look at our socket again.
+	if err := e.ensureSocket(); err != nil {
+		return e.again(err)
+	}
+	e.since = time.Now()
+	if err := e.callRegister(ctx, conn); err != nil {
+		return e.again(fmt.Errorf("register %s with the kubelet: %w", e.Resource.Name, err))
+	}
+	e.registered, e.complaint = kubelet, ""
+	e.setRegistered(true)
+	e.Log.Log(ctx, noticeLevel, "endpoint registered", "endpoint", e.name, "duration", time.Since(e.firstSeen))
+	return streamLimit
+}
+
+// noticeLevel is slog's place for the journal's "notice": normal but significant.
+const noticeLevel = slog.Level(2)
+
+func (e *Endpoint) dial() (*net.UnixConn, error) {
+	path := filepath.Join(e.Dir, kubeletSocket)
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", path, plainCause(err))
+	}
+	return c, nil
+}
+
+// again notes that an attempt has gone wrong and returns the time to the next one.
+func (e *Endpoint) again(err error) time.Duration {
+	if time.Since(e.firstSeen) < eager && !errors.Is(err, context.DeadlineExceeded) {
+		e.notBefore = time.Now().Add(eagerPause)
+		return eagerPause
+	}
+	e.complain("endpoint not registered", err)
+	e.pause = min(max(settlePause, 2*e.pause), lastPause)
+	e.notBefore = time.Now().Add(e.pause)
+	return e.pause
+}
+
+// complain logs an error once, not at every attempt. A missing directory is normal before the kubelet's first start.
+func (e *Endpoint) complain(message string, err error) {
+	if err.Error() == e.complaint {
+		return
+	}
+	e.complaint = err.Error()
+	level := slog.LevelWarn
+	if errors.Is(err, fs.ErrNotExist) {
+		level = slog.LevelInfo
+	}
+	e.Log.Log(context.Background(), level, message, "err", err)
+}
+
+func (e *Endpoint) setRegistered(registered bool) {
+	e.status.Store(&Status{Registered: registered})
+	e.tell()
+}
+
+func (e *Endpoint) tell() {
+	if e.Changed != nil {
+		e.Changed()
+	}
+}
+
+// close ends the service. The socket is removed if it is still ours; the kubelet sees its stream end.
+func (e *Endpoint) close() {
+	e.server.Stop()
+	if e.listener != nil {
+		e.listener.Close()
+		if socketIdentity(e.path()).sameFile(e.own) {
+			os.Remove(e.path())
+		}
+	}
+}
+
+// callRegister calls Register over conn.
+func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, registerLimit)
+	defer cancel()
+	client, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(peerCredentials{}),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	_, err = pluginapi.NewRegistrationClient(client).Register(ctx, &pluginapi.RegisterRequest{
+		Version:      pluginapi.Version,
+		Endpoint:     e.name,
+		ResourceName: e.Resource.Name,
+		Options:      options(),
+	})
+	return err
+}

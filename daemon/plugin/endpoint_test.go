@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/udev/udevtest"
+)
+
+const (
+	resource = "example.org/widget"
+	patience = 20 * time.Second
+	widget   = `P: /devices/virtual/widget/widget0
+N: widget0
+E: DEVNAME=/dev/widget0
+E: SUBSYSTEM=widget
+E: ID_SERIAL=A
+E: ID_SERIAL_SHORT=A
+E: MAJOR=240
+E: MINOR=0
+`
+)
+
+// bench is an endpoint that runs over a machine with one widget.
+type bench struct {
+	t        *testing.T
+	dir      string
+	machine  *udevtest.Machine
+	endpoint *plugin.Endpoint
+	stop     func()
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, dir: dir, machine: udevtest.New(t, widget)}
+	log := slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	host := &device.Host{
+		Sys: filepath.Join(b.machine.Root(), "sys"), Dev: filepath.Join(b.machine.Root(), "dev"),
+		Proc: filepath.Join(b.machine.Root(), "proc"),
+	}
+	inv := inventory.New(inventory.Options{
+		Source: b.machine, Host: host, Log: log,
+		Rules: []device.Rule{{Resource: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget"}}},
+	})
+	watch := &plugin.Watch{Dir: dir, Log: log}
+	b.endpoint = &plugin.Endpoint{
+		Resource: plugin.Resource{Name: resource, Permissions: "rw"},
+		Dir:      dir, Inventory: inv, Host: host, Watch: watch, Log: log,
+	}
+	b.run(inv, watch)
+	return b
+}
+
+func (b *bench) run(inv *inventory.Inventory, watch *plugin.Watch) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	part := func(run func() error) {
+		running.Go(func() {
+			if err := run(); err != nil {
+				b.t.Error(err)
+			}
+		})
+	}
+	watching, started := make(chan struct{}), make(chan struct{})
+	part(func() error { return watch.Run(ctx, func() { close(watching) }) })
+	part(func() error { return inv.Run(ctx) })
+	<-watching
+	<-inv.Ready()
+	part(func() error { return b.endpoint.Run(ctx, func() { close(started) }) })
+	<-started
+	b.stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+	})
+	b.t.Cleanup(func() {
+		b.stop()
+		os.RemoveAll(b.dir)
+	})
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", p)
+	return len(p), nil
+}
+
+// startKubelet starts a device manager that is stopped after the test.
+func (b *bench) startKubelet() *kubelet.Kubelet {
+	b.t.Helper()
+	k, err := kubelet.Start(b.dir)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(k.Stop)
+	return k
+}
+
+// allocatable waits until the device manager knows that many healthy devices.
+func (b *bench) allocatable(k *kubelet.Kubelet, want int) {
+	b.t.Helper()
+	limit := time.After(patience)
+	for {
+		changed := k.Changed()
+		if k.Resource(resource).Allocatable == want {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			b.t.Fatalf("never %d devices, last %+v", want, k.Resource(resource))
+		}
+	}
+}
+
+// sockets are our sockets in the directory.
+func (b *bench) sockets() []string {
+	b.t.Helper()
+	found, err := filepath.Glob(filepath.Join(b.dir, "mp-*.sock"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return found
+}
+
+// client connects to the endpoint as the kubelet does.
+func (b *bench) client() pluginapi.DevicePluginClient {
+	b.t.Helper()
+	sockets := b.sockets()
+	if len(sockets) != 1 {
+		b.t.Fatalf("sockets %v, want one", sockets)
+	}
+	conn, err := grpc.NewClient("unix:"+sockets[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { conn.Close() })
+	return pluginapi.NewDevicePluginClient(conn)
+}
+
+func TestSocketIsForRootAloneAndGoesWithTheEndpoint(t *testing.T) {
+	b := newBench(t)
+	sockets := b.sockets()
+	if len(sockets) != 1 {
+		t.Fatalf("sockets %v, want one", sockets)
+	}
+	info, err := os.Lstat(sockets[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := info.Mode(); mode != os.ModeSocket|0o600 {
+		t.Errorf("mode %v, want a socket with 0600", mode)
+	}
+	b.stop()
+	if left := b.sockets(); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestForeignKubeletSocketsAreWaitedOut(t *testing.T) {
+	tests := []struct {
+		name string
+		make func(path string) error
+	}{
+		{"a file", func(path string) error { return os.WriteFile(path, nil, 0o600) }},
+		{"a directory", func(path string) error { return os.Mkdir(path, 0o700) }},
+		{"a dangling link", func(path string) error { return os.Symlink("nowhere", path) }},
+		{"a socket that nobody serves", func(path string) error {
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+			if err != nil {
+				return err
+			}
+			l.SetUnlinkOnClose(false)
+			return l.Close()
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t)
+			path := filepath.Join(b.dir, "kubelet.sock")
+			if err := test.make(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			b.allocatable(b.startKubelet(), 1)
+		})
+	}
+}
+
+// refusing is a kubelet that refuses the first registrations.
+type refusing struct {
+	pluginapi.UnimplementedRegistrationServer
+	mu       sync.Mutex
+	refusals int
+	accepted chan string // endpoints
+}
+
+func (r *refusing) Register(_ context.Context, req *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.refusals > 0 {
+		r.refusals--
+		return nil, errors.New("the client connection is closing")
+	}
+	r.accepted <- req.GetEndpoint()
+	return &pluginapi.Empty{}, nil
+}
+
+func serveRegistration(t *testing.T, dir string, r *refusing) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	pluginapi.RegisterRegistrationServer(server, r)
+	go server.Serve(l)
+	t.Cleanup(server.Stop)
+}
+
+func TestRefusedRegistrationIsTriedAgain(t *testing.T) {
+	b := newBench(t)
+	r := &refusing{refusals: 3, accepted: make(chan string, 10)}
+	serveRegistration(t, b.dir, r)
+	select {
+	case <-r.accepted:
+	case <-time.After(patience):
+		t.Fatal("never registered")
+	}
+}
+
+// TestStreamThatEndsIsRegisteredAgain plays the device manager's race: it cuts off a healthy stream.
+func TestStreamThatEndsIsRegisteredAgain(t *testing.T) {
+	b := newBench(t)
+	r := &refusing{accepted: make(chan string, 10)}
+	serveRegistration(t, b.dir, r)
+	client := b.client()
+	for range 3 {
+		select {
+		case <-r.accepted:
+		case <-time.After(patience):
+			t.Fatal("not registered")
+		}
+		ctx, cut := context.WithCancel(t.Context())
+		stream, err := client.ListAndWatch(ctx, &pluginapi.Empty{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-r.accepted:
+			t.Fatal("registered again though the stream is open")
+		default:
+		}
+		cut()
+	}
+}
+
+func TestAllocateErrorsNameTheDevice(t *testing.T) {
+	b := newBench(t)
+	client := b.client()
+	tests := []struct {
+		name string
+		ids  []string
+		code codes.Code
+		text string
+	}{
+		{"invented", []string{"nvme-invented"}, codes.NotFound, `"nvme-invented": not a device of this resource`},
+		{"one of two invented", []string{"node-A-widget", "x"}, codes.NotFound, `"x"`},
+		{"empty ID", []string{""}, codes.NotFound, `""`},
+		{"none", nil, codes.NotFound, "no device"},
+		{"4 KiB", []string{strings.Repeat("x", 4096)}, codes.NotFound, "(4096 bytes)"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := client.Allocate(t.Context(), &pluginapi.AllocateRequest{
+				ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: test.ids}},
+			})
+			if status.Code(err) != test.code || !strings.Contains(err.Error(), test.text) {
+				t.Errorf("error %v, want %v with %q", err, test.code, test.text)
+			}
+			if err != nil && len(err.Error()) > 500 {
+				t.Errorf("the error has %d bytes, and ends up in a pod's status", len(err.Error()))
+			}
+		})
+	}
+}
+
+func TestAllocateRefusesADeviceWhoseNodeIsGone(t *testing.T) {
+	b := newBench(t)
+	client := b.client()
+	if err := os.Remove(filepath.Join(b.machine.Root(), "dev/widget0")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := client.Allocate(t.Context(), &pluginapi.AllocateRequest{
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{"node-A-widget"}}},
+	})
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "/dev/widget0") {
+		t.Errorf("error %v, want FailedPrecondition with the node", err)
+	}
+}
+
+func TestOneAnswerForEachContainer(t *testing.T) {
+	b := newBench(t)
+	request := &pluginapi.ContainerAllocateRequest{DevicesIds: []string{"node-A-widget"}}
+	answer, err := b.client().Allocate(t.Context(), &pluginapi.AllocateRequest{
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{request, request}, // again without a free between
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(answer.GetContainerResponses()) != 2 {
+		t.Fatalf("%d answers for 2 containers", len(answer.GetContainerResponses()))
+	}
+	for _, c := range answer.GetContainerResponses() {
+		if got := c.GetEnvs()["METALPLUG_EXAMPLE_ORG_WIDGET"]; got != "node-A-widget" {
+			t.Errorf("variable is %q", got)
+		}
+		if len(c.GetDevices()) != 1 || c.GetDevices()[0].GetContainerPath() != "/dev/widget0" || c.GetDevices()[0].GetPermissions() != "rw" {
+			t.Errorf("nodes are %v", c.GetDevices())
+		}
+	}
+}
+
+func TestPreferredAllocationNeverFails(t *testing.T) {
+	b := newBench(t)
+	answer, err := b.client().GetPreferredAllocation(t.Context(), &pluginapi.PreferredAllocationRequest{
+		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{
+			{AvailableDeviceIDs: []string{"invented"}, MustIncludeDeviceIDs: []string{"other"}, AllocationSize: -7},
+		},
+	})
+	if err != nil || len(answer.GetContainerResponses()) != 1 || len(answer.GetContainerResponses()[0].GetDeviceIDs()) != 0 {
+		t.Errorf("answer %v, error %v; want one empty answer", answer, err)
+	}
+}
+
+func TestStaleSocketsAreRemovedAndForeignOnesAreNot(t *testing.T) {
+	first := newBench(t)
+	name := filepath.Base(first.sockets()[0])
+	hash := name[:strings.LastIndex(name, "-")]
+	dir, err := os.MkdirTemp("", "mp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	stale, foreign := filepath.Join(dir, hash+"-0.sock"), filepath.Join(dir, "other.sock")
+	for _, path := range []string{stale, foreign} {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.SetUnlinkOnClose(false)
+		l.Close()
+	}
+	plugin.RemoveStale(dir, resource)
+	if _, err := os.Lstat(stale); !os.IsNotExist(err) {
+		t.Errorf("the stale socket is still there: %v", err)
+	}
+	if _, err := os.Lstat(foreign); err != nil {
+		t.Errorf("the foreign socket: %v", err)
+	}
+}
+
+func TestTooLongAPathSaysSo(t *testing.T) {
+	e := plugin.Endpoint{
+		Resource: plugin.Resource{Name: resource}, Dir: "/" + strings.Repeat("d", 100), Log: slog.New(slog.DiscardHandler),
+	}
+	err := e.Run(t.Context(), func() {})
+	if err == nil || !strings.Contains(err.Error(), "paths.device_plugins") {
+		t.Errorf("error %v, want one that says what to change", err)
+	}
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+const (
+	// checkpointFile is where the kubelet's device manager keeps what it has allocated
+	// (kubernetes v1.36 pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
+	checkpointFile = "kubelet_internal_checkpoint"
+	// podResourcesLimit bounds a question to the kubelet.
+	podResourcesLimit = 5 * time.Second
+	// podResourcesSize is the largest answer in bytes; the kubelet itself sets no limit.
+	podResourcesSize = 64 << 20
+)
+
+// Holders asks the kubelet which devices its pods hold.
+type Holders struct {
+	Socket string // of the kubelet's PodResources service
+	Dir    string // the kubelet's device plugin directory
+
+	missed map[string]bool // devices that the last answer did not name
+}
+
+// Ask returns how the kubelet's pods stand to each of the devices. A device is free if neither the pods nor the
+// kubelet's checkpoint name it, and did not the last time either: between our answer to Allocate and the checkpoint it
+// is in neither. It blocks until the kubelet has answered, at most five seconds. One call at a time.
+func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]inventory.Holding, error) {
+	before := h.missed
+	h.missed = nil
+	listed, err := h.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	saved, err := readCheckpoint(filepath.Join(h.Dir, checkpointFile))
+	if err != nil {
+		return nil, err
+	}
+	holdings := make(map[string]inventory.Holding, len(devices))
+	h.missed = make(map[string]bool)
+	for _, id := range devices {
+		switch {
+		case listed[id]:
+			holdings[id] = inventory.Held
+		case saved[id]:
+			holdings[id] = inventory.Remembered
+		default:
+			h.missed[id] = true
+			if before[id] {
+				holdings[id] = inventory.Free
+			}
+		}
+	}
+	return holdings, nil
+}
+
+// list returns the IDs of all devices that the kubelet's PodResources service names; of a share also the device.
+func (h *Holders) list(ctx context.Context) (map[string]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
+	defer cancel()
+	client, err := grpc.NewClient("unix:"+h.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(podResourcesSize)))
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", h.Socket, err)
+	}
+	defer client.Close()
+	answer, err := podresources.NewPodResourcesListerClient(client).List(ctx, &podresources.ListPodResourcesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", h.Socket, err)
+	}
+	ids := make(map[string]bool)
+	for _, pod := range answer.GetPodResources() {
+		for _, container := range pod.GetContainers() {
+			for _, d := range container.GetDevices() {
+				addShares(ids, d.GetDeviceIds())
+			}
+		}
+	}
+	return ids, nil
+}
+
+// readCheckpoint returns the IDs that the kubelet's checkpoint names. Without one, no pod has ever held a device.
+func readCheckpoint(file string) (map[string]bool, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var checkpoint struct {
+		Data struct {
+			PodDeviceEntries []struct {
+				DeviceIDs map[string][]string // by NUMA node
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &checkpoint); err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	ids := make(map[string]bool)
+	for _, entry := range checkpoint.Data.PodDeviceEntries {
+		for _, node := range entry.DeviceIDs {
+			addShares(ids, node)
+		}
+	}
+	return ids, nil
+}
+
+func addShares(ids map[string]bool, shares []string) {
+	for _, share := range shares {
+		ids[share] = true
+		ids[parent(share)] = true
+	}
+}

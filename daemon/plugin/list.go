@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// listSize is the largest list in bytes that the kubelet receives: gRPC's default, which it does not raise.
+const listSize = 4 << 20
+
+// shareMark stands between the ID of a device and the number of the share.
+const shareMark = "::"
+
+// lister makes the lists of one stream.
+type lister struct {
+	sent map[string]bool // IDs that were in a list: a pod may hold them, so they have the first claim on the room
+	full bool            // the last list had no room for all
+}
+
+// response returns the whole list. Where it would be more than the kubelet can receive, which would cost all devices,
+// those are left out that came last.
+func (l *lister) response(r *Resource, offer *inventory.Offer, log *slog.Logger) *pluginapi.ListAndWatchResponse {
+	devices := r.list(offer)
+	total := 0
+	for _, d := range devices {
+		total += wireSize(d)
+	}
+	if total > listSize {
+		devices = l.cut(devices, log)
+	}
+	l.full = total > listSize
+	l.remember(devices)
+	return &pluginapi.ListAndWatchResponse{Devices: devices}
+}
+
+// remember keeps which IDs were sent, but only once the list has come near the limit: it costs memory.
+func (l *lister) remember(devices []*pluginapi.Device) {
+	if len(devices) < listSize/256 {
+		return
+	}
+	l.sent = make(map[string]bool, len(devices))
+	for _, d := range devices {
+		l.sent[d.ID] = true
+	}
+}
+
+// cut returns as many devices as there is room for, those first that were sent before.
+func (l *lister) cut(devices []*pluginapi.Device, log *slog.Logger) []*pluginapi.Device {
+	room := listSize
+	kept := make([]*pluginapi.Device, 0, len(devices))
+	for _, before := range []bool{true, false} {
+		for _, d := range devices {
+			if n := wireSize(d); l.sent[d.ID] == before && n <= room {
+				room -= n
+				kept = append(kept, d)
+			}
+		}
+	}
+	if !l.full {
+		log.Error("list too long", "err", fmt.Errorf("%d devices are more than the kubelet receives in one message (%d bytes): "+
+			"%d are not offered; use fewer shares or a narrower match", len(devices), listSize, len(devices)-len(kept)))
+	}
+	return kept
+}
+
+// wireSize is what a device takes in the list: tag, length and content.
+func wireSize(d *pluginapi.Device) int {
+	return protowire.SizeTag(1) + protowire.SizeBytes(size(d))
+}
+
+// list returns the devices as the kubelet knows them, one for each share. NUMA nodes are told for all devices of a
+// resource or for none: one without would never be allocated under a strict topology policy.
+func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
+	withNUMA := true
+	for _, s := range offer.Devices {
+		withNUMA = withNUMA && s.Device.NUMANode >= 0
+	}
+	devices := make([]*pluginapi.Device, 0, len(offer.Devices)*max(1, r.Shares))
+	for _, s := range offer.Devices {
+		var topology *pluginapi.TopologyInfo
+		if withNUMA {
+			topology = &pluginapi.TopologyInfo{Nodes: []*pluginapi.NUMANode{{ID: int64(s.Device.NUMANode)}}}
+		}
+		health := pluginapi.Unhealthy
+		if s.Healthy {
+			health = pluginapi.Healthy
+		}
+		for n := range max(1, r.Shares) {
+			devices = append(devices, &pluginapi.Device{ID: r.shareID(s.Device.ID, n), Health: health, Topology: topology})
+		}
+	}
+	return devices
+}
+
+// shareID returns the ID under which the kubelet knows the nth share of a device.
+func (r *Resource) shareID(id string, n int) string {
+	if r.Shares <= 1 {
+		return id
+	}
+	return id + shareMark + strconv.Itoa(n)
+}
+
+// deviceID returns the ID of the device of which id is a share; ok is false if id is none of ours.
+func (r *Resource) deviceID(id string) (_ string, ok bool) {
+	if r.Shares <= 1 {
+		return id, true
+	}
+	device, number, marked := cutShare(id)
+	n, err := strconv.Atoi(number)
+	return device, marked && err == nil && n >= 0 && n < r.Shares
+}
+
+// parent returns the device of which id may be a share, whatever the resource.
+func parent(id string) string {
+	device, _, _ := cutShare(id)
+	return device
+}
+
+func cutShare(id string) (device, number string, ok bool) {
+	at := strings.LastIndex(id, shareMark)
+	if at < 0 {
+		return id, "", false
+	}
+	return id[:at], id[at+len(shareMark):], true
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+const (
+	// exactLimit is up to how many candidates the best choice is searched for: 16 over 8 are 12,870 choices.
+	exactLimit = 16
+	// seedLimit is how many beginnings are tried beyond that.
+	seedLimit = 8
+	// bridgeCost is the distance between two PCI host bridges, more than any path below one.
+	bridgeCost = 32
+	// sameDeviceCost is the distance between two shares of one device: a container that asks for two wants two devices.
+	sameDeviceCost = 256
+	// nodeCost is what each NUMA node costs: more than the distances of any choice can add up to.
+	nodeCost = 1 << 32
+)
+
+// candidate is a share of a device that may be chosen.
+type candidate struct {
+	share string
+	id    string
+	numa  int
+	path  []string // the elements of the sysfs path down to the PCI function
+	taken int      // how many shares of the device are not available
+}
+
+// prefer chooses n of the available shares, among them all that must be included: what is close together, or with
+// Spread what is used least. It is deterministic. It returns nothing where the request makes no sense, which leaves the
+// choice to the kubelet.
+func (r *Resource) prefer(offer *inventory.Offer, available, must []string, n int) []string {
+	candidates := r.candidates(offer, available)
+	must = slices.Compact(slices.Sorted(slices.Values(must)))
+	if n <= 0 || n > len(candidates) || n < len(must) {
+		return nil
+	}
+	fixed, free := split(candidates, must)
+	if len(fixed) != len(must) {
+		return nil
+	}
+	var chosen []candidate
+	switch {
+	case r.Spread:
+		chosen = spread(fixed, free, n)
+	case len(free) <= exactLimit:
+		chosen = closest(fixed, free, n)
+	default:
+		chosen = closeBy(fixed, free, n)
+	}
+	shares := make([]string, len(chosen))
+	for i, c := range chosen {
+		shares[i] = c.share
+	}
+	slices.Sort(shares)
+	return shares
+}
+
+// candidates returns what is known of the available shares, sorted, each once. Unknown ones are left out.
+func (r *Resource) candidates(offer *inventory.Offer, available []string) []candidate {
+	free := make(map[string]int)
+	available = slices.Compact(slices.Sorted(slices.Values(available)))
+	candidates := make([]candidate, 0, len(available))
+	for _, share := range available {
+		id, ok := r.deviceID(share)
+		d := offer.Find(id)
+		if !ok || d == nil {
+			continue
+		}
+		free[id]++
+		candidates = append(candidates, candidate{share: share, id: id, numa: d.Device.NUMANode, path: pciPath(d.Device.SysPath)})
+	}
+	for i := range candidates {
+		candidates[i].taken = max(1, r.Shares) - free[candidates[i].id]
+	}
+	return candidates
+}
+
+// split takes the shares that must be chosen out of the candidates.
+func split(candidates []candidate, must []string) (fixed, free []candidate) {
+	for _, c := range candidates {
+		if slices.Contains(must, c.share) {
+			fixed = append(fixed, c)
+		} else {
+			free = append(free, c)
+		}
+	}
+	return fixed, free
+}
+
+// pciPath returns the elements of a sysfs path from the PCI host bridge down to the function, or for what is not on PCI
+// the whole path.
+func pciPath(sysPath string) []string {
+	elements := strings.Split(strings.TrimPrefix(sysPath, "/sys/devices/"), "/")
+	last := len(elements)
+	for i, e := range elements {
+		if strings.Count(e, ":") == 2 && strings.Contains(e, ".") {
+			last = i + 1
+		}
+	}
+	return elements[:last]
+}
+
+// distance is how many steps it is from a to b on the tree of buses: up to what they have in common and down again.
+func distance(a, b candidate) int64 {
+	if a.id == b.id {
+		return sameDeviceCost
+	}
+	common := 0
+	for common < min(len(a.path), len(b.path)) && a.path[common] == b.path[common] {
+		common++
+	}
+	steps := int64(len(a.path) + len(b.path) - 2*common)
+	if common == 0 {
+		steps += bridgeCost
+	}
+	return steps
+}
+
+// step is what c adds to the cost of a choice.
+func step(chosen []candidate, c candidate) int64 {
+	cost := int64(nodeCost)
+	for _, other := range chosen {
+		cost += distance(c, other)
+	}
+	if slices.ContainsFunc(chosen, func(other candidate) bool { return other.numa == c.numa }) {
+		cost -= nodeCost
+	}
+	return cost
+}
+
+// closest finds the choice of the least cost: fewest NUMA nodes, then the smallest sum of distances, then the first in
+// the order of the IDs. It tries every choice that can still be better than the best so far.
+func closest(fixed, free []candidate, n int) []candidate {
+	s := search{free: free, n: n, best: -1}
+	s.extend(slices.Clone(fixed), 0, 0)
+	return s.choice
+}
+
+type search struct {
+	free   []candidate
+	n      int
+	best   int64 // cost of the best choice so far; -1: none yet
+	choice []candidate
+}
+
+func (s *search) extend(chosen []candidate, from int, cost int64) {
+	if s.best >= 0 && cost >= s.best {
+		return
+	}
+	if len(chosen) == s.n {
+		s.best, s.choice = cost, slices.Clone(chosen)
+		return
+	}
+	for i := from; i <= len(s.free)-(s.n-len(chosen)); i++ {
+		s.extend(append(chosen, s.free[i]), i+1, cost+step(chosen, s.free[i]))
+	}
+}
+
+// closeBy finds a choice of low cost among many candidates: it grows one around each of a few seeds, always by what is
+// closest to it, and keeps the best.
+func closeBy(fixed, free []candidate, n int) []candidate {
+	seeds := seedLimit
+	if len(fixed) > 0 {
+		seeds = 1
+	}
+	best, choice := int64(-1), []candidate(nil)
+	for s := range seeds {
+		chosen, cost := grow(fixed, free, n, s*len(free)/seeds)
+		if best < 0 || cost < best {
+			best, choice = cost, chosen
+		}
+	}
+	return choice
+}
+
+// grow extends fixed to n candidates; without any fixed it begins with the one at seed.
+func grow(fixed, free []candidate, n, seed int) (chosen []candidate, cost int64) {
+	costs := make([]int64, len(free)) // the sum of the distances to what is chosen
+	nodes := make(map[int]bool)
+	taken := make([]bool, len(free))
+	take := func(c candidate) {
+		chosen = append(chosen, c)
+		nodes[c.numa] = true
+		for i := range free {
+			costs[i] += distance(free[i], c)
+		}
+	}
+	for _, c := range fixed {
+		take(c)
+	}
+	if len(fixed) == 0 && n > 0 {
+		taken[seed] = true
+		take(free[seed])
+	}
+	for len(chosen) < n {
+		next, price := nearest(free, taken, costs, nodes)
+		taken[next] = true
+		cost += price
+		take(free[next])
+	}
+	return chosen, cost
+}
+
+// nearest returns the candidate that adds the least.
+func nearest(free []candidate, taken []bool, costs []int64, nodes map[int]bool) (index int, cost int64) {
+	index = -1
+	for i, c := range free {
+		price := costs[i]
+		if !nodes[c.numa] {
+			price += nodeCost
+		}
+		if !taken[i] && (index < 0 || price < cost) {
+			index, cost = i, price
+		}
+	}
+	return index, cost
+}
+
+// spread takes the shares of the devices of which the fewest are taken, those of the choice itself included.
+func spread(fixed, free []candidate, n int) []candidate {
+	chosen := slices.Clone(fixed)
+	load := make(map[string]int)
+	for _, c := range slices.Concat(fixed, free) {
+		load[c.id] = c.taken
+	}
+	for _, c := range fixed {
+		load[c.id]++
+	}
+	for len(chosen) < n {
+		next := 0
+		for i, c := range free {
+			if load[c.id] < load[free[next].id] {
+				next = i
+			}
+		}
+		load[free[next].id]++
+		chosen = append(chosen, free[next])
+		free = slices.Delete(slices.Clone(free), next, next+1)
+	}
+	return chosen
+}

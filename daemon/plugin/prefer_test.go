@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// offerOf makes an offer of devices at those sysfs paths below /sys/devices, with IDs a, b, c, …
+func offerOf(numa []int, paths ...string) *inventory.Offer {
+	o := &inventory.Offer{}
+	for i, path := range paths {
+		o.Devices = append(o.Devices, &inventory.Status{
+			Device:  device.Device{ID: fmt.Sprintf("%c", 'a'+i), SysPath: "/sys/devices/" + path, NUMANode: numa[i]},
+			Healthy: true,
+		})
+	}
+	return o
+}
+
+// server is a machine with two sockets, a switch with two ports below each of two root ports of each.
+func server() *inventory.Offer {
+	var paths []string
+	var numa []int
+	for socket := range 2 {
+		for root := range 2 {
+			for port := range 2 {
+				paths = append(paths, fmt.Sprintf("pci0000:%d0/0000:%d0:0%d.0/0000:%d%d:00.0/0000:%d%d:0%d.0/0000:%d%d:00.0",
+					socket, socket, root, socket, 1+root, socket, 3+root, port, socket, 5+2*root+port))
+				numa = append(numa, socket)
+			}
+		}
+	}
+	return offerOf(numa, paths...)
+}
+
+func TestPreferPacked(t *testing.T) {
+	all := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+	tests := []struct {
+		name            string
+		available, must []string
+		n               int
+		want            []string
+	}{
+		{"one", all, nil, 1, []string{"a"}},
+		{"two below one switch", all, nil, 2, []string{"a", "b"}},
+		{"two below one switch, the first is taken", all[1:], nil, 2, []string{"c", "d"}},
+		{"four of one socket", all, nil, 4, []string{"a", "b", "c", "d"}},
+		{"near to what must be", all, []string{"g"}, 2, []string{"g", "h"}},
+		{"one socket beats one switch", []string{"a", "c", "e"}, nil, 2, []string{"a", "c"}},
+		{"all", all, nil, 8, all},
+		{"more than there are", all, nil, 9, nil},
+		{"none", all, nil, 0, nil},
+		{"negative", all, nil, -1, nil},
+		{"must is not available", []string{"a"}, []string{"b"}, 1, nil},
+		{"must is more than wanted", all, []string{"a", "b"}, 1, nil},
+		{"unknown ones are left out", []string{"a", "x", "b"}, nil, 2, []string{"a", "b"}},
+		{"named twice", []string{"a", "a", "b"}, nil, 2, []string{"a", "b"}},
+		{"must named twice", all, []string{"a", "a"}, 2, []string{"a", "b"}},
+	}
+	r := Resource{Name: "example.org/x"}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := r.prefer(server(), test.available, test.must, test.n); !slices.Equal(got, test.want) {
+				t.Errorf("prefer(%v, %v, %d) = %v, want %v", test.available, test.must, test.n, got, test.want)
+			}
+		})
+	}
+}
+
+// cost is what prefer is to keep small, computed the plain way.
+func cost(o *inventory.Offer, choice []string) int64 {
+	r := Resource{}
+	c := r.candidates(o, choice)
+	nodes := make(map[int]bool)
+	var sum int64
+	for i := range c {
+		nodes[c[i].numa] = true
+		for j := range i {
+			sum += distance(c[i], c[j])
+		}
+	}
+	return int64(len(nodes))*nodeCost + sum
+}
+
+// TestPreferPackedIsOptimal compares the choice with the best of all choices on random machines.
+func TestPreferPackedIsOptimal(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		o := randomMachine(random, 2+random.IntN(9))
+		var all []string
+		for _, d := range o.Devices {
+			all = append(all, d.Device.ID)
+		}
+		n := 1 + random.IntN(len(all))
+		got := (&Resource{}).prefer(o, all, nil, n)
+		if len(got) != n {
+			t.Fatalf("%d chosen, want %d", len(got), n)
+		}
+		best := int64(-1)
+		for mask := range 1 << len(all) {
+			var choice []string
+			for i := range all {
+				if mask&(1<<i) != 0 {
+					choice = append(choice, all[i])
+				}
+			}
+			if len(choice) != n {
+				continue
+			}
+			if c := cost(o, choice); best < 0 || c < best {
+				best = c
+			}
+		}
+		if c := cost(o, got); c != best {
+			t.Fatalf("%v costs %d, the best choice %d", got, c, best)
+		}
+	}
+}
+
+func randomMachine(random *rand.Rand, n int) *inventory.Offer {
+	var paths []string
+	var numa []int
+	for i := range n {
+		bridge := random.IntN(3)
+		paths = append(paths, fmt.Sprintf("pci0000:%d0/0000:%d0:0%d.0/0000:%d1:0%d.0/0000:%d2:%02x.0",
+			bridge, bridge, random.IntN(2), bridge, random.IntN(2), bridge, i))
+		numa = append(numa, random.IntN(3)-1)
+	}
+	return offerOf(numa, paths...)
+}
+
+// TestPreferManyIsValid tries what is beyond an exact search: every answer must be one that the kubelet can take.
+func TestPreferManyIsValid(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 50 {
+		o := &inventory.Offer{}
+		var all []string
+		for i := range 20 + random.IntN(200) {
+			id := fmt.Sprintf("d%03d", i)
+			all = append(all, id)
+			o.Devices = append(o.Devices, &inventory.Status{Device: device.Device{
+				ID: id, NUMANode: i % 2, SysPath: fmt.Sprintf("/sys/devices/pci0000:%d0/0000:%d0:%02x.0", i%2, i%2, i/2),
+			}})
+		}
+		must := all[:random.IntN(3)]
+		n := max(1, len(must)) + random.IntN(10)
+		for _, spread := range []bool{false, true} {
+			got := (&Resource{Spread: spread}).prefer(o, all, must, n)
+			if len(got) != n || len(slices.Compact(slices.Clone(got))) != n {
+				t.Fatalf("%d wanted, got %v", n, got)
+			}
+			for _, id := range must {
+				if !slices.Contains(got, id) {
+					t.Fatalf("%s must be in %v", id, got)
+				}
+			}
+			again := (&Resource{Spread: spread}).prefer(o, all, must, n)
+			if !slices.Equal(got, again) {
+				t.Fatalf("first %v, then %v", got, again)
+			}
+		}
+	}
+}
+
+func TestPreferManyKeepsToOneNode(t *testing.T) {
+	o := &inventory.Offer{}
+	var all []string
+	for i := range 40 {
+		id := fmt.Sprintf("d%02d", i)
+		all = append(all, id)
+		o.Devices = append(o.Devices, &inventory.Status{Device: device.Device{
+			ID: id, NUMANode: i % 2, SysPath: fmt.Sprintf("/sys/devices/pci0000:%d0/0000:%d0:%02x.0", i%2, i%2, i/2),
+		}})
+	}
+	got := (&Resource{}).prefer(o, all, nil, 8)
+	for _, id := range got {
+		if o.Find(id).Device.NUMANode != o.Find(got[0]).Device.NUMANode {
+			t.Fatalf("%v are of several nodes", got)
+		}
+	}
+}
+
+func TestPreferSpread(t *testing.T) {
+	o := offerOf([]int{0, 0}, "pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0")
+	r := Resource{Shares: 3, Spread: true}
+	got := r.prefer(o, []string{"a::1", "b::0", "b::1", "b::2"}, nil, 2)
+	if want := []string{"b::0", "b::1"}; !slices.Equal(got, want) { // two of a are taken already
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestPreferPackedTakesSharesOfSeveralDevices(t *testing.T) {
+	o := offerOf([]int{0, 0}, "pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0")
+	r := Resource{Shares: 2}
+	got := r.prefer(o, []string{"a::0", "a::1", "b::0", "b::1"}, nil, 2)
+	if want := []string{"a::0", "b::0"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

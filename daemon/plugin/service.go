@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// service is the DevicePlugin API of one endpoint.
+type service struct {
+	pluginapi.UnimplementedDevicePluginServer
+	*Endpoint
+}
+
+// newServer returns the endpoint's gRPC server. A panic in a call is that call's error, not the daemon's end.
+func (e *Endpoint) newServer() *grpc.Server {
+	server := grpc.NewServer(
+		grpc.Creds(peerCredentials{}),
+		grpc.MaxRecvMsgSize(receiveSize),
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+			call grpc.UnaryHandler,
+		) (_ any, err error) {
+			defer e.recovered(info.FullMethod, &err)
+			return call(ctx, req)
+		}),
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+			call grpc.StreamHandler,
+		) (err error) {
+			defer e.recovered(info.FullMethod, &err)
+			return call(srv, stream)
+		}),
+	)
+	pluginapi.RegisterDevicePluginServer(server, service{Endpoint: e})
+	return server
+}
+
+func (e *Endpoint) recovered(method string, err *error) {
+	if p := recover(); p != nil {
+		*err = status.Errorf(codes.Internal, "%s of %s: internal error: %v", method, e.Resource.Name, p)
+		e.Log.Error("panic in a call", "err", *err, slog.String("stack", string(debug.Stack())))
+	}
+}
+
+// options are what the kubelet is told of us. PreStartContainer is always wanted: it is the last moment at which a
+// container can be kept from starting with a device that is gone.
+func options() *pluginapi.DevicePluginOptions {
+	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
+}
+
+// GetDevicePluginOptions answers at once: the kubelet asks while our Register call is under way.
+func (s service) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	return options(), nil
+}
+
+// ListAndWatch sends the whole list at once and after each change of it, the newest state only, until the kubelet
+// leaves.
+func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+	st := s.streams.begin(pidOf(kubelet.Context()))
+	defer s.streams.over(st)
+	var list lister
+	sent, first := uint64(0), true
+	for {
+		snapshot, changed := s.Inventory.Snapshot()
+		offer := snapshot.Offer(s.Resource.Name)
+		if first || offer.Listed != sent {
+			if err := kubelet.Send(list.response(&s.Resource, offer, s.Log)); err != nil {
+				return err
+			}
+			sent, first = offer.Listed, false
+		}
+		select {
+		case <-changed:
+		case <-st.stop:
+			return nil
+		case <-kubelet.Context().Done():
+			return kubelet.Context().Err()
+		}
+	}
+}
+
+func pidOf(ctx context.Context) int32 {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(peerInfo); ok {
+			return info.pid
+		}
+	}
+	return 0
+}
+
+// Allocate answers from the newest snapshot; of the hardware it only looks whether the nodes are still there.
+func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	snapshot, _ := s.Inventory.Snapshot()
+	offer := snapshot.Offer(s.Resource.Name)
+	resp := &pluginapi.AllocateResponse{}
+	var all []string
+	for _, container := range req.GetContainerRequests() {
+		devices, err := s.pick(offer, container.GetDevicesIds())
+		if err != nil {
+			return nil, s.refuse("Allocate", err)
+		}
+		answer, err := s.answer(devices)
+		if err != nil {
+			s.Inventory.LookAgain(ids(devices)...)
+			return nil, s.refuse("Allocate", err)
+		}
+		resp.ContainerResponses = append(resp.ContainerResponses, answer)
+		all = append(all, ids(devices)...)
+	}
+	s.Inventory.Allocated(all)
+	s.Log.Info("devices allocated", "device", all)
+	return resp, nil
+}
+
+// PreStartContainer refuses a container whose devices are not all there and healthy.
+func (s service) PreStartContainer(_ context.Context, req *pluginapi.PreStartContainerRequest,
+) (*pluginapi.PreStartContainerResponse, error) {
+	snapshot, _ := s.Inventory.Snapshot()
+	devices, err := s.pick(snapshot.Offer(s.Resource.Name), req.GetDevicesIds())
+	if err != nil {
+		return nil, s.refuse("PreStartContainer", err)
+	}
+	if err := s.nodesPresent(devices); err != nil {
+		s.Inventory.LookAgain(ids(devices)...)
+		return nil, s.refuse("PreStartContainer", err)
+	}
+	s.Inventory.Allocated(ids(devices))
+	return &pluginapi.PreStartContainerResponse{}, nil
+}
+
+// GetPreferredAllocation never fails: an error would keep the pod from running. Without an opinion it answers nothing,
+// and the kubelet chooses.
+func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.PreferredAllocationRequest,
+) (*pluginapi.PreferredAllocationResponse, error) {
+	snapshot, _ := s.Inventory.Snapshot()
+	offer := snapshot.Offer(s.Resource.Name)
+	resp := &pluginapi.PreferredAllocationResponse{}
+	for _, c := range req.GetContainerRequests() {
+		chosen := s.Resource.prefer(offer, c.GetAvailableDeviceIDs(), c.GetMustIncludeDeviceIDs(), int(c.GetAllocationSize()))
+		resp.ContainerResponses = append(resp.ContainerResponses,
+			&pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: chosen})
+	}
+	return resp, nil
+}
+
+// refuse logs why a container does not get its devices and returns the error as the kubelet will show it.
+func (s service) refuse(call string, err error) error {
+	s.Log.Warn("container refused", "action", call, "err", err)
+	return toStatus(err)
+}
+
+func ids(devices []*inventory.Status) []string {
+	ids := make([]string, len(devices))
+	for i, d := range devices {
+		ids[i] = d.Device.ID
+	}
+	return ids
+}
+
+// size is the size of a message in bytes on the wire.
+func size(m proto.Message) int { return proto.Size(m) }

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Watch tells endpoints when something happened in the kubelet's directory that may concern them: kubelet.sock or one
+// of our sockets came or went, or the directory itself did. It is only a hint; who gets it looks for itself.
+type Watch struct {
+	Dir string // the kubelet's device plugin directory; may be missing, may be replaced
+	Log *slog.Logger
+
+	mu      sync.Mutex
+	hints   map[chan struct{}]bool
+	watcher *fsnotify.Watcher // nil until Run
+}
+
+// Subscribe returns a channel on which a hint waits, and a function that ends that.
+func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
+	c := make(chan struct{}, 1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.hints == nil {
+		w.hints = make(map[chan struct{}]bool)
+	}
+	w.hints[c] = true
+	return c, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.hints, c)
+	}
+}
+
+// Run watches until ctx ends; started is called when nothing can be missed any more. It does not wake up for what does
+// not concern a socket, such as the kubelet's checkpoint.
+func (w *Watch) Run(ctx context.Context, started func()) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", w.Dir, err)
+	}
+	defer watcher.Close()
+	w.mu.Lock()
+	w.watcher = watcher
+	w.mu.Unlock()
+	w.Rearm()
+	started()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-watcher.Events:
+			if !ok {
+				return fmt.Errorf("watch %s: the watch has ended", w.Dir)
+			}
+			w.event(e)
+		case err, ok := <-watcher.Errors:
+			if !ok {
+				return fmt.Errorf("watch %s: the watch has ended", w.Dir)
+			}
+			w.Log.Debug("kubelet directory watch", "err", err) // an overflow, mostly: look at everything
+			w.Rearm()
+			w.hint()
+		}
+	}
+}
+
+func (w *Watch) event(e fsnotify.Event) {
+	switch {
+	case e.Name == w.Dir || strings.HasPrefix(w.Dir, e.Name+"/"): // it, or a directory above it, came or went
+		w.Rearm()
+		w.hint()
+	case filepath.Dir(e.Name) == w.Dir && isSocketName(filepath.Base(e.Name)):
+		w.hint()
+	}
+}
+
+// isSocketName tells whether a file of that name in the kubelet's directory is of interest.
+func isSocketName(name string) bool {
+	return name == kubeletSocket || strings.HasPrefix(name, socketPrefix)
+}
+
+func (w *Watch) hint() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := range w.hints {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Rearm watches the directory, whichever is there now, and the nearest one above it that exists, so that it is noticed
+// when a missing one is made.
+func (w *Watch) Rearm() {
+	w.mu.Lock()
+	watcher := w.watcher
+	w.mu.Unlock()
+	if watcher == nil {
+		return
+	}
+	if err := watcher.Add(w.Dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		w.Log.Warn("kubelet directory not watched", "err", err)
+	}
+	for above := filepath.Dir(w.Dir); ; above = filepath.Dir(above) {
+		if watcher.Add(above) == nil || above == "/" || above == "." {
+			return
+		}
+	}
+}
