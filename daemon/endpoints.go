@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"sync"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/plugin"
+)
+
+// endpoints are the endpoints that run, one a resource. A reload touches only those whose resource has changed.
+type endpoints struct {
+	make    func(config.Resource) *plugin.Endpoint
+	log     *slog.Logger
+	changed chan struct{} // one slot: the set has changed
+
+	mu      sync.Mutex
+	running map[string]*running
+	failed  chan error
+	ctx     context.Context // of all of them; nil: not started yet
+}
+
+// running is an endpoint that runs.
+type running struct {
+	resource config.Resource
+	endpoint *plugin.Endpoint
+	cancel   context.CancelFunc
+	done     chan struct{} // closed when it has stopped
+}
+
+// run runs an endpoint for each resource until ctx ends; ready is called when each has looked for the kubelet once.
+func (e *endpoints) run(ctx context.Context, resources []config.Resource, ready func()) error {
+	e.mu.Lock()
+	e.ctx, e.failed, e.running = ctx, make(chan error, 1), make(map[string]*running)
+	e.mu.Unlock()
+	e.apply(resources, ready)
+	defer e.stopAll()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-e.failed:
+		return err
+	}
+}
+
+// apply makes the endpoints those of the resources: what is new is started, what is gone is stopped, what has changed is
+// stopped and started. started is called when all that were started run.
+func (e *endpoints) apply(resources []config.Resource, started func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	wanted := make(map[string]config.Resource, len(resources))
+	for _, r := range resources {
+		wanted[r.Name] = r
+	}
+	for name, r := range e.running {
+		if next, ok := wanted[name]; !ok || !sameService(next, r.resource) {
+			r.stop()
+			delete(e.running, name)
+		}
+	}
+	var starting sync.WaitGroup
+	for _, r := range resources {
+		if e.running[r.Name] == nil {
+			starting.Add(1)
+			e.running[r.Name] = e.start(r, starting.Done)
+		}
+	}
+	e.tell()
+	go func() {
+		starting.Wait()
+		started()
+	}()
+}
+
+// sameService tells whether an endpoint serves a and b in the same way. What they match is the inventory's concern.
+func sameService(a, b config.Resource) bool {
+	a.Match, a.Exclude, b.Match, b.Exclude = nil, nil, nil, nil
+	return reflect.DeepEqual(a, b)
+}
+
+func (e *endpoints) start(resource config.Resource, started func()) *running {
+	ctx, cancel := context.WithCancel(e.ctx)
+	r := &running{resource: resource, endpoint: e.make(resource), cancel: cancel, done: make(chan struct{})}
+	r.endpoint.Changed = e.tell
+	go func() {
+		defer close(r.done)
+		started := sync.OnceFunc(started)
+		defer started()
+		if err := r.endpoint.Run(ctx, started); err != nil {
+			select {
+			case e.failed <- fmt.Errorf("resource %s: %w", resource.Name, err):
+			default: // one failure is enough
+			}
+		}
+	}()
+	return r
+}
+
+func (r *running) stop() {
+	r.cancel()
+	<-r.done
+}
+
+func (e *endpoints) stopAll() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range e.running {
+		r.cancel()
+	}
+	for _, r := range e.running {
+		<-r.done
+	}
+}
+
+func (e *endpoints) tell() {
+	select {
+	case e.changed <- struct{}{}:
+	default:
+	}
+}
+
+// registered counts the endpoints and those among them that the kubelet is connected to.
+func (e *endpoints) registered() (connected, all int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range e.running {
+		all++
+		if r.endpoint.Status().Connected {
+			connected++
+		}
+	}
+	return connected, all
+}

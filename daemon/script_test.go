@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/systemd"
+)
+
+// patience is how long a story waits for what it expects.
+const patience = 20 * time.Second
+
+// TestScript plays the stories in testdata/script: hardware below, a small device manager above, the daemon between.
+// Each line is a command, "#" begins a comment; the commands are the methods in verbs.
+func TestScript(t *testing.T) {
+	files, err := filepath.Glob("testdata/script/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no stories: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			t.Parallel()
+			newStory(t).play(file)
+		})
+	}
+}
+
+// story is one machine with a daemon and a kubelet.
+type story struct {
+	t         *testing.T
+	dir       string
+	devices   map[string]string // recordings by name of the device
+	kubelet   *kubelet.Kubelet
+	container kubelet.Container // of the last allocate
+	resource  string            // that it was allocated of
+	stop      func()            // of the daemon, nil: it does not run
+	hangup    chan os.Signal
+}
+
+func newStory(t *testing.T) *story {
+	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &story{t: t, dir: dir, devices: make(map[string]string)}
+	t.Cleanup(func() {
+		s.daemonStop()
+		s.kubeletStop()
+		os.RemoveAll(dir)
+	})
+	s.save()
+	return s
+}
+
+func (s *story) play(file string) {
+	f, err := os.Open(file)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer f.Close()
+	for lines, n := bufio.NewScanner(f), 1; lines.Scan(); n++ {
+		line, _, _ := strings.Cut(lines.Text(), "#")
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		if err := s.do(words); err != nil {
+			s.t.Fatalf("%s:%d: %s: %v", file, n, strings.Join(words, " "), err)
+		}
+	}
+}
+
+// do carries out one command.
+func (s *story) do(words []string) error {
+	verbs := map[string]func([]string) error{
+		"plug":            s.plug,          // plug widget NAME SERIAL [NUMA]; plug nvme NUMBER SERIAL
+		"unplug":          s.unplug,        // unplug NAME...
+		"at-once":         s.atOnce,        // at-once COUNT: that many widgets
+		"resource":        s.addResource,   // resource LINE of the configuration, in [[resource]] widgets
+		"daemon":          s.daemonVerb,    // daemon start|stop|restart|reload
+		"kubelet":         s.kubeletVerb,   // kubelet start|stop|restart
+		"expect":          s.expect,        // expect RESOURCE CAPACITY ALLOCATABLE
+		"lists-at-most":   s.listsAtMost,   // lists-at-most RESOURCE N
+		"allocate":        s.allocate,      // allocate RESOURCE N [ID...]: these are chosen
+		"allocate-fails":  s.allocateFails, // allocate-fails RESOURCE N TEXT...
+		"prestart":        s.prestart,
+		"prestart-fails":  s.prestartFails, // prestart-fails TEXT...
+		"release":         s.release,
+		"remove-sockets":  s.removeSockets,
+		"replace-dir":     s.replaceDir,
+		"remove-dir":      s.removeDir,
+		"make-dir":        s.makeDir,
+		"break-recording": s.breakRecording,
+		"break-config":    s.breakConfig,
+		"env":             s.env, // env NAME=VALUE of the last container
+	}
+	verb := verbs[words[0]]
+	if verb == nil {
+		return errors.New("no such command")
+	}
+	return verb(words[1:])
+}
+
+func (s *story) path(name string) string { return filepath.Join(s.dir, name) }
+
+const widgetRecording = `P: /devices/virtual/widget/%[1]s
+N: %[1]s
+E: DEVNAME=/dev/%[1]s
+E: SUBSYSTEM=widget
+E: ID_SERIAL=%[2]s
+E: ID_SERIAL_SHORT=%[2]s
+E: MAJOR=240
+E: MINOR=0
+A: numa_node=%[3]s
+`
+
+func (s *story) plug(words []string) error {
+	kind, name := words[0], words[1]
+	if kind != "widget" {
+		return fmt.Errorf("no recording of a %s", kind)
+	}
+	numa := "-1"
+	if len(words) > 3 {
+		numa = words[3]
+	}
+	s.devices[name] = fmt.Sprintf(widgetRecording, name, words[2], numa)
+	return s.save()
+}
+
+func (s *story) unplug(names []string) error {
+	for _, name := range names {
+		delete(s.devices, name)
+	}
+	return s.save()
+}
+
+func (s *story) atOnce(words []string) error {
+	var n int
+	fmt.Sscan(words[0], &n)
+	for i := range n {
+		name := fmt.Sprintf("widget%d", i)
+		s.devices[name] = fmt.Sprintf(widgetRecording, name, fmt.Sprintf("S%04d", i), "-1")
+	}
+	return s.save()
+}
+
+// save writes the recording in one piece, which is a hotplug.
+func (s *story) save() error {
+	var text strings.Builder
+	for _, d := range s.devices {
+		text.WriteString(d + "\n")
+	}
+	if err := os.WriteFile(s.path("new"), []byte(text.String()), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(s.path("new"), s.path("recording"))
+}
+
+func (s *story) breakRecording([]string) error {
+	return os.WriteFile(s.path("recording"), []byte("P: nonsense\n"), 0o600)
+}
+
+func (s *story) addResource(words []string) error {
+	f, err := os.OpenFile(s.path("resource"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = fmt.Fprintln(f, strings.Join(words, " "))
+	return err
+}
+
+// load writes the configuration and reads it as the daemon does.
+func (s *story) load() (config.Config, error) {
+	extra, _ := os.ReadFile(s.path("resource")) // there need be nothing
+	text := fmt.Sprintf(`[paths]
+device_plugins = %q
+pod_resources = %q
+state = %q
+run = %q
+cdi = %q
+[hardware]
+source = "recording:recording"
+[[resource]]
+name = "example.org/widget"
+class = "node"
+match = { SUBSYSTEM = "widget" }
+%s`, s.path("plugins"), s.path("pr.sock"), s.path("state"), s.path("run"), s.path("cdi"), extra)
+	if err := os.WriteFile(s.path("metalplug.toml"), []byte(text), 0o600); err != nil {
+		return config.Config{}, err
+	}
+	return config.Load(s.path("metalplug.toml"))
+}
+
+func (s *story) breakConfig([]string) error { return s.addResource([]string{"nonsense", "=", "1"}) }
+
+func (s *story) daemonVerb(words []string) error {
+	switch words[0] {
+	case "start":
+		return s.daemonStart()
+	case "stop":
+		return s.daemonStop()
+	case "restart":
+		return errors.Join(s.daemonStop(), s.daemonStart())
+	case "reload":
+		s.hangup <- nil
+		return nil
+	}
+	return errors.New("no such command")
+}
+
+func (s *story) daemonStart() error {
+	c, err := s.load()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	s.hangup = make(chan os.Signal)
+	go func() {
+		done <- daemon.Run(ctx, daemon.Options{
+			Config: c, Load: s.load, Reload: s.hangup, Notifier: systemd.Notifier{Quiet: true},
+			Log: slog.New(slog.NewTextHandler(logWriter{s.t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		})
+	}()
+	s.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			s.t.Errorf("daemon: %v", err)
+		}
+	}
+	return nil
+}
+
+func (s *story) daemonStop() error {
+	if s.stop != nil {
+		s.stop()
+		s.stop = nil
+	}
+	return nil
+}
+
+type logWriter struct{ t *testing.T }
+
+func (w logWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", p)
+	return len(p), nil
+}
+
+func (s *story) kubeletVerb(words []string) error {
+	switch words[0] {
+	case "start":
+		return s.kubeletStart()
+	case "stop":
+		s.kubeletStop()
+		return nil
+	case "restart":
+		s.kubeletStop()
+		return s.kubeletStart()
+	}
+	return errors.New("no such command")
+}
+
+func (s *story) kubeletStart() error {
+	if err := os.MkdirAll(s.path("plugins"), 0o755); err != nil {
+		return err
+	}
+	k, err := kubelet.Start(s.path("plugins"))
+	s.kubelet = k
+	return err
+}
+
+func (s *story) kubeletStop() {
+	if s.kubelet != nil {
+		s.kubelet.Stop()
+		s.kubelet = nil
+	}
+}
+
+// expect waits until the kubelet knows the resource that way.
+func (s *story) expect(words []string) error {
+	want := strings.Join(words[1:], " ")
+	limit := time.After(patience)
+	for {
+		changed := s.kubelet.Changed()
+		r := s.kubelet.Resource(words[0])
+		got := fmt.Sprintf("%d %d", r.Capacity, r.Allocatable)
+		if got == want {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			return fmt.Errorf("it is %s, devices %v", got, r.Devices)
+		}
+	}
+}
+
+func (s *story) listsAtMost(words []string) error {
+	var most int
+	fmt.Sscan(words[1], &most)
+	if n := s.kubelet.Resource(words[0]).Lists; n > most {
+		return fmt.Errorf("the kubelet received %d lists", n)
+	}
+	return nil
+}
+
+func (s *story) allocate(words []string) error {
+	var n int
+	fmt.Sscan(words[1], &n)
+	c, err := s.kubelet.Allocate(s.t.Context(), words[0], n)
+	if err != nil {
+		return err
+	}
+	s.container, s.resource = c, words[0]
+	if want := words[2:]; len(want) > 0 && !slices.Equal(c.Devices, want) {
+		return fmt.Errorf("the container gets %v", c.Devices)
+	}
+	return nil
+}
+
+func (s *story) allocateFails(words []string) error {
+	var n int
+	fmt.Sscan(words[1], &n)
+	_, err := s.kubelet.Allocate(s.t.Context(), words[0], n)
+	return fails(err, words[2:])
+}
+
+func (s *story) prestart([]string) error {
+	return s.kubelet.PreStart(s.t.Context(), s.resource, s.container)
+}
+
+func (s *story) prestartFails(words []string) error { return fails(s.prestart(nil), words) }
+
+// fails wants an error with that text in it.
+func fails(err error, text []string) error {
+	if err == nil {
+		return errors.New("it did not fail")
+	}
+	if !strings.Contains(err.Error(), strings.Join(text, " ")) {
+		return fmt.Errorf("it failed with: %w", err)
+	}
+	return nil
+}
+
+func (s *story) release([]string) error {
+	s.kubelet.Release(s.resource, s.container)
+	return nil
+}
+
+func (s *story) env(words []string) error {
+	name, want, _ := strings.Cut(words[0], "=")
+	if got := s.container.Response.GetEnvs()[name]; got != want {
+		return fmt.Errorf("%s is %q", name, got)
+	}
+	return nil
+}
+
+// removeSockets removes the daemon's sockets, which the kubelet does when it starts.
+func (s *story) removeSockets([]string) error {
+	sockets, err := filepath.Glob(s.path("plugins/mp-*"))
+	for _, socket := range sockets {
+		err = errors.Join(err, os.Remove(socket))
+	}
+	return err
+}
+
+func (s *story) replaceDir([]string) error {
+	return errors.Join(s.removeDir(nil), s.makeDir(nil))
+}
+
+func (s *story) removeDir([]string) error { return os.RemoveAll(s.path("plugins")) }
+
+func (s *story) makeDir([]string) error { return os.Mkdir(s.path("plugins"), 0o755) }
