@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command metalplugd offers the devices of this machine to the kubelet.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/metalplug/metalplug/daemon"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/systemd"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+	exitConfig = 78 // EX_CONFIG of sysexits.h; the unit does not restart after it
+)
+
+// version is set when a release is built.
+var version = "unreleased"
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("metalplugd", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	file := flags.String("config", config.DefaultFile, "configuration `FILE`; the default one may be missing")
+	check := flags.Bool("check", false, "check the configuration and exit")
+	showVersion := flags.Bool("version", false, "print the version and exit")
+	levelName := flags.String("log-level", "info", "least `LEVEL` of what is logged: debug, info, notice, warn, error")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return exitOK
+		}
+		return exitUsage
+	}
+	level, err := systemd.ParseLevel(*levelName)
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "metalplugd: %v\n", err)
+		return exitUsage
+	}
+	if *showVersion {
+		fmt.Fprintln(stdout, versionLine())
+		return exitOK
+	}
+	loaded, err := config.Load(*file)
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return exitConfig
+	}
+	if *check {
+		return exitOK
+	}
+	log := systemd.Logger(stderr, level)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	err = daemon.Run(ctx, daemon.Options{
+		Config:  loaded,
+		Load:    func() (config.Config, error) { return config.Load(*file) },
+		Reload:  hangup,
+		Log:     log,
+		Sockets: systemd.Sockets(),
+	})
+	if err != nil {
+		log.Error("stopped", "err", err)
+		return exitFailed
+	}
+	return exitOK
+}
+
+func versionLine() string {
+	line := "metalplugd " + version
+	if info, ok := debug.ReadBuildInfo(); ok {
+		line += " (" + info.GoVersion + ")"
+	}
+	return line
+}
