@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drift
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/metalplug/metalplug/"
+
+// pkg is what "go list" tells of a package.
+type pkg struct {
+	ImportPath string
+	Doc        string
+	Imports    []string
+	Standard   bool
+}
+
+// packages lists the packages of this module.
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Doc,Imports", module+"...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []pkg
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		err := decoder.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		all = append(all, p)
+	}
+}
+
+// only are the outside modules that not everybody may use: by path prefix, who may, and why nobody else.
+var only = []struct {
+	prefix string
+	users  []string
+	why    string
+}{
+	{"github.com/jochenvg/go-udev", []string{"udev"}, "libudev and cgo stay in one package; all others build without"},
+	{
+		"github.com/coreos/go-systemd", []string{"systemd"},
+		"nothing below the daemon knows the service manager",
+	},
+	{
+		"google.golang.org/grpc", []string{"daemon/plugin", "daemon/kubelet"},
+		"gRPC is how the kubelet is talked to, no concern of anybody else",
+	},
+	{
+		"k8s.io/kubelet", []string{"daemon/plugin", "daemon/kubelet"},
+		"the kubelet's API is translated at one place",
+	},
+	{"github.com/BurntSushi/toml", []string{"daemon/config"}, "what is configured is checked values elsewhere"},
+	{"github.com/spf13/cobra", []string{"cmd/metalplugctl"}, "the daemon has four flags"},
+	{"github.com/fsnotify/fsnotify", []string{"daemon/plugin", "udev/recording"}, "two things are watched: the kubelet's directory and a recording"},
+}
+
+func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		for _, imported := range p.Imports {
+			for _, rule := range only {
+				if strings.HasPrefix(imported, rule.prefix) && !slices.Contains(rule.users, name) {
+					t.Errorf("%s imports %s: %s", name, imported, rule.why)
+				}
+			}
+		}
+	}
+}
+
+// layers are the packages from the ground up: one may import those before it in the list, not those after it.
+var layers = []string{
+	"udev", "udev/recording", "udev/udevtest", "cgroup", "systemd", "daemon/device", "daemon/config", "daemon/inventory",
+	"daemon/plugin", "daemon/kubelet", "daemon", "daemon/preview", "cmd/metalplugd", "cmd/metalplugctl",
+}
+
+func TestImportsGoOneWay(t *testing.T) {
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		if strings.HasPrefix(name, "integration/") {
+			continue // may import anything
+		}
+		own := slices.Index(layers, name)
+		if own < 0 {
+			t.Errorf("%s has no place in the layers: add it to the list in this test", name)
+		}
+		for _, imported := range p.Imports {
+			if rest, ok := strings.CutPrefix(imported, module); ok && slices.Index(layers, rest) > own {
+				t.Errorf("%s imports %s, which is above it", name, rest)
+			}
+		}
+	}
+}
+
+func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
+	for _, p := range packages(t) {
+		if p.Doc == "" {
+			t.Errorf("%s has no package comment", p.ImportPath)
+		}
+	}
+}
