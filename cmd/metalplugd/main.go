@@ -57,7 +57,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, versionLine())
 		return exitOK
 	}
-	loaded, err := config.Load(*file)
+	load := func() (config.Config, error) {
+		c, err := config.Load(*file)
+		return c, errors.Join(err, daemon.Unsupported(c))
+	}
+	loaded, err := load()
 	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return exitConfig
@@ -72,7 +76,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	signal.Notify(hangup, syscall.SIGHUP)
 	err = daemon.Run(ctx, daemon.Options{
 		Config:  loaded,
-		Load:    func() (config.Config, error) { return config.Load(*file) },
+		Load:    load,
 		Reload:  hangup,
 		Log:     log,
 		Sockets: systemd.Sockets(),

@@ -100,6 +100,11 @@ type Resource struct {
 
 	Reset ResourceReset
 	Units Units
+
+	// Optional tells that the kubelet hears of the resource only once it has a device. It is true for the default
+	// resources, which must take no name from another plugin of the node; false for those in a file, so that a pod which
+	// asks for one without devices is refused rather than started without.
+	Optional bool
 }
 
 // ResourceReset is the table [resource.reset]: what is done to a device between two containers.
@@ -205,6 +210,7 @@ func defaultResources() []Resource {
 	}
 	for i := range all {
 		all[i].settle()
+		all[i].Optional = true
 	}
 	return all
 }

@@ -11,6 +11,7 @@ package device
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/metalplug/metalplug/udev"
 )
@@ -63,6 +64,9 @@ type Class struct {
 	// Wakes selects events of other devices after which every subject of the class must be looked at again. Events
 	// above and below a subject's own sysfs path always have that effect.
 	Wakes []udev.Match
+	// Every is how often its subjects are looked at without an event, for the health that the kernel sends none of.
+	// 0: only at the audit.
+	Every time.Duration
 	// DevNodes are shell patterns of all nodes that the class hands out; the unit and the policy are checked against it.
 	DevNodes []string
 

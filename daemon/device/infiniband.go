@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/metalplug/metalplug/udev"
 )
@@ -37,6 +38,7 @@ var InfiniBand = Class{
 		{Subsystem: "infiniband_verbs"},
 		{Subsystem: "misc", Properties: map[string]string{"DEVNAME": rdmaCM}},
 	},
+	Every:    5 * time.Second, // no event tells that a port has lost its link
 	DevNodes: []string{"/dev/infiniband/uverbs[0-9]*", rdmaCM},
 	Identify: infinibandIdentify,
 	Health:   infinibandHealth,

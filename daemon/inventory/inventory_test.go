@@ -65,6 +65,7 @@ const nvmeResource = "metalplug.io/nvme"
 var rules = []device.Rule{
 	{Resource: "example.org/widget", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget", "ATTR{sick}": "0"}},
 	{Resource: nvmeResource, Class: &device.NVMe},
+	{Resource: "metalplug.io/infiniband", Class: &device.InfiniBand},
 }
 
 // running is an inventory that runs over a machine.
@@ -388,4 +389,31 @@ func hang(t *testing.T, m *udevtest.Machine, name, serial string) {
 		Subsystem: "widget", SysPath: "/sys/devices/virtual/widget/" + name, DevNode: "/dev/" + name,
 		Properties: map[string]string{"SUBSYSTEM": "widget", "ID_SERIAL": serial, "ID_SERIAL_SHORT": serial},
 	}})
+}
+
+func TestHealthWithoutEventsIsPolled(t *testing.T) {
+	const rxe = `P: /devices/virtual/infiniband/rxe0
+E: SUBSYSTEM=infiniband
+A: node_guid=5054:00ff:fe12:3456
+A: ports/1/state=4: ACTIVE
+A: ports/1/phys_state=5: LinkUp
+A: ports/1/link_layer=Ethernet
+
+P: /devices/virtual/infiniband_verbs/uverbs0
+N: infiniband/uverbs0
+E: SUBSYSTEM=infiniband_verbs
+E: DEVNAME=/dev/infiniband/uverbs0
+A: ibdev=rxe0
+
+P: /devices/virtual/misc/rdma_cm
+N: infiniband/rdma_cm
+E: SUBSYSTEM=misc
+E: DEVNAME=/dev/infiniband/rdma_cm
+`
+	const resource = "metalplug.io/infiniband"
+	m := udevtest.New(t, rxe)
+	r := start(t, m, "")
+	r.offers(resource, "infiniband-505400fffe123456 Healthy")
+	m.Silently(strings.Replace(strings.Replace(rxe, "4: ACTIVE", "1: DOWN", 1), "5: LinkUp", "3: Disabled", 1))
+	r.until("unhealthy", func(s *inventory.Snapshot) bool { return !s.Offer(resource).Devices[0].Healthy })
 }

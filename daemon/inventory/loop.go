@@ -13,7 +13,8 @@ import (
 type loop struct {
 	*Inventory
 	rules    []device.Rule
-	subjects tree // the udev devices that stand for hardware
+	polled   map[*device.Class]bool // classes of which a look without event is due
+	subjects tree                   // the udev devices that stand for hardware
 
 	queue   []*subject // to be looked at, in order
 	looking int        // looks under way that hold a place
@@ -65,6 +66,7 @@ func newLoop(i *Inventory) *loop {
 	return &loop{
 		Inventory:    i,
 		rules:        i.Rules,
+		polled:       make(map[*device.Class]bool),
 		entries:      make(map[string]*entry),
 		others:       make(map[*subject][]*Status),
 		dirty:        make(map[*entry]bool),
@@ -130,16 +132,36 @@ func (l *loop) add(d udev.Device) {
 	s := &subject{udev: d, entries: make(map[string]*entry)}
 	l.subjects.insert(d.SysPath, s)
 	l.look(s)
+	for _, c := range device.Classes {
+		if c.Every > 0 && !l.polled[c] && c.Selects(d) {
+			l.poll(c)
+		}
+	}
 }
 
-// lookWhere has every subject looked at that the function selects.
-func (l *loop) lookWhere(selects func(*subject) bool) {
+// poll has the subjects of a class looked at after its interval, and so on for as long as there are any.
+func (l *loop) poll(c *device.Class) {
+	l.polled[c] = true
+	time.AfterFunc(c.Every, func() {
+		l.post(func(l *loop) {
+			l.polled[c] = false
+			if l.lookWhere(func(s *subject) bool { return c.Selects(s.udev) }) {
+				l.poll(c)
+			}
+		})
+	})
+}
+
+// lookWhere has every subject looked at that the function selects, and tells whether there is any.
+func (l *loop) lookWhere(selects func(*subject) bool) (found bool) {
 	l.subjects.all(func(s *subject) bool {
 		if selects(s) {
+			found = true
 			l.look(s)
 		}
 		return true
 	})
+	return found
 }
 
 func (l *loop) lookAgain(ids []string) {

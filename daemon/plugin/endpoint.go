@@ -55,6 +55,7 @@ type Resource struct {
 	Shares      int    // how many times each device is offered; 0 is 1
 	Spread      bool   // prefer the devices with the fewest shares taken to those that are close to each other
 	Permissions string // of "rwm", for the nodes of a container
+	Optional    bool   // the kubelet hears of it only once it has a device
 }
 
 // Endpoint serves one resource to the kubelet.
@@ -112,11 +113,14 @@ func (e *Endpoint) Run(ctx context.Context, started func()) error {
 	e.server = e.newServer()
 	defer e.close()
 	removeStale(e.Dir, e.Resource.Name)
+	started = sync.OnceFunc(started)
+	if !e.wanted(ctx, started) {
+		return nil
+	}
 	hints, stop := e.Watch.Subscribe()
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	started = sync.OnceFunc(started)
 	for {
 		select {
 		case <-ctx.Done():
@@ -133,6 +137,23 @@ func (e *Endpoint) Run(ctx context.Context, started func()) error {
 			timer.Reset(wait)
 		}
 	}
+}
+
+// wanted waits until an optional resource has a device; false if ctx has ended before.
+func (e *Endpoint) wanted(ctx context.Context, started func()) bool {
+	for e.Resource.Optional {
+		snapshot, changed := e.Inventory.Snapshot()
+		if len(snapshot.Offer(e.Resource.Name).Devices) > 0 {
+			break
+		}
+		started()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 func (e *Endpoint) path() string { return filepath.Join(e.Dir, e.name) }

@@ -38,7 +38,10 @@ func (o *Options) draw(s State) error {
 }
 
 func (s State) text(out *bytes.Buffer, empty string) {
-	fmt.Fprintf(out, "%s\n\nWhat \"kubectl describe node\" would show:\n\n", s.Machine)
+	fmt.Fprintf(out, "%s\n", s.Machine)
+	if len(s.Resources) > 0 {
+		fmt.Fprintf(out, "\nWhat \"kubectl describe node\" would show:\n\n")
+	}
 	table(out, []string{"RESOURCE", "CAPACITY", "ALLOCATABLE"}, s.Resources, func(r Resource) []string {
 		return []string{r.Name, strconv.Itoa(r.Capacity), strconv.Itoa(r.Allocatable)}
 	})
@@ -81,8 +84,11 @@ func (c Container) text(out *bytes.Buffer) {
 	}
 }
 
-// table writes rows in columns.
+// table writes rows, if there are any, in columns.
 func table[T any](out *bytes.Buffer, head []string, rows []T, columns func(T) []string) {
+	if len(rows) == 0 {
+		return
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "  "+strings.Join(head, "\t"))
 	for _, row := range rows {

@@ -104,7 +104,7 @@ func (o *Options) show(ctx context.Context, k *kubelet.Kubelet, found <-chan *in
 		atKubelet := k.Changed()
 		snapshot, atInventory := i.Snapshot()
 		s := o.state(k, snapshot)
-		if s.caughtUp(len(o.Config.Resources)) {
+		if s.caughtUp() {
 			if err := o.ask(ctx, k, &s); err != nil && !o.Live {
 				return errors.Join(o.draw(s), err)
 			}

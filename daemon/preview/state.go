@@ -64,7 +64,7 @@ type Node struct {
 
 // state puts together what the kubelet and the inventory know.
 func (o *Options) state(k *kubelet.Kubelet, snapshot *inventory.Snapshot) State {
-	s := State{Machine: o.Title, Devices: []Device{}, NotOffered: []Device{}}
+	s := State{Machine: o.Title, Resources: []Resource{}, Devices: []Device{}, NotOffered: []Device{}}
 	for _, r := range o.Config.Resources {
 		at, shares := k.Resource(r.Name), max(1, r.Shares)
 		line := Resource{Name: r.Name, Capacity: at.Capacity, Allocatable: at.Allocatable, connected: at.Connected}
@@ -75,7 +75,9 @@ func (o *Options) state(k *kubelet.Kubelet, snapshot *inventory.Snapshot) State 
 				line.usable += shares
 			}
 		}
-		s.Resources = append(s.Resources, line)
+		if !r.Optional || at.Connected || line.offered > 0 { // the kubelet has heard of it, or will at once
+			s.Resources = append(s.Resources, line)
+		}
 	}
 	for _, d := range snapshot.Others {
 		s.NotOffered = append(s.NotOffered, newDevice(d))
@@ -84,8 +86,8 @@ func (o *Options) state(k *kubelet.Kubelet, snapshot *inventory.Snapshot) State 
 }
 
 // caughtUp tells whether the kubelet knows what the inventory offers.
-func (s State) caughtUp(resources int) bool {
-	return len(s.Resources) == resources && !slices.ContainsFunc(s.Resources, func(r Resource) bool {
+func (s State) caughtUp() bool {
+	return !slices.ContainsFunc(s.Resources, func(r Resource) bool {
 		return !r.connected || r.Capacity != r.offered || r.Allocatable != r.usable
 	})
 }
