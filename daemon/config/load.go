@@ -227,13 +227,13 @@ func takeHardware(t *table, h *Hardware, dir string) {
 
 // takeHelpers takes [reset].
 func takeHelpers(t *table, r *Reset) {
-	t.helper("socket", &r.Socket)
-	t.helper("holders", &r.Holders)
+	t.helperSocket("socket", &r.Socket)
+	t.helperSocket("holders", &r.Holders)
 	t.end()
 }
 
 // helper takes where a helper is reached.
-func (t *table) helper(key string, to *string) {
+func (t *table) helperSocket(key string, to *string) {
 	if t.values[key] == Direct {
 		t.text(key, to)
 	} else if t.pathname(key, to) {

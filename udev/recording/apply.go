@@ -29,7 +29,13 @@ func apply(root string, from, to *tree) error {
 		if before, ok := from.entries[name]; ok && before == e {
 			continue
 		}
-		if err := e.replace(filepath.Join(root, name), spare); err != nil {
+		var err error
+		if at := filepath.Join(root, name); len(from.dirs) > 0 {
+			err = e.replace(at, spare)
+		} else {
+			err = e.write(at) // nobody reads a new tree yet
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,8 @@ import (
 const quiet = 20 * time.Millisecond
 
 // Source is a recording in a file, as a [udev.Source]: saving the file is a hotplug. It keeps no part of the recording
-// in memory, only its tree and a copy of the text in a directory of its own.
+// in memory, only its tree and a copy of the text in a directory of its own: below $TMPDIR, which had better be in memory
+// for a machine of thousands of devices, each of which is a dozen files.
 type Source struct {
 	// Warn is told why a saved file was not taken over; everything then stays as it was. It is called from Listen and
 	// must be set before. Nil: nobody is told.
