@@ -68,6 +68,7 @@ func TestDefault(t *testing.T) {
 			Name: w.name, Class: device.ClassNamed(w.class), Match: w.match,
 			Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
 			Reset: ResourceReset{Method: w.method, Scrub: "none", When: "start", Timeout: 20 * time.Second},
+			Optional: true,
 		}
 		if !reflect.DeepEqual(got, expected) {
 			t.Errorf("resource %d is\n%+v, want\n%+v", i, got, expected)
@@ -223,6 +224,12 @@ func TestReference(t *testing.T) {
 	} {
 		c := good(t, text)
 		c.Files = nil
+		for i := range c.Resources { // what stands in a file is wanted in any case
+			if c.Resources[i].Optional != (name == "as it is") {
+				t.Errorf("metalplug.toml %s: resource %s is optional: %v", name, c.Resources[i].Name, c.Resources[i].Optional)
+			}
+			c.Resources[i].Optional = true
+		}
 		if !reflect.DeepEqual(c, Default()) {
 			t.Errorf("metalplug.toml %s means\n%+v, want\n%+v", name, c, Default())
 		}
