@@ -125,7 +125,7 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 	return &plugin.Endpoint{
 		Resource: plugin.Resource{
 			Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
-			Optional: r.Optional,
+			Optional: r.Optional, Variable: r.Variable(),
 		},
 		Dir:       d.Config.Paths.DevicePlugins,
 		Inventory: d.inventory,

@@ -57,17 +57,19 @@ func (e *endpoints) apply(resources []config.Resource, started func()) {
 	for _, r := range resources {
 		wanted[r.Name] = r
 	}
+	stopped := make(map[string]bool)
 	for name, r := range e.running {
 		if next, ok := wanted[name]; !ok || !sameService(next, r.resource) {
 			r.stop()
 			delete(e.running, name)
+			stopped[name] = true
 		}
 	}
 	var starting sync.WaitGroup
 	for _, r := range resources {
 		if e.running[r.Name] == nil {
 			starting.Add(1)
-			e.running[r.Name] = e.start(r, starting.Done)
+			e.running[r.Name] = e.start(r, stopped[r.Name], starting.Done)
 		}
 	}
 	e.tell()
@@ -83,10 +85,10 @@ func sameService(a, b config.Resource) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-func (e *endpoints) start(resource config.Resource, started func()) *running {
+func (e *endpoints) start(resource config.Resource, restarted bool, started func()) *running {
 	ctx, cancel := context.WithCancel(e.ctx)
 	r := &running{resource: resource, endpoint: e.make(resource), cancel: cancel, done: make(chan struct{})}
-	r.endpoint.Changed = e.tell
+	r.endpoint.Changed, r.endpoint.Restarted = e.tell, restarted
 	go func() {
 		defer close(r.done)
 		started := sync.OnceFunc(started)

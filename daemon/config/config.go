@@ -10,6 +10,7 @@ package config
 
 import (
 	_ "embed"
+	"strings"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -140,6 +141,20 @@ type Units struct {
 // Rule returns which devices belong to the resource.
 func (r Resource) Rule() device.Rule {
 	return device.Rule{Resource: r.Name, Class: r.Class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse}
+}
+
+// Variable returns the name of the environment variable in which a container finds the IDs of its devices:
+// METALPLUG_NVIDIA_COM_GPU for nvidia.com/gpu.
+func (r Resource) Variable() string {
+	return "METALPLUG_" + strings.Map(func(c rune) rune {
+		switch {
+		case c >= 'a' && c <= 'z':
+			return c - 'a' + 'A'
+		case c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+			return c
+		}
+		return '_'
+	}, r.Name)
 }
 
 // Rules returns which devices belong to which resource, in the order in which they are to be tried.

@@ -67,7 +67,7 @@ func TestDefault(t *testing.T) {
 		expected := Resource{
 			Name: w.name, Class: device.ClassNamed(w.class), Match: w.match,
 			Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
-			Reset: ResourceReset{Method: w.method, Scrub: "none", When: "start", Timeout: 20 * time.Second},
+			Reset:    ResourceReset{Method: w.method, Scrub: "none", When: "start", Timeout: 20 * time.Second},
 			Optional: true,
 		}
 		if !reflect.DeepEqual(got, expected) {

@@ -124,7 +124,8 @@ func (c *Config) take(root *table, dir string) {
 	takeHardware(root.table("hardware"), &c.Hardware, dir)
 	takeHelpers(root.table("reset"), &c.Reset)
 	for _, r := range resources(root) {
-		c.set(r)
+		c.clash(r)
+		c.set(r.Resource)
 	}
 	root.end()
 }

@@ -112,6 +112,10 @@ func TestProblems(t *testing.T) {
 			`m.toml:6: resource.name: "example.com/x" is defined twice, first on line 2`,
 		},
 		{
+			"one variable for two", "[[resource]]\nname = \"a.com/x-y\"\nclass = \"nvme\"\n[[resource]]\nname = \"a.com/x.y\"\nclass = \"nvme\"\n",
+			`m.toml:5: resource.name: "a.com/x.y" and "a.com/x-y" have the same environment variable METALPLUG_A_COM_X_Y in a container: rename one`,
+		},
+		{
 			"twice in a file, the first broken", "[[resource]]\nname = \"x\"\nclass = \"nvme\"\n[[resource]]\nname = \"x\"\nclass = \"nvme\"\n",
 			"m.toml:2: resource.name: \"x\" has no domain: it must be like \"example.com/name\"\n" +
 				"m.toml:5: resource.name: \"x\" has no domain: it must be like \"example.com/name\"\n" +

@@ -40,9 +40,15 @@ var classAbilities = map[string]abilities{
 	"node": {methods: []string{"pci", "vfio"}, auto: []string{"vfio"}, scrubs: []string{"discard", "zero"}},
 }
 
+// placed is a resource and where it stands.
+type placed struct {
+	Resource
+	at *table
+}
+
 // resources takes all [[resource]] of a file.
-func resources(root *table) []Resource {
-	var all []Resource
+func resources(root *table) []placed {
+	var all []placed
 	lines := make(map[string]int)
 	for _, t := range root.tables(resourceKey) {
 		r := resource(t)
@@ -51,9 +57,20 @@ func resources(root *table) []Resource {
 		} else if r.Name != "" {
 			lines[r.Name] = t.file.lines.line(t.at("name"))
 		}
-		all = append(all, r)
+		all = append(all, placed{r, t})
 	}
 	return all
+}
+
+// clash reports a resource of which a container could not tell the devices from those of another: the names differ, but
+// not those of the variables that are made of them.
+func (c *Config) clash(r placed) {
+	for _, other := range c.Resources {
+		if other.Name != r.Name && other.Variable() == r.Variable() {
+			r.at.reportf("name", "%s and %s have the same environment variable %s in a container: rename one",
+				quoted(r.Name), quoted(other.Name), r.Variable())
+		}
+	}
 }
 
 // resource takes one [[resource]].

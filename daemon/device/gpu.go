@@ -58,7 +58,8 @@ const (
 // Displays for people, which compute nothing: those of virtual machines and of management controllers. The PCI class
 // does not tell them from GPUs: virtio-gpu has 0x0380, as data-centre GPUs do, and a render node on top.
 const (
-	displayDrivers = "bochs-drm|bochs|virtio-pci|virtio_gpu|ast|mgag200|simpledrm|simple-framebuffer|cirrus|cirrus-qemu|qxl|vmwgfx|hyperv_drm"
+	displayDrivers = "bochs-drm|bochs|virtio-pci|virtio_gpu|ast|mgag200|simpledrm|simple-framebuffer|cirrus|cirrus-qemu|qxl|" +
+		"vmwgfx|hyperv_drm"
 	displayVendors = "1234|1AF4|1B36|1A03|102B|15AD|1414" // QEMU, virtio, Red Hat, ASPEED, Matrox, VMware, Hyper-V
 )
 
@@ -113,7 +114,8 @@ func gpuOffer(h *Host, d Device) error {
 		return nvidiaOffer(h, d)
 	}
 	// The firmware's display may have no driver that renders: then it is of use to the console only.
-	if boot, err := h.Attr(d.SysPath, "boot_vga"); err == nil && boot == "1" && len(drmNames(h, d.SysPath, "renderD")) == 0 {
+	boot, err := h.Attr(d.SysPath, "boot_vga")
+	if err == nil && boot == "1" && len(drmNames(h, d.SysPath, "renderD")) == 0 {
 		return excludedf("the display of the console (boot_vga), without a render node")
 	}
 	return nil

@@ -77,7 +77,7 @@ func TestGPU(t *testing.T) {
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
 		{name: "a display by its driver", recording: "gpu-virtual", rules: named("DRIVER", "virtio-pci"), want: `
 			gpu-0000:00:01.0
-			  held back: no resource takes it: test/gpu: DRIVER is "bochs-drm", not "virtio-pci"
+			  held back: not for containers: a display of driver bochs-drm, no GPU
 			gpu-0000:00:04.0
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
@@ -85,13 +85,13 @@ func TestGPU(t *testing.T) {
 			gpu-0000:00:01.0
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: no resource takes it: test/gpu: PCI_SLOT_NAME is "0000:00:04.0", not "0000:00:01.0"`},
+			  held back: not for containers: a display of driver virtio-pci, no GPU`},
 		{name: "a display by a pattern", recording: "gpu-virtual", rules: named("DRIVER", "bochs*"), want: `
 			gpu-0000:00:01.0
 			  held back: not for containers: a display of driver bochs-drm, no GPU
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: no resource takes it: test/gpu: DRIVER is "virtio-pci", not "bochs*"`},
+			  held back: not for containers: a display of driver virtio-pci, no GPU`},
 		{name: "a display without a driver", recording: "gpu-virtual", edits: []string{"L: driver=../../../bus/pci/drivers/bochs-drm\n", ""}, want: `
 			gpu-0000:00:01.0
 			  held back: not for containers: a display of vendor 1234, no GPU
@@ -101,6 +101,12 @@ func TestGPU(t *testing.T) {
 			  held back: not for containers: a display of driver virtio-pci, no GPU
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
+		{name: "no rule takes it", recording: "gpu-intel", rules: named("DRIVER", "xe"), want: `
+			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
+			  held back: no resource takes it: test/gpu: DRIVER is "i915", not "xe"`},
+		{name: "AMD in a reset", recording: "gpu-amd", edits: []string{`unique_id=4b1a2c3d5e6f7081\n`, "unique_id/x="}, want: `
+			(0000:05:00.0)
+			  held back: not complete: its unique_id cannot be read at present: read /sys/devices/pci0000:00/0000:00:01.1/0000:05:00.0/unique_id: is a directory`},
 		{name: "given to a virtual machine", recording: "node-virtual", want: `
 			(0000:41:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/37 with class node`},

@@ -44,7 +44,7 @@ var NVMe = Class{
 		{Subsystem: "nvme"},
 		{Subsystem: "nvme-subsystem"},
 		// What is built on a disk is not below it.
-		{Subsystem: "block", DevType: "disk", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}},
+		{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}},
 	},
 	DevNodes: []string{"/dev/nvme[0-9]*n[0-9]*"},
 	Identify: nvmeIdentify,

@@ -50,14 +50,14 @@ type subject struct {
 	entries   map[string]*entry // the devices found in it, by ID
 	contested map[string]bool   // IDs that it claims and another subject has
 	retry     *time.Timer       // of the next look at something that is not complete yet
-	backoff   time.Duration     // before that
+	waiting   time.Time         // since when there is such a look to come
 }
 
 const (
 	// retryFirst and retryLast bound the time between looks at a device that is not complete yet: some drivers say
-	// nothing when they are (NVIDIA's makes its nodes without an event).
+	// nothing when they are (NVIDIA's makes its nodes without an event). In between it is a quarter of the time since.
 	retryFirst = 50 * time.Millisecond
-	retryLast  = 10 * time.Second
+	retryLast  = 5 * time.Minute
 )
 
 func newLoop(i *Inventory) *loop {
@@ -252,12 +252,14 @@ func (l *loop) retryLater(s *subject) {
 		s.retry.Stop()
 		s.retry = nil
 	}
-	if !s.unfinished() {
-		s.backoff = 0
+	switch {
+	case !s.unfinished():
+		s.waiting = time.Time{}
 		return
+	case s.waiting.IsZero():
+		s.waiting = time.Now()
 	}
-	s.backoff = min(max(retryFirst, 2*s.backoff), retryLast)
-	s.retry = time.AfterFunc(s.backoff, func() {
+	s.retry = time.AfterFunc(min(max(retryFirst, time.Since(s.waiting)/4), retryLast), func() {
 		l.post(func(l *loop) {
 			s.retry = nil
 			l.look(s)

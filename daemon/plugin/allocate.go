@@ -57,7 +57,7 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 		return nil, err
 	}
 	answer := &pluginapi.ContainerAllocateResponse{
-		Envs: map[string]string{variable(s.Resource.Name): strings.Join(ids(devices), ",")},
+		Envs: map[string]string{s.Resource.Variable: strings.Join(ids(devices), ",")},
 	}
 	seen := make(map[string]bool)
 	for _, d := range devices {
@@ -95,20 +95,6 @@ func (s service) nodesPresent(devices []*inventory.Status) error {
 		}
 	}
 	return nil
-}
-
-// variable returns the name of the environment variable in which a container finds the IDs of its devices of a
-// resource: METALPLUG_NVIDIA_COM_GPU for nvidia.com/gpu.
-func variable(resource string) string {
-	return "METALPLUG_" + strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z':
-			return r - 'a' + 'A'
-		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
-			return r
-		}
-		return '_'
-	}, resource)
 }
 
 // toStatus returns an error as gRPC carries it. Its text ends up in the status of the pod.

@@ -11,10 +11,8 @@ package plugin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,7 +21,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -56,6 +53,7 @@ type Resource struct {
 	Spread      bool   // prefer the devices with the fewest shares taken to those that are close to each other
 	Permissions string // of "rwm", for the nodes of a container
 	Optional    bool   // the kubelet hears of it only once it has a device
+	Variable    string // environment variable in which a container finds the IDs of its devices
 }
 
 // Endpoint serves one resource to the kubelet.
@@ -67,6 +65,7 @@ type Endpoint struct {
 	Watch     *Watch
 	Log       *slog.Logger
 	Changed   func() // called when the endpoint's [Status] has changed; may be nil
+	Restarted bool   // another endpoint served the resource until now: its end must reach the kubelet first
 
 	name    string       // of the socket
 	server  *grpc.Server // serves all incarnations of the socket
@@ -119,6 +118,9 @@ func (e *Endpoint) Run(ctx context.Context, started func()) error {
 	}
 	hints, stop := e.Watch.Subscribe()
 	defer stop()
+	if e.Restarted {
+		e.pause, e.notBefore = settlePause, time.Now().Add(2*settlePause)
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -203,97 +205,23 @@ func (e *Endpoint) ensureSocket() error {
 	}
 	e.listener, e.own = l, own
 	go e.server.Serve(l) // returns when the listener or the server is closed
-	return nil
+	return e.checkOwn()
 }
 
 // look notes which kubelet.sock is there.
 func (e *Endpoint) look() identity {
 	kubelet := socketIdentity(filepath.Join(e.Dir, kubeletSocket))
 	if kubelet != e.seen {
+		if e.seen != (identity{}) || !e.Restarted {
+			e.pause, e.notBefore = 0, time.Time{}
+		}
 		e.seen, e.firstSeen = kubelet, time.Now()
-		e.pause, e.notBefore = 0, time.Time{}
 	}
 	return kubelet
 }
 
-// replaced deals with a new kubelet.sock while the stream is open. If the same process listens there, the socket was
-// only made anew or relabelled. If it is another, the old kubelet lingers: its stream is ended, and the end registers.
-func (e *Endpoint) replaced(kubelet identity) time.Duration {
-	conn, err := e.dial()
-	if err != nil {
-		return e.again(err)
-	}
-	defer conn.Close()
-	peer, err := peerOf(conn)
-	if err != nil {
-		return e.again(err)
-	}
-	if e.streams.from(peer.Pid) {
-		e.registered = kubelet
-		return 0
-	}
-	e.streams.end()
-	e.registered = identity{}
-	return settlePause
-}
-
-// afterStream sets the pause that the kubelet needs after a stream of its own has ended.
-func (e *Endpoint) afterStream(kubelet identity) {
-	ended := e.streams.endedAt()
-	if kubelet != e.registered || ended.Before(e.since) {
-		return
-	}
-	e.registered = identity{}
-	e.pause = min(max(settlePause, 2*e.pause), lastPause)
-	e.notBefore = ended.Add(e.pause/2 + rand.N(e.pause))
-	e.setRegistered(false)
-	e.Log.Info("stream ended", "endpoint", e.name)
-}
-
-// register registers our socket with the kubelet.
-func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration {
-	conn, err := e.dial()
-	if err != nil {
-		return e.again(err)
-	}
-	defer conn.Close()
-	// The kubelet empties its directory before it makes kubelet.sock: now that it answers, look at our socket again.
-	if err := e.ensureSocket(); err != nil {
-		return e.again(err)
-	}
-	e.since = time.Now()
-	if err := e.callRegister(ctx, conn); err != nil {
-		return e.again(fmt.Errorf("register %s with the kubelet: %w", e.Resource.Name, err))
-	}
-	e.registered, e.complaint = kubelet, ""
-	e.setRegistered(true)
-	e.Log.Log(ctx, noticeLevel, "endpoint registered", "endpoint", e.name, "duration", time.Since(e.firstSeen))
-	return streamLimit
-}
-
 // noticeLevel is slog's place for the journal's "notice": normal but significant.
 const noticeLevel = slog.Level(2)
-
-func (e *Endpoint) dial() (*net.UnixConn, error) {
-	path := filepath.Join(e.Dir, kubeletSocket)
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", path, plainCause(err))
-	}
-	return c, nil
-}
-
-// again notes that an attempt has gone wrong and returns the time to the next one.
-func (e *Endpoint) again(err error) time.Duration {
-	if time.Since(e.firstSeen) < eager && !errors.Is(err, context.DeadlineExceeded) {
-		e.notBefore = time.Now().Add(eagerPause)
-		return eagerPause
-	}
-	e.complain("endpoint not registered", err)
-	e.pause = min(max(settlePause, 2*e.pause), lastPause)
-	e.notBefore = time.Now().Add(e.pause)
-	return e.pause
-}
 
 // complain logs an error once, not at every attempt. A missing directory is normal before the kubelet's first start.
 func (e *Endpoint) complain(message string, err error) {
@@ -328,23 +256,4 @@ func (e *Endpoint) close() {
 			os.Remove(e.path())
 		}
 	}
-}
-
-// callRegister calls Register over conn.
-func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, registerLimit)
-	defer cancel()
-	client, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(peerCredentials{}),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }))
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	_, err = pluginapi.NewRegistrationClient(client).Register(ctx, &pluginapi.RegisterRequest{
-		Version:      pluginapi.Version,
-		Endpoint:     e.name,
-		ResourceName: e.Resource.Name,
-		Options:      options(),
-	})
-	return err
 }

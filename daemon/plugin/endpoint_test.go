@@ -68,7 +68,7 @@ func newBench(t *testing.T) *bench {
 	})
 	watch := &plugin.Watch{Dir: dir, Log: log}
 	b.endpoint = &plugin.Endpoint{
-		Resource: plugin.Resource{Name: resource, Permissions: "rw"},
+		Resource: plugin.Resource{Name: resource, Permissions: "rw", Variable: "METALPLUG_EXAMPLE_ORG_WIDGET"},
 		Dir:      dir, Inventory: inv, Host: host, Watch: watch, Log: log,
 	}
 	b.run(inv, watch)

@@ -6,9 +6,11 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -28,6 +30,7 @@ func (e *Endpoint) newServer() *grpc.Server {
 	server := grpc.NewServer(
 		grpc.Creds(peerCredentials{}),
 		grpc.MaxRecvMsgSize(receiveSize),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 			call grpc.UnaryHandler,
 		) (_ any, err error) {

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/preview"
+	"github.com/metalplug/metalplug/udev/recording"
+)
+
+// ctl runs the program without any configuration of this machine.
+func ctl(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	code = run(t.Context(), args, &out, &err)
+	return code, out.String(), err.String()
+}
+
+func TestUsage(t *testing.T) {
+	tests := []struct {
+		name string
+		args []string
+		code int
+		text string
+	}{
+		{"help", []string{"--help"}, exitOK, "preview"},
+		{"version", []string{"--version"}, exitOK, "unreleased"},
+		{"unknown command", []string{"nonsense"}, exitUsage, "nonsense"},
+		{"unknown flag", []string{"preview", "--nonsense"}, exitUsage, "nonsense"},
+		{"argument", []string{"preview", "now"}, exitUsage, `"now"`},
+		{"output", []string{"preview", "-o", "xml"}, exitUsage, `"xml"`},
+		{"log level", []string{"preview", "--log-level", "loud"}, exitUsage, `"loud"`},
+		{"no number", []string{"preview", "--allocate", "nvidia.com/gpu=two"}, exitUsage, `"two"`},
+		{"zero", []string{"preview", "--allocate", "nvidia.com/gpu=0"}, exitUsage, `"0"`},
+		{"no such recording", []string{"preview", "--recording", "nonsense"}, exitProblem, "gpu-server"},
+		{"no such configuration", []string{"check", "/nonexistent.toml"}, exitProblem, "/nonexistent.toml"},
+		{"two configurations", []string{"check", "a", "b"}, exitUsage, "one file"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			code, stdout, stderr := ctl(t, test.args...)
+			if code != test.code {
+				t.Errorf("exit %d, want %d", code, test.code)
+			}
+			if !strings.Contains(stdout+stderr, test.text) {
+				t.Errorf("%q is not in %q", test.text, stdout+stderr)
+			}
+		})
+	}
+}
+
+// TestPreviewOfEveryBundledRecording: each shows devices, all of them healthy.
+func TestPreviewOfEveryBundledRecording(t *testing.T) {
+	for _, r := range recording.Bundled() {
+		t.Run(r.Name, func(t *testing.T) {
+			code, stdout, stderr := ctl(t, "preview", "--recording", r.Name, "-o", "json")
+			if code != exitOK {
+				t.Fatalf("exit %d: %s", code, stderr)
+			}
+			var s preview.State
+			if err := json.Unmarshal([]byte(stdout), &s); err != nil {
+				t.Fatal(err)
+			}
+			if len(s.Devices) == 0 || !strings.Contains(s.Machine, r.Title) {
+				t.Errorf("%d devices of %q", len(s.Devices), s.Machine)
+			}
+			for _, d := range s.Devices {
+				if d.Health != "Healthy" || len(d.Nodes) == 0 {
+					t.Errorf("%s is %s (%s) with nodes %v", d.ID, d.Health, d.Reason, d.Nodes)
+				}
+			}
+		})
+	}
+}
+
+func TestPreviewAllocates(t *testing.T) {
+	code, stdout, stderr := ctl(t, "preview", "--recording", "gpu-server", "--allocate", "nvidia.com/gpu=2",
+		"--allocate", "metalplug.io/infiniband", "-o", "json")
+	if code != exitOK {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	var s preview.State
+	if err := json.Unmarshal([]byte(stdout), &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Containers) != 2 || len(s.Containers[0].Devices) != 2 || len(s.Containers[1].Devices) != 1 {
+		t.Fatalf("containers %+v", s.Containers)
+	}
+	if env := s.Containers[0].Env["METALPLUG_NVIDIA_COM_GPU"]; env != strings.Join(s.Containers[0].Devices, ",") {
+		t.Errorf("variable %q for devices %v", env, s.Containers[0].Devices)
+	}
+}
+
+func TestPreviewOfTooMuchIsAProblem(t *testing.T) {
+	code, stdout, stderr := ctl(t, "preview", "--recording", "gpu-server", "--allocate", "nvidia.com/gpu=9")
+	if code != exitProblem || !strings.Contains(stderr, "too few") {
+		t.Errorf("exit %d, %q", code, stderr)
+	}
+	if !strings.Contains(stdout, "A container that asks for nvidia.com/gpu=9 gets nothing") {
+		t.Errorf("not said: %s", stdout)
+	}
+}
+
+func TestPreviewOfAMachineWithoutDevicesOffersRecordings(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "empty.umockdev")
+	if err := os.WriteFile(file, []byte("# nothing\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := ctl(t, "preview", "--recording", file)
+	if code != exitOK {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	for _, r := range recording.Bundled() {
+		if !strings.Contains(stdout, "--recording "+r.Name) {
+			t.Errorf("%s is not offered: %s", r.Name, stdout)
+		}
+	}
+}
+
+func TestLivePreviewShowsAHotplug(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "edge.umockdev")
+	save(t, file, "")
+	ctx, stop := context.WithCancel(t.Context())
+	states := make(stateWriter, 100)
+	done := make(chan int, 1)
+	var stderr bytes.Buffer
+	go func() {
+		done <- run(ctx, []string{"preview", "--recording", file, "--live", "-o", "json"}, states, &stderr)
+	}()
+	states.until(t, 0)
+	for _, r := range recording.Bundled() {
+		if r.Name == "nvme-blank" {
+			save(t, file, string(r.Text))
+		}
+	}
+	states.until(t, 1)
+	stop()
+	if code := <-done; code != exitOK {
+		t.Errorf("exit %d: %s", code, stderr.String())
+	}
+}
+
+// save puts a recording in the place of another in one piece.
+func save(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file+".new", []byte(text+"\n# end\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stateWriter takes the states that a live preview prints.
+type stateWriter chan preview.State
+
+func (w stateWriter) Write(p []byte) (int, error) {
+	var s preview.State
+	if err := json.Unmarshal(p, &s); err != nil {
+		return 0, err
+	}
+	w <- s
+	return len(p), nil
+}
+
+// until waits for a state with that many devices.
+func (w stateWriter) until(t *testing.T, devices int) {
+	t.Helper()
+	for s := range w {
+		if len(s.Devices) == devices {
+			return
+		}
+	}
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestExitCodes(t *testing.T) {
+	good := write(t, "metalplug.toml", "[[resource]]\nname = \"example.org/kvm\"\nclass = \"node\"\nmatch = { DEVNAME = \"/dev/kvm\" }\n")
+	bad := write(t, "metalplug.toml", "[paths]\nstat = \"/x\"\n")
+	erase := write(t, "metalplug.toml", "[[resource]]\nname = \"example.org/nvme\"\nclass = \"nvme\"\n[resource.reset]\nscrub = \"format\"\n")
+	tests := []struct {
+		name string
+		args []string
+		code int
+		text string // in what is printed
+	}{
+		{"version", []string{"--version"}, exitOK, "metalplugd unreleased (go"},
+		{"help", []string{"--help"}, exitOK, "-log-level LEVEL"},
+		{"good configuration", []string{"--check", "--config", good}, exitOK, ""},
+		{"bad configuration", []string{"--check", "--config", bad}, exitConfig, bad + ":2: paths.stat: "},
+		{"bad configuration, run", []string{"--config", bad}, exitConfig, bad + ":2: paths.stat: "},
+		{"what cannot be done yet", []string{"--check", "--config", erase}, exitConfig, `reset.scrub = "format"`},
+		{"no such file", []string{"--check", "--config", "/nonexistent/metalplug.toml"}, exitConfig, "/nonexistent/metalplug.toml"},
+		{"unknown flag", []string{"--nonsense"}, exitUsage, "-nonsense"},
+		{"argument", []string{"now"}, exitUsage, `"now"`},
+		{"log level", []string{"--log-level", "loud"}, exitUsage, `"loud"`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var out bytes.Buffer
+			if code := run(test.args, &out, &out); code != test.code {
+				t.Errorf("exit %d, want %d", code, test.code)
+			}
+			if !strings.Contains(out.String(), test.text) {
+				t.Errorf("%q is not in %q", test.text, out.String())
+			}
+		})
+	}
+}
+
+func TestPartThatFailsIsExit1(t *testing.T) {
+	dir := t.TempDir()
+	recording := write(t, "recording", "P: /devices/virtual/x/x0\nE: SUBSYSTEM=x\n")
+	config := write(t, "metalplug.toml", fmt.Sprintf("[paths]\ndevice_plugins = %q\nstate = %q\nrun = %q\n[hardware]\nsource = \"recording:%s\"\n",
+		dir+"/p", dir+"/s", recording+"/no/directory", recording))
+	var out bytes.Buffer
+	if code := run([]string{"--config", config}, &out, &out); code != exitFailed {
+		t.Errorf("exit %d, want %d: %s", code, exitFailed, out.String())
+	}
+	if !strings.Contains(out.String(), "not a directory") {
+		t.Errorf("no reason: %s", out.String())
+	}
+}

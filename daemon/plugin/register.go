@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// replaced deals with a new kubelet.sock while the stream is open. If the same process listens there, the socket was
+// only made anew or relabelled. If it is another, the old kubelet lingers: its stream is ended, and the end registers.
+func (e *Endpoint) replaced(kubelet identity) time.Duration {
+	conn, err := e.dial()
+	if err != nil {
+		return e.again(err)
+	}
+	defer conn.Close()
+	peer, err := peerOf(conn)
+	if err != nil {
+		return e.again(err)
+	}
+	if e.streams.from(peer.Pid) {
+		e.registered = kubelet
+		return 0
+	}
+	e.streams.end()
+	e.registered = identity{}
+	return settlePause
+}
+
+// afterStream sets the pause that the kubelet needs after a stream of its own has ended.
+func (e *Endpoint) afterStream(kubelet identity) {
+	ended := e.streams.endedAt()
+	if kubelet != e.registered || ended.Before(e.since) {
+		return
+	}
+	e.registered = identity{}
+	e.pause = min(max(settlePause, 2*e.pause), lastPause)
+	e.notBefore = ended.Add(e.pause/2 + rand.N(e.pause))
+	e.setRegistered(false)
+	e.Log.Info("stream ended", "endpoint", e.name)
+}
+
+// register registers our socket with the kubelet.
+func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration {
+	conn, err := e.dial()
+	if err != nil {
+		return e.again(err)
+	}
+	defer conn.Close()
+	// The kubelet empties its directory before it makes kubelet.sock: now that it answers, look at our socket again.
+	if err := e.ensureSocket(); err != nil {
+		return e.again(err)
+	}
+	e.since = time.Now()
+	if err := e.callRegister(ctx, conn); err != nil {
+		return e.again(fmt.Errorf("register %s with the kubelet: %w", e.Resource.Name, err))
+	}
+	e.registered, e.complaint = kubelet, ""
+	e.setRegistered(true)
+	e.Log.Log(ctx, noticeLevel, "endpoint registered", "endpoint", e.name, "duration", time.Since(e.firstSeen))
+	return streamLimit
+}
+
+// callRegister calls Register over conn.
+func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, registerLimit)
+	defer cancel()
+	client, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(peerCredentials{}),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	_, err = pluginapi.NewRegistrationClient(client).Register(ctx, &pluginapi.RegisterRequest{
+		Version:      pluginapi.Version,
+		Endpoint:     e.name,
+		ResourceName: e.Resource.Name,
+		Options:      options(),
+	})
+	return err
+}
+
+// checkOwn calls our own service as the kubelet will. A registration that fails because the kubelet does not reach us
+// would leave its books in disorder.
+func (e *Endpoint) checkOwn() error {
+	ctx, cancel := context.WithTimeout(context.Background(), registerLimit)
+	defer cancel()
+	client, err := grpc.NewClient("unix:"+e.path(), grpc.WithTransportCredentials(peerCredentials{}))
+	if err != nil {
+		return fmt.Errorf("connect to own socket %s: %w", e.path(), err)
+	}
+	defer client.Close()
+	if _, err := pluginapi.NewDevicePluginClient(client).GetDevicePluginOptions(ctx, &pluginapi.Empty{}); err != nil {
+		e.listener.Close()
+		e.listener = nil
+		return fmt.Errorf("connect to own socket %s: %w", e.path(), err)
+	}
+	return nil
+}
+
+func (e *Endpoint) dial() (*net.UnixConn, error) {
+	path := filepath.Join(e.Dir, kubeletSocket)
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", path, plainCause(err))
+	}
+	return c, nil
+}
+
+// again notes that an attempt has gone wrong and returns the time to the next one.
+func (e *Endpoint) again(err error) time.Duration {
+	if time.Since(e.firstSeen) < eager && !errors.Is(err, context.DeadlineExceeded) {
+		e.notBefore = time.Now().Add(eagerPause)
+		return eagerPause
+	}
+	e.complain("endpoint not registered", err)
+	e.pause = min(max(settlePause, 2*e.pause), lastPause)
+	e.notBefore = time.Now().Add(e.pause)
+	return e.pause
+}
