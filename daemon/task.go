@@ -18,8 +18,8 @@ type task struct {
 
 // runTasks runs the tasks until ctx ends or one of them does, whose error it then returns, and waits for all of them.
 // allReady is called when each has called its ready.
-func runTasks(ctx context.Context, tasks []task, allReady func()) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+func runTasks(parent context.Context, tasks []task, allReady func()) error {
+	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	var running, starting sync.WaitGroup
 	starting.Add(len(tasks))
@@ -41,8 +41,8 @@ func runTasks(ctx context.Context, tasks []task, allReady func()) error {
 		allReady()
 	}
 	running.Wait()
-	if cause := context.Cause(ctx); cause != context.Canceled {
-		return cause
+	if parent.Err() != nil {
+		return nil // whatever else went wrong did so because of that
 	}
-	return nil
+	return context.Cause(ctx)
 }

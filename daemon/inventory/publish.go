@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -83,7 +84,8 @@ func affected(changed map[string][]*Status, removed map[string]map[string]bool, 
 // judgeDirty judges the entries that have changed: by resource, what is new in its offer and what is out of it.
 func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed map[string]map[string]bool) {
 	changed, removed = make(map[string][]*Status), make(map[string]map[string]bool)
-	for e := range l.dirty {
+	byID := func(a, b *entry) int { return strings.Compare(a.device.ID, b.device.ID) } // for the log's sake
+	for _, e := range slices.SortedFunc(maps.Keys(l.dirty), byID) {
 		old := e.status
 		e.status = e.judge(now)
 		if old != nil && same(old, e.status) {
@@ -163,7 +165,10 @@ func (l *loop) report(old, s *Status) {
 		log.Info("device withdrawn", "err", s.Reason)
 	case s.Resource == "":
 	case old == nil || old.Resource == "":
-		log.Info("device added", "syspath", s.Device.SysPath, "err", s.Reason)
+		if !s.Healthy {
+			log = log.With("err", s.Reason)
+		}
+		log.Info("device added", "syspath", s.Device.SysPath)
 	case old.Present && !s.Present:
 		log.Log(ctx, noticeLevel, "device gone", "syspath", s.Device.SysPath)
 	case old.Healthy && !s.Healthy:
