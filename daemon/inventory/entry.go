@@ -13,15 +13,16 @@ import (
 
 // entry is a device with an identity, present or not.
 type entry struct {
-	device   device.Device
-	resource string           // whose offer it is in or would be in
-	owner    *subject         // in which it was last found; nil: not since the start
-	sighting *device.Sighting // of the last look; nil: the hardware is not there
-	offered  bool             // it was in the offer: an ID is a promise, it stays until it is certainly free
-	held     bool             // a pod holds it, as far as is known
-	awaited  bool             // it was there when the last run ended
-	stuck    bool             // the look at it does not come back
-	status   *Status          // as published, nil: not yet
+	device    device.Device
+	resource  string           // whose offer it is in or would be in
+	owner     *subject         // in which it was last found; nil: not since the start
+	sighting  *device.Sighting // of the last look; nil: the hardware is not there
+	offered   bool             // it was in the offer: an ID is a promise, it stays until it is certainly free
+	held      bool             // a pod holds it, as far as is known
+	allocated time.Time        // when a container was last given it
+	awaited   bool             // it was there when the last run ended
+	stuck     bool             // the look at it does not come back
+	status    *Status          // as published, nil: not yet
 }
 
 // claim gives a subject the devices that were seen in it and takes away those that were not.
@@ -135,7 +136,12 @@ func (l *loop) changed(e *entry) { l.dirty[e] = true }
 // allocated notes that pods are about to hold these devices.
 func (l *loop) allocated(ids []string) {
 	for _, id := range ids {
-		if e := l.entries[id]; e != nil && !e.held {
+		e := l.entries[id]
+		if e == nil {
+			continue
+		}
+		e.allocated = time.Now()
+		if !e.held {
 			e.held = true
 			l.changed(e)
 		}
@@ -171,7 +177,7 @@ func (l *loop) confirm(holdings map[string]Holding) {
 			l.changed(e)
 		case holding == Remembered:
 			l.resend[e.resource] = true
-		case holding == Free:
+		case holding == Free && time.Since(e.allocated) > l.Grace:
 			e.held = false
 			e.offered = e.offered && e.unfit() == nil
 			l.changed(e)

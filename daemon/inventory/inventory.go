@@ -8,6 +8,7 @@
 package inventory
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,8 @@ import (
 const (
 	// settleLimit is how long the first snapshot waits for udev and for the devices of the last run.
 	settleLimit = 10 * time.Second
+	// allocationGrace is how long the kubelet may take after Allocate to have the device in its books.
+	allocationGrace = 30 * time.Second
 	// settlePoll is how often that is looked at meanwhile.
 	settlePoll = 5 * time.Millisecond
 	// publishGap is the least time between two snapshots while looks are still running.
@@ -41,6 +44,7 @@ type Options struct {
 	Store  *Store        // where the identities are kept; nil: nowhere
 	Audit  time.Duration // how often everything is enumerated again in case an event was lost; 0: never
 	Settle time.Duration // how long the first snapshot may wait for udev and for known devices; 0: ten seconds
+	Grace  time.Duration // how long a device cannot be free after a container was given it; 0: 30 seconds
 	Log    *slog.Logger
 }
 
@@ -66,9 +70,8 @@ func New(o Options) *Inventory {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Settle == 0 {
-		o.Settle = settleLimit
-	}
+	o.Settle = cmp.Or(o.Settle, settleLimit)
+	o.Grace = cmp.Or(o.Grace, allocationGrace)
 	i := &Inventory{
 		Options:  o,
 		requests: make(chan request, 64),

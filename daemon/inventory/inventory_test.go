@@ -76,17 +76,20 @@ type running struct {
 	stop    func()
 }
 
-func start(t *testing.T, m *udevtest.Machine, state string) *running {
+func start(t *testing.T, m *udevtest.Machine, state string, changes ...func(*inventory.Options)) *running {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(testWriter{t}, nil))
 	o := inventory.Options{
-		Source: m, Rules: rules, Log: log, Settle: time.Second,
+		Source: m, Rules: rules, Log: log, Settle: time.Second, Grace: time.Nanosecond,
 		Host: &device.Host{
 			Sys: filepath.Join(m.Root(), "sys"), Dev: filepath.Join(m.Root(), "dev"), Proc: filepath.Join(m.Root(), "proc"),
 		},
 	}
 	if state != "" {
 		o.Store = inventory.OpenStore(state, log)
+	}
+	for _, change := range changes {
+		change(&o)
 	}
 	r := &running{Inventory: inventory.New(o), t: t, machine: m}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -227,6 +230,19 @@ func TestIDLeavesOnlyWhenFree(t *testing.T) {
 	}
 	r.Confirm(map[string]inventory.Holding{"node-A-widget": inventory.Free})
 	r.offers("example.org/widget", "")
+}
+
+func TestIDJustAllocatedIsNotFree(t *testing.T) {
+	m := udevtest.New(t, widget("widget0", "A"))
+	r := start(t, m, "", func(o *inventory.Options) { o.Grace = time.Hour })
+	r.Allocated([]string{"node-A-widget"})
+	m.Unplug("/sys/devices/virtual/widget/widget0")
+	r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
+	r.Confirm(map[string]inventory.Holding{"node-A-widget": inventory.Free})
+	if err := r.Alive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
 }
 
 func TestRememberedIDMakesTheListBeSentAgain(t *testing.T) {
