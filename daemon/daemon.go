@@ -108,13 +108,18 @@ func (d *daemon) build() {
 	if d.blind {
 		interval = auditBlind
 	}
+	remembered, err := plugin.Remembered(d.Config.Paths.DevicePlugins)
+	if err != nil {
+		d.Log.Warn("kubelet checkpoint not read", "err", err)
+	}
 	d.inventory = inventory.New(inventory.Options{
-		Source: d.source,
-		Host:   d.host,
-		Rules:  d.Config.Rules(),
-		Store:  inventory.OpenStore(d.Config.Paths.State, d.Log),
-		Audit:  interval,
-		Log:    d.Log,
+		Source:     d.source,
+		Host:       d.host,
+		Rules:      d.Config.Rules(),
+		Store:      inventory.OpenStore(d.Config.Paths.State, d.Log),
+		Remembered: remembered,
+		Audit:      interval,
+		Log:        d.Log,
 	})
 	d.watch = &plugin.Watch{Dir: d.Config.Paths.DevicePlugins, Log: d.Log}
 	d.endpoints = &endpoints{make: d.endpoint, log: d.Log, changed: make(chan struct{}, 1)}

@@ -41,11 +41,14 @@ type Options struct {
 	Source udev.Source
 	Host   *device.Host
 	Rules  []device.Rule
-	Store  *Store        // where the identities are kept; nil: nowhere
-	Audit  time.Duration // how often everything is enumerated again in case an event was lost; 0: never
-	Settle time.Duration // how long the first snapshot may wait for udev and for known devices; 0: ten seconds
-	Grace  time.Duration // how long a device cannot be free after a container was given it; 0: 30 seconds
-	Log    *slog.Logger
+	Store  *Store // where the identities are kept; nil: nowhere
+	// Remembered are devices by resource that the kubelet says its pods hold. Those that Store does not have, since it
+	// was lost, are in the offer too.
+	Remembered map[string][]string
+	Audit      time.Duration // how often everything is enumerated again in case an event was lost; 0: never
+	Settle     time.Duration // how long the first snapshot may wait for udev and for known devices; 0: ten seconds
+	Grace      time.Duration // how long a device cannot be free after a container was given it; 0: 30 seconds
+	Log        *slog.Logger
 }
 
 // Inventory is the set of devices of this machine. Its methods are safe for concurrent use.

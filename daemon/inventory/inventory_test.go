@@ -245,6 +245,17 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
 }
 
+func TestWhatTheKubeletRemembersIsOffered(t *testing.T) {
+	const lost, used = "node-gone-widget", "nvme-eui.00000000000000000000000000000001"
+	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
+	r := start(t, m, "", func(o *inventory.Options) {
+		o.Remembered = map[string][]string{"example.org/widget": {lost}, nvmeResource: {used}, "example.org/other": {"x"}}
+	})
+	r.offers("example.org/widget", lost+" Unhealthy (not seen since metalplug was started)")
+	r.offers(nvmeResource, used+" Healthy") // its pod has made the file system
+	r.offers("example.org/other", "")
+}
+
 func TestRememberedIDMakesTheListBeSentAgain(t *testing.T) {
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "")
 	before, _ := r.Snapshot()

@@ -151,6 +151,7 @@ func syncDir(dir string) error {
 
 // restore takes in the devices of the last run. They are in the offer from the start, Unhealthy until they are seen.
 func (l *loop) restore() {
+	defer l.restoreRemembered()
 	if l.Store == nil {
 		return
 	}
@@ -170,6 +171,23 @@ func (l *loop) restore() {
 		}
 		l.entries[r.ID] = e
 		l.changed(e)
+	}
+}
+
+// restoreRemembered takes in the devices that the kubelet knows and the store does not.
+func (l *loop) restoreRemembered() {
+	for _, r := range l.rules {
+		for _, id := range l.Remembered[r.Resource] {
+			if l.entries[id] != nil {
+				continue
+			}
+			e := &entry{
+				device:   device.Device{ID: id, Class: r.Class, NUMANode: -1},
+				resource: r.Resource, offered: true, held: true,
+			}
+			l.entries[id] = e
+			l.changed(e)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -94,32 +95,58 @@ func (h *Holders) list(ctx context.Context) (map[string]bool, error) {
 	return ids, nil
 }
 
-// readCheckpoint returns the IDs that the kubelet's checkpoint names. Without one, no pod has ever held a device.
+// readCheckpoint returns the IDs that the kubelet's checkpoint names; of a share also the device. Without a checkpoint,
+// no pod has ever held a device.
 func readCheckpoint(file string) (map[string]bool, error) {
-	text, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var checkpoint struct {
-		Data struct {
-			PodDeviceEntries []struct {
-				DeviceIDs map[string][]string // by NUMA node
-			}
-		}
-	}
-	if err := json.Unmarshal(text, &checkpoint); err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
-	}
+	checkpoint, err := parseCheckpoint(file)
 	ids := make(map[string]bool)
 	for _, entry := range checkpoint.Data.PodDeviceEntries {
 		for _, node := range entry.DeviceIDs {
 			addShares(ids, node)
 		}
 	}
-	return ids, nil
+	return ids, err
+}
+
+// checkpoint is what of the kubelet's checkpoint is of interest.
+type checkpoint struct {
+	Data struct {
+		PodDeviceEntries []struct {
+			ResourceName string
+			DeviceIDs    map[string][]string // by NUMA node
+		}
+	}
+}
+
+func parseCheckpoint(file string) (c checkpoint, err error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return c, err
+	}
+	if err := json.Unmarshal(text, &c); err != nil {
+		return checkpoint{}, fmt.Errorf("read %s: %w", file, err)
+	}
+	return c, nil
+}
+
+// Remembered returns the devices that the kubelet's checkpoint in its directory says its pods hold, by resource. They
+// must be in the offer, whether we know them or not.
+func Remembered(dir string) (map[string][]string, error) {
+	checkpoint, err := parseCheckpoint(filepath.Join(dir, checkpointFile))
+	devices := make(map[string][]string)
+	for _, entry := range checkpoint.Data.PodDeviceEntries {
+		for _, node := range entry.DeviceIDs {
+			for _, share := range node {
+				if id := parent(share); !slices.Contains(devices[entry.ResourceName], id) {
+					devices[entry.ResourceName] = append(devices[entry.ResourceName], id)
+				}
+			}
+		}
+	}
+	return devices, err
 }
 
 func addShares(ids map[string]bool, shares []string) {
