@@ -3,9 +3,10 @@
 #
 # Installs what is missing for a task, or, without the right to, prints the command that does.
 #
-#   build-deps.sh build         a C compiler and libudev's header
-#   build-deps.sh integration   and what builds and runs the virtual machine
-#   build-deps.sh lint          and shellcheck
+#   build-deps.sh build   a C compiler and libudev's header
+#   build-deps.sh lint    and shellcheck
+#
+# What the virtual machine needs, integration/vm/image.sh installs.
 set -eu
 
 die() {
@@ -28,12 +29,8 @@ fi
 case "$family ${1:-build}" in
 'debian build') wanted='gcc libc6-dev libudev-dev' ;;
 'debian lint') wanted='gcc libc6-dev libudev-dev shellcheck' ;;
-'debian integration')
-	wanted='gcc libc6-dev libudev-dev qemu-system-x86 qemu-utils mmdebstrap e2fsprogs debian-archive-keyring'
-	;;
 'fedora build') wanted='gcc systemd-devel' ;;
 'fedora lint') wanted='gcc systemd-devel ShellCheck' ;;
-'fedora integration') wanted='gcc systemd-devel qemu-system-x86-core qemu-img mmdebstrap e2fsprogs debian-keyring' ;;
 *) die "no task is called ${1:-build}" ;;
 esac
 missing=
