@@ -51,15 +51,18 @@ var only = []struct {
 }{
 	{"github.com/jochenvg/go-udev", []string{"udev"}, "libudev and cgo stay in one package; all others build without"},
 	{
-		"github.com/coreos/go-systemd", []string{"systemd"},
+		"github.com/coreos/go-systemd",
+		[]string{"systemd"},
 		"nothing below the daemon knows the service manager",
 	},
 	{
-		"google.golang.org/grpc", []string{"daemon/plugin", "daemon/kubelet"},
+		"google.golang.org/grpc",
+		[]string{"daemon/plugin", "daemon/kubelet"},
 		"gRPC is how the kubelet is talked to, no concern of anybody else",
 	},
 	{
-		"k8s.io/kubelet", []string{"daemon/plugin", "daemon/kubelet"},
+		"k8s.io/kubelet",
+		[]string{"daemon/plugin", "daemon/kubelet"},
 		"the kubelet's API is translated at one place",
 	},
 	{"github.com/BurntSushi/toml", []string{"daemon/config"}, "what is configured is checked values elsewhere"},
