@@ -85,8 +85,12 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 	} else if e.device.SysPath != sighting.Device.SysPath {
 		l.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
 	}
+	known := e.device.NUMANode
 	e.device, e.owner, e.sighting, e.stuck = sighting.Device, s, sighting, false
 	e.device.ID = id
+	if e.device.NUMANode < 0 && e.status != nil { // the hardware may be going away right now: it has not moved
+		e.device.NUMANode = known
+	}
 	if sighting.Resource != "" {
 		e.resource = sighting.Resource
 	}

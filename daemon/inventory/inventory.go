@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// settleLimit is how long the first snapshot waits for udev and for the devices of the last run.
+	// settleLimit is how long the first snapshot waits for udev and, after a boot, for the devices of the last run.
 	settleLimit = 10 * time.Second
 	// allocationGrace is how long the kubelet may take after Allocate to have the device in its books.
 	allocationGrace = 30 * time.Second
@@ -42,6 +42,9 @@ type Options struct {
 	Host   *device.Host
 	Rules  []device.Rule
 	Store  *Store // where the identities are kept; nil: nowhere
+	// AfterBoot says that the machine was booted since the last run: devices of that run may still be on their way, and
+	// the first snapshot waits for them.
+	AfterBoot bool
 	// Remembered are devices by resource that the kubelet says its pods hold. Those that Store does not have, since it
 	// was lost, are in the offer too.
 	Remembered map[string][]string
@@ -85,8 +88,8 @@ func New(o Options) *Inventory {
 	return i
 }
 
-// Ready is closed when the first complete snapshot is there: everything enumerated, udev's queue empty and the devices
-// that were there in the last run back, or [Options].Settle gone.
+// Ready is closed when the first complete snapshot is there: everything enumerated, udev's queue empty and, after
+// a boot, the devices of the last run back, or [Options].Settle gone.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
 // Snapshot returns the newest snapshot and a channel that is closed when there is a newer one.

@@ -338,7 +338,7 @@ func TestFirstSnapshotWaitsForTheDevicesOfTheLastBoot(t *testing.T) {
 	m.SetSettled(false)
 	m.Plug(widget("widget0", "A"))
 	m.SetSettled(true)
-	r = start(t, m, state)
+	r = start(t, m, state, func(o *inventory.Options) { o.AfterBoot = true })
 	s, _ := r.Snapshot()
 	if s.Version != 1 {
 		t.Errorf("%d snapshots before the device was back", s.Version)

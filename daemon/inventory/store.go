@@ -167,7 +167,7 @@ func (l *loop) restore() {
 			resource: r.Resource,
 			offered:  true,
 			held:     r.Held,
-			awaited:  r.Present,
+			awaited:  r.Present && l.AfterBoot,
 		}
 		l.entries[r.ID] = e
 		l.changed(e)

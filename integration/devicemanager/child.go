@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devicemanager
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+
+	"github.com/metalplug/metalplug/integration/devicemanager/host"
+	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
+)
+
+// ErrDied means that the kubelet's process is gone. When it crashed, the text
+// of the crash comes with it.
+var ErrDied = errors.New("kubelet died")
+
+// child is one life of a kubelet: a process and the lines to it.
+type child struct {
+	cmd    *exec.Cmd
+	stderr tail
+	ready  chan struct{} // closed when the first batch is done
+	done   chan struct{} // closed when the process is gone and read to its end
+
+	mu       sync.Mutex // guards all below
+	in       io.WriteCloser
+	last     int                         // ID of the last request
+	calls    map[int]chan protocol.Reply // requests without an answer
+	rejected map[string]*protocol.Rejection
+}
+
+// spawn starts a process and returns when its kubelet.sock accepts connections.
+func spawn(ctx context.Context, command []string, o protocol.Options) (*child, error) {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, fmt.Errorf("encode options: %w", err)
+	}
+	c := &child{
+		cmd:   exec.Command(command[0], command[1:]...),
+		ready: make(chan struct{}), done: make(chan struct{}),
+		calls: map[int]chan protocol.Reply{}, rejected: map[string]*protocol.Rejection{},
+	}
+	c.cmd.Env = append(os.Environ(), host.Env+"="+string(text))
+	c.cmd.Stderr = &c.stderr
+	out, err := c.start()
+	if err != nil {
+		return nil, fmt.Errorf("start kubelet: %w", err)
+	}
+	listening := make(chan struct{})
+	go c.read(out, listening)
+	select {
+	case <-listening:
+		return c, nil
+	case <-c.done:
+		return nil, fmt.Errorf("start kubelet: %w", c.died())
+	case <-ctx.Done():
+		c.kill()
+		return nil, fmt.Errorf("start kubelet: %w", ctx.Err())
+	}
+}
+
+func (c *child) start() (io.Reader, error) {
+	var err error
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	return out, c.cmd.Start()
+}
+
+// read hands out what the process says until it is gone.
+func (c *child) read(out io.Reader, listening chan<- struct{}) {
+	defer close(c.done)
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 1<<24)
+	for lines.Scan() {
+		var r protocol.Reply
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			fmt.Fprintf(&c.stderr, "bad line %q: %v\n", lines.Text(), err)
+			continue
+		}
+		switch r.Event {
+		case protocol.EventListening:
+			close(listening)
+		case protocol.EventReady:
+			close(c.ready)
+		case "", protocol.EventAdmitted:
+			c.deliver(r)
+		}
+	}
+	_ = c.cmd.Wait() // how it ended is in ProcessState
+}
+
+func (c *child) deliver(r protocol.Reply) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.Event == protocol.EventAdmitted {
+		if r.Rejected != nil {
+			c.rejected[r.UID] = r.Rejected
+		}
+		return
+	}
+	if answer, ok := c.calls[r.ID]; ok {
+		delete(c.calls, r.ID)
+		answer <- r // has room for it
+	}
+}
+
+// call sends a request and waits for its answer.
+func (c *child) call(ctx context.Context, r protocol.Request) (protocol.Reply, error) {
+	answer, err := c.post(r)
+	if err != nil {
+		return protocol.Reply{}, err
+	}
+	select {
+	case reply := <-answer:
+		return reply, asError(r.Op, reply)
+	case <-ctx.Done():
+		return protocol.Reply{}, fmt.Errorf("%s: %w", r.Op, ctx.Err())
+	case <-c.done:
+	}
+	select {
+	case reply := <-answer: // its last words
+		return reply, asError(r.Op, reply)
+	default:
+		return protocol.Reply{}, fmt.Errorf("%s: %w", r.Op, c.died())
+	}
+}
+
+func asError(op protocol.Op, r protocol.Reply) error {
+	switch {
+	case r.Rejected != nil:
+		return r.Rejected
+	case r.Error != "":
+		return fmt.Errorf("%s: %s", op, r.Error)
+	default:
+		return nil
+	}
+}
+
+func (c *child) post(r protocol.Request) (<-chan protocol.Reply, error) {
+	answer, err := c.write(r)
+	if err != nil {
+		<-c.done // the pipe is broken because it is dying
+		return nil, fmt.Errorf("%s: %w", r.Op, c.died())
+	}
+	return answer, nil
+}
+
+func (c *child) write(r protocol.Request) (<-chan protocol.Reply, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last++
+	r.ID = c.last
+	answer := make(chan protocol.Reply, 1)
+	c.calls[r.ID] = answer
+	return answer, json.NewEncoder(c.in).Encode(r)
+}
+
+// died describes the end of a process that is done.
+func (c *child) died() error {
+	return fmt.Errorf("%w: %v\n%s", ErrDied, c.cmd.ProcessState, c.stderr.String())
+}
+
+// kill ends the process as the kernel would, without a word to anybody, and
+// waits until its sockets are closed.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill() // gone already is fine
+	<-c.done
+}
+
+// tail keeps the last 64 KiB that were written to it. Safe for concurrent use.
+type tail struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write never fails.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf.Write(p)
+	if extra := t.buf.Len() - 64<<10; extra > 0 {
+		t.buf.Next(extra)
+	}
+	return len(p), nil
+}
+
+// String is what was kept.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.buf.String()
+}

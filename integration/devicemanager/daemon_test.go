@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devicemanager
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// widgetResource is the resource of the widgets.
+const widgetResource = "example.org/widget"
+
+// daemon is a metalplugd whose hardware is a recording.
+type daemon struct {
+	t     *testing.T
+	dir   string // of the configuration, the recording and everything that it writes for itself
+	node  string // the kubelet's directory
+	log   tail
+	cmd   *exec.Cmd
+	done  chan struct{} // closed when cmd is gone
+	ready chan struct{} // the daemon has said READY=1, once for each time; has room for a test's
+}
+
+// program is the daemon under test. Its absence is a failure, never a skip.
+func program(t *testing.T) string {
+	t.Helper()
+	path := os.Getenv("METALPLUGD")
+	if path == "" {
+		path = filepath.Join("..", "..", "bin", "metalplugd")
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("find metalplugd: %v: run make at the top first, or set METALPLUGD", err)
+	}
+	return path
+}
+
+// paths is the head of a configuration: the daemon's own directory and the
+// kubelet's.
+const paths = `
+[paths]
+device_plugins = "%[2]s/device-plugins"
+pod_resources  = "%[2]s/pod-resources/kubelet.sock"
+state = "%[1]s/state"
+run   = "%[1]s/run"
+cdi   = "%[1]s/cdi"
+
+[hardware]
+source = "recording:%[1]s/hardware/recording"
+`
+
+// widgets and sprockets are resources of a configuration.
+const (
+	widgets = `
+[[resource]]
+name  = "example.org/widget"
+class = "node"
+match = { SUBSYSTEM = "widget" }
+`
+	sprockets = `
+[[resource]]
+name  = "example.org/sprocket"
+class = "node"
+match = { SUBSYSTEM = "sprocket" }
+`
+)
+
+// newDaemon starts a metalplugd for the node in a directory. At the end of the
+// test it must stop in good order when asked to.
+func newDaemon(t *testing.T, node string, hardware []widget) *daemon {
+	t.Helper()
+	d := &daemon{t: t, dir: shortDir(t), node: node, ready: make(chan struct{}, 100)}
+	for _, sub := range []string{"state", "run", "cdi", "hardware"} {
+		d.must(os.Mkdir(d.path(sub), 0o755))
+	}
+	d.configure(widgets + sprockets)
+	d.plug(hardware)
+	d.listen() // until after the stop
+	d.start()
+	t.Cleanup(func() {
+		d.stop()
+		if t.Failed() {
+			t.Logf("metalplugd's last log:\n%s", d.log.String())
+		}
+	})
+	return d
+}
+
+// offered is a node with a daemon whose widgets are visible.
+func offered(t *testing.T, o Options, hardware []widget) (*Kubelet, *daemon) {
+	t.Helper()
+	k := newNode(t, o)
+	d := newDaemon(t, k.options.Dir, hardware)
+	var n int64
+	for _, w := range hardware {
+		if w.resource() == widgetResource {
+			n++
+		}
+	}
+	sees(t, k, widgetResource, n, n)
+	return k, d
+}
+
+func (d *daemon) must(err error) {
+	d.t.Helper()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *daemon) path(name string) string { return filepath.Join(d.dir, name) }
+
+// configure writes the configuration for the next start or reload.
+func (d *daemon) configure(resources string) {
+	d.t.Helper()
+	text := fmt.Sprintf(paths, d.dir, d.node) + resources
+	d.must(os.WriteFile(d.path("metalplug.toml"), []byte(text), 0o600))
+}
+
+// plug makes these widgets the hardware, as an editor saves a file.
+func (d *daemon) plug(hardware []widget) {
+	d.t.Helper()
+	d.must(os.WriteFile(d.path("hardware/.new"), []byte(recordingOf(hardware)), 0o600))
+	d.must(os.Rename(d.path("hardware/.new"), d.path("hardware/recording")))
+}
+
+// start returns at once. What the daemon tells systemd goes to notify.
+func (d *daemon) start() {
+	d.t.Helper()
+	for len(d.ready) > 0 {
+		<-d.ready // of an earlier start
+	}
+	d.cmd = exec.Command(program(d.t), "--config", d.path("metalplug.toml"), "--log-level", "debug")
+	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+d.path("notify"), "TMPDIR="+d.dir)
+	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
+	d.must(d.cmd.Start())
+	cmd, done := d.cmd, make(chan struct{})
+	d.done = done
+	go func() {
+		defer close(done)
+		_ = cmd.Wait() // how it ended is in ProcessState
+	}()
+}
+
+// listen stands in for systemd: it notes when the daemon is ready.
+func (d *daemon) listen() {
+	d.t.Helper()
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: d.path("notify"), Net: "unixgram"})
+	d.must(err)
+	d.t.Cleanup(func() { _ = conn.Close() })
+	go func() {
+		for buf := make([]byte, 4096); ; {
+			n, err := conn.Read(buf)
+			if err != nil {
+				return // closed
+			}
+			if slices.Contains(strings.Split(string(buf[:n]), "\n"), "READY=1") {
+				d.ready <- struct{}{}
+			}
+		}
+	}()
+}
+
+// awaitReady waits until the daemon has told systemd that it is ready, once
+// for each start or reload.
+func (d *daemon) awaitReady() {
+	d.t.Helper()
+	select {
+	case <-d.ready:
+	case <-d.done:
+		d.t.Fatalf("metalplugd ended before it was ready: %v", d.cmd.ProcessState)
+	case <-time.After(patience):
+		d.t.Fatalf("metalplugd is not ready after %v", patience)
+	}
+}
+
+// kill ends the daemon as a crash does.
+func (d *daemon) kill() {
+	_ = d.cmd.Process.Kill() // gone already is fine
+	<-d.done
+}
+
+// stop ends the daemon as systemd does, and asserts that it obeys.
+func (d *daemon) stop() {
+	d.t.Helper()
+	select {
+	case <-d.done:
+		if !d.killed() {
+			d.t.Errorf("metalplugd ended by itself: %v", d.cmd.ProcessState)
+		}
+		return
+	default:
+	}
+	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-d.done:
+		if code := d.cmd.ProcessState.ExitCode(); code != 0 {
+			d.t.Errorf("metalplugd after SIGTERM: %v", d.cmd.ProcessState)
+		}
+	case <-time.After(patience):
+		_ = d.cmd.Process.Signal(syscall.SIGQUIT) // for the goroutines in the log
+		<-d.done
+		d.t.Errorf("metalplugd did not stop within %v of SIGTERM", patience)
+	}
+}
+
+func (d *daemon) killed() bool {
+	status, ok := d.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+}
+
+// sockets are the daemon's sockets in the kubelet's directory, and others what
+// else is there; a kubelet that is killed leaves dot files.
+func (d *daemon) sockets() (own, others []string) {
+	d.t.Helper()
+	dir := filepath.Join(d.node, "device-plugins")
+	list, err := os.ReadDir(dir)
+	d.must(err)
+	for _, e := range list {
+		switch {
+		case strings.HasPrefix(e.Name(), "mp-"):
+			own = append(own, filepath.Join(dir, e.Name()))
+		case !strings.HasPrefix(e.Name(), "."):
+			others = append(others, e.Name())
+		}
+	}
+	return own, others
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devicemanager
+
+// The tests in this file prove the harness with a hand-written plugin: that it
+// behaves as the kubelet was seen to behave, also where that hurts a plugin.
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/integration/devicemanager/host"
+	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
+)
+
+// registered is a node with a registered plugin whose devices are visible.
+func registered(t *testing.T, o Options, list ...*api.Device) (*Kubelet, *rival) {
+	t.Helper()
+	k := newNode(t, o)
+	r := newRival(t, k.DevicePlugins(), list...)
+	if err := r.register(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	n := int64(len(list))
+	sees(t, k, gadget, n, n)
+	return k, r
+}
+
+func TestHarnessRelease(t *testing.T) {
+	t.Logf("device manager of Kubernetes %s", host.Release)
+}
+
+func TestHarnessLifeOfAPod(t *testing.T) {
+	k, _ := registered(t, Options{}, onNode("a", 0), onNode("b", -1))
+	admit(t, k, pod("p1", gadget, 2))
+	if got := run(t, k, "p1", "main").Env["GADGET"]; got != "yes" {
+		t.Errorf("env GADGET = %q", got)
+	}
+	pods, err := k.PodResources(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pods) != 1 || len(pods[0].GetContainers()[0].GetDevices()) != 2 {
+		t.Errorf("PodResources: %v", pods)
+	}
+	rejected(t, k, pod("p2", gadget, 1), "UnexpectedAdmissionError")
+	remove(t, k, "p1")
+	admit(t, k, pod("p3", gadget, 2))
+}
+
+func TestHarnessHealth(t *testing.T) {
+	k, r := registered(t, Options{}, onNode("a", 0))
+	admit(t, k, pod("p1", gadget, 1))
+	r.lists <- []*api.Device{{ID: "a", Health: api.Unhealthy}}
+	sees(t, k, gadget, 1, 0)
+	status, err := k.Status(within(t), "p1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(status) != 1 || status[0].Health != "Unhealthy" {
+		t.Errorf("status of the pod: %v", status)
+	}
+}
+
+func TestHarnessPreStart(t *testing.T) {
+	k, r := registered(t, Options{}, onNode("a", 0))
+	admit(t, k, pod("p1", gadget, 1))
+	r.prestart = func() error { return errors.New("no thanks") }
+	if _, err := k.Run(within(t), "p1", "main"); err == nil || !strings.Contains(err.Error(), "no thanks") {
+		t.Errorf("start of the container: %v", err)
+	}
+}
+
+// batch is a node with a pod whose container runs, one whose container is
+// between two crashes, and one whose init container is done.
+func batch(t *testing.T, k *Kubelet, resource string) {
+	t.Helper()
+	admit(t, k, pod("running", resource, 1))
+	run(t, k, "running", "main")
+
+	admit(t, k, pod("crashing", resource, 1))
+	run(t, k, "crashing", "main")
+	k.SetState("crashing", "main", protocol.Exited)
+
+	p := pod("initialized", resource, 1)
+	p.Init = []protocol.Container{{Name: "init", Limits: map[string]int64{resource: 1}}}
+	admit(t, k, p)
+	run(t, k, "initialized", "init")
+	k.SetState("initialized", "init", protocol.Exited)
+	run(t, k, "initialized", "main")
+}
+
+func TestHarnessRestart(t *testing.T) {
+	list := []*api.Device{onNode("a", 0), onNode("b", 0), onNode("c", 0)}
+	t.Run("plugin returns", func(t *testing.T) {
+		k, r := registered(t, Options{}, list...)
+		batch(t, k, gadget)
+		k.Kill()
+		back := make(chan error, 1)
+		ctx := within(t)
+		if err := k.Boot(ctx); err != nil {
+			t.Fatal(err)
+		}
+		go func() { back <- r.register(ctx) }()
+		if err := k.FirstBatch(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := <-back; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("plugin stays away", func(t *testing.T) {
+		k, _ := registered(t, Options{}, list...)
+		batch(t, k, gadget)
+		if err := k.Restart(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		err := k.FirstBatch(within(t))
+		if err == nil || strings.Count(err.Error(), "no healthy devices present") != 2 || strings.Contains(err.Error(), "pod running") {
+			t.Errorf("want the crashing and the initialized pod lost, got: %v", err)
+		}
+	})
+}
+
+func TestHarnessCutsStreams(t *testing.T) {
+	k, r := registered(t, Options{}, onNode("a", 0))
+	k.Kill()
+	select {
+	case <-r.ended:
+	case <-within(t).Done():
+		t.Error("stream survived the kubelet")
+	}
+}
+
+// An ID that leaves the list during its Allocate kills the kubelet. The
+// harness must show that as an error.
+func TestHarnessCrash(t *testing.T) {
+	k, r := registered(t, Options{}, onNode("a", 0))
+	r.allocate = func() {
+		r.lists <- nil
+		eventually(t, "list without the device", func() error {
+			if n := len(devices(t, k)); n != 0 {
+				return errors.New("still there")
+			}
+			return nil
+		})
+	}
+	err := k.Admit(within(t), pod("p1", gadget, 1))
+	if !errors.Is(err, ErrDied) || !strings.Contains(err.Error(), "nil pointer") {
+		t.Fatalf("admit: %v", err)
+	}
+	if err := k.Boot(within(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHarnessTopology(t *testing.T) {
+	k, _ := registered(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2},
+		onNode("a0", 0), onNode("b1", 1), onNode("c0", 0), onNode("d1", 1))
+	admit(t, k, pod("p1", gadget, 2))
+	got := assigned(t, k, "p1")
+	if len(got) != 2 || got[0].NUMA[0] != got[1].NUMA[0] {
+		t.Errorf("assigned: %v", got)
+	}
+	remove(t, k, "p1")
+	rejected(t, k, pod("p2", gadget, 3), "TopologyAffinityError")
+}
+
+func TestHarnessStop(t *testing.T) {
+	k, _ := registered(t, Options{}, onNode("a", 0))
+	if err := k.Stop(within(t)); err != nil {
+		t.Fatal(err)
+	}
+}

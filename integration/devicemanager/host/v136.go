@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !k8s134
+
+package host
+
+import (
+	"context"
+	_ "unsafe" // for go:linkname
+
+	cadvisor "github.com/google/cadvisor/info/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/kubelet/cm/containermap"
+	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager"
+	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
+	"k8s.io/kubernetes/pkg/kubelet/config"
+)
+
+// Release is the Kubernetes release that this package was built from.
+const Release = "v1.36.3"
+
+// linkedManager is the constructor behind devicemanager.NewManagerImpl, which
+// takes a path; the exported one knows only /var/lib/kubelet/device-plugins.
+//
+//go:linkname linkedManager k8s.io/kubernetes/pkg/kubelet/cm/devicemanager.newManagerImpl
+func linkedManager(logger klog.Logger, socket string, nodes []cadvisor.Node, store topologymanager.Store) (*devicemanager.ManagerImpl, error)
+
+func newManager(socket string, nodes []cadvisor.Node, store topologymanager.Store) (*devicemanager.ManagerImpl, error) {
+	return linkedManager(klog.Background(), socket, nodes, store)
+}
+
+func startManager(m *devicemanager.ManagerImpl, pods devicemanager.ActivePodsFunc, ready config.SourcesReady, known containermap.ContainerMap, running sets.Set[string]) error {
+	return m.Start(klog.Background(), pods, ready, known, running)
+}
+
+func stopManager(m *devicemanager.ManagerImpl) error { return m.Stop(klog.Background()) }
+
+func addHints(t topologymanager.Manager, m *devicemanager.ManagerImpl) {
+	t.AddHintProvider(klog.Background(), m)
+}
+
+func runOptions(m *devicemanager.ManagerImpl, pod *v1.Pod, c *v1.Container) (*devicemanager.DeviceRunContainerOptions, error) {
+	return m.GetDeviceRunContainerOptions(context.Background(), pod, c)
+}

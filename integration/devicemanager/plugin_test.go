@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devicemanager
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// gadget is the resource of the hand-written plugin.
+const gadget = "example.org/gadget"
+
+// rival is the least that a device plugin can be. It proves the harness, and
+// it is what metalplugd's times are printed beside.
+type rival struct {
+	api.UnimplementedDevicePluginServer
+	dir      string
+	server   *grpc.Server
+	endpoint string
+	lists    chan []*api.Device // what to say next on the open stream
+	ended    chan struct{}      // a stream ended
+	first    []*api.Device      // what to say first on each stream
+	allocate func()             // runs during each Allocate
+	prestart func() error
+}
+
+// newRival serves a plugin in the directory of a kubelet, unregistered.
+func newRival(t *testing.T, dir string, first ...*api.Device) *rival {
+	t.Helper()
+	r := &rival{
+		dir: dir, first: first, lists: make(chan []*api.Device), ended: make(chan struct{}, 100),
+		allocate: func() {}, prestart: func() error { return nil },
+	}
+	t.Cleanup(func() {
+		if r.server != nil {
+			r.server.Stop()
+		}
+	})
+	return r
+}
+
+// register listens on a new socket and registers it.
+func (r *rival) register(ctx context.Context) error {
+	if r.server != nil {
+		r.server.Stop()
+	}
+	r.endpoint = fmt.Sprintf("rival-%d.sock", time.Now().UnixNano())
+	l, err := net.Listen("unix", filepath.Join(r.dir, r.endpoint))
+	if err != nil {
+		return err
+	}
+	r.server = grpc.NewServer()
+	api.RegisterDevicePluginServer(r.server, r)
+	go func() { _ = r.server.Serve(l) }()
+	kubelet := filepath.Join(r.dir, "kubelet.sock")
+	if err := accepting(ctx, kubelet); err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient("unix://"+kubelet, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = api.NewRegistrationClient(conn).Register(ctx, &api.RegisterRequest{
+		Version: api.Version, Endpoint: r.endpoint, ResourceName: gadget,
+	})
+	return err
+}
+
+// accepting waits until a socket accepts connections: it is bound before it
+// listens, and gRPC would take its time after a refusal.
+func accepting(ctx context.Context, path string) error {
+	for tick := time.Tick(time.Millisecond); ; {
+		conn, err := net.Dial("unix", path)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-tick:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (r *rival) GetDevicePluginOptions(context.Context, *api.Empty) (*api.DevicePluginOptions, error) {
+	return &api.DevicePluginOptions{PreStartRequired: true}, nil
+}
+
+func (r *rival) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[api.ListAndWatchResponse]) error {
+	defer func() { r.ended <- struct{}{} }()
+	for list := r.first; ; {
+		if err := stream.Send(&api.ListAndWatchResponse{Devices: list}); err != nil {
+			return err
+		}
+		select {
+		case list = <-r.lists:
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (r *rival) Allocate(_ context.Context, req *api.AllocateRequest) (*api.AllocateResponse, error) {
+	r.allocate()
+	out := &api.AllocateResponse{}
+	for range req.ContainerRequests {
+		out.ContainerResponses = append(out.ContainerResponses, &api.ContainerAllocateResponse{Envs: map[string]string{"GADGET": "yes"}})
+	}
+	return out, nil
+}
+
+func (r *rival) PreStartContainer(context.Context, *api.PreStartContainerRequest) (*api.PreStartContainerResponse, error) {
+	return &api.PreStartContainerResponse{}, r.prestart()
+}
+
+// onNode is a device on a NUMA node; without one if negative.
+func onNode(id string, node int64) *api.Device {
+	d := &api.Device{ID: id, Health: api.Healthy}
+	if node >= 0 {
+		d.Topology = &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: node}}}
+	}
+	return d
+}

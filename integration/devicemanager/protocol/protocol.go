@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package protocol is what a test and a kubelet stand-in say to each other:
+// one JSON object a line, requests on the stand-in's stdin, replies and events
+// on its stdout. A reply carries the ID of its request; requests may overlap.
+// The end of stdin ends the stand-in.
+package protocol
+
+import "time"
+
+// Options describes the node that a stand-in is the kubelet of.
+type Options struct {
+	DevicePlugins  string        `json:"devicePlugins"`            // directory of kubelet.sock and the checkpoint
+	PodResources   string        `json:"podResources"`             // socket of the PodResources API; none if empty
+	TopologyPolicy string        `json:"topologyPolicy,omitempty"` // as in the kubelet's configuration; "none" if empty
+	NUMANodes      int           `json:"numaNodes,omitempty"`      // nodes 0..n-1; one if zero
+	Pods           []Pod         `json:"pods,omitempty"`           // pods of the first batch, with what the runtime knows of them
+	FirstBatch     time.Duration `json:"firstBatch,omitempty"`     // from kubelet.sock to the first batch of pods; OpBatch if negative
+	Verbosity      int           `json:"verbosity,omitempty"`      // klog -v
+	Watch          bool          `json:"watch,omitempty"`          // an event each time the capacity changes
+}
+
+// Pod is a pod as far as the device manager cares.
+type Pod struct {
+	UID        string      `json:"uid"`
+	Namespace  string      `json:"namespace"`
+	Name       string      `json:"name"`
+	Init       []Container `json:"init,omitempty"`
+	Containers []Container `json:"containers"`
+}
+
+// Container is one container of a pod and what the container runtime says of it.
+type Container struct {
+	Name        string           `json:"name"`
+	Limits      map[string]int64 `json:"limits,omitempty"`
+	Restartable bool             `json:"restartable,omitempty"` // an init container with restartPolicy Always
+	State       State            `json:"state,omitempty"`
+}
+
+// State is the state of a container in the runtime when the kubelet starts.
+type State string
+
+// The states that a runtime reports. A crash-looping container is Exited, and
+// so is an init container that has done its work.
+const (
+	Absent  State = ""
+	Running State = "running"
+	Exited  State = "exited"
+)
+
+// Op names a request.
+type Op string
+
+// The requests.
+const (
+	OpCapacity Op = "capacity" // Reply.Resources
+	OpDevices  Op = "devices"  // Reply.Devices: all, healthy or not
+	OpAdmit    Op = "admit"    // Request.Pod; Reply.Rejected says why not
+	OpRemove   Op = "remove"   // Request.UID leaves the node
+	OpRun      Op = "run"      // Request.UID, .Container: what a container start needs; calls PreStartContainer
+	OpAssigned Op = "assigned" // Request.UID, .Container: Reply.Devices
+	OpStatus   Op = "status"   // Request.UID: Reply.Devices with the health that the pod's status shows
+	OpWait     Op = "wait"     // until Request.Resource reads Request.Want or Request.Timeout has passed
+	OpBatch    Op = "batch"    // admit the first batch now
+	OpStop     Op = "stop"     // stop the manager in good order and exit
+)
+
+// Request asks the stand-in for something.
+type Request struct {
+	ID        int           `json:"id"`
+	Op        Op            `json:"op"`
+	Pod       *Pod          `json:"pod,omitempty"`
+	UID       string        `json:"uid,omitempty"`
+	Container string        `json:"container,omitempty"`
+	Resource  string        `json:"resource,omitempty"`
+	Want      *Counts       `json:"want,omitempty"`
+	Timeout   time.Duration `json:"timeout,omitempty"`
+}
+
+// Reply answers the request of the same ID. With ID 0 it is an event.
+type Reply struct {
+	ID        int               `json:"id,omitempty"`
+	Event     Event             `json:"event,omitempty"`
+	Time      time.Time         `json:"time"`
+	SinceSock time.Duration     `json:"sinceSock"` // since kubelet.sock accepted connections
+	Error     string            `json:"error,omitempty"`
+	Rejected  *Rejection        `json:"rejected,omitempty"`
+	UID       string            `json:"uid,omitempty"`
+	Resources map[string]Counts `json:"resources,omitempty"`
+	Devices   []Device          `json:"devices,omitempty"`
+	Run       *RunOptions       `json:"run,omitempty"`
+}
+
+// Event names a Reply that nobody asked for.
+type Event string
+
+// The events.
+const (
+	EventListening Event = "listening" // kubelet.sock accepts connections
+	EventAdmitted  Event = "admitted"  // Reply.UID of the first batch was admitted, or Reply.Rejected
+	EventReady     Event = "ready"     // the first batch is done: sources are ready
+	EventCapacity  Event = "capacity"  // Reply.Resources changed; only with Options.Watch
+)
+
+// Rejection is the end of a pod: its status becomes Failed with these.
+type Rejection struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// Error makes a rejection an error.
+func (r *Rejection) Error() string { return r.Reason + ": " + r.Message }
+
+// Counts is what the node's status would say of a resource.
+type Counts struct {
+	Capacity    int64 `json:"capacity"`
+	Allocatable int64 `json:"allocatable"`
+}
+
+// Device is a device as the device manager knows it.
+type Device struct {
+	Resource string  `json:"resource"`
+	ID       string  `json:"id"`
+	Health   string  `json:"health,omitempty"`
+	NUMA     []int64 `json:"numa,omitempty"`
+}
+
+// RunOptions is what the device manager adds to a container.
+type RunOptions struct {
+	Env         map[string]string `json:"env,omitempty"`
+	Nodes       []Node            `json:"nodes,omitempty"`
+	Mounts      []Mount           `json:"mounts,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	CDI         []string          `json:"cdi,omitempty"`
+}
+
+// Node is a device node given to a container.
+type Node struct {
+	Host        string `json:"host"`
+	Container   string `json:"container"`
+	Permissions string `json:"permissions"`
+}
+
+// Mount is a host path given to a container.
+type Mount struct {
+	Host      string `json:"host"`
+	Container string `json:"container"`
+	ReadOnly  bool   `json:"readOnly"`
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devicemanager
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// reload makes the daemon read its configuration again.
+func (d *daemon) reload(resources string) {
+	d.t.Helper()
+	d.configure(resources)
+	d.must(d.cmd.Process.Signal(syscall.SIGHUP))
+}
+
+// A reload touches only the resources that changed.
+func TestReload(t *testing.T) {
+	k, d := offered(t, Options{}, append(plain(2), widget{n: 0, kind: "sprocket", numa: -1}, widget{n: 0, kind: "gear", numa: -1}))
+	sees(t, k, "example.org/sprocket", 1, 1)
+	admit(t, k, pod("p1", widgetResource, 1))
+
+	gears := strings.ReplaceAll(sprockets, "sprocket", "gear")
+	d.reload(widgets + sprockets + gears)
+	sees(t, k, "example.org/gear", 1, 1)
+
+	d.reload(widgets + gears)
+	sees(t, k, "example.org/sprocket", 1, 0) // the kubelet forgets it after five minutes
+
+	d.reload("this is no TOML")
+	d.plug(append(plain(3), widget{n: 0, kind: "gear", numa: -1}))
+	sees(t, k, widgetResource, 3, 3)
+	sees(t, k, "example.org/gear", 1, 1)
+	if n := registrations(k, widgetResource); n != 1 {
+		t.Errorf("%s was registered %d times and had not changed", widgetResource, n)
+	}
+	run(t, k, "p1", "main")
+}
+
+// A resource that changed is served anew by the same process. If that registers
+// while the device manager is busy with the end of the old stream, it is cut
+// off right after (Kubernetes issue 121994, until 1.36) and has to register
+// once more. That must be rare, and must heal.
+func TestReloadOfAResource(t *testing.T) {
+	k, d := offered(t, Options{}, plain(2))
+	const rounds = 20
+	for i := range rounds {
+		d.reload(shared(i%2 + 2))
+		sees(t, k, widgetResource, int64(2*(i%2+2)), int64(2*(i%2+2)))
+	}
+	eventually(t, "an open stream", func() error {
+		uid := fmt.Sprintf("p%d", time.Now().UnixNano()) // a rejected pod never comes back
+		return k.Admit(within(t), pod(uid, widgetResource, 1))
+	})
+	again := registrations(k, widgetResource) - rounds - 1
+	t.Logf("cut off after %d of %d reloads", again, rounds)
+	if again > rounds/10 {
+		t.Errorf("cut off after %d of %d reloads", again, rounds)
+	}
+}
+
+// shared is a configuration that offers each widget n times.
+func shared(n int) string {
+	return strings.Replace(widgets, "class", fmt.Sprintf("shares = %d\nclass", n), 1)
+}
+
+// Shares are offered as devices of their own, and are as sick as what they
+// share.
+func TestShares(t *testing.T) {
+	k := newNode(t, Options{})
+	d := newDaemon(t, k.options.Dir, plain(2))
+	d.awaitReady()
+	d.stop()
+	d.configure(shared(3))
+	d.start()
+	sees(t, k, widgetResource, 6, 6)
+	admit(t, k, pod("p1", widgetResource, 4))
+	got := run(t, k, "p1", "main")
+	if ids := strings.Split(got.Env["METALPLUG_EXAMPLE_ORG_WIDGET"], ","); len(ids) != 2 {
+		t.Errorf("four shares of two devices: %v", got.Env)
+	}
+	checkNodes(t, got, 2)
+	d.plug(plain(1))
+	sees(t, k, widgetResource, 6, 3)
+}
