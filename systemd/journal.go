@@ -20,8 +20,7 @@ const LevelNotice = slog.Level(2)
 // METALPLUG_.
 func Keys() []string {
 	return []string{
-		"device", "class", "resource", "action", "syspath", "devnode", "endpoint", "pod", "pid", "seqnum", "duration",
-		"err", "file", "stack", "part",
+		"action", "class", "device", "duration", "endpoint", "err", "resource", "seqnum", "stack", "syspath",
 	}
 }
 

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drift
+
+import (
+	"go/ast"
+	"go/token"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/systemd"
+)
+
+// firstKey is where in a logger's methods the keys begin; each is followed by its value.
+var firstKey = map[string]int{"Debug": 1, "Info": 1, "Warn": 1, "Error": 1, "Log": 3, "With": 0}
+
+// TestLogKeysAreListed: each key becomes a field in the journal, which people search by.
+func TestLogKeysAreListed(t *testing.T) {
+	known := systemd.Keys()
+	used := make(map[string]bool)
+	for _, s := range sources(t) {
+		ast.Inspect(s.File, func(n ast.Node) bool {
+			for _, key := range logKeys(n) {
+				used[key] = true
+				if !slices.Contains(known, key) {
+					t.Errorf("%s: the log key %q is not among systemd.Keys", s.name, key)
+				}
+			}
+			return true
+		})
+	}
+	for _, key := range known {
+		if !used[key] {
+			t.Errorf("nothing is logged with the key %q: take it out of systemd.Keys", key)
+		}
+	}
+}
+
+// logKeys returns the keys of a call to a logger's method; none for any other node.
+func logKeys(n ast.Node) []string {
+	call, ok := n.(*ast.CallExpr)
+	if !ok {
+		return nil
+	}
+	method, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || !isLogger(method.X) {
+		return nil
+	}
+	from, ok := firstKey[method.Sel.Name]
+	if !ok {
+		return nil
+	}
+	var keys []string
+	for i := from; i < len(call.Args); i += 2 {
+		literal, ok := call.Args[i].(*ast.BasicLit)
+		if !ok || literal.Kind != token.STRING {
+			i-- // an attribute, which stands alone
+			continue
+		}
+		if key, err := strconv.Unquote(literal.Value); err == nil {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// isLogger tells by its name whether an expression is a logger.
+func isLogger(x ast.Expr) bool {
+	switch x := x.(type) {
+	case *ast.Ident:
+		return strings.EqualFold(x.Name, "log")
+	case *ast.SelectorExpr:
+		return strings.EqualFold(x.Sel.Name, "log")
+	}
+	return false
+}
