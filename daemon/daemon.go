@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -51,13 +53,14 @@ type daemon struct {
 	blind     bool // no event will come
 	inventory *inventory.Inventory
 	watch     *plugin.Watch
+	specs     *cdi.Specs
 	endpoints *endpoints
 }
 
 // Run serves the hardware of this machine to the kubelet until ctx ends. The error is that of the part which failed, or
 // nil after ctx ended.
 func Run(ctx context.Context, o Options) error {
-	unlock, err := lock(o.Config.Paths.Run)
+	unlock, afterBoot, err := lock(o.Config.Paths.Run)
 	if err != nil {
 		return err
 	}
@@ -68,12 +71,12 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer closeSource()
-	d.build()
+	d.build(afterBoot)
 	if o.Watching != nil {
 		o.Watching(d.inventory)
 	}
-	err = runTasks(ctx, d.tasks(), d.ready)
-	return errors.Join(err, d.Notifier.Stopping())
+	context.AfterFunc(ctx, func() { d.notify(d.Notifier.Stopping()) })
+	return runTasks(ctx, d.tasks(), d.ready)
 }
 
 // open opens the source of the devices: this machine's udev or a recording.
@@ -103,7 +106,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 	return func() { s.Close() }, nil
 }
 
-func (d *daemon) build() {
+func (d *daemon) build(afterBoot bool) {
 	interval := audit
 	if d.blind {
 		interval = auditBlind
@@ -117,11 +120,14 @@ func (d *daemon) build() {
 		Host:       d.host,
 		Rules:      d.Config.Rules(),
 		Store:      inventory.OpenStore(d.Config.Paths.State, d.Log),
+		AfterBoot:  afterBoot,
 		Remembered: remembered,
 		Audit:      interval,
 		Log:        d.Log,
 	})
 	d.watch = &plugin.Watch{Dir: d.Config.Paths.DevicePlugins, Log: d.Log}
+	d.specs = &cdi.Specs{Dir: d.Config.Paths.CDI, Inventory: d.inventory, Host: d.host, Log: d.Log}
+	d.specs.Set(described(d.Config.Resources))
 	d.endpoints = &endpoints{make: d.endpoint, log: d.Log, changed: make(chan struct{}, 1)}
 }
 
@@ -130,7 +136,7 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 	return &plugin.Endpoint{
 		Resource: plugin.Resource{
 			Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
-			Optional: r.Optional, Variable: r.Variable(),
+			Optional: r.Optional, Variable: r.Variable(), CDI: d.names(r),
 		},
 		Dir:       d.Config.Paths.DevicePlugins,
 		Inventory: d.inventory,
@@ -154,6 +160,7 @@ func (d *daemon) tasks() []task {
 			}()
 			return d.inventory.Run(ctx)
 		}},
+		{"CDI specs", d.specs.Run},
 		{"endpoints", d.serve},
 		{"holders", d.askHolders},
 		{"reload", d.reloads},
@@ -173,33 +180,38 @@ func (d *daemon) notify(err error) {
 	}
 }
 
-// serve runs the endpoints once the inventory is complete.
+// serve runs the endpoints once the inventory is complete and the CDI specs are written: as soon as an endpoint is
+// registered the kubelet may start a container with names that it was given before a reboot.
 func (d *daemon) serve(ctx context.Context, ready func()) error {
 	select {
 	case <-d.inventory.Ready():
 	case <-ctx.Done():
 		return nil
 	}
+	d.specs.Update()
 	return d.endpoints.run(ctx, d.Config.Resources, ready)
 }
 
-// lock makes sure that no other instance runs on the same directories.
-func lock(dir string) (unlock func(), err error) {
+// lock makes sure that no other instance runs on the same directories. The file stays until the machine is booted, when
+// /run is emptied: where it is new, this is the first start since.
+func lock(dir string) (unlock func(), afterBoot bool, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
+		return nil, false, fmt.Errorf("lock %s: %w", dir, err)
 	}
 	name := filepath.Join(dir, "metalplugd.lock")
+	_, err = os.Lstat(name)
+	afterBoot = errors.Is(err, fs.ErrNotExist)
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", name, err)
+		return nil, false, fmt.Errorf("lock %s: %w", name, err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock %s: another metalplugd is running with the same paths.run: "+
+			return nil, false, fmt.Errorf("lock %s: another metalplugd is running with the same paths.run: "+
 				"stop it, or give this one another", name)
 		}
-		return nil, fmt.Errorf("lock %s: %w", name, err)
+		return nil, false, fmt.Errorf("lock %s: %w", name, err)
 	}
-	return func() { f.Close() }, nil
+	return func() { f.Close() }, afterBoot, nil
 }

@@ -94,6 +94,8 @@ func (d *daemon) reload() {
 			"err", fmt.Errorf("what changed in [paths] and [hardware] holds from the next start"))
 	}
 	d.inventory.SetRules(next.Rules())
+	d.specs.Set(described(next.Resources))
+	d.specs.Update()
 	d.endpoints.apply(next.Resources, func() {})
 	d.Log.Info("configuration reloaded")
 }

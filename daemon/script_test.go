@@ -106,7 +106,12 @@ func (s *story) do(words []string) error {
 		"make-dir":        s.makeDir,
 		"break-recording": s.breakRecording,
 		"break-config":    s.breakConfig,
-		"env":             s.env, // env NAME=VALUE of the last container
+		"env":             s.env,           // env NAME=VALUE of the last container
+		"nodes":           s.nodes,         // nodes PATH... of the last container, which gets no CDI device
+		"cdi":             s.cdiNames,      // cdi NAME... of the last container, which gets no node
+		"spec":            s.spec,          // spec RESOURCE [ID...]: its CDI spec describes these
+		"spec-dir":        s.specDir,       // spec-dir remove|block|unblock
+		"plain-resource":  s.plainResource, // takes back all resource lines
 	}
 	verb := verbs[words[0]]
 	if verb == nil {

@@ -17,9 +17,6 @@ func Unsupported(c config.Config) error {
 		refuse := func(key, value string) {
 			errs = append(errs, fmt.Errorf("resource %s: %s = %q: this version cannot do that yet", r.Name, key, value))
 		}
-		if r.Inject != config.InjectNodes {
-			refuse("inject", r.Inject)
-		}
 		if r.Reset.Scrub != config.None {
 			refuse("reset.scrub", r.Reset.Scrub)
 		}

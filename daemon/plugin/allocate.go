@@ -20,6 +20,7 @@ import (
 var (
 	errUnknown   = errors.New("not a device of this resource")
 	errUnhealthy = errors.New("unhealthy")
+	errNoSpec    = errors.New("cannot be given out by CDI name")
 )
 
 // pick finds the devices of which the kubelet names the shares, sorted by ID and each once. All must be healthy.
@@ -51,22 +52,30 @@ func shorten(id string) string {
 	return fmt.Sprintf("%q", id)
 }
 
-// answer returns what a container gets that uses all these devices.
+// answer returns what a container gets that uses all these devices: their nodes or their CDI names, never both.
 func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
 	if err := s.nodesPresent(devices); err != nil {
+		return nil, err
+	}
+	names, err := s.cdiNames(devices)
+	if err != nil {
 		return nil, err
 	}
 	answer := &pluginapi.ContainerAllocateResponse{
 		Envs: map[string]string{s.Resource.Variable: strings.Join(ids(devices), ",")},
 	}
+	for _, name := range names {
+		answer.CdiDevices = append(answer.CdiDevices, &pluginapi.CDIDevice{Name: name})
+	}
 	seen := make(map[string]bool)
 	for _, d := range devices {
 		for _, n := range d.Allocation.Nodes {
-			if !seen[n.Container] {
+			if s.Resource.CDI == nil && !seen[n.Container] {
 				seen[n.Container] = true
 				answer.Devices = append(answer.Devices, s.spec(n))
 			}
 		}
+		// Also with CDI: of several devices in a spec that set one variable, the last would win.
 		for key, value := range d.Allocation.Env {
 			if before := answer.Envs[key]; before != "" {
 				value = before + "," + value
@@ -97,13 +106,25 @@ func (s service) nodesPresent(devices []*inventory.Status) error {
 	return nil
 }
 
+// cdiNames returns the names by which the container runtime finds the devices; none if it is given their nodes.
+func (s service) cdiNames(devices []*inventory.Status) ([]string, error) {
+	if s.Resource.CDI == nil {
+		return nil, nil
+	}
+	names, err := s.Resource.CDI(devices)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", strings.Join(ids(devices), ", "), errNoSpec, err)
+	}
+	return names, nil
+}
+
 // toStatus returns an error as gRPC carries it. Its text ends up in the status of the pod.
 func toStatus(err error) error {
 	code := codes.Internal
 	switch {
 	case errors.Is(err, errUnknown):
 		code = codes.NotFound
-	case errors.Is(err, errUnhealthy), errors.Is(err, device.ErrGone):
+	case errors.Is(err, errUnhealthy), errors.Is(err, device.ErrGone), errors.Is(err, errNoSpec):
 		code = codes.FailedPrecondition
 	}
 	return status.Error(code, err.Error())

@@ -36,7 +36,7 @@ const (
 	// registerLimit bounds a Register call, during which the kubelet dials us.
 	registerLimit = 3 * time.Second
 	// streamLimit is how long after a registration the kubelet may take to open its stream.
-	streamLimit = 3 * time.Second
+	streamLimit = time.Second
 	// settlePause is the least time between the end of a stream and the next registration with the same kubelet: its
 	// device manager may still be busy with the end of the old one, and would then cut off the new one (before 1.37).
 	settlePause = 100 * time.Millisecond
@@ -54,6 +54,9 @@ type Resource struct {
 	Permissions string // of "rwm", for the nodes of a container
 	Optional    bool   // the kubelet hears of it only once it has a device
 	Variable    string // environment variable in which a container finds the IDs of its devices
+	// CDI returns the names by which the container runtime finds devices in a CDI spec, or why it would not find them.
+	// It is called when a container is to get them. nil: containers get the device nodes.
+	CDI func(devices []*inventory.Status) ([]string, error)
 }
 
 // Endpoint serves one resource to the kubelet.

@@ -29,17 +29,23 @@ type lister struct {
 // response returns the whole list. Where it would be more than the kubelet can receive, which would cost all devices,
 // those are left out that came last.
 func (l *lister) response(r *Resource, offer *inventory.Offer, log *slog.Logger) *pluginapi.ListAndWatchResponse {
-	devices := r.list(offer)
-	total := 0
-	for _, d := range devices {
-		total += wireSize(d)
+	list := &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
+	// The exact size takes as long as to send the list.
+	full := roughSize(list) > listSize && size(list) > listSize
+	if full {
+		list.Devices = l.cut(list.Devices, log)
 	}
-	if total > listSize {
-		devices = l.cut(devices, log)
+	l.full = full
+	l.remember(list.Devices)
+	return list
+}
+
+// roughSize is more than a list has in bytes: beside its ID a device takes 32 at most.
+func roughSize(list *pluginapi.ListAndWatchResponse) (bytes int) {
+	for _, d := range list.Devices {
+		bytes += len(d.ID) + 32
 	}
-	l.full = total > listSize
-	l.remember(devices)
-	return &pluginapi.ListAndWatchResponse{Devices: devices}
+	return bytes
 }
 
 // remember keeps which IDs were sent, but only once the list has come near the limit: it costs memory.
@@ -84,21 +90,31 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	for _, s := range offer.Devices {
 		withNUMA = withNUMA && s.Device.NUMANode >= 0
 	}
-	devices := make([]*pluginapi.Device, 0, len(offer.Devices)*max(1, r.Shares))
+	all := make([]pluginapi.Device, len(offer.Devices)*max(1, r.Shares)) // in one piece: there may be thousands
+	devices := make([]*pluginapi.Device, 0, len(all))
+	nodes := make(map[int]*pluginapi.TopologyInfo)
 	for _, s := range offer.Devices {
-		var topology *pluginapi.TopologyInfo
-		if withNUMA {
-			topology = &pluginapi.TopologyInfo{Nodes: []*pluginapi.NUMANode{{ID: int64(s.Device.NUMANode)}}}
-		}
-		health := pluginapi.Unhealthy
-		if s.Healthy {
-			health = pluginapi.Healthy
-		}
 		for n := range max(1, r.Shares) {
-			devices = append(devices, &pluginapi.Device{ID: r.shareID(s.Device.ID, n), Health: health, Topology: topology})
+			d := &all[len(devices)]
+			d.ID, d.Health = r.shareID(s.Device.ID, n), pluginapi.Unhealthy
+			if s.Healthy {
+				d.Health = pluginapi.Healthy
+			}
+			if withNUMA {
+				d.Topology = topology(nodes, s.Device.NUMANode)
+			}
+			devices = append(devices, d)
 		}
 	}
 	return devices
+}
+
+// topology returns the one description that all devices of a NUMA node share.
+func topology(nodes map[int]*pluginapi.TopologyInfo, node int) *pluginapi.TopologyInfo {
+	if nodes[node] == nil {
+		nodes[node] = &pluginapi.TopologyInfo{Nodes: []*pluginapi.NUMANode{{ID: int64(node)}}}
+	}
+	return nodes[node]
 }
 
 // shareID returns the ID under which the kubelet knows the nth share of a device.

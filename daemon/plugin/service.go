@@ -4,7 +4,6 @@ package plugin
 
 import (
 	"context"
-	"log/slog"
 	"runtime/debug"
 	"time"
 
@@ -51,7 +50,7 @@ func (e *Endpoint) newServer() *grpc.Server {
 func (e *Endpoint) recovered(method string, err *error) {
 	if p := recover(); p != nil {
 		*err = status.Errorf(codes.Internal, "%s of %s: internal error: %v", method, e.Resource.Name, p)
-		e.Log.Error("panic in a call", "err", *err, slog.String("stack", string(debug.Stack())))
+		e.Log.Error("panic in a call", "err", *err, "stack", string(debug.Stack()))
 	}
 }
 
@@ -135,6 +134,10 @@ func (s service) PreStartContainer(_ context.Context, req *pluginapi.PreStartCon
 	}
 	if err := s.nodesPresent(devices); err != nil {
 		s.Inventory.LookAgain(ids(devices)...)
+		return nil, s.refuse("PreStartContainer", err)
+	}
+	// The names that the container was given may be from before a reboot.
+	if _, err := s.cdiNames(devices); err != nil {
 		return nil, s.refuse("PreStartContainer", err)
 	}
 	s.Inventory.Allocated(ids(devices))

@@ -78,6 +78,9 @@ func (c Container) text(out *bytes.Buffer) {
 	for _, n := range c.Nodes {
 		fmt.Fprintf(w, "  node\t%s\t%s\t%s\n", n.Container, n.Permissions, from(n))
 	}
+	for _, name := range c.CDI {
+		fmt.Fprintf(w, "  cdi\t%s\n", name)
+	}
 	w.Flush()
 	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
 		fmt.Fprintf(out, "  env     %s=%s\n", key, c.Env[key])

@@ -52,6 +52,7 @@ type Container struct {
 	Devices  []string          `json:"devices"`
 	Env      map[string]string `json:"env"`
 	Nodes    []Node            `json:"nodes"`
+	CDI      []string          `json:"cdiDevices,omitempty"` // in place of nodes: names of CDI devices
 	Error    string            `json:"error,omitempty"`
 }
 
@@ -118,9 +119,12 @@ func newContainer(r Request, c kubelet.Container, err error) Container {
 		v.Error = err.Error()
 		return v
 	}
-	v.Env = c.Response.GetEnvs()
+	v.Env, v.Nodes = c.Response.GetEnvs(), []Node{}
 	for _, n := range c.Response.GetDevices() {
 		v.Nodes = append(v.Nodes, Node{n.GetContainerPath(), n.GetHostPath(), n.GetPermissions()})
+	}
+	for _, d := range c.Response.GetCdiDevices() {
+		v.CDI = append(v.CDI, d.GetName())
 	}
 	return v
 }

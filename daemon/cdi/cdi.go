@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cdi keeps the CDI specs of what is offered: for each resource whose devices containers get by name, a file in
+// which the container runtime finds what is behind the names.
+//
+// Three rules hold. A name is given out only while the file on disk describes the device as it is at that moment. The
+// file is a function of the inventory's newest snapshot and of nothing else, so that whoever finds it missing or old
+// simply has it made again. And a file stays, also when its resource is configured otherwise, as long as a pod may hold
+// a device of it: the kubelet hands out the names of a running pod again at each restart of a container.
+package cdi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+const (
+	// retry is how often a spec that could not be written is tried again.
+	retry = 5 * time.Second
+	// heldLag is longer than it takes until the inventory tells that a device is held which a container has been given.
+	heldLag = 5 * time.Second
+)
+
+// Resource is a resource as its spec sees it.
+type Resource struct {
+	Name        string
+	Permissions string // of "rwm", for the nodes of a container
+	Described   bool   // containers get its devices by the names in our spec; else there is one only for what pods still hold
+}
+
+// Specs are the specs of all resources. The methods are safe for concurrent use.
+type Specs struct {
+	Dir       string // where the container runtime looks for them
+	Inventory *inventory.Inventory
+	Host      *device.Host
+	Log       *slog.Logger
+
+	mu    sync.Mutex
+	specs map[string]*spec // by resource
+	stray bool             // files of resources that are not in specs may be there
+}
+
+// Set makes these the resources. The files follow at the next [Specs.Update].
+func (s *Specs) Set(resources []Resource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.specs == nil {
+		s.specs = make(map[string]*spec)
+	}
+	for _, sp := range s.specs {
+		sp.retired = true
+	}
+	for _, r := range resources {
+		sp := s.specs[r.Name]
+		if sp == nil {
+			sp = &spec{file: filepath.Join(s.Dir, fileName(r.Name))}
+			if !r.Described && !ours(sp.file) {
+				continue // there was no spec for it in the last run either
+			}
+			s.specs[r.Name] = sp
+		}
+		sp.resource, sp.retired, sp.version = r, !r.Described, 0
+	}
+	s.stray = true
+}
+
+// Run keeps the files up to date until ctx ends. ready is called at once: who needs the files first calls Update.
+func (s *Specs) Run(ctx context.Context, ready func()) error {
+	ready()
+	select {
+	case <-s.Inventory.Ready():
+	case <-ctx.Done():
+		return nil
+	}
+	for {
+		_, changed := s.Inventory.Snapshot() // first the channel: what changes from here on is not missed
+		var again <-chan time.Time
+		if !s.Update() {
+			again = time.After(retry)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-again:
+		}
+	}
+}
+
+// Update makes the files those of the newest snapshot; before the first complete one it does nothing. What does not
+// succeed is logged, once; ok is false then.
+func (s *Specs) Update() (ok bool) {
+	select {
+	case <-s.Inventory.Ready():
+	default:
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snapshot, _ := s.Inventory.Snapshot()
+	ok = true
+	for name, sp := range s.specs {
+		offer := snapshot.Offer(name)
+		over := sp.retired && !held(offer) && time.Since(sp.named) > heldLag
+		if over {
+			offer = &inventory.Offer{}
+		}
+		if !s.put(sp, offer) {
+			ok = false
+		} else if over {
+			delete(s.specs, name)
+		}
+	}
+	if s.stray {
+		s.sweep()
+		s.stray = false
+	}
+	return ok
+}
+
+func held(o *inventory.Offer) bool {
+	return slices.ContainsFunc(o.Devices, func(d *inventory.Status) bool { return d.Held })
+}
+
+// put makes the file of a resource describe an offer.
+func (s *Specs) put(sp *spec, offer *inventory.Offer) (ok bool) {
+	if sp.err == nil && sp.version == offer.Version && sp.version != 0 && sp.intact() {
+		return true
+	}
+	before := sp.err
+	sp.version, sp.err = offer.Version, sp.put(s.describe(sp.resource, offer.Devices))
+	switch {
+	case sp.err != nil && (before == nil || before.Error() != sp.err.Error()):
+		s.Log.Error("CDI spec not written", "resource", sp.resource.Name, "err", sp.err)
+	case sp.err == nil && before != nil:
+		s.Log.Info("CDI spec written", "resource", sp.resource.Name)
+	}
+	return sp.err == nil
+}
+
+// Names returns the CDI names of devices of a resource. If the file does not describe them as they are, it is made anew
+// first, which takes as long as writing it does. The error is why it still does not.
+func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp := s.specs[resource]
+	if sp == nil || sp.retired {
+		return nil, fmt.Errorf("%s has no CDI spec any more: the configuration was reloaded", resource)
+	}
+	if !s.describes(sp, devices) {
+		snapshot, _ := s.Inventory.Snapshot()
+		sp.version = 0
+		s.put(sp, snapshot.Offer(resource))
+	}
+	if sp.err != nil {
+		return nil, fmt.Errorf("write the CDI spec of %s: %w", resource, sp.err)
+	}
+	if !s.describes(sp, devices) {
+		return nil, fmt.Errorf("the CDI spec of %s does not describe all of them: the hardware has just changed", resource)
+	}
+	sp.named = time.Now()
+	return Names(Kind(resource), devices), nil
+}
+
+// describes tells whether the file is on disk and says of all these devices what is the case.
+func (s *Specs) describes(sp *spec, devices []*inventory.Status) bool {
+	return sp.err == nil && sp.intact() && !slices.ContainsFunc(devices, func(d *inventory.Status) bool {
+		nodes := s.nodes(sp.resource, d)
+		return len(nodes) == 0 || !slices.Equal(nodes, sp.written[d.Device.ID])
+	})
+}
+
+// sweep removes our files of resources that are not known any more, and what a crash has left behind.
+func (s *Specs) sweep() {
+	entries, err := os.ReadDir(s.Dir)
+	if err != nil {
+		return // whatever is in it, no runtime reads it either
+	}
+	known := make(map[string]bool, len(s.specs))
+	for name := range s.specs {
+		known[fileName(name)] = true
+	}
+	for _, e := range entries {
+		name, file := e.Name(), filepath.Join(s.Dir, e.Name())
+		half := strings.HasPrefix(name, "."+prefix) && strings.HasSuffix(name, suffix+".tmp")
+		whole := strings.HasPrefix(name, prefix) && strings.HasSuffix(name, suffix) && !known[name] && ours(file)
+		if !half && !whole {
+			continue
+		}
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			s.Log.Warn("CDI spec not removed", "err", err)
+		}
+	}
+}

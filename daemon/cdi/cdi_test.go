@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cdi_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	library "tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/metalplug/metalplug/daemon/cdi"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/udev/udevtest"
+)
+
+// The nodes are those of this machine, so that the library can make something of them.
+const (
+	null = `P: /devices/virtual/mem/null
+N: null
+S: thing/by-id/null-link
+E: DEVNAME=/dev/null
+E: DEVLINKS=/dev/thing/by-id/null-link
+E: SUBSYSTEM=mem
+E: MAJOR=1
+E: MINOR=3
+
+`
+	zero = `P: /devices/virtual/mem/zero
+N: zero
+E: DEVNAME=/dev/zero
+E: SUBSYSTEM=mem
+E: MAJOR=1
+E: MINOR=5
+
+`
+	resource = "example.org/thing"
+	file     = "metalplug.example.org_thing.json"
+)
+
+var thing = cdi.Resource{Name: resource, Permissions: "rw", Described: true}
+
+// bench is specs over a machine with a few devices.
+type bench struct {
+	t         *testing.T
+	dir       string
+	machine   *udevtest.Machine
+	inventory *inventory.Inventory
+	specs     *cdi.Specs
+	log       bytes.Buffer
+}
+
+func newBench(t *testing.T, hardware string) *bench {
+	t.Helper()
+	b := &bench{t: t, dir: filepath.Join(t.TempDir(), "cdi"), machine: udevtest.New(t, hardware)}
+	host := &device.Host{
+		Sys: filepath.Join(b.machine.Root(), "sys"), Dev: filepath.Join(b.machine.Root(), "dev"),
+		Proc: filepath.Join(b.machine.Root(), "proc"),
+	}
+	b.inventory = inventory.New(inventory.Options{
+		Source: b.machine, Host: host, Grace: time.Nanosecond,
+		Rules: []device.Rule{{Resource: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "mem"}}},
+	})
+	b.specs = &cdi.Specs{Dir: b.dir, Inventory: b.inventory, Host: host, Log: slog.New(slog.NewTextHandler(&b.log, nil))}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- b.inventory.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	<-b.inventory.Ready()
+	b.specs.Set([]cdi.Resource{thing})
+	return b
+}
+
+// devices waits until the inventory has n devices that are there, and returns them.
+func (b *bench) devices(n int) []*inventory.Status {
+	b.t.Helper()
+	limit := time.After(20 * time.Second)
+	for {
+		snapshot, changed := b.inventory.Snapshot()
+		devices := slices.Clone(snapshot.Offer(resource).Devices)
+		devices = slices.DeleteFunc(devices, func(d *inventory.Status) bool { return !d.Present })
+		if len(devices) == n {
+			return devices
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			b.t.Fatalf("there are %d devices", len(devices))
+		}
+	}
+}
+
+// allocate has a pod hold a device.
+func (b *bench) allocate(id string) {
+	b.t.Helper()
+	b.inventory.Allocated([]string{id})
+	b.until("the device is not held", func() bool {
+		snapshot, _ := b.inventory.Snapshot()
+		return snapshot.Offer(resource).Find(id).Held
+	})
+}
+
+func (b *bench) until(what string, holds func() bool) {
+	b.t.Helper()
+	for limit := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			b.t.Fatal(what)
+		}
+	}
+}
+
+// load reads the directory as a container runtime does.
+func (b *bench) load() *library.Cache {
+	b.t.Helper()
+	cache, err := library.NewCache(library.WithSpecDirs(b.dir), library.WithAutoRefresh(false))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if errs := cache.GetErrors(); len(errs) > 0 {
+		b.t.Fatalf("the library finds %v", errs)
+	}
+	return cache
+}
+
+// files are the names of all files in the directory, hidden ones too.
+func (b *bench) files() string {
+	entries, _ := os.ReadDir(b.dir)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
+}
+
+func (b *bench) write(name, text string) {
+	b.t.Helper()
+	if err := os.MkdirAll(b.dir, 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(b.dir, name), []byte(text), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) update(want bool) {
+	b.t.Helper()
+	if ok := b.specs.Update(); ok != want {
+		b.t.Fatalf("Update is %v; log:\n%s", ok, &b.log)
+	}
+}
+
+func TestRuntimeInjectsWhatWasDescribed(t *testing.T) {
+	b := newBench(t, null+zero)
+	b.update(true)
+	names, err := b.specs.Names(resource, b.devices(2))
+	if want := []string{"metalplug.example.org/thing=node-null", "metalplug.example.org/thing=node-zero"}; err != nil || !slices.Equal(names, want) {
+		t.Fatalf("names are %v, %v", names, err)
+	}
+	container := &specs.Spec{}
+	if missing, err := b.load().InjectDevices(container, names...); err != nil {
+		t.Fatalf("injection: %v, unresolved %v", err, missing)
+	}
+	var got []string
+	for _, d := range container.Linux.Devices {
+		got = append(got, d.Path)
+	}
+	if want := []string{"/dev/null", "/dev/zero"}; !slices.Equal(got, want) {
+		t.Errorf("the container has %v", got)
+	}
+	null := container.Linux.Devices[0]
+	if null.Type != "c" || null.Major != 1 || null.Minor != 3 {
+		t.Errorf("/dev/null, described by a link, is %+v", null)
+	}
+	if access := container.Linux.Resources.Devices[0]; access.Access != "rw" || *access.Minor != 3 {
+		t.Errorf("the container may do %+v", access)
+	}
+}
+
+func TestFileIsReadableWhateverTheUmask(t *testing.T) {
+	old := unix.Umask(0o077)
+	defer unix.Umask(old)
+	b := newBench(t, null)
+	b.update(true)
+	for name, want := range map[string]os.FileMode{b.dir: 0o755 | os.ModeDir, filepath.Join(b.dir, file): 0o644} {
+		if info, err := os.Stat(name); err != nil || info.Mode() != want {
+			t.Errorf("%s is %v, %v", name, info.Mode(), err)
+		}
+	}
+	if b.files() != file {
+		t.Errorf("there are %s", b.files())
+	}
+}
+
+// A runtime watches the directory: a change that makes no difference to it must not wake it.
+func TestSameContentIsNotWrittenAgain(t *testing.T) {
+	b := newBench(t, null)
+	b.update(true)
+	before, err := os.Stat(filepath.Join(b.dir, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.allocate("node-null")
+	b.update(true)
+	after, err := os.Stat(filepath.Join(b.dir, file))
+	if err != nil || !os.SameFile(before, after) {
+		t.Errorf("it was written again: %v", err)
+	}
+}
+
+func TestOldFileIsOverwritten(t *testing.T) {
+	b := newBench(t, null)
+	b.write(file, `{"kind":"metalplug.example.org/thing","devices":[{"name":"other"}]}`)
+	b.update(true)
+	if got := b.load().ListDevices(); !slices.Equal(got, []string{"metalplug.example.org/thing=node-null"}) {
+		t.Errorf("devices are %v", got)
+	}
+}
+
+func TestOnlyOurFilesAreRemoved(t *testing.T) {
+	b := newBench(t, null)
+	b.write("metalplug.example.org_old.json", `{"kind":"metalplug.example.org/old"}`)
+	b.write(".metalplug.example.org_old.json.tmp", "half")
+	b.write("metalplug.notes.json", `{"kind":"example.org/notes"}`)
+	b.write("metalplug.broken.json", `{`)
+	b.write("nvidia.yaml", "kind: nvidia.com/gpu")
+	b.update(true)
+	if want := "metalplug.broken.json " + file + " metalplug.notes.json nvidia.yaml"; b.files() != want {
+		t.Errorf("there are %s", b.files())
+	}
+}
+
+func TestNothingIsMadeWhereNothingIsDescribed(t *testing.T) {
+	b := newBench(t, null)
+	b.specs.Set([]cdi.Resource{{Name: resource, Permissions: "rw"}})
+	b.update(true)
+	b.allocate("node-null")
+	b.update(true)
+	if _, err := os.Stat(b.dir); !os.IsNotExist(err) {
+		t.Errorf("the directory was made: %v", err)
+	}
+	if _, err := b.specs.Names(resource, b.devices(1)); err == nil {
+		t.Error("there are names without a spec")
+	}
+}
+
+// A spec without devices would be an error to the runtime.
+func TestLastDeviceTakesTheFileAlong(t *testing.T) {
+	b := newBench(t, null)
+	b.update(true)
+	was := b.devices(1)
+	b.machine.Apply("")
+	b.devices(0)
+	b.update(true)
+	if b.files() != "" {
+		t.Errorf("there are %s", b.files())
+	}
+	if _, err := b.specs.Names(resource, was); err == nil || !strings.Contains(err.Error(), "has just changed") {
+		t.Errorf("the device that is gone: %v", err)
+	}
+}
+
+func TestNamesMakeTheFileAnew(t *testing.T) {
+	for name, test := range map[string]struct {
+		harm    func(b *bench)
+		devices int
+	}{
+		"removed":     {func(b *bench) { os.RemoveAll(b.dir) }, 1},
+		"overwritten": {func(b *bench) { b.write(file, "{}") }, 1},
+		"not yet":     {func(b *bench) { b.machine.Apply(null + zero) }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, null)
+			b.update(true)
+			test.harm(b)
+			names, err := b.specs.Names(resource, b.devices(test.devices))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if missing, err := b.load().InjectDevices(&specs.Spec{}, names...); err != nil {
+				t.Errorf("%v: %v", missing, err)
+			}
+		})
+	}
+}
+
+func TestNoNamesWithoutTheFile(t *testing.T) {
+	b := newBench(t, null)
+	if err := os.WriteFile(b.dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.update(false)
+	b.update(false)
+	if _, err := b.specs.Names(resource, b.devices(1)); err == nil ||
+		!strings.HasPrefix(err.Error(), "write the CDI spec of example.org/thing: ") {
+		t.Errorf("the error is %v", err)
+	}
+	if n := strings.Count(b.log.String(), "CDI spec not written"); n != 1 {
+		t.Errorf("it was logged %d times", n)
+	}
+	os.Remove(b.dir)
+	if _, err := b.specs.Names(resource, b.devices(1)); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(b.log.String(), "CDI spec written") {
+		t.Errorf("the log is:\n%s", &b.log)
+	}
+}
+
+func TestRunFollowsTheInventory(t *testing.T) {
+	b := newBench(t, null)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- b.specs.Run(ctx, func() {}) }()
+	b.until("the first device is not described", func() bool { return len(b.load().ListDevices()) == 1 })
+	b.machine.Apply(null + zero)
+	b.until("the second device is not described", func() bool { return len(b.load().ListDevices()) == 2 })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A pod that holds a device goes on finding it by its name when the configuration has changed, also after the device
+// was away.
+func TestHeldDeviceKeepsItsSpec(t *testing.T) {
+	b := newBench(t, null)
+	b.update(true)
+	b.allocate("node-null")
+	b.specs.Set(nil)
+	for _, step := range []struct {
+		hardware string
+		devices  int
+		files    string
+	}{{null, 1, file}, {"", 0, ""}, {null, 1, file}} {
+		b.machine.Apply(step.hardware)
+		b.devices(step.devices)
+		b.update(true)
+		if b.files() != step.files {
+			t.Errorf("with %d devices there are %q", step.devices, b.files())
+		}
+	}
+	b.inventory.Confirm(map[string]inventory.Holding{"node-null": inventory.Free})
+	b.until("the spec stays when nobody holds the device", func() bool {
+		b.update(true)
+		return b.files() == ""
+	})
+}
+
+// The configuration has changed while the daemon did not run.
+func TestHeldDeviceKeepsTheSpecOfTheLastRun(t *testing.T) {
+	b := newBench(t, null)
+	b.write(file, `{"kind":"metalplug.example.org/thing"}`)
+	b.allocate("node-null")
+	b.specs = &cdi.Specs{Dir: b.dir, Inventory: b.inventory, Host: b.specs.Host, Log: b.specs.Log}
+	b.specs.Set([]cdi.Resource{{Name: resource, Permissions: "r"}})
+	b.update(true)
+	if got := b.load().ListDevices(); len(got) != 1 {
+		t.Errorf("devices are %v", got)
+	}
+}
+
+// The inventory tells that a device is held a little after a container was given it.
+func TestDeviceJustGivenOutKeepsItsSpec(t *testing.T) {
+	b := newBench(t, null)
+	b.update(true)
+	if _, err := b.specs.Names(resource, b.devices(1)); err != nil {
+		t.Fatal(err)
+	}
+	b.specs.Set(nil)
+	b.update(true)
+	if b.files() != file {
+		t.Errorf("there are %q", b.files())
+	}
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cdi
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"tags.cncf.io/container-device-interface/pkg/parser"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// node is a device node as a spec describes it.
+type node struct{ container, host, permissions string }
+
+// description is what a spec says: the nodes of each device, by ID.
+type description map[string][]node
+
+func (d description) equal(other description) bool { return maps.EqualFunc(d, other, slices.Equal) }
+
+// spec is the spec of one resource.
+type spec struct {
+	resource Resource
+	file     string      // its path
+	retired  bool        // it is there only for the containers that were given its devices before
+	named    time.Time   // when devices of it were last given out
+	version  uint64      // of the offer that it was last compared with
+	written  description // what the file says; nil: not known
+	info     fs.FileInfo // of the file as it was written; nil: there is none
+	err      error       // why the file does not say what it should
+}
+
+// intact tells whether the file is the one that was written, and all of it.
+func (s *spec) intact() bool {
+	info, err := os.Lstat(s.file)
+	if s.written == nil || s.info == nil {
+		return s.written != nil && errors.Is(err, fs.ErrNotExist)
+	}
+	return err == nil && os.SameFile(info, s.info) && info.Size() == s.info.Size() && info.ModTime().Equal(s.info.ModTime())
+}
+
+// put makes the file say what d says. A spec without devices is an error to the runtime, so then there is no file.
+func (s *spec) put(d description) error {
+	if s.written.equal(d) && s.intact() {
+		return nil
+	}
+	s.written, s.info = nil, nil
+	if len(d) == 0 {
+		if err := os.Remove(s.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		s.written = d
+		return nil
+	}
+	text, err := encode(Kind(s.resource.Name), d)
+	if err != nil {
+		return err
+	}
+	info, err := replace(s.file, text)
+	if err == nil {
+		s.written, s.info = d, info
+	}
+	return err
+}
+
+// encode returns the spec as JSON, in the oldest version of the format that has all of it.
+func encode(kind string, d description) ([]byte, error) {
+	spec := specs.Spec{Kind: kind}
+	for _, id := range slices.Sorted(maps.Keys(d)) {
+		if _, _, _, err := parser.ParseQualifiedName(kind + "=" + id); err != nil {
+			return nil, err
+		}
+		edits := specs.ContainerEdits{}
+		for _, n := range d[id] {
+			edits.DeviceNodes = append(edits.DeviceNodes,
+				&specs.DeviceNode{Path: n.container, HostPath: n.host, Permissions: n.permissions})
+		}
+		spec.Devices = append(spec.Devices, specs.Device{Name: id, ContainerEdits: edits})
+	}
+	version, err := specs.MinimumRequiredVersion(&spec)
+	if err != nil {
+		return nil, err
+	}
+	spec.Version = version
+	return json.MarshalIndent(spec, "", "\t")
+}
+
+// replace writes a file in one piece, readable by everybody whatever the umask: engines without root read it too. The
+// library's own writer leaves it to root alone. Nothing makes it last: after a crash it is made anew.
+func replace(file string, text []byte) (fs.FileInfo, error) {
+	dir, name := filepath.Dir(file), filepath.Base(file)
+	if err := makeDir(dir); err != nil {
+		return nil, err
+	}
+	temporary := filepath.Join(dir, "."+name+".tmp")
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	defer os.Remove(temporary) // is not there any more if all went well
+	if err := f.Chmod(0o644); err != nil {
+		return nil, err
+	}
+	if _, err := f.Write(append(text, '\n')); err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Close(); err != nil {
+		return nil, err
+	}
+	return info, os.Rename(temporary, file)
+}
+
+// makeDir makes the directory of the specs if it is missing.
+func makeDir(dir string) error {
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o755)
+}
+
+// describe returns what the spec of a resource should say: every device in its offer whose nodes are there, healthy or
+// not. Of what is gone nothing is said: the number of its node may be the next one's by now.
+func (s *Specs) describe(r Resource, devices []*inventory.Status) description {
+	d := make(description, len(devices))
+	for _, device := range devices {
+		if nodes := s.nodes(r, device); len(nodes) > 0 {
+			d[device.Device.ID] = nodes
+		}
+	}
+	return d
+}
+
+// nodes returns the nodes of a device; none if one of them is missing.
+func (s *Specs) nodes(r Resource, d *inventory.Status) []node {
+	nodes := make([]node, 0, len(d.Allocation.Nodes))
+	for _, n := range d.Allocation.Nodes {
+		host := s.resolve(n.Host)
+		if host == "" {
+			return nil
+		}
+		permissions := n.Permissions
+		if permissions == "" {
+			permissions = r.Permissions
+		}
+		nodes = append(nodes, node{n.Container, host, permissions})
+	}
+	return nodes
+}
+
+// resolve returns the node that a link leads to, empty: there is none. The runtime follows no links (deviceInfoFromPath
+// in pkg/cdi of the library: "not a device node").
+func (s *Specs) resolve(name string) string {
+	node, err := filepath.EvalSymlinks(s.Host.Path(name))
+	if err != nil {
+		return ""
+	}
+	dev, err := filepath.EvalSymlinks(s.Host.Dev)
+	if err != nil {
+		return ""
+	}
+	rest, ok := strings.CutPrefix(node, dev+"/")
+	if !ok {
+		return node
+	}
+	return "/dev/" + rest
+}
+
+// ours tells whether a file was written by us: it is named as we name ours, and its kind is one of ours.
+func ours(file string) bool {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return false
+	}
+	var s struct {
+		Kind string `json:"kind"`
+	}
+	return json.Unmarshal(text, &s) == nil && strings.HasPrefix(s.Kind, prefix)
+}
