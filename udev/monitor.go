@@ -41,6 +41,8 @@ type Dropped struct {
 	Foreign   uint64 // messages of senders other than uid 0, or not sent to udev's group
 	Malformed uint64 // messages that could not be decoded
 	Overflows uint64 // times that the kernel had to drop messages, each reported as [Overflow]
+
+	Overwritten uint64 // times that the kernel's log was overwritten before it was read; nothing makes up for that
 }
 
 // OpenMonitor opens the socket. Events of the machine come only in the host's network namespace. The kernel grants the
@@ -133,7 +135,7 @@ func (m *Monitor) Close() error { return m.file.Close() }
 
 // Dropped returns the counters. It is safe for concurrent use.
 func (m *Monitor) Dropped() Dropped {
-	return Dropped{m.foreign.Load(), m.malformed.Load(), m.overflows.Load()}
+	return Dropped{Foreign: m.foreign.Load(), Malformed: m.malformed.Load(), Overflows: m.overflows.Load()}
 }
 
 // Listen sends every event to events until ctx ends, whose error it then returns. It may be called once. Where events

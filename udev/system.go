@@ -8,20 +8,26 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 )
 
 // Options say where the system's parts are. The zero value is this machine as it usually is.
 type Options struct {
 	Socket *os.File // udev's event socket as systemd passes it, for [MonitorFromFile]; nil: open one
-	Proc   string   // where procfs is; empty: /proc
-	Run    string   // where udevd keeps its state, in the directory udev; empty: /run
+	// KernelLog is /dev/kmsg as systemd passes it, of which everything is read that was not read before; nil: open it, and
+	// read what comes from now on.
+	KernelLog *os.File
+	Proc      string // where procfs is; empty: /proc
+	Run       string // where udevd keeps its state, in the directory udev; empty: /run
 }
 
-// System is this machine's udev, as a [Source]. Devices come from libudev, events from a [Monitor] and, for what is
-// mounted, from procfs. Its methods are safe for concurrent use.
+// System is this machine's udev, as a [Source]. Devices come from libudev, events from a [Monitor], for what is
+// mounted from procfs and for what drivers only log from the kernel's log. Its methods are safe for concurrent use.
 type System struct {
 	monitor *Monitor
 	mounts  *mountWatch
+	log     *kernelLog // nil: it could not be opened
+	logErr  error      // why not
 	run     string
 }
 
@@ -44,14 +50,23 @@ func Open(o Options) (*System, error) {
 		s.monitor.Close()
 		return nil, err
 	}
+	if o.KernelLog != nil {
+		s.log, s.logErr = kernelLogFromFile(o.KernelLog)
+	} else {
+		s.log, s.logErr = openKernelLog()
+	}
 	return s, nil
 }
 
 // Close ends listening for good. Listen must have returned.
 func (s *System) Close() error {
 	s.mounts.close()
+	s.log.close()
 	return s.monitor.Close()
 }
+
+// KernelLog tells why the kernel's log is not read, nil: it is. Without it all is as ever, but no [Logged] comes.
+func (s *System) KernelLog() error { return s.logErr }
 
 // Enumerate lists all devices that have a subsystem, also those that udevd has not worked off. It reads the whole of
 // sysfs and udev's database, some 0.1 ms for each device; one that vanishes meanwhile is left out.
@@ -63,18 +78,18 @@ func (s *System) Enumerate() ([]Device, error) {
 	return devices, nil
 }
 
-// Listen sends the events of udevd and of the mounts until parent ends, whose error it then returns. It may be called
-// once.
+// Listen sends the events of udevd, of the mounts and of the kernel's log until parent ends, whose error it then
+// returns. It may be called once.
 func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
-	mountsDone := make(chan struct{})
-	go func() {
-		defer close(mountsDone)
-		cancel(s.mounts.listen(ctx, events))
-	}()
+	var others sync.WaitGroup
+	others.Go(func() { cancel(s.mounts.listen(ctx, events)) })
+	if s.log != nil {
+		others.Go(func() { cancel(s.log.listen(ctx, events)) })
+	}
 	cancel(s.monitor.Listen(ctx, events))
-	<-mountsDone
+	others.Wait()
 	if parent.Err() != nil {
 		return parent.Err()
 	}
@@ -94,5 +109,11 @@ func (s *System) Running() bool {
 	return err == nil
 }
 
-// Dropped returns the counters of the event socket.
-func (s *System) Dropped() Dropped { return s.monitor.Dropped() }
+// Dropped returns the counters of the event socket and of the kernel's log.
+func (s *System) Dropped() Dropped {
+	dropped := s.monitor.Dropped()
+	if s.log != nil {
+		dropped.Overwritten = s.log.overwritten.Load()
+	}
+	return dropped
+}

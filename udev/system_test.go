@@ -98,3 +98,23 @@ func TestOpenWithAnotherSocket(t *testing.T) {
 		t.Error("the event socket is /dev/null")
 	}
 }
+
+func TestSystemKernelLog(t *testing.T) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	defer writer.Close()
+	s := openSystem(t, Options{KernelLog: reader})
+	if err := s.KernelLog(); err != nil {
+		t.Errorf("KernelLog: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Listen(ctx, make(chan Event)) }()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Listen: %v", err)
+	}
+}

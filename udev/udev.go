@@ -29,13 +29,15 @@ const (
 	Overflow = "overflow"
 	// Mounts says that the set of block devices which this host has mounted or swaps to has changed.
 	Mounts = "mounts"
+	// Logged says that a driver has written something about a device into the kernel's log: the property MESSAGE.
+	Logged = "logged"
 )
 
 // Event is a hint that something happened to a device.
 type Event struct {
-	Action   string    // "add", "remove", "change", "move", "bind", "unbind", … or [Overflow], [Mounts]
+	Action   string    // "add", "remove", "change", "move", "bind", "unbind", … or [Overflow], [Mounts], [Logged]
 	Seqnum   uint64    // the kernel's sequence number, 0 where there is none
-	Device   Device    // as the event reports it; empty for [Overflow] and [Mounts]
+	Device   Device    // as the event reports it; empty for [Overflow] and [Mounts], for [Logged] hardly more than the path
 	Received time.Time // when this process read it
 }
 

@@ -75,11 +75,21 @@ type Class struct {
 	Identify func(*Host, udev.Device) ([]Device, error)
 	// Offer tells why a device must not be handed out at present, though it may be in perfect health.
 	Offer func(*Host, Device) error
-	// Health returns nil for a healthy device, else why it is not.
+	// Health returns nil for a healthy device, else why it is not. What all PCI functions have in common is found out
+	// without it (pci_health.go).
 	Health func(*Host, Device) error
+	// Functions finds the PCI functions by which a device is reached, any of them, where that is not the one above it.
+	Functions func(*Host, Device) []string
+	// Notice returns the mark that an event leaves on the hardware, where sysfs does not show later what it says. It is
+	// asked about every event of the machine.
+	Notice func(udev.Event) (Mark, bool)
 	// Allocate finds the nodes and variables that a container needs. [ErrIncomplete] names what is missing.
 	Allocate func(*Host, Device) (Allocation, error)
 }
+
+// slowCheck is how often hardware is looked at for what no event tells: PCI functions that fall off the bus where there
+// is no hotplug, counters, attributes of drivers.
+const slowCheck = time.Minute
 
 // Classes are all classes, in the order in which a udev device is tried.
 var Classes = []*Class{&GPU, &FPGA, &InfiniBand, &NVMe, &Generic}
@@ -114,8 +124,11 @@ type Sighting struct {
 	Device     Device // for hardware that could not be identified: no ID, only Class and SysPath
 	Resource   string // of the first rule that matches; empty: none does
 	Allocation Allocation
-	Offer      error // why it must not be handed out, nil: it may be
-	Health     error // why it is sick, nil: it is healthy
+	Offer      error     // why it must not be handed out, nil: it may be
+	Health     error     // why it is sick, nil: it is healthy
+	Warning    string    // what is not as it should be though it is healthy
+	Functions  []string  // sysfs paths of the PCI functions by which it is reached, any of them
+	Counters   []Counter // of errors, as they stand
 }
 
 // Look finds out everything about one udev device: which devices are in it, to which resource they belong, whether they
@@ -154,6 +167,8 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	if d.Class.Health != nil {
 		s.Health = d.Class.Health(h, d)
 	}
+	s.Functions = functionsOf(h, d)
+	pciHealth(h, s.Functions, &s)
 	allocation, err := d.Class.Allocate(h, d)
 	if err != nil && s.Offer == nil {
 		s.Offer = err

@@ -11,8 +11,9 @@ package device
 // everybody, and the accelerator in it (afu_id, xclbinuuid) changes with every programming. The number in dfl-port.N is
 // the order of discovery.
 //
-// Health: DFL: no error is latched in the port, and the accelerator is not stopped for its power. XRT: ready, not
-// offline, not in a bad state.
+// Health: DFL: no error is latched in the port (until somebody writes it back, or the port is reset), and the accelerator
+// is not stopped for its power. XRT: ready, not offline, not in a bad state. For both what pci_health.go says. No event
+// tells of it: it is read every minute.
 //
 // Nodes: /dev/dfl-port.N; the render node of an XRT card. Never /dev/dfl-fme.N and /dev/xclmgmtN, through which the card
 // is programmed and taken apart: the drivers ask for no capability there.
@@ -37,6 +38,7 @@ var FPGA = Class{
 		{Subsystem: "platform", Properties: map[string]string{"DEVNAME": "/dev/dfl-port.*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xocl"}},
 	},
+	Every:    slowCheck,
 	DevNodes: []string{"/dev/dfl-port.[0-9]*", "/dev/dri/renderD[0-9]*"},
 	Identify: fpgaIdentify,
 	Health:   fpgaHealth,
@@ -115,7 +117,7 @@ func xrtHealth(h *Host, sysPath string) error {
 			return fmt.Errorf("driver xocl: %s is %q", name, value)
 		}
 	}
-	return h.pciAnswers(sysPath)
+	return nil
 }
 
 func fpgaAllocate(h *Host, d Device) (Allocation, error) {

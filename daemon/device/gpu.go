@@ -12,7 +12,9 @@ package device
 // slot to slot. Where there is none (Intel, consumer cards of AMD) the PCI address, which stays with the slot. Numbers of
 // nodes are never used: DRM gives the lowest free minor to whoever comes next (drm_minor_alloc).
 //
-// Health: a driver is bound, and the configuration space answers.
+// Health: a driver is bound, and what pci_health.go says. Reported once, so kept as marks: DRM's WEDGED until the driver
+// says "none" or is bound again, i915's ERROR and RESET until ERROR=0, NVIDIA's Xid until the driver's recovery action
+// (Xid 154) is None or it is bound again (gpu_health.go, gpu_xid.go).
 //
 // Nodes: those which the driver makes below the function, /dev/dri/card*, /dev/dri/renderD*, /dev/accel/accel*; and
 // /dev/kfd for AMD, which is one for all GPUs: what keeps them apart there is the render node.
@@ -39,6 +41,7 @@ var GPU = Class{
 	},
 	// What NVIDIA's modules make has no device in sysfs and no event. The nearest that the kernel reports is the module.
 	Wakes: []udev.Match{{Subsystem: "module", Properties: map[string]string{"DEVPATH": "/module/nvidia*"}}},
+	Every: slowCheck,
 	DevNodes: []string{
 		"/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset",
 		"/dev/kfd", "/dev/dri/card[0-9]*", "/dev/dri/renderD[0-9]*", "/dev/accel/accel[0-9]*",
@@ -46,6 +49,7 @@ var GPU = Class{
 	Identify: gpuIdentify,
 	Offer:    gpuOffer,
 	Health:   gpuHealth,
+	Notice:   gpuNotice,
 	Allocate: gpuAllocate,
 }
 
@@ -125,7 +129,7 @@ func gpuHealth(h *Host, d Device) error {
 	if h.Link(d.SysPath, "driver") == "" {
 		return errors.New("no driver is bound")
 	}
-	return h.pciAnswers(d.SysPath)
+	return nil
 }
 
 func gpuAllocate(h *Host, d Device) (Allocation, error) {

@@ -31,9 +31,9 @@ const attrSize = 4096
 
 // Path returns where a path of the kernel's ("/sys/…", "/dev/…", "/proc/…") is to be found.
 func (h *Host) Path(name string) string {
-	for prefix, root := range map[string]string{"/sys": h.Sys, "/dev": h.Dev, "/proc": h.Proc} {
-		if rest, ok := strings.CutPrefix(name, prefix); ok && (rest == "" || rest[0] == '/') {
-			return filepath.Join(root, rest)
+	for _, tree := range [...]struct{ prefix, root string }{{"/sys", h.Sys}, {"/dev", h.Dev}, {"/proc", h.Proc}} {
+		if rest, ok := strings.CutPrefix(name, tree.prefix); ok && (rest == "" || rest[0] == '/') {
+			return filepath.Join(tree.root, rest)
 		}
 	}
 	return name

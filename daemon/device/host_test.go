@@ -186,9 +186,6 @@ func TestPCIAnswers(t *testing.T) {
 	check("all ones", false)
 	write(t, h, gpu+"/config", "\xff")
 	check("too short", false)
-	write(t, h, gpu+"/power/runtime_status", "suspended\n")
-	check("suspended", true)
-	write(t, h, gpu+"/power/runtime_status", "active\n")
 	if err := os.Remove(h.Path(gpu + "/config")); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,8 @@ package device
 // rdma-core's udev rule soon after the device has come, and the number of uverbsN is the order of discovery. A virtual
 // function that nobody has configured has the GUID 0: there the PCI address has to do.
 //
-// Health: a port is ACTIVE and its link is up. No event tells when that changes: it has to be read again.
+// Health: a port is ACTIVE and its link is up. No event tells when that changes: it is read every five seconds. And what
+// pci_health.go says.
 //
 // Nodes: /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, one for all devices, without which no connection can be
 // made by address. Not umadN and issmN, which are for who manages the fabric.

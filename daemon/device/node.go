@@ -11,7 +11,8 @@ package device
 // the buses, which stays with the port; else the name of the node, which is right for those that are no hardware
 // (/dev/kvm, /dev/net/tun). Several nodes of one device have these in common, so that what tells them apart is added.
 //
-// Health: the node is there.
+// Health: the node is there, and what pci_health.go says of the function that it is below or, for a VFIO group, that is in
+// the group.
 //
 // Nodes: its own, on the host by a link that udev makes from the identity; /dev/vfio/vfio for a VFIO group.
 //
@@ -28,13 +29,14 @@ import (
 
 // Generic is the class of any device with a node. It has no match of its own: its subjects are what its rules take.
 var Generic = Class{
-	Name:     "node",
-	Doc:      "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
-	DevNodes: []string{"/dev/*"},
-	Identify: nodeIdentify,
-	Offer:    nodeOffer,
-	Health:   nodeHealth,
-	Allocate: nodeAllocate,
+	Name:      "node",
+	Doc:       "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
+	DevNodes:  []string{"/dev/*"},
+	Identify:  nodeIdentify,
+	Offer:     nodeOffer,
+	Health:    nodeHealth,
+	Functions: nodeFunctions,
+	Allocate:  nodeAllocate,
 }
 
 func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
@@ -174,6 +176,17 @@ func nodeHealth(h *Host, d Device) error {
 		return fmt.Errorf("%s is missing", d.Udev.DevNode)
 	}
 	return nil
+}
+
+func nodeFunctions(h *Host, d Device) []string {
+	function := vfioFunction(h, d.Udev)
+	if function == "" {
+		function = h.PCIParent(d.SysPath)
+	}
+	if function == "" {
+		return nil
+	}
+	return []string{function}
 }
 
 func nodeAllocate(h *Host, d Device) (Allocation, error) {

@@ -11,7 +11,8 @@ package device
 // vendor, serial number, model and namespace ID. Nothing else is stable: the numbers in nvme0n1 are the order in which
 // controllers and namespaces were found, and the second is not the namespace ID.
 //
-// Health: a controller that reaches it is live.
+// Health: a controller that reaches it is live, and what pci_health.go says of the controllers' functions: with native
+// multipathing one good path is enough.
 //
 // Nodes: /dev/nvmeXnY, on the host by the link that udev makes from the wwid. Never a partition: since Linux 6.2 whoever
 // can open one reads all of the namespace (nvme_user_cmd checks without the partition flag). Never /dev/nvmeX and
@@ -46,11 +47,13 @@ var NVMe = Class{
 		// What is built on a disk is not below it.
 		{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}},
 	},
-	DevNodes: []string{"/dev/nvme[0-9]*n[0-9]*"},
-	Identify: nvmeIdentify,
-	Offer:    nvmeOffer,
-	Health:   nvmeHealth,
-	Allocate: nvmeAllocate,
+	Every:     slowCheck,
+	DevNodes:  []string{"/dev/nvme[0-9]*n[0-9]*"},
+	Identify:  nvmeIdentify,
+	Offer:     nvmeOffer,
+	Health:    nvmeHealth,
+	Functions: nvmeFunctions,
+	Allocate:  nvmeAllocate,
 }
 
 func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {
@@ -164,6 +167,17 @@ func nvmeHealth(h *Host, d Device) error {
 		return errors.New("no controller reaches it")
 	}
 	return joined(reasons...)
+}
+
+// nvmeFunctions returns the PCI functions of the controllers that reach a namespace.
+func nvmeFunctions(h *Host, d Device) []string {
+	var functions []string
+	for _, controller := range nvmeControllers(h, d.SysPath) {
+		if function := h.PCIParent(controller); function != "" {
+			functions = append(functions, function)
+		}
+	}
+	return functions
 }
 
 func nvmeAllocate(h *Host, d Device) (Allocation, error) {

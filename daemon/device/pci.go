@@ -30,12 +30,15 @@ func pciVendor(u udev.Device) string {
 	return vendor
 }
 
+// asleep tells whether a PCI function is suspended. To read its configuration space would wake it.
+func (h *Host) asleep(function string) bool {
+	status, err := h.Attr(function, "power/runtime_status")
+	return err == nil && status == "suspended"
+}
+
 // pciAnswers returns why a PCI function does not answer any more, nil: it does. After a surprise removal every read
 // gives all ones (PCI_SET_ERROR_RESPONSE), while the attributes vendor and device are cached and look as ever.
 func (h *Host) pciAnswers(sysPath string) error {
-	if status, err := h.Attr(sysPath, "power/runtime_status"); err == nil && status == "suspended" {
-		return nil // to read its configuration space would wake it: pci_config_pm_runtime_get
-	}
 	vendor, err := h.readStart(sysPath+"/config", 2)
 	switch {
 	case errors.Is(err, ErrGone):

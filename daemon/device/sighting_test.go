@@ -107,6 +107,14 @@ func described(sightings []Sighting) string {
 		if s.Health != nil {
 			fmt.Fprintf(&out, "  sick: %v\n", s.Health)
 		}
+		if s.Warning != "" {
+			fmt.Fprintf(&out, "  warning: %s\n", s.Warning)
+		}
+		for _, c := range s.Counters {
+			if c.Value > 0 {
+				fmt.Fprintf(&out, "  counted: %s of %s is %d\n", c.Name, filepath.Base(c.SysPath), c.Value)
+			}
+		}
 		for _, n := range s.Allocation.Nodes {
 			fmt.Fprintf(&out, "  %s", n.Container)
 			if n.Host != n.Container {

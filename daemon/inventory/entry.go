@@ -3,9 +3,12 @@
 package inventory
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -23,6 +26,8 @@ type entry struct {
 	awaited   bool             // it was there when the last run ended
 	stuck     bool             // the look at it does not come back
 	status    *Status          // as published, nil: not yet
+	damper    damper
+	calm      *time.Timer // of the moment when the damper lets it go; nil: it does not hold it
 }
 
 // claim gives a subject the devices that were seen in it and takes away those that were not.
@@ -137,8 +142,10 @@ func (s *subject) unfinished() bool {
 // changed has an entry judged anew at the next publication.
 func (l *loop) changed(e *entry) { l.dirty[e] = true }
 
-// allocated notes that pods are about to hold these devices.
+// allocated notes that pods are about to hold these devices. It holds at once; the readers hear of it a little later, since
+// the kubelet is waiting for our answer just now.
 func (l *loop) allocated(ids []string) {
+	var held []*entry
 	for _, id := range ids {
 		e := l.entries[id]
 		if e == nil {
@@ -147,6 +154,18 @@ func (l *loop) allocated(ids []string) {
 		e.allocated = time.Now()
 		if !e.held {
 			e.held = true
+			held = append(held, e)
+		}
+	}
+	if len(held) > 0 {
+		time.AfterFunc(publishGap, func() { l.post(func(l *loop) { l.heldSince(held) }) })
+	}
+}
+
+// heldSince has entries judged anew that have been held for a little while.
+func (l *loop) heldSince(held []*entry) {
+	for _, e := range held {
+		if l.entries[e.device.ID] == e {
 			l.changed(e)
 		}
 	}
@@ -206,7 +225,7 @@ func (e *entry) unfit() error {
 var errNotBack = errors.New("not seen since metalplug was started")
 
 // judge makes the status of a device out of all that is known of it.
-func (e *entry) judge(now time.Time) *Status {
+func (l *loop) judge(e *entry, now time.Time) *Status {
 	unfit := e.unfit()
 	e.offered = e.offered || unfit == nil && e.resource != ""
 	s := &Status{Device: e.device, Since: now, Present: e.sighting != nil, Held: e.held, Stale: e.offered && unfit != nil}
@@ -216,23 +235,49 @@ func (e *entry) judge(now time.Time) *Status {
 	if e.offered {
 		s.Resource = e.resource
 	}
-	s.Healthy, s.Reason = e.health(unfit)
+	if unfit != nil {
+		s.Reason = unfit.Error()
+	} else {
+		s.Reason, s.Warning = e.ailments(l.marks)
+		s.Reason = cmp.Or(s.Reason, e.damper.observe(s.Reason, now))
+		s.Healthy = s.Reason == ""
+	}
 	if old := e.status; old != nil && old.Healthy == s.Healthy && old.Reason == s.Reason {
 		s.Since = old.Since
 	}
 	return s
 }
 
-func (e *entry) health(unfit error) (healthy bool, reason string) {
+// ailments returns why a device is sick, and what is not as it should be though it is usable: what the last look has
+// found and what marks say.
+func (e *entry) ailments(m marks) (sick, warning string) {
+	reasons, warnings := m.on(e)
 	switch {
-	case unfit != nil:
-		return false, unfit.Error()
 	case e.stuck:
-		return false, fmt.Sprintf("no answer from the hardware for %v", stuckLook)
+		reasons = slices.Insert(reasons, 0, fmt.Sprintf("no answer from the hardware for %v", stuckLook))
 	case e.sighting.Health != nil:
-		return false, e.sighting.Health.Error()
+		reasons = slices.Insert(reasons, 0, e.sighting.Health.Error())
 	}
-	return true, ""
+	if e.sighting.Warning != "" {
+		warnings = slices.Insert(warnings, 0, e.sighting.Warning)
+	}
+	return strings.Join(reasons, "; "), strings.Join(warnings, "; ")
+}
+
+// calmLater has a device judged again when its damper lets it go.
+func (l *loop) calmLater(e *entry, now time.Time) {
+	until := e.damper.until()
+	if until.IsZero() || e.calm != nil {
+		return
+	}
+	e.calm = time.AfterFunc(until.Sub(now), func() {
+		l.post(func(l *loop) {
+			e.calm = nil
+			if l.entries[e.device.ID] == e {
+				l.changed(e)
+			}
+		})
+	})
 }
 
 // unidentified is the status of hardware that is seen and has no identity.

@@ -29,6 +29,8 @@ const (
 	settlePoll = 5 * time.Millisecond
 	// publishGap is the least time between two snapshots while looks are still running.
 	publishGap = 100 * time.Millisecond
+	// savePause is how long after a change the identities are saved: the kubelet is told first.
+	savePause = 100 * time.Millisecond
 	// slowLook is when a look gives its place to another; it goes on by itself.
 	slowLook = time.Second
 	// stuckLook is when a device that does not answer becomes Unhealthy. A read of a wedged PCIe device blocks for
@@ -109,6 +111,12 @@ func (i *Inventory) Confirm(holdings map[string]Holding) {
 	i.post(func(l *loop) { l.confirm(holdings) })
 }
 
+// Recovered notes that somebody has reset or repaired these devices: what events and error counters have said of their
+// hardware is over. It does not wait.
+func (i *Inventory) Recovered(ids ...string) {
+	i.post(func(l *loop) { l.recovered(ids) })
+}
+
 // LookAgain asks for a look at these devices, since somebody noticed that they are not as the snapshot says.
 func (i *Inventory) LookAgain(ids ...string) {
 	i.post(func(l *loop) { l.lookAgain(ids) })
@@ -159,6 +167,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 	l.restore()
 	l.enumerate()
 	err := l.run(ctx, events, listening)
+	l.save()
 	if i.Store != nil {
 		i.Store.Close()
 	}
@@ -191,6 +200,8 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 				settle.Stop()
 			}
 		case <-l.publishTimer.C:
+		case <-l.saveTimer.C:
+			l.save()
 		}
 		l.startLooks()
 		l.publish(time.Now())

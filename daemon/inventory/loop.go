@@ -29,11 +29,17 @@ type loop struct {
 	dirty   map[*entry]bool // changed since the last publication
 	stale   bool            // what is seen and not offered changed since then
 	resend  map[string]bool // resources whose list is to be sent again though nothing changed
-	unsaved bool            // an identity changed since the last save
+	unsaved bool            // an identity or a mark changed since the last save
+
+	marks   marks            // what events say of hardware, until it is over
+	counted map[count]uint64 // what error counters are measured by
+	boot    string           // for which both hold
 
 	cause        time.Time // when the first event since the last publication arrived
 	publishedAt  time.Time
 	publishTimer *time.Timer
+	saveTimer    *time.Timer
+	saving       bool // the timer runs
 	isReady      bool
 	deadline     time.Time // of the settling
 }
@@ -53,16 +59,7 @@ type subject struct {
 	waiting   time.Time         // since when there is such a look to come
 }
 
-const (
-	// retryFirst and retryLast bound the time between looks at a device that is not complete yet: some drivers say
-	// nothing when they are (NVIDIA's makes its nodes without an event). In between it is a quarter of the time since.
-	retryFirst = 50 * time.Millisecond
-	retryLast  = 5 * time.Minute
-)
-
 func newLoop(i *Inventory) *loop {
-	timer := time.NewTimer(time.Hour)
-	timer.Stop()
 	return &loop{
 		Inventory:    i,
 		rules:        i.Rules,
@@ -71,9 +68,18 @@ func newLoop(i *Inventory) *loop {
 		others:       make(map[*subject][]*Status),
 		dirty:        make(map[*entry]bool),
 		resend:       make(map[string]bool),
-		publishTimer: timer,
+		marks:        make(marks),
+		counted:      make(map[count]uint64),
+		publishTimer: stoppedTimer(),
+		saveTimer:    stoppedTimer(),
 		deadline:     time.Now().Add(i.Settle),
 	}
+}
+
+func stoppedTimer() *time.Timer {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
 }
 
 // event takes in a hint.
@@ -87,7 +93,11 @@ func (l *loop) event(e udev.Event) {
 		l.enumerate()
 	case udev.Mounts:
 		l.lookWhere(func(s *subject) bool { return s.udev.Subsystem == "block" })
+	case udev.Logged:
+		l.notice(e)
+		l.lookRelated(e.Device.SysPath)
 	default:
+		l.notice(e)
 		l.hint(e)
 	}
 }
@@ -103,9 +113,7 @@ func (l *loop) hint(e udev.Event) {
 	} else if s == nil && e.Action != "remove" && l.concerns(d) {
 		l.add(d)
 	}
-	for s := range l.subjects.related(d.SysPath) {
-		l.look(s)
-	}
+	l.lookRelated(d.SysPath)
 	for _, c := range device.Classes {
 		if c.WokenBy(d) {
 			l.lookWhere(func(s *subject) bool { return c.Selects(s.udev) })
@@ -148,121 +156,6 @@ func (l *loop) poll(c *device.Class) {
 			if l.lookWhere(func(s *subject) bool { return c.Selects(s.udev) }) {
 				l.poll(c)
 			}
-		})
-	})
-}
-
-// lookWhere has every subject looked at that the function selects, and tells whether there is any.
-func (l *loop) lookWhere(selects func(*subject) bool) (found bool) {
-	l.subjects.all(func(s *subject) bool {
-		if selects(s) {
-			found = true
-			l.look(s)
-		}
-		return true
-	})
-	return found
-}
-
-func (l *loop) lookAgain(ids []string) {
-	for _, id := range ids {
-		if e := l.entries[id]; e != nil && e.owner != nil {
-			l.look(e.owner)
-		}
-	}
-}
-
-// look has a subject looked at: once, however often it is asked for until the look begins.
-func (l *loop) look(s *subject) {
-	switch {
-	case s.queued || s.removed:
-	case s.running:
-		s.again = true
-	default:
-		s.queued = true
-		l.queue = append(l.queue, s)
-	}
-}
-
-// startLooks begins as many looks as there are places.
-func (l *loop) startLooks() {
-	for len(l.queue) > 0 && l.looking < places() {
-		s := l.queue[0]
-		l.queue = l.queue[1:]
-		s.queued, s.running = false, true
-		l.looking++
-		l.begin(s)
-	}
-}
-
-// begin looks at a subject beside the loop and posts what was seen.
-func (l *loop) begin(s *subject) {
-	u, rules := s.udev, l.rules
-	watch := time.AfterFunc(slowLook, func() { l.post(func(l *loop) { l.slow(s, u) }) })
-	go func() {
-		sightings := device.Look(l.Host, rules, u)
-		watch.Stop()
-		l.post(func(l *loop) { l.seen(s, sightings) })
-	}()
-}
-
-// slow gives the place of a look that takes long to another.
-func (l *loop) slow(s *subject, u udev.Device) {
-	if !s.running || s.slow {
-		return
-	}
-	s.slow = true
-	l.looking--
-	time.AfterFunc(stuckLook-slowLook, func() { l.post(func(l *loop) { l.stuck(s, u) }) })
-}
-
-// stuck marks the devices of a subject whose look does not come back.
-func (l *loop) stuck(s *subject, u udev.Device) {
-	if !s.slow || s.udev.SysPath != u.SysPath {
-		return
-	}
-	for _, e := range s.entries {
-		e.stuck = true
-		l.changed(e)
-	}
-}
-
-// seen takes in what a look saw.
-func (l *loop) seen(s *subject, sightings []device.Sighting) {
-	if !s.slow {
-		l.looking--
-	}
-	s.running, s.slow = false, false
-	s.sightings = sightings
-	l.claim(s)
-	l.retryLater(s)
-	switch {
-	case s.again:
-		s.again = false
-		l.look(s)
-	case len(sightings) == 0:
-		s.removed = true
-		l.subjects.remove(s.udev.SysPath)
-	}
-}
-
-// retryLater has a subject looked at again that is not complete, or claims what another has: longer and longer after.
-func (l *loop) retryLater(s *subject) {
-	if s.retry != nil {
-		s.retry.Stop()
-		s.retry = nil
-	}
-	switch {
-	case !s.unfinished():
-		s.waiting = time.Time{}
-		return
-	case s.waiting.IsZero():
-		s.waiting = time.Now()
-	}
-	s.retry = time.AfterFunc(min(max(retryFirst, time.Since(s.waiting)/4), retryLast), func() {
-		l.post(func(l *loop) {
-			s.retry = nil
-			l.look(s)
 		})
 	})
 }

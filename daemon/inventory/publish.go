@@ -31,9 +31,9 @@ func (l *loop) publish(now time.Time) {
 	}
 	l.swap(l.next(now))
 	l.publishedAt, l.cause = now, time.Time{}
-	if l.unsaved {
-		l.unsaved = false
-		l.save()
+	if l.unsaved && !l.saving {
+		l.saving = true
+		l.saveTimer.Reset(savePause)
 	}
 }
 
@@ -87,7 +87,8 @@ func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed 
 	byID := func(a, b *entry) int { return strings.Compare(a.device.ID, b.device.ID) } // for the log's sake
 	for _, e := range slices.SortedFunc(maps.Keys(l.dirty), byID) {
 		old := e.status
-		e.status = e.judge(now)
+		e.status = l.judge(e, now)
+		l.calmLater(e, now)
 		if old != nil && same(old, e.status) {
 			e.status = old
 			continue
@@ -115,7 +116,7 @@ func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed 
 // same tells whether a reader could not tell a from b.
 func same(a, b *Status) bool {
 	return sameIdentity(a, b) && a.Healthy == b.Healthy && a.Reason == b.Reason &&
-		a.Stale == b.Stale && slices.Equal(a.Allocation.Nodes, b.Allocation.Nodes) &&
+		a.Warning == b.Warning && a.Stale == b.Stale && slices.Equal(a.Allocation.Nodes, b.Allocation.Nodes) &&
 		maps.Equal(a.Allocation.Env, b.Allocation.Env)
 }
 
@@ -158,6 +159,7 @@ func (l *loop) collectOthers() []*Status {
 func (l *loop) report(old, s *Status) {
 	log := l.Log.With("device", s.Device.ID, "class", className(s.Device), "resource", s.Resource)
 	ctx := context.Background()
+	defer reportWarning(log, old, s)
 	switch {
 	case s.Resource == "" && (old == nil || old.Resource == "" && old.Reason != s.Reason):
 		log.Info("device not offered", "err", s.Reason)
@@ -177,6 +179,21 @@ func (l *loop) report(old, s *Status) {
 		log.Log(ctx, noticeLevel, "device healthy")
 	case old.Reason != s.Reason:
 		log.Log(ctx, noticeLevel, "device unhealthy", "err", s.Reason)
+	}
+}
+
+// reportWarning logs what is new about a device that is usable all the same.
+func reportWarning(log *slog.Logger, old, s *Status) {
+	before := ""
+	if old != nil {
+		before = old.Warning
+	}
+	switch {
+	case s.Warning == before:
+	case s.Warning != "":
+		log.Warn("device warning", "err", s.Warning)
+	case s.Present:
+		log.Info("device warning over", "err", before)
 	}
 }
 

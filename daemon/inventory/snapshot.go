@@ -4,7 +4,6 @@ package inventory
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +18,7 @@ type Status struct {
 	Resource   string            // whose offer it is in; empty: it is seen and not offered
 	Healthy    bool
 	Reason     string    // why it is Unhealthy or not offered; empty for a healthy one
+	Warning    string    // what is not as it should be, though it can be used
 	Since      time.Time // when Healthy or Reason last changed
 	Present    bool      // whether the hardware is there
 	Held       bool      // whether a pod holds it, as far as is known
@@ -65,26 +65,25 @@ func compareOthers(a, b *Status) int {
 
 // patch returns offer o with the changed devices in it and the removed ones taken out.
 func (o *Offer) patch(changed []*Status, removed map[string]bool) *Offer {
-	next := &Offer{Version: o.Version + 1, Listed: o.Listed, Devices: make([]*Status, 0, len(o.Devices)+len(changed))}
-	replaced := make(map[string]*Status, len(changed))
-	for _, s := range changed {
-		replaced[s.Device.ID] = s
-	}
+	next := &Offer{Version: o.Version + 1, Listed: o.Listed, Devices: slices.Clone(o.Devices)}
+	var added []*Status
 	relisted := false
-	for _, s := range o.Devices {
-		if r := replaced[s.Device.ID]; r != nil {
-			relisted = relisted || !sameListing(s, r)
-			delete(replaced, s.Device.ID)
-			s = r
-		} else if removed[s.Device.ID] {
-			relisted = true
+	for _, s := range changed {
+		n, ok := slices.BinarySearchFunc(next.Devices, s.Device.ID, compareID)
+		if !ok {
+			added = append(added, s)
 			continue
 		}
-		next.Devices = append(next.Devices, s)
+		relisted = relisted || !sameListing(next.Devices[n], s)
+		next.Devices[n] = s
 	}
-	if len(replaced) > 0 {
+	if len(removed) > 0 {
 		relisted = true
-		next.Devices = slices.AppendSeq(next.Devices, maps.Values(replaced))
+		next.Devices = slices.DeleteFunc(next.Devices, func(s *Status) bool { return removed[s.Device.ID] })
+	}
+	if len(added) > 0 {
+		relisted = true
+		next.Devices = append(next.Devices, added...)
 		slices.SortFunc(next.Devices, func(a, b *Status) int { return strings.Compare(a.Device.ID, b.Device.ID) })
 	}
 	if relisted {

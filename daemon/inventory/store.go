@@ -3,9 +3,11 @@
 package inventory
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -25,8 +27,7 @@ const storeVersion = 1
 type Store struct {
 	file   string
 	log    *slog.Logger
-	latest chan []record // one slot: what has not been written yet
-	last   []record      // what was handed to latest before; owned by the inventory's goroutine
+	latest chan contents // one slot: what has not been written yet
 	closed sync.WaitGroup
 }
 
@@ -45,12 +46,13 @@ type record struct {
 type contents struct {
 	Version int      `json:"version"`
 	Devices []record `json:"devices"`
+	Health  health   `json:"health"`
 }
 
 // OpenStore returns the store in a directory, which is made if it is missing. Whether it can be written shows later, and
 // is logged: a daemon without its state directory still serves.
 func OpenStore(dir string, log *slog.Logger) *Store {
-	s := &Store{file: filepath.Join(dir, "identities.json"), log: log, latest: make(chan []record, 1)}
+	s := &Store{file: filepath.Join(dir, "identities.json"), log: log, latest: make(chan contents, 1)}
 	s.closed.Go(s.writeAll)
 	return s
 }
@@ -62,10 +64,10 @@ func (s *Store) Close() {
 }
 
 // load reads the file. One that is damaged is put aside, not overwritten.
-func (s *Store) load() []record {
+func (s *Store) load() contents {
 	text, err := os.ReadFile(s.file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return contents{}
 	}
 	var c contents
 	if err == nil {
@@ -80,28 +82,25 @@ func (s *Store) load() []record {
 		if err := os.Rename(s.file, aside); err != nil {
 			s.log.Error("identities not kept", "err", err)
 		}
-		return nil
+		return contents{}
 	}
-	return c.Devices
+	return c
 }
 
-// save has the records written unless nothing has changed. It does not wait; only the newest are written.
-func (s *Store) save(records []record) {
-	if slices.Equal(records, s.last) {
-		return
-	}
-	s.last = records
+// save has the contents written. It does not wait; only the newest are written.
+func (s *Store) save(c contents) {
 	select {
 	case <-s.latest:
 	default:
 	}
-	s.latest <- records
+	s.latest <- c
 }
 
 func (s *Store) writeAll() {
 	var failed string
-	for records := range s.latest {
-		err := s.write(contents{Version: storeVersion, Devices: records})
+	for c := range s.latest {
+		slices.SortFunc(c.Devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
+		err := s.write(c)
 		switch {
 		case err == nil:
 			failed = ""
@@ -114,10 +113,6 @@ func (s *Store) writeAll() {
 
 // write replaces the file: after a crash it is the old or the new one, whole.
 func (s *Store) write(c contents) error {
-	text, err := json.MarshalIndent(c, "", "\t")
-	if err != nil {
-		return fmt.Errorf("encode the identities: %w", err)
-	}
 	if err := os.MkdirAll(filepath.Dir(s.file), 0o755); err != nil {
 		return err
 	}
@@ -127,8 +122,8 @@ func (s *Store) write(c contents) error {
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	if _, err := f.Write(append(text, '\n')); err != nil {
-		return err
+	if err := c.encode(f); err != nil {
+		return fmt.Errorf("encode the identities: %w", err)
 	}
 	if err := f.Sync(); err != nil {
 		return err
@@ -137,6 +132,27 @@ func (s *Store) write(c contents) error {
 		return err
 	}
 	return syncDir(filepath.Dir(s.file))
+}
+
+// encode writes the JSON of c with a line for each device, piece by piece: of thousands it is megabytes.
+func (c contents) encode(w io.Writer) error {
+	b := bufio.NewWriterSize(w, 64<<10)
+	lines := json.NewEncoder(b)
+	fmt.Fprintf(b, `{"version":%d,"health":`, c.Version)
+	if err := lines.Encode(c.Health); err != nil {
+		return err
+	}
+	fmt.Fprint(b, `,"devices":[`)
+	for i, r := range c.Devices {
+		if i > 0 {
+			fmt.Fprint(b, ",")
+		}
+		if err := lines.Encode(r); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(b, "]}")
+	return b.Flush() // returns the first error of them all
 }
 
 // syncDir makes a rename in dir last.
@@ -155,7 +171,9 @@ func (l *loop) restore() {
 	if l.Store == nil {
 		return
 	}
-	for _, r := range l.Store.load() {
+	kept := l.Store.load()
+	l.restoreHealth(kept.Health)
+	for _, r := range kept.Devices {
 		class := device.ClassNamed(r.Class)
 		if class == nil || !l.configured(r.Resource) {
 			continue
@@ -195,11 +213,14 @@ func (l *loop) configured(resource string) bool {
 	return slices.ContainsFunc(l.rules, func(r device.Rule) bool { return r.Resource == resource })
 }
 
-// save has the identities of all offered devices written.
+// save has the identities of all offered devices and what is known of the health of hardware written, if
+// any of it has changed.
 func (l *loop) save() {
-	if l.Store == nil {
+	l.saving = false
+	if l.Store == nil || !l.unsaved {
 		return
 	}
+	l.unsaved = false
 	records := make([]record, 0, len(l.entries))
 	for _, e := range l.entries {
 		if !e.offered {
@@ -210,6 +231,5 @@ func (l *loop) save() {
 			SysPath: e.device.SysPath, NUMANode: e.device.NUMANode, Present: e.sighting != nil, Held: e.held,
 		})
 	}
-	slices.SortFunc(records, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
-	l.Store.save(records)
+	l.Store.save(contents{Version: storeVersion, Devices: records, Health: l.savedHealth()})
 }

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+// What the drivers of GPUs report once and do not show afterwards.
+//
+// Follows: Documentation/gpu/drm-uapi.rst, Device Wedging (Linux 6.15); drivers/gpu/drm/i915/gt/intel_reset.c
+// (intel_gt_reset_global); drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged). For NVIDIA see gpu_xid.go.
+//
+// Not read: ras/*_err_count of amdgpu, for to read it resets the counters (amdgpu_ras_sysfs_read), and whoever else reads
+// them loses theirs; ras/gpu_vram_bad_pages, since a page that is taken out of use is what keeps the GPU usable.
+
+import (
+	"path"
+	"strings"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// gpuNotice reads the events of DRM devices and what drivers only log.
+func gpuNotice(e udev.Event) (Mark, bool) {
+	switch {
+	case e.Action == udev.Logged:
+		return gpuLogged(e.Device)
+	case e.Action != "change" || e.Device.Subsystem != "drm":
+		return Mark{}, false
+	}
+	m := Mark{SysPath: FunctionIn(e.Device.SysPath), Source: "drm"}
+	if m.SysPath == "" { // a GPU of a system on chip: the device is above the directory drm
+		m.SysPath = path.Dir(path.Dir(e.Device.SysPath))
+	}
+	p := e.Device.Properties
+	switch {
+	case p["WEDGED"] == "none": // the driver has reset it already
+	case p["WEDGED"] != "":
+		m.Reason = "its driver has given it up (WEDGED=" + p["WEDGED"] + ")"
+	case p["ERROR"] == "1", p["RESET"] == "1":
+		m.Reason = "driver i915 has found an error and resets it"
+	case p["ERROR"] == "0": // which does not come if the reset was of no use
+	default:
+		return Mark{}, false
+	}
+	return m, true
+}
+
+func gpuLogged(d udev.Device) (Mark, bool) {
+	message := d.Properties["MESSAGE"]
+	if text, ok := strings.CutPrefix(message, "NVRM: Xid "); ok {
+		return xidMark(d.SysPath, text)
+	}
+	// Before Linux 6.15 xe said it nowhere else.
+	if strings.HasPrefix(message, "xe ") && strings.HasSuffix(message, " as wedged.") {
+		return Mark{SysPath: d.SysPath, Source: "drm", Reason: "driver xe has given it up (wedged): bind it again"}, true
+	}
+	return Mark{}, false
+}

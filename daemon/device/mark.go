@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+// What events say of the health of hardware and sysfs does not show afterwards, and when it is over.
+//
+// Follows: drivers/pci/pci-driver.c (pci_uevent_ers) and pcie/err.c (pcie_do_recovery); Documentation/PCI/pci-error-recovery.rst.
+
+import (
+	"path"
+	"strings"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// Mark is what an event, or a counter, says of the hardware at a sysfs path and of everything below it. The inventory
+// keeps it until another mark replaces it or takes it back. As long as it stands what is there is sick.
+//
+// Two marks take back: one of the same source without a reason, and what makes a fresh start, which has no source: the
+// hardware was taken away or put in, or a driver was bound to it. Both also hold for a part of the hardware that is
+// marked: then the rest stays marked.
+type Mark struct {
+	SysPath string
+	Source  string // of marks at one path, those of one source replace each other; "a" takes back "a/b" too; empty: all
+	Reason  string // for people; empty: takes back what the source has said
+	Warning bool   // the hardware is usable all the same
+}
+
+// Notice returns the mark that an event leaves.
+func Notice(e udev.Event) (m Mark, ok bool) {
+	if e.Device.Properties["SYNTH_UUID"] != "" { // "udevadm trigger" says nothing of the hardware
+		return Mark{}, false
+	}
+	switch e.Action {
+	case "add", "remove", "bind":
+		return Mark{SysPath: e.Device.SysPath}, true
+	case "change":
+		if m, ok := noticeRecovery(e.Device); ok {
+			return m, true
+		}
+	}
+	for _, c := range Classes {
+		if c.Notice == nil {
+			continue
+		}
+		if m, ok := c.Notice(e); ok {
+			return m, true
+		}
+	}
+	return Mark{}, false
+}
+
+// noticeRecovery reads what the kernel reports while it recovers a PCI function from an error. The beginning and the
+// success are reported of the function, the failure of the bridge above it: only a fresh start ends that.
+func noticeRecovery(d udev.Device) (Mark, bool) {
+	m := Mark{SysPath: d.SysPath, Source: "recovery"}
+	switch d.Properties["ERROR_EVENT"] {
+	case "BEGIN_RECOVERY":
+		m.Reason = "the kernel is recovering it from a PCIe error"
+	case "FAILED_RECOVERY":
+		m.Reason = "the kernel could not recover it from a PCIe error: bind its driver again, or replace it"
+	case "SUCCESSFUL_RECOVERY":
+	default:
+		return Mark{}, false
+	}
+	return m, d.Subsystem == "pci"
+}
+
+// FunctionIn returns the part of a sysfs path that is the nearest PCI function; empty: there is none. It goes by the
+// names alone, so that it can tell of what is gone.
+func FunctionIn(sysPath string) string {
+	for p := sysPath; len(p) > 1; p = path.Dir(p) {
+		if isAddress(path.Base(p)) {
+			return p
+		}
+	}
+	return ""
+}
+
+// isAddress tells whether a name is the address of a PCI function, 0000:3b:00.0; a domain may have more digits.
+func isAddress(name string) bool {
+	number, function, ok := strings.Cut(name, ".")
+	fields := strings.Split(number, ":")
+	return ok && len(function) == 1 && len(fields) == 3 && len(fields[0]) >= 4 && len(fields[1]) == 2 && len(fields[2]) == 2 &&
+		strings.Trim(number, "0123456789abcdef:") == "" && "0" <= function && function <= "7"
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+// The health that all hardware on PCI has in common: whether it answers, its error counters, the width of its link.
+//
+// Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (Linux counts, nothing is asked of the hardware);
+// drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
+//
+// Fatal errors: the link was not reliable any more and data was lost. Nonfatal ones are a warning only: they include
+// requests that a function merely does not support, the driver can recover from the others, and where it could not the
+// kernel says so (mark.go). Corrected ones are normal.
+//
+// The width of a link below what both of its ends can do is a warning: a worn or dirty contact, but a link that works.
+// Its speed says nothing, for it goes down when there is nothing to do (ASPM).
+
+import (
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// Attributes that count errors, as in [Counter].
+const (
+	FatalErrors    = "aer_dev_fatal"
+	NonfatalErrors = "aer_dev_nonfatal"
+)
+
+// Counter is a count of errors that the kernel keeps for a piece of hardware from when it was found.
+type Counter struct {
+	SysPath string // of what it counts for
+	Name    string // of the attribute
+	Value   uint64
+	Fatal   bool // a rise makes the hardware sick; else it is a warning
+}
+
+// Mark returns the mark for a counter that has risen since it had another value. Only a fresh start takes it back. The
+// reason changes with each power of ten, so that it is no news each time.
+func (c Counter) Mark(before uint64) Mark {
+	least := uint64(1)
+	for rise := c.Value - before; rise >= 10; rise /= 10 {
+		least *= 10
+	}
+	kind := "nonfatal"
+	if c.Fatal {
+		kind = "fatal"
+	}
+	return Mark{
+		SysPath: c.SysPath, Source: c.Name, Warning: !c.Fatal,
+		Reason: fmt.Sprintf("%d or more %s PCIe errors (%s)", least, kind, c.Name),
+	}
+}
+
+// functionsOf returns the sysfs paths of the PCI functions by which a device is reached. It needs one of them.
+func functionsOf(h *Host, d Device) []string {
+	if d.Class.Functions != nil {
+		return d.Class.Functions(h, d)
+	}
+	if function := h.PCIParent(d.SysPath); function != "" {
+		return []string{function}
+	}
+	return nil
+}
+
+// pciHealth finds out about the functions of a device. None answers: the device is sick.
+func pciHealth(h *Host, functions []string, s *Sighting) {
+	var silent []error
+	var warnings []string
+	for _, function := range functions {
+		s.Counters = append(s.Counters, errorCounters(h, function)...)
+		if h.asleep(function) {
+			continue // to ask would wake it: pci_config_pm_runtime_get
+		}
+		if err := h.pciAnswers(function); err != nil {
+			silent = append(silent, err)
+		} else if warning := linkWarning(h, function); warning != "" {
+			warnings = append(warnings, warning)
+		}
+	}
+	if len(silent) > 0 && len(silent) == len(functions) && s.Health == nil {
+		s.Health = silent[0]
+	}
+	s.Warning = strings.Join(warnings, "; ")
+}
+
+// errorCounters reads the counters that the kernel keeps where it handles the errors (AER), and the firmware does not.
+func errorCounters(h *Host, function string) []Counter {
+	var counters []Counter
+	for _, c := range []Counter{{Name: FatalErrors, Fatal: true}, {Name: NonfatalErrors}} {
+		text, err := h.Attr(function, c.Name)
+		if err != nil {
+			continue
+		}
+		var ok bool
+		if c.Value, ok = errorTotal(text); ok {
+			c.SysPath = function
+			counters = append(counters, c)
+		}
+	}
+	return counters
+}
+
+// errorTotal returns the total among lines of "NAME COUNT". Which names there are depends on the kernel.
+func errorTotal(text string) (uint64, bool) {
+	for line := range strings.Lines(text) {
+		name, count, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if !strings.HasPrefix(name, "TOTAL_ERR_") {
+			continue
+		}
+		total, err := strconv.ParseUint(strings.TrimSpace(count), 10, 64)
+		return total, err == nil
+	}
+	return 0, false
+}
+
+// widest is the most lanes that a link can have. What does not answer gives more, a function without a link 0.
+const widest = 32
+
+// linkWarning tells of a link that is narrower than both the function and the bridge above it can do. A card with lanes
+// that the slot does not have is as it should be.
+func linkWarning(h *Host, function string) string {
+	width, err := h.Int(function, "current_link_width")
+	if err != nil || width <= 0 || width > widest {
+		return ""
+	}
+	most, err := h.Int(function, "max_link_width")
+	if err != nil || most <= width || most > widest {
+		return ""
+	}
+	if slot, err := h.Int(path.Dir(function), "max_link_width"); err == nil && slot > 0 {
+		most = min(most, slot)
+	}
+	if width >= most {
+		return ""
+	}
+	return fmt.Sprintf("the PCIe link of %s has %d of %d lanes", path.Base(function), width, most)
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDamper(t *testing.T) {
+	const held = "it fails too often (last: link down): it has to be well for 5m0s"
+	for _, test := range []struct {
+		name  string
+		steps string // "MINUTE sick|well|WANTED HELD", in order
+	}{
+		{"never sick", "0 well trusted, 60 well trusted"},
+		{"sick for good", "0 sick, 1 sick, 2 sick, 3 sick, 4 sick, 5 well trusted"},
+		{"now and then", "0 sick, 1 well trusted, 20 sick, 21 well trusted, 40 sick, 41 well trusted, 60 sick, 61 well trusted"},
+		{"three times", "0 sick, 1 well trusted, 2 sick, 3 well trusted, 4 sick, 5 well trusted"},
+		{"four times", "0 sick, 1 well trusted, 2 sick, 3 well trusted, 4 sick, 5 well trusted, 6 sick, 7 well held, 11 well held, 12 well trusted"},
+		{"again while it is held", "0 sick, 1 well trusted, 2 sick, 3 well trusted, 4 sick, 5 well trusted, 6 sick, 7 well held, 11 sick, 12 well held, 16 well held, 17 well trusted"},
+		{"held for longer than the window", "0 sick, 1 well trusted, 2 sick, 3 well trusted, 4 sick, 5 well trusted, 6 sick, 60 sick, 61 well held, 66 well trusted"},
+		{"forgiven", "0 sick, 1 well trusted, 2 sick, 3 well trusted, 4 sick, 5 well trusted, 6 sick, 7 well held, 12 well trusted, 13 sick, 14 well trusted"},
+	} {
+		var d damper
+		start := time.Now()
+		for step := range strings.SplitSeq(test.steps, ", ") {
+			words := strings.Fields(step + " trusted")
+			minutes, err := time.ParseDuration(words[0] + "m")
+			if err != nil {
+				t.Fatal(err)
+			}
+			reason, want := "", ""
+			if words[1] == "sick" {
+				reason = "link down"
+			}
+			if words[2] == "held" {
+				want = held
+			}
+			if got := d.observe(reason, start.Add(minutes)); got != want {
+				t.Errorf("%s: %s: %q, want %q", test.name, step, got, want)
+			}
+			if got := d.until(); got.IsZero() != (want == "") {
+				t.Errorf("%s: %s: until %v", test.name, step, got)
+			}
+			if len(d.falls) > 10 {
+				t.Errorf("%s: %d falls are kept", test.name, len(d.falls))
+			}
+		}
+	}
+}
+
+// What is kept does not grow with what happens.
+func TestDamperForgets(t *testing.T) {
+	var d damper
+	now := time.Now()
+	for range 10_000 {
+		d.observe("sick", now)
+		d.observe("", now.Add(time.Second))
+		now = now.Add(time.Minute)
+	}
+	if n := len(d.falls); n > int(fallWindow/time.Minute)+1 {
+		t.Errorf("%d failures are kept", n)
+	}
+}

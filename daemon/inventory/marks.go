@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/udev"
+)
+
+// marks are what events and counters say of hardware, by sysfs path, until it is over. They stand for paths and not for
+// devices: whatever is found later in marked hardware is sick too.
+type marks map[string][]mark
+
+// mark is a [device.Mark] that stands.
+type mark struct {
+	device.Mark
+	spared []string // paths below, for which it does not stand any more; sorted
+}
+
+// within tells whether a sysfs path is another one or below it.
+func within(sysPath, above string) bool {
+	rest, ok := strings.CutPrefix(sysPath, above)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+// takesBack tells whether a mark without a reason takes back those of a source.
+func takesBack(m device.Mark, source string) bool {
+	return m.Source == "" || m.Source == source || strings.HasPrefix(source, m.Source+"/")
+}
+
+// take adds a mark, or takes back those that it takes back, and tells whether anything is different now.
+func (a marks) take(m device.Mark) (changed bool) {
+	if m.SysPath == "" {
+		return false
+	}
+	if m.Reason == "" {
+		return a.takeBack(m)
+	}
+	standing := a[m.SysPath]
+	i := slices.IndexFunc(standing, func(s mark) bool { return s.Source == m.Source })
+	switch {
+	case i < 0:
+		a[m.SysPath] = append(standing, mark{Mark: m})
+	case standing[i].Mark == m && len(standing[i].spared) == 0:
+		return false
+	default:
+		standing[i] = mark{Mark: m}
+	}
+	return true
+}
+
+func (a marks) takeBack(m device.Mark) (changed bool) {
+	for at, standing := range a {
+		before := len(standing)
+		switch {
+		case within(at, m.SysPath):
+			standing = slices.DeleteFunc(standing, func(s mark) bool { return takesBack(m, s.Source) })
+		case within(m.SysPath, at) && device.FunctionIn(m.SysPath) == m.SysPath:
+			// A function is well again, the bridge above it may not be. Of what is no function, such as a disk that was
+			// found again, the event says nothing about the hardware.
+			for i := range standing {
+				changed = takesBack(m, standing[i].Source) && standing[i].spare(m.SysPath) || changed
+			}
+		}
+		changed = changed || len(standing) != before
+		if a[at] = standing; len(standing) == 0 {
+			delete(a, at)
+		}
+	}
+	return changed
+}
+
+// spare takes a path below out of what the mark stands for, and tells whether it was in.
+func (m *mark) spare(sysPath string) bool {
+	i, found := slices.BinarySearch(m.spared, sysPath)
+	if !found {
+		m.spared = slices.Insert(slices.Clone(m.spared), i, sysPath)
+	}
+	return !found
+}
+
+func (m *mark) spares(sysPath string) bool {
+	return slices.ContainsFunc(m.spared, func(spared string) bool { return within(sysPath, spared) })
+}
+
+// of returns why the hardware at a path is sick, and what else is to be said of it: the marks on it and above it.
+func (a marks) of(sysPath string) (sick, warnings []string) {
+	for at := sysPath; len(at) > 1 && len(a) > 0; at = path.Dir(at) {
+		for _, m := range a[at] {
+			switch {
+			case m.spares(sysPath):
+			case m.Warning:
+				warnings = append(warnings, m.Reason)
+			default:
+				sick = append(sick, m.Reason)
+			}
+		}
+	}
+	return sick, warnings
+}
+
+// on returns why a device is sick: for what is above it, and when all PCI functions are marked by which it is reached.
+func (a marks) on(e *entry) (sick, warnings []string) {
+	sick, warnings = a.of(e.device.SysPath)
+	if len(a) == 0 || e.sighting == nil {
+		return sick, warnings
+	}
+	var elsewhere []string
+	for _, function := range e.sighting.Functions {
+		reasons, more := a.of(function)
+		warnings = append(warnings, more...)
+		if len(reasons) == 0 {
+			return sick, unique(warnings)
+		}
+		elsewhere = append(elsewhere, reasons...)
+	}
+	return unique(append(sick, elsewhere...)), unique(warnings)
+}
+
+func unique(texts []string) []string {
+	slices.Sort(texts)
+	return slices.Compact(texts)
+}
+
+// count is the value from which a counter is counted.
+type count struct {
+	SysPath, Name string
+}
+
+// notice takes in what an event says of the health of hardware.
+func (l *loop) notice(e udev.Event) {
+	if m, ok := device.Notice(e); ok {
+		l.mark(m)
+	}
+}
+
+// mark takes in a mark and has the devices judged that it concerns.
+func (l *loop) mark(m device.Mark) {
+	if m.Source == "" { // a fresh start: the next look says from where to count
+		for _, name := range []string{device.FatalErrors, device.NonfatalErrors} {
+			delete(l.counted, count{m.SysPath, name})
+		}
+	}
+	if !l.marks.take(m) {
+		return
+	}
+	l.keepHealth()
+	for _, e := range l.entries {
+		concerned := within(e.device.SysPath, m.SysPath) || e.sighting != nil &&
+			slices.ContainsFunc(e.sighting.Functions, func(f string) bool { return within(f, m.SysPath) })
+		if concerned {
+			l.changed(e)
+		}
+	}
+}
+
+// recovered has devices start anew: what was said of their hardware is over, though no event said so.
+func (l *loop) recovered(ids []string) {
+	for _, id := range ids {
+		e := l.entries[id]
+		if e == nil {
+			continue
+		}
+		l.mark(device.Mark{SysPath: e.device.SysPath})
+		if e.sighting != nil {
+			for _, function := range e.sighting.Functions {
+				l.mark(device.Mark{SysPath: function})
+			}
+		}
+		l.lookAgain([]string{id})
+	}
+}
+
+// count takes in the counters of a look. The first value is what the next ones are measured by; a lower one shows that
+// the hardware is another, or was started anew without our knowledge.
+func (l *loop) count(counters []device.Counter) {
+	for _, c := range counters {
+		key := count{c.SysPath, c.Name}
+		before, known := l.counted[key]
+		switch {
+		case !known, c.Value < before:
+			l.counted[key] = c.Value
+			l.keepHealth()
+			l.mark(device.Mark{SysPath: c.SysPath, Source: c.Name})
+		case c.Value > before:
+			l.mark(c.Mark(before))
+		}
+	}
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernelLog makes events of what drivers write into the kernel's log about a PCI function, where they send none.
+//
+// Follows Documentation/ABI/testing/dev-kmsg: each read gives one record, "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n",
+// what cannot be printed as \xNN, then lines that begin with a blank. Where records were overwritten before they were
+// read, a read gives EPIPE once, and the next one the oldest record that is left.
+type kernelLog struct {
+	file        *os.File
+	readOnce    func(fd int, buf []byte) (int, error)
+	functions   string        // the directory of links to the PCI functions, by address
+	overwritten atomic.Uint64 // times that the kernel overwrote records before they were read
+}
+
+const (
+	// kernelLogPath is the node of the kernel's log. To open it takes CAP_SYSLOG where kernel.dmesg_restrict is set, as
+	// Debian has it (devkmsg_open); to read what systemd has opened does not.
+	kernelLogPath = "/dev/kmsg"
+	// longestRecord is more than a record can have (PRINTK_MESSAGE_MAX): else the read gives EINVAL.
+	longestRecord = 16 << 10 // bytes
+	// fromUser is the first facility that a process can write with; the kernel's own is 0 (devkmsg_write).
+	fromUser = 8
+)
+
+// openKernelLog opens the log, of which only what is written from now on is read.
+func openKernelLog() (*kernelLog, error) {
+	fd, err := unix.Open(kernelLogPath, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: kernelLogPath, Err: err}
+	}
+	if _, err := unix.Seek(fd, 0, io.SeekEnd); err != nil {
+		unix.Close(fd)
+		return nil, &os.PathError{Op: "seek", Path: kernelLogPath, Err: err}
+	}
+	return newKernelLog(fd), nil
+}
+
+// kernelLogFromFile takes the log as systemd has opened and keeps it: what was written while nobody read is still to
+// come. The log has a descriptor of its own; f stays the caller's and may be closed.
+func kernelLogFromFile(f *os.File) (*kernelLog, error) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("take kernel log: %w", err)
+	}
+	own := -1
+	controlErr := conn.Control(func(fd uintptr) { own, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(controlErr, err); err != nil {
+		return nil, fmt.Errorf("take kernel log: %w", err)
+	}
+	_ = unix.SetNonblock(own, true) // tells os.NewFile to use the poller; fcntl(2) cannot refuse that
+	return newKernelLog(own), nil
+}
+
+func newKernelLog(fd int) *kernelLog {
+	return &kernelLog{file: os.NewFile(uintptr(fd), kernelLogPath), readOnce: unix.Read, functions: "/sys/bus/pci/devices"}
+}
+
+// close is allowed on nil, the log that could not be opened.
+func (k *kernelLog) close() {
+	if k != nil {
+		k.file.Close()
+	}
+}
+
+// listen sends an event for each message that is about a PCI function, until ctx ends, whose error it then returns.
+func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
+	stop := context.AfterFunc(ctx, func() { _ = k.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	buf := make([]byte, longestRecord)
+	for {
+		n, err := k.read(buf)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			return fmt.Errorf("read kernel log: %w", err)
+		}
+		received := time.Now()
+		for line := range strings.Lines(string(buf[:n])) {
+			event, ok := k.event(line)
+			if !ok {
+				continue
+			}
+			event.Received = received
+			if err := send(ctx, event, events); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// read waits for a record in the runtime's poller.
+func (k *kernelLog) read(buf []byte) (n int, err error) {
+	conn, err := k.file.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	waitErr := conn.Read(func(fd uintptr) bool {
+		n, err = k.readOnce(int(fd), buf)
+		for err == unix.EINTR || err == unix.EPIPE {
+			if err == unix.EPIPE {
+				k.overwritten.Add(1)
+			}
+			n, err = k.readOnce(int(fd), buf)
+		}
+		return err != unix.EAGAIN
+	})
+	switch {
+	case waitErr != nil:
+		return 0, waitErr
+	case err == nil && n == 0:
+		return 0, io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// event makes an event of a line of a record, if it is the kernel's and about a PCI function that is there.
+func (k *kernelLog) event(line string) (Event, bool) {
+	head, text, ok := strings.Cut(line, ";")
+	priority, _, _ := strings.Cut(head, ",")
+	number, err := strconv.ParseUint(priority, 10, 32)
+	if !ok || err != nil || number >= fromUser {
+		return Event{}, false
+	}
+	address := functionIn(text)
+	if address == "" {
+		return Event{}, false
+	}
+	target, err := os.Readlink(filepath.Join(k.functions, address))
+	if err != nil {
+		return Event{}, false
+	}
+	message, _, _ := strings.Cut(strings.TrimSpace(text), `\x0a`)
+	return Event{Action: Logged, Device: Device{
+		Subsystem:  "pci",
+		SysPath:    path.Join("/sys/bus/pci/devices", target),
+		Properties: map[string]string{"SUBSYSTEM": "pci", "PCI_SLOT_NAME": address, "MESSAGE": message},
+	}}, true
+}
+
+// functionIn returns the address of the PCI function that a message is about, empty: it is none that tells of health.
+// NVIDIA's driver leaves out the function, which is 0 for every GPU.
+func functionIn(message string) string {
+	rest, ok := strings.CutPrefix(message, "NVRM: Xid (PCI:")
+	if !ok && strings.Contains(message, " CRITICAL: ") {
+		rest, ok = strings.CutPrefix(message, "xe ")
+	}
+	if !ok {
+		return ""
+	}
+	end := strings.IndexAny(rest, " )")
+	if end < 0 {
+		return ""
+	}
+	address := strings.TrimSuffix(rest[:end], ":")
+	if !strings.Contains(address, ".") {
+		address += ".0"
+	}
+	number, function, _ := strings.Cut(address, ".")
+	if strings.Count(number, ":") != 2 || strings.Trim(number, "0123456789abcdef:") != "" ||
+		len(function) != 1 || function[0] < '0' || function[0] > '7' {
+		return ""
+	}
+	return address
+}
