@@ -1,0 +1,188 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Drive is an NVMe drive. It keeps its content while it is unplugged.
+type Drive struct {
+	Serial string // also names it here
+	// SizeMiB is fixed at the first insertion; default 64.
+	SizeMiB int64
+	// Namespaces, if not 0, makes a drive that says of itself that it may have
+	// more than one controller, as drives with two ports do. The kernel then shows
+	// each namespace as a multipath head without a PCI parent. Such a drive can be
+	// there at boot only, and not come back.
+	Namespaces int
+}
+
+// insert gives a drive a slot.
+func (m *Machine) insert(d Drive) (slot string, err error) {
+	var free []string
+	for slot, serial := range m.slots {
+		if serial == "" {
+			free = append(free, slot)
+		}
+	}
+	if len(free) == 0 {
+		return "", fmt.Errorf("plug %s: no free slot", d.Serial)
+	}
+	slot = slices.Min(free)
+	m.slots[slot] = d.Serial
+	return slot, nil
+}
+
+// file is what is behind a drive or one of its namespaces.
+func (m *Machine) file(name string, sizeMiB int64) (string, error) {
+	file := m.path("drive-" + name)
+	if _, err := os.Stat(file); err == nil {
+		return file, nil
+	}
+	err := os.WriteFile(file, nil, 0o600)
+	if err == nil {
+		err = os.Truncate(file, cmp.Or(sizeMiB, 64)<<20)
+	}
+	if err != nil {
+		return "", fmt.Errorf("make drive %s: %w", name, err)
+	}
+	return file, nil
+}
+
+// driveArguments are QEMU's for a drive that is there at boot.
+func (m *Machine) driveArguments(d Drive) ([]string, error) {
+	slot, err := m.insert(d)
+	if err != nil {
+		return nil, err
+	}
+	blockdev := func(name string) (string, error) {
+		file, err := m.file(name, d.SizeMiB)
+		return fmt.Sprintf("driver=raw,node-name=%s,file.driver=file,file.filename=%s,discard=unmap", name, file), err
+	}
+	controller := fmt.Sprintf("nvme,id=nvme-%s,serial=%s,bus=%s", d.Serial, d.Serial, slot)
+	if d.Namespaces == 0 {
+		disk, err := blockdev(d.Serial)
+		return []string{"-blockdev", disk, "-device", controller + ",drive=" + d.Serial}, err
+	}
+	args := []string{
+		"-device", fmt.Sprintf("nvme-subsys,id=subsys-%s,nqn=%s", d.Serial, d.Serial),
+		"-device", fmt.Sprintf("%s,subsys=subsys-%s", controller, d.Serial),
+	}
+	for n := 1; n <= d.Namespaces; n++ {
+		name := fmt.Sprintf("%s-%d", d.Serial, n)
+		disk, err := blockdev(name)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "-blockdev", disk,
+			"-device", fmt.Sprintf("nvme-ns,id=ns-%s,drive=%s,bus=nvme-%s,nsid=%d", name, name, d.Serial, n))
+	}
+	return args, nil
+}
+
+// Plug inserts drives into free slots of the running machine, one right after
+// the other. It returns when QEMU has them, not when the machine does.
+func (m *Machine) Plug(drives ...Drive) {
+	m.t.Helper()
+	for _, d := range drives {
+		slot, err := m.insert(d)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		file, err := m.file(d.Serial, d.SizeMiB)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		err = m.qmp.Execute("blockdev-add", map[string]any{
+			"driver": "raw", "node-name": d.Serial, "discard": "unmap",
+			"file": map[string]any{"driver": "file", "filename": file},
+		}, nil)
+		if err == nil {
+			err = m.qmp.Execute("device_add", map[string]any{
+				"driver": "nvme", "id": "nvme-" + d.Serial, "bus": slot,
+				"drive": d.Serial, "serial": d.Serial,
+			}, nil)
+		}
+		if err != nil {
+			m.t.Fatalf("plug %s: %v", d.Serial, err)
+		}
+		m.hot = append(m.hot, d)
+	}
+}
+
+// UnplugAll unplugs what was plugged since the machine booted.
+func (m *Machine) UnplugAll() {
+	m.t.Helper()
+	m.Unplug(slices.Clone(m.hot)...)
+}
+
+// Unplug takes drives out of the running machine and returns when they are
+// gone from it. The machine is asked, and may take its time.
+func (m *Machine) Unplug(drives ...Drive) {
+	m.t.Helper()
+	from := m.qmp.mark()
+	for _, d := range drives {
+		if err := m.qmp.Execute("device_del", map[string]any{"id": "nvme-" + d.Serial}, nil); err != nil {
+			m.t.Fatalf("unplug %s: %v", d.Serial, err)
+		}
+	}
+	for _, d := range drives {
+		device := fmt.Appendf(nil, `"device": "nvme-%s"`, d.Serial)
+		_, err := m.qmp.await(from, time.Minute, func(e Event) bool {
+			return e.Name == "DEVICE_DELETED" && bytes.Contains(e.Data, device)
+		})
+		if err == nil && d.Namespaces == 0 {
+			err = m.qmp.Execute("blockdev-del", map[string]any{"node-name": d.Serial}, nil)
+		}
+		if err != nil {
+			m.t.Fatalf("unplug %s: %v", d.Serial, err)
+		}
+		m.hot = slices.DeleteFunc(m.hot, func(h Drive) bool { return h.Serial == d.Serial })
+		for slot, serial := range m.slots {
+			if serial == d.Serial {
+				m.slots[slot] = ""
+			}
+		}
+	}
+}
+
+// Warn sets or clears bits of a drive's SMART critical warning.
+func (m *Machine) Warn(d Drive, bits int) {
+	m.t.Helper()
+	err := m.qmp.Execute("qom-set", map[string]any{
+		"path": "/machine/peripheral/nvme-" + d.Serial, "property": "smart_critical_warning", "value": bits,
+	}, nil)
+	if err != nil {
+		m.t.Fatalf("warn %s: %v", d.Serial, err)
+	}
+}
+
+// Namespaces maps each namespace that the machine's kernel has now, as the
+// drive's serial number and for all but the first "/" and the namespace's ID, to
+// its node, such as /dev/nvme1n1. Numbers are no order: look, and never assume.
+func (m *Machine) Namespaces() map[string]string {
+	m.t.Helper()
+	nodes := make(map[string]string)
+	out := m.Sh(`for d in /sys/class/block/nvme*; do [ ! -e $d/nsid ] || [ $(cat $d/hidden) = 1 ] ||
+		echo $(cat $d/device/serial) $(cat $d/nsid) /dev/${d##*/}; done`)
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if len(f) != 3 {
+			continue // it went while it was listed
+		}
+		if f[1] != "1" {
+			f[0] += "/" + f[1]
+		}
+		nodes[f[0]] = f[2]
+	}
+	return nodes
+}

@@ -1,0 +1,133 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// self is this package, wherever a test that uses it runs.
+const self = "github.com/metalplug/metalplug/integration/vm"
+
+// Need ends the test when the need called name is missing: as a failure where
+// the environment's INTEGRATION_NEED lists the name, else as a skip.
+func Need(t testing.TB, name string, missing error) {
+	t.Helper()
+	if missing == nil {
+		return
+	}
+	needs := strings.FieldsFunc(os.Getenv("INTEGRATION_NEED"), func(r rune) bool { return r == ',' || r == ' ' })
+	for _, n := range needs {
+		if n == name || n == "all" {
+			t.Fatalf("need %s: %v", name, missing)
+		}
+	}
+	t.Skipf("need %s: %v", name, missing)
+}
+
+// Build compiles a program of this repository and returns its path. dir is a
+// folder below the repository's root ("cmd/metalplugd") and may lie in a module
+// of its own. A static program carries no cgo.
+func Build(t testing.TB, dir string, static bool) string {
+	t.Helper()
+	root, err := repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), filepath.Base(dir))
+	c := exec.Command("go", "build", "-tags", "integration", "-ldflags", "-s -w", "-o", program, ".")
+	c.Dir = filepath.Join(root, dir)
+	c.Env = append(os.Environ(), "CGO_ENABLED=1")
+	if static {
+		c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	}
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", dir, err, out)
+	}
+	return program
+}
+
+// repository is the root folder of the checkout.
+func repository() (string, error) {
+	out, err := output("go", "list", "-tags", "integration", "-f", "{{.Dir}}", self)
+	if err != nil {
+		return "", fmt.Errorf("find the repository: %w", err)
+	}
+	return filepath.Dir(filepath.Dir(out)), nil
+}
+
+// image is the folder with disk, kernel and initrd, built when the cache has
+// none.
+func image() (string, error) {
+	root, err := repository()
+	if err != nil {
+		return "", err
+	}
+	dir, err := output(filepath.Join(root, "integration", "vm", "image.sh"))
+	if err != nil {
+		return "", fmt.Errorf("build the machine's image: %w", err)
+	}
+	return dir, nil
+}
+
+// output runs a command and returns its standard output without the last line
+// end. The error has what the command wrote to standard error.
+func output(name string, args ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	c := exec.Command(name, args...)
+	c.Stdout, c.Stderr = &stdout, &stderr
+	err := c.Run()
+	if err != nil && stderr.Len() > 0 {
+		err = errors.Join(err, errors.New(strings.TrimSpace(stderr.String())))
+	}
+	if err != nil {
+		return "", fmt.Errorf("run %s: %w", filepath.Base(name), err)
+	}
+	return strings.TrimSpace(stdout.String()), nil
+}
+
+// withAgent is the image's initrd plus the agent and its unit, which the
+// initrd copies into the machine's /run.
+func withAgent(initrd, agent string) ([]byte, error) {
+	base, err := os.ReadFile(initrd)
+	if err != nil {
+		return nil, fmt.Errorf("read the initrd: %w", err)
+	}
+	program, err := os.ReadFile(agent)
+	if err != nil {
+		return nil, fmt.Errorf("read the agent: %w", err)
+	}
+	const units = "payload/run/systemd/system"
+	return append(base, cpio([]entry{
+		{name: "payload", mode: modeDir},
+		{name: "payload/run", mode: modeDir},
+		{name: "payload/run/vm", mode: modeDir},
+		{name: "payload/run/vm/agent", mode: modeProgram, body: program},
+		{name: "payload/run/systemd", mode: modeDir},
+		{name: units, mode: modeDir},
+		{name: units + "/vm-agent.service", mode: modeFile, body: []byte(agentUnit)},
+		{name: units + "/multi-user.target.wants", mode: modeDir},
+		{name: units + "/multi-user.target.wants/vm-agent.service", mode: modeLink, body: []byte("../vm-agent.service")},
+	})...), nil
+}
+
+const (
+	agentPort = "metalplug.vm"
+	agentUnit = `[Unit]
+Description=Agent of the integration tests
+
+[Service]
+ExecStart=/run/vm/agent /dev/virtio-ports/` + agentPort + `
+KillMode=process
+Environment=HOME=/root
+`
+)

@@ -1,0 +1,193 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// kubeletProgram is the kubelet's own device manager as a program, from
+// integration/devicemanager, which documents what is sent and answered here.
+const kubeletProgram = "/usr/local/bin/dm"
+
+// Kubelet is a stand-in for the kubelet in the machine.
+type Kubelet struct {
+	*Stream
+	last int // ID of the last request
+}
+
+// Device is a device as the device manager knows it.
+type Device struct {
+	Resource string `json:"resource"`
+	ID       string `json:"id"`
+	Health   string `json:"health"`
+}
+
+// Counts is what the node's status would say of a resource.
+type Counts struct {
+	Capacity    int64 `json:"capacity"`
+	Allocatable int64 `json:"allocatable"`
+}
+
+// Pod is a pod with one container that asks for devices.
+type Pod struct {
+	UID    string
+	Limits map[string]int64
+}
+
+// said is one line of the device manager.
+type said struct {
+	ID        int               `json:"id"`
+	Event     string            `json:"event"`
+	Time      time.Time         `json:"time"`
+	Error     string            `json:"error"`
+	Rejected  json.RawMessage   `json:"rejected"`
+	Resources map[string]Counts `json:"resources"`
+	Devices   []Device          `json:"devices"`
+	Run       struct {
+		Env   map[string]string `json:"env"`
+		Nodes []struct {
+			Host string `json:"host"`
+		} `json:"nodes"`
+	} `json:"run"`
+}
+
+// StartKubelet starts the stand-in, and returns when kubelet.sock accepts
+// connections. Stop ends it as a crash does; what it left stays.
+func (m *Machine) StartKubelet() *Kubelet {
+	m.t.Helper()
+	if m.Try("test", "-x", kubeletProgram).Code != 0 {
+		m.Push(Build(m.t, "integration/devicemanager/cmd/dm", true), kubeletProgram)
+	}
+	m.Run("mkdir", "-p", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources")
+	k := &Kubelet{Stream: m.Start(kubeletProgram, "--watch")}
+	if _, err := k.Await(0, commandTimeout, func(l Line) bool { return decode(l).Event == "listening" }); err != nil {
+		m.t.Fatalf("start kubelet: %v\n%s", err, k.Text(0))
+	}
+	return k
+}
+
+// decode reads a line; one that is not JSON, such as a log line, is empty.
+func decode(l Line) said {
+	var s said
+	_ = json.Unmarshal([]byte(l.Text), &s)
+	return s
+}
+
+// Capacity is what the node's status would say now.
+func (k *Kubelet) Capacity() map[string]Counts { return k.ask("capacity", nil).Resources }
+
+// Devices are the devices of a resource, healthy or not.
+func (k *Kubelet) Devices(resource string) []Device {
+	k.m.t.Helper()
+	var list []Device
+	for _, d := range k.ask("devices", nil).Devices {
+		if d.Resource == resource {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// Healthy are the IDs of the healthy devices of a resource.
+func (k *Kubelet) Healthy(resource string) []string {
+	k.m.t.Helper()
+	var ids []string
+	for _, d := range k.Devices(resource) {
+		if d.Health == "Healthy" {
+			ids = append(ids, d.ID)
+		}
+	}
+	return ids
+}
+
+// AwaitAllocatable waits, in what the device manager says after a mark, for a
+// moment at which so many devices of a resource are allocatable, and returns
+// it.
+func (k *Kubelet) AwaitAllocatable(from int, resource string, want int64, timeout time.Duration) (time.Time, error) {
+	return k.AwaitAllocatableSince(time.Time{}, from, resource, want, timeout)
+}
+
+// AwaitAllocatableSince is AwaitAllocatable for a moment after another.
+func (k *Kubelet) AwaitAllocatableSince(since time.Time, from int, resource string, want int64, timeout time.Duration) (time.Time, error) {
+	l, err := k.Await(from, timeout, func(l Line) bool {
+		s := decode(l)
+		return s.Event == "capacity" && s.Resources[resource].Allocatable == want && s.Time.After(since)
+	})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%d allocatable %s: %w\nsaid:\n%s", want, resource, err, k.Text(from))
+	}
+	return decode(l).Time, nil
+}
+
+// Allocatables are the numbers of allocatable devices of a resource that the
+// device manager said after a mark.
+func (k *Kubelet) Allocatables(from int, resource string) []int64 {
+	var all []int64
+	for _, l := range k.Lines(from) {
+		if s := decode(l); s.Event == "capacity" {
+			all = append(all, s.Resources[resource].Allocatable)
+		}
+	}
+	return all
+}
+
+// Listening is when kubelet.sock accepted connections.
+func (k *Kubelet) Listening() time.Time {
+	for _, l := range k.Lines(0) {
+		if s := decode(l); s.Event == "listening" {
+			return s.Time
+		}
+	}
+	return time.Time{}
+}
+
+// RunPod admits a pod and starts its container; it returns the device nodes and
+// variables that the container gets.
+func (k *Kubelet) RunPod(p Pod) (nodes []string, env map[string]string) {
+	k.m.t.Helper()
+	k.ask("admit", map[string]any{"pod": map[string]any{
+		"uid": p.UID, "namespace": "default", "name": p.UID,
+		"containers": []any{map[string]any{"name": "main", "limits": p.Limits}},
+	}})
+	run := k.ask("run", map[string]any{"uid": p.UID, "container": "main"}).Run
+	for _, n := range run.Nodes {
+		nodes = append(nodes, n.Host)
+	}
+	return nodes, run.Env
+}
+
+// RemovePod ends a pod.
+func (k *Kubelet) RemovePod(p Pod) {
+	k.m.t.Helper()
+	k.ask("remove", map[string]any{"uid": p.UID})
+}
+
+// ask sends one request and returns its answer, which must be no error.
+func (k *Kubelet) ask(op string, request map[string]any) said {
+	k.m.t.Helper()
+	k.last++
+	if request == nil {
+		request = make(map[string]any)
+	}
+	request["id"], request["op"] = k.last, op
+	text, err := json.Marshal(request)
+	if err != nil {
+		k.m.t.Fatalf("ask the kubelet: %v", err)
+	}
+	id, from := k.last, k.Mark()
+	k.Send(string(text))
+	l, err := k.Await(from, commandTimeout, func(l Line) bool { return decode(l).ID == id })
+	if err != nil {
+		k.m.t.Fatalf("ask the kubelet to %s: %v\n%s", op, err, k.Text(from))
+	}
+	s := decode(l)
+	if s.Error != "" || s.Rejected != nil {
+		k.m.t.Fatalf("ask the kubelet to %s: %s", op, l.Text)
+	}
+	return s
+}

@@ -1,0 +1,138 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"path"
+	"slices"
+	"testing"
+
+	"github.com/metalplug/metalplug/integration/vm"
+)
+
+// kubeletAway: a kubelet that starts again gets everything again, as it is now.
+func kubeletAway(s *story, t *testing.T) {
+	before := s.allocatable(nvme)
+	s.kubelet.Stop()
+	node := s.plugUnseen(t, plugged[0])
+	s.kubelet = s.m.StartKubelet()
+	seen, err := s.kubelet.AwaitAllocatable(0, nvme, before+1, patience)
+	if err != nil {
+		t.Error(err)
+	} else {
+		s.note("kubelet starts again", "kubelet.sock to capacity", seen.Sub(s.kubelet.Listening()))
+	}
+	s.onlyAllOrNone(t, 0, nvme, before+1)
+	s.expect(t, change{
+		name: "unplug after that", act: func() { s.m.Unplug(plugged[0]) }, resource: nvme, by: -1,
+		action: "remove", device: always(node),
+	})
+}
+
+// plugUnseen plugs a drive while somebody is away, and returns its namespace
+// when udevd is done with it.
+func (s *story) plugUnseen(t *testing.T, d vm.Drive) string {
+	t.Helper()
+	from := s.udev.Mark()
+	s.m.Plug(d)
+	s.udev.Block(from, "add")
+	return path.Base(s.m.Namespaces()[d.Serial])
+}
+
+// daemonAway: what happened while nobody listened is seen at the start.
+func daemonAway(s *story, t *testing.T) {
+	before := s.healthy(nvme)
+	s.m.StopDaemon()
+	s.plugUnseen(t, plugged[1])
+	mark := s.kubelet.Mark()
+	s.m.StartDaemon()
+	if _, err := s.kubelet.AwaitAllocatable(mark, nvme, int64(len(before)+1), patience); err != nil {
+		t.Error(err)
+	}
+	s.m.StopDaemon()
+	from := s.udev.Mark()
+	s.m.Unplug(plugged[1])
+	s.udev.Block(from, "remove")
+	mark = s.kubelet.Mark()
+	s.m.StartDaemon()
+	if _, err := s.kubelet.AwaitAllocatable(mark, nvme, int64(len(before)), patience); err != nil {
+		t.Error(err)
+	}
+	if after := s.healthy(nvme); !slices.Equal(before, after) {
+		t.Errorf("healthy devices were %v and are %v", before, after)
+	}
+}
+
+// reboot: the IDs that pods hold are the same after a boot that finds the same
+// drives in other slots, and so under other names.
+func reboot(s *story, t *testing.T) {
+	s.m.Plug(plugged[0], plugged[1])
+	before := s.await(t, nvme, atRest+2)
+	s.m.Unplug(plugged[0], plugged[1])
+	s.await(t, nvme, atRest)
+	s.m.Plug(plugged[1], plugged[0])
+	if moved := s.await(t, nvme, atRest+2); !slices.Equal(before, moved) {
+		t.Errorf("in other slots, healthy devices were %v and are %v", before, moved)
+	}
+	s.m.Reboot()
+	s.watch()
+	s.m.StartDaemon()
+	s.kubelet = s.m.StartKubelet()
+	if after := s.await(t, nvme, atRest+2); !slices.Equal(before, after) {
+		t.Errorf("after a reboot, healthy devices were %v and are %v", before, after)
+	}
+}
+
+// await waits until so many devices of a resource are allocatable and returns
+// their IDs.
+func (s *story) await(t *testing.T, resource string, want int64) []string {
+	t.Helper()
+	mark := s.kubelet.Mark()
+	if s.allocatable(resource) != want {
+		if _, err := s.kubelet.AwaitAllocatable(mark, resource, want, patience); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s.healthy(resource)
+}
+
+// restart: the IDs that pods hold are the same in the next life.
+func restart(s *story, t *testing.T) {
+	s.m.Plug(plugged...)
+	defer func() {
+		s.m.Unplug(plugged...)
+		s.await(t, nvme, atRest)
+	}()
+	want := int64(len(plugged)) + atRest
+	before, mark, began := s.await(t, nvme, want), s.kubelet.Mark(), s.now(t)
+	s.m.Run("systemctl", "restart", "metalplugd")
+	lost, err := s.kubelet.AwaitAllocatable(mark, nvme, 0, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen, err := s.kubelet.AwaitAllocatableSince(lost, mark, nvme, want, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.onlyAllOrNone(t, mark, nvme, want)
+	s.note("metalplugd restarts", "systemctl restart to capacity", seen.Sub(began))
+	s.note("metalplugd restarts", "devices away from the kubelet", seen.Sub(lost))
+	if after := s.healthy(nvme); !slices.Equal(before, after) {
+		t.Errorf("healthy devices were %v and are %v", before, after)
+	}
+}
+
+// onlyAllOrNone fails when, after a mark, the device manager was told of some of
+// a resource's devices: its first message must be complete.
+func (s *story) onlyAllOrNone(t *testing.T, from int, resource string, all int64) {
+	t.Helper()
+	seen := s.kubelet.Allocatables(from, resource)
+	for _, n := range seen {
+		if n != 0 && n != all {
+			t.Errorf("allocatable %s went %v instead of from 0 to %d", resource, seen, all)
+			return
+		}
+	}
+}

@@ -1,0 +1,299 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Options are what a machine has when it boots. The zero value is a machine
+// with a boot disk on NVMe and empty slots.
+type Options struct {
+	// CPUs is 1 by default. More are no faster: QEMU runs them in turn, because
+	// a kernel that patches its own code crashes when they run at once (int3).
+	CPUs      int
+	MemoryMiB int // default 1536
+	Slots     int // hotplug slots ("slot1" ...); default 8
+	// Drives are there at boot, in the first slots.
+	Drives []Drive
+	// Devices are further -device arguments.
+	Devices []string
+	// Kernel is appended to the kernel's command line.
+	Kernel string
+	// BootTimeout bounds the time to a system that has started all units.
+	BootTimeout time.Duration // default 5 min
+}
+
+// bootSerial is the serial number of the boot disk.
+const bootSerial = "BOOT0"
+
+// Machine is one booted guest. It is switched off when its test ends. One
+// goroutine at a time uses it.
+type Machine struct {
+	t     testing.TB // that fails when something does; see Step
+	dir   string     // sockets, console log, drives; removed with the test
+	alive io.Closer  // QEMU runs until this is closed
+	exit  chan error // holds QEMU's end
+	qmp   *QMP
+	guest *guest
+	slots map[string]string // slot -> drive serial, "" is free
+	hot   []Drive           // plugged since the boot
+}
+
+// Boot starts a machine and returns when systemd has started all units. Its
+// test fails when it does not boot, and is skipped (see Need, "vm") when this
+// host cannot build or run it.
+func Boot(t testing.TB, o Options) *Machine {
+	t.Helper()
+	o.setDefaults()
+	img, err := image()
+	Need(t, "vm", err)
+	m := &Machine{t: t, exit: make(chan error, 1), slots: make(map[string]string)}
+	// Not t.TempDir: its path holds the test's name, and a socket's path is short.
+	if m.dir, err = os.MkdirTemp("", "vm"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(m.dir) })
+	initrd, err := withAgent(filepath.Join(img, "initrd"), Build(t, "integration/vm/agent", true))
+	if err == nil {
+		err = os.WriteFile(m.path("initrd"), initrd, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.end)
+	began := time.Now()
+	if err := m.start(img, o); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.booted(began.Add(o.BootTimeout)); err != nil {
+		t.Fatalf("boot: %v", err)
+	}
+	t.Logf("machine booted in %v", time.Since(began).Round(100*time.Millisecond))
+	return m
+}
+
+func (o *Options) setDefaults() {
+	def := func(n *int, value int) {
+		if *n == 0 {
+			*n = value
+		}
+	}
+	def(&o.CPUs, 1)
+	def(&o.MemoryMiB, 1536)
+	def(&o.Slots, 8)
+	if o.BootTimeout == 0 {
+		o.BootTimeout = 5 * time.Minute
+	}
+}
+
+// path is a file of the machine on this host.
+func (m *Machine) path(name string) string { return filepath.Join(m.dir, name) }
+
+// start runs QEMU and connects to its two sockets.
+func (m *Machine) start(img string, o Options) error {
+	args, err := m.arguments(img, o)
+	if err != nil {
+		return err
+	}
+	if err := m.run(args); err != nil {
+		return fmt.Errorf("start QEMU: %w", err)
+	}
+	qmp, err := m.dial("qmp")
+	if err != nil {
+		return err
+	}
+	if m.qmp, err = dialQMP(qmp); err != nil {
+		return err
+	}
+	agent, err := m.dial("agent")
+	if err != nil {
+		return err
+	}
+	m.guest = newGuest(agent)
+	return nil
+}
+
+// leash runs a command that ends with this process, however that ends: when
+// the other end of standard input is closed.
+const leash = `exec 3<&0; "$@" </dev/null & child=$!; { cat <&3 >/dev/null; kill "$child"; } & wait "$child"`
+
+func (m *Machine) run(args []string) error {
+	log, err := os.Create(m.path("qemu.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	c := exec.Command("sh", append([]string{"-c", leash, "leash", "nice", "qemu-system-x86_64"}, args...)...)
+	c.Stdout, c.Stderr = log, log
+	alive, err := c.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := c.Start(); err != nil {
+		return err
+	}
+	m.alive = alive
+	go func() { m.exit <- c.Wait() }()
+	return nil
+}
+
+// dial connects to a socket that QEMU is about to make.
+func (m *Machine) dial(name string) (net.Conn, error) {
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		conn, err := net.Dial("unix", m.path(name))
+		if err == nil {
+			return conn, nil
+		}
+		select {
+		case exit := <-m.exit:
+			m.exit <- exit
+			return nil, fmt.Errorf("start QEMU: ended: %w", errors.Join(exit, errors.New(m.tail("qemu.log", 20))))
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("connect to QEMU: %w", err)
+		}
+	}
+}
+
+// arguments are QEMU's. KVM is not used even where there is a /dev/kvm: the
+// tests must run, and take equally long, on hosts without one.
+func (m *Machine) arguments(img string, o Options) ([]string, error) {
+	args := []string{
+		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+		"-machine", "q35", "-accel", "tcg,thread=single", "-cpu", "qemu64,-svm",
+		"-smp", fmt.Sprint(o.CPUs), "-m", fmt.Sprint(o.MemoryMiB),
+		"-kernel", filepath.Join(img, "vmlinuz"), "-initrd", m.path("initrd"),
+		"-append", strings.TrimSpace("console=ttyS0 panic=-1 mitigations=off systemd.show_status=1 " + o.Kernel),
+		"-serial", "file:" + m.path("console"),
+		"-qmp", "unix:" + m.path("qmp") + ",server=on,wait=off",
+		"-device", "virtio-rng-pci",
+		"-device", "virtio-serial-pci",
+		"-chardev", "socket,id=agent,server=on,wait=off,path=" + m.path("agent"),
+		"-device", "virtserialport,chardev=agent,name=" + agentPort,
+		"-drive", "if=none,id=boot,format=raw,snapshot=on,file=" + filepath.Join(img, "disk.img"),
+		"-device", "pcie-root-port,id=slot0,chassis=100,slot=100",
+		"-device", "nvme,id=boot-nvme,drive=boot,bus=slot0,serial=" + bootSerial,
+	}
+	for i := 1; i <= o.Slots; i++ {
+		slot := fmt.Sprintf("slot%d", i)
+		m.slots[slot] = ""
+		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=%s,chassis=%d,slot=%d", slot, i, i))
+	}
+	for _, d := range o.Drives {
+		more, err := m.driveArguments(d)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, more...)
+	}
+	for _, d := range o.Devices {
+		args = append(args, "-device", d)
+	}
+	return args, nil
+}
+
+// booted waits for the agent, for systemd and for udevd.
+func (m *Machine) booted(deadline time.Time) error {
+	up := make(chan error, 1)
+	go func() {
+		r, err := m.guest.run(nil, time.Until(deadline), "systemctl", "is-system-running", "--wait")
+		if err == nil && strings.TrimSpace(r.Stdout) != "running" {
+			failed, _ := m.guest.run(nil, commandTimeout, "systemctl", "--failed", "--no-legend", "--plain")
+			err = fmt.Errorf("system is %s\n%s", strings.TrimSpace(r.Stdout), failed.Stdout)
+		}
+		if err == nil {
+			_, err = m.guest.run(nil, time.Until(deadline), "udevadm", "settle")
+		}
+		up <- err
+	}()
+	select {
+	case err := <-up:
+		return err
+	case exit := <-m.exit:
+		m.exit <- exit
+		return fmt.Errorf("QEMU ended: %w", errors.Join(exit, errors.New(m.tail("qemu.log", 20))))
+	}
+}
+
+// Step runs a part of the story as a subtest, which is the one that fails when
+// the machine cannot do what the step wants of it. It says whether the step
+// succeeded.
+func (m *Machine) Step(t *testing.T, name string, step func(t *testing.T)) bool {
+	return t.Run(name, func(t *testing.T) {
+		outer := m.t
+		m.t = t
+		defer func() { m.t = outer }()
+		step(t)
+	})
+}
+
+// end switches the machine off and, after a failure, shows what it said last.
+func (m *Machine) end() {
+	if m.alive == nil {
+		return
+	}
+	if m.t.Failed() {
+		m.t.Logf("QEMU:\n%s", m.tail("qemu.log", 20))
+		m.t.Logf("console:\n%s", m.tail("console", 60))
+	}
+	if m.guest != nil {
+		m.keepLogs()
+	}
+	// The error can only be that QEMU has ended.
+	_ = m.alive.Close()
+	select {
+	case <-m.exit:
+	case <-time.After(30 * time.Second):
+		m.t.Error("stop QEMU: still runs")
+	}
+}
+
+// keepLogs copies the console log and the journal to the folder
+// METALPLUG_VM_LOGS, if set.
+func (m *Machine) keepLogs() {
+	dir := os.Getenv("METALPLUG_VM_LOGS")
+	if dir == "" {
+		return
+	}
+	console, err := os.ReadFile(m.path("console"))
+	if err != nil {
+		m.t.Logf("keep the logs: %v", err)
+	}
+	journal, err := m.guest.run(nil, 30*time.Second, "journalctl", "--no-pager", "--output", "short-precise")
+	if err != nil {
+		m.t.Logf("keep the logs: %v", err)
+	}
+	name := filepath.Join(dir, strings.ReplaceAll(m.t.Name(), "/", "_"))
+	for suffix, content := range map[string][]byte{".console": console, ".journal": []byte(journal.Stdout)} {
+		if err := os.WriteFile(name+suffix, content, 0o644); err != nil {
+			m.t.Logf("keep the logs: %v", err)
+		}
+	}
+}
+
+// QMP is the line to QEMU, for what has no method of its own here.
+func (m *Machine) QMP() *QMP { return m.qmp }
+
+// tail is the end of one of the machine's files on this host.
+func (m *Machine) tail(name string, lines int) string {
+	content, err := os.ReadFile(m.path(name))
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(content)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}

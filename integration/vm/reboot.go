@@ -1,0 +1,47 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"errors"
+	"strings"
+	"time"
+)
+
+// Reboot restarts the machine's system and returns when it has started all
+// units. The disks keep their content and the slots their drives; commands that
+// ran are gone, with their streams.
+func (m *Machine) Reboot() {
+	m.t.Helper()
+	before := m.bootID()
+	// Otherwise a reboot ends QEMU, which is how a panic shows.
+	m.onReboot("reset")
+	defer m.onReboot("shutdown")
+	m.Run("systemctl", "reboot", "--no-block")
+	m.Eventually("reboot", 5*time.Minute, func() bool {
+		id := m.bootID()
+		return id != "" && id != before
+	})
+	m.guest.forget(errors.New("the machine was rebooted"))
+	if err := m.booted(time.Now().Add(5 * time.Minute)); err != nil {
+		m.t.Fatalf("reboot: %v", err)
+	}
+}
+
+// bootID is the kernel's name for this boot; empty while nobody answers.
+func (m *Machine) bootID() string {
+	r, err := m.guest.run(nil, 2*time.Second, "cat", "/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(r.Stdout)
+}
+
+func (m *Machine) onReboot(action string) {
+	m.t.Helper()
+	if err := m.qmp.Execute("set-action", map[string]any{"reboot": action}, nil); err != nil {
+		m.t.Fatal(err)
+	}
+}

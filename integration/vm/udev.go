@@ -1,0 +1,130 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Udev is a witness beside metalplugd: udevadm's own view of the events that
+// udevd sends.
+type Udev struct{ *Stream }
+
+// WatchUdev starts to listen to udevd and returns when it does. It comes before
+// other processes, so that it dates an event before anybody reacts to it.
+func (m *Machine) WatchUdev() *Udev {
+	m.t.Helper()
+	return m.watchUdev("chrt", "--fifo", "10")
+}
+
+// WatchUdevBeside listens as any other process does, for comparison.
+func (m *Machine) WatchUdevBeside() *Udev {
+	m.t.Helper()
+	return m.watchUdev()
+}
+
+func (m *Machine) watchUdev(prefix ...string) *Udev {
+	m.t.Helper()
+	s := m.Start(append(prefix, "udevadm", "monitor", "--udev")...)
+	// The greeting is written once the socket is bound.
+	if _, err := s.Await(0, commandTimeout, func(l Line) bool { return strings.HasPrefix(l.Text, "UDEV - ") }); err != nil {
+		m.t.Fatal(err)
+	}
+	return &Udev{s}
+}
+
+// Event waits for an event after a mark that has the action ("add") and whose
+// sysfs path ends in the name ("nvme1n1", "0000:02:00.0"). Of several it returns
+// the last one that had arrived from udevd by then, of those that came later the
+// first. Its time is that of the arrival.
+func (u *Udev) Event(from int, action, name string, by time.Time) Line {
+	u.m.t.Helper()
+	matches := isEvent(action, name)
+	first := u.await(from, action+" "+name, matches)
+	for _, l := range slices.Backward(u.Lines(from)) {
+		if matches(l) && !u.arrived(l).Time.After(by) {
+			return u.arrived(l)
+		}
+	}
+	return first
+}
+
+// Count is how many such events had arrived when the given one had.
+func (u *Udev) Count(action, name string, last Line) int {
+	u.m.t.Helper()
+	n := 0
+	for _, l := range u.Lines(0) {
+		if isEvent(action, name)(l) && u.arrived(l).Uptime <= last.Uptime {
+			n++
+		}
+	}
+	return n
+}
+
+// Nth waits for the nth such event of all, which two listeners that started
+// together agree on.
+func (u *Udev) Nth(action, name string, n int) Line {
+	u.m.t.Helper()
+	seen := 0
+	return u.await(0, action+" "+name, func(l Line) bool {
+		if isEvent(action, name)(l) {
+			seen++
+		}
+		return seen == n
+	})
+}
+
+func isEvent(action, name string) func(Line) bool {
+	return func(l Line) bool {
+		return strings.Contains(l.Text, "] "+action+" ") && strings.Contains(l.Text, "/"+name+" (")
+	}
+}
+
+// Block waits for the first event after a mark with the action on a block
+// device, whatever its name.
+func (u *Udev) Block(from int, action string) Line {
+	u.m.t.Helper()
+	return u.await(from, action+" of a block device", func(l Line) bool {
+		return strings.Contains(l.Text, "] "+action+" ") && strings.HasSuffix(l.Text, "(block)")
+	})
+}
+
+func (u *Udev) await(from int, what string, match func(Line) bool) Line {
+	u.m.t.Helper()
+	l, err := u.Await(from, time.Minute, match)
+	if err != nil {
+		u.m.t.Fatalf("udev event %s: %v\nevents:\n%s", what, err, u.Text(from))
+	}
+	return u.arrived(l)
+}
+
+// arrived is the line with the time at which udevadm had the event.
+func (u *Udev) arrived(l Line) Line {
+	u.m.t.Helper()
+	uptime, err := arrival(l.Text)
+	if err != nil {
+		u.m.t.Fatal(err)
+	}
+	l.Time, l.Uptime = l.Time.Add(uptime-l.Uptime), uptime
+	return l
+}
+
+// arrival is the time in a line such as
+//
+//	UDEV  [61.483104] add      /devices/pci0000:00/.../nvme1n1 (block)
+//
+// which is udevadm's own stamp, by CLOCK_MONOTONIC.
+func arrival(line string) (time.Duration, error) {
+	_, rest, _ := strings.Cut(line, "[")
+	stamp, _, _ := strings.Cut(rest, "]")
+	d, err := time.ParseDuration(stamp + "s")
+	if err != nil {
+		return 0, fmt.Errorf("read udev event %q: %w", line, err)
+	}
+	return d, nil
+}
