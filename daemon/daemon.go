@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,9 @@ const (
 	auditBlind = 5 * time.Second
 )
 
+// startRest is how long after the start the memory that it took is given back, most of which was for the enumeration.
+const startRest = 2 * time.Second
+
 // Options are what a daemon is made of.
 type Options struct {
 	Config   config.Config
@@ -39,7 +43,7 @@ type Options struct {
 	Reload   <-chan os.Signal              // each signal asks for a reload; may be nil
 	Log      *slog.Logger
 	Notifier systemd.Notifier
-	Sockets  map[string]*os.File // passed on by the service manager: "uevent"
+	Sockets  map[string]*os.File // passed on by the service manager: "uevent", "kmsg"
 	// Watching, if not nil, is called with the inventory before anything runs, for whoever wants to watch it.
 	Watching func(*inventory.Inventory)
 }
@@ -94,9 +98,12 @@ func (d *daemon) open() (closeSource func(), err error) {
 		}
 		return func() { s.Close() }, nil
 	}
-	s, err := udev.Open(udev.Options{Socket: d.Sockets["uevent"], Proc: paths.Proc})
+	s, err := udev.Open(udev.Options{Socket: d.Sockets["uevent"], KernelLog: d.Sockets["kmsg"], Proc: paths.Proc})
 	if err != nil {
 		return nil, err
+	}
+	if err := s.KernelLog(); err != nil {
+		d.Log.Warn("kernel log not read", "err", fmt.Errorf("what drivers only log is not noticed: %w", err))
 	}
 	if d.blind = !s.Running(); d.blind {
 		d.Log.Warn("udevd is not running", "err", fmt.Errorf("no hotplug event will come: looking every %v", auditBlind))
@@ -172,6 +179,7 @@ func (d *daemon) tasks() []task {
 func (d *daemon) ready() {
 	d.Log.Info("ready", "duration", time.Since(d.started))
 	d.notify(d.Notifier.Ready())
+	time.AfterFunc(startRest, debug.FreeOSMemory)
 }
 
 func (d *daemon) notify(err error) {

@@ -87,31 +87,32 @@ func (s *story) play(file string) {
 // do carries out one command.
 func (s *story) do(words []string) error {
 	verbs := map[string]func([]string) error{
-		"plug":            s.plug,          // plug widget NAME SERIAL [NUMA]; plug nvme NUMBER SERIAL
-		"unplug":          s.unplug,        // unplug NAME...
-		"at-once":         s.atOnce,        // at-once COUNT: that many widgets
-		"resource":        s.addResource,   // resource LINE of the configuration, in [[resource]] widgets
-		"daemon":          s.daemonVerb,    // daemon start|stop|restart|reload
-		"kubelet":         s.kubeletVerb,   // kubelet start|stop|restart
-		"expect":          s.expect,        // expect RESOURCE CAPACITY ALLOCATABLE
-		"lists-at-most":   s.listsAtMost,   // lists-at-most RESOURCE N
-		"allocate":        s.allocate,      // allocate RESOURCE N [ID...]: these are chosen
-		"allocate-fails":  s.allocateFails, // allocate-fails RESOURCE N TEXT...
-		"prestart":        s.prestart,
-		"prestart-fails":  s.prestartFails, // prestart-fails TEXT...
-		"release":         s.release,
-		"remove-sockets":  s.removeSockets,
-		"replace-dir":     s.replaceDir,
-		"remove-dir":      s.removeDir,
-		"make-dir":        s.makeDir,
-		"break-recording": s.breakRecording,
-		"break-config":    s.breakConfig,
-		"env":             s.env,           // env NAME=VALUE of the last container
-		"nodes":           s.nodes,         // nodes PATH... of the last container, which gets no CDI device
-		"cdi":             s.cdiNames,      // cdi NAME... of the last container, which gets no node
-		"spec":            s.spec,          // spec RESOURCE [ID...]: its CDI spec describes these
-		"spec-dir":        s.specDir,       // spec-dir remove|block|unblock
-		"plain-resource":  s.plainResource, // takes back all resource lines
+		"plug":                 s.plug,               // plug widget NAME SERIAL [NUMA]; plug disk NUMBER EUI [CONTENT]
+		"unplug":               s.unplug,             // unplug NAME...
+		"at-once":              s.atOnce,             // at-once COUNT: that many widgets
+		"resource":             s.addResource,        // resource LINE of the configuration, in [[resource]] widgets
+		"daemon":               s.daemonVerb,         // daemon start|stop|restart|reload
+		"kubelet":              s.kubeletVerb,        // kubelet start|stop|restart
+		"expect":               s.expect,             // expect RESOURCE CAPACITY ALLOCATABLE
+		"lists-at-most":        s.listsAtMost,        // lists-at-most RESOURCE N
+		"allocate":             s.allocate,           // allocate RESOURCE N [ID...]: these are chosen
+		"allocate-fails-until": s.allocateFailsUntil, // allocate-fails-until RESOURCE N TEXT...: at last with that text
+		"allocate-fails":       s.allocateFails,      // allocate-fails RESOURCE N TEXT...
+		"prestart":             s.prestart,
+		"prestart-fails":       s.prestartFails, // prestart-fails TEXT...
+		"release":              s.release,
+		"remove-sockets":       s.removeSockets,
+		"replace-dir":          s.replaceDir,
+		"remove-dir":           s.removeDir,
+		"make-dir":             s.makeDir,
+		"break-recording":      s.breakRecording,
+		"break-config":         s.breakConfig,
+		"env":                  s.env,           // env NAME=VALUE of the last container
+		"nodes":                s.nodes,         // nodes PATH... of the last container, which gets no CDI device
+		"cdi":                  s.cdiNames,      // cdi NAME... of the last container, which gets no node
+		"spec":                 s.spec,          // spec RESOURCE [ID...]: its CDI spec describes these
+		"spec-dir":             s.specDir,       // spec-dir remove|block|unblock
+		"plain-resource":       s.plainResource, // takes back all resource lines
 	}
 	verb := verbs[words[0]]
 	if verb == nil {
@@ -133,9 +134,36 @@ E: MINOR=0
 A: numa_node=%[3]s
 `
 
+const diskRecording = `F: /proc/self/mountinfo=
+
+P: /devices/pci0000:00/0000:00:01.0/nvme/nvme%[1]s
+E: SUBSYSTEM=nvme
+A: state=live
+A: transport=pcie
+
+P: /devices/pci0000:00/0000:00:01.0/nvme/nvme%[1]s/nvme%[1]sn1
+N: nvme%[1]sn1
+E: SUBSYSTEM=block
+E: DEVTYPE=disk
+E: DEVNAME=/dev/nvme%[1]sn1
+E: MAJOR=259
+E: MINOR=1
+%[3]sA: wwid=eui.%[2]s
+A: size=1024
+`
+
 func (s *story) plug(words []string) error {
 	kind, name := words[0], words[1]
-	if kind != "widget" {
+	switch kind {
+	case "disk":
+		content := ""
+		if len(words) > 3 {
+			content = "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=" + words[3] + "\n"
+		}
+		s.devices["disk"+name] = fmt.Sprintf(diskRecording, name, words[2], content)
+		return s.save()
+	case "widget":
+	default:
 		return fmt.Errorf("no recording of a %s", kind)
 	}
 	numa := "-1"
@@ -350,6 +378,22 @@ func (s *story) prestart([]string) error {
 }
 
 func (s *story) prestartFails(words []string) error { return fails(s.prestart(nil), words) }
+
+// allocateFailsUntil asks again, as pod after pod would, until that is the reason.
+func (s *story) allocateFailsUntil(words []string) error {
+	var n int
+	fmt.Sscan(words[1], &n)
+	limit := time.Now().Add(patience)
+	for {
+		c, err := s.kubelet.Allocate(s.t.Context(), words[0], n)
+		if err == nil { // the daemon has not seen it yet
+			s.kubelet.Release(words[0], c)
+		}
+		if err = fails(err, words[2:]); err == nil || time.Now().After(limit) {
+			return err
+		}
+	}
+}
 
 // fails wants an error with that text in it.
 func fails(err error, text []string) error {

@@ -45,10 +45,17 @@ func (h *Host) pciAnswers(sysPath string) error {
 		return nil // sysfs without it tells nothing
 	case err != nil:
 		return err
-	case vendor == "\xff\xff":
+	case vendor == "\xff\xff" && !h.isVirtual(sysPath):
 		return errors.New("its PCI configuration space does not answer: it has fallen off the bus")
 	}
 	return nil
+}
+
+// isVirtual tells whether a function of which the vendor reads as all ones is a virtual one that answers: it has no vendor
+// and no device ID of its own (PCI Express, Single Root I/O Virtualization, VF Vendor ID), but a command and a status.
+func (h *Host) isVirtual(sysPath string) bool {
+	head, err := h.readStart(sysPath+"/config", 8)
+	return err == nil && head != strings.Repeat("\xff", 8)
 }
 
 // readStart returns the first bytes of a binary attribute. No more is read: some devices hang when the whole of their

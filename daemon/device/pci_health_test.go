@@ -21,6 +21,8 @@ func TestPCIHealth(t *testing.T) {
 			"config=de10", "config=ffff", "runtime_status=active", "runtime_status=suspended",
 			"current_link_width=16", "current_link_width=8",
 		}, want: gpu + nodes},
+		{name: "virtual", recording: "gpu-nvidia", edits: []string{"config=de103023", "config=ffffffff06041000"}, want: gpu + nodes},
+		{name: "virtual, off the bus", recording: "gpu-nvidia", edits: []string{"config=de103023", "config=ffffffffffffffff"}, want: gpu + silent + nodes},
 		{name: "lanes lost", recording: "gpu-nvidia", edits: []string{"current_link_width=16", "current_link_width=8"}, want: gpu +
 			"\n  warning: the PCIe link of 0000:18:00.0 has 8 of 16 lanes" + nodes},
 		{name: "in a slot with fewer lanes", recording: "gpu-nvidia", edits: []string{

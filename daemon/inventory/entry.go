@@ -105,12 +105,8 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 
 // place returns what says best where in the machine a device is: the address of its PCI function, else its kernel name.
 func place(sysPath string) string {
-	for p := sysPath; len(p) > 1; p = path.Dir(p) {
-		var domain, bus, slot, function uint
-		name := path.Base(p)
-		if n, err := fmt.Sscanf(name, "%04x:%02x:%02x.%d", &domain, &bus, &slot, &function); n == 4 && err == nil {
-			return name
-		}
+	if function := device.FunctionIn(sysPath); function != "" {
+		return path.Base(function)
 	}
 	return path.Base(sysPath)
 }
@@ -166,6 +162,16 @@ func (l *loop) allocated(ids []string) {
 func (l *loop) heldSince(held []*entry) {
 	for _, e := range held {
 		if l.entries[e.device.ID] == e {
+			l.changed(e)
+		}
+	}
+}
+
+// released notes that no pod holds these devices any more.
+func (l *loop) released(ids []string) {
+	for _, id := range ids {
+		if e := l.entries[id]; e != nil && e.held {
+			e.held = false
 			l.changed(e)
 		}
 	}
@@ -231,6 +237,9 @@ func (l *loop) judge(e *entry, now time.Time) *Status {
 	s := &Status{Device: e.device, Since: now, Present: e.sighting != nil, Held: e.held, Stale: e.offered && unfit != nil}
 	if e.sighting != nil {
 		s.Allocation = e.sighting.Allocation
+		if unfit == nil && e.sighting.Offer != nil { // forgiven
+			s.Used = e.sighting.Offer.Error()
+		}
 	}
 	if e.offered {
 		s.Resource = e.resource

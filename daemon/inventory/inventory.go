@@ -105,6 +105,12 @@ func (i *Inventory) Allocated(ids []string) {
 	i.post(func(l *loop) { l.allocated(ids) })
 }
 
+// Released notes that the pods which held these devices are gone: the kubelet was about to give them to another. It does
+// not wait.
+func (i *Inventory) Released(ids []string) {
+	i.post(func(l *loop) { l.released(ids) })
+}
+
 // Confirm takes in how the kubelet's pods stand to devices. What is free, and not to be offered any more, leaves the
 // offer; what is remembered makes the list be sent again. It does not wait.
 func (i *Inventory) Confirm(holdings map[string]Holding) {

@@ -277,6 +277,10 @@ func TestPodMayUseWhatItHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.offers(nvmeResource, id+" Healthy")
+	// Nobody else may have it.
+	r.until("it is for its pod alone", func(s *inventory.Snapshot) bool {
+		return strings.Contains(s.Offer(nvmeResource).Find(id).Used, "ext4")
+	})
 	// Released with its contents, it must not be handed to anyone else.
 	r.Confirm(map[string]inventory.Holding{id: inventory.Free})
 	r.until("no healthy one", func(s *inventory.Snapshot) bool {

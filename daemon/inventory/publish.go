@@ -116,7 +116,7 @@ func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed 
 // same tells whether a reader could not tell a from b.
 func same(a, b *Status) bool {
 	return sameIdentity(a, b) && a.Healthy == b.Healthy && a.Reason == b.Reason &&
-		a.Warning == b.Warning && a.Stale == b.Stale && slices.Equal(a.Allocation.Nodes, b.Allocation.Nodes) &&
+		a.Warning == b.Warning && a.Used == b.Used && a.Stale == b.Stale && slices.Equal(a.Allocation.Nodes, b.Allocation.Nodes) &&
 		maps.Equal(a.Allocation.Env, b.Allocation.Env)
 }
 

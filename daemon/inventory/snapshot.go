@@ -22,6 +22,7 @@ type Status struct {
 	Since      time.Time // when Healthy or Reason last changed
 	Present    bool      // whether the hardware is there
 	Held       bool      // whether a pod holds it, as far as is known
+	Used       string    // why nobody but the pod that holds it may have it: the host uses it, or it holds data
 	Stale      bool      // whether it is in the offer only because a pod may still hold it
 }
 

@@ -44,6 +44,21 @@ func (s service) pick(offer *inventory.Offer, shares []string) ([]*inventory.Sta
 	return slices.Compact(devices), nil
 }
 
+// unused refuses devices that only the pod which holds them may have. The kubelet gives none to a new pod before it has
+// taken it from the old one, so that pod is gone, and what it has left behind is for nobody to see.
+func (s service) unused(devices []*inventory.Status) error {
+	if s.Resource.Shares > 1 { // the other shares' pods are using it
+		return nil
+	}
+	for _, d := range devices {
+		if d.Used != "" {
+			s.Inventory.Released([]string{d.Device.ID})
+			return fmt.Errorf("%s is %w after its last pod: %s", d.Device.ID, errUnhealthy, d.Used)
+		}
+	}
+	return nil
+}
+
 // shorten keeps an ID that the kubelet made up from filling a pod's status.
 func shorten(id string) string {
 	if len(id) > 80 {

@@ -111,6 +111,9 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 		if err != nil {
 			return nil, s.refuse("Allocate", err)
 		}
+		if err := s.unused(devices); err != nil {
+			return nil, s.refuse("Allocate", err)
+		}
 		answer, err := s.answer(devices)
 		if err != nil {
 			s.Inventory.LookAgain(ids(devices)...)

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+func BenchmarkPatchOneOf10000(b *testing.B) {
+	o := &Offer{}
+	for i := range 10_000 {
+		o.Devices = append(o.Devices, &Status{Device: device.Device{ID: fmt.Sprintf("node-W%06d", i)}, Healthy: true})
+	}
+	changed := []*Status{{Device: o.Devices[5000].Device}}
+	b.ReportAllocs()
+	for b.Loop() {
+		if next := o.patch(changed, nil); next.Devices[5000] != changed[0] || next.Listed == o.Listed {
+			b.Fatal("the change is not in it")
+		}
+	}
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// offerOfMany makes an offer of n PCI devices: two sockets, eight devices below each switch.
+func offerOfMany(n int) (o *inventory.Offer, ids []string) {
+	o = &inventory.Offer{}
+	for i := range n {
+		id, socket := fmt.Sprintf("gpu-%06d", i), i%2
+		o.Devices = append(o.Devices, &inventory.Status{Healthy: true, Device: device.Device{
+			ID: id, NUMANode: socket,
+			SysPath: fmt.Sprintf("/sys/devices/pci0000:%02x/0000:%02x:%02x.0/0000:%02x:00.%d", socket, socket, i/16, i/16, i%8),
+		}})
+		ids = append(ids, id)
+	}
+	return o, ids
+}
+
+func benchmarkPrefer(b *testing.B, of int) {
+	offer, ids := offerOfMany(of)
+	r := Resource{Name: "example.org/gpu"}
+	b.ReportAllocs()
+	for b.Loop() {
+		if chosen := r.prefer(offer, ids, nil, 8); len(chosen) != 8 {
+			b.Fatalf("chosen: %v", chosen)
+		}
+	}
+}
+
+func BenchmarkPrefer8Of16(b *testing.B) { benchmarkPrefer(b, 16) }
+
+func BenchmarkPrefer8Of1000(b *testing.B) { benchmarkPrefer(b, 1000) }
+
+func BenchmarkListOf10000(b *testing.B) {
+	offer, ids := offerOfMany(10_000)
+	r := &Resource{Name: "example.org/gpu"}
+	log := slog.New(slog.DiscardHandler)
+	b.ReportAllocs()
+	for b.Loop() {
+		var l lister
+		if list := l.response(r, offer, log); len(list.Devices) != len(ids) {
+			b.Fatalf("%d devices", len(list.Devices))
+		}
+	}
+}
