@@ -4,6 +4,7 @@
 #   make run           shows what this machine would offer to the kubelet (ARGS="--recording gpu-server" for another one)
 #   make test          all tests that need no virtual machine
 #   make integration   the real device manager of Kubernetes, and the virtual machine
+#   make bench         measures the budgets beside their floors, into a table and bench.json; needs root
 #   make lint          formatting, vet, staticcheck, shellcheck
 
 GO ?= go
@@ -16,7 +17,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 PROGRAMS = metalplugd metalplugctl
 
-.PHONY: all build run test integration devicemanager vm lint clean deps
+.PHONY: all build run test integration devicemanager vm bench lint clean deps
 all: build
 
 deps:
@@ -41,6 +42,9 @@ devicemanager: build
 
 vm: build
 	$(GO) test -count=1 -v -timeout 40m -tags integration ./integration/vm/...
+
+bench: build
+	$(GO) run ./integration/bench $(ARGS)
 
 lint:
 	@packaging/build-deps.sh lint

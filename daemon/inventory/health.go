@@ -70,6 +70,6 @@ func (l *loop) savedHealth() health {
 func (l *loop) keepHealth() {
 	l.unsaved = true
 	if l.isReady { // before, who was there in the last run is not known to be back
-		l.saveTimer.Reset(savePause)
+		l.saveLater()
 	}
 }

@@ -31,9 +31,8 @@ func (l *loop) publish(now time.Time) {
 	}
 	l.swap(l.next(now))
 	l.publishedAt, l.cause = now, time.Time{}
-	if l.unsaved && !l.saving {
-		l.saving = true
-		l.saveTimer.Reset(savePause)
+	if l.unsaved {
+		l.saveLater()
 	}
 }
 

@@ -213,6 +213,14 @@ func (l *loop) configured(resource string) bool {
 	return slices.ContainsFunc(l.rules, func(r device.Rule) bool { return r.Resource == resource })
 }
 
+// saveLater has it saved soon. What changes until then is saved with it.
+func (l *loop) saveLater() {
+	if !l.saving {
+		l.saving = true
+		l.saveTimer.Reset(savePause)
+	}
+}
+
 // save has the identities of all offered devices and what is known of the health of hardware written, if
 // any of it has changed.
 func (l *loop) save() {

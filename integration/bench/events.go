@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// event measures from an event of udevd's to the bytes of the list. Floor: a bare read and a bare send.
+func (b *bench) event() ([]result, error) {
+	s, err := b.newStack(few, few)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	var bare listener
+	w, err := newWire(bare.open)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	dir, err := b.subdir("f")
+	if err != nil {
+		return nil, err
+	}
+	floor, stop, err := s.floor(dir, bare.wait)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	defer bare.file.Close()
+	var ours, theirs samples
+	for i := range b.times(2000) {
+		took, err := s.toggle(i)
+		if err != nil {
+			return nil, err
+		}
+		ours = append(ours, took)
+		pause()
+		begun, err := w.send(s.message("change", 0))
+		if err != nil {
+			return nil, err
+		}
+		l, _, err := floor.until("the list of the floor", anyList)
+		if err != nil {
+			return nil, err
+		}
+		theirs = append(theirs, l.at.Sub(begun))
+		pause()
+	}
+	return milliseconds("udev event to bytes of ListAndWatch", ours, theirs, map[int]float64{50: 1, 99: 5}), nil
+}
+
+// pause lets everything come to rest: events of hardware find an idle daemon.
+func pause() { time.Sleep(time.Duration(500+rand.IntN(1500)) * time.Microsecond) }
+
+func anyList(list) bool { return true }
+
+// toggle changes the state of a device, tells so as udevd does, and returns how long it took until the list with it was
+// there. The ith time is for the ith device, there and back.
+func (s *stack) toggle(i int) (time.Duration, error) {
+	n := i / 2 % len(s.devices)
+	state, unhealthy := "dead", 1
+	if i%2 == 1 {
+		state, unhealthy = "live", 0
+	}
+	if err := s.setState(n, state); err != nil {
+		return 0, err
+	}
+	begun, err := s.wire.send(s.message("change", n))
+	if err != nil {
+		return 0, err
+	}
+	l, _, err := s.client.until("the changed list", func(l list) bool { return l.unhealthy() == unhealthy })
+	return l.at.Sub(begun), err
+}
+
+// floor serves the newest list of the stack whenever wait returns.
+func (s *stack) floor(dir string, wait func() error) (*client, func(), error) {
+	again, err := connect(s.client.conn.Target()[len("unix:"):])
+	if err != nil {
+		return nil, nil, err
+	}
+	defer again.close()
+	l, _, err := again.until("the list for the floor", anyList)
+	if err != nil {
+		return nil, nil, err
+	}
+	message := &pluginapi.ListAndWatchResponse{}
+	if err := proto.Unmarshal(l.raw, message); err != nil {
+		return nil, nil, fmt.Errorf("decode the list: %w", err)
+	}
+	client, stop, err := floorServer{list: message, wait: wait}.serve(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, _, err := client.until("the first list of the floor", anyList); err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return client, stop, nil
+}
+
+// change measures the same with 10,000 devices of which one changes. Floor: marshalling and sending that list.
+func (b *bench) change() ([]result, error) {
+	s, err := b.newStack(many, many)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	dir, err := b.subdir("f")
+	if err != nil {
+		return nil, err
+	}
+	now := make(chan struct{})
+	floor, stop, err := s.floor(dir, func() error { <-now; return nil })
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	defer close(now)
+	var ours, theirs samples
+	for i := range b.times(200) {
+		took, err := s.toggle(i)
+		if err != nil {
+			return nil, err
+		}
+		ours = append(ours, took)
+		time.Sleep(10 * time.Millisecond)
+		begun := time.Now()
+		now <- struct{}{}
+		l, _, err := floor.until("the list of the floor", anyList)
+		if err != nil {
+			return nil, err
+		}
+		theirs = append(theirs, l.at.Sub(begun))
+		time.Sleep(10 * time.Millisecond)
+	}
+	return []result{ratio("one change among 10,000 devices", "ms", ours.percentile(50), theirs.percentile(50), 3)}, nil
+}
+
+// burst measures how 10,000 devices come at once.
+func (b *bench) burst() ([]result, error) {
+	var took samples
+	sends, overflows := 0, uint64(0)
+	for range b.times(5) {
+		d, n, o, err := b.oneBurst()
+		if err != nil {
+			return nil, err
+		}
+		took, sends, overflows = append(took, d), max(sends, n), max(overflows, o)
+	}
+	what := "10,000 events at once"
+	return []result{
+		within(what+": all seen after", "ms", took.percentile(50), 1000),
+		within(what+": lists sent", "lists", float64(sends), 20),
+		within(what+": overflows of the socket", "times", float64(overflows), 0),
+	}, nil
+}
+
+func (b *bench) oneBurst() (took time.Duration, sends int, overflows uint64, err error) {
+	s, err := b.newStack(many, 0)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	defer s.close()
+	messages := make([][]byte, many)
+	for i := range messages {
+		messages[i] = s.message("add", i)
+	}
+	runtime.GC()
+	begun, err := s.wire.send(messages...)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	l, sends, err := s.client.until("10,000 devices", func(l list) bool { return l.healthy() == many })
+	return l.at.Sub(begun), sends, s.source.Dropped().Overflows, err
+}

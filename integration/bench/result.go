@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// result is one line of the table.
+type result struct {
+	Name   string   `json:"name"`
+	Value  float64  `json:"value"`
+	Unit   string   `json:"unit"`
+	Floor  *float64 `json:"floor"` // in the same unit; null: there is none
+	Ratio  *float64 `json:"ratio"` // of the value to the floor
+	Budget string   `json:"budget"`
+	OK     bool     `json:"ok"`
+
+	note string // what has to be known to read the numbers
+}
+
+// noted returns the result with a note below the table.
+func (r result) noted(format string, args ...any) result {
+	r.note = fmt.Sprintf(format, args...)
+	return r
+}
+
+// within is a result whose budget is an amount.
+func within(name, unit string, value, budget float64) result {
+	return result{Name: name, Value: value, Unit: unit, Budget: fmt.Sprintf("%g %s", budget, unit), OK: value <= budget}
+}
+
+// above returns the result beside its floor.
+func (r result) above(floor float64) result {
+	ratio := r.Value / floor
+	r.Floor, r.Ratio = &floor, &ratio
+	return r
+}
+
+// ratio is a result whose budget is a multiple of its floor.
+func ratio(name, unit string, value, floor, budget float64) result {
+	r := result{Name: name, Value: value, Unit: unit, Budget: fmt.Sprintf("%g x", budget)}.above(floor)
+	r.OK = *r.Ratio <= budget
+	return r
+}
+
+func printTable(w io.Writer, results []result) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "what\tmeasured\tfloor\tratio\tbudget\t")
+	var notes []string
+	for _, r := range results {
+		floor, ratio, verdict := "", "", "ok"
+		if r.Floor != nil {
+			floor, ratio = amount(*r.Floor, r.Unit), fmt.Sprintf("%.2f x", *r.Ratio)
+		}
+		if !r.OK {
+			verdict = "missed"
+		}
+		if r.note != "" {
+			notes = append(notes, r.note)
+			verdict += fmt.Sprintf(" [%d]", len(notes))
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, amount(r.Value, r.Unit), floor, ratio, r.Budget, verdict)
+	}
+	t.Flush()
+	for i, note := range notes {
+		fmt.Fprintf(w, "[%d] %s\n", i+1, note)
+	}
+}
+
+// amount prints three digits, all of those before the point.
+func amount(value float64, unit string) string {
+	digits := 2
+	switch {
+	case value == float64(int64(value)) || value >= 100:
+		digits = 0
+	case value >= 10:
+		digits = 1
+	}
+	return fmt.Sprintf("%.*f %s", digits, value, unit)
+}
+
+func writeJSON(file string, results []result) error {
+	if results == nil {
+		results = []result{}
+	}
+	text, err := json.MarshalIndent(results, "", "\t")
+	if err != nil {
+		return fmt.Errorf("encode the results: %w", err)
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o644)
+}
+
+// samples are how long something took, each time.
+type samples []time.Duration
+
+// percentile returns the time that p of 100 samples do not exceed, in milliseconds.
+func (s samples) percentile(p int) float64 {
+	sorted := slices.Sorted(slices.Values(s))
+	n := (len(sorted)*p + 99) / 100
+	return sorted[max(0, n-1)].Seconds() * 1000
+}
+
+// milliseconds are the lines for the percentiles of something, beside those of its floor. A budget of 0 is none.
+func milliseconds(name string, ours, floor samples, budget map[int]float64) []result {
+	var results []result
+	for _, p := range []int{50, 99} {
+		if budget[p] == 0 {
+			continue
+		}
+		r := within(fmt.Sprintf("%s, p%d", name, p), "ms", ours.percentile(p), budget[p])
+		results = append(results, r.above(floor.percentile(p)))
+	}
+	return results
+}
+
+// lastLines returns the end of what a program wrote, for an error.
+func lastLines(text string) string {
+	const most = 600
+	if len(text) > most {
+		text = "…" + text[len(text)-most:]
+	}
+	return strings.TrimSpace(text)
+}
