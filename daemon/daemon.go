@@ -118,24 +118,29 @@ func (d *daemon) build(afterBoot bool) {
 	if d.blind {
 		interval = auditBlind
 	}
-	remembered, err := plugin.Remembered(d.Config.Paths.DevicePlugins)
-	if err != nil {
-		d.Log.Warn("kubelet checkpoint not read", "err", err)
-	}
 	d.inventory = inventory.New(inventory.Options{
 		Source:     d.source,
 		Host:       d.host,
 		Rules:      d.Config.Rules(),
 		Store:      inventory.OpenStore(d.Config.Paths.State, d.Log),
 		AfterBoot:  afterBoot,
-		Remembered: remembered,
+		Remembered: d.remembered(),
 		Audit:      interval,
 		Log:        d.Log,
 	})
 	d.watch = &plugin.Watch{Dir: d.Config.Paths.DevicePlugins, Log: d.Log}
 	d.specs = &cdi.Specs{Dir: d.Config.Paths.CDI, Inventory: d.inventory, Host: d.host, Log: d.Log}
 	d.specs.Set(described(d.Config.Resources))
-	d.endpoints = &endpoints{make: d.endpoint, log: d.Log, changed: make(chan struct{}, 1)}
+	d.endpoints = &endpoints{make: d.endpoint, changed: make(chan struct{}, 1), begun: make(chan struct{})}
+}
+
+// remembered returns what the kubelet's checkpoint says its pods hold.
+func (d *daemon) remembered() map[string][]string {
+	devices, err := plugin.Remembered(d.Config.Paths.DevicePlugins)
+	if err != nil {
+		d.Log.Warn("kubelet checkpoint not read", "err", err)
+	}
+	return devices
 }
 
 // endpoint makes the endpoint of a resource.

@@ -5,8 +5,10 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
@@ -14,6 +16,9 @@ import (
 // holdersInterval is how often the kubelet is asked which devices its pods hold, while that matters. It allows 100
 // questions a second, of all its clients together (kubernetes v1.36 pkg/kubelet/apis/podresources/constants.go).
 const holdersInterval = 10 * time.Second
+
+// reloadLimit bounds how long a reload waits for devices that are slow to answer.
+const reloadLimit = 10 * time.Second
 
 // askHolders asks the kubelet which devices its pods hold, as long as there is a device of which that has to be known:
 // one that a pod holds, or one that is in the offer only because a pod may hold it. Otherwise it sleeps.
@@ -67,23 +72,31 @@ func doubtful(s *inventory.Snapshot) []string {
 // reloads reads the configuration anew at each signal. A bad one changes nothing.
 func (d *daemon) reloads(ctx context.Context, ready func()) error {
 	ready()
+	select { // a signal before that waits
+	case <-ctx.Done():
+		return nil
+	case <-d.endpoints.begun:
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-d.Reload:
 			d.notify(d.Notifier.Reloading())
-			d.reload()
+			d.reload(ctx)
 			d.notify(d.Notifier.Ready())
 		}
 	}
 }
 
-func (d *daemon) reload() {
+func (d *daemon) reload(ctx context.Context) {
 	if d.Load == nil {
 		return
 	}
 	next, err := d.Load()
+	if err == nil {
+		err = d.sharesKept(next)
+	}
 	if err != nil {
 		d.Log.Error("configuration not reloaded", "err", err)
 		d.notify(d.Notifier.Status("the configuration was not reloaded: " + firstLine(err)))
@@ -93,11 +106,37 @@ func (d *daemon) reload() {
 		d.Log.Warn("configuration partly reloaded",
 			"err", fmt.Errorf("what changed in [paths] and [hardware] holds from the next start"))
 	}
-	d.inventory.SetRules(next.Rules())
+	// The first list that an endpoint sends must be complete.
+	select {
+	case <-d.inventory.SetRules(next.Rules(), d.remembered()):
+	case <-time.After(reloadLimit):
+		d.Log.Warn("devices slow to answer", "err", fmt.Errorf("some have not been looked at by the new rules after %v", reloadLimit))
+	case <-ctx.Done():
+		return
+	}
 	d.specs.Set(described(next.Resources))
 	d.specs.Update()
 	d.endpoints.apply(next.Resources, func() {})
+	d.Config.Resources = next.Resources
 	d.Log.Info("configuration reloaded")
+}
+
+// sharesKept refuses another number of shares while a pod holds one: it would be under an ID that is no more.
+func (d *daemon) sharesKept(next config.Config) error {
+	snapshot, _ := d.inventory.Snapshot()
+	for _, r := range next.Resources {
+		i := slices.IndexFunc(d.Config.Resources, func(old config.Resource) bool { return old.Name == r.Name })
+		if i < 0 || d.Config.Resources[i].Shares == r.Shares {
+			continue
+		}
+		for _, device := range snapshot.Offer(r.Name).Devices {
+			if device.Held {
+				return fmt.Errorf("resource %s: shares = %d: pods hold its devices by the IDs of %d shares: end them first",
+					r.Name, r.Shares, d.Config.Resources[i].Shares)
+			}
+		}
+	}
+	return nil
 }
 
 // reportStatus keeps the status line of the service up to date.

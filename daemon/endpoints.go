@@ -5,7 +5,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"sync"
 
@@ -16,13 +15,13 @@ import (
 // endpoints are the endpoints that run, one a resource. A reload touches only those whose resource has changed.
 type endpoints struct {
 	make    func(config.Resource) *plugin.Endpoint
-	log     *slog.Logger
 	changed chan struct{} // one slot: the set has changed
+	begun   chan struct{} // closed once they run, and apply may be called
 
 	mu      sync.Mutex
 	running map[string]*running
 	failed  chan error
-	ctx     context.Context // of all of them; nil: not started yet
+	ctx     context.Context // of all of them
 }
 
 // running is an endpoint that runs.
@@ -39,6 +38,7 @@ func (e *endpoints) run(ctx context.Context, resources []config.Resource, ready 
 	e.ctx, e.failed, e.running = ctx, make(chan error, 1), make(map[string]*running)
 	e.mu.Unlock()
 	e.apply(resources, ready)
+	close(e.begun)
 	defer e.stopAll()
 	select {
 	case <-ctx.Done():
@@ -81,7 +81,8 @@ func (e *endpoints) apply(resources []config.Resource, started func()) {
 
 // sameService tells whether an endpoint serves a and b in the same way. What they match is the inventory's concern.
 func sameService(a, b config.Resource) bool {
-	a.Match, a.Exclude, b.Match, b.Exclude = nil, nil, nil, nil
+	a.Match, a.Exclude, a.AllowInUse = nil, nil, false
+	b.Match, b.Exclude, b.AllowInUse = nil, nil, false
 	return reflect.DeepEqual(a, b)
 }
 

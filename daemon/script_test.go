@@ -280,9 +280,27 @@ func (s *story) daemonStart() error {
 }
 
 func (s *story) daemonStop() error {
-	if s.stop != nil {
-		s.stop()
-		s.stop = nil
+	if s.stop == nil {
+		return nil
+	}
+	s.stop()
+	s.stop = nil
+	return s.disconnected()
+}
+
+// disconnected waits until the kubelet has noticed that the daemon is gone.
+func (s *story) disconnected() error {
+	limit := time.After(patience)
+	for s.kubelet != nil {
+		changed := s.kubelet.Changed()
+		if !slices.ContainsFunc(s.kubelet.Resources(), func(r kubelet.Resource) bool { return r.Connected }) {
+			break
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			return errors.New("the kubelet is still connected to the daemon")
+		}
 	}
 	return nil
 }

@@ -22,6 +22,9 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
+// onTop selects what is built on disks, which is not below them in sysfs.
+var onTop = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
+
 // block is a disk or one of its partitions.
 type block struct {
 	sysPath string

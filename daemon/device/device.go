@@ -29,6 +29,11 @@ var (
 	ErrIncomplete = errors.New("not complete")
 )
 
+// OnlyInUse tells whether a reason against an offer is that the device is in use, and no other.
+func OnlyInUse(err error) bool {
+	return errors.Is(err, ErrInUse) && !errors.Is(err, ErrExcluded) && !errors.Is(err, ErrIncomplete) && !errors.Is(err, ErrGone)
+}
+
 // Device is one thing that a container can be given. It says what the device is; sysfs says how it is.
 type Device struct {
 	ID       string // stable across reboots and slots, unique on the machine, at most 63 bytes, safe as a CDI name
@@ -64,6 +69,8 @@ type Class struct {
 	// Wakes selects events of other devices after which every subject of the class must be looked at again. Events
 	// above and below a subject's own sysfs path always have that effect.
 	Wakes []udev.Match
+	// Disks says that its devices are disks, or reach one: what this host mounts and what it builds on top concerns them.
+	Disks bool
 	// Every is how often its subjects are looked at without an event, for the health that the kernel sends none of.
 	// 0: only at the audit.
 	Every time.Duration

@@ -31,6 +31,8 @@ import (
 var Generic = Class{
 	Name:      "node",
 	Doc:       "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
+	Wakes:     []udev.Match{onTop},
+	Disks:     true,
 	DevNodes:  []string{"/dev/*"},
 	Identify:  nodeIdentify,
 	Offer:     nodeOffer,

@@ -44,9 +44,9 @@ var NVMe = Class{
 		// With multipathing the controller, which reports its state, is not above the disk.
 		{Subsystem: "nvme"},
 		{Subsystem: "nvme-subsystem"},
-		// What is built on a disk is not below it.
-		{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}},
+		onTop,
 	},
+	Disks:     true,
 	Every:     slowCheck,
 	DevNodes:  []string{"/dev/nvme[0-9]*n[0-9]*"},
 	Identify:  nvmeIdentify,

@@ -70,18 +70,9 @@ func (l *loop) missing(e *entry, unreadable error, found map[string]*entry) {
 // entryFor returns the entry for a device seen in a subject, or nil while another subject has the ID that it claims.
 // before are the IDs that were contested at the last look.
 func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string]bool) *entry {
-	id := sighting.Device.ID
-	suffixed := device.MakeID(id, place(sighting.Device.SysPath))
-	if l.entries[suffixed] != nil {
-		id = suffixed
-	} else if e := l.entries[id]; e != nil && e.owner != s && e.sighting != nil {
-		if !before[id] {
-			l.contest(s, id, e)
-			return nil
-		}
-		l.Log.Warn("identity claimed twice", "device", id, "syspath", sighting.Device.SysPath,
-			"err", fmt.Errorf("%s has it: the other is offered as %s", e.device.SysPath, suffixed))
-		id = suffixed
+	id := l.idFor(s, sighting, before)
+	if id == "" {
+		return nil
 	}
 	e := l.entries[id]
 	if e == nil {
@@ -96,19 +87,44 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 	if e.device.NUMANode < 0 && e.status != nil { // the hardware may be going away right now: it has not moved
 		e.device.NUMANode = known
 	}
-	if sighting.Resource != "" {
+	if sighting.Resource != "" && !e.offered {
 		e.resource = sighting.Resource
 	}
 	l.changed(e)
 	return e
 }
 
-// place returns what says best where in the machine a device is: the address of its PCI function, else its kernel name.
-func place(sysPath string) string {
-	if function := device.FunctionIn(sysPath); function != "" {
-		return path.Base(function)
+// idFor returns the ID by which a device goes that was seen in a subject: its own, or where another device has that, one
+// with its place in it; "" while that is not decided.
+func (l *loop) idFor(s *subject, sighting *device.Sighting, before map[string]bool) string {
+	id := sighting.Device.ID
+	suffixed := device.MakeID(id, place(sighting.Device))
+	if e := l.entries[suffixed]; e != nil && (e.owner == s || e.owner == nil) {
+		return suffixed
 	}
-	return path.Base(sysPath)
+	e := l.entries[id]
+	switch {
+	case e == nil || e.owner == s || e.sighting == nil:
+		return id
+	case !before[id] || e.owner.running:
+		l.contest(s, id, e)
+		return ""
+	}
+	l.Log.Warn("identity claimed twice", "device", id, "syspath", sighting.Device.SysPath,
+		"err", fmt.Errorf("%s has it: the other is offered as %s", e.device.SysPath, suffixed))
+	return suffixed
+}
+
+// place returns where in the machine a device is, which no other is: its path through the buses as udev knows it, else
+// the address of its PCI function, else its sysfs path.
+func place(d device.Device) string {
+	if busPath := d.Udev.Properties["ID_PATH"]; busPath != "" {
+		return busPath
+	}
+	if device.FunctionIn(d.SysPath) == d.SysPath {
+		return path.Base(d.SysPath)
+	}
+	return strings.ReplaceAll(strings.TrimPrefix(d.SysPath, "/sys/devices/"), "/", "-")
 }
 
 // contest puts off the decision about an ID that a subject claims and another has: mostly the hardware has moved, and
@@ -208,7 +224,9 @@ func (l *loop) confirm(holdings map[string]Holding) {
 			l.resend[e.resource] = true
 		case holding == Free && time.Since(e.allocated) > l.Grace:
 			e.held = false
-			e.offered = e.offered && e.unfit() == nil
+			if e.offered = e.offered && e.unfit() == nil; !e.offered && e.sighting != nil {
+				l.look(e.owner)
+			}
 			l.changed(e)
 		}
 	}
@@ -221,11 +239,17 @@ func (e *entry) unfit() error {
 		return errNotBack
 	case e.sighting == nil:
 		return device.ErrGone
-	case e.held && errors.Is(e.sighting.Offer, device.ErrInUse):
+	case e.offered && e.sighting.Resource != "" && e.sighting.Resource != e.resource:
+		return fmt.Errorf("%w %s: it changes over once no pod holds it", errElsewhere, e.sighting.Resource)
+	case e.held && device.OnlyInUse(e.sighting.Offer):
 		return nil
 	}
 	return e.sighting.Offer
 }
+
+// errElsewhere is why a device is Unhealthy in a resource that it belonged to when it was offered. It cannot be in both:
+// a pod may hold it by the old name, and the kubelet would give it out once more by the new.
+var errElsewhere = errors.New("it belongs to another resource now,")
 
 // errNotBack is why a device of the last run is Unhealthy that has not been seen since.
 var errNotBack = errors.New("not seen since metalplug was started")
@@ -250,6 +274,7 @@ func (l *loop) judge(e *entry, now time.Time) *Status {
 		s.Reason, s.Warning = e.ailments(l.marks)
 		s.Reason = cmp.Or(s.Reason, e.damper.observe(s.Reason, now))
 		s.Healthy = s.Reason == ""
+		l.calmLater(e, now)
 	}
 	if old := e.status; old != nil && old.Healthy == s.Healthy && old.Reason == s.Reason {
 		s.Since = old.Since

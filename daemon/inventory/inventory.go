@@ -128,12 +128,18 @@ func (i *Inventory) LookAgain(ids ...string) {
 	i.post(func(l *loop) { l.lookAgain(ids) })
 }
 
-// SetRules makes other rules hold and has everything looked at again. It does not wait.
-func (i *Inventory) SetRules(rules []device.Rule) {
+// SetRules makes other rules hold and has everything looked at again; remembered are the devices that the kubelet says its
+// pods hold, as in [Options]. The channel is closed with the first snapshot in which nothing is left of the old rules.
+// It does not wait.
+func (i *Inventory) SetRules(rules []device.Rule, remembered map[string][]string) <-chan struct{} {
+	done := make(chan struct{})
 	i.post(func(l *loop) {
-		l.rules = rules
+		l.rules, l.Remembered = rules, remembered
+		l.restoreRemembered()
+		l.ruled = append(l.ruled, done)
 		l.enumerate()
 	})
+	return done
 }
 
 // Alive returns once the goroutine that owns the inventory has answered, or with the error of ctx.
@@ -211,6 +217,7 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 		}
 		l.startLooks()
 		l.publish(time.Now())
+		l.tellRuled()
 	}
 }
 

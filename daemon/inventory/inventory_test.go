@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -191,7 +192,7 @@ func TestTwoDevicesWithOneIdentity(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "")
 	m.Plug(widget("widget1", "A"))
-	r.offers("example.org/widget", "node-A-widget Healthy, node-A-widget-widget1 Healthy")
+	r.offers("example.org/widget", "node-A-widget Healthy, node-A-widget-virtual-widget-widget1 Healthy")
 	s, _ := r.Snapshot()
 	if at := s.Offer("example.org/widget").Find("node-A-widget").Device.SysPath; at != "/sys/devices/virtual/widget/widget0" {
 		t.Errorf("the first one is at %s now", at)
@@ -368,6 +369,40 @@ func TestDamagedIdentitiesArePutAside(t *testing.T) {
 func TestStateDirectoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "/dev/null/state")
 	r.offers("example.org/widget", "node-A-widget Healthy")
+}
+
+func TestIdentitiesAreKeptOnceTheyCanBe(t *testing.T) {
+	dir := t.TempDir()
+	state := filepath.Join(dir, "state")
+	if err := os.WriteFile(state, nil, 0o600); err != nil { // in the way of the directory
+		t.Fatal(err)
+	}
+	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
+	r.offers("example.org/widget", "node-A-widget Healthy")
+	if err := os.Remove(state); err != nil {
+		t.Fatal(err)
+	}
+	for limit := time.Now().Add(20 * time.Second); ; runtime.Gosched() {
+		if _, err := os.Stat(filepath.Join(state, "identities.json")); err == nil {
+			break
+		} else if time.Now().After(limit) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestHeldDeviceDoesNotChangeItsResource(t *testing.T) {
+	m := udevtest.New(t, widget("widget0", "A"))
+	r := start(t, m, "")
+	r.Allocated([]string{"node-A-widget"})
+	other := []device.Rule{{Resource: "example.org/other", Class: &device.Generic, Match: rules[0].Match}, rules[0]}
+	<-r.SetRules(other, nil)
+	r.offers("example.org/other", "")
+	r.offers("example.org/widget", "node-A-widget Unhealthy (it belongs to another resource now, example.org/other: "+
+		"it changes over once no pod holds it)")
+	r.Confirm(map[string]inventory.Holding{"node-A-widget": inventory.Free})
+	r.offers("example.org/other", "node-A-widget Healthy")
+	r.offers("example.org/widget", "")
 }
 
 func TestBurstIsOneSnapshotOrFew(t *testing.T) {

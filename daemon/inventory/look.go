@@ -84,7 +84,14 @@ func (l *loop) slow(s *subject, u udev.Device) {
 	}
 	s.slow = true
 	l.looking--
-	time.AfterFunc(stuckLook-slowLook, func() { l.post(func(l *loop) { l.stuck(s, u) }) })
+	look := s.looks
+	time.AfterFunc(stuckLook-slowLook, func() {
+		l.post(func(l *loop) {
+			if s.looks == look { // still the same look
+				l.stuck(s, u)
+			}
+		})
+	})
 }
 
 // stuck marks the devices of a subject whose look does not come back.
@@ -104,6 +111,7 @@ func (l *loop) seen(s *subject, sightings []device.Sighting) {
 		l.looking--
 	}
 	s.running, s.slow = false, false
+	s.looks++
 	s.sightings = sightings
 	for _, sighting := range sightings {
 		l.count(sighting.Counters)

@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"slices"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -41,7 +42,8 @@ type loop struct {
 	saveTimer    *time.Timer
 	saving       bool // the timer runs
 	isReady      bool
-	deadline     time.Time // of the settling
+	deadline     time.Time       // of the settling
+	ruled        []chan struct{} // closed once everything has been looked at by the newest rules
 }
 
 // subject is a udev device that stands for hardware, or may do so.
@@ -51,12 +53,21 @@ type subject struct {
 	running   bool              // a look is under way
 	again     bool              // and another one is wanted after it
 	slow      bool              // it has given its place to another
+	looks     int               // how many have come back
 	removed   bool              // nothing was seen: it is out of the tree
 	sightings []device.Sighting // of the last look
 	entries   map[string]*entry // the devices found in it, by ID
 	contested map[string]bool   // IDs that it claims and another subject has
 	retry     *time.Timer       // of the next look at something that is not complete yet
 	waiting   time.Time         // since when there is such a look to come
+}
+
+// class returns the class of what was seen in the subject; nil before the first look.
+func (s *subject) class() *device.Class {
+	if len(s.sightings) == 0 {
+		return nil
+	}
+	return s.sightings[0].Device.Class
 }
 
 func newLoop(i *Inventory) *loop {
@@ -92,7 +103,7 @@ func (l *loop) event(e udev.Event) {
 	case udev.Overflow:
 		l.enumerate()
 	case udev.Mounts:
-		l.lookWhere(func(s *subject) bool { return s.udev.Subsystem == "block" })
+		l.lookWhere(func(s *subject) bool { return s.class() != nil && s.class().Disks })
 	case udev.Logged:
 		l.notice(e)
 		l.lookRelated(e.Device.SysPath)
@@ -116,7 +127,7 @@ func (l *loop) hint(e udev.Event) {
 	l.lookRelated(d.SysPath)
 	for _, c := range device.Classes {
 		if c.WokenBy(d) {
-			l.lookWhere(func(s *subject) bool { return c.Selects(s.udev) })
+			l.lookWhere(func(s *subject) bool { return s.class() == c })
 		}
 	}
 }
@@ -141,10 +152,15 @@ func (l *loop) add(d udev.Device) {
 	l.subjects.insert(d.SysPath, s)
 	l.look(s)
 	for _, c := range device.Classes {
-		if c.Every > 0 && !l.polled[c] && c.Selects(d) {
+		if c.Every > 0 && !l.polled[c] && c.Selects(d) && l.wanted(c) {
 			l.poll(c)
 		}
 	}
+}
+
+// wanted tells whether any rule is about a class.
+func (l *loop) wanted(c *device.Class) bool {
+	return slices.ContainsFunc(l.rules, func(r device.Rule) bool { return r.Class == c })
 }
 
 // poll has the subjects of a class looked at after its interval, and so on for as long as there are any.
@@ -153,7 +169,7 @@ func (l *loop) poll(c *device.Class) {
 	time.AfterFunc(c.Every, func() {
 		l.post(func(l *loop) {
 			l.polled[c] = false
-			if l.lookWhere(func(s *subject) bool { return c.Selects(s.udev) }) {
+			if l.lookWhere(func(s *subject) bool { return s.class() == c }) {
 				l.poll(c)
 			}
 		})
@@ -180,7 +196,7 @@ func (l *loop) listed(devices []udev.Device, err error) {
 	l.enumerating = false
 	if err != nil {
 		l.Log.Error("devices not enumerated", "err", err)
-		time.AfterFunc(retryLast, func() { l.post((*loop).enumerate) })
+		time.AfterFunc(l.enumerateLater(), func() { l.post((*loop).enumerate) })
 	}
 	for _, d := range devices {
 		s := l.subjects.at(d.SysPath)
@@ -198,17 +214,22 @@ func (l *loop) listed(devices []udev.Device, err error) {
 	}
 }
 
+// enumerateLater is when to enumerate again what could not be enumerated: soon, as long as nothing is known at all.
+func (l *loop) enumerateLater() time.Duration {
+	if l.enumerated {
+		return retryLast
+	}
+	return time.Second
+}
+
 // settled tells whether the first snapshot can be published: the devices are enumerated and looked at, and udev has
 // worked off its queue and the devices of the last run are back, unless they have kept us waiting too long.
 func (l *loop) settled(now time.Time) bool {
-	if !l.enumerated || l.busy() {
-		return l.isReady
+	settled := !l.busy() && l.Source.Settled() && l.allBack()
+	if l.enumerated && (settled || now.After(l.deadline)) {
+		l.isReady = true
 	}
-	if now.Before(l.deadline) && !(l.Source.Settled() && l.allBack()) {
-		return l.isReady
-	}
-	l.isReady = true
-	return true
+	return l.isReady
 }
 
 // busy tells whether looks are waiting or under way, slow ones apart.

@@ -38,6 +38,17 @@ func (l *loop) publish(now time.Time) {
 
 func (l *loop) publishedOnce() bool { return !l.publishedAt.IsZero() }
 
+// tellRuled tells those who have set rules that these hold everywhere.
+func (l *loop) tellRuled() {
+	if len(l.ruled) == 0 || l.enumerating || l.busy() || len(l.dirty) > 0 || !l.publishedOnce() {
+		return
+	}
+	for _, done := range l.ruled {
+		close(done)
+	}
+	l.ruled = nil
+}
+
 // swap makes next the newest snapshot.
 func (l *loop) swap(next *Snapshot) {
 	old := l.published.Swap(&publication{snapshot: next, changed: make(chan struct{})})
@@ -87,7 +98,6 @@ func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed 
 	for _, e := range slices.SortedFunc(maps.Keys(l.dirty), byID) {
 		old := e.status
 		e.status = l.judge(e, now)
-		l.calmLater(e, now)
 		if old != nil && same(old, e.status) {
 			e.status = old
 			continue

@@ -15,12 +15,19 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // storeVersion is the version of the file's format.
 const storeVersion = 1
+
+// writeFirst and writeLast bound the time between attempts to write what could not be written.
+const (
+	writeFirst = time.Second
+	writeLast  = time.Minute
+)
 
 // Store keeps the identities of the offered devices in a file, so that a device which a pod holds is still known after
 // a restart or a reboot, whether it is there or not.
@@ -69,22 +76,30 @@ func (s *Store) load() contents {
 	if errors.Is(err, fs.ErrNotExist) {
 		return contents{}
 	}
-	var c contents
-	if err == nil {
-		err = json.Unmarshal(text, &c)
-	}
-	if err == nil && c.Version != storeVersion {
-		err = fmt.Errorf("version is %d, not %d", c.Version, storeVersion)
-	}
 	if err != nil {
-		aside := s.file + ".damaged"
-		s.log.Error("identities not read", "err", fmt.Errorf("read %s: %w; it is kept as %s", s.file, err, aside))
-		if err := os.Rename(s.file, aside); err != nil {
-			s.log.Error("identities not kept", "err", err)
-		}
+		s.log.Error("identities not read", "err", err)
 		return contents{}
 	}
+	c, err := decode(text)
+	if err != nil {
+		aside := s.file + ".damaged"
+		err = fmt.Errorf("read %s: %w; it is kept as %s", s.file, err, aside)
+		if renameErr := os.Rename(s.file, aside); renameErr != nil {
+			err = fmt.Errorf("%w, or would be: %w", err, renameErr)
+		}
+		s.log.Error("identities not read", "err", err)
+	}
 	return c
+}
+
+func decode(text []byte) (c contents, err error) {
+	if err := json.Unmarshal(text, &c); err != nil {
+		return contents{}, err
+	}
+	if c.Version != storeVersion {
+		return contents{}, fmt.Errorf("version is %d, not %d", c.Version, storeVersion)
+	}
+	return c, nil
 }
 
 // save has the contents written. It does not wait; only the newest are written.
@@ -96,16 +111,36 @@ func (s *Store) save(c contents) {
 	s.latest <- c
 }
 
+// writeAll writes what is saved. What cannot be written is tried again, less and less often, until it can or something
+// newer is saved.
 func (s *Store) writeAll() {
-	var failed string
-	for c := range s.latest {
-		slices.SortFunc(c.Devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
-		err := s.write(c)
+	var unwritten *contents
+	var complaint string
+	pause := writeFirst
+	for {
+		var again <-chan time.Time
+		if unwritten != nil {
+			again = time.After(pause)
+		}
+		select {
+		case c, ok := <-s.latest:
+			if !ok {
+				return // the attempt at what is unwritten has just been made
+			}
+			slices.SortFunc(c.Devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
+			unwritten, pause = &c, writeFirst
+		case <-again:
+			pause = min(2*pause, writeLast)
+		}
+		err := s.write(*unwritten)
 		switch {
+		case err == nil && complaint != "":
+			s.log.Info("identities kept again")
+			fallthrough
 		case err == nil:
-			failed = ""
-		case err.Error() != failed:
-			failed = err.Error()
+			unwritten, complaint = nil, ""
+		case err.Error() != complaint:
+			complaint = err.Error()
 			s.log.Error("identities not kept", "err", err)
 		}
 	}
@@ -116,11 +151,11 @@ func (s *Store) write(c contents) error {
 	if err := os.MkdirAll(filepath.Dir(s.file), 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(s.file), ".identities-*")
+	next := s.file + ".new" // there is one daemon, and it writes one file at a time
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
 	defer f.Close()
 	if err := c.encode(f); err != nil {
 		return fmt.Errorf("encode the identities: %w", err)
@@ -128,7 +163,7 @@ func (s *Store) write(c contents) error {
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), s.file); err != nil {
+	if err := os.Rename(next, s.file); err != nil {
 		return err
 	}
 	return syncDir(filepath.Dir(s.file))
@@ -196,7 +231,9 @@ func (l *loop) restore() {
 func (l *loop) restoreRemembered() {
 	for _, r := range l.rules {
 		for _, id := range l.Remembered[r.Resource] {
-			if l.entries[id] != nil {
+			if e := l.entries[id]; e != nil {
+				e.held = true
+				l.changed(e)
 				continue
 			}
 			e := &entry{
