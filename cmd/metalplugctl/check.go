@@ -16,7 +16,7 @@ func checkCommand() *cobra.Command {
 		Short: "Read the configuration and its drop-ins and say what is wrong with them",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return fmt.Errorf("%w: one file at most", errUsage)
+				return usage("one file at most, found %d", len(args))
 			}
 			return nil
 		},
@@ -25,7 +25,7 @@ func checkCommand() *cobra.Command {
 			if len(args) == 1 {
 				file = args[0]
 			}
-			c, err := config.Load(file)
+			c, err := config.LoadRunnable(file)
 			if err != nil {
 				return err
 			}

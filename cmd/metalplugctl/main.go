@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/metalplug/metalplug/daemon/config"
 )
 
 // Exit codes.
@@ -25,33 +27,46 @@ const (
 // version is set when a release is built.
 var version = "unreleased"
 
-// errUsage marks a command line that makes no sense.
-var errUsage = errors.New("usage")
+// usageError is a command line that makes no sense.
+type usageError struct{ error }
+
+// usage makes a [usageError].
+func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop)   // the second signal kills
+	signal.Ignore(syscall.SIGPIPE) // a reader that has gone is an error of the write, after which all is put away
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := &cobra.Command{
-		Use:           "metalplugctl",
-		Short:         "Look at what metalplug offers to the kubelet, and why",
-		Version:       version,
+		Use:     "metalplugctl",
+		Short:   "Look at what metalplug offers to the kubelet, and why",
+		Version: version,
+		Long: `Look at what metalplug offers to the kubelet, and why.
+
+Exit codes: 0 all is well; 1 something is wrong, with the configuration too; 2 the command line makes no sense.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
+	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetArgs(args)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(previewCommand(), checkCommand())
 	err := root.ExecuteContext(ctx)
+	var wrongUsage usageError
+	var problems config.Problems
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errUsage), isUnknownCommand(root, args):
+	case errors.As(err, &problems):
+		fmt.Fprintln(stderr, problems) // each begins with its file and line
+		return exitProblem
+	case errors.As(err, &wrongUsage), isUnknownCommand(root, args):
 		fmt.Fprintf(stderr, "metalplugctl: %v\nSee 'metalplugctl --help'.\n", err)
 		return exitUsage
 	}
@@ -68,7 +83,7 @@ func isUnknownCommand(root *cobra.Command, args []string) bool {
 // noArgs refuses arguments.
 func noArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("%w: unexpected argument %q", errUsage, args[0])
+		return usage("unexpected argument %q", args[0])
 	}
 	return nil
 }

@@ -6,10 +6,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/preview"
 	"github.com/metalplug/metalplug/udev/recording"
@@ -41,6 +44,9 @@ func TestUsage(t *testing.T) {
 		{"zero", []string{"preview", "--allocate", "nvidia.com/gpu=0"}, exitUsage, `"0"`},
 		{"no such recording", []string{"preview", "--recording", "nonsense"}, exitProblem, "gpu-server"},
 		{"no such configuration", []string{"check", "/nonexistent.toml"}, exitProblem, "/nonexistent.toml"},
+		{"no resource", []string{"preview", "--allocate", "=1"}, exitUsage, "no resource"},
+		{"empty request", []string{"preview", "--allocate", ""}, exitUsage, "no resource"},
+		{"completion", []string{"completion", "bash"}, exitUsage, "completion"},
 		{"two configurations", []string{"check", "a", "b"}, exitUsage, "one file"},
 	}
 	for _, test := range tests {
@@ -120,6 +126,79 @@ func TestPreviewOfAMachineWithoutDevicesOffersRecordings(t *testing.T) {
 	for _, r := range recording.Bundled() {
 		if !strings.Contains(stdout, "--recording "+r.Name) {
 			t.Errorf("%s is not offered: %s", r.Name, stdout)
+		}
+	}
+}
+
+func TestRecordingThatIsNoFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := errors.Join(unix.Mkfifo("fifo", 0o600), os.Mkdir("nvme-blank", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"fifo", "/dev/zero"} {
+		code, _, stderr := ctl(t, "preview", "--recording", name)
+		if code != exitProblem || !strings.Contains(stderr, "not a regular file") {
+			t.Errorf("%s: exit %d, %q", name, code, stderr)
+		}
+		if code, _, stderr = ctl(t, "check", name); code != exitProblem || !strings.HasPrefix(stderr, name+": is not a regular file") {
+			t.Errorf("check %s: exit %d, %q", name, code, stderr)
+		}
+	}
+	if code, _, stderr := ctl(t, "preview", "--recording", "nvme-blank"); code != exitOK {
+		t.Errorf("a directory hides the bundled recording: exit %d, %q", code, stderr)
+	}
+}
+
+func TestPreviewNamesTMPDIR(t *testing.T) {
+	recorded := filepath.Join(t.TempDir(), "empty.umockdev")
+	save(t, recorded, "")
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 80))
+	for range 2 { // it is not there, then it is there and too long
+		t.Setenv("TMPDIR", long)
+		code, _, stderr := ctl(t, "preview", "--recording", recorded)
+		if code != exitProblem || !strings.Contains(stderr, "TMPDIR") {
+			t.Errorf("exit %d, %q", code, stderr)
+		}
+		if err := os.MkdirAll(long, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestPreviewEndsQuietlyWhenNobodyReads(t *testing.T) {
+	dir, err := os.MkdirTemp("/tmp", "m") // a short name, for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	t.Setenv("TMPDIR", dir)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	defer w.Close()
+	var stderr bytes.Buffer
+	if code := run(t.Context(), []string{"preview", "--recording", "nvme-blank", "--live"}, w, &stderr); code != exitOK {
+		t.Errorf("exit %d, %q", code, stderr.String())
+	}
+	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestChecksSayTheSame: what metalplugd refuses to run is refused by name and line.
+func TestChecksSayTheSame(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "metalplug.toml")
+	text := "[[resource]]\nname = \"example.org/n\"\nclass = \"nvme\"\nreset.scrub = \"format\"\nunits.init = \"x@.service\"\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := file + ":4: resource.reset.scrub: \"format\": this version cannot do that yet\n" +
+		file + ":5: resource.units.init: \"x@.service\": this version cannot do that yet\n"
+	for _, args := range [][]string{{"check", file}, {"preview", "--config", file}} {
+		if code, _, stderr := ctl(t, args...); code != exitProblem || stderr != want {
+			t.Errorf("%v: exit %d, %q, want %q", args, code, stderr, want)
 		}
 	}
 }

@@ -4,10 +4,13 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -51,17 +54,21 @@ A recording is the text that umockdev-record writes. Saving the file is a hotplu
 	flags.StringVar(&f.recording, "recording", "", "a file, or the name of a bundled recording, instead of this machine")
 	flags.StringArrayVar(&f.allocate, "allocate", nil, "show what a container gets that asks for `RESOURCE=COUNT`")
 	flags.StringVarP(&f.output, "output", "o", "table", "table or json")
-	flags.BoolVar(&f.live, "live", isTerminal(os.Stdout), "go on until interrupted and show every change")
-	flags.StringVar(&f.logLevel, "log-level", "error", "least level of the daemon's log: debug, info, notice, warn, error")
+	flags.BoolVar(&f.live, "live", false,
+		"go on until interrupted and show every change; if not given: whether the output is a terminal")
+	flags.StringVar(&f.logLevel, "log-level", "warn", "least level of the daemon's log: debug, info, notice, warn, error")
 	return cmd
 }
 
 func (f *previewFlags) run(cmd *cobra.Command) error {
+	if !cmd.Flags().Changed("live") {
+		f.live = isTerminal(cmd.OutOrStdout())
+	}
 	o, err := f.options(cmd)
 	if err != nil {
 		return err
 	}
-	loaded, err := config.Load(f.config)
+	loaded, err := config.LoadRunnable(f.config)
 	if err != nil {
 		return err
 	}
@@ -81,17 +88,17 @@ func (f *previewFlags) options(cmd *cobra.Command) (preview.Options, error) {
 		Screen: f.live && isTerminal(cmd.OutOrStdout()),
 	}
 	if f.output != "json" && f.output != "table" {
-		return o, fmt.Errorf("%w: output %q is neither table nor json", errUsage, f.output)
+		return o, usage("output %q is neither table nor json", f.output)
 	}
 	level, err := systemd.ParseLevel(f.logLevel)
 	if err != nil {
-		return o, fmt.Errorf("%w: %w", errUsage, err)
+		return o, usage("%w", err)
 	}
 	o.Log = systemd.Logger(cmd.ErrOrStderr(), level)
 	for _, text := range f.allocate {
 		request, err := preview.ParseRequest(text)
 		if err != nil {
-			return o, fmt.Errorf("%w: allocate: %w", errUsage, err)
+			return o, usage("allocate %w", err)
 		}
 		o.Allocate = append(o.Allocate, request)
 	}
@@ -111,7 +118,10 @@ func (f *previewFlags) machine(c *config.Config) (remove func(), title string, e
 	case f.recording == "":
 		return none, "Recording " + c.Hardware.Recording, nil
 	}
-	if _, err := os.Stat(f.recording); err == nil {
+	bundled := slices.ContainsFunc(recording.Bundled(), func(r recording.Named) bool { return r.Name == f.recording })
+	info, err := os.Stat(f.recording)
+	isFile := err == nil && info.Mode().IsRegular()
+	if isFile || !bundled && !errors.Is(err, fs.ErrNotExist) { // what is no file is refused when it is opened
 		if c.Hardware.Recording, err = filepath.Abs(f.recording); err != nil {
 			return none, "", err
 		}
@@ -128,11 +138,14 @@ func (f *previewFlags) bundled(c *config.Config) (remove func(), title string, e
 		}
 		dir, err := os.MkdirTemp("", "metalplug-bundled-")
 		if err != nil {
-			return nil, "", err
+			return nil, "", fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
 		}
 		c.Hardware.Recording = filepath.Join(dir, r.Name+".umockdev")
-		return func() { os.RemoveAll(dir) }, fmt.Sprintf("Recording %s: %s", r.Name, r.Title),
-			os.WriteFile(c.Hardware.Recording, r.Text, 0o600)
+		if err := os.WriteFile(c.Hardware.Recording, r.Text, 0o600); err != nil {
+			os.RemoveAll(dir)
+			return nil, "", fmt.Errorf("unpack recording %s: %w: set TMPDIR", r.Name, err)
+		}
+		return func() { os.RemoveAll(dir) }, fmt.Sprintf("Recording %s: %s", r.Name, r.Title), nil
 	}
 	var names bytes.Buffer
 	listBundled(&names)
@@ -144,7 +157,7 @@ func emptyHint() string {
 	var hint bytes.Buffer
 	hint.WriteString("This machine has no device that the configuration takes. To see what other machines would offer:\n\n")
 	for _, r := range recording.Bundled() {
-		fmt.Fprintf(&hint, "  metalplugctl preview --recording %-12s  # %s\n", r.Name, r.Title)
+		fmt.Fprintf(&hint, "  %s preview --recording %-12s  # %s\n", os.Args[0], r.Name, r.Title)
 	}
 	return hint.String()
 }

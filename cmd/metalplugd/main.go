@@ -30,37 +30,45 @@ const (
 // version is set when a release is built.
 var version = "unreleased"
 
+const help = `metalplugd offers the devices of this machine to the kubelet until it is stopped.
+
+SIGHUP reads the configuration anew: a bad one changes nothing, a good one touches only the resources that changed.
+Drop-ins, *.toml in the directory conf.d beside the configuration file, are read after it in the order of their names.
+
+Exit codes: 0 all is well; 1 a part failed; 2 the command line makes no sense; 78 the configuration cannot be used.
+
+`
+
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("metalplugd", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	flags.SetOutput(io.Discard)
 	file := flags.String("config", config.DefaultFile, "configuration `FILE`; the default one may be missing")
 	check := flags.Bool("check", false, "check the configuration and exit")
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	levelName := flags.String("log-level", "info", "least `LEVEL` of what is logged: debug, info, notice, warn, error")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(stdout, help)
+			flags.SetOutput(stdout)
+			flags.PrintDefaults()
 			return exitOK
 		}
-		return exitUsage
+		return usage(stderr, err)
 	}
 	level, err := systemd.ParseLevel(*levelName)
 	if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "metalplugd: %v\n", err)
-		return exitUsage
+		return usage(stderr, err)
 	}
 	if *showVersion {
 		fmt.Fprintln(stdout, versionLine())
 		return exitOK
 	}
-	load := func() (config.Config, error) {
-		c, err := config.Load(*file)
-		return c, errors.Join(err, daemon.Unsupported(c))
-	}
+	load := func() (config.Config, error) { return config.LoadRunnable(*file) }
 	loaded, err := load()
 	if err != nil {
 		fmt.Fprintln(stderr, err)
@@ -71,7 +79,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	log := systemd.Logger(stderr, level)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
+	context.AfterFunc(ctx, stop)   // the second signal kills
+	signal.Ignore(syscall.SIGPIPE) // a log that nobody reads any more stops nothing
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	err = daemon.Run(ctx, daemon.Options{
@@ -86,6 +95,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitFailed
 	}
 	return exitOK
+}
+
+// usage says what is wrong with the command line.
+func usage(stderr io.Writer, err error) int {
+	fmt.Fprintf(stderr, "metalplugd: %v\nSee 'metalplugd --help'.\n", err)
+	return exitUsage
 }
 
 func versionLine() string {

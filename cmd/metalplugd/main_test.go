@@ -32,10 +32,11 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"version", []string{"--version"}, exitOK, "metalplugd unreleased (go"},
 		{"help", []string{"--help"}, exitOK, "-log-level LEVEL"},
+		{"what help says", []string{"--help"}, exitOK, "78 the configuration"},
 		{"good configuration", []string{"--check", "--config", good}, exitOK, ""},
 		{"bad configuration", []string{"--check", "--config", bad}, exitConfig, bad + ":2: paths.stat: "},
 		{"bad configuration, run", []string{"--config", bad}, exitConfig, bad + ":2: paths.stat: "},
-		{"what cannot be done yet", []string{"--check", "--config", erase}, exitConfig, `reset.scrub = "format"`},
+		{"what cannot be done yet", []string{"--check", "--config", erase}, exitConfig, erase + ":5: resource.reset.scrub: \"format\": "},
 		{"no such file", []string{"--check", "--config", "/nonexistent/metalplug.toml"}, exitConfig, "/nonexistent/metalplug.toml"},
 		{"unknown flag", []string{"--nonsense"}, exitUsage, "-nonsense"},
 		{"argument", []string{"now"}, exitUsage, `"now"`},

@@ -3,8 +3,8 @@
 // Package config holds the configuration file and its drop-ins as checked values.
 //
 // Three rules hold. A file is read strictly: what is unknown, contradictory or impossible is an error, and all errors
-// are found at once, each with file, line and key. What comes out needs no further check: a [Config] without an error
-// can be run as it is. And nothing is looked at but the files themselves, so a configuration can be checked on any
+// are found at once, each with file, line and key. What comes out of [LoadRunnable] needs no further check: a [Config]
+// without an error can be run as it is. And nothing is looked at but the files themselves, so a configuration can be checked on any
 // machine. The file metalplug.toml beside this one shows every key with its default.
 package config
 
@@ -56,6 +56,8 @@ type Config struct {
 	Reset     Reset
 	Resources []Resource // in the order in which they are tried; a device belongs to the first that matches
 	Files     []string   // that it was read from, in the order of reading
+
+	beyond map[string]Problems // while it is read: what this version cannot do, by the name of the resource
 }
 
 // Paths is the table [paths]: where the parts of the machine are. All are absolute.

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/BurntSushi/toml"
+	"golang.org/x/sys/unix"
 )
 
 // fileSize is the largest file that is read, in bytes: room for some hundred resources.
@@ -21,9 +22,10 @@ const fileSize = 64 << 10
 // Load reads a configuration file and then, in the order of their names, the drop-ins conf.d/*.toml in the same
 // directory. What a later file sets holds; a [[resource]] of a name that an earlier file has replaces that one in its
 // place, any other is added at the end. The file must exist unless it is [DefaultFile]. An error is a [Problems].
-func Load(file string) (Config, error) { return load(file, file == DefaultFile) }
+func Load(file string) (Config, error) { return load(file, file == DefaultFile, false) }
 
-func load(main string, optional bool) (Config, error) {
+// load reads the files. The main one may be missing if it is optional; runnable adds what this version cannot do.
+func load(main string, optional, runnable bool) (Config, error) {
 	dir, err := filepath.Abs(filepath.Dir(main))
 	if err != nil {
 		return Config{}, Problems{unreadable(main, err)}
@@ -34,7 +36,8 @@ func load(main string, optional bool) (Config, error) {
 		problems = append(problems, unreadable(filepath.Join(filepath.Dir(main), "conf.d"), err))
 	}
 	c := basic()
-	for _, name := range append([]string{main}, names...) {
+	names = append([]string{main}, names...)
+	for _, name := range names {
 		text, err := read(name)
 		if optional && name == main && errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -46,9 +49,14 @@ func load(main string, optional bool) (Config, error) {
 		problems = append(problems, c.apply(name, dir, text)...)
 		c.Files = append(c.Files, name)
 	}
+	if runnable {
+		problems = append(problems, c.unsupported()...)
+		problems.sort(names)
+	}
 	if len(problems) > 0 {
 		return Config{}, problems
 	}
+	c.beyond = nil
 	c.complete()
 	return c, nil
 }
@@ -79,11 +87,20 @@ func dropIns(dir string) ([]string, error) {
 
 // read returns the text of a file.
 func read(name string) (string, error) {
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would wait for its writer
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	// A drop-in is masked by a link to /dev/null; reading a directory is an error that says so.
+	null, err := os.Stat(os.DevNull)
+	if !info.Mode().IsRegular() && !info.IsDir() && (err != nil || !os.SameFile(info, null)) {
+		return "", errors.New("is not a regular file")
+	}
 	all, err := io.ReadAll(io.LimitReader(f, fileSize+1))
 	if err != nil {
 		return "", err
@@ -126,6 +143,7 @@ func (c *Config) take(root *table, dir string) {
 	for _, r := range resources(root) {
 		c.clash(r)
 		c.set(r.Resource)
+		c.refuse(r)
 	}
 	root.end()
 }

@@ -139,7 +139,7 @@ func TestMissingFile(t *testing.T) {
 	if !reflect.DeepEqual(err, want) {
 		t.Errorf("%#v, want %#v", err, want)
 	}
-	c, err := load(main, true)
+	c, err := load(main, true, false)
 	if err != nil || !reflect.DeepEqual(c, Default()) {
 		t.Errorf("without the default file: %+v, %v", c, err)
 	}
@@ -151,7 +151,7 @@ func TestMissingFile(t *testing.T) {
 	if err := os.WriteFile(drop, []byte(valid), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	c, err = load(main, true)
+	c, err = load(main, true, false)
 	if err != nil || !slices.Equal(names(c), []string{"example.com/x"}) || !slices.Equal(c.Files, []string{drop}) {
 		t.Errorf("with a drop-in only: %+v, %v", c, err)
 	}

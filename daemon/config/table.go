@@ -24,9 +24,14 @@ type file struct {
 
 // reportf notes a problem with what is at path.
 func (f *file) reportf(path toml.Key, format string, args ...any) {
-	f.problems = append(f.problems, Problem{
+	f.problems = append(f.problems, f.problem(path, format, args...))
+}
+
+// problem makes a problem with what is at path.
+func (f *file) problem(path toml.Key, format string, args ...any) Problem {
+	return Problem{
 		File: f.name, Line: f.lines.line(path), Key: plain(spelt(path), shown), What: fmt.Sprintf(format, args...),
-	})
+	}
 }
 
 // spelt returns a path as the file has it.

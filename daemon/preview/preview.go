@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/metalplug/metalplug/daemon"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -39,6 +41,9 @@ type Request struct {
 	Count    int
 }
 
+// pluginsSize is the longest directory of the device plugins, in bytes, see [config.Paths].
+const pluginsSize = 76
+
 // errStopped is the end of the daemon when nobody has asked for it.
 var errStopped = errors.New("the daemon stopped by itself")
 
@@ -46,7 +51,7 @@ var errStopped = errors.New("the daemon stopped by itself")
 func Run(ctx context.Context, o Options) error {
 	dir, err := os.MkdirTemp("", "metalplug-preview-")
 	if err != nil {
-		return fmt.Errorf("preview: %w", err)
+		return fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
 	}
 	defer os.RemoveAll(dir)
 	if err := o.divert(dir); err != nil {
@@ -74,6 +79,9 @@ func Run(ctx context.Context, o Options) error {
 	if err := <-stopped; err != nil {
 		return err
 	}
+	if errors.Is(showErr, unix.EPIPE) { // whoever looked has seen enough
+		return nil
+	}
 	return showErr
 }
 
@@ -83,6 +91,10 @@ func (o *Options) divert(dir string) error {
 	p.DevicePlugins, p.State = filepath.Join(dir, "plugins"), filepath.Join(dir, "state")
 	p.Run, p.CDI = filepath.Join(dir, "run"), filepath.Join(dir, "cdi")
 	p.PodResources = filepath.Join(dir, "pod-resources.sock")
+	if n := len(p.DevicePlugins); n > pluginsSize {
+		return fmt.Errorf("serve sockets in %s: the path has %d bytes, at most %d are possible: set a shorter TMPDIR",
+			p.DevicePlugins, n, pluginsSize)
+	}
 	return os.Mkdir(p.DevicePlugins, 0o755)
 }
 

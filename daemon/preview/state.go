@@ -133,6 +133,9 @@ func newContainer(r Request, c kubelet.Container, err error) Container {
 func ParseRequest(text string) (Request, error) {
 	name, count, ok := strings.Cut(text, "=")
 	r := Request{Resource: name, Count: 1}
+	if name == "" {
+		return Request{}, fmt.Errorf("%q: no resource is named", text)
+	}
 	if !ok {
 		return r, nil
 	}

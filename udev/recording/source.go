@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,12 +15,16 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/udev"
 )
 
 // quiet is how long a file has to rest before it is read: a save is several writes, and no event tells the last.
 const quiet = 20 * time.Millisecond
+
+// fileSize is the largest recording that is read, in bytes: room for a machine of ten thousands of devices.
+const fileSize = 64 << 20
 
 // Source is a recording in a file, as a [udev.Source]: saving the file is a hotplug. It keeps no part of the recording
 // in memory, only its tree and a copy of the text in a directory of its own: below $TMPDIR, which had better be in memory
@@ -64,7 +69,7 @@ func open(file string) (_ *Source, err error) {
 	if err := s.watcher.Add(filepath.Dir(file)); err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(file)
+	text, err := readFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -73,12 +78,33 @@ func open(file string) (_ *Source, err error) {
 		return nil, err
 	}
 	if s.root, err = os.MkdirTemp("", "metalplug-recording-"); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
 	}
 	if err := r.Write(s.root); err != nil {
 		return nil, err
 	}
 	return s, os.WriteFile(s.copyName(), text, 0o600)
+}
+
+// readFile returns the text of a recording.
+func readFile(file string) ([]byte, error) {
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would wait for its writer
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() && !info.IsDir() { // reading a directory is an error that says so
+		return nil, errors.New("it is not a regular file")
+	}
+	text, err := io.ReadAll(io.LimitReader(f, fileSize+1))
+	if err == nil && len(text) > fileSize {
+		err = fmt.Errorf("it is larger than %d bytes", fileSize)
+	}
+	return text, err
 }
 
 // Root is the directory in which sys, dev and proc are.
@@ -156,7 +182,7 @@ func (s *Source) send(ctx context.Context, what []udev.Event, events chan<- udev
 
 // reload takes over the file as it is now, if it can.
 func (s *Source) reload() []udev.Event {
-	text, err := os.ReadFile(s.file)
+	text, err := readFile(s.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil // an editor is at work; the new file will be an event
