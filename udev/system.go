@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 )
 
 // Options say where the system's parts are. The zero value is this machine as it usually is.
@@ -26,8 +27,8 @@ type Options struct {
 type System struct {
 	monitor *Monitor
 	mounts  *mountWatch
-	log     *kernelLog // nil: it could not be opened
-	logErr  error      // why not
+	log     *kernelLog            // nil: it could not be opened
+	logErr  atomic.Pointer[error] // why it is not read; nil: it is
 	run     string
 }
 
@@ -51,9 +52,12 @@ func Open(o Options) (*System, error) {
 		return nil, err
 	}
 	if o.KernelLog != nil {
-		s.log, s.logErr = kernelLogFromFile(o.KernelLog)
+		s.log, err = kernelLogFromFile(o.KernelLog)
 	} else {
-		s.log, s.logErr = openKernelLog()
+		s.log, err = openKernelLog()
+	}
+	if err != nil {
+		s.logErr.Store(&err)
 	}
 	return s, nil
 }
@@ -65,8 +69,14 @@ func (s *System) Close() error {
 	return s.monitor.Close()
 }
 
-// KernelLog tells why the kernel's log is not read, nil: it is. Without it all is as ever, but no [Logged] comes.
-func (s *System) KernelLog() error { return s.logErr }
+// KernelLog tells why the kernel's log is not read, or not any more; nil: it is. Without it all is as ever, but no
+// [Logged] comes.
+func (s *System) KernelLog() error {
+	if err := s.logErr.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
 
 // Enumerate lists all devices that have a subsystem, also those that udevd has not worked off. It reads the whole of
 // sysfs and udev's database, some 0.1 ms for each device; one that vanishes meanwhile is left out.
@@ -79,14 +89,18 @@ func (s *System) Enumerate() ([]Device, error) {
 }
 
 // Listen sends the events of udevd, of the mounts and of the kernel's log until parent ends, whose error it then
-// returns. It may be called once.
+// returns. If the kernel's log cannot be read any more, it goes on without. It may be called once.
 func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	var others sync.WaitGroup
 	others.Go(func() { cancel(s.mounts.listen(ctx, events)) })
 	if s.log != nil {
-		others.Go(func() { cancel(s.log.listen(ctx, events)) })
+		others.Go(func() {
+			if err := s.log.listen(ctx, events); ctx.Err() == nil {
+				s.logErr.Store(&err)
+			}
+		})
 	}
 	cancel(s.monitor.Listen(ctx, events))
 	others.Wait()

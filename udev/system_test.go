@@ -7,11 +7,14 @@ package udev
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -115,6 +118,44 @@ func TestSystemKernelLog(t *testing.T) {
 	go func() { done <- s.Listen(ctx, make(chan Event)) }()
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Listen: %v", err)
+	}
+}
+
+// A container may have /dev/null in the place of the kernel's log.
+func TestSystemGoesOnWithoutTheKernelLog(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	k, err := kernelLogFromFile(null)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.close()
+	mounts, err := openMounts("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mounts.close()
+	w := newWire(t)
+	s := &System{monitor: w.Monitor, mounts: mounts, log: k}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { w.done <- s.Listen(ctx, w.events) }()
+	for limit := time.Now().Add(10 * time.Second); s.KernelLog() == nil && time.Now().Before(limit); {
+		runtime.Gosched()
+	}
+	if err := s.KernelLog(); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("KernelLog: %v", err)
+	}
+	for range 3 {
+		w.send(t, groupUdevBit, message("add", "x"))
+		w.expect(t, "add", "/sys/devices/x")
+	}
+	cancel()
+	if err := <-w.done; !errors.Is(err, context.Canceled) {
 		t.Errorf("Listen: %v", err)
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -198,8 +197,7 @@ func (e *Endpoint) ensureSocket() error {
 	}
 	if e.listener != nil {
 		e.Log.Debug("own socket gone", "endpoint", e.name)
-		e.listener.Close()
-		e.listener = nil
+		e.drop()
 	}
 	l, own, err := listen(e.path())
 	if err != nil {
@@ -253,10 +251,13 @@ func (e *Endpoint) tell() {
 // close ends the service. The socket is removed if it is still ours; the kubelet sees its stream end.
 func (e *Endpoint) close() {
 	e.server.Stop()
+	e.drop()
+}
+
+// drop gives up our socket, so that a new one can be made.
+func (e *Endpoint) drop() {
 	if e.listener != nil {
-		e.listener.Close()
-		if socketIdentity(e.path()).sameFile(e.own) {
-			os.Remove(e.path())
-		}
+		unlisten(e.listener, e.path(), e.own)
+		e.listener = nil
 	}
 }

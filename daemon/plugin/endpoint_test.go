@@ -366,11 +366,15 @@ func TestStaleSocketsAreRemovedAndForeignOnesAreNot(t *testing.T) {
 	first := newBench(t)
 	name := filepath.Base(first.sockets()[0])
 	hash := name[:strings.LastIndex(name, "-")]
-	dir, err := os.MkdirTemp("", "mp")
+	base, err := os.MkdirTemp("", "mp")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
+	defer os.RemoveAll(base)
+	dir := filepath.Join(base, "a[1]*") // no pattern
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	stale, foreign := filepath.Join(dir, hash+"-0.sock"), filepath.Join(dir, "other.sock")
 	for _, path := range []string{stale, foreign} {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

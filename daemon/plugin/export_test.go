@@ -2,5 +2,15 @@
 
 package plugin
 
+import "time"
+
+// Age makes what h has said of remembered devices older.
+func (h *Holders) Age(by time.Duration) {
+	for id, said := range h.remembered {
+		said.at = said.at.Add(-by)
+		h.remembered[id] = said
+	}
+}
+
 // RemoveStale is removeStale, for the tests.
 var RemoveStale = removeStale

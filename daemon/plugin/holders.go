@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,6 +29,9 @@ const (
 	podResourcesLimit = 5 * time.Second
 	// podResourcesSize is the largest answer in bytes; the kubelet itself sets no limit.
 	podResourcesSize = 64 << 20
+	// rememberedAgain is how long an answer by the checkpoint alone stands. The kubelet cleans it of the pods that are gone
+	// only when it writes it.
+	rememberedAgain = 10 * time.Minute
 )
 
 // Holders asks the kubelet which devices its pods hold.
@@ -35,12 +39,21 @@ type Holders struct {
 	Socket string // of the kubelet's PodResources service
 	Dir    string // the kubelet's device plugin directory
 
-	missed map[string]bool // devices that the last answer did not name
+	missed     map[string]bool       // devices that the last answer did not name
+	remembered map[string]remembered // devices that the checkpoint alone names
+}
+
+// remembered is when Ask has said of a device that the checkpoint alone names it.
+type remembered struct {
+	at      time.Time
+	written time.Time // the checkpoint that named it
 }
 
 // Ask returns how the kubelet's pods stand to each of the devices. A device is free if neither the pods nor the
 // kubelet's checkpoint name it, and did not the last time either: between our answer to Allocate and the checkpoint it
-// is in neither. It blocks until the kubelet has answered, at most five seconds. One call at a time.
+// is in neither. One that the checkpoint alone names is remembered, which is said once; if the checkpoint that the
+// kubelet writes thereupon names it still, it is held: the kubelet lists no pod whose init container alone has a device.
+// Ask blocks until the kubelet has answered, at most five seconds. One call at a time.
 func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]inventory.Holding, error) {
 	before := h.missed
 	h.missed = nil
@@ -48,18 +61,28 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 	if err != nil {
 		return nil, err
 	}
-	saved, err := readCheckpoint(filepath.Join(h.Dir, checkpointFile))
+	saved, written, err := readCheckpoint(filepath.Join(h.Dir, checkpointFile))
 	if err != nil {
 		return nil, err
 	}
 	holdings := make(map[string]inventory.Holding, len(devices))
 	h.missed = make(map[string]bool)
+	said := h.remembered
+	h.remembered = make(map[string]remembered)
 	for _, id := range devices {
 		switch {
 		case listed[id]:
 			holdings[id] = inventory.Held
 		case saved[id]:
-			holdings[id] = inventory.Remembered
+			last, known := said[id]
+			switch {
+			case !known || time.Since(last.at) > rememberedAgain:
+				holdings[id] = inventory.Remembered
+				last = remembered{at: time.Now(), written: written}
+			case !last.written.Equal(written):
+				holdings[id] = inventory.Held
+			}
+			h.remembered[id] = last
 		default:
 			h.missed[id] = true
 			if before[id] {
@@ -95,17 +118,17 @@ func (h *Holders) list(ctx context.Context) (map[string]bool, error) {
 	return ids, nil
 }
 
-// readCheckpoint returns the IDs that the kubelet's checkpoint names; of a share also the device. Without a checkpoint,
-// no pod has ever held a device.
-func readCheckpoint(file string) (map[string]bool, error) {
+// readCheckpoint returns the IDs that the kubelet's checkpoint names, of a share also the device, and when it was
+// written. Without a checkpoint, no pod has ever held a device.
+func readCheckpoint(file string) (ids map[string]bool, written time.Time, err error) {
 	checkpoint, err := parseCheckpoint(file)
-	ids := make(map[string]bool)
+	ids = make(map[string]bool)
 	for _, entry := range checkpoint.Data.PodDeviceEntries {
 		for _, node := range entry.DeviceIDs {
 			addShares(ids, node)
 		}
 	}
-	return ids, err
+	return ids, checkpoint.written, err
 }
 
 // checkpoint is what of the kubelet's checkpoint is of interest.
@@ -116,19 +139,30 @@ type checkpoint struct {
 			DeviceIDs    map[string][]string // by NUMA node
 		}
 	}
+	written time.Time
 }
 
 func parseCheckpoint(file string) (c checkpoint, err error) {
-	text, err := os.ReadFile(file)
+	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil
 	}
 	if err != nil {
 		return c, err
 	}
+	defer f.Close()
+	info, err := f.Stat() // of what is read: the kubelet replaces the file
+	if err != nil {
+		return c, err
+	}
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return c, err
+	}
 	if err := json.Unmarshal(text, &c); err != nil {
 		return checkpoint{}, fmt.Errorf("read %s: %w", file, err)
 	}
+	c.written = info.ModTime()
 	return c, nil
 }
 

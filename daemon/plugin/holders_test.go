@@ -8,9 +8,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -41,13 +43,14 @@ func (b *books) List(context.Context, *podresources.ListPodResourcesRequest) (*p
 	}, nil
 }
 
-func TestHolders(t *testing.T) {
+// serve lets b answer in a new directory, where a checkpoint is as well.
+func (b *books) serve(t *testing.T) (*grpc.Server, *plugin.Holders) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "mp")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
-	b := &books{held: []string{"held", "shared::1"}}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	l, err := net.Listen("unix", filepath.Join(dir, "pr.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -55,11 +58,15 @@ func TestHolders(t *testing.T) {
 	server := grpc.NewServer()
 	podresources.RegisterPodResourcesListerServer(server, b)
 	go server.Serve(l)
-	defer server.Stop()
+	t.Cleanup(server.Stop)
 	if err := os.WriteFile(filepath.Join(dir, "kubelet_internal_checkpoint"), []byte(checkpoint), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h := plugin.Holders{Socket: filepath.Join(dir, "pr.sock"), Dir: dir}
+	return server, &plugin.Holders{Socket: filepath.Join(dir, "pr.sock"), Dir: dir}
+}
+
+func TestHolders(t *testing.T) {
+	server, h := (&books{held: []string{"held", "shared::1"}}).serve(t)
 	devices := []string{"held", "shared", "a2", "s1", "free"}
 	known := map[string]inventory.Holding{
 		"held": inventory.Held, "shared": inventory.Held, "a2": inventory.Remembered, "s1": inventory.Remembered,
@@ -69,6 +76,8 @@ func TestHolders(t *testing.T) {
 		t.Errorf("at first %v, %v, want %v", first, err, known)
 	}
 	known["free"] = inventory.Free // only after the second time
+	delete(known, "a2")            // said once
+	delete(known, "s1")
 	second, err := h.Ask(t.Context(), devices)
 	if err != nil || !maps.Equal(second, known) {
 		t.Errorf("then %v, %v, want %v", second, err, known)
@@ -76,6 +85,57 @@ func TestHolders(t *testing.T) {
 	server.Stop()
 	if _, err := h.Ask(t.Context(), devices); err == nil {
 		t.Error("no error without a kubelet")
+	}
+}
+
+// An ordinary init container is in the checkpoint and never in the list. The list that the kubelet is sent for it makes
+// it write the checkpoint, which must not go on for ever.
+func TestDeviceOfAnInitContainerIsHeld(t *testing.T) {
+	_, h := (&books{}).serve(t)
+	file := filepath.Join(h.Dir, "kubelet_internal_checkpoint")
+	write := func(text string, minute int) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Unix(1_000_000, 0).Add(time.Duration(minute) * time.Minute)
+		if err := os.Chtimes(file, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := func(when string, want inventory.Holding) {
+		t.Helper()
+		holdings, err := h.Ask(t.Context(), []string{"a2"})
+		if err != nil || holdings["a2"] != want {
+			t.Errorf("%s: %v, %v, want %v", when, holdings, err, want)
+		}
+	}
+	write(checkpoint, 0)
+	ask("at first", inventory.Remembered)
+	ask("not yet written", inventory.Unknown)
+	write(checkpoint, 1)
+	ask("written, and named still", inventory.Held)
+	ask("not written since", inventory.Held)
+	h.Age(time.Hour) // the pod may be gone, and the kubelet had no reason to write
+	ask("after long", inventory.Remembered)
+	write(checkpoint, 2)
+	ask("written again", inventory.Held)
+	write("{}", 3)
+	ask("not named any more", inventory.Unknown)
+	ask("nor the second time", inventory.Free)
+	write(checkpoint, 4)
+	ask("another pod", inventory.Remembered)
+}
+
+func TestIDsThatHoldTheMarkThemselves(t *testing.T) {
+	dir := t.TempDir()
+	text := `{"Data":{"PodDeviceEntries":[{"ResourceName":"example.org/a","DeviceIDs":{"0":["node-a::b","node-a::b::1","x::+1"]}}]}}`
+	if err := os.WriteFile(filepath.Join(dir, "kubelet_internal_checkpoint"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	devices, err := plugin.Remembered(dir)
+	if want := []string{"node-a::b", "x::+1"}; err != nil || !slices.Equal(devices["example.org/a"], want) {
+		t.Errorf("%v, %v, want %v", devices, err, want)
 	}
 }
 

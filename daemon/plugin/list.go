@@ -33,7 +33,7 @@ func (l *lister) response(r *Resource, offer *inventory.Offer, log *slog.Logger)
 	// The exact size takes as long as to send the list.
 	full := roughSize(list) > listSize && size(list) > listSize
 	if full {
-		list.Devices = l.cut(list.Devices, log)
+		list.Devices = l.cut(list.Devices, r.held(offer), log)
 	}
 	l.full = full
 	l.remember(list.Devices)
@@ -59,13 +59,27 @@ func (l *lister) remember(devices []*pluginapi.Device) {
 	}
 }
 
-// cut returns as many devices as there is room for, those first that were sent before.
-func (l *lister) cut(devices []*pluginapi.Device, log *slog.Logger) []*pluginapi.Device {
+// held returns the IDs of all shares of the devices that a pod holds.
+func (r *Resource) held(offer *inventory.Offer) map[string]bool {
+	held := make(map[string]bool)
+	for _, s := range offer.Devices {
+		for n := range max(1, r.Shares) {
+			if s.Held {
+				held[r.shareID(s.Device.ID, n)] = true
+			}
+		}
+	}
+	return held
+}
+
+// cut returns as many devices as there is room for, those first that were sent before or that a pod holds: the kubelet
+// that has restarted has a new stream, and its pods have their devices still.
+func (l *lister) cut(devices []*pluginapi.Device, held map[string]bool, log *slog.Logger) []*pluginapi.Device {
 	room := listSize
 	kept := make([]*pluginapi.Device, 0, len(devices))
-	for _, before := range []bool{true, false} {
+	for _, first := range []bool{true, false} {
 		for _, d := range devices {
-			if n := wireSize(d); l.sent[d.ID] == before && n <= room {
+			if n := wireSize(d); (l.sent[d.ID] || held[d.ID]) == first && n <= room {
 				room -= n
 				kept = append(kept, d)
 			}
@@ -135,9 +149,12 @@ func (r *Resource) deviceID(id string) (_ string, ok bool) {
 	return device, marked && err == nil && n >= 0 && n < r.Shares
 }
 
-// parent returns the device of which id may be a share, whatever the resource.
+// parent returns the device of which id may be a share, whatever the resource. An ID may hold the mark itself.
 func parent(id string) string {
-	device, _, _ := cutShare(id)
+	device, number, _ := cutShare(id)
+	if _, err := strconv.ParseUint(number, 10, 0); err != nil {
+		return id
+	}
 	return device
 }
 

@@ -72,6 +72,30 @@ func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 	}
 }
 
+// A kubelet that has restarted has a new stream, to which nothing was sent.
+func TestListThatIsCutKeepsWhatIsHeld(t *testing.T) {
+	offer := &inventory.Offer{}
+	for i := range 100 {
+		offer.Devices = append(offer.Devices, &inventory.Status{
+			Device: device.Device{ID: fmt.Sprintf("gpu-%036d", i)}, Healthy: true, Held: i == 99,
+		})
+	}
+	r := &Resource{Shares: 1000}
+	list := new(lister).response(r, offer, slog.New(slog.DiscardHandler))
+	if len(list.Devices) >= 100*1000 {
+		t.Fatal("the list is not cut")
+	}
+	held := 0
+	for _, d := range list.Devices {
+		if parent(d.GetID()) == offer.Devices[99].Device.ID {
+			held++
+		}
+	}
+	if held != 1000 {
+		t.Errorf("%d of 1000 shares of the device that a pod holds", held)
+	}
+}
+
 func TestWireSize(t *testing.T) {
 	d := &pluginapi.Device{
 		ID: "some-device", Health: pluginapi.Healthy,

@@ -3,6 +3,7 @@
 package plugin
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -224,7 +225,6 @@ func nearest(free []candidate, taken []bool, costs []int64, nodes map[int]bool) 
 
 // spread takes the shares of the devices of which the fewest are taken, those of the choice itself included.
 func spread(fixed, free []candidate, n int) []candidate {
-	chosen := slices.Clone(fixed)
 	load := make(map[string]int)
 	for _, c := range slices.Concat(fixed, free) {
 		load[c.id] = c.taken
@@ -232,16 +232,12 @@ func spread(fixed, free []candidate, n int) []candidate {
 	for _, c := range fixed {
 		load[c.id]++
 	}
-	for len(chosen) < n {
-		next := 0
-		for i, c := range free {
-			if load[c.id] < load[free[next].id] {
-				next = i
-			}
-		}
-		load[free[next].id]++
-		chosen = append(chosen, free[next])
-		free = slices.Delete(slices.Clone(free), next, next+1)
+	// Each share of a device comes after one more is taken, so their order is known beforehand.
+	turns := slices.Clone(free)
+	for i := range turns {
+		turns[i].taken = load[turns[i].id]
+		load[turns[i].id]++
 	}
-	return chosen
+	slices.SortStableFunc(turns, func(a, b candidate) int { return cmp.Compare(a.taken, b.taken) })
+	return slices.Concat(fixed, turns[:n-len(fixed)])
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
@@ -20,7 +21,7 @@ import (
 func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
-		return e.again(err)
+		return e.unanswered(err)
 	}
 	defer conn.Close()
 	peer, err := peerOf(conn)
@@ -29,6 +30,7 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	}
 	if e.streams.from(peer.Pid) {
 		e.registered = kubelet
+		e.setRegistered(true)
 		return 0
 	}
 	e.streams.end()
@@ -36,24 +38,32 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	return settlePause
 }
 
-// afterStream sets the pause that the kubelet needs after a stream of its own has ended.
+// afterStream sets the pause that the kubelet needs after a stream of its own has ended, or after it was told of us and
+// opened none. The pauses grow only as long as no stream lives.
 func (e *Endpoint) afterStream(kubelet identity) {
-	ended := e.streams.endedAt()
-	if kubelet != e.registered || ended.Before(e.since) {
+	if kubelet != e.registered {
 		return
 	}
+	message := "stream ended"
+	ended, lived := e.streams.last()
+	if ended.Before(e.since) {
+		message, ended, lived = "stream not opened", time.Now(), 0
+	}
+	if lived > lastPause {
+		e.pause = 0
+	}
 	e.registered = identity{}
-	e.pause = min(max(settlePause, 2*e.pause), lastPause)
+	e.longerPause()
 	e.notBefore = ended.Add(e.pause/2 + rand.N(e.pause))
 	e.setRegistered(false)
-	e.Log.Info("stream ended", "endpoint", e.name)
+	e.Log.Info(message, "endpoint", e.name)
 }
 
 // register registers our socket with the kubelet.
 func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
-		return e.again(err)
+		return e.unanswered(err)
 	}
 	defer conn.Close()
 	// The kubelet empties its directory before it makes kubelet.sock: now that it answers, look at our socket again.
@@ -100,8 +110,7 @@ func (e *Endpoint) checkOwn() error {
 	}
 	defer client.Close()
 	if _, err := pluginapi.NewDevicePluginClient(client).GetDevicePluginOptions(ctx, &pluginapi.Empty{}); err != nil {
-		e.listener.Close()
-		e.listener = nil
+		e.drop()
 		return fmt.Errorf("connect to own socket %s: %w", e.path(), err)
 	}
 	return nil
@@ -116,14 +125,23 @@ func (e *Endpoint) dial() (*net.UnixConn, error) {
 	return c, nil
 }
 
-// again notes that an attempt has gone wrong and returns the time to the next one.
-func (e *Endpoint) again(err error) time.Duration {
-	if time.Since(e.firstSeen) < eager && !errors.Is(err, context.DeadlineExceeded) {
+// unanswered notes that no connection to the kubelet was to be had and returns the time to the next attempt: next to
+// none where the kubelet is about to listen.
+func (e *Endpoint) unanswered(err error) time.Duration {
+	if time.Since(e.firstSeen) < eager && (errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)) {
 		e.notBefore = time.Now().Add(eagerPause)
 		return eagerPause
 	}
+	return e.again(err)
+}
+
+// longerPause makes the pause twice as long as the last one.
+func (e *Endpoint) longerPause() { e.pause = min(max(settlePause, 2*e.pause), lastPause) }
+
+// again notes that an attempt has gone wrong and returns the time to the next one.
+func (e *Endpoint) again(err error) time.Duration {
 	e.complain("endpoint not registered", err)
-	e.pause = min(max(settlePause, 2*e.pause), lastPause)
+	e.longerPause()
 	e.notBefore = time.Now().Add(e.pause)
 	return e.pause
 }

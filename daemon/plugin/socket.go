@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -54,8 +55,10 @@ func socketIdentity(path string) identity {
 	return identity{device: st.Dev, inode: st.Ino, changed: st.Ctim}
 }
 
-// sameFile tells whether a and b are the same file, whatever happened to it meanwhile.
-func (a identity) sameFile(b identity) bool { return a.device == b.device && a.inode == b.inode }
+// sameFile tells whether a and b are the same file, whatever happened to it meanwhile. Two that are missing are not.
+func (a identity) sameFile(b identity) bool {
+	return a.device == b.device && a.inode == b.inode && a.inode != 0
+}
 
 // listen makes the socket at path, for its owner alone. The file stays when the listener is closed: by then it may be
 // another's.
@@ -69,11 +72,21 @@ func listen(path string) (*net.UnixListener, identity, error) {
 		return nil, identity{}, fmt.Errorf("listen on %s: %w", path, plainCause(err))
 	}
 	l.SetUnlinkOnClose(false)
+	own := socketIdentity(path)
 	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
+		unlisten(l, path, own)
 		return nil, identity{}, fmt.Errorf("listen on %s: %w", path, plainCause(err))
 	}
-	return l, socketIdentity(path), nil
+	return l, own, nil
+}
+
+// unlisten closes the listener and removes its socket if that is still the one at path: while it is there, nobody can
+// listen at path again.
+func unlisten(l *net.UnixListener, path string, own identity) {
+	l.Close()
+	if socketIdentity(path).sameFile(own) {
+		os.Remove(path)
+	}
 }
 
 // plainCause drops what the net and os packages put around an errno: the caller names the operation and the path.
@@ -87,8 +100,12 @@ func plainCause(err error) error {
 
 // removeStale removes the sockets that earlier starts have left behind for a resource. One that answers is another's.
 func removeStale(dir, resource string) {
-	paths, _ := filepath.Glob(filepath.Join(dir, socketPrefix+resourceHash(resource)+"-*.sock")) // the pattern is sound
-	for _, path := range paths {
+	files, _ := os.ReadDir(dir) // where it is missing, nothing was left behind
+	for _, file := range files {
+		if !strings.HasPrefix(file.Name(), socketPrefix+resourceHash(resource)+"-") || !strings.HasSuffix(file.Name(), ".sock") {
+			continue
+		}
+		path := filepath.Join(dir, file.Name())
 		c, err := net.Dial("unix", path)
 		if err == nil {
 			c.Close()

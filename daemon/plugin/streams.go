@@ -13,24 +13,26 @@ type streams struct {
 
 	mu     sync.Mutex
 	live   map[*stream]bool
-	opened time.Time // when the last one was opened
-	ended  time.Time // when the last one ended
+	opened time.Time     // when the last one was opened
+	ended  time.Time     // when the last one ended
+	lived  time.Duration // how long that one was open
 }
 
 // stream is one of them.
 type stream struct {
-	pid  int32         // of the kubelet
-	stop chan struct{} // closed to end it
+	pid    int32 // of the kubelet
+	opened time.Time
+	stop   chan struct{} // closed to end it
 }
 
 func (s *streams) begin(pid int32) *stream {
-	st := &stream{pid: pid, stop: make(chan struct{})}
+	st := &stream{pid: pid, opened: time.Now(), stop: make(chan struct{})}
 	s.mu.Lock()
 	if s.live == nil {
 		s.live = make(map[*stream]bool)
 	}
 	s.live[st] = true
-	s.opened = time.Now()
+	s.opened = st.opened
 	s.mu.Unlock()
 	s.tell()
 	return st
@@ -40,6 +42,7 @@ func (s *streams) over(st *stream) {
 	s.mu.Lock()
 	delete(s.live, st)
 	s.ended = time.Now()
+	s.lived = s.ended.Sub(st.opened)
 	s.mu.Unlock()
 	s.tell()
 }
@@ -87,9 +90,9 @@ func (s *streams) everSince(t time.Time) bool {
 	return !s.opened.Before(t)
 }
 
-// endedAt returns when the last one ended; the zero time if none has.
-func (s *streams) endedAt() time.Time {
+// last returns when the last one ended, the zero time if none has, and how long it was open.
+func (s *streams) last() (ended time.Time, lived time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ended
+	return s.ended, s.lived
 }

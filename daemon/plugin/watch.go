@@ -42,8 +42,8 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 	}
 }
 
-// Run watches until ctx ends; started is called when nothing can be missed any more. It does not wake up for what does
-// not concern a socket, such as the kubelet's checkpoint.
+// Run watches until ctx ends; started is called when nothing can be missed any more. What does not concern a socket, such
+// as the kubelet's checkpoint, wakes up Run and nobody else.
 func (w *Watch) Run(ctx context.Context, started func()) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -110,12 +110,38 @@ func (w *Watch) Rearm() {
 	if watcher == nil {
 		return
 	}
-	if err := watcher.Add(w.Dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := rearm(w.Dir, watcher.Add); err != nil {
 		w.Log.Warn("kubelet directory not watched", "err", err)
 	}
-	for above := filepath.Dir(w.Dir); ; above = filepath.Dir(above) {
-		if watcher.Add(above) == nil || above == "/" || above == "." {
-			return
+}
+
+// rearm repeats what may have come too late: a directory that was made before the one above it was watched is not told
+// of by any event.
+func rearm(dir string, add func(dir string) error) error {
+	for {
+		missing, err := addNearest(dir, add)
+		if missing == "" {
+			return err
+		}
+		if _, statErr := os.Stat(missing); statErr != nil {
+			return err
+		}
+	}
+}
+
+// addNearest adds dir and the nearest directory above it that exists, and returns the last one on the way up that was
+// missing; empty: none was. The error is that of dir, if it is not missing.
+func addNearest(dir string, add func(dir string) error) (missing string, err error) {
+	if err = add(dir); errors.Is(err, os.ErrNotExist) {
+		missing, err = dir, nil
+	}
+	for above := filepath.Dir(dir); ; above = filepath.Dir(above) {
+		aboveErr := add(above)
+		if errors.Is(aboveErr, os.ErrNotExist) {
+			missing = above
+		}
+		if aboveErr == nil || above == "/" || above == "." {
+			return missing, err
 		}
 	}
 }

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// alone is an endpoint that does not run, for a test that takes its steps itself.
+func alone(t *testing.T) *Endpoint {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	e := &Endpoint{
+		Resource: Resource{Name: "example.org/widget"}, Dir: dir, Watch: &Watch{Dir: dir, Log: log}, Log: log,
+		name: socketPrefix + "x.sock",
+	}
+	e.streams.changed = make(chan struct{}, 1)
+	e.server = e.newServer()
+	t.Cleanup(func() {
+		e.close()
+		os.RemoveAll(dir)
+	})
+	return e
+}
+
+// answering is a kubelet that answers each registration alike.
+type answering struct {
+	pluginapi.UnimplementedRegistrationServer
+	err error
+}
+
+func (a answering) Register(context.Context, *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	return &pluginapi.Empty{}, a.err
+}
+
+func (a answering) serve(t *testing.T, dir string) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(dir, kubeletSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	pluginapi.RegisterRegistrationServer(server, a)
+	go server.Serve(l)
+	t.Cleanup(server.Stop)
+}
+
+func TestSocketIsMadeAgainAfterItDidNotAnswer(t *testing.T) {
+	e := alone(t)
+	e.server.Stop()
+	if err := e.ensureSocket(); err == nil {
+		t.Fatal("no error, though the server does not answer")
+	}
+	if _, err := os.Lstat(e.path()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket that does not answer is left behind: %v", err)
+	}
+	e.server = e.newServer()
+	if err := e.ensureSocket(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUnlistenLeavesWhatIsAnothers(t *testing.T) {
+	path := filepath.Join(alone(t).Dir, "s.sock")
+	l, own, err := listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path, path+".old"); err != nil { // keeps its inode from being used again
+		t.Fatal(err)
+	}
+	other, otherOwn, err := listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlisten(l, path, own)
+	if !socketIdentity(path).sameFile(otherOwn) {
+		t.Error("another's socket is gone")
+	}
+	unlisten(other, path, otherOwn)
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the own socket is left behind: %v", err)
+	}
+}
+
+func TestRefusedRegistrationIsNoReasonToHurry(t *testing.T) {
+	e := alone(t)
+	answering{err: errors.New("requested API version is not supported")}.serve(t, e.Dir)
+	kubelet := e.look()
+	for i, want := range []time.Duration{settlePause, 2 * settlePause, 4 * settlePause, 8 * settlePause, lastPause, lastPause} {
+		e.firstSeen = time.Now()
+		if got := e.register(t.Context(), kubelet); got != want {
+			t.Errorf("refusal %d: pause %v, want %v", i+1, got, want)
+		}
+	}
+}
+
+func TestOnlyAKubeletAboutToListenIsTriedAtOnce(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		err  error
+		old  bool
+		want time.Duration
+	}{
+		{"bound, not listening", unix.ECONNREFUSED, false, eagerPause},
+		{"removed", unix.ENOENT, false, eagerPause},
+		{"another error", unix.EACCES, false, settlePause},
+		{"for long", unix.ECONNREFUSED, true, settlePause},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := alone(t)
+			if e.firstSeen = time.Now(); test.old {
+				e.firstSeen = e.firstSeen.Add(-eager)
+			}
+			if got := e.unanswered(fmt.Errorf("connect to kubelet.sock: %w", test.err)); got != test.want {
+				t.Errorf("pause %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestPauseAfterAStream(t *testing.T) {
+	for _, test := range []struct {
+		name          string
+		lived         time.Duration
+		before, after time.Duration
+	}{
+		{"the first was short", 0, 0, settlePause},
+		{"one more was short", lastPause, settlePause, 2 * settlePause},
+		{"many were short", 0, lastPause, lastPause},
+		{"it lived long", lastPause + 1, lastPause, settlePause},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := alone(t)
+			e.registered, e.pause = identity{inode: 1}, test.before
+			e.streams.ended, e.streams.lived = time.Now(), test.lived
+			e.afterStream(e.registered)
+			if e.pause != test.after {
+				t.Errorf("pause %v, want %v", e.pause, test.after)
+			}
+			if least := e.streams.ended.Add(e.pause / 2); e.notBefore.Before(least) || e.registered != (identity{}) {
+				t.Errorf("registered %v, again not before %v, want at least %v", e.registered, e.notBefore, least)
+			}
+		})
+	}
+}
+
+func TestStreamsKnowHowLongTheLastOneLived(t *testing.T) {
+	s := streams{changed: make(chan struct{}, 1)}
+	st := s.begin(1)
+	st.opened = st.opened.Add(-time.Hour)
+	s.over(st)
+	if ended, lived := s.last(); ended.IsZero() || lived < time.Hour {
+		t.Errorf("ended %v, lived %v, want an hour", ended, lived)
+	}
+}
+
+// A kubelet that is slow to open its stream is told of us less and less often.
+func TestRegistrationWithoutAStream(t *testing.T) {
+	e := alone(t)
+	answering{}.serve(t, e.Dir)
+	for i, want := range []time.Duration{settlePause, 2 * settlePause, 4 * settlePause, 8 * settlePause, lastPause} {
+		if got := e.converge(t.Context()); got != streamLimit || !e.Status().Registered {
+			t.Fatalf("registration %d: look again after %v, status %+v", i+1, got, e.Status())
+		}
+		e.since = e.since.Add(-streamLimit) // its time is up
+		if got := e.converge(t.Context()); got <= 0 || e.pause != want {
+			t.Errorf("registration %d: look again after %v, pause %v, want %v", i+1, got, e.pause, want)
+		}
+		e.notBefore = time.Now()
+	}
+	// It comes in the pause: the process that has it is the one that was told.
+	e.since = e.since.Add(-streamLimit)
+	e.converge(t.Context())
+	defer e.streams.over(e.streams.begin(int32(os.Getpid())))
+	if got := e.converge(t.Context()); got != 0 || e.Status() != (Status{Registered: true, Connected: true}) {
+		t.Errorf("with a stream: look again after %v, status %+v", got, e.Status())
+	}
+}
