@@ -11,9 +11,11 @@ package plugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -172,6 +174,7 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	kubelet := e.look()
 	switch {
 	case kubelet == identity{}:
+		e.complain("waiting for the kubelet", e.absent())
 		return backstop
 	case e.streams.open() && kubelet == e.registered:
 		return 0
@@ -223,6 +226,15 @@ func (e *Endpoint) look() identity {
 
 // noticeLevel is slog's place for the journal's "notice": normal but significant.
 const noticeLevel = slog.Level(2)
+
+// absent tells why there is no kubelet to register with.
+func (e *Endpoint) absent() error {
+	path := filepath.Join(e.Dir, kubeletSocket)
+	if _, err := os.Lstat(path); err != nil {
+		return fmt.Errorf("look for %s: %w", path, plainCause(err))
+	}
+	return fmt.Errorf("look for %s: what is there is no socket", path)
+}
 
 // complain logs an error once, not at every attempt. A missing directory is normal before the kubelet's first start.
 func (e *Endpoint) complain(message string, err error) {
