@@ -135,7 +135,7 @@ func (d *daemon) build(afterBoot bool) {
 }
 
 // remembered returns what the kubelet's checkpoint says its pods hold.
-func (d *daemon) remembered() map[string][]string {
+func (d *daemon) remembered() map[string]map[string]int {
 	devices, err := plugin.Remembered(d.Config.Paths.DevicePlugins)
 	if err != nil {
 		d.Log.Warn("kubelet checkpoint not read", "err", err)

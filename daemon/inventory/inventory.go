@@ -47,9 +47,9 @@ type Options struct {
 	// AfterBoot says that the machine was booted since the last run: devices of that run may still be on their way, and
 	// the first snapshot waits for them.
 	AfterBoot bool
-	// Remembered are devices by resource that the kubelet says its pods hold. Those that Store does not have, since it
-	// was lost, are in the offer too.
-	Remembered map[string][]string
+	// Remembered are devices that the kubelet says its pods hold: by resource and ID the NUMA node, -1 for none. Those
+	// that Store does not have, since it was lost, are in the offer too.
+	Remembered map[string]map[string]int
 	Audit      time.Duration // how often everything is enumerated again in case an event was lost; 0: never
 	Settle     time.Duration // how long the first snapshot may wait for udev and for known devices; 0: ten seconds
 	Grace      time.Duration // how long a device cannot be free after a container was given it; 0: 30 seconds
@@ -131,7 +131,7 @@ func (i *Inventory) LookAgain(ids ...string) {
 // SetRules makes other rules hold and has everything looked at again; remembered are the devices that the kubelet says its
 // pods hold, as in [Options]. The channel is closed with the first snapshot in which nothing is left of the old rules.
 // It does not wait.
-func (i *Inventory) SetRules(rules []device.Rule, remembered map[string][]string) <-chan struct{} {
+func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[string]int) <-chan struct{} {
 	done := make(chan struct{})
 	i.post(func(l *loop) {
 		l.rules, l.Remembered = rules, remembered

@@ -250,9 +250,15 @@ func TestWhatTheKubeletRemembersIsOffered(t *testing.T) {
 	const lost, used = "node-gone-widget", "nvme-eui.00000000000000000000000000000001"
 	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
 	r := start(t, m, "", func(o *inventory.Options) {
-		o.Remembered = map[string][]string{"example.org/widget": {lost}, nvmeResource: {used}, "example.org/other": {"x"}}
+		o.Remembered = map[string]map[string]int{
+			"example.org/widget": {lost: 1}, nvmeResource: {used: 0}, "example.org/other": {"x": -1},
+		}
 	})
 	r.offers("example.org/widget", lost+" Unhealthy (not seen since metalplug was started)")
+	s, _ := r.Snapshot()
+	if node := s.Offer("example.org/widget").Find(lost).Device.NUMANode; node != 1 {
+		t.Errorf("its NUMA node is %d, not the one that the kubelet knows", node)
+	}
 	r.offers(nvmeResource, used+" Healthy") // its pod has made the file system
 	r.offers("example.org/other", "")
 }

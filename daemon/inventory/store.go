@@ -230,14 +230,14 @@ func (l *loop) restore() {
 // restoreRemembered takes in the devices that the kubelet knows and the store does not.
 func (l *loop) restoreRemembered() {
 	for _, r := range l.rules {
-		for _, id := range l.Remembered[r.Resource] {
+		for id, node := range l.Remembered[r.Resource] {
 			if e := l.entries[id]; e != nil {
 				e.held = true
 				l.changed(e)
 				continue
 			}
 			e := &entry{
-				device:   device.Device{ID: id, Class: r.Class, NUMANode: -1},
+				device:   device.Device{ID: id, Class: r.Class, NUMANode: node},
 				resource: r.Resource, offered: true, held: true,
 			}
 			l.entries[id] = e

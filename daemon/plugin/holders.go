@@ -11,7 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -166,17 +166,22 @@ func parseCheckpoint(file string) (c checkpoint, err error) {
 	return c, nil
 }
 
-// Remembered returns the devices that the kubelet's checkpoint in its directory says its pods hold, by resource. They
-// must be in the offer, whether we know them or not.
-func Remembered(dir string) (map[string][]string, error) {
+// Remembered returns the devices that the kubelet's checkpoint in its directory says its pods hold, by resource and ID,
+// with the NUMA node that the kubelet was told; -1: none. They must be in the offer, whether we know them or not.
+func Remembered(dir string) (map[string]map[string]int, error) {
 	checkpoint, err := parseCheckpoint(filepath.Join(dir, checkpointFile))
-	devices := make(map[string][]string)
+	devices := make(map[string]map[string]int)
 	for _, entry := range checkpoint.Data.PodDeviceEntries {
-		for _, node := range entry.DeviceIDs {
-			for _, share := range node {
-				if id := parent(share); !slices.Contains(devices[entry.ResourceName], id) {
-					devices[entry.ResourceName] = append(devices[entry.ResourceName], id)
-				}
+		if devices[entry.ResourceName] == nil {
+			devices[entry.ResourceName] = make(map[string]int)
+		}
+		for key, shares := range entry.DeviceIDs {
+			node, err := strconv.Atoi(key)
+			if err != nil {
+				node = -1
+			}
+			for _, share := range shares {
+				devices[entry.ResourceName][parent(share)] = node
 			}
 		}
 	}
