@@ -35,12 +35,12 @@ func write(t *testing.T, h *Host, name, text string) {
 }
 
 func TestHostPath(t *testing.T) {
-	h := &Host{Sys: "/root/sys", Dev: "/root/dev", Proc: "/root/proc"}
+	h := &Host{Sys: "/elsewhere/sys", Dev: "/elsewhere/dev", Proc: "/elsewhere/proc"}
 	for name, want := range map[string]string{
-		"/sys":              "/root/sys",
-		"/sys/devices/x":    "/root/sys/devices/x",
-		"/dev/nvme0n1":      "/root/dev/nvme0n1",
-		"/proc/1/mountinfo": "/root/proc/1/mountinfo",
+		"/sys":              "/elsewhere/sys",
+		"/sys/devices/x":    "/elsewhere/sys/devices/x",
+		"/dev/nvme0n1":      "/elsewhere/dev/nvme0n1",
+		"/proc/1/mountinfo": "/elsewhere/proc/1/mountinfo",
 		"/devices/x":        "/devices/x",
 		"/system/x":         "/system/x",
 	} {
