@@ -83,7 +83,11 @@ func namespace(t *testing.T) (proc string, on func(func() error)) {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
 		}
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		if errors.Is(err, unix.EINVAL) { // the root is no mount point: a chroot
+			return unix.EPERM
+		}
+		if err != nil {
 			return err
 		}
 		return os.Symlink(fmt.Sprintf("/proc/self/task/%d", unix.Gettid()), filepath.Join(proc, "self"))
