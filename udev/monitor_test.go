@@ -47,13 +47,13 @@ type wire struct {
 func newWire(t *testing.T) *wire {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("only root may send to the multicast groups of netlink")
+		lacks(t, "only root may send to the multicast groups of netlink")
 	}
 	w := &wire{do: make(chan func(int)), events: make(chan Event), done: make(chan error, 1)}
 	ready := make(chan error)
 	go w.run(ready)
 	if err := <-ready; errors.Is(err, unix.EPERM) {
-		t.Skipf("no network namespace for this test: %v", err)
+		lacks(t, "no network namespace for this test: %v", err)
 	} else if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func TestMonitorFromOtherFile(t *testing.T) {
 func TestMonitorClosed(t *testing.T) {
 	m, err := OpenMonitor()
 	if err != nil {
-		t.Skipf("no netlink here: %v", err)
+		lacks(t, "no netlink here: %v", err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- m.Listen(t.Context(), nil) }()

@@ -25,7 +25,7 @@ func openSystem(t *testing.T, o Options) *System {
 	t.Helper()
 	s, err := Open(o)
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPERM) {
-		t.Skipf("no netlink here: %v", err)
+		lacks(t, "no netlink here: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func openSystem(t *testing.T, o Options) *System {
 
 func TestEnumerate(t *testing.T) {
 	if _, err := os.Stat("/sys/class/mem/null"); err != nil {
-		t.Skipf("no sysfs here: %v", err)
+		lacks(t, "no sysfs here: %v", err)
 	}
 	devices, err := openSystem(t, Options{}).Enumerate()
 	if err != nil {
