@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package need ends tests for which this machine lacks something, so that no skip hides that nothing was tested.
+package need
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Lacks ends a test for which something is missing, and says what: as a failure where the environment's INTEGRATION_NEED
+// lists that need or "all", as CI has it, else as a skip. "root" stands also for what root needs a kernel for, such as a
+// loop device, a cgroup or a group of netlink.
+func Lacks(t testing.TB, need, format string, args ...any) {
+	t.Helper()
+	if listed(os.Getenv("INTEGRATION_NEED"), need) {
+		t.Fatalf("INTEGRATION_NEED lists "+need+": "+format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// listed tells whether a list, with commas or blanks between, has a need in it.
+func listed(list, need string) bool {
+	needs := strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+	return slices.Contains(needs, need) || slices.Contains(needs, "all")
+}
