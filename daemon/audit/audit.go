@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package audit writes down who had which device when, what was done to it in between, and how that was verified.
+//
+// Each entry is a line in the journal and a line of JSON in the file audit.jsonl, which is only appended to. Whoever notes
+// something does not wait for the disk. What cannot be written is kept until it can: where there is too much of it, the
+// oldest entries are given up, those about erasures last of all, and that is written down as well.
+package audit
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Event is what has happened to a device.
+type Event string
+
+// Events.
+const (
+	Allocated Event = "allocated" // given to a container by the kubelet
+	Held      Event = "held"      // by a pod, as the kubelet says by name
+	Started   Event = "started"   // a container starts with it
+	Released  Event = "released"  // its last pod is gone
+	Reset     Event = "reset"
+	Erased    Event = "erased"
+	Stepped   Event = "unit"    // a vendor's step was carried out
+	Refused   Event = "refused" // a container was not started with it
+	Failed    Event = "failed"  // it could not be reset, erased, or a vendor's step has failed
+)
+
+// message is what is logged of an event; empty: whoever has refused it, or failed, says so.
+func (e Event) message() string {
+	return map[Event]string{
+		Allocated: "device allocated",
+		Held:      "device held",
+		Started:   "device started",
+		Released:  "device released",
+		Reset:     "device reset",
+		Erased:    "device erased",
+		Stepped:   "device unit run",
+	}[e]
+}
+
+// Entry is one line of the audit. What is not known, or makes no sense for an event, is empty.
+type Entry struct {
+	Time      time.Time         `json:"time"`
+	Event     Event             `json:"event"`
+	Resource  string            `json:"resource,omitempty"`
+	Device    string            `json:"device,omitempty"`
+	Identity  map[string]string `json:"identity,omitempty"` // attributes of the hardware: serial number, wwid
+	Namespace string            `json:"namespace,omitempty"`
+	Pod       string            `json:"pod,omitempty"`
+	Container string            `json:"container,omitempty"`
+	Pods      []string          `json:"podUIDs,omitempty"`
+	Method    string            `json:"method,omitempty"`   // of a reset or an erasure, or the name of a unit
+	Result    string            `json:"result,omitempty"`   // "ok" or what went wrong
+	Verified  string            `json:"verified,omitempty"` // what was done, and how it was verified
+	Seconds   float64           `json:"seconds,omitempty"`  // that it took
+	Lost      int               `json:"lost,omitempty"`     // entries before this one that were given up
+}
+
+// precious tells whether an entry is given up last of all.
+func (e Entry) precious() bool { return e.Event == Erased || e.Event == Failed }
+
+// keptMost is how many entries wait at most for a disk that cannot be written: some hundred bytes each. Of the precious
+// ones there may be as many again.
+const keptMost = 4096
+
+// Log is an audit that is being written. Its methods are safe for concurrent use; those of nil do nothing.
+type Log struct {
+	log  *slog.Logger
+	file *file
+
+	mu     sync.Mutex
+	queue  []Entry
+	lost   int
+	wake   chan struct{} // one slot
+	closed chan struct{}
+	done   sync.WaitGroup
+}
+
+// Open begins to write the audit in a directory, which is made if it is missing. That it cannot be written is logged.
+func Open(dir string, log *slog.Logger) *Log {
+	l := &Log{log: log, file: newFile(dir), wake: make(chan struct{}, 1), closed: make(chan struct{})}
+	l.done.Go(l.writeAll)
+	return l
+}
+
+// Close writes what is still to be written; what cannot be is logged.
+func (l *Log) Close() {
+	if l == nil {
+		return
+	}
+	close(l.closed)
+	l.done.Wait()
+}
+
+// Note notes that something has happened just now. It does not wait for the disk.
+func (l *Log) Note(e Entry) {
+	if l == nil {
+		return
+	}
+	e.Time = time.Now().UTC()
+	l.tell(e)
+	l.mu.Lock()
+	l.queue = append(l.queue, e)
+	l.makeRoom()
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tell logs an entry.
+func (l *Log) tell(e Entry) {
+	message := e.Event.message()
+	if message == "" {
+		return
+	}
+	pod := strings.Join(e.Pods, " ")
+	if e.Pod != "" {
+		pod = e.Namespace + "/" + e.Pod + "/" + e.Container
+	}
+	var took any = ""
+	if e.Seconds > 0 {
+		took = time.Duration(e.Seconds * float64(time.Second))
+	}
+	l.log.Info(message, "device", e.Device, "resource", e.Resource, "serial", serial(e.Identity), "pod", pod,
+		"action", e.Method, "detail", e.Verified, "duration", took)
+}
+
+// serial returns what of an identity people know a device by.
+func serial(identity map[string]string) string {
+	for _, name := range []string{"device/serial", "serial", "wwid", "device/wwid"} {
+		if value := identity[name]; value != "" {
+			return value
+		}
+	}
+	return ""
+}
+
+// makeRoom gives up entries if there are too many.
+func (l *Log) makeRoom() {
+	if len(l.queue) <= keptMost {
+		return
+	}
+	for i, e := range l.queue {
+		if !e.precious() || len(l.queue) > 2*keptMost {
+			l.giveUp(e)
+			l.queue = append(l.queue[:i], l.queue[i+1:]...)
+			return
+		}
+	}
+}
+
+// giveUp lets an entry be lost, which is logged if it matters.
+func (l *Log) giveUp(e Entry) {
+	l.lost++
+	if e.precious() || l.lost == 1 {
+		text, _ := json.Marshal(e)
+		l.log.Error("audit entry lost", "device", e.Device, "resource", e.Resource, "detail", string(text),
+			"err", fmt.Errorf("%s cannot be written", l.file.name))
+	}
+}

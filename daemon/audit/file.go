@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+const (
+	// fileSize is how large the file grows before a new one is begun, in bytes: some ten thousand entries.
+	fileSize = 8 << 20
+	// filesOld is how many old ones are kept: audit.jsonl.1 is the last, audit.jsonl.4 the oldest.
+	filesOld = 4
+)
+
+// file is the audit's file. It is for one goroutine.
+type file struct {
+	name string
+	most int64    // its size, for tests
+	open *os.File // nil: not yet
+}
+
+func newFile(dir string) *file { return &file{name: filepath.Join(dir, "audit.jsonl"), most: fileSize} }
+
+// append appends whole lines and has them on disk when it returns nil. What it has written of them in vain is cut off. One
+// call is not split between two files.
+func (f *file) append(lines []byte) (err error) {
+	size, err := f.prepare(int64(len(lines)))
+	if err != nil {
+		return err
+	}
+	_, err = f.open.Write(lines)
+	if err == nil {
+		err = f.open.Sync()
+	}
+	if err != nil {
+		err = errors.Join(err, f.open.Truncate(size))
+		f.close() // after a sync that failed, what the kernel has is not to be relied on (fsync(2))
+		return err
+	}
+	return nil
+}
+
+// prepare opens the file, or begins a new one where the old one has no room, and returns its size. A line that a crash has
+// torn is ended, so that it spoils no other.
+func (f *file) prepare(more int64) (size int64, err error) {
+	if f.open == nil {
+		if err := os.MkdirAll(filepath.Dir(f.name), 0o755); err != nil {
+			return 0, err
+		}
+		if f.open, err = os.OpenFile(f.name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
+			f.open = nil
+			return 0, err
+		}
+		if err := syncDir(filepath.Dir(f.name)); err != nil {
+			return 0, err
+		}
+	}
+	if size, err = f.open.Seek(0, io.SeekEnd); err != nil {
+		return 0, err
+	}
+	if size > 0 && size+more > f.most {
+		if err := f.rotate(); err != nil {
+			return 0, err
+		}
+		return f.prepare(more)
+	}
+	last := make([]byte, 1)
+	if size == 0 {
+		return 0, nil
+	}
+	if _, err := f.open.ReadAt(last, size-1); err != nil || last[0] == '\n' {
+		return size, err
+	}
+	if _, err := f.open.WriteString("\n"); err != nil {
+		return 0, err
+	}
+	return size + 1, nil
+}
+
+// syncDir makes it last that files were made or renamed in a directory.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// rotate puts the file aside.
+func (f *file) rotate() error {
+	for n := filesOld; n > 0; n-- {
+		from := f.name
+		if n > 1 {
+			from = fmt.Sprintf("%s.%d", f.name, n-1)
+		}
+		if err := os.Rename(from, fmt.Sprintf("%s.%d", f.name, n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	f.close()
+	return nil
+}
+
+func (f *file) close() {
+	if f.open != nil {
+		f.open.Close() // it was synced
+		f.open = nil
+	}
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package exchange carries one request and one answer between the daemon and a program that lives just for that: the
+// helpers, which touch what the daemon may not.
+//
+// The two are the ends of a unix socket that keeps message boundaries (SOCK_SEQPACKET, unix(7)): a message is whole or
+// not there at all. The service manager accepts the connection and starts the program with it as standard input
+// (systemd.socket(5), Accept=yes); without one, [Peer] starts the program itself.
+package exchange
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// MessageSize is the largest message in bytes. A unix socket takes more than three times that by default
+// (net.core.wmem_default, 212992).
+const MessageSize = 64 << 10
+
+// ErrForeign: the one at the other end is neither uid 0 nor our own uid.
+var ErrForeign = errors.New("peer is not allowed")
+
+// errSize: a message is longer than [MessageSize].
+var errSize = errors.New("message is too long")
+
+// Serve answers the one request that comes over standard input. It blocks until the request is there and answered. A
+// request of a foreign peer is not read.
+func Serve(answer func(request []byte) []byte) error { return serve(int(os.Stdin.Fd()), answer) }
+
+func serve(fd int, answer func(request []byte) []byte) error {
+	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return fmt.Errorf("ask for the peer of standard input: %w", err)
+	}
+	if peer.Uid != 0 && peer.Uid != uint32(os.Geteuid()) {
+		return fmt.Errorf("serve uid %d (pid %d): %w", peer.Uid, peer.Pid, ErrForeign)
+	}
+	request, err := receive(fd)
+	if err != nil {
+		return fmt.Errorf("receive the request: %w", err)
+	}
+	if err := send(fd, answer(request)); err != nil {
+		return fmt.Errorf("send the answer: %w", err)
+	}
+	return nil
+}
+
+func send(fd int, message []byte) error {
+	if len(message) > MessageSize {
+		return fmt.Errorf("%w: %d bytes, at most %d are possible", errSize, len(message), MessageSize)
+	}
+	for {
+		err := unix.Sendto(fd, message, unix.MSG_NOSIGNAL, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// receive returns the next message. An empty one is the end: nobody sends any.
+func receive(fd int) ([]byte, error) {
+	message := make([]byte, MessageSize)
+	for {
+		n, _, flags, _, err := unix.Recvmsg(fd, message, nil, 0)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return nil, err
+		case n == 0:
+			return nil, errors.New("the other end has gone without a word")
+		case flags&unix.MSG_TRUNC != 0:
+			return nil, fmt.Errorf("%w: more than %d bytes", errSize, MessageSize)
+		}
+		return message[:n], nil
+	}
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exchange
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/integration/leak"
+	"github.com/metalplug/metalplug/integration/need"
+)
+
+// TestMain lets the test's own program stand for one that answers: started under the name of one, it is that one.
+func TestMain(m *testing.M) {
+	answers := map[string]func([]byte) []byte{
+		"echo":   func(request []byte) []byte { return append([]byte("answer to "), request...) },
+		"talker": func([]byte) []byte { return make([]byte, MessageSize+1) },
+		"sleeper": func([]byte) []byte { // until nobody waits for the answer any more
+			receive(0)
+			return nil
+		},
+	}
+	answer, ok := answers[filepath.Base(os.Args[0])]
+	if !ok {
+		os.Exit(leak.Main(m))
+	}
+	if err := Serve(answer); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// program makes the test's own program known under a name, and returns that: beside itself, where Direct looks first.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(filepath.Dir(own), name)
+	if err := os.Symlink(own, link); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(link) })
+	return name
+}
+
+func TestAskOfAChild(t *testing.T) {
+	p := Peer{Program: program(t, "echo"), Socket: Direct}
+	for _, request := range []string{"a question", strings.Repeat("x", MessageSize-len("answer to "))} {
+		answer, err := p.Ask(t.Context(), []byte(request))
+		if err != nil || string(answer) != "answer to "+request {
+			t.Errorf("Ask(%.20q…) = %.30q…, %v", request, answer, err)
+		}
+	}
+}
+
+func TestAskOfWhatGoesWrong(t *testing.T) {
+	program(t, "echo")
+	program(t, "talker")
+	missing := filepath.Join(t.TempDir(), "no.sock")
+	for _, c := range []struct {
+		name    string
+		peer    Peer
+		request string
+		want    string
+	}{
+		{"no socket", Peer{"metalplug-reset", missing}, "x", "connect to " + missing + ": no such file or directory: is metalplug-reset.socket started?"},
+		{"no program", Peer{"nobody", Direct}, "x", "find nobody: it is neither in"},
+		{"a request too long", Peer{"echo", Direct}, strings.Repeat("x", MessageSize+1), "ask echo: message is too long: 65537 bytes"},
+		{"an answer too long", Peer{"talker", Direct}, "x", "ask talker: the other end has gone without a word"},
+		{"nothing asked", Peer{"echo", Direct}, "", "ask echo: the other end has gone without a word"},
+		{"a path too long", Peer{"echo", "/" + strings.Repeat("x", 200)}, "x", "invalid argument"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			answer, err := c.peer.Ask(t.Context(), []byte(c.request))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Ask = %.30q, %v; want an error with %q", answer, err, c.want)
+			}
+		})
+	}
+}
+
+func TestAskEndsWithItsContext(t *testing.T) {
+	p := Peer{Program: program(t, "sleeper"), Socket: Direct}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, err := p.Ask(ctx, []byte("x"))
+		done <- err
+	}()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Ask = %v, want that it was cancelled", err)
+	}
+}
+
+// served is what Serve makes of one connection over a socket with a name, as the service manager hands it on.
+func served(t *testing.T, request []byte) (answer []byte, err error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	listener, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(listener)
+	if err := errors.Join(unix.Bind(listener, &unix.SockaddrUnix{Name: path}), unix.Listen(listener, 1)); err != nil {
+		t.Fatal(err)
+	}
+	result := make(chan error)
+	go func() {
+		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
+		if err == nil {
+			defer unix.Close(fd)
+			err = serve(fd, bytes.ToUpper)
+		}
+		result <- err
+	}()
+	answer, askErr := Peer{Program: "upper", Socket: path}.Ask(t.Context(), request)
+	return answer, errors.Join(askErr, <-result)
+}
+
+func TestAskOverASocketWithAName(t *testing.T) {
+	answer, err := served(t, []byte("hello"))
+	if err != nil || string(answer) != "HELLO" {
+		t.Errorf("answer is %q, %v", answer, err)
+	}
+}
+
+func TestServeRefusesForeignPeers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		need.Lacks(t, "root", "only root can be somebody else")
+	}
+	ends := pairOf(t, 65534)
+	defer unix.Close(ends[0])
+	defer unix.Close(ends[1])
+	asked := func([]byte) []byte {
+		t.Error("the request was read")
+		return nil
+	}
+	if err := serve(ends[1], asked); !errors.Is(err, ErrForeign) {
+		t.Errorf("serve = %v, want %v", err, ErrForeign)
+	}
+}
+
+// pairOf returns a pair of sockets of which the kernel notes that a user made it.
+func pairOf(t *testing.T, uid int) (ends [2]int) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread, which is another user's now, ends with this function
+		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
+		if errno != 0 {
+			done <- errno
+			return
+		}
+		var err error
+		ends, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return ends
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exchange
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Direct in the place of a socket's path stands for: start the program as a child process.
+const Direct = "direct"
+
+// libexec is where the packages put the programs (DESIGN section 3).
+const libexec = "/usr/libexec/metalplug"
+
+// Peer is a program that answers one request a life. Its methods are safe for concurrent use.
+type Peer struct {
+	Program string // its name: "metalplug-reset"
+	Socket  string // of the service manager; or [Direct]
+}
+
+// Ask sends a request and returns the answer. It blocks until that is there or ctx ends, which does not end what the
+// program is doing: that ends with the program.
+func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
+	fd, err := p.connect()
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		unix.Shutdown(fd, unix.SHUT_RDWR) // which ends a read that waits
+		close(ended)
+	})
+	answer, err := exchange(fd, request)
+	if !stop() {
+		<-ended // or the shutdown might be that of somebody else's descriptor
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", p.Program, err)
+	}
+	return answer, nil
+}
+
+func exchange(fd int, request []byte) ([]byte, error) {
+	if err := send(fd, request); err != nil {
+		return nil, err
+	}
+	return receive(fd)
+}
+
+// connect returns a blocking descriptor of a socket with the program at the other end.
+func (p Peer) connect() (fd int, err error) {
+	if p.Socket == Direct {
+		return p.start()
+	}
+	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("connect to %s: %w", p.Socket, err)
+	}
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: p.Socket}); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("connect to %s: %w: is %s.socket started?", p.Socket, err, p.Program)
+	}
+	return fd, nil
+}
+
+// start starts the program with one end of a new socket as its standard input and returns the other.
+func (p Peer) start() (fd int, err error) {
+	path, err := p.find()
+	if err != nil {
+		return -1, err
+	}
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("start %s: %w", path, err)
+	}
+	theirs := os.NewFile(uintptr(ends[1]), "socket")
+	defer theirs.Close()
+	child := exec.Command(path)
+	child.Stdin, child.Stderr, child.Env = theirs, os.Stderr, []string{}
+	if err := child.Start(); err != nil {
+		unix.Close(ends[0])
+		return -1, fmt.Errorf("start %s: %w", path, err)
+	}
+	go child.Wait() // what it has to say it says in its answer
+	return ends[0], nil
+}
+
+// find returns where the program is: beside our own, as in a build, or where the packages put it.
+func (p Peer) find() (string, error) {
+	own, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", p.Program, err)
+	}
+	for _, dir := range [...]string{filepath.Dir(own), libexec} {
+		path := filepath.Join(dir, p.Program)
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			return path, err
+		}
+	}
+	return "", fmt.Errorf("find %s: it is neither in %s nor in %s", p.Program, filepath.Dir(own), libexec)
+}
