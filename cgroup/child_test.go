@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/integration/leak"
+)
+
+// The test's own program stands for others: under the name of the program that looks at processes it is that one, and
+// with a role as its first argument it is a process that holds something, or that looks with few capabilities.
+
+func init() {
+	runtime.LockOSThread() // so that TestMain knows the first thread, which is the process to others
+}
+
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "metalplug-holders" {
+		if err := Serve("/proc"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if len(os.Args) > 1 {
+		if role := roles[os.Args[1]]; role != nil {
+			if err := role(os.Args[2:]); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			fmt.Println("ready")
+			wait()
+		}
+	}
+	runtime.UnlockOSThread()
+	os.Exit(leak.Main(m))
+}
+
+// roles are what a child process does before it says that it is ready.
+var roles = map[string]func(args []string) error{
+	"role=open":   func(args []string) error { return open(args[0]) },
+	"role=map":    func(args []string) error { return mapAndClose(args[0]) },
+	"role=look":   look,
+	"role=idle":   func([]string) error { return nil },
+	"role=nobody": func(args []string) error { return errors.Join(open(args[0]), becomeNobody()) },
+	"role=thread": func(args []string) error {
+		return onThread(func() error { return errors.Join(unix.Unshare(unix.CLONE_FILES), open(args[0])) })
+	},
+	"role=widow": func(args []string) error {
+		return onThread(func() error {
+			if err := errors.Join(open(args[0]), mapAndClose(args[1])); err != nil {
+				return err
+			}
+			fmt.Println("ready")
+			wait()
+			return nil
+		})
+	},
+}
+
+// wait blocks until the process is killed.
+func wait() {
+	for {
+		unix.Pause()
+	}
+}
+
+func open(node string) error {
+	_, err := unix.Open(node, unix.O_RDONLY, 0)
+	return err
+}
+
+func mapAndClose(node string) error {
+	fd, err := unix.Open(node, unix.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	// Private: a shared mapping of /dev/zero is none of the device (drivers/char/mem.c, mmap_zero).
+	if _, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE); err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// becomeNobody makes the process that of another user, and one whose directory in procfs is that user's (proc_pid(5)).
+func becomeNobody() error {
+	return errors.Join(syscall.Setgid(65534), syscall.Setuid(65534), unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
+}
+
+// onThread runs f on another thread; if it does not return, the first thread ends.
+func onThread(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		done <- f()
+		wait()
+	}()
+	if os.Args[1] == "role=widow" {
+		syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) // of the thread, not of the process
+	}
+	return <-done
+}
+
+// look is a look with the capabilities in the second argument alone, a mask, at the processes in the first.
+func look(args []string) error {
+	keep, err := strconv.ParseUint(args[1], 0, 64)
+	if err != nil {
+		return err
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	caps := [2]unix.CapUserData{}
+	for i := range caps {
+		caps[i].Effective = uint32(keep >> (32 * i))
+		caps[i].Permitted = caps[i].Effective
+	}
+	if err := unix.Capset(&header, &caps[0]); err != nil { // of this thread, which is the one that looks
+		return err
+	}
+	a, err := Holders(args[0], []Number{full, zero})
+	fmt.Printf("%q %v\n", encodeAnswer(a), err)
+	return nil
+}
+
+// child starts the test's own program in a role and returns its process once it is ready, and the lines that it has
+// written before.
+func child(t testing.TB, role string, args ...string) (pid int, said []string) {
+	t.Helper()
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(own, append([]string{"role=" + role}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	for lines := bufio.NewScanner(out); lines.Scan(); said = append(said, lines.Text()) {
+		if lines.Text() == "ready" {
+			return cmd.Process.Pid, said
+		}
+	}
+	t.Fatalf("%s %s has ended without being ready: %q", role, args, said)
+	return 0, nil
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	null = Number{Major: 1, Minor: 3} // Documentation/admin-guide/devices.txt
+	zero = Number{Major: 1, Minor: 5}
+	full = Number{Major: 1, Minor: 7}
+)
+
+// tree is a directory in place of /proc.
+type tree struct {
+	*testing.T
+	dir string
+}
+
+func newTree(t *testing.T) tree {
+	t.Helper()
+	proc := tree{t, t.TempDir()}
+	proc.link("self/ns/pid", initPIDNamespace)
+	proc.process(1, "init", "S", 0, 1)
+	return proc
+}
+
+func (t tree) write(name, text string) {
+	t.Helper()
+	file := filepath.Join(t.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (t tree) link(name, target string) {
+	t.Helper()
+	file := filepath.Join(t.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.Symlink(target, file)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// process makes a process of the host that holds nothing.
+func (t tree) process(pid int, comm, state string, flags, threads int) {
+	t.Helper()
+	t.write(fmt.Sprintf("%d/stat", pid), fmt.Sprintf("%d (%s) %s 1 1 1 0 -1 %d 0 0 0 0 0 0 0 0 20 0 %d 0 1 0 0\n",
+		pid, comm, state, flags, threads))
+	t.write(fmt.Sprintf("%d/cgroup", pid), "0::/system.slice/x.service\n")
+	t.write(fmt.Sprintf("%d/maps", pid), "")
+	if err := os.Mkdir(filepath.Join(t.dir, fmt.Sprint(pid), "fd"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (t tree) remove(name string) {
+	t.Helper()
+	if err := os.RemoveAll(filepath.Join(t.dir, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHolders(t *testing.T) {
+	const maps = `55f76cf36000-55f76cf38000 r--p 00000000 fe:00 247026                     /usr/bin/cat
+55f76cf39000-55f76cf3a000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000001000 rw-s 00000000 00:05 8                          /dev/zero
+7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0 
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+`
+	for _, c := range []struct {
+		name string
+		make func(proc tree)
+		want []Holder
+	}{
+		{"nobody", func(tree) {}, nil},
+		{"by descriptors, named once", func(p tree) {
+			p.process(42, "fio", "S", 0, 1)
+			p.link("42/fd/0", "/dev/null")
+			p.link("42/fd/1", "/dev/null")
+			p.link("42/fd/2", "/dev/full")
+			p.link("42/fd/3", "/dev/zero")
+			p.link("42/fd/4", p.dir)
+		}, []Holder{{PID: 42, Comm: "fio", Number: null}, {PID: 42, Comm: "fio", Number: zero}}},
+		{"in a container", func(p tree) {
+			p.process(42, "fio", "S", 0, 1)
+			p.link("42/fd/0", "/dev/null")
+			p.write("42/cgroup", "0::/kubepods/pod"+uid+"/"+id1+"\n")
+		}, []Holder{{PID: 42, Comm: "fio", Number: null, Container: Container{uid, id1, ""}}}},
+		{"by a mapping", func(p tree) {
+			p.process(42, "dpdk", "S", 0, 1)
+			p.write("42/maps", maps)
+			p.link("42/map_files/55f76cf36000-55f76cf38000", p.dir)
+			p.link("42/map_files/7f0000000000-7f0000001000", "/dev/zero")
+		}, []Holder{{PID: 42, Comm: "dpdk", Number: zero}}},
+		{"a file mapped by two is asked about once", func(p tree) {
+			p.process(42, "a", "S", 0, 1)
+			p.process(43, "b", "S", 0, 1)
+			for _, pid := range []string{"42", "43"} {
+				p.write(pid+"/maps", "00001000-00002000 rw-s 00000000 00:05 8   /dev/zero\n")
+			}
+			p.link("42/map_files/1000-2000", "/dev/zero")
+			p.link("43/map_files/1000-2000", "/dev/zero")
+		}, []Holder{{PID: 42, Comm: "a", Number: zero}, {PID: 43, Comm: "b", Number: zero}}},
+		{"a process of an odd name", func(p tree) {
+			p.process(42, ") S 1 (\n", "S", 0, 1)
+			p.link("42/fd/0", "/dev/null")
+		}, []Holder{{PID: 42, Comm: ") S 1 (\n", Number: null}}},
+		{"a closed descriptor", func(p tree) { p.link("1/fd/0", "/nonexistent") }, nil},
+		{"a process that is gone before it is looked at", func(p tree) { p.write("42/x", "") }, nil},
+		{"one that is gone before its cgroup is read", func(p tree) {
+			p.link("1/fd/0", "/dev/null")
+			p.remove("1/cgroup")
+		}, nil},
+		{"one that is gone before its threads are listed", func(p tree) { p.process(42, "x", "S", 0, 2) }, nil},
+		{"one that is gone before its mappings are read", func(p tree) { p.remove("1/maps") }, nil},
+		{"a zombie", func(p tree) {
+			p.process(42, "x", "Z", 0, 1)
+			p.link("42/fd/0", "/dev/null")
+		}, nil},
+		{"a thread of the kernel", func(p tree) {
+			p.process(42, "kworker/0:1-events", "I", pfKthread, 1)
+			p.link("42/fd/0", "/dev/null")
+		}, nil},
+		{"a thread with descriptors of its own, the first one has ended", func(p tree) {
+			p.process(1<<22+1, "x", "Z", 0, 2) // beyond PID_MAX_LIMIT: kcmp(2) knows neither
+			p.process(1<<22+2, "x", "S", 0, 2)
+			p.link("4194305/task/4194305", "../..")
+			p.link("4194305/task/4194306", "../..")
+			p.link("4194306/task/4194305", "../..")
+			p.link("4194306/task/4194306", "../..")
+			p.link("4194306/fd/0", "/dev/null")
+		}, []Holder{{PID: 1<<22 + 1, Comm: "x", Number: null}, {PID: 1<<22 + 2, Comm: "x", Number: null}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			proc := newTree(t)
+			c.make(proc)
+			got, err := Holders(proc.dir, []Number{null, zero})
+			if err != nil || !slices.Equal(got.Holders, c.want) || got.Unread != 0 || got.Cause != "" || got.More != 0 {
+				t.Errorf("Holders = %+v, %v\nwant %+v", got, err, c.want)
+			}
+		})
+	}
+}
+
+// TestHoldersOfWhatCannotBeRead: that nobody is named means nothing then.
+func TestHoldersOfWhatCannotBeRead(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		make  func(proc tree)
+		named int
+		cause string
+	}{
+		{"descriptors", func(p tree) {
+			p.remove("1/fd")
+			p.write("1/fd", "") // ENOTDIR stands for what is not permitted, which nothing is to root
+		}, 0, `process 1 ("init"): open `},
+		{"one descriptor", func(p tree) { p.link("1/fd/0", "0") }, 0, "too many levels of symbolic links"},
+		{"one of two descriptors", func(p tree) {
+			p.link("1/fd/0", "/dev/null")
+			p.link("1/fd/1", "1")
+		}, 1, "too many levels of symbolic links"},
+		{"the mappings", func(p tree) {
+			p.remove("1/maps")
+			p.write("1/maps/x", "")
+		}, 0, "is a directory"},
+		{"a mapping", func(p tree) {
+			p.write("1/maps", "1000-2000 rw-s 0 00:05 8 /dev/null\n")
+			p.link("1/map_files/1000-2000", "1000-2000")
+		}, 0, "too many levels of symbolic links"},
+		{"mappings that change all the time", func(p tree) {
+			p.write("1/maps", "1000-2000 rw-s 0 00:05 8 /dev/null\n")
+		}, 0, "it changes all the time"},
+		{"the cgroup of a holder", func(p tree) {
+			p.remove("1/cgroup")
+			p.write("1/cgroup/x", "")
+			p.link("1/fd/0", "/dev/null")
+		}, 1, "is a directory"},
+		{"the threads", func(p tree) {
+			p.process(42, "x", "S", 0, 2)
+			p.write("42/task", "")
+		}, 0, `process 42 ("x"): `},
+		{"the status", func(p tree) {
+			p.remove("1/stat")
+			p.write("1/stat/x", "")
+		}, 0, `process 1 (""): `},
+		{"what the status means", func(p tree) { p.write("1/stat", "1 init S") }, 0, `"1 init S"`},
+		{"a status cut short", func(p tree) { p.write("1/stat", "1 (init) S 1 1\n") }, 0, `"1 (init) S 1 1\n"`},
+		{"a status without numbers", func(p tree) { p.write("1/stat", "1 (init)"+strings.Repeat(" x", 20)) }, 0, `"x"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			proc := newTree(t)
+			c.make(proc)
+			got, err := Holders(proc.dir, []Number{null})
+			if !errors.Is(err, ErrIncomplete) || got.Unread != 1 || len(got.Holders) != c.named || !strings.Contains(got.Cause, c.cause) {
+				t.Errorf("Holders = %+v, %v\nwant one unread because of %q", got, err, c.cause)
+			}
+		})
+	}
+}
+
+func TestHoldersSeesThatProcessesAreHidden(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func(proc tree)
+		want error
+	}{
+		{"by hidepid", func(p tree) { p.remove("1") }, ErrIncomplete},
+		{"by a PID namespace", func(p tree) {
+			p.remove("self/ns/pid")
+			p.link("self/ns/pid", "pid:[4026532201]")
+		}, ErrIncomplete},
+		{"no procfs", func(p tree) { p.remove(".") }, unix.ENOENT},
+		{"nothing but self", func(p tree) {
+			p.remove("self")
+			p.link("self", "/proc/self")
+			p.remove("1")
+		}, ErrIncomplete},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			proc := newTree(t)
+			c.make(proc)
+			if got, err := Holders(proc.dir, []Number{null}); !errors.Is(err, c.want) || got.Holders != nil {
+				t.Errorf("Holders = %+v, %v, want %v", got, err, c.want)
+			}
+		})
+	}
+}
+
+// TestHoldersOfProcessesStartedMeanwhile: one that was started after the list was read may have inherited a descriptor.
+func TestHoldersOfProcessesStartedMeanwhile(t *testing.T) {
+	proc := newTree(t)
+	s := scan{proc: proc.dir, wanted: map[Number]bool{null: true}, seen: make(map[int]bool), files: make(map[string]Number)}
+	for i, want := range []int{1, 1, 0} {
+		if found, err := s.round(); found != want || err != nil {
+			t.Errorf("round %d found %d, %v; want %d", i, found, err, want)
+		}
+		if i == 0 {
+			proc.process(7, "heir", "S", 0, 1)
+			proc.link("7/fd/0", "/dev/null")
+		}
+	}
+	if want := []Holder{{PID: 7, Comm: "heir", Number: null}}; !slices.Equal(s.answer.Holders, want) {
+		t.Errorf("%+v, want %+v", s.answer.Holders, want)
+	}
+}
+
+func TestNumber(t *testing.T) {
+	sorted := []Number{null, full, {Major: 195}, {Block: true, Major: 8, Minor: 1}, {Block: true, Major: 259}}
+	shuffled := []Number{sorted[4], sorted[2], sorted[0], sorted[3], sorted[1]}
+	slices.SortFunc(shuffled, Number.compare)
+	if !slices.Equal(shuffled, sorted) {
+		t.Errorf("sorted: %v, want %v", shuffled, sorted)
+	}
+	if got, want := fmt.Sprint(sorted), "[c 1:3 c 1:7 c 195:0 b 8:1 b 259:0]"; got != want {
+		t.Errorf("numbers are written as %s, want %s", got, want)
+	}
+}

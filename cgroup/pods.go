@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoKubepods: there is no cgroup of all pods. Either the kubelet has not started since the host did, or it keeps its
+// pods where nobody looks; that a pod is gone does not follow.
+var ErrNoKubepods = errors.New("no kubepods cgroup")
+
+// controllersFile is in each cgroup of version 2 (Documentation/admin-guide/cgroup-v2.rst), in none of version 1.
+const controllersFile = "cgroup.controllers"
+
+// Pods returns the UIDs of the pods that have a cgroup, in order. root is where the cgroups are ("/sys/fs/cgroup"), of
+// version 1 or 2. The error is [ErrNoKubepods] if there is no cgroup of all pods.
+//
+// The kubelet makes the cgroup of a pod before its first container and removes it when the last process is gone, also of
+// a pod that was deleted by force. But with a kubelet that uses systemd and a containerd that does not, containers are
+// elsewhere and outlive the cgroup of their pod: [Holders] sees them, this does not.
+func Pods(root string) ([]string, error) {
+	pods, err := findPods(root)
+	return slices.Sorted(maps.Keys(pods)), err
+}
+
+// Populated tells whether there is a process in the cgroup of a pod, or below it; there is none in one that does not
+// exist. A zombie is none.
+func Populated(root, podUID string) (bool, error) {
+	pods, err := findPods(root)
+	if err != nil {
+		return false, err
+	}
+	for _, dir := range pods[podUID] {
+		populated, err := isPopulated(dir)
+		if err != nil || populated {
+			return populated, err
+		}
+	}
+	return false, nil
+}
+
+func findPods(root string) (map[string][]string, error) {
+	dir, err := hierarchy(root)
+	if err != nil {
+		return nil, err
+	}
+	w := walk{pods: make(map[string][]string)}
+	if err := w.prefix(dir, 0); err != nil {
+		return nil, fmt.Errorf("look for pods in %s: %w", root, err)
+	}
+	if !w.kubepods {
+		return nil, fmt.Errorf("look for pods in %s: %w", root, ErrNoKubepods)
+	}
+	return w.pods, nil
+}
+
+// hierarchies are those of version 1 of which one tells of all pods. The kubelet does not take a pod's cgroup for
+// complete unless it is in that of memory (pkg/kubelet/cm, Validate of the manager for version 1).
+var hierarchies = [...]string{"memory", "pids", "devices", "systemd"}
+
+// hierarchy returns the directory of the hierarchy in which to look for pods.
+func hierarchy(root string) (string, error) {
+	if _, err := os.Stat(filepath.Join(root, controllersFile)); err == nil {
+		return root, nil
+	}
+	for _, name := range hierarchies {
+		dir := filepath.Join(root, name)
+		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("look for pods in %s: %w: it is the root of no cgroup hierarchy", root, fs.ErrNotExist)
+}
+
+// walk looks for the cgroups of pods.
+type walk struct {
+	visit    func(dir string) error // called before a directory is read, whose children matter; or nil
+	kubepods bool                   // there is a cgroup of all pods
+	pods     map[string][]string    // directories by UID
+}
+
+// prefixes is how many directories of a --cgroup-root may come before the cgroup of all pods.
+const prefixes = 2
+
+// prefix looks for the cgroup of all pods in a directory.
+func (w *walk) prefix(dir string, depth int) error {
+	names, err := w.children(dir)
+	for _, name := range names {
+		child := filepath.Join(dir, name)
+		switch {
+		case name == kubepods, name == kubepods+".slice", strings.HasSuffix(name, "-"+kubepods+".slice"):
+			w.kubepods = true
+			err = errors.Join(err, w.class(child))
+		case depth < prefixes && mayLead(name):
+			err = errors.Join(err, w.prefix(child, depth+1))
+		}
+	}
+	return err
+}
+
+// mayLead tells whether the cgroup of all pods may be below one of that name. It is not in a unit of systemd that is no
+// slice, nor in the slices where services, users and machines come and go all the time, nor in a container.
+func mayLead(name string) bool {
+	switch name {
+	case "system.slice", "user.slice", "machine.slice":
+		return false
+	}
+	_, _, container := containerID("", name)
+	return !container && (filepath.Ext(name) == "" || filepath.Ext(name) == ".slice")
+}
+
+// class takes down the pods of a class, or of all classes.
+func (w *walk) class(dir string) error {
+	names, err := w.children(dir)
+	for _, name := range names {
+		child := filepath.Join(dir, name)
+		if uid, ok := podUID(filepath.Base(dir), name); ok {
+			w.pods[uid] = append(w.pods[uid], child)
+		} else if isClass(name) {
+			err = errors.Join(err, w.class(child))
+		}
+	}
+	return err
+}
+
+// isClass tells whether a cgroup of that name is of a class of pods: "burstable", "kubepods-burstable.slice".
+func isClass(name string) bool {
+	return slices.ContainsFunc(qos[:], func(class string) bool {
+		return name == class || strings.HasSuffix(name, kubepods+"-"+class+".slice")
+	})
+}
+
+// children returns the names of the directories in one; of one that is gone there are none.
+func (w *walk) children(dir string) ([]string, error) {
+	if w.visit != nil {
+		if err := w.visit(dir); err != nil {
+			return nil, skipRemoved(err)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, skipRemoved(err)
+}
+
+// isPopulated tells whether there is a process in a cgroup or below it. In version 2 the kernel says that in
+// cgroup.events; in version 1 each cgroup lists its own.
+func isPopulated(dir string) (bool, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+	if err == nil {
+		return strings.Contains("\n"+string(text), "\npopulated 1\n"), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return false, skipRemoved(err)
+	}
+	populated := false
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.Name() != "cgroup.procs" {
+			return skipRemoved(err)
+		}
+		text, err := os.ReadFile(path)
+		if len(text) > 0 {
+			populated = true
+			return filepath.SkipAll
+		}
+		return skipRemoved(err)
+	})
+	return populated, err
+}
+
+// skipRemoved returns no error for a cgroup that is removed meanwhile: kernfs has no such file any more, or one that was
+// open has no cgroup (fs/kernfs, kernfs_get_active).
+func skipRemoved(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/metalplug/metalplug/integration/need"
+)
+
+func TestPods(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		dirs []string
+		want []string
+		err  error
+	}{
+		{"no kubelet yet", []string{"system.slice", "init.scope"}, nil, ErrNoKubepods},
+		{"no pods", []string{"kubepods/burstable"}, nil, nil},
+		{"cgroupfs", []string{
+			"kubepods/burstable/poda/" + id1, "kubepods/besteffort/podb", "kubepods/podc", "kubepods/x", "kubepods/burstable/x", "podx", "x/podx",
+		}, []string{"a", "b", "c"}, nil},
+		{"systemd", []string{
+			"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uid_ + ".slice/cri-containerd-" + id1 + ".scope",
+			"kubepods.slice/kubepods-pod" + uid2_ + ".slice", "kubepods.slice/kubepods-besteffort.slice",
+		}, []string{uid, uid2}, nil},
+		{"kind", []string{"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod" + uid_ + ".slice"}, []string{uid}, nil},
+		{"a prefix of two directories", []string{"a/b/kubepods/poda"}, []string{"a"}, nil},
+		{"one of three", []string{"a/b/c/kubepods/poda"}, nil, ErrNoKubepods},
+		{"one pod twice, with both drivers", []string{"kubepods/poda", "kubepods.slice/kubepods-poda.slice"}, []string{"a"}, nil},
+		{"the pods of others", []string{
+			"kubepods/poda/" + id1 + "/kubepods/podx", "docker/" + id2 + "/kubepods/podx", "system.slice/k3s.service/kubepods/podx",
+			"user.slice/kubepods/podx", "machine.slice/kubepods/podx", "docker-" + id2 + ".scope/kubepods/podx", "k.service/kubepods/podx",
+		}, []string{"a"}, nil},
+	} {
+		for _, version := range []string{"1", "2"} {
+			t.Run(c.name+", cgroup "+version, func(t *testing.T) {
+				root := tree{t, t.TempDir()}
+				dir := "memory/"
+				if version == "2" {
+					dir = ""
+					root.write(controllersFile, "")
+				}
+				root.write(dir+"cgroup.procs", "")
+				for _, d := range c.dirs {
+					root.write(dir+d+"/cgroup.procs", "")
+				}
+				if got, err := Pods(root.dir); !slices.Equal(got, c.want) || !errors.Is(err, c.err) {
+					t.Errorf("Pods = %q, %v, want %q, %v", got, err, c.want, c.err)
+				}
+			})
+		}
+	}
+	if got, err := Pods(t.TempDir()); got != nil || !errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNoKubepods) {
+		t.Errorf("Pods where no cgroups are = %q, %v", got, err)
+	}
+}
+
+func TestPopulated(t *testing.T) {
+	for kind, newRoot := range roots {
+		if kind == "plain" {
+			continue
+		}
+		t.Run(kind, func(t *testing.T) {
+			r := newRoot(t)
+			if got, err := Populated(r.root, "a"); got || !errors.Is(err, ErrNoKubepods) {
+				t.Errorf("without a kubelet: %v, %v", got, err)
+			}
+			r.do("+kubepods", "+kubepods/poda", "+kubepods/poda/"+id1, "+kubepods/podb")
+			check := func(uid string, want bool) {
+				t.Helper()
+				if got, err := Populated(r.root, uid); got != want || err != nil {
+					t.Errorf("Populated(%q) = %v, %v, want %v", uid, got, err, want)
+				}
+			}
+			check("a", false)
+			pid, _ := child(t, "idle")
+			r.move(pid, "kubepods/poda/"+id1)
+			check("a", true)
+			check("b", false)
+			check("c", false)
+			r.move(pid, "")
+			check("a", false)
+		})
+	}
+}
+
+// move moves a process into a cgroup, and back to where it can stay when the test is over.
+func (r root) move(pid int, cgroup string) {
+	r.Helper()
+	dir := filepath.Join(r.dir, cgroup)
+	if cgroup == "" {
+		dir = filepath.Dir(r.dir)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Append(nil, pid), 0); err != nil {
+		need.Lacks(r.T, "root", "no process can be moved into %s: %v", dir, err)
+	}
+}
+
+// TestHoldersInARealCgroup: what the kernel says of a process in the cgroup of a container.
+func TestHoldersInARealCgroup(t *testing.T) {
+	needsRoot(t)
+	for kind, newRoot := range roots {
+		if kind == "plain" {
+			continue
+		}
+		t.Run(kind, func(t *testing.T) {
+			r := newRoot(t)
+			r.do("+kubepods", "+kubepods/pod"+uid, "+kubepods/pod"+uid+"/crio-"+id1, "+kubepods/pod"+uid+"/crio-"+id1+"/container")
+			pid, _ := child(t, "open", "/dev/full")
+			r.move(pid, "kubepods/pod"+uid+"/crio-"+id1+"/container")
+			defer r.move(pid, "")
+			got, err := Holders(processes(t, pid), []Number{full})
+			want := []Holder{{PID: pid, Comm: commOf(t), Number: full, Container: Container{uid, id1, "cri-o"}}}
+			if err != nil || !slices.Equal(leaders(got.Holders, pid), want) {
+				t.Errorf("Holders = %+v, %v\nwant %+v", got, err, want)
+			}
+		})
+	}
+}

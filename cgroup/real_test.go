@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/integration/need"
+)
+
+// needed are the capabilities that the unit of metalplug-holders gives.
+const needed = 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_CHECKPOINT_RESTORE
+
+// needsRoot skips a test of what only root may.
+func needsRoot(t testing.TB) {
+	t.Helper()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&header, &caps[0]); err != nil {
+		t.Fatal(err)
+	}
+	has := uint64(caps[1].Effective)<<32 | uint64(caps[0].Effective)
+	if os.Geteuid() != 0 || has&needed != needed {
+		need.Lacks(t, "root", "only root with all capabilities may look at others; these are %#x", has)
+	}
+}
+
+// processes returns a directory in place of /proc that shows some real processes and no others.
+func processes(t *testing.T, pids ...int) string {
+	t.Helper()
+	proc := newTree(t)
+	for _, pid := range pids {
+		tids, err := list(fmt.Sprintf("/proc/%d/task", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tid := range append(tids, pid) {
+			name := strconv.Itoa(tid)
+			if _, err := os.Lstat(filepath.Join(proc.dir, name)); err != nil {
+				proc.link(name, "/proc/"+name)
+			}
+		}
+	}
+	return proc.dir
+}
+
+// leaders returns the holders without the threads that a directory of [processes] lists beside them.
+func leaders(holders []Holder, pids ...int) []Holder {
+	return slices.DeleteFunc(slices.Clone(holders), func(h Holder) bool { return !slices.Contains(pids, h.PID) })
+}
+
+func TestHoldersOfRealProcesses(t *testing.T) {
+	needsRoot(t)
+	comm := commOf(t)
+	for _, c := range []struct {
+		role string
+		args []string
+		want []Number
+	}{
+		{"idle", nil, nil},
+		{"open", []string{"/dev/full"}, []Number{full}},
+		{"map", []string{"/dev/zero"}, []Number{zero}},
+		{"nobody", []string{"/dev/full"}, []Number{full}},
+		{"thread", []string{"/dev/full"}, []Number{full}},
+		{"widow", []string{"/dev/full", "/dev/zero"}, []Number{zero, full}},
+	} {
+		t.Run(c.role, func(t *testing.T) {
+			pid, _ := child(t, c.role, c.args...)
+			if c.role == "widow" {
+				awaitState(t, pid, "Z")
+			}
+			var want []Holder
+			for _, n := range c.want {
+				want = append(want, Holder{PID: pid, Comm: comm, Number: n})
+			}
+			got, err := Holders(processes(t, pid), []Number{full, zero})
+			if err != nil || !slices.Equal(leaders(got.Holders, pid), want) {
+				t.Errorf("Holders = %+v, %v\nwant %+v", got, err, want)
+			}
+		})
+	}
+}
+
+// TestHoldersAmongAll: some of the others may not be readable even to root, which must be said and change nothing else.
+func TestHoldersAmongAll(t *testing.T) {
+	needsRoot(t)
+	if space, err := os.Readlink("/proc/self/ns/pid"); space != initPIDNamespace {
+		need.Lacks(t, "root", "this is not the host's PID namespace: %s, %v", space, err)
+	}
+	pid, _ := child(t, "open", "/dev/full")
+	got, err := Holders("/proc", []Number{full})
+	want := []Holder{{PID: pid, Comm: commOf(t), Number: full}}
+	if !slices.Equal(leaders(got.Holders, pid), want) || errors.Is(err, ErrIncomplete) != (got.Unread > 0) {
+		t.Errorf("Holders = %+v, %v\nwant %+v among them", got, err, want)
+	}
+}
+
+// commOf returns the name that the kernel gives to the test's own program.
+func commOf(t *testing.T) string {
+	t.Helper()
+	p, err := readProcess("/proc", os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.comm
+}
+
+// awaitState waits until the first thread of a process is in a state.
+func awaitState(t *testing.T, pid int, state string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("process %d is not in state %s: %q, %v", pid, state, text, err)
+		}
+		if strings.Contains(string(text), ") "+state+" ") {
+			return
+		}
+	}
+}
+
+// TestHoldersCapabilities shows what each of the capabilities in the unit of metalplug-holders is for.
+func TestHoldersCapabilities(t *testing.T) {
+	needsRoot(t)
+	opener, _ := child(t, "nobody", "/dev/full")
+	mapper, _ := child(t, "map", "/dev/zero")
+	for _, c := range []struct {
+		name   string
+		caps   uint64
+		unread bool
+	}{
+		{"nothing", needed, false},
+		{"CAP_SYS_PTRACE", needed &^ (1 << unix.CAP_SYS_PTRACE), true},
+		{"CAP_DAC_READ_SEARCH", needed &^ (1 << unix.CAP_DAC_READ_SEARCH), true},
+		{"CAP_CHECKPOINT_RESTORE", needed &^ (1 << unix.CAP_CHECKPOINT_RESTORE), true},
+	} {
+		proc := processes(t, opener, mapper)
+		_, said := child(t, "look", proc, fmt.Sprint(c.caps))
+		t.Logf("without %s: %s", c.name, said)
+		complete := strings.Contains(said[0], "holders 0 0 ") && strings.HasSuffix(said[0], "<nil>") &&
+			strings.Contains(said[0], fmt.Sprintf("c 1:7 %d ", opener)) && strings.Contains(said[0], fmt.Sprintf("c 1:5 %d ", mapper))
+		incomplete := strings.Contains(said[0], ErrIncomplete.Error())
+		if complete == c.unread || incomplete != c.unread {
+			t.Errorf("without %s: %s", c.name, said)
+		}
+	}
+}
+
+// TestHoldersOfABlockDevice: a loop device, opened and mapped; the loop device itself has its file open in the kernel,
+// which nothing here shows.
+func TestHoldersOfABlockDevice(t *testing.T) {
+	needsRoot(t)
+	node, number := loopDevice(t)
+	other := Number{Block: true, Major: number.Major, Minor: number.Minor + 1}
+	opener, _ := child(t, "open", node)
+	mapper, _ := child(t, "map", node)
+	comm := commOf(t)
+	got, err := Holders(processes(t, opener, mapper), []Number{other, number, {Major: number.Major, Minor: number.Minor}})
+	want := []Holder{{PID: opener, Comm: comm, Number: number}, {PID: mapper, Comm: comm, Number: number}}
+	slices.SortFunc(want, func(a, b Holder) int { return a.PID - b.PID })
+	if err != nil || !slices.Equal(leaders(got.Holders, opener, mapper), want) {
+		t.Errorf("Holders = %+v, %v\nwant %+v", got, err, want)
+	}
+}
+
+// loopDevice makes a loop device of a file of a megabyte.
+func loopDevice(t *testing.T) (node string, number Number) {
+	t.Helper()
+	control, err := os.Open("/dev/loop-control")
+	if err != nil {
+		need.Lacks(t, "root", "no loop devices: %v", err)
+	}
+	defer control.Close()
+	n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+	if err != nil {
+		need.Lacks(t, "root", "no loop device is free: %v", err)
+	}
+	node = fmt.Sprintf("/dev/loop%d", n)
+	loop, err := os.OpenFile(node, os.O_RDWR, 0)
+	if err != nil {
+		need.Lacks(t, "root", "no loop device: %v", err)
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "disk"))
+	if err == nil {
+		err = errors.Join(file.Truncate(1<<20), unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_SET_FD, int(file.Fd())))
+	}
+	if err != nil {
+		t.Fatalf("set up %s: %v", node, err)
+	}
+	t.Cleanup(func() {
+		if err := unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_CLR_FD, 0); err != nil {
+			t.Errorf("take down %s: %v", node, err)
+		}
+		loop.Close()
+		file.Close()
+	})
+	var st unix.Stat_t
+	if err := unix.Stat(node, &st); err != nil {
+		t.Fatal(err)
+	}
+	return node, Number{Block: true, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
+}
+
+func BenchmarkHolders(b *testing.B) {
+	needsRoot(b)
+	for range 20 {
+		child(b, "idle")
+	}
+	pids, err := list("/proc")
+	if err != nil {
+		b.Fatal(err)
+	}
+	var answer Answer
+	for b.Loop() {
+		answer, _ = Holders("/proc", someNumbers)
+	}
+	b.ReportMetric(float64(len(pids)), "processes")
+	b.ReportMetric(float64(answer.Unread), "unread")
+}
+
+// TestClient: the whole way, to a process of its own and back.
+func TestClient(t *testing.T) {
+	needsRoot(t)
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(filepath.Dir(own), "metalplug-holders") // where Direct looks first
+	if err := os.Symlink(own, program); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(program) })
+	client := Client{exchange.Peer{Program: "metalplug-holders", Socket: exchange.Direct}}
+
+	pid, _ := child(t, "open", "/dev/full")
+	got, err := client.Holders(t.Context(), []Number{full})
+	want := []Holder{{PID: pid, Comm: commOf(t), Number: full}}
+	if !slices.Equal(leaders(got.Holders, pid), want) || errors.Is(err, ErrIncomplete) != (got.Unread > 0) {
+		t.Errorf("Holders = %+v, %v\nwant %+v among them", got, err, want)
+	}
+	if got, err := client.Holders(t.Context(), make([]Number, MaxNumbers+1)); err == nil || got.Holders != nil {
+		t.Errorf("Holders of too many numbers = %+v, %v", got, err)
+	}
+}
