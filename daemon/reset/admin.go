@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+// NVMe admin commands, each through the node of a namespace: the kernel passes them to the controller as they are
+// (nvme_ns_ioctl), so that what is open exclusively is also what is acted on, and no further node is needed.
+//
+// Numbers are those of the NVM Express Base Specification 2.0 and NVM Command Set Specification 1.0; those of ioctls are
+// in include/uapi/linux/nvme_ioctl.h.
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	nvmeIoctlID          = 0x4e40     // NVME_IOCTL_ID: the namespace ID, as the result
+	nvmeIoctlAdminCmd    = 0xc0484e41 // NVME_IOCTL_ADMIN_CMD
+	nvmeIoctlReset       = 0x4e44     // NVME_IOCTL_RESET, of a controller's node only
+	nvmeIoctlSubsysReset = 0x4e45     // NVME_IOCTL_SUBSYS_RESET, the same
+)
+
+// adminCommand is struct nvme_passthru_cmd, 72 bytes.
+type adminCommand struct {
+	opcode, flags        uint8
+	_                    uint16
+	nsid, cdw2, cdw3     uint32
+	metadata, addr       uint64
+	metadataLen, dataLen uint32
+	cdw10, cdw11, cdw12  uint32
+	cdw13, cdw14, cdw15  uint32
+	timeoutMs, result    uint32
+}
+
+// Opcodes (Base Specification, figure 138).
+const (
+	opGetLogPage = 0x02
+	opIdentify   = 0x06
+	opFormatNVM  = 0x80
+	opSanitize   = 0x84
+)
+
+// Time that a command is given, after which the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
+const (
+	shortly    = 5 * time.Second  // what only tells something
+	formatTime = 10 * time.Minute // as much as nvme-cli gives; to reset a controller that formats makes nothing better
+)
+
+// command passes an admin command and waits for it, which nothing can interrupt.
+func (h *host) command(fd int, c adminCommand, limit time.Duration, data []byte) error {
+	c.timeoutMs = uint32(limit.Milliseconds())
+	status, err := h.admin(fd, &c, data)
+	if err != nil {
+		return err
+	}
+	if status != 0 {
+		return nvmeStatus(status)
+	}
+	return nil
+}
+
+// What Identify tells about (Base Specification, figure 273: CNS).
+const (
+	cnsNamespace        = 0x00
+	cnsController       = 0x01
+	cnsActiveNamespaces = 0x02
+	cnsNamespaces       = 0x10 // the inactive ones too; where namespaces can be managed
+	cnsControllers      = 0x13 // the IDs of all controllers of the NVM subsystem
+)
+
+const identifySize = 4096
+
+// identify returns a data structure.
+func (h *host) identify(fd int, cns, nsid uint32) ([]byte, error) {
+	b := make([]byte, identifySize)
+	err := h.command(fd, adminCommand{opcode: opIdentify, nsid: nsid, cdw10: cns}, shortly, b)
+	if err != nil {
+		return nil, fmt.Errorf("identify (CNS %#02x): %w", cns, err)
+	}
+	return b, nil
+}
+
+const (
+	logSmart    = 0x02
+	logSanitize = 0x81
+
+	everyNamespace = 0xffffffff
+	logSize        = 512
+)
+
+// log returns the beginning of a log page of the controller.
+func (h *host) log(fd int, page uint32) ([]byte, error) {
+	b := make([]byte, logSize)
+	dwords := uint32(logSize/4 - 1)
+	err := h.command(fd, adminCommand{opcode: opGetLogPage, nsid: everyNamespace, cdw10: page | dwords<<16}, shortly, b)
+	if err != nil {
+		return nil, fmt.Errorf("get log page %#02x: %w", page, err)
+	}
+	return b, nil
+}
+
+// nvmeStatus is how a command ended: the status code type << 8 | the status code, and some flags.
+type nvmeStatus uint16
+
+// code is the status without the flags More and Do Not Retry.
+func (s nvmeStatus) code() uint16 { return uint16(s) & 0x7ff }
+
+// Status codes (Base Specification, figures 94 to 99).
+const (
+	statusInvalidOpcode      = 0x001
+	statusInvalidField       = 0x002
+	statusSanitizeFailed     = 0x01c
+	statusSanitizeInProgress = 0x01d
+)
+
+// Error says what the specification calls it.
+func (s nvmeStatus) Error() string {
+	text, known := map[uint16]string{
+		statusInvalidOpcode:      "invalid command opcode",
+		statusInvalidField:       "invalid field in command",
+		0x004:                    "data transfer error",
+		0x005:                    "aborted: power loss",
+		0x006:                    "internal error",
+		0x007:                    "aborted by request",
+		0x00b:                    "invalid namespace or format",
+		0x00c:                    "command sequence error",
+		0x015:                    "operation denied",
+		statusSanitizeFailed:     "the last sanitize has failed: only another one is possible",
+		statusSanitizeInProgress: "a sanitize is going on",
+		0x020:                    "namespace is write protected",
+		0x022:                    "transient transport error",
+		0x082:                    "namespace not ready",
+		0x084:                    "format in progress",
+		0x109:                    "invalid log page",
+		0x10a:                    "invalid format",
+		0x10b:                    "firmware activation requires a reset",
+		0x11b:                    "sanitize prohibited while a persistent memory region is enabled",
+		0x280:                    "write fault",
+		0x281:                    "unrecovered read error",
+		0x286:                    "access denied: the namespace is locked",
+		0x370:                    "host path error: the controller is not live",
+		0x371:                    "aborted by the host",
+	}[s.code()]
+	if !known {
+		text = "not a status of the specification that we know"
+	}
+	return fmt.Sprintf("NVMe status %#03x: %s", s.code(), text)
+}
+
+// commandError says how a command that changes something went wrong, as what result.
+func commandError(what string, err error) error {
+	var status nvmeStatus
+	switch {
+	case errors.As(err, &status) && (status.code() == statusInvalidOpcode || status.code() == statusInvalidField):
+		return errorf(Unsupported, "%s: %w", what, err)
+	case errors.As(err, &status) && status.code() == statusSanitizeInProgress:
+		return errorf(Busy, "%s: %w: wait for it, or ask for a sanitize", what, err)
+	case errors.Is(err, unix.EINTR):
+		return errorf(Failed, "%s: the controller was reset meanwhile", what)
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
+		return errorf(Gone, "%s: %w", what, err)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return errorf(Failed, "%s: %w: does metalplug-reset have CAP_SYS_ADMIN?", what, err)
+	}
+	return errorf(Failed, "%s: %w", what, err)
+}
+
+// controller is what we ask of Identify Controller (Base Specification, figure 275).
+type controller struct {
+	canFormat          bool // OACS bit 1
+	managesNS          bool // OACS bit 3
+	severalControllers bool // CMIC bit 1: the NVM subsystem may have further controllers
+	formatHitsAll      bool // FNA bits 0 and 1: a format, or an erasure with it, is one of all namespaces
+	cryptoFormat       bool // FNA bit 2
+	sanitizes          uint8
+}
+
+// Kinds of sanitize: bits of SANICAP, and at the same time the order of the actions.
+const (
+	sanitizeCrypto    = 1 << 0
+	sanitizeBlock     = 1 << 1
+	sanitizeOverwrite = 1 << 2
+)
+
+func (h *host) controllerOf(fd int) (controller, error) {
+	b, err := h.identify(fd, cnsController, 0)
+	if err != nil {
+		return controller{}, commandError("identify controller", err)
+	}
+	oacs, fna := binary.LittleEndian.Uint16(b[256:]), b[524]
+	return controller{
+		canFormat:          oacs&(1<<1) != 0,
+		managesNS:          oacs&(1<<3) != 0,
+		severalControllers: b[76]&(1<<1) != 0,
+		formatHitsAll:      fna&3 != 0,
+		cryptoFormat:       fna&(1<<2) != 0,
+		sanitizes:          b[328] & (sanitizeCrypto | sanitizeBlock | sanitizeOverwrite),
+	}, nil
+}
+
+// namespace is what we ask of Identify Namespace (NVM Command Set Specification, figure 97).
+type namespace struct {
+	flbas, dps uint8
+	zeroes     bool // DLFEAT bits 2:0 are 1: a block that was deallocated reads as zeroes
+}
+
+func (h *host) namespaceOf(fd int, nsid uint32) (namespace, error) {
+	b, err := h.identify(fd, cnsNamespace, nsid)
+	if err != nil {
+		return namespace{}, commandError(fmt.Sprintf("identify namespace %d", nsid), err)
+	}
+	return namespace{flbas: b[26], dps: b[29], zeroes: b[33]&7 == 1}, nil
+}
+
+// nsid returns the namespace ID of an open disk, which the kernel knows without asking the device.
+func (h *host) nsid(fd int) (uint32, error) {
+	id, err := h.ioctl(fd, nvmeIoctlID, 0)
+	if err != nil {
+		return 0, commandError("ask for the namespace ID", err)
+	}
+	return uint32(id), nil
+}
+
+// smart reads the log page; what cannot be read is not known.
+func (h *host) smart(fd int) Smart {
+	b, err := h.log(fd, logSmart)
+	if err != nil {
+		return Smart{}
+	}
+	s := Smart{
+		Known: true, Warning: b[0], Spare: b[3], Threshold: b[4], Used: b[5],
+		Temperature: int(binary.LittleEndian.Uint16(b[1:])) - 273, // kelvin
+		MediaErrors: binary.LittleEndian.Uint64(b[160:]),
+	}
+	if binary.LittleEndian.Uint64(b[168:]) != 0 { // of 128 bits
+		s.MediaErrors = ^uint64(0)
+	}
+	return s
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+// Holding a disk so that nobody else can begin to use it.
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ioctls of block devices (include/uapi/linux/fs.h).
+const (
+	blkRRPart     = 0x125f     // BLKRRPART: read the partition table again
+	blkFlsBuf     = 0x1261     // BLKFLSBUF: write back and drop what is cached
+	blkSSZGet     = 0x1268     // BLKSSZGET: bytes of a logical block
+	blkDiscard    = 0x1277     // BLKDISCARD
+	blkSecDiscard = 0x127d     // BLKSECDISCARD
+	blkZeroOut    = 0x127f     // BLKZEROOUT
+	blkGetSize64  = 0x80081272 // BLKGETSIZE64
+	blkGetDiskSeq = 0x80081280 // BLKGETDISKSEQ, since Linux 5.15
+)
+
+// claim is a disk that is open.
+type claim struct {
+	disk
+	fd    int
+	size  int64 // bytes
+	block int64 // bytes of a logical block
+}
+
+// hold opens a disk exclusively: then none of it can be mounted, swapped to or made part of anything, and nothing of the
+// kind is so already (bd_may_claim in block/bdev.c). Only the kernel counts for that: a process, or a virtual machine,
+// that has just opened the node is not in the way. Flags are O_RDONLY or O_RDWR; udev looks at a disk again when a
+// descriptor for writing is closed, so that a look alone must not have one.
+func (h *host) hold(sysPath string, flags int) (*claim, error) {
+	return h.take(sysPath, flags|unix.O_EXCL)
+}
+
+// look opens a disk to read it, in nobody's way: what it was is known, not what it will be.
+func (h *host) look(sysPath string) (*claim, error) { return h.take(sysPath, unix.O_RDONLY) }
+
+func (h *host) take(sysPath string, flags int) (*claim, error) {
+	if d, err := h.diskAt(sysPath); err != nil {
+		return nil, err
+	} else if err := h.unused(d); err != nil { // who uses it is more than that somebody does
+		return nil, err
+	}
+	fd, err := h.opened(sysPath, flags)
+	if err != nil {
+		return nil, err
+	}
+	c := &claim{fd: fd}
+	if err := h.inspect(c, sysPath); err != nil {
+		h.close(fd)
+		return nil, err
+	}
+	return c, nil
+}
+
+// claimedFor is how long a claim on a disk is waited for of which nothing tells but that there is one: who makes sure
+// that a disk is free (blkdiscard, mkfs and wipefs do, by O_EXCL) has it for a moment, and whoever has it for longer has a
+// use for it.
+const claimedFor = time.Second
+
+// holdable tells whether a disk could be held now. It is held just for as long as that takes.
+func (h *host) holdable(sysPath string) error {
+	c, err := h.hold(sysPath, unix.O_RDONLY)
+	if err == nil {
+		h.release(c)
+	}
+	return err
+}
+
+func (h *host) release(c *claim) { h.close(c.fd) }
+
+// inspect makes sure that the disk that is open is the one that sysfs tells of, and that nobody uses it.
+func (h *host) inspect(c *claim, sysPath string) (err error) {
+	if err := h.sameAppearance(c.fd, sysPath); err != nil {
+		return err
+	}
+	if c.disk, err = h.diskAt(sysPath); err != nil {
+		return err
+	}
+	if c.size, err = h.bytesOf(c.fd); err != nil {
+		return errorf(Failed, "ask for the size of %s: %w", c.name(), err)
+	}
+	if c.size == 0 {
+		return errorf(Gone, "%s has no size: its driver has given it up, or it is being formatted", c.name())
+	}
+	if c.block, err = h.blockOf(c.fd); err != nil {
+		return errorf(Failed, "ask for the block size of %s: %w", c.name(), err)
+	}
+	return h.unused(c.disk)
+}
+
+// sameAppearance compares the number that the kernel counts up with each disk that appears: of the open one, and in
+// sysfs. A disk that took the place of another meanwhile has another one.
+func (h *host) sameAppearance(fd int, sysPath string) error {
+	want := h.number(sysPath, "diskseq")
+	is, err := h.appearance(fd)
+	switch {
+	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
+		return nil // before Linux 5.15; then the device number has to do
+	case err != nil:
+		return errorf(Gone, "ask %s for its number of appearance: %w", sysPath, err)
+	case is != want:
+		return errorf(Gone, "another disk has taken the place of %s: its diskseq is %d, not %d", sysPath, want, is)
+	}
+	return nil
+}
+
+func (h *host) appearance(fd int) (uint64, error) {
+	b := make([]byte, 8)
+	_, err := h.ioctlOn(fd, blkGetDiskSeq, b)
+	return binary.NativeEndian.Uint64(b), err
+}
+
+func (h *host) bytesOf(fd int) (int64, error) {
+	b := make([]byte, 8)
+	_, err := h.ioctlOn(fd, blkGetSize64, b)
+	return int64(binary.NativeEndian.Uint64(b)), err
+}
+
+func (h *host) blockOf(fd int) (int64, error) {
+	b := make([]byte, 4)
+	_, err := h.ioctlOn(fd, blkSSZGet, b)
+	return int64(binary.NativeEndian.Uint32(b)), err
+}
+
+// flush writes back what is cached of a disk, also by the drive itself (blkdev_fsync, block/fops.c), and forgets it, so
+// that what is read next comes from the disk.
+func (h *host) flush(c *claim) error {
+	if err := h.fsync(c.fd); err != nil {
+		return errorf(Failed, "have %s write back what it caches: %w", c.name(), err)
+	}
+	if _, err := h.ioctl(c.fd, blkFlsBuf, 0); err != nil {
+		return errorf(Failed, "write back what is cached of %s: %w", c.name(), err)
+	}
+	return nil
+}
+
+// lockedFor is how long a lock of somebody else on a disk is waited for: udev's own lasts as long as one look.
+const lockedFor = 5 * time.Second
+
+// lock keeps udev from looking at a disk until it is closed, and makes sure that no tool is at work on it that locks it
+// (systemd.io/BLOCK_DEVICE_LOCKING). How is LOCK_SH for a look, which is in nobody's way, or LOCK_EX.
+func (h *host) lock(ctx context.Context, c *claim, how int) error {
+	ctx, cancel := context.WithTimeout(ctx, lockedFor)
+	defer cancel()
+	for {
+		err := h.flock(c.fd, how|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return errorf(Failed, "lock %s: %w", c.name(), err)
+		case !pause(ctx, 20*time.Millisecond):
+			return errorf(Busy, "%s is locked by somebody who is at work on it", c.name())
+		}
+	}
+}
+
+// holdAll holds further disks, in the order of their names so that two requests cannot wait for each other.
+func (h *host) holdAll(sysPaths []string) (held []*claim, err error) {
+	slices.Sort(sysPaths)
+	for _, p := range slices.Compact(sysPaths) {
+		c, err := h.hold(p, unix.O_RDONLY)
+		if err != nil {
+			h.releaseAll(held)
+			return nil, err
+		}
+		held = append(held, c)
+	}
+	return held, nil
+}
+
+func (h *host) releaseAll(held []*claim) {
+	for _, c := range held {
+		h.release(c)
+	}
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/integration/leak"
+)
+
+// TestMain lets the test's own program stand for metalplug-reset and for one that is not well: started under such a name,
+// it is that one.
+func TestMain(m *testing.M) {
+	programs := map[string]func() error{
+		Program:    Serve,
+		"nonsense": func() error { return exchange.Serve(func([]byte) []byte { return []byte("yes\n") }) },
+		"silent":   func() error { return nil },
+	}
+	serve, ok := programs[filepath.Base(os.Args[0])]
+	if !ok {
+		os.Exit(leak.Main(m))
+	}
+	if err := serve(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// asChild returns a client that starts a program for each request.
+func asChild(t *testing.T, program string) Client {
+	t.Helper()
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(filepath.Dir(own), program)
+	if err := os.Symlink(own, link); err != nil && !os.IsExist(err) {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(link) })
+	return Client{Peer: exchange.Peer{Program: program, Socket: exchange.Direct}}
+}
+
+// TestClient: what the program answers arrives, whatever it is.
+func TestClient(t *testing.T) {
+	a, err := asChild(t, Program).Do(t.Context(), Request{Op: Probe, Class: "node", SysPath: "/sys/devices/nothing", Timeout: time.Minute})
+	a.Took = 0
+	want := Answer{Result: Gone, Detail: "/sys/devices/nothing is not there"}
+	if err != nil || !reflect.DeepEqual(a, want) || !errors.Is(a.Err(), Gone) {
+		t.Errorf("answer is %+v, %v", a, err)
+	}
+}
+
+// TestClientWithoutAnswer: an error says that nothing is known of the device.
+func TestClientWithoutAnswer(t *testing.T) {
+	valid := Request{Op: Probe, Class: "node", SysPath: "/sys/devices/x", Timeout: time.Minute}
+	newline := valid
+	newline.SysPath += "\nleftover yes"
+	none := valid
+	none.Timeout = 0
+	missing := filepath.Join(t.TempDir(), "no.sock")
+	for _, c := range []struct {
+		name    string
+		client  Client
+		request Request
+		want    string
+	}{
+		{"a line feed", asChild(t, Program), newline, `parse request: message makes no sense: no "class"`},
+		{"no time", asChild(t, Program), none, `timeout "0" is no number`},
+		{"nobody serves", Client{exchange.Peer{Program: Program, Socket: missing}}, valid, "connect to " + missing},
+		{"nonsense", asChild(t, "nonsense"), valid, "ask nonsense: parse answer: message makes no sense"},
+		{"no word", asChild(t, "silent"), valid, "ask silent: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, err := c.client.Do(t.Context(), c.request)
+			if err == nil || !strings.Contains(err.Error(), c.want) || !reflect.DeepEqual(a, Answer{}) {
+				t.Errorf("Do = %+v, %v; want an error with %q", a, err, c.want)
+			}
+		})
+	}
+}
+
+// TestTheKernel: the real seam, as far as files go.
+func TestTheKernel(t *testing.T) {
+	k := theKernel()
+	file := filepath.Join(t.TempDir(), "attribute")
+	if err := os.WriteFile(file, []byte("old\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.write(file, "new"); err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(file); string(got) != "new\n" || err != nil {
+		t.Errorf("it reads %q, %v: written over in one go, not truncated", got, err)
+	}
+	link := file + "-link"
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.write(link, "x"); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("a link was written through: %v", err)
+	}
+	if _, err := k.open(link, unix.O_RDONLY); err != unix.ELOOP {
+		t.Errorf("a link was followed: %v", err)
+	}
+	fd, err := k.open(file, unix.O_RDONLY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.close(fd)
+	if n, err := k.node(fd); err == nil {
+		t.Errorf("a file is the node %+v", n)
+	}
+	null, err := k.open("/dev/null", unix.O_RDONLY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.close(null)
+	if n, err := k.node(null); err != nil || n != (node{false, "1:3"}) {
+		t.Errorf("/dev/null is %+v, %v", n, err)
+	}
+}
+
+func TestNamesOfPaths(t *testing.T) {
+	for _, c := range []struct{ disk, controller, hidden string }{
+		{"nvme3n1", "nvme0", "nvme3c0n1"}, {"nvme10n22", "nvme11", "nvme10c11n22"},
+	} {
+		if got := pathName(c.disk, c.controller); got != c.hidden {
+			t.Errorf("%s over %s is %q, want %q", c.disk, c.controller, got, c.hidden)
+		}
+		if got := headName(c.hidden); got != c.disk {
+			t.Errorf("the disk of %s is %q, want %q", c.hidden, got, c.disk)
+		}
+	}
+	for _, name := range []string{"", "sda", "nvme0n1"} {
+		if got := headName(name); got != "" {
+			t.Errorf("the disk of %q is %q", name, got)
+		}
+	}
+}
+
+func TestIsAttribute(t *testing.T) {
+	for name, want := range map[string]bool{
+		"wwid": true, "device/serial": true, "device/device/vendor": true, "": false, "device/": false, "/wwid": false, "..": false,
+		"device/..": false, "../x": false, "queue/size": false, "a b": false, "a/../b": false, "a\x00": false,
+	} {
+		if got := isAttribute(name); got != want {
+			t.Errorf("%q: %v", name, got)
+		}
+	}
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// eraseOf0 is the request to erase disk0, which a pod has left.
+func eraseOf0(method string) Request {
+	return Request{
+		Op: Erase, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Method: method, Leftover: true, Timeout: time.Minute,
+	}
+}
+
+// fill puts something everywhere.
+func (n *fakeNode) fill() *fakeNode {
+	n.pattern(1)
+	return n
+}
+
+// pattern puts blocks everywhere of which none is one byte over and over.
+func (n *fakeNode) pattern(seed byte) {
+	block := make([]byte, sampleSize)
+	for i := range block {
+		block[i] = byte(i) + seed
+	}
+	for from := 0; from < len(n.data); from += sampleSize {
+		copy(n.data[from:], block)
+		n.data[from] = byte(from >> 12)
+	}
+}
+
+// TestErasureOfBlocks: the requests and ranges that reach the kernel, and nothing else.
+func TestErasureOfBlocks(t *testing.T) {
+	for method, want := range map[string]struct {
+		ioctls []string
+		done   string
+	}{
+		"zero": {
+			[]string{"ioctl nvme0n1 0x127f 00000000000000000000000400000000", "ioctl nvme0n1 0x127f 00000004000000000010000000000000"},
+			"wrote zeroes over 67112960 bytes",
+		},
+		"discard":        {[]string{"ioctl nvme0n1 0x1277 00000000000000000010000400000000"}, "discarded 67112960 bytes"},
+		"secure-discard": {[]string{"ioctl nvme0n1 0x127d 00000000000000000010000400000000"}, "securely discarded 67112960 bytes"},
+	} {
+		t.Run(method, func(t *testing.T) {
+			m, n := oneNVMe(t)
+			n.data = make([]byte, 64<<20+4096)
+			n.fill()
+			got := m.ask(eraseOf0(method))
+			if got.Result != OK || got.Done != want.done+"; 576 of 576 blocks of 4096 bytes had held something, all read as zeroes" {
+				t.Errorf("answer is %+v", got)
+			}
+			flush := "ioctl nvme0n1 0x1261 0000000000000000"
+			if calls := slices.Concat([]string{"open nvme0n1 for writing", flush}, want.ioctls, []string{flush}); !reflect.DeepEqual(m.calls, calls) {
+				t.Errorf("it did %q\nwant %q", m.calls, calls)
+			}
+			if !n.blank() || n.volatile {
+				t.Errorf("something is left (%v), or would be without power (%v)", !n.blank(), n.volatile)
+			}
+		})
+	}
+}
+
+// TestErasureIsRefused: nothing is written, and nothing is opened for writing.
+func TestErasureIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(m *machine, n *fakeNode, r *Request)
+		want   Result
+		detail string
+	}{
+		{"a file system of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Leftover = false; n.ext4() }, Refused, "nvme0n1 holds ext4, and no pod has left that"},
+		{"a byte of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Leftover = false; n.data[4<<20-1] = 1 }, Refused, "nvme0n1 holds unknown data at byte 4190208"},
+		{"partitions of nobody's", func(m *machine, n *fakeNode, r *Request) {
+			r.Leftover = false
+			m.partition(disk0+"/nvme0n1p1", "259:1")
+		}, Refused, "nvme0n1 has partitions (nvme0n1p1"},
+		{"read-only", func(m *machine, n *fakeNode, r *Request) { m.files(map[string]string{disk0 + "/ro": "1\n"}) }, Refused, "is read-only"},
+		{"claimed", func(m *machine, n *fakeNode, r *Request) { n.busy = true }, Busy, "cannot be opened exclusively"},
+		{"the root disk", func(m *machine, n *fakeNode, r *Request) {
+			m.partition(disk0+"/nvme0n1p2", "259:2")
+			m.files(map[string]string{"/proc/1/mountinfo": "22 1 259:2 / / rw - ext4 /dev/root rw\n"})
+		}, Busy, "nvme0n1p2 is mounted on /"},
+		{"mounted for us alone", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{"/proc/self/mountinfo": "22 1 259:0 / /x rw - xfs /dev/nvme0n1 rw\n"})
+		}, Busy, "nvme0n1 is mounted on /x"},
+		{"mounts unknown", func(m *machine, n *fakeNode, r *Request) { m.remove("/proc/1/mountinfo") }, Refused, "whether nvme0n1 is mounted cannot be told"},
+		{"btrfs by a link's name", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{
+				"/proc/1/mountinfo":  "22 1 0:33 / /b rw - btrfs /dev/disk/by-id/it rw\n",
+				"/dev/disk/by-id/it": "-> ../../nvme0n1",
+			})
+		}, Busy, "nvme0n1 is mounted on /b"},
+		{"another disk of a btrfs", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{"/sys/fs/btrfs/1234/devices/nvme0n1": ""})
+		}, Busy, "nvme0n1 is part of the mounted btrfs 1234"},
+		{"swap", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{"/proc/swaps": "Filename\n/dev/nvme0n1                            partition 1 0 -2\n"})
+		}, Busy, "nvme0n1 is swapped to"},
+		{"LVM on a partition", func(m *machine, n *fakeNode, r *Request) {
+			m.partition(disk0+"/nvme0n1p1", "259:1")
+			m.files(map[string]string{disk0 + "/nvme0n1p1/holders/dm-0": ""})
+		}, Busy, "nvme0n1p1 is part of dm-0"},
+		{"the file of a loop device", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{"/sys/block/loop7/loop/backing_file": "/dev/nvme0n1\n"})
+		}, Busy, "nvme0n1 is the file of loop7"},
+		{"exported over NVMe", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{
+				"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/enable": "1\n", "/dev/disk/by-id/it": "-> ../../nvme0n1",
+				"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/device_path": "/dev/disk/by-id/it\n",
+			})
+		}, Busy, "nvme0n1 is exported by the NVMe subsystem x"},
+		{"its controller is exported", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{
+				"/sys/kernel/config/nvmet/subsystems/x/passthru/enable":      "1\n",
+				"/sys/kernel/config/nvmet/subsystems/x/passthru/device_path": "/dev/nvme0\n",
+			})
+		}, Busy, "nvme0 is exported by the NVMe subsystem x"},
+		{"a partition is exported as a file", func(m *machine, n *fakeNode, r *Request) {
+			m.partition(disk0+"/nvme0n1p1", "259:1")
+			m.files(map[string]string{
+				"/sys/kernel/config/target/core/fileio_0/d/enable": "1\n",
+				"/sys/kernel/config/target/core/fileio_0/d/info":   "TCM FILEIO ID: 0        File: /dev/nvme0n1p1  Size: 1024  Mode: O_DSYNC Async: 0\n",
+			})
+		}, Busy, "nvme0n1p1 is exported by the SCSI target fileio_0/d"},
+		{"exports unknown", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/enable/.": ""})
+		}, Refused, "whether nvme0n1 is exported cannot be told: read "},
+		{"another request", func(m *machine, n *fakeNode, r *Request) { m.locked = map[string]bool{disk0: true} }, Busy, "another request is at work"},
+		{"no such way", func(m *machine, n *fakeNode, r *Request) { r.Method = "nvme-controller" }, Refused, "is no way to erase"},
+		{"no disk", func(m *machine, n *fakeNode, r *Request) {
+			r.SysPath, r.Class, r.Identity = controller0, "node", []Attribute{{"serial", "S1"}}
+		}, Refused, "is no disk: there is nothing to erase"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, n := oneNVMe(t)
+			r := eraseOf0("zero")
+			c.change(m, n, &r)
+			if got := m.ask(r); got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
+				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
+			}
+			m.untouched()
+		})
+	}
+}
+
+// TestMountedMeanwhile: what begins between the first look and the exclusive open is seen too.
+func TestMountedMeanwhile(t *testing.T) {
+	m, n := oneNVMe(t)
+	opens := 0
+	n.opened = func() {
+		if opens++; opens == 2 {
+			m.files(map[string]string{"/proc/1/mountinfo": "22 1 259:0 / /x rw - xfs /dev/nvme0n1 rw\n"})
+		}
+	}
+	if got := m.ask(eraseOf0("zero")); got.Result != Busy {
+		t.Errorf("answer is %+v", got)
+	}
+	if want := []string{"open nvme0n1 for writing"}; !reflect.DeepEqual(m.calls, want) {
+		t.Errorf("it did %q", m.calls)
+	}
+}
+
+// TestVerification: what a disk may and may not read as.
+func TestVerification(t *testing.T) {
+	same := func(n *fakeNode) {}
+	for _, c := range []struct {
+		method string
+		name   string
+		erases func(n *fakeNode) // what the disk does when it is told to
+		want   Result
+		text   string
+	}{
+		{"zero", "ignored", same, Failed, "verify nvme0n1: byte 0 and after are not zeroes"},
+		{"zero", "ones", func(n *fakeNode) { n.set(0xff) }, Failed, "are not zeroes"},
+		{"zero", "all but the last sector", func(n *fakeNode) { n.set(0); n.data[4<<20-1] = 1 }, Failed, "byte 4190208 and after"},
+		{"discard", "ignored", same, Failed, "there is data at byte 0 still: the disk does not erase what is discarded; use zero"},
+		{"discard", "ones", func(n *fakeNode) { n.set(0xff) }, OK, "all read as one byte over and over, 576 of them not zero"},
+		{"discard", "in parts", func(n *fakeNode) { clear(n.data[:3<<20]) }, Failed, "there is data at byte 3145728 still"},
+		{"secure-discard", "ignored", same, Failed, "at byte 0 it reads as before"},
+		{"secure-discard", "another key", func(n *fakeNode) { n.noise() }, OK, "none reads as before, 576 read as noise"},
+	} {
+		t.Run(c.method+"/"+c.name, func(t *testing.T) {
+			m, n := oneNVMe(t)
+			n.fill()
+			m.onIoctl = func(n *fakeNode, request uintptr, _ []byte) (int, error) {
+				if request != blkFlsBuf {
+					c.erases(n)
+				}
+				return 0, nil
+			}
+			if got := m.ask(eraseOf0(c.method)); got.Result != c.want || !strings.Contains(got.Detail+got.Done, c.text) {
+				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.text)
+			}
+		})
+	}
+}
+
+func (n *fakeNode) set(b byte) {
+	copy(n.data, bytes.Repeat([]byte{b}, len(n.data)))
+}
+
+func (n *fakeNode) noise() { n.pattern(77) }
+
+// TestErasureGoesWrong: errors of the kernel while it erases.
+func TestErasureGoesWrong(t *testing.T) {
+	for _, c := range []struct {
+		request uintptr
+		err     error
+		want    Result
+		detail  string
+	}{
+		{blkZeroOut, unix.EIO, Failed, "write zeroes on nvme0n1 at byte 0: input/output error"},
+		{blkZeroOut, unix.EOPNOTSUPP, Unsupported, "write zeroes on nvme0n1: operation not supported"},
+		{blkZeroOut, unix.ENODEV, Gone, "no such device"},
+		{blkFlsBuf, unix.EACCES, Failed, "write back what is cached of nvme0n1: permission denied"},
+		{blkRRPart, unix.EBUSY, Failed, "read the partition table of nvme0n1 again: device or resource busy"},
+	} {
+		t.Run(fmt.Sprintf("%#x %v", c.request, c.err), func(t *testing.T) {
+			m, _ := oneNVMe(t)
+			m.partition(disk0+"/nvme0n1p1", "259:1")
+			m.onIoctl = func(_ *fakeNode, request uintptr, _ []byte) (int, error) {
+				if request == c.request {
+					return -1, c.err
+				}
+				return 0, nil
+			}
+			got := m.ask(eraseOf0("zero"))
+			if got.Result != c.want || !strings.Contains(got.Detail, c.detail) || got.Done != "" && c.request == blkZeroOut {
+				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
+			}
+		})
+	}
+}
+
+// TestDriveKeepsWhatItCaches: what is not on the disk is not erased.
+func TestDriveKeepsWhatItCaches(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.fill()
+	m.syncError = unix.EIO
+	if got := m.ask(eraseOf0("zero")); got.Result != Failed || got.Detail != "have nvme0n1 write back what it caches: input/output error" {
+		t.Errorf("answer is %+v", got)
+	}
+}
+
+// TestTimeIsUp: between two pieces the time is looked at, and what was done until then is told.
+func TestTimeIsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, n := oneNVMe(t)
+		n.data = make([]byte, 256<<20)
+		m.onIoctl = func(_ *fakeNode, request uintptr, b []byte) (int, error) {
+			if request == blkZeroOut {
+				time.Sleep(30500 * time.Millisecond)
+			}
+			return 0, nil
+		}
+		got := m.ask(eraseOf0("zero"))
+		if got.Result != Failed || got.Detail != "write zeroes on nvme0n1: 134217728 of 268435456 bytes in 1m1s: allow more time" {
+			t.Errorf("answer is %+v", got)
+		}
+	})
+}
+
+// TestKernelDoesNotComeBack: the answer is there in time all the same, and says what goes on.
+func TestKernelDoesNotComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := oneNVMe(t)
+		end := make(chan struct{})
+		m.onIoctl = func(_ *fakeNode, request uintptr, b []byte) (int, error) {
+			if request == blkZeroOut {
+				<-end
+			}
+			return 0, nil
+		}
+		r := eraseOf0("zero")
+		began := time.Now()
+		a, err := ParseAnswer(m.answer(r.Encode()))
+		if err != nil || a.Result != Failed || a.Took != time.Since(began) || a.Took != r.Timeout+grace ||
+			a.Detail != "not over after 1m0s: erasing nvme0n1 by zero cannot be interrupted and goes on; allow more time" {
+			t.Errorf("answer is %+v, %v", a, err)
+		}
+		if len(m.open) == 0 {
+			t.Error("the disk was let go of while it is written")
+		}
+		close(end)
+		synctest.Wait()
+	})
+}
+
+func TestResultOf(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want Result
+	}{
+		{errorf(Refused, "x: %w", errorf(Gone, "y")), Refused},
+		{fmt.Errorf("x: %w", Busy), Busy},
+		{fmt.Errorf("x: %w", unix.EBUSY), Busy},
+		{fmt.Errorf("x: %w", unix.ENXIO), Gone},
+		{errors.New("x"), Failed},
+	} {
+		if got := resultOf(c.err); got != c.want {
+			t.Errorf("%v is %v, want %v", c.err, got, c.want)
+		}
+	}
+}

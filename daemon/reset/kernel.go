@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+// The one seam to the kernel. Nothing else in this package opens a node, makes an ioctl or writes to sysfs.
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernel is what the kernel is asked for. Tests put something else in its place.
+type kernel struct {
+	open  func(path string, flags int) (fd int, err error)
+	close func(fd int) error
+	node  func(fd int) (node, error)
+	flock func(fd, how int) error
+	fsync func(fd int) error
+	pread func(fd int, p []byte, offset int64) (n int, err error)
+	// ioctl passes a plain number, or with ioctlOn the address of an argument, which the kernel may change.
+	ioctl   func(fd int, request, argument uintptr) (result int, err error)
+	ioctlOn func(fd int, request uintptr, argument []byte) (result int, err error)
+	// admin passes an NVMe admin command; data goes either way. The status is the controller's, 0 for success.
+	admin func(fd int, c *adminCommand, data []byte) (status uint16, err error)
+	write func(path, value string) error // an attribute of sysfs
+}
+
+// node is what an open node is.
+type node struct {
+	block  bool // or a character device
+	number string
+}
+
+// theKernel is the real one.
+func theKernel() kernel {
+	return kernel{
+		open:  openNode,
+		close: unix.Close,
+		node:  nodeOf,
+		flock: unix.Flock,
+		fsync: unix.Fsync,
+		pread: pread,
+		ioctl: ioctl,
+		ioctlOn: func(fd int, request uintptr, b []byte) (int, error) {
+			return ioctlAt(fd, request, unsafe.Pointer(&b[0]))
+		},
+		admin: passAdmin,
+		write: writeAttribute,
+	}
+}
+
+// openNode follows no link.
+func openNode(path string, flags int) (int, error) {
+	for {
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NOCTTY, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
+
+func nodeOf(fd int) (node, error) {
+	var s unix.Stat_t
+	if err := unix.Fstat(fd, &s); err != nil {
+		return node{}, err
+	}
+	kind := s.Mode & unix.S_IFMT
+	if kind != unix.S_IFBLK && kind != unix.S_IFCHR {
+		return node{}, errors.New("not a device node")
+	}
+	return node{kind == unix.S_IFBLK, fmt.Sprintf("%d:%d", unix.Major(s.Rdev), unix.Minor(s.Rdev))}, nil
+}
+
+func pread(fd int, p []byte, offset int64) (int, error) {
+	for {
+		n, err := unix.Pread(fd, p, offset)
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+func ioctl(fd int, request, argument uintptr) (int, error) {
+	result, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, argument)
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(result), nil
+}
+
+func ioctlAt(fd int, request uintptr, argument unsafe.Pointer) (int, error) {
+	result, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(argument))
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(result), nil
+}
+
+// passAdmin makes the ioctl NVME_IOCTL_ADMIN_CMD, which returns an errno, or else the status of the command.
+func passAdmin(fd int, c *adminCommand, data []byte) (uint16, error) {
+	var pinned runtime.Pinner
+	defer pinned.Unpin()
+	if len(data) > 0 {
+		pinned.Pin(&data[0])
+		c.addr, c.dataLen = uint64(uintptr(unsafe.Pointer(&data[0]))), uint32(len(data))
+	}
+	status, err := ioctlAt(fd, nvmeIoctlAdminCmd, unsafe.Pointer(c))
+	if err != nil {
+		return 0, err
+	}
+	return uint16(status), nil
+}
+
+// writeAttribute does what "echo value > path" does, in one write, which is what sysfs takes.
+func writeAttribute(path, value string) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(value)); err != nil {
+		return &os.PathError{Op: "write", Path: path, Err: err}
+	}
+	return nil
+}

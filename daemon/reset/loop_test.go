@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+// Against the real kernel, on loop devices.
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/integration/need"
+)
+
+// loop is a disk made of a file, full of something.
+type loop struct {
+	node, sysPath, file string
+	seq                 string
+}
+
+const loopSize = 48 << 20
+
+func newLoop(t *testing.T) loop {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		need.Lacks(t, "root", "only root can make a loop device")
+	}
+	l := loop{file: filepath.Join(t.TempDir(), "disk")}
+	if err := os.WriteFile(l.file, bytes.Repeat([]byte("data"), loopSize/4), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for l.attach(t) == unix.EBUSY { // another process has taken the same one
+	}
+	name := filepath.Base(l.node)
+	l.sysPath = "/sys/devices/virtual/block/" + name
+	l.seq = strings.TrimSpace(string(must(os.ReadFile(l.sysPath + "/diskseq"))(t)))
+	return l
+}
+
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func (l *loop) attach(t *testing.T) error {
+	t.Helper()
+	control, err := unix.Open("/dev/loop-control", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		need.Lacks(t, "root", "there are no loop devices here: %v", err)
+	}
+	defer unix.Close(control)
+	number, err := unix.IoctlRetInt(control, unix.LOOP_CTL_GET_FREE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.node = fmt.Sprintf("/dev/loop%d", number)
+	backing := must(unix.Open(l.file, unix.O_RDWR|unix.O_CLOEXEC, 0))(t)
+	defer unix.Close(backing)
+	fd := must(unix.Open(l.node, unix.O_RDWR|unix.O_CLOEXEC, 0))(t)
+	c := unix.LoopConfig{Fd: uint32(backing), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_PARTSCAN}}
+	err = unix.IoctlLoopConfigure(fd, &c)
+	if err != nil {
+		unix.Close(fd)
+		if err == unix.EBUSY {
+			return err
+		}
+		need.Lacks(t, "root", "loop devices do not work here: %v", err)
+	}
+	t.Cleanup(func() {
+		unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
+		unix.Close(fd)
+	})
+	return nil
+}
+
+func (l loop) request(op Op, method string) Request {
+	return Request{Op: op, SysPath: l.sysPath, Class: "node", Method: method, Timeout: time.Minute, Identity: []Attribute{{"diskseq", l.seq}}}
+}
+
+// content reads the file below.
+func (l loop) content(t *testing.T) []byte { return must(os.ReadFile(l.file))(t) }
+
+func (l loop) unchanged(t *testing.T) {
+	t.Helper()
+	if b := l.content(t); !bytes.Equal(b, bytes.Repeat([]byte("data"), loopSize/4)) {
+		t.Error("the disk has changed")
+	}
+}
+
+func (l loop) do(t *testing.T, r Request) Answer {
+	t.Helper()
+	a, err := asChild(t, Program).Do(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Took <= 0 {
+		t.Error("it took no time")
+	}
+	a.Took = 0
+	return a
+}
+
+func TestLoopIsErased(t *testing.T) {
+	for method, done := range map[string]string{
+		"zero":    "wrote zeroes over 50331648 bytes; 576 of 576 blocks of 4096 bytes had held something, all read as zeroes",
+		"discard": "discarded 50331648 bytes; 576 of 576 blocks of 4096 bytes had held something, all read as zeroes",
+	} {
+		t.Run(method, func(t *testing.T) {
+			l := newLoop(t)
+			r := l.request(Erase, method)
+			r.Leftover = true
+			if got, want := l.do(t, r), (Answer{Result: OK, Done: done}); !reflect.DeepEqual(got, want) {
+				t.Fatalf("answer is %+v\nwant %+v", got, want)
+			}
+			if b := l.content(t); bytes.Count(b, []byte{0}) != loopSize {
+				t.Error("the disk is not all zeroes")
+			}
+			again := l.do(t, l.request(Erase, method)) // needs no Leftover now
+			if again.Result != OK {
+				t.Errorf("the second answer is %+v", again)
+			}
+			if got, want := l.do(t, l.request(Probe, "")), (Answer{Result: OK, Methods: []string{"zero", "discard"}}); !reflect.DeepEqual(got, want) {
+				t.Errorf("a look finds %+v", got)
+			}
+		})
+	}
+}
+
+func TestLoopIsLeftAlone(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(t *testing.T, l loop, r *Request)
+		result Result
+		detail string
+	}{
+		{"nobody says that it is leftover", func(t *testing.T, l loop, r *Request) { r.Leftover = false }, Refused, "holds unknown data at byte 0, and no pod has left that"},
+		{"claimed", func(t *testing.T, l loop, r *Request) {
+			fd := must(unix.Open(l.node, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0))(t)
+			t.Cleanup(func() { unix.Close(fd) })
+		}, Busy, "cannot be opened exclusively"},
+		{"locked by a tool", func(t *testing.T, l loop, r *Request) {
+			fd := must(unix.Open(l.node, unix.O_RDONLY|unix.O_CLOEXEC, 0))(t)
+			t.Cleanup(func() { unix.Close(fd) })
+			if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
+				t.Fatal(err)
+			}
+			r.Timeout = 100 * time.Millisecond
+		}, Busy, "is locked by somebody"},
+		{"another request", func(t *testing.T, l loop, r *Request) {
+			fd := must(unix.Open(l.sysPath, unix.O_RDONLY|unix.O_CLOEXEC, 0))(t)
+			t.Cleanup(func() { unix.Close(fd) })
+			if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
+				t.Fatal(err)
+			}
+		}, Busy, "another request is at work on"},
+		{"another disk by now", func(t *testing.T, l loop, r *Request) { r.Identity[0].Value += "0" }, Refused, "is another device than meant"},
+		{"no discard for good", func(t *testing.T, l loop, r *Request) { r.Method = "secure-discard" }, Unsupported, "secure discard on loop"},
+		{"not what it is", func(t *testing.T, l loop, r *Request) { r.Method = "format" }, Refused, "is no NVMe namespace"},
+		{"not at all", func(t *testing.T, l loop, r *Request) { r.Method = "burn" }, Refused, `"burn" is no way to erase`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := newLoop(t)
+			r := l.request(Erase, "zero")
+			r.Leftover = true
+			c.change(t, l, &r)
+			if got := l.do(t, r); got.Result != c.result || !strings.Contains(got.Detail, c.detail) {
+				t.Errorf("answer is %+v, want %v with %q", got, c.result, c.detail)
+			}
+			l.unchanged(t)
+		})
+	}
+}
+
+// TestLoopWithPartitions: they protect a disk unless a pod has left them, and are forgotten with what they were.
+func TestLoopWithPartitions(t *testing.T) {
+	l := newLoop(t)
+	l.partition(t)
+	first := l.sysPath + "/" + filepath.Base(l.node) + "p1"
+	if got := l.do(t, l.request(Probe, "")); got.Result != OK || got.Content != "dos" {
+		t.Errorf("a look finds %+v", got)
+	}
+	r := l.request(Erase, "zero")
+	if got := l.do(t, r); got.Result != Refused || !strings.Contains(got.Detail, "has partitions") {
+		t.Errorf("answer is %+v", got)
+	}
+	fd := must(unix.Open(l.node+"p1", unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0))(t) // as if it were mounted
+	r.Leftover = true
+	if got := l.do(t, r); got.Result != Busy {
+		t.Errorf("answer with a partition in use is %+v", got)
+	}
+	unix.Close(fd)
+	if got := l.do(t, r); got.Result != OK {
+		t.Fatalf("answer is %+v", got)
+	}
+	if _, err := os.Stat(first); err == nil {
+		t.Error("the kernel still knows the partition")
+	}
+}
+
+// partition writes a table with one partition, as of old, and makes the kernel know that; it may not read such tables.
+func (l loop) partition(t *testing.T) {
+	t.Helper()
+	fd := must(unix.Open(l.node, unix.O_RDWR|unix.O_CLOEXEC, 0))(t)
+	defer unix.Close(fd)
+	table := make([]byte, 512)
+	table[446+4] = 0x83
+	binary.LittleEndian.PutUint32(table[446+8:], 2048)
+	binary.LittleEndian.PutUint32(table[446+12:], 4096)
+	copy(table[510:], "\x55\xaa")
+	must(unix.Pwrite(fd, table, 0))(t)
+	part := unix.BlkpgPartition{Start: 1 << 20, Length: 2 << 20, Pno: 1}
+	arg := unix.BlkpgIoctlArg{Op: unix.BLKPG_ADD_PARTITION, Datalen: int32(unsafe.Sizeof(part)), Data: (*byte)(unsafe.Pointer(&part))}
+	if _, _, err := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKPG, uintptr(unsafe.Pointer(&arg))); err != 0 && err != unix.EBUSY {
+		t.Fatal(err)
+	}
+}
+
+// TestRealIoctls: the numbers and the arguments are what the kernel understands.
+func TestRealIoctls(t *testing.T) {
+	l := newLoop(t)
+	h := &host{kernel: theKernel()}
+	c, err := h.hold(l.sysPath, unix.O_RDWR)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.release(c)
+	seq, err := h.appearance(c.fd)
+	if err != nil || fmt.Sprint(seq) != l.seq || c.size != loopSize || c.block != 512 {
+		t.Errorf("it is number %d of size %d in blocks of %d, %v", seq, c.size, c.block, err)
+	}
+	if err := h.blkZeroOut(c.fd, 4096, 8192); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.flush(c); err != nil {
+		t.Fatal(err)
+	}
+	b := l.content(t)
+	if bytes.Count(b[4096:4096+8192], []byte{0}) != 8192 || bytes.IndexByte(b, 0) != 4096 || bytes.LastIndexByte(b, 0) != 4096+8192-1 {
+		t.Error("other bytes than those were zeroed")
+	}
+	if err := h.admin0(c.fd); err != unix.ENOTTY && err != unix.EINVAL {
+		t.Errorf("an NVMe command on a loop device: %v", err)
+	}
+}
+
+// admin0 passes an NVMe command.
+func (h *host) admin0(fd int) error {
+	_, err := h.admin(fd, &adminCommand{opcode: opIdentify}, make([]byte, identifySize))
+	return err
+}

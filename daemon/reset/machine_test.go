@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// machine is a host of files below a temporary directory, with nodes that record what is done with them.
+type machine struct {
+	*testing.T
+	*host
+	nodes  map[string]*fakeNode // by path
+	open   map[int]*fakeNode
+	next   int
+	locked map[string]bool // directories
+	calls  []string        // everything that could change anything
+	// admin and ioctl answer; nil: success.
+	onAdmin func(c adminCommand, data []byte) (uint16, error)
+	onIoctl func(n *fakeNode, request uintptr, argument []byte) (int, error)
+	onWrite func(path, value string) error
+	onLock  func(n *fakeNode)
+
+	syncError error // of a drive that cannot write back what it caches
+}
+
+// fakeNode is a node in /dev.
+type fakeNode struct {
+	name      string
+	node      node
+	exclusive int // descriptors that are open exclusively
+	busy      bool
+	claimed   func() bool // whether it is busy for whoever opens it now
+	locked    bool
+	volatile  bool // what was written last is in the drive's cache, and gone with the power
+	data      []byte
+	seq       uint64
+	nsid      int
+	readError error
+	readHook  func()
+	opened    func()
+}
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{T: t, nodes: map[string]*fakeNode{}, open: map[int]*fakeNode{}, next: 100}
+	m.host = &host{root: root, kernel: kernel{
+		open: m.openNode, close: m.closeNode, node: func(fd int) (node, error) { return m.open[fd].node, nil },
+		flock: m.lockNode, fsync: m.syncNode, pread: m.readNode, write: m.writeAttr,
+		ioctl: func(fd int, request, argument uintptr) (int, error) {
+			return m.ioctlNode(fd, request, binary.NativeEndian.AppendUint64(nil, uint64(argument)))
+		},
+		ioctlOn: m.ioctlNode, admin: m.adminNode,
+	}}
+	m.files(map[string]string{
+		"/proc/1/mountinfo": "22 1 254:1 / / rw - ext4 /dev/vda1 rw\n", "/proc/self/mountinfo": "", "/proc/swaps": "Filename Type Size\n",
+		"/sys/devices/empty": "", "/sys/block/.": "",
+	})
+	return m
+}
+
+// files writes files; a value that begins with "-> " makes a link, a name that ends in "/." a directory.
+func (m *machine) files(all map[string]string) {
+	m.Helper()
+	for name, content := range all {
+		name = m.root + name
+		err := os.MkdirAll(filepath.Dir(name), 0o755)
+		if target, ok := strings.CutPrefix(content, "-> "); ok && err == nil {
+			os.Remove(name)
+			err = os.Symlink(target, name)
+		} else if err == nil && !strings.HasSuffix(name, "/.") {
+			err = os.WriteFile(name, []byte(content), 0o644)
+		}
+		if err != nil {
+			m.Fatal(err)
+		}
+	}
+}
+
+func (m *machine) remove(name string) {
+	m.Helper()
+	if err := os.RemoveAll(m.root + name); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// in makes a link from a device to another place in sysfs.
+func in(sysPath, target string) string {
+	rel, err := filepath.Rel(sysPath, target)
+	if err != nil {
+		panic(err)
+	}
+	return "-> " + rel
+}
+
+func (m *machine) rename(from, to string) {
+	m.Helper()
+	if err := os.Rename(from, to); err != nil {
+		m.Fatal(err)
+	}
+}
+
+const (
+	function0   = "/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0"
+	controller0 = function0 + "/nvme/nvme0"
+	disk0       = controller0 + "/nvme0n1"
+)
+
+// controller makes an NVMe controller on a PCI function.
+func (m *machine) controller(function, name, serial string) string {
+	m.Helper()
+	c := function + "/nvme/" + name
+	m.files(map[string]string{
+		function + "/subsystem": in(function, "/sys/bus/pci"), function + "/driver": in(function, "/sys/bus/pci/drivers/nvme"),
+		function + "/reset": "", function + "/reset_method": "flr bus\n", function + "/config": "\x36\x1b\x10\x00",
+		"/sys/bus/pci/drivers/nvme/.": "", "/sys/class/block/.": "", "/sys/class/nvme/.": "", "/sys/class/nvme-generic/.": "",
+		c + "/subsystem": in(c, "/sys/class/nvme"), c + "/device": "-> ../..", c + "/transport": "pcie\n",
+		c + "/serial": serial + "   \n", c + "/state": "live\n", c + "/dev": "245:" + strings.TrimPrefix(name, "nvme") + "\n",
+		c + "/uevent": "MAJOR=245\nDEVNAME=" + name + "\n",
+	})
+	m.node("/dev/"+name, "245:"+strings.TrimPrefix(name, "nvme"), false)
+	return c
+}
+
+// disk makes a disk with a node and 4 MiB of zeroes.
+func (m *machine) disk(sysPath, number, wwid string) *fakeNode {
+	m.Helper()
+	name := path.Base(sysPath)
+	m.files(map[string]string{
+		sysPath + "/subsystem": in(sysPath, "/sys/class/block"), sysPath + "/dev": number + "\n", sysPath + "/wwid": wwid + "\n",
+		sysPath + "/uevent": "DEVNAME=" + name + "\nDEVTYPE=disk\n", sysPath + "/diskseq": "9\n", sysPath + "/hidden": "0\n",
+		sysPath + "/device": "-> ..", sysPath + "/holders/.": "", sysPath + "/queue/discard_max_bytes": "1073741824\n", sysPath + "/nsid": "1\n",
+		"/sys/block/" + name: in("/sys/block", sysPath), "/sys/class/block/.": "",
+	})
+	n := m.node("/dev/"+name, number, true)
+	n.data, n.seq, n.nsid = make([]byte, 4<<20), 9, 1
+	return n
+}
+
+func (m *machine) partition(sysPath, number string) {
+	m.Helper()
+	m.files(map[string]string{
+		sysPath + "/partition": "1\n", sysPath + "/dev": number + "\n", sysPath + "/holders/.": "",
+		sysPath + "/subsystem": in(sysPath, "/sys/class/block"), sysPath + "/uevent": "DEVNAME=" + path.Base(sysPath) + "\nDEVTYPE=partition\n",
+	})
+}
+
+func (m *machine) node(name, number string, block bool) *fakeNode {
+	n := &fakeNode{name: path.Base(name), node: node{block, number}}
+	m.nodes[name] = n
+	m.files(map[string]string{name: ""})
+	return n
+}
+
+// oneNVMe is a machine with one namespace.
+func oneNVMe(t *testing.T) (*machine, *fakeNode) {
+	t.Helper()
+	m := newMachine(t)
+	m.controller(function0, "nvme0", "S1")
+	return m, m.disk(disk0, "259:0", "eui.01")
+}
+
+func (m *machine) note(format string, args ...any) {
+	m.calls = append(m.calls, fmt.Sprintf(format, args...))
+}
+
+func (m *machine) openNode(name string, flags int) (int, error) {
+	n := m.nodes[strings.TrimPrefix(name, m.root)]
+	if flags&unix.O_DIRECTORY != 0 {
+		n = &fakeNode{name: name, locked: m.locked[strings.TrimPrefix(name, m.root)]}
+	}
+	switch {
+	case n == nil:
+		return -1, unix.ENOENT
+	case flags&unix.O_EXCL != 0 && (n.busy || n.exclusive > 0 || n.claimed != nil && n.claimed()):
+		return -1, unix.EBUSY
+	}
+	if n.opened != nil {
+		n.opened()
+	}
+	if flags&unix.O_ACCMODE != unix.O_RDONLY {
+		m.note("open %s for writing", n.name)
+	}
+	m.next++
+	if flags&unix.O_EXCL != 0 {
+		n.exclusive++
+		m.next += 1000 // so that close knows
+	}
+	fd := m.next
+	m.next = fd % 1000
+	m.open[fd] = n
+	return fd, nil
+}
+
+func (m *machine) closeNode(fd int) error {
+	n := m.open[fd]
+	if n == nil {
+		m.Errorf("closed what is not open: %d", fd)
+		return unix.EBADF
+	}
+	if fd > 1000 {
+		n.exclusive--
+	}
+	delete(m.open, fd)
+	return nil
+}
+
+func (m *machine) lockNode(fd, how int) error {
+	if m.onLock != nil {
+		m.onLock(m.open[fd])
+	}
+	if m.open[fd].locked {
+		return unix.EWOULDBLOCK
+	}
+	return nil
+}
+
+func (m *machine) syncNode(fd int) error {
+	m.open[fd].volatile = false
+	return m.syncError
+}
+
+func (m *machine) readNode(fd int, p []byte, offset int64) (int, error) {
+	n := m.open[fd]
+	if n.readHook != nil {
+		n.readHook()
+	}
+	if n.readError != nil {
+		return -1, n.readError
+	}
+	if offset >= int64(len(n.data)) {
+		return 0, nil
+	}
+	return copy(p, n.data[offset:]), nil
+}
+
+func (m *machine) writeAttr(name, value string) error {
+	name = strings.TrimPrefix(name, m.root)
+	m.note("write %q to %s", value, name)
+	if m.onWrite != nil {
+		return m.onWrite(name, value)
+	}
+	return os.WriteFile(m.root+name, []byte(value), 0o644)
+}
+
+// ioctlNode answers what only asks, does to the data what is asked, and records that.
+func (m *machine) ioctlNode(fd int, request uintptr, b []byte) (int, error) {
+	n := m.open[fd]
+	switch request {
+	case blkGetSize64:
+		binary.NativeEndian.PutUint64(b, uint64(len(n.data)))
+		return 0, nil
+	case blkSSZGet:
+		binary.NativeEndian.PutUint32(b, 512)
+		return 0, nil
+	case blkGetDiskSeq:
+		binary.NativeEndian.PutUint64(b, n.seq)
+		return 0, nil
+	case nvmeIoctlID:
+		return n.nsid, nil
+	}
+	m.note("ioctl %s %#x %x", n.name, request, b)
+	if m.onIoctl != nil {
+		return m.onIoctl(n, request, b)
+	}
+	if request == blkDiscard || request == blkZeroOut || request == blkSecDiscard {
+		from, length := binary.NativeEndian.Uint64(b), binary.NativeEndian.Uint64(b[8:])
+		clear(n.data[from : from+length])
+		n.volatile = true
+	}
+	return 0, nil
+}
+
+func (m *machine) adminNode(fd int, c *adminCommand, data []byte) (uint16, error) {
+	if c.opcode != opIdentify && c.opcode != opGetLogPage {
+		m.note("admin %s opcode %#x nsid %#x cdw10 %#x cdw11 %#x timeout %d", m.open[fd].name, c.opcode, c.nsid, c.cdw10, c.cdw11, c.timeoutMs)
+	}
+	if m.onAdmin == nil {
+		return 0, nil
+	}
+	return m.onAdmin(*c, data)
+}
+
+// ask makes a request as the daemon would, through both parsers, and checks that nothing stays open.
+func (m *machine) ask(r Request) Answer {
+	m.Helper()
+	if r.Timeout == 0 {
+		r.Timeout = time.Minute
+	}
+	a, err := ParseAnswer(m.answer(r.Encode()))
+	if err != nil {
+		m.Fatal(err)
+	}
+	if len(m.open) > 0 {
+		m.Errorf("still open: %v", maps.Values(m.open))
+	}
+	a.Took = 0
+	return a
+}
+
+// byWWID identifies the disks of the tests.
+func byWWID(wwid string) []Attribute { return []Attribute{{"wwid", wwid}} }
+
+// do runs the request without the daemon's end, for an error that can be looked at.
+func (m *machine) do(r Request) (a Answer, err error) {
+	ctx, cancel := context.WithTimeout(m.Context(), time.Minute)
+	defer cancel()
+	err = m.host.do(ctx, r, &a)
+	return a, err
+}
+
+// ext4 puts the beginning of a file system on a disk.
+func (n *fakeNode) ext4() *fakeNode {
+	copy(n.data[0x438:], "\x53\xef")
+	copy(n.data[0x45c:], "\x3c\x00\x00\x00\xc2\x02\x00\x00\x6b\x04\x00\x00")
+	return n
+}
+
+// blank tells whether all of the disk is zeroes.
+func (n *fakeNode) blank() bool { return bytes.Count(n.data, []byte{0}) == len(n.data) }

@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"bytes"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// resetOf0 is the request to reset disk0.
+func resetOf0(method string) Request {
+	return Request{Op: Reset, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Method: method, Timeout: time.Minute}
+}
+
+const (
+	resetIoctl  = "ioctl nvme0 0x4e44 0000000000000000"
+	subsysIoctl = "ioctl nvme0 0x4e45 0000000000000000"
+)
+
+func TestControllerReset(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(m *machine, n *fakeNode, r *Request)
+		want   Answer
+		calls  []string
+	}{
+		{"alone", func(m *machine, n *fakeNode, r *Request) {}, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
+		{"with what a pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Leftover = true }, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
+		{
+			"with what nobody has left", func(m *machine, n *fakeNode, r *Request) { n.ext4() },
+			Answer{Result: Refused, Detail: "nvme0n1 holds ext4, and no pod has left that: erase it by hand if nobody needs it"},
+			nil,
+		},
+		{"a second namespace", func(m *machine, n *fakeNode, r *Request) {
+			m.disk(secondPath, "259:4", "eui.02").fill()
+		}, Answer{Result: Refused, Detail: "nvme0n2 would be hit too: nobody vouches that no pod has it"}, nil},
+		{"a second namespace, vouched for", func(m *machine, n *fakeNode, r *Request) {
+			m.disk(secondPath, "259:4", "eui.02").fill() // which a reset does not touch
+			r.Together = []string{secondPath}
+		}, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 2 namespaces"}, []string{resetIoctl}},
+		{"a second namespace, mounted", func(m *machine, n *fakeNode, r *Request) {
+			m.disk(secondPath, "259:4", "eui.02")
+			m.files(map[string]string{"/proc/1/mountinfo": "22 1 259:4 / / rw - ext4 /dev/nvme0n2 rw\n"})
+			r.Together = []string{secondPath}
+		}, Answer{Result: Busy, Detail: "nvme0n2 is mounted on /"}, nil},
+		{
+			"used", func(m *machine, n *fakeNode, r *Request) { n.busy = true },
+			Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"},
+			nil,
+		},
+		{"over a network", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{controller0 + "/transport": "rdma\n"})
+		}, Answer{Result: Refused, Detail: disk0 + ` is reached by "rdma", not by pcie`}, nil},
+		{"never comes back", func(m *machine, n *fakeNode, r *Request) {
+			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.ENETRESET }
+		}, Answer{Result: Failed, Detail: "reset nvme0: it did not come back: look at the kernel's log, then power it off and on"}, []string{resetIoctl}},
+		{"is reset already", func(m *machine, n *fakeNode, r *Request) {
+			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.EBUSY }
+		}, Answer{Result: Busy, Detail: "reset nvme0: it is being reset already, or has been given up"}, []string{resetIoctl}},
+		{"no capability", func(m *machine, n *fakeNode, r *Request) {
+			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.EACCES }
+		}, Answer{Result: Failed, Detail: "reset nvme0: permission denied: does metalplug-reset have CAP_SYS_ADMIN?"}, []string{resetIoctl}},
+		{"another node", func(m *machine, n *fakeNode, r *Request) {
+			m.nodes["/dev/nvme0"].node.number = "245:7"
+		}, Answer{Result: Refused, Detail: "/dev/nvme0 is the node of another device: 245:7, not 245:0"}, nil},
+		{"by another name", func(m *machine, n *fakeNode, r *Request) { r.Method = "nvme-controller:x" }, Answer{Result: Refused, Detail: `"nvme-controller:x" is no way to reset`}, nil},
+		{"by erasing", func(m *machine, n *fakeNode, r *Request) { r.Method = "zero" }, Answer{Result: Refused, Detail: `"zero" is no way to reset`}, nil},
+		{"no port", func(m *machine, n *fakeNode, r *Request) { r.Method = "dfl-port" }, Answer{Result: Refused, Detail: "nvme0n1 is no DFL port"}, nil},
+		{"no VFIO", func(m *machine, n *fakeNode, r *Request) { r.Method = "vfio" }, Answer{Result: Refused, Detail: disk0 + " is not bound to a VFIO driver"}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, n := oneNVMe(t)
+			r := resetOf0("nvme-controller")
+			c.change(m, n, &r)
+			if got := m.ask(r); !reflect.DeepEqual(got, c.want) {
+				t.Errorf("answer is %+v\nwant %+v", got, c.want)
+			}
+			if !reflect.DeepEqual(m.calls, c.calls) {
+				t.Errorf("it did %q, want %q", m.calls, c.calls)
+			}
+		})
+	}
+}
+
+// TestComesBack: a reset is over when the disk is there again and is the same; a new diskseq is no other disk.
+func TestComesBack(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		after  time.Duration // until it is there again
+		wwid   string
+		state  string
+		want   Result
+		detail string
+	}{
+		{"soon", 3 * time.Second, "eui.01", "live", OK, ""},
+		{"never", time.Hour, "eui.01", "live", Gone, "nvme0n1 has not come back: " + disk0 + " is not there"},
+		{"another one", 3 * time.Second, "eui.02", "live", Refused, `wwid is "eui.02", not "eui.01"`},
+		{"given up", 3 * time.Second, "eui.01", "dead", Failed, `controller nvme0 is "dead"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, _ := oneNVMe(t)
+				m.onIoctl = func(n *fakeNode, _ uintptr, _ []byte) (int, error) {
+					away := m.root + "/away"
+					m.rename(m.root+disk0, away)
+					m.files(map[string]string{"/away/wwid": c.wwid + "\n", "/away/diskseq": "10\n", controller0 + "/state": c.state + "\n"})
+					time.AfterFunc(c.after, func() { m.rename(away, m.root+disk0) })
+					return 0, nil
+				}
+				r := resetOf0("nvme-subsystem")
+				r.Identity = append(r.Identity, Attribute{"diskseq", "9"})
+				began := time.Now()
+				got := m.ask(r)
+				if got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
+					t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
+				}
+				if took := time.Since(began); c.want == OK && (took < c.after || took > c.after+time.Second) || c.want != OK && took < r.Timeout {
+					t.Errorf("it took %v", took)
+				}
+				if !slices.Equal(m.calls, []string{subsysIoctl}) {
+					t.Errorf("it did %q", m.calls)
+				}
+			})
+		})
+	}
+}
+
+func TestSubsystemReset(t *testing.T) {
+	m, _ := twoPaths(t)
+	m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.ENOTTY }
+	r := Request{Op: Reset, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09"), Method: "nvme-subsystem"}
+	if got := m.ask(r); got.Result != Unsupported || got.Detail != "reset nvme0: it has no such reset" {
+		t.Errorf("answer is %+v", got)
+	}
+}
+
+const (
+	subsystem0  = "/sys/devices/virtual/nvme-subsystem/nvme-subsys0"
+	headPath    = subsystem0 + "/nvme0n1"
+	function1   = "/sys/devices/pci0000:00/0000:00:1e.0/0000:03:00.0"
+	controller1 = function1 + "/nvme/nvme1"
+)
+
+// twoPaths is a machine with a disk that two controllers reach.
+func twoPaths(t *testing.T) (*machine, *fakeNode) {
+	t.Helper()
+	m := newMachine(t)
+	m.controller(function0, "nvme0", "S1")
+	m.controller(function1, "nvme1", "S1")
+	n := m.disk(headPath, "259:8", "eui.09")
+	m.files(map[string]string{
+		subsystem0 + "/subsystem": in(subsystem0, "/sys/class/nvme-subsystem"), subsystem0 + "/nvme0": in(subsystem0, controller0),
+		subsystem0 + "/nvme1": in(subsystem0, controller1), "/sys/class/nvme-subsystem/nvme-subsys0": in("/sys/class/nvme-subsystem", subsystem0),
+	})
+	for i, c := range []string{controller0, controller1} {
+		hidden := c + "/nvme0c" + string(rune('0'+i)) + "n1"
+		m.files(map[string]string{hidden + "/hidden": "1\n", hidden + "/subsystem": in(hidden, "/sys/class/block"), hidden + "/nsid": "1\n"})
+	}
+	return m, n
+}
+
+func TestControllersOfAMultipathDisk(t *testing.T) {
+	m, _ := twoPaths(t)
+	got, err := m.controllersOf(headPath)
+	if want := []string{controller0, controller1}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("controllers are %q, %v", got, err)
+	}
+	if got := m.siblings(controller1); !slices.Equal(got, []string{controller0, controller1}) {
+		t.Errorf("siblings are %q", got)
+	}
+	disks, err := m.namespacesOf(got)
+	if err != nil || !slices.Equal(disks, []string{headPath}) {
+		t.Errorf("disks are %q, %v", disks, err)
+	}
+	r := Request{Op: Reset, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09"), Method: "nvme-controller"}
+	if got := m.ask(r); got.Result != OK || !slices.Equal(m.calls, []string{resetIoctl, "ioctl nvme1 0x4e44 0000000000000000"}) {
+		t.Errorf("answer is %+v, it did %q", got, m.calls)
+	}
+	r.Method = "pci"
+	if got := m.ask(r); got.Result != Refused || !strings.Contains(got.Detail, "not reached by just one PCI function") {
+		t.Errorf("answer is %+v", got)
+	}
+}
+
+const portPath = "/sys/devices/pci0000:00/0000:00:1f.0/0000:05:00.0/fpga_region/region0/dfl-port.0"
+
+// port is a machine with a DFL port.
+func port(t *testing.T) (*machine, *fakeNode, Request) {
+	t.Helper()
+	m := newMachine(t)
+	m.files(map[string]string{
+		portPath + "/subsystem": in(portPath, "/sys/bus/platform"), portPath + "/driver": in(portPath, "/sys/bus/platform/drivers/dfl-port"),
+		portPath + "/dev": "244:1\n", portPath + "/uevent": "MAJOR=244\nDEVNAME=dfl-port.0\n", portPath + "/afu_id": "0123456789abcdef\n",
+	})
+	n := m.node("/dev/dfl-port.0", "244:1", false)
+	return m, n, Request{Op: Reset, SysPath: portPath, Class: "fpga", Method: "dfl-port", Identity: []Attribute{{"afu_id", "0123456789abcdef"}}}
+}
+
+func TestPortReset(t *testing.T) {
+	const open, ioctl = "open dfl-port.0 for writing", "ioctl dfl-port.0 0xb640 0000000000000000"
+	m, n, r := port(t)
+	if got := m.ask(r); !reflect.DeepEqual(got, Answer{Result: OK, Done: "reset port dfl-port.0"}) || !slices.Equal(m.calls, []string{open, ioctl}) {
+		t.Errorf("answer is %+v, it did %q", got, m.calls)
+	}
+	if got := m.ask(Request{Op: Probe, SysPath: portPath, Class: "fpga"}); !reflect.DeepEqual(got, Answer{Result: OK, Methods: []string{"dfl-port"}}) {
+		t.Errorf("a look finds %+v", got)
+	}
+	m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.ETIMEDOUT }
+	if got := m.ask(r); got.Result != Failed || got.Detail != "reset dfl-port.0: connection timed out" {
+		t.Errorf("answer is %+v", got)
+	}
+	m.calls, n.busy = nil, true
+	if got := m.ask(r); got.Result != Busy {
+		t.Errorf("answer is %+v", got)
+	}
+	m.untouched()
+}
+
+const (
+	groupPath = "/sys/devices/virtual/vfio/12"
+	address0  = "0000:02:00.0"
+)
+
+// vfioMachine is a machine with a function in the hands of user space.
+func vfioMachine(t *testing.T) (*machine, *fakeNode) {
+	t.Helper()
+	m := newMachine(t)
+	m.controller(function0, "nvme0", "S1")
+	m.remove(function0 + "/nvme")
+	m.files(map[string]string{
+		function0 + "/driver": in(function0, "/sys/bus/pci/drivers/vfio-pci"), function0 + "/vendor": "0x1b36\n",
+		function0 + "/iommu_group":                        in(function0, "/sys/kernel/iommu_groups/12"),
+		"/sys/kernel/iommu_groups/12/devices/" + address0: in("/sys/kernel/iommu_groups/12/devices", function0),
+		groupPath + "/subsystem":                          in(groupPath, "/sys/class/vfio"), groupPath + "/dev": "243:0\n", groupPath + "/uevent": "DEVNAME=vfio/12\n",
+		vfioContainerDev + "/subsystem": in(vfioContainerDev, "/sys/class/misc"), vfioContainerDev + "/dev": "10:196\n",
+		vfioContainerDev + "/uevent": "DEVNAME=vfio/vfio\n", "/sys/class/misc/.": "", "/sys/class/vfio/.": "", "/sys/bus/pci/drivers/vfio-pci/.": "",
+	})
+	group := m.node("/dev/vfio/12", "243:0", false)
+	m.node("/dev/vfio/vfio", "10:196", false)
+	m.onIoctl = m.vfio
+	return m, group
+}
+
+// vfio answers as the kernel does.
+func (m *machine) vfio(_ *fakeNode, request uintptr, b []byte) (int, error) {
+	switch request {
+	case vfioGroupGetStatus:
+		b[4] = vfioGroupViable
+	case vfioGroupGetDeviceFD:
+		m.next++
+		m.open[m.next] = &fakeNode{name: strings.TrimRight(string(b), "\x00")}
+		return m.next, nil
+	case vfioDeviceGetInfo:
+		b[4] = 1<<1 | vfioFlagsReset
+	}
+	return 0, nil
+}
+
+func TestVFIOReset(t *testing.T) {
+	byFunction := Request{Op: Reset, SysPath: function0, Class: "node", Method: "vfio", Identity: []Attribute{{"vendor", "0x1b36"}}}
+	byGroup := Request{Op: Reset, SysPath: groupPath, Class: "node", Method: "vfio", Identity: []Attribute{{"dev", "243:0"}}}
+	for name, r := range map[string]Request{"a function": byFunction, "a group": byGroup} {
+		t.Run(name, func(t *testing.T) {
+			m, _ := vfioMachine(t)
+			if got := m.ask(r); !reflect.DeepEqual(got, Answer{Result: OK, Done: "vfio reset of " + address0}) {
+				t.Errorf("answer is %+v", got)
+			}
+			want := []string{
+				"open 12 for writing", "open vfio for writing",
+				"ioctl 12 0x3b67 0800000000000000", "ioctl 12 0x3b68 6" + m.calls[3][len("ioctl 12 0x3b68 6"):],
+				"ioctl vfio 0x3b66 0300000000000000", "ioctl 12 0x3b6a 303030303a30323a30302e3000",
+				"ioctl " + address0 + " 0x3b6b 10000000000000000000000000000000", "ioctl " + address0 + " 0x3b6f 0000000000000000",
+			}
+			if !slices.Equal(m.calls, want) {
+				t.Errorf("it did %q\nwant %q", m.calls, want)
+			}
+		})
+	}
+}
+
+func TestVFIOResetGoesWrong(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(m *machine, group *fakeNode)
+		want   Result
+		detail string
+	}{
+		{"in a virtual machine", func(m *machine, group *fakeNode) { m.kernel.open = busyAt(m, "/dev/vfio/12") }, Busy, "VFIO group 12 is open: a virtual machine or a pod has it"},
+		{"not viable", func(m *machine, group *fakeNode) {
+			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return 0, nil }
+		}, Failed, "not all devices of the group have a VFIO driver or none"},
+		{"cannot", func(m *machine, group *fakeNode) {
+			m.onIoctl = func(n *fakeNode, request uintptr, b []byte) (int, error) {
+				result, err := m.vfio(n, request, b)
+				if request == vfioDeviceGetInfo {
+					b[4] = 0
+				}
+				return result, err
+			}
+		}, Unsupported, address0 + " cannot be reset alone"},
+		{"does not work", func(m *machine, group *fakeNode) {
+			m.onIoctl = func(n *fakeNode, request uintptr, b []byte) (int, error) {
+				if request == vfioDeviceReset {
+					return -1, unix.ENOTTY
+				}
+				return m.vfio(n, request, b)
+			}
+		}, Failed, "VFIO_DEVICE_RESET: inappropriate ioctl"},
+		{"no group node", func(m *machine, group *fakeNode) { m.remove(groupPath) }, Unsupported, `VFIO group "12" has no node`},
+		{"another driver by now", func(m *machine, group *fakeNode) {
+			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/nvme")})
+		}, Refused, "is not bound to a VFIO driver"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, group := vfioMachine(t)
+			c.change(m, group)
+			r := Request{Op: Reset, SysPath: function0, Class: "node", Method: "vfio", Identity: []Attribute{{"vendor", "0x1b36"}}}
+			if got := m.ask(r); got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
+				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
+			}
+		})
+	}
+}
+
+// busyAt lets a node be open already, even for those who do not ask for it alone.
+func busyAt(m *machine, node string) func(string, int) (int, error) {
+	return func(path string, flags int) (int, error) {
+		if strings.TrimPrefix(path, m.root) == node {
+			return -1, unix.EBUSY
+		}
+		return m.openNode(path, flags)
+	}
+}
+
+// functionRequest is to reset the PCI function of disk0.
+func functionRequest(method string) Request {
+	return Request{Op: Reset, SysPath: function0, Class: "node", Method: method, Identity: []Attribute{{"vendor", "0x1b36"}}, Together: []string{disk0}}
+}
+
+const (
+	writeReset = `write "1" to ` + function0 + "/reset"
+	writeFLR   = `write "flr" to ` + function0 + "/reset_method"
+	writeBack  = `write "flr bus" to ` + function0 + "/reset_method"
+)
+
+func TestFunctionReset(t *testing.T) {
+	ok := func(text string) Answer { return Answer{Result: OK, Done: "pci reset of " + address0 + " by " + text} }
+	for _, c := range []struct {
+		name   string
+		method string
+		change func(m *machine, n *fakeNode, r *Request)
+		want   Answer
+		calls  []string
+	}{
+		{"first that works", "pci", func(m *machine, n *fakeNode, r *Request) {}, ok("the first that works of flr bus"), []string{writeReset}},
+		{"chosen", "pci:flr", func(m *machine, n *fakeNode, r *Request) {}, ok("flr"), []string{writeFLR, writeReset, writeBack}},
+		{"by the disk", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
+			*r = resetOf0("pci:flr")
+		}, ok("flr"), []string{writeFLR, writeReset, writeBack}},
+		{"no driver", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.remove(function0 + "/driver")
+			m.remove(controller0)
+			m.remove("/sys/block/nvme0n1")
+		}, ok("the first that works of flr bus"), []string{writeReset}},
+		{"before Linux 5.15", "pci", func(m *machine, n *fakeNode, r *Request) { m.remove(function0 + "/reset_method") }, ok("the kernel's choice"), []string{writeReset}},
+		{"not offered", "pci:pm", func(m *machine, n *fakeNode, r *Request) {}, Answer{Result: Unsupported, Detail: address0 + ` is reset by "flr bus", not by "pm"`}, nil},
+		{"no reset at all", "pci", func(m *machine, n *fakeNode, r *Request) { m.remove(function0 + "/reset") }, Answer{Result: Unsupported, Detail: address0 + " has no way to reset it"}, nil},
+		{"a driver that does not survive", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/mlx5_core")})
+		}, Answer{Result: Refused, Detail: address0 + " is bound to mlx5_core, which does not survive a reset: unbind it first"}, nil},
+		{"an RDMA device", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/ice"), function0 + "/infiniband/irdma0/.": ""})
+		}, Answer{Result: Refused, Detail: address0 + " has an RDMA device, and no driver of those survives a reset: unbind it first"}, nil},
+		{"virtual functions", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{function0 + "/sriov_numvfs": "4\n"})
+		}, Answer{Result: Refused, Detail: address0 + " has 4 virtual functions, which would be reset too: remove them first"}, nil},
+		{"a bridge", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.remove(function0 + "/driver")
+			m.files(map[string]string{function0 + "/class": "0x060400\n"})
+		}, Answer{Result: Refused, Detail: address0 + " is a bridge: all that is behind it would be reset too"}, nil},
+		{"an interface that is up", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/ice"), function0 + "/net/eth0/flags": "0x1003\n"})
+		}, Answer{Result: Busy, Detail: "network interface eth0 of " + address0 + " is up"}, nil},
+		{"a disk that nobody vouches for", "pci", func(m *machine, n *fakeNode, r *Request) { r.Together = nil }, Answer{Result: Refused, Detail: "nvme0n1 would be hit too: nobody vouches that no pod has it"}, nil},
+		{
+			"a disk that is used", "pci", func(m *machine, n *fakeNode, r *Request) { n.busy = true },
+			Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"},
+			nil,
+		},
+		{"does not work", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
+			m.onWrite = func(name, _ string) error {
+				if strings.HasSuffix(name, "/reset") {
+					return unix.EIO
+				}
+				return nil
+			}
+		}, Answer{Result: Failed, Detail: "reset " + address0 + ": input/output error"}, []string{writeFLR, writeReset, writeBack}},
+		{"nothing works", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.onWrite = func(string, string) error { return unix.ENOTTY }
+		}, Answer{Result: Unsupported, Detail: "reset " + address0 + ": no method works: inappropriate ioctl for device"}, []string{writeReset}},
+		{"another request", "pci", func(m *machine, n *fakeNode, r *Request) { m.locked = map[string]bool{function0: true} }, Answer{Result: Busy, Detail: "another request is at work on " + function0}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, n := oneNVMe(t)
+			m.files(map[string]string{function0 + "/vendor": "0x1b36\n"})
+			r := functionRequest(c.method)
+			c.change(m, n, &r)
+			if got := m.ask(r); !reflect.DeepEqual(got, c.want) {
+				t.Errorf("answer is %+v\nwant %+v", got, c.want)
+			}
+			if !slices.Equal(m.calls, c.calls) {
+				t.Errorf("it did %q, want %q", m.calls, c.calls)
+			}
+		})
+	}
+}
+
+// TestFunctionDoesNotAnswer: after its reset a function that reads as ones is gone.
+func TestFunctionDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := oneNVMe(t)
+		m.files(map[string]string{function0 + "/vendor": "0x1b36\n"})
+		m.onWrite = func(name, _ string) error {
+			m.files(map[string]string{function0 + "/config": string(bytes.Repeat([]byte{0xff}, 64))})
+			return nil
+		}
+		if got := m.ask(functionRequest("pci")); got.Result != Gone || !strings.Contains(got.Detail, address0+" does not answer") {
+			t.Errorf("answer is %+v", got)
+		}
+	})
+}
+
+func TestFunctionInUserSpace(t *testing.T) {
+	m, _ := vfioMachine(t)
+	r := functionRequest("pci")
+	r.Together = nil
+	if got := m.ask(r); got.Result != OK || !slices.Equal(m.calls, []string{"open 12 for writing", writeReset}) {
+		t.Errorf("answer is %+v, it did %q", got, m.calls)
+	}
+	m.kernel.open, m.calls = busyAt(m, "/dev/vfio/12"), nil
+	if got := m.ask(r); got.Result != Busy {
+		t.Errorf("answer is %+v", got)
+	}
+	m.untouched()
+}
+
+// TestControllerIsSwapped: another controller takes name and number of ours when its node is opened.
+func TestControllerIsSwapped(t *testing.T) {
+	for _, method := range []string{"nvme-controller", "nvme-subsystem"} {
+		m, _ := oneNVMe(t)
+		m.nodes["/dev/nvme0"].opened = func() {
+			m.files(map[string]string{disk0 + "/wwid": "eui.02\n", disk0 + "/diskseq": "10\n", controller0 + "/serial": "S2\n"})
+		}
+		r := resetOf0(method)
+		r.Timeout = 100 * time.Millisecond
+		got := m.ask(r)
+		if got.Result != Refused || len(m.calls) > 0 {
+			t.Errorf("%s: answer is %+v, it did %q", method, got, m.calls)
+		}
+	}
+}

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"encoding/binary"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestAdminCommand: the layout is that of struct nvme_passthru_cmd, as the C compiler has it.
+func TestAdminCommand(t *testing.T) {
+	var c adminCommand
+	got := []uintptr{
+		unsafe.Sizeof(c), unsafe.Offsetof(c.nsid), unsafe.Offsetof(c.cdw2), unsafe.Offsetof(c.metadata), unsafe.Offsetof(c.addr),
+		unsafe.Offsetof(c.metadataLen), unsafe.Offsetof(c.dataLen), unsafe.Offsetof(c.cdw10), unsafe.Offsetof(c.cdw15),
+		unsafe.Offsetof(c.timeoutMs), unsafe.Offsetof(c.result),
+	}
+	if want := []uintptr{72, 4, 8, 16, 24, 32, 36, 40, 60, 64, 68}; !slices.Equal(got, want) {
+		t.Errorf("size and offsets are %v, want %v", got, want)
+	}
+	if c.opcode = 0x80; *(*byte)(unsafe.Pointer(&c)) != 0x80 {
+		t.Error("the opcode is not at the beginning")
+	}
+}
+
+// TestFormatWord: nothing but the erasure is changed by a format.
+func TestFormatWord(t *testing.T) {
+	for _, c := range []struct {
+		flbas, dps uint8
+		ses, want  uint32
+	}{
+		{0, 0, 1, 0x200},
+		{0, 0, 2, 0x400},
+		{0x01, 0, 1, 0x201},                // LBA format 1
+		{0x13, 0, 1, 0x213},                // metadata at the end of the block
+		{0x02, 0x0b, 1, 0x200 | 0x160 | 2}, // protection type 3, first bytes
+		{0x7f, 0x0f, 2, 0x35ff},            // everything
+	} {
+		if got := formatWord(namespace{flbas: c.flbas, dps: c.dps}, c.ses); got != c.want {
+			t.Errorf("FLBAS %#x, DPS %#x, SES %d is %#x, want %#x", c.flbas, c.dps, c.ses, got, c.want)
+		}
+	}
+}
+
+// drive answers admin commands as a controller with namespaces does.
+type drive struct {
+	*machine
+	oacs       uint16
+	fna        byte
+	sanicap    byte
+	flbas, dps byte
+	nsids      []uint32
+	log        []byte // sanitize status
+	format     func() (uint16, error)
+	sanitize   func() (uint16, error)
+}
+
+// newDrive is one with a second namespace.
+func newDrive(t *testing.T) (d *drive, first, second *fakeNode) {
+	t.Helper()
+	m, first := oneNVMe(t)
+	second = m.disk(controller0+"/nvme0n2", "259:4", "eui.02")
+	m.files(map[string]string{controller0 + "/nvme0n2/nsid": "2\n"})
+	second.nsid = 2
+	first.fill()
+	d = &drive{machine: m, oacs: 1 << 1, fna: 1 << 2, flbas: 1, nsids: []uint32{1, 2}, log: make([]byte, logSize)}
+	d.format = func() (uint16, error) { first.set(0); return 0, nil }
+	m.onAdmin = d.admin
+	return d, first, second
+}
+
+func (d *drive) admin(c adminCommand, data []byte) (uint16, error) {
+	switch {
+	case c.opcode == opIdentify && c.cdw10 == cnsController:
+		binary.LittleEndian.PutUint16(data[256:], d.oacs)
+		data[524], data[328] = d.fna, d.sanicap
+	case c.opcode == opIdentify && c.cdw10 == cnsNamespace:
+		data[26], data[29] = d.flbas, d.dps
+	case c.opcode == opIdentify && (c.cdw10 == cnsActiveNamespaces || c.cdw10 == cnsNamespaces):
+		for i, nsid := range d.nsids {
+			binary.LittleEndian.PutUint32(data[4*i:], nsid)
+		}
+	case c.opcode == opGetLogPage && c.cdw10 == 0x007f0081:
+		copy(data, d.log)
+	case c.opcode == opFormatNVM:
+		return d.format()
+	case c.opcode == opSanitize:
+		return d.sanitize()
+	}
+	return 0, nil
+}
+
+// state sets the sanitize status.
+func (d *drive) state(status, progress uint16, action, seconds uint32) {
+	binary.LittleEndian.PutUint16(d.log, progress)
+	binary.LittleEndian.PutUint16(d.log[2:], status)
+	binary.LittleEndian.PutUint32(d.log[4:], action)
+	for at := 8; at < 20; at += 4 {
+		binary.LittleEndian.PutUint32(d.log[at:], seconds)
+	}
+}
+
+// commands are the admin commands that change anything.
+func (d *drive) commands() (all []string) {
+	for _, call := range d.calls {
+		if strings.HasPrefix(call, "admin ") {
+			all = append(all, call)
+		}
+	}
+	return all
+}
+
+const secondPath = controller0 + "/nvme0n2"
+
+func TestFormat(t *testing.T) {
+	for _, c := range []struct {
+		name, method string
+		change       func(d *drive, first, second *fakeNode, r *Request)
+		want         Result
+		text         string
+		commands     []string
+	}{
+		{
+			"user data", "format", func(*drive, *fakeNode, *fakeNode, *Request) {}, OK,
+			"formatted namespace 1, SES 1, LBA format 1 kept; 576 of 576 blocks of 4096 bytes had held something, all read as zeroes",
+			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"},
+		},
+		{
+			"cryptographic", "crypto-erase", func(d *drive, first, _ *fakeNode, _ *Request) {
+				d.format = func() (uint16, error) { first.noise(); return 0, nil }
+			}, OK, "SES 2, LBA format 1 kept; 576 of 576 blocks of 4096 bytes had held something, none reads as before, 576 read as noise",
+			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x401 cdw11 0x0 timeout 600000"},
+		},
+		{
+			"ignored", "crypto-erase", func(d *drive, _, _ *fakeNode, _ *Request) {
+				d.format = func() (uint16, error) { return 0, nil }
+			}, Failed, "at byte 0 it reads as before",
+			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x401 cdw11 0x0 timeout 600000"},
+		},
+		{"no such command", "format", func(d *drive, _, _ *fakeNode, _ *Request) { d.oacs = 0 }, Unsupported, "has no Format command", nil},
+		{"no keys", "crypto-erase", func(d *drive, _, _ *fakeNode, _ *Request) { d.fna = 0 }, Unsupported, "has no cryptographic erasure", nil},
+		{"hits the other one too", "format", func(d *drive, _, _ *fakeNode, _ *Request) { d.fna = 1 << 0 }, Refused, "nvme0n2 would be hit too: nobody vouches", nil},
+		{"erases the other one too", "format", func(d *drive, _, _ *fakeNode, _ *Request) { d.fna = 1 << 1 }, Refused, "nvme0n2 would be hit too: nobody vouches", nil},
+		{"the other one is vouched for", "format", func(d *drive, _, _ *fakeNode, r *Request) {
+			d.fna = 1 << 1
+			r.Together = []string{secondPath}
+		}, OK, "formatted namespace 1", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
+		{"the other one is used", "format", func(d *drive, _, second *fakeNode, r *Request) {
+			d.fna, second.busy = 1<<1, true
+			r.Together = []string{secondPath}
+		}, Busy, "/dev/nvme0n2 cannot be opened exclusively", nil},
+		{"the other one holds something", "format", func(d *drive, _, second *fakeNode, r *Request) {
+			d.fna = 1 << 1
+			second.fill()
+			r.Together = []string{secondPath}
+		}, Refused, "nvme0n2 holds unknown data", nil},
+		{"a namespace that is nowhere", "format", func(d *drive, _, _ *fakeNode, r *Request) {
+			d.fna, d.nsids = 1<<1, []uint32{1, 2, 7}
+			r.Together = []string{secondPath}
+		}, Refused, "namespace 7, which is no disk here, would be erased too", nil},
+		{"a namespace without a disk", "format", func(d *drive, _, _ *fakeNode, r *Request) {
+			d.fna = 1 << 1
+			d.files(map[string]string{controller0 + "/ng0n3/subsystem": in(controller0+"/ng0n3", "/sys/class/nvme-generic")})
+			r.Together = []string{secondPath}
+		}, Refused, "whether ng0n3, which has no disk, is used cannot be told", nil},
+		{"over a network", "format", func(d *drive, _, _ *fakeNode, _ *Request) {
+			d.files(map[string]string{controller0 + "/transport": "tcp\n"})
+		}, Refused, `is reached by "tcp", not by pcie`, nil},
+		{"invalid format", "format", func(d *drive, _, _ *fakeNode, _ *Request) {
+			d.format = func() (uint16, error) { return 0x410a, nil }
+		}, Failed, "format nvme0n1: NVMe status 0x10a: invalid format", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
+		{"invalid opcode", "format", func(d *drive, _, _ *fakeNode, _ *Request) {
+			d.format = func() (uint16, error) { return 0x4001, nil }
+		}, Unsupported, "NVMe status 0x001: invalid command opcode", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
+		{"reset meanwhile", "format", func(d *drive, _, _ *fakeNode, _ *Request) {
+			d.format = func() (uint16, error) { return 0, unix.EINTR }
+		}, Failed, "the controller was reset meanwhile", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
+		{"smaller than before", "format", func(d *drive, first, _ *fakeNode, _ *Request) {
+			d.format = func() (uint16, error) { first.data = make([]byte, 1<<20); return 0, nil }
+		}, Failed, "nvme0n1 has 1048576 bytes in blocks of 512 now, not 4194304", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d, first, second := newDrive(t)
+			r := eraseOf0(c.method)
+			c.change(d, first, second, &r)
+			if got := d.ask(r); got.Result != c.want || !strings.Contains(got.Detail+got.Done, c.text) {
+				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.text)
+			}
+			if got := d.commands(); !reflect.DeepEqual(got, c.commands) {
+				t.Errorf("commands are %q, want %q", got, c.commands)
+			}
+		})
+	}
+}
+
+// TestFormatTakesItsTime: the answer does not wait for a controller that formats for minutes.
+func TestFormatTakesItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _, _ := newDrive(t)
+		end := make(chan struct{})
+		d.format = func() (uint16, error) { <-end; return 0, nil }
+		a, err := ParseAnswer(d.answer(eraseOf0("format").Encode()))
+		if err != nil || a.Result != Failed || a.Detail != "not over after 1m0s: formatting nvme0n1 cannot be interrupted and goes on; allow more time" {
+			t.Errorf("answer is %+v, %v", a, err)
+		}
+		close(end)
+		synctest.Wait()
+	})
+}
+
+const (
+	blockErase  = "admin nvme0n1 opcode 0x84 nsid 0x0 cdw10 0x2 cdw11 0x0 timeout 5000"
+	cryptoErase = "admin nvme0n1 opcode 0x84 nsid 0x0 cdw10 0x4 cdw11 0x0 timeout 5000"
+	overwrite   = "admin nvme0n1 opcode 0x84 nsid 0x0 cdw10 0x13 cdw11 0x0 timeout 5000"
+)
+
+func TestSanitize(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		change   func(d *drive, r *Request)
+		want     Result
+		text     string
+		percent  int
+		commands []string
+	}{
+		{"done at once", func(d *drive, r *Request) {}, OK, "sanitized the NVM subsystem, action 2; 576 of 576 blocks of 4096 bytes had held something, all read as zeroes", 100, []string{blockErase}},
+		{"keys only", func(d *drive, r *Request) { d.sanicap = sanitizeCrypto | sanitizeOverwrite }, OK, "sanitized", 100, []string{cryptoErase}},
+		{"overwriting only", func(d *drive, r *Request) { d.sanicap = sanitizeOverwrite }, OK, "sanitized", 100, []string{overwrite}},
+		{"nothing of the kind", func(d *drive, r *Request) { d.sanicap = 0 }, Unsupported, "has no Sanitize command", 0, nil},
+		{"the other one is not vouched for", func(d *drive, r *Request) { r.Together = nil }, Refused, "nvme0n2 would be hit too", 0, nil},
+		{"done before, not written since", func(d *drive, r *Request) {
+			d.state(0x101, 65535, actBlockErase, 1)
+			d.nodes["/dev/nvme0n1"].set(0)
+		}, OK, "sanitized the NVM subsystem, action 2; 0 of 576 blocks", 100, nil},
+		{"done before, written since", func(d *drive, r *Request) { d.state(1, 65535, actBlockErase, 1) }, OK, "sanitized", 100, []string{blockErase}},
+		{"followed, over by now", func(d *drive, r *Request) {
+			d.state(4, 65535, actBlockErase, 1)
+			d.nodes["/dev/nvme0n1"].set(0)
+			r.Follow = true
+		}, OK, "sanitized", 100, nil},
+		{"followed, failed", func(d *drive, r *Request) { d.state(3, 100, actBlockErase, 1); r.Follow = true }, Failed, "has failed, and the disk holds back everything", 0, nil},
+		{"failed before, again", func(d *drive, r *Request) { d.state(3, 100, actBlockErase, 1) }, OK, "it could not be read before", 100, []string{blockErase}},
+		{"not possible now", func(d *drive, r *Request) {
+			d.sanitize = func() (uint16, error) { return 0x411b, nil }
+		}, Failed, "sanitize prohibited while a persistent memory region is enabled", 0, []string{blockErase}},
+		{"lost its head", func(d *drive, r *Request) {
+			d.sanitize = func() (uint16, error) { d.state(1, 65535, actBlockErase, 1); return 0, nil }
+		}, Failed, "at byte 0 it reads as before", 100, []string{blockErase}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d, first, _ := newDrive(t)
+			d.sanicap = sanitizeBlock | sanitizeCrypto
+			d.sanitize = func() (uint16, error) {
+				d.state(1, 65535, actBlockErase, 1)
+				first.set(0)
+				return 0, nil
+			}
+			r := eraseOf0("sanitize")
+			r.Together = []string{secondPath}
+			c.change(d, &r)
+			got := d.ask(r)
+			if got.Result != c.want || !strings.Contains(got.Detail+got.Done, c.text) || got.Progress.Percent != c.percent {
+				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.text)
+			}
+			if got := d.commands(); !reflect.DeepEqual(got, c.commands) {
+				t.Errorf("commands are %q, want %q", got, c.commands)
+			}
+		})
+	}
+}
+
+// TestSanitizeGoesOn: a long one is told of when the time is up, is not begun twice, and is verified in the end. While it
+// runs nothing can be read.
+func TestSanitizeGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, first, second := newDrive(t)
+		d.sanicap = sanitizeBlock
+		d.sanitize = func() (uint16, error) {
+			began := time.Now()
+			first.readError, second.readError = unix.EIO, unix.EIO
+			first.readHook, second.readHook = nil, nil
+			d.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
+				if since := time.Since(began); since < 200*time.Second {
+					d.state(2, uint16(since*65536/(200*time.Second)), actBlockErase, 200)
+				} else {
+					d.state(1, 65535, actBlockErase, 200)
+					first.set(0)
+					first.readError = nil
+				}
+				return d.admin(c, data)
+			}
+			return 0, nil
+		}
+		r := eraseOf0("sanitize")
+		r.Together = []string{secondPath}
+		want := Answer{
+			Result: Running, Detail: "the sanitize of nvme0n1 goes on in the disk (28 %): ask again",
+			Progress: Progress{28, 142 * time.Second},
+		}
+		got := d.ask(r)
+		if got.Progress.Percent < 25 || got.Progress.Percent > 30 || got.Progress.Left < 140*time.Second || got.Progress.Left > 150*time.Second {
+			t.Errorf("progress is %+v", got.Progress)
+		}
+		want.Detail = strings.Replace(want.Detail, "28", percentOf(got), 1)
+		want.Progress = got.Progress
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("answer is %+v", got)
+		}
+		if got := d.ask(probeOf0()); got.Result != Running || got.Progress.Percent == 0 {
+			t.Errorf("a look finds %+v", got)
+		}
+		r.Follow = true
+		for range 2 {
+			got = d.ask(r)
+			if got.Result != Running {
+				t.Fatalf("answer is %+v", got)
+			}
+		}
+		if got = d.ask(r); got.Result != OK || !strings.Contains(got.Done, "all read as zeroes") {
+			t.Errorf("the last answer is %+v", got)
+		}
+		if got := d.commands(); !slices.Equal(got, []string{blockErase}) {
+			t.Errorf("commands are %q", got)
+		}
+	})
+}
+
+func percentOf(a Answer) string {
+	before, _, _ := strings.Cut(a.Detail, " %")
+	return before[strings.LastIndexByte(before, '(')+1:]
+}
+
+func TestStatusInWords(t *testing.T) {
+	for status, want := range map[nvmeStatus]string{
+		0x4001: "NVMe status 0x001: invalid command opcode",
+		0x0084: "NVMe status 0x084: format in progress",
+		0x47ff: "NVMe status 0x7ff: not a status of the specification that we know",
+	} {
+		if got := status.Error(); got != want {
+			t.Errorf("%#x is %q, want %q", uint16(status), got, want)
+		}
+	}
+}
+
+// TestAdminGoesWrong: a controller that answers nothing but errors is not touched.
+func TestAdminGoesWrong(t *testing.T) {
+	for _, c := range []struct {
+		opcode uint8
+		cdw10  uint32
+		status uint16
+		err    error
+		method string
+		want   Result
+		detail string
+	}{
+		{opIdentify, cnsController, 0x4002, nil, "format", Unsupported, "identify controller: identify (CNS 0x01): NVMe status 0x002"},
+		{opIdentify, cnsController, 0, unix.ENODEV, "sanitize", Gone, "identify controller: identify (CNS 0x01): no such device"},
+		{opIdentify, cnsNamespace, 0x0b, nil, "format", Failed, "identify namespace 1: identify (CNS 0x00): NVMe status 0x00b: invalid namespace"},
+		{opIdentify, cnsActiveNamespaces, 0x06, nil, "sanitize", Failed, "list the namespaces: identify (CNS 0x02): NVMe status 0x006: internal error"},
+		{opGetLogPage, 0x007f0081, 0x4109, nil, "sanitize", Failed, "read the sanitize status: get log page 0x81: NVMe status 0x109: invalid log page"},
+		{opIdentify, cnsController, 0x370, nil, "crypto-erase", Failed, "host path error: the controller is not live"},
+		{opIdentify, cnsController, 0, unix.EACCES, "format", Failed, "does metalplug-reset have CAP_SYS_ADMIN?"},
+	} {
+		t.Run(c.method+"/"+c.detail, func(t *testing.T) {
+			d, first, _ := newDrive(t)
+			d.sanicap = sanitizeBlock
+			d.onAdmin = func(got adminCommand, data []byte) (uint16, error) {
+				if got.opcode == c.opcode && got.cdw10 == c.cdw10 {
+					return c.status, c.err
+				}
+				return d.admin(got, data)
+			}
+			r := eraseOf0(c.method)
+			r.Together = []string{secondPath}
+			if got := d.ask(r); got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
+				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
+			}
+			if got := d.commands(); got != nil {
+				t.Errorf("commands are %q", got)
+			}
+			if first.blank() {
+				t.Error("it was erased")
+			}
+		})
+	}
+}
+
+// TestProbeWithoutWords: a controller that tells nothing is no reason to know nothing of the disk.
+func TestProbeWithoutWords(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.ext4()
+	m.onAdmin = func(adminCommand, []byte) (uint16, error) { return 0x4001, nil }
+	want := Answer{Result: OK, Content: "ext4", Methods: []string{"zero", "discard", "nvme-controller", "pci", "pci:flr", "pci:bus"}}
+	got := m.ask(probeOf0())
+	if got.Print = 0; !reflect.DeepEqual(got, want) {
+		t.Errorf("answer is %+v", got)
+	}
+}
+
+// TestManagedNamespaces: where namespaces can be managed, those that are attached to nobody count too.
+func TestManagedNamespaces(t *testing.T) {
+	d, _, _ := newDrive(t)
+	d.oacs |= 1 << 3
+	d.sanicap = sanitizeBlock
+	asked := false
+	d.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
+		if c.opcode == opIdentify && c.cdw10 == cnsNamespaces {
+			asked, d.nsids = true, []uint32{1, 2, 9}
+		}
+		return d.admin(c, data)
+	}
+	r := eraseOf0("sanitize")
+	r.Together = []string{secondPath}
+	if got := d.ask(r); got.Result != Refused || !asked || got.Detail != "namespace 9, which is no disk here, would be erased too" {
+		t.Errorf("answer is %+v", got)
+	}
+}
+
+// TestControllersOfOthers: one that a virtual machine has, or another host, is no device of the driver here, and what
+// it uses would be erased with the NVM subsystem.
+func TestControllersOfOthers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		cmic   byte
+		list   []uint16
+		status uint16
+		want   Result
+		detail string
+	}{
+		{"one alone", 0, nil, 0x4002, OK, ""},
+		{"several, and all are ours", 2, []uint16{1}, 0, OK, ""},
+		{"of others", 2, []uint16{1, 7, 65}, 0, Refused, "what uses controller 7, 65 of the NVM subsystem, which the driver nvme does not have here, would be hit too"},
+		{"that do not tell", 2, nil, 0x4002, Refused, "whether others have a controller of the NVM subsystem cannot be told: identify (CNS 0x13): NVMe status 0x002: invalid field in command"},
+	} {
+		for _, method := range []string{"sanitize", "format"} {
+			t.Run(c.name+", "+method, func(t *testing.T) {
+				d, first, _ := newDrive(t)
+				d.files(map[string]string{controller0 + "/cntlid": "1\n"})
+				d.sanicap, d.fna = sanitizeBlock, 3
+				d.sanitize = func() (uint16, error) {
+					first.set(0)
+					d.state(1|1<<8, 65535, actBlockErase, 1)
+					return 0, nil
+				}
+				d.onAdmin = func(command adminCommand, data []byte) (uint16, error) {
+					if command.opcode == opIdentify && command.cdw10 == cnsControllers {
+						binary.LittleEndian.PutUint16(data, uint16(len(c.list)))
+						for i, cntlid := range c.list {
+							binary.LittleEndian.PutUint16(data[2+2*i:], cntlid)
+						}
+						return c.status, nil
+					}
+					status, err := d.admin(command, data)
+					if command.opcode == opIdentify && command.cdw10 == cnsController {
+						data[76] = c.cmic
+					}
+					return status, err
+				}
+				r := eraseOf0(method)
+				r.Together = []string{secondPath}
+				if got := d.ask(r); got.Result != c.want || got.Detail != c.detail {
+					t.Errorf("answer is %+v", got)
+				}
+				if did := len(d.commands()) > 0; did != (c.want == OK) {
+					t.Errorf("it did %q", d.commands())
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+// The attributes reset and reset_method of a PCI function (Documentation/ABI/testing/sysfs-bus-pci; drivers/pci/pci.c).
+
+import (
+	"context"
+	"errors"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Base classes of PCI functions: the attribute class without its last two bytes (include/linux/pci_ids.h).
+const (
+	baseDisplay     = 0x03 // PCI_BASE_CLASS_DISPLAY
+	baseBridge      = 0x06 // PCI_BASE_CLASS_BRIDGE
+	baseSignal      = 0x11 // PCI_BASE_CLASS_SIGNAL_PROCESSING: AMD's NPUs
+	baseAccelerator = 0x12 // PCI_BASE_CLASS_ACCELERATOR
+)
+
+// survivors are the drivers that save what they need before a reset and go on after it: those with reset_prepare and
+// reset_done in their pci_error_handlers, in Linux 6.12. No GPU driver but those of Gaudi and of Intel's and Qualcomm's
+// accelerators is one, and no RDMA driver.
+func survivors() []string {
+	return []string{
+		"nvme", "ice", "i40e", "hns3", "ionic", "pds_core", "cxgb4", "cxl_pci", "qla2xxx", "intel_vpu", "habanalabs", "qaic",
+	}
+}
+
+// resetFunction resets a PCI function by one method of those that its reset_method lists, or the first that works:
+// "flr" takes 100 ms and hits the function alone, "pm" 10 ms; "bus" takes the link down for 1 s (pci_reset_secondary_bus,
+// pci_bridge_wait_for_secondary_bus), and is possible only where nothing else is on the bus.
+func (h *host) resetFunction(_ context.Context, r Request, choice string) (string, error) {
+	function, err := h.functionOf(r.SysPath)
+	if err != nil {
+		return "", err
+	}
+	if _, err := h.resetMethods(function, choice); err != nil {
+		return "", err
+	}
+	if function != r.SysPath {
+		unlock, err := h.only(function)
+		if err != nil {
+			return "", err
+		}
+		defer unlock()
+	}
+	letGo, err := h.freeFunction(r, function)
+	if err != nil {
+		return "", err
+	}
+	defer letGo()
+	if err := h.identified(r); err != nil {
+		return "", err
+	}
+	return h.resetBy(function, choice)
+}
+
+// resetBy makes the reset. A method that is chosen is so for this one time.
+func (h *host) resetBy(function, choice string) (done string, err error) {
+	address := path.Base(function)
+	listed, err := h.resetMethods(function, choice)
+	if err != nil {
+		return "", err
+	}
+	if choice != "" {
+		if err := h.write(h.root+function+"/reset_method", choice); err != nil {
+			return "", errorf(Failed, "choose how to reset %s: %w", address, err)
+		}
+		defer func() {
+			if restore := h.write(h.root+function+"/reset_method", listed); restore != nil {
+				err = errors.Join(err, errorf(Failed, "restore %q as the ways to reset %s: %w", listed, address, restore))
+			}
+		}()
+	}
+	h.step.is("the reset of %s", address)
+	if err := h.write(h.root+function+"/reset", "1"); err != nil {
+		return "", resetError(address, err)
+	}
+	return "pci reset of " + address + " by " + usedMethod(choice, listed), nil
+}
+
+func resetError(address string, err error) error {
+	switch {
+	case errors.Is(err, unix.ENOTTY):
+		return errorf(Unsupported, "reset %s: no method works: %w", address, err)
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN):
+		return errorf(Busy, "reset %s: %w", address, err)
+	}
+	return commandError("reset "+address, err)
+}
+
+// usedMethod says how it was reset: where several were possible the kernel does not tell which it was.
+func usedMethod(choice, listed string) string {
+	switch {
+	case choice != "":
+		return choice
+	case listed == "":
+		return "the kernel's choice"
+	case strings.Contains(listed, " "):
+		return "the first that works of " + listed
+	}
+	return listed
+}
+
+// functionOf returns the one PCI function of a device.
+func (h *host) functionOf(sysPath string) (string, error) {
+	if h.link(sysPath, "subsystem") != "block" || !h.isNVMe(sysPath) {
+		if f := h.above(sysPath, "pci"); f != "" {
+			return f, nil
+		}
+		return "", errorf(Refused, "%s is on no PCI function", sysPath)
+	}
+	controllers, err := h.controllersOf(sysPath)
+	if err != nil {
+		return "", err
+	}
+	f := h.above(controllers[0], "pci")
+	if len(controllers) > 1 || f == "" {
+		return "", errorf(Refused, "%s is not reached by just one PCI function", sysPath)
+	}
+	return f, nil
+}
+
+// resetMethods returns what the attribute reset_method lists; the choice, if there is one, has to be among it.
+func (h *host) resetMethods(function, choice string) (listed string, err error) {
+	address := path.Base(function)
+	if !h.exists(function + "/reset") {
+		return "", errorf(Unsupported, "%s has no way to reset it", address)
+	}
+	listed, err = h.attr(function, "reset_method")
+	if err != nil && choice != "" {
+		return "", errorf(Unsupported, "how to reset %s cannot be chosen before Linux 5.15: %w", address, err)
+	}
+	if choice != "" && !slices.Contains(strings.Fields(listed), choice) {
+		return "", errorf(Unsupported, "%s is reset by %q, not by %q", address, listed, choice)
+	}
+	return listed, nil
+}
+
+// freeFunction makes sure that a reset disturbs nobody who uses the function, and that nobody begins to until letGo is
+// called: its driver survives, or there is none; no network interface of it is up; its disks are not used; and where
+// user space has it, nobody has opened it. Who has just opened a node of it is another program's business to find.
+func (h *host) freeFunction(r Request, function string) (letGo func(), err error) {
+	if err := h.mayReset(function); err != nil {
+		return nil, err
+	}
+	hit, err := h.disksOf(function)
+	if err != nil {
+		return nil, err
+	}
+	if h.vfioBound(function) {
+		fd, err := h.openGroup(h.link(function, "iommu_group"))
+		if err != nil {
+			return nil, err
+		}
+		return func() { h.close(fd) }, nil
+	}
+	held, err := h.holdReset(r, hit)
+	if err != nil {
+		return nil, err
+	}
+	return func() { h.releaseAll(held) }, nil
+}
+
+// mayReset returns why a function must not be reset, by what sysfs tells of it.
+func (h *host) mayReset(function string) error {
+	driver, address := h.link(function, "driver"), path.Base(function)
+	if driver != "" && !h.vfioBound(function) && !slices.Contains(survivors(), driver) {
+		return errorf(Refused, "%s is bound to %s, which does not survive a reset: unbind it first", address, driver)
+	}
+	if driver != "" && h.exists(function+"/infiniband") {
+		return errorf(Refused, "%s has an RDMA device, and no driver of those survives a reset: unbind it first", address)
+	}
+	if n := h.number(function, "sriov_numvfs"); n != 0 {
+		return errorf(Refused, "%s has %d virtual functions, which would be reset too: remove them first", address, n)
+	}
+	if h.number(function, "class")>>16 == baseBridge {
+		return errorf(Refused, "%s is a bridge: all that is behind it would be reset too", address)
+	}
+	if up := h.interfaceUp(function); up != "" {
+		return errorf(Busy, "network interface %s of %s is up", up, address)
+	}
+	return nil
+}
+
+// interfaceUp returns a network interface of a function that is up: IFF_UP is bit 0 of its flags.
+func (h *host) interfaceUp(function string) string {
+	for _, name := range h.names(function + "/net") {
+		text, _ := h.attr(function+"/net/"+name, "flags")
+		if flags, err := strconv.ParseUint(text, 0, 32); err != nil || flags&unix.IFF_UP != 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+// disksOf returns the disks that a function carries.
+func (h *host) disksOf(function string) (disks []string, err error) {
+	for _, name := range h.names("/sys/block") {
+		d := h.resolve("/sys/block/" + name)
+		if strings.HasPrefix(d, function+"/") && h.number(d, "hidden") == 0 {
+			disks = append(disks, d)
+		}
+	}
+	var controllers []string
+	for _, name := range h.names(function + "/nvme") {
+		controllers = append(controllers, function+"/nvme/"+name)
+	}
+	heads, err := h.namespacesOf(controllers)
+	return slices.Compact(slices.Sorted(slices.Values(append(disks, heads...)))), err
+}

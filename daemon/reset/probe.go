@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"context"
+	"errors"
+	"path"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// probe looks, and changes nothing. Of a disk it tells what is on it, too; of all others what can be done with them:
+// opening their nodes might disturb somebody, or reset them (afu_release in drivers/fpga/dfl-afu-main.c does).
+func (h *host) probe(ctx context.Context, r Request, a *Answer) error {
+	if h.link(r.SysPath, "subsystem") == "block" {
+		return h.probeDisk(ctx, r, a)
+	}
+	a.Methods = h.resets(r.SysPath)
+	return nil
+}
+
+func (h *host) probeDisk(ctx context.Context, r Request, a *Answer) error {
+	d, err := h.diskAt(r.SysPath)
+	if err != nil {
+		return err
+	}
+	h.step.is("reading what %s says of itself", d.name())
+	if err := h.describe(r.SysPath, a); err != nil {
+		return err
+	}
+	if err := h.unused(d); err != nil || r.Leftover {
+		return err
+	}
+	err = h.contentOf(ctx, r, a)
+	a.Claimed = errors.Is(err, errClaimed)
+	return err
+}
+
+// describe opens the disk just to read: somebody may use it.
+func (h *host) describe(sysPath string, a *Answer) error {
+	fd, err := h.opened(sysPath, unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer h.close(fd)
+	if err := h.sameAppearance(fd, sysPath); err != nil {
+		return err
+	}
+	a.Methods = append(h.erasures(sysPath, fd), h.resets(sysPath)...)
+	if !h.isNVMe(sysPath) {
+		return nil
+	}
+	a.Smart = h.smart(fd)
+	if s, err := h.sanitizing(fd); err == nil && s.status == sanitizeRunning {
+		a.Progress = s.inTime()
+		return errorf(Running, "a sanitize of %s goes on (%d %%): nothing can be read", path.Base(sysPath), a.Progress.Percent)
+	}
+	return nil
+}
+
+func (h *host) isNVMe(sysPath string) bool {
+	return strings.HasPrefix(h.link(path.Dir(sysPath), "subsystem"), "nvme")
+}
+
+// contentOf reads a disk when nobody is at work on it, and does not hold it for that: "mkfs DISK && mount DISK" of an
+// operator, of which the first makes us look, must not fail at the second because we do. That an earlier request of ours,
+// which the kernel did not let go of, holds it still is no sign of anybody using it.
+func (h *host) contentOf(ctx context.Context, r Request, a *Answer) error {
+	unlock, err := h.only(r.SysPath)
+	if errors.Is(err, Busy) {
+		return errorf(Late, "%w", err)
+	} else if err != nil {
+		return err
+	}
+	defer unlock()
+	c, err := h.look(r.SysPath)
+	if err != nil {
+		return err
+	}
+	defer h.release(c)
+	if err := h.lock(ctx, c, unix.LOCK_SH); err != nil {
+		return err
+	}
+	return h.contentOfFree(ctx, r, c, a)
+}
+
+// contentOfFree reads an open disk. One that would be offered, as it is blank or whatever is on it, is held for a
+// moment, to find out whether somebody else holds it; who does for a moment may have written to it.
+func (h *host) contentOfFree(ctx context.Context, r Request, c *claim, a *Answer) error {
+	ctx, cancel := context.WithTimeout(ctx, claimedFor)
+	defer cancel()
+	for claimed := false; ; {
+		err := h.contentIn(r, c, a)
+		if err != nil || a.Content != "" && !r.Offered {
+			return err
+		}
+		err = h.holdable(r.SysPath)
+		switch {
+		case errors.Is(err, errClaimed) && pause(ctx, 20*time.Millisecond):
+			claimed = true
+		case err == nil && claimed:
+			claimed = false // and now read what was written
+		default:
+			return err
+		}
+	}
+}
+
+// contentIn tells what is on an open disk: what was read, and its partitions.
+func (h *host) contentIn(r Request, c *claim, a *Answer) error {
+	if err := h.identified(r); err != nil {
+		return err
+	}
+	h.step.is("reading %s", c.name())
+	s, err := h.surfaceOf(c)
+	if err != nil {
+		return err
+	}
+	a.Content, a.Print = "", 0
+	content, err := s.content()
+	if n := len(c.partitions); n > 0 && content == "" {
+		content = "partitions that the kernel still knows of"
+	}
+	if err != nil || content == "" {
+		return err
+	}
+	a.Content = content
+	a.Print, err = s.print()
+	return err
+}
+
+// erasures returns the ways to erase that a disk supports.
+func (h *host) erasures(sysPath string, fd int) []string {
+	methods := []string{"zero"}
+	if h.number(sysPath, "queue/discard_max_bytes") != 0 {
+		methods = append(methods, "discard")
+	}
+	if !h.isNVMe(sysPath) {
+		return methods // whether secure discard is supported only an attempt tells
+	}
+	c, err := h.controllerOf(fd)
+	if err != nil {
+		return methods
+	}
+	for _, m := range []struct {
+		name string
+		can  bool
+	}{{"format", c.canFormat}, {"crypto-erase", c.canFormat && c.cryptoFormat}, {"sanitize", c.sanitizes != 0}} {
+		if m.can {
+			methods = append(methods, m.name)
+		}
+	}
+	return methods
+}
+
+// resets returns the ways to reset that there are for a device. Whether they are allowed depends on who uses it.
+func (h *host) resets(sysPath string) (methods []string) {
+	if h.link(sysPath, "subsystem") == "block" && h.isNVMe(sysPath) {
+		methods = append(methods, "nvme-controller")
+	}
+	if h.link(sysPath, "driver") == "dfl-port" {
+		methods = append(methods, "dfl-port")
+	}
+	function := h.above(sysPath, "pci")
+	if h.link(sysPath, "subsystem") == "vfio" || h.vfioBound(function) {
+		methods = append(methods, "vfio")
+	}
+	if function != "" && h.exists(function+"/reset") {
+		methods = append(methods, "pci")
+		listed, _ := h.attr(function, "reset_method") // missing before Linux 5.15
+		for name := range strings.FieldsSeq(listed) {
+			methods = append(methods, "pci:"+name)
+		}
+	}
+	return methods
+}
+
+// vfioBound tells whether a PCI function is in the hands of user space.
+func (h *host) vfioBound(function string) bool {
+	return function != "" && strings.Contains(strings.ReplaceAll(h.link(function, "driver"), "-", "_"), "vfio_pci")
+}

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"encoding/binary"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeOf0 is the request to look at disk0.
+func probeOf0() Request {
+	return Request{Op: Probe, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")}
+}
+
+// tells lets a controller answer Identify and the SMART log.
+func (m *machine) tells(oacs uint16, fna, sanicap, dlfeat byte) {
+	m.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
+		switch {
+		case c.opcode == opIdentify && c.cdw10 == cnsController:
+			binary.LittleEndian.PutUint16(data[256:], oacs)
+			data[524], data[328] = fna, sanicap
+		case c.opcode == opIdentify && c.cdw10 == cnsNamespace:
+			data[33] = dlfeat
+		case c.opcode == opGetLogPage && c.cdw10 == 0x007f0002: // 128 dwords of log 2
+			copy(data, "\x04\x37\x01\x5a\x0a\x65")
+			data[160] = 7
+		}
+		return 0, nil
+	}
+}
+
+func TestProbe(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		setup func(m *machine, n *fakeNode)
+		want  Answer
+	}{
+		{"empty", func(m *machine, n *fakeNode) {}, Answer{Result: OK}},
+		{"a file system", func(m *machine, n *fakeNode) { n.ext4() }, Answer{Result: OK, Content: "ext4"}},
+		{"a byte somewhere", func(m *machine, n *fakeNode) { n.data[3<<20+5000] = 1 }, Answer{Result: OK, Content: "unknown data at byte 3149824"}},
+		{"a partition that nobody sees on the disk", func(m *machine, n *fakeNode) { m.partition(disk0+"/nvme0n1p1", "259:1") }, Answer{Result: OK, Content: "partitions that the kernel still knows of"}},
+		{"mounted", func(m *machine, n *fakeNode) {
+			m.files(map[string]string{"/proc/1/mountinfo": "30 22 259:0 / /data\\040a rw - ext4 /dev/nvme0n1 rw\n"})
+		}, Answer{Result: Busy, Detail: "nvme0n1 is mounted on /data a"}},
+		{"claimed", func(m *machine, n *fakeNode) { n.busy = true }, Answer{Result: Busy, Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"}},
+		{"dead", func(m *machine, n *fakeNode) { n.data = nil }, Answer{Result: Gone, Detail: "nvme0n1 has no size: its driver has given it up, or it is being formatted"}},
+		{"not readable", func(m *machine, n *fakeNode) { n.readError = unix.EIO }, Answer{Result: Failed, Detail: "read nvme0n1 at byte 0: input/output error"}},
+		{"gone while read", func(m *machine, n *fakeNode) { n.readHook = func() { n.data = nil } }, Answer{Result: Gone, Detail: "read nvme0n1 at byte 0: there is nothing any more"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, n := oneNVMe(t)
+			m.tells(1<<1, 1<<2, 0, 0)
+			c.setup(m, n)
+			c.want.Methods = []string{"zero", "discard", "format", "crypto-erase", "nvme-controller", "pci", "pci:flr", "pci:bus"}
+			c.want.Smart = Smart{true, 4, 101, 90, 10, 38, 7}
+			got := m.ask(probeOf0())
+			if printed := got.Print != 0; printed != (c.want.Content != "") {
+				t.Errorf("print is %d", got.Print)
+			}
+			if got.Print = 0; !reflect.DeepEqual(got, c.want) {
+				t.Errorf("answer is %+v\nwant %+v", got, c.want)
+			}
+			if len(m.calls) > 0 {
+				t.Errorf("a look did %q", m.calls)
+			}
+		})
+	}
+}
+
+// TestProbeHoldsNothing: while a disk is read or its lock is waited for, somebody else can mount it. One with content is
+// not held at all.
+func TestProbeHoldsNothing(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		setup  func(n *fakeNode)
+		result Result
+	}{
+		{"a file system of somebody who is about to mount it", func(n *fakeNode) { n.ext4().busy = true }, OK},
+		{"locked", func(n *fakeNode) { n.locked = true }, Busy},
+		{"blank", func(n *fakeNode) {}, OK},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, n := oneNVMe(t)
+			c.setup(n)
+			n.readHook = func() {
+				if n.exclusive > 0 {
+					t.Error("it is held while it is read")
+				}
+			}
+			m.onLock = func(n *fakeNode) {
+				if n.exclusive > 0 {
+					t.Error("it is held while its lock is waited for")
+				}
+			}
+			r := probeOf0()
+			r.Timeout = 100 * time.Millisecond
+			if got := m.ask(r); got.Result != c.result || n.exclusive != 0 {
+				t.Errorf("answer is %+v; held %d times", got, n.exclusive)
+			}
+		})
+	}
+}
+
+// TestClaimedWithContent: a disk of a ZFS pool that is imported, or of a Ceph OSD that runs: the kernel lists neither a
+// mount nor a holder, only an exclusive open tells. It is tried where the disk would be offered in spite of what is on
+// it.
+func TestClaimedWithContent(t *testing.T) {
+	const claimed = "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"
+	for _, c := range []struct {
+		name          string
+		offered, busy bool
+		want          Answer
+	}{
+		{"offered", true, true, Answer{Result: Busy, Content: "zfs_member", Claimed: true, Detail: claimed}},
+		{"offered, and of nobody", true, false, Answer{Result: OK, Content: "zfs_member"}},
+		{"somebody's, as it seems", false, true, Answer{Result: OK, Content: "zfs_member"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, n := oneNVMe(t)
+			copy(n.data[128<<10:], "\x0c\xb1\xba\x00\x00\x00\x00\x00")
+			n.busy = c.busy
+			r := probeOf0()
+			r.Offered = c.offered
+			got := m.ask(r)
+			got.Methods, got.Smart, got.Print = nil, Smart{}, 0
+			if !reflect.DeepEqual(got, c.want) {
+				t.Errorf("answer is %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}
+
+// TestProbeWaitsForAClaim: of somebody who passes by, and not for long.
+func TestProbeWaitsForAClaim(t *testing.T) {
+	const claimed = "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"
+	for _, c := range []struct {
+		name   string
+		claims time.Duration
+		after  func(m *machine)
+		want   Answer // as far as it tells of a claim
+		took   time.Duration
+	}{
+		{"for a moment", 90 * time.Millisecond, nil, Answer{Result: OK}, 100 * time.Millisecond},
+		{"for a moment, and writes to it", 90 * time.Millisecond, func(m *machine) {
+			m.nodes["/dev/nvme0n1"].ext4()
+		}, Answer{Result: OK, Content: "ext4"}, 100 * time.Millisecond},
+		{"for longer", time.Hour, nil, Answer{Result: Busy, Detail: claimed}, claimedFor},
+		{"until it is mounted", 90 * time.Millisecond, func(m *machine) {
+			m.files(map[string]string{"/proc/1/mountinfo": "30 22 259:0 / /data rw - ext4 /dev/nvme0n1 rw\n"})
+		}, Answer{Result: Busy, Detail: "nvme0n1 is mounted on /data"}, 100 * time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, n := oneNVMe(t)
+				began := time.Now()
+				n.claimed = func() bool {
+					claims := time.Since(began) < c.claims
+					if !claims && c.after != nil {
+						c.after(m)
+					}
+					return claims
+				}
+				got := m.ask(probeOf0())
+				if got := (Answer{Result: got.Result, Detail: got.Detail, Content: got.Content}); !reflect.DeepEqual(got, c.want) || time.Since(began) != c.took {
+					t.Errorf("after %v the answer is %+v\nwant %+v after %v", time.Since(began), got, c.want, c.took)
+				}
+			})
+		})
+	}
+}
+
+// TestProbeWithoutAnAnswer: it tells nothing of the disk, neither by itself nor by what it leaves behind.
+func TestProbeWithoutAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, n := oneNVMe(t)
+		end := make(chan struct{})
+		n.readHook = func() { <-end }
+		r := probeOf0()
+		r.Timeout = time.Minute
+		first, err := ParseAnswer(m.answer(r.Encode()))
+		want := Answer{Result: Late, Detail: "not over after 1m0s: reading nvme0n1 cannot be interrupted and goes on", Took: time.Minute + grace}
+		if err != nil || !reflect.DeepEqual(first, want) {
+			t.Errorf("answer is %+v, %v\nwant %+v", first, err, want)
+		}
+		close(end)
+		synctest.Wait()
+		m.locked = map[string]bool{disk0: true} // by the process that did not come back
+		n.busy, n.readHook = true, nil
+		if got := m.ask(r); got.Result != Late || got.Detail != "another request is at work on "+disk0 {
+			t.Errorf("the next answer is %+v", got)
+		}
+	})
+}
+
+// A probe of what a pod has neither claims nor reads it.
+func TestProbeLeavesPodsAlone(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.busy, n.readError = true, unix.EIO
+	m.locked = map[string]bool{disk0: true}
+	r := probeOf0()
+	r.Leftover = true
+	if got := m.ask(r); got.Result != OK || !got.Smart.Known {
+		t.Errorf("answer is %+v", got)
+	}
+}
+
+func TestProbeOfWhatIsNoDisk(t *testing.T) {
+	m, _ := oneNVMe(t)
+	m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/vfio-pci"), function0 + "/class": "0x030200\n"})
+	got := m.ask(Request{Op: Probe, SysPath: function0, Class: "gpu"})
+	if want := (Answer{Result: OK, Methods: []string{"vfio", "pci", "pci:flr", "pci:bus"}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("answer is %+v", got)
+	}
+}
+
+// TestWhichDeviceItIs: all that a wrong or changed device can look like is refused, by every operation.
+func TestWhichDeviceItIs(t *testing.T) {
+	const p1 = disk0 + "/nvme0n1p1"
+	for _, c := range []struct {
+		name   string
+		change func(m *machine, n *fakeNode, r *Request)
+		want   Result
+		detail string
+	}{
+		{"not in sysfs", func(m *machine, n *fakeNode, r *Request) { r.SysPath = "/dev/nvme0n1" }, Refused, `"/dev/nvme0n1" is not the path of a device below /sys/devices/`},
+		{"up and away", func(m *machine, n *fakeNode, r *Request) { r.SysPath = "/sys/devices/../block/nvme0n1" }, Refused, "is not the path of a device"},
+		{"a link in the path", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{"/sys/devices/short": in("/sys/devices", controller0)})
+			r.SysPath = "/sys/devices/short/nvme0n1"
+		}, Refused, "is a link"},
+		{"not there", func(m *machine, n *fakeNode, r *Request) { m.remove(disk0) }, Gone, "is not there"},
+		{"no device", func(m *machine, n *fakeNode, r *Request) { m.remove(disk0 + "/subsystem") }, Refused, "has no subsystem"},
+		{"another class", func(m *machine, n *fakeNode, r *Request) { r.SysPath = controller0 }, Refused, "is no nvme device: its subsystem is nvme"},
+		{"a disk of another kind", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{controller0 + "/subsystem": in(controller0, "/sys/class/scsi_host"), "/sys/class/scsi_host/.": ""})
+		}, Refused, "is no nvme device: its subsystem is block"},
+		{"a partition", func(m *machine, n *fakeNode, r *Request) {
+			m.partition(p1, "259:1")
+			r.SysPath = p1
+		}, Refused, "is no nvme device"},
+		{"a partition as a node", func(m *machine, n *fakeNode, r *Request) {
+			m.partition(p1, "259:1")
+			r.SysPath, r.Class = p1, "node"
+		}, Refused, "is a partition: only whole disks"},
+		{"a path of a multipath disk", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{disk0 + "/hidden": "1"})
+		}, Refused, "is one of several paths"},
+		{"another serial number", func(m *machine, n *fakeNode, r *Request) {
+			r.Identity = append(r.Identity, Attribute{"device/serial", "S2"})
+		}, Refused, `device/serial is "S1", not "S2"`},
+		{"an attribute that is not there", func(m *machine, n *fakeNode, r *Request) {
+			r.Identity = []Attribute{{"nguid", "x"}}
+		}, Gone, "has no attribute nguid"},
+		{"an empty attribute", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{disk0 + "/wwid": "\n"})
+			r.Identity = byWWID("")
+		}, Refused, "is another device"},
+		{"an attribute elsewhere", func(m *machine, n *fakeNode, r *Request) {
+			r.Identity = []Attribute{{"device/../../x", "x"}}
+		}, Refused, "is not the name of an attribute"},
+		{"an attribute that leads away", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{disk0 + "/wwid": "-> " + m.root + "/proc/1/mountinfo"})
+		}, Refused, "is none of a device"},
+		{"the node of another device", func(m *machine, n *fakeNode, r *Request) { n.node.number = "8:0" }, Refused, "/dev/nvme0n1 is the node of another device: 8:0, not 259:0"},
+		{"a node of another kind", func(m *machine, n *fakeNode, r *Request) { n.node.block = false }, Refused, "is the node of another device"},
+		{"no node", func(m *machine, n *fakeNode, r *Request) { delete(m.nodes, "/dev/nvme0n1") }, Gone, "open /dev/nvme0n1: no such file"},
+		{"a node with a strange name", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{disk0 + "/uevent": "DEVNAME=../etc/shadow\nDEVTYPE=disk\n"})
+		}, Refused, "has no node"},
+		{"another one under the same name and number", func(m *machine, n *fakeNode, r *Request) { n.seq = 10 }, Gone, "another disk has taken the place"},
+		{"swapped between look and open", func(m *machine, n *fakeNode, r *Request) {
+			n.opened = func() { m.files(map[string]string{disk0 + "/wwid": "eui.02\n"}) }
+		}, Refused, `wwid is "eui.02", not "eui.01"`},
+	} {
+		for _, op := range []Op{Probe, Erase, Reset} {
+			t.Run(string(op)+"/"+c.name, func(t *testing.T) {
+				m, n := oneNVMe(t)
+				r := probeOf0()
+				if r.Op = op; op == Erase {
+					r.Method = "zero"
+				} else if op == Reset {
+					r.Method = "nvme-controller"
+				}
+				c.change(m, n, &r)
+				_, err := m.do(r)
+				if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.detail) {
+					t.Errorf("error is %v, want %v with %q", err, c.want, c.detail)
+				}
+				m.untouched()
+			})
+		}
+	}
+}
+
+// TestClasses: which kinds of devices are of a class, by what the kernel calls them.
+func TestClasses(t *testing.T) {
+	m, _ := oneNVMe(t)
+	sub := func(name, subsystem string, more map[string]string) string {
+		p := "/sys/devices/pci0000:00/" + name
+		m.files(map[string]string{p + "/subsystem": in(p, "/sys/class/"+subsystem), "/sys/class/" + subsystem + "/.": ""})
+		for k, v := range more {
+			m.files(map[string]string{p + "/" + k: v})
+		}
+		return p
+	}
+	paths := map[string]string{
+		"nvme": disk0, "controller": controller0,
+		"gpu": sub("g", "pci", map[string]string{"class": "0x030200"}), "accelerator": sub("a", "pci", map[string]string{"class": "0x120000"}),
+		"nic": sub("n", "pci", map[string]string{"class": "0x020000"}), "render": sub("r", "drm", nil), "hca": sub("h", "infiniband", nil),
+		"port": sub("p", "platform", map[string]string{"driver": "-> ../../../bus/platform/drivers/dfl-port"}), "other": sub("o", "platform", nil),
+	}
+	for class, fit := range map[string][]string{
+		"nvme": {"nvme"}, "gpu": {"gpu", "accelerator", "render"}, "fpga": {"gpu", "accelerator", "nic", "render", "port"}, "infiniband": {"hca"},
+		"node": {"nvme", "controller", "gpu", "accelerator", "nic", "render", "hca", "port", "other"},
+	} {
+		for name, p := range paths {
+			got := m.ask(Request{Op: Probe, SysPath: p, Class: class}).Result
+			if want := map[bool]Result{true: OK, false: Refused}[slices.Contains(fit, name)]; got != want {
+				t.Errorf("%s as %s is %v, want %v", name, class, got, want)
+			}
+		}
+	}
+}
+
+// untouched checks that nothing was done, which includes opening for writing.
+func (m *machine) untouched() {
+	m.Helper()
+	for _, call := range m.calls {
+		m.Errorf("it did: %s", call)
+	}
+}
+
+func TestNothingIdentifies(t *testing.T) {
+	m, _ := oneNVMe(t)
+	r := Request{Op: Erase, SysPath: disk0, Class: "nvme", Method: "zero"}
+	if got := m.ask(r); got.Result != Refused || !strings.Contains(got.Detail, "nothing in the request identifies") {
+		t.Errorf("answer is %+v", got)
+	}
+	m.untouched()
+}
+
+func TestAnswersToNonsense(t *testing.T) {
+	m, _ := oneNVMe(t)
+	a, err := ParseAnswer(m.answer([]byte("erase everything\n")))
+	if err != nil || a.Result != Malformed {
+		t.Errorf("answer is %+v, %v", a, err)
+	}
+	m.untouched()
+}
+
+func TestMistakesAreAnswers(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.readHook = func() { panic("a mistake") }
+	a, err := ParseAnswer(m.answer(func() []byte { r := probeOf0(); r.Timeout = time.Minute; return r.Encode() }()))
+	if err != nil || a.Result != Failed || a.Detail != "a mistake in metalplug-reset: a mistake" {
+		t.Errorf("answer is %+v, %v", a, err)
+	}
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+// Sanitize: the controller erases everything that the NVM subsystem holds, all namespaces, caches and spare blocks, in the
+// background. Nothing stops it, no reset and no loss of power; until it is over no namespace can be read (NVMe Base
+// Specification 2.0, 8.21). Seconds with cryptographic erasure, up to a day with overwriting.
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+)
+
+// sanitizeState is the Sanitize Status log page (Base Specification, figure 291).
+type sanitizeState struct {
+	status   uint8  // SSTAT bits 2:0
+	erased   bool   // SSTAT bit 8: nothing has been written since
+	progress uint16 // 65536ths
+	action   uint32 // SCDW10 bits 2:0
+	takes    time.Duration
+}
+
+// What SSTAT says of the last sanitize.
+const (
+	sanitizeDone       = 1
+	sanitizeRunning    = 2
+	sanitizeHasFailed  = 3
+	sanitizeDoneNoFree = 4 // without deallocating the blocks
+)
+
+// Actions: dword 10 bits 2:0 of the command (Base Specification, figure 303).
+const (
+	actBlockErase  = 2
+	actOverwrite   = 3
+	actCryptoErase = 4
+	onePass        = 1 << 4 // Overwrite Pass Count; 0 would be 16 passes
+)
+
+// stateOf reads the log page.
+func (h *host) stateOf(fd int) (sanitizeState, error) {
+	b, err := h.log(fd, logSanitize)
+	if err != nil {
+		return sanitizeState{}, commandError("read the sanitize status", err)
+	}
+	status := binary.LittleEndian.Uint16(b[2:])
+	s := sanitizeState{
+		status: uint8(status & 7), erased: status&(1<<8) != 0,
+		progress: binary.LittleEndian.Uint16(b), action: binary.LittleEndian.Uint32(b[4:]) & 7,
+	}
+	// Estimates in seconds, ffffffff: none.
+	if at, ok := map[uint32]int{actOverwrite: 8, actBlockErase: 12, actCryptoErase: 16}[s.action]; ok {
+		if seconds := binary.LittleEndian.Uint32(b[at:]); seconds != 0xffffffff {
+			s.takes = time.Duration(seconds) * time.Second
+		}
+	}
+	return s, nil
+}
+
+// unreadable tells whether a sanitize keeps a disk from being read: one that runs, or one that has failed.
+func (h *host) unreadable(c *claim) bool {
+	s, err := h.sanitizing(c.fd)
+	return err == nil && (s.status == sanitizeRunning || s.status == sanitizeHasFailed)
+}
+
+// sanitizing returns the state of the last sanitize, of a controller that knows of any.
+func (h *host) sanitizing(fd int) (sanitizeState, error) {
+	id, err := h.controllerOf(fd)
+	if err != nil || id.sanitizes == 0 {
+		return sanitizeState{}, err
+	}
+	return h.stateOf(fd)
+}
+
+func (s sanitizeState) over() bool { return s.status == sanitizeDone || s.status == sanitizeDoneNoFree }
+
+// sanitize erases the whole subsystem: all its disks are the request's own. One that is running is followed, whoever has
+// begun it. One that is over counts if the request says that it has asked for it, or if the controller says that nothing
+// has been written since.
+func (h *host) sanitize(ctx context.Context, r Request, c *claim, a *Answer) (string, error) {
+	if err := h.localNVMe(r.SysPath); err != nil {
+		return "", err
+	}
+	id, err := h.controllerOf(c.fd)
+	if err != nil {
+		return "", err
+	}
+	if id.sanitizes == 0 {
+		return "", errorf(Unsupported, "the controller of %s has no Sanitize command (SANICAP)", c.name())
+	}
+	held, err := h.holdSubsystem(r, c, id)
+	if err != nil {
+		return "", err
+	}
+	defer h.releaseAll(held)
+	state, err := h.stateOf(c.fd)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case state.status == sanitizeRunning:
+	case state.over() && (r.Follow || state.erased):
+	case state.status == sanitizeHasFailed && r.Follow:
+	default:
+		if err := h.sanitizeNVM(c.fd, actionFor(id)); err != nil {
+			return "", commandError("sanitize "+c.name(), err)
+		}
+	}
+	return h.followed(ctx, c, a)
+}
+
+// actionFor chooses: erased cells are the surest, a thrown away key is quickest, overwriting is for what is not flash.
+// Deallocation afterwards is not forbidden, nor is it allowed to go on after a failure without another sanitize.
+func actionFor(id controller) uint32 {
+	switch {
+	case id.sanitizes&sanitizeBlock != 0:
+		return actBlockErase
+	case id.sanitizes&sanitizeCrypto != 0:
+		return actCryptoErase
+	}
+	return actOverwrite | onePass
+}
+
+func (h *host) sanitizeNVM(fd int, cdw10 uint32) error {
+	return h.command(fd, adminCommand{opcode: opSanitize, cdw10: cdw10}, shortly, nil)
+}
+
+// followed waits until a sanitize is over, or the time is: then it is [Running].
+func (h *host) followed(ctx context.Context, c *claim, a *Answer) (string, error) {
+	began := time.Now()
+	for {
+		state, err := h.stateOf(c.fd)
+		if err != nil {
+			return "", err
+		}
+		switch state.status {
+		case sanitizeDone, sanitizeDoneNoFree:
+			a.Progress = Progress{Percent: 100}
+			return fmt.Sprintf("sanitized the NVM subsystem, action %d", state.action), nil
+		case sanitizeHasFailed:
+			return "", errorf(Failed, "the sanitize of %s has failed, and the disk holds back everything: sanitize again, or replace it", c.name())
+		case sanitizeRunning:
+			a.Progress = state.inTime()
+		}
+		if !pause(ctx, pollEvery(time.Since(began))) {
+			return "", errorf(Running, "the sanitize of %s goes on in the disk (%d %%): ask again", c.name(), a.Progress.Percent)
+		}
+	}
+}
+
+// inTime says how far it is, and how long it takes yet.
+func (s sanitizeState) inTime() Progress {
+	left := time.Duration(float64(s.takes) * float64(65536-int(s.progress)) / 65536)
+	return Progress{Percent: int(s.progress) * 100 / 65536, Left: left.Truncate(time.Second)}
+}
+
+// pollEvery is how long to wait between looks: often at first, for some are over within a second.
+func pollEvery(since time.Duration) time.Duration {
+	return min(max(since/10, 50*time.Millisecond), 5*time.Second)
+}

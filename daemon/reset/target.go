@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+// Finding the device that a request is about, and making sure that it is that one.
+
+import (
+	"errors"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// devices is where the kernel keeps all devices; everything elsewhere in sysfs is links to there.
+const devices = "/sys/devices/"
+
+// find returns the path of the device a request names, checked for what it is and which one it is.
+func (h *host) find(r Request) error {
+	if err := h.resolved(r.SysPath); err != nil {
+		return err
+	}
+	if err := h.fits(r.Class, r.SysPath); err != nil {
+		return err
+	}
+	if len(r.Identity) == 0 && r.Op != Probe {
+		return errorf(Refused, "%s: nothing in the request identifies the device", r.SysPath)
+	}
+	return h.identified(r)
+}
+
+// resolved checks that a path is that of a device, without any link or way up in it.
+func (h *host) resolved(sysPath string) error {
+	if !strings.HasPrefix(sysPath, devices) || path.Clean(sysPath) != sysPath {
+		return errorf(Refused, "%q is not the path of a device below %s", sysPath, devices)
+	}
+	if !h.exists(sysPath) {
+		return errorf(Gone, "%s is not there", sysPath)
+	}
+	if real := h.resolve(sysPath); real != sysPath {
+		return errorf(Refused, "%s is a link: it leads to %s", sysPath, real)
+	}
+	if !h.exists(sysPath + "/subsystem") {
+		return errorf(Refused, "%s is not a device: it has no subsystem", sysPath)
+	}
+	return nil
+}
+
+// fits checks by what the kernel says of a device that it is of a class.
+func (h *host) fits(class, sysPath string) error {
+	subsystem := h.link(sysPath, "subsystem")
+	fit := true
+	switch class {
+	case "nvme":
+		fit = subsystem == "block" && slices.Contains([]string{"nvme", "nvme-subsystem"}, h.link(path.Dir(sysPath), "subsystem"))
+	case "fpga":
+		fit = subsystem == "pci" || subsystem == "drm" || subsystem == "platform" && h.link(sysPath, "driver") == "dfl-port"
+	case "gpu":
+		base := h.number(sysPath, "class") >> 16
+		fit = subsystem == "drm" || subsystem == "accel" || subsystem == "pci" && slices.Contains([]uint64{baseDisplay, baseSignal, baseAccelerator}, base)
+	case "infiniband":
+		fit = subsystem == "infiniband"
+	}
+	if !fit {
+		return errorf(Refused, "%s is no %s device: its subsystem is %s", sysPath, class, subsystem)
+	}
+	if class == "nvme" || subsystem == "block" {
+		return h.wholeDisk(sysPath)
+	}
+	return nil
+}
+
+// wholeDisk checks that a block device is a disk, not a partition and not one of the paths that make up a disk.
+func (h *host) wholeDisk(sysPath string) error {
+	switch {
+	case h.exists(sysPath + "/partition"):
+		return errorf(Refused, "%s is a partition: only whole disks are reset and erased", sysPath)
+	case h.number(sysPath, "hidden") != 0:
+		return errorf(Refused, "%s is one of several paths to a disk: name the disk", sysPath)
+	case h.property(sysPath, "DEVTYPE") != "disk":
+		return errorf(Refused, "%s is no disk", sysPath)
+	}
+	return nil
+}
+
+// identified checks that the attributes by which the request knows the device read just so.
+func (h *host) identified(r Request) error {
+	for _, a := range r.Identity {
+		if !isAttribute(a.Name) {
+			return errorf(Refused, "%q is not the name of an attribute", a.Name)
+		}
+		real := h.resolve(r.SysPath + "/" + a.Name)
+		if real == "" {
+			return errorf(Gone, "%s has no attribute %s", r.SysPath, a.Name)
+		}
+		if !strings.HasPrefix(real, devices) {
+			return errorf(Refused, "attribute %s of %s is none of a device", a.Name, r.SysPath)
+		}
+		value, err := h.attr(path.Dir(real), path.Base(real))
+		if err != nil {
+			return err
+		}
+		if value == "" || value != strings.TrimSpace(a.Value) {
+			return errorf(Refused, "%s is another device than meant: %s is %q, not %q", r.SysPath, a.Name, value, a.Value)
+		}
+	}
+	return nil
+}
+
+// isAttribute tells whether a name is that of an attribute of a device or of the one it is part of ("device/serial").
+func isAttribute(name string) bool {
+	rest := strings.TrimPrefix(strings.TrimPrefix(name, "device/"), "device/")
+	return rest != "" && rest != "." && rest != ".." && strings.Trim(rest, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == ""
+}
+
+// opened opens the node of a device and makes sure that it is the node of that device: by number, for a name in /dev
+// says nothing. The error is [Busy] where the kernel says so.
+func (h *host) opened(sysPath string, flags int) (fd int, err error) {
+	number, err := h.attr(sysPath, "dev")
+	if err != nil {
+		return -1, err
+	}
+	name := h.property(sysPath, "DEVNAME")
+	if name == "" || path.Clean("/"+name) != "/"+name {
+		return -1, errorf(Refused, "%s has no node", sysPath)
+	}
+	node := "/dev/" + name
+	fd, err = h.open(h.root+node, flags)
+	if err != nil {
+		return -1, openError(node, err)
+	}
+	if err := h.isNode(fd, node, number, h.link(sysPath, "subsystem") == "block"); err != nil {
+		h.close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func (h *host) isNode(fd int, name, number string, block bool) error {
+	is, err := h.node(fd)
+	if err != nil {
+		return errorf(Refused, "look at %s: %w", name, err)
+	}
+	if is.number != number || is.block != block {
+		return errorf(Refused, "%s is the node of another device: %s, not %s", name, is.number, number)
+	}
+	return nil
+}
+
+// errClaimed: the kernel says that somebody has a claim on a disk, and not who.
+var errClaimed = errors.New("cannot be opened exclusively: it is mounted, or part of something, or open")
+
+// openError makes an error of what open(2) says of a node.
+func openError(node string, err error) error {
+	switch err {
+	case unix.EBUSY:
+		return errorf(Busy, "%s %w", node, errClaimed)
+	case unix.EAGAIN: // nvme_dev_open, of a controller that is not live
+		return errorf(Busy, "%s is being reset", node)
+	case unix.ENOENT, unix.ENODEV, unix.ENXIO, unix.ENOMEDIUM:
+		return errorf(Gone, "open %s: %w", node, err)
+	}
+	return errorf(Failed, "open %s: %w", node, err)
+}
