@@ -20,7 +20,8 @@ const LevelNotice = slog.Level(2)
 // METALPLUG_.
 func Keys() []string {
 	return []string{
-		"action", "class", "device", "duration", "endpoint", "err", "resource", "seqnum", "stack", "syspath",
+		"action", "class", "detail", "device", "duration", "endpoint", "err", "pod", "resource", "seqnum", "serial", "stack",
+		"syspath", "user",
 	}
 }
 
@@ -87,6 +88,9 @@ func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 			fmt.Fprintf(&text, " %s=%s", a.Key, value)
 		}
 		return true
+	}
+	if id := MessageIDs()[r.Message]; id != "" {
+		fields["MESSAGE_ID"] = id
 	}
 	for _, a := range h.attrs {
 		add(a)

@@ -94,6 +94,9 @@ func TestJournalFields(t *testing.T) {
 	if fields["METALPLUG_DEVICE"] != "nvme-1" || fields["METALPLUG_CLASS"] != "nvme" || fields["METALPLUG_ERR"] != "unplugged" {
 		t.Errorf("fields %v", fields)
 	}
+	if fields["MESSAGE_ID"] != MessageIDs()["device gone"] || fields["MESSAGE_ID"] == "" {
+		t.Errorf("message ID %q", fields["MESSAGE_ID"])
+	}
 	if _, ok := fields["METALPLUG_POD"]; ok {
 		t.Error("an empty field is written")
 	}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/dbus"
+	"github.com/coreos/go-systemd/v22/unit"
+)
+
+const (
+	// jobLook is how often it is looked whether systemd is still there while a job of it runs: a daemon-reexec drops
+	// the connection, and with it the signal that ends the job.
+	jobLook = time.Second
+	// stopLimit bounds the request to stop a unit whose time is up.
+	stopLimit = 2 * time.Second
+	// askLimit bounds a question that somebody waits for.
+	askLimit = 5 * time.Second
+	// replace is the job mode by which a job takes the place of one that is queued for the same unit.
+	replace = "replace"
+)
+
+// Units asks systemd about units and has it run them, by D-Bus: as root on the socket that systemctl uses, which is there
+// without a bus daemon, else on the system bus. The zero value is ready. Its methods are safe for concurrent use.
+type Units struct {
+	dial func(ctx context.Context) (*dbus.Conn, error) // nil: to this machine's systemd
+}
+
+// Booted tells whether this machine runs systemd (sd_booted(3)).
+func Booted() bool {
+	info, err := os.Lstat("/run/systemd/system")
+	return err == nil && info.IsDir()
+}
+
+// UnitName returns the unit of a template "name@.service" for an instance, which is escaped as systemd-escape(1) does.
+func UnitName(template, instance string) string {
+	before, after, _ := strings.Cut(template, "@")
+	return before + "@" + unit.UnitNameEscape(instance) + after
+}
+
+func (u Units) connect(ctx context.Context) (*dbus.Conn, error) {
+	switch {
+	case u.dial != nil:
+		return u.dial(ctx)
+	case os.Geteuid() != 0:
+		return dbus.NewSystemConnectionContext(ctx)
+	}
+	c, err := dbus.NewSystemdConnectionContext(ctx)
+	if err != nil {
+		bus, busErr := dbus.NewSystemConnectionContext(ctx)
+		return bus, errors.Join(err, busErr)
+	}
+	return c, nil
+}
+
+// Run runs the unit of a template for an instance: one that is active still is stopped before, so that its steps are
+// always carried out. It blocks until the unit is active or has ended as its Type= says, of a oneshot until all its
+// commands have succeeded. The error tells how systemd says that it has failed. When the time of ctx is up, the unit is
+// stopped; when ctx is only cancelled, it goes on.
+func (u Units) Run(ctx context.Context, template, instance string) error {
+	name := UnitName(template, instance)
+	if err := u.run(ctx, name); err != nil {
+		return fmt.Errorf("run %s: %w", name, err)
+	}
+	return nil
+}
+
+func (u Units) run(ctx context.Context, name string) error {
+	c, err := u.connect(ctx)
+	if err != nil {
+		return fmt.Errorf("connect to systemd: %w", err)
+	}
+	defer c.Close()
+	// How often it may be started within a time (StartLimitBurst=) is about crash loops; here each start is asked for.
+	// The error says that the unit is not loaded, so that there is nothing to reset.
+	_ = c.ResetFailedUnitContext(ctx, name)
+	over := make(chan string, 1)
+	if _, err := c.RestartUnitContext(ctx, name, replace, over); err != nil {
+		return err
+	}
+	result, err := await(ctx, c, over)
+	switch {
+	case err == nil && result == "done": // also if a condition of the unit does not hold: nothing is to be done then
+		return nil
+	case err == nil:
+		return fmt.Errorf("%s; see: journalctl -u '%s'", failure(ctx, c, name, result), name)
+	case errors.Is(err, context.DeadlineExceeded):
+		stop(c, name)
+	}
+	return err
+}
+
+// await waits until a job is over and returns its result (org.freedesktop.systemd1(5), JobRemoved).
+func await(ctx context.Context, c *dbus.Conn, over <-chan string) (result string, err error) {
+	tick := time.NewTicker(jobLook)
+	defer tick.Stop()
+	for {
+		select {
+		case result = <-over:
+			return result, nil
+		case <-ctx.Done():
+			return "", fmt.Errorf("it has not ended in time: %w", ctx.Err())
+		case <-tick.C:
+			if !c.Connected() {
+				return "", errors.New("systemd has closed the connection")
+			}
+		}
+	}
+}
+
+// stop has a unit stopped. It does not wait until it is.
+func stop(c *dbus.Conn, name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	_, _ = c.StopUnitContext(ctx, name, replace, nil) // if it cannot be stopped, it is replaced when it is run again
+}
+
+// failure tells why a unit could not be started, as far as systemd knows.
+func failure(ctx context.Context, c *dbus.Conn, name, result string) string {
+	text := "the start job ended as " + result
+	properties, err := c.GetUnitTypePropertiesContext(ctx, name, "Service")
+	if err != nil {
+		return text
+	}
+	if ended, _ := properties["Result"].(string); ended != "" && ended != "success" {
+		text = "failed: " + ended
+	}
+	if status, _ := properties["ExecMainStatus"].(int32); status != 0 {
+		text += fmt.Sprintf(", status %d", status)
+	}
+	if said, _ := properties["StatusText"].(string); said != "" {
+		text += ": " + said
+	}
+	return text
+}
+
+// Complaints returns what is to be said of templates that are to be run, for people: which systemd does not know, or that
+// it cannot be asked. It is nothing where no systemd runs. It blocks for some seconds at most.
+func (u Units) Complaints(ctx context.Context, templates ...string) []string {
+	if u.dial == nil && !Booted() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	missing, err := u.Missing(ctx, templates...)
+	if err != nil {
+		return []string{fmt.Sprintf("whether there is %s cannot be told: %v", strings.Join(templates, ", "), err)}
+	}
+	for i, template := range missing {
+		missing[i] = fmt.Sprintf("the unit %s is missing or masked on this machine", template)
+	}
+	return missing
+}
+
+// Missing returns those of the templates that systemd has no unit file for, or only a masked one. It blocks until systemd
+// has answered or ctx ends.
+func (u Units) Missing(ctx context.Context, templates ...string) ([]string, error) {
+	if len(templates) == 0 {
+		return nil, nil
+	}
+	c, err := u.connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to systemd: %w", err)
+	}
+	defer c.Close()
+	files, err := c.ListUnitFilesByPatternsContext(ctx, nil, templates)
+	if err != nil {
+		return nil, fmt.Errorf("list unit files: %w", err)
+	}
+	var missing []string
+	for _, template := range templates {
+		there := slices.ContainsFunc(files, func(f dbus.UnitFile) bool {
+			name := f.Path[strings.LastIndexByte(f.Path, '/')+1:]
+			return name == template && !strings.HasPrefix(f.Type, "masked")
+		})
+		if !there {
+			missing = append(missing, template)
+		}
+	}
+	return missing, nil
+}
