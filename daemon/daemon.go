@@ -11,39 +11,43 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/systemd"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
 const (
-	// audit is how often everything is enumerated in case an event was lost.
-	audit = 5 * time.Minute
+	// auditing is how often everything is enumerated in case an event was lost.
+	auditing = 5 * time.Minute
 	// auditBlind is how often without udevd, when no event will ever come.
 	auditBlind = 5 * time.Second
 )
 
-// startRest is how long after the start the memory that it took is given back, most of which was for the enumeration.
-const startRest = 2 * time.Second
-
 // Options are what a daemon is made of.
 type Options struct {
 	Config   config.Config
+	File     string                        // the main file of the configuration, absolute, for people; may be empty
 	Load     func() (config.Config, error) // reads the configuration anew, for a reload; nil: there is none
 	Reload   <-chan os.Signal              // each signal asks for a reload; may be nil
 	Log      *slog.Logger
 	Notifier systemd.Notifier
-	Sockets  map[string]*os.File // passed on by the service manager: "uevent", "kmsg"
+	Sockets  map[string]*os.File // passed on by the service manager: "uevent", "kmsg", "control", "metrics"
+	Version  string              // of the program, for people
+	// Touch, if not nil, is used in the place of the helpers of the configuration.
+	Touch *device.Touch
+	// Unit, if not nil, is used in the place of systemd to run the units of the configuration.
+	Unit func(ctx context.Context, template, id string) error
 	// Watching, if not nil, is called with the inventory before anything runs, for whoever wants to watch it.
 	Watching func(*inventory.Inventory)
 }
@@ -58,7 +62,15 @@ type daemon struct {
 	inventory *inventory.Inventory
 	watch     *plugin.Watch
 	specs     *cdi.Specs
+	turnover  *turnover.Turnover
+	audit     *audit.Log
+	holding   map[string][]plugin.Pod // who held what when that was last noted; owned by askHolders
 	endpoints *endpoints
+	podGone   chan struct{} // one slot: a pod has gone since the kubelet was last asked
+	control   *control.Server
+	said      said
+	// complaints tells what systemd lacks of units; nil: it does not run them.
+	complaints func(ctx context.Context, templates ...string) []string
 }
 
 // Run serves the hardware of this machine to the kubelet until ctx ends. The error is that of the part which failed, or
@@ -69,13 +81,19 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer unlock()
-	d := &daemon{Options: o, started: time.Now()}
+	unlockState, err := lockState(o.Config.Paths.State)
+	if err != nil {
+		return err
+	}
+	defer unlockState()
+	d := &daemon{Options: o, started: time.Now(), podGone: make(chan struct{}, 1)}
 	closeSource, err := d.open()
 	if err != nil {
 		return err
 	}
 	defer closeSource()
 	d.build(afterBoot)
+	defer d.audit.Close()
 	if o.Watching != nil {
 		o.Watching(d.inventory)
 	}
@@ -109,12 +127,20 @@ func (d *daemon) open() (closeSource func(), err error) {
 		d.Log.Warn("udevd is not running", "err", fmt.Errorf("no hotplug event will come: looking every %v", auditBlind))
 	}
 	d.source = s
-	d.host = &device.Host{Sys: paths.Sysfs, Dev: paths.Dev, Proc: paths.Proc}
+	d.host = &device.Host{
+		Sys: paths.Sysfs, Dev: paths.Dev, Proc: paths.Proc, Touch: touchBy(d.Config.Reset, paths.Sysfs),
+	}
 	return func() { s.Close() }, nil
 }
 
 func (d *daemon) build(afterBoot bool) {
-	interval := audit
+	if d.Touch != nil {
+		d.host.Touch = *d.Touch
+	}
+	if d.Unit == nil && d.Config.Hardware.Recording == "" { // a unit would not find the hardware of a recording
+		d.Unit, d.complaints = systemd.Units{}.Run, systemd.Units{}.Complaints
+	}
+	interval := auditing
 	if d.blind {
 		interval = auditBlind
 	}
@@ -128,19 +154,50 @@ func (d *daemon) build(afterBoot bool) {
 		Audit:      interval,
 		Log:        d.Log,
 	})
+	d.audit = audit.Open(d.Config.Paths.State, d.Log)
+	d.turnover = &turnover.Turnover{
+		Inventory: d.inventory, Host: d.host, Log: d.Log, Unit: d.Unit, Audit: d.audit,
+		Running: d.running,
+		Owners:  func() (map[string][]string, error) { return plugin.Owners(d.Config.Paths.DevicePlugins) },
+	}
+	d.turnover.Set(careOf(d.Config.Resources))
 	d.watch = &plugin.Watch{Dir: d.Config.Paths.DevicePlugins, Log: d.Log}
 	d.specs = &cdi.Specs{Dir: d.Config.Paths.CDI, Inventory: d.inventory, Host: d.host, Log: d.Log}
 	d.specs.Set(described(d.Config.Resources))
-	d.endpoints = &endpoints{make: d.endpoint, changed: make(chan struct{}, 1), begun: make(chan struct{})}
+	d.control = d.newControl()
+	d.turnover.Done = d.control.CountReset
+	d.endpoints = &endpoints{told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), begun: make(chan struct{})}
+}
+
+// running tells whether a pod has a process still. Where there are no cgroups of pods, none has.
+func (d *daemon) running(pod string) (bool, error) {
+	running, err := cgroup.Populated(d.Config.Paths.Cgroup, pod)
+	if errors.Is(err, cgroup.ErrNoKubepods) || errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return running, err
 }
 
 // remembered returns what the kubelet's checkpoint says its pods hold.
-func (d *daemon) remembered() map[string]map[string]int {
+func (d *daemon) remembered() map[string]map[string]inventory.Known {
 	devices, err := plugin.Remembered(d.Config.Paths.DevicePlugins)
 	if err != nil {
 		d.Log.Warn("kubelet checkpoint not read", "err", err)
 	}
 	return devices
+}
+
+// careOf returns what is to be done to the devices of each resource between two pods.
+func careOf(resources []config.Resource) map[string]turnover.Care {
+	care := make(map[string]turnover.Care, len(resources))
+	for _, r := range resources {
+		care[r.Name] = turnover.Care{
+			Method: r.Reset.Method, Scrub: r.Reset.Scrub, Timeout: r.Reset.Timeout,
+			AtStart: r.Reset.AtStart(), AtRelease: r.Reset.AtRelease(), Open: r.Shares > 1 || r.AllowInUse,
+			Units: turnover.Units{Start: r.Units.Start, Release: r.Units.Release},
+		}
+	}
+	return care
 }
 
 // endpoint makes the endpoint of a resource.
@@ -149,18 +206,24 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 		Resource: plugin.Resource{
 			Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
 			Optional: r.Optional, Variable: r.Variable(), CDI: d.names(r),
+			Start: func(ctx context.Context, devices []*inventory.Status) error {
+				return d.turnover.Start(ctx, r.Name, devices)
+			},
 		},
 		Dir:       d.Config.Paths.DevicePlugins,
 		Inventory: d.inventory,
 		Host:      d.host,
 		Watch:     d.watch,
 		Log:       d.Log,
+		Tally:     d.control.Tally(),
+		Allocated: d.noteAllocated,
 	}
 }
 
 // tasks are the parts, in the order in which they are started. Nothing is served before the inventory is complete.
 func (d *daemon) tasks() []task {
 	return []task{
+		{"control socket", d.serveControl},
 		{"kubelet directory watch", d.watch.Run},
 		{"inventory", func(ctx context.Context, ready func()) error {
 			go func() {
@@ -175,16 +238,18 @@ func (d *daemon) tasks() []task {
 		{"CDI specs", d.specs.Run},
 		{"endpoints", d.serve},
 		{"holders", d.askHolders},
+		{"pods", d.watchPods},
+		{"turnover", d.turnover.Run},
 		{"reload", d.reloads},
 		{"status", d.reportStatus},
 		{"watchdog", d.pingWatchdog},
+		{"memory", d.keepSmall},
 	}
 }
 
 func (d *daemon) ready() {
 	d.Log.Info("ready", "duration", time.Since(d.started))
 	d.notify(d.Notifier.Ready())
-	time.AfterFunc(startRest, debug.FreeOSMemory)
 }
 
 func (d *daemon) notify(err error) {
@@ -203,28 +268,4 @@ func (d *daemon) serve(ctx context.Context, ready func()) error {
 	}
 	d.specs.Update()
 	return d.endpoints.run(ctx, d.Config.Resources, ready)
-}
-
-// lock makes sure that no other instance runs on the same directories. The file stays until the machine is booted, when
-// /run is emptied: where it is new, this is the first start since.
-func lock(dir string) (unlock func(), afterBoot bool, err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, false, fmt.Errorf("lock %s: %w", dir, err)
-	}
-	name := filepath.Join(dir, "metalplugd.lock")
-	_, err = os.Lstat(name)
-	afterBoot = errors.Is(err, fs.ErrNotExist)
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, false, fmt.Errorf("lock %s: %w", name, err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, false, fmt.Errorf("lock %s: another metalplugd is running with the same paths.run: "+
-				"stop it, or give this one another", name)
-		}
-		return nil, false, fmt.Errorf("lock %s: %w", name, err)
-	}
-	return func() { f.Close() }, afterBoot, nil
 }

@@ -5,10 +5,10 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"slices"
+	"strings"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
@@ -16,6 +16,13 @@ import (
 // holdersInterval is how often the kubelet is asked which devices its pods hold, while that matters. It allows 100
 // questions a second, of all its clients together (kubernetes v1.36 pkg/kubelet/apis/podresources/constants.go).
 const holdersInterval = 10 * time.Second
+
+// After a pod has gone, the kubelet is asked more often for a while: what its service says, what its checkpoint says once
+// it was written anew, and both once more make the devices of the pod free.
+const (
+	goneInterval = time.Second
+	goneRounds   = 6
+)
 
 // reloadLimit bounds how long a reload waits for devices that are slow to answer.
 const reloadLimit = 10 * time.Second
@@ -26,6 +33,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	ready()
 	holders := plugin.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}
 	var complaint string
+	soon := 0 // rounds of questions that are soon to follow one another
 	for {
 		snapshot, changed := d.inventory.Snapshot()
 		devices := doubtful(snapshot)
@@ -34,6 +42,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 			case <-ctx.Done():
 				return nil
 			case <-changed:
+			case <-d.podGone: // it had none of our devices
 			}
 			continue
 		}
@@ -43,17 +52,43 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 			return nil
 		case err == nil:
 			complaint = ""
+			d.said.pods(holders.Pods())
+			d.noteHolders(snapshot, holders.Pods())
 			d.inventory.Confirm(holdings)
 		case err.Error() != complaint:
 			complaint = err.Error()
 			d.Log.Info("holders not known", "err", err)
 		}
+		interval := holdersInterval
+		if soon > 0 {
+			soon--
+			interval = goneInterval
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(holdersInterval):
+		case <-time.After(interval):
+		case <-d.podGone:
+			soon = goneRounds
 		}
 	}
+}
+
+// watchPods has the kubelet asked as soon as the cgroup of a pod is gone. Without cgroups to watch, it is asked now and
+// then all the same.
+func (d *daemon) watchPods(ctx context.Context, ready func()) error {
+	watch := cgroup.Watch{Root: d.Config.Paths.Cgroup, Gone: func(string) {
+		select {
+		case d.podGone <- struct{}{}:
+		default:
+		}
+	}}
+	if err := watch.Run(ctx, ready); err != nil {
+		d.Log.Warn("pods not watched", "err", fmt.Errorf("%w: the kubelet is asked every %v instead", err, holdersInterval))
+	}
+	ready()
+	<-ctx.Done()
+	return nil
 }
 
 // doubtful lists the devices of which it has to be known whether a pod holds them.
@@ -94,18 +129,18 @@ func (d *daemon) reload(ctx context.Context) {
 		return
 	}
 	next, err := d.Load()
-	if err == nil {
-		err = d.sharesKept(next)
-	}
 	if err != nil {
+		d.tellReload(err)
 		d.Log.Error("configuration not reloaded", "err", err)
-		d.notify(d.Notifier.Status("the configuration was not reloaded: " + firstLine(err)))
+		d.notify(d.Notifier.Status(d.status()))
 		return
 	}
 	if next.Paths != d.Config.Paths || next.Hardware != d.Config.Hardware {
 		d.Log.Warn("configuration partly reloaded",
 			"err", fmt.Errorf("what changed in [paths] and [hardware] holds from the next start"))
 	}
+	// Before the rules: by new rules a device may have to be cleared of which the old care says nothing.
+	d.turnover.Set(careOf(next.Resources))
 	// The first list that an endpoint sends must be complete.
 	select {
 	case <-d.inventory.SetRules(next.Rules(), d.remembered()):
@@ -117,36 +152,26 @@ func (d *daemon) reload(ctx context.Context) {
 	d.specs.Set(described(next.Resources))
 	d.specs.Update()
 	d.endpoints.apply(next.Resources, func() {})
-	d.Config.Resources = next.Resources
+	d.Config.Resources, d.Config.Files = next.Resources, next.Files
+	d.tellReload(nil)
+	d.notify(d.Notifier.Status(d.status()))
 	d.Log.Info("configuration reloaded")
 }
 
-// sharesKept refuses another number of shares while a pod holds one: it would be under an ID that is no more.
-func (d *daemon) sharesKept(next config.Config) error {
-	snapshot, _ := d.inventory.Snapshot()
-	for _, r := range next.Resources {
-		i := slices.IndexFunc(d.Config.Resources, func(old config.Resource) bool { return old.Name == r.Name })
-		if i < 0 || d.Config.Resources[i].Shares == r.Shares {
-			continue
-		}
-		for _, device := range snapshot.Offer(r.Name).Devices {
-			if device.Held {
-				return fmt.Errorf("resource %s: shares = %d: pods hold its devices by the IDs of %d shares: end them first",
-					r.Name, r.Shares, d.Config.Resources[i].Shares)
-			}
-		}
-	}
-	return nil
+// tellReload has whoever asks, or follows the events, hear how a reload has ended.
+func (d *daemon) tellReload(err error) {
+	d.said.reloaded(d.Config, err)
+	d.control.Changed()
 }
 
-// reportStatus keeps the status line of the service up to date.
+// reportStatus keeps the status line of the service up to date. A reload sends it by itself, so that it is there when
+// systemctl returns.
 func (d *daemon) reportStatus(ctx context.Context, ready func()) error {
 	ready()
 	last := ""
 	for {
-		snapshot, changed := d.inventory.Snapshot()
-		connected, all := d.endpoints.registered()
-		if line := statusLine(snapshot, connected, all); line != last {
+		_, changed := d.inventory.Snapshot()
+		if line := d.status(); line != last {
 			d.notify(d.Notifier.Status(line))
 			last = line
 		}
@@ -159,7 +184,15 @@ func (d *daemon) reportStatus(ctx context.Context, ready func()) error {
 	}
 }
 
-func statusLine(s *inventory.Snapshot, connected, all int) string {
+// status is the status line as it is now.
+func (d *daemon) status() string {
+	snapshot, _ := d.inventory.Snapshot()
+	connected, all := d.endpoints.registered()
+	return statusLine(snapshot, connected, all, d.configuration().Problem)
+}
+
+// statusLine begins with why a configuration was refused, until one is taken.
+func statusLine(s *inventory.Snapshot, connected, all int, refused string) string {
 	healthy, unhealthy := 0, 0
 	for _, offer := range s.Offers {
 		for _, device := range offer.Devices {
@@ -170,8 +203,13 @@ func statusLine(s *inventory.Snapshot, connected, all int) string {
 			}
 		}
 	}
-	return fmt.Sprintf("%d devices healthy, %d unhealthy, %d seen and not offered; kubelet connected to %d of %d resources",
+	line := fmt.Sprintf("%d devices healthy, %d unhealthy, %d seen and not offered; kubelet connected to %d of %d resources",
 		healthy, unhealthy, len(s.Others), connected, all)
+	if refused == "" {
+		return line
+	}
+	first, _, _ := strings.Cut(refused, "\n")
+	return "the configuration was not reloaded: " + first + "; " + line
 }
 
 // pingWatchdog tells the service manager that the daemon is alive, as long as the inventory answers.
@@ -203,14 +241,4 @@ func (d *daemon) alive(ctx context.Context, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return d.inventory.Alive(ctx) == nil
-}
-
-// firstLine is what of an error fits on the status line.
-func firstLine(err error) string {
-	for i, r := range err.Error() {
-		if r == '\n' {
-			return err.Error()[:i]
-		}
-	}
-	return err.Error()
 }

@@ -16,6 +16,7 @@ import (
 type endpoints struct {
 	make    func(config.Resource) *plugin.Endpoint
 	changed chan struct{} // one slot: the set has changed
+	told    func()        // called when the set, or how one stands with the kubelet, has changed; may be nil
 	begun   chan struct{} // closed once they run, and apply may be called
 
 	mu      sync.Mutex
@@ -79,10 +80,12 @@ func (e *endpoints) apply(resources []config.Resource, started func()) {
 	}()
 }
 
-// sameService tells whether an endpoint serves a and b in the same way. What they match is the inventory's concern.
+// sameService tells whether an endpoint serves a and b in the same way. What they match is the inventory's concern, and
+// what is done to a device between two pods that of the turnover.
 func sameService(a, b config.Resource) bool {
-	a.Match, a.Exclude, a.AllowInUse = nil, nil, false
-	b.Match, b.Exclude, b.AllowInUse = nil, nil, false
+	a.Match, a.Exclude, a.AllowInUse, a.Reset = nil, nil, false, config.ResourceReset{}
+	a.Units, b.Units = config.Units{}, config.Units{}
+	b.Match, b.Exclude, b.AllowInUse, b.Reset = nil, nil, false, config.ResourceReset{}
 	return reflect.DeepEqual(a, b)
 }
 
@@ -121,10 +124,24 @@ func (e *endpoints) stopAll() {
 }
 
 func (e *endpoints) tell() {
+	if e.told != nil {
+		e.told()
+	}
 	select {
 	case e.changed <- struct{}{}:
 	default:
 	}
+}
+
+// standing returns how each resource stands with the kubelet.
+func (e *endpoints) standing() map[string]plugin.Status {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make(map[string]plugin.Status, len(e.running))
+	for name, r := range e.running {
+		all[name] = r.endpoint.Status()
+	}
+	return all
 }
 
 // registered counts the endpoints and those among them that the kubelet is connected to.

@@ -15,8 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/metalplug/metalplug/daemon"
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/systemd"
 )
@@ -49,6 +52,7 @@ type story struct {
 	resource  string            // that it was allocated of
 	stop      func()            // of the daemon, nil: it does not run
 	hangup    chan os.Signal
+	helpers   *helpers // nil: there are none
 }
 
 func newStory(t *testing.T) *story {
@@ -113,6 +117,12 @@ func (s *story) do(words []string) error {
 		"spec":                 s.spec,          // spec RESOURCE [ID...]: its CDI spec describes these
 		"spec-dir":             s.specDir,       // spec-dir remove|block|unblock
 		"plain-resource":       s.plainResource, // takes back all resource lines
+		"helpers":              s.useHelpers,    // from the next start of the daemon on, devices can be touched
+		"write":                s.write,         // write NAME [CONTENT]: the disk has that, and udev does not see it
+		"open":                 s.open,          // open NAME [POD|host]: who has the node open
+		"touched":              s.touched,       // touched reset|erase NAME METHOD: that was done next
+		"untouched":            s.untouched,     // nothing more was done
+		"allocate-at-last":     s.allocateAtLast,
 	}
 	verb := verbs[words[0]]
 	if verb == nil {
@@ -194,6 +204,7 @@ func (s *story) atOnce(words []string) error {
 // save writes the recording in one piece, which is a hotplug.
 func (s *story) save() error {
 	var text strings.Builder
+	text.WriteString("# what is plugged in\n")
 	for _, d := range s.devices {
 		text.WriteString(d + "\n")
 	}
@@ -264,8 +275,13 @@ func (s *story) daemonStart() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	s.hangup = make(chan os.Signal)
+	var touch *device.Touch
+	if s.helpers != nil {
+		touch = s.helpers.touch()
+	}
 	go func() {
 		done <- daemon.Run(ctx, daemon.Options{
+			Touch:  touch,
 			Config: c, Load: s.load, Reload: s.hangup, Notifier: systemd.Notifier{Quiet: true},
 			Log: slog.New(slog.NewTextHandler(logWriter{s.t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		})
@@ -450,6 +466,14 @@ func (s *story) replaceDir([]string) error {
 	return errors.Join(s.removeDir(nil), s.makeDir(nil))
 }
 
-func (s *story) removeDir([]string) error { return os.RemoveAll(s.path("plugins")) }
+// removeDir removes the kubelet's directory, in which the daemon may be making its socket anew at that moment.
+func (s *story) removeDir([]string) error {
+	for {
+		err := os.RemoveAll(s.path("plugins"))
+		if !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
+	}
+}
 
 func (s *story) makeDir([]string) error { return os.Mkdir(s.path("plugins"), 0o755) }

@@ -152,7 +152,7 @@ func (k *kernelLog) event(line string) (Event, bool) {
 	return Event{Action: Logged, Device: Device{
 		Subsystem:  "pci",
 		SysPath:    path.Join("/sys/bus/pci/devices", target),
-		Properties: map[string]string{"SUBSYSTEM": "pci", "PCI_SLOT_NAME": address, "MESSAGE": message},
+		Properties: NewProperties(map[string]string{"SUBSYSTEM": "pci", "PCI_SLOT_NAME": address, "MESSAGE": message}),
 	}}, true
 }
 
@@ -160,8 +160,12 @@ func (k *kernelLog) event(line string) (Event, bool) {
 // NVIDIA's driver leaves out the function, which is 0 for every GPU.
 func functionIn(message string) string {
 	rest, ok := strings.CutPrefix(message, "NVRM: Xid (PCI:")
-	if !ok && strings.Contains(message, " CRITICAL: ") {
+	switch {
+	case ok:
+	case strings.Contains(message, " CRITICAL: "):
 		rest, ok = strings.CutPrefix(message, "xe ")
+	case strings.Contains(message, " GPU reset"):
+		rest, ok = strings.CutPrefix(message, "amdgpu ")
 	}
 	if !ok {
 		return ""

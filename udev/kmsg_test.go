@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/integration/need"
 )
 
 // logged is a kernel log that a test writes: a FIFO, so that the poller works as it does on /dev/kmsg.
@@ -80,7 +82,7 @@ func (l *logged) next(sysPath string) string {
 		if e.Action != Logged || e.Device.SysPath != sysPath || e.Device.Subsystem != "pci" || e.Received.IsZero() {
 			l.t.Errorf("event %+v", e)
 		}
-		return e.Device.Properties["MESSAGE"]
+		return e.Device.Properties.Value("MESSAGE")
 	case err := <-l.done:
 		l.t.Fatalf("listen: %v", err)
 	case <-time.After(10 * time.Second):
@@ -148,7 +150,7 @@ func TestKernelLogThatEnds(t *testing.T) {
 func TestOpenKernelLog(t *testing.T) {
 	k, err := openKernelLog()
 	if err != nil {
-		lacks(t, "no kernel log here: %v", err)
+		need.Lacks(t, "root", "no kernel log here: %v", err)
 	}
 	defer k.close()
 	k.readOnce = func(fd int, buf []byte) (int, error) {
@@ -179,6 +181,11 @@ func TestFunctionIn(t *testing.T) {
 		"NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.": "",
 		"xe 0000:03:00.0: [drm] *ERROR* CRITICAL: Xe has declared device 0000:03:00.0 as wedged.": "0000:03:00.0",
 		"xe 0000:03:00.0: [drm] Using GuC firmware":                                               "",
+		"amdgpu 0000:03:00.0: amdgpu: GPU reset end with ret = -110":                              "0000:03:00.0",
+		"amdgpu 0000:03:00.0: amdgpu: GPU reset(1) succeeded!":                                    "0000:03:00.0",
+		"amdgpu 0000:03:00.0: amdgpu: SMU is initialized successfully!":                           "",
+		"amdgpu: GPU reset is not of a function":                                                  "",
+		"fake: amdgpu 0000:03:00.0: GPU reset(1) succeeded!":                                      "",
 		"fake: xe 0000:03:00.0: CRITICAL: ":                                                       "",
 		"":                                                                                        "",
 	} {

@@ -7,7 +7,6 @@ package udev
 import (
 	"errors"
 	"runtime"
-	"strings"
 
 	libudev "github.com/jochenvg/go-udev"
 )
@@ -30,10 +29,9 @@ func enumerate() ([]Device, error) {
 		return nil, err
 	}
 	devices := make([]Device, 0, len(paths))
-	keys := make(map[string]string) // each property name once, however many devices have it
 	for i, path := range paths {
 		if d := u.NewDeviceFromSyspath(path); d != nil && d.Subsystem() != "" { // nil: it has vanished
-			devices = append(devices, copied(d, keys))
+			devices = append(devices, copied(d))
 		}
 		if i%batch == batch-1 {
 			runtime.GC()
@@ -42,18 +40,10 @@ func enumerate() ([]Device, error) {
 	return devices, nil
 }
 
-func copied(d *libudev.Device, keys map[string]string) Device {
-	all := d.Properties()
-	properties := make(map[string]string, len(all))
-	for key, value := range all {
-		known, ok := keys[key]
-		if !ok {
-			known = strings.Clone(key)
-			keys[known] = known
-		}
-		properties[known] = value
-	}
+// copied takes over what libudev says of a device. All strings but the path are parts of the properties' text.
+func copied(d *libudev.Device) Device {
+	all := NewProperties(d.Properties())
 	return Device{
-		Subsystem: d.Subsystem(), DevType: d.Devtype(), SysPath: d.Syspath(), DevNode: d.Devnode(), Properties: properties,
+		Subsystem: all.Value("SUBSYSTEM"), DevType: all.Value("DEVTYPE"), SysPath: d.Syspath(), DevNode: all.Value("DEVNAME"), Properties: all,
 	}
 }

@@ -26,23 +26,27 @@ const (
 
 // decode reads one message of udevd's: what it says of the device comes out, the time does not.
 func decode(message []byte) (Event, error) {
-	text, err := properties(message)
+	text, err := body(message)
 	if err != nil {
 		return Event{}, err
 	}
-	all := make(map[string]string, strings.Count(text, "\x00"))
-	for property := range strings.SplitSeq(strings.TrimRight(text, "\x00"), "\x00") {
-		key, value, ok := strings.Cut(property, "=")
+	all, where := make([]property, 0, strings.Count(text, "\x00")), ""
+	for field := range strings.SplitSeq(strings.TrimRight(text, "\x00"), "\x00") {
+		key, value, ok := strings.Cut(field, "=")
 		if !ok || key == "" {
-			return Event{}, fmt.Errorf("decode udev message: %.60q is no property", property)
+			return Event{}, fmt.Errorf("decode udev message: %.60q is no property", field)
 		}
-		all[key] = value
+		if key == devPath {
+			where = value
+			continue
+		}
+		all = append(all, property{key, value})
 	}
-	return newEvent(all)
+	return newEvent(where, ordered(all))
 }
 
-// properties returns the part of a message behind its head, of which every size is checked.
-func properties(message []byte) (string, error) {
+// body returns the part of a message behind its head, of which every size is checked.
+func body(message []byte) (string, error) {
 	if len(message) < shortestHead || string(message[:len(prefix)]) != prefix {
 		return "", errors.New("decode udev message: it does not begin with libudev")
 	}
@@ -56,31 +60,30 @@ func properties(message []byte) (string, error) {
 	if head < shortestHead || begin < head || begin+length > size {
 		return "", fmt.Errorf("decode udev message: a head of %d, %d at %d do not fit into %d bytes", head, length, begin, size)
 	}
-	// One copy, of which all values are parts: the buffer is used again for the next message.
 	return string(message[begin : begin+length]), nil
 }
 
-// newEvent makes an event of the properties of a message.
-func newEvent(properties map[string]string) (Event, error) {
-	devPath, action, subsystem := properties["DEVPATH"], properties["ACTION"], properties["SUBSYSTEM"]
+// newEvent makes an event of the properties of a message: of DEVPATH, and all others.
+func newEvent(where string, all Properties) (Event, error) {
+	action, subsystem := all.Value("ACTION"), all.Value("SUBSYSTEM")
 	if action == "" || subsystem == "" {
 		return Event{}, errors.New("decode udev message: no ACTION or SUBSYSTEM")
 	}
-	if !isDevPath(devPath) {
-		return Event{}, fmt.Errorf("decode udev message: %.60q is no DEVPATH", devPath)
+	if !isDevPath(where) {
+		return Event{}, fmt.Errorf("decode udev message: %.60q is no DEVPATH", where)
 	}
-	if old, ok := properties["DEVPATH_OLD"]; ok && !isDevPath(old) {
+	if old, ok := all.Lookup("DEVPATH_OLD"); ok && !isDevPath(old) {
 		return Event{}, fmt.Errorf("decode udev message: %.60q is no DEVPATH_OLD", old)
 	}
 	var seqnum uint64
-	if text, ok := properties["SEQNUM"]; ok {
+	if text, ok := all.Lookup("SEQNUM"); ok {
 		var err error
 		if seqnum, err = strconv.ParseUint(text, 10, 64); err != nil {
 			return Event{}, fmt.Errorf("decode udev message: SEQNUM: %w", err)
 		}
 	}
-	d := Device{Subsystem: subsystem, DevType: properties["DEVTYPE"], SysPath: "/sys" + devPath, Properties: properties}
-	if name := properties["DEVNAME"]; name != "" {
+	d := Device{Subsystem: subsystem, DevType: all.Value("DEVTYPE"), SysPath: "/sys" + where, Properties: all}
+	if name := all.Value("DEVNAME"); name != "" {
 		d.DevNode = "/dev/" + strings.TrimPrefix(name, "/dev/")
 	}
 	return Event{Action: action, Seqnum: seqnum, Device: d}, nil
@@ -91,12 +94,12 @@ func isDevPath(p string) bool { return len(p) > 1 && p[0] == '/' && path.Clean(p
 
 // gone is what a renamed device leaves behind: a removal under its old path, which nobody else reports.
 func gone(e Event) (Event, bool) {
-	old := e.Device.Properties["DEVPATH_OLD"]
+	old := e.Device.Properties.Value("DEVPATH_OLD")
 	if e.Action != "move" || old == "" {
 		return Event{}, false
 	}
 	return Event{Action: "remove", Seqnum: e.Seqnum, Received: e.Received, Device: Device{
 		Subsystem: e.Device.Subsystem, DevType: e.Device.DevType, SysPath: "/sys" + old,
-		Properties: map[string]string{"ACTION": "remove", "DEVPATH": old, "SUBSYSTEM": e.Device.Subsystem},
+		Properties: NewProperties(map[string]string{"ACTION": "remove", "SUBSYSTEM": e.Device.Subsystem}),
 	}}, true
 }

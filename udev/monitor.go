@@ -158,13 +158,13 @@ func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 			continue
 		}
 		event.Received = time.Now()
+		if err := send(ctx, event, events); err != nil {
+			return err
+		}
 		if old, moved := gone(event); moved {
 			if err := send(ctx, old, events); err != nil {
 				return err
 			}
-		}
-		if err := send(ctx, event, events); err != nil {
-			return err
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/integration/need"
 )
 
 func TestTrusted(t *testing.T) {
@@ -47,13 +49,13 @@ type wire struct {
 func newWire(t *testing.T) *wire {
 	t.Helper()
 	if os.Getuid() != 0 {
-		lacks(t, "only root may send to the multicast groups of netlink")
+		need.Lacks(t, "root", "only root may send to the multicast groups of netlink")
 	}
 	w := &wire{do: make(chan func(int)), events: make(chan Event), done: make(chan error, 1)}
 	ready := make(chan error)
 	go w.run(ready)
 	if err := <-ready; errors.Is(err, unix.EPERM) {
-		lacks(t, "no network namespace for this test: %v", err)
+		need.Lacks(t, "root", "no network namespace for this test: %v", err)
 	} else if err != nil {
 		t.Fatal(err)
 	}
@@ -153,10 +155,10 @@ func TestMonitor(t *testing.T) {
 	w.send(t, groupUdevBit, encode(
 		"ACTION=move", "DEVPATH=/devices/new", "DEVPATH_OLD=/devices/old", "SUBSYSTEM=test", "SEQNUM=8",
 	))
-	w.expect(t, "remove", "/sys/devices/old")
 	if e := w.expect(t, "move", "/sys/devices/new"); e.Seqnum != 8 {
 		t.Errorf("sequence number %d", e.Seqnum)
 	}
+	w.expect(t, "remove", "/sys/devices/old") // after it: by then nobody is there any more
 	if got, want := w.Dropped(), (Dropped{Malformed: 2}); got != want {
 		t.Errorf("dropped %+v, want %+v", got, want)
 	}
@@ -300,7 +302,7 @@ func TestMonitorFromOtherFile(t *testing.T) {
 func TestMonitorClosed(t *testing.T) {
 	m, err := OpenMonitor()
 	if err != nil {
-		lacks(t, "no netlink here: %v", err)
+		need.Lacks(t, "root", "no netlink here: %v", err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- m.Listen(t.Context(), nil) }()

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/integration/need"
 )
 
 func TestAddUsed(t *testing.T) {
@@ -59,7 +61,7 @@ func TestWatchMountsEnds(t *testing.T) {
 func namespace(t *testing.T) (proc string, on func(func() error)) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		lacks(t, "only root may mount")
+		need.Lacks(t, "root", "only root may mount")
 	}
 	proc = t.TempDir()
 	do, done := make(chan func() error), make(chan error)
@@ -74,7 +76,7 @@ func namespace(t *testing.T) (proc string, on func(func() error)) {
 		t.Helper()
 		do <- f
 		if err := <-done; errors.Is(err, unix.EPERM) || errors.Is(err, errChroot) {
-			lacks(t, "no mount namespace for this test: %v", err)
+			need.Lacks(t, "root", "no mount namespace for this test: %v", err)
 		} else if err != nil {
 			t.Fatal(err)
 		}

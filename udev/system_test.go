@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/integration/need"
 )
 
 var _ Source = (*System)(nil)
@@ -25,7 +27,7 @@ func openSystem(t *testing.T, o Options) *System {
 	t.Helper()
 	s, err := Open(o)
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPERM) {
-		lacks(t, "no netlink here: %v", err)
+		need.Lacks(t, "root", "no netlink here: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -40,16 +42,26 @@ func openSystem(t *testing.T, o Options) *System {
 
 func TestEnumerate(t *testing.T) {
 	if _, err := os.Stat("/sys/class/mem/null"); err != nil {
-		lacks(t, "no sysfs here: %v", err)
+		need.Lacks(t, "root", "no sysfs here: %v", err)
 	}
 	devices, err := openSystem(t, Options{}).Enumerate()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range devices {
-		if d.Subsystem == "" || !strings.HasPrefix(d.SysPath, "/sys/") || d.Properties["SUBSYSTEM"] != d.Subsystem ||
-			d.DevNode != d.Properties["DEVNAME"] {
+		if d.Subsystem == "" || !strings.HasPrefix(d.SysPath, "/sys/") {
 			t.Errorf("device %+v", d)
+		}
+		if link, err := os.Readlink(d.SysPath + "/subsystem"); err == nil && filepath.Base(link) != d.Subsystem {
+			t.Errorf("device %+v: the kernel says %s", d, link)
+		}
+		kernel, _ := os.ReadFile(d.SysPath + "/uevent") // what is not there says nothing
+		for line := range strings.Lines(string(kernel)) {
+			name, isNode := strings.CutPrefix(line, "DEVNAME=")
+			devType, isType := strings.CutPrefix(line, "DEVTYPE=")
+			if isNode && "/dev/"+strings.TrimSpace(name) != d.DevNode || isType && strings.TrimSpace(devType) != d.DevType {
+				t.Errorf("device %+v: the kernel says %s", d, line)
+			}
 		}
 	}
 	i := slices.IndexFunc(devices, func(d Device) bool { return d.DevNode == "/dev/null" })

@@ -14,14 +14,27 @@ import (
 	"time"
 )
 
-// Device is one device as udev reports it: a copy, no handle of libudev leaves this package.
+// Device is one device as udev reports it: a copy, no handle of libudev leaves this package. == tells whether two reports
+// say the same.
 type Device struct {
-	Subsystem  string            // of the kernel, "nvme", "drm", "infiniband"
-	DevType    string            // udev's devtype, "disk", "partition", "drm_minor"; mostly empty
-	SysPath    string            // "/sys/devices/…", always with the prefix "/sys", also for a recording
-	DevNode    string            // "/dev/nvme0n1", empty for a device without a node
-	Properties map[string]string // udev's properties, DEVNAME, ID_SERIAL, …; shared, not to be written
+	Subsystem  string // of the kernel, "nvme", "drm", "infiniband"
+	DevType    string // udev's devtype, "disk", "partition", "drm_minor"; mostly empty
+	SysPath    string // "/sys/devices/…", always with the prefix "/sys", also for a recording
+	DevNode    string // "/dev/nvme0n1", empty for a device without a node
+	Properties Properties
 }
+
+// Property returns the value of a property, and whether it is there. DEVPATH is, though it is not among the Properties:
+// the path is long, and there once already.
+func (d Device) Property(key string) (value string, ok bool) {
+	if key == devPath {
+		return strings.CutPrefix(d.SysPath, "/sys")
+	}
+	return d.Properties.Lookup(key)
+}
+
+// devPath is the property that says where below /sys a device is.
+const devPath = "DEVPATH"
 
 // Actions of an [Event] that are not the kernel's own.
 const (
@@ -65,7 +78,7 @@ func (m Match) Matches(d Device) bool {
 		return false
 	}
 	for key, pattern := range m.Properties {
-		value, ok := d.Properties[key]
+		value, ok := d.Property(key)
 		if !ok || !Glob(pattern, value) {
 			return false
 		}

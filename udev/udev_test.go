@@ -29,7 +29,7 @@ func TestGlob(t *testing.T) {
 }
 
 func TestMatches(t *testing.T) {
-	d := Device{Subsystem: "pci", DevType: "x", Properties: map[string]string{"PCI_CLASS": "30200", "DRIVER": "nvidia"}}
+	d := Device{Subsystem: "pci", DevType: "x", SysPath: "/sys/devices/pci0000:00/0000:00:01.0", Properties: NewProperties(map[string]string{"PCI_CLASS": "30200", "DRIVER": "nvidia"})}
 	for name, test := range map[string]struct {
 		match Match
 		want  bool
@@ -39,6 +39,8 @@ func TestMatches(t *testing.T) {
 		"other subsystem":  {Match{Subsystem: "usb"}, false},
 		"other type":       {Match{DevType: "y"}, false},
 		"properties":       {Match{Properties: map[string]string{"PCI_CLASS": "302*", "DRIVER": "*"}}, true},
+		"path":             {Match{Properties: map[string]string{"DEVPATH": "/devices/pci*", "DRIVER": "*"}}, true},
+		"another path":     {Match{Properties: map[string]string{"DEVPATH": "/sys/*"}}, false},
 		"another property": {Match{Properties: map[string]string{"PCI_CLASS": "302*", "ID_MODEL": "*"}}, false},
 	} {
 		if got := test.match.Matches(d); got != test.want {

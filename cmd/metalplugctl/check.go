@@ -3,39 +3,117 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/systemd"
 )
 
-func checkCommand() *cobra.Command {
-	return &cobra.Command{
+// checkCommand reads the configuration as the daemon does and says all that is wrong with it. A file can be
+// checked on another machine: a unit that this one lacks is no more than a warning. Only with --explain are devices
+// looked at, those of this machine.
+func (o *operator) checkCommand() *cobra.Command {
+	var explain bool
+	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Read the configuration and its drop-ins and say what is wrong with them",
+		Long: `Read the configuration and its drop-ins and say what is wrong with them, each with file and line. Without a FILE it is
+the configuration that the running daemon reads, or else the default one. Where systemd runs, units of the configuration that
+it does not know are warned of.
+
+With --explain it also says which of the devices that are present each resource would take: which ones an earlier
+resource takes from it, and which resources take nothing. No daemon is needed for that.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usage("one file at most, found %d", len(args))
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			file := config.DefaultFile
-			if len(args) == 1 {
-				file = args[0]
-			}
-			c, err := config.LoadRunnable(file)
-			if err != nil {
+	}
+	cmd.Flags().BoolVar(&explain, "explain", false, "say which devices of this machine each resource would take")
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkOutput(*output); err != nil {
+			return err
+		}
+		checked := checkedFiles{Of: ofArgument}
+		if len(args) == 1 {
+			checked.File = args[0]
+		} else {
+			checked.File, checked.Of = o.fileToCheck(cmd.Context())
+		}
+		c, err := config.Load(checked.File)
+		if err == nil {
+			err = c.Check()
+		}
+		if err != nil {
+			return err
+		}
+		checked.Files = append([]string{}, c.Files...)
+		checked.Warnings = systemd.Units{}.Complaints(cmd.Context(), c.Templates()...)
+		if explain {
+			if checked.Resources, err = takings(c); err != nil {
 				return err
 			}
-			for _, f := range c.Files {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", f)
-			}
-			if len(c.Files) == 0 {
-				fmt.Fprintln(cmd.OutOrStdout(), "no configuration file: the defaults hold")
-			}
-			return nil
-		},
+		}
+		if *output == "json" {
+			return writeJSON(cmd, checked)
+		}
+		s := newScreen(cmd.OutOrStdout())
+		s.checked(checked)
+		_, err = s.WriteTo(cmd.OutOrStdout())
+		return err
+	}
+	return cmd
+}
+
+// Whose configuration was checked.
+const (
+	ofArgument = "argument" // the one that was named
+	ofDaemon   = "daemon"   // that of the running daemon
+	ofDefault  = "default"  // the default one: no daemon answers
+)
+
+// fileToCheck returns the file that is checked where none is named.
+func (o *operator) fileToCheck(ctx context.Context) (file, of string) {
+	file, answers := o.runningFile(ctx)
+	if answers {
+		return file, ofDaemon
+	}
+	return file, ofDefault
+}
+
+// checkedFiles is a configuration with which nothing is wrong.
+type checkedFiles struct {
+	File      string   `json:"file"` // the main one, whether it is there or not
+	Of        string   `json:"of"`   // "argument", "daemon" or "default": whose it is
+	Files     []string `json:"files"`
+	Warnings  []string `json:"warnings,omitempty"`  // what this machine lacks
+	Resources []taking `json:"resources,omitempty"` // what each would take, if that was asked for
+}
+
+// checked writes the files, and what the resources would take.
+func (s *screen) checked(c checkedFiles) {
+	switch c.Of {
+	case ofDaemon:
+		s.paragraph(0, "", "", "The configuration of the running daemon:")
+	case ofDefault:
+		s.paragraph(0, "", "", "The default configuration, since no daemon answers that could have another:")
+	}
+	for _, f := range c.Files {
+		fmt.Fprintf(s, "%s: ok\n", f)
+	}
+	if len(c.Files) == 0 {
+		fmt.Fprintf(s, "%s: not there: the defaults hold\n", c.File)
+	}
+	for _, text := range c.Warnings {
+		s.paragraph(0, "warning: ", yellow, text)
+	}
+	for _, r := range c.Resources {
+		s.WriteString("\n")
+		s.taking(r)
 	}
 }

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command metalplugctl is what an operator of metalplug holds in the hand.
+//
+// It speaks only to the control socket and to files. Four rules hold for all commands: what is found is on standard
+// output, in a table for people or as JSON for programs; what is wrong with the command or the daemon is on standard
+// error, and ends with what to do next; the exit code tells the two apart; and nothing is changed on the machine but by
+// cordon, uncordon and reset, which the daemon does.
 package main
 
 import (
@@ -8,24 +13,32 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/control"
 )
 
 // Exit codes.
 const (
-	exitOK      = 0
-	exitProblem = 1
-	exitUsage   = 2
+	exitOK       = 0
+	exitProblem  = 1
+	exitUsage    = 2
+	exitNoAnswer = 3
 )
 
 // version is set when a release is built.
 var version = "unreleased"
+
+// errFound: what was shown is a problem; nothing more is to be said.
+var errFound = errors.New("a problem was found")
 
 // usageError is a command line that makes no sense.
 type usageError struct{ error }
@@ -33,6 +46,7 @@ type usageError struct{ error }
 // usage makes a [usageError].
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
+// main runs the program until it is done or interrupted.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)   // the second signal kills
@@ -40,6 +54,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
+// run carries out a command line and returns the exit code. It is main without the process: tests call it.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := &cobra.Command{
 		Use:     "metalplugctl",
@@ -47,22 +62,44 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Version: version,
 		Long: `Look at what metalplug offers to the kubelet, and why.
 
-Exit codes: 0 all is well; 1 something is wrong, with the configuration too; 2 the command line makes no sense.`,
+Exit codes: 0 all is well; 1 something is wrong, with the configuration too; 2 the command line makes no sense; 3 the
+daemon does not answer.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetArgs(args)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(previewCommand(), checkCommand())
-	err := root.ExecuteContext(ctx)
+	var o operator
+	root.PersistentFlags().StringVar(&o.socket, "socket", "", "control socket of the daemon; if not given: that of the configuration")
+	root.AddCommand(previewCommand(), o.checkCommand(), o.listCommand(), o.whyCommand(), o.statusCommand(),
+		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.eventsCommand(), o.watchCommand(),
+		o.doctorCommand(), recordCommand())
+	return exitCode(root, args, root.ExecuteContext(ctx), stderr)
+}
+
+// exitCode says what went wrong, if anything did, and returns the exit code for it.
+func exitCode(root *cobra.Command, args []string, err error, stderr io.Writer) int {
 	var wrongUsage usageError
 	var problems config.Problems
+	var refused *control.Refused
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, unix.EPIPE): // whoever looked has seen enough
 		return exitOK
+	case errors.Is(err, errFound):
+		return exitProblem // which was shown
+	case errors.Is(err, errSilent):
+		return exitNoAnswer // which was shown
+	case errors.Is(err, control.ErrNoAnswer) && errors.Is(err, fs.ErrPermission): // nothing is the matter with the daemon
+		fmt.Fprintf(stderr, "metalplugctl: %v\n", err)
+		return exitNoAnswer
+	case errors.Is(err, control.ErrNoAnswer):
+		fmt.Fprintf(stderr, "metalplugctl: %v\nSee why with: systemctl status metalplugd; start it with: systemctl start metalplugd\n", err)
+		return exitNoAnswer
+	case errors.As(err, &refused) && refused.Code == http.StatusServiceUnavailable:
+		fmt.Fprintf(stderr, "metalplugctl: %v\n", err)
+		return exitNoAnswer
 	case errors.As(err, &problems):
 		fmt.Fprintln(stderr, problems) // each begins with its file and line
 		return exitProblem

@@ -46,7 +46,7 @@ func TestUsage(t *testing.T) {
 		{"no such configuration", []string{"check", "/nonexistent.toml"}, exitProblem, "/nonexistent.toml"},
 		{"no resource", []string{"preview", "--allocate", "=1"}, exitUsage, "no resource"},
 		{"empty request", []string{"preview", "--allocate", ""}, exitUsage, "no resource"},
-		{"completion", []string{"completion", "bash"}, exitUsage, "completion"},
+		{"completion", []string{"completion", "bash"}, exitOK, "metalplugctl"},
 		{"two configurations", []string{"check", "a", "b"}, exitUsage, "one file"},
 	}
 	for _, test := range tests {
@@ -190,16 +190,24 @@ func TestPreviewEndsQuietlyWhenNobodyReads(t *testing.T) {
 // TestChecksSayTheSame: what metalplugd refuses to run is refused by name and line.
 func TestChecksSayTheSame(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "metalplug.toml")
-	text := "[[resource]]\nname = \"example.org/n\"\nclass = \"nvme\"\nreset.scrub = \"format\"\nunits.init = \"x@.service\"\n"
+	text := "[[resource]]\nname = \"example.org/n\"\nclass = \"nvme\"\nunits.init = \"x.service\"\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := file + ":4: resource.reset.scrub: \"format\": this version cannot do that yet\n" +
-		file + ":5: resource.units.init: \"x@.service\": this version cannot do that yet\n"
+	want := file + ":4: resource.units.init: \"x.service\" is no template unit like \"name@.service\"\n"
 	for _, args := range [][]string{{"check", file}, {"preview", "--config", file}} {
 		if code, _, stderr := ctl(t, args...); code != exitProblem || stderr != want {
 			t.Errorf("%v: exit %d, %q, want %q", args, code, stderr, want)
 		}
+	}
+}
+
+// TestCheckOfAMissingRecording: the daemon would not start.
+func TestCheckOfAMissingRecording(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "metalplug.toml")
+	save(t, file, "hardware.source = \"recording:gone\"")
+	if code, _, stderr := ctl(t, "check", file); code != exitProblem || !strings.HasPrefix(stderr, file+":1: hardware.source: open recording ") {
+		t.Errorf("exit %d, %s", code, stderr)
 	}
 }
 

@@ -31,6 +31,7 @@ type previewFlags struct {
 	logLevel  string
 }
 
+// previewCommand shows what would be offered, by the daemon itself in a temporary directory.
 func previewCommand() *cobra.Command {
 	var f previewFlags
 	cmd := &cobra.Command{
@@ -60,6 +61,7 @@ A recording is the text that umockdev-record writes. Saving the file is a hotplu
 	return cmd
 }
 
+// run shows the preview that the flags ask for.
 func (f *previewFlags) run(cmd *cobra.Command) error {
 	if !cmd.Flags().Changed("live") {
 		f.live = isTerminal(cmd.OutOrStdout())
@@ -68,7 +70,7 @@ func (f *previewFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	loaded, err := config.LoadRunnable(f.config)
+	loaded, err := config.Load(f.config)
 	if err != nil {
 		return err
 	}
@@ -169,6 +171,7 @@ func listBundled(out io.Writer) {
 	}
 }
 
+// isTerminal tells whether what is written to out is read by a person at this moment.
 func isTerminal(out any) bool {
 	f, ok := out.(*os.File)
 	if !ok {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"syscall"
 
@@ -68,13 +69,20 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, versionLine())
 		return exitOK
 	}
-	load := func() (config.Config, error) { return config.LoadRunnable(*file) }
+	load := func() (config.Config, error) { return usable(*file) }
+	absolute, err := filepath.Abs(*file)
+	if err != nil { // the working directory is gone
+		absolute = *file
+	}
 	loaded, err := load()
 	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return exitConfig
 	}
 	if *check {
+		for _, text := range (systemd.Units{}).Complaints(context.Background(), loaded.Templates()...) {
+			fmt.Fprintf(stderr, "warning: %s\n", text)
+		}
 		return exitOK
 	}
 	log := systemd.Logger(stderr, level)
@@ -85,16 +93,27 @@ func run(args []string, stdout, stderr io.Writer) int {
 	signal.Notify(hangup, syscall.SIGHUP)
 	err = daemon.Run(ctx, daemon.Options{
 		Config:  loaded,
+		File:    absolute,
 		Load:    load,
 		Reload:  hangup,
 		Log:     log,
 		Sockets: systemd.Sockets(),
+		Version: version,
 	})
 	if err != nil {
 		log.Error("stopped", "err", err)
 		return exitFailed
 	}
 	return exitOK
+}
+
+// usable reads a configuration with which a daemon can start.
+func usable(file string) (config.Config, error) {
+	c, err := config.Load(file)
+	if err != nil {
+		return c, err
+	}
+	return c, c.Check()
 }
 
 // usage says what is wrong with the command line.

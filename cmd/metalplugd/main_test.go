@@ -23,7 +23,8 @@ func write(t *testing.T, name, text string) string {
 func TestExitCodes(t *testing.T) {
 	good := write(t, "metalplug.toml", "[[resource]]\nname = \"example.org/kvm\"\nclass = \"node\"\nmatch = { DEVNAME = \"/dev/kvm\" }\n")
 	bad := write(t, "metalplug.toml", "[paths]\nstat = \"/x\"\n")
-	erase := write(t, "metalplug.toml", "[[resource]]\nname = \"example.org/nvme\"\nclass = \"nvme\"\n[resource.reset]\nscrub = \"format\"\n")
+	gone := write(t, "metalplug.toml", "hardware.source = \"recording:gone\"\n")
+	units := write(t, "metalplug.toml", "[[resource]]\nname = \"example.org/nvme\"\nclass = \"nvme\"\n[resource.units]\ninit = \"x@.service\"\n")
 	tests := []struct {
 		name string
 		args []string
@@ -36,7 +37,9 @@ func TestExitCodes(t *testing.T) {
 		{"good configuration", []string{"--check", "--config", good}, exitOK, ""},
 		{"bad configuration", []string{"--check", "--config", bad}, exitConfig, bad + ":2: paths.stat: "},
 		{"bad configuration, run", []string{"--config", bad}, exitConfig, bad + ":2: paths.stat: "},
-		{"what cannot be done yet", []string{"--check", "--config", erase}, exitConfig, erase + ":5: resource.reset.scrub: \"format\": "},
+		{"no recording", []string{"--check", "--config", gone}, exitConfig, gone + ":1: hardware.source: open recording "},
+		{"no recording, run", []string{"--config", gone}, exitConfig, gone + ":1: hardware.source: open recording "},
+		{"a unit", []string{"--check", "--config", units}, exitOK, ""},
 		{"no such file", []string{"--check", "--config", "/nonexistent/metalplug.toml"}, exitConfig, "/nonexistent/metalplug.toml"},
 		{"unknown flag", []string{"--nonsense"}, exitUsage, "-nonsense"},
 		{"argument", []string{"now"}, exitUsage, `"now"`},

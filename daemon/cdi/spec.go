@@ -102,7 +102,9 @@ func replace(file string, text []byte) (fs.FileInfo, error) {
 		return nil, err
 	}
 	temporary := filepath.Join(dir, "."+name+".tmp")
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	// Nothing is written through a link that somebody has put there. What cannot be removed is there still.
+	_ = os.Remove(temporary)
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return nil, err
 	}

@@ -3,13 +3,14 @@
 // Package config holds the configuration file and its drop-ins as checked values.
 //
 // Three rules hold. A file is read strictly: what is unknown, contradictory or impossible is an error, and all errors
-// are found at once, each with file, line and key. What comes out of [LoadRunnable] needs no further check: a [Config]
-// without an error can be run as it is. And nothing is looked at but the files themselves, so a configuration can be checked on any
-// machine. The file metalplug.toml beside this one shows every key with its default.
+// are found at once, each with file, line and key. What comes out of [Load] needs no further check: a [Config]
+// without an error can be run as it is. And Load looks at nothing but the files themselves, so a configuration can be
+// checked on any machine; what else has to be there is for [Config.Check]. The file metalplug.toml beside this one shows
+// every key with its default.
 package config
 
 import (
-	_ "embed"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,7 +58,8 @@ type Config struct {
 	Resources []Resource // in the order in which they are tried; a device belongs to the first that matches
 	Files     []string   // that it was read from, in the order of reading
 
-	beyond map[string]Problems // while it is read: what this version cannot do, by the name of the resource
+	source Problem          // where hardware.source names a recording; What is empty
+	places map[string]place // where each resource that is not a default one is written, by name
 }
 
 // Paths is the table [paths]: where the parts of the machine are. All are absolute.
@@ -100,27 +102,33 @@ type Resource struct {
 	CDIKind     string // cdi_kind: vendor/class of a foreign CDI spec whose devices are named instead of our own; empty
 	Permissions string // permissions: on the nodes, some of "rwm": read, write, mknod; rw
 	AllowInUse  bool   // allow_in_use: offer a device though this host uses it; only for nvme and node; false
+	UMAD        bool   // umad: give the nodes for management datagrams too; only for infiniband; false
+	ISSM        bool   // issm: give the nodes of a subnet manager too; only with umad, and not with shares; false
+	Nodes       string // nodes: [device.NVMeGeneric], [device.NVMeBoth] or empty for [device.NVMeBlock]; only for nvme; block
+
+	// Group has the keys group, optional and group_by: the nodes that make up one device; only for node; nil.
+	Group *device.Group
 
 	Reset ResourceReset
 	Units Units
 
 	// Optional tells that the kubelet hears of the resource only once it has a device. It is true for the default
-	// resources, which must take no name from another plugin of the node; false for those in a file, so that a pod which
-	// asks for one without devices is refused rather than started without.
+	// resources, which must take no name from another plugin of the node; false for those in a file, so that a pod
+	// which asks for one without devices is refused rather than started without.
 	Optional bool
 }
 
 // ResourceReset is the table [resource.reset]: what is done to a device between two containers.
 type ResourceReset struct {
-	// Method is a reset method of the class, [Auto] or [None]; auto. It is [None] here where auto stands in the file but
-	// cannot come to anything: shares, allow_in_use, or a class whose drivers survive no reset.
+	// Method is a reset method of the class, [Auto] or [None]; auto. It is [None] here where auto stands in the file
+	// but cannot come to anything: shares, allow_in_use, or a class whose drivers survive no reset.
 	Method string
 	// Scrub is how the device is erased: none, discard, zero, format, crypto-erase or sanitize; none.
 	Scrub string
 	// When is [WhenStart], [WhenRelease] or [WhenBoth]; start.
 	When string
-	// Timeout is how long it may take; 20 s, or 1 h where a device is erased at its release. For [WhenStart] it is at most
-	// 25 s. With [WhenBoth] it holds for the release only: what precedes a start still has to end within 25 s.
+	// Timeout is how long it may take; 20 s, or 1 h where a device is erased at its release. For [WhenStart] it is at
+	// most 25 s. With [WhenBoth] it holds for the release only: what precedes a start still has to end within 25 s.
 	Timeout time.Duration
 }
 
@@ -140,9 +148,38 @@ type Units struct {
 	Release string // release: runs after each release, before the device is offered again
 }
 
+// Names returns the templates, each once, in the order of their names.
+func (u Units) Names() []string {
+	names := slices.DeleteFunc([]string{u.Init, u.Start, u.Release}, func(name string) bool { return name == "" })
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Templates returns the units of all resources, each once, in the order of their names.
+func (c Config) Templates() []string {
+	var names []string
+	for _, r := range c.Resources {
+		names = append(names, r.Units.Names()...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // Rule returns which devices belong to the resource.
 func (r Resource) Rule() device.Rule {
-	return device.Rule{Resource: r.Name, Class: r.Class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse}
+	rule := device.Rule{
+		Resource: r.Name, Class: r.Class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse,
+		Group: r.Group, Nodes: r.Nodes,
+		ErasedAtStart:    r.Reset.AtStart() && r.Reset.Scrub != None,
+		ClearedAtRelease: r.Reset.AtRelease() || r.Units.Release != "", Init: r.Units.Init,
+	}
+	if r.UMAD {
+		rule.Extras = append(rule.Extras, "umad")
+	}
+	if r.ISSM {
+		rule.Extras = append(rule.Extras, "issm")
+	}
+	return rule
 }
 
 // Variable returns the name of the environment variable in which a container finds the IDs of its devices:
@@ -166,77 +203,4 @@ func (c Config) Rules() []device.Rule {
 		rules[i] = r.Rule()
 	}
 	return rules
-}
-
-// Default returns the configuration that holds without any file.
-func Default() Config {
-	c := basic()
-	c.complete()
-	return c
-}
-
-// Reference returns the text of metalplug.toml, in which every key is shown, commented out, with its default.
-func Reference() string { return reference }
-
-//go:embed metalplug.toml
-var reference string
-
-// basic returns the defaults of all keys that do not depend on others.
-func basic() Config {
-	return Config{
-		Paths: Paths{
-			DevicePlugins: "/var/lib/kubelet/device-plugins",
-			PodResources:  "/var/lib/kubelet/pod-resources/kubelet.sock",
-			State:         "/var/lib/metalplug",
-			Run:           "/run/metalplug",
-			CDI:           "/run/cdi",
-			Sysfs:         "/sys",
-			Dev:           "/dev",
-			Proc:          "/proc",
-			Cgroup:        "/sys/fs/cgroup",
-		},
-		Reset: Reset{Socket: "/run/metalplug/reset.sock"},
-	}
-}
-
-// complete sets what no file has set and what depends on what the files say.
-func (c *Config) complete() {
-	if c.Reset.Holders == "" {
-		c.Reset.Holders = "/run/metalplug/holders.sock"
-		if c.Reset.Socket == Direct {
-			c.Reset.Holders = Direct
-		}
-	}
-	if len(c.Resources) == 0 {
-		c.Resources = defaultResources()
-	}
-}
-
-// defaultResources are offered where no resource is configured: under the names that the vendors' own plugins gave
-// them, so that pods which ask for these keep working.
-func defaultResources() []Resource {
-	all := []Resource{
-		newResource("nvidia.com/gpu", &device.GPU, map[string]string{"PCI_ID": "10DE:*"}),
-		newResource("amd.com/gpu", &device.GPU, map[string]string{"PCI_ID": "1002:*"}),
-		newResource("gpu.intel.com/i915", &device.GPU, map[string]string{"PCI_ID": "8086:*", "DRIVER": "i915"}),
-		newResource("gpu.intel.com/xe", &device.GPU, map[string]string{"PCI_ID": "8086:*", "DRIVER": "xe"}),
-		newResource("intel.com/fpga", &device.FPGA, map[string]string{"DEVNAME": "/dev/dfl-port.*"}),
-		newResource("xilinx.com/fpga", &device.FPGA, map[string]string{"DRIVER": "xocl"}),
-		newResource("metalplug.io/infiniband", &device.InfiniBand, nil),
-		newResource("metalplug.io/nvme", &device.NVMe, nil),
-	}
-	for i := range all {
-		all[i].settle()
-		all[i].Optional = true
-	}
-	return all
-}
-
-// newResource returns a resource with the defaults of all its keys.
-func newResource(name string, class *device.Class, match map[string]string) Resource {
-	return Resource{
-		Name: name, Class: class, Match: match,
-		Shares: 1, Prefer: Packed, Inject: InjectNodes, Permissions: "rw",
-		Reset: ResourceReset{Method: Auto, Scrub: None, When: WhenStart, Timeout: 20 * time.Second},
-	}
 }

@@ -54,7 +54,7 @@ func TestDefault(t *testing.T) {
 		{"amd.com/gpu", "gpu", map[string]string{"PCI_ID": "1002:*"}, Auto},
 		{"gpu.intel.com/i915", "gpu", map[string]string{"PCI_ID": "8086:*", "DRIVER": "i915"}, Auto},
 		{"gpu.intel.com/xe", "gpu", map[string]string{"PCI_ID": "8086:*", "DRIVER": "xe"}, Auto},
-		{"intel.com/fpga", "fpga", map[string]string{"DEVNAME": "/dev/dfl-port.*"}, Auto},
+		{"intel.com/fpga", "fpga", map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}, Auto},
 		{"xilinx.com/fpga", "fpga", map[string]string{"DRIVER": "xocl"}, Auto},
 		{"metalplug.io/infiniband", "infiniband", nil, None},
 		{"metalplug.io/nvme", "nvme", nil, Auto},
@@ -102,6 +102,11 @@ allow_in_use = true
 [[resource]]
 name = "example.com/b"
 class = "infiniband"
+[[resource]]
+name = "example.com/c"
+class = "infiniband"
+umad = true
+issm = true
 `)
 	want := []device.Rule{
 		{
@@ -110,6 +115,7 @@ class = "infiniband"
 			Exclude: map[string]string{"ID_SERIAL_SHORT": "S1|S2"}, AllowInUse: true,
 		},
 		{Resource: "example.com/b", Class: &device.InfiniBand},
+		{Resource: "example.com/c", Class: &device.InfiniBand, Extras: []string{"umad", "issm"}},
 	}
 	if got := c.Rules(); !reflect.DeepEqual(got, want) {
 		t.Errorf("rules\n%+v, want\n%+v", got, want)
@@ -128,6 +134,7 @@ resource = [
     shares = 2, prefer = "spread", inject = "cdi", cdi_kind = "example.com/y", permissions = "wmr", allow_in_use = true,
     units = { init = "i@.service", start = "s@.service", release = "r@.service" } },
   { name = "example.com/z", class = "nvme", reset = { method = "pci", scrub = "sanitize", when = "both", timeout = "1h30m" } },
+  { name = "example.com/i", class = "infiniband", umad = true, issm = true },
 ]
 `)
 	want := Config{
@@ -151,9 +158,14 @@ resource = [
 				Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
 				Reset: ResourceReset{Method: "pci", Scrub: "sanitize", When: "both", Timeout: 90 * time.Minute},
 			},
+			{
+				Name: "example.com/i", Class: &device.InfiniBand, UMAD: true, ISSM: true,
+				Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
+				Reset: ResourceReset{Method: "none", Scrub: "none", When: "start", Timeout: 20 * time.Second},
+			},
 		},
 	}
-	c.Files = nil
+	c.Files, c.source, c.places = nil, Problem{}, nil
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("\n%+v, want\n%+v", c, want)
 	}
@@ -169,6 +181,7 @@ func TestResetDefaults(t *testing.T) {
 		{"nvme", `class = "nvme"`, ResourceReset{Auto, None, WhenStart, 20 * time.Second}, true, false},
 		{"nothing works", `class = "infiniband"`, ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
 		{"named", "class = \"infiniband\"\nreset.method = \"pci\"", ResourceReset{"pci", None, WhenStart, 20 * time.Second}, true, false},
+		{"chosen", "class = \"nvme\"\nreset.method = \"pci:flr\"", ResourceReset{"pci:flr", None, WhenStart, 20 * time.Second}, true, false},
 		{"shared", "class = \"nvme\"\nshares = 2", ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
 		{"in use", "class = \"nvme\"\nallow_in_use = true", ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
 		{
@@ -223,7 +236,7 @@ func TestReference(t *testing.T) {
 		"uncommented": setting.ReplaceAllString(Reference(), "$1"),
 	} {
 		c := good(t, text)
-		c.Files = nil
+		c.Files, c.places = nil, nil
 		for i := range c.Resources { // what stands in a file is wanted in any case
 			if c.Resources[i].Optional != (name == "as it is") {
 				t.Errorf("metalplug.toml %s: resource %s is optional: %v", name, c.Resources[i].Name, c.Resources[i].Optional)
@@ -266,8 +279,8 @@ func TestReferenceExamples(t *testing.T) {
 		}
 	}
 	c := good(t, strings.Join(lines, ""))
-	if len(c.Resources) != 4 {
-		t.Errorf("%d examples, want 4", len(c.Resources))
+	if len(c.Resources) != 10 {
+		t.Errorf("%d examples, want 10", len(c.Resources))
 	}
 }
 
@@ -286,5 +299,27 @@ func TestEveryClassHasAbilities(t *testing.T) {
 				t.Errorf("auto of class %s may come to %s, which it does not have", name, method)
 			}
 		}
+	}
+}
+
+func TestUnitsOfAResource(t *testing.T) {
+	c := Config{Resources: []Resource{
+		{Units: Units{Init: "b@.service", Start: "a@.service", Release: "b@.service"}},
+		{},
+		{Units: Units{Release: "a@.service"}},
+	}}
+	for i := range c.Resources {
+		c.Resources[i].Reset = ResourceReset{Method: None, Scrub: None, When: WhenStart}
+	}
+	if got, want := c.Templates(), []string{"a@.service", "b@.service"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	var got []device.Rule
+	for _, r := range c.Rules() {
+		got = append(got, device.Rule{Init: r.Init, ClearedAtRelease: r.ClearedAtRelease})
+	}
+	want := []device.Rule{{Init: "b@.service", ClearedAtRelease: true}, {}, {ClearedAtRelease: true}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/BurntSushi/toml"
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/udev/recording"
 )
 
 // fileSize is the largest file that is read, in bytes: room for some hundred resources.
@@ -22,10 +24,10 @@ const fileSize = 64 << 10
 // Load reads a configuration file and then, in the order of their names, the drop-ins conf.d/*.toml in the same
 // directory. What a later file sets holds; a [[resource]] of a name that an earlier file has replaces that one in its
 // place, any other is added at the end. The file must exist unless it is [DefaultFile]. An error is a [Problems].
-func Load(file string) (Config, error) { return load(file, file == DefaultFile, false) }
+func Load(file string) (Config, error) { return load(file, file == DefaultFile) }
 
-// load reads the files. The main one may be missing if it is optional; runnable adds what this version cannot do.
-func load(main string, optional, runnable bool) (Config, error) {
+// load reads the files. The main one may be missing if it is optional.
+func load(main string, optional bool) (Config, error) {
 	dir, err := filepath.Abs(filepath.Dir(main))
 	if err != nil {
 		return Config{}, Problems{unreadable(main, err)}
@@ -49,16 +51,25 @@ func load(main string, optional, runnable bool) (Config, error) {
 		problems = append(problems, c.apply(name, dir, text)...)
 		c.Files = append(c.Files, name)
 	}
-	if runnable {
-		problems = append(problems, c.unsupported()...)
-		problems.sort(names)
-	}
 	if len(problems) > 0 {
 		return Config{}, problems
 	}
-	c.beyond = nil
 	c.complete()
 	return c, nil
+}
+
+// Check looks at what the configuration names and a daemon cannot start without: the recording, if there is one. It
+// reads it. An error is a [Problems], with the line that names it.
+func (c Config) Check() error {
+	if c.Hardware.Recording == "" {
+		return nil
+	}
+	if err := recording.Check(c.Hardware.Recording); err != nil {
+		problem := c.source
+		problem.What = err.Error()
+		return Problems{problem}
+	}
+	return nil
 }
 
 // unreadable is the problem of a file that cannot be read. The name of the file is told once.
@@ -138,12 +149,12 @@ func (c *Config) apply(name, dir, text string) Problems {
 // take takes everything that a file can say.
 func (c *Config) take(root *table, dir string) {
 	takePaths(root.table("paths"), &c.Paths)
-	takeHardware(root.table("hardware"), &c.Hardware, dir)
+	takeHardware(root.table("hardware"), c, dir)
 	takeHelpers(root.table("reset"), &c.Reset)
 	for _, r := range resources(root) {
 		c.clash(r)
 		c.set(r.Resource)
-		c.refuse(r)
+		c.note(r)
 	}
 	root.end()
 }
@@ -179,83 +190,4 @@ func (c *Config) set(r Resource) {
 		return
 	}
 	c.Resources[i] = r
-}
-
-// takePaths takes [paths].
-func takePaths(t *table, p *Paths) {
-	for _, path := range []struct {
-		key string
-		to  *string
-	}{
-		{"device_plugins", &p.DevicePlugins},
-		{"pod_resources", &p.PodResources},
-		{"state", &p.State},
-		{"run", &p.Run},
-		{"cdi", &p.CDI},
-		{"sysfs", &p.Sysfs},
-		{"dev", &p.Dev},
-		{"proc", &p.Proc},
-		{"cgroup", &p.Cgroup},
-	} {
-		t.pathname(path.key, path.to)
-	}
-	if t.has("device_plugins") {
-		t.check("device_plugins", checkSocketIn(p.DevicePlugins, endpoint))
-	}
-	if t.has("pod_resources") {
-		t.check("pod_resources", checkSocket(p.PodResources))
-	}
-	if t.has("run") {
-		t.check("run", checkSocketIn(p.Run, "control.sock"))
-	}
-	t.end()
-}
-
-// pathname takes an absolute path.
-func (t *table) pathname(key string, to *string) bool {
-	var name string
-	if !t.text(key, &name) {
-		return false
-	}
-	if err := checkPath(name); err != nil {
-		t.check(key, err)
-		return false
-	}
-	*to = filepath.Clean(name)
-	return true
-}
-
-// takeHardware takes [hardware].
-func takeHardware(t *table, h *Hardware, dir string) {
-	var source string
-	if t.text("source", &source) {
-		recording, ok := strings.CutPrefix(source, "recording:")
-		switch {
-		case source == "udev":
-			h.Recording = ""
-		case !ok || recording == "" || strings.ContainsRune(recording, 0):
-			t.reportf("source", `%s is neither "udev" nor "recording:PATH"`, quoted(source))
-		case filepath.IsAbs(recording):
-			h.Recording = filepath.Clean(recording)
-		default:
-			h.Recording = filepath.Join(dir, recording)
-		}
-	}
-	t.end()
-}
-
-// takeHelpers takes [reset].
-func takeHelpers(t *table, r *Reset) {
-	t.helperSocket("socket", &r.Socket)
-	t.helperSocket("holders", &r.Holders)
-	t.end()
-}
-
-// helper takes where a helper is reached.
-func (t *table) helperSocket(key string, to *string) {
-	if t.values[key] == Direct {
-		t.text(key, to)
-	} else if t.pathname(key, to) {
-		t.check(key, checkSocket(*to))
-	}
 }

@@ -139,7 +139,7 @@ func TestMissingFile(t *testing.T) {
 	if !reflect.DeepEqual(err, want) {
 		t.Errorf("%#v, want %#v", err, want)
 	}
-	c, err := load(main, true, false)
+	c, err := load(main, true)
 	if err != nil || !reflect.DeepEqual(c, Default()) {
 		t.Errorf("without the default file: %+v, %v", c, err)
 	}
@@ -151,7 +151,7 @@ func TestMissingFile(t *testing.T) {
 	if err := os.WriteFile(drop, []byte(valid), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	c, err = load(main, true, false)
+	c, err = load(main, true)
 	if err != nil || !slices.Equal(names(c), []string{"example.com/x"}) || !slices.Equal(c.Files, []string{drop}) {
 		t.Errorf("with a drop-in only: %+v, %v", c, err)
 	}
@@ -243,5 +243,44 @@ func TestNothingConfigured(t *testing.T) {
 		if !reflect.DeepEqual(c, Default()) {
 			t.Errorf("%q means %+v", text, c)
 		}
+	}
+}
+
+// TestCheck: a recording that cannot be opened is told with the line that names it, be it in a drop-in.
+func TestCheck(t *testing.T) {
+	dir := tree(t, map[string]string{
+		"good.rec": "P: /devices/virtual/x/x0\nE: SUBSYSTEM=x\n", "bad.rec": "P: /devices/x\nnonsense\n",
+		"none.toml": "", "good.toml": `hardware.source = "recording:good.rec"`,
+		"gone.toml": "[hardware]\nsource = \"recording:gone.rec\"", "bad.toml": `hardware.source = "recording:bad.rec"`,
+		"dir.toml": `hardware.source = "recording:conf.d"`,
+	})
+	for name, want := range map[string]string{
+		"none.toml": "", "good.toml": "",
+		"gone.toml": ":2: hardware.source: open recording " + dir + "/gone.rec: no such file or directory",
+		"bad.toml":  ":1: hardware.source: open recording " + dir + "/bad.rec: line 2: ",
+		"dir.toml":  ":1: hardware.source: open recording " + dir + "/conf.d: ",
+	} {
+		file := filepath.Join(dir, name)
+		c, err := Load(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch err := c.Check(); {
+		case (err == nil) != (want == ""):
+			t.Errorf("%s: %v", name, err)
+		case err != nil && !strings.HasPrefix(err.Error(), file+want):
+			t.Errorf("%v, want %s%s", err, file, want)
+		}
+	}
+	dir = tree(t, map[string]string{
+		"m.toml": `hardware.source = "udev"`, "conf.d/a.toml": "\n\nhardware.source = \"recording:gone.rec\"",
+		"conf.d/b.toml": "[paths]\nrun = \"/x\"",
+	})
+	c, err := Load(filepath.Join(dir, "m.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(); err == nil || !strings.HasPrefix(err.Error(), dir+"/conf.d/a.toml:3: hardware.source: ") {
+		t.Errorf("%v", err)
 	}
 }

@@ -68,6 +68,8 @@ func TestProblems(t *testing.T) {
 		{"name", "[[resource]]\nname = 1.5\nclass = \"nvme\"\n", `m.toml:2: resource.name: is a float, not a string`},
 		{"class", "[[resource]]\nname = \"example.com/x\"\nclass = [\"nvme\"]\n", `m.toml:3: resource.class: is an array, not a string`},
 		{"shares", valid + "shares = \"2\"\n", `m.toml:4: resource.shares: is a string, not an integer`},
+		{"umad", valid + "umad = 1\n", `m.toml:4: resource.umad: is an integer, not true or false`},
+		{"issm", valid + "issm = \"all\"\n", `m.toml:4: resource.issm: is a string, not true or false`},
 		{"allow_in_use", valid + "allow_in_use = \"yes\"\n", `m.toml:4: resource.allow_in_use: is a string, not true or false`},
 		{"match value", valid + "match = { ID_NSID = 1 }\n", `m.toml:4: resource.match.ID_NSID: is an integer, not a string`},
 		{"match", valid + "match = \"*\"\n", `m.toml:4: resource.match: is a string, not a table: write [resource.match]`},
@@ -154,6 +156,10 @@ func TestProblems(t *testing.T) {
 		// [resource.reset].
 		{"method", valid + "reset.method = \"flr\"\n", `m.toml:4: resource.reset.method: "flr" is not a method of class nvme: auto, none, nvme-controller, nvme-subsystem, pci or vfio`},
 		{
+			"way that no kernel knows", valid + "reset.method = \"pci:hard\"\n",
+			`m.toml:4: resource.reset.method: "pci:hard" is not a method of class nvme: auto, none, nvme-controller, nvme-subsystem, pci or vfio`,
+		},
+		{
 			"method of another class", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nreset.method = \"vfio\"\n",
 			`m.toml:4: resource.reset.method: "vfio" is not a method of class infiniband: auto, none or pci`,
 		},
@@ -186,6 +192,18 @@ func TestProblems(t *testing.T) {
 		{
 			"method of shares", valid + "shares = 2\n[resource.reset]\nmethod = \"pci\"\n",
 			`m.toml:6: resource.reset.method: pci would break off the other holders of a device, shares = 2`,
+		},
+		{
+			"umad of a GPU", "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\numad = true\n",
+			`m.toml:4: resource.umad: is only for the class infiniband, not for gpu`,
+		},
+		{
+			"issm without umad", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nissm = true\n",
+			`m.toml:4: resource.issm: needs umad = true: a subnet manager sends its packets by it`,
+		},
+		{
+			"issm for several", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nshares = 2\numad = true\nissm = true\n",
+			`m.toml:6: resource.issm: can be open in one container only, shares = 2`,
 		},
 		{
 			"scrub in use", valid + "allow_in_use = true\nreset.scrub = \"zero\"\n",

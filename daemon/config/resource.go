@@ -5,13 +5,15 @@ package config
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
 const (
-	// sharesMost keeps the list of 50 devices within the 4 MiB that the kubelet receives (82 bytes a share).
+	// sharesMost keeps the list of 50 devices within the 4 MiB that the kubelet receives (82 bytes a share), and the
+	// numbers of the shares within the three digits that [device.MakeID] leaves room for.
 	sharesMost = 1000
 	// startMost leaves some seconds of the 30 that the kubelet gives PreStartContainer.
 	startMost = 25 * time.Second
@@ -26,8 +28,8 @@ type abilities struct {
 	scrubs  []string
 }
 
-// classAbilities has the abilities of each class, by its name. They are what the classes will say of themselves once
-// they carry out their resets.
+// classAbilities has the abilities of each class, by its name: what metalplug-reset can do to one of its devices. Which of
+// it a device survives depends on its driver, and is for the helper to refuse.
 var classAbilities = map[string]abilities{
 	"gpu":        {methods: []string{"pci", "vfio"}, auto: []string{"vfio"}},
 	"fpga":       {methods: []string{"dfl-port", "pci", "vfio"}, auto: []string{"dfl-port", "vfio"}},
@@ -82,8 +84,9 @@ func resource(t *table) Resource {
 	t.require("name", "the name by which pods ask for the devices")
 	takeClass(t, &r)
 	r.Match, r.Exclude = properties(t.table("match")), properties(t.table("exclude"))
-	if _, ok := t.values["match"].(map[string]any); r.Class == &device.Generic && len(r.Match) == 0 && (ok || !t.has("match")) {
-		t.reportf("match", "is empty: class %s would take every device node of this machine", r.Class.Name)
+	takeGroup(t, &r)
+	if r.Class == &device.Generic && r.Group == nil {
+		checkNarrow(t, r)
 	}
 	takeOffer(t, &r)
 	reset := t.table("reset")
@@ -96,6 +99,16 @@ func resource(t *table) Resource {
 	takeUnits(t.table("units"), &r.Units)
 	t.end()
 	return r
+}
+
+// checkNarrow finds a resource of class node that says nothing about which nodes, unless what it says could not be
+// read.
+func checkNarrow(t *table, r Resource) {
+	_, isTable := t.values["match"].(map[string]any)
+	nodes, isList := t.values["group"].([]any)
+	if len(r.Match) == 0 && (isTable || !t.has("match")) && (isList && len(nodes) == 0 || !t.has("group")) {
+		t.reportf("match", "is empty: class %s would take every device node of this machine", r.Class.Name)
+	}
 }
 
 func takeClass(t *table, r *Resource) {
@@ -141,10 +154,45 @@ func takeOffer(t *table, r *Resource) {
 	if t.text("permissions", &r.Permissions) {
 		t.check("permissions", checkPermissions(r.Permissions))
 	}
+	takeNodes(t, r)
 	t.boolean("allow_in_use", &r.AllowInUse)
 	if r.AllowInUse && r.Class != nil && r.Class != &device.NVMe && r.Class != &device.Generic {
 		t.reportf("allow_in_use", "is only for the classes %s and %s, not for %s",
 			device.NVMe.Name, device.Generic.Name, r.Class.Name)
+	}
+	takeManagement(t, r)
+}
+
+// takeManagement takes what only those need who manage an InfiniBand fabric.
+func takeManagement(t *table, r *Resource) {
+	t.boolean("umad", &r.UMAD)
+	t.boolean("issm", &r.ISSM)
+	for _, node := range []struct {
+		key   string
+		asked bool
+	}{{"umad", r.UMAD}, {"issm", r.ISSM}} {
+		if node.asked && r.Class != nil && r.Class != &device.InfiniBand {
+			t.reportf(node.key, "is only for the class %s, not for %s", device.InfiniBand.Name, r.Class.Name)
+		}
+	}
+	if r.ISSM && !r.UMAD {
+		t.reportf("issm", "needs umad = true: a subnet manager sends its packets by it")
+	}
+	if r.ISSM && r.Shares > 1 {
+		t.reportf("issm", "can be open in one container only, shares = %d", r.Shares)
+	}
+}
+
+// takeNodes takes the key nodes, which is about namespaces of NVMe.
+func takeNodes(t *table, r *Resource) {
+	nodes := device.NVMeBlock
+	t.choice("nodes", "choice of nodes", &nodes, device.NVMeBlock, device.NVMeGeneric, device.NVMeBoth)
+	if nodes == device.NVMeBlock {
+		return
+	}
+	r.Nodes = nodes
+	if r.Class != nil && r.Class != &device.NVMe {
+		t.reportf("nodes", "%s is only for the class %s, not for %s", nodes, device.NVMe.Name, r.Class.Name)
 	}
 }
 
@@ -154,7 +202,11 @@ func takeReset(t *table, r *Resource) {
 	if r.Class != nil {
 		of = " of class " + r.Class.Name
 	}
-	t.choice("method", "method"+of, &r.Reset.Method, append([]string{Auto, None}, able.methods...)...)
+	methods := append([]string{Auto, None}, able.methods...)
+	if chosen, ok := t.values["method"].(string); ok && isPCIReset(chosen) && slices.Contains(methods, "pci") {
+		methods = append(methods, chosen)
+	}
+	t.choice("method", "method"+of, &r.Reset.Method, methods...)
 	t.choice("scrub", "scrub"+of, &r.Reset.Scrub, append([]string{None}, able.scrubs...)...)
 	t.choice("when", "moment", &r.Reset.When, WhenStart, WhenRelease, WhenBoth)
 	if r.Reset.When != WhenStart && r.Reset.Scrub != None {
@@ -165,6 +217,13 @@ func takeReset(t *table, r *Resource) {
 			r.Reset.Timeout, startMost)
 	}
 	t.end()
+}
+
+// isPCIReset tells whether a method is "pci:" and one of what the attribute reset_method of a PCI function can list
+// (pci_reset_fn_methods, drivers/pci/pci.c). Which of them a function has is for the helper to say.
+func isPCIReset(method string) bool {
+	way, ok := strings.CutPrefix(method, "pci:")
+	return ok && slices.Contains([]string{"device_specific", "acpi", "flr", "af_flr", "pm", "bus", "cxl_bus"}, way)
 }
 
 // abilities returns those of the class; those of all classes if the class is not known.

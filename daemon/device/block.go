@@ -4,8 +4,8 @@ package device
 
 // Whether this host uses a block device, or anything on it would be lost: then it must not be handed out.
 //
-// Follows: Documentation/ABI/stable/sysfs-block (holders, partition, dev); Documentation/filesystems/proc.rst, 3.5
-// (mountinfo); mm/swapfile.c (/proc/swaps); fs/btrfs/sysfs.c; drivers/block/loop.c.
+// Follows: Documentation/ABI/stable/sysfs-block (holders, partition, dev); fs/btrfs/sysfs.c; drivers/block/loop.c; for
+// mounts, swaps and exports see package pseudofs.
 //
 // No single source tells. A mounted file system is in mountinfo, but btrfs shows a device number of its own there and
 // names one of its devices; LVM, md and bcache are in holders/ while they run; what was put away is only known by what
@@ -16,9 +16,9 @@ import (
 	"errors"
 	"path"
 	"path/filepath"
-	"strconv"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/pseudofs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -37,7 +37,7 @@ func (b block) name() string { return path.Base(b.sysPath) }
 // inUse returns why a block device must be left alone as [ErrInUse], nil if nothing was found.
 func inUse(h *Host, u udev.Device) error {
 	blocks := blocksAt(h, u.SysPath)
-	for _, check := range []func(*Host, []block) error{mounted, swapped, held, looped} {
+	for _, check := range []func(*Host, []block) error{mounted, swapped, held, looped, exported} {
 		if err := check(h, blocks); err != nil {
 			return err
 		}
@@ -86,9 +86,9 @@ func mounted(h *Host, blocks []block) error {
 			unread = append(unread, err)
 			continue
 		}
-		for line := range strings.Lines(table) {
-			if b, where, ok := mountOf(h, line, blocks); ok {
-				return inUsef("%s is mounted on %s", b.name(), where)
+		for m := range pseudofs.Mounts(table) {
+			if b, ok := mountOf(h, m, blocks); ok {
+				return hostUse{inUsef("%s is mounted on %s", b.name(), m.Where), true}
 			}
 		}
 	}
@@ -98,24 +98,17 @@ func mounted(h *Host, blocks []block) error {
 	return nil
 }
 
-// mountOf tells which of the blocks a line of mountinfo is about, if any. Where the device number is anonymous (0:N, as
-// btrfs has it), the source is a name, possibly one of udev's links.
-func mountOf(h *Host, line string, blocks []block) (found block, where string, ok bool) {
-	mount, filesystem, _ := strings.Cut(line, " - ")
-	fields := strings.Fields(mount) // id, parent, major:minor, root, mount point, …
-	if len(fields) < 5 {
-		return block{}, "", false
-	}
-	number, where := fields[2], unescape(fields[4])
+// mountOf tells which of the blocks a mount is about, if any.
+func mountOf(h *Host, m pseudofs.Mount, blocks []block) (found block, ok bool) {
 	for _, b := range blocks {
-		if b.number == number {
-			return b, where, true
+		if b.number == m.Number {
+			return b, true
 		}
 	}
-	if source := strings.Fields(filesystem); strings.HasPrefix(number, "0:") && len(source) > 1 { // type, source, …
-		found, ok = blockNamed(h, unescape(source[1]), blocks)
+	if m.Anonymous() {
+		return blockNamed(h, m.Source, blocks)
 	}
-	return found, where, ok
+	return block{}, false
 }
 
 // blockNamed returns that of the blocks whose node a name in /dev leads to.
@@ -128,31 +121,11 @@ func blockNamed(h *Host, name string, blocks []block) (found block, ok bool) {
 		target = name
 	}
 	for _, b := range blocks {
-		// sysfs writes "!" where the name has "/" (dev_set_name).
-		if path.Base(target) == path.Base(strings.ReplaceAll(b.name(), "!", "/")) {
+		if pseudofs.IsNode(target, b.name()) {
 			return b, true
 		}
 	}
 	return block{}, false
-}
-
-// unescape undoes what the kernel's seq_path does to blanks in a path: "\040" and the like.
-func unescape(text string) string {
-	var plain strings.Builder
-	for {
-		before, after, found := strings.Cut(text, `\`)
-		plain.WriteString(before)
-		if !found {
-			return plain.String()
-		}
-		if code, err := strconv.ParseUint(after[:min(3, len(after))], 8, 8); err == nil && len(after) >= 3 {
-			plain.WriteByte(byte(code))
-			after = after[3:]
-		} else {
-			plain.WriteByte('\\')
-		}
-		text = after
-	}
 }
 
 func swapped(h *Host, blocks []block) error {
@@ -163,10 +136,9 @@ func swapped(h *Host, blocks []block) error {
 	case err != nil:
 		return inUsef("whether it is swapped to cannot be told: %w", err)
 	}
-	for line := range strings.Lines(table) {
-		name, _, _ := strings.Cut(line, " ")
-		if b, ok := blockNamed(h, unescape(strings.TrimSpace(name)), blocks); ok {
-			return inUsef("%s is swapped to", b.name())
+	for name := range pseudofs.Swaps(table) {
+		if b, ok := blockNamed(h, name, blocks); ok {
+			return hostUse{inUsef("%s is swapped to", b.name()), true}
 		}
 	}
 	return nil
@@ -176,11 +148,11 @@ func swapped(h *Host, blocks []block) error {
 func held(h *Host, blocks []block) error {
 	for _, b := range blocks {
 		if holders := h.Names(b.sysPath + "/holders"); len(holders) > 0 {
-			return inUsef("%s is part of %s", b.name(), strings.Join(holders, ", "))
+			return hostUse{inUsef("%s is part of %s", b.name(), strings.Join(holders, ", ")), false}
 		}
 		for _, filesystem := range h.Names("/sys/fs/btrfs") {
 			if h.Present("/sys/fs/btrfs/" + filesystem + "/devices/" + b.name()) {
-				return inUsef("%s is part of the mounted btrfs %s", b.name(), filesystem)
+				return hostUse{inUsef("%s is part of the mounted btrfs %s", b.name(), filesystem), false}
 			}
 		}
 	}
@@ -198,7 +170,26 @@ func looped(h *Host, blocks []block) error {
 			continue // not set up
 		}
 		if b, ok := blockNamed(h, backing, blocks); ok {
-			return inUsef("%s is the file of %s", b.name(), name)
+			return hostUse{inUsef("%s is the file of %s", b.name(), name), false}
+		}
+	}
+	return nil
+}
+
+// exported looks for what the kernel serves to others: that is not claimed either. A target may have the whole controller.
+func exported(h *Host, blocks []block) error {
+	exports, err := pseudofs.Exports(h.Path("/sys/kernel/config"))
+	if err != nil {
+		return inUsef("whether it is exported cannot be told: %w", err)
+	}
+	for _, b := range blocks {
+		for _, controller := range nvmeControllers(h, b.sysPath) {
+			blocks = append(blocks, block{controller, ""})
+		}
+	}
+	for _, e := range exports {
+		if b, ok := blockNamed(h, e.Name, blocks); ok {
+			return hostUse{inUsef("%s is exported by %s", b.name(), e.By), true}
 		}
 	}
 	return nil
@@ -211,15 +202,15 @@ func occupied(h *Host, u udev.Device) error {
 		for i, p := range partitions {
 			names[i] = path.Base(p)
 		}
-		return inUsef("it has partitions (%s)", strings.Join(names, ", "))
+		return dataf("partitions (%s)", strings.Join(names, ", "))
 	}
 	// A partition inherits this one from its disk (60-persistent-storage.rules).
-	if table := u.Properties["ID_PART_TABLE_TYPE"]; table != "" && u.DevType != "partition" {
-		return inUsef("it holds a partition table (%s)", table)
+	if table := u.Properties.Value("ID_PART_TABLE_TYPE"); table != "" && u.DevType != "partition" {
+		return dataf("a partition table (%s)", table)
 	}
 	for _, key := range []string{"ID_FS_TYPE", "ID_FS_USAGE"} {
-		if content := u.Properties[key]; content != "" {
-			return inUsef("it holds data: udev found %s=%s", key, content)
+		if content := u.Properties.Value(key); content != "" {
+			return dataf("udev found %s=%s", key, content)
 		}
 	}
 	return nil

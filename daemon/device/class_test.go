@@ -135,15 +135,65 @@ func TestLookAtWhatIsGoing(t *testing.T) {
 			if err := os.RemoveAll(h.Path(u.SysPath)); err != nil {
 				t.Fatal(err)
 			}
-			if sightings := Look(h, rules, u); len(sightings) > 0 {
+			if sightings := Look(h, rules, &u); len(sightings) > 0 {
 				t.Errorf("%s: %s is gone, and seen", name, u.SysPath)
 			}
 			if err := os.MkdirAll(h.Path(u.SysPath), 0o755); err != nil { // an empty directory: only the attributes went
 				t.Fatal(err)
 			}
-			for _, s := range Look(h, rules, u) {
+			for _, s := range Look(h, rules, &u) {
 				checkSighting(t, name, s)
 			}
 		}
 	}
+}
+
+// Whatever is reached by a PCI function that does not answer is sick: whole devices, all their parts, all their ports.
+func TestSickFunctionIsSickInEveryPart(t *testing.T) {
+	rules := slices.Concat(everything, anyNode(nil))
+	sick := 0
+	for name, text := range recordings(t) {
+		h, devices := machine(t, text)
+		for _, function := range functionsIn(lookAll(h, rules, devices)) {
+			if h.asleep(function) {
+				continue
+			}
+			config := h.Path(function + "/config")
+			before, err := os.ReadFile(config)
+			if os.IsNotExist(err) {
+				before, err = []byte("answers"), nil
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(config, []byte(strings.Repeat("\xff", 64)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range lookAll(h, rules, devices) {
+				reached := slices.Equal(s.Functions, []string{function}) // by this one only
+				if reached && s.Health == nil {
+					t.Errorf("%s: %s is well, though %s does not answer", name, s.Device.ID, function)
+				}
+				if reached {
+					sick++
+				}
+			}
+			if err := os.WriteFile(config, before, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if sick < 100 {
+		t.Errorf("only %d devices are reached by a function", sick)
+	}
+}
+
+// functionsIn lists the PCI functions by which devices are reached, each once.
+func functionsIn(sightings []Sighting) []string {
+	var functions []string
+	for _, s := range sightings {
+		functions = append(functions, s.Functions...)
+	}
+	slices.Sort(functions)
+	return slices.Compact(functions)
 }

@@ -2,51 +2,66 @@
 
 package device
 
-// FPGAs: the ports of DFL cards (Intel, Altera, Silicom) and the user functions of XRT cards (Xilinx, AMD).
+// FPGAs: the ports of DFL cards (Intel, Altera, Silicom), with the kernel's drivers or the older ones of OPAE; cards of
+// Xilinx and AMD with XRT, or with the driver xdma (fpga_xilinx.go).
 //
-// Follows: Documentation/fpga/dfl.rst; Documentation/ABI/testing/sysfs-platform-dfl-port; drivers/fpga/dfl-afu-main.c and
-// dfl-afu-error.c; for XRT src/runtime_src/core/pcie/driver/linux/xocl/userpf of Xilinx/XRT.
+// Follows: Documentation/fpga/dfl.rst; Documentation/ABI/testing/sysfs-platform-dfl-port and sysfs-class-fpga-manager;
+// drivers/fpga/dfl-afu-main.c, dfl-afu-error.c and fpga-mgr.c; for OPAE's own drivers plugins/xfpga/sysfs.c of
+// OPAE/opae-sdk.
 //
 // Identity: the PCI address of the card and, on it, the number of the port: no card says a serial number in sysfs to
 // everybody, and the accelerator in it (afu_id, xclbinuuid) changes with every programming. The number in dfl-port.N is
 // the order of discovery.
 //
-// Health: DFL: no error is latched in the port (until somebody writes it back, or the port is reset), and the accelerator
-// is not stopped for its power. XRT: ready, not offline, not in a bad state. For both what pci_health.go says. No event
+// Health: DFL: no error is latched in the port (until somebody writes it back, or the port is reset), and the
+// accelerator is not stopped for its power. For all of them: the last programming, as the card's fpga_manager remembers
+// it, has not ended in an error; until the next, nobody knows what is in it. And what pci_health.go says. No event
 // tells of it: it is read every minute.
 //
-// Nodes: /dev/dfl-port.N; the render node of an XRT card. Never /dev/dfl-fme.N and /dev/xclmgmtN, through which the card
-// is programmed and taken apart: the drivers ask for no capability there.
+// Nodes: /dev/dfl-port.N. Never /dev/dfl-fme.N, through which the card is programmed and taken apart: the drivers ask
+// for no capability there.
+//
+// Reset: of a DFL port, within a millisecond; it hits nothing else, and leaves memory beside the accelerator as it is.
+// Cards of other families have none.
 //
 // Needs: sysfs. No ioctl, no capability, no node is opened.
 
 import (
 	"errors"
 	"fmt"
+	"path"
 	"strconv"
 	"strings"
 
 	"github.com/metalplug/metalplug/udev"
 )
 
-// FPGA is the class of accelerators in FPGAs: one device a DFL port or XRT user function.
+// FPGA is the class of accelerators in FPGAs: one device a DFL port or a card of Xilinx.
 var FPGA = Class{
 	Name: "fpga",
-	Doc:  "FPGA accelerators: ports of DFL cards and XRT user functions",
+	Doc:  "FPGA accelerators: ports of DFL cards, cards of Xilinx with XRT or xdma",
 	Match: []udev.Match{
 		// Its subsystem is the bus, and its driver is not there from the beginning.
-		{Subsystem: "platform", Properties: map[string]string{"DEVNAME": "/dev/dfl-port.*"}},
-		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xocl"}},
+		{Subsystem: "platform", Properties: map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}},
+		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xocl|xdma"}},
 	},
-	Every:    slowCheck,
-	DevNodes: []string{"/dev/dfl-port.[0-9]*", "/dev/dri/renderD[0-9]*"},
+	// The management function of a card is beside the one that stands for it.
+	Wakes: []udev.Match{{Subsystem: "pci", Properties: map[string]string{"DRIVER": "xclmgmt"}}},
+	Every: slowCheck,
+	DevNodes: []string{
+		"/dev/dfl-port.[0-9]*", "/dev/intel-fpga-port.[0-9]*", "/dev/dri/renderD[0-9]*",
+		"/dev/xdma[0-9]*_user", "/dev/xdma[0-9]*_bypass", "/dev/xdma[0-9]*_h2c_[0-9]*", "/dev/xdma[0-9]*_c2h_[0-9]*",
+		"/dev/xdma[0-9]*_events_[0-9]*",
+	},
 	Identify: fpgaIdentify,
 	Health:   fpgaHealth,
 	Allocate: fpgaAllocate,
+	Target:   portTarget,
+	Auto:     portAuto,
 }
 
 func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
-	d := Device{Model: u.Properties["ID_MODEL_FROM_DATABASE"], NUMANode: h.NUMANode(u.SysPath)}
+	d := Device{Model: u.Properties.Value("ID_MODEL_FROM_DATABASE"), NUMANode: h.NUMANode(u.SysPath)}
 	address := h.pciAddress(u.SysPath)
 	if address == "" {
 		return nil, errors.New("it is below no PCI function, by which it could be recognised")
@@ -56,8 +71,8 @@ func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 		return []Device{d}, nil
 	}
 	// Until the driver is bound its attributes are missing, and open(2) gives ENXIO.
-	if driver := h.Link(u.SysPath, "driver"); driver != "dfl-port" {
-		return nil, incompletef("driver dfl-port is not bound: load the module dfl_afu")
+	if driver := h.Link(u.SysPath, "driver"); driver != "dfl-port" && driver != "intel-fpga-port" {
+		return nil, incompletef("driver %s is not bound: load the module dfl_afu, or intel-fpga-afu of OPAE", portDriver(u))
 	}
 	port, err := h.Attr(u.SysPath, "id")
 	if err != nil {
@@ -70,11 +85,37 @@ func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 	return []Device{d}, nil
 }
 
+// portDriver returns the name of the driver of a port, which is that of its node without the number.
+func portDriver(u udev.Device) string {
+	name, _, _ := strings.Cut(path.Base(u.DevNode), ".")
+	return name
+}
+
 func fpgaHealth(h *Host, d Device) error {
-	if d.Udev.Subsystem == "pci" {
-		return xrtHealth(h, d.SysPath)
+	var err error
+	switch {
+	case d.Udev.Subsystem != "pci":
+		err = dflHealth(h, d.SysPath)
+	case h.Link(d.SysPath, "driver") == "xocl":
+		err = xrtHealth(h, d.SysPath)
 	}
-	return dflHealth(h, d.SysPath)
+	return joined(err, programmed(h, h.PCIParent(d.SysPath)))
+}
+
+// programmed returns what kept the FPGA of a PCI function from being programmed as it was meant to, the last time:
+// "write init error" and the like (state_show of fpga-mgr.c). Of a card with several ports it is not known which one.
+func programmed(h *Host, function string) error {
+	const class = "/sys/class/fpga_manager"
+	for _, name := range h.Names(class) {
+		if function == "" || !strings.HasPrefix(h.Resolve(class+"/"+name), function+"/") {
+			continue
+		}
+		state, err := h.Attr(class+"/"+name, "state")
+		if err == nil && (strings.HasSuffix(state, " error") || state == "power off") {
+			return fmt.Errorf("its programming ended in %q (%s): program it again", state, name)
+		}
+	}
+	return nil
 }
 
 // powerStopped is the power state in which the port lets nothing through to the accelerator any more (AP6). AP1 and AP2
@@ -102,38 +143,14 @@ func dflHealth(h *Host, sysPath string) error {
 	return nil
 }
 
-// xrtHealth reads the attributes of the user function's driver; versions of XRT differ in which there are.
-func xrtHealth(h *Host, sysPath string) error {
-	for _, good := range []string{"ready=1", "dev_offline=0", "device_bad_state=0"} {
-		name, want, _ := strings.Cut(good, "=")
-		value, err := h.Attr(sysPath, name)
-		if errors.Is(err, ErrGone) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if value != want {
-			return fmt.Errorf("driver xocl: %s is %q", name, value)
-		}
+func fpgaAllocate(h *Host, d Device) (a Allocation, err error) {
+	switch {
+	case d.Udev.Subsystem != "pci":
+		err = a.add(h, d.Udev.DevNode, linksIn(*d.Udev, "by-id", "by-path")...)
+	case h.Link(d.SysPath, "driver") == "xdma":
+		err = a.addXDMA(h, d.SysPath)
+	default:
+		err = a.addXRT(h, d.SysPath)
 	}
-	return nil
-}
-
-func fpgaAllocate(h *Host, d Device) (Allocation, error) {
-	var a Allocation
-	if d.Udev.Subsystem != "pci" {
-		err := a.add(h, d.Udev.DevNode, linksIn(d.Udev, "by-id", "by-path")...)
-		return a, err
-	}
-	link := "/dev/dri/by-path/pci-" + h.pciAddress(d.SysPath) + "-render"
-	for _, name := range drmNames(h, d.SysPath, "renderD") {
-		if err := a.add(h, "/dev/dri/"+name, link); err != nil {
-			return Allocation{}, err
-		}
-	}
-	if len(a.Nodes) == 0 {
-		return Allocation{}, incompletef("driver xocl has made no render node")
-	}
-	return a, nil
+	return a, err
 }

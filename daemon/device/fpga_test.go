@@ -6,8 +6,7 @@ import "testing"
 
 func TestFPGA(t *testing.T) {
 	const port = `fpga-0000:3b:00.0-port0 "DFL port, accelerator d8424dc4a4a3c413f89e433683f9040b" numa1` + "\n"
-	const card = `fpga-0000:18:00.1 "Alveo U250 XDMA Platform" numa0` + "\n"
-	const render = "  /dev/dri/renderD129 = /dev/dri/by-path/pci-0000:18:00.1-render"
+	const opae = `fpga-0000:86:00.0-port0 "DFL port, accelerator d8424dc4a4a3c413f89e433683f9040b" numa1` + "\n"
 	testSights(t, []sight{
 		{name: "port", recording: "fpga-dfl", want: port + "  /dev/dfl-port.0"},
 		{name: "port found second", recording: "fpga-dfl", edits: []string{"dfl-port.0", "dfl-port.1"}, want: port + "  /dev/dfl-port.1"},
@@ -18,7 +17,7 @@ func TestFPGA(t *testing.T) {
 			"L: driver=../../../../../../../bus/platform/drivers/dfl-port\n", "", "E: DRIVER=dfl-port\n", "",
 		}, want: `
 			(dfl-port.0)
-			  held back: not complete: driver dfl-port is not bound: load the module dfl_afu`},
+			  held back: not complete: driver dfl-port is not bound: load the module dfl_afu, or intel-fpga-afu of OPAE`},
 		{name: "attributes not there yet", recording: "fpga-dfl", edits: []string{"A: id=0\\n\n", ""}, want: `
 			(dfl-port.0)
 			  held back: not complete: the number of its port is not known: read /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/fpga_region/region0/dfl-port.0/id: gone: no such file or directory`},
@@ -34,15 +33,26 @@ func TestFPGA(t *testing.T) {
 		{name: "below no PCI function", recording: "fpga-dfl", edits: []string{"E: SUBSYSTEM=pci\n", "E: SUBSYSTEM=other\n"}, want: `
 			(dfl-port.0)
 			  held back: it is below no PCI function, by which it could be recognised`},
-		{name: "XRT", recording: "fpga-xrt", want: card + render},
-		{name: "XRT not ready", recording: "fpga-xrt", edits: []string{"ready=1", "ready=0"}, want: card +
-			"  sick: driver xocl: ready is \"0\"\n" + render},
-		{name: "XRT offline", recording: "fpga-xrt", edits: []string{"dev_offline=0", "dev_offline=1"}, want: card +
-			"  sick: driver xocl: dev_offline is \"1\"\n" + render},
-		{name: "XRT without these attributes", recording: "fpga-xrt", edits: []string{"A: dev_offline=0\\n\n", "", "A: ready=1\\n\n", ""}, want: card + render},
-		{name: "XRT off the bus", recording: "fpga-xrt", edits: []string{"config=ee100550", "config=ffffffff"}, want: card +
-			"  sick: its PCI configuration space does not answer: it has fallen off the bus\n" + render},
-		{name: "XRT without a node", recording: "fpga-xrt", edits: []string{"drm/renderD129", "drm/other"}, want: card +
-			"  held back: not complete: driver xocl has made no render node"},
+		{name: "programmed", recording: "fpga-dfl", edits: []string{"state=unknown", "state=operating"}, want: port + "  /dev/dfl-port.0"},
+		{name: "being programmed", recording: "fpga-dfl", edits: []string{"state=unknown", "state=write"}, want: port + "  /dev/dfl-port.0"},
+		{name: "programmed badly", recording: "fpga-dfl", edits: []string{"state=unknown", "state=write complete error"}, want: port +
+			"  sick: its programming ended in \"write complete error\" (fpga0): program it again\n  /dev/dfl-port.0"},
+		{name: "without power", recording: "fpga-dfl", edits: []string{"state=unknown", "state=power off"}, want: port +
+			"  sick: its programming ended in \"power off\" (fpga0): program it again\n  /dev/dfl-port.0"},
+		{name: "another card programmed badly", recording: "fpga-dfl", edits: []string{
+			"0000:3b:00.0/fpga_region/region0/dfl-fme.0/dfl-fme-mgr.0", "0000:3c:00.0/fpga_region/region1/dfl-fme.1/dfl-fme-mgr.1",
+			"state=unknown", "state=write error",
+		}, want: port + "  /dev/dfl-port.0"},
+		{name: "latched and programmed badly", recording: "fpga-dfl", edits: []string{
+			"errors/errors=0x0", "errors/errors=0x1", "state=unknown", "state=write error",
+		}, want: port + "  sick: port error: errors/errors is 0x1; its programming ended in \"write error\" (fpga0): program it again\n  /dev/dfl-port.0"},
+		{name: "OPAE", recording: "fpga-opae", want: opae + "  /dev/intel-fpga-port.0"},
+		{name: "OPAE, latched error", recording: "fpga-opae", edits: []string{"errors/errors=0x0", "errors/errors=0x4000000000000"}, want: opae +
+			"  sick: port error: errors/errors is 0x4000000000000\n  /dev/intel-fpga-port.0"},
+		{name: "OPAE, driver not bound", recording: "fpga-opae", edits: []string{"/drivers/intel-fpga-port", "/drivers/other"}, want: `
+			(intel-fpga-port.0)
+			  held back: not complete: driver intel-fpga-port is not bound: load the module dfl_afu, or intel-fpga-afu of OPAE`},
+		{name: "OPAE, off the bus", recording: "fpga-opae", edits: []string{"config=8680c409", "config=ffffffff"}, want: opae +
+			"  sick: its PCI configuration space does not answer: it has fallen off the bus\n  /dev/intel-fpga-port.0"},
 	})
 }

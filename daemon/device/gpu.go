@@ -5,24 +5,32 @@ package device
 // GPUs and other processing accelerators on PCI, below the drivers nvidia, amdgpu, i915, xe and those of the subsystem
 // accel.
 //
-// Follows: Documentation/gpu/drm-uapi.rst; Documentation/accel/introduction.rst; Documentation/ABI/testing/sysfs-bus-pci;
-// include/linux/pci_ids.h (base class 0x03, class 0x1200).
+// Follows: Documentation/gpu/drm-uapi.rst; Documentation/accel/introduction.rst;
+// Documentation/ABI/testing/sysfs-bus-pci; include/linux/pci_ids.h (base class 0x03, class 0x1200).
 //
 // Identity: what the hardware itself says: NVIDIA's UUID (gpu_nvidia.go), AMD's unique_id. It goes with the card from
-// slot to slot. Where there is none (Intel, consumer cards of AMD) the PCI address, which stays with the slot. Numbers of
-// nodes are never used: DRM gives the lowest free minor to whoever comes next (drm_minor_alloc).
+// slot to slot. Where there is none (Intel, consumer cards of AMD, accelerators) the PCI address, which stays with the
+// slot. Numbers of nodes are never used: DRM gives the lowest free minor to whoever comes next (drm_minor_alloc).
 //
-// Health: a driver is bound, and what pci_health.go says. Reported once, so kept as marks: DRM's WEDGED until the driver
-// says "none" or is bound again, i915's ERROR and RESET until ERROR=0, NVIDIA's Xid until the driver's recovery action
-// (Xid 154) is None or it is bound again (gpu_health.go, gpu_xid.go).
+// Parts: a GPU that is divided is offered as its parts and not as a whole, since both would be the same memory: MIG
+// devices (gpu_mig.go), AMD's partitions (gpu_amd.go), virtual functions, which are PCI functions of their own.
 //
-// Nodes: those which the driver makes below the function, /dev/dri/card*, /dev/dri/renderD*, /dev/accel/accel*; and
-// /dev/kfd for AMD, which is one for all GPUs: what keeps them apart there is the render node.
+// Health: a driver is bound, Gaudi's says that the card is operational, and what pci_health.go says. Reported once, so
+// kept as marks: DRM's WEDGED until the driver says "none" or is bound again, i915's ERROR and RESET until ERROR=0, a
+// reset that amdgpu failed until one succeeds, NVIDIA's Xid until the driver's recovery action (Xid 154) is None or it
+// is bound again (gpu_health.go, gpu_xid.go).
+//
+// Nodes: those which the driver makes below the function, /dev/dri/card*, /dev/dri/renderD*, /dev/accel/accel*. Never
+// /dev/accel/accel_controlD*, by which Gaudi is steered. More for NVIDIA and AMD: see there.
+//
+// Reset: none by itself: the drivers of NVIDIA, AMD and Intel do not survive that of the PCI function. By name "pci",
+// 0.1 s, for those that do (daemon/reset/pci.go, survivors).
 //
 // Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. No ioctl, no capability, no node is opened.
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"strings"
 
@@ -40,16 +48,23 @@ var GPU = Class{
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "intel_vpu|habanalabs|qaic|amdxdna"}},
 	},
 	// What NVIDIA's modules make has no device in sysfs and no event. The nearest that the kernel reports is the module.
-	Wakes: []udev.Match{{Subsystem: "module", Properties: map[string]string{"DEVPATH": "/module/nvidia*"}}},
+	Wakes: []udev.Match{
+		{Subsystem: "module", Properties: map[string]string{"DEVPATH": "/module/nvidia*"}},
+		// The nodes of AMD's partitions are below no PCI function.
+		{Subsystem: "drm", Properties: map[string]string{"DEVPATH": "/devices/platform/amdgpu_xcp*"}},
+	},
 	Every: slowCheck,
 	DevNodes: []string{
 		"/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset",
+		"/dev/nvidia-caps/nvidia-cap[0-9]*",
 		"/dev/kfd", "/dev/dri/card[0-9]*", "/dev/dri/renderD[0-9]*", "/dev/accel/accel[0-9]*",
 	},
 	Identify: gpuIdentify,
 	Offer:    gpuOffer,
 	Health:   gpuHealth,
+	Warn:     gpuWarn,
 	Notice:   gpuNotice,
+	Target:   functionTarget,
 	Allocate: gpuAllocate,
 }
 
@@ -62,74 +77,85 @@ const (
 // Displays for people, which compute nothing: those of virtual machines and of management controllers. The PCI class
 // does not tell them from GPUs: virtio-gpu has 0x0380, as data-centre GPUs do, and a render node on top.
 const (
-	displayDrivers = "bochs-drm|bochs|virtio-pci|virtio_gpu|ast|mgag200|simpledrm|simple-framebuffer|cirrus|cirrus-qemu|qxl|" +
+	displayDrivers = "bochs-drm|bochs|virtio-pci|virtio_gpu|ast|mgag200|hibmc-drm|simpledrm|simple-framebuffer|cirrus|cirrus-qemu|qxl|" +
 		"vmwgfx|hyperv_drm"
 	displayVendors = "1234|1AF4|1B36|1A03|102B|15AD|1414" // QEMU, virtio, Red Hat, ASPEED, Matrox, VMware, Hyper-V
 )
 
 func gpuIdentify(h *Host, u udev.Device) ([]Device, error) {
-	d := Device{Model: u.Properties["ID_MODEL_FROM_DATABASE"], NUMANode: h.NUMANode(u.SysPath)}
+	d := Device{Model: u.Properties.Value("ID_MODEL_FROM_DATABASE"), NUMANode: h.NUMANode(u.SysPath)}
 	address, driver := path.Base(u.SysPath), h.Link(u.SysPath, "driver")
-	var err error
 	switch vendor := pciVendor(u); {
 	case strings.Contains(driver, "vfio"):
-		err = excludedf("bound to %s: offer /dev/vfio/%s with class node", driver, h.Link(u.SysPath, "iommu_group"))
+		return nil, excludedf("bound to %s: offer /dev/vfio/%s with class node", driver, h.Link(u.SysPath, "iommu_group"))
 	case driver == "nvidia":
-		d.ID, d.Model, err = nvidiaIdentity(h, address)
+		return nvidiaDevices(h, d, address)
 	case driver == "amdgpu":
-		d.ID, err = amdIdentity(h, u.SysPath)
+		return amdDevices(h, d, u.SysPath)
 	case driver == "" && vendor == vendorNVIDIA:
-		err = incompletef("no driver is bound, so that its UUID is not known: load the module nvidia")
+		return nil, incompletef("no driver is bound, so that its UUID is not known: load the module nvidia")
 	case driver == "" && vendor == vendorAMD:
-		err = incompletef("no driver is bound, so that its unique_id is not known: load the module amdgpu")
-	default:
-		d.ID = MakeID("gpu", address)
+		return nil, incompletef("no driver is bound, so that its unique_id is not known: load the module amdgpu")
 	}
-	if err != nil {
-		return nil, err
-	}
+	d.ID = MakeID("gpu", address)
 	return []Device{d}, nil
 }
 
-// amdIdentity reads the number that the chip was made with (amdgpu_get_unique_id). Consumer cards have none: there the
-// attribute is missing or empty, and the address of the slot has to do.
-func amdIdentity(h *Host, sysPath string) (id string, err error) {
-	unique, err := h.Attr(sysPath, "unique_id")
-	switch {
-	case err != nil && !errors.Is(err, ErrGone):
-		return "", incompletef("its unique_id cannot be read at present: %w", err) // EPERM during a reset
-	case strings.Trim(unique, "0") != "":
-		return MakeID("gpu", unique), nil
-	case len(drmNames(h, sysPath, "renderD")) == 0:
-		// amdgpu_pci_probe makes the attribute first and the nodes last: without nodes it may still come.
-		return "", incompletef("driver amdgpu has not made its nodes yet")
-	}
-	return MakeID("gpu", path.Base(sysPath)), nil
-}
-
 func gpuOffer(h *Host, d Device) error {
-	driver, vendor := h.Link(d.SysPath, "driver"), pciVendor(d.Udev)
+	driver, vendor := h.Link(d.SysPath, "driver"), pciVendor(*d.Udev)
 	switch {
 	case udev.Glob(displayDrivers, driver):
-		return excludedf("a display of driver %s, no GPU", driver)
+		return byNamef("a display of driver %s, no GPU", driver)
 	case udev.Glob(displayVendors, vendor):
-		return excludedf("a display of vendor %s, no GPU", vendor)
-	case driver == "nvidia":
+		return byNamef("a display of vendor %s, no GPU", vendor)
+	}
+	if n := h.virtualFunctions(d.SysPath); n > 0 {
+		return excludedf("divided into %d virtual functions, which are offered in its place", n)
+	}
+	switch driver {
+	case "nvidia":
 		return nvidiaOffer(h, d)
+	case "amdgpu":
+		if err := amdOffer(h, d); err != nil {
+			return err
+		}
 	}
 	// The firmware's display may have no driver that renders: then it is of use to the console only.
 	boot, err := h.Attr(d.SysPath, "boot_vga")
 	if err == nil && boot == "1" && len(drmNames(h, d.SysPath, "renderD")) == 0 {
-		return excludedf("the display of the console (boot_vga), without a render node")
+		return byNamef("the display of the console (boot_vga), without a render node")
 	}
 	return nil
 }
 
 func gpuHealth(h *Host, d Device) error {
-	if h.Link(d.SysPath, "driver") == "" {
+	switch h.Link(d.SysPath, "driver") {
+	case "":
 		return errors.New("no driver is bound")
+	case "habanalabs":
+		return habanaHealth(h, d.SysPath)
 	}
 	return nil
+}
+
+// habanaHealth reads what Gaudi's driver says of the card: "operational", "in reset", "disabled" and others
+// (Documentation/ABI/testing/sysfs-driver-habanalabs, status; hl_device_status).
+func habanaHealth(h *Host, sysPath string) error {
+	status, err := h.Attr(sysPath, "status")
+	switch {
+	case errors.Is(err, ErrGone), err == nil && strings.EqualFold(status, "operational"):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("driver habanalabs: status is %q", status)
+}
+
+func gpuWarn(h *Host, d Device) string {
+	if h.Link(d.SysPath, "driver") == "amdgpu" {
+		return amdWarn(h, d.SysPath)
+	}
+	return ""
 }
 
 func gpuAllocate(h *Host, d Device) (Allocation, error) {
@@ -140,19 +166,6 @@ func gpuAllocate(h *Host, d Device) (Allocation, error) {
 		return amdAllocate(h, d)
 	}
 	return drmAllocate(h, d)
-}
-
-// amdAllocate adds the node of the compute driver, which the module makes before it probes any GPU (kfd_chardev_init).
-// A kernel without CONFIG_HSA_AMD has none, and its GPUs still render.
-func amdAllocate(h *Host, d Device) (Allocation, error) {
-	a, err := drmAllocate(h, d)
-	if err != nil {
-		return a, err
-	}
-	if kfd, err := h.Node("/dev/kfd"); err == nil {
-		a.Nodes = append(a.Nodes, kfd)
-	}
-	return a, nil
 }
 
 // drmAllocate finds the nodes that the driver has made below the PCI function.
@@ -166,12 +179,12 @@ func drmAllocate(h *Host, d Device) (Allocation, error) {
 	var a Allocation
 	for _, name := range renders {
 		if err := a.add(h, "/dev/dri/"+name, link+"-render"); err != nil {
-			return Allocation{}, err
+			return a, err
 		}
 	}
 	for _, name := range cards {
 		if err := a.add(h, "/dev/dri/"+name, link+"-card"); err != nil {
-			return Allocation{}, err
+			return a, err
 		}
 	}
 	for _, name := range h.Names(d.SysPath + "/accel") {
@@ -179,7 +192,7 @@ func drmAllocate(h *Host, d Device) (Allocation, error) {
 			continue
 		}
 		if err := a.add(h, "/dev/accel/"+name); err != nil {
-			return Allocation{}, err
+			return a, err
 		}
 	}
 	if len(a.Nodes) == 0 {

@@ -5,10 +5,11 @@ package device
 // What the drivers of GPUs report once and do not show afterwards.
 //
 // Follows: Documentation/gpu/drm-uapi.rst, Device Wedging (Linux 6.15); drivers/gpu/drm/i915/gt/intel_reset.c
-// (intel_gt_reset_global); drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged). For NVIDIA see gpu_xid.go.
+// (intel_gt_reset_global); drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged); drivers/gpu/drm/amd/amdgpu/
+// amdgpu_device.c (amdgpu_device_gpu_recover). For NVIDIA see gpu_xid.go.
 //
-// Not read: ras/*_err_count of amdgpu, for to read it resets the counters (amdgpu_ras_sysfs_read), and whoever else reads
-// them loses theirs; ras/gpu_vram_bad_pages, since a page that is taken out of use is what keeps the GPU usable.
+// Not read: ras/*_err_count of amdgpu, for to read it resets the counters of most chips (amdgpu_ras_sysfs_read), and
+// whoever else reads them loses theirs.
 
 import (
 	"path"
@@ -31,12 +32,12 @@ func gpuNotice(e udev.Event) (Mark, bool) {
 	}
 	p := e.Device.Properties
 	switch {
-	case p["WEDGED"] == "none": // the driver has reset it already
-	case p["WEDGED"] != "":
-		m.Reason = "its driver has given it up (WEDGED=" + p["WEDGED"] + ")"
-	case p["ERROR"] == "1", p["RESET"] == "1":
+	case p.Value("WEDGED") == "none": // the driver has reset it already
+	case p.Value("WEDGED") != "":
+		m.Reason = "its driver has given it up (WEDGED=" + p.Value("WEDGED") + ")"
+	case p.Value("ERROR") == "1", p.Value("RESET") == "1":
 		m.Reason = "driver i915 has found an error and resets it"
-	case p["ERROR"] == "0": // which does not come if the reset was of no use
+	case p.Value("ERROR") == "0": // which does not come if the reset was of no use
 	default:
 		return Mark{}, false
 	}
@@ -44,13 +45,27 @@ func gpuNotice(e udev.Event) (Mark, bool) {
 }
 
 func gpuLogged(d udev.Device) (Mark, bool) {
-	message := d.Properties["MESSAGE"]
+	message := d.Properties.Value("MESSAGE")
 	if text, ok := strings.CutPrefix(message, "NVRM: Xid "); ok {
 		return xidMark(d.SysPath, text)
 	}
-	// Before Linux 6.15 xe said it nowhere else.
+	// Before Linux 6.15 xe and amdgpu said it nowhere else.
+	if _, text, ok := strings.Cut(message, " GPU reset"); ok && strings.HasPrefix(message, "amdgpu ") {
+		return amdReset(d.SysPath, text)
+	}
 	if strings.HasPrefix(message, "xe ") && strings.HasSuffix(message, " as wedged.") {
 		return Mark{SysPath: d.SysPath, Source: "drm", Reason: "driver xe has given it up (wedged): bind it again"}, true
 	}
 	return Mark{}, false
+}
+
+// amdReset reads how a reset by amdgpu has ended: "GPU reset(3) succeeded!" or "GPU reset end with ret = -110". That it
+// has begun is no news: meanwhile its unique_id cannot be read.
+func amdReset(sysPath, text string) (Mark, bool) {
+	m := Mark{SysPath: sysPath, Source: "drm"}
+	if number, ok := strings.CutPrefix(text, " end with ret = "); ok {
+		m.Reason = "driver amdgpu could not reset it (" + strings.TrimSpace(number) + "): bind it again, or restart the machine"
+		return m, true
+	}
+	return m, strings.HasPrefix(text, "(") && strings.HasSuffix(text, ") succeeded!")
 }

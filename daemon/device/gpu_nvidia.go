@@ -7,11 +7,12 @@ package device
 // Follows: kernel-open/nvidia/nv-procfs.c (nv_procfs_read_gpu_info), nv-chardev-numbers.h and nv-caps.c of
 // NVIDIA/open-gpu-kernel-modules.
 //
-// Identity: the GPU's UUID, which is also what nvidia-smi, CUDA and the CDI specs of nvidia-ctk call it. The driver knows
-// it once it has initialised the GPU for the first user since it was loaded; nvidia-persistenced is one.
+// Identity: the GPU's UUID, which is also what nvidia-smi, CUDA and the CDI specs of nvidia-ctk call it. The driver
+// knows it once it has initialised the GPU for the first user since it was loaded; nvidia-persistenced is one.
 //
-// Nodes: by the device minor that the driver tells, which follows neither the PCI address nor the UUID. No link outlives
-// renumbering: who needs one across reboots injects by CDI. The nodes are made by nvidia-modprobe, without an event.
+// Nodes: by the device minor that the driver tells, which follows neither the PCI address nor the UUID. No link
+// outlives renumbering: who needs one across reboots injects by CDI. The nodes are made by nvidia-modprobe, without an
+// event.
 
 import (
 	"errors"
@@ -47,35 +48,32 @@ func nvidiaUUID(information map[string]string) (string, error) {
 	return uuid, nil
 }
 
-func nvidiaIdentity(h *Host, address string) (id, model string, err error) {
+// nvidiaDevices returns the GPU and, if it is divided, its parts.
+func nvidiaDevices(h *Host, gpu Device, address string) ([]Device, error) {
 	information, err := nvidiaInformation(h, address)
 	if err != nil {
-		return "", "", err
+		return nil, err
 	}
 	uuid, err := nvidiaUUID(information)
 	if err != nil {
-		return "", "", err
+		return nil, err
 	}
-	return MakeID(uuid), information["Model"], nil
+	gpu.ID, gpu.Model = MakeID(uuid), information["Model"]
+	return append([]Device{gpu}, migDevices(h, gpu, information["Device Minor"])...), nil
 }
 
-// nvidiaOffer keeps back a GPU that the driver was told to leave alone, and one that is divided: CUDA cannot use a GPU
-// as a whole that has MIG instances. The instances themselves have a device node each, but no file tells their UUIDs and
-// sizes, so they are not offered.
+// nvidiaOffer keeps back a GPU that the driver was told to leave alone, and one that is divided.
 func nvidiaOffer(h *Host, d Device) error {
 	information, err := nvidiaInformation(h, path.Base(d.SysPath))
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if information["GPU Excluded"] == "Yes" {
+	case information["GPU Excluded"] == "Yes":
 		return excludedf("the driver was told to exclude it (NVreg_ExcludedGpus)")
+	case d.Part != "":
+		return nil
 	}
-	for _, name := range h.Names("/proc/driver/nvidia/capabilities/gpu" + information["Device Minor"] + "/mig") {
-		if numbered(name, "gi") {
-			return excludedf("divided into MIG instances, of which files do not tell enough to offer them")
-		}
-	}
-	return nil
+	return migOffer(h, information["Device Minor"])
 }
 
 func nvidiaAllocate(h *Host, d Device) (Allocation, error) {
@@ -94,8 +92,12 @@ func nvidiaAllocate(h *Host, d Device) (Allocation, error) {
 	}
 	for _, name := range []string{own, "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"} {
 		if err := a.add(h, "/dev/"+name); err != nil {
-			return Allocation{}, err
+			return a, err
 		}
+	}
+	if d.Part != "" { // MIG devices draw nothing
+		err := a.addMIG(h, information["Device Minor"], d.Part)
+		return a, err
 	}
 	if modeset, err := h.Node("/dev/nvidia-modeset"); err == nil { // for graphics; compute does without
 		a.Nodes = append(a.Nodes, modeset)

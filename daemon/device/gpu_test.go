@@ -2,7 +2,10 @@
 
 package device
 
-import "testing"
+import (
+	"errors"
+	"testing"
+)
 
 func TestGPU(t *testing.T) {
 	named := func(key, value string) []Rule {
@@ -48,12 +51,19 @@ func TestGPU(t *testing.T) {
 			"L: driver=../../../bus/pci/drivers/i915\n", "", "/drm/", "/other/",
 		}, want: `
 			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
-			  held back: not for containers: the display of the console (boot_vga), without a render node
+			  held back: only where a rule names it: the display of the console (boot_vga), without a render node
 			  sick: no driver is bound`},
 		{name: "the console without a render node", recording: "gpu-intel", edits: []string{"drm/renderD128", "drm/other"}, want: `
 			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
-			  held back: not for containers: the display of the console (boot_vga), without a render node
+			  held back: only where a rule names it: the display of the console (boot_vga), without a render node
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:02.0-card`},
+		{name: "AMD, the console without a render node", recording: "gpu-amd", edits: []string{
+			"A: numa_node=1", "A: boot_vga=1\\n\nA: numa_node=1", "drm/renderD128", "drm/other",
+		}, want: `
+			gpu-4b1a2c3d5e6f7081 "Aqua Vanjaram [Instinct MI300X]" numa1
+			  held back: only where a rule names it: the display of the console (boot_vga), without a render node
+			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:05:00.0-card
+			  /dev/kfd`},
 		{name: "a node that udev has not made yet", recording: "gpu-intel", edits: []string{"N: dri/renderD128", "N: dri/other"}, want: `
 			gpu-0000:00:02.0 "Alder Lake-P GT2 [Iris Xe Graphics]"
 			  held back: not complete: /dev/dri/renderD128 is missing`},
@@ -67,17 +77,37 @@ func TestGPU(t *testing.T) {
 			  /dev/accel/accel0
 			gpu-0000:81:00.0 "HL-2000 AI Training Accelerator [Gaudi2]" numa1
 			  /dev/accel/accel1`},
+		{name: "an accelerator that works", recording: "gpu-accel", edits: []string{
+			"A: numa_node=1\\n", "A: numa_node=1\\n\nA: status=operational\\n",
+		}, want: `
+			gpu-0000:00:0b.0 "Meteor Lake NPU"
+			  /dev/accel/accel0
+			gpu-0000:81:00.0 "HL-2000 AI Training Accelerator [Gaudi2]" numa1
+			  /dev/accel/accel1`},
+		{name: "an accelerator that its driver has disabled", recording: "gpu-accel", edits: []string{
+			"A: numa_node=1\\n", "A: numa_node=1\\n\nA: status=disabled\\n",
+		}, want: `
+			gpu-0000:00:0b.0 "Meteor Lake NPU"
+			  /dev/accel/accel0
+			gpu-0000:81:00.0 "HL-2000 AI Training Accelerator [Gaudi2]" numa1
+			  sick: driver habanalabs: status is "disabled"
+			  /dev/accel/accel1`},
+		{name: "an accelerator without its node yet", recording: "gpu-accel", edits: []string{"accel/accel1", "accel/other1"}, want: `
+			gpu-0000:00:0b.0 "Meteor Lake NPU"
+			  /dev/accel/accel0
+			gpu-0000:81:00.0 "HL-2000 AI Training Accelerator [Gaudi2]" numa1
+			  held back: not complete: its driver has made no node`},
 		{name: "displays of a virtual machine", recording: "gpu-virtual", want: `
 			gpu-0000:00:01.0
-			  held back: not for containers: a display of driver bochs-drm, no GPU
+			  held back: only where a rule names it: a display of driver bochs-drm, no GPU
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: not for containers: a display of driver virtio-pci, no GPU
+			  held back: only where a rule names it: a display of driver virtio-pci, no GPU
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
 		{name: "a display by its driver", recording: "gpu-virtual", rules: named("DRIVER", "virtio-pci"), want: `
 			gpu-0000:00:01.0
-			  held back: not for containers: a display of driver bochs-drm, no GPU
+			  held back: only where a rule names it: a display of driver bochs-drm, no GPU
 			gpu-0000:00:04.0
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
@@ -85,20 +115,20 @@ func TestGPU(t *testing.T) {
 			gpu-0000:00:01.0
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: not for containers: a display of driver virtio-pci, no GPU`},
+			  held back: only where a rule names it: a display of driver virtio-pci, no GPU`},
 		{name: "a display by a pattern", recording: "gpu-virtual", rules: named("DRIVER", "bochs*"), want: `
 			gpu-0000:00:01.0
-			  held back: not for containers: a display of driver bochs-drm, no GPU
+			  held back: only where a rule names it: a display of driver bochs-drm, no GPU
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: not for containers: a display of driver virtio-pci, no GPU`},
+			  held back: only where a rule names it: a display of driver virtio-pci, no GPU`},
 		{name: "a display without a driver", recording: "gpu-virtual", edits: []string{"L: driver=../../../bus/pci/drivers/bochs-drm\n", ""}, want: `
 			gpu-0000:00:01.0
-			  held back: not for containers: a display of vendor 1234, no GPU
+			  held back: only where a rule names it: a display of vendor 1234, no GPU
 			  sick: no driver is bound
 			  /dev/dri/card0 = /dev/dri/by-path/pci-0000:00:01.0-card
 			gpu-0000:00:04.0
-			  held back: not for containers: a display of driver virtio-pci, no GPU
+			  held back: only where a rule names it: a display of driver virtio-pci, no GPU
 			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:00:04.0-render
 			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:00:04.0-card`},
 		{name: "no rule takes it", recording: "gpu-intel", rules: named("DRIVER", "xe"), want: `
@@ -149,11 +179,65 @@ func TestNVIDIA(t *testing.T) {
 		{name: "excluded by its driver", recording: "gpu-nvidia", edits: []string{`GPU Excluded:\t No`, `GPU Excluded:\t Yes`}, want: device +
 			"\n  held back: not for containers: the driver was told to exclude it (NVreg_ExcludedGpus)" +
 			"\n  /dev/nvidia3\n  /dev/nvidiactl\n  /dev/nvidia-uvm\n  /dev/nvidia-uvm-tools" + env},
-		{name: "divided", recording: "gpu-nvidia", edits: []string{
-			"F: /dev/nvidiactl=", "F: /dev/nvidiactl=\nF: /proc/driver/nvidia/capabilities/gpu3/mig/gi1/access=DeviceFileMinor: 30\\n",
-		}, want: device +
-			"\n  held back: not for containers: divided into MIG instances, of which files do not tell enough to offer them" +
-			"\n  /dev/nvidia3\n  /dev/nvidiactl\n  /dev/nvidia-uvm\n  /dev/nvidia-uvm-tools" + env},
+	})
+}
+
+// What is a display for people is never offered by a rule for all GPUs, and what is no hardware is not even seen.
+func TestDisplays(t *testing.T) {
+	h, devices := recorded(t, "gpu-displays")
+	got := make(map[string]error)
+	for _, s := range lookAll(h, everything, devices) {
+		got[s.Device.ID] = s.Offer
+	}
+	drivers := map[string]string{
+		"gpu-0000:01:00.0": "ast", "gpu-0000:02:00.0": "mgag200", "gpu-0000:03:00.0": "cirrus-qemu", "gpu-0000:04:00.0": "qxl",
+		"gpu-0000:05:00.0": "vmwgfx", "gpu-0000:06:00.0": "hyperv_drm", "gpu-0000:07:00.0": "bochs-drm", "gpu-0000:08:00.0": "virtio-pci",
+		"gpu-0000:09:00.0": "hibmc-drm",
+	}
+	for id, driver := range drivers {
+		want := "only where a rule names it: a display of driver " + driver + ", no GPU"
+		if err := got[id]; err == nil || err.Error() != want || !errors.Is(err, ErrByName) {
+			t.Errorf("%s: %v, want %s", id, err, want)
+		}
+		rules := []Rule{{Resource: "test/gpu", Class: &GPU, Match: map[string]string{"DRIVER": driver}}}
+		for _, s := range lookAll(h, rules, devices) {
+			if (s.Offer == nil) != (s.Device.ID == id) {
+				t.Errorf("by name, %s: %s is offered or not: %v", driver, s.Device.ID, s.Offer)
+			}
+		}
+	}
+	if len(got) != len(drivers) {
+		t.Errorf("saw %d displays, want %d: %v", len(got), len(drivers), got)
+	}
+}
+
+// The function that is divided is not offered beside its parts, and takes them with it when it goes.
+func TestVirtualFunctions(t *testing.T) {
+	const divided = `gpu-0000:3a:00.0 "Data Center GPU Flex 170" numa0
+			  held back: not for containers: divided into 2 virtual functions, which are offered in its place`
+	const nodes = `
+			  /dev/dri/renderD128 = /dev/dri/by-path/pci-0000:3a:00.0-render
+			  /dev/dri/card1 = /dev/dri/by-path/pci-0000:3a:00.0-card`
+	const part = `
+			gpu-0000:3a:00.1 "Data Center GPU Flex 170" numa0`
+	const partNodes = `
+			  /dev/dri/renderD129 = /dev/dri/by-path/pci-0000:3a:00.1-render
+			  /dev/dri/card2 = /dev/dri/by-path/pci-0000:3a:00.1-card`
+	const guest = `
+			(0000:3a:00.2)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/42 with class node`
+	const silent = "its PCI configuration space does not answer: it has fallen off the bus"
+	named := []Rule{{Resource: "test/gpu", Class: &GPU, Match: map[string]string{"DRIVER": "xe", "PCI_SLOT_NAME": "0000:3a:00.0"}}}
+	testSights(t, []sight{
+		{name: "divided", recording: "gpu-sriov", want: divided + nodes + part + partNodes + guest},
+		{name: "divided, whatever a rule says", recording: "gpu-sriov", rules: named, want: divided + nodes + part +
+			"\n  held back: no resource takes it: test/gpu: PCI_SLOT_NAME is \"0000:3a:00.1\", not \"0000:3a:00.0\"" + guest},
+		{name: "not divided", recording: "gpu-sriov", edits: []string{"sriov_numvfs=2", "sriov_numvfs=0"}, want: `
+			gpu-0000:3a:00.0 "Data Center GPU Flex 170" numa0` + nodes + part + partNodes + guest},
+		{name: "off the bus", recording: "gpu-sriov", edits: []string{"config=8680c056", "config=ffffffff"}, want: divided + "\n  sick: " + silent + nodes +
+			part + "\n  sick: its physical function 0000:3a:00.0: " + silent + partNodes + guest},
+		{name: "a part off the bus", recording: "gpu-sriov", edits: []string{"config=ffffffff06041000", "config=ffffffffffffffff"}, want: divided + nodes +
+			part + "\n  sick: " + silent + partNodes + guest},
 	})
 }
 

@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/pseudofs"
 )
 
 // Host is the machine whose devices are looked at: the one seam between the classes and the kernel. Its methods take
@@ -24,10 +26,11 @@ type Host struct {
 	Sys  string // where sysfs is, "/sys"
 	Dev  string // where the device nodes are, "/dev"
 	Proc string // where procfs is, "/proc"
-}
+	Touch
 
-// attrSize is the most that is read of one attribute: sysfs gives a page (Documentation/filesystems/sysfs.rst).
-const attrSize = 4096
+	Holds  func(id string) bool // tells whether a pod holds a device; nil: none does
+	Erases func(id string) bool // tells whether a disk is offered whatever is on it, since that will be erased; nil: none is
+}
 
 // Path returns where a path of the kernel's ("/sys/…", "/dev/…", "/proc/…") is to be found.
 func (h *Host) Path(name string) string {
@@ -41,13 +44,37 @@ func (h *Host) Path(name string) string {
 
 // Present tells whether a path of the kernel's exists; a link counts without what it points to.
 func (h *Host) Present(name string) bool {
-	_, err := os.Lstat(h.Path(name))
+	var found unix.Stat_t
+	err := unix.Lstat(h.Path(name), &found)
+	for err == unix.EINTR {
+		err = unix.Lstat(h.Path(name), &found)
+	}
 	return err == nil
+}
+
+// stat tells what a path of the kernel's leads to. Unlike os.Stat it makes no garbage but the path: each look asks for
+// dozens.
+func (h *Host) stat(name string) (found unix.Stat_t, err error) {
+	err = unix.Stat(h.Path(name), &found)
+	for err == unix.EINTR {
+		err = unix.Stat(h.Path(name), &found)
+	}
+	return found, err
+}
+
+// Instance returns a number that tells what is at a sysfs path from what was there before, within a boot: that of the
+// directory, which the kernel gives to no other for a long time (kernfs_new_node, fs/kernfs/dir.c). 0: nothing is there.
+func (h *Host) Instance(sysPath string) uint64 {
+	found, err := h.stat(sysPath)
+	if err != nil {
+		return 0
+	}
+	return found.Ino
 }
 
 // Exists tells whether what a path of the kernel's leads to exists.
 func (h *Host) Exists(name string) bool {
-	_, err := os.Stat(h.Path(name))
+	_, err := h.stat(name)
 	return err == nil
 }
 
@@ -57,18 +84,11 @@ func (h *Host) Attr(sysPath, name string) (string, error) { return h.Read(sysPat
 
 // Read returns the beginning, one page, of a file in sysfs or procfs, without surrounding blanks.
 func (h *Host) Read(name string) (string, error) {
-	// One plain read, past the Go poller: some drivers answer EAGAIN, after which os.ReadFile would wait for ever.
-	fd, err := unix.Open(h.Path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	text, err := pseudofs.ReadStart(h.Path(name), pseudofs.AttrSize)
 	if err != nil {
 		return "", readError(name, err)
 	}
-	defer unix.Close(fd)
-	buf := make([]byte, attrSize)
-	n, err := unix.Read(fd, buf)
-	if err != nil {
-		return "", readError(name, err)
-	}
-	return strings.TrimSpace(string(buf[:n])), nil
+	return strings.TrimSpace(text), nil
 }
 
 // ReadAll returns the whole of a file in procfs, such as mountinfo, which is longer than a page.
@@ -205,19 +225,36 @@ func (h *Host) numaAttr(sysPath string) int {
 // Node returns the node name for a container: in the container its usual name, on the host the first of the links that
 // leads to it, so that the name still means the same device after a reboot. Not being there is [ErrIncomplete].
 func (h *Host) Node(name string, links ...string) (Node, error) {
-	target, err := filepath.EvalSymlinks(h.Path(name))
+	target, err := h.stat(name)
 	if err != nil {
 		return Node{}, incompletef("%s is missing", name)
 	}
 	n := Node{Host: name, Container: name}
 	i := slices.IndexFunc(links, func(link string) bool {
-		real, err := filepath.EvalSymlinks(h.Path(link))
-		return err == nil && real == target
+		found, err := h.stat(link)
+		return err == nil && found.Dev == target.Dev && found.Ino == target.Ino
 	})
 	if i >= 0 {
 		n.Host = links[i]
 	}
 	return n, nil
+}
+
+// Number returns the name below /dev by which a device node goes by its number, "char/195:0" or "block/259:1"; empty: the
+// name leads to no device node.
+func (h *Host) Number(name string) string {
+	found, err := h.stat(name)
+	if err != nil {
+		return ""
+	}
+	number := uint64(found.Rdev) // its type differs between architectures
+	switch found.Mode & unix.S_IFMT {
+	case unix.S_IFCHR:
+		return fmt.Sprintf("char/%d:%d", unix.Major(number), unix.Minor(number))
+	case unix.S_IFBLK:
+		return fmt.Sprintf("block/%d:%d", unix.Major(number), unix.Minor(number))
+	}
+	return ""
 }
 
 // parents yields the sysfs paths above sysPath, nearest first, down to those directly below /sys/devices.

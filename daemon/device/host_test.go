@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/pseudofs"
 )
 
 // tree makes a machine with the GPU of AMD, a NUMA node 1 and what a test adds to it.
@@ -62,7 +64,7 @@ func TestHostReads(t *testing.T) {
 	if got, err := h.Attr(gpu, "blank"); err != nil || got != "" {
 		t.Errorf("blank: %q, %v", got, err)
 	}
-	if got, err := h.Attr(gpu, "long"); err != nil || len(got) != attrSize {
+	if got, err := h.Attr(gpu, "long"); err != nil || len(got) != pseudofs.AttrSize {
 		t.Errorf("long: %d bytes, %v", len(got), err)
 	}
 	if got, err := h.ReadAll(gpu + "/long"); err != nil || len(got) != 5000 {
@@ -190,4 +192,30 @@ func TestPCIAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("without the attribute", true)
+}
+
+// TestInstance: what takes the place of something is another one.
+func TestInstance(t *testing.T) {
+	root := t.TempDir()
+	h := &Host{Sys: root}
+	if n := h.Instance("/sys/devices/x"); n != 0 {
+		t.Errorf("what is not there is instance %d", n)
+	}
+	for _, dir := range []string{"devices/x", "devices/next"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := h.Instance("/sys/devices/x")
+	if before == 0 || h.Instance("/sys/devices/x") != before {
+		t.Errorf("it is instance %d, and then another", before)
+	}
+	for _, move := range [][2]string{{"devices/x", "gone"}, {"devices/next", "devices/x"}} {
+		if err := os.Rename(filepath.Join(root, move[0]), filepath.Join(root, move[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := h.Instance("/sys/devices/x"); after == 0 || after == before {
+		t.Errorf("before it is instance %d, after that %d", before, after)
+	}
 }

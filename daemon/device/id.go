@@ -8,15 +8,18 @@ import (
 	"strings"
 )
 
-// idSize is the longest device ID: api.proto of the device plugin API v1beta1 says 63 characters.
-const idSize = 63
+// idSize is the longest device ID: api.proto of the device plugin API v1beta1 says 63 characters, and the kubelet knows
+// the shares of a device, at most 1000, as ID::0 to ID::999.
+const idSize = 63 - len("::999")
 
-// MakeID joins the parts of a hardware identity with "-" to a device ID: at most 63 bytes, only what a CDI device name
-// may hold (letters, digits, "_", ".", ":", "-", alphanumeric at both ends). Where something had to be replaced or cut
-// off, eight hexadecimal digits of the SHA-256 of the original keep it unique.
+// MakeID joins the parts of a hardware identity with "-" to a device ID: at most 58 bytes, only what a CDI device name
+// may hold (letters, digits, "_", ".", ":", "-", alphanumeric at both ends), and never "::", which stands before the
+// number of a share. Where something had to be replaced or cut off, eight hexadecimal digits of the SHA-256 of the
+// original keep it unique.
 func MakeID(parts ...string) string {
 	original := strings.Join(parts, "-")
-	id := strings.TrimFunc(strings.Map(idRune, original), func(r rune) bool { return !alphanumeric(r) })
+	id := strings.ReplaceAll(strings.Map(idRune, original), "::", ":-")
+	id = strings.TrimFunc(id, func(r rune) bool { return !alphanumeric(r) })
 	if id == original && id != "" && len(id) <= idSize {
 		return id
 	}

@@ -24,8 +24,11 @@ func TestMakeID(t *testing.T) {
 		{[]string{"node", "A/B"}, "node-A-B-4d885a50"},
 		{[]string{"node", "größe"}, "node-gr--e-75abf301"},
 		{[]string{"node", ""}, "node-f8dadb74"},
-		{[]string{"node", strings.Repeat("x", 58)}, "node-" + strings.Repeat("x", 58)},
-		{[]string{"node", strings.Repeat("x", 59)}, "node-" + strings.Repeat("x", 49) + "-7b1e6cf7"},
+		{[]string{"node", strings.Repeat("x", 53)}, "node-" + strings.Repeat("x", 53)},
+		{[]string{"node", strings.Repeat("x", 54)}, "node-" + strings.Repeat("x", 44) + "-6de08a16"},
+		{[]string{"node", "fe80::1"}, "node-fe80:-1-21a9601a"},
+		{[]string{"node", ":::", "::"}, "node-7c6c9621"},
+		{[]string{"node", "a:", ":b"}, "node-a:-:b"},
 		{[]string{""}, "e3b0c442"},
 		{[]string{"//"}, "a2c23396"},
 	} {
@@ -52,12 +55,12 @@ func TestMakeIDKeepsApart(t *testing.T) {
 }
 
 func FuzzMakeID(f *testing.F) {
-	for _, seed := range []string{"", "-", "0000:3b:00.0", "a b", "\xff\xfe", "ß", strings.Repeat("a/", 2048)} {
+	for _, seed := range []string{"", "-", "0000:3b:00.0", "::", ":", "a:::b", "a b", "\xff\xfe", "ß", strings.Repeat("a/", 2048)} {
 		f.Add(seed, seed)
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
 		id := MakeID(a, b)
-		if len(id) > idSize || !cdiName.MatchString(id) {
+		if len(id) > idSize || !cdiName.MatchString(id) || strings.Contains(id, "::") {
 			t.Fatalf("MakeID(%q, %q) = %q", a, b, id)
 		}
 		if again := MakeID(a, b); again != id {

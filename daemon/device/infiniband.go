@@ -4,18 +4,26 @@ package device
 
 // RDMA devices: InfiniBand and RoCE adapters, whole or virtual functions.
 //
-// Follows: Documentation/ABI/stable/sysfs-class-infiniband; Documentation/infiniband/user_verbs.rst;
-// drivers/infiniband/core/sysfs.c and uverbs_main.c.
+// Follows: Documentation/ABI/stable/sysfs-class-infiniband; Documentation/infiniband/user_verbs.rst and user_mad.rst;
+// drivers/infiniband/core/sysfs.c, uverbs_main.c, user_mad.c and device.c (netns_mode).
 //
-// Identity: the node GUID, which the vendor gives (RoCE derives it from the MAC address). The name, mlx5_0, is changed by
-// rdma-core's udev rule soon after the device has come, and the number of uverbsN is the order of discovery. A virtual
-// function that nobody has configured has the GUID 0: there the PCI address has to do.
+// Identity: the node GUID, which the vendor gives (RoCE derives it from the MAC address). The name, mlx5_0, is changed
+// by rdma-core's udev rule soon after the device has come, and the number of uverbsN is the order of discovery. A
+// virtual function that nobody has configured has the GUID 0: there the PCI address has to do.
 //
-// Health: a port is ACTIVE and its link is up. No event tells when that changes: it is read every five seconds. And what
-// pci_health.go says.
+// An adapter of which virtual functions are RDMA devices of this host is not offered beside them: they share its link.
+//
+// Health: a port is ACTIVE and its link is up. No event tells when that changes: it is read every five seconds. And
+// what pci_health.go says. Where RDMA devices belong to one network namespace each ("rdma system set netns exclusive")
+// a pod with a network namespace of its own cannot open what is in the host's (ib_uverbs_open gives EPERM), unless its
+// network plugin moves the device there. That is a warning: pods in the host's namespace can.
 //
 // Nodes: /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, one for all devices, without which no connection can be
-// made by address. Not umadN and issmN, which are for who manages the fabric.
+// made by address. Where the resource asks for them, umadN of every port, by which packets are sent to who manages the
+// fabric, and issmN, which only ports of InfiniBand have and whoever opens it is the subnet manager.
+//
+// Reset: none by itself: no RDMA driver survives that of the PCI function. The last close of uverbsN frees what a
+// process had of the adapter (ib_uverbs_close).
 //
 // Needs: sysfs. No ioctl, no capability, no node is opened. Containers need RLIMIT_MEMLOCK or CAP_IPC_LOCK.
 
@@ -29,7 +37,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// InfiniBand is the class of RDMA devices: one device an adapter, port or virtual function that the kernel shows as one.
+// InfiniBand is the class of RDMA devices: one device an adapter, port or virtual function that the kernel shows as
+// one.
 var InfiniBand = Class{
 	Name:  "infiniband",
 	Doc:   "RDMA devices (InfiniBand, RoCE)",
@@ -37,12 +46,17 @@ var InfiniBand = Class{
 	// The device that has the node is a sibling of the subject, and comes before it.
 	Wakes: []udev.Match{
 		{Subsystem: "infiniband_verbs"},
+		{Subsystem: "infiniband_mad"},
 		{Subsystem: "misc", Properties: map[string]string{"DEVNAME": rdmaCM}},
 	},
+	Renamed:  true,            // by rdma-core's 60-rdma-persistent-naming.rules
 	Every:    5 * time.Second, // no event tells that a port has lost its link
-	DevNodes: []string{"/dev/infiniband/uverbs[0-9]*", rdmaCM},
+	DevNodes: []string{"/dev/infiniband/uverbs[0-9]*", rdmaCM, "/dev/infiniband/umad[0-9]*", "/dev/infiniband/issm[0-9]*"},
 	Identify: infinibandIdentify,
+	Offer:    infinibandOffer,
 	Health:   infinibandHealth,
+	Warn:     infinibandWarn,
+	Target:   functionTarget,
 	Allocate: infinibandAllocate,
 }
 
@@ -79,8 +93,36 @@ func infinibandModel(h *Host, sysPath string) string {
 	return strings.Join(model, " ")
 }
 
-// infinibandHealth asks the adapter for the state of its ports (ib_query_port), which may take as long as a dead adapter
-// takes to time out. One usable port makes the device usable.
+// infinibandOffer keeps back the physical function of virtual ones that are RDMA devices of this host.
+func infinibandOffer(h *Host, d Device) error {
+	function := h.PCIParent(d.SysPath)
+	if function == "" || h.virtualFunctions(function) == 0 {
+		return nil
+	}
+	var parts []string
+	for _, name := range h.Names(function) {
+		if numbered(name, "virtfn") {
+			parts = append(parts, h.Names(function+"/"+name+"/infiniband")...)
+		}
+	}
+	if len(parts) == 0 { // virtual machines have them, or nobody
+		return nil
+	}
+	return excludedf("divided into virtual functions, which are offered in its place: %s", strings.Join(parts, ", "))
+}
+
+// infinibandWarn tells of the mode in which every RDMA device belongs to one network namespace. The parameter is not
+// only what the module was loaded with: "rdma system set netns" changes the same variable (rdma_compatdev_set).
+func infinibandWarn(h *Host, _ Device) string {
+	if shared, err := h.Read("/sys/module/ib_core/parameters/netns_mode"); err != nil || shared != "N" {
+		return ""
+	}
+	return "RDMA devices belong to one network namespace each: only pods with hostNetwork can open it " +
+		"(rdma system set netns shared)"
+}
+
+// infinibandHealth asks the adapter for the state of its ports (ib_query_port), which may take as long as a dead
+// adapter takes to time out. One usable port makes the device usable.
 func infinibandHealth(h *Host, d Device) error {
 	var reasons []error
 	for _, port := range h.Names(d.SysPath + "/ports") {
@@ -112,30 +154,57 @@ func portHealth(h *Host, port string) error {
 }
 
 func infinibandAllocate(h *Host, d Device) (Allocation, error) {
-	uverbs := uverbsOf(h, d.SysPath)
-	if uverbs == "" {
-		return Allocation{}, incompletef("it has no uverbs device: load the module ib_uverbs")
-	}
 	var a Allocation
-	if err := a.add(h, "/dev/infiniband/"+uverbs, byPath(h)...); err != nil {
-		return Allocation{}, err
+	links := byPath(h)
+	if err := a.addInfiniBand(h, d.SysPath, "uverbs", links); err != nil {
+		return a, err
 	}
 	if err := a.add(h, rdmaCM); err != nil {
-		return Allocation{}, fmt.Errorf("%w: load the module rdma_ucm", err)
+		return a, fmt.Errorf("%w: load the module rdma_ucm", err)
+	}
+	for _, kind := range d.extras() {
+		if err := a.addInfiniBand(h, d.SysPath, kind, links); err != nil {
+			return a, err
+		}
 	}
 	return a, nil
 }
 
-// uverbsOf returns the name of the device that has the node of the RDMA device at sysPath. It lies beside it, below the
-// same function (or among the virtual devices, for rxe), and tells in ibdev the name that the RDMA device has now.
-func uverbsOf(h *Host, sysPath string) string {
-	beside := path.Dir(path.Dir(sysPath)) + "/infiniband_verbs"
-	for _, name := range h.Names(beside) {
-		if ibdev, err := h.Attr(beside+"/"+name, "ibdev"); err == nil && ibdev == path.Base(sysPath) {
-			return name
+// addInfiniBand adds the nodes of one kind that the RDMA device at sysPath has: one for it, or one for each port.
+func (a *Allocation) addInfiniBand(h *Host, sysPath, kind string, links []string) error {
+	class, missing := "infiniband_mad", "load the module ib_umad"
+	switch kind {
+	case "uverbs":
+		class, missing = "infiniband_verbs", "load the module ib_uverbs"
+	case "issm":
+		missing += ", unless no port is InfiniBand"
+	}
+	names := besides(h, sysPath, class, kind)
+	if len(names) == 0 {
+		return incompletef("it has no %s device: %s", kind, missing)
+	}
+	for _, name := range names {
+		if err := a.add(h, "/dev/infiniband/"+name, links...); err != nil {
+			return err
 		}
 	}
-	return ""
+	return nil
+}
+
+// besides lists the devices that have the nodes of one kind of the RDMA device at sysPath. They lie beside it, below
+// the same function (or among the virtual devices, for rxe), and tell in ibdev the name that the RDMA device has now.
+func besides(h *Host, sysPath, class, kind string) []string {
+	directory := path.Dir(path.Dir(sysPath)) + "/" + class
+	var names []string
+	for _, name := range h.Names(directory) {
+		if !numbered(name, kind) {
+			continue
+		}
+		if ibdev, err := h.Attr(directory+"/"+name, "ibdev"); err == nil && ibdev == path.Base(sysPath) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // byPath lists the links of rdma-core that go by PCI address. Those in by-ibdev are stale after the device was renamed,

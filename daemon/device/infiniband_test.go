@@ -60,9 +60,77 @@ func TestInfiniBand(t *testing.T) {
 	})
 }
 
+// What is for who manages the fabric is given only where a resource asks for it.
+func TestInfiniBandExtras(t *testing.T) {
+	const device = `infiniband-b8cef60300a12b3c "MT4129 MT_0000000838" numa0` + "\n"
+	const usual = `
+			  /dev/infiniband/uverbs0 = /dev/infiniband/by-path/pci-0000:19:00.0-uverbs
+			  /dev/infiniband/rdma_cm`
+	const umadNode = "\n  /dev/infiniband/umad0 = /dev/infiniband/by-path/pci-0000:19:00.0-umad"
+	const issmNode = "\n  /dev/infiniband/issm0 = /dev/infiniband/by-path/pci-0000:19:00.0-issm"
+	asking := func(extras ...string) []Rule {
+		return []Rule{{Resource: "test/infiniband", Class: &InfiniBand, Extras: extras}}
+	}
+	testSights(t, []sight{
+		{name: "none", recording: "infiniband-mlx5", rules: asking(), want: device + usual[1:]},
+		{name: "umad", recording: "infiniband-mlx5", rules: asking("umad"), want: device + usual[1:] + umadNode},
+		{name: "both", recording: "infiniband-mlx5", rules: asking("umad", "issm"), want: device + usual[1:] + umadNode + issmNode},
+		{name: "of two ports", recording: "infiniband-mlx5", rules: asking("umad"), edits: []string{
+			"P: /devices/virtual/misc", "P: /devices/pci0000:15/0000:15:01.0/0000:19:00.0/infiniband_mad/umad1\nN: infiniband/umad1\n" +
+				"E: SUBSYSTEM=infiniband_mad\nE: MAJOR=231\nE: MINOR=1\nA: ibdev=mlx5_0\\n\nA: port=2\\n\n\nP: /devices/virtual/misc",
+		}, want: device + usual[1:] + umadNode + "\n  /dev/infiniband/umad1"},
+		{name: "renamed", recording: "infiniband-mlx5", rules: asking("umad", "issm"), edits: []string{
+			"infiniband/mlx5_0", "infiniband/ibp25s0", "A: ibdev=mlx5_0", "A: ibdev=ibp25s0",
+		}, want: device + usual[1:] + umadNode + issmNode},
+		{name: "another's umad", recording: "infiniband-mlx5", rules: asking("umad"), edits: []string{
+			"A: ibdev=mlx5_0\\n\nA: port", "A: ibdev=mlx5_1\\n\nA: port",
+		}, want: device + "  held back: not complete: it has no umad device: load the module ib_umad"},
+		{name: "without the node", recording: "infiniband-mlx5", rules: asking("umad"), edits: []string{"N: infiniband/umad0", "N: infiniband/other"}, want: device +
+			"  held back: not complete: /dev/infiniband/umad0 is missing"},
+		{name: "a port that has no subnet manager", recording: "infiniband-sriov", rules: []Rule{{
+			Resource: "test/infiniband", Class: &InfiniBand, Extras: []string{"umad", "issm"}, Match: map[string]string{"NAME": "rocep59s0f0v0"},
+		}}, want: `
+			infiniband-0c42a10300654321 "MT4125 MT_0000000359" numa1
+			  held back: not for containers: divided into virtual functions, which are offered in its place: rocep59s0f0v0, rocep59s0f0v1
+			infiniband-7a1bc2fffe334455 "MT4126 MT_0000000359" numa1
+			  held back: not complete: it has no issm device: load the module ib_umad, unless no port is InfiniBand
+			infiniband-0000:3b:00.2 "MT4126 MT_0000000359" numa1
+			  held back: no resource takes it: test/infiniband: NAME is "rocep59s0f0v1", not "rocep59s0f0v0"`},
+	})
+}
+
+func TestInfiniBandVirtualFunctions(t *testing.T) {
+	device := func(id, model, number, slot, findings string) string {
+		return "infiniband-" + id + ` "` + model + ` MT_0000000359" numa1` + "\n" + findings +
+			"  /dev/infiniband/uverbs" + number + " = /dev/infiniband/by-path/pci-" + slot + "-uverbs\n  /dev/infiniband/rdma_cm\n"
+	}
+	all := func(physical, virtual string) string {
+		return device("0c42a10300654321", "MT4125", "0", "0000:3b:00.0", physical) +
+			device("7a1bc2fffe334455", "MT4126", "1", "0000:3b:00.1", virtual) +
+			device("0000:3b:00.2", "MT4126", "2", "0000:3b:00.2", virtual)
+	}
+	const divided = "  held back: not for containers: divided into virtual functions, which are offered in its place: "
+	const exclusive = "  warning: RDMA devices belong to one network namespace each: only pods with hostNetwork can open it " +
+		"(rdma system set netns shared)\n"
+	const silent = "its PCI configuration space does not answer: it has fallen off the bus\n"
+	testSights(t, []sight{
+		{name: "both kinds", recording: "infiniband-sriov", want: all(divided+"rocep59s0f0v0, rocep59s0f0v1\n", "")},
+		{name: "virtual machines have them all", recording: "infiniband-sriov", edits: []string{
+			"infiniband/rocep59s0f0v", "other/rocep59s0f0v", "SUBSYSTEM=infiniband\nE: NAME=rocep59s0f0v", "SUBSYSTEM=other\nE: NAME=rocep59s0f0v",
+		}, want: device(
+			"0c42a10300654321", "MT4125", "0", "0000:3b:00.0", "")},
+		{name: "none", recording: "infiniband-sriov", edits: []string{"sriov_numvfs=3", "sriov_numvfs=0"}, want: all("", "")},
+		{name: "network namespaces of their own", recording: "infiniband-sriov", edits: []string{"netns_mode=Y", "netns_mode=N"}, want: all(
+			divided+"rocep59s0f0v0, rocep59s0f0v1\n"+exclusive, exclusive)},
+		{name: "off the bus, with all its virtual functions", recording: "infiniband-sriov", edits: []string{
+			"A: sriov_numvfs=3", "H: config=ffffffff\nA: sriov_numvfs=3",
+		}, want: all(divided+"rocep59s0f0v0, rocep59s0f0v1\n  sick: "+silent, "  sick: its physical function 0000:3b:00.0: "+silent)},
+	})
+}
+
 func TestInfiniBandWokenBySiblings(t *testing.T) {
 	_, devices := recorded(t, "infiniband-mlx5")
-	want := map[string]bool{"infiniband_verbs": true, "misc": true}
+	want := map[string]bool{"infiniband_verbs": true, "infiniband_mad": true, "misc": true}
 	for _, d := range devices {
 		if got := InfiniBand.WokenBy(d); got != want[d.Subsystem] {
 			t.Errorf("WokenBy(%s) = %v", d.SysPath, got)

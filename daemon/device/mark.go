@@ -4,7 +4,8 @@ package device
 
 // What events say of the health of hardware and sysfs does not show afterwards, and when it is over.
 //
-// Follows: drivers/pci/pci-driver.c (pci_uevent_ers) and pcie/err.c (pcie_do_recovery); Documentation/PCI/pci-error-recovery.rst.
+// Follows: drivers/pci/pci-driver.c (pci_uevent_ers) and pcie/err.c (pcie_do_recovery);
+// Documentation/PCI/pci-error-recovery.rst.
 
 import (
 	"path"
@@ -28,7 +29,7 @@ type Mark struct {
 
 // Notice returns the mark that an event leaves.
 func Notice(e udev.Event) (m Mark, ok bool) {
-	if e.Device.Properties["SYNTH_UUID"] != "" { // "udevadm trigger" says nothing of the hardware
+	if e.Device.Properties.Value("SYNTH_UUID") != "" { // "udevadm trigger" says nothing of the hardware
 		return Mark{}, false
 	}
 	switch e.Action {
@@ -51,10 +52,11 @@ func Notice(e udev.Event) (m Mark, ok bool) {
 }
 
 // noticeRecovery reads what the kernel reports while it recovers a PCI function from an error. The beginning and the
-// success are reported of the function, the failure of the bridge above it: only a fresh start ends that.
+// success are reported of the function; the failure of each function below the bridge (report_perm_failure_detected, in
+// Linux 6.12.107), by older kernels of the bridge itself. Only a fresh start ends that.
 func noticeRecovery(d udev.Device) (Mark, bool) {
 	m := Mark{SysPath: d.SysPath, Source: "recovery"}
-	switch d.Properties["ERROR_EVENT"] {
+	switch d.Properties.Value("ERROR_EVENT") {
 	case "BEGIN_RECOVERY":
 		m.Reason = "the kernel is recovering it from a PCIe error"
 	case "FAILED_RECOVERY":

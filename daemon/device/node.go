@@ -2,19 +2,23 @@
 
 package device
 
-// Any other device with a node, where a rule asks for it: serial adapters, cameras, /dev/kvm, VFIO groups, disks.
+// Any other device with a node, where a rule asks for it: serial adapters, cameras, /dev/kvm, VFIO groups, work queues
+// of DSA and IAA, disks. Sets of nodes that are offered as one device are in group.go.
 //
 // Follows: Documentation/admin-guide/devices.rst; udev(7); the rules 60-serial, 60-persistent-storage and
-// 60-persistent-v4l of udev; Documentation/driver-api/vfio.rst.
+// 60-persistent-v4l of udev; Documentation/driver-api/vfio.rst; Documentation/ABI/stable/sysfs-driver-dma-idxd.
 //
-// Identity: what udev found out: the serial number, which goes with the device from port to port; else the path through
-// the buses, which stays with the port; else the name of the node, which is right for those that are no hardware
-// (/dev/kvm, /dev/net/tun). Several nodes of one device have these in common, so that what tells them apart is added.
+// Identity: what udev or the kernel knows: the serial number, which goes with the device from port to port; else the
+// path through the buses, which stays with the port; else the name of the node, which is right for those that are no
+// hardware (/dev/kvm, /dev/net/tun). See node_identity.go.
 //
-// Health: the node is there, and what pci_health.go says of the function that it is below or, for a VFIO group, that is in
-// the group.
+// Health: the node is there, and what pci_health.go says of the function that it is below. A VFIO group is sick with
+// any of the functions in it.
 //
-// Nodes: its own, on the host by a link that udev makes from the identity; /dev/vfio/vfio for a VFIO group.
+// Nodes: its own, on the host by a link that udev makes from the identity. A VFIO group needs /dev/vfio/vfio too, a
+// VFIO device without a group /dev/iommu.
+//
+// Reset: of a VFIO group, each function in it, 0.1 s each; of a disk none, but it can be erased. See daemon/reset.
 //
 // Needs: udev's database; for disks what block.go needs. No ioctl, no capability, no node is opened.
 
@@ -29,16 +33,20 @@ import (
 
 // Generic is the class of any device with a node. It has no match of its own: its subjects are what its rules take.
 var Generic = Class{
-	Name:      "node",
-	Doc:       "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
-	Wakes:     []udev.Match{onTop},
+	Name: "node",
+	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
+	// Whether a VFIO group can be opened depends on the drivers of functions that are not above it.
+	Wakes:     []udev.Match{onTop, {Subsystem: "pci"}},
 	Disks:     true,
 	DevNodes:  []string{"/dev/*"},
 	Identify:  nodeIdentify,
 	Offer:     nodeOffer,
 	Health:    nodeHealth,
 	Functions: nodeFunctions,
+	NeedsAll:  true,
 	Allocate:  nodeAllocate,
+	Target:    nodeTarget,
+	Auto:      nodeAuto,
 }
 
 func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
@@ -48,11 +56,15 @@ func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
 	if err := barred(u); err != nil {
 		return nil, err
 	}
-	d := Device{ID: nodeID(h, u), Model: nodeModel(u), NUMANode: h.NUMANode(u.SysPath)}
-	if function := vfioFunction(h, u); function != "" {
-		d.ID, d.NUMANode = MakeID("node", "vfio", path.Base(function)), h.NUMANode(function)
+	return []Device{{ID: nodeID(h, u), Model: nodeModel(h, u), NUMANode: nodeNUMA(h, u)}}, nil
+}
+
+// nodeNUMA returns the NUMA node of a device node, for a VFIO group that of the function in it; -1: none.
+func nodeNUMA(h *Host, u udev.Device) int {
+	if functions := vfioFunctions(h, u); len(functions) > 0 {
+		return h.NUMANode(functions[0])
 	}
-	return []Device{d}, nil
+	return h.NUMANode(u.SysPath)
 }
 
 // barred keeps back nodes through which a container would reach more than it was given, disks that this host uses among
@@ -70,90 +82,30 @@ func barred(u udev.Device) error {
 	return nil
 }
 
-// nodeID takes the strongest identity that udev's rules have found.
-func nodeID(h *Host, u udev.Device) string {
-	p := u.Properties
-	switch {
-	case p["ID_SERIAL"] != "" && p["ID_SERIAL_SHORT"] != "": // without the latter it is only the name of the model
-		return nodeIDOf(h, u, p["ID_SERIAL"])
-	case p["DM_UUID"] != "":
-		return nodeIDOf(h, u, p["DM_UUID"])
-	case p["MD_UUID"] != "":
-		return nodeIDOf(h, u, p["MD_UUID"])
-	case p["ID_PATH"] != "":
-		return nodeIDOf(h, u, p["ID_PATH"])
-	}
-	return MakeID("node", strings.ReplaceAll(strings.TrimPrefix(u.DevNode, "/dev/"), "/", "-"))
-}
-
-// nodeIDOf adds to the identity of a device what tells this node of it from the others.
-func nodeIDOf(h *Host, u udev.Device, identity string) string {
-	parts := []string{"node", identity}
-	if number := u.Properties["ID_USB_INTERFACE_NUM"]; number != "" {
-		parts = append(parts, "if"+number)
-	}
-	if member := nodeMember(h, u); member != "" {
-		parts = append(parts, member)
-	}
-	return MakeID(parts...)
-}
-
-// nodeMember tells the nodes of one piece of hardware apart: by number where they are of one kind, as partitions, the
-// ports of a serial adapter and the nodes of a camera, else by kind.
-func nodeMember(h *Host, u udev.Device) string {
-	switch u.Subsystem {
-	case "block":
-		if number, err := h.Attr(u.SysPath, "partition"); err == nil {
-			return "part" + number
-		}
-		return ""
-	case "tty":
-		// Of the usb-serial device that the terminal belongs to (port_number_show).
-		if port, err := h.Attr(path.Dir(path.Dir(u.SysPath)), "port_number"); err == nil && port != "0" {
-			return "port" + port
-		}
-		return ""
-	case "usb":
-		return ""
-	}
-	kind := strings.TrimRight(path.Base(u.DevNode), "0123456789")
-	if index, err := h.Attr(u.SysPath, "index"); err == nil { // of video4linux
-		kind += "-index" + index
-	}
-	return kind
-}
-
-func nodeModel(u udev.Device) string {
+func nodeModel(h *Host, u udev.Device) string {
 	for _, key := range []string{"ID_MODEL_FROM_DATABASE", "ID_MODEL", "DM_NAME"} {
-		if model := u.Properties[key]; model != "" {
+		if model := u.Properties.Value(key); model != "" {
 			return strings.ReplaceAll(model, "_", " ")
 		}
 	}
-	return ""
-}
-
-// vfioFunction returns the sysfs path of the first PCI function in a VFIO group, of which the number, that of the IOMMU
-// group, is the order of discovery. Empty: u is no VFIO group.
-func vfioFunction(h *Host, u udev.Device) string {
-	if u.Subsystem != "vfio" {
-		return ""
-	}
-	members := "/sys/kernel/iommu_groups/" + path.Base(u.DevNode) + "/devices"
-	for _, name := range h.Names(members) {
-		return h.Resolve(members + "/" + name)
+	if above := hidAbove(u); above != "" {
+		return h.Properties(above)["HID_NAME"]
 	}
 	return ""
 }
 
 func nodeOffer(h *Host, d Device) error {
 	var reasons []error
-	for _, disk := range disksBehind(h, d.Udev) {
+	for _, disk := range disksBehind(h, *d.Udev) {
 		reasons = append(reasons, inUse(h, disk))
+		if disk.SysPath != d.SysPath { // what udev has read off it is not known here
+			reasons = append(reasons, byNamef("another way to %s: name it by DEVNAME if it is meant", path.Base(disk.SysPath)))
+		}
 	}
 	if d.Udev.DevType == "partition" {
-		reasons = append(reasons, excludedf("a partition: name it by DEVNAME if it is meant"))
+		reasons = append(reasons, byNamef("a partition: name it by DEVNAME if it is meant"))
 	}
-	return joined(reasons...)
+	return joined(append(reasons, vfioViable(h, *d.Udev), queueReady(h, *d.Udev))...)
 }
 
 // disksBehind returns the block devices whose content a node reaches: itself, or the disk that a SCSI generic node is
@@ -181,24 +133,23 @@ func nodeHealth(h *Host, d Device) error {
 }
 
 func nodeFunctions(h *Host, d Device) []string {
-	function := vfioFunction(h, d.Udev)
-	if function == "" {
-		function = h.PCIParent(d.SysPath)
+	if functions := vfioFunctions(h, *d.Udev); len(functions) > 0 {
+		return functions
 	}
-	if function == "" {
-		return nil
+	if function := h.PCIParent(d.SysPath); function != "" {
+		return []string{function}
 	}
-	return []string{function}
+	return nil
 }
 
 func nodeAllocate(h *Host, d Device) (Allocation, error) {
 	var a Allocation
-	if err := a.add(h, d.Udev.DevNode, linksIn(d.Udev, "by-id", "by-path")...); err != nil {
-		return Allocation{}, err
+	if err := a.add(h, d.Udev.DevNode, linksIn(*d.Udev, "by-id", "by-path")...); err != nil {
+		return a, err
 	}
-	if d.Udev.Subsystem == "vfio" {
-		if err := a.add(h, "/dev/vfio/vfio"); err != nil { // the container, to which a process adds its groups
-			return Allocation{}, err
+	if companion := vfioCompanion(*d.Udev); companion != "" {
+		if err := a.add(h, companion); err != nil {
+			return a, err
 		}
 	}
 	return a, nil

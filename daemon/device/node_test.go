@@ -56,20 +56,27 @@ func TestNode(t *testing.T) {
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/37 with class node
 			node-vfio-0000:41:00.0 numa2
 			  held back: not complete: /dev/vfio/vfio is missing`},
-		{name: "disk in use", recording: "node-disk", rules: node("/dev/sda"), want: disk + "  held back: in use: it has partitions (sda1)\n" + diskNode},
+		{name: "disk in use", recording: "node-disk", rules: node("/dev/sda"), want: disk + "  held back: in use: it holds data: partitions (sda1)\n" + diskNode},
 		{name: "the other way to it", recording: "node-disk", rules: node("/dev/sg0"), want: `
 			node-sg0
-			  held back: in use: it has partitions (sda1)
+			  held back: in use: it holds data: partitions (sda1); only where a rule names it: another way to sda: name it by DEVNAME if it is meant
+			  /dev/sg0`},
+		{name: "the other way to it, by a pattern, while nothing is on it", recording: "node-disk", rules: node("/dev/sg*"), edits: []string{"E: DEVTYPE=partition", "E: DEVTYPE=other", "A: partition=1", "A: other=1"}, want: `
+			node-sg0
+			  held back: only where a rule names it: another way to sda: name it by DEVNAME if it is meant
+			  /dev/sg0`},
+		{name: "the other way to it, by name, while nothing is on it", recording: "node-disk", rules: node("/dev/sg0"), edits: []string{"E: DEVTYPE=partition", "E: DEVTYPE=other", "A: partition=1", "A: other=1"}, want: `
+			node-sg0
 			  /dev/sg0`},
 		{name: "partition", recording: "node-disk", rules: node("/dev/sda1*"), want: part +
-			"  held back: not for containers: a partition: name it by DEVNAME if it is meant\n" + partNode},
+			"  held back: only where a rule names it: a partition: name it by DEVNAME if it is meant\n" + partNode},
 		{name: "partition by name", recording: "node-disk", rules: node("/dev/sda1"), want: part + partNode},
 		{name: "partition by name, mounted", recording: "node-disk", rules: node("/dev/sda1"), edits: []string{
 			"F: /proc/self/mountinfo=", `F: /proc/self/mountinfo=22 1 8:1 / /srv rw - ext4 /dev/sda1 rw\n`,
-		}, want: part + "  held back: in use: sda1 is mounted on /srv; not for containers: a partition: name it by DEVNAME if it is meant\n" + partNode},
+		}, want: part + "  held back: in use: sda1 is mounted on /srv; only where a rule names it: a partition: name it by DEVNAME if it is meant\n" + partNode},
 		{name: "partition of a disk with a holder", recording: "node-disk", rules: node("/dev/sda1"), edits: []string{
 			"A: size=7814037168", "A: holders/md127/x=\nA: size=7814037168",
-		}, want: part + "  held back: in use: sda is part of md127; not for containers: a partition: name it by DEVNAME if it is meant\n" + partNode},
+		}, want: part + "  held back: in use: sda is part of md127; only where a rule names it: a partition: name it by DEVNAME if it is meant\n" + partNode},
 		{name: "partition of NVMe", recording: "nvme-root", rules: node("/dev/nvme0n1p1"), want: `
 			nvme-eui.01000000010000005cd2e4a1b2c35551 "INTEL SSDPE2KX010T8"
 			  held back: no resource of class nvme is configured
@@ -88,12 +95,205 @@ func TestNode(t *testing.T) {
 	})
 }
 
+// Hardware that is known by what the kernel tells of it, not by udev's rules.
+func TestNodeOfTheKernel(t *testing.T) {
+	subsystem := func(name string) []Rule { return anyNode(map[string]string{"SUBSYSTEM": name}) }
+	testSights(t, []sight{
+		{name: "work queues", recording: "node-idxd", rules: subsystem("dsa"), want: `
+			node-dsa-0000:6a:01.0-wq1 numa0
+			  /dev/dsa/wq0.1
+			node-iax-0000:6a:02.0-wq0 numa0
+			  /dev/iax/wq1.0`},
+		{name: "a work queue that is disabled", recording: "node-idxd", edits: []string{
+			`A: mode=shared\n` + "\n" + `A: state=enabled`, `A: mode=shared\n` + "\n" + `A: state=disabled`,
+		}, rules: subsystem("dsa"), want: `
+			node-dsa-0000:6a:01.0-wq1 numa0
+			  held back: not complete: the state of work queue wq0.1 is disabled, not enabled
+			  /dev/dsa/wq0.1
+			node-iax-0000:6a:02.0-wq0 numa0
+			  /dev/iax/wq1.0`},
+		{name: "a work queue of the kernel", recording: "node-idxd", edits: []string{"type=user", "type=kernel"}, rules: subsystem("dsa"), want: `
+			node-dsa-0000:6a:01.0-wq1 numa0
+			  held back: not complete: the type of work queue wq0.1 is kernel, not user
+			  /dev/dsa/wq0.1
+			node-iax-0000:6a:02.0-wq0 numa0
+			  held back: not complete: the type of work queue wq1.0 is kernel, not user
+			  /dev/iax/wq1.0`},
+		{name: "a work queue that says nothing", recording: "node-idxd", edits: []string{"A: type=user", "A: other=user"}, rules: subsystem("dsa"), want: `
+			node-dsa-0000:6a:01.0-wq1 numa0
+			  held back: not complete: work queue wq0.1: read /sys/devices/pci0000:6a/0000:6a:01.0/dsa0/wq0.1/type: gone: no such file or directory
+			  /dev/dsa/wq0.1
+			node-iax-0000:6a:02.0-wq0 numa0
+			  held back: not complete: work queue wq1.0: read /sys/devices/pci0000:6a/0000:6a:02.0/iax1/wq1.0/type: gone: no such file or directory
+			  /dev/iax/wq1.0`},
+		{name: "work queues, numbered the other way", recording: "node-idxd", edits: []string{"wq0.1", "wq1.1", "dsa0", "dsa1", "wq1.0", "wq0.0", "iax1", "iax0"}, rules: subsystem("dsa"), want: `
+			node-dsa-0000:6a:01.0-wq1 numa0
+			  /dev/dsa/wq1.1
+			node-iax-0000:6a:02.0-wq0 numa0
+			  /dev/iax/wq0.0`},
+		{name: "load balancers", recording: "node-dlb", rules: subsystem("dlb2"), want: `
+			node-0000:6d:00.0-dlb numa0
+			  /dev/dlb1
+			node-0000:ec:00.0-dlb numa1
+			  /dev/dlb0`},
+		{name: "a load balancer off the bus", recording: "node-dlb", edits: []string{"H: config=86801027\nA: numa_node=1", "H: config=ffffffff\nA: numa_node=1"}, rules: subsystem("dlb2"), want: `
+			node-0000:6d:00.0-dlb numa0
+			  /dev/dlb1
+			node-0000:ec:00.0-dlb numa1
+			  sick: its PCI configuration space does not answer: it has fallen off the bus
+			  /dev/dlb0`},
+		{name: "two of a kind in a function", recording: "node-dlb", rules: subsystem("ptp"), want: `
+			node-0000:ed:00.0-ptp-1
+			  /dev/ptp10
+			node-0000:ed:00.0-ptp
+			  /dev/ptp9`},
+		{name: "HID", recording: "node-hid", rules: subsystem("hidraw"), want: `
+			node-hid-0003-1050-0407-usb-0000:00:14.0-4-input0 "Yubico YubiKey OTP+FIDO+CCID"
+			  /dev/hidraw0
+			node-hid-0003-1050-0407-usb-0000:00:14.0-4-input1 "Yubico YubiKey OTP+FIDO+CCID"
+			  /dev/hidraw1
+			node-hid-0003-05e0-1900-S-N:4A1B-input0-ee6fd15d "Symbol Technologies, Inc, 2008 Symbol Bar Code Scanner"
+			  /dev/hidraw5`},
+		{name: "HID at another port", recording: "node-hid", rules: subsystem("hidraw"), edits: []string{"0000:00:14.0-4", "0000:00:14.0-3", "usb-0000:00:14.0-6", "usb-0000:00:14.0-1", "hidraw0", "hidraw9"}, want: `
+			node-hid-0003-1050-0407-usb-0000:00:14.0-3-input0 "Yubico YubiKey OTP+FIDO+CCID"
+			  /dev/hidraw9
+			node-hid-0003-1050-0407-usb-0000:00:14.0-3-input1 "Yubico YubiKey OTP+FIDO+CCID"
+			  /dev/hidraw1
+			node-hid-0003-05e0-1900-S-N:4A1B-input0-ee6fd15d "Symbol Technologies, Inc, 2008 Symbol Bar Code Scanner"
+			  /dev/hidraw5`},
+		{name: "HID of which nothing is known", recording: "node-hid", rules: subsystem("hidraw"), edits: []string{"E: HID_", "E: X_"}, want: `
+			node-hidraw0
+			  /dev/hidraw0
+			node-hidraw1
+			  /dev/hidraw1
+			node-hidraw5
+			  /dev/hidraw5`},
+		{name: "CAN", recording: "node-can", rules: subsystem("tty"), want: `
+			node-CANable_canable.io_Nucleo_004500265734570A20-3ce72f7a "canable.io Nucleo"
+			  /dev/ttyACM0 = /dev/serial/by-id/usb-CANable_canable.io_Nucleo_004500265734570A20363439-if00
+			node-Acme_Dual_CAN_77-if00 "Dual CAN"
+			  /dev/ttyACM1 = /dev/serial/by-id/usb-Acme_Dual_CAN_77-if00
+			node-Acme_Dual_CAN_77-if02 "Dual CAN"
+			  /dev/ttyACM2 = /dev/serial/by-id/usb-Acme_Dual_CAN_77-if02`},
+		{name: "SGX", recording: "node-platform", rules: anyNode(map[string]string{"DEVNAME": "/dev/sgx_*"}), want: `
+			node-sgx_enclave
+			  /dev/sgx_enclave
+			node-sgx_provision
+			  /dev/sgx_provision`},
+		{name: "TPM", recording: "node-platform", rules: subsystem("tpmrm"), want: `
+			node-tpmrm0
+			  /dev/tpmrm0`},
+		{name: "FUSE and a socket", recording: "node-platform", rules: anyNode(map[string]string{"DEVNAME": "/dev/fuse|/dev/vhost-*"}), want: `
+			node-fuse
+			  /dev/fuse
+			node-vhost-vsock
+			  /dev/vhost-vsock`},
+	})
+}
+
+func TestVFIO(t *testing.T) {
+	rule := func(key, value string) []Rule {
+		return anyNode(map[string]string{"SUBSYSTEM": "vfio", key: value})
+	}
+	const audio = "E: DRIVER=vfio-pci\nE: PCI_CLASS=40300"
+	const audioDriver = "H: config=de108b22\nL: driver=../../../bus/pci/drivers/vfio-pci"
+	testSights(t, []sight{
+		{name: "QAT", recording: "node-vfio", rules: rule("PCI_ID", "8086:4941"), want: `
+			(0000:c1:00.0)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
+			node-vfio-0000:6b:00.1 numa0
+			  /dev/vfio/120
+			  /dev/vfio/vfio`},
+		{name: "QAT off the bus", recording: "node-vfio", rules: rule("PCI_ID", "8086:4941"), edits: []string{"config=86804149060410000000400b", "config=ffffffffffffffffffffffff"}, want: `
+			(0000:c1:00.0)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
+			node-vfio-0000:6b:00.1 numa0
+			  sick: its PCI configuration space does not answer: it has fallen off the bus
+			  /dev/vfio/120
+			  /dev/vfio/vfio`},
+		{name: "NVMe controllers", recording: "node-vfio", rules: rule("PCI_CLASS", "10802"), want: `
+			(0000:c1:00.0)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
+			node-vfio-0000:81:00.0 numa1
+			  /dev/vfio/37
+			  /dev/vfio/vfio`},
+		{name: "a group of another number", recording: "node-vfio", rules: rule("PCI_CLASS", "10802"), edits: []string{"vfio/37", "vfio/2", "iommu_groups/37", "iommu_groups/2"}, want: `
+			(0000:c1:00.0)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
+			node-vfio-0000:81:00.0 numa1
+			  /dev/vfio/2
+			  /dev/vfio/vfio`},
+		{name: "two functions", recording: "node-vfio", rules: rule("PCI_SLOT_NAME", "0000:c1:00.0"), want: `
+			(0000:c1:00.0)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
+			node-vfio-0000:c1:00.0 numa1
+			  /dev/vfio/9
+			  /dev/vfio/vfio`},
+		{name: "two functions, one of them of the host", recording: "node-vfio", rules: rule("PCI_SLOT_NAME", "0000:c1:00.0"), edits: []string{
+			audio, "E: DRIVER=snd_hda_intel\nE: PCI_CLASS=40300", audioDriver, "H: config=de108b22\nL: driver=../../../bus/pci/drivers/snd_hda_intel",
+		}, want: `
+			(0000:c1:00.0)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
+			node-vfio-0000:c1:00.0 numa1
+			  held back: not complete: 0000:c1:00.1, in the same IOMMU group, is bound to snd_hda_intel: bind it to vfio-pci too
+			  /dev/vfio/9
+			  /dev/vfio/vfio`},
+		{name: "two functions, one without a driver", recording: "node-vfio", rules: rule("PCI_SLOT_NAME", "0000:c1:00.0"), edits: []string{
+			audioDriver, "H: config=de108b22",
+		}, want: `
+			(0000:c1:00.0)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
+			node-vfio-0000:c1:00.0 numa1
+			  /dev/vfio/9
+			  /dev/vfio/vfio`},
+		{name: "two functions, one off the bus", recording: "node-vfio", rules: rule("PCI_SLOT_NAME", "0000:c1:00.0"), edits: []string{"config=de108b22", "config=ffffffff"}, want: `
+			(0000:c1:00.0)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
+			node-vfio-0000:c1:00.0 numa1
+			  sick: its PCI configuration space does not answer: it has fallen off the bus
+			  /dev/vfio/9
+			  /dev/vfio/vfio`},
+		{name: "an empty group", recording: "node-vfio", rules: anyNode(map[string]string{"DEVNAME": "/dev/vfio/9"}), edits: []string{"iommu_groups/9", "iommu_groups/10"}, want: `
+			(0000:c1:00.0)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/10 with class node
+			node-vfio-9
+			  held back: not complete: nothing is in the IOMMU group 9
+			  /dev/vfio/9
+			  /dev/vfio/vfio`},
+		{name: "without its container", recording: "node-vfio", rules: rule("PCI_ID", "8086:4941"), edits: []string{"N: vfio/vfio", "N: other"}, want: `
+			(0000:c1:00.0)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
+			node-vfio-0000:6b:00.1 numa0
+			  held back: not complete: /dev/vfio/vfio is missing`},
+		{name: "without an IOMMU", recording: "node-vfio", rules: rule("PCI_CLASS", "B4000*"), edits: []string{"vfio/120", "vfio/noiommu-120"}, want: `
+			(0000:c1:00.0)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
+			node-vfio-0000:6b:00.1 numa0
+			  held back: only where a rule names it: it has no IOMMU: whoever holds it can reach all memory of this host
+			  /dev/vfio/noiommu-120
+			  /dev/vfio/vfio`},
+		{name: "without an IOMMU, by its slot", recording: "node-vfio", rules: rule("PCI_SLOT_NAME", "0000:6b:00.1"), edits: []string{"vfio/120", "vfio/noiommu-120"}, want: `
+			(0000:c1:00.0)
+			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
+			node-vfio-0000:6b:00.1 numa0
+			  /dev/vfio/noiommu-120
+			  /dev/vfio/vfio`},
+		{name: "without a group", recording: "node-vfio-device", rules: anyNode(map[string]string{"SUBSYSTEM": "vfio-dev", "PCI_ID": "8086:4941"}), want: `
+			node-vfio-dev-0000:6b:00.2 numa0
+			  /dev/vfio/devices/vfio3
+			  /dev/iommu`},
+		{name: "without a group and without iommufd", recording: "node-vfio-device", rules: anyNode(map[string]string{"SUBSYSTEM": "vfio-dev"}), edits: []string{"N: iommu", "N: other"}, want: `
+			node-vfio-dev-0000:6b:00.2 numa0
+			  held back: not complete: /dev/iommu is missing`},
+	})
+}
+
 func TestNodeID(t *testing.T) {
 	device := func(subsystem, node string, properties ...string) udev.Device {
-		u := udev.Device{Subsystem: subsystem, SysPath: "/sys/devices/x/" + node, DevNode: "/dev/" + node, Properties: map[string]string{}}
+		u := udev.Device{Subsystem: subsystem, SysPath: "/sys/devices/x/" + node, DevNode: "/dev/" + node}
 		for _, p := range properties {
 			key, value, _ := strings.Cut(p, "=")
-			u.Properties[key] = value
+			u.Properties = u.Properties.With(key, value)
 		}
 		return u
 	}
@@ -124,11 +324,11 @@ func TestNodeID(t *testing.T) {
 func TestNodeIsThere(t *testing.T) {
 	h, devices := recorded(t, "node-virtual")
 	d := devices[len(devices)-1]
-	if err := nodeHealth(h, Device{Udev: d}); err != nil {
+	if err := nodeHealth(h, Device{Udev: &d}); err != nil {
 		t.Errorf("health of %s: %v", d.DevNode, err)
 	}
 	d.DevNode = "/dev/gone"
-	if err := nodeHealth(h, Device{Udev: d}); err == nil {
+	if err := nodeHealth(h, Device{Udev: &d}); err == nil {
 		t.Error("a device without its node is healthy")
 	}
 	if _, err := nodeIdentify(h, udev.Device{SysPath: d.SysPath}); err == nil {

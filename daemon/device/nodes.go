@@ -26,7 +26,7 @@ func (a *Allocation) add(h *Host, name string, links ...string) error {
 func linksIn(u udev.Device, directories ...string) []string {
 	var links []string
 	for _, directory := range directories {
-		for link := range strings.FieldsSeq(u.Properties["DEVLINKS"]) {
+		for link := range strings.FieldsSeq(u.Properties.Value("DEVLINKS")) {
 			if strings.Contains(link, "/"+directory+"/") {
 				links = append(links, link)
 			}

@@ -14,12 +14,19 @@ package device
 // Health: a controller that reaches it is live, and what pci_health.go says of the controllers' functions: with native
 // multipathing one good path is enough.
 //
-// Nodes: /dev/nvmeXnY, on the host by the link that udev makes from the wwid. Never a partition: since Linux 6.2 whoever
-// can open one reads all of the namespace (nvme_user_cmd checks without the partition flag). Never /dev/nvmeX and
-// /dev/ngXnY.
+// Nodes: /dev/nvmeXnY, on the host by the link that udev makes from the wwid; where a rule asks for it, /dev/ngXnY, by
+// the link that our own rule makes (udev/60-metalplug.rules). Never a partition: since Linux 6.2 whoever can open one
+// reads all of the namespace (nvme_user_cmd checks without the partition flag). Never /dev/nvmeX; a whole controller is
+// given to a container by its VFIO group, which is class node.
+//
+// Zones: a host-managed zoned namespace is a disk that refuses most writes (Documentation/ABI/stable/sysfs-block,
+// queue/zoned). It is held back unless the rule asks for ATTR{queue/zoned}.
 //
 // With native multipathing a namespace that several controllers could reach is a disk without a PCI parent, below its
 // subsystem; its paths are hidden disks without a node, and no udev device of which is ever a subject.
+//
+// Reset: that of the controller, 0.1 s, where this is its only namespace: I/O of all of them waits for it. Erasures are
+// the resource's to ask for. See daemon/reset.
 //
 // Needs: sysfs, /proc/swaps, the mountinfo of process 1. No ioctl, no capability, no node is opened.
 
@@ -44,16 +51,20 @@ var NVMe = Class{
 		// With multipathing the controller, which reports its state, is not above the disk.
 		{Subsystem: "nvme"},
 		{Subsystem: "nvme-subsystem"},
+		{Subsystem: "nvme-generic"}, // which comes after the disk, beside it
 		onTop,
 	},
 	Disks:     true,
 	Every:     slowCheck,
-	DevNodes:  []string{"/dev/nvme[0-9]*n[0-9]*"},
+	DevNodes:  []string{"/dev/nvme[0-9]*n[0-9]*", "/dev/ng[0-9]*n[0-9]*"},
 	Identify:  nvmeIdentify,
 	Offer:     nvmeOffer,
 	Health:    nvmeHealth,
 	Functions: nvmeFunctions,
 	Allocate:  nvmeAllocate,
+	Target:    nvmeTarget,
+	Auto:      nvmeAuto,
+	Hits:      nvmeHits,
 }
 
 func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {
@@ -126,7 +137,19 @@ func nvmeOffer(h *Host, d Device) error {
 		return incompletef("its size is 0") // being formatted, or given up by the driver (nvme_mark_namespaces_dead)
 	}
 	// All reasons are told: to overrule one is not to overrule the others.
-	return joined(inUse(h, d.Udev), nvmeReach(h, d), readOnly(h, d.SysPath))
+	return joined(inUse(h, *d.Udev), nvmeReach(h, d), readOnly(h, d.SysPath), nvmeZoned(h, d))
+}
+
+// nvmeZoned keeps back a namespace that is written zone by zone, unless whoever asks for it knows.
+func nvmeZoned(h *Host, d Device) error {
+	const attr = "queue/zoned"
+	if d.rule != nil && d.rule.Match["ATTR{"+attr+"}"] != "" {
+		return nil
+	}
+	if zoned, err := h.Attr(d.SysPath, attr); err == nil && zoned == "host-managed" {
+		return excludedf("it is zoned: match ATTR{%s} to have it", attr)
+	}
+	return nil
 }
 
 // nvmeReach keeps back a namespace over a network: others may be using it.
@@ -180,14 +203,59 @@ func nvmeFunctions(h *Host, d Device) []string {
 	return functions
 }
 
+// Values of [Rule].Nodes: by which nodes a container reaches a namespace.
+const (
+	NVMeBlock   = "block"   // /dev/nvmeXnY, a block device
+	NVMeGeneric = "generic" // /dev/ngXnY, a character device for passthrough commands
+	NVMeBoth    = "both"
+)
+
 func nvmeAllocate(h *Host, d Device) (Allocation, error) {
-	links := linksIn(d.Udev, "by-id")
+	nodes := ""
+	if d.rule != nil {
+		nodes = d.rule.Nodes
+	}
+	var a Allocation
+	if nodes != NVMeGeneric {
+		if err := nvmeBlock(h, d, &a); err != nil {
+			return a, err
+		}
+	}
+	if nodes == NVMeGeneric || nodes == NVMeBoth {
+		if err := nvmeGeneric(h, d, &a); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+func nvmeBlock(h *Host, d Device, a *Allocation) error {
+	links := linksIn(*d.Udev, "by-id")
 	// Of two links by model and serial number the longer one has the namespace ID too, and is nobody else's.
 	slices.SortStableFunc(links, func(a, b string) int { return len(b) - len(a) })
 	if wwid, err := h.Attr(d.SysPath, "wwid"); err == nil {
 		links = slices.Insert(links, 0, "/dev/disk/by-id/nvme-"+wwid)
 	}
-	var a Allocation
-	err := a.add(h, d.Udev.DevNode, links...)
-	return a, err
+	return a.add(h, d.Udev.DevNode, links...)
+}
+
+// nvmeGenericLink is what the link to a generic node begins with that our rule for udev makes; the wwid follows.
+const nvmeGenericLink = "/dev/nvme-generic/by-id/nvme-"
+
+// nvmeGeneric adds the character node, which has the numbers of the disk (nvme_add_ns_cdev). Its name alone is not
+// enough: the kubelet keeps it with the pod, and after a reboot it may be that of another disk.
+func nvmeGeneric(h *Host, d Device, a *Allocation) error {
+	wwid, err := h.Attr(d.SysPath, "wwid")
+	if err != nil {
+		return err
+	}
+	node := "/dev/ng" + strings.TrimPrefix(path.Base(d.SysPath), "nvme")
+	link := nvmeGenericLink + wwid
+	if err := a.add(h, node, link); err != nil {
+		return err
+	}
+	if a.Nodes[len(a.Nodes)-1].Host != link {
+		return incompletef("%s has no link %s: udev's rule 60-metalplug.rules makes it", node, link)
+	}
+	return nil
 }

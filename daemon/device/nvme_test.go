@@ -3,8 +3,10 @@
 package device
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -53,6 +55,64 @@ func TestNVMe(t *testing.T) {
 	})
 }
 
+func TestNVMeNodes(t *testing.T) {
+	nodes := func(nodes string, match map[string]string) []Rule {
+		return []Rule{{Resource: "test/nvme", Class: &NVMe, Nodes: nodes, Match: match}}
+	}
+	first := map[string]string{"DEVNAME": "/dev/nvme4n1"}
+	zoned := map[string]string{"ATTR{queue/zoned}": "host-managed"}
+	testSights(t, []sight{
+		{name: "two namespaces, one with zones", recording: "nvme-zoned", want: `
+			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
+			  /dev/nvme4n1 = /dev/disk/by-id/nvme-eui.0014ee83000ba210
+			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
+			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it
+			  /dev/nvme4n2 = /dev/disk/by-id/nvme-eui.0014ee83000ba211`},
+		{name: "those with zones", recording: "nvme-zoned", rules: nodes("", zoned), want: `
+			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
+			  held back: no resource takes it: test/nvme: ATTR{queue/zoned} is "none", not "host-managed"
+			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
+			  /dev/nvme4n2 = /dev/disk/by-id/nvme-eui.0014ee83000ba211`},
+		{name: "zones that need no order", recording: "nvme-zoned", edits: []string{"host-managed", "host-aware"}, want: `
+			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
+			  /dev/nvme4n1 = /dev/disk/by-id/nvme-eui.0014ee83000ba210
+			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
+			  /dev/nvme4n2 = /dev/disk/by-id/nvme-eui.0014ee83000ba211`},
+		{name: "generic", recording: "nvme-zoned", rules: nodes(NVMeGeneric, first), want: `
+			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
+			  /dev/ng4n1 = /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210
+			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
+			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
+		{name: "both", recording: "nvme-zoned", rules: nodes(NVMeBoth, first), want: `
+			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
+			  /dev/nvme4n1 = /dev/disk/by-id/nvme-eui.0014ee83000ba210
+			  /dev/ng4n1 = /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210
+			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
+			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
+		{name: "generic, without the link", recording: "nvme-zoned", edits: []string{"S: nvme-generic", "S: other"}, rules: nodes(NVMeGeneric, first), want: `
+			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
+			  held back: not complete: /dev/ng4n1 has no link /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210: udev's rule 60-metalplug.rules makes it
+			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
+			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
+		{name: "generic, not there yet", recording: "nvme-zoned", edits: []string{"N: ng4n1", "N: other"}, rules: nodes(NVMeBoth, first), want: `
+			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
+			  held back: not complete: /dev/ng4n1 is missing
+			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
+			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
+	})
+}
+
+// The rule that is shipped makes the link that is looked for.
+func TestNVMeGenericLink(t *testing.T) {
+	rules, err := os.ReadFile("../../udev/60-metalplug.rules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, name, _ := strings.Cut(nvmeGenericLink, "/dev/"); !strings.Contains(string(rules), `SYMLINK+="`+name+`%c"`) {
+		t.Errorf("no rule makes %s", nvmeGenericLink)
+	}
+}
+
 func TestNVMeInUse(t *testing.T) {
 	const device = `nvme-eui.36344830545001230025384300000001 "SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q" numa1` + "\n"
 	const node = "\n  /dev/nvme2n1 = /dev/disk/by-id/nvme-eui.36344830545001230025384300000001"
@@ -76,7 +136,7 @@ func TestNVMeInUse(t *testing.T) {
 		{name: "holder", recording: "nvme", edits: []string{"A: hidden=0", "A: holders/dm-3/x=\nA: holders/md0/x=\nA: hidden=0"}, want: device +
 			"  held back: in use: nvme2n1 is part of dm-3, md0" + node},
 		{name: "partition table", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_PART_TABLE_TYPE=gpt"}, want: device +
-			"  held back: in use: it holds a partition table (gpt)" + node},
+			"  held back: in use: it holds data: a partition table (gpt)" + node},
 		{name: "file system", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4\nE: ID_FS_USAGE=filesystem"}, want: device +
 			"  held back: in use: it holds data: udev found ID_FS_TYPE=ext4" + node},
 		{name: "usage without type", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_USAGE=raid"}, want: device +
@@ -103,7 +163,7 @@ func TestNVMeInUse(t *testing.T) {
 		{name: "partition with a holder", recording: "nvme-root", edits: []string{rootMount, ""}, want: rootDevice +
 			"  held back: in use: nvme0n1p2 is part of dm-0\n  /dev/nvme0n1"},
 		{name: "partitions of no use", recording: "nvme-root", edits: []string{rootMount, "", "L: holders/dm-0=../../../../../../../../virtual/block/dm-0\n", ""}, want: rootDevice +
-			"  held back: in use: it has partitions (nvme0n1p1, nvme0n1p2)\n  /dev/nvme0n1"},
+			"  held back: in use: it holds data: partitions (nvme0n1p1, nvme0n1p2)\n  /dev/nvme0n1"},
 	})
 }
 
@@ -119,6 +179,45 @@ func TestInUseByBtrfs(t *testing.T) {
 		if s.Offer == nil || s.Offer.Error() != want {
 			t.Errorf("Offer = %v, want %s", s.Offer, want)
 		}
+	}
+}
+
+// What the kernel serves over a network it has not claimed.
+func TestInUseByAnExport(t *testing.T) {
+	const subsystem, object = "kernel/config/nvmet/subsystems/nqn.1/", "kernel/config/target/core/fileio_0/d/"
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"the disk", map[string]string{subsystem + "namespaces/1/enable": "1\n", subsystem + "namespaces/1/device_path": "/dev/nvme2n1\n"}, "in use: nvme2n1 is exported by the NVMe subsystem nqn.1"},
+		{"not any more", map[string]string{subsystem + "namespaces/1/enable": "0\n", subsystem + "namespaces/1/device_path": "/dev/nvme2n1\n"}, ""},
+		{"another", map[string]string{subsystem + "namespaces/1/enable": "1\n", subsystem + "namespaces/1/device_path": "/dev/nvme7n1\n"}, ""},
+		{"the controller", map[string]string{subsystem + "passthru/enable": "1\n", subsystem + "passthru/device_path": "/dev/nvme2\n"}, "in use: nvme2 is exported by the NVMe subsystem nqn.1"},
+		{"as a file", map[string]string{object + "enable": "1\n", object + "info": "File: /dev/nvme2n1  Size: 1\n"}, "in use: nvme2n1 is exported by the SCSI target fileio_0/d"},
+		{"unreadable", map[string]string{subsystem + "namespaces/1/enable/x": ""}, "in use: whether it is exported cannot be told: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h, devices := recorded(t, "nvme")
+			for name, text := range c.files {
+				name = filepath.Join(h.Sys, name)
+				if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, s := range lookAll(h, everything, devices) {
+				switch {
+				case c.want == "":
+					if s.Offer != nil {
+						t.Errorf("Offer = %v", s.Offer)
+					}
+				case s.Offer == nil || !strings.HasPrefix(s.Offer.Error(), c.want):
+					t.Errorf("Offer = %v, want %s", s.Offer, c.want)
+				case !s.HostUse(true) && c.name != "unreadable":
+					t.Error("it may be the pod's doing")
+				}
+			}
+		})
 	}
 }
 
@@ -139,21 +238,5 @@ func TestNVMeID(t *testing.T) {
 	}
 	if a, b := nvmeID("nvme.1b36-532031-4d-00000001"), nvmeID("nvme.1b36-535f31-4d-00000001"); a == b {
 		t.Errorf("serial numbers %q and %q have one ID: %s", "S 1", "S_1", a)
-	}
-}
-
-func TestUnescape(t *testing.T) {
-	for text, want := range map[string]string{
-		`/mnt/a\040b\011c\134d`: "/mnt/a b\tc\\d",
-		`/plain`:                "/plain",
-		`\`:                     `\`,
-		`\04`:                   `\04`,
-		`\999x`:                 `\999x`,
-		`\777`:                  `\777`, // more than a byte holds
-		``:                      ``,
-	} {
-		if got := unescape(text); got != want {
-			t.Errorf("unescape(%q) = %q, want %q", text, got, want)
-		}
 	}
 }

@@ -26,8 +26,17 @@ func (h *Host) pciAddress(sysPath string) string {
 
 // pciVendor returns the vendor of a PCI function as the kernel's PCI_ID has it: four digits, upper case.
 func pciVendor(u udev.Device) string {
-	vendor, _, _ := strings.Cut(u.Properties["PCI_ID"], ":")
+	vendor, _, _ := strings.Cut(u.Properties.Value("PCI_ID"), ":")
 	return vendor
+}
+
+// virtualFunctions returns into how many virtual functions a PCI function is divided at present (sriov_numvfs_show).
+func (h *Host) virtualFunctions(function string) int64 {
+	n, err := h.Int(function, "sriov_numvfs")
+	if err != nil {
+		return 0 // it cannot be divided
+	}
+	return n
 }
 
 // asleep tells whether a PCI function is suspended. To read its configuration space would wake it.
@@ -51,8 +60,9 @@ func (h *Host) pciAnswers(sysPath string) error {
 	return nil
 }
 
-// isVirtual tells whether a function of which the vendor reads as all ones is a virtual one that answers: it has no vendor
-// and no device ID of its own (PCI Express, Single Root I/O Virtualization, VF Vendor ID), but a command and a status.
+// isVirtual tells whether a function of which the vendor reads as all ones is a virtual one that answers: it has no
+// vendor and no device ID of its own (PCI Express, Single Root I/O Virtualization, VF Vendor ID), but a command and a
+// status.
 func (h *Host) isVirtual(sysPath string) bool {
 	head, err := h.readStart(sysPath+"/config", 8)
 	return err == nil && head != strings.Repeat("\xff", 8)

@@ -52,7 +52,7 @@ func (c Counter) Mark(before uint64) Mark {
 	}
 }
 
-// functionsOf returns the sysfs paths of the PCI functions by which a device is reached. It needs one of them.
+// functionsOf returns the sysfs paths of the PCI functions by which a device is reached.
 func functionsOf(h *Host, d Device) []string {
 	if d.Class.Functions != nil {
 		return d.Class.Functions(h, d)
@@ -63,7 +63,7 @@ func functionsOf(h *Host, d Device) []string {
 	return nil
 }
 
-// pciHealth finds out about the functions of a device. None answers: the device is sick.
+// pciHealth finds out about the functions of a device. None answers, or one that is needed: the device is sick.
 func pciHealth(h *Host, functions []string, s *Sighting) {
 	var silent []error
 	var warnings []string
@@ -72,16 +72,31 @@ func pciHealth(h *Host, functions []string, s *Sighting) {
 		if h.asleep(function) {
 			continue // to ask would wake it: pci_config_pm_runtime_get
 		}
-		if err := h.pciAnswers(function); err != nil {
+		if err := h.answers(function); err != nil {
 			silent = append(silent, err)
 		} else if warning := linkWarning(h, function); warning != "" {
 			warnings = append(warnings, warning)
 		}
 	}
-	if len(silent) > 0 && len(silent) == len(functions) && s.Health == nil {
+	if len(silent) > 0 && (s.NeedsAll || len(silent) == len(functions)) && s.Health == nil {
 		s.Health = silent[0]
 	}
 	s.Warning = strings.Join(warnings, "; ")
+}
+
+// answers returns why a PCI function, or for a virtual one the physical one that makes it, does not answer any more.
+func (h *Host) answers(function string) error {
+	if err := h.pciAnswers(function); err != nil {
+		return err
+	}
+	physical := h.Resolve(function + "/physfn")
+	if physical == "" || h.asleep(physical) {
+		return nil
+	}
+	if err := h.pciAnswers(physical); err != nil {
+		return fmt.Errorf("its physical function %s: %w", path.Base(physical), err)
+	}
+	return nil
 }
 
 // errorCounters reads the counters that the kernel keeps where it handles the errors (AER), and the firmware does not.

@@ -17,23 +17,46 @@ import (
 // The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs; the values are patterns
 // as [udev.Glob] reads them. A property that the device itself does not have is looked for among those which the kernel
 // reports for the devices above it, nearest first, so that PCI_SLOT_NAME works for an InfiniBand device and DRIVER for
-// an NVMe namespace.
+// an NVMe namespace. Of a part of a device, "METALPLUG_PART" says which; a whole device has no such property.
 type Rule struct {
 	Resource   string
 	Class      *Class
 	Match      map[string]string // all must hold
 	Exclude    map[string]string // any that holds excludes the device
 	AllowInUse bool              // offer it even if this host uses it
+	Extras     []string          // nodes that the class gives only if asked for: "umad", "issm"
+	Group      *Group            // of class node: what it takes is one device; nil: each node is one
+	Nodes      string            // of class nvme: [NVMeBlock], [NVMeGeneric] or [NVMeBoth]; empty: NVMeBlock
+
+	// ErasedAtStart: before a container gets a device, what the last pod has left on it is erased.
+	ErasedAtStart bool
+	// ClearedAtRelease: after its last pod a device is reset or erased, and not offered before that is done.
+	ClearedAtRelease bool
+	// Init is what has to be done once to each appearance of the hardware before it is offered; empty: nothing.
+	Init string
+}
+
+// partProperty is the property by which rules tell the parts of a device from each other and from a whole one.
+const partProperty = "METALPLUG_PART"
+
+// asRulesSee returns what rules match of a device: its udev device, with the name of the part that it is.
+func (d Device) asRulesSee() udev.Device {
+	u := *d.Udev
+	if d.Part != "" {
+		u.Properties = u.Properties.With(partProperty, d.Part)
+	}
+	return u
 }
 
 // ruleFor returns the first rule that takes d, or an error that tells for every rule of the class why it did not.
 func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
 	var reasons []error
+	u := d.asRulesSee()
 	for i := range rules {
-		if rules[i].Class != d.Class {
+		if rules[i].Class != d.Class || rules[i].Group != nil { // those take no device, they make one
 			continue
 		}
-		err := rules[i].matches(h, d.Udev)
+		err := rules[i].matches(h, u)
 		if err == nil {
 			return &rules[i], nil
 		}
@@ -45,33 +68,42 @@ func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
 	return nil, fmt.Errorf("no resource takes it: %w", joined(reasons...))
 }
 
-// matches returns nil if the rule takes u, else why it does not.
+// mismatch is why a rule does not take a device.
+type mismatch struct {
+	key  string // of the rule that decides, as in "match.PCI_ID"
+	what string
+}
+
+// Error returns what does not fit.
+func (m mismatch) Error() string { return m.what }
+
+// matches returns nil if the rule takes u, else a [mismatch].
 func (r *Rule) matches(h *Host, u udev.Device) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Exclude)) {
 		if value, ok := h.property(u, key); ok && udev.Glob(r.Exclude[key], value) {
-			return fmt.Errorf("excluded by %s = %q", key, r.Exclude[key])
+			return mismatch{"exclude." + key, fmt.Sprintf("excluded by %s = %q", key, r.Exclude[key])}
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(r.Match)) {
 		value, ok := h.property(u, key)
 		if !ok {
-			return fmt.Errorf("it has no %s", key)
+			return mismatch{"match." + key, "it has no " + key}
 		}
 		if !udev.Glob(r.Match[key], value) {
-			return fmt.Errorf("%s is %q, not %q", key, value, r.Match[key])
+			return mismatch{"match." + key, fmt.Sprintf("%s is %q, not %q", key, value, r.Match[key])}
 		}
 	}
 	return nil
 }
 
 // forgive drops the reasons against an offer if the rule's author has overruled them all: a device in use where the
-// resource allows it, an excluded device where the rule names just that one.
+// resource allows it, one that is unusual by its kind where the rule names just that one.
 func (r *Rule) forgive(err error) error {
-	inUse, excluded := errors.Is(err, ErrInUse), errors.Is(err, ErrExcluded)
+	inUse, byName := errors.Is(err, ErrInUse) || errors.Is(err, ErrData), errors.Is(err, ErrByName)
 	switch {
-	case !inUse && !excluded, errors.Is(err, ErrIncomplete):
+	case !inUse && !byName, errors.Is(err, ErrExcluded), errors.Is(err, ErrIncomplete):
 		return err
-	case inUse && !r.AllowInUse, excluded && !r.byName():
+	case inUse && !r.AllowInUse, byName && !r.byName():
 		return err
 	}
 	return nil
@@ -93,7 +125,7 @@ func (h *Host) property(u udev.Device, key string) (string, bool) {
 		value, err := h.Attr(u.SysPath, name)
 		return value, err == nil
 	}
-	if value, ok := u.Properties[key]; ok {
+	if value, ok := u.Property(key); ok {
 		return value, true
 	}
 	for above := range parents(u.SysPath) {

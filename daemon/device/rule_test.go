@@ -45,7 +45,7 @@ func TestRuleFor(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			rule, err := ruleFor(h, test.rules, Device{Class: &NVMe, Udev: u})
+			rule, err := ruleFor(h, test.rules, Device{Class: &NVMe, Udev: &u})
 			got := ""
 			if err != nil {
 				got = err.Error()
@@ -61,7 +61,7 @@ func TestRuleFor(t *testing.T) {
 
 // To overrule one reason is not to overrule another.
 func TestForgive(t *testing.T) {
-	inUse, excluded, incomplete := inUsef("swap"), excludedf("a display"), incompletef("no node")
+	inUse, excluded, unusual, incomplete := inUsef("swap"), excludedf("divided"), byNamef("a display"), incompletef("no node")
 	byName := map[string]string{"DEVNAME": "/dev/x"}
 	for _, test := range []struct {
 		name string
@@ -75,21 +75,63 @@ func TestForgive(t *testing.T) {
 		{"in use, named", Rule{Match: byName}, inUse, false},
 		{"excluded", Rule{}, excluded, false},
 		{"excluded, in use allowed", Rule{AllowInUse: true}, excluded, false},
-		{"excluded, named", Rule{Match: byName}, excluded, true},
-		{"excluded, by hardware", Rule{Match: map[string]string{"PCI_ID": "1AF4:1050"}}, excluded, true},
-		{"excluded, by a pattern", Rule{Match: map[string]string{"PCI_ID": "1AF4:*"}}, excluded, false},
-		{"excluded, by alternatives", Rule{Match: map[string]string{"DRIVER": "ast|mgag200"}}, excluded, true},
-		{"excluded, by another property", Rule{Match: map[string]string{"ID_NSID": "1"}}, excluded, false},
-		{"both", Rule{}, joined(inUse, excluded), false},
-		{"both, one allowed", Rule{AllowInUse: true}, joined(inUse, excluded), false},
-		{"both, one named", Rule{Match: byName}, joined(excluded, inUse), false},
-		{"both overruled", Rule{AllowInUse: true, Match: byName}, joined(inUse, excluded), true},
+		{"excluded, named", Rule{Match: byName}, excluded, false},
+		{"excluded, by hardware", Rule{Match: map[string]string{"PCI_ID": "10DE:2330"}}, excluded, false},
+		{"excluded, by driver", Rule{Match: map[string]string{"DRIVER": "nvidia"}}, excluded, false},
+		{"excluded, by slot", Rule{Match: map[string]string{"PCI_SLOT_NAME": "0000:18:00.0"}}, excluded, false},
+		{"unusual", Rule{}, unusual, false},
+		{"unusual, in use allowed", Rule{AllowInUse: true}, unusual, false},
+		{"unusual, named", Rule{Match: byName}, unusual, true},
+		{"unusual, by hardware", Rule{Match: map[string]string{"PCI_ID": "1AF4:1050"}}, unusual, true},
+		{"unusual, by a pattern", Rule{Match: map[string]string{"PCI_ID": "1AF4:*"}}, unusual, false},
+		{"unusual, by alternatives", Rule{Match: map[string]string{"DRIVER": "ast|mgag200"}}, unusual, true},
+		{"unusual, by another property", Rule{Match: map[string]string{"ID_NSID": "1"}}, unusual, false},
+		{"unusual and excluded, named", Rule{Match: byName}, joined(unusual, excluded), false},
+		{"both", Rule{}, joined(inUse, unusual), false},
+		{"both, one allowed", Rule{AllowInUse: true}, joined(inUse, unusual), false},
+		{"both, one named", Rule{Match: byName}, joined(unusual, inUse), false},
+		{"both overruled", Rule{AllowInUse: true, Match: byName}, joined(inUse, unusual), true},
+		{"in use and excluded, all overruled", Rule{AllowInUse: true, Match: byName}, joined(inUse, excluded), false},
 		{"incomplete", Rule{AllowInUse: true, Match: byName}, incomplete, false},
 		{"incomplete and in use", Rule{AllowInUse: true, Match: byName}, joined(inUse, incomplete), false},
 		{"something else", Rule{AllowInUse: true, Match: byName}, errors.New("else"), false},
 	} {
 		if err := test.rule.forgive(test.err); (err == nil) != test.want {
 			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+}
+
+// A part of a device is told from the whole by a property that is not udev's.
+func TestRuleForPart(t *testing.T) {
+	h, devices := recorded(t, "gpu-nvidia")
+	u := devices[len(devices)-1]
+	rule := func(match, exclude string) []Rule {
+		r := Rule{Resource: "test/gpu", Class: &GPU, Match: map[string]string{"PCI_ID": "10DE:*"}}
+		if match != "" {
+			r.Match["METALPLUG_PART"] = match
+		}
+		if exclude != "" {
+			r.Exclude = map[string]string{"METALPLUG_PART": exclude}
+		}
+		return []Rule{r}
+	}
+	for _, test := range []struct {
+		part  string
+		rules []Rule
+		want  bool
+	}{
+		{"gi1/ci0", rule("", ""), true},
+		{"gi1/ci0", rule("*", ""), true},
+		{"gi1/ci0", rule("gi1/*", ""), true},
+		{"gi1/ci0", rule("gi2/*", ""), false},
+		{"gi1/ci0", rule("", "*"), false},
+		{"", rule("", ""), true},
+		{"", rule("*", ""), false},
+		{"", rule("", "*"), true},
+	} {
+		if _, err := ruleFor(h, test.rules, Device{Class: &GPU, Part: test.part, Udev: &u}); (err == nil) != test.want {
+			t.Errorf("part %q, match %v, exclude %v: %v", test.part, test.rules[0].Match, test.rules[0].Exclude, err)
 		}
 	}
 }

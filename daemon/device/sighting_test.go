@@ -80,7 +80,7 @@ func machine(t *testing.T, text string) (*Host, []udev.Device) {
 func lookAll(h *Host, rules []Rule, devices []udev.Device) []Sighting {
 	var sightings []Sighting
 	for _, u := range devices {
-		sightings = append(sightings, Look(h, rules, u)...)
+		sightings = append(sightings, Look(h, rules, &u)...)
 	}
 	return sightings
 }

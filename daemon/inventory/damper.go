@@ -16,7 +16,7 @@ const (
 )
 
 // damper keeps a device Unhealthy of which the health changes all the time. It knows only what it is told; the zero
-// value is that of a device that was never sick.
+// value and nil are that of a device that was never sick.
 type damper struct {
 	falls  []time.Time // when it became sick, none longer ago than the window
 	sick   bool
@@ -54,7 +54,7 @@ func (d *damper) observe(reason string, now time.Time) (distrust string) {
 
 // until returns when the device can be trusted again if nothing happens; zero: it is trusted, or sick.
 func (d *damper) until() time.Time {
-	if !d.unruly || d.sick {
+	if d == nil || !d.unruly || d.sick {
 		return time.Time{}
 	}
 	return d.well.Add(calm)

@@ -43,7 +43,7 @@ func TestBothNodesOfADiskAreUsed(t *testing.T) {
 	m := udevtest.New(t, scsiDisk)
 	r := start(t, m, "", func(o *inventory.Options) {
 		o.Rules = []device.Rule{
-			{Resource: "t/sg", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "scsi_generic"}},
+			{Resource: "t/sg", Class: &device.Generic, Match: map[string]string{"DEVNAME": "/dev/sg1"}},
 			{Resource: "t/sd", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "block", "DEVNAME": "/dev/sd*"}},
 		}
 	})

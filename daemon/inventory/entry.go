@@ -16,23 +16,33 @@ import (
 
 // entry is a device with an identity, present or not.
 type entry struct {
-	device    device.Device
-	resource  string           // whose offer it is in or would be in
-	owner     *subject         // in which it was last found; nil: not since the start
-	sighting  *device.Sighting // of the last look; nil: the hardware is not there
-	offered   bool             // it was in the offer: an ID is a promise, it stays until it is certainly free
-	held      bool             // a pod holds it, as far as is known
-	allocated time.Time        // when a container was last given it
-	awaited   bool             // it was there when the last run ended
-	stuck     bool             // the look at it does not come back
-	status    *Status          // as published, nil: not yet
-	damper    damper
-	calm      *time.Timer // of the moment when the damper lets it go; nil: it does not hold it
+	device   *device.Device   // never written once it was published
+	resource string           // whose offer it is in or would be in
+	owner    *subject         // in which it was last found; nil: not since the start
+	sighting *device.Sighting // of the last look; nil: the hardware is not there
+	offered  bool             // it was in the offer: an ID is a promise, it stays until it is certainly free
+	awaited  bool             // it was there when the last run ended
+	stuck    bool             // the look at it does not come back
+	status   *Status          // as published, nil: not yet
+	verdict  verdict          // the last that was not frozen
+	damper   *damper          // nil: it was never sick
+	calm     *time.Timer      // of the moment when the damper lets it go; nil: it does not hold it
+	proof
+	tenancy
+}
+
+// verdict is what was made of a device.
+type verdict struct {
+	made       bool
+	healthy    bool
+	present    bool
+	reason     string
+	allocation device.Allocation
 }
 
 // claim gives a subject the devices that were seen in it and takes away those that were not.
 func (l *loop) claim(s *subject) {
-	found := make(map[string]*entry, len(s.sightings))
+	found := make([]*entry, 0, len(s.sightings))
 	before := s.contested
 	s.contested = nil
 	var others []*Status
@@ -40,31 +50,40 @@ func (l *loop) claim(s *subject) {
 	for n := range s.sightings {
 		sighting := &s.sightings[n]
 		if sighting.Device.ID == "" {
-			unreadable = sighting.Offer
+			if !errors.Is(sighting.Offer, device.ErrPart) { // then another has what this one stood for until now
+				unreadable = sighting.Offer
+			}
 			others = append(others, unidentified(sighting))
 			continue
 		}
 		if e := l.entryFor(s, sighting, before); e != nil {
-			found[e.device.ID] = e
+			found = append(found, e)
 		}
 	}
-	for id, e := range s.entries {
-		if found[id] == nil && e.owner == s {
-			l.missing(e, unreadable, found)
+	for _, e := range s.entries {
+		if !slices.Contains(found, e) && e.owner == s && l.missing(e, unreadable) {
+			found = append(found, e)
 		}
 	}
 	s.entries = found
 	l.setOthers(s, others)
 }
 
-// missing notes that a device was not seen in its subject: it is gone, or what is there could not be identified.
-func (l *loop) missing(e *entry, unreadable error, found map[string]*entry) {
-	e.sighting, e.stuck = nil, false
-	if unreadable != nil && e.offered {
+// missing notes that a device was not seen in its subject: it is gone, or what is there could not be identified. Then it
+// may be there still.
+func (l *loop) missing(e *entry, unreadable error) (there bool) {
+	e.sighting, e.stuck, e.proof = nil, false, proof{}
+	if unreadable == nil {
+		e.departs()
+	}
+	if e.appearance == "" { // then nothing will tell it from the next
+		e.leftover = false
+	}
+	if there = unreadable != nil && e.offered; there {
 		e.sighting = &device.Sighting{Device: e.device, Resource: e.resource, Offer: unreadable}
-		found[e.device.ID] = e
 	}
 	l.changed(e)
+	return there
 }
 
 // entryFor returns the entry for a device seen in a subject, or nil while another subject has the ID that it claims.
@@ -74,19 +93,29 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 	if id == "" {
 		return nil
 	}
+	if raw := l.entries[sighting.Device.ID]; id != sighting.Device.ID && raw != nil && raw.sighting != nil {
+		sighting.Twin(raw.device.SysPath)
+	}
 	e := l.entries[id]
 	if e == nil {
-		e = &entry{}
+		e = &entry{device: sighting.Device}
+		e.dirty = l.forgotten && sighting.Device.Class.Disks
 		l.entries[id] = e
 	} else if e.device.SysPath != sighting.Device.SysPath {
 		l.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
 	}
-	known := e.device.NUMANode
-	e.device, e.owner, e.sighting, e.stuck = sighting.Device, s, sighting, false
-	e.device.ID = id
-	if e.device.NUMANode < 0 && e.status != nil { // the hardware may be going away right now: it has not moved
-		e.device.NUMANode = known
+	sighting.Device.ID = id
+	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware may be going away right now: it has not moved
+		sighting.Device.NUMANode = e.device.NUMANode
 	}
+	if *sighting.Device == *e.device { // then the one that is known is kept, for good, and not one of each look
+		sighting.Device = e.device
+	}
+	e.device, e.owner, e.stuck = sighting.Device, s, false
+	e.appears(sighting)
+	e.sighting = e.believe(sighting, time.Now())
+	l.unsaved = e.arrives(sighting) || l.unsaved
+	l.compare(e, sighting)
 	if sighting.Resource != "" && !e.offered {
 		e.resource = sighting.Resource
 	}
@@ -104,7 +133,7 @@ func (l *loop) idFor(s *subject, sighting *device.Sighting, before map[string]bo
 	}
 	e := l.entries[id]
 	switch {
-	case e == nil || e.owner == s || e.sighting == nil:
+	case e == nil, e.owner == s, e.sighting == nil, !e.owner.vanished.IsZero(): // then that is its other name
 		return id
 	case !before[id] || e.owner.running:
 		l.contest(s, id, e)
@@ -117,8 +146,8 @@ func (l *loop) idFor(s *subject, sighting *device.Sighting, before map[string]bo
 
 // place returns where in the machine a device is, which no other is: its path through the buses as udev knows it, else
 // the address of its PCI function, else its sysfs path.
-func place(d device.Device) string {
-	if busPath := d.Udev.Properties["ID_PATH"]; busPath != "" {
+func place(d *device.Device) string {
+	if busPath := d.Udev.Properties.Value("ID_PATH"); busPath != "" {
 		return busPath
 	}
 	if device.FunctionIn(d.SysPath) == d.SysPath {
@@ -135,6 +164,8 @@ func (l *loop) contest(s *subject, id string, owned *entry) {
 		s.contested = make(map[string]bool)
 	}
 	s.contested[id] = true
+	owned.leftover = false // which of them a pod has had is not known
+	l.changed(owned)
 	l.look(owned.owner)
 }
 
@@ -152,88 +183,14 @@ func (s *subject) unfinished() bool {
 }
 
 // changed has an entry judged anew at the next publication.
-func (l *loop) changed(e *entry) { l.dirty[e] = true }
-
-// allocated notes that pods are about to hold these devices. It holds at once; the readers hear of it a little later, since
-// the kubelet is waiting for our answer just now.
-func (l *loop) allocated(ids []string) {
-	var held []*entry
-	for _, id := range ids {
-		e := l.entries[id]
-		if e == nil {
-			continue
-		}
-		e.allocated = time.Now()
-		if !e.held {
-			e.held = true
-			held = append(held, e)
-		}
-	}
-	if len(held) > 0 {
-		time.AfterFunc(publishGap, func() { l.post(func(l *loop) { l.heldSince(held) }) })
-	}
+func (l *loop) changed(e *entry) {
+	l.dirty[e] = true
+	l.tellSpared(e)
 }
 
-// heldSince has entries judged anew that have been held for a little while.
-func (l *loop) heldSince(held []*entry) {
-	for _, e := range held {
-		if l.entries[e.device.ID] == e {
-			l.changed(e)
-		}
-	}
-}
-
-// released notes that no pod holds these devices any more.
-func (l *loop) released(ids []string) {
-	for _, id := range ids {
-		if e := l.entries[id]; e != nil && e.held {
-			e.held = false
-			l.changed(e)
-		}
-	}
-}
-
-// Holding is how the kubelet's pods stand to a device.
-type Holding int
-
-const (
-	// Unknown: the kubelet did not say.
-	Unknown Holding = iota
-	// Held: a pod holds it.
-	Held
-	// Remembered: no pod holds it, but the kubelet's checkpoint still names it. The kubelet writes the checkpoint anew
-	// when it is sent a list, without the pods that it knows to be gone.
-	Remembered
-	// Free: certainly no pod holds it.
-	Free
-)
-
-// confirm takes in how the kubelet's pods stand to devices. Only what is free can leave the offer: the kubelet crashes
-// over an allocated ID that it does not know (kubernetes v1.35 and v1.36, devicemanager).
-func (l *loop) confirm(holdings map[string]Holding) {
-	for id, holding := range holdings {
-		e := l.entries[id]
-		if e == nil {
-			continue
-		}
-		switch {
-		case holding == Held && !e.held:
-			e.held = true
-			l.changed(e)
-		case holding == Remembered:
-			l.resend[e.resource] = true
-		case holding == Free && time.Since(e.allocated) > l.Grace:
-			e.held = false
-			if e.offered = e.offered && e.unfit() == nil; !e.offered && e.sighting != nil {
-				l.look(e.owner)
-			}
-			l.changed(e)
-		}
-	}
-}
-
-// unfit returns why the device must not be offered, nil: it may be. A pod that holds a device may use it.
-func (e *entry) unfit() error {
+// unfit returns why the device must not be offered, nil: it may be. A pod that holds a device may use it, and what it
+// leaves behind is no reason where that is erased.
+func (l *loop) unfit(e *entry) error {
 	switch {
 	case e.sighting == nil && e.owner == nil:
 		return errNotBack
@@ -241,7 +198,7 @@ func (e *entry) unfit() error {
 		return device.ErrGone
 	case e.offered && e.sighting.Resource != "" && e.sighting.Resource != e.resource:
 		return fmt.Errorf("%w %s: it changes over once no pod holds it", errElsewhere, e.sighting.Resource)
-	case e.held && device.OnlyInUse(e.sighting.Offer):
+	case e.held && device.OnlyInUse(e.sighting.Offer), l.erasable(e):
 		return nil
 	}
 	return e.sighting.Offer
@@ -256,11 +213,15 @@ var errNotBack = errors.New("not seen since metalplug was started")
 
 // judge makes the status of a device out of all that is known of it.
 func (l *loop) judge(e *entry, now time.Time) *Status {
-	unfit := e.unfit()
+	unfit := l.unfit(e)
 	e.offered = e.offered || unfit == nil && e.resource != ""
-	s := &Status{Device: e.device, Since: now, Present: e.sighting != nil, Held: e.held, Stale: e.offered && unfit != nil}
+	s := &Status{Device: e.device, Since: now, Present: e.sighting != nil, Held: e.held, As: e.as, Stale: e.offered && unfit != nil}
+	e.emptied(now)
+	l.tellSpared(e)
+	l.turn(e, s)
+	frozen := e.frozen(now)
 	if e.sighting != nil {
-		s.Allocation = e.sighting.Allocation
+		s.Allocation, s.Target = e.sighting.Allocation, e.sighting.Target
 		if unfit == nil && e.sighting.Offer != nil { // forgiven
 			s.Used = e.sighting.Offer.Error()
 		}
@@ -272,14 +233,34 @@ func (l *loop) judge(e *entry, now time.Time) *Status {
 		s.Reason = unfit.Error()
 	} else {
 		s.Reason, s.Warning = e.ailments(l.marks)
-		s.Reason = cmp.Or(s.Reason, e.damper.observe(s.Reason, now))
+		if !frozen {
+			s.Reason = cmp.Or(s.Reason, e.distrust(s.Reason, now))
+		}
+		s.Reason = cmp.Or(s.Reason, e.failed, l.waiting(e))
 		s.Healthy = s.Reason == ""
 		l.calmLater(e, now)
 	}
+	l.settle(e, s, frozen)
+	if s.Nodes = s.Allocation.Nodes; len(s.Nodes) == 0 && e.sighting != nil {
+		s.Nodes = e.sighting.Nodes
+	}
+	l.cordoned(s)
 	if old := e.status; old != nil && old.Healthy == s.Healthy && old.Reason == s.Reason {
 		s.Since = old.Since
 	}
 	return s
+}
+
+// settle gives a device the last verdict while what is seen of it is our own doing.
+func (l *loop) settle(e *entry, s *Status, frozen bool) {
+	if v := e.verdict; frozen && v.made {
+		s.Healthy, s.Reason, s.Present, s.Allocation = v.healthy, v.reason, v.present, v.allocation
+	} else {
+		e.verdict = verdict{true, s.Healthy, s.Present, s.Reason, s.Allocation}
+	}
+	if why := e.work().why; why != "" {
+		s.Healthy, s.Reason = false, cmp.Or(s.Reason, why)
+	}
 }
 
 // ailments returns why a device is sick, and what is not as it should be though it is usable: what the last look has
@@ -296,6 +277,18 @@ func (e *entry) ailments(m marks) (sick, warning string) {
 		warnings = slices.Insert(warnings, 0, e.sighting.Warning)
 	}
 	return strings.Join(reasons, "; "), strings.Join(warnings, "; ")
+}
+
+// distrust returns why a device that is well, reason "", is not to be trusted yet; "": it is.
+func (e *entry) distrust(reason string, now time.Time) string {
+	switch {
+	case e.damper != nil:
+	case reason == "":
+		return ""
+	default:
+		e.damper = &damper{}
+	}
+	return e.damper.observe(reason, now)
 }
 
 // calmLater has a device judged again when its damper lets it go.

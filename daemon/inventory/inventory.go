@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,8 +22,12 @@ import (
 )
 
 const (
-	// settleLimit is how long the first snapshot waits for udev and, after a boot, for the devices of the last run.
+	// settleLimit is how long the first snapshot waits for udev and, after a boot, for the devices of the last run: from
+	// the start, and again from each first look at a device that has come back, for where there are many disks to read,
+	// or slow ones, it would be incomplete.
 	settleLimit = 10 * time.Second
+	// settleMost is how many times that it waits at most: TimeoutStartSec= of the unit is 90 s.
+	settleMost = 6
 	// allocationGrace is how long the kubelet may take after Allocate to have the device in its books.
 	allocationGrace = 30 * time.Second
 	// settlePoll is how often that is looked at meanwhile.
@@ -47,13 +52,20 @@ type Options struct {
 	// AfterBoot says that the machine was booted since the last run: devices of that run may still be on their way, and
 	// the first snapshot waits for them.
 	AfterBoot bool
-	// Remembered are devices that the kubelet says its pods hold: by resource and ID the NUMA node, -1 for none. Those
-	// that Store does not have, since it was lost, are in the offer too.
-	Remembered map[string]map[string]int
+	// Remembered are devices that the kubelet says its pods hold, by resource and ID. Those that Store does not have,
+	// since it was lost, are in the offer too.
+	Remembered map[string]map[string]Known
 	Audit      time.Duration // how often everything is enumerated again in case an event was lost; 0: never
-	Settle     time.Duration // how long the first snapshot may wait for udev and for known devices; 0: ten seconds
+	Settle     time.Duration // how long the first snapshot may wait for udev and for devices without seeing any; 0: ten seconds
 	Grace      time.Duration // how long a device cannot be free after a container was given it; 0: 30 seconds
 	Log        *slog.Logger
+}
+
+// Known is what the kubelet knows of a device that its pods hold.
+type Known struct {
+	NUMANode int      // -1: none
+	As       []string // the IDs by which they hold it: its own, or those of shares
+	Pods     []string // their UIDs
 }
 
 // Inventory is the set of devices of this machine. Its methods are safe for concurrent use.
@@ -63,6 +75,11 @@ type Inventory struct {
 	done      chan struct{} // closed when Run returns, so that no caller waits for it
 	ready     chan struct{} // closed with the first complete snapshot
 	published atomic.Pointer[publication]
+	holding   sync.Map // the IDs of the devices that pods hold
+	working   sync.Map // the IDs of the devices that something is being done to
+	spared    sync.Map // the IDs of the disks that are offered whatever is on them
+	counts    counters
+	cordoning sync.Mutex // held while the cordons change
 }
 
 // request is something that others ask of the goroutine that owns the inventory.
@@ -86,12 +103,16 @@ func New(o Options) *Inventory {
 		done:     make(chan struct{}),
 		ready:    make(chan struct{}),
 	}
+	host := *o.Host
+	host.Holds = func(id string) bool { return i.Holds(id) || i.works(id) } // neither may a look disturb
+	host.Erases = i.spares
+	i.Host = &host
 	i.published.Store(&publication{snapshot: &Snapshot{}, changed: make(chan struct{})})
 	return i
 }
 
 // Ready is closed when the first complete snapshot is there: everything enumerated, udev's queue empty and, after
-// a boot, the devices of the last run back, or [Options].Settle gone.
+// a boot, the devices of the last run back, or [Options].Settle gone without a look at another device.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
 // Snapshot returns the newest snapshot and a channel that is closed when there is a newer one.
@@ -100,9 +121,16 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 	return p.snapshot, p.changed
 }
 
-// Allocated notes that a container is about to be given these devices. It does not wait.
-func (i *Inventory) Allocated(ids []string) {
-	i.post(func(l *loop) { l.allocated(ids) })
+// Allocated notes that a container is about to be given devices: by their own IDs those by which the kubelet knows them.
+// It does not wait.
+func (i *Inventory) Allocated(as map[string][]string) {
+	i.post(func(l *loop) { l.allocated(as, true) })
+}
+
+// Starting notes that a container is about to be started, perhaps again, with devices that its pod was given. It does not
+// wait.
+func (i *Inventory) Starting(as map[string][]string) {
+	i.post(func(l *loop) { l.allocated(as, false) })
 }
 
 // Released notes that the pods which held these devices are gone: the kubelet was about to give them to another. It does
@@ -131,10 +159,14 @@ func (i *Inventory) LookAgain(ids ...string) {
 // SetRules makes other rules hold and has everything looked at again; remembered are the devices that the kubelet says its
 // pods hold, as in [Options]. The channel is closed with the first snapshot in which nothing is left of the old rules.
 // It does not wait.
-func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[string]int) <-chan struct{} {
+func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[string]Known) <-chan struct{} {
 	done := make(chan struct{})
 	i.post(func(l *loop) {
 		l.rules, l.Remembered = rules, remembered
+		for _, e := range l.entries {
+			e.proof = proof{} // some rules want none
+			l.tellSpared(e)
+		}
 		l.restoreRemembered()
 		l.ruled = append(l.ruled, done)
 		l.enumerate()
@@ -177,8 +209,10 @@ func (i *Inventory) Run(ctx context.Context) error {
 
 	l := newLoop(i)
 	l.restore()
+	l.restoreCordons()
 	l.enumerate()
 	err := l.run(ctx, events, listening)
+	l.finish()
 	l.save()
 	if i.Store != nil {
 		i.Store.Close()

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -199,6 +200,18 @@ func TestTwoDevicesWithOneIdentity(t *testing.T) {
 	}
 }
 
+// Two ways to one disk, as of a drive with two ports where the kernel does not join them: two pods would share it.
+func TestTwoDisksWithOneIdentity(t *testing.T) {
+	const wwid = "00000000000000000000000000000001"
+	m := udevtest.New(t, blank(1, wwid, ""))
+	r := start(t, m, "")
+	m.Plug(blank(2, wwid, ""))
+	r.until("the second is held back", func(s *inventory.Snapshot) bool {
+		return len(s.Others) == 1 && strings.Contains(s.Others[0].Reason, "nvme1n1 has the same identity: two ways to one disk")
+	})
+	r.offers(nvmeResource, "nvme-eui."+wwid+" Healthy")
+}
+
 func TestLostEventsAreMadeUpFor(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "")
@@ -219,7 +232,7 @@ func TestFailedEnumerationIsNotTheEnd(t *testing.T) {
 func TestIDLeavesOnlyWhenFree(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "")
-	r.Allocated([]string{"node-A-widget"})
+	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}})
 	m.Unplug("/sys/devices/virtual/widget/widget0")
 	r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
 	for _, holding := range []inventory.Holding{inventory.Unknown, inventory.Held, inventory.Remembered} {
@@ -236,7 +249,7 @@ func TestIDLeavesOnlyWhenFree(t *testing.T) {
 func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "", func(o *inventory.Options) { o.Grace = time.Hour })
-	r.Allocated([]string{"node-A-widget"})
+	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}})
 	m.Unplug("/sys/devices/virtual/widget/widget0")
 	r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
 	r.Confirm(map[string]inventory.Holding{"node-A-widget": inventory.Free})
@@ -250,8 +263,9 @@ func TestWhatTheKubeletRemembersIsOffered(t *testing.T) {
 	const lost, used = "node-gone-widget", "nvme-eui.00000000000000000000000000000001"
 	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
 	r := start(t, m, "", func(o *inventory.Options) {
-		o.Remembered = map[string]map[string]int{
-			"example.org/widget": {lost: 1}, nvmeResource: {used: 0}, "example.org/other": {"x": -1},
+		o.Remembered = map[string]map[string]inventory.Known{
+			"example.org/widget": {lost: {NUMANode: 1, As: []string{lost}}}, nvmeResource: {used: {As: []string{used}}},
+			"example.org/other": {"x": {NUMANode: -1}},
 		}
 	})
 	r.offers("example.org/widget", lost+" Unhealthy (not seen since metalplug was started)")
@@ -261,6 +275,29 @@ func TestWhatTheKubeletRemembersIsOffered(t *testing.T) {
 	}
 	r.offers(nvmeResource, used+" Healthy") // its pod has made the file system
 	r.offers("example.org/other", "")
+}
+
+func TestIDsByWhichADeviceIsHeldStayUntilItIsFree(t *testing.T) {
+	const id, resource = "node-A-widget", "example.org/widget"
+	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) {
+		o.Remembered = map[string]map[string]inventory.Known{resource: {id: {As: []string{id + "::2"}}}}
+		o.Grace = time.Nanosecond
+	})
+	as := func(what string, want ...string) {
+		t.Helper()
+		r.until(what, func(s *inventory.Snapshot) bool { return slices.Equal(s.Offer(resource).Find(id).As, want) })
+	}
+	as("what the kubelet remembers", id+"::2")
+	r.Allocated(map[string][]string{id: {id + "::1", id + "::0"}})
+	r.LookAgain(id)
+	as("what was allocated beside", id+"::0", id+"::1", id+"::2")
+	before, _ := r.Snapshot()
+	r.Confirm(map[string]inventory.Holding{id: inventory.Free})
+	as("nothing")
+	after, _ := r.Snapshot()
+	if after.Offer(resource).Listed == before.Offer(resource).Listed {
+		t.Error("the kubelet is not told")
+	}
 }
 
 func TestRememberedIDMakesTheListBeSentAgain(t *testing.T) {
@@ -277,7 +314,7 @@ func TestPodMayUseWhatItHolds(t *testing.T) {
 	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", ""))
 	r := start(t, m, "")
 	r.offers(nvmeResource, id+" Healthy")
-	r.Allocated([]string{id})
+	r.Allocated(map[string][]string{id: {id}})
 	m.Apply(blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
 	r.Confirm(map[string]inventory.Holding{id: inventory.Held})
 	if err := r.Alive(t.Context()); err != nil {
@@ -326,7 +363,7 @@ func TestEventAboveADeviceIsNoticed(t *testing.T) {
 func TestIdentitiesSurviveARestart(t *testing.T) {
 	state := t.TempDir()
 	r := start(t, udevtest.New(t, widget("widget0", "A")+widget("widget1", "B")), state)
-	r.Allocated([]string{"node-A-widget"})
+	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}})
 	r.until("A is held", func(s *inventory.Snapshot) bool { return s.Offer("example.org/widget").Find("node-A-widget").Held })
 	r.stop()
 	r.stop = func() {}
@@ -397,10 +434,31 @@ func TestIdentitiesAreKeptOnceTheyCanBe(t *testing.T) {
 	}
 }
 
+// TestNoLinkIsWrittenThrough: what a crash, or somebody, has left where the file is written first is not touched.
+func TestNoLinkIsWrittenThrough(t *testing.T) {
+	state := t.TempDir()
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	if err := errors.Join(os.WriteFile(elsewhere, []byte("precious"), 0o600),
+		os.Symlink(elsewhere, filepath.Join(state, "identities.json.new"))); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
+	r.offers("example.org/widget", "node-A-widget Healthy")
+	r.stop()
+	r.stop = func() {}
+	if text, err := os.ReadFile(elsewhere); err != nil || string(text) != "precious" {
+		t.Errorf("%q, %v", text, err)
+	}
+	info, err := os.Lstat(filepath.Join(state, "identities.json"))
+	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
 func TestHeldDeviceDoesNotChangeItsResource(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "")
-	r.Allocated([]string{"node-A-widget"})
+	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}})
 	other := []device.Rule{{Resource: "example.org/other", Class: &device.Generic, Match: rules[0].Match}, rules[0]}
 	<-r.SetRules(other, nil)
 	r.offers("example.org/other", "")
@@ -453,13 +511,15 @@ func hang(t *testing.T, m *udevtest.Machine, name, serial string) {
 	}
 	t.Cleanup(func() {
 		if fd, err := unix.Open(fifo, unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
+			os.Remove(fifo) // whoever looks again from now on finds a file
+			os.WriteFile(fifo, []byte("0\n"), 0o600)
 			unix.Write(fd, []byte("0\n"))
 			unix.Close(fd)
 		}
 	})
 	m.Send(udev.Event{Action: "add", Device: udev.Device{
 		Subsystem: "widget", SysPath: "/sys/devices/virtual/widget/" + name, DevNode: "/dev/" + name,
-		Properties: map[string]string{"SUBSYSTEM": "widget", "ID_SERIAL": serial, "ID_SERIAL_SHORT": serial},
+		Properties: udev.NewProperties(map[string]string{"SUBSYSTEM": "widget", "ID_SERIAL": serial, "ID_SERIAL_SHORT": serial}),
 	}})
 }
 

@@ -11,20 +11,19 @@ import (
 
 const (
 	// retryFirst and retryLast bound the time between looks at a device that is not complete yet: some drivers say
-	// nothing when they are (NVIDIA's makes its nodes without an event). In between it is a quarter of the time since.
+	// nothing when they are (NVIDIA's makes its nodes without an event). In between see [pause].
 	retryFirst = 50 * time.Millisecond
 	retryLast  = 5 * time.Minute
 )
 
 // lookWhere has every subject looked at that the function selects, and tells whether there is any.
 func (l *loop) lookWhere(selects func(*subject) bool) (found bool) {
-	l.subjects.all(func(s *subject) bool {
+	for _, s := range l.subjects {
 		if selects(s) {
 			found = true
 			l.look(s)
 		}
-		return true
-	})
+	}
 	return found
 }
 
@@ -60,7 +59,7 @@ func (l *loop) startLooks() {
 	for len(l.queue) > 0 && l.looking < places() {
 		s := l.queue[0]
 		l.queue = l.queue[1:]
-		s.queued, s.running = false, true
+		s.queued, s.running, s.began = false, true, time.Now()
 		l.looking++
 		l.begin(s)
 	}
@@ -73,17 +72,18 @@ func (l *loop) begin(s *subject) {
 	go func() {
 		sightings := device.Look(l.Host, rules, u)
 		watch.Stop()
-		l.post(func(l *loop) { l.seen(s, sightings) })
+		l.post(func(l *loop) { l.seen(s, u.SysPath, sightings) })
 	}()
 }
 
 // slow gives the place of a look that takes long to another.
-func (l *loop) slow(s *subject, u udev.Device) {
+func (l *loop) slow(s *subject, u *udev.Device) {
 	if !s.running || s.slow {
 		return
 	}
 	s.slow = true
 	l.looking--
+	l.slowly++
 	look := s.looks
 	time.AfterFunc(stuckLook-slowLook, func() {
 		l.post(func(l *loop) {
@@ -95,7 +95,7 @@ func (l *loop) slow(s *subject, u udev.Device) {
 }
 
 // stuck marks the devices of a subject whose look does not come back.
-func (l *loop) stuck(s *subject, u udev.Device) {
+func (l *loop) stuck(s *subject, u *udev.Device) {
 	if !s.slow || s.udev.SysPath != u.SysPath {
 		return
 	}
@@ -105,13 +105,20 @@ func (l *loop) stuck(s *subject, u udev.Device) {
 	}
 }
 
-// seen takes in what a look saw.
-func (l *loop) seen(s *subject, sightings []device.Sighting) {
-	if !s.slow {
+// seen takes in what a look at a path saw.
+func (l *loop) seen(s *subject, at string, sightings []device.Sighting) {
+	if s.slow {
+		l.slowly--
+	} else {
 		l.looking--
 	}
 	s.running, s.slow = false, false
-	s.looks++
+	if s.looks++; s.looks == 1 {
+		l.deadline = time.Now().Add(l.Settle)
+	}
+	if l.astray(s, at, sightings) {
+		return
+	}
 	s.sightings = sightings
 	for _, sighting := range sightings {
 		l.count(sighting.Counters)
@@ -141,10 +148,17 @@ func (l *loop) retryLater(s *subject) {
 	case s.waiting.IsZero():
 		s.waiting = time.Now()
 	}
-	s.retry = time.AfterFunc(min(max(retryFirst, time.Since(s.waiting)/4), retryLast), func() {
+	s.retry = time.AfterFunc(pause(time.Since(s.waiting), time.Since(s.began)), func() {
 		l.post(func(l *loop) {
 			s.retry = nil
 			l.look(s)
 		})
 	})
+}
+
+// pause is how long a device that is not complete is left alone after a look that took so long: a quarter of the time
+// since it was first found so, and no less than the look has taken, so that a machine which is too busy to answer in time
+// is not made busier by the next question.
+func pause(since, took time.Duration) time.Duration {
+	return min(max(retryFirst, since/4, took), retryLast)
 }

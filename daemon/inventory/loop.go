@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -15,26 +16,29 @@ type loop struct {
 	*Inventory
 	rules    []device.Rule
 	polled   map[*device.Class]bool // classes of which a look without event is due
-	subjects tree                   // the udev devices that stand for hardware
+	subjects subjects               // the udev devices that stand for hardware
 
 	queue   []*subject // to be looked at, in order
 	looking int        // looks under way that hold a place
+	slowly  int        // looks under way that do not any more
 
 	enumerating bool            // an enumeration is under way
 	again       bool            // and another one is wanted after it
 	newer       map[string]bool // paths of which an event came while it is: what the event says is newer
 	enumerated  bool            // the first one is in
 
-	entries map[string]*entry // by device ID
-	others  map[*subject][]*Status
-	dirty   map[*entry]bool // changed since the last publication
-	stale   bool            // what is seen and not offered changed since then
-	resend  map[string]bool // resources whose list is to be sent again though nothing changed
-	unsaved bool            // an identity or a mark changed since the last save
+	entries   map[string]*entry // by device ID
+	others    map[*subject][]*Status
+	dirty     map[*entry]bool // changed since the last publication
+	stale     bool            // what is seen and not offered changed since then
+	resend    map[string]bool // resources whose list is to be sent again though nothing changed
+	forgotten bool            // what was kept is lost: any disk may have been a pod's
+	unsaved   bool            // an identity or a mark changed since the last save
 
-	marks   marks            // what events say of hardware, until it is over
-	counted map[count]uint64 // what error counters are measured by
-	boot    string           // for which both hold
+	marks   marks             // what events say of hardware, until it is over
+	counted map[count]uint64  // what error counters are measured by
+	boot    string            // for which both hold
+	cordons map[string]Cordon // why devices are kept from new pods, by ID; replaced, never written
 
 	cause        time.Time // when the first event since the last publication arrived
 	publishedAt  time.Time
@@ -42,24 +46,38 @@ type loop struct {
 	saveTimer    *time.Timer
 	saving       bool // the timer runs
 	isReady      bool
-	deadline     time.Time       // of the settling
+	deadline     time.Time       // of the settling, unless another device is seen
+	lastDeadline time.Time       // of the settling
 	ruled        []chan struct{} // closed once everything has been looked at by the newest rules
 }
 
 // subject is a udev device that stands for hardware, or may do so.
 type subject struct {
-	udev      udev.Device       // the newest that was reported
-	queued    bool              // a look is wanted and has not begun
-	running   bool              // a look is under way
-	again     bool              // and another one is wanted after it
-	slow      bool              // it has given its place to another
+	udev    *udev.Device // the newest that was reported; what was seen refers to it
+	queued  bool         // a look is wanted and has not begun
+	running bool         // a look is under way
+	again   bool         // and another one is wanted after it
+	slow    bool         // it has given its place to another
+	removed bool         // nothing was seen: it is none of the inventory's any more
+	left    bool         // udev has said that it is gone
+
+	began     time.Time         // when the last look began
 	looks     int               // how many have come back
-	removed   bool              // nothing was seen: it is out of the tree
+	vanished  time.Time         // when nothing was seen first, though udev has not said so; zero: it was seen
 	sightings []device.Sighting // of the last look
-	entries   map[string]*entry // the devices found in it, by ID
+	entries   []*entry          // the devices found in it
 	contested map[string]bool   // IDs that it claims and another subject has
 	retry     *time.Timer       // of the next look at something that is not complete yet
 	waiting   time.Time         // since when there is such a look to come
+}
+
+// reported takes in what udev says of it. What is no news does not take the place of the same from before, which what was
+// seen in it refers to: the memory would be taken twice.
+func (s *subject) reported(d udev.Device) {
+	if *s.udev != d {
+		newer := d // the one of most calls stays on the stack
+		s.udev = &newer
+	}
 }
 
 // class returns the class of what was seen in the subject; nil before the first look.
@@ -84,6 +102,7 @@ func newLoop(i *Inventory) *loop {
 		publishTimer: stoppedTimer(),
 		saveTimer:    stoppedTimer(),
 		deadline:     time.Now().Add(i.Settle),
+		lastDeadline: time.Now().Add(settleMost * i.Settle),
 	}
 }
 
@@ -95,6 +114,7 @@ func stoppedTimer() *time.Timer {
 
 // event takes in a hint.
 func (l *loop) event(e udev.Event) {
+	l.counts.event(e)
 	if l.cause.IsZero() {
 		l.cause = e.Received
 	}
@@ -119,14 +139,22 @@ func (l *loop) hint(e udev.Event) {
 	if l.enumerating {
 		l.newer[d.SysPath] = true
 	}
-	if s := l.subjects.at(d.SysPath); s != nil && e.Action != "remove" {
-		s.udev = d
-	} else if s == nil && e.Action != "remove" && l.concerns(d) {
+	if e.Action == "move" {
+		l.renamed(d)
+	}
+	s, left := l.subjects.at(d.SysPath), e.Action == "remove"
+	switch {
+	case s != nil && left:
+		s.left = true
+	case s != nil:
+		s.left = false
+		s.reported(d)
+	case !left && l.concerns(d):
 		l.add(d)
 	}
 	l.lookRelated(d.SysPath)
 	for _, c := range device.Classes {
-		if c.WokenBy(d) {
+		if c.WokenBy(d, l.rules...) {
 			l.lookWhere(func(s *subject) bool { return s.class() == c })
 		}
 	}
@@ -148,8 +176,8 @@ func (l *loop) concerns(d udev.Device) bool {
 }
 
 func (l *loop) add(d udev.Device) {
-	s := &subject{udev: d, entries: make(map[string]*entry)}
-	l.subjects.insert(d.SysPath, s)
+	s := &subject{udev: &d}
+	l.subjects.insert(s)
 	l.look(s)
 	for _, c := range device.Classes {
 		if c.Every > 0 && !l.polled[c] && c.Selects(d) && l.wanted(c) {
@@ -202,10 +230,13 @@ func (l *loop) listed(devices []udev.Device, err error) {
 		s := l.subjects.at(d.SysPath)
 		switch {
 		case s != nil && !l.newer[d.SysPath]:
-			s.udev = d
+			s.reported(d)
 		case s == nil && !l.newer[d.SysPath] && l.concerns(d):
 			l.add(d)
 		}
+	}
+	if l.enumerated && err == nil {
+		l.counts.resyncs.Add(1)
 	}
 	l.enumerated = l.enumerated || err == nil
 	l.lookWhere(func(*subject) bool { return true })
@@ -225,11 +256,28 @@ func (l *loop) enumerateLater() time.Duration {
 // settled tells whether the first snapshot can be published: the devices are enumerated and looked at, and udev has
 // worked off its queue and the devices of the last run are back, unless they have kept us waiting too long.
 func (l *loop) settled(now time.Time) bool {
-	settled := !l.busy() && l.Source.Settled() && l.allBack()
-	if l.enumerated && (settled || now.After(l.deadline)) {
+	missing := l.missingYet()
+	if l.enumerated && (missing == "" || now.After(l.deadline) || now.After(l.lastDeadline)) {
 		l.isReady = true
+		if missing != "" {
+			l.Log.Warn("started before all was seen", "err", missing)
+		}
 	}
 	return l.isReady
+}
+
+// missingYet is why the first snapshot would not have all that is there; empty: it would.
+func (l *loop) missingYet() string {
+	looks := len(l.queue) + l.looking + l.slowly
+	switch {
+	case looks > 0:
+		return fmt.Sprintf("devices that are still looked at: %d", looks)
+	case !l.Source.Settled():
+		return "udevd has not worked off its events"
+	case !l.allBack():
+		return "devices of the last run are not back"
+	}
+	return ""
 }
 
 // busy tells whether looks are waiting or under way, slow ones apart.

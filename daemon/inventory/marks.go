@@ -103,7 +103,8 @@ func (a marks) of(sysPath string) (sick, warnings []string) {
 	return sick, warnings
 }
 
-// on returns why a device is sick: for what is above it, and when all PCI functions are marked by which it is reached.
+// on returns why a device is sick: for what is above it, and when those PCI functions are marked by which it is
+// reached: all of them, or any where it needs all.
 func (a marks) on(e *entry) (sick, warnings []string) {
 	sick, warnings = a.of(e.device.SysPath)
 	if len(a) == 0 || e.sighting == nil {
@@ -113,7 +114,7 @@ func (a marks) on(e *entry) (sick, warnings []string) {
 	for _, function := range e.sighting.Functions {
 		reasons, more := a.of(function)
 		warnings = append(warnings, more...)
-		if len(reasons) == 0 {
+		if len(reasons) == 0 && !e.sighting.NeedsAll {
 			return sick, unique(warnings)
 		}
 		elsewhere = append(elsewhere, reasons...)

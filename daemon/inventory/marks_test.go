@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,14 +55,10 @@ func (r *running) send(text string) {
 	if known >= 0 && fields[0] != udev.Logged {
 		d = devices[known]
 	}
-	d.Properties = maps.Clone(d.Properties)
-	if d.Properties == nil {
-		d.Properties = make(map[string]string)
-	}
 	if len(fields) > 3 {
 		for property := range strings.SplitSeq(fields[3], ";") {
 			key, value, _ := strings.Cut(property, "=")
-			d.Properties[key] = value
+			d.Properties = d.Properties.With(key, value)
 		}
 	}
 	r.machine.Send(udev.Event{Action: fields[0], Device: d})

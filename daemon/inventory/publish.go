@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// noticeLevel is slog's place for the journal's "notice": normal but significant.
-const noticeLevel = slog.Level(2)
+// LevelNotice is slog's place for the journal's "notice": normal but significant. Package systemd has the same.
+const LevelNotice = slog.Level(2)
 
 // publish makes a snapshot of what has changed and wakes the readers: at once when no look is under way, else at most
 // every publishGap, so that a burst of events leads to few messages to the kubelet.
@@ -103,7 +103,7 @@ func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed 
 			continue
 		}
 		l.report(old, e.status)
-		l.unsaved = l.unsaved || old == nil || !sameIdentity(old, e.status)
+		l.unsaved = l.unsaved || old == nil || !sameIdentity(old, e.status) || !sameTurn(old, e.status)
 		if old != nil && old.Resource != "" && old.Resource != e.status.Resource {
 			if removed[old.Resource] == nil {
 				removed[old.Resource] = make(map[string]bool)
@@ -114,19 +114,27 @@ func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed 
 			changed[e.status.Resource] = append(changed[e.status.Resource], e.status)
 		}
 		l.stale = l.stale || e.status.Resource == "" || old != nil && old.Resource == ""
-		if e.sighting == nil && !e.offered {
+		if e.sighting == nil && !e.offered && !e.dirty {
 			delete(l.entries, e.device.ID)
 		}
 	}
-	clear(l.dirty)
+	l.dirty = make(map[*entry]bool) // clear would keep the room of the largest burst
 	return changed, removed
 }
 
 // same tells whether a reader could not tell a from b.
 func same(a, b *Status) bool {
-	return sameIdentity(a, b) && a.Healthy == b.Healthy && a.Reason == b.Reason &&
-		a.Warning == b.Warning && a.Used == b.Used && a.Stale == b.Stale && slices.Equal(a.Allocation.Nodes, b.Allocation.Nodes) &&
-		maps.Equal(a.Allocation.Env, b.Allocation.Env)
+	return sameIdentity(a, b) && sameTurn(a, b) && a.Healthy == b.Healthy && a.Reason == b.Reason &&
+		a.Warning == b.Warning && a.Used == b.Used && a.Stale == b.Stale && a.Cordon.Same(b.Cordon) &&
+		slices.Equal(a.As, b.As) && slices.Equal(a.Nodes, b.Nodes) &&
+		len(a.Allocation.Nodes) == len(b.Allocation.Nodes) && maps.Equal(a.Allocation.Env, b.Allocation.Env)
+}
+
+// sameTurn tells whether a and b stand alike between two pods.
+func sameTurn(a, b *Status) bool {
+	return a.Due == b.Due && a.Dirty == b.Dirty && a.Leftover == b.Leftover && a.Pending == b.Pending && a.Failure == b.Failure &&
+		a.Erasable == b.Erasable && a.Uncleared == b.Uncleared && a.Init == b.Init && slices.Equal(a.Pods, b.Pods) &&
+		a.Target.Alike(b.Target)
 }
 
 // sameIdentity tells whether what the store keeps of a and b is the same.
@@ -181,13 +189,13 @@ func (l *loop) report(old, s *Status) {
 		}
 		log.Info("device added", "syspath", s.Device.SysPath)
 	case old.Present && !s.Present:
-		log.Log(ctx, noticeLevel, "device gone", "syspath", s.Device.SysPath)
+		log.Log(ctx, LevelNotice, "device gone", "syspath", s.Device.SysPath)
 	case old.Healthy && !s.Healthy:
-		log.Log(ctx, noticeLevel, "device unhealthy", "err", s.Reason)
+		log.Log(ctx, LevelNotice, "device unhealthy", "err", s.Reason)
 	case !old.Healthy && s.Healthy:
-		log.Log(ctx, noticeLevel, "device healthy")
+		log.Log(ctx, LevelNotice, "device healthy")
 	case old.Reason != s.Reason:
-		log.Log(ctx, noticeLevel, "device unhealthy", "err", s.Reason)
+		log.Log(ctx, LevelNotice, "device unhealthy", "err", s.Reason)
 	}
 }
 
@@ -206,7 +214,7 @@ func reportWarning(log *slog.Logger, old, s *Status) {
 	}
 }
 
-func className(d device.Device) string {
+func className(d *device.Device) string {
 	if d.Class == nil {
 		return ""
 	}

@@ -13,17 +13,33 @@ import (
 
 // Status is one device as it stands in a snapshot. It is never written after it was published.
 type Status struct {
-	Device     device.Device
+	Device     *device.Device    // shared with other snapshots
 	Allocation device.Allocation // as of the last look at the device
+	Nodes      []device.Node     // of the device, also of one that is not offered, as far as they are there
+	Target     *device.Target    // of that look too: who does anything to the device does it to the one that was seen
 	Resource   string            // whose offer it is in; empty: it is seen and not offered
-	Healthy    bool
-	Reason     string    // why it is Unhealthy or not offered; empty for a healthy one
-	Warning    string    // what is not as it should be, though it can be used
-	Since      time.Time // when Healthy or Reason last changed
-	Present    bool      // whether the hardware is there
-	Held       bool      // whether a pod holds it, as far as is known
-	Used       string    // why nobody but the pod that holds it may have it: the host uses it, or it holds data
-	Stale      bool      // whether it is in the offer only because a pod may still hold it
+	Reason     string            // why it is Unhealthy or not offered; empty for a healthy one
+	Warning    string            // what is not as it should be, though it can be used
+	Since      time.Time         // when Healthy or Reason last changed
+	As         []string          // the IDs by which pods may hold it, sorted
+	Used       string            // why nobody but the pod that holds it may have it: the host uses it, or it holds data
+	Init       string            // what has to be done before anybody may have it; empty: nothing
+	Failure    string            // why it could not be reset or erased
+	Pods       []string          // UIDs of those that containers were started for since it was last cleared; nil: not known
+
+	Healthy bool
+	Present bool // whether the hardware is there
+	Held    bool // whether a pod holds it, as far as is known
+	Stale   bool // whether it is in the offer only because a pod may still hold it
+	// Parked: it is Unhealthy only because it is cordoned. A pod that holds it may go on, and start its containers again.
+	Parked    bool
+	Cordon    *Cordon // by which the operator keeps it from new pods; nil: nobody does
+	Erasable  bool    // whether Used is what its last pod has left, and is erased before the next gets it
+	Due       bool    // whether it was given to a container that has not been started yet
+	Dirty     bool    // whether a container was started with it since it was last cleared
+	Leftover  bool    // whether what is on the disk is what a pod has left there
+	Pending   bool    // whether it must be cleared after its last pod, or that has gone wrong
+	Uncleared bool    // whether nobody may have it before it was cleared
 }
 
 // Offer is what the kubelet is told of one resource. It is never written after it was published.
@@ -58,6 +74,21 @@ func (s *Snapshot) Offer(resource string) *Offer {
 		return o
 	}
 	return &Offer{}
+}
+
+// Find returns the device of that ID, offered or not; nil: there is none.
+func (s *Snapshot) Find(id string) *Status {
+	for _, o := range s.Offers {
+		if d := o.Find(id); d != nil {
+			return d
+		}
+	}
+	for _, d := range s.Others {
+		if id != "" && d.Device.ID == id {
+			return d
+		}
+	}
+	return nil
 }
 
 func compareOthers(a, b *Status) int {

@@ -16,8 +16,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // storeVersion is the version of the file's format.
@@ -34,7 +32,9 @@ const (
 type Store struct {
 	file   string
 	log    *slog.Logger
-	latest chan contents // one slot: what has not been written yet
+	latest chan contents   // one slot: what has not been written yet
+	asked  chan chan error // who wants to know whether all is written
+	ended  chan struct{}   // closed when nothing is written any more
 	closed sync.WaitGroup
 }
 
@@ -47,7 +47,20 @@ type record struct {
 	SysPath  string `json:"sysfsPath"`
 	NUMANode int    `json:"numaNode"`
 	Present  bool   `json:"present"`
+	Away     bool   `json:"away,omitempty"` // not in the offer: kept since it has to be erased before it is again
 	Held     bool   `json:"held,omitempty"`
+	Due      bool   `json:"due,omitempty"`
+	Dirty    bool   `json:"dirty,omitempty"`
+	Leftover bool   `json:"leftover,omitempty"`
+	Medium   string `json:"medium,omitempty"`
+	Print    uint64 `json:"print,omitempty"`
+	Failed   string `json:"failed,omitempty"`
+
+	Pods       []string `json:"pods,omitempty"`
+	Appearance string   `json:"diskseq,omitempty"` // this and what follows, in the boot of [health]
+
+	Initialised string `json:"initialised,omitempty"`
+	Instance    uint64 `json:"inode,omitempty"`
 }
 
 type contents struct {
@@ -59,7 +72,7 @@ type contents struct {
 // OpenStore returns the store in a directory, which is made if it is missing. Whether it can be written shows later, and
 // is logged: a daemon without its state directory still serves.
 func OpenStore(dir string, log *slog.Logger) *Store {
-	s := &Store{file: filepath.Join(dir, "identities.json"), log: log, latest: make(chan contents, 1)}
+	s := &Store{file: filepath.Join(dir, "identities.json"), log: log, latest: make(chan contents, 1), asked: make(chan chan error), ended: make(chan struct{})}
 	s.closed.Go(s.writeAll)
 	return s
 }
@@ -70,26 +83,26 @@ func (s *Store) Close() {
 	s.closed.Wait()
 }
 
-// load reads the file. One that is damaged is put aside, not overwritten.
-func (s *Store) load() contents {
+// load reads the file, and tells whether that is all that was ever kept. One that is damaged or cannot be read is put
+// aside, not overwritten.
+func (s *Store) load() (c contents, whole bool) {
 	text, err := os.ReadFile(s.file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return contents{}
+		return contents{}, true
 	}
-	if err != nil {
-		s.log.Error("identities not read", "err", err)
-		return contents{}
+	if err == nil {
+		c, err = decode(text)
 	}
-	c, err := decode(text)
-	if err != nil {
-		aside := s.file + ".damaged"
-		err = fmt.Errorf("read %s: %w; it is kept as %s", s.file, err, aside)
-		if renameErr := os.Rename(s.file, aside); renameErr != nil {
-			err = fmt.Errorf("%w, or would be: %w", err, renameErr)
-		}
-		s.log.Error("identities not read", "err", err)
+	if err == nil {
+		return c, true
 	}
-	return c
+	aside := s.file + ".damaged"
+	err = fmt.Errorf("read %s: %w; it is kept as %s", s.file, err, aside)
+	if renameErr := os.Rename(s.file, aside); renameErr != nil {
+		err = fmt.Errorf("%w, or would be: %w", err, renameErr)
+	}
+	s.log.Error("identities not read", "err", err)
+	return contents{}, false
 }
 
 func decode(text []byte) (c contents, err error) {
@@ -111,9 +124,23 @@ func (s *Store) save(c contents) {
 	s.latest <- c
 }
 
+// flush returns a channel of which comes, once all that was saved before is written, nil, or why it cannot be.
+func (s *Store) flush() chan error {
+	written := make(chan error, 1)
+	go func() {
+		select {
+		case s.asked <- written:
+		case <-s.ended:
+			written <- errStopped
+		}
+	}()
+	return written
+}
+
 // writeAll writes what is saved. What cannot be written is tried again, less and less often, until it can or something
 // newer is saved.
 func (s *Store) writeAll() {
+	defer close(s.ended)
 	var unwritten *contents
 	var complaint string
 	pause := writeFirst
@@ -122,17 +149,28 @@ func (s *Store) writeAll() {
 		if unwritten != nil {
 			again = time.After(pause)
 		}
+		var asked chan error
 		select {
 		case c, ok := <-s.latest:
 			if !ok {
 				return // the attempt at what is unwritten has just been made
 			}
-			slices.SortFunc(c.Devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
 			unwritten, pause = &c, writeFirst
+		case asked = <-s.asked:
+			select {
+			case c, ok := <-s.latest:
+				if ok {
+					unwritten, pause = &c, writeFirst
+				}
+			default:
+			}
 		case <-again:
 			pause = min(2*pause, writeLast)
 		}
-		err := s.write(*unwritten)
+		err := s.write(unwritten)
+		if asked != nil {
+			asked <- err
+		}
 		switch {
 		case err == nil && complaint != "":
 			s.log.Info("identities kept again")
@@ -146,27 +184,39 @@ func (s *Store) writeAll() {
 	}
 }
 
-// write replaces the file: after a crash it is the old or the new one, whole.
-func (s *Store) write(c contents) error {
-	if err := os.MkdirAll(filepath.Dir(s.file), 0o755); err != nil {
-		return err
+// write replaces the file; nil is written already.
+func (s *Store) write(c *contents) error {
+	if c == nil {
+		return nil
 	}
-	next := s.file + ".new" // there is one daemon, and it writes one file at a time
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	slices.SortFunc(c.Devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
+	return replace(s.file, c.encode)
+}
+
+// replace replaces a file, in a directory that is made if it is missing, by what encode writes: after a crash it is the
+// old or the new one, whole. One call at a time for a file.
+func replace(file string, encode func(io.Writer) error) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return fmt.Errorf("%w: paths.state is to be a directory that can be written to", err)
+	}
+	next := file + ".new"
+	// What a crash has left there is not written to: it could be a link, or have another owner.
+	_ = os.Remove(next) // what cannot be removed is there still
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := c.encode(f); err != nil {
-		return fmt.Errorf("encode the identities: %w", err)
+	if err := encode(f); err != nil {
+		return fmt.Errorf("write %s: %w", next, err)
 	}
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	if err := os.Rename(next, s.file); err != nil {
+	if err := os.Rename(next, file); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(s.file))
+	return syncDir(filepath.Dir(file))
 }
 
 // encode writes the JSON of c with a line for each device, piece by piece: of thousands it is megabytes.
@@ -198,83 +248,4 @@ func syncDir(dir string) error {
 	}
 	defer d.Close()
 	return d.Sync()
-}
-
-// restore takes in the devices of the last run. They are in the offer from the start, Unhealthy until they are seen.
-func (l *loop) restore() {
-	defer l.restoreRemembered()
-	if l.Store == nil {
-		return
-	}
-	kept := l.Store.load()
-	l.restoreHealth(kept.Health)
-	for _, r := range kept.Devices {
-		class := device.ClassNamed(r.Class)
-		if class == nil || !l.configured(r.Resource) {
-			continue
-		}
-		e := &entry{
-			device: device.Device{
-				ID: r.ID, Class: class, Model: r.Model, SysPath: r.SysPath, NUMANode: r.NUMANode,
-			},
-			resource: r.Resource,
-			offered:  true,
-			held:     r.Held,
-			awaited:  r.Present && l.AfterBoot,
-		}
-		l.entries[r.ID] = e
-		l.changed(e)
-	}
-}
-
-// restoreRemembered takes in the devices that the kubelet knows and the store does not.
-func (l *loop) restoreRemembered() {
-	for _, r := range l.rules {
-		for id, node := range l.Remembered[r.Resource] {
-			if e := l.entries[id]; e != nil {
-				e.held = true
-				l.changed(e)
-				continue
-			}
-			e := &entry{
-				device:   device.Device{ID: id, Class: r.Class, NUMANode: node},
-				resource: r.Resource, offered: true, held: true,
-			}
-			l.entries[id] = e
-			l.changed(e)
-		}
-	}
-}
-
-func (l *loop) configured(resource string) bool {
-	return slices.ContainsFunc(l.rules, func(r device.Rule) bool { return r.Resource == resource })
-}
-
-// saveLater has it saved soon. What changes until then is saved with it.
-func (l *loop) saveLater() {
-	if !l.saving {
-		l.saving = true
-		l.saveTimer.Reset(savePause)
-	}
-}
-
-// save has the identities of all offered devices and what is known of the health of hardware written, if
-// any of it has changed.
-func (l *loop) save() {
-	l.saving = false
-	if l.Store == nil || !l.unsaved {
-		return
-	}
-	l.unsaved = false
-	records := make([]record, 0, len(l.entries))
-	for _, e := range l.entries {
-		if !e.offered {
-			continue
-		}
-		records = append(records, record{
-			ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model,
-			SysPath: e.device.SysPath, NUMANode: e.device.NUMANode, Present: e.sighting != nil, Held: e.held,
-		})
-	}
-	l.Store.save(contents{Version: storeVersion, Devices: records, Health: l.savedHealth()})
 }

@@ -6,7 +6,6 @@ package kubelet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -214,106 +213,4 @@ func healthy(devices []*pluginapi.Device) []string {
 		}
 	}
 	return ids
-}
-
-// Container is what a container gets.
-type Container struct {
-	Devices  []string // IDs
-	Response *pluginapi.ContainerAllocateResponse
-}
-
-// errTooFew is why a pod is not admitted.
-var errTooFew = errors.New("too few healthy devices are free")
-
-// Allocate gives n devices of a resource to a container, as at the admission of its pod: GetPreferredAllocation, then
-// Allocate.
-func (k *Kubelet) Allocate(ctx context.Context, name string, n int) (Container, error) {
-	k.mu.Lock()
-	r := k.resources[name]
-	if r == nil || !r.connected {
-		k.mu.Unlock()
-		return Container{}, fmt.Errorf("allocate %d of %s: no plugin is registered for it", n, name)
-	}
-	free := slices.DeleteFunc(healthy(r.devices), func(id string) bool { return r.allocated[id] })
-	k.mu.Unlock()
-	if n < 1 || len(free) < n {
-		return Container{}, fmt.Errorf("allocate %d of %s: %w (%d)", n, name, errTooFew, len(free))
-	}
-	ids, err := r.choose(ctx, free, n)
-	if err != nil {
-		return Container{}, fmt.Errorf("allocate %d of %s: %w", n, name, err)
-	}
-	c, err := r.allocate(ctx, ids)
-	if err != nil {
-		return Container{}, fmt.Errorf("allocate %d of %s: %w", n, name, err)
-	}
-	k.update(func() {
-		for _, id := range ids {
-			r.allocated[id] = true
-		}
-	})
-	return c, nil
-}
-
-// choose asks the plugin which of the free devices to take, as the kubelet does, where there is a choice.
-func (r *resource) choose(ctx context.Context, free []string, n int) ([]string, error) {
-	if n == len(free) || !r.options.GetGetPreferredAllocationAvailable() {
-		return free[:n], nil
-	}
-	answer, err := r.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
-		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{
-			{AvailableDeviceIDs: free, AllocationSize: int32(n)},
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	var chosen []string
-	if len(answer.GetContainerResponses()) == 1 {
-		chosen = answer.GetContainerResponses()[0].GetDeviceIDs()
-	}
-	for _, id := range free { // too few chosen: filled up
-		if len(chosen) < n && !slices.Contains(chosen, id) {
-			chosen = append(chosen, id)
-		}
-	}
-	return chosen[:n], nil
-}
-
-func (r *resource) allocate(ctx context.Context, ids []string) (Container, error) {
-	answer, err := r.client.Allocate(ctx, &pluginapi.AllocateRequest{
-		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}},
-	})
-	if err != nil {
-		return Container{}, err
-	}
-	if len(answer.GetContainerResponses()) != 1 {
-		return Container{}, fmt.Errorf("%d answers for one container", len(answer.GetContainerResponses()))
-	}
-	return Container{Devices: ids, Response: answer.GetContainerResponses()[0]}, nil
-}
-
-// PreStart announces the start of a container, as before every start and restart.
-func (k *Kubelet) PreStart(ctx context.Context, name string, c Container) error {
-	k.mu.Lock()
-	r := k.resources[name]
-	k.mu.Unlock()
-	if r == nil {
-		return fmt.Errorf("start a container with %s: no plugin is registered for it", name)
-	}
-	ctx, cancel := context.WithTimeout(ctx, preStartLimit)
-	defer cancel()
-	_, err := r.client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: c.Devices})
-	return err
-}
-
-// Release takes the devices back, as after the end of a pod. The plugin is not told.
-func (k *Kubelet) Release(name string, c Container) {
-	k.update(func() {
-		if r := k.resources[name]; r != nil {
-			for _, id := range c.Devices {
-				delete(r.allocated, id)
-			}
-		}
-	})
 }

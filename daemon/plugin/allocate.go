@@ -21,22 +21,23 @@ var (
 	errUnknown   = errors.New("not a device of this resource")
 	errUnhealthy = errors.New("unhealthy")
 	errNoSpec    = errors.New("cannot be given out by CDI name")
+	errNotReady  = errors.New("not ready for the container")
 )
 
-// pick finds the devices of which the kubelet names the shares, sorted by ID and each once. All must be healthy.
-func (s service) pick(offer *inventory.Offer, shares []string) ([]*inventory.Status, error) {
+// pick finds the devices of which the kubelet names the shares, sorted by ID and each once. All must be healthy; for a
+// container whose start failed when they were reset, it may be that alone which they are not.
+func (s service) pick(offer *inventory.Offer, shares []string, again bool) ([]*inventory.Status, error) {
 	if len(shares) == 0 {
 		return nil, fmt.Errorf("the kubelet asked for no device of %s: %w", s.Resource.Name, errUnknown)
 	}
 	devices := make([]*inventory.Status, 0, len(shares))
 	for _, share := range shares {
-		id, ok := s.Resource.deviceID(share)
-		d := offer.Find(id)
-		if !ok || d == nil {
+		d := s.Resource.find(offer, share)
+		if d == nil {
 			return nil, fmt.Errorf("%s: %w %s", shorten(share), errUnknown, s.Resource.Name)
 		}
-		if !d.Healthy {
-			return nil, fmt.Errorf("%s is %w: %s", id, errUnhealthy, d.Reason)
+		if !d.Healthy && !(again && mayGoOn(d)) {
+			return nil, fmt.Errorf("%s is %w: %s", d.Device.ID, errUnhealthy, d.Reason)
 		}
 		devices = append(devices, d)
 	}
@@ -44,14 +45,51 @@ func (s service) pick(offer *inventory.Offer, shares []string) ([]*inventory.Sta
 	return slices.Compact(devices), nil
 }
 
+// mayGoOn tells whether a container may start with a device that is not healthy: its pod has it since before, and it is
+// cordoned and nothing else, or its reset has failed, which is tried again now.
+func mayGoOn(d *inventory.Status) bool {
+	return d.Parked && d.Held || d.Failure != "" && d.Reason == d.Failure
+}
+
+// find returns the device of which the kubelet names a share, also by an ID of before; nil if there is none.
+func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status {
+	if id, ok := r.deviceID(share); ok {
+		if d := offer.Find(id); d != nil {
+			return d
+		}
+	}
+	if d := offer.Find(parent(share)); d != nil && slices.Contains(d.As, share) {
+		return d
+	}
+	return nil
+}
+
+// names returns by what IDs the kubelet will know the devices that it is given, by their own.
+func (r *Resource) names(offer *inventory.Offer, shares []string) map[string][]string {
+	names := make(map[string][]string)
+	for _, share := range shares {
+		if d := r.find(offer, share); d != nil {
+			names[d.Device.ID] = append(names[d.Device.ID], share)
+		}
+	}
+	return names
+}
+
 // unused refuses devices that only the pod which holds them may have. The kubelet gives none to a new pod before it has
 // taken it from the old one, so that pod is gone, and what it has left behind is for nobody to see.
 func (s service) unused(devices []*inventory.Status) error {
-	if s.Resource.Shares > 1 { // the other shares' pods are using it
-		return nil
-	}
 	for _, d := range devices {
-		if d.Used != "" {
+		if old := s.Resource.outdated(d); len(old) > 0 {
+			return fmt.Errorf("%s is %w: a pod holds it as %s, of another number of shares", d.Device.ID, errUnhealthy, old[0])
+		}
+		if s.Resource.Shares > 1 { // the other shares' pods are using it
+			continue
+		}
+		if d.Uncleared {
+			s.Inventory.Released([]string{d.Device.ID})
+			return fmt.Errorf("%s is %w: being cleared after its last pod", d.Device.ID, errUnhealthy)
+		}
+		if d.Used != "" && !d.Erasable {
 			s.Inventory.Released([]string{d.Device.ID})
 			return fmt.Errorf("%s is %w after its last pod: %s", d.Device.ID, errUnhealthy, d.Used)
 		}
@@ -139,7 +177,7 @@ func toStatus(err error) error {
 	switch {
 	case errors.Is(err, errUnknown):
 		code = codes.NotFound
-	case errors.Is(err, errUnhealthy), errors.Is(err, device.ErrGone), errors.Is(err, errNoSpec):
+	case errors.Is(err, errUnhealthy), errors.Is(err, device.ErrGone), errors.Is(err, errNoSpec), errors.Is(err, errNotReady):
 		code = codes.FailedPrecondition
 	}
 	return status.Error(code, err.Error())

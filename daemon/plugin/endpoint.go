@@ -58,6 +58,9 @@ type Resource struct {
 	// CDI returns the names by which the container runtime finds devices in a CDI spec, or why it would not find them.
 	// It is called when a container is to get them. nil: containers get the device nodes.
 	CDI func(devices []*inventory.Status) ([]string, error)
+	// Start makes devices fit for a container that is about to start; it may block for as long as ctx allows. nil: there is
+	// nothing to do.
+	Start func(ctx context.Context, devices []*inventory.Status) error
 }
 
 // Endpoint serves one resource to the kubelet.
@@ -68,6 +71,10 @@ type Endpoint struct {
 	Host      *device.Host
 	Watch     *Watch
 	Log       *slog.Logger
+	// Allocated is told of each device that a container is given, before the kubelet has its answer; it must not block.
+	// May be nil.
+	Allocated func(*inventory.Status)
+	Tally     Tally
 	Changed   func() // called when the endpoint's [Status] has changed; may be nil
 	Restarted bool   // another endpoint served the resource until now: its end must reach the kubelet first
 
@@ -77,15 +84,18 @@ type Endpoint struct {
 	status  atomic.Pointer[Status]
 
 	// Owned by Run.
-	listener   *net.UnixListener
-	own        identity  // of the socket that the listener made
-	registered identity  // kubelet.sock at the last registration
-	since      time.Time // of that registration
-	firstSeen  time.Time // of the kubelet.sock that is there now
-	seen       identity
-	pause      time.Duration // before the next attempt; 0: none has gone wrong
-	notBefore  time.Time     // of the next attempt
-	complaint  string        // the last error, logged once
+	listener *net.UnixListener
+	own      identity // of the socket that the listener made
+	// unreachable is why nobody may connect to the socket that was made last, as of unreached; nil: it can be reached.
+	unreachable error
+	unreached   time.Time
+	registered  identity  // kubelet.sock at the last registration
+	since       time.Time // of that registration
+	firstSeen   time.Time // of the kubelet.sock that is there now
+	seen        identity
+	pause       time.Duration // before the next attempt; 0: none has gone wrong
+	notBefore   time.Time     // of the next attempt
+	complaint   string        // the last error, logged once
 }
 
 // Status is how an endpoint stands with the kubelet.
@@ -184,6 +194,9 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 		if wait := streamLimit - time.Since(e.since); wait > 0 {
 			return wait
 		}
+		if e.streams.adopt(e.since) {
+			return 0
+		}
 	}
 	e.afterStream(kubelet)
 	if wait := time.Until(e.notBefore); wait > 0 {
@@ -202,12 +215,16 @@ func (e *Endpoint) ensureSocket() error {
 		e.Log.Debug("own socket gone", "endpoint", e.name)
 		e.drop()
 	}
+	// That it comes and goes is a hint to look again, and would be the next one's reason.
+	if e.unreachable != nil && time.Since(e.unreached) < backstop {
+		return e.unreachable
+	}
 	l, own, err := listen(e.path())
 	if err != nil {
 		e.Watch.Rearm()
 		return err
 	}
-	e.listener, e.own = l, own
+	e.listener, e.own, e.unreachable = l, own, nil
 	go e.server.Serve(l) // returns when the listener or the server is closed
 	return e.checkOwn()
 }
@@ -223,9 +240,6 @@ func (e *Endpoint) look() identity {
 	}
 	return kubelet
 }
-
-// noticeLevel is slog's place for the journal's "notice": normal but significant.
-const noticeLevel = slog.Level(2)
 
 // absent tells why there is no kubelet to register with.
 func (e *Endpoint) absent() error {

@@ -50,7 +50,7 @@ type bench struct {
 	stop     func()
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T, changes ...func(*plugin.Endpoint)) *bench {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
 	if err != nil {
@@ -70,6 +70,9 @@ func newBench(t *testing.T) *bench {
 	b.endpoint = &plugin.Endpoint{
 		Resource: plugin.Resource{Name: resource, Permissions: "rw", Variable: "METALPLUG_EXAMPLE_ORG_WIDGET"},
 		Dir:      dir, Inventory: inv, Host: host, Watch: watch, Log: log,
+	}
+	for _, change := range changes {
+		change(b.endpoint)
 	}
 	b.run(inv, watch)
 	return b

@@ -14,8 +14,6 @@ import (
 	"strconv"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -41,6 +39,7 @@ type Holders struct {
 
 	missed     map[string]bool       // devices that the last answer did not name
 	remembered map[string]remembered // devices that the checkpoint alone names
+	pods       map[string][]Pod      // of the last answer
 }
 
 // remembered is when Ask has said of a device that the checkpoint alone names it.
@@ -61,6 +60,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 	if err != nil {
 		return nil, err
 	}
+	h.pods = listed
 	saved, written, err := readCheckpoint(filepath.Join(h.Dir, checkpointFile))
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 	h.remembered = make(map[string]remembered)
 	for _, id := range devices {
 		switch {
-		case listed[id]:
+		case len(listed[id]) > 0:
 			holdings[id] = inventory.Held
 		case saved[id]:
 			last, known := said[id]
@@ -93,29 +93,20 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 	return holdings, nil
 }
 
-// list returns the IDs of all devices that the kubelet's PodResources service names; of a share also the device.
-func (h *Holders) list(ctx context.Context) (map[string]bool, error) {
+// list returns who holds what by the kubelet's PodResources service; of a share also the device.
+func (h *Holders) list(ctx context.Context) (map[string][]Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
 	defer cancel()
-	client, err := grpc.NewClient("unix:"+h.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(podResourcesSize)))
+	client, err := podResources(h.Socket)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", h.Socket, err)
+		return nil, err
 	}
 	defer client.Close()
 	answer, err := podresources.NewPodResourcesListerClient(client).List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", h.Socket, err)
+		return nil, fmt.Errorf("ask %s: %w", h.Socket, said(err, podResourcesLimit))
 	}
-	ids := make(map[string]bool)
-	for _, pod := range answer.GetPodResources() {
-		for _, container := range pod.GetContainers() {
-			for _, d := range container.GetDevices() {
-				addShares(ids, d.GetDeviceIds())
-			}
-		}
-	}
-	return ids, nil
+	return podsOf(answer), nil
 }
 
 // readCheckpoint returns the IDs that the kubelet's checkpoint names, of a share also the device, and when it was
@@ -135,6 +126,7 @@ func readCheckpoint(file string) (ids map[string]bool, written time.Time, err er
 type checkpoint struct {
 	Data struct {
 		PodDeviceEntries []struct {
+			PodUID       string
 			ResourceName string
 			DeviceIDs    map[string][]string // by NUMA node
 		}
@@ -166,14 +158,14 @@ func parseCheckpoint(file string) (c checkpoint, err error) {
 	return c, nil
 }
 
-// Remembered returns the devices that the kubelet's checkpoint in its directory says its pods hold, by resource and ID,
-// with the NUMA node that the kubelet was told; -1: none. They must be in the offer, whether we know them or not.
-func Remembered(dir string) (map[string]map[string]int, error) {
+// Remembered returns the devices that the kubelet's checkpoint in its directory says its pods hold, by resource and ID.
+// They must be in the offer, whether we know them or not.
+func Remembered(dir string) (map[string]map[string]inventory.Known, error) {
 	checkpoint, err := parseCheckpoint(filepath.Join(dir, checkpointFile))
-	devices := make(map[string]map[string]int)
+	devices := make(map[string]map[string]inventory.Known)
 	for _, entry := range checkpoint.Data.PodDeviceEntries {
 		if devices[entry.ResourceName] == nil {
-			devices[entry.ResourceName] = make(map[string]int)
+			devices[entry.ResourceName] = make(map[string]inventory.Known)
 		}
 		for key, shares := range entry.DeviceIDs {
 			node, err := strconv.Atoi(key)
@@ -181,11 +173,29 @@ func Remembered(dir string) (map[string]map[string]int, error) {
 				node = -1
 			}
 			for _, share := range shares {
-				devices[entry.ResourceName][parent(share)] = node
+				known := devices[entry.ResourceName][parent(share)]
+				devices[entry.ResourceName][parent(share)] = inventory.Known{
+					NUMANode: node, As: append(known.As, share), Pods: append(known.Pods, entry.PodUID),
+				}
 			}
 		}
 	}
 	return devices, err
+}
+
+// Owners returns the UIDs of the pods to which the kubelet has given devices, by the ID of the device, as its
+// checkpoint in its directory says.
+func Owners(dir string) (map[string][]string, error) {
+	checkpoint, err := parseCheckpoint(filepath.Join(dir, checkpointFile))
+	owners := make(map[string][]string)
+	for _, entry := range checkpoint.Data.PodDeviceEntries {
+		for _, shares := range entry.DeviceIDs {
+			for _, share := range shares {
+				owners[parent(share)] = append(owners[parent(share)], entry.PodUID)
+			}
+		}
+	}
+	return owners, err
 }
 
 func addShares(ids map[string]bool, shares []string) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -44,6 +45,11 @@ func (b *books) List(context.Context, *podresources.ListPodResourcesRequest) (*p
 
 // serve lets b answer in a new directory, where a checkpoint is as well.
 func (b *books) serve(t *testing.T) (*grpc.Server, *plugin.Holders) {
+	t.Helper()
+	return serveBooks(t, b)
+}
+
+func serveBooks(t *testing.T, b podresources.PodResourcesListerServer) (*grpc.Server, *plugin.Holders) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp")
 	if err != nil {
@@ -133,7 +139,8 @@ func TestIDsThatHoldTheMarkThemselves(t *testing.T) {
 		t.Fatal(err)
 	}
 	devices, err := plugin.Remembered(dir)
-	if want := map[string]int{"node-a::b": 0, "x::+1": 0}; err != nil || !maps.Equal(devices["example.org/a"], want) {
+	want := map[string]inventory.Known{"node-a::b": {As: []string{"node-a::b", "node-a::b::1"}, Pods: []string{"", ""}}, "x::+1": {As: []string{"x::+1"}, Pods: []string{""}}}
+	if err != nil || !reflect.DeepEqual(devices["example.org/a"], want) {
 		t.Errorf("%v, %v, want %v", devices, err, want)
 	}
 }
@@ -148,7 +155,10 @@ func TestRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	devices, err := plugin.Remembered(dir)
-	if err != nil || !maps.Equal(devices["example.org/a"], map[string]int{"a1": -1, "a2": 1}) || len(devices["example.org/s"]) != 1 {
+	want := map[string]inventory.Known{
+		"a1": {NUMANode: -1, As: []string{"a1"}, Pods: []string{"u1"}}, "a2": {NUMANode: 1, As: []string{"a2"}, Pods: []string{"u1"}},
+	}
+	if err != nil || !reflect.DeepEqual(devices["example.org/a"], want) || len(devices["example.org/s"]) != 1 {
 		t.Errorf("%v, %v", devices, err)
 	}
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {

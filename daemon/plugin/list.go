@@ -68,6 +68,9 @@ func (r *Resource) held(offer *inventory.Offer) map[string]bool {
 				held[r.shareID(s.Device.ID, n)] = true
 			}
 		}
+		for _, id := range s.As {
+			held[id] = true
+		}
 	}
 	return held
 }
@@ -104,23 +107,42 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	for _, s := range offer.Devices {
 		withNUMA = withNUMA && s.Device.NUMANode >= 0
 	}
-	all := make([]pluginapi.Device, len(offer.Devices)*max(1, r.Shares)) // in one piece: there may be thousands
-	devices := make([]*pluginapi.Device, 0, len(all))
+	all := make([]pluginapi.Device, 0, len(offer.Devices)*max(1, r.Shares)) // in one piece: there may be thousands
 	nodes := make(map[int]*pluginapi.TopologyInfo)
 	for _, s := range offer.Devices {
+		d := pluginapi.Device{Health: pluginapi.Unhealthy}
+		outdated := r.outdated(s)
+		if s.Healthy && len(outdated) == 0 {
+			d.Health = pluginapi.Healthy
+		}
+		if withNUMA {
+			d.Topology = topology(nodes, s.Device.NUMANode)
+		}
 		for n := range max(1, r.Shares) {
-			d := &all[len(devices)]
-			d.ID, d.Health = r.shareID(s.Device.ID, n), pluginapi.Unhealthy
-			if s.Healthy {
-				d.Health = pluginapi.Healthy
-			}
-			if withNUMA {
-				d.Topology = topology(nodes, s.Device.NUMANode)
-			}
-			devices = append(devices, d)
+			all = append(all, pluginapi.Device{ID: r.shareID(s.Device.ID, n), Health: d.Health, Topology: d.Topology})
+		}
+		for _, id := range outdated {
+			all = append(all, pluginapi.Device{ID: id, Health: d.Health, Topology: d.Topology})
 		}
 	}
+	devices := make([]*pluginapi.Device, len(all))
+	for i := range all {
+		devices[i] = &all[i]
+	}
 	return devices
+}
+
+// outdated returns the IDs by which pods hold a device from a time when the resource had another number of shares. They
+// stay in the list until the device is free, and it is given to nobody else: what was promised to one pod alone would be
+// shared, or shared with more than it was to be.
+func (r *Resource) outdated(s *inventory.Status) []string {
+	var ids []string
+	for _, id := range s.As {
+		if device, ok := r.deviceID(id); !ok || device != s.Device.ID {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // topology returns the one description that all devices of a NUMA node share.

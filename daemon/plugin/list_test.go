@@ -5,6 +5,7 @@ package plugin
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -42,7 +43,7 @@ func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 	offer := &inventory.Offer{}
 	for i := range 40_000 {
 		offer.Devices = append(offer.Devices, &inventory.Status{
-			Device: device.Device{ID: fmt.Sprintf("node-a-rather-long-serial-number-%06d", i), NUMANode: 1}, Healthy: true,
+			Device: &device.Device{ID: fmt.Sprintf("node-a-rather-long-serial-number-%06d", i), NUMANode: 1}, Healthy: true,
 		})
 	}
 	var l lister
@@ -54,7 +55,7 @@ func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 	// Twice as many do not fit. Those that were sent before stay.
 	for i := range 50_000 {
 		offer.Devices = append(offer.Devices, &inventory.Status{
-			Device: device.Device{ID: fmt.Sprintf("node-00-another-long-serial-number-%06d", i), NUMANode: 1}, Healthy: true,
+			Device: &device.Device{ID: fmt.Sprintf("node-00-another-long-serial-number-%06d", i), NUMANode: 1}, Healthy: true,
 		})
 	}
 	second := l.response(&Resource{Shares: 1}, offer, log)
@@ -77,7 +78,7 @@ func TestListThatIsCutKeepsWhatIsHeld(t *testing.T) {
 	offer := &inventory.Offer{}
 	for i := range 100 {
 		offer.Devices = append(offer.Devices, &inventory.Status{
-			Device: device.Device{ID: fmt.Sprintf("gpu-%036d", i)}, Healthy: true, Held: i == 99,
+			Device: &device.Device{ID: fmt.Sprintf("gpu-%036d", i)}, Healthy: true, Held: i == 99,
 		})
 	}
 	r := &Resource{Shares: 1000}
@@ -129,6 +130,55 @@ func TestShareIDs(t *testing.T) {
 	} {
 		if device, ok := r.deviceID(test.share); device != test.device || ok != test.ok {
 			t.Errorf("deviceID(%q) = %q, %v, want %q, %v", test.share, device, ok, test.device, test.ok)
+		}
+	}
+}
+
+func TestSharesOfBeforeStayAndKeepOthersAway(t *testing.T) {
+	held := &inventory.Status{Device: &device.Device{ID: "a", NUMANode: -1}, Healthy: true, As: []string{"a::0", "a::3"}}
+	free := &inventory.Status{Device: &device.Device{ID: "b", NUMANode: -1}, Healthy: true}
+	offer := &inventory.Offer{Devices: []*inventory.Status{held, free}}
+	for _, test := range []struct {
+		shares int
+		want   string
+	}{
+		{4, "a::0 Healthy, a::1 Healthy, a::2 Healthy, a::3 Healthy, b::0 Healthy, b::1 Healthy, b::2 Healthy, b::3 Healthy"},
+		{2, "a::0 Unhealthy, a::1 Unhealthy, a::3 Unhealthy, b::0 Healthy, b::1 Healthy"},
+		{1, "a Unhealthy, a::0 Unhealthy, a::3 Unhealthy, b Healthy"},
+	} {
+		r := &Resource{Name: "example.org/widget", Shares: test.shares}
+		var got []string
+		for _, d := range r.list(offer) {
+			got = append(got, d.ID+" "+d.Health)
+		}
+		if strings.Join(got, ", ") != test.want {
+			t.Errorf("%d shares: %s, want %s", test.shares, strings.Join(got, ", "), test.want)
+		}
+		for _, id := range held.As {
+			if d := r.find(offer, id); d != held {
+				t.Errorf("%d shares: a container that is started again with %s finds %v", test.shares, id, d)
+			}
+		}
+		if d := r.find(offer, "b::3"); (d != nil) != (test.shares == 4) {
+			t.Errorf("%d shares: an ID that nobody was promised finds %v", test.shares, d)
+		}
+	}
+}
+
+// The longest ID with the number of its last share is as long as api.proto allows, and no ID is taken for a share.
+func TestShareIDsAreShortEnough(t *testing.T) {
+	r := Resource{Shares: 1000}
+	for _, identity := range []string{strings.Repeat("long", 100), "a::1", "a:::::2", "x::"} {
+		id := device.MakeID("node", identity)
+		share := r.shareID(id, r.Shares-1)
+		if len(share) > 63 {
+			t.Errorf("%q has %d bytes", share, len(share))
+		}
+		if of, ok := r.deviceID(share); of != id || !ok {
+			t.Errorf("%q is a share of %q, %t", share, of, ok)
+		}
+		if parent(id) != id || parent(share) != id {
+			t.Errorf("parent(%q) = %q, parent(%q) = %q", id, parent(id), share, parent(share))
 		}
 	}
 }

@@ -25,11 +25,12 @@ const (
 
 // candidate is a share of a device that may be chosen.
 type candidate struct {
-	share string
-	id    string
-	numa  int
-	path  []string // the elements of the sysfs path down to the PCI function
-	taken int      // how many shares of the device are not available
+	share  string
+	id     string
+	numa   int
+	path   []string // the elements of the sysfs path down to the PCI function
+	taken  int      // how many shares of the device are not available
+	barred bool     // Allocate would refuse it
 }
 
 // prefer chooses n of the available shares, among them all that must be included: what is close together, or with
@@ -45,6 +46,7 @@ func (r *Resource) prefer(offer *inventory.Offer, available, must []string, n in
 	if len(fixed) != len(must) {
 		return nil
 	}
+	free = unbarred(free, n-len(fixed))
 	var chosen []candidate
 	switch {
 	case r.Spread:
@@ -74,12 +76,24 @@ func (r *Resource) candidates(offer *inventory.Offer, available []string) []cand
 			continue
 		}
 		free[id]++
-		candidates = append(candidates, candidate{share: share, id: id, numa: d.Device.NUMANode, path: pciPath(d.Device.SysPath)})
+		candidates = append(candidates, candidate{share: share, id: id, numa: d.Device.NUMANode, path: pciPath(d.Device.SysPath), barred: barred(d)})
 	}
 	for i := range candidates {
 		candidates[i].taken = max(1, r.Shares) - free[candidates[i].id]
 	}
 	return candidates
+}
+
+// barred tells whether a device has only just been given up by its pod: the kubelet takes it for free before we can know.
+func barred(d *inventory.Status) bool { return d.Uncleared || d.Used != "" && !d.Erasable }
+
+// unbarred leaves out what Allocate would refuse, if enough is left.
+func unbarred(candidates []candidate, n int) []candidate {
+	rest := slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool { return c.barred })
+	if len(rest) < n {
+		return candidates
+	}
+	return rest
 }
 
 // split takes the shares that must be chosen out of the candidates.

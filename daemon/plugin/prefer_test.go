@@ -17,7 +17,7 @@ func offerOf(numa []int, paths ...string) *inventory.Offer {
 	o := &inventory.Offer{}
 	for i, path := range paths {
 		o.Devices = append(o.Devices, &inventory.Status{
-			Device:  device.Device{ID: fmt.Sprintf("%c", 'a'+i), SysPath: "/sys/devices/" + path, NUMANode: numa[i]},
+			Device:  &device.Device{ID: fmt.Sprintf("%c", 'a'+i), SysPath: "/sys/devices/" + path, NUMANode: numa[i]},
 			Healthy: true,
 		})
 	}
@@ -145,7 +145,7 @@ func TestPreferManyIsValid(t *testing.T) {
 		for i := range 20 + random.IntN(200) {
 			id := fmt.Sprintf("d%03d", i)
 			all = append(all, id)
-			o.Devices = append(o.Devices, &inventory.Status{Device: device.Device{
+			o.Devices = append(o.Devices, &inventory.Status{Device: &device.Device{
 				ID: id, NUMANode: i % 2, SysPath: fmt.Sprintf("/sys/devices/pci0000:%d0/0000:%d0:%02x.0", i%2, i%2, i/2),
 			}})
 		}
@@ -175,7 +175,7 @@ func TestPreferManyKeepsToOneNode(t *testing.T) {
 	for i := range 40 {
 		id := fmt.Sprintf("d%02d", i)
 		all = append(all, id)
-		o.Devices = append(o.Devices, &inventory.Status{Device: device.Device{
+		o.Devices = append(o.Devices, &inventory.Status{Device: &device.Device{
 			ID: id, NUMANode: i % 2, SysPath: fmt.Sprintf("/sys/devices/pci0000:%d0/0000:%d0:%02x.0", i%2, i%2, i/2),
 		}})
 	}
@@ -251,6 +251,31 @@ func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
 		}
 		if got, want := shares(spread(fixed, free, n)), shares(spreadPlainly(fixed, free, n)); !slices.Equal(got, want) {
 			t.Fatalf("%d of %+v and %+v: %v, want %v", n, fixed, free, got, want)
+		}
+	}
+}
+
+// The kubelet believes a device free as soon as its pod is gone, which is before we can know.
+func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
+	offer := &inventory.Offer{Devices: []*inventory.Status{
+		{Device: &device.Device{ID: "a", NUMANode: 0}, Uncleared: true},
+		{Device: &device.Device{ID: "b", NUMANode: 1}},
+		{Device: &device.Device{ID: "c", NUMANode: 0}, Used: "ext4 is on it"},
+		{Device: &device.Device{ID: "d", NUMANode: 0}, Used: "ext4 is on it", Erasable: true},
+	}}
+	all := []string{"a", "b", "c", "d"}
+	for _, test := range []struct {
+		must []string
+		n    int
+		want []string
+	}{
+		{nil, 1, []string{"b"}},
+		{nil, 2, []string{"b", "d"}},
+		{nil, 3, []string{"a", "c", "d"}}, // not enough: which of them, Allocate will tell
+		{[]string{"a"}, 2, []string{"a", "d"}},
+	} {
+		if got := (&Resource{}).prefer(offer, all, test.must, test.n); !slices.Equal(got, test.want) {
+			t.Errorf("%d with %v: %v, want %v", test.n, test.must, got, test.want)
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
 // replaced deals with a new kubelet.sock while the stream is open. If the same process listens there, the socket was
@@ -28,7 +30,8 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	if err != nil {
 		return e.again(err)
 	}
-	if e.streams.from(peer.Pid) {
+	if e.streams.openFrom(peer.Pid) {
+		e.streams.expect(peer.Pid)
 		e.registered = kubelet
 		e.setRegistered(true)
 		return 0
@@ -70,13 +73,20 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	if err := e.ensureSocket(); err != nil {
 		return e.again(err)
 	}
+	peer, err := peerOf(conn)
+	if err != nil {
+		return e.again(err)
+	}
+	e.streams.expect(peer.Pid)
 	e.since = time.Now()
-	if err := e.callRegister(ctx, conn); err != nil {
+	err = e.callRegister(ctx, conn)
+	e.Tally.registered(e.Resource.Name, err)
+	if err != nil {
 		return e.again(fmt.Errorf("register %s with the kubelet: %w", e.Resource.Name, err))
 	}
 	e.registered, e.complaint = kubelet, ""
 	e.setRegistered(true)
-	e.Log.Log(ctx, noticeLevel, "endpoint registered", "endpoint", e.name, "duration", time.Since(e.firstSeen))
+	e.Log.Log(ctx, inventory.LevelNotice, "endpoint registered", "endpoint", e.name, "duration", time.Since(e.firstSeen))
 	return streamLimit
 }
 
@@ -96,23 +106,25 @@ func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 		ResourceName: e.Resource.Name,
 		Options:      options(),
 	})
-	return err
+	if err != nil {
+		return said(err, registerLimit)
+	}
+	return nil
 }
 
-// checkOwn calls our own service as the kubelet will. A registration that fails because the kubelet does not reach us
-// would leave its books in disorder.
+// checkOwn connects to our own socket as the kubelet will. A registration that fails because the kubelet does not reach
+// us would leave its books in disorder.
 func (e *Endpoint) checkOwn() error {
-	ctx, cancel := context.WithTimeout(context.Background(), registerLimit)
-	defer cancel()
-	client, err := grpc.NewClient("unix:"+e.path(), grpc.WithTransportCredentials(peerCredentials{}))
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: e.path(), Net: "unix"})
 	if err != nil {
-		return fmt.Errorf("connect to own socket %s: %w", e.path(), err)
-	}
-	defer client.Close()
-	if _, err := pluginapi.NewDevicePluginClient(client).GetDevicePluginOptions(ctx, &pluginapi.Empty{}); err != nil {
 		e.drop()
-		return fmt.Errorf("connect to own socket %s: %w", e.path(), err)
+		err = fmt.Errorf("connect to own socket %s: %w", e.path(), plainCause(err))
+		if !errors.Is(err, unix.ENOENT) { // which the kubelet's sweep may do at any time
+			e.unreachable, e.unreached = err, time.Now()
+		}
+		return err
 	}
+	c.Close()
 	return nil
 }
 

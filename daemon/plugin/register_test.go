@@ -61,18 +61,40 @@ func (a answering) serve(t *testing.T, dir string) {
 	t.Cleanup(server.Stop)
 }
 
-func TestSocketIsMadeAgainAfterItDidNotAnswer(t *testing.T) {
+func TestSocketIsMadeAgainAfterItCouldNotBeReached(t *testing.T) {
 	e := alone(t)
-	e.server.Stop()
-	if err := e.ensureSocket(); err == nil {
-		t.Fatal("no error, though the server does not answer")
+	if err := e.ensureSocket(); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := os.Lstat(e.path()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket that does not answer is left behind: %v", err)
+	if err := os.Rename(e.path(), e.path()+".away"); err != nil { // as the kubelet's sweep may, right after
+		t.Fatal(err)
 	}
-	e.server = e.newServer()
+	if err := e.checkOwn(); !errors.Is(err, unix.ENOENT) || e.listener != nil {
+		t.Errorf("checkOwn = %v with the listener %v, want that the socket is missing and given up", err, e.listener)
+	}
 	if err := e.ensureSocket(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A socket that nobody may connect to, as SELinux can have it, is not made anew at once: that it comes and goes would be
+// the next reason to.
+func TestUnreachableSocketIsNoReasonToHurry(t *testing.T) {
+	e := alone(t)
+	if err := e.ensureSocket(); err != nil {
+		t.Fatal(err)
+	}
+	e.listener.SetUnlinkOnClose(false)
+	e.listener.Close()
+	if err := e.checkOwn(); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Fatalf("checkOwn = %v, want that it refuses", err)
+	}
+	if err := e.ensureSocket(); !errors.Is(err, unix.ECONNREFUSED) || e.listener != nil {
+		t.Errorf("right after: %v with the listener %v, want the same error and none", err, e.listener)
+	}
+	e.unreached = e.unreached.Add(-backstop)
+	if err := e.ensureSocket(); err != nil || e.listener == nil || e.unreachable != nil {
+		t.Errorf("later: %v, still %v", err, e.unreachable)
 	}
 }
 
@@ -162,12 +184,50 @@ func TestPauseAfterAStream(t *testing.T) {
 }
 
 func TestStreamsKnowHowLongTheLastOneLived(t *testing.T) {
-	s := streams{changed: make(chan struct{}, 1)}
+	s := streams{changed: make(chan struct{}, 1), kubelet: 1}
 	st := s.begin(1)
 	st.opened = st.opened.Add(-time.Hour)
 	s.over(st)
+	s.over(s.begin(2))
 	if ended, lived := s.last(); ended.IsZero() || lived < time.Hour {
 		t.Errorf("ended %v, lived %v, want an hour", ended, lived)
+	}
+}
+
+// Somebody else of uid 0 who watches must not make us believe that the kubelet does.
+func TestOnlyTheKubeletsStreamsCount(t *testing.T) {
+	e := alone(t)
+	answering{}.serve(t, e.Dir)
+	e.converge(t.Context())
+	own := int32(os.Getpid()) // the kubelet of this test
+	foreign := e.streams.begin(own + 1)
+	defer e.streams.over(foreign)
+	if e.Status().Connected || e.streams.everSince(e.since) {
+		t.Errorf("a foreign stream counts: %+v", e.Status())
+	}
+	kubelet := e.streams.begin(own)
+	if got := e.converge(t.Context()); got != 0 || !e.Status().Connected {
+		t.Errorf("with the kubelet's: look again after %v, status %+v", got, e.Status())
+	}
+	e.streams.over(kubelet)
+	if got := e.converge(t.Context()); got <= 0 || e.Status() != (Status{}) {
+		t.Errorf("after it has ended: look again after %v, status %+v, want another registration soon", got, e.Status())
+	}
+}
+
+// Where what opens the stream is not what listens at kubelet.sock, registering again and again would not help.
+func TestStreamOfAnotherProcessIsTheKubeletsWhereItHasNone(t *testing.T) {
+	e := alone(t)
+	answering{}.serve(t, e.Dir)
+	e.converge(t.Context())
+	st := e.streams.begin(int32(os.Getpid()) + 1)
+	e.since, st.opened = e.since.Add(-streamLimit), st.opened.Add(-streamLimit/2)
+	if got := e.converge(t.Context()); got != 0 || e.Status() != (Status{Registered: true, Connected: true}) {
+		t.Errorf("look again after %v, status %+v", got, e.Status())
+	}
+	e.streams.over(st)
+	if got := e.converge(t.Context()); got <= 0 || e.Status() != (Status{}) {
+		t.Errorf("after its end: look again after %v, status %+v", got, e.Status())
 	}
 }
 

@@ -4,7 +4,10 @@ package plugin
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -79,6 +82,7 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 			if err := kubelet.Send(list.response(&s.Resource, offer, s.Log)); err != nil {
 				return err
 			}
+			s.Tally.sent(s.Resource.Name, offer, first)
 			sent, first = offer.Listed, false
 		}
 		select {
@@ -105,9 +109,9 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 	snapshot, _ := s.Inventory.Snapshot()
 	offer := snapshot.Offer(s.Resource.Name)
 	resp := &pluginapi.AllocateResponse{}
-	var all []string
+	held := make(map[string][]string)
 	for _, container := range req.GetContainerRequests() {
-		devices, err := s.pick(offer, container.GetDevicesIds())
+		devices, err := s.pick(offer, container.GetDevicesIds(), false)
 		if err != nil {
 			return nil, s.refuse("Allocate", err)
 		}
@@ -120,18 +124,26 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 			return nil, s.refuse("Allocate", err)
 		}
 		resp.ContainerResponses = append(resp.ContainerResponses, answer)
-		all = append(all, ids(devices)...)
+		for id, names := range s.Resource.names(offer, container.GetDevicesIds()) {
+			held[id] = append(held[id], names...)
+		}
 	}
-	s.Inventory.Allocated(all)
-	s.Log.Info("devices allocated", "device", all)
+	s.Inventory.Allocated(held)
+	for _, id := range slices.Sorted(maps.Keys(held)) {
+		if s.Allocated != nil {
+			s.Allocated(offer.Find(id))
+		}
+	}
+	s.Tally.answered(s.Resource.Name, "Allocate", nil)
 	return resp, nil
 }
 
-// PreStartContainer refuses a container whose devices are not all there and healthy.
-func (s service) PreStartContainer(_ context.Context, req *pluginapi.PreStartContainerRequest,
+// PreStartContainer refuses a container whose devices are not all there, healthy, and made fit for it.
+func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartContainerRequest,
 ) (*pluginapi.PreStartContainerResponse, error) {
 	snapshot, _ := s.Inventory.Snapshot()
-	devices, err := s.pick(snapshot.Offer(s.Resource.Name), req.GetDevicesIds())
+	offer := snapshot.Offer(s.Resource.Name)
+	devices, err := s.pick(offer, req.GetDevicesIds(), true)
 	if err != nil {
 		return nil, s.refuse("PreStartContainer", err)
 	}
@@ -143,7 +155,12 @@ func (s service) PreStartContainer(_ context.Context, req *pluginapi.PreStartCon
 	if _, err := s.cdiNames(devices); err != nil {
 		return nil, s.refuse("PreStartContainer", err)
 	}
-	s.Inventory.Allocated(ids(devices))
+	if s.Resource.Start != nil {
+		if err := s.Resource.Start(ctx, devices); err != nil {
+			return nil, s.refuse("PreStartContainer", fmt.Errorf("%w: %w", errNotReady, err))
+		}
+	}
+	s.Inventory.Starting(s.Resource.names(offer, req.GetDevicesIds()))
 	return &pluginapi.PreStartContainerResponse{}, nil
 }
 
@@ -165,6 +182,7 @@ func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.Prefer
 // refuse logs why a container does not get its devices and returns the error as the kubelet will show it.
 func (s service) refuse(call string, err error) error {
 	s.Log.Warn("container refused", "action", call, "err", err)
+	s.Tally.answered(s.Resource.Name, call, err)
 	return toStatus(err)
 }
 

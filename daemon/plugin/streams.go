@@ -7,20 +7,22 @@ import (
 	"time"
 )
 
-// streams are the ListAndWatch streams that kubelets have open.
+// streams are the ListAndWatch streams that are open. Those of the kubelet that we are registered with count; anybody
+// else of uid 0 may have one too.
 type streams struct {
 	changed chan struct{} // one slot: a stream was opened or has ended
 
-	mu     sync.Mutex
-	live   map[*stream]bool
-	opened time.Time     // when the last one was opened
-	ended  time.Time     // when the last one ended
-	lived  time.Duration // how long that one was open
+	mu      sync.Mutex
+	kubelet int32 // the process whose streams count; 0 also stands for one in a PID namespace that we do not see into
+	live    map[*stream]bool
+	opened  time.Time     // when the kubelet's last one was opened
+	ended   time.Time     // when its last one ended
+	lived   time.Duration // how long that one was open
 }
 
 // stream is one of them.
 type stream struct {
-	pid    int32 // of the kubelet
+	pid    int32 // of whoever opened it
 	opened time.Time
 	stop   chan struct{} // closed to end it
 }
@@ -32,7 +34,9 @@ func (s *streams) begin(pid int32) *stream {
 		s.live = make(map[*stream]bool)
 	}
 	s.live[st] = true
-	s.opened = st.opened
+	if pid == s.kubelet {
+		s.opened = st.opened
+	}
 	s.mu.Unlock()
 	s.tell()
 	return st
@@ -41,8 +45,10 @@ func (s *streams) begin(pid int32) *stream {
 func (s *streams) over(st *stream) {
 	s.mu.Lock()
 	delete(s.live, st)
-	s.ended = time.Now()
-	s.lived = s.ended.Sub(st.opened)
+	if st.pid == s.kubelet {
+		s.ended = time.Now()
+		s.lived = s.ended.Sub(st.opened)
+	}
 	s.mu.Unlock()
 	s.tell()
 }
@@ -54,17 +60,43 @@ func (s *streams) tell() {
 	}
 }
 
-// open tells whether there is any.
+// expect makes the streams of a process those that count.
+func (s *streams) expect(kubelet int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kubelet = kubelet
+}
+
+// adopt makes those streams count of which one was opened after t and is open still, whoever's they are: the kubelet may
+// have a process of its own for them. It tells whether there is any.
+func (s *streams) adopt(t time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.live {
+		if !st.opened.Before(t) {
+			s.kubelet, s.opened = st.pid, st.opened
+			return true
+		}
+	}
+	return false
+}
+
+// open tells whether the kubelet has any.
 func (s *streams) open() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.live) > 0
+	return s.from(s.kubelet)
 }
 
-// from tells whether one of them belongs to the process.
-func (s *streams) from(pid int32) bool {
+// openFrom tells whether a process has any.
+func (s *streams) openFrom(pid int32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.from(pid)
+}
+
+// from tells whether a process has any. The caller holds mu.
+func (s *streams) from(pid int32) bool {
 	for st := range s.live {
 		if st.pid == pid {
 			return true
@@ -83,14 +115,14 @@ func (s *streams) end() {
 	}
 }
 
-// everSince tells whether one was opened after t.
+// everSince tells whether the kubelet has opened one after t.
 func (s *streams) everSince(t time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.opened.Before(t)
 }
 
-// last returns when the last one ended, the zero time if none has, and how long it was open.
+// last returns when the kubelet's last one ended, the zero time if none has, and how long it was open.
 func (s *streams) last() (ended time.Time, lived time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/metalplug/metalplug/daemon/words"
 )
 
 // clear is what moves a terminal's cursor to the top and erases everything below (ECMA-48 CUP and ED).
@@ -50,13 +52,13 @@ func (s State) text(out *bytes.Buffer, empty string) {
 	} else {
 		fmt.Fprintf(out, "\nDevices:\n\n")
 		table(out, []string{"RESOURCE", "DEVICE", "HEALTH", "NUMA", "NODE", "WHAT"}, s.Devices, func(d Device) []string {
-			return []string{d.Resource, d.ID, d.Health, numa(d.NUMANode), first(d.Nodes), d.what()}
+			return []string{d.Resource, d.ID, d.Health, words.NUMA(d.NUMANode), words.First(d.Nodes), d.what()}
 		})
 	}
 	if len(s.NotOffered) > 0 {
 		fmt.Fprintf(out, "\nSeen and not offered:\n\n")
 		table(out, []string{"CLASS", "WHERE", "WHY"}, s.NotOffered, func(d Device) []string {
-			return []string{d.Class, short(d.SysPath), d.Reason}
+			return []string{d.Class, words.Short(d.SysPath), d.Reason}
 		})
 	}
 	for _, c := range s.Containers {
@@ -105,35 +107,6 @@ func (d Device) what() string {
 		return d.Model
 	}
 	return d.Reason
-}
-
-// first names the first of several nodes and how many more there are.
-func first(nodes []string) string {
-	switch len(nodes) {
-	case 0:
-		return "-"
-	case 1:
-		return nodes[0]
-	}
-	return fmt.Sprintf("%s +%d", nodes[0], len(nodes)-1)
-}
-
-func numa(node int) string {
-	if node < 0 {
-		return "-"
-	}
-	return strconv.Itoa(node)
-}
-
-// short leaves the host bridge and the bridges below it out of a sysfs path.
-func short(sysPath string) string {
-	elements := strings.Split(strings.TrimPrefix(sysPath, "/sys/devices/"), "/")
-	for i := len(elements) - 1; i > 0; i-- {
-		if strings.Count(elements[i], ":") == 2 {
-			return strings.Join(elements[i:], "/")
-		}
-	}
-	return strings.Join(elements, "/")
 }
 
 // from names the node on the host where it has another name there.

@@ -80,7 +80,7 @@ func newMachine(root string, n int) (*machine, error) {
 }
 
 func number(d udev.Device) (n int) {
-	fmt.Sscan(d.Properties["MINOR"], &n) // 0 for what is not one of ours
+	fmt.Sscan(d.Properties.Value("MINOR"), &n) // 0 for what is not one of ours
 	return n
 }
 
@@ -101,7 +101,7 @@ func (m *machine) message(action string, i int) []byte {
 	const head = 40
 	d := m.devices[i]
 	body := fmt.Sprintf("ACTION=%s\x00DEVPATH=%s\x00SEQNUM=%d\x00", action, strings.TrimPrefix(d.SysPath, "/sys"), 1000+i)
-	for key, value := range d.Properties {
+	for key, value := range d.Properties.All() {
 		body += key + "=" + value + "\x00"
 	}
 	message := make([]byte, head, head+len(body))

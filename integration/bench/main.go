@@ -46,6 +46,8 @@ var rows = []row{
 	{"burst", (*bench).burst},
 	{"idle", (*bench).idle},
 	{"start", (*bench).start},
+	{"look", (*bench).look},
+	{"probe", (*bench).probe},
 }
 
 func main() {

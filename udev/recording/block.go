@@ -13,16 +13,17 @@ import (
 
 // block is a device of which not all lines have been read.
 type block struct {
-	device *device
-	kernel strings.Builder // the properties that the kernel would report, in the order of the text
+	device     *device
+	properties map[string]string
+	kernel     strings.Builder // the properties that the kernel would report, in the order of the text
 }
 
 func newBlock(devPath string, line int) *block {
 	devPath = strings.Clone(devPath)
-	return &block{device: &device{
-		Device: udev.Device{SysPath: "/sys" + devPath, Properties: map[string]string{"DEVPATH": devPath}},
-		path:   devPath, line: line,
-	}}
+	return &block{
+		device:     &device{Device: udev.Device{SysPath: "/sys" + devPath}, path: devPath, line: line},
+		properties: make(map[string]string),
+	}
 }
 
 func (b *block) addAttr(a attr) { b.device.attrs = append(b.device.attrs, a) }
@@ -82,13 +83,13 @@ func (b *block) setProperty(key, value string) error {
 			return fmt.Errorf("expected a number, found %s=%s", key, clip(value))
 		}
 	}
-	if _, again := b.device.Properties[key]; again {
+	if _, again := b.properties[key]; again {
 		return fmt.Errorf("expected each property once, found %s again", clip(key))
 	}
 	if ofKernel(key) {
 		b.kernel.WriteString(key + "=" + value + "\n")
 	}
-	b.device.Properties[key] = value
+	b.properties[key] = value
 	return nil
 }
 
@@ -108,7 +109,7 @@ func (b *block) addLinks(devlinks string) error {
 // finish fills in what follows from the lines. The name of a node and its links are properties even where the text has
 // them only as N: and S:.
 func (b *block) finish() (*device, error) {
-	d, properties := b.device, b.device.Properties
+	d, properties := b.device, b.properties
 	if properties["SUBSYSTEM"] == "" {
 		return nil, errors.New(`expected a line "E: SUBSYSTEM=…"`)
 	}
@@ -119,13 +120,14 @@ func (b *block) finish() (*device, error) {
 		if properties["DEVNAME"] == "" {
 			b.kernel.WriteString("DEVNAME=" + d.node + "\n")
 		}
-		d.DevNode = "/dev/" + d.node
-		properties["DEVNAME"] = d.DevNode
+		properties["DEVNAME"] = "/dev/" + d.node
 	}
 	if len(d.links) > 0 && properties["DEVLINKS"] == "" {
 		properties["DEVLINKS"] = "/dev/" + strings.Join(d.links, " /dev/")
 	}
-	d.Subsystem, d.DevType, d.uevent = properties["SUBSYSTEM"], properties["DEVTYPE"], b.kernel.String()
+	all := udev.NewProperties(properties)
+	d.Properties, d.Subsystem, d.DevType, d.uevent = all, all.Value("SUBSYSTEM"), all.Value("DEVTYPE"), b.kernel.String()
+	d.DevNode = all.Value("DEVNAME")
 	sortAttrs(d.attrs)
 	return d, nil
 }

@@ -3,7 +3,6 @@
 package recording
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -72,7 +71,7 @@ func (d *device) equal(o *device) bool {
 		return true
 	}
 	return d.uevent == o.uevent && d.node == o.node && d.content == o.content && slices.Equal(d.links, o.links) &&
-		maps.Equal(d.Properties, o.Properties) &&
+		d.Properties == o.Properties &&
 		slices.EqualFunc(d.attrs, o.attrs, func(a, b attr) bool {
 			return a.name == b.name && a.value == b.value && a.link == b.link
 		})

@@ -30,7 +30,7 @@ func parse(text []byte) (*Recording, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("read recording: %d bytes are more than %d", len(text), maxText)
 	}
-	p := parser{keys: make(map[string]string), seen: make(map[string]int), recording: new(Recording)}
+	p := parser{seen: make(map[string]int), recording: new(Recording)}
 	for line := range strings.Lines(string(text)) {
 		p.line++
 		if err := p.parseLine(strings.TrimRight(line, "\r\n")); err != nil {
@@ -47,10 +47,9 @@ func parse(text []byte) (*Recording, error) {
 // parser is the state between two lines.
 type parser struct {
 	recording *Recording
-	block     *block            // nil between blocks
-	line      int               // counts from 1
-	keys      map[string]string // each property name once, however many devices have it
-	seen      map[string]int    // path of a device to its line
+	block     *block         // nil between blocks
+	line      int            // counts from 1
+	seen      map[string]int // path of a device to its line
 }
 
 func (p *parser) parseLine(line string) error {
@@ -134,12 +133,7 @@ func (p *parser) parseProperty(text string) error {
 	if err != nil {
 		return err
 	}
-	known, ok := p.keys[key]
-	if !ok {
-		known = strings.Clone(key)
-		p.keys[known] = known
-	}
-	return p.block.setProperty(known, strings.Clone(value))
+	return p.block.setProperty(key, value)
 }
 
 func (p *parser) parseAttr(text string, binary bool) error {

@@ -168,13 +168,13 @@ func TestDevices(t *testing.T) {
 		t.Errorf("device %+v", nvme)
 	}
 	properties := map[string]string{
-		"DEVPATH": "/devices/pci0000:00/0000:00:02.0/nvme/nvme0", "DEVNAME": "/dev/nvme0", "DEVLINKS": "/dev/nvme-first",
+		"DEVNAME": "/dev/nvme0", "DEVLINKS": "/dev/nvme-first",
 		"MAJOR": "240", "MINOR": "0", "NVME_TRTYPE": "pcie", "SUBSYSTEM": "nvme", "TAGS": ":systemd:",
 	}
-	if !maps.Equal(nvme.Properties, properties) {
+	if nvme.Properties != udev.NewProperties(properties) {
 		t.Errorf("properties %v, want %v", nvme.Properties, properties)
 	}
-	if d := devices[2]; d.DevNode != "/dev/nvme0n1" || d.Properties["DEVNAME"] != "/dev/nvme0n1" || d.DevType != "disk" {
+	if d := devices[2]; d.DevNode != "/dev/nvme0n1" || d.Properties.Value("DEVNAME") != "/dev/nvme0n1" || d.DevType != "disk" {
 		t.Errorf("a node that is named by DEVNAME alone: %+v", d)
 	}
 }

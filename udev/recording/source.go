@@ -86,6 +86,22 @@ func open(file string) (_ *Source, err error) {
 	return s, os.WriteFile(s.copyName(), text, 0o600)
 }
 
+// Check returns why the recording in a file could not be opened, or nil. It reads all of it.
+func Check(file string) error {
+	text, err := readFile(file)
+	if err == nil {
+		_, err = Parse(text)
+	}
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		err = pathError.Err // the name is told here
+	}
+	if err != nil {
+		return fmt.Errorf("open recording %s: %w", file, err)
+	}
+	return nil
+}
+
 // readFile returns the text of a recording.
 func readFile(file string) ([]byte, error) {
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would wait for its writer

@@ -184,7 +184,7 @@ func (t *tree) deriveDev(d *device) {
 
 // number returns MAJOR:MINOR, empty for a device without a node.
 func (d *device) number() string {
-	major, minor := d.Properties["MAJOR"], d.Properties["MINOR"]
+	major, minor := d.Properties.Value("MAJOR"), d.Properties.Value("MINOR")
 	if major == "" {
 		return ""
 	}

@@ -6,6 +6,7 @@ package udevtest
 
 import (
 	"context"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -30,15 +31,35 @@ type Machine struct {
 	broken    error
 }
 
-// New makes a machine of the text of a recording, below t.TempDir(). An empty text is a machine without devices.
+// New makes a machine of the text of a recording, in a directory that goes with the test. An empty text is a machine
+// without devices.
 func New(t testing.TB, text string) *Machine {
 	t.Helper()
-	m := &Machine{t: t, root: t.TempDir(), more: make(chan struct{}, 1)}
+	m := &Machine{t: t, root: directory(t), more: make(chan struct{}, 1)}
 	m.recording = m.parse(text)
 	if err := m.recording.Write(m.root); err != nil {
 		t.Fatalf("write recording: %v", err)
 	}
 	return m
+}
+
+// memory is where Linux keeps POSIX shared memory (shm_overview(7)), a tmpfs.
+const memory = "/dev/shm"
+
+// directory makes one in memory where there is any to be had: like sysfs, and unlike a disk, a tmpfs gives the number of
+// a directory that is gone to no other soon (shmem_get_inode, mm/shmem.c).
+func directory(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(memory, "udevtest-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+	})
+	return dir
 }
 
 // Root is the directory in which sys, dev and proc are.

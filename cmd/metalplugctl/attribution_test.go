@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/control"
+)
+
+// books is a kubelet that says of every disk of the machine that one pod holds it.
+type books struct {
+	podresources.UnimplementedPodResourcesListerServer
+}
+
+func disks() []*podresources.ContainerDevices {
+	all := &podresources.ContainerDevices{ResourceName: nvmeName}
+	for n := '1'; n <= '7'; n++ {
+		all.DeviceIds = append(all.DeviceIds, strings.Replace(lastDisk, "1270", "12"+string(n)+"0", 1))
+	}
+	return []*podresources.ContainerDevices{all}
+}
+
+func (books) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	return &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{{
+		Namespace: "shop", Name: "db-0", Containers: []*podresources.ContainerResources{{Name: "postgres", Devices: disks()}},
+	}}}, nil
+}
+
+func (books) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest,
+) (*podresources.AllocatableResourcesResponse, error) {
+	return &podresources.AllocatableResourcesResponse{Devices: disks()}, nil
+}
+
+// TestWhoHoldsADevice: from the kubelet's answer to the table, the JSON, the explanation, the events and the metrics.
+func TestWhoHoldsADevice(t *testing.T) {
+	n := newNode(t, bundledText(t, "gpu-server"), "")
+	l, err := net.Listen("unix", n.path("pr.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(server, books{})
+	go server.Serve(l)
+	t.Cleanup(server.Stop)
+	k := n.connect(nvmeName)
+	if _, err := k.Allocate(t.Context(), nvmeName, 1); err != nil {
+		t.Fatal(err)
+	}
+	d := n.allocated()
+	if want := (control.Holder{Namespace: "shop", Pod: "db-0", Container: "postgres"}); *d.Allocated != want || !d.Held || d.Holders != nil {
+		t.Errorf("%+v", d)
+	}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"list"}, "shop/db-0"},
+		{[]string{"why", d.ID}, "held by shop/db-0 (postgres)"},
+		{[]string{"status"}, "1 held by pods"},
+	} {
+		if code, stdout, stderr := n.ctl(test.args...); code != exitOK || !strings.Contains(stdout, test.want) {
+			t.Errorf("%v: exit %d: %s%s", test.args, code, stdout, stderr)
+		}
+	}
+	_, stdout, _ := n.ctl("doctor", "-o", "json")
+	var found []finding
+	if err := json.Unmarshal([]byte(stdout), &found); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range found {
+		if f.Check == "kubelet's count" && strings.Contains(f.Text, nvmeName) {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// allocated waits until it is known of a device who holds it, and that it is the only one.
+func (n *node) allocated() control.Device {
+	n.t.Helper()
+	for limit := time.Now().Add(patience); ; {
+		var devices, held []control.Device
+		if err := (control.Client{Socket: n.socket()}).Get(n.t.Context(), "/v1/devices", &devices); err != nil {
+			n.t.Fatal(err)
+		}
+		for _, d := range devices {
+			if d.Allocated != nil {
+				held = append(held, d)
+			}
+		}
+		if len(held) == 1 {
+			return held[0]
+		}
+		if time.Now().After(limit) {
+			n.t.Fatalf("held are %+v", held)
+		}
+	}
+}
+
+// TestDoctorComparesCounts: the kubelet of the test counts seven disks; with one cordoned we offer six.
+func TestDoctorComparesCounts(t *testing.T) {
+	f := soundMachine()
+	f.counts = map[string]int{nvmeName: 7}
+	text := ""
+	for _, line := range f.examine(t) {
+		if line.Check == "kubelet's count" {
+			text = line.Level + " " + line.Text
+		}
+	}
+	if want := "fail metalplug.io/nvme: 1 healthy devices are offered, the kubelet counts 7"; text != want {
+		t.Errorf("%q, want %q", text, want)
+	}
+}
+
+func TestSocketOfTheConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "t.toml")
+	if err := place(file, "paths.run = \"/run/other\"\n"); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ flag, file, want string }{
+		{"", file, "/run/other/control.sock"},
+		{"/tmp/x.sock", file, "/tmp/x.sock"},
+		{"", filepath.Join(dir, "none.toml"), "/run/metalplug/control.sock"},
+	} {
+		o := operator{socket: test.flag}
+		if _, c := o.configured(test.file); c.Socket != test.want {
+			t.Errorf("%q, %s: %s, want %s", test.flag, test.file, c.Socket, test.want)
+		}
+	}
+}
+
+// TestFileOfTheRunningDaemon: the one it names; one that names none, or does not answer, has the default one.
+func TestFileOfTheRunningDaemon(t *testing.T) {
+	for file, want := range map[string]string{"/etc/other.toml": "/etc/other.toml", "": config.DefaultFile} {
+		o := operator{socket: answering(t, map[string]any{"/v1/status": control.Status{Configuration: control.Configuration{File: file}}})}
+		if got, answers := o.runningFile(t.Context()); got != want || !answers {
+			t.Errorf("%q: %s, want %s", file, got, want)
+		}
+	}
+	o := operator{socket: filepath.Join(t.TempDir(), "none.sock")}
+	if got, answers := o.runningFile(t.Context()); got != config.DefaultFile || answers {
+		t.Errorf("no daemon: %s", got)
+	}
+}
+
+// TestCheckOfTheRunningDaemon: without a file it is the one that the daemon reads, which is said, also as it is now and
+// not as it was read; without a daemon the default one.
+func TestCheckOfTheRunningDaemon(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "t.toml")
+	if err := place(file, "paths.run = \"/run/other\"\n"); err != nil {
+		t.Fatal(err)
+	}
+	socket := answering(t, map[string]any{"/v1/status": control.Status{Configuration: control.Configuration{File: file}}})
+	code, stdout, stderr := ctl(t, "--socket", socket, "check")
+	if want := "The configuration of the running daemon:\n" + file + ": ok\n"; code != exitOK || stdout != want || stderr != "" {
+		t.Errorf("exit %d, %q, want %q: %s", code, stdout, want, stderr)
+	}
+	code, stdout, _ = ctl(t, "--socket", socket, "check", "-o", "json")
+	var checked checkedFiles
+	if err := json.Unmarshal([]byte(stdout), &checked); code != exitOK || err != nil || checked.Of != ofDaemon || checked.File != file {
+		t.Errorf("exit %d, %v: %+v", code, err, checked)
+	}
+	if err := place(file, "nonsense = 1\n"); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := ctl(t, "--socket", socket, "check"); code != exitProblem || stderr != file+":1: nonsense: unknown key\n" {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	o := operator{socket: filepath.Join(t.TempDir(), "none.sock")}
+	if got, of := o.fileToCheck(t.Context()); got != config.DefaultFile || of != ofDefault {
+		t.Errorf("no daemon: %s of %s", got, of)
+	}
+	s := newScreen(&bytes.Buffer{})
+	s.checked(checkedFiles{File: "/etc/none.toml", Of: ofDefault})
+	if want := "The default configuration, since no daemon answers that could have another:\n/etc/none.toml: not there: the defaults hold\n"; s.String() != want {
+		t.Errorf("%q, want %q", s, want)
+	}
+}

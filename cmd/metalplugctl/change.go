@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/user"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/metalplug/metalplug/daemon/control"
+)
+
+// cordonCommand keeps a device from new pods. The daemon has the reason on disk before it answers, so that exit code 0
+// means that the cordon outlives a power failure.
+func (o *operator) cordonCommand() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "cordon ID",
+		Short: "Keep a device from new pods, also across reboots",
+		Long: `Keep a device from new pods, also across restarts and reboots, until it is uncordoned. The kubelet is told that it is
+Unhealthy; a pod that holds it keeps it. Who has done it and when is shown with the reason. Needs uid 0.`,
+		Example:           `  metalplugctl cordon nvme-eui.36344830545001230025384300000001 --reason "worn out, ticket 4711"`,
+		Args:              oneArg("the ID of a device"),
+		ValidArgsFunction: o.deviceIDs,
+	}
+	cmd.Flags().StringVarP(&reason, "reason", "r", "by the operator", "why, for whoever wonders")
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return o.change(cmd, *output, args[0], "cordon", control.Change{Reason: reason, Login: login(loginFile)})
+	}
+	return cmd
+}
+
+// uncordonCommand ends a cordon. A device that is not there any more can be uncordoned too, else its ID would be
+// cordoned for good.
+func (o *operator) uncordonCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "uncordon ID",
+		Short:             "Give a cordoned device to pods again",
+		Long:              `Give a cordoned device to pods again. Needs uid 0.`,
+		Args:              oneArg("the ID of a device"),
+		ValidArgsFunction: o.deviceIDs,
+	}
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return o.change(cmd, *output, args[0], "uncordon", control.Change{Login: login(loginFile)})
+	}
+	return cmd
+}
+
+// resetCommand resets a device or erases it. What is lost is asked for twice: on a terminal by typing the ID, in a
+// script by --yes; and the method is named although there is only one, so that nobody erases who wanted a reset.
+func (o *operator) resetCommand() *cobra.Command {
+	var scrub string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "reset ID",
+		Short: "Reset a device now, or erase it",
+		Long: `Reset a device now, by the method of its resource or of its class. With --scrub it is erased instead: everything on it
+is lost, and its ID has to be typed once more unless --yes is given. A device that a pod holds, that somebody has open or that
+this host uses is left alone. Needs uid 0.`,
+		Example: `  metalplugctl reset nvme-eui.36344830545001230025384300000001
+  metalplugctl reset nvme-eui.36344830545001230025384300000001 --scrub discard`,
+		Args:              oneArg("the ID of a device"),
+		ValidArgsFunction: o.deviceIDs,
+	}
+	cmd.Flags().StringVar(&scrub, "scrub", "", "erase it, by this `METHOD`: discard, zero, format, crypto-erase or sanitize")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before it is erased")
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if scrub != "" && !yes {
+			if err := confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), args[0]); err != nil {
+				return err
+			}
+		}
+		return o.change(cmd, *output, args[0], "reset", control.Change{Scrub: scrub})
+	}
+	return cmd
+}
+
+// loginFile is where the kernel keeps who has logged in, through su and sudo
+// (Documentation/ABI/stable/procfs-audit_loginuid).
+const loginFile = "/proc/self/loginuid"
+
+// login names who has logged in here, whoever that has become since; empty: nobody has, or it is not known.
+func login(file string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	u, err := user.LookupId(strings.TrimSpace(string(text))) // 4294967295 is nobody
+	if err != nil {
+		return ""
+	}
+	return u.Username
+}
+
+// confirm has the ID typed once more.
+func confirm(in io.Reader, out io.Writer, id string) error {
+	fmt.Fprintf(out, "Everything on %s will be lost.\nType its ID once more to erase it: ", clean(id))
+	line, err := bufio.NewReader(in).ReadString('\n')
+	if strings.TrimSpace(line) == id {
+		return nil
+	}
+	if err != nil {
+		fmt.Fprintln(out)
+	}
+	return fmt.Errorf("erase %s: what was typed is not its ID: nothing was done", id)
+}
+
+// change has the daemon change a device and shows how it stands then.
+func (o *operator) change(cmd *cobra.Command, output, id, verb string, c control.Change) error {
+	if err := checkOutput(output); err != nil {
+		return err
+	}
+	var d control.Device
+	if err := o.client().Post(cmd.Context(), "/v1/devices/"+url.PathEscape(id)+"/"+verb, c, &d); err != nil {
+		var refused *control.Refused
+		if errors.As(err, &refused) && refused.Code == http.StatusNotFound {
+			err = fmt.Errorf("%w: see 'metalplugctl list --all'", err)
+		}
+		return fmt.Errorf("%s %s: %w", verb, id, err)
+	}
+	if output == "json" {
+		return writeJSON(cmd, d)
+	}
+	text := d.ID + ": " + d.Health
+	if d.Reason != "" {
+		text += ": " + d.Reason
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), clean(text))
+	return err
+}

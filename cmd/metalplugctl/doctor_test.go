@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/integration/need"
+)
+
+// fixture is a machine for the doctor: its files and what its daemon says.
+type fixture struct {
+	files   map[string]string // by path: the text, or "socket", "link" or "dir"
+	status  *control.Status   // nil: the daemon does not answer
+	devices []control.Device
+	counts  map[string]int // as the kubelet counts
+	toml    string         // the configuration, beside the defaults
+	label   string         // SELinux label of the kubelet's directory
+	numbers map[string]string
+}
+
+const (
+	kubeletDir    = "/var/lib/kubelet/device-plugins"
+	kubeletSocket = kubeletDir + "/kubelet.sock"
+	hcaName       = "metalplug.io/infiniband"
+	resetSocket   = "/run/metalplug/reset.sock"
+	holdersSocket = "/run/metalplug/holders.sock"
+)
+
+// soundMachine is a machine on which nothing is wrong.
+func soundMachine() fixture {
+	resources := []control.Resource{{Name: nvmeName, Class: "nvme", Shares: 1, Healthy: 1, Registered: true, Connected: true}}
+	last := time.Now()
+	return fixture{
+		files: map[string]string{
+			"/run/udev/control": "socket", kubeletSocket: "socket", resetSocket: "socket", holdersSocket: "socket",
+			"/var/lib/kubelet/config.yaml":            "kind: KubeletConfiguration\ncgroupDriver: systemd\n",
+			"/etc/containerd/config.toml":             "[plugins.x]\n  SystemdCgroup = true # as the kubelet\n",
+			"/sys/bus/pci/devices/0000:65:00.0/class": "0x010802", "/sys/bus/pci/devices/0000:65:00.0/driver": "link",
+			"/dev/nvme1n1": "", "/dev/block/259:1": "link",
+		},
+		status: &control.Status{
+			Version: "1.0", Ready: true, Source: "udev", Resources: resources, Uptime: 60,
+			Devices: control.Totals{Healthy: 1}, Events: control.EventCounts{Received: 3, Last: &last},
+		},
+		devices: []control.Device{{
+			ID: "nvme-1", Resource: nvmeName, Class: "nvme", Health: "Healthy", Nodes: []string{"/dev/nvme1n1"}, Present: true,
+		}},
+		counts:  map[string]int{nvmeName: 1},
+		numbers: map[string]string{"/dev/nvme1n1": "259:1"},
+	}
+}
+
+// TestDoctor: a sound machine, and one fault after the other; what the doctor says of each is in testdata.
+func TestDoctor(t *testing.T) {
+	ago, lastYear := time.Now().Add(-2*time.Hour), time.Date(2025, 1, 2, 3, 4, 5, 0, time.Local)
+	for name, spoil := range map[string]func(*fixture){
+		"sound":         func(*fixture) {},
+		"no-daemon":     func(f *fixture) { f.status = nil },
+		"bad-config":    func(f *fixture) { f.toml = "nonsense = 1\n" },
+		"reload":        func(f *fixture) { f.status.Configuration.Problem = "t.toml:1: nonsense: unknown key" },
+		"not-ready":     func(f *fixture) { f.status.Ready = false },
+		"no-udevd":      func(f *fixture) { delete(f.files, "/run/udev/control") },
+		"udevd-busy":    func(f *fixture) { f.files["/run/udev/queue"] = "" },
+		"forged-events": func(f *fixture) { f.status.Events.Foreign = 4 },
+		"no-driver": func(f *fixture) {
+			f.files["/sys/bus/pci/devices/0000:3b:00.0/class"] = "0x030200\n"
+			f.files["/sys/bus/pci/devices/0000:3b:00.0/vendor"] = "0x10de\n"
+		},
+		"no-helpers":      func(f *fixture) { delete(f.files, resetSocket); delete(f.files, holdersSocket) },
+		"no-kubelet":      func(f *fixture) { delete(f.files, kubeletSocket); f.files[kubeletDir] = "dir" },
+		"kubelet-never":   func(f *fixture) { delete(f.files, kubeletSocket) },
+		"kubelet-no-sock": func(f *fixture) { f.files[kubeletSocket] = "text" },
+		"not-registered":  func(f *fixture) { f.status.Resources[0].Registered, f.status.Resources[0].Connected = false, false },
+		"no-stream":       func(f *fixture) { f.status.Resources[0].Connected = false },
+		"other-count":     func(f *fixture) { f.counts[nvmeName] = 7 },
+		"no-count":        func(f *fixture) { f.counts = nil },
+		"unknown-device": func(f *fixture) {
+			f.files[kubeletDir+"/kubelet_internal_checkpoint"] = `{"Data":{"PodDeviceEntries":[{"ResourceName":"metalplug.io/nvme",` +
+				`"DeviceIDs":{"0":["nvme-1","nvme-lost"]}}]}}`
+		},
+		"bad-checkpoint": func(f *fixture) { f.files[kubeletDir+"/kubelet_internal_checkpoint"] = "{" },
+		"refused": func(f *fixture) {
+			f.status.Refused = []control.Refusal{
+				{Time: ago, Resource: nvmeName, Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"},
+				{Time: ago, Resource: nvmeName, Call: "PreStartContainer", Reason: "nvme-1 is unhealthy: gone"},
+			}
+		},
+		"no-device": func(f *fixture) {
+			f.status.Resources[0].Healthy, f.status.Devices.Healthy, f.devices, f.counts = 0, 0, nil, map[string]int{}
+		},
+		"none-at-all": func(f *fixture) {
+			f.status.Resources[0].Healthy, f.status.Resources[0].Optional, f.status.Resources[0].Connected = 0, true, false
+			f.status.Devices, f.devices, f.counts = control.Totals{NotOffered: 2}, nil, map[string]int{}
+		},
+		"unhealthy": func(f *fixture) { f.devices[0].Health, f.devices[0].Reason = "Unhealthy", "controller nvme1 is dead" },
+		"unhealthy-many": func(f *fixture) {
+			f.devices[0].Health, f.devices[0].Reason = "Unhealthy", "controller nvme1 is dead"
+			for i := range 5 {
+				f.devices = append(f.devices,
+					control.Device{ID: fmt.Sprint("gpu-", i), Resource: "t/g", Class: "gpu", Health: "Unhealthy", Reason: "Xid 79"},
+					control.Device{ID: fmt.Sprint("warm-", i), Resource: "t/g", Class: "gpu", Health: "Healthy", Warning: "it is warm"})
+			}
+		},
+		"cordoned": func(f *fixture) {
+			f.devices[0].Health, f.devices[0].Cordoned, f.devices[0].Reason = "Unhealthy", true, "cordoned: loose"
+			f.devices[0].Cordon = &control.Cordon{Reason: "loose", User: "root", Login: "ann", Since: &lastYear}
+		},
+		"warning": func(f *fixture) { f.devices[0].Warning = "the link is narrow" },
+		"no-link": func(f *fixture) {
+			delete(f.files, "/dev/block/259:1")
+			f.devices[0].Held, f.devices[0].Allocated = true, &control.Holder{Namespace: "default", Pod: "db-0", Container: "db"}
+		},
+		"cgroup-driver": func(f *fixture) { f.files["/var/lib/kubelet/config.yaml"] = "cgroupDriver: \"cgroupfs\"\n" },
+		"cdi-off": func(f *fixture) {
+			f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\ninject = \"cdi\"\n"
+			f.files["/etc/containerd/config.toml"] += "  enable_cdi = false\n"
+		},
+		"cdi-unset": func(f *fixture) {
+			f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\ninject = \"cdi\"\n"
+		},
+		"memlock": func(f *fixture) {
+			f.devices = append(f.devices, control.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Present: true})
+			f.files["/proc/812/comm"] = "containerd\n"
+			f.files["/proc/812/limits"] = "Limit  Soft Limit  Hard Limit  Units\nMax locked memory         8388608              8388608              bytes\n"
+		},
+		"rdma-exclusive": func(f *fixture) { f.files["/sys/module/ib_core/parameters/netns_mode"] = "N\n" },
+		"selinux": func(f *fixture) {
+			f.files["/sys/fs/selinux/enforce"] = "1"
+			f.files["/var/log/audit/audit.log"] = "type=AVC msg=audit(1): avc:  denied  { read } for pid=1 comm=\"metalplugd\"\ntype=USER_LOGIN\n"
+			f.label = "system_u:object_r:var_lib_t:s0"
+		},
+		"selinux-sound": func(f *fixture) {
+			f.files["/sys/fs/selinux/enforce"], f.label = "1", "system_u:object_r:container_file_t:s0"
+			f.files["/var/log/audit/audit.log"] = "type=USER_LOGIN\n"
+		},
+		"selinux-unknown": func(f *fixture) { f.files["/sys/fs/selinux/enforce"] = "1" },
+		"recording":       func(f *fixture) { f.status.Source = "recording:/tmp/x" },
+		"no-runtime":      func(f *fixture) { delete(f.files, "/etc/containerd/config.toml"); f.needRuntime() },
+		"no-kubelet-file": func(f *fixture) { delete(f.files, "/var/lib/kubelet/config.yaml") },
+		"crio": func(f *fixture) {
+			delete(f.files, "/etc/containerd/config.toml")
+			f.needRuntime()
+			f.files["/etc/crio/crio.conf"] = "[crio.runtime]\ncgroup_manager = \"systemd\"\n"
+			f.files["/etc/crio/crio.conf.d/10-crun.conf"] = "[crio.runtime.runtimes.crun]\n"
+			f.files["/proc/812/comm"] = "crio\n"
+			f.files["/proc/812/limits"] = "Max locked memory         unlimited            unlimited            bytes\n"
+		},
+		"crio-cgroup-driver": func(f *fixture) {
+			delete(f.files, "/etc/containerd/config.toml")
+			f.files["/etc/crio/crio.conf"] = "cgroup_manager = \"systemd\"\n"
+			f.files["/etc/crio/crio.conf.d/10.conf"] = "cgroup_manager = \"systemd\"\n"
+			f.files["/etc/crio/crio.conf.d/20.conf"] = "cgroup_manager = \"cgroupfs\"\n"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := soundMachine()
+			spoil(&f)
+			found := f.examine(t)
+			s := screen{width: plainWidth}
+			s.findings(found)
+			golden(t, filepath.Join("doctor", name+".txt"), s.String(), `\(last \d+s ago\)`, "(last 0s ago)")
+		})
+	}
+}
+
+// needRuntime has a device need locked memory, and a resource CDI.
+func (f *fixture) needRuntime() {
+	f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\ninject = \"cdi\"\n"
+	f.devices = append(f.devices, control.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Present: true})
+}
+
+// TestWhatOthersMayNotRead: what is for root alone is not checked, which is neither in order nor missing.
+func TestWhatOthersMayNotRead(t *testing.T) {
+	if os.Geteuid() != 0 {
+		need.Lacks(t, "root", "only root can become somebody else")
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"/run/metalplug/x", "/var/lib/kubelet/x", "/var/log/audit/audit.log", kubeletDir + "/kubelet_internal_checkpoint"} {
+		if err := place(filepath.Join(dir, name), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, closed := range []string{"/run/metalplug", "/var/log/audit", kubeletDir} {
+		if err := os.Chmod(filepath.Join(dir, closed), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for above := dir; above != os.TempDir() && above != "/"; above = filepath.Dir(above) {
+		if err := os.Chmod(above, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := &doctor{root: dir, config: config.Default()}
+	d.label = func(name string) (string, error) {
+		return "", &os.PathError{Op: "lgetxattr", Path: name, Err: unix.EACCES}
+	}
+	found := make(chan []finding)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETFSUID, 65534, 0, 0); errno != 0 {
+			t.Error(errno)
+		}
+		all := slices.Concat(d.checkHelpers(), d.checkKubelet(), d.checkCheckpoint(), d.checkLabel("label"))
+		if _, err := d.denials(); !errors.Is(err, os.ErrPermission) {
+			t.Errorf("denials: %v", err)
+		}
+		found <- all
+	}()
+	var got []string
+	for _, f := range <-found {
+		got = append(got, f.Level+" "+f.Check+": "+f.Text+" -> "+f.Remedy)
+	}
+	want := []string{
+		"skip helper sockets: not checked: " + holdersSocket + ": permission denied -> run it as root",
+		"skip helper sockets: not checked: " + resetSocket + ": permission denied -> run it as root",
+		"skip kubelet: not checked: " + kubeletSocket + ": permission denied -> run it as root",
+		"skip kubelet's checkpoint: not checked: the kubelet's file is for root: permission denied -> run it as root",
+		"skip label: not checked: the label of " + kubeletDir + ": permission denied -> run it as root; or ls -Zd " + kubeletDir,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q\nwant\n%q", got, want)
+	}
+}
+
+// examine makes the machine and lets the doctor look at it. Where its files really are is left out of what is found.
+func (f *fixture) examine(t *testing.T) []finding {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	for name, content := range f.files {
+		if err := place(filepath.Join(dir, name), content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(dir, "t.toml")
+	if err := os.WriteFile(file, []byte(f.toml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := &doctor{
+		ctx: t.Context(), file: file, root: dir, client: control.Client{Socket: filepath.Join(dir, "none.sock")},
+		label: func(name string) (string, error) {
+			if f.label == "" {
+				return "", &os.PathError{Op: "lgetxattr", Path: name, Err: unix.ENODATA}
+			}
+			return f.label, nil
+		},
+		number: func(node string) (kind, number string, ok bool) {
+			number, ok = f.numbers[strings.TrimPrefix(node, dir)]
+			return "block", number, ok
+		},
+	}
+	if d.config, err = config.Load(file); err != nil {
+		d.config = config.Default()
+	}
+	if f.status != nil {
+		answers := map[string]any{"/v1/status": f.status, "/v1/devices": f.devices}
+		if f.counts != nil {
+			answers["/v1/kubelet"] = map[string]any{"allocatable": f.counts}
+		}
+		d.client.Socket = answering(t, answers)
+	}
+	found := d.examine()
+	for i := range found {
+		found[i].Text = strings.ReplaceAll(found[i].Text, dir, "")
+	}
+	return found
+}
+
+// place makes a file of a fixture.
+func place(name, content string) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	switch content {
+	case "dir":
+		return os.MkdirAll(name, 0o755)
+	case "link":
+		return os.Symlink("target", name)
+	case "socket":
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+		if err != nil {
+			return err
+		}
+		l.SetUnlinkOnClose(false)
+		return l.Close()
+	}
+	return os.WriteFile(name, []byte(content), 0o600)
+}
+
+func TestDoctorCommand(t *testing.T) {
+	n := newNode(t, bundledText(t, "gpu-server"), "")
+	code, stdout, stderr := n.ctl("doctor", "-o", "json")
+	var found []finding
+	if err := json.Unmarshal([]byte(stdout), &found); err != nil || stderr != "" {
+		t.Fatalf("%v: %s%s", err, stdout, stderr)
+	}
+	by := make(map[string]string)
+	for _, f := range found {
+		by[f.Check] = f.Level
+		if (f.Level == levelOK) != (f.Remedy == "") {
+			t.Errorf("%+v: what is not ok has a remedy, and nothing else", f)
+		}
+	}
+	if found[0].Check != "configuration" || found[0].Text != n.path("t.toml") {
+		t.Errorf("it looks at another configuration than the daemon's: %+v", found[0])
+	}
+	if by["daemon"] != levelOK || by["kubelet"] != levelFail || code != exitProblem {
+		t.Errorf("exit %d: %v", code, by)
+	}
+	if code, _, stderr := ctl(t, "--socket", n.path("none"), "doctor"); code != exitNoAnswer || stderr != "" {
+		t.Errorf("without a daemon: exit %d, %s", code, stderr)
+	}
+}
+
+func TestNodeNumber(t *testing.T) {
+	if kind, number, ok := nodeNumber("/dev/null"); fmt.Sprint(kind, number, ok) != "char1:3true" { // memory devices: devices.txt
+		t.Error(kind, number, ok)
+	}
+	if _, _, ok := nodeNumber(t.TempDir()); ok {
+		t.Error("a directory is a node")
+	}
+	if _, err := selinuxLabel(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// TestHelpersThatAreNeeded: a socket that nothing asks for is not missed.
+func TestHelpersThatAreNeeded(t *testing.T) {
+	const gpu = "[[resource]]\nname = \"example.org/gpu\"\nclass = \"gpu\"\n"
+	for toml, want := range map[string][]string{
+		"":                               {holdersSocket, resetSocket},
+		gpu:                              {holdersSocket},
+		gpu + "shares = 4\n":             nil,
+		gpu + "reset.method = \"pci\"\n": {holdersSocket, resetSocket},
+		"reset.socket = \"direct\"\n":    nil,
+	} {
+		f := soundMachine()
+		delete(f.files, resetSocket)
+		delete(f.files, holdersSocket)
+		f.toml = toml
+		var missed []string
+		for _, line := range f.examine(t) {
+			if line.Check == "helper sockets" && line.Level == levelFail {
+				name, _, _ := strings.Cut(strings.TrimPrefix(line.Text, "there is no socket "), ":")
+				missed = append(missed, name)
+			}
+		}
+		if !reflect.DeepEqual(missed, want) {
+			t.Errorf("%q: missed are %q, want %q", toml, missed, want)
+		}
+	}
+}

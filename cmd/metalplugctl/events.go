@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/words"
+)
+
+// lineSize is the longest event in bytes: a device with hundreds of nodes.
+const lineSize = 1 << 20
+
+// eventsCommand follows what happens. Each line is written as it comes, so that the command can stand in a pipe.
+func (o *operator) eventsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "Follow what happens, a line for each event",
+		Long:  `Follow what happens, a line for each event, until it is interrupted. With -o json each line is an object.`,
+		Args:  noArgs,
+	}
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := checkOutput(*output); err != nil {
+			return err
+		}
+		out := cmd.OutOrStdout()
+		return o.follow(cmd.Context(), func(line []byte, e control.Event) error {
+			if *output == "json" {
+				_, err := fmt.Fprintf(out, "%s\n", line)
+				return err
+			}
+			s := newScreen(out)
+			s.event(e)
+			_, err := s.WriteTo(out)
+			return err
+		})
+	}
+	return cmd
+}
+
+// follow calls told with each event, as it came and decoded, until ctx ends or told returns an error. That the daemon
+// stops is an error.
+func (o *operator) follow(ctx context.Context, told func(line []byte, e control.Event) error) error {
+	c := o.client()
+	stream, err := c.Stream(ctx, "/v1/events")
+	if err != nil {
+		return ended(ctx, err)
+	}
+	defer stream.Close()
+	lines := bufio.NewScanner(stream)
+	lines.Buffer(nil, lineSize)
+	for lines.Scan() {
+		var e control.Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return fmt.Errorf("read the events of %s: %w", c.Socket, err)
+		}
+		if err := told(lines.Bytes(), e); err != nil {
+			return err
+		}
+	}
+	err = lines.Err()
+	if err == nil {
+		err = io.ErrUnexpectedEOF
+	}
+	if errors.Is(err, bufio.ErrTooLong) {
+		return fmt.Errorf("read the events of %s: %w", c.Socket, err)
+	}
+	return ended(ctx, fmt.Errorf("%w: %s: it has stopped, or cut us off since we were too slow", control.ErrNoAnswer, c.Socket))
+}
+
+// ended is no error where the operator wanted the end.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// event writes an event on one line, however wide the screen is.
+func (s *screen) event(e control.Event) {
+	var about []string
+	switch {
+	case e.Device != nil:
+		about = append(about, cmp.Or(e.Device.ID, words.Short(e.Device.SysPath)))
+		if e.Device.Resource != "" {
+			about = append(about, "("+e.Device.Resource+")")
+		}
+		if by := holder(*e.Device); e.Event == "allocated" && by != "-" {
+			about = append(about, "to "+by)
+		}
+		why := strings.TrimPrefix(cmp.Or(e.Device.Reason, e.Device.Warning), e.Event+": ") // "cordoned: ticket 4711"
+		if why != "" && why != e.Event && e.Event != "released" {
+			about = append(about, "- "+why)
+		}
+		if c := e.Device.Cordon; e.Event == "cordoned" && c != nil && c.Who() != "" {
+			about = append(about, "(by "+c.Who()+")")
+		}
+	case e.Event == "refused":
+		about = append(about, "the configuration, the old one holds:", e.Problem)
+	case e.Event == "reloaded":
+		about = append(about, "the configuration")
+	case e.Event == "skipped":
+		about = append(about, fmt.Sprintf("%d states in between: too fast for us", e.Skipped))
+	default:
+		about = append(about, e.Resource)
+	}
+	mark := s.paint(eventColour(e.Event), fmt.Sprintf("%-12s", clean(e.Event)))
+	line := fmt.Sprintf("%s  %s  %s", e.Time.Format("15:04:05.000"), mark, clean(strings.Join(about, " ")))
+	s.WriteString(strings.TrimRight(line, " ") + "\n")
+}
+
+// eventColour is green for what gets better, red for what gets worse, yellow for what somebody should know.
+func eventColour(event string) string {
+	switch event {
+	case "healthy", "back", "connected", "uncordoned", "reloaded":
+		return green
+	case "unhealthy", "gone", "disconnected", "refused":
+		return red
+	case "warning", "cordoned", "skipped":
+		return yellow
+	}
+	return ""
+}

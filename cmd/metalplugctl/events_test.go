@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/control"
+)
+
+// following is a command that runs until it is stopped.
+type following struct {
+	t      *testing.T
+	lines  chan string
+	code   chan int
+	cancel context.CancelFunc
+	stderr *bytes.Buffer
+}
+
+func (n *node) follow(args ...string) *following {
+	ctx, cancel := context.WithCancel(n.t.Context())
+	read, write := io.Pipe()
+	f := &following{t: n.t, lines: make(chan string, 1000), code: make(chan int, 1), cancel: cancel, stderr: new(bytes.Buffer)}
+	go func() {
+		code := run(ctx, append([]string{"--socket", n.socket()}, args...), write, f.stderr)
+		write.Close()
+		f.code <- code
+	}()
+	go func() {
+		defer close(f.lines)
+		text := ""
+		buf := make([]byte, 64<<10)
+		for {
+			count, err := read.Read(buf)
+			text += string(buf[:count])
+			for line, rest, ok := strings.Cut(text, "\n"); ok; line, rest, ok = strings.Cut(text, "\n") {
+				f.lines <- line
+				text = rest
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	n.t.Cleanup(cancel)
+	return f
+}
+
+// until waits for a line with all of these in it.
+func (f *following) until(parts ...string) {
+	f.t.Helper()
+	limit := time.After(patience)
+	for {
+		select {
+		case line, ok := <-f.lines:
+			if !ok {
+				f.t.Fatalf("it ended before %q: %s", parts, f.stderr)
+			}
+			if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+				return
+			}
+		case <-limit:
+			f.t.Fatalf("never %q", parts)
+		}
+	}
+}
+
+func TestEvents(t *testing.T) {
+	recording := bundledText(t, "gpu-server")
+	n := newNode(t, recording, "")
+	text, objects := n.follow("events"), n.follow("events", "-o", "json")
+	text.until("listening")
+	objects.until(`"event":"listening"`)
+	k := n.connect(nvmeName)
+	text.until("connected", nvmeName)
+	if _, _, stderr := n.ctl("cordon", lastDisk, "-r", "x"); stderr != "" {
+		t.Fatal(stderr)
+	}
+	text.until("cordoned", lastDisk, "- x")
+	objects.until(`"event":"cordoned"`, `"id":"`+lastDisk+`"`, `"cordoned":true`)
+	if _, _, stderr := n.ctl("uncordon", lastDisk); stderr != "" {
+		t.Fatal(stderr)
+	}
+	text.until("uncordoned", lastDisk)
+	if _, err := k.Allocate(t.Context(), nvmeName, 1); err != nil {
+		t.Fatal(err)
+	}
+	text.until("allocated", "to a pod")
+	at := strings.Index(recording, "P: /devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0\n")
+	end := at + strings.Index(recording[at:], "\n\n") + 2
+	n.plug(recording[:at] + recording[end:])
+	text.until("gone", "GPU-6513270e-269e-4d37-b2a7-4de452e6b438")
+	k.Stop()
+	text.until("disconnected", nvmeName)
+	n.hangup <- nil
+	text.until("reloaded", "the configuration")
+	if err := os.WriteFile(n.path("t.toml"), []byte("nonsense = 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.hangup <- nil
+	text.until("refused", "the old one holds", "t.toml:1: nonsense: unknown key")
+	text.cancel()
+	if code := <-text.code; code != exitOK {
+		t.Errorf("interrupted: exit %d: %s", code, text.stderr)
+	}
+	n.stop()
+	if code := <-objects.code; code != exitNoAnswer {
+		t.Errorf("without the daemon: exit %d", code)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	n := newNode(t, bundledText(t, "gpu-server"), "")
+	text, objects := n.follow("watch"), n.follow("watch", "-o", "json")
+	text.until(nvmeName, "7 of 7 healthy")
+	objects.until(lastDisk, `"cordoned":false`)
+	if _, _, stderr := n.ctl("cordon", lastDisk); stderr != "" {
+		t.Fatal(stderr)
+	}
+	text.until(nvmeName, "6 of 7 healthy, 1 cordoned")
+	objects.until(lastDisk, `"cordoned":true`)
+	text.cancel()
+	if code := <-text.code; code != exitOK {
+		t.Errorf("interrupted: exit %d: %s", code, text.stderr)
+	}
+	n.stop()
+	if code := <-objects.code; code != exitNoAnswer {
+		t.Errorf("without the daemon: exit %d", code)
+	}
+}
+
+// TestTenThousandDevices: the list is whole. The daemon is a made-up one: the recording of so many takes long to
+// unpack.
+func TestTenThousandDevices(t *testing.T) {
+	const count = 10_000
+	devices := make([]control.Device, count)
+	for i := range devices {
+		devices[i] = control.Device{
+			ID: fmt.Sprintf("node-S%05d-widget", i), Resource: "example.org/widget", Class: "node", Health: "Healthy",
+			Nodes: []string{fmt.Sprintf("/dev/w%d", i)}, Present: true,
+		}
+	}
+	socket := answering(t, map[string]any{
+		"/v1/devices":   devices,
+		"/v1/resources": []control.Resource{{Name: "example.org/widget", Class: "node", Healthy: count, Connected: true}},
+	})
+	code, stdout, stderr := ctl(t, "--socket", socket, "list", "-o", "json")
+	var listed []control.Device
+	if err := json.Unmarshal([]byte(stdout), &listed); code != exitOK || err != nil || !reflect.DeepEqual(listed, devices) {
+		t.Errorf("exit %d, %d devices, %v: %s", code, len(listed), err, stderr)
+	}
+	code, stdout, _ = ctl(t, "--socket", socket, "list")
+	if lines := strings.Count(stdout, "\n"); code != exitOK || lines != count+2 {
+		t.Errorf("exit %d, %d lines", code, lines)
+	}
+}
+
+// answering is a daemon that says what it is told to: by path what is encoded.
+func answering(t *testing.T, answers map[string]any) (socket string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket = filepath.Join(dir, "c.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, ok := answers[r.URL.Path]
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		if text, ok := answer.(raw); ok {
+			io.WriteString(w, string(text))
+			return
+		}
+		json.NewEncoder(w).Encode(answer)
+	})}
+	go server.Serve(l) // returns when the server is closed
+	t.Cleanup(func() {
+		server.Close()
+		os.RemoveAll(dir)
+	})
+	return socket
+}

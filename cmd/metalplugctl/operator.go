@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/control"
+)
+
+// operator is what the commands have in common that ask the daemon.
+type operator struct {
+	socket string // as given; empty: that of the configuration
+}
+
+// client returns a client of the daemon.
+func (o *operator) client() control.Client {
+	if o.socket != "" {
+		return control.Client{Socket: o.socket}
+	}
+	paths := config.Default().Paths
+	if c, err := config.Load(config.DefaultFile); err == nil { // what is wrong with it is for "check" to say
+		paths = c.Paths
+	}
+	return control.Client{Socket: filepath.Join(paths.Run, "control.sock")}
+}
+
+// outputFlag adds the flag -o and returns where its value is.
+func outputFlag(cmd *cobra.Command) *string {
+	return cmd.Flags().StringP("output", "o", "table", "table or json")
+}
+
+// checkOutput refuses what is neither.
+func checkOutput(output string) error {
+	if output != "table" && output != "json" {
+		return usage("output %q is neither table nor json", output)
+	}
+	return nil
+}
+
+// writeJSON writes a value as people and programs can read it.
+func writeJSON(cmd *cobra.Command, v any) error {
+	encoder := json.NewEncoder(cmd.OutOrStdout())
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
+}
+
+// oneArg wants exactly one argument, which is named in the message.
+func oneArg(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usage("%s is to be given, found %d arguments", what, len(args))
+		}
+		return nil
+	}
+}
+
+// deviceIDs completes the IDs of devices.
+func (o *operator) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var devices []control.Device
+	if len(args) > 0 || o.client().Get(cmd.Context(), "/v1/devices", &devices) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var ids []string
+	for _, d := range devices {
+		if d.ID != "" {
+			ids = append(ids, fmt.Sprintf("%s\t%s", d.ID, d.Resource))
+		}
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/systemd"
+)
+
+// patience is how long a test waits for what it expects.
+const patience = 20 * time.Second
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// node is a machine with a daemon.
+type node struct {
+	t         *testing.T
+	dir       string
+	inventory *inventory.Inventory
+	hangup    chan os.Signal // has the daemon reload
+	stop      func()
+}
+
+// newNode runs the daemon itself over a recording, in directories of its own.
+func newNode(t *testing.T, recording, extra string) *node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, dir: dir, hangup: make(chan os.Signal), stop: func() {}}
+	t.Cleanup(func() {
+		n.stop()
+		os.RemoveAll(dir)
+	})
+	n.plug(recording)
+	text := fmt.Sprintf("hardware.source = \"recording:recording\"\n[paths]\ndevice_plugins = %q\npod_resources = %q\nstate = %q\nrun = %q\ncdi = %q\n%s",
+		n.path("plugins"), n.path("pr.sock"), n.path("state"), n.path("run"), n.path("cdi"), extra)
+	if err := errors.Join(os.Mkdir(n.path("plugins"), 0o755), os.WriteFile(n.path("t.toml"), []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	return n
+}
+
+func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
+
+func (n *node) plug(recording string) {
+	n.t.Helper()
+	if err := os.WriteFile(n.path("next"), []byte(recording), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.Rename(n.path("next"), n.path("recording")); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) start() {
+	n.t.Helper()
+	c, err := config.Load(n.path("t.toml"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	watching := make(chan *inventory.Inventory, 1)
+	go func() {
+		done <- daemon.Run(ctx, daemon.Options{
+			Config: c, File: n.path("t.toml"), Notifier: systemd.Notifier{Quiet: true}, Log: slog.New(slog.DiscardHandler), Version: "1.0",
+			Load: func() (config.Config, error) { return config.Load(n.path("t.toml")) }, Reload: n.hangup,
+			Watching: func(i *inventory.Inventory) { watching <- i },
+		})
+	}()
+	n.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			n.t.Errorf("daemon: %v", err)
+		}
+		n.stop = func() {}
+	}
+	n.inventory = <-watching
+	<-n.inventory.Ready()
+	limit := time.After(patience)
+	for { // the socket is made beside
+		if c, err := net.Dial("unix", n.socket()); err == nil {
+			c.Close()
+			return
+		}
+		select {
+		case <-limit:
+			n.t.Fatal("the control socket is never served")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func (n *node) socket() string { return n.path("run/control.sock") }
+
+// connect starts a kubelet and waits until it knows the resources.
+func (n *node) connect(resources ...string) *kubelet.Kubelet {
+	n.t.Helper()
+	k, err := kubelet.Start(n.path("plugins"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(k.Stop)
+	limit := time.After(patience)
+	for _, name := range resources {
+		for changed := k.Changed(); !k.Resource(name).Connected; changed = k.Changed() {
+			select {
+			case <-changed:
+			case <-limit:
+				n.t.Fatalf("%s never connects", name)
+			}
+		}
+	}
+	return k
+}
+
+// until waits for a snapshot of that kind.
+func (n *node) until(what string, is func(*inventory.Snapshot) bool) {
+	n.t.Helper()
+	limit := time.After(patience)
+	for {
+		snapshot, changed := n.inventory.Snapshot()
+		if is(snapshot) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			n.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// ctl runs the program against the daemon.
+func (n *node) ctl(args ...string) (code int, stdout, stderr string) {
+	n.t.Helper()
+	return ctl(n.t, append([]string{"--socket", n.socket()}, args...)...)
+}
+
+// golden compares output with a file in testdata, in which what changes from run to run is left out.
+func golden(t *testing.T, name, got string, changing ...string) {
+	t.Helper()
+	for i := 0; i+1 < len(changing); i += 2 {
+		got = regexp.MustCompile(changing[i]).ReplaceAllString(got, changing[i+1])
+	}
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil || got != string(want) {
+		t.Errorf("%s (-update writes it anew): %v\n%s\nwant\n%s", file, err, got, want)
+	}
+}
+
+// bundledText returns a recording that comes with the program.
+func bundledText(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../udev/recording/bundled/" + name + ".umockdev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+const (
+	lastDisk  = "nvme-eui.36344830545001270025384300000001"
+	rootDisk  = "/dev/nvme0n1"
+	nvmeName  = "metalplug.io/nvme"
+	anyTime   = `\d{4}-\d\d-\d\dT[0-9:.]+Z`
+	anyDay    = `\d{4}-\d\d-\d\d`
+	anySecond = `since \d{4}-\d\d-\d\d [0-9:]+Z`
+)
+
+func TestListStatusWhyCordon(t *testing.T) {
+	n := newNode(t, bundledText(t, "gpu-server"), "")
+	k := n.connect("nvidia.com/gpu", "metalplug.io/infiniband", nvmeName)
+	if _, err := k.Allocate(t.Context(), nvmeName, 1); err != nil {
+		t.Fatal(err)
+	}
+	n.until("held", func(s *inventory.Snapshot) bool {
+		for _, d := range s.Offer(nvmeName).Devices {
+			if d.Held {
+				return true
+			}
+		}
+		return false
+	})
+	for _, step := range []struct {
+		file string
+		code int
+		args []string
+	}{
+		{"list.txt", exitOK, []string{"list"}},
+		{"list-all.txt", exitOK, []string{"list", "--all"}},
+		{"status.txt", exitOK, []string{"status"}},
+		{"cordon.txt", exitOK, []string{"cordon", lastDisk, "--reason", "ticket 4711"}},
+		{"list-cordoned.txt", exitOK, []string{"list"}},
+		{"status-cordoned.txt", exitOK, []string{"status"}},
+		{"why-cordoned.txt", exitProblem, []string{"why", lastDisk}},
+		{"why-mounted.txt", exitProblem, []string{"why", rootDisk}},
+		{"why-gpu.txt", exitOK, []string{"why", "18:00.0"}},
+		{"why.json", exitProblem, []string{"why", rootDisk, "-o", "json"}},
+		{"uncordon.txt", exitOK, []string{"uncordon", lastDisk}},
+	} {
+		code, stdout, stderr := n.ctl(step.args...)
+		if code != step.code || stderr != "" {
+			t.Errorf("%v: exit %d, want %d: %s", step.args, code, step.code, stderr)
+		}
+		golden(t, step.file, stdout, anyTime, "TIME", anySecond, "since TIME", `up \d+s`, "up 1s", regexp.QuoteMeta(n.dir), "DIR",
+			`\(by [^,)]+, `+anyDay+` \d\d:\d\d\)`, "(by WHO, TIME)", `cordoned by [^,]+, `+anyDay+` [0-9:]+Z`, "cordoned by WHO, TIME")
+		for line := range strings.Lines(stdout) {
+			if len([]rune(line)) > 101 && !strings.HasSuffix(step.file, ".json") {
+				t.Errorf("%v: wider than 100 columns: %s", step.args, line)
+			}
+		}
+	}
+}
+
+// TestWhyOfNodesThatAreNobodys: a node that all devices need is missing, and one is there whose GPU is not known yet.
+func TestWhyOfNodesThatAreNobodys(t *testing.T) {
+	text := strings.ReplaceAll(bundledText(t, "gpu-server"), "F: /dev/nvidia-uvm=\n", "")
+	text = strings.ReplaceAll(text, "GPU UUID: \\t GPU-6513270e-269e-4d37-b2a7-4de452e6b438", "GPU UUID: \\t GPU-????????-????-????-????-????????????")
+	n := newNode(t, text, "")
+	for file, what := range map[string]string{
+		"why-missing.txt": "/dev/nvidia-uvm",
+		"why-shared.txt":  "/dev/nvidiactl",
+		"why-unknown.txt": "/dev/nvidia2",
+		"why-partial.txt": "/dev/nvidia3",
+	} {
+		code, stdout, stderr := n.ctl("why", what)
+		if code != exitProblem || stderr != "" {
+			t.Errorf("%s: exit %d: %s", what, code, stderr)
+		}
+		golden(t, file, stdout)
+	}
+}
+
+// TestWhyOfWhatIsNotOffered: by its node, by that of something beside it, and by the address of what the configuration
+// says nothing about; the answer names the line of the rule, or one that would take it. The list has each reason once.
+func TestWhyOfWhatIsNotOffered(t *testing.T) {
+	const sound = "P: /devices/pci0000:00/0000:00:1f.0\nE: SUBSYSTEM=pci\nE: PCI_CLASS=40300\nE: PCI_SLOT_NAME=0000:00:1f.0\n\n" +
+		"P: /devices/pci0000:00/0000:00:1f.0/sound/card0/controlC0\nN: snd/controlC0\nE: SUBSYSTEM=sound\nE: DEVNAME=/dev/snd/controlC0\n\n" +
+		"P: /devices/pci0000:00/0000:00:1f.4\nE: SUBSYSTEM=pci\nE: PCI_CLASS=c0500\nE: PCI_SLOT_NAME=0000:00:1f.4\n\n"
+	n := newNode(t, sound+bundledText(t, "gpu-server"), `
+[[resource]]
+name = "nvidia.com/gpu"
+class = "gpu"
+exclude = { PCI_SLOT_NAME = "0000:18:*" }
+
+[[resource]]
+name = "example.org/tty"
+class = "node"
+match = { SUBSYSTEM = "tty" }
+`)
+	for file, what := range map[string]string{
+		"why-excluded.txt":      "/dev/nvidia2",
+		"why-taken.txt":         "/dev/nvidia3",
+		"why-beside.txt":        "/dev/infiniband/uverbs0",
+		"why-unconfigured.txt":  "1d:00.0",
+		"why-no-class.txt":      "/dev/snd/controlC0",
+		"why-nodes-below.txt":   "0000:00:1f.0",
+		"why-without-nodes.txt": "/devices/pci0000:00/0000:00:1f.4",
+	} {
+		code, stdout, stderr := n.ctl("why", what)
+		if want := exitProblem; stderr != "" || code != want && file != "why-taken.txt" {
+			t.Errorf("%s: exit %d, want %d: %s", what, code, want, stderr)
+		}
+		golden(t, file, strings.ReplaceAll(stdout, n.dir, "DIR"), anySecond, "since TIME")
+	}
+	code, stdout, stderr := n.ctl("list", "--all")
+	if code != exitOK || stderr != "" {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	golden(t, "list-grouped.txt", stdout)
+}
+
+func TestCordonOutlivesTheDaemon(t *testing.T) {
+	n := newNode(t, bundledText(t, "gpu-server"), "")
+	if code, _, stderr := n.ctl("cordon", lastDisk); code != exitOK {
+		t.Fatal(stderr)
+	}
+	n.stop()
+	os.RemoveAll(n.path("run")) // as a reboot does
+	n.start()
+	code, stdout, stderr := n.ctl("list", "-o", "json")
+	var devices []control.Device
+	if err := json.Unmarshal([]byte(stdout), &devices); code != exitOK || err != nil {
+		t.Fatalf("exit %d, %v: %s", code, err, stderr)
+	}
+	for _, d := range devices {
+		if want := d.ID == lastDisk; d.Cordoned != want || want && d.Reason != "cordoned: by the operator" {
+			t.Errorf("%+v", d)
+		}
+	}
+}
+
+func TestWhatTheDaemonRefuses(t *testing.T) {
+	n := newNode(t, bundledText(t, "gpu-server"), "")
+	for _, test := range []struct {
+		args []string
+		code int
+		text string
+	}{
+		{[]string{"cordon", "none"}, exitProblem, "cordon none: none: no such device: see 'metalplugctl list --all'"},
+		{[]string{"reset", lastDisk}, exitProblem, "not possible: no method of its class fits it as it stands"},
+		{[]string{"why", "/dev/none"}, exitProblem, "no device that udev knows"},
+		{[]string{"why"}, exitUsage, "is to be given"},
+		{[]string{"cordon"}, exitUsage, "the ID of a device is to be given"},
+		{[]string{"list", "-o", "xml"}, exitUsage, `"xml"`},
+		{[]string{"status", "-o", "xml"}, exitUsage, `"xml"`},
+		{[]string{"why", "x", "-o", "xml"}, exitUsage, `"xml"`},
+		{[]string{"cordon", "x", "-o", "xml"}, exitUsage, `"xml"`},
+	} {
+		code, stdout, stderr := n.ctl(test.args...)
+		if code != test.code || stdout != "" || !strings.Contains(stderr, test.text) {
+			t.Errorf("%v: exit %d, %q, %q", test.args, code, stdout, stderr)
+		}
+	}
+}
+
+func TestNoDaemon(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "none.sock")
+	for _, args := range [][]string{{"list"}, {"status"}, {"why", "x"}, {"cordon", "x"}, {"uncordon", "x"}, {"reset", "x"}} {
+		code, stdout, stderr := ctl(t, append([]string{"--socket", socket}, args...)...)
+		if code != exitNoAnswer || stdout != "" || !strings.Contains(stderr, "no such socket") ||
+			!strings.Contains(stderr, "systemctl start metalplugd") {
+			t.Errorf("%v: exit %d, %q, %q", args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestASocketForOthers: nothing is the matter with the daemon, so that nobody is told to start it.
+func TestASocketForOthers(t *testing.T) {
+	var stderr bytes.Buffer
+	err := fmt.Errorf("%w: /s: %w: use sudo", control.ErrNoAnswer, os.ErrPermission)
+	code := exitCode(&cobra.Command{}, nil, err, &stderr)
+	if want := "metalplugctl: metalplugd does not answer: /s: permission denied: use sudo\n"; code != exitNoAnswer || stderr.String() != want {
+		t.Errorf("exit %d, %q, want %q", code, stderr.String(), want)
+	}
+}
+
+func TestASilentDaemonIsNoAnswer(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close() })
+	if code, _, stderr := ctl(t, "--socket", socket, "list"); code != exitNoAnswer || !strings.Contains(stderr, "hung up") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+}
+
+func TestTooManyClientsIsNoAnswer(t *testing.T) {
+	n := newNode(t, bundledText(t, "nvme-blank"), "")
+	for range 64 { // as many as there may be (daemon/control)
+		c, err := net.Dial("unix", n.socket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	for limit := time.After(patience); ; { // until all of them are let in
+		code, _, stderr := n.ctl("list")
+		if code == exitNoAnswer && strings.Contains(stderr, "as many clients as it serves at once") && strings.Count(stderr, "\n") == 1 {
+			return
+		}
+		select {
+		case <-limit:
+			t.Fatalf("exit %d, %s", code, stderr)
+		default:
+		}
+	}
+}
+
+func TestScrubHasTheIDTypedAgain(t *testing.T) {
+	for input, ok := range map[string]bool{"disk-1\n": true, "disk-1": true, " disk-1 \n": true, "y\n": false, "": false, "disk-2\n": false} {
+		var out bytes.Buffer
+		if err := confirm(strings.NewReader(input), &out, "disk-1"); (err == nil) != ok {
+			t.Errorf("%q: %v", input, err)
+		}
+	}
+}
+
+// broken is a reader that has gone.
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, fmt.Errorf("write: %w", unix.EPIPE) }
+
+func TestAClosedPipeIsNoProblem(t *testing.T) {
+	n := newNode(t, bundledText(t, "gpu-server"), "")
+	for _, args := range [][]string{{"list"}, {"status"}, {"list", "-o", "json"}, {"why", lastDisk}} {
+		var stderr bytes.Buffer
+		if code := run(t.Context(), append([]string{"--socket", n.socket()}, args...), broken{}, &stderr); code != exitOK || stderr.Len() > 0 {
+			t.Errorf("%v: exit %d, %s", args, code, stderr.String())
+		}
+	}
+}
+
+// TestNarrowScreen: on 40 columns nothing is wider, and no ID is torn apart that fits.
+func TestNarrowScreen(t *testing.T) {
+	n := newNode(t, bundledText(t, "gpu-server"), "")
+	var devices []control.Device
+	var resources []control.Resource
+	c := control.Client{Socket: n.socket()}
+	if err := errors.Join(c.Get(t.Context(), "/v1/devices", &devices), c.Get(t.Context(), "/v1/resources", &resources)); err != nil {
+		t.Fatal(err)
+	}
+	s := &screen{width: 40}
+	s.devices(resources, devices, true)
+	for line := range strings.Lines(s.String()) {
+		if len([]rune(strings.TrimSuffix(line, "\n"))) > 40 {
+			t.Errorf("wider than 40 columns: %q", line)
+		}
+	}
+	golden(t, "list-narrow.txt", s.String())
+	colours := &screen{width: 100, colours: true}
+	colours.devices(resources, devices, false)
+	if !strings.Contains(colours.String(), green+"Healthy"+normal) {
+		t.Errorf("no colour: %s", colours.String())
+	}
+}
+
+func TestWhatHardwareSaysSteersNoTerminal(t *testing.T) {
+	s := &screen{width: 40}
+	s.paragraph(0, "", "", "a\x1b[2Jb\nc\u202ed")
+	if strings.ContainsAny(s.String(), "\x1b\u202e") || strings.Count(s.String(), "\n") != 1 {
+		t.Errorf("%q", s.String())
+	}
+}
+
+func TestWrap(t *testing.T) {
+	for _, test := range []struct {
+		text string
+		room int
+		want string
+	}{
+		{"one two three", 7, "one two|three"},
+		{"", 7, ""},
+		{"abcdefghij kl", 4, "abcd|efgh|ij|kl"},
+		{"äöü äöü", 3, "äöü|äöü"},
+	} {
+		if got := strings.Join(wrap(test.text, test.room), "|"); got != test.want {
+			t.Errorf("%q in %d: %q, want %q", test.text, test.room, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/udev"
+	"github.com/metalplug/metalplug/udev/recording"
+)
+
+// recordCommand writes a recording. It reads sysfs itself: a bug report is often about a daemon that does not start.
+func recordCommand() *cobra.Command {
+	var serials bool
+	cmd := &cobra.Command{
+		Use:   "record",
+		Short: "Write a recording of this machine's hardware, for a bug report",
+		Long: `Write a recording of this machine's hardware to standard output, for a bug report: the GPUs, FPGAs, InfiniBand adapters, disks
+and whatever else the configuration takes, as text that can be read before it is sent.
+
+Serial numbers and other identities are replaced by made-up ones. Names of file systems, mount points of disks, models,
+firmware versions and PCI addresses are in it. Needs no daemon; run as root, it is complete.`,
+		Example: `  metalplugctl record > machine.umockdev
+  metalplugctl preview --recording machine.umockdev`,
+		Args: noArgs,
+	}
+	file := cmd.Flags().String("config", config.DefaultFile, "configuration file; the default one may be missing")
+	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities as they are")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := config.Load(*file)
+		if err != nil {
+			return err
+		}
+		source, err := udev.Open(udev.Options{Proc: c.Paths.Proc})
+		if err != nil {
+			return err
+		}
+		defer source.Close()
+		devices, err := source.Enumerate()
+		if err != nil {
+			return err
+		}
+		return record(cmd.OutOrStdout(), c, devices, serials)
+	}
+	return cmd
+}
+
+// record writes those of the devices that say anything about what is offered.
+func record(out io.Writer, c config.Config, devices []udev.Device, serials bool) error {
+	r := recording.Recorder{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc, Serials: serials}
+	host := &device.Host{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}
+	masked := "Serial numbers are made up."
+	if serials {
+		masked = "Serial numbers are in it."
+	}
+	if _, err := fmt.Fprintf(out, "# Recorded by metalplugctl %s. %s\n\n", version, masked); err != nil {
+		return err
+	}
+	return r.Record(out, relevant(host, c.Rules(), devices))
+}
+
+// always are the subsystems that classes look at beside what they offer.
+var always = []string{
+	"node", "block", "nvme", "nvme-subsystem", "drm", "accel", "kfd", "infiniband", "infiniband_verbs", "infiniband_mad", "infiniband_cm",
+	"fpga_region", "fpga_manager", "dfl", "vfio", "vfio-dev",
+}
+
+// drivers are the modules whose parameters classes look at.
+var drivers = []string{"/sys/module/nvidia", "/sys/module/amdgpu", "/sys/module/ib_core", "/sys/module/nvme_core"}
+
+// relevant returns the devices in which something is seen, those above them, and those that classes look at besides.
+// Memory disks and loop devices that are not set up say nothing.
+func relevant(h *device.Host, rules []device.Rule, devices []udev.Device) []udev.Device {
+	keep := make(map[string]bool)
+	var subjects []string
+	for _, d := range devices {
+		if slices.Contains(always, d.Subsystem) && !idle(h, d) || slices.Contains(drivers, d.SysPath) ||
+			handedOut(d) || len(device.Look(h, rules, &d)) > 0 {
+			subjects = append(subjects, d.SysPath)
+			keep[d.SysPath] = true
+		}
+	}
+	above := make(map[string]bool)
+	for _, path := range subjects {
+		for at := strings.LastIndexByte(path, '/'); at > 0; at = strings.LastIndexByte(path[:at], '/') {
+			above[path[:at]] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(devices), func(d udev.Device) bool { return !keep[d.SysPath] && !above[d.SysPath] })
+}
+
+// handedOut tells whether a class may give out the node of a device, beside those in which it finds something: rdma_cm,
+// which is one for all adapters.
+func handedOut(d udev.Device) bool {
+	return d.DevNode != "" && slices.ContainsFunc(device.Classes, func(c *device.Class) bool {
+		return c != &device.Generic && udev.Glob(strings.Join(c.DevNodes, "|"), d.DevNode)
+	})
+}
+
+// idle tells whether a block device is one that the kernel makes in advance.
+func idle(h *device.Host, d udev.Device) bool {
+	name := strings.TrimPrefix(d.DevNode, "/dev/")
+	if strings.HasPrefix(name, "ram") || strings.HasPrefix(name, "zram") || strings.HasPrefix(name, "nbd") {
+		return true
+	}
+	return strings.HasPrefix(name, "loop") && !h.Present(d.SysPath+"/loop/backing_file")
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/preview"
+	"github.com/metalplug/metalplug/udev/recording"
+)
+
+// TestRecordedMachineOffersTheSame: what preview shows of a recording of a machine is what it shows of the machine.
+// With masked serial numbers there is as much of everything.
+func TestRecordedMachineOffersTheSame(t *testing.T) {
+	for _, b := range recording.Bundled() {
+		t.Run(b.Name, func(t *testing.T) {
+			parsed, err := recording.Parse(b.Text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			root := t.TempDir()
+			if err := parsed.Write(root); err != nil {
+				t.Fatal(err)
+			}
+			c := config.Default()
+			c.Paths.Sysfs, c.Paths.Dev, c.Paths.Proc = filepath.Join(root, "sys"), filepath.Join(root, "dev"), filepath.Join(root, "proc")
+			want := previewed(t, string(b.Text))
+			for _, serials := range []bool{true, false} {
+				var text bytes.Buffer
+				if err := record(&text, c, parsed.Devices(), serials); err != nil {
+					t.Fatal(err)
+				}
+				got := previewed(t, text.String())
+				if serials && !reflect.DeepEqual(got, want) {
+					t.Errorf("recorded %+v\nwant %+v", got, want)
+				}
+				if !reflect.DeepEqual(got.Resources, want.Resources) || len(got.NotOffered) != len(want.NotOffered) {
+					t.Errorf("masked: %+v\nwant %+v", got, want)
+				}
+			}
+		})
+	}
+}
+
+// previewed is what preview shows of a recording.
+func previewed(t *testing.T, text string) preview.State {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "recording")
+	if err := place(file, text); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := ctl(t, "preview", "--recording", file, "-o", "json")
+	var s preview.State
+	if err := json.Unmarshal([]byte(stdout), &s); code != exitOK || err != nil {
+		t.Fatalf("exit %d, %v: %s", code, err, stderr)
+	}
+	s.Machine = ""
+	return s
+}
+
+// TestRecordThisMachine: whatever machine the tests run on, what is recorded of it can be read.
+func TestRecordThisMachine(t *testing.T) {
+	code, stdout, stderr := ctl(t, "record", "--config", "/dev/null")
+	if code != exitOK || !strings.HasPrefix(stdout, "# Recorded by metalplugctl unreleased. Serial numbers are made up.\n") {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	if _, err := recording.Parse([]byte(stdout)); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/control"
+)
+
+// remedy is what to do about a reason that keeps a device from pods; empty: nothing that would fit every machine.
+func remedy(reason string) string {
+	if differsInCase(reason) {
+		return "upper and lower case differ: write the pattern as udev has it"
+	}
+	for _, r := range [...]struct{ in, do string }{
+		{"/dev/nvidia-uvm is missing", "nvidia-modprobe -u -c 0, and at boot nvidia-persistenced"},
+		{"is missing", "its driver makes that: is it loaded, and what does dmesg say of it?"},
+		{"is dead", "dmesg; take the drive out and put it in again, or replace it"},
+		{"cannot be proven empty", "systemctl status metalplug-reset.socket"},
+		{"no resource of class", "add a [[resource]] of that class: those of the configuration replace the ones that are offered without any"},
+		{"no class or resource takes it", "add this; to a configuration without any [[resource]] also those of the defaults that are wanted: it takes their place"},
+		{"it has no device node itself", "ask for one of these"},
+		{"excluded by", "that is what the configuration says: take the exclude out if it is not meant"},
+		{"no resource takes it", "compare match and exclude with: metalplugctl check --explain"},
+		{"cordoned", "ask who did it; then: metalplugctl uncordon ID"},
+		{"is mounted on", "nothing, if this host is to have it"},
+		{"it holds data", "nothing, if somebody needs that; else empty it: blkdiscard --zeroout"},
+		{"kubelet is not connected", "metalplugctl doctor"},
+	} {
+		if strings.Contains(reason, r.in) {
+			return r.do
+		}
+	}
+	return ""
+}
+
+// differsInCase tells whether a rule would take a device but for upper and lower case. A rule says of a property that it
+// `is "VALUE", not "PATTERN|PATTERN"`.
+func differsInCase(reason string) bool {
+	_, rest, _ := strings.Cut(reason, ` is "`)
+	value, rest, found := strings.Cut(rest, `", not "`)
+	patterns, _, _ := strings.Cut(rest, `"`)
+	return found && slices.ContainsFunc(strings.Split(patterns, "|"), func(pattern string) bool {
+		same, _ := path.Match(strings.ToLower(pattern), strings.ToLower(value)) // a bad pattern is no match
+		return same
+	})
+}
+
+// withheld are the kinds of hardware that are seen and not offered, though nothing that the host does with it is in the
+// way: one finding for each reason. What the host uses, and what is no device for pods, is as it should be.
+func (d *doctor) withheld(check string) []finding {
+	type kind struct{ class, reason string }
+	count := make(map[kind]int)
+	var kinds []kind
+	for _, v := range d.devices {
+		k := kind{v.Class, v.Reason}
+		if v.Resource != "" || !isWithheld(v) {
+			continue
+		}
+		if count[k] == 0 {
+			kinds = append(kinds, k)
+		}
+		count[k]++
+	}
+	slices.SortFunc(kinds, func(a, b kind) int { return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.reason, b.reason)) })
+	var found []finding
+	for _, k := range kinds {
+		find := warn
+		if strings.HasPrefix(k.reason, notComplete) {
+			find = fail
+		}
+		found = append(found, find(check, cmp.Or(remedy(k.reason), "metalplugctl list --all"),
+			"%s", fmt.Sprintf("%d of class %s not offered: %s", count[k], k.class, k.reason))...)
+	}
+	return found
+}
+
+// How the reasons begin that [doctor.withheld] is about (daemon/device, reason.go and explain.go).
+const (
+	notComplete = "not complete"
+	noResource  = "no resource"
+)
+
+func isWithheld(v control.Device) bool {
+	return strings.HasPrefix(v.Reason, notComplete) || strings.HasPrefix(v.Reason, noResource)
+}

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/control"
+)
+
+func TestTable(t *testing.T) {
+	rows := [][]cell{
+		{{"nvme-1", ""}, {"Healthy", green}, {"-", ""}, {"/dev/nvme0n1", ""}},
+		{{"a-much-longer-name", ""}, {"Unhealthy", red}, {"1", ""}, {"-", ""}},
+	}
+	head := []string{"DEVICE", "HEALTH", "NUMA", "NODE"}
+	wide := &screen{width: 80}
+	wide.table(2, head, rows)
+	if want := `  DEVICE              HEALTH     NUMA  NODE
+  nvme-1              Healthy    -     /dev/nvme0n1
+  a-much-longer-name  Unhealthy  1     -
+`; wide.String() != want {
+		t.Errorf("%s\nwant\n%s", wide, want)
+	}
+	narrow := &screen{width: 30}
+	narrow.table(2, head, rows)
+	if want := `  nvme-1
+    Healthy, node /dev/nvme0n1
+  a-much-longer-name
+    Unhealthy, numa 1
+`; narrow.String() != want {
+		t.Errorf("%s\nwant\n%s", narrow, want)
+	}
+	held := [][]cell{
+		{{"nvme-1", ""}, {"Healthy", ""}, {"0", ""}, {"kube-system/a-pod-of-some-controller", ""}},
+		{{"nvme-2", ""}, {"Healthy", ""}, {"-", ""}, {"a/b", ""}},
+	}
+	long := &screen{width: 40}
+	long.table(2, head, held)
+	if want := `  DEVICE  HEALTH   NUMA  NODE
+  nvme-1  Healthy  0
+    node
+    kube-system/a-pod-of-some-controller
+  nvme-2  Healthy  -     a/b
+`; long.String() != want {
+		t.Errorf("%s\nwant\n%s", long, want)
+	}
+	bare := &screen{width: 40}
+	bare.rows(4, []string{"", "", "", "held by"}, held)
+	if want := `    nvme-1  Healthy  0
+      held by
+      kube-system/a-pod-of-some-controll
+      er
+    nvme-2  Healthy  -  a/b
+`; bare.String() != want {
+		t.Errorf("%s\nwant\n%s", bare, want)
+	}
+	coloured := &screen{width: 80, colours: true}
+	coloured.table(0, head, rows[:1])
+	if want := green + "Healthy" + normal + "  -"; !strings.Contains(coloured.String(), want) {
+		t.Errorf("%q has no %q", coloured, want)
+	}
+}
+
+func TestParagraphsHang(t *testing.T) {
+	s := &screen{width: 30}
+	s.paragraph(2, "ok  ", green, "one two three four five six seven")
+	s.paragraph(0, "", "", "")
+	if want := "  ok  one two three four five\n      six seven\n\n"; s.String() != want {
+		t.Errorf("%q, want %q", s, want)
+	}
+	for width := leastWidth; width < 60; width++ {
+		s := &screen{width: width}
+		s.paragraph(4, "-> ", bold, strings.Repeat("modprobe nvidia-uvm; ", 10)+strings.Repeat("x", 200))
+		for line := range strings.Lines(s.String()) {
+			if len(strings.TrimSuffix(line, "\n")) > width {
+				t.Fatalf("wider than %d: %q", width, line)
+			}
+		}
+	}
+}
+
+func TestAge(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 59 * time.Second: "59s", time.Minute: "1m", 3599 * time.Second: "59m", time.Hour: "1h00m",
+		47*time.Hour + 59*time.Minute: "47h59m", 48 * time.Hour: "2d", 1000 * time.Hour: "41d",
+	} {
+		if got := age(d); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestStandingOfAResource(t *testing.T) {
+	for want, r := range map[string]control.Resource{
+		"0 of 0 healthy; kubelet not connected":                                       {},
+		"2 of 3 healthy, 1 cordoned, 2 held; kubelet connected":                       {Healthy: 2, Unhealthy: 1, Cordoned: 1, Allocated: 2, Registered: true, Connected: true},
+		"2 of 2 healthy, 4 shares each; registered, the kubelet has opened no stream": {Healthy: 2, Shares: 4, Registered: true},
+	} {
+		if got := standing(r); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestHolder(t *testing.T) {
+	one := control.Holder{Namespace: "n", Pod: "p", Container: "c"}
+	for want, d := range map[string]control.Device{
+		"-": {}, "a pod": {Held: true}, "n/p": {Held: true, Allocated: &one},
+		"n/p +2": {Held: true, Allocated: &one, Holders: []control.Holder{one, one, one}},
+	} {
+		if got := holder(d); got != want {
+			t.Errorf("%+v is held by %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestEventsOnOneLine(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
+	disk := func(changes ...func(*control.Device)) *control.Device {
+		d := &control.Device{ID: "nvme-1", Resource: "t/r", SysPath: "/sys/devices/pci0000:00/0000:00:01.0/x"}
+		for _, change := range changes {
+			change(d)
+		}
+		return d
+	}
+	for _, test := range []struct {
+		event control.Event
+		want  string
+	}{
+		{control.Event{Event: "listening"}, "listening"},
+		{control.Event{Event: "added", Device: disk()}, "added         nvme-1 (t/r)"},
+		{control.Event{Event: "connected", Resource: "t/r"}, "connected     t/r"},
+		{control.Event{Event: "reloaded"}, "reloaded      the configuration"},
+		{
+			control.Event{Event: "refused", Problem: "t.toml:1: x: unknown key\nt.toml:2: y: unknown key"},
+			"refused       the configuration, the old one holds: t.toml:1: x: unknown key t.toml:2: y: unknown key",
+		},
+		{control.Event{Event: "skipped", Skipped: 7}, "skipped       7 states in between: too fast for us"},
+		{
+			control.Event{Event: "unhealthy", Device: disk(func(d *control.Device) { d.Reason = "dead\n\x1b[2J" })},
+			"unhealthy     nvme-1 (t/r) - dead  [2J",
+		},
+		{control.Event{Event: "cordoned", Device: disk(func(d *control.Device) {
+			d.Reason, d.Cordon = "cordoned: worn out", &control.Cordon{User: "root", Login: "ann", Since: &at}
+		})}, "cordoned      nvme-1 (t/r) - worn out (by ann as root)"},
+		{control.Event{Event: "unhealthy", Device: disk(func(d *control.Device) {
+			d.Reason, d.Cordon = "cordoned: worn out; gone", &control.Cordon{User: "root", Since: &at}
+		})}, "unhealthy     nvme-1 (t/r) - cordoned: worn out; gone"},
+		{control.Event{Event: "gone", Device: disk(func(d *control.Device) { d.Reason = "gone" })}, "gone          nvme-1 (t/r)"},
+		{
+			control.Event{Event: "warning", Device: disk(func(d *control.Device) { d.Warning = "narrow" })},
+			"warning       nvme-1 (t/r) - narrow",
+		},
+		{control.Event{Event: "allocated", Device: disk(func(d *control.Device) {
+			d.Held, d.Allocated = true, &control.Holder{Namespace: "n", Pod: "p"}
+		})}, "allocated     nvme-1 (t/r) to n/p"},
+		{control.Event{Event: "released", Device: disk(func(d *control.Device) { d.Reason = "gone" })}, "released      nvme-1 (t/r)"},
+		{
+			control.Event{Event: "seen", Device: disk(func(d *control.Device) { d.ID, d.Resource, d.Reason = "", "", "no wwid" })},
+			"seen          0000:00:01.0/x - no wwid",
+		},
+	} {
+		test.event.Time = at
+		s := &screen{width: 40} // it is one line all the same
+		s.event(test.event)
+		if want := "03:04:05.006  " + test.want + "\n"; s.String() != want {
+			t.Errorf("%q, want %q", s, want)
+		}
+	}
+}
+
+func TestAllWell(t *testing.T) {
+	sound := func() control.Status {
+		return control.Status{Ready: true, Resources: []control.Resource{
+			{Name: "t/r", Healthy: 1, Connected: true}, {Name: "t/none", Optional: true},
+		}}
+	}
+	for name, test := range map[string]struct {
+		spoil func(*control.Status)
+		well  bool
+	}{
+		"sound":                       {func(*control.Status) {}, true},
+		"cordoned":                    {func(s *control.Status) { s.Devices.Unhealthy, s.Devices.Cordoned = 2, 2 }, true},
+		"sick":                        {func(s *control.Status) { s.Devices.Unhealthy, s.Devices.Cordoned = 2, 1 }, false},
+		"not ready":                   {func(s *control.Status) { s.Ready = false }, false},
+		"not connected":               {func(s *control.Status) { s.Resources[0].Connected = false }, false},
+		"a default with a device":     {func(s *control.Status) { s.Resources[1].Unhealthy = 1 }, false},
+		"the reload has been refused": {func(s *control.Status) { s.Configuration.Problem = "x" }, false},
+	} {
+		s := sound()
+		test.spoil(&s)
+		if got := allWell(s); got != test.well {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestStatusOfADaemonInTrouble(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	last := now.Add(-time.Hour)
+	s := &screen{width: 100}
+	s.status(control.Status{
+		Version: "1.0", Uptime: 90, Source: "udev",
+		Configuration: control.Configuration{Files: []string{"/etc/a.toml", "/etc/b.toml"}, Problem: "/etc/b.toml:3: nonsense: unknown key"},
+		Devices:       control.Totals{Healthy: 1, Unhealthy: 2, Cordoned: 1, Allocated: 1, NotOffered: 4},
+		Events:        control.EventCounts{Received: 12, Last: &last, Overflows: 1, Resyncs: 2},
+		Resources:     []control.Resource{{Name: "t/r", Healthy: 1, Unhealthy: 2}, {Name: "t/none", Optional: true}},
+		Refused:       []control.Refusal{{Time: last, Resource: "t/r", Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"}},
+	}, now)
+	want := `metalplugd    1.0, up 1m
+hardware      udev
+              not looked at yet
+configuration /etc/a.toml, /etc/b.toml; the last reload was refused: /etc/b.toml:3: nonsense:
+              unknown key
+devices       1 healthy, 2 unhealthy (1 cordoned), 1 held by pods, 4 seen and not offered
+events        12 (last 1h00m ago), 1 overflows, 2 resyncs
+
+t/r  1 of 3 healthy; kubelet not connected
+
+Containers that did not get their devices:
+  1h00m ago, t/r, Allocate: nvme-1 is unhealthy: gone
+`
+	if s.String() != want {
+		t.Errorf("%s\nwant\n%s", s, want)
+	}
+}
+
+// TestRemarks: what is the same of several devices is said once, and of which.
+func TestRemarks(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
+	sick := func(id, reason string) control.Device {
+		return control.Device{ID: id, Health: "Unhealthy", Reason: reason}
+	}
+	well := control.Device{ID: "w", Health: "Healthy"}
+	warned := well
+	warned.Warning = "narrow"
+	cordoned := sick("c", "cordoned: x")
+	cordoned.Cordon = &control.Cordon{Reason: "x", User: "root", Since: &at}
+	sickToo := cordoned
+	sickToo.ID, sickToo.Reason = "s", "cordoned: x; gone"
+	for name, test := range map[string]struct {
+		devices []control.Device
+		want    string
+	}{
+		"both":      {[]control.Device{sickToo}, "\n  s: cordoned: x (by root, 2026-01-02 03:04); gone\n"},
+		"well":      {[]control.Device{well}, ""},
+		"one":       {[]control.Device{sick("a", "gone"), well}, "\n  a: gone\n"},
+		"all":       {[]control.Device{sick("a", "gone"), sick("b", "gone")}, "\n  all 2 devices: gone\n"},
+		"some":      {[]control.Device{sick("a", "gone"), sick("b", "gone"), well}, "\n  2 devices: gone\n    a b\n"},
+		"different": {[]control.Device{sick("a", "gone"), sick("b", "dead"), warned}, "\n  a: gone\n  b: dead\n  w: warning: narrow\n"},
+		"cordoned":  {[]control.Device{cordoned, sick("b", "cordoned: x")}, "\n  c: cordoned: x (by root, 2026-01-02 03:04)\n  b: cordoned: x\n"},
+	} {
+		s := &screen{width: 100}
+		s.remarks(test.devices)
+		if s.String() != test.want {
+			t.Errorf("%s: %q, want %q", name, s, test.want)
+		}
+	}
+}
+
+func TestLogin(t *testing.T) {
+	for text, want := range map[string]string{"0\n": "root", "4294967295\n": "", "": "", "x": ""} {
+		file := filepath.Join(t.TempDir(), "loginuid")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := login(file); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	if got := login(filepath.Join(t.TempDir(), "none")); got != "" {
+		t.Errorf("without the file: %q", got)
+	}
+}
+
+// TestListOfWhatIsLeftOver: devices of a resource that is configured no more, as long as pods hold them, and a machine
+// without anything.
+func TestListOfWhatIsLeftOver(t *testing.T) {
+	s := &screen{width: 100}
+	s.devices(nil, []control.Device{{ID: "d", Resource: "t/old", Class: "node", Health: "Unhealthy", Reason: "it belongs to another resource now", NUMANode: -1}}, false)
+	for _, part := range []string{"t/old", "d: it belongs to another resource now"} {
+		if !strings.Contains(s.String(), part) {
+			t.Errorf("%q is not in\n%s", part, s)
+		}
+	}
+	none := &screen{width: 100}
+	none.devices([]control.Resource{{Name: "t/none", Optional: true}}, nil, true)
+	if want := "No device is offered.\n"; none.String() != want {
+		t.Errorf("%q, want %q", none, want)
+	}
+}
+
+func TestExitCodeOfAList(t *testing.T) {
+	for _, test := range []struct {
+		device control.Device
+		code   int
+	}{
+		{control.Device{ID: "d", Resource: "t/r", Health: "Healthy"}, exitOK},
+		{control.Device{ID: "d", Resource: "t/r", Health: "Unhealthy", Reason: "gone"}, exitProblem},
+		{control.Device{ID: "d", Resource: "t/r", Health: "Unhealthy", Cordoned: true, Reason: "cordoned: x"}, exitOK},
+		{control.Device{ID: "d", Health: "Unhealthy", Reason: "in use"}, exitOK},
+	} {
+		socket := answering(t, map[string]any{"/v1/devices": []control.Device{test.device}, "/v1/resources": []control.Resource{}})
+		for _, output := range []string{"table", "json"} {
+			if code, _, stderr := ctl(t, "--socket", socket, "list", "-o", output); code != test.code || stderr != "" {
+				t.Errorf("%+v as %s: exit %d, want %d: %s", test.device, output, code, test.code, stderr)
+			}
+		}
+	}
+}
+
+func TestSettings(t *testing.T) {
+	const toml = "# enable_cdi = true\n[plugins.x]\n  enable_cdi = false # not yet\n  SystemdCgroup=true\n  other = \"enable_cdi = true\"\n"
+	const yaml = "kind: KubeletConfiguration\ncgroupDriver: 'systemd'\nauthentication:\n  x: y\n"
+	for _, test := range []struct{ text, key, between, want string }{
+		{toml, "enable_cdi", "=", "false"},
+		{toml, "SystemdCgroup", "=", "true"},
+		{toml, "none", "=", ""},
+		{yaml, "cgroupDriver", ":", "systemd"},
+		{yaml, "authentication", ":", ""},
+		{"", "x", ":", ""},
+	} {
+		if got := setting(test.text, test.key, test.between); got != test.want {
+			t.Errorf("%s: %q, want %q", test.key, got, test.want)
+		}
+	}
+}
+
+func TestLockedMemory(t *testing.T) {
+	for limits, want := range map[string]string{
+		"Max locked memory         unlimited            unlimited            bytes\n": "unlimited",
+		"Max cpu time  unlimited\nMax locked memory         8388608  65536  bytes\n":  "8388608",
+		"": "an unknown number of", "Max locked memory": "an unknown number of",
+	} {
+		if got := lockedMemory(limits); got != want {
+			t.Errorf("%q: %s, want %s", limits, got, want)
+		}
+	}
+}
+
+// TestFollowOfABrokenStream: what is no event, and what is too long for one, ends the command with a reason.
+func TestFollowOfABrokenStream(t *testing.T) {
+	for text, want := range map[string]string{
+		"nonsense":                      "read the events of",
+		strings.Repeat("x", lineSize+1): "read the events of",
+		`{"event":"listening"}` + "\n":  "it has stopped",
+	} {
+		o := operator{socket: answering(t, map[string]any{"/v1/events": raw(text)})}
+		err := o.follow(t.Context(), func([]byte, control.Event) error { return nil })
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.20q: %v, want %q", text, err, want)
+		}
+	}
+	o := operator{socket: answering(t, map[string]any{"/v1/events": raw(`{"event":"listening"}`)})}
+	full := errors.New("no space left")
+	if err := o.follow(t.Context(), func([]byte, control.Event) error { return full }); !errors.Is(err, full) {
+		t.Error(err)
+	}
+}
+
+// raw is an answer that is sent as it is.
+type raw string
+
+// TestResourcesThatAreNoMore: what was taken out of the configuration while pods hold it stands at the end, by name.
+func TestResourcesThatAreNoMore(t *testing.T) {
+	var devices []control.Device
+	for _, name := range []string{"t/c", "t/a", "t/d", "t/b"} {
+		devices = append(devices, control.Device{ID: "d-" + name, Resource: name, Class: "node", Health: "Unhealthy", Reason: "no resource"})
+	}
+	s := &screen{width: plainWidth}
+	s.devices([]control.Resource{{Name: "t/z", Class: "node"}}, devices, false)
+	var names []string
+	for line := range strings.Lines(s.String()) {
+		if strings.HasPrefix(line, "t/") {
+			names = append(names, line[:3])
+		}
+	}
+	if want := []string{"t/z", "t/a", "t/b", "t/c", "t/d"}; !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
+	}
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/metalplug/metalplug/daemon/control"
+)
+
+// statusCommand shows the daemon as a whole: the first thing to look at, and short enough for a ticket.
+func (o *operator) statusCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show how the daemon and its resources stand",
+		Long: `Show how the daemon and its resources stand.
+
+Exit code 1: a device is Unhealthy that nobody has cordoned, the kubelet is not connected to a resource, or the last reload
+of the configuration was refused.`,
+		Args: noArgs,
+	}
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := checkOutput(*output); err != nil {
+			return err
+		}
+		var status control.Status
+		err := o.client().Get(cmd.Context(), "/v1/status", &status)
+		if err != nil {
+			return err
+		}
+		if *output == "json" {
+			err = writeJSON(cmd, status)
+		} else {
+			s := newScreen(cmd.OutOrStdout())
+			s.status(status, time.Now())
+			_, err = s.WriteTo(cmd.OutOrStdout())
+		}
+		if err == nil && !allWell(status) {
+			err = errFound
+		}
+		return err
+	}
+	return cmd
+}
+
+// allWell tells whether nobody has to do anything: every resource with devices is connected, every device that is not
+// cordoned is healthy, and the configuration is the one in the files.
+func allWell(s control.Status) bool {
+	for _, r := range s.Resources {
+		if expected(r) && !r.Connected {
+			return false
+		}
+	}
+	return s.Ready && s.Configuration.Problem == "" && s.Devices.Unhealthy == s.Devices.Cordoned
+}
+
+// expected tells whether the kubelet is to know of a resource.
+func expected(r control.Resource) bool { return !r.Optional || r.Healthy+r.Unhealthy > 0 }
+
+// cordonsShown is how many of the cordoned devices are on the first page; the list has all.
+const cordonsShown = 5
+
+// status writes the daemon as a whole.
+func (s *screen) status(v control.Status, now time.Time) {
+	fact := func(name, text string) { s.paragraph(0, fmt.Sprintf("%-14s", name), bold, text) }
+	fact("metalplugd", fmt.Sprintf("%s, up %s", v.Version, age(time.Duration(v.Uptime*float64(time.Second)))))
+	fact("hardware", v.Source)
+	if !v.Ready {
+		fact("", "not looked at yet")
+	}
+	fact("configuration", configured(v.Configuration))
+	fact("devices", fmt.Sprintf("%d healthy, %d unhealthy (%d cordoned), %d held by pods, %d seen and not offered",
+		v.Devices.Healthy, v.Devices.Unhealthy, v.Devices.Cordoned, v.Devices.Allocated, v.Devices.NotOffered))
+	fact("events", eventLine(v.Events, now))
+	for i, c := range v.Cordons {
+		if i == cordonsShown {
+			fact("", fmt.Sprintf("and %d more: see 'metalplugctl list'", len(v.Cordons)-i))
+			break
+		}
+		fact("cordoned", c.Device+": "+c.Reason+cordonedBy(&c.Cordon))
+	}
+	s.WriteString("\n")
+	for _, r := range v.Resources {
+		if expected(r) || r.Connected {
+			s.paragraph(0, r.Name+"  ", bold, standing(r))
+		}
+	}
+	if len(v.Refused) > 0 {
+		s.WriteString("\n")
+		s.paragraph(0, "", "", "Containers that did not get their devices:")
+		for _, r := range v.Refused {
+			s.paragraph(2, "", "", fmt.Sprintf("%s ago, %s, %s: %s", age(now.Sub(r.Time)), r.Resource, r.Call, r.Reason))
+		}
+	}
+}

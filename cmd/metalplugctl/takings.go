@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/udev"
+	"github.com/metalplug/metalplug/udev/recording"
+)
+
+// taking is what a resource would take of the devices that are present.
+type taking struct {
+	Resource string  `json:"resource"`
+	Devices  []taken `json:"devices"` // that it takes
+	Lost     []taken `json:"lost"`    // that it matches as well, but an earlier resource takes
+}
+
+// taken is a device that a resource takes or would take.
+type taken struct {
+	ID     string `json:"id"`
+	By     string `json:"by,omitempty"`     // which resource takes it from this one
+	Reason string `json:"reason,omitempty"` // why it is not offered, or Unhealthy, at present
+}
+
+// takings looks at all devices that are present, or in the recording that is configured, and sorts them by resource, in
+// the order of the configuration. It reads what the daemon would read and changes nothing.
+func takings(c config.Config) ([]taking, error) {
+	host, devices, done, err := hardware(c)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	rules := c.Rules()
+	all := make([]taking, len(rules))
+	for i, r := range rules {
+		all[i] = taking{Resource: r.Resource, Devices: []taken{}, Lost: []taken{}}
+	}
+	for _, u := range devices {
+		for _, s := range device.Look(host, rules, &u) {
+			if s.Resource == "" {
+				continue
+			}
+			owner := slices.IndexFunc(rules, func(r device.Rule) bool { return r.Resource == s.Resource })
+			all[owner].Devices = append(all[owner].Devices, taken{ID: s.Device.ID, Reason: reason(s)})
+			for i := owner + 1; i < len(rules); i++ {
+				if matchesToo(host, rules[i], u, s.Device.ID) {
+					all[i].Lost = append(all[i].Lost, taken{ID: s.Device.ID, By: s.Resource})
+				}
+			}
+		}
+	}
+	byID := func(a, b taken) int { return strings.Compare(a.ID, b.ID) }
+	for i := range all {
+		slices.SortFunc(all[i].Devices, byID)
+		slices.SortFunc(all[i].Lost, byID)
+	}
+	return all, nil
+}
+
+// reason is why a device that a resource takes is of no use to a pod at present; empty: it is.
+func reason(s device.Sighting) string {
+	if err := cmp.Or(s.Offer, s.Health); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// matchesToo tells whether a rule would take a device if it were the only one.
+func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
+	return slices.ContainsFunc(device.Look(h, []device.Rule{r}, &u), func(s device.Sighting) bool {
+		return s.Device.ID == id && s.Resource == r.Resource
+	})
+}
+
+// hardware lists the devices that a configuration is about; done puts away what was made for that.
+func hardware(c config.Config) (h *device.Host, devices []udev.Device, done func(), err error) {
+	if file := c.Hardware.Recording; file != "" {
+		s, err := recording.Open(file)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		root := s.Root()
+		h = &device.Host{Sys: filepath.Join(root, "sys"), Dev: filepath.Join(root, "dev"), Proc: filepath.Join(root, "proc")}
+		if devices, err = s.Enumerate(); err != nil {
+			s.Close()
+			return nil, nil, nil, err
+		}
+		return h, devices, func() { s.Close() }, nil
+	}
+	s, err := udev.Open(udev.Options{Proc: c.Paths.Proc})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	defer s.Close()
+	if devices, err = s.Enumerate(); err != nil {
+		return nil, nil, nil, err
+	}
+	return &device.Host{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}, devices, func() {}, nil
+}
+
+// devices counts devices.
+func devices(n int) string {
+	if n == 1 {
+		return "1 device"
+	}
+	return fmt.Sprintf("%d devices", n)
+}
+
+// taking writes what a resource would take.
+func (s *screen) taking(t taking) {
+	text := "takes " + devices(len(t.Devices))
+	switch {
+	case len(t.Devices) == 0 && len(t.Lost) > 0:
+		text = "takes nothing: earlier resources take what it matches, " + devices(len(t.Lost))
+	case len(t.Devices) == 0:
+		text = "takes nothing: no device that is present matches"
+	}
+	s.paragraph(0, t.Resource+"  ", bold, text)
+	for _, d := range t.Devices {
+		line := d.ID
+		if d.Reason != "" {
+			line += ": not for pods now: " + d.Reason
+		}
+		s.paragraph(2, "", "", line)
+	}
+	for _, d := range t.Lost {
+		s.paragraph(2, "-- ", yellow, d.ID+": "+d.By+" takes it first")
+	}
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestCheckExplains: what each resource takes, what it loses to an earlier one, and which are dead.
+func TestCheckExplains(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "t.toml")
+	text := `hardware.source = "recording:recording"
+[[resource]]
+name = "example.org/fast"
+class = "nvme"
+match = { PCI_SLOT_NAME = "0000:1d:00.0|0000:1c:00.0" }
+[[resource]]
+name = "example.org/disk"
+class = "nvme"
+[[resource]]
+name = "example.org/late"
+class = "nvme"
+match = { PCI_SLOT_NAME = "0000:1d:00.0" }
+[[resource]]
+name = "example.org/typo"
+class = "gpu"
+match = { PCI_ID = "10de:*" }
+`
+	if err := place(file, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := place(filepath.Join(dir, "recording"), bundledText(t, "gpu-server")); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := ctl(t, "check", file, "--explain")
+	if code != exitOK || stderr != "" {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	golden(t, "check-explain.txt", strings.ReplaceAll(stdout, dir, "DIR"))
+	code, stdout, stderr = ctl(t, "check", file, "--explain", "-o", "json")
+	var checked checkedFiles
+	if err := json.Unmarshal([]byte(stdout), &checked); code != exitOK || err != nil {
+		t.Fatalf("exit %d, %v: %s", code, err, stderr)
+	}
+	var counts [][2]int
+	for _, r := range checked.Resources {
+		counts = append(counts, [2]int{len(r.Devices), len(r.Lost)})
+	}
+	want := [][2]int{{2, 0}, {6, 2}, {0, 1}, {0, 0}}
+	if len(counts) != len(want) {
+		t.Fatalf("%v, want %v", counts, want)
+	}
+	for i := range want {
+		if counts[i] != want[i] {
+			t.Errorf("%s takes and loses %v, want %v", checked.Resources[i].Resource, counts[i], want[i])
+		}
+	}
+}
+
+func TestCheckExplainsThisMachine(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "t.toml")
+	if err := place(file, ""); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := ctl(t, "check", file, "--explain")
+	if code != exitOK || !strings.Contains(stdout, "metalplug.io/nvme  takes ") {
+		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+	}
+	if code, stdout, _ := ctl(t, "check", file, "-o", "json"); code != exitOK || strings.Contains(stdout, "resources") {
+		t.Errorf("exit %d: %s", code, stdout)
+	}
+}
+
+func TestCheckOfARecordingThatIsNotThere(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "t.toml")
+	if err := place(file, "hardware.source = \"recording:none\"\n"); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := ctl(t, "check", file, "--explain"); code != exitProblem || !strings.Contains(stderr, "none") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+}

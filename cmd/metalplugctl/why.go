@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/metalplug/metalplug/daemon/control"
+)
+
+// whyCommand explains one device. The daemon does the explaining, with the rules and the state that it really has;
+// without it there is "preview", which explains what a configuration would do.
+func (o *operator) whyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "why ID|NODE|PCI|PATH",
+		Short: "Say why a device is offered, or is not",
+		Long: `Say why a device is offered, or is not: every class and rule that was tried, what matched, what excluded it and what is
+missing, in the order in which the daemon decides.
+
+A device is named by its ID, a node in /dev, the address of a PCI function or a path in sysfs, as udev writes it too; "list
+--all" shows them.
+Exit code 1: pods cannot get it.`,
+		Example: `  metalplugctl why /dev/nvme0n1
+  metalplugctl why 3b:00.0
+  metalplugctl why GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a`,
+		Args:              oneArg("an ID, a node in /dev, a PCI address or a path in sysfs"),
+		ValidArgsFunction: o.deviceIDs,
+	}
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkOutput(*output); err != nil {
+			return err
+		}
+		var answer control.Answer
+		if err := o.client().Get(cmd.Context(), "/v1/why?what="+url.QueryEscape(asked(args[0])), &answer); err != nil {
+			return err
+		}
+		var err error
+		if *output == "json" {
+			err = writeJSON(cmd, answer)
+		} else {
+			s := newScreen(cmd.OutOrStdout())
+			s.answer(answer)
+			_, err = s.WriteTo(cmd.OutOrStdout())
+		}
+		for _, e := range answer.Found {
+			if err == nil && (e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy") {
+				err = errFound
+			}
+		}
+		return err
+	}
+	return cmd
+}
+
+// asked makes an absolute path of one that begins with a dot, as the shell completes it.
+func asked(what string) string {
+	if absolute, err := filepath.Abs(what); err == nil && strings.HasPrefix(what, ".") {
+		return absolute
+	}
+	return what
+}
+
+// answer writes why something is offered or not.
+func (s *screen) answer(a control.Answer) {
+	for i, e := range a.Found {
+		if i > 0 {
+			s.WriteString("\n")
+		}
+		name := e.SysPath
+		if e.Device != nil {
+			name = cmp.Or(e.Device.ID, name)
+		}
+		s.paragraph(0, "", "", name)
+		for _, step := range e.Steps {
+			mark, colour := "ok", green
+			switch {
+			case !step.OK && (step.What == "class" || step.What == "rule"):
+				mark, colour = "--", "" // the next one may take it
+			case !step.OK:
+				mark, colour = "NO", red
+			}
+			text := strings.TrimSpace(step.What+" "+step.Name) + ": " + step.Why
+			if step.Where != "" {
+				text += " (" + step.Where + ")"
+			}
+			s.paragraph(2, mark+"  ", colour, text)
+		}
+		s.paragraph(2, "=>  ", bold, e.Verdict)
+		if do := remedy(e.Verdict); do != "" {
+			s.paragraph(6, "-> ", bold, do)
+		}
+		for line := range strings.Lines(e.Would) {
+			fmt.Fprintf(s, "%9s%s\n", "", clean(strings.TrimSuffix(line, "\n"))) // in one piece, to be copied
+		}
+	}
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/control"
+)
+
+// standing is a resource on one line.
+func standing(r control.Resource) string {
+	text := fmt.Sprintf("%d of %d healthy", r.Healthy, r.Healthy+r.Unhealthy)
+	if r.Cordoned > 0 {
+		text += fmt.Sprintf(", %d cordoned", r.Cordoned)
+	}
+	if r.Allocated > 0 {
+		text += fmt.Sprintf(", %d held", r.Allocated)
+	}
+	if r.Shares > 1 {
+		text += fmt.Sprintf(", %d shares each", r.Shares)
+	}
+	switch {
+	case r.Connected:
+		return text + "; kubelet connected"
+	case r.Registered:
+		return text + "; registered, the kubelet has opened no stream"
+	}
+	return text + "; kubelet not connected"
+}
+
+// healthCell is the health of a device as an operator sees it: cordoned is another matter than sick.
+func healthCell(d control.Device) cell {
+	switch {
+	case d.Cordoned:
+		return cell{"Cordoned", yellow}
+	case d.Health == "Healthy" && d.Warning != "":
+		return cell{"Healthy, warning", yellow}
+	case d.Health == "Healthy":
+		return cell{d.Health, green}
+	}
+	return cell{d.Health, red}
+}
+
+// cordonedBy tells in brackets by whom and when a device was cordoned; empty where it is not, or nobody knows.
+func cordonedBy(c *control.Cordon) string {
+	if c == nil || c.Since == nil {
+		return ""
+	}
+	return fmt.Sprintf(" (by %s, %s)", c.Who(), c.Since.Local().Format("2006-01-02 15:04"))
+}
+
+// reasonOf is why a device is not healthy or not offered, and of a cordon by whom.
+func reasonOf(d control.Device) string {
+	by := cordonedBy(d.Cordon)
+	if by == "" {
+		return d.Reason
+	}
+	cordoned := "cordoned: " + d.Cordon.Reason
+	if rest, ok := strings.CutPrefix(d.Reason, cordoned); ok {
+		return cordoned + by + rest
+	}
+	return d.Reason + by
+}
+
+// holder names who holds a device.
+func holder(d control.Device) string {
+	switch {
+	case len(d.Holders) > 1:
+		return fmt.Sprintf("%s/%s +%d", d.Holders[0].Namespace, d.Holders[0].Pod, len(d.Holders)-1)
+	case d.Allocated != nil:
+		return d.Allocated.Namespace + "/" + d.Allocated.Pod
+	case d.Held:
+		return "a pod"
+	}
+	return "-"
+}
+
+// age is a duration as people say it.
+func age(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd", int(d.Hours())/24)
+}
+
+// eventLine tells how many events came and when the last one did: on a machine whose hardware changed since, an old one
+// says that events do not arrive.
+func eventLine(e control.EventCounts, now time.Time) string {
+	last := "none yet"
+	if e.Last != nil {
+		last = "last " + age(now.Sub(*e.Last)) + " ago"
+	}
+	return fmt.Sprintf("%d (%s), %d overflows, %d resyncs", e.Received, last, e.Overflows, e.Resyncs)
+}
+
+// configured is where the configuration is from, and what is wrong with the one that was to replace it.
+func configured(c control.Configuration) string {
+	text := "the defaults"
+	for i, file := range c.Files {
+		if i == 0 {
+			text = file
+		} else {
+			text += ", " + file
+		}
+	}
+	if c.Problem != "" {
+		text += "; the last reload was refused: " + c.Problem
+	}
+	return text
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// file is a configuration file while it is being read.
+type file struct {
+	name     string
+	lines    lineIndex
+	known    map[string]toml.Key // all keys that a file can have, by how they are spelt
+	unknown  []toml.Key          // those that it has beside them
+	problems Problems
+}
+
+// reportf notes a problem with what is at path.
+func (f *file) reportf(path toml.Key, format string, args ...any) {
+	f.problems = append(f.problems, f.problem(path, format, args...))
+}
+
+// problem makes a problem with what is at path.
+func (f *file) problem(path toml.Key, format string, args ...any) Problem {
+	return Problem{
+		File: f.name, Line: f.lines.line(path), Key: plain(spelt(path), shown), What: fmt.Sprintf(format, args...),
+	}
+}
+
+// spelt returns a path as the file has it.
+func spelt(path toml.Key) string { return unnumbered(path).String() }
+
+// unnumbered returns a path without the number of the resource.
+func unnumbered(path toml.Key) toml.Key {
+	if len(path) > 1 && path[0] == resourceKey {
+		return append(toml.Key{resourceKey}, path[2:]...)
+	}
+	return path
+}
+
+// reportUnknown notes the unknown keys, each with the known one that may have been meant. It is called last, when all
+// known keys have been asked for.
+func (f *file) reportUnknown() {
+	for _, path := range f.unknown {
+		if meant := f.meant(unnumbered(path)); meant != "" {
+			f.reportf(path, "unknown key; did you mean %s?", meant)
+		} else {
+			f.reportf(path, "unknown key")
+		}
+	}
+}
+
+// meant returns the known key that is most like an unknown one: a key of the same table with nearly the same name, else
+// one of another table with just that name; empty if there is none.
+func (f *file) meant(path toml.Key) string {
+	last := len(path) - 1
+	name := strings.ToLower(path[last])
+	best, least := "", min(2, len(name)/2)+1
+	elsewhere := ""
+	for _, key := range slices.Sorted(maps.Keys(f.known)) {
+		known := f.known[key]
+		if known[len(known)-1] == name {
+			elsewhere = key
+		}
+		if len(known) != len(path) || !slices.Equal(known[:last], path[:last]) {
+			continue
+		}
+		if d := distance(name, known[last], least); d < least {
+			best, least = known[last], d
+		}
+	}
+	return cmp.Or(best, elsewhere)
+}
+
+// distance returns how many letters must be inserted, removed or replaced to make b of a; limit if it is not less.
+func distance(a, b string, limit int) int {
+	if max(len(a)-len(b), len(b)-len(a)) >= limit {
+		return limit
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, diagonal+1, row[j]+1)
+		}
+	}
+	return min(row[len(b)], limit)
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// takeGroup takes group, optional and group_by.
+func takeGroup(t *table, r *Resource) {
+	var g device.Group
+	t.nodes("group", &g.Nodes)
+	t.nodes("optional", &g.Optional)
+	if t.values["group_by"] == "" {
+		t.text("group_by", &g.By)
+	} else {
+		t.choice("group_by", "kind of hardware", &g.By, device.GroupUSB, device.GroupPCI)
+	}
+	if len(g.Nodes) > 0 {
+		r.Group = &g
+		checkGroup(t, *r)
+		return
+	}
+	if len(g.Optional) > 0 {
+		t.reportf("optional", "needs a group: at least one node that the device cannot do without")
+	}
+	if g.By != "" {
+		t.reportf("group_by", "needs a group")
+	}
+}
+
+// checkGroup finds what makes no sense of a group.
+func checkGroup(t *table, r Resource) {
+	if r.Class != nil && r.Class != &device.Generic {
+		t.reportf("group", "is only for the class %s, not for %s", device.Generic.Name, r.Class.Name)
+	}
+	for _, node := range r.Group.Optional {
+		if slices.Contains(r.Group.Nodes, node) {
+			t.reportf("optional", "%s is in the group already", quoted(node))
+		}
+	}
+	for _, table := range []struct {
+		key      string
+		patterns map[string]string
+	}{{"match", r.Match}, {"exclude", r.Exclude}} {
+		checkHardwareOnly(t, table.key, table.patterns, r.Group.By)
+	}
+}
+
+// checkHardwareOnly finds conditions that a group cannot fulfil. Those of its nodes are in the group itself; those of
+// its hardware are held against what the kernel reports of it, since udev's database has nothing for whoever sees a
+// part.
+func checkHardwareOnly(t *table, key string, patterns map[string]string, by string) {
+	for _, property := range slices.Sorted(maps.Keys(patterns)) {
+		path := append(t.at(key), property)
+		switch {
+		case by == "":
+			t.file.reportf(path, "is about the hardware of a group, which has none without group_by")
+		case strings.HasPrefix(property, "ID_"), property == "DEVLINKS", property == "TAGS":
+			t.file.reportf(path, "comes from udev's rules: a group is matched by what the kernel reports of its hardware, "+
+				"such as ATTR{serial} or PCI_ID")
+		}
+	}
+}
+
+// checkNodePattern accepts patterns of device nodes.
+func checkNodePattern(pattern string) error {
+	name, ok := strings.CutPrefix(pattern, "/dev/")
+	if !ok || !filepath.IsLocal(name) || strings.ContainsAny(name, "|\x00") {
+		return fmt.Errorf(`%s is no device node like "/dev/snd/pcmC0D*"`, quoted(pattern))
+	}
+	return checkPattern(pattern)
+}
+
+// nodes takes an array of patterns of device nodes.
+func (t *table) nodes(key string, to *[]string) {
+	array, _ := take[[]any](t, key, `an array of device nodes: ["/dev/…"]`)
+	for i, element := range array {
+		node, ok := element.(string)
+		switch {
+		case !ok:
+			t.reportf(key, "has %s in it, not only strings", typeName(element))
+		case slices.Contains(array[:i], element):
+			t.reportf(key, "has %s twice", quoted(node))
+		default:
+			t.check(key, checkNodePattern(node))
+			*to = append(*to, node)
+		}
+	}
+}

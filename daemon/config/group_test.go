@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// node is the beginning of a resource of class node; its last line is the third.
+const node = "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\n"
+
+func TestGroup(t *testing.T) {
+	for _, test := range []struct {
+		text string
+		want *device.Group
+	}{
+		{"match.DEVNAME = \"/dev/kvm\"", nil},
+		{"match.DEVNAME = \"/dev/kvm\"\ngroup = []\noptional = []\ngroup_by = \"\"", nil},
+		{"group = [\"/dev/kvm\"]", &device.Group{Nodes: []string{"/dev/kvm"}}},
+		{"group = [\"/dev/kvm\"]\nmatch = {}", &device.Group{Nodes: []string{"/dev/kvm"}}},
+		{
+			"group = ['/dev/snd/controlC0', '/dev/snd/pcmC0D[0-3]*']\noptional = [\"/dev/snd/seq\"]",
+			&device.Group{Nodes: []string{"/dev/snd/controlC0", "/dev/snd/pcmC0D[0-3]*"}, Optional: []string{"/dev/snd/seq"}},
+		},
+		{
+			"group = [\"/dev/video*\"]\ngroup_by = \"usb\"\nmatch = { \"ATTR{idVendor}\" = \"046d\" }\nexclude.PRODUCT = \"46d/*\"",
+			&device.Group{Nodes: []string{"/dev/video*"}, By: device.GroupUSB},
+		},
+	} {
+		r := good(t, node+test.text).Resources[0]
+		if !reflect.DeepEqual(r.Group, test.want) || !reflect.DeepEqual(r.Rule().Group, test.want) {
+			t.Errorf("%s\n%+v, want %+v", test.text, r.Group, test.want)
+		}
+	}
+}
+
+func TestGroupProblems(t *testing.T) {
+	const hardware = "comes from udev's rules: a group is matched by what the kernel reports of its hardware, such as ATTR{serial} or PCI_ID"
+	for _, test := range []struct{ text, want string }{
+		{node + "group = \"/dev/kvm\"", `m.toml:4: resource.group: is a string, not an array of device nodes: ["/dev/…"]`},
+		{node + "group = [1]", `m.toml:4: resource.group: has an integer in it, not only strings`},
+		{node + "group = [[\"/dev/a\"], [\"/dev/a\"]]", "m.toml:4: resource.group: has an array in it, not only strings\nm.toml:4: resource.group: has an array in it, not only strings"},
+		{node + "group = []", `m.toml:1: resource.match: is empty: class node would take every device node of this machine`},
+		{node + "group = []\noptional = [\"/dev/a\"]\nmatch.DEVNAME = \"/dev/b\"", `m.toml:5: resource.optional: needs a group: at least one node that the device cannot do without`},
+		{node + "group_by = \"usb\"\nmatch.DEVNAME = \"/dev/b\"", `m.toml:4: resource.group_by: needs a group`},
+		{node + "group = [\"/dev/a\"]\ngroup_by = \"parent\"", `m.toml:5: resource.group_by: "parent" is not a kind of hardware: usb or pci`},
+		{node + "group = [\"/dev/a\", \"/dev/a\"]", `m.toml:4: resource.group: has "/dev/a" twice`},
+		{node + "group = [\"/dev/a\"]\noptional = [\"/dev/b\", \"/dev/a\"]", `m.toml:5: resource.optional: "/dev/a" is in the group already`},
+		{node + "group = [\"kvm\"]", `m.toml:4: resource.group: "kvm" is no device node like "/dev/snd/pcmC0D*"`},
+		{node + "group = [\"/dev/\"]", `m.toml:4: resource.group: "/dev/" is no device node like "/dev/snd/pcmC0D*"`},
+		{node + "group = [\"/dev/../etc/x\"]", `m.toml:4: resource.group: "/dev/../etc/x" is no device node like "/dev/snd/pcmC0D*"`},
+		{node + "group = [\"/dev/a|/dev/b\"]", `m.toml:4: resource.group: "/dev/a|/dev/b" is no device node like "/dev/snd/pcmC0D*"`},
+		{node + "group = [\"/dev/a\"]\noptional = [\"/dev/[\"]", `m.toml:5: resource.optional: "/dev/[" is no pattern: an unfinished "[" or a "\" at the end`},
+		{node + "group = [\"/dev/a\"]\nmatch.PCI_ID = \"8086:*\"", `m.toml:5: resource.match.PCI_ID: is about the hardware of a group, which has none without group_by`},
+		{node + "group = [\"/dev/a\"]\nexclude.PCI_ID = \"8086:*\"", `m.toml:5: resource.exclude.PCI_ID: is about the hardware of a group, which has none without group_by`},
+		{node + "group = [\"/dev/a\"]\ngroup_by = \"usb\"\nmatch.ID_SERIAL = \"x\"\nexclude.TAGS = \"y\"", "m.toml:6: resource.match.ID_SERIAL: " + hardware + "\nm.toml:7: resource.exclude.TAGS: " + hardware},
+		{valid + "group = [\"/dev/a\"]", `m.toml:4: resource.group: is only for the class node, not for nvme`},
+		{node + "group = [\"/dev/a\"]\ngroups = [\"/dev/b\"]", `m.toml:5: resource.groups: unknown key; did you mean group?`},
+	} {
+		if got := problems(t, test.text); got != test.want {
+			t.Errorf("%s\n%s\nwant\n%s", test.text, got, test.want)
+		}
+	}
+}
+
+func TestNodes(t *testing.T) {
+	for text, want := range map[string]string{
+		``: "", `nodes = "block"`: "", `nodes = "generic"`: device.NVMeGeneric, `nodes = "both"`: device.NVMeBoth,
+	} {
+		r := good(t, valid+text).Resources[0]
+		if r.Nodes != want || r.Rule().Nodes != want {
+			t.Errorf("%s: %q, in the rule %q, want %q", text, r.Nodes, r.Rule().Nodes, want)
+		}
+	}
+	for text, want := range map[string]string{
+		valid + `nodes = "char"`:                                     `m.toml:4: resource.nodes: "char" is not a choice of nodes: block, generic or both`,
+		valid + `nodes = []`:                                         `m.toml:4: resource.nodes: is an array, not a string`,
+		node + "match.DEVNAME = \"/dev/x\"\nnodes = \"both\"":        `m.toml:5: resource.nodes: both is only for the class nvme, not for node`,
+		"[[resource]]\nname = \"example.com/x\"\nnodes = \"both\"\n": `m.toml:1: resource.class: is missing: gpu, fpga, infiniband, nvme or node`,
+	} {
+		if got := problems(t, text); got != want {
+			t.Errorf("%s\n%s\nwant\n%s", text, got, want)
+		}
+	}
+	if r := good(t, node+"match.DEVNAME = \"/dev/x\"\nnodes = \"block\"").Resources[0]; r.Nodes != "" {
+		t.Errorf("the default, written down for another class, is %q", r.Nodes)
+	}
+}

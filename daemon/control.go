@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/udev"
+)
+
+// controlSocket is the name of the control socket in paths.run (DESIGN section 3).
+const controlSocket = "control.sock"
+
+// said is what the parts of the daemon have said last, for whoever asks on the control socket. The parts own what they
+// say; here is a copy, so that no request waits for a part that is busy, or stuck.
+type said struct {
+	mu        sync.Mutex
+	config    config.Config // as it holds
+	at        *time.Time    // when the last reload ended
+	problem   string        // of it
+	holders   map[string][]control.Holder
+	resources []control.Resource
+}
+
+// configured notes the configuration of the start.
+func (s *said) configured(c config.Config) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.config, s.resources = c, shown(c.Resources)
+}
+
+// reloaded notes how a reload has ended, and the configuration that holds.
+func (s *said) reloaded(c config.Config, err error) {
+	s.configured(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now().UTC()
+	s.at, s.problem = &now, ""
+	if err != nil {
+		s.problem = err.Error()
+	}
+}
+
+// pods notes which pods hold which device.
+func (s *said) pods(by map[string][]plugin.Pod) {
+	holders := make(map[string][]control.Holder, len(by))
+	for id, pods := range by {
+		for _, p := range pods {
+			holders[id] = append(holders[id], control.Holder{Namespace: p.Namespace, Pod: p.Name, Container: p.Container})
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holders = holders
+}
+
+// shown returns resources as the control socket shows them, without what changes all the time.
+func shown(resources []config.Resource) []control.Resource {
+	all := make([]control.Resource, len(resources))
+	for i, r := range resources {
+		all[i] = control.Resource{
+			Name: r.Name, Class: r.Class.Name, Shares: r.Shares, Inject: r.Inject, Optional: r.Optional,
+			Reset: r.Reset.Method, Scrub: r.Reset.Scrub, When: r.Reset.When,
+		}
+	}
+	return all
+}
+
+// newControl makes the control socket's side of the daemon. What it is given are functions, since most of what they
+// return is not there yet: the endpoints are made after it, for they count with it.
+func (d *daemon) newControl() *control.Server {
+	d.said.configured(d.Config)
+	sourceName := "udev"
+	if d.Config.Hardware.Recording != "" {
+		sourceName = "recording:" + d.Config.Hardware.Recording
+	}
+	return control.New(control.Options{
+		Version: d.Version, Source: sourceName, Started: d.started, Inventory: d.inventory, Host: d.host, Log: d.Log,
+		Enumerate: d.source.Enumerate, Dropped: d.dropped, Resources: d.resources,
+		Rules: d.rules, Where: d.where, Usual: config.Default().Rules(),
+		Configuration: d.configuration, Holders: d.holders, Reset: d.turnover.ByHand, Units: d.missingUnits,
+		Allocatable: func(ctx context.Context) (map[string]int, error) {
+			return plugin.Allocatable(ctx, d.Config.Paths.PodResources)
+		},
+	})
+}
+
+// missingUnits returns what systemd lacks for the steps of a resource.
+func (d *daemon) missingUnits(resource string) []string {
+	d.said.mu.Lock()
+	resources := d.said.config.Resources
+	d.said.mu.Unlock()
+	for _, r := range resources {
+		if r.Name == resource && d.complaints != nil {
+			return d.complaints(context.Background(), r.Units.Names()...)
+		}
+	}
+	return nil
+}
+
+// dropped returns what the source has lost; a recording loses nothing.
+func (d *daemon) dropped() udev.Dropped {
+	if s, ok := d.source.(*udev.System); ok {
+		return s.Dropped()
+	}
+	return udev.Dropped{}
+}
+
+// rules returns the rules as they hold.
+func (d *daemon) rules() []device.Rule {
+	d.said.mu.Lock()
+	defer d.said.mu.Unlock()
+	return d.said.config.Rules()
+}
+
+// where returns where a key of a resource is written.
+func (d *daemon) where(resource, key string) string {
+	d.said.mu.Lock()
+	defer d.said.mu.Unlock()
+	return d.said.config.Where(resource, key)
+}
+
+// configuration returns where the configuration is from.
+func (d *daemon) configuration() control.Configuration {
+	d.said.mu.Lock()
+	defer d.said.mu.Unlock()
+	files := []string{} // absolute: who asks is somewhere else
+	for _, name := range d.said.config.Files {
+		if absolute, err := filepath.Abs(name); err == nil {
+			name = absolute
+		}
+		files = append(files, name)
+	}
+	return control.Configuration{File: d.File, Files: files, Reloaded: d.said.at, Problem: d.said.problem}
+}
+
+// holders returns who holds which device; what is returned is never written.
+func (d *daemon) holders() map[string][]control.Holder {
+	d.said.mu.Lock()
+	defer d.said.mu.Unlock()
+	return d.said.holders
+}
+
+// resources returns the configured resources and how they stand with the kubelet; the caller may write to them.
+func (d *daemon) resources() []control.Resource {
+	standing := d.endpoints.standing()
+	d.said.mu.Lock()
+	all := slices.Clone(d.said.resources)
+	d.said.mu.Unlock()
+	for i := range all {
+		at := standing[all[i].Name]
+		all[i].Registered, all[i].Connected = at.Registered, at.Connected
+	}
+	return all
+}
+
+// serveControl serves the control socket and, where the service manager passes one on, the socket of the metrics. The
+// devices are served all the same if that cannot be done: it is logged.
+func (d *daemon) serveControl(ctx context.Context, ready func()) error {
+	var serving sync.WaitGroup
+	l, err := d.controlListener()
+	if err == nil {
+		serving.Go(func() { d.unserved("control socket not served", d.control.Serve(ctx, l)) })
+	}
+	d.unserved("control socket not served", err)
+	if f := d.Sockets["metrics"]; f != nil {
+		l, err := net.FileListener(f)
+		if err == nil {
+			serving.Go(func() { d.unserved("metrics not served", d.control.ServeMetrics(ctx, l)) })
+		}
+		d.unserved("metrics not served", err)
+	}
+	ready()
+	serving.Wait()
+	<-ctx.Done()
+	return nil
+}
+
+// unserved logs why a socket is not served.
+func (d *daemon) unserved(message string, err error) {
+	if err != nil {
+		d.Log.Error(message, "err", err)
+	}
+}
+
+// controlListener returns the socket that the service manager passes on, or makes it.
+func (d *daemon) controlListener() (net.Listener, error) {
+	f := d.Sockets["control"]
+	if f == nil {
+		return control.Listen(filepath.Join(d.Config.Paths.Run, controlSocket))
+	}
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("take the control socket: %w", err)
+	}
+	return l, nil
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"path"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// Device is a device as it is shown. The names of its fields are fixed (DESIGN section 3).
+type Device struct {
+	// ID is the device plugin's ID of the device, without the number of a share; empty: it could not be identified.
+	ID        string    `json:"id"`        // empty: it could not be identified
+	Resource  string    `json:"resource"`  // empty: it is seen and not offered
+	Class     string    `json:"class"`     // as in the configuration: gpu, fpga, infiniband, nvme or node
+	Health    string    `json:"health"`    // "Healthy" or "Unhealthy"
+	Reason    string    `json:"reason"`    // why it is Unhealthy or not offered
+	Since     time.Time `json:"since"`     // when health or reason last changed
+	NUMANode  int       `json:"numaNode"`  // -1: none is known
+	SysPath   string    `json:"sysfsPath"` // of the udev device that stands for it, or where it was last
+	Nodes     []string  `json:"nodes"`     // as a container finds them, or would
+	Cordoned  bool      `json:"cordoned"`  // an operator keeps it from new pods, for the reason that reason tells
+	Allocated *Holder   `json:"allocated"` // null: no pod holds it, or which one is not known
+
+	Cordon  *Cordon  `json:"cordon,omitempty"`  // by whom, where it is cordoned
+	Held    bool     `json:"held"`              // a pod holds it, as far as is known
+	Holders []Holder `json:"holders,omitempty"` // all of them, where there are several
+	Model   string   `json:"model,omitempty"`   // for people
+	Warning string   `json:"warning,omitempty"` // what is not as it should be though it can be used
+	Present bool     `json:"present"`           // the hardware is there
+	PCI     string   `json:"pci,omitempty"`     // address of the PCI function that it is, or is below
+}
+
+// Holder is the container of a pod that holds a device.
+type Holder struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Container string `json:"container"`
+}
+
+// Resource is a resource as it is shown.
+type Resource struct {
+	Name       string `json:"name"`       // as pods ask for it
+	Class      string `json:"class"`      // of its devices
+	Shares     int    `json:"shares"`     // how many times each device is offered
+	Inject     string `json:"inject"`     // "nodes" or "cdi"
+	Reset      string `json:"reset"`      // method: what is done to a device between two pods
+	Scrub      string `json:"scrub"`      // how it is erased
+	When       string `json:"when"`       // "start", "release" or "both"
+	Optional   bool   `json:"optional"`   // registered only once it has a device
+	Registered bool   `json:"registered"` // the last registration with the kubelet was accepted
+	Connected  bool   `json:"connected"`  // the kubelet's stream is open
+
+	Healthy   int `json:"healthy"`   // devices, not shares; so are the next three
+	Unhealthy int `json:"unhealthy"` // gone, sick or cordoned
+	Cordoned  int `json:"cordoned"`  // of the unhealthy ones
+	Allocated int `json:"allocated"` // held by a pod, as far as is known
+	Capacity  int `json:"capacity"`  // as the kubelet counts: each share
+}
+
+// Configuration is where the configuration is from and what became of the last reload.
+type Configuration struct {
+	File     string     `json:"file"`     // the main one, absolute, whether it is there or not; empty: none was named
+	Files    []string   `json:"files"`    // in the order of reading; none: the defaults hold
+	Reloaded *time.Time `json:"reloaded"` // when the last reload ended; null: there was none
+	Problem  string     `json:"problem"`  // why the last reload has changed nothing
+}
+
+// Status is the daemon as a whole.
+type Status struct {
+	Version       string        `json:"version"`       // of the program
+	Started       time.Time     `json:"started"`       // when it was started
+	Uptime        float64       `json:"uptimeSeconds"` // since then
+	Source        string        `json:"source"`        // of the devices: "udev" or "recording:FILE"
+	Ready         bool          `json:"ready"`         // the hardware has been looked at
+	Configuration Configuration `json:"configuration"`
+	Devices       Totals        `json:"devices"`
+	Events        EventCounts   `json:"events"`
+	Resources     []Resource    `json:"resources"`
+	Cordons       []Cordoned    `json:"cordons"` // by resource and ID
+	Refused       []Refusal     `json:"refused"` // the last containers that did not get their devices, oldest first
+}
+
+// Totals count devices, not shares.
+type Totals struct {
+	Healthy    int `json:"healthy"`
+	Unhealthy  int `json:"unhealthy"`
+	Cordoned   int `json:"cordoned"` // of the unhealthy ones
+	Allocated  int `json:"allocated"`
+	NotOffered int `json:"notOffered"`
+}
+
+// EventCounts are what came of the hardware since the start.
+type EventCounts struct {
+	Received    uint64     `json:"received"`             // of udevd
+	Last        *time.Time `json:"last"`                 // null: none has come
+	Overflows   uint64     `json:"overflows"`            // times that the kernel had to drop some: everything was looked at again
+	Resyncs     uint64     `json:"resyncs"`              // enumerations after the first, for whatever reason
+	Foreign     uint64     `json:"foreign"`              // not from udevd
+	Malformed   uint64     `json:"malformed"`            // could not be decoded
+	Overwritten uint64     `json:"kernelLogOverwritten"` // times that lines of the kernel's log were lost
+}
+
+// Refusal is a container that did not get its devices.
+type Refusal struct {
+	Time     time.Time `json:"time"`     // of the last one, where it was repeated
+	Resource string    `json:"resource"` // that the container asked for
+	Call     string    `json:"call"`     // "Allocate" or "PreStartContainer"
+	Reason   string    `json:"reason"`   // as the status of the pod shows it
+}
+
+// newDevice returns a device of a snapshot as it is shown.
+func newDevice(s *inventory.Status, holders map[string][]Holder) Device {
+	d := Device{
+		ID: s.Device.ID, Resource: s.Resource, Class: className(s), Health: health(s.Healthy), Reason: s.Reason,
+		Since: s.Since.UTC(), NUMANode: s.Device.NUMANode, SysPath: s.Device.SysPath, Nodes: []string{},
+		Cordoned: s.Cordon != nil, Cordon: newCordon(s.Cordon), Held: s.Held, Model: s.Device.Model, Warning: s.Warning, Present: s.Present,
+	}
+	if function := device.FunctionIn(s.Device.SysPath); function != "" {
+		d.PCI = path.Base(function)
+	}
+	for _, n := range s.Nodes {
+		d.Nodes = append(d.Nodes, n.Container)
+	}
+	if by := holders[s.Device.ID]; s.Held && len(by) > 0 {
+		d.Allocated = &by[0]
+		if len(by) > 1 {
+			d.Holders = by
+		}
+	}
+	return d
+}
+
+// className is the name of the class of a device; empty where none is known, for one that only the kubelet remembers.
+func className(s *inventory.Status) string {
+	if s.Device.Class == nil {
+		return ""
+	}
+	return s.Device.Class.Name
+}
+
+// health is a device's health in the kubelet's words (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1, constants.go).
+func health(healthy bool) string {
+	if healthy {
+		return "Healthy"
+	}
+	return "Unhealthy"
+}
+
+// resources returns the configured resources with their devices counted.
+func (s *Server) resources(snapshot *inventory.Snapshot) []Resource {
+	all := s.Resources()
+	for i := range all {
+		r := &all[i]
+		var t Totals
+		t.add(snapshot.Offer(r.Name))
+		r.Healthy, r.Unhealthy, r.Cordoned, r.Allocated = t.Healthy, t.Unhealthy, t.Cordoned, t.Allocated
+		r.Capacity = (r.Healthy + r.Unhealthy) * max(1, r.Shares)
+	}
+	return all
+}
+
+// status returns the daemon as a whole.
+func (s *Server) status(now time.Time) Status {
+	snapshot, _ := s.Inventory.Snapshot()
+	counts, dropped := s.Inventory.Counts(), s.Dropped()
+	all := Status{
+		Version: s.Version, Started: s.Started.UTC(), Uptime: now.Sub(s.Started).Seconds(), Source: s.Source,
+		Ready: snapshot.Version > 0, Configuration: s.Configuration(),
+		Resources: append([]Resource{}, s.resources(snapshot)...), Refused: s.refusals.list(), Cordons: cordons(snapshot),
+		Events: EventCounts{
+			Received: counts.Events, Overflows: counts.Overflows, Resyncs: counts.Resyncs,
+			Foreign: dropped.Foreign, Malformed: dropped.Malformed, Overwritten: dropped.Overwritten,
+		},
+	}
+	if !counts.LastEvent.IsZero() {
+		last := counts.LastEvent.UTC()
+		all.Events.Last = &last
+	}
+	for _, offer := range snapshot.Offers { // also those of resources that are configured no more, while pods may hold them
+		all.Devices.add(offer)
+	}
+	all.Devices.NotOffered = len(snapshot.Others)
+	return all
+}
+
+// add counts the devices of an offer.
+func (t *Totals) add(o *inventory.Offer) {
+	for _, d := range o.Devices {
+		switch {
+		case d.Healthy:
+			t.Healthy++
+		case d.Cordon != nil:
+			t.Cordoned++
+			fallthrough
+		default:
+			t.Unhealthy++
+		}
+		if d.Held {
+			t.Allocated++
+		}
+	}
+}

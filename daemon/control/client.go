@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoAnswer: the daemon does not answer on its socket. The error says why.
+var ErrNoAnswer = errors.New("metalplugd does not answer")
+
+// Refused is what the daemon says instead of doing what it was asked for.
+type Refused struct {
+	Code int // of HTTP
+	Text string
+}
+
+// Error returns what the daemon said.
+func (r *Refused) Error() string { return r.Text }
+
+// clientLimit is how long a client waits for an answer to begin: enough for a daemon that enumerates a large machine.
+const clientLimit = 30 * time.Second
+
+// Client asks the daemon over a connection of its own for each request: an operator's tool asks once or twice. It asks
+// the daemon whose control socket is at Socket. Its methods are safe for concurrent use; an error is [ErrNoAnswer], a
+// [*Refused], or about an answer that makes no sense.
+type Client struct {
+	Socket string
+}
+
+// Get asks for path and decodes the answer. It blocks until that is there or ctx ends.
+func (c Client) Get(ctx context.Context, path string, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, clientLimit)
+	defer cancel()
+	return c.decode(ctx, http.MethodGet, path, nil, answer)
+}
+
+// Post asks for a change and decodes the answer. It blocks until the change is done, as long as that takes, or ctx
+// ends.
+func (c Client) Post(ctx context.Context, path string, change Change, answer any) error {
+	body, err := json.Marshal(change)
+	if err != nil {
+		return err
+	}
+	return c.decode(ctx, http.MethodPost, path, body, answer)
+}
+
+// Stream asks for path and returns the answer as it comes, until it is closed or ctx ends.
+func (c Client) Stream(ctx context.Context, path string) (io.ReadCloser, error) {
+	return c.ask(ctx, http.MethodGet, path, nil)
+}
+
+// decode asks and decodes what comes. Nothing is decoded into a nil answer but a refusal.
+func (c Client) decode(ctx context.Context, method, path string, body []byte, answer any) error {
+	stream, err := c.ask(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	if err := json.NewDecoder(stream).Decode(answer); err != nil {
+		return fmt.Errorf("read the answer of %s: %w", c.Socket, err)
+	}
+	return nil
+}
+
+// ask sends a request over a connection of its own and returns the body of the answer, which the caller closes.
+// Whatever is not 200 is an error that says what the daemon says.
+func (c Client) ask(ctx context.Context, method, path string, body []byte) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://metalplugd"+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", c.Socket)
+		},
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return nil, c.noAnswer(ctx, err)
+	}
+	if response.StatusCode == http.StatusOK {
+		return response.Body, nil
+	}
+	defer response.Body.Close()
+	var said problem
+	if err := json.NewDecoder(io.LimitReader(response.Body, bodySize)).Decode(&said); err != nil || said.Error == "" {
+		said.Error = response.Status
+	}
+	return nil, &Refused{Code: response.StatusCode, Text: said.Error}
+}
+
+// isDial tells whether no connection came about.
+func isDial(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// noAnswer tells why there is no answer, in the words of somebody who has to do something about it. What the network
+// packages wrap around the cause, a URL that nobody has typed among it, is left out.
+func (c Client) noAnswer(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), context.Canceled) {
+		return context.Canceled
+	}
+	reason := err.Error()
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		reason = fmt.Sprintf("it said nothing for %v", clientLimit)
+	case errors.Is(err, fs.ErrNotExist):
+		reason = "there is no such socket"
+	case errors.Is(err, unix.ECONNREFUSED):
+		reason = "nobody listens there"
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: %s: %w: use sudo, or join the group %s", ErrNoAnswer, c.Socket, fs.ErrPermission, group)
+	case !isDial(err):
+		reason = "it hung up: it stops, or has far too many clients: ss -xp | grep control.sock"
+	}
+	return fmt.Errorf("%w: %s: %s", ErrNoAnswer, c.Socket, reason)
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/control"
+)
+
+// saying is a daemon that answers every connection with that text, and hangs up.
+func saying(t *testing.T, text string) control.Client {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "c.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			_, _ = c.Read(make([]byte, 4096))
+			_, _ = io.WriteString(c, text)
+			c.Close()
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		serving.Wait()
+		os.RemoveAll(dir)
+	})
+	return control.Client{Socket: filepath.Join(dir, "c.sock")}
+}
+
+func TestAnswersThatMakeNoSense(t *testing.T) {
+	answer := func(code int, body string) string {
+		return fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Length: %d\r\n\r\n%s", code, http.StatusText(code), len(body), body)
+	}
+	for _, test := range []struct{ name, text, want string }{
+		{"no HTTP", "220 mail.example.org\r\n", "hung up"},
+		{"nothing", "", "hung up"},
+		{"no JSON", answer(200, "<html>"), "read the answer of "},
+		{"half an answer", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"id\":", "read the answer of "},
+		{"an error without a text", answer(500, "{}"), "500 Internal Server Error"},
+		{"an error that is no JSON", answer(404, "page not found"), "404 Not Found"},
+		{"an error with a text", answer(403, `{"error":"use sudo"}`), "use sudo"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var d control.Device
+			err := saying(t, test.text).Get(t.Context(), "/v1/devices/x", &d)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want one with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestClientThatIsInterrupted(t *testing.T) {
+	b := start(t, machine())
+	ctx, cancel := context.WithCancel(t.Context())
+	body, err := b.Stream(ctx, "/v1/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	cancel()
+	if _, err := io.Copy(io.Discard, body); err == nil {
+		t.Error("the stream ended as if the daemon had ended it")
+	}
+	if err := b.Get(ctx, "/v1/status", nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want %v", err, context.Canceled)
+	}
+}
+
+// TestMetricsInTheFormatThatIsAskedFor: Prometheus asks for OpenMetrics first.
+func TestMetricsInTheFormatThatIsAskedFor(t *testing.T) {
+	b := start(t, machine())
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", b.Socket)
+	}}
+	for accept, want := range map[string]string{
+		"": "text/plain",
+		"application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5":                          "text/plain", // what is only text is understood by all
+		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited": "application/vnd.google.protobuf",
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/metrics", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Accept", accept)
+		response, err := transport.RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if got := response.Header.Get("Content-Type"); err != nil || !strings.HasPrefix(got, want) || len(body) == 0 {
+			t.Errorf("%q is answered %q, %d bytes, %v", accept, got, len(body), err)
+		}
+	}
+}
+
+// TestStopCutsEverybodyOff: a client that follows does not keep the daemon from stopping.
+func TestStopCutsEverybodyOff(t *testing.T) {
+	dir, err := os.MkdirTemp("", "mp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	b := start(t, machine())
+	socket := filepath.Join(dir, "second.sock")
+	l, err := control.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.server.Serve(ctx, l) }()
+	body, err := control.Client{Socket: socket}.Stream(t.Context(), "/v1/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("it does not stop")
+	}
+	if _, err := os.Lstat(socket); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is left behind: %v", err)
+	}
+}
+
+func TestKubeletCounts(t *testing.T) {
+	failing := errors.New("no kubelet")
+	counts := map[string]int{resource: 3}
+	b := start(t, machine(), func(o *control.Options) {
+		o.Allocatable = func(context.Context) (map[string]int, error) {
+			if counts == nil {
+				return nil, failing
+			}
+			return counts, nil
+		}
+	})
+	answer := get[struct{ Allocatable map[string]int }](b, "/v1/kubelet")
+	if answer.Allocatable[resource] != 3 {
+		t.Errorf("%+v", answer)
+	}
+	counts = nil
+	if err := b.Get(t.Context(), "/v1/kubelet", nil); code(err) != http.StatusBadGateway || err.Error() != failing.Error() {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package control is the control socket: what the daemon knows and does, as JSON over HTTP/1.1 on a unix socket, and
+// what an operator may change.
+//
+// Whoever may open the socket may read; only uid 0 may change anything, as the kernel tells of the peer. No client can
+// hold anything up: there are at most 64, each answer is made of an immutable snapshot, and whoever does not speak or
+// does not read is cut off. Nothing is queued for a client that follows the events: it is sent what has changed since
+// the snapshot that it was sent last, so that a slow one gets fewer and later events and is told so.
+//
+// The requests, all of which DESIGN section 3 fixes but the two marked with an asterisk:
+//
+//	GET  /v1/status                  a [Status]
+//	GET  /v1/resources               an array of [Resource], in the order of the configuration
+//	GET  /v1/devices                 an array of [Device], by resource and ID, then those that are not offered
+//	GET  /v1/devices/{id}            a [Device]
+//	GET  /v1/events                  an [Event] a line, until the client leaves
+//	GET  /v1/why?what=…            * an [Answer]: why a device is offered, or is not
+//	GET  /v1/kubelet               * {"allocatable": {RESOURCE: COUNT}}: what the kubelet counts, asked at that moment
+//	GET  /metrics                    the metrics, as Prometheus reads them
+//	POST /v1/devices/{id}/cordon     a [Change] with a reason; answered with the [Device] as it is then, like the next two
+//	POST /v1/devices/{id}/uncordon   nothing
+//	POST /v1/devices/{id}/reset      a [Change]; answered when it is done, be it after an hour
+//
+// What is refused is answered {"error": TEXT}: 400 the request makes no sense, 403 the client is not uid 0, 404 there
+// is no such device, 409 the device is not in a state for it, 413 and 431 the request is too large, 501 this daemon
+// cannot do it, 502 the kubelet does not answer, 503 there are too many clients, or
+// hardware does not answer.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/udev"
+)
+
+const (
+	// headerLimit is how long a client may take for the head of a request, and idleLimit for the next one. Both are far
+	// longer than a program takes, and short enough that somebody who connects by hand and forgets it gives up its
+	// place.
+	headerLimit = 5 * time.Second
+	idleLimit   = 30 * time.Second
+	// answerLimit bounds reading a request and writing its answer, and each line of the events.
+	answerLimit = 30 * time.Second
+	// headerSize and bodySize are the largest request in bytes; net/http adds 4 KiB to the first. The longest that
+	// makes sense is a cordon with a reason of 200 bytes.
+	headerSize = 4 << 10
+	bodySize   = 4 << 10
+)
+
+// Options are what the socket tells of and can change. A function may be called from many goroutines; Inventory, Host
+// and Log are needed, the others may be zero.
+type Options struct {
+	Version   string
+	Source    string    // of the devices: "udev" or "recording:FILE"
+	Started   time.Time // of the daemon
+	Inventory *inventory.Inventory
+	Host      *device.Host
+	Log       *slog.Logger
+
+	Enumerate     func() ([]udev.Device, error)     // all devices that are present; may take a second
+	Dropped       func() udev.Dropped               // what the source has lost
+	Rules         func() []device.Rule              // as they hold
+	Where         func(resource, key string) string // "FILE:LINE" of a key of a rule, [device.Step]; "" for a default
+	Usual         []device.Rule                     // the rules that hold where none is configured
+	Resources     func() []Resource                 // configured ones and how they stand with the kubelet; the rest is filled in
+	Configuration func() Configuration
+	Holders       func() map[string][]Holder                        // who holds which device, by its ID
+	Allocatable   func(ctx context.Context) (map[string]int, error) // healthy devices as the kubelet counts them
+	Units         func(resource string) []string                    // what is missing for the steps of a resource; nil: nothing
+	Reset         func(ctx context.Context, id, scrub string) error // resets a device, or with a scrub erases it; nil: cannot be done
+}
+
+// Server is the control socket. Its methods are safe for concurrent use.
+type Server struct {
+	Options
+	*metrics
+	refusals refusals
+	asking   chan struct{} // holds one value while somebody asks why: that enumerates everything
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced when something changed that is in no snapshot
+}
+
+// New returns a server that serves nothing until [Server.Serve] and [Server.ServeMetrics].
+func New(o Options) *Server {
+	if o.Dropped == nil {
+		o.Dropped = func() udev.Dropped { return udev.Dropped{} }
+	}
+	if o.Rules == nil {
+		o.Rules = func() []device.Rule { return nil }
+	}
+	if o.Where == nil {
+		o.Where = func(string, string) string { return "" }
+	}
+	if o.Resources == nil {
+		o.Resources = func() []Resource { return nil }
+	}
+	if o.Configuration == nil {
+		o.Configuration = func() Configuration { return Configuration{} }
+	}
+	if o.Holders == nil {
+		o.Holders = func() map[string][]Holder { return nil }
+	}
+	s := &Server{Options: o, asking: make(chan struct{}, 1), changed: make(chan struct{})}
+	s.metrics = newMetrics(s)
+	return s
+}
+
+// Changed says that a resource stands otherwise with the kubelet, or something else that is in no snapshot. It does not
+// wait.
+func (s *Server) Changed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// next returns a channel that is closed at the next call of Changed. Take it before looking.
+func (s *Server) next() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// Serve answers on a unix socket until ctx ends. It closes l.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	return s.serve(ctx, newLimited(l, os.Geteuid()), s.routes())
+}
+
+// ServeMetrics answers nothing but /metrics until ctx ends, to whoever connects. It closes l.
+func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", s.sendMetrics)
+	return s.serve(ctx, newLimited(l, -1), mux)
+}
+
+// serve answers on a listener until ctx ends, which cuts off whoever is connected then: a client that follows the
+// events would keep the daemon from stopping.
+func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler) error {
+	server := &http.Server{
+		Handler:           limitBody(routes),
+		ReadHeaderTimeout: headerLimit,
+		ReadTimeout:       answerLimit,
+		WriteTimeout:      answerLimit,
+		IdleTimeout:       idleLimit,
+		MaxHeaderBytes:    headerSize,
+		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext:       withPeer,
+	}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// limitBody refuses requests whose body is larger than any that makes sense.
+func limitBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, bodySize)
+		if r.ContentLength > bodySize {
+			_, _ = io.Copy(io.Discard, r.Body) // to its limit: the server then lets the client read the answer before it hangs up
+			refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("a request has at most %d bytes", bodySize))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/need"
+	"github.com/metalplug/metalplug/udev/udevtest"
+)
+
+const (
+	resource = "example.org/widget"
+	patience = 20 * time.Second
+)
+
+// widget is the recording of a device of no particular kind, whose ID is node-SERIAL-widget.
+func widget(name, serial string) string {
+	return fmt.Sprintf("P: /devices/virtual/widget/%[1]s\nN: %[1]s\nE: DEVNAME=/dev/%[1]s\nE: SUBSYSTEM=widget\n"+
+		"E: ID_SERIAL=%[2]s\nE: ID_SERIAL_SHORT=%[2]s\nE: MAJOR=240\nE: MINOR=0\nA: sick=0\n\n", name, serial)
+}
+
+// bench is a control socket over a machine.
+type bench struct {
+	control.Client
+	t         *testing.T
+	machine   *udevtest.Machine
+	inventory *inventory.Inventory
+	server    *control.Server
+	dir       string
+}
+
+func start(t *testing.T, recording string, changes ...func(*control.Options)) *bench {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, machine: udevtest.New(t, recording), dir: dir, Client: control.Client{Socket: filepath.Join(dir, "c.sock")}}
+	rules := []device.Rule{{
+		Resource: resource, Class: &device.Generic,
+		Match: map[string]string{"SUBSYSTEM": "widget"}, Exclude: map[string]string{"ID_SERIAL": "out"},
+	}}
+	root, log := b.machine.Root(), slog.New(slog.NewTextHandler(testWriter{t}, nil))
+	host := &device.Host{Sys: filepath.Join(root, "sys"), Dev: filepath.Join(root, "dev"), Proc: filepath.Join(root, "proc")}
+	b.inventory = inventory.New(inventory.Options{Source: b.machine, Host: host, Rules: rules, Log: log, Settle: time.Second})
+	o := control.Options{
+		Version: "1.2", Source: "udev", Started: time.Now(), Inventory: b.inventory, Host: host, Log: log,
+		Enumerate: b.machine.Enumerate, Rules: func() []device.Rule { return rules },
+		Resources: func() []control.Resource {
+			return []control.Resource{{Name: resource, Class: "node", Shares: 2, Scrub: "zero", Registered: true, Connected: true}}
+		},
+	}
+	for _, change := range changes {
+		change(&o)
+	}
+	b.server = control.New(o)
+	b.run()
+	return b
+}
+
+func (b *bench) run() {
+	b.t.Helper()
+	l, err := control.Listen(b.Socket)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	go func() { done <- b.inventory.Run(ctx) }()
+	go func() { done <- b.server.Serve(ctx, l) }()
+	b.t.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-done, <-done); err != nil {
+			b.t.Errorf("run: %v", err)
+		}
+		os.RemoveAll(b.dir)
+	})
+	<-b.inventory.Ready()
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", p)
+	return len(p), nil
+}
+
+// until waits for a snapshot of that kind.
+func (b *bench) until(what string, is func(*inventory.Snapshot) bool) {
+	b.t.Helper()
+	limit := time.After(patience)
+	for {
+		snapshot, changed := b.inventory.Snapshot()
+		if is(snapshot) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			b.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// get asks and decodes; any error ends the test.
+func get[T any](b *bench, path string) (answer T) {
+	b.t.Helper()
+	if err := b.Get(b.t.Context(), path, &answer); err != nil {
+		b.t.Fatalf("%s: %v", path, err)
+	}
+	return answer
+}
+
+// code is the HTTP code of a refusal.
+func code(err error) int {
+	var refused *control.Refused
+	if errors.As(err, &refused) {
+		return refused.Code
+	}
+	return 0
+}
+
+const alpha = "node-A-widget"
+
+func machine() string {
+	return widget("widget0", "A") + widget("widget1", "out") + widget("widget2", "B")
+}
+
+func TestDeviceHasTheNamesOfTheDesign(t *testing.T) {
+	b := start(t, widget("widget0", "A"), func(o *control.Options) {
+		o.Holders = func() map[string][]control.Holder { return map[string][]control.Holder{alpha: {{"n", "p", "c"}}} }
+	})
+	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
+	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held })
+	d := get[map[string]any](b, "/v1/devices/"+alpha)
+	if _, err := time.Parse(time.RFC3339Nano, d["since"].(string)); err != nil {
+		t.Error(err)
+	}
+	delete(d, "since")
+	want := map[string]any{
+		"id": alpha, "resource": resource, "class": "node", "health": "Healthy", "reason": "", "numaNode": -1.0,
+		"sysfsPath": "/sys/devices/virtual/widget/widget0", "nodes": []any{"/dev/widget0"}, "cordoned": false,
+		"allocated": map[string]any{"namespace": "n", "pod": "p", "container": "c"}, "held": true, "present": true,
+	}
+	if !reflect.DeepEqual(d, want) {
+		t.Errorf("%v\nwant\n%v", d, want)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	b := start(t, machine())
+	got := get[control.Status](b, "/v1/status")
+	if got.Uptime <= 0 || got.Started.IsZero() {
+		t.Errorf("uptime %v since %v", got.Uptime, got.Started)
+	}
+	got.Uptime, got.Started = 0, time.Time{}
+	want := control.Status{
+		Version: "1.2", Source: "udev", Ready: true, Devices: control.Totals{Healthy: 2}, Refused: []control.Refusal{}, Cordons: []control.Cordoned{},
+		Resources: []control.Resource{{
+			Name: resource, Class: "node", Shares: 2, Scrub: "zero", Registered: true, Connected: true, Healthy: 2, Capacity: 4,
+		}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v\nwant\n%+v", got, want)
+	}
+	b.machine.Plug(widget("widget3", "C"))
+	b.until("C", func(s *inventory.Snapshot) bool { return s.Find("node-C-widget") != nil })
+	b.server.Tally().Answered(resource, "Allocate", errors.New("no more"))
+	got = get[control.Status](b, "/v1/status")
+	if got.Events.Received != 1 || got.Events.Last == nil || len(got.Refused) != 1 || got.Refused[0].Reason != "no more" {
+		t.Errorf("%+v", got)
+	}
+	if all := get[[]control.Resource](b, "/v1/resources"); len(all) != 1 || all[0].Capacity != 6 {
+		t.Errorf("%+v", all)
+	}
+}
+
+// TestTotalsOfWhatIsConfiguredNoMore: devices stay in the offer while a pod may hold them, and are counted.
+func TestTotalsOfWhatIsConfiguredNoMore(t *testing.T) {
+	b := start(t, machine(), func(o *control.Options) { o.Resources = nil })
+	if s := get[control.Status](b, "/v1/status"); s.Devices != (control.Totals{Healthy: 2}) || len(s.Resources) > 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestAnswersAreNeverNull(t *testing.T) {
+	b := start(t, "", func(o *control.Options) { o.Resources = nil })
+	for _, path := range []string{"/v1/devices", "/v1/resources"} {
+		if all := get[json.RawMessage](b, path); string(all) != "[]" {
+			t.Errorf("%s: %s", path, all)
+		}
+	}
+}
+
+func TestRefusedRequests(t *testing.T) {
+	b := start(t, machine())
+	long := strings.Repeat("x", 1<<20)
+	for _, test := range []struct {
+		name string
+		ask  func() error
+		code int
+		text string
+	}{
+		{"unknown device", func() error { return b.Get(t.Context(), "/v1/devices/none", nil) }, 404, "none"},
+		{"unknown path", func() error { return b.Get(t.Context(), "/v2/devices", nil) }, 404, ""},
+		{"unknown device cordoned", func() error { return b.cordon("none", "x") }, 404, "no such device"},
+		{"no reason", func() error { return b.cordon(alpha, " \n") }, 400, "reason"},
+		{"long reason", func() error { return b.cordon(alpha, long[:201]) }, 400, "200"},
+		{"huge body", func() error { return b.cordon(alpha, long) }, 413, "4096"},
+		{"long path", func() error { return b.Get(t.Context(), "/v1/devices/"+long, nil) }, 431, ""},
+		{"no reset", func() error {
+			return b.Post(t.Context(), "/v1/devices/"+alpha+"/reset", control.Change{}, new(control.Device))
+		}, 501, "cannot reset"},
+		{"wrong method", func() error { return b.Get(t.Context(), "/v1/devices/"+alpha+"/cordon", nil) }, 405, ""},
+		{"why nothing", func() error { return b.Get(t.Context(), "/v1/why", nil) }, 400, "PCI"},
+		{"why unknown", func() error { return b.Get(t.Context(), "/v1/why?what=0000:ff:00.0", nil) }, 404, "no device that udev knows"},
+		{"the kubelet is not asked", func() error { return b.Get(t.Context(), "/v1/kubelet", nil) }, 501, "kubelet"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := test.ask()
+			if code(err) != test.code || !strings.Contains(fmt.Sprint(err), test.text) {
+				t.Errorf("%v, want %d with %q", err, test.code, test.text)
+			}
+		})
+	}
+	if all := get[[]control.Device](b, "/v1/devices"); len(all) != 2 || all[0].Cordoned {
+		t.Errorf("something was changed: %+v", all)
+	}
+}
+
+func (b *bench) cordon(id, reason string) error {
+	return b.Post(b.t.Context(), "/v1/devices/"+id+"/cordon", control.Change{Reason: reason}, new(control.Device))
+}
+
+func TestCordon(t *testing.T) {
+	b := start(t, machine())
+	var d control.Device
+	before := time.Now().Truncate(time.Second)
+	err := b.Post(t.Context(), "/v1/devices/"+alpha+"/cordon", control.Change{Reason: "loose\ncable", Login: "ann\t"}, &d)
+	if err != nil || !d.Cordoned || d.Health != "Unhealthy" || d.Reason != "cordoned: loose cable" {
+		t.Errorf("%+v, %v", d, err)
+	}
+	name, who := "", fmt.Sprintf("ann as uid %d", os.Geteuid())
+	if os.Geteuid() == 0 {
+		name, who = "root", "ann as root"
+	}
+	want := control.Cordon{Reason: "loose cable", UID: uint32(os.Geteuid()), User: name, Login: "ann", Since: d.Cordon.Since}
+	if *d.Cordon != want || d.Cordon.Since.Before(before) || d.Cordon.Since.After(time.Now()) {
+		t.Errorf("%+v, want %+v", d.Cordon, want)
+	}
+	listed := []control.Cordoned{{Device: alpha, Resource: resource, Cordon: want}}
+	if s := get[control.Status](b, "/v1/status"); !reflect.DeepEqual(s.Cordons, listed) {
+		t.Errorf("%+v, want %+v", s.Cordons, listed)
+	}
+	step := control.Step{What: "state", Why: "cordoned by " + who + ", " + want.Since.Format("2006-01-02 15:04:05Z")}
+	if steps := get[control.Answer](b, "/v1/why?what="+alpha).Found[0].Steps; !slices.Contains(steps, step) {
+		t.Errorf("%+v is not in %+v", step, steps)
+	}
+	if s := get[control.Status](b, "/v1/status"); s.Devices != (control.Totals{Healthy: 1, Unhealthy: 1, Cordoned: 1}) {
+		t.Errorf("%+v", s.Devices)
+	}
+	d = control.Device{}
+	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", control.Change{}, &d); err != nil || d.Cordoned || d.Cordon != nil || d.Health != "Healthy" {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+func TestReset(t *testing.T) {
+	var calls []string
+	fail := errors.New("device busy")
+	b := start(t, machine(), func(o *control.Options) {
+		o.Reset = func(_ context.Context, id, scrub string) error {
+			calls = append(calls, id+" "+scrub)
+			if scrub != "" {
+				return fail
+			}
+			return nil
+		}
+	})
+	reset := func(id, scrub string) error {
+		return b.Post(t.Context(), "/v1/devices/"+id+"/reset", control.Change{Scrub: scrub}, new(control.Device))
+	}
+	if err := reset(alpha, ""); err != nil {
+		t.Error(err)
+	}
+	if err := reset(alpha, "zero"); code(err) != 409 || err.Error() != fail.Error() {
+		t.Errorf("%v", err)
+	}
+	if err := reset("none", ""); code(err) != 404 {
+		t.Errorf("unknown device: %v", err)
+	}
+	if want := []string{alpha + " ", alpha + " zero"}; !reflect.DeepEqual(calls, want) {
+		t.Errorf("%v, want %v", calls, want)
+	}
+}
+
+func TestWhy(t *testing.T) {
+	b := start(t, machine()+"P: /devices/virtual/other/o\nE: SUBSYSTEM=other\n\n")
+	for _, test := range []struct{ what, verdict, step string }{
+		{alpha, "offered as example.org/widget, Healthy", "class"},
+		{alpha + "::1", "offered as example.org/widget, Healthy", "identity"},
+		{"/dev/widget0", "offered as example.org/widget, Healthy", "rule"},
+		{"/devices/virtual/widget/widget0", "offered as example.org/widget, Healthy", "kubelet"},
+		{"/sys/devices/virtual/widget/widget0", "offered as example.org/widget, Healthy", "nodes"},
+		{"/sys/class/widget/widget0", "offered as example.org/widget, Healthy", "udev"},
+		{"/dev/widget1", `not offered: no class takes it: example.org/widget: excluded by ID_SERIAL = "out"`, "class"},
+		{"/sys/devices/virtual/other/o", "not offered: no class takes it, and it has no device node, nor has anything below it: pods cannot be given it", "class"},
+	} {
+		answer := get[control.Answer](b, "/v1/why?what="+test.what)
+		if len(answer.Found) != 1 || answer.Found[0].Verdict != test.verdict {
+			t.Errorf("%s: %+v", test.what, answer)
+			continue
+		}
+		if text := fmt.Sprint(answer.Found[0].Steps); !strings.Contains(text, test.step) {
+			t.Errorf("%s: no step %s in %s", test.what, test.step, text)
+		}
+	}
+	if err := b.cordon(alpha, "x"); err != nil {
+		t.Fatal(err)
+	}
+	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
+	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
+	b.until("gone", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && !s.Find(alpha).Present })
+	answer := get[control.Answer](b, "/v1/why?what="+alpha)
+	if want := "offered as example.org/widget, Unhealthy: cordoned: x; gone, held by a pod"; answer.Found[0].Verdict != want {
+		t.Errorf("%+v", answer)
+	}
+}
+
+func TestWhyTellsOfMissingUnits(t *testing.T) {
+	b := start(t, machine(), func(o *control.Options) {
+		o.Units = func(of string) []string { return []string{"no start@.service for " + of} }
+	})
+	steps := get[control.Answer](b, "/v1/why?what="+alpha).Found[0].Steps
+	want := control.Step{What: "units", Name: resource, Why: "no start@.service for " + resource}
+	if !slices.Contains(steps, want) {
+		t.Errorf("%+v is not in %+v", want, steps)
+	}
+}
+
+func TestWhyOfAPCIAddressLeadsToWhatIsBelow(t *testing.T) {
+	const function = "P: /devices/pci0000:00/0000:00:01.0\nE: SUBSYSTEM=pci\nE: PCI_CLASS=20000\nE: PCI_SLOT_NAME=0000:00:01.0\n\n"
+	below := strings.ReplaceAll(widget("widget0", "A"), "/devices/virtual/", "/devices/pci0000:00/0000:00:01.0/")
+	b := start(t, function+below)
+	for _, what := range []string{"0000:00:01.0", "00:01.0"} {
+		answer := get[control.Answer](b, "/v1/why?what="+what)
+		if len(answer.Found) != 1 || answer.Found[0].Device == nil || answer.Found[0].Device.ID != alpha {
+			t.Errorf("%s: %+v", what, answer)
+		}
+	}
+}
+
+// asNobody connects as another user would be seen: the kernel notes who connects, which only this thread then is.
+func asNobody(t *testing.T, path string) net.Conn {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		need.Lacks(t, "root", "only root can become somebody else")
+	}
+	fds, errs := make(chan int), make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
+			errs <- errno
+			return
+		}
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+		}
+		if err != nil {
+			errs <- err
+			return
+		}
+		fds <- fd
+	}()
+	select {
+	case fd := <-fds:
+		f := os.NewFile(uintptr(fd), "connection")
+		defer f.Close()
+		c, err := net.FileConn(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	case err := <-errs:
+		t.Fatal(err)
+		return nil
+	}
+}
+
+func TestOnlyRootMayChange(t *testing.T) {
+	b := start(t, machine())
+	if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.Socket, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	for request, want := range map[string]int{
+		"GET /v1/status":                          200,
+		"POST /v1/devices/" + alpha + "/cordon":   403,
+		"POST /v1/devices/" + alpha + "/uncordon": 403,
+		"POST /v1/devices/" + alpha + "/reset":    403,
+	} {
+		c := asNobody(t, b.Socket)
+		fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", request)
+		answer, err := io.ReadAll(c)
+		if err != nil || !strings.HasPrefix(string(answer), fmt.Sprintf("HTTP/1.1 %d ", want)) {
+			t.Errorf("%s: %s, %v", request, answer, err)
+		}
+	}
+}
+
+func TestSocketIsForRootAndTheGroup(t *testing.T) {
+	b := start(t, "")
+	info, err := os.Stat(b.Socket)
+	if err != nil || info.Mode().Perm()&^0o660 != 0 || info.Mode().Perm()&0o600 != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	file := filepath.Join(b.dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := control.Listen(file); err == nil || !strings.Contains(err.Error(), "no socket: remove it") {
+		t.Errorf("over a file: %v", err)
+	}
+	if _, err := control.Listen(filepath.Join(b.dir, "none/c.sock")); err == nil {
+		t.Error("in no directory")
+	}
+	stale := filepath.Join(b.dir, "stale.sock")
+	old, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.SetUnlinkOnClose(false)
+	old.Close()
+	l, err := control.Listen(stale)
+	if err != nil {
+		t.Fatalf("over what is left over: %v", err)
+	}
+	l.Close()
+}
+
+// status asks over a connection of its own.
+func (b *bench) dial() net.Conn {
+	b.t.Helper()
+	c, err := net.Dial("unix", b.Socket)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestSixtyFourClients(t *testing.T) {
+	b := start(t, machine())
+	var clients []net.Conn
+	for range 64 {
+		c := b.dial()
+		fmt.Fprint(c, "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			t.Fatalf("client %d: %v", len(clients)+1, err)
+		}
+		clients = append(clients, c)
+	}
+	if err := b.Get(t.Context(), "/v1/status", nil); code(err) != http.StatusServiceUnavailable {
+		t.Errorf("the 65th: %v", err)
+	}
+	clients[0].Close()
+	limit := time.Now().Add(patience)
+	for { // the daemon notices it a moment later
+		err := b.Get(t.Context(), "/v1/status", new(control.Status))
+		if err == nil {
+			return
+		}
+		if code(err) != http.StatusServiceUnavailable || time.Now().After(limit) {
+			t.Fatalf("with room again: %v", err)
+		}
+	}
+}
+
+func TestPlacesAreKeptForRoot(t *testing.T) {
+	b := start(t, machine())
+	if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.Socket, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	var last []byte
+	for range 57 {
+		c := asNobody(t, b.Socket)
+		fmt.Fprint(c, "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+		last = make([]byte, 12)
+		if _, err := io.ReadFull(c, last); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if string(last) != "HTTP/1.1 503" {
+		t.Errorf("the 57th reader got %s", last)
+	}
+	get[control.Status](b, "/v1/status")
+}
+
+func TestNoAnswer(t *testing.T) {
+	dir := t.TempDir()
+	left := filepath.Join(dir, "left.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	for socket, want := range map[string]string{filepath.Join(dir, "none.sock"): "no such socket", left: "nobody listens"} {
+		err := (control.Client{Socket: socket}).Get(t.Context(), "/v1/status", nil)
+		if !errors.Is(err, control.ErrNoAnswer) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// stream follows the events of a daemon.
+type stream struct {
+	t      *testing.T
+	events chan control.Event
+}
+
+func (b *bench) follow() *stream {
+	b.t.Helper()
+	body, err := b.Stream(b.t.Context(), "/v1/events")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { body.Close() })
+	s := &stream{b.t, make(chan control.Event, 1000)}
+	go func() {
+		defer close(s.events)
+		decoder := json.NewDecoder(body)
+		for {
+			var e control.Event
+			if decoder.Decode(&e) != nil {
+				return
+			}
+			s.events <- e
+		}
+	}()
+	s.next("listening")
+	return s
+}
+
+// next wants the next event to be that one, of the device of that ID or the resource.
+func (s *stream) next(want string) {
+	s.t.Helper()
+	select {
+	case e := <-s.events:
+		got := e.Event
+		if e.Device != nil {
+			got += " " + e.Device.ID
+		}
+		if got = strings.TrimSpace(got + " " + e.Resource + e.Problem); got != want || e.Time.IsZero() {
+			s.t.Fatalf("%s at %v, want %s", got, e.Time, want)
+		}
+	case <-time.After(patience):
+		s.t.Fatalf("never %s", want)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	var connected atomic.Bool
+	var configuration atomic.Pointer[control.Configuration]
+	configuration.Store(&control.Configuration{})
+	b := start(t, widget("widget0", "A"), func(o *control.Options) {
+		o.Resources = func() []control.Resource { return []control.Resource{{Name: resource, Connected: connected.Load()}} }
+		o.Configuration = func() control.Configuration { return *configuration.Load() }
+	})
+	s := b.follow()
+	b.machine.Plug(widget("widget2", "B"))
+	s.next("added node-B-widget")
+	if err := b.cordon(alpha, "x"); err != nil {
+		t.Fatal(err)
+	}
+	s.next("cordoned " + alpha)
+	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", control.Change{}, new(control.Device)); err != nil {
+		t.Fatal(err)
+	}
+	s.next("uncordoned " + alpha)
+	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
+	s.next("allocated " + alpha)
+	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
+	s.next("gone " + alpha)
+	b.machine.Plug(widget("widget0", "A"))
+	s.next("back " + alpha)
+	s.next("healthy " + alpha)
+	b.inventory.Released([]string{alpha})
+	s.next("released " + alpha)
+	connected.Store(true)
+	b.server.Changed()
+	s.next("connected " + resource)
+	connected.Store(false)
+	b.server.Changed()
+	s.next("disconnected " + resource)
+	at := time.Now()
+	configuration.Store(&control.Configuration{Reloaded: &at, Problem: "t.toml:1: x: unknown key"})
+	b.server.Changed()
+	s.next("refused t.toml:1: x: unknown key")
+	b.server.Changed() // about something else
+	later := at.Add(time.Second)
+	configuration.Store(&control.Configuration{Reloaded: &later})
+	b.server.Changed()
+	s.next("reloaded")
+}
+
+// TestSlowClientsHoldNothingUp: some that follow and never read, and some that never say anything; meanwhile everybody
+// else is served, and one that reads late has the newest state.
+func TestSlowClientsHoldNothingUp(t *testing.T) {
+	b := start(t, widget("widget0", "A"))
+	late := b.dial()
+	fmt.Fprint(late, "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+	for range 20 {
+		fmt.Fprint(b.dial(), "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+		b.dial()
+		fmt.Fprint(b.dial(), "GET /v1/sta")
+	}
+	s := b.follow()
+	for i := range 200 { // some 100 KiB of events, each client
+		name := fmt.Sprintf("many%d", i)
+		b.machine.Plug(widget(name, name))
+	}
+	b.until("all there", func(s *inventory.Snapshot) bool { return len(s.Offer(resource).Devices) == 201 })
+	added := 0
+	for added < 200 {
+		select {
+		case e := <-s.events:
+			if e.Event == "added" {
+				added++
+			}
+		case <-time.After(patience):
+			t.Fatalf("%d devices are told of", added)
+		}
+	}
+	if got := get[control.Status](b, "/v1/status"); got.Devices.Healthy != 201 {
+		t.Errorf("%+v", got.Devices)
+	}
+	seen := make(map[string]bool)
+	lines := bufio.NewScanner(late)
+	for len(seen) < 200 && lines.Scan() {
+		var e control.Event
+		if json.Unmarshal(lines.Bytes(), &e) == nil && e.Device != nil {
+			seen[e.Device.ID] = true
+		}
+	}
+	if len(seen) != 200 {
+		t.Errorf("the late one has seen %d devices: %v", len(seen), lines.Err())
+	}
+}
+
+// A client that hangs up in the midst of an answer is no concern of anybody.
+func TestClientThatLeaves(t *testing.T) {
+	b := start(t, machine())
+	for range 50 {
+		c := b.dial()
+		fmt.Fprint(c, "GET /v1/devices HTTP/1.1\r\nHost: x\r\n\r\n")
+		c.Close()
+	}
+	get[control.Status](b, "/v1/status")
+}
+
+func TestGarbageIsRefused(t *testing.T) {
+	b := start(t, machine())
+	for _, garbage := range []string{"\x00\x01\x02\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "PRI * HTTP/2.0\r\n\r\n", strings.Repeat("x", 100_000)} {
+		c := b.dial()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		go func() { _, _ = io.WriteString(c, garbage) }() // it may hang up before it has read that
+		answer, _ := io.ReadAll(c)
+		if !slices.ContainsFunc([]string{"HTTP/1.1 4", "HTTP/1.1 5", ""}, func(p string) bool {
+			return p != "" && strings.HasPrefix(string(answer), p) || len(answer) == 0
+		}) {
+			t.Errorf("%.20q is answered %.40q", garbage, answer)
+		}
+	}
+	get[control.Status](b, "/v1/status")
+}

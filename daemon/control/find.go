@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/udev"
+)
+
+// claims tells whether hardware that claims an ID is what the inventory knows as d: by that ID, or by one to which its
+// place was added since another has it.
+func claims(id string, d *inventory.Status) bool { return strings.HasPrefix(d.Device.ID, id) }
+
+// statusOf finds what is asked for among what the inventory knows: by ID, also that of a share, or by node.
+func statusOf(snapshot *inventory.Snapshot, what string) *inventory.Status {
+	if s := snapshot.Find(what); s != nil {
+		return s
+	}
+	if at := strings.LastIndex(what, "::"); at > 0 {
+		if s := snapshot.Find(what[:at]); s != nil {
+			return s
+		}
+	}
+	if !strings.HasPrefix(what, "/dev/") {
+		return nil
+	}
+	for d := range everyDevice(snapshot) {
+		if has(d, what) {
+			return d
+		}
+	}
+	return nil
+}
+
+// candidates returns the udev devices that are asked for, or those which what is asked for is a part of.
+func (s *Server) candidates(devices []udev.Device, what string, known *inventory.Status) []udev.Device {
+	selects := func(u udev.Device) bool { return false }
+	sysPath := s.sysPath(what)
+	switch {
+	case known != nil:
+		selects = func(u udev.Device) bool { return u.SysPath == known.Device.SysPath }
+	case strings.HasPrefix(what, "/dev/"):
+		selects = func(u udev.Device) bool {
+			return u.DevNode == what || slices.Contains(strings.Fields(u.Properties.Value("DEVLINKS")), what)
+		}
+	case sysPath != "":
+		selects = func(u udev.Device) bool { return u.SysPath == sysPath }
+	case device.FunctionIn("/"+address(what)) != "":
+		name := address(what)
+		selects = func(u udev.Device) bool { return u.Subsystem == "pci" && path.Base(u.SysPath) == name }
+	}
+	return slices.DeleteFunc(slices.Clone(devices), func(u udev.Device) bool { return !selects(u) })
+}
+
+// address returns the address of a PCI function as sysfs has it, with the domain that people leave out.
+func address(what string) string {
+	what = strings.ToLower(what)
+	if strings.Count(what, ":") == 1 {
+		return "0000:" + what
+	}
+	return what
+}
+
+// sysPath returns the path below /sys/devices that a path in sysfs stands for, also as udev writes it; empty: it is
+// none.
+func (s *Server) sysPath(what string) string {
+	if strings.HasPrefix(what, "/devices/") {
+		what = "/sys" + what
+	}
+	if !strings.HasPrefix(what, "/sys/") {
+		return ""
+	}
+	if real := s.Host.Resolve(path.Clean(what)); real != "" {
+		return real
+	}
+	return path.Clean(what)
+}
+
+// explain explains the candidates. One that stands for no device is explained by the nearest that does: above it, as
+// the GPU above a render node, else those below it, as the namespaces of a controller.
+func (s *Server) explain(devices, candidates []udev.Device) []device.Explanation {
+	rules := s.Rules()
+	var all []device.Explanation
+	for _, u := range candidates {
+		own := device.Explain(s.Host, rules, u)
+		if own[0].Device.Class != nil {
+			all = append(all, own...)
+			continue
+		}
+		near := s.near(devices, rules, u.SysPath)
+		if len(near) == 0 {
+			near = own
+		}
+		all = append(all, near...)
+	}
+	return all
+}
+
+// near explains the nearest device above a path that stands for something, else all below it, else those beside it.
+func (s *Server) near(devices []udev.Device, rules []device.Rule, sysPath string) []device.Explanation {
+	var above udev.Device
+	for _, u := range devices {
+		if strings.HasPrefix(sysPath, u.SysPath+"/") && len(u.SysPath) > len(above.SysPath) && s.isSubject(rules, u) {
+			above = u
+		}
+	}
+	if above.SysPath != "" {
+		return device.Explain(s.Host, rules, above)
+	}
+	found := s.below(devices, rules, sysPath)
+	// Beside it are such as the RDMA device that a node of the same function is of.
+	function := device.FunctionIn(sysPath)
+	for at := path.Dir(sysPath); len(found) == 0 && function != "" && strings.HasPrefix(at+"/", function+"/"); at = path.Dir(at) {
+		found = s.below(devices, rules, at)
+	}
+	return found
+}
+
+// below explains all devices below a path that stand for something.
+func (s *Server) below(devices []udev.Device, rules []device.Rule, sysPath string) (found []device.Explanation) {
+	for _, u := range devices {
+		if !strings.HasPrefix(u.SysPath, sysPath+"/") {
+			continue
+		}
+		if e := device.Explain(s.Host, rules, u); e[0].Device.Class != nil {
+			found = append(found, e...)
+		}
+	}
+	return found
+}
+
+// isSubject tells whether a udev device stands for something that could be offered.
+func (s *Server) isSubject(rules []device.Rule, u udev.Device) bool {
+	return device.Explain(s.Host, rules, u)[0].Device.Class != nil
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/udev/udevtest"
+)
+
+const fuzzRecording = `P: /devices/virtual/widget/widget0
+N: widget0
+E: DEVNAME=/dev/widget0
+E: SUBSYSTEM=widget
+E: ID_SERIAL=A
+E: ID_SERIAL_SHORT=A
+E: MAJOR=240
+E: MINOR=0
+`
+
+// FuzzRequest: whatever is sent, by uid 0 at that, has an answer that a client can read, and only a POST that names a
+// device touches one.
+func FuzzRequest(f *testing.F) {
+	for _, request := range []string{
+		"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET /v1/resources HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET /v1/devices/node-A-widget HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET /v1/why?what=/dev/widget0 HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+		"POST /v1/devices/node-A-widget/cordon HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n{\"reason\":\"why\"}",
+		"POST /v1/devices/node-A-widget/uncordon HTTP/1.1\r\nHost: x\r\n\r\n",
+		"POST /v1/devices/node-A-widget/reset HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n{\"scrub\":\"zero\"}",
+		"POST /v1/devices/..%2f..%2fx/reset HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+		"DELETE / HTTP/1.0\r\n\r\n",
+	} {
+		f.Add([]byte(request))
+	}
+	touched := false
+	routes := fuzzServer(f, func() { touched = true }).routes()
+	f.Fuzz(func(t *testing.T, text []byte) {
+		request, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(text)))
+		if err != nil {
+			return // net/http answers that by itself
+		}
+		request.Body = http.MaxBytesReader(nil, request.Body, bodySize)
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), peerKey{}, &unix.Ucred{Uid: 0}))
+		defer cancel()
+		if strings.Contains(request.URL.Path, "events") {
+			cancel() // else they go on until the client leaves
+		}
+		touched = false
+		answer := httptest.NewRecorder()
+		routes.ServeHTTP(answer, request.WithContext(ctx))
+		if touched && (request.Method != http.MethodPost || !strings.Contains(request.URL.Path, "/reset")) {
+			t.Errorf("%q touches a device", text)
+		}
+		if kind := answer.Header().Get("Content-Type"); kind == "application/json" {
+			checkJSON(t, text, answer.Body)
+		}
+	})
+}
+
+// checkJSON makes sure that an answer is JSON, one value a line or a single one.
+func checkJSON(t *testing.T, request []byte, body io.Reader) {
+	t.Helper()
+	for decoder := json.NewDecoder(body); ; {
+		var value any
+		err := decoder.Decode(&value)
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatalf("the answer to %q: %v", request, err)
+		}
+	}
+}
+
+func fuzzServer(f *testing.F, touched func()) *Server {
+	machine := udevtest.New(f, fuzzRecording)
+	host := &device.Host{
+		Sys: filepath.Join(machine.Root(), "sys"), Dev: filepath.Join(machine.Root(), "dev"), Proc: filepath.Join(machine.Root(), "proc"),
+	}
+	rules := []device.Rule{{Resource: "example.org/widget", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget"}}}
+	inv := inventory.New(inventory.Options{Source: machine, Host: host, Rules: rules})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- inv.Run(ctx) }()
+	f.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			f.Error(err)
+		}
+	})
+	<-inv.Ready()
+	return New(Options{
+		Inventory: inv, Host: host, Log: slog.New(slog.DiscardHandler), Enumerate: machine.Enumerate, Rules: func() []device.Rule { return rules },
+		Reset: func(_ context.Context, id, scrub string) error {
+			touched()
+			if id == "" {
+				return os.ErrInvalid
+			}
+			return nil
+		},
+	})
+}

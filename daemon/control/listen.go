@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// connections is how many clients there may be at once, reserved how many of them only uid 0 may be: whoever may
+	// only read must not keep the operator out.
+	connections = 64
+	reserved    = 8
+	// turnedAway is how many more are told so at once; the others are cut off without a word.
+	turnedAway = 16
+	// turnLimit bounds how long one that is turned away may take to listen.
+	turnLimit = time.Second
+)
+
+// group is whose members may read.
+const group = "metalplug"
+
+// Listen makes the socket at path, for uid 0 and the members of the group metalplug, if there is one. What is left over
+// from an earlier start is removed: the caller makes sure that no other daemon serves there.
+func Listen(path string) (*net.UnixListener, error) {
+	old, err := os.Lstat(path)
+	if err == nil && old.Mode().Type() != fs.ModeSocket {
+		return nil, fmt.Errorf("listen on %s: what is there is no socket: remove it, then restart metalplugd", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("listen on %s: %w", path, errors.Unwrap(err))
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, plainCause(err))
+	}
+	if err := share(path); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("listen on %s: %w", path, plainCause(err))
+	}
+	return l, nil
+}
+
+// share lets the group in. Without the group, as on a machine where the package was not installed, the socket is for
+// uid 0 alone. Until then nobody but the owner may connect: that takes the right to write.
+func share(path string) error {
+	g, err := user.LookupGroup(group)
+	if err != nil {
+		return os.Chmod(path, 0o600)
+	}
+	gid, err := strconv.Atoi(g.Gid)
+	if err != nil {
+		return err
+	}
+	if err := os.Chown(path, -1, gid); err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o660)
+}
+
+// plainCause drops what the net and os packages put around an errno: the caller names the operation and the path.
+func plainCause(err error) error {
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// metrics returns what a scrape gives, without the comments.
+func (b *bench) metrics() string {
+	b.t.Helper()
+	body, err := b.Stream(b.t.Context(), "/metrics")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer body.Close()
+	text, err := io.ReadAll(body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return regexp.MustCompile(`(?m)^#.*\n`).ReplaceAllString(string(text), "")
+}
+
+const wantMetrics = `metalplug_allocations_total{resource="example.org/widget",result="failed"} 1
+metalplug_allocations_total{resource="example.org/widget",result="ok"} 2
+metalplug_build_info{goversion="GO",version="1.2"} 1
+metalplug_device_allocated{container="c",device="node-A-widget",namespace="n",pod="p",resource="example.org/widget"} 1
+metalplug_device_allocated{container="d",device="node-A-widget",namespace="n",pod="p",resource="example.org/widget"} 1
+metalplug_device_health{device="node-A-widget",resource="example.org/widget"} 1
+metalplug_device_health{device="node-B-widget",resource="example.org/widget"} 0
+metalplug_devices{health="Healthy",resource="example.org/widget"} 1
+metalplug_devices{health="Unhealthy",resource="example.org/widget"} 1
+metalplug_registrations_total{resource="example.org/widget",result="failed"} 1
+metalplug_registrations_total{resource="example.org/widget",result="ok"} 1
+metalplug_reset_duration_seconds_sum 3
+metalplug_reset_duration_seconds_count 1
+metalplug_resets_total{method="dfl-port",resource="example.org/widget",result="failed"} 1
+metalplug_resyncs_total 0
+metalplug_stream_connected{resource="example.org/widget"} 1
+metalplug_uevent_overflows_total 0
+metalplug_uevent_to_send_seconds_sum 0.002
+metalplug_uevent_to_send_seconds_count 1
+metalplug_uevents_total 0
+`
+
+func TestMetrics(t *testing.T) {
+	b := start(t, machine(), func(o *control.Options) {
+		o.Holders = func() map[string][]control.Holder {
+			return map[string][]control.Holder{alpha: {{"n", "p", "c"}, {"n", "p", "d"}}, "node-B-widget": {{"n", "gone", "c"}}}
+		}
+	})
+	tally := b.server.Tally()
+	tally.Answered(resource, "Allocate", nil)
+	tally.Answered(resource, "Allocate", nil)
+	tally.Answered(resource, "Allocate", errors.New("x"))
+	tally.Answered(resource, "PreStartContainer", errors.New("x"))
+	tally.Registered(resource, nil)
+	tally.Registered(resource, errors.New("x"))
+	tally.Sent(resource, 2*time.Millisecond)
+	b.server.CountReset(resource, "dfl-port", 3*time.Second, errors.New("x"))
+	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
+	if err := b.cordon("node-B-widget", "x"); err != nil {
+		t.Fatal(err)
+	}
+	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha).Held })
+	got := regexp.MustCompile(`(?m)^.*_bucket.*\n`).ReplaceAllString(b.metrics(), "")
+	got = regexp.MustCompile(`goversion="[^"]*"`).ReplaceAllString(got, `goversion="GO"`)
+	if got != wantMetrics {
+		t.Errorf("%s\nwant\n%s", got, wantMetrics)
+	}
+}
+
+// TestSeriesAreBounded: whatever pods come and go, there is a series for each that holds a device now.
+func TestSeriesAreBounded(t *testing.T) {
+	var pod atomic.Int64
+	b := start(t, machine(), func(o *control.Options) {
+		o.Holders = func() map[string][]control.Holder {
+			return map[string][]control.Holder{alpha: {{"n", "pod-" + time.Unix(pod.Add(1), 0).UTC().Format("150405"), "c"}}}
+		}
+	})
+	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
+	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held })
+	first := strings.Count(b.metrics(), "\n")
+	for range 50 {
+		if n := strings.Count(b.metrics(), "\n"); n != first {
+			t.Fatalf("%d series, at first %d", n, first)
+		}
+	}
+	b.inventory.Released([]string{alpha})
+	b.until("released", func(s *inventory.Snapshot) bool { return !s.Find(alpha).Held })
+	if text := b.metrics(); strings.Contains(text, "device_allocated") {
+		t.Errorf("%s", text)
+	}
+}
+
+// TestMetricsOverTheNetwork: nothing but the metrics is to be had there.
+func TestMetricsOverTheNetwork(t *testing.T) {
+	b := start(t, machine())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.server.ServeMetrics(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	for path, want := range map[string]int{"/metrics": 200, "/v1/status": 404, "/v1/devices/" + alpha + "/cordon": 404} {
+		response, err := http.Get("http://" + l.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("%s: %s", path, response.Status)
+		}
+	}
+}
+
+// TestNamesOfTheDesign: dashboards and alerts elsewhere use these.
+func TestNamesOfTheDesign(t *testing.T) {
+	design, err := os.ReadFile(filepath.Join("testdata", "metrics.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.FieldsSeq(string(design)) {
+		if !strings.Contains(wantMetrics, name) {
+			t.Errorf("there is no %s", name)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// routes are all requests that the socket knows. Reading is for whoever may open the socket; the three that change a
+// device go through changing.
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { send(w, s.status(time.Now())) })
+	mux.HandleFunc("GET /v1/resources", func(w http.ResponseWriter, _ *http.Request) {
+		snapshot, _ := s.Inventory.Snapshot()
+		send(w, append([]Resource{}, s.resources(snapshot)...))
+	})
+	mux.HandleFunc("GET /v1/devices", s.sendDevices)
+	mux.HandleFunc("GET /v1/devices/{id}", s.sendDevice)
+	mux.HandleFunc("GET /v1/events", s.sendEvents)
+	mux.HandleFunc("GET /v1/why", s.sendWhy)
+	mux.HandleFunc("GET /v1/kubelet", s.sendKubelet)
+	mux.HandleFunc("GET /metrics", s.sendMetrics)
+	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.changing(s.cordon))
+	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.changing(s.uncordon))
+	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(s.reset))
+	return mux
+}
+
+// problem is the answer to a request that was refused.
+type problem struct {
+	Error string `json:"error"`
+}
+
+// refuse answers that a request is not carried out, and why.
+func refuse(w http.ResponseWriter, code int, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(problem{err.Error()}) // who has left cannot be told
+}
+
+// send answers with a value.
+func send(w http.ResponseWriter, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer) // who has left cannot be told
+}
+
+// sendDevices sends all devices: offered ones by resource and ID, then those that are only seen. It makes them one by
+// one: of thousands it is megabytes.
+func (s *Server) sendDevices(w http.ResponseWriter, _ *http.Request) {
+	snapshot, _ := s.Inventory.Snapshot()
+	holders := s.Holders()
+	w.Header().Set("Content-Type", "application/json")
+	out := bufio.NewWriterSize(w, 32<<10)
+	defer out.Flush()
+	lines := json.NewEncoder(out)
+	between := "["
+	one := func(d *inventory.Status) error {
+		if _, err := out.WriteString(between); err != nil {
+			return err
+		}
+		between = ","
+		return lines.Encode(newDevice(d, holders))
+	}
+	for d := range everyDevice(snapshot) {
+		if one(d) != nil {
+			return
+		}
+	}
+	if between == "[" {
+		out.WriteString(between)
+	}
+	out.WriteString("]\n")
+}
+
+// sendDevice sends one device by its ID, offered or not.
+func (s *Server) sendDevice(w http.ResponseWriter, r *http.Request) {
+	d, err := s.device(r.PathValue("id"))
+	if err != nil {
+		refuse(w, http.StatusNotFound, err)
+		return
+	}
+	send(w, d)
+}
+
+// device returns a device as it stands now; the error is [inventory.ErrUnknownDevice].
+func (s *Server) device(id string) (Device, error) {
+	snapshot, _ := s.Inventory.Snapshot()
+	status := snapshot.Find(id)
+	if status == nil {
+		return Device{}, fmt.Errorf("%q: %w", id, inventory.ErrUnknownDevice)
+	}
+	return newDevice(status, s.Holders()), nil
+}
+
+// sendKubelet sends what the kubelet itself counts, which has to be asked.
+func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
+	if s.Allocatable == nil {
+		refuse(w, http.StatusNotImplemented, errors.New("this daemon does not ask the kubelet"))
+		return
+	}
+	counts, err := s.Allocatable(r.Context())
+	if err != nil {
+		refuse(w, http.StatusBadGateway, err)
+		return
+	}
+	send(w, map[string]any{"allocatable": counts})
+}

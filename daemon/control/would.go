@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/udev"
+)
+
+// would returns a [[resource]] that would take a device of whose kind the configuration says nothing: the one that takes
+// it where nothing is configured, else one of class node. It is empty where a rule was tried, since then the configuration
+// does say something; the error tells why none would take it.
+func (s *Server) would(e device.Explanation) (text string, err error) {
+	u := e.Device.Udev
+	rules := s.Usual
+	if e.Device.Class == nil {
+		rules = nodeRules(*u)
+	}
+	for _, step := range e.Steps {
+		if step.Rule != "" && (step.OK || step.What == "rule" || isExclude(step)) || !step.OK && step.What != "class" && step.What != "rule" {
+			return "", nil
+		}
+	}
+	err = errors.New("it has no device node")
+	for i := range rules {
+		var rule *device.Rule
+		if rule, err = e.Taker(s.Host, rules[i:i+1]); err == nil {
+			return inTOML(rule), nil
+		}
+	}
+	return "", err
+}
+
+// isExclude tells whether a step is that a rule excludes the device.
+func isExclude(step device.Step) bool { return strings.HasPrefix(step.Key, "exclude.") }
+
+// nodeRules are rules of class node that take a device with a node, the best first: by what outlives a reboot, else by
+// the node.
+func nodeRules(u udev.Device) []device.Rule {
+	if u.DevNode == "" {
+		return nil
+	}
+	matches := []map[string]string{{"DEVNAME": u.DevNode}}
+	for _, key := range []string{"ID_PATH", "ID_SERIAL"} {
+		if value := u.Properties.Value(key); value != "" {
+			matches = slices.Insert(matches, 0, map[string]string{"SUBSYSTEM": u.Subsystem, key: value})
+		}
+	}
+	var rules []device.Rule
+	for _, match := range matches {
+		rules = append(rules, device.Rule{Resource: "example.org/" + cmp.Or(u.Subsystem, "device"), Class: &device.Generic, Match: match})
+	}
+	return rules
+}
+
+// inTOML writes a rule as the configuration has it.
+func inTOML(r *device.Rule) string {
+	text := fmt.Sprintf("[[resource]]\nname = %q\nclass = %q\n", r.Resource, r.Class.Name)
+	if len(r.Match) == 0 {
+		return text
+	}
+	var match []string
+	for _, key := range slices.Sorted(maps.Keys(r.Match)) {
+		match = append(match, fmt.Sprintf("%s = %q", key, r.Match[key]))
+	}
+	return text + "match = { " + strings.Join(match, ", ") + " }\n"
+}
+
+// untaken tells why a udev device that no class takes is not offered, and what of it can be; would is why none of
+// class node would take it.
+func (s *Server) untaken(devices []udev.Device, e device.Explanation, would error) string {
+	for _, step := range e.Steps {
+		if isExclude(step) {
+			return "no class takes it: " + step.Why + inBrackets(s.whereIs(step))
+		}
+	}
+	if would == nil {
+		return "no class or resource takes it"
+	}
+	u := e.Device.Udev
+	if u.DevNode != "" {
+		return "no class takes it, and class node would not: " + would.Error()
+	}
+	var nodes []string
+	for _, below := range devices {
+		if strings.HasPrefix(below.SysPath, u.SysPath+"/") && below.DevNode != "" {
+			nodes = append(nodes, below.DevNode)
+		}
+	}
+	if len(nodes) == 0 {
+		return "no class takes it, and it has no device node, nor has anything below it: pods cannot be given it"
+	}
+	return "no class takes it, and it has no device node itself: below it there are " + strings.Join(nodes, " ")
+}

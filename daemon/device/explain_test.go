@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// steps writes an explanation, a step a line.
+func (e Explanation) steps() string {
+	var text strings.Builder
+	for _, s := range e.Steps {
+		mark := "ok"
+		if !s.OK {
+			mark = "no"
+		}
+		fmt.Fprintf(&text, "%s %s %s: %s\n", mark, s.What, s.Name, s.Why)
+	}
+	return text.String()
+}
+
+// TestExplanationsAgreeWithLooks: whatever is on a machine, the explanation ends where the look does, and what keeps a
+// device back is one of its steps.
+func TestExplanationsAgreeWithLooks(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.umockdev")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no recordings: %v", err)
+	}
+	all := append(slices.Clone(everything), Rule{Resource: "test/node", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "tty|block"}})
+	for _, file := range files {
+		h, devices := recorded(t, strings.TrimSuffix(filepath.Base(file), ".umockdev"))
+		for _, rules := range [][]Rule{all, nil} {
+			for _, u := range devices {
+				sightings, explanations := Look(h, rules, &u), Explain(h, rules, u)
+				if len(sightings) == 0 {
+					if len(explanations) != 1 || explanations[0].Device.ID != "" {
+						t.Errorf("%s: nothing is seen in %s, explained is %v", file, u.SysPath, explanations)
+					}
+					continue
+				}
+				for i, s := range sightings {
+					e := explanations[i]
+					if described([]Sighting{s}) != described([]Sighting{e.Sighting}) {
+						t.Errorf("%s: seen\n%s\nexplained\n%s", file, described([]Sighting{s}), described([]Sighting{e.Sighting}))
+					}
+					passed := slices.ContainsFunc(e.Steps, func(s Step) bool { return s.OK && s.What == "rule" }) &&
+						!slices.ContainsFunc(e.Steps, func(s Step) bool { return !s.OK && s.What != "class" && s.What != "rule" })
+					if taken := s.Resource != "" && s.Offer == nil && s.Health == nil; taken != passed {
+						t.Errorf("%s: offer %v, health %v, explained\n%s", s.Device.SysPath, s.Offer, s.Health, e.steps())
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestExplain(t *testing.T) {
+	const disk = "/sys/devices/pci0000:64/0000:64:02.0/0000:65:00.0/nvme/nvme2/nvme2n1"
+	notOthers := `no class gpu: subsystem "block", devtype "disk" is none of its devices
+no class fpga: subsystem "block", devtype "disk" is none of its devices
+no class infiniband: subsystem "block", devtype "disk" is none of its devices
+`
+	tests := []struct {
+		name  string
+		edits []string
+		rules []Rule
+		want  string
+	}{
+		{
+			"the second rule takes it", nil,
+			[]Rule{
+				{Resource: "t/intel", Class: &NVMe, Match: map[string]string{"PCI_ID": "8086:*"}},
+				{Resource: "t/out", Class: &NVMe, Exclude: map[string]string{"ID_NSID": "2"}},
+				{Resource: "t/samsung", Class: &NVMe, Match: map[string]string{"PCI_ID": "144D:*"}},
+				{Resource: "t/late", Class: &NVMe},
+			},
+			notOthers + `ok class nvme: it stands for a device of this class: NVMe namespaces that are empty and unused
+ok identity nvme: it is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
+no rule t/intel: PCI_ID is "144D:A80A", not "8086:*"
+no rule t/out: excluded by ID_NSID = "2"
+ok rule t/samsung: matches: PCI_ID is "144D:A80A" ("144D:*")
+ok offer : nothing about the device itself is against it
+ok health : the hardware is well
+ok nodes : /dev/nvme2n1
+`,
+		},
+		{
+			"mounted and sick",
+			[]string{"8:2 / / rw", "259:4 / /srv rw", "state=live", "state=dead"},
+			everything,
+			notOthers + `ok class nvme: it stands for a device of this class: NVMe namespaces that are empty and unused
+ok identity nvme: it is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
+ok rule test/nvme: matches: every nvme
+no offer : in use: nvme2n1 is mounted on /srv
+no health : controller nvme2 is dead
+ok nodes : /dev/nvme2n1
+`,
+		},
+		{
+			"allowed in use",
+			[]string{"8:2 / / rw", "259:4 / /srv rw"},
+			[]Rule{{Resource: "t/x", Class: &NVMe, AllowInUse: true}},
+			notOthers + `ok class nvme: it stands for a device of this class: NVMe namespaces that are empty and unused
+ok identity nvme: it is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
+ok rule t/x: matches: every nvme
+ok offer : in use: nvme2n1 is mounted on /srv: overruled by t/x
+ok health : the hardware is well
+ok nodes : /dev/nvme2n1
+`,
+		},
+		{
+			"no identity",
+			[]string{"wwid=eui.36344830545001230025384300000001", "wwid="},
+			everything,
+			notOthers + `ok class nvme: it stands for a device of this class: NVMe namespaces that are empty and unused
+no identity nvme: not complete: its wwid is empty
+`,
+		},
+		{
+			"no rule of the class", nil, everything[:1],
+			notOthers + `ok class nvme: it stands for a device of this class: NVMe namespaces that are empty and unused
+ok identity nvme: it is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
+no rule : no resource of class nvme is configured
+ok offer : nothing about the device itself is against it
+`,
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			h, devices := recorded(t, "nvme", test.edits...)
+			i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.SysPath == disk })
+			got := Explain(h, test.rules, devices[i])
+			if len(got) != 1 || got[0].steps() != test.want {
+				t.Errorf("got %d\n%s\nwant\n%s", len(got), got[0].steps(), test.want)
+			}
+		})
+	}
+}
+
+func TestExplainGeneric(t *testing.T) {
+	h, devices := recorded(t, "nvme")
+	rule := Rule{Resource: "t/tty", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "tty"}}
+	i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.Subsystem == "nvme" })
+	got := Explain(h, []Rule{rule}, devices[i])[0].steps()
+	if want := `no class node: t/tty: SUBSYSTEM is "nvme", not "tty"` + "\n"; !strings.HasSuffix(got, want) {
+		t.Errorf("%s", got)
+	}
+	if got := Explain(h, everything, devices[i])[0].steps(); !strings.HasSuffix(got, "no class node: no resource of class node is configured\n") {
+		t.Errorf("%s", got)
+	}
+}

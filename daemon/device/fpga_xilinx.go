@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+// FPGA cards of Xilinx and AMD: with XRT, or with the driver xdma of the DMA engine that designs of one's own have.
+//
+// Follows: src/runtime_src/core/pcie/driver/linux/xocl of Xilinx/XRT (userpf/xocl_sysfs.c, mgmtpf/mgmt-sysfs.c);
+// XDMA/linux-kernel/xdma/xdma_cdev.c of Xilinx/dma_ip_drivers.
+//
+// A card with XRT has two PCI functions and is one device: the user function, of driver xocl, stands for it. In a
+// virtual machine it may be alone.
+//
+// Health: of XRT, both functions are ready and not offline, and the user function is not in a bad state; and that the
+// management function answers. Driver xdma says nothing of its own.
+//
+// Nodes: of XRT the render node; never /dev/xclmgmtN, by which the card is programmed (who must has it with class
+// node). Of xdma those by which the design is used: user, bypass, the DMA channels h2c and c2h, and events. Never
+// control, by which a DMA engine can be made to read and write any memory, xvc, the way to the debugger in the FPGA,
+// and the descriptors of the engines (bypass_h2c, bypass_c2h). The number in xdmaN is the order of discovery; no link
+// outlives it.
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// xrtHealth reads the attributes of both functions of a card; versions of XRT differ in which there are.
+func xrtHealth(h *Host, user string) error {
+	if err := xrtState(h, user, "xocl"); err != nil {
+		return err
+	}
+	management := xrtManagement(h, user)
+	if management == "" {
+		return nil
+	}
+	if !h.asleep(management) {
+		if err := h.pciAnswers(management); err != nil {
+			return fmt.Errorf("its management function %s: %w", path.Base(management), err)
+		}
+	}
+	return xrtState(h, management, "xclmgmt")
+}
+
+// xrtState reads what a driver of XRT says of a function. Numbers are decimal or with 0x: xocl's ready is "0x1".
+func xrtState(h *Host, function, driver string) error {
+	for _, good := range []struct {
+		name string
+		want int64
+	}{{"ready", 1}, {"dev_offline", 0}, {"device_bad_state", 0}} {
+		value, err := h.Int(function, good.name)
+		switch {
+		case errors.Is(err, ErrGone):
+		case err != nil:
+			return err
+		case value != good.want:
+			return fmt.Errorf("driver %s: %s is %d", driver, good.name, value)
+		}
+	}
+	return nil
+}
+
+// xrtManagement returns the management function of the card that a user function is on; empty: it is not on this
+// machine.
+func xrtManagement(h *Host, user string) string {
+	slot, _, _ := strings.Cut(path.Base(user), ".")
+	for _, name := range h.Names(path.Dir(user)) {
+		function := path.Dir(user) + "/" + name
+		if strings.HasPrefix(name, slot+".") && h.Link(function, "driver") == "xclmgmt" {
+			return function
+		}
+	}
+	return ""
+}
+
+// addXRT adds the render nodes of a user function.
+func (a *Allocation) addXRT(h *Host, function string) error {
+	names := drmNames(h, function, "renderD")
+	for _, name := range names {
+		if err := a.add(h, "/dev/dri/"+name, "/dev/dri/by-path/pci-"+path.Base(function)+"-render"); err != nil {
+			return err
+		}
+	}
+	if len(names) == 0 {
+		return incompletef("driver xocl has made no render node")
+	}
+	return nil
+}
+
+// xdmaNodes are the names of the devices that are for who uses the design in the FPGA.
+const xdmaNodes = "xdma[0-9]*_user|xdma[0-9]*_bypass|xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*|xdma[0-9]*_events_[0-9]*"
+
+// xdmaEngines are those among them of which the driver makes one for each DMA engine: without any it is not done.
+const xdmaEngines = "xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*"
+
+// addXDMA adds the nodes of a function of driver xdma.
+func (a *Allocation) addXDMA(h *Host, function string) error {
+	engines := 0
+	for _, name := range h.Names(function + "/xdma") {
+		if udev.Glob("xdma[0-9]*_bypass_*", name) || !udev.Glob(xdmaNodes, name) {
+			continue
+		}
+		if udev.Glob(xdmaEngines, name) {
+			engines++
+		}
+		if err := a.add(h, "/dev/"+name); err != nil {
+			return err
+		}
+	}
+	if engines == 0 {
+		return incompletef("driver xdma has made no DMA channel")
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+// GPUs below AMD's driver: whole, or divided into partitions (XCP: an Instinct in the modes DPX, TPX, QPX and CPX).
+//
+// Follows: drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c (current_compute_partition), amdxcp/amdgpu_xcp_drv.c,
+// amdkfd/kfd_topology.c (node_show, kfd_topology_add_device), amdgpu_ras.c (amdgpu_ras_badpages_read).
+//
+// Identity: unique_id, else the PCI address; of a partition also the mode and its place among the partitions, "cpx3",
+// counted in the order of the compute driver's topology, in which the driver adds them (kfd_topology_add_device). The
+// node amdgpu_xcp_N of a partition is no identity: N counts over all GPUs.
+//
+// Which nodes are a partition's only the compute driver tells, by the minor of the render node: all but those of the
+// first lie below platform devices without a PCI parent, and they are there whether the GPU is divided or not. No event
+// tells that the mode has changed: the GPU is looked at every minute.
+//
+// Health: the GPU's. Its RAS counters are not read (gpu_health.go). A page of its memory that is bad and cannot be
+// taken out of use is a warning.
+//
+// Nodes: the render node and the card, and /dev/kfd, one for all GPUs: what keeps them apart there is the render node.
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// amdDevices returns the GPU and, if it is divided, its parts.
+func amdDevices(h *Host, gpu Device, sysPath string) ([]Device, error) {
+	var err error
+	if gpu.ID, err = amdIdentity(h, sysPath); err != nil {
+		return nil, err
+	}
+	devices := []Device{gpu}
+	mode := amdMode(h, sysPath)
+	if mode == "" {
+		return devices, nil
+	}
+	for i := range kfdNodes(h, sysPath) {
+		d := gpu
+		d.Part = mode + strconv.Itoa(i)
+		d.ID, d.Model = MakeID(gpu.ID, d.Part), strings.TrimPrefix(gpu.Model+", partition "+d.Part, ", ")
+		devices = append(devices, d)
+	}
+	return devices, nil
+}
+
+// amdIdentity reads the number that the chip was made with (amdgpu_get_unique_id). Consumer cards have none: there the
+// attribute is missing or empty, and the address of the slot has to do.
+func amdIdentity(h *Host, sysPath string) (id string, err error) {
+	unique, err := h.Attr(sysPath, "unique_id")
+	switch {
+	case err != nil && !errors.Is(err, ErrGone):
+		return "", incompletef("its unique_id cannot be read at present: %w", err) // EPERM during a reset
+	case strings.Trim(unique, "0") != "":
+		return MakeID("gpu", unique), nil
+	case len(drmNames(h, sysPath, "renderD")) == 0:
+		// amdgpu_pci_probe makes the attribute first and the nodes last: without nodes it may still come.
+		return "", incompletef("driver amdgpu has not made its nodes yet")
+	}
+	return MakeID("gpu", path.Base(sysPath)), nil
+}
+
+// amdMode returns the mode in which a GPU is divided, in lower case; empty: it is not.
+func amdMode(h *Host, sysPath string) string {
+	mode, err := h.Attr(sysPath, "current_compute_partition")
+	if err != nil || !slices.Contains([]string{"DPX", "TPX", "QPX", "CPX"}, mode) { // SPX: one partition; UNKNOWN
+		return ""
+	}
+	return strings.ToLower(mode)
+}
+
+// kfdNode is a GPU, or a partition of one, as the compute driver describes it.
+type kfdNode struct {
+	number int    // in the topology
+	render string // name of its render node
+}
+
+// kfdNodes lists what the compute driver knows of the PCI function at a path, in the order of its topology.
+func kfdNodes(h *Host, function string) []kfdNode {
+	const topology = "/sys/class/kfd/kfd/topology/nodes"
+	var nodes []kfdNode
+	for _, name := range h.Names(topology) {
+		number, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		// Nodes without these are processors.
+		p := kfdProperties(h, topology+"/"+name+"/properties")
+		if p["drm_render_minor"] > 0 && kfdAt(p["domain"], p["location_id"], path.Base(function)) {
+			nodes = append(nodes, kfdNode{number, "renderD" + strconv.FormatUint(p["drm_render_minor"], 10)})
+		}
+	}
+	slices.SortFunc(nodes, func(a, b kfdNode) int { return a.number - b.number })
+	return nodes
+}
+
+func kfdProperties(h *Host, name string) map[string]uint64 {
+	text, err := h.Read(name)
+	if err != nil {
+		return nil // EPERM where the device cgroup bars it (kfd_devcgroup_check_permission)
+	}
+	properties := make(map[string]uint64)
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if number, err := strconv.ParseUint(value, 10, 64); err == nil {
+			properties[key] = number
+		}
+	}
+	return properties
+}
+
+// kfdAt tells whether a location is that of the PCI function with an address: bus, device and function in 16 bits. Of a
+// partition its number is in there too: in place of the function in some kernels, in the uppermost four bits in others.
+func kfdAt(domain, location uint64, address string) bool {
+	const function, partition = 0x7, 0xf0000000
+	var d, bus, slot, f uint64
+	if _, err := fmt.Sscanf(address, "%x:%x:%x.%x", &d, &bus, &slot, &f); err != nil {
+		return false
+	}
+	location &^= partition
+	if f == 0 {
+		location &^= function
+	}
+	return domain == d && location == bus<<8|slot<<3|f
+}
+
+// amdOffer keeps back a GPU that is divided.
+func amdOffer(h *Host, d Device) error {
+	mode := amdMode(h, d.SysPath)
+	switch {
+	case mode == "" || d.Part != "":
+		return nil
+	case len(kfdNodes(h, d.SysPath)) == 0:
+		return incompletef("divided (%s) into partitions that the compute driver does not show", mode)
+	}
+	return excludedf("divided (%s) into partitions, which are offered in its place", mode)
+}
+
+// amdAllocate adds the node of the compute driver, which the module makes before it probes any GPU (kfd_chardev_init).
+// A kernel without CONFIG_HSA_AMD has none, and its GPUs still render.
+func amdAllocate(h *Host, d Device) (a Allocation, err error) {
+	if d.Part == "" {
+		a, err = drmAllocate(h, d)
+	} else {
+		a, err = amdPartition(h, d)
+	}
+	if err != nil {
+		return a, err
+	}
+	if kfd, err := h.Node("/dev/kfd"); err == nil {
+		a.Nodes = append(a.Nodes, kfd)
+	}
+	return a, nil
+}
+
+// amdPartition finds the nodes of a partition: the render node that the compute driver names, and the card of the same
+// DRM device. Where udev links to them it does so by amdgpu_xcp_N.
+func amdPartition(h *Host, d Device) (Allocation, error) {
+	nodes := kfdNodes(h, d.SysPath)
+	i, err := strconv.Atoi(strings.TrimLeft(d.Part, "dtqcpx"))
+	if err != nil || i >= len(nodes) {
+		return Allocation{}, incompletef("the compute driver does not show it any more")
+	}
+	var a Allocation
+	if err := a.add(h, "/dev/dri/"+nodes[i].render, "/dev/dri/by-path/pci-"+path.Base(d.SysPath)+"-render"); err != nil {
+		return a, err
+	}
+	for _, name := range h.Names(path.Dir(h.Resolve("/sys/class/drm/" + nodes[i].render))) {
+		if !numbered(name, "card") {
+			continue
+		}
+		if err := a.add(h, "/dev/dri/"+name, "/dev/dri/by-path/pci-"+path.Base(d.SysPath)+"-card"); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// amdWarn counts the pages of memory that are bad and could not be taken out of use: flag F, of lines
+// "0x00000001 : 0x00001000 : F". R is out of use, P will be.
+func amdWarn(h *Host, sysPath string) string {
+	text, err := h.ReadAll(sysPath + "/ras/gpu_vram_bad_pages")
+	if err != nil {
+		return ""
+	}
+	bad := 0
+	for line := range strings.Lines(text) {
+		if strings.HasSuffix(strings.TrimSpace(line), ": F") {
+			bad++
+		}
+	}
+	if bad == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d bad pages of its memory could not be taken out of use (gpu_vram_bad_pages)", bad)
+}

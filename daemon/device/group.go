@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+// Sets of device nodes that are offered as one device.
+//
+// Follows: Documentation/ABI/stable/sysfs-dev (/sys/dev/char and /sys/dev/block);
+// Documentation/ABI/stable/sysfs-bus-usb.
+//
+// The members are found in sysfs, so that each of them sees the same group, whichever of them an event was about. The
+// first of them stands for the group; the others are seen and not offered, as parts of it.
+
+import (
+	"cmp"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// Values of [Group].By.
+const (
+	GroupUSB = "usb" // each USB device has a group of its own
+	GroupPCI = "pci" // each PCI function has
+)
+
+// Group is a set of device nodes that are offered as one device. The patterns are those of [udev.Glob], over names such
+// as "/dev/snd/controlC0". The Match and Exclude of its rule are about the hardware that By names, of which only what
+// the kernel reports is known; without By they are empty.
+type Group struct {
+	Nodes    []string // each has to find a node, or the device is not complete
+	Optional []string // each may find nodes, which belong to the device then
+	By       string   // [GroupUSB] or [GroupPCI]; empty: the nodes of the whole machine are one group
+}
+
+// names tells whether any pattern is about a node.
+func (g *Group) names(node string) bool { return node != "" && g.rank(node) >= 0 }
+
+// rank returns the number of the first pattern that a node matches, those that are optional last; -1: none.
+func (g *Group) rank(node string) int {
+	return slices.IndexFunc(slices.Concat(g.Nodes, g.Optional), func(pattern string) bool { return udev.Glob(pattern, node) })
+}
+
+// missing returns as [ErrIncomplete] which of the patterns that have to find a node have found none. taken are nodes
+// that belong to something else, and to what.
+func (g *Group) missing(members []udev.Device, taken map[string]string) error {
+	var reasons []error
+	for _, pattern := range g.Nodes {
+		if slices.ContainsFunc(members, func(m udev.Device) bool { return udev.Glob(pattern, m.DevNode) }) {
+			continue
+		}
+		reason := incompletef("%s is missing", pattern)
+		if isPattern(pattern) {
+			reason = incompletef("no node is like %s", pattern)
+		}
+		for _, node := range slices.Sorted(maps.Keys(taken)) {
+			if udev.Glob(pattern, node) {
+				reason = incompletef("%s belongs to %s", node, taken[node])
+			}
+		}
+		reasons = append(reasons, reason)
+	}
+	return joined(reasons...)
+}
+
+func isPattern(name string) bool { return strings.ContainsAny(name, `*?[|\`) }
+
+// hardware returns the sysfs path of the hardware that a node at sysPath is of, as the group divides it; empty: it is
+// of none. ok is false where that means that it is in no group.
+func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
+	switch g.By {
+	case GroupUSB:
+		owner = usbAbove(h, sysPath)
+	case GroupPCI:
+		owner = h.PCIParent(sysPath)
+	default:
+		return "", true
+	}
+	return owner, owner != ""
+}
+
+// usbAbove returns the sysfs path of the USB device at or above sysPath; empty: there is none.
+func usbAbove(h *Host, sysPath string) string {
+	for p := sysPath; strings.HasPrefix(p, "/sys/devices/"); p = path.Dir(p) {
+		if h.Link(p, "subsystem") == "usb" && h.Properties(p)["DEVTYPE"] == "usb_device" {
+			return p
+		}
+	}
+	return ""
+}
+
+// members finds the nodes that belong to the same group as those of an owner, the first in the order of the patterns
+// first.
+func (g *Group) members(h *Host, owner string) []udev.Device {
+	var members []udev.Device
+	for _, kind := range []string{"/sys/dev/char", "/sys/dev/block"} {
+		for _, number := range h.Names(kind) {
+			target, err := os.Readlink(h.Path(kind + "/" + number)) // "../../devices/…"
+			sysPath := path.Join(kind, target)
+			if err != nil || owner != "" && !strings.HasPrefix(sysPath+"/", owner+"/") {
+				continue
+			}
+			if name := h.Properties(sysPath)["DEVNAME"]; name == "" || !g.names("/dev/"+name) {
+				continue
+			}
+			if of, ok := g.hardware(h, sysPath); ok && of == owner {
+				members = append(members, kernelDevice(h, sysPath))
+			}
+		}
+	}
+	slices.SortFunc(members, func(a, b udev.Device) int {
+		return cmp.Or(g.rank(a.DevNode)-g.rank(b.DevNode), byNumber(a.DevNode, b.DevNode))
+	})
+	return members
+}
+
+// kernelDevice returns the device at sysPath as far as the kernel knows it, without what udev's rules have added.
+func kernelDevice(h *Host, sysPath string) udev.Device {
+	properties := h.Properties(sysPath)
+	u := udev.Device{SysPath: sysPath, Subsystem: h.Link(sysPath, "subsystem"), DevType: properties["DEVTYPE"]}
+	if name := properties["DEVNAME"]; name != "" {
+		u.DevNode = "/dev/" + name
+		properties["DEVNAME"] = u.DevNode
+	}
+	if properties != nil {
+		properties["SUBSYSTEM"] = u.Subsystem
+	}
+	u.Properties = udev.NewProperties(properties)
+	return u
+}
+
+// nodeRule returns the rule of class node that takes u: the first of which it is the member of a group, then with the
+// hardware that the group is of, else the first that takes it as a device of its own; nil: none does. A member cannot
+// be a device of its own, even where that rule comes first: two containers would get it.
+func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string) {
+	if u.DevNode == "" {
+		return nil, ""
+	}
+	if r, owner := groupRule(h, rules, u); r != nil {
+		return r, owner
+	}
+	for i := range rules {
+		if r := &rules[i]; r.Class == &Generic && r.Group == nil && r.matches(h, u) == nil {
+			return r, ""
+		}
+	}
+	return nil, ""
+}
+
+// groupRule returns the first rule of which u is the member of a group, with the hardware that the group is of; nil: of
+// none.
+func groupRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string) {
+	for i := range rules {
+		r := &rules[i]
+		if r.Class != &Generic || r.Group == nil {
+			continue
+		}
+		if owner, ok := r.groupOf(h, u); ok {
+			return r, owner
+		}
+	}
+	return nil, ""
+}
+
+// groupOf tells whether u belongs to a group of the rule, and the hardware that it is of. A piece of hardware that has
+// only nodes which are optional has no group.
+func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
+	g := r.Group
+	if !g.names(u.DevNode) {
+		return "", false
+	}
+	if owner, ok = g.hardware(h, u.SysPath); !ok || owner == "" {
+		return "", ok
+	}
+	if r.matches(h, kernelDevice(h, owner)) != nil {
+		return "", false
+	}
+	if g.rank(u.DevNode) >= len(g.Nodes) {
+		members := g.members(h, owner)
+		return owner, len(members) > 0 && g.rank(members[0].DevNode) < len(g.Nodes)
+	}
+	return owner, true
+}

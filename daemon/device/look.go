@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"errors"
+	"path"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// Sighting is what one look found out about one device.
+type Sighting struct {
+	Device     *Device    // for hardware that could not be identified: no ID, only Class and SysPath
+	Resource   string     // of the first rule that matches; empty: none does
+	Allocation Allocation // empty: there is none to give
+	Nodes      []Node     // those there are of a device that has no Allocation, since no rule takes it or a node is missing
+	Target     *Target    // as it was when the device was identified; nil: there is none
+	Offer      error      // why it must not be handed out, nil: it may be
+	Health     error      // why it is sick, nil: it is healthy
+	Print      uint64     // by which what is on the disk is known again; 0: it was not read, or there is nothing
+	Warning    string     // what is not as it should be though it is healthy
+	Unread     bool       // whether nobody has answered what is on the disk and how it is
+	NeedsAll   bool       // it needs all of the functions; else any
+	Functions  []string   // sysfs paths of the PCI functions by which it is reached
+	Counters   []Counter  // of errors, as they stand
+	Instance   uint64     // of the hardware in this boot, see [Host.Instance]
+}
+
+// HostUse tells whether this host uses the disk: it has mounted it or swaps to it. As long as a pod holds it, what is
+// built on top may be the pod's doing; else it is the host's too.
+func (s *Sighting) HostUse(held bool) bool {
+	var use hostUse
+	return errors.As(s.Offer, &use) && (use.certain || !held)
+}
+
+// Twin notes that the device at another sysfs path has the same identity. Of a disk that may be another way to the same
+// medium, which two pods must not have: it is not offered.
+func (s *Sighting) Twin(other string) {
+	if s.Target.IsDisk() {
+		s.Offer = joined(s.Offer, excludedf("%s has the same identity: two ways to one disk, or a copy", path.Base(other)))
+	}
+}
+
+// Look finds out everything about one udev device: which devices are in it, to which resource they belong, whether they
+// may be offered and are healthy, and what a container would get. It reads sysfs and may block as long as the kernel
+// does. A udev device that is no subject of any class gives nothing. What it finds refers to seen, which is not to be
+// written.
+func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
+	u := withFunction(h, seen)
+	class := selecting(*u)
+	if class == nil {
+		r, owner := nodeRule(h, rules, *u)
+		switch {
+		case r == nil || !h.Present(u.SysPath):
+			return nil
+		case r.Group != nil:
+			return []Sighting{lookGroup(h, rules, r, owner, u)}
+		}
+		class = &Generic
+	}
+	if !h.Present(u.SysPath) {
+		return nil
+	}
+	devices, err := class.Identify(h, *u)
+	if err != nil {
+		return []Sighting{{Device: &Device{Class: class, SysPath: u.SysPath, NUMANode: -1, Udev: u}, Offer: err}}
+	}
+	sightings := make([]Sighting, 0, len(devices))
+	for _, d := range devices {
+		d.Class, d.SysPath, d.Udev = class, u.SysPath, u
+		sightings = append(sightings, look(h, rules, d))
+	}
+	return sightings
+}
+
+func look(h *Host, rules []Rule, d Device) Sighting {
+	rule, err := ruleFor(h, rules, d)
+	d.rule = rule
+	s := Sighting{Device: &d, NeedsAll: d.Class.NeedsAll, Instance: h.Instance(d.SysPath)}
+	if d.Class.Offer != nil {
+		s.Offer = d.Class.Offer(h, d)
+	}
+	if err != nil {
+		if !unsuited(s.Offer) { // which says more than that no rule takes it
+			s.Offer = err
+		}
+		found, _ := d.Class.Allocate(h, d) // what is missing matters to nobody who cannot have it
+		s.Nodes = found.Nodes
+		return s
+	}
+	s.Resource = rule.Resource
+	if d.Class.Health != nil {
+		s.Health = d.Class.Health(h, d)
+	}
+	s.Functions = functionsOf(h, d)
+	pciHealth(h, s.Functions, &s)
+	if d.Class.Warn != nil {
+		s.warn(d.Class.Warn(h, d))
+	}
+	s.aim(h)
+	h.probe(&s, rule.AllowInUse)
+	s.Offer = rule.forgive(s.Offer)
+	allocation, err := d.Class.Allocate(h, d)
+	if err != nil && (s.Offer == nil || OnlyUnanswered(s.Offer)) {
+		s.Offer = err
+	}
+	if err != nil {
+		s.Nodes, allocation = allocation.Nodes, Allocation{}
+	}
+	s.Allocation = allocation
+	s.warn(reloadWarning(h, allocation))
+	return s
+}
+
+// extras are the nodes that its resource asks for beside the usual.
+func (d Device) extras() []string {
+	if d.rule == nil {
+		return nil
+	}
+	return d.rule.Extras
+}
+
+// selecting returns the class that has u as its subject, or nil. [Generic], which takes any device with a node, has
+// subjects only where a rule asks for them.
+func selecting(u udev.Device) *Class {
+	for _, c := range Classes {
+		if c.Selects(u) {
+			return c
+		}
+	}
+	return nil
+}

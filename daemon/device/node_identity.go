@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+// By what a device node of class node is recognised.
+//
+// Follows: the builtins usb_id and path_id of udev; drivers/hid/hid-core.c (hid_uevent); drivers/dma/idxd/cdev.c.
+//
+// The serial number goes with the device from port to port; the path through the buses stays with the port; the name of
+// the node is right for those that are no hardware, and the last resort for others. Several nodes of one device have
+// the first two in common, so that what tells them apart is added.
+
+import (
+	"cmp"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// nodeID takes the strongest identity that is known.
+func nodeID(h *Host, u udev.Device) string {
+	if functions := vfioFunctions(h, u); len(functions) > 0 {
+		return MakeID("node", u.Subsystem, path.Base(functions[0])) // the number of the group is the order of discovery
+	}
+	p := u.Properties
+	switch {
+	case p.Value("ID_SERIAL") != "" && p.Value("ID_SERIAL_SHORT") != "": // without the latter it is only the name of the model
+		return nodeIDOf(h, u, p.Value("ID_SERIAL"))
+	case p.Value("DM_UUID") != "":
+		return nodeIDOf(h, u, p.Value("DM_UUID"))
+	case p.Value("MD_UUID") != "":
+		return nodeIDOf(h, u, p.Value("MD_UUID"))
+	}
+	if identity := hidIdentity(h, u); identity != nil {
+		return MakeID(append([]string{"node"}, identity...)...)
+	}
+	if p.Value("ID_PATH") != "" {
+		return nodeIDOf(h, u, p.Value("ID_PATH"))
+	}
+	if identity := pciIdentity(h, u); identity != nil {
+		return MakeID(append([]string{"node"}, identity...)...)
+	}
+	return MakeID("node", strings.ReplaceAll(strings.TrimPrefix(u.DevNode, "/dev/"), "/", "-"))
+}
+
+// nodeIDOf adds to the identity of a device what tells this node of it from the others.
+func nodeIDOf(h *Host, u udev.Device, identity string) string {
+	parts := []string{"node", identity}
+	if number := u.Properties.Value("ID_USB_INTERFACE_NUM"); number != "" {
+		parts = append(parts, "if"+number)
+	}
+	if member := nodeMember(h, u); member != "" {
+		parts = append(parts, member)
+	}
+	return MakeID(parts...)
+}
+
+// nodeMember tells the nodes of one piece of hardware apart: by number where they are of one kind, as partitions, the
+// ports of a serial adapter and the nodes of a camera, else by kind.
+func nodeMember(h *Host, u udev.Device) string {
+	switch u.Subsystem {
+	case "block":
+		if number, err := h.Attr(u.SysPath, "partition"); err == nil {
+			return "part" + number
+		}
+		return ""
+	case "tty":
+		// Of the usb-serial device that the terminal belongs to (port_number_show).
+		if port, err := h.Attr(path.Dir(path.Dir(u.SysPath)), "port_number"); err == nil && port != "0" {
+			return "port" + port
+		}
+		return ""
+	case "usb":
+		return ""
+	}
+	kind := strings.TrimRight(path.Base(u.DevNode), "0123456789")
+	if index, err := h.Attr(u.SysPath, "index"); err == nil { // of video4linux
+		kind += "-index" + index
+	}
+	return kind
+}
+
+// hidAbove returns the sysfs path of the HID device that a hidraw node belongs to; empty: u is none.
+func hidAbove(u udev.Device) string {
+	if u.Subsystem != "hidraw" {
+		return ""
+	}
+	return path.Dir(path.Dir(u.SysPath))
+}
+
+// hidIdentity returns what the kernel knows of an HID device, for which few versions of udev have a rule: its bus,
+// vendor and product, its serial number or else the port it is at, and which of its interfaces it is. Nil: it is none.
+func hidIdentity(h *Host, u udev.Device) []string {
+	above := hidAbove(u)
+	if above == "" {
+		return nil
+	}
+	p := h.Properties(above)
+	port, input := path.Split(p["HID_PHYS"]) // "usb-0000:00:14.0-4/input1"
+	serial := p["HID_UNIQ"]
+	if serial == "" {
+		serial = strings.TrimSuffix(port, "/")
+	}
+	if serial == "" {
+		return nil
+	}
+	identity := []string{"hid"}
+	for number := range strings.SplitSeq(strings.ToLower(p["HID_ID"]), ":") { // "0003:00001050:00000407": bus, vendor, product
+		identity = append(identity, strings.TrimPrefix(number, "0000"))
+	}
+	identity = append(identity, serial)
+	if input != "" {
+		identity = append(identity, input)
+	}
+	return identity
+}
+
+// pciIdentity returns the address of the PCI function that u is a device of and which of its devices it is: those of a
+// kind are counted, since their names have the order of discovery over all functions. Nil: it is not directly below
+// one.
+func pciIdentity(h *Host, u udev.Device) []string {
+	if queue := queueOf(u); queue != "" {
+		_, number, _ := strings.Cut(path.Base(queue), ".") // of "wq0.1" the 0 is the order of discovery
+		return []string{path.Base(path.Dir(u.DevNode)), h.pciAddress(u.SysPath), "wq" + number}
+	}
+	function := FunctionIn(u.SysPath)
+	beside := path.Dir(u.SysPath)
+	if function == "" || path.Dir(beside) != function {
+		return nil
+	}
+	kind := strings.TrimRight(path.Base(u.SysPath), "0123456789")
+	identity := []string{path.Base(function), kind}
+	siblings := slices.DeleteFunc(h.Names(beside), func(name string) bool { return !numbered(name, kind) })
+	slices.SortFunc(siblings, byNumber)
+	if i := slices.Index(siblings, path.Base(u.SysPath)); i > 0 {
+		identity = append(identity, strconv.Itoa(i))
+	}
+	return identity
+}
+
+// byNumber compares names of one kind by the number at their end: "ttyS9" before "ttyS10".
+func byNumber(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// whiteout makes a device node. This one, char 0:0, anybody may make (vfs_mknod).
+func whiteout(t *testing.T, h *Host, name string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(h.Path(name)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_ = os.Remove(h.Path(name))
+	if err := unix.Mknod(h.Path(name), unix.S_IFCHR|0o600, 0); err != nil {
+		t.Fatalf("make %s: %v", name, err)
+	}
+}
+
+func TestHostNumber(t *testing.T) {
+	h, _ := recorded(t, "node-virtual")
+	whiteout(t, h, "/dev/whiteout")
+	if err := os.Symlink("whiteout", h.Path("/dev/link")); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"/dev/whiteout": "char/0:0", "/dev/link": "char/0:0", "/dev/kvm": "", "/dev/none": "", "/dev": "",
+	} {
+		if got := h.Number(name); got != want {
+			t.Errorf("Number(%s) = %q, want %q", name, got, want)
+		}
+	}
+	root := &Host{Dev: "/dev"}
+	if got := root.Number("/dev/null"); got != "char/1:3" { // Documentation/admin-guide/devices.txt
+		t.Errorf("Number(/dev/null) = %q", got)
+	}
+}
+
+func TestReloadWarning(t *testing.T) {
+	const lost = "/dev/kvm has no link /dev/char/0:0: systemctl daemon-reload would take it from running containers"
+	for _, test := range []struct {
+		name string
+		make func(t *testing.T, h *Host)
+		want string
+	}{
+		{"no device node, as in a recording", func(*testing.T, *Host) {}, ""},
+		{"no link", func(t *testing.T, h *Host) { whiteout(t, h, "/dev/kvm") }, lost},
+		{"a link", func(t *testing.T, h *Host) {
+			whiteout(t, h, "/dev/kvm")
+			link(t, h, "../kvm", "/dev/char/0:0")
+		}, ""},
+		{"a link to what is gone", func(t *testing.T, h *Host) {
+			whiteout(t, h, "/dev/kvm")
+			link(t, h, "../none", "/dev/char/0:0")
+		}, lost},
+		{"a link to something else", func(t *testing.T, h *Host) {
+			whiteout(t, h, "/dev/kvm")
+			link(t, h, "../net/tun", "/dev/char/0:0")
+		}, lost},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			h, devices := recorded(t, "node-virtual")
+			test.make(t, h)
+			for _, rules := range [][]Rule{anyNode(map[string]string{"DEVNAME": "/dev/kvm"}), grouped(Group{Nodes: []string{"/dev/kvm"}}, nil)} {
+				sightings := lookAll(h, rules, devices)
+				if last := sightings[len(sightings)-1]; last.Warning != test.want || last.Offer != nil {
+					t.Errorf("%s: warning %q, want %q; held back: %v", last.Device.ID, last.Warning, test.want, last.Offer)
+				}
+			}
+		})
+	}
+}
+
+func link(t *testing.T, h *Host, target, name string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(h.Path(name)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_ = os.Remove(h.Path(name))
+	if err := os.Symlink(target, h.Path(name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWarningsAreJoined(t *testing.T) {
+	var s Sighting
+	for _, text := range []string{"", "a", "", "b"} {
+		s.warn(text)
+	}
+	if s.Warning != "a; b" {
+		t.Errorf("%q", s.Warning)
+	}
+}

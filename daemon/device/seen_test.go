@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// TestNodesOfWhatCannotBeGiven: of a device that no rule takes, and of one that is not complete, the nodes that there are
+// tell which it is; nothing of that can be given to a container.
+func TestNodesOfWhatCannotBeGiven(t *testing.T) {
+	no := func(class *Class) []Rule {
+		return []Rule{{Resource: "t/x", Class: class, Exclude: map[string]string{"SUBSYSTEM": "*"}}}
+	}
+	for _, c := range []struct {
+		name, recording string
+		edits           []string
+		rules           []Rule
+		class           *Class
+		want            string
+	}{
+		{"no rule", "gpu-nvidia", nil, nil, &GPU, "/dev/nvidia3 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools"},
+		{"excluded", "gpu-nvidia", nil, no(&GPU), &GPU, "/dev/nvidia3 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools"},
+		{"a node is missing", "gpu-nvidia", []string{"F: /dev/nvidia-uvm=\n", ""}, everything, &GPU, "/dev/nvidia3 /dev/nvidiactl"},
+		{"its own is missing", "gpu-nvidia", []string{"F: /dev/nvidia3=\n", ""}, everything, &GPU, ""},
+		{"all is there", "gpu-nvidia", nil, everything, &GPU, ""}, // then it is the allocation that has them
+		{"an adapter", "infiniband-mlx5", nil, nil, &InfiniBand, "/dev/infiniband/uverbs0 /dev/infiniband/rdma_cm"},
+		{"an adapter without the module", "infiniband-mlx5", []string{"N: infiniband/rdma_cm\n", ""}, everything, &InfiniBand, "/dev/infiniband/uverbs0"},
+		{"a drive", "nvme-qemu", nil, no(&NVMe), &NVMe, "/dev/nvme0n1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h, devices := recorded(t, c.recording, c.edits...)
+			for _, u := range devices {
+				if !c.class.Selects(u) {
+					continue
+				}
+				s := Look(h, c.rules, &u)[0]
+				var got []string
+				for _, n := range s.Nodes {
+					got = append(got, n.Container)
+				}
+				given := len(s.Allocation.Nodes) > 0
+				if text := strings.Join(got, " "); text != c.want || given != (c.name == "all is there") {
+					t.Errorf("%s: %q, want %q; given are %v", s.Device.ID, text, c.want, s.Allocation.Nodes)
+				}
+				return
+			}
+			t.Fatal("the recording has no such device")
+		})
+	}
+}
+
+// TestStepsNameTheRule: what has decided, a rule and its key, to be found again in the configuration.
+func TestStepsNameTheRule(t *testing.T) {
+	rules := []Rule{
+		{Resource: "t/intel", Class: &NVMe, Match: map[string]string{"PCI_ID": "8086:*"}},
+		{Resource: "t/out", Class: &NVMe, Exclude: map[string]string{"SUBSYSTEM": "block"}},
+		{Resource: "t/none", Class: &NVMe, Match: map[string]string{"NOTHING": "*"}},
+		{Resource: "t/tty", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "tty"}},
+		{Resource: "t/taken", Class: &NVMe, Match: map[string]string{"SUBSYSTEM": "block"}},
+	}
+	h, devices := recorded(t, "nvme")
+	at := func(rules []Rule, class *Class) (all []string) {
+		for _, u := range devices {
+			if class.Selects(u) {
+				for _, s := range Explain(h, rules, u)[0].Steps {
+					if s.Rule != "" {
+						all = append(all, s.Rule+" "+s.Key)
+					}
+				}
+				return all
+			}
+		}
+		return nil
+	}
+	if got, want := at(rules, &NVMe), []string{"t/intel match.PCI_ID", "t/out exclude.SUBSYSTEM", "t/none match.NOTHING", "t/taken match"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := at([]Rule{{Resource: "t/all", Class: &NVMe}}, &NVMe), []string{"t/all name"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for _, u := range devices {
+		if u.Subsystem != "nvme" || u.DevNode == "" {
+			continue
+		}
+		e := Explain(h, rules, u)[0]
+		if last := e.Steps[len(e.Steps)-1]; last.Rule != "t/tty" || last.Key != "match.SUBSYSTEM" {
+			t.Errorf("%+v", last)
+		}
+		if r, err := e.Taker(h, []Rule{{Resource: "t/x", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "nvme"}}}); r != nil || !errors.Is(err, ErrExcluded) {
+			t.Errorf("%+v takes the controller of other pods' drives, %v", r, err)
+		}
+	}
+}
+
+// TestTaker: a rule that is not configured would take it; none does what this host uses, or what no rule may take.
+func TestTaker(t *testing.T) {
+	usual := []Rule{
+		{Resource: "t/gpu", Class: &GPU},
+		{Resource: "t/nvme", Class: &NVMe},
+		{Resource: "t/tty", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "tty"}},
+		{Resource: "t/disk", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "block", "DEVTYPE": "disk"}},
+	}
+	for _, c := range []struct {
+		name, recording, node, want string
+	}{
+		{"a drive", "nvme", "/dev/nvme2n1", "t/nvme"},
+		{"a controller", "nvme", "/dev/nvme2", "not for containers: /dev/nvme2 reaches namespaces past every check: offer those with class nvme"},
+		{"a serial adapter", "node-serial", "/dev/ttyUSB0", "t/tty"},
+		{"a disk that is in use", "node-disk", "/dev/sda", "in use: it holds data: partitions (sda1)"},
+		{"another way to it", "node-disk", "/dev/sg0", "no rule is about it"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h, devices := recorded(t, c.recording)
+			i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.DevNode == c.node })
+			if i < 0 {
+				t.Fatalf("the recording has no %s", c.node)
+			}
+			r, err := Explain(h, nil, devices[i])[0].Taker(h, usual)
+			got := fmt.Sprint(err)
+			if r != nil {
+				got = r.Resource
+			}
+			if got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}

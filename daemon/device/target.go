@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// identity reads the attributes that make up a target's identity, those that are there.
+func (h *Host) identity(sysPath string, names ...string) []Attribute {
+	var all []Attribute
+	for _, name := range names {
+		if value, err := h.Attr(sysPath, name); err == nil && value != "" {
+			all = append(all, Attribute{name, value})
+		}
+	}
+	return all
+}
+
+// nvmeTarget finds a namespace. The serial number of its controller is there too: a namespace that has no identity of its
+// own has one made of that. diskseq grows each time that a disk appears (Documentation/ABI/testing/sysfs-block).
+func nvmeTarget(h *Host, d Device) *Target {
+	return &Target{
+		Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true,
+		Identity: h.identity(d.SysPath, "wwid", "diskseq", "device/serial"),
+	}
+}
+
+// nvmeAuto: a reset of the controller stops all of its namespaces for a moment, so it must be the only one.
+func nvmeAuto(h *Host, d Device) string {
+	controllers := nvmeControllers(h, d.SysPath)
+	if len(controllers) != 1 || len(nvmeNamespaces(h, controllers[0])) != 1 {
+		return ""
+	}
+	return "nvme-controller"
+}
+
+// nvmeHits returns the other namespaces that a method hits: those of its controllers, or of the whole subsystem.
+func nvmeHits(h *Host, d Device, method string) []string {
+	controllers := nvmeControllers(h, d.SysPath)
+	switch {
+	case method == "nvme-subsystem", method == "sanitize":
+		controllers = append(controllers, nvmeSubsystem(h, controllers)...)
+	case method == "nvme-controller", method == "pci", strings.HasPrefix(method, "pci:"):
+	default: // of one namespace alone
+		return nil
+	}
+	others := make(map[string]bool)
+	for _, controller := range controllers {
+		for _, namespace := range nvmeNamespaces(h, controller) {
+			if namespace != d.SysPath {
+				others[namespace] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(others))
+}
+
+// nvmeSubsystem returns the controllers of the subsystems that some controllers belong to.
+func nvmeSubsystem(h *Host, controllers []string) []string {
+	var all []string
+	for _, subsystem := range h.Names("/sys/class/nvme-subsystem") {
+		dir := "/sys/class/nvme-subsystem/" + subsystem
+		var members []string
+		own := false
+		for _, name := range h.Names(dir) {
+			if !numbered(name, "nvme") {
+				continue
+			}
+			member := h.Resolve(dir + "/" + name)
+			members = append(members, member)
+			for _, c := range controllers {
+				own = own || c == member
+			}
+		}
+		if own {
+			all = append(all, members...)
+		}
+	}
+	return all
+}
+
+// nvmeNamespaces returns the sysfs paths of the disks that a controller reaches, each once: where there are several ways
+// to a namespace, that of the head (nvmeXnY) in the place of the path (nvmeXcZnY, which is hidden).
+func nvmeNamespaces(h *Host, controller string) []string {
+	var all []string
+	for _, name := range h.Names(controller) {
+		subsystem, rest, found := strings.Cut(strings.TrimPrefix(name, "nvme"), "c")
+		switch {
+		case !h.Present(controller + "/" + name + "/nsid"), strings.HasPrefix(name, "ng"):
+		case found: // nvme3c0n1: its head is nvme3n1, in /sys/class/block like every disk
+			_, namespace, _ := strings.Cut(rest, "n")
+			if head := h.Resolve("/sys/class/block/nvme" + subsystem + "n" + namespace); head != "" {
+				all = append(all, head)
+			}
+		default:
+			all = append(all, controller+"/"+name)
+		}
+	}
+	return all
+}
+
+// portTarget finds a port of an FPGA.
+func portTarget(h *Host, d Device) *Target {
+	if h.Link(d.SysPath, "driver") != "dfl-port" {
+		return nil
+	}
+	return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Identity: h.identity(d.SysPath, "dev", "id")}
+}
+
+// portAuto: the port comes back from a reset with its driver bound, and nothing else is hit.
+func portAuto(h *Host, d Device) string {
+	if h.Link(d.SysPath, "driver") != "dfl-port" {
+		return ""
+	}
+	return "dfl-port"
+}
+
+// functionTarget finds what stands for a PCI function, by what the vendor or the kernel calls it.
+func functionTarget(h *Host, d Device) *Target {
+	return &Target{
+		Class: d.Class.Name, SysPath: d.SysPath,
+		Identity: h.identity(d.SysPath, "unique_id", "node_guid", "vendor", "device", "subsystem_vendor", "subsystem_device"),
+	}
+}
+
+// nodeTarget finds a disk that no class of its own has, or what a driver of VFIO hands on. Its node is not of a
+// partition.
+func nodeTarget(h *Host, d Device) *Target {
+	switch {
+	case d.Udev.Subsystem == "vfio", d.Udev.Subsystem == "vfio-dev":
+		return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Identity: h.identity(d.SysPath, "dev")}
+	case d.Udev.Subsystem != "block", isPartition(h, d.SysPath):
+		return nil
+	}
+	return &Target{
+		Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true,
+		Identity: h.identity(d.SysPath, "diskseq", "wwid", "device/wwid", "device/serial", "dev"),
+	}
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"path"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// A second namespace of the controller nvme2, and of the subsystem nvme-subsys3 a second one over both controllers.
+const (
+	pci2    = "/devices/pci0000:64/0000:64:02.0/0000:65:00.0/nvme/nvme2"
+	another = "P: " + pci2 + "/nvme2n2\nE: SUBSYSTEM=block\nE: DEVTYPE=disk\nA: nsid=3\nA: wwid=eui.2\n\n" +
+		"P: " + pci2 + "/ng2n1\nE: SUBSYSTEM=nvme-generic\nA: nsid=2\n\nP: " + pci2 + "/hwmon3\nE: SUBSYSTEM=hwmon\n\n"
+	head      = "/devices/virtual/nvme-subsystem/nvme-subsys3/nvme3n1"
+	over0     = "/devices/pci0000:00/0000:00:05.0/0000:02:00.0/nvme/nvme0/nvme3c0n"
+	over1     = "/devices/pci0000:00/0000:00:06.0/0000:03:00.0/nvme/nvme1/nvme3c1n"
+	hidden    = "\nE: SUBSYSTEM=block\nE: DEVTYPE=disk\nA: hidden=1\nA: nsid=1\n\n"
+	multipath = "P: " + over1 + "1" + hidden + "P: " + over1 + "2" + hidden +
+		"P: /devices/virtual/nvme-subsystem/nvme-subsys3/nvme3n2\nN: nvme3n2\nE: SUBSYSTEM=block\nE: DEVTYPE=disk\nA: wwid=eui.3\n\n"
+)
+
+func TestNVMeTargets(t *testing.T) {
+	const first = "A: wwid=eui.36344830545001230025384300000001"
+	for _, c := range []struct {
+		name, recording string
+		edits           []string
+		target          Target
+		auto            string
+		hits            map[string]string // names of disks, by method
+	}{
+		{
+			name: "one namespace", recording: "nvme",
+			edits: []string{first, "A: diskseq=9\nL: device=../../nvme2\n" + first, "A: state=live", "A: serial=S64HNE0T500123  \nA: state=live"},
+			target: Target{
+				Class: "nvme", SysPath: "/sys" + pci2 + "/nvme2n1", Disk: true, Sole: true,
+				Identity: []Attribute{{"wwid", "eui.36344830545001230025384300000001"}, {"diskseq", "9"}, {"device/serial", "S64HNE0T500123"}},
+			},
+			auto: "nvme-controller", hits: map[string]string{"nvme-controller": "", "nvme-subsystem": "", "format": ""},
+		},
+		{
+			name: "two namespaces", recording: "nvme", edits: []string{"F: /proc/1/mountinfo", another + "F: /proc/1/mountinfo"},
+			target: Target{
+				Class: "nvme", SysPath: "/sys" + pci2 + "/nvme2n1", Disk: true, Sole: true,
+				Identity: []Attribute{{"wwid", "eui.36344830545001230025384300000001"}},
+			},
+			hits: map[string]string{
+				"nvme-controller": "nvme2n2", "pci": "nvme2n2", "pci:flr": "nvme2n2", "nvme-subsystem": "nvme2n2", "sanitize": "nvme2n2",
+				"format": "", "crypto-erase": "", "zero": "", "discard": "",
+			},
+		},
+		{
+			name: "one head over one controller", recording: "nvme-multipath", edits: []string{"A: hidden=1\\n", "A: hidden=1\nA: nsid=1"},
+			target: Target{
+				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
+				Identity: []Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
+			},
+			auto: "nvme-controller", hits: map[string]string{"nvme-controller": "", "nvme-subsystem": "", "sanitize": ""},
+		},
+		{
+			name: "two heads, one over both controllers", recording: "nvme-multipath",
+			edits: []string{"A: hidden=1\\n", "A: hidden=1\nA: nsid=1", "F: /proc/self", multipath + "F: /proc/self"},
+			target: Target{
+				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
+				Identity: []Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
+			},
+			hits: map[string]string{"nvme-controller": "nvme3n2", "nvme-subsystem": "nvme3n2", "sanitize": "nvme3n2", "format": ""},
+		},
+		{
+			name: "a head that another controller of the subsystem alone reaches", recording: "nvme-multipath",
+			edits: []string{
+				"A: hidden=1\\n", "A: hidden=1\nA: nsid=1",
+				"F: /proc/self", strings.Replace(multipath, "P: "+over1+"1"+hidden, "", 1) + "F: /proc/self",
+			},
+			target: Target{
+				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
+				Identity: []Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
+			},
+			auto: "nvme-controller",
+			hits: map[string]string{"nvme-controller": "", "pci": "", "nvme-subsystem": "nvme3n2", "sanitize": "nvme3n2"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h, devices := recorded(t, c.recording, c.edits...)
+			i := -1
+			sightings := lookAll(h, everything, devices)
+			for n, s := range sightings {
+				if s.Device.SysPath == c.target.SysPath {
+					i = n
+				}
+			}
+			if i < 0 {
+				t.Fatalf("%s is not seen", c.target.SysPath)
+			}
+			d := *sightings[i].Device
+			if got := sightings[i].Target; !reflect.DeepEqual(got, &c.target) {
+				t.Errorf("target\n%+v, want\n%+v", got, c.target)
+			}
+			if auto := NVMe.Auto(h, d); auto != c.auto {
+				t.Errorf("auto is %q, want %q", auto, c.auto)
+			}
+			for method, want := range c.hits {
+				var names []string
+				for _, hit := range NVMe.Hits(h, d, method) {
+					names = append(names, path.Base(hit))
+				}
+				if got := strings.Join(names, " "); got != want {
+					t.Errorf("%s hits %q, want %q", method, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestNodeTargets(t *testing.T) {
+	h, devices := recorded(t, "node-disk", "E: ID_MODEL=WDC_WD40EFRX-68N32N0\nE: ID_PART_TABLE_TYPE=gpt\nE: ID_SERIAL=WDC_WD40EFRX-68N32N0_WD-WCC7K0ABCDEF\nE: ID_SERIAL_SHORT=WD-WCC7K0ABCDEF\nE: MAJOR=8\nE: MINOR=0",
+		"A: diskseq=3\nA: dev=8:0\nE: MAJOR=8\nE: MINOR=0")
+	got := make(map[string]*Target)
+	for _, u := range devices {
+		got[path.Base(u.SysPath)] = nodeTarget(h, Device{Class: &Generic, SysPath: u.SysPath, Udev: &u})
+	}
+	const sda = "/sys/devices/pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sda"
+	want := map[string]*Target{
+		"0:0:0:0": nil, "sda1": nil, "sg0": nil,
+		"sda": {Class: "node", SysPath: sda, Disk: true, Sole: true, Identity: []Attribute{{"diskseq", "3"}, {"dev", "8:0"}}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("targets\n%+v, want\n%+v", got, want)
+	}
+	if a := want["sda"].Appearance(); a != "3" {
+		t.Errorf("its appearance is %q", a)
+	}
+	for name, none := range map[string]*Target{"none": nil, "one without identity": {}} {
+		if a, m, all := none.Appearance(), none.Medium(), none.Attributes(); a != "" || m != "" || all != nil || none.IsDisk() {
+			t.Errorf("%s has the appearance %q, the medium %q and the attributes %v", name, a, m, all)
+		}
+		if sda := want["sda"]; none.Alike(sda) || sda.Alike(none) || !none.Alike(nil) || !sda.IsDisk() {
+			t.Errorf("%s is taken for another", name)
+		}
+	}
+}
+
+func TestPortTargets(t *testing.T) {
+	h, devices := recorded(t, "fpga-dfl")
+	found := 0
+	for _, s := range lookAll(h, everything, devices) {
+		d := s.Device
+		port := h.Link(d.SysPath, "driver") == "dfl-port"
+		if auto := FPGA.Auto(h, *d); (auto == "dfl-port") != port {
+			t.Errorf("%s: auto is %q", d.SysPath, auto)
+		}
+		if s.Target != nil {
+			found++
+			if s.Target.SysPath != d.SysPath || s.Target.Disk || !s.Target.Sole {
+				t.Errorf("target is %+v", s.Target)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no port has a target")
+	}
+}
+
+// TestVFIOTargets: what user space has is reset by its group, where each function in it can be.
+func TestVFIOTargets(t *testing.T) {
+	const qat, drive = "P: /devices/pci0000:6a/0000:6b:00.1\n", "P: /devices/pci0000:80/0000:80:01.0/0000:81:00.0\n"
+	const first, second = "P: /devices/pci0000:c0/0000:c1:00.0\n", "P: /devices/pci0000:c0/0000:c1:00.1\n"
+	able := func(functions ...string) (edits []string) {
+		for _, f := range functions {
+			edits = append(edits, f, f+"A: reset=\nA: reset_method=flr\\n\n")
+		}
+		return append(edits, "N: vfio/120\n", "N: vfio/120\nA: dev=511:0\\n\n")
+	}
+	for _, c := range []struct {
+		name  string
+		edits []string
+		auto  map[string]string
+	}{
+		{"none can be reset", able(), map[string]string{"120": "", "37": "", "9": ""}},
+		{"a bridge does not matter, half of a group does", able(qat, drive, first), map[string]string{"120": "vfio", "37": "vfio", "9": ""}},
+		{"all can", able(qat, drive, first, second), map[string]string{"120": "vfio", "37": "vfio", "9": "vfio"}},
+		{
+			"in other hands", append(able(qat), "L: driver=../../../bus/pci/drivers/vfio-pci\nL: iommu_group=../../../kernel/iommu_groups/120\n",
+				"L: iommu_group=../../../kernel/iommu_groups/120\n"), map[string]string{"120": "", "37": "", "9": ""},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h, devices := recorded(t, "node-vfio", c.edits...)
+			auto := make(map[string]string)
+			for _, u := range devices {
+				d := Device{Class: &Generic, SysPath: u.SysPath, Udev: &u}
+				target := nodeTarget(h, d)
+				if u.Subsystem != "vfio" {
+					if target != nil || nodeAuto(h, d) != "" {
+						t.Errorf("%s: %+v", u.SysPath, target)
+					}
+					continue
+				}
+				auto[path.Base(u.SysPath)] = nodeAuto(h, d)
+				if target == nil || target.SysPath != u.SysPath || target.Disk || !target.Sole {
+					t.Errorf("target is %+v", target)
+				}
+				if path.Base(u.SysPath) == "120" && !reflect.DeepEqual(target.Identity, []Attribute{{"dev", "511:0"}}) {
+					t.Errorf("its identity is %v", target.Identity)
+				}
+			}
+			if !reflect.DeepEqual(auto, c.auto) {
+				t.Errorf("auto is %v, want %v", auto, c.auto)
+			}
+		})
+	}
+}
+
+// TestVFIODeviceTarget: a VFIO device is reset by its group too, where that has a node.
+func TestVFIODeviceTarget(t *testing.T) {
+	const function, node = "P: /devices/pci0000:6a/0000:6b:00.2\n", "P: /devices/virtual/vfio/121\nN: vfio/121\nE: SUBSYSTEM=vfio\n\n"
+	for want, edits := range map[string][]string{
+		"":     {function, function + "A: reset=\nL: iommu_group=../../../kernel/iommu_groups/121\n"},
+		"vfio": {function, node + function + "A: reset=\nL: iommu_group=../../../kernel/iommu_groups/121\n"},
+	} {
+		h, devices := recorded(t, "node-vfio-device", edits...)
+		for _, u := range devices {
+			d := Device{Class: &Generic, SysPath: u.SysPath, Udev: &u}
+			if auto := nodeAuto(h, d); u.Subsystem == "vfio-dev" && (auto != want || (nodeTarget(h, d) == nil || nodeTarget(h, d).SysPath != u.SysPath)) {
+				t.Errorf("auto is %q, want %q", auto, want)
+			}
+		}
+	}
+}
+
+// TestFunctionTargets: a GPU and an RDMA device are known by what sysfs says of them.
+func TestFunctionTargets(t *testing.T) {
+	for recording, want := range map[string]string{"gpu-amd": "unique_id", "infiniband-mlx5": "node_guid"} {
+		h, devices := recorded(t, recording)
+		found := false
+		for _, s := range lookAll(h, everything, devices) {
+			for _, a := range s.Target.identity() {
+				found = found || a.Name == want && a.Value != "" && s.Target.SysPath == s.Device.SysPath
+			}
+		}
+		if !found {
+			t.Errorf("%s: nothing is known by its %s", recording, want)
+		}
+	}
+}

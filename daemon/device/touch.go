@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Touch is what takes a device's node to be opened, which the daemon may not do: the helpers do it. A function that is
+// nil cannot be had, as on a recording, where there is nothing to touch. All of them block until they have an answer or
+// ctx ends, and are safe for concurrent use. What they do to a device has to be over [AnswerTime] before ctx ends.
+type Touch struct {
+	// Probe tells what is on a disk and how the disk says it is, by reading only. Of a disk that a pod holds nothing is
+	// read, nor is it claimed: the pod may be about to. The error is [ErrInUse] where the host uses it, and
+	// [ErrUnanswered] where there is no answer in time.
+	Probe func(ctx context.Context, t Target, held bool) (Reading, error)
+	// Reset brings a device to a known state by a method of its class and tells what was done. The error is [ErrInUse] if
+	// somebody uses it. Unless leftover says that a pod has left it there, what is on a disk is a reason to refuse.
+	Reset func(ctx context.Context, t Target, method string, leftover bool) (done string, err error)
+	// Erase makes what is on a disk unreadable. leftover and the error are as for Reset.
+	Erase func(ctx context.Context, t Target, scrub string, leftover bool) (done string, err error)
+	// Holders tells which processes have one of the nodes open, of host paths.
+	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
+}
+
+// AnswerTime is left for the answer of a helper: it notices with a delay that its time is up, and then says what it was
+// at.
+const AnswerTime = 4 * time.Second
+
+// Target is a device as a helper can find it by itself, and know that it is the one that is meant. Nil is none: there is
+// nothing that a helper could do, and nothing is known of it.
+type Target struct {
+	Class    string
+	SysPath  string
+	Disk     bool        // it is one: what is on it can be read and erased
+	Sole     bool        // only one at a time may have it open, be it a pod or a process of this host
+	Identity []Attribute // that must read just so
+	Offered  bool        // a probed disk would be offered whatever is on it: who has a claim on it is asked all the same
+	Together []string    // sysfs paths of further devices that a reset of it hits
+}
+
+// IsDisk tells whether it is one.
+func (t *Target) IsDisk() bool { return t != nil && t.Disk }
+
+// IsSole tells whether only one at a time may have it open.
+func (t *Target) IsSole() bool { return t != nil && t.Sole }
+
+// Alike tells whether both are known by the same.
+func (t *Target) Alike(other *Target) bool { return slices.Equal(t.identity(), other.identity()) }
+
+func (t *Target) identity() []Attribute {
+	if t == nil {
+		return nil
+	}
+	return t.Identity
+}
+
+// Appearance returns the number by which the kernel tells one appearance of a disk from the next, also of the same disk
+// (diskseq, since Linux 5.15; it starts anew with each boot). Empty: it is not known.
+func (t *Target) Appearance() string {
+	for _, a := range t.identity() {
+		if a.Name == "diskseq" {
+			return a.Value
+		}
+	}
+	return ""
+}
+
+// Medium returns what identifies the disk itself, in whatever slot or machine it is; empty: nothing does, as for a disk
+// that is known by its name or place alone.
+func (t *Target) Medium() string {
+	var parts []string
+	for _, a := range t.identity() {
+		if slices.Contains([]string{"wwid", "device/wwid", "device/serial"}, a.Name) {
+			parts = append(parts, a.Name+"="+a.Value)
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// Attributes returns the identity by name; nil if there is none.
+func (t *Target) Attributes() map[string]string {
+	if len(t.identity()) == 0 {
+		return nil
+	}
+	all := make(map[string]string, len(t.Identity))
+	for _, a := range t.Identity {
+		all[a.Name] = a.Value
+	}
+	return all
+}
+
+// Attribute is the value of an attribute in sysfs, by its name below the path of a device: "wwid", "device/serial".
+type Attribute struct{ Name, Value string }
+
+// Holder is a process that has a node open.
+type Holder struct {
+	PID     int
+	Command string // as in /proc/PID/comm
+	Node    string // the host path that was asked for
+	PodUID  string // of the pod that it belongs to; empty: it is a process of this host
+}
+
+// Reading is what a probe has found.
+type Reading struct {
+	Content string // what is on the disk, for people: "ext4"; empty: nothing
+	Print   uint64 // by which that is known again; 0: it was not read, or the disk is blank
+	Claimed bool   // the error is all that is known of who uses it: the kernel opens it for nobody else
+	Smart   Smart
+	Methods []string // of resetting and erasing that the device supports
+}
+
+// Smart is how an NVMe controller says it is (NVM Express Base Specification 2.0, 5.16.1.3, SMART / Health Information).
+type Smart struct {
+	Known       bool   // whether it has told
+	Warning     uint8  // its critical warnings, one a bit
+	Used        uint8  // percent of its life; may exceed 100
+	Spare       uint8  // percent of the spare blocks that are left
+	Temperature int    // degrees Celsius
+	MediaErrors uint64 // pieces of data that could not be read back
+}
+
+// Bits of the critical warning (NVM Express Base Specification 2.0, figure 207; nvme.h of libnvme has the same).
+const (
+	smartSpare       = 1 << 0
+	smartTemperature = 1 << 1
+	smartReliability = 1 << 2
+	smartReadOnly    = 1 << 3
+	smartBackup      = 1 << 4
+	smartMemory      = 1 << 5
+)
+
+// probeLimit bounds a probe: a disk that takes longer to give two megabytes is not well.
+const probeLimit = 20 * time.Second
+
+// sick returns why a disk that says this of itself must not be handed out; nil: it may be.
+func (s Smart) sick() error {
+	var reasons []error
+	if s.Warning&smartReliability != 0 {
+		reasons = append(reasons, fmt.Errorf("SMART: its reliability is degraded (%d media errors)", s.MediaErrors))
+	}
+	if s.Warning&smartReadOnly != 0 {
+		reasons = append(reasons, errors.New("SMART: its media is read-only"))
+	}
+	if s.Warning&smartBackup != 0 {
+		reasons = append(reasons, errors.New("SMART: the backup of its volatile memory has failed"))
+	}
+	if s.Warning&smartMemory != 0 {
+		reasons = append(reasons, errors.New("SMART: its persistent memory region is unreliable"))
+	}
+	return joined(reasons...)
+}
+
+// warning returns what somebody should see to though the disk can be used.
+func (s Smart) warning() string {
+	var parts []string
+	if s.Warning&smartSpare != 0 {
+		parts = append(parts, fmt.Sprintf("SMART: %d %% of its spare blocks are left", s.Spare))
+	}
+	if s.Warning&smartTemperature != 0 {
+		parts = append(parts, fmt.Sprintf("SMART: its temperature is %d °C", s.Temperature))
+	}
+	if s.Known && s.Used >= 100 {
+		parts = append(parts, fmt.Sprintf("SMART: %d %% of its life is used", s.Used))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// aim notes the target, with the identity of the device that was identified and of no other: one that takes its place
+// between this look and what is done to it must be known by it.
+func (s *Sighting) aim(h *Host) {
+	d := *s.Device
+	if d.Class.Target == nil {
+		return
+	}
+	target := d.Class.Target(h, d)
+	if target.IsDisk() { // another disk may have come while the first was identified
+		again, err := d.Class.Identify(h, *d.Udev)
+		if err != nil || !slices.ContainsFunc(again, func(other Device) bool { return other.ID == d.ID }) {
+			s.Offer = joined(s.Offer, incompletef("another disk has taken its place"))
+			return
+		}
+	}
+	s.Target = target
+}
+
+// probe adds to a sighting what only whoever opens the node can tell. A disk that cannot be proven empty is not
+// offered, unless it may be in use. What a pod has, or what is kept back anyway, is not read; of a disk with data that
+// will be erased it is asked who has a claim on it.
+func (h *Host) probe(s *Sighting, mayBeUsed bool) {
+	held := h.Holds != nil && h.Holds(s.Device.ID)
+	if h.Touch.Probe == nil || !s.Target.IsDisk() {
+		return
+	}
+	target, known := *s.Target, !held && s.Offer != nil
+	target.Offered = !held && h.Erases != nil && h.Erases(s.Device.ID)
+	if known && (!target.Offered || !OnlyData(s.Offer)) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), probeLimit)
+	defer cancel()
+	reading, err := h.Touch.Probe(ctx, target, held)
+	switch {
+	case err != nil && mayBeUsed: // then nothing has to be proven
+	case err != nil && !held && errors.Is(err, ErrInUse):
+		s.Offer = joined(s.Offer, claimedUse(err, reading.Claimed))
+	case known && (err == nil || errors.Is(err, ErrUnanswered)): // that udev has found data is enough
+	case err != nil && !held:
+		s.Offer = joined(s.Offer, incompletef("it cannot be proven empty: %w", err))
+	case reading.Content != "":
+		s.Offer = joined(s.Offer, dataf("%s is on it", reading.Content))
+	}
+	s.Unread = errors.Is(err, ErrUnanswered)
+	if err == nil {
+		s.Print = reading.Print
+	}
+	s.Health = joined(s.Health, reading.Smart.sick())
+	s.warn(reading.Smart.warning())
+}
+
+// claimedUse makes the host's use of a claim. While the disk is not cleared it may be a pod's, as what is built on top
+// may be.
+func claimedUse(err error, claimed bool) error {
+	if claimed {
+		return hostUse{err, false}
+	}
+	return err
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+// Hardware that a driver of the kernel hands on as a whole to one process: VFIO groups and devices, and the work queues
+// of DSA and IAA.
+//
+// Follows: Documentation/driver-api/vfio.rst; drivers/vfio/vfio_main.c; drivers/iommu/iommu.c
+// (iommu_group_claim_dma_owner); drivers/dma/idxd/cdev.c; Documentation/ABI/stable/sysfs-driver-dma-idxd.
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+// vfioFunctions returns the sysfs paths of what is given away with a VFIO group, sorted: PCI functions or other
+// devices, whatever their drivers are at present. A bridge that happens to be in the group is not. Nil: u is no VFIO
+// group or device.
+func vfioFunctions(h *Host, u udev.Device) []string {
+	switch u.Subsystem {
+	case "vfio":
+		return slices.DeleteFunc(vfioMembers(h, u), func(member string) bool {
+			return strings.HasPrefix(h.Properties(member)["PCI_CLASS"], "604") // PCI_CLASS_BRIDGE_PCI in linux/pci_ids.h
+		})
+	case "vfio-dev":
+		return []string{path.Dir(path.Dir(u.SysPath))} // DEVICE/vfio-dev/vfio0 (vfio_init_device)
+	}
+	return nil
+}
+
+// vfioMembers returns the sysfs paths of all devices in the IOMMU group that a VFIO group has the number of.
+func vfioMembers(h *Host, u udev.Device) []string {
+	directory := "/sys/kernel/iommu_groups/" + strings.TrimPrefix(path.Base(u.DevNode), noIOMMU) + "/devices/"
+	var members []string
+	for _, name := range h.Names(directory) {
+		if member := h.Resolve(directory + name); member != "" {
+			members = append(members, member)
+		}
+	}
+	return members
+}
+
+// isVFIO tells by its name whether a driver is one of VFIO: vfio-pci, mlx5_vfio_pci, vfio-platform, vfio_mdev.
+func isVFIO(driver string) bool { return strings.Contains(driver, "vfio") }
+
+// vfioViable returns why a process could not open a VFIO group, nil: it can, or u is none. Each device in the group
+// must be bound to a driver of VFIO, to none, or to one that does no DMA (driver_managed_dma).
+func vfioViable(h *Host, u udev.Device) error {
+	if u.Subsystem != "vfio" {
+		return nil
+	}
+	members := vfioMembers(h, u)
+	if len(members) == 0 {
+		return incompletef("nothing is in the IOMMU group %s", path.Base(u.DevNode))
+	}
+	var reasons []error
+	if strings.HasPrefix(path.Base(u.DevNode), noIOMMU) {
+		reasons = append(reasons, byNamef("it has no IOMMU: whoever holds it can reach all memory of this host"))
+	}
+	for _, member := range members {
+		driver := h.Link(member, "driver")
+		if driver != "" && driver != "pcieport" && driver != "pci-stub" && !isVFIO(driver) {
+			reasons = append(reasons, incompletef("%s, in the same IOMMU group, is bound to %s: bind it to vfio-pci too",
+				path.Base(member), driver))
+		}
+	}
+	return joined(reasons...)
+}
+
+// noIOMMU is what the name of a group begins with that has no IOMMU (vfio_noiommu, which taints the kernel).
+const noIOMMU = "noiommu-"
+
+// vfioContainer is the node that a process adds its groups to.
+const vfioContainer = "/dev/vfio/vfio"
+
+// vfioCompanion returns the node without which that of a VFIO group or device is of no use; empty: there is none.
+func vfioCompanion(u udev.Device) string {
+	switch u.Subsystem {
+	case "vfio":
+		return vfioContainer
+	case "vfio-dev":
+		return "/dev/iommu"
+	}
+	return ""
+}
+
+// withFunction returns the udev device of a VFIO group, which is a virtual one, with what the kernel reports of the
+// first function in it, so that rules can be about the hardware: PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER. Any other is
+// returned as it is.
+func withFunction(h *Host, u *udev.Device) *udev.Device {
+	if u.Subsystem != "vfio" {
+		return u
+	}
+	if functions := vfioFunctions(h, *u); len(functions) > 0 {
+		properties := h.Properties(functions[0])
+		if properties == nil {
+			return u
+		}
+		maps.Insert(properties, u.Properties.All())
+		with := *u
+		with.Properties = udev.NewProperties(properties)
+		return &with
+	}
+	return u
+}
+
+// nodeAuto: whoever has a VFIO group has all functions in it. Where one of them cannot be reset by itself (it has no
+// attribute reset then, pci_dev_reset_attr_is_visible), or is no PCI function, nothing is.
+func nodeAuto(h *Host, d Device) string {
+	group := h.vfioGroup(d)
+	if group == "" || !h.Present("/sys/devices/virtual/vfio/"+group) { // only its group is opened for a reset
+		return ""
+	}
+	bound := 0
+	for _, function := range vfioFunctions(h, *d.Udev) {
+		if !isVFIO(h.Link(function, "driver")) {
+			continue // the kernel has it, or nobody
+		}
+		if h.Link(function, "subsystem") != "pci" || !h.Present(function+"/reset") {
+			return ""
+		}
+		bound++
+	}
+	if bound == 0 {
+		return ""
+	}
+	return "vfio"
+}
+
+// vfioGroup returns the name of the group by which a VFIO group or device is opened; empty: it is none.
+func (h *Host) vfioGroup(d Device) string {
+	switch d.Udev.Subsystem {
+	case "vfio":
+		return path.Base(d.SysPath)
+	case "vfio-dev":
+		return h.Link(path.Dir(path.Dir(d.SysPath)), "iommu_group")
+	}
+	return ""
+}
+
+// queueOf returns the sysfs path of the work queue that a node of DSA or IAA belongs to, .../dsa0/wq0.1 for
+// .../dsa0/wq0.1/dsa!wq0.1 (idxd_wq_add_cdev); empty: u is none.
+func queueOf(u udev.Device) string {
+	if u.Subsystem != "dsa" || u.DevNode == "" {
+		return ""
+	}
+	return path.Dir(u.SysPath)
+}
+
+// queueReady returns why a work queue of DSA or IAA cannot be used by a process, nil: it can, or u is none.
+func queueReady(h *Host, u udev.Device) error {
+	queue := queueOf(u)
+	if queue == "" {
+		return nil
+	}
+	for _, want := range []struct{ name, value string }{{"state", "enabled"}, {"type", "user"}} {
+		value, err := h.Attr(queue, want.name)
+		if err != nil {
+			return incompletef("work queue %s: %w", path.Base(queue), err)
+		}
+		if value != want.value {
+			return incompletef("the %s of work queue %s is %s, not %s", want.name, path.Base(queue), value, want.value)
+		}
+	}
+	return nil
+}

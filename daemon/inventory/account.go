@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"fmt"
+)
+
+// Current returns a device as it stands at this moment, which a snapshot may not show yet: all that was noted before the
+// call is in it. It waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice] or that of ctx.
+func (i *Inventory) Current(ctx context.Context, id string) (*Status, error) {
+	var s *Status
+	if err := i.ask(ctx, func(l *loop) { s = l.current(id) }); err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return nil, fmt.Errorf("%s: %w", id, ErrUnknownDevice)
+	}
+	return s, nil
+}
+
+// current returns a status of which only health and its reasons are as they were published.
+func (l *loop) current(id string) *Status {
+	e := l.entries[id]
+	if e == nil || e.status == nil {
+		return nil
+	}
+	s := *e.status
+	s.Device, s.Held, s.As, s.Present = e.device, e.held, e.as, e.sighting != nil
+	if e.sighting != nil {
+		s.Allocation, s.Target = e.sighting.Allocation, e.sighting.Target
+	}
+	l.turn(e, &s)
+	return &s
+}
+
+// Kept returns when all that was noted of these devices before the call is on disk, and in the snapshot that a container
+// has been started with them: from then on neither a crash nor an Allocate at the wrong moment can miss it. Without a
+// store nothing is waited for but the snapshot. The error says why it cannot be kept, or is that of ctx.
+func (i *Inventory) Kept(ctx context.Context, ids ...string) error {
+	var kept chan error
+	if err := i.ask(ctx, func(l *loop) {
+		if l.save(); l.Store != nil {
+			kept = l.Store.flush()
+		}
+	}); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Dirty }); err != nil {
+			return err
+		}
+	}
+	if kept == nil {
+		return nil
+	}
+	select {
+	case err := <-kept:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("keep account of devices: %w", ctx.Err())
+	}
+}
+
+// await waits until the newest snapshot shows a device as wanted; it is called with nil if there is none of that ID.
+func (i *Inventory) await(ctx context.Context, id string, wanted func(*Status) bool) error {
+	for {
+		snapshot, changed := i.Snapshot()
+		if wanted(snapshot.Find(id)) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-i.done:
+			return errStopped
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the inventory: %w", ctx.Err())
+		}
+	}
+}

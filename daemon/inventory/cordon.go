@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+)
+
+// ErrUnknownDevice: the inventory has no device of that ID.
+var ErrUnknownDevice = errors.New("no such device")
+
+// errStopped: the inventory runs no more.
+var errStopped = errors.New("the inventory has stopped")
+
+// cordonShown is how long Cordon and Uncordon wait for the snapshot that shows it: while looks are under way there is
+// one each publishGap.
+const cordonShown = 10 * publishGap
+
+// Cordon is why a device is kept from new pods, by whom and since when.
+type Cordon struct {
+	Reason string    `json:"reason"`
+	UID    uint32    `json:"uid"`   // of who asked for it, as the kernel says
+	User   string    `json:"user"`  // the name of that; empty: it has none
+	Login  string    `json:"login"` // who had logged in there, as the client says, for sudo makes root of everybody; empty: not known
+	Since  time.Time `json:"since"` // zero: not known, nor who it was
+}
+
+// Cordon keeps a device from new pods, for a reason that people are told, until [Inventory.Uncordon]. It is listed
+// Unhealthy; a pod that holds it keeps it. It holds across restarts and reboots: c is on disk when Cordon returns, else
+// that is an error and nothing has changed. The error may also be [ErrUnknownDevice] or that of ctx.
+func (i *Inventory) Cordon(ctx context.Context, id string, c Cordon) error {
+	return i.changeCordon(ctx, id, func(cordons map[string]Cordon) { cordons[id] = c })
+}
+
+// Uncordon ends what [Inventory.Cordon] began, also for a device that is not there any more. The errors are the same.
+func (i *Inventory) Uncordon(ctx context.Context, id string) error {
+	return i.changeCordon(ctx, id, func(cordons map[string]Cordon) { delete(cordons, id) })
+}
+
+// changeCordon has a change of the cordons written, then makes it hold and waits a little for it to be seen. The order
+// matters: a cordon that holds and is not on disk would be gone after a power failure, and nobody would know. The loop
+// writes no file; the caller does, which may wait for the disk.
+func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map[string]Cordon)) error {
+	i.cordoning.Lock() // nobody changes them between the answer of the loop and the new value
+	defer i.cordoning.Unlock()
+	var cordons map[string]Cordon
+	var known bool
+	if err := i.ask(ctx, func(l *loop) {
+		cordons = maps.Clone(l.cordons)
+		_, known = cordons[id]
+		known = known || l.entries[id] != nil
+	}); err != nil {
+		return err
+	}
+	if !known {
+		return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
+	}
+	if cordons == nil {
+		cordons = make(map[string]Cordon)
+	}
+	change(cordons)
+	if i.Store != nil {
+		if err := i.Store.keepCordons(cordons); err != nil {
+			return fmt.Errorf("keep cordons: %w", err)
+		}
+	}
+	if err := i.ask(ctx, func(l *loop) { l.setCordons(id, cordons) }); err != nil {
+		return err
+	}
+	_, cordoned := cordons[id]
+	i.awaitCordon(ctx, id, cordoned)
+	return nil
+}
+
+// awaitCordon waits until a snapshot shows that a device is cordoned, or is not.
+func (i *Inventory) awaitCordon(ctx context.Context, id string, cordoned bool) {
+	limit := time.After(cordonShown)
+	for {
+		snapshot, changed := i.Snapshot()
+		if s := snapshot.Find(id); s == nil || (s.Cordon != nil) == cordoned {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// ask has the loop carry out a request and returns when it has.
+func (i *Inventory) ask(ctx context.Context, r request) error {
+	answered := make(chan struct{})
+	select {
+	case i.requests <- func(l *loop) { r(l); close(answered) }:
+	case <-i.done:
+		return errStopped
+	case <-ctx.Done():
+		return fmt.Errorf("ask the inventory: %w", ctx.Err())
+	}
+	select {
+	case <-answered:
+		return nil
+	case <-i.done:
+		return errStopped
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the inventory: %w", ctx.Err())
+	}
+}
+
+// setCordons makes other cordons hold, of which that of one device has changed.
+func (l *loop) setCordons(id string, cordons map[string]Cordon) {
+	l.cordons = cordons
+	if e := l.entries[id]; e != nil {
+		l.changed(e)
+	}
+}
+
+// cordoned makes the status that of a cordoned device, if it is one.
+func (l *loop) cordoned(s *Status) {
+	c, ok := l.cordons[s.Device.ID]
+	if !ok {
+		return
+	}
+	reason := c.Reason
+	s.Cordon, s.Healthy, s.Parked = &c, false, s.Healthy
+	if s.Reason != "" {
+		reason += "; " + s.Reason
+	}
+	s.Reason = "cordoned: " + reason
+}
+
+// restoreCordons takes in those of the last run.
+func (l *loop) restoreCordons() {
+	if l.Store == nil {
+		return
+	}
+	var err error
+	if l.cordons, err = l.Store.cordons(); err != nil {
+		l.Log.Error("cordons not read", "err", err)
+	}
+}
+
+// Same tells whether two cordons are one; nil is none.
+func (c *Cordon) Same(other *Cordon) bool {
+	if c == nil || other == nil {
+		return c == other
+	}
+	a, b := *c, *other
+	a.Since, b.Since = time.Time{}, time.Time{}
+	return a == b && c.Since.Equal(other.Since)
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/udev"
+	"github.com/metalplug/metalplug/udev/udevtest"
+)
+
+const cordonedWidget = "node-A-w"
+
+// standing is what of a status a cordon is about.
+type standing struct {
+	healthy, cordoned bool
+	reason            string
+}
+
+func (r *running) standing(id string) standing {
+	snapshot, _ := r.Snapshot()
+	s := snapshot.Find(id)
+	if s == nil {
+		return standing{}
+	}
+	return standing{s.Healthy, s.Cordon != nil, s.Reason}
+}
+
+func TestCordon(t *testing.T) {
+	m := udevtest.New(t, widget("w0", "A"))
+	r := start(t, m, t.TempDir())
+	check := func(when string, want standing) {
+		t.Helper()
+		if got := r.standing(cordonedWidget); got != want {
+			t.Errorf("%s: %+v, want %+v", when, got, want)
+		}
+	}
+	check("at first", standing{healthy: true})
+	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "fan is loud"}); err != nil {
+		t.Fatal(err)
+	}
+	cordoned := standing{cordoned: true, reason: "cordoned: fan is loud"}
+	check("cordoned", cordoned)
+	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "to be replaced"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.standing(cordonedWidget).reason; got != "cordoned: to be replaced" {
+		// The reason alone changes nothing that is waited for.
+		r.until("the new reason", func(s *inventory.Snapshot) bool {
+			return s.Find(cordonedWidget).Reason == "cordoned: to be replaced"
+		})
+	}
+	if err := r.Uncordon(t.Context(), cordonedWidget); err != nil {
+		t.Fatal(err)
+	}
+	check("uncordoned", standing{healthy: true})
+	if err := r.Uncordon(t.Context(), cordonedWidget); err != nil {
+		t.Errorf("again: %v", err)
+	}
+}
+
+func TestCordonOutlivesRestartAndHardware(t *testing.T) {
+	state := t.TempDir()
+	m := udevtest.New(t, widget("w0", "A"))
+	r := start(t, m, state)
+	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "loose"}); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	r.stop = func() {}
+	r = start(t, udevtest.New(t, ""), state)
+	if got, want := r.standing(cordonedWidget), (standing{false, true, "cordoned: loose; not seen since metalplug was started"}); got != want {
+		t.Errorf("without the hardware: %+v, want %+v", got, want)
+	}
+	r.stop()
+	r.stop = func() {}
+	r = start(t, udevtest.New(t, widget("w1", "A")), state)
+	if got, want := r.standing(cordonedWidget), (standing{false, true, "cordoned: loose"}); got != want {
+		t.Errorf("in another place: %+v, want %+v", got, want)
+	}
+}
+
+// TestCordonIsSomebodys: who has cordoned a device and when outlives the daemon, and is replaced by who does it again; of
+// what the first versions wrote only the reason is known.
+func TestCordonIsSomebodys(t *testing.T) {
+	state := t.TempDir()
+	of := func(r *running) *inventory.Cordon {
+		snapshot, _ := r.Snapshot()
+		return snapshot.Find(cordonedWidget).Cordon
+	}
+	again := func(r *running) *running {
+		r.stop()
+		r.stop = func() {}
+		return start(t, udevtest.New(t, widget("w0", "A")), state)
+	}
+	if err := os.WriteFile(filepath.Join(state, "cordons.json"), []byte(`{"node-A-w":"loose"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, udevtest.New(t, widget("w0", "A")), state)
+	if got, want := of(r), (&inventory.Cordon{Reason: "loose"}); !got.Same(want) {
+		t.Errorf("of the first versions: %+v, want %+v", got, want)
+	}
+	ann := inventory.Cordon{Reason: "loose", User: "root", Login: "ann", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	bob := ann
+	bob.UID, bob.User, bob.Login, bob.Since = 1000, "bob", "bob", ann.Since.Add(time.Hour)
+	for _, c := range []inventory.Cordon{ann, bob} {
+		if err := r.Cordon(t.Context(), cordonedWidget, c); err != nil {
+			t.Fatal(err)
+		}
+		r.until("the cordon", func(s *inventory.Snapshot) bool { return s.Find(cordonedWidget).Cordon.Same(&c) })
+		if r = again(r); !of(r).Same(&c) {
+			t.Errorf("after a restart %+v, want %+v", of(r), c)
+		}
+	}
+	if err := r.Uncordon(t.Context(), cordonedWidget); err != nil || of(r) != nil {
+		t.Errorf("uncordoned: %+v, %v", of(r), err)
+	}
+}
+
+func TestCordonsThatAreTheSame(t *testing.T) {
+	a := inventory.Cordon{Reason: "x", UID: 1, User: "u", Login: "l", Since: time.Unix(1, 0)}
+	for name, c := range map[string]struct {
+		change func(*inventory.Cordon)
+		same   bool
+	}{
+		"all":          {func(*inventory.Cordon) {}, true},
+		"another zone": {func(c *inventory.Cordon) { c.Since = c.Since.In(time.FixedZone("", 3600)) }, true},
+		"the time":     {func(c *inventory.Cordon) { c.Since = time.Unix(2, 0) }, false},
+		"the reason":   {func(c *inventory.Cordon) { c.Reason = "y" }, false},
+		"the user":     {func(c *inventory.Cordon) { c.UID = 2 }, false},
+		"the login":    {func(c *inventory.Cordon) { c.Login = "m" }, false},
+	} {
+		b := a
+		c.change(&b)
+		if a.Same(&b) != c.same || b.Same(&a) != c.same {
+			t.Errorf("%s: %v, want %v", name, a.Same(&b), c.same)
+		}
+	}
+	if none := (*inventory.Cordon)(nil); !none.Same(nil) || none.Same(&a) || a.Same(nil) {
+		t.Error("none is taken for one")
+	}
+}
+
+func TestCordonRefused(t *testing.T) {
+	state := t.TempDir()
+	r := start(t, udevtest.New(t, widget("w0", "A")), state)
+	if err := r.Cordon(t.Context(), "node-B-w", inventory.Cordon{Reason: "x"}); !errors.Is(err, inventory.ErrUnknownDevice) {
+		t.Errorf("unknown device: %v", err)
+	}
+	if err := r.Uncordon(t.Context(), "node-B-w"); !errors.Is(err, inventory.ErrUnknownDevice) {
+		t.Errorf("unknown device: %v", err)
+	}
+	// A directory in the place of the file that is about to be written.
+	if err := os.MkdirAll(filepath.Join(state, "cordons.json.new/full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "x"}); err == nil {
+		t.Error("no error though it cannot be kept")
+	}
+	if got, want := r.standing(cordonedWidget), (standing{healthy: true}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	r.stop()
+	r.stop = func() {}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if err := r.Cordon(ctx, cordonedWidget, inventory.Cordon{Reason: "x"}); err == nil {
+		t.Error("no error after the end")
+	}
+}
+
+func TestDamagedCordonsAreKept(t *testing.T) {
+	state := t.TempDir()
+	file := filepath.Join(state, "cordons.json")
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, udevtest.New(t, widget("w0", "A")), state)
+	if got, want := r.standing(cordonedWidget), (standing{healthy: true}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "{" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+func TestCounts(t *testing.T) {
+	m := udevtest.New(t, widget("w0", "A"))
+	r := start(t, m, "")
+	if got := r.Counts(); got != (inventory.Counts{}) {
+		t.Errorf("at first %+v", got)
+	}
+	m.Send(udev.Event{Action: udev.Mounts})
+	m.Send(udev.Event{Action: udev.Overflow})
+	m.Plug(widget("w1", "B"))
+	r.until("B", func(s *inventory.Snapshot) bool { return s.Find("node-B-w") != nil })
+	got := r.Counts()
+	if got.Events != 1 || got.Overflows != 1 || got.LastEvent.IsZero() {
+		t.Errorf("%+v", got)
+	}
+}

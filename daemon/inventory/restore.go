@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"slices"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// restore takes in the devices of the last run. They are in the offer from the start, Unhealthy until they are seen.
+func (l *loop) restore() {
+	defer l.restoreRemembered()
+	if l.Store == nil {
+		return
+	}
+	kept, whole := l.Store.load()
+	l.forgotten = !whole
+	l.restoreHealth(kept.Health)
+	sameBoot := kept.Health.Boot == l.boot
+	for _, r := range kept.Devices {
+		class, offered := device.ClassNamed(r.Class), l.configured(r.Resource) && !r.Away
+		if class == nil || !offered && !(r.Dirty && class.Disks) {
+			continue
+		}
+		e := &entry{
+			device: &device.Device{
+				ID: r.ID, Class: class, Model: r.Model, SysPath: r.SysPath, NUMANode: r.NUMANode,
+			},
+			resource: r.Resource,
+			offered:  offered,
+			awaited:  r.Present && l.AfterBoot,
+			tenancy:  tenancy{due: r.Due, dirty: r.Dirty, leftover: r.Leftover, failed: r.Failed, pods: r.Pods},
+		}
+		e.medium, e.print = r.Medium, r.Print
+		e.leftover = e.leftover && (sameBoot || r.outlastsBoot())
+		if sameBoot {
+			e.appearance, e.initialised, e.instance = r.Appearance, r.Initialised, r.Instance
+		}
+		l.hold(e, r.Held)
+		l.entries[r.ID] = e
+		l.changed(e)
+	}
+}
+
+// restoreRemembered takes in the devices that the kubelet knows and the store does not.
+func (l *loop) restoreRemembered() {
+	for _, r := range l.rules {
+		for id, known := range l.Remembered[r.Resource] {
+			e := l.entries[id]
+			if e == nil {
+				e = &entry{device: &device.Device{ID: id, Class: r.Class, NUMANode: known.NUMANode}, resource: r.Resource, offered: true}
+				l.entries[id] = e
+				l.started(e, known.Pods) // for all that is known
+				e.leftover = false       // but not of what is on a disk
+			} else if !e.held || !e.startedFor(known.Pods) {
+				e.due = true // it was allocated, and we ended before we could note it
+			}
+			l.hold(e, true)
+			e.holdAs(known.As)
+			l.changed(e)
+		}
+	}
+}
+
+func (l *loop) configured(resource string) bool {
+	return slices.ContainsFunc(l.rules, func(r device.Rule) bool { return r.Resource == resource })
+}
+
+// outlastsBoot tells whether what is on a disk may count as left by a pod after a boot. Another disk may have its name or
+// its place, so that it has to say which one it is. And it may have served elsewhere: unless nobody may have it before
+// it is erased, it has to be known by what was left on it, which is not read while a pod holds it.
+func (r record) outlastsBoot() bool {
+	return r.Medium != "" && (r.Dirty || r.Print != 0 && !r.Held)
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+// saveLater has it saved soon. What changes until then is saved with it.
+func (l *loop) saveLater() {
+	if !l.saving {
+		l.saving = true
+		l.saveTimer.Reset(savePause)
+	}
+}
+
+// save has the identities written of all offered devices and of disks that have to be erased, and what is known of the
+// health of hardware, if any of it has changed.
+func (l *loop) save() {
+	l.saving = false
+	if l.Store == nil || !l.unsaved {
+		return
+	}
+	l.unsaved = false
+	records := make([]record, 0, len(l.entries))
+	for _, e := range l.entries {
+		if !e.offered && !e.dirty {
+			continue
+		}
+		records = append(records, record{
+			ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model,
+			SysPath: e.device.SysPath, NUMANode: e.device.NUMANode, Present: e.sighting != nil, Held: e.held,
+			Away: !e.offered, Due: e.due, Dirty: e.dirty, Leftover: e.leftover, Failed: e.failed, Pods: e.pods, Appearance: e.appearance, Medium: e.medium,
+			Print:       e.kept(),
+			Initialised: e.initialised, Instance: e.instance,
+		})
+	}
+	l.Store.save(contents{Version: storeVersion, Devices: records, Health: l.savedHealth()})
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"iter"
+	"slices"
+	"strings"
+)
+
+// subjects are those of the inventory, sorted by sysfs path: what is below a path is next to each other.
+type subjects []*subject
+
+// find returns where the subject at path is, or would be.
+func (a subjects) find(path string) (n int, ok bool) {
+	return slices.BinarySearchFunc(a, path, func(s *subject, path string) int { return strings.Compare(s.udev.SysPath, path) })
+}
+
+// at returns the subject at path, or nil.
+func (a subjects) at(path string) *subject {
+	if n, ok := a.find(path); ok {
+		return a[n]
+	}
+	return nil
+}
+
+// insert adds a subject at its path, where there is none.
+func (a *subjects) insert(s *subject) {
+	n, _ := a.find(s.udev.SysPath)
+	*a = slices.Insert(*a, n, s)
+}
+
+// remove takes away what is at path.
+func (a *subjects) remove(path string) {
+	if n, ok := a.find(path); ok {
+		*a = slices.Delete(*a, n, n+1)
+	}
+}
+
+// related yields the subjects above path, at it and below it.
+func (a subjects) related(path string) iter.Seq[*subject] {
+	return func(yield func(*subject) bool) {
+		for end := range path {
+			if s := a.above(path, end); s != nil && !yield(s) {
+				return
+			}
+		}
+		if s := a.at(path); s != nil && !yield(s) {
+			return
+		}
+		first, _ := a.find(path + "/")
+		for _, s := range a[first:] {
+			if !strings.HasPrefix(s.udev.SysPath, path+"/") || !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// above returns the subject at the part of a path before the slash at end; nil if none is there, or it is no slash.
+func (a subjects) above(path string, end int) *subject {
+	if path[end] != '/' {
+		return nil
+	}
+	return a.at(path[:end])
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+func paths(all []*subject) string {
+	var names []string
+	for _, s := range all {
+		names = append(names, s.udev.SysPath)
+	}
+	return strings.Join(names, " ")
+}
+
+func TestSubjects(t *testing.T) {
+	var all subjects
+	// A name may go on with what sorts before the slash ("-") and after it (":").
+	for _, path := range []string{"/b", "/a/b/c", "/a", "/a-x", "/a/b", "/a/b-x", "/a:x", "/a/bb", "/c/d/e"} {
+		all.insert(&subject{udev: &udev.Device{SysPath: path}})
+	}
+	for path, want := range map[string]string{
+		"/a":       "/a /a/b /a/b-x /a/b/c /a/bb",
+		"/a/b":     "/a /a/b /a/b/c",
+		"/a/b/c":   "/a /a/b /a/b/c",
+		"/a/b/c/d": "/a /a/b /a/b/c",
+		"/a/x/y":   "/a",
+		"/c":       "/c/d/e",
+		"/c/d":     "/c/d/e",
+		"/":        "",
+		"/x":       "",
+		"":         "/a /a-x /a/b /a/b-x /a/b/c /a/bb /a:x /b /c/d/e",
+	} {
+		if got := paths(slices.Collect(all.related(path))); got != want {
+			t.Errorf("%q is related to %q, want %q", path, got, want)
+		}
+		for most := range strings.Fields(want) {
+			n := 0
+			for range all.related(path) {
+				if n++; n > most {
+					break
+				}
+			}
+			if n != most+1 {
+				t.Errorf("%q: %d came, %d were wanted", path, n, most+1)
+			}
+		}
+	}
+}
+
+func TestSubjectsComeAndGo(t *testing.T) {
+	var all subjects
+	add := func(path string) *subject {
+		s := &subject{udev: &udev.Device{SysPath: path}}
+		all.insert(s)
+		return s
+	}
+	b, a := add("/b"), add("/a")
+	if all.at("/a") != a || all.at("/b") != b || all.at("/c") != nil {
+		t.Errorf("there are %s", paths(all))
+	}
+	all.remove("/c")
+	all.remove("/a")
+	if all.at("/a") != nil || all.at("/b") != b || len(all) != 1 {
+		t.Errorf("there are %s", paths(all))
+	}
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// What happens to a device between two pods. The inventory keeps account of it; package turnover does it.
+
+// returnLimit is how long after a reset that went well a device may be missing: the helper has seen it come back, udev
+// has yet to tell us.
+const returnLimit = 10 * time.Second
+
+// Outcome is what has come of work on a device; the zero value: nothing was done to it.
+type Outcome struct {
+	Err     error    // why it could not be done: the device is Unhealthy until it is
+	Erased  bool     // nothing is on the disk any more
+	Started bool     // a container is about to start with it
+	Pods    []string // UIDs of the pods that it is started for, as far as they are known
+	Cleared bool     // it is fit for the next pod: nobody has it open, and what the resource asks for after a release is done
+}
+
+// none tells whether nothing was done.
+func (o Outcome) none() bool { return o.Err == nil && !o.Erased && !o.Started && !o.Cleared }
+
+// Work notes that something is being done to a device. Until as many calls of [Inventory.Worked] and a look after that it
+// stays as it is in the eyes of the kubelet, whatever the hardware does meanwhile; with a reason, which people are told,
+// it is Unhealthy until then. Looks do not open it meanwhile. It does not wait.
+func (i *Inventory) Work(id, reason string) {
+	i.post(func(l *loop) {
+		if e := l.entries[id]; e != nil {
+			w := e.atWork()
+			w.under++
+			w.why = cmp.Or(reason, w.why)
+			l.working.Store(id, true)
+			if e.print != 0 { // if we end before we have noted what has come of it, it has gone for good
+				l.unsaved = true
+				l.saveLater()
+			}
+			l.changed(e)
+		}
+	})
+}
+
+// works tells whether something is being done to a device.
+func (i *Inventory) works(id string) bool {
+	_, works := i.working.Load(id)
+	return works
+}
+
+// Worked notes what has come of work that [Inventory.Work] has announced. It does not wait.
+func (i *Inventory) Worked(id string, o Outcome) {
+	i.post(func(l *loop) {
+		if e := l.entries[id]; e != nil {
+			w := e.atWork()
+			if w.under = max(0, w.under-1); w.under == 0 {
+				w.why = ""
+				l.working.Delete(id)
+			}
+			l.worked(e, o)
+		}
+	})
+}
+
+// Lingers notes who has a device open though its pod is gone; empty: nobody any more. It does not wait.
+func (i *Inventory) Lingers(id, who string) {
+	i.post(func(l *loop) {
+		if e := l.entries[id]; e != nil && e.lingers != who {
+			e.lingers = who
+			l.changed(e)
+		}
+	})
+}
+
+func (l *loop) worked(e *entry, o Outcome) {
+	switch {
+	case o.Err != nil:
+		e.failed = o.Err.Error()
+	case !o.none():
+		e.failed = ""
+	}
+	if !o.none() {
+		e.print, e.seen = 0, 0
+	}
+	if o.Erased {
+		e.leftover = false
+	}
+	if o.Cleared { // what is due stays: a pod may have come meanwhile
+		e.dirty, e.lingers, e.pods = false, "", nil
+	}
+	if o.Started {
+		l.hold(e, true)
+		e.due = false
+		l.started(e, o.Pods)
+	}
+	l.unsaved = true
+	l.saveLater()
+	e.atWork().own = true
+	if o.Err == nil && (e.owner == nil || e.owner.removed || e.sighting == nil) {
+		l.returns(e)
+	}
+	l.lookAnew(e)
+	l.changed(e)
+}
+
+// leave ends the account of a device that is no more in the offer. Only that nobody may have a disk before it is erased
+// outlasts that, and everything else but the erasure: it may be back.
+func (e *entry) leave() {
+	e.due, e.failed, e.lingers = false, "", ""
+	if !e.disk() {
+		e.dirty, e.pods = false, nil
+	}
+}
+
+// rule returns the rule of an entry's resource; nil if it is not configured.
+func (l *loop) rule(e *entry) *device.Rule {
+	for i := range l.rules {
+		if l.rules[i].Resource == e.resource {
+			return &l.rules[i]
+		}
+	}
+	return nil
+}
+
+// erasable tells whether all that stands against offering a device is what a pod has left on it, and that will be erased
+// before anybody else sees it.
+func (l *loop) erasable(e *entry) bool {
+	return device.OnlyData(e.sighting.Offer) && l.spares(e) && (e.dirty || e.print == e.seen)
+}
+
+// spares tells whether a disk is offered whatever a pod has left on it.
+func (l *loop) spares(e *entry) bool {
+	if !e.offered || !e.leftover {
+		return false
+	}
+	rule := l.rule(e)
+	return rule != nil && (rule.ErasedAtStart || rule.ClearedAtRelease && e.dirty)
+}
+
+// tellSpared lets looks know whether a disk is offered whatever is on it.
+func (l *loop) tellSpared(e *entry) {
+	switch {
+	case !e.disk():
+	case l.spares(e):
+		l.spared.Store(e.device.ID, true)
+	default:
+		l.spared.Delete(e.device.ID)
+	}
+}
+
+// spares tells whether a disk is offered whatever is on it.
+func (i *Inventory) spares(id string) bool {
+	_, spared := i.spared.Load(id)
+	return spared
+}
+
+// uncleared tells whether nobody may have a device before it was cleared.
+func (l *loop) uncleared(e *entry) bool {
+	rule := l.rule(e)
+	return e.dirty && rule != nil && rule.ClearedAtRelease
+}
+
+// waiting returns for what a device waits that no pod holds any more; empty: for nothing.
+func (l *loop) waiting(e *entry) string {
+	switch {
+	case e.held:
+		return ""
+	case e.dirty && e.lingers != "":
+		return "its pod is gone, but " + e.lingers
+	case l.uncleared(e):
+		return "being cleared after its last pod"
+	case l.uninitialised(e) != "":
+		return cmp.Or(e.work().uninit, "being initialised")
+	}
+	return ""
+}
+
+// turn fills in how a device stands between two pods.
+func (l *loop) turn(e *entry, s *Status) {
+	s.Due, s.Dirty, s.Leftover, s.Pods = e.due, e.dirty, e.leftover, e.pods
+	s.Pending = e.offered && !e.held && (e.dirty || e.failed != "")
+	s.Failure = e.failed
+	s.Uncleared = l.uncleared(e)
+	s.Init = l.uninitialised(e)
+	s.Erasable = e.sighting != nil && l.erasable(e)
+}
+
+// emptied forgets that a pod has left something on a disk once the host uses it, or once it is seen to be empty and nobody
+// has it: what comes next is somebody else's. What is built on it while it is not cleared may be the pod's doing: udev
+// assembles an array of what looks like a part of one.
+func (e *entry) emptied(now time.Time) {
+	if e.sighting == nil {
+		return
+	}
+	empty := !e.held && !e.dirty && !e.outdated() && e.sighting.Offer == nil
+	if (empty || e.sighting.HostUse(e.held || e.dirty)) && !e.frozen(now) {
+		e.leftover = false
+	}
+}
+
+// finish notes what is still waiting when the inventory stops, so that it is kept.
+func (l *loop) finish() {
+	for range len(l.requests) {
+		(<-l.requests)(l)
+	}
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"slices"
+
+	"github.com/metalplug/metalplug/daemon/audit"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/plugin"
+)
+
+// about returns an entry of the audit about a device.
+func about(s *inventory.Status, event audit.Event) audit.Entry {
+	return audit.Entry{Event: event, Resource: s.Resource, Device: s.Device.ID, Identity: s.Target.Attributes()}
+}
+
+// noteAllocated notes that a container is given a device.
+func (d *daemon) noteAllocated(s *inventory.Status) { d.audit.Note(about(s, audit.Allocated)) }
+
+// noteHolders notes which pods hold our devices that did not the last time, by name. After a start that is all of them.
+func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]plugin.Pod) {
+	for _, offer := range snapshot.Offers {
+		for _, s := range offer.Devices {
+			for _, pod := range by[s.Device.ID] {
+				if slices.Contains(d.holding[s.Device.ID], pod) {
+					continue
+				}
+				e := about(s, audit.Held)
+				e.Namespace, e.Pod, e.Container = pod.Namespace, pod.Name, pod.Container
+				d.audit.Note(e)
+			}
+		}
+	}
+	d.holding = by
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// TestCordonLeavesThePodAlone: a container of the pod that holds a cordoned device starts again, unless the device is sick
+// besides; no other container gets it.
+func TestCordonLeavesThePodAlone(t *testing.T) {
+	b := newBench(t)
+	k := b.startKubelet()
+	b.allocatable(k, 1)
+	c, err := k.Allocate(t.Context(), resource, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := c.Devices[0]
+	if err := b.endpoint.Inventory.Cordon(t.Context(), id, inventory.Cordon{Reason: "loose"}); err != nil {
+		t.Fatal(err)
+	}
+	b.allocatable(k, 0)
+	if err := k.PreStart(t.Context(), resource, c); err != nil {
+		t.Errorf("the pod's container starts again: %v", err)
+	}
+	_, err = b.client().Allocate(t.Context(), &pluginapi.AllocateRequest{
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{id}}},
+	})
+	cordoned(t, "for another pod", err)
+	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
+	limit := time.After(patience)
+	for {
+		snapshot, changed := b.endpoint.Inventory.Snapshot()
+		if d := snapshot.Find(id); d != nil && !d.Present {
+			break
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			t.Fatal("it is never gone")
+		}
+	}
+	cordoned(t, "gone besides", k.PreStart(t.Context(), resource, c))
+}
+
+// cordoned wants an error that names the cordon.
+func cordoned(t *testing.T, when string, err error) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), "cordoned: loose") {
+		t.Errorf("%s: %v", when, err)
+	}
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const fuzzCheckpoint = `{"Data":{"PodDeviceEntries":[{"PodUID":"p","ContainerName":"c","ResourceName":"example.org/x",` +
+	`"DeviceIDs":{"0":["a::1","b"],"-1":["c"]},"AllocResp":"CgA="}],"RegisteredDevices":{"example.org/x":["a"]}},"Checksum":1}`
+
+// FuzzCheckpoint: whatever the kubelet has left in its directory, the three readers of it agree on what it names.
+func FuzzCheckpoint(f *testing.F) {
+	for _, text := range []string{fuzzCheckpoint, `{}`, `{"Data":null}`, `[`, ``, `{"Data":{"PodDeviceEntries":[{"DeviceIDs":{"x":[""]}}]}}`} {
+		f.Add([]byte(text))
+	}
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, text []byte) {
+		file := filepath.Join(dir, checkpointFile)
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ids, _, readErr := readCheckpoint(file)
+		remembered, rememberedErr := Remembered(dir)
+		owners, ownersErr := Owners(dir)
+		if (readErr == nil) != (rememberedErr == nil) || (readErr == nil) != (ownersErr == nil) {
+			t.Fatalf("%q: %v, %v, %v", text, readErr, rememberedErr, ownersErr)
+		}
+		for _, devices := range remembered {
+			for id, known := range devices {
+				if !ids[id] || owners[id] == nil || len(known.As) != len(known.Pods) {
+					t.Errorf("%q: %s is remembered as %+v; named %v, owners %v", text, id, known, ids[id], owners[id])
+				}
+			}
+		}
+		for id := range ids {
+			if !ids[parent(id)] {
+				t.Errorf("%q names %s and not %s", text, id, parent(id))
+			}
+		}
+	})
+}
+
+// FuzzPrefer: whatever the kubelet asks for, the answer is one that it can take, or none.
+func FuzzPrefer(f *testing.F) {
+	f.Add("a b c d e f g h", "g", 3, false, 1)
+	f.Add("a::0 a::1 b::0 b::1", "a::1", 2, true, 2)
+	f.Add("", "", 0, false, 0)
+	f.Add("a a x", "x x", -1, true, -1)
+	offer := server()
+	f.Fuzz(func(t *testing.T, available, must string, n int, spread bool, shares int) {
+		r := Resource{Name: "example.org/x", Spread: spread, Shares: shares}
+		free, wanted := strings.Fields(available), strings.Fields(must)
+		got := r.prefer(offer, free, wanted, n)
+		if got == nil {
+			return
+		}
+		if again := r.prefer(offer, free, wanted, n); !slices.Equal(got, again) {
+			t.Errorf("it is %v, and then %v", got, again)
+		}
+		if len(got) != n || len(slices.Compact(slices.Sorted(slices.Values(got)))) != n {
+			t.Errorf("prefer(%v, %v, %d) = %v", free, wanted, n, got)
+		}
+		for _, id := range got {
+			if !slices.Contains(free, id) {
+				t.Errorf("prefer(%v, %v, %d) = %v: %s is not available", free, wanted, n, got, id)
+			}
+		}
+		for _, id := range wanted {
+			if !slices.Contains(got, id) {
+				t.Errorf("prefer(%v, %v, %d) = %v without %s", free, wanted, n, got, id)
+			}
+		}
+	})
+}
+
+// FuzzShare: the ID of a share leads back to its device, and none does that is not one.
+func FuzzShare(f *testing.F) {
+	f.Add("a", 2, 1)
+	f.Add("a::1", 3, 2)
+	f.Add("::", 1, 0)
+	f.Fuzz(func(t *testing.T, id string, shares, n int) {
+		r := Resource{Shares: shares}
+		if n < 0 || n >= max(1, shares) {
+			return
+		}
+		share := r.shareID(id, n)
+		if back, ok := r.deviceID(share); !ok || back != id {
+			t.Errorf("share %d of %q is %q, of %q", n, id, share, back)
+		}
+		if shares > 1 && parent(share) != id {
+			t.Errorf("share %d of %q is %q, of %q", n, id, share, parent(share))
+		}
+	})
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// Pod is who holds a device: a container of a pod.
+type Pod struct {
+	Namespace, Name, Container string
+}
+
+// Pods returns who holds which device, by its ID, as the last answer to Ask said: of a device with shares several. It
+// is not to be written. Like Ask it is for one goroutine.
+func (h *Holders) Pods() map[string][]Pod { return h.pods }
+
+// podsOf sorts what PodResources lists by device and share. It lists restartable init containers and app containers of
+// active pods, of all plugins: an ID that is another plugin's is there too and does no harm.
+func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]Pod {
+	by := make(map[string][]Pod)
+	for _, pod := range answer.GetPodResources() {
+		for _, container := range pod.GetContainers() {
+			holder := Pod{pod.GetNamespace(), pod.GetName(), container.GetName()}
+			for _, d := range container.GetDevices() {
+				for _, share := range d.GetDeviceIds() {
+					by[share] = append(by[share], holder)
+					by[parent(share)] = append(by[parent(share)], holder)
+				}
+			}
+		}
+	}
+	for id, holders := range by { // a device with two NUMA nodes is listed twice
+		slices.SortFunc(holders, func(a, b Pod) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Container, b.Container))
+		})
+		by[id] = slices.Compact(holders)
+	}
+	return by
+}
+
+// Allocatable asks the kubelet's PodResources service at socket how many healthy devices it counts, by resource. It
+// blocks until the kubelet has answered, at most five seconds.
+func Allocatable(ctx context.Context, socket string) (map[string]int, error) {
+	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
+	defer cancel()
+	client, err := podResources(socket)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	answer, err := podresources.NewPodResourcesListerClient(client).GetAllocatableResources(ctx,
+		&podresources.AllocatableResourcesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", socket, said(err, podResourcesLimit))
+	}
+	ids := make(map[string]map[string]bool) // a device with two NUMA nodes is listed twice
+	for _, d := range answer.GetDevices() {
+		if ids[d.GetResourceName()] == nil {
+			ids[d.GetResourceName()] = make(map[string]bool)
+		}
+		for _, id := range d.GetDeviceIds() {
+			ids[d.GetResourceName()][id] = true
+		}
+	}
+	counts := make(map[string]int)
+	for resource, devices := range ids {
+		counts[resource] = len(devices)
+	}
+	return counts, nil
+}
+
+// podResources returns a connection to the kubelet's PodResources service; it is made with the first call.
+func podResources(socket string) (*grpc.ClientConn, error) {
+	client, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(podResourcesSize)))
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", socket, err)
+	}
+	return client, nil
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/plugin"
+)
+
+// tallied is what a tally was told, in order.
+type tallied struct {
+	mu    sync.Mutex
+	calls []string
+	sent  chan time.Duration
+}
+
+func (c *tallied) note(what string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		what += " refused"
+	}
+	c.calls = append(c.calls, what)
+}
+
+func TestTally(t *testing.T) {
+	told, registered := tallied{sent: make(chan time.Duration, 16)}, make(chan struct{}, 16)
+	b := newBench(t, func(e *plugin.Endpoint) {
+		e.Tally = plugin.Tally{
+			Answered:   func(_, call string, err error) { told.note(call, err) },
+			Registered: func(_ string, err error) { told.note("register", err); registered <- struct{}{} },
+			Sent:       func(_ string, since time.Duration) { told.sent <- since },
+		}
+	})
+	k := b.startKubelet()
+	b.allocatable(k, 1)
+	c, err := k.Allocate(t.Context(), resource, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
+	select {
+	case since := <-told.sent:
+		if since <= 0 {
+			t.Errorf("%v from the event to the list", since)
+		}
+	case <-time.After(patience):
+		t.Fatal("no list is told of")
+	}
+	b.allocatable(k, 0)
+	if err := k.PreStart(t.Context(), resource, c); err == nil {
+		t.Error("started without its device")
+	}
+	select {
+	case <-registered: // the kubelet may be quicker than the answer to our registration
+	case <-time.After(patience):
+		t.Fatal("no registration is told of")
+	}
+	told.mu.Lock()
+	defer told.mu.Unlock()
+	slices.Sort(told.calls)
+	if want := []string{"Allocate", "PreStartContainer refused", "register"}; !slices.Equal(told.calls, want) {
+		t.Errorf("%v, want %v", told.calls, want)
+	}
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/daemon/reset"
+	"github.com/metalplug/metalplug/daemon/turnover"
+)
+
+// followPause is how often a disk is asked how far it is with what goes on inside it for minutes or hours.
+const followPause = 10 * time.Second
+
+// hands are the helpers, as [device.Touch] has them.
+type hands struct {
+	sysfs   string
+	reset   reset.Client
+	holders cgroup.Client
+
+	mu     sync.Mutex
+	busy   map[string]chan struct{} // by sysfs path: closed when what is done to it is over
+	follow map[string]bool          // disks that were going on by themselves when we had to stop waiting
+}
+
+// touchBy returns what the helpers of the configuration can do.
+func touchBy(c config.Reset, sysfs string) device.Touch {
+	h := &hands{
+		sysfs:   sysfs,
+		reset:   reset.Client{Peer: exchange.Peer{Program: reset.Program, Socket: c.Socket}},
+		holders: cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Holders}},
+	}
+	return device.Touch{Probe: h.probe, Reset: h.restore, Erase: h.erase, Holders: h.holding}
+}
+
+// request makes a request out of a target. Its time is that of ctx.
+func request(ctx context.Context, op reset.Op, t device.Target) reset.Request {
+	r := reset.Request{Op: op, SysPath: t.SysPath, Class: t.Class, Together: t.Together, Timeout: time.Minute}
+	for _, a := range t.Identity {
+		r.Identity = append(r.Identity, reset.Attribute{Name: a.Name, Value: a.Value})
+	}
+	if end, ok := ctx.Deadline(); ok {
+		r.Timeout = max((time.Until(end) - device.AnswerTime).Truncate(time.Millisecond), time.Millisecond)
+	}
+	return r
+}
+
+// claim waits until nothing else is done to a device by us: a disk that one helper holds to read it cannot be held by
+// another to erase it.
+func (h *hands) claim(ctx context.Context, path string) (release func(), err error) {
+	for {
+		over, release := h.tryClaim(path)
+		if over == nil {
+			return release, nil
+		}
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: by us: %w", device.ErrInUse, ctx.Err())
+		}
+	}
+}
+
+// tryClaim claims a device, or returns what is closed when it may be tried again.
+func (h *hands) tryClaim(path string) (over chan struct{}, release func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if over := h.busy[path]; over != nil {
+		return over, nil
+	}
+	if h.busy == nil {
+		h.busy = make(map[string]chan struct{})
+	}
+	mine := make(chan struct{})
+	h.busy[path] = mine
+	return nil, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.busy, path)
+		close(mine)
+	}
+}
+
+// probe claims nothing of a disk that a pod holds.
+func (h *hands) probe(ctx context.Context, t device.Target, held bool) (device.Reading, error) {
+	r := request(ctx, reset.Probe, t)
+	r.Leftover, r.Offered = held, t.Offered
+	if !held {
+		release, err := h.claim(ctx, t.SysPath)
+		if err != nil {
+			return device.Reading{}, fmt.Errorf("%w: we are at work on it: %w", device.ErrUnanswered, ctx.Err())
+		}
+		defer release()
+	}
+	a, err := h.do(ctx, r)
+	return device.Reading{
+		Content: a.Content, Print: a.Print, Claimed: a.Claimed, Methods: a.Methods,
+		Smart: device.Smart{
+			Known: a.Smart.Known, Warning: a.Smart.Warning, Used: a.Smart.Used, Spare: a.Smart.Spare,
+			Temperature: a.Smart.Temperature, MediaErrors: a.Smart.MediaErrors,
+		},
+	}, err
+}
+
+func (h *hands) restore(ctx context.Context, t device.Target, method string, leftover bool) (string, error) {
+	release, err := h.claim(ctx, t.SysPath)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	r := request(ctx, reset.Reset, t)
+	r.Method, r.Leftover = method, leftover
+	a, err := h.do(ctx, r)
+	return a.Done, err
+}
+
+// erase waits for what goes on inside the disk. If it has to stop waiting, the next call goes on with that.
+func (h *hands) erase(ctx context.Context, t device.Target, scrub string, leftover bool) (string, error) {
+	release, err := h.claim(ctx, t.SysPath)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	key := scrub + " " + t.Appearance() + " " + t.SysPath
+	for {
+		r := request(ctx, reset.Erase, t)
+		r.Method, r.Leftover, r.Follow = scrub, leftover, h.following(key)
+		a, err := h.do(ctx, r)
+		switch {
+		case errors.Is(err, reset.Running):
+			h.setFollowing(key, true)
+		case err == nil, errors.Is(err, reset.Failed):
+			h.unfollow(t.SysPath)
+			fallthrough
+		default:
+			return a.Done, err
+		}
+		select {
+		case <-ctx.Done():
+			return "", err
+		case <-time.After(followPause):
+		}
+	}
+}
+
+func (h *hands) following(key string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.follow[key]
+}
+
+// unfollow forgets what went on in a disk, by whatever method and in whatever appearance.
+func (h *hands) unfollow(sysPath string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	maps.DeleteFunc(h.follow, func(key string, _ bool) bool { return strings.HasSuffix(key, " "+sysPath) })
+}
+
+func (h *hands) setFollowing(key string, follow bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.follow == nil {
+		h.follow = make(map[string]bool)
+	}
+	if h.follow[key] = follow; !follow {
+		delete(h.follow, key)
+	}
+}
+
+// do asks the helper that touches devices.
+func (h *hands) do(ctx context.Context, r reset.Request) (reset.Answer, error) {
+	a, err := h.reset.Do(ctx, r)
+	if err != nil {
+		return a, fmt.Errorf("%w: %w", device.ErrUnanswered, err)
+	}
+	err = a.Err()
+	switch {
+	case errors.Is(err, reset.Busy):
+		err = fmt.Errorf("%w: %s", device.ErrInUse, a.Detail)
+	case errors.Is(err, reset.Gone):
+		err = fmt.Errorf("%w: %s", device.ErrGone, a.Detail)
+	case errors.Is(err, reset.Late):
+		err = fmt.Errorf("%w: %s", device.ErrUnanswered, a.Detail)
+	case errors.Is(err, reset.Refused), errors.Is(err, reset.Unsupported):
+		err = fmt.Errorf("%w: %s", turnover.ErrUnfit, a.Detail)
+	}
+	return a, err
+}

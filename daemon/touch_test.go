@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/daemon/reset"
+	"github.com/metalplug/metalplug/daemon/turnover"
+)
+
+// helper answers on a socket, each connection by itself, as the service manager has it done.
+func helper(t *testing.T, answer func(request []byte) []byte) (socket string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket = filepath.Join(dir, "s")
+	l, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(unix.Bind(l, &unix.SockaddrUnix{Name: socket}), unix.Listen(l, 16)); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			fd, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
+			if err != nil {
+				return // it was shut down
+			}
+			all.Go(func() {
+				defer unix.Close(fd)
+				request := make([]byte, exchange.MessageSize)
+				if n, err := unix.Read(fd, request); err == nil && n > 0 {
+					if reply := answer(request[:n]); reply != nil {
+						unix.Write(fd, reply) // nobody may be waiting for it any more
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		unix.Shutdown(l, unix.SHUT_RDWR)
+		all.Wait()
+		unix.Close(l)
+		os.RemoveAll(dir)
+	})
+	return socket
+}
+
+// resetter is a helper that touches devices: it notes what it was asked and says what it is told to.
+type resetter struct {
+	t       *testing.T
+	mu      sync.Mutex
+	asked   []reset.Request
+	answers []reset.Answer // one after the other, the last again and again
+	during  func(reset.Request)
+}
+
+func (r *resetter) answer(message []byte) []byte {
+	request, err := reset.ParseRequest(message)
+	if err != nil {
+		r.t.Errorf("%q: %v", message, err)
+	}
+	if r.during != nil {
+		r.during(request)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = append(r.asked, request)
+	a := r.answers[0]
+	if len(r.answers) > 1 {
+		r.answers = r.answers[1:]
+	}
+	return a.Encode()
+}
+
+func (r *resetter) requests() []reset.Request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.asked)
+}
+
+func touching(t *testing.T, r *resetter) device.Touch {
+	t.Helper()
+	r.t = t
+	return touchBy(config.Reset{Socket: helper(t, r.answer), Holders: "/nowhere"}, "/sys")
+}
+
+var target = device.Target{
+	Class: "nvme", SysPath: "/sys/devices/pci0000:00/nvme/nvme0/nvme0n1", Disk: true, Sole: true,
+	Identity: []device.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
+	Together: []string{"/sys/devices/pci0000:00/nvme/nvme0/nvme0n2"},
+}
+
+func TestWhatTheHelperIsAsked(t *testing.T) {
+	asked := reset.Request{
+		SysPath: target.SysPath, Class: "nvme", Identity: []reset.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
+		Together: target.Together,
+	}
+	for _, c := range []struct {
+		name string
+		do   func(context.Context, device.Touch) (any, error)
+		with func(*reset.Request)
+		want any
+	}{
+		{"probe", func(ctx context.Context, touch device.Touch) (any, error) { return touch.Probe(ctx, target, false) }, func(r *reset.Request) {
+			r.Op = reset.Probe
+		}, device.Reading{
+			Content: "ext4", Print: 77, Claimed: true, Methods: []string{"zero"},
+			Smart: device.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Temperature: -4, MediaErrors: 5},
+		}},
+		{"probe of a held one", func(ctx context.Context, touch device.Touch) (any, error) {
+			reading, err := touch.Probe(ctx, target, true)
+			return reading.Content, err
+		}, func(r *reset.Request) {
+			r.Op, r.Leftover = reset.Probe, true
+		}, "ext4"},
+		{"probe of what will be erased", func(ctx context.Context, touch device.Touch) (any, error) {
+			spared := target
+			spared.Offered = true
+			reading, err := touch.Probe(ctx, spared, false)
+			return reading.Claimed, err
+		}, func(r *reset.Request) { r.Op, r.Offered = reset.Probe, true }, true},
+		{"reset", func(ctx context.Context, touch device.Touch) (any, error) {
+			return touch.Reset(ctx, target, "nvme-controller", true)
+		}, func(r *reset.Request) {
+			r.Op, r.Method, r.Leftover = reset.Reset, "nvme-controller", true
+		}, "done so"},
+		{"erase", func(ctx context.Context, touch device.Touch) (any, error) {
+			return touch.Erase(ctx, target, "zero", false)
+		}, func(r *reset.Request) {
+			r.Op, r.Method = reset.Erase, "zero"
+		}, "done so"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := &resetter{answers: []reset.Answer{{
+				Result: reset.OK, Content: "ext4", Print: 77, Claimed: true, Done: "done so", Methods: []string{"zero"},
+				Smart: reset.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Threshold: 9, Temperature: -4, MediaErrors: 5},
+			}}}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			got, err := c.do(ctx, touching(t, r))
+			if err != nil || !reflect.DeepEqual(got, c.want) {
+				t.Errorf("%+v, %v; want %+v", got, err, c.want)
+			}
+			requests := r.requests()
+			if took := requests[0].Timeout; took <= 0 || took > time.Minute-device.AnswerTime {
+				t.Errorf("it may take %v: nobody would hear that it took too long", took)
+			}
+			want := asked
+			want.Timeout = requests[0].Timeout
+			c.with(&want)
+			if !reflect.DeepEqual(requests, []reset.Request{want}) {
+				t.Errorf("asked for %+v, want %+v", requests, want)
+			}
+		})
+	}
+}
+
+func TestWhatTheHelperAnswers(t *testing.T) {
+	for result, want := range map[reset.Result]error{
+		reset.Busy: device.ErrInUse, reset.Gone: device.ErrGone, reset.Refused: turnover.ErrUnfit, reset.Unsupported: turnover.ErrUnfit,
+		reset.Failed: reset.Failed, reset.Malformed: reset.Malformed, reset.Late: device.ErrUnanswered,
+	} {
+		r := &resetter{answers: []reset.Answer{{Result: result, Detail: "it is so"}}}
+		touch := touching(t, r)
+		_, probeErr := touch.Probe(t.Context(), target, false)
+		_, resetErr := touch.Reset(t.Context(), target, "pci", false)
+		_, eraseErr := touch.Erase(t.Context(), target, "zero", false)
+		for _, err := range []error{probeErr, resetErr, eraseErr} {
+			if !errors.Is(err, want) || !strings.Contains(err.Error(), "it is so") {
+				t.Errorf("%s: %v, want %v", result, err, want)
+			}
+		}
+	}
+}
+
+func TestSocketThatNobodyServes(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "s")
+	touch := touchBy(config.Reset{Socket: missing, Holders: missing}, "/sys")
+	_, probeErr := touch.Probe(t.Context(), target, false)
+	_, resetErr := touch.Reset(t.Context(), target, "pci", false)
+	_, eraseErr := touch.Erase(t.Context(), target, "zero", false)
+	_, holdersErr := touch.Holders(t.Context(), []string{"/dev/null"})
+	for _, err := range []error{probeErr, resetErr, eraseErr, holdersErr} {
+		if err == nil || !strings.Contains(err.Error(), "connect to "+missing) {
+			t.Errorf("%v", err)
+		}
+	}
+	if !errors.Is(probeErr, device.ErrUnanswered) {
+		t.Errorf("%v: that says something of the disk", probeErr)
+	}
+}
+
+func TestHelperThatDies(t *testing.T) {
+	touch := touchBy(config.Reset{Socket: helper(t, func([]byte) []byte { return nil })}, "/sys")
+	if _, err := touch.Erase(t.Context(), target, "format", true); err == nil || !strings.Contains(err.Error(), "gone without a word") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestOneThingAtATime: of one disk. A disk that a pod holds is not claimed by a probe, which therefore need not wait.
+func TestOneThingAtATime(t *testing.T) {
+	var mu sync.Mutex
+	under := 0
+	begun, over := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	r := &resetter{answers: []reset.Answer{{Result: reset.OK}}, during: func(r reset.Request) {
+		if r.Op == reset.Probe && r.Leftover {
+			return
+		}
+		mu.Lock()
+		if under++; under > 1 {
+			t.Error("two at a time")
+		}
+		mu.Unlock()
+		first.Do(func() { close(begun); <-over })
+		mu.Lock()
+		under--
+		mu.Unlock()
+	}}
+	touch := touching(t, r)
+	errs := make(chan error)
+	go func() { _, err := touch.Erase(t.Context(), target, "zero", true); errs <- err }()
+	<-begun
+	go func() { _, err := touch.Reset(t.Context(), target, "nvme-controller", true); errs <- err }()
+	go func() { _, err := touch.Probe(t.Context(), target, false); errs <- err }()
+	if _, err := touch.Probe(t.Context(), target, true); err != nil {
+		t.Error(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := touch.Probe(ended, target, false); !errors.Is(err, device.ErrUnanswered) || errors.Is(err, device.ErrInUse) {
+		t.Errorf("a probe whose time is up: %v", err)
+	}
+	if _, err := touch.Reset(ended, target, "nvme-controller", true); !errors.Is(err, device.ErrInUse) {
+		t.Errorf("a reset whose time is up: %v", err)
+	}
+	close(over)
+	if err := errors.Join(<-errs, <-errs, <-errs); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSanitizeIsFollowed: also when it takes longer than anybody waits, by the next who asks for it.
+func TestSanitizeIsFollowed(t *testing.T) {
+	r := &resetter{answers: []reset.Answer{
+		{Result: reset.Running, Detail: "10 %"},
+		{Result: reset.Running, Detail: "20 %"},
+		{Result: reset.Running, Detail: "90 %"},
+		{Result: reset.OK, Done: "sanitized"},
+		{Result: reset.OK, Done: "sanitized again"},
+	}}
+	touch := touching(t, r) // outside of the bubble: who waits for a socket keeps its time from passing
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), followPause+followPause/2)
+		defer cancel()
+		if _, err := touch.Erase(ctx, target, "sanitize", true); !errors.Is(err, reset.Running) {
+			t.Errorf("at first: %v", err)
+		}
+		for _, want := range []string{"sanitized", "sanitized again"} {
+			if done, err := touch.Erase(t.Context(), target, "sanitize", true); done != want || err != nil {
+				t.Errorf("%q, %v; want %q", done, err, want)
+			}
+		}
+		var follow []bool
+		for _, request := range r.requests() {
+			follow = append(follow, request.Follow)
+		}
+		if want := []bool{false, true, true, true, false}; !reflect.DeepEqual(follow, want) {
+			t.Errorf("follow: %v, want %v", follow, want)
+		}
+	})
+}
+
+func TestHolding(t *testing.T) {
+	const nobody, two = "holders 0 0 \"\"\n", "holders 0 0 \"\"\nc 1:3 7 \"dd\" \"pod-a\" \"c1\" \"containerd\"\nc 1:5 8 \"cat\" \"\" \"\" \"\"\n"
+	for _, c := range []struct {
+		name, answer string
+		nodes        []string
+		asked        string
+		want         []device.Holder
+		err          string
+	}{
+		{"nobody", nobody, []string{"/dev/null"}, "holders\nc 1:3\n", nil, ""},
+		{"a pod and the host", two, []string{"/dev/null", "/dev/zero"}, "holders\nc 1:3\nc 1:5\n", []device.Holder{
+			{PID: 7, Command: "dd", Node: "/dev/null", PodUID: "pod-a"}, {PID: 8, Command: "cat", Node: "/dev/zero"},
+		}, ""},
+		{"not all could be looked at", "holders 1 0 \"process 9\"\n", []string{"/dev/null"}, "holders\nc 1:3\n", nil, cgroup.ErrIncomplete.Error()},
+		{"an error", "error \"no procfs\"\n", []string{"/dev/null"}, "holders\nc 1:3\n", nil, "no procfs"},
+		{"nonsense", "yes", []string{"/dev/null"}, "holders\nc 1:3\n", nil, "malformed"},
+		{"a node that is gone", nobody, []string{"/dev/null", "/dev/gone"}, "", nil, "look for /dev/gone: "},
+		{"no node", nobody, []string{"/dev"}, "", nil, "look for /dev: it is no device node"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var asked atomic.Value
+			asked.Store("")
+			socket := helper(t, func(request []byte) []byte { asked.Store(string(request)); return []byte(c.answer) })
+			got, err := touchBy(config.Reset{Holders: socket}, "/sys").Holders(t.Context(), c.nodes)
+			if !reflect.DeepEqual(got, c.want) || (c.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%+v, %v; want %+v, %q", got, err, c.want, c.err)
+			}
+			if request := asked.Load(); request != c.asked {
+				t.Errorf("asked for %q, want %q", request, c.asked)
+			}
+		})
+	}
+}
+
+func TestPartitionsAreOfTheDisk(t *testing.T) {
+	sysfs := t.TempDir()
+	for i, number := range []string{"259:2\n", "259:30\n", "nonsense"} {
+		dir := fmt.Sprintf("%s/dev/block/259:1/nvme0n1p%d", sysfs, i+1)
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/partition", nil, 0o600), os.WriteFile(dir+"/dev", []byte(number), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := &hands{sysfs: sysfs}
+	disk := cgroup.Number{Block: true, Major: 259, Minor: 1}
+	want := []cgroup.Number{{Block: true, Major: 259, Minor: 2}, {Block: true, Major: 259, Minor: 30}}
+	if got := h.partitions(disk); !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	for _, other := range []cgroup.Number{{Block: true, Major: 8}, {Major: 259, Minor: 1}} {
+		if got := h.partitions(other); got != nil {
+			t.Errorf("%v has partitions %v", other, got)
+		}
+	}
+}
+
+// TestStaleFollow: a sanitize that nobody waited for was over, and the disk was erased in another way and given to a
+// pod since. What that pod leaves is not erased by the sanitize of before.
+func TestStaleFollow(t *testing.T) {
+	r := &resetter{answers: []reset.Answer{{Result: reset.Running, Detail: "10 %"}, {Result: reset.OK, Done: "zeroes"}, {Result: reset.OK, Done: "sanitized"}}}
+	touch := touching(t, r)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), followPause/2)
+		defer cancel()
+		if _, err := touch.Erase(ctx, target, "sanitize", true); !errors.Is(err, reset.Running) {
+			t.Fatal(err)
+		}
+		if _, err := touch.Erase(t.Context(), target, "zero", true); err != nil { // by hand
+			t.Fatal(err)
+		}
+		if _, err := touch.Erase(t.Context(), target, "sanitize", true); err != nil { // after the next pod
+			t.Fatal(err)
+		}
+		if last := r.requests()[2]; last.Follow {
+			t.Error("what the pod has left counts as erased by the sanitize before it")
+		}
+	})
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package turnover
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// tenants are the processes that have a device open.
+type tenants struct {
+	own    bool   // some of the pod that it belongs to
+	others string // the first of all others, for people; empty: there are none
+	soon   bool   // that may be over in a moment: a process of this host, or the end of a pod
+}
+
+// look finds out who has a device open. owners are the pods that may. Of a device that is not for one alone, as GPUs are
+// open to daemons that watch them, only pods count that have had it.
+func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []string) (who tenants, err error) {
+	nodes := own(s.Allocation)
+	if t.Host.Touch.Holders == nil {
+		return who, nil
+	}
+	if len(nodes) == 0 {
+		return who, fmt.Errorf("who has %s open cannot be told: %w", s.Device.ID, device.ErrIncomplete)
+	}
+	holders, err := t.Host.Touch.Holders(ctx, nodes)
+	if err != nil {
+		return who, fmt.Errorf("who has %s open cannot be told: %w", s.Device.ID, err)
+	}
+	for _, h := range holders {
+		switch {
+		case h.PodUID != "" && slices.Contains(owners, h.PodUID):
+			who.own = true
+		case who.others != "", !s.Target.IsSole() && !slices.Contains(s.Pods, h.PodUID):
+		case h.PodUID != "":
+			who.others = fmt.Sprintf("pod %s has it open (%s, pid %d)", h.PodUID, h.Command, h.PID)
+		default:
+			who.soon, who.others = true, fmt.Sprintf("this host has it open (%s, pid %d)", h.Command, h.PID)
+		}
+	}
+	return who, nil
+}
+
+// lookForNext does the same for the next pod: nobody may have the device open, nor may a pod that has had it still run.
+func (t *Turnover) lookForNext(ctx context.Context, s *inventory.Status) (who tenants, err error) {
+	if who, err = t.look(ctx, s, nil); err != nil || who.others != "" {
+		return who, err
+	}
+	who.others, err = t.running(s)
+	who.soon = who.others != ""
+	return who, err
+}
+
+// patiently looks again for a while: udev opens a disk after every change, and so do we, and the sandbox of a pod ends
+// after its containers.
+func patiently(ctx context.Context, look func() (tenants, error)) (who tenants, err error) {
+	for end := time.Now().Add(patience); ; {
+		if who, err = look(); err != nil || !who.soon || time.Now().After(end) {
+			return who, err
+		}
+		select {
+		case <-time.After(glancePause):
+		case <-ctx.Done():
+			return who, nil
+		}
+	}
+}
+
+// own returns the nodes that are of one device alone.
+func own(a device.Allocation) []string {
+	var nodes []string
+	for _, n := range a.Nodes {
+		if !n.Shared() {
+			nodes = append(nodes, n.Host)
+		}
+	}
+	return nodes
+}
+
+// running returns, for people, which of the pods that a device was started for has a process still: what that has not open
+// now it may open at any time, and what it has registered with io_uring nobody sees. Empty: none has.
+func (t *Turnover) running(s *inventory.Status) (who string, err error) {
+	if t.Running == nil || !s.Target.IsSole() {
+		return "", nil
+	}
+	for _, pod := range s.Pods {
+		runs, err := t.Running(pod)
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("whether pod %s still runs cannot be told: %w", pod, err)
+		case runs:
+			return fmt.Sprintf("pod %s still runs", pod), nil
+		}
+	}
+	return "", nil
+}

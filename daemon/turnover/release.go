@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package turnover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/audit"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+const (
+	// lingerPause is how often it is looked whether a process that has outlived its pod is gone.
+	lingerPause = 2 * time.Second
+	// retryFirst and retryLast bound the time between attempts to do what has gone wrong.
+	retryFirst = 10 * time.Second
+	retryLast  = 10 * time.Minute
+)
+
+// Run does what follows the release of devices and what precedes their offer, until ctx ends: to each that the inventory
+// says is pending or to be initialised, again and again until it is done. It waits for what is under way.
+func (t *Turnover) Run(ctx context.Context, started func()) error {
+	started()
+	var all sync.WaitGroup
+	defer all.Wait()
+	under := make(map[string]bool) // IDs of the devices that are being seen to
+	over := make(chan string)
+	for {
+		snapshot, changed := t.Inventory.Snapshot()
+		for _, offer := range snapshot.Offers {
+			for _, s := range offer.Devices {
+				id := s.Device.ID
+				if wanting(s) && !under[id] {
+					under[id] = true
+					all.Go(func() {
+						t.see(ctx, id)
+						select {
+						case over <- id:
+						case <-ctx.Done():
+						}
+					})
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case id := <-over:
+			delete(under, id)
+		case <-changed:
+		}
+	}
+}
+
+// wanting tells whether a device that no pod holds waits for us.
+func wanting(s *inventory.Status) bool {
+	return s != nil && s.Present && (s.Pending || s.Init != "" && !s.Held)
+}
+
+// see sees to a device until it is not wanting any more or ctx ends.
+func (t *Turnover) see(ctx context.Context, id string) {
+	if s := t.find(id); s != nil && s.Dirty && s.Pending {
+		t.note(s, audit.Released, nil, audit.Entry{})
+	}
+	pause, renewed := retryFirst, false
+	for {
+		snapshot, changed := t.Inventory.Snapshot()
+		s := snapshot.Find(id)
+		if !wanting(s) {
+			return
+		}
+		wait := lingerPause
+		message, err := "device not cleared", error(nil)
+		if s.Pending {
+			err = t.clear(ctx, id, &renewed)
+		} else {
+			message, err = "device not initialised", t.initialise(ctx, id)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil: // which the next snapshot shows
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+			continue
+		case unlessBusy(err) == nil:
+		default:
+			t.Log.Error(message, "device", id, "resource", s.Resource, "err", err)
+			wait, pause = pause, min(2*pause, retryLast)
+		}
+		t.rest(ctx, id, wait)
+	}
+}
+
+// rest waits, unless ctx ends or the device is not wanting any more.
+func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration) {
+	over := time.After(wait)
+	for {
+		snapshot, changed := t.Inventory.Snapshot()
+		if !wanting(snapshot.Find(id)) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			return
+		case <-changed:
+		}
+	}
+}
+
+// clear makes a device fit for the next pod after the last one has gone. nil also if a new pod has come meanwhile. renewed
+// tells whether it was reset and erased since then: if only its vendor's step fails it is not erased over and over.
+func (t *Turnover) clear(ctx context.Context, id string, renewed *bool) error {
+	s, err := t.Inventory.Current(ctx, id)
+	if err != nil {
+		return err
+	}
+	care := t.careOf(s.Resource)
+	s, unlock, err := t.take(ctx, id, care.Method, care.Scrub)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if !s.Pending || !s.Present || s.Uncleared && !care.clears() { // the last: a reload is under way
+		return nil
+	}
+	if !care.Open {
+		if err := t.left(ctx, s); err != nil {
+			return err
+		}
+	}
+	t.Inventory.Work(id, "")
+	outcome := inventory.Outcome{Cleared: true}
+	defer func() { t.Inventory.Worked(id, outcome) }()
+	outcome.Erased, err = t.handBack(ctx, care, s, renewed)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil: // we are being stopped: it is done again after the next start
+		outcome = inventory.Outcome{}
+	case unlessBusy(err) == nil:
+		outcome = inventory.Outcome{}
+		t.Inventory.Lingers(id, err.Error())
+	default:
+		outcome = inventory.Outcome{Err: err, Erased: outcome.Erased}
+	}
+	return err
+}
+
+// handBack does to a released device what its resource asks for, and then its vendor's step.
+func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status, renewed *bool) (erased bool, err error) {
+	if !care.Open && !*renewed && (care.AtRelease || s.Failure != "") {
+		limited, cancel := context.WithTimeout(ctx, max(care.Timeout, time.Second)+device.AnswerTime)
+		defer cancel()
+		if erased, err = t.restore(limited, care, s); err != nil {
+			return false, err
+		}
+	}
+	*renewed = true
+	limited, cancel := context.WithTimeout(ctx, unitLimit)
+	defer cancel()
+	return erased, t.unit(limited, s, care.Units.Release)
+}
+
+// left makes sure that nobody has a released device open, and that its pods have ended.
+func (t *Turnover) left(ctx context.Context, s *inventory.Status) error {
+	who, err := patiently(ctx, func() (tenants, error) { return t.lookForNext(ctx, s) })
+	lingers := who.others
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		lingers = err.Error()
+	case who.others != "":
+		err = fmt.Errorf("%w: %s", ErrBusy, who.others)
+	}
+	t.Inventory.Lingers(s.Device.ID, lingers)
+	return err
+}
+
+// restore resets a device and erases it as its resource asks for.
+func (t *Turnover) restore(ctx context.Context, care Care, s *inventory.Status) (erased bool, err error) {
+	if _, err := t.reset(ctx, s, care.Method); err != nil {
+		return false, err
+	}
+	if !care.scrubs() {
+		return false, nil
+	}
+	return t.erase(ctx, t.again(s), care.Scrub)
+}
+
+// ByHand resets a device that no pod holds, or with a scrub erases it, with the same checks. It blocks until that is
+// done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] and what went wrong.
+func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
+	found := t.find(id)
+	if found == nil {
+		return fmt.Errorf("%s: %w", id, inventory.ErrUnknownDevice)
+	}
+	care := t.careOf(found.Resource)
+	s, unlock, err := t.take(ctx, id, care.Method, scrub)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	switch {
+	case !s.Present:
+		return fmt.Errorf("%s: %w", id, device.ErrGone)
+	case s.Held:
+		return fmt.Errorf("%s: %w: a pod holds it", id, ErrBusy)
+	}
+	if err := t.left(ctx, s); err != nil {
+		return fmt.Errorf("%s: %w", id, err)
+	}
+	reason := "being reset by hand"
+	if scrub != "" {
+		reason = "being erased by hand"
+	}
+	t.Inventory.Work(id, reason)
+	outcome := inventory.Outcome{}
+	defer func() { t.Inventory.Worked(id, outcome) }()
+	done, err := t.once(ctx, care, s, scrub)
+	switch {
+	case errors.Is(err, ErrUnfit): // nothing was done
+		return err
+	case err != nil:
+		outcome.Err = unlessBusy(err)
+		return err
+	case !done:
+		return fmt.Errorf("%s: %w: no method of its class fits it as it stands: name one in [resource.reset]", id, ErrUnfit)
+	}
+	t.Inventory.Recovered(id)
+	// A reset alone is not what a resource waits for that is erased when a pod has left it.
+	enough := scrub != "" || !s.Dirty || !care.AtRelease || !care.scrubs()
+	enough = enough && (!s.Dirty || care.Units.Release == "") // nor is that of the vendor's step
+	outcome = inventory.Outcome{Cleared: enough, Erased: scrub != ""}
+	return nil
+}
+
+func (t *Turnover) once(ctx context.Context, care Care, s *inventory.Status, scrub string) (done bool, err error) {
+	if scrub != "" {
+		return t.erase(ctx, s, scrub)
+	}
+	method := care.Method
+	if method == None {
+		method = Auto
+	}
+	return t.reset(ctx, s, method)
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package turnover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/audit"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// startLimit is how long all that precedes a start may take: the kubelet allows PreStartContainer 30 s
+// (kubernetes v1.36, pluginapi.KubeletPreStartContainerRPCTimeoutInSecs), of which some are for the way there and back,
+// and for the answer of the helper.
+const startLimit = 25 * time.Second
+
+// Start does what precedes the start of a container with these devices of a resource, to all at once. It may be called
+// again for the same devices, as the kubelet does. On any error the container must not start. [ErrBusy] is one after
+// which the device is as it was: its own pod has it, or another has it still. It blocks until all is done and noted, at
+// most 29 seconds. The end of ctx does not stop it: a kubelet that goes away has not made a device unfit.
+func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
+	care := t.careOf(resource)
+	limit := min(startLimit, max(care.Timeout, time.Second)) + device.AnswerTime
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	owners, err := t.owners()
+	if err != nil {
+		return err
+	}
+	ids := make([]string, len(devices))
+	errs := make([]error, len(devices))
+	var all sync.WaitGroup
+	for i, s := range devices {
+		ids[i] = s.Device.ID
+		all.Go(func() { errs[i] = t.startOne(ctx, care, s.Device.ID, owners[s.Device.ID]) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	// Who erases must not forget what has to be erased. Of others it is only a pity.
+	if err := t.Inventory.Kept(ctx, ids...); err != nil && (care.AtRelease || care.scrubs()) {
+		return fmt.Errorf("%w: what a container leaves could be forgotten: %w", ErrUnfit, err)
+	}
+	return nil
+}
+
+func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []string) error {
+	s, unlock, err := t.take(ctx, id, care.Method, care.Scrub)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	t.Inventory.Work(id, "")
+	outcome := inventory.Outcome{}
+	defer func() { t.Inventory.Worked(id, outcome) }()
+	if outcome.Erased, err = t.prepare(ctx, care, s, owners); err != nil {
+		outcome.Err = unlessBusy(err)
+		t.note(s, audit.Refused, err, audit.Entry{Pods: owners})
+		return err
+	}
+	t.note(s, audit.Started, nil, audit.Entry{Pods: owners})
+	outcome.Started, outcome.Pods = true, owners
+	return nil
+}
+
+// current makes sure that a device is there: it may have gone since the kubelet's question was looked at.
+func current(s *inventory.Status) error {
+	if !s.Present {
+		return fmt.Errorf("%s: %w", s.Device.ID, device.ErrGone)
+	}
+	return nil
+}
+
+// unlessBusy returns an error of which the device is the cause, and nil for one after which it is as it was.
+func unlessBusy(err error) error {
+	if errors.Is(err, ErrBusy) || errors.Is(err, device.ErrInUse) {
+		return nil
+	}
+	return err
+}
+
+// prepare makes a device fit for a container of its pod. One that others may have open is only given its vendor's steps.
+func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, owners []string) (erased bool, err error) {
+	if care.Open {
+		return false, t.begin(ctx, care, s)
+	}
+	if err := current(s); err != nil {
+		return false, err
+	}
+	first := s.Due
+	who, err := patiently(ctx, func() (tenants, error) {
+		if first { // no container of its pod was started with it, so whoever has it open is not of that pod
+			return t.lookForNext(ctx, s)
+		}
+		return t.look(ctx, s, owners)
+	})
+	switch {
+	case err != nil:
+		return false, err
+	case who.others != "":
+		return false, fmt.Errorf("%s: %w: %s", s.Device.ID, ErrBusy, who.others)
+	case who.own: // another container of the pod works with it, as a sidecar does
+		return false, nil
+	}
+	if erased, err = t.renew(ctx, care, s, first); err != nil {
+		return erased, err
+	}
+	return erased, t.begin(ctx, care, s)
+}
+
+// renew resets a device, and erases it for the first container of a pod, as its resource asks for.
+func (t *Turnover) renew(ctx context.Context, care Care, s *inventory.Status, first bool) (erased bool, err error) {
+	if care.AtStart && care.acts() {
+		if _, err := t.reset(ctx, s, care.Method); err != nil {
+			return false, err
+		}
+		s = t.again(s)
+		if care.scrubs() && first {
+			return t.erase(ctx, s, care.Scrub)
+		}
+	}
+	if first || !s.Leftover {
+		return false, t.unused(ctx, s)
+	}
+	return false, nil
+}
+
+// unused makes sure that a disk which a new pod gets is empty, and that the host does not use it.
+func (t *Turnover) unused(ctx context.Context, s *inventory.Status) error {
+	if t.Host.Touch.Probe == nil || !s.Target.IsDisk() {
+		return nil
+	}
+	reading, err := t.Host.Touch.Probe(ctx, *s.Target, false)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", s.Device.ID, err)
+	case reading.Content != "":
+		return fmt.Errorf("%s: %w: %s is on it", s.Device.ID, ErrUnfit, reading.Content)
+	}
+	return nil
+}

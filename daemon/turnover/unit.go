@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package turnover
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/audit"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// unitLimit is how long a step may take that no container waits for. The unit's own limit (TimeoutStartSec=) is to be
+// less.
+const unitLimit = time.Hour
+
+// Units are a vendor's own steps between two pods, by the names that [Turnover].Unit knows; empty: there is none.
+type Units struct {
+	Start   string // before each container starts, after the reset and the erasure
+	Release string // after the last pod, after the reset and the erasure
+}
+
+// unit carries out a step; without a name, nothing.
+func (t *Turnover) unit(ctx context.Context, s *inventory.Status, template string) error {
+	if template == "" || t.Unit == nil {
+		return nil
+	}
+	began := time.Now()
+	err := t.Unit(ctx, template, s.Device.ID)
+	t.note(s, audit.Stepped, err, audit.Entry{Method: template, Seconds: time.Since(began).Seconds()})
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Device.ID, err)
+	}
+	return nil
+}
+
+// begin carries out what precedes the start of a container when the device is reset and erased. One that a pod has held
+// since before it had to be initialised is so now.
+func (t *Turnover) begin(ctx context.Context, care Care, s *inventory.Status) error {
+	if end, ok := ctx.Deadline(); ok { // what is left is for stopping a unit
+		limited, cancel := context.WithDeadline(ctx, end.Add(-device.AnswerTime))
+		defer cancel()
+		ctx = limited
+	}
+	if s.Init != "" {
+		err := t.unit(ctx, s, s.Init)
+		t.Inventory.Initialised(s.Device.ID, s.Init, err)
+		if err != nil {
+			return err
+		}
+	}
+	return t.unit(ctx, s, care.Units.Start)
+}
+
+// initialise does what has to be done to a device before it is offered. nil also if that is not the case any more.
+func (t *Turnover) initialise(ctx context.Context, id string) error {
+	s, unlock, err := t.take(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if !wanting(s) || s.Pending {
+		return nil
+	}
+	t.Inventory.Work(id, "being initialised")
+	defer t.Inventory.Worked(id, inventory.Outcome{})
+	limited, cancel := context.WithTimeout(ctx, unitLimit)
+	defer cancel()
+	err = t.unit(limited, s, s.Init)
+	if ctx.Err() != nil { // we are being stopped: it is done again after the next start
+		return ctx.Err()
+	}
+	t.Inventory.Initialised(id, s.Init, err)
+	return err
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/udev/recording"
+)
+
+// server is the recording of 8 GPUs with their HCAs and drives.
+const server = "gpu-server"
+
+// look measures a cold look at a whole server, one device after the other; the inventory has several looked at at once.
+// The disks are not read: see [bench.probe]. The floor is to open and read what is there of sysfs.
+func (b *bench) look() ([]result, error) {
+	all := recording.Bundled()
+	n := slices.IndexFunc(all, func(r recording.Named) bool { return r.Name == server })
+	if n < 0 {
+		return nil, fmt.Errorf("there is no recording %s", server)
+	}
+	parsed, err := recording.Parse(all[n].Text)
+	if err != nil {
+		return nil, err
+	}
+	m := &machine{root: filepath.Join(b.dir, "server"), devices: parsed.Devices()}
+	if err := parsed.Write(m.root); err != nil {
+		return nil, err
+	}
+	rules := config.Default().Rules()
+	var ours, theirs samples
+	seen := 0
+	for range b.times(200) {
+		host := m.host() // that remembers nothing
+		seen = 0
+		begun := time.Now()
+		for _, d := range m.devices {
+			for _, s := range device.Look(host, rules, &d) {
+				if s.Resource != "" && s.Offer == nil {
+					seen++
+				}
+			}
+		}
+		ours = append(ours, time.Since(begun))
+		begun = time.Now()
+		if err := readAll(filepath.Join(m.root, "sys")); err != nil {
+			return nil, err
+		}
+		theirs = append(theirs, time.Since(begun))
+	}
+	what := fmt.Sprintf("a cold look at a server of %d devices, %d offered", len(m.devices), seen)
+	return []result{within(what+", p50", "ms", ours.percentile(50), 20).above(theirs.percentile(50))}, nil
+}
+
+// readAll reads each file of a tree.
+func readAll(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			_, err = os.ReadFile(path)
+		}
+		return err
+	})
+}

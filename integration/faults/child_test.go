@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/systemd"
+)
+
+// childEnv names the directory of the node of which this process is to be the daemon.
+const childEnv = "METALPLUG_FAULTS_DIR"
+
+// handOver is a request to the hands of a daemon that is a process, and their answer.
+type handOver struct {
+	Op, How  string
+	Target   device.Target
+	Nodes    []string
+	Leftover bool // or, of a probe, held
+
+	Reading device.Reading
+	Holders []device.Holder
+	Done    string
+	Error   string
+}
+
+// beDaemon is a daemon whose hands are in the process of the test.
+func beDaemon(dir string) error {
+	c, err := config.Load(filepath.Join(dir, "metalplug.toml"))
+	if err != nil {
+		return err
+	}
+	ask := func(h handOver) (handOver, error) {
+		conn, err := net.Dial("unix", filepath.Join(dir, "hands"))
+		if err != nil {
+			return h, err
+		}
+		defer conn.Close()
+		err = errors.Join(json.NewEncoder(conn).Encode(h), json.NewDecoder(conn).Decode(&h))
+		if err == nil && h.Error != "" {
+			err = errors.New(h.Error)
+		}
+		return h, err
+	}
+	return daemon.Run(context.Background(), daemon.Options{
+		Config: c, Notifier: systemd.Notifier{Quiet: true}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Touch: &device.Touch{
+			Probe: func(_ context.Context, t device.Target, held bool) (device.Reading, error) {
+				h, err := ask(handOver{Op: "probe", Target: t, Leftover: held})
+				return h.Reading, err
+			},
+			Reset: func(_ context.Context, t device.Target, method string, leftover bool) (string, error) {
+				h, err := ask(handOver{Op: "reset", Target: t, How: method, Leftover: leftover})
+				return h.Done, err
+			},
+			Erase: func(_ context.Context, t device.Target, scrub string, leftover bool) (string, error) {
+				h, err := ask(handOver{Op: "erase", Target: t, How: scrub, Leftover: leftover})
+				return h.Done, err
+			},
+			Holders: func(_ context.Context, nodes []string) ([]device.Holder, error) {
+				h, err := ask(handOver{Op: "holders", Nodes: nodes})
+				return h.Holders, err
+			},
+		},
+	})
+}
+
+// mortal is a daemon that is a process, and is killed at the nth step of what its hands are asked: when the request
+// comes, or when it is carried out and not answered.
+type mortal struct {
+	*whole
+	cmd *exec.Cmd
+
+	stepMu sync.Mutex
+	step   int // requests until it is killed; 0: it is not to be
+	after  bool
+	killed []string // at which
+}
+
+func newMortal(t *testing.T) *mortal {
+	t.Helper()
+	m := &mortal{whole: newWhole(t)}
+	for n := range 8 {
+		m.disks = append(m.disks, &disk{serial: fmt.Sprintf("%032x", 10+n), slot: 2 + n, sequence: 2 + n})
+	}
+	m.must(os.WriteFile(filepath.Join(m.dir, "recording"), []byte(m.text()), 0o600))
+	m.must(os.WriteFile(filepath.Join(m.dir, "metalplug.toml"), fmt.Appendf(nil, wholeText, m.dir), 0o600))
+	l, err := net.Listen("unix", filepath.Join(m.dir, "hands"))
+	m.must(err)
+	var serving sync.WaitGroup
+	serving.Go(func() { m.serve(l, &serving) })
+	t.Cleanup(func() {
+		m.kill()
+		l.Close()
+		serving.Wait()
+	})
+	m.boot()
+	return m
+}
+
+// serve answers requests until l is closed.
+func (m *mortal) serve(l net.Listener, serving *sync.WaitGroup) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		serving.Go(func() {
+			defer conn.Close()
+			var h handOver
+			if json.NewDecoder(conn).Decode(&h) != nil {
+				return // it is dead
+			}
+			last := m.steps()
+			if last && !m.after {
+				m.die(h.Op)
+				return
+			}
+			h = m.carryOut(h)
+			if last {
+				m.die(h.Op + ", carried out")
+				return
+			}
+			_ = json.NewEncoder(conn).Encode(h) // it may be dead
+		})
+	}
+}
+
+// steps counts a request and tells whether it is the one at which the daemon dies.
+func (m *mortal) steps() bool {
+	m.stepMu.Lock()
+	defer m.stepMu.Unlock()
+	if m.step == 0 {
+		return false
+	}
+	m.step--
+	return m.step == 0
+}
+
+// arm has it die at the nth request from now on.
+func (m *mortal) arm(n int, after bool) {
+	m.stepMu.Lock()
+	defer m.stepMu.Unlock()
+	m.step, m.after = n, after
+}
+
+// die kills it.
+func (m *mortal) die(where string) {
+	m.stepMu.Lock()
+	defer m.stepMu.Unlock()
+	m.killed = append(m.killed, where)
+	_ = m.cmd.Process.Kill() // gone already is fine
+}
+
+// deaths counts how often it was killed at a step.
+func (m *mortal) deaths() int {
+	m.stepMu.Lock()
+	defer m.stepMu.Unlock()
+	return len(m.killed)
+}
+
+// carryOut does what is asked.
+func (m *mortal) carryOut(h handOver) handOver {
+	var err error
+	switch touch := m.touch(); h.Op {
+	case "probe":
+		h.Reading, err = touch.Probe(context.Background(), h.Target, h.Leftover)
+	case "reset":
+		h.Done, err = touch.Reset(context.Background(), h.Target, h.How, h.Leftover)
+	case "erase":
+		h.Done, err = touch.Erase(context.Background(), h.Target, h.How, h.Leftover)
+	case "holders":
+		h.Holders, err = touch.Holders(context.Background(), h.Nodes)
+	}
+	if err != nil {
+		h.Error = err.Error()
+	}
+	return h
+}
+
+// boot starts it and waits until its devices are offered.
+func (m *mortal) boot() {
+	m.t.Helper()
+	self, err := os.Executable()
+	m.must(err)
+	m.stepMu.Lock()
+	m.cmd = exec.Command(self)
+	m.cmd.Env = append(os.Environ(), childEnv+"="+m.dir, "TMPDIR="+m.dir)
+	m.cmd.Stderr = &m.journal
+	err = m.cmd.Start()
+	m.stepMu.Unlock()
+	m.must(err)
+	m.shows(widgetResource, "node-W0-widget", "Healthy")
+}
+
+// kill ends it, if it has not been killed already.
+func (m *mortal) kill() {
+	_ = m.cmd.Process.Kill() // gone already is fine
+	_ = m.cmd.Wait()         // how it ended is known
+}

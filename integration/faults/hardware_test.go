@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/turnover"
+)
+
+// Resources of a sequence.
+const (
+	widgetResource = "example.org/widget"
+	diskResource   = "metalplug.io/nvme"
+)
+
+// disk is an NVMe namespace: the thing itself, plugged in or not.
+type disk struct {
+	serial   string
+	slot     int    // of the controller; 0: it is not plugged in
+	sequence int    // diskseq of this appearance
+	sick     bool   // its controller is dead
+	falls    int    // how often it became sick
+	content  string // the pod that has written to it since it was erased; empty: nothing is on it
+	moved    bool   // it was plugged in again since it was written to: nobody knows whose that is
+	user     string // the pod that has it open
+	failing  bool   // it cannot be erased
+	failed   bool   // which was tried
+}
+
+func (d *disk) id() string { return "nvme-eui." + d.serial }
+
+func (d *disk) sysPath() string {
+	return fmt.Sprintf("/devices/pci0000:00/0000:00:%02x.0/nvme/nvme%d/nvme%dn1", d.slot, d.slot, d.slot)
+}
+
+const diskText = `P: /devices/pci0000:00/0000:00:%02[1]x.0
+E: SUBSYSTEM=pci
+E: DRIVER=nvme
+A: numa_node=0
+
+P: /devices/pci0000:00/0000:00:%02[1]x.0/nvme/nvme%[1]d
+E: SUBSYSTEM=nvme
+A: state=%[2]s
+A: transport=pcie
+A: model=Drive
+A: serial=%[3]s
+
+P: %[5]s
+N: nvme%[1]dn1
+E: SUBSYSTEM=block
+E: DEVTYPE=disk
+E: DEVNAME=/dev/nvme%[1]dn1
+E: MAJOR=259
+E: MINOR=%[1]d
+A: wwid=eui.%[3]s
+A: nsid=1
+A: size=1024
+A: ro=0
+A: hidden=0
+A: diskseq=%[4]d
+
+`
+
+const widgetText = `P: /devices/virtual/widget/%[1]s
+N: %[1]s
+E: DEVNAME=/dev/%[1]s
+E: SUBSYSTEM=widget
+E: ID_SERIAL=%[2]s
+E: ID_SERIAL_SHORT=%[2]s
+E: MAJOR=240
+E: MINOR=0
+
+`
+
+// hardware is what is plugged in, and the helpers that touch it. It notes when something is done to a disk that must not
+// be.
+type hardware struct {
+	mu       sync.Mutex
+	disks    []*disk
+	widgets  map[string]string // serials by node name
+	sequence int
+	crime    error // the first
+}
+
+// text is the recording of what is plugged in.
+func (h *hardware) text() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var b strings.Builder
+	b.WriteString("F: /proc/self/mountinfo=\n\n")
+	for _, d := range h.disks {
+		state := "live"
+		if d.sick {
+			state = "dead"
+		}
+		if d.slot > 0 {
+			fmt.Fprintf(&b, diskText, d.slot, state, d.serial, d.sequence, d.sysPath())
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.widgets)) {
+		fmt.Fprintf(&b, widgetText, name, h.widgets[name])
+	}
+	return b.String()
+}
+
+// plug puts a disk into a slot.
+func (h *hardware) plug(d *disk, slot int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sequence++
+	d.slot, d.sequence, d.moved = slot, h.sequence, d.content != ""
+}
+
+// unplug takes a disk out.
+func (h *hardware) unplug(d *disk) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d.slot, d.user = 0, "" // what has it open, has nothing any more
+}
+
+// in returns the disk in a slot, or nil. The caller holds mu.
+func (h *hardware) in(slot int) *disk {
+	for _, d := range h.disks {
+		if d.slot == slot {
+			return d
+		}
+	}
+	return nil
+}
+
+// find returns the disk of an ID, or nil.
+func (h *hardware) find(id string) *disk {
+	for _, d := range h.disks {
+		if d.id() == id {
+			return d
+		}
+	}
+	return nil
+}
+
+// aimed returns the disk that is meant by a target, as the helper makes sure of it. The caller holds mu.
+func (h *hardware) aimed(t device.Target) (*disk, error) {
+	slot, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(path.Base(t.SysPath), "nvme"), "n1"))
+	if err != nil {
+		return nil, err
+	}
+	d := h.in(slot)
+	if d == nil || !slices.Equal(t.Identity, []device.Attribute{
+		{Name: "wwid", Value: "eui." + d.serial}, {Name: "diskseq", Value: strconv.Itoa(d.sequence)},
+	}) {
+		return nil, fmt.Errorf("%w: slot %d", device.ErrGone, slot)
+	}
+	return d, nil
+}
+
+// touch is the hardware as the helpers have it.
+func (h *hardware) touch() *device.Touch {
+	return &device.Touch{Probe: h.probe, Reset: h.reset, Erase: h.erase, Holders: h.holders}
+}
+
+func (h *hardware) probe(_ context.Context, t device.Target, held bool) (device.Reading, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, err := h.aimed(t)
+	switch {
+	case err != nil:
+		return device.Reading{}, err
+	case held:
+		return device.Reading{}, nil
+	case d.user != "":
+		return device.Reading{}, fmt.Errorf("%w: by %s", device.ErrInUse, d.user)
+	}
+	return device.Reading{Content: d.content}, nil
+}
+
+func (h *hardware) reset(_ context.Context, t device.Target, _ string, leftover bool) (string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, err := h.allowed(t, leftover)
+	return "reset", err
+}
+
+func (h *hardware) erase(_ context.Context, t device.Target, _ string, leftover bool) (string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, err := h.allowed(t, leftover)
+	switch {
+	case err != nil:
+		return "", err
+	case d.failing:
+		d.failed = true
+		return "", errors.New("the disk does not erase")
+	}
+	d.content, d.moved = "", false
+	return "erased", nil
+}
+
+// allowed makes sure, as the helper does, that nobody uses a disk and that what is on it may go. That it is asked to do
+// otherwise is a crime, though it refuses.
+func (h *hardware) allowed(t device.Target, leftover bool) (*disk, error) {
+	d, err := h.aimed(t)
+	switch {
+	case err != nil:
+		return nil, err
+	case d.user != "":
+		h.crime = errors.Join(h.crime, fmt.Errorf("%s is to be cleared while %s works with it", d.serial, d.user))
+		return nil, fmt.Errorf("%w: by %s", device.ErrInUse, d.user)
+	case d.content != "" && !leftover:
+		return nil, fmt.Errorf("%w: %s is on it", turnover.ErrUnfit, d.content)
+	case d.content != "" && d.moved:
+		h.crime = errors.Join(h.crime, fmt.Errorf("what is on %s is to be erased, which may be anybody's", d.serial))
+	}
+	return d, nil
+}
+
+func (h *hardware) holders(_ context.Context, nodes []string) ([]device.Holder, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var all []device.Holder
+	for _, node := range nodes {
+		for _, d := range h.disks {
+			if d.user != "" && path.Base(node) == path.Base(d.sysPath()) && d.slot > 0 {
+				all = append(all, device.Holder{PID: 1000, Command: "app", Node: node, PodUID: d.user})
+			}
+		}
+	}
+	return all, nil
+}
+
+// work has a container of a pod work with its disks from now on: it reads what is there, and writes.
+func (h *hardware) work(pod string, ids []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, id := range ids {
+		d := h.find(id)
+		if d == nil {
+			continue // a widget
+		}
+		if d.content != "" && d.content != pod {
+			h.crime = errors.Join(h.crime, fmt.Errorf("%s reads on %s what %s has left there", pod, d.serial, d.content))
+		}
+		if d.slot > 0 {
+			d.content, d.user = pod, pod
+		}
+	}
+}
+
+// given notes that a pod was given disks that are cleared as soon as the last pod has left them.
+func (h *hardware) given(pod string, ids []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, id := range ids {
+		if d := h.find(id); d != nil && d.content != "" {
+			h.crime = errors.Join(h.crime, fmt.Errorf("%s is given %s with what %s has left there", pod, d.serial, d.content))
+		}
+	}
+}
+
+// end ends the processes of a pod.
+func (h *hardware) end(pod string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, d := range h.disks {
+		if d.user == pod {
+			d.user = ""
+		}
+	}
+}
+
+// failure returns the first crime.
+func (h *hardware) failure() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.crime
+}

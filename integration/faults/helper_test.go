@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/udev"
+)
+
+// newNode is a node with a disk and a widget, of which the helpers are as changed.
+func newNode(t *testing.T, change func(*setup)) *sequence {
+	t.Helper()
+	s := &sequence{t: t, slow: map[string]bool{}, hardware: &hardware{widgets: map[string]string{"widget0": "W0"}}}
+	s.disks = []*disk{{serial: fmt.Sprintf("%032x", 1), slot: 1, sequence: 1}}
+	s.sequence = 1
+	dir := shortDir(t)
+	s.machine = newMachine(t, s.hardware)
+	s.setup = setup{
+		source: s.machine, root: s.machine.Root(), touch: *s.touch(), dir: filepath.Join(dir, "k"), state: filepath.Join(dir, "s"),
+		shares: 1, care: turnover.Care{Method: "nvme-controller", Scrub: "discard", AtStart: true, AtRelease: true, Timeout: time.Second},
+		log: slog.New(slog.NewTextHandler(&s.journal, &slog.HandlerOptions{Level: slog.LevelInfo})),
+	}
+	s.must(os.Mkdir(s.setup.dir, 0o755))
+	if change != nil {
+		change(&s.setup)
+	}
+	s.daemonStart()
+	s.kubeletStart()
+	t.Cleanup(func() {
+		s.daemonStop()
+		s.kubeletStop()
+		if t.Failed() {
+			t.Logf("log:\n%s", s.journal.String())
+		}
+	})
+	s.shows(widgetResource, "node-W0-widget", pluginapi.Healthy)
+	return s
+}
+
+// shows waits until the kubelet shows a device that way; "": not at all.
+func (s *sequence) shows(resource, id, health string) {
+	s.t.Helper()
+	if err := eventually(func() error {
+		list := s.kubelet.view(resource)
+		if got := list[id]; list == nil || got != health {
+			return fmt.Errorf("%s is %q, not %q", id, got, health)
+		}
+		return nil
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// changed sends udev's event of a disk in which something has changed.
+func (s *sequence) changed(d *disk) {
+	s.t.Helper()
+	devices, err := s.machine.Enumerate()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, u := range devices {
+		if u.SysPath == "/sys"+d.sysPath() {
+			s.machine.Send(udev.Event{Action: "change", Device: u})
+		}
+	}
+}
+
+// admitted admits a pod with a device of a resource.
+func (s *sequence) admitted(uid, resource string) []string {
+	s.t.Helper()
+	p := &pod{uid: uid, resource: resource}
+	s.pods = append(s.pods, p)
+	ids, _, err := s.kubelet.allocate(s.t.Context(), uid, resource, 1, func([]string) {})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	p.ids = ids
+	return ids
+}
+
+// broken are the ways in which a helper may fail: it does not come, it does not answer, it answers what makes no sense.
+var broken = map[string]func(ctx context.Context) error{
+	"missing": func(context.Context) error { return errors.New("connect to /run/x: no such file or directory") },
+	"hanging": func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	},
+	"nonsense": func(context.Context) error { return errors.New("parse the answer: it is not one") },
+}
+
+// TestBrokenHelper: whichever helper is broken in whatever way, no container starts with a disk that was not cleared, or
+// of which nobody knows who has it open; everything else goes on; and once the helper is back all is well.
+func TestBrokenHelper(t *testing.T) {
+	noLeaks(t)
+	for how, fail := range broken {
+		for _, which := range []string{"holders", "reset", "erase", "probe"} {
+			t.Run(which+" "+how, func(t *testing.T) {
+				t.Parallel() // some of them wait
+				mended, mend := context.WithCancel(context.Background())
+				defer mend()
+				s := newNode(t, func(s *setup) { s.touch = breaking(s.touch, which, mended, fail) })
+				s.checkBroken(which, mend)
+			})
+		}
+	}
+}
+
+// breaking returns hands of which one function fails until it is mended.
+func breaking(h device.Touch, which string, mended context.Context, fail func(context.Context) error) device.Touch {
+	broken := func(ctx context.Context, name string) error {
+		if name != which || mended.Err() != nil {
+			return nil
+		}
+		return fail(ctx)
+	}
+	return device.Touch{
+		Probe: func(ctx context.Context, t device.Target, held bool) (device.Reading, error) {
+			limited, cancel := context.WithTimeout(ctx, 2*time.Second) // the disk is looked at again and again
+			defer cancel()
+			if err := broken(limited, "probe"); err != nil {
+				return device.Reading{}, err
+			}
+			return h.Probe(ctx, t, held)
+		},
+		Reset: func(ctx context.Context, t device.Target, method string, leftover bool) (string, error) {
+			if err := broken(ctx, "reset"); err != nil {
+				return "", err
+			}
+			return h.Reset(ctx, t, method, leftover)
+		},
+		Erase: func(ctx context.Context, t device.Target, scrub string, leftover bool) (string, error) {
+			if err := broken(ctx, "erase"); err != nil {
+				return "", err
+			}
+			return h.Erase(ctx, t, scrub, leftover)
+		},
+		Holders: func(ctx context.Context, nodes []string) ([]device.Holder, error) {
+			if err := broken(ctx, "holders"); err != nil {
+				return nil, err
+			}
+			return h.Holders(ctx, nodes)
+		},
+	}
+}
+
+// checkBroken plays what a broken helper must prevent, and what it must not.
+func (s *sequence) checkBroken(which string, mend func()) {
+	s.t.Helper()
+	id := s.disks[0].id()
+	var ids []string
+	if which == "probe" { // what is on the disk is not known: nobody gets it
+		s.shows(diskResource, id, "")
+	} else {
+		s.shows(diskResource, id, pluginapi.Healthy)
+		ids = s.admitted("p1", diskResource)
+		failed := make(chan error, 1)
+		go func() { failed <- s.kubelet.start(s.t.Context(), diskResource, ids) }()
+		s.goesOn(which)
+		if err := <-failed; err == nil {
+			s.t.Errorf("a container starts though the helper for %s is broken", which)
+		}
+	}
+	s.goesOn(which)
+	mend()
+	s.changed(s.disks[0]) // or it is looked at later
+	if ids == nil {
+		s.shows(diskResource, id, pluginapi.Healthy)
+		ids = s.admitted("p1", diskResource)
+	}
+	if err := eventually(func() error { return s.kubelet.start(s.t.Context(), diskResource, ids) }); err != nil {
+		s.t.Error(err)
+	}
+	s.shows(diskResource, id, pluginapi.Healthy)
+	if err := errors.Join(s.kubelet.failure(), s.failure()); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// goesOn makes sure that widgets come, go, and are given to pods. Their containers start too, unless nobody can tell who
+// has a widget open: then none does.
+func (s *sequence) goesOn(broken string) {
+	s.t.Helper()
+	s.count++
+	name, serial := fmt.Sprintf("widget%d", s.count), fmt.Sprintf("W%d", s.count)
+	s.widgets[name] = serial
+	s.machine.Apply(s.text())
+	s.shows(widgetResource, "node-"+serial+"-widget", pluginapi.Healthy)
+	ids := s.admitted("pw"+serial, widgetResource)
+	if err := s.kubelet.start(s.t.Context(), widgetResource, ids); (err != nil) != (broken == "holders") {
+		s.t.Errorf("start with %s while %s is broken: %v", strings.Join(ids, ", "), broken, err)
+	}
+}

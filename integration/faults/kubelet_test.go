@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// checkpointName is where the device manager keeps what it has allocated (pkg/kubelet/cm/devicemanager).
+const checkpointName = "kubelet_internal_checkpoint"
+
+// assignment is what a pod was given of a resource: one entry of the kubelet's checkpoint.
+type assignment struct {
+	PodUID, ContainerName, ResourceName string
+	DeviceIDs                           map[string][]string // by NUMA node
+	AllocResp                           []byte
+}
+
+// ids lists what it is of.
+func (a assignment) ids() []string { return slices.Concat(slices.Collect(maps.Values(a.DeviceIDs))...) }
+
+// registered is a device plugin that has registered.
+type registered struct {
+	conn      *grpc.ClientConn
+	client    pluginapi.DevicePluginClient
+	devices   map[string]string // health by ID, as last received
+	connected bool
+}
+
+// kubelet is a device manager that lives in a directory: it keeps a checkpoint, answers PodResources, cuts off the newest
+// plugin of a resource when the stream of an older one ends, as those before 1.37 do, and notes as a crash what makes the
+// real one crash: an ID that leaves its list while a pod holds it or is being given it.
+type kubelet struct {
+	pluginapi.UnimplementedRegistrationServer
+	podresources.UnimplementedPodResourcesListerServer
+	dir    string
+	active func() []string // UIDs of the pods that have not ended
+	server *grpc.Server
+	ctx    context.Context // of all streams
+	cancel context.CancelFunc
+	over   sync.WaitGroup
+
+	mu       sync.Mutex
+	plugins  map[string]*registered
+	assigned []assignment
+	asked    map[string]bool // IDs that are being allocated
+	crash    error           // the first
+	changed  chan struct{}   // closed and replaced at every change
+	lists    int             // messages received
+}
+
+// socketOf is where the kubelet of a directory serves PodResources.
+func socketOf(dir string) string { return dir + ".pods" }
+
+// startKubelet empties the directory of sockets, reads the checkpoint and serves.
+func startKubelet(dir string, active func() []string) (*kubelet, error) {
+	k := &kubelet{
+		dir: dir, active: active, server: grpc.NewServer(),
+		plugins: make(map[string]*registered), asked: make(map[string]bool), changed: make(chan struct{}),
+	}
+	if err := k.restore(); err != nil {
+		return nil, err
+	}
+	k.ctx, k.cancel = context.WithCancel(context.Background())
+	pluginapi.RegisterRegistrationServer(k.server, k)
+	podresources.RegisterPodResourcesListerServer(k.server, k)
+	for _, name := range []string{filepath.Join(dir, "kubelet.sock"), socketOf(dir)} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+		if err != nil {
+			return nil, err
+		}
+		l.SetUnlinkOnClose(false) // a kubelet that dies leaves its sockets behind
+		k.over.Go(func() { _ = k.server.Serve(l) })
+	}
+	return k, nil
+}
+
+// restore does what the device manager does before it listens.
+func (k *kubelet) restore() error {
+	entries, err := os.ReadDir(k.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Type() == os.ModeSocket && e.Name() != "kubelet.sock" {
+			if err := os.Remove(filepath.Join(k.dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(k.dir, checkpointName))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	var kept struct {
+		Data struct{ PodDeviceEntries []assignment }
+	}
+	err = errors.Join(err, json.Unmarshal(text, &kept))
+	k.assigned = kept.Data.PodDeviceEntries
+	return err
+}
+
+// save writes the checkpoint. The caller holds mu.
+func (k *kubelet) save() error {
+	var kept struct {
+		Data struct{ PodDeviceEntries []assignment }
+	}
+	kept.Data.PodDeviceEntries = k.assigned
+	text, err := json.Marshal(kept)
+	if err != nil {
+		return err
+	}
+	next := filepath.Join(k.dir, ".checkpoint")
+	if err := os.WriteFile(next, text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, filepath.Join(k.dir, checkpointName))
+}
+
+// stop ends it as its death would.
+func (k *kubelet) stop() {
+	k.server.Stop()
+	k.cancel()
+	k.mu.Lock()
+	for _, p := range k.plugins {
+		p.conn.Close()
+	}
+	k.mu.Unlock()
+	k.over.Wait()
+}
+
+// Register is the Registration service.
+func (k *kubelet) Register(ctx context.Context, req *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	conn, err := grpc.NewClient("unix:"+filepath.Join(k.dir, req.GetEndpoint()),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"))
+	if err != nil {
+		return nil, err
+	}
+	p := &registered{conn: conn, client: pluginapi.NewDevicePluginClient(conn)}
+	if _, err := p.client.GetDevicePluginOptions(ctx, &pluginapi.Empty{}); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ctx.Err() != nil {
+		conn.Close()
+		return nil, k.ctx.Err()
+	}
+	if old := k.plugins[req.GetResourceName()]; old != nil {
+		p.devices = old.devices
+	}
+	k.plugins[req.GetResourceName()] = p
+	k.over.Go(func() { k.watch(req.GetResourceName(), p) })
+	return &pluginapi.Empty{}, nil
+}
+
+// watch takes in the lists of a plugin until its stream ends, which ends the newest one of the resource too.
+func (k *kubelet) watch(name string, p *registered) {
+	defer k.update(func() {
+		p.connected = false
+		p.conn.Close()
+		if newest := k.plugins[name]; newest != p {
+			newest.conn.Close()
+		}
+	})
+	stream, err := p.client.ListAndWatch(k.ctx, &pluginapi.Empty{})
+	for err == nil {
+		var list *pluginapi.ListAndWatchResponse
+		if list, err = stream.Recv(); err == nil {
+			k.update(func() { k.take(name, p, list) })
+		}
+	}
+}
+
+// take takes in a list. The caller holds mu.
+func (k *kubelet) take(name string, p *registered, list *pluginapi.ListAndWatchResponse) {
+	p.devices, p.connected = make(map[string]string), true
+	k.lists++
+	for _, d := range list.GetDevices() {
+		if _, twice := p.devices[d.GetID()]; twice {
+			k.crashed(fmt.Errorf("%s is in the list of %s twice", d.GetID(), name))
+		}
+		p.devices[d.GetID()] = d.GetHealth()
+	}
+	for _, a := range k.assigned {
+		for _, id := range a.ids() {
+			if _, ok := p.devices[id]; !ok && a.ResourceName == name {
+				k.crashed(fmt.Errorf("%s left the list while %s holds it", id, a.PodUID))
+			}
+		}
+	}
+	if err := k.save(); err != nil {
+		k.crashed(err)
+	}
+}
+
+// crashed notes the first thing that a kubelet would not have survived. The caller holds mu.
+func (k *kubelet) crashed(err error) {
+	if k.crash == nil {
+		k.crash = err
+	}
+}
+
+func (k *kubelet) update(change func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change()
+	close(k.changed)
+	k.changed = make(chan struct{})
+}
+
+// clean forgets what pods have that have ended. The caller holds mu.
+func (k *kubelet) clean() {
+	active := k.active()
+	k.assigned = slices.DeleteFunc(k.assigned, func(a assignment) bool { return !slices.Contains(active, a.PodUID) })
+}
+
+// initOnly ends the UID of a pod of which only an init container has devices.
+const initOnly = "-init"
+
+// List is PodResources: it cleans, but does not write the checkpoint, and does not tell of init containers.
+func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.clean()
+	answer := &podresources.ListPodResourcesResponse{}
+	for _, a := range k.assigned {
+		if strings.HasSuffix(a.PodUID, initOnly) {
+			continue
+		}
+		answer.PodResources = append(answer.PodResources, &podresources.PodResources{
+			Name: a.PodUID, Namespace: "default",
+			Containers: []*podresources.ContainerResources{{
+				Name: a.ContainerName, Devices: []*podresources.ContainerDevices{{ResourceName: a.ResourceName, DeviceIds: a.ids()}},
+			}},
+		})
+	}
+	return answer, nil
+}
+
+// errNone: too few devices are healthy and free, or there is no plugin.
+var errNone = errors.New("none to be had")
+
+// choose returns n devices that are healthy and free, by the order of the kubelet's map, which is none; the plugin's
+// preference is asked for.
+func (k *kubelet) choose(ctx context.Context, resource string, n int, shuffle func([]string)) (*registered, []string, error) {
+	k.mu.Lock()
+	p := k.plugins[resource]
+	k.clean()
+	var free []string
+	if p != nil && p.connected {
+		for id, health := range p.devices {
+			if health == pluginapi.Healthy && !k.held(id) {
+				free = append(free, id)
+			}
+		}
+	}
+	k.mu.Unlock()
+	if len(free) < n {
+		return nil, nil, errNone
+	}
+	slices.Sort(free)
+	shuffle(free)
+	_, err := p.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
+		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: free, AllocationSize: int32(n)}},
+	})
+	return p, free[:n], err // any choice must do: the kubelet asks only where it can
+}
+
+// held tells whether a pod has a device. The caller holds mu.
+func (k *kubelet) held(id string) bool {
+	return slices.ContainsFunc(k.assigned, func(a assignment) bool { return slices.Contains(a.ids(), id) })
+}
+
+// allocate gives n devices of a resource to a pod.
+func (k *kubelet) allocate(ctx context.Context, pod, resource string, n int, shuffle func([]string)) (
+	ids []string, answer *pluginapi.ContainerAllocateResponse, err error,
+) {
+	p, ids, err := k.choose(ctx, resource, n, shuffle)
+	if err != nil {
+		return nil, nil, err
+	}
+	reply, err := p.client.Allocate(ctx, &pluginapi.AllocateRequest{
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(reply.GetContainerResponses()) != 1 {
+		return nil, nil, fmt.Errorf("%d answers for one container", len(reply.GetContainerResponses()))
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, id := range ids {
+		if _, ok := k.plugins[resource].devices[id]; !ok {
+			k.crashed(fmt.Errorf("%s left the list during its Allocate", id))
+		}
+	}
+	k.assigned = append(k.assigned, assignment{
+		PodUID: pod, ContainerName: "main", ResourceName: resource, DeviceIDs: map[string][]string{"-1": ids},
+	})
+	return ids, reply.GetContainerResponses()[0], k.save()
+}
+
+// start announces the start of a container.
+func (k *kubelet) start(ctx context.Context, resource string, ids []string) error {
+	k.mu.Lock()
+	p := k.plugins[resource]
+	k.mu.Unlock()
+	if p == nil {
+		return errNone
+	}
+	_, err := p.client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: ids})
+	return err
+}
+
+// view returns the health of the devices of a resource, nil while its plugin is not connected.
+func (k *kubelet) view(resource string) map[string]string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if p := k.plugins[resource]; p != nil && p.connected {
+		return p.devices // never written again
+	}
+	return nil
+}
+
+// failure returns what has crashed it, nil: it is alive.
+func (k *kubelet) failure() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.crash
+}

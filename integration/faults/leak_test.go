@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// resources are what a process must not have ever more of.
+type resources struct{ goroutines, descriptors int }
+
+// inUse counts what this process has. Goroutines of a test that is being run do not count, nor do those of the runtime.
+func inUse(t *testing.T) resources {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resources{len(stacks()), len(entries)}
+}
+
+// stacks returns the stacks of the goroutines that somebody has started for good.
+func stacks() []string {
+	buffer := make([]byte, 64<<20)
+	buffer = buffer[:runtime.Stack(buffer, true)]
+	var all []string
+	for _, stack := range strings.Split(string(buffer), "\n\n") {
+		if !strings.Contains(stack, "testing.") && !strings.Contains(stack, "runtime.ReadTrace") && !strings.Contains(stack, "os/signal") {
+			all = append(all, stack)
+		}
+	}
+	return all
+}
+
+// noLeaks makes sure that at the end of a test there is no more in use than now. Tests that run beside others must not
+// call it.
+func noLeaks(t *testing.T) {
+	t.Helper()
+	before := inUse(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			return
+		}
+		err := eventually(func() error {
+			if now := inUse(t); now.goroutines > before.goroutines || now.descriptors > before.descriptors {
+				return fmt.Errorf("in use are %+v instead of %+v", now, before)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%v:\n%s", err, strings.Join(stacks(), "\n\n"))
+		}
+	})
+}

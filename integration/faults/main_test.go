@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestMain is the daemon where that is asked for. Else it keeps the recorded hardware in memory where there is any to
+// be had: it is thousands of small files.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childEnv); dir != "" {
+		if err := beDaemon(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if os.Getenv("TMPDIR") == "" && unix.Access("/dev/shm", unix.W_OK) == nil {
+		os.Setenv("TMPDIR", "/dev/shm")
+	}
+	os.Exit(m.Run())
+}

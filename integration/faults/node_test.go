@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/udev"
+	"github.com/metalplug/metalplug/udev/udevtest"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// parts are the parts of the daemon that decide who gets what, put together as package daemon does, but for the pace at
+// which the kubelet is asked: here the test asks.
+type parts struct {
+	inventory *inventory.Inventory
+	turnover  *turnover.Turnover
+	holders   plugin.Holders
+	stop      func() error
+}
+
+// setup is what they are made of.
+type setup struct {
+	source udev.Source
+	root   string // of sys, dev and proc
+	touch  device.Touch
+	dir    string // the kubelet's
+	state  string
+	care   turnover.Care // of disks
+	shares int           // of a widget
+	kinds  int           // of widgets, each with a resource of its own; 0: one, without a number
+	log    *slog.Logger
+}
+
+// widgetKinds are the resources of widgets, by the subsystem that is in each.
+func (s setup) widgetKinds() map[string]string {
+	if s.kinds == 0 {
+		return map[string]string{"widget": widgetResource}
+	}
+	kinds := make(map[string]string)
+	for n := range s.kinds {
+		kinds[fmt.Sprintf("widget%d", n)] = fmt.Sprintf("%s%d", widgetResource, n)
+	}
+	return kinds
+}
+
+// rules are what is offered.
+func (s setup) rules() []device.Rule {
+	scrubs := s.care.Scrub != turnover.None
+	rules := []device.Rule{{
+		Resource: diskResource, Class: &device.NVMe,
+		ErasedAtStart: s.care.AtStart && scrubs, ClearedAtRelease: s.care.AtRelease,
+	}}
+	for subsystem, resource := range s.widgetKinds() {
+		rules = append(rules, device.Rule{Resource: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": subsystem}})
+	}
+	return rules
+}
+
+// resources are the endpoints.
+func (s setup) resources() []plugin.Resource {
+	all := []plugin.Resource{{Name: diskResource, Permissions: "rw", Variable: "METALPLUG_NVME"}}
+	for _, resource := range s.widgetKinds() {
+		all = append(all, plugin.Resource{Name: resource, Permissions: "rw", Variable: "METALPLUG_WIDGET", Shares: s.shares})
+	}
+	return all
+}
+
+// run starts them all and returns once they serve.
+func (s setup) run() (*parts, error) {
+	host := &device.Host{
+		Sys: filepath.Join(s.root, "sys"), Dev: filepath.Join(s.root, "dev"), Proc: filepath.Join(s.root, "proc"), Touch: s.touch,
+	}
+	inv := inventory.New(inventory.Options{
+		Source: s.source, Host: host, Rules: s.rules(), Log: s.log, Settle: 5 * time.Second, Grace: time.Nanosecond,
+		Store: inventory.OpenStore(s.state, s.log), Remembered: s.remembered(),
+	})
+	turn := &turnover.Turnover{
+		Inventory: inv, Host: host, Log: s.log,
+		Owners: func() (map[string][]string, error) { return plugin.Owners(s.dir) },
+	}
+	turn.Set(map[string]turnover.Care{
+		widgetResource: {Method: turnover.None, Scrub: turnover.None, Open: s.shares > 1}, diskResource: s.care,
+	}) // the others have none
+	p := &parts{inventory: inv, turnover: turn, holders: plugin.Holders{Socket: socketOf(s.dir), Dir: s.dir}}
+	return p, p.start(s, host)
+}
+
+// remembered is what the checkpoint says, if it can be read.
+func (s setup) remembered() map[string]map[string]inventory.Known {
+	devices, err := plugin.Remembered(s.dir)
+	if err != nil {
+		s.log.Warn("kubelet checkpoint not read", "err", err)
+	}
+	return devices
+}
+
+// start runs the tasks in their order.
+func (p *parts) start(s setup, host *device.Host) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	p.stop = func() error {
+		cancel()
+		running.Wait()
+		return failed
+	}
+	await := func(run func(ctx context.Context, started func()) error) {
+		started := make(chan struct{})
+		once := sync.OnceFunc(func() { close(started) })
+		running.Go(func() {
+			defer once()
+			if err := run(ctx, once); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed = errors.Join(failed, err)
+			}
+		})
+		<-started
+	}
+	watch := &plugin.Watch{Dir: s.dir, Log: s.log}
+	await(watch.Run)
+	await(func(ctx context.Context, started func()) error {
+		running.Go(func() {
+			select {
+			case <-p.inventory.Ready():
+			case <-ctx.Done():
+			}
+			started()
+		})
+		return p.inventory.Run(ctx)
+	})
+	for _, r := range s.resources() {
+		r.Start = func(ctx context.Context, devices []*inventory.Status) error {
+			return p.turnover.Start(ctx, r.Name, devices)
+		}
+		endpoint := &plugin.Endpoint{Resource: r, Dir: s.dir, Inventory: p.inventory, Host: host, Watch: watch, Log: s.log}
+		await(endpoint.Run)
+	}
+	await(p.turnover.Run)
+	mu.Lock()
+	defer mu.Unlock()
+	return failed
+}
+
+// ask asks the kubelet who holds what, once, as the daemon does now and then.
+func (p *parts) ask(ctx context.Context) error {
+	snapshot, _ := p.inventory.Snapshot()
+	var doubtful []string
+	for _, offer := range snapshot.Offers {
+		for _, d := range offer.Devices {
+			if d.Held || d.Stale {
+				doubtful = append(doubtful, d.Device.ID)
+			}
+		}
+	}
+	holdings, err := p.holders.Ask(ctx, doubtful)
+	if err != nil {
+		return err
+	}
+	p.inventory.Confirm(holdings)
+	return p.inventory.Alive(ctx)
+}
+
+// journal keeps what was logged, for the one who has to find out. Safe for concurrent use.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write never fails.
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+// String is all of it.
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// shortDir makes a directory whose name is short: the path of a unix socket has 107 bytes.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// newMachine is hardware as udev reports it.
+func newMachine(t *testing.T, h *hardware) *udevtest.Machine {
+	t.Helper()
+	return udevtest.New(t, h.text())
+}
+
+// eventually polls until a condition holds.
+func eventually(holds func() error) error {
+	deadline := time.After(patience)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := holds()
+		if err == nil || errors.Is(err, errNever) {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			return err
+		}
+	}
+}
+
+// errNever: waiting does not help.
+var errNever = errors.New("must never happen")
+
+// remove takes a value out of a list.
+func remove[T comparable](list []T, value T) []T {
+	return slices.DeleteFunc(slices.Clone(list), func(v T) bool { return v == value })
+}

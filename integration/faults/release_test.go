@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestKilledAtEachStepOfARelease: the daemon dies at each request to its hands after a pod has gone. The next one ends
+// what was begun, and nobody gets the disk before. It takes as long as the daemon does to be sure that the pod has gone:
+// half a minute.
+func TestKilledAtEachStepOfARelease(t *testing.T) {
+	noLeaks(t)
+	for n := 1; n <= 4; n++ {
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("step %d, carried out %v", n, after), func(t *testing.T) {
+				t.Parallel()
+				m := newMortal(t)
+				m.dirty("p1")
+				m.arm(n, after)
+				m.awaitCleared()
+				if len(m.killed) == 0 {
+					t.Logf("there is no step %d", n)
+				}
+				t.Logf("killed at %q", m.killed)
+			})
+		}
+	}
+}
+
+// dirty has a pod work with the disk and end.
+func (m *mortal) dirty(uid string) {
+	m.t.Helper()
+	m.shows(diskResource, m.disks[0].id(), "Healthy")
+	ids := m.admitted(uid, diskResource)
+	if err := m.kubelet.start(m.t.Context(), diskResource, ids); err != nil {
+		m.t.Fatal(err)
+	}
+	m.work(uid, ids)
+	for _, p := range m.podList() {
+		m.release(p)
+	}
+}
+
+// awaitCleared waits until no disk has anything on it and all are offered, and starts the daemon again when it dies.
+func (m *mortal) awaitCleared() {
+	m.t.Helper()
+	limit, seen := time.Now().Add(3*time.Minute), 0
+	for {
+		if n := m.deaths(); n > seen {
+			seen = n
+			m.kill()
+			m.boot()
+		}
+		err := eventually(m.cleared)
+		if err == nil {
+			break
+		}
+		if errors.Is(err, errNever) || time.Now().After(limit) {
+			m.t.Fatal(err)
+		}
+	}
+}
+
+// cleared tells what is not as it should be in the end; also when there is a daemon to be started.
+func (m *mortal) cleared() error {
+	if err := errors.Join(m.kubelet.failure(), m.failure()); err != nil {
+		return fmt.Errorf("%w: %w", errNever, err)
+	}
+	list := m.kubelet.view(diskResource)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range m.disks {
+		if d.content != "" || list[d.id()] != "Healthy" {
+			return fmt.Errorf("%s is %q, %q is on it", d.serial, list[d.id()], d.content)
+		}
+	}
+	return nil
+}

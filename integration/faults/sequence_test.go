@@ -1,0 +1,611 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/udev"
+	"github.com/metalplug/metalplug/udev/udevtest"
+)
+
+var (
+	sequences = flag.Int("sequences", 60, "how many random sequences are played")
+	steps     = flag.Int("steps", 30, "how many steps each has")
+	seed      = flag.Uint64("seed", 0, "the seed of the first one; play one again with -sequences 1 -seed N")
+)
+
+// players is how many are played at once: they wait more than they compute.
+const players = 8
+
+// TestSequences plays random sequences of what happens to a node, and looks after each step for what must never be: a
+// device with two pods, a held ID out of the list, a sick device that is healthy, hardware that is not offered, a crash
+// of the kubelet, a disk with what another pod has left there.
+func TestSequences(t *testing.T) {
+	began, done := time.Now(), atomic.Int64{}
+	var playing sync.WaitGroup
+	next := make(chan uint64)
+	for range players {
+		playing.Go(func() {
+			for n := range next {
+				t.Run(fmt.Sprintf("seed=%d", n), func(t *testing.T) {
+					s := newSequence(t, n)
+					defer func() { done.Add(int64(len(s.said))) }()
+					s.play()
+				})
+			}
+		})
+	}
+	for n := range *sequences {
+		if t.Failed() {
+			break
+		}
+		next <- *seed + uint64(n)
+	}
+	close(next)
+	playing.Wait()
+	t.Logf("%d sequences, %d steps in %v", *sequences, done.Load(), time.Since(began).Round(time.Millisecond))
+}
+
+// pod is a pod with one container.
+type pod struct {
+	uid, resource string
+	ids           []string
+	nodes         []string
+	started       bool
+}
+
+// sequence is a node to which things happen.
+type sequence struct {
+	t       *testing.T
+	random  *rand.Rand
+	setup   setup
+	machine *udevtest.Machine
+	*hardware
+	kubelet *kubelet // nil: it is not running
+	parts   *parts   // nil: the daemon is not running
+	journal journal
+	said    []string // the steps
+
+	podsMu sync.Mutex // the kubelet asks for them
+	pods   []*pod
+	count  int
+	// slow are devices of which the checkpoint alone has told: it may take minutes until they count as free.
+	slow map[string]bool
+}
+
+func newSequence(t *testing.T, seed uint64) *sequence {
+	s := &sequence{t: t, random: rand.New(rand.NewPCG(seed, 0)), slow: map[string]bool{}, hardware: &hardware{widgets: map[string]string{}}}
+	dir := shortDir(t)
+	for n := range 4 {
+		s.disks = append(s.disks, &disk{serial: fmt.Sprintf("%032x", n+1)})
+	}
+	s.machine = newMachine(t, s.hardware)
+	s.setup = setup{
+		source: s.machine, root: s.machine.Root(), touch: *s.touch(), dir: filepath.Join(dir, "k"), state: filepath.Join(dir, "s"),
+		shares: 1 + s.random.IntN(2), care: cares[s.random.IntN(len(cares))],
+		log: slog.New(slog.NewTextHandler(&s.journal, &slog.HandlerOptions{Level: slog.LevelInfo})),
+	}
+	s.must(os.Mkdir(s.setup.dir, 0o755))
+	t.Cleanup(func() {
+		s.daemonStop()
+		s.kubeletStop()
+		if t.Failed() {
+			t.Logf("care: %+v, shares: %d\nsteps:\n%s\nlog:\n%s", s.setup.care, s.setup.shares, strings.Join(s.said, "\n"), s.journal.String())
+		}
+	})
+	return s
+}
+
+// cares are the ways in which a resource of disks may be looked after.
+var cares = []turnover.Care{
+	{Method: turnover.None, Scrub: turnover.None, AtStart: true},
+	{Method: turnover.Auto, Scrub: turnover.None, AtStart: true},
+	{Method: turnover.Auto, Scrub: "discard", AtStart: true, Timeout: 10 * time.Second},
+	{Method: turnover.None, Scrub: "discard", AtRelease: true, Timeout: 10 * time.Second},
+	{Method: turnover.Auto, Scrub: "discard", AtStart: true, AtRelease: true, Timeout: 10 * time.Second},
+}
+
+func (s *sequence) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatalf("after %d steps: %v", len(s.said), err)
+	}
+}
+
+func (s *sequence) say(format string, args ...any) {
+	s.said = append(s.said, fmt.Sprintf(format, args...))
+	s.setup.log.Info("STEP " + s.said[len(s.said)-1])
+}
+
+// play plays the whole sequence: both sides start in any order, things happen, and in the end all pods go and all that is
+// left is well.
+func (s *sequence) play() {
+	starts := []func(){s.daemonStart, s.kubeletStart}
+	s.random.Shuffle(len(starts), func(i, j int) { starts[i], starts[j] = starts[j], starts[i] })
+	for _, start := range starts {
+		start()
+	}
+	for len(s.said) < *steps {
+		s.step()
+		s.must(eventually(s.check))
+	}
+	for _, p := range s.podList() {
+		s.release(p)
+	}
+	s.settlePods()
+	s.must(eventually(s.check))
+}
+
+// step is one of the things that happen, by their weights.
+func (s *sequence) step() {
+	all := []struct {
+		weight int
+		do     func()
+	}{
+		{5, s.stepPlug},
+		{4, s.stepUnplug},
+		{2, s.stepSick},
+		{3, s.stepWell},
+		{6, s.stepAllocate},
+		{6, s.stepStart},
+		{4, s.stepRelease},
+		{3, s.settlePods},
+		{2, s.stepUnplugDuringAllocate},
+		{2, s.stepMove},
+		{2, s.stepLostEvents},
+		{1, s.stepFlood},
+		{1, s.stepEraseFails},
+		{1, s.stepSockets},
+		{2, s.stepDaemonRestart},
+		{2, s.stepDaemonCrash},
+		{2, s.stepKubeletRestart},
+		{1, s.stepBothRestart},
+	}
+	total := 0
+	for _, a := range all {
+		total += a.weight
+	}
+	at := s.random.IntN(total)
+	for _, a := range all {
+		if at -= a.weight; at < 0 {
+			a.do()
+			return
+		}
+	}
+}
+
+// pick returns one of the disks that are as wanted, or nil.
+func (s *sequence) pick(wanted func(*disk) bool) *disk {
+	var all []*disk
+	for _, d := range s.disks {
+		if wanted(d) {
+			all = append(all, d)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all[s.random.IntN(len(all))]
+}
+
+func plugged(d *disk) bool { return d.slot > 0 }
+
+// free returns a slot without a disk.
+func (s *sequence) free() int {
+	for {
+		if slot := 1 + s.random.IntN(8); s.in(slot) == nil {
+			return slot
+		}
+	}
+}
+
+// apply makes the hardware known, or only has it there.
+func (s *sequence) apply() { s.machine.Apply(s.text()) }
+
+func (s *sequence) stepPlug() {
+	if s.random.IntN(3) == 0 {
+		name := fmt.Sprintf("widget%d", s.random.IntN(4))
+		serial := fmt.Sprintf("W%d", s.random.IntN(6))
+		for other, taken := range s.widgets {
+			if taken == serial {
+				delete(s.widgets, other)
+			}
+		}
+		s.say("plug %s with serial %s", name, serial)
+		s.widgets[name] = serial
+	} else if d := s.pick(func(d *disk) bool { return !plugged(d) }); d != nil {
+		s.plug(d, s.free())
+		s.say("plug %s into slot %d", d.serial[30:], d.slot)
+	}
+	s.apply()
+}
+
+func (s *sequence) stepUnplug() {
+	if d := s.pick(plugged); d != nil && s.random.IntN(3) > 0 {
+		s.say("unplug %s", d.serial[30:])
+		s.unplug(d)
+	} else {
+		for name := range s.widgets { // any
+			s.say("unplug %s", name)
+			delete(s.widgets, name)
+			break
+		}
+	}
+	s.apply()
+}
+
+// stepSick makes a disk sick, but none so often that it is not trusted any more for minutes.
+func (s *sequence) stepSick() {
+	if d := s.pick(func(d *disk) bool { return plugged(d) && !d.sick && d.falls < 3 }); d != nil {
+		s.say("%s is sick", d.serial[30:])
+		d.sick, d.falls = true, d.falls+1
+		s.apply()
+	}
+}
+
+func (s *sequence) stepWell() {
+	if d := s.pick(func(d *disk) bool { return d.sick }); d != nil {
+		s.say("%s is well", d.serial[30:])
+		d.sick = false
+		s.apply()
+	}
+}
+
+// podList returns the pods that are there.
+func (s *sequence) podList() []*pod {
+	s.podsMu.Lock()
+	defer s.podsMu.Unlock()
+	return slices.Clone(s.pods)
+}
+
+func (s *sequence) uids() []string {
+	var all []string
+	for _, p := range s.podList() {
+		all = append(all, p.uid)
+	}
+	return all
+}
+
+// admit tries to admit a pod and tells whether it has its devices.
+func (s *sequence) admit(resource string, n int) bool {
+	s.count++
+	p := &pod{uid: fmt.Sprintf("pod%d", s.count), resource: resource}
+	if s.random.IntN(5) == 0 {
+		p.uid += initOnly
+	}
+	s.podsMu.Lock()
+	s.pods = append(s.pods, p)
+	s.podsMu.Unlock()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	ids, answer, err := s.kubelet.allocate(ctx, p.uid, resource, n, func(ids []string) {
+		s.random.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+	})
+	if err != nil {
+		s.say("%s is not admitted: %v", p.uid, err)
+		s.forget(p)
+		return false
+	}
+	p.ids = ids
+	for _, id := range ids {
+		device, _, _ := strings.Cut(id, "::")
+		s.slow[device] = s.slow[device] || strings.HasSuffix(p.uid, initOnly)
+	}
+	for _, node := range answer.GetDevices() {
+		p.nodes = append(p.nodes, node.GetHostPath())
+	}
+	s.say("%s has %v", p.uid, p.ids)
+	if s.setup.care.AtRelease {
+		s.given(p.uid, ids)
+	}
+	return true
+}
+
+func (s *sequence) forget(p *pod) {
+	s.podsMu.Lock()
+	defer s.podsMu.Unlock()
+	s.pods = remove(s.pods, p)
+}
+
+func (s *sequence) stepAllocate() {
+	resource := diskResource
+	if s.random.IntN(3) == 0 {
+		resource = widgetResource
+	}
+	s.admit(resource, 1+s.random.IntN(2))
+}
+
+// stepStart starts the container of a pod, perhaps again.
+func (s *sequence) stepStart() {
+	pods := s.podList()
+	if len(pods) == 0 {
+		return
+	}
+	p := pods[s.random.IntN(len(pods))]
+	s.end(p.uid) // the one before has ended
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	err := s.kubelet.start(ctx, p.resource, p.ids)
+	s.say("start of %s: %v", p.uid, err)
+	if err == nil {
+		p.started = true
+		s.work(p.uid, p.ids)
+		s.apply()
+	}
+}
+
+func (s *sequence) stepRelease() {
+	if pods := s.podList(); len(pods) > 0 {
+		s.release(pods[s.random.IntN(len(pods))])
+	}
+}
+
+// release ends a pod; nobody is told.
+func (s *sequence) release(p *pod) {
+	s.say("%s ends", p.uid)
+	s.end(p.uid)
+	s.forget(p)
+}
+
+// settlePods has the daemon ask until it knows that what no pod has is free, and waits until it is cleared.
+func (s *sequence) settlePods() {
+	s.say("the kubelet is asked")
+	s.must(eventually(func() error {
+		if err := s.parts.ask(s.t.Context()); err != nil {
+			return err
+		}
+		return s.unsettled()
+	}))
+}
+
+// unsettled tells what is not known to be free yet though it is, or has not been cleared.
+func (s *sequence) unsettled() error {
+	snapshot, _ := s.parts.inventory.Snapshot()
+	for _, offer := range snapshot.Offers {
+		for _, d := range offer.Devices {
+			if d.Held && !s.holds(d.Device.ID) && !s.slow[d.Device.ID] {
+				return fmt.Errorf("%s is free and counts as held", d.Device.ID)
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.disks {
+		if s.setup.care.AtRelease && d.content != "" && plugged(d) && !d.moved && !d.failed && !s.holds(d.id()) && !s.slow[d.id()] {
+			return fmt.Errorf("%s is not cleared: %s is on it", d.serial, d.content)
+		}
+	}
+	return nil
+}
+
+// holds tells whether a pod has a device.
+func (s *sequence) holds(id string) bool {
+	return slices.ContainsFunc(s.podList(), func(p *pod) bool {
+		return slices.ContainsFunc(p.ids, func(held string) bool { return held == id || strings.HasPrefix(held, id+"::") })
+	})
+}
+
+// stepUnplugDuringAllocate has a disk go at some moment of an admission.
+func (s *sequence) stepUnplugDuringAllocate() {
+	d := s.pick(plugged)
+	if d == nil {
+		return
+	}
+	s.say("unplug %s during an admission", d.serial[30:])
+	s.unplug(d)
+	text, wait := s.text(), time.Duration(s.random.IntN(1000))*time.Microsecond
+	var pulling sync.WaitGroup
+	pulling.Go(func() {
+		<-time.After(wait)
+		s.machine.Apply(text)
+	})
+	s.admit(diskResource, 1)
+	pulling.Wait()
+}
+
+// stepMove has a disk in another slot from one moment to the next.
+func (s *sequence) stepMove() {
+	if d := s.pick(plugged); d != nil {
+		s.unplug(d)
+		s.plug(d, s.free())
+		s.say("%s is in slot %d now", d.serial[30:], d.slot)
+		s.apply()
+	}
+}
+
+// stepLostEvents changes hardware of which no event tells, but that events were lost.
+func (s *sequence) stepLostEvents() {
+	s.say("events are lost")
+	if d := s.pick(plugged); d != nil {
+		s.unplug(d)
+	}
+	if d := s.pick(func(d *disk) bool { return !plugged(d) }); d != nil {
+		s.plug(d, s.free())
+	}
+	s.machine.Silently(s.text())
+	s.machine.Send(udev.Event{Action: udev.Overflow})
+}
+
+// stepFlood sends events of nothing that has changed.
+func (s *sequence) stepFlood() {
+	s.say("a flood of events")
+	devices, err := s.machine.Enumerate()
+	s.must(err)
+	for range 20 {
+		for _, d := range devices {
+			s.machine.Send(udev.Event{Action: []string{"add", "change", "bind", "remove"}[s.random.IntN(4)], Device: d})
+		}
+	}
+}
+
+// stepEraseFails has a disk that does not let itself be erased any more, or does again.
+func (s *sequence) stepEraseFails() {
+	if d := s.pick(func(*disk) bool { return true }); d != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		d.failing = !d.failing
+		s.say("erasing %s fails: %v", d.serial[30:], d.failing)
+	}
+}
+
+// stepSockets removes the daemon's sockets.
+func (s *sequence) stepSockets() {
+	s.say("the daemon's sockets are removed")
+	names, err := filepath.Glob(filepath.Join(s.setup.dir, "mp-*"))
+	s.must(err)
+	for _, name := range names {
+		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			s.must(err)
+		}
+	}
+}
+
+func (s *sequence) daemonStart() {
+	p, err := s.setup.run()
+	s.parts = p
+	s.must(err)
+}
+
+func (s *sequence) daemonStop() {
+	if s.parts != nil {
+		if err := s.parts.stop(); err != nil {
+			s.t.Errorf("stop the daemon: %v", err)
+		}
+		s.parts = nil
+	}
+}
+
+func (s *sequence) kubeletStart() {
+	k, err := startKubelet(s.setup.dir, s.uids)
+	s.must(err)
+	s.kubelet = k
+}
+
+func (s *sequence) kubeletStop() {
+	if s.kubelet != nil {
+		s.kubelet.stop()
+		if err := s.kubelet.failure(); err != nil {
+			s.t.Errorf("the kubelet would have crashed: %v", err)
+		}
+		s.kubelet = nil
+	}
+}
+
+func (s *sequence) stepDaemonRestart() {
+	s.say("the daemon is restarted")
+	s.daemonStop()
+	s.daemonStart()
+}
+
+// stepDaemonCrash restarts the daemon, which has only what was on disk when it stopped.
+func (s *sequence) stepDaemonCrash() {
+	s.say("the daemon crashes")
+	file := filepath.Join(s.setup.state, "identities.json")
+	text, err := os.ReadFile(file)
+	s.daemonStop()
+	if errors.Is(err, os.ErrNotExist) {
+		s.must(cmp.Or(os.RemoveAll(s.setup.state), nil))
+	} else {
+		s.must(errors.Join(err, os.WriteFile(file, text, 0o600)))
+	}
+	s.daemonStart()
+}
+
+func (s *sequence) stepKubeletRestart() {
+	s.say("the kubelet is restarted")
+	s.kubeletStop()
+	s.kubeletStart()
+}
+
+func (s *sequence) stepBothRestart() {
+	s.say("both are restarted, and meanwhile there is other hardware")
+	s.kubeletStop()
+	s.daemonStop()
+	if d := s.pick(plugged); d != nil {
+		s.unplug(d)
+	}
+	if d := s.pick(func(d *disk) bool { return !plugged(d) }); d != nil {
+		s.plug(d, s.free())
+	}
+	s.machine.Silently(s.text())
+	s.daemonStart()
+	s.kubeletStart()
+}
+
+// check looks for what must never be, and whether the offer is the hardware yet.
+func (s *sequence) check() error {
+	if err := errors.Join(s.kubelet.failure(), s.failure(), s.shared()); err != nil {
+		return fmt.Errorf("%w: %w", errNever, err)
+	}
+	disks, widgets := s.kubelet.view(diskResource), s.kubelet.view(widgetResource)
+	if disks == nil || widgets == nil {
+		return errors.New("not registered")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.disks {
+		healthy := disks[d.id()] == pluginapi.Healthy
+		switch {
+		case healthy && (!plugged(d) || d.sick):
+			return fmt.Errorf("%s is offered: plugged in %v, sick %v", d.serial, plugged(d), d.sick)
+		case !healthy && plugged(d) && !d.sick && d.content == "" && !d.failed:
+			return fmt.Errorf("%s is not offered: it is %q", d.serial, disks[d.id()])
+		}
+	}
+	return s.checkWidgets(widgets)
+}
+
+// checkWidgets compares the widgets that are offered with those that are there.
+func (s *sequence) checkWidgets(list map[string]string) error {
+	serials := make(map[string]bool)
+	for _, serial := range s.widgets {
+		serials[serial] = true
+	}
+	n := 0
+	for id, health := range list {
+		if health != pluginapi.Healthy {
+			continue
+		}
+		n++
+		name, _, _ := strings.Cut(id, "::")
+		if !serials[strings.TrimSuffix(strings.TrimPrefix(name, "node-"), "-widget")] {
+			return fmt.Errorf("%s is offered and is not there", id)
+		}
+	}
+	if n != len(serials)*s.setup.shares {
+		return fmt.Errorf("%d widgets are offered, %d are there with %d shares: %v", n, len(serials), s.setup.shares, list)
+	}
+	return nil
+}
+
+// shared tells of a device or a node that two pods have.
+func (s *sequence) shared() error {
+	had := make(map[string]string)
+	for _, p := range s.podList() {
+		for _, id := range p.ids {
+			if other := had[id]; other != "" {
+				return fmt.Errorf("%s has %s, and so has %s", p.uid, id, other)
+			}
+			had[id] = p.uid
+		}
+	}
+	return nil
+}

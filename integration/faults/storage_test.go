@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/daemon"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/systemd"
+)
+
+// volume is a file system of a few pages.
+type volume struct {
+	t   *testing.T
+	dir string
+}
+
+// mount makes it at a directory, which is made too.
+func mount(t *testing.T, dir string) volume {
+	t.Helper()
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		err = unix.Mount("faults", dir, "tmpfs", 0, "size=32k")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return volume{t, dir}
+}
+
+// fill leaves no room on it, and free makes some again.
+func (v volume) fill() {
+	v.t.Helper()
+	err := os.WriteFile(filepath.Join(v.dir, "filler"), make([]byte, 64<<10), 0o600)
+	if !errors.Is(err, unix.ENOSPC) {
+		v.t.Fatalf("the volume is not full: %v", err)
+	}
+}
+
+func (v volume) free() {
+	v.t.Helper()
+	if err := os.Remove(filepath.Join(v.dir, "filler")); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// protect makes it read-only, and unprotect writable again.
+func (v volume) protect() { v.remount(unix.MS_RDONLY) }
+
+func (v volume) unprotect() { v.remount(0) }
+
+func (v volume) remount(flags uintptr) {
+	v.t.Helper()
+	if err := unix.Mount("faults", v.dir, "tmpfs", unix.MS_REMOUNT|flags, "size=32k"); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// whole is a whole daemon over a recording, with the paths of the configuration in a directory.
+type whole struct {
+	*sequence
+	dir string
+	end func() error
+}
+
+func newWhole(t *testing.T) *whole {
+	t.Helper()
+	s := &sequence{t: t, slow: map[string]bool{}, hardware: &hardware{widgets: map[string]string{"widget0": "W0"}}}
+	s.disks = []*disk{{serial: fmt.Sprintf("%032x", 1), slot: 1, sequence: 1}}
+	w := &whole{sequence: s, dir: shortDir(t)}
+	for _, dir := range []string{"k", "state", "run", "cdi"} {
+		s.must(os.Mkdir(filepath.Join(w.dir, dir), 0o755))
+	}
+	s.must(os.WriteFile(filepath.Join(w.dir, "recording"), []byte(s.text()), 0o600))
+	s.setup.dir, s.setup.log = filepath.Join(w.dir, "k"), slog.New(slog.NewTextHandler(&s.journal, nil))
+	s.kubeletStart()
+	t.Cleanup(func() {
+		if w.end != nil {
+			if err := w.end(); err != nil {
+				t.Error(err)
+			}
+		}
+		s.kubeletStop()
+		if t.Failed() {
+			t.Logf("log:\n%s", s.journal.String())
+		}
+	})
+	return w
+}
+
+const wholeText = `[paths]
+device_plugins = "%[1]s/k"
+pod_resources = "%[1]s/k.pods"
+state = "%[1]s/state"
+run = "%[1]s/run"
+cdi = "%[1]s/cdi"
+cgroup = "%[1]s/cgroup"
+[hardware]
+source = "recording:%[1]s/recording"
+[[resource]]
+name = "example.org/widget"
+class = "node"
+match = { SUBSYSTEM = "widget" }
+inject = "cdi"
+[[resource]]
+name = "metalplug.io/nvme"
+class = "nvme"
+[resource.reset]
+scrub = "discard"
+when = "both"
+timeout = "10s"
+`
+
+// run starts the daemon; done has what it returned.
+func (w *whole) run() (done <-chan error) {
+	w.t.Helper()
+	file := filepath.Join(w.dir, "metalplug.toml")
+	w.must(os.WriteFile(file, fmt.Appendf(nil, wholeText, w.dir), 0o600))
+	c, err := config.Load(file)
+	w.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- daemon.Run(ctx, daemon.Options{
+			Config: c, Notifier: systemd.Notifier{Quiet: true}, Touch: w.touch(),
+			Log: w.setup.log,
+		})
+	}()
+	w.end = func() error {
+		cancel()
+		w.end = nil
+		return <-ended
+	}
+	return ended
+}
+
+// offered waits until both devices are.
+func (w *whole) offered() {
+	w.t.Helper()
+	w.shows(diskResource, w.disks[0].id(), pluginapi.Healthy)
+	w.shows(widgetResource, "node-W0-widget", pluginapi.Healthy)
+}
+
+// spoil makes a volume useless, and mend useful again.
+var spoils = map[string]struct{ spoil, mend func(volume) }{
+	"full":      {volume.fill, volume.free},
+	"read-only": {volume.protect, volume.unprotect},
+}
+
+// TestStateThatCannotBeKept: what was promised stays, but no container starts with a disk that has to be erased after it
+// if that could be forgotten.
+func TestStateThatCannotBeKept(t *testing.T) {
+	needRoot(t)
+	noLeaks(t)
+	for how, v := range spoils {
+		t.Run(how, func(t *testing.T) {
+			w := newWhole(t)
+			state := mount(t, filepath.Join(w.dir, "state"))
+			v.spoil(state)
+			w.run()
+			w.offered()
+			ids := w.admitted("p1", diskResource)
+			if err := w.kubelet.start(t.Context(), diskResource, ids); err == nil || !strings.Contains(err.Error(), "could be forgotten") {
+				t.Errorf("a container starts though nothing can be kept: %v", err)
+			}
+			v.mend(state)
+			if err := eventually(func() error { return w.kubelet.start(t.Context(), diskResource, ids) }); err != nil {
+				t.Error(err)
+			}
+			text, err := os.ReadFile(filepath.Join(state.dir, "identities.json"))
+			if err != nil || !strings.Contains(string(text), ids[0]) {
+				t.Errorf("kept is %q: %v", text, err)
+			}
+			if err := w.end(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestRunThatCannotBeWritten: without its lock there might be two of it, so it does not run, and says which file it is.
+// A full one has room for a lock, which is empty.
+func TestRunThatCannotBeWritten(t *testing.T) {
+	needRoot(t)
+	noLeaks(t)
+	for how, v := range spoils {
+		t.Run(how, func(t *testing.T) {
+			w := newWhole(t)
+			run := mount(t, filepath.Join(w.dir, "run"))
+			v.spoil(run)
+			done := w.run()
+			if how == "read-only" {
+				w.refusesToRun(done, run.dir)
+				v.mend(run)
+				w.run()
+			}
+			w.offered()
+			if err := w.end(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// refusesToRun waits for the daemon to end with an error that names a directory.
+func (w *whole) refusesToRun(done <-chan error, dir string) {
+	w.t.Helper()
+	select {
+	case err := <-done:
+		if err == nil || !strings.Contains(err.Error(), dir) {
+			w.t.Errorf("it ends with %v", err)
+		}
+	case <-time.After(patience):
+		w.t.Error("it runs without a lock")
+	}
+}
+
+// TestSpecsThatCannotBeWritten: what is given out by name only is not given out, everything else is; once there is room
+// the names are there.
+func TestSpecsThatCannotBeWritten(t *testing.T) {
+	needRoot(t)
+	noLeaks(t)
+	for how, v := range spoils {
+		t.Run(how, func(t *testing.T) {
+			w := newWhole(t)
+			specs := mount(t, filepath.Join(w.dir, "cdi"))
+			v.spoil(specs)
+			w.run()
+			w.offered()
+			admit := func() error {
+				_, answer, err := w.kubelet.allocate(t.Context(), "p2", widgetResource, 1, func([]string) {})
+				if err == nil && len(answer.GetCdiDevices()) != 1 {
+					return fmt.Errorf("%w: the answer is %v", errNever, answer)
+				}
+				return err
+			}
+			if err := admit(); err == nil || errors.Is(err, errNever) {
+				t.Errorf("a pod gets a name that nobody can resolve: %v", err)
+			}
+			w.admitted("p1", diskResource)
+			w.pods = append(w.pods, &pod{uid: "p2"})
+			v.mend(specs)
+			if err := eventually(admit); err != nil {
+				t.Error(err)
+			}
+			if err := w.end(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/integration/need"
+	"github.com/metalplug/metalplug/udev"
+)
+
+// hints is a crowd of which the test sends the events.
+type hints struct {
+	*crowd
+	mu    sync.Mutex
+	queue []udev.Event
+	more  chan struct{}
+}
+
+func (h *hints) wake() chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.more == nil {
+		h.more = make(chan struct{}, 1)
+	}
+	return h.more
+}
+
+// send sends an event. It does not wait.
+func (h *hints) send(e udev.Event) {
+	h.mu.Lock()
+	h.queue = append(h.queue, e)
+	h.mu.Unlock()
+	select {
+	case h.wake() <- struct{}{}:
+	default:
+	}
+}
+
+// Listen sends the events on.
+func (h *hints) Listen(ctx context.Context, events chan<- udev.Event) error {
+	for {
+		h.mu.Lock()
+		queue := h.queue
+		h.queue = nil
+		h.mu.Unlock()
+		for _, e := range queue {
+			select {
+			case events <- e:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		select {
+		case <-h.wake():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// wired is a crowd whose events come over a real event socket, in a network namespace of its own, where the test is
+// udevd.
+type wired struct {
+	*crowd
+	*udev.Monitor
+	socket int // we send
+	thread chan func()
+}
+
+// needRoot ends a test that needs uid 0.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		need.Lacks(t, "root", "it needs uid 0, for a network namespace or a mount")
+	}
+}
+
+// newWired opens the socket with a receive buffer of so many bytes.
+func newWired(t *testing.T, c *crowd, buffer int) *wired {
+	t.Helper()
+	w := &wired{crowd: c, thread: make(chan func())}
+	ready := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: it ends with the namespace
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = w.open(buffer)
+		}
+		ready <- err
+		for f := range w.thread {
+			f()
+		}
+	}()
+	if err := <-ready; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		close(w.thread)
+		unix.Close(w.socket)
+		w.Close()
+	})
+	return w
+}
+
+func (w *wired) open(buffer int) error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
+	if err != nil {
+		return err
+	}
+	passed := os.NewFile(uintptr(fd), "uevent") // as from the service manager
+	defer passed.Close()
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << 1})
+	if err == nil {
+		w.Monitor, err = udev.MonitorFromFile(passed)
+	}
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer)
+	}
+	if err == nil {
+		w.socket, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
+	}
+	return err
+}
+
+// send sends events as udevd does, one after the other without a pause.
+func (w *wired) send(events []udev.Event) (err error) {
+	done := make(chan struct{})
+	w.thread <- func() {
+		defer close(done)
+		to := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << 1}
+		for _, e := range events {
+			// Also sent to the kernel, which does not listen, and to a full buffer: that is no error of ours.
+			if e := unix.Sendto(w.socket, message(e), 0, to); e != nil && !errors.Is(e, unix.ECONNREFUSED) && !errors.Is(e, unix.ENOBUFS) {
+				err = errors.Join(err, fmt.Errorf("send an event: %w", e))
+			}
+		}
+	}
+	<-done
+	return err
+}
+
+// message is an event as udevd sends it: struct monitor_netlink_header in systemd's
+// src/libsystemd/sd-device/device-monitor.c, then the properties.
+func message(e udev.Event) []byte {
+	const head = 40
+	body := fmt.Sprintf("ACTION=%s\x00DEVPATH=%s\x00SEQNUM=1\x00", e.Action, strings.TrimPrefix(e.Device.SysPath, "/sys"))
+	for key, value := range e.Device.Properties.All() {
+		body += key + "=" + value + "\x00"
+	}
+	message := make([]byte, head, head+len(body))
+	copy(message, "libudev\x00")
+	binary.BigEndian.PutUint32(message[8:], 0xfeedcafe)
+	binary.NativeEndian.PutUint32(message[12:], head)
+	binary.NativeEndian.PutUint32(message[16:], head)
+	binary.NativeEndian.PutUint32(message[20:], uint32(len(body)))
+	return append(message, body...)
+}
+
+// TestStorm: hundreds of times as many events as there is room for, of devices that come and go, end in the state of a
+// daemon that has just been started.
+func TestStorm(t *testing.T) {
+	needRoot(t)
+	noLeaks(t)
+	c := newCrowd(t, *devices, 0)
+	w := newWired(t, c, 2<<10)
+	h := newCrowded(t, w, c, 0)
+	h.until(*devices)
+	sent := 0
+	for round := range 3 { // away, back, and every second away again
+		var events []udev.Event
+		for n := range c.present {
+			if round < 2 || n%2 == 0 {
+				events = append(events, c.toggle(t, n, round == 1))
+			}
+		}
+		if err := w.send(events); err != nil {
+			t.Fatal(err)
+		}
+		sent += len(events)
+	}
+	h.until(*devices / 2)
+	overflows := w.Dropped().Overflows
+	t.Logf("%d events, %d overflows, %d lists", sent, overflows, h.kubelet.lists)
+	if overflows == 0 {
+		t.Error("nothing has overflowed: that proves nothing")
+	}
+	warm := h.offer()
+	if err := h.parts.stop(); err != nil {
+		t.Fatal(err)
+	}
+	h.setup.source, h.setup.state = &hints{crowd: c}, h.setup.state+"2" // nothing is known from before
+	cold, err := h.setup.run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.parts = cold
+	if !maps.Equal(warm, h.offer()) {
+		t.Error("what was offered after the storm is not what a cold enumeration finds")
+	}
+}
+
+// offer is the health of the devices that are there, by ID.
+func (h *crowded) offer() map[string]bool {
+	offer := make(map[string]bool)
+	snapshot, _ := h.parts.inventory.Snapshot()
+	for _, d := range snapshot.Offer(widgetResource).Devices {
+		if d.Present {
+			offer[d.Device.ID] = d.Healthy
+		}
+	}
+	return offer
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/metalplug/metalplug/daemon/kubelet"
+)
+
+var update = flag.Bool("update", false, "write the examples of the man page anew")
+
+// pageWidth is the widest line of an example, in characters: what the programs print at most where nobody looks.
+const pageWidth = 100
+
+// books is a kubelet that says of one disk that a pod holds it.
+type books struct {
+	podresources.UnimplementedPodResourcesListerServer
+	disk string
+}
+
+func (b books) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	devices := []*podresources.ContainerDevices{{ResourceName: "metalplug.io/nvme", DeviceIds: []string{b.disk}}}
+	return &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{{
+		Namespace: "shop", Name: "db-0", Containers: []*podresources.ContainerResources{{Name: "postgres", Devices: devices}},
+	}}}, nil
+}
+
+// example compares what a command line prints with what the man page shows of it. What differs from run to run is put
+// in one form: the directory of the node is that of the README, and times are one time.
+func (n *node) example(t *testing.T, name, commandLine, output string) {
+	t.Helper()
+	output = strings.ReplaceAll(output, n.dir, "/tmp/try")
+	output = regexp.MustCompile(`up \d+s`).ReplaceAllString(output, "up 7s")
+	output = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d\.\d{3}`).ReplaceAllString(output, "10:15:30.456")
+	output = regexp.MustCompile(`\(by [^)]*\)`).ReplaceAllString(output, "(by root)")
+	got := "$ " + commandLine + "\n" + output
+	for line := range strings.Lines(got) {
+		if len([]rune(strings.TrimSuffix(line, "\n"))) > pageWidth {
+			t.Errorf("%s is wider than %d columns: %s", name, pageWidth, line)
+		}
+	}
+	file := filepath.Join("../../packaging/man/examples", name+".txt")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil || got != string(want) {
+		t.Errorf("the man page shows something else than is printed (-update writes %s anew): %v\n%s\nwant\n%s", file, err, got, want)
+	}
+}
+
+// prints runs a command and returns what it prints.
+func (n *node) prints(t *testing.T, code int, args ...string) string {
+	t.Helper()
+	text, got, err := n.ctl(t.Context(), args...)
+	if err != nil || got != code {
+		t.Fatalf("%q: exit %d, want %d, %v: %s", args, got, code, err, text)
+	}
+	return text
+}
+
+// until runs a command until it prints a word.
+func (n *node) until(t *testing.T, word string, args ...string) {
+	t.Helper()
+	for limit := time.After(patience); ; {
+		text, _, err := n.ctl(t.Context(), args...)
+		if err == nil && strings.Contains(text, word) {
+			return
+		}
+		select {
+		case <-limit:
+			t.Fatalf("%q never prints %q, but %s: %v", args, word, text, err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// started returns a node whose daemon is ready; resources are in its configuration.
+func started(t *testing.T, resources string) *node {
+	t.Helper()
+	n, err := newNode(programs, gpuServer(), resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := n.boot(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// pods has a kubelet run at the node, of which a pod holds the first disk.
+func (n *node) pods(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("unix", n.path("pods.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(server, books{disk: strings.Replace(lastDisk, "1270", "1210", 1)})
+	go server.Serve(l) // returns when it is stopped
+	t.Cleanup(server.Stop)
+	k, err := kubelet.Start(n.path("plugins"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Stop)
+	limit := time.After(patience)
+	for _, name := range []string{"nvidia.com/gpu", "metalplug.io/infiniband", "metalplug.io/nvme"} {
+		for changed := k.Changed(); !k.Resource(name).Connected; changed = k.Changed() {
+			select {
+			case <-changed:
+			case <-limit:
+				t.Fatalf("%s never connects", name)
+			}
+		}
+	}
+	if _, err := k.Allocate(t.Context(), "metalplug.io/nvme", 1); err != nil {
+		t.Fatal(err)
+	}
+	n.until(t, "shop/db-0", "list")
+}
+
+// TestManPageShowsRealOutput: what the page of metalplugctl shows is what the programs print over the bundled
+// recording.
+func TestManPageShowsRealOutput(t *testing.T) {
+	lookAtSources(t)
+	n := started(t, "")
+	sick := n.prints(t, exitProblem, "doctor")
+	remedy := strings.Index(sick, "->")
+	if remedy < 0 {
+		t.Fatalf("the doctor finds nothing: %s", sick)
+	}
+	end := remedy + strings.Index(sick[remedy:], "\n") + 1
+	n.example(t, "doctor", "metalplugctl doctor", sick[:end]+"...\n")
+
+	n.pods(t)
+	n.example(t, "list", "metalplugctl list", n.prints(t, exitOK, "list"))
+	n.example(t, "status", "metalplugctl status", n.prints(t, exitOK, "status"))
+	n.example(t, "why", "metalplugctl why /dev/nvme0n1", n.prints(t, exitProblem, "why", "/dev/nvme0n1"))
+
+	const bad = "[[resource]]\nname  = \"example.org/scratch\"\nclas  = \"nvme\"\nmatch = { ID_MODEL = \"Samsung*\" }\npermissions = \"rx\"\n"
+	if err := os.WriteFile(n.path("new.toml"), []byte(bad), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.example(t, "check", "metalplugctl check new.toml", n.prints(t, exitProblem, "check", "new.toml"))
+	n.example(t, "events", "metalplugctl events", n.happenings(t))
+
+	configured := started(t, gpus+"exclude = { PCI_SLOT_NAME = \"0000:18:*\" }\n")
+	configured.example(t, "excluded", "metalplugctl why /dev/nvidia2", configured.prints(t, exitProblem, "why", "/dev/nvidia2"))
+}
+
+// happenings returns what is printed while an adapter is cordoned and a GPU lost.
+func (n *node) happenings(t *testing.T) string {
+	t.Helper()
+	c := n.command(t.Context(), "events")
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	watchdog := time.AfterFunc(patience, func() { _ = c.Process.Kill() }) // it would wait for ever
+	defer watchdog.Stop()
+	text, lines := "", bufio.NewReader(out)
+	next := func(word string) {
+		t.Helper()
+		line, err := lines.ReadString('\n')
+		if text += line; err != nil || !strings.Contains(line, word) {
+			t.Fatalf("%q, %v, want %q", line, err, word)
+		}
+	}
+	next("listening")
+	n.prints(t, exitOK, "cordon", "infiniband-b8cef60300a12b3c", "--reason", "slow")
+	next("cordoned")
+	if err := n.plug(without(t, gpuServer(), "P: /devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0\n")); err != nil {
+		t.Fatal(err)
+	}
+	next("gone")
+	if err := n.plug(gpuServer()); err != nil {
+		t.Fatal(err)
+	}
+	next("back")
+	next("healthy")
+	if err := c.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	rest, err := io.ReadAll(lines)
+	if err != nil || len(rest) > 0 {
+		t.Errorf("in the end: %q, %v", rest, err)
+	}
+	if err := c.Wait(); err != nil {
+		t.Errorf("interrupted: %v", err)
+	}
+	return text
+}
+
+// without takes the device out of a recording that begins like that.
+func without(t *testing.T, text, begin string) string {
+	t.Helper()
+	at := strings.Index(text, begin)
+	if at < 0 {
+		t.Fatalf("the recording has no %q", begin)
+	}
+	return text[:at] + text[at+strings.Index(text[at:], "\n\n")+2:]
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command operator plays what keeps devices from pods: it prepares each fault on a node of recorded hardware, with the
+// programs as they are installed, and runs the one command that names the cause. It shows what that command prints.
+//
+//	go run ./integration/operator [-programs DIR] [WORD ...]
+//
+// With words, only the faults are played in whose name one of them is. The exit code is 1 where a cause is not named.
+// Its tests play the same, and hold the output that the man page of metalplugctl shows.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	programs := flag.String("programs", "bin", "where metalplugd and metalplugctl are, `DIR`")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	unnamed, err := show(ctx, os.Stdout, *programs, chosen(flag.Args()))
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "operator: %v\n", err)
+	}
+	if err != nil || unnamed > 0 {
+		stop()
+		os.Exit(1)
+	}
+}
+
+// chosen are the faults with one of the words in their name; all of them without words.
+func chosen(words []string) []fault {
+	return slices.DeleteFunc(slices.Clone(faults), func(f fault) bool {
+		return len(words) > 0 && !slices.ContainsFunc(words, func(word string) bool { return strings.Contains(f.name, word) })
+	})
+}
+
+// show plays faults and returns how many were not named.
+func show(ctx context.Context, out io.Writer, programs string, all []fault) (unnamed int, err error) {
+	for _, f := range all {
+		fmt.Fprintf(out, "%s\n\n$ metalplugctl %s\n", strings.ToUpper(f.name), strings.Join(f.ask, " "))
+		a, err := f.play(ctx, programs)
+		if err != nil {
+			return unnamed, fmt.Errorf("%s: %w", f.name, err)
+		}
+		fmt.Fprint(out, a.text)
+		verdict := "=> it is named: "
+		if !f.named(a) {
+			verdict = fmt.Sprintf("=> NOT NAMED (exit %d, want %d): ", a.code, f.code)
+			unnamed++
+		}
+		fmt.Fprintf(out, "%s%s\n\n\n", verdict, f.cause)
+	}
+	fmt.Fprintf(out, "%d of %d faults are named by one command\n", len(all)-unnamed, len(all))
+	return unnamed, nil
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// programs is where the programs are that the tests run, as TestMain has built them.
+var programs string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "metalplug-programs-")
+	if err == nil {
+		err = build(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.RemoveAll(dir)
+		os.Exit(1)
+	}
+	programs = dir
+	status := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(status)
+}
+
+// build builds the programs as a release.
+func build(dir string) error {
+	c := exec.Command("go", "build", "-trimpath", "-ldflags", "-X main.version=1.0", "-o", dir+"/", "./cmd/metalplugd", "./cmd/metalplugctl")
+	c.Dir = "../.."
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs: %w: %s", err, out)
+	}
+	return nil
+}
+
+// lookAtSources is for "go test", which runs a test anew when files have changed that the test itself has looked at, and
+// does not see what the compiler reads.
+func lookAtSources(t *testing.T) {
+	t.Helper()
+	for _, sources := range []string{"cgroup", "cmd", "daemon", "systemd", "udev"} {
+		err := filepath.WalkDir("../../"+sources, func(name string, _ fs.DirEntry, err error) error {
+			if err == nil {
+				_, err = os.Stat(name)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFromNothingToTheCause: each fault ends in "capacity is 0" or in too few devices, and one command names the cause.
+func TestFromNothingToTheCause(t *testing.T) {
+	lookAtSources(t)
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			a, err := f.play(t.Context(), programs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !f.named(a) {
+				t.Errorf("%q: exit %d, want %d with %q:\n%s", f.ask, a.code, f.code, f.cause, a.text)
+			}
+		})
+	}
+}
+
+// TestShow: what is not named is counted and said, and what cannot be prepared is an error.
+func TestShow(t *testing.T) {
+	stopped := chosen([]string{"the daemon does not run"})
+	if len(stopped) != 1 || len(chosen(nil)) != len(faults) || len(chosen([]string{"nonsense"})) != 0 {
+		t.Fatalf("chosen are %d faults", len(stopped))
+	}
+	elsewhere := stopped[0]
+	elsewhere.cause = "the moon"
+	var out bytes.Buffer
+	unnamed, err := show(t.Context(), &out, programs, append(stopped, elsewhere))
+	if err != nil || unnamed != 1 {
+		t.Errorf("%d are not named, %v", unnamed, err)
+	}
+	for _, want := range []string{"THE DAEMON DOES NOT RUN", "$ metalplugctl list", "=> it is named: systemctl", "=> NOT NAMED (exit 3, want 3): the moon", "1 of 2 faults"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+	for name, f := range map[string]fault{
+		"hardware that is not there":  {hardware: change{"no such text", ""}},
+		"a configuration that is bad": {resources: "nonsense = 1\n"},
+		"a command that is bad":       {before: []string{"nonsense"}},
+	} {
+		if _, err := show(t.Context(), &out, programs, []fault{f}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := show(t.Context(), &out, t.TempDir(), chosen([]string{"a disk is mounted"})); err == nil || !strings.Contains(err.Error(), "make") {
+		t.Errorf("without the programs: %v", err)
+	}
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udev
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Properties are what udev knows of a device: DEVNAME, ID_SERIAL, …, all but DEVPATH, see [Device.Property]. They are
+// immutable, and == compares them. The zero value is none.
+//
+// They are one text, as udevd sends them, and not a map: a machine may have ten thousand devices with twenty properties
+// each, which take 0.5 KiB a device as text and 2 KiB as a map.
+type Properties struct {
+	text string // "KEY=VALUE\x00" for each, in the order of the keys, each key once
+}
+
+// property is one of them.
+type property struct{ key, value string }
+
+// NewProperties makes them of a map. DEVPATH is left out. No key holds "=" or NUL, no value NUL: none of udev's does.
+func NewProperties(all map[string]string) Properties {
+	list := make([]property, 0, len(all))
+	for key, value := range all {
+		if key != devPath {
+			list = append(list, property{key, value})
+		}
+	}
+	return ordered(list)
+}
+
+// ordered makes them of a list, which it sorts. Of several of one key the first counts.
+func ordered(list []property) Properties {
+	slices.SortStableFunc(list, func(a, b property) int { return strings.Compare(a.key, b.key) })
+	list = slices.CompactFunc(list, func(a, b property) bool { return a.key == b.key })
+	size := 0
+	for _, p := range list {
+		size += len(p.key) + len(p.value) + len("=\x00")
+	}
+	var text strings.Builder
+	text.Grow(size)
+	for _, p := range list {
+		text.WriteString(p.key)
+		text.WriteByte('=')
+		text.WriteString(p.value)
+		text.WriteByte(0)
+	}
+	return Properties{text.String()}
+}
+
+// Value returns the value of a property; empty if it is not there.
+func (p Properties) Value(key string) string {
+	value, _ := p.Lookup(key)
+	return value
+}
+
+// Lookup returns the value of a property, and whether it is there.
+func (p Properties) Lookup(key string) (value string, ok bool) {
+	for name, value := range p.All() {
+		if name == key {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+// All yields keys and values in the order of the keys.
+func (p Properties) All() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for rest := p.text; rest != ""; {
+			property, more, _ := strings.Cut(rest, "\x00")
+			if key, value, _ := strings.Cut(property, "="); !yield(key, value) {
+				return
+			}
+			rest = more
+		}
+	}
+}
+
+// With returns the properties with another value of one of them, which need not have been there.
+func (p Properties) With(key, value string) Properties {
+	all := maps.Collect(p.All())
+	all[key] = value
+	return NewProperties(all)
+}

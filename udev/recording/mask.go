@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package recording
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"path"
+	"slices"
+	"strings"
+)
+
+// secretSize is the shortest identity that is masked, in bytes: what is shorter is in every other word of the text.
+const secretSize = 5
+
+// secrets are the identities in a recording, by which somebody could find the machine or its owner: serial numbers,
+// UUIDs, world wide names, GUIDs, MAC addresses, names of file systems. What says of which kind the hardware is stays,
+// for that is what a bug report is about: models, firmware versions, PCI addresses and IDs, mount points of disks.
+type secrets struct {
+	values map[string]bool
+}
+
+// secretProperties are udev's properties that are an identity and nothing else.
+var secretProperties = []string{
+	"ID_SERIAL_SHORT", "ID_SCSI_SERIAL", "ID_USB_SERIAL_SHORT", "ID_WWN", "ID_WWN_WITH_EXTENSION", "ID_FS_UUID", "ID_FS_UUID_SUB",
+	"ID_FS_LABEL", "ID_FS_LABEL_ENC", "ID_PART_TABLE_UUID", "ID_PART_ENTRY_UUID", "ID_PART_ENTRY_NAME", "DM_UUID", "DM_NAME", "MD_UUID", "MD_NAME",
+	"ID_REVISION_SERIAL", "ID_NET_NAME_MAC",
+}
+
+// secretAttrs are the names of attributes in sysfs that are: of NVMe controllers and namespaces, GPUs, RDMA devices,
+// USB and network devices (Documentation/ABI in the kernel's sources).
+var secretAttrs = []string{
+	"serial", "serial_number", "wwid", "wwn", "uuid", "nguid", "eui", "unique_id", "node_guid", "sys_image_guid", "board_serial",
+	"product_serial", "hostnqn", "hostid", "subsysnqn", "address", "phys_port_id", "phys_switch_id",
+}
+
+func (s *secrets) property(key, value string) {
+	if slices.Contains(secretProperties, key) {
+		s.add(value)
+	}
+}
+
+func (s *secrets) attr(name, value string) {
+	if !slices.Contains(secretAttrs, path.Base(name)) {
+		return
+	}
+	value = strings.TrimSpace(value)
+	if strings.HasPrefix(value, "nqn.") { // NVMe Base Specification 2.0, 4.5: who made the name, and then the name
+		value = value[strings.LastIndexByte(value, ':')+1:]
+	}
+	s.add(value)
+	if path.Base(name) == "serial" {
+		// The wwid of a namespace that has none of its own holds it in hexadecimal (wwid_show,
+		// drivers/nvme/host/sysfs.c).
+		s.add(hex.EncodeToString([]byte(value)))
+	}
+}
+
+// text takes the UUIDs out of what NVIDIA's driver says of a GPU.
+func (s *secrets) text(content string) {
+	for line := range strings.Lines(content) {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.HasSuffix(key, "UUID") {
+			s.add(strings.TrimSpace(value))
+		}
+	}
+}
+
+// add notes an identity. What is short or says nothing, as the serial numbers of cheap hardware do, would be found in
+// half of the text. What it begins with says of what kind it is, and stays.
+func (s *secrets) add(value string) {
+	for _, kind := range []string{"eui.", "uuid.", "nvme.", "naa.", "t10.", "0x", "GPU-"} {
+		value = strings.TrimPrefix(value, kind)
+	}
+	if len(value) < secretSize || strings.Trim(value, "0-:. ") == "" || strings.Contains(value, "unknown") {
+		return
+	}
+	if s.values == nil {
+		s.values = make(map[string]bool)
+	}
+	s.values[value] = true
+}
+
+// mask replaces each identity, wherever it stands, by one of the same form that says nothing: the same one everywhere
+// in this text, another one in the next.
+func (s *secrets) mask(text string) string {
+	salt := make([]byte, 16)
+	_, _ = rand.Read(salt) // never fails (crypto/rand)
+	var pairs []string
+	longestFirst := func(a, b string) int {
+		if len(a) != len(b) {
+			return len(b) - len(a)
+		}
+		return strings.Compare(a, b)
+	}
+	for value := range s.values {
+		pairs = append(pairs, value)
+	}
+	slices.SortFunc(pairs, longestFirst)
+	replacements := make([]string, 0, 2*len(pairs))
+	for _, value := range pairs {
+		replacements = append(replacements, value, pseudonym(value, salt))
+	}
+	return strings.NewReplacer(replacements...).Replace(text)
+}
+
+// pseudonym returns a text of the same form: digits for digits, letters for letters of the same case, hexadecimal where
+// all of it is; the rest stays, so that it is still an address, a UUID or a name for a file.
+func pseudonym(value string, salt []byte) string {
+	isHex := strings.Trim(value, "0123456789abcdefABCDEF-:.") == ""
+	made := []byte(value)
+	var noise []byte
+	for i, c := range made {
+		if i%sha256.Size == 0 {
+			sum := sha256.Sum256(append(append([]byte{byte(i / sha256.Size)}, salt...), value...))
+			noise = sum[:]
+		}
+		n := noise[i%sha256.Size]
+		letters := byte(26)
+		if isHex {
+			letters = 6
+		}
+		switch {
+		case c >= '0' && c <= '9':
+			made[i] = '0' + n%10
+		case c >= 'a' && c <= 'z':
+			made[i] = 'a' + n%letters
+		case c >= 'A' && c <= 'Z':
+			made[i] = 'A' + n%letters
+		}
+	}
+	return string(made)
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package recording
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/udev"
+)
+
+const (
+	// attrSize is the most that is read of one attribute: sysfs gives a page (Documentation/filesystems/sysfs.rst).
+	attrSize = 4096
+	// configSize is what is recorded of PCI configuration space: its header, which the kernel keeps
+	// (PCI_STD_HEADER_SIZEOF).
+	configSize = 64
+	// attrDepth is how deep attributes lie below their device: "ports/1/gid_attrs/ndevs/0" of InfiniBand is the
+	// deepest.
+	attrDepth = 5
+	// procSize is the most that is read of a file in procfs.
+	procSize = 1 << 20
+)
+
+// Recorder writes recordings of a machine: the text that umockdev-record writes, with files of /proc and nodes of /dev
+// in lines of our own (F:). It needs no privileges, but what only root may read is not in the recording without them.
+type Recorder struct {
+	Sys, Dev, Proc string // where the trees are, "/sys", "/dev" and "/proc"
+	Serials        bool   // keep serial numbers and other identities as they are; else each is replaced by a made-up one
+}
+
+// Record writes the devices, with their attributes, and what of /proc and /dev says how they are used. The text is what
+// [Parse] reads. What vanishes meanwhile is left out. It blocks as long as the kernel does: what is read asks some
+// hardware.
+func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
+	var text strings.Builder
+	var secrets secrets
+	sorted := slices.SortedFunc(slices.Values(devices), func(a, b udev.Device) int { return strings.Compare(a.SysPath, b.SysPath) })
+	for _, d := range sorted {
+		r.device(&text, &secrets, d)
+	}
+	r.files(&text, &secrets, sorted)
+	masked := text.String()
+	if !r.Serials {
+		masked = secrets.mask(masked)
+	}
+	out := bufio.NewWriter(w)
+	out.WriteString(masked)
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("write recording: %w", err)
+	}
+	return nil
+}
+
+// device writes one block.
+func (r *Recorder) device(text *strings.Builder, s *secrets, d udev.Device) {
+	devPath := strings.TrimPrefix(d.SysPath, "/sys")
+	if !strings.HasPrefix(devPath, "/devices/") && !strings.HasPrefix(devPath, "/module/") {
+		return // buses and drivers, which follow from the links of their devices
+	}
+	fmt.Fprintf(text, "P: %s\n", devPath)
+	if d.DevNode != "" {
+		fmt.Fprintf(text, "N: %s\n", strings.TrimPrefix(d.DevNode, "/dev/"))
+	}
+	for link := range strings.FieldsSeq(d.Properties.Value("DEVLINKS")) {
+		fmt.Fprintf(text, "S: %s\n", strings.TrimPrefix(link, "/dev/"))
+	}
+	for key, value := range d.Properties.All() {
+		switch key {
+		case "DEVNAME", "DEVLINKS", "USEC_INITIALIZED", "ACTION", "SEQNUM":
+			continue // follow from the rest, or from the moment
+		}
+		if strings.ContainsAny(key+value, "\n\x00") {
+			continue
+		}
+		s.property(key, value)
+		fmt.Fprintf(text, "E: %s=%s\n", key, value)
+	}
+	r.attrs(text, s, filepath.Join(r.Sys, devPath), "", attrDepth)
+	text.WriteString("\n")
+}
+
+// files writes what is known of the machine outside of sysfs, as far as a class reads it: what is mounted and swapped
+// to, what NVIDIA's driver says, and its nodes, which udev does not know.
+func (r *Recorder) files(text *strings.Builder, s *secrets, devices []udev.Device) {
+	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
+	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
+		if content, err := r.proc(name); err == nil {
+			write(name, ofDisks(content, devices))
+		}
+	}
+	if content, err := r.proc("/proc/swaps"); err == nil {
+		write("/proc/swaps", content)
+	}
+	for _, pattern := range []string{
+		"gpus/*/information", "capabilities/mig/*", "capabilities/gpu*/mig/gi*/access", "capabilities/gpu*/mig/gi*/ci*/access",
+	} {
+		found, _ := filepath.Glob(filepath.Join(r.Proc, "driver/nvidia", pattern)) // the pattern is well-formed
+		for _, file := range found {
+			name := "/proc" + strings.TrimPrefix(file, r.Proc)
+			if content, err := r.proc(name); err == nil {
+				s.text(content)
+				write(name, content)
+			}
+		}
+	}
+	for _, pattern := range []string{"nvidia*", "nvidia-caps/*"} {
+		found, _ := filepath.Glob(filepath.Join(r.Dev, pattern))
+		for _, file := range found {
+			if info, err := os.Stat(file); err == nil && !info.IsDir() {
+				write("/dev"+strings.TrimPrefix(file, r.Dev), "")
+			}
+		}
+	}
+}
+
+// proc reads a file in procfs.
+func (r *Recorder) proc(name string) (string, error) {
+	f, err := os.Open(filepath.Join(r.Proc, strings.TrimPrefix(name, "/proc")))
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, procSize))
+	return string(content), err
+}
+
+// ofDisks returns the lines of mountinfo that are about a block device: the others tell of nothing but people's files.
+func ofDisks(mountinfo string, devices []udev.Device) string {
+	numbers := make(map[string]bool)
+	for _, d := range devices {
+		if d.Subsystem == "block" {
+			numbers[d.Properties.Value("MAJOR")+":"+d.Properties.Value("MINOR")] = true
+		}
+	}
+	var kept strings.Builder
+	for line := range strings.Lines(mountinfo) {
+		fields := strings.Fields(line) // id, parent, major:minor, root, mount point, …
+		if len(fields) > 4 && (numbers[fields[2]] || strings.Contains(line, " /dev/")) {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udev
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/integration/need"
+)
+
+const rulesFile = "60-metalplug.rules"
+
+// script is what the rule of a subsystem has the shell do, for a device of that name, as udev hands it to the shell.
+func script(t *testing.T, subsystem, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(rulesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^SUBSYSTEM=="` + subsystem + `",.*(?:PROGRAM=|RUN\+=)"/bin/sh -c '([^']*)'"`).FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("%s has no script for subsystem %s", rulesFile, subsystem)
+	}
+	// udev(7), substitutions: "$$" is "$", "%k" the kernel's name.
+	return strings.NewReplacer("$$", "$", "%k", name).Replace(string(found[1]))
+}
+
+// run has the shell run a script with files below a directory instead of those of this machine, and returns what it says
+// and the links in /dev/char.
+func run(t *testing.T, script string, files map[string]string) (said string, links map[string]string) {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	char := filepath.Join(root, "dev/char")
+	if err := os.MkdirAll(char, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	moved := regexp.MustCompile(`/(dev|proc|sys)/`).ReplaceAllString(script, root+"/$1/")
+	// A script that waits is not made to: what is there at once has to do.
+	out, err := exec.Command("/bin/sh", "-c", strings.ReplaceAll(moved, "sleep 0.1", "true")).Output()
+	if err != nil {
+		return "", nil
+	}
+	entries, err := os.ReadDir(char)
+	if err != nil {
+		t.Fatal(err)
+	}
+	links = make(map[string]string)
+	for _, e := range entries {
+		if links[e.Name()], err = os.Readlink(filepath.Join(char, e.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return strings.TrimSpace(string(out)), links
+}
+
+func TestRuleForNVMe(t *testing.T) {
+	wwid := map[string]string{"sys/class/block/nvme4n12/wwid": "eui.0014ee83000ba210\n"}
+	for name, want := range map[string]string{"ng4n12": "eui.0014ee83000ba210", "ng4n1": ""} {
+		if said, _ := run(t, script(t, "nvme-generic", name), wwid); said != want {
+			t.Errorf("%s: %q, want %q", name, said, want)
+		}
+	}
+}
+
+func TestRulesForNVIDIA(t *testing.T) {
+	const devices = "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n508 nvidia-uvm\n509 nvidia-caps\n\nBlock devices:\n259 blkext\n"
+	const gpu = "Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t 128\nGPU UUID: \t GPU-8ed0e2b1\nDevice Minor: \t 3\nGPU Excluded:\t No\n"
+	for _, test := range []struct {
+		name, subsystem, device string
+		files, want             map[string]string
+	}{
+		{
+			"a GPU", "pci", "0000:3b:00.0",
+			map[string]string{"proc/driver/nvidia/gpus/0000:3b:00.0/information": gpu},
+			map[string]string{"195:255": "../nvidiactl", "195:254": "../nvidia-modeset", "195:3": "../nvidia3"},
+		},
+		{
+			"a GPU without a minor number", "pci", "0000:3b:00.0",
+			map[string]string{"proc/driver/nvidia/gpus/0000:3b:00.0/information": "Model: x\n"},
+			map[string]string{"195:255": "../nvidiactl", "195:254": "../nvidia-modeset"},
+		},
+		{
+			"unified memory", "module", "nvidia_uvm",
+			map[string]string{"proc/devices": devices},
+			map[string]string{"508:0": "../nvidia-uvm", "508:1": "../nvidia-uvm-tools"},
+		},
+		{"no unified memory", "module", "nvidia_uvm", map[string]string{"proc/devices": "Character devices:\n  1 mem\n"}, map[string]string{}},
+	} {
+		if _, links := run(t, script(t, test.subsystem, test.device), test.files); !maps.Equal(links, test.want) {
+			t.Errorf("%s: %v, want %v", test.name, links, test.want)
+		}
+	}
+}
+
+// udevd passes over a rule that it cannot read, and says so in the journal only.
+func TestRulesAreWellFormed(t *testing.T) {
+	const since = 254 // udevadm(8), verify
+	out, err := exec.Command("udevadm", "--version").Output()
+	if err != nil {
+		out = []byte("0")
+	}
+	if version, err := strconv.Atoi(strings.TrimSpace(string(out))); err != nil || version < since {
+		need.Lacks(t, "udevadm", "udevadm of version %q has no verify, which came with %d", bytes.TrimSpace(out), since)
+	}
+	if out, err := exec.Command("udevadm", "verify", rulesFile).CombinedOutput(); err != nil {
+		t.Errorf("udevadm verify: %v\n%s", err, out)
+	}
+}
