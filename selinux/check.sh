@@ -1,0 +1,228 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Holds what the three domains may do against what is written down here: whatever a policy grants beyond is a finding.
+#
+#   check.sh MODULE        links MODULE.pp into the policy of this distribution, and looks at that
+#   check.sh --policy FILE looks at a binary policy, such as /etc/selinux/targeted/policy/policy.33
+#
+# Exit code 1: something was found. 2: the check could not be made.
+# shellcheck disable=SC2317 # the lists are functions that are called by a name in a variable
+set -euo pipefail
+
+die() {
+	echo "check.sh: $*" >&2
+	exit 2
+}
+
+# What a domain may change: the class, and the types. Types that a policy does not have do no harm here.
+#
+# init_tmpfs_t are descriptors of systemd's own, which every daemon may inherit; a type of the domain's own name stands
+# for /proc/self and its pipes. ?container_* and var_lib_t are the kubelet's directory.
+changes() {
+	cat <<-'END'
+		metalplugd_t file metalplugd_t metalplugd_var_lib_t metalplugd_runtime_t metalplugd_cdi_t init_tmpfs_t
+		metalplugd_t dir metalplugd_var_lib_t metalplugd_runtime_t metalplugd_cdi_t
+		metalplugd_t dir container_var_lib_t container_file_t var_lib_t var_run_t
+		metalplugd_t sock_file metalplugd_runtime_t metalplugd_plugin_sock_t container_var_lib_t container_file_t
+		metalplugd_t sock_file kubelet_var_lib_t var_lib_t
+		metalplug_reset_t file metalplug_reset_t metalplug_sysfs_reset_t init_tmpfs_t
+		metalplug_reset_t chr_file fixed_disk_device_t metalplug_dfl_device_t vfio_device_t
+		metalplug_reset_t blk_file fixed_disk_device_t
+		metalplug_holders_t file metalplug_holders_t init_tmpfs_t
+	END
+	local domain
+	for domain in "${domains[@]}"; do
+		echo "$domain dir $domain" # /proc/self, in the base policy of Debian 13
+		echo "$domain fifo_file $domain init_t initrc_t"
+		echo "$domain chr_file null_device_t zero_device_t urandom_device_t random_device_t devtty_t console_device_t"
+		echo "$domain chr_file tty_device_t user_devpts_t user_tty_device_t initrc_devpts_t devpts_t ptynode ttynode"
+		# To write to a socket is how it is connected to: the journal, the service manager.
+		echo "$domain sock_file devlog_t syslogd_runtime_t syslogd_var_run_t init_runtime_t init_var_run_t"
+		echo "$domain sock_file nscd_runtime_t nscd_var_run_t setrans_runtime_t setrans_var_run_t"
+	done
+}
+
+# The devices that a domain may open, beyond null, zero, random and a terminal.
+opens() {
+	cat <<-'END'
+		metalplug_reset_t chr_file fixed_disk_device_t metalplug_dfl_device_t vfio_device_t
+		metalplug_reset_t blk_file fixed_disk_device_t
+	END
+	local domain
+	for domain in "${domains[@]}"; do
+		echo "$domain chr_file null_device_t zero_device_t urandom_device_t random_device_t devtty_t console_device_t"
+		echo "$domain chr_file tty_device_t user_devpts_t user_tty_device_t initrc_devpts_t devpts_t ptynode ttynode"
+	done
+}
+
+# What a domain may execute: itself and libraries.
+executes() {
+	local domain
+	for domain in "${domains[@]}"; do
+		echo "$domain file ${domain%_t}_exec_t lib_t ld_so_t textrel_shlib_t"
+	done
+}
+
+# The capabilities of a domain, in every class that has any.
+capabilities() {
+	cat <<-'END'
+		metalplug_reset_t capability sys_admin
+		metalplug_holders_t capability dac_read_search sys_ptrace
+		metalplug_holders_t cap_userns sys_ptrace
+		metalplug_holders_t capability2 checkpoint_restore
+	END
+}
+
+# What no domain may do to whatever: the class (any: "-") and the permissions.
+never() {
+	cat <<-'END'
+		process ptrace,dyntransition,setexec,setcurrent,setfscreate,setsockcreate,execmem,execstack,execheap
+		- relabelfrom,relabelto
+		filesystem mount,remount,unmount,associate
+		system module_load,module_request,reboot,halt
+		security load_policy,setenforce,setbool,setsecparam,compute_create
+		packet_socket,rawip_socket,tun_socket,vsock_socket create
+		tcp_socket,udp_socket create
+		netlink_route_socket,netlink_audit_socket,netlink_generic_socket create
+		bpf prog_load,map_create
+		perf_event open
+		io_uring cmd,override_creds,sqpoll
+		service start,stop,reload,enable,disable
+	END
+}
+
+# The ioctls of a domain: only what the module lists, by domain, target and class.
+xperms() {
+	cat <<-'END'
+		metalplug_reset_t fixed_disk_device_t chr_file
+		metalplug_reset_t fixed_disk_device_t blk_file
+		metalplug_reset_t metalplug_dfl_device_t chr_file
+		metalplug_reset_t vfio_device_t chr_file
+	END
+}
+
+domains=(metalplugd_t metalplug_reset_t metalplug_holders_t)
+change=write,append,create,unlink,link,rename,setattr,add_name,remove_name,reparent,rmdir,mounton
+
+# dump DOMAIN writes all rules of a domain, one a line: class, target, permissions. Rules are left out that only a
+# boolean of ours which is off gives: for the socket that metrics are served on, and for a vendor's units.
+dump() {
+	sesearch -A -s "$1" "$policy" | grep -vE '\[ metalplugd_(metrics_tcp|run_units) \]:True' |
+		sed -nE 's/^allow [^ ]+ ([^ :]+):([a-z0-9_]+) \{? ?([^};]*).*/\2 \1 \3/p' >"$work/$1"
+	[[ -s $work/$1 ]] || die "$policy: $1 has no rule"
+}
+
+# rules DOMAIN CLASS PERMISSIONS prints the rules of a domain that give any of the permissions; class "-" is any.
+rules() {
+	awk -v c="$2" -v p="$3" 'BEGIN { n = split(p, want, ",") }
+		c == "-" || $1 == c { for (i = 3; i <= NF; i++) for (j = 1; j <= n; j++) if ($i == want[j]) { print; next } }' "$work/$1"
+}
+
+finding() {
+	echo "FORBIDDEN $*"
+	found=1
+}
+
+# listed LIST DOMAIN CLASS NAME: the list has the name for the domain and the class.
+listed() {
+	awk -v d="$2" -v c="$3" -v n="$4" '$1 == d && $2 == c { for (i = 3; i <= NF; i++) if ($i == n) found = 1 } END { exit !found }' "$work/$1"
+}
+
+# beyond LIST CLASS PERMISSIONS reports the rules whose target the list does not have.
+beyond() {
+	local domain target permissions
+	for domain in "${domains[@]}"; do
+		while read -r _ target permissions; do
+			listed "$1" "$domain" "$2" "$target" || finding "$1: $domain $target:$2 $permissions"
+		done < <(rules "$domain" "$2" "$3")
+	done
+}
+
+check_capabilities() {
+	local domain class rights right
+	for domain in "${domains[@]}"; do
+		for class in capability capability2 cap_userns cap2_userns; do
+			rights=$(awk -v c="$class" '$1 == c { $1 = $2 = ""; print }' "$work/$domain")
+			for right in $rights; do
+				listed capabilities "$domain" "$class" "$right" || finding "$domain has $class $right"
+			done
+		done
+	done
+}
+
+check_never() {
+	local domain class permissions one hit
+	for domain in "${domains[@]}"; do
+		while read -r class permissions; do
+			for one in ${class//,/ }; do
+				hit=$(rules "$domain" "$one" "$permissions")
+				[[ -z $hit ]] || finding "$domain: $hit"
+			done
+		done < <(never)
+		hit=$(sesearch -A -s "$domain" -t shadow_t -c file -p read,map "$policy" 2>/dev/null | grep '^allow' || true)
+		[[ -z $hit ]] || finding "$domain reads passwords: $hit"
+		# Only rules for the type itself: Fedora's base has every domain start the collector of crashes.
+		hit=$(sesearch -A -s "$domain" -ds -c process -p transition "$policy" 2>/dev/null | grep '^allow' || true)
+		[[ -z $hit ]] || finding "$domain may become another: $hit"
+	done
+}
+
+check_xperms() {
+	local domain target class listed
+	while read -r domain target class; do
+		listed=$(sesearch --allowxperm -s "$domain" -t "$target" -c "$class" "$policy" 2>/dev/null || true)
+		[[ $listed = *ioctl* ]] || finding "$domain may send every ioctl to $target:$class"
+	done < <(xperms)
+}
+
+# link MODULE.pp makes a binary policy of this distribution's modules and ours. What their neverallow rules forbid is an
+# error here. SELinux of this machine is left alone.
+link() {
+	local modules=/usr/share/selinux/default module
+	if [[ ! -d $modules ]]; then
+		(cd "$work" && apt-get -qq -o APT::Sandbox::User=root download selinux-policy-default && dpkg-deb -x selinux-policy-default_*.deb base) >&2
+		modules=$work/base/usr/share/selinux/default
+	fi
+	mkdir "$work/cil"
+	for module in "$modules"/*.pp.bz2; do
+		bunzip2 -c "$module" | /usr/libexec/selinux/hll/pp >"$work/cil/$(basename "$module" .pp.bz2).cil"
+	done
+	/usr/libexec/selinux/hll/pp <"$1" >"$work/cil/metalplug.cil"
+	# 33: setools 4.4 reads nothing newer.
+	secilc -M true -c 33 -o "$work/policy" -f "$work/contexts" "$work"/cil/*.cil
+	policy=$work/policy
+}
+
+for program in sesearch seinfo; do
+	command -v "$program" >/dev/null || die "$program is missing (package setools)"
+done
+found=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+case ${1:-} in
+--policy) policy=${2:?which policy} ;;
+?*.pp) link "$1" ;;
+*) die 'usage: check.sh MODULE.pp | --policy FILE' ;;
+esac
+
+# A policy that setools cannot read, or that has no such domain, has no rule, and that ends it here.
+for domain in "${domains[@]}"; do
+	dump "$domain"
+done
+for list in changes opens executes capabilities; do
+	"$list" >"$work/$list"
+done
+for class in file dir lnk_file sock_file fifo_file chr_file blk_file; do
+	beyond changes "$class" "$change"
+done
+for class in chr_file blk_file; do
+	beyond opens "$class" open
+done
+beyond executes file execute,execute_no_trans,entrypoint
+check_capabilities
+check_never
+check_xperms
+! seinfo "$policy" --permissive 2>/dev/null | grep -w metalplug || finding 'a domain is permissive'
+((found)) || echo "metalplugd_t, metalplug_reset_t and metalplug_holders_t may do what is written down, and nothing else"
+exit "$found"
