@@ -3,28 +3,53 @@
 #   make               builds the programs into bin/
 #   make run           shows what this machine would offer to the kubelet (ARGS="--recording gpu-server" for another one)
 #   make test          all tests that need no virtual machine
-#   make integration   the real device manager of Kubernetes, and the virtual machine
+#   make integration   the real device manager of Kubernetes, faults, and the life of a node in the virtual machine
+#   make integration-night  all there is of that: each release of Kubernetes, a thousand sequences, all machines; hours
+#   make integration-releases  the device managers of all supported releases of Kubernetes; an hour from nothing
+#   make faults-shown  what keeps devices from pods, and the one command that names each cause (ARGS=kubelet for some)
+#   make fuzz          each fuzz target for FUZZTIME=60s
+#   make vulncheck     asks the Go vulnerability database, which takes a network
 #   make bench         measures the budgets beside their floors, into a table and bench.json; needs root
 #   make lint          formatting, vet, staticcheck, shellcheck
+#   make install       installs what is built; DESTDIR= is put before each path
+#   make packages      deb and rpm for amd64 and arm64 into dist/ (VERSION=1.2.3, ARCHES="amd64 arm64")
+#   make packages-check  lintian, rpmlint, deb against rpm, and a second build that has to give the same bytes
+#   make repo          dist/ as repositories of apt and dnf in repo/, for a mirror; signed with KEY=
+#   make selinux       compiles the SELinux module, and holds what it allows against a list
 
 GO ?= go
 ARGS ?=
 VERSION ?= unreleased
+SEQUENCES ?= 200
 
 # Tools that only the linters need, at fixed versions.
 GOFUMPT = mvdan.cc/gofumpt@v0.12.0
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK = golang.org/x/vuln/cmd/govulncheck@v1.5.0
 
-PROGRAMS = metalplugd metalplugctl
+# As in the packages: without libc's name services, and without gRPC's traces, which nobody sees and for whose web page
+# the linker keeps all methods of all types: a sixth of the program.
+TAGS = netgo,osusergo,grpcnotrace
 
-.PHONY: all build run test integration devicemanager vm bench lint clean deps
+# The time in the packages, the same in all that one run of make builds.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
+SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
+export SOURCE_DATE_EPOCH
+
+PROGRAMS = metalplugd metalplugctl metalplug-reset metalplug-holders
+
+# What is tested beside the newest release: the oldest in each run of CI, all of them in the night.
+RELEASES = v1.31 v1.33 v1.34 v1.35
+FUZZTIME ?= 60s
+
+.PHONY: all build run test integration integration-night vm-more devicemanager integration-releases faults faults-shown fuzz vulncheck vm bench lint clean deps install packages packages-check repo selinux
 all: build
 
 deps:
 	@packaging/build-deps.sh build
 
 build: deps
-	CGO_ENABLED=1 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/ $(PROGRAMS:%=./cmd/%)
+	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)' -o bin/ $(PROGRAMS:%=./cmd/%)
 
 run: build
 	bin/metalplugctl preview $(ARGS)
@@ -33,15 +58,46 @@ test: deps
 	$(GO) vet ./...
 	$(GO) test -race ./...
 
-integration: devicemanager vm
+integration: devicemanager faults vm
 
-# The suite runs against two releases of Kubernetes; the module has all of its dependencies for itself.
+integration-night: integration-releases
+	$(MAKE) faults SEQUENCES=1000
+	$(MAKE) vm VM='$(NIGHT)'
+
+# Each release of Kubernetes has a file of its own for its versions; the module has all of its dependencies for itself.
 devicemanager: build
 	cd integration/devicemanager && $(GO) test -count=1 -v -timeout 20m ./...
-	cd integration/devicemanager && $(GO) test -count=1 -timeout 20m -modfile=go.v1.34.mod -tags k8s134 ./...
 
+release-%: build
+	cd integration/devicemanager && \
+		$(GO) test -count=1 -timeout 20m -modfile=go.$*.mod -tags $(subst v,k8s,$(subst .,,$*)) ./...
+
+integration-releases: devicemanager $(RELEASES:%=release-%)
+
+# What "make test" does in short: hundreds of sequences (SEQUENCES), ten thousand devices.
+faults:
+	$(GO) test -race -count=1 -v -timeout 20m -tags integration -parallel 8 ./integration/faults -sequences $(SEQUENCES) -devices 10000 -restarts 100
+
+# "make test" plays them too.
+faults-shown: build
+	$(GO) run ./integration/operator $(ARGS)
+
+fuzz:
+	integration/faults/fuzz.sh $(FUZZTIME)
+
+vulncheck:
+	$(GO) run $(GOVULNCHECK) ./...
+
+# One machine at a time: two slow each other down by more than the half. CI runs VM_MORE beside the life of a node.
+# TestInstall and TestInstallEnforcing (the package), TestUnits and TestKubelet (the real kubelet) are run by name.
+VM ?= TestHardware
+VM_MORE = TestNodes|TestReset|TestTurnover
+NIGHT = TestMachine|$(VM)|$(VM_MORE)|TestClasses|TestPaths
 vm: build
-	$(GO) test -count=1 -v -timeout 40m -tags integration ./integration/vm/...
+	$(GO) test -count=1 -v -timeout 120m -tags integration -parallel 1 -run '$(VM)' ./integration/vm
+
+vm-more:
+	@$(MAKE) vm VM='$(VM_MORE)'
 
 bench: build
 	$(GO) run ./integration/bench $(ARGS)
@@ -49,10 +105,29 @@ bench: build
 lint:
 	@packaging/build-deps.sh lint
 	@test -z "$$($(GO) run $(GOFUMPT) -l .)" || { $(GO) run $(GOFUMPT) -d . ; exit 1; }
-	$(GO) vet ./... && $(GO) vet -tags integration ./integration/vm/...
+	$(GO) vet ./... && $(GO) vet -tags integration ./integration/vm/... ./integration/faults
 	$(GO) run $(STATICCHECK) ./... && $(GO) run $(STATICCHECK) -tags integration ./integration/vm/...
 	cd integration/devicemanager && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...
-	shellcheck $$(git ls-files '*.sh' .ci/run)
+	shellcheck $$(git ls-files '*.sh' .ci/run 'packaging/debian/*.post*' packaging/debian/*.prerm)
+
+install: build
+	packaging/docs.sh bin/.documents
+	packaging/install.sh bin bin/.documents '$(DESTDIR)'
+
+packages:
+	@packaging/build-deps.sh packages
+	rm -rf dist
+	VERSION='$(VERSION)' packaging/packages.sh dist $(PROGRAMS)
+
+packages-check: packages
+	VERSION='$(VERSION)' packaging/check.sh dist --again $(PROGRAMS)
+
+repo: packages
+	packaging/repo.sh dist repo
+
+selinux:
+	@packaging/build-deps.sh packages
+	selinux/compile.sh
 
 clean:
-	rm -rf bin
+	rm -rf bin dist repo

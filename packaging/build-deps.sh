@@ -5,6 +5,7 @@
 #
 #   build-deps.sh build   a C compiler and libudev's header
 #   build-deps.sh lint    and shellcheck
+#   build-deps.sh packages  what builds deb and rpm for both architectures, their linters, and SELinux' compilers
 #
 # What the virtual machine needs, integration/vm/image.sh installs.
 set -eu
@@ -18,7 +19,12 @@ command -v go >/dev/null || die 'Go is missing: install the version that go.mod 
 
 if command -v apt-get >/dev/null; then
 	family=debian install='apt-get install -y --no-install-recommends'
-	has() { dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
+	native=$(dpkg --print-architecture)
+	# A bare name is the package of this machine's architecture, or of all.
+	has() {
+		case $1 in *:*) architecture=${1##*:} ;; *) architecture="$native|all" ;; esac
+		dpkg-query -W -f '${db:Status-Status} ${Architecture}\n' "$1" 2>/dev/null | grep -qxE "installed ($architecture)"
+	}
 elif command -v dnf >/dev/null; then
 	family=fedora install='dnf install -y'
 	has() { rpm -q --quiet --whatprovides "$1"; }
@@ -31,7 +37,16 @@ case "$family ${1:-build}" in
 'debian lint') wanted='gcc libc6-dev libudev-dev shellcheck' ;;
 'fedora build') wanted='gcc systemd-devel' ;;
 'fedora lint') wanted='gcc systemd-devel ShellCheck' ;;
-*) die "no task is called ${1:-build}" ;;
+'debian packages')
+	# The other architecture's libudev is linked to, and its compiler has a name of its own.
+	case $native in
+	arm64) other=amd64 compiler=gcc-x86-64-linux-gnu ;;
+	*) other=arm64 compiler=gcc-aarch64-linux-gnu ;;
+	esac
+	wanted="gcc libc6-dev libudev-dev $compiler libudev-dev:$other make git debhelper lintian rpm rpmlint cpio mandoc apt-utils
+		createrepo-c gpg systemd selinux-policy-dev policycoreutils checkpolicy setools secilc bzip2"
+	;;
+*) die "no task is called ${1:-build}, or not on $family" ;;
 esac
 missing=
 for package in $wanted; do
@@ -46,6 +61,9 @@ Run this, then try again:
     sudo $install$missing
 "
 fi
-[ "$family" != debian ] || apt-get update -qq
+if [ "$family" = debian ]; then
+	[ -z "${other:-}" ] || dpkg --add-architecture "$other"
+	apt-get update -qq
+fi
 # shellcheck disable=SC2086 # several words each
 DEBIAN_FRONTEND=noninteractive $install $missing

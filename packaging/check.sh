@@ -1,0 +1,96 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Holds built packages: the linters, that deb and rpm have the same files, that the rpm can be installed and removed,
+# and with --again that a build elsewhere gives the same bytes.
+#
+#   check.sh DIRECTORY [--again PROGRAM...]
+#
+# VERSION, ARCHES and MAINTAINER as for packages.sh, for --again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+dist=$(realpath "$1")
+shift
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+status=0
+
+bad() {
+	echo "check.sh: $*" >&2
+	status=1
+}
+
+linters() {
+	local -a as=()
+	((EUID != 0)) || as=(--allow-root)
+	lintian "${as[@]}" --fail-on error,warning --tag-display-limit 0 "$dist"/*.deb || bad 'lintian'
+	rpmlint -c packaging/rpm/rpmlint.toml "$dist"/*.rpm | tee "$work/rpmlint" || bad 'rpmlint'
+	! grep -qE ': [EW]: ' "$work/rpmlint" || bad 'rpmlint warns'
+	local page
+	for page in "$work"/deb-*/usr/share/man/*/*.gz; do
+		gunzip -c "$page" | mandoc -T lint -W error || bad "$page"
+	done
+}
+
+# list TREE prints mode and path of all files, but for what each family has at a place of its own.
+list() {
+	(cd "$1" && find . ! -type d -printf '%m %P\n' | sed -e 's|share/zsh/[a-z-]*/|share/zsh/|' |
+		grep -vE ' usr/share/(doc|licenses|lintian|selinux)/' | sort -k 2)
+}
+
+# families compares the deb with the rpm of each architecture.
+families() {
+	local deb arch machine rpm
+	for deb in "$dist"/metalplug_*.deb; do
+		arch=${deb##*_} arch=${arch%.deb}
+		case $arch in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; esac
+		rpm=$(echo "$dist"/metalplug-[0-9]*."$machine".rpm)
+		mkdir "$work/deb-$arch" "$work/rpm-$arch"
+		dpkg-deb -x "$deb" "$work/deb-$arch"
+		(cd "$work/rpm-$arch" && rpm2cpio "$rpm" | cpio -idm --quiet)
+		diff <(list "$work/deb-$arch") <(list "$work/rpm-$arch") || bad "deb and rpm of $arch have different files"
+		diff -r "$work/deb-$arch/usr/lib" "$work/rpm-$arch/usr/lib" || bad "units of $arch differ"
+		[[ $(rpm -qp --configfiles "$rpm") = $(dpkg-deb --ctrl-tarfile "$deb" | tar -xO ./conffiles) ]] || bad "configuration of $arch differs"
+		# No path of whoever built it.
+		! grep -rlF -e "$PWD" -e "${HOME%/}/" "$work/deb-$arch/usr/sbin" "$work/deb-$arch/usr/bin" || bad 'a path of this machine is in a program'
+	done
+}
+
+# installs installs the rpm of this machine into an empty tree, verifies it, and removes it.
+installs() {
+	local root=$work/root rpm
+	rpm=$(echo "$dist"/metalplug-[0-9]*."$(uname -m)".rpm)
+	[[ -e $rpm ]] || return 0
+	mkdir "$root"
+	rpm --root "$root" --initdb
+	rpm --root "$root" --nodeps --noscripts -i "$rpm" || bad 'rpm -i'
+	rpm --root "$root" --nodeps -V metalplug || bad 'rpm -V'
+	echo '# changed' >>"$root/etc/metalplug/metalplug.toml"
+	rpm --root "$root" --nodeps --noscripts -e metalplug || bad 'rpm -e'
+	[[ $(cd "$root" && find etc/metalplug usr -type f) = etc/metalplug/metalplug.toml.rpmsave ]] || bad 'rpm -e leaves something, or takes what was edited'
+}
+
+# again builds a second time, from a copy in another place, for the machine's own architecture.
+again() {
+	local arch differing
+	arch=$(go env GOHOSTARCH)
+	cp -r . "$work/elsewhere"
+	rm -rf "$work/elsewhere/dist"
+	ARCHES=$arch "$work/elsewhere/packaging/packages.sh" "$work/again" "$@" >/dev/null 2>"$work/again.log" || {
+		cat "$work/again.log" >&2
+		return 1
+	}
+	differing=$(grep -vxF -f "$dist/SHA256SUMS" "$work/again/SHA256SUMS" || true)
+	[[ -z $differing && -s $work/again/SHA256SUMS ]] || bad "a second build gives other bytes: $differing"
+}
+
+families
+linters
+installs
+if [[ ${1:-} = --again ]]; then
+	shift
+	again "$@"
+fi
+((status)) || echo "$(wc -l <"$dist/SHA256SUMS") files: as they should be"
+exit "$status"

@@ -1,0 +1,54 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Writes the man pages and the completions, which come from the programs and the configuration as they are.
+#
+#   docs.sh DIRECTORY
+#
+# SOURCE_DATE_EPOCH is the date of the pages.
+set -eu
+cd "$(dirname "$0")/.."
+
+out=$1
+man=packaging/man
+mkdir -p "$out"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The programs of the machine that this runs on, whichever the packages are for.
+go build -o "$work/metalplugctl" ./cmd/metalplugctl
+
+# literal puts what a program prints into a page as it is.
+literal() {
+	echo '.Bd -literal'
+	sed -e 's/\\/\\e/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\&&/"
+	echo '.Ed'
+}
+
+{
+	"$work/metalplugctl" --help | literal
+	"$work/metalplugctl" --help | sed -n '/^Available Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' | grep -v '^help$' |
+		while read -r command; do
+			echo ".Ss $command"
+			"$work/metalplugctl" "$command" --help | literal
+		done
+} >"$work/COMMANDS"
+awk -f "$man/reference.awk" daemon/config/metalplug.toml >"$work/REFERENCE"
+for example in "$man"/examples/*.txt; do # which integration/operator holds to what the programs print
+	name=$(basename "$example" .txt | tr '[:lower:]' '[:upper:]')
+	literal <"$example" >"$work/$name"
+done
+
+date=$(LC_ALL=C date -u -d "@${SOURCE_DATE_EPOCH:-$(date +%s)}" '+%B %-d, %Y')
+# page fills a page in: the date, and for @NAME@ on a line of its own the file of that name.
+page() {
+	sed -e "s/\\\$Mdocdate\\\$/$date/" -e "s|^@\([A-Z]*\)@\$|cat $work/\1|e" "$1"
+}
+page "$man/metalplugd.8" >"$out/metalplugd.8"
+page "$man/metalplug-reset.8" >"$out/metalplug-reset.8"
+page "$man/metalplugctl.1.in" >"$out/metalplugctl.1"
+page "$man/metalplug.toml.5.in" >"$out/metalplug.toml.5"
+
+for shell in bash zsh fish; do
+	go run ./packaging/completion "$shell" >"$out/metalplugctl.$shell"
+done

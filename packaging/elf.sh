@@ -1,0 +1,36 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Holds what programs need of the machine that they run on, and how they are hardened.
+#
+#   elf.sh PROGRAM...
+#
+# The oldest glibc is that of RHEL 9: Debian 12 and Ubuntu 22.04 have newer ones.
+set -eu
+
+glibc=2.34
+needed='libc.so.6|libudev.so.1|ld-linux-(x86-64.so.2|aarch64.so.1)'
+status=0
+
+bad() {
+	echo "elf.sh: $program: $*" >&2
+	status=1
+}
+
+for program; do
+	header=$(readelf -hW "$program")
+	dynamic=$(readelf -dW "$program")
+	segments=$(readelf -lW "$program")
+	newest=$(readelf --dyn-syms -W "$program" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -n 1)
+	echo "$header" | grep -q 'Type: *DYN' || bad 'it is not position independent'
+	echo "$segments" | grep -q GNU_RELRO || bad 'it has no RELRO'
+	echo "$dynamic" | grep -Eq 'BIND_NOW|NOW' || bad 'RELRO is partial'
+	echo "$segments" | grep -E 'GNU_STACK' | grep -q 'RW ' || bad 'its stack is executable'
+	! echo "$dynamic" | grep -E 'RPATH|RUNPATH' || bad 'it looks for libraries in a path of its own'
+	other=$(echo "$dynamic" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vxE "$needed" || true)
+	[ -z "$other" ] || bad "it needs $other"
+	[ -n "$newest" ] || bad 'it names no version of glibc'
+	[ "$(printf '%s\n%s\n' "$glibc" "$newest" | sort -V | tail -n 1)" = "$glibc" ] || bad "it needs glibc $newest, at most $glibc is allowed"
+	echo "$program: $(stat -c %s "$program") bytes, glibc $newest"
+done
+exit "$status"

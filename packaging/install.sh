@@ -1,0 +1,57 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs everything but the SELinux module.
+#
+#   install.sh PROGRAMS DOCUMENTS ROOT
+#
+# PROGRAMS and DOCUMENTS are the directories that build.sh and docs.sh have filled, ROOT is what is put before each path.
+# ZSH is where zsh looks for completions: /usr/share/zsh/site-functions.
+set -eu
+cd "$(dirname "$0")/.."
+
+programs=$1 documents=$2 root=$3
+zsh=${ZSH:-/usr/share/zsh/site-functions}
+
+put() { # put MODE FILE PATH
+	install -D -m "$1" "$2" "$root$3"
+}
+
+install -d -m 0755 "$root/usr/libexec/metalplug"
+for program in "$programs"/*; do
+	name=$(basename "$program")
+	case $name in
+	metalplugd) put 0755 "$program" "/usr/sbin/$name" ;;
+	metalplugctl) put 0755 "$program" "/usr/bin/$name" ;;
+	metalplug-*) put 0755 "$program" "/usr/libexec/metalplug/$name" ;;
+	*)
+		echo "install.sh: $program has no place" >&2
+		exit 1
+		;;
+	esac
+done
+
+for unit in systemd/*.service systemd/*.socket systemd/*.target; do
+	put 0644 "$unit" "/usr/lib/systemd/system/$(basename "$unit")"
+done
+put 0644 systemd/70-metalplugd.preset /usr/lib/systemd/system-preset/70-metalplugd.preset
+put 0644 systemd/metalplug.tmpfiles.conf /usr/lib/tmpfiles.d/metalplug.conf
+put 0644 systemd/metalplug.sysusers.conf /usr/lib/sysusers.d/metalplug.conf
+put 0644 systemd/70-metalplug.rules /usr/lib/udev/rules.d/70-metalplug.rules
+put 0644 udev/60-metalplug.rules /usr/lib/udev/rules.d/60-metalplug.rules
+put 0644 systemd/metalplug.catalog /usr/lib/systemd/catalog/metalplug.catalog
+for example in alerts.yml dashboard.json scrape.yml; do
+	put 0644 "packaging/prometheus/$example" "/usr/share/doc/metalplug/prometheus/$example"
+done
+
+# What an administrator has changed stays.
+install -d -m 0755 "$root/etc/metalplug/conf.d"
+[ -e "$root/etc/metalplug/metalplug.toml" ] || put 0644 daemon/config/metalplug.toml /etc/metalplug/metalplug.toml
+
+for page in "$documents"/*.[0-9]; do
+	name=$(basename "$page")
+	put 0644 "$page" "/usr/share/man/man${name##*.}/$name"
+done
+put 0644 "$documents/metalplugctl.bash" /usr/share/bash-completion/completions/metalplugctl
+put 0644 "$documents/metalplugctl.zsh" "$zsh/_metalplugctl"
+put 0644 "$documents/metalplugctl.fish" /usr/share/fish/vendor_completions.d/metalplugctl.fish

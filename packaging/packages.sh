@@ -1,0 +1,120 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Builds the packages: for each architecture a deb and an rpm from one build of the programs.
+#
+#   packages.sh DIRECTORY PROGRAM...
+#
+# VERSION     of the packages and the programs (default: a version below every release, from the last commit)
+# ARCHES      amd64 and arm64, as Go calls them (default: both)
+# FORMATS     deb and rpm (default: both)
+# MAINTAINER  who answers for the packages
+# SOURCE_DATE_EPOCH  the time in all of it (default: that of the last commit)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+out=$1
+shift
+mkdir -p "$out"
+out=$(realpath "$out")
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export VERSION=${VERSION:-}
+if [[ -z $VERSION || $VERSION = unreleased ]]; then
+	VERSION=0.0.0~$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S)
+fi
+[[ $VERSION =~ ^[0-9][A-Za-z0-9.+~]*$ ]] || {
+	echo "packages.sh: VERSION $VERSION: a package's version begins with a digit and has only letters, digits and . + ~" >&2
+	exit 2
+}
+maintainer=${MAINTAINER:-The metalplug authors <metalplug@example.org>}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# What is packed has these modes, whoever builds it.
+umask 022
+
+# documents makes what is the same for all architectures, the SELinux module included.
+documents() {
+	packaging/docs.sh "$work/documents"
+	mkdir "$work/selinux"
+	cp selinux/metalplug.{te,fc,if} "$work/selinux"
+	make -s -C "$work/selinux" -f /usr/share/selinux/devel/Makefile NAME=default metalplug.pp >&2
+	bzip2 -9 "$work/selinux/metalplug.pp"
+}
+
+# payload ARCH FAMILY makes the tree that a package is made of.
+payload() {
+	local tree=$work/$2-$1/payload zsh=/usr/share/zsh/site-functions
+	[[ $2 != deb ]] || zsh=/usr/share/zsh/vendor-completions
+	mkdir -p "$tree/usr/share/doc/metalplug"
+	ZSH=$zsh packaging/install.sh "$work/programs-$1" "$work/documents" "$tree"
+	cp README.md "$work/$1.spdx.json" "$work/$1.notices" "$tree/usr/share/doc/metalplug/"
+	mv "$tree/usr/share/doc/metalplug/$1.spdx.json" "$tree/usr/share/doc/metalplug/metalplug.spdx.json"
+	mv "$tree/usr/share/doc/metalplug/$1.notices" "$tree/usr/share/doc/metalplug/NOTICES"
+}
+
+# deb ARCH SELECTION: -b builds the packages for all architectures as well, -B does not.
+deb() {
+	local tree=$work/deb-$1
+	payload "$1" deb
+	cp -r packaging/debian "$tree/debian"
+	cp CHANGELOG.md "$tree/"
+	cp -r "$work/selinux" "$tree/selinux"
+	sed -i "s/@MAINTAINER@/$maintainer/" "$tree/debian/control"
+	cat >"$tree/debian/changelog" <<-END
+		metalplug ($VERSION-1) unstable; urgency=medium
+
+		  * See /usr/share/doc/metalplug/changelog.gz.
+
+		 -- $maintainer  $(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")
+	END
+	# -d: what builds is asked for by build-deps.sh. One thread, for the number of them is in the bytes.
+	(cd "$tree" && DPKG_DEB_THREADS_MAX=1 DEB_BUILD_OPTIONS=nocheck dpkg-buildpackage "$2" -d -us -uc "-a$1" >"$tree.log" 2>&1) || {
+		cat "$tree.log" >&2
+		return 1
+	}
+	mv "$work"/*.deb "$out/"
+}
+
+# rpm ARCH SELECTION: "all" builds the package for all architectures as well.
+rpm() {
+	local machine tree=$work/rpm-$1
+	case $1 in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; esac
+	payload "$1" rpm
+	gzip -9n "$tree"/payload/usr/share/man/*/*
+	cp LICENSE CHANGELOG.md "$tree/"
+	cp -r "$work/selinux" "$tree/selinux"
+	rpmbuild -bb --quiet --target "$machine-linux" -D "systemd_macros $PWD/packaging/rpm/macros" \
+		-D "_topdir $tree/top" -D "_builddir $tree" -D "_rpmdir $out" -D '_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm' \
+		-D "version $VERSION" -D "maintainer $maintainer" -D "with_selinux $2" \
+		-D "date $(LC_ALL=C date -u -d "@$SOURCE_DATE_EPOCH" '+%a %b %d %Y')" \
+		-D '_buildhost metalplug' -D 'use_source_date_epoch_as_buildtime 1' -D 'clamp_mtime_to_source_date_epoch 1' \
+		-D '_binary_payload w19.zstdio' -D '_build_id_links none' \
+		packaging/rpm/metalplug.spec >"$tree.log" 2>&1 || {
+		cat "$tree.log" >&2
+		return 1
+	}
+}
+
+documents
+selection=-b all=1
+for arch in ${ARCHES:-amd64 arm64}; do
+	packaging/build.sh "$arch" "$work/programs-$arch" "$@"
+	packaging/elf.sh "$work/programs-$arch"/* >&2
+	go run ./packaging/sbom -version "$VERSION" "$work/programs-$arch"/* >"$work/$arch.spdx.json"
+	go run ./packaging/sbom -notices "$work/programs-$arch"/* >"$work/$arch.notices"
+	cp "$work/$arch.spdx.json" "$out/metalplug-$VERSION.$arch.spdx.json"
+	for format in ${FORMATS:-deb rpm}; do
+		case $format in
+		deb) deb "$arch" "$selection" ;;
+		rpm) rpm "$arch" "$all" ;;
+		*)
+			echo "packages.sh: no format is called $format" >&2
+			exit 2
+			;;
+		esac
+	done
+	selection=-B all=0
+done
+# dist may hold packages of one format only.
+shopt -s nullglob
+(cd "$out" && sha256sum ./*.deb ./*.rpm ./*.json | sed 's| \./| |' >SHA256SUMS)

@@ -1,0 +1,72 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Lays out packages as repositories of apt and of dnf, to be copied to a mirror as they are.
+#
+#   repo.sh PACKAGES DIRECTORY
+#
+# KEY  the GPG key that signs: the packages of dnf, and the indices of both. Without it nothing is signed.
+# SOURCE_DATE_EPOCH  the date in the indices (default: that of the last commit)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=$(realpath "$1")
+mkdir -p "$2"
+out=$(realpath "$2")
+key=${KEY:-}
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+
+apt() {
+	local root=$out/apt arch dir
+	rm -rf "$root"
+	mkdir -p "$root/pool"
+	cp "$packages"/*.deb "$root/pool/"
+	cd "$root"
+	for arch in amd64 arm64; do
+		dir=dists/stable/main/binary-$arch
+		mkdir -p "$dir"
+		apt-ftparchive -a "$arch" packages pool >"$dir/Packages"
+		gzip -9nk "$dir/Packages"
+	done
+	# Written beside, for it lists what is there.
+	apt-ftparchive -o APT::FTPArchive::Release::Origin=metalplug -o APT::FTPArchive::Release::Label=metalplug \
+		-o APT::FTPArchive::Release::Suite=stable -o APT::FTPArchive::Release::Codename=stable \
+		-o APT::FTPArchive::Release::Architectures='amd64 arm64' -o APT::FTPArchive::Release::Components=main \
+		release dists/stable >"$root/Release"
+	mv Release dists/stable/Release
+	if [[ -n $key ]]; then
+		gpg --batch --yes --local-user "$key" --armor --detach-sign --output dists/stable/Release.gpg dists/stable/Release
+		gpg --batch --yes --local-user "$key" --clearsign --output dists/stable/InRelease dists/stable/Release
+		gpg --armor --export "$key" >metalplug.asc
+	fi
+}
+
+dnf() {
+	local root=$out/dnf
+	rm -rf "$root"
+	mkdir -p "$root"
+	cp "$packages"/*.rpm "$root/"
+	cd "$root"
+	if [[ -n $key ]]; then
+		# Debian's rpm looks for another gpg.
+		rpmsign --define "_gpg_name $key" --define "__gpg $(command -v gpg)" --addsign ./*.rpm
+	fi
+	createrepo_c --quiet --general-compress-type gz --no-database --revision "$SOURCE_DATE_EPOCH" --set-timestamp-to-revision .
+	if [[ -n $key ]]; then
+		gpg --batch --yes --local-user "$key" --armor --detach-sign --output repodata/repomd.xml.asc repodata/repomd.xml
+		gpg --armor --export "$key" >metalplug.asc
+	fi
+	cat >metalplug.repo <<-END
+		[metalplug]
+		name=metalplug
+		# Where this directory lies on your mirror.
+		baseurl=file:///srv/mirror/metalplug/dnf
+		gpgcheck=$([[ -n $key ]] && echo 1 || echo 0)
+		repo_gpgcheck=$([[ -n $key ]] && echo 1 || echo 0)
+		gpgkey=file:///srv/mirror/metalplug/dnf/metalplug.asc
+	END
+}
+
+(apt)
+(dnf)
+echo "$out"
