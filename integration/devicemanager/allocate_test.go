@@ -133,8 +133,8 @@ func TestUnknownID(t *testing.T) {
 func checkRefusals(t *testing.T, c api.DevicePluginClient, ids []string) {
 	t.Helper()
 	ctx := within(t)
-	_, allocate := c.Allocate(ctx, &api.AllocateRequest{ContainerRequests: []*api.ContainerAllocateRequest{{DevicesIds: ids}}})
-	_, start := c.PreStartContainer(ctx, &api.PreStartContainerRequest{DevicesIds: ids})
+	_, allocate := c.Allocate(ctx, allocateRequest(ids))
+	_, start := c.PreStartContainer(ctx, preStartRequest(ids))
 	for _, err := range []error{allocate, start} {
 		if err == nil {
 			t.Errorf("%.20q was not refused", ids)

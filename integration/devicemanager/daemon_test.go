@@ -23,7 +23,7 @@ type daemon struct {
 	t     *testing.T
 	dir   string // of the configuration, the recording and everything that it writes for itself
 	node  string // the kubelet's directory
-	log   tail
+	log   daemonLog
 	cmd   *exec.Cmd
 	done  chan struct{} // closed when cmd is gone
 	ready chan struct{} // the daemon has said READY=1, once for each time; has room for a test's

@@ -95,7 +95,7 @@ func (r *rival) GetDevicePluginOptions(context.Context, *api.Empty) (*api.Device
 	return &api.DevicePluginOptions{PreStartRequired: true}, nil
 }
 
-func (r *rival) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[api.ListAndWatchResponse]) error {
+func (r *rival) ListAndWatch(_ *api.Empty, stream api.DevicePlugin_ListAndWatchServer) error {
 	defer func() { r.ended <- struct{}{} }()
 	for list := r.first; ; {
 		if err := stream.Send(&api.ListAndWatchResponse{Devices: list}); err != nil {

@@ -67,6 +67,36 @@ func shared(n int) string {
 	return strings.Replace(widgets, "class", fmt.Sprintf("shares = %d\nclass", n), 1)
 }
 
+// The number of shares has changed while the daemon was down. What pods hold by the old IDs stays theirs: the device
+// manager of some releases ends over an ID that it has given out and does not find any more.
+func TestSharesChangedWhilePodsHoldThem(t *testing.T) {
+	k := newNode(t, Options{})
+	d := newDaemon(t, k.options.Dir, plain(2))
+	d.awaitReady()
+	d.stop()
+	d.configure(shared(3))
+	d.start()
+	sees(t, k, widgetResource, 6, 6)
+	admit(t, k, pod("p1", widgetResource, 1))
+	run(t, k, "p1", "main")
+	d.stop()
+	d.configure(widgets)
+	d.start()
+	sees(t, k, widgetResource, 3, 1) // two devices and the share; the device that is held is for nobody else
+	if err := k.Restart(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, k, widgetResource, 3, 1)
+	if err := k.FirstBatch(within(t)); err != nil {
+		t.Fatalf("lost: %v", err)
+	}
+	run(t, k, "p1", "main")
+	admit(t, k, pod("p2", widgetResource, 1))
+	if err := k.Admit(within(t), pod("p3", widgetResource, 1)); err == nil {
+		t.Error("a device of which a pod holds a share was given to another whole")
+	}
+}
+
 // Shares are offered as devices of their own, and are as sick as what they
 // share.
 func TestShares(t *testing.T) {

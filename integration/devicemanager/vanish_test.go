@@ -4,31 +4,60 @@ package devicemanager
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/metalplug/metalplug/integration/devicemanager/host"
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
+// vanishings is how often the hardware goes away under each topology policy,
+// while pods come and go.
+var vanishings = flag.Int("vanishings", 150, "how often devices vanish during admissions, for each topology policy")
+
 // The kubelet crashes if an ID leaves its list during the Allocate of that ID,
 // or, with a topology policy, while a pod holds it. Here devices vanish in the
-// middle of a stream of admissions.
+// middle of a stream of admissions: in a few rounds of a hundred the list comes
+// while the RPC is under way.
 func TestVanishDuringAllocate(t *testing.T) {
-	for _, policy := range []string{"none", "single-numa-node"} {
+	for _, policy := range []string{"none", "best-effort", "restricted", "single-numa-node"} {
 		t.Run(policy, func(t *testing.T) {
 			k, d := offered(t, Options{TopologyPolicy: policy, NUMANodes: 2}, aligned(2))
-			pods := 0
-			for round := range 25 {
-				keep := round%2 == 1
-				pods += vanish(t, k, d, fmt.Sprintf("p%d", round), keep)
+			pods, began := 0, time.Now()
+			for round := range *vanishings {
+				pods += vanish(t, k, d, fmt.Sprintf("p%d", round), round%2 == 1)
+				if round%50 == 49 { // what a pod holds has to be in the list of a kubelet that starts, too
+					restartWithout(t, k, d, fmt.Sprintf("r%d", round))
+				}
 				d.plug(aligned(2))
 				sees(t, k, widgetResource, 2, 2)
 			}
-			t.Logf("%d pods were admitted in 25 rounds", pods)
+			t.Logf("%d pods were admitted in %d rounds, in %v", pods, *vanishings, time.Since(began).Round(time.Second))
 		})
 	}
+}
+
+// restartWithout restarts the kubelet while a pod holds a widget that is gone.
+func restartWithout(t *testing.T, k *Kubelet, d *daemon, uid string) {
+	t.Helper()
+	d.plug(aligned(2))
+	sees(t, k, widgetResource, 2, 2)
+	admit(t, k, pod(uid, widgetResource, 1))
+	run(t, k, uid, "main")
+	d.plug(nil)
+	allocatable(t, k, 0)
+	if err := k.Restart(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.FirstBatch(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, k, widgetResource, 2, 0)
+	checkHeld(t, k, uid)
+	remove(t, k, uid)
 }
 
 // vanish unplugs all widgets while pods come and go, until none is admitted any
@@ -123,6 +152,9 @@ func TestVanishedIsForgotten(t *testing.T) {
 	d.plug(plain(1))
 	sees(t, k, widgetResource, 2, 1)
 	remove(t, k, "p1")
+	if host.KeepsLast {
+		admit(t, k, protocol.Pod{UID: "p2", Namespace: "default", Name: "p2", Containers: []protocol.Container{{Name: "main"}}})
+	}
 	if _, err := k.Wait(t.Context(), widgetResource, protocol.Counts{Capacity: 1, Allocatable: 1}, time.Minute); err != nil {
 		t.Error(err)
 	}

@@ -3,7 +3,6 @@
 package host
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,10 +10,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
-	limiter "k8s.io/kubernetes/pkg/kubelet/apis/grpc"
 	"k8s.io/kubernetes/pkg/kubelet/apis/podresources"
 	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager"
 )
@@ -79,11 +76,9 @@ func servePodResources(socket string, pods *podList, m *devicemanager.ManagerImp
 	if err != nil {
 		return fmt.Errorf("listen for PodResources: %w", err)
 	}
-	ctx := context.Background()
-	server := grpc.NewServer(limiter.WithRateLimiter(ctx, "podresources", podresources.DefaultQPS, podresources.DefaultBurstTokens))
-	api.RegisterPodResourcesListerServer(server, podresources.NewV1PodResourcesServer(ctx, podresources.PodResourcesProviders{
+	server := newPodResources(podresources.PodResourcesProviders{
 		Pods: pods, Devices: podDevices{m}, Cpus: nothing{}, Memory: nothing{}, DynamicResources: nothing{},
-	}))
+	})
 	go func() { _ = server.Serve(l) }() // ends with the process, as the kubelet's does
 	return nil
 }

@@ -67,7 +67,7 @@ func flatten(all devicemanager.ResourceDeviceInstances) []protocol.Device {
 	out := []protocol.Device{}
 	for name, devices := range all {
 		for id, d := range devices {
-			out = append(out, protocol.Device{Resource: name, ID: id, Health: d.GetHealth(), NUMA: numaOf(d)})
+			out = append(out, protocol.Device{Resource: name, ID: id, Health: d.GetHealth(), NUMA: numaOf(d.GetTopology())})
 		}
 	}
 	slices.SortFunc(out, func(a, b protocol.Device) int {
@@ -76,9 +76,9 @@ func flatten(all devicemanager.ResourceDeviceInstances) []protocol.Device {
 	return out
 }
 
-func numaOf(d *pluginapi.Device) []int64 {
+func numaOf(t *pluginapi.TopologyInfo) []int64 {
 	var nodes []int64
-	for _, node := range d.GetTopology().GetNodes() {
+	for _, node := range t.GetNodes() {
 		nodes = append(nodes, node.GetID())
 	}
 	return nodes

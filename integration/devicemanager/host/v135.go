@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build !k8s134
+//go:build !k8s131 && !k8s133 && !k8s134
 
 package host
 
@@ -17,9 +17,6 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
 	"k8s.io/kubernetes/pkg/kubelet/config"
 )
-
-// Release is the Kubernetes release that this package was built from.
-const Release = "v1.36.3"
 
 // linkedManager is the constructor behind devicemanager.NewManagerImpl, which
 // takes a path; the exported one knows only /var/lib/kubelet/device-plugins.

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devicemanager
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// The daemon is killed after each line that it logs while it starts, which it
+// does with its debug log at each step: the next start must find its way, with
+// every pod's devices in the list from the first message on.
+func TestKilledAtEachStepOfTheStart(t *testing.T) {
+	k, d := offered(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2}, aligned(4))
+	admit(t, k, pod("p1", widgetResource, 1))
+	run(t, k, "p1", "main")
+	held := assigned(t, k, "p1")
+	steps := 0
+	for n := 1; ; n++ {
+		d.kill()
+		sees(t, k, widgetResource, 4, 0)
+		if !d.startUntilLine(n) {
+			break
+		}
+		steps++
+		d.start()
+		sees(t, k, widgetResource, 4, 4)
+		checkHeld(t, k, "p1")
+	}
+	d.start()
+	sees(t, k, widgetResource, 4, 4)
+	checkHeld(t, k, "p1")
+	if now := assigned(t, k, "p1"); len(now) != 1 || now[0].ID != held[0].ID {
+		t.Errorf("p1 has %v instead of %v", now, held)
+	}
+	checkSockets(t, d)
+	if steps < 5 {
+		t.Errorf("it was killed only at %d steps", steps)
+	}
+	t.Logf("killed at %d steps", steps)
+}
+
+// startUntilLine starts the daemon and kills it when it logs its nth line;
+// false if it was ready before that, and has been killed then.
+func (d *daemon) startUntilLine(n int) (killed bool) {
+	d.t.Helper()
+	reached, ready := make(chan struct{}), make(chan struct{})
+	d.log.watch(n, func() { close(reached) }, func() { close(ready) })
+	defer d.log.watch(0, nil, nil)
+	d.start()
+	select {
+	case <-reached:
+		d.kill()
+		return true
+	case <-d.ready:
+		<-ready // it logs that it is ready before it says so: what was logged until then may still be on its way
+		d.kill()
+		select {
+		case <-reached:
+			return true
+		default:
+		}
+	case <-d.done:
+		d.t.Fatalf("metalplugd ended by itself: %v", d.cmd.ProcessState)
+	}
+	return false
+}
+
+// watch has a function called at the nth line from now on, and one when the
+// daemon is ready; nil: none.
+func (l *daemonLog) watch(n int, reached, ready func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines, l.reached, l.ready = n, reached, ready
+}
+
+// daemonLog is the daemon's log, of which a line can be waited for. Safe for
+// concurrent use.
+type daemonLog struct {
+	tail
+	mu      sync.Mutex
+	lines   int // until reached is called
+	reached func()
+	ready   func()
+}
+
+// Write never fails.
+func (l *daemonLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	if l.reached != nil {
+		if l.lines -= bytes.Count(p, []byte{'\n'}); l.lines <= 0 {
+			l.reached()
+			l.reached = nil
+		}
+	}
+	if l.ready != nil && bytes.Contains(p, []byte("msg=ready")) {
+		l.ready()
+		l.ready = nil
+	}
+	l.mu.Unlock()
+	return l.tail.Write(p)
+}
+
+// Either side is killed at some moment of an admission or the start of a
+// container, over and over: whatever came of it, the kubelet lives, and what
+// the pod has is in the list.
+func TestKilledDuringAllocateAndStart(t *testing.T) {
+	k, d := offered(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2}, aligned(2))
+	for round := range 30 {
+		uid := fmt.Sprintf("p%d", round)
+		var killing sync.WaitGroup
+		killing.Go(func() {
+			<-k.soon(round) // up to a millisecond, which is what an admission takes
+			d.kill()
+		})
+		err := k.Admit(within(t), pod(uid, widgetResource, 1))
+		if err == nil {
+			_, err = k.Run(within(t), uid, "main")
+		}
+		killing.Wait()
+		alive(t, k, err)
+		if round%3 == 0 {
+			if err := k.Restart(within(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.start()
+		sees(t, k, widgetResource, 2, 2)
+		checkHeld(t, k, uid)
+		remove(t, k, uid)
+	}
+}
+
+// The same with the kubelet's end: its next life finds all devices, and the
+// pods that are in its checkpoint keep theirs.
+func TestKubeletKilledDuringAllocateAndStart(t *testing.T) {
+	k, _ := offered(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2}, aligned(2))
+	for round := range 30 {
+		uid := fmt.Sprintf("p%d", round)
+		var killing sync.WaitGroup
+		killing.Go(func() {
+			<-k.soon(round)
+			k.Kill()
+		})
+		admitted := k.Admit(within(t), pod(uid, widgetResource, 1)) == nil
+		if admitted {
+			_, _ = k.Run(within(t), uid, "main") // which may find nobody any more
+		}
+		killing.Wait()
+		if err := k.Boot(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		sees(t, k, widgetResource, 2, 2)
+		if err := k.FirstBatch(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		if admitted {
+			checkHeld(t, k, uid)
+			remove(t, k, uid)
+		}
+	}
+}
+
+// A daemon that is stopped, as by a debugger or a frozen cgroup, holds up
+// neither the kubelet's list nor its restart, and is back when it goes on: also
+// if so much happened in the directory meanwhile that its watch has overflowed
+// (fs.inotify.max_queued_events, 16384 by default).
+func TestStoppedProcess(t *testing.T) {
+	k, d := offered(t, Options{}, plain(4))
+	batch(t, k, widgetResource)
+	d.must(d.cmd.Process.Signal(syscall.SIGSTOP))
+	sees(t, k, widgetResource, 4, 4)
+	if err := k.Restart(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 9000 { // a creation, a close and a removal each
+		name := filepath.Join(k.DevicePlugins(), fmt.Sprintf(".x%d", n))
+		d.must(os.WriteFile(name, nil, 0o600))
+		d.must(os.Remove(name))
+	}
+	d.plug(plain(5))
+	d.must(d.cmd.Process.Signal(syscall.SIGCONT))
+	sees(t, k, widgetResource, 5, 5)
+	checkSockets(t, d)
+	if err := k.Restart(within(t)); err != nil { // its watch is alive
+		t.Fatal(err)
+	}
+	sees(t, k, widgetResource, 5, 5)
+}
+
+// The daemon's sockets are removed at each step of an admission.
+func TestOwnSocketDeletedAtEachStep(t *testing.T) {
+	k, d := offered(t, Options{}, plain(2))
+	for round := range 20 {
+		uid := fmt.Sprintf("p%d", round)
+		var removing sync.WaitGroup
+		removing.Go(func() {
+			<-k.soon(round)
+			names, _ := filepath.Glob(filepath.Join(k.DevicePlugins(), "mp-*"))
+			for _, name := range names {
+				_ = os.Remove(name) // it may be making it anew
+			}
+		})
+		if err := k.Admit(within(t), pod(uid, widgetResource, 1)); err != nil {
+			t.Errorf("round %d: %v", round, err)
+		} else {
+			run(t, k, uid, "main")
+			remove(t, k, uid)
+		}
+		removing.Wait()
+		checkSockets(t, d)
+		sees(t, k, widgetResource, 2, 2)
+	}
+}
