@@ -27,7 +27,7 @@ Description=metalplugd under test
 Type=notify
 ExecStart=/usr/sbin/metalplugd
 ExecReload=/bin/kill -HUP $MAINPID
-TimeoutStartSec=60
+TimeoutStartSec=180
 `
 
 // InstallDaemon puts the programs that this checkout has and a configuration

@@ -24,6 +24,8 @@ type Drive struct {
 	// each namespace as a multipath head without a PCI parent. Such a drive can be
 	// there at boot only, and not come back.
 	Namespaces int
+	// Controllers are two or more ways to those namespaces; default one.
+	Controllers int
 }
 
 // insert gives a drive a slot.
@@ -76,6 +78,14 @@ func (m *Machine) driveArguments(d Drive) ([]string, error) {
 	args := []string{
 		"-device", fmt.Sprintf("nvme-subsys,id=subsys-%s,nqn=%s", d.Serial, d.Serial),
 		"-device", fmt.Sprintf("%s,subsys=subsys-%s", controller, d.Serial),
+	}
+	for c := 2; c <= d.Controllers; c++ {
+		other := fmt.Sprintf("%s-%d", d.Serial, c)
+		slot, err := m.insert(Drive{Serial: other})
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "-device", fmt.Sprintf("nvme,id=nvme-%s,serial=%s,bus=%s,subsys=subsys-%s", other, d.Serial, slot, d.Serial))
 	}
 	for n := 1; n <= d.Namespaces; n++ {
 		name := fmt.Sprintf("%s-%d", d.Serial, n)
@@ -163,6 +173,19 @@ func (m *Machine) Warn(d Drive, bits int) {
 	}, nil)
 	if err != nil {
 		m.t.Fatalf("warn %s: %v", d.Serial, err)
+	}
+}
+
+// Stall keeps what is read from a drive, but for the first piece, from coming until it is told otherwise, as a disk does
+// that stands still. Commands that do not read or write are answered.
+func (m *Machine) Stall(d Drive, stall bool) {
+	m.t.Helper()
+	limits := map[string]any{"id": "nvme-" + d.Serial, "bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0}
+	if stall {
+		limits["bps_rd"] = 1 // a second
+	}
+	if err := m.qmp.Execute("block_set_io_throttle", limits, nil); err != nil {
+		m.t.Fatalf("stall %s: %v", d.Serial, err)
 	}
 }
 

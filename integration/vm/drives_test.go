@@ -121,7 +121,7 @@ func inUse(s *story, t *testing.T) {
 			action: "change", device: always(path.Base(node)),
 		})
 		s.expect(t, change{
-			name: use.name + ": undone", act: sh(use.end + "; udevadm settle; LOCK wipefs --quiet --all NODE"),
+			name: use.name + ": undone", act: sh(use.end + "; udevadm settle; LOCK blkdiscard --zeroout NODE; blockdev --rereadpt NODE"),
 			resource: nvme, by: 1, action: "change", device: always(path.Base(node)),
 		})
 	}
@@ -147,7 +147,7 @@ func mountedUnseen(s *story, t *testing.T) {
 		s.note("mounted unseen by udevd", "no uevent; mount", seen.Sub(began))
 	}
 	s.m.Run("umount", "/mnt")
-	s.m.Run("wipefs", "--quiet", "--all", node)
+	s.m.Run("blkdiscard", "--zeroout", node)
 	lock.Stop()
 	s.await(t, nvme, before)
 }
@@ -180,7 +180,7 @@ func leftBehind(s *story, t *testing.T) {
 	} else {
 		s.note("a pod's data is left", "no uevent; pod removed", seen.Sub(began))
 	}
-	s.m.Run("udevadm", "lock", "--device", node, "wipefs", "--quiet", "--all", node)
+	s.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
 	s.await(t, nvme, atRest)
 }
 

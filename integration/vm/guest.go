@@ -18,7 +18,7 @@ import (
 )
 
 // commandTimeout bounds a command in the machine; emulated, it is slow.
-const commandTimeout = 2 * time.Minute
+const commandTimeout = 5 * time.Minute
 
 // Result is what a command in the machine left.
 type Result struct {
@@ -137,7 +137,12 @@ func (g *guest) run(stdin []byte, timeout time.Duration, argv ...string) (Result
 // code. The test fails only when the command could not run at all.
 func (m *Machine) Try(argv ...string) Result {
 	m.t.Helper()
-	r, err := m.guest.run(nil, commandTimeout, argv...)
+	return m.try(commandTimeout, argv...)
+}
+
+func (m *Machine) try(timeout time.Duration, argv ...string) Result {
+	m.t.Helper()
+	r, err := m.guest.run(nil, timeout, argv...)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -148,7 +153,13 @@ func (m *Machine) Try(argv ...string) Result {
 // the last line end.
 func (m *Machine) Run(argv ...string) string {
 	m.t.Helper()
-	r := m.Try(argv...)
+	return m.RunFor(commandTimeout, argv...)
+}
+
+// RunFor is Run for a command that may take longer than others.
+func (m *Machine) RunFor(timeout time.Duration, argv ...string) string {
+	m.t.Helper()
+	r := m.try(timeout, argv...)
 	if r.Code != 0 {
 		m.t.Fatalf("run %s: exit code %d\n%s%s", strings.Join(argv, " "), r.Code, r.Stdout, r.Stderr)
 	}
@@ -210,6 +221,6 @@ func (m *Machine) Eventually(what string, timeout time.Duration, condition func(
 		if time.Now().After(deadline) {
 			m.t.Fatalf("wait for %s: not in %v", what, timeout)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // each look costs the machine a process
 	}
 }

@@ -71,6 +71,7 @@ func TestHardware(t *testing.T) {
 		name string
 		run  func(*story, *testing.T)
 	}{
+		{"nothing happens", func(s *story, t *testing.T) { rests(s, t) }},
 		{"drives come and go one by one", oneByOne},
 		{"drives come and go all at once", atOnce},
 		{"a drive is removed in software", inSoftware},
@@ -84,6 +85,7 @@ func TestHardware(t *testing.T) {
 		{"drives change while the kubelet is away", kubeletAway},
 		{"drives change while metalplugd is away", daemonAway},
 		{"metalplugd restarts", restart},
+		{"the clock jumps", clockJumps},
 		{"the machine reboots", reboot},
 		{"a drive with two namespaces goes", headsGo},
 	} {
@@ -99,7 +101,7 @@ func tidy(s *story) {
 	s.m.Try("sh", "-c", `exec 2>&1; umount /mnt; swapoff -a; rdma link del rxe0; modprobe -r vgem
 		systemctl start metalplugd; echo 1 > /sys/bus/pci/rescan; udevadm settle`)
 	if node := s.m.Namespaces()[atBoot.Serial]; node != "" {
-		s.m.Run("udevadm", "lock", "--device", node, "wipefs", "--quiet", "--all", node)
+		s.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
 	}
 }
 

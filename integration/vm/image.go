@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/integration/need"
 )
 
 // self is this package, wherever a test that uses it runs.
@@ -25,13 +27,7 @@ func Need(t testing.TB, name string, missing error) {
 	if missing == nil {
 		return
 	}
-	needs := strings.FieldsFunc(os.Getenv("INTEGRATION_NEED"), func(r rune) bool { return r == ',' || r == ' ' })
-	for _, n := range needs {
-		if n == name || n == "all" {
-			t.Fatalf("need %s: %v", name, missing)
-		}
-	}
-	t.Skipf("need %s: %v", name, missing)
+	need.Lacks(t, name, "need %s: %v", name, missing)
 }
 
 // Build compiles a program of this repository and returns its path. dir is a
@@ -65,14 +61,15 @@ func repository() (string, error) {
 	return filepath.Dir(filepath.Dir(out)), nil
 }
 
-// image is the folder with disk, kernel and initrd, built when the cache has
-// none.
-func image() (string, error) {
+// image is the folder with disk, kernel and initrd of a machine that has these
+// packages as well, built when the cache has none.
+func image(packages []string) (string, error) {
 	root, err := repository()
 	if err != nil {
 		return "", err
 	}
-	dir, err := output(filepath.Join(root, "integration", "vm", "image.sh"))
+	more := strings.TrimSpace(os.Getenv("METALPLUG_VM_PACKAGES") + " " + strings.Join(packages, " "))
+	dir, err := output("env", "METALPLUG_VM_PACKAGES="+more, filepath.Join(root, "integration", "vm", "image.sh"))
 	if err != nil {
 		return "", fmt.Errorf("build the machine's image: %w", err)
 	}
@@ -126,7 +123,7 @@ const (
 Description=Agent of the integration tests
 
 [Service]
-ExecStart=/run/vm/agent /dev/virtio-ports/` + agentPort + `
+ExecStart=/usr/bin/env /run/vm/agent /dev/virtio-ports/` + agentPort + `
 KillMode=process
 Environment=HOME=/root
 `

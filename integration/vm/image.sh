@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Builds the machine that the tests of this folder boot: Debian 13 on a GPT
-# disk, its kernel, and a small initrd. Prints the folder that holds the three
-# as disk.img, vmlinuz and initrd.
+# disk, its kernel with a few modules more, and a small initrd. Prints the
+# folder that holds the three as disk.img, vmlinuz and initrd.
 #
-# The folder lies in the cache and is named by a hash of this script and of
-# its settings, so nothing is built again until one of them changes.
+# The folder lies in the cache and is named by a hash of this script, of the
+# folder modules and of the settings, so nothing is built again until one of
+# them changes.
 set -euo pipefail
 
 usage() {
@@ -27,13 +28,12 @@ suite=trixie
 size_mib=3072
 first_mib=1 # where the root partition starts
 
-# What the guest needs beyond a minimal Debian. Later issues add to this list
-# (for SELinux: policy and labels), or set METALPLUG_VM_PACKAGES.
+# What the guest needs beyond a minimal Debian; METALPLUG_VM_PACKAGES adds to it.
 packages=(
 	systemd-sysv udev dbus kmod procps util-linux iproute2
-	e2fsprogs fdisk gdisk lvm2 mdadm cryptsetup-bin
+	e2fsprogs fdisk gdisk lvm2 mdadm cryptsetup-bin bcache-tools
 	nvme-cli rdma-core ibverbs-utils pciutils
-	busybox-static
+	busybox-static selinux-policy-default selinux-utils
 )
 read -r -a more <<<"${METALPLUG_VM_PACKAGES:-}"
 packages+=("${more[@]}")
@@ -45,6 +45,14 @@ masked=(
 	getty@tty1.service serial-getty@ttyS0.service console-getty.service
 	systemd-firstboot.service systemd-hwdb-update.service ldconfig.service
 	systemd-pcrphase.service systemd-binfmt.service
+)
+
+# What is left of SELinux' policy: what concerns a node, and what that refers to. All of the policy is compiled whenever
+# a module is installed, which with Debian's other 300 takes an emulated machine three times as long.
+policy_modules=(
+	apt auditadm base bootloader cgroup clock container crio cron docker firewalld getty gpg hostname iptables kubernetes
+	loadkeys logadm logrotate lvm mta netutils podman policykit raid rpc rpcbind secadm shutdown ssh staff su sudo
+	unconfined unprivuser userhelper xdg xserver
 )
 
 # Modules of the initrd: enough to mount a root on NVMe.
@@ -92,7 +100,7 @@ mirror() {
 
 key() {
 	{
-		cat "$0"
+		cat "$0" "$(dirname "$0")"/modules/*.c
 		printf '%s\n' "${packages[@]}"
 	} | sha256sum | cut -c1-16
 }
@@ -104,6 +112,7 @@ build_root() {
 	local out=$1 from
 	from=$(mirror)
 	cp "$0" "$out/image.sh"
+	cp -r "$(dirname "$0")/modules" "$out/modules"
 	chmod 0755 "$out/image.sh"
 	mmdebstrap --quiet --variant=minbase --format=null \
 		--include="$(IFS=,; echo "${packages[*]}")" \
@@ -118,9 +127,12 @@ build_root() {
 finish() {
 	out=$(dirname "$0")
 	install_kernel "$1"
+	build_modules "$1"
 	configure_guest "$1"
+	trim_policy "$1"
 	write_initrd "$1"
 	write_disk "$1"
+	label_disk "$1"
 }
 
 # The kernel's package is unpacked, not installed: its dependency on an initrd
@@ -136,6 +148,36 @@ install_kernel() {
 	cp "$root/boot/vmlinuz-${package#linux-image-}" "$out/vmlinuz"
 }
 
+# The kernel's own DFL drivers, which Debian's kernel leaves out, and beside them
+# the modules of this folder: against Debian's headers, which are unpacked as the
+# kernel is, with Debian's compiler. What that takes is removed again.
+build_modules() {
+	local root=$1 version release compiler package sources=/usr/src/fpga
+	version=$(basename "$root"/lib/modules/*)
+	release=${version%%+*} # 6.12.107
+	compiler=$(chroot "$root" apt-cache depends --important "linux-headers-$version" |
+		sed -n 's/^ *Depends: *\(gcc-[0-9]*\).*$/\1/p')
+	chroot "$root" sh -c "mkdir -p /tmp/debs && cd /tmp/debs && apt-get -q download linux-source-${release%.*} \
+		linux-headers-$version linux-headers-${version%-*}-common linux-kbuild-${version%-*}" >&2
+	mkdir -p "$root$sources"
+	dpkg-deb --fsys-tarfile "$root"/tmp/debs/linux-source-*.deb | tar -xO --wildcards './usr/src/linux-source-*.tar.xz' |
+		xz -dc -T0 | tar -x -C "$root$sources" --strip-components=3 --wildcards '*/drivers/fpga/*.[ch]' '*/drivers/fpga/Makefile'
+	for package in "$root"/tmp/debs/linux-{headers,kbuild}-*.deb; do
+		dpkg-deb -x "$package" "$root"
+	done
+	cp "$out"/modules/*.c "$root$sources"
+	echo 'obj-m += dfl-fake.o nvidia-uvm.o' >>"$root$sources/Makefile"
+	chroot "$root" apt-get -q install -y --no-install-recommends make "$compiler" >&2
+	chroot "$root" sh -euc "cd $sources
+		make -s -j\$(nproc) -C /lib/modules/$version/build M=$sources modules \
+			CONFIG_FPGA=m CONFIG_FPGA_BRIDGE=m CONFIG_FPGA_REGION=m CONFIG_FPGA_DFL=m CONFIG_FPGA_DFL_FME=m CONFIG_FPGA_DFL_AFU=m CONFIG_DEBUG_INFO_BTF_MODULES=
+		strip --strip-debug ./*.ko
+		install -D -m 0644 -t /lib/modules/$version/updates ./*.ko" >&2
+	chroot "$root" apt-get -q purge -y --autoremove make "$compiler" >&2
+	rm -rf "$root"/usr/src/* "$root"/usr/lib/linux-kbuild-* "$root/lib/modules/$version"/{build,source} "$root"/tmp/debs
+	depmod -b "$root" "$version"
+}
+
 configure_guest() {
 	local root=$1 unit
 	echo metalplug >"$root/etc/hostname"
@@ -149,7 +191,20 @@ configure_guest() {
 	for unit in "${masked[@]}"; do
 		ln -sf /dev/null "$root/etc/systemd/system/$unit"
 	done
+	# What keeps services from starting while the tree is made; mmdebstrap would take it away after us.
+	rm -f "$root/usr/sbin/policy-rc.d"
+	[[ ! -e $root/usr/sbin/start-stop-daemon.REAL ]] || mv "$root/usr/sbin/start-stop-daemon.REAL" "$root/usr/sbin/start-stop-daemon"
 	rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/* "$root"/boot/initrd*
+}
+
+trim_policy() {
+	local root=$1 module
+	local -a disable=()
+	for module in "$root"/var/lib/selinux/default/active/modules/100/*; do
+		module=${module##*/}
+		[[ " ${policy_modules[*]} " == *" $module "* ]] || disable+=(--disable="$module")
+	done
+	chroot "$root" semodule --noreload "${disable[@]}" >&2
 }
 
 # The initrd mounts the root partition, puts what the test appended under
@@ -171,16 +226,16 @@ write_initrd() {
 		#!/bin/busybox sh
 		/bin/busybox --install -s /bin
 		export PATH=/bin
-		mkdir -p /proc /sys /dev /run /root
+		mkdir -p /proc /sys /dev /run /sysroot
 		mount -t proc proc /proc
 		mount -t sysfs sysfs /sys
 		mount -t devtmpfs devtmpfs /dev
 		mount -t tmpfs -o mode=755,nosuid,nodev tmpfs /run
 		while read -r module; do insmod "/modules/$module" 2>/dev/null; done </modules/order
 		cp -a /payload/run/. /run/
-		until mount -t ext4 "$(findfs LABEL=metalplug-root 2>/dev/null)" /root 2>/dev/null; do usleep 50000; done
-		for dir in run dev sys proc; do mount --move /$dir /root/$dir; done
-		exec switch_root /root /sbin/init
+		until mount -t ext4 "$(findfs LABEL=metalplug-root 2>/dev/null)" /sysroot 2>/dev/null; do usleep 50000; done
+		for dir in run dev sys proc; do mount --move /$dir /sysroot/$dir; done
+		exec switch_root /sysroot /sbin/init
 	END
 	chmod 0755 "$tree/init"
 	(cd "$tree" && find . | cpio --quiet -o -H newc -R 0:0) >"$out/initrd"
@@ -198,6 +253,18 @@ write_disk() {
 		-q -t ext4 -L metalplug-root -m 0 -O ^has_journal \
 		-E "offset=$((first_mib << 20)),lazy_itable_init=1" \
 		-d "$out/view" "$disk" "$((size_mib - first_mib - 1))M"
+}
+
+# The labels of SELinux, which nobody looks at unless the kernel is told to. They
+# are written into the file system that is ready, for to set them on the tree
+# asks for a capability of this host.
+label_disk() {
+	local root=$1
+	# shellcheck disable=SC2016  # the inner shell's
+	chroot "$root" sh -c 'find / -xdev -print0 | xargs -0 matchpathcon' |
+		sed -n 's/^\([^\t"]*\)\t\([a-z_]*:[a-z_]*:[a-z_]*:s0\)$/ea_set "\1" security.selinux \2/p' >"$out/labels"
+	[[ -s $out/labels ]]
+	debugfs -w -f "$out/labels" "$out/disk.img?offset=$((first_mib << 20))" >/dev/null 2>"$out/unlabelled"
 }
 
 main() {
@@ -229,6 +296,10 @@ main() {
 
 	install_missing
 	mkdir -p "$cache"
+	if [[ -e $dir/disk.img ]]; then # who needs another one may be at work for minutes
+		echo "$dir"
+		return
+	fi
 	exec 9>"$cache/vm.lock"
 	flock 9
 	if [[ ! -e $dir/disk.img ]]; then

@@ -7,6 +7,7 @@ package vm
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -127,9 +128,14 @@ func (k *Kubelet) AwaitAllocatableSince(since time.Time, from int, resource stri
 // Allocatables are the numbers of allocatable devices of a resource that the
 // device manager said after a mark.
 func (k *Kubelet) Allocatables(from int, resource string) []int64 {
+	return k.AllocatablesSince(time.Time{}, from, resource)
+}
+
+// AllocatablesSince is Allocatables after a moment.
+func (k *Kubelet) AllocatablesSince(since time.Time, from int, resource string) []int64 {
 	var all []int64
 	for _, l := range k.Lines(from) {
-		if s := decode(l); s.Event == "capacity" {
+		if s := decode(l); s.Event == "capacity" && s.Time.After(since) {
 			all = append(all, s.Resources[resource].Allocatable)
 		}
 	}
@@ -150,15 +156,51 @@ func (k *Kubelet) Listening() time.Time {
 // variables that the container gets.
 func (k *Kubelet) RunPod(p Pod) (nodes []string, env map[string]string) {
 	k.m.t.Helper()
+	k.AdmitPod(p)
+	nodes, env, err := k.TryPod(p)
+	if err != nil {
+		k.m.t.Fatal(err)
+	}
+	return nodes, env
+}
+
+// startTries is how often a container is tried to be started: in an emulated
+// machine a reset and an erasure may take longer than the kubelet waits for.
+const startTries = 4
+
+// TryPod starts the container of a pod and, as the kubelet does, tries again;
+// the error is the last one.
+func (k *Kubelet) TryPod(p Pod) (nodes []string, env map[string]string, err error) {
+	k.m.t.Helper()
+	for range startTries {
+		if nodes, env, err = k.StartPod(p); err == nil || !strings.Contains(err.Error(), "deadline exceeded") {
+			return nodes, env, err
+		}
+	}
+	return nodes, env, err
+}
+
+// AdmitPod admits a pod: its devices are allocated.
+func (k *Kubelet) AdmitPod(p Pod) {
+	k.m.t.Helper()
 	k.ask("admit", map[string]any{"pod": map[string]any{
 		"uid": p.UID, "namespace": "default", "name": p.UID,
 		"containers": []any{map[string]any{"name": "main", "limits": p.Limits}},
 	}})
-	run := k.ask("run", map[string]any{"uid": p.UID, "container": "main"}).Run
-	for _, n := range run.Nodes {
+}
+
+// StartPod starts the container of a pod, perhaps again; the error is what the
+// kubelet would show in the status of the pod.
+func (k *Kubelet) StartPod(p Pod) (nodes []string, env map[string]string, err error) {
+	k.m.t.Helper()
+	s := k.answer("run", map[string]any{"uid": p.UID, "container": "main"})
+	if s.Error != "" {
+		return nil, nil, fmt.Errorf("start %s: %s", p.UID, s.Error)
+	}
+	for _, n := range s.Run.Nodes {
 		nodes = append(nodes, n.Host)
 	}
-	return nodes, run.Env
+	return nodes, s.Run.Env, nil
 }
 
 // RemovePod ends a pod.
@@ -169,6 +211,16 @@ func (k *Kubelet) RemovePod(p Pod) {
 
 // ask sends one request and returns its answer, which must be no error.
 func (k *Kubelet) ask(op string, request map[string]any) said {
+	k.m.t.Helper()
+	s := k.answer(op, request)
+	if s.Error != "" || s.Rejected != nil {
+		k.m.t.Fatalf("ask the kubelet to %s: %s%s", op, s.Error, s.Rejected)
+	}
+	return s
+}
+
+// answer sends one request and returns its answer.
+func (k *Kubelet) answer(op string, request map[string]any) said {
 	k.m.t.Helper()
 	k.last++
 	if request == nil {
@@ -185,9 +237,5 @@ func (k *Kubelet) ask(op string, request map[string]any) said {
 	if err != nil {
 		k.m.t.Fatalf("ask the kubelet to %s: %v\n%s", op, err, k.Text(from))
 	}
-	s := decode(l)
-	if s.Error != "" || s.Rejected != nil {
-		k.m.t.Fatalf("ask the kubelet to %s: %s", op, l.Text)
-	}
-	return s
+	return decode(l)
 }

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Options are what a machine has when it boots. The zero value is a machine
@@ -27,10 +29,19 @@ type Options struct {
 	Slots     int // hotplug slots ("slot1" ...); default 8
 	// Drives are there at boot, in the first slots.
 	Drives []Drive
-	// Devices are further -device arguments.
-	Devices []string
+	// Devices are further -device arguments, Objects the -object arguments that
+	// they refer to.
+	Devices, Objects []string
+	// Packages are those of Debian that the machine has beyond what all have. For
+	// each combination there is an image of its own.
+	Packages []string
 	// Kernel is appended to the kernel's command line.
 	Kernel string
+	// Unhurried gives the machine a clock that counts the instructions which it has
+	// carried out, a nanosecond each, and follows this host's only while it has
+	// nothing to do (QEMU's -icount). Ten minutes of this host may be two there: a
+	// deadline allows as much work as on real hardware, however busy this host is.
+	Unhurried bool
 	// BootTimeout bounds the time to a system that has started all units.
 	BootTimeout time.Duration // default 5 min
 }
@@ -49,19 +60,23 @@ type Machine struct {
 	guest *guest
 	slots map[string]string // slot -> drive serial, "" is free
 	hot   []Drive           // plugged since the boot
+	boot  time.Duration     // how long a boot may take
+	shell net.Listener      // nil until QEMU runs; see listen
 }
 
 // Boot starts a machine and returns when systemd has started all units. Its
 // test fails when it does not boot, and is skipped (see Need, "vm") when this
 // host cannot build or run it.
-func Boot(t testing.TB, o Options) *Machine {
+func Boot(t *testing.T, o Options) *Machine {
 	t.Helper()
+	t.Parallel() // an emulated machine keeps one processor busy
 	o.setDefaults()
-	img, err := image()
+	t.Cleanup(func() { told.note(t) })
+	img, err := image(o.Packages)
 	Need(t, "vm", err)
-	m := &Machine{t: t, exit: make(chan error, 1), slots: make(map[string]string)}
+	m := &Machine{t: t, exit: make(chan error, 1), slots: make(map[string]string), boot: o.BootTimeout}
 	// Not t.TempDir: its path holds the test's name, and a socket's path is short.
-	if m.dir, err = os.MkdirTemp("", "vm"); err != nil {
+	if m.dir, err = os.MkdirTemp(memory(), "vm"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(m.dir) })
@@ -74,7 +89,10 @@ func Boot(t testing.TB, o Options) *Machine {
 	}
 	t.Cleanup(m.end)
 	began := time.Now()
-	if err := m.start(img, o); err != nil {
+	if err = m.start(img, o); err == nil {
+		err = m.listen()
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := m.booted(began.Add(o.BootTimeout)); err != nil {
@@ -82,6 +100,19 @@ func Boot(t testing.TB, o Options) *Machine {
 	}
 	t.Logf("machine booted in %v", time.Since(began).Round(100*time.Millisecond))
 	return m
+}
+
+// memory is where the drives of a machine lie: in this host's memory where it
+// has a file system for that, so that a disk of this host that stands still for
+// half a minute, as one with the mount option "discard" may after much was
+// deleted, is no dead drive to the machine. "" is [os.TempDir].
+func memory() string {
+	const dir, enough = "/dev/shm", 4 << 30 // bytes; the boot disk's changes are some hundred MiB
+	var fs unix.Statfs_t
+	if unix.Statfs(dir, &fs) == nil && fs.Type == unix.TMPFS_MAGIC && fs.Bavail*uint64(fs.Bsize) >= enough {
+		return dir
+	}
+	return ""
 }
 
 func (o *Options) setDefaults() {
@@ -137,6 +168,7 @@ func (m *Machine) run(args []string) error {
 	defer log.Close()
 	c := exec.Command("sh", append([]string{"-c", leash, "leash", "nice", "qemu-system-x86_64"}, args...)...)
 	c.Stdout, c.Stderr = log, log
+	c.Env = append(os.Environ(), "TMPDIR="+m.dir) // of the boot disk's changes
 	alive, err := c.StdinPipe()
 	if err != nil {
 		return err
@@ -184,7 +216,7 @@ func (m *Machine) arguments(img string, o Options) ([]string, error) {
 		"-device", "virtio-serial-pci",
 		"-chardev", "socket,id=agent,server=on,wait=off,path=" + m.path("agent"),
 		"-device", "virtserialport,chardev=agent,name=" + agentPort,
-		"-drive", "if=none,id=boot,format=raw,snapshot=on,file=" + filepath.Join(img, "disk.img"),
+		"-drive", "if=none,id=boot,format=raw,snapshot=on,cache=unsafe,file=" + filepath.Join(img, "disk.img"),
 		"-device", "pcie-root-port,id=slot0,chassis=100,slot=100",
 		"-device", "nvme,id=boot-nvme,drive=boot,bus=slot0,serial=" + bootSerial,
 	}
@@ -200,8 +232,14 @@ func (m *Machine) arguments(img string, o Options) ([]string, error) {
 		}
 		args = append(args, more...)
 	}
+	for _, b := range o.Objects {
+		args = append(args, "-object", b)
+	}
 	for _, d := range o.Devices {
 		args = append(args, "-device", d)
+	}
+	if o.Unhurried {
+		args = append(args, "-icount", "shift=0,sleep=on")
 	}
 	return args, nil
 }
@@ -247,11 +285,16 @@ func (m *Machine) end() {
 		return
 	}
 	if m.t.Failed() {
+		told.panicked(m.t, m.tail("console", 200))
 		m.t.Logf("QEMU:\n%s", m.tail("qemu.log", 20))
 		m.t.Logf("console:\n%s", m.tail("console", 60))
+		m.stay()
 	}
 	if m.guest != nil {
 		m.keepLogs()
+	}
+	if m.shell != nil {
+		_ = m.shell.Close() // what it returned would change nothing
 	}
 	// The error can only be that QEMU has ended.
 	_ = m.alive.Close()

@@ -107,6 +107,14 @@ func (q *QMP) Execute(command string, arguments, result any) error {
 	}
 }
 
+// Human runs a command of the monitor that people use, for what has no command
+// of its own in the protocol, and returns what it says; an error, too, is only
+// said there.
+func (q *QMP) Human(command string) (said string, err error) {
+	err = q.Execute("human-monitor-command", map[string]any{"command-line": command}, &said)
+	return said, err
+}
+
 // mark is a place in the events: those that are yet to come.
 func (q *QMP) mark() int {
 	q.mu.Lock()

@@ -20,12 +20,12 @@ func (m *Machine) Reboot() {
 	m.onReboot("reset")
 	defer m.onReboot("shutdown")
 	m.Run("systemctl", "reboot", "--no-block")
-	m.Eventually("reboot", 5*time.Minute, func() bool {
+	m.Eventually("reboot", m.boot, func() bool {
 		id := m.bootID()
 		return id != "" && id != before
 	})
 	m.guest.forget(errors.New("the machine was rebooted"))
-	if err := m.booted(time.Now().Add(5 * time.Minute)); err != nil {
+	if err := m.booted(time.Now().Add(m.boot)); err != nil {
 		m.t.Fatalf("reboot: %v", err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // patience is how long a change may take in an emulated machine. It is no
 // budget: those are in the table that the test prints.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // slow is what the log shows all events of.
 const slow = 400 * time.Millisecond

@@ -5,6 +5,9 @@
 // Command agent runs in the test machine: it does what the test asks for over
 // a virtio serial port and answers. It is linked statically and comes with the
 // initrd, so the disk image does not change when it does.
+//
+// "agent hold NODE" opens a node exclusively, as a program that has a disk for
+// itself does, says "open" and stays; no shell can do that.
 package main
 
 import (
@@ -27,8 +30,11 @@ import (
 )
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == "hold" {
+		log.Fatal(hold(os.Args[2]))
+	}
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: agent PORT")
+		fmt.Fprintln(os.Stderr, "usage: agent PORT | hold NODE")
 		os.Exit(2)
 	}
 	port, err := openPort(os.Args[1])
@@ -37,6 +43,20 @@ func main() {
 	}
 	a := &agent{port: port, epoch: monotonicEpoch(), running: make(map[uint64]*running)}
 	log.Fatal(a.serve(bufio.NewReaderSize(waitingReader{port}, 1<<20)))
+}
+
+// hold keeps a node open exclusively until somebody ends it. It opens for reading
+// only: udevd looks at a disk again when one who could write closes it.
+func hold(node string) error {
+	f, err := os.OpenFile(node, os.O_RDONLY|syscall.O_EXCL, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	fmt.Println("open")
+	for {
+		time.Sleep(time.Hour)
+	}
 }
 
 // openPort waits until udev has made the port's link.

@@ -1,0 +1,41 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"maps"
+	"testing"
+)
+
+func TestMain(m *testing.M) { Main(m) }
+
+// TestToldAgain: only what a crash of the kernel has ended is told again, and whatever has not passed.
+func TestToldAgain(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		passed, failed []string
+		crashed        map[string]bool
+		skip           string
+		again          bool
+	}{
+		{name: "all passed", passed: []string{"TestA"}, skip: "^(TestA)$"},
+		{name: "failed", passed: []string{"TestA"}, failed: []string{"TestB"}},
+		{name: "crashed", passed: []string{"TestA", "TestC"}, failed: []string{"TestB"}, crashed: map[string]bool{"TestB": true}, skip: "^(TestA|TestC)$", again: true},
+		{name: "crashed, and failed", failed: []string{"TestB", "TestC"}, crashed: map[string]bool{"TestB": true}},
+		{name: "only crashed", failed: []string{"TestB"}, crashed: map[string]bool{"TestB": true}, skip: "^()$", again: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := outcome{passed: c.passed, failed: c.failed, crashed: maps.Clone(c.crashed)}
+			if skip, again := o.skip(); skip != c.skip || again != c.again {
+				t.Errorf("%q, %t", skip, again)
+			}
+		})
+	}
+	o := outcome{crashed: make(map[string]bool)}
+	o.panicked(t, "[ 12.3] Kernel panic - not syncing: Fatal exception in interrupt")
+	if !o.crashed[t.Name()] {
+		t.Error("a panic is not seen")
+	}
+}

@@ -1,0 +1,29 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+// Command ask starts metalplug-reset, which lies beside it, hands it standard input as its request and prints its answer.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/daemon/reset"
+)
+
+func main() {
+	request, err := io.ReadAll(os.Stdin)
+	if err == nil {
+		var answer []byte
+		answer, err = exchange.Peer{Program: reset.Program, Socket: exchange.Direct}.Ask(context.Background(), request)
+		os.Stdout.Write(answer)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,113 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"path"
+	"strings"
+	"testing"
+)
+
+// function is where in sysfs the PCI function is that a class device belongs to.
+func (s *story) function(class string) string {
+	return s.m.Sh("p=$(realpath " + class + "/device); while [ ! -e $p/vendor ] || [ ! -e $p/config ]; do p=${p%/*}; done; echo $p")
+}
+
+// Errors of PCI Express by their bits in the uncorrectable error status register (PCI_ERR_UNC_POISON_TLP and
+// PCI_ERR_UNC_MALF_TLP in include/uapi/linux/pci_regs.h). The first is nonfatal and the second fatal unless somebody has
+// said otherwise.
+const (
+	poisoned  = 1 << 12
+	malformed = 1 << 18
+)
+
+// signal has a device of QEMU report an error of PCI Express, all the way from its configuration space on.
+func (s *story) signal(t *testing.T, id, what string) {
+	t.Helper()
+	said, err := s.m.QMP().Human("pcie_aer_inject_error " + id + " " + what)
+	if err != nil || !strings.HasPrefix(said, "OK ") {
+		t.Fatalf("inject %s into %s: %s%v", what, id, said, err)
+	}
+}
+
+// inject has the kernel find an error of PCI Express at a function: it is told what the registers of the function and of
+// its root port read (aer_inject, struct aer_error_inj of drivers/pci/pcie/aer_inject.c), and from there on all is real.
+func (s *story) inject(t *testing.T, function string, status uint32) {
+	t.Helper()
+	var domain uint32
+	var bus, device, number uint8
+	if _, err := fmt.Sscanf(path.Base(function), "%x:%x:%x.%x", &domain, &bus, &device, &number); err != nil {
+		t.Fatal(err)
+	}
+	b := append(make([]byte, 0, 32), bus, device, number, 0)
+	b = binary.LittleEndian.AppendUint32(b, status)
+	b = binary.LittleEndian.AppendUint32(append(b, make([]byte, 20)...), domain) // nothing correctable, no header
+	var octal strings.Builder
+	for _, c := range b {
+		fmt.Fprintf(&octal, `\%03o`, c)
+	}
+	s.m.Sh("modprobe aer_inject; printf '" + octal.String() + "' > /dev/aer_inject")
+}
+
+// rebind takes a function's driver away and binds it again, which starts the
+// hardware anew.
+func (s *story) rebind(function string) {
+	address := path.Base(function)
+	s.m.Sh("cd $(realpath " + function + "/driver); echo " + address + " > unbind; echo " + address + " > bind")
+}
+
+// unrecovered: no driver of virtio knows what to do after an error.
+func unrecovered(s *story, t *testing.T) {
+	const name = "renderD128"
+	function := s.function("/sys/class/drm/renderD128")
+	// Kernels of the time report this of the function, older ones of the bridge.
+	s.expect(t, change{
+		name: "PCIe error, not recovered", act: func() { s.signal(t, "gpu", "POISON_TLP") }, resource: render, by: -1,
+		action: "change", device: always(path.Base(function)),
+	})
+	s.because(t, name, "the kernel could not recover it from a PCIe error")
+	s.because(t, name, "1 or more nonfatal PCIe errors (aer_dev_nonfatal)")
+	s.expect(t, change{
+		name: "driver bound again", act: func() { s.rebind(function) }, resource: render, by: 1,
+		action: "bind", device: always(path.Base(function)),
+	})
+	s.because(t, name, "")
+}
+
+// recovered: e1000e does; the clock on its card is fit for use, and somebody should know. QEMU 7.2 cannot
+// signal that: the bits that enable it are missing in its e1000e (Device Control reads 0 whatever is written), and the
+// drivers of its devices that have them, of virtio, do not know what to do.
+func recovered(s *story, t *testing.T) {
+	const name = "ptp0"
+	s.inject(t, s.function("/sys/class/ptp/ptp0"), poisoned)
+	s.because(t, name, "1 or more nonfatal PCIe errors (aer_dev_nonfatal)")
+	s.await(t, clock, 1)
+	if d := s.shown(t, name); d.Reason != "" {
+		t.Errorf("after the recovery: %+v", d)
+	}
+}
+
+// fatal: data was lost. The kernel resets the link, which QEMU's slots do not survive in good order ("Data Link Layer Link
+// Active not set"), so that it gives up; the function is taken out and put in again. Linux 6.12 does not count a fatal
+// error of an endpoint (aer_get_device_error_info reads nothing over a link that may be bad), so that what it says of the
+// recovery is all there is.
+func fatal(s *story, t *testing.T) {
+	const name = "ptp0"
+	function := s.function("/sys/class/ptp/ptp0")
+	s.expect(t, change{
+		name: "fatal PCIe error", act: func() { s.inject(t, function, malformed) }, resource: clock, by: -1,
+		action: "change", device: always(path.Base(function)),
+	})
+	s.because(t, name, "the kernel could not recover it from a PCIe error")
+	s.expect(t, change{
+		name: "function anew", resource: clock, by: 1,
+		act:    func() { s.m.Sh("echo 1 > " + function + "/remove; echo 1 > /sys/bus/pci/rescan") },
+		action: "add", device: always(path.Base(function)),
+	})
+	s.because(t, name, "")
+	s.m.Run("modprobe", "-r", "aer_inject")
+}

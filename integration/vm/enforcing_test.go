@@ -1,0 +1,196 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/integration/vm"
+)
+
+// enforcing makes the kernel hold the machine to its policy from the start, and
+// keep what it has to say of that: there is no auditd, so that each denial is a
+// line of its log as well, of which it otherwise drops those beyond ten in 5 s.
+const enforcing = "selinux=1 security=selinux enforcing=1 audit_backlog_limit=8192 sysctl.kernel.printk_ratelimit=0 log_buf_len=4M"
+
+// TestInstallEnforcing is the short form of TestInstall under SELinux: what the package does on such a node, without one
+// denial.
+func TestInstallEnforcing(t *testing.T) {
+	newInstallation(t, vm.Options{Kernel: enforcing, BootTimeout: 10 * time.Minute}).tell(t, []step{
+		{"install", installEnforcing},
+		{"domains", domains},
+		{"zero", erasedBy("zero")},
+		{"format", erasedBy("format")},
+		{"discard", erasedBy("discard")},
+		{"busy", busyRefused},
+		{"ask", asked},
+		{"hotplug", hotplugged},
+		{"bad configuration", badReload},
+		{"killed", killed},
+		{"denials", noDenials}, // a boot takes what the kernel has said with it
+		{"reboot", rebooted},
+		{"domains after the reboot", domains},
+		{"denials after the reboot", noDenials},
+		{"a denial is seen", canary},
+		{"remove and purge", purgedEnforcing},
+	})
+}
+
+// installEnforcing: the policy module comes after the package, as when somebody switches SELinux on for a node that has
+// metalplug already.
+func installEnforcing(in *installation, t *testing.T) {
+	if mode := in.m.Run("getenforce"); mode != "Enforcing" {
+		t.Fatalf("SELinux is %s", mode)
+	}
+	in.apt(in.debs.Metalplug, in.debs.SELinux)
+	in.m.Run("udevadm", "settle")
+	in.active(t)
+	in.configure("zero")
+	in.await(t, nvme, int64(len(drives)))
+}
+
+// domains: the daemon and each helper run in their own, and what they write and listen on has its label.
+func domains(in *installation, t *testing.T) {
+	if got := in.m.Sh("tr -d '\\0' </proc/" + in.pid() + "/attr/current"); got != "system_u:system_r:metalplugd_t:s0" {
+		t.Errorf("metalplugd runs as %s", got)
+	}
+	seen := in.seenHelpers(t)
+	t.Logf("helpers: %q", seen)
+	for name, domain := range map[string]string{"metalplug-reset": "metalplug_reset_t", "metalplug-holders": "metalplug_holders_t"} {
+		if !slices.ContainsFunc(seen, func(s string) bool {
+			return strings.HasPrefix(s, name+" ") && strings.HasSuffix(s, " system_u:system_r:"+domain+":s0")
+		}) {
+			t.Errorf("no %s was seen in %s: %q", name, domain, seen)
+		}
+	}
+	for path, label := range map[string]string{
+		"/usr/sbin/metalplugd":                       "metalplugd_exec_t",
+		"/usr/libexec/metalplug/metalplug-reset":     "metalplug_reset_exec_t",
+		"/etc/metalplug":                             "metalplugd_etc_t",
+		"/var/lib/metalplug":                         "metalplugd_var_lib_t",
+		"/run/metalplug":                             "metalplugd_runtime_t",
+		"/run/metalplug/reset.sock":                  "metalplugd_runtime_t",
+		"/run/metalplug/control.sock":                "metalplugd_runtime_t",
+		"/run/cdi":                                   "metalplugd_cdi_t",
+		"/var/lib/kubelet/device-plugins/mp-*.sock":  "metalplugd_plugin_sock_t",
+		"/sys/class/nvme/*/reset_controller":         "metalplug_sysfs_reset_t",
+		"/sys/class/nvme/*/device/reset_method":      "metalplug_sysfs_reset_t",
+		"/usr/lib/systemd/system/metalplugd.service": "metalplugd_unit_t",
+	} {
+		for line := range strings.Lines(in.m.Sh("stat -c '%C %n' " + path)) {
+			if !strings.Contains(line, ":"+label+":") {
+				t.Errorf("want %s: %s", label, line)
+			}
+		}
+	}
+}
+
+// rebooted: after a boot, with the module loaded by the kernel's first process, the service is there by itself, with the
+// drives that it had.
+func rebooted(in *installation, t *testing.T) {
+	ids := in.healthy(nvme)
+	in.m.Reboot()
+	if mode := in.m.Run("getenforce"); mode != "Enforcing" {
+		t.Fatalf("SELinux is %s", mode)
+	}
+	in.active(t)
+	in.kubelet = in.m.StartKubelet()
+	in.await(t, nvme, int64(len(drives)))
+	if got := in.healthy(nvme); !slices.Equal(got, ids) {
+		t.Errorf("devices were %v and are %v", ids, got)
+	}
+}
+
+// audit is what the kernel has said of SELinux since the boot: what it refused to metalplug's domains, or to others with
+// what is metalplug's; what it refused to others; and that it could not say all of it.
+type audit struct{ ours, others, lost []string }
+
+func (in *installation) audit() (a audit) {
+	log := in.m.Try("journalctl", "--no-pager", "--boot", "--output", "cat", "_TRANSPORT=audit", "+", "_TRANSPORT=kernel", "+", "_COMM=systemd-journal")
+	for line := range strings.Lines(in.m.Try("dmesg").Stdout + log.Stdout) {
+		line = strings.TrimSpace(line)
+		_, what, denied := strings.Cut(line, "avc:  denied")
+		switch {
+		case denied && strings.Contains(what, "metalplug"):
+			a.ours = append(a.ours, what)
+		case denied:
+			a.others = append(a.others, what)
+		case lostLine.MatchString(line):
+			a.lost = append(a.lost, line)
+		}
+	}
+	return a
+}
+
+// lostLine is how the kernel (audit_log_lost in kernel/audit.c) and the journal (dev_kmsg_record in systemd) say that
+// there was more than they could keep.
+var lostLine = regexp.MustCompile(`audit_lost=[1-9]|Missed [0-9]+ kernel messages`)
+
+// noDenials: nothing of the story so far was refused, and nobody has lost a line that may have said so. What the
+// distribution's policy refuses to its own programs is only shown.
+func noDenials(in *installation, t *testing.T) {
+	a := in.audit()
+	slices.Sort(a.ours)
+	for _, d := range slices.Compact(a.ours) {
+		t.Errorf("denied %s", d)
+	}
+	for _, l := range a.lost {
+		t.Errorf("not all that was denied is known: %s", l)
+	}
+	t.Logf("%d denials of metalplug's domains, %d of others", len(a.ours), len(a.others))
+	kinds := make(map[string]int)
+	for _, d := range a.others {
+		kinds[kind(d)]++
+	}
+	for k, n := range kinds {
+		t.Logf("%d times %s", n, k)
+	}
+}
+
+// canary: a denial would have been seen. The shell may not put on the daemon's domain.
+func canary(in *installation, t *testing.T) {
+	if r := in.m.Try("runcon", "system_u:system_r:metalplugd_t:s0", "/usr/bin/true"); r.Code == 0 {
+		t.Error("anybody may run as metalplugd_t")
+	}
+	in.m.Eventually("a denial", patience, func() bool {
+		return len(in.audit().ours) > 0
+	})
+}
+
+// kind is a denial without what is different each time.
+func kind(denial string) string {
+	permission, _, _ := strings.Cut(denial, " for ")
+	var from, to, class string
+	for _, field := range strings.Fields(denial) {
+		name, value, _ := strings.Cut(field, "=")
+		switch name {
+		case "scontext":
+			from = value
+		case "tcontext":
+			to = value
+		case "tclass":
+			class = value
+		}
+	}
+	return fmt.Sprintf("%s %s %s:%s", permission, from, to, class)
+}
+
+// purgedEnforcing: the module goes before the package, and leaves no file with a label that nobody knows any more.
+func purgedEnforcing(in *installation, t *testing.T) {
+	in.aptGet("purge", "metalplug-selinux")
+	if modules := in.m.RunFor(10*time.Minute, "semodule", "-lfull"); strings.Contains(modules, "metalplug") {
+		t.Error("the module is left behind")
+	}
+	if got := in.m.Sh("stat -c %C /usr/sbin/metalplugd"); strings.Contains(got, "metalplug") {
+		t.Errorf("/usr/sbin/metalplugd is %s", got)
+	}
+	in.active(t)
+	in.aptGet("purge", "metalplug")
+}

@@ -1,0 +1,109 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/integration/vm"
+)
+
+// installedMiB is the size of a drive: each is written, erased and compared several times.
+const installedMiB = 16
+
+// startTries is how often a container is tried to be started, as in vm.TryPod: an emulated machine may take longer for a
+// start than the kubelet waits.
+const startTries = 4
+
+// erasedBy: the first container of a pod writes, the next pod reads zeroes. Each start resets each controller once. All of
+// it is done by helpers that systemd has started, one for each request, while the daemon has no capability.
+func erasedBy(scrub string) func(*installation, *testing.T) {
+	return func(in *installation, t *testing.T) {
+		in.configure(scrub)
+		in.await(t, nvme, int64(len(drives)))
+		first := one("writes-before-" + scrub)
+		_, cursor := in.journal("")
+		node := in.runAndReset(t, first)[0]
+		in.helped(t, cursor, "metalplug-holders", "metalplug-reset")
+		in.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=14 conv=fsync status=none")
+		_, cursor = in.journal("")
+		in.free(t, first)
+		in.helped(t, cursor, "metalplug-reset")
+		log, _ := in.journal(cursor)
+		t.Log(strings.TrimSpace(erasure(log)))
+		if !strings.Contains(erasure(log), scrub) {
+			t.Errorf("no line says that the drive was erased by %s:\n%s", scrub, log)
+		}
+		second := vm.Pod{UID: "reads-after-" + scrub, Limits: map[string]int64{nvme: int64(len(drives))}}
+		for _, node := range in.runAndReset(t, second) {
+			if r := in.m.Try("cmp", "--bytes", fmt.Sprint(installedMiB<<20), node, "/dev/zero"); r.Code != 0 {
+				t.Errorf("%s is not zero: %s%s", node, r.Stdout, r.Stderr)
+			}
+		}
+		if got := in.m.Sh("sed -n 's/^CapEff:.//p' /proc/" + in.pid() + "/status"); got != "0000000000000000" {
+			t.Errorf("the daemon has capabilities %s", got)
+		}
+		in.release(t, second)
+	}
+}
+
+// runAndReset starts a pod, as often as a kubelet would. Of the start that succeeds the kernel must have said that the
+// controller of each drive came up anew: once, unless a helper of a try before was late.
+func (in *installation) runAndReset(t *testing.T, pod vm.Pod) []string {
+	t.Helper()
+	in.kubelet.AdmitPod(pod)
+	for try := 1; ; try++ {
+		before, began := in.resets(), in.now(t)
+		nodes, _, err := in.kubelet.StartPod(pod)
+		if err != nil && try < startTries && strings.Contains(err.Error(), "deadline exceeded") {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.note("start of "+pod.UID, fmt.Sprintf("try %d to its end", try), in.now(t).Sub(began))
+		if n := in.resets() - before; n < len(nodes) || try == 1 && n > len(nodes) {
+			t.Errorf("try %d: %d controllers came up, not %d", try, n, len(nodes))
+		}
+		for i, n := range nodes {
+			nodes[i] = in.m.Run("readlink", "-f", n)
+		}
+		return nodes
+	}
+}
+
+// helped: systemd has started an instance of each of these helpers since a cursor of the journal.
+func (in *installation) helped(t *testing.T, cursor string, helpers ...string) {
+	t.Helper()
+	for _, helper := range helpers {
+		log := in.m.Try("journalctl", "--no-pager", "--output", "cat", "--after-cursor", cursor, "--unit", helper+"@*").Stdout
+		if n := strings.Count(log, "Started "+helper+"@"); n == 0 {
+			t.Errorf("no %s was started:\n%s", helper, log)
+		}
+	}
+}
+
+// erasure is the line of the log that tells of one.
+func erasure(log string) string {
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, "device erased") {
+			return line
+		}
+	}
+	return ""
+}
+
+// release ends a pod with all drives.
+func (in *installation) release(t *testing.T, pod vm.Pod) {
+	t.Helper()
+	from := in.kubelet.Mark()
+	in.kubelet.RemovePod(pod)
+	if _, err := in.kubelet.AwaitAllocatable(from, nvme, 0, patience); err != nil {
+		t.Errorf("the drives were not withheld: %v", err)
+	}
+	in.await(t, nvme, int64(len(drives)))
+}

@@ -1,0 +1,274 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/integration/vm"
+)
+
+// installedConfig is a drop-in beside the configuration that the package brings: each drive is reset before a container
+// starts and erased between two pods.
+const installedConfig = `[[resource]]
+name = "metalplug.io/nvme"
+class = "nvme"
+reset = { method = "auto", scrub = %q, when = "both", timeout = "2m" }
+`
+
+const dropIn = "/etc/metalplug/conf.d/50-test.toml"
+
+// exposures are what systemd-analyze security may say of a unit at most.
+var exposures = map[string]float64{
+	"metalplugd.service": 1.0, "metalplug-reset@1.service": 1.5, "metalplug-holders@1.service": 1.5,
+}
+
+// installation is a machine into which the packages are installed, as they are: shipped units, started by systemd.
+type installation struct {
+	*story
+	debs vm.Debs
+	// files are those of the machine before anything of ours was in it.
+	files []string
+}
+
+// step is one part of a story; the first that fails ends it where nothing after it can be told.
+type step struct {
+	name string
+	run  func(*installation, *testing.T)
+}
+
+// newInstallation boots a machine with nothing of ours but a kubelet's device manager.
+func newInstallation(t *testing.T, o vm.Options) *installation {
+	debs := vm.Packages(t)
+	o.Unhurried = true
+	for _, d := range drives {
+		o.Drives = append(o.Drives, vm.Drive{Serial: d.Serial, SizeMiB: installedMiB})
+	}
+	in := &installation{story: &story{m: vm.Boot(t, o)}, debs: debs}
+	in.files = in.list()
+	in.kubelet = in.m.StartKubelet()
+	if o.Kernel == enforcing {
+		in.m.Run("restorecon", "-RF", "/var/lib/kubelet") // a kubelet does so by itself
+		// Debian's policy runs the program under its own name in a domain that may not read the journal.
+		in.m.Run("cp", "/usr/bin/journalctl", "/usr/local/bin/journalctl")
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("journal:\n%s", in.m.Journal("metalplug*", "300"))
+		}
+		t.Logf("in an emulated machine:\n%s", in)
+	})
+	return in
+}
+
+func (in *installation) tell(t *testing.T, steps []step) {
+	for i, s := range steps {
+		if !in.m.Step(t, s.name, func(t *testing.T) { s.run(in, t) }) && i == 0 {
+			return
+		}
+	}
+}
+
+// TestInstall is the life of the package on a node, through the units that it ships.
+func TestInstall(t *testing.T) {
+	newInstallation(t, vm.Options{}).tell(t, []step{
+		{"install", install},
+		{"without rights", withoutRights},
+		{"exposure", exposure},
+		{"zero", erasedBy("zero")},
+		{"format", erasedBy("format")},
+		{"discard", erasedBy("discard")},
+		{"helpers", helpersRights},
+		{"busy", busyRefused},
+		{"ask", asked},
+		{"hotplug", hotplugged},
+		{"at rest", atRestCosts},
+		{"bad configuration", badReload},
+		{"killed", killed},
+		{"stopped", stopped},
+		{"no start", neverStarts},
+		{"upgrade", upgraded},
+		{"remove and purge", purged},
+	})
+}
+
+// install is what an administrator types, and what is there then.
+func install(in *installation, t *testing.T) {
+	in.apt(in.debs.Metalplug)
+	in.active(t)
+	if in.m.Try("test", "-S", "/run/metalplug/reset.sock").Code != 0 {
+		t.Error("nobody listens for the reset helper")
+	}
+	in.configure("zero")
+	in.await(t, nvme, int64(len(drives)))
+	in.active(t)
+}
+
+// apt installs packages without a network.
+func (in *installation) apt(files ...string) {
+	args := []string{"install", "--no-install-recommends"}
+	for i, file := range files {
+		to := fmt.Sprintf("/tmp/%d.deb", i)
+		in.m.Push(file, to)
+		args = append(args, to)
+	}
+	in.aptGet(args...)
+}
+
+// aptGet answers no question. An emulated machine takes minutes to make a policy anew.
+func (in *installation) aptGet(args ...string) {
+	began := time.Now()
+	in.m.RunFor(20*time.Minute, append([]string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y"}, args...)...)
+	in.note("apt-get "+args[0], "command to its end", time.Since(began))
+}
+
+// configure has a running daemon erase by another method.
+func (in *installation) configure(scrub string) {
+	in.m.Run("mkdir", "-p", "/etc/metalplug/conf.d")
+	in.m.Write(dropIn, fmt.Sprintf(installedConfig, scrub))
+	in.m.Run("systemctl", "reload", "metalplugd")
+}
+
+// show is a property of the service.
+func (in *installation) show(property string) string {
+	return in.m.Run("systemctl", "show", "--value", "--property", property, "metalplugd")
+}
+
+// pid is the daemon's.
+func (in *installation) pid() string { return in.show("MainPID") }
+
+func (in *installation) active(t *testing.T) {
+	t.Helper()
+	state := in.m.Run("systemctl", "show", "--property", "ActiveState,SubState,Result,NRestarts,StatusText", "metalplugd")
+	t.Log(strings.ReplaceAll(state, "\n", "; "))
+	for _, want := range []string{"ActiveState=active", "SubState=running", "Result=success"} {
+		if !strings.Contains(state, want) {
+			t.Errorf("%s is missing in %s", want, state)
+		}
+	}
+	if in.show("StatusText") == "" {
+		t.Error("STATUS= is empty")
+	}
+}
+
+// withoutRights is the daemon as the kernel sees it: no capability, no network, no new privileges, and no device.
+func withoutRights(in *installation, t *testing.T) {
+	status := in.m.Run("cat", "/proc/"+in.pid()+"/status")
+	for _, want := range []string{
+		"CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "CapBnd:\t0000000000000000", "CapAmb:\t0000000000000000",
+		"NoNewPrivs:\t1", "Seccomp:\t2",
+	} {
+		if !strings.Contains(status, want+"\n") {
+			t.Errorf("%q is not in /proc/PID/status:\n%s", want, status)
+		}
+	}
+	for _, namespace := range []string{"net", "user", "mnt", "ipc"} {
+		own := in.m.Run("readlink", "/proc/"+in.pid()+"/ns/"+namespace)
+		if host := in.m.Run("readlink", "/proc/1/ns/"+namespace); own == host {
+			t.Errorf("it is in the machine's %s namespace", namespace)
+		}
+	}
+	links := in.m.Sh("sed 1,2d /proc/" + in.pid() + "/net/dev")
+	if strings.Count(links, ":") != 1 || !strings.Contains(links, "lo:") {
+		t.Errorf("it sees a network: %s", links)
+	}
+	// The kernel's log is systemd's to open.
+	open := in.m.Try("sh", "-c", "readlink /proc/"+in.pid()+"/fd/* | grep '^/dev/' | grep -v '^/dev/null$' | sort -u").Stdout
+	if open != "/dev/kmsg\n" {
+		t.Errorf("it has devices open: %q", open)
+	}
+}
+
+// exposure is systemd's own figure for each unit, and for the daemon what it is made of.
+func exposure(in *installation, t *testing.T) {
+	t.Log(in.m.Try("systemd-analyze", "security", "--no-pager", "metalplugd.service").Stdout)
+	for unit, limit := range exposures {
+		out := in.m.Try("systemd-analyze", "security", "--no-pager", unit).Stdout
+		_, figure, _ := strings.Cut(out, "Overall exposure level for "+unit+": ")
+		fields := strings.Fields(figure)
+		if len(fields) == 0 {
+			t.Errorf("no figure for %s: %s", unit, out)
+			continue
+		}
+		t.Logf("exposure of %s: %s", unit, strings.Join(fields[:min(2, len(fields))], " "))
+		if value, err := strconv.ParseFloat(fields[0], 64); err != nil || value > limit {
+			t.Errorf("exposure of %s is %s, want at most %v", unit, fields[0], limit)
+		}
+	}
+}
+
+// watchHelpers prints, for each helper that it sees, the program, its effective capabilities and its domain. A helper
+// lives for some 40 ms, in which nothing else can be started: all of this is the shell's own. The kernel cuts off a
+// name after 15 letters (TASK_COMM_LEN).
+const watchHelpers = `while :; do for p in /proc/[0-9]*; do
+name=; read -r name <$p/comm
+case $name in metalplug-reset) ;; metalplug-holde) name=metalplug-holders ;; *) continue ;; esac
+capabilities=; while read -r key value; do [ "$key" != CapEff: ] || capabilities=$value; done <$p/status
+domain=; read -r domain <$p/attr/current
+echo $name $capabilities $domain
+done; done 2>/dev/null`
+
+// seenHelpers starts a pod, and returns what was seen of the helpers meanwhile.
+func (in *installation) seenHelpers(t *testing.T) []string {
+	t.Helper()
+	watch := in.m.Start("sh", "-c", watchHelpers)
+	pod := one("watched")
+	in.run(pod)
+	watch.Stop() // before anything has to wait: it leaves the machine no rest
+	in.free(t, pod)
+	var seen []string
+	for _, l := range watch.Lines(0) {
+		seen = append(seen, l.Text)
+	}
+	slices.Sort(seen)
+	return slices.Compact(seen)
+}
+
+// helpersRights: each is a process of its own for one request, with the capabilities of its unit and no other.
+func helpersRights(in *installation, t *testing.T) {
+	seen := in.seenHelpers(t)
+	t.Logf("helpers: %q", seen)
+	for name, capabilities := range map[string]string{
+		"metalplug-reset":   "0000000000200000", // CAP_SYS_ADMIN
+		"metalplug-holders": "0000010000080004", // CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE
+	} {
+		if !slices.ContainsFunc(seen, func(s string) bool { return strings.HasPrefix(s, name+" "+capabilities) }) {
+			t.Errorf("no %s was seen with capabilities %s: %q", name, capabilities, seen)
+		}
+	}
+}
+
+// busyRefused: who has a drive open is named to the pod that does not get it.
+func busyRefused(in *installation, t *testing.T) {
+	heldByHost(in.story, t)
+}
+
+// asked is what an administrator looks at.
+func asked(in *installation, t *testing.T) {
+	list := in.m.Run("metalplugctl", "list")
+	t.Logf("metalplugctl list:\n%s", list)
+	for _, id := range in.healthy(nvme) {
+		if !strings.Contains(list, id) {
+			t.Errorf("%s is not in the list", id)
+		}
+		if why := in.m.Try("metalplugctl", "why", id); why.Code != 0 || !strings.Contains(why.Stdout, nvme) {
+			t.Errorf("why %s: exit code %d\n%s%s", id, why.Code, why.Stdout, why.Stderr)
+		}
+	}
+}
+
+// hotplugged: what udevd says reaches the daemon through systemd's socket.
+func hotplugged(in *installation, t *testing.T) {
+	before := int64(len(in.healthy(nvme)))
+	in.m.Plug(plugged[0])
+	in.await(t, nvme, before+1)
+	in.m.Unplug(plugged[0])
+	in.await(t, nvme, before)
+}

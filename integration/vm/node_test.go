@@ -1,0 +1,165 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/integration/vm"
+)
+
+// slowNode is how long the kubelet and the container runtime may take for
+// something in an emulated machine.
+const slowNode = 15 * time.Minute
+
+// writer tells what it has got and what was on it, and writes to it.
+const writer = `d=$(ls /dev/nvme*n*) || exit 1
+echo "has $d, on it [$(dd if=$d bs=512 count=1 2>/dev/null | tr -d '\0')]"
+echo precious | dd of=$d bs=4096 conv=sync,fsync 2>/dev/null && echo written
+exec sleep 1000000`
+
+// TestKubelet is a node with everything real: the package, the kubelet,
+// containerd and runc, and a static pod, for there is no API server.
+func TestKubelet(t *testing.T) {
+	debs := vm.Packages(t)
+	in := &installation{
+		story: &story{m: vm.Boot(t, vm.Options{Drives: drives, Packages: vm.NodePackages, MemoryMiB: 2560, Unhurried: true, BootTimeout: slowNode})},
+		debs:  debs,
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("journal:\n%s", in.m.Try("journalctl", "--no-pager", "--lines", "400", "--unit", "metalplug*", "--unit", "kubelet", "--unit", "containerd").Stdout)
+		}
+	})
+	in.m.InstallNode()
+	in.tell(t, []step{
+		{"from apt-get install to the pod's output", firstOutput},
+		{"the kubelet restarts", kubeletRestarts},
+		{"the container crashes", containerCrashes},
+		{"the drive is unplugged under the pod", unpluggedUnderPod},
+		{"the node reboots", nodeReboots},
+		{"the pod goes", podGoes},
+	})
+}
+
+// firstOutput is what somebody does who has a node.
+func firstOutput(in *installation, t *testing.T) {
+	began := in.now(t)
+	in.apt(in.debs.Metalplug)
+	in.configure("zero")
+	in.m.Run("systemctl", "start", "kubelet")
+	in.registered(1)
+	in.m.StaticPod("writer", nvme, 1, writer)
+	in.says(t, 0, "[]")
+	in.note("apt-get install", "to the output of a pod", in.now(t).Sub(began))
+	if list := in.m.Run("metalplugctl", "list"); strings.Count(list, "default/writer-metalplug") != 1 {
+		t.Errorf("nobody can see who has the drive:\n%s", list)
+	}
+}
+
+// registered waits until the kubelet has been told of the drives so many times.
+func (in *installation) registered(times int) {
+	in.m.Eventually("the drives to be registered", slowNode, func() bool {
+		log, _ := in.journal("")
+		return strings.Count(log, "endpoint registered resource="+nvme) == times
+	})
+}
+
+// says waits until the pod's container has, after so many restarts, found something on a drive and written to it.
+func (in *installation) says(t *testing.T, restarts int, found string) {
+	t.Helper()
+	var log string
+	in.m.Eventually("the pod's output", slowNode, func() bool {
+		log = in.m.PodLog("writer", restarts)
+		return strings.HasSuffix(log, "written\n")
+	})
+	first, _, _ := strings.Cut(log, "\n")
+	if !strings.HasPrefix(first, "has /dev/nvme") || !strings.HasSuffix(first, found) || strings.Contains(first, " /dev/nvme0") {
+		t.Fatalf("the pod said:\n%s", log)
+	}
+}
+
+// process is the container's.
+func (in *installation) process() string {
+	return in.m.Run("pgrep", "--full", "--exact", "sleep 1000000")
+}
+
+// kubeletRestarts: the pod does not notice, and everything is registered anew.
+func kubeletRestarts(in *installation, t *testing.T) {
+	before := in.process()
+	in.m.Run("systemctl", "restart", "kubelet")
+	in.registered(2)
+	in.m.Eventually("the pod to have its drive", slowNode, func() bool {
+		return strings.Contains(in.m.Run("metalplugctl", "list"), "default/writer-metalplug")
+	})
+	if after := in.process(); after != before {
+		t.Errorf("the container's process was %s and is %s", before, after)
+	}
+}
+
+// containerCrashes: the next container of the pod has the same drive, with its data.
+func containerCrashes(in *installation, t *testing.T) {
+	in.m.Run("kill", "-KILL", in.process())
+	in.says(t, 1, "[precious]")
+}
+
+// unpluggedUnderPod: the pod goes on, without its drive. It is Unhealthy until it is back.
+func unpluggedUnderPod(in *installation, t *testing.T) {
+	before, d := in.process(), in.held(t)
+	in.m.Unplug(d)
+	in.m.Eventually("the drive to be unhealthy", patience, func() bool {
+		return strings.Contains(in.m.Run("metalplugctl", "list"), "Unhealthy")
+	})
+	in.m.Plug(d)
+	in.m.Eventually("the drive to be healthy", patience, func() bool {
+		return !strings.Contains(in.m.Run("metalplugctl", "list"), "Unhealthy")
+	})
+	if after := in.process(); after != before {
+		t.Errorf("the container's process was %s and is %s", before, after)
+	}
+}
+
+// held is the drive that the pod has.
+func (in *installation) held(t *testing.T) vm.Drive {
+	t.Helper()
+	for line := range strings.Lines(in.m.Run("metalplugctl", "list")) {
+		for _, d := range drives {
+			if strings.Contains(line, d.Serial) && strings.Contains(line, "default/writer-metalplug") {
+				return d
+			}
+		}
+	}
+	t.Fatal("the pod has no drive")
+	return vm.Drive{}
+}
+
+// nodeReboots: everything comes up by itself, and the pod has its drive again.
+func nodeReboots(in *installation, t *testing.T) {
+	d := in.held(t)
+	in.m.Reboot()
+	in.says(t, 2, "")
+	if after := in.held(t); after != d {
+		t.Errorf("the pod had %s and has %s", d.Serial, after.Serial)
+	}
+}
+
+// podGoes: its drive is erased.
+func podGoes(in *installation, t *testing.T) {
+	d := in.held(t)
+	_, cursor := in.journal("")
+	in.m.RemoveStaticPod("writer")
+	in.m.Eventually("the drive to be erased", slowNode, func() bool {
+		log, _ := in.journal(cursor)
+		return strings.Contains(log, "device erased device=nvme-1b36-"+d.Serial)
+	})
+	if r := in.m.Try("cmp", "--bytes", "67108864", in.m.Namespaces()[d.Serial], "/dev/zero"); r.Code != 0 {
+		t.Errorf("%s is not zero: %s%s", d.Serial, r.Stdout, r.Stderr)
+	}
+	if list := in.m.Run("metalplugctl", "list"); strings.Contains(list, "writer") {
+		t.Errorf("the pod is still listed:\n%s", list)
+	}
+}

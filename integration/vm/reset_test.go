@@ -1,0 +1,296 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/reset"
+	"github.com/metalplug/metalplug/integration/vm"
+)
+
+// disks is a machine with metalplug-reset and drives for it, and nothing else of ours.
+type disks struct{ m *vm.Machine }
+
+// ask has metalplug-reset started in the machine.
+func (d disks) ask(t *testing.T, r reset.Request) reset.Answer {
+	t.Helper()
+	if r.Timeout == 0 {
+		r.Timeout = time.Minute
+	}
+	d.m.Write("/tmp/request", string(r.Encode()))
+	a, err := reset.ParseAnswer([]byte(d.m.Sh("/opt/ask </tmp/request") + "\n")) // Sh cuts off the last line's end
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s %s of %s: %s in %v: %s%s", r.Op, r.Method, path.Base(r.SysPath), a.Result, a.Took, a.Detail, a.Done)
+	return a
+}
+
+// request is one about the disk with a node.
+func (d disks) request(node string, op reset.Op, method string) reset.Request {
+	attr := func(name string) reset.Attribute {
+		return reset.Attribute{Name: name, Value: strings.TrimSpace(d.m.Sh("cat /sys/class/block/" + path.Base(node) + "/" + name))}
+	}
+	return reset.Request{
+		Op: op, Method: method, Class: "nvme", SysPath: strings.TrimSpace(d.m.Sh("readlink -f /sys/class/block/" + path.Base(node))),
+		Identity: []reset.Attribute{attr("wwid"), attr("diskseq")},
+	}
+}
+
+// want fails unless an answer has a result and a text.
+func want(t *testing.T, a reset.Answer, result reset.Result, text string) {
+	t.Helper()
+	if a.Result != result || !strings.Contains(a.Detail+a.Done+a.Content, text) {
+		t.Errorf("answer is %+v, want %v with %q", a, result, text)
+	}
+}
+
+// fill puts noise everywhere on a disk, and returns its checksum.
+func (d disks) fill(node string) string {
+	d.m.Sh("udevadm lock --device " + node + " dd if=/dev/urandom of=" + node + " bs=1M oflag=direct 2>/dev/null || true; udevadm settle")
+	return d.sum(node)
+}
+
+func (d disks) sum(node string) string {
+	return strings.Fields(d.m.Sh("blockdev --flushbufs " + node + "; md5sum " + node))[0]
+}
+
+// TestReset is metalplug-reset against NVMe drives under a real kernel.
+func TestReset(t *testing.T) {
+	m := vm.Boot(t, vm.Options{Drives: []vm.Drive{atBoot, heads}})
+	m.Push(vm.Build(t, "cmd/metalplug-reset", true), "/opt/metalplug-reset")
+	m.Push(vm.Build(t, "integration/vm/ask", true), "/opt/ask")
+	d := disks{m}
+	for _, step := range []struct {
+		name string
+		do   func(t *testing.T, d disks, node string)
+	}{
+		{"look", lookAtDisk},
+		{"root disk", rootDisk},
+		{"used", usedDisk},
+		{"erase", eraseDisk},
+		{"controller", resetController},
+		{"function", resetFunction},
+		{"two namespaces", twoNamespaces},
+		{"not here", notByQEMU},
+	} {
+		m.Step(t, step.name, func(t *testing.T) { step.do(t, d, m.Namespaces()[atBoot.Serial]) })
+	}
+}
+
+func lookAtDisk(t *testing.T, d disks, node string) {
+	a := d.ask(t, d.request(node, reset.Probe, ""))
+	if a.Result != reset.OK || a.Content != "" || !a.Smart.Known || a.Smart.Warning != 0 || a.Smart.Temperature < 1 ||
+		!slices.Equal(a.Methods, []string{"zero", "discard", "format", "nvme-controller", "pci", "pci:flr", "pci:bus"}) {
+		t.Errorf("a blank disk is %+v", a)
+	}
+	d.m.Warn(atBoot, 4)
+	if a := d.ask(t, d.request(node, reset.Probe, "")); a.Smart.Warning != 4 {
+		t.Errorf("a sick disk is %+v", a)
+	}
+	d.m.Warn(atBoot, 0)
+}
+
+// rootDisk: whatever is asked for, it stays as it is.
+func rootDisk(t *testing.T, d disks, _ string) {
+	root := d.m.Namespaces()["BOOT0"]
+	start := "blockdev --flushbufs " + root + "; head -c 1M " + root + " | md5sum"
+	before := d.m.Sh(start)
+	want(t, d.ask(t, d.request(root, reset.Probe, "")), reset.Busy, "is mounted on /")
+	for _, method := range []string{"zero", "discard", "format"} {
+		r := d.request(root, reset.Erase, method)
+		r.Leftover = true
+		want(t, d.ask(t, r), reset.Busy, "is mounted on /")
+	}
+	r := d.request(root, reset.Reset, "nvme-controller")
+	r.Leftover = true
+	want(t, d.ask(t, r), reset.Busy, "is mounted on /")
+	if after := d.m.Sh(start); after != before {
+		t.Error("the root disk has changed")
+	}
+}
+
+// usedDisk: every use and every content that the host can put on a disk.
+func usedDisk(t *testing.T, d disks, node string) {
+	for _, c := range []struct {
+		name, begin, end string
+		result           reset.Result
+		text             string
+	}{
+		{"mounted", "mkfs.ext4 -q NODE; mount NODE /mnt", "umount /mnt", reset.Busy, "is mounted on /mnt"},
+		{"not mounted", "true", "true", reset.Refused, "holds ext4"},
+		{"partition mounted", "sh -c 'echo type=linux | sfdisk --quiet --wipe always --label gpt NODE'; udevadm settle; mkfs.ext4 -q NODEp1; mount NODEp1 /mnt", "umount /mnt", reset.Busy, "p1 is mounted on /mnt"},
+		{"partition", "true", "sfdisk --quiet --delete NODE", reset.Refused, "has partitions"},
+		{"LVM", "wipefs -qfa NODE; vgcreate -y -qq vg NODE; lvcreate -y -qq -Wn -Zn -l 1 -n lv vg", "vgchange -qq -an vg", reset.Busy, "is part of dm-"},
+		{"LVM at rest", "true", "true", reset.Refused, "holds LVM2_member"},
+		{"LUKS", "wipefs -qfa NODE; echo secret | cryptsetup luksFormat -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 NODE -", "true", reset.Refused, "holds crypto_LUKS"},
+		{"swap", "wipefs -qa NODE; mkswap NODE; swapon NODE", "swapoff NODE", reset.Busy, "is swapped to"},
+		{"swap at rest", "true", "true", reset.Refused, "holds swap"},
+	} {
+		replace := strings.NewReplacer("NODE", node)
+		d.m.Sh(replace.Replace(c.begin) + " >/dev/null; udevadm settle")
+		before := d.sum(node)
+		for _, method := range []string{"zero", "discard", "format"} {
+			t.Log(c.name)
+			want(t, d.ask(t, d.request(node, reset.Erase, method)), c.result, c.text)
+		}
+		if c.result == reset.Busy {
+			r := d.request(node, reset.Erase, "zero")
+			r.Leftover = true
+			want(t, d.ask(t, r), c.result, c.text)
+		} else if after := d.sum(node); after != before {
+			t.Errorf("%s: the disk has changed", c.name)
+		}
+		d.m.Sh(replace.Replace(c.end) + " >/dev/null; udevadm settle")
+	}
+	d.m.Sh("blkdiscard -f " + node + "; udevadm settle")
+}
+
+func eraseDisk(t *testing.T, d disks, node string) {
+	blank := strings.Fields(d.m.Sh("head -c $(blockdev --getsize64 " + node + ") /dev/zero | md5sum"))[0]
+	for _, method := range []string{"zero", "discard", "format"} {
+		full := d.fill(node)
+		if full == blank {
+			t.Fatal("nothing was written")
+		}
+		r := d.request(node, reset.Erase, method)
+		want(t, d.ask(t, r), reset.Refused, "holds unknown data at byte 0")
+		if d.sum(node) != full {
+			t.Fatal("the disk has changed")
+		}
+		r.Leftover = true
+		want(t, d.ask(t, r), reset.OK, "all read as zeroes")
+		if d.sum(node) != blank {
+			t.Errorf("%s has left something", method)
+		}
+		d.m.Sh("udevadm settle")
+		if a := d.ask(t, d.request(node, reset.Probe, "")); a.Result != reset.OK || a.Content != "" {
+			t.Errorf("after %s it is %+v", method, a)
+		}
+	}
+	r := d.request(node, reset.Erase, "format")
+	r.Identity[0].Value += "0"
+	want(t, d.ask(t, r), reset.Refused, "is another device than meant")
+}
+
+func resetController(t *testing.T, d disks, node string) {
+	full := d.fill(node)
+	r := d.request(node, reset.Reset, "nvme-controller")
+	want(t, d.ask(t, r), reset.Refused, "holds unknown data")
+	r.Leftover = true
+	before := d.resets(node)
+	want(t, d.ask(t, r), reset.OK, "reset NVMe controller nvme")
+	if after := d.resets(node); after != before+1 {
+		t.Errorf("the kernel has set the controller up %d times, before %d", after, before)
+	}
+	if d.sum(node) != full {
+		t.Error("the disk has changed")
+	}
+}
+
+// resets counts how often the kernel has set up the controller of a disk: it says each time how many queues there are.
+func (d disks) resets(node string) int {
+	controller := path.Base(strings.TrimSpace(d.m.Sh("readlink -f /sys/class/block/" + path.Base(node) + "/device")))
+	n, _ := strconv.Atoi(strings.TrimSpace(d.m.Sh("dmesg | grep -c 'nvme " + controller + ": .*queues' || true")))
+	return n
+}
+
+func resetFunction(t *testing.T, d disks, node string) {
+	full := d.sum(node)
+	r := d.request(node, reset.Reset, "pci:flr")
+	r.Leftover = true
+	function := path.Dir(path.Dir(path.Dir(r.SysPath)))
+	listed := d.m.Sh("cat " + function + "/reset_method")
+	want(t, d.ask(t, r), reset.OK, "by flr")
+	if again := d.m.Sh("cat " + function + "/reset_method"); again != listed || d.sum(node) != full {
+		t.Errorf("reset_method is %q, was %q; or the disk has changed", again, listed)
+	}
+	r.Method = "pci:pm"
+	want(t, d.ask(t, r), reset.Unsupported, "not by \"pm\"")
+}
+
+// twoNamespaces: what hits a whole controller needs both, what hits one leaves the other alone. They are multipath heads.
+func twoNamespaces(t *testing.T, d disks, _ string) {
+	both := strings.Fields(d.m.Sh("ls -d /sys/devices/virtual/nvme-subsystem/*/nvme*n*"))
+	if len(both) != 2 {
+		t.Fatalf("heads are %q", both)
+	}
+	first, second := "/dev/"+path.Base(both[0]), "/dev/"+path.Base(both[1])
+	d.fill(first)
+	d.fill(second)
+	r := d.request(first, reset.Reset, "nvme-controller")
+	r.Leftover = true
+	want(t, d.ask(t, r), reset.Refused, path.Base(second)+" would be hit too")
+	r.Together = both
+	want(t, d.ask(t, r), reset.OK, "with 2 namespaces")
+	d.m.Sh("mkdir -p /mnt2; mkfs.ext4 -qF " + second + "; mount " + second + " /mnt2")
+	want(t, d.ask(t, r), reset.Busy, path.Base(second)+" is mounted on /mnt2")
+	d.m.Sh("umount /mnt2")
+	kept := d.sum(second)
+	r = d.request(first, reset.Erase, "format")
+	r.Leftover = true
+	want(t, d.ask(t, r), reset.OK, "all read as zeroes")
+	if d.sum(second) != kept {
+		t.Error("the other namespace has changed")
+	}
+}
+
+// notByQEMU: what the emulated controller cannot do is said, not pretended.
+func notByQEMU(t *testing.T, d disks, node string) {
+	for method, text := range map[string]string{"crypto-erase": "no cryptographic erasure", "sanitize": "no Sanitize command", "secure-discard": "not supported"} {
+		r := d.request(node, reset.Erase, method)
+		r.Leftover = true
+		want(t, d.ask(t, r), reset.Unsupported, text)
+	}
+	r := d.request(node, reset.Reset, "nvme-subsystem")
+	r.Leftover = true
+	want(t, d.ask(t, r), reset.Unsupported, "it has no such reset")
+}
+
+// TestResetVFIO is the same against a function in the hands of user space, behind an emulated IOMMU.
+func TestResetVFIO(t *testing.T) {
+	m := vm.Boot(t, vm.Options{
+		Drives: []vm.Drive{atBoot}, Devices: []string{"intel-iommu,caching-mode=on"},
+		// An emulated processor has no interrupt remapping.
+		Kernel: "intel_iommu=on vfio_iommu_type1.allow_unsafe_interrupts=1",
+	})
+	m.Push(vm.Build(t, "cmd/metalplug-reset", true), "/opt/metalplug-reset")
+	m.Push(vm.Build(t, "integration/vm/ask", true), "/opt/ask")
+	d := disks{m}
+	disk := d.request(m.Namespaces()[atBoot.Serial], reset.Probe, "")
+	function := path.Dir(path.Dir(path.Dir(disk.SysPath)))
+	address := path.Base(function)
+	m.Sh("modprobe vfio-pci && echo vfio-pci >" + function + "/driver_override && echo " + address + " >" + function +
+		"/driver/unbind && echo " + address + " >/sys/bus/pci/drivers_probe && udevadm settle")
+	group := "/dev/vfio/" + path.Base(strings.TrimSpace(m.Sh("readlink "+function+"/iommu_group")))
+	r := reset.Request{
+		Op: reset.Reset, Class: "node", Method: "vfio", SysPath: function,
+		Identity: []reset.Attribute{{Name: "vendor", Value: "0x1b36"}},
+	}
+	want(t, d.ask(t, r), reset.OK, "vfio reset of "+address)
+	probe := r
+	probe.Op, probe.Method = reset.Probe, ""
+	if a := d.ask(t, probe); !slices.Equal(a.Methods, []string{"vfio", "pci", "pci:flr", "pci:bus"}) {
+		t.Errorf("a look finds %+v", a)
+	}
+	byGroup := r
+	byGroup.SysPath = "/sys/devices/virtual/vfio/" + path.Base(group)
+	byGroup.Identity = []reset.Attribute{{Name: "dev", Value: strings.TrimSpace(m.Sh("cat " + byGroup.SysPath + "/dev"))}}
+	want(t, d.ask(t, byGroup), reset.OK, "vfio reset of "+address)
+	byPCI := r
+	byPCI.Method = "pci:flr"
+	want(t, d.ask(t, byPCI), reset.OK, "by flr")
+	m.Sh("sleep 60 <>" + group + " >/dev/null 2>&1 & echo $! >/tmp/holder")
+	for _, used := range []reset.Request{r, byGroup, byPCI} {
+		want(t, d.ask(t, used), reset.Busy, "is open: a virtual machine or a pod has it")
+	}
+	m.Sh("kill $(cat /tmp/holder)")
+}

@@ -1,0 +1,91 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A daemon at rest is watched so many times, for so many seconds each.
+const (
+	watches = 24
+	watched = 5
+)
+
+// atRestCost is what a running metalplugd takes: how often it woke up in each
+// watch, and then, over all of them, ticks of CPU time, resident KiB and
+// descriptors. A thread that waits has gone to sleep once for each time that it was
+// woken (proc_pid_status(5)); CPU time is counted in ticks of 10 ms
+// (proc_pid_stat(5)).
+const atRestCost = `pid=$(systemctl show --value --property MainPID metalplugd)
+wakes() { awk '/^voluntary_ctxt_switches/ {n += $2} END {print n}' /proc/$pid/task/*/status; }
+ticks() { awk '{print $14 + $15}' /proc/$pid/stat; }
+c=$(ticks); before=$(wakes); i=0
+while [ $i -lt %d ]; do
+	sleep %d; after=$(wakes); echo -n "$((after - before)),"; before=$after; i=$((i + 1))
+done
+echo " $(($(ticks) - c)) $(awk '/^VmRSS/ {print $2}' /proc/$pid/status) $(ls /proc/$pid/fd | wc -l)"`
+
+// rests: where nothing happens, nothing is done, but that each minute what no
+// event tells of is looked at. What it costs is printed; that it polls is a
+// failure: in most watches nothing wakes the daemon, which whoever looks every ten
+// seconds cannot say. It returns how many descriptors the daemon had then.
+func rests(s *story, t *testing.T) (descriptors int) {
+	t.Helper()
+	wakes, descriptors := s.wakes(t)
+	silent := 0
+	for _, n := range wakes {
+		if n <= 1 { // a timer of the Go runtime
+			silent++
+		}
+	}
+	if silent <= watches/2 {
+		t.Errorf("in %d of %d times %d s with nothing to do it slept: it woke up %v times", silent, watches, watched, wakes)
+	}
+	return descriptors
+}
+
+// wakes is how often the daemon woke up in each watch, and how many descriptors it
+// had after that.
+func (s *story) wakes(t *testing.T) (wakes []int, descriptors int) {
+	t.Helper()
+	var list string
+	var ticks, kib int
+	said := s.m.Sh(fmt.Sprintf(atRestCost, watches, watched))
+	if _, err := fmt.Sscan(said, &list, &ticks, &kib, &descriptors); err != nil {
+		t.Fatalf("%q: %v", said, err)
+	}
+	total := 0
+	for text := range strings.SplitSeq(strings.Trim(list, ","), ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatalf("%q: %v", said, err)
+		}
+		wakes, total = append(wakes, n), total+n
+	}
+	perHour := float64(ticks) / 100 / (watches * watched) * 3600
+	t.Logf("at rest %d times for %d s: %d wake-ups (%s), %.1f CPU seconds an hour, %d KiB resident, %d descriptors",
+		watches, watched, total, list, perHour, kib, descriptors)
+	return wakes, descriptors
+}
+
+// clockJumps: somebody sets the clock, as NTP does on a machine whose battery
+// is empty. Nothing is lost by it, and nothing waits until it is over.
+func clockJumps(s *story, t *testing.T) {
+	defer s.m.Sh("date --set='1 day'")
+	ids := s.healthy(nvme)
+	s.m.Sh("date --set='400 days'")
+	s.m.Plug(plugged[0])
+	s.await(t, nvme, atRest+1)
+	s.m.Sh("date --set='401 days ago'")
+	s.m.Unplug(plugged[0])
+	after := s.await(t, nvme, atRest)
+	if fmt.Sprint(after) != fmt.Sprint(ids) {
+		t.Errorf("healthy devices were %v and are %v", ids, after)
+	}
+}

@@ -1,0 +1,81 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+)
+
+// stays names the variable of the environment that keeps a machine whose test
+// has failed.
+const stays = "METALPLUG_VM_STAY"
+
+// listen has the machine carry out what others than its test want of it: each
+// connection to the socket "shell" is a script, up to its end, and gets what that
+// writes. The test is not disturbed, unless by what the script does.
+func (m *Machine) listen() error {
+	l, err := net.Listen("unix", m.path("shell"))
+	if err != nil {
+		return fmt.Errorf("listen for scripts: %w", err)
+	}
+	m.shell = l
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			go m.serve(conn)
+		}
+	}()
+	return nil
+}
+
+func (m *Machine) serve(conn net.Conn) {
+	defer conn.Close()
+	script, err := io.ReadAll(conn)
+	if err != nil {
+		return
+	}
+	r, err := m.guest.run(nil, commandTimeout, "sh", "-c", string(script))
+	if err != nil {
+		fmt.Fprintln(conn, err)
+		return
+	}
+	fmt.Fprintf(conn, "%s%s", r.Stdout, r.Stderr)
+	if r.Code != 0 {
+		fmt.Fprintf(conn, "exit code %d\n", r.Code)
+	}
+}
+
+// stay keeps a machine, where the environment says so, until somebody connects to
+// the socket "go" in its folder or QEMU has ended.
+func (m *Machine) stay() {
+	if os.Getenv(stays) == "" {
+		return
+	}
+	l, err := net.Listen("unix", m.path("go"))
+	if err != nil {
+		m.t.Logf("keep the machine: %v", err)
+		return
+	}
+	defer l.Close()
+	fmt.Printf("=== %s stays: connect to %s for a script, and to %s to have it end\n", m.t.Name(), m.path("shell"), m.path("go"))
+	gone := make(chan struct{})
+	go func() {
+		if conn, err := l.Accept(); err == nil {
+			_ = conn.Close()
+		}
+		close(gone)
+	}()
+	select {
+	case <-gone:
+	case err := <-m.exit:
+		m.exit <- err
+	}
+}

@@ -1,0 +1,314 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/integration/vm"
+)
+
+// turnoverConfig resets each drive before a container starts and writes zeroes
+// over it between two pods.
+const turnoverConfig = `
+[reset]
+socket = "direct"
+
+[[resource]]
+name = "metalplug.io/nvme"
+class = "nvme"
+[resource.reset]
+method = "auto"
+scrub = "zero"
+when = "both"
+timeout = "2m"
+`
+
+var drives = []vm.Drive{{Serial: "RESET1"}, {Serial: "RESET2"}}
+
+// TestTurnover is what lies between two pods, on real drives of an emulated
+// machine: the helpers are started by the daemon, which runs as by hand.
+func TestTurnover(t *testing.T) {
+	s := begin(t, turnoverConfig, vm.Options{Drives: drives})
+	if !s.m.Step(t, "start", func(t *testing.T) { startTurnover(s, t) }) {
+		return
+	}
+	for _, step := range []struct {
+		name string
+		run  func(*story, *testing.T)
+	}{
+		{"a container starts with a drive that was reset", resetAtStart},
+		{"what a pod leaves is erased by zero", erasedAtRelease},
+		{"what a pod leaves is erased by discard", releasedBy("discard", "discarded 67108864 bytes")},
+		{"what a pod leaves is erased by format", releasedBy("format", "formatted namespace 1, SES 1")},
+		{"a process outlives its pod", lingering},
+		{"this host has the drive open", heldByHost},
+		{"the drive is mounted after it was allocated", mountedBetween},
+		{"data that no pod has left is never erased", foreignData},
+		{"a drive warns of itself", smart},
+	} {
+		s.m.Step(t, step.name, func(t *testing.T) { step.run(s, t) })
+	}
+}
+
+func startTurnover(s *story, t *testing.T) {
+	s.m.StartDaemon()
+	s.await(t, nvme, int64(len(drives)))
+}
+
+// one is a pod with one drive.
+func one(uid string) vm.Pod { return vm.Pod{UID: uid, Limits: map[string]int64{nvme: 1}} }
+
+// serialOf returns the serial number of the drive with a node.
+func (s *story) serialOf(t *testing.T, node string) string {
+	t.Helper()
+	for serial, n := range s.m.Namespaces() {
+		if n == node {
+			return serial
+		}
+	}
+	t.Fatalf("no drive has the node %s", node)
+	return ""
+}
+
+// journal returns what metalplugd has logged since a cursor, and the next one.
+func (s *story) journal(cursor string) (text, next string) {
+	args := []string{"journalctl", "--unit", "metalplugd", "--no-pager", "--output", "cat", "--show-cursor"}
+	if cursor != "" {
+		args = append(args, "--after-cursor", cursor)
+	}
+	text, next, _ = strings.Cut(s.m.Try(args...).Stdout, "-- cursor: ")
+	return text, strings.TrimSpace(next)
+}
+
+// resets counts how often the kernel has brought controllers up.
+func (s *story) resets() int {
+	return strings.Count(s.m.Try("dmesg").Stdout, "default/read/poll queues")
+}
+
+// forgotten waits until metalplugd knows that no pod holds anything: from a pod whose container was never started nothing
+// has to be cleared, so that nothing shows it.
+func (s *story) forgotten() {
+	s.m.Eventually("no device to be held", 2*patience, func() bool {
+		return s.m.Try("grep", "--quiet", `"held":true`, "/var/lib/metalplug/identities.json").Code == 1
+	})
+}
+
+// free ends a pod and waits until its drive was withheld, cleared and is back.
+func (s *story) free(t *testing.T, pod vm.Pod) {
+	t.Helper()
+	from := s.kubelet.Mark()
+	s.kubelet.RemovePod(pod)
+	if _, err := s.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)-1), patience); err != nil {
+		t.Errorf("the drive was not withheld: %v", err)
+	}
+	s.await(t, nvme, int64(len(drives)))
+}
+
+func resetAtStart(s *story, t *testing.T) {
+	_, cursor := s.journal("")
+	before := s.resets()
+	pod := one("first")
+	began := s.now(t)
+	node := s.run(pod)[0]
+	s.note("reset and erase before a start", "admit and run a pod", s.now(t).Sub(began))
+	log, _ := s.journal(cursor)
+	for _, want := range []string{"device reset", "device erased"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("%s of %s is not in the journal:\n%s", want, node, log)
+		}
+	}
+	if n := s.resets() - before; n != 1 {
+		t.Errorf("%d controllers came up, not the one", n)
+	}
+	// The container crashes and is started again: it must find its data.
+	s.m.Sh("echo precious | dd of=" + node + " bs=4096 conv=sync,fsync status=none")
+	if _, _, err := s.kubelet.TryPod(pod); err != nil {
+		t.Error(err)
+	}
+	if got := s.m.Sh("head -c 8 " + node); got != "precious" {
+		t.Errorf("after the container was started again its data is %q", got)
+	}
+	s.m.Run("blkdiscard", "--zeroout", node)
+	s.free(t, pod)
+}
+
+func erasedAtRelease(s *story, t *testing.T) {
+	pod := one("writes")
+	node := s.run(pod)[0]
+	// Without a lock, so that udevd may miss it.
+	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=60 conv=fsync status=none; mkfs.ext4 -qF " + node)
+	_, cursor := s.journal("")
+	from, began := s.kubelet.Mark(), s.now(t)
+	s.kubelet.RemovePod(pod)
+	if _, err := s.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)-1), patience); err != nil {
+		t.Errorf("the drive was not withheld: %v", err)
+	}
+	s.await(t, nvme, int64(len(drives)))
+	s.note("erased after a release", "no uevent; pod removed", s.now(t).Sub(began))
+	if r := s.m.Try("cmp", "--bytes", "67108864", node, "/dev/zero"); r.Code != 0 {
+		t.Errorf("%s is not zero: %s%s", node, r.Stdout, r.Stderr)
+	}
+	if log, _ := s.journal(cursor); !strings.Contains(log, "device erased") {
+		t.Errorf("the journal does not tell:\n%s", log)
+	}
+}
+
+// releasedBy changes how drives are erased, and back, while the daemon runs. text
+// is what the audit says of it.
+func releasedBy(scrub, text string) func(*story, *testing.T) {
+	return func(s *story, t *testing.T) {
+		s.reload(t, strings.Replace(turnoverConfig, `"zero"`, strconv.Quote(scrub), 1))
+		_, cursor := s.journal("")
+		erasedAtRelease(s, t)
+		if log, _ := s.journal(cursor); !strings.Contains(log, text) {
+			t.Errorf("the journal does not say %q:\n%s", text, log)
+		}
+		s.reload(t, turnoverConfig)
+	}
+}
+
+// reload gives the daemon another configuration and returns when it holds.
+func (s *story) reload(t *testing.T, config string) {
+	t.Helper()
+	_, cursor := s.journal("")
+	s.m.Write("/etc/metalplug/metalplug.toml", config)
+	s.m.Run("systemctl", "reload", "metalplugd")
+	s.m.Eventually("the configuration to be reloaded", patience, func() bool {
+		log, _ := s.journal(cursor)
+		return strings.Contains(log, "configuration reloaded")
+	})
+}
+
+// inPod starts a script in the cgroup of a pod's container.
+func (s *story) inPod(pod vm.Pod, script string) *vm.Stream {
+	dir := "/sys/fs/cgroup/kubepods/pod" + pod.UID + "/" + strings.Repeat("c0ffee00", 8)
+	return s.m.Start("sh", "-c", fmt.Sprintf("mkdir -p %s; echo $$ > %s/cgroup.procs; %s", dir, dir, script))
+}
+
+func (s *story) removeCgroup(pod vm.Pod) {
+	s.m.Sh("find /sys/fs/cgroup/kubepods/pod" + pod.UID + " -depth -type d -exec rmdir {} +")
+}
+
+// lingering: a pod is deleted by force, and its container runs on.
+func lingering(s *story, t *testing.T) {
+	pod := one("11111111-2222-3333-4444-555555555555")
+	node := s.run(pod)[0]
+	process := s.inPod(pod, "exec 3<>"+node+"; echo open; exec sleep infinity")
+	defer process.Stop()
+	if _, err := process.Await(0, patience, func(l vm.Line) bool { return l.Text == "open" }); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.kubelet.TryPod(pod); err != nil {
+		t.Errorf("another container of the pod: %v", err)
+	}
+	from := s.kubelet.Mark()
+	s.kubelet.RemovePod(pod)
+	if _, err := s.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)-1), patience); err != nil {
+		t.Errorf("the drive was not withheld: %v", err)
+	}
+	s.m.Eventually("a line in the journal about who has it open", patience, func() bool {
+		log, _ := s.journal("")
+		return strings.Contains(log, "pod "+pod.UID+" has it open (sleep, pid ")
+	})
+	process.Stop()
+	s.await(t, nvme, int64(len(drives)))
+	s.removeCgroup(pod)
+}
+
+// heldByHost: whoever has just opened a drive claims nothing; a container must
+// not get it all the same.
+func heldByHost(s *story, t *testing.T) {
+	pod := one("meets-the-host")
+	s.kubelet.AdmitPod(pod)
+	var held []*vm.Stream
+	for _, d := range drives {
+		p := s.m.Start("sh", "-c", "exec 3<"+s.m.Namespaces()[d.Serial]+"; echo open; exec sleep infinity")
+		defer p.Stop()
+		if _, err := p.Await(0, patience, func(l vm.Line) bool { return l.Text == "open" }); err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, p)
+	}
+	if _, _, err := s.kubelet.TryPod(pod); err == nil || !strings.Contains(err.Error(), "this host has it open (sleep, pid ") {
+		t.Errorf("start with a drive that the host has open: %v", err)
+	}
+	for _, p := range held {
+		p.Stop()
+	}
+	if _, _, err := s.kubelet.TryPod(pod); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+	s.free(t, pod)
+}
+
+func mountedBetween(s *story, t *testing.T) {
+	pod := one("meets-a-mount")
+	s.kubelet.AdmitPod(pod)
+	for i, d := range drives {
+		node := s.m.Namespaces()[d.Serial]
+		s.m.Sh(fmt.Sprintf("mkfs.ext4 -qF %s; mkdir -p /mnt/%d; mount %s /mnt/%d; echo kept > /mnt/%d/file", node, i, node, i, i))
+	}
+	if _, _, err := s.kubelet.StartPod(pod); err == nil {
+		t.Error("a container was started with a drive that is mounted")
+	}
+	for i := range drives {
+		if got := s.m.Sh(fmt.Sprintf("cat /mnt/%d/file; umount /mnt/%d", i, i)); got != "kept" {
+			t.Errorf("of the file on the mounted drive %q is left", got)
+		}
+	}
+	s.kubelet.RemovePod(pod)
+	s.forgotten()
+	for _, d := range drives {
+		node := s.m.Namespaces()[d.Serial]
+		s.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
+	}
+	s.await(t, nvme, int64(len(drives)))
+}
+
+// foreignData: a file system that udevd does not know of, since it was made
+// behind its back.
+func foreignData(s *story, t *testing.T) {
+	node := s.m.Namespaces()[drives[0].Serial]
+	s.m.StopDaemon()
+	s.m.Sh("systemctl stop systemd-udevd-control.socket systemd-udevd-kernel.socket systemd-udevd; mkfs.ext4 -qF " + node +
+		"; systemctl start systemd-udevd-control.socket systemd-udevd-kernel.socket systemd-udevd; udevadm settle")
+	sum := s.m.Run("sha256sum", node)
+	if known := s.m.Try("udevadm", "info", "--query=property", "--property=ID_FS_TYPE", "--value", node).Stdout; strings.TrimSpace(known) != "" {
+		t.Logf("udevd knows %q: it looked again", known)
+	}
+	s.m.StartDaemon()
+	s.await(t, nvme, int64(len(drives)-1))
+	pod := one("not-that-one")
+	if got := s.serialOf(t, s.run(pod)[0]); got != drives[1].Serial {
+		t.Errorf("a pod gets %s", got)
+	}
+	if after := s.m.Run("sha256sum", node); after != sum {
+		t.Error("the drive with data was written to")
+	}
+	s.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
+	s.free(t, pod)
+}
+
+// smart: the kernel sends nothing; whoever looks again sees it.
+func smart(s *story, t *testing.T) {
+	d := drives[0]
+	s.m.Warn(d, 1<<2) // reliability degraded
+	from := s.kubelet.Mark()
+	s.m.Sh("udevadm trigger --action change /sys/class/block/" + path.Base(s.m.Namespaces()[d.Serial]))
+	if _, err := s.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)-1), patience); err != nil {
+		t.Error(err)
+	}
+	if log, _ := s.journal(""); !strings.Contains(log, "SMART: its reliability is degraded") {
+		t.Errorf("the journal does not say why:\n%s", log)
+	}
+	s.m.Warn(d, 0)
+	s.m.Sh("udevadm trigger --action change /sys/class/block/" + path.Base(s.m.Namespaces()[d.Serial]))
+	s.await(t, nvme, int64(len(drives)))
+}
