@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -55,6 +56,7 @@ var only = []struct {
 		[]string{"systemd"},
 		"nothing below the daemon knows the service manager",
 	},
+	{"github.com/godbus", []string{"systemd"}, "it comes with go-systemd, and D-Bus is how systemd is asked"},
 	{
 		"google.golang.org/grpc",
 		[]string{"daemon/plugin", "daemon/kubelet"},
@@ -71,7 +73,9 @@ var only = []struct {
 		[]string{"daemon/cdi"},
 		"how devices are described to container runtimes is no concern of who offers them",
 	},
-	{"github.com/spf13/cobra", []string{"cmd/metalplugctl"}, "the daemon has four flags"},
+	{"github.com/prometheus", []string{"daemon/control"}, "others count by plain functions, see plugin.Tally"},
+	{"net/http", []string{"daemon/control", "cmd/metalplugctl"}, "HTTP is how the control socket is talked to, no concern of anybody else"},
+	{"github.com/spf13/cobra", []string{"cmd/metalplugctl", "packaging/completion"}, "the daemon has four flags"},
 	{"github.com/fsnotify/fsnotify", []string{"daemon/plugin", "udev/recording"}, "two things are watched: the kubelet's directory and a recording"},
 }
 
@@ -93,8 +97,32 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 
 // layers are the packages from the ground up: one may import those before it in the list, not those after it.
 var layers = []string{
-	"udev", "udev/recording", "udev/udevtest", "cgroup", "systemd", "daemon/device", "daemon/config", "daemon/inventory",
-	"daemon/cdi", "daemon/plugin", "daemon/kubelet", "daemon", "daemon/preview", "cmd/metalplugd", "cmd/metalplugctl",
+	"udev", "udev/recording", "udev/udevtest", "daemon/exchange", "cgroup", "daemon/pseudofs", "daemon/reset", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/inventory", "daemon/turnover",
+	"daemon/cdi", "daemon/plugin", "daemon/kubelet", "daemon/control", "daemon", "daemon/words", "daemon/preview",
+	"cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
+	"packaging/completion", "packaging/sbom",
+}
+
+// TestHoldersLinksLittle: what may look at all processes is worth an attack; it has no code that it does not need.
+func TestHoldersLinksLittle(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module+"cmd/metalplug-holders").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	got := strings.Fields(string(out))
+	want := []string{"golang.org/x/sys/unix", module + "daemon/exchange", module + "cgroup", module + "cmd/metalplug-holders"}
+	if !slices.Equal(got, want) {
+		t.Errorf("it links %q, want %q", got, want)
+	}
+	out, err = exec.Command("go", "list", "-deps", module+"cmd/metalplug-holders").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	for _, name := range strings.Fields(string(out)) {
+		if slices.Contains([]string{"net", "encoding/json", "encoding/gob", "crypto/tls", "text/template"}, name) {
+			t.Errorf("it links %s: the wire is a few lines of text", name)
+		}
+	}
 }
 
 func TestImportsGoOneWay(t *testing.T) {
@@ -119,6 +147,26 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 	for _, p := range packages(t) {
 		if p.Doc == "" {
 			t.Errorf("%s has no package comment", p.ImportPath)
+		}
+	}
+}
+
+// TestWhatTouchesDevicesIsSmall: what runs with CAP_SYS_ADMIN is what one can read in an afternoon.
+func TestWhatTouchesDevicesIsSmall(t *testing.T) {
+	c := exec.Command("go", "list", "-deps", "-f", "{{if .Standard}}std {{end}}{{.ImportPath}}", module+"cmd/metalplug-reset")
+	c.Env = append(os.Environ(), "CGO_ENABLED=1")
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	allowed := []string{
+		module + "cmd/metalplug-reset", module + "daemon/reset", module + "daemon/exchange", module + "daemon/pseudofs", "golang.org/x/sys/unix",
+	}
+	banned := []string{"runtime/cgo", "net", "encoding/json", "encoding/gob", "text/template", "plugin"}
+	for line := range strings.Lines(string(out)) {
+		name, standard := strings.CutPrefix(strings.TrimSpace(line), "std ")
+		if standard && slices.Contains(banned, name) || !standard && !slices.Contains(allowed, name) {
+			t.Errorf("metalplug-reset contains %s", name)
 		}
 	}
 }

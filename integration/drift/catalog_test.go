@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drift
+
+import (
+	"go/ast"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/systemd"
+)
+
+const catalogFile = "../../systemd/metalplug.catalog"
+
+// entry is what the catalog says to one message.
+type entry struct{ head, text string }
+
+// catalog reads the catalog: by MESSAGE_ID what stands there.
+func catalog(t *testing.T) map[string]entry {
+	t.Helper()
+	text, err := os.ReadFile(catalogFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := make(map[string]entry)
+	for _, part := range strings.Split(string(text), "\n-- ")[1:] {
+		id, rest, _ := strings.Cut(part, "\n")
+		head, body, _ := strings.Cut(rest, "\n\n")
+		if _, twice := entries[id]; twice {
+			t.Errorf("%s is explained twice", id)
+		}
+		entries[id] = entry{head, body}
+	}
+	return entries
+}
+
+// TestCatalogExplainsEachMessage: each message that has an ID is logged by somebody and is explained, nothing else is, and
+// an explanation says what is what and what to do.
+func TestCatalogExplainsEachMessage(t *testing.T) {
+	entries, logged := catalog(t), literals(t)
+	seen := make(map[string]string)
+	form := regexp.MustCompile(`^[0-9a-f]{32}$`)
+	for message, id := range systemd.MessageIDs() {
+		e, ok := entries[id]
+		switch {
+		case !form.MatchString(id):
+			t.Errorf("%s: %q is no ID: make one with systemd-id128 new", message, id)
+		case seen[id] != "":
+			t.Errorf("%s and %s have the same ID", message, seen[id])
+		case !ok:
+			t.Errorf("%s (%s) is not explained: add it to systemd/metalplug.catalog", message, id)
+		case !strings.Contains(e.head, "Subject: ") || !strings.Contains(e.head, "Defined-By: metalplug") || len(e.text) < 60:
+			t.Errorf("%s: the entry lacks a subject, its origin or an explanation:\n%s\n%s", message, e.head, e.text)
+		}
+		if !logged[message] {
+			t.Errorf("nobody logs %q: nothing is to be explained", message)
+		}
+		seen[id] = message
+		delete(entries, id)
+	}
+	for id := range entries {
+		t.Errorf("%s is explained, and no message has it", id)
+	}
+}
+
+// TestCatalogNamesFieldsThatThereAre: @FIELD@ stands for a field of the line.
+func TestCatalogNamesFieldsThatThereAre(t *testing.T) {
+	for id, e := range catalog(t) {
+		for _, field := range regexp.MustCompile(`@([A-Z_]+)@`).FindAllStringSubmatch(e.head+e.text, -1) {
+			key := strings.ToLower(strings.TrimPrefix(field[1], "METALPLUG_"))
+			if !slices.Contains(systemd.Keys(), key) {
+				t.Errorf("%s: %s is none of the fields", id, field[0])
+			}
+		}
+	}
+}
+
+// literals returns all texts in the shipped code.
+func literals(t *testing.T) map[string]bool {
+	t.Helper()
+	all := make(map[string]bool)
+	for _, s := range sources(t) {
+		if s.name == "systemd/messages.go" {
+			continue
+		}
+		ast.Inspect(s.File, func(n ast.Node) bool {
+			if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+				if text, err := strconv.Unquote(literal.Value); err == nil {
+					all[text] = true
+				}
+			}
+			return true
+		})
+	}
+	return all
+}
+
+// TestJournaldReadsTheCatalog has systemd's own program compile it.
+func TestJournaldReadsTheCatalog(t *testing.T) {
+	journalctl := program(t, "journalctl", "systemd")
+	root := t.TempDir()
+	text, err := os.ReadFile(catalogFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(root, "usr/lib/systemd/catalog")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "metalplug.catalog"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(journalctl, "--root", root, "--update-catalog").CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	out, err := exec.Command(journalctl, "--root", root, "--list-catalog").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for message, id := range systemd.MessageIDs() {
+		if !strings.Contains(string(out), id) {
+			t.Errorf("%s (%s) is not in what journald has read:\n%s", message, id, out)
+		}
+	}
+}

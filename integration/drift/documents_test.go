@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drift
+
+import (
+	"go/ast"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// pages makes the man pages and returns them by name, as they are read.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	dir := t.TempDir()
+	command := exec.Command("../../packaging/docs.sh", dir)
+	command.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=0")
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("docs.sh: %v\n%s", err, out)
+	}
+	all := make(map[string]string)
+	for _, name := range []string{"metalplugd.8", "metalplug-reset.8", "metalplugctl.1", "metalplug.toml.5"} {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[name] = strings.NewReplacer(`Fl \-`, "--", `\-`, "-", `\e`, `\`).Replace(string(content))
+	}
+	return all
+}
+
+func TestManPagesAreComplete(t *testing.T) {
+	all := pages(t)
+	want := func(page string, words ...string) {
+		t.Helper()
+		for _, word := range words {
+			if !regexp.MustCompile(`(^|[^a-z_-])` + regexp.QuoteMeta(word) + `($|[^a-z_])`).MatchString(all[page]) {
+				t.Errorf("%s does not say %s", page, word)
+			}
+		}
+	}
+	for _, setting := range regexp.MustCompile(`(?m)^#([a-z_]+) = `).FindAllStringSubmatch(config.Reference(), -1) {
+		want("metalplug.toml.5", setting[1])
+	}
+	for _, class := range device.Classes {
+		want("metalplug.toml.5", class.Name)
+	}
+	for _, name := range flags(t, "cmd/metalplugd/") {
+		want("metalplugd.8", "--"+name)
+	}
+	for _, name := range append(flags(t, "cmd/metalplugctl/"), "help") {
+		want("metalplugctl.1", "--"+name)
+	}
+	for _, name := range commands(t) {
+		want("metalplugctl.1", ".Ss "+name)
+	}
+	for _, pattern := range []string{"systemd/metalplugd*.*", "systemd/*.socket", "systemd/*.target"} {
+		want("metalplugd.8", names(t, pattern)...)
+	}
+	want("metalplug-reset.8", wordsIn(t, "daemon/reset/method.go", `case "([a-z-]+)":`)...)
+	want("metalplug-reset.8", wordsIn(t, "daemon/reset/erase.go", `"([a-z-]+)": +\{`)...)
+	want("metalplug-reset.8", wordsIn(t, "daemon/reset/reset.go", `Result = "([a-z]+)"`)...)
+	for _, class := range device.Classes {
+		want("metalplug-reset.8", ".It "+class.Name)
+	}
+	for _, boolean := range regexp.MustCompile(`gen_tunable\(([a-z_]+),`).FindAllStringSubmatch(text(t, "selinux/metalplug.te"), -1) {
+		want("metalplugd.8", boolean[1])
+	}
+	for page, content := range all {
+		if regexp.MustCompile(`(?m)^@[A-Z]+@`).MatchString(content) {
+			t.Errorf("%s has a place that was not filled", page)
+		}
+	}
+}
+
+// wordsIn lists what a pattern finds in a file, its first group.
+func wordsIn(t *testing.T, file, pattern string) []string {
+	t.Helper()
+	var all []string
+	for _, found := range regexp.MustCompile(pattern).FindAllStringSubmatch(text(t, file), -1) {
+		all = append(all, found[1])
+	}
+	if len(all) < 2 {
+		t.Fatalf("%s has %q: this test looks at the wrong place", file, all)
+	}
+	return all
+}
+
+// flags lists the flags of a program: the first words that the methods of a flag set are called with.
+func flags(t *testing.T, folder string) []string {
+	t.Helper()
+	var all []string
+	for _, s := range sources(t) {
+		if !strings.HasPrefix(s.name, folder) {
+			continue
+		}
+		ast.Inspect(s.File, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			method, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || !regexp.MustCompile(`^(Persistent)?(String|Bool|Int|Duration|StringArray)(Var)?P?$`).MatchString(method.Sel.Name) {
+				return true
+			}
+			at := 0
+			if strings.Contains(method.Sel.Name, "Var") {
+				at = 1
+			}
+			if len(call.Args) < at+3 {
+				return true // no flag: it has a name, a default and a text
+			}
+			if literal, ok := call.Args[at].(*ast.BasicLit); ok {
+				if name, err := strconv.Unquote(literal.Value); err == nil {
+					all = append(all, name)
+				}
+			}
+			return true
+		})
+	}
+	if len(all) == 0 {
+		t.Fatalf("%s has no flag: this test looks at the wrong place", folder)
+	}
+	return all
+}
+
+// commands lists the commands of metalplugctl.
+func commands(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, s := range sources(t) {
+		if !strings.HasPrefix(s.name, "cmd/metalplugctl/") {
+			continue
+		}
+		ast.Inspect(s.File, func(n ast.Node) bool {
+			pair, ok := n.(*ast.KeyValueExpr)
+			if !ok {
+				return true
+			}
+			key, isName := pair.Key.(*ast.Ident)
+			value, isText := pair.Value.(*ast.BasicLit)
+			if isName && isText && key.Name == "Use" {
+				use, _ := strconv.Unquote(value.Value)
+				all = append(all, strings.Fields(use)[0])
+			}
+			return true
+		})
+	}
+	all = slices.DeleteFunc(all, func(name string) bool { return name == "metalplugctl" })
+	if len(all) < 2 {
+		t.Fatalf("metalplugctl has the commands %q: this test looks at the wrong place", all)
+	}
+	return all
+}
+
+// TestClassesSayWhatTheyDo: the head of each class tells what an operator of such a device would ask first.
+func TestClassesSayWhatTheyDo(t *testing.T) {
+	found := 0
+	for _, s := range sources(t) {
+		if !strings.HasPrefix(s.name, "daemon/device/") || !regexp.MustCompile(`(?m)^var \w+ = Class\{`).MatchString(text(t, s.name)) {
+			continue
+		}
+		found++
+		head, _, _ := strings.Cut(text(t, s.name), "\nimport (")
+		for _, part := range []string{"Follows", "Identity", "Health", "Nodes", "Reset", "Needs"} {
+			if !strings.Contains(head, "\n// "+part+": ") {
+				t.Errorf("%s: its head has no %q", s.name, part)
+			}
+		}
+	}
+	if found != len(device.Classes) {
+		t.Errorf("%d of %d classes have a head", found, len(device.Classes))
+	}
+}
+
+// TestPolicyLabelsWhatIsInstalled: a program, unit or directory without a label would run unconfined.
+func TestPolicyLabelsWhatIsInstalled(t *testing.T) {
+	var patterns []*regexp.Regexp
+	for line := range strings.Lines(text(t, "selinux/metalplug.fc")) {
+		if strings.HasPrefix(line, "/") {
+			patterns = append(patterns, regexp.MustCompile("^"+strings.Fields(line)[0]+"$"))
+		}
+	}
+	c := config.Default()
+	paths := []string{
+		"/usr/sbin/metalplugd", "/usr/libexec/metalplug/metalplug-reset", "/usr/libexec/metalplug/metalplug-holders",
+		config.DefaultFile, c.Paths.State, c.Paths.Run, c.Reset.Socket, c.Reset.Holders, c.Paths.CDI,
+		c.Paths.DevicePlugins + "/mp-01234567-abc.sock",
+	}
+	for _, name := range names(t, "systemd/metalplug*.s*[et]") {
+		paths = append(paths, "/usr/lib/systemd/system/"+name)
+	}
+	for _, path := range paths {
+		if !slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(path) }) {
+			t.Errorf("metalplug.fc has no label for %s", path)
+		}
+	}
+}
+
+// TestPolicyIsMoreSpecificThanTheBase: a label that another expression of the base policy wins over is none.
+func TestPolicyIsMoreSpecificThanTheBase(t *testing.T) {
+	wide := []string{"/usr/bin", "/usr/sbin", "/usr/libexec", "/usr/lib/systemd/system", "/etc", "/run", "/var/lib/kubelet/device-plugins"}
+	for line := range strings.Lines(text(t, "selinux/metalplug.fc")) {
+		if !strings.HasPrefix(line, "/") {
+			continue
+		}
+		expression := strings.Fields(line)[0]
+		for _, dir := range wide {
+			below := regexp.MustCompile("^" + expression + "$").MatchString
+			if below(dir+"/metalplugd") && stem(expression) <= len(dir) {
+				t.Errorf("%s loses against %s(/.*)? of the base policy", expression, dir)
+			}
+		}
+	}
+}
+
+// stem is what decides which of two expressions is the more specific: the letters before the first special character
+// (semanage_fc_compare, libsemanage/src/semanage_store.c).
+func stem(expression string) int {
+	if i := strings.IndexAny(expression, `.^$?*+|[({\`); i >= 0 && i < len(expression)-1 {
+		return i
+	}
+	return len(expression) + 1 // an expression without any wins over all that have one
+}
+
+// ioctl finds constants that are numbers of ioctls, with the kernel's name for them.
+var ioctl = regexp.MustCompile(`= (0x[0-9a-f]+) +// (NVME_IOCTL|BLK|VFIO|DFL_FPGA)[A-Z_0-9]+`)
+
+// TestPolicyKnowsTheIoctls: what the helper asks of a node is in the policy's list for that node.
+func TestPolicyKnowsTheIoctls(t *testing.T) {
+	labels := map[string]string{
+		"NVME_IOCTL": "fixed_disk_device_t:chr_file", "BLK": "fixed_disk_device_t:blk_file",
+		"VFIO": "vfio_device_t:chr_file", "DFL_FPGA": "metalplug_dfl_device_t:chr_file",
+	}
+	policy := text(t, "selinux/metalplug.te")
+	for _, label := range labels {
+		if !strings.Contains(policy, "allowxperm metalplug_reset_t "+label+" ioctl {") {
+			t.Errorf("metalplug.te has no list for %s", label)
+		}
+	}
+	files, err := filepath.Glob("../../daemon/reset/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range ioctl.FindAllStringSubmatch(string(content), -1) {
+			number, err := strconv.ParseUint(found[1], 0, 32)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// SELinux looks at the lower 16 bits (selinux_file_ioctl, security/selinux/hooks.c).
+			list := regexp.MustCompile(`allowxperm metalplug_reset_t ` + labels[found[2]] + ` ioctl \{[^}]* 0x` + strconv.FormatUint(number&0xffff, 16) + ` `)
+			if !list.MatchString(policy) {
+				t.Errorf("%s: metalplug.te does not allow %s for %s", filepath.Base(file), found[0], labels[found[2]])
+			}
+		}
+	}
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drift
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/integration/need"
+	"github.com/metalplug/metalplug/udev"
+)
+
+// unit is a unit file: all values of each directive, in order.
+type unit map[string][]string
+
+// readUnit reads a unit of the folder systemd.
+func readUnit(t *testing.T, name string) unit {
+	t.Helper()
+	u := make(unit)
+	for line := range strings.Lines(text(t, "systemd/"+name)) {
+		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if ok && !strings.HasPrefix(key, "#") {
+			u[key] = append(u[key], value)
+		}
+	}
+	return u
+}
+
+// text reads a file of the repository.
+func text(t *testing.T, name string) string {
+	t.Helper()
+	content, err := os.ReadFile("../../" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// names lists the files of the repository that match a pattern, without their folder.
+func names(t *testing.T, pattern string) []string {
+	t.Helper()
+	files, err := filepath.Glob("../../" + pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+	}
+	for i := range files {
+		files[i] = filepath.Base(files[i])
+	}
+	return files
+}
+
+// exposures are the most that systemd-analyze may find in a service, in tenths (DESIGN 5).
+var exposures = map[string]int{"metalplugd.service": 10, "metalplug-reset@.service": 15, "metalplug-holders@.service": 15}
+
+func TestExposure(t *testing.T) {
+	for name, most := range exposures {
+		t.Run(name, func(t *testing.T) {
+			file, err := filepath.Abs("../../systemd/" + name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := exec.Command("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold="+strconv.Itoa(most), file).CombinedOutput()
+			if _, missing := err.(*exec.Error); missing || strings.Contains(string(out), "unrecognized option") {
+				need.Lacks(t, "systemd-analyze", "systemd-analyze of systemd 250 or newer is needed: %v %s", err, out)
+			}
+			if err != nil {
+				t.Errorf("%v, more than %.1f:\n%s", err, float64(most)/10, out)
+			}
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			t.Log(lines[len(lines)-1])
+		})
+	}
+}
+
+func TestDaemonMayDoNothing(t *testing.T) {
+	u := readUnit(t, "metalplugd.service")
+	for key, want := range map[string]string{
+		"CapabilityBoundingSet": "", "AmbientCapabilities": "", "NoNewPrivileges": "yes", "PrivateUsers": "yes",
+		"PrivateNetwork": "yes", "DevicePolicy": "closed", "ProtectSystem": "strict", "RestrictAddressFamilies": "AF_UNIX",
+		"RestartPreventExitStatus": "78", "Restart": "always", "StartLimitIntervalSec": "0", "Type": "notify",
+	} {
+		if got := u[key]; len(got) != 1 || got[0] != want {
+			t.Errorf("%s=%q, want %q", key, got, want)
+		}
+	}
+	// For systemd, which opens it where the rule holds already (OpenFile=).
+	if devices := u["DeviceAllow"]; !slices.Equal(devices, []string{"/dev/kmsg r"}) {
+		t.Errorf("it may open %q", devices)
+	}
+}
+
+// TestCapabilitiesOfHelpers: one more is nothing that comes by itself.
+func TestCapabilitiesOfHelpers(t *testing.T) {
+	for name, want := range map[string]string{
+		"metalplug-reset@.service":   "CAP_SYS_ADMIN",
+		"metalplug-holders@.service": "CAP_SYS_PTRACE CAP_DAC_READ_SEARCH CAP_CHECKPOINT_RESTORE",
+	} {
+		if got := readUnit(t, name)["CapabilityBoundingSet"]; !slices.Equal(got, []string{want}) {
+			t.Errorf("%s has %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestDescriptorsHaveTheNamesThatTheDaemonKnows: what the daemon takes by a name, some unit passes on under it.
+func TestDescriptorsHaveTheNamesThatTheDaemonKnows(t *testing.T) {
+	passed := make(map[string]bool)
+	for _, name := range names(t, "systemd/metalplugd*.socket") {
+		for _, descriptor := range readUnit(t, name)["FileDescriptorName"] {
+			passed[descriptor] = true
+		}
+	}
+	for _, file := range readUnit(t, "metalplugd.service")["OpenFile"] {
+		passed[strings.Split(file, ":")[1]] = true
+	}
+	known := 0
+	for _, s := range sources(t) {
+		ast.Inspect(s.File, func(n ast.Node) bool {
+			index, ok := n.(*ast.IndexExpr)
+			if !ok {
+				return true
+			}
+			literal, ok := index.Index.(*ast.BasicLit)
+			if sockets, is := index.X.(*ast.SelectorExpr); ok && is && sockets.Sel.Name == "Sockets" && literal.Kind == token.STRING {
+				known++
+				if name, _ := strconv.Unquote(literal.Value); !passed[name] {
+					t.Errorf("%s: no unit passes on %q, only %v", s.name, name, slices.Sorted(maps.Keys(passed)))
+				}
+			}
+			return true
+		})
+	}
+	if known == 0 {
+		t.Error("the daemon takes no descriptor: this test looks at the wrong place")
+	}
+}
+
+func TestSocketsAreWhereTheConfigurationHasThem(t *testing.T) {
+	c := config.Default()
+	for name, want := range map[string]string{
+		"metalplug-reset.socket": c.Reset.Socket, "metalplug-holders.socket": c.Reset.Holders,
+	} {
+		if got := readUnit(t, name)["ListenSequentialPacket"]; !slices.Equal(got, []string{want}) {
+			t.Errorf("%s listens on %q, want %q", name, got, want)
+		}
+	}
+	if got := readUnit(t, "metalplugd-control.socket")["ListenStream"]; !slices.Equal(got, []string{c.Paths.Run + "/control.sock"}) {
+		t.Errorf("the control socket is %q", got)
+	}
+	u := readUnit(t, "metalplugd.service")
+	var writable []string
+	for key, parent := range map[string]string{"ReadWritePaths": "", "StateDirectory": "/var/lib/", "RuntimeDirectory": "/run/"} {
+		for _, dir := range strings.Fields(strings.Join(u[key], " ")) {
+			writable = append(writable, parent+dir)
+		}
+	}
+	slices.Sort(writable)
+	want := []string{filepath.Dir(c.Paths.DevicePlugins), c.Paths.State, c.Paths.Run, c.Paths.CDI}
+	slices.Sort(want)
+	if !slices.Equal(writable, want) {
+		t.Errorf("the daemon may write to %q, want %q", writable, want)
+	}
+}
+
+// TestRuleMatchesWhatTheClassesDo: the rule that says whether there is a device says what the classes say.
+func TestRuleMatchesWhatTheClassesDo(t *testing.T) {
+	rules := text(t, "systemd/70-metalplug.rules")
+	want := 0
+	for _, class := range device.Classes {
+		for _, match := range class.Match {
+			if line := rule(match); strings.Contains(rules, line+"\n") {
+				want++
+			} else {
+				t.Errorf("class %s: 70-metalplug.rules has no line\n%s", class.Name, line)
+			}
+		}
+	}
+	if got := strings.Count(rules, `GOTO="metalplug_wants"`); got != want {
+		t.Errorf("70-metalplug.rules has %d matches, the classes have %d", got, want)
+	}
+}
+
+// rule writes a match as udev's rules do.
+func rule(m udev.Match) string {
+	parts := []string{fmt.Sprintf("SUBSYSTEM==%q", m.Subsystem)}
+	if m.DevType != "" {
+		parts = append(parts, fmt.Sprintf("ENV{DEVTYPE}==%q", m.DevType))
+	}
+	for _, key := range slices.Sorted(maps.Keys(m.Properties)) {
+		parts = append(parts, fmt.Sprintf("ENV{%s}==%q", key, m.Properties[key]))
+	}
+	return strings.Join(parts, ", ") + `, GOTO="metalplug_wants"`
+}
+
+// opened says of the nodes of the classes by which names of /proc/devices the helper is allowed to open them, and what
+// SELinux calls them. Those without are reset through sysfs, and nobody but the container opens them.
+var opened = map[string]struct{ group, label string }{
+	"/dev/nvme[0-9]*n[0-9]*":            {"block-*", "fixed_disk_device_t"}, // and the controller, char-nvme
+	"/dev/dfl-port.[0-9]*":              {"char-dfl-port", "metalplug_dfl_device_t"},
+	"/dev/*":                            {"char-vfio", "vfio_device_t"}, // of the class node: VFIO groups, and disks as above
+	"/dev/ng[0-9]*n[0-9]*":              {},
+	"/dev/intel-fpga-port.[0-9]*":       {},
+	"/dev/xdma[0-9]*_user":              {},
+	"/dev/xdma[0-9]*_bypass":            {},
+	"/dev/xdma[0-9]*_h2c_[0-9]*":        {},
+	"/dev/xdma[0-9]*_c2h_[0-9]*":        {},
+	"/dev/xdma[0-9]*_events_[0-9]*":     {},
+	"/dev/infiniband/umad[0-9]*":        {},
+	"/dev/infiniband/issm[0-9]*":        {},
+	"/dev/nvidia[0-9]*":                 {},
+	"/dev/nvidiactl":                    {},
+	"/dev/nvidia-uvm":                   {},
+	"/dev/nvidia-uvm-tools":             {},
+	"/dev/nvidia-modeset":               {},
+	"/dev/kfd":                          {},
+	"/dev/dri/card[0-9]*":               {},
+	"/dev/dri/renderD[0-9]*":            {},
+	"/dev/accel/accel[0-9]*":            {},
+	"/dev/infiniband/uverbs[0-9]*":      {},
+	"/dev/infiniband/rdma_cm":           {},
+	"/dev/nvidia-caps/nvidia-cap[0-9]*": {},
+}
+
+// TestUnitAndPolicyKnowTheNodes: whoever adds a node to a class decides here whether the helper opens it.
+func TestUnitAndPolicyKnowTheNodes(t *testing.T) {
+	allowed := readUnit(t, "metalplug-reset@.service")["DeviceAllow"]
+	policy := text(t, "selinux/metalplug.te")
+	for _, class := range device.Classes {
+		for _, node := range class.DevNodes {
+			by, known := opened[node]
+			if !known {
+				t.Errorf("class %s hands out %s, of which this test does not know whether the helper opens it", class.Name, node)
+			}
+			if by.group == "" {
+				continue
+			}
+			if !slices.Contains(allowed, by.group+" rw") {
+				t.Errorf("class %s: metalplug-reset@.service allows %q, not %s for %s", class.Name, allowed, by.group, node)
+			}
+			if !regexp.MustCompile(`allow metalplug_reset_t ` + by.label + `:(chr|blk)_file rw_`).MatchString(policy) {
+				t.Errorf("class %s: metalplug.te does not let the helper open %s for %s", class.Name, by.label, node)
+			}
+		}
+	}
+}
