@@ -12,6 +12,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
@@ -64,7 +65,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 		<-d.inventory.Ready()
 		for _, pause := range []time.Duration{startRest, auditing, auditing} {
 			before := collections()
-			time.Sleep(pause)
+			clock.Pass(pause)
 			synctest.Wait()
 			if n := collections() - before; n < 2 {
 				t.Errorf("after %v there were %d collections", pause, n)

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -189,12 +190,12 @@ func TestFullDisk(t *testing.T) {
 		l.Note(Entry{Event: Failed, Method: "1"})
 		synctest.Wait()
 		for range 3 {
-			time.Sleep(writeLast)
+			clock.Pass(writeLast)
 			l.Note(Entry{Event: Failed, Method: "2"})
 			synctest.Wait()
 		}
 		mend()
-		time.Sleep(writeLast)
+		clock.Pass(writeLast)
 		l.Close()
 	})
 	all, _ := entries(t, filepath.Join(dir, "audit.jsonl"))
@@ -221,7 +222,7 @@ func TestTooMuchForAFullDisk(t *testing.T) {
 		}
 		synctest.Wait()
 		mend()
-		time.Sleep(writeLast)
+		clock.Pass(writeLast)
 		l.Close()
 	})
 	all, _ := entries(t, filepath.Join(dir, "audit.jsonl"))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
@@ -22,13 +23,13 @@ func released(t *testing.T, r *running) {
 	r.Allocated(map[string][]string{diskID: {diskID}})
 	r.Worked(diskID, inventory.Outcome{Started: true, Pods: []string{"A"}})
 	synctest.Wait()
-	pass(time.Millisecond)
+	clock.Pass(time.Millisecond)
 	r.Confirm(map[string]inventory.Holding{diskID: inventory.Free})
 	synctest.Wait()
 	if a := r.account(diskID); !a.Dirty || !a.Uncleared {
 		t.Fatalf("%+v", a)
 	}
-	pass(time.Second) // on disk
+	clock.Pass(time.Second) // on disk
 }
 
 // quarantined wants that nobody gets the disk before it was erased, though nothing that was read of it shows data.
@@ -55,7 +56,7 @@ func TestRecordIsKept(t *testing.T) {
 			synctest.Wait()
 			m.Unplug(path)
 			synctest.Wait()
-			pass(time.Minute)
+			clock.Pass(time.Minute)
 			r.Confirm(map[string]inventory.Holding{diskID: inventory.Free})
 			synctest.Wait()
 			m.Apply(diskOf(8))
@@ -85,7 +86,7 @@ func TestRecordIsKept(t *testing.T) {
 			r.stop = func() {}
 			r = start(t, m, state, other)
 			synctest.Wait()
-			pass(time.Minute)
+			clock.Pass(time.Minute)
 			r.stop()
 			r.stop = func() {}
 			r = start(t, m, state, tenants(true, false))
@@ -98,7 +99,7 @@ func TestRecordIsKept(t *testing.T) {
 			released(t, r)
 			<-r.SetRules([]device.Rule{{Resource: "example.org/renamed", Class: &device.NVMe, ClearedAtRelease: true}}, nil)
 			synctest.Wait()
-			pass(time.Minute)
+			clock.Pass(time.Minute)
 			r.Confirm(map[string]inventory.Holding{diskID: inventory.Free}) // it is Stale, so the daemon asks
 			synctest.Wait()
 			if a := r.account(diskID); !a.Dirty {
@@ -154,14 +155,14 @@ func TestSwappedWhileAway(t *testing.T) {
 		r.Worked(id, inventory.Outcome{Started: true, Pods: []string{"A"}})
 		synctest.Wait()
 		content = "A's ext4"
-		pass(time.Millisecond)
+		clock.Pass(time.Millisecond)
 		r.Confirm(map[string]inventory.Holding{id: inventory.Free})
 		r.Worked(id, inventory.Outcome{Cleared: true})
 		synctest.Wait()
 		if a := r.account(id); !a.Leftover || !a.Erasable {
 			t.Fatalf("%+v", a)
 		}
-		pass(time.Second)
+		clock.Pass(time.Second)
 		r.stop()
 		r.stop = func() {}
 		content = "the operator's ext4"
@@ -187,7 +188,7 @@ func TestCopyIsNotErased(t *testing.T) {
 		both := strings.Replace(blank(0, diskSerial, ""), "F: /proc/self/mountinfo=\n\n", "", 1)
 		r = start(t, udevtest.New(t, boot("2")+diskOf(3)+both), state, tenants(true, false), contents(&content))
 		synctest.Wait()
-		pass(time.Minute)
+		clock.Pass(time.Minute)
 		synctest.Wait()
 		s, _ := r.Snapshot()
 		t.Log(describe(s))
@@ -215,7 +216,7 @@ func TestDeviceChangesOver(t *testing.T) {
 			{Resource: nvmeResource, Class: &device.NVMe, Match: map[string]string{"DEVNAME": "/dev/nothing"}},
 		}, nil)
 		for range 3 {
-			pass(time.Minute + time.Second) // the class is looked at every minute: nothing is published at that second
+			clock.Pass(time.Minute + time.Second) // the class is looked at every minute: nothing is published at that second
 			_, changed := r.Snapshot()
 			r.Confirm(map[string]inventory.Holding{diskID: inventory.Free})
 			<-changed

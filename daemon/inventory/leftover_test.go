@@ -13,6 +13,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
@@ -44,14 +45,14 @@ func idle(t *testing.T, r *running, reading *device.Reading, left device.Reading
 	r.Worked(diskID, inventory.Outcome{Started: true, Pods: []string{"A"}})
 	synctest.Wait()
 	*reading = left
-	pass(time.Millisecond)
+	clock.Pass(time.Millisecond)
 	r.Confirm(map[string]inventory.Holding{diskID: inventory.Free})
 	r.Worked(diskID, inventory.Outcome{Cleared: true})
 	synctest.Wait()
 	if a := r.account(diskID); !a.Leftover || !a.Erasable {
 		t.Fatalf("%+v", a)
 	}
-	pass(time.Second) // on disk
+	clock.Pass(time.Second) // on disk
 }
 
 // TestClaimEndsALeftover: an idle disk becomes part of a ZFS pool, of which neither mounts nor holders tell. The pool is
@@ -194,7 +195,7 @@ func TestWrittenByOthers(t *testing.T) {
 	})
 	bubble("by an erasure in which we end", func(t *testing.T, r *running, state string, reading *device.Reading) {
 		r.Work(diskID, "")
-		pass(time.Second) // on disk
+		clock.Pass(time.Second) // on disk
 		*reading = others
 		r = again(t, r, state, inBoot("1", 7), reading)
 		want(t, r, "half erased", true)
@@ -253,7 +254,7 @@ func TestAppearsAnew(t *testing.T) {
 		{"long after", func(r *running) {
 			r.Work(diskID, "")
 			r.Worked(diskID, inventory.Outcome{Cleared: true})
-			pass(time.Minute)
+			clock.Pass(time.Minute)
 		}, func(*running) {}, false},
 		{"by itself", func(*running) {}, func(*running) {}, false},
 	} {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
@@ -399,18 +400,18 @@ func TestFlappingIsDamped(t *testing.T) {
 		for i := range 6 {
 			r.send("change pci " + gpu + " ERROR_EVENT=BEGIN_RECOVERY")
 			now(sick)
-			time.Sleep(time.Minute)
+			clock.Pass(time.Minute)
 			r.send("change pci " + gpu + " ERROR_EVENT=SUCCESSFUL_RECOVERY")
 			if i < 3 {
 				now(id)
 			} else {
 				now(kept)
 			}
-			time.Sleep(10 * time.Second)
+			clock.Pass(10 * time.Second)
 		}
-		time.Sleep(4 * time.Minute)
+		clock.Pass(4 * time.Minute)
 		now(kept)
-		time.Sleep(time.Minute)
+		clock.Pass(time.Minute)
 		now(id)
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
@@ -47,11 +48,11 @@ func TestNoAnswer(t *testing.T) {
 	readOnly := reply{reading: device.Reading{Smart: device.Smart{Known: true, Warning: 8}}}
 	const healthy = diskID + " Healthy"
 	unhealthy := func(reason string) string { return diskID + " Unhealthy (" + reason + ")" }
-	wait := func(d time.Duration) func(*running) { return func(*running) { pass(d) } }
+	wait := func(d time.Duration) func(*running) { return func(*running) { clock.Pass(d) } }
 	look := func(r *running) { r.LookAgain(diskID) }
 	hold := func(r *running) {
 		r.Allocated(map[string][]string{diskID: {diskID}})
-		pass(time.Second)
+		clock.Pass(time.Second)
 		look(r)
 	}
 	tenant := func(r *running) {

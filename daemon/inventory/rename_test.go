@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
@@ -59,7 +60,7 @@ func TestRename(t *testing.T) {
 	}
 	moved := func(r *running) { event(r, "move", now); event(r, "remove", old) }
 	look := func(r *running) { r.LookAgain(id) }
-	wait := func(d time.Duration) func(*running) { return func(*running) { pass(d) } }
+	wait := func(d time.Duration) func(*running) { return func(*running) { clock.Pass(d) } }
 	rename := func(r *running) { r.machine.Silently(adapter("roce7", "")) }
 	unplug := func(r *running) { r.machine.Silently("") }
 	for _, c := range []struct {

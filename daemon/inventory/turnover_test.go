@@ -17,6 +17,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
@@ -55,12 +56,6 @@ func diskOf(appearance int) string {
 	return strings.Replace(blank(1, diskSerial, ""), "A: nsid=1", fmt.Sprintf("A: diskseq=%d\nA: nsid=1", appearance), 1)
 }
 
-// pass lets time go by on the clock of a synctest bubble; anywhere else it panics, so that no test ever waits for real.
-func pass(d time.Duration) {
-	synctest.Wait()
-	time.Sleep(d)
-}
-
 // tenants are the rules by which disks are cleared and erased.
 func tenants(clearedAtRelease, erasedAtStart bool) func(*inventory.Options) {
 	return func(o *inventory.Options) {
@@ -91,7 +86,7 @@ func TestAccount(t *testing.T) {
 	started := work(inventory.Outcome{Started: true, Erased: true, Pods: []string{"A"}})
 	confirm := func(h inventory.Holding) func(*running) {
 		return func(r *running) {
-			time.Sleep(time.Millisecond)
+			clock.Pass(time.Millisecond)
 			r.Confirm(map[string]inventory.Holding{diskID: h})
 		}
 	}
@@ -168,7 +163,7 @@ func TestAccount(t *testing.T) {
 				if got := r.account(diskID); !reflect.DeepEqual(got, c.want) {
 					t.Errorf("%+v\nwant %+v", got, c.want)
 				}
-				time.Sleep(time.Second) // until it is on disk
+				clock.Pass(time.Second) // until it is on disk
 				crashed := t.TempDir()
 				if err := os.CopyFS(crashed, os.DirFS(state)); err != nil {
 					t.Fatal(err)
@@ -271,7 +266,7 @@ func TestErasable(t *testing.T) {
 				}
 				synctest.Wait()
 				content = "ext4"
-				time.Sleep(time.Millisecond)
+				clock.Pass(time.Millisecond)
 				r.Released([]string{diskID})
 				r.Worked(diskID, inventory.Outcome{Cleared: true})
 				synctest.Wait()
@@ -343,7 +338,7 @@ func TestDeviceIsClearedBeforeItLeaves(t *testing.T) {
 			{Resource: nvmeResource, Class: &device.NVMe, Match: map[string]string{"DEVNAME": "/dev/nothing"}, ClearedAtRelease: true},
 		}, nil)
 		free := func() {
-			time.Sleep(time.Millisecond)
+			clock.Pass(time.Millisecond)
 			r.Confirm(map[string]inventory.Holding{diskID: inventory.Free})
 			synctest.Wait()
 		}

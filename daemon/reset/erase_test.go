@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/metalplug/metalplug/integration/clock"
 	"golang.org/x/sys/unix"
 )
 
@@ -262,7 +263,7 @@ func TestTimeIsUp(t *testing.T) {
 		n.data = make([]byte, 256<<20)
 		m.onIoctl = func(_ *fakeNode, request uintptr, b []byte) (int, error) {
 			if request == blkZeroOut {
-				time.Sleep(30500 * time.Millisecond)
+				clock.Pass(30500 * time.Millisecond)
 			}
 			return 0, nil
 		}

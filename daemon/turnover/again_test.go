@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/integration/clock"
 )
 
 // TestHostDataThatAPodMayUse: with allow_in_use a pod is given a disk with the host's data; that it was started with
@@ -46,7 +47,7 @@ func TestHostDataThatAPodMayUse(t *testing.T) {
 			<-b.inventory.SetRules(b.rules(), nil)
 			b.free("nvme1n1")
 			synctest.Wait()
-			time.Sleep(time.Hour)
+			clock.Pass(time.Hour)
 		})
 	})
 }
@@ -68,7 +69,7 @@ func TestSamePodIsAllocatedAgain(t *testing.T) {
 		b.used("A", "nvme1n1")
 		err := b.allocate("A", "nvme1n1")
 		synctest.Wait()
-		time.Sleep(time.Minute)
+		clock.Pass(time.Minute)
 		if did := b.did(); strings.Contains(did, "erase") || b.content["nvme1n1"] == "" {
 			t.Errorf("what the pod itself has written is erased: %q, %v", did, err)
 		}
@@ -127,16 +128,16 @@ func TestPodThatStillRuns(t *testing.T) {
 		b.turnover.Running = func(pod string) (bool, error) { return pod == "A" && time.Now().Before(end), nil }
 		b.used("A", "nvme1n1")
 		b.free("nvme1n1")
-		time.Sleep(30 * time.Minute)
+		clock.Pass(30 * time.Minute)
 		b.want("nvme1n1", "", "its pod is gone, but pod A still runs")
-		time.Sleep(time.Hour)
+		clock.Pass(time.Hour)
 		b.want("nvme1n1", "erase nvme1n1 zero", "")
 	})
 	play(t, disk(1, 1, 7), zeroAfter, func(b *bench) { // nor where nobody can tell
 		b.turnover.Running = func(string) (bool, error) { return false, errors.New("the disk with the cgroups is on fire") }
 		b.used("A", "nvme1n1")
 		b.free("nvme1n1")
-		time.Sleep(time.Minute)
+		clock.Pass(time.Minute)
 		b.want("nvme1n1", "", "its pod is gone, but whether pod A still runs cannot be told: the disk with the cgroups is on fire")
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
@@ -339,7 +340,7 @@ func (b *bench) start(names ...string) error {
 
 // free lets the kubelet have no pod any more that has a device.
 func (b *bench) free(name string) {
-	time.Sleep(time.Millisecond) // since it was allocated
+	clock.Pass(time.Millisecond) // since it was allocated
 	b.mu.Lock()
 	delete(b.owners, idOf(name))
 	b.mu.Unlock()

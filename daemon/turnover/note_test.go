@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/audit"
+	"github.com/metalplug/metalplug/integration/clock"
 )
 
 // audited returns the entries of the audit since the start, without what every one of a disk has. The audit is closed.
@@ -53,7 +54,7 @@ func TestAudit(t *testing.T) {
 		b.free("nvme1n1")
 		b.status("nvme1n1")
 		b.fails("erase", nil)
-		time.Sleep(10 * time.Second)
+		clock.Pass(10 * time.Second)
 		b.status("nvme1n1")
 		b.did()
 		b.want("nvme1n1", "", "")

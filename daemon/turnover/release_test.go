@@ -12,6 +12,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/integration/clock"
 )
 
 const cleared = "being cleared after its last pod"
@@ -66,11 +67,11 @@ func TestRelease(t *testing.T) {
 func TestQuarantineWhileErasing(t *testing.T) {
 	play(t, disk(1, 1, 7), zeroAfter, func(b *bench) {
 		b.used("A", "nvme1n1")
-		b.meanwhile("erase", func(context.Context) error { time.Sleep(30 * time.Minute); return nil })
+		b.meanwhile("erase", func(context.Context) error { clock.Pass(30 * time.Minute); return nil })
 		b.free("nvme1n1")
 		b.want("nvme1n1", "erase nvme1n1 zero", cleared)
 		b.refused(b.allocate("B", "nvme1n1"), cleared)
-		time.Sleep(time.Hour)
+		clock.Pass(time.Hour)
 		b.want("nvme1n1", "", "")
 	})
 }
@@ -93,7 +94,7 @@ func TestKubeletGivesItAwayBeforeWeKnow(t *testing.T) {
 		t.Run("erased at the start"+name, func(t *testing.T) {
 			play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
 				b.used("A", "nvme1n1")
-				time.Sleep(time.Second)
+				clock.Pass(time.Second)
 				b.ok(b.allocate("B", "nvme1n1"))
 				if crash {
 					b.crash()
@@ -129,14 +130,14 @@ func TestForceDeletedPod(t *testing.T) {
 				b.opens(device, "A")
 				b.free(device) // its container still runs
 				if crash {
-					time.Sleep(time.Second)
+					clock.Pass(time.Second)
 					b.crash()
 				}
-				time.Sleep(time.Minute)
+				clock.Pass(time.Minute)
 				b.want(device, "", "its pod is gone, but pod A has it open (dd, pid 7)")
 				b.refused(b.allocate("B", device), "its pod is gone")
 				b.opens(device)
-				time.Sleep(time.Minute)
+				clock.Pass(time.Minute)
 				if s := b.status(device); !s.Healthy {
 					t.Errorf("%s is Unhealthy: %s", device, s.Reason)
 				}
@@ -173,7 +174,7 @@ func TestCrash(t *testing.T) {
 		name string
 		do   func(b *bench)
 	}{
-		{"allocated", func(b *bench) { time.Sleep(time.Second); b.ok(b.allocate("A", "nvme1n1")) }},
+		{"allocated", func(b *bench) { clock.Pass(time.Second); b.ok(b.allocate("A", "nvme1n1")) }},
 		{"started", func(b *bench) { b.ok(b.start("nvme1n1")) }},
 		{"written to", func(b *bench) { b.write("nvme1n1", "A's ext4") }},
 		{"freed", func(b *bench) {
@@ -214,7 +215,7 @@ func TestCrash(t *testing.T) {
 // the kubelet's checkpoint, when we are back.
 func TestPodThatGoesWhileWeAreAway(t *testing.T) {
 	play(t, disk(1, 1, 7), zeroAfter, func(b *bench) {
-		time.Sleep(time.Second)
+		clock.Pass(time.Second)
 		b.ok(b.allocate("A", "nvme1n1"))
 		b.ok(b.start("nvme1n1"))
 		b.write("nvme1n1", "A's data that no sample hits")
@@ -233,15 +234,15 @@ func TestClearingThatFails(t *testing.T) {
 		b.want("nvme1n1", "erase nvme1n1 zero", "zero nvme-eui.11: media error")
 		b.refused(b.allocate("B", "nvme1n1"), "media error")
 		for _, wait := range []time.Duration{10, 20, 40, 80, 160, 320, 600, 600} {
-			time.Sleep(wait*time.Second - time.Millisecond)
+			clock.Pass(wait*time.Second - time.Millisecond)
 			b.want("nvme1n1", "", "zero nvme-eui.11: media error")
-			time.Sleep(time.Millisecond)
+			clock.Pass(time.Millisecond)
 			b.want("nvme1n1", "erase nvme1n1 zero", "zero nvme-eui.11: media error")
 		}
 		b.crash()
 		b.want("nvme1n1", "erase nvme1n1 zero", "zero nvme-eui.11: media error")
 		b.fails("erase", nil)
-		time.Sleep(10 * time.Minute)
+		clock.Pass(10 * time.Minute)
 		b.want("nvme1n1", "erase nvme1n1 zero", "")
 	})
 }
@@ -254,10 +255,10 @@ func TestStopWhileClearing(t *testing.T) {
 		synctest.Wait()
 		b.stop() // which ends it
 		b.did()
-		b.meanwhile("erase", func(ctx context.Context) error { time.Sleep(time.Minute); return nil })
+		b.meanwhile("erase", func(ctx context.Context) error { clock.Pass(time.Minute); return nil })
 		b.begin()
 		b.want("nvme1n1", "erase nvme1n1 zero", cleared) // and not that it has failed
-		time.Sleep(time.Hour)
+		clock.Pass(time.Hour)
 		b.want("nvme1n1", "", "")
 	})
 }
@@ -284,9 +285,9 @@ func TestBothNamespacesAreReleased(t *testing.T) {
 		b.inventory.Worked(idOf("nvme1n1"), inventory.Outcome{Started: true})
 		b.inventory.Worked(idOf("nvme1n2"), inventory.Outcome{Started: true})
 		b.owners = make(map[string][]string)
-		time.Sleep(time.Millisecond)
+		clock.Pass(time.Millisecond)
 		b.inventory.Confirm(map[string]inventory.Holding{idOf("nvme1n1"): inventory.Free, idOf("nvme1n2"): inventory.Free})
-		time.Sleep(time.Minute)
+		clock.Pass(time.Minute)
 		b.status("nvme1n1")
 		did := b.did()
 		if !strings.Contains(did, "reset nvme1n1 nvme-controller with nvme1n2") || !strings.Contains(did, "reset nvme1n2 nvme-controller with nvme1n1") {
@@ -343,7 +344,7 @@ func TestLeftoverIsOver(t *testing.T) {
 		}},
 		{"when another disk has appeared in its place", func(b *bench) { b.machine.Apply(mounts + disk(1, 1, 8)) }},
 		{"when another has appeared while we were away", func(b *bench) {
-			time.Sleep(time.Second)
+			clock.Pass(time.Second)
 			b.stop()
 			b.machine.Apply(mounts + disk(1, 1, 8))
 			b.begin()
@@ -361,7 +362,7 @@ func TestLeftoverIsOver(t *testing.T) {
 				b.write("nvme1n1", "somebody's ext4")
 				b.inventory.LookAgain(idOf("nvme1n1"))
 				b.want("nvme1n1", "", "in use: it holds data: somebody's ext4 is on it")
-				time.Sleep(time.Hour)
+				clock.Pass(time.Hour)
 				b.want("nvme1n1", "", "in use: it holds data: somebody's ext4 is on it")
 			})
 		})
@@ -396,10 +397,10 @@ func TestByHandMends(t *testing.T) {
 		b.want("nvme1n1", "erase nvme1n1 zero", "zero nvme-eui.11: media error")
 		b.ok(b.turnover.ByHand(context.Background(), idOf("nvme1n1"), "")) // that alone is not enough
 		b.want("nvme1n1", "reset nvme1n1 nvme-controller", "zero nvme-eui.11: media error")
-		b.meanwhile("erase", func(context.Context) error { time.Sleep(5 * time.Second); return nil })
+		b.meanwhile("erase", func(context.Context) error { clock.Pass(5 * time.Second); return nil })
 		b.ok(b.turnover.ByHand(context.Background(), idOf("nvme1n1"), "discard"))
 		b.want("nvme1n1", "erase nvme1n1 discard", "")
-		time.Sleep(time.Hour)
+		clock.Pass(time.Hour)
 		b.want("nvme1n1", "", "")
 	})
 }
@@ -409,7 +410,7 @@ func TestStartDuringWorkByHand(t *testing.T) {
 	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
 		b.meanwhile("reset", func(context.Context) error {
 			b.meanwhile("reset", nil)
-			time.Sleep(10 * time.Second)
+			clock.Pass(10 * time.Second)
 			return nil
 		})
 		byHand := make(chan error)

@@ -14,6 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/integration/clock"
 )
 
 var (
@@ -164,7 +165,7 @@ func TestFailureKeepsADeviceUntilItIsMended(t *testing.T) {
 				b.refused(b.start("nvme1n1"), want)
 				b.did()
 				b.want("nvme1n1", "", want)
-				time.Sleep(time.Second) // until it is on disk
+				clock.Pass(time.Second) // until it is on disk
 				b.crash()               // which does not mend it
 				b.want("nvme1n1", "", want)
 				b.refused(b.start("nvme1n1"), want)
@@ -216,7 +217,7 @@ func TestTwoStartsAtOnce(t *testing.T) {
 			if under++; under > 1 {
 				t.Error("two at a time")
 			}
-			time.Sleep(time.Second)
+			clock.Pass(time.Second)
 			under--
 			return nil
 		})
@@ -241,7 +242,7 @@ func TestForeignDataIsNeverErased(t *testing.T) {
 		}},
 		{"written while it was only allocated, over a crash", zeroAtStart, func(b *bench) {
 			b.ok(b.allocate("A", "nvme1n1"))
-			time.Sleep(time.Minute)
+			clock.Pass(time.Minute)
 			b.write("nvme1n1", "admin's ext4")
 			b.crash()
 		}},
@@ -278,7 +279,7 @@ func TestForeignDataIsNeverErased(t *testing.T) {
 					t.Errorf("the helpers were asked for %q", did)
 				}
 				b.free("nvme1n1")
-				time.Sleep(time.Hour)
+				clock.Pass(time.Hour)
 				if b.content["nvme1n1"] == "" || strings.Contains(b.did(), "erase") {
 					t.Error("it is erased when the pod is gone")
 				}
@@ -316,9 +317,9 @@ func TestNoFlap(t *testing.T) {
 	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
 		b.meanwhile("reset", func(context.Context) error {
 			b.machine.SetAttr("/sys/devices/pci0000:00/0000:00:01.0/nvme/nvme1", "state", "resetting")
-			time.Sleep(time.Second)
+			clock.Pass(time.Second)
 			b.machine.Unplug("/sys/devices/pci0000:00/0000:00:01.0/nvme")
-			time.Sleep(time.Second)
+			clock.Pass(time.Second)
 			b.want("nvme1n1", "reset nvme1n1 nvme-controller", "")
 			if s := b.status("nvme1n1"); len(s.Allocation.Nodes) != 1 || !s.Present {
 				t.Errorf("a container would be given %v", s.Allocation)
@@ -369,7 +370,7 @@ func TestAccountThatCannotBeKept(t *testing.T) {
 	}{{zeroAtStart, true}, {zeroAfter, true}, {resetOnly, false}} {
 		play(t, disk(1, 1, 7), c.care, func(b *bench) {
 			b.ok(b.allocate("A", "nvme1n1"))
-			time.Sleep(time.Minute)
+			clock.Pass(time.Minute)
 			b.ok(os.MkdirAll(b.state+"/identities.json.new/full", 0o755)) // where it would be written
 			err := b.start("nvme1n1")
 			if !c.refused {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/integration/clock"
 )
 
 const (
@@ -50,7 +51,7 @@ func TestStartUnit(t *testing.T) {
 				b.opens(c.device, "A")
 				b.free(c.device) // after which nothing is asked for
 				b.opens(c.device)
-				time.Sleep(time.Minute)
+				clock.Pass(time.Minute)
 				b.want(c.device, "", "")
 			})
 		})
@@ -103,12 +104,12 @@ func TestSidecarIsNotDisturbed(t *testing.T) {
 func TestReleaseUnit(t *testing.T) {
 	play(t, disk(1, 1, 7)+widgets, with(zeroAfter, "", releaseUnit), func(b *bench) {
 		b.used("A", "nvme1n1")
-		b.meanwhile(releaseUnit, func(context.Context) error { time.Sleep(5 * time.Second); return nil })
+		b.meanwhile(releaseUnit, func(context.Context) error { clock.Pass(5 * time.Second); return nil })
 		b.free("nvme1n1")
-		time.Sleep(time.Second)
+		clock.Pass(time.Second)
 		b.want("nvme1n1", "erase nvme1n1 zero, unit release@.service nvme-eui.11", cleared)
 		b.refused(b.allocate("B", "nvme1n1"), cleared)
-		time.Sleep(5 * time.Second)
+		clock.Pass(5 * time.Second)
 		b.want("nvme1n1", "", "")
 		b.ok(b.allocate("B", "nvme1n1"))
 	})
@@ -130,9 +131,9 @@ func TestReleaseUnitThatFails(t *testing.T) {
 		const why = "nvme-eui.11: run it: failed: exit-code, status 3"
 		b.want("nvme1n1", "erase nvme1n1 zero, unit release@.service nvme-eui.11", why)
 		for _, wait := range []time.Duration{10, 20, 40, 80, 160, 320, 600, 600} {
-			time.Sleep(wait*time.Second - time.Millisecond)
+			clock.Pass(wait*time.Second - time.Millisecond)
 			b.want("nvme1n1", "", why)
-			time.Sleep(time.Millisecond)
+			clock.Pass(time.Millisecond)
 			b.want("nvme1n1", "unit release@.service nvme-eui.11", why)
 		}
 		b.ok(b.turnover.ByHand(context.Background(), idOf("nvme1n1"), "zero")) // which does not take its place
@@ -149,18 +150,18 @@ func TestInitHoldsBack(t *testing.T) {
 		b.want("widget0", "unit init@.service node-A-widget", "")
 		b.fails(initUnit, errUnit)
 		b.machine.Unplug("/sys/devices/virtual/widget/widget0")
-		time.Sleep(time.Hour) // until what init has done to it has settled, too
+		clock.Pass(time.Hour) // until what init has done to it has settled, too
 		b.machine.Apply(mounts + widgets)
 		b.want("widget0", "unit init@.service node-A-widget", why)
 		b.refused(b.allocate("A", "widget0"), why)
 		for _, wait := range []time.Duration{10, 20, 40, 80, 160, 320, 600, 600} {
-			time.Sleep(wait*time.Second - time.Millisecond)
+			clock.Pass(wait*time.Second - time.Millisecond)
 			b.want("widget0", "", why)
-			time.Sleep(time.Millisecond)
+			clock.Pass(time.Millisecond)
 			b.want("widget0", "unit init@.service node-A-widget", why)
 		}
 		b.fails(initUnit, nil)
-		time.Sleep(10 * time.Minute)
+		clock.Pass(10 * time.Minute)
 		b.want("widget0", "unit init@.service node-A-widget", "")
 		b.ok(b.allocate("A", "widget0"))
 	}, initUnit)
@@ -168,11 +169,11 @@ func TestInitHoldsBack(t *testing.T) {
 
 func TestNotOfferedWhileItIsInitialised(t *testing.T) {
 	play(t, "", nothing, func(b *bench) {
-		b.meanwhile(initUnit, func(context.Context) error { time.Sleep(time.Minute); return nil })
+		b.meanwhile(initUnit, func(context.Context) error { clock.Pass(time.Minute); return nil })
 		b.machine.Apply(mounts + widgets)
-		time.Sleep(30 * time.Second)
+		clock.Pass(30 * time.Second)
 		b.want("widget0", "unit init@.service node-A-widget", "being initialised")
-		time.Sleep(31 * time.Second)
+		clock.Pass(31 * time.Second)
 		b.want("widget0", "", "")
 	}, initUnit)
 }
@@ -182,12 +183,12 @@ func TestInitOnce(t *testing.T) {
 	play(t, widgets, resetOnly, func(b *bench) {
 		b.status("widget0")
 		b.did()
-		time.Sleep(time.Second)
+		clock.Pass(time.Second)
 		b.crash()
 		b.want("widget0", "", "")
 		b.used("A", "widget0")
 		b.free("widget0")
-		time.Sleep(time.Minute)
+		clock.Pass(time.Minute)
 		b.want("widget0", "", "")
 		b.machine.Unplug("/sys/devices/virtual/widget/widget0")
 		synctest.Wait()
@@ -200,14 +201,14 @@ func TestInitOnce(t *testing.T) {
 func TestInitOfADeviceThatAPodHolds(t *testing.T) {
 	replug := func(b *bench) {
 		b.status("widget0")
-		time.Sleep(time.Minute)
+		clock.Pass(time.Minute)
 		b.ok(b.allocate("A", "widget0"))
 		b.ok(b.start("widget0"))
 		b.did()
 		b.machine.Unplug("/sys/devices/virtual/widget/widget0")
-		time.Sleep(time.Minute)
+		clock.Pass(time.Minute)
 		b.machine.Apply(mounts + widgets)
-		time.Sleep(time.Minute)
+		clock.Pass(time.Minute)
 		b.want("widget0", "", "")
 	}
 	play(t, widgets, with(nothing, startUnit, ""), func(b *bench) {
@@ -230,16 +231,16 @@ func TestInitOfADeviceThatAPodHolds(t *testing.T) {
 func TestInitThatBringsOtherHardware(t *testing.T) {
 	play(t, widgets, nothing, func(b *bench) {
 		b.machine.Unplug("/sys/devices/virtual/widget/widget0")
-		time.Sleep(time.Minute)
+		clock.Pass(time.Minute)
 		b.did()
 		b.meanwhile(initUnit, func(context.Context) error {
 			time.AfterFunc(time.Second, func() { b.machine.Unplug("/sys/devices/virtual/widget/widget0") })
 			time.AfterFunc(3*time.Second, func() { b.machine.Apply(mounts + widgets) })
-			time.Sleep(2 * time.Second)
+			clock.Pass(2 * time.Second)
 			return nil
 		})
 		b.machine.Apply(mounts + widgets)
-		time.Sleep(time.Hour)
+		clock.Pass(time.Hour)
 		b.want("widget0", "unit init@.service node-A-widget", "")
 	}, initUnit)
 }
