@@ -20,6 +20,7 @@ type outcome struct {
 	passed  []string
 	failed  []string
 	crashed map[string]bool // those whose machine's kernel has panicked
+	saw     []string        // how things stood when a step had failed
 }
 
 // told is that of this run.
@@ -34,6 +35,13 @@ func (o *outcome) note(t *testing.T) {
 	} else {
 		o.passed = append(o.passed, t.Name())
 	}
+}
+
+// keep keeps how things stood when a step had failed.
+func (o *outcome) keep(step, account string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.saw = append(o.saw, fmt.Sprintf("=== when %s had failed:\n%s", step, account))
 }
 
 // panicked looks for the end of the kernel in what a machine has said last.
@@ -66,9 +74,13 @@ func (o *outcome) skip() (pattern string, again bool) {
 // once in many hours, in the middle of anything, when an interrupt meets code
 // that the kernel has just patched. That says nothing of what was tested: such a
 // test is told once more, on a new machine, and that is said. What has failed in
-// any other way has failed.
+// any other way has failed. Last of all, where the end of a long log is read first,
+// it prints how things stood in a machine when a step had failed.
 func Main(m *testing.M) {
 	code := m.Run()
+	for _, account := range told.saw {
+		fmt.Println(account)
+	}
 	skip, again := told.skip()
 	if code == 0 || !again || os.Getenv(secondRun) != "" {
 		os.Exit(code)

@@ -66,6 +66,7 @@ func (m *Machine) StartKubelet() *Kubelet {
 	}
 	m.Run("mkdir", "-p", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources")
 	k := &Kubelet{Stream: m.Start(kubeletProgram, "--watch")}
+	m.kubelet = k
 	if _, err := k.Await(0, commandTimeout, func(l Line) bool { return decode(l).Event == "listening" }); err != nil {
 		m.t.Fatalf("start kubelet: %v\n%s", err, k.Text(0))
 	}

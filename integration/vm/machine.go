@@ -52,16 +52,17 @@ const bootSerial = "BOOT0"
 // Machine is one booted guest. It is switched off when its test ends. One
 // goroutine at a time uses it.
 type Machine struct {
-	t     testing.TB // that fails when something does; see Step
-	dir   string     // sockets, console log, drives; removed with the test
-	alive io.Closer  // QEMU runs until this is closed
-	exit  chan error // holds QEMU's end
-	qmp   *QMP
-	guest *guest
-	slots map[string]string // slot -> drive serial, "" is free
-	hot   []Drive           // plugged since the boot
-	boot  time.Duration     // how long a boot may take
-	shell net.Listener      // nil until QEMU runs; see listen
+	t       testing.TB // that fails when something does; see Step
+	dir     string     // sockets, console log, drives; removed with the test
+	alive   io.Closer  // QEMU runs until this is closed
+	exit    chan error // holds QEMU's end
+	qmp     *QMP
+	guest   *guest
+	slots   map[string]string // slot -> drive serial, "" is free
+	hot     []Drive           // plugged since the boot
+	kubelet *Kubelet          // the last that was started
+	boot    time.Duration     // how long a boot may take
+	shell   net.Listener      // nil until QEMU runs; see listen
 }
 
 // Boot starts a machine and returns when systemd has started all units. Its
@@ -274,10 +275,42 @@ func (m *Machine) Step(t *testing.T, name string, step func(t *testing.T)) bool 
 	return t.Run(name, func(t *testing.T) {
 		outer := m.t
 		m.t = t
-		defer func() { m.t = outer }()
+		defer func() {
+			if t.Failed() {
+				told.keep(t.Name(), m.account())
+			}
+			m.t = outer
+		}()
 		step(t)
 	})
 }
+
+// account is how things stand in the machine: what the tool says of the devices,
+// and the ends of what the device manager and the daemon have said.
+func (m *Machine) account() string {
+	var b strings.Builder
+	for _, argv := range [][]string{
+		{"metalplugctl", "list", "--all"},
+		{"journalctl", "--unit", "metalplugd", "--output", "short-precise", "--no-pager", "--lines", "20"},
+	} {
+		r, err := m.guest.run(nil, accountTimeout, argv...)
+		fmt.Fprintf(&b, "%s:\n%s%s", strings.Join(argv[:2], " "), r.Stdout, r.Stderr)
+		if err != nil {
+			fmt.Fprintln(&b, err)
+		}
+	}
+	if m.kubelet != nil {
+		lines := m.kubelet.Lines(0)
+		b.WriteString("device manager:\n")
+		for _, l := range lines[max(0, len(lines)-10):] {
+			fmt.Fprintf(&b, "%.300s\n", l.Text)
+		}
+	}
+	return b.String()
+}
+
+// accountTimeout is how long a machine in which something has failed is waited for.
+const accountTimeout = 30 * time.Second
 
 // end switches the machine off and, after a failure, shows what it said last.
 func (m *Machine) end() {
