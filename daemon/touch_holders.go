@@ -17,10 +17,12 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// holding asks the helper that sees all processes. What it could not look at counts as somebody who has a node open.
+// holding asks the helper that sees all processes. What it could not look at counts as somebody who has a node open. It
+// waits until we are not at work on the devices ourselves: a helper of ours that reads a disk is nobody in the way.
 func (h *hands) holding(ctx context.Context, nodes []string) ([]device.Holder, error) {
 	paths := make(map[cgroup.Number]string)
 	var numbers []cgroup.Number
+	var ours []string
 	for _, path := range nodes {
 		n, err := numberOf(path)
 		if err != nil {
@@ -29,8 +31,14 @@ func (h *hands) holding(ctx context.Context, nodes []string) ([]device.Holder, e
 		for _, n := range append(slices.Concat(h.partitions(n), h.twins(n)), n) {
 			paths[n] = path
 			numbers = append(numbers, n)
+			ours = append(ours, h.sysPathOf(n))
 		}
 	}
+	release, err := h.claimAll(ctx, ours)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	answer, err := h.holders.Holders(ctx, numbers)
 	if err != nil {
 		return nil, err
@@ -42,6 +50,27 @@ func (h *hands) holding(ctx context.Context, nodes []string) ([]device.Holder, e
 		})
 	}
 	return holders, nil
+}
+
+// claimAll claims several devices, each once and in one order, so that two of us cannot wait for each other.
+func (h *hands) claimAll(ctx context.Context, paths []string) (release func(), err error) {
+	paths = slices.DeleteFunc(paths, func(path string) bool { return path == "" })
+	slices.Sort(paths)
+	var releases []func()
+	release = func() {
+		for _, one := range releases {
+			one()
+		}
+	}
+	for _, path := range slices.Compact(paths) {
+		one, err := h.claim(ctx, path)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		releases = append(releases, one)
+	}
+	return release, nil
 }
 
 // numberOf returns the number of the device that a node stands for.
@@ -57,6 +86,19 @@ func numberOf(path string) (n cgroup.Number, err error) {
 	return cgroup.Number{
 		Block: info.Mode()&os.ModeCharDevice == 0, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev),
 	}, nil
+}
+
+// sysPathOf returns where in sysfs a device is; empty: it is gone (Documentation/ABI/testing/sysfs-dev).
+func (h *hands) sysPathOf(n cgroup.Number) string {
+	kind := "char"
+	if n.Block {
+		kind = "block"
+	}
+	dir, err := filepath.EvalSymlinks(fmt.Sprintf("%s/dev/%s/%d:%d", h.sysfs, kind, n.Major, n.Minor))
+	if err != nil {
+		return ""
+	}
+	return dir
 }
 
 // partitions returns the numbers of a disk's partitions: who has one of them open has the disk open
@@ -83,13 +125,13 @@ func (h *hands) partitions(disk cgroup.Number) []cgroup.Number {
 // twins returns the number of the other node of an NVMe namespace, of /dev/ng1n1 for /dev/nvme1n1 and the other way round:
 // an exclusive open of the disk does not notice whoever has that open.
 func (h *hands) twins(n cgroup.Number) []cgroup.Number {
-	kind, prefix, other := "char", "ng", "nvme"
+	prefix, other := "ng", "nvme"
 	if n.Block {
-		kind, prefix, other = "block", "nvme", "ng"
+		prefix, other = "nvme", "ng"
 	}
-	dir, err := filepath.EvalSymlinks(fmt.Sprintf("%s/dev/%s/%d:%d", h.sysfs, kind, n.Major, n.Minor))
+	dir := h.sysPathOf(n)
 	name, ok := strings.CutPrefix(filepath.Base(dir), prefix)
-	if err != nil || !ok {
+	if !ok {
 		return nil
 	}
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(dir), other+name, "dev"))

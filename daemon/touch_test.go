@@ -329,6 +329,35 @@ func TestHolding(t *testing.T) {
 	}
 }
 
+// TestWeHoldNothing: our own helper that reads a disk is not found to have it open.
+func TestWeHoldNothing(t *testing.T) {
+	null, err := filepath.EvalSymlinks("/sys/dev/char/1:3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads, read := make(chan struct{}), make(chan struct{})
+	r := &resetter{t: t, answers: []reset.Answer{{Result: reset.OK}}, during: func(reset.Request) { close(reads); <-read }}
+	holders := helper(t, func([]byte) []byte { return []byte("holders 0 0 \"\"\n") })
+	touch := touchBy(config.Reset{Socket: helper(t, r.answer), Holders: holders}, "/sys")
+	var probe sync.WaitGroup
+	probe.Go(func() {
+		if _, err := touch.Probe(t.Context(), device.Target{Class: "nvme", SysPath: null}, false); err != nil {
+			t.Error(err)
+		}
+	})
+	<-reads
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := touch.Holders(impatient, []string{"/dev/null"}); !errors.Is(err, device.ErrInUse) {
+		t.Errorf("while we read it: %v", err)
+	}
+	close(read)
+	if got, err := touch.Holders(t.Context(), []string{"/dev/null"}); len(got) > 0 || err != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	probe.Wait()
+}
+
 func TestPartitionsAreOfTheDisk(t *testing.T) {
 	sysfs := t.TempDir()
 	for i, number := range []string{"259:2\n", "259:30\n", "nonsense"} {
