@@ -6,6 +6,7 @@ package vm
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"regexp"
@@ -54,12 +55,13 @@ func (o *outcome) panicked(t testing.TB, console string) {
 }
 
 // skip is a pattern of the tests that need not be told again, where there are
-// others of which each has failed because its machine's kernel crashed.
-func (o *outcome) skip() (pattern string, again bool) {
+// others of which each may be: because its machine's kernel crashed, or because
+// that was asked for.
+func (o *outcome) skip(asked bool) (pattern string, again bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, name := range o.failed {
-		if !o.crashed[name] {
+		if !asked && !o.crashed[name] {
 			return "", false
 		}
 	}
@@ -74,25 +76,47 @@ func (o *outcome) skip() (pattern string, again bool) {
 // once in many hours, in the middle of anything, when an interrupt meets code
 // that the kernel has just patched. That says nothing of what was tested: such a
 // test is told once more, on a new machine, and that is said. What has failed in
-// any other way has failed. Last of all, where the end of a long log is read first,
-// it prints how things stood in a machine when a step had failed.
+// any other way has failed, unless METALPLUG_VM_AGAIN is set: then it is told once
+// more as well, and is called flaky if it passes. Last of all, where the end of a
+// long log is read first, Main prints how things stood when a step had failed.
 func Main(m *testing.M) {
 	code := m.Run()
-	for _, account := range told.saw {
-		fmt.Println(account)
-	}
-	skip, again := told.skip()
+	skip, again := told.skip(os.Getenv("METALPLUG_VM_AGAIN") != "")
 	if code == 0 || !again || os.Getenv(secondRun) != "" {
+		told.print(os.Stdout)
 		os.Exit(code)
 	}
-	fmt.Printf("=== the kernel of a machine has crashed: all but %s is told again\n", skip)
+	fmt.Printf("=== %s: all but %s is told again\n", told.failures(), skip)
 	c := exec.Command(os.Args[0], append(os.Args[1:], "-test.skip="+skip)...)
 	c.Stdout, c.Stderr, c.Env = os.Stdout, os.Stderr, append(os.Environ(), secondRun+"=1")
-	if err := c.Run(); err != nil {
+	err := c.Run()
+	told.print(os.Stdout)
+	if err != nil {
 		fmt.Println(err)
 		os.Exit(code)
 	}
+	fmt.Printf("=== FLAKY: %s, and passed on a new machine\n", told.failures())
 	os.Exit(0)
+}
+
+// failures lists the tests that have failed, and how.
+func (o *outcome) failures() string {
+	var all []string
+	for _, name := range o.failed {
+		how := " failed"
+		if o.crashed[name] {
+			how = "'s machine crashed"
+		}
+		all = append(all, name+how)
+	}
+	return strings.Join(all, ", ")
+}
+
+// print writes what was kept of the steps that have failed.
+func (o *outcome) print(w io.Writer) {
+	for _, account := range o.saw {
+		fmt.Fprintln(w, account)
+	}
 }
 
 // secondRun is in the environment of a run that tells tests again.

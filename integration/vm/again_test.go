@@ -11,24 +11,27 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// TestToldAgain: only what a crash of the kernel has ended is told again, and whatever has not passed.
+// TestToldAgain: what has not passed is told again, and what a crash of the kernel has not ended only where that is asked for.
 func TestToldAgain(t *testing.T) {
 	for _, c := range []struct {
 		name           string
 		passed, failed []string
 		crashed        map[string]bool
+		asked          bool
 		skip           string
 		again          bool
 	}{
 		{name: "all passed", passed: []string{"TestA"}, skip: "^(TestA)$"},
 		{name: "failed", passed: []string{"TestA"}, failed: []string{"TestB"}},
 		{name: "crashed", passed: []string{"TestA", "TestC"}, failed: []string{"TestB"}, crashed: map[string]bool{"TestB": true}, skip: "^(TestA|TestC)$", again: true},
+		{name: "failed, and asked for", asked: true, passed: []string{"TestA"}, failed: []string{"TestB"}, skip: "^(TestA)$", again: true},
+		{name: "passed, and asked for", asked: true, passed: []string{"TestA"}, skip: "^(TestA)$"},
 		{name: "crashed, and failed", failed: []string{"TestB", "TestC"}, crashed: map[string]bool{"TestB": true}},
 		{name: "only crashed", failed: []string{"TestB"}, crashed: map[string]bool{"TestB": true}, skip: "^()$", again: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := outcome{passed: c.passed, failed: c.failed, crashed: maps.Clone(c.crashed)}
-			if skip, again := o.skip(); skip != c.skip || again != c.again {
+			if skip, again := o.skip(c.asked); skip != c.skip || again != c.again {
 				t.Errorf("%q, %t", skip, again)
 			}
 		})
