@@ -146,11 +146,11 @@ func displays(s *story, t *testing.T) {
 type shown struct {
 	ID, Resource, Health, Reason, Warning, Model string
 	SysPath                                      string `json:"sysfsPath"`
+	Held                                         bool
 }
 
-// shown finds a device by its name in sysfs; the zero value: the daemon knows
-// of none.
-func (s *story) shown(t *testing.T, name string) shown {
+// list is what the daemon shows.
+func (s *story) list(t *testing.T) []shown {
 	t.Helper()
 	var all []shown
 	// Exit code 1: something is Unhealthy.
@@ -158,7 +158,14 @@ func (s *story) shown(t *testing.T, name string) shown {
 	if err := json.Unmarshal([]byte(r.Stdout), &all); err != nil {
 		t.Fatalf("metalplugctl list: %v\n%s%s", err, r.Stdout, r.Stderr)
 	}
-	for _, d := range all {
+	return all
+}
+
+// shown finds a device by its name in sysfs; the zero value: the daemon knows
+// of none.
+func (s *story) shown(t *testing.T, name string) shown {
+	t.Helper()
+	for _, d := range s.list(t) {
 		if path.Base(d.SysPath) == name {
 			return d
 		}

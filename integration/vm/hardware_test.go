@@ -128,7 +128,7 @@ func start(s *story, t *testing.T) {
 func bootDisk(s *story, t *testing.T) {
 	pod := vm.Pod{UID: "takes-all", Limits: map[string]int64{nvme: s.allocatable(nvme)}}
 	real := s.run(pod)
-	defer s.kubelet.RemovePod(pod)
+	defer s.ends(t, pod)
 	all := s.m.Namespaces()
 	for _, name := range []string{"ATBOOT", "HEADS", "HEADS/2"} {
 		if !slices.Contains(real, all[name]) {

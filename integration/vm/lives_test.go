@@ -16,17 +16,17 @@ import (
 
 // kubeletAway: a kubelet that starts again gets everything again, as it is now.
 func kubeletAway(s *story, t *testing.T) {
-	before := s.allocatable(nvme)
+	s.await(t, nvme, atRest)
 	s.kubelet.Stop()
 	node := s.plugUnseen(t, plugged[0])
 	s.kubelet = s.m.StartKubelet()
-	seen, err := s.kubelet.AwaitAllocatable(0, nvme, before+1, patience)
+	seen, err := s.kubelet.AwaitAllocatable(0, nvme, atRest+1, patience)
 	if err != nil {
 		t.Error(err)
 	} else {
 		s.note("kubelet starts again", "kubelet.sock to capacity", seen.Sub(s.kubelet.Listening()))
 	}
-	s.onlyAllOrNone(t, 0, nvme, before+1)
+	s.onlyAllOrNone(t, 0, nvme, atRest+1)
 	s.expect(t, change{
 		name: "unplug after that", act: func() { s.m.Unplug(plugged[0]) }, resource: nvme, by: -1,
 		action: "remove", device: always(node),
@@ -45,7 +45,7 @@ func (s *story) plugUnseen(t *testing.T, d vm.Drive) string {
 
 // daemonAway: what happened while nobody listened is seen at the start.
 func daemonAway(s *story, t *testing.T) {
-	before := s.healthy(nvme)
+	before := s.await(t, nvme, atRest)
 	s.m.StopDaemon()
 	s.plugUnseen(t, plugged[1])
 	mark := s.kubelet.Mark()

@@ -153,6 +153,16 @@ func (s *story) gets(t *testing.T, resource string, want ...string) {
 	}
 }
 
+// ends removes a pod, and returns when the daemon knows that nobody holds a device
+// any more: then the disks among them are read, and offered again.
+func (s *story) ends(t *testing.T, pod vm.Pod) {
+	t.Helper()
+	s.kubelet.RemovePod(pod)
+	s.m.Eventually("the devices to be free", patience, func() bool {
+		return !slices.ContainsFunc(s.list(t), func(d shown) bool { return d.Held })
+	})
+}
+
 // run starts a pod and returns the device nodes that it gets, as the kernel
 // names them.
 func (s *story) run(pod vm.Pod) []string {
