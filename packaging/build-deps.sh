@@ -38,12 +38,12 @@ case "$family ${1:-build}" in
 'fedora build') wanted='gcc systemd-devel' ;;
 'fedora lint') wanted='gcc systemd-devel ShellCheck' ;;
 'debian packages')
-	# The other architecture's libudev is linked to, and its compiler has a name of its own.
+	# The other architecture's libudev and libc are linked to, and its compiler has a name of its own.
 	case $native in
 	arm64) other=amd64 compiler=gcc-x86-64-linux-gnu ;;
 	*) other=arm64 compiler=gcc-aarch64-linux-gnu ;;
 	esac
-	wanted="gcc libc6-dev libudev-dev $compiler libudev-dev:$other make git debhelper lintian rpm rpmlint cpio mandoc apt-utils
+	wanted="gcc libc6-dev libudev-dev $compiler libc6-dev:$other libudev-dev:$other make git debhelper lintian rpm rpmlint cpio mandoc apt-utils
 		createrepo-c gpg systemd selinux-policy-dev policycoreutils checkpolicy setools secilc bzip2"
 	;;
 *) die "no task is called ${1:-build}, or not on $family" ;;
