@@ -109,10 +109,28 @@ func (h *host) resetSubsystem(_ context.Context, r Request) (string, error) {
 		return "", err
 	}
 	defer h.releaseAll(held)
+	if err := h.ownSubsystem(r, held, all); err != nil {
+		return "", err
+	}
 	if err := h.atController(r, controllers[0], h.nvmeSubsysReset); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("reset the NVM subsystem with %d controllers and %d namespaces", len(all), len(hit)), nil
+}
+
+// ownSubsystem checks that no controller of the NVM subsystem is in other hands.
+func (h *host) ownSubsystem(r Request, held []*claim, controllers []string) error {
+	for _, c := range held {
+		if c.sysPath != r.SysPath {
+			continue
+		}
+		id, err := h.controllerOf(c.fd)
+		if err != nil {
+			return err
+		}
+		return h.allOurs(c.fd, id, controllers)
+	}
+	return errorf(Failed, "%s is not among what a reset of its subsystem hits", path.Base(r.SysPath))
 }
 
 // atController does something with the node of a controller.
