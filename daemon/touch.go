@@ -45,7 +45,7 @@ func touchBy(c config.Reset, sysfs string) device.Touch {
 
 // request makes a request out of a target. Its time is that of ctx.
 func request(ctx context.Context, op reset.Op, t device.Target) reset.Request {
-	r := reset.Request{Op: op, SysPath: t.SysPath, Class: t.Class, Together: t.Together, Timeout: time.Minute}
+	r := reset.Request{Op: op, SysPath: t.SysPath, Class: t.Class, Together: t.Together, Print: t.Print, Timeout: time.Minute}
 	for _, a := range t.Identity {
 		r.Identity = append(r.Identity, reset.Attribute{Name: a.Name, Value: a.Value})
 	}
@@ -187,6 +187,8 @@ func (h *hands) do(ctx context.Context, r reset.Request) (reset.Answer, error) {
 	switch {
 	case errors.Is(err, reset.Busy):
 		err = fmt.Errorf("%w: %s", device.ErrInUse, a.Detail)
+	case errors.Is(err, reset.Foreign):
+		err = fmt.Errorf("%w: %w: %s", turnover.ErrUnfit, device.ErrForeign, a.Detail)
 	case errors.Is(err, reset.Gone):
 		err = fmt.Errorf("%w: %s", device.ErrGone, a.Detail)
 	case errors.Is(err, reset.Late):

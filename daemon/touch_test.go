@@ -111,13 +111,13 @@ func touching(t *testing.T, r *resetter) device.Touch {
 var target = device.Target{
 	Class: "nvme", SysPath: "/sys/devices/pci0000:00/nvme/nvme0/nvme0n1", Disk: true, Sole: true,
 	Identity: []device.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
-	Together: []string{"/sys/devices/pci0000:00/nvme/nvme0/nvme0n2"},
+	Together: []string{"/sys/devices/pci0000:00/nvme/nvme0/nvme0n2"}, Print: 9,
 }
 
 func TestWhatTheHelperIsAsked(t *testing.T) {
 	asked := reset.Request{
 		SysPath: target.SysPath, Class: "nvme", Identity: []reset.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
-		Together: target.Together,
+		Together: target.Together, Print: 9,
 	}
 	for _, c := range []struct {
 		name string
@@ -182,7 +182,7 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 func TestWhatTheHelperAnswers(t *testing.T) {
 	for result, want := range map[reset.Result]error{
 		reset.Busy: device.ErrInUse, reset.Gone: device.ErrGone, reset.Refused: turnover.ErrUnfit, reset.Unsupported: turnover.ErrUnfit,
-		reset.Failed: reset.Failed, reset.Malformed: reset.Malformed, reset.Late: device.ErrUnanswered,
+		reset.Failed: reset.Failed, reset.Malformed: reset.Malformed, reset.Late: device.ErrUnanswered, reset.Foreign: device.ErrForeign,
 	} {
 		r := &resetter{answers: []reset.Answer{{Result: result, Detail: "it is so"}}}
 		touch := touching(t, r)

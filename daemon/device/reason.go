@@ -24,6 +24,8 @@ var (
 	ErrData = errors.New("in use: it holds data")
 	// ErrIncomplete: some of the device's nodes are not there yet, or its driver has not finished.
 	ErrIncomplete = errors.New("not complete")
+	// ErrForeign: what is on a disk is not what its last pod has left there.
+	ErrForeign = errors.New("written by others")
 	// ErrUnanswered: who was asked about a disk has not answered, which says nothing of the disk.
 	ErrUnanswered = errors.New("no answer")
 	// ErrPart: it belongs to a device for which another udev device stands.

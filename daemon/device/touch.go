@@ -20,7 +20,8 @@ type Touch struct {
 	// [ErrUnanswered] where there is no answer in time.
 	Probe func(ctx context.Context, t Target, held bool) (Reading, error)
 	// Reset brings a device to a known state by a method of its class and tells what was done. The error is [ErrInUse] if
-	// somebody uses it. Unless leftover says that a pod has left it there, what is on a disk is a reason to refuse.
+	// somebody uses it. Unless leftover says that a pod has left it there, what is on a disk is a reason to refuse; if it
+	// has, but t.Print says that it is something else now, the error is [ErrForeign], and nothing was done.
 	Reset func(ctx context.Context, t Target, method string, leftover bool) (done string, err error)
 	// Erase makes what is on a disk unreadable. leftover and the error are as for Reset.
 	Erase func(ctx context.Context, t Target, scrub string, leftover bool) (done string, err error)
@@ -40,6 +41,7 @@ type Target struct {
 	Disk     bool        // it is one: what is on it can be read and erased
 	Sole     bool        // only one at a time may have it open, be it a pod or a process of this host
 	Identity []Attribute // that must read just so
+	Print    uint64      // of a disk: the [Reading].Print of what a pod has left there; 0: not known
 	Offered  bool        // a probed disk would be offered whatever is on it: who has a claim on it is asked all the same
 	Together []string    // sysfs paths of further devices that a reset of it hits
 }

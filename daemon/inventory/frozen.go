@@ -99,11 +99,16 @@ func (l *loop) compare(e *entry, s *device.Sighting) {
 	case !e.leftover || e.print == s.Print:
 		return
 	case e.print != 0:
-		e.leftover = false
-		l.Log.Warn("disk written by others", "device", e.device.ID,
-			"err", "what is on it is not what its last pod has left there: it is not erased")
+		l.foreign(e)
 	}
 	e.print, l.unsaved = s.Print, true
+}
+
+// foreign notes that what is on a disk is somebody's, and no pod's.
+func (l *loop) foreign(e *entry) {
+	e.leftover = false
+	l.Log.Warn("disk written by others", "device", e.device.ID,
+		"err", "what is on it is not what its last pod has left there: it is not erased")
 }
 
 // kept returns the number by which what a pod has left is known after the next start: none while we may be changing it.

@@ -19,13 +19,16 @@ const returnLimit = 10 * time.Second
 type Outcome struct {
 	Err     error    // why it could not be done: the device is Unhealthy until it is
 	Erased  bool     // nothing is on the disk any more
+	Foreign bool     // what is on the disk is not what a pod has left there: nothing was done to it
 	Started bool     // a container is about to start with it
 	Pods    []string // UIDs of the pods that it is started for, as far as they are known
 	Cleared bool     // it is fit for the next pod: nobody has it open, and what the resource asks for after a release is done
 }
 
 // none tells whether nothing was done.
-func (o Outcome) none() bool { return o.Err == nil && !o.Erased && !o.Started && !o.Cleared }
+func (o Outcome) none() bool {
+	return o.Err == nil && !o.Erased && !o.Started && !o.Cleared && !o.Foreign
+}
 
 // Work notes that something is being done to a device. Until as many calls of [Inventory.Worked] and a look after that it
 // stays as it is in the eyes of the kubelet, whatever the hardware does meanwhile; with a reason, which people are told,
@@ -85,6 +88,9 @@ func (l *loop) worked(e *entry, o Outcome) {
 	}
 	if !o.none() {
 		e.print, e.seen = 0, 0
+	}
+	if o.Foreign {
+		l.foreign(e)
 	}
 	if o.Erased {
 		e.leftover = false
@@ -183,7 +189,7 @@ func (l *loop) waiting(e *entry) string {
 func (l *loop) turn(e *entry, s *Status) {
 	s.Due, s.Dirty, s.Leftover, s.Pods = e.due, e.dirty, e.leftover, e.pods
 	s.Pending = e.offered && !e.held && (e.dirty || e.failed != "")
-	s.Failure = e.failed
+	s.Failure, s.Print = e.failed, e.print
 	s.Uncleared = l.uncleared(e)
 	s.Init = l.uninitialised(e)
 	s.Erasable = e.sighting != nil && l.erasable(e)

@@ -87,8 +87,11 @@ func (h *host) clearedFor(r Request, c *claim) error {
 
 // nothingKept refuses a disk with anything on it that no pod has left behind.
 func (h *host) nothingKept(r Request, c *claim) error {
-	if r.Leftover || r.Method == "sanitize" && h.unreadable(c) {
+	switch {
+	case r.Method == "sanitize" && h.unreadable(c), r.Leftover && r.Print == 0:
 		return nil
+	case r.Leftover:
+		return h.sameContent(r, c)
 	}
 	if n := len(c.partitions); n > 0 {
 		return errorf(Refused, "%s has partitions (%s, …): erase it by hand if nobody needs them", c.name(), path.Base(c.partitions[0]))
@@ -101,6 +104,25 @@ func (h *host) nothingKept(r Request, c *claim) error {
 	content, err := s.content()
 	if err == nil && content != "" {
 		err = errorf(Refused, "%s holds %s, and no pod has left that: erase it by hand if nobody needs it", c.name(), content)
+	}
+	return err
+}
+
+// sameContent refuses a disk that somebody has written to since it was last looked at. One that is blank may be: then
+// there is nothing to lose.
+func (h *host) sameContent(r Request, c *claim) error {
+	h.step.is("reading %s", c.name())
+	s, err := h.surfaceOf(c)
+	if err != nil {
+		return err
+	}
+	content, err := s.content()
+	if err != nil || content == "" {
+		return err
+	}
+	print, err := s.print()
+	if err == nil && print != r.Print {
+		err = errorf(Foreign, "%s holds %s, which its last pod has not left there: erase it by hand if nobody needs it", c.name(), content)
 	}
 	return err
 }

@@ -13,14 +13,43 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/metalplug/metalplug/integration/clock"
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/integration/clock"
 )
 
 // eraseOf0 is the request to erase disk0, which a pod has left.
 func eraseOf0(method string) Request {
 	return Request{
 		Op: Erase, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Method: method, Leftover: true, Timeout: time.Minute,
+	}
+}
+
+// printOf0 is what a probe knows what is on disk0 by.
+func printOf0(m *machine) uint64 {
+	r := eraseOf0("")
+	r.Op, r.Leftover = Probe, false
+	print := m.ask(r).Print
+	m.calls = nil
+	return print
+}
+
+// TestErasureOfWhatIsKnown: what a pod has left is erased when it is what was seen of it, or nothing any more.
+func TestErasureOfWhatIsKnown(t *testing.T) {
+	for name, change := range map[string]func(n *fakeNode){
+		"the same":     func(*fakeNode) {},
+		"erased since": func(n *fakeNode) { clear(n.data) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, n := oneNVMe(t)
+			n.fill()
+			r := eraseOf0("zero")
+			r.Print = printOf0(m)
+			change(n)
+			if got := m.ask(r); r.Print == 0 || got.Result != OK || !n.blank() {
+				t.Errorf("print %d: %+v", r.Print, got)
+			}
+		})
 	}
 }
 
@@ -84,6 +113,16 @@ func TestErasureIsRefused(t *testing.T) {
 	}{
 		{"a file system of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Leftover = false; n.ext4() }, Refused, "nvme0n1 holds ext4, and no pod has left that"},
 		{"a byte of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Leftover = false; n.data[4<<20-1] = 1 }, Refused, "nvme0n1 holds unknown data at byte 4190208"},
+		{"a file system over what a pod has left", func(m *machine, n *fakeNode, r *Request) {
+			n.fill()
+			r.Print = printOf0(m)
+			n.ext4()
+		}, Foreign, "nvme0n1 holds ext4, which its last pod has not left there"},
+		{"a byte over what a pod has left", func(m *machine, n *fakeNode, r *Request) {
+			n.fill()
+			r.Print = printOf0(m)
+			n.data[4<<20-1]++
+		}, Foreign, "nvme0n1 holds unknown data at byte 0, which its last pod has not left there"},
 		{"partitions of nobody's", func(m *machine, n *fakeNode, r *Request) {
 			r.Leftover = false
 			m.partition(disk0+"/nvme0n1p1", "259:1")

@@ -44,6 +44,10 @@ type Request struct {
 	// so that it disturbs no pod that has it.
 	Leftover bool
 
+	// Print is that of the answer to the last probe, made since a pod has left what is on the disk: if it is another now, that
+	// is somebody else's, and the request is refused as [Foreign]. 0: none was made. It says nothing without Leftover.
+	Print uint64
+
 	// Offered: a probed disk would be offered whatever is on it, since that will be erased. Then it is made sure that nobody
 	// has a claim on it also if it is not blank: of an imported ZFS pool nothing else tells.
 	Offered bool
@@ -70,6 +74,7 @@ type Result string
 const (
 	OK          Result = "ok"          // done and verified; of a probe: nobody uses it
 	Refused     Result = "refused"     // the request does not fit the device, or the device must be left alone
+	Foreign     Result = "foreign"     // what is on the disk is not what a pod has left there; nothing was done
 	Busy        Result = "busy"        // somebody uses it
 	Gone        Result = "gone"        // it is not there, or did not come back
 	Unsupported Result = "unsupported" // the device or the kernel cannot do that

@@ -36,6 +36,7 @@ func (r Request) Encode() []byte {
 	w.line("leftover", yesNo(r.Leftover))
 	w.line("offered", yesNo(r.Offered))
 	w.line("follow", yesNo(r.Follow))
+	w.line("print", strconv.FormatUint(r.Print, 10))
 	w.line("timeout", strconv.FormatInt(r.Timeout.Milliseconds(), 10))
 	for _, a := range r.Identity {
 		w.line("identity", a.Name+" "+a.Value)
@@ -58,6 +59,7 @@ func ParseRequest(message []byte) (Request, error) {
 		Leftover: p.one("leftover", "yes", "no") == "yes",
 		Offered:  p.one("offered", "yes", "no") == "yes",
 		Follow:   p.one("follow", "yes", "no") == "yes",
+		Print:    p.unsigned("print"),
 		Timeout:  time.Duration(p.number("timeout", 1, longestTime.Milliseconds())) * time.Millisecond,
 	}
 	for p.has("identity") {
@@ -104,7 +106,7 @@ func ParseAnswer(message []byte) (Answer, error) {
 	p := parser{rest: string(message)}
 	p.literal(firstLine)
 	a := Answer{
-		Result: Result(p.one("result", string(OK), string(Refused), string(Busy), string(Gone), string(Unsupported),
+		Result: Result(p.one("result", string(OK), string(Refused), string(Foreign), string(Busy), string(Gone), string(Unsupported),
 			string(Failed), string(Late), string(Running), string(Malformed))),
 		Detail:  p.value("detail"),
 		Content: p.value("content"),

@@ -14,7 +14,7 @@ import (
 func request() Request {
 	return Request{
 		Op: Erase, SysPath: disk0, Class: "nvme", Identity: []Attribute{{"wwid", "eui.01"}, {"device/serial", "S 1 2"}},
-		Method: "format", Leftover: true, Offered: true, Follow: true, Together: []string{controller0 + "/nvme0n2"}, Timeout: 90 * time.Second,
+		Method: "format", Leftover: true, Offered: true, Follow: true, Print: 1<<64 - 1, Together: []string{controller0 + "/nvme0n2"}, Timeout: 90 * time.Second,
 	}
 }
 
@@ -26,6 +26,7 @@ method format
 leftover yes
 offered yes
 follow yes
+print 18446744073709551615
 timeout 90000
 identity wwid eui.01
 identity device/serial S 1 2

@@ -89,7 +89,7 @@ func (t *Turnover) perform(ctx context.Context, a act) error {
 
 func (t *Turnover) touch(ctx context.Context, a act) (done string, err error) {
 	target := *a.status.Target
-	target.Together = a.together
+	target.Together, target.Print = a.together, a.status.Print
 	if a.erase {
 		return t.Host.Touch.Erase(ctx, target, a.method, a.status.Leftover)
 	}

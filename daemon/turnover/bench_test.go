@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"os"
 	"path"
@@ -191,7 +192,18 @@ func (b *bench) probe(ctx context.Context, t device.Target, held bool) (device.R
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return device.Reading{Content: b.content[path.Base(t.SysPath)]}, nil
+	content := b.content[path.Base(t.SysPath)]
+	return device.Reading{Content: content, Print: printOf(content)}, nil
+}
+
+// printOf is what the helper would know contents by.
+func printOf(content string) uint64 {
+	if content == "" {
+		return 0
+	}
+	h := fnv.New64a()
+	h.Write([]byte(content))
+	return h.Sum64()
 }
 
 // guarded refuses what the helper refuses.
@@ -207,11 +219,15 @@ func (b *bench) guarded(t device.Target, leftover bool) error {
 			return fmt.Errorf("%w: another device than meant", turnover.ErrUnfit)
 		}
 	}
+	content := b.content[path.Base(t.SysPath)]
 	switch {
 	case len(t.Identity) == 0:
 		return fmt.Errorf("%w: nothing identifies the device", turnover.ErrUnfit)
-	case b.content[path.Base(t.SysPath)] != "" && !leftover:
-		return fmt.Errorf("%w: %s is on it", turnover.ErrUnfit, b.content[path.Base(t.SysPath)])
+	case content == "":
+	case !leftover:
+		return fmt.Errorf("%w: %s is on it", turnover.ErrUnfit, content)
+	case t.Print != 0 && t.Print != printOf(content):
+		return fmt.Errorf("%w: %w: %s is on it", turnover.ErrUnfit, device.ErrForeign, content)
 	}
 	return nil
 }

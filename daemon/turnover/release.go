@@ -151,7 +151,9 @@ func (t *Turnover) clear(ctx context.Context, id string, renewed *bool) error {
 		outcome = inventory.Outcome{}
 		t.Inventory.Lingers(id, err.Error())
 	default:
-		outcome = inventory.Outcome{Err: err, Erased: outcome.Erased}
+		erased := outcome.Erased
+		outcome = failed(err)
+		outcome.Erased = erased
 	}
 	return err
 }
@@ -229,10 +231,10 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	defer func() { t.Inventory.Worked(id, outcome) }()
 	done, err := t.once(ctx, care, s, scrub)
 	switch {
-	case errors.Is(err, ErrUnfit): // nothing was done
+	case errors.Is(err, ErrUnfit) && !errors.Is(err, device.ErrForeign): // nothing was done
 		return err
 	case err != nil:
-		outcome.Err = unlessBusy(err)
+		outcome = failed(err)
 		return err
 	case !done:
 		return fmt.Errorf("%s: %w: no method of its class fits it as it stands: name one in [resource.reset]", id, ErrUnfit)

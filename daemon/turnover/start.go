@@ -60,7 +60,7 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 	outcome := inventory.Outcome{}
 	defer func() { t.Inventory.Worked(id, outcome) }()
 	if outcome.Erased, err = t.prepare(ctx, care, s, owners); err != nil {
-		outcome.Err = unlessBusy(err)
+		outcome = failed(err)
 		t.note(s, audit.Refused, err, audit.Entry{Pods: owners})
 		return err
 	}
@@ -75,6 +75,14 @@ func current(s *inventory.Status) error {
 		return fmt.Errorf("%s: %w", s.Device.ID, device.ErrGone)
 	}
 	return nil
+}
+
+// failed is what has come of work that an error has ended.
+func failed(err error) inventory.Outcome {
+	if errors.Is(err, device.ErrForeign) { // the inventory tells why the disk is not for pods
+		return inventory.Outcome{Foreign: true}
+	}
+	return inventory.Outcome{Err: unlessBusy(err)}
 }
 
 // unlessBusy returns an error of which the device is the cause, and nil for one after which it is as it was.

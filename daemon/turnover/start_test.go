@@ -250,6 +250,14 @@ func TestForeignDataIsNeverErased(t *testing.T) {
 			b.ok(b.allocate("A", "nvme1n1"))
 			b.write("nvme1n1", "admin's ext4")
 		}},
+		{"written over what a pod has left, between allocation and start", zeroAtStart, func(b *bench) {
+			b.used("A", "nvme1n1")
+			b.write("nvme1n1", "A's ext4")
+			b.free("nvme1n1")
+			synctest.Wait()
+			b.ok(b.allocate("B", "nvme1n1"))
+			b.write("nvme1n1", "admin's ext4")
+		}},
 		{"of another appearance, during a restart", nothing, func(b *bench) {
 			b.ok(b.allocate("A", "nvme1n1"))
 			b.ok(b.start("nvme1n1"))
