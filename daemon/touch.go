@@ -134,7 +134,9 @@ func (h *hands) erase(ctx context.Context, t device.Target, scrub string, leftov
 	key := scrub + " " + t.Appearance() + " " + t.SysPath
 	for {
 		r := request(ctx, reset.Erase, t)
-		r.Method, r.Leftover, r.Follow = scrub, leftover, h.following(key)
+		if r.Method, r.Leftover, r.Follow = scrub, leftover, h.following(key); r.Follow {
+			r.Print = 0 // what is on it by now is what the disk itself has made of it
+		}
 		a, err := h.do(ctx, r)
 		switch {
 		case errors.Is(err, reset.Running):

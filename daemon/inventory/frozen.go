@@ -106,6 +106,9 @@ func (l *loop) compare(e *entry, s *device.Sighting) {
 
 // foreign notes that what is on a disk is somebody's, and no pod's.
 func (l *loop) foreign(e *entry) {
+	if !e.leftover {
+		return
+	}
 	e.leftover = false
 	l.Log.Warn("disk written by others", "device", e.device.ID,
 		"err", "what is on it is not what its last pod has left there: it is not erased")

@@ -19,6 +19,7 @@ const returnLimit = 10 * time.Second
 type Outcome struct {
 	Err     error    // why it could not be done: the device is Unhealthy until it is
 	Erased  bool     // nothing is on the disk any more
+	Touched bool     // what is on the disk may be another than before: an erasure has gone wrong
 	Foreign bool     // what is on the disk is not what a pod has left there: nothing was done to it
 	Started bool     // a container is about to start with it
 	Pods    []string // UIDs of the pods that it is started for, as far as they are known
@@ -86,7 +87,7 @@ func (l *loop) worked(e *entry, o Outcome) {
 	case !o.none():
 		e.failed = ""
 	}
-	if !o.none() {
+	if o.Erased || o.Touched {
 		e.print, e.seen = 0, 0
 	}
 	if o.Foreign {

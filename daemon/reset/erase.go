@@ -103,7 +103,7 @@ func (h *host) nothingKept(r Request, c *claim) error {
 	}
 	content, err := s.content()
 	if err == nil && content != "" {
-		err = errorf(Refused, "%s holds %s, and no pod has left that: erase it by hand if nobody needs it", c.name(), content)
+		err = errorf(Foreign, "%s holds %s, and no pod has left that: erase it by hand if nobody needs it", c.name(), content)
 	}
 	return err
 }

@@ -111,8 +111,8 @@ func TestErasureIsRefused(t *testing.T) {
 		want   Result
 		detail string
 	}{
-		{"a file system of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Leftover = false; n.ext4() }, Refused, "nvme0n1 holds ext4, and no pod has left that"},
-		{"a byte of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Leftover = false; n.data[4<<20-1] = 1 }, Refused, "nvme0n1 holds unknown data at byte 4190208"},
+		{"a file system of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Leftover = false; n.ext4() }, Foreign, "nvme0n1 holds ext4, and no pod has left that"},
+		{"a byte of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Leftover = false; n.data[4<<20-1] = 1 }, Foreign, "nvme0n1 holds unknown data at byte 4190208"},
 		{"a file system over what a pod has left", func(m *machine, n *fakeNode, r *Request) {
 			n.fill()
 			r.Print = printOf0(m)

@@ -5,6 +5,7 @@ package reset
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -151,6 +152,9 @@ func (h *host) holdSubsystem(r Request, c *claim, id controller) (held []*claim,
 	for _, other := range held {
 		if err := h.nothingKept(others, other); err != nil {
 			h.releaseAll(held)
+			if errors.Is(err, Foreign) { // that is said of the request's own disk as well
+				err = errorf(Refused, "%w", err)
+			}
 			return nil, err
 		}
 	}

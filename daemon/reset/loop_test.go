@@ -147,7 +147,7 @@ func TestLoopIsLeftAlone(t *testing.T) {
 		result Result
 		detail string
 	}{
-		{"nobody says that it is leftover", func(t *testing.T, l loop, r *Request) { r.Leftover = false }, Refused, "holds unknown data at byte 0, and no pod has left that"},
+		{"nobody says that it is leftover", func(t *testing.T, l loop, r *Request) { r.Leftover = false }, Foreign, "holds unknown data at byte 0, and no pod has left that"},
 		{"claimed", func(t *testing.T, l loop, r *Request) {
 			fd := must(unix.Open(l.node, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0))(t)
 			t.Cleanup(func() { unix.Close(fd) })

@@ -35,7 +35,7 @@ func TestControllerReset(t *testing.T) {
 		{"with what a pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Leftover = true }, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
 		{
 			"with what nobody has left", func(m *machine, n *fakeNode, r *Request) { n.ext4() },
-			Answer{Result: Refused, Detail: "nvme0n1 holds ext4, and no pod has left that: erase it by hand if nobody needs it"},
+			Answer{Result: Foreign, Detail: "nvme0n1 holds ext4, and no pod has left that: erase it by hand if nobody needs it"},
 			nil,
 		},
 		{"a second namespace", func(m *machine, n *fakeNode, r *Request) {

@@ -5,10 +5,12 @@ package turnover
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/audit"
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
@@ -91,9 +93,23 @@ func (t *Turnover) touch(ctx context.Context, a act) (done string, err error) {
 	target := *a.status.Target
 	target.Together, target.Print = a.together, a.status.Print
 	if a.erase {
-		return t.Host.Touch.Erase(ctx, target, a.method, a.status.Leftover)
+		return t.wipe(ctx, target, a)
 	}
 	return t.Host.Touch.Reset(ctx, target, a.method, a.status.Leftover)
+}
+
+// wipe erases. What was known of the disk is forgotten before, for good: after a crash in between it is not what is there.
+func (t *Turnover) wipe(ctx context.Context, target device.Target, a act) (done string, err error) {
+	if target.Print != 0 {
+		if err := t.Inventory.Kept(ctx); err != nil {
+			return "", fmt.Errorf("%w: that it is erased could be forgotten: %w", ErrUnfit, err)
+		}
+	}
+	done, err = t.Host.Touch.Erase(ctx, target, a.method, a.status.Leftover)
+	if err != nil && !errors.Is(err, device.ErrForeign) && unlessBusy(err) != nil {
+		err = halfErased{err}
+	}
+	return done, err
 }
 
 // hits returns the sysfs paths of the other devices that a method hits.

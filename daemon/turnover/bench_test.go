@@ -225,7 +225,7 @@ func (b *bench) guarded(t device.Target, leftover bool) error {
 		return fmt.Errorf("%w: nothing identifies the device", turnover.ErrUnfit)
 	case content == "":
 	case !leftover:
-		return fmt.Errorf("%w: %s is on it", turnover.ErrUnfit, content)
+		return fmt.Errorf("%w: %w: %s is on it, and no pod's", turnover.ErrUnfit, device.ErrForeign, content)
 	case t.Print != 0 && t.Print != printOf(content):
 		return fmt.Errorf("%w: %w: %s is on it", turnover.ErrUnfit, device.ErrForeign, content)
 	}

@@ -151,9 +151,7 @@ func (t *Turnover) clear(ctx context.Context, id string, renewed *bool) error {
 		outcome = inventory.Outcome{}
 		t.Inventory.Lingers(id, err.Error())
 	default:
-		erased := outcome.Erased
-		outcome = failed(err)
-		outcome.Erased = erased
+		outcome = failed(err, outcome.Erased)
 	}
 	return err
 }
@@ -234,7 +232,7 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	case errors.Is(err, ErrUnfit) && !errors.Is(err, device.ErrForeign): // nothing was done
 		return err
 	case err != nil:
-		outcome = failed(err)
+		outcome = failed(err, false)
 		return err
 	case !done:
 		return fmt.Errorf("%s: %w: no method of its class fits it as it stands: name one in [resource.reset]", id, ErrUnfit)

@@ -59,13 +59,14 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 	t.Inventory.Work(id, "")
 	outcome := inventory.Outcome{}
 	defer func() { t.Inventory.Worked(id, outcome) }()
-	if outcome.Erased, err = t.prepare(ctx, care, s, owners); err != nil {
-		outcome = failed(err)
+	erased, err := t.prepare(ctx, care, s, owners)
+	if err != nil {
+		outcome = failed(err, erased)
 		t.note(s, audit.Refused, err, audit.Entry{Pods: owners})
 		return err
 	}
 	t.note(s, audit.Started, nil, audit.Entry{Pods: owners})
-	outcome.Started, outcome.Pods = true, owners
+	outcome.Erased, outcome.Started, outcome.Pods = erased, true, owners
 	return nil
 }
 
@@ -77,13 +78,19 @@ func current(s *inventory.Status) error {
 	return nil
 }
 
-// failed is what has come of work that an error has ended.
-func failed(err error) inventory.Outcome {
-	if errors.Is(err, device.ErrForeign) { // the inventory tells why the disk is not for pods
+// failed is what has come of work that an error has ended, perhaps after an erasure that went well.
+func failed(err error, erased bool) inventory.Outcome {
+	if errors.Is(err, device.ErrForeign) { // the next look tells why the disk is not for pods
 		return inventory.Outcome{Foreign: true}
 	}
-	return inventory.Outcome{Err: unlessBusy(err)}
+	return inventory.Outcome{Err: unlessBusy(err), Erased: erased, Touched: errors.As(err, new(halfErased))}
 }
+
+// halfErased is an error after which a disk may hold other things than before.
+type halfErased struct{ error }
+
+// Unwrap returns what went wrong.
+func (e halfErased) Unwrap() error { return e.error }
 
 // unlessBusy returns an error of which the device is the cause, and nil for one after which it is as it was.
 func unlessBusy(err error) error {
@@ -117,7 +124,7 @@ func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, 
 		return false, nil
 	}
 	if erased, err = t.renew(ctx, care, s, first); err != nil {
-		return erased, err
+		return false, err
 	}
 	return erased, t.begin(ctx, care, s)
 }

@@ -258,6 +258,28 @@ func TestForeignDataIsNeverErased(t *testing.T) {
 			b.ok(b.allocate("B", "nvme1n1"))
 			b.write("nvme1n1", "admin's ext4")
 		}},
+		{"written after an erasure whose start failed otherwise", with(zeroAtStart, startUnit, ""), func(b *bench) {
+			b.used("A", "nvme1n1")
+			b.write("nvme1n1", "A's ext4")
+			b.free("nvme1n1")
+			synctest.Wait()
+			b.ok(b.allocate("B", "nvme1n1"))
+			b.fails(startUnit, errUnit)
+			b.refused(b.start("nvme1n1"), "run it: failed")
+			b.fails(startUnit, nil)
+			b.write("nvme1n1", "admin's ext4")
+		}},
+		{"written after a start that failed before anything was done", zeroAtStart, func(b *bench) {
+			b.used("A", "nvme1n1")
+			b.write("nvme1n1", "A's ext4")
+			b.free("nvme1n1")
+			synctest.Wait()
+			b.ok(b.allocate("B", "nvme1n1"))
+			b.fails("holders", errors.New("no answer"))
+			b.refused(b.start("nvme1n1"), "no answer")
+			b.fails("holders", nil)
+			b.write("nvme1n1", "admin's ext4")
+		}},
 		{"of another appearance, during a restart", nothing, func(b *bench) {
 			b.ok(b.allocate("A", "nvme1n1"))
 			b.ok(b.start("nvme1n1"))

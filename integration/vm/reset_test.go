@@ -126,14 +126,14 @@ func usedDisk(t *testing.T, d disks, node string) {
 		text             string
 	}{
 		{"mounted", "mkfs.ext4 -q NODE; mount NODE /mnt", "umount /mnt", reset.Busy, "is mounted on /mnt"},
-		{"not mounted", "true", "true", reset.Refused, "holds ext4"},
+		{"not mounted", "true", "true", reset.Foreign, "holds ext4"},
 		{"partition mounted", "sh -c 'echo type=linux | sfdisk --quiet --wipe always --label gpt NODE'; udevadm settle; mkfs.ext4 -q NODEp1; mount NODEp1 /mnt", "umount /mnt", reset.Busy, "p1 is mounted on /mnt"},
 		{"partition", "true", "sfdisk --quiet --delete NODE", reset.Refused, "has partitions"},
 		{"LVM", "wipefs -qfa NODE; vgcreate -y -qq vg NODE; lvcreate -y -qq -Wn -Zn -l 1 -n lv vg", "vgchange -qq -an vg", reset.Busy, "is part of dm-"},
-		{"LVM at rest", "true", "true", reset.Refused, "holds LVM2_member"},
-		{"LUKS", "wipefs -qfa NODE; echo secret | cryptsetup luksFormat -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 NODE -", "true", reset.Refused, "holds crypto_LUKS"},
+		{"LVM at rest", "true", "true", reset.Foreign, "holds LVM2_member"},
+		{"LUKS", "wipefs -qfa NODE; echo secret | cryptsetup luksFormat -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 NODE -", "true", reset.Foreign, "holds crypto_LUKS"},
 		{"swap", "wipefs -qa NODE; mkswap NODE; swapon NODE", "swapoff NODE", reset.Busy, "is swapped to"},
-		{"swap at rest", "true", "true", reset.Refused, "holds swap"},
+		{"swap at rest", "true", "true", reset.Foreign, "holds swap"},
 	} {
 		replace := strings.NewReplacer("NODE", node)
 		d.m.Sh(replace.Replace(c.begin) + " >/dev/null; udevadm settle")
@@ -162,7 +162,7 @@ func eraseDisk(t *testing.T, d disks, node string) {
 			t.Fatal("nothing was written")
 		}
 		r := d.request(node, reset.Erase, method)
-		want(t, d.ask(t, r), reset.Refused, "holds unknown data at byte 0")
+		want(t, d.ask(t, r), reset.Foreign, "holds unknown data at byte 0")
 		if d.sum(node) != full {
 			t.Fatal("the disk has changed")
 		}
@@ -184,7 +184,7 @@ func eraseDisk(t *testing.T, d disks, node string) {
 func resetController(t *testing.T, d disks, node string) {
 	full := d.fill(node)
 	r := d.request(node, reset.Reset, "nvme-controller")
-	want(t, d.ask(t, r), reset.Refused, "holds unknown data")
+	want(t, d.ask(t, r), reset.Foreign, "holds unknown data")
 	r.Leftover = true
 	before := d.resets(node)
 	want(t, d.ask(t, r), reset.OK, "reset NVMe controller nvme")
