@@ -180,9 +180,21 @@ func (m *Machine) Warn(d Drive, bits int) {
 // that stands still. Commands that do not read or write are answered.
 func (m *Machine) Stall(d Drive, stall bool) {
 	m.t.Helper()
+	m.throttle(d, "bps_rd", stall)
+}
+
+// StallWrites does the same to what is written, formats included, and answers all else.
+func (m *Machine) StallWrites(d Drive, stall bool) {
+	m.t.Helper()
+	m.throttle(d, "bps_wr", stall)
+}
+
+// throttle sets a limit of QEMU's (qapi/block-core.json, BlockIOThrottle) to next to nothing, or takes all away.
+func (m *Machine) throttle(d Drive, limit string, on bool) {
+	m.t.Helper()
 	limits := map[string]any{"id": "nvme-" + d.Serial, "bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0}
-	if stall {
-		limits["bps_rd"] = 1 // a second
+	if on {
+		limits[limit] = 1 // a second
 	}
 	if err := m.qmp.Execute("block_set_io_throttle", limits, nil); err != nil {
 		m.t.Fatalf("stall %s: %v", d.Serial, err)

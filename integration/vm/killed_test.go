@@ -1,0 +1,51 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/integration/vm"
+)
+
+// formatting is a script that succeeds when a helper has been in a command to a controller for a while, and prints its
+// process ID: the looks at a drive are over sooner.
+const formatting = `for p in $(pgrep -x metalplug-reset); do
+	if grep -q nvme_ /proc/$p/stack && sleep 3 && grep -q nvme_ /proc/$p/stack; then echo $p; exit 0; fi
+done; exit 1`
+
+// killedInFormat: the kernel lets go of nobody who formats a drive. A helper that is killed meanwhile ends with the
+// format, and never answers. Nobody gets the drive until it was erased once more.
+func killedInFormat(s *story, t *testing.T) {
+	s.reload(t, strings.Replace(turnoverConfig, `"zero"`, `"format"`, 1))
+	pod := one("formats-for-long")
+	node := s.run(pod)[0]
+	drive := vm.Drive{Serial: s.serialOf(t, node)}
+	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=60 conv=fsync status=none")
+	s.m.StallWrites(drive, true)
+	defer s.m.StallWrites(drive, false)
+	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=4096 count=1 oflag=direct status=none") // the piece that is let through
+	_, cursor := s.journal("")
+	from := s.kubelet.Mark()
+	s.kubelet.RemovePod(pod)
+	s.m.Eventually("a helper that formats", patience, func() bool { return s.m.Try("sh", "-c", formatting).Code == 0 })
+	s.m.Run("pkill", "-KILL", "-x", "metalplug-reset")
+	s.m.StallWrites(drive, false)
+	s.await(t, nvme, int64(len(drives)))
+	if seen := s.kubelet.Allocatables(from, nvme); len(seen) != 2 {
+		t.Errorf("allocatable went %v: withheld once, and offered once", seen)
+	}
+	if r := s.m.Try("cmp", "--bytes", "67108864", node, "/dev/zero"); r.Code != 0 {
+		t.Errorf("%s is not zero: %s%s", node, r.Stdout, r.Stderr)
+	}
+	log, _ := s.journal(cursor)
+	for _, want := range []string{"device not cleared", "device erased", "formatted namespace 1, SES 1"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the journal does not say %q:\n%s", want, log)
+		}
+	}
+	s.reload(t, turnoverConfig)
+}
