@@ -88,11 +88,12 @@ fuzz:
 vulncheck:
 	$(GO) run $(GOVULNCHECK) ./...
 
-# One machine at a time: two slow each other down by more than the half. CI runs VM_MORE beside the life of a node.
+# One machine at a time: two slow each other down by more than the half. CI runs VM_MORE beside the life of a node, and has
+# no time for the rest of NIGHT.
 # TestInstall and TestInstallEnforcing (the package), TestUnits and TestKubelet (the real kubelet) are run by name.
 VM ?= TestHardware
-VM_MORE = TestNodes|TestReset|TestTurnover
-NIGHT = TestMachine|$(VM)|$(VM_MORE)|TestClasses|TestPaths
+VM_MORE = TestTurnover
+NIGHT = TestMachine|$(VM)|$(VM_MORE)|TestNodes|TestReset|TestClasses|TestPaths
 vm: build
 	$(GO) test -count=1 -v -timeout 120m -tags integration -parallel 1 -run '$(VM)' ./integration/vm
 
