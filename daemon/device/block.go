@@ -178,7 +178,7 @@ func looped(h *Host, blocks []block) error {
 
 // exported looks for what the kernel serves to others: that is not claimed either. A target may have the whole controller.
 func exported(h *Host, blocks []block) error {
-	exports, err := pseudofs.Exports(h.Path("/sys/kernel/config"))
+	exports, err := pseudofs.Exports(h.Path("/sys"))
 	if err != nil {
 		return inUsef("whether it is exported cannot be told: %w", err)
 	}

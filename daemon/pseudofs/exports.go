@@ -5,13 +5,15 @@ package pseudofs
 // What the kernel serves to others: over a network, or to virtual machines.
 //
 // Follows: drivers/nvme/target/configfs.c, io-cmd-bdev.c, io-cmd-file.c and passthru.c;
-// drivers/target/target_core_configfs.c, target_core_iblock.c and target_core_file.c. Only iblock claims what it opens:
-// for the others an exclusive open of the disk succeeds beside them.
+// drivers/target/target_core_configfs.c, target_core_iblock.c and target_core_file.c;
+// drivers/usb/gadget/function/storage_common.c; drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c. Only iblock claims what
+// it opens: for the others an exclusive open of the disk succeeds beside them.
 
 import (
 	"errors"
 	"io/fs"
 	"os"
+	"path"
 	"strings"
 )
 
@@ -21,15 +23,23 @@ type Export struct {
 	Name string // what it was told to open: "/dev/nvme0n1", a link to that, a file; in passthrough "/dev/nvme0"
 }
 
-// Exports lists what is exported, by the tree of configfs in dir; nothing where that or a target is not there. A file or a
-// directory that is there and cannot be read is an error.
+// Exports lists what is exported, by the tree of sysfs in dir and that of configfs below it; nothing where a target is not
+// there. A file or a directory that is there and cannot be read is an error.
 func Exports(dir string) ([]Export, error) {
 	t := targets{}
-	for _, subsystem := range t.names(dir + "/nvmet/subsystems") {
-		path := dir + "/nvmet/subsystems/" + subsystem
-		places := []string{path + "/passthru"}
-		for _, namespace := range t.names(path + "/namespaces") {
-			places = append(places, path+"/namespaces/"+namespace)
+	t.nvme(dir + "/kernel/config/nvmet/subsystems")
+	t.scsi(dir + "/kernel/config/target/core")
+	t.usb(dir + "/kernel/config/usb_gadget")
+	t.rnbd(dir + "/class/rnbd-server/ctl/devices")
+	return t.exports, t.err
+}
+
+func (t *targets) nvme(dir string) {
+	for _, subsystem := range t.names(dir) {
+		root := dir + "/" + subsystem
+		places := []string{root + "/passthru"}
+		for _, namespace := range t.names(root + "/namespaces") {
+			places = append(places, root+"/namespaces/"+namespace)
 		}
 		for _, place := range places {
 			if t.text(place+"/enable") == "1" {
@@ -37,20 +47,49 @@ func Exports(dir string) ([]Export, error) {
 			}
 		}
 	}
-	for _, plugin := range t.names(dir + "/target/core") { // "fileio_0"
-		for _, object := range t.names(dir + "/target/core/" + plugin) {
-			path := dir + "/target/core/" + plugin + "/" + object
-			if enabled, err := ReadStart(path+"/enable", AttrSize); err == nil && strings.TrimSpace(enabled) == "0" {
+}
+
+func (t *targets) scsi(dir string) {
+	for _, plugin := range t.names(dir) { // "fileio_0"
+		for _, object := range t.names(dir + "/" + plugin) {
+			place := dir + "/" + plugin + "/" + object
+			if enabled, err := ReadStart(place+"/enable", AttrSize); err == nil && strings.TrimSpace(enabled) == "0" {
 				continue
 			}
 			by := "the SCSI target " + plugin + "/" + object
-			shown := t.text(path + "/info")
-			t.add(by, t.text(path+"/udev_path"))
+			shown := t.text(place + "/info")
+			t.add(by, t.text(place+"/udev_path"))
 			t.add(by, between(shown, "File: ", "  Size: "))          // fd_show_configfs_dev_params
 			t.add(by, between(shown, "UDEV PATH: ", "  readonly: ")) // iblock_show_configfs_dev_params
 		}
 	}
-	return t.exports, t.err
+}
+
+// usb looks for mass storage that this host is to another (Documentation/ABI/testing/configfs-usb-gadget-mass-storage). A
+// file that is named is open, whether a host is plugged in or not (fsg_lun_open).
+func (t *targets) usb(dir string) {
+	for _, gadget := range t.names(dir) {
+		for _, function := range t.names(dir + "/" + gadget + "/functions") {
+			place := dir + "/" + gadget + "/functions/" + function
+			if !strings.HasPrefix(function, "mass_storage.") {
+				continue
+			}
+			for _, lun := range t.names(place) { // "lun.0"
+				t.add("the USB gadget "+gadget, t.text(place+"/"+lun+"/file"))
+			}
+		}
+	}
+}
+
+// rnbd looks for what RDMA block devices of other hosts are made of: there is a directory for each that is mapped, with a
+// link to the disk (Documentation/ABI/testing/sysfs-class-rnbd-server).
+func (t *targets) rnbd(dir string) {
+	for _, device := range t.names(dir) {
+		target, err := os.Readlink(dir + "/" + device + "/block_dev")
+		if t.note(err); err == nil {
+			t.add("the RNBD server", "/dev/"+path.Base(target))
+		}
+	}
 }
 
 // targets gathers exports. The first error is kept.

@@ -170,7 +170,7 @@ func (h *host) looped(d disk) error {
 // exported looks for what the kernel serves to others over a network, which claims nothing either: the disk, a
 // partition, or all of its controller.
 func (h *host) exported(d disk) error {
-	exports, err := pseudofs.Exports(h.root + "/sys/kernel/config")
+	exports, err := pseudofs.Exports(h.root + "/sys")
 	if err != nil {
 		return errorf(Refused, "whether %s is exported cannot be told: %w", d.name(), err)
 	}
