@@ -47,6 +47,7 @@ func TestTurnover(t *testing.T) {
 		{"what a pod leaves is erased by zero", erasedAtRelease},
 		{"what a pod leaves is erased by discard", releasedBy("discard", "discarded 67108864 bytes")},
 		{"what a pod leaves is erased by format", releasedBy("format", "formatted namespace 1, SES 1")},
+		{"what a pod leaves is erased for the next", erasedAtStart},
 		{"the helper is killed while the drive formats", killedInFormat},
 		{"a process outlives its pod", lingering},
 		{"this host has the drive open", heldByHost},

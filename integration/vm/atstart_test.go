@@ -1,0 +1,56 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/integration/vm"
+)
+
+// erasedAtStart: what a pod leaves stays until the next starts, and the drive is offered all the same. It is erased then,
+// unless it is something else by then.
+func erasedAtStart(s *story, t *testing.T) {
+	s.reload(t, strings.Replace(turnoverConfig, `"both"`, `"start"`, 1))
+	node := s.left(t, one("leaves-data"))
+	both := vm.Pod{UID: "takes-both", Limits: map[string]int64{nvme: int64(len(drives))}}
+	s.run(both)
+	if r := s.m.Try("cmp", "--bytes", "67108864", node, "/dev/zero"); r.Code != 0 {
+		t.Errorf("%s is not zero: %s%s", node, r.Stdout, r.Stderr)
+	}
+	s.ends(t, both)
+	s.await(t, nvme, int64(len(drives)))
+
+	node = s.left(t, one("leaves-more"))
+	both.UID = "takes-both-again"
+	s.kubelet.AdmitPod(both)
+	s.m.Run("mkfs.ext4", "-qF", "-L", "somebodys", node)
+	sum := s.m.Run("sha256sum", node)
+	if _, _, err := s.kubelet.TryPod(both); err == nil || !strings.Contains(err.Error(), "which its last pod has not left there") {
+		t.Errorf("start with what somebody has written: %v", err)
+	}
+	s.ends(t, both)
+	s.await(t, nvme, int64(len(drives)-1))
+	if after := s.m.Run("sha256sum", node); after != sum {
+		t.Error("the drive with somebody's data was written to")
+	}
+	s.m.Run("udevadm", "lock", "--device", node, "blkdiscard", "--zeroout", node)
+	s.await(t, nvme, int64(len(drives)))
+	s.reload(t, turnoverConfig)
+}
+
+// left has a pod leave a file system and more, and returns where, once it is known what that is.
+func (s *story) left(t *testing.T, pod vm.Pod) (node string) {
+	t.Helper()
+	node = s.run(pod)[0]
+	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=60 conv=fsync status=none; mkfs.ext4 -qF " + node)
+	s.ends(t, pod)
+	s.m.Eventually("what is left to be known", patience, func() bool {
+		return s.m.Try("grep", "--quiet", `"print":`, "/var/lib/metalplug/identities.json").Code == 0
+	})
+	s.await(t, nvme, int64(len(drives)))
+	return node
+}
