@@ -14,7 +14,8 @@ import (
 // erasedAtStart: what a pod leaves stays until the next starts, and the drive is offered all the same. It is erased then,
 // unless it is something else by then.
 func erasedAtStart(s *story, t *testing.T) {
-	s.reload(t, strings.Replace(turnoverConfig, `"both"`, `"start"`, 1))
+	// The kubelet does not wait for longer.
+	s.reload(t, strings.NewReplacer(`"both"`, `"start"`, `"2m"`, `"25s"`).Replace(turnoverConfig))
 	node := s.left(t, one("leaves-data"))
 	both := vm.Pod{UID: "takes-both", Limits: map[string]int64{nvme: int64(len(drives))}}
 	s.run(both)

@@ -182,10 +182,14 @@ func (s *story) reload(t *testing.T, config string) {
 	_, cursor := s.journal("")
 	s.m.Write("/etc/metalplug/metalplug.toml", config)
 	s.m.Run("systemctl", "reload", "metalplugd")
-	s.m.Eventually("the configuration to be reloaded", patience, func() bool {
-		log, _ := s.journal(cursor)
-		return strings.Contains(log, "configuration reloaded")
+	var log string
+	s.m.Eventually("the configuration to be reloaded, or refused", patience, func() bool {
+		log, _ = s.journal(cursor)
+		return strings.Contains(log, "configuration reloaded") || strings.Contains(log, "configuration not reloaded")
 	})
+	if strings.Contains(log, "configuration not reloaded") {
+		t.Fatal(log)
+	}
 }
 
 // inPod starts a script in the cgroup of a pod's container.
