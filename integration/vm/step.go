@@ -1,0 +1,93 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+// The parts of a story, and what is kept of a machine in which one has failed.
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Step runs a part of the story as a subtest, which is the one that fails when
+// the machine cannot do what the step wants of it. It says whether the step
+// succeeded.
+func (m *Machine) Step(t *testing.T, name string, step func(t *testing.T)) bool {
+	return t.Run(name, func(t *testing.T) {
+		outer := m.t
+		m.t = t
+		defer func() {
+			if t.Failed() {
+				told.keep(t.Name(), m.account())
+			}
+			m.t = outer
+		}()
+		step(t)
+	})
+}
+
+// account is how things stand in the machine: what the tool says of the devices,
+// and the ends of what the device manager and the daemon have said.
+func (m *Machine) account() string {
+	var b strings.Builder
+	for _, argv := range [][]string{
+		{"metalplugctl", "list", "--all"},
+		{"journalctl", "--unit", "metalplugd", "--output", "short-precise", "--no-pager", "--lines", "20"},
+	} {
+		r, err := m.guest.run(nil, accountTimeout, argv...)
+		fmt.Fprintf(&b, "%s:\n%s%s", strings.Join(argv[:2], " "), r.Stdout, r.Stderr)
+		if err != nil {
+			fmt.Fprintln(&b, err)
+		}
+	}
+	if m.kubelet != nil {
+		lines := m.kubelet.Lines(0)
+		b.WriteString("device manager:\n")
+		for _, l := range lines[max(0, len(lines)-10):] {
+			fmt.Fprintf(&b, "%.300s\n", l.Text)
+		}
+	}
+	return b.String()
+}
+
+// accountTimeout is how long a machine in which something has failed is waited for.
+const accountTimeout = 30 * time.Second
+
+// keepLogs copies the console log and the journal to the folder
+// METALPLUG_VM_LOGS, if set.
+func (m *Machine) keepLogs() {
+	dir := os.Getenv("METALPLUG_VM_LOGS")
+	if dir == "" {
+		return
+	}
+	console, err := os.ReadFile(m.path("console"))
+	if err != nil {
+		m.t.Logf("keep the logs: %v", err)
+	}
+	journal, err := m.guest.run(nil, 30*time.Second, "journalctl", "--no-pager", "--output", "short-precise")
+	if err != nil {
+		m.t.Logf("keep the logs: %v", err)
+	}
+	name := filepath.Join(dir, strings.ReplaceAll(m.t.Name(), "/", "_"))
+	for suffix, content := range map[string][]byte{".console": console, ".journal": []byte(journal.Stdout)} {
+		if err := os.WriteFile(name+suffix, content, 0o644); err != nil {
+			m.t.Logf("keep the logs: %v", err)
+		}
+	}
+}
+
+// tail is the end of one of the machine's files on this host.
+func (m *Machine) tail(name string, lines int) string {
+	content, err := os.ReadFile(m.path(name))
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(content)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
