@@ -15,8 +15,14 @@ func about(s *inventory.Status, event audit.Event) audit.Entry {
 	return audit.Entry{Event: event, Resource: s.Resource, Device: s.Device.ID, Identity: s.Target.Attributes()}
 }
 
-// noteAllocated notes that a container is given a device.
-func (d *daemon) noteAllocated(s *inventory.Status) { d.audit.Note(about(s, audit.Allocated)) }
+// noteAllocated notes that a container is given devices.
+func (d *daemon) noteAllocated(devices []*inventory.Status) {
+	entries := make([]audit.Entry, len(devices))
+	for i, s := range devices {
+		entries[i] = about(s, audit.Allocated)
+	}
+	d.audit.Note(entries...)
+}
 
 // noteHolders notes which pods hold our devices that did not the last time, by name. After a start that is all of them.
 func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]plugin.Pod) {

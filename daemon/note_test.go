@@ -28,7 +28,7 @@ func TestHoldersAreNotedOnce(t *testing.T) {
 	}
 	snapshot := &inventory.Snapshot{Offers: map[string]*inventory.Offer{"example.org/disk": {Devices: []*inventory.Status{s}}}}
 	a, b := plugin.Pod{Namespace: "n", Name: "a", Container: "c"}, plugin.Pod{Namespace: "n", Name: "b", Container: "c"}
-	d.noteAllocated(s)
+	d.noteAllocated([]*inventory.Status{s})
 	for _, pods := range [][]plugin.Pod{{a}, {a}, {a, b}, {}, {a}} {
 		d.noteHolders(snapshot, map[string][]plugin.Pod{"nvme-1": pods, "of another plugin": {a}})
 	}

@@ -89,7 +89,7 @@ func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 		}
 		return true
 	}
-	if id := MessageIDs()[r.Message]; id != "" {
+	if id := messageIDs[r.Message]; id != "" {
 		fields["MESSAGE_ID"] = id
 	}
 	for _, a := range h.attrs {

@@ -2,29 +2,31 @@
 
 package systemd
 
+import "maps"
+
 // MessageIDs returns the MESSAGE_ID of each line of the log that has one, by its message: those after which somebody may
 // have to do something, or wants to look for later. metalplug.catalog explains each (journalctl -x). An ID never changes
 // and is never given to another message.
-func MessageIDs() map[string]string {
-	return map[string]string{
-		"device gone":                "50c3aca8cfca423d88ff5d8a8cdb4d3c",
-		"device unhealthy":           "2774bd213f8242ab8f7f063ff22ce648",
-		"device healthy":             "caf5bcd634a648fba81bc67dacdc5dc4",
-		"endpoint registered":        "2d1c3a5af6294804bb4c959831d080ab",
-		"device not cleared":         "6416535383164160a3baa06f76d5d71c",
-		"device not initialised":     "f9b6d54050594137934011ab8f4d769b",
-		"device allocated":           "4f2b62d0ff7740ce88676203b7da6b17",
-		"device held":                "5ef675b445514c3d93f1dc050e8f1fa7",
-		"device started":             "b930c5f9076d49bdb67edbd4b278457a",
-		"device released":            "33d589d62f364231942428929112c951",
-		"device reset":               "abef9fad3d794b2bab6a0602e11fd97d",
-		"device erased":              "649c222d4501429db98f392ebaa23967",
-		"device unit run":            "b2e44977c2a1417f90d5e45d315dbcd9",
-		"audit entry lost":           "f083b2047e694245806e7ef6cc2b97b4",
-		"device cordoned":            "cf1cae115a77426dbb46a6547a06f0aa",
-		"device uncordoned":          "bf6278dce6414693b34c0b0c8b92ade8",
-		"container refused":          "356bbf0dc535496ba0b8e2450ba69587",
-		"configuration not reloaded": "3c89c7284d174cee9f2e4f2c814136c0",
-		"identity claimed twice":     "a2e3ace6af8d41b691f89df39bec20d0",
-	}
+func MessageIDs() map[string]string { return maps.Clone(messageIDs) }
+
+var messageIDs = map[string]string{
+	"device gone":                "50c3aca8cfca423d88ff5d8a8cdb4d3c",
+	"device unhealthy":           "2774bd213f8242ab8f7f063ff22ce648",
+	"device healthy":             "caf5bcd634a648fba81bc67dacdc5dc4",
+	"endpoint registered":        "2d1c3a5af6294804bb4c959831d080ab",
+	"device not cleared":         "6416535383164160a3baa06f76d5d71c",
+	"device not initialised":     "f9b6d54050594137934011ab8f4d769b",
+	"device allocated":           "4f2b62d0ff7740ce88676203b7da6b17",
+	"device held":                "5ef675b445514c3d93f1dc050e8f1fa7",
+	"device started":             "b930c5f9076d49bdb67edbd4b278457a",
+	"device released":            "33d589d62f364231942428929112c951",
+	"device reset":               "abef9fad3d794b2bab6a0602e11fd97d",
+	"device erased":              "649c222d4501429db98f392ebaa23967",
+	"device unit run":            "b2e44977c2a1417f90d5e45d315dbcd9",
+	"audit entry lost":           "f083b2047e694245806e7ef6cc2b97b4",
+	"device cordoned":            "cf1cae115a77426dbb46a6547a06f0aa",
+	"device uncordoned":          "bf6278dce6414693b34c0b0c8b92ade8",
+	"container refused":          "356bbf0dc535496ba0b8e2450ba69587",
+	"configuration not reloaded": "3c89c7284d174cee9f2e4f2c814136c0",
+	"identity claimed twice":     "a2e3ace6af8d41b691f89df39bec20d0",
 }

@@ -3,8 +3,9 @@
 // Package audit writes down who had which device when, what was done to it in between, and how that was verified.
 //
 // Each entry is a line in the journal and a line of JSON in the file audit.jsonl, which is only appended to. Whoever notes
-// something does not wait for the disk. What cannot be written is kept until it can: where there is too much of it, the
-// oldest entries are given up, those about erasures last of all, and that is written down as well.
+// something waits neither for the disk nor for the journal, nor does one of these wait for the other. What cannot be written
+// is kept until it can: where there is too much of it, the oldest entries are given up, those about erasures last of all, and
+// that is written down as well.
 package audit
 
 import (
@@ -76,21 +77,27 @@ type Log struct {
 	file *file
 
 	mu     sync.Mutex
-	queue  []Entry
+	queue  []Entry // for the file
 	lost   int
-	wake   chan struct{} // one slot
+	untold []Entry       // for the log
+	wake   chan struct{} // the file's writer; one slot
+	tell   chan struct{} // the log's; one slot
 	closed chan struct{}
 	done   sync.WaitGroup
 }
 
 // Open begins to write the audit in a directory, which is made if it is missing. That it cannot be written is logged.
 func Open(dir string, log *slog.Logger) *Log {
-	l := &Log{log: log, file: newFile(dir), wake: make(chan struct{}, 1), closed: make(chan struct{})}
+	l := &Log{
+		log: log, file: newFile(dir),
+		wake: make(chan struct{}, 1), tell: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
 	l.done.Go(l.writeAll)
+	l.done.Go(l.tellAll)
 	return l
 }
 
-// Close writes what is still to be written; what cannot be is logged.
+// Close writes and logs what is still to be; what cannot be written is logged.
 func (l *Log) Close() {
 	if l == nil {
 		return
@@ -99,25 +106,62 @@ func (l *Log) Close() {
 	l.done.Wait()
 }
 
-// Note notes that something has happened just now. It does not wait for the disk.
-func (l *Log) Note(e Entry) {
+// Note notes what has happened just now. It does not wait: the kubelet may be waiting for us. Since it is when containers
+// are given devices, writing that begins a moment later, and leaves the processors to the answer.
+func (l *Log) Note(entries ...Entry) {
 	if l == nil {
 		return
 	}
-	e.Time = time.Now().UTC()
-	l.tell(e)
+	now, urgent := time.Now().UTC(), false
 	l.mu.Lock()
-	l.queue = append(l.queue, e)
-	l.makeRoom()
+	for _, e := range entries {
+		e.Time, urgent = now, urgent || e.Event != Allocated
+		l.queue = append(l.queue, e)
+		l.makeRoom()
+		if len(l.untold) < keptMost { // the file has them all
+			l.untold = append(l.untold, e)
+		}
+	}
 	l.mu.Unlock()
-	select {
-	case l.wake <- struct{}{}:
-	default:
+	if urgent {
+		l.wakeWriters()
+	} else {
+		time.AfterFunc(answering, l.wakeWriters)
 	}
 }
 
-// tell logs an entry.
-func (l *Log) tell(e Entry) {
+// answering is longer than an answer to the kubelet takes.
+const answering = 10 * time.Millisecond
+
+func (l *Log) wakeWriters() {
+	for _, writer := range []chan struct{}{l.wake, l.tell} {
+		select {
+		case writer <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// tellAll logs what is noted until the audit is closed.
+func (l *Log) tellAll() {
+	for closing := false; !closing; {
+		select {
+		case <-l.closed:
+			closing = true
+		case <-l.tell:
+		}
+		l.mu.Lock()
+		entries := l.untold
+		l.untold = nil
+		l.mu.Unlock()
+		for _, e := range entries {
+			l.say(e)
+		}
+	}
+}
+
+// say logs an entry.
+func (l *Log) say(e Entry) {
 	message := e.Event.message()
 	if message == "" {
 		return

@@ -24,25 +24,29 @@ var (
 	errNotReady  = errors.New("not ready for the container")
 )
 
-// pick finds the devices of which the kubelet names the shares, sorted by ID and each once. All must be healthy; for a
-// container whose start failed when they were reset, it may be that alone which they are not.
-func (s service) pick(offer *inventory.Offer, shares []string, again bool) ([]*inventory.Status, error) {
+// pick finds the devices of which the kubelet names the shares, sorted by ID and each once, and by what IDs it knows each, by
+// their own. All must be healthy; for a container whose start failed when they were reset, it may be that alone which they
+// are not.
+func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
+	devices []*inventory.Status, names map[string][]string, err error,
+) {
 	if len(shares) == 0 {
-		return nil, fmt.Errorf("the kubelet asked for no device of %s: %w", s.Resource.Name, errUnknown)
+		return nil, nil, fmt.Errorf("the kubelet asked for no device of %s: %w", s.Resource.Name, errUnknown)
 	}
-	devices := make([]*inventory.Status, 0, len(shares))
+	devices, names = make([]*inventory.Status, 0, len(shares)), make(map[string][]string, len(shares))
 	for _, share := range shares {
 		d := s.Resource.find(offer, share)
 		if d == nil {
-			return nil, fmt.Errorf("%s: %w %s", shorten(share), errUnknown, s.Resource.Name)
+			return nil, nil, fmt.Errorf("%s: %w %s", shorten(share), errUnknown, s.Resource.Name)
 		}
 		if !d.Healthy && !(again && mayGoOn(d)) {
-			return nil, fmt.Errorf("%s is %w: %s", d.Device.ID, errUnhealthy, d.Reason)
+			return nil, nil, fmt.Errorf("%s is %w: %s", d.Device.ID, errUnhealthy, d.Reason)
 		}
 		devices = append(devices, d)
+		names[d.Device.ID] = append(names[d.Device.ID], share)
 	}
 	slices.SortFunc(devices, func(a, b *inventory.Status) int { return strings.Compare(a.Device.ID, b.Device.ID) })
-	return slices.Compact(devices), nil
+	return slices.Compact(devices), names, nil
 }
 
 // mayGoOn tells whether a container may start with a device that is not healthy: its pod has it since before, and it is
@@ -62,17 +66,6 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 		return d
 	}
 	return nil
-}
-
-// names returns by what IDs the kubelet will know the devices that it is given, by their own.
-func (r *Resource) names(offer *inventory.Offer, shares []string) map[string][]string {
-	names := make(map[string][]string)
-	for _, share := range shares {
-		if d := r.find(offer, share); d != nil {
-			names[d.Device.ID] = append(names[d.Device.ID], share)
-		}
-	}
-	return names
 }
 
 // unused refuses devices that only the pod which holds them may have. The kubelet gives none to a new pod before it has

@@ -71,9 +71,9 @@ type Endpoint struct {
 	Host      *device.Host
 	Watch     *Watch
 	Log       *slog.Logger
-	// Allocated is told of each device that a container is given, before the kubelet has its answer; it must not block.
+	// Allocated is told of the devices that a container is given, before the kubelet has its answer; it must not block.
 	// May be nil.
-	Allocated func(*inventory.Status)
+	Allocated func([]*inventory.Status)
 	Tally     Tally
 	Changed   func() // called when the endpoint's [Status] has changed; may be nil
 	Restarted bool   // another endpoint served the resource until now: its end must reach the kubelet first

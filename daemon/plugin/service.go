@@ -5,9 +5,7 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"maps"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -109,9 +107,10 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 	snapshot, _ := s.Inventory.Snapshot()
 	offer := snapshot.Offer(s.Resource.Name)
 	resp := &pluginapi.AllocateResponse{}
+	var given []*inventory.Status
 	held := make(map[string][]string)
 	for _, container := range req.GetContainerRequests() {
-		devices, err := s.pick(offer, container.GetDevicesIds(), false)
+		devices, names, err := s.pick(offer, container.GetDevicesIds(), false)
 		if err != nil {
 			return nil, s.refuse("Allocate", err)
 		}
@@ -124,15 +123,14 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 			return nil, s.refuse("Allocate", err)
 		}
 		resp.ContainerResponses = append(resp.ContainerResponses, answer)
-		for id, names := range s.Resource.names(offer, container.GetDevicesIds()) {
-			held[id] = append(held[id], names...)
+		given = append(given, devices...)
+		for id, as := range names {
+			held[id] = append(held[id], as...)
 		}
 	}
 	s.Inventory.Allocated(held)
-	for _, id := range slices.Sorted(maps.Keys(held)) {
-		if s.Allocated != nil {
-			s.Allocated(offer.Find(id))
-		}
+	if s.Allocated != nil {
+		s.Allocated(given)
 	}
 	s.Tally.answered(s.Resource.Name, "Allocate", nil)
 	return resp, nil
@@ -143,7 +141,7 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 ) (*pluginapi.PreStartContainerResponse, error) {
 	snapshot, _ := s.Inventory.Snapshot()
 	offer := snapshot.Offer(s.Resource.Name)
-	devices, err := s.pick(offer, req.GetDevicesIds(), true)
+	devices, names, err := s.pick(offer, req.GetDevicesIds(), true)
 	if err != nil {
 		return nil, s.refuse("PreStartContainer", err)
 	}
@@ -160,7 +158,7 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 			return nil, s.refuse("PreStartContainer", fmt.Errorf("%w: %w", errNotReady, err))
 		}
 	}
-	s.Inventory.Starting(s.Resource.names(offer, req.GetDevicesIds()))
+	s.Inventory.Starting(names)
 	return &pluginapi.PreStartContainerResponse{}, nil
 }
 
