@@ -181,9 +181,14 @@ func (k *Kubelet) TryPod(p Pod) (nodes []string, env map[string]string, err erro
 	return nodes, env, err
 }
 
-// AdmitPod admits a pod: its devices are allocated.
+// cgroup is that of a pod, where a kubelet with the cgroup driver "cgroupfs"
+// has it.
+func (p Pod) cgroup() string { return "/sys/fs/cgroup/kubepods/pod" + p.UID }
+
+// AdmitPod admits a pod: its devices are allocated, and it has a cgroup.
 func (k *Kubelet) AdmitPod(p Pod) {
 	k.m.t.Helper()
+	k.m.Run("mkdir", "-p", p.cgroup())
 	k.ask("admit", map[string]any{"pod": map[string]any{
 		"uid": p.UID, "namespace": "default", "name": p.UID,
 		"containers": []any{map[string]any{"name": "main", "limits": p.Limits}},
@@ -204,10 +209,11 @@ func (k *Kubelet) StartPod(p Pod) (nodes []string, env map[string]string, err er
 	return nodes, s.Run.Env, nil
 }
 
-// RemovePod ends a pod.
+// RemovePod ends a pod. Its cgroup goes with it, unless a process is left in it.
 func (k *Kubelet) RemovePod(p Pod) {
 	k.m.t.Helper()
 	k.ask("remove", map[string]any{"uid": p.UID})
+	k.m.Try("find", p.cgroup(), "-depth", "-type", "d", "-exec", "rmdir", "{}", "+")
 }
 
 // ask sends one request and returns its answer, which must be no error.
