@@ -46,6 +46,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 			}
 			continue
 		}
+		asked := time.Now()
 		holdings, err := holders.Ask(ctx, devices)
 		switch {
 		case ctx.Err() != nil:
@@ -54,14 +55,14 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 			complaint = ""
 			d.said.pods(holders.Pods())
 			d.noteHolders(snapshot, holders.Pods())
-			d.inventory.Confirm(holdings)
+			d.inventory.Confirm(asked, holdings)
 		case err.Error() != complaint:
 			complaint = err.Error()
 			d.Log.Info("holders not known", "err", err)
 		}
 		interval := holdersInterval
-		if soon > 0 {
-			soon--
+		if soon > 0 || holders.Soon {
+			soon = max(soon-1, 0)
 			interval = goneInterval
 		}
 		select {

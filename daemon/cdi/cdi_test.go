@@ -353,7 +353,7 @@ func TestHeldDeviceKeepsItsSpec(t *testing.T) {
 			t.Errorf("with %d devices there are %q", step.devices, b.files())
 		}
 	}
-	b.inventory.Confirm(map[string]inventory.Holding{"node-null": inventory.Free})
+	b.inventory.Confirm(time.Now(), map[string]inventory.Holding{"node-null": inventory.Free})
 	b.until("the spec stays when nobody holds the device", func() bool {
 		b.update(true)
 		return b.files() == ""

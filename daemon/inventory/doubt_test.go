@@ -24,7 +24,7 @@ func released(t *testing.T, r *running) {
 	r.Worked(diskID, inventory.Outcome{Started: true, Pods: []string{"A"}})
 	synctest.Wait()
 	clock.Pass(time.Millisecond)
-	r.Confirm(map[string]inventory.Holding{diskID: inventory.Free})
+	r.Confirm(time.Now(), map[string]inventory.Holding{diskID: inventory.Free})
 	synctest.Wait()
 	if a := r.account(diskID); !a.Dirty || !a.Uncleared {
 		t.Fatalf("%+v", a)
@@ -57,7 +57,7 @@ func TestRecordIsKept(t *testing.T) {
 			m.Unplug(path)
 			synctest.Wait()
 			clock.Pass(time.Minute)
-			r.Confirm(map[string]inventory.Holding{diskID: inventory.Free})
+			r.Confirm(time.Now(), map[string]inventory.Holding{diskID: inventory.Free})
 			synctest.Wait()
 			m.Apply(diskOf(8))
 			quarantined(t, r, nvmeResource)
@@ -70,7 +70,7 @@ func TestRecordIsKept(t *testing.T) {
 			released(t, r)
 			m.Unplug(path)
 			synctest.Wait()
-			r.Confirm(map[string]inventory.Holding{diskID: inventory.Free})
+			r.Confirm(time.Now(), map[string]inventory.Holding{diskID: inventory.Free})
 			synctest.Wait()
 			m.Apply(diskOf(8))
 			quarantined(t, r, nvmeResource)
@@ -100,7 +100,7 @@ func TestRecordIsKept(t *testing.T) {
 			<-r.SetRules([]device.Rule{{Resource: "example.org/renamed", Class: &device.NVMe, ClearedAtRelease: true}}, nil)
 			synctest.Wait()
 			clock.Pass(time.Minute)
-			r.Confirm(map[string]inventory.Holding{diskID: inventory.Free}) // it is Stale, so the daemon asks
+			r.Confirm(time.Now(), map[string]inventory.Holding{diskID: inventory.Free}) // it is Stale, so the daemon asks
 			synctest.Wait()
 			if a := r.account(diskID); !a.Dirty {
 				t.Errorf("that it has to be erased is forgotten: %+v", a)
@@ -156,7 +156,7 @@ func TestSwappedWhileAway(t *testing.T) {
 		synctest.Wait()
 		content = "A's ext4"
 		clock.Pass(time.Millisecond)
-		r.Confirm(map[string]inventory.Holding{id: inventory.Free})
+		r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
 		r.Worked(id, inventory.Outcome{Cleared: true})
 		synctest.Wait()
 		if a := r.account(id); !a.Leftover || !a.Erasable {
@@ -218,7 +218,7 @@ func TestDeviceChangesOver(t *testing.T) {
 		for range 3 {
 			clock.Pass(time.Minute + time.Second) // the class is looked at every minute: nothing is published at that second
 			_, changed := r.Snapshot()
-			r.Confirm(map[string]inventory.Holding{diskID: inventory.Free})
+			r.Confirm(time.Now(), map[string]inventory.Holding{diskID: inventory.Free})
 			<-changed
 			if s, _ := r.Snapshot(); strings.Contains(describeOffer(s.Offer(nvmeResource)), "Healthy") && !strings.Contains(describeOffer(s.Offer(nvmeResource)), "Unhealthy") {
 				t.Errorf("offered by the resource that it does not belong to: %s", describe(s))

@@ -31,6 +31,7 @@ type tenancy struct {
 
 	as         []string  // the IDs by which pods may hold it, sorted; never written, only replaced
 	allocated  time.Time // when a container was last given it
+	booked     bool      // a pod has it in the kubelet's books since then: the kubelet has said so, or started a container with it
 	appearance string    // of the disk, as [device.Target.Appearance] tells it: a leftover is of that one
 	medium     string    // what the disk itself is known by, also in another boot, as [device.Target.Medium] tells it
 	print      uint64    // by which what the pod has left is known again, when nobody has had it since; 0: not known
@@ -90,15 +91,16 @@ func (i *Inventory) Holds(id string) bool {
 }
 
 // allocated notes that pods are about to hold these devices. It holds at once; the readers hear of it a little later,
-// since the kubelet is waiting for our answer just now.
-func (l *loop) allocated(as map[string][]string, due bool) {
+// since the kubelet is waiting for our answer just now. started: a container is about to be started, with what the kubelet
+// has in its books for it.
+func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 	var held []*entry
 	for id, names := range as {
 		e := l.entries[id]
 		if e == nil {
 			continue
 		}
-		e.allocated, e.due = time.Now(), e.due || due
+		e.allocated, e.booked, e.due = now, started, e.due || !started
 		e.holdAs(names)
 		if !e.held {
 			l.hold(e, true)
@@ -145,8 +147,9 @@ func (l *loop) vacate(e *entry) {
 }
 
 // confirm takes in how the kubelet's pods stand to devices. Only what is free can leave the offer: the kubelet crashes
-// over an allocated ID that it does not know (kubernetes v1.35 and v1.36, devicemanager).
-func (l *loop) confirm(holdings map[string]Holding) {
+// over an allocated ID that it does not know (kubernetes v1.35 and v1.36, devicemanager). It gives a device to no pod before
+// it has taken it out of its books, so that who is in them after that, and not before, is the pod that we know of.
+func (l *loop) confirm(asked time.Time, holdings map[string]Holding) {
 	for id, holding := range holdings {
 		e := l.entries[id]
 		if e == nil {
@@ -154,6 +157,7 @@ func (l *loop) confirm(holdings map[string]Holding) {
 		}
 		switch {
 		case holding == Held:
+			e.booked = e.booked || asked.After(e.allocated)
 			// The kubelet may have started a container before we were registered again, and told nobody. Of one that it
 			// was given and has not announced, it has still to announce the start.
 			started := !e.dirty && !e.due && time.Since(e.allocated) > l.Grace
@@ -166,7 +170,7 @@ func (l *loop) confirm(holdings map[string]Holding) {
 			}
 		case holding == Remembered:
 			l.resend[e.resource] = true
-		case holding == Free && time.Since(e.allocated) > l.Grace:
+		case holding == Free && (e.booked && asked.After(e.allocated) || time.Since(e.allocated) > l.Grace):
 			l.free(e)
 		}
 	}

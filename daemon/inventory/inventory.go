@@ -28,7 +28,8 @@ const (
 	settleLimit = 10 * time.Second
 	// settleMost is how many times that it waits at most: TimeoutStartSec= of the unit is 90 s.
 	settleMost = 6
-	// allocationGrace is how long the kubelet may take after Allocate to have the device in its books.
+	// allocationGrace is how long the kubelet may take after Allocate to have the device in its books. Once it
+	// was in them, the device is free when it is no more.
 	allocationGrace = 30 * time.Second
 	// settlePoll is how often that is looked at meanwhile.
 	settlePoll = 5 * time.Millisecond
@@ -124,13 +125,15 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 // Allocated notes that a container is about to be given devices: by their own IDs those by which the kubelet knows them.
 // It does not wait.
 func (i *Inventory) Allocated(as map[string][]string) {
-	i.post(func(l *loop) { l.allocated(as, true) })
+	now := time.Now()
+	i.post(func(l *loop) { l.allocated(as, now, false) })
 }
 
 // Starting notes that a container is about to be started, perhaps again, with devices that its pod was given. It does not
 // wait.
 func (i *Inventory) Starting(as map[string][]string) {
-	i.post(func(l *loop) { l.allocated(as, false) })
+	now := time.Now()
+	i.post(func(l *loop) { l.allocated(as, now, true) })
 }
 
 // Released notes that the pods which held these devices are gone: the kubelet was about to give them to another. It does
@@ -139,10 +142,10 @@ func (i *Inventory) Released(ids []string) {
 	i.post(func(l *loop) { l.released(ids) })
 }
 
-// Confirm takes in how the kubelet's pods stand to devices. What is free, and not to be offered any more, leaves the
-// offer; what is remembered makes the list be sent again. It does not wait.
-func (i *Inventory) Confirm(holdings map[string]Holding) {
-	i.post(func(l *loop) { l.confirm(holdings) })
+// Confirm takes in how the kubelet's pods stand to devices, as of when it was asked. What is free, and not to be offered any
+// more, leaves the offer; what is remembered makes the list be sent again. It does not wait.
+func (i *Inventory) Confirm(asked time.Time, holdings map[string]Holding) {
+	i.post(func(l *loop) { l.confirm(asked, holdings) })
 }
 
 // Recovered notes that somebody has reset or repaired these devices: what events and error counters have said of their

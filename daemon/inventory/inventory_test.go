@@ -236,27 +236,45 @@ func TestIDLeavesOnlyWhenFree(t *testing.T) {
 	m.Unplug("/sys/devices/virtual/widget/widget0")
 	r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
 	for _, holding := range []inventory.Holding{inventory.Unknown, inventory.Held, inventory.Remembered} {
-		r.Confirm(map[string]inventory.Holding{"node-A-widget": holding})
+		r.Confirm(time.Now(), map[string]inventory.Holding{"node-A-widget": holding})
 		if err := r.Alive(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
 	}
-	r.Confirm(map[string]inventory.Holding{"node-A-widget": inventory.Free})
+	r.Confirm(time.Now(), map[string]inventory.Holding{"node-A-widget": inventory.Free})
 	r.offers("example.org/widget", "")
 }
 
 func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "", func(o *inventory.Options) { o.Grace = time.Hour })
-	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}})
+	before := time.Now()
+	allocate := func() { r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}) }
+	allocate()
 	m.Unplug("/sys/devices/virtual/widget/widget0")
-	r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
-	r.Confirm(map[string]inventory.Holding{"node-A-widget": inventory.Free})
-	if err := r.Alive(t.Context()); err != nil {
-		t.Fatal(err)
+	confirm := func(asked time.Time, holding inventory.Holding, want string) {
+		t.Helper()
+		r.Confirm(asked, map[string]inventory.Holding{"node-A-widget": holding})
+		if err := r.Alive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.offers("example.org/widget", want)
 	}
-	r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
+	const kept = "node-A-widget Unhealthy (gone)"
+	confirm(time.Now(), inventory.Free, kept)
+	confirm(before, inventory.Held, kept) // the pod before
+	confirm(time.Now(), inventory.Free, kept)
+	confirm(time.Now(), inventory.Held, kept)
+	allocate() // to the next one
+	confirm(time.Now(), inventory.Free, kept)
+	before = time.Now()
+	r.Starting(map[string][]string{"node-A-widget": {"node-A-widget"}})
+	confirm(before, inventory.Free, kept) // from before it was in the kubelet's books
+	allocate()                            // to the same pod's next container
+	confirm(time.Now(), inventory.Free, kept)
+	confirm(time.Now(), inventory.Held, kept)
+	confirm(time.Now(), inventory.Free, "") // it was in the kubelet's books, and is no more
 }
 
 func TestWhatTheKubeletRemembersIsOffered(t *testing.T) {
@@ -292,7 +310,7 @@ func TestIDsByWhichADeviceIsHeldStayUntilItIsFree(t *testing.T) {
 	r.LookAgain(id)
 	as("what was allocated beside", id+"::0", id+"::1", id+"::2")
 	before, _ := r.Snapshot()
-	r.Confirm(map[string]inventory.Holding{id: inventory.Free})
+	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
 	as("nothing")
 	after, _ := r.Snapshot()
 	if after.Offer(resource).Listed == before.Offer(resource).Listed {
@@ -303,7 +321,7 @@ func TestIDsByWhichADeviceIsHeldStayUntilItIsFree(t *testing.T) {
 func TestRememberedIDMakesTheListBeSentAgain(t *testing.T) {
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "")
 	before, _ := r.Snapshot()
-	r.Confirm(map[string]inventory.Holding{"node-A-widget": inventory.Remembered})
+	r.Confirm(time.Now(), map[string]inventory.Holding{"node-A-widget": inventory.Remembered})
 	r.until("a new list", func(s *inventory.Snapshot) bool {
 		return s.Offer("example.org/widget").Listed > before.Offer("example.org/widget").Listed
 	})
@@ -316,7 +334,7 @@ func TestPodMayUseWhatItHolds(t *testing.T) {
 	r.offers(nvmeResource, id+" Healthy")
 	r.Allocated(map[string][]string{id: {id}})
 	m.Apply(blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
-	r.Confirm(map[string]inventory.Holding{id: inventory.Held})
+	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Held})
 	if err := r.Alive(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -326,12 +344,12 @@ func TestPodMayUseWhatItHolds(t *testing.T) {
 		return strings.Contains(s.Offer(nvmeResource).Find(id).Used, "ext4")
 	})
 	// Released with its contents, it must not be handed to anyone else.
-	r.Confirm(map[string]inventory.Holding{id: inventory.Free})
+	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
 	r.until("no healthy one", func(s *inventory.Snapshot) bool {
 		d := s.Offer(nvmeResource).Find(id)
 		return d == nil || !d.Healthy
 	})
-	r.Confirm(map[string]inventory.Holding{id: inventory.Free})
+	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
 	r.offers(nvmeResource, "")
 	s, _ := r.Snapshot()
 	if len(s.Others) != 1 || !strings.Contains(s.Others[0].Reason, "ext4") {
@@ -464,7 +482,7 @@ func TestHeldDeviceDoesNotChangeItsResource(t *testing.T) {
 	r.offers("example.org/other", "")
 	r.offers("example.org/widget", "node-A-widget Unhealthy (it belongs to another resource now, example.org/other: "+
 		"it changes over once no pod holds it)")
-	r.Confirm(map[string]inventory.Holding{"node-A-widget": inventory.Free})
+	r.Confirm(time.Now(), map[string]inventory.Holding{"node-A-widget": inventory.Free})
 	r.offers("example.org/other", "node-A-widget Healthy")
 	r.offers("example.org/widget", "")
 }

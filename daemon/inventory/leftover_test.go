@@ -46,7 +46,7 @@ func idle(t *testing.T, r *running, reading *device.Reading, left device.Reading
 	synctest.Wait()
 	*reading = left
 	clock.Pass(time.Millisecond)
-	r.Confirm(map[string]inventory.Holding{diskID: inventory.Free})
+	r.Confirm(time.Now(), map[string]inventory.Holding{diskID: inventory.Free})
 	r.Worked(diskID, inventory.Outcome{Cleared: true})
 	synctest.Wait()
 	if a := r.account(diskID); !a.Leftover || !a.Erasable {
@@ -211,7 +211,7 @@ func TestWrittenByOthers(t *testing.T) {
 		*reading = device.Reading{Content: nobodyAnswers}
 		r = again(t, r, state, inBoot("5", 3), reading)
 		want(t, r, "not known", false)
-		r.Confirm(map[string]inventory.Holding{diskID: inventory.Free}) // it is Stale, so the daemon asks
+		r.Confirm(time.Now(), map[string]inventory.Holding{diskID: inventory.Free}) // it is Stale, so the daemon asks
 		synctest.Wait()
 		*reading = pods
 		want(t, r, "known", true)

@@ -239,7 +239,7 @@ func (r *running) settle() {
 	for _, d := range s.Offer("test/widget").Devices {
 		free[d.Device.ID] = inventory.Free
 	}
-	r.Confirm(free)
+	r.Confirm(time.Now(), free)
 	r.until("the marker is forgotten", func(s *inventory.Snapshot) bool { return len(s.Offer("test/widget").Devices) == 0 })
 }
 

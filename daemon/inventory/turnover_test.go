@@ -87,7 +87,7 @@ func TestAccount(t *testing.T) {
 	confirm := func(h inventory.Holding) func(*running) {
 		return func(r *running) {
 			clock.Pass(time.Millisecond)
-			r.Confirm(map[string]inventory.Holding{diskID: h})
+			r.Confirm(time.Now(), map[string]inventory.Holding{diskID: h})
 		}
 	}
 	free := confirm(inventory.Free)
@@ -339,7 +339,7 @@ func TestDeviceIsClearedBeforeItLeaves(t *testing.T) {
 		}, nil)
 		free := func() {
 			clock.Pass(time.Millisecond)
-			r.Confirm(map[string]inventory.Holding{diskID: inventory.Free})
+			r.Confirm(time.Now(), map[string]inventory.Holding{diskID: inventory.Free})
 			synctest.Wait()
 		}
 		free()

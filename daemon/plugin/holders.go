@@ -37,6 +37,9 @@ type Holders struct {
 	Socket string // of the kubelet's PodResources service
 	Dir    string // the kubelet's device plugin directory
 
+	// Soon tells that the next answer may be another one: something of the last was new, and holds when it is said twice.
+	Soon bool
+
 	missed     map[string]bool       // devices that the last answer did not name
 	remembered map[string]remembered // devices that the checkpoint alone names
 	pods       map[string][]Pod      // of the last answer
@@ -55,7 +58,7 @@ type remembered struct {
 // Ask blocks until the kubelet has answered, at most five seconds. One call at a time.
 func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]inventory.Holding, error) {
 	before := h.missed
-	h.missed = nil
+	h.missed, h.Soon = nil, false
 	listed, err := h.list(ctx)
 	if err != nil {
 		return nil, err
@@ -77,7 +80,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 			last, known := said[id]
 			switch {
 			case !known || time.Since(last.at) > rememberedAgain:
-				holdings[id] = inventory.Remembered
+				holdings[id], h.Soon = inventory.Remembered, true
 				last = remembered{at: time.Now(), written: written}
 			case !last.written.Equal(written):
 				holdings[id] = inventory.Held
@@ -87,6 +90,8 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 			h.missed[id] = true
 			if before[id] {
 				holdings[id] = inventory.Free
+			} else {
+				h.Soon = true
 			}
 		}
 	}

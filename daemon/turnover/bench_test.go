@@ -360,7 +360,7 @@ func (b *bench) free(name string) {
 	b.mu.Lock()
 	delete(b.owners, idOf(name))
 	b.mu.Unlock()
-	b.inventory.Confirm(map[string]inventory.Holding{idOf(name): inventory.Free})
+	b.inventory.Confirm(time.Now(), map[string]inventory.Holding{idOf(name): inventory.Free})
 }
 
 // write lets a disk have contents; empty: none. The kernel tells nobody.

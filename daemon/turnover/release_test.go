@@ -286,7 +286,7 @@ func TestBothNamespacesAreReleased(t *testing.T) {
 		b.inventory.Worked(idOf("nvme1n2"), inventory.Outcome{Started: true})
 		b.owners = make(map[string][]string)
 		clock.Pass(time.Millisecond)
-		b.inventory.Confirm(map[string]inventory.Holding{idOf("nvme1n1"): inventory.Free, idOf("nvme1n2"): inventory.Free})
+		b.inventory.Confirm(time.Now(), map[string]inventory.Holding{idOf("nvme1n1"): inventory.Free, idOf("nvme1n2"): inventory.Free})
 		clock.Pass(time.Minute)
 		b.status("nvme1n1")
 		did := b.did()

@@ -171,11 +171,12 @@ func (p *parts) ask(ctx context.Context) error {
 			}
 		}
 	}
+	asked := time.Now()
 	holdings, err := p.holders.Ask(ctx, doubtful)
 	if err != nil {
 		return err
 	}
-	p.inventory.Confirm(holdings)
+	p.inventory.Confirm(asked, holdings)
 	return p.inventory.Alive(ctx)
 }
 
