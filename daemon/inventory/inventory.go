@@ -35,6 +35,10 @@ const (
 	settlePoll = 5 * time.Millisecond
 	// publishGap is the least time between two snapshots while looks are still running.
 	publishGap = 100 * time.Millisecond
+	// crowdGap is the least time to the next one after a snapshot in which more than crowd devices have changed: where so
+	// many come at once, more are about to.
+	crowdGap = 50 * time.Millisecond
+	crowd    = 16
 	// savePause is how long after a change the identities are saved: the kubelet is told first.
 	savePause = 100 * time.Millisecond
 	// slowLook is when a look gives its place to another; it goes on by itself.

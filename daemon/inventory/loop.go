@@ -42,6 +42,7 @@ type loop struct {
 
 	cause        time.Time // when the first event since the last publication arrived
 	publishedAt  time.Time
+	crowded      bool // many devices have changed in that snapshot
 	publishTimer *time.Timer
 	saveTimer    *time.Timer
 	saving       bool // the timer runs

@@ -16,8 +16,8 @@ import (
 // LevelNotice is slog's place for the journal's "notice": normal but significant. Package systemd has the same.
 const LevelNotice = slog.Level(2)
 
-// publish makes a snapshot of what has changed and wakes the readers: at once when no look is under way, else at most
-// every publishGap, so that a burst of events leads to few messages to the kubelet.
+// publish makes a snapshot of what has changed and wakes the readers: at once, but where more is about to change not before
+// [loop.gap] is over, so that a burst of events leads to few messages to the kubelet.
 func (l *loop) publish(now time.Time) {
 	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale {
 		if !l.busy() {
@@ -25,15 +25,27 @@ func (l *loop) publish(now time.Time) {
 		}
 		return
 	}
-	if wait := publishGap - now.Sub(l.publishedAt); l.busy() && l.publishedOnce() && wait > 0 {
+	if wait := l.gap() - now.Sub(l.publishedAt); l.publishedOnce() && wait > 0 {
 		l.publishTimer.Reset(wait)
 		return
 	}
+	l.crowded = len(l.dirty) > crowd
 	l.swap(l.next(now))
 	l.publishedAt, l.cause = now, time.Time{}
 	if l.unsaved {
 		l.saveLater()
 	}
+}
+
+// gap is the least time between the last snapshot and the next.
+func (l *loop) gap() time.Duration {
+	switch {
+	case l.busy():
+		return publishGap
+	case l.crowded:
+		return crowdGap
+	}
+	return 0
 }
 
 func (l *loop) publishedOnce() bool { return !l.publishedAt.IsZero() }
