@@ -10,9 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/metalplug/metalplug/integration/vm"
 )
 
 // enforcing makes the kernel hold the machine to its policy from the start, and
@@ -20,55 +17,10 @@ import (
 // line of its log as well, of which it otherwise drops those beyond ten in 5 s.
 const enforcing = "selinux=1 security=selinux enforcing=1 audit_backlog_limit=8192 sysctl.kernel.printk_ratelimit=0 log_buf_len=4M"
 
-// TestInstallEnforcing is the short form of TestInstall under SELinux: what the package does on such a node, without one
-// denial.
-func TestInstallEnforcing(t *testing.T) {
-	newInstallation(t, vm.Options{Kernel: enforcing, BootTimeout: 10 * time.Minute}).tell(t, []step{
-		{"install", installEnforcing},
-		{"domains", domains},
-		{"zero", erasedBy("zero")},
-		{"format", erasedBy("format")},
-		{"discard", erasedBy("discard")},
-		{"busy", busyRefused},
-		{"ask", asked},
-		{"hotplug", hotplugged},
-		{"bad configuration", badReload},
-		{"killed", killed},
-		{"denials", noDenials}, // a boot takes what the kernel has said with it
-		{"reboot", rebooted},
-		{"domains after the reboot", domains},
-		{"denials after the reboot", noDenials},
-		{"a denial is seen", canary},
-		{"remove and purge", purgedEnforcing},
-	})
-}
-
-// installEnforcing: the policy module comes after the package, as when somebody switches SELinux on for a node that has
-// metalplug already.
-func installEnforcing(in *installation, t *testing.T) {
-	if mode := in.m.Run("getenforce"); mode != "Enforcing" {
-		t.Fatalf("SELinux is %s", mode)
-	}
-	in.apt(in.debs.Metalplug, in.debs.SELinux)
-	in.m.Run("udevadm", "settle")
-	in.active(t)
-	in.configure("zero")
-	in.await(t, nvme, int64(len(drives)))
-}
-
-// domains: the daemon and each helper run in their own, and what they write and listen on has its label.
-func domains(in *installation, t *testing.T) {
+// labels: the daemon runs in its domain, and what it writes and listens on has its label.
+func labels(in *installation, t *testing.T) {
 	if got := in.m.Sh("tr -d '\\0' </proc/" + in.pid() + "/attr/current"); got != "system_u:system_r:metalplugd_t:s0" {
 		t.Errorf("metalplugd runs as %s", got)
-	}
-	seen := in.seenHelpers(t)
-	t.Logf("helpers: %q", seen)
-	for name, domain := range map[string]string{"metalplug-reset": "metalplug_reset_t", "metalplug-holders": "metalplug_holders_t"} {
-		if !slices.ContainsFunc(seen, func(s string) bool {
-			return strings.HasPrefix(s, name+" ") && strings.HasSuffix(s, " system_u:system_r:"+domain+":s0")
-		}) {
-			t.Errorf("no %s was seen in %s: %q", name, domain, seen)
-		}
 	}
 	for path, label := range map[string]string{
 		"/usr/sbin/metalplugd":                       "metalplugd_exec_t",
@@ -180,17 +132,4 @@ func kind(denial string) string {
 		}
 	}
 	return fmt.Sprintf("%s %s %s:%s", permission, from, to, class)
-}
-
-// purgedEnforcing: the module goes before the package, and leaves no file with a label that nobody knows any more.
-func purgedEnforcing(in *installation, t *testing.T) {
-	in.aptGet("purge", "metalplug-selinux")
-	if modules := in.m.RunFor(10*time.Minute, "semodule", "-lfull"); strings.Contains(modules, "metalplug") {
-		t.Error("the module is left behind")
-	}
-	if got := in.m.Sh("stat -c %C /usr/sbin/metalplugd"); strings.Contains(got, "metalplug") {
-		t.Errorf("/usr/sbin/metalplugd is %s", got)
-	}
-	in.active(t)
-	in.aptGet("purge", "metalplug")
 }

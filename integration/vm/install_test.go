@@ -44,30 +44,6 @@ type step struct {
 	run  func(*installation, *testing.T)
 }
 
-// newInstallation boots a machine with nothing of ours but a kubelet's device manager.
-func newInstallation(t *testing.T, o vm.Options) *installation {
-	debs := vm.Packages(t)
-	o.Unhurried = true
-	for _, d := range drives {
-		o.Drives = append(o.Drives, vm.Drive{Serial: d.Serial, SizeMiB: installedMiB})
-	}
-	in := &installation{story: &story{m: vm.Boot(t, o)}, debs: debs}
-	in.files = in.list()
-	in.kubelet = in.m.StartKubelet()
-	if o.Kernel == enforcing {
-		in.m.Run("restorecon", "-RF", "/var/lib/kubelet") // a kubelet does so by itself
-		// Debian's policy runs the program under its own name in a domain that may not read the journal.
-		in.m.Run("cp", "/usr/bin/journalctl", "/usr/local/bin/journalctl")
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("journal:\n%s", in.m.Journal("metalplug*", "300"))
-		}
-		t.Logf("in an emulated machine:\n%s", in)
-	})
-	return in
-}
-
 func (in *installation) tell(t *testing.T, steps []step) {
 	for i, s := range steps {
 		if !in.m.Step(t, s.name, func(t *testing.T) { s.run(in, t) }) && i == 0 {
@@ -76,10 +52,29 @@ func (in *installation) tell(t *testing.T, steps []step) {
 	}
 }
 
-// TestInstall is the life of the package on a node, through the units that it ships.
+// TestInstall is the life of the package on a node, through the units that it ships, with SELinux enforcing. The story of
+// [TestKubelet] has none.
 func TestInstall(t *testing.T) {
-	newInstallation(t, vm.Options{}).tell(t, []step{
+	in := &installation{debs: vm.Packages(t)}
+	o := vm.Options{Kernel: enforcing, Unhurried: true, BootTimeout: 10 * time.Minute}
+	for _, d := range drives {
+		o.Drives = append(o.Drives, vm.Drive{Serial: d.Serial, SizeMiB: installedMiB})
+	}
+	in.story = &story{m: vm.Boot(t, o)}
+	in.files = in.list()
+	in.kubelet = in.m.StartKubelet()
+	in.m.Run("restorecon", "-RF", "/var/lib/kubelet") // a kubelet does so by itself
+	// Debian's policy runs the program under its own name in a domain that may not read the journal.
+	in.m.Run("cp", "/usr/bin/journalctl", "/usr/local/bin/journalctl")
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("journal:\n%s", in.m.Journal("metalplug*", "300"))
+		}
+		t.Logf("in an emulated machine:\n%s", in)
+	})
+	in.tell(t, []step{
 		{"install", install},
+		{"labels", labels},
 		{"without rights", withoutRights},
 		{"exposure", exposure},
 		{"zero", erasedBy("zero")},
@@ -95,13 +90,23 @@ func TestInstall(t *testing.T) {
 		{"stopped", stopped},
 		{"no start", neverStarts},
 		{"upgrade", upgraded},
+		{"denials", noDenials}, // a boot takes what the kernel has said with it
+		{"reboot", rebooted},
+		{"labels after the reboot", labels},
+		{"denials after the reboot", noDenials},
+		{"a denial is seen", canary},
 		{"remove and purge", purged},
 	})
 }
 
-// install is what an administrator types, and what is there then.
+// install is what an administrator types, and what is there then. The policy module comes after the package, as when
+// somebody switches SELinux on for a node that has metalplug already.
 func install(in *installation, t *testing.T) {
-	in.apt(in.debs.Metalplug)
+	if mode := in.m.Run("getenforce"); mode != "Enforcing" {
+		t.Fatalf("SELinux is %s", mode)
+	}
+	in.apt(in.debs.Metalplug, in.debs.SELinux)
+	in.m.Run("udevadm", "settle")
 	in.active(t)
 	if in.m.Try("test", "-S", "/run/metalplug/reset.sock").Code != 0 {
 		t.Error("nobody listens for the reset helper")
@@ -231,16 +236,18 @@ func (in *installation) seenHelpers(t *testing.T) []string {
 	return slices.Compact(seen)
 }
 
-// helpersRights: each is a process of its own for one request, with the capabilities of its unit and no other.
+// helpersRights: each is a process of its own for one request, with the capabilities of its unit and no other, in a domain
+// of its own.
 func helpersRights(in *installation, t *testing.T) {
 	seen := in.seenHelpers(t)
 	t.Logf("helpers: %q", seen)
-	for name, capabilities := range map[string]string{
-		"metalplug-reset":   "0000000000200000", // CAP_SYS_ADMIN
-		"metalplug-holders": "0000010000080004", // CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE
+	for name, want := range map[string]string{
+		"metalplug-reset": "0000000000200000 system_u:system_r:metalplug_reset_t:s0", // CAP_SYS_ADMIN
+		// CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE
+		"metalplug-holders": "0000010000080004 system_u:system_r:metalplug_holders_t:s0",
 	} {
-		if !slices.ContainsFunc(seen, func(s string) bool { return strings.HasPrefix(s, name+" "+capabilities) }) {
-			t.Errorf("no %s was seen with capabilities %s: %q", name, capabilities, seen)
+		if !slices.Contains(seen, name+" "+want) {
+			t.Errorf("no %s was seen with %s: %q", name, want, seen)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/metalplug/metalplug/integration/vm"
 )
@@ -146,8 +147,17 @@ func upgraded(in *installation, t *testing.T) {
 	}
 }
 
-// purged: removal keeps what an administrator wrote, and purge leaves the machine as it was.
+// purged: the policy module goes before the package, and leaves no file with a label that nobody knows any more. Removal
+// keeps what an administrator wrote, and purge leaves the machine as it was.
 func purged(in *installation, t *testing.T) {
+	in.aptGet("purge", "metalplug-selinux")
+	if modules := in.m.RunFor(10*time.Minute, "semodule", "-lfull"); strings.Contains(modules, "metalplug") {
+		t.Error("the module is left behind")
+	}
+	if got := in.m.Sh("stat -c %C /usr/sbin/metalplugd"); strings.Contains(got, "metalplug") {
+		t.Errorf("/usr/sbin/metalplugd is %s", got)
+	}
+	in.active(t)
 	from := in.kubelet.Mark()
 	in.aptGet("remove", "metalplug")
 	if _, err := in.kubelet.AwaitAllocatable(from, nvme, 0, patience); err != nil {
