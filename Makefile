@@ -3,7 +3,7 @@
 #   make               builds the programs into bin/
 #   make run           shows what this machine would offer to the kubelet (ARGS="--recording gpu-server" for another one)
 #   make test          all tests that need no virtual machine
-#   make integration   the real device manager of Kubernetes, faults, and the life of a node in the virtual machine
+#   make integration   the real device manager and kubelet, faults, and the life of a node and of the package in virtual machines
 #   make integration-night  all there is of that: each release of Kubernetes, a thousand sequences, all machines; hours
 #   make integration-releases  the device managers of all supported releases of Kubernetes; an hour from nothing
 #   make faults-shown  what keeps devices from pods, and the one command that names each cause (ARGS=kubelet for some)
@@ -42,7 +42,7 @@ PROGRAMS = metalplugd metalplugctl metalplug-reset metalplug-holders
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build run test integration integration-night vm-more devicemanager integration-releases faults faults-shown fuzz vulncheck vm bench lint clean deps install packages packages-check repo selinux
+.PHONY: all build run test integration integration-night devicemanager integration-releases faults faults-shown fuzz vulncheck vm bench lint clean deps install packages packages-check repo selinux
 all: build
 
 deps:
@@ -88,17 +88,12 @@ fuzz:
 vulncheck:
 	$(GO) run $(GOVULNCHECK) ./...
 
-# One machine at a time: two slow each other down by more than the half. CI runs VM_MORE beside the life of a node, and has
-# no time for the rest of NIGHT.
-# TestInstall and TestInstallEnforcing (the package), TestUnits and TestKubelet (the real kubelet) are run by name.
-VM ?= TestHardware
-VM_MORE = TestTurnover
-NIGHT = TestMachine|$(VM)|$(VM_MORE)|TestNodes|TestReset|TestClasses|TestPaths
+# Two machines at a time, each of which keeps one processor busy.
+MACHINES ?= 2
+VM ?= TestHardware|TestTurnover|TestInstall|TestUnits|TestKubelet
+NIGHT = TestMachine|$(VM)|TestNodes|TestReset|TestClasses|TestPaths
 vm: build
-	$(GO) test -count=1 -v -timeout 120m -tags integration -parallel 1 -run '$(VM)' ./integration/vm
-
-vm-more:
-	@$(MAKE) vm VM='$(VM_MORE)'
+	$(GO) test -count=1 -v -timeout 120m -tags integration -parallel $(MACHINES) -run '$(VM)' ./integration/vm
 
 bench: build
 	$(GO) run ./integration/bench $(ARGS)
