@@ -19,12 +19,13 @@ func (l *loop) returns(e *entry) {
 func (e *entry) disk() bool { return e.device.Class != nil && e.device.Class.Disks }
 
 // started notes that a container may be using the device from now on, of pods with these UIDs. What is on a disk counts as
-// theirs, unless its resource gives out disks with the host's own data.
-func (l *loop) started(e *entry, pods []string) {
-	if rule := l.rule(e); rule == nil || !rule.AllowInUse {
+// theirs, unless its resource gives out disks with the host's own data. again: it is a container that goes on with what is
+// there: then that is whose it was.
+func (l *loop) started(e *entry, pods []string, again bool) {
+	if rule := l.rule(e); !again && (rule == nil || !rule.AllowInUse) {
 		e.leftover = e.disk()
 	}
-	e.dirty, e.lingers, e.print, e.seen = true, "", 0, 0
+	e.dirty, e.lingers, e.print, e.seen, e.given = true, "", 0, 0, e.medium
 	e.pods = slices.Concat(e.pods, pods)
 	slices.Sort(e.pods)
 	e.pods = slices.Compact(e.pods)
@@ -72,8 +73,9 @@ func (e *entry) frozen(now time.Time) bool {
 
 // appears notes which appearance of a disk was seen. What a pod has left there was on the one before. Of a disk that says
 // nothing of itself, on a kernel that does not count disks, only its directory in sysfs tells that it is another. One that
-// says that it is the same, and has appeared anew while we are at work on it, was reset by us.
-func (e *entry) appears(s *device.Sighting) {
+// says that it is the same, and has appeared anew while we are at work on it, was reset by us; one that was gone for no
+// longer than a link takes to come up again has been nowhere else.
+func (e *entry) appears(s *device.Sighting, now time.Time) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.appearance != "" && appearance != e.appearance || e.medium != "" && medium != e.medium
 	if appearance == "" && medium == "" {
@@ -83,10 +85,14 @@ func (e *entry) appears(s *device.Sighting) {
 		same := e.medium != "" && medium == e.medium
 		w := e.work()
 		ours := w.under > 0 || w.own && e.failed == ""
-		e.leftover, e.proof = e.leftover && same && ours, proof{}
+		brief := e.dirty && (e.left.IsZero() || now.Sub(e.left) < returnLimit)
+		e.leftover, e.proof = e.leftover && same && (ours || brief), proof{}
 	}
-	e.appearance, e.medium = appearance, medium
+	e.appearance, e.medium, e.left = appearance, medium, time.Time{}
 }
+
+// own tells whether a disk is the one that the pods which hold it were given, wherever it has been meanwhile.
+func (e *entry) own() bool { return e.held && e.given != "" && e.given == e.medium }
 
 // compare notes what is on a disk that a pod has left and nobody is at work on, and at each look after that makes sure
 // that it is the same. What is not is somebody's: another machine's, or an operator's.

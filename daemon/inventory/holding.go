@@ -34,6 +34,8 @@ type tenancy struct {
 	booked     bool      // a pod has it in the kubelet's books since then: the kubelet has said so, or started a container with it
 	appearance string    // of the disk, as [device.Target.Appearance] tells it: a leftover is of that one
 	medium     string    // what the disk itself is known by, also in another boot, as [device.Target.Medium] tells it
+	given      string    // the medium that containers were started with since it was last cleared; empty: it did not say
+	left       time.Time // when it was last seen to be gone; zero: it is there
 	print      uint64    // by which what the pod has left is known again, when nobody has had it since; 0: not known
 	seen       uint64    // the same at the last look
 	pods       []string  // UIDs of those that containers were started for since it was last cleared; never written, only replaced
@@ -162,7 +164,7 @@ func (l *loop) confirm(asked time.Time, holdings map[string]Holding) {
 			// was given and has not announced, it has still to announce the start.
 			started := !e.dirty && !e.due && time.Since(e.allocated) > l.Grace
 			if started {
-				l.started(e, nil)
+				l.started(e, nil, false)
 			}
 			if started || !e.held {
 				l.hold(e, true)

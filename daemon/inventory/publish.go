@@ -144,7 +144,7 @@ func same(a, b *Status) bool {
 
 // sameTurn tells whether a and b stand alike between two pods.
 func sameTurn(a, b *Status) bool {
-	return a.Due == b.Due && a.Dirty == b.Dirty && a.Leftover == b.Leftover && a.Pending == b.Pending && a.Failure == b.Failure &&
+	return a.Due == b.Due && a.Dirty == b.Dirty && a.Leftover == b.Leftover && a.Own == b.Own && a.Pending == b.Pending && a.Failure == b.Failure &&
 		a.Erasable == b.Erasable && a.Uncleared == b.Uncleared && a.Init == b.Init && slices.Equal(a.Pods, b.Pods) &&
 		a.Target.Alike(b.Target)
 }

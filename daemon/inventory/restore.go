@@ -32,7 +32,7 @@ func (l *loop) restore() {
 			awaited:  r.Present && l.AfterBoot,
 			tenancy:  tenancy{due: r.Due, dirty: r.Dirty, leftover: r.Leftover, failed: r.Failed, pods: r.Pods},
 		}
-		e.medium, e.print = r.Medium, r.Print
+		e.medium, e.given, e.print = r.Medium, r.Given, r.Print
 		e.leftover = e.leftover && (sameBoot || r.outlastsBoot())
 		if sameBoot {
 			e.appearance, e.initialised, e.instance = r.Appearance, r.Initialised, r.Instance
@@ -51,8 +51,8 @@ func (l *loop) restoreRemembered() {
 			if e == nil {
 				e = &entry{device: &device.Device{ID: id, Class: r.Class, NUMANode: known.NUMANode}, resource: r.Resource, offered: true}
 				l.entries[id] = e
-				l.started(e, known.Pods) // for all that is known
-				e.leftover = false       // but not of what is on a disk
+				l.started(e, known.Pods, false) // for all that is known
+				e.leftover = false              // but not of what is on a disk
 			} else if !e.held || !e.startedFor(known.Pods) {
 				e.due = true // it was allocated, and we ended before we could note it
 			}

@@ -26,8 +26,8 @@ func (l *loop) save() {
 		records = append(records, record{
 			ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model,
 			SysPath: e.device.SysPath, NUMANode: e.device.NUMANode, Present: e.sighting != nil, Held: e.held,
-			Away: !e.offered, Due: e.due, Dirty: e.dirty, Leftover: e.leftover, Failed: e.failed, Pods: e.pods, Appearance: e.appearance, Medium: e.medium,
-			Print:       e.kept(),
+			Away: !e.offered, Due: e.due, Dirty: e.dirty, Leftover: e.leftover, Failed: e.failed, Pods: e.pods,
+			Appearance: e.appearance, Medium: e.medium, Given: e.given, Print: e.kept(),
 			Initialised: e.initialised, Instance: e.instance,
 		})
 	}

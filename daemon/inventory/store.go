@@ -53,6 +53,7 @@ type record struct {
 	Dirty    bool   `json:"dirty,omitempty"`
 	Leftover bool   `json:"leftover,omitempty"`
 	Medium   string `json:"medium,omitempty"`
+	Given    string `json:"given,omitempty"`
 	Print    uint64 `json:"print,omitempty"`
 	Failed   string `json:"failed,omitempty"`
 

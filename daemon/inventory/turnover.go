@@ -97,12 +97,13 @@ func (l *loop) worked(e *entry, o Outcome) {
 		e.leftover = false
 	}
 	if o.Cleared { // what is due stays: a pod may have come meanwhile
-		e.dirty, e.lingers, e.pods = false, "", nil
+		e.dirty, e.lingers, e.pods, e.given = false, "", nil, ""
 	}
 	if o.Started {
 		l.hold(e, true)
+		again := e.dirty && !e.due && !o.Erased
 		e.due = false
-		l.started(e, o.Pods)
+		l.started(e, o.Pods, again)
 	}
 	l.unsaved = true
 	l.saveLater()
@@ -119,7 +120,7 @@ func (l *loop) worked(e *entry, o Outcome) {
 func (e *entry) leave() {
 	e.due, e.failed, e.lingers = false, "", ""
 	if !e.disk() {
-		e.dirty, e.pods = false, nil
+		e.dirty, e.pods, e.given = false, nil, ""
 	}
 }
 
@@ -188,7 +189,7 @@ func (l *loop) waiting(e *entry) string {
 
 // turn fills in how a device stands between two pods.
 func (l *loop) turn(e *entry, s *Status) {
-	s.Due, s.Dirty, s.Leftover, s.Pods = e.due, e.dirty, e.leftover, e.pods
+	s.Due, s.Dirty, s.Leftover, s.Own, s.Pods = e.due, e.dirty, e.leftover, e.own(), e.pods
 	s.Pending = e.offered && !e.held && (e.dirty || e.failed != "")
 	s.Failure, s.Print = e.failed, e.print
 	s.Uncleared = l.uncleared(e)

@@ -131,6 +131,10 @@ func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, 
 
 // renew resets a device, and erases it for the first container of a pod, as its resource asks for.
 func (t *Turnover) renew(ctx context.Context, care Care, s *inventory.Status, first bool) (erased bool, err error) {
+	if own := *s; !first && s.Own { // the pod goes on with what it has written
+		own.Leftover = true
+		s = &own
+	}
 	if care.AtStart && care.acts() {
 		if _, err := t.reset(ctx, s, care.Method); err != nil {
 			return false, err

@@ -230,6 +230,49 @@ func TestTwoStartsAtOnce(t *testing.T) {
 	})
 }
 
+// TestPodGoesOnWithItsDisk after it has dropped off the bus: its containers start again with what is on it. Where it may have
+// been elsewhere, it is not erased for the next pod, and not given to one.
+func TestPodGoesOnWithItsDisk(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		away   time.Duration
+		boot   bool // a reboot as well, after it is back
+		erased string
+	}{
+		{"away for a second", time.Second, false, "erase nvme1n1 zero"},
+		{"away for an hour", time.Hour, false, ""},
+		{"away for an hour, and then a start of ours", time.Hour, true, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			both := zeroAtStart
+			both.AtRelease = true
+			play(t, disk(1, 1, 7), both, func(b *bench) {
+				b.used("A", "nvme1n1")
+				b.write("nvme1n1", "A's ext4")
+				b.machine.Unplug("/sys/devices/pci0000:00/0000:00:01.0")
+				clock.Pass(c.away)
+				b.machine.Apply(mounts + disk(1, 1, 8))
+				clock.Pass(time.Second)
+				if c.boot {
+					b.stop()
+					b.begin()
+				}
+				b.did()
+				b.ok(b.start("nvme1n1"))
+				b.want("nvme1n1", "reset nvme1n1 nvme-controller", "")
+				b.free("nvme1n1")
+				clock.Pass(time.Minute)
+				if did := b.did(); !strings.Contains(did, c.erased) || c.erased == "" && b.content["nvme1n1"] == "" {
+					t.Errorf("when the pod is gone: %q, want %q; %q is on the disk", did, c.erased, b.content["nvme1n1"])
+				}
+				if s := b.status("nvme1n1"); (c.erased == "") != (s.Resource == "" || !s.Healthy) {
+					t.Errorf("for the next pod: %+v", s)
+				}
+			})
+		})
+	}
+}
+
 func TestForeignDataIsNeverErased(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -280,11 +323,16 @@ func TestForeignDataIsNeverErased(t *testing.T) {
 			b.fails("holders", nil)
 			b.write("nvme1n1", "admin's ext4")
 		}},
-		{"of another appearance, during a restart", nothing, func(b *bench) {
+		{"of another disk of that name, during a restart", nothing, func(b *bench) {
+			as := func(serial string, appearance int) {
+				b.machine.Apply(mounts + strings.Replace(disk(1, 1, appearance), "A: nsid", "A: device/serial="+serial+"\nA: nsid", 1))
+				synctest.Wait()
+			}
+			as("S1", 7)
 			b.ok(b.allocate("A", "nvme1n1"))
 			b.ok(b.start("nvme1n1"))
 			b.write("nvme1n1", "somebody's ext4")
-			b.machine.Apply(mounts + disk(1, 1, 8))
+			as("S2", 8)
 			synctest.Wait()
 		}},
 		{"swapped and not yet noticed", zeroAtStart, func(b *bench) {
