@@ -37,7 +37,9 @@ func TestKubelet(t *testing.T) {
 	})
 	in.m.InstallNode()
 	in.tell(t, []step{
-		{"from apt-get install to the pod's output", firstOutput},
+		{"no kubelet yet", noKubeletYet},
+		{"its directory is mounted late", mountedLate},
+		{"to the pod's output", firstOutput},
 		{"the kubelet restarts", kubeletRestarts},
 		{"the container crashes", containerCrashes},
 		{"the drive is unplugged under the pod", unpluggedUnderPod},
@@ -46,16 +48,52 @@ func TestKubelet(t *testing.T) {
 	})
 }
 
+// noKubeletYet: the package is the first that is installed on a node, and the daemon waits.
+func noKubeletYet(in *installation, t *testing.T) {
+	if in.m.Try("test", "-e", "/var/lib/kubelet").Code == 0 {
+		t.Fatal("there is a kubelet's directory already")
+	}
+	in.apt(in.debs.Metalplug)
+	in.configure("zero")
+	in.active(t)
+	if status := in.show("StatusText"); !strings.Contains(status, "kubelet connected to 0 of 1") {
+		t.Errorf("STATUS= is %q", status)
+	}
+}
+
+// kubeletMount puts the kubelet's directory elsewhere.
+const kubeletMount = `[Mount]
+What=/srv/kubelet
+Where=/var/lib/kubelet
+Type=none
+Options=bind
+
+[Install]
+WantedBy=multi-user.target
+`
+
+// mountedLate: something is mounted over the kubelet's directory while the daemon runs. At the next boot it is there
+// before.
+func mountedLate(in *installation, t *testing.T) {
+	pid := in.pid()
+	in.m.Run("mkdir", "-p", "-m", "750", "/srv/kubelet")
+	in.m.Write("/etc/systemd/system/var-lib-kubelet.mount", kubeletMount)
+	in.m.Run("systemctl", "daemon-reload")
+	in.m.Run("systemctl", "enable", "--now", "var-lib-kubelet.mount")
+	in.active(t)
+	if got := in.pid(); got != pid {
+		t.Errorf("process %s became %s", pid, got)
+	}
+}
+
 // firstOutput is what somebody does who has a node.
 func firstOutput(in *installation, t *testing.T) {
 	began := in.now(t)
-	in.apt(in.debs.Metalplug)
-	in.configure("zero")
 	in.m.Run("systemctl", "start", "kubelet")
 	in.registered(1)
 	in.m.StaticPod("writer", nvme, 1, writer)
 	in.says(t, 0, "[]")
-	in.note("apt-get install", "to the output of a pod", in.now(t).Sub(began))
+	in.note("systemctl start kubelet", "to the output of a pod", in.now(t).Sub(began))
 	if list := in.devices(); strings.Count(list, "default/writer-metalplug") != 1 {
 		t.Errorf("nobody can see who has the drive:\n%s", list)
 	}
