@@ -150,7 +150,7 @@ func containerCrashes(in *installation, t *testing.T) {
 
 // unpluggedUnderPod: the pod goes on, without its drive. It is Unhealthy until it is back.
 func unpluggedUnderPod(in *installation, t *testing.T) {
-	before, d := in.process(), in.held(t)
+	before, d := in.process(), in.held()
 	in.m.Unplug(d)
 	in.m.Eventually("the drive to be unhealthy", patience, func() bool {
 		return strings.Contains(in.devices(), "Unhealthy")
@@ -164,33 +164,35 @@ func unpluggedUnderPod(in *installation, t *testing.T) {
 	}
 }
 
-// held is the drive that the pod has.
-func (in *installation) held(t *testing.T) vm.Drive {
-	t.Helper()
-	for line := range strings.Lines(in.devices()) {
-		for _, d := range drives {
-			if strings.Contains(line, d.Serial) && strings.Contains(line, "default/writer-metalplug") {
-				return d
+// held is the drive that the pod has, which the daemon knows by name once it has asked the kubelet.
+func (in *installation) held() (held vm.Drive) {
+	in.m.Eventually("the pod to have a drive", patience, func() bool {
+		for line := range strings.Lines(in.devices()) {
+			for _, d := range drives {
+				if strings.Contains(line, d.Serial) && strings.Contains(line, "default/writer-metalplug") {
+					held = d
+					return true
+				}
 			}
 		}
-	}
-	t.Fatal("the pod has no drive")
-	return vm.Drive{}
+		return false
+	})
+	return held
 }
 
 // nodeReboots: everything comes up by itself, and the pod has its drive again.
 func nodeReboots(in *installation, t *testing.T) {
-	d := in.held(t)
+	d := in.held()
 	in.m.Reboot()
 	in.says(t, 2, "")
-	if after := in.held(t); after != d {
+	if after := in.held(); after != d {
 		t.Errorf("the pod had %s and has %s", d.Serial, after.Serial)
 	}
 }
 
 // podGoes: its drive is erased.
 func podGoes(in *installation, t *testing.T) {
-	d := in.held(t)
+	d := in.held()
 	_, cursor := in.journal("")
 	in.m.RemoveStaticPod("writer")
 	in.m.Eventually("the drive to be erased", slowNode, func() bool {
