@@ -158,6 +158,7 @@ func purged(in *installation, t *testing.T) {
 		t.Errorf("/usr/sbin/metalplugd is %s", got)
 	}
 	in.active(t)
+	in.await(t, nvme, int64(len(drives))) // so that the helpers answer
 	from := in.kubelet.Mark()
 	in.aptGet("remove", "metalplug")
 	if _, err := in.kubelet.AwaitAllocatable(from, nvme, 0, patience); err != nil {
