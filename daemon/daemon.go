@@ -67,6 +67,7 @@ type daemon struct {
 	holding   map[string][]plugin.Pod // who held what when that was last noted; owned by askHolders
 	endpoints *endpoints
 	podGone   chan struct{} // one slot: a pod has gone since the kubelet was last asked
+	podGiven  chan struct{} // one slot: a container was given devices since then
 	control   *control.Server
 	said      said
 	// complaints tells what systemd lacks of units; nil: it does not run them.
@@ -86,7 +87,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer unlockState()
-	d := &daemon{Options: o, started: time.Now(), podGone: make(chan struct{}, 1)}
+	d := &daemon{Options: o, started: time.Now(), podGone: make(chan struct{}, 1), podGiven: make(chan struct{}, 1)}
 	closeSource, err := d.open()
 	if err != nil {
 		return err

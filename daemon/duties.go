@@ -22,6 +22,9 @@ const holdersInterval = 10 * time.Second
 const (
 	goneInterval = time.Second
 	goneRounds   = 6
+	// givenRounds is how often after a container was given devices: once the kubelet has listed its pod, it need not be
+	// waited for when that is gone again.
+	givenRounds = 3
 )
 
 // reloadLimit bounds how long a reload waits for devices that are slow to answer.
@@ -43,6 +46,8 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 				return nil
 			case <-changed:
 			case <-d.podGone: // it had none of our devices
+			case <-d.podGiven:
+				soon = givenRounds
 			}
 			continue
 		}
@@ -71,6 +76,8 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 		case <-time.After(interval):
 		case <-d.podGone:
 			soon = goneRounds
+		case <-d.podGiven:
+			soon = max(soon, givenRounds)
 		}
 	}
 }

@@ -15,13 +15,17 @@ func about(s *inventory.Status, event audit.Event) audit.Entry {
 	return audit.Entry{Event: event, Resource: s.Resource, Device: s.Device.ID, Identity: s.Target.Attributes()}
 }
 
-// noteAllocated notes that a container is given devices.
+// noteAllocated notes that a container is given devices, and has the kubelet asked for its pod.
 func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	entries := make([]audit.Entry, len(devices))
 	for i, s := range devices {
 		entries[i] = about(s, audit.Allocated)
 	}
 	d.audit.Note(entries...)
+	select {
+	case d.podGiven <- struct{}{}:
+	default:
+	}
 }
 
 // noteHolders notes which pods hold our devices that did not the last time, by name. After a start that is all of them.

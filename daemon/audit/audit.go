@@ -79,23 +79,30 @@ type Log struct {
 	mu     sync.Mutex
 	queue  []Entry // for the file
 	lost   int
-	untold []Entry       // for the log
-	wake   chan struct{} // the file's writer; one slot
-	tell   chan struct{} // the log's; one slot
-	closed chan struct{}
-	done   sync.WaitGroup
+	lines  []func() // for the log
+	unsaid int      // lines that were too many for it
+	over   bool     // closed: there are no writers any more
+
+	wake, tell     chan struct{} // the file's writer, the log's; one slot each
+	closed, silent chan struct{} // closed for the one, and for the other
+	written, told  chan struct{} // closed by the one, and by the other
 }
 
 // Open begins to write the audit in a directory, which is made if it is missing. That it cannot be written is logged.
 func Open(dir string, log *slog.Logger) *Log {
 	l := &Log{
 		log: log, file: newFile(dir),
-		wake: make(chan struct{}, 1), tell: make(chan struct{}, 1), closed: make(chan struct{}),
+		wake: make(chan struct{}, 1), tell: make(chan struct{}, 1),
+		closed: make(chan struct{}), silent: make(chan struct{}),
+		written: make(chan struct{}), told: make(chan struct{}),
 	}
-	l.done.Go(l.writeAll)
-	l.done.Go(l.tellAll)
+	go l.writeAll()
+	go l.tellAll()
 	return l
 }
+
+// closeLimit bounds how long Close waits for a journal that stands still.
+const closeLimit = 5 * time.Second
 
 // Close writes and logs what is still to be; what cannot be written is logged.
 func (l *Log) Close() {
@@ -103,26 +110,32 @@ func (l *Log) Close() {
 		return
 	}
 	close(l.closed)
-	l.done.Wait()
+	<-l.written
+	close(l.silent)
+	select {
+	case <-l.told:
+	case <-time.After(closeLimit):
+	}
 }
 
 // Note notes what has happened just now. It does not wait: the kubelet may be waiting for us. Since it is when containers
-// are given devices, writing that begins a moment later, and leaves the processors to the answer.
+// are given devices, writing that begins a moment later, and leaves the processors to the answer. After Close it is only
+// logged.
 func (l *Log) Note(entries ...Entry) {
 	if l == nil {
 		return
 	}
 	now, urgent := time.Now().UTC(), false
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, e := range entries {
 		e.Time, urgent = now, urgent || e.Event != Allocated
-		l.queue = append(l.queue, e)
-		l.makeRoom()
-		if len(l.untold) < keptMost { // the file has them all
-			l.untold = append(l.untold, e)
+		l.later(func() { l.say(e) })
+		if !l.over {
+			l.queue = append(l.queue, e)
+			l.makeRoom()
 		}
 	}
-	l.mu.Unlock()
 	if urgent {
 		l.wakeWriters()
 	} else {
@@ -142,20 +155,36 @@ func (l *Log) wakeWriters() {
 	}
 }
 
-// tellAll logs what is noted until the audit is closed.
+// later has a line written to the log, by its writer as long as there is one. l.mu is held.
+func (l *Log) later(line func()) {
+	switch {
+	case l.over:
+		line()
+	case len(l.lines) < keptMost:
+		l.lines = append(l.lines, line)
+	default:
+		l.unsaid++
+	}
+}
+
+// tellAll logs what is to be logged until the audit is closed.
 func (l *Log) tellAll() {
+	defer close(l.told)
 	for closing := false; !closing; {
 		select {
-		case <-l.closed:
+		case <-l.silent:
 			closing = true
 		case <-l.tell:
 		}
 		l.mu.Lock()
-		entries := l.untold
-		l.untold = nil
+		lines, unsaid := l.lines, l.unsaid
+		l.lines, l.unsaid, l.over = nil, 0, closing
 		l.mu.Unlock()
-		for _, e := range entries {
-			l.say(e)
+		for _, line := range lines {
+			line()
+		}
+		if unsaid > 0 {
+			l.log.Warn("audit not logged", "err", fmt.Errorf("the journal was too slow for %d lines, which %s has", unsaid, l.file.name))
 		}
 	}
 }
@@ -202,12 +231,14 @@ func (l *Log) makeRoom() {
 	}
 }
 
-// giveUp lets an entry be lost, which is logged if it matters.
+// giveUp lets an entry be lost, which is logged if it matters. l.mu is held.
 func (l *Log) giveUp(e Entry) {
 	l.lost++
 	if e.precious() || l.lost == 1 {
-		text, _ := json.Marshal(e)
-		l.log.Error("audit entry lost", "device", e.Device, "resource", e.Resource, "detail", string(text),
-			"err", fmt.Errorf("%s cannot be written", l.file.name))
+		l.later(func() {
+			text, _ := json.Marshal(e)
+			l.log.Error("audit entry lost", "device", e.Device, "resource", e.Resource, "detail", string(text),
+				"err", fmt.Errorf("%s cannot be written", l.file.name))
+		})
 	}
 }

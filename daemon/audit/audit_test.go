@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -271,4 +272,45 @@ func TestNothingHalfWritten(t *testing.T) {
 	if got, err := os.ReadFile(f.name); err != nil || len(got) != 2*len(line) {
 		t.Errorf("%d bytes, %v, want %d", len(got), err, 2*len(line))
 	}
+}
+
+// standing takes no line before a channel is closed.
+type standing struct {
+	io.Writer
+	until chan struct{}
+}
+
+func (s standing) Write(b []byte) (int, error) {
+	<-s.until
+	return s.Writer.Write(b)
+}
+
+// TestJournalStandsStill: nobody waits for a log that takes no line, and what is noted after the end is logged all the same.
+func TestJournalStandsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &output{}
+		stands := make(chan struct{})
+		dir := t.TempDir()
+		l := Open(dir, slog.New(slog.NewTextHandler(standing{o, stands}, nil)))
+		const noted = 2 * keptMost
+		for range noted {
+			l.Note(Entry{Event: Erased, Device: "nvme-1"})
+		}
+		clock.Pass(time.Second)
+		if got, _ := entries(t, filepath.Join(dir, "audit.jsonl")); len(got) != noted {
+			t.Errorf("%d entries in the file, want %d", len(got), noted)
+		}
+		began := time.Now()
+		l.Close()
+		if took := time.Since(began); took > closeLimit {
+			t.Errorf("it took %v to close it", took)
+		}
+		close(stands)
+		synctest.Wait()
+		l.Note(Entry{Event: Erased, Device: "late"})
+		said := o.String()
+		if !strings.Contains(said, "the journal was too slow for") || !strings.Contains(said, "device=late") {
+			t.Errorf("not logged:\n%.300s … %.300s", said, said[max(0, len(said)-300):])
+		}
+	})
 }

@@ -16,6 +16,7 @@ const (
 
 // writeAll writes what is noted until the audit is closed. What cannot be written is tried again, less and less often.
 func (l *Log) writeAll() {
+	defer close(l.written)
 	pause, complaint := writeFirst, ""
 	var again <-chan time.Time
 	for closing := false; !closing; {
@@ -33,19 +34,27 @@ func (l *Log) writeAll() {
 		err := l.write()
 		switch {
 		case err == nil && complaint != "":
-			l.log.Info("audit kept again")
+			l.report(func() { l.log.Info("audit kept again") })
 			fallthrough
 		case err == nil:
 			pause, complaint, again = writeFirst, "", nil
 			continue
 		case err.Error() != complaint:
 			complaint = err.Error()
-			l.log.Error("audit not kept", "err", err)
+			l.report(func() { l.log.Error("audit not kept", "err", err) })
 		}
 		again = time.After(pause)
 	}
 	l.abandon()
 	l.file.close()
+}
+
+// report has a line written to the log soon.
+func (l *Log) report(line func()) {
+	l.mu.Lock()
+	l.later(line)
+	l.mu.Unlock()
+	l.wakeWriters()
 }
 
 // write writes all entries that are waiting, with one sync for all of them.

@@ -72,9 +72,6 @@ func (l *loop) claim(s *subject) {
 // missing notes that a device was not seen in its subject: it is gone, or what is there could not be identified. Then it
 // may be there still.
 func (l *loop) missing(e *entry, unreadable error) (there bool) {
-	if e.sighting != nil {
-		e.left = time.Now()
-	}
 	e.sighting, e.stuck, e.proof = nil, false, proof{}
 	if unreadable == nil {
 		e.departs()
@@ -115,9 +112,8 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 		sighting.Device = e.device
 	}
 	e.device, e.owner, e.stuck = sighting.Device, s, false
-	now := time.Now()
-	e.appears(sighting, now)
-	e.sighting = e.believe(sighting, now)
+	e.appears(sighting)
+	e.sighting = e.believe(sighting, time.Now())
 	l.unsaved = e.arrives(sighting) || l.unsaved
 	l.compare(e, sighting)
 	if sighting.Resource != "" && !e.offered {

@@ -73,9 +73,8 @@ func (e *entry) frozen(now time.Time) bool {
 
 // appears notes which appearance of a disk was seen. What a pod has left there was on the one before. Of a disk that says
 // nothing of itself, on a kernel that does not count disks, only its directory in sysfs tells that it is another. One that
-// says that it is the same, and has appeared anew while we are at work on it, was reset by us; one that was gone for no
-// longer than a link takes to come up again has been nowhere else.
-func (e *entry) appears(s *device.Sighting, now time.Time) {
+// says that it is the same, and has appeared anew while we are at work on it, was reset by us.
+func (e *entry) appears(s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.appearance != "" && appearance != e.appearance || e.medium != "" && medium != e.medium
 	if appearance == "" && medium == "" {
@@ -85,10 +84,9 @@ func (e *entry) appears(s *device.Sighting, now time.Time) {
 		same := e.medium != "" && medium == e.medium
 		w := e.work()
 		ours := w.under > 0 || w.own && e.failed == ""
-		brief := e.dirty && (e.left.IsZero() || now.Sub(e.left) < returnLimit)
-		e.leftover, e.proof = e.leftover && same && (ours || brief), proof{}
+		e.leftover, e.proof = e.leftover && same && ours, proof{}
 	}
-	e.appearance, e.medium, e.left = appearance, medium, time.Time{}
+	e.appearance, e.medium = appearance, medium
 }
 
 // own tells whether a disk is the one that the pods which hold it were given, wherever it has been meanwhile.

@@ -13,8 +13,11 @@ type Holding int
 const (
 	// Unknown: the kubelet did not say.
 	Unknown Holding = iota
-	// Held: a pod holds it.
+	// Held: a pod holds it, as the kubelet lists it.
 	Held
+	// Named: the kubelet lists no pod that holds it, but has written it into its checkpoint anew, as for a pod whose init
+	// container alone has a device.
+	Named
 	// Remembered: no pod holds it, but the kubelet's checkpoint still names it. The kubelet writes the checkpoint anew
 	// when it is sent a list, without the pods that it knows to be gone.
 	Remembered
@@ -31,11 +34,10 @@ type tenancy struct {
 
 	as         []string  // the IDs by which pods may hold it, sorted; never written, only replaced
 	allocated  time.Time // when a container was last given it
-	booked     bool      // a pod has it in the kubelet's books since then: the kubelet has said so, or started a container with it
+	booked     bool      // since then the kubelet has listed a pod that holds it
 	appearance string    // of the disk, as [device.Target.Appearance] tells it: a leftover is of that one
 	medium     string    // what the disk itself is known by, also in another boot, as [device.Target.Medium] tells it
 	given      string    // the medium that containers were started with since it was last cleared; empty: it did not say
-	left       time.Time // when it was last seen to be gone; zero: it is there
 	print      uint64    // by which what the pod has left is known again, when nobody has had it since; 0: not known
 	seen       uint64    // the same at the last look
 	pods       []string  // UIDs of those that containers were started for since it was last cleared; never written, only replaced
@@ -82,6 +84,7 @@ func (l *loop) hold(e *entry, held bool) {
 	if held {
 		l.holding.Store(e.device.ID, true)
 	} else {
+		e.booked = false
 		l.holding.Delete(e.device.ID)
 	}
 }
@@ -93,8 +96,8 @@ func (i *Inventory) Holds(id string) bool {
 }
 
 // allocated notes that pods are about to hold these devices. It holds at once; the readers hear of it a little later,
-// since the kubelet is waiting for our answer just now. started: a container is about to be started, with what the kubelet
-// has in its books for it.
+// since the kubelet is waiting for our answer just now. started: it is not given to a pod, but a container of its pod is
+// about to be started, perhaps again, or its pod is gone by now.
 func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 	var held []*entry
 	for id, names := range as {
@@ -102,7 +105,7 @@ func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 		if e == nil {
 			continue
 		}
-		e.allocated, e.booked, e.due = now, started, e.due || !started
+		e.allocated, e.booked, e.due = now, e.booked && started, e.due || !started
 		e.holdAs(names)
 		if !e.held {
 			l.hold(e, true)
@@ -158,8 +161,8 @@ func (l *loop) confirm(asked time.Time, holdings map[string]Holding) {
 			continue
 		}
 		switch {
-		case holding == Held:
-			e.booked = e.booked || asked.After(e.allocated)
+		case holding == Held, holding == Named:
+			e.booked = e.booked || holding == Held && asked.After(e.allocated)
 			// The kubelet may have started a container before we were registered again, and told nobody. Of one that it
 			// was given and has not announced, it has still to announce the start.
 			started := !e.dirty && !e.due && time.Since(e.allocated) > l.Grace
@@ -172,10 +175,20 @@ func (l *loop) confirm(asked time.Time, holdings map[string]Holding) {
 			}
 		case holding == Remembered:
 			l.resend[e.resource] = true
-		case holding == Free && (e.booked && asked.After(e.allocated) || time.Since(e.allocated) > l.Grace):
+		case holding == Free && l.mayBeFree(e, asked):
 			l.free(e)
 		}
 	}
+}
+
+// mayBeFree tells whether a device that is not in the kubelet's books may count as free: it was in them, or it was allocated
+// so long ago that it would be. With one share listed, it is not known of the others. When one was allocated that no
+// container was started with, we have forgotten if that was before our own start.
+func (l *loop) mayBeFree(e *entry, asked time.Time) bool {
+	if e.booked && len(e.as) <= 1 {
+		return asked.After(e.allocated)
+	}
+	return time.Since(e.allocated) > l.Grace && (!e.due || time.Since(l.began) > l.Grace)
 }
 
 // free notes that certainly no pod holds a device. Only now it may leave the offer, and first it is cleared by the rule of

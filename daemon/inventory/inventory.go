@@ -28,8 +28,8 @@ const (
 	settleLimit = 10 * time.Second
 	// settleMost is how many times that it waits at most: TimeoutStartSec= of the unit is 90 s.
 	settleMost = 6
-	// allocationGrace is how long the kubelet may take after Allocate to have the device in its books. Once it
-	// was in them, the device is free when it is no more.
+	// allocationGrace is how long the kubelet may take after Allocate to have the device in its books. Once it has listed
+	// the pod, the device is free when it is in them no more.
 	allocationGrace = 30 * time.Second
 	// settlePoll is how often that is looked at meanwhile.
 	settlePoll = 5 * time.Millisecond

@@ -268,13 +268,35 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	confirm(time.Now(), inventory.Held, kept)
 	allocate() // to the next one
 	confirm(time.Now(), inventory.Free, kept)
-	before = time.Now()
-	r.Starting(map[string][]string{"node-A-widget": {"node-A-widget"}})
-	confirm(before, inventory.Free, kept) // from before it was in the kubelet's books
-	allocate()                            // to the same pod's next container
+	r.Starting(map[string][]string{"node-A-widget": {"node-A-widget"}}) // late, for a pod that is gone
+	confirm(time.Now(), inventory.Free, kept)
+	confirm(time.Now(), inventory.Named, kept) // which may be said of the pod before
 	confirm(time.Now(), inventory.Free, kept)
 	confirm(time.Now(), inventory.Held, kept)
+	before = time.Now()
+	r.Starting(map[string][]string{"node-A-widget": {"node-A-widget"}})
+	confirm(before, inventory.Free, kept)
 	confirm(time.Now(), inventory.Free, "") // it was in the kubelet's books, and is no more
+}
+
+// TestOneShareSaysNothingOfAnother: that one is listed does not make the other one's pod known.
+func TestOneShareSaysNothingOfAnother(t *testing.T) {
+	const id = "node-A-widget"
+	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) { o.Grace = time.Hour })
+	for _, share := range []string{id + "::0", id + "::1"} {
+		r.Allocated(map[string][]string{id: {share}})
+		if err := r.Alive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Held})
+	}
+	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
+	if err := r.Alive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !r.Holds(id) {
+		t.Error("it counts as free, and the pod with the other share may not be in the kubelet's books yet")
+	}
 }
 
 func TestWhatTheKubeletRemembersIsOffered(t *testing.T) {

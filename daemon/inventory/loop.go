@@ -40,6 +40,7 @@ type loop struct {
 	boot    string            // for which both hold
 	cordons map[string]Cordon // why devices are kept from new pods, by ID; replaced, never written
 
+	began        time.Time // when we started
 	cause        time.Time // when the first event since the last publication arrived
 	publishedAt  time.Time
 	crowded      bool // many devices have changed in that snapshot
@@ -100,6 +101,7 @@ func newLoop(i *Inventory) *loop {
 		resend:       make(map[string]bool),
 		marks:        make(marks),
 		counted:      make(map[count]uint64),
+		began:        time.Now(),
 		publishTimer: stoppedTimer(),
 		saveTimer:    stoppedTimer(),
 		deadline:     time.Now().Add(i.Settle),

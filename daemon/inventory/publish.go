@@ -52,7 +52,7 @@ func (l *loop) publishedOnce() bool { return !l.publishedAt.IsZero() }
 
 // tellRuled tells those who have set rules that these hold everywhere.
 func (l *loop) tellRuled() {
-	if len(l.ruled) == 0 || l.enumerating || l.busy() || len(l.dirty) > 0 || !l.publishedOnce() {
+	if len(l.ruled) == 0 || l.enumerating || l.busy() || len(l.dirty)+len(l.resend) > 0 || l.stale || !l.publishedOnce() {
 		return
 	}
 	for _, done := range l.ruled {

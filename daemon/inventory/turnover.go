@@ -215,4 +215,5 @@ func (l *loop) finish() {
 	for range len(l.requests) {
 		(<-l.requests)(l)
 	}
+	l.unsaved = l.unsaved || len(l.dirty) > 0
 }

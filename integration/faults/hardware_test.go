@@ -187,7 +187,7 @@ func (h *hardware) reset(_ context.Context, t device.Target, _ string, leftover 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	_, err := h.allowed(t, leftover)
-	return "reset", err
+	return "reset", err // which changes nothing of what is on it
 }
 
 func (h *hardware) erase(_ context.Context, t device.Target, _ string, leftover bool) (string, error) {
@@ -197,6 +197,8 @@ func (h *hardware) erase(_ context.Context, t device.Target, _ string, leftover 
 	switch {
 	case err != nil:
 		return "", err
+	case d.content != "" && d.moved:
+		h.crime = errors.Join(h.crime, fmt.Errorf("what is on %s is to be erased, which may be anybody's", d.serial))
 	case d.failing:
 		d.failed = true
 		return "", errors.New("the disk does not erase")
@@ -217,8 +219,6 @@ func (h *hardware) allowed(t device.Target, leftover bool) (*disk, error) {
 		return nil, fmt.Errorf("%w: by %s", device.ErrInUse, d.user)
 	case d.content != "" && !leftover:
 		return nil, fmt.Errorf("%w: %s is on it", turnover.ErrUnfit, d.content)
-	case d.content != "" && d.moved:
-		h.crime = errors.Join(h.crime, fmt.Errorf("what is on %s is to be erased, which may be anybody's", d.serial))
 	}
 	return d, nil
 }
