@@ -42,9 +42,9 @@ func TestKubelet(t *testing.T) {
 		{"to the pod's output", firstOutput},
 		{"the kubelet restarts", kubeletRestarts},
 		{"the container crashes", containerCrashes},
-		{"the drive is unplugged under the pod", unpluggedUnderPod},
 		{"the node reboots", nodeReboots},
 		{"the pod goes", podGoes},
+		{"a drive is unplugged under a pod", unpluggedUnderPod},
 	})
 }
 
@@ -92,7 +92,7 @@ func firstOutput(in *installation, t *testing.T) {
 	in.m.Run("systemctl", "start", "kubelet")
 	in.registered(1)
 	in.m.StaticPod("writer", nvme, 1, writer)
-	in.says(t, 0, "[]")
+	in.says(t, "writer", 0, "[]")
 	in.note("systemctl start kubelet", "to the output of a pod", in.now(t).Sub(began))
 	if list := in.devices(); strings.Count(list, "default/writer-metalplug") != 1 {
 		t.Errorf("nobody can see who has the drive:\n%s", list)
@@ -110,12 +110,12 @@ func (in *installation) registered(times int) {
 	})
 }
 
-// says waits until the pod's container has, after so many restarts, found something on a drive and written to it.
-func (in *installation) says(t *testing.T, restarts int, found string) {
+// says waits until a pod's container has, after so many restarts, found something on a drive and written to it.
+func (in *installation) says(t *testing.T, pod string, restarts int, found string) {
 	t.Helper()
 	var log string
 	in.m.Eventually("the pod's output", slowNode, func() bool {
-		log = in.m.PodLog("writer", restarts)
+		log = in.m.PodLog(pod, restarts)
 		return strings.HasSuffix(log, "written\n")
 	})
 	first, _, _ := strings.Cut(log, "\n")
@@ -145,31 +145,15 @@ func kubeletRestarts(in *installation, t *testing.T) {
 // containerCrashes: the next container of the pod has the same drive, with its data.
 func containerCrashes(in *installation, t *testing.T) {
 	in.m.Run("kill", "-KILL", in.process())
-	in.says(t, 1, "[precious]")
+	in.says(t, "writer", 1, "[precious]")
 }
 
-// unpluggedUnderPod: the pod goes on, without its drive. It is Unhealthy until it is back.
-func unpluggedUnderPod(in *installation, t *testing.T) {
-	before, d := in.process(), in.held()
-	in.m.Unplug(d)
-	in.m.Eventually("the drive to be unhealthy", patience, func() bool {
-		return strings.Contains(in.devices(), "Unhealthy")
-	})
-	in.m.Plug(d)
-	in.m.Eventually("the drive to be healthy", patience, func() bool {
-		return !strings.Contains(in.devices(), "Unhealthy")
-	})
-	if after := in.process(); after != before {
-		t.Errorf("the container's process was %s and is %s", before, after)
-	}
-}
-
-// held is the drive that the pod has, which the daemon knows by name once it has asked the kubelet.
-func (in *installation) held() (held vm.Drive) {
+// held is the drive that a pod has, which the daemon knows by name once it has asked the kubelet.
+func (in *installation) held(pod string) (held vm.Drive) {
 	in.m.Eventually("the pod to have a drive", patience, func() bool {
 		for line := range strings.Lines(in.devices()) {
 			for _, d := range drives {
-				if strings.Contains(line, d.Serial) && strings.Contains(line, "default/writer-metalplug") {
+				if strings.Contains(line, d.Serial) && strings.Contains(line, "default/"+pod+"-metalplug") {
 					held = d
 					return true
 				}
@@ -182,17 +166,17 @@ func (in *installation) held() (held vm.Drive) {
 
 // nodeReboots: everything comes up by itself, and the pod has its drive again.
 func nodeReboots(in *installation, t *testing.T) {
-	d := in.held()
+	d := in.held("writer")
 	in.m.Reboot()
-	in.says(t, 2, "")
-	if after := in.held(); after != d {
+	in.says(t, "writer", 2, "[precious]")
+	if after := in.held("writer"); after != d {
 		t.Errorf("the pod had %s and has %s", d.Serial, after.Serial)
 	}
 }
 
 // podGoes: its drive is erased.
 func podGoes(in *installation, t *testing.T) {
-	d := in.held()
+	d := in.held("writer")
 	_, cursor := in.journal("")
 	in.m.RemoveStaticPod("writer")
 	in.m.Eventually("the drive to be erased", slowNode, func() bool {
@@ -204,5 +188,33 @@ func podGoes(in *installation, t *testing.T) {
 	}
 	if list := in.devices(); strings.Contains(list, "writer") {
 		t.Errorf("the pod is still listed:\n%s", list)
+	}
+}
+
+// unpluggedUnderPod: the pod runs on, and its drive is Unhealthy until it is back. The pod's next container goes on with what
+// is on it. Since it may have been elsewhere, that is kept when the pod is gone, and nobody else gets it.
+func unpluggedUnderPod(in *installation, t *testing.T) {
+	in.m.StaticPod("second", nvme, 1, writer)
+	in.says(t, "second", 0, "[]")
+	before, d := in.process(), in.held("second")
+	in.m.Unplug(d)
+	in.m.Eventually("the drive to be unhealthy", patience, func() bool {
+		return strings.Contains(in.devices(), "Unhealthy")
+	})
+	in.m.Plug(d)
+	in.m.Eventually("the drive to be healthy", patience, func() bool {
+		return !strings.Contains(in.devices(), "Unhealthy")
+	})
+	if after := in.process(); after != before {
+		t.Errorf("the container's process was %s and is %s", before, after)
+	}
+	in.m.Run("kill", "-KILL", in.process())
+	in.says(t, "second", 1, "[precious]")
+	in.m.RemoveStaticPod("second")
+	in.m.Eventually("the drive to be kept", slowNode, func() bool {
+		return strings.Contains(in.devices(), "in use: it holds")
+	})
+	if got := in.m.Sh("head -c 8 " + in.m.Namespaces()[d.Serial]); got != "precious" {
+		t.Errorf("%q is left on it", got)
 	}
 }
