@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"slices"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -15,17 +16,24 @@ func about(s *inventory.Status, event audit.Event) audit.Entry {
 	return audit.Entry{Event: event, Resource: s.Resource, Device: s.Device.ID, Identity: s.Target.Attributes()}
 }
 
-// noteAllocated notes that a container is given devices, and has the kubelet asked for its pod.
+// answering is how long the kubelet may take to have our answer and note it.
+const answering = 100 * time.Millisecond
+
+// noteAllocated notes that a container is given devices. The kubelet waits for our answer to that: all that is to be done
+// about it is done when it has that, and then it is asked for the pod.
 func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	entries := make([]audit.Entry, len(devices))
 	for i, s := range devices {
 		entries[i] = about(s, audit.Allocated)
 	}
-	d.audit.Note(entries...)
-	select {
-	case d.podGiven <- struct{}{}:
-	default:
-	}
+	d.audit.Keep(entries...)
+	time.AfterFunc(answering, func() {
+		d.audit.Flush()
+		select {
+		case d.podGiven <- struct{}{}:
+		default:
+		}
+	})
 }
 
 // noteHolders notes which pods hold our devices that did not the last time, by name. After a start that is all of them.

@@ -118,35 +118,38 @@ func (l *Log) Close() {
 	}
 }
 
-// Note notes what has happened just now. It does not wait: the kubelet may be waiting for us. Since it is when containers
-// are given devices, writing that begins a moment later, and leaves the processors to the answer. After Close it is only
-// logged.
+// Note notes what has happened just now. It does not wait. After Close it is only logged.
 func (l *Log) Note(entries ...Entry) {
 	if l == nil {
 		return
 	}
-	now, urgent := time.Now().UTC(), false
+	l.Keep(entries...)
+	l.Flush()
+}
+
+// Keep is Note for somebody who is waited for: what is kept is written by the next Flush or Note.
+func (l *Log) Keep(entries ...Entry) {
+	if l == nil {
+		return
+	}
+	now := time.Now().UTC()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range entries {
-		e.Time, urgent = now, urgent || e.Event != Allocated
+		e.Time = now
 		l.later(func() { l.say(e) })
 		if !l.over {
 			l.queue = append(l.queue, e)
 			l.makeRoom()
 		}
 	}
-	if urgent {
-		l.wakeWriters()
-	} else {
-		time.AfterFunc(answering, l.wakeWriters)
-	}
 }
 
-// answering is longer than an answer to the kubelet takes.
-const answering = 10 * time.Millisecond
-
-func (l *Log) wakeWriters() {
+// Flush has written what is kept. It does not wait for that.
+func (l *Log) Flush() {
+	if l == nil {
+		return
+	}
 	for _, writer := range []chan struct{}{l.wake, l.tell} {
 		select {
 		case writer <- struct{}{}:

@@ -54,7 +54,7 @@ func (l *Log) report(line func()) {
 	l.mu.Lock()
 	l.later(line)
 	l.mu.Unlock()
-	l.wakeWriters()
+	l.Flush()
 }
 
 // write writes all entries that are waiting, with one sync for all of them.
