@@ -57,9 +57,9 @@ func (b *bench) allocate() (_ []result, err error) {
 	}
 	r := ratio("Allocate, 8 devices of 10,000", "ms", ours.percentile(50), theirs.percentile(50), 1.3)
 	if !r.OK {
-		r = r.noted("of what it takes more than an empty call, a seventh is to look whether eight nodes are there, each " +
-			"through a link and in no cache; a third to note and log eight times who gets what; a tenth to " +
-			"find the devices and make the answer; the rest to carry the IDs and the nodes")
+		r = r.noted("of what it takes more than an empty call, two fifths are to look whether eight nodes are there, each " +
+			"through a link and in no cache; a third to have the inventory hold the devices; the rest to carry the IDs and " +
+			"the nodes")
 	}
 	return []result{r}, nil
 }
