@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/metalplug/metalplug/integration/need"
@@ -32,9 +33,13 @@ func Need(t testing.TB, name string, missing error) {
 
 // Build compiles a program of this repository and returns its path. dir is a
 // folder below the repository's root ("cmd/metalplugd") and may lie in a module
-// of its own. A static program carries no cgo.
+// of its own. A static program carries no cgo; one that is not needs a machine
+// whose C library is as new as this host's, and shares with the programs of this
+// host what is compiled for them. One is built at a time, for the same reason.
 func Build(t testing.TB, dir string, static bool) string {
 	t.Helper()
+	building.Lock()
+	defer building.Unlock()
 	root, err := repository()
 	if err != nil {
 		t.Fatal(err)
@@ -51,6 +56,8 @@ func Build(t testing.TB, dir string, static bool) string {
 	}
 	return program
 }
+
+var building sync.Mutex
 
 // repository is the root folder of the checkout.
 func repository() (string, error) {

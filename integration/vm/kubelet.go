@@ -62,7 +62,7 @@ type said struct {
 func (m *Machine) StartKubelet() *Kubelet {
 	m.t.Helper()
 	if m.Try("test", "-x", kubeletProgram).Code != 0 {
-		m.Push(Build(m.t, "integration/devicemanager/cmd/dm", true), kubeletProgram)
+		m.Push(Build(m.t, "integration/devicemanager/cmd/dm", false), kubeletProgram)
 	}
 	m.Run("mkdir", "-p", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources")
 	k := &Kubelet{Stream: m.Start(kubeletProgram, "--watch")}

@@ -79,7 +79,7 @@ rm -r /run/image`
 // The kubelet is enabled, and not started.
 func (m *Machine) InstallNode() {
 	m.t.Helper()
-	m.Push(Build(m.t, "integration/kubelet", true), "/usr/local/bin/kubelet")
+	m.Push(Build(m.t, "integration/kubelet", false), "/usr/local/bin/kubelet")
 	m.Run("mkdir", "-p", manifests, "/etc/containerd")
 	for file, content := range nodeFiles {
 		m.Write(file, content)
