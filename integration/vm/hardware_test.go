@@ -71,7 +71,6 @@ func TestHardware(t *testing.T) {
 		name string
 		run  func(*story, *testing.T)
 	}{
-		{"nothing happens", func(s *story, t *testing.T) { rests(s, t) }},
 		{"drives come and go one by one", oneByOne},
 		{"drives come and go all at once", atOnce},
 		{"a drive is removed in software", inSoftware},
