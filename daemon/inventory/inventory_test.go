@@ -279,6 +279,27 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	confirm(time.Now(), inventory.Free, "") // it was in the kubelet's books, and is no more
 }
 
+// TestAllocationBeforeAStartOfOurs may be seconds old, whatever we have forgotten of it.
+func TestAllocationBeforeAStartOfOurs(t *testing.T) {
+	const id = "node-A-widget"
+	m, dir := udevtest.New(t, widget("widget0", "A")), t.TempDir()
+	patient := func(o *inventory.Options) { o.Grace = time.Hour }
+	r := start(t, m, dir, patient)
+	r.Allocated(map[string][]string{id: {id}})
+	r.until("it is held", func(s *inventory.Snapshot) bool { return s.Find(id).Held })
+	r.stop()
+	r.stop = func() {}
+	r = start(t, m, dir, patient)
+	r.offers("example.org/widget", id+" Healthy")
+	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
+	if err := r.Alive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !r.Holds(id) {
+		t.Error("it counts as free, and its pod may not be in the kubelet's books yet")
+	}
+}
+
 // TestOneShareSaysNothingOfAnother: that one is listed does not make the other one's pod known.
 func TestOneShareSaysNothingOfAnother(t *testing.T) {
 	const id = "node-A-widget"
