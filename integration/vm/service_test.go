@@ -136,14 +136,19 @@ func neverStarts(in *installation, t *testing.T) {
 	in.active(t)
 }
 
-// upgraded: a higher version is installed while a pod has a drive.
+// upgraded: a higher version is installed while a pod has a drive, over a configuration that somebody has edited.
 func upgraded(in *installation, t *testing.T) {
+	const main, mine = "/etc/metalplug/metalplug.toml", "# ours: asked for by the operators"
+	in.m.Sh("echo '" + mine + "' >>" + main)
 	in.comeBack(t, func(string) { in.apt(in.debs.Newer) })
 	if got := in.m.Run("dpkg-query", "-W", "-f", "${Version}", "metalplug"); got != vm.NewerVersion+"-1" {
 		t.Errorf("version %s is installed", got)
 	}
 	if got := in.m.Run("cat", dropIn); got+"\n" != fmt.Sprintf(installedConfig, "zero") {
 		t.Errorf("the configuration has become %s", got)
+	}
+	if got := in.m.Run("tail", "-n", "1", main); got != mine {
+		t.Errorf("the edited configuration ends with %q", got)
 	}
 }
 

@@ -1,0 +1,149 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// heldBackStart has the installed service wait in each start, before there is a daemon, and that tell of each event.
+const heldBackStart = `[Service]
+ExecStartPre=+/bin/sh -c 'until test -e /run/go-on; do sleep 0.2; done; rm /run/go-on'
+ExecStart=
+ExecStart=/usr/sbin/metalplugd --log-level debug
+`
+
+// testDropIn changes the installed service for a step.
+const testDropIn = "/etc/systemd/system/metalplugd.service.d/test.conf"
+
+// changeService changes the installed service from its next start on; with "" it is as it was.
+func (in *installation) changeService(text string) {
+	if text == "" {
+		in.m.Run("rm", testDropIn)
+	} else {
+		in.m.Run("mkdir", "-p", "/etc/systemd/system/metalplugd.service.d")
+		in.m.Write(testDropIn, text)
+	}
+	in.m.Run("systemctl", "daemon-reload")
+}
+
+// eventsWait: what udev tells of while there is no daemon waits in systemd's socket for the next one, however the one
+// before has ended.
+func eventsWait(in *installation, t *testing.T) {
+	in.changeService(heldBackStart)
+	socket := func() string {
+		return in.m.Run("systemctl", "show", "--value", "--property", "InvocationID", "metalplugd-uevent.socket")
+	}
+	first := socket()
+	for _, end := range []string{"systemctl restart --no-block metalplugd", "systemctl kill --signal KILL metalplugd"} {
+		pid := in.pid()
+		_, cursor := in.journal("")
+		in.m.Sh(end)
+		in.m.Eventually("a start that waits", patience, func() bool { return in.show("SubState") == "start-pre" })
+		in.m.Run("udevadm", "trigger", "--settle", "--action", "change", "/sys/class/mem/full")
+		in.m.Run("touch", "/run/go-on")
+		in.m.Eventually("the next metalplugd", 2*patience, func() bool {
+			next := in.pid()
+			return next != pid && next != "0" && in.show("SubState") == "running"
+		})
+		log, _ := in.journal(cursor)
+		if !strings.Contains(log, "uevent action=change syspath=/sys/devices/virtual/mem/full") {
+			t.Errorf("%s: the event is lost:\n%s", end, log)
+		}
+	}
+	if last := socket(); last != first || first == "" {
+		t.Errorf("the socket was %q and is %q", first, last)
+	}
+	in.changeService("")
+	from := in.kubelet.Mark()
+	in.m.Run("systemctl", "restart", "metalplugd")
+	if _, err := in.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)), patience); err != nil {
+		t.Error(err)
+	}
+}
+
+// scraped: systemd listens for the metrics as soon as somebody has switched that on, and until it is switched off.
+func scraped(in *installation, t *testing.T) {
+	again := func() {
+		from := in.kubelet.Mark()
+		in.m.Run("systemctl", "restart", "metalplugd")
+		if _, err := in.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)), patience); err != nil {
+			t.Error(err)
+		}
+	}
+	in.m.Run("setsebool", "metalplugd_metrics_tcp", "on")
+	in.m.Run("systemctl", "enable", "metalplugd-metrics.socket")
+	again()
+	text := in.m.Run("bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/9841; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3`)
+	if want := fmt.Sprintf(`metalplug_devices{health="Healthy",resource="%s"} %d`, nvme, len(drives)); !strings.Contains(text, want) {
+		t.Errorf("%s is not in\n%s", want, text)
+	}
+	in.m.Run("systemctl", "disable", "metalplugd-metrics.socket")
+	again()
+	if in.m.Try("systemctl", "is-active", "--quiet", "metalplugd-metrics.socket").Code == 0 {
+		t.Error("somebody listens still")
+	}
+	in.m.Run("setsebool", "metalplugd_metrics_tcp", "off")
+}
+
+// units are those of ours that are active, without the slices of systemd.
+func (in *installation) units() string {
+	return in.m.Try("systemctl", "list-units", "--no-legend", "--plain", "--state", "active,activating,failed", "metalplug*").Stdout
+}
+
+// startedByEvent: where the service hangs on the target for devices, nothing of it runs until there is one, and what
+// else happens on the machine does not start it.
+func startedByEvent(in *installation, t *testing.T) {
+	in.m.Run("systemctl", "disable", "--now", "metalplugd")
+	in.m.Run("systemctl", "add-wants", "metalplug-device.target", "metalplugd.service")
+	in.m.Run("systemctl", "stop", "metalplug-device.target") // which this machine has reached with the drive that it booted from
+	in.m.Run("udevadm", "trigger", "--settle", "--action", "change", "/sys/class/mem/full")
+	if units := in.units(); units != "" {
+		t.Errorf("without a device there is\n%s", units)
+	}
+	from := in.kubelet.Mark()
+	in.m.Plug(plugged[0])
+	if _, err := in.kubelet.AwaitAllocatable(from, nvme, int64(len(drives))+1, patience); err != nil {
+		t.Error(err)
+	}
+	in.active(t)
+	in.m.Unplug(plugged[0])
+	in.await(t, nvme, int64(len(drives)))
+}
+
+// stateReadOnly: where the disk is full, or its file system read-only after an error, the daemon runs and offers what there
+// is. Only no container starts with a drive, for that it is to be erased after it could be forgotten.
+func stateReadOnly(in *installation, t *testing.T) {
+	const dir = "/var/lib/metalplug"
+	for _, c := range []struct{ name, broken, mended, says string }{
+		{"full", "head -c 1M /dev/zero >" + dir + "/filler || true", "rm " + dir + "/filler", "no space left on device"},
+		{"read-only", "mount -o remount,ro " + dir, "mount -o remount,rw " + dir + "; systemctl restart metalplugd", "read-only file system"},
+	} {
+		in.m.Sh(`systemctl stop metalplugd
+			mkdir /run/state; cp -a ` + dir + `/. /run/state/
+			mount -t tmpfs -o size=256k,mode=700,rootcontext=system_u:object_r:metalplugd_var_lib_t:s0 state ` + dir + `
+			cp -a /run/state/. ` + dir + `/; rm -r /run/state; ` + c.broken)
+		from := in.kubelet.Mark()
+		in.m.Run("systemctl", "start", "metalplugd")
+		if _, err := in.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)), patience); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		in.active(t)
+		pod := one("waits")
+		in.kubelet.AdmitPod(pod)
+		if _, _, err := in.kubelet.TryPod(pod); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: a container starts: %v", c.name, err)
+		}
+		in.m.Sh(c.mended)
+		if _, _, err := in.kubelet.TryPod(pod); err != nil {
+			t.Errorf("%s no more: %v", c.name, err)
+		}
+		in.free(t, pod)
+		in.m.Sh("systemctl stop metalplugd; umount " + dir + "; systemctl start metalplugd")
+		in.await(t, nvme, int64(len(drives)))
+	}
+}
