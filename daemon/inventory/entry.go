@@ -101,7 +101,7 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 		e = &entry{device: sighting.Device}
 		e.dirty = l.forgotten && sighting.Device.Class.Disks
 		l.entries[id] = e
-	} else if e.device.SysPath != sighting.Device.SysPath {
+	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath { // the kubelet alone may have known it
 		l.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
 	}
 	sighting.Device.ID = id
