@@ -32,6 +32,7 @@ type disk struct {
 	falls    int    // how often it became sick
 	content  string // the pod that has written to it since it was erased; empty: nothing is on it
 	moved    bool   // it was plugged in again since it was written to: nobody knows whose that is
+	unknown  bool   // a pod was given it that the daemon did not note: nobody knows what was on it before
 	user     string // the pod that has it open
 	failing  bool   // it cannot be erased
 	failed   bool   // which was tried
@@ -89,7 +90,8 @@ type hardware struct {
 	disks    []*disk
 	widgets  map[string]string // serials by node name
 	sequence int
-	crime    error // the first
+	has      func(pod, id string) bool // whether a pod has a disk; nil: nobody knows
+	crime    error                     // the first
 }
 
 // text is the recording of what is plugged in.
@@ -186,7 +188,10 @@ func (h *hardware) probe(_ context.Context, t device.Target, held bool) (device.
 func (h *hardware) reset(_ context.Context, t device.Target, _ string, leftover bool) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_, err := h.allowed(t, leftover)
+	d, err := h.allowed(t, leftover)
+	if err == nil && d.content != "" && d.moved && h.has != nil && !h.has(d.content, d.id()) {
+		h.crime = errors.Join(h.crime, fmt.Errorf("%s is to be reset though %s, whose disk it was, has gone", d.serial, d.content))
+	}
 	return "reset", err // which changes nothing of what is on it
 }
 
@@ -203,7 +208,7 @@ func (h *hardware) erase(_ context.Context, t device.Target, _ string, leftover 
 		d.failed = true
 		return "", errors.New("the disk does not erase")
 	}
-	d.content, d.moved = "", false
+	d.content, d.moved, d.unknown = "", false, false
 	return "erased", nil
 }
 

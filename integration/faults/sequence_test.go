@@ -93,6 +93,7 @@ type sequence struct {
 
 func newSequence(t *testing.T, seed uint64) *sequence {
 	s := &sequence{t: t, random: rand.New(rand.NewPCG(seed, 0)), slow: map[string]bool{}, hardware: &hardware{widgets: map[string]string{}}}
+	s.has = s.podHas
 	dir := shortDir(t)
 	for n := range 4 {
 		s.disks = append(s.disks, &disk{serial: fmt.Sprintf("%032x", n+1)})
@@ -389,7 +390,8 @@ func (s *sequence) unsettled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.disks {
-		if s.setup.care.AtRelease && d.content != "" && plugged(d) && !d.moved && !d.failed && !s.holds(d.id()) && !s.slow[d.id()] {
+		kept := d.moved || d.unknown || d.failed || s.slow[d.id()]
+		if s.setup.care.AtRelease && d.content != "" && plugged(d) && !kept && !s.holds(d.id()) {
 			return fmt.Errorf("%s is not cleared: %s is on it", d.serial, d.content)
 		}
 	}
@@ -398,9 +400,17 @@ func (s *sequence) unsettled() error {
 
 // holds tells whether a pod has a device.
 func (s *sequence) holds(id string) bool {
-	return slices.ContainsFunc(s.podList(), func(p *pod) bool {
-		return slices.ContainsFunc(p.ids, func(held string) bool { return held == id || strings.HasPrefix(held, id+"::") })
-	})
+	return slices.ContainsFunc(s.podList(), func(p *pod) bool { return p.has(id) })
+}
+
+// podHas tells whether a certain pod has a device.
+func (s *sequence) podHas(uid, id string) bool {
+	return slices.ContainsFunc(s.podList(), func(p *pod) bool { return p.uid == uid && p.has(id) })
+}
+
+// has tells whether a pod has a device, or a share of it.
+func (p *pod) has(id string) bool {
+	return slices.ContainsFunc(p.ids, func(held string) bool { return held == id || strings.HasPrefix(held, id+"::") })
 }
 
 // stepUnplugDuringAllocate has a disk go at some moment of an admission.
@@ -515,7 +525,8 @@ func (s *sequence) stepDaemonRestart() {
 	s.daemonStart()
 }
 
-// stepDaemonCrash restarts the daemon, which has only what was on disk when it stopped.
+// stepDaemonCrash restarts the daemon, which has only what was on disk when it stopped. Of a disk that a pod was given in
+// the moment in which it came, that may be nothing: then the kubelet alone knows of it, and not what was on it.
 func (s *sequence) stepDaemonCrash() {
 	s.say("the daemon crashes")
 	file := filepath.Join(s.setup.state, "identities.json")
@@ -525,6 +536,9 @@ func (s *sequence) stepDaemonCrash() {
 		s.must(cmp.Or(os.RemoveAll(s.setup.state), nil))
 	} else {
 		s.must(errors.Join(err, os.WriteFile(file, text, 0o600)))
+	}
+	for _, d := range s.disks {
+		d.unknown = d.unknown || s.holds(d.id()) && !strings.Contains(string(text), d.id())
 	}
 	s.daemonStart()
 }
