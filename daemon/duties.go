@@ -4,8 +4,10 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/metalplug/metalplug/cgroup"
@@ -220,7 +222,8 @@ func statusLine(s *inventory.Snapshot, connected, all int, refused string) strin
 	return "the configuration was not reloaded: " + first + "; " + line
 }
 
-// pingWatchdog tells the service manager that the daemon is alive, as long as the inventory answers.
+// pingWatchdog tells the service manager that the daemon is alive, as long as all its loops go round: the events of udev, the
+// inventory, the watch of the kubelet's directory, and each endpoint.
 func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	ready()
 	interval, err := d.Notifier.WatchdogInterval()
@@ -239,14 +242,25 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 			return nil
 		case <-tick.C:
 		}
-		if d.alive(ctx, interval) {
+		switch err := d.alive(ctx, interval*3/4); { // in time to say so before the end
+		case err == nil:
 			d.notify(d.Notifier.Alive())
+		case ctx.Err() == nil:
+			d.Log.Error("no progress", "err", err)
 		}
 	}
 }
 
-func (d *daemon) alive(ctx context.Context, limit time.Duration) bool {
+// alive asks all loops at once. The error says which of them has not answered in time.
+func (d *daemon) alive(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return d.inventory.Alive(ctx) == nil
+	loops := []func(context.Context) error{d.inventory.Alive, d.watch.Alive, d.endpoints.alive}
+	errs := make([]error, len(loops))
+	var asking sync.WaitGroup
+	for i, alive := range loops {
+		asking.Go(func() { errs[i] = alive(ctx) })
+	}
+	asking.Wait()
+	return errors.Join(errs...)
 }

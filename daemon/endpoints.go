@@ -4,8 +4,11 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/metalplug/metalplug/daemon/config"
@@ -105,6 +108,34 @@ func (e *endpoints) start(resource config.Resource, restarted bool, started func
 		}
 	}()
 	return r
+}
+
+// alive returns once each endpoint has gone round, or with the error of ctx.
+func (e *endpoints) alive(ctx context.Context) error {
+	e.mu.Lock()
+	all := slices.Collect(maps.Values(e.running))
+	e.mu.Unlock()
+	errs := make([]error, len(all))
+	var asking sync.WaitGroup
+	for i, r := range all {
+		asking.Go(func() { errs[i] = r.alive(ctx) })
+	}
+	asking.Wait()
+	return errors.Join(errs...)
+}
+
+// alive also returns when the endpoint has ended, as by a reload.
+func (r *running) alive(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answer := make(chan error, 1)
+	go func() { answer <- r.endpoint.Alive(ctx) }()
+	select {
+	case err := <-answer:
+		return err
+	case <-r.done:
+		return nil
+	}
 }
 
 func (r *running) stop() {

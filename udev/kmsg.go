@@ -25,6 +25,7 @@ import (
 // read, a read gives EPIPE once, and the next one the oldest record that is left.
 type kernelLog struct {
 	file        *os.File
+	pulse       pulse
 	readOnce    func(fd int, buf []byte) (int, error)
 	functions   string        // the directory of links to the PCI functions, by address
 	overwritten atomic.Uint64 // times that the kernel overwrote records before they were read
@@ -70,7 +71,8 @@ func kernelLogFromFile(f *os.File) (*kernelLog, error) {
 }
 
 func newKernelLog(fd int) *kernelLog {
-	return &kernelLog{file: os.NewFile(uintptr(fd), kernelLogPath), readOnce: unix.Read, functions: "/sys/bus/pci/devices"}
+	file := os.NewFile(uintptr(fd), kernelLogPath)
+	return &kernelLog{file: file, pulse: newPulse(file), readOnce: unix.Read, functions: "/sys/bus/pci/devices"}
 }
 
 // close is allowed on nil, the log that could not be opened.
@@ -82,13 +84,16 @@ func (k *kernelLog) close() {
 
 // listen sends an event for each message that is about a PCI function, until ctx ends, whose error it then returns.
 func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
-	stop := context.AfterFunc(ctx, func() { _ = k.file.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer k.pulse.begin(ctx)()
 	buf := make([]byte, longestRecord)
 	for {
 		n, err := k.read(buf)
+		woken := k.pulse.woken(err)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if woken {
+			continue
 		}
 		if err != nil {
 			return fmt.Errorf("read kernel log: %w", err)

@@ -31,7 +31,8 @@ const (
 // It is our own instead of libudev's, for three reasons: a socket from systemd needs no network namespace of the host;
 // libudev cannot tell an overflow from an empty queue; and without /run/udev/control it silently joins no group.
 type Monitor struct {
-	file *os.File
+	file  *os.File
+	pulse pulse
 
 	foreign, malformed, overflows atomic.Uint64
 }
@@ -128,7 +129,10 @@ func checkSocket(fd int) error {
 	return nil
 }
 
-func newMonitor(fd int) *Monitor { return &Monitor{file: os.NewFile(uintptr(fd), "udev")} }
+func newMonitor(fd int) *Monitor {
+	file := os.NewFile(uintptr(fd), "udev")
+	return &Monitor{file: file, pulse: newPulse(file)}
+}
 
 // Close closes the socket; a Listen that runs returns an error.
 func (m *Monitor) Close() error { return m.file.Close() }
@@ -141,14 +145,16 @@ func (m *Monitor) Dropped() Dropped {
 // Listen sends every event to events until ctx ends, whose error it then returns. It may be called once. Where events
 // were lost, what the kernel kept is followed by an [Overflow]; from that one on nothing is missing.
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
-	// A deadline in the past ends the read that waits, and without ctx nothing wakes up.
-	stop := context.AfterFunc(ctx, func() { _ = m.file.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer m.pulse.begin(ctx)()
 	r := newReceiver()
 	for {
 		got, err := r.receive(m.file)
+		woken := m.pulse.woken(err)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if woken {
+			continue
 		}
 		event, ok, err := m.judge(got, err)
 		if err != nil {
@@ -168,6 +174,9 @@ func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 		}
 	}
 }
+
+// Alive returns once Listen has gone round, or has ended, or with the error of ctx. It takes no event from it.
+func (m *Monitor) Alive(ctx context.Context) error { return m.pulse.alive(ctx, "events of udev") }
 
 // judge makes an event of what was read, unless it is to be dropped. The error is one after which nothing can be read.
 func (m *Monitor) judge(got received, err error) (event Event, ok bool, _ error) {

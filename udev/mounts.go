@@ -35,6 +35,7 @@ func WatchMounts(ctx context.Context, proc string, events chan<- Event) error {
 // mm/swapfile.c). An epoll of those is itself a file on which the runtime's poller can wait.
 type mountWatch struct {
 	epoll *os.File
+	pulse pulse
 	files []*os.File
 	used  map[string]struct{} // as last reported
 }
@@ -46,7 +47,8 @@ func openMounts(proc string) (_ *mountWatch, err error) {
 		return nil, fmt.Errorf("watch mounts: %w", err)
 	}
 	_ = unix.SetNonblock(fd, true) // tells os.NewFile to use the poller; fcntl(2) cannot refuse that
-	w := &mountWatch{epoll: os.NewFile(uintptr(fd), "epoll")}
+	epoll := os.NewFile(uintptr(fd), "epoll")
+	w := &mountWatch{epoll: epoll, pulse: newPulse(epoll)}
 	defer func() {
 		if err != nil {
 			w.close()
@@ -84,12 +86,15 @@ func (w *mountWatch) close() {
 }
 
 func (w *mountWatch) listen(ctx context.Context, events chan<- Event) error {
-	stop := context.AfterFunc(ctx, func() { _ = w.epoll.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer w.pulse.begin(ctx)()
 	for {
 		used, err := w.changed()
+		woken := w.pulse.woken(err)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if woken {
+			continue
 		}
 		if err != nil {
 			return fmt.Errorf("watch mounts: %w", err)

@@ -5,6 +5,7 @@ package udev
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -108,6 +109,15 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 		return parent.Err()
 	}
 	return context.Cause(ctx)
+}
+
+// Alive returns once each of the three has gone round, or has ended, or with the error of ctx.
+func (s *System) Alive(ctx context.Context) error {
+	err := errors.Join(s.monitor.Alive(ctx), s.mounts.pulse.alive(ctx, "watch of the mounts"))
+	if s.log != nil {
+		err = errors.Join(err, s.log.pulse.alive(ctx, "kernel's log"))
+	}
+	return err
 }
 
 // Settled tells whether udevd has no event left to work off: its queue file is not there.

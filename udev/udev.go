@@ -61,6 +61,9 @@ type Source interface {
 	// Listen sends every event since the source was opened, until ctx ends, whose error it then returns.
 	// It may be called once.
 	Listen(ctx context.Context, events chan<- Event) error
+	// Alive returns once Listen, which runs, has gone round: it waits for what happens, and for nobody else. The error is
+	// that of ctx.
+	Alive(ctx context.Context) error
 	// Settled tells whether the source has worked off the events of the boot.
 	Settled() bool
 }

@@ -181,8 +181,12 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 	return done
 }
 
-// Alive returns once the goroutine that owns the inventory has answered, or with the error of ctx.
+// Alive returns once the source has gone round and the goroutine that owns the inventory has answered, or with the error
+// of ctx.
 func (i *Inventory) Alive(ctx context.Context) error {
+	if err := i.Source.Alive(ctx); err != nil {
+		return err
+	}
 	answered := make(chan struct{})
 	select {
 	case i.requests <- func(*loop) { close(answered) }:

@@ -78,6 +78,7 @@ type Endpoint struct {
 	Changed   func() // called when the endpoint's [Status] has changed; may be nil
 	Restarted bool   // another endpoint served the resource until now: its end must reach the kubelet first
 
+	pulse   pulse
 	name    string       // of the socket
 	server  *grpc.Server // serves all incarnations of the socket
 	streams streams
@@ -144,6 +145,8 @@ func (e *Endpoint) Run(ctx context.Context, started func()) error {
 		case <-hints:
 		case <-e.streams.changed:
 			e.tell()
+		case <-e.pulse.beats():
+			continue
 		case <-timer.C:
 		}
 		wait := e.converge(ctx)
@@ -153,6 +156,15 @@ func (e *Endpoint) Run(ctx context.Context, started func()) error {
 			timer.Reset(wait)
 		}
 	}
+}
+
+// Alive returns once Run, which is running, has gone round, or with the error of ctx. That may take as long as the kubelet
+// may take to answer.
+func (e *Endpoint) Alive(ctx context.Context) error {
+	if err := e.pulse.wait(ctx); err != nil {
+		return fmt.Errorf("wait for the endpoint of %s: %w", e.Resource.Name, err)
+	}
+	return nil
 }
 
 // wanted waits until an optional resource has a device; false if ctx has ended before.
@@ -165,6 +177,7 @@ func (e *Endpoint) wanted(ctx context.Context, started func()) bool {
 		started()
 		select {
 		case <-changed:
+		case <-e.pulse.beats():
 		case <-ctx.Done():
 			return false
 		}

@@ -21,6 +21,7 @@ type Watch struct {
 	Dir string // the kubelet's device plugin directory; may be missing, may be replaced
 	Log *slog.Logger
 
+	pulse   pulse
 	mu      sync.Mutex
 	hints   map[chan struct{}]bool
 	watcher *fsnotify.Watcher // nil until Run
@@ -71,8 +72,17 @@ func (w *Watch) Run(ctx context.Context, started func()) error {
 			w.Log.Debug("kubelet directory watch", "err", err) // an overflow, mostly: look at everything
 			w.Rearm()
 			w.hint()
+		case <-w.pulse.beats():
 		}
 	}
+}
+
+// Alive returns once Run, which is running, has gone round, or with the error of ctx.
+func (w *Watch) Alive(ctx context.Context) error {
+	if err := w.pulse.wait(ctx); err != nil {
+		return fmt.Errorf("wait for the watch of %s: %w", w.Dir, err)
+	}
+	return nil
 }
 
 func (w *Watch) event(e fsnotify.Event) {

@@ -170,7 +170,7 @@ func TestManyDevices(t *testing.T) {
 	for _, kinds := range []int{0, 10} {
 		t.Run(fmt.Sprintf("%d kinds", max(1, kinds)), func(t *testing.T) {
 			c := newCrowd(t, *devices, kinds)
-			source := &hints{crowd: c}
+			source := newHints(c)
 			h := newCrowded(t, source, c, kinds)
 			h.until(*devices)
 			h.restart(source, 0)

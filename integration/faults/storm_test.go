@@ -26,15 +26,11 @@ type hints struct {
 	mu    sync.Mutex
 	queue []udev.Event
 	more  chan struct{}
+	asked chan struct{}
 }
 
-func (h *hints) wake() chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.more == nil {
-		h.more = make(chan struct{}, 1)
-	}
-	return h.more
+func newHints(c *crowd) *hints {
+	return &hints{crowd: c, more: make(chan struct{}, 1), asked: make(chan struct{})}
 }
 
 // send sends an event. It does not wait.
@@ -43,7 +39,7 @@ func (h *hints) send(e udev.Event) {
 	h.queue = append(h.queue, e)
 	h.mu.Unlock()
 	select {
-	case h.wake() <- struct{}{}:
+	case h.more <- struct{}{}:
 	default:
 	}
 }
@@ -63,10 +59,21 @@ func (h *hints) Listen(ctx context.Context, events chan<- udev.Event) error {
 			}
 		}
 		select {
-		case <-h.wake():
+		case <-h.more:
+		case <-h.asked:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+}
+
+// Alive returns once Listen has gone round.
+func (h *hints) Alive(ctx context.Context) error {
+	select {
+	case h.asked <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -200,7 +207,7 @@ func TestStorm(t *testing.T) {
 	if err := h.parts.stop(); err != nil {
 		t.Fatal(err)
 	}
-	h.setup.source, h.setup.state = &hints{crowd: c}, h.setup.state+"2" // nothing is known from before
+	h.setup.source, h.setup.state = newHints(c), h.setup.state+"2" // nothing is known from before
 	cold, err := h.setup.run()
 	if err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ func TestStreamThatIsNeverRead(t *testing.T) {
 		changes = 30
 	)
 	c := newCrowd(t, n, 0)
-	source := &hints{crowd: c}
+	source := newHints(c)
 	h := newCrowded(t, source, c, 0)
 	h.until(n)
 	lazy, stop := h.open()

@@ -37,7 +37,8 @@ type Source struct {
 	file    string
 	root    string
 	watcher *fsnotify.Watcher
-	mu      sync.Mutex // held while the tree or the copy changes
+	asked   chan struct{} // received from in each round of Listen
+	mu      sync.Mutex    // held while the tree or the copy changes
 }
 
 // Open reads the recording in a file, writes its tree to a new temporary directory and watches the file from then on.
@@ -55,7 +56,7 @@ func open(file string) (_ *Source, err error) {
 	if file, err = filepath.Abs(file); err != nil {
 		return nil, err
 	}
-	s := &Source{file: file}
+	s := &Source{file: file, asked: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -177,11 +178,22 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 			}
 			s.warn(fmt.Errorf("watch recording: %w", err))
 			rest.Reset(quiet) // events may have been lost
+		case <-s.asked:
 		case <-rest.C:
 			if err := s.send(ctx, s.reload(), events); err != nil {
 				return err
 			}
 		}
+	}
+}
+
+// Alive returns once Listen has gone round, or with the error of ctx.
+func (s *Source) Alive(ctx context.Context) error {
+	select {
+	case s.asked <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the recording: %w", ctx.Err())
 	}
 }
 

@@ -20,9 +20,10 @@ import (
 //
 // Events wait in a queue without bound until Listen takes them: no method blocks because nobody listens.
 type Machine struct {
-	t    testing.TB
-	root string
-	more chan struct{} // holds one value while the queue may have something
+	t     testing.TB
+	root  string
+	more  chan struct{} // holds one value while the queue may have something
+	asked chan struct{} // received from in each round of Listen
 
 	mu        sync.Mutex
 	recording *recording.Recording
@@ -35,7 +36,7 @@ type Machine struct {
 // without devices.
 func New(t testing.TB, text string) *Machine {
 	t.Helper()
-	m := &Machine{t: t, root: directory(t), more: make(chan struct{}, 1)}
+	m := &Machine{t: t, root: directory(t), more: make(chan struct{}, 1), asked: make(chan struct{})}
 	m.recording = m.parse(text)
 	if err := m.recording.Write(m.root); err != nil {
 		t.Fatalf("write recording: %v", err)
@@ -154,6 +155,7 @@ func (m *Machine) Listen(ctx context.Context, events chan<- udev.Event) error {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-m.more:
+			case <-m.asked:
 			}
 			continue
 		}
@@ -162,6 +164,16 @@ func (m *Machine) Listen(ctx context.Context, events chan<- udev.Event) error {
 			return ctx.Err()
 		case events <- event:
 		}
+	}
+}
+
+// Alive returns once Listen has gone round.
+func (m *Machine) Alive(ctx context.Context) error {
+	select {
+	case m.asked <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

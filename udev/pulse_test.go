@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestAlive: a source that waits for events answers, as often as it is asked, and loses no event by that.
+func TestAlive(t *testing.T) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	log, err := kernelLogFromFile(reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader.Close()
+	mounts, err := openMounts("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWire(t)
+	s := &System{monitor: w.Monitor, mounts: mounts, log: log}
+	defer mounts.close()
+	defer log.close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	early := make(chan error, 1)
+	go func() { early <- s.Alive(ctx) }() // the question waits for Listen
+	go func() { w.done <- s.Listen(ctx, w.events) }()
+	if err := <-early; err != nil {
+		t.Error(err)
+	}
+	for n := range 20 {
+		asked := make(chan error, 1)
+		go func() { asked <- s.Alive(ctx) }()
+		w.send(t, groupUdevBit, message("add", fmt.Sprint("x", n)))
+		w.expect(t, "add", fmt.Sprint("/sys/devices/x", n))
+		if err := <-asked; err != nil {
+			t.Error(err)
+		}
+	}
+	cancel()
+	if err := <-w.done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Listen: %v", err)
+	}
+	if err := s.Alive(t.Context()); err != nil {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// TestNotAlive: a monitor whose events nobody takes does not go round, and says so; the question does no harm after that.
+func TestNotAlive(t *testing.T) {
+	w := newWire(t)
+	w.events = make(chan Event)
+	w.listen(t)
+	w.send(t, groupUdevBit, message("add", "x"))
+	ask := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		return w.Alive(ctx)
+	}
+	for ask() == nil { // until it has the event
+	}
+	for range 3 {
+		if err := ask(); err == nil || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the events of udev") {
+			t.Fatalf("Alive: %v", err)
+		}
+	}
+	w.expect(t, "add", "/sys/devices/x")
+	if err := w.Alive(t.Context()); err != nil {
+		t.Error(err)
+	}
+	w.send(t, groupUdevBit, message("add", "y"))
+	w.expect(t, "add", "/sys/devices/y")
+}
