@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leak finds what the tests of a package leave running.
+// Package leak finds what the tests of a package leave running or open.
 package leak
 
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,20 +18,47 @@ import (
 const patience = 10 * time.Second
 
 // Main runs the tests of a package and returns the exit status for its TestMain: 1 also if goroutines are left that run
-// code of this module, whose stacks it prints.
+// code of this module, whose stacks it prints, or descriptors that were not open before.
 func Main(m *testing.M) int {
+	before := descriptors()
 	status := m.Run()
 	if status != 0 {
 		return status
 	}
 	var left []string
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if left = stacks(); len(left) == 0 {
+		if left = append(stacks(), opened(before)...); len(left) == 0 {
 			return 0
 		}
 	}
-	fmt.Fprintf(os.Stderr, "%d goroutines are left after the tests:\n\n%s\n", len(left), strings.Join(left, "\n\n"))
+	fmt.Fprintf(os.Stderr, "%d goroutines and descriptors are left after the tests:\n\n%s\n", len(left), strings.Join(left, "\n\n"))
 	return 1
+}
+
+// descriptors returns what this process has open, but for what the Go runtime keeps for itself from its first wait on.
+func descriptors() []string {
+	var all []string
+	links, _ := filepath.Glob("/proc/self/fd/*") // without procfs nothing is to be seen
+	for _, link := range links {
+		switch name, err := os.Readlink(link); {
+		case err != nil: // the directory's own
+		case name == "anon_inode:[eventpoll]", name == "anon_inode:[eventfd]":
+		default:
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// opened returns what is open and was not before.
+func opened(before []string) []string {
+	var all []string
+	for _, name := range descriptors() {
+		if !slices.Contains(before, name) {
+			all = append(all, "open: "+name)
+		}
+	}
+	return all
 }
 
 // stacks returns the stacks of the goroutines that run code of this module, but for the one that asks.

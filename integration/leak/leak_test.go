@@ -3,6 +3,9 @@
 package leak
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -23,4 +26,20 @@ func TestStacks(t *testing.T) {
 	}
 	close(stop)
 	<-done
+}
+
+func TestOpened(t *testing.T) {
+	before := descriptors()
+	file := filepath.Join(t.TempDir(), "left")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := opened(before); !slices.Equal(got, []string{"open: " + file}) {
+		t.Errorf("one file is left open, found are %q", got)
+	}
+	f.Close()
+	if got := opened(before); len(got) != 0 {
+		t.Errorf("none is left open, found are %q", got)
+	}
 }
