@@ -63,6 +63,7 @@ integration: devicemanager faults vm
 integration-night: integration-releases
 	$(MAKE) faults SEQUENCES=1000
 	$(MAKE) vm VM='$(NIGHT)'
+	$(MAKE) fuzz vulncheck
 
 # Each release of Kubernetes has a file of its own for its versions; the module has all of its dependencies for itself.
 # RUN='^$$' only builds.
