@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/config"
@@ -121,5 +122,23 @@ func TestDroppedOfARecording(t *testing.T) {
 	var d daemon
 	if got := d.dropped(); got != (udev.Dropped{}) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestSocketIsNotPassedOn: who is started by systemd without the socket of events is told how to get it.
+func TestSocketIsNotPassedOn(t *testing.T) {
+	err := errors.New("address family not supported by protocol")
+	const remedy = "systemctl stop metalplugd && systemctl start metalplugd"
+	for _, c := range []struct {
+		sockets map[string]*os.File
+		told    bool
+	}{
+		{nil, false}, {map[string]*os.File{"control": os.Stdin}, true}, {map[string]*os.File{"uevent": os.Stdin}, false},
+	} {
+		d := daemon{Options: Options{Sockets: c.sockets}}
+		got := d.notPassed(err)
+		if !errors.Is(got, err) || strings.Contains(got.Error(), remedy) != c.told {
+			t.Errorf("with %v: %v", c.sockets, got)
+		}
 	}
 }

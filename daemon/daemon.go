@@ -119,7 +119,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 	}
 	s, err := udev.Open(udev.Options{Socket: d.Sockets["uevent"], KernelLog: d.Sockets["kmsg"], Proc: paths.Proc})
 	if err != nil {
-		return nil, err
+		return nil, d.notPassed(err)
 	}
 	if err := s.KernelLog(); err != nil {
 		d.Log.Warn("kernel log not read", "err", fmt.Errorf("what drivers only log is not noticed: %w", err))
@@ -132,6 +132,15 @@ func (d *daemon) open() (closeSource func(), err error) {
 		Sys: paths.Sysfs, Dev: paths.Dev, Proc: paths.Proc, Touch: touchBy(d.Config.Reset, paths.Sysfs),
 	}
 	return func() { s.Close() }, nil
+}
+
+// notPassed tells with an error what to do where systemd should have passed on the socket of events and has not, as after
+// its unit was changed while it was active: in the sandbox of the unit nobody can open another.
+func (d *daemon) notPassed(err error) error {
+	if len(d.Sockets) == 0 || d.Sockets["uevent"] != nil {
+		return err
+	}
+	return fmt.Errorf("%w: metalplugd-uevent.socket was not passed on: systemctl stop metalplugd && systemctl start metalplugd", err)
 }
 
 func (d *daemon) build(afterBoot bool) {

@@ -45,13 +45,14 @@ func labels(in *installation, t *testing.T) {
 }
 
 // rebooted: after a boot, with the module loaded by the kernel's first process, the service is there by itself, with the
-// drives that it had.
+// drives that it had. It is a drive that starts it, as [startedByEvent] has left it: no part of the boot, which ends before.
 func rebooted(in *installation, t *testing.T) {
 	ids := in.healthy(nvme)
 	in.m.Reboot()
 	if mode := in.m.Run("getenforce"); mode != "Enforcing" {
 		t.Fatalf("SELinux is %s", mode)
 	}
+	in.m.Eventually("metalplugd", patience, func() bool { return in.show("SubState") == "running" })
 	in.active(t)
 	in.kubelet = in.m.StartKubelet()
 	in.await(t, nvme, int64(len(drives)))

@@ -13,7 +13,7 @@ import (
 
 // A daemon at rest is watched so many times, for so many seconds each.
 const (
-	watches = 24
+	watches = 16
 	watched = 5
 )
 
