@@ -9,6 +9,7 @@
 #   make faults-shown  what keeps devices from pods, and the one command that names each cause (ARGS=kubelet for some)
 #   make fuzz          each fuzz target for FUZZTIME=60s
 #   make vulncheck     asks the Go vulnerability database, which takes a network
+#   make bench-parts   the parts' Go benchmarks, ten times each, summed up by benchstat; OLD=FILE: beside those of before
 #   make bench         measures the budgets beside their floors, into a table and bench.json; needs root
 #   make lint          formatting, vet, staticcheck, shellcheck
 #   make install       installs what is built; DESTDIR= is put before each path
@@ -25,6 +26,7 @@ SEQUENCES ?= 200
 # Tools that only the linters need, at fixed versions.
 GOFUMPT = mvdan.cc/gofumpt@v0.12.0
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+BENCHSTAT = golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 GOVULNCHECK = golang.org/x/vuln/cmd/govulncheck@v1.5.0
 
 # As in the packages: without libc's name services, and without gRPC's traces, which nobody sees and for whose web page
@@ -42,7 +44,7 @@ PROGRAMS = metalplugd metalplugctl metalplug-reset metalplug-holders
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build run test integration integration-night devicemanager integration-releases faults faults-shown fuzz vulncheck vm bench lint clean deps install packages packages-check repo selinux
+.PHONY: all build run test integration integration-night devicemanager integration-releases faults faults-shown fuzz vulncheck vm bench bench-parts lint clean deps install packages packages-check repo selinux
 all: build
 
 deps:
@@ -71,8 +73,10 @@ RUN ?= .
 devicemanager: build
 	cd integration/devicemanager && $(GO) test -count=1 -v -timeout 20m ./...
 
+# The daemon has the race detector here; beside the newest release its times are told.
 release-%: build
-	cd integration/devicemanager && \
+	CGO_ENABLED=1 $(GO) build -race -tags '$(TAGS)' -o bin/race/ ./cmd/metalplugd
+	cd integration/devicemanager && METALPLUGD=../../bin/race/metalplugd \
 		$(GO) test -count=1 -timeout 20m -run '$(RUN)' -modfile=go.$*.mod -tags $(subst v,k8s,$(subst .,,$*)) ./...
 
 integration-releases: devicemanager $(RELEASES:%=release-%)
@@ -100,6 +104,11 @@ vm: build
 
 bench: build
 	$(GO) run ./integration/bench $(ARGS)
+
+BENCHTIME ?= 200ms
+bench-parts: deps
+	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -count 10 ./... >bench-parts.txt || { cat bench-parts.txt; exit 1; }
+	$(GO) run $(BENCHSTAT) $(OLD) bench-parts.txt
 
 lint:
 	@packaging/build-deps.sh lint

@@ -50,7 +50,7 @@ func testSights(t *testing.T, sights []sight) {
 }
 
 // recorded makes a machine of a recording in testdata.
-func recorded(t *testing.T, name string, edits ...string) (*Host, []udev.Device) {
+func recorded(t testing.TB, name string, edits ...string) (*Host, []udev.Device) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", name+".umockdev"))
 	if err != nil {
@@ -66,7 +66,7 @@ func recorded(t *testing.T, name string, edits ...string) (*Host, []udev.Device)
 	return machine(t, text)
 }
 
-func machine(t *testing.T, text string) (*Host, []udev.Device) {
+func machine(t testing.TB, text string) (*Host, []udev.Device) {
 	t.Helper()
 	m := udevtest.New(t, text)
 	devices, err := m.Enumerate()

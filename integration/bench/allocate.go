@@ -55,7 +55,7 @@ func (b *bench) allocate() (_ []result, err error) {
 		theirs = append(theirs, took)
 		settle()
 	}
-	r := ratio("Allocate, 8 devices of 10,000", "ms", ours.percentile(50), theirs.percentile(50), 1.3)
+	r := ratio("Allocate, 8 devices of 10,000", "ms", ours.percentile(50), theirs.percentile(50), 1.3).over(ours)
 	if !r.OK {
 		r = r.noted("of what it takes more than an empty call, two fifths are to look whether eight nodes are there, each " +
 			"through a link and in no cache; a third to have the inventory hold the devices; the rest to carry the IDs and " +

@@ -56,7 +56,7 @@ func (b *bench) look() ([]result, error) {
 		theirs = append(theirs, time.Since(begun))
 	}
 	what := fmt.Sprintf("a cold look at a server of %d devices, %d offered", len(m.devices), seen)
-	return []result{within(what+", p50", "ms", ours.percentile(50), 20).above(theirs.percentile(50))}, nil
+	return []result{within(what+", p50", "ms", ours.percentile(50), 20).above(theirs.percentile(50)).over(ours)}, nil
 }
 
 // readAll reads each file of a tree.

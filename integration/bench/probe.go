@@ -60,10 +60,7 @@ func (b *bench) probe() (results []result, err error) {
 		theirs = append(theirs, time.Since(begun))
 	}
 	what := "a disk is read before it is offered"
-	return []result{
-		within(what+", p50", "ms", ours.percentile(50), 50).above(theirs.percentile(50)),
-		within(what+", p99", "ms", ours.percentile(99), 100).above(theirs.percentile(99)),
-	}, nil
+	return milliseconds(what, ours, theirs, map[int]float64{50: 50, 99: 100}), nil
 }
 
 // startForEach starts the program for each connection, as systemd does for a socket with Accept=yes.

@@ -20,6 +20,8 @@ type result struct {
 	Unit   string   `json:"unit"`
 	Floor  *float64 `json:"floor"` // in the same unit; null: there is none
 	Ratio  *float64 `json:"ratio"` // of the value to the floor
+	P99    *float64 `json:"p99"`   // of what the value is the median of, in the same unit; null: it is none
+	Runs   int      `json:"runs"`  // how often it was measured
 	Budget string   `json:"budget"`
 	OK     bool     `json:"ok"`
 
@@ -44,6 +46,19 @@ func (r result) above(floor float64) result {
 	return r
 }
 
+// over returns the result, which is the median of samples in milliseconds, beside their 99th percentile.
+func (r result) over(s samples) result {
+	p99 := s.percentile(99)
+	r.P99 = &p99
+	return r.of(len(s))
+}
+
+// of returns the result of so many runs.
+func (r result) of(runs int) result {
+	r.Runs = runs
+	return r
+}
+
 // ratio is a result whose budget is a multiple of its floor.
 func ratio(name, unit string, value, floor, budget float64) result {
 	r := result{Name: name, Value: value, Unit: unit, Budget: fmt.Sprintf("%g x", budget)}.above(floor)
@@ -53,10 +68,13 @@ func ratio(name, unit string, value, floor, budget float64) result {
 
 func printTable(w io.Writer, results []result) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "what\tmeasured\tfloor\tratio\tbudget\t")
+	fmt.Fprintln(t, "what\tmeasured\tp99\tfloor\tratio\tbudget\truns\t")
 	var notes []string
 	for _, r := range results {
-		floor, ratio, verdict := "", "", "ok"
+		floor, ratio, p99, verdict := "", "", "", "ok"
+		if r.P99 != nil {
+			p99 = amount(*r.P99, r.Unit)
+		}
 		if r.Floor != nil {
 			floor, ratio = amount(*r.Floor, r.Unit), fmt.Sprintf("%.2f x", *r.Ratio)
 		}
@@ -67,7 +85,7 @@ func printTable(w io.Writer, results []result) {
 			notes = append(notes, r.note)
 			verdict += fmt.Sprintf(" [%d]", len(notes))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, amount(r.Value, r.Unit), floor, ratio, r.Budget, verdict)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", r.Name, amount(r.Value, r.Unit), p99, floor, ratio, r.Budget, r.Runs, verdict)
 	}
 	t.Flush()
 	for i, note := range notes {
@@ -116,7 +134,7 @@ func milliseconds(name string, ours, floor samples, budget map[int]float64) []re
 			continue
 		}
 		r := within(fmt.Sprintf("%s, p%d", name, p), "ms", ours.percentile(p), budget[p])
-		results = append(results, r.above(floor.percentile(p)))
+		results = append(results, r.above(floor.percentile(p)).of(len(ours)))
 	}
 	return results
 }
