@@ -17,7 +17,7 @@ const perContainer = 8
 // allocate measures Allocate of 8 devices among 10,000. Floor: GetDevicePluginOptions, which does nothing, on the same
 // server and connection. Each call finds the daemon at rest, as the admission of a pod does.
 func (b *bench) allocate() (_ []result, err error) {
-	s, err := b.newSite(many)
+	s, err := b.newSite(many, 1)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,8 @@ type site struct {
 	config  string
 }
 
-func (b *bench) newSite(devices int) (*site, error) {
+// newSite makes a site with so many devices, the same number in each of so many resources: at most ten.
+func (b *bench) newSite(devices, resources int) (*site, error) {
 	dir, err := b.subdir("p")
 	if err != nil {
 		return nil, err
@@ -37,11 +38,14 @@ run = %q
 cdi = %q
 [hardware]
 source = "recording:%s"
-[[resource]]
-name = %q
-class = "node"
-match = { SUBSYSTEM = "widget", "ATTR{state}" = "live" }
-`, s.plugins, s.path("pods.sock"), s.path("state"), s.path("run"), s.path("cdi"), s.path("recording"), resource)
+`, s.plugins, s.path("pods.sock"), s.path("state"), s.path("run"), s.path("cdi"), s.path("recording"))
+	for n := range resources {
+		name, which := resource, ""
+		if resources > 1 {
+			name, which = fmt.Sprint(resource, n), fmt.Sprintf(`, ID_SERIAL_SHORT = "*%d"`, n)
+		}
+		text += fmt.Sprintf("[[resource]]\nname = %q\nclass = \"node\"\nmatch = { SUBSYSTEM = \"widget\", \"ATTR{state}\" = \"live\"%s }\n", name, which)
+	}
 	return s, errors.Join(
 		os.Mkdir(s.plugins, 0o755),
 		os.WriteFile(s.config, []byte(text), 0o600),
@@ -140,7 +144,7 @@ func serviceManager(socket *net.UnixConn, ready chan<- time.Time) {
 
 // start measures the daemon's start until READY. Floor: the start and end of a program that does nothing.
 func (b *bench) start() ([]result, error) {
-	s, err := b.newSite(few)
+	s, err := b.newSite(few, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -194,23 +198,23 @@ const (
 func (b *bench) idle() ([]result, error) {
 	var results []result
 	for _, machine := range []struct {
-		name    string
-		devices int
-		rss     float64
-	}{{"8", few, 20}, {"10,000", many, 40}} {
-		rss, wakeups, err := b.idleWith(machine.devices)
+		name               string
+		devices, resources int
+		rss                float64
+	}{{"8", few, 1, 20}, {"10,000", many, 1, 40}, {"10 x 1,000", many, 10, 40}} {
+		rss, wakeups, err := b.idleWith(machine.devices, machine.resources)
 		if err != nil {
 			return nil, err
 		}
 		results = append(results,
 			within("idle with "+machine.name+" devices: RSS", "MiB", rss, machine.rss).of(1),
-			within("idle with "+machine.name+" devices: wake-ups in 10 s, at most", "wake-ups", float64(wakeups), 0).of(watches))
+			within("idle with "+machine.name+" devices: wake-ups in 10 s, at most", "wake-ups", float64(wakeups), 0).of(b.times(watches)))
 	}
 	return results, nil
 }
 
-func (b *bench) idleWith(devices int) (rss float64, wakeups int, err error) {
-	s, err := b.newSite(devices)
+func (b *bench) idleWith(devices, resources int) (rss float64, wakeups int, err error) {
+	s, err := b.newSite(devices, resources)
 	if err != nil {
 		return 0, 0, err
 	}

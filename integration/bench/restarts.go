@@ -23,7 +23,7 @@ import (
 // restarts measures from the kubelet's start, which empties its directory and makes kubelet.sock, until it knows the
 // devices. Floor: the least plugin that can do that, in a process of its own as well.
 func (b *bench) restarts() (_ []result, err error) {
-	s, err := b.newSite(few)
+	s, err := b.newSite(few, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -80,14 +80,17 @@ func restart(dir string) (time.Duration, error) {
 func allocatable(k *kubelet.Kubelet, want int) error {
 	limit := time.After(patience)
 	for {
-		changed := k.Changed()
-		if k.Resource(resource).Allocatable == want {
+		changed, known := k.Changed(), 0
+		for _, r := range k.Resources() {
+			known += r.Allocatable
+		}
+		if known == want {
 			return nil
 		}
 		select {
 		case <-changed:
 		case <-limit:
-			return fmt.Errorf("wait for %d devices: the kubelet knows %d", want, k.Resource(resource).Allocatable)
+			return fmt.Errorf("wait for %d devices: the kubelet knows %d", want, known)
 		}
 	}
 }
