@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
@@ -27,6 +29,7 @@ const (
 type disk struct {
 	serial   string
 	slot     int    // of the controller; 0: it is not plugged in
+	pulled   int    // the slot that it is being pulled out of, in which it still is for whoever has looked before; 0: none
 	sequence int    // diskseq of this appearance
 	sick     bool   // its controller is dead
 	falls    int    // how often it became sick
@@ -127,7 +130,49 @@ func (h *hardware) plug(d *disk, slot int) {
 func (h *hardware) unplug(d *disk) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d.slot, d.user = 0, "" // what has it open, has nothing any more
+	d.slot, d.pulled, d.user = 0, 0, "" // what has it open, has nothing any more
+}
+
+// pull begins to take a disk out: until it is unplugged nobody can say whether it is there.
+func (h *hardware) pull(d *disk) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d.slot, d.pulled, d.user = 0, d.slot, ""
+}
+
+// behind returns the ID of the device that a node leads to at this moment; "": there is none. The caller holds mu.
+func (h *hardware) behind(node string) string {
+	name := strings.TrimPrefix(node, "/dev/")
+	if serial := h.widgets[name]; serial != "" {
+		return "node-" + serial + "-widget"
+	}
+	for _, d := range h.disks {
+		if slot := max(d.slot, d.pulled); slot > 0 && name == fmt.Sprintf("nvme%dn1", slot) {
+			return d.id()
+		}
+	}
+	return ""
+}
+
+// handed notes the nodes that a pod was given for these IDs, and returns the IDs of what they lead to. Shares of one device
+// are one node; of another device there must be none, whatever moves or goes meanwhile.
+func (h *hardware) handed(pod string, ids []string, nodes []*pluginapi.DeviceSpec) (things []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var asked []string
+	for _, id := range ids {
+		device, _, _ := strings.Cut(id, "::")
+		asked = append(asked, device)
+	}
+	for _, node := range nodes {
+		things = append(things, h.behind(node.GetHostPath()))
+	}
+	slices.Sort(asked)
+	slices.Sort(things)
+	if !slices.Equal(slices.Compact(asked), things) {
+		h.crime = errors.Join(h.crime, fmt.Errorf("%s is to have %v and is given %v, which are %v", pod, ids, nodes, things))
+	}
+	return things
 }
 
 // in returns the disk in a slot, or nil. The caller holds mu.

@@ -68,7 +68,7 @@ func TestSequences(t *testing.T) {
 type pod struct {
 	uid, resource string
 	ids           []string
-	nodes         []string
+	things        []string // IDs of the devices whose nodes it was given, whatever it was told
 	started       bool
 }
 
@@ -310,9 +310,7 @@ func (s *sequence) admit(resource string, n int) bool {
 		device, _, _ := strings.Cut(id, "::")
 		s.slow[device] = s.slow[device] || strings.HasSuffix(p.uid, initOnly)
 	}
-	for _, node := range answer.GetDevices() {
-		p.nodes = append(p.nodes, node.GetHostPath())
-	}
+	p.things = s.handed(p.uid, ids, answer.GetDevices())
 	s.say("%s has %v", p.uid, p.ids)
 	if s.setup.care.AtRelease {
 		s.given(p.uid, ids)
@@ -420,7 +418,7 @@ func (s *sequence) stepUnplugDuringAllocate() {
 		return
 	}
 	s.say("unplug %s during an admission", d.serial[30:])
-	s.unplug(d)
+	s.pull(d)
 	text, wait := s.text(), time.Duration(s.random.IntN(1000))*time.Microsecond
 	var pulling sync.WaitGroup
 	pulling.Go(func() {
@@ -429,6 +427,7 @@ func (s *sequence) stepUnplugDuringAllocate() {
 	})
 	s.admit(diskResource, 1)
 	pulling.Wait()
+	s.unplug(d)
 }
 
 // stepMove has a disk in another slot from one moment to the next.
@@ -584,7 +583,7 @@ func (s *sequence) check() error {
 			return fmt.Errorf("%s is not offered: it is %q", d.serial, disks[d.id()])
 		}
 	}
-	return s.checkWidgets(widgets)
+	return errors.Join(s.checkWidgets(widgets), s.checkPlaces())
 }
 
 // checkWidgets compares the widgets that are offered with those that are there.
@@ -610,9 +609,23 @@ func (s *sequence) checkWidgets(list map[string]string) error {
 	return nil
 }
 
-// shared tells of a device or a node that two pods have.
+// checkPlaces compares where what is offered is known to be with where it is: an ID stays when its device moves. The caller
+// holds mu.
+func (s *sequence) checkPlaces() error {
+	snapshot, _ := s.parts.inventory.Snapshot()
+	for _, offer := range snapshot.Offers {
+		for _, d := range offer.Devices {
+			if nodes := d.Allocation.Nodes; d.Healthy && (len(nodes) != 1 || s.behind(nodes[0].Host) != d.Device.ID) {
+				return fmt.Errorf("%s is offered as %v", d.Device.ID, nodes)
+			}
+		}
+	}
+	return nil
+}
+
+// shared tells of an ID that two pods have, and of a device whose nodes more of them were given than may share it.
 func (s *sequence) shared() error {
-	had := make(map[string]string)
+	had, owners := make(map[string]string), make(map[string][]string)
 	for _, p := range s.podList() {
 		for _, id := range p.ids {
 			if other := had[id]; other != "" {
@@ -620,6 +633,20 @@ func (s *sequence) shared() error {
 			}
 			had[id] = p.uid
 		}
+		for _, thing := range p.things {
+			owners[thing] = append(owners[thing], p.uid)
+			if most := s.most(thing); len(owners[thing]) > most {
+				return fmt.Errorf("%v were given the nodes of %s, which is for %d", owners[thing], thing, most)
+			}
+		}
 	}
 	return nil
+}
+
+// most is how many pods may have a device at once.
+func (s *sequence) most(id string) int {
+	if s.find(id) == nil { // a widget
+		return s.setup.shares
+	}
+	return 1
 }
