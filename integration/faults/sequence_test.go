@@ -75,7 +75,8 @@ type pod struct {
 // sequence is a node to which things happen.
 type sequence struct {
 	t       *testing.T
-	random  *rand.Rand
+	seed    uint64
+	random  *rand.Rand // of this step
 	setup   setup
 	machine *udevtest.Machine
 	*hardware
@@ -92,7 +93,7 @@ type sequence struct {
 }
 
 func newSequence(t *testing.T, seed uint64) *sequence {
-	s := &sequence{t: t, random: rand.New(rand.NewPCG(seed, 0)), slow: map[string]bool{}, hardware: &hardware{widgets: map[string]string{}}}
+	s := &sequence{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 0)), slow: map[string]bool{}, hardware: &hardware{widgets: map[string]string{}}}
 	s.has = s.podHas
 	dir := shortDir(t)
 	for n := range 4 {
@@ -144,7 +145,8 @@ func (s *sequence) play() {
 	for _, start := range starts {
 		start()
 	}
-	for len(s.said) < *steps {
+	for n := uint64(1); len(s.said) < *steps; n++ {
+		s.random = rand.New(rand.NewPCG(s.seed, n)) // whatever was drawn in the steps before
 		s.step()
 		s.must(eventually(s.check))
 	}
