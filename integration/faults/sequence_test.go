@@ -39,7 +39,8 @@ const players = 8
 // device with two pods, a held ID out of the list, a sick device that is healthy, hardware that is not offered, a crash
 // of the kubelet, a disk with what another pod has left there.
 func TestSequences(t *testing.T) {
-	began, done := time.Now(), atomic.Int64{}
+	noLeaks(t) // of all of them: they are over by then
+	began, done, waits := time.Now(), atomic.Int64{}, lags{}
 	var playing sync.WaitGroup
 	next := make(chan uint64)
 	for range players {
@@ -47,6 +48,7 @@ func TestSequences(t *testing.T) {
 			for n := range next {
 				t.Run(fmt.Sprintf("seed=%d", n), func(t *testing.T) {
 					s := newSequence(t, n)
+					s.lags = &waits
 					defer func() { done.Add(int64(len(s.said))) }()
 					s.play()
 				})
@@ -61,7 +63,33 @@ func TestSequences(t *testing.T) {
 	}
 	close(next)
 	playing.Wait()
-	t.Logf("%d sequences, %d steps in %v", *sequences, done.Load(), time.Since(began).Round(time.Millisecond))
+	t.Logf("%d sequences, %d steps in %v; the offer is the hardware after %v",
+		*sequences, done.Load(), time.Since(began).Round(time.Millisecond), &waits)
+}
+
+// lags are how long it took after each step until the offer was the hardware: a figure, and no limit, since a busy machine
+// is no defect. Safe for concurrent use.
+type lags struct {
+	mu  sync.Mutex
+	all []time.Duration
+}
+
+func (l *lags) add(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, d)
+}
+
+// String is their median, their 99th percentile and the longest.
+func (l *lags) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.all) == 0 {
+		return "no step"
+	}
+	all := slices.Sorted(slices.Values(l.all))
+	at := func(percent int) time.Duration { return all[(len(all)-1)*percent/100].Round(10 * time.Microsecond) }
+	return fmt.Sprintf("p50 %v, p99 %v, max %v", at(50), at(99), at(100))
 }
 
 // pod is a pod with one container.
@@ -84,6 +112,7 @@ type sequence struct {
 	parts   *parts   // nil: the daemon is not running
 	journal journal
 	said    []string // the steps
+	lags    *lags
 
 	podsMu sync.Mutex // the kubelet asks for them
 	pods   []*pod
@@ -148,7 +177,9 @@ func (s *sequence) play() {
 	for n := uint64(1); len(s.said) < *steps; n++ {
 		s.random = rand.New(rand.NewPCG(s.seed, n)) // whatever was drawn in the steps before
 		s.step()
+		quiet := time.Now()
 		s.must(eventually(s.check))
+		s.lags.add(time.Since(quiet))
 	}
 	for _, p := range s.podList() {
 		s.release(p)
