@@ -11,7 +11,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -78,26 +80,40 @@ func beDaemon(dir string) error {
 	})
 }
 
-// mortal is a daemon that is a process, and is killed at the nth step of what its hands are asked: when the request
-// comes, or when it is carried out and not answered.
-type mortal struct {
-	*whole
-	cmd *exec.Cmd
-
-	stepMu sync.Mutex
-	step   int // requests until it is killed; 0: it is not to be
-	after  bool
-	killed []string // at which
+// step is a request to the hands: the next of that kind for that disk, of which a look at what a pod has is none.
+type step struct {
+	op    string
+	after bool // when it is carried out and not answered; else when it comes
 }
 
-func newMortal(t *testing.T) *mortal {
+// String names it.
+func (s step) String() string {
+	if s.after {
+		return s.op + ", carried out"
+	}
+	return s.op
+}
+
+// mortal is a daemon that is a process, and is killed at a step of what its hands are asked.
+type mortal struct {
+	*whole
+	config string // with room for its directory
+	cmd    *exec.Cmd
+
+	stepMu sync.Mutex
+	next   *step // at which it is to be killed; nil: at none
+	disk   *disk // of which
+	deaths int
+}
+
+func newMortal(t *testing.T, config string) *mortal {
 	t.Helper()
-	m := &mortal{whole: newWhole(t)}
+	m := &mortal{whole: newWhole(t), config: config}
 	for n := range 8 {
 		m.disks = append(m.disks, &disk{serial: fmt.Sprintf("%032x", 10+n), slot: 2 + n, sequence: 2 + n})
 	}
 	m.must(os.WriteFile(filepath.Join(m.dir, "recording"), []byte(m.text()), 0o600))
-	m.must(os.WriteFile(filepath.Join(m.dir, "metalplug.toml"), fmt.Appendf(nil, wholeText, m.dir), 0o600))
+	m.must(os.WriteFile(filepath.Join(m.dir, "metalplug.toml"), fmt.Appendf(nil, m.config, m.dir), 0o600))
 	l, err := net.Listen("unix", filepath.Join(m.dir, "hands"))
 	m.must(err)
 	var serving sync.WaitGroup
@@ -124,14 +140,14 @@ func (m *mortal) serve(l net.Listener, serving *sync.WaitGroup) {
 			if json.NewDecoder(conn).Decode(&h) != nil {
 				return // it is dead
 			}
-			last := m.steps()
-			if last && !m.after {
-				m.die(h.Op)
+			last := m.reaches(h)
+			if last != nil && !last.after {
+				m.die()
 				return
 			}
 			h = m.carryOut(h)
-			if last {
-				m.die(h.Op + ", carried out")
+			if last != nil {
+				m.die()
 				return
 			}
 			_ = json.NewEncoder(conn).Encode(h) // it may be dead
@@ -139,37 +155,42 @@ func (m *mortal) serve(l net.Listener, serving *sync.WaitGroup) {
 	}
 }
 
-// steps counts a request and tells whether it is the one at which the daemon dies.
-func (m *mortal) steps() bool {
+// reaches returns the step at which the daemon dies if a request is that, else nil.
+func (m *mortal) reaches(h handOver) *step {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
-	if m.step == 0 {
-		return false
+	if m.next == nil || h.Op != m.next.op || h.Op == "probe" && h.Leftover {
+		return nil
 	}
-	m.step--
-	return m.step == 0
+	name := path.Base(m.disk.sysPath())
+	if path.Base(h.Target.SysPath) != name && !slices.Contains(h.Nodes, "/dev/"+name) {
+		return nil
+	}
+	last := m.next
+	m.next = nil
+	return last
 }
 
-// arm has it die at the nth request from now on.
-func (m *mortal) arm(n int, after bool) {
+// arm has it die at a step for a disk, from now on.
+func (m *mortal) arm(s step, d *disk) {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
-	m.step, m.after = n, after
+	m.next, m.disk = &s, d
 }
 
 // die kills it.
-func (m *mortal) die(where string) {
+func (m *mortal) die() {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
-	m.killed = append(m.killed, where)
+	m.deaths++
 	_ = m.cmd.Process.Kill() // gone already is fine
 }
 
-// deaths counts how often it was killed at a step.
-func (m *mortal) deaths() int {
+// died counts how often it was killed at a step.
+func (m *mortal) died() int {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
-	return len(m.killed)
+	return m.deaths
 }
 
 // carryOut does what is asked.

@@ -5,7 +5,7 @@ package faults
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -14,50 +14,48 @@ import (
 // before and after it is carried out. The container does not start, and does with the next daemon, as its own.
 func TestKilledAtEachStepOfAStart(t *testing.T) {
 	noLeaks(t)
-	for _, after := range []bool{false, true} {
-		t.Run(fmt.Sprintf("carried out %v", after), func(t *testing.T) {
-			m := newMortal(t)
-			for n := 1; n <= len(m.disks); n++ {
-				m.shows(diskResource, m.disks[n-1].id(), "Healthy")
+	for _, c := range []struct {
+		name, text string
+		ops        []string
+	}{
+		{"erased", wholeText, []string{"holders", "reset", "erase"}},
+		{"proven empty", strings.Replace(wholeText, `scrub = "discard"`, "", 1), []string{"holders", "reset", "probe"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := newMortal(t, c.text)
+			for _, d := range m.disks {
+				m.shows(diskResource, d.id(), "Healthy")
 			}
-			for n := 1; n < len(m.disks); n++ {
-				if !m.diesDuringStart(n, after) {
-					break
-				}
+			for _, op := range c.ops {
+				m.diesDuringStart(step{op, false})
+				m.diesDuringStart(step{op, true})
 			}
-			if len(m.killed) < 2 {
-				t.Errorf("it was killed only at %v", m.killed)
-			}
-			t.Logf("killed at %q", m.killed)
 		})
 	}
 }
 
-// diesDuringStart starts a container of a new pod and tells whether the daemon was killed meanwhile.
-func (m *mortal) diesDuringStart(n int, after bool) (died bool) {
+// diesDuringStart starts a container of a new pod, during which the daemon is killed at a step.
+func (m *mortal) diesDuringStart(last step) {
 	m.t.Helper()
-	uid, before := fmt.Sprintf("p%d", n), m.deaths()
+	uid, before := "p: "+last.String(), m.died()
 	ids := m.admitted(uid, diskResource)
-	m.arm(n, after)
+	m.arm(last, m.find(ids[0]))
 	ctx, cancel := context.WithTimeout(m.t.Context(), 30*time.Second) // as the kubelet does
 	err := m.kubelet.start(ctx, diskResource, ids)
 	cancel()
-	m.arm(0, false)
-	if died = m.deaths() > before; died {
-		if err == nil {
-			m.t.Errorf("%s has started though the daemon has died at %q", uid, m.killed[len(m.killed)-1])
-		}
-		m.kill()
-		m.boot()
-		if err := eventually(func() error { return m.kubelet.start(m.t.Context(), diskResource, ids) }); err != nil {
-			m.t.Error(err)
-		}
-	} else if err != nil {
-		m.t.Error(err)
+	if m.died() == before {
+		m.t.Fatalf("a start has no step %q: %v", last, err)
+	}
+	if err == nil {
+		m.t.Errorf("a container has started though the daemon has died at %q", last)
+	}
+	m.kill()
+	m.boot()
+	if err := eventually(func() error { return m.kubelet.start(m.t.Context(), diskResource, ids) }); err != nil {
+		m.t.Errorf("after its death at %q: %v", last, err)
 	}
 	m.work(uid, ids)
 	if err := errors.Join(m.kubelet.failure(), m.failure()); err != nil {
-		m.t.Error(err)
+		m.t.Errorf("after its death at %q: %v", last, err)
 	}
-	return died
 }

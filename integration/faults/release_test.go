@@ -16,25 +16,21 @@ import (
 // half a minute.
 func TestKilledAtEachStepOfARelease(t *testing.T) {
 	noLeaks(t)
-	for n := 1; n <= 4; n++ {
+	for _, op := range []string{"holders", "reset", "erase", "probe"} {
 		for _, after := range []bool{false, true} {
-			t.Run(fmt.Sprintf("step %d, carried out %v", n, after), func(t *testing.T) {
+			last := step{op, after}
+			t.Run(last.String(), func(t *testing.T) {
 				t.Parallel()
-				m := newMortal(t)
-				m.dirty("p1")
-				m.arm(n, after)
+				m := newMortal(t, wholeText)
+				m.arm(last, m.dirty("p1"))
 				m.awaitCleared()
-				if len(m.killed) == 0 {
-					t.Logf("there is no step %d", n)
-				}
-				t.Logf("killed at %q", m.killed)
 			})
 		}
 	}
 }
 
-// dirty has a pod work with the disk and end.
-func (m *mortal) dirty(uid string) {
+// dirty has a pod work with a disk and end.
+func (m *mortal) dirty(uid string) *disk {
 	m.t.Helper()
 	m.shows(diskResource, m.disks[0].id(), "Healthy")
 	ids := m.admitted(uid, diskResource)
@@ -45,15 +41,17 @@ func (m *mortal) dirty(uid string) {
 	for _, p := range m.podList() {
 		m.release(p)
 	}
+	return m.find(ids[0])
 }
 
-// awaitCleared waits until no disk has anything on it and all are offered, and starts the daemon again when it dies.
+// awaitCleared waits until the daemon has died, which it must, and is started again, and no disk has anything on it and all
+// are offered.
 func (m *mortal) awaitCleared() {
 	m.t.Helper()
-	limit, seen := time.Now().Add(3*time.Minute), 0
+	limit, revived := time.Now().Add(3*time.Minute), false
 	for {
-		if n := m.deaths(); n > seen {
-			seen = n
+		if !revived && m.died() > 0 {
+			revived = true
 			m.kill()
 			m.boot()
 		}
@@ -71,6 +69,9 @@ func (m *mortal) awaitCleared() {
 func (m *mortal) cleared() error {
 	if err := errors.Join(m.kubelet.failure(), m.failure()); err != nil {
 		return fmt.Errorf("%w: %w", errNever, err)
+	}
+	if m.died() == 0 {
+		return errors.New("the daemon has not died at that step")
 	}
 	list := m.kubelet.view(diskResource)
 	m.mu.Lock()
