@@ -58,7 +58,8 @@ func beDaemon(dir string) error {
 		return h, err
 	}
 	return daemon.Run(context.Background(), daemon.Options{
-		Config: c, Notifier: systemd.Notifier{Quiet: true}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Config: c, Notifier: systemd.Notifier{Quiet: true},
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Touch: &device.Touch{
 			Probe: func(_ context.Context, t device.Target, held bool) (device.Reading, error) {
 				h, err := ask(handOver{Op: "probe", Target: t, Leftover: held})

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestWatchThatOverflows: more happens in the kubelet's directory than the queue of its watch holds while the daemon is
+// stopped, and its sockets are removed after that. No event tells of them and no stream ends: that the queue has overflowed
+// is all that makes it look.
+func TestWatchThatOverflows(t *testing.T) {
+	noLeaks(t)
+	m := newMortal(t, wholeText)
+	m.shows(diskResource, m.disks[0].id(), "Healthy")
+	sockets, err := filepath.Glob(filepath.Join(m.setup.dir, "mp-*"))
+	if err != nil || len(sockets) != 2 {
+		t.Fatalf("the sockets are %v: %v", sockets, err)
+	}
+	m.halt()
+	m.flood(queueSize(t))
+	for _, name := range sockets {
+		m.must(os.Remove(name))
+	}
+	m.must(m.cmd.Process.Signal(unix.SIGCONT))
+	if err := eventually(func() error { return connect(sockets) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := eventually(m.overflowed); err != nil {
+		t.Error(err)
+	}
+	m.kubeletStop() // which it only hears of by its watch
+	m.kubeletStart()
+	m.shows(diskResource, m.disks[0].id(), "Healthy")
+}
+
+// halt stops the daemon, as a debugger does, and returns once it has stopped.
+func (m *mortal) halt() {
+	m.t.Helper()
+	m.must(m.cmd.Process.Signal(unix.SIGSTOP))
+	var status unix.WaitStatus
+	_, err := unix.Wait4(m.cmd.Process.Pid, &status, unix.WUNTRACED, nil)
+	m.must(err)
+	if !status.Stopped() {
+		m.t.Fatalf("it has not stopped but ended: %#x", status)
+	}
+}
+
+// flood makes at least n events in the kubelet's directory, which concern nobody. That a file gets another name is two, and
+// no two of them are alike, which would make them one (inotify(7)).
+func (m *mortal) flood(n int) {
+	m.t.Helper()
+	from, to := filepath.Join(m.setup.dir, ".flood-0"), filepath.Join(m.setup.dir, ".flood-1")
+	m.must(os.WriteFile(from, nil, 0o600))
+	for range n/2 + 1 {
+		m.must(os.Rename(from, to))
+		from, to = to, from
+	}
+}
+
+// overflowed tells if nothing has: then the test proves nothing.
+func (m *mortal) overflowed() error {
+	if strings.Contains(m.journal.String(), `msg="kubelet directory watch" err="fsnotify: queue or buffer overflow"`) {
+		return nil
+	}
+	return errors.New("nothing has overflowed")
+}
+
+// queueSize is how many events the queue of an inotify instance holds (inotify(7)).
+func queueSize(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// connect tells which of these sockets nobody serves.
+func connect(sockets []string) error {
+	for _, name := range sockets {
+		conn, err := net.Dial("unix", name)
+		if err != nil {
+			return fmt.Errorf("its socket is not back: %w", err)
+		}
+		conn.Close()
+	}
+	return nil
+}
