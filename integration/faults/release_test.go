@@ -44,20 +44,28 @@ func (m *mortal) dirty(uid string) *disk {
 	return m.find(ids[0])
 }
 
-// awaitCleared waits until the daemon has died, which it must, and is started again, and no disk has anything on it and all
-// are offered.
+// awaitCleared waits until the daemon has died, starts it again, and waits until no disk has anything on it and all are
+// offered.
 func (m *mortal) awaitCleared() {
 	m.t.Helper()
-	limit, revived := time.Now().Add(3*time.Minute), false
-	for {
-		if !revived && m.died() > 0 {
-			revived = true
-			m.kill()
-			m.boot()
+	m.await(func() error {
+		if m.died() == 0 {
+			return errors.New("the daemon has not died at that step")
 		}
-		err := eventually(m.cleared)
+		return nil
+	})
+	m.kill()
+	m.boot()
+	m.await(m.cleared)
+}
+
+// await is eventually for what may take the daemon a while.
+func (m *mortal) await(holds func() error) {
+	m.t.Helper()
+	for limit := time.Now().Add(3 * time.Minute); ; {
+		err := eventually(holds)
 		if err == nil {
-			break
+			return
 		}
 		if errors.Is(err, errNever) || time.Now().After(limit) {
 			m.t.Fatal(err)
@@ -65,13 +73,10 @@ func (m *mortal) awaitCleared() {
 	}
 }
 
-// cleared tells what is not as it should be in the end; also when there is a daemon to be started.
+// cleared tells what is not as it should be in the end.
 func (m *mortal) cleared() error {
 	if err := errors.Join(m.kubelet.failure(), m.failure()); err != nil {
 		return fmt.Errorf("%w: %w", errNever, err)
-	}
-	if m.died() == 0 {
-		return errors.New("the daemon has not died at that step")
 	}
 	list := m.kubelet.view(diskResource)
 	m.mu.Lock()
