@@ -28,7 +28,10 @@ func (t *Turnover) reset(ctx context.Context, s *inventory.Status, method string
 	if method == Auto {
 		method = None
 		if d.Class.Auto != nil && s.Target != nil { // of a group there is none: it is several devices
-			method = d.Class.Auto(t.Host, *d)
+			method, err = ask(ctx, t, d.ID, func() string { return d.Class.Auto(t.Host, *d) })
+			if err != nil {
+				return false, fmt.Errorf("reset %s: %w", d.ID, err)
+			}
 		}
 	}
 	if method == None || method == "" || t.Host.Touch.Reset == nil {
@@ -39,18 +42,21 @@ func (t *Turnover) reset(ctx context.Context, s *inventory.Status, method string
 
 // again returns how a device stands after a reset of ours, which may have made a disk appear anew, with another
 // diskseq: then it is known by that. One that does not say that it is the same disk is left to be found another.
-func (t *Turnover) again(s *inventory.Status) *inventory.Status {
+func (t *Turnover) again(ctx context.Context, s *inventory.Status) (*inventory.Status, error) {
 	d := s.Device
 	if d.Class == nil || d.Class.Target == nil || !s.Target.IsDisk() {
-		return s
+		return s, nil
 	}
-	target := d.Class.Target(t.Host, *d)
+	target, err := ask(ctx, t, d.ID, func() *device.Target { return d.Class.Target(t.Host, *d) })
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.ID, err)
+	}
 	if medium := s.Target.Medium(); medium == "" || target.Medium() != medium {
-		return s
+		return s, nil
 	}
 	now := *s
 	now.Target = target
-	return &now
+	return &now, nil
 }
 
 // erase erases a disk. Contents that no pod has left there refuse it.
@@ -113,19 +119,23 @@ func (t *Turnover) wipe(ctx context.Context, target device.Target, a act) (done 
 }
 
 // hits returns the sysfs paths of the other devices that a method hits.
-func (t *Turnover) hits(s *inventory.Status, method string) []string {
+func (t *Turnover) hits(ctx context.Context, s *inventory.Status, method string) ([]string, error) {
 	d := s.Device
 	if d.Class == nil || d.Class.Hits == nil || !s.Present {
-		return nil
+		return nil, nil
 	}
-	return d.Class.Hits(t.Host, *d, method)
+	return ask(ctx, t, d.ID, func() []string { return d.Class.Hits(t.Host, *d, method) })
 }
 
 // together takes in the other devices that an act hits, which [Turnover.take] has locked. One that a pod holds, or that
 // is not ours to hit, forbids it.
 func (t *Turnover) together(ctx context.Context, a *act) (release func(), err error) {
 	var ids []string
-	for _, path := range t.hits(a.status, a.method) {
+	paths, err := t.hits(ctx, a.status, a.method)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
 		other := t.at(path)
 		if other == nil {
 			return nil, fmt.Errorf("%w: it would hit %s, which is not in an offer", ErrUnfit, path)

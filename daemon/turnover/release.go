@@ -195,7 +195,10 @@ func (t *Turnover) restore(ctx context.Context, care Care, s *inventory.Status) 
 	if !care.scrubs() {
 		return false, nil
 	}
-	return t.erase(ctx, t.again(s), care.Scrub)
+	if s, err = t.again(ctx, s); err != nil {
+		return false, err
+	}
+	return t.erase(ctx, s, care.Scrub)
 }
 
 // ByHand resets a device that no pod holds, or with a scrub erases it, with the same checks. It blocks until that is

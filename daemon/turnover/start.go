@@ -139,7 +139,9 @@ func (t *Turnover) renew(ctx context.Context, care Care, s *inventory.Status, fi
 		if _, err := t.reset(ctx, s, care.Method); err != nil {
 			return false, err
 		}
-		s = t.again(s)
+		if s, err = t.again(ctx, s); err != nil {
+			return false, err
+		}
 		if care.scrubs() && first {
 			return t.erase(ctx, s, care.Scrub)
 		}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// TestHangingAttribute: of a disk that does not answer nothing is known, and nobody waits for it: the daemon gets ready,
+// everything else goes on, no container starts with it for which it would have to be asked, and the daemon stops when it is
+// told to. What becomes of it after a minute is in TestStuckLook of package inventory.
+func TestHangingAttribute(t *testing.T) {
+	noLeaks(t)
+	for _, c := range []struct {
+		attribute string // below its sysfs path
+		asked     bool   // it is read before a container starts
+	}{{"wwid", true}, {"diskseq", true}, {"size", false}, {"../state", false}} {
+		t.Run(filepath.Base(c.attribute)+" from the start", func(t *testing.T) {
+			t.Parallel() // each waits until the hardware has had its time to appear
+			s := newNode(t, func(s *setup) { hang(t, s.root, c.attribute) })
+			s.goesOn("")
+			s.shows(diskResource, s.disks[0].id(), "")
+			s.unknown(s.disks[0].id())
+			s.stops()
+		})
+		t.Run(filepath.Base(c.attribute)+" later", func(t *testing.T) {
+			t.Parallel()
+			s := newNode(t, nil)
+			s.shows(diskResource, s.disks[0].id(), pluginapi.Healthy)
+			ids := s.admitted("p1", diskResource)
+			hang(t, s.setup.root, c.attribute)
+			s.changed(s.disks[0])
+			s.goesOn("")
+			err := s.startInTime(ids)
+			if c.asked && (err == nil || !strings.Contains(err.Error(), "no answer from the hardware")) {
+				t.Errorf("the start of a container with a disk that does not answer: %v", err)
+			}
+			s.goesOn("")
+			s.stops()
+		})
+	}
+}
+
+// TestHangingAfterAReset: a reset after which the disk does not answer any more keeps nothing waiting but the disk.
+func TestHangingAfterAReset(t *testing.T) {
+	noLeaks(t)
+	wedged := make(chan struct{})
+	s := newNode(t, func(s *setup) {
+		reset, wedge := s.touch.Reset, sync.OnceFunc(func() {
+			hang(t, s.root, "wwid")
+			close(wedged)
+		})
+		s.touch.Reset = func(ctx context.Context, target device.Target, method string, leftover bool) (string, error) {
+			done, err := reset(ctx, target, method, leftover)
+			if leftover { // after a pod
+				wedge()
+			}
+			return done, err
+		}
+	})
+	s.shows(diskResource, s.disks[0].id(), pluginapi.Healthy)
+	ids := s.admitted("p1", diskResource)
+	s.must(s.kubelet.start(t.Context(), diskResource, ids))
+	s.work("p1", ids)
+	s.release(s.pods[0])
+	s.must(eventually(func() error {
+		select {
+		case <-wedged:
+			return nil
+		default:
+			return errors.Join(errors.New("it is not reset"), s.parts.ask(t.Context()))
+		}
+	}))
+	s.shows(diskResource, s.disks[0].id(), pluginapi.Unhealthy)
+	s.goesOn("")
+	s.stops()
+}
+
+// TestHangingAttributeAndEvents: however many events of a disk that does not answer come, one look waits for it.
+func TestHangingAttributeAndEvents(t *testing.T) {
+	noLeaks(t)
+	s := newNode(t, nil)
+	s.shows(diskResource, s.disks[0].id(), pluginapi.Healthy)
+	hang(t, s.setup.root, "wwid")
+	for range 1000 {
+		s.changed(s.disks[0])
+		s.must(s.parts.inventory.Alive(t.Context()))
+	}
+	s.goesOn("") // with looks of its own
+	s.must(eventually(func() error {
+		if n := looks(); n != 1 {
+			return fmt.Errorf("%d looks at one disk are waiting", n)
+		}
+		return nil
+	}))
+	s.stops()
+}
+
+// looks counts the looks that are under way.
+func looks() (n int) {
+	for _, stack := range stacks() {
+		if strings.Contains(stack, "/device.Look(") {
+			n++
+		}
+	}
+	return n
+}
+
+// hang puts a FIFO in the place of an attribute of the disk, which is read for as long as a register of a wedged PCIe device
+// is: for good. In the end whoever reads it gets its value.
+func hang(t *testing.T, root, attribute string) {
+	t.Helper()
+	file := filepath.Join(root, "sys", (&disk{slot: 1}).sysPath(), attribute)
+	value, err := os.ReadFile(file)
+	fifo := file + ".fifo"
+	err = errors.Join(err, unix.Mkfifo(fifo, 0o600), os.Rename(fifo, file)) // there is no moment without it
+	if err != nil {
+		t.Error(err) // not the test's goroutine
+		return
+	}
+	t.Cleanup(func() {
+		fifo, err := os.OpenFile(file, os.O_RDWR, 0)
+		if err == nil {
+			defer fifo.Close()
+			err = errors.Join(os.Remove(file), os.WriteFile(file, value, 0o600)) // for whoever looks from now on
+			_, writeErr := fifo.Write(value)
+			err = errors.Join(err, writeErr)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// startInTime announces the start of a container as the kubelet does, which waits for half a minute.
+func (s *sequence) startInTime(ids []string) error {
+	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	defer cancel()
+	return s.kubelet.start(ctx, diskResource, ids)
+}
+
+// unknown makes sure that no container gets a device that was never identified.
+func (s *sequence) unknown(id string) {
+	s.t.Helper()
+	s.kubelet.mu.Lock()
+	client := s.kubelet.plugins[diskResource].client
+	s.kubelet.mu.Unlock()
+	_, allocateErr := client.Allocate(s.t.Context(), &pluginapi.AllocateRequest{
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{id}}},
+	})
+	for _, err := range []error{allocateErr, s.kubelet.start(s.t.Context(), diskResource, []string{id})} {
+		if err == nil || !strings.Contains(err.Error(), "not a device of this resource") {
+			s.t.Errorf("a container with a disk that nobody knows: %v", err)
+		}
+	}
+}
+
+// stops makes sure that the daemon stops.
+func (s *sequence) stops() {
+	s.t.Helper()
+	stopped := make(chan error, 1)
+	p := s.parts
+	s.parts = nil
+	go func() { stopped <- p.stop() }()
+	select {
+	case err := <-stopped:
+		s.must(err)
+	case <-time.After(patience):
+		s.t.Error("it does not stop")
+	}
+}
