@@ -33,6 +33,8 @@ type Options struct {
 	NUMANodes      int           // one if zero
 	FirstBatch     time.Duration // from kubelet.sock to the admission of the pods that were there before; OnDemand
 	Verbosity      int           // of the device manager's log, which is shown when it dies
+	Socket         string        // what it makes instead of kubelet.sock, for one that stands between it and its plugins
+	Booted         func() error  // called when it accepts connections, in each life; nil: nobody wants to know
 	Command        []string      // a stand-in that reads host.Env; the running program itself if nil
 }
 
@@ -76,7 +78,7 @@ func (k *Kubelet) Boot(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c, err := spawn(ctx, k.options.Command, protocol.Options{
-		DevicePlugins: k.DevicePlugins(), PodResources: k.PodResourcesSocket(),
+		DevicePlugins: k.DevicePlugins(), Socket: k.options.Socket, PodResources: k.PodResourcesSocket(),
 		TopologyPolicy: k.options.TopologyPolicy, NUMANodes: k.options.NUMANodes,
 		Pods: k.pods, FirstBatch: k.options.FirstBatch, Verbosity: k.options.Verbosity,
 	})
@@ -84,7 +86,10 @@ func (k *Kubelet) Boot(ctx context.Context) error {
 		return err
 	}
 	k.child = c
-	return nil
+	if k.options.Booted == nil {
+		return nil
+	}
+	return k.options.Booted()
 }
 
 // Kill ends the kubelet with SIGKILL: all connections break, kubelet.sock and

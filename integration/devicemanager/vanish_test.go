@@ -6,36 +6,52 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/integration/devicemanager/host"
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
 // vanishings is how often the hardware goes away under each topology policy,
-// while pods come and go.
-var vanishings = flag.Int("vanishings", 150, "how often devices vanish during admissions, for each topology policy")
+// each time while a pod is being admitted.
+var vanishings = flag.Int("vanishings", 250, "how often devices vanish during admissions, for each topology policy")
+
+// policies are the topology policies of the kubelet.
+var policies = []string{"none", "best-effort", "restricted", "single-numa-node"}
 
 // The kubelet crashes if an ID leaves its list during the Allocate of that ID,
-// or, with a topology policy, while a pod holds it. Here devices vanish in the
-// middle of a stream of admissions: in a few rounds of a hundred the list comes
-// while the RPC is under way.
+// or, with a topology policy, while a pod holds it. Here it takes a list
+// without a healthy device while an Allocate is under way, in each round: in
+// half of them the daemon has not heard of that Allocate yet, and in half it
+// has answered and the kubelet does not know.
 func TestVanishDuringAllocate(t *testing.T) {
-	for _, policy := range []string{"none", "best-effort", "restricted", "single-numa-node"} {
+	for _, policy := range policies {
 		t.Run(policy, func(t *testing.T) {
-			k, d := offered(t, Options{TopologyPolicy: policy, NUMANodes: 2}, aligned(2))
-			pods, began := 0, time.Now()
+			k, d, p := offeredByProxy(t, Options{TopologyPolicy: policy, NUMANodes: 2}, aligned(2))
+			hits, began := map[moment]int{}, time.Now()
 			for round := range *vanishings {
-				pods += vanish(t, k, d, fmt.Sprintf("p%d", round), round%2 == 1)
+				uid, m := fmt.Sprintf("p%d", round), []moment{allocateAsked, allocateAnswered}[round%2]
+				if keep := fmt.Sprintf("k%d", round); round%4 < 2 {
+					vanish(t, k, d, p, m, uid)
+				} else {
+					vanishBeside(t, k, d, p, m, uid, keep)
+				}
+				hits[m]++
 				if round%50 == 49 { // what a pod holds has to be in the list of a kubelet that starts, too
 					restartWithout(t, k, d, fmt.Sprintf("r%d", round))
 				}
 				d.plug(aligned(2))
 				sees(t, k, widgetResource, 2, 2)
 			}
-			t.Logf("%d pods were admitted in %d rounds, in %v", pods, *vanishings, time.Since(began).Round(time.Second))
+			t.Logf("devices vanished during %v in %v", hits, time.Since(began).Round(time.Second))
+			if n := hits[allocateAsked] + hits[allocateAnswered]; n != *vanishings || hits[allocateAnswered] != n/2 {
+				t.Errorf("devices vanished during %v, in %d rounds", hits, *vanishings)
+			}
 		})
 	}
 }
@@ -47,46 +63,65 @@ func restartWithout(t *testing.T, k *Kubelet, d *daemon, uid string) {
 	sees(t, k, widgetResource, 2, 2)
 	admit(t, k, pod(uid, widgetResource, 1))
 	run(t, k, uid, "main")
-	d.plug(nil)
-	allocatable(t, k, 0)
+	d.plug(othersThan(assigned(t, k, uid)))
+	sees(t, k, widgetResource, 2, 1)
 	if err := k.Restart(within(t)); err != nil {
 		t.Fatal(err)
 	}
 	if err := k.FirstBatch(within(t)); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, k, widgetResource, 2, 0)
+	sees(t, k, widgetResource, 2, 1)
 	checkHeld(t, k, uid)
 	remove(t, k, uid)
 }
 
-// vanish unplugs all widgets while pods come and go, until none is admitted any
-// more, and says how many were. If keep is set, another pod holds a widget all
-// that time.
-func vanish(t *testing.T, k *Kubelet, d *daemon, prefix string, keep bool) int {
+// othersThan are the two aligned widgets but for one that is held. Only as long
+// as some device has a NUMA node the kubelet asks for those of the held ones,
+// which is where it may die.
+func othersThan(held []protocol.Device) []widget {
+	return slices.DeleteFunc(aligned(2), func(w widget) bool {
+		return strings.Contains(held[0].ID, fmt.Sprintf("-W%d-", w.n))
+	})
+}
+
+// vanish unplugs all widgets while the Allocate for a pod waits, and lets it go
+// on once the device manager has the list that came of it.
+func vanish(t *testing.T, k *Kubelet, d *daemon, p *proxy, m moment, uid string) {
 	t.Helper()
-	if keep {
-		admit(t, k, pod(prefix, widgetResource, 1))
-		defer remove(t, k, prefix)
-	}
+	h := p.hold(m)
+	admitted := admitting(t, k, pod(uid, widgetResource, 1))
+	h.await(t)
 	d.plug(nil)
-	for n := 0; ; n++ {
-		uid := fmt.Sprintf("%s-%d", prefix, n)
-		err := k.Admit(within(t), pod(uid, widgetResource, 1))
-		var why *protocol.Rejection
-		switch {
-		case err == nil:
-			remove(t, k, uid)
-		case errors.As(err, &why):
-			allocatable(t, k, 0)
-			if keep {
-				checkHeld(t, k, prefix)
-			}
-			return n
-		default:
-			t.Fatal(err)
-		}
+	allocatable(t, k, 0)
+	h.release()
+	err := <-admitted
+	var why *protocol.Rejection
+	switch {
+	case m == allocateAnswered && err == nil:
+		checkHeld(t, k, uid)
+		remove(t, k, uid)
+	case m == allocateAsked && errors.As(err, &why) && why.Reason == "UnexpectedAdmissionError":
+	default:
+		t.Fatalf("%s, the devices unplugged: %v", m, err)
 	}
+}
+
+// vanishBeside is vanish while another pod holds a widget.
+func vanishBeside(t *testing.T, k *Kubelet, d *daemon, p *proxy, m moment, uid, keep string) {
+	t.Helper()
+	admit(t, k, pod(keep, widgetResource, 1))
+	vanish(t, k, d, p, m, uid)
+	checkHeld(t, k, keep)
+	remove(t, k, keep)
+}
+
+// admitting is the result of an admission that takes its time.
+func admitting(t *testing.T, k *Kubelet, p protocol.Pod) <-chan error {
+	t.Helper()
+	ctx, result := within(t), make(chan error, 1)
+	go func() { result <- k.Admit(ctx, p) }()
+	return result
 }
 
 // checkHeld asserts that what a pod holds is in the list.
@@ -157,5 +192,67 @@ func TestVanishedIsForgotten(t *testing.T) {
 	}
 	if _, err := k.Wait(t.Context(), widgetResource, protocol.Counts{Capacity: 1, Allocatable: 1}, time.Minute); err != nil {
 		t.Error(err)
+	}
+}
+
+// dropGone makes of each list what a plugin would send that drops a device once
+// it is gone.
+func dropGone(list *api.ListAndWatchResponse) {
+	list.Devices = slices.DeleteFunc(list.Devices, func(d *api.Device) bool { return d.Health != api.Healthy })
+}
+
+// The tests above would see the crash: with a daemon that drops what is gone,
+// the kubelet dies.
+func TestHarnessCrashByVanishing(t *testing.T) {
+	for _, policy := range policies {
+		t.Run(policy, func(t *testing.T) {
+			k, d, p := offeredByProxy(t, Options{TopologyPolicy: policy, NUMANodes: 2}, aligned(2))
+			p.editLists(dropGone)
+			h := p.hold(allocateAnswered)
+			admitted := admitting(t, k, pod("p1", widgetResource, 1))
+			h.await(t)
+			d.plug(nil)
+			sees(t, k, widgetResource, 0, 0)
+			h.release()
+			checkCrash(t, <-admitted)
+		})
+	}
+}
+
+// checkCrash asserts that a call has found a kubelet that died of a missing
+// ID, if its release does.
+func checkCrash(t *testing.T, err error) {
+	t.Helper()
+	if !host.Crashes && err == nil {
+		return
+	}
+	if !host.Crashes || !errors.Is(err, ErrDied) || !strings.Contains(err.Error(), "nil pointer") {
+		t.Fatalf("a held ID has left the list: %v", err)
+	}
+}
+
+// So does one that restarts without an ID in the list that a pod holds, unless
+// there is no topology policy to care for.
+func TestHarnessCrashAtRestart(t *testing.T) {
+	for _, policy := range policies {
+		t.Run(policy, func(t *testing.T) {
+			k, d, p := offeredByProxy(t, Options{TopologyPolicy: policy, NUMANodes: 2}, aligned(2))
+			admit(t, k, pod("p1", widgetResource, 1))
+			run(t, k, "p1", "main")
+			p.editLists(dropGone)
+			d.plug(othersThan(assigned(t, k, "p1")))
+			sees(t, k, widgetResource, 1, 1)
+			if err := k.Restart(within(t)); err != nil {
+				t.Fatal(err)
+			}
+			err := k.FirstBatch(within(t))
+			if policy == "none" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			checkCrash(t, err)
+		})
 	}
 }

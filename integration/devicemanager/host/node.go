@@ -10,6 +10,7 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -48,7 +49,7 @@ func Start(o protocol.Options) (*Node, error) {
 	if n.topology, err = newTopology(o); err != nil {
 		return nil, err
 	}
-	socket := filepath.Join(o.DevicePlugins, "kubelet.sock")
+	socket := filepath.Join(o.DevicePlugins, cmp.Or(o.Socket, "kubelet.sock"))
 	if n.manager, err = newManager(socket, numaNodes(o.NUMANodes), n.topology); err != nil {
 		return nil, fmt.Errorf("create device manager: %w", err)
 	}

@@ -11,6 +11,7 @@ import "time"
 // Options describes the node that a stand-in is the kubelet of.
 type Options struct {
 	DevicePlugins  string        `json:"devicePlugins"`            // directory of kubelet.sock and the checkpoint
+	Socket         string        `json:"socket,omitempty"`         // in that directory, instead of kubelet.sock
 	PodResources   string        `json:"podResources"`             // socket of the PodResources API; none if empty
 	TopologyPolicy string        `json:"topologyPolicy,omitempty"` // as in the kubelet's configuration; "none" if empty
 	NUMANodes      int           `json:"numaNodes,omitempty"`      // nodes 0..n-1; one if zero

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devicemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// moment is where a call between the device manager and a plugin can be held:
+// one side has asked and the other has not heard of it yet, or the other has
+// answered and the first does not know.
+type moment string
+
+// The moments of a plugin's life.
+const (
+	registerAsked    moment = "Register asked"
+	registerAnswered moment = "Register answered"
+	optionsAsked     moment = "GetDevicePluginOptions asked"
+	preferAnswered   moment = "GetPreferredAllocation answered"
+	allocateAsked    moment = "Allocate asked"
+	allocateAnswered moment = "Allocate answered"
+	preStartAsked    moment = "PreStartContainer asked"
+	preStartAnswered moment = "PreStartContainer answered"
+	streamEnded      moment = "ListAndWatch ended" // by the plugin
+)
+
+// realSocket is where the device manager listens behind a proxy. The kubelet's
+// sweep takes it as any socket; nobody else looks at dot files.
+const realSocket = ".kubelet.sock"
+
+// proxy stands between the device manager of a node and its plugins, so that
+// whatever has to happen at a certain moment of a call happens at that moment,
+// and not at some time near it.
+//
+// It has kubelet.sock, and for each endpoint that is registered one of its own,
+// of the same name with a dot before, which is the one that the device manager
+// hears of. Each connection to it is one connection to the other side, made
+// before the first byte is read: where that fails, as when a plugin's socket is
+// gone, so does this one, and where one side leaves, the other is left. All
+// files stay in the one directory, so that the kubelet's sweep and its
+// checkpoint are where they always are. To a plugin the kubelet is the process
+// of the test, over all restarts.
+type proxy struct {
+	dir string
+
+	mu      sync.Mutex // guards all below
+	servers map[string]*grpc.Server
+	holds   map[moment]*hold
+	edit    func(*api.ListAndWatchResponse)
+}
+
+// behindProxy starts a kubelet behind a proxy.
+func behindProxy(t *testing.T, o Options) (*Kubelet, *proxy) {
+	t.Helper()
+	o.Dir = shortDir(t)
+	p := &proxy{
+		dir:     filepath.Join(o.Dir, "device-plugins"),
+		servers: map[string]*grpc.Server{}, holds: map[moment]*hold{}, edit: func(*api.ListAndWatchResponse) {},
+	}
+	t.Cleanup(p.stop)
+	o.Socket, o.Booted = realSocket, p.boot
+	return newNode(t, o), p
+}
+
+// offeredByProxy is a node with a daemon, a proxy between the two, and its
+// widgets visible.
+func offeredByProxy(t *testing.T, o Options, hardware []widget) (*Kubelet, *daemon, *proxy) {
+	t.Helper()
+	k, p := behindProxy(t, o)
+	d := newDaemon(t, k.options.Dir, hardware)
+	n := int64(len(hardware))
+	sees(t, k, widgetResource, n, n)
+	return k, d, p
+}
+
+// boot makes kubelet.sock for a kubelet that has just begun to listen, and has
+// swept the directory.
+func (p *proxy) boot() error {
+	p.stop()
+	return p.serve("kubelet.sock", realSocket, func(s *grpc.Server) { api.RegisterRegistrationServer(s, registry{proxy: p}) })
+}
+
+// stop ends all connections. The sockets stay, as those of a killed process.
+func (p *proxy) stop() {
+	p.mu.Lock()
+	servers := p.servers
+	p.servers = map[string]*grpc.Server{}
+	p.mu.Unlock()
+	for _, s := range servers {
+		s.Stop()
+	}
+}
+
+// serve takes connections at a socket of the directory, each for one to another
+// of its sockets.
+func (p *proxy) serve(front, back string, register func(*grpc.Server)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.servers[front] != nil {
+		return nil // registered again
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(p.dir, front), Net: "unix"})
+	if err != nil {
+		return fmt.Errorf("listen in the kubelet's place: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	s := grpc.NewServer(grpc.Creds(through{TransportCredentials: insecure.NewCredentials(), back: filepath.Join(p.dir, back)}),
+		grpc.MaxRecvMsgSize(math.MaxInt32))
+	register(s)
+	p.servers[front] = s
+	go func() { _ = s.Serve(l) }() // until stop
+	return nil
+}
+
+// registry is the device manager as a plugin sees it.
+type registry struct {
+	api.UnimplementedRegistrationServer
+	*proxy
+}
+
+// Register has the device manager know the plugin by the proxy's endpoint.
+func (p registry) Register(ctx context.Context, req *api.RegisterRequest) (*api.Empty, error) {
+	endpoint := "." + req.Endpoint
+	err := p.serve(endpoint, req.Endpoint, func(s *grpc.Server) { api.RegisterDevicePluginServer(s, relay{proxy: p.proxy}) })
+	if err != nil {
+		return nil, err
+	}
+	req.Endpoint = endpoint
+	return forward(ctx, p.proxy, "Register", req, api.NewRegistrationClient(otherSide(ctx)).Register)
+}
+
+// relay is a plugin as the device manager sees it.
+type relay struct {
+	api.UnimplementedDevicePluginServer
+	*proxy
+}
+
+func (r relay) GetDevicePluginOptions(ctx context.Context, req *api.Empty) (*api.DevicePluginOptions, error) {
+	return forward(ctx, r.proxy, "GetDevicePluginOptions", req, plugin(ctx).GetDevicePluginOptions)
+}
+
+func (r relay) GetPreferredAllocation(ctx context.Context, req *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
+	return forward(ctx, r.proxy, "GetPreferredAllocation", req, plugin(ctx).GetPreferredAllocation)
+}
+
+func (r relay) Allocate(ctx context.Context, req *api.AllocateRequest) (*api.AllocateResponse, error) {
+	return forward(ctx, r.proxy, "Allocate", req, plugin(ctx).Allocate)
+}
+
+func (r relay) PreStartContainer(ctx context.Context, req *api.PreStartContainerRequest) (*api.PreStartContainerResponse, error) {
+	return forward(ctx, r.proxy, "PreStartContainer", req, plugin(ctx).PreStartContainer)
+}
+
+func (r relay) ListAndWatch(req *api.Empty, kubelet api.DevicePlugin_ListAndWatchServer) error {
+	ctx := kubelet.Context()
+	stream, err := plugin(ctx).ListAndWatch(ctx, req)
+	for err == nil {
+		var list *api.ListAndWatchResponse
+		if list, err = stream.Recv(); err == nil {
+			r.editor()(list)
+			err = kubelet.Send(list)
+		}
+	}
+	r.pass(ctx, streamEnded)
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// forward lets the other side answer.
+func forward[Q, A any](ctx context.Context, p *proxy, method string, req Q, call func(context.Context, Q, ...grpc.CallOption) (A, error)) (A, error) {
+	p.pass(ctx, moment(method+" asked"))
+	answer, err := call(ctx, req)
+	p.pass(ctx, moment(method+" answered"))
+	return answer, err
+}
+
+// hold is a call that waits, or will.
+type hold struct {
+	moment   moment
+	reached  chan struct{} // closed when it waits
+	released chan struct{} // closed when it may go on
+}
+
+// hold has the next call wait that comes to a moment.
+func (p *proxy) hold(m moment) *hold {
+	h := &hold{moment: m, reached: make(chan struct{}), released: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.holds[m] = h
+	return h
+}
+
+// release lets the call go on.
+func (h *hold) release() { close(h.released) }
+
+// await waits until the call waits.
+func (h *hold) await(t *testing.T) {
+	t.Helper()
+	select {
+	case <-h.reached:
+	case <-time.After(patience):
+		t.Fatalf("no call came to %q within %v", h.moment, patience)
+	}
+}
+
+// pass waits where a call is to be held. If the caller leaves, the call goes on
+// to its end.
+func (p *proxy) pass(ctx context.Context, m moment) {
+	p.mu.Lock()
+	h := p.holds[m]
+	delete(p.holds, m)
+	p.mu.Unlock()
+	if h == nil {
+		return
+	}
+	close(h.reached)
+	select {
+	case <-h.released:
+	case <-ctx.Done():
+	}
+}
+
+// editLists has a function change each list on its way to the device manager.
+func (p *proxy) editLists(edit func(*api.ListAndWatchResponse)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.edit = edit
+}
+
+func (p *proxy) editor() func(*api.ListAndWatchResponse) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.edit
+}
+
+// through is the transport of one side: its handshake connects to the other.
+type through struct {
+	credentials.TransportCredentials
+	back string
+}
+
+// link is what a connection goes to.
+type link struct {
+	credentials.AuthInfo
+	other *grpc.ClientConn
+}
+
+// ServerHandshake fails if there is nobody on the other side.
+func (c through) ServerHandshake(front net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	front, info, err := c.TransportCredentials.ServerHandshake(front)
+	if err != nil {
+		return nil, nil, err
+	}
+	back, err := net.Dial("unix", c.back)
+	if err != nil {
+		return nil, nil, err
+	}
+	once := make(chan net.Conn, 1)
+	once <- back
+	close(once)
+	other, err := grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)), grpc.WithIdleTimeout(0),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			if conn, ok := <-once; ok {
+				return conn, nil
+			}
+			return nil, os.ErrClosed
+		}))
+	if err != nil {
+		back.Close()
+		return nil, nil, err
+	}
+	other.Connect()
+	return &linked{Conn: front, other: other}, link{AuthInfo: info, other: other}, nil
+}
+
+// linked is a connection whose end is that of the one behind it.
+type linked struct {
+	net.Conn
+	other *grpc.ClientConn
+}
+
+// Close closes both.
+func (l *linked) Close() error { return errors.Join(l.Conn.Close(), l.other.Close()) }
+
+// otherSide is where a call goes.
+func otherSide(ctx context.Context) *grpc.ClientConn {
+	p, _ := peer.FromContext(ctx) // there is one in each call
+	return p.AuthInfo.(link).other
+}
+
+func plugin(ctx context.Context) api.DevicePluginClient {
+	return api.NewDevicePluginClient(otherSide(ctx))
+}
