@@ -24,7 +24,7 @@ func TestKilledAtEachStepOfTheStart(t *testing.T) {
 	for n := 1; ; n++ {
 		d.kill()
 		sees(t, k, widgetResource, 4, 0)
-		if !d.startUntilLine(n) {
+		if !d.startUntilLine(n, d.kill) {
 			break
 		}
 		steps++
@@ -45,9 +45,9 @@ func TestKilledAtEachStepOfTheStart(t *testing.T) {
 	t.Logf("killed at %d steps", steps)
 }
 
-// startUntilLine starts the daemon and kills it when it logs its nth line;
-// false if it was ready before that, and has been killed then.
-func (d *daemon) startUntilLine(n int) (killed bool) {
+// startUntilLine starts the daemon and does something when it logs its nth line,
+// or, with the result false, when it is ready before that.
+func (d *daemon) startUntilLine(n int, do func()) (hit bool) {
 	d.t.Helper()
 	reached, ready := make(chan struct{}), make(chan struct{})
 	d.log.watch(n, func() { close(reached) }, func() { close(ready) })
@@ -55,11 +55,11 @@ func (d *daemon) startUntilLine(n int) (killed bool) {
 	d.start()
 	select {
 	case <-reached:
-		d.kill()
+		do()
 		return true
 	case <-d.ready:
 		<-ready // it logs that it is ready before it says so: what was logged until then may still be on its way
-		d.kill()
+		do()
 		select {
 		case <-reached:
 			return true
@@ -106,66 +106,6 @@ func (l *daemonLog) Write(p []byte) (int, error) {
 	return l.tail.Write(p)
 }
 
-// Either side is killed at some moment of an admission or the start of a
-// container, over and over: whatever came of it, the kubelet lives, and what
-// the pod has is in the list.
-func TestKilledDuringAllocateAndStart(t *testing.T) {
-	k, d := offered(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2}, aligned(2))
-	for round := range 30 {
-		uid := fmt.Sprintf("p%d", round)
-		var killing sync.WaitGroup
-		killing.Go(func() {
-			<-k.soon(round) // up to a millisecond, which is what an admission takes
-			d.kill()
-		})
-		err := k.Admit(within(t), pod(uid, widgetResource, 1))
-		if err == nil {
-			_, err = k.Run(within(t), uid, "main")
-		}
-		killing.Wait()
-		alive(t, k, err)
-		if round%3 == 0 {
-			if err := k.Restart(within(t)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		d.start()
-		sees(t, k, widgetResource, 2, 2)
-		checkHeld(t, k, uid)
-		remove(t, k, uid)
-	}
-}
-
-// The same with the kubelet's end: its next life finds all devices, and the
-// pods that are in its checkpoint keep theirs.
-func TestKubeletKilledDuringAllocateAndStart(t *testing.T) {
-	k, _ := offered(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2}, aligned(2))
-	for round := range 30 {
-		uid := fmt.Sprintf("p%d", round)
-		var killing sync.WaitGroup
-		killing.Go(func() {
-			<-k.soon(round)
-			k.Kill()
-		})
-		admitted := k.Admit(within(t), pod(uid, widgetResource, 1)) == nil
-		if admitted {
-			_, _ = k.Run(within(t), uid, "main") // which may find nobody any more
-		}
-		killing.Wait()
-		if err := k.Boot(within(t)); err != nil {
-			t.Fatal(err)
-		}
-		sees(t, k, widgetResource, 2, 2)
-		if err := k.FirstBatch(within(t)); err != nil {
-			t.Fatal(err)
-		}
-		if admitted {
-			checkHeld(t, k, uid)
-			remove(t, k, uid)
-		}
-	}
-}
-
 // A daemon that is stopped, as by a debugger or a frozen cgroup, holds up
 // neither the kubelet's list nor its restart, and is back when it goes on: also
 // if so much happened in the directory meanwhile that its watch has overflowed
@@ -191,29 +131,4 @@ func TestStoppedProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	sees(t, k, widgetResource, 5, 5)
-}
-
-// The daemon's sockets are removed at each step of an admission.
-func TestOwnSocketDeletedAtEachStep(t *testing.T) {
-	k, d := offered(t, Options{}, plain(2))
-	for round := range 20 {
-		uid := fmt.Sprintf("p%d", round)
-		var removing sync.WaitGroup
-		removing.Go(func() {
-			<-k.soon(round)
-			names, _ := filepath.Glob(filepath.Join(k.DevicePlugins(), "mp-*"))
-			for _, name := range names {
-				_ = os.Remove(name) // it may be making it anew
-			}
-		})
-		if err := k.Admit(within(t), pod(uid, widgetResource, 1)); err != nil {
-			t.Errorf("round %d: %v", round, err)
-		} else {
-			run(t, k, uid, "main")
-			remove(t, k, uid)
-		}
-		removing.Wait()
-		checkSockets(t, d)
-		sees(t, k, widgetResource, 2, 2)
-	}
 }

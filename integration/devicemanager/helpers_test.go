@@ -170,19 +170,3 @@ func rejected(t *testing.T, k *Kubelet, p protocol.Pod, reason string) *protocol
 	}
 	return why
 }
-
-// soon is a moment within the next millisecond, another one in each round.
-func (k *Kubelet) soon(round int) <-chan time.Time {
-	return time.After(time.Duration(round*137%1000) * time.Microsecond)
-}
-
-// alive asserts that an error is not that of a kubelet that has died.
-func alive(t *testing.T, k *Kubelet, err error) {
-	t.Helper()
-	if errors.Is(err, ErrDied) {
-		t.Fatal(err)
-	}
-	if _, err := k.Capacity(within(t)); err != nil {
-		t.Fatal(err)
-	}
-}

@@ -136,35 +136,36 @@ type registry struct {
 
 // Register has the device manager know the plugin by the proxy's endpoint.
 func (p registry) Register(ctx context.Context, req *api.RegisterRequest) (*api.Empty, error) {
-	endpoint := "." + req.Endpoint
-	err := p.serve(endpoint, req.Endpoint, func(s *grpc.Server) { api.RegisterDevicePluginServer(s, relay{proxy: p.proxy}) })
+	endpoint, r := "."+req.Endpoint, relay{proxy: p.proxy, resource: req.ResourceName}
+	err := p.serve(endpoint, req.Endpoint, func(s *grpc.Server) { api.RegisterDevicePluginServer(s, r) })
 	if err != nil {
 		return nil, err
 	}
 	req.Endpoint = endpoint
-	return forward(ctx, p.proxy, "Register", req, api.NewRegistrationClient(otherSide(ctx)).Register)
+	return forward(ctx, r, "Register", req, api.NewRegistrationClient(otherSide(ctx)).Register)
 }
 
 // relay is a plugin as the device manager sees it.
 type relay struct {
 	api.UnimplementedDevicePluginServer
 	*proxy
+	resource string
 }
 
 func (r relay) GetDevicePluginOptions(ctx context.Context, req *api.Empty) (*api.DevicePluginOptions, error) {
-	return forward(ctx, r.proxy, "GetDevicePluginOptions", req, plugin(ctx).GetDevicePluginOptions)
+	return forward(ctx, r, "GetDevicePluginOptions", req, plugin(ctx).GetDevicePluginOptions)
 }
 
 func (r relay) GetPreferredAllocation(ctx context.Context, req *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
-	return forward(ctx, r.proxy, "GetPreferredAllocation", req, plugin(ctx).GetPreferredAllocation)
+	return forward(ctx, r, "GetPreferredAllocation", req, plugin(ctx).GetPreferredAllocation)
 }
 
 func (r relay) Allocate(ctx context.Context, req *api.AllocateRequest) (*api.AllocateResponse, error) {
-	return forward(ctx, r.proxy, "Allocate", req, plugin(ctx).Allocate)
+	return forward(ctx, r, "Allocate", req, plugin(ctx).Allocate)
 }
 
 func (r relay) PreStartContainer(ctx context.Context, req *api.PreStartContainerRequest) (*api.PreStartContainerResponse, error) {
-	return forward(ctx, r.proxy, "PreStartContainer", req, plugin(ctx).PreStartContainer)
+	return forward(ctx, r, "PreStartContainer", req, plugin(ctx).PreStartContainer)
 }
 
 func (r relay) ListAndWatch(req *api.Empty, kubelet api.DevicePlugin_ListAndWatchServer) error {
@@ -185,10 +186,10 @@ func (r relay) ListAndWatch(req *api.Empty, kubelet api.DevicePlugin_ListAndWatc
 }
 
 // forward lets the other side answer.
-func forward[Q, A any](ctx context.Context, p *proxy, method string, req Q, call func(context.Context, Q, ...grpc.CallOption) (A, error)) (A, error) {
-	p.pass(ctx, moment(method+" asked"))
+func forward[Q, A any](ctx context.Context, r relay, method string, req Q, call func(context.Context, Q, ...grpc.CallOption) (A, error)) (A, error) {
+	r.pass(ctx, moment(method+" asked"))
 	answer, err := call(ctx, req)
-	p.pass(ctx, moment(method+" answered"))
+	r.pass(ctx, moment(method+" answered"))
 	return answer, err
 }
 
@@ -199,7 +200,7 @@ type hold struct {
 	released chan struct{} // closed when it may go on
 }
 
-// hold has the next call wait that comes to a moment.
+// hold has the next call for the widgets wait that comes to a moment.
 func (p *proxy) hold(m moment) *hold {
 	h := &hold{moment: m, reached: make(chan struct{}), released: make(chan struct{})}
 	p.mu.Lock()
@@ -223,11 +224,14 @@ func (h *hold) await(t *testing.T) {
 
 // pass waits where a call is to be held. If the caller leaves, the call goes on
 // to its end.
-func (p *proxy) pass(ctx context.Context, m moment) {
-	p.mu.Lock()
-	h := p.holds[m]
-	delete(p.holds, m)
-	p.mu.Unlock()
+func (r relay) pass(ctx context.Context, m moment) {
+	if r.resource != widgetResource {
+		return
+	}
+	r.mu.Lock()
+	h := r.holds[m]
+	delete(r.holds, m)
+	r.mu.Unlock()
 	if h == nil {
 		return
 	}
