@@ -4,9 +4,11 @@ package devicemanager
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -71,6 +73,17 @@ func (d *daemon) startUntilLine(n int, do func()) (hit bool) {
 	return false
 }
 
+// awaitLog waits until the daemon has logged something.
+func (d *daemon) awaitLog(text string) {
+	d.t.Helper()
+	eventually(d.t, "a line with "+text, func() error {
+		if !strings.Contains(d.log.String(), text) {
+			return errors.New("none yet")
+		}
+		return nil
+	})
+}
+
 // watch has a function called at the nth line from now on, and one when the
 // daemon is ready; nil: none.
 func (l *daemonLog) watch(n int, reached, ready func()) {
@@ -131,4 +144,38 @@ func TestStoppedProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	sees(t, k, widgetResource, 5, 5)
+}
+
+// A kubelet that is stopped holds up the daemon in nothing: lists that it does
+// not take, registrations that it does not answer, a reload, and the daemon's
+// end and start. When it goes on, it has the last list.
+func TestStoppedKubelet(t *testing.T) {
+	k := newNode(t, Options{})
+	d := newDaemon(t, k.options.Dir, plain(4))
+	d.awaitReady()
+	d.reload(shared(1000)) // a list is larger than what a stream takes on credit (64 KiB, RFC 9113 6.9.2)
+	d.awaitReady()
+	sees(t, k, widgetResource, 4000, 4000)
+
+	d.must(k.Signal(syscall.SIGSTOP))
+	for n := 10; n < 16; n++ {
+		d.plug(append(plain(4), widget{n: n, numa: -1}))
+		d.awaitLog(fmt.Sprintf("device=node-widget-W%d-", n))
+	}
+	d.plug(plain(2))
+	d.awaitLog("msg=\"device gone\" device=node-widget-W3-")
+	d.must(k.Signal(syscall.SIGCONT))
+	allocatable(t, k, 2000)
+
+	d.must(k.Signal(syscall.SIGSTOP))
+	d.reload(shared(1000) + sprockets) // which it cannot register
+	d.awaitReady()
+	d.stop()
+	d.plug(append(plain(4), widget{kind: "sprocket", numa: -1}))
+	d.start()
+	d.awaitReady()
+	d.must(k.Signal(syscall.SIGCONT))
+	sees(t, k, widgetResource, 4000, 4000)
+	sees(t, k, "example.org/sprocket", 1, 1)
+	checkSockets(t, d)
 }

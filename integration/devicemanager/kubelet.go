@@ -96,6 +96,9 @@ func (k *Kubelet) Boot(ctx context.Context) error {
 // the checkpoint stay. So does a kubelet that is restarted.
 func (k *Kubelet) Kill() { k.life().kill() }
 
+// Signal sends the kubelet's process a signal, such as SIGSTOP.
+func (k *Kubelet) Signal(s os.Signal) error { return k.life().cmd.Process.Signal(s) }
+
 // Restart is Kill and Boot.
 func (k *Kubelet) Restart(ctx context.Context) error {
 	k.Kill()

@@ -254,3 +254,33 @@ func TestOwnSocketDeletedAtEachStepOfTheStart(t *testing.T) {
 	admit(t, k, pod("p1", widgetResource, 1))
 	run(t, k, "p1", "main")
 }
+
+// While a plugin is at Allocate, admissions wait and nothing else does: lists
+// are taken, containers start, pods leave.
+func TestSlowAllocate(t *testing.T) {
+	k, d, p := offeredByProxy(t, Options{}, plain(4))
+	admit(t, k, pod("p0", widgetResource, 1))
+	h := p.hold(allocateAnswered)
+	first, _ := starting(t, k, "p1")
+	h.await(t)
+	second, started := starting(t, k, "p2")
+	d.plug(plain(5))
+	sees(t, k, widgetResource, 5, 5)
+	run(t, k, "p0", "main")
+	remove(t, k, "p0")
+	checkSockets(t, d)
+	select {
+	case err := <-second:
+		t.Errorf("admitted beside another: %v", err)
+	default:
+	}
+	h.release()
+	for _, result := range []<-chan error{first, second, started} {
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+	}
+	if a, b := assigned(t, k, "p1"), assigned(t, k, "p2"); a[0].ID == b[0].ID {
+		t.Errorf("p1 and p2 both hold %s", a[0].ID)
+	}
+}

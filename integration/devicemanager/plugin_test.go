@@ -23,6 +23,7 @@ const gadget = "example.org/gadget"
 type rival struct {
 	api.UnimplementedDevicePluginServer
 	dir      string
+	resource string
 	server   *grpc.Server
 	endpoint string
 	lists    chan []*api.Device // what to say next on the open stream
@@ -36,7 +37,7 @@ type rival struct {
 func newRival(t *testing.T, dir string, first ...*api.Device) *rival {
 	t.Helper()
 	r := &rival{
-		dir: dir, first: first, lists: make(chan []*api.Device), ended: make(chan struct{}, 100),
+		dir: dir, resource: gadget, first: first, lists: make(chan []*api.Device), ended: make(chan struct{}, 100),
 		allocate: func() {}, prestart: func() error { return nil },
 	}
 	t.Cleanup(func() {
@@ -60,7 +61,12 @@ func (r *rival) register(ctx context.Context) error {
 	r.server = grpc.NewServer()
 	api.RegisterDevicePluginServer(r.server, r)
 	go func() { _ = r.server.Serve(l) }()
-	kubelet := filepath.Join(r.dir, "kubelet.sock")
+	return registerAs(ctx, r.dir, r.endpoint, r.resource)
+}
+
+// registerAs registers an endpoint for a resource.
+func registerAs(ctx context.Context, dir, endpoint, resource string) error {
+	kubelet := filepath.Join(dir, "kubelet.sock")
 	if err := accepting(ctx, kubelet); err != nil {
 		return err
 	}
@@ -70,7 +76,7 @@ func (r *rival) register(ctx context.Context) error {
 	}
 	defer conn.Close()
 	_, err = api.NewRegistrationClient(conn).Register(ctx, &api.RegisterRequest{
-		Version: api.Version, Endpoint: r.endpoint, ResourceName: gadget,
+		Version: api.Version, Endpoint: endpoint, ResourceName: resource,
 	})
 	return err
 }

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devicemanager
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
+)
+
+// listLimit is what the device manager receives in one message, in bytes:
+// gRPC's default, which it does not raise
+// (pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go, dial).
+const listLimit = 4 << 20
+
+// shareSize is the most that a share of these widgets takes in a list,
+// in bytes: a tag and a length of one each for the device, its ID, such as
+// "node-widget-W100-widget::100", and its health.
+const shareSize = 2 + 2 + 28 + 2 + len(api.Unhealthy)
+
+// More devices than fit into one list: as many are offered as do, and what a
+// pod holds is among them, gone or not, after each restart.
+func TestListTooLong(t *testing.T) {
+	hardware := plain(150)
+	k := newNode(t, Options{})
+	d := newDaemon(t, k.options.Dir, hardware)
+	d.awaitReady()
+	d.reload(shared(1000))
+	d.awaitReady()
+	full(t, k, func(c protocol.Counts) bool { return c.Allocatable == c.Capacity })
+	admit(t, k, pod("p1", widgetResource, 1))
+	run(t, k, "p1", "main")
+	d.plug(othersThan(assigned(t, k, "p1"), hardware))
+	oneGone := func(c protocol.Counts) bool { return 0 < c.Allocatable && c.Allocatable < c.Capacity }
+	full(t, k, oneGone)
+	restart(t, k)
+	full(t, k, oneGone)
+	checkHeld(t, k, "p1")
+	d.kill()
+	full(t, k, func(c protocol.Counts) bool { return c.Allocatable == 0 })
+	d.start()
+	full(t, k, oneGone)
+	checkHeld(t, k, "p1")
+	if strings.Contains(k.Log(), "larger than max") {
+		t.Errorf("a list was too long:\n%s", k.Log())
+	}
+}
+
+// full waits until the device manager has a list with no room for another of
+// these widgets, and of its devices as many are allocatable as is wanted.
+func full(t *testing.T, k *Kubelet, wanted func(protocol.Counts) bool) {
+	t.Helper()
+	eventually(t, "a full list", func() error {
+		counts, err := k.Capacity(within(t))
+		if c := counts[widgetResource]; err == nil && (c.Capacity < int64(listLimit/shareSize-1) || !wanted(c)) {
+			return fmt.Errorf("%+v", c)
+		}
+		return err
+	})
+}
+
+// A list that is too long costs the stream, and the harness shows that: the
+// daemon registers again and again, and is back when the list is short.
+func TestHarnessListTooLong(t *testing.T) {
+	k, d, p := offeredByProxy(t, Options{}, plain(1))
+	p.editLists(func(list *api.ListAndWatchResponse) {
+		list.Devices = append(list.Devices, &api.Device{ID: strings.Repeat("x", listLimit), Health: api.Healthy})
+	})
+	d.plug(plain(2))
+	sees(t, k, widgetResource, 1, 0)
+	eventually(t, "another attempt", func() error {
+		if registrations(k, widgetResource) < 3 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	p.editLists(func(*api.ListAndWatchResponse) {})
+	sees(t, k, widgetResource, 2, 2)
+}
