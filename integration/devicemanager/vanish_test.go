@@ -32,6 +32,7 @@ var policies = []string{"none", "best-effort", "restricted", "single-numa-node"}
 func TestVanishDuringAllocate(t *testing.T) {
 	for _, policy := range policies {
 		t.Run(policy, func(t *testing.T) {
+			t.Parallel() // with the other policies
 			k, d, p := offeredByProxy(t, Options{TopologyPolicy: policy, NUMANodes: 2}, aligned(2))
 			hits, began := map[moment]int{}, time.Now()
 			for round := range *vanishings {
