@@ -100,16 +100,37 @@ func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 		return err
 	}
 	defer client.Close()
-	_, err = pluginapi.NewRegistrationClient(client).Register(ctx, &pluginapi.RegisterRequest{
-		Version:      pluginapi.Version,
-		Endpoint:     e.name,
-		ResourceName: e.Resource.Name,
-		Options:      options(),
-	})
-	if err != nil {
+	answered := make(chan error, 1)
+	go func() {
+		_, err := pluginapi.NewRegistrationClient(client).Register(ctx, &pluginapi.RegisterRequest{
+			Version:      pluginapi.Version,
+			Endpoint:     e.name,
+			ResourceName: e.Resource.Name,
+			Options:      options(),
+		})
+		answered <- err
+	}()
+	if err := e.reachable(answered); err != nil {
 		return said(err, registerLimit)
 	}
 	return nil
+}
+
+// reachable makes our socket again, should it go, until the kubelet has answered Register: without it the kubelet does not
+// answer but dials us until the call ends (client.go, dial: 10 s).
+func (e *Endpoint) reachable(answered <-chan error) error {
+	tick := time.NewTicker(settlePause)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-answered:
+			return err
+		case <-tick.C:
+		}
+		if err := e.ensureSocket(); err != nil {
+			e.complain("endpoint not listening", err)
+		}
+	}
 }
 
 // checkOwn connects to our own socket as the kubelet will. A registration that fails because the kubelet does not reach

@@ -42,10 +42,14 @@ func alone(t *testing.T) *Endpoint {
 // answering is a kubelet that answers each registration alike.
 type answering struct {
 	pluginapi.UnimplementedRegistrationServer
-	err error
+	err    error
+	before func(context.Context) // it answers; may be nil
 }
 
-func (a answering) Register(context.Context, *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+func (a answering) Register(ctx context.Context, _ *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	if a.before != nil {
+		a.before(ctx)
+	}
 	return &pluginapi.Empty{}, a.err
 }
 
@@ -74,6 +78,27 @@ func TestSocketIsMadeAgainAfterItCouldNotBeReached(t *testing.T) {
 	}
 	if err := e.ensureSocket(); err != nil {
 		t.Error(err)
+	}
+}
+
+// The kubelet dials us while our call of Register waits for it.
+func TestSocketIsMadeAgainDuringRegister(t *testing.T) {
+	e := alone(t)
+	calls := 0
+	answering{before: func(ctx context.Context) {
+		calls++
+		os.Remove(e.path())
+		for ctx.Err() == nil {
+			if c, err := net.Dial("unix", e.path()); err == nil {
+				c.Close()
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}}.serve(t, e.Dir)
+	kubelet := e.look()
+	if wait := e.register(t.Context(), kubelet); wait != streamLimit || e.registered != kubelet || calls != 1 {
+		t.Errorf("register = %v with %d calls, complaint %q; want that the first one is answered", wait, calls, e.complaint)
 	}
 }
 

@@ -61,7 +61,7 @@ func TestWhoIsSilent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := Endpoint{Resource: Resource{Name: "example.org/x"}, name: "x.sock"}
+	e := alone(t)
 	if err := e.callRegister(t.Context(), conn); err == nil || status.Code(errors.Unwrap(err)) != codes.DeadlineExceeded {
 		t.Errorf("%v", err)
 	}
