@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
@@ -283,4 +284,40 @@ func TestSlowAllocate(t *testing.T) {
 	if a, b := assigned(t, k, "p1"), assigned(t, k, "p2"); a[0].ID == b[0].ID {
 		t.Errorf("p1 and p2 both hold %s", a[0].ID)
 	}
+}
+
+// The kubelet's checkpoint is lost, and it admits the pods that were there
+// before the daemon has registered: it knows no such resource and asks for
+// nothing. Since the daemon wants PreStartContainer called, their containers
+// are refused then, and none starts without its device; without it they would
+// get devices from concurrent calls of Allocate (v1.36
+// pkg/kubelet/cm/devicemanager/manager.go, GetDeviceRunContainerOptions).
+func TestLostCheckpoint(t *testing.T) {
+	k, d, p := offeredByProxy(t, Options{FirstBatch: OnDemand}, plain(2))
+	uids := []string{"p0", "p1"}
+	for _, uid := range uids {
+		admit(t, k, pod(uid, widgetResource, 1))
+		run(t, k, uid, "main")
+		k.SetState(uid, "main", protocol.Exited)
+	}
+	k.Kill()
+	d.must(os.Remove(filepath.Join(k.DevicePlugins(), "kubelet_internal_checkpoint")))
+	h := p.hold(registerAsked)
+	if err := k.Boot(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	h.await(t)
+	if err := k.FirstBatch(within(t)); err != nil {
+		t.Fatalf("lost: %v", err)
+	}
+	h.release()
+	sees(t, k, widgetResource, 2, 2)
+	for _, uid := range uids {
+		if _, err := k.Run(within(t), uid, "main"); err == nil || !strings.Contains(err.Error(), "no devices found allocated") {
+			t.Errorf("start of %s: %v", uid, err)
+		}
+		remove(t, k, uid)
+	}
+	admit(t, k, pod("p2", widgetResource, 2))
+	run(t, k, "p2", "main")
 }

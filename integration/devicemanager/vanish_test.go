@@ -86,8 +86,20 @@ func othersThan(held []protocol.Device, all []widget) []widget {
 	})
 }
 
-// vanish unplugs all widgets while the Allocate for a pod waits, and lets it go
-// on once the device manager has the list that came of it.
+// Devices that the daemon has just preferred are gone when the kubelet asks for
+// one of them, which it does all the same.
+func TestVanishDuringPreference(t *testing.T) {
+	k, d, p := offeredByProxy(t, Options{}, plain(2))
+	for round := range 10 {
+		vanish(t, k, d, p, preferAnswered, fmt.Sprintf("p%d", round))
+		d.plug(plain(2))
+		sees(t, k, widgetResource, 2, 2)
+	}
+	admit(t, k, pod("last", widgetResource, 2)) // nothing was lost
+}
+
+// vanish unplugs all widgets while a call for a pod waits, and lets it go on
+// once the device manager has the list that came of it.
 func vanish(t *testing.T, k *Kubelet, d *daemon, p *proxy, m moment, uid string) {
 	t.Helper()
 	h := p.hold(m)
@@ -102,7 +114,7 @@ func vanish(t *testing.T, k *Kubelet, d *daemon, p *proxy, m moment, uid string)
 	case m == allocateAnswered && err == nil:
 		checkHeld(t, k, uid)
 		remove(t, k, uid)
-	case m == allocateAsked && errors.As(err, &why) && why.Reason == "UnexpectedAdmissionError":
+	case m != allocateAnswered && errors.As(err, &why) && why.Reason == "UnexpectedAdmissionError":
 	default:
 		t.Fatalf("%s, the devices unplugged: %v", m, err)
 	}
