@@ -189,6 +189,7 @@ func unlinkOwn(d *daemon) (n int) {
 // not notice.
 func TestOwnSocketDeletedAtEachMoment(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{}, plain(2))
+	checkSockets(t, d)
 	for round := range 2 * len(served) {
 		uid, h := fmt.Sprintf("p%d", round), p.hold(served[round%len(served)])
 		admitted, started := starting(t, k, uid)
