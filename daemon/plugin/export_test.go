@@ -2,7 +2,11 @@
 
 package plugin
 
-import "time"
+import (
+	"time"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
 
 // Age makes what h has said of remembered devices older.
 func (h *Holders) Age(by time.Duration) {
@@ -14,3 +18,6 @@ func (h *Holders) Age(by time.Duration) {
 
 // RemoveStale is removeStale, for the tests.
 var RemoveStale = removeStale
+
+// Service is what the kubelet talks to, without a socket, for tests with a clock of their own.
+func (e *Endpoint) Service() pluginapi.DevicePluginServer { return service{Endpoint: e} }

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/clock"
+	"github.com/metalplug/metalplug/udev"
+	"github.com/metalplug/metalplug/udev/udevtest"
+)
+
+// wedge is a disk at which a look hangs, whatever its context says, as at a register of a wedged PCIe device.
+type wedge struct {
+	looks atomic.Int64
+	until atomic.Pointer[chan struct{}] // nil: it answers
+}
+
+func (w *wedge) probe(context.Context, device.Target, bool) (device.Reading, error) {
+	w.looks.Add(1)
+	if until := w.until.Load(); until != nil {
+		<-*until
+	}
+	return device.Reading{}, nil
+}
+
+// hang has looks hang from now on, and returns what ends that.
+func (w *wedge) hang(t *testing.T) (answer func()) {
+	until := make(chan struct{})
+	w.until.Store(&until)
+	answer = sync.OnceFunc(func() {
+		w.until.Store(nil)
+		close(until)
+	})
+	t.Cleanup(answer)
+	return answer
+}
+
+// TestStuckLook: a device that has no answer for a minute is sick, until it has one. It takes no place from the others, and
+// of all its events none takes anything.
+func TestStuckLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w wedge
+		r := start(t, udevtest.New(t, diskOf(7)), "", func(o *inventory.Options) { o.Host.Touch.Probe = w.probe })
+		const healthy, stuck = diskID + " Healthy", diskID + " Unhealthy (no answer from the hardware for 1m0s)"
+		r.offers(nvmeResource, healthy)
+		answer := w.hang(t)
+		r.LookAgain(diskID)
+		synctest.Wait()
+		looks, goroutines := w.looks.Load(), runtime.NumGoroutine()
+		r.flood(1000)
+		r.machine.Plug(widget("widget0", "A"))
+		r.offers("example.org/widget", "node-A-widget Healthy")
+		clock.Pass(59 * time.Second)
+		r.offers(nvmeResource, healthy)
+		clock.Pass(time.Second)
+		r.offers(nvmeResource, stuck)
+		r.flood(1000)
+		clock.Pass(time.Hour)
+		r.offers(nvmeResource, stuck)
+		if again, now := w.looks.Load()-looks, runtime.NumGoroutine()-goroutines; again != 0 || now > 0 {
+			t.Errorf("while one look hung, there were %d more, and %d goroutines", again, now)
+		}
+		answer()
+		synctest.Wait()
+		r.offers(nvmeResource, healthy)
+		if again := w.looks.Load() - looks; again != 1 {
+			t.Errorf("%d looks for all that came meanwhile", again)
+		}
+	})
+}
+
+// TestStopWhileALookHangs: nobody waits for it.
+func TestStopWhileALookHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w wedge
+		r := start(t, udevtest.New(t, diskOf(7)), "", func(o *inventory.Options) { o.Host.Touch.Probe = w.probe })
+		w.hang(t)
+		r.LookAgain(diskID)
+		synctest.Wait()
+		r.stop()
+		r.stop = func() {}
+	})
+}
+
+// flood sends events of the disk, of which each is taken in by itself.
+func (r *running) flood(n int) {
+	r.t.Helper()
+	devices, err := r.machine.Enumerate()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for range n {
+		for _, d := range devices {
+			if d.Subsystem == "block" {
+				r.machine.Send(udev.Event{Action: "change", Device: d})
+			}
+		}
+		synctest.Wait()
+	}
+}
