@@ -5,6 +5,7 @@ package cgroup
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
@@ -32,6 +33,11 @@ func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	answer, err := decodeAnswer(string(text))
 	if err != nil {
 		return Answer{}, fmt.Errorf("ask %s: %w", c.Peer.Program, err)
+	}
+	for _, h := range answer.Holders {
+		if !slices.Contains(numbers, h.Number) {
+			return Answer{}, fmt.Errorf("ask %s: %w: %v was not asked about", c.Peer.Program, errForm, h.Number)
+		}
 	}
 	return answer, answer.Err()
 }

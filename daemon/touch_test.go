@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,6 +93,11 @@ func (r *resetter) answer(message []byte) []byte {
 	a := r.answers[0]
 	if len(r.answers) > 1 {
 		r.answers = r.answers[1:]
+	}
+	if request.Op == reset.Probe {
+		a.Done = ""
+	} else if a.Result == reset.OK {
+		a.Done = cmp.Or(a.Done, "done so")
 	}
 	return a.Encode()
 }

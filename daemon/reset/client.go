@@ -35,6 +35,9 @@ func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 		return Answer{}, err
 	}
 	a, err := ParseAnswer(reply)
+	if err == nil && a.Result == OK && (a.Done == "") != (r.Op == Probe) {
+		err = fmt.Errorf("%w: it is the answer to another request than %s: done is %q", errMessage, r.Op, a.Done)
+	}
 	if err != nil {
 		return Answer{}, fmt.Errorf("ask %s: %w", c.Peer.Program, err)
 	}

@@ -25,6 +25,8 @@ func TestMain(m *testing.M) {
 		Program:    Serve,
 		"nonsense": func() error { return exchange.Serve(func([]byte) []byte { return []byte("yes\n") }) },
 		"silent":   func() error { return nil },
+		"probing":  func() error { return serveAlways(Answer{Result: OK}) },
+		"erasing":  func() error { return serveAlways(Answer{Result: OK, Done: "zero; blank"}) },
 	}
 	serve, ok := programs[filepath.Base(os.Args[0])]
 	if !ok {
@@ -36,6 +38,9 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(0)
 }
+
+// serveAlways serves with one answer, whatever is asked.
+func serveAlways(a Answer) error { return exchange.Serve(func([]byte) []byte { return a.Encode() }) }
 
 // asChild returns a client that starts a program for each request.
 func asChild(t *testing.T, program string) Client {
@@ -67,6 +72,8 @@ func TestClientWithoutAnswer(t *testing.T) {
 	valid := Request{Op: Probe, Class: "node", SysPath: "/sys/devices/x", Timeout: time.Minute}
 	newline := valid
 	newline.SysPath += "\nleftover yes"
+	erase := valid
+	erase.Op, erase.Method = Erase, "zero"
 	none := valid
 	none.Timeout = 0
 	missing := filepath.Join(t.TempDir(), "no.sock")
@@ -81,6 +88,8 @@ func TestClientWithoutAnswer(t *testing.T) {
 		{"nobody serves", Client{exchange.Peer{Program: Program, Socket: missing}}, valid, "connect to " + missing},
 		{"nonsense", asChild(t, "nonsense"), valid, "ask nonsense: parse answer: message makes no sense"},
 		{"no word", asChild(t, "silent"), valid, "ask silent: "},
+		{"the answer to a probe", asChild(t, "probing"), erase, "it is the answer to another request than erase"},
+		{"the answer to an erasure", asChild(t, "erasing"), valid, "it is the answer to another request than probe"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, err := c.client.Do(t.Context(), c.request)
