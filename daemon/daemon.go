@@ -129,7 +129,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 	}
 	d.source = s
 	d.host = &device.Host{
-		Sys: paths.Sysfs, Dev: paths.Dev, Proc: paths.Proc, Touch: touchBy(d.Config.Reset, paths.Sysfs),
+		Sys: paths.Sysfs, Dev: paths.Dev, Proc: paths.Proc, Touch: Helpers(d.Config.Reset, paths.Sysfs),
 	}
 	return func() { s.Close() }, nil
 }

@@ -33,8 +33,8 @@ type hands struct {
 	follow map[string]bool          // disks that were going on by themselves when we had to stop waiting
 }
 
-// touchBy returns what the helpers of the configuration can do.
-func touchBy(c config.Reset, sysfs string) device.Touch {
+// Helpers returns what the helpers of the configuration can do.
+func Helpers(c config.Reset, sysfs string) device.Touch {
 	h := &hands{
 		sysfs:   sysfs,
 		reset:   reset.Client{Peer: exchange.Peer{Program: reset.Program, Socket: c.Socket}},

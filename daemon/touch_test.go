@@ -111,7 +111,7 @@ func (r *resetter) requests() []reset.Request {
 func touching(t *testing.T, r *resetter) device.Touch {
 	t.Helper()
 	r.t = t
-	return touchBy(config.Reset{Socket: helper(t, r.answer), Holders: "/nowhere"}, "/sys")
+	return Helpers(config.Reset{Socket: helper(t, r.answer), Holders: "/nowhere"}, "/sys")
 }
 
 var target = device.Target{
@@ -205,7 +205,7 @@ func TestWhatTheHelperAnswers(t *testing.T) {
 
 func TestSocketThatNobodyServes(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "s")
-	touch := touchBy(config.Reset{Socket: missing, Holders: missing}, "/sys")
+	touch := Helpers(config.Reset{Socket: missing, Holders: missing}, "/sys")
 	_, probeErr := touch.Probe(t.Context(), target, false)
 	_, resetErr := touch.Reset(t.Context(), target, "pci", false)
 	_, eraseErr := touch.Erase(t.Context(), target, "zero", false)
@@ -221,7 +221,7 @@ func TestSocketThatNobodyServes(t *testing.T) {
 }
 
 func TestHelperThatDies(t *testing.T) {
-	touch := touchBy(config.Reset{Socket: helper(t, func([]byte) []byte { return nil })}, "/sys")
+	touch := Helpers(config.Reset{Socket: helper(t, func([]byte) []byte { return nil })}, "/sys")
 	if _, err := touch.Erase(t.Context(), target, "format", true); err == nil || !strings.Contains(err.Error(), "gone without a word") {
 		t.Errorf("%v", err)
 	}
@@ -324,7 +324,7 @@ func TestHolding(t *testing.T) {
 			var asked atomic.Value
 			asked.Store("")
 			socket := helper(t, func(request []byte) []byte { asked.Store(string(request)); return []byte(c.answer) })
-			got, err := touchBy(config.Reset{Holders: socket}, "/sys").Holders(t.Context(), c.nodes)
+			got, err := Helpers(config.Reset{Holders: socket}, "/sys").Holders(t.Context(), c.nodes)
 			if !reflect.DeepEqual(got, c.want) || (c.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%+v, %v; want %+v, %q", got, err, c.want, c.err)
 			}
@@ -344,7 +344,7 @@ func TestWeHoldNothing(t *testing.T) {
 	reads, read := make(chan struct{}), make(chan struct{})
 	r := &resetter{t: t, answers: []reset.Answer{{Result: reset.OK}}, during: func(reset.Request) { close(reads); <-read }}
 	holders := helper(t, func([]byte) []byte { return []byte("holders 0 0 \"\"\n") })
-	touch := touchBy(config.Reset{Socket: helper(t, r.answer), Holders: holders}, "/sys")
+	touch := Helpers(config.Reset{Socket: helper(t, r.answer), Holders: holders}, "/sys")
 	var probe sync.WaitGroup
 	probe.Go(func() {
 		if _, err := touch.Probe(t.Context(), device.Target{Class: "nvme", SysPath: null}, false); err != nil {

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/daemon/reset"
+)
+
+// TestImpostor: whoever is at the other end of whichever helper's socket, no container starts with a disk that was not
+// cleared, or of which nobody knows who has it open; everything else goes on; and once the helper is there all is well.
+func TestImpostor(t *testing.T) {
+	noLeaks(t)
+	for _, how := range []string{"nobody", "silent", "random", "other", "closes"} {
+		for _, which := range []string{"holders", "reset", "erase", "probe"} {
+			t.Run(which+" "+how, func(t *testing.T) {
+				t.Parallel() // some of them wait
+				mended, mend := context.WithCancel(context.Background())
+				i := &impostor{how: how, which: which, mended: mended, file: filepath.Join(shortDir(t), "s")}
+				s := newNode(t, func(s *setup) { s.touch = i.between(t, s.touch) })
+				defer mend()
+				s.checkBroken(which, func() { mend(); i.appear(t) })
+			})
+		}
+	}
+}
+
+// impostor is at a socket in the place of a helper until that is mended: nobody at all, one that accepts and is silent, one
+// that answers random bytes, one that answers what would do for another request, one that hangs up.
+type impostor struct {
+	how, which string
+	mended     context.Context
+	file       string // the socket
+	helper     device.Touch
+}
+
+// between returns hands of which one function goes over the socket, as the daemon does it.
+func (i *impostor) between(t *testing.T, h device.Touch) device.Touch {
+	t.Helper()
+	i.helper = h
+	i.listen(t)
+	far := daemon.Helpers(config.Reset{Socket: i.file}, "/sys")
+	switch i.which {
+	case "holders":
+		h.Holders = i.holders
+	case "reset":
+		h.Reset = far.Reset
+	case "erase":
+		h.Erase = far.Erase
+	case "probe":
+		h.Probe = far.Probe
+	}
+	return h
+}
+
+// holders asks who has disks open by their numbers: their nodes are not on this machine, where the daemon would look.
+func (i *impostor) holders(ctx context.Context, nodes []string) (all []device.Holder, err error) {
+	client := cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: i.file}}
+	answer, err := client.Holders(ctx, []cgroup.Number{{Block: true, Major: 259, Minor: 1}})
+	for _, h := range answer.Holders {
+		all = append(all, device.Holder{PID: h.PID, Command: h.Comm, Node: nodes[0], PodUID: h.Container.PodUID})
+	}
+	return all, err
+}
+
+// listen serves the socket until the test is over, each connection by itself, as the service manager has it done.
+func (i *impostor) listen(t *testing.T) {
+	t.Helper()
+	l, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := i.file
+	if i.how == "nobody" {
+		name += ".away"
+	}
+	if err := errors.Join(unix.Bind(l, &unix.SockaddrUnix{Name: name}), unix.Listen(l, 16)); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			fd, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
+			if err != nil {
+				return // it was shut down
+			}
+			all.Go(func() {
+				defer unix.Close(fd)
+				i.serve(fd)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		unix.Shutdown(l, unix.SHUT_RDWR)
+		all.Wait()
+		unix.Close(l)
+	})
+}
+
+// appear puts the socket where it belongs.
+func (i *impostor) appear(t *testing.T) {
+	if i.how != "nobody" {
+		return
+	}
+	if err := os.Rename(i.file+".away", i.file); err != nil {
+		t.Error(err)
+	}
+}
+
+// serve answers one request.
+func (i *impostor) serve(fd int) {
+	mended := i.mended.Err() != nil
+	if i.how == "closes" && !mended {
+		return
+	}
+	request := make([]byte, exchange.MessageSize)
+	n, err := unix.Read(fd, request)
+	if err != nil || n == 0 {
+		return // nobody waits any more
+	}
+	var answer []byte
+	switch {
+	case mended:
+		answer = i.answer(request[:n])
+	case i.how == "silent":
+		<-i.mended.Done()
+		return
+	case i.how == "random":
+		answer = make([]byte, 1+n)
+		_, _ = rand.Read(answer) // never fails
+	default:
+		answer = i.other()
+	}
+	_, _ = unix.Write(fd, answer) // nobody may be waiting for it any more
+}
+
+// other is what would do for another request.
+func (i *impostor) other() []byte {
+	switch i.which {
+	case "holders": // of the node of a disk that somebody has open
+		return []byte("holders 0 0 \"\"\nb 8:0 7 \"dd\" \"\" \"\" \"\"\n")
+	case "probe":
+		return reset.Answer{Result: reset.OK, Done: "erased"}.Encode()
+	}
+	return reset.Answer{Result: reset.OK}.Encode() // the disk is empty
+}
+
+// answer is what the helper answers.
+func (i *impostor) answer(message []byte) []byte {
+	if i.which == "holders" {
+		all, _ := i.helper.Holders(context.Background(), []string{"/dev/nvme1n1"}) // never fails
+		text := "holders 0 0 \"\"\n"
+		for _, h := range all {
+			text += fmt.Sprintf("b 259:1 %d %q %q \"\" \"\"\n", h.PID, h.Command, h.PodUID)
+		}
+		return []byte(text)
+	}
+	r, err := reset.ParseRequest(message)
+	if err != nil {
+		return reset.Answer{Result: reset.Malformed, Detail: err.Error()}.Encode()
+	}
+	target := device.Target{SysPath: r.SysPath}
+	for _, a := range r.Identity {
+		target.Identity = append(target.Identity, device.Attribute{Name: a.Name, Value: a.Value})
+	}
+	a := reset.Answer{Result: reset.OK}
+	switch r.Op {
+	case reset.Probe:
+		var reading device.Reading
+		reading, err = i.helper.Probe(context.Background(), target, r.Leftover)
+		a.Content = reading.Content
+	case reset.Reset:
+		a.Done, err = i.helper.Reset(context.Background(), target, r.Method, r.Leftover)
+	case reset.Erase:
+		a.Done, err = i.helper.Erase(context.Background(), target, r.Method, r.Leftover)
+	}
+	if err != nil {
+		a = reset.Answer{Result: reset.Failed, Detail: err.Error()}
+	}
+	return a.Encode()
+}
