@@ -216,6 +216,13 @@ func (d *daemon) killed() bool {
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
+// descriptors is how many it has open.
+func (d *daemon) descriptors() int {
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.cmd.Process.Pid))
+	d.must(err)
+	return len(open)
+}
+
 // sockets are the daemon's sockets in the kubelet's directory, and others what
 // else is there; a kubelet that is killed leaves dot files.
 func (d *daemon) sockets() (own, others []string) {

@@ -87,6 +87,34 @@ func TestKubeletAway(t *testing.T) {
 	sees(t, k, widgetResource, 3, 3)
 }
 
+// With each life of the kubelet there is other hardware, and each has all of it; the daemon takes no descriptor with time.
+func TestChangeWithEachRestart(t *testing.T) {
+	k, d := offered(t, Options{}, plain(4))
+	before := d.descriptors()
+	for i := range 100 {
+		k.Kill()
+		want := int64(4 + (i+1)%2)
+		d.plug(plain(int(want)))
+		if err := k.Boot(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the change of this life", func() error {
+			counts, err := k.Capacity(within(t))
+			if got := counts[widgetResource].Allocatable; err == nil && got != want {
+				err = fmt.Errorf("%d allocatable after restart %d instead of %d", got, i, want)
+			}
+			return err
+		})
+	}
+	checkSockets(t, d)
+	eventually(t, "as many descriptors as before", func() error {
+		if after := d.descriptors(); after != before {
+			return fmt.Errorf("%d before, %d after", before, after)
+		}
+		return nil
+	})
+}
+
 func TestDaemonRestart(t *testing.T) {
 	for name, end := range map[string]func(*daemon){"stop": (*daemon).stop, "kill": (*daemon).kill} {
 		t.Run(name, func(t *testing.T) {
