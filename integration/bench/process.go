@@ -142,35 +142,49 @@ func serviceManager(socket *net.UnixConn, ready chan<- time.Time) {
 	}
 }
 
-// start measures the daemon's start until READY. Floor: the start and end of a program that does nothing.
+// start measures the daemon's start until READY. Floor: the start and end of a program that does nothing. With 10,000
+// devices most of it is to read their recording, which a real machine has none of: no budget is set for that.
 func (b *bench) start() ([]result, error) {
-	s, err := b.newSite(few, 1)
+	ours, theirs, err := b.starts(few, b.times(50))
 	if err != nil {
 		return nil, err
 	}
-	empty, err := buildEmpty(s.dir)
+	most, _, err := b.starts(many, b.times(5))
 	if err != nil {
 		return nil, err
-	}
-	var ours, theirs samples
-	for range b.times(50) {
-		p, took, err := b.launch(s)
-		if err != nil {
-			return nil, err
-		}
-		ours = append(ours, took)
-		if err := p.stop(); err != nil {
-			return nil, err
-		}
-		begun := time.Now()
-		if err := exec.Command(empty).Run(); err != nil {
-			return nil, fmt.Errorf("run the empty program: %w", err)
-		}
-		theirs = append(theirs, time.Since(begun))
 	}
 	return []result{
 		within("start to READY with 8 devices, p50", "ms", ours.percentile(50), 50).above(theirs.percentile(50)).over(ours),
+		result{Name: "start to READY with 10,000 devices, p50", Value: most.percentile(50), Unit: "ms", Budget: "none", OK: true}.over(most),
 	}, nil
+}
+
+// starts measures so many starts, and as often the floor.
+func (b *bench) starts(devices, times int) (ours, theirs samples, err error) {
+	s, err := b.newSite(devices, 1)
+	if err != nil {
+		return nil, nil, err
+	}
+	empty, err := buildEmpty(s.dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	for range times {
+		p, took, err := b.launch(s)
+		if err != nil {
+			return nil, nil, err
+		}
+		ours = append(ours, took)
+		if err := p.stop(); err != nil {
+			return nil, nil, err
+		}
+		begun := time.Now()
+		if err := exec.Command(empty).Run(); err != nil {
+			return nil, nil, fmt.Errorf("run the empty program: %w", err)
+		}
+		theirs = append(theirs, time.Since(begun))
+	}
+	return ours, theirs, nil
 }
 
 // buildEmpty builds a program that does nothing.
