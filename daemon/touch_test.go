@@ -24,6 +24,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/daemon/exchange/exchangetest"
 	"github.com/metalplug/metalplug/daemon/reset"
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
@@ -36,36 +37,14 @@ func helper(t *testing.T, answer func(request []byte) []byte) (socket string) {
 		t.Fatal(err)
 	}
 	socket = filepath.Join(dir, "s")
-	l, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(unix.Bind(l, &unix.SockaddrUnix{Name: socket}), unix.Listen(l, 16)); err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			fd, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
-			if err != nil {
-				return // it was shut down
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	exchangetest.Listen(t, socket, func(fd int) {
+		request := make([]byte, exchange.MessageSize)
+		if n, err := unix.Read(fd, request); err == nil && n > 0 {
+			if reply := answer(request[:n]); reply != nil {
+				unix.Write(fd, reply) // nobody may be waiting for it any more
 			}
-			all.Go(func() {
-				defer unix.Close(fd)
-				request := make([]byte, exchange.MessageSize)
-				if n, err := unix.Read(fd, request); err == nil && n > 0 {
-					if reply := answer(request[:n]); reply != nil {
-						unix.Write(fd, reply) // nobody may be waiting for it any more
-					}
-				}
-			})
 		}
-	})
-	t.Cleanup(func() {
-		unix.Shutdown(l, unix.SHUT_RDWR)
-		all.Wait()
-		unix.Close(l)
-		os.RemoveAll(dir)
 	})
 	return socket
 }

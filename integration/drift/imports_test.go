@@ -97,7 +97,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 
 // layers are the packages from the ground up: one may import those before it in the list, not those after it.
 var layers = []string{
-	"udev", "udev/recording", "udev/udevtest", "daemon/exchange", "cgroup", "daemon/pseudofs", "daemon/reset", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/inventory", "daemon/turnover",
+	"udev", "udev/recording", "udev/udevtest", "daemon/exchange", "daemon/exchange/exchangetest", "cgroup", "daemon/pseudofs", "daemon/reset", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/inventory", "daemon/turnover",
 	"daemon/cdi", "daemon/plugin", "daemon/kubelet", "daemon/control", "daemon", "daemon/words", "daemon/preview",
 	"cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
 	"packaging/completion", "packaging/sbom",

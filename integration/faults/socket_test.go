@@ -5,11 +5,9 @@ package faults
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/daemon/exchange/exchangetest"
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
@@ -81,35 +80,11 @@ func (i *impostor) holders(ctx context.Context, nodes []string) (all []device.Ho
 // listen serves the socket until the test is over, each connection by itself, as the service manager has it done.
 func (i *impostor) listen(t *testing.T) {
 	t.Helper()
-	l, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
 	name := i.file
 	if i.how == "nobody" {
 		name += ".away"
 	}
-	if err := errors.Join(unix.Bind(l, &unix.SockaddrUnix{Name: name}), unix.Listen(l, 16)); err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			fd, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
-			if err != nil {
-				return // it was shut down
-			}
-			all.Go(func() {
-				defer unix.Close(fd)
-				i.serve(fd)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		unix.Shutdown(l, unix.SHUT_RDWR)
-		all.Wait()
-		unix.Close(l)
-	})
+	exchangetest.Listen(t, name, i.serve)
 }
 
 // appear puts the socket where it belongs.

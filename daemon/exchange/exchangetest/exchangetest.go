@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package exchangetest stands for the service manager's sockets of helpers in tests.
+package exchangetest
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Listen listens at a path until the test is over, and has each connection served by itself, as the service manager does
+// for a socket with Accept=yes. The descriptor is closed when serve returns.
+func Listen(t testing.TB, path string, serve func(fd int)) {
+	t.Helper()
+	l, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(unix.Bind(l, &unix.SockaddrUnix{Name: path}), unix.Listen(l, 16)); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			fd, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
+			if err != nil {
+				return // it was shut down
+			}
+			all.Go(func() {
+				defer unix.Close(fd)
+				serve(fd)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		unix.Shutdown(l, unix.SHUT_RDWR)
+		all.Wait()
+		unix.Close(l)
+	})
+}
