@@ -89,10 +89,21 @@ func (d *daemon) newControl() *control.Server {
 		Enumerate: d.source.Enumerate, Dropped: d.dropped, Resources: d.resources,
 		Rules: d.rules, Where: d.where, Usual: config.Default().Rules(),
 		Configuration: d.configuration, Holders: d.holders, Reset: d.turnover.ByHand, Units: d.missingUnits,
-		Allocatable: func(ctx context.Context) (map[string]int, error) {
-			return plugin.Allocatable(ctx, d.Config.Paths.PodResources)
-		},
+		Counted: d.counted,
 	})
+}
+
+// counted asks the kubelet what it counts.
+func (d *daemon) counted(ctx context.Context) (control.Counted, error) {
+	ids, err := plugin.Allocatable(ctx, d.Config.Paths.PodResources)
+	if err != nil {
+		return control.Counted{}, err
+	}
+	counts := make(map[string]int, len(ids))
+	for resource, all := range ids {
+		counts[resource] = len(all)
+	}
+	return control.Counted{Allocatable: counts, Foreign: d.endpoints.foreign(ids)}, nil
 }
 
 // missingUnits returns what systemd lacks for the steps of a resource.

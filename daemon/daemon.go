@@ -249,6 +249,7 @@ func (d *daemon) tasks() []task {
 		{"endpoints", d.serve},
 		{"holders", d.askHolders},
 		{"pods", d.watchPods},
+		{"rivals", d.watchRivals},
 		{"turnover", d.turnover.Run},
 		{"reload", d.reloads},
 		{"status", d.reportStatus},

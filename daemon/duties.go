@@ -101,6 +101,54 @@ func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 	return nil
 }
 
+// After another plugin's socket came or went in the kubelet's directory, its registration, or that the kubelet notices its
+// end, may take a while: what the kubelet counts is compared after the first of these pauses, and after each twice as long.
+const (
+	firstComparison = time.Second
+	lastComparison  = 32 * time.Second
+)
+
+// watchRivals has each endpoint hear what the kubelet counts of its resource, as long as another plugin may have to do with
+// that. Otherwise it sleeps.
+func (d *daemon) watchRivals(ctx context.Context, ready func()) error {
+	ready()
+	var pause time.Duration // before the next comparison; 0: there is none
+	timer := time.NewTimer(0)
+	timer.Stop()
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.watch.Others():
+			if pause == firstComparison {
+				continue
+			}
+			pause = firstComparison
+		case <-timer.C:
+			pause = d.compare(ctx, pause)
+		}
+		if pause > 0 {
+			timer.Reset(pause)
+		}
+	}
+}
+
+// compare compares what the kubelet counts with what is offered, and returns the pause until it is to be done again. A
+// kubelet that does not answer is compared with later.
+func (d *daemon) compare(ctx context.Context, pause time.Duration) time.Duration {
+	counted, err := plugin.Allocatable(ctx, d.Config.Paths.PodResources)
+	if err == nil {
+		if again := d.endpoints.compare(counted); again > 0 {
+			return again
+		}
+	}
+	if pause *= 2; pause > lastComparison {
+		return 0
+	}
+	return pause
+}
+
 // doubtful lists the devices of which it has to be known whether a pod holds them.
 func doubtful(s *inventory.Snapshot) []string {
 	var ids []string

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/plugin"
@@ -110,6 +111,39 @@ func (e *endpoints) start(resource config.Resource, restarted bool, started func
 	return r
 }
 
+// compare compares what the kubelet counts with what each endpoint offers, and returns after what time to do so again; 0:
+// there is no need. One call at a time.
+func (e *endpoints) compare(counted map[string][]string) (again time.Duration) {
+	for name, endpoint := range e.all() {
+		if wait := endpoint.Compare(counted[name]); wait > 0 && (again == 0 || wait < again) {
+			again = wait
+		}
+	}
+	return again
+}
+
+// foreign returns an ID that the kubelet counts and that is none of ours, for each resource that has one.
+func (e *endpoints) foreign(counted map[string][]string) map[string]string {
+	ids := make(map[string]string)
+	for name, endpoint := range e.all() {
+		if id := endpoint.Foreign(counted[name]); id != "" {
+			ids[name] = id
+		}
+	}
+	return ids
+}
+
+// all returns the endpoints that run, by resource.
+func (e *endpoints) all() map[string]*plugin.Endpoint {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make(map[string]*plugin.Endpoint, len(e.running))
+	for name, r := range e.running {
+		all[name] = r.endpoint
+	}
+	return all
+}
+
 // alive returns once each endpoint has gone round, or with the error of ctx.
 func (e *endpoints) alive(ctx context.Context) error {
 	e.mu.Lock()
@@ -166,24 +200,20 @@ func (e *endpoints) tell() {
 
 // standing returns how each resource stands with the kubelet.
 func (e *endpoints) standing() map[string]plugin.Status {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	all := make(map[string]plugin.Status, len(e.running))
-	for name, r := range e.running {
-		all[name] = r.endpoint.Status()
+	all := make(map[string]plugin.Status)
+	for name, endpoint := range e.all() {
+		all[name] = endpoint.Status()
 	}
 	return all
 }
 
 // registered counts the endpoints and those among them that the kubelet is connected to.
 func (e *endpoints) registered() (connected, all int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, r := range e.running {
-		all++
-		if r.endpoint.Status().Connected {
+	standing := e.standing()
+	for _, s := range standing {
+		if s.Connected {
 			connected++
 		}
 	}
-	return connected, all
+	return connected, len(standing)
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
@@ -75,15 +76,16 @@ func (d *doctor) checkCounts() []finding {
 	if d.status == nil {
 		return silent(check)
 	}
-	var answer struct {
-		Allocatable map[string]int `json:"allocatable"`
-	}
+	var answer control.Counted
 	if err := d.client.Get(d.ctx, "/v1/kubelet", &answer); err != nil {
 		return warn(check, "see whether the kubelet runs, and paths.pod_resources", "it cannot be asked: %v", err)
 	}
 	var found []finding
 	for _, r := range d.status.Resources {
-		if ours, theirs := r.Healthy*max(1, r.Shares), answer.Allocatable[r.Name]; r.Connected && ours != theirs {
+		if id := answer.Foreign[r.Name]; r.Connected && id != "" {
+			found = append(found, fail(check, "end the other plugin; or name the resource differently, by a [[resource]] of your own",
+				"%s: the kubelet counts %s, which is no device of ours: another plugin has registered the resource too", r.Name, id)...)
+		} else if ours, theirs := r.Healthy*max(1, r.Shares), answer.Allocatable[r.Name]; r.Connected && ours != theirs {
 			found = append(found, fail(check, "systemctl restart metalplugd; if that does not help, systemctl restart kubelet",
 				"%s: %d healthy devices are offered, the kubelet counts %d", r.Name, ours, theirs)...)
 		}

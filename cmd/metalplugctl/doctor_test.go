@@ -28,9 +28,10 @@ type fixture struct {
 	files   map[string]string // by path: the text, or "socket", "link" or "dir"
 	status  *control.Status   // nil: the daemon does not answer
 	devices []control.Device
-	counts  map[string]int // as the kubelet counts
-	toml    string         // the configuration, beside the defaults
-	label   string         // SELinux label of the kubelet's directory
+	counts  map[string]int    // as the kubelet counts
+	foreign map[string]string // what it counts of others, by resource
+	toml    string            // the configuration, beside the defaults
+	label   string            // SELinux label of the kubelet's directory
 	numbers map[string]string
 }
 
@@ -89,6 +90,7 @@ func TestDoctor(t *testing.T) {
 		"not-registered":  func(f *fixture) { f.status.Resources[0].Registered, f.status.Resources[0].Connected = false, false },
 		"no-stream":       func(f *fixture) { f.status.Resources[0].Connected = false },
 		"other-count":     func(f *fixture) { f.counts[nvmeName] = 7 },
+		"foreign-count":   func(f *fixture) { f.foreign = map[string]string{nvmeName: "GPU-x"} },
 		"no-count":        func(f *fixture) { f.counts = nil },
 		"unknown-device": func(f *fixture) {
 			f.files[kubeletDir+"/kubelet_internal_checkpoint"] = `{"Data":{"PodDeviceEntries":[{"ResourceName":"metalplug.io/nvme",` +
@@ -274,7 +276,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 	if f.status != nil {
 		answers := map[string]any{"/v1/status": f.status, "/v1/devices": f.devices}
 		if f.counts != nil {
-			answers["/v1/kubelet"] = map[string]any{"allocatable": f.counts}
+			answers["/v1/kubelet"] = control.Counted{Allocatable: f.counts, Foreign: f.foreign}
 		}
 		d.client.Socket = answering(t, answers)
 	}

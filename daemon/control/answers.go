@@ -112,6 +112,12 @@ type Refusal struct {
 	Reason   string    `json:"reason"`   // as the status of the pod shows it
 }
 
+// Counted is what the kubelet counts, by resource.
+type Counted struct {
+	Allocatable map[string]int    `json:"allocatable"`       // healthy devices, each share for itself
+	Foreign     map[string]string `json:"foreign,omitempty"` // one that it counts and that is none of ours
+}
+
 // newDevice returns a device of a snapshot as it is shown.
 func newDevice(s *inventory.Status, holders map[string][]Holder) Device {
 	d := Device{

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -151,20 +152,19 @@ func TestStopCutsEverybodyOff(t *testing.T) {
 
 func TestKubeletCounts(t *testing.T) {
 	failing := errors.New("no kubelet")
-	counts := map[string]int{resource: 3}
+	counted := control.Counted{Allocatable: map[string]int{resource: 3}, Foreign: map[string]string{resource: "x"}}
 	b := start(t, machine(), func(o *control.Options) {
-		o.Allocatable = func(context.Context) (map[string]int, error) {
-			if counts == nil {
-				return nil, failing
+		o.Counted = func(context.Context) (control.Counted, error) {
+			if counted.Allocatable == nil {
+				return counted, failing
 			}
-			return counts, nil
+			return counted, nil
 		}
 	})
-	answer := get[struct{ Allocatable map[string]int }](b, "/v1/kubelet")
-	if answer.Allocatable[resource] != 3 {
-		t.Errorf("%+v", answer)
+	if got := get[control.Counted](b, "/v1/kubelet"); !reflect.DeepEqual(got, counted) {
+		t.Errorf("%+v, want %+v", got, counted)
 	}
-	counts = nil
+	counted = control.Counted{}
 	if err := b.Get(t.Context(), "/v1/kubelet", nil); code(err) != http.StatusBadGateway || err.Error() != failing.Error() {
 		t.Errorf("error %v", err)
 	}

@@ -77,7 +77,7 @@ type Options struct {
 	Resources     func() []Resource                 // configured ones and how they stand with the kubelet; the rest is filled in
 	Configuration func() Configuration
 	Holders       func() map[string][]Holder                        // who holds which device, by its ID
-	Allocatable   func(ctx context.Context) (map[string]int, error) // healthy devices as the kubelet counts them
+	Counted       func(ctx context.Context) (Counted, error)        // what the kubelet counts; nil: it cannot be asked
 	Units         func(resource string) []string                    // what is missing for the steps of a resource; nil: nothing
 	Reset         func(ctx context.Context, id, scrub string) error // resets a device, or with a scrub erases it; nil: cannot be done
 }

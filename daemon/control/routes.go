@@ -102,14 +102,14 @@ func (s *Server) device(id string) (Device, error) {
 
 // sendKubelet sends what the kubelet itself counts, which has to be asked.
 func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
-	if s.Allocatable == nil {
+	if s.Counted == nil {
 		refuse(w, http.StatusNotImplemented, errors.New("this daemon does not ask the kubelet"))
 		return
 	}
-	counts, err := s.Allocatable(r.Context())
+	counted, err := s.Counted(r.Context())
 	if err != nil {
 		refuse(w, http.StatusBadGateway, err)
 		return
 	}
-	send(w, map[string]any{"allocatable": counts})
+	send(w, counted)
 }

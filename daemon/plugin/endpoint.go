@@ -83,6 +83,7 @@ type Endpoint struct {
 	server  *grpc.Server // serves all incarnations of the socket
 	streams streams
 	status  atomic.Pointer[Status]
+	contest contest
 
 	// Owned by Run.
 	listener *net.UnixListener

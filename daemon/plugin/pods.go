@@ -46,9 +46,9 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]Pod {
 	return by
 }
 
-// Allocatable asks the kubelet's PodResources service at socket how many healthy devices it counts, by resource. It
-// blocks until the kubelet has answered, at most five seconds.
-func Allocatable(ctx context.Context, socket string) (map[string]int, error) {
+// Allocatable asks the kubelet's PodResources service at socket which devices it counts as healthy: the sorted IDs, of a
+// resource with shares those of the shares, by resource. It blocks until the kubelet has answered, at most five seconds.
+func Allocatable(ctx context.Context, socket string) (map[string][]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
 	defer cancel()
 	client, err := podResources(socket)
@@ -61,20 +61,15 @@ func Allocatable(ctx context.Context, socket string) (map[string]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", socket, said(err, podResourcesLimit))
 	}
-	ids := make(map[string]map[string]bool) // a device with two NUMA nodes is listed twice
+	ids := make(map[string][]string)
 	for _, d := range answer.GetDevices() {
-		if ids[d.GetResourceName()] == nil {
-			ids[d.GetResourceName()] = make(map[string]bool)
-		}
-		for _, id := range d.GetDeviceIds() {
-			ids[d.GetResourceName()][id] = true
-		}
+		ids[d.GetResourceName()] = append(ids[d.GetResourceName()], d.GetDeviceIds()...)
 	}
-	counts := make(map[string]int)
-	for resource, devices := range ids {
-		counts[resource] = len(devices)
+	for resource, all := range ids { // a device with two NUMA nodes is listed twice
+		slices.Sort(all)
+		ids[resource] = slices.Compact(all)
 	}
-	return counts, nil
+	return ids, nil
 }
 
 // podResources returns a connection to the kubelet's PodResources service; it is made with the first call.

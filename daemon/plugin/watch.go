@@ -24,6 +24,7 @@ type Watch struct {
 	pulse   pulse
 	mu      sync.Mutex
 	hints   map[chan struct{}]bool
+	others  chan struct{}     // one slot: another plugin's socket came or went; nil until somebody asks
 	watcher *fsnotify.Watcher // nil until Run
 }
 
@@ -41,6 +42,17 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 		defer w.mu.Unlock()
 		delete(w.hints, c)
 	}
+}
+
+// Others returns the channel on which a hint waits when a socket of another plugin came or went. There is one, for one
+// goroutine.
+func (w *Watch) Others() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.others == nil {
+		w.others = make(chan struct{}, 1)
+	}
+	return w.others
 }
 
 // Run watches until ctx ends; started is called when nothing can be missed any more. What does not concern a socket, such
@@ -72,6 +84,7 @@ func (w *Watch) Run(ctx context.Context, started func()) error {
 			w.Log.Debug("kubelet directory watch", "err", err) // an overflow, mostly: look at everything
 			w.Rearm()
 			w.hint()
+			w.hintOfOthers()
 		case <-w.pulse.beats():
 		}
 	}
@@ -90,14 +103,30 @@ func (w *Watch) event(e fsnotify.Event) {
 	case e.Name == w.Dir || strings.HasPrefix(w.Dir, e.Name+"/"): // it, or a directory above it, came or went
 		w.Rearm()
 		w.hint()
-	case filepath.Dir(e.Name) == w.Dir && isSocketName(filepath.Base(e.Name)):
+	case filepath.Dir(e.Name) != w.Dir:
+	case isSocketName(filepath.Base(e.Name)):
 		w.hint()
+	case isOther(filepath.Base(e.Name)) && e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0:
+		w.hintOfOthers()
 	}
 }
 
 // isSocketName tells whether a file of that name in the kubelet's directory is of interest.
 func isSocketName(name string) bool {
 	return name == kubeletSocket || strings.HasPrefix(name, socketPrefix)
+}
+
+// isOther tells whether a file of that name in the kubelet's directory, which is none of ours, may be another plugin's
+// socket: it is not the kubelet's checkpoint, nor what that is written to (kubernetes v1.36 pkg/kubelet/util/store, tmpPrefix).
+func isOther(name string) bool { return name != checkpointFile && !strings.HasPrefix(name, ".") }
+
+func (w *Watch) hintOfOthers() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case w.others <- struct{}{}: // nobody has asked: never
+	default:
+	}
 }
 
 func (w *Watch) hint() {

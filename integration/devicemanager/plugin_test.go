@@ -26,6 +26,7 @@ type rival struct {
 	resource string
 	server   *grpc.Server
 	endpoint string
+	listener *net.UnixListener
 	lists    chan []*api.Device // what to say next on the open stream
 	ended    chan struct{}      // a stream ended
 	first    []*api.Device      // what to say first on each stream
@@ -54,13 +55,14 @@ func (r *rival) register(ctx context.Context) error {
 		r.server.Stop()
 	}
 	r.endpoint = fmt.Sprintf("rival-%d.sock", time.Now().UnixNano())
-	l, err := net.Listen("unix", filepath.Join(r.dir, r.endpoint))
+	var err error
+	r.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(r.dir, r.endpoint), Net: "unix"})
 	if err != nil {
 		return err
 	}
 	r.server = grpc.NewServer()
 	api.RegisterDevicePluginServer(r.server, r)
-	go func() { _ = r.server.Serve(l) }()
+	go func(server *grpc.Server, l net.Listener) { _ = server.Serve(l) }(r.server, r.listener)
 	return registerAs(ctx, r.dir, r.endpoint, r.resource)
 }
 

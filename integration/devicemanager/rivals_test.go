@@ -60,31 +60,52 @@ func TestFailedRegistrationOfAnother(t *testing.T) {
 // Another plugin takes the name of a resource for itself, and leaves. The
 // device manager knows one endpoint a name: Allocate goes to the last that was
 // registered, also once that has gone, while the lists of both are taken. The
-// daemon, whose stream is open all the time, cannot see that; a restart of it
-// puts it in order.
+// stream of the daemon is open all the time; it asks what the kubelet counts,
+// and registers again.
 func TestRival(t *testing.T) {
-	k, d := offered(t, Options{}, plain(2))
-	r := newRival(t, k.DevicePlugins(), onNode("x", -1))
-	r.resource = widgetResource
-	if err := r.register(within(t)); err != nil {
-		t.Fatal(err)
+	for _, test := range []struct {
+		name string
+		end  func(t *testing.T, k *Kubelet, d *daemon, r *rival)
+	}{
+		{"ends", func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
+			r.server.Stop()
+		}},
+		// By the daemon's list, the resource looks as it should.
+		{"ends, and a device comes at once", func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
+			r.server.Stop()
+			sees(t, k, widgetResource, 1, 0)
+			d.plug(plain(3))
+			sees(t, k, widgetResource, 3, 3)
+		}},
+		// Nothing in the directory changes.
+		{"ends with its socket left", func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
+			r.listener.SetUnlinkOnClose(false)
+			r.server.Stop()
+		}},
+		{"stays, and a device comes", func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
+			d.plug(plain(3))
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			k, d := offered(t, Options{}, plain(2))
+			r := newRival(t, k.DevicePlugins(), onNode("x", -1))
+			r.resource = widgetResource
+			if err := r.register(within(t)); err != nil {
+				t.Fatal(err)
+			}
+			sees(t, k, widgetResource, 1, 1)
+			d.awaitLog("another plugin offers the resource")
+			test.end(t, k, d, r)
+			d.awaitLog("registering again")
+			d.plug(plain(4))
+			p := ""
+			eventually(t, "admission", func() error {
+				p = fmt.Sprintf("p%d", time.Now().UnixNano()) // a rejected pod never comes back
+				return k.Admit(within(t), pod(p, widgetResource, 2))
+			})
+			run(t, k, p, "main")
+			sees(t, k, widgetResource, 4, 4)
+		})
 	}
-	sees(t, k, widgetResource, 1, 1)
-	r.server.Stop()
-	sees(t, k, widgetResource, 1, 0)
-	d.plug(plain(3))
-	sees(t, k, widgetResource, 3, 3)
-	if why := rejected(t, k, pod("p1", widgetResource, 1), "UnexpectedAdmissionError"); !strings.Contains(why.Message, "has been stopped") {
-		t.Errorf("admission after another plugin: %v", why)
-	}
-
-	d.stop()
-	d.start()
-	eventually(t, "admission", func() error {
-		return k.Admit(within(t), pod(fmt.Sprintf("p%d", time.Now().UnixNano()), widgetResource, 1)) // a rejected pod never comes back
-	})
-	d.plug(plain(4))
-	sees(t, k, widgetResource, 4, 4)
-	admit(t, k, pod("p2", widgetResource, 2))
-	run(t, k, "p2", "main")
 }
