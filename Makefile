@@ -4,7 +4,7 @@
 #   make run           shows what this machine would offer to the kubelet (ARGS="--recording gpu-server" for another one)
 #   make test          all tests that need no virtual machine
 #   make integration   the real device manager and kubelet, faults, and the life of a node and of the package in virtual machines
-#   make integration-night  all there is of that: each release of Kubernetes, a thousand sequences, all machines; hours
+#   make integration-night  all there is of that: each release of Kubernetes, thousands of sequences, all machines; hours
 #   make integration-releases  the device managers of all supported releases of Kubernetes; an hour from nothing
 #   make faults-shown  what keeps devices from pods, and the one command that names each cause (ARGS=kubelet for some)
 #   make fuzz          each fuzz target for FUZZTIME=60s
@@ -21,7 +21,7 @@
 GO ?= go
 ARGS ?=
 VERSION ?= unreleased
-SEQUENCES ?= 200
+SEQUENCES ?= 1000
 
 # Tools that only the linters need, at fixed versions.
 GOFUMPT = mvdan.cc/gofumpt@v0.12.0
@@ -63,7 +63,7 @@ test: deps
 integration: devicemanager faults vm
 
 integration-night: integration-releases
-	$(MAKE) faults SEQUENCES=1000
+	$(MAKE) faults SEQUENCES=5000
 	$(MAKE) vm VM='$(NIGHT)'
 	$(MAKE) fuzz vulncheck
 
@@ -81,7 +81,7 @@ release-%: build
 
 integration-releases: devicemanager $(RELEASES:%=release-%)
 
-# What "make test" does in short: hundreds of sequences (SEQUENCES), ten thousand devices.
+# What "make test" does in short: a thousand sequences (SEQUENCES), ten thousand devices.
 faults:
 	$(GO) test -race -count=1 -v -timeout 20m -tags integration -parallel 8 ./integration/faults -sequences $(SEQUENCES) -devices 10000 -restarts 100
 
