@@ -2,6 +2,8 @@ module github.com/metalplug/metalplug/integration/devicemanager
 
 go 1.26.0
 
+toolchain go1.26.11
+
 require (
 	github.com/fsnotify/fsnotify v1.9.0
 	github.com/google/cadvisor v0.49.0

@@ -2,6 +2,8 @@ module github.com/metalplug/metalplug/integration/kubelet
 
 go 1.26.0
 
+toolchain go1.26.11
+
 require (
 	k8s.io/component-base v0.36.3
 	k8s.io/kubernetes v1.36.3
