@@ -268,3 +268,22 @@ func TestPolicyKnowsTheIoctls(t *testing.T) {
 		}
 	}
 }
+
+// The tests that a README names are there: who looks for the proof of a sentence finds it.
+func TestReadmesNameTestsThatAreThere(t *testing.T) {
+	tests := make(map[string]bool)
+	for _, pattern := range []string{"integration/devicemanager/*_test.go", "integration/faults/*_test.go", "integration/vm/*_test.go"} {
+		for _, name := range names(t, pattern) {
+			for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(text(t, filepath.Dir(pattern)+"/"+name), -1) {
+				tests[found[1]] = true
+			}
+		}
+	}
+	for _, readme := range []string{"README.md", "integration/README.md", "integration/devicemanager/README.md", "integration/vm/README.md"} {
+		for _, found := range regexp.MustCompile("`[^`]*\\b(Test[A-Z]\\w*)[^`]*`").FindAllStringSubmatch(text(t, readme), -1) {
+			if !tests[found[1]] {
+				t.Errorf("%s names %s, which is no test", readme, found[1])
+			}
+		}
+	}
+}
