@@ -240,6 +240,13 @@ func (k *Kubelet) Status(ctx context.Context, uid string) ([]protocol.Device, er
 	return reply.Devices, err
 }
 
+// Age has the plugin of a resource, which has gone, gone that much earlier: after
+// five minutes the device manager forgets the resource.
+func (k *Kubelet) Age(ctx context.Context, resource string, by time.Duration) error {
+	_, err := k.life().call(ctx, protocol.Request{Op: protocol.OpAge, Resource: resource, By: by})
+	return err
+}
+
 // PodResources asks the PodResources API, over its socket, who holds what.
 func (k *Kubelet) PodResources(ctx context.Context) ([]*podresources.PodResources, error) {
 	conn, err := grpc.NewClient("unix://"+k.PodResourcesSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))

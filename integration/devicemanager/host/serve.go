@@ -135,6 +135,8 @@ func (s *session) do(r protocol.Request) (reply protocol.Reply, err error) {
 		reply.Time, err = s.node.Wait(r.Resource, *r.Want, r.Timeout)
 	case protocol.OpBatch:
 		s.batch()
+	case protocol.OpAge:
+		err = s.node.Age(r.Resource, r.By)
 	default:
 		err = fmt.Errorf("answer request: unknown op %q", r.Op)
 	}

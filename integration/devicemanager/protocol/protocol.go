@@ -63,6 +63,7 @@ const (
 	OpStatus   Op = "status"   // Request.UID: Reply.Devices with the health that the pod's status shows
 	OpWait     Op = "wait"     // until Request.Resource reads Request.Want or Request.Timeout has passed
 	OpBatch    Op = "batch"    // admit the first batch now
+	OpAge      Op = "age"      // the plugin of Request.Resource, which has gone, went Request.By earlier
 	OpStop     Op = "stop"     // stop the manager in good order and exit
 )
 
@@ -76,6 +77,7 @@ type Request struct {
 	Resource  string        `json:"resource,omitempty"`
 	Want      *Counts       `json:"want,omitempty"`
 	Timeout   time.Duration `json:"timeout,omitempty"`
+	By        time.Duration `json:"by,omitempty"`
 }
 
 // Reply answers the request of the same ID. With ID 0 it is an event.

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devicemanager
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
+)
+
+// grace is longer than a device manager keeps a resource in mind whose plugin has
+// gone.
+const grace = 5*time.Minute + time.Second
+
+// The daemon is away for longer than the device manager keeps its resource in
+// mind, also if the kubelet restarts meanwhile. No container starts until it is
+// back, and then all is as it was: what a pod holds is its own, also what was
+// unplugged meanwhile.
+func TestForgotten(t *testing.T) {
+	for name, pass := range map[string]func(*testing.T, *Kubelet){
+		"kubelet stays": forget,
+		"kubelet restarts after that": func(t *testing.T, k *Kubelet) {
+			forget(t, k)
+			restart(t, k)
+		},
+		"kubelet restarts before that": func(t *testing.T, k *Kubelet) {
+			restart(t, k)
+			sees(t, k, widgetResource, 0, 0) // its checkpoint names the resource, not the devices
+			forget(t, k)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k, d := offered(t, Options{}, plain(4))
+			for _, uid := range []string{"p1", "p2"} {
+				admit(t, k, pod(uid, widgetResource, 1))
+				run(t, k, uid, "main")
+			}
+			before, held := devices(t, k), assigned(t, k, "p1")
+			d.stop()
+			if own, _ := d.sockets(); len(own) != 0 { // which the kubelet would take for a checkpoint
+				t.Errorf("it has left %v", own)
+			}
+			sees(t, k, widgetResource, 4, 0)
+			pass(t, k)
+			if err := k.FirstBatch(within(t)); err != nil {
+				t.Fatalf("lost: %v", err)
+			}
+			checkForgotten(t, k)
+			if _, err := k.Run(within(t), "p1", "main"); err == nil || !strings.Contains(err.Error(), "endpoint not found") {
+				t.Errorf("a container starts without a plugin: %v", err)
+			}
+			d.plug(othersThan(held, plain(4)))
+			d.start()
+			sees(t, k, widgetResource, 4, 3)
+			d.plug(plain(4))
+			sees(t, k, widgetResource, 4, 4)
+			if after := devices(t, k); !sameIDs(before, after) {
+				t.Errorf("devices when it is back: %v instead of %v", after, before)
+			}
+			checkKept(t, k, held)
+			checkSockets(t, d)
+		})
+	}
+}
+
+// forget lets the grace period of the widgets pass. The device manager does not
+// look before it is asked for its capacity.
+func forget(t *testing.T, k *Kubelet) {
+	t.Helper()
+	eventually(t, "the end of the plugin", func() error { return k.Age(within(t), widgetResource, grace) })
+	checkForgotten(t, k)
+}
+
+// checkForgotten asserts that the device manager knows no widgets any more.
+func checkForgotten(t *testing.T, k *Kubelet) {
+	t.Helper()
+	counts, err := k.Capacity(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, ok := counts[widgetResource]; ok {
+		t.Fatalf("the device manager has not forgotten the widgets: %+v", n)
+	}
+}
+
+// checkKept asserts that a pod p1 has what it had, and that another gets what p1
+// and p2 have not and nothing else.
+func checkKept(t *testing.T, k *Kubelet, held []protocol.Device) {
+	t.Helper()
+	if now := assigned(t, k, "p1"); len(now) != 1 || now[0].ID != held[0].ID {
+		t.Errorf("p1 has %v instead of %v", now, held)
+	}
+	rejected(t, k, pod("p3", widgetResource, 3), "UnexpectedAdmissionError")
+	admit(t, k, pod("p4", widgetResource, 2))
+	for _, uid := range []string{"p1", "p2", "p4"} {
+		run(t, k, uid, "main")
+	}
+}
