@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devicemanager
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The end of a stream that the device manager deals with late ends the newest one of the resource, whoever has opened it
+// (Kubernetes issue 121994, until 1.36). So nothing is waited for here between the end of an endpoint and the next: what
+// is cut off has to come back, in each round.
+func TestRestartedAtOnce(t *testing.T) {
+	const rounds = 50
+	for name, again := range map[string]func(k *Kubelet, d *daemon){
+		"stopped": func(_ *Kubelet, d *daemon) {
+			d.stop()
+			d.start()
+		},
+		"unheard": func(k *Kubelet, d *daemon) { // the kubelet hears of the end of one when it hears of the next
+			d.must(k.Signal(syscall.SIGSTOP))
+			d.kill()
+			unlinkOwn(d)
+			d.start()
+			eventually(d.t, "its socket", func() error {
+				if own, _ := d.sockets(); len(own) != 1 {
+					return fmt.Errorf("%v", own)
+				}
+				return nil
+			})
+			d.must(k.Signal(syscall.SIGCONT))
+		},
+		"reloaded": func(_ *Kubelet, d *daemon) { // twice: the second one meets an endpoint that has not registered yet
+			for n := range 2 {
+				d.reload(permitted(n))
+				d.awaitReady()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // with the others
+			k := newNode(t, Options{})
+			d := newDaemon(t, k.options.Dir, plain(4))
+			d.awaitReady()
+			d.reload(permitted(1)) // one resource, of which the device manager's log has room for all rounds
+			d.awaitReady()
+			for range rounds {
+				before := registrations(k, widgetResource)
+				again(k, d)
+				eventually(t, "all devices once more", func() error { return usable(t, k, before) })
+			}
+			sees(t, k, widgetResource, 4, 4)
+			t.Logf("registered %d times in %d rounds", registrations(k, widgetResource), rounds)
+		})
+	}
+}
+
+// permitted is a configuration for the nth endpoint of the widgets.
+func permitted(n int) string {
+	return strings.Replace(widgets, "class", fmt.Sprintf("permissions = %q\nclass", []string{"r", "rw"}[n]), 1)
+}
+
+// usable tells what is missing until a pod can have all widgets, from an endpoint that has registered after so many others.
+func usable(t *testing.T, k *Kubelet, others int) error {
+	if registrations(k, widgetResource) <= others {
+		return errors.New("not registered")
+	}
+	uid := fmt.Sprintf("p%d", time.Now().UnixNano()) // a rejected pod never comes back
+	if err := k.Admit(within(t), pod(uid, widgetResource, 4)); err != nil {
+		return err
+	}
+	defer remove(t, k, uid)
+	options, err := k.Run(within(t), uid, "main")
+	if err != nil {
+		return err
+	}
+	for _, node := range options.Nodes {
+		if node.Permissions != "rw" {
+			return fmt.Errorf("an endpoint that was replaced has given %v", options.Nodes)
+		}
+	}
+	return nil
+}
