@@ -176,7 +176,9 @@ func (d *daemon) build(afterBoot bool) {
 	d.specs.Set(described(d.Config.Resources))
 	d.control = d.newControl()
 	d.turnover.Done = d.control.CountReset
-	d.endpoints = &endpoints{told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), begun: make(chan struct{})}
+	d.endpoints = &endpoints{
+		told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), begun: make(chan struct{}), again: !afterBoot,
+	}
 }
 
 // running tells whether a pod has a process still. Where there are no cgroups of pods, none has.

@@ -22,6 +22,7 @@ type endpoints struct {
 	changed chan struct{} // one slot: the set has changed
 	told    func()        // called when the set, or how one stands with the kubelet, has changed; may be nil
 	begun   chan struct{} // closed once they run, and apply may be called
+	again   bool          // a daemon has run before this one, since the machine was booted
 
 	mu      sync.Mutex
 	running map[string]*running
@@ -74,7 +75,7 @@ func (e *endpoints) apply(resources []config.Resource, started func()) {
 	for _, r := range resources {
 		if e.running[r.Name] == nil {
 			starting.Add(1)
-			e.running[r.Name] = e.start(r, stopped[r.Name], starting.Done)
+			e.running[r.Name] = e.start(r, e.again || stopped[r.Name], starting.Done)
 		}
 	}
 	e.tell()

@@ -76,7 +76,7 @@ type Endpoint struct {
 	Allocated func([]*inventory.Status)
 	Tally     Tally
 	Changed   func() // called when the endpoint's [Status] has changed; may be nil
-	Restarted bool   // another endpoint served the resource until now: its end must reach the kubelet first
+	Restarted bool   // another endpoint has served the resource, also in another process: its end must reach the kubelet first
 
 	pulse   pulse
 	name    string       // of the socket
@@ -95,6 +95,8 @@ type Endpoint struct {
 	since       time.Time // of that registration
 	firstSeen   time.Time // of the kubelet.sock that is there now
 	seen        identity
+	looked      bool          // for a kubelet.sock at all
+	unheard     bool          // that kubelet may not have heard of the end of the endpoint before this one
 	pause       time.Duration // before the next attempt; 0: none has gone wrong
 	notBefore   time.Time     // of the next attempt
 	complaint   string        // the last error, logged once
@@ -134,9 +136,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) error {
 	}
 	hints, stop := e.Watch.Subscribe()
 	defer stop()
-	if e.Restarted {
-		e.pause, e.notBefore = settlePause, time.Now().Add(2*settlePause)
-	}
+	e.unheard = e.Restarted
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -247,11 +247,13 @@ func (e *Endpoint) ensureSocket() error {
 func (e *Endpoint) look() identity {
 	kubelet := socketIdentity(filepath.Join(e.Dir, kubeletSocket))
 	if kubelet != e.seen {
-		if e.seen != (identity{}) || !e.Restarted {
-			e.pause, e.notBefore = 0, time.Time{}
+		if e.looked { // it came after us, and knows of no other
+			e.unheard = false
 		}
+		e.pause, e.notBefore = 0, time.Time{}
 		e.seen, e.firstSeen = kubelet, time.Now()
 	}
+	e.looked = true
 	return kubelet
 }
 

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -69,6 +71,9 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 		return e.unanswered(err)
 	}
 	defer conn.Close()
+	if e.unheard {
+		return e.heard(ctx, conn)
+	}
 	// The kubelet empties its directory before it makes kubelet.sock: now that it answers, look at our socket again.
 	if err := e.ensureSocket(); err != nil {
 		return e.again(err)
@@ -90,12 +95,36 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	return streamLimit
 }
 
+// heard makes sure that the kubelet has heard of the end of the endpoint before this one: it answers, so that it has got
+// that too, and is given a while to deal with it. If it dealt with it after our registration, it would end us: it would
+// give our devices to nobody while our stream is open, of which nobody tells us (before 1.37).
+func (e *Endpoint) heard(ctx context.Context, conn net.Conn) time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, registerLimit)
+	defer cancel()
+	client, err := clientOf(conn)
+	if err != nil {
+		return e.again(err)
+	}
+	defer client.Close()
+	err = client.Invoke(ctx, "/v1beta1.Registration/None", &pluginapi.Empty{}, &pluginapi.Empty{})
+	if status.Code(err) != codes.Unimplemented { // which is how it answers what it does not know
+		return e.again(fmt.Errorf("wait for the kubelet: %w", said(err, registerLimit)))
+	}
+	e.unheard, e.notBefore = false, time.Now().Add(2*settlePause)
+	return 2 * settlePause
+}
+
+// clientOf returns a client of the kubelet over conn.
+func clientOf(conn net.Conn) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(peerCredentials{}),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }))
+}
+
 // callRegister calls Register over conn.
 func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()
-	client, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(peerCredentials{}),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }))
+	client, err := clientOf(conn)
 	if err != nil {
 		return err
 	}

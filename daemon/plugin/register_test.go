@@ -258,6 +258,44 @@ func TestStreamOfAnotherProcessIsTheKubeletsWhereItHasNone(t *testing.T) {
 	}
 }
 
+// What served the resource before has ended, and the kubelet may not know yet: it is registered with once it answers and
+// has had a while.
+func TestKubeletHearsOfTheLastEndpointFirst(t *testing.T) {
+	e := alone(t)
+	answering{}.serve(t, e.Dir)
+	e.unheard = true
+	if got := e.converge(t.Context()); got != 2*settlePause || e.Status().Registered {
+		t.Errorf("at first: look again after %v, status %+v", got, e.Status())
+	}
+	if got := e.converge(t.Context()); got <= 0 || e.Status().Registered {
+		t.Errorf("meanwhile: look again after %v, status %+v", got, e.Status())
+	}
+	e.notBefore = time.Now()
+	if e.converge(t.Context()); !e.Status().Registered {
+		t.Error("not registered after that")
+	}
+}
+
+// One that stands still has not heard of it, however long ago that was. The next kubelet knows of nothing.
+func TestKubeletThatStandsStillHearsNothing(t *testing.T) {
+	e := alone(t)
+	still, err := net.Listen("unix", filepath.Join(e.Dir, kubeletSocket)) // where the kernel accepts and nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.unheard = true
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if got := e.converge(ctx); got != settlePause || !e.unheard || e.Status().Registered {
+		t.Errorf("look again after %v, heard %v, status %+v", got, !e.unheard, e.Status())
+	}
+	still.Close()
+	answering{}.serve(t, e.Dir)
+	if e.converge(t.Context()); !e.Status().Registered {
+		t.Error("not registered with the next one at once")
+	}
+}
+
 // A kubelet that is slow to open its stream is told of us less and less often.
 func TestRegistrationWithoutAStream(t *testing.T) {
 	e := alone(t)
