@@ -4,6 +4,7 @@ package inventory
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -191,7 +192,29 @@ func (s *Store) write(c *contents) error {
 		return nil
 	}
 	slices.SortFunc(c.Devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
-	return replace(s.file, c.encode)
+	err := replace(s.file, c.encode)
+	if err != nil && s.has(c) {
+		return nil // no room is needed for it
+	}
+	return err
+}
+
+// has tells whether the file holds these contents already, and will after a crash.
+func (s *Store) has(c *contents) bool {
+	f, err := os.Open(s.file)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	kept, err := io.ReadAll(f)
+	if err != nil {
+		return false
+	}
+	var next bytes.Buffer
+	if err := c.encode(&next); err != nil || !bytes.Equal(kept, next.Bytes()) {
+		return false
+	}
+	return f.Sync() == nil && syncDir(filepath.Dir(s.file)) == nil
 }
 
 // replace replaces a file, in a directory that is made if it is missing, by what encode writes: after a crash it is the
