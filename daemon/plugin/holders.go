@@ -59,15 +59,16 @@ type remembered struct {
 func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]inventory.Holding, error) {
 	before := h.missed
 	h.missed, h.Soon = nil, false
+	// In this order: of a device that is given out in between, the checkpoint alone would tell if that were read last.
+	saved, written, err := readCheckpoint(filepath.Join(h.Dir, checkpointFile))
+	if err != nil {
+		return nil, err
+	}
 	listed, err := h.list(ctx)
 	if err != nil {
 		return nil, err
 	}
 	h.pods = listed
-	saved, written, err := readCheckpoint(filepath.Join(h.Dir, checkpointFile))
-	if err != nil {
-		return nil, err
-	}
 	holdings := make(map[string]inventory.Holding, len(devices))
 	h.missed = make(map[string]bool)
 	said := h.remembered

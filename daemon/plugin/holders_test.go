@@ -70,6 +70,34 @@ func serveBooks(t *testing.T, b podresources.PodResourcesListerServer) (*grpc.Se
 	return server, &plugin.Holders{Socket: filepath.Join(dir, "pr.sock"), Dir: dir}
 }
 
+// giving is a kubelet that gives out a device when it has just said who holds what.
+type giving struct {
+	books
+	file string // the checkpoint
+}
+
+func (g *giving) List(ctx context.Context, r *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	answer, err := g.books.List(ctx, r)
+	if err == nil {
+		err = os.WriteFile(g.file, []byte(strings.Replace(checkpoint, `"a2"`, `"a2","given"`, 1)), 0o600)
+	}
+	return answer, err
+}
+
+// That the checkpoint alone names a device stands for minutes: of one that is given out meanwhile it must not be said.
+func TestDeviceGivenWhileTheKubeletIsAsked(t *testing.T) {
+	g := &giving{}
+	_, h := serveBooks(t, g)
+	g.file = filepath.Join(h.Dir, "kubelet_internal_checkpoint")
+	if holdings, err := h.Ask(t.Context(), []string{"given"}); err != nil || len(holdings) > 0 {
+		t.Errorf("holdings %v, %v, want none", holdings, err)
+	}
+	g.held = []string{"given"}
+	if holdings, err := h.Ask(t.Context(), []string{"given"}); err != nil || holdings["given"] != inventory.Held {
+		t.Errorf("then %v, %v, want that it is held", holdings, err)
+	}
+}
+
 func TestHolders(t *testing.T) {
 	server, h := (&books{held: []string{"held", "shared::1"}}).serve(t)
 	devices := []string{"held", "shared", "a2", "s1", "free"}
