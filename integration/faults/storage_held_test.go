@@ -6,7 +6,6 @@ package faults
 
 import (
 	"errors"
-	"fmt"
 	"path/filepath"
 	"testing"
 )
@@ -31,13 +30,15 @@ func TestStateLostWhileHeld(t *testing.T) {
 				m.boot()
 				ids := m.working("p1")
 				v.spoil(state)
+				m.goesOnWith("p1", ids) // for which nothing has to be kept that is not
 				next(m)
-				m.goesOnWith("p1", ids)
+				m.has("p1", ids)
 				m.release(m.podList()[0])
-				m.refused("p2", ids)
+				m.refused("p2")
 				next(m)
-				m.refused("p3", ids)
+				m.refused("p3")
 				v.mend(state)
+				m.await(m.cleared)
 				m.working("p4")
 				m.release(m.podList()[0])
 				m.await(m.cleared)
@@ -61,11 +62,7 @@ func (m *mortal) working(uid string) (ids []string) {
 // goesOnWith makes sure that a pod has its disks still: its next container starts.
 func (m *mortal) goesOnWith(uid string, ids []string) {
 	m.t.Helper()
-	for _, id := range ids {
-		if d := m.find(id); d.content != uid || d.user != uid {
-			m.t.Errorf("on %s is %q of %q", id, d.content, d.user)
-		}
-	}
+	m.has(uid, ids)
 	m.hardware.end(uid)
 	if err := m.kubelet.start(m.t.Context(), diskResource, ids); err != nil {
 		m.t.Errorf("the next container of %s: %v", uid, err)
@@ -73,20 +70,34 @@ func (m *mortal) goesOnWith(uid string, ids []string) {
 	m.work(uid, ids)
 }
 
-// refused makes sure that no container of a new pod starts with disks, and ends it.
-func (m *mortal) refused(uid string, ids []string) {
+// has makes sure that a pod has what it has written.
+func (m *mortal) has(uid string, ids []string) {
 	m.t.Helper()
-	if got := m.admitted(uid, diskResource); fmt.Sprint(got) != fmt.Sprint(ids) {
-		m.t.Fatalf("%s has %v instead of %v", uid, got, ids)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, id := range ids {
+		if d := m.find(id); d.content != uid || d.user != uid {
+			m.t.Errorf("on %s is what %q has left, and %q has it open", id, d.content, d.user)
+		}
 	}
-	if err := m.kubelet.start(m.t.Context(), diskResource, ids); err == nil {
+}
+
+// refused makes sure that no container of a new pod starts with a disk, and ends the pod.
+func (m *mortal) refused(uid string) {
+	m.t.Helper()
+	p := &pod{uid: uid, resource: diskResource}
+	m.podsMu.Lock()
+	m.pods = append(m.pods, p)
+	m.podsMu.Unlock()
+	ids, _, err := m.kubelet.allocate(m.t.Context(), uid, diskResource, 1, func([]string) {})
+	if err == nil {
+		err = m.kubelet.start(m.t.Context(), diskResource, ids)
+	}
+	if err == nil {
 		m.t.Errorf("a container of %s starts with %v", uid, ids)
-	} else {
-		m.t.Logf("%s: %v", uid, err)
+		m.work(uid, ids)
 	}
-	for _, p := range m.podList() {
-		m.release(p)
-	}
+	m.release(p)
 	if err := errors.Join(m.kubelet.failure(), m.failure()); err != nil {
 		m.t.Error(err)
 	}

@@ -41,6 +41,7 @@ func mount(t *testing.T, dir string) volume {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
+		_ = unix.Unmount(dir, unix.MNT_DETACH) // a second one is there if it was protected to the end
 	})
 	return volume{t, dir}
 }
@@ -61,14 +62,21 @@ func (v volume) free() {
 	}
 }
 
-// protect makes it read-only, and unprotect writable again.
-func (v volume) protect() { v.remount(unix.MS_RDONLY) }
-
-func (v volume) unprotect() { v.remount(0) }
-
-func (v volume) remount(flags uintptr) {
+// protect makes it read-only, and unprotect writable again: by a mount over it, since a file may be open for writing.
+func (v volume) protect() {
 	v.t.Helper()
-	if err := unix.Mount("faults", v.dir, "tmpfs", unix.MS_REMOUNT|flags, "size=32k"); err != nil {
+	err := unix.Mount(v.dir, v.dir, "", unix.MS_BIND, "")
+	if err == nil {
+		err = unix.Mount("", v.dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
+	}
+	if err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+func (v volume) unprotect() {
+	v.t.Helper()
+	if err := unix.Unmount(v.dir, unix.MNT_DETACH); err != nil {
 		v.t.Fatal(err)
 	}
 }
