@@ -6,7 +6,9 @@ package faults
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -47,16 +49,31 @@ func TestStateLostWhileHeld(t *testing.T) {
 	}
 }
 
-// working has a new pod work with a disk.
+// working has a new pod work with a disk, once one is fit.
 func (m *mortal) working(uid string) (ids []string) {
 	m.t.Helper()
 	m.shows(diskResource, m.disks[0].id(), "Healthy")
-	ids = m.admitted(uid, diskResource)
-	if err := eventually(func() error { return m.kubelet.start(m.t.Context(), diskResource, ids) }); err != nil {
-		m.t.Fatal(err)
+	p := &pod{uid: uid, resource: diskResource}
+	m.await(func() error { return m.starts(p) })
+	return p.ids
+}
+
+// starts gives a pod a disk and starts a container of it, which works with it; else the pod is none.
+func (m *mortal) starts(p *pod) error {
+	m.podsMu.Lock()
+	m.pods = append(m.pods, p)
+	m.podsMu.Unlock()
+	ids, _, err := m.kubelet.allocate(m.t.Context(), p.uid, p.resource, 1, func([]string) {})
+	if err == nil {
+		err = m.kubelet.start(m.t.Context(), p.resource, ids)
 	}
-	m.work(uid, ids)
-	return ids
+	if err != nil {
+		m.release(p)
+		return err
+	}
+	p.ids = ids
+	m.work(p.uid, ids)
+	return nil
 }
 
 // goesOnWith makes sure that a pod has its disks still: its next container starts.
@@ -64,7 +81,7 @@ func (m *mortal) goesOnWith(uid string, ids []string) {
 	m.t.Helper()
 	m.has(uid, ids)
 	m.hardware.end(uid)
-	if err := m.kubelet.start(m.t.Context(), diskResource, ids); err != nil {
+	if err := eventually(func() error { return m.kubelet.start(m.t.Context(), diskResource, ids) }); err != nil {
 		m.t.Errorf("the next container of %s: %v", uid, err)
 	}
 	m.work(uid, ids)
@@ -82,22 +99,19 @@ func (m *mortal) has(uid string, ids []string) {
 	}
 }
 
-// refused makes sure that no container of a new pod starts with a disk, and ends the pod.
+// refused makes sure that no container of a new pod starts with any disk, since what it leaves could be forgotten.
 func (m *mortal) refused(uid string) {
 	m.t.Helper()
-	p := &pod{uid: uid, resource: diskResource}
-	m.podsMu.Lock()
-	m.pods = append(m.pods, p)
-	m.podsMu.Unlock()
-	ids, _, err := m.kubelet.allocate(m.t.Context(), uid, diskResource, 1, func([]string) {})
-	if err == nil {
-		err = m.kubelet.start(m.t.Context(), diskResource, ids)
-	}
-	if err == nil {
-		m.t.Errorf("a container of %s starts with %v", uid, ids)
-		m.work(uid, ids)
-	}
-	m.release(p)
+	m.await(func() error {
+		err := m.starts(&pod{uid: uid, resource: diskResource})
+		switch {
+		case err == nil:
+			return fmt.Errorf("%w: a container of %s starts", errNever, uid)
+		case strings.Contains(err.Error(), "could be forgotten"):
+			return nil
+		}
+		return err // none is fit just now
+	})
 	if err := errors.Join(m.kubelet.failure(), m.failure()); err != nil {
 		m.t.Error(err)
 	}

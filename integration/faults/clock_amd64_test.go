@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package faults
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/control"
+)
+
+// wallClock is clock_gettime as a process has it after [mortal.jump]: the kernel's answer, and to that of the wall clock
+// (clock 0) the seconds are added that follow the code. Registers as in the System V ABI for amd64.
+var wallClock = []byte{
+	0xb8, 0xe4, 0, 0, 0, //       mov  eax, 228 (clock_gettime)
+	0x0f, 0x05, //                syscall
+	0x85, 0xff, //                test edi, edi
+	0x75, 0x0a, //                jnz  ret
+	0x48, 0x8b, 0x0d, 4, 0, 0, 0, // mov  rcx, [rip+4]: what follows
+	0x48, 0x01, 0x0e, //          add  [rsi], rcx
+	0xc3, //                      ret
+}
+
+// jump has the wall clock of the daemon jump, and nobody else's. A Go program asks no library for the time and no kernel,
+// but the code that the kernel maps into each process (vdso(7)), and that of one process can be replaced. The new code goes
+// where there is none, behind the old, which ends in a jump to it from then on: who is in the old meanwhile gets through.
+func (m *mortal) jump(by time.Duration) {
+	m.t.Helper()
+	memory, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", m.cmd.Process.Pid), os.O_RDWR, 0)
+	m.must(err)
+	defer memory.Close()
+	base, image := m.vdso(memory)
+	file, err := elf.NewFile(bytes.NewReader(image))
+	m.must(err)
+	symbols, err := file.DynamicSymbols()
+	m.must(err)
+	at := slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == "__vdso_clock_gettime" })
+	free := len(image)
+	for free > 0 && image[free-1] == 0 {
+		free--
+	}
+	free = (free + 63) / 64 * 64
+	if at < 0 || free+len(wallClock)+8 > len(image) {
+		m.t.Fatalf("the vDSO has no room behind its %d bytes, or no clock: %v", free, symbols)
+	}
+	code := binary.LittleEndian.AppendUint64(slices.Clone(wallClock), uint64(by/time.Second))
+	_, err = memory.WriteAt(code, base+int64(free))
+	m.must(err)
+	entry := int64(symbols[at].Value)
+	jump := binary.LittleEndian.AppendUint32([]byte{0xe9}, uint32(int64(free)-entry-5)) // jmp, relative to what follows it
+	_, err = memory.WriteAt(jump, base+entry)
+	m.must(err)
+}
+
+// vdso returns where a process has it, and what it is.
+func (m *mortal) vdso(memory io.ReaderAt) (base int64, image []byte) {
+	m.t.Helper()
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", m.cmd.Process.Pid))
+	m.must(err)
+	for line := range strings.Lines(string(maps)) {
+		if strings.HasSuffix(strings.TrimSpace(line), "[vdso]") {
+			var end int64
+			_, err := fmt.Sscanf(line, "%x-%x", &base, &end)
+			m.must(err)
+			image = make([]byte, end-base)
+			_, err = memory.ReadAt(image, base)
+			m.must(err)
+			return base, image
+		}
+	}
+	m.t.Fatal("no vDSO")
+	return 0, nil
+}
+
+// jumps are what happens to a wall clock: a battery that is empty, a time server that is wrong, or right at last.
+var jumps = map[string]time.Duration{
+	"to next year": 366 * 24 * time.Hour,
+	"to 1970":      -time.Until(time.Unix(86400, 0)).Abs(),
+}
+
+// TestWallClockJumps: the wall clock jumps while the daemon runs, and back when it is started again. Who holds what, what is
+// offered and what has to be erased does not depend on it. It takes as long as the daemon does to be sure that a pod has
+// gone: half a minute.
+func TestWallClockJumps(t *testing.T) {
+	needRoot(t)
+	noLeaks(t)
+	for name, by := range jumps {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMortal(t, wholeText)
+			first := m.working("p1")
+			before := m.lastAudited().Time
+			m.jump(by)
+			m.goesOnWith("p1", first)
+			m.audited(before.Add(by))
+			m.changes()
+			m.since(first[0], before) // it has not changed since, and the day on which it did stays
+			second := m.working("p2")
+			m.kubeletStop()
+			m.kubeletStart()
+			m.shows(diskResource, second[0], "Healthy")
+			m.goesOnWith("p2", second)
+			m.kill()
+			m.boot() // with the machine's clock
+			m.goesOnWith("p1", first)
+			m.working("p3")
+			m.changes()
+			m.jump(by)
+			for _, p := range m.podList() {
+				m.release(p)
+			}
+			m.await(m.cleared)
+			m.audited(before.Add(by))
+		})
+	}
+}
+
+// changes has a disk and a widget go and come, and waits until the offer shows that.
+func (m *mortal) changes() {
+	m.t.Helper()
+	last := m.disks[len(m.disks)-1]
+	slot := last.slot
+	m.unplug(last)
+	delete(m.widgets, "widget0")
+	m.record()
+	m.gone(diskResource, last.id())
+	m.gone(widgetResource, "node-W0-widget")
+	m.plug(last, slot)
+	m.widgets["widget0"] = "W0"
+	m.record()
+	m.shows(diskResource, last.id(), "Healthy")
+	m.shows(widgetResource, "node-W0-widget", "Healthy")
+}
+
+// record makes the hardware known.
+func (m *mortal) record() {
+	m.t.Helper()
+	file := filepath.Join(m.dir, "recording")
+	m.must(errors.Join(os.WriteFile(file+".new", []byte(m.text()), 0o600), os.Rename(file+".new", file)))
+}
+
+// gone waits until nobody is given a device.
+func (m *mortal) gone(resource, id string) {
+	m.t.Helper()
+	m.must(eventually(func() error {
+		if health := m.kubelet.view(resource)[id]; health == "Healthy" {
+			return fmt.Errorf("%s is %q", id, health)
+		}
+		return nil
+	}))
+}
+
+// since makes sure that a device has been what it is since a moment, as people are told.
+func (m *mortal) since(id string, moment time.Time) {
+	m.t.Helper()
+	var d struct{ Since time.Time }
+	m.must(control.Client{Socket: filepath.Join(m.dir, "run", "control.sock")}.Get(m.t.Context(), "/v1/devices/"+id, &d))
+	if d.Since.Sub(moment).Abs() > time.Hour {
+		m.t.Errorf("%s is what it is since %v, not since %v", id, d.Since, moment)
+	}
+}
+
+// entry is what of a line of the audit is of interest.
+type entry struct{ Time time.Time }
+
+// lastAudited waits for an audit and returns the last line of it.
+func (m *mortal) lastAudited() (e entry) {
+	m.t.Helper()
+	m.must(eventually(func() error {
+		text, err := os.ReadFile(filepath.Join(m.dir, "state", "audit.jsonl"))
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		return errors.Join(err, json.Unmarshal([]byte(lines[len(lines)-1]), &e))
+	}))
+	return e
+}
+
+// audited waits until the last line of the audit is of about a time: the day that it tells.
+func (m *mortal) audited(about time.Time) {
+	m.t.Helper()
+	m.must(eventually(func() error {
+		if e := m.lastAudited(); e.Time.Sub(about).Abs() > 24*time.Hour {
+			return fmt.Errorf("the last line is of %v, not of %v", e.Time, about)
+		}
+		return nil
+	}))
+}
