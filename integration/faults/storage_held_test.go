@@ -14,7 +14,7 @@ import (
 
 // TestStateLostWhileHeld: from one moment to the next nothing can be kept any more, while a pod works with a disk that has to
 // be erased after it. The pod goes on, and the next one gets the disk only erased and once that can be kept, also if the
-// daemon dies meanwhile. It takes as long as the daemon does to be sure that a pod has gone: half a minute.
+// daemon dies meanwhile.
 func TestStateLostWhileHeld(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -66,6 +66,7 @@ func (m *mortal) starts(p *pod) error {
 	ids, _, err := m.kubelet.allocate(m.t.Context(), p.uid, p.resource, 1, func([]string) {})
 	if err == nil {
 		err = m.kubelet.start(m.t.Context(), p.resource, ids)
+		m.listed(p.uid)
 	}
 	if err != nil {
 		m.release(p)
@@ -74,6 +75,18 @@ func (m *mortal) starts(p *pod) error {
 	p.ids = ids
 	m.work(p.uid, ids)
 	return nil
+}
+
+// listed waits until the daemon has seen a pod in the kubelet's list: one that ends before, and was given what another has
+// just left, may count as there for ten minutes.
+func (m *mortal) listed(uid string) {
+	m.t.Helper()
+	m.await(func() error {
+		if !strings.Contains(m.journal.String(), "pod=default/"+uid+"/main") {
+			return errors.New(uid + " is not listed")
+		}
+		return nil
+	})
 }
 
 // goesOnWith makes sure that a pod has its disks still: its next container starts.
