@@ -27,6 +27,7 @@ type daemon struct {
 	cmd   *exec.Cmd
 	done  chan struct{} // closed when cmd is gone
 	ready chan struct{} // the daemon has said READY=1, once for each time; has room for a test's
+	asked bool          // to end
 }
 
 // program is the daemon under test. Its absence is a failure, never a skip.
@@ -51,6 +52,7 @@ pod_resources  = "%[2]s/pod-resources/kubelet.sock"
 state = "%[1]s/state"
 run   = "%[1]s/run"
 cdi   = "%[1]s/cdi"
+cgroup = "%[1]s/cgroup"
 
 [hardware]
 source = "recording:%[1]s/hardware/recording"
@@ -76,10 +78,17 @@ match = { SUBSYSTEM = "sprocket" }
 // test it must stop in good order when asked to.
 func newDaemon(t *testing.T, node string, hardware []widget) *daemon {
 	t.Helper()
-	d := &daemon{t: t, dir: shortDir(t), node: node, ready: make(chan struct{}, 100)}
-	for _, sub := range []string{"state", "run", "cdi", "hardware"} {
-		d.must(os.Mkdir(d.path(sub), 0o755))
+	return newDaemonIn(t, shortDir(t), node, hardware)
+}
+
+// newDaemonIn is newDaemon with a directory for the daemon's own files.
+func newDaemonIn(t *testing.T, dir, node string, hardware []widget) *daemon {
+	t.Helper()
+	d := &daemon{t: t, dir: dir, node: node, ready: make(chan struct{}, 100)}
+	for _, sub := range []string{"state", "run", "cdi", "hardware", "cgroup/kubepods"} {
+		d.must(os.MkdirAll(d.path(sub), 0o755))
 	}
+	d.must(os.WriteFile(d.path("cgroup/cgroup.controllers"), nil, 0o600)) // of version 2
 	d.configure(widgets + sprockets)
 	d.plug(hardware)
 	d.listen() // until after the stop
@@ -142,7 +151,7 @@ func (d *daemon) start() {
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	d.must(d.cmd.Start())
 	cmd, done := d.cmd, make(chan struct{})
-	d.done = done
+	d.done, d.asked = done, false
 	go func() {
 		defer close(done)
 		_ = cmd.Wait() // how it ended is in ProcessState
@@ -192,12 +201,13 @@ func (d *daemon) stop() {
 	d.t.Helper()
 	select {
 	case <-d.done:
-		if !d.killed() {
+		if !d.asked && !d.killed() {
 			d.t.Errorf("metalplugd ended by itself: %v", d.cmd.ProcessState)
 		}
 		return
 	default:
 	}
+	d.asked = true
 	_ = d.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-d.done:
@@ -215,6 +225,10 @@ func (d *daemon) killed() bool {
 	status, ok := d.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
+
+// cgroup is the directory of a pod's cgroup, which whoever has pods come and go
+// may make and remove.
+func (d *daemon) cgroup(uid string) string { return d.path("cgroup/kubepods/pod" + uid) }
 
 // descriptors is how many it has open.
 func (d *daemon) descriptors() int {

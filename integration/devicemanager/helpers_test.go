@@ -76,8 +76,14 @@ func within(t *testing.T) context.Context {
 // eventually polls until a condition holds.
 func eventually(t *testing.T, what string, holds func() error) {
 	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
+	eventuallyIn(t, patience, what, holds)
+}
+
+// eventuallyIn is eventually for what may take longer.
+func eventuallyIn(t *testing.T, limit time.Duration, what string, holds func() error) {
+	t.Helper()
+	deadline := time.After(limit)
+	tick := time.NewTicker(limit / 3000)
 	defer tick.Stop()
 	for {
 		err := holds()
@@ -87,7 +93,7 @@ func eventually(t *testing.T, what string, holds func() error) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("%s: not after %v: %v", what, patience, err)
+			t.Fatalf("%s: not after %v: %v", what, limit, err)
 		}
 	}
 }

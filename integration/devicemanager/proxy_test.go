@@ -68,7 +68,9 @@ type proxy struct {
 // behindProxy starts a kubelet behind a proxy.
 func behindProxy(t *testing.T, o Options) (*Kubelet, *proxy) {
 	t.Helper()
-	o.Dir = shortDir(t)
+	if o.Dir == "" {
+		o.Dir = shortDir(t)
+	}
 	p := &proxy{
 		dir:     filepath.Join(o.Dir, "device-plugins"),
 		servers: map[string]*grpc.Server{}, holds: map[moment]*hold{}, edit: func(*api.ListAndWatchResponse) {},

@@ -4,6 +4,7 @@ package devicemanager
 
 import (
 	"fmt"
+	"path"
 	"strings"
 )
 
@@ -12,6 +13,8 @@ type widget struct {
 	n    int    // names it: /dev/widgetN, serial WN
 	numa int    // of its NUMA node; none if negative
 	kind string // the middle of the resource's name; "widget" if empty
+	slot int    // of the PCI function that it is below; below none if zero
+	sick bool   // that function does not answer
 }
 
 // resource is the extended resource that the configuration of a daemon makes
@@ -26,8 +29,16 @@ func (w widget) resource() string {
 // block is the widget in the format of umockdev-record.
 func (w widget) block() string {
 	kind := strings.TrimPrefix(w.resource(), "example.org/")
+	above, config := "virtual", "8680112233445566"
+	if w.sick {
+		config = "ffffffffffffffff" // what each read gives after the function has fallen off the bus
+	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "P: /devices/virtual/%s/%s%d\n", kind, kind, w.n)
+	if w.slot > 0 {
+		above = fmt.Sprintf("pci0000:00/0000:00:%02x.0", w.slot)
+		fmt.Fprintf(&b, "P: /devices/%s\nE: SUBSYSTEM=pci\nE: PCI_SLOT_NAME=%s\nH: config=%s\n\n", above, path.Base(above), config)
+	}
+	fmt.Fprintf(&b, "P: /devices/%s/%s/%s%d\n", above, kind, kind, w.n)
 	fmt.Fprintf(&b, "N: %s%d\n", kind, w.n)
 	fmt.Fprintf(&b, "S: %s/by-id/%s-W%d\n", kind, kind, w.n)
 	fmt.Fprintf(&b, "E: DEVNAME=/dev/%s%d\nE: SUBSYSTEM=%s\n", kind, w.n, kind)
