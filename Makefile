@@ -22,6 +22,7 @@ GO ?= go
 ARGS ?=
 VERSION ?= unreleased
 SEQUENCES ?= 1000
+DM_SEQUENCES ?= 60
 
 # Tools that only the linters need, at fixed versions.
 GOFUMPT = mvdan.cc/gofumpt@v0.12.0
@@ -68,6 +69,7 @@ integration: devicemanager faults vm
 
 integration-night: integration-releases
 	$(MAKE) faults SEQUENCES=5000
+	$(MAKE) devicemanager RUN=TestSequences DM_SEQUENCES=600
 	$(MAKE) vm VM='$(NIGHT)'
 	$(MAKE) fuzz vulncheck
 
@@ -75,7 +77,7 @@ integration-night: integration-releases
 # RUN='^$$' only builds.
 RUN ?= .
 devicemanager: build
-	cd integration/devicemanager && $(GO) test -count=1 -v -timeout 20m ./...
+	cd integration/devicemanager && $(GO) test -count=1 -v -timeout 20m -run '$(RUN)' ./... -sequences $(DM_SEQUENCES)
 
 # The daemon has the race detector here; beside the newest release its times are told.
 release-%: build
