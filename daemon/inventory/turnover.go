@@ -70,6 +70,20 @@ func (i *Inventory) Worked(id string, o Outcome) {
 	})
 }
 
+// Erased notes that nothing is on a disk any more, while work on it goes on; [Inventory.Kept] waits until that is kept. It does
+// not wait.
+func (i *Inventory) Erased(id string) {
+	i.post(func(l *loop) {
+		if e := l.entries[id]; e != nil {
+			e.erased()
+			l.unsaved = true
+		}
+	})
+}
+
+// erased notes that nothing is on the disk any more.
+func (e *entry) erased() { e.print, e.seen, e.leftover = 0, 0, false }
+
 // Lingers notes who has a device open though its pod is gone; empty: nobody any more. It does not wait.
 func (i *Inventory) Lingers(id, who string) {
 	i.post(func(l *loop) {
@@ -87,14 +101,14 @@ func (l *loop) worked(e *entry, o Outcome) {
 	case !o.none():
 		e.failed = ""
 	}
-	if o.Erased || o.Touched {
+	if o.Touched {
 		e.print, e.seen = 0, 0
 	}
 	if o.Foreign {
 		l.foreign(e)
 	}
 	if o.Erased {
-		e.leftover = false
+		e.erased()
 	}
 	if o.Cleared { // what is due stays: a pod may have come meanwhile
 		e.dirty, e.lingers, e.pods, e.given = false, "", nil, ""

@@ -164,11 +164,29 @@ func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status,
 		if erased, err = t.restore(limited, care, s); err != nil {
 			return false, err
 		}
+		if erased {
+			t.Inventory.Erased(s.Device.ID)
+		}
 	}
 	*renewed = true
+	if err := t.keptErased(ctx, care.scrubs()); err != nil {
+		return erased, err
+	}
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
 	defer cancel()
 	return erased, t.unit(limited, s, care.Units.Release)
+}
+
+// keptErased makes sure that an erasure is kept in mind before anybody is told of it: whoever uses the disk from then on would
+// lose what is on it if, after a crash, it were that of a pod still.
+func (t *Turnover) keptErased(ctx context.Context, scrubbed bool) error {
+	if !scrubbed {
+		return nil
+	}
+	if err := t.Inventory.Kept(ctx); err != nil {
+		return fmt.Errorf("%w: that it was erased could be forgotten: %w", ErrUnfit, err)
+	}
+	return nil
 }
 
 // left makes sure that nobody has a released device open, and that its pods have ended.
@@ -239,6 +257,13 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 		return err
 	case !done:
 		return fmt.Errorf("%s: %w: no method of its class fits it as it stands: name one in [resource.reset]", id, ErrUnfit)
+	}
+	if scrub != "" {
+		t.Inventory.Erased(id)
+	}
+	if err := t.keptErased(ctx, scrub != ""); err != nil {
+		outcome = failed(err, true)
+		return err
 	}
 	t.Inventory.Recovered(id)
 	// A reset alone is not what a resource waits for that is erased when a pod has left it.

@@ -7,9 +7,12 @@ package faults
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/control"
 )
 
 // TestStateLostWhileHeld: from one moment to the next nothing can be kept any more, while a pod works with a disk that has to
@@ -47,6 +50,65 @@ func TestStateLostWhileHeld(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestOfferedAgainIsNobodys: a disk that was erased after its pod is offered once that is kept, not before. What its owner
+// writes to it then is not taken for the pod's, should the daemon die at that very moment.
+func TestOfferedAgainIsNobodys(t *testing.T) {
+	needRoot(t)
+	noLeaks(t)
+	cases := map[string]trouble{"with room": {func(volume) {}, func(volume) {}}}
+	maps.Copy(cases, spoils)
+	for how, v := range cases {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			m := newMortal(t, wholeText)
+			m.kill()
+			state := mount(t, filepath.Join(m.dir, "state"))
+			m.boot()
+			ids := m.working("p1")
+			v.spoil(state)
+			m.release(m.podList()[0])
+			if how != "with room" {
+				m.await(func() error { return m.waitsToBeKept(ids[0]) })
+				v.mend(state)
+			}
+			m.await(m.cleared)
+			m.hostWrites(ids[0])
+			m.kill()
+			m.boot()
+			m.gone(diskResource, ids[0])
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if got := m.find(ids[0]).content; got != hostData {
+				t.Errorf("on the disk is %q", got)
+			}
+		})
+	}
+}
+
+// hostData is what somebody has written to a disk who is no pod.
+const hostData = "what the host keeps"
+
+func (m *mortal) hostWrites(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.find(id).content = hostData
+}
+
+// waitsToBeKept tells why a disk does not wait, erased, for that to be kept.
+func (m *mortal) waitsToBeKept(id string) error {
+	var d control.Device
+	socket := filepath.Join(m.dir, "run", "control.sock")
+	if err := (control.Client{Socket: socket}).Get(m.t.Context(), "/v1/devices/"+id, &d); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if content := m.find(id).content; content != "" || d.Health == "Healthy" || !strings.Contains(d.Reason, "could be forgotten") {
+		return fmt.Errorf("%s is %s (%s), and %q is on it", id, d.Health, d.Reason, content)
+	}
+	return nil
 }
 
 // working has a new pod work with a disk, once one is fit.

@@ -166,8 +166,10 @@ func (w *whole) offered() {
 	w.shows(widgetResource, "node-W0-widget", pluginapi.Healthy)
 }
 
-// spoil makes a volume useless, and mend useful again.
-var spoils = map[string]struct{ spoil, mend func(volume) }{
+// trouble makes a volume useless, and useful again.
+type trouble struct{ spoil, mend func(volume) }
+
+var spoils = map[string]trouble{
 	"full":      {volume.fill, volume.free},
 	"read-only": {volume.protect, volume.unprotect},
 }
