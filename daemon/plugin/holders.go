@@ -27,9 +27,11 @@ const (
 	podResourcesLimit = 5 * time.Second
 	// podResourcesSize is the largest answer in bytes; the kubelet itself sets no limit.
 	podResourcesSize = 64 << 20
-	// rememberedAgain is how long an answer by the checkpoint alone stands. The kubelet cleans it of the pods that are gone
-	// only when it writes it.
-	rememberedAgain = 10 * time.Minute
+	// rememberedFirst is how long an answer by the checkpoint alone stands at first, twice as long each time after that, and
+	// rememberedLast at most. The kubelet cleans it of the pods that are gone only when it writes it: a pod that has ended just
+	// after that is named still, while an init container has its device for hours.
+	rememberedFirst = 20 * time.Second
+	rememberedLast  = 10 * time.Minute
 )
 
 // Holders asks the kubelet which devices its pods hold.
@@ -48,7 +50,8 @@ type Holders struct {
 // remembered is when Ask has said of a device that the checkpoint alone names it.
 type remembered struct {
 	at      time.Time
-	written time.Time // the checkpoint that named it
+	stands  time.Duration // for how long
+	written time.Time     // the checkpoint that named it
 }
 
 // Ask returns how the kubelet's pods stand to each of the devices. A device is free if neither the pods nor the
@@ -80,9 +83,9 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 		case saved[id]:
 			last, known := said[id]
 			switch {
-			case !known || time.Since(last.at) > rememberedAgain:
+			case !known || time.Since(last.at) > last.stands:
 				holdings[id], h.Soon = inventory.Remembered, true
-				last = remembered{at: time.Now(), written: written}
+				last = remembered{time.Now(), min(max(rememberedFirst, 2*last.stands), rememberedLast), written}
 			case !last.written.Equal(written):
 				holdings[id] = inventory.Named
 			}

@@ -149,15 +149,25 @@ func TestDeviceOfAnInitContainerIsHeld(t *testing.T) {
 	write(checkpoint, 1)
 	ask("written, and named still", inventory.Named)
 	ask("not written since", inventory.Named)
-	h.Age(time.Hour) // the pod may be gone, and the kubelet had no reason to write
-	ask("after long", inventory.Remembered)
-	write(checkpoint, 2)
-	ask("written again", inventory.Named)
-	write("{}", 3)
+	pause := 20 * time.Second // the pod may be gone, and the kubelet had no reason to write
+	for minute := range 8 {
+		h.Age(pause - time.Second)
+		ask("before a pause is over", inventory.Named)
+		h.Age(time.Second)
+		ask("after it", inventory.Remembered)
+		write(checkpoint, 2+minute)
+		ask("written again", inventory.Named)
+		pause = min(2*pause, 10*time.Minute)
+	}
+	write("{}", 10)
 	ask("not named any more", inventory.Unknown)
 	ask("nor the second time", inventory.Free)
-	write(checkpoint, 4)
+	write(checkpoint, 11)
 	ask("another pod", inventory.Remembered)
+	write(checkpoint, 12)
+	ask("which has it", inventory.Named)
+	h.Age(20 * time.Second)
+	ask("and may have ended just then", inventory.Remembered)
 }
 
 func TestIDsThatHoldTheMarkThemselves(t *testing.T) {

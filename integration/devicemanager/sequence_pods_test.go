@@ -158,7 +158,7 @@ func (s *sequence) stepUnplugDuringAdmission() {
 }
 
 // slow notes that of these widgets the checkpoint alone may have told who has
-// them: where that is not written, it takes ten minutes until they count as free.
+// them: where that is not written, it takes a while, up to ten minutes, until they count as free.
 func (s *sequence) slow(p *tenant) {
 	for _, id := range p.ids {
 		s.find(id).slow = true

@@ -140,7 +140,7 @@ func (m *mortal) starts(p *pod) error {
 }
 
 // listed waits until the daemon has seen a pod in the kubelet's list: one that ends before, and was given what another has
-// just left, may count as there for ten minutes.
+// just left, may count as there for a while.
 func (m *mortal) listed(uid string) {
 	m.t.Helper()
 	m.await(func() error {
