@@ -169,7 +169,8 @@ func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status,
 		}
 	}
 	*renewed = true
-	if err := t.keptErased(ctx, care.scrubs()); err != nil {
+	// What has gone wrong with a disk may be just that its erasure, also one by hand, could not be kept.
+	if err := t.keptErased(ctx, erased || s.Failure != "" && s.Target.IsDisk()); err != nil {
 		return erased, err
 	}
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
@@ -179,8 +180,8 @@ func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status,
 
 // keptErased makes sure that an erasure is kept in mind before anybody is told of it: whoever uses the disk from then on would
 // lose what is on it if, after a crash, it were that of a pod still.
-func (t *Turnover) keptErased(ctx context.Context, scrubbed bool) error {
-	if !scrubbed {
+func (t *Turnover) keptErased(ctx context.Context, erased bool) error {
+	if !erased {
 		return nil
 	}
 	if err := t.Inventory.Kept(ctx); err != nil {
