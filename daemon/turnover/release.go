@@ -67,7 +67,7 @@ func (t *Turnover) see(ctx context.Context, id string) {
 	if s := t.find(id); s != nil && s.Dirty && s.Pending {
 		t.note(s, audit.Released, nil, audit.Entry{})
 	}
-	pause, renewed := retryFirst, false
+	pause, renewed := retryFirst, Care{}
 	for {
 		snapshot, changed := t.Inventory.Snapshot()
 		s := snapshot.Find(id)
@@ -118,8 +118,8 @@ func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration) {
 }
 
 // clear makes a device fit for the next pod after the last one has gone. nil also if a new pod has come meanwhile. renewed
-// tells whether it was reset and erased since then: if only its vendor's step fails it is not erased over and over.
-func (t *Turnover) clear(ctx context.Context, id string, renewed *bool) error {
+// is by what it was reset and erased since then: if only its vendor's step fails it is not erased over and over.
+func (t *Turnover) clear(ctx context.Context, id string, renewed *Care) error {
 	s, err := t.Inventory.Current(ctx, id)
 	if err != nil {
 		return err
@@ -157,8 +157,8 @@ func (t *Turnover) clear(ctx context.Context, id string, renewed *bool) error {
 }
 
 // handBack does to a released device what its resource asks for, and then its vendor's step.
-func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status, renewed *bool) (erased bool, err error) {
-	if !care.Open && !*renewed && (care.AtRelease || s.Failure != "") {
+func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status, renewed *Care) (erased bool, err error) {
+	if care.renews(*renewed, s.Failure != "") {
 		limited, cancel := context.WithTimeout(ctx, max(care.Timeout, time.Second)+device.AnswerTime)
 		defer cancel()
 		if erased, err = t.restore(limited, care, s); err != nil {
@@ -168,7 +168,7 @@ func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status,
 			t.Inventory.Erased(s.Device.ID)
 		}
 	}
-	*renewed = true
+	*renewed = care
 	// What has gone wrong with a disk may be just that its erasure, also one by hand, could not be kept.
 	if err := t.keptErased(ctx, erased || s.Failure != "" && s.Target.IsDisk()); err != nil {
 		return erased, err
@@ -176,6 +176,18 @@ func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status,
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
 	defer cancel()
 	return erased, t.unit(limited, s, care.Units.Release)
+}
+
+// renews tells whether a released device is to be reset and erased that was so by another care, the zero value: by none.
+// A reload may come in between, and ask for more.
+func (c Care) renews(by Care, failed bool) bool {
+	switch {
+	case c.Open:
+		return false
+	case by == Care{}:
+		return c.AtRelease || failed
+	}
+	return c.AtRelease && (by.Open || !by.AtRelease || by.Method != c.Method || by.Scrub != c.Scrub)
 }
 
 // keptErased makes sure that an erasure is kept in mind before anybody is told of it: whoever uses the disk from then on would

@@ -144,6 +144,26 @@ func TestReleaseUnitThatFails(t *testing.T) {
 	})
 }
 
+// TestReloadWhileReleaseUnitFails: what a reload asks for beside the step is done, once.
+func TestReloadWhileReleaseUnitFails(t *testing.T) {
+	for _, before := range []turnover.Care{nothing, zeroAtStart} {
+		play(t, disk(1, 1, 7), with(before, "", releaseUnit), func(b *bench) {
+			b.used("A", "nvme1n1")
+			b.fails(releaseUnit, errUnit)
+			b.free("nvme1n1")
+			b.want("nvme1n1", "unit release@.service nvme-eui.11", "nvme-eui.11: run it: failed: exit-code, status 3")
+			b.set(with(zeroAfter, "", "other@.service"))
+			b.turnover.Set(map[string]turnover.Care{diskResource: b.care, widgetResource: b.care})
+			<-b.inventory.SetRules(b.rules(), nil)
+			b.fails("other@.service", errUnit)
+			clock.Pass(25 * time.Second)
+			b.fails("other@.service", nil)
+			clock.Pass(time.Minute)
+			b.want("nvme1n1", "erase nvme1n1 zero, unit other@.service nvme-eui.11, unit other@.service nvme-eui.11", "")
+		})
+	}
+}
+
 func TestInitHoldsBack(t *testing.T) {
 	play(t, widgets, nothing, func(b *bench) {
 		const why = "node-A-widget: run it: failed: exit-code, status 3"
