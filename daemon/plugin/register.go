@@ -107,7 +107,8 @@ func (e *Endpoint) heard(ctx context.Context, conn net.Conn) time.Duration {
 	}
 	defer client.Close()
 	err = client.Invoke(ctx, "/v1beta1.Registration/None", &pluginapi.Empty{}, &pluginapi.Empty{})
-	if status.Code(err) != codes.Unimplemented { // which is how it answers what it does not know
+	switch status.Code(err) { // Unimplemented, mostly, but any other answer is one too
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 		return e.again(fmt.Errorf("wait for the kubelet: %w", said(err, registerLimit)))
 	}
 	e.unheard, e.notBefore = false, time.Now().Add(2*settlePause)

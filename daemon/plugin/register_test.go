@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
@@ -53,13 +55,13 @@ func (a answering) Register(ctx context.Context, _ *pluginapi.RegisterRequest) (
 	return &pluginapi.Empty{}, a.err
 }
 
-func (a answering) serve(t *testing.T, dir string) {
+func (a answering) serve(t *testing.T, dir string, options ...grpc.ServerOption) {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(dir, kubeletSocket))
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(options...)
 	pluginapi.RegisterRegistrationServer(server, a)
 	go server.Serve(l)
 	t.Cleanup(server.Stop)
@@ -273,6 +275,18 @@ func TestKubeletHearsOfTheLastEndpointFirst(t *testing.T) {
 	e.notBefore = time.Now()
 	if e.converge(t.Context()); !e.Status().Registered {
 		t.Error("not registered after that")
+	}
+}
+
+// Whatever answers has heard of it, also what lets no call through but those that it knows.
+func TestKubeletThatAnswersOtherwiseHasHeard(t *testing.T) {
+	for _, answer := range []error{nil, status.Error(codes.PermissionDenied, "no"), status.Error(codes.Unauthenticated, "no")} {
+		e := alone(t)
+		answering{}.serve(t, e.Dir, grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return answer }))
+		e.unheard = true
+		if got := e.converge(t.Context()); got != 2*settlePause || e.unheard {
+			t.Errorf("%v: look again after %v, complaint %q", answer, got, e.complaint)
+		}
 	}
 }
 
