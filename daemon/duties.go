@@ -134,14 +134,16 @@ func (d *daemon) watchRivals(ctx context.Context, ready func()) error {
 	}
 }
 
-// compare compares what the kubelet counts with what is offered, and returns the pause until it is to be done again. A
-// kubelet that does not answer is compared with later.
+// compare compares what the kubelet counts with what is offered, and returns the pause until it is to be done again; 0:
+// never. A kubelet that does not answer is asked until it does: it allows all its clients together some questions a second,
+// and another plugin that is known may end meanwhile.
 func (d *daemon) compare(ctx context.Context, pause time.Duration) time.Duration {
 	counted, err := plugin.Allocatable(ctx, d.Config.Paths.PodResources)
-	if err == nil {
-		if again := d.endpoints.compare(counted); again > 0 {
-			return again
-		}
+	if err != nil {
+		return min(2*pause, lastComparison)
+	}
+	if again := d.endpoints.compare(counted); again > 0 {
+		return again
 	}
 	if pause *= 2; pause > lastComparison {
 		return 0

@@ -3,10 +3,24 @@
 package daemon
 
 import (
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
+
+// However often it has not answered: only an answer can tell that another plugin has nothing to do with us any more.
+func TestKubeletThatDoesNotCountIsAskedAgain(t *testing.T) {
+	d := &daemon{endpoints: &endpoints{}}
+	d.Config.Paths.PodResources = filepath.Join(t.TempDir(), "none.sock")
+	pause := 10 * time.Second
+	for range 10 {
+		if pause = d.compare(t.Context(), pause); pause <= 0 || pause > lastComparison {
+			t.Fatalf("asked again after %v", pause)
+		}
+	}
+}
 
 func TestStatusLine(t *testing.T) {
 	snapshot := &inventory.Snapshot{
