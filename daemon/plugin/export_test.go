@@ -16,6 +16,9 @@ func (h *Holders) Age(by time.Duration) {
 	}
 }
 
+// AgeContest makes the last registration because of another plugin older.
+func (e *Endpoint) AgeContest(by time.Duration) { e.contest.again = e.contest.again.Add(-by) }
+
 // RemoveStale is removeStale, for the tests.
 var RemoveStale = removeStale
 

@@ -72,7 +72,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	}
 	defer conn.Close()
 	if e.unheard {
-		return e.heard(ctx, conn)
+		return e.ensureHeard(ctx, conn)
 	}
 	// The kubelet empties its directory before it makes kubelet.sock: now that it answers, look at our socket again.
 	if err := e.ensureSocket(); err != nil {
@@ -95,10 +95,10 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	return streamLimit
 }
 
-// heard makes sure that the kubelet has heard of the end of the endpoint before this one: it answers, so that it has got
+// ensureHeard makes sure that the kubelet has heard of the end of the endpoint before this one: it answers, so that it has got
 // that too, and is given a while to deal with it. If it dealt with it after our registration, it would end us: it would
 // give our devices to nobody while our stream is open, of which nobody tells us (before 1.37).
-func (e *Endpoint) heard(ctx context.Context, conn net.Conn) time.Duration {
+func (e *Endpoint) ensureHeard(ctx context.Context, conn net.Conn) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()
 	client, err := clientOf(conn)

@@ -18,8 +18,10 @@ const (
 	compareSoon = time.Second
 	// compareContested is how often to compare while another plugin offers the resource too.
 	compareContested = 10 * time.Second
-	// registerAgainAfter is the least time between two registrations because of a comparison.
+	// registerAgainAfter is the least time between two registrations because of a comparison, twice as long each time that it
+	// was of no use, and registerAgainLast at most: each costs the kubelet a connection.
 	registerAgainAfter = time.Minute
+	registerAgainLast  = time.Hour
 )
 
 // count is how what the kubelet counts stands to what it was told.
@@ -33,15 +35,16 @@ const (
 
 // finding is what a comparison has shown.
 type finding struct {
-	count
+	is      count
 	example string // of a foreign device
 }
 
 // contest is what an endpoint knows of another plugin with its resource. It is owned by whoever calls Compare.
 type contest struct {
-	last  finding   // of the last comparison; it holds when it is found twice
-	since time.Time // when another plugin's devices were found; zero: not, or we have registered after it
-	again time.Time // of the last registration because of that
+	last  finding       // of the last comparison; it holds when it is found twice
+	since time.Time     // when another plugin's devices were found; zero: not, or we have registered after it
+	again time.Time     // of the last registration because of that
+	pause time.Duration // after that
 }
 
 // Compare compares which devices of the resource the kubelet counts as healthy with what it was told, and returns after
@@ -56,31 +59,32 @@ func (e *Endpoint) Compare(counted []string) time.Duration {
 		c.last = finding{}
 		return 0
 	}
-	found := e.compare(counted)
+	found := e.find(counted)
 	twice := found == c.last
 	c.last = found
 	contested := !c.since.IsZero()
-	switch {
-	case found.count == ours && !contested:
+	switch { // what is seen for the first time may be a list that is under way, so that comes before what it would mean
+	case found.is == ours && !contested:
+		c.pause = 0
 		return 0
 	case !twice:
 		return compareSoon
-	case found.count == foreign && !contested:
+	case found.is == foreign && !contested:
 		c.since = time.Now()
 		e.Log.Warn("another plugin offers the resource", "err", fmt.Errorf("the kubelet counts %q, which is no device of ours: "+
 			"it asks only the one that has registered last; end the other, or name the resource differently", found.example))
 		return compareContested
-	case found.count == foreign || time.Since(c.again) < registerAgainAfter:
+	case found.is == foreign || time.Since(c.again) < max(registerAgainAfter, c.pause):
 		return compareContested
 	}
-	c.again, c.last = time.Now(), finding{}
+	c.again, c.pause, c.last = time.Now(), min(max(registerAgainAfter, 2*c.pause), registerAgainLast), finding{}
 	e.Log.Warn("registering again", "err", fmt.Errorf("the kubelet asks another plugin for devices of the resource, or one that has ended"))
 	e.streams.end()
 	return compareContested
 }
 
-// compare compares what the kubelet counts with our newest list.
-func (e *Endpoint) compare(counted []string) finding {
+// find compares what the kubelet counts with our newest list.
+func (e *Endpoint) find(counted []string) finding {
 	snapshot, _ := e.Inventory.Snapshot()
 	healthy := false
 	known := make(map[string]bool)
@@ -94,11 +98,11 @@ func (e *Endpoint) compare(counted []string) finding {
 		}
 	}
 	if healthy && len(counted) == 0 {
-		return finding{count: none}
+		return finding{is: none}
 	}
 	return finding{}
 }
 
 // Foreign returns the ID of a device that the kubelet counts for the resource and that is none of ours; empty: there is
 // none. For some milliseconds after a change the kubelet may count a device that has just gone.
-func (e *Endpoint) Foreign(counted []string) string { return e.compare(counted).example }
+func (e *Endpoint) Foreign(counted []string) string { return e.find(counted).example }

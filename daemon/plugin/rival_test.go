@@ -74,6 +74,30 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// A registration that is of no use, as where another kubelet's PodResources is asked, is repeated less and less often.
+func TestRegistrationOfNoUse(t *testing.T) {
+	registered := make(chan error, 10)
+	b := newBench(t, func(e *plugin.Endpoint) {
+		e.Tally.Registered = func(_ string, err error) { registered <- err }
+	})
+	k := b.startKubelet()
+	b.allocatable(k, 1)
+	<-registered
+	for _, pause := range []time.Duration{0, time.Minute, 2 * time.Minute, 4 * time.Minute} {
+		b.endpoint.Compare(nil)
+		b.endpoint.AgeContest(pause - time.Second)
+		if pause > 0 && b.endpoint.Compare(nil) != 10*time.Second {
+			t.Errorf("it is not waited for %v", pause)
+		}
+		b.endpoint.AgeContest(time.Second)
+		b.endpoint.Compare(nil)
+		if err := <-registered; err != nil {
+			t.Fatal(err)
+		}
+		b.allocatable(k, 1)
+	}
+}
+
 // Without a healthy device, and without a kubelet, there is nothing to compare.
 func TestCompareNothing(t *testing.T) {
 	b := newBench(t)
