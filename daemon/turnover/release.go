@@ -22,6 +22,9 @@ const (
 	retryLast  = 10 * time.Minute
 )
 
+// errUnkept: a disk is fit, which the next daemon would not know.
+var errUnkept = errors.New("that it was erased could be forgotten")
+
 // Run does what follows the release of devices and what precedes their offer, until ctx ends: to each that the inventory
 // says is pending or to be initialised, again and again until it is done. It waits for what is under way.
 func (t *Turnover) Run(ctx context.Context, started func()) error {
@@ -67,7 +70,7 @@ func (t *Turnover) see(ctx context.Context, id string) {
 	if s := t.find(id); s != nil && s.Dirty && s.Pending {
 		t.note(s, audit.Released, nil, audit.Entry{})
 	}
-	pause, renewed := retryFirst, Care{}
+	pause, renewed, last := retryFirst, Care{}, error(nil)
 	for {
 		snapshot, changed := t.Inventory.Snapshot()
 		s := snapshot.Find(id)
@@ -91,10 +94,13 @@ func (t *Turnover) see(ctx context.Context, id string) {
 			}
 			continue
 		case unlessBusy(err) == nil:
+		case errors.Is(err, errUnkept) && errors.Is(last, errUnkept): // nothing is done to it but to ask whether it is kept
+			wait = retryFirst
 		default:
 			t.Log.Error(message, "device", id, "resource", s.Resource, "err", err)
 			wait, pause = pause, min(2*pause, retryLast)
 		}
+		last = err
 		t.rest(ctx, id, wait)
 	}
 }
@@ -197,7 +203,7 @@ func (t *Turnover) keptErased(ctx context.Context, erased bool) error {
 		return nil
 	}
 	if err := t.Inventory.Kept(ctx); err != nil {
-		return fmt.Errorf("%w: that it was erased could be forgotten: %w", ErrUnfit, err)
+		return fmt.Errorf("%w: %w", errUnkept, err)
 	}
 	return nil
 }

@@ -119,9 +119,13 @@ func startedByEvent(in *installation, t *testing.T) {
 // is. Only no container starts with a drive, for that it is to be erased after it could be forgotten.
 func stateReadOnly(in *installation, t *testing.T) {
 	const dir = "/var/lib/metalplug"
-	for _, c := range []struct{ name, broken, mended, says string }{
-		{"full", "head -c 1M /dev/zero >" + dir + "/filler || true", "rm " + dir + "/filler", "no space left on device"},
-		{"read-only", "mount -o remount,ro " + dir, "mount -o remount,rw " + dir + "; systemctl restart metalplugd", "read-only file system"},
+	for _, c := range []struct {
+		name, broken, mended string
+		restart              bool // is needed once it is mended
+		says                 string
+	}{
+		{"full", "head -c 1M /dev/zero >" + dir + "/filler || true", "rm " + dir + "/filler", false, "no space left on device"},
+		{"read-only", "mount -o remount,ro " + dir, "mount -o remount,rw " + dir, true, "read-only file system"},
 	} {
 		in.m.Sh(`systemctl stop metalplugd
 			mkdir /run/state; cp -a ` + dir + `/. /run/state/
@@ -139,6 +143,12 @@ func stateReadOnly(in *installation, t *testing.T) {
 			t.Errorf("%s: a container starts: %v", c.name, err)
 		}
 		in.m.Sh(c.mended)
+		if from := in.kubelet.Mark(); c.restart {
+			in.m.Run("systemctl", "restart", "metalplugd")
+			if _, err := in.kubelet.AwaitAllocatable(from, nvme, int64(len(drives)), patience); err != nil {
+				t.Errorf("%s no more: %v", c.name, err)
+			}
+		}
 		if _, _, err := in.kubelet.TryPod(pod); err != nil {
 			t.Errorf("%s no more: %v", c.name, err)
 		}
