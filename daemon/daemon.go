@@ -177,7 +177,7 @@ func (d *daemon) build(afterBoot bool) {
 	d.control = d.newControl()
 	d.turnover.Done = d.control.CountReset
 	d.endpoints = &endpoints{
-		told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), begun: make(chan struct{}), again: !afterBoot,
+		told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), begun: make(chan struct{}), second: !afterBoot,
 	}
 }
 

@@ -101,11 +101,11 @@ func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// After another plugin's socket came or went in the kubelet's directory, its registration, or that the kubelet notices its
-// end, may take a while: what the kubelet counts is compared after the first of these pauses, and after each twice as long.
+// After a hint at another plugin, its registration, or that the kubelet notices its end, may take a while: what the kubelet
+// counts is compared after the first of these pauses, and after each twice as long.
 const (
 	firstComparison = time.Second
-	lastComparison  = 32 * time.Second
+	lastComparison  = time.Minute
 )
 
 // watchRivals has each endpoint hear what the kubelet counts of its resource, as long as another plugin may have to do with
@@ -120,7 +120,7 @@ func (d *daemon) watchRivals(ctx context.Context, ready func()) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-d.watch.Others():
+		case <-d.watch.Doubts():
 			if pause == firstComparison {
 				continue
 			}
@@ -136,7 +136,8 @@ func (d *daemon) watchRivals(ctx context.Context, ready func()) error {
 
 // compare compares what the kubelet counts with what is offered, and returns the pause until it is to be done again; 0:
 // never. A kubelet that does not answer is asked until it does: it allows all its clients together some questions a second,
-// and another plugin that is known may end meanwhile.
+// and another plugin that is known may end meanwhile. So is one beside which another plugin is: if that has the same resource
+// with the same devices, it shows only once it has ended, which no event tells of if it is killed.
 func (d *daemon) compare(ctx context.Context, pause time.Duration) time.Duration {
 	counted, err := plugin.Allocatable(ctx, d.Config.Paths.PodResources)
 	if err != nil {
@@ -145,10 +146,10 @@ func (d *daemon) compare(ctx context.Context, pause time.Duration) time.Duration
 	if again := d.endpoints.compare(counted); again > 0 {
 		return again
 	}
-	if pause *= 2; pause > lastComparison {
+	if pause == lastComparison && !d.watch.Others() {
 		return 0
 	}
-	return pause
+	return min(2*pause, lastComparison)
 }
 
 // doubtful lists the devices of which it has to be known whether a pod holds them.

@@ -22,10 +22,11 @@ type endpoints struct {
 	changed chan struct{} // one slot: the set has changed
 	told    func()        // called when the set, or how one stands with the kubelet, has changed; may be nil
 	begun   chan struct{} // closed once they run, and apply may be called
-	again   bool          // a daemon has run before this one, since the machine was booted
+	second  bool          // a daemon has run before this one, since the machine was booted: any resource may have been served
 
 	mu      sync.Mutex
 	running map[string]*running
+	served  map[string]bool // the resources that an endpoint has ever served
 	failed  chan error
 	ctx     context.Context // of all of them
 }
@@ -41,7 +42,7 @@ type running struct {
 // run runs an endpoint for each resource until ctx ends; ready is called when each has looked for the kubelet once.
 func (e *endpoints) run(ctx context.Context, resources []config.Resource, ready func()) error {
 	e.mu.Lock()
-	e.ctx, e.failed, e.running = ctx, make(chan error, 1), make(map[string]*running)
+	e.ctx, e.failed, e.running, e.served = ctx, make(chan error, 1), make(map[string]*running), make(map[string]bool)
 	e.mu.Unlock()
 	e.apply(resources, ready)
 	close(e.begun)
@@ -63,19 +64,18 @@ func (e *endpoints) apply(resources []config.Resource, started func()) {
 	for _, r := range resources {
 		wanted[r.Name] = r
 	}
-	stopped := make(map[string]bool)
 	for name, r := range e.running {
 		if next, ok := wanted[name]; !ok || !sameService(next, r.resource) {
 			r.stop()
 			delete(e.running, name)
-			stopped[name] = true
 		}
 	}
 	var starting sync.WaitGroup
 	for _, r := range resources {
 		if e.running[r.Name] == nil {
 			starting.Add(1)
-			e.running[r.Name] = e.start(r, e.again || stopped[r.Name], starting.Done)
+			e.running[r.Name] = e.start(r, e.second || e.served[r.Name], starting.Done)
+			e.served[r.Name] = true
 		}
 	}
 	e.tell()

@@ -93,10 +93,11 @@ type Endpoint struct {
 	unreached   time.Time
 	registered  identity  // kubelet.sock at the last registration
 	since       time.Time // of that registration
-	firstSeen   time.Time // of the kubelet.sock that is there now
+	firstSeen   time.Time // of the kubelet.sock that is there now, since it was of interest
 	seen        identity
 	looked      bool          // for a kubelet.sock at all
-	unheard     bool          // that kubelet may not have heard of the end of the endpoint before this one
+	known       bool          // that kubelet has known an endpoint of the resource
+	unheard     bool          // and may not have heard of the end of the one before this one
 	pause       time.Duration // before the next attempt; 0: none has gone wrong
 	notBefore   time.Time     // of the next attempt
 	complaint   string        // the last error, logged once
@@ -131,12 +132,12 @@ func (e *Endpoint) Run(ctx context.Context, started func()) error {
 	defer e.close()
 	removeStale(e.Dir, e.Resource.Name)
 	started = sync.OnceFunc(started)
+	e.unheard, e.known = e.Restarted, e.Restarted
 	if !e.wanted(ctx, started) {
 		return nil
 	}
 	hints, stop := e.Watch.Subscribe()
 	defer stop()
-	e.unheard = e.Restarted
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -168,7 +169,8 @@ func (e *Endpoint) Alive(ctx context.Context) error {
 	return nil
 }
 
-// wanted waits until an optional resource has a device; false if ctx has ended before.
+// wanted waits until an optional resource has a device; false if ctx has ended before. The kubelet that is there meanwhile
+// hears of the endpoint before this one, so that the device does not wait for that.
 func (e *Endpoint) wanted(ctx context.Context, started func()) bool {
 	for e.Resource.Optional {
 		snapshot, changed := e.Inventory.Snapshot()
@@ -176,6 +178,7 @@ func (e *Endpoint) wanted(ctx context.Context, started func()) bool {
 			break
 		}
 		started()
+		e.beHeardEarly(ctx)
 		select {
 		case <-changed:
 		case <-e.pulse.beats():
@@ -183,6 +186,7 @@ func (e *Endpoint) wanted(ctx context.Context, started func()) bool {
 			return false
 		}
 	}
+	e.firstSeen = time.Now()
 	return true
 }
 
@@ -248,7 +252,7 @@ func (e *Endpoint) look() identity {
 	kubelet := socketIdentity(filepath.Join(e.Dir, kubeletSocket))
 	if kubelet != e.seen {
 		if e.looked { // it came after us, and knows of no other
-			e.unheard = false
+			e.known, e.unheard = false, false
 		}
 		e.pause, e.notBefore = 0, time.Time{}
 		e.seen, e.firstSeen = kubelet, time.Now()

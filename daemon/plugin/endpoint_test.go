@@ -405,3 +405,58 @@ func TestTooLongAPathSaysSo(t *testing.T) {
 		t.Errorf("error %v, want one that says what to change", err)
 	}
 }
+
+// registry is a kubelet that answers each call, and says which it was.
+type registry struct {
+	pluginapi.UnimplementedRegistrationServer
+	calls chan string
+}
+
+func (r registry) Register(context.Context, *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	r.calls <- "Register"
+	return &pluginapi.Empty{}, nil
+}
+
+func (r registry) serve(t *testing.T, dir string) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+		r.calls <- "another"
+		return nil
+	}))
+	pluginapi.RegisterRegistrationServer(server, r)
+	go server.Serve(l)
+	t.Cleanup(server.Stop)
+}
+
+// Where another endpoint has served the resource, the kubelet is asked whether it has heard of that one's end: before the
+// registration, and if there is no device to register, meanwhile.
+func TestWhatFollowsAnotherEndpointIsHeardFirst(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		restarted bool
+		optional  string // its name; empty: it has a device
+		first     string
+	}{
+		{"the first", false, "", "Register"},
+		{"restarted", true, "", "another"},
+		{"restarted, without a device", true, "example.org/optional", "another"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := registry{calls: make(chan string, 100)}
+			newBench(t, func(e *plugin.Endpoint) {
+				e.Restarted = test.restarted
+				if test.optional != "" {
+					e.Resource.Name, e.Resource.Optional = test.optional, true
+				}
+				r.serve(t, e.Dir)
+			})
+			if got := <-r.calls; got != test.first {
+				t.Errorf("the first call is %s, want %s", got, test.first)
+			}
+		})
+	}
+}

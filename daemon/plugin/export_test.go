@@ -17,7 +17,7 @@ func (h *Holders) Age(by time.Duration) {
 }
 
 // AgeContest makes the last registration because of another plugin older.
-func (e *Endpoint) AgeContest(by time.Duration) { e.contest.again = e.contest.again.Add(-by) }
+func (e *Endpoint) AgeContest(by time.Duration) { e.contest.registered = e.contest.registered.Add(-by) }
 
 // RemoveStale is removeStale, for the tests.
 var RemoveStale = removeStale

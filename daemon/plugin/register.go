@@ -72,7 +72,10 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	}
 	defer conn.Close()
 	if e.unheard {
-		return e.ensureHeard(ctx, conn)
+		if err := e.beHeard(ctx, conn); err != nil {
+			return e.again(err)
+		}
+		return 2 * settlePause
 	}
 	// The kubelet empties its directory before it makes kubelet.sock: now that it answers, look at our socket again.
 	if err := e.ensureSocket(); err != nil {
@@ -89,30 +92,49 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	if err != nil {
 		return e.again(fmt.Errorf("register %s with the kubelet: %w", e.Resource.Name, err))
 	}
-	e.registered, e.complaint = kubelet, ""
+	if e.known { // and may have dealt with the end of that after this, in spite of all pauses
+		e.Watch.doubt()
+	}
+	e.registered, e.known, e.complaint = kubelet, true, ""
 	e.setRegistered(true)
 	e.Log.Log(ctx, inventory.LevelNotice, "endpoint registered", "endpoint", e.name, "duration", time.Since(e.firstSeen))
 	return streamLimit
 }
 
-// ensureHeard makes sure that the kubelet has heard of the end of the endpoint before this one: it answers, so that it has got
+// beHeard makes sure that the kubelet has heard of the end of the endpoint before this one: it answers, so that it has got
 // that too, and is given a while to deal with it. If it dealt with it after our registration, it would end us: it would
 // give our devices to nobody while our stream is open, of which nobody tells us (before 1.37).
-func (e *Endpoint) ensureHeard(ctx context.Context, conn net.Conn) time.Duration {
+func (e *Endpoint) beHeard(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()
 	client, err := clientOf(conn)
 	if err != nil {
-		return e.again(err)
+		return err
 	}
 	defer client.Close()
 	err = client.Invoke(ctx, "/v1beta1.Registration/None", &pluginapi.Empty{}, &pluginapi.Empty{})
 	switch status.Code(err) { // Unimplemented, mostly, but any other answer is one too
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-		return e.again(fmt.Errorf("wait for the kubelet: %w", said(err, registerLimit)))
+		return fmt.Errorf("wait for the kubelet: %w", said(err, registerLimit))
 	}
 	e.unheard, e.notBefore = false, time.Now().Add(2*settlePause)
-	return 2 * settlePause
+	return nil
+}
+
+// beHeardEarly does so before there is anything to register, if the kubelet is there and answers.
+func (e *Endpoint) beHeardEarly(ctx context.Context) {
+	if !e.unheard || e.look() == (identity{}) || time.Now().Before(e.notBefore) {
+		return
+	}
+	conn, err := e.dial()
+	if err == nil {
+		defer conn.Close()
+		err = e.beHeard(ctx, conn)
+	}
+	if err != nil {
+		e.longerPause()
+		e.notBefore = time.Now().Add(e.pause)
+	}
 }
 
 // clientOf returns a client of the kubelet over conn.

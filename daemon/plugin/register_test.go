@@ -269,6 +269,7 @@ func TestKubeletHearsOfTheLastEndpointFirst(t *testing.T) {
 	if got := e.converge(t.Context()); got != 2*settlePause || e.Status().Registered {
 		t.Errorf("at first: look again after %v, status %+v", got, e.Status())
 	}
+	e.notBefore = e.notBefore.Add(time.Hour) // so that it cannot be over
 	if got := e.converge(t.Context()); got <= 0 || e.Status().Registered {
 		t.Errorf("meanwhile: look again after %v, status %+v", got, e.Status())
 	}
@@ -290,6 +291,78 @@ func TestKubeletThatAnswersOtherwiseHasHeard(t *testing.T) {
 	}
 }
 
+// One that takes the connection and is gone has answered nothing.
+func TestKubeletThatEndsHearsNothing(t *testing.T) {
+	e := alone(t)
+	l, err := net.Listen("unix", filepath.Join(e.Dir, kubeletSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			c.Close()
+		}
+	}()
+	e.unheard = true
+	if got := e.converge(t.Context()); got != settlePause || !e.unheard {
+		t.Errorf("look again after %v, heard %v", got, !e.unheard)
+	}
+}
+
+// The kubelet hears of it while nothing is there to be registered, and is not asked over and over if it does not answer.
+func TestKubeletHearsOfTheLastEndpointEarly(t *testing.T) {
+	e := alone(t)
+	e.unheard = true
+	e.beHeardEarly(t.Context())
+	if e.pause != 0 {
+		t.Errorf("without a kubelet.sock: pause %v", e.pause)
+	}
+	e.looked = false // that kubelet was there before
+	gone, err := net.Listen("unix", filepath.Join(e.Dir, kubeletSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.(*net.UnixListener).SetUnlinkOnClose(false)
+	gone.Close()
+	e.beHeardEarly(t.Context())
+	if e.pause != settlePause || !e.unheard {
+		t.Errorf("nobody listens: pause %v, heard %v", e.pause, !e.unheard)
+	}
+	e.notBefore = e.notBefore.Add(time.Hour) // so that it cannot be over
+	if e.beHeardEarly(t.Context()); e.pause != settlePause {
+		t.Errorf("at once again: pause %v", e.pause)
+	}
+	os.Remove(gone.Addr().String())
+	e.looked = false
+	answering{}.serve(t, e.Dir)
+	if e.beHeardEarly(t.Context()); e.unheard || e.Status().Registered {
+		t.Errorf("one that answers: heard %v, status %+v", !e.unheard, e.Status())
+	}
+}
+
+// Registered with a kubelet that has known another endpoint, we may be ended in its place: what it counts is to be compared.
+func TestSecondRegistrationIsDoubted(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		e := alone(t)
+		doubts := e.Watch.Doubts()
+		answering{}.serve(t, e.Dir)
+		e.known = known
+		if e.converge(t.Context()); !e.Status().Registered || len(doubts) > 0 != known {
+			t.Errorf("the first, known %v: status %+v, %d hints", known, e.Status(), len(doubts))
+		}
+		for len(doubts) > 0 {
+			<-doubts
+		}
+		e.since = e.since.Add(-streamLimit) // its time is up
+		e.converge(t.Context())
+		e.notBefore = time.Now()
+		if e.converge(t.Context()); !e.Status().Registered || len(doubts) == 0 {
+			t.Errorf("the second, known %v: status %+v, %d hints", known, e.Status(), len(doubts))
+		}
+	}
+}
+
 // One that stands still has not heard of it, however long ago that was. The next kubelet knows of nothing.
 func TestKubeletThatStandsStillHearsNothing(t *testing.T) {
 	e := alone(t)
@@ -307,6 +380,17 @@ func TestKubeletThatStandsStillHearsNothing(t *testing.T) {
 	answering{}.serve(t, e.Dir)
 	if e.converge(t.Context()); !e.Status().Registered {
 		t.Error("not registered with the next one at once")
+	}
+}
+
+// How long the stream of before lived says nothing of a registration after which none was opened.
+func TestPauseAfterNoStream(t *testing.T) {
+	e := alone(t)
+	e.registered, e.since, e.pause = identity{inode: 1}, time.Now(), settlePause
+	e.streams.ended, e.streams.lived = e.since.Add(-time.Minute), time.Hour
+	e.afterStream(e.registered)
+	if e.pause != 2*settlePause || e.notBefore.Before(e.since.Add(settlePause)) {
+		t.Errorf("pause %v, again %v after the registration", e.pause, e.notBefore.Sub(e.since))
 	}
 }
 

@@ -41,10 +41,10 @@ type finding struct {
 
 // contest is what an endpoint knows of another plugin with its resource. It is owned by whoever calls Compare.
 type contest struct {
-	last  finding       // of the last comparison; it holds when it is found twice
-	since time.Time     // when another plugin's devices were found; zero: not, or we have registered after it
-	again time.Time     // of the last registration because of that
-	pause time.Duration // after that
+	last       finding       // of the last comparison; it holds when it is found twice
+	since      time.Time     // when another plugin's devices were found; zero: not, or we have registered after it
+	registered time.Time     // when we registered last because of a comparison
+	pause      time.Duration // the least until we do so again
 }
 
 // Compare compares which devices of the resource the kubelet counts as healthy with what it was told, and returns after
@@ -74,10 +74,10 @@ func (e *Endpoint) Compare(counted []string) time.Duration {
 		e.Log.Warn("another plugin offers the resource", "err", fmt.Errorf("the kubelet counts %q, which is no device of ours: "+
 			"it asks only the one that has registered last; end the other, or name the resource differently", found.example))
 		return compareContested
-	case found.is == foreign || time.Since(c.again) < max(registerAgainAfter, c.pause):
+	case found.is == foreign || time.Since(c.registered) < max(registerAgainAfter, c.pause):
 		return compareContested
 	}
-	c.again, c.pause, c.last = time.Now(), min(max(registerAgainAfter, 2*c.pause), registerAgainLast), finding{}
+	c.registered, c.pause, c.last = time.Now(), min(max(registerAgainAfter, 2*c.pause), registerAgainLast), finding{}
 	e.Log.Warn("registering again", "err", fmt.Errorf("the kubelet asks another plugin for devices of the resource, or one that has ended"))
 	e.streams.end()
 	return compareContested
@@ -94,13 +94,13 @@ func (e *Endpoint) find(counted []string) finding {
 	}
 	for _, id := range counted {
 		if !known[id] {
-			return finding{foreign, id}
+			return finding{is: foreign, example: id}
 		}
 	}
 	if healthy && len(counted) == 0 {
 		return finding{is: none}
 	}
-	return finding{}
+	return finding{is: ours}
 }
 
 // Foreign returns the ID of a device that the kubelet counts for the resource and that is none of ours; empty: there is

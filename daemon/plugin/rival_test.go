@@ -3,12 +3,17 @@
 package plugin_test
 
 import (
+	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
@@ -83,19 +88,27 @@ func TestRegistrationOfNoUse(t *testing.T) {
 	k := b.startKubelet()
 	b.allocatable(k, 1)
 	<-registered
-	for _, pause := range []time.Duration{0, time.Minute, 2 * time.Minute, 4 * time.Minute} {
+	anew := func(pause time.Duration) {
+		t.Helper()
 		b.endpoint.Compare(nil)
-		b.endpoint.AgeContest(pause - time.Second)
-		if pause > 0 && b.endpoint.Compare(nil) != 10*time.Second {
-			t.Errorf("it is not waited for %v", pause)
+		b.endpoint.AgeContest(pause - pause/2)
+		if pause > 0 {
+			if b.endpoint.Compare(nil); !b.endpoint.Status().Connected {
+				t.Errorf("it is not waited for %v", pause)
+			}
 		}
-		b.endpoint.AgeContest(time.Second)
+		b.endpoint.AgeContest(pause / 2)
 		b.endpoint.Compare(nil)
 		if err := <-registered; err != nil {
 			t.Fatal(err)
 		}
 		b.allocatable(k, 1)
 	}
+	for _, pause := range []time.Duration{0, 1, 2, 4, 8, 16, 32, 60, 60} {
+		anew(pause * time.Minute)
+	}
+	b.endpoint.Compare([]string{"node-A-widget"})
+	anew(time.Minute)
 }
 
 // Without a healthy device, and without a kubelet, there is nothing to compare.
@@ -113,43 +126,140 @@ func TestCompareNothing(t *testing.T) {
 	}
 }
 
-func TestForeign(t *testing.T) {
-	b := newBench(t)
-	if got := b.endpoint.Foreign([]string{"node-A-widget"}); got != "" {
-		t.Errorf("foreign %q, want none", got)
+// What was found before one kubelet went does not hold for the next.
+func TestCompareWithTheNextKubelet(t *testing.T) {
+	registered, changed := make(chan error, 10), make(chan struct{}, 100)
+	b := newBench(t, func(e *plugin.Endpoint) {
+		e.Tally.Registered = func(_ string, err error) { registered <- err }
+		e.Changed = func() { changed <- struct{}{} }
+	})
+	k := b.startKubelet()
+	b.allocatable(k, 1)
+	b.endpoint.Compare(nil)
+	k.Stop()
+	for b.endpoint.Status().Connected {
+		<-changed
 	}
-	if got := b.endpoint.Foreign([]string{"node-A-widget", "x"}); got != "x" {
-		t.Errorf("foreign %q, want x", got)
+	if again := b.endpoint.Compare(nil); again != 0 {
+		t.Errorf("without a kubelet: again after %v", again)
+	}
+	b.allocatable(b.startKubelet(), 1)
+	if again := b.endpoint.Compare(nil); again != time.Second || len(registered) != 2 {
+		t.Errorf("with the next one: again after %v, %d registrations", again, len(registered))
 	}
 }
 
-// Sockets of other plugins are hinted at; the kubelet's checkpoint, the files that it is written to, and our own are not.
-func TestOthers(t *testing.T) {
+func TestForeign(t *testing.T) {
+	for _, test := range []struct {
+		shares   int
+		own      []string
+		another  string
+		cordoned bool // which the kubelet hears a moment later
+	}{
+		{0, []string{"node-A-widget"}, "x", false},
+		{0, []string{"node-A-widget"}, "x", true},
+		{2, []string{"node-A-widget::0", "node-A-widget::1"}, "node-A-widget", false},
+	} {
+		b := newBench(t, func(e *plugin.Endpoint) { e.Resource.Shares = test.shares })
+		if test.cordoned {
+			if err := b.endpoint.Inventory.Cordon(t.Context(), "node-A-widget", inventory.Cordon{Reason: "loose"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := b.endpoint.Foreign(test.own); got != "" {
+			t.Errorf("%+v: foreign %q, want none", test, got)
+		}
+		if got := b.endpoint.Foreign(append(test.own, test.another)); got != test.another {
+			t.Errorf("%+v: foreign %q", test, got)
+		}
+	}
+}
+
+// That a socket of another plugin comes or goes is a hint. What the kubelet's checkpoint, the files that it is written to, and
+// our own sockets do is none, nor what else happens to another's.
+func TestDoubts(t *testing.T) {
 	b := newBench(t)
-	others := b.endpoint.Watch.Others()
+	doubts := b.endpoint.Watch.Doubts()
 	ours, _ := b.endpoint.Watch.Subscribe()
-	touch := func(name string) {
-		t.Helper()
-		path := filepath.Join(b.dir, name)
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
+	path := func(name string) string { return filepath.Join(b.dir, name) }
+	touch := func(name string) error {
+		return errors.Join(os.WriteFile(path(name), nil, 0o600), os.Remove(path(name)))
+	}
+	for _, step := range []struct {
+		what  string
+		do    func() error
+		doubt bool
+	}{
+		{"a temporary file", func() error { return touch(".213") }, false},
+		{"the checkpoint", func() error { return touch("kubelet_internal_checkpoint") }, false},
+		{"another's is made", func() error { return os.WriteFile(path("gpu.sock"), nil, 0o600) }, true},
+		{"another's is written to", func() error { return os.WriteFile(path("gpu.sock"), []byte("x"), 0o600) }, false},
+		{"another's gets another mode", func() error { return os.Chmod(path("gpu.sock"), 0o666) }, false},
+		{"another's moves away", func() error { return os.Rename(path("gpu.sock"), b.dir+".gpu.sock") }, true},
+		{"another's moves in", func() error { return os.Rename(b.dir+".gpu.sock", path("gpu.sock")) }, true},
+		{"another's goes", func() error { return os.Remove(path("gpu.sock")) }, true},
+	} {
+		for len(ours) > 0 {
+			<-ours
+		}
+		if err := errors.Join(step.do(), touch("mp-x.sock")); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
+		<-ours // all that came before has been seen
+		if got := len(doubts) > 0; got != step.doubt {
+			t.Errorf("%s: doubt %v, want %v", step.what, got, step.doubt)
+		}
+		for len(doubts) > 0 {
+			<-doubts
 		}
 	}
-	for _, name := range []string{".213", "kubelet_internal_checkpoint", "mp-x.sock"} {
-		touch(name)
-	}
-	<-ours // all that came before has been seen
-	select {
-	case <-others:
-		t.Error("a hint at another plugin")
-	default:
-	}
-	touch("nvidia-gpu.sock")
-	<-others
-	if slices.Contains(b.sockets(), "nvidia-gpu.sock") {
+	if slices.Contains(b.sockets(), "gpu.sock") {
 		t.Error("it counts as ours")
+	}
+}
+
+// Another directory may have come with another's socket in it.
+func TestDoubtsAboutAnotherDirectory(t *testing.T) {
+	b := newBench(t)
+	next := b.dir + ".next"
+	if err := os.Mkdir(next, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(next, "gpu.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	doubts := b.endpoint.Watch.Doubts()
+	if b.endpoint.Watch.Others() {
+		t.Error("another plugin at first")
+	}
+	if err := errors.Join(os.Rename(b.dir, b.dir+".old"), os.Rename(next, b.dir)); err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(b.dir + ".old")
+	<-doubts
+	if !b.endpoint.Watch.Others() {
+		t.Error("no other plugin in the next directory")
+	}
+}
+
+// What is no socket, as what is left of a plugin's log, is no plugin.
+func TestOthers(t *testing.T) {
+	dir := t.TempDir()
+	w := plugin.Watch{Dir: dir}
+	for _, name := range []string{"kubelet.sock", "mp-0123-456.sock", "gpu.sock"} {
+		if w.Others() {
+			t.Errorf("another plugin before %s", name)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "x"+name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mknod(filepath.Join(dir, name), unix.S_IFSOCK|0o600, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !w.Others() {
+		t.Error("no other plugin in the end")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -24,7 +25,7 @@ type Watch struct {
 	pulse   pulse
 	mu      sync.Mutex
 	hints   map[chan struct{}]bool
-	others  chan struct{}     // one slot: another plugin's socket came or went; nil until somebody asks
+	doubts  chan struct{}     // one slot, see Doubts; nil until somebody asks
 	watcher *fsnotify.Watcher // nil until Run
 }
 
@@ -44,15 +45,23 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 	}
 }
 
-// Others returns the channel on which a hint waits when a socket of another plugin came or went. There is one, for one
-// goroutine.
-func (w *Watch) Others() <-chan struct{} {
+// Doubts returns the channel on which a hint waits when the kubelet may take another plugin, or one that has ended, for ours:
+// a socket of another one came or went, or one of ours was registered anew. There is one channel, for one goroutine.
+func (w *Watch) Doubts() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.others == nil {
-		w.others = make(chan struct{}, 1)
+	if w.doubts == nil {
+		w.doubts = make(chan struct{}, 1)
 	}
-	return w.others
+	return w.doubts
+}
+
+// Others tells whether another plugin's socket is in the directory, which may be left over from one that was killed.
+func (w *Watch) Others() bool {
+	entries, err := os.ReadDir(w.Dir)
+	return err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		return e.Type() == os.ModeSocket && !isSocketName(e.Name())
+	})
 }
 
 // Run watches until ctx ends; started is called when nothing can be missed any more. What does not concern a socket, such
@@ -84,7 +93,7 @@ func (w *Watch) Run(ctx context.Context, started func()) error {
 			w.Log.Debug("kubelet directory watch", "err", err) // an overflow, mostly: look at everything
 			w.Rearm()
 			w.hint()
-			w.hintOfOthers()
+			w.doubt()
 		case <-w.pulse.beats():
 		}
 	}
@@ -103,11 +112,12 @@ func (w *Watch) event(e fsnotify.Event) {
 	case e.Name == w.Dir || strings.HasPrefix(w.Dir, e.Name+"/"): // it, or a directory above it, came or went
 		w.Rearm()
 		w.hint()
+		w.doubt()
 	case filepath.Dir(e.Name) != w.Dir:
 	case isSocketName(filepath.Base(e.Name)):
 		w.hint()
 	case isOther(filepath.Base(e.Name)) && e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0:
-		w.hintOfOthers()
+		w.doubt()
 	}
 }
 
@@ -120,11 +130,12 @@ func isSocketName(name string) bool {
 // socket: it is not the kubelet's checkpoint, nor what that is written to (kubernetes v1.36 pkg/kubelet/util/store, tmpPrefix).
 func isOther(name string) bool { return name != checkpointFile && !strings.HasPrefix(name, ".") }
 
-func (w *Watch) hintOfOthers() {
+// doubt has the hint of Doubts wait, if anybody listens.
+func (w *Watch) doubt() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	select {
-	case w.others <- struct{}{}: // nobody has asked: never
+	case w.doubts <- struct{}{}:
 	default:
 	}
 }

@@ -66,6 +66,12 @@ func (r *rival) register(ctx context.Context) error {
 	return registerAs(ctx, r.dir, r.endpoint, r.resource)
 }
 
+// kill ends the plugin as a crash does: its socket stays.
+func (r *rival) kill() {
+	r.listener.SetUnlinkOnClose(false)
+	r.server.Stop()
+}
+
 // registerAs registers an endpoint for a resource.
 func registerAs(ctx context.Context, dir, endpoint, resource string) error {
 	kubelet := filepath.Join(dir, "kubelet.sock")

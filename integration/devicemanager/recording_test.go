@@ -26,6 +26,12 @@ func (w widget) resource() string {
 	return "example.org/" + w.kind
 }
 
+// id is the widget's in the kubelet's list.
+func (w widget) id() string {
+	kind := strings.TrimPrefix(w.resource(), "example.org/")
+	return fmt.Sprintf("node-%s-W%d-%s", kind, w.n, kind)
+}
+
 // block is the widget in the format of umockdev-record.
 func (w widget) block() string {
 	kind := strings.TrimPrefix(w.resource(), "example.org/")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
 // registerNobody registers the widgets for a plugin that answers nothing, which
@@ -63,49 +64,82 @@ func TestFailedRegistrationOfAnother(t *testing.T) {
 // stream of the daemon is open all the time; it asks what the kubelet counts,
 // and registers again.
 func TestRival(t *testing.T) {
+	others := []*api.Device{onNode("x", -1)}
+	ours := []*api.Device{onNode(plain(1)[0].id(), -1)}
 	for _, test := range []struct {
 		name string
+		has  []*api.Device
 		end  func(t *testing.T, k *Kubelet, d *daemon, r *rival)
 	}{
-		{"ends", func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
+		{"ends", others, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
 			r.server.Stop()
 		}},
 		// By the daemon's list, the resource looks as it should.
-		{"ends, and a device comes at once", func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
+		{"ends, and a device comes at once", others, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
 			r.server.Stop()
 			sees(t, k, widgetResource, 1, 0)
 			d.plug(plain(3))
 			sees(t, k, widgetResource, 3, 3)
 		}},
 		// Nothing in the directory changes.
-		{"ends with its socket left", func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
-			r.listener.SetUnlinkOnClose(false)
-			r.server.Stop()
+		{"is killed", others, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
+			r.kill()
 		}},
-		{"stays, and a device comes", func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
+		// As long as it lives it does not show.
+		{"has a device of ours, and is killed", ours, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
+			r.kill()
+		}},
+		{"stays, and a device comes", others, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
 			d.plug(plain(3))
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			k, d := offered(t, Options{}, plain(2))
-			r := newRival(t, k.DevicePlugins(), onNode("x", -1))
+			r := newRival(t, k.DevicePlugins(), test.has...)
 			r.resource = widgetResource
 			if err := r.register(within(t)); err != nil {
 				t.Fatal(err)
 			}
 			sees(t, k, widgetResource, 1, 1)
-			d.awaitLog("another plugin offers the resource")
+			if test.has[0].ID == "x" {
+				d.awaitLog("another plugin offers the resource")
+			}
 			test.end(t, k, d, r)
 			d.awaitLog("registering again")
 			d.plug(plain(4))
-			p := ""
-			eventually(t, "admission", func() error {
-				p = fmt.Sprintf("p%d", time.Now().UnixNano()) // a rejected pod never comes back
-				return k.Admit(within(t), pod(p, widgetResource, 2))
-			})
-			run(t, k, p, "main")
+			serves(t, k)
 			sees(t, k, widgetResource, 4, 4)
 		})
 	}
+}
+
+// serves waits until a pod gets two widgets.
+func serves(t *testing.T, k *Kubelet) {
+	t.Helper()
+	p := ""
+	eventually(t, "admission", func() error {
+		p = fmt.Sprintf("p%d", time.Now().UnixNano()) // a rejected pod never comes back
+		return k.Admit(within(t), pod(p, widgetResource, 2))
+	})
+	run(t, k, p, "main")
+}
+
+// A plugin that was there before the daemon, with the same device, is killed:
+// the device manager takes the end of its stream for that of the last that has
+// registered, and cuts the daemon off, which sees that.
+func TestRivalOfBefore(t *testing.T) {
+	t.Parallel()
+	k := newNode(t, Options{})
+	r := newRival(t, k.DevicePlugins(), onNode(plain(1)[0].id(), -1))
+	r.resource = widgetResource
+	if err := r.register(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, k, widgetResource, 1, 1)
+	d := newDaemon(t, k.options.Dir, plain(2))
+	sees(t, k, widgetResource, 2, 2)
+	r.kill()
+	d.awaitLog("stream ended")
+	serves(t, k)
 }

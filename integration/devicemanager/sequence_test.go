@@ -60,8 +60,6 @@ type part struct {
 	slow   bool // it may take minutes until it counts as free
 }
 
-func (p *part) id() string { return fmt.Sprintf("node-widget-W%d-widget", p.n) }
-
 func (p *part) plugged() bool { return p.slot > 0 }
 
 func (p *part) well() bool { return p.plugged() && !p.sick }
