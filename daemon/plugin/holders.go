@@ -56,7 +56,7 @@ type remembered struct {
 
 // Ask returns how the kubelet's pods stand to each of the devices. A device is free if neither the pods nor the
 // kubelet's checkpoint name it, and did not the last time either: between our answer to Allocate and the checkpoint it
-// is in neither. One that the checkpoint alone names is remembered, which is said once; if the checkpoint that the
+// is in neither. One that the checkpoint alone names is remembered, which is said now and then; if the checkpoint that the
 // kubelet writes thereupon names it still, a pod holds it: the kubelet lists none whose init container alone has a device.
 // Ask blocks until the kubelet has answered, at most five seconds. One call at a time.
 func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]inventory.Holding, error) {

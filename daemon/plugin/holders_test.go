@@ -136,38 +136,38 @@ func TestDeviceOfAnInitContainerIsHeld(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ask := func(when string, want inventory.Holding) {
+	ask := func(when string, want inventory.Holding, soon bool) {
 		t.Helper()
 		holdings, err := h.Ask(t.Context(), []string{"a2"})
-		if err != nil || holdings["a2"] != want {
-			t.Errorf("%s: %v, %v, want %v", when, holdings, err, want)
+		if err != nil || holdings["a2"] != want || h.Soon != soon {
+			t.Errorf("%s: %v, soon %v, %v, want %v, %v", when, holdings, h.Soon, err, want, soon)
 		}
 	}
 	write(checkpoint, 0)
-	ask("at first", inventory.Remembered)
-	ask("not yet written", inventory.Unknown)
+	ask("at first", inventory.Remembered, true)
+	ask("not yet written", inventory.Unknown, false)
 	write(checkpoint, 1)
-	ask("written, and named still", inventory.Named)
-	ask("not written since", inventory.Named)
+	ask("written, and named still", inventory.Named, false)
+	ask("not written since", inventory.Named, false)
 	pause := 20 * time.Second // the pod may be gone, and the kubelet had no reason to write
 	for minute := range 8 {
-		h.Age(pause - time.Second)
-		ask("before a pause is over", inventory.Named)
-		h.Age(time.Second)
-		ask("after it", inventory.Remembered)
+		h.Age(pause / 2)
+		ask("before a pause is over", inventory.Named, false)
+		h.Age(pause / 2)
+		ask("after it", inventory.Remembered, true)
 		write(checkpoint, 2+minute)
-		ask("written again", inventory.Named)
+		ask("written again", inventory.Named, false)
 		pause = min(2*pause, 10*time.Minute)
 	}
 	write("{}", 10)
-	ask("not named any more", inventory.Unknown)
-	ask("nor the second time", inventory.Free)
+	ask("not named any more", inventory.Unknown, true)
+	ask("nor the second time", inventory.Free, false)
 	write(checkpoint, 11)
-	ask("another pod", inventory.Remembered)
+	ask("another pod", inventory.Remembered, true)
 	write(checkpoint, 12)
-	ask("which has it", inventory.Named)
+	ask("which has it", inventory.Named, false)
 	h.Age(20 * time.Second)
-	ask("and may have ended just then", inventory.Remembered)
+	ask("and may have ended just then", inventory.Remembered, true)
 }
 
 func TestIDsThatHoldTheMarkThemselves(t *testing.T) {
