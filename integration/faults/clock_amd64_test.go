@@ -36,7 +36,8 @@ var wallClock = []byte{
 
 // jump has the wall clock of the daemon jump, and nobody else's. A Go program asks no library for the time and no kernel,
 // but the code that the kernel maps into each process (vdso(7)), and that of one process can be replaced. The new code goes
-// where there is none, behind the old, which ends in a jump to it from then on: who is in the old meanwhile gets through.
+// where there is none, behind the old, which begins with a jump to it from then on: who is in the old meanwhile gets through,
+// unless it is just in the five bytes of that jump.
 func (m *mortal) jump(by time.Duration) {
 	m.t.Helper()
 	memory, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", m.cmd.Process.Pid), os.O_RDWR, 0)
