@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,6 +57,24 @@ func TestErasureThatCannotBeKept(t *testing.T) {
 			b.want("nvme1n1", c.then, "")
 		})
 	}
+}
+
+// TestErasureIsKeptBeforeTheStep: the vendor's step may be the first that uses an erased disk.
+func TestErasureIsKeptBeforeTheStep(t *testing.T) {
+	play(t, disk(1, 1, 7), with(zeroAfter, "", releaseUnit), func(b *bench) {
+		b.used("A", "nvme1n1")
+		var kept string
+		b.meanwhile(releaseUnit, func(context.Context) error {
+			text, err := os.ReadFile(b.state + "/identities.json")
+			kept = string(text)
+			return err
+		})
+		b.free("nvme1n1")
+		b.want("nvme1n1", "erase nvme1n1 zero, unit release@.service nvme-eui.11", "")
+		if !strings.Contains(kept, `"dirty":true`) || strings.Contains(kept, `"leftover":true`) {
+			t.Errorf("during the step this was kept:\n%s", kept)
+		}
+	})
 }
 
 // TestErasureByHandThatCannotBeKept: nor is one offered that its resource never erases by itself.
