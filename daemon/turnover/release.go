@@ -70,7 +70,7 @@ func (t *Turnover) see(ctx context.Context, id string) {
 	if s := t.find(id); s != nil && s.Dirty && s.Pending {
 		t.note(s, audit.Released, nil, audit.Entry{})
 	}
-	pause, renewed, last := retryFirst, Care{}, error(nil)
+	pause, done, last := retryFirst, progress{}, error(nil)
 	for {
 		snapshot, changed := t.Inventory.Snapshot()
 		s := snapshot.Find(id)
@@ -80,7 +80,7 @@ func (t *Turnover) see(ctx context.Context, id string) {
 		wait := lingerPause
 		message, err := "device not cleared", error(nil)
 		if s.Pending {
-			err = t.clear(ctx, id, &renewed)
+			err = t.clear(ctx, id, &done)
 		} else {
 			message, err = "device not initialised", t.initialise(ctx, id)
 		}
@@ -123,9 +123,14 @@ func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration) {
 	}
 }
 
-// clear makes a device fit for the next pod after the last one has gone. nil also if a new pod has come meanwhile. renewed
-// is by what it was reset and erased since then: if only its vendor's step fails it is not erased over and over.
-func (t *Turnover) clear(ctx context.Context, id string, renewed *Care) error {
+// progress is how far a released device has come.
+type progress struct {
+	renewed Care  // by which it was reset and erased, for good: what comes after that may fail; the zero value: by none
+	failure error // of the last attempt, which the device has still unless somebody else had to do with it; nil: there is none
+}
+
+// clear makes a device fit for the next pod after the last one has gone. nil also if a new pod has come meanwhile.
+func (t *Turnover) clear(ctx context.Context, id string, done *progress) error {
 	s, err := t.Inventory.Current(ctx, id)
 	if err != nil {
 		return err
@@ -144,13 +149,16 @@ func (t *Turnover) clear(ctx context.Context, id string, renewed *Care) error {
 			return err
 		}
 	}
+	if s.Failure != "" && (done.failure == nil || s.Failure != done.failure.Error()) {
+		*done = progress{} // something was done to it by hand, and has failed
+	}
 	t.Inventory.Work(id, "")
 	outcome := inventory.Outcome{Cleared: true}
 	defer func() { t.Inventory.Worked(id, outcome) }()
-	outcome.Erased, err = t.handBack(ctx, care, s, renewed)
+	outcome.Erased, err = t.handBack(ctx, care, s, done)
 	switch {
 	case err == nil:
-		return nil
+		*done = progress{} // whoever leaves it next is another pod
 	case ctx.Err() != nil: // we are being stopped: it is done again after the next start
 		outcome = inventory.Outcome{}
 	case unlessBusy(err) == nil:
@@ -158,13 +166,15 @@ func (t *Turnover) clear(ctx context.Context, id string, renewed *Care) error {
 		t.Inventory.Lingers(id, err.Error())
 	default:
 		outcome = failed(err, outcome.Erased)
+		done.failure = outcome.Err
 	}
 	return err
 }
 
 // handBack does to a released device what its resource asks for, and then its vendor's step.
-func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status, renewed *Care) (erased bool, err error) {
-	if care.renews(*renewed, s.Failure != "") {
+func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status, done *progress) (erased bool, err error) {
+	if care.renews(done.renewed, s.Failure != "") {
+		done.renewed = Care{} // until it is
 		limited, cancel := context.WithTimeout(ctx, max(care.Timeout, time.Second)+device.AnswerTime)
 		defer cancel()
 		if erased, err = t.restore(limited, care, s); err != nil {
@@ -174,7 +184,7 @@ func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status,
 			t.Inventory.Erased(s.Device.ID)
 		}
 	}
-	*renewed = care
+	done.renewed = care
 	// What has gone wrong with a disk may be just that its erasure, also one by hand, could not be kept.
 	if err := t.keptErased(ctx, erased || s.Failure != "" && s.Target.IsDisk()); err != nil {
 		return erased, err
