@@ -45,6 +45,7 @@ type bench struct {
 
 	mu      sync.Mutex
 	touched []string            // what the helpers were asked to do, in order
+	looks   map[string]int      // how often they were asked for what changes nothing: "probe nvme1n1", "holders nvme1n1"
 	content map[string]string   // of disks, by name
 	open    map[string][]string // by name: the pods that have a device open; "" is this host
 	owners  map[string][]string // by ID: what the kubelet's checkpoint says
@@ -94,7 +95,7 @@ func newBench(t *testing.T, text string, care turnover.Care, init ...string) *be
 	b := &bench{
 		init: strings.Join(init, ""),
 		t:    t, machine: udevtest.New(t, mounts+text), text: mounts + text, state: t.TempDir(),
-		content: make(map[string]string), open: make(map[string][]string), owners: make(map[string][]string),
+		looks: make(map[string]int), content: make(map[string]string), open: make(map[string][]string), owners: make(map[string][]string),
 		fail: make(map[string]error), during: make(map[string]func(context.Context) error),
 	}
 	b.set(care)
@@ -186,7 +187,28 @@ func (b *bench) hook(ctx context.Context, what, note string) error {
 	return err
 }
 
+// looked counts what a helper was asked for that changes nothing.
+func (b *bench) looked(what string, at ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, name := range at {
+		b.looks[what+" "+path.Base(name)]++
+	}
+}
+
+// lookedAt returns how often a disk was probed, and looked for who has it open, since it was last called.
+func (b *bench) lookedAt(name string) (probes, holders int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	probe, holder := "probe "+name, "holders "+name
+	probes, holders = b.looks[probe], b.looks[holder]
+	delete(b.looks, probe)
+	delete(b.looks, holder)
+	return probes, holders
+}
+
 func (b *bench) probe(ctx context.Context, t device.Target, held bool) (device.Reading, error) {
+	b.looked("probe", t.SysPath)
 	if err := b.hook(ctx, "probe", ""); err != nil || held {
 		return device.Reading{}, err
 	}
@@ -266,6 +288,7 @@ func (b *bench) unit(ctx context.Context, template, id string) error {
 }
 
 func (b *bench) holders(ctx context.Context, nodes []string) (all []device.Holder, err error) {
+	b.looked("holders", nodes...)
 	if err := b.hook(ctx, "holders", ""); err != nil {
 		return nil, err
 	}

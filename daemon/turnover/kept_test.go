@@ -36,19 +36,26 @@ func (b *bench) unkept(name string) {
 	}
 }
 
-// TestErasureThatCannotBeKept: the disk is erased once, and offered when that is kept.
+// TestErasureThatCannotBeKept: the disk is erased once, and offered when that is kept. Until then it is left alone, but for the
+// look that any disk is given now and then.
 func TestErasureThatCannotBeKept(t *testing.T) {
 	for _, c := range []struct {
 		care turnover.Care
 		then string // what is done once it is kept
 	}{{zeroAfter, ""}, {with(zeroAfter, "", releaseUnit), "unit release@.service nvme-eui.11"}} {
-		play(t, disk(1, 1, 7), c.care, func(b *bench) {
+		play(t, disk(1, 1, 7)+disk(2, 1, 8), c.care, func(b *bench) {
 			b.used("A", "nvme1n1")
 			b.full()
 			b.free("nvme1n1")
 			b.unkept("nvme1n1")
+			b.lookedAt("nvme1n1")
+			b.lookedAt("nvme2n1")
 			clock.Pass(time.Hour)
 			b.unkept("nvme1n1")
+			probes, holders := b.lookedAt("nvme1n1")
+			if idle, _ := b.lookedAt("nvme2n1"); probes != idle || holders != 0 {
+				t.Errorf("it was probed %d times, an idle one %d times; who has it open was asked %d times", probes, idle, holders)
+			}
 			if did := b.did(); did != "erase nvme1n1 zero" {
 				t.Errorf("the helpers were asked for %q", did)
 			}

@@ -94,7 +94,7 @@ func (t *Turnover) see(ctx context.Context, id string) {
 			}
 			continue
 		case unlessBusy(err) == nil:
-		case errors.Is(err, errUnkept) && errors.Is(last, errUnkept): // nothing is done to it but to ask whether it is kept
+		case errors.Is(err, errUnkept) && errors.Is(last, errUnkept): // that was all that was asked
 			wait = retryFirst
 		default:
 			t.Log.Error(message, "device", id, "resource", s.Resource, "err", err)
@@ -131,6 +131,11 @@ type progress struct {
 
 // clear makes a device fit for the next pod after the last one has gone. nil also if a new pod has come meanwhile.
 func (t *Turnover) clear(ctx context.Context, id string, done *progress) error {
+	if errors.Is(done.failure, errUnkept) { // until that is kept nothing else is asked of anybody
+		if err := t.keptErased(ctx, true); err != nil {
+			return err
+		}
+	}
 	s, err := t.Inventory.Current(ctx, id)
 	if err != nil {
 		return err
