@@ -18,17 +18,17 @@ const returnLimit = 10 * time.Second
 // Outcome is what has come of work on a device; the zero value: nothing was done to it.
 type Outcome struct {
 	Err     error    // why it could not be done: the device is Unhealthy until it is
-	Erased  bool     // nothing is on the disk any more
 	Touched bool     // what is on the disk may be another than before: an erasure has gone wrong
 	Foreign bool     // what is on the disk is not what a pod has left there: nothing was done to it
 	Started bool     // a container is about to start with it
 	Pods    []string // UIDs of the pods that it is started for, as far as they are known
+	Mended  bool     // what had gone wrong before is over, as it is when it is cleared or started
 	Cleared bool     // it is fit for the next pod: nobody has it open, and what the resource asks for after a release is done
 }
 
 // none tells whether nothing was done.
 func (o Outcome) none() bool {
-	return o.Err == nil && !o.Erased && !o.Started && !o.Cleared && !o.Foreign
+	return o.Err == nil && !o.Started && !o.Mended && !o.Cleared && !o.Foreign
 }
 
 // Work notes that something is being done to a device. Until as many calls of [Inventory.Worked] and a look after that it
@@ -70,19 +70,16 @@ func (i *Inventory) Worked(id string, o Outcome) {
 	})
 }
 
-// Erased notes that nothing is on a disk any more, while work on it goes on; [Inventory.Kept] waits until that is kept. It does
+// Erased notes that nothing is on a disk any more, while work on it goes on: [Inventory.Kept] waits until that is kept. It does
 // not wait.
 func (i *Inventory) Erased(id string) {
 	i.post(func(l *loop) {
 		if e := l.entries[id]; e != nil {
-			e.erased()
+			e.print, e.seen, e.leftover = 0, 0, false
 			l.unsaved = true
 		}
 	})
 }
-
-// erased notes that nothing is on the disk any more.
-func (e *entry) erased() { e.print, e.seen, e.leftover = 0, 0, false }
 
 // Lingers notes who has a device open though its pod is gone; empty: nobody any more. It does not wait.
 func (i *Inventory) Lingers(id, who string) {
@@ -107,15 +104,12 @@ func (l *loop) worked(e *entry, o Outcome) {
 	if o.Foreign {
 		l.foreign(e)
 	}
-	if o.Erased {
-		e.erased()
-	}
 	if o.Cleared { // what is due stays: a pod may have come meanwhile
 		e.dirty, e.lingers, e.pods, e.given = false, "", nil, ""
 	}
 	if o.Started {
 		l.hold(e, true)
-		again := e.dirty && !e.due && !o.Erased
+		again := e.dirty && !e.due // nothing is erased then
 		e.due = false
 		l.started(e, o.Pods, again)
 	}

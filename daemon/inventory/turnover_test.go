@@ -83,7 +83,10 @@ func TestAccount(t *testing.T) {
 	work := func(o inventory.Outcome) func(*running) {
 		return func(r *running) { r.Work(diskID, ""); r.Worked(diskID, o) }
 	}
-	started := work(inventory.Outcome{Started: true, Erased: true, Pods: []string{"A"}})
+	erased := func(o inventory.Outcome) func(*running) {
+		return func(r *running) { r.Work(diskID, ""); r.Erased(diskID); r.Worked(diskID, o) }
+	}
+	started := erased(inventory.Outcome{Started: true, Pods: []string{"A"}})
 	confirm := func(h inventory.Holding) func(*running) {
 		return func(r *running) {
 			clock.Pass(time.Millisecond)
@@ -126,7 +129,7 @@ func TestAccount(t *testing.T) {
 			},
 			account{Dirty: true, Leftover: true, Pending: true, Uncleared: true, Pods: []string{"A"}, Reason: "being cleared after its last pod"},
 		},
-		{"cleared", []func(*running){allocate, started, free, work(inventory.Outcome{Erased: true, Cleared: true})}, account{}},
+		{"cleared", []func(*running){allocate, started, free, erased(inventory.Outcome{Cleared: true})}, account{}},
 		{
 			"cleared, and the next pod has come before",
 			[]func(*running){allocate, started, free, allocate, work(inventory.Outcome{Cleared: true})},
@@ -143,6 +146,27 @@ func TestAccount(t *testing.T) {
 			account{
 				Dirty: true, Leftover: true, Pending: true, Uncleared: true, Pods: []string{"A"}, Failure: "no answer", Reason: "no answer",
 			},
+		},
+		{
+			"failed, erased by hand while the vendor's step is to come",
+			[]func(*running){
+				allocate, started, free, work(inventory.Outcome{Err: errors.New("no answer")}), erased(inventory.Outcome{Mended: true}), work(inventory.Outcome{}),
+			},
+			account{Dirty: true, Pending: true, Uncleared: true, Pods: []string{"A"}, Reason: "being cleared after its last pod"},
+		},
+		{
+			"failed after an erasure, tried again in vain",
+			[]func(*running){
+				allocate, started, free, erased(inventory.Outcome{Err: errors.New("no answer")}), work(inventory.Outcome{}),
+			},
+			account{Dirty: true, Pending: true, Uncleared: true, Pods: []string{"A"}, Failure: "no answer", Reason: "no answer"},
+		},
+		{
+			"failed, then erased, and nothing else came of it",
+			[]func(*running){
+				allocate, started, free, work(inventory.Outcome{Err: errors.New("no answer")}), erased(inventory.Outcome{}),
+			},
+			account{Dirty: true, Pending: true, Uncleared: true, Pods: []string{"A"}, Failure: "no answer", Reason: "no answer"},
 		},
 		{
 			"failed before a start, tried again",
@@ -231,6 +255,7 @@ func TestCurrentOfNothing(t *testing.T) {
 		t.Errorf("%v, %v", s, err)
 	}
 	r.Work("nothing", "")
+	r.Erased("nothing")
 	r.Worked("nothing", inventory.Outcome{Started: true})
 	r.Lingers("nothing", "somebody")
 	if err := r.Alive(t.Context()); err != nil {
@@ -313,7 +338,7 @@ func TestFrozen(t *testing.T) {
 			t.Fatal(err)
 		}
 		check("uncordoned meanwhile", diskID+" Healthy")
-		r.Worked(diskID, inventory.Outcome{Erased: true})
+		r.Worked(diskID, inventory.Outcome{Mended: true})
 		check("after that", diskID+" Unhealthy (controller nvme1 is resetting)")
 		state("live")
 		check("well again", diskID+" Healthy")

@@ -132,7 +132,7 @@ type progress struct {
 // clear makes a device fit for the next pod after the last one has gone. nil also if a new pod has come meanwhile.
 func (t *Turnover) clear(ctx context.Context, id string, done *progress) error {
 	if errors.Is(done.failure, errUnkept) { // until that is kept nothing else is asked of anybody
-		if err := t.keptErased(ctx, true); err != nil {
+		if err := t.keptErased(ctx); err != nil {
 			return err
 		}
 	}
@@ -160,7 +160,7 @@ func (t *Turnover) clear(ctx context.Context, id string, done *progress) error {
 	t.Inventory.Work(id, "")
 	outcome := inventory.Outcome{Cleared: true}
 	defer func() { t.Inventory.Worked(id, outcome) }()
-	outcome.Erased, err = t.handBack(ctx, care, s, done)
+	err = t.handBack(ctx, care, s, done)
 	switch {
 	case err == nil:
 		*done = progress{} // whoever leaves it next is another pod
@@ -170,20 +170,22 @@ func (t *Turnover) clear(ctx context.Context, id string, done *progress) error {
 		outcome = inventory.Outcome{}
 		t.Inventory.Lingers(id, err.Error())
 	default:
-		outcome = failed(err, outcome.Erased)
+		outcome = failed(err)
 		done.failure = outcome.Err
 	}
 	return err
 }
 
 // handBack does to a released device what its resource asks for, and then its vendor's step.
-func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status, done *progress) (erased bool, err error) {
+func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status, done *progress) error {
+	erased := false
 	if care.renews(done.renewed, s.Failure != "") {
 		done.renewed = Care{} // until it is
 		limited, cancel := context.WithTimeout(ctx, max(care.Timeout, time.Second)+device.AnswerTime)
 		defer cancel()
+		var err error
 		if erased, err = t.restore(limited, care, s); err != nil {
-			return false, err
+			return err
 		}
 		if erased {
 			t.Inventory.Erased(s.Device.ID)
@@ -191,12 +193,14 @@ func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status,
 	}
 	done.renewed = care
 	// What has gone wrong with a disk may be just that its erasure, also one by hand, could not be kept.
-	if err := t.keptErased(ctx, erased || s.Failure != "" && s.Target.IsDisk()); err != nil {
-		return erased, err
+	if erased || s.Failure != "" && s.Target.IsDisk() {
+		if err := t.keptErased(ctx); err != nil {
+			return err
+		}
 	}
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
 	defer cancel()
-	return erased, t.unit(limited, s, care.Units.Release)
+	return t.unit(limited, s, care.Units.Release)
 }
 
 // renews tells whether a released device is to be reset and erased that was so by another care, the zero value: by none.
@@ -213,10 +217,7 @@ func (c Care) renews(by Care, failed bool) bool {
 
 // keptErased makes sure that an erasure is kept in mind before anybody is told of it: whoever uses the disk from then on would
 // lose what is on it if, after a crash, it were that of a pod still.
-func (t *Turnover) keptErased(ctx context.Context, erased bool) error {
-	if !erased {
-		return nil
-	}
+func (t *Turnover) keptErased(ctx context.Context) error {
 	if err := t.Inventory.Kept(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errUnkept, err)
 	}
@@ -287,23 +288,23 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	case errors.Is(err, ErrUnfit) && !errors.Is(err, device.ErrForeign): // nothing was done
 		return err
 	case err != nil:
-		outcome = failed(err, false)
+		outcome = failed(err)
 		return err
 	case !done:
 		return fmt.Errorf("%s: %w: no method of its class fits it as it stands: name one in [resource.reset]", id, ErrUnfit)
 	}
 	if scrub != "" {
 		t.Inventory.Erased(id)
-	}
-	if err := t.keptErased(ctx, scrub != ""); err != nil {
-		outcome = failed(err, true)
-		return err
+		if err := t.keptErased(ctx); err != nil {
+			outcome = failed(err)
+			return err
+		}
 	}
 	t.Inventory.Recovered(id)
 	// A reset alone is not what a resource waits for that is erased when a pod has left it.
 	enough := scrub != "" || !s.Dirty || !care.AtRelease || !care.scrubs()
 	enough = enough && (!s.Dirty || care.Units.Release == "") // nor is that of the vendor's step
-	outcome = inventory.Outcome{Cleared: enough, Erased: scrub != ""}
+	outcome.Cleared, outcome.Mended = enough, scrub != ""
 	return nil
 }
 

@@ -60,13 +60,16 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 	outcome := inventory.Outcome{}
 	defer func() { t.Inventory.Worked(id, outcome) }()
 	erased, err := t.prepare(ctx, care, s, owners)
+	if erased { // and no earlier: should we end before its vendor's step has, what that has left there is erased, too
+		t.Inventory.Erased(id)
+	}
 	if err != nil {
-		outcome = failed(err, erased)
+		outcome = failed(err)
 		t.note(s, audit.Refused, err, audit.Entry{Pods: owners})
 		return err
 	}
 	t.note(s, audit.Started, nil, audit.Entry{Pods: owners})
-	outcome.Erased, outcome.Started, outcome.Pods = erased, true, owners
+	outcome.Started, outcome.Pods = true, owners
 	return nil
 }
 
@@ -78,12 +81,12 @@ func current(s *inventory.Status) error {
 	return nil
 }
 
-// failed is what has come of work that an error has ended, perhaps after an erasure that went well.
-func failed(err error, erased bool) inventory.Outcome {
+// failed is what has come of work that an error has ended.
+func failed(err error) inventory.Outcome {
 	if errors.Is(err, device.ErrForeign) { // the next look tells why the disk is not for pods
 		return inventory.Outcome{Foreign: true}
 	}
-	return inventory.Outcome{Err: unlessBusy(err), Erased: erased, Touched: errors.As(err, new(halfErased))}
+	return inventory.Outcome{Err: unlessBusy(err), Touched: errors.As(err, new(halfErased))}
 }
 
 // halfErased is an error after which a disk may hold other things than before.

@@ -304,6 +304,14 @@ func TestForeignDataIsNeverErased(t *testing.T) {
 			b.fails(startUnit, nil)
 			b.write("nvme1n1", "admin's ext4")
 		}},
+		{"written after an erasure of what nobody has read, whose start failed otherwise", with(zeroAtStart, startUnit, ""), func(b *bench) {
+			b.used("A", "nvme1n1")
+			b.ok(b.allocate("B", "nvme1n1")) // without a look in between
+			b.fails(startUnit, errUnit)
+			b.refused(b.start("nvme1n1"), "run it: failed")
+			b.fails(startUnit, nil)
+			b.write("nvme1n1", "admin's ext4")
+		}},
 		{"written after a start that failed before anything was done", zeroAtStart, func(b *bench) {
 			b.used("A", "nvme1n1")
 			b.write("nvme1n1", "A's ext4")

@@ -71,6 +71,34 @@ func TestStartUnitThatFails(t *testing.T) {
 	})
 }
 
+// TestEndDuringStartUnit: what a step has written when we end is no reason for the next daemon not to start the container.
+func TestEndDuringStartUnit(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		play(t, disk(1, 1, 7), with(zeroAtStart, startUnit, ""), func(b *bench) {
+			b.used("A", "nvme1n1")
+			b.free("nvme1n1")
+			b.status("nvme1n1")
+			b.ok(b.allocate("B", "nvme1n1"))
+			b.meanwhile(startUnit, func(context.Context) error {
+				b.meanwhile(startUnit, nil)
+				b.write("nvme1n1", "an empty ext4")
+				clock.Pass(time.Second) // whatever is to be kept is
+				if crash {
+					b.crash()
+				} else {
+					b.stop()
+					b.begin()
+				}
+				return errUnit
+			})
+			b.refused(b.start("nvme1n1"), errUnit.Error())
+			b.did()
+			b.ok(b.start("nvme1n1"))
+			b.want("nvme1n1", "reset nvme1n1 nvme-controller, erase nvme1n1 zero, unit start@.service nvme-eui.11", "")
+		})
+	}
+}
+
 func TestStartUnitThatHangs(t *testing.T) {
 	for _, c := range []struct{ timeout, want time.Duration }{{5 * time.Second, 5 * time.Second}, {time.Hour, 25 * time.Second}} {
 		care := with(nothing, startUnit, "")
