@@ -44,7 +44,7 @@ func (s *Store) cordons() (map[string]Cordon, error) {
 
 // keepCordons replaces the file and returns once it is on disk.
 func (s *Store) keepCordons(cordons map[string]Cordon) error {
-	return replace(filepath.Join(filepath.Dir(s.file), cordonFile), func(w io.Writer) error {
+	return s.replace(filepath.Join(filepath.Dir(s.file), cordonFile), func(w io.Writer) error {
 		lines := json.NewEncoder(w)
 		lines.SetIndent("", "  ")
 		return lines.Encode(cordons)

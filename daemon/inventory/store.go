@@ -37,6 +37,9 @@ type Store struct {
 	asked  chan chan error // who wants to know whether all is written
 	ended  chan struct{}   // closed when nothing is written any more
 	closed sync.WaitGroup
+	doubt  bool // after a crash the file may be another than it is now; of writeAll alone
+
+	syncDir func(dir string) error // makes a rename last
 }
 
 // record is one device in the file.
@@ -74,7 +77,10 @@ type contents struct {
 // OpenStore returns the store in a directory, which is made if it is missing. Whether it can be written shows later, and
 // is logged: a daemon without its state directory still serves.
 func OpenStore(dir string, log *slog.Logger) *Store {
-	s := &Store{file: filepath.Join(dir, "identities.json"), log: log, latest: make(chan contents, 1), asked: make(chan chan error), ended: make(chan struct{})}
+	s := &Store{
+		file: filepath.Join(dir, "identities.json"), log: log, syncDir: syncDir,
+		latest: make(chan contents, 1), asked: make(chan chan error), ended: make(chan struct{}),
+	}
 	s.closed.Go(s.writeAll)
 	return s
 }
@@ -192,14 +198,20 @@ func (s *Store) write(c *contents) error {
 		return nil
 	}
 	slices.SortFunc(c.Devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
-	err := replace(s.file, c.encode)
-	if err != nil && s.has(c) {
+	next, err := writeBeside(s.file, c.encode)
+	switch {
+	case err == nil:
+		err = s.swap(next, s.file)
+		s.doubt = err != nil
+	case !s.doubt && s.has(c):
 		return nil // no room is needed for it
 	}
 	return err
 }
 
-// has tells whether the file holds these contents already, and will after a crash.
+// has tells whether the file, which is not in doubt, holds these contents already, and will after a crash: the last daemon may
+// have ended between the rename and the sync. Where one of ours has failed, the next proves nothing: Linux reports once what
+// could not be written.
 func (s *Store) has(c *contents) bool {
 	f, err := os.Open(s.file)
 	if err != nil {
@@ -214,33 +226,45 @@ func (s *Store) has(c *contents) bool {
 	if err := c.encode(&next); err != nil || !bytes.Equal(kept, next.Bytes()) {
 		return false
 	}
-	return f.Sync() == nil && syncDir(filepath.Dir(s.file)) == nil
+	s.doubt = f.Sync() != nil || s.syncDir(filepath.Dir(s.file)) != nil
+	return !s.doubt
 }
 
 // replace replaces a file, in a directory that is made if it is missing, by what encode writes: after a crash it is the
 // old or the new one, whole. One call at a time for a file.
-func replace(file string, encode func(io.Writer) error) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return fmt.Errorf("%w: paths.state is to be a directory that can be written to", err)
+func (s *Store) replace(file string, encode func(io.Writer) error) error {
+	next, err := writeBeside(file, encode)
+	if err != nil {
+		return err
 	}
-	next := file + ".new"
+	return s.swap(next, file)
+}
+
+// writeBeside writes what is to replace a file, for good, and returns where it is.
+func writeBeside(file string, encode func(io.Writer) error) (next string, err error) {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return "", fmt.Errorf("%w: paths.state is to be a directory that can be written to", err)
+	}
+	next = file + ".new"
 	// What a crash has left there is not written to: it could be a link, or have another owner.
 	_ = os.Remove(next) // what cannot be removed is there still
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer f.Close()
 	if err := encode(f); err != nil {
-		return fmt.Errorf("write %s: %w", next, err)
+		return "", fmt.Errorf("write %s: %w", next, err)
 	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
+	return next, f.Sync()
+}
+
+// swap puts a file that was written in the place of another, for good. After an error it may be there, for now or for good.
+func (s *Store) swap(next, file string) error {
 	if err := os.Rename(next, file); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(file))
+	return s.syncDir(filepath.Dir(file))
 }
 
 // encode writes the JSON of c with a line for each device, piece by piece: of thousands it is megabytes.

@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -34,6 +35,45 @@ func TestStoreThatCannotBeWrittenHasWhatItHas(t *testing.T) {
 	for _, ids := range [][]string{{"a"}, {"a", "c"}, {"a", "b", "c"}} {
 		if err := keep(ids...); err == nil {
 			t.Errorf("%v is kept in place of a and b", ids)
+		}
+	}
+}
+
+// TestWhatMayNotLastIsNotKept: what was put in the place of the file, and may be gone after a crash, is kept once it was put
+// there anew. Linux says only once that it may be: the sync after that succeeds.
+func TestWhatMayNotLastIsNotKept(t *testing.T) {
+	dir := t.TempDir()
+	fails := false
+	s := &Store{file: filepath.Join(dir, "identities.json"), syncDir: func(dir string) error {
+		if fails {
+			fails = false
+			return errors.New("input/output error")
+		}
+		return syncDir(dir)
+	}}
+	inTheWay := filepath.Join(dir, "identities.json.new", "in the way")
+	for n, step := range []struct{ full, fails, kept bool }{
+		{false, true, false},
+		{true, false, false}, // though it is there
+		{true, false, false},
+		{false, false, true},
+		{true, false, true},
+		{true, true, false}, // now it is that sync which fails, as of what the last daemon has left
+		{true, false, false},
+		{false, false, true},
+	} {
+		var err error
+		if step.full {
+			err = os.MkdirAll(inTheWay, 0o700)
+		} else {
+			err = os.RemoveAll(filepath.Dir(inTheWay))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		fails = step.fails
+		if err := s.write(&contents{Version: storeVersion, Devices: []record{{ID: "a"}}}); (err == nil) != step.kept {
+			t.Errorf("step %d: %v, want it kept: %t", n, err, step.kept)
 		}
 	}
 }
