@@ -77,12 +77,8 @@ func TestOfferedAgainIsNobodys(t *testing.T) {
 			m.hostWrites(ids[0])
 			m.kill()
 			m.boot()
+			m.await(func() error { return m.leftAlone(ids[0]) })
 			m.gone(diskResource, ids[0])
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			if got := m.find(ids[0]).content; got != hostData {
-				t.Errorf("on the disk is %q", got)
-			}
 		})
 	}
 }
@@ -96,19 +92,35 @@ func (m *mortal) hostWrites(id string) {
 	m.find(id).content = hostData
 }
 
+// leftAlone tells why a disk is not one to which the host has written, and which the daemon lets nobody have for that reason.
+func (m *mortal) leftAlone(id string) error {
+	content, err := m.says(id, "it holds data: "+hostData)
+	if content != hostData {
+		return fmt.Errorf("%w: %q is on it: %v", errNever, content, err)
+	}
+	return err
+}
+
 // waitsToBeKept tells why a disk does not wait, erased, for that to be kept.
 func (m *mortal) waitsToBeKept(id string) error {
+	content, err := m.says(id, "could be forgotten")
+	if err == nil && content != "" {
+		err = fmt.Errorf("%q is on it", content)
+	}
+	return err
+}
+
+// says returns what is on a disk, and why the daemon does not say that nobody gets it for that reason.
+func (m *mortal) says(id, reason string) (content string, err error) {
 	var d control.Device
 	socket := filepath.Join(m.dir, "run", "control.sock")
-	if err := (control.Client{Socket: socket}).Get(m.t.Context(), "/v1/devices/"+id, &d); err != nil {
-		return err
+	err = control.Client{Socket: socket}.Get(m.t.Context(), "/v1/devices/"+id, &d)
+	if err == nil && (d.Health == "Healthy" || !strings.Contains(d.Reason, reason)) {
+		err = fmt.Errorf("%s is %s (%s)", id, d.Health, d.Reason)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if content := m.find(id).content; content != "" || d.Health == "Healthy" || !strings.Contains(d.Reason, "could be forgotten") {
-		return fmt.Errorf("%s is %s (%s), and %q is on it", id, d.Health, d.Reason, content)
-	}
-	return nil
+	return m.find(id).content, err
 }
 
 // working has a new pod work with a disk, once one is fit.
