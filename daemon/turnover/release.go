@@ -94,7 +94,7 @@ func (t *Turnover) see(ctx context.Context, id string) {
 			}
 			continue
 		case unlessBusy(err) == nil:
-		case errors.Is(err, errUnkept) && errors.Is(last, errUnkept): // that was all that was asked
+		case errors.Is(err, errUnkept) && errors.Is(last, errUnkept): // only that was asked, which costs little
 			wait = retryFirst
 		default:
 			t.Log.Error(message, "device", id, "resource", s.Resource, "err", err)
@@ -125,8 +125,8 @@ func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration) {
 
 // progress is how far a released device has come.
 type progress struct {
-	renewed Care  // by which it was reset and erased, for good: what comes after that may fail; the zero value: by none
-	failure error // of the last attempt, which the device has still unless somebody else had to do with it; nil: there is none
+	renewed Care  // by which it was reset and erased since, which is not done again if what comes after that fails; zero: by none
+	failure error // of the last attempt, nil: there is none. Of a device that has another one somebody else has tried something
 }
 
 // clear makes a device fit for the next pod after the last one has gone. nil also if a new pod has come meanwhile.
@@ -155,7 +155,7 @@ func (t *Turnover) clear(ctx context.Context, id string, done *progress) error {
 		}
 	}
 	if s.Failure != "" && (done.failure == nil || s.Failure != done.failure.Error()) {
-		*done = progress{} // something was done to it by hand, and has failed
+		*done = progress{} // a reset or an erasure by hand has failed
 	}
 	t.Inventory.Work(id, "")
 	outcome := inventory.Outcome{Cleared: true}
