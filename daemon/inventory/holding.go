@@ -42,6 +42,7 @@ type tenancy struct {
 	seen       uint64    // the same at the last look
 	pods       []string  // UIDs of those that containers were started for since it was last cleared; never written, only replaced
 	failed     string    // why it could not be reset or erased
+	byHand     ByHand    // what of that somebody tried by hand
 	lingers    string    // who has it open still, though its pod is gone
 
 	initialised string // the [device.Rule].Init that was done to this appearance of the hardware

@@ -60,6 +60,7 @@ type record struct {
 	Given    string `json:"given,omitempty"`
 	Print    uint64 `json:"print,omitempty"`
 	Failed   string `json:"failed,omitempty"`
+	ByHand   ByHand `json:"byHand,omitempty"`
 
 	Pods       []string `json:"pods,omitempty"`
 	Appearance string   `json:"diskseq,omitempty"` // this and what follows, in the boot of [health]

@@ -18,6 +18,7 @@ const returnLimit = 10 * time.Second
 // Outcome is what has come of work on a device; the zero value: nothing was done to it.
 type Outcome struct {
 	Err     error    // why it could not be done: the device is Unhealthy until it is
+	ByHand  ByHand   // with Err: what somebody tried by hand
 	Touched bool     // what is on the disk may be another than before: an erasure has gone wrong
 	Foreign bool     // what is on the disk is not what a pod has left there: nothing was done to it
 	Started bool     // a container is about to start with it
@@ -25,6 +26,15 @@ type Outcome struct {
 	Mended  bool     // what had gone wrong before is over, as it is when it is cleared or started
 	Cleared bool     // it is fit for the next pod: nobody has it open, and what the resource asks for after a release is done
 }
+
+// ByHand is what somebody tried to do to a device by hand; empty: nothing, the daemon did it by itself.
+type ByHand string
+
+// What can be done by hand. The state file has these words.
+const (
+	ResetByHand ByHand = "reset"
+	EraseByHand ByHand = "erase"
+)
 
 // none tells whether nothing was done.
 func (o Outcome) none() bool {
@@ -94,9 +104,9 @@ func (i *Inventory) Lingers(id, who string) {
 func (l *loop) worked(e *entry, o Outcome) {
 	switch {
 	case o.Err != nil:
-		e.failed = o.Err.Error()
+		e.failed, e.byHand = o.Err.Error(), o.ByHand
 	case !o.none():
-		e.failed = ""
+		e.failed, e.byHand = "", ""
 	}
 	if o.Touched {
 		e.print, e.seen = 0, 0
@@ -126,7 +136,7 @@ func (l *loop) worked(e *entry, o Outcome) {
 // leave ends the account of a device that is no more in the offer. Only that nobody may have a disk before it is erased
 // outlasts that, and everything else but the erasure: it may be back.
 func (e *entry) leave() {
-	e.due, e.failed, e.lingers = false, "", ""
+	e.due, e.failed, e.byHand, e.lingers = false, "", "", ""
 	if !e.disk() {
 		e.dirty, e.pods, e.given = false, nil, ""
 	}
@@ -199,7 +209,7 @@ func (l *loop) waiting(e *entry) string {
 func (l *loop) turn(e *entry, s *Status) {
 	s.Due, s.Dirty, s.Leftover, s.Own, s.Pods = e.due, e.dirty, e.leftover, e.own(), e.pods
 	s.Pending = e.offered && !e.held && (e.dirty || e.failed != "")
-	s.Failure, s.Print = e.failed, e.print
+	s.Failure, s.FailedByHand, s.Print = e.failed, e.byHand, e.print
 	s.Uncleared = l.uncleared(e)
 	s.Init = l.uninitialised(e)
 	s.Erasable = e.sighting != nil && l.erasable(e)

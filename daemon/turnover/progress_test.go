@@ -3,9 +3,11 @@
 package turnover_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,5 +82,89 @@ func TestReloadThereAndBack(t *testing.T) {
 		b.broken(nil)
 		clock.Pass(10 * time.Minute)
 		b.want("nvme1n1", "erase nvme1n1 zero, unit release@.service nvme-eui.11", "")
+	})
+}
+
+// TestFailureByHandStays where nothing that the resource asks for makes good for it, also after a crash, until somebody has
+// done by hand what went wrong, or more.
+func TestFailureByHandStays(t *testing.T) {
+	open := always
+	open.Open = true
+	for _, c := range []struct {
+		name    string
+		care    turnover.Care
+		scrub   string // what fails by hand
+		dirty   bool   // a pod has had it
+		instead string // what is enough by hand; empty: to do the same
+	}{
+		{"a reset where nothing is done", nothing, "", true, ""},
+		{"a reset of one that no pod has had", nothing, "", false, ""},
+		{"an erasure where nothing is done", nothing, "zero", true, ""},
+		{"an erasure where it is only reset", resetAfter, "zero", true, ""},
+		{"a reset of what others have open", open, "", false, ""},
+		{"an erasure of what others have open", open, "zero", false, ""},
+		{"a reset, and then it is erased", nothing, "", true, "zero"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			play(t, disk(1, 1, 7), c.care, func(b *bench) {
+				byHand := func(scrub string) error { return b.turnover.ByHand(context.Background(), idOf("nvme1n1"), scrub) }
+				stays := func(when string) {
+					t.Helper()
+					if s := b.status("nvme1n1"); s.Healthy || !strings.Contains(s.Reason, "by hand: ") || !strings.Contains(s.Reason, errMedia.Error()) {
+						t.Errorf("%s: healthy %v, reason %q", when, s.Healthy, s.Reason)
+					}
+				}
+				if c.dirty { // and has written nothing
+					b.ok(b.allocate("A", "nvme1n1"))
+					b.ok(b.start("nvme1n1"))
+					b.free("nvme1n1")
+					clock.Pass(time.Minute)
+				}
+				b.broken(errMedia)
+				b.refused(byHand(c.scrub), errMedia.Error())
+				b.broken(nil)
+				b.did()
+				clock.Pass(time.Hour)
+				stays("an hour later")
+				b.crash()
+				clock.Pass(time.Hour)
+				stays("after a crash")
+				if did := b.did(); did != "" {
+					t.Errorf("it was asked for %q", did)
+				}
+				if c.scrub != "" {
+					b.ok(byHand(""))
+					clock.Pass(time.Hour)
+					stays("after a reset")
+				}
+				b.ok(byHand(cmp.Or(c.instead, c.scrub)))
+				clock.Pass(time.Minute)
+				if s := b.status("nvme1n1"); !s.Healthy {
+					t.Errorf("in the end: %q", s.Reason)
+				}
+			})
+		})
+	}
+}
+
+// TestResetByHandBeforeTheStep: a reset by hand that goes well after one that did not has the vendor's step go on.
+func TestResetByHandBeforeTheStep(t *testing.T) {
+	play(t, disk(1, 1, 7), with(nothing, "", releaseUnit), func(b *bench) {
+		byHand := func() error { return b.turnover.ByHand(context.Background(), idOf("nvme1n1"), "") }
+		b.ok(b.allocate("A", "nvme1n1"))
+		b.ok(b.start("nvme1n1"))
+		b.fails(releaseUnit, errUnit)
+		b.free("nvme1n1")
+		b.status("nvme1n1")
+		b.broken(errMedia)
+		b.refused(byHand(), errMedia.Error())
+		b.broken(nil)
+		b.fails(releaseUnit, nil)
+		b.did()
+		clock.Pass(time.Hour)
+		b.want("nvme1n1", "", "reset by hand: nvme-controller nvme-eui.11: media error")
+		b.ok(byHand())
+		clock.Pass(10 * time.Minute)
+		b.want("nvme1n1", "reset nvme1n1 nvme-controller, unit release@.service nvme-eui.11", "")
 	})
 }

@@ -146,7 +146,10 @@ func (t *Turnover) clear(ctx context.Context, id string, done *progress) error {
 		return err
 	}
 	defer unlock()
-	if !s.Pending || !s.Present || s.Uncleared && !care.clears() { // the last: a reload is under way
+	switch {
+	case !s.Pending || !s.Present || s.Uncleared && !care.clears(): // the last: a reload is under way
+		return nil
+	case !care.mends(s.FailedByHand): // it is for whoever tried that
 		return nil
 	}
 	if !care.Open {
@@ -215,6 +218,17 @@ func (c Care) renews(by Care, failed bool) bool {
 	return c.AtRelease && (by.Open || !by.AtRelease || by.Method != c.Method || by.Scrub != c.Scrub)
 }
 
+// mends tells whether what somebody tried by hand, and could not, is made good by what is done to a released device.
+func (c Care) mends(failed inventory.ByHand) bool {
+	switch failed {
+	case inventory.ResetByHand:
+		return !c.Open && c.acts()
+	case inventory.EraseByHand:
+		return !c.Open && c.scrubs()
+	}
+	return true
+}
+
 // keptErased makes sure that an erasure is kept in mind before anybody is told of it: whoever uses the disk from then on would
 // lose what is on it if, after a crash, it were that of a pod still.
 func (t *Turnover) keptErased(ctx context.Context) error {
@@ -276,9 +290,9 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	if err := t.left(ctx, s); err != nil {
 		return fmt.Errorf("%s: %w", id, err)
 	}
-	reason := "being reset by hand"
+	reason, what := "being reset by hand", inventory.ResetByHand
 	if scrub != "" {
-		reason = "being erased by hand"
+		reason, what = "being erased by hand", inventory.EraseByHand
 	}
 	t.Inventory.Work(id, reason)
 	outcome := inventory.Outcome{}
@@ -288,7 +302,9 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	case errors.Is(err, ErrUnfit) && !errors.Is(err, device.ErrForeign): // nothing was done
 		return err
 	case err != nil:
-		outcome = failed(err)
+		if outcome = failed(err); outcome.Err != nil {
+			outcome.Err, outcome.ByHand = fmt.Errorf("%s by hand: %w", what, outcome.Err), what
+		}
 		return err
 	case !done:
 		return fmt.Errorf("%s: %w: no method of its class fits it as it stands: name one in [resource.reset]", id, ErrUnfit)
@@ -304,7 +320,9 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	// A reset alone is not what a resource waits for that is erased when a pod has left it.
 	enough := scrub != "" || !s.Dirty || !care.AtRelease || !care.scrubs()
 	enough = enough && (!s.Dirty || care.Units.Release == "") // nor is that of the vendor's step
-	outcome.Cleared, outcome.Mended = enough, scrub != ""
+	// Nor does it make good for an erasure.
+	mended := scrub != "" || s.FailedByHand == inventory.ResetByHand
+	outcome.Cleared, outcome.Mended = enough && (mended || s.FailedByHand == ""), mended
 	return nil
 }
 
