@@ -236,7 +236,7 @@ func (l *loop) judge(e *entry, now time.Time) *Status {
 		if !frozen {
 			s.Reason = cmp.Or(s.Reason, e.distrust(s.Reason, now))
 		}
-		s.Reason = cmp.Or(s.Reason, e.failed, l.waiting(e))
+		s.Reason = cmp.Or(s.Reason, e.work().failed, l.waiting(e))
 		s.Healthy = s.Reason == ""
 		l.calmLater(e, now)
 	}

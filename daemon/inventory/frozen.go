@@ -25,7 +25,8 @@ func (l *loop) started(e *entry, pods []string, again bool) {
 	if rule := l.rule(e); !again && (rule == nil || !rule.AllowInUse) {
 		e.leftover = e.disk()
 	}
-	e.dirty, e.lingers, e.print, e.seen, e.given = true, "", 0, 0, e.medium
+	e.dirty, e.print, e.seen, e.given = true, 0, 0, e.medium
+	e.lingers("")
 	e.pods = slices.Concat(e.pods, pods)
 	slices.Sort(e.pods)
 	e.pods = slices.Compact(e.pods)
@@ -59,7 +60,7 @@ func (e *entry) outdated() bool {
 func (e *entry) frozen(now time.Time) bool {
 	w := e.work()
 	switch {
-	case e.failed != "", e.stuck:
+	case e.work().failed != "", e.stuck:
 		return false
 	case w.under > 0:
 		return true
@@ -83,7 +84,7 @@ func (e *entry) appears(s *device.Sighting) {
 	if other {
 		same := e.medium != "" && medium == e.medium
 		w := e.work()
-		ours := w.under > 0 || w.own && e.failed == ""
+		ours := w.under > 0 || w.own && w.failed == ""
 		e.leftover, e.proof = e.leftover && same && ours, proof{}
 	}
 	e.appearance, e.medium = appearance, medium
@@ -95,7 +96,8 @@ func (e *entry) own() bool { return e.held && e.given != "" && e.given == e.medi
 // compare notes what is on a disk that a pod has left and nobody is at work on, and at each look after that makes sure
 // that it is the same. What is not is somebody's: another machine's, or an operator's.
 func (l *loop) compare(e *entry, s *device.Sighting) {
-	if s.Print == 0 || e.held || e.dirty || e.failed != "" || e.work().under > 0 || e.outdated() {
+	w := e.work()
+	if s.Print == 0 || e.held || e.dirty || w.failed != "" || w.under > 0 || e.outdated() {
 		return
 	}
 	e.seen = s.Print

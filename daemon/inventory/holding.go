@@ -31,19 +31,16 @@ type tenancy struct {
 	due      bool // allocated since a container was last started with it: what precedes a start is to be done in full
 	dirty    bool // a container was started with it since it was last cleared
 	leftover bool // what is on the disk is what a pod has left there
+	booked   bool // since it was last allocated the kubelet has listed a pod that holds it
 
 	as         []string  // the IDs by which pods may hold it, sorted; never written, only replaced
 	allocated  time.Time // when a container was last given it
-	booked     bool      // since then the kubelet has listed a pod that holds it
 	appearance string    // of the disk, as [device.Target.Appearance] tells it: a leftover is of that one
 	medium     string    // what the disk itself is known by, also in another boot, as [device.Target.Medium] tells it
 	given      string    // the medium that containers were started with since it was last cleared; empty: it did not say
 	print      uint64    // by which what the pod has left is known again, when nobody has had it since; 0: not known
 	seen       uint64    // the same at the last look
 	pods       []string  // UIDs of those that containers were started for since it was last cleared; never written, only replaced
-	failed     string    // why it could not be reset or erased
-	byHand     ByHand    // what of that somebody tried by hand
-	lingers    string    // who has it open still, though its pod is gone
 
 	initialised string // the [device.Rule].Init that was done to this appearance of the hardware
 	instance    uint64 // of it, see [device.Host.Instance]
@@ -51,8 +48,11 @@ type tenancy struct {
 	worked *work // nil: nothing was ever done to it
 }
 
-// work is what is being done to a device, or was last. It is apart since it is rare.
+// work is what is being done to a device, or was last, and what is wrong with that. It is apart since it is rare.
 type work struct {
+	failed   string    // why it could not be reset or erased
+	byHand   ByHand    // what of that somebody tried by hand
+	lingerer string    // who has it open still, though its pod is gone
 	under    int       // resets and erasures under way
 	why      string    // it is Unhealthy meanwhile
 	own      bool      // what the hardware does since may still be our own doing
@@ -77,6 +77,13 @@ func (e *entry) atWork() *work {
 		e.worked = &work{}
 	}
 	return e.worked
+}
+
+// lingers notes who has a device open still though its pod is gone; empty: nobody.
+func (e *entry) lingers(who string) {
+	if e.work().lingerer != who {
+		e.atWork().lingerer = who
+	}
 }
 
 // hold notes whether a pod holds a device. Looks ask for it while the loop goes on.

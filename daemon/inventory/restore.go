@@ -30,7 +30,10 @@ func (l *loop) restore() {
 			resource: r.Resource,
 			offered:  offered,
 			awaited:  r.Present && l.AfterBoot,
-			tenancy:  tenancy{due: r.Due, dirty: r.Dirty, leftover: r.Leftover, failed: r.Failed, byHand: r.ByHand, pods: r.Pods},
+			tenancy:  tenancy{due: r.Due, dirty: r.Dirty, leftover: r.Leftover, pods: r.Pods},
+		}
+		if r.Failed != "" {
+			e.worked = &work{failed: r.Failed, byHand: r.ByHand}
 		}
 		e.medium, e.given, e.print = r.Medium, r.Given, r.Print
 		e.leftover = e.leftover && (sameBoot || r.outlastsBoot())

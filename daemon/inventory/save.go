@@ -20,13 +20,14 @@ func (l *loop) save() {
 	l.unsaved = false
 	records := make([]record, 0, len(l.entries))
 	for _, e := range l.entries {
+		w := e.work()
 		if !e.offered && !e.dirty {
 			continue
 		}
 		records = append(records, record{
 			ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model,
 			SysPath: e.device.SysPath, NUMANode: e.device.NUMANode, Present: e.sighting != nil, Held: e.held,
-			Away: !e.offered, Due: e.due, Dirty: e.dirty, Leftover: e.leftover, Failed: e.failed, ByHand: e.byHand, Pods: e.pods,
+			Away: !e.offered, Due: e.due, Dirty: e.dirty, Leftover: e.leftover, Failed: w.failed, ByHand: w.byHand, Pods: e.pods,
 			Appearance: e.appearance, Medium: e.medium, Given: e.given, Print: e.kept(),
 			Initialised: e.initialised, Instance: e.instance,
 		})

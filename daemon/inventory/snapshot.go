@@ -13,25 +13,25 @@ import (
 
 // Status is one device as it stands in a snapshot. It is never written after it was published.
 type Status struct {
-	Device       *device.Device    // shared with other snapshots
-	Allocation   device.Allocation // as of the last look at the device
-	Nodes        []device.Node     // of the device, also of one that is not offered, as far as they are there
-	Target       *device.Target    // of that look too: who does anything to the device does it to the one that was seen
-	Resource     string            // whose offer it is in; empty: it is seen and not offered
-	Reason       string            // why it is Unhealthy or not offered; empty for a healthy one
-	Warning      string            // what is not as it should be, though it can be used
-	Since        time.Time         // when Healthy or Reason last changed
-	As           []string          // the IDs by which pods may hold it, sorted
-	Used         string            // why nobody but the pod that holds it may have it: the host uses it, or it holds data
-	Init         string            // what has to be done before anybody may have it; empty: nothing
-	Failure      string            // why it could not be reset or erased
-	FailedByHand ByHand            // what of that somebody tried by hand
-	Pods         []string          // UIDs of those that containers were started for since it was last cleared; nil: not known
+	Device     *device.Device    // shared with other snapshots
+	Allocation device.Allocation // as of the last look at the device
+	Nodes      []device.Node     // of the device, also of one that is not offered, as far as they are there
+	Target     *device.Target    // of that look too: who does anything to the device does it to the one that was seen
+	Resource   string            // whose offer it is in; empty: it is seen and not offered
+	Reason     string            // why it is Unhealthy or not offered; empty for a healthy one
+	Warning    string            // what is not as it should be, though it can be used
+	Since      time.Time         // when Healthy or Reason last changed
+	As         []string          // the IDs by which pods may hold it, sorted
+	Used       string            // why nobody but the pod that holds it may have it: the host uses it, or it holds data
+	Init       string            // what has to be done before anybody may have it; empty: nothing
+	Failure    string            // why it could not be reset or erased
+	Pods       []string          // UIDs of those that containers were started for since it was last cleared; nil: not known
 
-	Healthy bool
-	Present bool // whether the hardware is there
-	Held    bool // whether a pod holds it, as far as is known
-	Stale   bool // whether it is in the offer only because a pod may still hold it
+	FailedByHand ByHand // what somebody tried by hand, of which Failure tells why it went wrong
+	Healthy      bool
+	Present      bool // whether the hardware is there
+	Held         bool // whether a pod holds it, as far as is known
+	Stale        bool // whether it is in the offer only because a pod may still hold it
 	// Parked: it is Unhealthy only because it is cordoned. A pod that holds it may go on, and start its containers again.
 	Parked    bool
 	Cordon    *Cordon // by which the operator keeps it from new pods; nil: nobody does

@@ -4,6 +4,7 @@ package inventory
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -27,14 +28,30 @@ type Outcome struct {
 	Cleared bool     // it is fit for the next pod: nobody has it open, and what the resource asks for after a release is done
 }
 
-// ByHand is what somebody tried to do to a device by hand; empty: nothing, the daemon did it by itself.
-type ByHand string
+// ByHand is what somebody tried to do to a device by hand; the zero value: nothing, the daemon did it by itself.
+type ByHand uint8
 
-// What can be done by hand. The state file has these words.
+// What can be done by hand. The state file has the names.
 const (
-	ResetByHand ByHand = "reset"
-	EraseByHand ByHand = "erase"
+	ResetByHand ByHand = iota + 1
+	EraseByHand
 )
+
+var byHandNames = [...]string{ResetByHand: "reset", EraseByHand: "erase"}
+
+// String returns the name; empty: nothing.
+func (b ByHand) String() string { return byHandNames[b] }
+
+// MarshalText returns the name.
+func (b ByHand) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// UnmarshalText takes a name. One that a later version has made up counts as an erasure, for which least makes good.
+func (b *ByHand) UnmarshalText(name []byte) error {
+	if *b = ByHand(slices.Index(byHandNames[:], string(name))); *b > EraseByHand {
+		*b = EraseByHand
+	}
+	return nil
+}
 
 // none tells whether nothing was done.
 func (o Outcome) none() bool {
@@ -94,19 +111,20 @@ func (i *Inventory) Erased(id string) {
 // Lingers notes who has a device open though its pod is gone; empty: nobody any more. It does not wait.
 func (i *Inventory) Lingers(id, who string) {
 	i.post(func(l *loop) {
-		if e := l.entries[id]; e != nil && e.lingers != who {
-			e.lingers = who
+		if e := l.entries[id]; e != nil && e.work().lingerer != who {
+			e.lingers(who)
 			l.changed(e)
 		}
 	})
 }
 
 func (l *loop) worked(e *entry, o Outcome) {
+	w := e.atWork()
 	switch {
 	case o.Err != nil:
-		e.failed, e.byHand = o.Err.Error(), o.ByHand
+		w.failed, w.byHand = o.Err.Error(), o.ByHand
 	case !o.none():
-		e.failed, e.byHand = "", ""
+		w.failed, w.byHand = "", 0
 	}
 	if o.Touched {
 		e.print, e.seen = 0, 0
@@ -115,7 +133,8 @@ func (l *loop) worked(e *entry, o Outcome) {
 		l.foreign(e)
 	}
 	if o.Cleared { // what is due stays: a pod may have come meanwhile
-		e.dirty, e.lingers, e.pods, e.given = false, "", nil, ""
+		e.dirty, e.pods, e.given = false, nil, ""
+		e.lingers("")
 	}
 	if o.Started {
 		l.hold(e, true)
@@ -125,7 +144,7 @@ func (l *loop) worked(e *entry, o Outcome) {
 	}
 	l.unsaved = true
 	l.saveLater()
-	e.atWork().own = true
+	w.own = true
 	if o.Err == nil && (e.owner == nil || e.owner.removed || e.sighting == nil) {
 		l.returns(e)
 	}
@@ -136,7 +155,10 @@ func (l *loop) worked(e *entry, o Outcome) {
 // leave ends the account of a device that is no more in the offer. Only that nobody may have a disk before it is erased
 // outlasts that, and everything else but the erasure: it may be back.
 func (e *entry) leave() {
-	e.due, e.failed, e.byHand, e.lingers = false, "", "", ""
+	e.due = false
+	if w := e.worked; w != nil {
+		w.failed, w.byHand, w.lingerer = "", 0, ""
+	}
 	if !e.disk() {
 		e.dirty, e.pods, e.given = false, nil, ""
 	}
@@ -195,8 +217,8 @@ func (l *loop) waiting(e *entry) string {
 	switch {
 	case e.held:
 		return ""
-	case e.dirty && e.lingers != "":
-		return "its pod is gone, but " + e.lingers
+	case e.dirty && e.work().lingerer != "":
+		return "its pod is gone, but " + e.work().lingerer
 	case l.uncleared(e):
 		return "being cleared after its last pod"
 	case l.uninitialised(e) != "":
@@ -208,8 +230,9 @@ func (l *loop) waiting(e *entry) string {
 // turn fills in how a device stands between two pods.
 func (l *loop) turn(e *entry, s *Status) {
 	s.Due, s.Dirty, s.Leftover, s.Own, s.Pods = e.due, e.dirty, e.leftover, e.own(), e.pods
-	s.Pending = e.offered && !e.held && (e.dirty || e.failed != "")
-	s.Failure, s.FailedByHand, s.Print = e.failed, e.byHand, e.print
+	w := e.work()
+	s.Pending = e.offered && !e.held && (e.dirty || w.failed != "")
+	s.Failure, s.FailedByHand, s.Print = w.failed, w.byHand, e.print
 	s.Uncleared = l.uncleared(e)
 	s.Init = l.uninitialised(e)
 	s.Erasable = e.sighting != nil && l.erasable(e)

@@ -322,7 +322,7 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	enough = enough && (!s.Dirty || care.Units.Release == "") // nor is that of the vendor's step
 	// Nor does it make good for an erasure.
 	mended := scrub != "" || s.FailedByHand == inventory.ResetByHand
-	outcome.Cleared, outcome.Mended = enough && (mended || s.FailedByHand == ""), mended
+	outcome.Cleared, outcome.Mended = enough && (mended || s.FailedByHand == 0), mended
 	return nil
 }
 
