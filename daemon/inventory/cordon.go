@@ -136,15 +136,36 @@ func (l *loop) cordoned(s *Status) {
 	s.Reason = "cordoned: " + reason
 }
 
-// restoreCordons takes in those of the last run.
+// restoreCordons takes in those of the last run. Where these cannot be read, each device that was known then may have been
+// cordoned, and is until somebody says otherwise.
 func (l *loop) restoreCordons() {
 	if l.Store == nil {
 		return
 	}
 	var err error
-	if l.cordons, err = l.Store.cordons(); err != nil {
-		l.Log.Error("cordons not read", "err", err)
+	if l.cordons, err = l.Store.cordons(); err == nil {
+		return
 	}
+	l.cordons = make(map[string]Cordon)
+	for id, e := range l.entries {
+		if e.offered {
+			l.cordons[id] = Cordon{Reason: "it may have been before " + cordonFile + " was damaged: uncordon it if not", User: "metalplugd"}
+		}
+	}
+	l.Log.Error("cordons not read", "err", fmt.Errorf("%w: %w", err, l.presumed()))
+}
+
+// presumed keeps the cordons in the place of what cannot be read, and tells what that means.
+func (l *loop) presumed() error {
+	if len(l.cordons) == 0 {
+		return errors.New("which devices were cordoned is not known: cordon them again")
+	}
+	told := fmt.Errorf("all %d devices that were known are cordoned: uncordon those that were not", len(l.cordons))
+	aside, err := l.Store.replaceCordons(l.cordons)
+	if err != nil {
+		return fmt.Errorf("%w; that is not kept: %w", told, err)
+	}
+	return fmt.Errorf("%w; it is kept as %s", told, aside)
 }
 
 // Same tells whether two cordons are one; nil is none.

@@ -25,7 +25,7 @@ func (c *Cordon) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*plain)(c))
 }
 
-// cordons reads the file. One that is damaged stays where it is: it is replaced only by the next cordon.
+// cordons reads the file.
 func (s *Store) cordons() (map[string]Cordon, error) {
 	file := filepath.Join(filepath.Dir(s.file), cordonFile)
 	text, err := os.ReadFile(file)
@@ -37,9 +37,25 @@ func (s *Store) cordons() (map[string]Cordon, error) {
 	}
 	var cordons map[string]Cordon
 	if err := json.Unmarshal(text, &cordons); err != nil {
-		return nil, fmt.Errorf("read %s: %w: its devices are offered: cordon them again", file, err)
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	if cordons == nil { // JSON's null, which is never written
+		return nil, fmt.Errorf("read %s: there is no map in it", file)
 	}
 	return cordons, nil
+}
+
+// replaceCordons replaces a file that cannot be read, which it keeps beside. After an error the file is as it was.
+func (s *Store) replaceCordons(cordons map[string]Cordon) (aside string, err error) {
+	file := filepath.Join(filepath.Dir(s.file), cordonFile)
+	aside = file + ".damaged"
+	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if err := os.Link(file, aside); err != nil {
+		return "", err
+	}
+	return aside, s.keepCordons(cordons)
 }
 
 // keepCordons replaces the file and returns once it is on disk.

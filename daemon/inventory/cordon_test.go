@@ -175,6 +175,58 @@ func TestCordonRefused(t *testing.T) {
 	}
 }
 
+// TestDamagedCordons: whichever device was known may have been cordoned, and is until somebody says otherwise.
+func TestDamagedCordons(t *testing.T) {
+	for name, spoil := range map[string]func(file string) error{
+		"cut off": func(file string) error { return os.WriteFile(file, []byte("{"), 0o600) },
+		"empty":   func(file string) error { return os.Truncate(file, 0) },
+		"null":    func(file string) error { return os.WriteFile(file, []byte("null"), 0o600) },
+		"a directory": func(file string) error {
+			return errors.Join(os.Remove(file), os.MkdirAll(filepath.Join(file, "full"), 0o700))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := t.TempDir()
+			file := filepath.Join(state, "cordons.json")
+			r := start(t, udevtest.New(t, widget("w0", "A")), state)
+			again := func(hardware string) {
+				r.stop()
+				r.stop = func() {}
+				r = start(t, udevtest.New(t, hardware), state)
+			}
+			check := func(when string, want standing) {
+				t.Helper()
+				if got := r.standing(cordonedWidget); got != want {
+					t.Errorf("%s: %+v, want %+v", when, got, want)
+				}
+			}
+			if err := errors.Join(r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "loose"}), spoil(file)); err != nil {
+				t.Fatal(err)
+			}
+			damaged, readErr := os.ReadFile(file)
+			again(widget("w0", "A") + widget("w1", "B"))
+			presumed := standing{cordoned: true, reason: "cordoned: it may have been before cordons.json was damaged: uncordon it if not"}
+			check("damaged", presumed)
+			if !r.standing("node-B-w").healthy {
+				t.Error("what was not known then is cordoned as well")
+			}
+			if aside, err := os.ReadFile(file + ".damaged"); readErr == nil && (err != nil || string(aside) != string(damaged)) {
+				t.Errorf("it is not kept beside: %q, %v", aside, err)
+			}
+			again(widget("w0", "A"))
+			check("the next time", presumed)
+			if readErr != nil { // what is in the way there is for somebody
+				return
+			}
+			if err := r.Uncordon(t.Context(), cordonedWidget); err != nil {
+				t.Fatal(err)
+			}
+			again(widget("w0", "A"))
+			check("uncordoned", standing{healthy: true})
+		})
+	}
+}
+
 func TestDamagedCordonsAreKept(t *testing.T) {
 	state := t.TempDir()
 	file := filepath.Join(state, "cordons.json")
