@@ -99,7 +99,8 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 	e := l.entries[id]
 	if e == nil {
 		e = &entry{device: sighting.Device}
-		e.dirty = l.forgotten && sighting.Device.Class.Disks
+		e.presumed = l.forgotten && sighting.Device.Class.Disks
+		e.dirty = e.presumed
 		l.entries[id] = e
 	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath { // the kubelet alone may have known it
 		l.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)

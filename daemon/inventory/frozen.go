@@ -25,7 +25,7 @@ func (l *loop) started(e *entry, pods []string, again bool) {
 	if rule := l.rule(e); !again && (rule == nil || !rule.AllowInUse) {
 		e.leftover = e.disk()
 	}
-	e.dirty, e.print, e.seen, e.given = true, 0, 0, e.medium
+	e.dirty, e.presumed, e.print, e.seen, e.given = true, false, 0, 0, e.medium
 	e.lingers("")
 	e.pods = slices.Concat(e.pods, pods)
 	slices.Sort(e.pods)

@@ -30,6 +30,7 @@ type tenancy struct {
 	held     bool // a pod holds it, as far as is known
 	due      bool // allocated since a container was last started with it: what precedes a start is to be done in full
 	dirty    bool // a container was started with it since it was last cleared
+	presumed bool // that is not known, but it may have been so
 	leftover bool // what is on the disk is what a pod has left there
 	booked   bool // since it was last allocated the kubelet has listed a pod that holds it
 

@@ -30,7 +30,7 @@ func (l *loop) restore() {
 			resource: r.Resource,
 			offered:  offered,
 			awaited:  r.Present && l.AfterBoot,
-			tenancy:  tenancy{due: r.Due, dirty: r.Dirty, leftover: r.Leftover, pods: r.Pods},
+			tenancy:  tenancy{due: r.Due, dirty: r.Dirty, presumed: r.Presumed, leftover: r.Leftover, pods: r.Pods},
 		}
 		if r.Failed != "" {
 			e.worked = &work{failed: r.Failed, byHand: r.ByHand}

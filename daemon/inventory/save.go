@@ -27,7 +27,7 @@ func (l *loop) save() {
 		records = append(records, record{
 			ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model,
 			SysPath: e.device.SysPath, NUMANode: e.device.NUMANode, Present: e.sighting != nil, Held: e.held,
-			Away: !e.offered, Due: e.due, Dirty: e.dirty, Leftover: e.leftover, Failed: w.failed, ByHand: w.byHand, Pods: e.pods,
+			Away: !e.offered, Due: e.due, Dirty: e.dirty, Presumed: e.presumed, Leftover: e.leftover, Failed: w.failed, ByHand: w.byHand, Pods: e.pods,
 			Appearance: e.appearance, Medium: e.medium, Given: e.given, Print: e.kept(),
 			Initialised: e.initialised, Instance: e.instance,
 		})

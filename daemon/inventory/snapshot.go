@@ -38,6 +38,7 @@ type Status struct {
 	Erasable  bool    // whether Used is what its last pod has left, and is erased before the next gets it
 	Due       bool    // whether it was given to a container that has not been started yet
 	Dirty     bool    // whether a container was started with it since it was last cleared
+	Presumed  bool    // whether Dirty is but presumed, since it is not known any more who had it
 	Leftover  bool    // whether what is on the disk is what a pod has left there
 	Own       bool    // whether the disk is the one that its pods were given: they may go on with what is on it, wherever it has been
 	Print     uint64  // by which that is known again, see [device.Reading]; 0: it is not known

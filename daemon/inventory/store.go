@@ -55,6 +55,7 @@ type record struct {
 	Held     bool   `json:"held,omitempty"`
 	Due      bool   `json:"due,omitempty"`
 	Dirty    bool   `json:"dirty,omitempty"`
+	Presumed bool   `json:"presumed,omitempty"`
 	Leftover bool   `json:"leftover,omitempty"`
 	Medium   string `json:"medium,omitempty"`
 	Given    string `json:"given,omitempty"`

@@ -133,7 +133,7 @@ func (l *loop) worked(e *entry, o Outcome) {
 		l.foreign(e)
 	}
 	if o.Cleared { // what is due stays: a pod may have come meanwhile
-		e.dirty, e.pods, e.given = false, nil, ""
+		e.dirty, e.presumed, e.pods, e.given = false, false, nil, ""
 		e.lingers("")
 	}
 	if o.Started {
@@ -230,6 +230,7 @@ func (l *loop) waiting(e *entry) string {
 // turn fills in how a device stands between two pods.
 func (l *loop) turn(e *entry, s *Status) {
 	s.Due, s.Dirty, s.Leftover, s.Own, s.Pods = e.due, e.dirty, e.leftover, e.own(), e.pods
+	s.Presumed = e.presumed
 	w := e.work()
 	s.Pending = e.offered && !e.held && (e.dirty || w.failed != "")
 	s.Failure, s.FailedByHand, s.Print = w.failed, w.byHand, e.print

@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/turnover"
@@ -43,14 +44,16 @@ type bench struct {
 	turnover  *turnover.Turnover
 	stop      func()
 
-	mu      sync.Mutex
-	touched []string            // what the helpers were asked to do, in order
-	looks   map[string]int      // how often they were asked for what changes nothing: "probe nvme1n1", "holders nvme1n1"
-	content map[string]string   // of disks, by name
-	open    map[string][]string // by name: the pods that have a device open; "" is this host
-	owners  map[string][]string // by ID: what the kubelet's checkpoint says
-	fail    map[string]error    // by "holders", "probe", "reset", "erase" and units
-	during  map[string]func(ctx context.Context) error
+	mu         sync.Mutex
+	touched    []string            // what the helpers were asked to do, in order
+	looks      map[string]int      // how often they were asked for what changes nothing: "probe nvme1n1", "holders nvme1n1"
+	content    map[string]string   // of disks, by name
+	open       map[string][]string // by name: the pods that have a device open; "" is this host
+	owners     map[string][]string // by ID: what the kubelet's checkpoint says
+	fail       map[string]error    // by "holders", "probe", "reset", "erase" and units
+	during     map[string]func(ctx context.Context) error
+	auditing   bool // from the next start on
+	closeAudit func()
 }
 
 // mounts of which there are none.
@@ -145,6 +148,9 @@ func (b *bench) begin() {
 		Store: inventory.OpenStore(b.state, log), Remembered: remembered,
 	})
 	b.turnover = &turnover.Turnover{Inventory: b.inventory, Host: host, Log: log, Owners: b.ownersNow, Unit: b.unit}
+	if b.auditing {
+		b.turnover.Audit = audit.Open(b.state, log)
+	}
 	b.turnover.Set(map[string]turnover.Care{diskResource: b.care, widgetResource: b.care})
 	ctx, cancel := context.WithCancel(context.Background())
 	var both sync.WaitGroup
@@ -158,7 +164,12 @@ func (b *bench) begin() {
 			b.t.Errorf("turnover: %v", err)
 		}
 	})
-	b.stop = func() { cancel(); both.Wait() }
+	b.closeAudit = sync.OnceFunc(b.turnover.Audit.Close)
+	b.stop = func() {
+		cancel()
+		both.Wait()
+		b.closeAudit()
+	}
 	<-b.inventory.Ready()
 }
 

@@ -19,7 +19,7 @@ import (
 // audited returns the entries of the audit since the start, without what every one of a disk has. The audit is closed.
 func (b *bench) audited() []audit.Entry {
 	b.t.Helper()
-	b.turnover.Audit.Close()
+	b.closeAudit()
 	f, err := os.Open(filepath.Join(b.state, "audit.jsonl"))
 	if err != nil {
 		b.t.Fatal(err)
@@ -44,7 +44,9 @@ func (b *bench) audited() []audit.Entry {
 // TestAudit: who had a disk, what has erased it, how that was verified, and what went wrong.
 func TestAudit(t *testing.T) {
 	play(t, disk(1, 1, 7), with(always, startUnit, ""), func(b *bench) {
-		b.turnover.Audit = audit.Open(b.state, b.turnover.Log)
+		b.stop()
+		b.auditing = true
+		b.begin()
 		b.ok(b.allocate("A", "nvme1n1"))
 		b.fails(startUnit, errUnit)
 		b.refused(b.start("nvme1n1"), errUnit.Error())
@@ -74,6 +76,34 @@ func TestAudit(t *testing.T) {
 		}
 		if got := b.audited(); !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v\nwant\n%+v", got, want)
+		}
+	})
+}
+
+// TestAuditOfWhatIsPresumed: where it is not known any more who had a disk, it is erased, and nobody is said to have left it.
+func TestAuditOfWhatIsPresumed(t *testing.T) {
+	play(t, disk(1, 1, 7), zeroAfter, func(b *bench) {
+		b.stop()
+		b.ok(os.WriteFile(filepath.Join(b.state, "identities.json"), []byte("{"), 0o600))
+		b.auditing = true
+		b.begin()
+		b.fails("erase", errors.New("media error"))
+		b.status("nvme1n1")
+		b.crash() // it is presumed still
+		clock.Pass(10 * time.Minute)
+		b.fails("erase", nil)
+		clock.Pass(10 * time.Minute)
+		b.used("A", "nvme1n1")
+		b.free("nvme1n1")
+		clock.Pass(10 * time.Minute)
+		var left [][]string
+		for _, e := range b.audited() {
+			if e.Event == audit.Released {
+				left = append(left, e.Pods)
+			}
+		}
+		if !reflect.DeepEqual(left, [][]string{{"A"}}) {
+			t.Errorf("left by the pods %v, want by A alone", left)
 		}
 	})
 }

@@ -67,7 +67,7 @@ func wanting(s *inventory.Status) bool {
 
 // see sees to a device until it is not wanting any more or ctx ends.
 func (t *Turnover) see(ctx context.Context, id string) {
-	if s := t.find(id); s != nil && s.Dirty && s.Pending {
+	if s := t.find(id); s != nil && s.Dirty && s.Pending && !s.Presumed {
 		t.note(s, audit.Released, nil, audit.Entry{})
 	}
 	pause, done, last := retryFirst, progress{}, error(nil)
