@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
 	"slices"
@@ -89,8 +90,21 @@ func (d *daemon) newControl() *control.Server {
 		Enumerate: d.source.Enumerate, Dropped: d.dropped, Resources: d.resources,
 		Rules: d.rules, Where: d.where, Usual: config.Default().Rules(),
 		Configuration: d.configuration, Holders: d.holders, Reset: d.turnover.ByHand, Units: d.missingUnits,
-		Counted: d.counted,
+		Counted: d.counted, Unwritten: d.unwritten,
 	})
+}
+
+// unwritten returns which files cannot be written, and why.
+func (d *daemon) unwritten() []string {
+	var all []string
+	if err := d.inventory.Store.Unkept(); err != nil {
+		all = append(all, fmt.Sprintf("identities not kept: %v", err))
+	}
+	specs := d.specs.Unwritten()
+	for _, resource := range slices.Sorted(maps.Keys(specs)) {
+		all = append(all, fmt.Sprintf("CDI spec of %s not written: %v", resource, specs[resource]))
+	}
+	return all
 }
 
 // counted asks the kubelet what it counts.

@@ -53,6 +53,9 @@ func (d *doctor) checkDaemon() []finding {
 		found = append(found, fail("reload", "correct it, then: systemctl reload metalplugd",
 			"the last one was refused, the old configuration holds: %s", problem)...)
 	}
+	for _, file := range status.Unwritten {
+		found = append(found, fail("files", "give it room, or the permission to write there: it tries again by itself", "%s", file)...)
+	}
 	return found
 }
 

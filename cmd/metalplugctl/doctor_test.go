@@ -71,10 +71,13 @@ func soundMachine() fixture {
 func TestDoctor(t *testing.T) {
 	ago, lastYear := time.Now().Add(-2*time.Hour), time.Date(2025, 1, 2, 3, 4, 5, 0, time.Local)
 	for name, spoil := range map[string]func(*fixture){
-		"sound":         func(*fixture) {},
-		"no-daemon":     func(f *fixture) { f.status = nil },
-		"bad-config":    func(f *fixture) { f.toml = "nonsense = 1\n" },
-		"reload":        func(f *fixture) { f.status.Configuration.Problem = "t.toml:1: nonsense: unknown key" },
+		"sound":      func(*fixture) {},
+		"no-daemon":  func(f *fixture) { f.status = nil },
+		"bad-config": func(f *fixture) { f.toml = "nonsense = 1\n" },
+		"reload":     func(f *fixture) { f.status.Configuration.Problem = "t.toml:1: nonsense: unknown key" },
+		"unwritten": func(f *fixture) {
+			f.status.Unwritten = []string{"identities not kept: write /var/lib/metalplug/identities.json.new: no space left on device"}
+		},
 		"not-ready":     func(f *fixture) { f.status.Ready = false },
 		"no-udevd":      func(f *fixture) { delete(f.files, "/run/udev/control") },
 		"udevd-busy":    func(f *fixture) { f.files["/run/udev/queue"] = "" },

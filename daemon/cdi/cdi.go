@@ -50,6 +50,8 @@ type Specs struct {
 	mu    sync.Mutex
 	specs map[string]*spec // by resource
 	stray bool             // files of resources that are not in specs may be there
+
+	unwritten sync.Map // by resource: why its spec could not be written
 }
 
 // Set makes these the resources. The files follow at the next [Specs.Update].
@@ -143,11 +145,23 @@ func (s *Specs) put(sp *spec, offer *inventory.Offer) (ok bool) {
 	sp.version, sp.err = offer.Version, sp.put(s.describe(sp.resource, offer.Devices))
 	switch {
 	case sp.err != nil && (before == nil || before.Error() != sp.err.Error()):
+		s.unwritten.Store(sp.resource.Name, sp.err)
 		s.Log.Error("CDI spec not written", "resource", sp.resource.Name, "err", sp.err)
 	case sp.err == nil && before != nil:
+		s.unwritten.Delete(sp.resource.Name)
 		s.Log.Info("CDI spec written", "resource", sp.resource.Name)
 	}
 	return sp.err == nil
+}
+
+// Unwritten returns why the specs of resources could not be written, by resource. It does not block.
+func (s *Specs) Unwritten() map[string]error {
+	all := make(map[string]error)
+	s.unwritten.Range(func(resource, err any) bool {
+		all[resource.(string)] = err.(error)
+		return true
+	})
+	return all
 }
 
 // Names returns the CDI names of devices of a resource. If the file does not describe them as they are, it is made anew

@@ -311,9 +311,15 @@ func TestNoNamesWithoutTheFile(t *testing.T) {
 	if n := strings.Count(b.log.String(), "CDI spec not written"); n != 1 {
 		t.Errorf("it was logged %d times", n)
 	}
+	if b.specs.Unwritten()[resource] == nil {
+		t.Error("nobody is told that it is not written")
+	}
 	os.Remove(b.dir)
 	if _, err := b.specs.Names(resource, b.devices(1)); err != nil {
 		t.Error(err)
+	}
+	if unwritten := b.specs.Unwritten(); len(unwritten) > 0 {
+		t.Errorf("in the end: %v", unwritten)
 	}
 	if !strings.Contains(b.log.String(), "CDI spec written") {
 		t.Errorf("the log is:\n%s", &b.log)

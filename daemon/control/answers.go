@@ -80,8 +80,9 @@ type Status struct {
 	Devices       Totals        `json:"devices"`
 	Events        EventCounts   `json:"events"`
 	Resources     []Resource    `json:"resources"`
-	Cordons       []Cordoned    `json:"cordons"` // by resource and ID
-	Refused       []Refusal     `json:"refused"` // the last containers that did not get their devices, oldest first
+	Cordons       []Cordoned    `json:"cordons"`             // by resource and ID
+	Refused       []Refusal     `json:"refused"`             // the last containers that did not get their devices, oldest first
+	Unwritten     []string      `json:"unwritten,omitempty"` // which of the daemon's files cannot be written, and why
 }
 
 // Totals count devices, not shares.
@@ -177,6 +178,7 @@ func (s *Server) status(now time.Time) Status {
 		Version: s.Version, Started: s.Started.UTC(), Uptime: now.Sub(s.Started).Seconds(), Source: s.Source,
 		Ready: snapshot.Version > 0, Configuration: s.Configuration(),
 		Resources: append([]Resource{}, s.resources(snapshot)...), Refused: s.refusals.list(), Cordons: cordons(snapshot),
+		Unwritten: s.Unwritten(),
 		Events: EventCounts{
 			Received: counts.Events, Overflows: counts.Overflows, Resyncs: counts.Resyncs,
 			Foreign: dropped.Foreign, Malformed: dropped.Malformed, Overwritten: dropped.Overwritten,

@@ -77,6 +77,7 @@ type Options struct {
 	Resources     func() []Resource                 // configured ones and how they stand with the kubelet; the rest is filled in
 	Configuration func() Configuration
 	Holders       func() map[string][]Holder                        // who holds which device, by its ID
+	Unwritten     func() []string                                   // which files cannot be written, and why
 	Counted       func(ctx context.Context) (Counted, error)        // what the kubelet counts; nil: it cannot be asked
 	Units         func(resource string) []string                    // what is missing for the steps of a resource; nil: nothing
 	Reset         func(ctx context.Context, id, scrub string) error // resets a device, or with a scrub erases it; nil: cannot be done
@@ -112,6 +113,9 @@ func New(o Options) *Server {
 	}
 	if o.Holders == nil {
 		o.Holders = func() map[string][]Holder { return nil }
+	}
+	if o.Unwritten == nil {
+		o.Unwritten = func() []string { return nil }
 	}
 	s := &Server{Options: o, asking: make(chan struct{}, 1), changed: make(chan struct{})}
 	s.metrics = newMetrics(s)

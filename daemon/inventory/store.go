@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -38,6 +39,7 @@ type Store struct {
 	ended  chan struct{}   // closed when nothing is written any more
 	closed sync.WaitGroup
 	doubt  bool // after a crash the file may be another than it is now; of writeAll alone
+	unkept atomic.Pointer[error]
 
 	syncDir func(dir string) error // makes a rename last
 }
@@ -134,6 +136,14 @@ func (s *Store) save(c contents) {
 	s.latest <- c
 }
 
+// Unkept returns why what was saved last cannot be written; nil: it is, or was not tried yet. It does not block.
+func (s *Store) Unkept() error {
+	if err := s.unkept.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
 // flush returns a channel of which comes, once all that was saved before is written, nil, or why it cannot be.
 func (s *Store) flush() chan error {
 	written := make(chan error, 1)
@@ -178,18 +188,20 @@ func (s *Store) writeAll() {
 			pause = min(2*pause, writeLast)
 		}
 		err := s.write(unwritten)
-		if asked != nil {
-			asked <- err
-		}
 		switch {
 		case err == nil && complaint != "":
 			s.log.Info("identities kept again")
 			fallthrough
 		case err == nil:
 			unwritten, complaint = nil, ""
+			s.unkept.Store(nil)
 		case err.Error() != complaint:
 			complaint = err.Error()
+			s.unkept.Store(&err)
 			s.log.Error("identities not kept", "err", err)
+		}
+		if asked != nil {
+			asked <- err
 		}
 	}
 }

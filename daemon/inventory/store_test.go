@@ -33,9 +33,15 @@ func TestStoreThatCannotBeWrittenHasWhatItHas(t *testing.T) {
 		t.Errorf("the same is not kept: %v", err)
 	}
 	for _, ids := range [][]string{{"a"}, {"a", "c"}, {"a", "b", "c"}} {
-		if err := keep(ids...); err == nil {
-			t.Errorf("%v is kept in place of a and b", ids)
+		if err := keep(ids...); err == nil || s.Unkept() == nil {
+			t.Errorf("%v is kept in place of a and b: %v, %v", ids, err, s.Unkept())
 		}
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "identities.json.new")); err != nil {
+		t.Fatal(err)
+	}
+	if err := keep("a", "c"); err != nil || s.Unkept() != nil {
+		t.Errorf("with room again: %v, %v", err, s.Unkept())
 	}
 }
 

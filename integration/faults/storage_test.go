@@ -19,6 +19,7 @@ import (
 	"github.com/metalplug/metalplug/daemon"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/systemd"
+	"github.com/metalplug/metalplug/daemon/control"
 )
 
 // volume is a file system of a few pages.
@@ -190,10 +191,12 @@ func TestStateThatCannotBeKept(t *testing.T) {
 			if err := w.kubelet.start(t.Context(), diskResource, ids); err == nil || !strings.Contains(err.Error(), "could be forgotten") {
 				t.Errorf("a container starts though nothing can be kept: %v", err)
 			}
+			w.tells("identities not kept")
 			v.mend(state)
 			if err := eventually(func() error { return w.kubelet.start(t.Context(), diskResource, ids) }); err != nil {
 				t.Error(err)
 			}
+			w.tells("")
 			text, err := os.ReadFile(filepath.Join(state.dir, "identities.json"))
 			if err != nil || !strings.Contains(string(text), ids[0]) {
 				t.Errorf("kept is %q: %v", text, err)
@@ -202,6 +205,23 @@ func TestStateThatCannotBeKept(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// tells waits until the daemon says which file it cannot write; empty: none.
+func (w *whole) tells(file string) {
+	w.t.Helper()
+	if err := eventually(func() error {
+		var s control.Status
+		if err := (control.Client{Socket: filepath.Join(w.dir, "run", "control.sock")}).Get(w.t.Context(), "/v1/status", &s); err != nil {
+			return err
+		}
+		if told := strings.Join(s.Unwritten, "; "); !strings.Contains(told, file) || file == "" && told != "" {
+			return fmt.Errorf("%w: it tells of %q, want %q", errNever, told, file)
+		}
+		return nil
+	}); err != nil {
+		w.t.Error(err)
 	}
 }
 
@@ -264,12 +284,14 @@ func TestSpecsThatCannotBeWritten(t *testing.T) {
 			if err := admit(); err == nil || errors.Is(err, errNever) {
 				t.Errorf("a pod gets a name that nobody can resolve: %v", err)
 			}
+			w.tells("CDI spec of " + widgetResource + " not written")
 			w.admitted("p1", diskResource)
 			w.pods = append(w.pods, &pod{uid: "p2"})
 			v.mend(specs)
 			if err := eventually(admit); err != nil {
 				t.Error(err)
 			}
+			w.tells("")
 			if err := w.end(); err != nil {
 				t.Error(err)
 			}
