@@ -90,7 +90,7 @@ func (d *daemon) newControl() *control.Server {
 		Enumerate: d.source.Enumerate, Dropped: d.dropped, Resources: d.resources,
 		Rules: d.rules, Where: d.where, Usual: config.Default().Rules(),
 		Configuration: d.configuration, Holders: d.holders, Reset: d.turnover.ByHand, Units: d.missingUnits,
-		Counted: d.counted, Unwritten: d.unwritten,
+		Counted: d.counted, Unwritten: d.unwritten, DevicePlugins: d.Config.Paths.DevicePlugins,
 	})
 }
 

@@ -53,6 +53,13 @@ func (d *doctor) checkDaemon() []finding {
 		found = append(found, fail("reload", "correct it, then: systemctl reload metalplugd",
 			"the last one was refused, the old configuration holds: %s", problem)...)
 	}
+	if now, next := status.DevicePlugins, d.config.Paths.DevicePlugins; now != "" && now != next {
+		if len(d.config.Files) > 0 { // else the file cannot be used, or there is none
+			found = append(found, warn("paths", "systemctl restart metalplugd",
+				"paths.device_plugins is %s from the next start on, and %s until then", next, now)...)
+		}
+		d.config.Paths.DevicePlugins = now
+	}
 	for _, file := range status.Unwritten {
 		found = append(found, fail("files", "give it room, or the permission to write there: it tries again by itself", "%s", file)...)
 	}

@@ -61,7 +61,7 @@ func (d *doctor) checkRegistration() []finding {
 			found = append(found, fail(check, "journalctl -u kubelet -e | grep device; then: systemctl restart metalplugd",
 				"%s: registered, but the kubelet has opened no stream", r.Name)...)
 		default:
-			found = append(found, fail(check, "journalctl -u metalplugd -e -g 'not registered|not listening'",
+			found = append(found, fail(check, "journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'",
 				"%s: the kubelet does not know it", r.Name)...)
 		}
 	}

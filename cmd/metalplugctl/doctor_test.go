@@ -78,6 +78,16 @@ func TestDoctor(t *testing.T) {
 		"unwritten": func(f *fixture) {
 			f.status.Unwritten = []string{"identities not kept: write /var/lib/metalplug/identities.json.new: no space left on device"}
 		},
+		"other-paths": func(f *fixture) {
+			f.toml = "[paths]\ndevice_plugins = \"/elsewhere\"\n"
+			f.status.DevicePlugins = kubeletDir
+		},
+		"bad-config-of-other-paths": func(f *fixture) {
+			f.toml = "nonsense = 1\n"
+			delete(f.files, kubeletSocket)
+			f.files["/elsewhere/kubelet.sock"] = "socket"
+			f.status.DevicePlugins = "/elsewhere"
+		},
 		"not-ready":     func(f *fixture) { f.status.Ready = false },
 		"no-udevd":      func(f *fixture) { delete(f.files, "/run/udev/control") },
 		"udevd-busy":    func(f *fixture) { f.files["/run/udev/queue"] = "" },

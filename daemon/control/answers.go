@@ -77,6 +77,7 @@ type Status struct {
 	Source        string        `json:"source"`        // of the devices: "udev" or "recording:FILE"
 	Ready         bool          `json:"ready"`         // the hardware has been looked at
 	Configuration Configuration `json:"configuration"`
+	DevicePlugins string        `json:"devicePlugins,omitempty"` // the kubelet's directory, which a reload does not change
 	Devices       Totals        `json:"devices"`
 	Events        EventCounts   `json:"events"`
 	Resources     []Resource    `json:"resources"`
@@ -178,7 +179,7 @@ func (s *Server) status(now time.Time) Status {
 		Version: s.Version, Started: s.Started.UTC(), Uptime: now.Sub(s.Started).Seconds(), Source: s.Source,
 		Ready: snapshot.Version > 0, Configuration: s.Configuration(),
 		Resources: append([]Resource{}, s.resources(snapshot)...), Refused: s.refusals.list(), Cordons: cordons(snapshot),
-		Unwritten: s.Unwritten(),
+		Unwritten: s.Unwritten(), DevicePlugins: s.DevicePlugins,
 		Events: EventCounts{
 			Received: counts.Events, Overflows: counts.Overflows, Resyncs: counts.Resyncs,
 			Foreign: dropped.Foreign, Malformed: dropped.Malformed, Overwritten: dropped.Overwritten,

@@ -74,6 +74,7 @@ type Options struct {
 	Rules         func() []device.Rule              // as they hold
 	Where         func(resource, key string) string // "FILE:LINE" of a key of a rule, [device.Step]; "" for a default
 	Usual         []device.Rule                     // the rules that hold where none is configured
+	DevicePlugins string                            // the kubelet's directory
 	Resources     func() []Resource                 // configured ones and how they stand with the kubelet; the rest is filled in
 	Configuration func() Configuration
 	Holders       func() map[string][]Holder                        // who holds which device, by its ID
