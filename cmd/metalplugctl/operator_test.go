@@ -330,7 +330,7 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		text string
 	}{
 		{[]string{"cordon", "none"}, exitProblem, "cordon none: none: no such device: see 'metalplugctl list --all'"},
-		{[]string{"reset", lastDisk}, exitProblem, "not possible: no method of its class fits it as it stands"},
+		{[]string{"reset", lastDisk}, exitProblem, "not possible: the hardware is a recording, in which nothing can be touched"},
 		{[]string{"why", "/dev/none"}, exitProblem, "no device that udev knows"},
 		{[]string{"why"}, exitUsage, "is to be given"},
 		{[]string{"cordon"}, exitUsage, "the ID of a device is to be given"},

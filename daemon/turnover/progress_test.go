@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/integration/clock"
 )
@@ -166,5 +167,15 @@ func TestResetByHandBeforeTheStep(t *testing.T) {
 		b.ok(byHand())
 		clock.Pass(10 * time.Minute)
 		b.want("nvme1n1", "reset nvme1n1 nvme-controller, unit release@.service nvme-eui.11", "")
+	})
+}
+
+// TestNothingToTouch: where the hardware is a recording, that is what is said.
+func TestNothingToTouch(t *testing.T) {
+	play(t, disk(1, 1, 7), nothing, func(b *bench) {
+		of := &turnover.Turnover{Inventory: b.inventory, Host: &device.Host{}, Log: b.turnover.Log}
+		for _, scrub := range []string{"", "zero"} {
+			b.refused(of.ByHand(context.Background(), idOf("nvme1n1"), scrub), "the hardware is a recording")
+		}
 	})
 }

@@ -275,6 +275,9 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	if found == nil {
 		return fmt.Errorf("%s: %w", id, inventory.ErrUnknownDevice)
 	}
+	if t.Host.Touch.Reset == nil {
+		return fmt.Errorf("%s: %w: the hardware is a recording, in which nothing can be touched", id, ErrUnfit)
+	}
 	care := t.careOf(found.Resource)
 	s, unlock, err := t.take(ctx, id, care.Method, scrub)
 	if err != nil {
