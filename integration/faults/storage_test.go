@@ -18,8 +18,8 @@ import (
 
 	"github.com/metalplug/metalplug/daemon"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/systemd"
 	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/systemd"
 )
 
 // volume is a file system of a few pages.
