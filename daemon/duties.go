@@ -106,13 +106,16 @@ func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 const (
 	firstComparison = time.Second
 	lastComparison  = time.Minute
+	// ownComparison is the last pause where all that has happened is a registration of ours: the kubelet has milliseconds of
+	// work with that.
+	ownComparison = 4 * time.Second
 )
 
 // watchRivals has each endpoint hear what the kubelet counts of its resource, as long as another plugin may have to do with
 // that. Otherwise it sleeps.
 func (d *daemon) watchRivals(ctx context.Context, ready func()) error {
 	ready()
-	var pause time.Duration // before the next comparison; 0: there is none
+	var pause, last time.Duration // before the next comparison, 0: there is none; and before the last that follows the hint
 	timer := time.NewTimer(0)
 	timer.Stop()
 	defer timer.Stop()
@@ -121,12 +124,17 @@ func (d *daemon) watchRivals(ctx context.Context, ready func()) error {
 		case <-ctx.Done():
 			return nil
 		case <-d.watch.Doubts():
+			if last = max(last, ownComparison); d.watch.Stirred() {
+				last = lastComparison
+			}
 			if pause == firstComparison {
 				continue
 			}
 			pause = firstComparison
 		case <-timer.C:
-			pause = d.compare(ctx, pause)
+			if pause = d.compare(ctx, pause, last); pause == 0 {
+				last = 0
+			}
 		}
 		if pause > 0 {
 			timer.Reset(pause)
@@ -135,21 +143,24 @@ func (d *daemon) watchRivals(ctx context.Context, ready func()) error {
 }
 
 // compare compares what the kubelet counts with what is offered, and returns the pause until it is to be done again; 0:
-// never. A kubelet that does not answer is asked until it does: it allows all its clients together some questions a second,
-// and another plugin that is known may end meanwhile. So is one beside which another plugin is: if that has the same resource
-// with the same devices, it shows only once it has ended, which no event tells of if it is killed.
-func (d *daemon) compare(ctx context.Context, pause time.Duration) time.Duration {
+// never. After another plugin has stirred, a kubelet that does not answer is asked until it does: it allows all its clients
+// together some questions a second, and another plugin that is known may end meanwhile. So is one beside which another plugin
+// is: if that has the same resource with the same devices, it shows only once it has ended, which no event tells of if it is
+// killed.
+func (d *daemon) compare(ctx context.Context, pause, last time.Duration) time.Duration {
 	counted, err := plugin.Allocatable(ctx, d.Config.Paths.PodResources)
-	if err != nil {
-		return min(2*pause, lastComparison)
+	if err == nil {
+		if again := d.endpoints.compare(counted); again > 0 {
+			return again
+		}
 	}
-	if again := d.endpoints.compare(counted); again > 0 {
-		return again
+	switch {
+	case pause < last:
+		return min(2*pause, last)
+	case d.watch.Others() || err != nil && last == lastComparison:
+		return lastComparison
 	}
-	if pause == lastComparison && !d.watch.Others() {
-		return 0
-	}
-	return min(2*pause, lastComparison)
+	return 0
 }
 
 // doubtful lists the devices of which it has to be known whether a pod holds them.

@@ -59,18 +59,24 @@ func besides(t *testing.T) *daemon {
 // After a hint it is compared less and less often, and in the end only as long as another plugin is there.
 func TestCompareLessOften(t *testing.T) {
 	d := besides(t)
-	all := []time.Duration{2, 4, 8, 16, 32, 60, 0}
-	pause := firstComparison
-	for i, want := range all {
-		if pause = d.compare(t.Context(), pause); pause != want*time.Second {
-			t.Fatalf("comparison %d: the next after %v, want %v", i+1, pause, want*time.Second)
+	for last, all := range map[time.Duration][]time.Duration{
+		lastComparison: {2, 4, 8, 16, 32, 60, 0},
+		ownComparison:  {2, 4, 0},
+	} {
+		pause := firstComparison
+		for i, want := range all {
+			if pause = d.compare(t.Context(), pause, last); pause != want*time.Second {
+				t.Fatalf("comparison %d: the next after %v, want %v", i+1, pause, want*time.Second)
+			}
 		}
 	}
 	if err := unix.Mknod(filepath.Join(d.watch.Dir, "gpu.sock"), unix.S_IFSOCK|0o600, 0); err != nil {
 		t.Fatal(err)
 	}
-	if pause := d.compare(t.Context(), lastComparison); pause != lastComparison {
-		t.Errorf("beside another plugin: the next after %v", pause)
+	for _, last := range []time.Duration{ownComparison, lastComparison} {
+		if pause := d.compare(t.Context(), last, last); pause != lastComparison {
+			t.Errorf("beside another plugin: the next after %v", pause)
+		}
 	}
 }
 
@@ -80,9 +86,12 @@ func TestKubeletThatDoesNotCountIsAskedAgain(t *testing.T) {
 	d.Config.Paths.PodResources += ".none"
 	pause := 10 * time.Second
 	for range 10 {
-		if pause = d.compare(t.Context(), pause); pause <= 0 || pause > lastComparison {
+		if pause = d.compare(t.Context(), pause, lastComparison); pause <= 0 || pause > lastComparison {
 			t.Fatalf("asked again after %v", pause)
 		}
+	}
+	if pause := d.compare(t.Context(), ownComparison, ownComparison); pause != 0 {
+		t.Errorf("where no other plugin has stirred it is asked again after %v", pause)
 	}
 }
 

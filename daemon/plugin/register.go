@@ -93,7 +93,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 		return e.again(fmt.Errorf("register %s with the kubelet: %w", e.Resource.Name, err))
 	}
 	if e.known { // and may have dealt with the end of that after this, in spite of all pauses
-		e.Watch.doubt()
+		e.Watch.doubt(false)
 	}
 	e.registered, e.known, e.complaint = kubelet, true, ""
 	e.setRegistered(true)

@@ -206,8 +206,8 @@ func TestDoubts(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-ours // all that came before has been seen
-		if got := len(doubts) > 0; got != step.doubt {
-			t.Errorf("%s: doubt %v, want %v", step.what, got, step.doubt)
+		if got, stirred := len(doubts) > 0, b.endpoint.Watch.Stirred(); got != step.doubt || stirred != step.doubt {
+			t.Errorf("%s: doubt %v, stirred %v, want %v", step.what, got, stirred, step.doubt)
 		}
 		for len(doubts) > 0 {
 			<-doubts

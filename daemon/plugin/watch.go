@@ -26,6 +26,7 @@ type Watch struct {
 	mu      sync.Mutex
 	hints   map[chan struct{}]bool
 	doubts  chan struct{}     // one slot, see Doubts; nil until somebody asks
+	stirred bool              // see Stirred
 	watcher *fsnotify.Watcher // nil until Run
 }
 
@@ -54,6 +55,16 @@ func (w *Watch) Doubts() <-chan struct{} {
 		w.doubts = make(chan struct{}, 1)
 	}
 	return w.doubts
+}
+
+// Stirred tells whether a hint of [Watch.Doubts] since the last call was of another plugin, which may take its time, and not
+// only of a registration of ours.
+func (w *Watch) Stirred() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	stirred := w.stirred
+	w.stirred = false
+	return stirred
 }
 
 // Others tells whether another plugin's socket is in the directory, which may be left over from one that was killed.
@@ -93,7 +104,7 @@ func (w *Watch) Run(ctx context.Context, started func()) error {
 			w.Log.Debug("kubelet directory watch", "err", err) // an overflow, mostly: look at everything
 			w.Rearm()
 			w.hint()
-			w.doubt()
+			w.doubt(true)
 		case <-w.pulse.beats():
 		}
 	}
@@ -112,12 +123,12 @@ func (w *Watch) event(e fsnotify.Event) {
 	case e.Name == w.Dir || strings.HasPrefix(w.Dir, e.Name+"/"): // it, or a directory above it, came or went
 		w.Rearm()
 		w.hint()
-		w.doubt()
+		w.doubt(true)
 	case filepath.Dir(e.Name) != w.Dir:
 	case isSocketName(filepath.Base(e.Name)):
 		w.hint()
 	case isOther(filepath.Base(e.Name)) && e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0:
-		w.doubt()
+		w.doubt(true)
 	}
 }
 
@@ -130,10 +141,11 @@ func isSocketName(name string) bool {
 // socket: it is not the kubelet's checkpoint, nor what that is written to (kubernetes v1.36 pkg/kubelet/util/store, tmpPrefix).
 func isOther(name string) bool { return name != checkpointFile && !strings.HasPrefix(name, ".") }
 
-// doubt has the hint of Doubts wait, if anybody listens.
-func (w *Watch) doubt() {
+// doubt has the hint of Doubts wait, if anybody listens; stirred: it may be of another plugin.
+func (w *Watch) doubt(stirred bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.stirred = w.stirred || stirred
 	select {
 	case w.doubts <- struct{}{}:
 	default:
