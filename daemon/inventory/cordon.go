@@ -149,14 +149,14 @@ func (l *loop) restoreCordons() {
 	l.cordons = make(map[string]Cordon)
 	for id, e := range l.entries {
 		if e.offered {
-			l.cordons[id] = Cordon{Reason: "it may have been before " + cordonFile + " was damaged: uncordon it if not", User: "metalplugd"}
+			l.cordons[id] = Cordon{Reason: "it may have been before " + cordonFile + " was damaged: uncordon it if not"}
 		}
 	}
-	l.Log.Error("cordons not read", "err", fmt.Errorf("%w: %w", err, l.presumed()))
+	l.Log.Error("cordons not read", "err", fmt.Errorf("%w: %w", err, l.keepPresumedCordons()))
 }
 
-// presumed keeps the cordons in the place of what cannot be read, and tells what that means.
-func (l *loop) presumed() error {
+// keepPresumedCordons keeps the cordons in the place of what cannot be read, and tells what that means.
+func (l *loop) keepPresumedCordons() error {
 	if len(l.cordons) == 0 {
 		return errors.New("which devices were cordoned is not known: cordon them again")
 	}

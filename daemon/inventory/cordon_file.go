@@ -45,7 +45,7 @@ func (s *Store) cordons() (map[string]Cordon, error) {
 	return cordons, nil
 }
 
-// replaceCordons replaces a file that cannot be read, which it keeps beside. After an error the file is as it was.
+// replaceCordons replaces a file that cannot be read, which it keeps beside. After an error either may be in its place.
 func (s *Store) replaceCordons(cordons map[string]Cordon) (aside string, err error) {
 	file := filepath.Join(filepath.Dir(s.file), cordonFile)
 	aside = file + ".damaged"

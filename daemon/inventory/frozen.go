@@ -60,7 +60,7 @@ func (e *entry) outdated() bool {
 func (e *entry) frozen(now time.Time) bool {
 	w := e.work()
 	switch {
-	case e.work().failed != "", e.stuck:
+	case w.failed != "", e.stuck:
 		return false
 	case w.under > 0:
 		return true

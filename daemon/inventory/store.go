@@ -273,7 +273,8 @@ func writeBeside(file string, encode func(io.Writer) error) (next string, err er
 	return next, f.Sync()
 }
 
-// swap puts a file that was written in the place of another, for good. After an error it may be there, for now or for good.
+// swap puts a file that was written in the place of another, so that it is there after a crash as well. An error does not say
+// which of the two is there.
 func (s *Store) swap(next, file string) error {
 	if err := os.Rename(next, file); err != nil {
 		return err
