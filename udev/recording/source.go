@@ -27,8 +27,8 @@ const quiet = 20 * time.Millisecond
 const fileSize = 64 << 20
 
 // Source is a recording in a file, as a [udev.Source]: saving the file is a hotplug. It keeps no part of the recording
-// in memory, only its tree and a copy of the text in a directory of its own: below $TMPDIR, which had better be in memory
-// for a machine of thousands of devices, each of which is a dozen files.
+// in memory, only its tree and a copy of the text in a directory of its own, which had better be in memory for a machine of
+// thousands of devices, each of which is a dozen files.
 type Source struct {
 	// Warn is told why a saved file was not taken over; everything then stays as it was. It is called from Listen and
 	// must be set before. Nil: nobody is told.
@@ -41,17 +41,18 @@ type Source struct {
 	mu      sync.Mutex    // held while the tree or the copy changes
 }
 
-// Open reads the recording in a file, writes its tree to a new temporary directory and watches the file from then on.
-// The caller has to close the source.
-func Open(file string) (*Source, error) {
-	s, err := open(file)
+// Open reads the recording in a file, writes its tree to root, which must not be there yet, and watches the file from then
+// on. Without a root it makes a temporary directory. The caller has to close the source, which removes the tree; a process
+// that is killed leaves it.
+func Open(file, root string) (*Source, error) {
+	s, err := open(file, root)
 	if err != nil {
 		return nil, fmt.Errorf("open recording %s: %w", file, err)
 	}
 	return s, nil
 }
 
-func open(file string) (_ *Source, err error) {
+func open(file, root string) (_ *Source, err error) {
 	// Absolute, since the watcher reports names the way they were given.
 	if file, err = filepath.Abs(file); err != nil {
 		return nil, err
@@ -78,13 +79,28 @@ func open(file string) (_ *Source, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.root, err = os.MkdirTemp("", "metalplug-recording-"); err != nil {
-		return nil, fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
+	if s.root, err = makeRoot(root); err != nil {
+		return nil, err
 	}
 	if err := r.Write(s.root); err != nil {
 		return nil, err
 	}
 	return s, os.WriteFile(s.copyName(), text, 0o600)
+}
+
+// makeRoot makes the directory for a tree; without a name, a temporary one.
+func makeRoot(root string) (string, error) {
+	if root != "" {
+		if err := os.Mkdir(root, 0o700); err != nil {
+			return "", err
+		}
+		return root, nil
+	}
+	root, err := os.MkdirTemp("", "metalplug-recording-")
+	if err != nil {
+		return "", fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
+	}
+	return root, nil
 }
 
 // Check returns why the recording in a file could not be opened, or nil. It reads all of it.

@@ -34,7 +34,7 @@ func openSource(t *testing.T, text string) *opened {
 	}
 	o.save(t, text)
 	var err error
-	if o.Source, err = Open(o.file); err != nil {
+	if o.Source, err = Open(o.file, ""); err != nil {
 		t.Fatal(err)
 	}
 	o.Warn = func(err error) { o.warned <- err }
@@ -147,7 +147,7 @@ func TestSourceSeesASaveBeforeListen(t *testing.T) {
 	o := &opened{file: file, events: make(chan udev.Event, 4)}
 	o.save(t, "")
 	var err error
-	if o.Source, err = Open(file); err != nil {
+	if o.Source, err = Open(file, ""); err != nil {
 		t.Fatal(err)
 	}
 	defer o.Close()
@@ -162,13 +162,13 @@ func TestSourceSeesASaveBeforeListen(t *testing.T) {
 
 func TestOpenErrors(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "machine")
-	if _, err := Open(file); !errors.Is(err, os.ErrNotExist) {
+	if _, err := Open(file, ""); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	if err := os.WriteFile(file, []byte("rubbish\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(file); err == nil || !strings.Contains(err.Error(), "line 1: expected") {
+	if _, err := Open(file, ""); err == nil || !strings.Contains(err.Error(), "line 1: expected") {
 		t.Errorf("a broken file: %v", err)
 	}
 }
