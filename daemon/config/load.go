@@ -24,7 +24,12 @@ const fileSize = 64 << 10
 // Load reads a configuration file and then, in the order of their names, the drop-ins conf.d/*.toml in the same
 // directory. What a later file sets holds; a [[resource]] of a name that an earlier file has replaces that one in its
 // place, any other is added at the end. The file must exist unless it is [DefaultFile]. An error is a [Problems].
-func Load(file string) (Config, error) { return load(file, file == DefaultFile) }
+func Load(file string) (Config, error) {
+	if file == "" {
+		return Config{}, Problems{{File: `""`, What: "no file has an empty name: name one, or none at all for " + DefaultFile}}
+	}
+	return load(file, file == DefaultFile)
+}
 
 // load reads the files. The main one may be missing if it is optional.
 func load(main string, optional bool) (Config, error) {
