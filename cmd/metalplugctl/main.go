@@ -20,6 +20,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/config"
@@ -64,8 +65,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 Exit codes: 0 all is well; 1 something is wrong, with the configuration too; 2 the command line makes no sense; 3 the
 daemon does not answer.`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: noEmptyFlags,
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -115,6 +117,17 @@ func exitCode(root *cobra.Command, args []string, err error, stderr io.Writer) i
 func isUnknownCommand(root *cobra.Command, args []string) bool {
 	_, _, err := root.Find(args)
 	return err != nil
+}
+
+// noEmptyFlags refuses a flag with an empty value: a variable of somebody's script was not set, and to do as if the flag were
+// not there would be to reset a disk that was to be erased, or to ask another daemon.
+func noEmptyFlags(cmd *cobra.Command, _ []string) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Value.String() == "" {
+			err = usage("--%s is empty: name something, or leave it out", f.Name)
+		}
+	})
+	return err
 }
 
 // noArgs refuses arguments.

@@ -46,6 +46,10 @@ func TestUsage(t *testing.T) {
 		{"no such configuration", []string{"check", "/nonexistent.toml"}, exitProblem, "/nonexistent.toml"},
 		{"no resource", []string{"preview", "--allocate", "=1"}, exitUsage, "no resource"},
 		{"empty request", []string{"preview", "--allocate", ""}, exitUsage, "no resource"},
+		{"empty recording", []string{"preview", "--recording", ""}, exitUsage, "--recording is empty: "},
+		{"empty scrub", []string{"reset", "x", "--yes", "--scrub", ""}, exitUsage, "--scrub is empty: "},
+		{"empty socket", []string{"status", "--socket="}, exitUsage, "--socket is empty: "},
+		{"empty configuration", []string{"check", ""}, exitProblem, `"": no file has an empty name: `},
 		{"completion", []string{"completion", "bash"}, exitOK, "metalplugctl"},
 		{"two configurations", []string{"check", "a", "b"}, exitUsage, "one file"},
 	}

@@ -76,6 +76,7 @@ var only = []struct {
 	{"github.com/prometheus", []string{"daemon/control"}, "others count by plain functions, see plugin.Tally"},
 	{"net/http", []string{"daemon/control", "cmd/metalplugctl"}, "HTTP is how the control socket is talked to, no concern of anybody else"},
 	{"github.com/spf13/cobra", []string{"cmd/metalplugctl", "packaging/completion"}, "the daemon has four flags"},
+	{"github.com/spf13/pflag", []string{"cmd/metalplugctl"}, "cobra's flags are those of cobra's commands"},
 	{"github.com/fsnotify/fsnotify", []string{"daemon/plugin", "udev/recording"}, "two things are watched: the kubelet's directory and a recording"},
 }
 
