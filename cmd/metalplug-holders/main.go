@@ -6,15 +6,17 @@
 package main
 
 import (
-	"fmt"
 	"os"
 
 	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
+const about = `tells which processes have device nodes open, as metalplugd asks it to, and ends.
+
+metalplugd has it started for each request: by systemd, or by itself with [reset] holders = "direct". It has no options. To
+see who holds a device, use 'metalplugctl why'. See metalplugd(8).`
+
 func main() {
-	if err := cgroup.Serve("/proc"); err != nil {
-		fmt.Fprintln(os.Stderr, "metalplug-holders:", err)
-		os.Exit(1)
-	}
+	os.Exit(exchange.Main(cgroup.Program, about, func() error { return cgroup.Serve("/proc") }))
 }

@@ -5,15 +5,15 @@
 package main
 
 import (
-	"fmt"
 	"os"
 
+	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
-func main() {
-	if err := reset.Serve(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", reset.Program, err)
-		os.Exit(1)
-	}
-}
+const about = `looks at one device, resets it or erases it, as metalplugd asks it to, and ends.
+
+metalplugd has it started for each request: by systemd, or by itself with [reset] socket = "direct". It has no options. To
+reset or erase a device by hand, use 'metalplugctl reset'. See metalplug-reset(8).`
+
+func main() { os.Exit(exchange.Main(reset.Program, about, reset.Serve)) }

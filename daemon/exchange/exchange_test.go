@@ -6,8 +6,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -29,15 +29,12 @@ func TestMain(m *testing.M) {
 			return nil
 		},
 	}
-	answer, ok := answers[filepath.Base(os.Args[0])]
+	name := filepath.Base(os.Args[0])
+	answer, ok := answers[name]
 	if !ok {
 		os.Exit(leak.Main(m))
 	}
-	if err := Serve(answer); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	os.Exit(Main(name, "is for tests.", func() error { return Serve(answer) }))
 }
 
 // program makes the test's own program known under a name, and returns that: beside itself, where Direct looks first.
@@ -88,6 +85,33 @@ func TestAskOfWhatGoesWrong(t *testing.T) {
 				t.Errorf("Ask = %.30q, %v; want an error with %q", answer, err, c.want)
 			}
 		})
+	}
+}
+
+// TestByHand: whoever starts such a program, which asks nobody for anything, is told what it is.
+func TestByHand(t *testing.T) {
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(filepath.Dir(own), program(t, "echo"))
+	for _, c := range []struct {
+		args           []string
+		stdout, stderr string
+		code           int
+	}{
+		{[]string{"--help"}, "echo is for tests.\n", "", 0},
+		{[]string{"-h"}, "echo is for tests.\n", "", 0},
+		{[]string{"now"}, "", "echo: unexpected argument \"now\"\nSee 'echo --help'.\n", 2},
+		{nil, "", "echo: standard input is not a socket, so there is no request\necho is for tests.\n", 1},
+	} {
+		var stdout, stderr strings.Builder
+		command := exec.Command(path, c.args...)
+		command.Stdout, command.Stderr = &stdout, &stderr
+		_ = command.Run() // its exit code tells
+		if code := command.ProcessState.ExitCode(); code != c.code || stdout.String() != c.stdout || stderr.String() != c.stderr {
+			t.Errorf("%q: exit %d, %q, %q", c.args, code, stdout.String(), stderr.String())
+		}
 	}
 }
 
