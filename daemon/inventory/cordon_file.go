@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 )
 
@@ -28,7 +27,7 @@ func (c *Cordon) UnmarshalJSON(text []byte) error {
 // cordons reads the file.
 func (s *Store) cordons() (map[string]Cordon, error) {
 	file := filepath.Join(filepath.Dir(s.file), cordonFile)
-	text, err := os.ReadFile(file)
+	text, err := read(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -48,11 +47,7 @@ func (s *Store) cordons() (map[string]Cordon, error) {
 // replaceCordons replaces a file that cannot be read, which it keeps beside. After an error either may be in its place.
 func (s *Store) replaceCordons(cordons map[string]Cordon) (aside string, err error) {
 	file := filepath.Join(filepath.Dir(s.file), cordonFile)
-	aside = file + ".damaged"
-	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	if err := os.Link(file, aside); err != nil {
+	if aside, err = keepBeside(file); err != nil {
 		return "", err
 	}
 	return aside, s.keepCordons(cordons)

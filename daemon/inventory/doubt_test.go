@@ -3,6 +3,7 @@
 package inventory_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,6 +133,23 @@ func TestRecordIsKept(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWhatIsLostStaysLost: while another ledger cannot be written, each start knows that the last one is damaged.
+func TestWhatIsLostStaysLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := t.TempDir()
+		ledger := filepath.Join(state, "identities.json")
+		if err := errors.Join(os.WriteFile(ledger, []byte("{"), 0o600), os.MkdirAll(filepath.Join(ledger+".new", "in the way"), 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			r := start(t, udevtest.New(t, diskOf(7)), state, tenants(true, false))
+			quarantined(t, r, nvmeResource)
+			r.stop()
+			r.stop = func() {}
+		}
+	})
 }
 
 // scsi is a disk that is known by its slot alone, on a kernel without diskseq (before 5.15).

@@ -3,6 +3,7 @@
 package inventory_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -467,6 +468,58 @@ func TestDamagedIdentitiesArePutAside(t *testing.T) {
 	r.offers("example.org/widget", "node-A-widget Healthy")
 	if text, err := os.ReadFile(file + ".damaged"); err != nil || string(text) != "{" {
 		t.Errorf("the damaged file is not kept: %q, %v", text, err)
+	}
+}
+
+// TestDamagedFilesAreAllKept: what was damaged first tells most of what has damaged it.
+func TestDamagedFilesAreAllKept(t *testing.T) {
+	state := t.TempDir()
+	run := func() {
+		r := start(t, udevtest.New(t, widget("widget0", "A")), state)
+		r.stop()
+		r.stop = func() {}
+	}
+	spoilt := []string{"{", "[", "("}
+	for _, name := range []string{"identities.json", "cordons.json"} {
+		file := filepath.Join(state, name)
+		for n, text := range spoilt {
+			run() // so that devices are known, which are cordoned
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			run()
+			run()
+			for i, aside := range []string{".damaged", ".damaged.2", ".damaged.3"} {
+				text, err := os.ReadFile(file + aside)
+				if i <= n && (err != nil || string(text) != spoilt[i]) || i > n && err == nil {
+					t.Errorf("%s, damaged %d times: %s is %q, %v", name, n+1, aside, text, err)
+				}
+			}
+		}
+	}
+}
+
+// TestStateThatIsNoDirectory: that is told once of each file, with what to do.
+func TestStateThatIsNoDirectory(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(state, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) {
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+		o.Store = inventory.OpenStore(state, o.Log)
+	})
+	r.stop()
+	r.stop = func() {}
+	for file, message := range map[string]string{"identities.json": "identities not read", "cordons.json": "cordons not read"} {
+		want := fmt.Sprintf("msg=%q err=\"open %s: not a directory: set paths.state to a directory", message, filepath.Join(state, file))
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s is not in\n%s", want, log.String())
+		}
+	}
+	if strings.Contains(log.String(), "damaged") {
+		t.Errorf("nothing is there that could be kept:\n%s", log.String())
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // storeVersion is the version of the file's format.
@@ -95,26 +97,58 @@ func (s *Store) Close() {
 	s.closed.Wait()
 }
 
-// load reads the file, and tells whether that is all that was ever kept. One that is damaged or cannot be read is put
-// aside, not overwritten.
+// load reads the file, and tells whether that is all that was ever kept. One that is damaged or cannot be read is kept beside,
+// and stays until another is written in its place: until then the next start has to know as well that something is lost.
 func (s *Store) load() (c contents, whole bool) {
-	text, err := os.ReadFile(s.file)
+	text, err := read(s.file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return contents{}, true
 	}
 	if err == nil {
-		c, err = decode(text)
+		if c, err = decode(text); err == nil {
+			return c, true
+		}
+		err = fmt.Errorf("read %s: %w", s.file, err)
 	}
-	if err == nil {
-		return c, true
-	}
-	aside := s.file + ".damaged"
-	err = fmt.Errorf("read %s: %w; it is kept as %s", s.file, err, aside)
-	if renameErr := os.Rename(s.file, aside); renameErr != nil {
-		err = fmt.Errorf("%w, or would be: %w", err, renameErr)
+	if !errors.Is(err, unix.ENOTDIR) { // else there is nothing to keep
+		aside, besideErr := keepBeside(s.file)
+		if err = fmt.Errorf("%w; it is kept as %s", err, aside); besideErr != nil {
+			err = fmt.Errorf("%w, or would be: %w", err, besideErr)
+		}
 	}
 	s.log.Error("identities not read", "err", err)
 	return contents{}, false
+}
+
+// read returns the text of a file in paths.state.
+func read(file string) ([]byte, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, unix.ENOTDIR) {
+		err = fmt.Errorf("%w: set paths.state to a directory", err)
+	}
+	return text, err
+}
+
+// keepBeside gives a file that is to be replaced a second name, under which it stays, beside what was kept so on an earlier day.
+// Where it has one already, that is returned.
+func keepBeside(file string) (aside string, err error) {
+	aside = file + ".damaged"
+	for n := 2; ; n++ {
+		err = os.Link(file, aside)
+		switch {
+		case !errors.Is(err, fs.ErrExist):
+			return aside, err
+		case sameFile(file, aside):
+			return aside, nil
+		}
+		aside = fmt.Sprintf("%s.damaged.%d", file, n)
+	}
+}
+
+func sameFile(a, b string) bool {
+	one, errOne := os.Lstat(a)
+	other, errOther := os.Lstat(b)
+	return errOne == nil && errOther == nil && os.SameFile(one, other)
 }
 
 func decode(text []byte) (c contents, err error) {
