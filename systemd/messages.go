@@ -4,9 +4,9 @@ package systemd
 
 import "maps"
 
-// MessageIDs returns the MESSAGE_ID of each line of the log that has one, by its message: those after which somebody may
-// have to do something, or wants to look for later. metalplug.catalog explains each (journalctl -x). An ID never changes
-// and is never given to another message.
+// MessageIDs returns the MESSAGE_ID of each line of the log that has one, by its message: all errors, and those after which
+// somebody may have to do something, or wants to look for later. metalplug.catalog explains each (journalctl -x). An ID never
+// changes and is never given to another message.
 func MessageIDs() map[string]string { return maps.Clone(messageIDs) }
 
 var messageIDs = map[string]string{
@@ -29,4 +29,16 @@ var messageIDs = map[string]string{
 	"container refused":          "356bbf0dc535496ba0b8e2450ba69587",
 	"configuration not reloaded": "3c89c7284d174cee9f2e4f2c814136c0",
 	"identity claimed twice":     "a2e3ace6af8d41b691f89df39bec20d0",
+	"identities not read":        "734ec912708742458c84a8f1730a42b9",
+	"identities not kept":        "eb1162d6f11d4e2a89d809150248364f",
+	"cordons not read":           "40976385692241b598bf7b0d5d46b447",
+	"audit not kept":             "61668307d4cd41f9a7ff00164156cf9c",
+	"CDI spec not written":       "bcd29dfebd1f4c0c80f2db70d1fd6f8c",
+	"devices not enumerated":     "ee76bc3525fd41cbb3336fa8171d7644",
+	"list too long":              "1adbdba2f62043e2a34835604e7daf0d",
+	"no progress":                "d1111a2104514f528a0cd3cdf4391c3c",
+	"panic in a call":            "4779a08f55f347ab89b350bbaabaca61",
+	"stopped":                    "0fd0f590fd2e4658baa7ae23404ac2be",
+	"control socket not served":  "6e35eccdb1a04a45bafdbb70c8f8231d",
+	"metrics not served":         "4048e3331cc44dc396a9542e206024e4",
 }

@@ -70,6 +70,46 @@ func TestCatalogExplainsEachMessage(t *testing.T) {
 	}
 }
 
+// TestErrorsAreExplained: after an error somebody has to do something, and journalctl -x is to say what. A message that is
+// not named where it is logged is not seen here.
+func TestErrorsAreExplained(t *testing.T) {
+	ids, named := systemd.MessageIDs(), 0
+	for _, s := range sources(t) {
+		ast.Inspect(s.File, func(n ast.Node) bool {
+			message, ok := loggedError(n)
+			if !ok {
+				return true
+			}
+			named++
+			if ids[message] == "" {
+				t.Errorf("%s: the error %q is not among systemd.MessageIDs: make an ID with systemd-id128 new", s.name, message)
+			}
+			return true
+		})
+	}
+	if named < 10 {
+		t.Fatalf("%d errors are logged: this test looks at the wrong place", named)
+	}
+}
+
+// loggedError returns the message of a call to a logger's method Error.
+func loggedError(n ast.Node) (message string, ok bool) {
+	call, ok := n.(*ast.CallExpr)
+	if !ok || len(call.Args) == 0 {
+		return "", false
+	}
+	method, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || method.Sel.Name != "Error" || !isLogger(method.X) {
+		return "", false
+	}
+	literal, ok := call.Args[0].(*ast.BasicLit)
+	if !ok {
+		return "", false
+	}
+	message, err := strconv.Unquote(literal.Value)
+	return message, err == nil
+}
+
 // TestCatalogNamesFieldsThatThereAre: @FIELD@ stands for a field of the line.
 func TestCatalogNamesFieldsThatThereAre(t *testing.T) {
 	for id, e := range catalog(t) {
