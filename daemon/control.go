@@ -19,7 +19,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// controlSocket is the name of the control socket in paths.run (DESIGN section 3).
+// controlSocket is the name of the control socket in paths.run. It is fixed: other programs connect to it, and its unit has it.
 const controlSocket = "control.sock"
 
 // said is what the parts of the daemon have said last, for whoever asks on the control socket. The parts own what they

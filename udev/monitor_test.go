@@ -206,7 +206,8 @@ func (m *Monitor) port() (port uint32, err error) {
 	return port, errors.Join(err, controlErr)
 }
 
-// TestMonitorOverflow: the loop of go-udev goes deaf for good here (facts/hardware.md, section E).
+// TestMonitorOverflow: the loop of go-udev (DeviceChan) goes deaf for good here, as it takes ENOBUFS for the end of what is to be
+// read, and its edge-triggered epoll tells of nothing more while the buffer is full.
 func TestMonitorOverflow(t *testing.T) {
 	w := newWire(t)
 	w.setBuffer(t, 8<<10)

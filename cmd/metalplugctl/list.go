@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/words"
 )
 
-// listCommand shows all devices at one moment. The JSON is what the daemon answers, field by field (DESIGN section 3),
+// listCommand shows all devices at one moment. The JSON is what the daemon answers, field by field. Its names are fixed,
 // so that a script written for one version reads the output of the next.
 func (o *operator) listCommand() *cobra.Command {
 	var all bool

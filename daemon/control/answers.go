@@ -10,7 +10,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// Device is a device as it is shown. The names of its fields are fixed (DESIGN section 3).
+// Device is a device as it is shown. The names of its fields are fixed: other programs read them.
 type Device struct {
 	// ID is the device plugin's ID of the device, without the number of a share; empty: it could not be identified.
 	ID        string    `json:"id"`        // empty: it could not be identified

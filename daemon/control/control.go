@@ -8,7 +8,7 @@
 // does not read is cut off. Nothing is queued for a client that follows the events: it is sent what has changed since
 // the snapshot that it was sent last, so that a slow one gets fewer and later events and is told so.
 //
-// The requests, all of which DESIGN section 3 fixes but the two marked with an asterisk:
+// The requests. They are fixed, since other programs send them, but for the two marked with an asterisk:
 //
 //	GET  /v1/status                  a [Status]
 //	GET  /v1/resources               an array of [Resource], in the order of the configuration

@@ -37,8 +37,8 @@ const (
 	resultFailed = "failed"
 )
 
-// newMetrics makes the metrics of a server. Names and labels are fixed (DESIGN section 3); units and suffixes follow
-// the instrumentation guidelines of Kubernetes (seconds, _total, no label whose values nobody can list).
+// newMetrics makes the metrics of a server. Names and labels are fixed: dashboards and alerts of users depend on them. Units and
+// suffixes follow the instrumentation guidelines of Kubernetes (seconds, _total, no label whose values nobody can list).
 func newMetrics(s *Server) *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "metalplug_" + name, Help: help}, labels)
@@ -55,7 +55,7 @@ func newMetrics(s *Server) *metrics {
 		sendTime: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_uevent_to_send_seconds",
 			Help: "From an event of udevd to the list that was sent to the kubelet because of it.",
-			Buckets: []float64{ // DESIGN section 7: p50 1 ms, p99 5 ms
+			Buckets: []float64{ // finest about the budget in README, "How fast it is": p50 1 ms, p99 5 ms
 				0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5,
 			},
 		}),

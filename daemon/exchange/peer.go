@@ -17,7 +17,7 @@ import (
 // Direct in the place of a socket's path stands for: start the program as a child process.
 const Direct = "direct"
 
-// libexec is where the packages put the programs (DESIGN section 3).
+// libexec is where the packages put the programs (packaging/install.sh).
 const libexec = "/usr/libexec/metalplug"
 
 // Peer is a program that answers one request a life. Its methods are safe for concurrent use.

@@ -53,7 +53,7 @@ func TestHostDataThatAPodMayUse(t *testing.T) {
 }
 
 // TestSamePodIsAllocatedAgain: the kubelet asks again for a pod whose container was started with the device, as it
-// does when its checkpoint is lost (facts/kubelet.md 4.12) and the container is started again.
+// does when its checkpoint is lost and the container is started again.
 func TestSamePodIsAllocatedAgain(t *testing.T) {
 	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
 		b.turnover.Running = func(pod string) (bool, error) { return pod == "A", nil } // its sandbox, at least
@@ -77,7 +77,7 @@ func TestSamePodIsAllocatedAgain(t *testing.T) {
 }
 
 // TestCheckpointThatIsBehind: an older checkpoint has overwritten that with the new pod when its first container is
-// started (facts/kubelet.md 4.9); when the container is started again it is right.
+// started, since the kubelet's device manager writes it without a lock; when the container is started again it is right.
 func TestCheckpointThatIsBehind(t *testing.T) {
 	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
 		b.used("A", "nvme1n1")

@@ -61,7 +61,7 @@ func names(t *testing.T, pattern string) []string {
 	return files
 }
 
-// exposures are the most that systemd-analyze may find in a service, in tenths (DESIGN 5).
+// exposures are the most that systemd-analyze may find in a service, in tenths; what it does find is in README.
 var exposures = map[string]int{"metalplugd.service": 10, "metalplug-reset@.service": 15, "metalplug-holders@.service": 15}
 
 func TestExposure(t *testing.T) {

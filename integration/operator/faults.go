@@ -14,7 +14,7 @@ const (
 	gpus     = "[[resource]]\nname = \"nvidia.com/gpu\"\nclass = \"gpu\"\n"
 )
 
-// Exit codes of metalplugctl (DESIGN section 3).
+// Exit codes of metalplugctl, as README and metalplugctl(1) have them.
 const (
 	exitOK       = 0
 	exitProblem  = 1
