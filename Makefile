@@ -120,6 +120,7 @@ lint:
 	@packaging/build-deps.sh lint
 	@test -z "$$($(GO) run $(GOFUMPT) -l .)" || { $(GO) run $(GOFUMPT) -d . ; exit 1; }
 	$(GO) vet ./... && $(GO) vet -tags integration ./integration/vm/... ./integration/faults
+	GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./... && GOARCH=arm64 CGO_ENABLED=0 $(GO) vet -tags integration ./integration/vm/... ./integration/faults
 	$(GO) run $(STATICCHECK) ./... && $(GO) run $(STATICCHECK) -tags integration ./integration/vm/... ./integration/faults
 	cd integration/devicemanager && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...
 	shellcheck $$(git ls-files '*.sh' .ci/run 'packaging/debian/*.post*' packaging/debian/*.prerm)
