@@ -4,7 +4,6 @@ package plugin
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +23,10 @@ func (e callError) Error() string { return e.text }
 // Unwrap returns what gRPC returned.
 func (e callError) Unwrap() error { return e.err }
 
+// hungUp is said of whoever accepts a connection and then closes it, or answers something else than gRPC. What the kernel or
+// HTTP/2 calls that depends on who was quicker: a broken pipe, a connection that was reset, a frame that is too large.
+const hungUp = "hung up, or speaks another protocol: is what listens there the kubelet? ss -xlp names it"
+
 // said takes off an error of a call what gRPC puts around the cause: the name of the code, and how far it had come. A
 // call that took as long as limit is one that nobody answered.
 func said(err error, limit time.Duration) error {
@@ -34,15 +37,12 @@ func said(err error, limit time.Duration) error {
 	if s.Code() == codes.DeadlineExceeded {
 		return callError{fmt.Sprintf("no answer after %v: is what listens there the kubelet, and is it well?", limit), err}
 	}
-	text := s.Message()
+	if s.Code() != codes.Unavailable { // which no kubelet says: it is about the connection
+		return callError{s.Message(), err}
+	}
 	// connection error: desc = "transport: …: dial unix /x: connect: …" (internal/transport/http2_client.go).
-	if quoted, ok := strings.CutPrefix(text, "connection error: desc = "); ok {
-		if plain, err := strconv.Unquote(quoted); err == nil {
-			text = strings.TrimPrefix(plain, "transport: ")
-		}
+	if _, cause, ok := strings.Cut(s.Message(), ": connect: "); ok && strings.Contains(s.Message(), "dial unix ") {
+		return callError{"connect: " + strings.TrimSuffix(cause, `"`), err} // where to is told beside it
 	}
-	if _, cause, ok := strings.Cut(text, ": connect: "); ok && strings.Contains(text, "dial unix ") {
-		text = "connect: " + cause // where to is told beside it
-	}
-	return callError{text, err}
+	return callError{hungUp, err}
 }

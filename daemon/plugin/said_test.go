@@ -4,6 +4,7 @@ package plugin
 
 import (
 	"errors"
+	"io"
 	"net"
 	"path/filepath"
 	"testing"
@@ -23,13 +24,13 @@ func TestSaid(t *testing.T) {
 		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), "no answer after 5s: is what listens there the kubelet, and is it well?"},
 		{
 			status.Error(codes.Unavailable, `connection error: desc = "error writing server preface: write unix: broken pipe"`),
-			"error writing server preface: write unix: broken pipe",
+			hungUp,
 		},
 		{
 			status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial unix /a/b: connect: connection refused"`),
 			"connect: connection refused",
 		},
-		{status.Error(codes.Unavailable, `connection error: desc = broken`), "connection error: desc = broken"},
+		{status.Error(codes.Unavailable, `connection error: desc = broken`), hungUp},
 	} {
 		got := said(c.err, 5*time.Second)
 		if got.Error() != c.want || !errors.Is(got, c.err) {
@@ -47,6 +48,52 @@ func TestWhoDoesNotAnswer(t *testing.T) {
 	}
 	if _, err := (&Holders{Socket: socket, Dir: t.TempDir()}).Ask(t.Context(), nil); err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// TestWhoIsNotTheKubelet: whatever listens there, and whoever is quicker, it is said in one way.
+func TestWhoIsNotTheKubelet(t *testing.T) {
+	for name, speak := range map[string]func(net.Conn) error{
+		"hangs up at once":   func(net.Conn) error { return nil },
+		"hangs up when told": func(c net.Conn) error { _, err := c.Read(make([]byte, 10)); return err },
+		"speaks first":       func(c net.Conn) error { _, err := io.WriteString(c, "SSH-2.0-x\r\n"); return err },
+		"speaks HTTP/1.1": func(c net.Conn) error {
+			_, err := c.Read(make([]byte, 1000))
+			_, wrong := io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nContent-Length: 3\r\n\r\nbad")
+			return errors.Join(err, wrong)
+		},
+		"speaks HTTP/2": func(c net.Conn) error {
+			_, err := c.Write([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0}) // settings
+			_, wrong := c.Read(make([]byte, 1000))
+			return errors.Join(err, wrong)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("unix", filepath.Join(t.TempDir(), kubeletSocket))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			spoken := make(chan error, 1)
+			go func() {
+				c, err := l.Accept()
+				if err == nil {
+					err = speak(c)
+					c.Close()
+				}
+				spoken <- err
+			}()
+			conn, err := net.Dial("unix", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := alone(t).callRegister(t.Context(), conn); err == nil || err.Error() != hungUp {
+				t.Errorf("%v, want %s", err, hungUp)
+			}
+			if err := <-spoken; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
