@@ -184,7 +184,7 @@ func (d *daemon) resources() []control.Resource {
 	d.said.mu.Unlock()
 	for i := range all {
 		at := standing[all[i].Name]
-		all[i].Registered, all[i].Connected = at.Registered, at.Connected
+		all[i].Registered, all[i].Connected, all[i].Complaint = at.Registered, at.Connected, at.Complaint
 	}
 	return all
 }

@@ -58,11 +58,10 @@ func (d *doctor) checkRegistration() []finding {
 		case !expected(r):
 			found = append(found, ok(check, "%s: no device, so the kubelet is not told of it", r.Name)...)
 		case r.Registered:
-			found = append(found, fail(check, "journalctl -u kubelet -e | grep device; then: systemctl restart metalplugd",
-				"%s: registered, but the kubelet has opened no stream", r.Name)...)
+			const text = "registered, but the kubelet has opened no stream"
+			found = append(found, fail(check, reconnect(text), "%s: %s", r.Name, text)...)
 		default:
-			found = append(found, fail(check, "journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'",
-				"%s: the kubelet does not know it", r.Name)...)
+			found = append(found, fail(check, reconnect(r.Complaint), "%s: the kubelet does not know it%s", r.Name, after(r.Complaint))...)
 		}
 	}
 	return found

@@ -101,10 +101,14 @@ func TestDoctor(t *testing.T) {
 		"kubelet-never":   func(f *fixture) { delete(f.files, kubeletSocket) },
 		"kubelet-no-sock": func(f *fixture) { f.files[kubeletSocket] = "text" },
 		"not-registered":  func(f *fixture) { f.status.Resources[0].Registered, f.status.Resources[0].Connected = false, false },
-		"no-stream":       func(f *fixture) { f.status.Resources[0].Connected = false },
-		"other-count":     func(f *fixture) { f.counts[nvmeName] = 7 },
-		"foreign-count":   func(f *fixture) { f.foreign = map[string]string{nvmeName: "GPU-x"} },
-		"no-count":        func(f *fixture) { f.counts = nil },
+		"kubelet-refuses": func(f *fixture) {
+			f.status.Resources[0].Registered, f.status.Resources[0].Connected = false, false
+			f.status.Resources[0].Complaint = "endpoint not registered: register metalplug.io/nvme with the kubelet: hung up"
+		},
+		"no-stream":     func(f *fixture) { f.status.Resources[0].Connected = false },
+		"other-count":   func(f *fixture) { f.counts[nvmeName] = 7 },
+		"foreign-count": func(f *fixture) { f.foreign = map[string]string{nvmeName: "GPU-x"} },
+		"no-count":      func(f *fixture) { f.counts = nil },
 		"unknown-device": func(f *fixture) {
 			f.files[kubeletDir+"/kubelet_internal_checkpoint"] = `{"Data":{"PodDeviceEntries":[{"ResourceName":"metalplug.io/nvme",` +
 				`"DeviceIDs":{"0":["nvme-1","nvme-lost"]}}]}}`

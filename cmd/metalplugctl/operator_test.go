@@ -14,12 +14,15 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon"
 	"github.com/metalplug/metalplug/daemon/config"
@@ -137,6 +140,25 @@ func (n *node) connect(resources ...string) *kubelet.Kubelet {
 		}
 	}
 	return k
+}
+
+// complained waits until the daemon says that of why the kubelet does not know a resource.
+func (n *node) complained(resource, complaint string) {
+	n.t.Helper()
+	for limit := time.After(patience); ; {
+		var all []control.Resource
+		if err := (control.Client{Socket: n.socket()}).Get(n.t.Context(), "/v1/resources", &all); err != nil {
+			n.t.Fatal(err)
+		}
+		if slices.ContainsFunc(all, func(r control.Resource) bool { return r.Name == resource && strings.Contains(r.Complaint, complaint) }) {
+			return
+		}
+		select {
+		case <-limit:
+			n.t.Fatalf("%s is never said of %s", complaint, resource)
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // until waits for a snapshot of that kind.
@@ -280,6 +302,7 @@ name = "example.org/tty"
 class = "node"
 match = { SUBSYSTEM = "tty" }
 `)
+	n.complained("nvidia.com/gpu", "waiting for the kubelet")
 	for file, what := range map[string]string{
 		"why-excluded.txt":      "/dev/nvidia2",
 		"why-taken.txt":         "/dev/nvidia3",
@@ -290,8 +313,8 @@ match = { SUBSYSTEM = "tty" }
 		"why-without-nodes.txt": "/devices/pci0000:00/0000:00:1f.4",
 	} {
 		code, stdout, stderr := n.ctl("why", what)
-		if want := exitProblem; stderr != "" || code != want && file != "why-taken.txt" {
-			t.Errorf("%s: exit %d, want %d: %s", what, code, want, stderr)
+		if stderr != "" || code != exitProblem {
+			t.Errorf("%s: exit %d, want %d: %s", what, code, exitProblem, stderr)
 		}
 		golden(t, file, strings.ReplaceAll(stdout, n.dir, "DIR"), anySecond, "since TIME")
 	}
@@ -428,6 +451,46 @@ func TestAClosedPipeIsNoProblem(t *testing.T) {
 			t.Errorf("%v: exit %d, %s", args, code, stderr.String())
 		}
 	}
+}
+
+// TestWhoIsNotRegistered: the kubelet's own words, or why it cannot be asked, are told by every command with what to do.
+func TestWhoIsNotRegistered(t *testing.T) {
+	n := newNode(t, bundledText(t, "nvme-blank"), "")
+	var devices []control.Device
+	if err := (control.Client{Socket: n.socket()}).Get(t.Context(), "/v1/devices", &devices); err != nil || len(devices) != 1 {
+		t.Fatalf("%v, %v", devices, err)
+	}
+	told := func(cause, do string) {
+		t.Helper()
+		for _, args := range [][]string{{"status"}, {"doctor", "--config", n.path("t.toml")}, {"why", devices[0].ID}} {
+			code, stdout, stderr := n.ctl(args...)
+			text := strings.Join(strings.Fields(stdout), " ")
+			if code != exitProblem || stderr != "" || !strings.Contains(text, cause) || !strings.Contains(text, "-> "+do) {
+				t.Errorf("%v: exit %d, %s\n%s", args, code, stderr, stdout)
+			}
+		}
+	}
+	n.complained(nvmeName, "waiting for the kubelet")
+	told("waiting for the kubelet: look for "+n.path("plugins/kubelet.sock")+": no such file or directory", "systemctl start kubelet")
+	l, err := net.Listen("unix", n.path("plugins/kubelet.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusing := grpc.NewServer()
+	pluginapi.RegisterRegistrationServer(refusing, refusal{})
+	go refusing.Serve(l)
+	defer refusing.Stop()
+	n.complained(nvmeName, "the resource name is invalid")
+	told("with the kubelet: the resource name is invalid", "give the resource another name")
+}
+
+// refusal is a kubelet that takes nothing.
+type refusal struct {
+	pluginapi.UnimplementedRegistrationServer
+}
+
+func (refusal) Register(context.Context, *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	return nil, errors.New("the resource name is invalid")
 }
 
 // TestNarrowScreen: on 40 columns nothing is wider, and no ID is torn apart that fits.

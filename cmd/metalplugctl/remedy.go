@@ -30,13 +30,36 @@ func remedy(reason string) string {
 		{"cordoned", "ask who did it; then: metalplugctl uncordon ID"},
 		{"is mounted on", "nothing, if this host is to have it"},
 		{"it holds data", "nothing, if somebody needs that; else empty it: blkdiscard --zeroout"},
-		{"kubelet is not connected", "metalplugctl doctor"},
 	} {
 		if strings.Contains(reason, r.in) {
 			return r.do
 		}
 	}
 	return ""
+}
+
+// reconnect is what to do about a resource that the kubelet is not connected to, by what the daemon complains of.
+func reconnect(complaint string) string {
+	const elsewhere = "; if it has another --root-dir, set paths.device_plugins"
+	for _, r := range [...]struct{ in, do string }{
+		{"is invalid", "give the resource another name: the kubelet does not take this one"},
+		{"hung up", "ss -xlp names what listens there: end it, then: systemctl restart kubelet"},
+		{"unknown service", "ss -xlp names what listens there: end it, then: systemctl restart kubelet"},
+		{"no answer after", "systemctl restart kubelet; if that does not help, ss -xlp names what listens there"},
+		{"connection refused", "the socket is left over from a kubelet that has ended: systemctl start kubelet"},
+		{"is no socket", "remove it, then: systemctl restart kubelet"},
+		{"permission denied", "run metalplugd as root: the kubelet's directory is root's"},
+		{"not a directory", "set paths.device_plugins to the kubelet's directory"},
+		{"read-only file system", "set paths.device_plugins to the kubelet's directory, or mount that to be written to"},
+		{"no such file or directory", "systemctl start kubelet" + elsewhere},
+		{"opened no stream", "journalctl -u kubelet -e | grep device; then: systemctl restart metalplugd"},
+		{"not configured any more", "nothing, if that is meant; else add it again"},
+	} {
+		if strings.Contains(complaint, r.in) {
+			return r.do
+		}
+	}
+	return "journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
 }
 
 // differsInCase tells whether a rule would take a device but for upper and lower case. A rule says of a property that it

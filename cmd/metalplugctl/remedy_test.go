@@ -4,6 +4,7 @@ package main
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/control"
@@ -21,6 +22,26 @@ func TestRemedy(t *testing.T) {
 	} {
 		if got := remedy(reason); got != want {
 			t.Errorf("%s: %q", reason, got)
+		}
+	}
+}
+
+func TestReconnect(t *testing.T) {
+	for complaint, want := range map[string]string{
+		"waiting for the kubelet: look for /d/kubelet.sock: what is there is no socket":                           "remove it",
+		"waiting for the kubelet: look for /d/kubelet.sock: no such file or directory":                            "systemctl start kubelet",
+		"endpoint not listening: listen on /d/mp-x.sock: no such file or directory":                               "systemctl start kubelet",
+		"endpoint not listening: listen on /d/mp-x.sock: permission denied":                                       "run metalplugd as root",
+		"endpoint not listening: listen on /d/mp-x.sock: read-only file system":                                   "set paths.device_plugins",
+		"endpoint not registered: connect to /d/kubelet.sock: connection refused":                                 "the socket is left over",
+		"endpoint not registered: register a/b with the kubelet: no answer after 3s: is what listens there the …": "systemctl restart kubelet",
+		"endpoint not registered: register a/b with the kubelet: hung up, or speaks another protocol: is what …":  "ss -xlp",
+		"endpoint not registered: register a/b with the kubelet: the ResourceName \"a/b\" is invalid":             "give the resource another name",
+		"endpoint not registered: register a/b with the kubelet: something that nobody has thought of":            "journalctl -u metalplugd",
+		"": "journalctl -u metalplugd",
+	} {
+		if got := reconnect(complaint); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q", complaint, got)
 		}
 	}
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -89,11 +90,26 @@ func (s *screen) status(v control.Status, now time.Time) {
 			s.paragraph(0, r.Name+"  ", bold, standing(r))
 		}
 	}
+	s.complaints(v.Resources)
 	if len(v.Refused) > 0 {
 		s.WriteString("\n")
 		s.paragraph(0, "", "", "Containers that did not get their devices:")
 		for _, r := range v.Refused {
 			s.paragraph(2, "", "", fmt.Sprintf("%s ago, %s, %s: %s", age(now.Sub(r.Time)), r.Resource, r.Call, r.Reason))
 		}
+	}
+}
+
+// complaints writes why the kubelet is not connected, once where all resources have one reason.
+func (s *screen) complaints(resources []control.Resource) {
+	var told []string
+	for _, r := range resources {
+		if !expected(r) || r.Connected || r.Complaint == "" || slices.Contains(told, r.Complaint) {
+			continue
+		}
+		told = append(told, r.Complaint)
+		s.WriteString("\n")
+		s.paragraph(0, "", "", r.Complaint)
+		s.paragraph(2, "-> ", bold, reconnect(r.Complaint))
 	}
 }

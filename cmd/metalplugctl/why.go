@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,7 +26,7 @@ missing, in the order in which the daemon decides.
 
 A device is named by its ID, a node in /dev, the address of a PCI function or a path in sysfs, as udev writes it too; "list
 --all" shows them.
-Exit code 1: pods cannot get it.`,
+Exit code 1: pods cannot get it, also because the kubelet is not connected.`,
 		Example: `  metalplugctl why /dev/nvme0n1
   metalplugctl why 3b:00.0
   metalplugctl why GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a`,
@@ -49,14 +50,38 @@ Exit code 1: pods cannot get it.`,
 			s.answer(answer)
 			_, err = s.WriteTo(cmd.OutOrStdout())
 		}
-		for _, e := range answer.Found {
-			if err == nil && (e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy") {
-				err = errFound
-			}
+		if err == nil && slices.ContainsFunc(answer.Found, isKept) {
+			err = errFound
 		}
 		return err
 	}
 	return cmd
+}
+
+// isKept tells whether pods cannot get a device: as it stands, or since its resource lacks something.
+func isKept(e control.Explanation) bool {
+	return e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy" || lacks(e, "kubelet") != "" || lacks(e, "units") != ""
+}
+
+// lacks returns why a step keeps a device from pods that is about its resource; empty: it does not.
+func lacks(e control.Explanation, what string) string {
+	for _, step := range e.Steps {
+		if step.What == what && !step.OK {
+			return step.Why
+		}
+	}
+	return ""
+}
+
+// cure is what to do about what keeps a device from pods; empty: nothing that would fit every machine.
+func cure(e control.Explanation) string {
+	if do := remedy(e.Verdict); do != "" {
+		return do
+	}
+	if complaint := lacks(e, "kubelet"); complaint != "" {
+		return reconnect(complaint)
+	}
+	return ""
 }
 
 // asked makes an absolute path of one that begins with a dot, as the shell completes it.
@@ -93,7 +118,7 @@ func (s *screen) answer(a control.Answer) {
 			s.paragraph(2, mark+"  ", colour, text)
 		}
 		s.paragraph(2, "=>  ", bold, e.Verdict)
-		if do := remedy(e.Verdict); do != "" {
+		if do := cure(e); do != "" {
 			s.paragraph(6, "-> ", bold, do)
 		}
 		for line := range strings.Lines(e.Would) {

@@ -31,6 +31,14 @@ func standing(r control.Resource) string {
 	return text + "; kubelet not connected"
 }
 
+// after is a cause as it follows a colon; nothing where there is none.
+func after(cause string) string {
+	if cause == "" {
+		return ""
+	}
+	return ": " + cause
+}
+
 // healthCell is the health of a device as an operator sees it: cordoned is another matter than sick.
 func healthCell(d control.Device) cell {
 	switch {

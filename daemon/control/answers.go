@@ -53,6 +53,8 @@ type Resource struct {
 	Optional   bool   `json:"optional"`   // registered only once it has a device
 	Registered bool   `json:"registered"` // the last registration with the kubelet was accepted
 	Connected  bool   `json:"connected"`  // the kubelet's stream is open
+	// Complaint is what keeps the kubelet from knowing the resource, as the journal has it; empty: nothing, as far as is known.
+	Complaint string `json:"complaint,omitempty"`
 
 	Healthy   int `json:"healthy"`   // devices, not shares; so are the next three
 	Unhealthy int `json:"unhealthy"` // gone, sick or cordoned

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -249,7 +250,7 @@ func (s *Server) tellKubelet(x *Explanation, resource string) (connected bool) {
 		case r.Registered:
 			x.add("kubelet", resource, false, "it is registered, but the kubelet has opened no stream")
 		default:
-			x.add("kubelet", resource, false, "it is not registered: see 'metalplugctl doctor'")
+			x.add("kubelet", resource, false, strings.TrimSuffix("it is not registered: "+r.Complaint, ": "))
 		}
 		return r.Connected
 	}

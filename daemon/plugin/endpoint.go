@@ -101,19 +101,24 @@ type Endpoint struct {
 	pause       time.Duration // before the next attempt; 0: none has gone wrong
 	notBefore   time.Time     // of the next attempt
 	complaint   string        // the last error, logged once
+	standing    Status        // as was told last, but for the stream
 }
 
 // Status is how an endpoint stands with the kubelet.
 type Status struct {
-	Registered bool // the last registration was accepted
-	Connected  bool // the kubelet's ListAndWatch stream is open
+	Registered bool   // the last registration was accepted
+	Connected  bool   // the kubelet's ListAndWatch stream is open
+	Complaint  string // what keeps the kubelet from knowing the resource, as it is logged; empty: nothing, as far as is known
 }
 
 // Status returns how the endpoint stands with the kubelet.
 func (e *Endpoint) Status() Status {
-	s := Status{Connected: e.streams.open()}
+	var s Status
 	if p := e.status.Load(); p != nil {
-		s.Registered = p.Registered
+		s = *p
+	}
+	if s.Connected = e.streams.open(); s.Connected {
+		s.Complaint = "" // it is about the next kubelet
 	}
 	return s
 }
@@ -270,12 +275,15 @@ func (e *Endpoint) absent() error {
 	return fmt.Errorf("look for %s: what is there is no socket", path)
 }
 
-// complain logs an error once, not at every attempt. A missing directory is normal before the kubelet's first start.
+// complain logs an error once, not at every attempt, and has whoever asks hear it until the kubelet knows the resource. A
+// missing directory is normal before the kubelet's first start.
 func (e *Endpoint) complain(message string, err error) {
 	if err.Error() == e.complaint {
 		return
 	}
 	e.complaint = err.Error()
+	e.standing.Complaint = message + ": " + e.complaint
+	e.stands()
 	level := slog.LevelWarn
 	if errors.Is(err, fs.ErrNotExist) {
 		level = slog.LevelInfo
@@ -283,8 +291,19 @@ func (e *Endpoint) complain(message string, err error) {
 	e.Log.Log(context.Background(), level, message, "err", err)
 }
 
+// setRegistered notes whether the kubelet knows the resource; if it does, there is nothing to complain about.
 func (e *Endpoint) setRegistered(registered bool) {
-	e.status.Store(&Status{Registered: registered})
+	e.standing.Registered = registered
+	if registered {
+		e.complaint, e.standing.Complaint = "", ""
+	}
+	e.stands()
+}
+
+// stands tells how the endpoint stands now.
+func (e *Endpoint) stands() {
+	status := e.standing
+	e.status.Store(&status)
 	e.tell()
 }
 

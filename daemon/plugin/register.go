@@ -95,7 +95,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	if e.known { // and may have dealt with the end of that after this, in spite of all pauses
 		e.Watch.doubt(false)
 	}
-	e.registered, e.known, e.complaint = kubelet, true, ""
+	e.registered, e.known = kubelet, true
 	e.setRegistered(true)
 	e.Log.Log(ctx, inventory.LevelNotice, "endpoint registered", "endpoint", e.name, "duration", time.Since(e.firstSeen))
 	return streamLimit
