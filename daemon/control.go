@@ -29,6 +29,7 @@ type said struct {
 	config    config.Config // as it holds
 	at        *time.Time    // when the last reload ended
 	problem   string        // of it
+	pending   []string      // what of it holds from the next start only
 	holders   map[string][]control.Holder
 	resources []control.Resource
 }
@@ -40,13 +41,14 @@ func (s *said) configured(c config.Config) {
 	s.config, s.resources = c, shown(c.Resources)
 }
 
-// reloaded notes how a reload has ended, and the configuration that holds.
-func (s *said) reloaded(c config.Config, err error) {
+// reloaded notes how a reload has ended, the configuration that holds, and what of the new one holds from the next start
+// only.
+func (s *said) reloaded(c config.Config, pending []string, err error) {
 	s.configured(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now().UTC()
-	s.at, s.problem = &now, ""
+	s.at, s.problem, s.pending = &now, "", pending
 	if err != nil {
 		s.problem = err.Error()
 	}
@@ -81,12 +83,8 @@ func shown(resources []config.Resource) []control.Resource {
 // return is not there yet: the endpoints are made after it, for they count with it.
 func (d *daemon) newControl() *control.Server {
 	d.said.configured(d.Config)
-	sourceName := "udev"
-	if d.Config.Hardware.Recording != "" {
-		sourceName = "recording:" + d.Config.Hardware.Recording
-	}
 	return control.New(control.Options{
-		Version: d.Version, Source: sourceName, Started: d.started, Inventory: d.inventory, Host: d.host, Log: d.Log,
+		Version: d.Version, Source: d.Config.Hardware.Source(), Started: d.started, Inventory: d.inventory, Host: d.host, Log: d.Log,
 		Enumerate: d.source.Enumerate, Dropped: d.dropped, Resources: d.resources,
 		Rules: d.rules, Where: d.where, Usual: config.Default().Rules(),
 		Configuration: d.configuration, Holders: d.holders, Reset: d.turnover.ByHand, Units: d.missingUnits,
@@ -166,7 +164,9 @@ func (d *daemon) configuration() control.Configuration {
 		}
 		files = append(files, name)
 	}
-	return control.Configuration{File: d.File, Files: files, Reloaded: d.said.at, Problem: d.said.problem}
+	return control.Configuration{
+		File: d.File, Files: files, Reloaded: d.said.at, Problem: d.said.problem, Pending: d.said.pending,
+	}
 }
 
 // holders returns who holds which device; what is returned is never written.

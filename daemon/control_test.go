@@ -37,12 +37,12 @@ func TestSaid(t *testing.T) {
 	if d.resources()[0].Healthy != 0 {
 		t.Error("what one caller writes another reads")
 	}
-	d.said.reloaded(c, errors.New("t.toml:1: nonsense: unknown key"))
+	d.said.reloaded(c, nil, errors.New("t.toml:1: nonsense: unknown key"))
 	if got := d.configuration(); got.Problem != "t.toml:1: nonsense: unknown key" || got.Reloaded == nil {
 		t.Errorf("refused: %+v", got)
 	}
 	c.Files, c.Resources = []string{"/etc/b.toml"}, c.Resources[:1]
-	d.said.reloaded(c, nil)
+	d.said.reloaded(c, nil, nil)
 	if got := d.configuration(); got.Problem != "" || got.Files[0] != "/etc/b.toml" || len(d.resources()) != 1 {
 		t.Errorf("reloaded: %+v, %+v", got, d.resources())
 	}

@@ -202,14 +202,14 @@ func (d *daemon) reload(ctx context.Context) {
 	}
 	next, err := d.Load()
 	if err != nil {
-		d.tellReload(err)
+		d.tellReload(nil, err)
 		d.Log.Error("configuration not reloaded", "err", err)
 		d.notify(d.Notifier.Status(d.status()))
 		return
 	}
-	if next.Paths != d.Config.Paths || next.Hardware != d.Config.Hardware {
-		d.Log.Warn("configuration partly reloaded",
-			"err", fmt.Errorf("what changed in [paths] and [hardware] holds from the next start"))
+	pending := d.Config.Pending(next)
+	if len(pending) > 0 {
+		d.Log.Warn("configuration partly reloaded", "err", strings.Join(pending, "; "))
 	}
 	// Before the rules: by new rules a device may have to be cleared of which the old care says nothing.
 	d.turnover.Set(careOf(next.Resources))
@@ -225,14 +225,14 @@ func (d *daemon) reload(ctx context.Context) {
 	d.specs.Update()
 	d.endpoints.apply(next.Resources, func() {})
 	d.Config.Resources, d.Config.Files = next.Resources, next.Files
-	d.tellReload(nil)
+	d.tellReload(pending, nil)
 	d.notify(d.Notifier.Status(d.status()))
 	d.Log.Info("configuration reloaded")
 }
 
-// tellReload has whoever asks, or follows the events, hear how a reload has ended.
-func (d *daemon) tellReload(err error) {
-	d.said.reloaded(d.Config, err)
+// tellReload has whoever asks, or follows the events, hear how a reload has ended, and what of it waits for the next start.
+func (d *daemon) tellReload(pending []string, err error) {
+	d.said.reloaded(d.Config, pending, err)
 	d.control.Changed()
 }
 

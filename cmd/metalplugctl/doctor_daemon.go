@@ -49,19 +49,32 @@ func (d *doctor) checkDaemon() []finding {
 	if !status.Ready {
 		found = warn(check, "wait; if it stays so: journalctl -u metalplugd -e", "it has not looked at the hardware yet")
 	}
-	if problem := status.Configuration.Problem; problem != "" {
-		found = append(found, fail("reload", "correct it, then: systemctl reload metalplugd",
-			"the last one was refused, the old configuration holds: %s", problem)...)
-	}
-	if now, next := status.DevicePlugins, d.config.Paths.DevicePlugins; now != "" && now != next {
-		if len(d.config.Files) > 0 { // else the file cannot be used, or there is none
-			found = append(found, warn("paths", "systemctl restart metalplugd",
-				"paths.device_plugins is %s from the next start on, and %s until then", next, now)...)
-		}
-		d.config.Paths.DevicePlugins = now
-	}
+	found = append(found, d.reloaded(status)...)
 	for _, file := range status.Unwritten {
 		found = append(found, fail("files", "give it room, or the permission to write there: it tries again by itself", "%s", file)...)
+	}
+	return found
+}
+
+// reloaded compares the configuration that holds with the one in the files, as far as the daemon tells of it. The kubelet's
+// directory is from here on the one that the daemon uses.
+func (d *doctor) reloaded(status control.Status) (found []finding) {
+	const check = "reload"
+	if problem := status.Configuration.Problem; problem != "" {
+		found = fail(check, "correct it, then: systemctl reload metalplugd",
+			"the last one was refused, the old configuration holds: %s", problem)
+	}
+	for _, pending := range status.Configuration.Pending {
+		found = append(found, warn(check, restart, "it took over only a part of the configuration: %s", pending)...)
+	}
+	now, next := status.DevicePlugins, d.config.Paths.DevicePlugins
+	if now == "" || now == next {
+		return found
+	}
+	d.config.Paths.DevicePlugins = now
+	told := slices.ContainsFunc(status.Configuration.Pending, func(p string) bool { return strings.HasPrefix(p, "paths.device_plugins ") })
+	if len(d.config.Files) > 0 && !told { // else the file cannot be used, or there is none
+		found = append(found, warn("paths", restart, "paths.device_plugins is %s from the next start on, and %s until then", next, now)...)
 	}
 	return found
 }

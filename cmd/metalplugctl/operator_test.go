@@ -484,6 +484,59 @@ func TestWhoIsNotRegistered(t *testing.T) {
 	told("with the kubelet: the resource name is invalid", "give the resource another name")
 }
 
+// TestPartlyReloaded: what a reload does not take over is told until the file or the daemon is as the other.
+func TestPartlyReloaded(t *testing.T) {
+	n := newNode(t, bundledText(t, "nvme-blank"), "")
+	n.connect(nvmeName)
+	text, err := os.ReadFile(n.path("t.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := strings.Replace(string(text), n.path("plugins"), n.path("other"), 1) + "[reset]\nholders = \"/elsewhere.sock\"\n"
+	plugins := "paths.device_plugins is " + n.path("plugins") + " until metalplugd is restarted, then " + n.path("other")
+	holders := "reset.holders is /run/metalplug/holders.sock until metalplugd is restarted, then /elsewhere.sock"
+	for _, test := range []struct {
+		toml string
+		told int
+	}{{changed, 1}, {string(text), 0}} {
+		if err := os.WriteFile(n.path("t.toml"), []byte(test.toml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.hangup <- nil
+		n.hangup <- nil // which waits until the first is done
+		code, status, stderr := n.ctl("status")
+		_, doctor, _ := n.ctl("doctor", "--config", n.path("t.toml"))
+		if code != exitOK || stderr != "" {
+			t.Errorf("exit %d, %s", code, stderr)
+		}
+		for _, said := range []string{status, doctor} {
+			text := strings.Join(strings.Fields(said), " ")
+			if strings.Count(text, "until metalplugd is restarted") != 2*test.told || strings.Count(text, plugins) != test.told ||
+				strings.Count(text, holders) != test.told || strings.Count(text, "paths.device_plugins is") != test.told {
+				t.Errorf("%d of each are wanted in:\n%s", test.told, said)
+			}
+			if test.told > 0 && !strings.Contains(text, "-> systemctl restart metalplugd") {
+				t.Errorf("nothing is said to do:\n%s", said)
+			}
+		}
+	}
+}
+
+// TestUnwrittenInStatus: here the directory of the CDI specs is a file.
+func TestUnwrittenInStatus(t *testing.T) {
+	n := newNode(t, bundledText(t, "nvme-blank"), "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\ninject = \"cdi\"\n")
+	n.stop()
+	if err := errors.Join(os.RemoveAll(n.path("cdi")), os.WriteFile(n.path("cdi"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	n.connect(nvmeName) // once the specs were to be written
+	code, stdout, _ := n.ctl("status")
+	if code != exitProblem || !strings.Contains(stdout, "\nfiles         CDI spec of metalplug.io/nvme not written: ") {
+		t.Errorf("exit %d\n%s", code, stdout)
+	}
+}
+
 // refusal is a kubelet that takes nothing.
 type refusal struct {
 	pluginapi.UnimplementedRegistrationServer

@@ -19,8 +19,8 @@ func (o *operator) statusCommand() *cobra.Command {
 		Short: "Show how the daemon and its resources stand",
 		Long: `Show how the daemon and its resources stand.
 
-Exit code 1: a device is Unhealthy that nobody has cordoned, the kubelet is not connected to a resource, or the last reload
-of the configuration was refused.`,
+Exit code 1: a device is Unhealthy that nobody has cordoned, the kubelet is not connected to a resource, the last reload of
+the configuration was refused, or one of the daemon's files cannot be written.`,
 		Args: noArgs,
 	}
 	output := outputFlag(cmd)
@@ -48,19 +48,22 @@ of the configuration was refused.`,
 	return cmd
 }
 
-// allWell tells whether nobody has to do anything: every resource with devices is connected, every device that is not
-// cordoned is healthy, and the configuration is the one in the files.
+// allWell tells whether everything works: every resource with devices is connected, every device that is not cordoned is
+// healthy, the configuration that was to be taken over was, and the daemon can write its files.
 func allWell(s control.Status) bool {
 	for _, r := range s.Resources {
 		if expected(r) && !r.Connected {
 			return false
 		}
 	}
-	return s.Ready && s.Configuration.Problem == "" && s.Devices.Unhealthy == s.Devices.Cordoned
+	return s.Ready && s.Configuration.Problem == "" && len(s.Unwritten) == 0 && s.Devices.Unhealthy == s.Devices.Cordoned
 }
 
 // expected tells whether the kubelet is to know of a resource.
 func expected(r control.Resource) bool { return !r.Optional || r.Healthy+r.Unhealthy > 0 }
+
+// restart has a configuration hold of which a reload takes over only a part.
+const restart = "systemctl restart metalplugd"
 
 // cordonsShown is how many of the cordoned devices are on the first page; the list has all.
 const cordonsShown = 5
@@ -74,9 +77,18 @@ func (s *screen) status(v control.Status, now time.Time) {
 		fact("", "not looked at yet")
 	}
 	fact("configuration", configured(v.Configuration))
+	for i, pending := range v.Configuration.Pending {
+		fact("", pending)
+		if i == len(v.Configuration.Pending)-1 {
+			fact("", "-> "+restart)
+		}
+	}
 	fact("devices", fmt.Sprintf("%d healthy, %d unhealthy (%d cordoned), %d held by pods, %d seen and not offered",
 		v.Devices.Healthy, v.Devices.Unhealthy, v.Devices.Cordoned, v.Devices.Allocated, v.Devices.NotOffered))
 	fact("events", eventLine(v.Events, now))
+	for _, file := range v.Unwritten {
+		fact("files", file)
+	}
 	for i, c := range v.Cordons {
 		if i == cordonsShown {
 			fact("", fmt.Sprintf("and %d more: see 'metalplugctl list'", len(v.Cordons)-i))

@@ -123,6 +123,30 @@ issm = true
 }
 
 // Every key, in every way in which TOML can write it, arrives where it belongs.
+// TestPending: whichever key it is that a reload does not take over, it is named.
+func TestPending(t *testing.T) {
+	now := Default()
+	if pending := now.Pending(Default()); pending != nil {
+		t.Errorf("of the same: %q", pending)
+	}
+	then := Default()
+	then.Hardware.Recording = "/x"
+	var fields int
+	for _, table := range []reflect.Value{reflect.ValueOf(&then.Paths).Elem(), reflect.ValueOf(&then.Reset).Elem()} {
+		for i := range table.NumField() {
+			table.Field(i).SetString("/x")
+			fields++
+		}
+	}
+	pending := now.Pending(then)
+	if want := "hardware.source is udev until metalplugd is restarted, then recording:/x"; !slices.Contains(pending, want) {
+		t.Errorf("no %q in %q", want, pending)
+	}
+	if len(pending) != fields+1 {
+		t.Errorf("%d keys differ, %d are named: %q", fields+1, len(pending), pending)
+	}
+}
+
 func TestEveryKey(t *testing.T) {
 	c := good(t, `
 paths = { device_plugins = "/a", pod_resources = "/b/s.sock", state = "/c/", run = "/d", cdi = "/e", sysfs = "/f" }

@@ -3,16 +3,20 @@
 package config
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 )
 
-// takePaths takes [paths].
-func takePaths(t *table, p *Paths) {
-	for _, path := range []struct {
-		key string
-		to  *string
-	}{
+// pathKey is a key whose value is a path.
+type pathKey struct {
+	key string
+	to  *string
+}
+
+// keys are the keys of [paths].
+func (p *Paths) keys() []pathKey {
+	return []pathKey{
 		{"device_plugins", &p.DevicePlugins},
 		{"pod_resources", &p.PodResources},
 		{"state", &p.State},
@@ -22,7 +26,39 @@ func takePaths(t *table, p *Paths) {
 		{"dev", &p.Dev},
 		{"proc", &p.Proc},
 		{"cgroup", &p.Cgroup},
-	} {
+	}
+}
+
+// Source is hardware.source as it is written: "udev" or "recording:PATH".
+func (h Hardware) Source() string {
+	if h.Recording == "" {
+		return "udev"
+	}
+	return "recording:" + h.Recording
+}
+
+// Pending tells what of next a daemon that runs with c does not take over by a reload: a sentence for each key of [paths],
+// [hardware] and [reset] in which they differ. What is in [[resource]] it does take over.
+func (c Config) Pending(next Config) []string {
+	var all []string
+	compare := func(key, now, then string) {
+		if now != then {
+			all = append(all, fmt.Sprintf("%s is %s until metalplugd is restarted, then %s", key, now, then))
+		}
+	}
+	then := next.Paths.keys()
+	for i, now := range c.Paths.keys() {
+		compare("paths."+now.key, *now.to, *then[i].to)
+	}
+	compare("hardware.source", c.Hardware.Source(), next.Hardware.Source())
+	compare("reset.socket", c.Reset.Socket, next.Reset.Socket)
+	compare("reset.holders", c.Reset.Holders, next.Reset.Holders)
+	return all
+}
+
+// takePaths takes [paths].
+func takePaths(t *table, p *Paths) {
+	for _, path := range p.keys() {
 		t.pathname(path.key, path.to)
 	}
 	if t.has("device_plugins") {
