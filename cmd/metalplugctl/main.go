@@ -75,6 +75,12 @@ daemon does not answer.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	var o operator
 	root.PersistentFlags().StringVar(&o.socket, "socket", "", "control socket of the daemon; if not given: that of the configuration")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if !cmd.Flags().Changed("socket") {
+			return nil
+		}
+		return checkSocket(o.socket)
+	}
 	root.AddCommand(previewCommand(), o.checkCommand(), o.listCommand(), o.whyCommand(), o.statusCommand(),
 		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.eventsCommand(), o.watchCommand(),
 		o.doctorCommand(), recordCommand())
@@ -93,7 +99,7 @@ func exitCode(root *cobra.Command, args []string, err error, stderr io.Writer) i
 		return exitProblem // which was shown
 	case errors.Is(err, errSilent):
 		return exitNoAnswer // which was shown
-	case errors.Is(err, control.ErrNoAnswer) && errors.Is(err, fs.ErrPermission): // nothing is the matter with the daemon
+	case errors.Is(err, control.ErrNoAnswer) && (errors.Is(err, fs.ErrPermission) || errors.Is(err, control.ErrFull)): // it runs
 		fmt.Fprintf(stderr, "metalplugctl: %v\n", err)
 		return exitNoAnswer
 	case errors.Is(err, control.ErrNoAnswer):

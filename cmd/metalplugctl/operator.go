@@ -5,6 +5,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -28,6 +30,29 @@ func (o *operator) client() control.Client {
 		paths = c.Paths
 	}
 	return control.Client{Socket: filepath.Join(paths.Run, "control.sock")}
+}
+
+// socketSize is the longest path of a unix socket (sun_path of unix(7) less the final zero).
+const socketSize = 107
+
+// checkSocket refuses what cannot be the control socket, whatever the daemon does.
+func checkSocket(name string) error {
+	const want = "give the daemon's control.sock, or leave --socket out for that of the configuration"
+	if name == "" {
+		return usage("--socket is empty: %s", want)
+	}
+	if len(name) > socketSize {
+		return usage("--socket %q has %d bytes, the path of a unix socket at most %d: change to its directory, and give control.sock",
+			name, len(name), socketSize)
+	}
+	info, err := os.Stat(name)
+	switch {
+	case err != nil || info.Mode().Type() == fs.ModeSocket: // what is not there may come
+		return nil
+	case info.IsDir():
+		return usage("--socket %s is a directory: %s", name, want)
+	}
+	return usage("--socket %s is a file and no socket: %s", name, want)
 }
 
 // outputFlag adds the flag -o and returns where its value is.

@@ -429,6 +429,70 @@ func TestTooManyClientsIsNoAnswer(t *testing.T) {
 	}
 }
 
+// TestFarTooManyClients: the daemon tells only so many that they are too many, and hangs up on the others; all of them read the
+// same, and nobody is told to start a daemon that runs.
+func TestFarTooManyClients(t *testing.T) {
+	n := newNode(t, bundledText(t, "nvme-blank"), "")
+	for range 300 {
+		c, err := net.Dial("unix", n.socket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	for range 20 {
+		code, _, stderr := n.ctl("list")
+		if code != exitNoAnswer || !strings.Contains(stderr, "as many clients as it serves at once") || strings.Contains(stderr, "systemctl") {
+			t.Fatalf("exit %d, %s", code, stderr)
+		}
+	}
+}
+
+// TestNobodyIsAccepted: the queue of a daemon that stands still is full.
+func TestNobodyIsAccepted(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s.sock")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: socket}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	code, _, stderr := ctl(t, "--socket", socket, "list")
+	if code != exitNoAnswer || !strings.Contains(stderr, "it accepts nobody: it has as many clients as it serves at once") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+}
+
+// TestSocketThatIsNone: what it is, and what is wanted, before anybody looks for a daemon.
+func TestSocketThatIsNone(t *testing.T) {
+	dir := t.TempDir()
+	file, long := filepath.Join(dir, "file"), filepath.Join(dir, strings.Repeat("x", socketSize))
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"": "--socket is empty", dir: "is a directory", file: "is a file and no socket", long: "at most 107",
+	} {
+		code, stdout, stderr := ctl(t, "--socket", name, "list")
+		if code != exitUsage || stdout != "" || !strings.Contains(stderr, want) || !strings.Contains(stderr, "control.sock") {
+			t.Errorf("%q: exit %d, %s", name, code, stderr)
+		}
+	}
+	for name, want := range map[string]string{dir: "that is a directory", file: "that is a file", file + "/x": "no such socket"} { // as configured
+		err := control.Client{Socket: name}.Get(t.Context(), "/v1/status", nil)
+		if !errors.Is(err, control.ErrNoAnswer) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestScrubHasTheIDTypedAgain(t *testing.T) {
 	for input, ok := range map[string]bool{"disk-1\n": true, "disk-1": true, " disk-1 \n": true, "y\n": false, "": false, "disk-2\n": false} {
 		var out bytes.Buffer

@@ -122,7 +122,6 @@ issm = true
 	}
 }
 
-// Every key, in every way in which TOML can write it, arrives where it belongs.
 // TestPending: whichever key it is that a reload does not take over, it is named.
 func TestPending(t *testing.T) {
 	now := Default()
@@ -147,6 +146,7 @@ func TestPending(t *testing.T) {
 	}
 }
 
+// Every key, in every way in which TOML can write it, arrives where it belongs.
 func TestEveryKey(t *testing.T) {
 	c := good(t, `
 paths = { device_plugins = "/a", pod_resources = "/b/s.sock", state = "/c/", run = "/d", cdi = "/e", sysfs = "/f" }

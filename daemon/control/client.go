@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +20,9 @@ import (
 
 // ErrNoAnswer: the daemon does not answer on its socket. The error says why.
 var ErrNoAnswer = errors.New("metalplugd does not answer")
+
+// ErrFull: the daemon, which is there, lets nobody in. With [ErrNoAnswer]; the error says how it shows.
+var ErrFull = errors.New("it has as many clients as it serves at once, or stops: try again, or find those that stay: ss -xp | grep control.sock")
 
 // Refused is what the daemon says instead of doing what it was asked for.
 type Refused struct {
@@ -118,14 +122,28 @@ func (c Client) noAnswer(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		reason = fmt.Sprintf("it said nothing for %v", clientLimit)
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		reason = "there is no such socket"
 	case errors.Is(err, unix.ECONNREFUSED):
-		reason = "nobody listens there"
+		reason = c.unheard()
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %s: %w: use sudo, or join the group %s", ErrNoAnswer, c.Socket, fs.ErrPermission, group)
 	case !isDial(err):
-		reason = "it hung up: it stops, or has far too many clients: ss -xp | grep control.sock"
+		return fmt.Errorf("%w: %s: it hung up: %w", ErrNoAnswer, c.Socket, ErrFull)
+	case errors.Is(err, unix.EAGAIN): // the queue of those who wait to be accepted is full (unix_stream_connect)
+		return fmt.Errorf("%w: %s: it accepts nobody: %w", ErrNoAnswer, c.Socket, ErrFull)
 	}
 	return fmt.Errorf("%w: %s: %s", ErrNoAnswer, c.Socket, reason)
+}
+
+// unheard tells why a connection is refused: the kernel says the same of what is no socket.
+func (c Client) unheard() string {
+	info, err := os.Stat(c.Socket)
+	switch {
+	case err != nil || info.Mode().Type() == fs.ModeSocket:
+		return "nobody listens there"
+	case info.IsDir():
+		return "that is a directory, no socket"
+	}
+	return "that is a file, no socket"
 }
