@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -44,6 +46,7 @@ type doctor struct {
 	file   string        // the configuration file
 	config config.Config // what is in it; the defaults where it cannot be used
 	root   string        // where the machine's files are, empty: /
+	uid    int           // whose rights it has
 
 	status  *control.Status // nil: the daemon does not answer
 	devices []control.Device
@@ -82,7 +85,7 @@ Exit code 1: a line is fail; 3: the daemon does not answer.`,
 		if err := checkOutput(*output); err != nil {
 			return err
 		}
-		d := &doctor{ctx: cmd.Context(), file: *file, label: selinuxLabel, number: nodeNumber, units: systemd.Units{}.Complaints}
+		d := &doctor{ctx: cmd.Context(), file: *file, uid: os.Geteuid(), label: selinuxLabel, number: nodeNumber, units: systemd.Units{}.Complaints}
 		if d.file == "" {
 			d.file, _ = o.runningFile(d.ctx)
 		}
@@ -156,6 +159,21 @@ func ok(check, format string, args ...any) []finding {
 // skip makes a finding that something could not be looked at, with what would help.
 func skip(check, remedy, format string, args ...any) []finding {
 	return []finding{{Level: levelSkip, Check: check, Text: "not checked: " + fmt.Sprintf(format, args...), Remedy: remedy}}
+}
+
+// unread is what to do about a file that could not be read: to become root, where that is what it lacks, or what else there
+// is.
+func (d *doctor) unread(err error, otherwise string) string {
+	const denied = "it is denied even to root, as by SELinux or in a namespace: run it on the node itself; ausearch -m avc -ts recent"
+	switch {
+	case !errors.Is(err, fs.ErrPermission):
+		return otherwise
+	case d.uid == 0:
+		return cmp.Or(otherwise, denied)
+	case otherwise == "":
+		return "run it as root"
+	}
+	return "run it as root; or " + otherwise
 }
 
 // silent is the finding of a check that needs the daemon where that does not answer.

@@ -138,7 +138,7 @@ func (d *doctor) checkHelpers() []finding {
 		info, err := os.Stat(d.path(helper.socket))
 		switch {
 		case errors.Is(err, fs.ErrPermission):
-			found = append(found, skip(check, "run it as root", "%s: permission denied", helper.socket)...)
+			found = append(found, skip(check, d.unread(err, ""), "%s: permission denied", helper.socket)...)
 		case err != nil || info.Mode().Type() != fs.ModeSocket:
 			found = append(found, fail(check, "systemctl enable --now "+helper.unit+".socket",
 				"there is no socket %s: %s", helper.socket, helper.without)...)

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
@@ -27,14 +29,16 @@ func (d *doctor) checkKubelet() []finding {
 	case errors.Is(err, fs.ErrNotExist):
 		return fail(check, "start it: systemctl start kubelet; if it has another --root-dir, set paths.device_plugins",
 			"its directory %s is not there: the kubelet has never run", dir)
+	case errors.Is(err, fs.ErrPermission):
+		return skip(check, d.unread(err, ""), "%s: %v", dir, plainCause(err))
 	case err != nil:
-		return skip(check, "run it as root", "%s: %v", dir, plainCause(err))
+		return fail(check, "set paths.device_plugins to the kubelet's directory", "%s: %v", dir, plainCause(err))
 	case !info.IsDir():
 		return fail(check, "set paths.device_plugins to the kubelet's directory", "%s is no directory", dir)
 	}
 	switch info, err := os.Stat(d.path(socket)); {
 	case errors.Is(err, fs.ErrPermission):
-		return skip(check, "run it as root", "%s: permission denied", socket)
+		return skip(check, d.unread(err, ""), "%s: permission denied", socket)
 	case err != nil:
 		return fail(check, "systemctl status kubelet", "%s is not there: the kubelet is not running", socket)
 	case info.Mode().Type() != fs.ModeSocket:
@@ -100,10 +104,15 @@ func (d *doctor) checkCounts() []finding {
 // resource that was configured since.
 func (d *doctor) checkCheckpoint() []finding {
 	const check = "kubelet's checkpoint"
-	remembered, err := plugin.Remembered(d.path(d.config.Paths.DevicePlugins))
+	dir := d.path(d.config.Paths.DevicePlugins)
+	_, err := os.Lstat(filepath.Join(dir, plugin.CheckpointFile))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return ok(check, "there is none: the kubelet has given no device to a pod yet")
+	}
+	remembered, err := plugin.Remembered(dir)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return skip(check, "run it as root", "the kubelet's file is for root: %v", plainCause(err))
+		return skip(check, d.unread(err, ""), "the kubelet's file is for root: %v", plainCause(err))
 	case err != nil:
 		return fail(check, "stop the kubelet, move the file away, start it: its pods are admitted anew", "%v", err)
 	case d.status == nil:

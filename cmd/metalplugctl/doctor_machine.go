@@ -124,7 +124,8 @@ func (d *doctor) checkSELinux() []finding {
 	found := d.checkLabel(check)
 	switch n, err := d.denials(); {
 	case err != nil:
-		found = append(found, skip(check, "run it as root; or ausearch -m avc -c metalplugd", "denials: %s: %v", auditLog, plainCause(err))...)
+		found = append(found, skip(check, d.unread(err, "ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc"),
+			"denials: %s: %v", auditLog, plainCause(err))...)
 	case n > 0:
 		found = append(found, fail(check, "ausearch -m avc -c metalplugd; install metalplug-selinux, or report them",
 			"%d denials of metalplug's programs are in the audit log", n)...)
@@ -144,7 +145,7 @@ func (d *doctor) checkLabel(check string) []finding {
 	dir := d.config.Paths.DevicePlugins
 	switch label, err := d.label(d.path(dir)); {
 	case err != nil:
-		return skip(check, "run it as root; or ls -Zd "+dir, "the label of %s: %v", dir, plainCause(err))
+		return skip(check, d.unread(err, "ls -Zd "+dir), "the label of %s: %v", dir, plainCause(err))
 	case !strings.Contains(label, ":container_file_t:") && !strings.Contains(label, ":kubelet_"):
 		return warn(check, "restart the kubelet, which labels it", "%s is labelled %s, not container_file_t", dir, label)
 	}

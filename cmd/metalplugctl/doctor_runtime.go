@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,7 +32,8 @@ func (d *doctor) checkCgroupDriver() []finding {
 	const check = "cgroup driver"
 	kubelet := d.read(kubeletFile)
 	if kubelet == "" {
-		return skip(check, "run it as root; or see cgroupDriver on the kubelet's command line and in its file", "there is no %s that can be read", kubeletFile)
+		_, err := os.ReadFile(d.path(kubeletFile))
+		return skip(check, d.unread(err, "see cgroupDriver on the kubelet's command line and in its file"), "there is no %s that can be read", kubeletFile)
 	}
 	theirs := cmp.Or(setting(kubelet, "cgroupDriver", ":"), "cgroupfs") // the kubelet's default
 	runtime, containers, remedy := "containerd", "cgroupfs", "set SystemdCgroup in "+containerdFile+" to what cgroupDriver in "+kubeletFile+" says"

@@ -113,6 +113,15 @@ func TestDoctor(t *testing.T) {
 			f.files[kubeletDir+"/kubelet_internal_checkpoint"] = `{"Data":{"PodDeviceEntries":[{"ResourceName":"metalplug.io/nvme",` +
 				`"DeviceIDs":{"0":["nvme-1","nvme-lost"]}}]}}`
 		},
+		"known-device": func(f *fixture) {
+			f.files[kubeletDir+"/kubelet_internal_checkpoint"] = `{"Data":{"PodDeviceEntries":[{"ResourceName":"metalplug.io/nvme",` +
+				`"DeviceIDs":{"0":["nvme-1"]}}]}}`
+		},
+		"kubelet-no-directory": func(f *fixture) {
+			delete(f.files, kubeletSocket)
+			delete(f.files, "/var/lib/kubelet/config.yaml")
+			f.files["/var/lib/kubelet"] = ""
+		},
 		"bad-checkpoint": func(f *fixture) { f.files[kubeletDir+"/kubelet_internal_checkpoint"] = "{" },
 		"refused": func(f *fixture) {
 			f.status.Refused = []control.Refusal{
@@ -225,7 +234,7 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d := &doctor{root: dir, config: config.Default()}
+	d := &doctor{root: dir, uid: 65534, config: config.Default()}
 	d.label = func(name string) (string, error) {
 		return "", &os.PathError{Op: "lgetxattr", Path: name, Err: unix.EACCES}
 	}
@@ -254,6 +263,25 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwant\n%q", got, want)
+	}
+}
+
+// TestRootIsNotToldToBecomeRoot: whatever it is that keeps root from a file.
+func TestRootIsNotToldToBecomeRoot(t *testing.T) {
+	d := &doctor{}
+	for _, otherwise := range []string{"", "ls -Zd /x"} {
+		got := d.unread(&os.PathError{Op: "open", Path: "/x", Err: unix.EACCES}, otherwise)
+		if got == "" || strings.Contains(got, "run it as root") || !strings.Contains(got, otherwise) {
+			t.Errorf("%q: %q", otherwise, got)
+		}
+	}
+	f := soundMachine()
+	f.files["/sys/fs/selinux/enforce"] = "1"
+	delete(f.files, "/var/lib/kubelet/config.yaml")
+	for _, found := range f.examine(t) {
+		if strings.Contains(found.Remedy, "run it as root") {
+			t.Errorf("%+v", found)
+		}
 	}
 }
 

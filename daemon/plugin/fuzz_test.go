@@ -20,7 +20,7 @@ func FuzzCheckpoint(f *testing.F) {
 	}
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, text []byte) {
-		file := filepath.Join(dir, checkpointFile)
+		file := filepath.Join(dir, CheckpointFile)
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// checkpointFile is where the kubelet's device manager keeps what it has allocated
+	// CheckpointFile is where, in its directory, the kubelet's device manager keeps what it has allocated
 	// (kubernetes v1.36 pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
-	checkpointFile = "kubelet_internal_checkpoint"
+	CheckpointFile = "kubelet_internal_checkpoint"
 	// podResourcesLimit bounds a question to the kubelet.
 	podResourcesLimit = 5 * time.Second
 	// podResourcesSize is the largest answer in bytes; the kubelet itself sets no limit.
@@ -63,7 +63,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 	before := h.missed
 	h.missed, h.Soon = nil, false
 	// In this order: of a device that is given out in between, the checkpoint alone would tell if that were read last.
-	saved, written, err := readCheckpoint(filepath.Join(h.Dir, checkpointFile))
+	saved, written, err := readCheckpoint(filepath.Join(h.Dir, CheckpointFile))
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func parseCheckpoint(file string) (c checkpoint, err error) {
 // Remembered returns the devices that the kubelet's checkpoint in its directory says its pods hold, by resource and ID.
 // They must be in the offer, whether we know them or not.
 func Remembered(dir string) (map[string]map[string]inventory.Known, error) {
-	checkpoint, err := parseCheckpoint(filepath.Join(dir, checkpointFile))
+	checkpoint, err := parseCheckpoint(filepath.Join(dir, CheckpointFile))
 	devices := make(map[string]map[string]inventory.Known)
 	for _, entry := range checkpoint.Data.PodDeviceEntries {
 		if devices[entry.ResourceName] == nil {
@@ -195,7 +195,7 @@ func Remembered(dir string) (map[string]map[string]inventory.Known, error) {
 // Owners returns the UIDs of the pods to which the kubelet has given devices, by the ID of the device, as its
 // checkpoint in its directory says.
 func Owners(dir string) (map[string][]string, error) {
-	checkpoint, err := parseCheckpoint(filepath.Join(dir, checkpointFile))
+	checkpoint, err := parseCheckpoint(filepath.Join(dir, CheckpointFile))
 	owners := make(map[string][]string)
 	for _, entry := range checkpoint.Data.PodDeviceEntries {
 		for _, shares := range entry.DeviceIDs {

@@ -139,7 +139,7 @@ func isSocketName(name string) bool {
 
 // isOther tells whether a file of that name in the kubelet's directory, which is none of ours, may be another plugin's
 // socket: it is not the kubelet's checkpoint, nor what that is written to (kubernetes v1.36 pkg/kubelet/util/store, tmpPrefix).
-func isOther(name string) bool { return name != checkpointFile && !strings.HasPrefix(name, ".") }
+func isOther(name string) bool { return name != CheckpointFile && !strings.HasPrefix(name, ".") }
 
 // doubt has the hint of Doubts wait, if anybody listens; stirred: it may be of another plugin.
 func (w *Watch) doubt(stirred bool) {
