@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/user"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -76,7 +77,16 @@ this host uses is left alone. Needs uid 0.`,
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before it is erased")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("scrub") {
+			if err := control.CheckScrub(scrub); err != nil {
+				return usage("--scrub: %w", err)
+			}
+		}
 		if scrub != "" && !yes {
+			err := o.client().Get(cmd.Context(), "/v1/devices/"+url.PathEscape(args[0]), new(control.Device))
+			if err != nil {
+				return o.refused(cmd, "reset", args[0], err)
+			}
 			if err := confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), args[0]); err != nil {
 				return err
 			}
@@ -116,18 +126,52 @@ func confirm(in io.Reader, out io.Writer, id string) error {
 	return fmt.Errorf("erase %s: what was typed is not its ID: nothing was done", id)
 }
 
+// refused tells why a device is not changed. Where no device has that ID it may be another name of one.
+func (o *operator) refused(cmd *cobra.Command, verb, id string, err error) error {
+	var refused *control.Refused
+	if !errors.As(err, &refused) {
+		return fmt.Errorf("%s %s: %w", verb, id, err)
+	}
+	told := *refused
+	for _, named := range []string{id, strconv.Quote(id)} { // which is told already
+		told.Text = strings.TrimPrefix(told.Text, named+": ")
+	}
+	if told.Code == http.StatusNotFound {
+		switch ids := o.idsOf(cmd, id); len(ids) {
+		case 0:
+			told.Text += ": see 'metalplugctl list --all'"
+		case 1:
+			told.Text = "that is no ID; the ID of its device is " + ids[0]
+		default:
+			told.Text = "that is no ID; the IDs of its devices are " + strings.Join(ids, " ")
+		}
+	}
+	return fmt.Errorf("%s %s: %w", verb, id, &told)
+}
+
+// idsOf returns the IDs of the devices that a node, a PCI address or a path leads to, as "why" finds them; none where it
+// leads nowhere.
+func (o *operator) idsOf(cmd *cobra.Command, what string) (ids []string) {
+	var answer control.Answer
+	if o.client().Get(cmd.Context(), "/v1/why?what="+url.QueryEscape(asked(what)), &answer) != nil {
+		return nil
+	}
+	for _, e := range answer.Found {
+		if e.Device != nil && e.Device.ID != "" {
+			ids = append(ids, e.Device.ID)
+		}
+	}
+	return ids
+}
+
 // change has the daemon change a device and shows how it stands then.
 func (o *operator) change(cmd *cobra.Command, output, id, verb string, c control.Change) error {
 	if err := checkOutput(output); err != nil {
 		return err
 	}
-	var d control.Device
+	var d control.Changed
 	if err := o.client().Post(cmd.Context(), "/v1/devices/"+url.PathEscape(id)+"/"+verb, c, &d); err != nil {
-		var refused *control.Refused
-		if errors.As(err, &refused) && refused.Code == http.StatusNotFound {
-			err = fmt.Errorf("%w: see 'metalplugctl list --all'", err)
-		}
-		return fmt.Errorf("%s %s: %w", verb, id, err)
+		return o.refused(cmd, verb, id, err)
 	}
 	if output == "json" {
 		return writeJSON(cmd, d)
@@ -135,6 +179,9 @@ func (o *operator) change(cmd *cobra.Command, output, id, verb string, c control
 	text := d.ID + ": " + d.Health
 	if d.Reason != "" {
 		text += ": " + d.Reason
+	}
+	if d.Note != "" {
+		text += " (" + d.Note + ")"
 	}
 	_, err := fmt.Fprintln(cmd.OutOrStdout(), clean(text))
 	return err

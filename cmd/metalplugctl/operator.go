@@ -81,6 +81,9 @@ func oneArg(what string) cobra.PositionalArgs {
 		if len(args) != 1 {
 			return usage("%s is to be given, found %d arguments", what, len(args))
 		}
+		if args[0] == "" {
+			return usage("%s is to be given, found an empty argument", what)
+		}
 		return nil
 	}
 }

@@ -214,6 +214,7 @@ func bundledText(t *testing.T, name string) string {
 
 const (
 	lastDisk  = "nvme-eui.36344830545001270025384300000001"
+	lastPCI   = "cf:00.0"
 	rootDisk  = "/dev/nvme0n1"
 	nvmeName  = "metalplug.io/nvme"
 	anyTime   = `\d{4}-\d\d-\d\dT[0-9:.]+Z`
@@ -251,6 +252,7 @@ func TestListStatusWhyCordon(t *testing.T) {
 		{"why-gpu.txt", exitOK, []string{"why", "18:00.0"}},
 		{"why.json", exitProblem, []string{"why", rootDisk, "-o", "json"}},
 		{"uncordon.txt", exitOK, []string{"uncordon", lastDisk}},
+		{"uncordon-again.txt", exitOK, []string{"uncordon", lastDisk}},
 	} {
 		code, stdout, stderr := n.ctl(step.args...)
 		if code != step.code || stderr != "" {
@@ -352,7 +354,18 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		code int
 		text string
 	}{
-		{[]string{"cordon", "none"}, exitProblem, "cordon none: none: no such device: see 'metalplugctl list --all'"},
+		{[]string{"cordon", "none"}, exitProblem, "cordon none: no such device: see 'metalplugctl list --all'"},
+		{[]string{"cordon", "/dev/none"}, exitProblem, "cordon /dev/none: no such device: see 'metalplugctl list --all'"},
+		{[]string{"cordon", "/dev/nvme7n1"}, exitProblem, "cordon /dev/nvme7n1: that is no ID; the ID of its device is " + lastDisk + "\n"},
+		{[]string{"uncordon", lastPCI}, exitProblem, "uncordon " + lastPCI + ": that is no ID; the ID of its device is " + lastDisk + "\n"},
+		{[]string{"reset", lastDisk + "::1"}, exitProblem, "that is no ID; the ID of its device is " + lastDisk + "\n"},
+		{[]string{"reset", "/dev/nvme7n1", "--scrub", "zero"}, exitProblem, "metalplugctl: reset /dev/nvme7n1: that is no ID; the ID of its"},
+		{[]string{"reset", "none", "--scrub", "zero"}, exitProblem, "metalplugctl: reset none: no such device"},
+		{[]string{"reset", lastDisk, "--scrub", "bogus"}, exitUsage, `"bogus" is no way to erase: there are crypto-erase, discard, format, `},
+		{[]string{"reset", lastDisk, "--scrub", "bogus", "--yes"}, exitUsage, `"bogus" is no way to erase`},
+		{[]string{"reset", lastDisk, "--scrub", "", "--yes"}, exitUsage, `"" is no way to erase`},
+		{[]string{"reset", lastDisk, "--scrub", "zero", "--yes"}, exitProblem, "metalplugctl: reset " + lastDisk + ": not possible: the hardware is a recording"},
+		{[]string{"cordon", ""}, exitUsage, "an empty argument"},
 		{[]string{"reset", lastDisk}, exitProblem, "not possible: the hardware is a recording, in which nothing can be touched"},
 		{[]string{"why", "/dev/none"}, exitProblem, "no device that udev knows"},
 		{[]string{"why"}, exitUsage, "is to be given"},

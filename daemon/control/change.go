@@ -10,12 +10,14 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/reset"
 )
 
 // Change is the body of a request that changes a device. Which field counts depends on the request.
@@ -23,6 +25,20 @@ type Change struct {
 	Reason string `json:"reason,omitempty"` // of a cordon; for people, on one line
 	Login  string `json:"login,omitempty"`  // of who has logged in where the request comes from; for people too
 	Scrub  string `json:"scrub,omitempty"`  // of a reset: erase the device too, by the method that its resource has
+}
+
+// Changed is a device after a change.
+type Changed struct {
+	Device
+	Note string `json:"note,omitempty"` // that there was nothing to change; empty: there was
+}
+
+// CheckScrub refuses what is no way to erase a device. Which of them a device has is for the helper to say.
+func CheckScrub(method string) error {
+	if all := reset.Erasures(); !slices.Contains(all, method) {
+		return fmt.Errorf("%q is no way to erase: there are %s", method, strings.Join(all, ", "))
+	}
+	return nil
 }
 
 // reasonSize is the longest reason of a cordon in bytes: it is shown in tables and in the status of pods. loginSize is
@@ -33,7 +49,7 @@ const (
 )
 
 // changing lets only uid 0, and the daemon's own uid, change a device; afterwards the device is sent as it is then.
-func (s *Server) changing(change func(ctx context.Context, uid uint32, id string, c Change) (code int, err error)) http.HandlerFunc {
+func (s *Server) changing(change func(ctx context.Context, uid uint32, id string, c Change) (note string, code int, err error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		peer, ok := r.Context().Value(peerKey{}).(*unix.Ucred)
 		if !ok || peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
@@ -47,7 +63,7 @@ func (s *Server) changing(change func(ctx context.Context, uid uint32, id string
 		}
 		id, limits := r.PathValue("id"), http.NewResponseController(w)
 		_ = limits.SetReadDeadline(time.Time{}) // to erase takes an hour
-		code, err := change(r.Context(), peer.Uid, id, c)
+		note, code, err := change(r.Context(), peer.Uid, id, c)
 		_ = limits.SetWriteDeadline(time.Now().Add(answerLimit))
 		if err != nil {
 			refuse(w, code, err)
@@ -57,7 +73,7 @@ func (s *Server) changing(change func(ctx context.Context, uid uint32, id string
 		if err != nil { // it was cordoned, and is not there
 			d = Device{ID: id, Health: health(false), Reason: "gone", NUMANode: -1, Nodes: []string{}}
 		}
-		send(w, d)
+		send(w, Changed{d, note})
 	}
 }
 
@@ -84,15 +100,20 @@ func codeOf(err error) int {
 }
 
 // reset resets a device. It goes on when the client leaves: what has begun is better brought to its end.
-func (s *Server) reset(ctx context.Context, _ uint32, id string, c Change) (int, error) {
+func (s *Server) reset(ctx context.Context, _ uint32, id string, c Change) (note string, code int, err error) {
+	if c.Scrub != "" {
+		if err := CheckScrub(c.Scrub); err != nil {
+			return "", http.StatusBadRequest, err
+		}
+	}
 	if _, err := s.device(id); err != nil {
-		return http.StatusNotFound, err
+		return "", http.StatusNotFound, err
 	}
 	if s.Reset == nil {
-		return http.StatusNotImplemented, errors.New("this version cannot reset a device on demand")
+		return "", http.StatusNotImplemented, errors.New("this version cannot reset a device on demand")
 	}
 	if err := s.Reset(context.WithoutCancel(ctx), id, c.Scrub); err != nil {
-		return http.StatusConflict, err
+		return "", http.StatusConflict, err
 	}
-	return 0, nil
+	return "", 0, nil
 }

@@ -3,6 +3,7 @@
 package control_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -286,6 +287,28 @@ func TestCordon(t *testing.T) {
 	}
 }
 
+// TestUncordonOfWhatIsNotCordoned: nothing has happened, which is said, and no line of the log tells of it.
+func TestUncordonOfWhatIsNotCordoned(t *testing.T) {
+	var log bytes.Buffer
+	b := start(t, machine(), func(o *control.Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	for _, step := range []struct{ verb, note, logged string }{
+		{"uncordon", "it was not cordoned", ""},
+		{"cordon", "", "device cordoned"},
+		{"uncordon", "", "device uncordoned"},
+		{"uncordon", "it was not cordoned", ""},
+	} {
+		var d control.Changed
+		log.Reset()
+		err := b.Post(t.Context(), "/v1/devices/"+alpha+"/"+step.verb, control.Change{Reason: "loose"}, &d)
+		if err != nil || d.ID != alpha || d.Note != step.note {
+			t.Errorf("%s: %+v, %v", step.verb, d, err)
+		}
+		if logged := log.String(); !strings.Contains(logged, step.logged) || step.logged == "" && logged != "" {
+			t.Errorf("%s: logged %q, want %q", step.verb, logged, step.logged)
+		}
+	}
+}
+
 func TestReset(t *testing.T) {
 	var calls []string
 	fail := errors.New("device busy")
@@ -306,6 +329,9 @@ func TestReset(t *testing.T) {
 	}
 	if err := reset(alpha, "zero"); code(err) != 409 || err.Error() != fail.Error() {
 		t.Errorf("%v", err)
+	}
+	if err := reset("none", "bogus"); code(err) != 400 || !strings.Contains(err.Error(), `"bogus" is no way to erase: there are crypto-erase, discard, format, sanitize`) {
+		t.Errorf("unknown method: %v", err)
 	}
 	if err := reset("none", ""); code(err) != 404 {
 		t.Errorf("unknown device: %v", err)

@@ -71,27 +71,31 @@ func cordons(snapshot *inventory.Snapshot) []Cordoned {
 }
 
 // cordon keeps a device from new pods. It needs a reason: the one who finds it cordoned is rarely the one who did it.
-func (s *Server) cordon(ctx context.Context, uid uint32, id string, c Change) (int, error) {
+func (s *Server) cordon(ctx context.Context, uid uint32, id string, c Change) (note string, code int, err error) {
 	if c.Reason == "" {
-		return http.StatusBadRequest, errors.New("a cordon needs a reason, for whoever wonders")
+		return "", http.StatusBadRequest, errors.New("a cordon needs a reason, for whoever wonders")
 	}
 	name := userName(uid)
-	err := s.Inventory.Cordon(ctx, id, inventory.Cordon{
+	err = s.Inventory.Cordon(ctx, id, inventory.Cordon{
 		Reason: c.Reason, UID: uid, User: name, Login: c.Login, Since: time.Now().UTC().Truncate(time.Second),
 	})
 	if err == nil {
 		s.Log.Info("device cordoned", "device", id, "user", who(uid, name, c.Login), "err", c.Reason)
 	}
-	return codeOf(err), err
+	return "", codeOf(err), err
 }
 
 // uncordon gives a device to pods again.
-func (s *Server) uncordon(ctx context.Context, uid uint32, id string, c Change) (int, error) {
-	err := s.Inventory.Uncordon(ctx, id)
-	if err == nil {
+func (s *Server) uncordon(ctx context.Context, uid uint32, id string, c Change) (note string, code int, err error) {
+	was, err := s.Inventory.Uncordon(ctx, id)
+	switch {
+	case err != nil:
+	case !was:
+		note = "it was not cordoned"
+	default:
 		s.Log.Info("device uncordoned", "device", id, "user", who(uid, userName(uid), c.Login))
 	}
-	return codeOf(err), err
+	return note, codeOf(err), err
 }
 
 // userName returns the name of a user who may change something; empty: it is only a number, as that of a daemon which

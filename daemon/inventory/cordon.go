@@ -33,18 +33,24 @@ type Cordon struct {
 // Unhealthy; a pod that holds it keeps it. It holds across restarts and reboots: c is on disk when Cordon returns, else
 // that is an error and nothing has changed. The error may also be [ErrUnknownDevice] or that of ctx.
 func (i *Inventory) Cordon(ctx context.Context, id string, c Cordon) error {
-	return i.changeCordon(ctx, id, func(cordons map[string]Cordon) { cordons[id] = c })
+	return i.changeCordon(ctx, id, func(cordons map[string]Cordon) bool { cordons[id] = c; return true })
 }
 
-// Uncordon ends what [Inventory.Cordon] began, also for a device that is not there any more. The errors are the same.
-func (i *Inventory) Uncordon(ctx context.Context, id string) error {
-	return i.changeCordon(ctx, id, func(cordons map[string]Cordon) { delete(cordons, id) })
+// Uncordon ends what [Inventory.Cordon] began, also for a device that is not there any more, and tells whether there was
+// anything to end. The errors are the same.
+func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err error) {
+	err = i.changeCordon(ctx, id, func(cordons map[string]Cordon) bool {
+		_, was = cordons[id]
+		delete(cordons, id)
+		return was
+	})
+	return was, err
 }
 
-// changeCordon has a change of the cordons written, then makes it hold and waits a little for it to be seen. The order
-// matters: a cordon that holds and is not on disk would be gone after a power failure, and nobody would know. The loop
+// changeCordon has a change of the cordons written, if it says that it is one, then makes it hold and waits a little for it
+// to be seen. The order matters: a cordon that holds and is not on disk would be gone after a power failure, and nobody would know. The loop
 // writes no file; the caller does, which may wait for the disk.
-func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map[string]Cordon)) error {
+func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map[string]Cordon) bool) error {
 	i.cordoning.Lock() // nobody changes them between the answer of the loop and the new value
 	defer i.cordoning.Unlock()
 	var cordons map[string]Cordon
@@ -62,7 +68,9 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 	if cordons == nil {
 		cordons = make(map[string]Cordon)
 	}
-	change(cordons)
+	if !change(cordons) {
+		return nil
+	}
 	if i.Store != nil {
 		if err := i.Store.keepCordons(cordons); err != nil {
 			return fmt.Errorf("keep cordons: %w", err)

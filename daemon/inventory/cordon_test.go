@@ -56,12 +56,12 @@ func TestCordon(t *testing.T) {
 			return s.Find(cordonedWidget).Reason == "cordoned: to be replaced"
 		})
 	}
-	if err := r.Uncordon(t.Context(), cordonedWidget); err != nil {
+	if _, err := r.Uncordon(t.Context(), cordonedWidget); err != nil {
 		t.Fatal(err)
 	}
 	check("uncordoned", standing{healthy: true})
-	if err := r.Uncordon(t.Context(), cordonedWidget); err != nil {
-		t.Errorf("again: %v", err)
+	if was, err := r.Uncordon(t.Context(), cordonedWidget); err != nil || was {
+		t.Errorf("again: %v, %v", was, err)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestCordonIsSomebodys(t *testing.T) {
 			t.Errorf("after a restart %+v, want %+v", of(r), c)
 		}
 	}
-	if err := r.Uncordon(t.Context(), cordonedWidget); err != nil || of(r) != nil {
+	if _, err := r.Uncordon(t.Context(), cordonedWidget); err != nil || of(r) != nil {
 		t.Errorf("uncordoned: %+v, %v", of(r), err)
 	}
 }
@@ -153,7 +153,7 @@ func TestCordonRefused(t *testing.T) {
 	if err := r.Cordon(t.Context(), "node-B-w", inventory.Cordon{Reason: "x"}); !errors.Is(err, inventory.ErrUnknownDevice) {
 		t.Errorf("unknown device: %v", err)
 	}
-	if err := r.Uncordon(t.Context(), "node-B-w"); !errors.Is(err, inventory.ErrUnknownDevice) {
+	if _, err := r.Uncordon(t.Context(), "node-B-w"); !errors.Is(err, inventory.ErrUnknownDevice) {
 		t.Errorf("unknown device: %v", err)
 	}
 	// A directory in the place of the file that is about to be written.
@@ -218,7 +218,7 @@ func TestDamagedCordons(t *testing.T) {
 			if readErr != nil { // what is in the way there is for somebody
 				return
 			}
-			if err := r.Uncordon(t.Context(), cordonedWidget); err != nil {
+			if _, err := r.Uncordon(t.Context(), cordonedWidget); err != nil {
 				t.Fatal(err)
 			}
 			again(widget("w0", "A"))

@@ -334,7 +334,7 @@ func TestFrozen(t *testing.T) {
 			t.Fatal(err)
 		}
 		check("cordoned meanwhile", diskID+" Unhealthy (cordoned: x)")
-		if err := r.Uncordon(t.Context(), diskID); err != nil {
+		if _, err := r.Uncordon(t.Context(), diskID); err != nil {
 			t.Fatal(err)
 		}
 		check("uncordoned meanwhile", diskID+" Healthy")

@@ -10,7 +10,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,21 +24,23 @@ type erasure struct {
 	run     func(ctx context.Context, r Request, c *claim, a *Answer) (done string, err error)
 }
 
-// erasureBy returns a method by its name.
-func (h *host) erasureBy(method string) (erasure, bool) {
-	e, ok := map[string]erasure{
+// everyErasure is all methods by their names.
+func (h *host) everyErasure() map[string]erasure {
+	return map[string]erasure{
 		"discard":        {mustVanish, h.discard},
 		"secure-discard": {mustChange, h.secureDiscard},
 		"zero":           {mustBeZero, h.zero},
 		"format":         {mustChange, h.formatUserData},
 		"crypto-erase":   {mustChange, h.formatCrypto},
 		"sanitize":       {mustChange, h.sanitize},
-	}[method]
-	return e, ok
+	}
 }
 
+// Erasures are the names of the methods by which a disk is erased, where it can be by that.
+func Erasures() []string { return slices.Sorted(maps.Keys((&host{}).everyErasure())) }
+
 func (h *host) erase(ctx context.Context, r Request, a *Answer) error {
-	e, ok := h.erasureBy(r.Method)
+	e, ok := h.everyErasure()[r.Method]
 	if !ok {
 		return errorf(Refused, "%q is no way to erase", r.Method)
 	}
