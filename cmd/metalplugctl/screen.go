@@ -62,10 +62,17 @@ func (s *screen) paint(colour, text string) string {
 }
 
 // paragraph writes text, after a mark of its own in the first line, in lines that are not longer than the screen is
-// wide. Further lines begin below the text.
+// wide. Further lines begin below the text. A mark that leaves too little room for that, as the name of a resource, which
+// may have 308 bytes, has lines of its own.
 func (s *screen) paragraph(indent int, mark, colour, text string) {
-	room := max(leastWidth/2, s.width-indent-utf8.RuneCountInString(mark))
-	for i, line := range wrap(clean(text), room) {
+	room := s.width - indent - utf8.RuneCountInString(mark)
+	if room < max(leastWidth/2, s.width/3) && mark != "" {
+		for _, line := range wrap(mark, max(leastWidth/2, s.width-indent)) {
+			fmt.Fprintf(s, "%*s%s\n", indent, "", s.paint(colour, line))
+		}
+		indent, mark, room = indent+2, "", s.width-indent-2
+	}
+	for i, line := range wrap(clean(text), max(leastWidth/2, room)) {
 		if i > 0 {
 			mark = strings.Repeat(" ", utf8.RuneCountInString(mark))
 		}

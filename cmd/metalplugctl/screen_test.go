@@ -97,6 +97,27 @@ func TestAge(t *testing.T) {
 	}
 }
 
+// TestLongNameOfAResource: it leaves what is said of it the whole width.
+func TestLongNameOfAResource(t *testing.T) {
+	name := strings.Repeat("a", 236) + "/" + strings.Repeat("b", 63)
+	for _, width := range []int{leastWidth, 40, plainWidth} {
+		s := &screen{width: width}
+		s.status(control.Status{Ready: true, Resources: []control.Resource{{Name: name, Healthy: 1, Connected: true}}}, time.Now())
+		s.devices([]control.Resource{{Name: name, Healthy: 1, Connected: true}}, nil, true)
+		for line := range strings.Lines(s.String()) {
+			if len(strings.TrimSuffix(line, "\n")) > width {
+				t.Errorf("wider than %d: %q", width, line)
+			}
+		}
+		if width == plainWidth && strings.Count(s.String(), "\n  1 of 1 healthy; kubelet connected\n") != 2 {
+			t.Errorf("what is said of it is torn apart:\n%s", s)
+		}
+		if !strings.Contains(strings.ReplaceAll(s.String(), "\n", ""), name) {
+			t.Errorf("the name is not whole:\n%s", s)
+		}
+	}
+}
+
 func TestStandingOfAResource(t *testing.T) {
 	for want, r := range map[string]control.Resource{
 		"0 of 0 healthy; kubelet not connected":                                       {},
