@@ -4,7 +4,6 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -13,7 +12,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/fsnotify/fsnotify"
+	"github.com/metalplug/metalplug/daemon/directory"
 )
 
 // Watch tells endpoints when something happened in the kubelet's directory that may concern them: kubelet.sock or one
@@ -25,9 +24,9 @@ type Watch struct {
 	pulse   pulse
 	mu      sync.Mutex
 	hints   map[chan struct{}]bool
-	doubts  chan struct{}     // one slot, see Doubts; nil until somebody asks
-	stirred bool              // see Stirred
-	watcher *fsnotify.Watcher // nil until Run
+	doubts  chan struct{}    // one slot, see Doubts; nil until somebody asks
+	stirred bool             // see Stirred
+	watcher *directory.Watch // nil until Run
 }
 
 // Subscribe returns a channel on which a hint waits, and a function that ends that.
@@ -78,9 +77,9 @@ func (w *Watch) Others() bool {
 // Run watches until ctx ends; started is called when nothing can be missed any more. What does not concern a socket, such
 // as the kubelet's checkpoint, wakes up Run and nobody else.
 func (w *Watch) Run(ctx context.Context, started func()) error {
-	watcher, err := fsnotify.NewWatcher()
+	watcher, err := directory.Open(w.Dir)
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", w.Dir, err)
+		return err
 	}
 	defer watcher.Close()
 	w.mu.Lock()
@@ -118,16 +117,16 @@ func (w *Watch) Alive(ctx context.Context) error {
 	return nil
 }
 
-func (w *Watch) event(e fsnotify.Event) {
+func (w *Watch) event(e directory.Event) {
 	switch {
-	case e.Name == w.Dir || strings.HasPrefix(w.Dir, e.Name+"/"): // it, or a directory above it, came or went
+	case w.watcher.Itself(e): // it, or a directory above it, came or went
 		w.Rearm()
 		w.hint()
 		w.doubt(true)
 	case filepath.Dir(e.Name) != w.Dir:
 	case isSocketName(filepath.Base(e.Name)):
 		w.hint()
-	case isOther(filepath.Base(e.Name)) && e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0:
+	case isOther(filepath.Base(e.Name)) && directory.Moved(e):
 		w.doubt(true)
 	}
 }
@@ -172,38 +171,7 @@ func (w *Watch) Rearm() {
 	if watcher == nil {
 		return
 	}
-	if err := rearm(w.Dir, watcher.Add); err != nil {
+	if err := watcher.Rearm(); err != nil {
 		w.Log.Warn("kubelet directory not watched", "err", err)
-	}
-}
-
-// rearm repeats what may have come too late: a directory that was made before the one above it was watched is not told
-// of by any event.
-func rearm(dir string, add func(dir string) error) error {
-	for {
-		missing, err := addNearest(dir, add)
-		if missing == "" {
-			return err
-		}
-		if _, statErr := os.Stat(missing); statErr != nil {
-			return err
-		}
-	}
-}
-
-// addNearest adds dir and the nearest directory above it that exists, and returns the last one on the way up that was
-// missing; empty: none was. The error is that of dir, if it is not missing.
-func addNearest(dir string, add func(dir string) error) (missing string, err error) {
-	if err = add(dir); errors.Is(err, os.ErrNotExist) {
-		missing, err = dir, nil
-	}
-	for above := filepath.Dir(dir); ; above = filepath.Dir(above) {
-		aboveErr := add(above)
-		if errors.Is(aboveErr, os.ErrNotExist) {
-			missing = above
-		}
-		if aboveErr == nil || above == "/" || above == "." {
-			return missing, err
-		}
 	}
 }
