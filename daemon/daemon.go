@@ -58,6 +58,7 @@ type Options struct {
 // daemon is the running parts.
 type daemon struct {
 	Options
+	locks     locks
 	host      *device.Host
 	source    udev.Source
 	started   time.Time
@@ -80,17 +81,14 @@ type daemon struct {
 // Run serves the hardware of this machine to the kubelet until ctx ends. The error is that of the part which failed, or
 // nil after ctx ended.
 func Run(ctx context.Context, o Options) error {
-	unlock, afterBoot, err := lock(o.Config.Paths.Run)
-	if err != nil {
+	held, afterBoot := newLocks(o.Config.Paths)
+	defer held.release()
+	if err := held.take(patience(dying)); err != nil {
 		return err
 	}
-	defer unlock()
-	unlockState, err := lockState(o.Config.Paths.State)
-	if err != nil {
-		return err
+	d := &daemon{
+		Options: o, locks: held, started: time.Now(), podGone: make(chan struct{}, 1), podGiven: make(chan struct{}, 1),
 	}
-	defer unlockState()
-	d := &daemon{Options: o, started: time.Now(), podGone: make(chan struct{}, 1), podGiven: make(chan struct{}, 1)}
 	closeSource, err := d.open()
 	if err != nil {
 		return err

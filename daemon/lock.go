@@ -8,57 +8,176 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// lock makes sure that no other instance runs on the same directories. The file stays until the machine is booted, when
-// /run is emptied: where it is new, this is the first start since.
-func lock(dir string) (unlock func(), afterBoot bool, err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, false, fmt.Errorf("lock %s: %w: set paths.run to a directory", dir, whyNoDir(dir, err))
-	}
+const (
+	// dying is how long an instance that was killed may take to end, and its locks with it.
+	dying = 2 * time.Second
+	// lockPause is the time between two attempts at a lock.
+	lockPause = 20 * time.Millisecond
+	// replaced is how often what is locked may turn out to have been replaced meanwhile, before it is left at that.
+	replaced = 5
+)
+
+// lock keeps other instances away from a directory, by flock(2) of the directory itself or of a file in it. So it holds for
+// whoever uses that directory, whatever else is configured, through bind mounts and out of a network namespace, which an
+// abstract socket does not; it ends with the process, and puts nothing into a directory of the kubelet's.
+type lock struct {
+	key  string                   // where the configuration names the directory
+	path string                   // of what is locked
+	open func() (*os.File, error) // opens that; nil without an error: it cannot be had, which is no reason not to run
+	file *os.File                 // nil: not held
+}
+
+// locks are those of an instance, in the order in which they are taken: who is kept out by one has not held those after it,
+// which the other may just be about to take again.
+type locks []*lock
+
+// newLocks returns the locks of an instance, none of which is held, and whether this is the first start since the machine was
+// booted: the file in paths.run stays until then, when /run is emptied.
+func newLocks(paths config.Paths) (all locks, afterBoot bool) {
+	run := runLock(paths.Run)
+	_, err := os.Lstat(run.path)
+	return locks{pluginsLock(paths.DevicePlugins), stateLock(paths.State), run}, errors.Is(err, fs.ErrNotExist)
+}
+
+// runLock returns the lock of the directory of the control socket.
+func runLock(dir string) *lock {
 	name := filepath.Join(dir, "metalplugd.lock")
-	_, err = os.Lstat(name)
-	afterBoot = errors.Is(err, fs.ErrNotExist)
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, false, fmt.Errorf("lock %s: %w", name, err)
-	}
-	if err := exclude(f, "paths.run"); err != nil {
-		f.Close()
-		return nil, false, err
-	}
-	return func() { f.Close() }, afterBoot, nil
+	return &lock{key: "paths.run", path: name, open: func() (*os.File, error) {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, noRun(dir, whyNoDir(dir, err))
+		}
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, noRun(name, plainCause(err))
+		}
+		return f, nil
+	}}
 }
 
-// lockState makes sure that no other instance keeps account of disks in the directory: each would forget what the other
-// has noted. One that cannot be had is no reason not to run.
-func lockState(dir string) (unlock func(), err error) {
-	f, err := os.Open(dir)
-	if errors.Is(err, fs.ErrNotExist) && os.MkdirAll(dir, 0o755) == nil {
-		f, err = os.Open(dir)
+// noRun returns an error that tells what to do where paths.run cannot be used.
+func noRun(path string, cause error) error {
+	remedy := "set paths.run to a directory that can be written to"
+	switch {
+	case errors.Is(cause, fs.ErrPermission):
+		remedy = "run it as root, or give it its own [paths]"
+	case errors.Is(cause, unix.ENOTDIR), errors.Is(cause, fs.ErrNotExist), errors.Is(cause, unix.ELOOP):
+		remedy = "set paths.run to a directory"
 	}
-	if err != nil { // the store says what to do
-		return func() {}, nil
-	}
-	if err := exclude(f, "paths.state"); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return func() { f.Close() }, nil
+	return fmt.Errorf("lock %s: %w: %s", path, cause, remedy)
 }
 
-// exclude keeps other instances out as long as the file is open; key is where the configuration names it.
-func exclude(f *os.File, key string) error {
-	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return fmt.Errorf("lock %s: another metalplugd is running with the same %s: stop it, or give this one another", f.Name(), key)
-	}
+// stateLock returns the lock of the account of disks: of two that keep one each would forget what the other has noted.
+func stateLock(dir string) *lock {
+	return &lock{key: "paths.state", path: dir, open: func() (*os.File, error) {
+		_ = os.MkdirAll(dir, 0o755) // the store says what to do
+		return openDir(dir), nil
+	}}
+}
+
+// pluginsLock returns the lock of the kubelet's directory: the kubelet asks but one of two that offer the same resource. Who
+// makes the directory is the kubelet.
+func pluginsLock(dir string) *lock {
+	return &lock{key: "paths.device_plugins", path: dir, open: func() (*os.File, error) { return openDir(dir), nil }}
+}
+
+// openDir opens a directory; nil if there is none that can be opened.
+func openDir(dir string) *os.File {
+	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return fmt.Errorf("lock %s: %w", f.Name(), err)
+		return nil
+	}
+	return f
+}
+
+// take takes all locks, or those again that were on something else. It fails if another instance has one, and patient does not
+// wait for that any more.
+func (all locks) take(patient func() bool) error {
+	for _, l := range all {
+		if err := l.take(patient); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// release lets others have them.
+func (all locks) release() {
+	for _, l := range all {
+		l.release()
+	}
+}
+
+// take locks what is at the path, unless that is locked already: what was there before may have been removed, together with
+// its lock. What cannot be opened changes nothing.
+func (l *lock) take(patient func() bool) error {
+	for range replaced {
+		if l.held() {
+			break
+		}
+		f, err := l.open()
+		if f == nil {
+			return err
+		}
+		if err := exclude(f, l.key, patient); err != nil {
+			f.Close()
+			return err
+		}
+		l.release()
+		l.file = f
+	}
+	return nil
+}
+
+// held tells whether what is at the path is locked.
+func (l *lock) held() bool {
+	if l.file == nil {
+		return false
+	}
+	there, err := os.Stat(l.path)
+	if err != nil {
+		return false
+	}
+	own, err := l.file.Stat()
+	return err == nil && os.SameFile(there, own)
+}
+
+func (l *lock) release() {
+	if l.file != nil {
+		l.file.Close()
+		l.file = nil
+	}
+}
+
+// exclude keeps other instances out as long as the file is open; key is where the configuration names it. It is tried again
+// as long as patient returns true.
+func exclude(f *os.File, key string, patient func() bool) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		case !patient():
+			return fmt.Errorf("lock %s: another metalplugd is running with the same %s: stop it, or give this one another", f.Name(), key)
+		}
+	}
+}
+
+// patience returns what waits between two attempts, and is false once that has taken too long.
+func patience(limit time.Duration) func() bool {
+	end := time.Now().Add(limit)
+	return func() bool {
+		time.Sleep(lockPause)
+		return time.Now().Before(end)
+	}
 }
 
 // whyNoDir returns the cause alone for which a directory could not be made. A link that leads nowhere is there for
@@ -67,6 +186,11 @@ func whyNoDir(dir string, err error) error {
 	if _, statErr := os.Stat(dir); errors.Is(err, fs.ErrExist) && statErr != nil {
 		err = statErr
 	}
+	return plainCause(err)
+}
+
+// plainCause drops what the os package puts around an errno: the caller names the operation and the path.
+func plainCause(err error) error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
 		return pathError.Err

@@ -5,65 +5,129 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/config"
 )
+
+// impatient waits for nobody.
+func impatient() bool { return false }
 
 // TestLockSaysWhatToDo: what is wrong with paths.run is told once, with the cause and not with what mkdir(2) makes of it.
 func TestLockSaysWhatToDo(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	if err := errors.Join(os.WriteFile(path("file"), nil, 0o600), os.Symlink("b", path("a")), os.Symlink("a", path("b")),
-		os.Symlink("nowhere", path("dangling"))); err != nil {
+		os.Symlink("nowhere", path("dangling")), os.MkdirAll(path("taken/metalplugd.lock"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	for name, cause := range map[string]string{
 		"file": "not a directory", "file/below": "not a directory", "a": "too many levels of symbolic links",
 		"dangling": "no such file or directory",
 	} {
-		_, _, err := lock(path(name))
+		err := runLock(path(name)).take(impatient)
 		if want := "lock " + path(name) + ": " + cause + ": set paths.run to a directory"; err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	unlock, afterBoot, err := lock(path("new"))
-	if err != nil || !afterBoot {
-		t.Fatalf("%v, %v", afterBoot, err)
+	const remedy = "/metalplugd.lock: is a directory: set paths.run to a directory that can be written to"
+	if err := runLock(path("taken")).take(impatient); err == nil || err.Error() != "lock "+path("taken")+remedy {
+		t.Errorf("%v", err)
 	}
-	if _, _, err := lock(path("new")); err == nil {
-		t.Error("locked twice")
+	if got, want := noRun("/run/x", fs.ErrPermission).Error(), "lock /run/x: permission denied: run it as root, or give it its own [paths]"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
-	unlock()
-	if unlock, afterBoot, err = lock(path("new")); err != nil || afterBoot {
-		t.Fatalf("%v, %v", afterBoot, err)
-	}
-	unlock()
 }
 
-// TestStateIsOfOneInstance: two that keep one account would each forget what the other has noted. Without the directory
-// the daemon runs all the same.
+// instance returns the locks of an instance on directories below dir, of which some may be another's: "plugins", "state" or
+// "run" is then the name of its own.
+func instance(t *testing.T, dir string, own ...string) (l locks, afterBoot bool) {
+	t.Helper()
+	path := func(name string) string {
+		if slices.Contains(own, name) {
+			name += ".own"
+		}
+		return filepath.Join(dir, name)
+	}
+	if err := os.MkdirAll(path("plugins"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return newLocks(config.Paths{DevicePlugins: path("plugins"), State: path("state"), Run: path("run")})
+}
+
+// TestOneInstanceOnADirectory: two that share any of the directories would each spoil what the other does, also after it was
+// removed beneath the first, which locks it again.
+func TestOneInstanceOnADirectory(t *testing.T) {
+	dir := t.TempDir()
+	first, afterBoot := instance(t, dir)
+	if err := first.take(impatient); err != nil || !afterBoot {
+		t.Fatalf("%v, %v", afterBoot, err)
+	}
+	for shared, own := range map[string][]string{
+		"plugins": {"state", "run"}, "state": {"plugins", "run"}, "run": {"plugins", "state"},
+	} {
+		second, _ := instance(t, dir, own...)
+		for _, removed := range []bool{false, true} {
+			if removed {
+				if err := errors.Join(os.RemoveAll(filepath.Join(dir, shared)), os.MkdirAll(filepath.Join(dir, shared), 0o700),
+					first.take(impatient)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := second.take(impatient)
+			if err == nil || !strings.Contains(err.Error(), ": another metalplugd is running with the same paths.") {
+				t.Errorf("two with the same %s, removed: %v: %v", shared, removed, err)
+			}
+			second.release()
+		}
+	}
+	first.release()
+	second, afterBoot := instance(t, dir)
+	if err := second.take(impatient); err != nil || afterBoot {
+		t.Fatalf("after the first has ended: %v, %v", afterBoot, err)
+	}
+	second.release()
+}
+
+// TestStateIsOfOneInstance: without the directory the daemon runs all the same.
 func TestStateIsOfOneInstance(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
-	unlock, err := lockState(dir)
-	if err != nil {
+	l := stateLock(dir)
+	if err := l.take(impatient); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lockState(dir); err == nil || err.Error() != "lock "+dir+": another metalplugd is running with the same paths.state: stop it, or give this one another" {
+	defer l.release()
+	if err := stateLock(dir).take(impatient); err == nil || err.Error() != "lock "+dir+": another metalplugd is running with the same paths.state: stop it, or give this one another" {
 		t.Errorf("locked twice: %v", err)
 	}
-	unlock()
-	if unlock, err = lockState(dir); err != nil {
-		t.Fatal(err)
-	}
-	unlock()
-	if unlock, err = lockState("/dev/null/state"); err != nil {
+	if err := stateLock("/dev/null/state").take(impatient); err != nil {
 		t.Error(err)
 	}
-	unlock()
+}
+
+// TestLockOfAnInstanceThatEnds: who was killed a moment ago may have its locks still, and is waited for.
+func TestLockOfAnInstanceThatEnds(t *testing.T) {
+	dir := t.TempDir()
+	first, _ := instance(t, dir)
+	if err := first.take(impatient); err != nil {
+		t.Fatal(err)
+	}
+	second, _ := instance(t, dir)
+	asked := 0
+	if err := second.take(func() bool { asked++; first.release(); return true }); err != nil || asked != 1 {
+		t.Errorf("asked %d times: %v", asked, err)
+	}
+	second.release()
+	long := patience(time.Hour)
+	if patience(0)() || !long() {
+		t.Error("it waits for ever, or not at all")
+	}
 }
 
 // TestRunningPod: a pod runs as long as its cgroup has a process; where pods have no cgroups none is known to run.
