@@ -99,6 +99,32 @@ func TestEntry(t *testing.T) {
 	}
 }
 
+// TestRemovedAuditIsMadeAgain: what was written is not lost with the file, be it of this run or of the last.
+func TestRemovedAuditIsMadeAgain(t *testing.T) {
+	log, said := logger()
+	dir := filepath.Join(t.TempDir(), "state")
+	name := filepath.Join(dir, "audit.jsonl")
+	for n := range 3 {
+		l := Open(dir, log)
+		if n > 0 {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n < 2 { // the third writes nothing of its own
+			l.Note(Entry{Event: Refused, Method: fmt.Sprint(n)})
+		}
+		l.Close()
+	}
+	all, torn := entries(t, name)
+	if torn > 0 || len(all) != 2 || all[0].Method != "0" || all[1].Method != "1" {
+		t.Errorf("%+v, %d torn", all, torn)
+	}
+	if n := strings.Count(said.String(), `msg="audit made again" err="somebody has removed `+name); n != 2 {
+		t.Errorf("it is said %d times: %s", n, said)
+	}
+}
+
 func TestNobodyNotes(t *testing.T) {
 	var l *Log
 	l.Note(Entry{Event: Erased})

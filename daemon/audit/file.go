@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 const (
@@ -25,7 +26,14 @@ type file struct {
 	open *os.File // nil: not yet
 }
 
-func newFile(dir string) *file { return &file{name: filepath.Join(dir, "audit.jsonl"), most: fileSize} }
+// newFile opens the file if there is one: as long as it is open it can be made again.
+func newFile(dir string) *file {
+	f := &file{name: filepath.Join(dir, "audit.jsonl"), most: fileSize}
+	if open, err := os.OpenFile(f.name, os.O_RDWR|os.O_APPEND, 0); err == nil {
+		f.open = open
+	}
+	return f
+}
 
 // append appends whole lines and has them on disk when it returns nil. What it has written of them in vain is cut off. One
 // call is not split between two files.
@@ -44,6 +52,38 @@ func (f *file) append(lines []byte) (err error) {
 		return err
 	}
 	return nil
+}
+
+// remake makes the file again, with what was in it, if somebody has removed it: the kernel has it as long as it is open. One
+// that was only renamed is still written to.
+func (f *file) remake() (remade bool, err error) {
+	if f.open == nil {
+		return false, nil
+	}
+	info, err := f.open.Stat()
+	if err != nil || info.Sys().(*syscall.Stat_t).Nlink > 0 {
+		return false, err
+	}
+	if err := os.MkdirAll(filepath.Dir(f.name), 0o755); err != nil {
+		return false, err
+	}
+	next := f.name + ".new"
+	_ = os.Remove(next) // what cannot be removed is there still
+	again, err := os.OpenFile(next, os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+	if err != nil {
+		return false, err
+	}
+	_, err = io.Copy(again, io.NewSectionReader(f.open, 0, info.Size()))
+	if err = errors.Join(err, again.Sync()); err == nil {
+		err = os.Rename(next, f.name)
+	}
+	if err != nil {
+		again.Close()
+		return false, err
+	}
+	f.close()
+	f.open = again
+	return true, syncDir(filepath.Dir(f.name))
 }
 
 // prepare opens the file, or begins a new one where the old one has no room, and returns its size. A line that a crash has

@@ -5,6 +5,7 @@ package audit
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -57,8 +58,15 @@ func (l *Log) report(line func()) {
 	l.Flush()
 }
 
-// write writes all entries that are waiting, with one sync for all of them.
+// write writes all entries that are waiting, with one sync for all of them, to a file that is made again if it was removed.
 func (l *Log) write() error {
+	remade, err := l.file.remake()
+	if remade {
+		l.report(func() { l.log.Warn("audit made again", "err", fmt.Errorf("somebody has removed %s", l.file.name)) })
+	}
+	if err != nil {
+		return err
+	}
 	l.mu.Lock()
 	entries, lost := l.queue, l.lost
 	l.queue, l.lost = nil, 0
@@ -75,8 +83,7 @@ func (l *Log) write() error {
 			return err // there is nothing in an entry that has no JSON
 		}
 	}
-	err := l.file.append(lines.Bytes())
-	if err != nil {
+	if err := l.file.append(lines.Bytes()); err != nil {
 		entries[0].Lost = 0
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -87,8 +94,9 @@ func (l *Log) write() error {
 				break
 			}
 		}
+		return err
 	}
-	return err
+	return nil
 }
 
 // abandon logs what can be written no more, since we stop.

@@ -116,6 +116,9 @@ func TestRecordIsKept(t *testing.T) {
 			}
 			return os.Symlink(filepath.Base(file), file)
 		},
+		"gone, and others are there": func(file string) error {
+			return os.Rename(file, filepath.Join(filepath.Dir(file), "audit.jsonl"))
+		},
 	} {
 		t.Run("the ledger is "+name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -224,6 +224,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 	l.enumerate()
 	err := l.run(ctx, events, listening)
 	l.finish()
+	l.saveRemoved()
 	l.save()
 	if i.Store != nil {
 		i.Store.Close()

@@ -22,6 +22,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// identityFile is the name of the file.
+const identityFile = "identities.json"
+
 // storeVersion is the version of the file's format.
 const storeVersion = 1
 
@@ -42,6 +45,7 @@ type Store struct {
 	closed sync.WaitGroup
 	doubt  bool // after a crash the file may be another than it is now; of writeAll alone
 	unkept atomic.Pointer[error]
+	kept   atomic.Bool // the file was there since the start
 
 	syncDir func(dir string) error // makes a rename last
 }
@@ -84,7 +88,7 @@ type contents struct {
 // is logged: a daemon without its state directory still serves.
 func OpenStore(dir string, log *slog.Logger) *Store {
 	s := &Store{
-		file: filepath.Join(dir, "identities.json"), log: log, syncDir: syncDir,
+		file: filepath.Join(dir, identityFile), log: log, syncDir: syncDir,
 		latest: make(chan contents, 1), asked: make(chan chan error), ended: make(chan struct{}),
 	}
 	s.closed.Go(s.writeAll)
@@ -97,15 +101,20 @@ func (s *Store) Close() {
 	s.closed.Wait()
 }
 
-// load reads the file, and tells whether that is all that was ever kept. One that is damaged or cannot be read is kept beside,
-// and stays until another is written in its place: until then the next start has to know as well that something is lost.
+// load reads the file, and tells whether that is all that was ever kept: one that is missing has never been there if nothing
+// else of ours is. One that is damaged or cannot be read is kept beside, and stays until another is written in its place:
+// until then the next start has to know as well that something is lost.
 func (s *Store) load() (c contents, whole bool) {
 	text, err := read(s.file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return contents{}, true
+		if err = s.begun(); err != nil {
+			s.log.Error("identities not read", "err", fmt.Errorf("read %s: %w", s.file, err))
+		}
+		return contents{}, err == nil
 	}
 	if err == nil {
 		if c, err = decode(text); err == nil {
+			s.kept.Store(true)
 			return c, true
 		}
 		err = fmt.Errorf("read %s: %w", s.file, err)
@@ -251,6 +260,7 @@ func (s *Store) write(c *contents) error {
 	case err == nil:
 		err = s.swap(next, s.file)
 		s.doubt = err != nil
+		s.kept.Store(true) // in either case
 	case !s.doubt && s.has(c):
 		return nil // no room is needed for it
 	}

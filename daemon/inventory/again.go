@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Rewrite has those files of the store written again that were removed since they were written, and returns their names. An
+// error is that of the cordons, or of ctx; about the identities [Store.Unkept] tells.
+func (i *Inventory) Rewrite(ctx context.Context) (files []string, err error) {
+	if i.Store == nil {
+		return nil, nil
+	}
+	if i.Store.lost() {
+		if err := i.ask(ctx, func(l *loop) { l.unsaved = true; l.save() }); err != nil {
+			return nil, err
+		}
+		if <-i.Store.flush() == nil {
+			files = append(files, identityFile)
+		}
+	}
+	var cordons map[string]Cordon
+	if err := i.ask(ctx, func(l *loop) { cordons = l.cordons }); err != nil {
+		return files, err
+	}
+	i.cordoning.Lock() // who changes them meanwhile writes all of them
+	defer i.cordoning.Unlock()
+	written, err := i.Store.rewriteCordons(cordons)
+	if written {
+		files = append(files, cordonFile)
+	}
+	return files, err
+}
+
+// saveRemoved has those files written when the loop has ended that were removed at the last moment, or could not be written
+// again until now.
+func (l *loop) saveRemoved() {
+	if l.Store == nil {
+		return
+	}
+	l.unsaved = l.unsaved || l.Store.lost()
+	if !l.cordoning.TryLock() {
+		return // somebody has just written them
+	}
+	defer l.cordoning.Unlock()
+	if _, err := l.Store.rewriteCordons(l.cordons); err != nil {
+		l.Log.Error("cordons not kept", "err", err)
+	}
+}
+
+// lost tells whether the identities were kept in a file that is there no more.
+func (s *Store) lost() bool { return s.kept.Load() && s.lacks(identityFile) }
+
+// lacks tells whether there is no file of that name in the directory.
+func (s *Store) lacks(name string) bool {
+	_, err := os.Lstat(filepath.Join(filepath.Dir(s.file), name))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// rewriteCordons keeps the cordons if there are any and their file is not there.
+func (s *Store) rewriteCordons(cordons map[string]Cordon) (written bool, err error) {
+	if len(cordons) == 0 || !s.lacks(cordonFile) {
+		return false, nil
+	}
+	if err := s.keepCordons(cordons); err != nil {
+		ids := strings.Join(slices.Sorted(maps.Keys(cordons)), ", ")
+		return false, fmt.Errorf("keep cordons: %w: until they are, cordon these again after a restart: %s", err, ids)
+	}
+	return true, nil
+}
+
+// begun returns an error that names files beside a missing one with the identities: they were kept once, and are lost.
+func (s *Store) begun() error {
+	entries, _ := os.ReadDir(filepath.Dir(s.file)) // what cannot be listed was never written to
+	for _, e := range entries {
+		for _, own := range []string{identityFile, cordonFile, "audit.jsonl"} {
+			if strings.HasPrefix(e.Name(), own) {
+				return fmt.Errorf("it was removed, for %s is there: what was left on any disk is not known any more", e.Name())
+			}
+		}
+	}
+	return nil
+}

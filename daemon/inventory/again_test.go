@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/udev/udevtest"
+)
+
+// stateFiles returns what is in the files of a state directory.
+func stateFiles(t *testing.T, state string) [2]string {
+	t.Helper()
+	identities, err := os.ReadFile(filepath.Join(state, "identities.json"))
+	cordons, cordonsErr := os.ReadFile(filepath.Join(state, "cordons.json"))
+	if err := errors.Join(err, cordonsErr); err != nil {
+		t.Fatal(err)
+	}
+	return [2]string{string(identities), string(cordons)}
+}
+
+// cordonedBefore starts an inventory that has a state directory with a cordon from the last run.
+func cordonedBefore(t *testing.T) (r *running, state string) {
+	t.Helper()
+	state = filepath.Join(t.TempDir(), "state")
+	m := udevtest.New(t, widget("w0", "A"))
+	r = start(t, m, state)
+	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "loose"}); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	r.stop = func() {}
+	return start(t, m, state), state
+}
+
+// TestRemovedFilesAreWrittenAgain: what was removed beneath the daemon is written from memory, and nothing else is.
+func TestRemovedFilesAreWrittenAgain(t *testing.T) {
+	r, state := cordonedBefore(t)
+	before := stateFiles(t, state)
+	rewritten := func(when string, want ...string) {
+		t.Helper()
+		if got, err := r.Rewrite(t.Context()); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v, want %q", when, got, err, want)
+		}
+	}
+	rewritten("nothing is removed")
+	if err := os.RemoveAll(state); err != nil {
+		t.Fatal(err)
+	}
+	rewritten("all is removed", "identities.json", "cordons.json")
+	if got := stateFiles(t, state); got != before {
+		t.Errorf("%q, want %q", got, before)
+	}
+	rewritten("all is there again")
+	if err := os.Remove(filepath.Join(state, "cordons.json")); err != nil {
+		t.Fatal(err)
+	}
+	rewritten("the cordons are removed", "cordons.json")
+}
+
+// TestRemovedFilesAreWrittenAtTheStop: though nothing has changed, and nobody has asked for it.
+func TestRemovedFilesAreWrittenAtTheStop(t *testing.T) {
+	r, state := cordonedBefore(t)
+	before := stateFiles(t, state)
+	if err := os.RemoveAll(state); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	r.stop = func() {}
+	if got := stateFiles(t, state); got != before {
+		t.Errorf("%q, want %q", got, before)
+	}
+}
+
+// TestNothingIsRewrittenThatNeverWas: no file is made for what was never kept.
+func TestNothingIsRewrittenThatNeverWas(t *testing.T) {
+	state := t.TempDir()
+	r := start(t, udevtest.New(t, ""), state)
+	if got, err := r.Rewrite(t.Context()); err != nil || len(got) > 0 {
+		t.Errorf("%q, %v", got, err)
+	}
+	r.stop()
+	r.stop = func() {}
+	if files, err := os.ReadDir(state); err != nil || len(files) > 0 {
+		t.Errorf("%v, %v", files, err)
+	}
+	r = start(t, udevtest.New(t, widget("w0", "A")), "")
+	if got, err := r.Rewrite(t.Context()); err != nil || got != nil {
+		t.Errorf("without a state directory: %q, %v", got, err)
+	}
+}
