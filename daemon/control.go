@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -187,46 +186,4 @@ func (d *daemon) resources() []control.Resource {
 		all[i].Registered, all[i].Connected, all[i].Complaint = at.Registered, at.Connected, at.Complaint
 	}
 	return all
-}
-
-// serveControl serves the control socket and, where the service manager passes one on, the socket of the metrics. The
-// devices are served all the same if that cannot be done: it is logged.
-func (d *daemon) serveControl(ctx context.Context, ready func()) error {
-	var serving sync.WaitGroup
-	l, err := d.controlListener()
-	if err == nil {
-		serving.Go(func() { d.unserved("control socket not served", d.control.Serve(ctx, l)) })
-	}
-	d.unserved("control socket not served", err)
-	if f := d.Sockets["metrics"]; f != nil {
-		l, err := net.FileListener(f)
-		if err == nil {
-			serving.Go(func() { d.unserved("metrics not served", d.control.ServeMetrics(ctx, l)) })
-		}
-		d.unserved("metrics not served", err)
-	}
-	ready()
-	serving.Wait()
-	<-ctx.Done()
-	return nil
-}
-
-// unserved logs why a socket is not served.
-func (d *daemon) unserved(message string, err error) {
-	if err != nil {
-		d.Log.Error(message, "err", err)
-	}
-}
-
-// controlListener returns the socket that the service manager passes on, or makes it.
-func (d *daemon) controlListener() (net.Listener, error) {
-	f := d.Sockets["control"]
-	if f == nil {
-		return control.Listen(filepath.Join(d.Config.Paths.Run, controlSocket))
-	}
-	l, err := net.FileListener(f)
-	if err != nil {
-		return nil, fmt.Errorf("take the control socket: %w", err)
-	}
-	return l, nil
 }

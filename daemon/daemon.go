@@ -238,7 +238,8 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 // tasks are the parts, in the order in which they are started. Nothing is served before the inventory is complete.
 func (d *daemon) tasks() []task {
 	return []task{
-		{"control socket", d.serveControl},
+		{"own directories", d.keepOwn},
+		{"metrics", d.serveMetrics},
 		{"kubelet directory watch", d.watch.Run},
 		{"inventory", func(ctx context.Context, ready func()) error {
 			go func() {

@@ -24,6 +24,9 @@ const (
 	replaced = 5
 )
 
+// errOther: another instance has what we would lock.
+var errOther = errors.New("another metalplugd is running")
+
 // lock keeps other instances away from a directory, by flock(2) of the directory itself or of a file in it. So it holds for
 // whoever uses that directory, whatever else is configured, through bind mounts and out of a network namespace, which an
 // abstract socket does not; it ends with the process, and puts nothing into a directory of the kubelet's.
@@ -166,7 +169,7 @@ func exclude(f *os.File, key string, patient func() bool) error {
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return fmt.Errorf("lock %s: %w", f.Name(), err)
 		case !patient():
-			return fmt.Errorf("lock %s: another metalplugd is running with the same %s: stop it, or give this one another", f.Name(), key)
+			return fmt.Errorf("lock %s: %w with the same %s: stop it, or give this one another", f.Name(), errOther, key)
 		}
 	}
 }

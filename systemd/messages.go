@@ -28,6 +28,8 @@ var messageIDs = map[string]string{
 	"device uncordoned":          "bf6278dce6414693b34c0b0c8b92ade8",
 	"container refused":          "356bbf0dc535496ba0b8e2450ba69587",
 	"configuration not reloaded": "3c89c7284d174cee9f2e4f2c814136c0",
+	"own files made again":       "bfc3eabac4d04d52a2ddff26a2e4abd7",
+	"own files not made again":   "ed7ab1fc6c844a299255d5b43c2b0936",
 	"identity claimed twice":     "a2e3ace6af8d41b691f89df39bec20d0",
 	"identities not read":        "734ec912708742458c84a8f1730a42b9",
 	"identities not kept":        "eb1162d6f11d4e2a89d809150248364f",

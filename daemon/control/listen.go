@@ -34,7 +34,7 @@ const group = "metalplug"
 func Listen(path string) (*net.UnixListener, error) {
 	old, err := os.Lstat(path)
 	if err == nil && old.Mode().Type() != fs.ModeSocket {
-		return nil, fmt.Errorf("listen on %s: what is there is no socket: remove it, then restart metalplugd", path)
+		return nil, fmt.Errorf("listen on %s: what is there is no socket: remove it", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listen on %s: %w", path, errors.Unwrap(err))
@@ -50,8 +50,8 @@ func Listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// share lets the group in. Without the group, as on a machine where the package was not installed, the socket is for
-// uid 0 alone. Until then nobody but the owner may connect: that takes the right to write.
+// share lets the group in. Without the group, as on a machine where the package was not installed, or without the right to
+// give anything to it, as in the sandbox of the unit, the socket is for uid 0 alone. Until then nobody but the owner may connect: that takes the right to write.
 func share(path string) error {
 	g, err := user.LookupGroup(group)
 	if err != nil {
@@ -61,7 +61,11 @@ func share(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Chown(path, -1, gid); err != nil {
+	err = os.Chown(path, -1, gid)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EINVAL) { // EINVAL: a user namespace does not know the group
+		return os.Chmod(path, 0o600)
+	}
+	if err != nil {
 		return err
 	}
 	return os.Chmod(path, 0o660)

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/directory"
+)
+
+const (
+	// resting is how long an event waits for more: to remove a directory is many, and what is made again between two of them
+	// would be in the way of that.
+	resting = 200 * time.Millisecond
+	// restingLong is the time to the next attempt at what could not be made again.
+	restingLong = time.Minute
+)
+
+// own is what the daemon has made for itself in paths.run and paths.state, and makes again when it is removed. It is for one
+// goroutine.
+type own struct {
+	*daemon
+	dirs      []ownDir
+	socket    served
+	complaint string // what was logged last of what cannot be made again
+}
+
+// ownDir is a directory as it was at the start.
+type ownDir struct {
+	path string
+	info fs.FileInfo // nil: it was not there
+}
+
+// keepOwn serves the control socket, and makes again what is removed of the daemon's own directories. The devices are served
+// all the same if that cannot be done: it is logged. The error is that another instance has taken what was removed.
+func (d *daemon) keepOwn(ctx context.Context, ready func()) error {
+	o := &own{daemon: d, socket: served{daemon: d}}
+	for _, dir := range []string{d.Config.Paths.Run, d.Config.Paths.State} {
+		info, _ := os.Stat(dir) // where it is missing, whoever needs it says so
+		o.dirs = append(o.dirs, ownDir{dir, info})
+	}
+	w := o.watch()
+	if w != nil {
+		defer w.Close()
+	}
+	kubelets, stop := d.watch.Subscribe() // its directory is locked, too
+	defer stop()
+	o.socket.serve(ctx)
+	defer o.socket.end()
+	ready()
+	return o.follow(ctx, w, kubelets)
+}
+
+// watch returns a watch of the directories; nil: there is none, which is logged.
+func (o *own) watch() *directory.Watch {
+	w, err := directory.Open(o.dirs[0].path, o.dirs[1].path)
+	if err == nil {
+		o.rearm(w)
+		return w
+	}
+	o.Log.Warn("own directories not watched", "err", err)
+	return nil
+}
+
+func (o *own) rearm(w *directory.Watch) {
+	if err := w.Rearm(); err != nil {
+		o.Log.Warn("own directories not watched", "err", err)
+	}
+}
+
+// follow makes again what is removed, until ctx ends.
+func (o *own) follow(ctx context.Context, w *directory.Watch, kubelets <-chan struct{}) error {
+	var events chan directory.Event
+	var lost chan error
+	if w != nil {
+		events, lost = w.Events, w.Errors
+	}
+	rest, soon := time.After(resting), true // for what was removed before it was watched
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-events:
+			switch {
+			case w.Itself(e):
+				o.rearm(w)
+			case !directory.Moved(e) || !o.has(e.Name):
+				continue
+			}
+		case <-lost:
+			o.rearm(w)
+		case <-kubelets:
+		case <-rest:
+			whole, err := o.makeAgain(ctx)
+			if err != nil {
+				return err
+			}
+			if rest, soon = nil, false; !whole {
+				rest = time.After(restingLong)
+			}
+			continue
+		}
+		if !soon {
+			rest, soon = time.After(resting), true
+		}
+	}
+}
+
+// has tells whether a file is in one of the directories, and not in one above them.
+func (o *own) has(file string) bool {
+	return slices.ContainsFunc(o.dirs, func(d ownDir) bool { return d.path == filepath.Dir(file) })
+}
+
+// makeAgain makes again what is missing, and tells whether all is there. The error is that another instance has it.
+func (o *own) makeAgain(ctx context.Context) (whole bool, err error) {
+	made, missing := o.makeDirs()
+	if len(missing) == 0 {
+		locked, err := o.lockAgain()
+		if errors.Is(err, errOther) {
+			return false, err
+		}
+		made, missing = append(made, locked...), some(missing, err)
+	}
+	written, err := o.inventory.Rewrite(ctx)
+	if ctx.Err() != nil {
+		return true, nil // it is stopping, and writes them then
+	}
+	for _, name := range written {
+		made = append(made, filepath.Join(o.Config.Paths.State, name))
+	}
+	missing = some(missing, err)
+	o.audit.Flush() // which looks for its file
+	if o.socket.serve(ctx) {
+		made = append(made, o.socket.String())
+	}
+	o.tell(made, missing)
+	return len(missing) == 0 && o.socket.complaint == "", nil
+}
+
+// makeDirs makes the directories that are missing.
+func (o *own) makeDirs() (made, missing []string) {
+	remedy := "make it"
+	if len(o.Sockets) > 0 { // in its sandbox it sees no other in that place
+		remedy = "systemctl stop metalplugd && systemctl start metalplugd"
+	}
+	for _, dir := range o.dirs {
+		again, err := dir.make()
+		if again {
+			made = append(made, dir.path)
+		}
+		if err != nil {
+			missing = append(missing, fmt.Sprintf("make %s again: %v: %s", dir.path, plainCause(err), remedy))
+		}
+	}
+	return made, missing
+}
+
+// some appends the text of an error, if there is one.
+func some(texts []string, err error) []string {
+	if err != nil {
+		texts = append(texts, err.Error())
+	}
+	return texts
+}
+
+// lockAgain locks what is there in the place of what was locked, and returns the files for that which were made.
+func (o *own) lockAgain() (made []string, err error) {
+	run := o.locks[len(o.locks)-1]
+	had := run.held()
+	if err := o.locks.take(patience(2 * dying)); err != nil || had {
+		return nil, err
+	}
+	return []string{run.path}, nil
+}
+
+// tell logs what was made again, and what was not, unless that was told.
+func (o *own) tell(made, missing []string) {
+	if len(made) > 0 {
+		o.Log.Warn("own files made again", "detail", strings.Join(made, ", "), "err", "they were removed, or replaced, beneath the daemon")
+	}
+	complaint := strings.Join(missing, "; ")
+	if complaint != o.complaint && complaint != "" {
+		o.Log.Error("own files not made again", "err", complaint)
+	}
+	o.complaint = complaint
+}
+
+// make makes the directory as it was, if there is none any more.
+func (d ownDir) make() (made bool, err error) {
+	if _, err := os.Lstat(d.path); d.info == nil || !errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err := os.MkdirAll(d.path, 0o755); err != nil {
+		return false, err
+	}
+	owner := d.info.Sys().(*syscall.Stat_t)
+	_ = os.Chown(d.path, int(owner.Uid), int(owner.Gid)) // the sandbox of the unit refuses it, in which there is but one owner
+	return true, os.Chmod(d.path, d.info.Mode().Perm())
+}
