@@ -50,6 +50,9 @@ func (w *Watch) Itself(e Event) bool {
 	return slices.ContainsFunc(w.dirs, func(dir string) bool { return e.Name == dir || strings.HasPrefix(dir, e.Name+"/") })
 }
 
+// Touched tells whether more has happened to a file than a change of its mode or its times.
+func Touched(e Event) bool { return !e.Has(fsnotify.Chmod) }
+
 // Moved tells whether a file or directory has come or gone, and was not only written to.
 func Moved(e Event) bool { return e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0 }
 

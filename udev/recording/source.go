@@ -14,14 +14,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/directory"
 	"github.com/metalplug/metalplug/udev"
 )
 
 // quiet is how long a file has to rest before it is read: a save is several writes, and no event tells the last.
 const quiet = 20 * time.Millisecond
+
+// away is how long an editor may take to put the new file in the place of the old one, before that is said to be gone.
+const away = time.Second
 
 // fileSize is the largest recording that is read, in bytes: room for a machine of ten thousands of devices.
 const fileSize = 64 << 20
@@ -36,7 +39,8 @@ type Source struct {
 
 	file    string
 	root    string
-	watcher *fsnotify.Watcher
+	watcher *directory.Watch
+	absent  int           // how often the file was looked for in vain; owned by Listen
 	asked   chan struct{} // received from in each round of Listen
 	mu      sync.Mutex    // held while the tree or the copy changes
 }
@@ -65,10 +69,10 @@ func open(file, root string) (_ *Source, err error) {
 	}()
 	// The directory, for an editor puts a new file in place of the old one. Watch first, then read: a save between is
 	// seen twice, never missed.
-	if s.watcher, err = fsnotify.NewWatcher(); err != nil {
+	if s.watcher, err = directory.Open(filepath.Dir(file)); err != nil {
 		return nil, err
 	}
-	if err := s.watcher.Add(filepath.Dir(file)); err != nil {
+	if err := s.watcher.Rearm(); err != nil {
 		return nil, err
 	}
 	text, err := readFile(file)
@@ -185,7 +189,11 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 			if !ok {
 				return errors.New("watch recording: closed")
 			}
-			if event.Name == s.file && !event.Has(fsnotify.Chmod) {
+			if s.watcher.Itself(event) {
+				s.rearm()
+				rest.Reset(quiet)
+			}
+			if event.Name == s.file && directory.Touched(event) {
 				rest.Reset(quiet)
 			}
 		case err, ok := <-s.watcher.Errors:
@@ -193,11 +201,15 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 				return errors.New("watch recording: closed")
 			}
 			s.warn(fmt.Errorf("watch recording: %w", err))
+			s.rearm()
 			rest.Reset(quiet) // events may have been lost
 		case <-s.asked:
 		case <-rest.C:
 			if err := s.send(ctx, s.reload(), events); err != nil {
 				return err
+			}
+			if s.absent == 1 {
+				rest.Reset(away)
 			}
 		}
 	}
@@ -228,18 +240,29 @@ func (s *Source) send(ctx context.Context, what []udev.Event, events chan<- udev
 func (s *Source) reload() []udev.Event {
 	text, err := readFile(s.file)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil // an editor is at work; the new file will be an event
+	case errors.Is(err, fs.ErrNotExist): // the next file will be an event, also in a directory that is made again
+		if s.absent++; s.absent != 2 {
+			return nil // an editor may be at work, or it was told already
+		}
+		err = errors.New("it is gone: the devices stay as they were until it is there again")
 	case err == nil && len(text) == 0:
 		err = errors.New("the file is empty; a comment alone stands for a machine without devices")
 	case err == nil:
 		var events []udev.Event
+		s.absent = 0
 		if events, err = s.update(text); err == nil {
 			return events
 		}
 	}
 	s.warn(fmt.Errorf("reload recording %s: %w", s.file, err))
 	return nil
+}
+
+// rearm goes on watching where the directory of the file may be another one by now.
+func (s *Source) rearm() {
+	if err := s.watcher.Rearm(); err != nil {
+		s.warn(fmt.Errorf("watch recording: %w", err))
+	}
 }
 
 // update replaces the tree and the copy of its text.

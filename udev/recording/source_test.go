@@ -141,6 +141,36 @@ func TestSourceSurvivesABrokenFile(t *testing.T) {
 	o.expect(t, "add nvme0n1", "add nvme0n1p1")
 }
 
+// TestSourceTellsThatTheFileIsGone: once, and it is taken over again when it is back, in another directory of that name, too.
+func TestSourceTellsThatTheFileIsGone(t *testing.T) {
+	o := openSource(t, disk)
+	dir := filepath.Dir(o.file)
+	for n, texts := range [][]string{{disk + partition, "add nvme0n1", "add nvme0n1p1"}, {disk, "remove nvme0n1p1", "remove nvme0n1"}} {
+		var err error
+		if n == 0 {
+			err = os.Remove(o.file)
+		} else {
+			err = os.RemoveAll(dir)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-o.warned:
+			if want := o.file + ": it is gone: the devices stay"; !strings.Contains(err.Error(), want) {
+				t.Errorf("warned of %v, want %s", err, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("no warning")
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		o.replace(t, texts[0])
+		o.expect(t, texts[1:]...)
+	}
+}
+
 // TestSourceSeesASaveBeforeListen: the source listens from the moment it is opened.
 func TestSourceSeesASaveBeforeListen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "machine")
