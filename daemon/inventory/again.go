@@ -24,8 +24,13 @@ func (i *Inventory) Rewrite(ctx context.Context) (files []string, err error) {
 		if err := i.ask(ctx, func(l *loop) { l.unsaved = true; l.save() }); err != nil {
 			return nil, err
 		}
-		if <-i.Store.flush() == nil {
-			files = append(files, identityFile)
+		select {
+		case err := <-i.Store.flush():
+			if err == nil {
+				files = append(files, identityFile)
+			}
+		case <-ctx.Done(): // the disk may not answer
+			return nil, ctx.Err()
 		}
 	}
 	var cordons map[string]Cordon
