@@ -34,6 +34,7 @@ var messageIDs = map[string]string{
 	"identities not read":        "734ec912708742458c84a8f1730a42b9",
 	"identities not kept":        "eb1162d6f11d4e2a89d809150248364f",
 	"cordons not read":           "40976385692241b598bf7b0d5d46b447",
+	"cordons not kept":           "698ce14f2f5d45ac8071d5940c6fa295",
 	"audit not kept":             "61668307d4cd41f9a7ff00164156cf9c",
 	"CDI spec not written":       "bcd29dfebd1f4c0c80f2db70d1fd6f8c",
 	"devices not enumerated":     "ee76bc3525fd41cbb3336fa8171d7644",
