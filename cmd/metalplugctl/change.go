@@ -58,7 +58,7 @@ func (o *operator) uncordonCommand() *cobra.Command {
 }
 
 // resetCommand resets a device or erases it. What is lost is asked for twice: on a terminal by typing the ID, in a
-// script by --yes; and the method is named although there is only one, so that nobody erases who wanted a reset.
+// script by --yes; and a method has to be named, so that nobody erases who wanted a reset.
 func (o *operator) resetCommand() *cobra.Command {
 	var scrub string
 	var yes bool
@@ -77,23 +77,28 @@ this host uses is left alone. Needs uid 0.`,
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before it is erased")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if cmd.Flags().Changed("scrub") {
+		if scrub != "" {
 			if err := control.CheckScrub(scrub); err != nil {
 				return usage("--scrub: %w", err)
 			}
-		}
-		if scrub != "" && !yes {
-			err := o.client().Get(cmd.Context(), "/v1/devices/"+url.PathEscape(args[0]), new(control.Device))
-			if err != nil {
-				return o.refused(cmd, "reset", args[0], err)
-			}
-			if err := confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), args[0]); err != nil {
+			if err := o.mayErase(cmd, args[0], yes); err != nil {
 				return err
 			}
 		}
 		return o.change(cmd, *output, args[0], "reset", control.Change{Scrub: scrub})
 	}
 	return cmd
+}
+
+// mayErase has the ID of a device that is there typed once more, unless that was said to be needless.
+func (o *operator) mayErase(cmd *cobra.Command, id string, yes bool) error {
+	if yes {
+		return nil
+	}
+	if err := o.client().Get(cmd.Context(), "/v1/devices/"+url.PathEscape(id), new(control.Device)); err != nil {
+		return o.refused(cmd, "reset", id, err)
+	}
+	return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), id)
 }
 
 // loginFile is where the kernel keeps who has logged in, through su and sudo

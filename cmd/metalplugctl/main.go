@@ -65,9 +65,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 Exit codes: 0 all is well; 1 something is wrong, with the configuration too; 2 the command line makes no sense; 3 the
 daemon does not answer.`,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		PersistentPreRunE: noEmptyFlags,
+		SilenceErrors: true,
+		SilenceUsage:  true,
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -76,8 +75,8 @@ daemon does not answer.`,
 	var o operator
 	root.PersistentFlags().StringVar(&o.socket, "socket", "", "control socket of the daemon; if not given: that of the configuration")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		if !cmd.Flags().Changed("socket") {
-			return nil
+		if err := noEmptyFlags(cmd); err != nil || o.socket == "" {
+			return err
 		}
 		return checkSocket(o.socket)
 	}
@@ -127,7 +126,7 @@ func isUnknownCommand(root *cobra.Command, args []string) bool {
 
 // noEmptyFlags refuses a flag with an empty value: a variable of somebody's script was not set, and to do as if the flag were
 // not there would be to reset a disk that was to be erased, or to ask another daemon.
-func noEmptyFlags(cmd *cobra.Command, _ []string) (err error) {
+func noEmptyFlags(cmd *cobra.Command) (err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if f.Value.String() == "" {
 			err = usage("--%s is empty: name something, or leave it out", f.Name)

@@ -38,9 +38,6 @@ const socketSize = 107
 // checkSocket refuses what cannot be the control socket, whatever the daemon does.
 func checkSocket(name string) error {
 	const want = "give the daemon's control.sock, or leave --socket out for that of the configuration"
-	if name == "" {
-		return usage("--socket is empty: %s", want)
-	}
 	if len(name) > socketSize {
 		return usage("--socket %q has %d bytes, the path of a unix socket at most %d: change to its directory, and give control.sock",
 			name, len(name), socketSize)

@@ -363,7 +363,7 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		{[]string{"reset", "none", "--scrub", "zero"}, exitProblem, "metalplugctl: reset none: no such device"},
 		{[]string{"reset", lastDisk, "--scrub", "bogus"}, exitUsage, `"bogus" is no way to erase: there are crypto-erase, discard, format, `},
 		{[]string{"reset", lastDisk, "--scrub", "bogus", "--yes"}, exitUsage, `"bogus" is no way to erase`},
-		{[]string{"reset", lastDisk, "--scrub", "", "--yes"}, exitUsage, `"" is no way to erase`},
+		{[]string{"reset", lastDisk, "--scrub", "", "--yes"}, exitUsage, "--scrub is empty"},
 		{[]string{"reset", lastDisk, "--scrub", "zero", "--yes"}, exitProblem, "metalplugctl: reset " + lastDisk + ": not possible: the hardware is a recording"},
 		{[]string{"cordon", ""}, exitUsage, "an empty argument"},
 		{[]string{"reset", lastDisk}, exitProblem, "not possible: the hardware is a recording, in which nothing can be touched"},
@@ -491,7 +491,7 @@ func TestSocketThatIsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"": "--socket is empty", dir: "is a directory", file: "is a file and no socket", long: "at most 107",
+		dir: "is a directory", file: "is a file and no socket", long: "at most 107",
 	} {
 		code, stdout, stderr := ctl(t, "--socket", name, "list")
 		if code != exitUsage || stdout != "" || !strings.Contains(stderr, want) || !strings.Contains(stderr, "control.sock") {
