@@ -83,12 +83,13 @@ func (s *Store) rewriteCordons(cordons map[string]Cordon) (written bool, err err
 	return true, nil
 }
 
-// begun returns an error that names files beside a missing one with the identities: they were kept once, and are lost.
+// begun returns an error that names files beside a missing one with the identities: they were kept once, and are lost. What a
+// first start had not finished when it ended says nothing.
 func (s *Store) begun() error {
 	entries, _ := os.ReadDir(filepath.Dir(s.file)) // what cannot be listed was never written to
 	for _, e := range entries {
 		for _, own := range []string{identityFile, cordonFile, "audit.jsonl"} {
-			if strings.HasPrefix(e.Name(), own) {
+			if strings.HasPrefix(e.Name(), own) && !strings.HasSuffix(e.Name(), unfinished) {
 				return fmt.Errorf("it was removed, for %s is there: what was left on any disk is not known any more", e.Name())
 			}
 		}

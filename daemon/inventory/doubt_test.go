@@ -155,6 +155,21 @@ func TestWhatIsLostStaysLost(t *testing.T) {
 	})
 }
 
+// TestFirstStartThatWasCutShort: what it had not finished to write stands for nothing that was ever kept.
+func TestFirstStartThatWasCutShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := t.TempDir()
+		if err := os.WriteFile(filepath.Join(state, "identities.json.new"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := start(t, udevtest.New(t, diskOf(7)), state, tenants(true, false))
+		synctest.Wait()
+		if a := r.account(diskID); a.Dirty {
+			t.Errorf("the first disk of a machine is taken for one that a pod has had: %+v", a)
+		}
+	})
+}
+
 // scsi is a disk that is known by its slot alone, on a kernel without diskseq (before 5.15).
 func scsi() string {
 	const p = "/devices/pci0000:00/0000:00:05.0/virtio1/block/vdb"

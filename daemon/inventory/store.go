@@ -25,6 +25,9 @@ import (
 // identityFile is the name of the file.
 const identityFile = "identities.json"
 
+// unfinished is the end of the name of a file that is to replace another.
+const unfinished = ".new"
+
 // storeVersion is the version of the file's format.
 const storeVersion = 1
 
@@ -272,7 +275,7 @@ func writeBeside(file string, encode func(io.Writer) error) (next string, err er
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return "", fmt.Errorf("%w: paths.state is to be a directory that can be written to", err)
 	}
-	next = file + ".new"
+	next = file + unfinished
 	// What a crash has left there is not written to: it could be a link, or have another owner.
 	_ = os.Remove(next) // what cannot be removed is there still
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
