@@ -45,7 +45,7 @@ type Source struct {
 	mu      sync.Mutex    // held while the tree or the copy changes
 }
 
-// Open reads the recording in a file, writes its tree to root, which must not be there yet, and watches the file from then
+// Open reads the recording in a file, writes its tree to root, in which nothing must be yet, and watches the file from then
 // on. Without a root it makes a temporary directory. The caller has to close the source, which removes the tree; a process
 // that is killed leaves it.
 func Open(file, root string) (*Source, error) {
@@ -92,17 +92,21 @@ func open(file, root string) (_ *Source, err error) {
 	return s, os.WriteFile(s.copyName(), text, 0o600)
 }
 
-// makeRoot makes the directory for a tree; without a name, a temporary one.
+// makeRoot makes the directory for a tree; without a name, a temporary one. An empty one may be there, as a mount point.
 func makeRoot(root string) (string, error) {
-	if root != "" {
-		if err := os.Mkdir(root, 0o700); err != nil {
-			return "", err
+	if root == "" {
+		root, err := os.MkdirTemp("", "metalplug-recording-")
+		if err != nil {
+			return "", fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
 		}
 		return root, nil
 	}
-	root, err := os.MkdirTemp("", "metalplug-recording-")
-	if err != nil {
-		return "", fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
+	err := os.Mkdir(root, 0o700)
+	if !errors.Is(err, fs.ErrExist) {
+		return root, err
+	}
+	if left, readErr := os.ReadDir(root); readErr != nil || len(left) > 0 {
+		return "", fmt.Errorf("%w, and is not empty: remove it", err)
 	}
 	return root, nil
 }

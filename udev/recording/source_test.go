@@ -202,3 +202,24 @@ func TestOpenErrors(t *testing.T) {
 		t.Errorf("a broken file: %v", err)
 	}
 }
+
+// TestOpenInADirectory: what another recording has left there would be taken for hardware.
+func TestOpenInADirectory(t *testing.T) {
+	file, root := filepath.Join(t.TempDir(), "machine"), t.TempDir()
+	if err := os.WriteFile(file, []byte(disk), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(file, root) // empty
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(root, "sys"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(file, root); err == nil || !strings.HasSuffix(err.Error(), root+": file exists, and is not empty: remove it") {
+		t.Errorf("in a directory that is not empty: %v", err)
+	}
+}
