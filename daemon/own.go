@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/directory"
+	"github.com/metalplug/metalplug/directory"
 )
 
 const (

@@ -73,7 +73,7 @@ this host uses is left alone. Needs uid 0.`,
 		Args:              oneArg("the ID of a device"),
 		ValidArgsFunction: o.deviceIDs,
 	}
-	cmd.Flags().StringVar(&scrub, "scrub", "", "erase it, by this `METHOD`: discard, zero, format, crypto-erase or sanitize")
+	cmd.Flags().StringVar(&scrub, "scrub", "", "erase it, by this `METHOD`: discard, secure-discard, zero, format, crypto-erase or sanitize")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before it is erased")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

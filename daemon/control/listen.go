@@ -51,7 +51,8 @@ func Listen(path string) (*net.UnixListener, error) {
 }
 
 // share lets the group in. Without the group, as on a machine where the package was not installed, or without the right to
-// give anything to it, as in the sandbox of the unit, the socket is for uid 0 alone. Until then nobody but the owner may connect: that takes the right to write.
+// give anything to it, as in the sandbox of the unit, the socket is for uid 0 alone. Until then nobody but the owner may
+// connect: that takes the right to write.
 func share(path string) error {
 	g, err := user.LookupGroup(group)
 	if err != nil {

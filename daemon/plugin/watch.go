@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/metalplug/metalplug/daemon/directory"
+	"github.com/metalplug/metalplug/directory"
 )
 
 // Watch tells endpoints when something happened in the kubelet's directory that may concern them: kubelet.sock or one

@@ -77,7 +77,7 @@ var only = []struct {
 	{"net/http", []string{"daemon/control", "cmd/metalplugctl"}, "HTTP is how the control socket is talked to, no concern of anybody else"},
 	{"github.com/spf13/cobra", []string{"cmd/metalplugctl", "packaging/completion"}, "the daemon has four flags"},
 	{"github.com/spf13/pflag", []string{"cmd/metalplugctl"}, "cobra's flags are those of cobra's commands"},
-	{"github.com/fsnotify/fsnotify", []string{"daemon/directory"}, "what is watched may be removed and made again, which takes more than inotify"},
+	{"github.com/fsnotify/fsnotify", []string{"directory"}, "what is watched may be removed and made again, which takes more than inotify"},
 }
 
 func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
@@ -98,7 +98,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 
 // layers are the packages from the ground up: one may import those before it in the list, not those after it.
 var layers = []string{
-	"daemon/directory", "udev", "udev/recording", "udev/udevtest", "daemon/exchange", "daemon/exchange/exchangetest", "cgroup", "daemon/pseudofs", "daemon/reset", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/inventory", "daemon/turnover",
+	"directory", "udev", "udev/recording", "udev/udevtest", "daemon/exchange", "daemon/exchange/exchangetest", "cgroup", "daemon/pseudofs", "daemon/reset", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/inventory", "daemon/turnover",
 	"daemon/cdi", "daemon/plugin", "daemon/kubelet", "daemon/control", "daemon", "daemon/words", "daemon/preview",
 	"cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
 	"packaging/completion", "packaging/sbom",

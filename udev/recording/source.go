@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metalplug/metalplug/daemon/directory"
+	"github.com/metalplug/metalplug/directory"
 	"github.com/metalplug/metalplug/udev"
 )
 
