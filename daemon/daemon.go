@@ -34,9 +34,6 @@ const (
 	auditBlind = 5 * time.Second
 )
 
-// recordingDir is where in paths.run the tree of a recording is: in memory, and nobody else's, which the lock there sees to.
-const recordingDir = "metalplugd.recording"
-
 // Options are what a daemon is made of.
 type Options struct {
 	Config   config.Config
@@ -106,10 +103,8 @@ func Run(ctx context.Context, o Options) error {
 // open opens the source of the devices: this machine's udev or a recording.
 func (d *daemon) open() (closeSource func(), err error) {
 	paths := d.Config.Paths
-	tree := filepath.Join(paths.Run, recordingDir)
-	_ = os.RemoveAll(tree) // what a daemon has left that was killed; only another recording is in need of the place, and says so
 	if file := d.Config.Hardware.Recording; file != "" {
-		s, err := recording.Open(file, tree)
+		s, err := recording.Open(file)
 		if err != nil {
 			return nil, err
 		}

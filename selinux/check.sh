@@ -24,7 +24,6 @@ changes() {
 		metalplugd_t file metalplugd_t metalplugd_var_lib_t metalplugd_runtime_t metalplugd_cdi_t init_tmpfs_t
 		metalplugd_t dir metalplugd_var_lib_t metalplugd_runtime_t metalplugd_cdi_t
 		metalplugd_t dir container_var_lib_t container_file_t var_lib_t var_run_t
-		metalplugd_t lnk_file metalplugd_runtime_t
 		metalplugd_t sock_file metalplugd_runtime_t metalplugd_plugin_sock_t container_var_lib_t container_file_t
 		metalplugd_t sock_file kubelet_var_lib_t var_lib_t
 		metalplug_reset_t file metalplug_reset_t metalplug_sysfs_reset_t init_tmpfs_t

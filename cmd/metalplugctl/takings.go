@@ -82,7 +82,7 @@ func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 // hardware lists the devices that a configuration is about; done puts away what was made for that.
 func hardware(c config.Config) (h *device.Host, devices []udev.Device, done func(), err error) {
 	if file := c.Hardware.Recording; file != "" {
-		s, err := recording.Open(file, "")
+		s, err := recording.Open(file)
 		if err != nil {
 			return nil, nil, nil, err
 		}

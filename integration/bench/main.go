@@ -116,6 +116,9 @@ func run(daemon, out string, runs int, only *regexp.Regexp) (err error) {
 	}
 	defer os.RemoveAll(b.dir)
 	go b.abortOnSignal()
+	if err := os.Setenv("TMPDIR", b.dir); err != nil { // for the daemon's recordings
+		return err
+	}
 	var results []result
 	var errs []error
 	for _, r := range rows {

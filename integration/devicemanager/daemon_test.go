@@ -147,7 +147,7 @@ func (d *daemon) start() {
 		<-d.ready // of an earlier start
 	}
 	d.cmd = exec.Command(program(d.t), "--config", d.path("metalplug.toml"), "--log-level", "debug")
-	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+d.path("notify"))
+	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+d.path("notify"), "TMPDIR="+d.dir)
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	d.must(d.cmd.Start())
 	cmd, done := d.cmd, make(chan struct{})

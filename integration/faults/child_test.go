@@ -220,7 +220,7 @@ func (m *mortal) boot() {
 	m.must(err)
 	m.stepMu.Lock()
 	m.cmd = exec.Command(self)
-	m.cmd.Env = append(os.Environ(), childEnv+"="+m.dir)
+	m.cmd.Env = append(os.Environ(), childEnv+"="+m.dir, "TMPDIR="+m.dir)
 	m.cmd.Stderr = &m.journal
 	err = m.cmd.Start()
 	m.stepMu.Unlock()

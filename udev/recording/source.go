@@ -30,33 +30,32 @@ const away = time.Second
 const fileSize = 64 << 20
 
 // Source is a recording in a file, as a [udev.Source]: saving the file is a hotplug. It keeps no part of the recording
-// in memory, only its tree and a copy of the text in a directory of its own, which had better be in memory for a machine of
-// thousands of devices, each of which is a dozen files.
+// in memory, only its tree and a copy of the text in a directory of its own: below $TMPDIR, which had better be in memory
+// for a machine of thousands of devices, each of which is a dozen files.
 type Source struct {
 	// Warn is told why a saved file was not taken over; everything then stays as it was. It is called from Listen and
 	// must be set before. Nil: nobody is told.
 	Warn func(error)
 
 	file    string
-	root    string
+	place   *place // nil: there is none yet
 	watcher *directory.Watch
 	absent  int           // how often the file was looked for in vain; owned by Listen
 	asked   chan struct{} // received from in each round of Listen
 	mu      sync.Mutex    // held while the tree or the copy changes
 }
 
-// Open reads the recording in a file, writes its tree to root, in which nothing must be yet, and watches the file from then
-// on. Without a root it makes a temporary directory. The caller has to close the source, which removes the tree; a process
-// that is killed leaves it.
-func Open(file, root string) (*Source, error) {
-	s, err := open(file, root)
+// Open reads the recording in a file, writes its tree to a temporary directory of its own and watches the file from then on.
+// The caller has to close the source, which removes the tree; that of a process that was killed is removed by the next Open.
+func Open(file string) (*Source, error) {
+	s, err := open(file)
 	if err != nil {
 		return nil, fmt.Errorf("open recording %s: %w", file, err)
 	}
 	return s, nil
 }
 
-func open(file, root string) (_ *Source, err error) {
+func open(file string) (_ *Source, err error) {
 	// Absolute, since the watcher reports names the way they were given.
 	if file, err = filepath.Abs(file); err != nil {
 		return nil, err
@@ -83,32 +82,14 @@ func open(file, root string) (_ *Source, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.root, err = makeRoot(root); err != nil {
+	removeLeft()
+	if s.place, err = newPlace(); err != nil {
 		return nil, err
 	}
-	if err := r.Write(s.root); err != nil {
+	if err := r.Write(s.Root()); err != nil {
 		return nil, err
 	}
-	return s, os.WriteFile(s.copyName(), text, 0o600)
-}
-
-// makeRoot makes the directory for a tree; without a name, a temporary one. An empty one may be there, as a mount point.
-func makeRoot(root string) (string, error) {
-	if root == "" {
-		root, err := os.MkdirTemp("", "metalplug-recording-")
-		if err != nil {
-			return "", fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
-		}
-		return root, nil
-	}
-	err := os.Mkdir(root, 0o700)
-	if !errors.Is(err, fs.ErrExist) {
-		return root, err
-	}
-	if left, readErr := os.ReadDir(root); readErr != nil || len(left) > 0 {
-		return "", fmt.Errorf("%w, and is not empty: remove it", err)
-	}
-	return root, nil
+	return s, os.WriteFile(s.copyName(), text, 0o600) // last: it marks the place as whole
 }
 
 // Check returns why the recording in a file could not be opened, or nil. It reads all of it.
@@ -149,7 +130,7 @@ func readFile(file string) ([]byte, error) {
 }
 
 // Root is the directory in which sys, dev and proc are.
-func (s *Source) Root() string { return s.root }
+func (s *Source) Root() string { return s.place.path }
 
 // Close stops watching and removes the tree. Listen must have returned.
 func (s *Source) Close() error {
@@ -157,8 +138,8 @@ func (s *Source) Close() error {
 	if s.watcher != nil {
 		err = s.watcher.Close()
 	}
-	if s.root != "" {
-		err = errors.Join(err, os.RemoveAll(s.root))
+	if s.place != nil {
+		err = errors.Join(err, s.place.end())
 	}
 	return err
 }
@@ -285,7 +266,7 @@ func (s *Source) update(text []byte) ([]udev.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	events, err := before.Update(s.root, after)
+	events, err := before.Update(s.Root(), after)
 	if err != nil {
 		return nil, err
 	}
@@ -293,7 +274,7 @@ func (s *Source) update(text []byte) ([]udev.Event, error) {
 }
 
 // copyName is where the text is that the tree was made of; the caller holds mu.
-func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }
+func (s *Source) copyName() string { return filepath.Join(s.Root(), marker) }
 
 func (s *Source) warn(err error) {
 	if s.Warn != nil {

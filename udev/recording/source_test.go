@@ -34,7 +34,7 @@ func openSource(t *testing.T, text string) *opened {
 	}
 	o.save(t, text)
 	var err error
-	if o.Source, err = Open(o.file, ""); err != nil {
+	if o.Source, err = Open(o.file); err != nil {
 		t.Fatal(err)
 	}
 	o.Warn = func(err error) { o.warned <- err }
@@ -177,7 +177,7 @@ func TestSourceSeesASaveBeforeListen(t *testing.T) {
 	o := &opened{file: file, events: make(chan udev.Event, 4)}
 	o.save(t, "")
 	var err error
-	if o.Source, err = Open(file, ""); err != nil {
+	if o.Source, err = Open(file); err != nil {
 		t.Fatal(err)
 	}
 	defer o.Close()
@@ -192,34 +192,13 @@ func TestSourceSeesASaveBeforeListen(t *testing.T) {
 
 func TestOpenErrors(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "machine")
-	if _, err := Open(file, ""); !errors.Is(err, os.ErrNotExist) {
+	if _, err := Open(file); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	if err := os.WriteFile(file, []byte("rubbish\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(file, ""); err == nil || !strings.Contains(err.Error(), "line 1: expected") {
+	if _, err := Open(file); err == nil || !strings.Contains(err.Error(), "line 1: expected") {
 		t.Errorf("a broken file: %v", err)
-	}
-}
-
-// TestOpenInADirectory: what another recording has left there would be taken for hardware.
-func TestOpenInADirectory(t *testing.T) {
-	file, root := filepath.Join(t.TempDir(), "machine"), t.TempDir()
-	if err := os.WriteFile(file, []byte(disk), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(file, root) // empty
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(root, "sys"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Open(file, root); err == nil || !strings.HasSuffix(err.Error(), root+": file exists, and is not empty: remove it") {
-		t.Errorf("in a directory that is not empty: %v", err)
 	}
 }
