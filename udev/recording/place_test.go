@@ -178,6 +178,28 @@ func TestCloseRemovesItsOwnAlone(t *testing.T) {
 	}
 }
 
+// TestPlaceThatCannotBeRemoved: it is known for one still, and removed by the next who can.
+func TestPlaceThatCannotBeRemoved(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount what is in the way")
+	}
+	_, file := places(t)
+	s := opens(t, file)
+	inTheWay := s.Root() + "/sys"
+	if err := unix.Mount("recording", inTheWay, "tmpfs", 0, ""); err != nil {
+		t.Skipf("nothing can be mounted here: %v", err)
+	}
+	if err := s.Close(); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("Close: %v", err)
+	}
+	if err := errors.Join(unix.Unmount(inTheWay, 0), opens(t, file).Close()); err != nil {
+		t.Error(err)
+	}
+	if is(s.Root()) {
+		t.Error("it is left for good")
+	}
+}
+
 // TestPlaceThatCannotBeMade: it is told what to set.
 func TestPlaceThatCannotBeMade(t *testing.T) {
 	tmp, file := places(t)
