@@ -47,10 +47,12 @@ func (s *said) reloaded(c config.Config, pending []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now().UTC()
-	s.at, s.problem, s.pending = &now, "", pending
-	if err != nil {
+	s.at = &now
+	if err != nil { // what was pending is so still
 		s.problem = err.Error()
+		return
 	}
+	s.problem, s.pending = "", pending
 }
 
 // pods notes which pods hold which device.

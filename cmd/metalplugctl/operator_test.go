@@ -561,7 +561,8 @@ func TestWhoIsNotRegistered(t *testing.T) {
 	told("with the kubelet: the resource name is invalid", "give the resource another name")
 }
 
-// TestPartlyReloaded: what a reload does not take over is told until the file or the daemon is as the other.
+// TestPartlyReloaded: what a reload does not take over is told until the file or the daemon is as the other, also after a reload
+// that is refused.
 func TestPartlyReloaded(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "")
 	n.connect(nvmeName)
@@ -575,7 +576,8 @@ func TestPartlyReloaded(t *testing.T) {
 	for _, test := range []struct {
 		toml string
 		told int
-	}{{changed, 1}, {string(text), 0}} {
+		code int
+	}{{changed, 1, exitOK}, {"nonsense", 1, exitProblem}, {string(text), 0, exitOK}} {
 		if err := os.WriteFile(n.path("t.toml"), []byte(test.toml), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -583,7 +585,7 @@ func TestPartlyReloaded(t *testing.T) {
 		n.hangup <- nil // which waits until the first is done
 		code, status, stderr := n.ctl("status")
 		_, doctor, _ := n.ctl("doctor", "--config", n.path("t.toml"))
-		if code != exitOK || stderr != "" {
+		if code != test.code || stderr != "" {
 			t.Errorf("exit %d, %s", code, stderr)
 		}
 		for _, said := range []string{status, doctor} {

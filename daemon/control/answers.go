@@ -69,7 +69,8 @@ type Configuration struct {
 	Files    []string   `json:"files"`    // in the order of reading; none: the defaults hold
 	Reloaded *time.Time `json:"reloaded"` // when the last reload ended; null: there was none
 	Problem  string     `json:"problem"`  // why the last reload has changed nothing
-	// Pending is what of the files holds from the next start only, as of the last reload: a sentence for each key.
+	// Pending is what of the files holds from the next start only, as of the last reload that was not refused: a sentence for
+	// each key.
 	Pending []string `json:"pending,omitempty"`
 }
 
