@@ -132,7 +132,7 @@ func (o *operator) configured(file string) (config.Config, control.Client) {
 	if err != nil {
 		c = config.Default()
 	}
-	client := control.Client{Socket: filepath.Join(c.Paths.Run, "control.sock")}
+	client := control.Client{Socket: filepath.Join(c.Paths.Run, controlSocket)}
 	if o.socket != "" {
 		client.Socket = o.socket
 	}

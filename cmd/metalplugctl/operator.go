@@ -20,6 +20,9 @@ type operator struct {
 	socket string // as given; empty: that of the configuration
 }
 
+// controlSocket is the name of the daemon's socket in paths.run.
+const controlSocket = "control.sock"
+
 // client returns a client of the daemon.
 func (o *operator) client() control.Client {
 	if o.socket != "" {
@@ -29,13 +32,14 @@ func (o *operator) client() control.Client {
 	if c, err := config.Load(config.DefaultFile); err == nil { // what is wrong with it is for "check" to say
 		paths = c.Paths
 	}
-	return control.Client{Socket: filepath.Join(paths.Run, "control.sock")}
+	return control.Client{Socket: filepath.Join(paths.Run, controlSocket)}
 }
 
 // socketSize is the longest path of a unix socket (sun_path of unix(7) less the final zero).
 const socketSize = 107
 
-// checkSocket refuses what cannot be the control socket, whatever the daemon does.
+// checkSocket refuses what cannot be the control socket, whatever the daemon does. What has come to the place of one is no wrong
+// usage: the client says what to do about that.
 func checkSocket(name string) error {
 	const want = "give the daemon's control.sock, or leave --socket out for that of the configuration"
 	if len(name) > socketSize {
@@ -44,7 +48,7 @@ func checkSocket(name string) error {
 	}
 	info, err := os.Stat(name)
 	switch {
-	case err != nil || info.Mode().Type() == fs.ModeSocket: // what is not there may come
+	case err != nil || info.Mode().Type() == fs.ModeSocket || filepath.Base(name) == controlSocket: // what is not there may come
 		return nil
 	case info.IsDir():
 		return usage("--socket %s is a directory: %s", name, want)

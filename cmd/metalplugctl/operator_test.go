@@ -506,6 +506,52 @@ func TestSocketThatIsNone(t *testing.T) {
 	}
 }
 
+// TestSocketThatBecameAFile: what has come to its place is no wrong usage, and the daemon does make it again.
+func TestSocketThatBecameAFile(t *testing.T) {
+	n := newNode(t, bundledText(t, "nvme-blank"), "")
+	for what, put := range map[string]func() error{
+		"that is a file":      func() error { return os.WriteFile(n.socket(), nil, 0o600) },
+		"that is a directory": func() error { return os.Mkdir(n.socket(), 0o700) },
+	} {
+		for err := errors.New("not yet"); err != nil; { // the daemon may be the first to put something there
+			if err = os.Remove(n.socket()); err == nil {
+				err = put()
+			}
+		}
+		want := n.socket() + ": " + what + ", no socket: remove it: the daemon makes it again\n"
+		if code, _, stderr := n.ctl("status"); code != exitNoAnswer || !strings.Contains(stderr, want) {
+			t.Errorf("exit %d, %s", code, stderr)
+		}
+		if err := os.Remove(n.socket()); err != nil {
+			t.Fatal(err)
+		}
+		limit := time.After(patience)
+		for code, _, stderr := n.ctl("list"); code != exitOK; code, _, stderr = n.ctl("list") {
+			select {
+			case <-limit:
+				t.Fatalf("exit %d, %s", code, stderr)
+			default:
+			}
+		}
+	}
+}
+
+// TestSocketOfAnotherProgram: the kubelet's, for one, hangs up on whoever does not speak its protocol.
+func TestSocketOfAnotherProgram(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	go server.Serve(l)
+	t.Cleanup(server.Stop)
+	code, _, stderr := ctl(t, "--socket", socket, "list")
+	if code != exitNoAnswer || !strings.Contains(stderr, "it hung up: it has ") || !strings.Contains(stderr, "or is not metalplugd's") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+}
+
 func TestScrubHasTheIDTypedAgain(t *testing.T) {
 	for input, ok := range map[string]bool{"disk-1\n": true, "disk-1": true, " disk-1 \n": true, "y\n": false, "": false, "disk-2\n": false} {
 		var out bytes.Buffer

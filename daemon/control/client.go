@@ -21,8 +21,8 @@ import (
 // ErrNoAnswer: the daemon does not answer on its socket. The error says why.
 var ErrNoAnswer = errors.New("metalplugd does not answer")
 
-// ErrFull: the daemon, which is there, lets nobody in. With [ErrNoAnswer]; the error says how it shows.
-var ErrFull = errors.New("it has as many clients as it serves at once, or stops: try again, or find those that stay: ss -xp | grep control.sock")
+// ErrFull: whoever listens there lets nobody in. With [ErrNoAnswer]; the error says how it shows.
+var ErrFull = errors.New("it has as many clients as it serves at once, or stops, or is not metalplugd's: try again, or find those that stay: ss -xp | grep control.sock")
 
 // Refused is what the daemon says instead of doing what it was asked for.
 type Refused struct {
@@ -143,7 +143,7 @@ func (c Client) unheard() string {
 	case err != nil || info.Mode().Type() == fs.ModeSocket:
 		return "nobody listens there"
 	case info.IsDir():
-		return "that is a directory, no socket"
+		return "that is a directory, no socket: remove it: the daemon makes it again"
 	}
-	return "that is a file, no socket"
+	return "that is a file, no socket: remove it: the daemon makes it again"
 }
