@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/integration/need"
 )
 
 // places makes a directory for the places of a test, and a recording.
@@ -90,7 +92,7 @@ func replaced(name string) error { return errors.Join(os.Remove(name), os.Mkdir(
 // TestForeignPlaces: of another user, and of another file system.
 func TestForeignPlaces(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can make what is another's")
+		need.Lacks(t, "root", "only root can make what is another's")
 	}
 	_, file := places(t)
 	owned, mounted := opens(t, file), opens(t, file)
@@ -100,7 +102,7 @@ func TestForeignPlaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := unix.Mount("recording", mounted.Root(), "tmpfs", 0, "mode=0700"); err != nil {
-		t.Skipf("nothing can be mounted here: %v", err)
+		need.Lacks(t, "root", "nothing can be mounted here: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(mounted.Root(), 0); err != nil {
@@ -181,13 +183,13 @@ func TestCloseRemovesItsOwnAlone(t *testing.T) {
 // TestPlaceThatCannotBeRemoved: it is known for one still, and removed by the next who can.
 func TestPlaceThatCannotBeRemoved(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can mount what is in the way")
+		need.Lacks(t, "root", "only root can mount what is in the way")
 	}
 	_, file := places(t)
 	s := opens(t, file)
 	inTheWay := s.Root() + "/sys"
 	if err := unix.Mount("recording", inTheWay, "tmpfs", 0, ""); err != nil {
-		t.Skipf("nothing can be mounted here: %v", err)
+		need.Lacks(t, "root", "nothing can be mounted here: %v", err)
 	}
 	if err := s.Close(); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("Close: %v", err)
