@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrUnknownDevice: the inventory has no device of that ID.
@@ -145,35 +148,63 @@ func (l *loop) cordoned(s *Status) {
 }
 
 // restoreCordons takes in those of the last run. Where these cannot be read, each device that was known then may have been
-// cordoned, and is until somebody says otherwise.
+// cordoned, and is until somebody says otherwise; where it is not known which were known, each that is found at this start.
 func (l *loop) restoreCordons() {
 	if l.Store == nil {
 		return
 	}
-	var err error
-	if l.cordons, err = l.Store.cordons(); err == nil {
+	cordons, err := l.Store.cordons()
+	switch {
+	case err == nil:
+		l.cordons = cordons
 		return
+	case errors.Is(err, fs.ErrNotExist): // there never was one
+		return
+	case errors.Is(err, unix.ENOTDIR): // nor may there ever have been anything else
+		err = fmt.Errorf("%w; which devices were cordoned is not known: cordon them again", err)
+	default:
+		l.presume(l.known())
+		err = fmt.Errorf("%w; %w", err, l.keepPresumedCordons())
 	}
-	l.cordons = make(map[string]Cordon)
-	for id, e := range l.entries {
-		if e.offered {
-			l.cordons[id] = Cordon{Reason: "it may have been before " + cordonFile + " was damaged: uncordon it if not"}
-		}
-	}
-	l.Log.Error("cordons not read", "err", fmt.Errorf("%w: %w", err, l.keepPresumedCordons()))
+	l.Log.Error("cordons not read", "err", err)
 }
 
-// keepPresumedCordons keeps the cordons in the place of what cannot be read, and tells what that means.
+// known returns the IDs of the devices that a resource takes, or took when they were kept.
+func (l *loop) known() (ids []string) {
+	for id, e := range l.entries {
+		if e.resource != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// presume cordons devices that may have been cordoned before.
+func (l *loop) presume(ids []string) {
+	cordons := maps.Clone(l.cordons)
+	if cordons == nil {
+		cordons = make(map[string]Cordon)
+	}
+	for _, id := range ids {
+		if _, is := cordons[id]; !is {
+			cordons[id] = Cordon{Reason: "it may have been before " + cordonFile + " was damaged: uncordon it if not"}
+			l.setCordons(id, cordons)
+		}
+	}
+}
+
+// keepPresumedCordons keeps the cordons in the place of what cannot be read, and tells what that means. Where it is not known
+// which devices there were, what cannot be read stays in its place: the next start is to know that, too, unless somebody has
+// said meanwhile which are cordoned.
 func (l *loop) keepPresumedCordons() error {
-	if len(l.cordons) == 0 {
-		return errors.New("which devices were cordoned is not known: cordon them again")
+	if l.presuming = l.forgotten || len(l.cordons) == 0; l.presuming {
+		return errors.New("which devices were known is not known either: all that are found at this start are cordoned: uncordon those that were not")
 	}
 	told := fmt.Errorf("all %d devices that were known are cordoned: uncordon those that were not", len(l.cordons))
-	aside, err := l.Store.replaceCordons(l.cordons)
-	if err != nil {
+	if err := l.Store.keepCordons(l.cordons); err != nil {
 		return fmt.Errorf("%w; that is not kept: %w", told, err)
 	}
-	return fmt.Errorf("%w; it is kept as %s", told, aside)
+	return told
 }
 
 // Same tells whether two cordons are one; nil is none.

@@ -5,9 +5,7 @@ package inventory
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"path/filepath"
 )
 
@@ -25,32 +23,17 @@ func (c *Cordon) UnmarshalJSON(text []byte) error {
 }
 
 // cordons reads the file.
-func (s *Store) cordons() (map[string]Cordon, error) {
-	file := filepath.Join(filepath.Dir(s.file), cordonFile)
-	text, err := read(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var cordons map[string]Cordon
-	if err := json.Unmarshal(text, &cordons); err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
-	}
-	if cordons == nil { // JSON's null, which is never written
-		return nil, fmt.Errorf("read %s: there is no map in it", file)
-	}
-	return cordons, nil
-}
-
-// replaceCordons replaces a file that cannot be read, which it keeps beside. After an error either may be in its place.
-func (s *Store) replaceCordons(cordons map[string]Cordon) (aside string, err error) {
-	file := filepath.Join(filepath.Dir(s.file), cordonFile)
-	if aside, err = keepBeside(file); err != nil {
-		return "", err
-	}
-	return aside, s.keepCordons(cordons)
+func (s *Store) cordons() (cordons map[string]Cordon, err error) {
+	err = take(filepath.Join(filepath.Dir(s.file), cordonFile), func(text []byte) error {
+		if err := json.Unmarshal(text, &cordons); err != nil {
+			return err
+		}
+		if cordons == nil { // JSON's null, which is never written
+			return errors.New("there is no map in it")
+		}
+		return nil
+	})
+	return cordons, err
 }
 
 // keepCordons replaces the file and returns once it is on disk.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/udevtest"
@@ -227,18 +229,48 @@ func TestDamagedCordons(t *testing.T) {
 	}
 }
 
-func TestDamagedCordonsAreKept(t *testing.T) {
-	state := t.TempDir()
-	file := filepath.Join(state, "cordons.json")
-	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r := start(t, udevtest.New(t, widget("w0", "A")), state)
-	if got, want := r.standing(cordonedWidget), (standing{healthy: true}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	if text, err := os.ReadFile(file); err != nil || string(text) != "{" {
-		t.Errorf("%q, %v", text, err)
+// TestAllIsDamaged: where it is not known either which devices there were, all that are there at the start may have been
+// cordoned; what comes later was not there to be. What cannot be read is kept beside, and nobody waits for a pipe.
+func TestAllIsDamaged(t *testing.T) {
+	spoilt := func(file string) error { return os.WriteFile(file, []byte("{"), 0o600) }
+	for name, spoil := range map[string]func(file string) error{
+		"cut off":   spoilt,
+		"pipes":     func(file string) error { return unix.Mkfifo(file, 0o600) },
+		"too large": func(file string) error { return errors.Join(spoilt(file), os.Truncate(file, 100<<20)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := t.TempDir()
+			for _, file := range []string{"identities.json", "cordons.json"} {
+				if err := spoil(filepath.Join(state, file)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m := udevtest.New(t, widget("w0", "A"))
+			r := start(t, m, state)
+			presumed := standing{cordoned: true, reason: "cordoned: it may have been before cordons.json was damaged: uncordon it if not"}
+			if got := r.standing(cordonedWidget); got != presumed {
+				t.Errorf("%+v, want %+v", got, presumed)
+			}
+			m.Plug(widget("w1", "B"))
+			r.until("B", func(s *inventory.Snapshot) bool { return s.Find("node-B-w") != nil })
+			if !r.standing("node-B-w").healthy {
+				t.Error("what was not there is cordoned as well")
+			}
+			if _, err := r.Uncordon(t.Context(), cordonedWidget); err != nil {
+				t.Fatal(err)
+			}
+			r.stop()
+			r.stop = func() {}
+			for _, file := range []string{"identities.json", "cordons.json"} {
+				if _, err := os.Lstat(filepath.Join(state, file+".damaged")); err != nil {
+					t.Errorf("%s is not kept beside: %v", file, err)
+				}
+			}
+			r = start(t, m, state)
+			if got, want := r.standing(cordonedWidget), (standing{healthy: true}); got != want {
+				t.Errorf("the next time: %+v, want %+v", got, want)
+			}
+		})
 	}
 }
 

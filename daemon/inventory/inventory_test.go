@@ -499,6 +499,32 @@ func TestDamagedFilesAreAllKept(t *testing.T) {
 	}
 }
 
+// TestDirectoriesAreInTheWay: of each it is told once, with what to do.
+func TestDirectoriesAreInTheWay(t *testing.T) {
+	state := t.TempDir()
+	for _, name := range []string{"identities.json", "cordons.json"} {
+		if err := os.MkdirAll(filepath.Join(state, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log bytes.Buffer
+	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) {
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+		o.Store = inventory.OpenStore(state, o.Log)
+	})
+	r.stop()
+	r.stop = func() {}
+	for _, want := range []string{
+		`msg="identities not read" err="read ` + state + `/identities.json: it is a directory: move it away"`,
+		`msg="identities not kept" err="replace ` + state + `/identities.json: it is a directory: move it away"`,
+		`msg="cordons not read" err="read ` + state + `/cordons.json: it is a directory: move it away; which devices`,
+	} {
+		if strings.Count(log.String(), want) != 1 {
+			t.Errorf("%s is not once in\n%s", want, log.String())
+		}
+	}
+}
+
 // TestStateThatIsNoDirectory: that is told once of each file, with what to do.
 func TestStateThatIsNoDirectory(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")

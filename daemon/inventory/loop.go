@@ -40,6 +40,8 @@ type loop struct {
 	boot    string            // for which both hold
 	cordons map[string]Cordon // why devices are kept from new pods, by ID; replaced, never written
 
+	presuming bool // whatever is found at the start may have been cordoned
+
 	began        time.Time // when we started
 	cause        time.Time // when the first event since the last publication arrived
 	publishedAt  time.Time
@@ -262,6 +264,9 @@ func (l *loop) settled(now time.Time) bool {
 	missing := l.missingYet()
 	if l.enumerated && (missing == "" || now.After(l.deadline) || now.After(l.lastDeadline)) {
 		l.isReady = true
+		if l.presuming {
+			l.presume(l.known())
+		}
 		if missing != "" {
 			l.Log.Warn("started before all was seen", "err", missing)
 		}

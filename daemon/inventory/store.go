@@ -105,31 +105,24 @@ func (s *Store) Close() {
 }
 
 // load reads the file, and tells whether that is all that was ever kept: one that is missing has never been there if nothing
-// else of ours is. One that is damaged or cannot be read is kept beside, and stays until another is written in its place:
-// until then the next start has to know as well that something is lost.
+// else of ours is.
 func (s *Store) load() (c contents, whole bool) {
-	text, err := read(s.file)
+	err := take(s.file, func(text []byte) (err error) {
+		c, err = decode(text)
+		return err
+	})
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = s.begun(); err != nil {
-			s.log.Error("identities not read", "err", fmt.Errorf("read %s: %w", s.file, err))
-		}
-		return contents{}, err == nil
-	}
-	if err == nil {
-		if c, err = decode(text); err == nil {
-			s.kept.Store(true)
-			return c, true
+		if err = s.begun(); err == nil {
+			return contents{}, true
 		}
 		err = fmt.Errorf("read %s: %w", s.file, err)
 	}
-	if !errors.Is(err, unix.ENOTDIR) { // else there is nothing to keep
-		aside, besideErr := keepBeside(s.file)
-		if err = fmt.Errorf("%w; it is kept as %s", err, aside); besideErr != nil {
-			err = fmt.Errorf("%w, or would be: %w", err, besideErr)
-		}
+	if err != nil {
+		s.log.Error("identities not read", "err", err)
+		return contents{}, false
 	}
-	s.log.Error("identities not read", "err", err)
-	return contents{}, false
+	s.kept.Store(true)
+	return c, true
 }
 
 func decode(text []byte) (c contents, err error) {
@@ -243,12 +236,7 @@ func (s *Store) write(c *contents) error {
 // have ended between the rename and the sync. Where one of ours has failed, the next proves nothing: Linux reports once what
 // could not be written.
 func (s *Store) has(c *contents) bool {
-	f, err := os.Open(s.file)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	kept, err := io.ReadAll(f)
+	kept, err := read(s.file)
 	if err != nil {
 		return false
 	}
@@ -256,7 +244,7 @@ func (s *Store) has(c *contents) bool {
 	if err := c.encode(&next); err != nil || !bytes.Equal(kept, next.Bytes()) {
 		return false
 	}
-	s.doubt = f.Sync() != nil || s.syncDir(filepath.Dir(s.file)) != nil
+	s.doubt = syncFile(s.file) != nil || s.syncDir(filepath.Dir(s.file)) != nil
 	return !s.doubt
 }
 
@@ -293,6 +281,9 @@ func writeBeside(file string, encode func(io.Writer) error) (next string, err er
 // which of the two is there.
 func (s *Store) swap(next, file string) error {
 	if err := os.Rename(next, file); err != nil {
+		if info, statErr := os.Lstat(file); statErr == nil && info.IsDir() {
+			return fmt.Errorf("replace %s: %w", file, errDirectory)
+		}
 		return err
 	}
 	return s.syncDir(filepath.Dir(file))
@@ -320,8 +311,11 @@ func (c contents) encode(w io.Writer) error {
 }
 
 // syncDir makes a rename in dir last.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
+func syncDir(dir string) error { return syncFile(dir) }
+
+// syncFile makes what is in a file or a directory last.
+func syncFile(name string) error {
+	d, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
