@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +23,9 @@ var errStopped = errors.New("the inventory has stopped")
 // cordonShown is how long Cordon and Uncordon wait for the snapshot that shows it: while looks are under way there is
 // one each publishGap.
 const cordonShown = 10 * publishGap
+
+// mayHaveBeen is the reason where it cannot be read which devices were cordoned.
+const mayHaveBeen = "it may have been before " + cordonFile + " was damaged: uncordon it if not"
 
 // Cordon is why a device is kept from new pods, by whom and since when.
 type Cordon struct {
@@ -128,6 +132,7 @@ func (i *Inventory) ask(ctx context.Context, r request) error {
 // setCordons makes other cordons hold, of which that of one device has changed.
 func (l *loop) setCordons(id string, cordons map[string]Cordon) {
 	l.cordons = cordons
+	l.saveSoon() // the identities say which there are
 	if e := l.entries[id]; e != nil {
 		l.changed(e)
 	}
@@ -147,8 +152,9 @@ func (l *loop) cordoned(s *Status) {
 	s.Reason = "cordoned: " + reason
 }
 
-// restoreCordons takes in those of the last run. Where these cannot be read, each device that was known then may have been
-// cordoned, and is until somebody says otherwise; where it is not known which were known, each that is found at this start.
+// restoreCordons takes in those of the last run. Where these are gone, what the identities say was cordoned still is. Where they
+// cannot be read, each device that was known then may have been cordoned, and is until somebody says otherwise; where it is not
+// known which were known, each that is found at this start.
 func (l *loop) restoreCordons() {
 	if l.Store == nil {
 		return
@@ -157,16 +163,28 @@ func (l *loop) restoreCordons() {
 	switch {
 	case err == nil:
 		l.cordons = cordons
-		return
-	case errors.Is(err, fs.ErrNotExist): // there never was one
-		return
+	case errors.Is(err, fs.ErrNotExist):
+		err = l.restoreRecorded(err)
 	case errors.Is(err, unix.ENOTDIR): // nor may there ever have been anything else
 		err = fmt.Errorf("%w; which devices were cordoned is not known: cordon them again", err)
 	default:
-		l.presume(l.known())
-		err = fmt.Errorf("%w; %w", err, l.keepPresumedCordons())
+		l.presume(append(l.known(), l.recorded...), mayHaveBeen)
+		err = l.presumed(err, "all %d devices that were known are cordoned: uncordon those that were not")
 	}
-	l.Log.Error("cordons not read", "err", err)
+	if err != nil {
+		l.Log.Error("cordons not read", "err", err)
+	}
+	l.unsaved = l.unsaved || !slices.Equal(l.recorded, slices.Sorted(maps.Keys(l.cordons)))
+}
+
+// restoreRecorded cordons what was cordoned when a file was there that is missing, and returns an error that tells of it; nil:
+// nothing was, so there need not have been one.
+func (l *loop) restoreRecorded(missing error) error {
+	if len(l.recorded) == 0 {
+		return nil
+	}
+	l.presume(l.recorded, "it was before "+cordonFile+" was removed, for a reason that is not known: uncordon it if that is over")
+	return l.presumed(missing, "%d devices that were cordoned still are, for reasons that are not known: uncordon those that are fit")
 }
 
 // known returns the IDs of the devices that a resource takes, or took when they were kept.
@@ -179,32 +197,34 @@ func (l *loop) known() (ids []string) {
 	return ids
 }
 
-// presume cordons devices that may have been cordoned before.
-func (l *loop) presume(ids []string) {
+// presume cordons devices that were cordoned before, or may have been.
+func (l *loop) presume(ids []string, reason string) {
 	cordons := maps.Clone(l.cordons)
 	if cordons == nil {
 		cordons = make(map[string]Cordon)
 	}
 	for _, id := range ids {
 		if _, is := cordons[id]; !is {
-			cordons[id] = Cordon{Reason: "it may have been before " + cordonFile + " was damaged: uncordon it if not"}
-			l.setCordons(id, cordons)
+			cordons[id] = Cordon{Reason: reason}
 		}
+	}
+	for _, id := range ids {
+		l.setCordons(id, cordons)
 	}
 }
 
-// keepPresumedCordons keeps the cordons in the place of what cannot be read, and tells what that means. Where it is not known
-// which devices there were, what cannot be read stays in its place: the next start is to know that, too, unless somebody has
-// said meanwhile which are cordoned.
-func (l *loop) keepPresumedCordons() error {
-	if l.presuming = l.forgotten || len(l.cordons) == 0; l.presuming {
-		return errors.New("which devices were known is not known either: all that are found at this start are cordoned: uncordon those that were not")
+// presumed keeps what is presumed in the place of what cannot be read, and returns an error that tells what was done. Where it
+// is not known which devices there were, what cannot be read stays in its place: the next start is to know that, too, unless
+// somebody has said meanwhile which are cordoned.
+func (l *loop) presumed(unread error, told string) error {
+	if l.presuming = l.forgotten && !errors.Is(unread, fs.ErrNotExist) || len(l.cordons) == 0; l.presuming {
+		return fmt.Errorf("%w; which devices were known is not known either: all that are found at this start are cordoned: uncordon those that were not", unread)
 	}
-	told := fmt.Errorf("all %d devices that were known are cordoned: uncordon those that were not", len(l.cordons))
-	if err := l.Store.keepCordons(l.cordons); err != nil {
-		return fmt.Errorf("%w; that is not kept: %w", told, err)
+	err := fmt.Errorf("%w; "+told, unread, len(l.cordons))
+	if unkept := l.Store.keepCordons(l.cordons); unkept != nil {
+		err = fmt.Errorf("%w; that is not kept: %w", err, unkept)
 	}
-	return told
+	return err
 }
 
 // Same tells whether two cordons are one; nil is none.

@@ -19,6 +19,8 @@ import (
 
 const cordonedWidget = "node-A-w"
 
+const removedReason = "it was before cordons.json was removed, for a reason that is not known: uncordon it if that is over"
+
 // standing is what of a status a cordon is about.
 type standing struct {
 	healthy, cordoned bool
@@ -225,6 +227,59 @@ func TestDamagedCordons(t *testing.T) {
 			}
 			again(widget("w0", "A"))
 			check("uncordoned", standing{healthy: true})
+		})
+	}
+}
+
+// TestRemovedCordons: what was cordoned is still where the file was removed, or a link leads nowhere, while no daemon ran; what
+// was not, or is not any more, is not made so.
+func TestRemovedCordons(t *testing.T) {
+	remove := func(file string) error { return os.Remove(file) }
+	for name, c := range map[string]struct {
+		spoil    func(file string) error
+		uncordon bool
+		want     standing
+	}{
+		"removed":           {spoil: remove, want: standing{cordoned: true, reason: "cordoned: " + removedReason}},
+		"after an uncordon": {spoil: remove, uncordon: true, want: standing{healthy: true}},
+		"a link that leads nowhere": {
+			spoil: func(file string) error { return errors.Join(os.Remove(file), os.Symlink("nowhere", file)) },
+			want:  standing{cordoned: true, reason: "cordoned: " + removedReason},
+		},
+		// It is written first: so does a crash leave it.
+		"says that it is none": {
+			spoil: func(file string) error { return os.WriteFile(file, []byte("{}"), 0o600) },
+			want:  standing{healthy: true},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := t.TempDir()
+			m := udevtest.New(t, widget("w0", "A")+widget("w1", "B"))
+			r := start(t, m, state)
+			if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "loose"}); err != nil {
+				t.Fatal(err)
+			}
+			if c.uncordon {
+				if _, err := r.Uncordon(t.Context(), cordonedWidget); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.stop()
+			r.stop = func() {}
+			if err := c.spoil(filepath.Join(state, "cordons.json")); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // the second time the file is there again
+				r = start(t, m, state)
+				if got := r.standing(cordonedWidget); got != c.want {
+					t.Errorf("%+v, want %+v", got, c.want)
+				}
+				if !r.standing("node-B-w").healthy {
+					t.Error("what was not cordoned is")
+				}
+				r.stop()
+				r.stop = func() {}
+			}
 		})
 	}
 }

@@ -65,11 +65,3 @@ func (l *loop) savedHealth() health {
 	})
 	return h
 }
-
-// keepHealth has it saved, also when no device that is known is any different for it.
-func (l *loop) keepHealth() {
-	l.unsaved = true
-	if l.isReady { // before, who was there in the last run is not known to be back
-		l.saveLater()
-	}
-}

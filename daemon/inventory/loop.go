@@ -40,7 +40,8 @@ type loop struct {
 	boot    string            // for which both hold
 	cordons map[string]Cordon // why devices are kept from new pods, by ID; replaced, never written
 
-	presuming bool // whatever is found at the start may have been cordoned
+	presuming bool     // whatever is found at the start may have been cordoned
+	recorded  []string // what the identities of the last run say is cordoned
 
 	began        time.Time // when we started
 	cause        time.Time // when the first event since the last publication arrived
@@ -265,7 +266,7 @@ func (l *loop) settled(now time.Time) bool {
 	if l.enumerated && (missing == "" || now.After(l.deadline) || now.After(l.lastDeadline)) {
 		l.isReady = true
 		if l.presuming {
-			l.presume(l.known())
+			l.presume(l.known(), mayHaveBeen)
 		}
 		if missing != "" {
 			l.Log.Warn("started before all was seen", "err", missing)

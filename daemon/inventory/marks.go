@@ -149,7 +149,7 @@ func (l *loop) mark(m device.Mark) {
 	if !l.marks.take(m) {
 		return
 	}
-	l.keepHealth()
+	l.saveSoon()
 	for _, e := range l.entries {
 		concerned := within(e.device.SysPath, m.SysPath) || e.sighting != nil &&
 			slices.ContainsFunc(e.sighting.Functions, func(f string) bool { return within(f, m.SysPath) })
@@ -185,7 +185,7 @@ func (l *loop) count(counters []device.Counter) {
 		switch {
 		case !known, c.Value < before:
 			l.counted[key] = c.Value
-			l.keepHealth()
+			l.saveSoon()
 			l.mark(device.Mark{SysPath: c.SysPath, Source: c.Name})
 		case c.Value > before:
 			l.mark(c.Mark(before))

@@ -2,6 +2,11 @@
 
 package inventory
 
+import (
+	"maps"
+	"slices"
+)
+
 // saveLater has it saved soon. What changes until then is saved with it.
 func (l *loop) saveLater() {
 	if !l.saving {
@@ -10,8 +15,16 @@ func (l *loop) saveLater() {
 	}
 }
 
+// saveSoon has it saved, also when no device that is known is any different for it.
+func (l *loop) saveSoon() {
+	l.unsaved = true
+	if l.isReady { // before, who was there in the last run is not known to be back
+		l.saveLater()
+	}
+}
+
 // save has the identities written of all offered devices and of disks that have to be erased, and what is known of the
-// health of hardware, if any of it has changed.
+// health of hardware and of cordons, if any of it has changed.
 func (l *loop) save() {
 	l.saving = false
 	if l.Store == nil || !l.unsaved {
@@ -32,5 +45,5 @@ func (l *loop) save() {
 			Initialised: e.initialised, Instance: e.instance,
 		})
 	}
-	l.Store.save(contents{Version: storeVersion, Devices: records, Health: l.savedHealth()})
+	l.Store.save(contents{Version: storeVersion, Devices: records, Health: l.savedHealth(), Cordoned: slices.Sorted(maps.Keys(l.cordons))})
 }

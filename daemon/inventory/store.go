@@ -85,6 +85,9 @@ type contents struct {
 	Version int      `json:"version"`
 	Devices []record `json:"devices"`
 	Health  health   `json:"health"`
+	// Cordoned are the IDs of the devices in cordons.json, by which it shows that this is missing: as long as it is there, it
+	// alone says which are cordoned.
+	Cordoned []string `json:"cordoned,omitempty"`
 }
 
 // OpenStore returns the store in a directory, which is made if it is missing. Whether it can be written shows later, and
@@ -296,6 +299,12 @@ func (c contents) encode(w io.Writer) error {
 	fmt.Fprintf(b, `{"version":%d,"health":`, c.Version)
 	if err := lines.Encode(c.Health); err != nil {
 		return err
+	}
+	if len(c.Cordoned) > 0 {
+		fmt.Fprint(b, `,"cordoned":`)
+		if err := lines.Encode(c.Cordoned); err != nil {
+			return err
+		}
 	}
 	fmt.Fprint(b, `,"devices":[`)
 	for i, r := range c.Devices {
