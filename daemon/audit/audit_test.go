@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -123,6 +124,100 @@ func TestRemovedAuditIsMadeAgain(t *testing.T) {
 	if n := strings.Count(said.String(), `msg="audit made again" err="somebody has removed `+name); n != 2 {
 		t.Errorf("it is said %d times: %s", n, said)
 	}
+}
+
+// TestReplacedAudit: what somebody puts in the place of the file is never written over, and nothing of the last is lost.
+func TestReplacedAudit(t *testing.T) {
+	edit := func(name string, change func(text []byte) []byte) error { // as sed -i and mv do
+		text, err := os.ReadFile(name)
+		return errors.Join(err, os.WriteFile(name+".edited", change(text), 0o600), os.Rename(name+".edited", name))
+	}
+	const mine = `{"event":"reset"}` + "\n"
+	for name, c := range map[string]struct {
+		replace func(name string) error
+		want    []Event // in the file then
+		removed []Event // in what is kept beside; nil: nothing is
+	}{
+		"another": {
+			replace: func(name string) error { return edit(name, func([]byte) []byte { return []byte(mine) }) },
+			want:    []Event{Reset, Failed}, removed: []Event{Refused},
+		},
+		"with more behind it": {
+			replace: func(name string) error { return edit(name, func(text []byte) []byte { return append(text, mine...) }) },
+			want:    []Event{Refused, Reset, Failed},
+		},
+		"after it was renamed": {
+			replace: func(name string) error {
+				return errors.Join(os.Rename(name, name+".renamed"), os.WriteFile(name, []byte(mine), 0o600))
+			},
+			want: []Event{Reset, Failed},
+		},
+		"a link that leads nowhere yet": {
+			replace: func(name string) error {
+				return errors.Join(os.Remove(name), os.Symlink("elsewhere", name))
+			},
+			want: []Event{Failed}, removed: []Event{Refused},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			name := filepath.Join(dir, "audit.jsonl")
+			log, said := logger()
+			l := Open(dir, log)
+			l.Note(Entry{Event: Refused})
+			l.Close()
+			l = Open(dir, log)
+			if err := c.replace(name); err != nil {
+				t.Fatal(err)
+			}
+			l.Note(Entry{Event: Failed})
+			l.Close()
+			if got := events(t, name); !slices.Equal(got, c.want) {
+				t.Errorf("in the file is %q, want %q", got, c.want)
+			}
+			_, err := os.Lstat(name + ".removed")
+			if kept := err == nil; kept != (c.removed != nil) || strings.Contains(said.String(), "the last is in "+name+".removed") != kept {
+				t.Errorf("kept beside: %t: %s", kept, said)
+			} else if kept && !slices.Equal(events(t, name+".removed"), c.removed) {
+				t.Errorf("kept beside is %q", events(t, name+".removed"))
+			}
+		})
+	}
+}
+
+// TestReplacedOften: each that was replaced is kept.
+func TestReplacedOften(t *testing.T) {
+	f := newFile(t.TempDir())
+	defer f.close()
+	for n := range 3 {
+		if err := f.append([]byte(fmt.Sprintln(n))); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Remove(f.name), os.WriteFile(f.name, []byte("other\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if told, err := f.remake(); told == nil || err != nil {
+			t.Errorf("%v, %v", told, err)
+		}
+		if told, err := f.remake(); told != nil || err != nil {
+			t.Errorf("again: %v, %v", told, err)
+		}
+	}
+	for aside, want := range map[string]string{".removed": "0\n", ".removed.2": "other\n1\n", ".removed.3": "other\n2\n", "": "other\n"} {
+		if got, err := os.ReadFile(f.name + aside); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v, want %q", aside, got, err, want)
+		}
+	}
+}
+
+// events returns what the entries of a file are about.
+func events(t *testing.T, name string) (all []Event) {
+	t.Helper()
+	lines, _ := entries(t, name)
+	for _, e := range lines {
+		all = append(all, e.Event)
+	}
+	return all
 }
 
 func TestNobodyNotes(t *testing.T) {

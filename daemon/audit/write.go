@@ -5,7 +5,6 @@ package audit
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"time"
 )
 
@@ -60,9 +59,9 @@ func (l *Log) report(line func()) {
 
 // write writes all entries that are waiting, with one sync for all of them, to a file that is made again if it was removed.
 func (l *Log) write() error {
-	remade, err := l.file.remake()
-	if remade {
-		l.report(func() { l.log.Warn("audit made again", "err", fmt.Errorf("somebody has removed %s", l.file.name)) })
+	told, err := l.file.remake()
+	if told != nil {
+		l.report(func() { l.log.Warn("audit made again", "err", told) })
 	}
 	if err != nil {
 		return err
