@@ -33,12 +33,12 @@ func (i *Inventory) Rewrite(ctx context.Context) (files []string, err error) {
 			return nil, ctx.Err()
 		}
 	}
+	i.cordoning.Lock() // else those of a moment ago would be written
+	defer i.cordoning.Unlock()
 	var cordons map[string]Cordon
 	if err := i.ask(ctx, func(l *loop) { cordons = l.cordons }); err != nil {
 		return files, err
 	}
-	i.cordoning.Lock() // who changes them meanwhile writes all of them
-	defer i.cordoning.Unlock()
 	written, err := i.Store.rewriteCordons(cordons)
 	if written {
 		files = append(files, cordonFile)
@@ -53,9 +53,7 @@ func (l *loop) saveRemoved() {
 		return
 	}
 	l.unsaved = l.unsaved || l.Store.lost()
-	if !l.cordoning.TryLock() {
-		return // somebody has just written them
-	}
+	l.cordoning.Lock() // for the loop has ended, nobody holds it who waits for that
 	defer l.cordoning.Unlock()
 	if _, err := l.Store.rewriteCordons(l.cordons); err != nil {
 		l.Log.Error("cordons not kept", "err", err)

@@ -86,27 +86,19 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 	if err := i.ask(ctx, func(l *loop) { l.setCordons(id, cordons) }); err != nil {
 		return err
 	}
-	_, cordoned := cordons[id]
-	i.awaitCordon(ctx, id, cordoned)
+	var wanted *Cordon
+	if c, cordoned := cordons[id]; cordoned {
+		wanted = &c
+	}
+	i.awaitCordon(ctx, id, wanted)
 	return nil
 }
 
-// awaitCordon waits until a snapshot shows that a device is cordoned, or is not.
-func (i *Inventory) awaitCordon(ctx context.Context, id string, cordoned bool) {
-	limit := time.After(cordonShown)
-	for {
-		snapshot, changed := i.Snapshot()
-		if s := snapshot.Find(id); s == nil || (s.Cordon != nil) == cordoned {
-			return
-		}
-		select {
-		case <-changed:
-		case <-limit:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
+// awaitCordon waits a little until a snapshot shows that cordon of a device; nil: none.
+func (i *Inventory) awaitCordon(ctx context.Context, id string, wanted *Cordon) {
+	ctx, cancel := context.WithTimeout(ctx, cordonShown)
+	defer cancel()
+	_ = i.await(ctx, id, func(s *Status) bool { return s == nil || s.Cordon.Same(wanted) }) // it holds all the same
 }
 
 // ask has the loop carry out a request and returns when it has.
@@ -123,7 +115,12 @@ func (i *Inventory) ask(ctx context.Context, r request) error {
 	case <-answered:
 		return nil
 	case <-i.done:
-		return errStopped
+		select {
+		case <-answered: // by the last that the loop has done
+			return nil
+		default:
+			return errStopped
+		}
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the inventory: %w", ctx.Err())
 	}

@@ -77,7 +77,7 @@ type Known struct {
 type Inventory struct {
 	Options
 	requests  chan request
-	done      chan struct{} // closed when Run returns, so that no caller waits for it
+	done      chan struct{} // closed when the loop has ended, so that no caller waits for it
 	ready     chan struct{} // closed with the first complete snapshot
 	published atomic.Pointer[publication]
 	holding   sync.Map // the IDs of the devices that pods hold
@@ -213,7 +213,6 @@ func (i *Inventory) post(r request) {
 func (i *Inventory) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer close(i.done)
 	events := make(chan udev.Event, 256)
 	listening := make(chan error, 1)
 	go func() { listening <- i.Source.Listen(ctx, events) }()
@@ -224,6 +223,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 	l.enumerate()
 	err := l.run(ctx, events, listening)
 	l.finish()
+	close(i.done)
 	l.saveRemoved()
 	l.save()
 	if i.Store != nil {
