@@ -99,6 +99,9 @@ func (d *daemon) unwritten() []string {
 	if err := d.inventory.Store.Unkept(); err != nil {
 		all = append(all, fmt.Sprintf("identities not kept: %v", err))
 	}
+	if err := d.inventory.Store.UnkeptCordons(); err != nil {
+		all = append(all, fmt.Sprintf("cordons not kept: %v", err))
+	}
 	specs := d.specs.Unwritten()
 	for _, resource := range slices.Sorted(maps.Keys(specs)) {
 		all = append(all, fmt.Sprintf("CDI spec of %s not written: %v", resource, specs[resource]))

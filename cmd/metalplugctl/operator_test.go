@@ -676,6 +676,21 @@ func TestUnwrittenInStatus(t *testing.T) {
 	}
 }
 
+// TestUnkeptCordonsInStatus: their file is damaged, and a directory is in the way of another.
+func TestUnkeptCordonsInStatus(t *testing.T) {
+	n := newNode(t, bundledText(t, "nvme-blank"), "")
+	n.stop()
+	file := n.path("state/cordons.json")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.MkdirAll(file+".new/in the way", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	code, stdout, _ := n.ctl("status")
+	if code != exitProblem || !strings.Contains(stdout, "\nfiles         cordons not kept: ") {
+		t.Errorf("exit %d\n%s", code, stdout)
+	}
+}
+
 // refusal is a kubelet that takes nothing.
 type refusal struct {
 	pluginapi.UnimplementedRegistrationServer

@@ -69,12 +69,12 @@ func (s *Store) lacks(name string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// rewriteCordons keeps the cordons if there are any and their file is not there.
+// rewriteCordons keeps the cordons if there are any and their file is not there, or is not what it should be.
 func (s *Store) rewriteCordons(cordons map[string]Cordon) (written bool, err error) {
-	if len(cordons) == 0 || !s.lacks(cordonFile) {
+	if len(cordons) == 0 || !s.lacks(cordonFile) && s.UnkeptCordons() == nil {
 		return false, nil
 	}
-	if err := s.keepCordons(cordons); err != nil {
+	if err := s.secureCordons(cordons); err != nil {
 		ids := strings.Join(slices.Sorted(maps.Keys(cordons)), ", ")
 		return false, fmt.Errorf("keep cordons: %w: until they are, cordon these again after a restart: %s", err, ids)
 	}

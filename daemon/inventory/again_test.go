@@ -94,3 +94,31 @@ func TestNothingIsRewrittenThatNeverWas(t *testing.T) {
 		t.Errorf("without a state directory: %q, %v", got, err)
 	}
 }
+
+// TestUnkeptCordonsAreTriedAgain: what cannot be written is told of until it is.
+func TestUnkeptCordonsAreTriedAgain(t *testing.T) {
+	for name, spoil := range map[string]func(file string) error{
+		"removed": os.Remove,
+		"damaged": func(file string) error { return os.Truncate(file, 1) }, // before a start
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, state := cordonedBefore(t)
+			file := filepath.Join(state, "cordons.json")
+			r.stop()
+			r.stop = func() {}
+			if err := errors.Join(spoil(file), os.MkdirAll(filepath.Join(file+".new", "in the way"), 0o700)); err != nil {
+				t.Fatal(err)
+			}
+			r = start(t, r.machine, state)
+			if files, err := r.Rewrite(t.Context()); err == nil || len(files) > 0 || r.Store.UnkeptCordons() == nil {
+				t.Errorf("%q, %v, %v", files, err, r.Store.UnkeptCordons())
+			}
+			if err := os.RemoveAll(file + ".new"); err != nil {
+				t.Fatal(err)
+			}
+			if files, err := r.Rewrite(t.Context()); err != nil || !slices.Contains(files, "cordons.json") || r.Store.UnkeptCordons() != nil {
+				t.Errorf("%q, %v, %v", files, err, r.Store.UnkeptCordons())
+			}
+		})
+	}
+}

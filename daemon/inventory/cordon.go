@@ -218,7 +218,7 @@ func (l *loop) presumed(unread error, told string) error {
 		return fmt.Errorf("%w; which devices were known is not known either: all that are found at this start are cordoned: uncordon those that were not", unread)
 	}
 	err := fmt.Errorf("%w; "+told, unread, len(l.cordons))
-	if unkept := l.Store.keepCordons(l.cordons); unkept != nil {
+	if unkept := l.Store.secureCordons(l.cordons); unkept != nil {
 		err = fmt.Errorf("%w; that is not kept: %w", err, unkept)
 	}
 	return err

@@ -36,11 +36,32 @@ func (s *Store) cordons() (cordons map[string]Cordon, err error) {
 	return cordons, err
 }
 
+// UnkeptCordons returns why cordons that hold cannot be written; nil: they are. It does not block.
+func (s *Store) UnkeptCordons() error {
+	if err := s.unkeptCordons.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// secureCordons keeps cordons that hold already, and notes if they cannot be.
+func (s *Store) secureCordons(cordons map[string]Cordon) error {
+	err := s.keepCordons(cordons)
+	if err != nil {
+		s.unkeptCordons.Store(&err)
+	}
+	return err
+}
+
 // keepCordons replaces the file and returns once it is on disk.
 func (s *Store) keepCordons(cordons map[string]Cordon) error {
-	return s.replace(filepath.Join(filepath.Dir(s.file), cordonFile), func(w io.Writer) error {
+	err := s.replace(filepath.Join(filepath.Dir(s.file), cordonFile), func(w io.Writer) error {
 		lines := json.NewEncoder(w)
 		lines.SetIndent("", "  ")
 		return lines.Encode(cordons)
 	})
+	if err == nil {
+		s.unkeptCordons.Store(nil)
+	}
+	return err
 }

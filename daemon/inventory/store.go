@@ -50,6 +50,8 @@ type Store struct {
 	unkept atomic.Pointer[error]
 	kept   atomic.Bool // the file was there since the start
 
+	unkeptCordons atomic.Pointer[error]
+
 	syncDir func(dir string) error // makes a rename last
 }
 
