@@ -525,6 +525,33 @@ func TestDirectoriesAreInTheWay(t *testing.T) {
 	}
 }
 
+// TestLinkIsReplaced: the daemon may write nowhere else, and says so; what the link leads to is as it was.
+func TestLinkIsReplaced(t *testing.T) {
+	state, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "elsewhere")
+	file := filepath.Join(state, "cordons.json")
+	if err := errors.Join(os.WriteFile(elsewhere, []byte(`{"node-A-widget":"loose"}`), 0o600), os.Symlink(elsewhere, file)); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) {
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+		o.Store = inventory.OpenStore(state, o.Log)
+	})
+	for range 2 {
+		if err := r.Cordon(t.Context(), "node-A-widget", inventory.Cordon{Reason: "old"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.stop()
+	r.stop = func() {}
+	if want := "msg=\"link replaced\" err=\"" + file + " was a link to " + elsewhere; strings.Count(log.String(), want) != 1 {
+		t.Errorf("%s is not once in\n%s", want, log.String())
+	}
+	if text, err := os.ReadFile(elsewhere); err != nil || !strings.Contains(string(text), "loose") {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
 // TestStateThatIsNoDirectory: that is told once of each file, with what to do.
 func TestStateThatIsNoDirectory(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")

@@ -285,11 +285,15 @@ func writeBeside(file string, encode func(io.Writer) error) (next string, err er
 // swap puts a file that was written in the place of another, so that it is there after a crash as well. An error does not say
 // which of the two is there.
 func (s *Store) swap(next, file string) error {
+	target, notLink := os.Readlink(file)
 	if err := os.Rename(next, file); err != nil {
 		if info, statErr := os.Lstat(file); statErr == nil && info.IsDir() {
 			return fmt.Errorf("replace %s: %w", file, errDirectory)
 		}
 		return err
+	}
+	if notLink == nil { // the service may write nowhere else than in paths.state
+		s.log.Warn("link replaced", "err", fmt.Errorf("%s was a link to %s, and is a file now: to have it elsewhere, set paths.state", file, target))
 	}
 	return s.syncDir(filepath.Dir(file))
 }
