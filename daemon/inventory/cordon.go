@@ -181,7 +181,7 @@ func (l *loop) restoreRecorded(missing error) error {
 		return nil
 	}
 	l.presume(l.recorded, "it was before "+cordonFile+" was removed, for a reason that is not known: uncordon it if that is over")
-	return l.presumed(missing, "%d devices that were cordoned still are, for reasons that are not known: uncordon those that are fit")
+	return l.presumed(missing, "what was cordoned still is, %d in all, and the reasons are not known: uncordon what is fit")
 }
 
 // known returns the IDs of the devices that a resource takes, or took when they were kept.
