@@ -80,7 +80,10 @@ type daemon struct {
 func Run(ctx context.Context, o Options) error {
 	held, afterBoot := newLocks(o.Config.Paths)
 	defer held.release()
-	if err := held.take(patience(dying)); err != nil {
+	if err := held.take(patience(ctx, dying)); err != nil {
+		if ctx.Err() != nil {
+			return nil // it was stopped while it waited
+		}
 		return err
 	}
 	d := &daemon{
@@ -152,17 +155,20 @@ func (d *daemon) build(afterBoot bool) {
 	if d.blind {
 		interval = auditBlind
 	}
+	store := inventory.OpenStore(d.Config.Paths.State, d.Log)
+	store.Owned = d.locks.state.own
 	d.inventory = inventory.New(inventory.Options{
 		Source:     d.source,
 		Host:       d.host,
 		Rules:      d.Config.Rules(),
-		Store:      inventory.OpenStore(d.Config.Paths.State, d.Log),
+		Store:      store,
 		AfterBoot:  afterBoot,
 		Remembered: d.remembered(),
 		Audit:      interval,
 		Log:        d.Log,
 	})
 	d.audit = audit.Open(d.Config.Paths.State, d.Log)
+	d.audit.Owned = d.locks.state.own
 	d.turnover = &turnover.Turnover{
 		Inventory: d.inventory, Host: d.host, Log: d.Log, Unit: d.Unit, Audit: d.audit,
 		Running: d.running,

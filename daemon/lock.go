@@ -3,11 +3,13 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,24 +31,28 @@ var errOther = errors.New("another metalplugd is running")
 
 // lock keeps other instances away from a directory, by flock(2) of the directory itself or of a file in it. So it holds for
 // whoever uses that directory, whatever else is configured, through bind mounts and out of a network namespace, which an
-// abstract socket does not; it ends with the process, and puts nothing into a directory of the kubelet's.
+// abstract socket does not; it ends with the process, and puts nothing into a directory of the kubelet's. A file is root's
+// alone: flock(2) asks for no more than the right to read. Its methods are safe for concurrent use.
 type lock struct {
 	key  string                   // where the configuration names the directory
 	path string                   // of what is locked
 	open func() (*os.File, error) // opens that; nil without an error: it cannot be had, which is no reason not to run
-	file *os.File                 // nil: not held
+	who  string                   // who may have it as well that is no instance, and how he is found; empty: nobody
+
+	mu   sync.Mutex
+	file *os.File // nil: not held
 }
 
 // locks are those of an instance, in the order in which they are taken: who is kept out by one has not held those after it,
 // which the other may just be about to take again.
-type locks []*lock
+type locks struct{ plugins, state, run *lock }
 
 // newLocks returns the locks of an instance, none of which is held, and whether this is the first start since the machine was
 // booted: the file in paths.run stays until then, when /run is emptied.
 func newLocks(paths config.Paths) (all locks, afterBoot bool) {
-	run := runLock(paths.Run)
-	_, err := os.Lstat(run.path)
-	return locks{pluginsLock(paths.DevicePlugins), stateLock(paths.State), run}, errors.Is(err, fs.ErrNotExist)
+	all = locks{pluginsLock(paths.DevicePlugins), stateLock(paths.State), runLock(paths.Run)}
+	_, err := os.Lstat(all.run.path)
+	return all, errors.Is(err, fs.ErrNotExist)
 }
 
 // runLock returns the lock of the directory of the control socket.
@@ -76,18 +82,27 @@ func noRun(path string, cause error) error {
 	return fmt.Errorf("lock %s: %w: %s", path, cause, remedy)
 }
 
-// stateLock returns the lock of the account of disks: of two that keep one each would forget what the other has noted.
+// stateLock returns the lock of the account of disks: of two that keep one each would forget what the other has noted. Its
+// name is another than that in paths.run, which may be the same directory.
 func stateLock(dir string) *lock {
-	return &lock{key: "paths.state", path: dir, open: func() (*os.File, error) {
+	name := filepath.Join(dir, "state.lock")
+	return &lock{key: "paths.state", path: name, open: func() (*os.File, error) {
 		_ = os.MkdirAll(dir, 0o755) // the store says what to do
-		return openDir(dir), nil
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, nil
+		}
+		return f, nil
 	}}
 }
 
 // pluginsLock returns the lock of the kubelet's directory: the kubelet asks but one of two that offer the same resource. Who
-// makes the directory is the kubelet.
+// makes the directory is the kubelet, and whoever may read it, as a container that it is mounted into, can lock it as well.
 func pluginsLock(dir string) *lock {
-	return &lock{key: "paths.device_plugins", path: dir, open: func() (*os.File, error) { return openDir(dir), nil }}
+	return &lock{
+		key: "paths.device_plugins", path: dir, open: func() (*os.File, error) { return openDir(dir), nil },
+		who: ", or somebody else has locked it (lslocks names who)",
+	}
 }
 
 // openDir opens a directory; nil if there is none that can be opened.
@@ -99,10 +114,12 @@ func openDir(dir string) *os.File {
 	return f
 }
 
+func (all locks) each() []*lock { return []*lock{all.plugins, all.state, all.run} }
+
 // take takes all locks, or those again that were on something else. It fails if another instance has one, and patient does not
 // wait for that any more.
 func (all locks) take(patient func() bool) error {
-	for _, l := range all {
+	for _, l := range all.each() {
 		if err := l.take(patient); err != nil {
 			return err
 		}
@@ -112,7 +129,7 @@ func (all locks) take(patient func() bool) error {
 
 // release lets others have them.
 func (all locks) release() {
-	for _, l := range all {
+	for _, l := range all.each() {
 		l.release()
 	}
 }
@@ -120,26 +137,38 @@ func (all locks) release() {
 // take locks what is at the path, unless that is locked already: what was there before may have been removed, together with
 // its lock. What cannot be opened changes nothing.
 func (l *lock) take(patient func() bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for range replaced {
-		if l.held() {
+		if l.same() {
 			break
 		}
 		f, err := l.open()
 		if f == nil {
 			return err
 		}
-		if err := exclude(f, l.key, patient); err != nil {
+		if err := l.exclude(f, patient); err != nil {
 			f.Close()
 			return err
 		}
-		l.release()
+		l.drop()
 		l.file = f
 	}
 	return nil
 }
 
-// held tells whether what is at the path is locked.
-func (l *lock) held() bool {
+// own takes the lock again if that is due, and fails if another instance has it: what is at the path is the other's to write.
+func (l *lock) own() error { return l.take(impatient) }
+
+// lost tells whether what was locked is at the path no more.
+func (l *lock) lost() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.file != nil && !l.same()
+}
+
+// same tells whether what is at the path is what is locked. l.mu is held.
+func (l *lock) same() bool {
 	if l.file == nil {
 		return false
 	}
@@ -152,36 +181,48 @@ func (l *lock) held() bool {
 }
 
 func (l *lock) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drop()
+}
+
+// drop is release; l.mu is held.
+func (l *lock) drop() {
 	if l.file != nil {
 		l.file.Close()
 		l.file = nil
 	}
 }
 
-// exclude keeps other instances out as long as the file is open; key is where the configuration names it. It is tried again
-// as long as patient returns true.
-func exclude(f *os.File, key string, patient func() bool) error {
+// exclude keeps other instances out as long as the file is open. It is tried again as long as patient returns true.
+func (l *lock) exclude(f *os.File, patient func() bool) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
 			return nil
 		case !errors.Is(err, unix.EWOULDBLOCK):
-			return fmt.Errorf("lock %s: %w", f.Name(), err)
+			return fmt.Errorf("lock %s: %w", l.path, err)
 		case !patient():
-			return fmt.Errorf("lock %s: %w with the same %s: stop it, or give this one another", f.Name(), errOther, key)
+			return fmt.Errorf("lock %s: %w with the same %s%s: stop it, or give this one another", l.path, errOther, l.key, l.who)
 		}
 	}
 }
 
-// patience returns what waits between two attempts, and is false once that has taken too long.
-func patience(limit time.Duration) func() bool {
+// patience returns what waits between two attempts, and is false once that has taken too long, or ctx has ended.
+func patience(ctx context.Context, limit time.Duration) func() bool {
 	end := time.Now().Add(limit)
 	return func() bool {
-		time.Sleep(lockPause)
-		return time.Now().Before(end)
+		select {
+		case <-ctx.Done():
+		case <-time.After(lockPause):
+		}
+		return ctx.Err() == nil && time.Now().Before(end)
 	}
 }
+
+// impatient waits for nobody.
+func impatient() bool { return false }
 
 // whyNoDir returns the cause alone for which a directory could not be made. A link that leads nowhere is there for
 // mkdir(2), which says that it exists.

@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,11 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/metalplug/metalplug/daemon/config"
 )
-
-// impatient waits for nobody.
-func impatient() bool { return false }
 
 // TestLockSaysWhatToDo: what is wrong with paths.run is told once, with the cause and not with what mkdir(2) makes of it.
 func TestLockSaysWhatToDo(t *testing.T) {
@@ -103,7 +103,7 @@ func TestStateIsOfOneInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.release()
-	if err := stateLock(dir).take(impatient); err == nil || err.Error() != "lock "+dir+": another metalplugd is running with the same paths.state: stop it, or give this one another" {
+	if err := stateLock(dir).take(impatient); err == nil || err.Error() != "lock "+dir+"/state.lock: another metalplugd is running with the same paths.state: stop it, or give this one another" {
 		t.Errorf("locked twice: %v", err)
 	}
 	if err := stateLock("/dev/null/state").take(impatient); err != nil {
@@ -124,9 +124,52 @@ func TestLockOfAnInstanceThatEnds(t *testing.T) {
 		t.Errorf("asked %d times: %v", asked, err)
 	}
 	second.release()
-	long := patience(time.Hour)
-	if patience(0)() || !long() {
+	long := patience(t.Context(), time.Hour)
+	if patience(t.Context(), 0)() || !long() {
 		t.Error("it waits for ever, or not at all")
+	}
+}
+
+// TestStoppedWhileItWaits: whoever is stopped while another instance has a lock has not failed.
+func TestStoppedWhileItWaits(t *testing.T) {
+	dir := t.TempDir()
+	first, _ := instance(t, dir)
+	defer first.release()
+	if err := first.take(impatient); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	paths := config.Paths{DevicePlugins: filepath.Join(dir, "plugins"), State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}
+	if err := Run(ctx, Options{Config: config.Config{Paths: paths}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLocksAreRoots: a lock that everybody can open, everybody can hold.
+func TestLocksAreRoots(t *testing.T) {
+	dir := t.TempDir()
+	locks, _ := instance(t, dir)
+	defer locks.release()
+	if err := locks.take(impatient); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []*lock{locks.state, locks.run} {
+		if info, err := os.Stat(l.path); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: %v, %v", l.path, info, err)
+		}
+	}
+	f, err := os.Open(filepath.Join(dir, "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		t.Fatal(err)
+	}
+	locks.release()
+	if err := locks.take(impatient); err != nil {
+		t.Errorf("whoever may read paths.state keeps the daemon out: %v", err)
 	}
 }
 

@@ -32,21 +32,24 @@ type own struct {
 	dirs      []ownDir
 	socket    served
 	complaint string // what was logged last of what cannot be made again
+	shared    string // the same of the lock of the kubelet's directory
 }
 
 // ownDir is a directory as it was at the start.
 type ownDir struct {
 	path string
 	info fs.FileInfo // nil: it was not there
+	lock *lock
 }
 
 // keepOwn serves the control socket, and makes again what is removed of the daemon's own directories. The devices are served
 // all the same if that cannot be done: it is logged. The error is that another instance has taken what was removed.
 func (d *daemon) keepOwn(ctx context.Context, ready func()) error {
 	o := &own{daemon: d, socket: served{daemon: d}}
-	for _, dir := range []string{d.Config.Paths.Run, d.Config.Paths.State} {
+	for _, l := range []*lock{d.locks.state, d.locks.run} {
+		dir := filepath.Dir(l.path)
 		info, _ := os.Stat(dir) // where it is missing, whoever needs it says so
-		o.dirs = append(o.dirs, ownDir{dir, info})
+		o.dirs = append(o.dirs, ownDir{dir, info, l})
 	}
 	w := o.watch()
 	if w != nil {
@@ -120,15 +123,20 @@ func (o *own) has(file string) bool {
 	return slices.ContainsFunc(o.dirs, func(d ownDir) bool { return d.path == filepath.Dir(file) })
 }
 
-// makeAgain makes again what is missing, and tells whether all is there. The error is that another instance has it.
+// makeAgain makes again what is missing, and tells whether all is there. The error is that another instance has it: before
+// anything is written in a directory it is locked.
 func (o *own) makeAgain(ctx context.Context) (whole bool, err error) {
-	made, missing := o.makeDirs()
-	if len(missing) == 0 {
-		locked, err := o.lockAgain()
+	var made, missing []string
+	o.lockKubelets()
+	for _, dir := range o.dirs {
+		again, err := o.makeDir(ctx, dir)
+		if ctx.Err() != nil {
+			return true, nil // it is stopping, and writes then what is its own
+		}
 		if errors.Is(err, errOther) {
 			return false, err
 		}
-		made, missing = append(made, locked...), some(missing, err)
+		made, missing = append(made, again...), some(missing, err)
 	}
 	written, err := o.inventory.Rewrite(ctx)
 	if ctx.Err() != nil {
@@ -146,22 +154,40 @@ func (o *own) makeAgain(ctx context.Context) (whole bool, err error) {
 	return len(missing) == 0 && o.socket.complaint == "", nil
 }
 
-// makeDirs makes the directories that are missing.
-func (o *own) makeDirs() (made, missing []string) {
-	remedy := "make it"
-	if len(o.Sockets) > 0 { // in its sandbox it sees no other in that place
-		remedy = "systemctl stop metalplugd && systemctl start metalplugd"
+// makeDir makes a directory if it is missing, locks what is there in its place, and returns what was made.
+func (o *own) makeDir(ctx context.Context, dir ownDir) (made []string, err error) {
+	again, err := dir.make()
+	if again {
+		made = append(made, dir.path)
 	}
-	for _, dir := range o.dirs {
-		again, err := dir.make()
-		if again {
-			made = append(made, dir.path)
+	if err != nil {
+		remedy := "make it"
+		if len(o.Sockets) > 0 { // in its sandbox it sees no other in that place
+			remedy = "systemctl stop metalplugd && systemctl start metalplugd"
 		}
-		if err != nil {
-			missing = append(missing, fmt.Sprintf("make %s again: %v: %s", dir.path, plainCause(err), remedy))
-		}
+		return made, fmt.Errorf("make %s again: %w: %s", dir.path, plainCause(err), remedy)
 	}
-	return made, missing
+	lost := dir.lock.lost()
+	if err := dir.lock.take(patience(ctx, 2*dying)); err != nil {
+		return made, err
+	}
+	if lost && !dir.lock.lost() {
+		made = append(made, dir.lock.path)
+	}
+	return made, nil
+}
+
+// lockKubelets locks the kubelet's directory, which may be another by now. Who has locked that one need not be an instance,
+// and ends nothing: it is logged, and tried again with all else.
+func (o *own) lockKubelets() {
+	complaint := ""
+	if err := o.locks.plugins.own(); err != nil {
+		complaint = err.Error()
+	}
+	if complaint != o.shared && complaint != "" {
+		o.Log.Warn("kubelet directory not locked", "err", complaint)
+	}
+	o.shared = complaint
 }
 
 // some appends the text of an error, if there is one.
@@ -170,16 +196,6 @@ func some(texts []string, err error) []string {
 		texts = append(texts, err.Error())
 	}
 	return texts
-}
-
-// lockAgain locks what is there in the place of what was locked, and returns the files for that which were made.
-func (o *own) lockAgain() (made []string, err error) {
-	run := o.locks[len(o.locks)-1]
-	had := run.held()
-	if err := o.locks.take(patience(2 * dying)); err != nil || had {
-		return nil, err
-	}
-	return []string{run.path}, nil
 }
 
 // tell logs what was made again, and what was not, unless that was told.

@@ -163,8 +163,9 @@ func TestOwnDirectoriesAreMadeAgain(t *testing.T) {
 			l.SetUnlinkOnClose(false)
 			return errors.Join(l.Close(), os.Rename(s.path("other"), s.path(socket)))
 		}, []string{socket}},
-		"paths.state": {func(s *standing) error { return os.RemoveAll(s.path("own/state")) }, []string{"own/state", "identities.json", "cordons.json"}},
-		"both":        {func(s *standing) error { return os.RemoveAll(s.path("own")) }, []string{"own/run", "own/state", "cordons.json", lockFile, socket}},
+		"the lock of paths.state": {func(s *standing) error { return os.Remove(s.path("own/state/state.lock")) }, []string{"own/state/state.lock"}},
+		"paths.state":             {func(s *standing) error { return os.RemoveAll(s.path("own/state")) }, []string{"own/state", "identities.json", "cordons.json"}},
+		"both":                    {func(s *standing) error { return os.RemoveAll(s.path("own")) }, []string{"own/run", "own/state", "cordons.json", lockFile, socket}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := stand(t)
@@ -244,9 +245,13 @@ func TestOwnDirectoryThatCannotBeMadeAgain(t *testing.T) {
 	s.silent("not made again")
 }
 
-// TestOtherInstanceTakesADirectory: where another instance has what was removed beneath this one, one of them has to end.
+// TestOtherInstanceTakesADirectory: where another instance has what was removed beneath this one, one of them has to end, and
+// leaves what is the other's as it is.
 func TestOtherInstanceTakesADirectory(t *testing.T) {
 	s := stand(t)
+	if err := s.inventory.Cordon(t.Context(), ownID, inventory.Cordon{Reason: "loose"}); err != nil {
+		t.Fatal(err)
+	}
 	other := stateLock(s.path("own/state"))
 	defer other.release()
 	for other.file == nil { // it may be locked again before
@@ -260,6 +265,41 @@ func TestOtherInstanceTakesADirectory(t *testing.T) {
 	if !errors.Is(err, errOther) {
 		t.Errorf("it ends with %v", err)
 	}
+	entries, err := os.ReadDir(s.path("own/state"))
+	if err != nil || len(entries) != 1 || entries[0].Name() != "state.lock" {
+		t.Errorf("it has written %v in the directory of the other, %v", entries, err)
+	}
+}
+
+// TestKubeletsDirectoryIsLockedBySomebody: whoever may read the kubelet's directory can lock it. A daemon that runs goes on,
+// and says whom to look for.
+func TestKubeletsDirectoryIsLockedBySomebody(t *testing.T) {
+	s := stand(t)
+	if err := os.Mkdir(s.path("other"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	somebody := pluginsLock(s.path("other"))
+	defer somebody.release()
+	if err := somebody.take(impatient); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Rename(s.path("plugins"), s.path("away")), os.Rename(s.path("other"), s.path("plugins"))); err != nil {
+		t.Fatal(err)
+	}
+	s.says("level=WARN", `msg="kubelet directory not locked"`, s.path("plugins"), "or somebody else has locked it (lslocks names who)")
+	if err := errors.Join(s.answers(), os.Remove(s.path("own/run/control.sock"))); err != nil {
+		t.Fatal(err)
+	}
+	s.says(`msg="own files made again"`, "own/run/control.sock")
+	s.silent("not locked")
+	somebody.release()
+	if err := os.Remove(s.path("own/run/control.sock")); err != nil {
+		t.Fatal(err)
+	}
+	s.says(`msg="own files made again"`, "own/run/control.sock")
+	if err := pluginsLock(s.path("plugins")).take(impatient); !errors.Is(err, errOther) {
+		t.Errorf("another may start: %v", err)
+	}
 }
 
 // TestOwnDirectoryAsItWas: whoever was let into a directory is let into the one that is made again.
@@ -272,7 +312,7 @@ func TestOwnDirectoryAsItWas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := ownDir{path, before}
+	dir := ownDir{path, before, nil}
 	for _, want := range []bool{false, true} {
 		if made, err := dir.make(); err != nil || made != want {
 			t.Errorf("%v, %v, want %v", made, err, want)

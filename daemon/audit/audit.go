@@ -73,6 +73,9 @@ const keptMost = 4096
 
 // Log is an audit that is being written. Its methods are safe for concurrent use; those of nil do nothing.
 type Log struct {
+	// Owned, if not nil, returns why nothing may be written into the directory, which is another's. It is set before use.
+	Owned func() error
+
 	log  *slog.Logger
 	file *file
 

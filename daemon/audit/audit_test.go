@@ -435,3 +435,27 @@ func TestJournalStandsStill(t *testing.T) {
 		}
 	})
 }
+
+// TestAuditThatIsAnothers: what was removed is not made again where it has become another's; what was still to be written is
+// told of.
+func TestAuditThatIsAnothers(t *testing.T) {
+	dir := t.TempDir()
+	log, said := logger()
+	l := Open(dir, log)
+	l.Note(Entry{Event: Allocated, Device: "a"})
+	l.Close()
+
+	l = Open(dir, log)
+	l.Owned = func() error { return errors.New("it is another's") }
+	if err := os.Remove(l.file.name); err != nil {
+		t.Fatal(err)
+	}
+	l.Note(Entry{Event: Erased, Device: "b"})
+	l.Close()
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("%v, %v", entries, err)
+	}
+	if !strings.Contains(said.String(), "it is another's") || !strings.Contains(said.String(), `msg="audit entry lost"`) {
+		t.Error(said.String())
+	}
+}

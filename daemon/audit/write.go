@@ -59,6 +59,11 @@ func (l *Log) report(line func()) {
 
 // write writes all entries that are waiting, with one sync for all of them, to a file that is made again if it was removed.
 func (l *Log) write() error {
+	if l.Owned != nil {
+		if err := l.Owned(); err != nil {
+			return err
+		}
+	}
 	told, err := l.file.remake()
 	if told != nil {
 		l.report(func() { l.log.Warn("audit made again", "err", told) })

@@ -53,6 +53,9 @@ type Store struct {
 	unkeptCordons atomic.Pointer[error]
 
 	syncDir func(dir string) error // makes a rename last
+
+	// Owned, if not nil, returns why nothing may be written into the directory, which is another's. It is set before use.
+	Owned func() error
 }
 
 // record is one device in the file.
@@ -225,7 +228,7 @@ func (s *Store) write(c *contents) error {
 		return nil
 	}
 	slices.SortFunc(c.Devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
-	next, err := writeBeside(s.file, c.encode)
+	next, err := s.writeBeside(s.file, c.encode)
 	switch {
 	case err == nil:
 		err = s.swap(next, s.file)
@@ -256,7 +259,7 @@ func (s *Store) has(c *contents) bool {
 // replace replaces a file, in a directory that is made if it is missing, by what encode writes: after a crash it is the
 // old or the new one, whole. One call at a time for a file.
 func (s *Store) replace(file string, encode func(io.Writer) error) error {
-	next, err := writeBeside(file, encode)
+	next, err := s.writeBeside(file, encode)
 	if err != nil {
 		return err
 	}
@@ -264,7 +267,12 @@ func (s *Store) replace(file string, encode func(io.Writer) error) error {
 }
 
 // writeBeside writes what is to replace a file, for good, and returns where it is.
-func writeBeside(file string, encode func(io.Writer) error) (next string, err error) {
+func (s *Store) writeBeside(file string, encode func(io.Writer) error) (next string, err error) {
+	if s.Owned != nil {
+		if err := s.Owned(); err != nil {
+			return "", err
+		}
+	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return "", fmt.Errorf("%w: paths.state is to be a directory that can be written to", err)
 	}

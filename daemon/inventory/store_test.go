@@ -10,6 +10,24 @@ import (
 	"testing"
 )
 
+// TestStoreThatIsAnothers: what has become another's is not written to, whatever it is that would be.
+func TestStoreThatIsAnothers(t *testing.T) {
+	dir, others := t.TempDir(), errors.New("it is another's")
+	s := OpenStore(dir, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	s.Owned = func() error { return others }
+	s.save(contents{Version: storeVersion})
+	if err := <-s.flush(); !errors.Is(err, others) {
+		t.Errorf("identities: %v", err)
+	}
+	if err := s.keepCordons(map[string]Cordon{"a": {}}); !errors.Is(err, others) {
+		t.Errorf("cordons: %v", err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
 // A file that cannot be replaced is as good as replaced where it says the same already, and only there.
 func TestStoreThatCannotBeWrittenHasWhatItHas(t *testing.T) {
 	dir := t.TempDir()
