@@ -95,6 +95,26 @@ func TestOneInstanceOnADirectory(t *testing.T) {
 	second.release()
 }
 
+// TestOneDirectoryForAll: an instance keeps others out, and not itself where its directories are one, by whatever name.
+func TestOneDirectoryForAll(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	paths := config.Paths{DevicePlugins: dir, State: link, Run: dir}
+	first, _ := newLocks(paths)
+	defer first.release()
+	if err := first.take(impatient); err != nil {
+		t.Fatal(err)
+	}
+	second, _ := newLocks(paths)
+	defer second.release()
+	if err := second.take(impatient); !errors.Is(err, errOther) {
+		t.Errorf("a second one: %v", err)
+	}
+}
+
 // TestStateIsOfOneInstance: without the directory the daemon runs all the same.
 func TestStateIsOfOneInstance(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")

@@ -70,7 +70,22 @@ func takePaths(t *table, p *Paths) {
 	if t.has("run") {
 		t.check("run", checkSocketIn(p.Run, "control.sock"))
 	}
+	t.checkApart(p)
 	t.end()
+}
+
+// checkApart refuses a directory of our own that is the kubelet's, which removes each socket in it when it starts.
+func (t *table) checkApart(p *Paths) {
+	for _, own := range []pathKey{{"state", &p.State}, {"run", &p.Run}} {
+		if *own.to != p.DevicePlugins {
+			continue
+		}
+		if key := own.key; t.has(key) {
+			t.reportf(key, "%s is the kubelet's, as device_plugins says: give the daemon its own", quoted(p.DevicePlugins))
+		} else if t.has("device_plugins") {
+			t.reportf("device_plugins", "%s is the daemon's own, as %s says: it is to be the kubelet's", quoted(p.DevicePlugins), key)
+		}
+	}
 }
 
 // pathname takes an absolute path.
