@@ -12,17 +12,10 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/directory"
-)
-
-const (
-	// resting is how long an event waits for more: to remove a directory is many, and what is made again between two of them
-	// would be in the way of that.
-	resting = 200 * time.Millisecond
-	// restingLong is the time to the next attempt at what could not be made again.
-	restingLong = time.Minute
 )
 
 // own is what the daemon has made for itself in paths.run and paths.state, and makes again when it is removed. It is for one
@@ -32,7 +25,8 @@ type own struct {
 	dirs      []ownDir
 	socket    served
 	complaint string // what was logged last of what cannot be made again
-	shared    string // the same of the lock of the kubelet's directory
+	unwatched string // the same of the watch
+	shared    string // and of the lock of the kubelet's directory
 }
 
 // ownDir is a directory as it was at the start.
@@ -66,56 +60,69 @@ func (d *daemon) keepOwn(ctx context.Context, ready func()) error {
 // watch returns a watch of the directories; nil: there is none, which is logged.
 func (o *own) watch() *directory.Watch {
 	w, err := directory.Open(o.dirs[0].path, o.dirs[1].path)
-	if err == nil {
-		o.rearm(w)
-		return w
-	}
-	o.Log.Warn("own directories not watched", "err", err)
-	return nil
-}
-
-func (o *own) rearm(w *directory.Watch) {
-	if err := w.Rearm(); err != nil {
+	if err != nil {
 		o.Log.Warn("own directories not watched", "err", err)
+		return nil
 	}
+	o.rearm(w)
+	return w
 }
 
-// follow makes again what is removed, until ctx ends.
+// rearm watches what is there now. That it cannot is logged once.
+func (o *own) rearm(w *directory.Watch) {
+	if w == nil {
+		return
+	}
+	complaint := ""
+	if err := w.Rearm(); err != nil {
+		complaint = err.Error()
+	}
+	if complaint != o.unwatched && complaint != "" {
+		o.Log.Warn("own directories not watched", "err", complaint)
+	}
+	o.unwatched = complaint
+}
+
+// follow makes again what is removed, until ctx ends. What no event tells, as that a directory far above was renamed or a file
+// system was mounted there, it sees when it looks after a long while.
 func (o *own) follow(ctx context.Context, w *directory.Watch, kubelets <-chan struct{}) error {
 	var events chan directory.Event
 	var lost chan error
 	if w != nil {
 		events, lost = w.Events, w.Errors
 	}
-	rest, soon := time.After(resting), true // for what was removed before it was watched
+	var rest rest
+	rest.event() // for what was removed before it was watched
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case e := <-events:
-			switch {
-			case w.Itself(e):
-				o.rearm(w)
-			case !directory.Moved(e) || !o.has(e.Name):
-				continue
+			if o.concerns(w, e) {
+				rest.event()
 			}
 		case <-lost:
-			o.rearm(w)
+			rest.event()
 		case <-kubelets:
-		case <-rest:
+			rest.event()
+		case <-rest.due:
+			o.rearm(w)
 			whole, err := o.makeAgain(ctx)
 			if err != nil {
 				return err
 			}
-			if rest, soon = nil, false; !whole {
-				rest = time.After(restingLong)
-			}
-			continue
-		}
-		if !soon {
-			rest, soon = time.After(resting), true
+			rest.looked(whole)
 		}
 	}
+}
+
+// concerns tells whether something may have been removed.
+func (o *own) concerns(w *directory.Watch, e directory.Event) bool {
+	if w.Itself(e) {
+		o.rearm(w)
+		return true
+	}
+	return directory.Moved(e) && o.has(e.Name)
 }
 
 // has tells whether a file is in one of the directories, and not in one above them.
@@ -215,10 +222,22 @@ func (d ownDir) make() (made bool, err error) {
 	if _, err := os.Lstat(d.path); d.info == nil || !errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	if err := os.MkdirAll(d.path, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(d.path), 0o755); err != nil {
 		return false, err
 	}
+	switch err := os.Mkdir(d.path, 0o700); {
+	case errors.Is(err, fs.ErrExist):
+		return false, nil // whoever writes in it was faster
+	case err != nil:
+		return false, err
+	}
+	// Nothing is done to what somebody may put in its place, such as a link.
+	f, err := os.OpenFile(d.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return true, err
+	}
+	defer f.Close()
 	owner := d.info.Sys().(*syscall.Stat_t)
-	_ = os.Chown(d.path, int(owner.Uid), int(owner.Gid)) // the sandbox of the unit refuses it, in which there is but one owner
-	return true, os.Chmod(d.path, d.info.Mode().Perm())
+	_ = f.Chown(int(owner.Uid), int(owner.Gid)) // the sandbox of the unit refuses it, in which there is but one owner
+	return true, f.Chmod(d.info.Mode().Perm())
 }

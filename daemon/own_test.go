@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -299,6 +301,42 @@ func TestKubeletsDirectoryIsLockedBySomebody(t *testing.T) {
 	s.says(`msg="own files made again"`, "own/run/control.sock")
 	if err := pluginsLock(s.path("plugins")).take(impatient); !errors.Is(err, errOther) {
 		t.Errorf("another may start: %v", err)
+	}
+}
+
+// TestOwnDirectoryIsNoLink: somebody who puts a link in the place of a directory at the very moment when it is made again does
+// not have the daemon change what the link leads to.
+func TestOwnDirectoryIsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	path, link, target := filepath.Join(dir, "run"), filepath.Join(dir, "link"), filepath.Join(dir, "target")
+	if err := errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o751), os.Mkdir(target, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2000 {
+		if err := errors.Join(os.RemoveAll(path), os.RemoveAll(link), os.Symlink("target", link)); err != nil {
+			t.Fatal(err)
+		}
+		made, swapped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(swapped)
+			for unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE) != nil {
+				select {
+				case <-made:
+					return
+				default:
+				}
+			}
+		}()
+		_, _ = ownDir{path, before, nil}.make() // it may fail: there is no directory
+		close(made)
+		<-swapped
+		if after, err := os.Stat(target); err != nil || after.Mode() != fs.ModeDir|0o700 {
+			t.Fatalf("%v, %v", after, err)
+		}
 	}
 }
 

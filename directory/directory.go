@@ -35,7 +35,8 @@ func Open(dirs ...string) (*Watch, error) {
 }
 
 // Rearm watches the directories, whichever are there now, and for each the nearest one above it that exists, so that it is
-// noticed when a missing one is made. It is due after an event of which [Watch.Itself] says so, and after a lost one. It is
+// noticed when a missing one is made. What happens further up is not told of, nor that a file system is mounted there: who
+// cares for that looks from time to time. It is due after an event of which [Watch.Itself] says so, and after a lost one. It is
 // safe for concurrent use.
 func (w *Watch) Rearm() error {
 	var all error
