@@ -38,9 +38,11 @@ type lock struct {
 	path string                   // of what is locked
 	open func() (*os.File, error) // opens that; nil without an error: it cannot be had, which is no reason not to run
 	who  string                   // who may have it as well that is no instance, and how he is found; empty: nobody
+	dir  ownDir                   // in which the file is; none for the kubelet's directory
 
 	mu   sync.Mutex
 	file *os.File // nil: not held
+	made []string // what of file and directory was made again, whoever had need of it, until madeAgain tells
 }
 
 // locks are those of an instance, in the order in which they are taken: who is kept out by one has not held those after it,
@@ -58,7 +60,9 @@ func newLocks(paths config.Paths) (all locks, afterBoot bool) {
 // runLock returns the lock of the directory of the control socket.
 func runLock(dir string) *lock {
 	name := filepath.Join(dir, "metalplugd.lock")
-	return &lock{key: "paths.run", path: name, open: func() (*os.File, error) {
+	l := &lock{key: "paths.run", path: name, dir: ownDir{path: dir}}
+	l.open = func() (*os.File, error) {
+		_ = l.mkdir() // as it was; the next says what is wrong with what is there
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, noRun(dir, whyNoDir(dir, err))
 		}
@@ -67,7 +71,8 @@ func runLock(dir string) *lock {
 			return nil, noRun(name, plainCause(err))
 		}
 		return f, nil
-	}}
+	}
+	return l
 }
 
 // noRun returns an error that tells what to do where paths.run cannot be used.
@@ -86,14 +91,16 @@ func noRun(path string, cause error) error {
 // name is another than that in paths.run, which may be the same directory.
 func stateLock(dir string) *lock {
 	name := filepath.Join(dir, "state.lock")
-	return &lock{key: "paths.state", path: name, open: func() (*os.File, error) {
-		_ = os.MkdirAll(dir, 0o755) // the store says what to do
+	l := &lock{key: "paths.state", path: name, dir: ownDir{path: dir}}
+	l.open = func() (*os.File, error) {
+		_ = l.mkdir() // the store says what to do
 		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, nil
 		}
 		return f, nil
-	}}
+	}
+	return l
 }
 
 // pluginsLock returns the lock of the kubelet's directory: the kubelet asks but one of two that offer the same resource. Who
@@ -151,6 +158,9 @@ func (l *lock) take(patient func() bool) error {
 			f.Close()
 			return err
 		}
+		if l.file != nil {
+			l.made = append(l.made, l.path)
+		}
 		l.drop()
 		l.file = f
 	}
@@ -160,11 +170,29 @@ func (l *lock) take(patient func() bool) error {
 // own takes the lock again if that is due, and fails if another instance has it: what is at the path is the other's to write.
 func (l *lock) own() error { return l.take(impatient) }
 
-// lost tells whether what was locked is at the path no more.
-func (l *lock) lost() bool {
+// makeDir makes the directory if it is missing.
+func (l *lock) makeDir() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.file != nil && !l.same()
+	return l.mkdir()
+}
+
+// mkdir is makeDir; l.mu is held.
+func (l *lock) mkdir() error {
+	again, err := l.dir.make()
+	if again {
+		l.made = append(l.made, l.dir.path)
+	}
+	return err
+}
+
+// madeAgain returns what was made again since the last call.
+func (l *lock) madeAgain() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	made := l.made
+	l.made = nil
+	return made
 }
 
 // same tells whether what is at the path is what is locked. l.mu is held.

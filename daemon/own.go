@@ -6,14 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/directory"
 )
@@ -22,29 +17,17 @@ import (
 // goroutine.
 type own struct {
 	*daemon
-	dirs      []ownDir
+	dirs      []*lock
 	socket    served
 	complaint string // what was logged last of what cannot be made again
 	unwatched string // the same of the watch
 	shared    string // and of the lock of the kubelet's directory
 }
 
-// ownDir is a directory as it was at the start.
-type ownDir struct {
-	path string
-	info fs.FileInfo // nil: it was not there
-	lock *lock
-}
-
 // keepOwn serves the control socket, and makes again what is removed of the daemon's own directories. The devices are served
 // all the same if that cannot be done: it is logged. The error is that another instance has taken what was removed.
 func (d *daemon) keepOwn(ctx context.Context, ready func()) error {
-	o := &own{daemon: d, socket: served{daemon: d}}
-	for _, l := range []*lock{d.locks.state, d.locks.run} {
-		dir := filepath.Dir(l.path)
-		info, _ := os.Stat(dir) // where it is missing, whoever needs it says so
-		o.dirs = append(o.dirs, ownDir{dir, info, l})
-	}
+	o := &own{daemon: d, dirs: []*lock{d.locks.state, d.locks.run}, socket: served{daemon: d}}
 	w := o.watch()
 	if w != nil {
 		defer w.Close()
@@ -59,7 +42,7 @@ func (d *daemon) keepOwn(ctx context.Context, ready func()) error {
 
 // watch returns a watch of the directories; nil: there is none, which is logged.
 func (o *own) watch() *directory.Watch {
-	w, err := directory.Open(o.dirs[0].path, o.dirs[1].path)
+	w, err := directory.Open(o.dirs[0].dir.path, o.dirs[1].dir.path)
 	if err != nil {
 		o.Log.Warn("own directories not watched", "err", err)
 		return nil
@@ -127,7 +110,7 @@ func (o *own) concerns(w *directory.Watch, e directory.Event) bool {
 
 // has tells whether a file is in one of the directories, and not in one above them.
 func (o *own) has(file string) bool {
-	return slices.ContainsFunc(o.dirs, func(d ownDir) bool { return d.path == filepath.Dir(file) })
+	return slices.ContainsFunc(o.dirs, func(l *lock) bool { return l.dir.path == filepath.Dir(file) })
 }
 
 // makeAgain makes again what is missing, and tells whether all is there. The error is that another instance has it: before
@@ -135,15 +118,15 @@ func (o *own) has(file string) bool {
 func (o *own) makeAgain(ctx context.Context) (whole bool, err error) {
 	var made, missing []string
 	o.lockKubelets()
-	for _, dir := range o.dirs {
-		again, err := o.makeDir(ctx, dir)
+	for _, l := range o.dirs {
+		err := o.makeDir(ctx, l)
 		if ctx.Err() != nil {
 			return true, nil // it is stopping, and writes then what is its own
 		}
 		if errors.Is(err, errOther) {
 			return false, err
 		}
-		made, missing = append(made, again...), some(missing, err)
+		made, missing = append(made, l.madeAgain()...), some(missing, err)
 	}
 	written, err := o.inventory.Rewrite(ctx)
 	if ctx.Err() != nil {
@@ -161,27 +144,16 @@ func (o *own) makeAgain(ctx context.Context) (whole bool, err error) {
 	return len(missing) == 0 && o.socket.complaint == "", nil
 }
 
-// makeDir makes a directory if it is missing, locks what is there in its place, and returns what was made.
-func (o *own) makeDir(ctx context.Context, dir ownDir) (made []string, err error) {
-	again, err := dir.make()
-	if again {
-		made = append(made, dir.path)
-	}
-	if err != nil {
+// makeDir makes a directory if it is missing, and locks what is there in its place.
+func (o *own) makeDir(ctx context.Context, l *lock) error {
+	if err := l.makeDir(); err != nil {
 		remedy := "make it"
 		if len(o.Sockets) > 0 { // in its sandbox it sees no other in that place
 			remedy = "systemctl stop metalplugd && systemctl start metalplugd"
 		}
-		return made, fmt.Errorf("make %s again: %w: %s", dir.path, plainCause(err), remedy)
+		return fmt.Errorf("make %s again: %w: %s", l.dir.path, plainCause(err), remedy)
 	}
-	lost := dir.lock.lost()
-	if err := dir.lock.take(patience(ctx, 2*dying)); err != nil {
-		return made, err
-	}
-	if lost && !dir.lock.lost() {
-		made = append(made, dir.lock.path)
-	}
-	return made, nil
+	return l.take(patience(ctx, 2*dying))
 }
 
 // lockKubelets locks the kubelet's directory, which may be another by now. Who has locked that one need not be an instance,
@@ -215,29 +187,4 @@ func (o *own) tell(made, missing []string) {
 		o.Log.Error("own files not made again", "err", complaint)
 	}
 	o.complaint = complaint
-}
-
-// make makes the directory as it was, if there is none any more.
-func (d ownDir) make() (made bool, err error) {
-	if _, err := os.Lstat(d.path); d.info == nil || !errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err := os.MkdirAll(filepath.Dir(d.path), 0o755); err != nil {
-		return false, err
-	}
-	switch err := os.Mkdir(d.path, 0o700); {
-	case errors.Is(err, fs.ErrExist):
-		return false, nil // whoever writes in it was faster
-	case err != nil:
-		return false, err
-	}
-	// Nothing is done to what somebody may put in its place, such as a link.
-	f, err := os.OpenFile(d.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return true, err
-	}
-	defer f.Close()
-	owner := d.info.Sys().(*syscall.Stat_t)
-	_ = f.Chown(int(owner.Uid), int(owner.Gid)) // the sandbox of the unit refuses it, in which there is but one owner
-	return true, f.Chmod(d.info.Mode().Perm())
 }

@@ -78,12 +78,12 @@ func stand(t *testing.T, changes ...func(*standing, *Options)) *standing {
 	t.Cleanup(func() { stop(); <-s.ended })
 	s.says(`msg="device added"`, ownID)
 	s.says("msg=ready")
-	s.saved()
+	s.saved(ownID)
 	return s
 }
 
-// saved waits until the identities are in their file.
-func (s *standing) saved() {
+// saved waits until a text is in the file with the identities.
+func (s *standing) saved(text string) {
 	s.t.Helper()
 	w, err := directory.Open(s.path("own/state"))
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *standing) saved() {
 		s.t.Fatal(err)
 	}
 	for {
-		if _, err := os.Stat(s.path("own/state/identities.json")); err == nil {
+		if all, err := os.ReadFile(s.path("own/state/identities.json")); err == nil && strings.Contains(string(all), text) {
 			return
 		}
 		<-w.Events
@@ -174,6 +174,7 @@ func TestOwnDirectoriesAreMadeAgain(t *testing.T) {
 			if err := s.inventory.Cordon(t.Context(), ownID, inventory.Cordon{Reason: "loose"}); err != nil {
 				t.Fatal(err)
 			}
+			s.saved("cordoned")
 			if err := c.spoil(s); err != nil {
 				t.Fatal(err)
 			}
@@ -331,7 +332,7 @@ func TestOwnDirectoryIsNoLink(t *testing.T) {
 				}
 			}
 		}()
-		_, _ = ownDir{path, before, nil}.make() // it may fail: there is no directory
+		_, _ = (&ownDir{path, before}).make() // it may fail: there is no directory
 		close(made)
 		<-swapped
 		if after, err := os.Stat(target); err != nil || after.Mode() != fs.ModeDir|0o700 {
@@ -350,7 +351,7 @@ func TestOwnDirectoryAsItWas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := ownDir{path, before, nil}
+	dir := ownDir{path, before}
 	for _, want := range []bool{false, true} {
 		if made, err := dir.make(); err != nil || made != want {
 			t.Errorf("%v, %v, want %v", made, err, want)
