@@ -158,7 +158,7 @@ func (l *lock) take(patient func() bool) error {
 			f.Close()
 			return err
 		}
-		if l.file != nil {
+		if l.file != nil && l.dir.path != "" { // the kubelet's directory is not ours to make
 			l.made = append(l.made, l.path)
 		}
 		l.drop()
@@ -170,10 +170,13 @@ func (l *lock) take(patient func() bool) error {
 // own takes the lock again if that is due, and fails if another instance has it: what is at the path is the other's to write.
 func (l *lock) own() error { return l.take(impatient) }
 
-// makeDir makes the directory if it is missing.
+// makeDir makes the directory again if it is missing. One that never was there is for whoever needs it to complain of.
 func (l *lock) makeDir() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.dir.info == nil {
+		return nil
+	}
 	return l.mkdir()
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/directory"
 )
 
@@ -105,7 +106,8 @@ func (o *own) concerns(w *directory.Watch, e directory.Event) bool {
 		o.rearm(w)
 		return true
 	}
-	return directory.Moved(e) && o.has(e.Name)
+	// What is to replace a file is our own, also where it cannot: another attempt would follow at once, and for ever.
+	return directory.Moved(e) && !strings.HasSuffix(e.Name, inventory.Unfinished) && o.has(e.Name)
 }
 
 // has tells whether a file is in one of the directories, and not in one above them.
@@ -144,7 +146,7 @@ func (o *own) makeAgain(ctx context.Context) (whole bool, err error) {
 	return len(missing) == 0 && o.socket.complaint == "", nil
 }
 
-// makeDir makes a directory if it is missing, and locks what is there in its place.
+// makeDir makes a directory again if it is missing, and locks what is there in its place.
 func (o *own) makeDir(ctx context.Context, l *lock) error {
 	if err := l.makeDir(); err != nil {
 		remedy := "make it"

@@ -364,3 +364,25 @@ func TestOwnDirectoryAsItWas(t *testing.T) {
 		}
 	}
 }
+
+// TestOwnAttemptIsNoNews: what cannot be written would be tried again without a pause.
+func TestOwnAttemptIsNoNews(t *testing.T) {
+	dir := t.TempDir()
+	w, err := directory.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.Rearm(); err != nil {
+		t.Fatal(err)
+	}
+	o := &own{dirs: []*lock{stateLock(dir)}}
+	for name, want := range map[string]bool{"cordons.json": true, "cordons.json.new": false} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil { // which is one event
+			t.Fatal(err)
+		}
+		if got := o.concerns(w, <-w.Events); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}

@@ -69,16 +69,24 @@ func (s *Store) lacks(name string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// rewriteCordons keeps the cordons if there are any and their file is not there, or is not what it should be.
+// rewriteCordons keeps the cordons if their file was there and is not, or may not be what it should be.
 func (s *Store) rewriteCordons(cordons map[string]Cordon) (written bool, err error) {
-	if len(cordons) == 0 || !s.lacks(cordonFile) && s.UnkeptCordons() == nil {
+	missing := s.lacks(cordonFile) && (s.keptCordons.Load() || len(cordons) > 0)
+	if !missing && s.UnkeptCordons() == nil {
 		return false, nil
 	}
-	if err := s.secureCordons(cordons); err != nil {
-		ids := strings.Join(slices.Sorted(maps.Keys(cordons)), ", ")
-		return false, fmt.Errorf("keep cordons: %w: until they are, cordon these again after a restart: %s", err, ids)
+	if cordons == nil {
+		cordons = make(map[string]Cordon)
 	}
-	return true, nil
+	err = s.secureCordons(cordons)
+	switch {
+	case err == nil:
+		return true, nil
+	case len(cordons) == 0:
+		return false, fmt.Errorf("keep that no device is cordoned: %w: until that is kept, see after a restart which are", err)
+	}
+	ids := strings.Join(slices.Sorted(maps.Keys(cordons)), ", ")
+	return false, fmt.Errorf("keep cordons: %w: until they are, cordon these again after a restart: %s", err, ids)
 }
 
 // begun returns an error that names files beside a missing one with the identities: they were kept once, and are lost. What a
@@ -87,7 +95,7 @@ func (s *Store) begun() error {
 	entries, _ := os.ReadDir(filepath.Dir(s.file)) // what cannot be listed was never written to
 	for _, e := range entries {
 		for _, own := range []string{identityFile, cordonFile, "audit.jsonl"} {
-			if strings.HasPrefix(e.Name(), own) && !strings.HasSuffix(e.Name(), unfinished) {
+			if strings.HasPrefix(e.Name(), own) && !strings.HasSuffix(e.Name(), Unfinished) {
 				return fmt.Errorf("it was removed, for %s is there: what was left on any disk is not known any more", e.Name())
 			}
 		}

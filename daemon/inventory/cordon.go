@@ -55,9 +55,17 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 }
 
 // changeCordon has a change of the cordons written, if it says that it is one, then makes it hold and waits a little for it
-// to be seen. The order matters: a cordon that holds and is not on disk would be gone after a power failure, and nobody would know. The loop
-// writes no file; the caller does, which may wait for the disk.
+// to be seen. The order matters: a cordon that holds and is not on disk would be gone after a power failure, and nobody would
+// know. The loop writes no file; the caller does, which may wait for the disk. What is written holds, though the caller may not
+// wait for it any more; what may have been written by an attempt that failed is written over.
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map[string]Cordon) bool) error {
+	select {
+	case <-i.ready: // else what is presumed of the devices that are found at the start would not be among them
+	case <-i.done:
+		return errStopped
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the inventory: %w", ctx.Err())
+	}
 	i.cordoning.Lock() // nobody changes them between the answer of the loop and the new value
 	defer i.cordoning.Unlock()
 	var cordons map[string]Cordon
@@ -80,11 +88,13 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 	}
 	if i.Store != nil {
 		if err := i.Store.keepCordons(cordons); err != nil {
+			i.Store.doubtCordons(err)
 			return fmt.Errorf("keep cordons: %w", err)
 		}
 	}
-	if err := i.ask(ctx, func(l *loop) { l.setCordons(id, cordons) }); err != nil {
-		return err
+	// It is on disk: nobody who is impatient takes that back, nor does the end.
+	if i.ask(context.WithoutCancel(ctx), func(l *loop) { l.setCordons(id, cordons) }) != nil {
+		return nil
 	}
 	var wanted *Cordon
 	if c, cordoned := cordons[id]; cordoned {

@@ -31,6 +31,7 @@ func (s *Store) cordons() (cordons map[string]Cordon, err error) {
 		if cordons == nil { // JSON's null, which is never written
 			return errors.New("there is no map in it")
 		}
+		s.keptCordons.Store(true)
 		return nil
 	})
 	return cordons, err
@@ -42,6 +43,13 @@ func (s *Store) UnkeptCordons() error {
 		return *err
 	}
 	return nil
+}
+
+// doubtCordons notes, after keepCordons has failed, that the file may have what does not hold: it is to be written again.
+func (s *Store) doubtCordons(err error) {
+	if errors.As(err, new(inDoubt)) {
+		s.unkeptCordons.Store(&err)
+	}
 }
 
 // secureCordons keeps cordons that hold already, and notes if they cannot be.
@@ -62,6 +70,7 @@ func (s *Store) keepCordons(cordons map[string]Cordon) error {
 	})
 	if err == nil {
 		s.unkeptCordons.Store(nil)
+		s.keptCordons.Store(true)
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -321,6 +322,59 @@ func TestAllIsDamaged(t *testing.T) {
 				t.Errorf("the next time: %+v, want %+v", got, want)
 			}
 		})
+	}
+}
+
+// TestCordonAtTheStart: what is presumed of the devices that are found then is not lost with the first that somebody names.
+func TestCordonAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := t.TempDir()
+		for _, file := range []string{"identities.json", "cordons.json"} {
+			if err := os.WriteFile(filepath.Join(state, file), []byte("{"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m := udevtest.New(t, widget("w0", "A")+widget("w1", "B"))
+		m.SetSettled(false) // so that it is a while until the inventory is ready
+		r := begin(t, m, state)
+		synctest.Wait() // the devices are found by now
+		select {
+		case <-r.Ready():
+			t.Error("it is ready already")
+		default:
+		}
+		if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "mine"}); err != nil {
+			t.Fatal(err)
+		}
+		r.stop()
+		r.stop = func() {}
+		r = start(t, m, state)
+		if !r.standing("node-B-w").cordoned {
+			t.Error("the other one, which may have been cordoned, is offered")
+		}
+	})
+}
+
+// TestClientThatLeaves: what is on disk holds, however soon whoever asked for it has gone.
+func TestClientThatLeaves(t *testing.T) {
+	state := t.TempDir()
+	leave := func() {}
+	r := start(t, udevtest.New(t, widget("w0", "A")), state, func(o *inventory.Options) {
+		o.Store.Owned = func() error { leave(); return nil } // as it is written
+	})
+	for range 20 {
+		if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "mine"}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		leave = cancel
+		if _, err := r.Uncordon(ctx, cordonedWidget); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := r.Current(t.Context(), cordonedWidget); err != nil || s.Cordon != nil {
+			t.Fatalf("the file says that it is not cordoned: %+v, %v", s, err)
+		}
+		leave = func() {}
 	}
 }
 

@@ -81,6 +81,24 @@ type running struct {
 
 func start(t *testing.T, m *udevtest.Machine, state string, changes ...func(*inventory.Options)) *running {
 	t.Helper()
+	r := begin(t, m, state, changes...)
+	r.ready()
+	return r
+}
+
+// ready waits until the inventory is.
+func (r *running) ready() {
+	r.t.Helper()
+	select {
+	case <-r.Ready():
+	case <-time.After(20 * time.Second):
+		r.t.Fatal("the inventory is never ready")
+	}
+}
+
+// begin starts it and does not wait.
+func begin(t *testing.T, m *udevtest.Machine, state string, changes ...func(*inventory.Options)) *running {
+	t.Helper()
 	log := slog.New(slog.NewTextHandler(testWriter{t}, nil))
 	o := inventory.Options{
 		Source: m, Rules: rules, Log: log, Settle: time.Second, Grace: time.Nanosecond,
@@ -105,11 +123,6 @@ func start(t *testing.T, m *udevtest.Machine, state string, changes ...func(*inv
 		}
 	}
 	t.Cleanup(func() { r.stop(); r.stop = func() {} })
-	select {
-	case <-r.Ready():
-	case <-time.After(20 * time.Second):
-		t.Fatal("the inventory is never ready")
-	}
 	return r
 }
 

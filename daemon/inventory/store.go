@@ -25,8 +25,8 @@ import (
 // identityFile is the name of the file.
 const identityFile = "identities.json"
 
-// unfinished is the end of the name of a file that is to replace another.
-const unfinished = ".new"
+// Unfinished is the end of the name of a file that is to replace another.
+const Unfinished = ".new"
 
 // storeVersion is the version of the file's format.
 const storeVersion = 1
@@ -51,6 +51,7 @@ type Store struct {
 	kept   atomic.Bool // the file was there since the start
 
 	unkeptCordons atomic.Pointer[error]
+	keptCordons   atomic.Bool // the file with the cordons was there since the start
 
 	syncDir func(dir string) error // makes a rename last
 
@@ -263,8 +264,16 @@ func (s *Store) replace(file string, encode func(io.Writer) error) error {
 	if err != nil {
 		return err
 	}
-	return s.swap(next, file)
+	if err := s.swap(next, file); err != nil {
+		return inDoubt{err}
+	}
+	return nil
 }
+
+// inDoubt is an error after which either the file of before or the next one may be there.
+type inDoubt struct{ error }
+
+func (d inDoubt) Unwrap() error { return d.error }
 
 // writeBeside writes what is to replace a file, for good, and returns where it is.
 func (s *Store) writeBeside(file string, encode func(io.Writer) error) (next string, err error) {
@@ -276,7 +285,7 @@ func (s *Store) writeBeside(file string, encode func(io.Writer) error) (next str
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return "", fmt.Errorf("%w: paths.state is to be a directory that can be written to", err)
 	}
-	next = file + unfinished
+	next = file + Unfinished
 	// What a crash has left there is not written to: it could be a link, or have another owner.
 	_ = os.Remove(next) // what cannot be removed is there still
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -99,5 +100,56 @@ func TestWhatMayNotLastIsNotKept(t *testing.T) {
 		if err := s.write(&contents{Version: storeVersion, Devices: []record{{ID: "a"}}}); (err == nil) != step.kept {
 			t.Errorf("step %d: %v, want it kept: %t", n, err, step.kept)
 		}
+	}
+}
+
+// TestCordonsInDoubt: an uncordon that has failed does not come to hold by a restart, though it may be on disk.
+func TestCordonsInDoubt(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, cordonFile)
+	broken := false
+	s := OpenStore(dir, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	s.syncDir = func(dir string) error {
+		if broken {
+			return errors.New("input/output error")
+		}
+		return syncDir(dir)
+	}
+	held := map[string]Cordon{"a": {Reason: "loose"}}
+	if err := s.keepCordons(held); err != nil {
+		t.Fatal(err)
+	}
+	broken = true
+	err := s.keepCordons(map[string]Cordon{})
+	s.doubtCordons(err)
+	if err == nil || s.UnkeptCordons() == nil {
+		t.Errorf("error %v, told of %v", err, s.UnkeptCordons())
+	}
+	broken = false
+	if written, err := s.rewriteCordons(held); err != nil || !written || s.UnkeptCordons() != nil {
+		t.Errorf("written again: %v, %v", written, err)
+	}
+	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "loose") {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// TestNoCordonsAreKeptToo: their file, when it is removed, would be taken for one that had some.
+func TestNoCordonsAreKeptToo(t *testing.T) {
+	dir := t.TempDir()
+	s := OpenStore(dir, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	if written, err := s.rewriteCordons(nil); err != nil || written {
+		t.Errorf("one that never was there: %v, %v", written, err)
+	}
+	if err := errors.Join(s.keepCordons(map[string]Cordon{}), os.Remove(filepath.Join(dir, cordonFile))); err != nil {
+		t.Fatal(err)
+	}
+	if written, err := s.rewriteCordons(nil); err != nil || !written {
+		t.Errorf("written again: %v, %v", written, err)
+	}
+	if cordons, err := s.cordons(); err != nil || len(cordons) > 0 {
+		t.Errorf("%v, %v", cordons, err)
 	}
 }
