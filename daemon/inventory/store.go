@@ -11,15 +11,12 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // identityFile is the name of the file.
@@ -257,64 +254,6 @@ func (s *Store) has(c *contents) bool {
 	return !s.doubt
 }
 
-// replace replaces a file, in a directory that is made if it is missing, by what encode writes: after a crash it is the
-// old or the new one, whole. One call at a time for a file.
-func (s *Store) replace(file string, encode func(io.Writer) error) error {
-	next, err := s.writeBeside(file, encode)
-	if err != nil {
-		return err
-	}
-	if err := s.swap(next, file); err != nil {
-		return inDoubt{err}
-	}
-	return nil
-}
-
-// inDoubt is an error after which either the file of before or the next one may be there.
-type inDoubt struct{ error }
-
-func (d inDoubt) Unwrap() error { return d.error }
-
-// writeBeside writes what is to replace a file, for good, and returns where it is.
-func (s *Store) writeBeside(file string, encode func(io.Writer) error) (next string, err error) {
-	if s.Owned != nil {
-		if err := s.Owned(); err != nil {
-			return "", err
-		}
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return "", fmt.Errorf("%w: paths.state is to be a directory that can be written to", err)
-	}
-	next = file + Unfinished
-	// What a crash has left there is not written to: it could be a link, or have another owner.
-	_ = os.Remove(next) // what cannot be removed is there still
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	if err := encode(f); err != nil {
-		return "", fmt.Errorf("write %s: %w", next, err)
-	}
-	return next, f.Sync()
-}
-
-// swap puts a file that was written in the place of another, so that it is there after a crash as well. An error does not say
-// which of the two is there.
-func (s *Store) swap(next, file string) error {
-	target, notLink := os.Readlink(file)
-	if err := os.Rename(next, file); err != nil {
-		if info, statErr := os.Lstat(file); statErr == nil && info.IsDir() {
-			return fmt.Errorf("replace %s: %w", file, errDirectory)
-		}
-		return err
-	}
-	if notLink == nil { // the service may write nowhere else than in paths.state
-		s.log.Warn("link replaced", "err", fmt.Errorf("%s was a link to %s, and is a file now: to have it elsewhere, set paths.state", file, target))
-	}
-	return s.syncDir(filepath.Dir(file))
-}
-
 // encode writes the JSON of c with a line for each device, piece by piece: of thousands it is megabytes.
 func (c contents) encode(w io.Writer) error {
 	b := bufio.NewWriterSize(w, 64<<10)
@@ -340,17 +279,4 @@ func (c contents) encode(w io.Writer) error {
 	}
 	fmt.Fprintln(b, "]}")
 	return b.Flush() // returns the first error of them all
-}
-
-// syncDir makes a rename in dir last.
-func syncDir(dir string) error { return syncFile(dir) }
-
-// syncFile makes what is in a file or a directory last.
-func syncFile(name string) error {
-	d, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
