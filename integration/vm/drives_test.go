@@ -104,7 +104,7 @@ func headsGo(s *story, t *testing.T) {
 func inUse(s *story, t *testing.T) {
 	node := s.m.Namespaces()[atBoot.Serial]
 	for _, use := range []struct{ name, begin, end string }{
-		{"mkfs and mount", "mkfs.ext4 -q NODE; mount NODE /mnt", "umount /mnt"},
+		{"mkfs and mount", "LOCK mkfs.ext4 -q NODE; mount NODE /mnt", "umount /mnt"},
 		{"partition", "LOCK sh -c 'echo type=linux | sfdisk --quiet --label gpt NODE'", "true"},
 		{"LVM", "LOCK pvcreate --quiet NODE", "true"},
 		{"LUKS", "echo secret | LOCK cryptsetup luksFormat -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 NODE -", "true"},
@@ -112,7 +112,9 @@ func inUse(s *story, t *testing.T) {
 	} {
 		sh := func(script string) func() {
 			// udevd looks at a disk when it is closed after a write, and misses the
-			// close that comes while it looks. Who locks the disk is not missed.
+			// close that comes while it looks. Who locks the disk is not missed, nor
+			// told by mkfs that it is in use in the moment in which a look of ours
+			// makes sure that it is not: the storm before this has many.
 			replace := strings.NewReplacer("NODE", node, "LOCK", "udevadm lock --device "+node)
 			return func() { s.m.Sh(replace.Replace(script)) }
 		}
