@@ -237,7 +237,7 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 	defer audit.Stop()
 	settle := time.NewTicker(settlePoll)
 	defer settle.Stop()
-	for {
+	for ctx.Err() == nil { // what else has come by then is for the end
 		select {
 		case <-ctx.Done():
 			return nil
@@ -265,6 +265,7 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 		l.publish(time.Now())
 		l.tellRuled()
 	}
+	return nil
 }
 
 // drain takes in all events that are waiting, so that a burst leads to one look at each device and not to many.
