@@ -95,10 +95,16 @@ func stateLock(dir string) *lock {
 	l.open = func() (*os.File, error) {
 		_ = l.mkdir() // the store says what to do
 		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			return nil, nil
+		if errors.Is(err, unix.EROFS) {
+			f, err = os.Open(name)
 		}
-		return f, nil
+		if err == nil {
+			return f, nil
+		}
+		if _, statErr := os.Lstat(name); statErr == nil { // another instance may be sharing it
+			return nil, fmt.Errorf("lock %s: %w: remove it, it is made again", name, plainCause(err))
+		}
+		return nil, nil
 	}
 	return l
 }

@@ -129,6 +129,13 @@ func TestStateIsOfOneInstance(t *testing.T) {
 	if err := stateLock("/dev/null/state").take(impatient); err != nil {
 		t.Error(err)
 	}
+	taken := t.TempDir()
+	if err := os.Mkdir(filepath.Join(taken, "state.lock"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := stateLock(taken).take(impatient); err == nil || err.Error() != "lock "+taken+"/state.lock: is a directory: remove it, it is made again" {
+		t.Errorf("who else has it is not known: %v", err)
+	}
 }
 
 // TestLockOfAnInstanceThatEnds: who was killed a moment ago may have its locks still, and is waited for.
