@@ -106,8 +106,10 @@ func (o *own) concerns(w *directory.Watch, e directory.Event) bool {
 		o.rearm(w)
 		return true
 	}
-	// What is to replace a file is our own, also where it cannot: another attempt would follow at once, and for ever.
-	return directory.Moved(e) && !strings.HasSuffix(e.Name, inventory.Unfinished) && o.has(e.Name)
+	// What is to replace a file is our own, also where it cannot, and so is what has replaced one, also where that may not last:
+	// another attempt would follow at once, and for ever.
+	own := strings.HasSuffix(e.Name, inventory.Unfinished) || o.inventory.Left(e.Name)
+	return directory.Moved(e) && !own && o.has(e.Name)
 }
 
 // has tells whether a file is in one of the directories, and not in one above them.

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/config"
@@ -365,6 +366,28 @@ func TestOwnDirectoryAsItWas(t *testing.T) {
 	}
 }
 
+// TestOwnWritingIsNoNews: what has been written may have to be written anew, where it may not last; that is no reason to do so
+// at once, and for ever.
+func TestOwnWritingIsNoNews(t *testing.T) {
+	s := stand(t)
+	w, err := directory.Open(s.path("own/state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	o := &own{daemon: &daemon{inventory: s.inventory}, dirs: []*lock{stateLock(s.path("own/state"))}}
+	written := directory.Event{Name: s.path("own/state/identities.json"), Op: fsnotify.Create}
+	if o.concerns(w, written) {
+		t.Error("what the daemon has written is news to it")
+	}
+	if err := errors.Join(os.Remove(written.Name), os.WriteFile(written.Name, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if !o.concerns(w, written) {
+		t.Error("what somebody else has put there is none")
+	}
+}
+
 // TestOwnAttemptIsNoNews: what cannot be written would be tried again without a pause.
 func TestOwnAttemptIsNoNews(t *testing.T) {
 	dir := t.TempDir()
@@ -376,7 +399,7 @@ func TestOwnAttemptIsNoNews(t *testing.T) {
 	if err := w.Rearm(); err != nil {
 		t.Fatal(err)
 	}
-	o := &own{dirs: []*lock{stateLock(dir)}}
+	o := &own{daemon: &daemon{inventory: &inventory.Inventory{}}, dirs: []*lock{stateLock(dir)}}
 	for name, want := range map[string]bool{"cordons.json": true, "cordons.json.new": false} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil { // which is one event
 			t.Fatal(err)

@@ -4,9 +4,7 @@ package inventory
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,24 +12,19 @@ import (
 	"strings"
 )
 
-// Rewrite has those files of the store written again that were removed since they were written, and returns their names. An
-// error is that of the cordons, or of ctx; about the identities [Store.Unkept] tells.
+// Rewrite has those files of the store written again that were removed or replaced since they were written, and returns their
+// names; what is in their place is kept beside. An error says what cannot be written and what is to be done by hand therefore,
+// or is that of ctx.
 func (i *Inventory) Rewrite(ctx context.Context) (files []string, err error) {
 	if i.Store == nil {
 		return nil, nil
 	}
-	if i.Store.lost() {
-		if err := i.ask(ctx, func(l *loop) { l.unsaved = true; l.save() }); err != nil {
-			return nil, err
-		}
-		select {
-		case err := <-i.Store.flush():
-			if err == nil {
-				files = append(files, identityFile)
-			}
-		case <-ctx.Done(): // the disk may not answer
-			return nil, ctx.Err()
-		}
+	written, unkept := i.rewriteIdentities(ctx)
+	if written {
+		files = append(files, identityFile)
+	}
+	if ctx.Err() != nil {
+		return files, ctx.Err()
 	}
 	i.cordoning.Lock() // else those of a moment ago would be written
 	defer i.cordoning.Unlock()
@@ -39,11 +32,54 @@ func (i *Inventory) Rewrite(ctx context.Context) (files []string, err error) {
 	if err := i.ask(ctx, func(l *loop) { cordons = l.cordons }); err != nil {
 		return files, err
 	}
-	written, err := i.Store.rewriteCordons(cordons)
+	written, err = i.Store.rewriteCordons(cordons)
 	if written {
 		files = append(files, cordonFile)
 	}
-	return files, err
+	switch {
+	case unkept == nil:
+		return files, err
+	case err == nil:
+		return files, unkept
+	default:
+		return files, fmt.Errorf("%w; %w", unkept, err) // in one line
+	}
+}
+
+// rewriteIdentities keeps the identities if their file was there and is not. The error names what a restart would forget.
+func (i *Inventory) rewriteIdentities(ctx context.Context) (written bool, err error) {
+	if !i.Store.kept.lost() {
+		return false, nil
+	}
+	var dirty []string
+	if err := i.ask(ctx, func(l *loop) { l.unsaved = true; l.save(); dirty = l.dirtyDisks() }); err != nil {
+		return false, err
+	}
+	select {
+	case err = <-i.Store.flush():
+	case <-ctx.Done(): // the disk may not answer
+		err = ctx.Err()
+	}
+	switch {
+	case err == nil:
+		return true, nil
+	case len(dirty) == 0:
+		return false, fmt.Errorf("keep identities: %w", err)
+	default:
+		return false, fmt.Errorf("keep identities: %w: until they are, a restart forgets that these have to be erased, which is to be done by hand then: %s",
+			err, strings.Join(dirty, ", "))
+	}
+}
+
+// dirtyDisks returns the IDs of what has to be erased before it is offered again, in order.
+func (l *loop) dirtyDisks() (ids []string) {
+	for id, e := range l.entries {
+		if e.dirty {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
 }
 
 // saveRemoved has those files written when the loop has ended that were removed at the last moment, or could not be written
@@ -52,7 +88,7 @@ func (l *loop) saveRemoved() {
 	if l.Store == nil {
 		return
 	}
-	l.unsaved = l.unsaved || l.Store.lost()
+	l.unsaved = l.unsaved || l.Store.kept.lost()
 	l.cordoning.Lock() // for the loop has ended, nobody holds it who waits for that
 	defer l.cordoning.Unlock()
 	if _, err := l.Store.rewriteCordons(l.cordons); err != nil {
@@ -60,19 +96,10 @@ func (l *loop) saveRemoved() {
 	}
 }
 
-// lost tells whether the identities were kept in a file that is there no more.
-func (s *Store) lost() bool { return s.kept.Load() && s.lacks(identityFile) }
-
-// lacks tells whether there is no file of that name in the directory.
-func (s *Store) lacks(name string) bool {
-	_, err := os.Lstat(filepath.Join(filepath.Dir(s.file), name))
-	return errors.Is(err, fs.ErrNotExist)
-}
-
 // rewriteCordons keeps the cordons if their file was there and is not, or may not be what it should be.
 func (s *Store) rewriteCordons(cordons map[string]Cordon) (written bool, err error) {
-	missing := s.lacks(cordonFile) && (s.keptCordons.Load() || len(cordons) > 0)
-	if !missing && s.UnkeptCordons() == nil {
+	lost := s.keptCordons.lost() || len(cordons) > 0 && s.keptCordons.missing()
+	if !lost && s.UnkeptCordons() == nil {
 		return false, nil
 	}
 	if cordons == nil {

@@ -7,9 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
@@ -75,6 +79,67 @@ func TestRemovedFilesAreWrittenAtTheStop(t *testing.T) {
 	if got := stateFiles(t, state); got != before {
 		t.Errorf("%q, want %q", got, before)
 	}
+}
+
+// TestOlderStateIsPutBack: what the daemon knows is worth more than what somebody puts in its place, which is kept beside.
+func TestOlderStateIsPutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := filepath.Join(t.TempDir(), "state")
+		m := udevtest.New(t, diskOf(7))
+		r := start(t, m, state, tenants(true, false))
+		if err := errors.Join(r.Cordon(t.Context(), diskID, inventory.Cordon{Reason: "loose"}), uncordon(r, diskID)); err != nil {
+			t.Fatal(err)
+		}
+		clock.Pass(time.Second)
+		older := stateFiles(t, state)
+		released(t, r)
+		if err := errors.Join(r.Cordon(t.Context(), diskID, inventory.Cordon{Reason: "loose"}), os.RemoveAll(state), os.Mkdir(state, 0o700),
+			os.WriteFile(filepath.Join(state, "identities.json"), []byte(older[0]), 0o600),
+			os.WriteFile(filepath.Join(state, "cordons.json"), []byte(older[1]), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := r.Rewrite(t.Context()); err != nil || !slices.Equal(got, []string{"identities.json", "cordons.json"}) {
+			t.Errorf("%q, %v", got, err)
+		}
+		for n, file := range []string{"identities.json", "cordons.json"} {
+			if beside, err := os.ReadFile(filepath.Join(state, file+".replaced")); err != nil || string(beside) != older[n] {
+				t.Errorf("%s is not kept beside: %q, %v", file, beside, err)
+			}
+		}
+		r.stop()
+		r.stop = func() {}
+		r = start(t, m, state, tenants(true, false))
+		quarantined(t, r, nvmeResource)
+		if got := r.standing(diskID); !got.cordoned {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func uncordon(r *running, id string) error {
+	_, err := r.Uncordon(r.t.Context(), id)
+	return err
+}
+
+// TestStateIsAFile: where nothing can be kept at all it is told what a restart forgets.
+func TestStateIsAFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := filepath.Join(t.TempDir(), "state")
+		r := start(t, udevtest.New(t, diskOf(7)), state, tenants(true, false))
+		released(t, r)
+		if err := errors.Join(r.Cordon(t.Context(), diskID, inventory.Cordon{Reason: "loose"}), os.RemoveAll(state), os.WriteFile(state, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := r.Rewrite(t.Context())
+		for _, want := range []string{"to be erased, which is to be done by hand then: " + diskID, "cordon these again after a restart: " + diskID} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q in it", err, want)
+			}
+		}
+		if r.Store.Unkept() == nil || r.Store.UnkeptCordons() == nil {
+			t.Error("it counts as kept")
+		}
+	})
 }
 
 // TestNothingIsRewrittenThatNeverWas: no file is made for what was never kept.

@@ -184,10 +184,14 @@ func (l *loop) restoreCordons() {
 	l.unsaved = l.unsaved || !slices.Equal(l.recorded, slices.Sorted(maps.Keys(l.cordons)))
 }
 
-// restoreRecorded cordons what was cordoned when a file was there that is missing, and returns an error that tells of it; nil:
-// nothing was, so there need not have been one.
+// restoreRecorded cordons what was cordoned when a file was there that is missing, and returns an error that tells of it, or that
+// it is not known what was; nil: nothing was, so there need not have been one.
 func (l *loop) restoreRecorded(missing error) error {
-	if len(l.recorded) == 0 {
+	switch {
+	case len(l.recorded) > 0:
+	case l.unread:
+		return fmt.Errorf("%w; nor is it known which devices were cordoned, if any was: cordon these again", missing)
+	default:
 		return nil
 	}
 	l.presume(l.recorded, "it was before "+cordonFile+" was removed, for a reason that is not known: uncordon it if that is over")
@@ -224,7 +228,7 @@ func (l *loop) presume(ids []string, reason string) {
 // is not known which devices there were, what cannot be read stays in its place: the next start is to know that, too, unless
 // somebody has said meanwhile which are cordoned.
 func (l *loop) presumed(unread error, told string) error {
-	if l.presuming = l.forgotten && !errors.Is(unread, fs.ErrNotExist) || len(l.cordons) == 0; l.presuming {
+	if l.presuming = l.unread && !errors.Is(unread, fs.ErrNotExist) || len(l.cordons) == 0; l.presuming {
 		return fmt.Errorf("%w; which devices were known is not known either: all that are found at this start are cordoned: uncordon those that were not", unread)
 	}
 	err := fmt.Errorf("%w; "+told, unread, len(l.cordons))

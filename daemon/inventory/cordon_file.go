@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"path/filepath"
 )
 
 // cordonFile is the name of the file beside the identities: a map from the ID of a device to its [Cordon].
@@ -24,16 +23,18 @@ func (c *Cordon) UnmarshalJSON(text []byte) error {
 
 // cordons reads the file.
 func (s *Store) cordons() (cordons map[string]Cordon, err error) {
-	err = take(filepath.Join(filepath.Dir(s.file), cordonFile), func(text []byte) error {
+	err = take(s.keptCordons.path, func(text []byte) error {
 		if err := json.Unmarshal(text, &cordons); err != nil {
 			return err
 		}
 		if cordons == nil { // JSON's null, which is never written
 			return errors.New("there is no map in it")
 		}
-		s.keptCordons.Store(true)
 		return nil
 	})
+	if err == nil {
+		s.keptCordons.remember()
+	}
 	return cordons, err
 }
 
@@ -63,14 +64,13 @@ func (s *Store) secureCordons(cordons map[string]Cordon) error {
 
 // keepCordons replaces the file and returns once it is on disk.
 func (s *Store) keepCordons(cordons map[string]Cordon) error {
-	err := s.replace(filepath.Join(filepath.Dir(s.file), cordonFile), func(w io.Writer) error {
+	err := s.replace(&s.keptCordons, func(w io.Writer) error {
 		lines := json.NewEncoder(w)
 		lines.SetIndent("", "  ")
 		return lines.Encode(cordons)
 	})
 	if err == nil {
 		s.unkeptCordons.Store(nil)
-		s.keptCordons.Store(true)
 	}
 	return err
 }

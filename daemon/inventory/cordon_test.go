@@ -5,8 +5,10 @@ package inventory_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -200,7 +202,12 @@ func TestDamagedCordons(t *testing.T) {
 					t.Errorf("%s: %+v, want %+v", when, got, want)
 				}
 			}
-			if err := errors.Join(r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "loose"}), spoil(file)); err != nil {
+			if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "loose"}); err != nil {
+				t.Fatal(err)
+			}
+			r.stop()
+			r.stop = func() {}
+			if err := spoil(file); err != nil {
 				t.Fatal(err)
 			}
 			damaged, readErr := os.ReadFile(file)
@@ -322,6 +329,29 @@ func TestAllIsDamaged(t *testing.T) {
 				t.Errorf("the next time: %+v, want %+v", got, want)
 			}
 		})
+	}
+}
+
+// TestIdentitiesAreLostAndCordonsMissing: where nothing tells whether any device was cordoned, it is said so, and none is made so.
+func TestIdentitiesAreLostAndCordonsMissing(t *testing.T) {
+	r, state := cordonedBefore(t)
+	r.stop()
+	r.stop = func() {}
+	if err := errors.Join(os.WriteFile(filepath.Join(state, "identities.json"), []byte("{"), 0o600), os.Remove(filepath.Join(state, "cordons.json"))); err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	for n, want := range []bool{true, false} {
+		log.Reset()
+		r = start(t, r.machine, state, func(o *inventory.Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		if got := r.standing(cordonedWidget); got != (standing{healthy: true}) {
+			t.Errorf("%+v", got)
+		}
+		r.stop()
+		r.stop = func() {}
+		if got := strings.Contains(log.String(), `level=ERROR msg="cordons not read"`) && strings.Contains(log.String(), "cordon these again"); got != want {
+			t.Errorf("start %d: told %v, want %v:\n%s", n, got, want, log.String())
+		}
 	}
 }
 

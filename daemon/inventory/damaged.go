@@ -39,7 +39,7 @@ func take(file string, decode func(text []byte) error) error {
 	if errors.Is(err, errDirectory) {
 		return err
 	}
-	aside, besideErr := keepBeside(file)
+	aside, besideErr := keepBeside(file, ".damaged")
 	if err = fmt.Errorf("%w; it is kept as %s", err, aside); besideErr != nil {
 		err = fmt.Errorf("%w, or would be: %w", err, besideErr)
 	}
@@ -70,9 +70,9 @@ func read(file string) ([]byte, error) {
 }
 
 // keepBeside gives a file that is to be replaced a second name, under which it stays, beside what was kept so on an earlier day.
-// Where it has one already, that is returned.
-func keepBeside(file string) (aside string, err error) {
-	aside = file + ".damaged"
+// The name ends with what became of it, and a number if need be. Where it has one already, that is returned.
+func keepBeside(file, fate string) (aside string, err error) {
+	aside = file + fate
 	for n := 2; ; n++ {
 		err = os.Link(file, aside)
 		switch {
@@ -81,7 +81,7 @@ func keepBeside(file string) (aside string, err error) {
 		case sameFile(file, aside):
 			return aside, nil
 		}
-		aside = fmt.Sprintf("%s.damaged.%d", file, n)
+		aside = fmt.Sprintf("%s%s.%d", file, fate, n)
 	}
 }
 

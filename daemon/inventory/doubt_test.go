@@ -155,6 +155,40 @@ func TestWhatIsLostStaysLost(t *testing.T) {
 	})
 }
 
+// TestWhatIsLostStaysLostForDisksToCome: a disk that was not there at the start after the loss may have been a pod's as well,
+// whether that start came as far as READY or not.
+func TestWhatIsLostStaysLostForDisksToCome(t *testing.T) {
+	for name, ready := range map[string]bool{"ready": true, "stopped before": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				state := t.TempDir()
+				for _, file := range []string{"identities.json", "cordons.json"} {
+					if err := os.WriteFile(filepath.Join(state, file), []byte("{"), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for range 2 {
+					m := udevtest.New(t, widget("w0", "A")) // the disk is away, or on its way
+					m.SetSettled(ready)
+					r := begin(t, m, state, tenants(true, false))
+					if ready {
+						r.ready()
+					}
+					synctest.Wait()
+					clock.Pass(500 * time.Millisecond)
+					r.stop()
+					r.stop = func() {}
+				}
+				r := start(t, udevtest.New(t, diskOf(7)+widget("w0", "A")), state, tenants(true, false))
+				quarantined(t, r, nvmeResource)
+				if got := r.standing(diskID); got.cordoned == ready {
+					t.Errorf("cordoned: %+v", got) // it is where no start knows yet what there is
+				}
+			})
+		})
+	}
+}
+
 // TestFirstStartThatWasCutShort: what it had not finished to write stands for nothing that was ever kept.
 func TestFirstStartThatWasCutShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -32,7 +32,7 @@ type loop struct {
 	dirty     map[*entry]bool // changed since the last publication
 	stale     bool            // what is seen and not offered changed since then
 	resend    map[string]bool // resources whose list is to be sent again though nothing changed
-	forgotten bool            // what was kept is lost: any disk may have been a pod's
+	forgotten bool            // what was kept is lost, at this start or an earlier one: any disk may have been a pod's
 	unsaved   bool            // an identity or a mark changed since the last save
 
 	marks   marks             // what events say of hardware, until it is over
@@ -41,6 +41,7 @@ type loop struct {
 	cordons map[string]Cordon // why devices are kept from new pods, by ID; replaced, never written
 
 	presuming bool     // whatever is found at the start may have been cordoned
+	unread    bool     // the identities of the last run are lost
 	recorded  []string // what the identities of the last run say is cordoned
 
 	began        time.Time // when we started

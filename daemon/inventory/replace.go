@@ -13,8 +13,8 @@ import (
 
 // replace replaces a file, in a directory that is made if it is missing, by what encode writes: after a crash it is the
 // old or the new one, whole. One call at a time for a file.
-func (s *Store) replace(file string, encode func(io.Writer) error) error {
-	next, err := s.writeBeside(file, encode)
+func (s *Store) replace(file *keptFile, encode func(io.Writer) error) error {
+	next, err := s.writeBeside(file.path, encode)
 	if err != nil {
 		return err
 	}
@@ -56,14 +56,19 @@ func (s *Store) writeBeside(file string, encode func(io.Writer) error) (next str
 
 // swap puts a file that was written in the place of another, so that it is there after a crash as well. An error does not say
 // which of the two is there.
-func (s *Store) swap(next, file string) error {
+func (s *Store) swap(next string, kept *keptFile) error {
+	file := kept.path
 	target, notLink := os.Readlink(file)
+	if kept.lost() { // what somebody has put there is his
+		_, _ = keepBeside(file, ".replaced") // where it cannot be, what we know is worth more
+	}
 	if err := os.Rename(next, file); err != nil {
 		if info, statErr := os.Lstat(file); statErr == nil && info.IsDir() {
 			return fmt.Errorf("replace %s: %w", file, errDirectory)
 		}
 		return err
 	}
+	kept.remember()
 	if notLink == nil { // the service may write nowhere else than in paths.state
 		s.log.Warn("link replaced", "err", fmt.Errorf("%s was a link to %s, and is a file now: to have it elsewhere, set paths.state", file, target))
 	}

@@ -15,7 +15,7 @@ func (l *loop) restore() {
 		return
 	}
 	kept, whole := l.Store.load()
-	l.forgotten, l.recorded = !whole, kept.Cordoned
+	l.forgotten, l.unread, l.recorded = !whole || kept.Forgotten, !whole, kept.Cordoned
 	l.restoreHealth(kept.Health)
 	sameBoot := kept.Health.Boot == l.boot
 	for _, r := range kept.Devices {

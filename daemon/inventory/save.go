@@ -30,6 +30,9 @@ func (l *loop) save() {
 	if l.Store == nil || !l.unsaved {
 		return
 	}
+	if l.unread && !l.isReady { // the next start would take the little that was seen for all that was ever kept
+		return
+	}
 	l.unsaved = false
 	records := make([]record, 0, len(l.entries))
 	for _, e := range l.entries {
@@ -45,5 +48,5 @@ func (l *loop) save() {
 			Initialised: e.initialised, Instance: e.instance,
 		})
 	}
-	l.Store.save(contents{Version: storeVersion, Devices: records, Health: l.savedHealth(), Cordoned: slices.Sorted(maps.Keys(l.cordons))})
+	l.Store.save(contents{Version: storeVersion, Devices: records, Health: l.savedHealth(), Forgotten: l.forgotten, Cordoned: slices.Sorted(maps.Keys(l.cordons))})
 }

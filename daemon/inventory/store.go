@@ -45,10 +45,10 @@ type Store struct {
 	closed sync.WaitGroup
 	doubt  bool // after a crash the file may be another than it is now; of writeAll alone
 	unkept atomic.Pointer[error]
-	kept   atomic.Bool // the file was there since the start
+	kept   keptFile
 
 	unkeptCordons atomic.Pointer[error]
-	keptCordons   atomic.Bool // the file with the cordons was there since the start
+	keptCordons   keptFile
 
 	syncDir func(dir string) error // makes a rename last
 
@@ -88,6 +88,8 @@ type contents struct {
 	Version int      `json:"version"`
 	Devices []record `json:"devices"`
 	Health  health   `json:"health"`
+	// Forgotten says that what was kept before was lost once: a disk that is not among the devices may have been a pod's.
+	Forgotten bool `json:"forgotten,omitempty"`
 	// Cordoned are the IDs of the devices in cordons.json, by which it shows that this is missing: as long as it is there, it
 	// alone says which are cordoned.
 	Cordoned []string `json:"cordoned,omitempty"`
@@ -96,12 +98,18 @@ type contents struct {
 // OpenStore returns the store in a directory, which is made if it is missing. Whether it can be written shows later, and
 // is logged: a daemon without its state directory still serves.
 func OpenStore(dir string, log *slog.Logger) *Store {
-	s := &Store{
-		file: filepath.Join(dir, identityFile), log: log, syncDir: syncDir,
-		latest: make(chan contents, 1), asked: make(chan chan error), ended: make(chan struct{}),
-	}
+	s := newStore(dir, log)
 	s.closed.Go(s.writeAll)
 	return s
+}
+
+// newStore is OpenStore, but that nobody writes what is saved.
+func newStore(dir string, log *slog.Logger) *Store {
+	return &Store{
+		file: filepath.Join(dir, identityFile), log: log, syncDir: syncDir,
+		kept: keptFile{path: filepath.Join(dir, identityFile)}, keptCordons: keptFile{path: filepath.Join(dir, cordonFile)},
+		latest: make(chan contents, 1), asked: make(chan chan error), ended: make(chan struct{}),
+	}
 }
 
 // Close writes what is still to be written.
@@ -127,7 +135,7 @@ func (s *Store) load() (c contents, whole bool) {
 		s.log.Error("identities not read", "err", err)
 		return contents{}, false
 	}
-	s.kept.Store(true)
+	s.kept.remember()
 	return c, true
 }
 
@@ -229,9 +237,8 @@ func (s *Store) write(c *contents) error {
 	next, err := s.writeBeside(s.file, c.encode)
 	switch {
 	case err == nil:
-		err = s.swap(next, s.file)
+		err = s.swap(next, &s.kept)
 		s.doubt = err != nil
-		s.kept.Store(true) // in either case
 	case !s.doubt && s.has(c):
 		return nil // no room is needed for it
 	}
@@ -261,6 +268,9 @@ func (c contents) encode(w io.Writer) error {
 	fmt.Fprintf(b, `{"version":%d,"health":`, c.Version)
 	if err := lines.Encode(c.Health); err != nil {
 		return err
+	}
+	if c.Forgotten {
+		fmt.Fprint(b, `,"forgotten":true`)
 	}
 	if len(c.Cordoned) > 0 {
 		fmt.Fprint(b, `,"cordoned":`)

@@ -69,13 +69,14 @@ func TestStoreThatCannotBeWrittenHasWhatItHas(t *testing.T) {
 func TestWhatMayNotLastIsNotKept(t *testing.T) {
 	dir := t.TempDir()
 	fails := false
-	s := &Store{file: filepath.Join(dir, "identities.json"), syncDir: func(dir string) error {
+	s := newStore(dir, slog.New(slog.DiscardHandler))
+	s.syncDir = func(dir string) error {
 		if fails {
 			fails = false
 			return errors.New("input/output error")
 		}
 		return syncDir(dir)
-	}}
+	}
 	inTheWay := filepath.Join(dir, "identities.json.new", "in the way")
 	for n, step := range []struct{ full, fails, kept bool }{
 		{false, true, false},
@@ -99,6 +100,9 @@ func TestWhatMayNotLastIsNotKept(t *testing.T) {
 		fails = step.fails
 		if err := s.write(&contents{Version: storeVersion, Devices: []record{{ID: "a"}}}); (err == nil) != step.kept {
 			t.Errorf("step %d: %v, want it kept: %t", n, err, step.kept)
+		}
+		if !(&Inventory{Options: Options{Store: s}}).Left(filepath.Join(dir, identityFile)) {
+			t.Errorf("step %d: what was written is not known again", n)
 		}
 	}
 }
