@@ -14,6 +14,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -123,6 +124,9 @@ func newMortal(t *testing.T, config string) *mortal {
 		m.kill()
 		l.Close()
 		serving.Wait()
+		if strings.Contains(m.journal.String(), "WARNING: DATA RACE") { // of whatever life; how it ended does not tell
+			t.Errorf("a race in the daemon:\n%s", m.journal.String())
+		}
 	})
 	m.boot()
 	return m
