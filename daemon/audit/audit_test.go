@@ -24,7 +24,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/integration/clock"
-	"github.com/metalplug/metalplug/integration/need"
 )
 
 // output is a log that may be read while it is written.
@@ -288,11 +287,12 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// full makes the audit of a directory one of a full disk: writes to /dev/full fail with ENOSPC (full(4)).
+// full makes a directory one of a full disk, a small one.
 func full(t *testing.T, dir string) (mend func()) {
 	t.Helper()
-	name := filepath.Join(dir, "audit.jsonl")
-	if err := os.Symlink("/dev/full", name); err != nil {
+	mount(t, dir, "1m")
+	name := filepath.Join(dir, "others")
+	if err := os.WriteFile(name, make([]byte, 2<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
 	return func() {
@@ -373,14 +373,7 @@ func TestStopOnAFullDisk(t *testing.T) {
 // TestNothingHalfWritten: a disk that is full in the middle of a line keeps none of it.
 func TestNothingHalfWritten(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8k"); err != nil {
-		need.Lacks(t, "root", "mount a small tmpfs: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	mount(t, dir, "8k")
 	f := newFile(dir)
 	defer f.close()
 	line := append(bytes.Repeat([]byte("x"), 2999), '\n')

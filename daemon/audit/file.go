@@ -23,23 +23,45 @@ const (
 // file is the audit's file. It is for one goroutine.
 type file struct {
 	name string
-	most int64    // its size, for tests
-	open *os.File // nil: not yet
+	most int64       // its size, for tests
+	open *os.File    // nil: not yet
+	dir  fs.FileInfo // of the directory in which that was opened
 }
 
 // newFile opens the file if there is one: as long as it is open it can be made again.
 func newFile(dir string) *file {
 	f := &file{name: filepath.Join(dir, "audit.jsonl"), most: fileSize}
-	f.reopen()
+	_ = f.reopen(0) // there may be none; of one that cannot be written prepare says why
 	return f
 }
 
-// reopen goes on with the file that is there, if there is one.
-func (f *file) reopen() {
+// reopen goes on with the file that is there or, by O_CREATE, with a new one. What is not a regular file is refused: a pipe and
+// some devices keep whoever reads or writes them waiting.
+func (f *file) reopen(flags int) error {
 	f.close()
-	if open, err := os.OpenFile(f.name, os.O_RDWR|os.O_APPEND, 0); err == nil {
-		f.open = open
+	dir, err := os.Stat(filepath.Dir(f.name)) // first: of two directories the earlier one, so that the other is noticed
+	if err != nil {
+		return err
 	}
+	open, err := os.OpenFile(f.name, os.O_RDWR|os.O_APPEND|syscall.O_NONBLOCK|flags, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := regular(open); err != nil {
+		open.Close()
+		return err
+	}
+	f.open, f.dir = open, dir
+	return nil
+}
+
+// regular returns an error for what is not a regular file.
+func regular(f *os.File) error {
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("open %s: it is not a regular file: move it away", f.Name())
+	}
+	return err
 }
 
 // append appends whole lines and has them on disk when it returns nil. What it has written of them in vain is cut off. One
@@ -61,9 +83,9 @@ func (f *file) append(lines []byte) (err error) {
 	return nil
 }
 
-// remake makes the file again, with what was in it, if somebody has removed it: the kernel has it as long as it is open. Where
-// another is in its place, that is gone on with, and what was in the removed one is kept beside, unless the other begins with
-// it. One that was only renamed is still written to until another is there. What was made again is told.
+// remake makes the file again, with what was in it, if somebody has removed it, or the directory in which it is: the kernel has
+// it as long as it is open. Where another is in its place, that is gone on with, and what was in the last is kept beside, unless
+// the other begins with it. One that was only renamed is still written to until another is there. What was made again is told.
 func (f *file) remake() (told, err error) {
 	if f.open == nil {
 		return nil, nil
@@ -77,24 +99,37 @@ func (f *file) remake() (told, err error) {
 		return nil, nil
 	}
 	_, err = os.Lstat(f.name) // a link that leads nowhere is in the way as well
-	removed, replaced := info.Sys().(*syscall.Stat_t).Nlink == 0, err == nil
+	removed, replaced, moved := info.Sys().(*syscall.Stat_t).Nlink == 0, err == nil, f.moved()
 	switch {
-	case !removed && !replaced:
+	case !removed && !replaced && !moved:
 		return nil, nil
-	case removed && !replaced:
+	case !replaced:
 		told = fmt.Errorf("somebody has removed %s", f.name)
+		if !removed {
+			told = fmt.Errorf("somebody has moved %s away, or put another in its place", filepath.Dir(f.name))
+		}
 		_, err = f.copy(info.Size(), false)
-	case removed && !f.begins(info.Size()):
+	case (removed || moved) && !f.begins(info.Size()):
 		var aside string
 		aside, err = f.copy(info.Size(), true)
-		told = fmt.Errorf("somebody has put another file in the place of %s, which is gone on with: what was in the last is in %s", f.name, aside)
+		told = fmt.Errorf("somebody has put another in the place of %s: what was in the last is in %s", f.name, aside)
 	default: // nothing is lost
 	}
 	if err != nil {
 		return nil, err
 	}
-	f.reopen()
+	_ = f.reopen(0) // what cannot be gone on with is refused by prepare
 	return told, syncDir(filepath.Dir(f.name))
+}
+
+// moved tells whether the directory in which the file was opened is not at its path any more: it was renamed, or another is
+// mounted over it.
+func (f *file) moved() bool {
+	there, err := os.Stat(filepath.Dir(f.name))
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	return !os.SameFile(f.dir, there)
 }
 
 // begins tells whether the file that is there begins with the first bytes of the one that is open.
@@ -104,6 +139,9 @@ func (f *file) begins(size int64) bool {
 		return false
 	}
 	defer other.Close()
+	if regular(other) != nil { // it waits for the writer when it is read, too
+		return false
+	}
 	was, err := io.ReadAll(io.NewSectionReader(f.open, 0, size))
 	if err != nil {
 		return false
@@ -148,8 +186,7 @@ func (f *file) prepare(more int64) (size int64, err error) {
 		if err := os.MkdirAll(filepath.Dir(f.name), 0o755); err != nil {
 			return 0, err
 		}
-		if f.open, err = os.OpenFile(f.name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
-			f.open = nil
+		if err := f.reopen(os.O_CREATE); err != nil {
 			return 0, err
 		}
 		if err := syncDir(filepath.Dir(f.name)); err != nil {
