@@ -14,8 +14,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Event says that something has happened to a file in one of the directories, or to a directory. It is only a hint; who gets
-// it looks for himself.
+// Event says that something has happened to a file in one of the directories, or to a directory: [Name] tells which. It is only
+// a hint; who gets it looks for himself.
 type Event = fsnotify.Event
 
 // Watch is one or more directories that are followed. Events come from its channel Events; what comes from its channel Errors
@@ -48,8 +48,12 @@ func (w *Watch) Rearm() error {
 
 // Itself tells whether an event is of one of the directories itself, or of one above it, and not of what is in it.
 func (w *Watch) Itself(e Event) bool {
-	return slices.ContainsFunc(w.dirs, func(dir string) bool { return e.Name == dir || strings.HasPrefix(dir, e.Name+"/") })
+	name := Name(e)
+	return slices.ContainsFunc(w.dirs, func(dir string) bool { return name == dir || strings.HasPrefix(dir, name+"/") })
 }
+
+// Name returns the path of what an event is of, the plain one: what lies directly in / has two slashes in front in e.Name.
+func Name(e Event) string { return filepath.Clean(e.Name) }
 
 // Touched tells whether more has happened to a file than a change of its mode or its times.
 func Touched(e Event) bool { return !e.Has(fsnotify.Chmod) }

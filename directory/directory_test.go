@@ -6,8 +6,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/integration/need"
 )
 
 // watched is what a test has armed. made is created just before the directory above it is watched, which no event tells.
@@ -68,5 +73,57 @@ func TestRearmDoesNotRepeatWhatCannotBeWatched(t *testing.T) {
 	})
 	if !errors.Is(err, full) {
 		t.Errorf("error %v, want %v", err, full)
+	}
+}
+
+// inRoot calls a function on a thread for which another directory is /.
+func inRoot(t *testing.T, root string, f func() error) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_FS)
+		if err == nil {
+			err = unix.Chroot(root)
+		}
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	if err := <-done; errors.Is(err, unix.EPERM) {
+		need.Lacks(t, "root", "no root directory for this test: %v", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDirectoryInTheRoot: it is followed as any other, and what lies in it, or beside it, is not taken for it.
+func TestDirectoryInTheRoot(t *testing.T) {
+	root := t.TempDir()
+	w, err := Open("/state", "/far/down")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	inRoot(t, root, w.Rearm)
+	for _, step := range []struct {
+		do     func() error
+		name   string
+		itself bool
+	}{
+		{func() error { return os.Mkdir(filepath.Join(root, "state"), 0o700) }, "/state", true},
+		{func() error { return os.Mkdir(filepath.Join(root, "state/file"), 0o700) }, "/state/file", false},
+		{func() error { return os.Mkdir(filepath.Join(root, "statement"), 0o700) }, "/statement", false},
+		{func() error { return os.Mkdir(filepath.Join(root, "far"), 0o700) }, "/far", true},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		e := <-w.Events
+		if Name(e) != step.name || w.Itself(e) != step.itself {
+			t.Errorf("an event of %s, itself %t, want %s, %t", Name(e), w.Itself(e), step.name, step.itself)
+		}
+		inRoot(t, root, w.Rearm)
 	}
 }

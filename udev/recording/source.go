@@ -178,7 +178,7 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 				s.rearm()
 				rest.Reset(quiet)
 			}
-			if event.Name == s.file && directory.Touched(event) {
+			if directory.Name(event) == s.file && directory.Touched(event) {
 				rest.Reset(quiet)
 			}
 		case err, ok := <-s.watcher.Errors:
