@@ -41,7 +41,9 @@ func Open(dirs ...string) (*Watch, error) {
 func (w *Watch) Rearm() error {
 	var all error
 	for _, dir := range w.dirs {
-		all = errors.Join(all, rearm(dir, w.Add))
+		if err := rearm(dir, w.Add); err != nil {
+			all = errors.Join(all, fmt.Errorf("%s: %w", dir, err))
+		}
 	}
 	return all
 }

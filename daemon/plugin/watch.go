@@ -27,6 +27,9 @@ type Watch struct {
 	doubts  chan struct{}    // one slot, see Doubts; nil until somebody asks
 	stirred bool             // see Stirred
 	watcher *directory.Watch // nil until Run
+
+	arming    sync.Mutex // held by Rearm
+	unwatched string     // what it has logged last
 }
 
 // Subscribe returns a channel on which a hint waits, and a function that ends that.
@@ -163,7 +166,7 @@ func (w *Watch) hint() {
 }
 
 // Rearm watches the directory, whichever is there now, and the nearest one above it that exists, so that it is noticed
-// when a missing one is made.
+// when a missing one is made. That it cannot is logged once: each attempt at a socket asks for it.
 func (w *Watch) Rearm() {
 	w.mu.Lock()
 	watcher := w.watcher
@@ -171,7 +174,22 @@ func (w *Watch) Rearm() {
 	if watcher == nil {
 		return
 	}
-	if err := watcher.Rearm(); err != nil {
-		w.Log.Warn("kubelet directory not watched", "err", err)
+	if complaint := w.rearm(watcher); complaint != "" {
+		w.Log.Warn("kubelet directory not watched", "err", complaint)
 	}
+}
+
+// rearm is Rearm; it returns what is to be logged, which may take its time. One that asks later knows of it.
+func (w *Watch) rearm(watcher *directory.Watch) (complaint string) {
+	w.arming.Lock()
+	defer w.arming.Unlock()
+	last := w.unwatched
+	w.unwatched = ""
+	if err := watcher.Rearm(); err != nil {
+		w.unwatched = err.Error()
+	}
+	if w.unwatched == last {
+		return ""
+	}
+	return w.unwatched
 }
