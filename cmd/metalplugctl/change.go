@@ -95,7 +95,7 @@ func (o *operator) mayErase(cmd *cobra.Command, id string, yes bool) error {
 	if yes {
 		return nil
 	}
-	if err := o.client().Get(cmd.Context(), "/v1/devices/"+url.PathEscape(id), new(control.Device)); err != nil {
+	if err := o.client().Get(cmd.Context(), pathOf(id), new(control.Device)); err != nil {
 		return o.refused(cmd, "reset", id, err)
 	}
 	return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), id)
@@ -169,13 +169,23 @@ func (o *operator) idsOf(cmd *cobra.Command, what string) (ids []string) {
 	return ids
 }
 
+// pathOf returns the path of a device at the control socket. What would lead elsewhere in a path is escaped, too: the daemon
+// says that it is no device.
+func pathOf(id string) string {
+	escaped := url.PathEscape(id)
+	if id == "." || id == ".." {
+		escaped = strings.ReplaceAll(id, ".", "%2E")
+	}
+	return "/v1/devices/" + escaped
+}
+
 // change has the daemon change a device and shows how it stands then.
 func (o *operator) change(cmd *cobra.Command, output, id, verb string, c control.Change) error {
 	if err := checkOutput(output); err != nil {
 		return err
 	}
 	var d control.Changed
-	if err := o.client().Post(cmd.Context(), "/v1/devices/"+url.PathEscape(id)+"/"+verb, c, &d); err != nil {
+	if err := o.client().Post(cmd.Context(), pathOf(id)+"/"+verb, c, &d); err != nil {
 		return o.refused(cmd, verb, id, err)
 	}
 	if output == "json" {
