@@ -108,8 +108,9 @@ func (o *own) concerns(w *directory.Watch, e directory.Event) bool {
 	}
 	// What is to replace a file is our own, also where it cannot, and so is what has replaced one, also where that may not last:
 	// another attempt would follow at once, and for ever.
-	own := strings.HasSuffix(e.Name, inventory.Unfinished) || o.inventory.Left(e.Name)
-	return directory.Moved(e) && !own && o.has(e.Name)
+	name := directory.Name(e)
+	own := strings.HasSuffix(name, inventory.Unfinished) || o.inventory.Left(name)
+	return directory.Moved(e) && !own && o.has(name)
 }
 
 // has tells whether a file is in one of the directories, and not in one above them.
