@@ -6,6 +6,7 @@
 #   build-deps.sh build   a C compiler and libudev's header
 #   build-deps.sh lint    and shellcheck
 #   build-deps.sh packages  what builds deb and rpm for both architectures, their linters, and SELinux' compilers
+#   build-deps.sh promtool DIR  Prometheus' linter, into DIR, unless it is installed; of Debian alone
 #
 # What the virtual machine needs, integration/vm/image.sh installs.
 set -eu
@@ -32,7 +33,22 @@ else
 	die 'neither apt-get nor dnf is here: install a C compiler and the header libudev.h by hand'
 fi
 
+# The package is not installed: that would start a server, on each boot too.
+fetch_promtool() {
+	mkdir -p "$1"
+	package=$(mktemp -d)
+	trap 'rm -rf "$package"' EXIT
+	[ "$(id -u)" -ne 0 ] || apt-get update -qq
+	(cd "$package" && apt-get -o APT::Sandbox::User=root download -qq prometheus)
+	dpkg-deb --fsys-tarfile "$package"/prometheus_*.deb | tar -xO ./usr/bin/promtool >"$package/promtool"
+	install -m 755 "$package/promtool" "$1/promtool"
+}
+
 case "$family ${1:-build}" in
+'debian promtool')
+	command -v promtool >/dev/null || [ -x "$2/promtool" ] || fetch_promtool "$2"
+	exit
+	;;
 'debian build') wanted='gcc libc6-dev libudev-dev' ;;
 'debian lint') wanted='gcc libc6-dev libudev-dev shellcheck' ;;
 'fedora build') wanted='gcc systemd-devel' ;;
