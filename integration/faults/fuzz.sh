@@ -20,8 +20,10 @@ only_over() {
 }
 
 targets=0
-for package in $(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do
-	for target in $(go test -list '^Fuzz' "$package" | grep '^Fuzz' || true); do
+packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
+for package in $packages; do
+	listed=$(go test -list '^Fuzz' "$package") # one that does not compile has no targets, and ends this
+	for target in $(grep '^Fuzz' <<<"$listed" || true); do
 		echo "== $package $target"
 		failed=
 		# What is new is not made smaller first, which Go may take a minute for each time: nothing would be left of a minute.
