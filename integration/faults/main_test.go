@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/integration/leak"
 )
 
 // TestMain is the daemon where that is asked for. Else it keeps the recorded hardware in memory where there is any to
@@ -23,5 +25,5 @@ func TestMain(m *testing.M) {
 	if os.Getenv("TMPDIR") == "" && unix.Access("/dev/shm", unix.W_OK) == nil {
 		os.Setenv("TMPDIR", "/dev/shm")
 	}
-	os.Exit(m.Run())
+	os.Exit(leak.Main(m))
 }

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/integration/leak"
 )
 
 // programs is where the programs are that the tests run, as TestMain has built them.
@@ -27,7 +29,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	programs = dir
-	status := m.Run()
+	status := leak.Main(m)
 	os.RemoveAll(dir)
 	os.Exit(status)
 }

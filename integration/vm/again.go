@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/metalplug/metalplug/integration/leak"
 )
 
 // outcome is how the tests of a run have ended that booted a machine.
@@ -72,7 +74,8 @@ func (o *outcome) skip(asked bool) (pattern string, again bool) {
 	return "^(" + strings.Join(quoted, "|") + ")$", len(o.failed) > 0
 }
 
-// Main runs the tests of a package. The emulator has the guest's kernel crash
+// Main runs the tests of a package and looks for what they leave running or open.
+// The emulator has the guest's kernel crash
 // once in many hours, in the middle of anything, when an interrupt meets code
 // that the kernel has just patched. That says nothing of what was tested: such a
 // test is told once more, on a new machine, and that is said. What has failed in
@@ -80,7 +83,7 @@ func (o *outcome) skip(asked bool) (pattern string, again bool) {
 // more as well, and is called flaky if it passes. Last of all, where the end of a
 // long log is read first, Main prints how things stood when a step had failed.
 func Main(m *testing.M) {
-	code := m.Run()
+	code := leak.Main(m)
 	skip, again := told.skip(os.Getenv("METALPLUG_VM_AGAIN") != "")
 	if code == 0 || !again || os.Getenv(secondRun) != "" {
 		told.print(os.Stdout)

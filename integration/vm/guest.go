@@ -50,6 +50,7 @@ func newGuest(conn net.Conn) *guest {
 }
 
 func (g *guest) receive() {
+	defer g.conn.Close()
 	r := bufio.NewReaderSize(g.conn, 1<<20)
 	for {
 		f, body, err := wire.Read(r)

@@ -51,6 +51,7 @@ func dialQMP(conn net.Conn) (*QMP, error) {
 
 // receive sorts what QEMU sends into answers and events.
 func (q *QMP) receive(d *json.Decoder) {
+	defer q.conn.Close()
 	for {
 		var m struct {
 			answer
