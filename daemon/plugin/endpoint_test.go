@@ -52,11 +52,17 @@ type bench struct {
 
 func newBench(t *testing.T, changes ...func(*plugin.Endpoint)) *bench {
 	t.Helper()
+	return newBenchOf(t, widget, changes...)
+}
+
+// newBenchOf is newBench over another machine.
+func newBenchOf(t *testing.T, recording string, changes ...func(*plugin.Endpoint)) *bench {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{t: t, dir: dir, machine: udevtest.New(t, widget)}
+	b := &bench{t: t, dir: dir, machine: udevtest.New(t, recording)}
 	log := slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	host := &device.Host{
 		Sys: filepath.Join(b.machine.Root(), "sys"), Dev: filepath.Join(b.machine.Root(), "dev"),
