@@ -63,6 +63,7 @@ type proxy struct {
 	servers map[string]*grpc.Server
 	holds   map[moment]*hold
 	edit    func(*api.ListAndWatchResponse)
+	hear    func(resource string, nth int, list *api.ListAndWatchResponse)
 }
 
 // behindProxy starts a kubelet behind a proxy.
@@ -74,6 +75,7 @@ func behindProxy(t *testing.T, o Options) (*Kubelet, *proxy) {
 	p := &proxy{
 		dir:     filepath.Join(o.Dir, "device-plugins"),
 		servers: map[string]*grpc.Server{}, holds: map[moment]*hold{}, edit: func(*api.ListAndWatchResponse) {},
+		hear: func(string, int, *api.ListAndWatchResponse) {},
 	}
 	t.Cleanup(p.stop)
 	o.Socket, o.Booted = realSocket, p.boot
@@ -173,10 +175,12 @@ func (r relay) PreStartContainer(ctx context.Context, req *api.PreStartContainer
 func (r relay) ListAndWatch(req *api.Empty, kubelet api.DevicePlugin_ListAndWatchServer) error {
 	ctx := kubelet.Context()
 	stream, err := plugin(ctx).ListAndWatch(ctx, req)
-	for err == nil {
+	for nth := 0; err == nil; nth++ {
 		var list *api.ListAndWatchResponse
 		if list, err = stream.Recv(); err == nil {
-			r.editor()(list)
+			hear, edit := r.ears()
+			hear(r.resource, nth, list)
+			edit(list)
 			err = kubelet.Send(list)
 		}
 	}
@@ -251,10 +255,19 @@ func (p *proxy) editLists(edit func(*api.ListAndWatchResponse)) {
 	p.edit = edit
 }
 
-func (p *proxy) editor() func(*api.ListAndWatchResponse) {
+// hearLists has a function hear each list as the plugin has sent it: of which
+// resource, and which of its stream, from 0.
+func (p *proxy) hearLists(hear func(resource string, nth int, list *api.ListAndWatchResponse)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.edit
+	p.hear = hear
+}
+
+// ears are what hears a list, and then changes it.
+func (p *proxy) ears() (hear func(string, int, *api.ListAndWatchResponse), edit func(*api.ListAndWatchResponse)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.hear, p.edit
 }
 
 // through is the transport of one side: its handshake connects to the other.
