@@ -52,11 +52,12 @@ func beDaemon(dir string) error {
 			return h, err
 		}
 		defer conn.Close()
-		err = errors.Join(json.NewEncoder(conn).Encode(h), json.NewDecoder(conn).Decode(&h))
-		if err == nil && h.Error != "" {
-			err = errors.New(h.Error)
+		var answer handOver // a new one: the slices of h are the daemon's
+		err = errors.Join(json.NewEncoder(conn).Encode(h), json.NewDecoder(conn).Decode(&answer))
+		if err == nil && answer.Error != "" {
+			err = errors.New(answer.Error)
 		}
-		return h, err
+		return answer, err
 	}
 	return daemon.Run(context.Background(), daemon.Options{
 		Config: c, Notifier: systemd.Notifier{Quiet: true},
