@@ -135,9 +135,19 @@ func (k *Kubelet) Allocatables(from int, resource string) []int64 {
 // AllocatablesSince is Allocatables after a moment.
 func (k *Kubelet) AllocatablesSince(since time.Time, from int, resource string) []int64 {
 	var all []int64
+	for _, c := range k.CountsSince(since, from, resource) {
+		all = append(all, c.Allocatable)
+	}
+	return all
+}
+
+// CountsSince is all that the node's status would have said of a resource after
+// a mark and a moment.
+func (k *Kubelet) CountsSince(since time.Time, from int, resource string) []Counts {
+	var all []Counts
 	for _, l := range k.Lines(from) {
 		if s := decode(l); s.Event == "capacity" && s.Time.After(since) {
-			all = append(all, s.Resources[resource].Allocatable)
+			all = append(all, s.Resources[resource])
 		}
 	}
 	return all

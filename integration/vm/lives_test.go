@@ -26,7 +26,7 @@ func kubeletAway(s *story, t *testing.T) {
 	} else {
 		s.note("kubelet starts again", "kubelet.sock to capacity", seen.Sub(s.kubelet.Listening()))
 	}
-	s.onlyAllOrNone(t, 0, nvme, atRest+1)
+	s.onlyAllOrNone(t, 0, time.Time{}, nvme, vm.Counts{}, atRest+1)
 	s.expect(t, change{
 		name: "unplug after that", act: func() { s.m.Unplug(plugged[0]) }, resource: nvme, by: -1,
 		action: "remove", device: always(node),
@@ -122,7 +122,7 @@ func restart(s *story, t *testing.T) {
 	if log, _ := s.journal(cursor); strings.Contains(log, "started before all was seen") || strings.Contains(log, "no answer") {
 		s.onlyMore(t, mark, nvme, lost)
 	} else {
-		s.onlyAllOrNone(t, mark, nvme, want)
+		s.onlyAllOrNone(t, mark, lost, nvme, vm.Counts{Capacity: want}, want)
 	}
 	s.note("metalplugd restarts", "systemctl restart to capacity", seen.Sub(began))
 	s.note("metalplugd restarts", "devices away from the kubelet", seen.Sub(lost))
@@ -142,14 +142,20 @@ func (s *story) onlyMore(t *testing.T, from int, resource string, after time.Tim
 	}
 }
 
-// onlyAllOrNone fails when, after a mark, the device manager was told of some of
-// a resource's devices: its first message must be complete.
-func (s *story) onlyAllOrNone(t *testing.T, from int, resource string, all int64) {
+// onlyAllOrNone fails when, after a moment, the device manager counted some of a
+// resource's devices, or none, other than while the plugin is away: its first
+// message must be complete. Away is what it counts until then: the capacity
+// where it had a list before, and nothing in a new kubelet.
+func (s *story) onlyAllOrNone(t *testing.T, from int, since time.Time, resource string, away vm.Counts, all int64) {
 	t.Helper()
-	seen := s.kubelet.Allocatables(from, resource)
-	for _, n := range seen {
-		if n != 0 && n != all {
-			t.Errorf("allocatable %s went %v instead of from 0 to %d", resource, seen, all)
+	seen := s.kubelet.CountsSince(since, from, resource)
+	rest := seen
+	for len(rest) > 0 && rest[0] == away {
+		rest = rest[1:]
+	}
+	for _, c := range rest {
+		if c != (vm.Counts{Capacity: all, Allocatable: all}) {
+			t.Errorf("%s went %v instead of from %v to all %d", resource, seen, away, all)
 			return
 		}
 	}
