@@ -22,7 +22,7 @@ GO ?= go
 ARGS ?=
 VERSION ?= unreleased
 SEQUENCES ?= 1000
-DM_SEQUENCES ?= 60
+DM_SEQUENCES ?= 120
 
 # Tools that only the linters need, at fixed versions.
 GOFUMPT = mvdan.cc/gofumpt@v0.12.0
@@ -69,7 +69,7 @@ integration: devicemanager faults vm
 
 integration-night: integration-releases
 	$(MAKE) faults SEQUENCES=5000
-	$(MAKE) devicemanager RUN=TestSequences DM_SEQUENCES=600
+	$(MAKE) devicemanager RUN=TestSequences DM_SEQUENCES=1000
 	$(MAKE) vm VM='$(NIGHT)'
 	$(MAKE) fuzz vulncheck
 
