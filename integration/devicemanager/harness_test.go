@@ -7,8 +7,10 @@ package devicemanager
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -192,6 +194,35 @@ func TestHarnessTopology(t *testing.T) {
 	}
 	remove(t, k, "p1")
 	rejected(t, k, pod("p2", gadget, 3), "TopologyAffinityError")
+}
+
+// The PodResources server tells a device with two NUMA nodes once for each: as
+// the server of the tests of daemon/plugin does.
+func TestHarnessPodResources(t *testing.T) {
+	wide := onNode("a", 0)
+	wide.Topology.Nodes = append(wide.Topology.Nodes, &api.NUMANode{ID: 1})
+	k, _ := registered(t, Options{NUMANodes: 2}, wide, onNode("b", -1))
+	admit(t, k, pod("p1", gadget, 2))
+	pods, err := k.PodResources(within(t))
+	if err != nil || len(pods) != 1 || len(pods[0].GetContainers()) != 1 {
+		t.Fatalf("PodResources: %v, %v", pods, err)
+	}
+	var nodes []string
+	for _, d := range pods[0].GetContainers()[0].GetDevices() {
+		if d.GetResourceName() != gadget || len(d.GetDeviceIds()) != 1 {
+			t.Errorf("a device is told as %v", d)
+			continue
+		}
+		at := "-"
+		if d.GetTopology() != nil {
+			at = fmt.Sprint(d.GetTopology().GetNodes()[0].GetID())
+		}
+		nodes = append(nodes, d.GetDeviceIds()[0]+" on "+at)
+	}
+	slices.Sort(nodes)
+	if want := []string{"a on 0", "a on 1", "b on -"}; !slices.Equal(nodes, want) || pods[0].GetName() != "p1" {
+		t.Errorf("%s has %q instead of %q", pods[0].GetName(), nodes, want)
+	}
 }
 
 func TestHarnessStop(t *testing.T) {
