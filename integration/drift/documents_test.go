@@ -287,3 +287,30 @@ func TestReadmesNameTestsThatAreThere(t *testing.T) {
 		}
 	}
 }
+
+// A scenario has tests of its folder, or a reason why not.
+func TestScenariosHaveTests(t *testing.T) {
+	const folder = "integration/devicemanager/"
+	tests := ""
+	for _, name := range names(t, folder+"*_test.go") {
+		tests += text(t, folder+name)
+	}
+	_, section, _ := strings.Cut(text(t, folder+"README.md"), "\n## Scenarios by name\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	rows := regexp.MustCompile(`(?m)^\| ([a-z-]+) \| (.*) \|$`).FindAllStringSubmatch(section, -1)
+	if len(rows) < 20 {
+		t.Fatalf("the README has %d scenarios: this test looks at the wrong place", len(rows))
+	}
+	for i, row := range rows[1:] {
+		if row[1] <= rows[i][1] && i > 0 {
+			t.Errorf("%s stands below %s", row[1], rows[i][1])
+		}
+		if regexp.MustCompile(`^none: \S+ \S+`).MatchString(row[2]) {
+			continue
+		}
+		first := regexp.MustCompile("^`(Test[A-Z]\\w*)`").FindStringSubmatch(row[2])
+		if first == nil || !strings.Contains(tests, "\nfunc "+first[1]+"(") {
+			t.Errorf("%s has %q: neither a test of %s nor a reason", row[1], row[2], folder)
+		}
+	}
+}
