@@ -86,6 +86,7 @@ release-%: build
 		$(GO) test -count=1 -timeout 20m -run '$(RUN)' -modfile=go.$*.mod -tags $(subst v,k8s,$(subst .,,$*)) ./...
 
 integration-releases: devicemanager $(RELEASES:%=release-%)
+	METALPLUGD=../../bin/race/metalplugd $(MAKE) devicemanager
 
 # What "make test" does in short: a thousand sequences (SEQUENCES), ten thousand devices.
 faults:

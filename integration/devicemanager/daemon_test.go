@@ -95,6 +95,9 @@ func newDaemonIn(t *testing.T, dir, node string, hardware []widget) *daemon {
 	d.start()
 	t.Cleanup(func() {
 		d.stop()
+		if d.log.race() {
+			t.Error("a race in the daemon")
+		}
 		if t.Failed() {
 			t.Logf("metalplugd's last log:\n%s", d.log.String())
 		}

@@ -100,11 +100,13 @@ type daemonLog struct {
 	lines   int // until reached is called
 	reached func()
 	ready   func()
+	raced   bool // the race detector has said something, also of a life that ended by SIGKILL
 }
 
 // Write never fails.
 func (l *daemonLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
+	l.raced = l.raced || bytes.Contains(p, []byte("WARNING: DATA RACE"))
 	if l.reached != nil {
 		if l.lines -= bytes.Count(p, []byte{'\n'}); l.lines <= 0 {
 			l.reached()
@@ -117,6 +119,13 @@ func (l *daemonLog) Write(p []byte) (int, error) {
 	}
 	l.mu.Unlock()
 	return l.tail.Write(p)
+}
+
+// race tells whether the race detector has found one.
+func (l *daemonLog) race() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.raced
 }
 
 // A daemon that is stopped, as by a debugger or a frozen cgroup, holds up
