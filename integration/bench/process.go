@@ -203,9 +203,10 @@ func buildEmpty(dir string) (string, error) {
 // s after its start, and of what Go's scavenger does for that beside it that rests 99 times as long as it took (1 % of the
 // CPU time, runtime/mgcscavenge.go): once more after 1 to 6 s.
 const (
-	calm    = 15 * time.Second
-	watched = 10 * time.Second
-	watches = 3
+	calm     = 15 * time.Second
+	watched  = 10 * time.Second
+	watches  = 3
+	launches = 5
 )
 
 // idle measures what the daemon takes while nothing happens, connected to a kubelet.
@@ -221,46 +222,78 @@ func (b *bench) idle() ([]result, error) {
 			return nil, err
 		}
 		results = append(results,
-			within("idle with "+machine.name+" devices: RSS", "MiB", rss, machine.rss).of(1),
+			within("idle with "+machine.name+" devices: RSS, p50", "MiB", percentile(rss, 50), machine.rss).beside(percentile(rss, 99)).of(len(rss)),
 			within("idle with "+machine.name+" devices: wake-ups in 10 s, at most", "wake-ups", float64(wakeups), 0).of(b.times(watches)))
 	}
 	return results, nil
 }
 
-func (b *bench) idleWith(devices, resources int) (rss float64, wakeups int, err error) {
-	s, err := b.newSite(devices, resources)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer os.RemoveAll(s.dir)
-	k, err := kubelet.Start(s.plugins)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer k.Stop()
-	p, _, err := b.launch(s)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { err = errors.Join(err, p.stop()) }()
-	if err := allocatable(k, devices); err != nil {
-		return 0, 0, err
+// idleWith measures several daemons that are idle beside each other: the memory of each, and the wake-ups of one.
+func (b *bench) idleWith(devices, resources int) (rss []float64, wakeups int, err error) {
+	var all []*process
+	for range b.times(launches) {
+		p, end, failed := b.offering(devices, resources)
+		if failed != nil {
+			return nil, 0, failed
+		}
+		defer func() { err = errors.Join(err, end()) }()
+		all = append(all, p)
 	}
 	time.Sleep(calm)
-	for range b.times(watches) {
-		before, err := switches(p.Process.Pid)
+	if wakeups, err = b.mostWakeups(all[0].Process.Pid); err != nil {
+		return nil, 0, err
+	}
+	for _, p := range all {
+		kib, err := statusField(fmt.Sprintf("/proc/%d/status", p.Process.Pid), "VmRSS:")
 		if err != nil {
-			return 0, 0, err
+			return nil, 0, err
+		}
+		rss = append(rss, float64(kib)/1024)
+	}
+	return rss, wakeups, nil
+}
+
+// offering starts a daemon whose devices a kubelet has, and what ends both.
+func (b *bench) offering(devices, resources int) (p *process, end func() error, err error) {
+	s, err := b.newSite(devices, resources)
+	if err != nil {
+		return nil, nil, err
+	}
+	k, err := kubelet.Start(s.plugins)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, _, err = b.launch(s)
+	if err != nil {
+		k.Stop()
+		return nil, nil, err
+	}
+	end = func() error {
+		defer os.RemoveAll(s.dir)
+		defer k.Stop()
+		return p.stop()
+	}
+	if err := allocatable(k, devices); err != nil {
+		return nil, nil, errors.Join(err, end())
+	}
+	return p, end, nil
+}
+
+// mostWakeups watches a process and returns how often it has woken up in the worst of the times.
+func (b *bench) mostWakeups(pid int) (most int, err error) {
+	for range b.times(watches) {
+		before, err := switches(pid)
+		if err != nil {
+			return 0, err
 		}
 		time.Sleep(watched)
-		after, err := switches(p.Process.Pid)
+		after, err := switches(pid)
 		if err != nil {
-			return 0, 0, err
+			return 0, err
 		}
-		wakeups = max(wakeups, after-before)
+		most = max(most, after-before)
 	}
-	kib, err := statusField(fmt.Sprintf("/proc/%d/status", p.Process.Pid), "VmRSS:")
-	return float64(kib) / 1024, wakeups, err
+	return most, nil
 }
 
 // switches counts how often the threads of a process have gone to sleep, which is how often they have woken up.

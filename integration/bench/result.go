@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -48,9 +49,13 @@ func (r result) above(floor float64) result {
 
 // over returns the result, which is the median of samples in milliseconds, beside their 99th percentile.
 func (r result) over(s samples) result {
-	p99 := s.percentile(99)
+	return r.beside(s.percentile(99)).of(len(s))
+}
+
+// beside returns the result, which is a median, beside the 99th percentile in the same unit.
+func (r result) beside(p99 float64) result {
 	r.P99 = &p99
-	return r.of(len(s))
+	return r
 }
 
 // of returns the result of so many runs.
@@ -120,10 +125,13 @@ func writeJSON(file string, results []result) error {
 type samples []time.Duration
 
 // percentile returns the time that p of 100 samples do not exceed, in milliseconds.
-func (s samples) percentile(p int) float64 {
-	sorted := slices.Sorted(slices.Values(s))
+func (s samples) percentile(p int) float64 { return percentile(s, p).Seconds() * 1000 }
+
+// percentile returns the value that p of 100 do not exceed.
+func percentile[V cmp.Ordered](values []V, p int) V {
+	sorted := slices.Sorted(slices.Values(values))
 	n := (len(sorted)*p + 99) / 100
-	return sorted[max(0, n-1)].Seconds() * 1000
+	return sorted[max(0, n-1)]
 }
 
 // milliseconds are the lines for the percentiles of something, beside those of its floor. A budget of 0 is none.
