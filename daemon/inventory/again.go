@@ -119,7 +119,7 @@ func (s *Store) rewriteCordons(cordons map[string]Cordon) (written bool, err err
 // begun returns an error that names files beside a missing one with the identities: they were kept once, and are lost. What a
 // first start had not finished when it ended says nothing.
 func (s *Store) begun() error {
-	entries, _ := os.ReadDir(filepath.Dir(s.file)) // what cannot be listed was never written to
+	entries, _ := os.ReadDir(filepath.Dir(s.kept.path)) // what cannot be listed was never written to
 	for _, e := range entries {
 		for _, own := range []string{identityFile, cordonFile, "audit.jsonl"} {
 			if strings.HasPrefix(e.Name(), own) && !strings.HasSuffix(e.Name(), Unfinished) {

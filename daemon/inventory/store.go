@@ -37,7 +37,6 @@ const (
 // Store keeps the identities of the offered devices in a file, so that a device which a pod holds is still known after
 // a restart or a reboot, whether it is there or not.
 type Store struct {
-	file   string
 	log    *slog.Logger
 	latest chan contents   // one slot: what has not been written yet
 	asked  chan chan error // who wants to know whether all is written
@@ -45,10 +44,10 @@ type Store struct {
 	closed sync.WaitGroup
 	doubt  bool // after a crash the file may be another than it is now; of writeAll alone
 	unkept atomic.Pointer[error]
-	kept   keptFile
+	kept   keptFile // the identities
 
 	unkeptCordons atomic.Pointer[error]
-	keptCordons   keptFile
+	keptCordons   keptFile // the file beside that
 
 	syncDir func(dir string) error // makes a rename last
 
@@ -106,7 +105,7 @@ func OpenStore(dir string, log *slog.Logger) *Store {
 // newStore is OpenStore, but that nobody writes what is saved.
 func newStore(dir string, log *slog.Logger) *Store {
 	return &Store{
-		file: filepath.Join(dir, identityFile), log: log, syncDir: syncDir,
+		log: log, syncDir: syncDir,
 		kept: keptFile{path: filepath.Join(dir, identityFile)}, keptCordons: keptFile{path: filepath.Join(dir, cordonFile)},
 		latest: make(chan contents, 1), asked: make(chan chan error), ended: make(chan struct{}),
 	}
@@ -121,7 +120,7 @@ func (s *Store) Close() {
 // load reads the file, and tells whether that is all that was ever kept: one that is missing has never been there if nothing
 // else of ours is.
 func (s *Store) load() (c contents, whole bool) {
-	err := take(s.file, func(text []byte) (err error) {
+	err := take(s.kept.path, func(text []byte) (err error) {
 		c, err = decode(text)
 		return err
 	})
@@ -129,7 +128,7 @@ func (s *Store) load() (c contents, whole bool) {
 		if err = s.begun(); err == nil {
 			return contents{}, true
 		}
-		err = fmt.Errorf("read %s: %w", s.file, err)
+		err = fmt.Errorf("read %s: %w", s.kept.path, err)
 	}
 	if err != nil {
 		s.log.Error("identities not read", "err", err)
@@ -234,7 +233,7 @@ func (s *Store) write(c *contents) error {
 		return nil
 	}
 	slices.SortFunc(c.Devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
-	next, err := s.writeBeside(s.file, c.encode)
+	next, err := s.writeBeside(s.kept.path, c.encode)
 	switch {
 	case err == nil:
 		err = s.swap(next, &s.kept)
@@ -249,7 +248,7 @@ func (s *Store) write(c *contents) error {
 // have ended between the rename and the sync. Where one of ours has failed, the next proves nothing: Linux reports once what
 // could not be written.
 func (s *Store) has(c *contents) bool {
-	kept, err := read(s.file)
+	kept, err := read(s.kept.path)
 	if err != nil {
 		return false
 	}
@@ -257,7 +256,7 @@ func (s *Store) has(c *contents) bool {
 	if err := c.encode(&next); err != nil || !bytes.Equal(kept, next.Bytes()) {
 		return false
 	}
-	s.doubt = syncFile(s.file) != nil || s.syncDir(filepath.Dir(s.file)) != nil
+	s.doubt = syncFile(s.kept.path) != nil || s.syncDir(filepath.Dir(s.kept.path)) != nil
 	return !s.doubt
 }
 
