@@ -140,7 +140,7 @@ func (l *Log) Keep(entries ...Entry) {
 	defer l.mu.Unlock()
 	for _, e := range entries {
 		e.Time = now
-		l.later(func() { l.say(e) })
+		l.later(keptMost, func() { l.say(e) })
 		if !l.over {
 			l.queue = append(l.queue, e)
 			l.makeRoom()
@@ -161,12 +161,12 @@ func (l *Log) Flush() {
 	}
 }
 
-// later has a line written to the log, by its writer as long as there is one. l.mu is held.
-func (l *Log) later(line func()) {
+// later has a line written to the log, by its writer as long as there is one, unless as many as most wait for that. l.mu is held.
+func (l *Log) later(most int, line func()) {
 	switch {
 	case l.over:
 		line()
-	case len(l.lines) < keptMost:
+	case len(l.lines) < most:
 		l.lines = append(l.lines, line)
 	default:
 		l.unsaid++
@@ -190,7 +190,7 @@ func (l *Log) tellAll() {
 			line()
 		}
 		if unsaid > 0 {
-			l.log.Warn("audit not logged", "err", fmt.Errorf("the journal was too slow for %d lines, which %s has", unsaid, l.file.name))
+			l.log.Warn("audit not logged", "err", fmt.Errorf("the journal was too slow for %d lines, which %s has as far as it could be written", unsaid, l.file.name))
 		}
 	}
 }
@@ -237,11 +237,12 @@ func (l *Log) makeRoom() {
 	}
 }
 
-// giveUp lets an entry be lost, which is logged if it matters. l.mu is held.
+// giveUp lets an entry be lost, which is logged if it matters, also where there is no room for the lines of what the file has.
+// l.mu is held.
 func (l *Log) giveUp(e Entry) {
 	l.lost++
 	if e.precious() || l.lost == 1 {
-		l.later(func() {
+		l.later(2*keptMost, func() {
 			text, _ := json.Marshal(e)
 			l.log.Error("audit entry lost", "device", e.Device, "resource", e.Resource, "detail", string(text),
 				"err", fmt.Errorf("%s cannot be written", l.file.name))

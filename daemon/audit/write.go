@@ -52,7 +52,7 @@ func (l *Log) writeAll() {
 // report has a line written to the log soon.
 func (l *Log) report(line func()) {
 	l.mu.Lock()
-	l.later(line)
+	l.later(keptMost, line)
 	l.mu.Unlock()
 	l.Flush()
 }
