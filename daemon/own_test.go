@@ -122,6 +122,12 @@ func (s *standing) says(texts ...string) string {
 	}
 }
 
+// remove removes a directory in one step: between its files the test may stand still until what is gone already is made again.
+func (s *standing) remove(name string) error {
+	gone := s.path("removed")
+	return errors.Join(os.Rename(s.path(name), gone), os.RemoveAll(gone))
+}
+
 // silent looks whether what was logged has none of a text.
 func (s *standing) silent(text string) {
 	s.t.Helper()
@@ -156,7 +162,7 @@ func TestOwnDirectoriesAreMadeAgain(t *testing.T) {
 	}{
 		"the socket":        {func(s *standing) error { return os.Remove(s.path(socket)) }, []string{socket}},
 		"the lock":          {func(s *standing) error { return os.Remove(s.path(lockFile)) }, []string{lockFile}},
-		"paths.run":         {func(s *standing) error { return os.RemoveAll(s.path("own/run")) }, []string{"own/run", lockFile, socket}},
+		"paths.run":         {func(s *standing) error { return s.remove("own/run") }, []string{"own/run", lockFile, socket}},
 		"paths.run renamed": {func(s *standing) error { return os.Rename(s.path("own/run"), s.path("away")) }, []string{"own/run", lockFile, socket}},
 		"the socket replaced": {func(s *standing) error {
 			l, err := control.Listen(s.path("other"))
@@ -167,8 +173,8 @@ func TestOwnDirectoriesAreMadeAgain(t *testing.T) {
 			return errors.Join(l.Close(), os.Rename(s.path("other"), s.path(socket)))
 		}, []string{socket}},
 		"the lock of paths.state": {func(s *standing) error { return os.Remove(s.path("own/state/state.lock")) }, []string{"own/state/state.lock"}},
-		"paths.state":             {func(s *standing) error { return os.RemoveAll(s.path("own/state")) }, []string{"own/state", "identities.json", "cordons.json"}},
-		"both":                    {func(s *standing) error { return os.RemoveAll(s.path("own")) }, []string{"own/run", "own/state", "cordons.json", lockFile, socket}},
+		"paths.state":             {func(s *standing) error { return s.remove("own/state") }, []string{"own/state", "identities.json", "cordons.json"}},
+		"both":                    {func(s *standing) error { return s.remove("own") }, []string{"own/run", "own/state", "cordons.json", lockFile, socket}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := stand(t)
