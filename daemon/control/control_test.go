@@ -64,7 +64,10 @@ func start(t *testing.T, recording string, changes ...func(*control.Options)) *b
 	}}
 	root, log := b.machine.Root(), slog.New(slog.NewTextHandler(testWriter{t}, nil))
 	host := &device.Host{Sys: filepath.Join(root, "sys"), Dev: filepath.Join(root, "dev"), Proc: filepath.Join(root, "proc")}
-	b.inventory = inventory.New(inventory.Options{Source: b.machine, Host: host, Rules: rules, Log: log, Settle: time.Second})
+	b.inventory = inventory.New(inventory.Options{
+		Source: b.machine, Host: host, Rules: rules, Log: log,
+		Settle: time.Hour, // however busy the machine, the first snapshot has all devices
+	})
 	o := control.Options{
 		Version: "1.2", Source: "udev", Started: time.Now(), Inventory: b.inventory, Host: host, Log: log,
 		Enumerate: b.machine.Enumerate, Rules: func() []device.Rule { return rules },

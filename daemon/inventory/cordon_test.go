@@ -367,7 +367,7 @@ func TestCordonAtTheStart(t *testing.T) {
 		}
 		m := udevtest.New(t, widget("w0", "A")+widget("w1", "B"))
 		m.SetSettled(false) // so that it is a while until the inventory is ready
-		r := begin(t, m, state)
+		r := begin(t, m, state, settledSoon)
 		synctest.Wait() // the devices are found by now
 		select {
 		case <-r.Ready():
@@ -379,7 +379,7 @@ func TestCordonAtTheStart(t *testing.T) {
 		}
 		r.stop()
 		r.stop = func() {}
-		r = start(t, m, state)
+		r = start(t, m, state, settledSoon)
 		if !r.standing("node-B-w").cordoned {
 			t.Error("the other one, which may have been cordoned, is offered")
 		}

@@ -96,12 +96,16 @@ func (r *running) ready() {
 	}
 }
 
+// settledSoon has the first snapshot come a second after the start, though something may be missing.
+func settledSoon(o *inventory.Options) { o.Settle = time.Second }
+
 // begin starts it and does not wait.
 func begin(t *testing.T, m *udevtest.Machine, state string, changes ...func(*inventory.Options)) *running {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(testWriter{t}, nil))
 	o := inventory.Options{
-		Source: m, Rules: rules, Log: log, Settle: time.Second, Grace: time.Nanosecond,
+		Source: m, Rules: rules, Log: log, Grace: time.Nanosecond,
+		Settle: time.Hour, // however busy the machine, the first snapshot has all devices
 		Host: &device.Host{
 			Sys: filepath.Join(m.Root(), "sys"), Dev: filepath.Join(m.Root(), "dev"), Proc: filepath.Join(m.Root(), "proc"),
 		},

@@ -392,7 +392,7 @@ func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
 			machine.WriteString(strings.TrimPrefix(blank(n, fmt.Sprintf("S%d", n), ""), mounts))
 		}
 		bus := make(chan bool, 1)
-		r := start(t, udevtest.New(t, machine.String()), "", tenants(false, false), func(o *inventory.Options) {
+		r := start(t, udevtest.New(t, machine.String()), "", tenants(false, false), settledSoon, func(o *inventory.Options) {
 			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
 				bus <- true
 				<-time.After(o.Settle * 9 / 10) // of the bubble's clock
@@ -430,7 +430,7 @@ func TestFirstSnapshotSaysWhatItIsWithout(t *testing.T) {
 				slow = make(chan struct{}) // of this bubble
 				var log strings.Builder
 				m := udevtest.New(t, blank(0, "S0", ""))
-				r := start(t, m, "", tenants(false, false), func(o *inventory.Options) {
+				r := start(t, m, "", tenants(false, false), settledSoon, func(o *inventory.Options) {
 					o.Log = slog.New(slog.NewTextHandler(&log, nil))
 					test.change(m, o)
 				})
