@@ -67,6 +67,7 @@ func start(t *testing.T, recording string, changes ...func(*control.Options)) *b
 	b.inventory = inventory.New(inventory.Options{
 		Source: b.machine, Host: host, Rules: rules, Log: log,
 		Settle: time.Hour, // however busy the machine, the first snapshot has all devices
+		Shown:  time.Hour, // and a cordon is seen when it is answered
 	})
 	o := control.Options{
 		Version: "1.2", Source: "udev", Started: time.Now(), Inventory: b.inventory, Host: host, Log: log,

@@ -106,7 +106,7 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 
 // awaitCordon waits a little until a snapshot shows that cordon of a device; nil: none.
 func (i *Inventory) awaitCordon(ctx context.Context, id string, wanted *Cordon) {
-	ctx, cancel := context.WithTimeout(ctx, cordonShown)
+	ctx, cancel := context.WithTimeout(ctx, i.Shown)
 	defer cancel()
 	_ = i.await(ctx, id, func(s *Status) bool { return s == nil || s.Cordon.Same(wanted) }) // it holds all the same
 }

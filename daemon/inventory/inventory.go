@@ -63,6 +63,7 @@ type Options struct {
 	Audit      time.Duration // how often everything is enumerated again in case an event was lost; 0: never
 	Settle     time.Duration // how long the first snapshot may wait for udev and for devices without seeing any; 0: ten seconds
 	Grace      time.Duration // how long a device cannot be free after a container was given it; 0: 30 seconds
+	Shown      time.Duration // how long a change of the cordons waits for the snapshot that shows it; 0: one second
 	Log        *slog.Logger
 }
 
@@ -102,6 +103,7 @@ func New(o Options) *Inventory {
 	}
 	o.Settle = cmp.Or(o.Settle, settleLimit)
 	o.Grace = cmp.Or(o.Grace, allocationGrace)
+	o.Shown = cmp.Or(o.Shown, cordonShown)
 	i := &Inventory{
 		Options:  o,
 		requests: make(chan request, 64),

@@ -106,6 +106,7 @@ func begin(t *testing.T, m *udevtest.Machine, state string, changes ...func(*inv
 	o := inventory.Options{
 		Source: m, Rules: rules, Log: log, Grace: time.Nanosecond,
 		Settle: time.Hour, // however busy the machine, the first snapshot has all devices
+		Shown:  time.Hour, // and a cordon is seen when there is no error
 		Host: &device.Host{
 			Sys: filepath.Join(m.Root(), "sys"), Dev: filepath.Join(m.Root(), "dev"), Proc: filepath.Join(m.Root(), "proc"),
 		},
