@@ -118,10 +118,11 @@ func TestUnreachableSocketIsNoReasonToHurry(t *testing.T) {
 	if err := e.checkOwn(); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Fatalf("checkOwn = %v, want that it refuses", err)
 	}
+	e.unreached = e.unreached.Add(time.Hour) // so that it cannot be long ago
 	if err := e.ensureSocket(); !errors.Is(err, unix.ECONNREFUSED) || e.listener != nil {
 		t.Errorf("right after: %v with the listener %v, want the same error and none", err, e.listener)
 	}
-	e.unreached = e.unreached.Add(-backstop)
+	e.unreached = e.unreached.Add(-time.Hour - backstop)
 	if err := e.ensureSocket(); err != nil || e.listener == nil || e.unreachable != nil {
 		t.Errorf("later: %v, still %v", err, e.unreachable)
 	}
@@ -176,8 +177,8 @@ func TestOnlyAKubeletAboutToListenIsTriedAtOnce(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			e := alone(t)
-			if e.firstSeen = time.Now(); test.old {
-				e.firstSeen = e.firstSeen.Add(-eager)
+			if e.firstSeen = time.Now().Add(time.Hour); test.old { // so that it cannot be long ago
+				e.firstSeen = time.Now().Add(-eager)
 			}
 			if got := e.unanswered(fmt.Errorf("connect to kubelet.sock: %w", test.err)); got != test.want {
 				t.Errorf("pause %v, want %v", got, test.want)
@@ -239,6 +240,7 @@ func TestOnlyTheKubeletsStreamsCount(t *testing.T) {
 		t.Errorf("with the kubelet's: look again after %v, status %+v", got, e.Status())
 	}
 	e.streams.over(kubelet)
+	e.streams.ended = e.streams.ended.Add(time.Hour) // so that the pause cannot be over
 	if got := e.converge(t.Context()); got <= 0 || e.Status() != (Status{}) {
 		t.Errorf("after it has ended: look again after %v, status %+v, want another registration soon", got, e.Status())
 	}
@@ -255,6 +257,7 @@ func TestStreamOfAnotherProcessIsTheKubeletsWhereItHasNone(t *testing.T) {
 		t.Errorf("look again after %v, status %+v", got, e.Status())
 	}
 	e.streams.over(st)
+	e.streams.ended = e.streams.ended.Add(time.Hour) // so that the pause cannot be over
 	if got := e.converge(t.Context()); got <= 0 || e.Status() != (Status{}) {
 		t.Errorf("after its end: look again after %v, status %+v", got, e.Status())
 	}
@@ -406,7 +409,7 @@ func TestRegistrationWithoutAStream(t *testing.T) {
 		if got := e.converge(t.Context()); got <= 0 || e.pause != want {
 			t.Errorf("registration %d: look again after %v, pause %v, want %v", i+1, got, e.pause, want)
 		}
-		e.notBefore = time.Now()
+		e.registered, e.notBefore = identity{}, time.Now() // as it is, unless the pause was over at once
 	}
 	// It comes in the pause: the process that has it is the one that was told.
 	e.since = e.since.Add(-streamLimit)
