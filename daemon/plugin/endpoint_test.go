@@ -227,15 +227,21 @@ type refusing struct {
 	pluginapi.UnimplementedRegistrationServer
 	mu       sync.Mutex
 	refusals int
-	accepted chan string // endpoints
+	open     func(context.Context) error // the stream, before it answers; may be nil
+	accepted chan string                 // endpoints
 }
 
-func (r *refusing) Register(_ context.Context, req *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+func (r *refusing) Register(ctx context.Context, req *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.refusals > 0 {
 		r.refusals--
 		return nil, errors.New("the client connection is closing")
+	}
+	if r.open != nil {
+		if err := r.open(ctx); err != nil {
+			return nil, err
+		}
 	}
 	r.accepted <- req.GetEndpoint()
 	return &pluginapi.Empty{}, nil
@@ -264,30 +270,36 @@ func TestRefusedRegistrationIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestStreamThatEndsIsRegisteredAgain plays the device manager's race: it cuts off a healthy stream.
+// TestStreamThatEndsIsRegisteredAgain plays the device manager's race: it cuts off a healthy stream. Like the kubelet it opens
+// that during the call: the endpoint waits only a second for one that comes after.
 func TestStreamThatEndsIsRegisteredAgain(t *testing.T) {
 	b := newBench(t)
-	r := &refusing{accepted: make(chan string, 10)}
-	serveRegistration(t, b.dir, r)
-	client := b.client()
+	client, cuts := b.client(), make(chan context.CancelFunc, 10)
+	serveRegistration(t, b.dir, &refusing{accepted: make(chan string, 10), open: func(call context.Context) error {
+		ctx, cut := context.WithCancel(t.Context())
+		stream, err := client.ListAndWatch(ctx, &pluginapi.Empty{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if err = errors.Join(err, call.Err()); err != nil { // it is called again
+			cut()
+			return err
+		}
+		cuts <- cut
+		return nil
+	}})
 	for range 3 {
+		var cut context.CancelFunc
 		select {
-		case <-r.accepted:
+		case cut = <-cuts:
 		case <-time.After(patience):
 			t.Fatal("not registered")
 		}
-		ctx, cut := context.WithCancel(t.Context())
-		stream, err := client.ListAndWatch(ctx, &pluginapi.Empty{})
-		if err != nil {
+		if err := b.endpoint.Alive(t.Context()); err != nil { // it has heard the answer
 			t.Fatal(err)
 		}
-		if _, err := stream.Recv(); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-r.accepted:
+		if len(cuts) > 0 {
 			t.Fatal("registered again though the stream is open")
-		default:
 		}
 		cut()
 	}
