@@ -66,6 +66,7 @@ func TestStuckLook(t *testing.T) {
 		r.flood(1000)
 		clock.Pass(time.Hour)
 		r.offers(nvmeResource, stuck)
+		synctest.Wait() // what has become due at that moment is over
 		if again, now := w.looks.Load()-looks, runtime.NumGoroutine()-goroutines; again != 0 || now > 0 {
 			t.Errorf("while one look hung, there were %d more, and %d goroutines", again, now)
 		}
