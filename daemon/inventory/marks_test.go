@@ -305,31 +305,34 @@ func TestPartThatComesLaterIsSick(t *testing.T) {
 }
 
 func TestMarksSurviveARestartButNoBoot(t *testing.T) {
-	const gpu, id = "pci0000:15/0000:15:01.0/0000:18:00.0", "GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a"
-	const boot = "F: /proc/sys/kernel/random/boot_id="
-	const xid = id + " sick: Xid 79: GPU has fallen off the bus"
-	text := testdata(t, "gpu-nvidia")
-	state := t.TempDir()
-	again := func(boot, text, want string) *running {
-		t.Helper()
-		r := start(t, udevtest.New(t, text+boot+"\n"), state, everything)
-		r.until(want, func(s *inventory.Snapshot) bool { return states(s) == want })
-		return r
-	}
-	stop := func(r *running) { r.stop(); r.stop = func() {} }
+	synctest.Test(t, func(t *testing.T) {
+		const gpu, id = "pci0000:15/0000:15:01.0/0000:18:00.0", "GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a"
+		const boot = "F: /proc/sys/kernel/random/boot_id="
+		const xid = id + " sick: Xid 79: GPU has fallen off the bus"
+		text := testdata(t, "gpu-nvidia")
+		state := t.TempDir()
+		again := func(boot, text, want string) *running {
+			t.Helper()
+			r := start(t, udevtest.New(t, text+boot+"\n"), state, everything)
+			r.until(want, func(s *inventory.Snapshot) bool { return states(s) == want })
+			return r
+		}
+		stop := func(r *running) { r.stop(); r.stop = func() {} }
 
-	r := again(boot+"one", text, id)
-	r.send("logged pci " + gpu + " MESSAGE=NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.")
-	r.until(xid, func(s *inventory.Snapshot) bool { return states(s) == xid })
-	stop(r)
-	r = again(boot+"one", text, xid)
-	r.send("bind pci " + gpu)
-	r.until(id, func(s *inventory.Snapshot) bool { return states(s) == id })
-	stop(r)
-	// An error while the daemon was not there is counted from before.
-	worse := strings.Replace(text, "TOTAL_ERR_FATAL 0", "TOTAL_ERR_FATAL 2", 1)
-	stop(again(boot+"one", worse, id+" sick: 1 or more fatal PCIe errors (aer_dev_fatal)"))
-	stop(again(boot+"two", worse, id))
+		r := again(boot+"one", text, id)
+		r.send("logged pci " + gpu + " MESSAGE=NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.")
+		r.until(xid, func(s *inventory.Snapshot) bool { return states(s) == xid })
+		stop(r)
+		r = again(boot+"one", text, xid)
+		r.send("bind pci " + gpu)
+		r.until(id, func(s *inventory.Snapshot) bool { return states(s) == id })
+		synctest.Wait() // from what the next look sees is counted
+		stop(r)
+		// An error while the daemon was not there is counted from before.
+		worse := strings.Replace(text, "TOTAL_ERR_FATAL 0", "TOTAL_ERR_FATAL 2", 1)
+		stop(again(boot+"one", worse, id+" sick: 1 or more fatal PCIe errors (aer_dev_fatal)"))
+		stop(again(boot+"two", worse, id))
+	})
 }
 
 // safeBuffer is a log that is written and read at the same time.
