@@ -195,18 +195,20 @@ func TestHealth(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := udevtest.New(t, testdata(t, test.recording))
-			r := start(t, m, "", everything)
-			for step := range slices.Chunk(test.steps, 2) {
-				r.happens(step[0])
-				r.until(step[0]+" leads to "+step[1], func(s *inventory.Snapshot) bool { return states(s) == step[1] })
-			}
+			synctest.Test(t, func(t *testing.T) {
+				m := udevtest.New(t, testdata(t, test.recording))
+				r := start(t, m, "", everything)
+				for step := range slices.Chunk(test.steps, 2) {
+					r.happens(step[0])
+					r.until(step[0]+" leads to "+step[1], func(s *inventory.Snapshot) bool { return states(s) == step[1] })
+				}
+			})
 		})
 	}
 }
 
 // happens does what a step says: an event, "set SYSPATH ATTRIBUTE VALUE" or "recovered ID". It returns when the
-// inventory knows of it, and is not to be surprised by a look that was under way.
+// inventory has nothing more to do for it, in a synctest bubble.
 func (r *running) happens(step string) {
 	r.t.Helper()
 	fields := strings.SplitN(step, " ", 4)
@@ -218,29 +220,7 @@ func (r *running) happens(step string) {
 	default:
 		r.send(step)
 	}
-	r.settle()
-}
-
-// settle waits until the events that were sent are worked off.
-func (r *running) settle() {
-	r.t.Helper()
-	const marker = "/sys/devices/virtual/widget/settled"
-	r.machine.Plug(widget("settled", fmt.Sprint(time.Now().UnixNano())))
-	is := func(wanted bool) func(*inventory.Snapshot) bool {
-		return func(s *inventory.Snapshot) bool {
-			return wanted == slices.ContainsFunc(s.Offer("test/widget").Devices, func(d *inventory.Status) bool { return d.Present })
-		}
-	}
-	r.until("the marker comes", is(true))
-	r.machine.Unplug(marker)
-	r.until("the marker goes", is(false))
-	s, _ := r.Snapshot()
-	free := make(map[string]inventory.Holding)
-	for _, d := range s.Offer("test/widget").Devices {
-		free[d.Device.ID] = inventory.Free
-	}
-	r.Confirm(time.Now(), free)
-	r.until("the marker is forgotten", func(s *inventory.Snapshot) bool { return len(s.Offer("test/widget").Devices) == 0 })
+	synctest.Wait()
 }
 
 // No part of sick hardware is Healthy: over all recordings, for each PCI function in turn.
@@ -355,34 +335,36 @@ func (b *safeBuffer) String() string {
 
 // Each change is one line, and what stays as it is none.
 func TestHealthIsLoggedOnce(t *testing.T) {
-	const gpu, id = "pci0000:15/0000:15:01.0/0000:18:00.0", "GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a"
-	var out safeBuffer
-	m := udevtest.New(t, testdata(t, "gpu-nvidia"))
-	r := start(t, m, "", everything, func(o *inventory.Options) { o.Log = slog.New(slog.NewTextHandler(&out, nil)) })
-	steps := []string{
-		"set " + gpu + " current_link_width 4\\n", "set " + gpu + " numa_node 0\\n",
-		"logged pci " + gpu + " MESSAGE=NVRM: Xid (PCI:0000:18:00): 48, DBE", "logged pci " + gpu + " MESSAGE=NVRM: Xid (PCI:0000:18:00): 48, DBE",
-		"set " + gpu + " current_link_width 16\\n", "bind pci " + gpu,
-	}
-	for _, step := range steps {
-		r.happens(step)
-	}
-	var got []string
-	for line := range strings.Lines(out.String()) {
-		if _, line, ok := strings.Cut(line, " level="); ok && strings.Contains(line, id) {
-			got = append(got, strings.TrimSpace(strings.ReplaceAll(line, " device="+id+" class=gpu resource=test/gpu", "")))
+	synctest.Test(t, func(t *testing.T) {
+		const gpu, id = "pci0000:15/0000:15:01.0/0000:18:00.0", "GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a"
+		var out safeBuffer
+		m := udevtest.New(t, testdata(t, "gpu-nvidia"))
+		r := start(t, m, "", everything, func(o *inventory.Options) { o.Log = slog.New(slog.NewTextHandler(&out, nil)) })
+		steps := []string{
+			"set " + gpu + " current_link_width 4\\n", "set " + gpu + " numa_node 0\\n",
+			"logged pci " + gpu + " MESSAGE=NVRM: Xid (PCI:0000:18:00): 48, DBE", "logged pci " + gpu + " MESSAGE=NVRM: Xid (PCI:0000:18:00): 48, DBE",
+			"set " + gpu + " current_link_width 16\\n", "bind pci " + gpu,
 		}
-	}
-	want := []string{
-		"INFO msg=\"device added\" syspath=/sys/devices/" + gpu,
-		`WARN msg="device warning" err="the PCIe link of 0000:18:00.0 has 4 of 16 lanes"`,
-		`INFO+2 msg="device unhealthy" err="Xid 48: DBE"`,
-		`INFO msg="device warning over" err="the PCIe link of 0000:18:00.0 has 4 of 16 lanes"`,
-		`INFO+2 msg="device healthy"`,
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("logged\n%s\n\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+		for _, step := range steps {
+			r.happens(step)
+		}
+		var got []string
+		for line := range strings.Lines(out.String()) {
+			if _, line, ok := strings.Cut(line, " level="); ok && strings.Contains(line, id) {
+				got = append(got, strings.TrimSpace(strings.ReplaceAll(line, " device="+id+" class=gpu resource=test/gpu", "")))
+			}
+		}
+		want := []string{
+			"INFO msg=\"device added\" syspath=/sys/devices/" + gpu,
+			`WARN msg="device warning" err="the PCIe link of 0000:18:00.0 has 4 of 16 lanes"`,
+			`INFO+2 msg="device unhealthy" err="Xid 48: DBE"`,
+			`INFO msg="device warning over" err="the PCIe link of 0000:18:00.0 has 4 of 16 lanes"`,
+			`INFO+2 msg="device healthy"`,
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("logged\n%s\n\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	})
 }
 
 // A device that fails again and again is kept back until it has been well for a while; then it comes back by itself.
