@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
@@ -28,7 +29,8 @@ const (
 
 // peer is a systemd that speaks D-Bus over socket pairs, as far as Units needs it.
 type peer struct {
-	t *testing.T
+	t    *testing.T
+	pair func(t *testing.T) (a, b net.Conn) // nil: socketPair
 
 	mu       sync.Mutex
 	conns    []*dbus.Conn
@@ -60,6 +62,17 @@ func socketPair(t *testing.T) (a, b net.Conn) {
 	return ends[0], ends[1]
 }
 
+// pipe returns two ends of a stream that is in this process alone: whoever waits for it waits in the bubble of a test.
+func pipe(t *testing.T) (a, b net.Conn) {
+	t.Helper()
+	a, b = net.Pipe()
+	t.Cleanup(func() {
+		a.Close()
+		b.Close()
+	})
+	return a, b
+}
+
 // welcome is the server's side of the authentication (D-Bus specification, "Authentication Protocol").
 func welcome(c net.Conn) *bufio.Reader {
 	in := bufio.NewReader(c)
@@ -81,8 +94,12 @@ func welcome(c net.Conn) *bufio.Reader {
 // dialled returns a connection whose other end is a godbus connection too, on which the peer answers. godbus has no
 // server's side, so that something between the two plays the server of both.
 func (p *peer) dialled() (*dbus.Conn, error) {
-	client, left := socketPair(p.t)
-	server, right := socketPair(p.t)
+	pair := p.pair
+	if pair == nil {
+		pair = socketPair
+	}
+	client, left := pair(p.t)
+	server, right := pair(p.t)
 	fromLeft, fromRight := make(chan io.Reader, 1), make(chan io.Reader, 1)
 	go func() { fromLeft <- welcome(left) }()
 	go func() { fromRight <- welcome(right) }()
@@ -244,17 +261,20 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestTimeIsUp: by the clock of a bubble, so that however long the machine takes to ask, the time is up after that.
 func TestTimeIsUp(t *testing.T) {
-	p := &peer{t: t}
-	ctx, cancel := context.WithTimeout(t.Context(), jobLook/2)
-	defer cancel()
-	if err := p.units().Run(ctx, "x@.service", "1"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v", err)
-	}
-	want := []string{"reset x@1.service", "restart x@1.service replace", "stop x@1.service replace"}
-	if asked := p.was(); !slices.Equal(asked, want) {
-		t.Errorf("%q, want %q", asked, want)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p := &peer{t: t, pair: pipe}
+		ctx, cancel := context.WithTimeout(t.Context(), jobLook/2)
+		defer cancel()
+		if err := p.units().Run(ctx, "x@.service", "1"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+		want := []string{"reset x@1.service", "restart x@1.service replace", "stop x@1.service replace"}
+		if asked := p.was(); !slices.Equal(asked, want) {
+			t.Errorf("%q, want %q", asked, want)
+		}
+	})
 }
 
 func TestMissing(t *testing.T) {
