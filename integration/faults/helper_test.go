@@ -82,7 +82,7 @@ func (s *sequence) changed(d *disk) {
 func (s *sequence) admitted(uid, resource string) []string {
 	s.t.Helper()
 	p := &pod{uid: uid, resource: resource}
-	s.pods = append(s.pods, p)
+	s.remember(p)
 	ids, _, err := s.kubelet.allocate(s.t.Context(), uid, resource, 1, func([]string) {})
 	if err != nil {
 		s.t.Fatal(err)

@@ -370,9 +370,7 @@ func (s *sequence) admit(resource string, n int) bool {
 	if s.random.IntN(5) == 0 {
 		p.uid += initOnly
 	}
-	s.podsMu.Lock()
-	s.pods = append(s.pods, p)
-	s.podsMu.Unlock()
+	s.remember(p)
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	ids, answer, err := s.kubelet.allocate(ctx, p.uid, resource, n, func(ids []string) {
@@ -394,6 +392,12 @@ func (s *sequence) admit(resource string, n int) bool {
 		s.given(p.uid, ids)
 	}
 	return true
+}
+
+func (s *sequence) remember(p *pod) {
+	s.podsMu.Lock()
+	defer s.podsMu.Unlock()
+	s.pods = append(s.pods, p)
 }
 
 func (s *sequence) forget(p *pod) {

@@ -134,9 +134,7 @@ func (m *mortal) working(uid string) (ids []string) {
 
 // starts gives a pod a disk and starts a container of it, which works with it; else the pod is none.
 func (m *mortal) starts(p *pod) error {
-	m.podsMu.Lock()
-	m.pods = append(m.pods, p)
-	m.podsMu.Unlock()
+	m.remember(p)
 	ids, _, err := m.kubelet.allocate(m.t.Context(), p.uid, p.resource, 1, func([]string) {})
 	if err == nil {
 		err = m.kubelet.start(m.t.Context(), p.resource, ids)

@@ -286,7 +286,7 @@ func TestSpecsThatCannotBeWritten(t *testing.T) {
 			}
 			w.tells("CDI spec of " + widgetResource + " not written")
 			w.admitted("p1", diskResource)
-			w.pods = append(w.pods, &pod{uid: "p2"})
+			w.remember(&pod{uid: "p2"})
 			v.mend(specs)
 			if err := eventually(admit); err != nil {
 				t.Error(err)
