@@ -38,6 +38,7 @@ func TestKilledAtEachStepOfAStart(t *testing.T) {
 func (m *mortal) diesDuringStart(last step) {
 	m.t.Helper()
 	uid, before := "p: "+last.String(), m.died()
+	m.shows(diskResource, m.disks[len(m.disks)-1].id(), "Healthy") // the kubelet may know the resource and have no list yet
 	ids := m.admitted(uid, diskResource)
 	m.arm(last, m.find(ids[0]))
 	ctx, cancel := context.WithTimeout(m.t.Context(), 30*time.Second) // as the kubelet does
