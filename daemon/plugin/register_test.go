@@ -336,7 +336,7 @@ func TestKubeletHearsOfTheLastEndpointEarly(t *testing.T) {
 	if e.beHeardEarly(t.Context()); e.pause != settlePause {
 		t.Errorf("at once again: pause %v", e.pause)
 	}
-	os.Remove(gone.Addr().String())
+	os.Rename(gone.Addr().String(), gone.Addr().String()+".old") // keeps its inode from being used again
 	e.looked = false
 	answering{}.serve(t, e.Dir)
 	if e.beHeardEarly(t.Context()); e.unheard || e.Status().Registered {
