@@ -44,41 +44,47 @@ func cordonedBefore(t *testing.T) (r *running, state string) {
 
 // TestRemovedFilesAreWrittenAgain: what was removed beneath the daemon is written from memory, and nothing else is.
 func TestRemovedFilesAreWrittenAgain(t *testing.T) {
-	r, state := cordonedBefore(t)
-	before := stateFiles(t, state)
-	rewritten := func(when string, want ...string) {
-		t.Helper()
-		if got, err := r.Rewrite(t.Context()); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%s: %q, %v, want %q", when, got, err, want)
+	synctest.Test(t, func(t *testing.T) {
+		r, state := cordonedBefore(t)
+		clock.Pass(time.Second) // what is to be saved after the start is
+		before := stateFiles(t, state)
+		rewritten := func(when string, want ...string) {
+			t.Helper()
+			if got, err := r.Rewrite(t.Context()); err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s: %q, %v, want %q", when, got, err, want)
+			}
 		}
-	}
-	rewritten("nothing is removed")
-	if err := os.RemoveAll(state); err != nil {
-		t.Fatal(err)
-	}
-	rewritten("all is removed", "identities.json", "cordons.json")
-	if got := stateFiles(t, state); got != before {
-		t.Errorf("%q, want %q", got, before)
-	}
-	rewritten("all is there again")
-	if err := os.Remove(filepath.Join(state, "cordons.json")); err != nil {
-		t.Fatal(err)
-	}
-	rewritten("the cordons are removed", "cordons.json")
+		rewritten("nothing is removed")
+		if err := os.RemoveAll(state); err != nil {
+			t.Fatal(err)
+		}
+		rewritten("all is removed", "identities.json", "cordons.json")
+		if got := stateFiles(t, state); got != before {
+			t.Errorf("%q, want %q", got, before)
+		}
+		rewritten("all is there again")
+		if err := os.Remove(filepath.Join(state, "cordons.json")); err != nil {
+			t.Fatal(err)
+		}
+		rewritten("the cordons are removed", "cordons.json")
+	})
 }
 
 // TestRemovedFilesAreWrittenAtTheStop: though nothing has changed, and nobody has asked for it.
 func TestRemovedFilesAreWrittenAtTheStop(t *testing.T) {
-	r, state := cordonedBefore(t)
-	before := stateFiles(t, state)
-	if err := os.RemoveAll(state); err != nil {
-		t.Fatal(err)
-	}
-	r.stop()
-	r.stop = func() {}
-	if got := stateFiles(t, state); got != before {
-		t.Errorf("%q, want %q", got, before)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r, state := cordonedBefore(t)
+		clock.Pass(time.Second) // what is to be saved after the start is
+		before := stateFiles(t, state)
+		if err := os.RemoveAll(state); err != nil {
+			t.Fatal(err)
+		}
+		r.stop()
+		r.stop = func() {}
+		if got := stateFiles(t, state); got != before {
+			t.Errorf("%q, want %q", got, before)
+		}
+	})
 }
 
 // TestOlderStateIsPutBack: what the daemon knows is worth more than what somebody puts in its place, which is kept beside.
