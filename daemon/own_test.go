@@ -182,10 +182,14 @@ func TestOwnDirectoriesAreMadeAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.saved("cordoned")
-			if err := c.spoil(s); err != nil {
-				t.Fatal(err)
+			whole := false
+			for n := 0; !whole; n++ { // what is made between two steps of a removal is in its way, and told of by itself
+				if err := c.spoil(s); err != nil && !errors.Is(err, unix.ENOTEMPTY) || n == 10 {
+					t.Fatalf("not made again at once in %d attempts, %v", n, err)
+				}
+				line := s.says(`level=WARN msg="own files made again"`)
+				whole = !slices.ContainsFunc(c.made, func(text string) bool { return !strings.Contains(line, text) })
 			}
-			s.says(append([]string{`level=WARN msg="own files made again"`}, c.made...)...)
 			if err := s.answers(); err != nil {
 				t.Error(err)
 			}
@@ -265,7 +269,7 @@ func TestOtherInstanceTakesADirectory(t *testing.T) {
 	other := stateLock(s.path("own/state"))
 	defer other.release()
 	for other.file == nil { // it may be locked again before
-		if err := os.RemoveAll(s.path("own/state")); err != nil {
+		if err := os.RemoveAll(s.path("own/state")); err != nil && !errors.Is(err, unix.ENOTEMPTY) { // it may be written to
 			t.Fatal(err)
 		}
 		_ = other.take(impatient)
