@@ -197,9 +197,12 @@ func TestStorm(t *testing.T) {
 		}
 		sent += len(events)
 	}
+	if err := eventually(func() error { return c.half(h.offer()) }); err != nil { // before, as many of which some are others may be healthy
+		t.Fatal(err)
+	}
 	h.until(*devices / 2)
 	overflows := w.Dropped().Overflows
-	t.Logf("%d events, %d overflows, %d lists", sent, overflows, h.kubelet.lists)
+	t.Logf("%d events, %d overflows, %d lists", sent, overflows, h.kubelet.received())
 	if overflows == 0 {
 		t.Error("nothing has overflowed: that proves nothing")
 	}
@@ -216,6 +219,30 @@ func TestStorm(t *testing.T) {
 	if !maps.Equal(warm, h.offer()) {
 		t.Error("what was offered after the storm is not what a cold enumeration finds")
 	}
+}
+
+// received is how many messages have come.
+func (k *kubelet) received() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.lists
+}
+
+// half tells why what is offered is not every second device, healthy.
+func (c *crowd) half(offer map[string]bool) error {
+	there := make(map[string]bool)
+	for n := 1; n < len(c.present); n += 2 {
+		there[c.present[n].Properties.Value("ID_SERIAL_SHORT")] = true
+	}
+	for id, healthy := range offer {
+		if serial, _, _ := strings.Cut(strings.TrimPrefix(id, "node-"), "-"); !healthy || !there[serial] {
+			return fmt.Errorf("%s is offered, healthy %v", id, healthy)
+		}
+	}
+	if len(offer) != len(there) {
+		return fmt.Errorf("%d are offered, not %d", len(offer), len(there))
+	}
+	return nil
 }
 
 // offer is the health of the devices that are there, by ID.
