@@ -183,34 +183,49 @@ func loopDevice(t *testing.T) (node string, number Number) {
 		need.Lacks(t, "root", "no loop devices: %v", err)
 	}
 	defer control.Close()
-	n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-	if err != nil {
-		need.Lacks(t, "root", "no loop device is free: %v", err)
-	}
-	node = fmt.Sprintf("/dev/loop%d", n)
-	loop, err := os.OpenFile(node, os.O_RDWR, 0)
-	if err != nil {
-		need.Lacks(t, "root", "no loop device: %v", err)
-	}
 	file, err := os.Create(filepath.Join(t.TempDir(), "disk"))
 	if err == nil {
-		err = errors.Join(file.Truncate(1<<20), unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_SET_FD, int(file.Fd())))
+		err = file.Truncate(1 << 20)
 	}
 	if err != nil {
-		t.Fatalf("set up %s: %v", node, err)
+		t.Fatal(err)
+	}
+	loop, err := attach(t, control, file)
+	for errors.Is(err, unix.EBUSY) { // another process has taken the same one
+		loop, err = attach(t, control, file)
+	}
+	if err != nil {
+		t.Fatalf("set up a loop device: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_CLR_FD, 0); err != nil {
-			t.Errorf("take down %s: %v", node, err)
+			t.Errorf("take down %s: %v", loop.Name(), err)
 		}
 		loop.Close()
 		file.Close()
 	})
 	var st unix.Stat_t
-	if err := unix.Stat(node, &st); err != nil {
+	if err := unix.Stat(loop.Name(), &st); err != nil {
 		t.Fatal(err)
 	}
-	return node, Number{Block: true, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
+	return loop.Name(), Number{Block: true, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
+}
+
+// attach makes a loop device that is free one of a file.
+func attach(t *testing.T, control, file *os.File) (loop *os.File, err error) {
+	t.Helper()
+	n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+	if err != nil {
+		need.Lacks(t, "root", "no loop device is free: %v", err)
+	}
+	if loop, err = os.OpenFile(fmt.Sprintf("/dev/loop%d", n), os.O_RDWR, 0); err != nil {
+		need.Lacks(t, "root", "no loop device: %v", err)
+	}
+	if err := unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_SET_FD, int(file.Fd())); err != nil {
+		loop.Close()
+		return nil, err
+	}
+	return loop, nil
 }
 
 func BenchmarkHolders(b *testing.B) {
