@@ -431,12 +431,15 @@ func TestASilentDaemonIsNoAnswer(t *testing.T) {
 
 func TestTooManyClientsIsNoAnswer(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "")
-	for range 64 { // as many as there may be (daemon/control)
+	come := func() {
 		c, err := net.Dial("unix", n.socket())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
+		t.Cleanup(func() { c.Close() })
+	}
+	for range 64 { // as many as there may be (daemon/control)
+		come()
 	}
 	for limit := time.After(patience); ; { // until all of them are let in
 		code, _, stderr := n.ctl("list")
@@ -448,6 +451,7 @@ func TestTooManyClientsIsNoAnswer(t *testing.T) {
 			t.Fatalf("exit %d, %s", code, stderr)
 		default:
 		}
+		come() // the daemon hangs up on one that asks nothing for some seconds
 	}
 }
 
