@@ -380,6 +380,9 @@ func TestOwnDirectoryAsItWas(t *testing.T) {
 // at once, and for ever.
 func TestOwnWritingIsNoNews(t *testing.T) {
 	s := stand(t)
+	if err := s.inventory.Kept(t.Context()); err != nil { // the writing is over
+		t.Fatal(err)
+	}
 	w, err := directory.Open(s.path("own/state"))
 	if err != nil {
 		t.Fatal(err)

@@ -6,35 +6,51 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// keptFile is a file of the store. It is safe for concurrent use.
+// keptFile is a file of the store. It is safe for concurrent use; one at a time replaces it.
 type keptFile struct {
 	path string
-	last atomic.Pointer[fs.FileInfo] // of what was read at the start or written since; nil: neither was
+	own  atomic.Pointer[[]fs.FileInfo] // of what was read at the start or written since, or is just being put there; nil: neither was
 }
 
 // remember takes what is there for what was kept last.
 func (k *keptFile) remember() {
 	info, _ := os.Lstat(k.path) // what is gone already is as another
-	k.last.Store(&info)
+	k.own.Store(&[]fs.FileInfo{info})
+}
+
+// expect takes a file that is going to be there for one that was kept as well. Before one was, nothing can be lost.
+func (k *keptFile) expect(next string) {
+	own := k.own.Load()
+	if info, err := os.Lstat(next); own != nil && err == nil {
+		k.own.Store(&[]fs.FileInfo{(*own)[0], info})
+	}
 }
 
 // lost tells whether what was kept last is not there any more: it was removed, or there is another in its place, as where an older
 // directory was put back. Where that cannot be told, it is not.
 func (k *keptFile) lost() bool {
-	last := k.last.Load()
-	if last == nil {
-		return false
+	for {
+		own := k.own.Load()
+		if own == nil {
+			return false
+		}
+		now, err := os.Lstat(k.path)
+		is := func(one fs.FileInfo) bool {
+			return one != nil && os.SameFile(now, one) && now.ModTime().Equal(one.ModTime())
+		}
+		switch {
+		case err != nil && !absent(err) || err == nil && slices.ContainsFunc(*own, is):
+			return false
+		case k.own.Load() == own: // else what was seen may be of before or after that
+			return true
+		}
 	}
-	now, err := os.Lstat(k.path)
-	if err != nil {
-		return absent(err)
-	}
-	return *last == nil || !os.SameFile(now, *last) || !now.ModTime().Equal((*last).ModTime())
 }
 
 // missing tells whether there is no such file.
@@ -52,7 +68,7 @@ func (i *Inventory) Left(file string) bool {
 		return false
 	}
 	for _, k := range []*keptFile{&i.Store.kept, &i.Store.keptCordons} {
-		if k.path == file && k.last.Load() != nil {
+		if k.path == file && k.own.Load() != nil {
 			return !k.lost()
 		}
 	}

@@ -62,6 +62,7 @@ func (s *Store) swap(next string, kept *keptFile) error {
 	if kept.lost() { // what somebody has put there is his
 		_, _ = keepBeside(file, ".replaced") // where it cannot be, what we know is worth more
 	}
+	kept.expect(next)
 	if err := os.Rename(next, file); err != nil {
 		if info, statErr := os.Lstat(file); statErr == nil && info.IsDir() {
 			return fmt.Errorf("replace %s: %w", file, errDirectory)

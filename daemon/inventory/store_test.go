@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -156,4 +158,30 @@ func TestNoCordonsAreKeptToo(t *testing.T) {
 	if cordons, err := s.cordons(); err != nil || len(cordons) > 0 {
 		t.Errorf("%v, %v", cordons, err)
 	}
+}
+
+// TestWritingIsNotLosing: while a file is replaced by what is written, nothing is lost.
+func TestWritingIsNotLosing(t *testing.T) {
+	s := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
+	write := func() {
+		if err := s.write(&contents{Version: storeVersion}); err != nil {
+			t.Error(err)
+		}
+	}
+	write()
+	var over atomic.Bool
+	var looker sync.WaitGroup
+	looker.Go(func() {
+		for !over.Load() {
+			if s.kept.lost() {
+				t.Error("it is lost")
+				return
+			}
+		}
+	})
+	for range 500 {
+		write()
+	}
+	over.Store(true)
+	looker.Wait()
 }
