@@ -82,16 +82,16 @@ func (u Units) run(ctx context.Context, name string) error {
 	// The error says that the unit is not loaded, so that there is nothing to reset.
 	_ = c.ResetFailedUnitContext(ctx, name)
 	over := make(chan string, 1)
-	if _, err := c.RestartUnitContext(ctx, name, replace, over); err != nil {
-		return err
+	result := ""
+	if _, err = c.RestartUnitContext(ctx, name, replace, over); err == nil {
+		result, err = await(ctx, c, over)
 	}
-	result, err := await(ctx, c, over)
 	switch {
 	case err == nil && result == "done": // also if a condition of the unit does not hold: nothing is to be done then
 		return nil
 	case err == nil:
 		return fmt.Errorf("%s; see: journalctl -u '%s'", failure(ctx, c, name, result), name)
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded): // also while systemd was asked: it may have started it
 		stop(c, name)
 	}
 	return err

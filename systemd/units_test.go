@@ -37,6 +37,7 @@ type peer struct {
 	asked    []string
 	result   string            // of the job; empty: it never ends
 	refuse   *dbus.Error       // the answer to RestartUnit
+	stands   chan struct{}     // RestartUnit is not answered before it is closed; nil: it is at once
 	service  map[string]any    // properties of the unit
 	files    map[string]string // unit files and their states
 	dropping bool              // it closes a connection in the place of a result
@@ -169,6 +170,9 @@ func (p *peer) RestartUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
 	if p.refuse != nil {
 		return "", p.refuse
 	}
+	if p.stands != nil {
+		<-p.stands
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dropping {
@@ -263,18 +267,26 @@ func TestRun(t *testing.T) {
 
 // TestTimeIsUp: by the clock of a bubble, so that however long the machine takes to ask, the time is up after that.
 func TestTimeIsUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := &peer{t: t, pair: pipe}
-		ctx, cancel := context.WithTimeout(t.Context(), jobLook/2)
-		defer cancel()
-		if err := p.units().Run(ctx, "x@.service", "1"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v", err)
-		}
-		want := []string{"reset x@1.service", "restart x@1.service replace", "stop x@1.service replace"}
-		if asked := p.was(); !slices.Equal(asked, want) {
-			t.Errorf("%q, want %q", asked, want)
-		}
-	})
+	for name, answered := range map[string]bool{"for the unit": true, "for systemd": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &peer{t: t, pair: pipe}
+				if !answered {
+					p.stands = make(chan struct{})
+					defer close(p.stands)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), jobLook/2)
+				defer cancel()
+				if err := p.units().Run(ctx, "x@.service", "1"); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%v", err)
+				}
+				want := []string{"reset x@1.service", "restart x@1.service replace", "stop x@1.service replace"}
+				if asked := p.was(); !slices.Equal(asked, want) {
+					t.Errorf("%q, want %q", asked, want)
+				}
+			})
+		})
+	}
 }
 
 func TestMissing(t *testing.T) {
