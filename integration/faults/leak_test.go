@@ -45,14 +45,19 @@ func noLeaks(t *testing.T) {
 		if t.Failed() {
 			return
 		}
-		err := eventually(func() error {
-			if now := inUse(t); now.goroutines > before.goroutines || now.descriptors > before.descriptors {
-				return fmt.Errorf("in use are %+v instead of %+v", now, before)
-			}
-			return nil
-		})
-		if err != nil {
+		if err := noMoreThan(t, before); err != nil {
 			t.Errorf("%v:\n%s", err, strings.Join(stacks(), "\n\n"))
 		}
+	})
+}
+
+// noMoreThan waits until no more is in use than before.
+func noMoreThan(t *testing.T, before resources) error {
+	t.Helper()
+	return eventually(func() error {
+		if now := inUse(t); now.goroutines > before.goroutines || now.descriptors > before.descriptors {
+			return fmt.Errorf("in use are %+v instead of %+v", now, before)
+		}
+		return nil
 	})
 }

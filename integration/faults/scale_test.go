@@ -180,8 +180,9 @@ func TestManyDevices(t *testing.T) {
 			}
 			t.Logf("%d devices in %d resources: %d restarts with a change each in %v",
 				*devices, max(1, kinds), *restarts, time.Since(began).Round(time.Millisecond))
-			if now := h.alone(); now.goroutines > before.goroutines || now.descriptors > before.descriptors {
-				t.Errorf("in use are %+v, before the restarts %+v", now, before)
+			h.kubelet.stop()
+			if err := noMoreThan(t, before); err != nil {
+				t.Errorf("after the restarts: %v", err)
 			}
 		})
 	}
