@@ -3,7 +3,6 @@
 package drift
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,11 +18,11 @@ var unwatched = map[string]string{
 // TestLeaksAreLookedFor: after the tests of each package nothing may be left running or open.
 func TestLeaksAreLookedFor(t *testing.T) {
 	tested, looks := make(map[string]bool), make(map[string]bool) // by folder
-	err := filepath.WalkDir("../..", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(name, ".go") {
-			return err
-		}
+	for _, name := range goFiles(t) {
 		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
 		folder := strings.TrimPrefix(filepath.Dir(name), "../../")
 		if strings.HasSuffix(name, "_test.go") {
 			tested[folder] = true
@@ -31,10 +30,6 @@ func TestLeaksAreLookedFor(t *testing.T) {
 		if strings.Contains(string(text), "leak.Main(m)") {
 			looks[folder] = true
 		}
-		return err
-	})
-	if err != nil || len(looks) == 0 {
-		t.Fatalf("read the tests: %d folders, %v", len(looks), err)
 	}
 	for folder := range tested {
 		switch why, exempt := unwatched[folder]; {

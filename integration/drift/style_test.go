@@ -3,6 +3,7 @@
 package drift
 
 import (
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -28,24 +29,44 @@ type source struct {
 	lines func(ast.Node) int
 }
 
+// goFiles returns the names of all Go files of this repository. What another process makes and removes meanwhile is none.
+func goFiles(t *testing.T) (names []string) {
+	t.Helper()
+	err := filepath.WalkDir("../..", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case entry.IsDir() && strings.HasPrefix(name, "../../."):
+			return fs.SkipDir
+		case !entry.IsDir() && strings.HasSuffix(name, ".go"):
+			names = append(names, name)
+		}
+		return nil
+	})
+	if err != nil || len(names) == 0 {
+		t.Fatalf("look for the Go files: %d, %v", len(names), err)
+	}
+	return names
+}
+
 // sources parses all files of this module but the tests and the integration tests.
 func sources(t *testing.T) []source {
 	t.Helper()
 	files := token.NewFileSet()
 	var all []source
-	err := filepath.WalkDir("../..", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") ||
-			strings.Contains(name, "/integration/") || strings.HasPrefix(name, "../../.") {
-			return err
+	for _, name := range goFiles(t) {
+		if strings.HasSuffix(name, "_test.go") || strings.Contains(name, "/integration/") {
+			continue
 		}
 		parsed, err := parser.ParseFile(files, name, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
 		all = append(all, source{strings.TrimPrefix(name, "../../"), parsed, func(n ast.Node) int {
 			return files.Position(n.End()).Line - files.Position(n.Pos()).Line + 1
 		}})
-		return err
-	})
-	if err != nil || len(all) == 0 {
-		t.Fatalf("read the sources: %d files, %v", len(all), err)
 	}
 	return all
 }
