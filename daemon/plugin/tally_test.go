@@ -3,7 +3,9 @@
 package plugin_test
 
 import (
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -29,7 +31,9 @@ func (c *tallied) note(what string, err error) {
 
 func TestTally(t *testing.T) {
 	told, registered := tallied{sent: make(chan time.Duration, 16)}, make(chan struct{}, 16)
+	var log strings.Builder
 	b := newBench(t, func(e *plugin.Endpoint) {
+		e.Log = slog.New(slog.NewTextHandler(&log, nil))
 		e.Tally = plugin.Tally{
 			Answered:   func(_, call string, err error) { told.note(call, err) },
 			Registered: func(_ string, err error) { told.note("register", err); registered <- struct{}{} },
@@ -62,11 +66,13 @@ func TestTally(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("no registration is told of")
 	}
-	told.mu.Lock()
-	defer told.mu.Unlock()
+	if err := b.endpoint.Alive(t.Context()); err != nil { // no registration is under way
+		t.Fatal(err)
+	}
+	b.stop()
 	slices.Sort(told.calls)
-	want := []string{"Allocate", "PreStartContainer refused", "register"}
-	for range len(registered) { // it is called again where the kubelet opens no stream for a second
+	want := []string{"Allocate", "PreStartContainer refused"}
+	for range strings.Count(log.String(), `msg="endpoint registered"`) { // again where the kubelet opens no stream for a second
 		want = append(want, "register")
 	}
 	if !slices.Equal(told.calls, want) {

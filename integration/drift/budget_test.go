@@ -56,6 +56,9 @@ func counts(t *testing.T) (shipped, tests count) {
 			shipped.add(t, name)
 		}
 	}
+	if shipped.files == 0 || tests.files == 0 {
+		t.Fatalf("%d files are shipped, %d are tests", shipped.files, tests.files)
+	}
 	return shipped, tests
 }
 

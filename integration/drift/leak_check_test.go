@@ -31,6 +31,9 @@ func TestLeaksAreLookedFor(t *testing.T) {
 			looks[folder] = true
 		}
 	}
+	if len(looks) == 0 {
+		t.Fatal("no folder looks for leaks")
+	}
 	for folder := range tested {
 		switch why, exempt := unwatched[folder]; {
 		case !looks[folder] && !exempt:

@@ -68,6 +68,9 @@ func sources(t *testing.T) []source {
 			return files.Position(n.End()).Line - files.Position(n.Pos()).Line + 1
 		}})
 	}
+	if len(all) == 0 {
+		t.Fatal("there are no sources")
+	}
 	return all
 }
 
