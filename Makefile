@@ -39,9 +39,8 @@ SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
 export SOURCE_DATE_EPOCH
 
-# What is shipped, and what is searched for known vulnerabilities, is built with the toolchain that go.mod names, or a newer one
-# that is here; it is fetched unless GOTOOLCHAIN says otherwise. All else takes what Go is set up for.
-packages packages-check repo vulncheck: export GOTOOLCHAIN ?= auto
+# go.mod asks for Go 1.26.11 or newer. The go command fetches it unless GOTOOLCHAIN says otherwise.
+export GOTOOLCHAIN ?= auto
 
 PROGRAMS = metalplugd metalplugctl metalplug-reset metalplug-holders
 

@@ -1,8 +1,6 @@
 module github.com/metalplug/metalplug/integration/devicemanager
 
-go 1.26.0
-
-toolchain go1.26.11
+go 1.26.11
 
 require (
 	github.com/fsnotify/fsnotify v1.9.0

@@ -1,8 +1,6 @@
 module github.com/metalplug/metalplug/integration/kubelet
 
-go 1.26.0
-
-toolchain go1.26.11
+go 1.26.11
 
 require (
 	k8s.io/component-base v0.36.3
