@@ -102,6 +102,11 @@ xperms() {
 	END
 }
 
+# The file types that metalplug-holders must be able to stat(2): a file that it cannot look at may be a device.
+looks() {
+	echo 'unlabeled_t nfs_t fusefs_t autofs_t tmpfs_t device_t container_file_t'
+}
+
 domains=(metalplugd_t metalplug_reset_t metalplug_holders_t)
 change=write,append,create,unlink,link,rename,setattr,add_name,remove_name,reparent,rmdir,mounton
 
@@ -120,7 +125,7 @@ rules() {
 }
 
 finding() {
-	echo "FORBIDDEN $*"
+	echo "FINDING $*"
 	found=1
 }
 
@@ -165,6 +170,17 @@ check_never() {
 		# Only rules for the type itself: Fedora's base has every domain start the collector of crashes.
 		hit=$(sesearch -A -s "$domain" -ds -c process -p transition "$policy" 2>/dev/null | grep '^allow' || true)
 		[[ -z $hit ]] || finding "$domain may become another: $hit"
+	done
+}
+
+check_looks() {
+	local type class rules
+	for type in $(looks); do
+		[[ $(seinfo "$policy" --flat -t "$type") = *"$type"* ]] || continue
+		rules=$(sesearch -A -s metalplug_holders_t -t "$type" -p getattr "$policy")
+		for class in file dir lnk_file chr_file blk_file sock_file fifo_file; do
+			[[ $rules = *":$class "* ]] || finding "metalplug_holders_t may not stat $type:$class"
+		done
 	done
 }
 
@@ -222,6 +238,7 @@ done
 beyond executes file execute,execute_no_trans,entrypoint
 check_capabilities
 check_never
+check_looks
 check_xperms
 ! seinfo "$policy" --permissive 2>/dev/null | grep -w metalplug || finding 'a domain is permissive'
 ((found)) || echo "metalplugd_t, metalplug_reset_t and metalplug_holders_t may do what is written down, and nothing else"

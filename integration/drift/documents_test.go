@@ -231,44 +231,6 @@ func stem(expression string) int {
 	return len(expression) + 1 // an expression without any wins over all that have one
 }
 
-// ioctl finds constants that are numbers of ioctls, with the kernel's name for them.
-var ioctl = regexp.MustCompile(`= (0x[0-9a-f]+) +// (NVME_IOCTL|BLK|VFIO|DFL_FPGA)[A-Z_0-9]+`)
-
-// TestPolicyKnowsTheIoctls: what the helper asks of a node is in the policy's list for that node.
-func TestPolicyKnowsTheIoctls(t *testing.T) {
-	labels := map[string]string{
-		"NVME_IOCTL": "fixed_disk_device_t:chr_file", "BLK": "fixed_disk_device_t:blk_file",
-		"VFIO": "vfio_device_t:chr_file", "DFL_FPGA": "metalplug_dfl_device_t:chr_file",
-	}
-	policy := text(t, "selinux/metalplug.te")
-	for _, label := range labels {
-		if !strings.Contains(policy, "allowxperm metalplug_reset_t "+label+" ioctl {") {
-			t.Errorf("metalplug.te has no list for %s", label)
-		}
-	}
-	files, err := filepath.Glob("../../daemon/reset/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, found := range ioctl.FindAllStringSubmatch(string(content), -1) {
-			number, err := strconv.ParseUint(found[1], 0, 32)
-			if err != nil {
-				t.Fatal(err)
-			}
-			// SELinux looks at the lower 16 bits (selinux_file_ioctl, security/selinux/hooks.c).
-			list := regexp.MustCompile(`allowxperm metalplug_reset_t ` + labels[found[2]] + ` ioctl \{[^}]* 0x` + strconv.FormatUint(number&0xffff, 16) + ` `)
-			if !list.MatchString(policy) {
-				t.Errorf("%s: metalplug.te does not allow %s for %s", filepath.Base(file), found[0], labels[found[2]])
-			}
-		}
-	}
-}
-
 // The tests that a README names are there: who looks for the proof of a sentence finds it.
 func TestReadmesNameTestsThatAreThere(t *testing.T) {
 	tests := make(map[string]bool)

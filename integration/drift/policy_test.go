@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drift
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// classNode says which nodes take the ioctls of a kernel subsystem, by the second byte of their number (include/uapi/linux:
+// Documentation/userspace-api/ioctl/ioctl-number.rst): the type and class in the policy.
+var classNode = map[uint64][]string{
+	0x12: {"fixed_disk_device_t:blk_file"},
+	0x4c: {"fixed_disk_device_t:blk_file"},
+	0x4e: {"fixed_disk_device_t:blk_file", "fixed_disk_device_t:chr_file"},
+	0xb6: {"metalplug_dfl_device_t:chr_file"},
+	0x3b: {"vfio_device_t:chr_file"},
+}
+
+// TestPolicyAllowsTheIoctlsOfTheCode: the policy allows each ioctl that the code makes, and no other. SELinux compares the low
+// 16 bits alone (ioctl_has_perm in security/selinux/hooks.c).
+func TestPolicyAllowsTheIoctlsOfTheCode(t *testing.T) {
+	made := make(map[uint64]string)
+	for folder, files := range byFolder(sources(t)) {
+		maps.Copy(made, ioctls(t, folder, files))
+	}
+	if len(made) < 10 {
+		t.Fatalf("%d ioctls found in the code: this test looks at the wrong place", len(made))
+	}
+	allowed := make(map[uint64][]string)
+	rule := regexp.MustCompile(`(?m)^allowxperm metalplug_reset_t (\S+) ioctl \{([^}]*)\};$`)
+	for _, match := range rule.FindAllStringSubmatch(text(t, "selinux/metalplug.te"), -1) {
+		for _, number := range strings.Fields(match[2]) {
+			value, err := strconv.ParseUint(number, 0, 16)
+			if err != nil {
+				t.Fatalf("metalplug.te: ioctl %s: %v", number, err)
+			}
+			allowed[value] = append(allowed[value], match[1])
+		}
+	}
+	for number, name := range made {
+		where := allowed[number]
+		if len(where) == 0 {
+			t.Errorf("%s makes ioctl %#x, which metalplug.te does not allow for metalplug_reset_t", name, number)
+		}
+		for _, node := range where {
+			if !slices.Contains(classNode[number>>8], node) {
+				t.Errorf("metalplug.te allows %s (%#x) for %s, want one of %q", name, number, node, classNode[number>>8])
+			}
+		}
+	}
+	for number, nodes := range allowed {
+		if made[number] == "" {
+			t.Errorf("metalplug.te allows ioctl %#x for %q, which no code makes", number, nodes)
+		}
+	}
+}
+
+// byFolder sorts sources by their package's folder.
+func byFolder(all []source) map[string][]source {
+	folders := make(map[string][]source)
+	for _, s := range all {
+		if folder := path.Dir(s.name); strings.HasPrefix(folder, "daemon") || strings.HasPrefix(folder, "cgroup") {
+			folders[folder] = append(folders[folder], s)
+		}
+	}
+	return folders
+}
+
+// ioctls returns the ioctls that a package makes, by their low 16 bits. An ioctl is the argument of a parameter named
+// "request"; see daemon/reset/kernel.go. The constant must be one of the package.
+func ioctls(t *testing.T, folder string, files []source) map[uint64]string {
+	t.Helper()
+	constants, takers := make(map[string]uint64), make(map[string]int)
+	for _, s := range files {
+		ast.Inspect(s.File, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ValueSpec:
+				for i, name := range n.Names {
+					if i < len(n.Values) {
+						addConstant(constants, name.Name, n.Values[i])
+					}
+				}
+			case *ast.FuncDecl:
+				addTaker(takers, n.Name.Name, n.Type)
+			case *ast.Field:
+				if f, ok := n.Type.(*ast.FuncType); ok {
+					for _, name := range n.Names {
+						addTaker(takers, name.Name, f)
+					}
+				}
+			}
+			return true
+		})
+	}
+	made := make(map[uint64]string)
+	for _, s := range files {
+		ast.Inspect(s.File, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			name := called(call)
+			if strings.HasPrefix(name, "Ioctl") || name == "Syscall" && strings.Contains(argument(call, 0), "SYS_IOCTL") && argument(call, 2) != "request" {
+				t.Errorf("%s: %s makes an ioctl beside the kernel's seam, where this test does not see it", s.name, name)
+			}
+			i, takes := takers[name]
+			if !takes || i >= len(call.Args) {
+				return true
+			}
+			request := argument(call, i)
+			if value, known := constants[request]; known {
+				made[value&0xffff] = folder + "." + request
+			} else if request != "request" {
+				t.Errorf("%s: the ioctl %q of %s is not a constant of the package, so that this test does not know it", s.name, request, name)
+			}
+			return true
+		})
+	}
+	return made
+}
+
+// addConstant notes a constant that is a plain number.
+func addConstant(constants map[string]uint64, name string, value ast.Expr) {
+	if literal, ok := value.(*ast.BasicLit); ok && literal.Kind == token.INT {
+		if number, err := strconv.ParseUint(literal.Value, 0, 64); err == nil {
+			constants[name] = number
+		}
+	}
+}
+
+// addTaker notes at which place a function takes an ioctl's number.
+func addTaker(takers map[string]int, function string, signature *ast.FuncType) {
+	i := 0
+	for _, field := range signature.Params.List {
+		kind, _ := field.Type.(*ast.Ident)
+		for _, name := range field.Names {
+			if name.Name == "request" && kind != nil && kind.Name == "uintptr" {
+				takers[function] = i
+			}
+			i++
+		}
+	}
+}
+
+// called is the name of the function that a call is for, without its package or receiver.
+func called(call *ast.CallExpr) string {
+	switch f := call.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		return f.Sel.Name
+	}
+	return ""
+}
+
+// argument is the name that a call passes, or another expression in Go's debugging form.
+func argument(call *ast.CallExpr, i int) string {
+	if i >= len(call.Args) {
+		return ""
+	}
+	switch a := call.Args[i].(type) {
+	case *ast.Ident:
+		return a.Name
+	case *ast.SelectorExpr:
+		return a.Sel.Name
+	default:
+		return fmt.Sprintf("%T", a)
+	}
+}
