@@ -4,10 +4,12 @@ package systemd
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/coreos/go-systemd/v22/journal"
@@ -25,13 +27,11 @@ func Keys() []string {
 	}
 }
 
-// Logger returns a logger of the daemon: to the journal where standard error is connected to it, else as text to w,
-// without time, which whoever reads it adds.
-func Logger(w io.Writer, level slog.Level) *slog.Logger {
-	if ok, err := journal.StderrIsJournalStream(); ok && err == nil {
-		return slog.New(&journalHandler{level: level, send: journal.Send})
-	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: plain}))
+// TextLogger returns a logger that writes text to w, without time. Its callers wait for w.
+func TextLogger(w io.Writer, level slog.Level) *slog.Logger { return slog.New(textHandler(w, level)) }
+
+func textHandler(w io.Writer, level slog.Level) slog.Handler {
+	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: plain})
 }
 
 // plain leaves the time out and names the level notice.
@@ -63,11 +63,11 @@ func ParseLevel(name string) (slog.Level, error) {
 	return level, nil
 }
 
-// journalHandler writes log lines by the journal's native protocol.
+// journalHandler writes log lines in the journal's native protocol, one Write a line.
 type journalHandler struct {
 	level slog.Level
 	attrs []slog.Attr
-	send  func(message string, priority journal.Priority, fields map[string]string) error
+	w     io.Writer
 }
 
 // Enabled tells whether a line of that level is written.
@@ -75,28 +75,49 @@ func (h *journalHandler) Enabled(_ context.Context, level slog.Level) bool { ret
 
 // Handle writes a line: the message and its particulars as text, and each of them as a field.
 func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
-	fields := make(map[string]string)
 	var text strings.Builder
+	var entry []byte
 	text.WriteString(r.Message)
 	add := func(a slog.Attr) bool {
 		value := a.Value.Resolve().String()
 		if value == "" {
 			return true
 		}
-		fields["METALPLUG_"+strings.ToUpper(a.Key)] = value
+		entry = appendField(entry, "METALPLUG_"+strings.ToUpper(a.Key), value)
 		if a.Key != "stack" {
 			fmt.Fprintf(&text, " %s=%s", a.Key, value)
 		}
 		return true
 	}
-	if id := messageIDs[r.Message]; id != "" {
-		fields["MESSAGE_ID"] = id
-	}
 	for _, a := range h.attrs {
 		add(a)
 	}
 	r.Attrs(add)
-	return h.send(text.String(), priority(r.Level), fields)
+	if id := messageIDs[r.Message]; id != "" {
+		entry = appendField(entry, "MESSAGE_ID", id)
+	}
+	entry = appendField(entry, "PRIORITY", strconv.Itoa(int(priority(r.Level))))
+	_, err := h.w.Write(appendField(entry, "MESSAGE", text.String()))
+	return err
+}
+
+// fieldSize is the longest value of a field in bytes. A datagram must fit into the send buffer of its socket, of 212,992 bytes
+// unless net.core.wmem_default says otherwise (socket(7)): a line has all keys at most, and their values once more as text.
+const fieldSize = 12 << 10
+
+// appendField appends a field of the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/): with the size of
+// the value before it, as 64 bits in little endian, where a newline is in the value.
+func appendField(entry []byte, name, value string) []byte {
+	if len(value) > fieldSize {
+		value = value[:fieldSize] + "..."
+	}
+	entry = append(entry, name...)
+	if strings.Contains(value, "\n") {
+		entry = binary.LittleEndian.AppendUint64(append(entry, '\n'), uint64(len(value)))
+	} else {
+		entry = append(entry, '=')
+	}
+	return append(append(entry, value...), '\n')
 }
 
 // WithAttrs returns a handler whose lines have these particulars too.

@@ -3,9 +3,6 @@
 package systemd
 
 import (
-	"bytes"
-	"errors"
-	"log/slog"
 	"net"
 	"path/filepath"
 	"strings"
@@ -73,46 +70,6 @@ func TestNoServiceManagerIsNoError(t *testing.T) {
 	}
 	if interval, err := (Notifier{}).WatchdogInterval(); interval != 0 || err != nil {
 		t.Errorf("interval %v, %v", interval, err)
-	}
-}
-
-func TestJournalFields(t *testing.T) {
-	var message string
-	var at journal.Priority
-	var fields map[string]string
-	log := slog.New(&journalHandler{level: slog.LevelInfo, send: func(m string, p journal.Priority, f map[string]string) error {
-		message, at, fields = m, p, f
-		return nil
-	}})
-	log.With("class", "nvme").Log(t.Context(), LevelNotice, "device gone", "device", "nvme-1", "err", errors.New("unplugged"), "pod", "")
-	if want := "device gone class=nvme device=nvme-1 err=unplugged"; message != want {
-		t.Errorf("message %q, want %q", message, want)
-	}
-	if at != journal.PriNotice {
-		t.Errorf("priority %v, want notice", at)
-	}
-	if fields["METALPLUG_DEVICE"] != "nvme-1" || fields["METALPLUG_CLASS"] != "nvme" || fields["METALPLUG_ERR"] != "unplugged" {
-		t.Errorf("fields %v", fields)
-	}
-	if fields["MESSAGE_ID"] != MessageIDs()["device gone"] || fields["MESSAGE_ID"] == "" {
-		t.Errorf("message ID %q", fields["MESSAGE_ID"])
-	}
-	if _, ok := fields["METALPLUG_POD"]; ok {
-		t.Error("an empty field is written")
-	}
-	message = ""
-	log.Debug("uevent")
-	if message != "" {
-		t.Errorf("a line below the level is written: %q", message)
-	}
-}
-
-func TestTextHasNoTime(t *testing.T) {
-	var out bytes.Buffer
-	log := Logger(&out, slog.LevelInfo)
-	log.Log(t.Context(), LevelNotice, "endpoint registered", "resource", "example.org/x")
-	if got, want := out.String(), "level=NOTICE msg=\"endpoint registered\" resource=example.org/x\n"; got != want {
-		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -96,7 +96,7 @@ func (f *previewFlags) options(cmd *cobra.Command) (preview.Options, error) {
 	if err != nil {
 		return o, usage("%w", err)
 	}
-	o.Log = systemd.Logger(cmd.ErrOrStderr(), level)
+	o.Log = systemd.TextLogger(cmd.ErrOrStderr(), level)
 	for _, text := range f.allocate {
 		request, err := preview.ParseRequest(text)
 		if err != nil {

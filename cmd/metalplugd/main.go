@@ -85,7 +85,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		return exitOK
 	}
-	log := systemd.Logger(stderr, level)
+	log := systemd.OpenLog(stderr, level)
+	defer log.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop)   // the second signal kills
 	signal.Ignore(syscall.SIGPIPE) // a log that nobody reads any more stops nothing
@@ -96,7 +97,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		File:    absolute,
 		Load:    load,
 		Reload:  hangup,
-		Log:     log,
+		Log:     log.Logger,
 		Sockets: systemd.Sockets(),
 		Version: version,
 	})

@@ -3,7 +3,7 @@
 // Package audit writes down who had which device when, what was done to it in between, and how that was verified.
 //
 // Each entry is a line in the journal and a line of JSON in the file audit.jsonl, which is only appended to. Whoever notes
-// something waits neither for the disk nor for the journal, nor does one of these wait for the other. What cannot be written
+// something does not wait for the disk; the log must not block. What cannot be written
 // is kept until it can: where there is too much of it, the oldest entries are given up, those about erasures last of all, and
 // that is written down as well.
 package audit
@@ -79,33 +79,27 @@ type Log struct {
 	log  *slog.Logger
 	file *file
 
-	mu     sync.Mutex
-	queue  []Entry // for the file
-	lost   int
-	lines  []func() // for the log
-	unsaid int      // lines that were too many for it
-	over   bool     // closed: there are no writers any more
+	mu       sync.Mutex
+	queue    []Entry // for the file
+	lost     int
+	unlogged []Entry // since the last Flush
+	over     bool    // closed: there is no writer any more
 
-	wake, tell     chan struct{} // the file's writer, the log's; one slot each
-	closed, silent chan struct{} // closed for the one, and for the other
-	written, told  chan struct{} // closed by the one, and by the other
+	wake    chan struct{} // one slot
+	closed  chan struct{}
+	written chan struct{} // closed by the writer
 }
 
-// Open begins to write the audit in a directory, which is made if it is missing. That it cannot be written is logged.
+// Open begins to write the audit in a directory, which is made if it is missing. That it cannot be written is logged. The log
+// must not block.
 func Open(dir string, log *slog.Logger) *Log {
 	l := &Log{
 		log: log, file: newFile(dir),
-		wake: make(chan struct{}, 1), tell: make(chan struct{}, 1),
-		closed: make(chan struct{}), silent: make(chan struct{}),
-		written: make(chan struct{}), told: make(chan struct{}),
+		wake: make(chan struct{}, 1), closed: make(chan struct{}), written: make(chan struct{}),
 	}
 	go l.writeAll()
-	go l.tellAll()
 	return l
 }
-
-// closeLimit bounds how long Close waits for a journal that stands still.
-const closeLimit = 5 * time.Second
 
 // Close writes and logs what is still to be; what cannot be written is logged.
 func (l *Log) Close() {
@@ -114,11 +108,7 @@ func (l *Log) Close() {
 	}
 	close(l.closed)
 	<-l.written
-	close(l.silent)
-	select {
-	case <-l.told:
-	case <-time.After(closeLimit):
-	}
+	l.Flush()
 }
 
 // Note notes what has happened just now. It does not wait. After Close it is only logged.
@@ -130,7 +120,8 @@ func (l *Log) Note(entries ...Entry) {
 	l.Flush()
 }
 
-// Keep is Note for somebody who is waited for: what is kept is written by the next Flush or Note.
+// Keep is Note for somebody who is waited for: what is kept is written and logged by the next Flush or Note. After Close it is
+// only logged.
 func (l *Log) Keep(entries ...Entry) {
 	if l == nil {
 		return
@@ -140,7 +131,7 @@ func (l *Log) Keep(entries ...Entry) {
 	defer l.mu.Unlock()
 	for _, e := range entries {
 		e.Time = now
-		l.later(keptMost, func() { l.say(e) })
+		l.unlogged = append(l.unlogged, e)
 		if !l.over {
 			l.queue = append(l.queue, e)
 			l.makeRoom()
@@ -148,50 +139,21 @@ func (l *Log) Keep(entries ...Entry) {
 	}
 }
 
-// Flush has written what is kept. It does not wait for that.
+// Flush logs what is kept, and has it written. It does not wait for the file.
 func (l *Log) Flush() {
 	if l == nil {
 		return
 	}
-	for _, writer := range []chan struct{}{l.wake, l.tell} {
-		select {
-		case writer <- struct{}{}:
-		default:
-		}
+	l.mu.Lock()
+	entries := l.unlogged
+	l.unlogged = nil
+	l.mu.Unlock()
+	for _, e := range entries {
+		l.say(e)
 	}
-}
-
-// later has a line written to the log, by its writer as long as there is one, unless as many as most wait for that. l.mu is held.
-func (l *Log) later(most int, line func()) {
-	switch {
-	case l.over:
-		line()
-	case len(l.lines) < most:
-		l.lines = append(l.lines, line)
+	select {
+	case l.wake <- struct{}{}:
 	default:
-		l.unsaid++
-	}
-}
-
-// tellAll logs what is to be logged until the audit is closed.
-func (l *Log) tellAll() {
-	defer close(l.told)
-	for closing := false; !closing; {
-		select {
-		case <-l.silent:
-			closing = true
-		case <-l.tell:
-		}
-		l.mu.Lock()
-		lines, unsaid := l.lines, l.unsaid
-		l.lines, l.unsaid, l.over = nil, 0, closing
-		l.mu.Unlock()
-		for _, line := range lines {
-			line()
-		}
-		if unsaid > 0 {
-			l.log.Warn("audit not logged", "err", fmt.Errorf("the journal was too slow for %d lines, which %s has as far as it could be written", unsaid, l.file.name))
-		}
 	}
 }
 
@@ -237,15 +199,12 @@ func (l *Log) makeRoom() {
 	}
 }
 
-// giveUp lets an entry be lost, which is logged if it matters, also where there is no room for the lines of what the file has.
-// l.mu is held.
+// giveUp lets an entry be lost, which is logged if it matters. l.mu is held.
 func (l *Log) giveUp(e Entry) {
 	l.lost++
 	if e.precious() || l.lost == 1 {
-		l.later(2*keptMost, func() {
-			text, _ := json.Marshal(e)
-			l.log.Error("audit entry lost", "device", e.Device, "resource", e.Resource, "detail", string(text),
-				"err", fmt.Errorf("%s cannot be written", l.file.name))
-		})
+		text, _ := json.Marshal(e)
+		l.log.Error("audit entry lost", "device", e.Device, "resource", e.Resource, "detail", string(text),
+			"err", fmt.Errorf("%s cannot be written", l.file.name))
 	}
 }

@@ -34,27 +34,19 @@ func (l *Log) writeAll() {
 		err := l.write()
 		switch {
 		case err == nil && complaint != "":
-			l.report(func() { l.log.Info("audit kept again") })
+			l.log.Info("audit kept again")
 			fallthrough
 		case err == nil:
 			pause, complaint, again = writeFirst, "", nil
 			continue
 		case err.Error() != complaint:
 			complaint = err.Error()
-			l.report(func() { l.log.Error("audit not kept", "err", err) })
+			l.log.Error("audit not kept", "err", err)
 		}
 		again = time.After(pause)
 	}
 	l.abandon()
 	l.file.close()
-}
-
-// report has a line written to the log soon.
-func (l *Log) report(line func()) {
-	l.mu.Lock()
-	l.later(keptMost, line)
-	l.mu.Unlock()
-	l.Flush()
 }
 
 // write writes all entries that are waiting, with one sync for all of them, to a file that is made again if it was removed.
@@ -66,7 +58,7 @@ func (l *Log) write() error {
 	}
 	told, err := l.file.remake()
 	if told != nil {
-		l.report(func() { l.log.Warn("audit made again", "err", told) })
+		l.log.Warn("audit made again", "err", told)
 	}
 	if err != nil {
 		return err
@@ -107,6 +99,7 @@ func (l *Log) write() error {
 func (l *Log) abandon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.over = true
 	for _, e := range l.queue {
 		l.giveUp(e)
 	}

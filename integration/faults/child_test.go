@@ -59,9 +59,13 @@ func beDaemon(dir string) error {
 		}
 		return answer, err
 	}
+	if err := reachJournal(); err != nil {
+		return err
+	}
+	log := systemd.OpenLog(os.Stderr, slog.LevelDebug)
+	defer log.Close()
 	return daemon.Run(context.Background(), daemon.Options{
-		Config: c, Notifier: systemd.Notifier{Quiet: true},
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Config: c, Notifier: systemd.Notifier{Quiet: true}, Log: log.Logger,
 		Touch: &device.Touch{
 			Probe: func(_ context.Context, t device.Target, held bool) (device.Reading, error) {
 				h, err := ask(handOver{Op: "probe", Target: t, Leftover: held})
@@ -102,6 +106,7 @@ type mortal struct {
 	*whole
 	config string // with room for its directory
 	cmd    *exec.Cmd
+	log    func(*exec.Cmd) // says where the next one logs; nil: to the journal of the test
 
 	stepMu sync.Mutex
 	next   *step // at which it is to be killed; nil: at none
@@ -227,6 +232,9 @@ func (m *mortal) boot() {
 	m.cmd = exec.Command(self)
 	m.cmd.Env = append(os.Environ(), childEnv+"="+m.dir, "TMPDIR="+m.dir)
 	m.cmd.Stderr = &m.journal
+	if m.log != nil {
+		m.log(m.cmd)
+	}
 	err = m.cmd.Start()
 	m.stepMu.Unlock()
 	m.must(err)
@@ -237,4 +245,39 @@ func (m *mortal) boot() {
 func (m *mortal) kill() {
 	_ = m.cmd.Process.Kill() // gone already is fine
 	_ = m.cmd.Wait()         // how it ended is known
+}
+
+// changes has a disk and a widget go and come, and waits until the offer shows that.
+func (m *mortal) changes() {
+	m.t.Helper()
+	last := m.disks[len(m.disks)-1]
+	slot := last.slot
+	m.unplug(last)
+	delete(m.widgets, "widget0")
+	m.record()
+	m.gone(diskResource, last.id())
+	m.gone(widgetResource, "node-W0-widget")
+	m.plug(last, slot)
+	m.widgets["widget0"] = "W0"
+	m.record()
+	m.shows(diskResource, last.id(), "Healthy")
+	m.shows(widgetResource, "node-W0-widget", "Healthy")
+}
+
+// record makes the hardware known.
+func (m *mortal) record() {
+	m.t.Helper()
+	file := filepath.Join(m.dir, "recording")
+	m.must(errors.Join(os.WriteFile(file+".new", []byte(m.text()), 0o600), os.Rename(file+".new", file)))
+}
+
+// gone waits until nobody is given a device.
+func (m *mortal) gone(resource, id string) {
+	m.t.Helper()
+	m.must(eventually(func() error {
+		if health := m.kubelet.view(resource)[id]; health == "Healthy" {
+			return fmt.Errorf("%s is %q", id, health)
+		}
+		return nil
+	}))
 }

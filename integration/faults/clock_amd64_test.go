@@ -132,30 +132,6 @@ func TestWallClockJumps(t *testing.T) {
 	}
 }
 
-// changes has a disk and a widget go and come, and waits until the offer shows that.
-func (m *mortal) changes() {
-	m.t.Helper()
-	last := m.disks[len(m.disks)-1]
-	slot := last.slot
-	m.unplug(last)
-	delete(m.widgets, "widget0")
-	m.record()
-	m.gone(diskResource, last.id())
-	m.gone(widgetResource, "node-W0-widget")
-	m.plug(last, slot)
-	m.widgets["widget0"] = "W0"
-	m.record()
-	m.shows(diskResource, last.id(), "Healthy")
-	m.shows(widgetResource, "node-W0-widget", "Healthy")
-}
-
-// record makes the hardware known.
-func (m *mortal) record() {
-	m.t.Helper()
-	file := filepath.Join(m.dir, "recording")
-	m.must(errors.Join(os.WriteFile(file+".new", []byte(m.text()), 0o600), os.Rename(file+".new", file)))
-}
-
 // since makes sure that a device has been what it is since a moment, as people are told.
 func (m *mortal) since(id string, moment time.Time) {
 	m.t.Helper()

@@ -201,14 +201,3 @@ func (m *mortal) refused(uid string) {
 		m.t.Error(err)
 	}
 }
-
-// gone waits until nobody is given a device.
-func (m *mortal) gone(resource, id string) {
-	m.t.Helper()
-	m.must(eventually(func() error {
-		if health := m.kubelet.view(resource)[id]; health == "Healthy" {
-			return fmt.Errorf("%s is %q", id, health)
-		}
-		return nil
-	}))
-}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// journalEnv names the socket that is journald's for a daemon that is a process.
+const journalEnv = "METALPLUG_FAULTS_JOURNAL"
+
+// reachJournal puts the socket of the test in the place of journald's, in a mount namespace of this process.
+func reachJournal() error {
+	socket := os.Getenv(journalEnv)
+	if socket == "" {
+		return nil
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
+		return err
+	}
+	return errors.Join(os.MkdirAll("/run/systemd/journal", 0o755), os.Symlink(socket, "/run/systemd/journal/socket"))
+}
+
+// unread is a reader of a daemon's log that has stopped, and how it goes on.
+type unread struct {
+	connect func(*exec.Cmd)
+	read    func() string // what comes next
+}
+
+// fullPipe is a pipe that nobody reads, as of a supervisor that has stopped.
+func fullPipe(t *testing.T) unread {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	for err == nil {
+		_ = w.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+		_, err = w.Write([]byte("before\n"))
+	}
+	buf := make([]byte, 1<<16)
+	return unread{
+		connect: func(c *exec.Cmd) { c.Stderr = w },
+		read: func() string {
+			n, err := r.Read(buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(buf[:n])
+		},
+	}
+}
+
+// stoppedJournal is a journald that reads nothing, with the lines of others in its queue.
+func stoppedJournal(t *testing.T) unread {
+	t.Helper()
+	needRoot(t)
+	dir := shortDir(t)
+	path := filepath.Join(dir, "journal")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	other, err := net.Dial("unixgram", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	for err == nil {
+		_ = other.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+		_, err = other.Write([]byte("MESSAGE=before\n"))
+	}
+	stderr, err := os.Create(filepath.Join(dir, "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stderr.Close() })
+	var st unix.Stat_t
+	if err := unix.Fstat(int(stderr.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 1<<18)
+	return unread{
+		connect: func(c *exec.Cmd) {
+			c.Stderr = stderr
+			c.Env = append(c.Env, fmt.Sprintf("JOURNAL_STREAM=%d:%d", st.Dev, st.Ino), journalEnv+"="+path)
+			c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+		},
+		read: func() string {
+			n, err := l.Read(buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(buf[:n])
+		},
+	}
+}
+
+// TestLogThatIsNotRead: the reader of the log stands still from before the start. Hotplug, allocation, start, erasure and the
+// next kubelet go on all the same. Once the reader goes on, the log has what happened first.
+func TestLogThatIsNotRead(t *testing.T) {
+	noLeaks(t)
+	for name, make := range map[string]func(*testing.T) unread{"pipe": fullPipe, "journal": stoppedJournal} {
+		t.Run(name, func(t *testing.T) {
+			m := newMortal(t, wholeText)
+			m.kill()
+			log := make(t)
+			m.log = log.connect
+			m.boot()
+			for range 50 {
+				m.changes()
+			}
+			ids := m.admitted("p1", diskResource)
+			m.must(m.kubelet.start(m.t.Context(), diskResource, ids))
+			m.work("p1", ids)
+			m.kubeletStop()
+			m.kubeletStart()
+			for _, d := range m.disks {
+				m.shows(diskResource, d.id(), "Healthy")
+			}
+			m.must(eventually(func() error { return m.kubelet.start(m.t.Context(), diskResource, ids) }))
+			m.changes()
+			m.auditHas(`"event":"erased"`)
+			var text strings.Builder
+			for _, want := range []string{"ready", "endpoint registered", "device gone", "device erased"} {
+				for !strings.Contains(text.String(), want) {
+					io.WriteString(&text, log.read())
+				}
+			}
+		})
+	}
+}
+
+// auditHas waits until the audit has a text.
+func (m *mortal) auditHas(want string) {
+	m.t.Helper()
+	m.must(eventually(func() error {
+		text, err := os.ReadFile(filepath.Join(m.dir, "state", "audit.jsonl"))
+		if err == nil && !strings.Contains(string(text), want) {
+			err = errors.New("the audit has no " + want)
+		}
+		return err
+	}))
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fields reads an entry in the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/).
+func fields(t *testing.T, entry []byte) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	for len(entry) > 0 {
+		line, rest, ok := bytes.Cut(entry, []byte("\n"))
+		if !ok {
+			t.Fatalf("the entry has no end: %q", entry)
+		}
+		name, value, ok := strings.Cut(string(line), "=")
+		if !ok {
+			size := binary.LittleEndian.Uint64(rest)
+			value, rest = string(rest[8:8+size]), rest[8+size+1:]
+		}
+		all[name], entry = value, rest
+	}
+	return all
+}
+
+func TestJournalFields(t *testing.T) {
+	var entry bytes.Buffer
+	log := slog.New(&journalHandler{level: slog.LevelInfo, w: &entry})
+	long := strings.Repeat("x", 2*fieldSize)
+	log.With("class", "nvme").Log(t.Context(), LevelNotice, "device gone", "device", "nvme-1", "err", errors.New("unplugged\nat night"),
+		"pod", "", "stack", long)
+	got := fields(t, entry.Bytes())
+	for name, want := range map[string]string{
+		"MESSAGE":          "device gone class=nvme device=nvme-1 err=unplugged\nat night",
+		"PRIORITY":         "5",
+		"MESSAGE_ID":       MessageIDs()["device gone"],
+		"METALPLUG_DEVICE": "nvme-1",
+		"METALPLUG_CLASS":  "nvme",
+		"METALPLUG_ERR":    "unplugged\nat night",
+		"METALPLUG_STACK":  long[:fieldSize] + "...",
+	} {
+		if got[name] != want || want == "" {
+			t.Errorf("%s is %q, want %q", name, got[name], want)
+		}
+	}
+	if _, ok := got["METALPLUG_POD"]; ok {
+		t.Error("an empty field is written")
+	}
+	entry.Reset()
+	log.Debug("uevent")
+	if entry.Len() > 0 {
+		t.Errorf("a line below the level is written: %q", entry.Bytes())
+	}
+}
+
+func TestTextHasNoTime(t *testing.T) {
+	var direct, queued bytes.Buffer
+	TextLogger(&direct, slog.LevelInfo).Log(t.Context(), LevelNotice, "endpoint registered", "resource", "example.org/x")
+	log := OpenLog(&queued, slog.LevelInfo)
+	log.With("resource", "example.org/x").Log(t.Context(), LevelNotice, "endpoint registered")
+	log.Debug("uevent")
+	log.Close()
+	for _, out := range []string{direct.String(), queued.String()} {
+		if want := "level=NOTICE msg=\"endpoint registered\" resource=example.org/x\n"; out != want {
+			t.Errorf("%q, want %q", out, want)
+		}
+	}
+}
+
+// stuck is a reader that reads nothing until it is let go.
+type stuck struct {
+	free chan struct{}
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *stuck) Write(p []byte) (int, error) {
+	<-s.free
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *stuck) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// TestReaderThatIsStuck: no caller waits for the reader. Lines are written in their order once it reads; the count of dropped
+// lines follows, and errors are not among them.
+func TestReaderThatIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader := &stuck{free: make(chan struct{})}
+		log := openLog(reader, func(w io.Writer) slog.Handler { return textHandler(w, slog.LevelInfo) })
+		const lines = queueSize / 64
+		pad := strings.Repeat("x", 100)
+		for n := range lines {
+			log.Info(pad, "seqnum", n)
+		}
+		log.Error("audit entry lost", "device", "nvme-1")
+		synctest.Wait()
+		close(reader.free)
+		synctest.Wait()
+		log.Info("after")
+		log.Close()
+		written := strings.Split(strings.TrimSpace(reader.String()), "\n")
+		n := 0
+		for ; n < len(written) && strings.Contains(written[n], pad); n++ {
+			if !strings.HasSuffix(written[n], fmt.Sprint("seqnum=", n)) {
+				t.Fatalf("line %d is %q", n, written[n])
+			}
+		}
+		if n < lines/4 || n == lines {
+			t.Errorf("%d of %d lines were kept", n, lines)
+		}
+		rest := strings.Join(written[n:], "\n")
+		want := "level=ERROR msg=\"audit entry lost\" device=nvme-1\n" +
+			fmt.Sprintf("level=WARN msg=\"log lines dropped\" detail=\"%d lines: the reader of the log was too slow\"\n", lines-n) +
+			"level=INFO msg=after"
+		if rest != want {
+			t.Errorf("then:\n%s\nwant\n%s", rest, want)
+		}
+	})
+}
+
+// TestErrorsAreBoundedToo: a flood of errors takes no memory without end.
+func TestErrorsAreBoundedToo(t *testing.T) {
+	reader := &stuck{free: make(chan struct{})}
+	log := openLog(reader, func(w io.Writer) slog.Handler { return textHandler(w, slog.LevelInfo) })
+	pad := strings.Repeat("x", 1000)
+	for range 2 * errorSize / len(pad) {
+		log.Error(pad)
+	}
+	log.mu.Lock()
+	size, dropped := log.size, log.dropped
+	log.mu.Unlock()
+	if size > errorSize+2*len(pad) || dropped == 0 {
+		t.Errorf("%d bytes wait, %d lines were dropped", size, dropped)
+	}
+	close(reader.free)
+	log.Close()
+}
+
+// TestCloseIsBounded: the end of the daemon does not wait for a reader that is stuck.
+func TestCloseIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader := &stuck{free: make(chan struct{})}
+		log := openLog(reader, func(w io.Writer) slog.Handler { return textHandler(w, slog.LevelInfo) })
+		log.Info("last")
+		began := time.Now()
+		log.Close()
+		if took := time.Since(began); took != logCloseLimit {
+			t.Errorf("it took %v", took)
+		}
+		log.Info("too late")
+		close(reader.free)
+	})
+}
+
+// TestJournalIsNotRead: journald reads nothing, and its queue is full with the datagrams of others. The callers go on, and
+// journald gets the lines once it reads.
+func TestJournalIsNotRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	journald, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer journald.Close()
+	other, err := net.Dial("unixgram", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	for err == nil { // until the queue is full
+		_ = other.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+		_, err = other.Write([]byte("MESSAGE=other\n"))
+	}
+	log := openJournal(path, slog.LevelInfo)
+	const lines = 100
+	for n := range lines {
+		log.Info("device gone", "seqnum", n)
+	}
+	buf := make([]byte, 1<<16)
+	for next := 0; next < lines; {
+		n, err := journald.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch got := fields(t, buf[:n]); got["METALPLUG_SEQNUM"] {
+		case "":
+		case fmt.Sprint(next):
+			next++
+		default:
+			t.Fatalf("line %d is %v", next, got)
+		}
+	}
+	log.Close()
+}
+
+// TestJournalIsReplaced: journald comes back with another socket.
+func TestJournalIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	socket := &journalSocket{path: path}
+	defer socket.close()
+	if _, err := socket.Write([]byte("x")); err == nil {
+		t.Error("written without journald")
+	}
+	for range 2 {
+		journald, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := socket.Write([]byte("MESSAGE=x\n")); err != nil {
+			t.Error(err)
+		}
+		buf := make([]byte, 100)
+		if n, err := journald.Read(buf); err != nil || string(buf[:n]) != "MESSAGE=x\n" {
+			t.Errorf("%q, %v", buf[:n], err)
+		}
+		journald.Close()
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestManyLoggers: the handlers of one log may be used at once.
+func TestManyLoggers(t *testing.T) {
+	var out bytes.Buffer
+	log := openLog(&out, func(w io.Writer) slog.Handler { return textHandler(w, slog.LevelInfo) })
+	var all sync.WaitGroup
+	for n := range 8 {
+		one := log.With("seqnum", n)
+		all.Go(func() {
+			for range 50 {
+				one.LogAttrs(context.Background(), slog.LevelInfo, "line")
+			}
+		})
+	}
+	all.Wait()
+	log.Close()
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	for _, line := range lines {
+		if !strings.HasPrefix(line, "level=INFO msg=line seqnum=") || len(line) != len("level=INFO msg=line seqnum=0") {
+			t.Errorf("a torn line: %q", line)
+		}
+	}
+	if len(lines) != 400 {
+		t.Errorf("%d lines", len(lines))
+	}
+}
