@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/metalplug/metalplug/cgroup"
@@ -21,6 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/systemd"
 	"github.com/metalplug/metalplug/udev"
@@ -113,9 +113,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 		}
 		s.Warn = func(err error) { d.Log.Warn("recording not taken over", "err", err) }
 		d.source = s
-		d.host = &device.Host{
-			Sys: filepath.Join(s.Root(), "sys"), Dev: filepath.Join(s.Root(), "dev"), Proc: filepath.Join(s.Root(), "proc"),
-		}
+		d.host = &device.Host{Tree: sysfs.At(s.Root())}
 		return func() { s.Close() }, nil
 	}
 	s, err := udev.Open(udev.Options{Socket: d.Sockets["uevent"], KernelLog: d.Sockets["kmsg"], Proc: paths.Proc})
@@ -130,7 +128,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 	}
 	d.source = s
 	d.host = &device.Host{
-		Sys: paths.Sysfs, Dev: paths.Dev, Proc: paths.Proc, Touch: Helpers(d.Config.Reset, paths.Sysfs),
+		Tree: sysfs.Tree{Sys: paths.Sysfs, Dev: paths.Dev, Proc: paths.Proc}, Touch: Helpers(d.Config.Reset, paths.Sysfs),
 	}
 	return func() { s.Close() }, nil
 }

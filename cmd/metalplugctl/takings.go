@@ -5,12 +5,12 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/recording"
 )
@@ -87,7 +87,7 @@ func hardware(c config.Config) (h *device.Host, devices []udev.Device, done func
 			return nil, nil, nil, err
 		}
 		root := s.Root()
-		h = &device.Host{Sys: filepath.Join(root, "sys"), Dev: filepath.Join(root, "dev"), Proc: filepath.Join(root, "proc")}
+		h = &device.Host{Tree: sysfs.At(root)}
 		if devices, err = s.Enumerate(); err != nil {
 			s.Close()
 			return nil, nil, nil, err
@@ -102,7 +102,7 @@ func hardware(c config.Config) (h *device.Host, devices []udev.Device, done func
 	if devices, err = s.Enumerate(); err != nil {
 		return nil, nil, nil, err
 	}
-	return &device.Host{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}, devices, func() {}, nil
+	return &device.Host{Tree: sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}}, devices, func() {}, nil
 }
 
 // devices counts devices.

@@ -20,6 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
@@ -62,10 +63,7 @@ type bench struct {
 func newBench(t *testing.T, hardware string) *bench {
 	t.Helper()
 	b := &bench{t: t, dir: filepath.Join(t.TempDir(), "cdi"), machine: udevtest.New(t, hardware)}
-	host := &device.Host{
-		Sys: filepath.Join(b.machine.Root(), "sys"), Dev: filepath.Join(b.machine.Root(), "dev"),
-		Proc: filepath.Join(b.machine.Root(), "proc"),
-	}
+	host := &device.Host{Tree: sysfs.At(b.machine.Root())}
 	b.inventory = inventory.New(inventory.Options{
 		Source: b.machine, Host: host, Grace: time.Nanosecond,
 		Rules: []device.Rule{{Resource: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "mem"}}},

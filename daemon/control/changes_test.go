@@ -16,6 +16,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // offered is a healthy device in an offer, with changes.
@@ -186,7 +187,7 @@ func TestRefusalsAreFewAndNotRepeated(t *testing.T) {
 }
 
 func TestNamesOfWhatIsAsked(t *testing.T) {
-	s := &Server{Options: Options{Host: &device.Host{Sys: t.TempDir()}}}
+	s := &Server{Options: Options{Host: &device.Host{Tree: sysfs.Tree{Sys: t.TempDir()}}}}
 	for what, want := range map[string][2]string{ // the path in sysfs and the address that it may be
 		"3b:00.0":                     {"", "0000:3b:00.0"},
 		"0000:3B:00.0":                {"", "0000:3b:00.0"},

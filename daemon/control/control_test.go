@@ -26,6 +26,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/need"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
@@ -63,7 +64,7 @@ func start(t *testing.T, recording string, changes ...func(*control.Options)) *b
 		Match: map[string]string{"SUBSYSTEM": "widget"}, Exclude: map[string]string{"ID_SERIAL": "out"},
 	}}
 	root, log := b.machine.Root(), slog.New(slog.NewTextHandler(testWriter{t}, nil))
-	host := &device.Host{Sys: filepath.Join(root, "sys"), Dev: filepath.Join(root, "dev"), Proc: filepath.Join(root, "proc")}
+	host := &device.Host{Tree: sysfs.At(root)}
 	b.inventory = inventory.New(inventory.Options{
 		Source: b.machine, Host: host, Rules: rules, Log: log,
 		Settle: time.Hour, // however busy the machine, the first snapshot has all devices

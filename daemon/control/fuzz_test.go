@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,6 +20,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
@@ -94,9 +94,7 @@ func checkJSON(t *testing.T, request []byte, body io.Reader) {
 
 func fuzzServer(f *testing.F, touched func()) *Server {
 	machine := udevtest.New(f, fuzzRecording)
-	host := &device.Host{
-		Sys: filepath.Join(machine.Root(), "sys"), Dev: filepath.Join(machine.Root(), "dev"), Proc: filepath.Join(machine.Root(), "proc"),
-	}
+	host := &device.Host{Tree: sysfs.At(machine.Root())}
 	rules := []device.Rule{{Resource: "example.org/widget", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget"}}}
 	inv := inventory.New(inventory.Options{Source: machine, Host: host, Rules: rules})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -34,6 +34,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -188,7 +189,7 @@ func drmAllocate(h *Host, d Device) (Allocation, error) {
 		}
 	}
 	for _, name := range h.Names(d.SysPath + "/accel") {
-		if !numbered(name, "accel") { // accel_controlD* of Habana steers the card
+		if !sysfs.Numbered(name, "accel") { // accel_controlD* of Habana steers the card
 			continue
 		}
 		if err := a.add(h, "/dev/accel/"+name); err != nil {
@@ -206,14 +207,14 @@ func drmAllocate(h *Host, d Device) (Allocation, error) {
 func drmNames(h *Host, sysPath, prefix string) []string {
 	directories := []string{sysPath + "/drm"}
 	for _, name := range h.Names(sysPath) {
-		if numbered(name, "virtio") {
+		if sysfs.Numbered(name, "virtio") {
 			directories = append(directories, sysPath+"/"+name+"/drm")
 		}
 	}
 	var names []string
 	for _, directory := range directories {
 		for _, name := range h.Names(directory) {
-			if numbered(name, prefix) {
+			if sysfs.Numbered(name, prefix) {
 				names = append(names, name)
 			}
 		}

@@ -27,6 +27,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // amdDevices returns the GPU and, if it is divided, its parts.
@@ -171,7 +173,7 @@ func amdPartition(h *Host, d Device) (Allocation, error) {
 		return a, err
 	}
 	for _, name := range h.Names(path.Dir(h.Resolve("/sys/class/drm/" + nodes[i].render))) {
-		if !numbered(name, "card") {
+		if !sysfs.Numbered(name, "card") {
 			continue
 		}
 		if err := a.add(h, "/dev/dri/"+name, "/dev/dri/by-path/pci-"+path.Base(d.SysPath)+"-card"); err != nil {

@@ -30,6 +30,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 const nvidiaCapabilities = "/proc/driver/nvidia/capabilities/gpu"
@@ -39,12 +41,12 @@ const nvidiaCapabilities = "/proc/driver/nvidia/capabilities/gpu"
 func migParts(h *Host, minor string) (parts []string, divided bool) {
 	mig := nvidiaCapabilities + minor + "/mig"
 	for _, gi := range h.Names(mig) {
-		if !numbered(gi, "gi") {
+		if !sysfs.Numbered(gi, "gi") {
 			continue
 		}
 		divided = true
 		for _, ci := range h.Names(mig + "/" + gi) {
-			if numbered(ci, "ci") {
+			if sysfs.Numbered(ci, "ci") {
 				parts = append(parts, gi+"/"+ci)
 			}
 		}

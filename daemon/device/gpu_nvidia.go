@@ -18,6 +18,8 @@ import (
 	"errors"
 	"path"
 	"strings"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // nvidiaInformation reads what the driver says of the GPU at a PCI address, as lines of "Key: value".
@@ -87,7 +89,7 @@ func nvidiaAllocate(h *Host, d Device) (Allocation, error) {
 	}
 	a := Allocation{Env: map[string]string{"NVIDIA_VISIBLE_DEVICES": uuid}}
 	own := "nvidia" + information["Device Minor"]
-	if !numbered(own, "nvidia") {
+	if !sysfs.Numbered(own, "nvidia") {
 		return Allocation{}, incompletef("driver nvidia does not tell its device minor")
 	}
 	for _, name := range []string{own, "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"} {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -101,7 +102,7 @@ func usbIdentity(h *Host, sysPath string) []string {
 		return []string{"usb", path.Base(sysPath)}
 	}
 	controller := sysPath
-	for !numbered(path.Base(controller), "usb") && controller != "/" { // the root hub, directly below its controller
+	for !sysfs.Numbered(path.Base(controller), "usb") && controller != "/" { // the root hub, directly below its controller
 		controller = path.Dir(controller)
 	}
 	return []string{path.Base(path.Dir(controller)), "usb", ports}

@@ -141,9 +141,9 @@ func TestGroupOfTheMachine(t *testing.T) {
 			group-example.com:set numa0
 			  held back: not complete: /dev/nvme4n1 belongs to class nvme
 			  /dev/qrng
-			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
+			nvme-eui.0014ee83000ba210
 			  held back: no resource of class nvme is configured
-			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
+			nvme-eui.0014ee83000ba211
 			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
 		{name: "without the container of VFIO", recording: "node-vfio", edits: []string{"N: vfio/vfio", "N: other"}, rules: grouped(Group{Nodes: []string{"/dev/vfio/120"}}, nil), want: `
 			(0000:c1:00.0)

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metalplug/metalplug/daemon/pseudofs"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // tree makes a machine with the GPU of AMD, a NUMA node 1 and what a test adds to it.
@@ -37,7 +37,7 @@ func write(t *testing.T, h *Host, name, text string) {
 }
 
 func TestHostPath(t *testing.T) {
-	h := &Host{Sys: "/elsewhere/sys", Dev: "/elsewhere/dev", Proc: "/elsewhere/proc"}
+	h := &Host{Tree: sysfs.At("/elsewhere")}
 	for name, want := range map[string]string{
 		"/sys":              "/elsewhere/sys",
 		"/sys/devices/x":    "/elsewhere/sys/devices/x",
@@ -64,7 +64,7 @@ func TestHostReads(t *testing.T) {
 	if got, err := h.Attr(gpu, "blank"); err != nil || got != "" {
 		t.Errorf("blank: %q, %v", got, err)
 	}
-	if got, err := h.Attr(gpu, "long"); err != nil || len(got) != pseudofs.AttrSize {
+	if got, err := h.Attr(gpu, "long"); err != nil || len(got) != sysfs.AttrSize {
 		t.Errorf("long: %d bytes, %v", len(got), err)
 	}
 	if got, err := h.ReadAll(gpu + "/long"); err != nil || len(got) != 5000 {
@@ -197,7 +197,7 @@ func TestPCIAnswers(t *testing.T) {
 // TestInstance: what takes the place of something is another one.
 func TestInstance(t *testing.T) {
 	root := t.TempDir()
-	h := &Host{Sys: root}
+	h := &Host{Tree: sysfs.Tree{Sys: root}}
 	if n := h.Instance("/sys/devices/x"); n != 0 {
 		t.Errorf("what is not there is instance %d", n)
 	}

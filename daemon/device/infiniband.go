@@ -34,6 +34,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -101,7 +102,7 @@ func infinibandOffer(h *Host, d Device) error {
 	}
 	var parts []string
 	for _, name := range h.Names(function) {
-		if numbered(name, "virtfn") {
+		if sysfs.Numbered(name, "virtfn") {
 			parts = append(parts, h.Names(function+"/"+name+"/infiniband")...)
 		}
 	}
@@ -197,7 +198,7 @@ func besides(h *Host, sysPath, class, kind string) []string {
 	directory := path.Dir(path.Dir(sysPath)) + "/" + class
 	var names []string
 	for _, name := range h.Names(directory) {
-		if !numbered(name, kind) {
+		if !sysfs.Numbered(name, kind) {
 			continue
 		}
 		if ibdev, err := h.Attr(directory+"/"+name, "ibdev"); err == nil && ibdev == path.Base(sysPath) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -311,11 +312,11 @@ func TestNodeID(t *testing.T) {
 		{device("block", "md0", "MD_UUID=d9b3:4f00:1234:5678"), "node-d9b3:4f00:1234:5678"},
 		{device("misc", "fuse"), "node-fuse"},
 	} {
-		if got := nodeID(&Host{Sys: t.TempDir()}, test.device); got != test.want {
+		if got := nodeID(&Host{Tree: sysfs.Tree{Sys: t.TempDir()}}, test.device); got != test.want {
 			t.Errorf("nodeID(%s) = %q, want %q", test.device.DevNode, got, test.want)
 		}
 	}
-	long := nodeID(&Host{Sys: t.TempDir()}, device("misc", strings.Repeat("very/long/", 409)+"name"))
+	long := nodeID(&Host{Tree: sysfs.Tree{Sys: t.TempDir()}}, device("misc", strings.Repeat("very/long/", 409)+"name"))
 	if len(long) > idSize {
 		t.Errorf("a name of 4 KiB makes an ID of %d bytes", len(long))
 	}

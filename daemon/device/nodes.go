@@ -34,9 +34,3 @@ func linksIn(u udev.Device, directories ...string) []string {
 	}
 	return links
 }
-
-// numbered tells whether name is the prefix and a number, as the kernel numbers devices.
-func numbered(name, prefix string) bool {
-	number, ok := strings.CutPrefix(name, prefix)
-	return ok && number != "" && strings.Trim(number, "0123456789") == ""
-}

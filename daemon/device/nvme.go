@@ -76,7 +76,7 @@ func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {
 		return nil, incompletef("its wwid is empty")
 	}
 	d := Device{ID: nvmeID(wwid), NUMANode: -1}
-	if controllers := nvmeControllers(h, u.SysPath); len(controllers) > 0 {
+	if controllers := h.NVMeControllers(u.SysPath); len(controllers) > 0 {
 		d.Model, d.NUMANode = nvmeModel(h, controllers[0]), h.NUMANode(controllers[0])
 	}
 	return []Device{d}, nil
@@ -112,26 +112,6 @@ func nvmeModel(h *Host, controller string) string {
 	return model
 }
 
-// nvmeControllers returns the sysfs paths of the controllers that reach a namespace.
-func nvmeControllers(h *Host, sysPath string) []string {
-	above := path.Dir(sysPath)
-	if h.Link(above, "subsystem") != "nvme-subsystem" {
-		return []string{above}
-	}
-	// The path of nvme3n1 over nvme0 is the disk nvme3c0n1 below that controller (nvme_alloc_ns).
-	head := path.Base(sysPath)
-	n := strings.LastIndexByte(head, 'n')
-	var controllers []string
-	for _, name := range h.Names(above) {
-		instance := strings.TrimPrefix(name, "nvme")
-		controller := h.Resolve(above + "/" + name)
-		if numbered(name, "nvme") && controller != "" && h.Present(controller+"/"+head[:n]+"c"+instance+head[n:]) {
-			controllers = append(controllers, controller)
-		}
-	}
-	return controllers
-}
-
 func nvmeOffer(h *Host, d Device) error {
 	if size, err := h.Int(d.SysPath, "size"); err == nil && size == 0 {
 		return incompletef("its size is 0") // being formatted, or given up by the driver (nvme_mark_namespaces_dead)
@@ -154,7 +134,7 @@ func nvmeZoned(h *Host, d Device) error {
 
 // nvmeReach keeps back a namespace over a network: others may be using it.
 func nvmeReach(h *Host, d Device) error {
-	for _, controller := range nvmeControllers(h, d.SysPath) {
+	for _, controller := range h.NVMeControllers(d.SysPath) {
 		transport, err := h.Attr(controller, "transport")
 		if err != nil {
 			return incompletef("how its controller is reached is not known: %w", err)
@@ -175,7 +155,7 @@ func readOnly(h *Host, sysPath string) error {
 
 func nvmeHealth(h *Host, d Device) error {
 	var reasons []error
-	for _, controller := range nvmeControllers(h, d.SysPath) {
+	for _, controller := range h.NVMeControllers(d.SysPath) {
 		state, err := h.Attr(controller, "state")
 		switch {
 		case err != nil:
@@ -195,7 +175,7 @@ func nvmeHealth(h *Host, d Device) error {
 // nvmeFunctions returns the PCI functions of the controllers that reach a namespace.
 func nvmeFunctions(h *Host, d Device) []string {
 	var functions []string
-	for _, controller := range nvmeControllers(h, d.SysPath) {
+	for _, controller := range h.NVMeControllers(d.SysPath) {
 		if function := h.PCIParent(controller); function != "" {
 			functions = append(functions, function)
 		}
@@ -242,14 +222,17 @@ func nvmeBlock(h *Host, d Device, a *Allocation) error {
 // nvmeGenericLink is what the link to a generic node begins with that our rule for udev makes; the wwid follows.
 const nvmeGenericLink = "/dev/nvme-generic/by-id/nvme-"
 
-// nvmeGeneric adds the character node, which has the numbers of the disk (nvme_add_ns_cdev). Its name alone is not
-// enough: the kubelet keeps it with the pod, and after a reboot it may be that of another disk.
+// nvmeGeneric adds the character node. Its name alone is not enough: the kubelet keeps it with the pod, and after a reboot
+// it may be that of another disk.
 func nvmeGeneric(h *Host, d Device, a *Allocation) error {
 	wwid, err := h.Attr(d.SysPath, "wwid")
 	if err != nil {
 		return err
 	}
-	node := "/dev/ng" + strings.TrimPrefix(path.Base(d.SysPath), "nvme")
+	node := h.DevNode(h.NVMeGeneric(d.SysPath))
+	if node == "" {
+		return incompletef("its generic node is missing")
+	}
 	link := nvmeGenericLink + wwid
 	if err := a.add(h, node, link); err != nil {
 		return err

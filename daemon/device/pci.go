@@ -8,8 +8,8 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"io"
-	"os"
 	"path"
 	"strings"
 
@@ -48,7 +48,7 @@ func (h *Host) asleep(function string) bool {
 // pciAnswers returns why a PCI function does not answer any more, nil: it does. After a surprise removal every read
 // gives all ones (PCI_SET_ERROR_RESPONSE), while the attributes vendor and device are cached and look as ever.
 func (h *Host) pciAnswers(sysPath string) error {
-	vendor, err := h.readStart(sysPath+"/config", 2)
+	vendor, err := h.config(sysPath, 2)
 	switch {
 	case errors.Is(err, ErrGone):
 		return nil // sysfs without it tells nothing
@@ -64,21 +64,15 @@ func (h *Host) pciAnswers(sysPath string) error {
 // vendor and no device ID of its own (PCI Express, Single Root I/O Virtualization, VF Vendor ID), but a command and a
 // status.
 func (h *Host) isVirtual(sysPath string) bool {
-	head, err := h.readStart(sysPath+"/config", 8)
+	head, err := h.config(sysPath, 8)
 	return err == nil && head != strings.Repeat("\xff", 8)
 }
 
-// readStart returns the first bytes of a binary attribute. No more is read: some devices hang when the whole of their
-// configuration space is (pci_read_config).
-func (h *Host) readStart(name string, size int) (string, error) {
-	f, err := os.Open(h.Path(name))
-	if err != nil {
-		return "", readError(name, err)
+// config returns the first bytes of a function's configuration space. Fewer are an error.
+func (h *Host) config(sysPath string, size int) (string, error) {
+	head, err := h.ReadStart(sysPath+"/config", size)
+	if err == nil && len(head) < size {
+		err = fmt.Errorf("read %s/config: %w", sysPath, io.ErrUnexpectedEOF)
 	}
-	defer f.Close()
-	buf := make([]byte, size)
-	if _, err := io.ReadFull(f, buf); err != nil {
-		return "", readError(name, err)
-	}
-	return string(buf), nil
+	return head, err
 }

@@ -5,12 +5,14 @@ package device
 import (
 	"errors"
 	"fmt"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // Reasons for which a class keeps a device from being offered. Each is wrapped with the particulars.
 var (
 	// ErrGone: the hardware is not there any more.
-	ErrGone = errors.New("gone")
+	ErrGone = sysfs.ErrGone
 	// ErrExcluded: not a device for containers as it is: divided into parts that are offered in its place, read-only,
 	// given to virtual machines. No rule overrules it.
 	ErrExcluded = errors.New("not for containers")

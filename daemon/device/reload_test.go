@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // whiteout makes a device node. This one, char 0:0, anybody may make (vfs_mknod).
@@ -35,7 +37,7 @@ func TestHostNumber(t *testing.T) {
 			t.Errorf("Number(%s) = %q, want %q", name, got, want)
 		}
 	}
-	root := &Host{Dev: "/dev"}
+	root := &Host{Tree: sysfs.Tree{Dev: "/dev"}}
 	if got := root.Number("/dev/null"); got != "char/1:3" { // Documentation/admin-guide/devices.txt
 		t.Errorf("Number(/dev/null) = %q", got)
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -128,7 +129,7 @@ func (h *Host) property(u udev.Device, key string) (string, bool) {
 	if value, ok := u.Property(key); ok {
 		return value, true
 	}
-	for above := range parents(u.SysPath) {
+	for above := range sysfs.Parents(u.SysPath) {
 		if value, ok := h.Properties(above)[key]; ok {
 			return value, true
 		}

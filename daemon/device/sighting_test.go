@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
@@ -74,7 +75,7 @@ func machine(t testing.TB, text string) (*Host, []udev.Device) {
 		t.Fatal(err)
 	}
 	root := m.Root()
-	return &Host{Sys: root + "/sys", Dev: root + "/dev", Proc: root + "/proc"}, devices
+	return &Host{Tree: sysfs.At(root)}, devices
 }
 
 func lookAll(h *Host, rules []Rule, devices []udev.Device) []Sighting {

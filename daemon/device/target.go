@@ -30,8 +30,11 @@ func nvmeTarget(h *Host, d Device) *Target {
 
 // nvmeAuto: a reset of the controller stops all of its namespaces for a moment, so it must be the only one.
 func nvmeAuto(h *Host, d Device) string {
-	controllers := nvmeControllers(h, d.SysPath)
-	if len(controllers) != 1 || len(nvmeNamespaces(h, controllers[0])) != 1 {
+	controllers := h.NVMeControllers(d.SysPath)
+	if len(controllers) != 1 {
+		return ""
+	}
+	if disks, without := h.NVMeNamespaces(controllers[0]); len(disks) != 1 || len(without) > 0 {
 		return ""
 	}
 	return "nvme-controller"
@@ -39,67 +42,26 @@ func nvmeAuto(h *Host, d Device) string {
 
 // nvmeHits returns the other namespaces that a method hits: those of its controllers, or of the whole subsystem.
 func nvmeHits(h *Host, d Device, method string) []string {
-	controllers := nvmeControllers(h, d.SysPath)
+	controllers := h.NVMeControllers(d.SysPath)
 	switch {
 	case method == "nvme-subsystem", method == "sanitize":
-		controllers = append(controllers, nvmeSubsystem(h, controllers)...)
+		for _, c := range controllers {
+			controllers = append(controllers, h.NVMeSiblings(c)...)
+		}
 	case method == "nvme-controller", method == "pci", strings.HasPrefix(method, "pci:"):
 	default: // of one namespace alone
 		return nil
 	}
 	others := make(map[string]bool)
 	for _, controller := range controllers {
-		for _, namespace := range nvmeNamespaces(h, controller) {
+		disks, _ := h.NVMeNamespaces(controller)
+		for _, namespace := range disks {
 			if namespace != d.SysPath {
 				others[namespace] = true
 			}
 		}
 	}
 	return slices.Sorted(maps.Keys(others))
-}
-
-// nvmeSubsystem returns the controllers of the subsystems that some controllers belong to.
-func nvmeSubsystem(h *Host, controllers []string) []string {
-	var all []string
-	for _, subsystem := range h.Names("/sys/class/nvme-subsystem") {
-		dir := "/sys/class/nvme-subsystem/" + subsystem
-		var members []string
-		own := false
-		for _, name := range h.Names(dir) {
-			if !numbered(name, "nvme") {
-				continue
-			}
-			member := h.Resolve(dir + "/" + name)
-			members = append(members, member)
-			for _, c := range controllers {
-				own = own || c == member
-			}
-		}
-		if own {
-			all = append(all, members...)
-		}
-	}
-	return all
-}
-
-// nvmeNamespaces returns the sysfs paths of the disks that a controller reaches, each once: where there are several ways
-// to a namespace, that of the head (nvmeXnY) in the place of the path (nvmeXcZnY, which is hidden).
-func nvmeNamespaces(h *Host, controller string) []string {
-	var all []string
-	for _, name := range h.Names(controller) {
-		subsystem, rest, found := strings.Cut(strings.TrimPrefix(name, "nvme"), "c")
-		switch {
-		case !h.Present(controller + "/" + name + "/nsid"), strings.HasPrefix(name, "ng"):
-		case found: // nvme3c0n1: its head is nvme3n1, in /sys/class/block like every disk
-			_, namespace, _ := strings.Cut(rest, "n")
-			if head := h.Resolve("/sys/class/block/nvme" + subsystem + "n" + namespace); head != "" {
-				all = append(all, head)
-			}
-		default:
-			all = append(all, controller+"/"+name)
-		}
-	}
-	return all
 }
 
 // portTarget finds a port of an FPGA.
@@ -132,7 +94,7 @@ func nodeTarget(h *Host, d Device) *Target {
 	switch {
 	case d.Udev.Subsystem == "vfio", d.Udev.Subsystem == "vfio-dev":
 		return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Identity: h.identity(d.SysPath, "dev")}
-	case d.Udev.Subsystem != "block", isPartition(h, d.SysPath):
+	case d.Udev.Subsystem != "block", h.IsPartition(d.SysPath):
 		return nil
 	}
 	return &Target{

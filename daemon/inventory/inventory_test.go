@@ -20,6 +20,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
@@ -107,9 +108,7 @@ func begin(t *testing.T, m *udevtest.Machine, state string, changes ...func(*inv
 		Source: m, Rules: rules, Log: log, Grace: time.Nanosecond,
 		Settle: time.Hour, // however busy the machine, the first snapshot has all devices
 		Shown:  time.Hour, // and a cordon is seen when there is no error
-		Host: &device.Host{
-			Sys: filepath.Join(m.Root(), "sys"), Dev: filepath.Join(m.Root(), "dev"), Proc: filepath.Join(m.Root(), "proc"),
-		},
+		Host:   &device.Host{Tree: sysfs.At(m.Root())},
 	}
 	if state != "" {
 		o.Store = inventory.OpenStore(state, log)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
@@ -25,7 +26,7 @@ func TestWhoWaitsForTheEndHoldsNothingUp(t *testing.T) {
 	m := udevtest.New(t, "")
 	i := New(Options{
 		Source: m, Store: OpenStore(filepath.Dir(file), slog.New(slog.DiscardHandler)),
-		Host: &device.Host{Sys: filepath.Join(m.Root(), "sys"), Dev: filepath.Join(m.Root(), "dev"), Proc: filepath.Join(m.Root(), "proc")},
+		Host: &device.Host{Tree: sysfs.At(m.Root())},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -24,6 +24,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
@@ -64,10 +65,7 @@ func newBenchOf(t *testing.T, recording string, changes ...func(*plugin.Endpoint
 	}
 	b := &bench{t: t, dir: dir, machine: udevtest.New(t, recording)}
 	log := slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	host := &device.Host{
-		Sys: filepath.Join(b.machine.Root(), "sys"), Dev: filepath.Join(b.machine.Root(), "dev"),
-		Proc: filepath.Join(b.machine.Root(), "proc"),
-	}
+	host := &device.Host{Tree: sysfs.At(b.machine.Root())}
 	inv := inventory.New(inventory.Options{
 		Source: b.machine, Host: host, Log: log,
 		Rules: []device.Rule{{Resource: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget"}}},

@@ -5,7 +5,6 @@ package plugin_test
 import (
 	"context"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
@@ -74,9 +74,7 @@ func newWedged(t *testing.T) *wedged {
 	t.Helper()
 	m, log, answer := udevtest.New(t, disk), slog.New(slog.DiscardHandler), make(chan struct{})
 	b := &wedged{t: t}
-	host := &device.Host{
-		Sys: filepath.Join(m.Root(), "sys"), Dev: filepath.Join(m.Root(), "dev"), Proc: filepath.Join(m.Root(), "proc"),
-	}
+	host := &device.Host{Tree: sysfs.At(m.Root())}
 	host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
 		if b.hangs.Load() {
 			<-answer

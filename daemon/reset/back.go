@@ -31,13 +31,13 @@ func (h *host) works(r Request) error {
 	if err := h.find(r.asProbe()); err != nil {
 		return err
 	}
-	if h.link(r.SysPath, "subsystem") != "block" {
-		return h.answers(h.above(r.SysPath, "pci"))
+	if h.Link(r.SysPath, "subsystem") != "block" {
+		return h.answers(h.Above(r.SysPath, "pci"))
 	}
-	if size, err := h.attr(r.SysPath, "size"); err == nil && size == "0" {
+	if size, err := h.Attr(r.SysPath, "size"); err == nil && size == "0" {
 		return errorf(Gone, "%s has no size", path.Base(r.SysPath))
 	}
-	if !h.isNVMe(r.SysPath) {
+	if !h.IsNVMe(r.SysPath) {
 		return nil
 	}
 	controllers, err := h.controllersOf(r.SysPath)
@@ -45,7 +45,7 @@ func (h *host) works(r Request) error {
 		return err
 	}
 	for _, c := range controllers {
-		if state, err := h.attr(c, "state"); err != nil || state != "live" {
+		if state, err := h.Attr(c, "state"); err != nil || state != "live" {
 			return errorf(Failed, "controller %s is %q", path.Base(c), state)
 		}
 	}
@@ -64,7 +64,7 @@ func (h *host) answers(function string) error {
 		return nil
 	}
 	const vendor = 2 // bytes, at the beginning
-	start, err := h.start(function+"/config", vendor)
+	start, err := h.ReadStart(function+"/config", vendor)
 	if err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func (h *host) inspect(c *claim, sysPath string) (err error) {
 // sameAppearance compares the number that the kernel counts up with each disk that appears: of the open one, and in
 // sysfs. A disk that took the place of another meanwhile has another one.
 func (h *host) sameAppearance(fd int, sysPath string) error {
-	want := h.number(sysPath, "diskseq")
+	want := h.Uint(sysPath, "diskseq")
 	is, err := h.appearance(fd)
 	switch {
 	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):

@@ -140,32 +140,3 @@ func TestTheKernel(t *testing.T) {
 		t.Errorf("/dev/null is %+v, %v", n, err)
 	}
 }
-
-func TestNamesOfPaths(t *testing.T) {
-	for _, c := range []struct{ disk, controller, hidden string }{
-		{"nvme3n1", "nvme0", "nvme3c0n1"}, {"nvme10n22", "nvme11", "nvme10c11n22"},
-	} {
-		if got := pathName(c.disk, c.controller); got != c.hidden {
-			t.Errorf("%s over %s is %q, want %q", c.disk, c.controller, got, c.hidden)
-		}
-		if got := headName(c.hidden); got != c.disk {
-			t.Errorf("the disk of %s is %q, want %q", c.hidden, got, c.disk)
-		}
-	}
-	for _, name := range []string{"", "sda", "nvme0n1"} {
-		if got := headName(name); got != "" {
-			t.Errorf("the disk of %q is %q", name, got)
-		}
-	}
-}
-
-func TestIsAttribute(t *testing.T) {
-	for name, want := range map[string]bool{
-		"wwid": true, "device/serial": true, "device/device/vendor": true, "": false, "device/": false, "/wwid": false, "..": false,
-		"device/..": false, "../x": false, "queue/size": false, "a b": false, "a/../b": false, "a\x00": false,
-	} {
-		if got := isAttribute(name); got != want {
-			t.Errorf("%q: %v", name, got)
-		}
-	}
-}

@@ -44,7 +44,7 @@ func (h *host) erase(ctx context.Context, r Request, a *Answer) error {
 	if !ok {
 		return errorf(Refused, "%q is no way to erase", r.Method)
 	}
-	if h.link(r.SysPath, "subsystem") != "block" {
+	if h.Link(r.SysPath, "subsystem") != "block" {
 		return errorf(Refused, "%s is no disk: there is nothing to erase", r.SysPath)
 	}
 	// First without being able to write: for udev to look again at a disk that is left alone would be noise.
@@ -83,7 +83,7 @@ func (h *host) clearedFor(r Request, c *claim) error {
 	if err := h.identified(r); err != nil {
 		return err
 	}
-	if h.number(c.sysPath, "ro") != 0 {
+	if h.Uint(c.sysPath, "ro") != 0 {
 		return errorf(Refused, "%s is read-only", c.name())
 	}
 	return h.nothingKept(r, c)

@@ -136,7 +136,7 @@ func TestErasureIsRefused(t *testing.T) {
 		{"mounted for us alone", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/proc/self/mountinfo": "22 1 259:0 / /x rw - xfs /dev/nvme0n1 rw\n"})
 		}, Busy, "nvme0n1 is mounted on /x"},
-		{"mounts unknown", func(m *machine, n *fakeNode, r *Request) { m.remove("/proc/1/mountinfo") }, Refused, "whether nvme0n1 is mounted cannot be told"},
+		{"mounts unknown", func(m *machine, n *fakeNode, r *Request) { m.remove("/proc/1/mountinfo") }, Busy, "whether nvme0n1 is mounted cannot be told"},
 		{"btrfs by a link's name", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{
 				"/proc/1/mountinfo":  "22 1 0:33 / /b rw - btrfs /dev/disk/by-id/it rw\n",
@@ -154,7 +154,7 @@ func TestErasureIsRefused(t *testing.T) {
 			m.files(map[string]string{disk0 + "/nvme0n1p1/holders/dm-0": ""})
 		}, Busy, "nvme0n1p1 is part of dm-0"},
 		{"the file of a loop device", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{"/sys/block/loop7/loop/backing_file": "/dev/nvme0n1\n"})
+			m.files(map[string]string{"/sys/class/block/loop7/loop/backing_file": "/dev/nvme0n1\n"})
 		}, Busy, "nvme0n1 is the file of loop7"},
 		{"exported over NVMe", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{
@@ -177,7 +177,7 @@ func TestErasureIsRefused(t *testing.T) {
 		}, Busy, "nvme0n1p1 is exported by the SCSI target fileio_0/d"},
 		{"exports unknown", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/enable/.": ""})
-		}, Refused, "whether nvme0n1 is exported cannot be told: read "},
+		}, Busy, "whether nvme0n1 is exported cannot be told: read "},
 		{"another request", func(m *machine, n *fakeNode, r *Request) { m.locked = map[string]bool{disk0: true} }, Busy, "another request is at work"},
 		{"no such way", func(m *machine, n *fakeNode, r *Request) { r.Method = "nvme-controller" }, Refused, "is no way to erase"},
 		{"no disk", func(m *machine, n *fakeNode, r *Request) {

@@ -116,7 +116,7 @@ func (h *host) localNVMe(sysPath string) error {
 		return err
 	}
 	for _, c := range controllers {
-		if transport, err := h.attr(c, "transport"); err != nil || transport != "pcie" {
+		if transport, err := h.Attr(c, "transport"); err != nil || transport != "pcie" {
 			return errorf(Refused, "%s is reached by %q, not by pcie", sysPath, transport)
 		}
 	}
@@ -130,14 +130,14 @@ func (h *host) holdSubsystem(r Request, c *claim, id controller) (held []*claim,
 	if err != nil {
 		return nil, err
 	}
-	hit, err := h.namespacesOf(h.siblings(controllers[0]))
+	hit, err := h.namespacesOf(h.NVMeSiblings(controllers[0]))
 	if err != nil {
 		return nil, err
 	}
 	if err := r.vouched(hit); err != nil {
 		return nil, err
 	}
-	if err := h.allOurs(c.fd, id, h.siblings(controllers[0])); err != nil {
+	if err := h.allOurs(c.fd, id, h.NVMeSiblings(controllers[0])); err != nil {
 		return nil, err
 	}
 	if err := h.allSeen(c.fd, id, hit); err != nil {
@@ -174,7 +174,7 @@ func (h *host) allOurs(fd int, id controller, controllers []string) error {
 	}
 	var seen, strange []string
 	for _, c := range controllers {
-		cntlid, err := h.attr(c, "cntlid")
+		cntlid, err := h.Attr(c, "cntlid")
 		if err != nil {
 			return err
 		}
@@ -207,7 +207,7 @@ func (h *host) allSeen(fd int, id controller, disks []string) error {
 	}
 	var seen []string
 	for _, d := range disks {
-		nsid, err := h.attr(d, "nsid")
+		nsid, err := h.Attr(d, "nsid")
 		if err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -232,7 +233,7 @@ func (l loop) partition(t *testing.T) {
 // TestRealIoctls: the numbers and the arguments are what the kernel understands.
 func TestRealIoctls(t *testing.T) {
 	l := newLoop(t)
-	h := &host{kernel: theKernel()}
+	h := &host{Tree: sysfs.At(""), kernel: theKernel()}
 	c, err := h.hold(l.sysPath, unix.O_RDWR)
 	if err != nil {
 		t.Fatal(err)

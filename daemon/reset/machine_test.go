@@ -16,12 +16,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // machine is a host of files below a temporary directory, with nodes that record what is done with them.
 type machine struct {
 	*testing.T
 	*host
+	root   string
 	nodes  map[string]*fakeNode // by path
 	open   map[int]*fakeNode
 	next   int
@@ -59,8 +62,8 @@ func newMachine(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{T: t, nodes: map[string]*fakeNode{}, open: map[int]*fakeNode{}, next: 100}
-	m.host = &host{root: root, kernel: kernel{
+	m := &machine{T: t, root: root, nodes: map[string]*fakeNode{}, open: map[int]*fakeNode{}, next: 100}
+	m.host = &host{Tree: sysfs.At(root), kernel: kernel{
 		open: m.openNode, close: m.closeNode, node: func(fd int) (node, error) { return m.open[fd].node, nil },
 		flock: m.lockNode, fsync: m.syncNode, pread: m.readNode, write: m.writeAttr,
 		ioctl: func(fd int, request, argument uintptr) (int, error) {

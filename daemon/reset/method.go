@@ -99,7 +99,7 @@ func (h *host) resetSubsystem(_ context.Context, r Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	all := h.siblings(controllers[0])
+	all := h.NVMeSiblings(controllers[0])
 	hit, err := h.namespacesOf(all)
 	if err != nil {
 		return "", err
@@ -177,7 +177,7 @@ const dflPortReset = 0xb640
 // port (dfl_feature_dev_use_begin); the last close resets it once more.
 func (h *host) resetPort(_ context.Context, r Request) (string, error) {
 	name := path.Base(r.SysPath)
-	if h.link(r.SysPath, "driver") != "dfl-port" {
+	if h.Link(r.SysPath, "driver") != "dfl-port" {
 		return "", errorf(Refused, "%s is no DFL port", name)
 	}
 	fd, err := h.opened(r.SysPath, unix.O_RDWR|unix.O_EXCL)

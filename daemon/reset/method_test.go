@@ -172,7 +172,7 @@ func TestControllersOfAMultipathDisk(t *testing.T) {
 	if want := []string{controller0, controller1}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("controllers are %q, %v", got, err)
 	}
-	if got := m.siblings(controller1); !slices.Equal(got, []string{controller0, controller1}) {
+	if got := m.NVMeSiblings(controller1); !slices.Equal(got, []string{controller0, controller1}) {
 		t.Errorf("siblings are %q", got)
 	}
 	disks, err := m.namespacesOf(got)

@@ -69,17 +69,17 @@ func (h *host) resetBy(function, choice string) (done string, err error) {
 		return "", err
 	}
 	if choice != "" {
-		if err := h.write(h.root+function+"/reset_method", choice); err != nil {
+		if err := h.write(h.Path(function+"/reset_method"), choice); err != nil {
 			return "", errorf(Failed, "choose how to reset %s: %w", address, err)
 		}
 		defer func() {
-			if restore := h.write(h.root+function+"/reset_method", listed); restore != nil {
+			if restore := h.write(h.Path(function+"/reset_method"), listed); restore != nil {
 				err = errors.Join(err, errorf(Failed, "restore %q as the ways to reset %s: %w", listed, address, restore))
 			}
 		}()
 	}
 	h.step.is("the reset of %s", address)
-	if err := h.write(h.root+function+"/reset", "1"); err != nil {
+	if err := h.write(h.Path(function+"/reset"), "1"); err != nil {
 		return "", resetError(address, err)
 	}
 	return "pci reset of " + address + " by " + usedMethod(choice, listed), nil
@@ -110,8 +110,8 @@ func usedMethod(choice, listed string) string {
 
 // functionOf returns the one PCI function of a device.
 func (h *host) functionOf(sysPath string) (string, error) {
-	if h.link(sysPath, "subsystem") != "block" || !h.isNVMe(sysPath) {
-		if f := h.above(sysPath, "pci"); f != "" {
+	if h.Link(sysPath, "subsystem") != "block" || !h.IsNVMe(sysPath) {
+		if f := h.Above(sysPath, "pci"); f != "" {
 			return f, nil
 		}
 		return "", errorf(Refused, "%s is on no PCI function", sysPath)
@@ -120,7 +120,7 @@ func (h *host) functionOf(sysPath string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	f := h.above(controllers[0], "pci")
+	f := h.Above(controllers[0], "pci")
 	if len(controllers) > 1 || f == "" {
 		return "", errorf(Refused, "%s is not reached by just one PCI function", sysPath)
 	}
@@ -130,10 +130,10 @@ func (h *host) functionOf(sysPath string) (string, error) {
 // resetMethods returns what the attribute reset_method lists; the choice, if there is one, has to be among it.
 func (h *host) resetMethods(function, choice string) (listed string, err error) {
 	address := path.Base(function)
-	if !h.exists(function + "/reset") {
+	if !h.Present(function + "/reset") {
 		return "", errorf(Unsupported, "%s has no way to reset it", address)
 	}
-	listed, err = h.attr(function, "reset_method")
+	listed, err = h.Attr(function, "reset_method")
 	if err != nil && choice != "" {
 		return "", errorf(Unsupported, "how to reset %s cannot be chosen before Linux 5.15: %w", address, err)
 	}
@@ -155,7 +155,7 @@ func (h *host) freeFunction(r Request, function string) (letGo func(), err error
 		return nil, err
 	}
 	if h.vfioBound(function) {
-		fd, err := h.openGroup(h.link(function, "iommu_group"))
+		fd, err := h.openGroup(h.Link(function, "iommu_group"))
 		if err != nil {
 			return nil, err
 		}
@@ -170,17 +170,17 @@ func (h *host) freeFunction(r Request, function string) (letGo func(), err error
 
 // mayReset returns why a function must not be reset, by what sysfs tells of it.
 func (h *host) mayReset(function string) error {
-	driver, address := h.link(function, "driver"), path.Base(function)
+	driver, address := h.Link(function, "driver"), path.Base(function)
 	if driver != "" && !h.vfioBound(function) && !slices.Contains(survivors(), driver) {
 		return errorf(Refused, "%s is bound to %s, which does not survive a reset: unbind it first", address, driver)
 	}
-	if driver != "" && h.exists(function+"/infiniband") {
+	if driver != "" && h.Present(function+"/infiniband") {
 		return errorf(Refused, "%s has an RDMA device, and no driver of those survives a reset: unbind it first", address)
 	}
-	if n := h.number(function, "sriov_numvfs"); n != 0 {
+	if n := h.Uint(function, "sriov_numvfs"); n != 0 {
 		return errorf(Refused, "%s has %d virtual functions, which would be reset too: remove them first", address, n)
 	}
-	if h.number(function, "class")>>16 == baseBridge {
+	if h.Uint(function, "class")>>16 == baseBridge {
 		return errorf(Refused, "%s is a bridge: all that is behind it would be reset too", address)
 	}
 	if up := h.interfaceUp(function); up != "" {
@@ -191,8 +191,8 @@ func (h *host) mayReset(function string) error {
 
 // interfaceUp returns a network interface of a function that is up: IFF_UP is bit 0 of its flags.
 func (h *host) interfaceUp(function string) string {
-	for _, name := range h.names(function + "/net") {
-		text, _ := h.attr(function+"/net/"+name, "flags")
+	for _, name := range h.Names(function + "/net") {
+		text, _ := h.Attr(function+"/net/"+name, "flags")
 		if flags, err := strconv.ParseUint(text, 0, 32); err != nil || flags&unix.IFF_UP != 0 {
 			return name
 		}
@@ -202,14 +202,14 @@ func (h *host) interfaceUp(function string) string {
 
 // disksOf returns the disks that a function carries.
 func (h *host) disksOf(function string) (disks []string, err error) {
-	for _, name := range h.names("/sys/block") {
-		d := h.resolve("/sys/block/" + name)
-		if strings.HasPrefix(d, function+"/") && h.number(d, "hidden") == 0 {
+	for _, name := range h.Names("/sys/block") {
+		d := h.Resolve("/sys/block/" + name)
+		if strings.HasPrefix(d, function+"/") && h.Uint(d, "hidden") == 0 {
 			disks = append(disks, d)
 		}
 	}
 	var controllers []string
-	for _, name := range h.names(function + "/nvme") {
+	for _, name := range h.Names(function + "/nvme") {
 		controllers = append(controllers, function+"/nvme/"+name)
 	}
 	heads, err := h.namespacesOf(controllers)

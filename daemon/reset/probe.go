@@ -15,7 +15,7 @@ import (
 // probe looks, and changes nothing. Of a disk it tells what is on it, too; of all others what can be done with them:
 // opening their nodes might disturb somebody, or reset them (afu_release in drivers/fpga/dfl-afu-main.c does).
 func (h *host) probe(ctx context.Context, r Request, a *Answer) error {
-	if h.link(r.SysPath, "subsystem") == "block" {
+	if h.Link(r.SysPath, "subsystem") == "block" {
 		return h.probeDisk(ctx, r, a)
 	}
 	a.Methods = h.resets(r.SysPath)
@@ -50,7 +50,7 @@ func (h *host) describe(sysPath string, a *Answer) error {
 		return err
 	}
 	a.Methods = append(h.erasures(sysPath, fd), h.resets(sysPath)...)
-	if !h.isNVMe(sysPath) {
+	if !h.IsNVMe(sysPath) {
 		return nil
 	}
 	a.Smart = h.smart(fd)
@@ -62,7 +62,7 @@ func (h *host) describe(sysPath string, a *Answer) error {
 }
 
 func (h *host) isNVMe(sysPath string) bool {
-	return strings.HasPrefix(h.link(path.Dir(sysPath), "subsystem"), "nvme")
+	return strings.HasPrefix(h.Link(path.Dir(sysPath), "subsystem"), "nvme")
 }
 
 // contentOf reads a disk when nobody is at work on it, and does not hold it for that: "mkfs DISK && mount DISK" of an
@@ -135,10 +135,10 @@ func (h *host) contentIn(r Request, c *claim, a *Answer) error {
 // erasures returns the ways to erase that a disk supports.
 func (h *host) erasures(sysPath string, fd int) []string {
 	methods := []string{"zero"}
-	if h.number(sysPath, "queue/discard_max_bytes") != 0 {
+	if h.Uint(sysPath, "queue/discard_max_bytes") != 0 {
 		methods = append(methods, "discard")
 	}
-	if !h.isNVMe(sysPath) {
+	if !h.IsNVMe(sysPath) {
 		return methods // whether secure discard is supported only an attempt tells
 	}
 	c, err := h.controllerOf(fd)
@@ -158,19 +158,19 @@ func (h *host) erasures(sysPath string, fd int) []string {
 
 // resets returns the ways to reset that there are for a device. Whether they are allowed depends on who uses it.
 func (h *host) resets(sysPath string) (methods []string) {
-	if h.link(sysPath, "subsystem") == "block" && h.isNVMe(sysPath) {
+	if h.Link(sysPath, "subsystem") == "block" && h.IsNVMe(sysPath) {
 		methods = append(methods, "nvme-controller")
 	}
-	if h.link(sysPath, "driver") == "dfl-port" {
+	if h.Link(sysPath, "driver") == "dfl-port" {
 		methods = append(methods, "dfl-port")
 	}
-	function := h.above(sysPath, "pci")
-	if h.link(sysPath, "subsystem") == "vfio" || h.vfioBound(function) {
+	function := h.Above(sysPath, "pci")
+	if h.Link(sysPath, "subsystem") == "vfio" || h.vfioBound(function) {
 		methods = append(methods, "vfio")
 	}
-	if function != "" && h.exists(function+"/reset") {
+	if function != "" && h.Present(function+"/reset") {
 		methods = append(methods, "pci")
-		listed, _ := h.attr(function, "reset_method") // missing before Linux 5.15
+		listed, _ := h.Attr(function, "reset_method") // missing before Linux 5.15
 		for name := range strings.FieldsSeq(listed) {
 			methods = append(methods, "pci:"+name)
 		}
@@ -180,5 +180,5 @@ func (h *host) resets(sysPath string) (methods []string) {
 
 // vfioBound tells whether a PCI function is in the hands of user space.
 func (h *host) vfioBound(function string) bool {
-	return function != "" && strings.Contains(strings.ReplaceAll(h.link(function, "driver"), "-", "_"), "vfio_pci")
+	return function != "" && strings.Contains(strings.ReplaceAll(h.Link(function, "driver"), "-", "_"), "vfio_pci")
 }

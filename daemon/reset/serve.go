@@ -12,11 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // Serve answers the one request on standard input, and blocks until that is done: for as long as the request allows and
 // little more, whatever the device does.
-func Serve() error { return exchange.Serve((&host{kernel: theKernel()}).answer) }
+func Serve() error { return exchange.Serve((&host{Tree: sysfs.At(""), kernel: theKernel()}).answer) }
 
 // step is what is being done right now, in words that fit before "goes on".
 type step struct{ text atomic.Value }
@@ -80,7 +81,7 @@ func resultOf(err error) Result {
 		return r
 	case errors.Is(err, unix.EBUSY):
 		return Busy
-	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
+	case errors.Is(err, sysfs.ErrGone), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
 		return Gone
 	}
 	return Failed
@@ -107,9 +108,9 @@ func (h *host) do(ctx context.Context, r Request, a *Answer) error {
 
 // only makes this the only process of ours that does anything to a device, by a lock on its directory in sysfs.
 func (h *host) only(sysPath string) (unlock func(), err error) {
-	fd, err := h.open(h.root+sysPath, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := h.open(h.Path(sysPath), unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
-		return nil, readError(sysPath, err)
+		return nil, openError(sysPath, err)
 	}
 	if err := h.flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		h.close(fd)

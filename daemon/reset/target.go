@@ -13,9 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// devices is where the kernel keeps all devices; everything elsewhere in sysfs is links to there.
-const devices = "/sys/devices/"
-
 // find returns the path of the device a request names, checked for what it is and which one it is.
 func (h *host) find(r Request) error {
 	if err := h.resolved(r.SysPath); err != nil {
@@ -35,13 +32,13 @@ func (h *host) resolved(sysPath string) error {
 	if !strings.HasPrefix(sysPath, devices) || path.Clean(sysPath) != sysPath {
 		return errorf(Refused, "%q is not the path of a device below %s", sysPath, devices)
 	}
-	if !h.exists(sysPath) {
+	if !h.Present(sysPath) {
 		return errorf(Gone, "%s is not there", sysPath)
 	}
-	if real := h.resolve(sysPath); real != sysPath {
+	if real := h.Resolve(sysPath); real != sysPath {
 		return errorf(Refused, "%s is a link: it leads to %s", sysPath, real)
 	}
-	if !h.exists(sysPath + "/subsystem") {
+	if !h.Present(sysPath + "/subsystem") {
 		return errorf(Refused, "%s is not a device: it has no subsystem", sysPath)
 	}
 	return nil
@@ -49,15 +46,15 @@ func (h *host) resolved(sysPath string) error {
 
 // fits checks by what the kernel says of a device that it is of a class.
 func (h *host) fits(class, sysPath string) error {
-	subsystem := h.link(sysPath, "subsystem")
+	subsystem := h.Link(sysPath, "subsystem")
 	fit := true
 	switch class {
 	case "nvme":
-		fit = subsystem == "block" && slices.Contains([]string{"nvme", "nvme-subsystem"}, h.link(path.Dir(sysPath), "subsystem"))
+		fit = subsystem == "block" && slices.Contains([]string{"nvme", "nvme-subsystem"}, h.Link(path.Dir(sysPath), "subsystem"))
 	case "fpga":
-		fit = subsystem == "pci" || subsystem == "drm" || subsystem == "platform" && h.link(sysPath, "driver") == "dfl-port"
+		fit = subsystem == "pci" || subsystem == "drm" || subsystem == "platform" && h.Link(sysPath, "driver") == "dfl-port"
 	case "gpu":
-		base := h.number(sysPath, "class") >> 16
+		base := h.Uint(sysPath, "class") >> 16
 		fit = subsystem == "drm" || subsystem == "accel" || subsystem == "pci" && slices.Contains([]uint64{baseDisplay, baseSignal, baseAccelerator}, base)
 	case "infiniband":
 		fit = subsystem == "infiniband"
@@ -74,11 +71,11 @@ func (h *host) fits(class, sysPath string) error {
 // wholeDisk checks that a block device is a disk, not a partition and not one of the paths that make up a disk.
 func (h *host) wholeDisk(sysPath string) error {
 	switch {
-	case h.exists(sysPath + "/partition"):
+	case h.Present(sysPath + "/partition"):
 		return errorf(Refused, "%s is a partition: only whole disks are reset and erased", sysPath)
-	case h.number(sysPath, "hidden") != 0:
+	case h.Uint(sysPath, "hidden") != 0:
 		return errorf(Refused, "%s is one of several paths to a disk: name the disk", sysPath)
-	case h.property(sysPath, "DEVTYPE") != "disk":
+	case h.Properties(sysPath)["DEVTYPE"] != "disk":
 		return errorf(Refused, "%s is no disk", sysPath)
 	}
 	return nil
@@ -90,14 +87,14 @@ func (h *host) identified(r Request) error {
 		if !isAttribute(a.Name) {
 			return errorf(Refused, "%q is not the name of an attribute", a.Name)
 		}
-		real := h.resolve(r.SysPath + "/" + a.Name)
+		real := h.Resolve(r.SysPath + "/" + a.Name)
 		if real == "" {
 			return errorf(Gone, "%s has no attribute %s", r.SysPath, a.Name)
 		}
 		if !strings.HasPrefix(real, devices) {
 			return errorf(Refused, "attribute %s of %s is none of a device", a.Name, r.SysPath)
 		}
-		value, err := h.attr(path.Dir(real), path.Base(real))
+		value, err := h.Attr(path.Dir(real), path.Base(real))
 		if err != nil {
 			return err
 		}
@@ -117,20 +114,19 @@ func isAttribute(name string) bool {
 // opened opens the node of a device and makes sure that it is the node of that device: by number, for a name in /dev
 // says nothing. The error is [Busy] where the kernel says so.
 func (h *host) opened(sysPath string, flags int) (fd int, err error) {
-	number, err := h.attr(sysPath, "dev")
+	number, err := h.Attr(sysPath, "dev")
 	if err != nil {
 		return -1, err
 	}
-	name := h.property(sysPath, "DEVNAME")
-	if name == "" || path.Clean("/"+name) != "/"+name {
+	node := h.DevNode(sysPath)
+	if node == "" {
 		return -1, errorf(Refused, "%s has no node", sysPath)
 	}
-	node := "/dev/" + name
-	fd, err = h.open(h.root+node, flags)
+	fd, err = h.open(h.Path(node), flags)
 	if err != nil {
 		return -1, openError(node, err)
 	}
-	if err := h.isNode(fd, node, number, h.link(sysPath, "subsystem") == "block"); err != nil {
+	if err := h.isNode(fd, node, number, h.Link(sysPath, "subsystem") == "block"); err != nil {
 		h.close(fd)
 		return -1, err
 	}

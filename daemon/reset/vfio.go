@@ -65,17 +65,17 @@ func (h *host) resetVFIO(_ context.Context, r Request) (string, error) {
 
 // vfioGroup returns the number of a group, and the addresses of those of its functions that are to be reset.
 func (h *host) vfioGroup(sysPath string) (group string, functions []string, err error) {
-	if h.link(sysPath, "subsystem") != "vfio" {
-		f := h.above(sysPath, "pci")
+	if h.Link(sysPath, "subsystem") != "vfio" {
+		f := h.Above(sysPath, "pci")
 		if !h.vfioBound(f) {
 			return "", nil, errorf(Refused, "%s is not bound to a VFIO driver", sysPath)
 		}
-		return h.link(f, "iommu_group"), []string{path.Base(f)}, nil
+		return h.Link(f, "iommu_group"), []string{path.Base(f)}, nil
 	}
 	group = path.Base(sysPath)
 	all := "/sys/kernel/iommu_groups/" + group + "/devices"
-	for _, name := range h.names(all) {
-		if h.vfioBound(h.resolve(all + "/" + name)) {
+	for _, name := range h.Names(all) {
+		if h.vfioBound(h.Resolve(all + "/" + name)) {
 			functions = append(functions, name)
 		}
 	}
@@ -87,7 +87,7 @@ func (h *host) vfioGroup(sysPath string) (group string, functions []string, err 
 
 // openGroup has the group for us alone.
 func (h *host) openGroup(group string) (fd int, err error) {
-	if !h.exists(vfioGroupClass + group) {
+	if !h.Present(vfioGroupClass + group) {
 		return -1, errorf(Unsupported, "VFIO group %q has no node: is this without an IOMMU, or with IOMMUFD only?", group)
 	}
 	fd, err = h.opened(vfioGroupClass+group, unix.O_RDWR)

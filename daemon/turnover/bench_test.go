@@ -21,6 +21,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
@@ -130,7 +131,7 @@ func (b *bench) rules() []device.Rule {
 func (b *bench) begin() {
 	log := slog.New(slog.NewTextHandler(b.t.Output(), nil))
 	host := &device.Host{
-		Sys: b.machine.Root() + "/sys", Dev: b.machine.Root() + "/dev", Proc: b.machine.Root() + "/proc",
+		Tree:  sysfs.At(b.machine.Root()),
 		Touch: device.Touch{Probe: b.probe, Reset: b.reset, Erase: b.erase, Holders: b.holders},
 	}
 	remembered := map[string]map[string]inventory.Known{diskResource: {}, widgetResource: {}}

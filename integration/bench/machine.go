@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/recording"
 )
@@ -85,9 +86,7 @@ func number(d udev.Device) (n int) {
 }
 
 func (m *machine) host() *device.Host {
-	return &device.Host{
-		Sys: filepath.Join(m.root, "sys"), Dev: filepath.Join(m.root, "dev"), Proc: filepath.Join(m.root, "proc"),
-	}
+	return &device.Host{Tree: sysfs.At(m.root)}
 }
 
 // setState makes a device healthy, "live", or not.

@@ -98,7 +98,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 
 // layers are the packages from the ground up: one may import those before it in the list, not those after it.
 var layers = []string{
-	"directory", "udev", "udev/recording", "udev/udevtest", "daemon/exchange", "daemon/exchange/exchangetest", "cgroup", "daemon/pseudofs", "daemon/reset", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/inventory", "daemon/turnover",
+	"directory", "udev", "udev/recording", "udev/udevtest", "daemon/exchange", "daemon/exchange/exchangetest", "cgroup", "daemon/sysfs", "daemon/reset", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/inventory", "daemon/turnover",
 	"daemon/cdi", "daemon/plugin", "daemon/kubelet", "daemon/control", "daemon", "daemon/words", "daemon/preview",
 	"cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
 	"packaging/completion", "packaging/sbom",
@@ -161,7 +161,7 @@ func TestWhatTouchesDevicesIsSmall(t *testing.T) {
 		t.Fatalf("go list: %v", err)
 	}
 	allowed := []string{
-		module + "cmd/metalplug-reset", module + "daemon/reset", module + "daemon/exchange", module + "daemon/pseudofs", "golang.org/x/sys/unix",
+		module + "cmd/metalplug-reset", module + "daemon/reset", module + "daemon/exchange", module + "daemon/sysfs", "golang.org/x/sys/unix",
 	}
 	banned := []string{"runtime/cgo", "net", "encoding/json", "encoding/gob", "text/template", "plugin"}
 	for line := range strings.Lines(string(out)) {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/udevtest"
@@ -85,7 +85,7 @@ func (s setup) resources() []plugin.Resource {
 // run starts them all and returns once they serve.
 func (s setup) run() (*parts, error) {
 	host := &device.Host{
-		Sys: filepath.Join(s.root, "sys"), Dev: filepath.Join(s.root, "dev"), Proc: filepath.Join(s.root, "proc"), Touch: s.touch,
+		Tree: sysfs.At(s.root), Touch: s.touch,
 	}
 	inv := inventory.New(inventory.Options{
 		Source: s.source, Host: host, Rules: s.rules(), Log: s.log, Settle: 5 * time.Second, Grace: time.Nanosecond,

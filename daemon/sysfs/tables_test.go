@@ -1,36 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pseudofs
+package sysfs
 
 import (
-	"errors"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
-
-func TestReadStart(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "attr")
-	if err := os.WriteFile(file, []byte("live\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for size, want := range map[int]string{2 * AttrSize: "live\n", AttrSize: "live\n", 2: "li"} {
-		if got, err := ReadStart(file, size); err != nil || got != want {
-			t.Errorf("%d bytes are %q, %v", size, got, err)
-		}
-	}
-	if _, err := ReadStart(file+"x", 1); !errors.Is(err, unix.ENOENT) {
-		t.Error(err)
-	}
-	if _, err := ReadStart(t.TempDir(), 1); !errors.Is(err, unix.EISDIR) {
-		t.Error(err)
-	}
-}
 
 func TestMounts(t *testing.T) {
 	const table = `22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/root rw
@@ -40,17 +17,17 @@ func TestMounts(t *testing.T) {
 38 35 8:2
  - ext4 /dev/sda1
 `
-	want := []Mount{
+	want := []mount{
 		{"259:2", "/", "/dev/root"}, {"0:21", "/proc", "proc"}, {"0:40", "/mnt x", "/dev/disk/by-label/a b"}, {"8:1", "/torn", ""},
 	}
-	if got := slices.Collect(Mounts(table)); !reflect.DeepEqual(got, want) {
+	if got := slices.Collect(mounts(table)); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	for m := range Mounts(table) {
-		if m.Anonymous() != (m.Number != "259:2") {
+	for m := range mounts(table) {
+		if m.anonymous() != (m.number != "259:2") {
 			t.Errorf("%+v", m)
 		}
-		if m.Number == "0:21" {
+		if m.number == "0:21" {
 			break // as whoever has found what is looked for does
 		}
 	}
@@ -59,10 +36,10 @@ func TestMounts(t *testing.T) {
 func TestSwaps(t *testing.T) {
 	const table = "Filename\t\t\t\tType\t\tSize\n/dev/nvme0n1p3                          partition\t1\n/swap\\040file file 1\n"
 	want := []string{"Filename\t\t\t\tType\t\tSize", "/dev/nvme0n1p3", "/swap file"}
-	if got := slices.Collect(Swaps(table)); !slices.Equal(got, want) {
+	if got := slices.Collect(swaps(table)); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	for name := range Swaps(table) {
+	for name := range swaps(table) {
 		if name == "/swap file" {
 			t.Error("it goes on after it was left")
 		}
@@ -82,7 +59,7 @@ func TestIsNode(t *testing.T) {
 		{"/dev/cciss/c0d0", "cciss!c0d0", true},
 		{"/dev/cciss/c0d1", "cciss!c0d0", false},
 	} {
-		if got := IsNode(c.name, c.device); got != c.want {
+		if got := isNode(c.name, c.device); got != c.want {
 			t.Errorf("%s, %s: %v", c.name, c.device, got)
 		}
 	}
@@ -115,8 +92,8 @@ func FuzzMounts(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line string) {
 		line = strings.ReplaceAll(line, "\n", " ")
 		mount, _, _ := strings.Cut(line, " - ")
-		fields, found := strings.Fields(mount), slices.Collect(Mounts(line))
-		if len(fields) >= 5 && (len(found) != 1 || found[0].Number != fields[2]) || len(fields) < 5 && len(found) > 0 {
+		fields, found := strings.Fields(mount), slices.Collect(mounts(line))
+		if len(fields) >= 5 && (len(found) != 1 || found[0].number != fields[2]) || len(fields) < 5 && len(found) > 0 {
 			t.Errorf("%q is read as %+v", line, found)
 		}
 		if plain := unescape(line); len(plain) > len(line) || !strings.Contains(line, `\`) && plain != line {

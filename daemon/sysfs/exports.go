@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysfs
+
+// Block devices that the kernel serves to others: over a network, or to virtual machines.
+//
+// Follows: drivers/nvme/target/configfs.c, io-cmd-bdev.c, io-cmd-file.c and passthru.c;
+// drivers/target/target_core_configfs.c, target_core_iblock.c and target_core_file.c;
+// drivers/usb/gadget/function/storage_common.c; drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c; fs/configfs/mount.c.
+// Only iblock claims what it opens: for the others an exclusive open of the disk succeeds beside them.
+//
+// A target opens a name in the mount namespace of the process that configured it. The name may be a link, or a node that
+// mknod made, so that only the device number decides. Where the name leads to nothing here, the use is unknown.
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// export is what a target of the kernel has open.
+type export struct {
+	by     string // the target, for people: "the NVMe subsystem nqn.2014-08.org:disk", "the SCSI target fileio_0/disk"
+	name   string // what it opened: "/dev/nvme0n1", a link to that, a file; in passthrough "/dev/nvme0"
+	number string // "8:16", of the block device, where the target shows it; the name then does not matter
+}
+
+// exported looks for targets of the kernel that have opened a disk, its generic node or one of its controllers.
+func (t *Tree) exported(d Disk) error {
+	exports, err := t.exports()
+	if err != nil {
+		return unread(d, "exported", err)
+	}
+	nodes := t.nodesOf(d)
+	for _, e := range exports {
+		n, err := t.opens(e, nodes)
+		if err != nil {
+			return unread(d, "exported", err)
+		}
+		if n.name != "" {
+			return usef(true, "%s is exported by %s", n.name, e.by)
+		}
+	}
+	return nil
+}
+
+// node is a device node by which data of a disk can be reached.
+type node struct {
+	name   string // as the kernel calls the device
+	kind   uint32 // S_IFBLK or S_IFCHR
+	number string
+}
+
+// nodesOf returns the nodes of a disk, of its partitions, of its generic device and of its controllers.
+func (t *Tree) nodesOf(d Disk) []node {
+	var nodes []node
+	for _, p := range d.Parts {
+		nodes = append(nodes, node{p.Name(), unix.S_IFBLK, p.Number})
+		others := t.NVMeControllers(p.SysPath)
+		if generic := t.NVMeGeneric(p.SysPath); generic != "" && len(others) > 0 {
+			others = append(others, generic)
+		}
+		for _, sysPath := range others {
+			number, err := t.Attr(sysPath, "dev")
+			if err != nil {
+				number = ""
+			}
+			nodes = append(nodes, node{path.Base(sysPath), unix.S_IFCHR, number})
+		}
+	}
+	return nodes
+}
+
+// opens returns that of the nodes which an export has open; empty: none. An error means that it cannot be told.
+func (t *Tree) opens(e export, nodes []node) (node, error) {
+	if e.number != "" {
+		return find(nodes, func(n node) bool { return n.kind == unix.S_IFBLK && n.number == e.number }), nil
+	}
+	known := false
+	for _, name := range spellings(e.name) {
+		for _, found := range t.seen(name) {
+			if n := find(nodes, func(n node) bool { return t.isNode(n, found) }); n.name != "" {
+				return n, nil
+			}
+			known = known || found.Mode&unix.S_IFMT != unix.S_IFDIR
+		}
+	}
+	if known {
+		return node{}, nil
+	}
+	last := path.Base(path.Clean(e.name))
+	if n := find(nodes, func(n node) bool { return isNode(last, n.name) }); n.name != "" {
+		return n, nil
+	}
+	if t.Present("/sys/class/block/"+last) || t.Present("/sys/class/nvme/"+last) {
+		return node{}, nil // another device, which has its node where we do not see it
+	}
+	return node{}, fmt.Errorf("%s has opened %q, which leads to nothing here; export by a name in /dev, or end that export", e.by, e.name)
+}
+
+func find(nodes []node, is func(node) bool) node {
+	if i := slices.IndexFunc(nodes, is); i >= 0 {
+		return nodes[i]
+	}
+	return node{}
+}
+
+// spellings returns the names to look for: the one that was given, and what it is called here if it was given in a
+// container that has the host's /dev elsewhere, such as "/host/dev/nvme0n1".
+func spellings(name string) []string {
+	if !path.IsAbs(name) {
+		return nil // relative to the directory of the process that configured it
+	}
+	names := []string{path.Clean(name)}
+	if i := strings.LastIndex(names[0], "/dev/"); i > 0 {
+		names = append(names, names[0][i:])
+	}
+	return names
+}
+
+// seen returns what a name leads to, here and where process 1 sees it. Only a process that may trace process 1 can look
+// there (proc_pid_get_link), and only Linux 5.6 stays below its root for links.
+func (t *Tree) seen(name string) (all []unix.Stat_t) {
+	if found, err := t.Stat(name); err == nil {
+		all = append(all, found)
+	}
+	root, err := unix.Open(t.Path("/proc/1/root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return all
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
+	if err != nil {
+		return all
+	}
+	defer unix.Close(fd)
+	var found unix.Stat_t
+	if err := unix.Fstat(fd, &found); err == nil {
+		all = append(all, found)
+	}
+	return all
+}
+
+// isNode reports whether a file is the node of a device: any with its number, or that in /dev.
+func (t *Tree) isNode(n node, found unix.Stat_t) bool {
+	if found.Mode&unix.S_IFMT == n.kind && n.number != "" {
+		rdev := uint64(found.Rdev) // its type differs between architectures
+		return fmt.Sprintf("%d:%d", unix.Major(rdev), unix.Minor(rdev)) == n.number
+	}
+	own, err := t.Stat("/dev/" + strings.ReplaceAll(n.name, "!", "/"))
+	return err == nil && own.Dev == found.Dev && own.Ino == found.Ino
+}
+
+// exports lists what is exported; nothing where a target is not there. A file or a directory that is there and cannot be
+// read is an error, and so is a target that is at work while configfs does not show its exports.
+func (t *Tree) exports() ([]export, error) {
+	r := targets{Tree: t}
+	const configfs = "/sys/kernel/config/"
+	r.shown("nvmet", configfs+"nvmet")
+	r.shown("target_core_mod", configfs+"target")
+	r.shown("usb_f_mass_storage", configfs+"usb_gadget")
+	r.nvme(configfs + "nvmet/subsystems")
+	r.scsi(configfs + "target/core")
+	r.usb(configfs + "usb_gadget")
+	r.rnbd("/sys/class/rnbd-server/ctl/devices")
+	r.scst("/sys/kernel/scst_tgt/devices")
+	return r.exports, r.err
+}
+
+// shown makes sure that what a module exports is seen: each export holds a reference to its module (configfs_mkdir), and
+// keeps on working while configfs is not mounted.
+func (r *targets) shown(module, dir string) {
+	sysPath := "/sys/module/" + module
+	if r.Present(dir) || !r.Present(sysPath) {
+		return
+	}
+	if count, err := r.Attr(sysPath, "refcnt"); err == nil && count == "0" {
+		return
+	}
+	if r.err == nil {
+		r.err = fmt.Errorf("module %s is in use, and %s is not there; run \"mount -t configfs none /sys/kernel/config\"", module, dir)
+	}
+}
+
+func (r *targets) nvme(dir string) {
+	for _, subsystem := range r.dirs(dir) {
+		root := dir + "/" + subsystem
+		places := []string{root + "/passthru"}
+		for _, namespace := range r.dirs(root + "/namespaces") {
+			places = append(places, root+"/namespaces/"+namespace)
+		}
+		for _, place := range places {
+			if r.text(place+"/enable") == "1" {
+				r.add("the NVMe subsystem "+subsystem, r.text(place+"/device_path"))
+			}
+		}
+	}
+}
+
+// scsi looks at the storage objects of LIO. Of a file and of a block device info shows what is open; udev_path is what the
+// tool that made them has noted. What a process serves through LIO (target_core_user) that process has open.
+func (r *targets) scsi(dir string) {
+	for _, plugin := range r.dirs(dir) { // "fileio_0"
+		for _, object := range r.dirs(dir + "/" + plugin) {
+			place := dir + "/" + plugin + "/" + object
+			if enabled, err := r.Read(place + "/enable"); err == nil && enabled == "0" {
+				continue
+			}
+			by := "the SCSI target " + plugin + "/" + object
+			shown := r.text(place + "/info")
+			switch kind, _, _ := strings.Cut(plugin, "_"); kind {
+			case "iblock": // iblock_show_configfs_dev_params
+				major, minor := between(shown, "Major: ", " "), between(shown, "Minor: ", " ")
+				if isNumber(major) && isNumber(minor) {
+					r.exports = append(r.exports, export{by: by, number: major + ":" + minor})
+				} else {
+					r.add(by, r.text(place+"/udev_path"))
+				}
+			case "fileio": // fd_show_configfs_dev_params
+				r.add(by, cmp.Or(between(shown, "File: ", "  Size: "), r.text(place+"/udev_path")))
+			case "pscsi": // pscsi_create_type_disk
+				r.add(by, r.text(place+"/udev_path"))
+			}
+		}
+	}
+}
+
+// usb looks for mass storage that this host is to another (Documentation/ABI/testing/configfs-usb-gadget-mass-storage). A
+// file that is named is open, whether a host is plugged in or not (fsg_lun_open).
+func (r *targets) usb(dir string) {
+	for _, gadget := range r.dirs(dir) {
+		for _, function := range r.dirs(dir + "/" + gadget + "/functions") {
+			place := dir + "/" + gadget + "/functions/" + function
+			if !strings.HasPrefix(function, "mass_storage.") {
+				continue
+			}
+			for _, lun := range r.dirs(place) { // "lun.0"
+				r.add("the USB gadget "+gadget, r.text(place+"/"+lun+"/file"))
+			}
+		}
+	}
+}
+
+// rnbd looks for what RDMA block devices of other hosts are made of: there is a directory for each that is mapped, with a
+// link to the disk (Documentation/ABI/testing/sysfs-class-rnbd-server).
+func (r *targets) rnbd(dir string) {
+	for _, device := range r.dirs(dir) {
+		target, err := os.Readlink(r.Path(dir + "/" + device + "/block_dev"))
+		if r.note(err); err == nil {
+			r.add("the RNBD server", "/dev/"+path.Base(target))
+		}
+	}
+}
+
+// scst looks at the devices of SCST, a target that is not part of Linux. The first line of the attribute is the name;
+// "[key]" follows where it is not the default.
+func (r *targets) scst(dir string) {
+	for _, device := range r.Names(dir) {
+		if file := dir + "/" + device + "/filename"; r.Present(file) {
+			name, _, _ := strings.Cut(r.text(file), "\n")
+			r.add("the SCST device "+device, strings.TrimSpace(name))
+		}
+	}
+}
+
+// targets gathers exports. The first error is kept.
+type targets struct {
+	*Tree
+	exports []export
+	err     error
+}
+
+func (r *targets) add(by, name string) {
+	if name != "" {
+		r.exports = append(r.exports, export{by: by, name: name})
+	}
+}
+
+// dirs lists the directories in one; the attributes beside them are none of what it lists.
+func (r *targets) dirs(dir string) (names []string) {
+	entries, err := os.ReadDir(r.Path(dir))
+	r.note(err)
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+// text reads an attribute, of a page at most as in sysfs (SIMPLE_ATTR_SIZE in fs/configfs/file.c).
+func (r *targets) text(name string) string {
+	text, err := r.Read(name)
+	r.note(err)
+	return text
+}
+
+// note keeps an error, but not that something is not there, or not any more.
+func (r *targets) note(err error) {
+	if err != nil && r.err == nil && !errors.Is(err, fs.ErrNotExist) {
+		r.err = err
+	}
+}
+
+func isNumber(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 32)
+	return err == nil
+}
+
+// between returns what stands between two texts; empty: they are not there.
+func between(text, before, after string) string {
+	_, rest, _ := strings.Cut(text, before)
+	found, _, ok := strings.Cut(rest, after)
+	if !ok {
+		return ""
+	}
+	return found
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysfs
+
+// Which NVMe namespaces, controllers and subsystems hang together.
+//
+// Follows: drivers/nvme/host/core.c, sysfs.c and multipath.c. Without native multipathing a namespace is a disk below its
+// controller. With it the disk, the head, is below the subsystem in /sys/devices/virtual; each path to the head is a
+// hidden disk below a controller.
+//
+// Names pair nothing. nvme_alloc_ns numbers a disk by the instance of the subsystem, nvme_add_ns_cdev its generic node by
+// that of the controller; these differ once an open node has kept an earlier subsystem. Only the number behind the last n
+// is the same in all of them: that of the namespace in its subsystem (head->instance). The parent tells the rest.
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+const (
+	nvmeClass          = "nvme"
+	nvmeSubsystemClass = "nvme-subsystem"
+	nvmeGenericClass   = "nvme-generic"
+)
+
+// IsNVMe reports whether the block device at sysPath is a namespace.
+func (t *Tree) IsNVMe(sysPath string) bool {
+	return slices.Contains([]string{nvmeClass, nvmeSubsystemClass}, t.Link(path.Dir(sysPath), "subsystem"))
+}
+
+// NVMeControllers returns the controllers that reach a namespace, and none of what is no namespace.
+func (t *Tree) NVMeControllers(sysPath string) []string {
+	above := path.Dir(sysPath)
+	switch t.Link(above, "subsystem") {
+	case nvmeClass:
+		return []string{above}
+	case nvmeSubsystemClass:
+		return slices.DeleteFunc(t.members(above), func(controller string) bool {
+			return !slices.ContainsFunc(t.Names(controller), func(name string) bool {
+				return t.isPath(controller+"/"+name, sysPath)
+			})
+		})
+	}
+	return nil
+}
+
+// members returns the controllers of a subsystem, which has a link to each (nvme_init_subsystem).
+func (t *Tree) members(subsystem string) (controllers []string) {
+	for _, name := range t.Names(subsystem) {
+		if c := t.Resolve(subsystem + "/" + name); c != "" && t.Link(c, "subsystem") == nvmeClass {
+			controllers = append(controllers, c)
+		}
+	}
+	return controllers
+}
+
+// NVMeSiblings returns the controllers of the subsystem that a controller belongs to, itself included.
+func (t *Tree) NVMeSiblings(controller string) []string {
+	if subsystem := t.subsystemOf(controller); subsystem != "" {
+		return t.members(subsystem)
+	}
+	return []string{controller}
+}
+
+// subsystemOf returns the subsystem that has a link to a controller; empty: the kernel shows none.
+func (t *Tree) subsystemOf(controller string) string {
+	const class = "/sys/class/" + nvmeSubsystemClass
+	for _, name := range t.Names(class) {
+		if s := t.Resolve(class + "/" + name); s != "" && slices.Contains(t.members(s), controller) {
+			return s
+		}
+	}
+	return ""
+}
+
+// isPath reports whether a hidden disk below a controller is a path to a head.
+func (t *Tree) isPath(hidden, head string) bool {
+	if t.Link(hidden, "subsystem") != "block" || t.Uint(hidden, "hidden") == 0 {
+		return false
+	}
+	return t.sameNamespace(hidden, head)
+}
+
+// sameNamespace reports whether two devices of one subsystem are the same namespace. What both have decides: a
+// namespace ID is that of one namespace only where no other controller has a private one of the same ID, so that it
+// decides together with the wwid. A generic node has neither.
+func (t *Tree) sameNamespace(a, b string) bool {
+	told := false
+	for _, name := range []string{"nsid", "wwid"} {
+		of, errA := t.Attr(a, name)
+		other, errB := t.Attr(b, name)
+		if errA != nil || errB != nil || of == "" || other == "" {
+			continue
+		}
+		if of != other {
+			return false
+		}
+		told = true
+	}
+	return told || instanceOf(a) == instanceOf(b)
+}
+
+// instanceOf returns the number behind the last n in the name of a namespace: 2 of nvme3n2, nvme3c0n2 and ng4n2.
+func instanceOf(sysPath string) string {
+	name := path.Base(sysPath)
+	return name[strings.LastIndexByte(name, 'n')+1:]
+}
+
+// NVMeNamespaces returns the disks that a controller reaches, each once: in the place of a path the head. Without is what
+// the kernel has no disk for, such as a namespace of key-value pairs.
+func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
+	for _, name := range t.Names(controller) {
+		d := controller + "/" + name
+		switch t.Link(d, "subsystem") {
+		case nvmeGenericClass:
+			if t.diskOf(d) == "" {
+				without = append(without, d)
+			}
+		case "block":
+			if t.Uint(d, "hidden") == 0 {
+				disks = append(disks, d)
+				continue
+			}
+			heads := t.headsOf(controller, d)
+			if len(heads) == 0 {
+				without = append(without, d)
+			}
+			disks = append(disks, heads...)
+		}
+	}
+	slices.Sort(disks)
+	return slices.Compact(disks), without
+}
+
+// headsOf returns the heads that a hidden disk may be a path to.
+func (t *Tree) headsOf(controller, hidden string) (heads []string) {
+	subsystem := t.subsystemOf(controller)
+	if subsystem == "" {
+		return nil
+	}
+	for _, name := range t.Names(subsystem) {
+		head := subsystem + "/" + name
+		if t.Link(head, "subsystem") == "block" && t.isPath(hidden, head) {
+			heads = append(heads, head)
+		}
+	}
+	return heads
+}
+
+// NVMeGeneric returns the generic device of a namespace, ".../nvme4/ng4n2" for ".../nvme4/nvme3n2"; empty: it has none.
+// Both have the same parent.
+func (t *Tree) NVMeGeneric(sysPath string) string {
+	return t.beside(sysPath, nvmeGenericClass)
+}
+
+// diskOf returns the disk of a generic device; empty: it has none.
+func (t *Tree) diskOf(generic string) string { return t.beside(generic, "block") }
+
+// beside returns the device of a subsystem that is the same namespace as the one at sysPath and has the same parent.
+func (t *Tree) beside(sysPath, subsystem string) string {
+	parent := path.Dir(sysPath)
+	for _, name := range t.Names(parent) {
+		p := parent + "/" + name
+		if t.Link(p, "subsystem") == subsystem && t.Uint(p, "hidden") == 0 && t.sameNamespace(p, sysPath) {
+			return p
+		}
+	}
+	return ""
+}

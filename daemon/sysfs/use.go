@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysfs
+
+// Whether this machine uses a block device, as far as the kernel tells without opening it.
+//
+// Follows: Documentation/ABI/stable/sysfs-block (holders, partition, dev); block/holder.c; fs/btrfs/sysfs.c;
+// drivers/block/loop.c and zram/zram_drv.c; for mounts and swaps see tables.go, for exports exports.go.
+//
+// No single source tells. A mounted file system is in mountinfo, but btrfs shows a device number of its own there and
+// names one of its devices; LVM, md and bcache are in holders/ while they run. Unknown is in use.
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Disk is a block device, with what the kernel claims together with it (bd_may_claim in block/bdev.c): a disk with its
+// partitions, or a partition with its disk.
+type Disk struct {
+	Parts []Part // the device itself first
+}
+
+// Part is a disk or a partition.
+type Part struct {
+	SysPath string
+	Number  string // "259:0"; empty: it cannot be read
+}
+
+// Name returns what the kernel calls it: "nvme0n1p2".
+func (p Part) Name() string { return path.Base(p.SysPath) }
+
+// DiskAt returns the block device at sysPath.
+func (t *Tree) DiskAt(sysPath string) Disk {
+	paths := []string{sysPath}
+	if t.IsPartition(sysPath) {
+		paths = append(paths, path.Dir(sysPath))
+	}
+	var d Disk
+	for _, p := range append(paths, t.Partitions(sysPath)...) {
+		number, err := t.Attr(p, "dev")
+		if err != nil {
+			number = ""
+		}
+		d.Parts = append(d.Parts, Part{p, number})
+	}
+	return d
+}
+
+// IsPartition reports whether the block device at sysPath is a partition.
+func (t *Tree) IsPartition(sysPath string) bool { return t.Present(sysPath + "/partition") }
+
+// Partitions returns the sysfs paths of a disk's partitions, whose names begin with that of the disk (bdevname).
+func (t *Tree) Partitions(sysPath string) []string {
+	var partitions []string
+	for _, name := range t.Names(sysPath) {
+		if strings.HasPrefix(name, path.Base(sysPath)) && t.IsPartition(sysPath+"/"+name) {
+			partitions = append(partitions, sysPath+"/"+name)
+		}
+	}
+	return partitions
+}
+
+// Use is how this machine uses a block device. It is an error.
+type Use struct {
+	Text string // "nvme0n1p1 is mounted on /data"
+	// ByHost: no pod that has the device can have done this.
+	ByHost bool
+	// Unread is why the use cannot be found out, or nil. The device then counts as in use.
+	Unread error
+}
+
+// Error returns the text, with the cause if there is one.
+func (u *Use) Error() string {
+	if u.Unread != nil {
+		return u.Text + ": " + u.Unread.Error()
+	}
+	return u.Text
+}
+
+// Unwrap returns why the use cannot be found out.
+func (u *Use) Unwrap() error { return u.Unread }
+
+func usef(byHost bool, format string, args ...any) error {
+	return &Use{Text: fmt.Sprintf(format, args...), ByHost: byHost}
+}
+
+func unread(d Disk, question string, err error) error {
+	return &Use{Text: fmt.Sprintf("whether %s is %s cannot be told", d.Parts[0].Name(), question), Unread: err}
+}
+
+// InUse returns nil if nothing shows that a disk is used, or else a *[Use].
+func (t *Tree) InUse(d Disk) error {
+	for _, check := range []func(Disk) error{t.mounted, t.swapped, t.held, t.inBtrfs, t.backing, t.exported} {
+		if err := check(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mounted looks among the mounts of this host, which may be others than those of a confined process, and among its own.
+// Where procfs hides process 1 (hidepid=2), its own have to do.
+func (t *Tree) mounted(d Disk) error {
+	var errs []error
+	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
+		table, err := t.ReadAll(name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for m := range mounts(table) {
+			if p, ok := t.mountOf(m, d); ok {
+				return usef(true, "%s is mounted on %s", p.Name(), m.where)
+			}
+		}
+	}
+	if len(errs) == 0 || len(errs) == 1 && errors.Is(errs[0], ErrGone) {
+		return nil
+	}
+	cause := errs[0]
+	if len(errs) > 1 {
+		cause = fmt.Errorf("%w; %w", errs[0], errs[1])
+	}
+	return unread(d, "mounted", cause)
+}
+
+// mountOf returns the part of a disk that a mount is about, if any.
+func (t *Tree) mountOf(m mount, d Disk) (Part, bool) {
+	for _, p := range d.Parts {
+		if p.Number == m.number {
+			return p, true
+		}
+	}
+	if m.anonymous() {
+		return t.partNamed(m.source, d)
+	}
+	return Part{}, false
+}
+
+// partNamed returns that part of a disk whose node a name in /dev leads to. The kernel claims what is mounted or swapped
+// to, and tells the number of what is below a loop device; a name is enough for those.
+func (t *Tree) partNamed(name string, d Disk) (Part, bool) {
+	if !strings.HasPrefix(name, "/dev/") {
+		return Part{}, false
+	}
+	target, err := filepath.EvalSymlinks(t.Path(name))
+	if err != nil {
+		target = name
+	}
+	i := slices.IndexFunc(d.Parts, func(p Part) bool { return isNode(target, p.Name()) })
+	if i < 0 {
+		return Part{}, false
+	}
+	return d.Parts[i], true
+}
+
+func (t *Tree) swapped(d Disk) error {
+	table, err := t.ReadAll("/proc/swaps")
+	switch {
+	case errors.Is(err, ErrGone):
+		return nil // a kernel without CONFIG_SWAP
+	case err != nil:
+		return unread(d, "swapped to", err)
+	}
+	for name := range swaps(table) {
+		if p, ok := t.partNamed(name, d); ok {
+			return usef(true, "%s is swapped to", p.Name())
+		}
+	}
+	return nil
+}
+
+// held looks for what the kernel has built on top: LVM, md, bcache.
+func (t *Tree) held(d Disk) error {
+	for _, p := range d.Parts {
+		if holders := t.Names(p.SysPath + "/holders"); len(holders) > 0 {
+			return usef(false, "%s is part of %s", p.Name(), strings.Join(holders, ", "))
+		}
+	}
+	return nil
+}
+
+// inBtrfs looks for file systems of which the disk is not the device that mountinfo names.
+func (t *Tree) inBtrfs(d Disk) error {
+	for _, filesystem := range t.Names("/sys/fs/btrfs") {
+		for _, p := range d.Parts {
+			if t.Present("/sys/fs/btrfs/" + filesystem + "/devices/" + p.Name()) {
+				return usef(false, "%s is part of the mounted btrfs %s", p.Name(), filesystem)
+			}
+		}
+	}
+	return nil
+}
+
+// backing looks for loop devices on top, which claim nothing, so that even an exclusive open would not notice; and for
+// zram. An attribute that cannot be read is that of a device which is not set up.
+func (t *Tree) backing(d Disk) error {
+	for _, name := range t.Names("/sys/class/block") {
+		for _, kind := range []struct{ prefix, attr string }{{"loop", "loop/backing_file"}, {"zram", "backing_dev"}} {
+			if !Numbered(name, kind.prefix) {
+				continue
+			}
+			backing, err := t.Read("/sys/class/block/" + name + "/" + kind.attr)
+			if err != nil {
+				continue
+			}
+			if p, ok := t.partNamed(backing, d); ok {
+				return usef(false, "%s is the file of %s", p.Name(), name)
+			}
+		}
+	}
+	return nil
+}
