@@ -248,7 +248,8 @@ func (e *Endpoint) ensureSocket() error {
 		return err
 	}
 	e.listener, e.own, e.unreachable = l, own, nil
-	go e.server.Serve(l) // returns when the listener or the server is closed
+	bounded := &clients{UnixListener: l, kubelet: e.streams.expected, log: e.Log}
+	go e.server.Serve(bounded) // returns when the listener or the server is closed
 	return e.checkOwn()
 }
 

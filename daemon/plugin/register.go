@@ -107,7 +107,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 func (e *Endpoint) beHeard(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()
-	client, err := clientOf(conn)
+	client, err := dialed(conn)
 	if err != nil {
 		return err
 	}
@@ -137,8 +137,8 @@ func (e *Endpoint) beHeardEarly(ctx context.Context) {
 	}
 }
 
-// clientOf returns a client of the kubelet over conn.
-func clientOf(conn net.Conn) (*grpc.ClientConn, error) {
+// dialed returns a client of the kubelet over conn.
+func dialed(conn net.Conn) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(peerCredentials{}),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }))
 }
@@ -147,7 +147,7 @@ func clientOf(conn net.Conn) (*grpc.ClientConn, error) {
 func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()
-	client, err := clientOf(conn)
+	client, err := dialed(conn)
 	if err != nil {
 		return err
 	}

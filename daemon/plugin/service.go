@@ -69,7 +69,13 @@ func (s service) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plu
 // ListAndWatch sends the whole list at once and after each change of it, the newest state only, until the kubelet
 // leaves.
 func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
-	st := s.streams.begin(pidOf(kubelet.Context()))
+	var pid int32
+	if from := clientOf(kubelet.Context()); from != nil {
+		pid = from.pid
+		from.stream(1)
+		defer from.stream(-1)
+	}
+	st := s.streams.begin(pid)
 	defer s.streams.over(st)
 	var list lister
 	sent, first := uint64(0), true
@@ -93,13 +99,14 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 	}
 }
 
-func pidOf(ctx context.Context) int32 {
+// clientOf returns the client whose call it is, or nil.
+func clientOf(ctx context.Context) *client {
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(peerInfo); ok {
-			return info.pid
+			return info.client
 		}
 	}
-	return 0
+	return nil
 }
 
 // Allocate answers from the newest snapshot; of the hardware it only looks whether the nodes are still there.

@@ -124,7 +124,7 @@ type peerCredentials struct{}
 // peerInfo is who the peer of a connection is.
 type peerInfo struct {
 	credentials.CommonAuthInfo
-	pid int32
+	client *client // nil: the peer is the one who listens
 }
 
 // AuthType names the way in which the peer was found out.
@@ -145,7 +145,8 @@ func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthIn
 		return nil, nil, fmt.Errorf("accept connection: peer is uid %d (pid %d), only uid 0 may connect", peer.Uid, peer.Pid)
 	}
 	level := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity} // it never leaves the machine
-	return c, peerInfo{CommonAuthInfo: level, pid: peer.Pid}, nil
+	from, _ := c.(*client)
+	return c, peerInfo{CommonAuthInfo: level, client: from}, nil
 }
 
 // Info describes the transport.
@@ -161,7 +162,7 @@ func (peerCredentials) OverrideServerName(string) error { return nil }
 
 // peerOf asks the kernel who is at the other end: the process that connected, or for a client the one that listens.
 func peerOf(c net.Conn) (*unix.Ucred, error) {
-	u, ok := c.(*net.UnixConn)
+	u, ok := c.(syscall.Conn)
 	if !ok {
 		return nil, fmt.Errorf("ask for the peer: %T is no unix socket", c)
 	}

@@ -67,6 +67,13 @@ func (s *streams) expect(kubelet int32) {
 	s.kubelet = kubelet
 }
 
+// expected reports whether the streams of a process count.
+func (s *streams) expected(pid int32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return pid == s.kubelet
+}
+
 // adopt makes those streams count of which one was opened after t and is open still, whoever's they are: the kubelet may
 // have a process of its own for them. It tells whether there is any.
 func (s *streams) adopt(t time.Time) bool {
