@@ -42,7 +42,7 @@ export SOURCE_DATE_EPOCH
 # go.mod asks for Go 1.26.11 or newer. The go command fetches it unless GOTOOLCHAIN says otherwise.
 export GOTOOLCHAIN ?= auto
 
-PROGRAMS = metalplugd metalplugctl metalplug-reset metalplug-holders
+PROGRAMS = metalplugd metalplugctl metalplug-reset metalplug-holders metalplug-unit
 
 # What is tested beside the newest release: the oldest in each run of CI, all of them in the night.
 RELEASES = v1.31 v1.33 v1.34 v1.35

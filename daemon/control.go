@@ -88,7 +88,7 @@ func (d *daemon) newControl() *control.Server {
 		Version: d.Version, Source: d.Config.Hardware.Source(), Started: d.started, Inventory: d.inventory, Host: d.host, Log: d.Log,
 		Enumerate: d.source.Enumerate, Dropped: d.dropped, Resources: d.resources,
 		Rules: d.rules, Where: d.where, Usual: config.Default().Rules(),
-		Configuration: d.configuration, Holders: d.holders, Reset: d.turnover.ByHand, Units: d.missingUnits,
+		Configuration: d.configuration, Holders: d.holders, Reset: d.turnover.ByHand,
 		Counted: d.counted, Unwritten: d.unwritten, DevicePlugins: d.Config.Paths.DevicePlugins,
 	})
 }
@@ -120,19 +120,6 @@ func (d *daemon) counted(ctx context.Context) (control.Counted, error) {
 		counts[resource] = len(all)
 	}
 	return control.Counted{Allocatable: counts, Foreign: d.endpoints.foreign(ids)}, nil
-}
-
-// missingUnits returns what systemd lacks for the steps of a resource.
-func (d *daemon) missingUnits(resource string) []string {
-	d.said.mu.Lock()
-	resources := d.said.config.Resources
-	d.said.mu.Unlock()
-	for _, r := range resources {
-		if r.Name == resource && d.complaints != nil {
-			return d.complaints(context.Background(), r.Units.Names()...)
-		}
-	}
-	return nil
 }
 
 // dropped returns what the source has lost; a recording loses nothing.

@@ -46,8 +46,8 @@ type Options struct {
 	Version  string              // of the program, for people
 	// Touch, if not nil, is used in the place of the helpers of the configuration.
 	Touch *device.Touch
-	// Unit, if not nil, is used in the place of systemd to run the units of the configuration.
-	Unit func(ctx context.Context, template, id string) error
+	// Unit, if not nil, takes the place of the helper that runs the units of the configuration.
+	Unit func(ctx context.Context, step turnover.Step) error
 	// Watching, if not nil, is called with the inventory before anything runs, for whoever wants to watch it.
 	Watching func(*inventory.Inventory)
 }
@@ -71,8 +71,6 @@ type daemon struct {
 	podGiven  chan struct{} // one slot: a container was given devices since then
 	control   *control.Server
 	said      said
-	// complaints tells what systemd lacks of units; nil: it does not run them.
-	complaints func(ctx context.Context, templates ...string) []string
 }
 
 // Run serves the hardware of this machine to the kubelet until ctx ends. The error is that of the part which failed, or
@@ -147,7 +145,7 @@ func (d *daemon) build(afterBoot bool) {
 		d.host.Touch = *d.Touch
 	}
 	if d.Unit == nil && d.Config.Hardware.Recording == "" { // a unit would not find the hardware of a recording
-		d.Unit, d.complaints = systemd.Units{}.Run, systemd.Units{}.Complaints
+		d.Unit = runUnit(d.Config.Reset, d.File)
 	}
 	interval := auditing
 	if d.blind {

@@ -17,6 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/reset"
 	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/daemon/unit"
 )
 
 // followPause is how often a disk is asked how far it is with what goes on inside it for minutes or hours.
@@ -41,6 +42,14 @@ func Helpers(c config.Reset, sysfs string) device.Touch {
 		holders: cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Holders}},
 	}
 	return device.Touch{Probe: h.probe, Reset: h.restore, Erase: h.erase, Holders: h.holding}
+}
+
+// runUnit returns what runs a vendor's unit: the helper, which reads the unit's name from file.
+func runUnit(c config.Reset, file string) func(context.Context, turnover.Step) error {
+	client := unit.Client{Peer: exchange.Peer{Program: unit.Program, Socket: c.Units, Config: file}}
+	return func(ctx context.Context, step turnover.Step) error {
+		return client.Run(ctx, step.Resource, step.Stage, step.Device)
+	}
 }
 
 // request makes a request out of a target. Its time is that of ctx.

@@ -34,7 +34,6 @@ done
 for unit in systemd/*.service systemd/*.socket systemd/*.target; do
 	put 0644 "$unit" "/usr/lib/systemd/system/$(basename "$unit")"
 done
-put 0644 systemd/70-metalplugd.preset /usr/lib/systemd/system-preset/70-metalplugd.preset
 put 0644 systemd/metalplug.tmpfiles.conf /usr/lib/tmpfiles.d/metalplug.conf
 put 0644 systemd/metalplug.sysusers.conf /usr/lib/sysusers.d/metalplug.conf
 put 0644 systemd/70-metalplug.rules /usr/lib/udev/rules.d/70-metalplug.rules

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Holds what the three domains may do against what is written down here: whatever a policy grants beyond is a finding.
+# Holds what the four domains may do against what is written down here: whatever a policy grants beyond is a finding.
 #
 #   check.sh MODULE        links MODULE.pp into the policy of this distribution, and looks at that
 #   check.sh --policy FILE looks at a binary policy, such as /etc/selinux/targeted/policy/policy.33
@@ -29,7 +29,13 @@ changes() {
 		metalplug_reset_t file metalplug_reset_t metalplug_sysfs_reset_t init_tmpfs_t
 		metalplug_reset_t chr_file fixed_disk_device_t metalplug_dfl_device_t vfio_device_t
 		metalplug_reset_t blk_file fixed_disk_device_t
+		metalplug_reset_t file metalplug_locks_t
+		metalplug_reset_t dir metalplug_locks_t
+		metalplug_reset_t sock_file metalplugd_runtime_t
 		metalplug_holders_t file metalplug_holders_t init_tmpfs_t
+		metalplug_unit_t file metalplug_unit_t init_tmpfs_t
+		metalplug_unit_t dir metalplug_mounts_t metalplugd_cdi_t var_run_t
+		metalplug_unit_t lnk_file metalplug_mounts_t
 	END
 	local domain
 	for domain in "${domains[@]}"; do
@@ -107,13 +113,14 @@ looks() {
 	echo 'unlabeled_t nfs_t fusefs_t autofs_t tmpfs_t device_t container_file_t'
 }
 
-domains=(metalplugd_t metalplug_reset_t metalplug_holders_t)
+domains=(metalplugd_t metalplug_reset_t metalplug_holders_t metalplug_unit_t)
 change=write,append,create,unlink,link,rename,setattr,add_name,remove_name,reparent,rmdir,mounton
 
 # dump DOMAIN writes all rules of a domain, one a line: class, target, permissions. Rules are left out that only a
-# boolean of ours which is off gives: for the socket that metrics are served on, and for a vendor's units.
+# boolean of ours which is off gives, for the socket that metrics are served on, and the one right of metalplug_unit_t: to
+# start and stop units.
 dump() {
-	sesearch -A -s "$1" "$policy" | grep -vE '\[ metalplugd_(metrics_tcp|run_units) \]:True' |
+	sesearch -A -s "$1" "$policy" | grep -vE '\[ metalplugd_metrics_tcp \]:True|^allow metalplug_unit_t [a-z_]+:service ' |
 		sed -nE 's/^allow [^ ]+ ([^ :]+):([a-z0-9_]+) \{? ?([^};]*).*/\2 \1 \3/p' >"$work/$1"
 	[[ -s $work/$1 ]] || die "$policy: $1 has no rule"
 }
@@ -241,5 +248,5 @@ check_never
 check_looks
 check_xperms
 ! seinfo "$policy" --permissive 2>/dev/null | grep -w metalplug || finding 'a domain is permissive'
-((found)) || echo "metalplugd_t, metalplug_reset_t and metalplug_holders_t may do what is written down, and nothing else"
+((found)) || echo "The four domains may do what is written down, and nothing else"
 exit "$found"

@@ -120,7 +120,8 @@ func (s *System) Alive(ctx context.Context) error {
 	return err
 }
 
-// Settled tells whether udevd has no event left to work off: its queue file is not there.
+// Settled tells whether udevd has no event left to work off: its queue file is not there. In the sandbox of the unit it
+// never is; metalplug-mounts.service waits for udevd before the daemon starts.
 func (s *System) Settled() bool {
 	_, err := os.Lstat(filepath.Join(s.run, "udev/queue"))
 	return err != nil
@@ -128,9 +129,16 @@ func (s *System) Settled() bool {
 
 // Running tells whether there is an udevd. Without one no event will ever come, no node gets its links, and all that is
 // left is to enumerate from time to time.
+//
+// The sandbox of the unit hides the control socket, since udevd obeys every process of uid 0 there. The database is
+// enough: udevd makes it when it starts.
 func (s *System) Running() bool {
-	_, err := os.Lstat(filepath.Join(s.run, "udev/control"))
-	return err == nil
+	for _, name := range [...]string{"udev/control", "udev/data"} {
+		if _, err := os.Lstat(filepath.Join(s.run, name)); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // Dropped returns the counters of the event socket and of the kernel's log.

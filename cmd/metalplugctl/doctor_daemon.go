@@ -112,8 +112,8 @@ func (d *doctor) checkUdev() []finding {
 	return found
 }
 
-// checkHelpers looks for the sockets of the two programs that touch devices, as far as a resource needs them: without
-// the one no disk is proven to be empty, without the other nobody knows whether a device is free.
+// checkHelpers looks for the sockets of the helpers, as far as a resource needs them: without metalplug-reset no disk is
+// proven to be empty, without metalplug-holders no device is proven to be free.
 func (d *doctor) checkHelpers() []finding {
 	const check = "helper sockets"
 	if d.recorded() {
@@ -130,6 +130,9 @@ func (d *doctor) checkHelpers() []finding {
 		{"metalplug-reset", d.config.Reset.Socket, "no disk is offered, and nothing is reset", func(r config.Resource) bool {
 			byItself := r.Class.Name == "nvme" || r.Class.Name == "fpga" // also where nothing is configured
 			return byItself || r.Reset.Method != config.None && r.Reset.Method != config.Auto || r.Reset.Scrub != config.None
+		}},
+		{"metalplug-unit", d.config.Reset.Units, "no unit of [resource.units] runs", func(r config.Resource) bool {
+			return len(r.Units.Names()) > 0
 		}},
 	} {
 		if helper.socket == config.Direct || !slices.ContainsFunc(d.config.Resources, helper.needs) {

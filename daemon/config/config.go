@@ -87,6 +87,7 @@ type Hardware struct {
 type Reset struct {
 	Socket  string // socket: of metalplug-reset, "/run/metalplug/reset.sock"; or [Direct]
 	Holders string // holders: of metalplug-holders, "/run/metalplug/holders.sock"; or [Direct], its default if socket is that
+	Units   string // units: of metalplug-unit, "/run/metalplug/unit.sock"; or [Direct], its default if socket is that
 }
 
 // Resource is a table [[resource]]: devices that are offered to the kubelet under one name.

@@ -84,7 +84,7 @@ func TestDefault(t *testing.T) {
 			State: "/var/lib/metalplug", Run: "/run/metalplug", CDI: "/run/cdi",
 			Sysfs: "/sys", Dev: "/dev", Proc: "/proc", Cgroup: "/sys/fs/cgroup",
 		},
-		Reset: Reset{Socket: "/run/metalplug/reset.sock", Holders: "/run/metalplug/holders.sock"},
+		Reset: Reset{Socket: "/run/metalplug/reset.sock", Holders: "/run/metalplug/holders.sock", Units: "/run/metalplug/unit.sock"},
 	}
 	if !reflect.DeepEqual(c, expected) {
 		t.Errorf("the rest is\n%+v, want\n%+v", c, expected)
@@ -153,6 +153,7 @@ paths = { device_plugins = "/a", pod_resources = "/b/s.sock", state = "/c/", run
 hardware.source = "recording:/r"
 reset.socket = "/j.sock"
 reset.holders = "direct"
+reset.units = "/u.sock"
 resource = [
   { name = "example.com/x", class = "node", match = { "ATTR{ready}" = '''1''', DEVNAME = "/dev/x*" }, exclude.DEVNAME = "/dev/x9",
     shares = 2, prefer = "spread", inject = "cdi", cdi_kind = "example.com/y", permissions = "wmr", allow_in_use = true,
@@ -167,7 +168,7 @@ resource = [
 			Dev: "/dev", Proc: "/proc", Cgroup: "/sys/fs/cgroup",
 		},
 		Hardware: Hardware{Recording: "/r"},
-		Reset:    Reset{Socket: "/j.sock", Holders: "direct"},
+		Reset:    Reset{Socket: "/j.sock", Holders: "direct", Units: "/u.sock"},
 		Resources: []Resource{
 			{
 				Name: "example.com/x", Class: &device.Generic,

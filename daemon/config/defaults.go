@@ -48,6 +48,12 @@ func (c *Config) complete() {
 			c.Reset.Holders = Direct
 		}
 	}
+	if c.Reset.Units == "" {
+		c.Reset.Units = "/run/metalplug/unit.sock"
+		if c.Reset.Socket == Direct {
+			c.Reset.Units = Direct
+		}
+	}
 	if len(c.Resources) == 0 {
 		c.Resources = defaultResources()
 	}

@@ -51,7 +51,7 @@ func FuzzLoad(f *testing.F) {
 // checkUsable finds what no accepted configuration may have.
 func checkUsable(t *testing.T, c Config) {
 	t.Helper()
-	if len(c.Resources) == 0 || c.Reset.Socket == "" || c.Reset.Holders == "" {
+	if len(c.Resources) == 0 || c.Reset.Socket == "" || c.Reset.Holders == "" || c.Reset.Units == "" {
 		t.Errorf("incomplete: %+v", c)
 	}
 	seen := make(map[string]bool)

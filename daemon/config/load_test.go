@@ -120,10 +120,10 @@ func TestLaterSourceIsUdevAgain(t *testing.T) {
 
 func TestDirect(t *testing.T) {
 	for text, want := range map[string]Reset{
-		``:                         {"/run/metalplug/reset.sock", "/run/metalplug/holders.sock"},
-		`reset.socket = "direct"`:  {"direct", "direct"},
-		`reset.holders = "direct"`: {"/run/metalplug/reset.sock", "direct"},
-		`reset = { socket = "direct", holders = "/run/metalplug/holders.sock" }`: {"direct", "/run/metalplug/holders.sock"},
+		``:                         {"/run/metalplug/reset.sock", "/run/metalplug/holders.sock", "/run/metalplug/unit.sock"},
+		`reset.socket = "direct"`:  {"direct", "direct", "direct"},
+		`reset.holders = "direct"`: {"/run/metalplug/reset.sock", "direct", "/run/metalplug/unit.sock"},
+		`reset = { socket = "direct", holders = "/h.sock", units = "/u.sock" }`: {"direct", "/h.sock", "/u.sock"},
 	} {
 		if got := good(t, text).Reset; got != want {
 			t.Errorf("%s: %+v, want %+v", text, got, want)

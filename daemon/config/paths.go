@@ -53,6 +53,7 @@ func (c Config) Pending(next Config) []string {
 	compare("hardware.source", c.Hardware.Source(), next.Hardware.Source())
 	compare("reset.socket", c.Reset.Socket, next.Reset.Socket)
 	compare("reset.holders", c.Reset.Holders, next.Reset.Holders)
+	compare("reset.units", c.Reset.Units, next.Reset.Units)
 	return all
 }
 
@@ -130,6 +131,7 @@ func takeHardware(t *table, c *Config, dir string) {
 func takeHelpers(t *table, r *Reset) {
 	t.helperSocket("socket", &r.Socket)
 	t.helperSocket("holders", &r.Holders)
+	t.helperSocket("units", &r.Units)
 	t.end()
 }
 

@@ -80,7 +80,6 @@ type Options struct {
 	Holders       func() map[string][]Holder                        // who holds which device, by its ID
 	Unwritten     func() []string                                   // which files cannot be written, and why
 	Counted       func(ctx context.Context) (Counted, error)        // what the kubelet counts; nil: it cannot be asked
-	Units         func(resource string) []string                    // what is missing for the steps of a resource; nil: nothing
 	Reset         func(ctx context.Context, id, scrub string) error // resets a device, or with a scrub erases it; nil: cannot be done
 }
 

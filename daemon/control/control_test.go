@@ -379,17 +379,6 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-func TestWhyTellsOfMissingUnits(t *testing.T) {
-	b := start(t, machine(), func(o *control.Options) {
-		o.Units = func(of string) []string { return []string{"no start@.service for " + of} }
-	})
-	steps := get[control.Answer](b, "/v1/why?what="+alpha).Found[0].Steps
-	want := control.Step{What: "units", Name: resource, Why: "no start@.service for " + resource}
-	if !slices.Contains(steps, want) {
-		t.Errorf("%+v is not in %+v", want, steps)
-	}
-}
-
 func TestWhyOfAPCIAddressLeadsToWhatIsBelow(t *testing.T) {
 	const function = "P: /devices/pci0000:00/0000:00:01.0\nE: SUBSYSTEM=pci\nE: PCI_CLASS=20000\nE: PCI_SLOT_NAME=0000:00:01.0\n\n"
 	below := strings.ReplaceAll(widget("widget0", "A"), "/devices/virtual/", "/devices/pci0000:00/0000:00:01.0/")

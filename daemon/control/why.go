@@ -189,11 +189,6 @@ func (s *Server) conclude(x *Explanation, d *inventory.Status) {
 		x.Verdict = "not offered: " + d.Reason + x.decidedAt()
 		return
 	}
-	if s.Units != nil {
-		for _, text := range s.Units(d.Resource) {
-			x.add("units", d.Resource, false, text)
-		}
-	}
 	connected := s.tellKubelet(x, d.Resource)
 	switch {
 	case !d.Healthy:

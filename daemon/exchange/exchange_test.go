@@ -72,12 +72,12 @@ func TestAskOfWhatGoesWrong(t *testing.T) {
 		request string
 		want    string
 	}{
-		{"no socket", Peer{"metalplug-reset", missing}, "x", "connect to " + missing + ": no such file or directory: is metalplug-reset.socket started?"},
-		{"no program", Peer{"nobody", Direct}, "x", "find nobody: it is neither in"},
-		{"a request too long", Peer{"echo", Direct}, strings.Repeat("x", MessageSize+1), "ask echo: message is too long: 65537 bytes"},
-		{"an answer too long", Peer{"talker", Direct}, "x", "ask talker: the other end has gone without a word"},
-		{"nothing asked", Peer{"echo", Direct}, "", "ask echo: the other end has gone without a word"},
-		{"a path too long", Peer{"echo", "/" + strings.Repeat("x", 200)}, "x", "invalid argument"},
+		{"no socket", Peer{Program: "metalplug-reset", Socket: missing}, "x", "connect to " + missing + ": no such file or directory: is metalplug-reset.socket started?"},
+		{"no program", Peer{Program: "nobody", Socket: Direct}, "x", "find nobody: it is neither in"},
+		{"a request too long", Peer{Program: "echo", Socket: Direct}, strings.Repeat("x", MessageSize+1), "ask echo: message is too long: 65537 bytes"},
+		{"an answer too long", Peer{Program: "talker", Socket: Direct}, "x", "ask talker: the other end has gone without a word"},
+		{"nothing asked", Peer{Program: "echo", Socket: Direct}, "", "ask echo: the other end has gone without a word"},
+		{"a path too long", Peer{Program: "echo", Socket: "/" + strings.Repeat("x", 200)}, "x", "invalid argument"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			answer, err := c.peer.Ask(t.Context(), []byte(c.request))

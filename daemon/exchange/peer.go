@@ -20,10 +20,22 @@ const Direct = "direct"
 // libexec is where the packages put the programs (packaging/install.sh).
 const libexec = "/usr/libexec/metalplug"
 
+// configVariable names the configuration file to a child process. No unit sets it.
+const configVariable = "METALPLUG_CONFIG"
+
+// ConfigFile returns the configuration file that the parent process has named, or standard.
+func ConfigFile(standard string) string {
+	if file := os.Getenv(configVariable); file != "" {
+		return file
+	}
+	return standard
+}
+
 // Peer is a program that answers one request a life. Its methods are safe for concurrent use.
 type Peer struct {
 	Program string // its name: "metalplug-reset"
 	Socket  string // of the service manager; or [Direct]
+	Config  string // with [Direct]: the configuration file of the program; empty: its default
 }
 
 // Ask sends a request and returns the answer. It blocks until that is there or ctx ends, which does not end what the
@@ -87,6 +99,9 @@ func (p Peer) start() (fd int, err error) {
 	defer theirs.Close()
 	child := exec.Command(path)
 	child.Stdin, child.Stderr, child.Env = theirs, os.Stderr, []string{}
+	if p.Config != "" {
+		child.Env = append(child.Env, configVariable+"="+p.Config)
+	}
 	if err := child.Start(); err != nil {
 		unix.Close(ends[0])
 		return -1, fmt.Errorf("start %s: %w", path, err)

@@ -295,8 +295,8 @@ func (b *bench) erase(ctx context.Context, t device.Target, scrub string, leftov
 }
 
 // unit runs a vendor's step. It is a helper like the others, by the name of its template.
-func (b *bench) unit(ctx context.Context, template, id string) error {
-	return b.hook(ctx, template, fmt.Sprintf("unit %s %s", template, id))
+func (b *bench) unit(ctx context.Context, step turnover.Step) error {
+	return b.hook(ctx, step.Unit, fmt.Sprintf("unit %s %s", step.Unit, step.Device))
 }
 
 func (b *bench) holders(ctx context.Context, nodes []string) (all []device.Holder, err error) {

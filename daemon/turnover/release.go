@@ -12,6 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/unit"
 )
 
 const (
@@ -203,7 +204,7 @@ func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status,
 	}
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
 	defer cancel()
-	return t.unit(limited, s, care.Units.Release)
+	return t.unit(limited, s, unit.Release, care.Units.Release)
 }
 
 // renews tells whether a released device is to be reset and erased that was so by another care, the zero value: by none.

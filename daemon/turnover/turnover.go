@@ -73,7 +73,7 @@ type Turnover struct {
 	Running func(pod string) (bool, error)
 	// Unit carries out a vendor's own step, which has a name in the configuration, for a device, and returns when it has
 	// succeeded or failed. It ends with ctx. nil: there are no such steps, as on a recording.
-	Unit func(ctx context.Context, template, id string) error
+	Unit func(ctx context.Context, step Step) error
 	// Audit is told of all that is done to devices; may be nil.
 	Audit *audit.Log
 	// Done is told of every reset and erasure for whoever counts; may be nil.

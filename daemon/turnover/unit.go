@@ -10,11 +10,20 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/unit"
 )
 
 // unitLimit is how long a step may take that no container waits for. The unit's own limit (TimeoutStartSec=) is to be
 // less.
-const unitLimit = time.Hour
+const unitLimit = unit.MaxTimeout
+
+// Step is a vendor's own step for one device.
+type Step struct {
+	Resource string
+	Stage    string // unit.Init, unit.Start or unit.Release
+	Unit     string // the template that the configuration names
+	Device   string // ID
+}
 
 // Units are a vendor's own steps between two pods, by the names that [Turnover].Unit knows; empty: there is none.
 type Units struct {
@@ -23,12 +32,12 @@ type Units struct {
 }
 
 // unit carries out a step; without a name, nothing.
-func (t *Turnover) unit(ctx context.Context, s *inventory.Status, template string) error {
+func (t *Turnover) unit(ctx context.Context, s *inventory.Status, stage, template string) error {
 	if template == "" || t.Unit == nil {
 		return nil
 	}
 	began := time.Now()
-	err := t.Unit(ctx, template, s.Device.ID)
+	err := t.Unit(ctx, Step{Resource: s.Resource, Stage: stage, Unit: template, Device: s.Device.ID})
 	t.note(s, audit.Stepped, err, audit.Entry{Method: template, Seconds: time.Since(began).Seconds()})
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.Device.ID, err)
@@ -45,13 +54,13 @@ func (t *Turnover) begin(ctx context.Context, care Care, s *inventory.Status) er
 		ctx = limited
 	}
 	if s.Init != "" {
-		err := t.unit(ctx, s, s.Init)
+		err := t.unit(ctx, s, unit.Init, s.Init)
 		t.Inventory.Initialised(s.Device.ID, s.Init, err)
 		if err != nil {
 			return err
 		}
 	}
-	return t.unit(ctx, s, care.Units.Start)
+	return t.unit(ctx, s, unit.Start, care.Units.Start)
 }
 
 // initialise does what has to be done to a device before it is offered. nil also if that is not the case any more.
@@ -68,7 +77,7 @@ func (t *Turnover) initialise(ctx context.Context, id string) error {
 	defer t.Inventory.Worked(id, inventory.Outcome{})
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
 	defer cancel()
-	err = t.unit(limited, s, s.Init)
+	err = t.unit(limited, s, unit.Init, s.Init)
 	if ctx.Err() != nil { // we are being stopped: it is done again after the next start
 		return ctx.Err()
 	}

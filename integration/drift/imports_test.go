@@ -98,9 +98,9 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 
 // layers are the packages from the ground up: one may import those before it in the list, not those after it.
 var layers = []string{
-	"directory", "udev", "udev/recording", "udev/udevtest", "daemon/exchange", "daemon/exchange/exchangetest", "cgroup", "daemon/sysfs", "daemon/reset", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/inventory", "daemon/turnover",
+	"directory", "udev", "udev/recording", "udev/udevtest", "daemon/exchange", "daemon/exchange/exchangetest", "cgroup", "daemon/sysfs", "daemon/reset", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/unit", "daemon/inventory", "daemon/turnover",
 	"daemon/cdi", "daemon/plugin", "daemon/kubelet", "daemon/control", "daemon", "daemon/words", "daemon/preview",
-	"cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
+	"cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders", "cmd/metalplug-unit",
 	"packaging/completion", "packaging/sbom",
 }
 

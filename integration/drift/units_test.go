@@ -15,20 +15,22 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/unit"
 	"github.com/metalplug/metalplug/integration/need"
 	"github.com/metalplug/metalplug/udev"
 )
 
-// unit is a unit file: all values of each directive, in order.
-type unit map[string][]string
+// unitFile is a unit file: all values of each directive, in order.
+type unitFile map[string][]string
 
 // readUnit reads a unit of the folder systemd.
-func readUnit(t *testing.T, name string) unit {
+func readUnit(t *testing.T, name string) unitFile {
 	t.Helper()
-	u := make(unit)
+	u := make(unitFile)
 	for line := range strings.Lines(text(t, "systemd/"+name)) {
 		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
 		if ok && !strings.HasPrefix(key, "#") {
@@ -62,7 +64,7 @@ func names(t *testing.T, pattern string) []string {
 }
 
 // exposures are the most that systemd-analyze may find in a service, in tenths; what it does find is in README.
-var exposures = map[string]int{"metalplugd.service": 10, "metalplug-reset@.service": 15, "metalplug-holders@.service": 15}
+var exposures = map[string]int{"metalplugd.service": 10, "metalplug-reset@.service": 15, "metalplug-holders@.service": 15, "metalplug-unit@.service": 15}
 
 func TestExposure(t *testing.T) {
 	for name, most := range exposures {
@@ -106,6 +108,7 @@ func TestCapabilitiesOfHelpers(t *testing.T) {
 	for name, want := range map[string]string{
 		"metalplug-reset@.service":   "CAP_SYS_ADMIN",
 		"metalplug-holders@.service": "CAP_SYS_PTRACE CAP_DAC_READ_SEARCH CAP_CHECKPOINT_RESTORE",
+		"metalplug-unit@.service":    "",
 	} {
 		if got := readUnit(t, name)["CapabilityBoundingSet"]; !slices.Equal(got, []string{want}) {
 			t.Errorf("%s has %q, want %q", name, got, want)
@@ -150,6 +153,7 @@ func TestSocketsAreWhereTheConfigurationHasThem(t *testing.T) {
 	c := config.Default()
 	for name, want := range map[string]string{
 		"metalplug-reset.socket": c.Reset.Socket, "metalplug-holders.socket": c.Reset.Holders,
+		"metalplug-unit.socket": c.Reset.Units,
 	} {
 		if got := readUnit(t, name)["ListenSequentialPacket"]; !slices.Equal(got, []string{want}) {
 			t.Errorf("%s listens on %q, want %q", name, got, want)
@@ -159,17 +163,18 @@ func TestSocketsAreWhereTheConfigurationHasThem(t *testing.T) {
 		t.Errorf("the control socket is %q", got)
 	}
 	u := readUnit(t, "metalplugd.service")
-	var writable []string
-	for key, parent := range map[string]string{"ReadWritePaths": "", "StateDirectory": "/var/lib/", "RuntimeDirectory": "/run/"} {
+	writable := make(map[string]bool)
+	for key, parent := range map[string]string{
+		"ReadWritePaths": "", "BindPaths": "", "StateDirectory": "/var/lib/", "RuntimeDirectory": "/run/",
+	} {
 		for _, dir := range strings.Fields(strings.Join(u[key], " ")) {
-			writable = append(writable, parent+dir)
+			writable[parent+dir[strings.LastIndexByte(dir, ':')+1:]] = true
 		}
 	}
-	slices.Sort(writable)
-	want := []string{filepath.Dir(c.Paths.DevicePlugins), c.Paths.State, c.Paths.Run, c.Paths.CDI}
+	want := []string{c.Paths.DevicePlugins, c.Paths.State, c.Paths.Run, c.Paths.CDI}
 	slices.Sort(want)
-	if !slices.Equal(writable, want) {
-		t.Errorf("the daemon may write to %q, want %q", writable, want)
+	if got := slices.Sorted(maps.Keys(writable)); !slices.Equal(got, want) {
+		t.Errorf("the daemon may write to %q, want %q", got, want)
 	}
 }
 
@@ -252,5 +257,37 @@ func TestUnitAndPolicyKnowTheNodes(t *testing.T) {
 				t.Errorf("class %s: metalplug.te does not let the helper open %s for %s", class.Name, by.label, node)
 			}
 		}
+	}
+}
+
+// TestHelpersAreBounded: a request that a pod makes costly ends in the helper, not in the memory or the time of the node.
+func TestHelpersAreBounded(t *testing.T) {
+	for name, want := range map[string]struct{ memory, time string }{
+		"metalplug-reset@.service":   {"256M", "49h"},
+		"metalplug-holders@.service": {"64M", "2min"},
+		"metalplug-unit@.service":    {"64M", "65min"},
+	} {
+		u := readUnit(t, name)
+		for key, value := range map[string]string{"MemoryMax": want.memory, "RuntimeMaxSec": want.time, "OOMScoreAdjust": "0"} {
+			if got := u[key]; !slices.Equal(got, []string{value}) {
+				t.Errorf("%s: %s=%q, want %q", name, key, got, value)
+			}
+		}
+	}
+	if unit.MaxTimeout >= 65*time.Minute {
+		t.Errorf("systemd ends metalplug-unit before %v have passed", unit.MaxTimeout)
+	}
+	if line := "longestTime = 48 * time.Hour"; !strings.Contains(text(t, "daemon/reset/wire.go"), line) {
+		t.Errorf("daemon/reset/wire.go has no line %q: RuntimeMaxSec= of metalplug-reset@.service is to be longer", line)
+	}
+	if len(readUnit(t, "metalplugd.service")["MemoryMax"]) != 1 {
+		t.Error("metalplugd.service has no MemoryMax=")
+	}
+}
+
+// TestNothingEnablesItself: on Fedora the operator enables the daemon; a preset of ours would start it at the next boot.
+func TestNothingEnablesItself(t *testing.T) {
+	if found, err := filepath.Glob("../../systemd/*.preset"); err != nil || len(found) > 0 {
+		t.Errorf("presets: %q, %v", found, err)
 	}
 }

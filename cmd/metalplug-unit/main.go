@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command metalplug-unit runs one unit of a vendor for metalplugd: one request over the socket that is its standard input,
+// one answer, and it ends. It needs no capability, only the uid 0 that systemd asks for.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/exchange"
+	"github.com/metalplug/metalplug/daemon/unit"
+	"github.com/metalplug/metalplug/systemd"
+)
+
+const about = `runs a unit of [resource.units] for metalplugd, and ends.
+
+systemd starts it for each request, or metalplugd with [reset] units = "direct". It has one option, for
+metalplug-mounts.service: --mounts. See metalplugd(8).`
+
+func main() {
+	file := exchange.ConfigFile(config.DefaultFile)
+	if len(os.Args) == 2 && os.Args[1] == "--mounts" {
+		if err := unit.Mounts(file, "/run/metalplug-mounts", "/run/cdi"); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", unit.Program, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(exchange.Main(unit.Program, about, unit.Helper{File: file, Run: systemd.Units{}.Run}.Serve))
+}

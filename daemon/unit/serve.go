@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package unit
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/exchange"
+)
+
+// Helper answers requests.
+type Helper struct {
+	File string // main file of the configuration
+	// Run runs the unit of a template for an instance, as [systemd.Units.Run] does.
+	Run func(ctx context.Context, template, instance string) error
+}
+
+// Serve answers the one request that comes over standard input. It blocks until the unit has succeeded or failed.
+func (h Helper) Serve() error { return exchange.Serve(h.reply) }
+
+func (h Helper) reply(request []byte) []byte {
+	var a answer
+	if err := h.do(request); err != nil {
+		a.Error = err.Error()
+	}
+	text, err := json.Marshal(a)
+	if err != nil || len(text) > exchange.MessageSize {
+		return []byte(`{"error":"the answer is too long; see: journalctl -u 'metalplug-unit@*'"}`)
+	}
+	return text
+}
+
+// do carries out a request if the configuration has a unit for it.
+func (h Helper) do(request []byte) error {
+	var r Request
+	err := decode(request, &r)
+	if err == nil {
+		err = r.check()
+	}
+	if err != nil {
+		return fmt.Errorf("refuse the request: %w", err)
+	}
+	template, err := h.template(r)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(r.TimeoutMS)*time.Millisecond)
+	defer cancel()
+	return h.Run(ctx, template, r.Device)
+}
+
+// template returns the unit that the configuration has for a request.
+func (h Helper) template(r Request) (string, error) {
+	c, err := config.Load(h.File)
+	if err != nil {
+		return "", fmt.Errorf("read the configuration: %w", err)
+	}
+	for _, resource := range c.Resources {
+		if resource.Name != r.Resource {
+			continue
+		}
+		stages := map[string]string{Init: resource.Units.Init, Start: resource.Units.Start, Release: resource.Units.Release}
+		if stages[r.Stage] != "" {
+			return stages[r.Stage], nil
+		}
+	}
+	return "", fmt.Errorf("refuse the request: %s has no units.%s for %s; systemctl reload metalplugd", h.File, r.Stage, r.Resource)
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package unit is the request by which metalplugd has a vendor's unit run, and the helper that answers it.
+//
+// A request names a resource, a stage and a device, never a unit: the helper reads the unit's name from the
+// configuration. So a request starts nothing that the operator has not configured.
+package unit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/exchange"
+)
+
+// Program is the name of the helper.
+const Program = "metalplug-unit"
+
+// MaxTimeout is the longest time that a request may give a unit. metalplug-unit@.service ends a helper a little later.
+const MaxTimeout = time.Hour
+
+// The stages of a device at which a unit runs: the keys of [resource.units].
+const (
+	Init    = "init"
+	Start   = "start"
+	Release = "release"
+)
+
+// Request asks the helper to run the unit of a resource for a device.
+type Request struct {
+	Resource string `json:"resource"`
+	Stage    string `json:"stage"`
+	Device   string `json:"device"`
+	// TimeoutMS is the number of milliseconds after which the helper stops the unit.
+	TimeoutMS int64 `json:"timeout_ms"`
+}
+
+// answer is the reply to a request.
+type answer struct {
+	Error string `json:"error,omitempty"` // empty: the unit has succeeded
+}
+
+// Client sends requests to the helper. Its method is safe for concurrent use.
+type Client struct {
+	Peer exchange.Peer
+}
+
+// Run runs the unit of a resource and stage for a device. It blocks until the unit has succeeded or failed. When the
+// deadline of ctx passes, the helper stops the unit; when ctx is cancelled, the unit goes on.
+func (c Client) Run(ctx context.Context, resource, stage, id string) error {
+	r := Request{Resource: resource, Stage: stage, Device: id, TimeoutMS: MaxTimeout.Milliseconds()}
+	asking, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	if end, ok := ctx.Deadline(); ok {
+		r.TimeoutMS = min(max(time.Until(end).Milliseconds(), 1), r.TimeoutMS)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the helper stops the unit and answers
+			time.AfterFunc(device.AnswerTime, func() { cancel(ctx.Err()) })
+			return
+		}
+		cancel(ctx.Err())
+	})
+	defer stop()
+	request, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("ask %s: %w", c.Peer.Program, err)
+	}
+	text, err := c.Peer.Ask(asking, request)
+	if cause := context.Cause(asking); err != nil && cause != nil {
+		return fmt.Errorf("ask %s: %w", c.Peer.Program, cause)
+	}
+	if err != nil {
+		return err
+	}
+	var a answer
+	if err := decode(text, &a); err != nil {
+		return fmt.Errorf("read the answer of %s: %w", c.Peer.Program, err)
+	}
+	if a.Error != "" {
+		return errors.New(a.Error)
+	}
+	return nil
+}
+
+// decode reads one JSON value and refuses fields that v does not have, and bytes after the value.
+func decode(text []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("bytes after the JSON value")
+	}
+	return nil
+}
+
+// check reports what is wrong with a request.
+func (r Request) check() error {
+	switch {
+	case r.Resource == "":
+		return errors.New("missing resource")
+	case r.Stage != Init && r.Stage != Start && r.Stage != Release:
+		return fmt.Errorf("invalid stage %q: must be init, start or release", r.Stage)
+	case r.Device == "" || device.MakeID(r.Device) != r.Device: // a vendor's unit may pass it to a shell
+		return fmt.Errorf("invalid device %q: not a device ID of metalplug", r.Device)
+	case r.TimeoutMS < 1 || r.TimeoutMS > MaxTimeout.Milliseconds():
+		return fmt.Errorf("invalid timeout_ms %d: must be 1 to %d", r.TimeoutMS, MaxTimeout.Milliseconds())
+	}
+	return nil
+}
