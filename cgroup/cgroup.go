@@ -11,9 +11,9 @@ import "strings"
 
 // Container is whose a process is, by its cgroup. The zero value stands for the host itself.
 type Container struct {
-	PodUID  string // empty: of no pod
-	ID      string // 64 hexadecimal digits; empty: in the cgroup of the pod, in none of a container
-	Runtime string // who made the cgroup, "containerd", "cri-o", "docker", "podman"; empty: the path does not say
+	PodUID  string `json:"pod,omitempty"`     // empty: of no pod
+	ID      string `json:"id,omitempty"`      // 64 hexadecimal digits; empty: in the cgroup of the pod, in none of a container
+	Runtime string `json:"runtime,omitempty"` // who made the cgroup, "containerd", "cri-o", "docker", "podman"; empty: the path does not say
 }
 
 // idLength is the length of a container ID in hexadecimal digits: 32 random bytes in containerd (internal/cri/util,

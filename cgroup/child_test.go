@@ -53,6 +53,7 @@ var roles = map[string]func(args []string) error{
 	"role=open":   func(args []string) error { return open(args[0]) },
 	"role=map":    func(args []string) error { return mapAndClose(args[0]) },
 	"role=look":   look,
+	"role=see":    see,
 	"role=idle":   func([]string) error { return nil },
 	"role=nobody": func(args []string) error { return errors.Join(open(args[0]), becomeNobody()) },
 	"role=thread": func(args []string) error {
@@ -113,23 +114,31 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// look is a look with the capabilities in the second argument alone, a mask, at the processes in the first.
+// look is a look at the processes in the first argument with the capabilities in the second alone, a mask: those that a
+// program of root's gets are bounded (capabilities(7)).
 func look(args []string) error {
 	keep, err := strconv.ParseUint(args[1], 0, 64)
 	if err != nil {
 		return err
 	}
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	caps := [2]unix.CapUserData{}
-	for i := range caps {
-		caps[i].Effective = uint32(keep >> (32 * i))
-		caps[i].Permitted = caps[i].Effective
+	for i := 0; i <= unix.CAP_LAST_CAP; i++ {
+		if keep&(1<<i) == 0 {
+			if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(i), 0, 0, 0); err != nil {
+				return err
+			}
+		}
 	}
-	if err := unix.Capset(&header, &caps[0]); err != nil { // of this thread, which is the one that looks
+	own, err := os.Executable()
+	if err != nil {
 		return err
 	}
-	a, err := Holders(args[0], []Number{full, zero})
-	fmt.Printf("%q %v\n", encodeAnswer(a), err)
+	return unix.Exec(own, []string{own, "role=see", args[0]}, os.Environ())
+}
+
+// see prints who holds the devices among the processes in the argument.
+func see(args []string) error {
+	a, err := Holders(args[0], []Number{full, zero}, 0)
+	fmt.Printf("%s %v\n", encodeAnswer(a), err)
 	return nil
 }
 

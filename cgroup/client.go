@@ -5,6 +5,8 @@ package cgroup
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"runtime/debug"
 	"slices"
 
 	"github.com/metalplug/metalplug/daemon/exchange"
@@ -19,18 +21,20 @@ type Client struct {
 	Peer exchange.Peer
 }
 
-// Holders is the function [Holders] in a process of its own, which ends with it: at most [MaxNumbers] numbers, and the
-// more there are to name, the fewer of one container. The error is [ErrIncomplete] where a process could not be read; the
-// answer then names the others. It blocks until the answer is there or ctx ends.
+// Holders is the function [Holders] in a process of its own, which ends with it, without the process that calls it: a
+// caller that has the devices open itself is not named. At most [MaxNumbers] numbers can be asked about; the more there
+// are to name, the fewer of one container. The error is that of [Answer.Err] without pods where a process could not be
+// read; the answer then names the others, and [Answer.Err] tells about those of pods. It blocks until the answer is there
+// or ctx ends.
 func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	if len(numbers) > MaxNumbers {
 		return Answer{}, fmt.Errorf("ask %s: %d device numbers, at most %d are possible", c.Peer.Program, len(numbers), MaxNumbers)
 	}
-	text, err := c.Peer.Ask(ctx, encodeRequest(numbers))
+	text, err := c.Peer.Ask(ctx, encode(request{numbers}))
 	if err != nil {
 		return Answer{}, err
 	}
-	answer, err := decodeAnswer(string(text))
+	answer, err := decodeAnswer(text)
 	if err != nil {
 		return Answer{}, fmt.Errorf("ask %s: %w", c.Peer.Program, err)
 	}
@@ -42,18 +46,27 @@ func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	return answer, answer.Err()
 }
 
+// memoryLimit is what the garbage collector keeps to, and maxProcs what bounds the threads of the runtime: MemoryMax= and
+// TasksMax= in metalplug-holders@.service leave room for that on a machine of any size.
+const (
+	memoryLimit = 40 << 20
+	maxProcs    = 4
+)
+
 // Serve answers the one request of a [Client] that comes over standard input. proc is where the host's procfs is.
 func Serve(proc string) error {
-	return exchange.Serve(func(request []byte) []byte { return reply(proc, string(request)) })
+	debug.SetMemoryLimit(memoryLimit)
+	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), maxProcs))
+	return exchange.ServePeer(func(pid int, request []byte) []byte { return reply(proc, pid, request) })
 }
 
-func reply(proc, request string) []byte {
+func reply(proc string, asker int, request []byte) []byte {
 	numbers, err := decodeRequest(request)
 	if err != nil {
 		return encodeError(err)
 	}
-	answer, err := Holders(proc, numbers)
-	if err != nil && answer.Unread == 0 {
+	answer, err := Holders(proc, numbers, asker)
+	if err != nil && len(answer.Unread) == 0 {
 		return encodeError(err)
 	}
 	return encodeAnswer(answer)

@@ -13,18 +13,19 @@ func TestReply(t *testing.T) {
 	hidden := newTree(t)
 	hidden.remove("1")
 	unread := newTree(t)
-	unread.link("1/fd/0", "0")
+	unread.link("1/fd/0", unread.dir+"/1/fd/0")
 	for _, c := range []struct {
 		name, proc, request, want string
 	}{
-		{"a holder", proc.dir, "holders\nc 1:3\n", "holders 0 0 \"\"\nc 1:3 1 \"init\" \"\" \"\" \"\"\n"},
-		{"nobody", proc.dir, "holders\nc 1:5\n", "holders 0 0 \"\"\n"},
-		{"nothing asked", proc.dir, "holders\n", "holders 0 0 \"\"\n"},
-		{"unread", unread.dir, "holders\nc 1:5\n", "holders 1 0 \"process 1 (\\\"init\\\"): stat " + unread.dir + "/1/fd/0: too many levels of symbolic links\"\n"},
-		{"hidden", hidden.dir, "holders\nc 1:3\n", "error \"look at processes: not all processes could be looked at: " + hidden.dir + " hides"},
-		{"rubbish", proc.dir, "holders\nc 1:3", "error \"malformed message: \\\"holders\\\\nc 1:3\\\"\"\n"},
+		{"a holder", proc.dir, `{"nodes":["c 1:3"]}`, `{"holders":[{"pid":1,"comm":"init","node":"c 1:3"}]}`},
+		{"no holder", proc.dir, `{"nodes":["c 1:5"]}`, `{}`},
+		{"no nodes", proc.dir, `{"nodes":[]}`, `{}`},
+		{"unread", unread.dir, `{"nodes":["c 1:5"]}`, `{"unread":[{"any":true,"count":1,"cause":"process 1 (\"init\"): stat ` + unread.dir + "/1/fd/0: too many levels of symbolic links\"}]}"},
+		{"hidden", hidden.dir, `{"nodes":["c 1:3"]}`, `{"error":"look at processes: not all processes could be looked at: ` + hidden.dir + " hides"},
+		{"rubbish", proc.dir, `{"nodes":["c 1:3"`, `{"error":"malformed message: unexpected EOF: \"{`},
+		{"an unknown field", proc.dir, `{"nodes":["c 1:3"],"x":1}`, `{"error":"malformed message: json: unknown field \"x\": `},
 	} {
-		if got := string(reply(c.proc, c.request)); !strings.HasPrefix(got, c.want) {
+		if got := string(reply(c.proc, 0, []byte(c.request))); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}

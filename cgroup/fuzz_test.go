@@ -15,12 +15,39 @@ func FuzzMapping(f *testing.F) {
 	f.Add([]byte("7ffd-7ffe rw-p 00000000 00:00 0 [stack]"))
 	f.Add([]byte("  "))
 	f.Fuzz(func(t *testing.T, line []byte) {
-		addresses, file := cutMapping(line)
-		if !bytes.HasPrefix(line, addresses) || !bytes.HasSuffix(line, file) {
-			t.Errorf("%q: addresses %q, file %q", line, addresses, file)
+		addresses, of, path, err := cutMapping(line)
+		if err != nil {
+			if addresses != nil || of != (file{}) || path != nil {
+				t.Errorf("%q: %q, %+v, %q, %v", line, addresses, of, path, err)
+			}
+			return
+		}
+		if !bytes.HasPrefix(line, addresses) || !bytes.HasSuffix(line, path) || bytes.ContainsRune(addresses, ' ') {
+			t.Errorf("%q: addresses %q, path %q", line, addresses, path)
 		}
 		if name := linkName(addresses); strings.Count(name, "/") > bytes.Count(addresses, []byte("/")) || name == "" {
 			t.Errorf("the link of %q is %q", addresses, name)
+		}
+	})
+}
+
+// FuzzMount: no path in a line of /proc/PID/mountinfo makes a mount one without device nodes.
+func FuzzMount(f *testing.F) {
+	f.Add("36 35 98:0 /mnt1 ", "/mnt2", " rw,noatime master:1 - ext3 /dev/root rw,errors=continue")
+	f.Add("30 1 0:27 / ", "/run - nfs x", " rw,nodev - tmpfs tmpfs rw")
+	f.Fuzz(func(t *testing.T, before, path, after string) {
+		const start, end = "36 35 98:0 / /", " rw,noatime shared:1 - ext4 /dev/root rw"
+		escaped := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`).Replace(path) // fs/proc_namespace.c, mangle
+		for _, c := range escaped {
+			if c < ' ' || c == 0x85 || c == 0xa0 || c > 0xff { // what strings.Fields takes for a space besides
+				return
+			}
+		}
+		if id, d, m, err := parseMount(start + escaped + end); id != 36 || d != (device{98, 0}) || m != otherMount || err != nil {
+			t.Errorf("%q: %d, %v, %v, %v", start+escaped+end, id, d, m, err)
+		}
+		if _, _, m, err := parseMount(before + path + after); err != nil && m != otherMount {
+			t.Errorf("%q: %v, %v", before+path+after, m, err)
 		}
 	})
 }

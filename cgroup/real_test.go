@@ -85,7 +85,7 @@ func TestHoldersOfRealProcesses(t *testing.T) {
 			for _, n := range c.want {
 				want = append(want, Holder{PID: pid, Comm: comm, Number: n})
 			}
-			got, err := Holders(processes(t, pid), []Number{full, zero})
+			got, err := Holders(processes(t, pid), []Number{full, zero}, 0)
 			if err != nil || !slices.Equal(leaders(got.Holders, pid), want) {
 				t.Errorf("Holders = %+v, %v\nwant %+v", got, err, want)
 			}
@@ -100,9 +100,9 @@ func TestHoldersAmongAll(t *testing.T) {
 		need.Lacks(t, "root", "this is not the host's PID namespace: %s, %v", space, err)
 	}
 	pid, _ := child(t, "open", "/dev/full")
-	got, err := Holders("/proc", []Number{full})
+	got, err := Holders("/proc", []Number{full}, 0)
 	want := []Holder{{PID: pid, Comm: commOf(t), Number: full}}
-	if !slices.Equal(leaders(got.Holders, pid), want) || errors.Is(err, ErrIncomplete) != (got.Unread > 0) {
+	if !slices.Equal(leaders(got.Holders, pid), want) || errors.Is(err, ErrIncomplete) != (got.Err() != nil) {
 		t.Errorf("Holders = %+v, %v\nwant %+v among them", got, err, want)
 	}
 }
@@ -110,7 +110,7 @@ func TestHoldersAmongAll(t *testing.T) {
 // commOf returns the name that the kernel gives to the test's own program.
 func commOf(t *testing.T) string {
 	t.Helper()
-	p, err := readProcess("/proc", os.Getpid())
+	p, err := readStatus(fmt.Sprintf("/proc/%d", os.Getpid()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,8 +149,8 @@ func TestHoldersCapabilities(t *testing.T) {
 		proc := processes(t, opener, mapper)
 		_, said := child(t, "look", proc, fmt.Sprint(c.caps))
 		t.Logf("without %s: %s", c.name, said)
-		complete := strings.Contains(said[0], "holders 0 0 ") && strings.HasSuffix(said[0], "<nil>") &&
-			strings.Contains(said[0], fmt.Sprintf("c 1:7 %d ", opener)) && strings.Contains(said[0], fmt.Sprintf("c 1:5 %d ", mapper))
+		complete := strings.HasSuffix(said[0], "<nil>") &&
+			strings.Contains(said[0], fmt.Sprintf(`"pid":%d,`, opener)) && strings.Contains(said[0], fmt.Sprintf(`"pid":%d,`, mapper))
 		incomplete := strings.Contains(said[0], ErrIncomplete.Error())
 		if complete == c.unread || incomplete != c.unread {
 			t.Errorf("without %s: %s", c.name, said)
@@ -167,7 +167,7 @@ func TestHoldersOfABlockDevice(t *testing.T) {
 	opener, _ := child(t, "open", node)
 	mapper, _ := child(t, "map", node)
 	comm := commOf(t)
-	got, err := Holders(processes(t, opener, mapper), []Number{other, number, {Major: number.Major, Minor: number.Minor}})
+	got, err := Holders(processes(t, opener, mapper), []Number{other, number, {Major: number.Major, Minor: number.Minor}}, 0)
 	want := []Holder{{PID: opener, Comm: comm, Number: number}, {PID: mapper, Comm: comm, Number: number}}
 	slices.SortFunc(want, func(a, b Holder) int { return a.PID - b.PID })
 	if err != nil || !slices.Equal(leaders(got.Holders, opener, mapper), want) {
@@ -239,10 +239,10 @@ func BenchmarkHolders(b *testing.B) {
 	}
 	var answer Answer
 	for b.Loop() {
-		answer, _ = Holders("/proc", someNumbers)
+		answer, _ = Holders("/proc", someNumbers, 0)
 	}
 	b.ReportMetric(float64(len(pids)), "processes")
-	b.ReportMetric(float64(answer.Unread), "unread")
+	b.ReportMetric(float64(len(answer.Unread)), "unread")
 }
 
 // TestClient: the whole way, to a process of its own and back.
@@ -262,7 +262,7 @@ func TestClient(t *testing.T) {
 	pid, _ := child(t, "open", "/dev/full")
 	got, err := client.Holders(t.Context(), []Number{full})
 	want := []Holder{{PID: pid, Comm: commOf(t), Number: full}}
-	if !slices.Equal(leaders(got.Holders, pid), want) || errors.Is(err, ErrIncomplete) != (got.Unread > 0) {
+	if !slices.Equal(leaders(got.Holders, pid), want) || errors.Is(err, ErrIncomplete) != (got.Err() != nil) {
 		t.Errorf("Holders = %+v, %v\nwant %+v among them", got, err, want)
 	}
 	if got, err := client.Holders(t.Context(), make([]Number, MaxNumbers+1)); err == nil || got.Holders != nil {

@@ -3,59 +3,72 @@
 package cgroup
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
+	"io"
 	"strings"
 
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
 // MaxNumbers is how many device nodes one request can ask about.
-const MaxNumbers = 256
+const MaxNumbers = 1024
 
-// What goes over the wire is lines, of which each has one form only:
-//
-//	request  holders
-//	         {c|b} MAJOR:MINOR                                       a line a node
-//
-//	answer   holders UNREAD MORE "CAUSE"
-//	         {c|b} MAJOR:MINOR PID "COMM" "POD" "CONTAINER" "RUNTIME"  a line a holder
-//	or       error "TEXT"
-const header = "holders"
+// request is what a [Client] asks for.
+type request struct {
+	Nodes []Number `json:"nodes"`
+}
 
-// errForm: what came over the wire is in no form that is known.
+// response is the answer to a request, or why there is none.
+type response struct {
+	Answer
+	Error string `json:"error,omitempty"`
+}
+
+// errForm means that a message is not in the form of a request or an answer.
 var errForm = errors.New("malformed message")
 
-func encodeRequest(numbers []Number) []byte {
-	text := []byte(header + "\n")
-	for _, n := range numbers {
-		text = append(append(text, n.String()...), '\n')
+// maxText bounds a text in an answer, in bytes.
+const maxText = 1 << 10
+
+// decode reads one JSON value without unknown fields, which must be all of a message.
+func decode(message []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(message))
+	d.DisallowUnknownFields()
+	err := d.Decode(into)
+	if err == nil {
+		if _, err = d.Token(); errors.Is(err, io.EOF) {
+			return nil
+		}
+		err = errors.New("more than one value")
+	}
+	return fmt.Errorf("%w: %w: %.80q", errForm, err, message)
+}
+
+// encode writes a value of which nothing cannot be written.
+func encode(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
 	}
 	return text
 }
 
-func decodeRequest(text string) ([]Number, error) {
-	lines, ok := strings.CutPrefix(text, header+"\n")
-	if !ok || strings.Count(lines, "\n") > MaxNumbers {
-		return nil, fmt.Errorf("%w: %.80q", errForm, text)
+func decodeRequest(message []byte) ([]Number, error) {
+	var r request
+	if err := decode(message, &r); err != nil {
+		return nil, err
 	}
-	var numbers []Number
-	for line := range strings.Lines(lines) {
-		n, ok := cutNumber(&line)
-		if !ok || line != "\n" {
-			return nil, fmt.Errorf("%w: %.80q", errForm, text)
-		}
-		numbers = append(numbers, n)
+	if len(r.Nodes) > MaxNumbers {
+		return nil, fmt.Errorf("%w: %d nodes, at most %d are possible", errForm, len(r.Nodes), MaxNumbers)
 	}
-	if string(encodeRequest(numbers)) != text { // such as numbers that begin with 0
-		return nil, fmt.Errorf("%w: %.80q", errForm, text)
-	}
-	return numbers, nil
+	return r.Nodes, nil
 }
 
 // encodeAnswer names a process of each container and node first, and of the rest as many as there is room for. A holder
-// that there is no room for, and that nobody else stands for, counts as unread.
+// that there is no room for, and that no other stands for, counts as unread, and so do the pods without room.
 func encodeAnswer(a Answer) []byte {
 	type group struct {
 		Container
@@ -71,136 +84,82 @@ func encodeAnswer(a Answer) []byte {
 			rest = append(rest, h)
 		}
 	}
-	var lines []byte
+	// The pods that could not be read get half of the room at most, and the holders what is left.
+	const room = exchange.MessageSize - 4*maxText
+	out := response{Answer: Answer{More: a.More}}
+	size := 0
+	all := Unread{Any: true, Cause: "too many pods and holders to name"}
+	for _, u := range a.Unread {
+		u.PodUID, u.Cause = cut(u.PodUID), cut(u.Cause)
+		if n := 1 + len(encode(u)); size+n <= room/2 {
+			size += n
+			out.Unread = append(out.Unread, u)
+		} else {
+			all.Count += u.Count
+		}
+	}
 	full := false
 	for i, h := range append(first, rest...) {
-		line := encodeHolder(h)
-		full = full || len(lines)+len(line) > exchange.MessageSize-headSize
+		h.Comm, h.Container.PodUID = cut(h.Comm), cut(h.Container.PodUID)
+		if !full {
+			size += 1 + len(encode(h))
+			full = size > room
+		}
 		switch {
 		case !full:
-			lines = append(lines, line...)
+			out.Holders = append(out.Holders, h)
 		case i < len(first):
-			if a.Unread == 0 {
-				a.Cause = "there are too many holders to name"
-			}
-			a.Unread++
+			all.Count++
 		default:
-			a.More++
+			out.More++
 		}
 	}
-	return append(encodeHead(a), lines...)
+	if all.Count > 0 {
+		out.Unread = append(out.Unread, all)
+	}
+	return encode(out)
 }
 
-const (
-	textSize = 1 << 10         // bounds a text in bytes
-	headSize = 4*textSize + 64 // bounds the first line of an answer: no byte is quoted as more than four
-)
+func encodeError(err error) []byte { return encode(response{Error: cut(err.Error())}) }
 
-func encodeHead(a Answer) []byte {
-	return fmt.Appendf(nil, "%s %d %d %s\n", header, a.Unread, a.More, quote(a.Cause))
+// cut bounds a text, and makes it one that JSON can carry.
+func cut(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxText)], "\uFFFD")
 }
 
-func encodeHolder(h Holder) []byte {
-	return fmt.Appendf(nil, "%v %d %s %s %s %s\n", h.Number, h.PID,
-		quote(h.Comm), quote(h.Container.PodUID), quote(h.Container.ID), quote(h.Container.Runtime))
+func decodeAnswer(message []byte) (Answer, error) {
+	var r response
+	if err := decode(message, &r); err != nil {
+		return Answer{}, err
+	}
+	if r.Error != "" {
+		return Answer{}, errors.New(r.Error)
+	}
+	bad := r.More < 0
+	for _, h := range r.Holders {
+		bad = bad || h.PID <= 0
+	}
+	for _, u := range r.Unread {
+		bad = bad || u.Count <= 0
+	}
+	if bad {
+		return Answer{}, fmt.Errorf("%w: a count out of range: %.80q", errForm, message)
+	}
+	return r.Answer, nil
 }
 
-func encodeError(err error) []byte { return fmt.Appendf(nil, "error %s\n", quote(err.Error())) }
+// MarshalText writes a number as [Number.String] does.
+func (n Number) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
-// quote writes a text in ASCII without an end of line.
-func quote(text string) string { return strconv.QuoteToASCII(text[:min(len(text), textSize)]) }
-
-func decodeAnswer(text string) (Answer, error) {
-	if rest, ok := strings.CutPrefix(text, "error "); ok {
-		if cause, ok := cutQuoted(&rest); ok && rest == "\n" {
-			return Answer{}, errors.New(cause)
-		}
-		return Answer{}, fmt.Errorf("%w: %.80q", errForm, text)
+// UnmarshalText reads what [Number.String] writes, in that form alone.
+func (n *Number) UnmarshalText(text []byte) error {
+	var kind byte
+	var read Number
+	_, err := fmt.Sscanf(string(text), "%c %d:%d", &kind, &read.Major, &read.Minor)
+	read.Block = kind == 'b'
+	if err != nil || read.String() != string(text) {
+		return fmt.Errorf("invalid device number %.40q: must be as in %q or %q", text, "c 195:0", "b 259:1")
 	}
-	a, ok := cutAnswer(text)
-	if !ok || string(encodeAnswer(a)) != text {
-		return Answer{}, fmt.Errorf("%w: %.80q", errForm, text)
-	}
-	return a, nil
-}
-
-func cutAnswer(text string) (a Answer, ok bool) {
-	head, lines, _ := strings.Cut(text, "\n")
-	head, ok = strings.CutPrefix(head, header+" ")
-	unread, unreadOK := cutInt(&head, " ")
-	more, moreOK := cutInt(&head, " ")
-	cause, causeOK := cutQuoted(&head)
-	if !ok || !unreadOK || !moreOK || !causeOK || head != "" {
-		return Answer{}, false
-	}
-	a = Answer{Unread: unread, More: more, Cause: cause}
-	for line := range strings.Lines(lines) {
-		h, ok := cutHolder(line)
-		if !ok {
-			return Answer{}, false
-		}
-		a.Holders = append(a.Holders, h)
-	}
-	return a, true
-}
-
-func cutHolder(line string) (h Holder, ok bool) {
-	number, numberOK := cutNumber(&line)
-	line, ok = strings.CutPrefix(line, " ")
-	pid, pidOK := cutInt(&line, " ")
-	if !numberOK || !ok || !pidOK {
-		return Holder{}, false
-	}
-	h = Holder{Number: number, PID: pid}
-	for i, field := range []*string{&h.Comm, &h.Container.PodUID, &h.Container.ID, &h.Container.Runtime} {
-		if i > 0 {
-			if line, ok = strings.CutPrefix(line, " "); !ok {
-				return Holder{}, false
-			}
-		}
-		if *field, ok = cutQuoted(&line); !ok {
-			return Holder{}, false
-		}
-	}
-	return h, line == "\n"
-}
-
-// cutNumber removes a device number from the beginning of a text.
-func cutNumber(text *string) (n Number, ok bool) {
-	kind, rest, ok := strings.Cut(*text, " ")
-	if !ok || kind != "c" && kind != "b" {
-		return Number{}, false
-	}
-	major, majorOK := cutInt(&rest, ":")
-	end := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
-	minor, err := strconv.ParseUint(rest[:end], 10, 32)
-	if !majorOK || err != nil || uint64(major) > 1<<32-1 {
-		return Number{}, false
-	}
-	*text = rest[end:]
-	return Number{Block: kind == "b", Major: uint32(major), Minor: uint32(minor)}, true
-}
-
-// cutInt removes a decimal number that is not negative from the beginning of a text, and what separates it from the rest.
-func cutInt(text *string, separator string) (n int, ok bool) {
-	digits, rest, ok := strings.Cut(*text, separator)
-	v, err := strconv.ParseUint(digits, 10, 48)
-	if !ok || err != nil {
-		return 0, false
-	}
-	*text = rest
-	return int(v), true
-}
-
-// cutQuoted removes a quoted text from the beginning of another.
-func cutQuoted(text *string) (s string, ok bool) {
-	quoted, err := strconv.QuotedPrefix(*text)
-	if err != nil {
-		return "", false
-	}
-	if s, err = strconv.Unquote(quoted); err != nil {
-		return "", false
-	}
-	*text = (*text)[len(quoted):]
-	return s, true
+	*n = read
+	return nil
 }

@@ -18,10 +18,14 @@ var someNumbers = []Number{{Major: 195}, {Major: 195, Minor: 255}, {Block: true,
 var someAnswer = Answer{
 	Holders: []Holder{
 		{PID: 42, Comm: "fio", Number: Number{Block: true, Major: 259, Minor: 1}, Container: Container{uid, id1, "containerd"}},
-		{PID: 1, Comm: "\" 1\n\x80é", Number: null, Container: Container{PodUID: "my static\npod"}},
+		{PID: 1, Comm: "\" 1\n\uFFFDé", Number: null, Container: Container{PodUID: "my static\npod"}},
 		{PID: 1<<22 - 1, Number: zero},
 	},
-	More: 3, Unread: 2, Cause: `process 7 ("x\n"): open /proc/7/fd: permission denied`,
+	More: 3,
+	Unread: []Unread{
+		{Any: true, Count: 2, Cause: `process 7 ("x\n"): open /proc/7/fd: permission denied`},
+		{PodUID: uid, Count: 1, Cause: "x"},
+	},
 }
 
 func TestMessages(t *testing.T) {
@@ -30,75 +34,83 @@ func TestMessages(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		{"request", encodeRequest(someNumbers), "holders\nc 195:0\nc 195:255\nb 259:1048575\n"},
-		{"empty request", encodeRequest(nil), "holders\n"},
-		{"empty answer", encodeAnswer(Answer{}), "holders 0 0 \"\"\n"},
-		{"error", encodeError(errors.New("list /proc: \"x\"")), `error "list /proc: \"x\""` + "\n"},
-		{"answer", encodeAnswer(someAnswer), `holders 2 3 "process 7 (\"x\\n\"): open /proc/7/fd: permission denied"
-b 259:1 42 "fio" "` + uid + `" "` + id1 + `" "containerd"
-c 1:3 1 "\" 1\n\x80\u00e9" "my static\npod" "" ""
-c 1:5 4194303 "" "" "" ""
-`},
+		{"request", encode(request{someNumbers}), `{"nodes":["c 195:0","c 195:255","b 259:1048575"]}`},
+		{"empty answer", encodeAnswer(Answer{}), `{}`},
+		{"error", encodeError(errors.New("list /proc: \"x\"")), `{"error":"list /proc: \"x\""}`},
+		{"answer", encodeAnswer(someAnswer), `{"holders":[` +
+			`{"pid":42,"comm":"fio","node":"b 259:1","container":{"pod":"` + uid + `","id":"` + id1 + `","runtime":"containerd"}},` +
+			`{"pid":1,"comm":"\" 1\n�é","node":"c 1:3","container":{"pod":"my static\npod"}},` +
+			`{"pid":4194303,"comm":"","node":"c 1:5"}],"more":3,` +
+			`"unread":[{"any":true,"count":2,"cause":"process 7 (\"x\\n\"): open /proc/7/fd: permission denied"},` +
+			`{"pod":"` + uid + `","count":1,"cause":"x"}]}`},
 	} {
 		if string(c.got) != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, c.got, c.want)
 		}
 	}
-	if got, err := decodeRequest(string(encodeRequest(someNumbers))); err != nil || !slices.Equal(got, someNumbers) {
+	if got, err := decodeRequest(encode(request{someNumbers})); err != nil || !slices.Equal(got, someNumbers) {
 		t.Errorf("decodeRequest = %v, %v, want %v", got, err, someNumbers)
 	}
-	if got, err := decodeAnswer(string(encodeAnswer(someAnswer))); err != nil || !reflect.DeepEqual(got, someAnswer) {
+	if got, err := decodeAnswer(encodeAnswer(someAnswer)); err != nil || !reflect.DeepEqual(got, someAnswer) {
 		t.Errorf("decodeAnswer = %+v, %v\nwant %+v", got, err, someAnswer)
 	}
-	if got, err := decodeAnswer(`error "list /proc: \"x\""` + "\n"); err == nil || err.Error() != `list /proc: "x"` || got.Holders != nil {
+	if got, err := decodeAnswer([]byte(`{"error":"list /proc: \"x\""}`)); err == nil || err.Error() != `list /proc: "x"` || got.Holders != nil {
 		t.Errorf("decodeAnswer of an error = %+v, %v", got, err)
 	}
 }
 
 // malformed are messages that neither end takes for its own.
 var malformed = []string{
-	"", "\n", "holders", "holder\n", "holders \n", "holders\n\n", "holders\nc 1:3", "holders\nc 1:3\n\n", "holders\nd 1:3\n",
-	"holders\nc1:3\n", "holders\nc 01:3\n", "holders\nc 1:03\n", "holders\nc 1:\n", "holders\nc :3\n", "holders\nc 1:-3\n",
-	"holders\nc 1:3 \n", "holders\nc 1:3\r\n", "holders\nc 4294967296:0\n", "holders\nc 0:4294967296\n", "holders\nc +1:3\n",
-	"holders\nc 281474976710657:0\n",
-	"error\n", "error \n", "error \"x\"", "error \"x\"\n\n", "error x\n", "error `x`\n\x00",
-	"holders 0 0\n", "holders 0 0 \"\"", "holders 0 0 \"\"\n\n", "holders 00 0 \"\"\n", "holders 0 0 ``\n", "holders -1 0 \"\"\n", "holders 0 0 \"é\"\n",
-	"holders 0 0 \"\"\nc 1:3 1 \"\" \"\" \"\"\n", "holders 0 0 \"\"\nc 1:3 1 \"\" \"\" \"\" \"\" \n", "holders 0 0 \"\"\nc 1:3 01 \"\" \"\" \"\" \"\"\n",
-	"holders 0 0 \"\"\nc 1:3 1 \"\" \"\" \"\" \"\"", "holders 0 0 \"\"\nc 1:3 1  \"\" \"\" \"\" \"\"\n", "holders 0 0 \"\"\nc 1:3 \"\" \"\" \"\" \"\"\n",
-	"holders 0 0 \"\"\nc 1:3 1 \"\"  \"\" \"\" \"\"\n", "holders 0 0 \"\"\n1:3 1 \"\" \"\" \"\" \"\"\n",
+	"", "\n", "null null", "[]", "1", `"x"`, "{", "{}{}", "{} x", `{"nodes":["c 1:3"]`, `{"nodes":["c 1:3"]}}`,
+	`{"nodes":"c 1:3"}`, `{"nodes":[1]}`, `{"nodes":["d 1:3"]}`, `{"nodes":["c1:3"]}`, `{"nodes":["c 01:3"]}`,
+	`{"nodes":["c 1:"]}`, `{"nodes":["c :3"]}`, `{"nodes":["c 1:-3"]}`, `{"nodes":["c 1:3 "]}`, `{"nodes":["c 1:3\n"]}`,
+	`{"nodes":["c 4294967296:0"]}`, `{"nodes":["c 0:4294967296"]}`, `{"nodes":["c +1:3"]}`, `{"nodes":[""]}`,
+	`{"nodes":["c 1:3"],"force":true}`, `{"holders":[{"pid":0,"comm":"","node":"c 1:3"}]}`, `{"holders":[{"pid":-1,"comm":"","node":"c 1:3"}]}`,
+	`{"holders":[{"pid":1,"comm":"","node":"x"}]}`, `{"holders":[{"pid":1,"comm":"","node":"c 1:3","uid":0}]}`, `{"more":-1}`,
+	`{"unread":[{"count":0,"cause":""}]}`, `{"unread":[{"count":1,"cause":"","pid":7}]}`, `{"unread":2}`, `{"more":1.5}`,
 }
 
 func TestMalformedMessages(t *testing.T) {
 	for _, text := range malformed {
-		if got, err := decodeRequest(text); !errors.Is(err, errForm) {
+		if got, err := decodeRequest([]byte(text)); !errors.Is(err, errForm) {
 			t.Errorf("decodeRequest(%q) = %v, %v", text, got, err)
 		}
-		if got, err := decodeAnswer(text); !errors.Is(err, errForm) {
+		if got, err := decodeAnswer([]byte(text)); !errors.Is(err, errForm) {
 			t.Errorf("decodeAnswer(%q) = %+v, %v", text, got, err)
 		}
 	}
-	most := slices.Repeat(someNumbers[:1], MaxNumbers)
-	if got, err := decodeRequest(string(encodeRequest(most))); err != nil || len(got) != MaxNumbers {
-		t.Errorf("decodeRequest of %d numbers = %d of them, %v", MaxNumbers, len(got), err)
+	most := slices.Repeat(someNumbers[2:], MaxNumbers)
+	text := encode(request{most})
+	if got, err := decodeRequest(text); err != nil || len(got) != MaxNumbers || len(text) > exchange.MessageSize {
+		t.Errorf("decodeRequest of %d numbers in %d bytes = %d of them, %v", MaxNumbers, len(text), len(got), err)
 	}
-	if _, err := decodeRequest(string(encodeRequest(append(most, null)))); !errors.Is(err, errForm) {
+	if _, err := decodeRequest(encode(request{append(most, null)})); !errors.Is(err, errForm) {
 		t.Errorf("decodeRequest of %d numbers: %v", MaxNumbers+1, err)
 	}
 }
 
 func TestLongAnswers(t *testing.T) {
+	decoded := func(a Answer) Answer {
+		t.Helper()
+		text := encodeAnswer(a)
+		got, err := decodeAnswer(text)
+		if err != nil || len(text) > exchange.MessageSize {
+			t.Fatalf("an answer of %d bytes: %v", len(text), err)
+		}
+		return got
+	}
 	inPod := func(pod string, pid int) Holder {
-		return Holder{PID: pid, Comm: strings.Repeat("\x80", 15), Number: null, Container: Container{PodUID: pod, ID: id1}}
+		return Holder{PID: pid, Comm: strings.Repeat("\x01", 15), Number: null, Container: Container{PodUID: pod, ID: id1}}
 	}
 	var a Answer
 	for pid := range 5000 {
 		a.Holders = append(a.Holders, inPod("a", pid+1))
 	}
 	a.Holders = append(a.Holders, inPod("b", 5001), Holder{PID: 5002, Number: null})
-	got, err := decodeAnswer(string(encodeAnswer(a)))
+	got := decoded(a)
 	n := len(got.Holders)
-	if err != nil || got.Unread != 0 || n < 100 || n+got.More != 5002 {
-		t.Fatalf("%d holders are left of 5002, %d more, %d unread, %v", n, got.More, got.Unread, err)
+	if got.Unread != nil || n < 100 || n+got.More != 5002 {
+		t.Fatalf("%d holders are left of 5002, %d more, %+v unread", n, got.More, got.Unread)
 	}
 	want := append([]Holder{inPod("a", 1), inPod("b", 5001), {PID: 5002, Number: null}}, a.Holders[1:n-2]...)
 	if !slices.Equal(got.Holders, want) {
@@ -109,54 +121,89 @@ func TestLongAnswers(t *testing.T) {
 	for pid := range 1000 {
 		a.Holders = append(a.Holders, inPod(fmt.Sprintf("%0200d", pid), pid+1))
 	}
-	got, err = decodeAnswer(string(encodeAnswer(a)))
-	if err != nil || got.More != 0 || len(got.Holders)+got.Unread != 1000 || !errors.Is(got.Err(), ErrIncomplete) {
-		t.Errorf("%d holders are left of 1000 in as many pods, %d more, %d unread, %v", len(got.Holders), got.More, got.Unread, err)
+	got = decoded(a)
+	if len(got.Unread) != 1 || got.More != 0 || len(got.Holders)+got.Unread[0].Count != 1000 || !errors.Is(got.Err(), ErrIncomplete) {
+		t.Errorf("%d holders are left of 1000 in as many pods, %d more, %+v unread", len(got.Holders), got.More, got.Unread)
 	}
 
-	a = Answer{Unread: 1, Cause: strings.Repeat("\x80", 1<<20)}
-	if text := encodeAnswer(a); len(text) > headSize {
-		t.Errorf("the head has %d bytes, at most %d", len(text), headSize)
+	a = Answer{Holders: []Holder{inPod("a", 1)}}
+	for i := range 1000 {
+		a.Unread = append(a.Unread, Unread{PodUID: fmt.Sprint(i), Count: 2, Cause: strings.Repeat("\x01", 4*maxText)})
 	}
-	if text := encodeError(errors.New(a.Cause)); len(text) > exchange.MessageSize {
+	got = decoded(a)
+	count := 0
+	for _, u := range got.Unread {
+		count += u.Count
+	}
+	if count != 2000 || !errors.Is(got.Err(), ErrIncomplete) || len(got.Holders) != 1 {
+		t.Errorf("%d processes are unread of 2000 in 1000 pods, and %d are named: %v", count, len(got.Holders), got.Err())
+	}
+	if text := encodeError(errors.New(a.Unread[0].Cause)); len(text) > exchange.MessageSize {
 		t.Errorf("an error has %d bytes", len(text))
 	}
 }
 
-func FuzzRequest(f *testing.F) {
-	f.Add(string(encodeRequest(nil)))
-	f.Add(string(encodeRequest(someNumbers)))
-	for _, text := range malformed {
-		f.Add(text)
+// TestUnreadCountsWhereItCould: a process of a pod counts against the devices of that pod, one of the host against all.
+func TestUnreadCountsWhereItCould(t *testing.T) {
+	const pods, privileged, host = 0, 1, 2
+	all := []Unread{{PodUID: "a", Count: 3, Cause: "of a"}, {PodUID: "p", Any: true, Count: 1, Cause: "of p"}, {Any: true, Count: 1, Cause: "of the host"}}
+	for _, c := range []struct {
+		unread []Unread
+		pods   []string
+		want   string
+	}{
+		{nil, []string{"a"}, ""},
+		{all[:privileged], nil, ""},
+		{all[:privileged], []string{"b", ""}, ""},
+		{all[:privileged], []string{"b", "a"}, "3 of them: of a"},
+		{all[privileged:host], nil, "1 of them: of p"},
+		{all[host:], []string{"b"}, "1 of them: of the host"},
+		{all[pods:], nil, "2 of them: of p"},
+	} {
+		err := Answer{Unread: c.unread}.Err(c.pods...)
+		if (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, ErrIncomplete) || !strings.HasSuffix(err.Error(), c.want)) {
+			t.Errorf("%+v, pods %q: %v, want %q", c.unread, c.pods, err, c.want)
+		}
 	}
-	f.Fuzz(func(t *testing.T, text string) {
+}
+
+func FuzzRequest(f *testing.F) {
+	f.Add(encode(request{}))
+	f.Add(encode(request{someNumbers}))
+	for _, text := range malformed {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
 		numbers, err := decodeRequest(text)
 		if err != nil {
 			return
 		}
-		if got := string(encodeRequest(numbers)); got != text || len(numbers) > MaxNumbers {
-			t.Errorf("%q is taken for %v, which is %q", text, numbers, got)
+		again, err := decodeRequest(encode(request{numbers}))
+		if err != nil || !slices.Equal(again, numbers) || len(numbers) > MaxNumbers {
+			t.Errorf("%q is taken for %v, which is %v, %v", text, numbers, again, err)
 		}
 	})
 }
 
 func FuzzAnswer(f *testing.F) {
-	f.Add(string(encodeAnswer(Answer{})))
-	f.Add(string(encodeAnswer(someAnswer)))
-	f.Add(string(encodeError(errors.New("list /proc: no such file or directory"))))
+	f.Add(encodeAnswer(Answer{}))
+	f.Add(encodeAnswer(someAnswer))
+	f.Add(encodeError(errors.New("list /proc: no such file or directory")))
 	for _, text := range malformed {
-		f.Add(text)
+		f.Add([]byte(text))
 	}
-	f.Fuzz(func(t *testing.T, text string) {
+	f.Fuzz(func(t *testing.T, text []byte) {
 		a, err := decodeAnswer(text)
 		if err != nil {
-			if a.Holders != nil || a.Unread != 0 {
+			if a.Holders != nil || a.Unread != nil {
 				t.Errorf("%q: %+v, %v", text, a, err)
 			}
 			return
 		}
-		if got := string(encodeAnswer(a)); got != text {
-			t.Errorf("%q is taken for %+v, which is %q", text, a, got)
+		message := encodeAnswer(a)
+		again, err := decodeAnswer(message)
+		if err != nil || (again.Err() == nil) != (a.Err() == nil) || len(message) > exchange.MessageSize {
+			t.Errorf("%q is taken for %+v, which is %+v, %v", text, a, again, err)
 		}
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -17,10 +16,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// holding asks the helper that sees all processes. What it could not look at counts as somebody who has a node open. It
-// waits until we are not at work on the devices ourselves: a helper of ours that reads a disk is nobody in the way.
+// holding asks the helper that sees all processes who has one of the nodes open, or another node of the same device. It
+// waits until no helper of ours works on the devices: one that reads a disk has it open and is in nobody's way.
 func (h *hands) holding(ctx context.Context, nodes []string) ([]device.Holder, error) {
-	paths := make(map[cgroup.Number]string)
+	paths := make(map[cgroup.Number][]string) // several where namespaces have a controller in common
 	var numbers []cgroup.Number
 	var ours []string
 	for _, path := range nodes {
@@ -28,9 +27,15 @@ func (h *hands) holding(ctx context.Context, nodes []string) ([]device.Holder, e
 		if err != nil {
 			return nil, err
 		}
-		for _, n := range append(slices.Concat(h.partitions(n), h.twins(n)), n) {
-			paths[n] = path
-			numbers = append(numbers, n)
+		all, err := cgroup.Nodes(h.sysfs, n)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range all {
+			if paths[n] == nil {
+				numbers = append(numbers, n)
+			}
+			paths[n] = append(paths[n], path)
 			ours = append(ours, h.sysPathOf(n))
 		}
 	}
@@ -45,9 +50,14 @@ func (h *hands) holding(ctx context.Context, nodes []string) ([]device.Holder, e
 	}
 	var holders []device.Holder
 	for _, holder := range answer.Holders {
-		holders = append(holders, device.Holder{
-			PID: holder.PID, Command: holder.Comm, Node: paths[holder.Number], PodUID: holder.Container.PodUID,
-		})
+		for _, path := range paths[holder.Number] {
+			holders = append(holders, device.Holder{
+				PID: holder.PID, Command: holder.Comm, Node: path, PodUID: holder.Container.PodUID,
+			})
+		}
+	}
+	for _, u := range answer.Unread {
+		holders = append(holders, device.Holder{PodUID: u.PodUID, Unread: u.Cause})
 	}
 	return holders, nil
 }
@@ -99,48 +109,4 @@ func (h *hands) sysPathOf(n cgroup.Number) string {
 		return ""
 	}
 	return dir
-}
-
-// partitions returns the numbers of a disk's partitions: who has one of them open has the disk open
-// (Documentation/ABI/stable/sysfs-block: partition, dev).
-func (h *hands) partitions(disk cgroup.Number) []cgroup.Number {
-	if !disk.Block {
-		return nil
-	}
-	files, _ := filepath.Glob(fmt.Sprintf("%s/dev/block/%d:%d/*/partition", h.sysfs, disk.Major, disk.Minor))
-	var numbers []cgroup.Number
-	for _, file := range files {
-		n := cgroup.Number{Block: true}
-		text, err := os.ReadFile(filepath.Join(filepath.Dir(file), "dev"))
-		if err != nil {
-			continue // it is going
-		}
-		if _, err := fmt.Sscanf(string(text), "%d:%d", &n.Major, &n.Minor); err == nil {
-			numbers = append(numbers, n)
-		}
-	}
-	return numbers
-}
-
-// twins returns the number of the other node of an NVMe namespace, of /dev/ng1n1 for /dev/nvme1n1 and the other way round:
-// an exclusive open of the disk does not notice whoever has that open.
-func (h *hands) twins(n cgroup.Number) []cgroup.Number {
-	prefix, other := "ng", "nvme"
-	if n.Block {
-		prefix, other = "nvme", "ng"
-	}
-	dir := h.sysPathOf(n)
-	name, ok := strings.CutPrefix(filepath.Base(dir), prefix)
-	if !ok {
-		return nil
-	}
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(dir), other+name, "dev"))
-	if err != nil { // of a namespace with one node, and of a partition
-		return nil
-	}
-	twin := cgroup.Number{Block: !n.Block}
-	if _, err := fmt.Sscanf(string(text), "%d:%d", &twin.Major, &twin.Minor); err != nil {
-		return nil
-	}
-	return []cgroup.Number{twin}
 }

@@ -281,7 +281,10 @@ func TestSanitizeIsFollowed(t *testing.T) {
 }
 
 func TestHolding(t *testing.T) {
-	const nobody, two = "holders 0 0 \"\"\n", "holders 0 0 \"\"\nc 1:3 7 \"dd\" \"pod-a\" \"c1\" \"containerd\"\nc 1:5 8 \"cat\" \"\" \"\" \"\"\n"
+	const nobody = "{}"
+	holder := func(pid int, comm, node, pod string) string {
+		return fmt.Sprintf(`{"pid":%d,"comm":%q,"node":%q,"container":{"pod":%q}}`, pid, comm, node, pod)
+	}
 	for _, c := range []struct {
 		name, answer string
 		nodes        []string
@@ -289,13 +292,23 @@ func TestHolding(t *testing.T) {
 		want         []device.Holder
 		err          string
 	}{
-		{"nobody", nobody, []string{"/dev/null"}, "holders\nc 1:3\n", nil, ""},
-		{"a pod and the host", two, []string{"/dev/null", "/dev/zero"}, "holders\nc 1:3\nc 1:5\n", []device.Holder{
-			{PID: 7, Command: "dd", Node: "/dev/null", PodUID: "pod-a"}, {PID: 8, Command: "cat", Node: "/dev/zero"},
-		}, ""},
-		{"not all could be looked at", "holders 1 0 \"process 9\"\n", []string{"/dev/null"}, "holders\nc 1:3\n", nil, cgroup.ErrIncomplete.Error()},
-		{"an error", "error \"no procfs\"\n", []string{"/dev/null"}, "holders\nc 1:3\n", nil, "no procfs"},
-		{"nonsense", "yes", []string{"/dev/null"}, "holders\nc 1:3\n", nil, "malformed"},
+		{"nobody", nobody, []string{"/dev/null"}, `{"nodes":["c 1:3"]}`, nil, ""},
+		{
+			"a pod and the host", `{"holders":[` + holder(7, "dd", "c 1:3", "pod-a") + "," + holder(8, "cat", "c 1:5", "") + "]}",
+			[]string{"/dev/null", "/dev/zero"}, `{"nodes":["c 1:3","c 1:5"]}`, []device.Holder{
+				{PID: 7, Command: "dd", Node: "/dev/null", PodUID: "pod-a"}, {PID: 8, Command: "cat", Node: "/dev/zero"},
+			}, "",
+		},
+		{
+			"a pod could not be read", `{"unread":[{"pod":"pod-a","count":2,"cause":"process 9"}]}`, []string{"/dev/null"}, `{"nodes":["c 1:3"]}`,
+			[]device.Holder{{PodUID: "pod-a", Unread: "process 9"}}, "",
+		},
+		{
+			"the host could not be read", `{"unread":[{"any":true,"count":1,"cause":"process 9"}]}`, []string{"/dev/null"}, `{"nodes":["c 1:3"]}`,
+			nil, cgroup.ErrIncomplete.Error(),
+		},
+		{"an error", `{"error":"no procfs"}`, []string{"/dev/null"}, `{"nodes":["c 1:3"]}`, nil, "no procfs"},
+		{"nonsense", "yes", []string{"/dev/null"}, `{"nodes":["c 1:3"]}`, nil, "malformed"},
 		{"a node that is gone", nobody, []string{"/dev/null", "/dev/gone"}, "", nil, "look for /dev/gone: "},
 		{"no node", nobody, []string{"/dev"}, "", nil, "look for /dev: it is no device node"},
 	} {
@@ -322,7 +335,7 @@ func TestWeHoldNothing(t *testing.T) {
 	}
 	reads, read := make(chan struct{}), make(chan struct{})
 	r := &resetter{t: t, answers: []reset.Answer{{Result: reset.OK}}, during: func(reset.Request) { close(reads); <-read }}
-	holders := helper(t, func([]byte) []byte { return []byte("holders 0 0 \"\"\n") })
+	holders := helper(t, func([]byte) []byte { return []byte("{}") })
 	touch := Helpers(config.Reset{Socket: helper(t, r.answer), Holders: holders}, "/sys")
 	var probe sync.WaitGroup
 	probe.Go(func() {
@@ -341,27 +354,6 @@ func TestWeHoldNothing(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	probe.Wait()
-}
-
-func TestPartitionsAreOfTheDisk(t *testing.T) {
-	sysfs := t.TempDir()
-	for i, number := range []string{"259:2\n", "259:30\n", "nonsense"} {
-		dir := fmt.Sprintf("%s/dev/block/259:1/nvme0n1p%d", sysfs, i+1)
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/partition", nil, 0o600), os.WriteFile(dir+"/dev", []byte(number), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h := &hands{sysfs: sysfs}
-	disk := cgroup.Number{Block: true, Major: 259, Minor: 1}
-	want := []cgroup.Number{{Block: true, Major: 259, Minor: 2}, {Block: true, Major: 259, Minor: 30}}
-	if got := h.partitions(disk); !reflect.DeepEqual(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	for _, other := range []cgroup.Number{{Block: true, Major: 8}, {Major: 259, Minor: 1}} {
-		if got := h.partitions(other); got != nil {
-			t.Errorf("%v has partitions %v", other, got)
-		}
-	}
 }
 
 // TestStaleFollow: a sanitize that nobody waited for was over, and the disk was erased in another way and given to a

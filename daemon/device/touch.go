@@ -100,12 +100,14 @@ func (t *Target) Attributes() map[string]string {
 // Attribute is the value of an attribute in sysfs, by its name below the path of a device: "wwid", "device/serial".
 type Attribute struct{ Name, Value string }
 
-// Holder is a process that has a node open.
+// Holder is a process that has a node open, or all those of a pod that could not be read, which may have one open if the
+// kubelet has given it to that pod.
 type Holder struct {
 	PID     int
 	Command string // as in /proc/PID/comm
 	Node    string // the host path that was asked for
 	PodUID  string // of the pod that it belongs to; empty: it is a process of this host
+	Unread  string // why the processes of PodUID could not be read; empty: it is a process that has Node open
 }
 
 // Reading is what a probe has found.

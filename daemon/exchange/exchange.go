@@ -28,9 +28,17 @@ var errSize = errors.New("message is too long")
 
 // Serve answers the one request that comes over standard input. It blocks until the request is there and answered. A
 // request of a foreign peer is not read.
-func Serve(answer func(request []byte) []byte) error { return serve(int(os.Stdin.Fd()), answer) }
+func Serve(answer func(request []byte) []byte) error {
+	return ServePeer(func(_ int, request []byte) []byte { return answer(request) })
+}
 
-func serve(fd int, answer func(request []byte) []byte) error {
+// ServePeer is [Serve] with the process that asks: the one that has connected, or in direct mode has started this one
+// (SO_PEERCRED of unix(7)). It is 0 for a process of another PID namespace.
+func ServePeer(answer func(pid int, request []byte) []byte) error {
+	return serve(int(os.Stdin.Fd()), answer)
+}
+
+func serve(fd int, answer func(pid int, request []byte) []byte) error {
 	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return fmt.Errorf("ask for the peer of standard input: %w", err)
@@ -42,7 +50,7 @@ func serve(fd int, answer func(request []byte) []byte) error {
 	if err != nil {
 		return fmt.Errorf("receive the request: %w", err)
 	}
-	if err := send(fd, answer(request)); err != nil {
+	if err := send(fd, answer(int(peer.Pid), request)); err != nil {
 		return fmt.Errorf("send the answer: %w", err)
 	}
 	return nil

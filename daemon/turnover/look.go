@@ -19,9 +19,10 @@ type tenants struct {
 	soon   bool   // that may be over in a moment: a process of this host, or the end of a pod
 }
 
-// look finds out who has a device open. owners are the pods that may. Of a device that is not for one alone, as GPUs are
-// open to daemons that watch them, only pods count that have had it.
-func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []string) (who tenants, err error) {
+// look finds out who has a device open. owners are the pods that the kubelet has given it to, which may if ours is set. Of a
+// device that is not for one alone, as GPUs are open to daemons that watch them, only pods count that have had it. Of
+// processes that could not be read only those count whose pod could have it: an owner, or one that has had it.
+func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []string, ours bool) (who tenants, err error) {
 	nodes := own(s.Allocation)
 	if t.Host.Touch.Holders == nil {
 		return who, nil
@@ -35,9 +36,12 @@ func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []strin
 	}
 	for _, h := range holders {
 		switch {
-		case h.PodUID != "" && slices.Contains(owners, h.PodUID):
+		case h.Unread != "" && !slices.Contains(owners, h.PodUID) && !slices.Contains(s.Pods, h.PodUID):
+		case ours && h.PodUID != "" && slices.Contains(owners, h.PodUID):
 			who.own = true
 		case who.others != "", !s.Target.IsSole() && !slices.Contains(s.Pods, h.PodUID):
+		case h.Unread != "":
+			who.others = fmt.Sprintf("pod %s may have it open: %s", h.PodUID, h.Unread)
 		case h.PodUID != "":
 			who.others = fmt.Sprintf("pod %s has it open (%s, pid %d)", h.PodUID, h.Command, h.PID)
 		default:
@@ -47,9 +51,9 @@ func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []strin
 	return who, nil
 }
 
-// lookForNext does the same for the next pod: nobody may have the device open, nor may a pod that has had it still run.
-func (t *Turnover) lookForNext(ctx context.Context, s *inventory.Status) (who tenants, err error) {
-	if who, err = t.look(ctx, s, nil); err != nil || who.others != "" {
+// lookForNext does the same for the next pod: no process may have the device open, nor may a pod that has had it still run.
+func (t *Turnover) lookForNext(ctx context.Context, s *inventory.Status, owners []string) (who tenants, err error) {
+	if who, err = t.look(ctx, s, owners, false); err != nil || who.others != "" {
 		return who, err
 	}
 	who.others, err = t.running(s)

@@ -241,7 +241,7 @@ func (t *Turnover) keptErased(ctx context.Context) error {
 
 // left makes sure that nobody has a released device open, and that its pods have ended.
 func (t *Turnover) left(ctx context.Context, s *inventory.Status) error {
-	who, err := patiently(ctx, func() (tenants, error) { return t.lookForNext(ctx, s) })
+	who, err := patiently(ctx, func() (tenants, error) { return t.lookForNext(ctx, s, nil) })
 	lingers := who.others
 	switch {
 	case ctx.Err() != nil:

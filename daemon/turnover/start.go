@@ -114,9 +114,9 @@ func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, 
 	first := s.Due
 	who, err := patiently(ctx, func() (tenants, error) {
 		if first { // no container of its pod was started with it, so whoever has it open is not of that pod
-			return t.lookForNext(ctx, s)
+			return t.lookForNext(ctx, s, owners)
 		}
-		return t.look(ctx, s, owners)
+		return t.look(ctx, s, owners, true)
 	})
 	switch {
 	case err != nil:

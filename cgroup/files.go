@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// device is the number of a file system, as of a block device or made up.
+type device struct{ major, minor uint32 }
+
+// file is which file is mapped, as /proc/PID/maps says it.
+type file struct {
+	device
+	inode uint64
+}
+
+// mapping is a file at a path. Several files may have the same number on btrfs and overlays, at several paths.
+type mapping struct {
+	file
+	path uint64 // hash
+}
+
+// descriptors adds the devices to held that a thread has open. The links in the directory are followed, not read: what
+// they say is a path in some mount namespace, or that of a node which is deleted.
+func (r *scanner) descriptors(task string, held map[Number]bool) error {
+	dir := task + "/fd"
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return skipGone(&os.PathError{Op: "open", Path: dir, Err: err})
+	}
+	defer unix.Close(fd)
+	var buf [8 << 10]byte
+	var names []string
+	for {
+		n, err := unix.ReadDirent(fd, buf[:])
+		if err != nil {
+			return skipGone(&os.PathError{Op: "list", Path: dir, Err: err})
+		}
+		if n == 0 {
+			return nil
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names[:0])
+		if err := r.charge(1 + len(names)); err != nil {
+			return err
+		}
+		for _, name := range names {
+			l := link{dirfd: fd, dir: dir, name: name, task: task}
+			if r.careful && r.mountOf(l) == remoteMount {
+				continue
+			}
+			number, _, err := r.look(l)
+			if err := skipGone(err); err != nil && !r.harmless(l) {
+				return &os.PathError{Op: "stat", Path: dir + "/" + name, Err: err}
+			}
+			if r.wanted[number] {
+				held[number] = true
+			}
+		}
+	}
+}
+
+// mappingRounds is how often the mappings of a process are read in which a file cannot be asked about: each time it is
+// mapped elsewhere before its link is followed.
+const mappingRounds = 32
+
+// mappings adds the devices to held that a process has mapped, and reports whether it has any memory. What "maps" says of a
+// file is its path and its inode; of which device that is a node, only the links in map_files know
+// (proc_pid_map_files(5)). A file is asked about once in a scan: most are the libraries of many processes. One that was
+// listed and whose links are gone is asked about again by those in the next round, or is mapped no more.
+func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err error) {
+	var missed map[mapping]bool // nil: all are asked about
+	for range mappingRounds {
+		again, known := make(map[mapping]bool), make(map[mapping]bool)
+		err := r.eachMapping(task, func(addresses []byte, m mapping) error {
+			some = true
+			if m.inode == 0 || m.device == r.memory || known[m] || missed != nil && !missed[m] {
+				return nil
+			}
+			number, err := r.ask(link{dirfd: unix.AT_FDCWD, dir: task + "/map_files", name: linkName(addresses), task: task, file: m.file})
+			if isGone(err) {
+				again[m] = true
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if r.wanted[number] {
+				held[number] = true
+			}
+			known[m] = true
+			delete(again, m)
+			return nil
+		})
+		if err != nil || len(again) == 0 {
+			return some, err
+		}
+		missed = again
+	}
+	for m := range missed {
+		if r.mountOf(link{task: task, file: m.file}) == otherMount {
+			return some, fmt.Errorf("read %s/maps: a file is mapped elsewhere again and again", task)
+		}
+	}
+	return some, nil
+}
+
+// ask returns of which wanted device a mapped file is a node; zero: of none.
+func (r *scanner) ask(l link) (Number, error) {
+	r.mu.Lock()
+	number, known := r.mapped[l.file]
+	r.mu.Unlock()
+	if known {
+		return number, nil
+	}
+	if err := r.charge(1); err != nil {
+		return Number{}, err
+	}
+	if r.careful && r.mountOf(l) == remoteMount {
+		return Number{}, nil
+	}
+	number, f, err := r.look(l)
+	switch {
+	case isGone(err):
+		return Number{}, err
+	case err != nil && r.harmless(l):
+		return Number{}, nil
+	case err != nil:
+		return Number{}, &os.PathError{Op: "stat", Path: l.dir + "/" + l.name, Err: err}
+	}
+	// On btrfs, and on overlays, several files may have the number that "maps" shows. Those have no block device of their
+	// own as the device, and stat(2) shows another one (btrfs_getattr, ovl_map_dev_ino).
+	if f == l.file || l.file.major != 0 {
+		r.mu.Lock()
+		if len(r.mapped) < maxFiles {
+			r.mapped[l.file] = number
+		}
+		r.mu.Unlock()
+	}
+	return number, nil
+}
+
+// eachMapping calls f for each mapping in /proc/PID/maps (proc_pid_maps(5)); inode 0 says that no file is mapped. A line may
+// be as long as the process likes; only its beginning is kept.
+func (r *scanner) eachMapping(task string, f func(addresses []byte, m mapping) error) error {
+	maps, err := os.Open(task + "/maps")
+	if err != nil {
+		return skipGone(err)
+	}
+	defer maps.Close()
+	lines := bufio.NewReaderSize(maps, 8<<10)
+	for {
+		line, more, err := lines.ReadLine()
+		r.steps.Add(1)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return skipGone(err)
+		}
+		addresses, of, path, err := cutMapping(line)
+		if err != nil {
+			return fmt.Errorf("read %s/maps: %w", task, err)
+		}
+		if err := f(addresses, mapping{of, maphash.Bytes(r.seed, path)}); err != nil {
+			return err
+		}
+		for more && err == nil {
+			_, more, err = lines.ReadLine()
+		}
+	}
+}
+
+// cutMapping returns of a line of /proc/PID/maps, ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH, the addresses, the file
+// and the path.
+func cutMapping(line []byte) (addresses []byte, f file, path []byte, err error) {
+	fields := bytes.SplitN(line, []byte{' '}, 6)
+	if len(fields) < 5 {
+		return nil, file{}, nil, fmt.Errorf("%.80q", line)
+	}
+	major, minor, _ := strings.Cut(string(fields[3]), ":")
+	inode, err := strconv.ParseUint(string(fields[4]), 10, 64)
+	ma, majorErr := strconv.ParseUint(major, 16, 32)
+	mi, minorErr := strconv.ParseUint(minor, 16, 32)
+	if errors.Join(err, majorErr, minorErr) != nil {
+		return nil, file{}, nil, fmt.Errorf("%.80q", line)
+	}
+	if len(fields) == 6 {
+		path = fields[5]
+	}
+	return fields[0], file{device{uint32(ma), uint32(mi)}, inode}, path, nil
+}
+
+// linkName returns the name in map_files for addresses in maps, which pads them with zeros (%08lx, there %lx).
+func linkName(addresses []byte) string {
+	from, to, _ := strings.Cut(string(addresses), "-")
+	return trimZeros(from) + "-" + trimZeros(to)
+}
+
+func trimZeros(address string) string {
+	return cmp.Or(strings.TrimLeft(address, "0"), "0")
+}
+
+// ownMemory returns the device of the kernel's own tmpfs, of memfd_create(2) and of shared anonymous memory, in which no
+// process can make a node (mm/shmem.c, shm_mnt). Zero: it could not be found out.
+func ownMemory() (d device) {
+	page, err := unix.Mmap(-1, 0, 1, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return device{}
+	}
+	defer unix.Munmap(page)
+	at := fmt.Appendf(nil, "%08x-", uintptr(unsafe.Pointer(&page[0])))
+	r := scanner{scan: &scan{seed: maphash.MakeSeed()}}
+	err = r.eachMapping("/proc/self", func(addresses []byte, m mapping) error {
+		if bytes.HasPrefix(addresses, at) {
+			d = m.device
+		}
+		return nil
+	})
+	if err != nil {
+		return device{}
+	}
+	return d
+}
+
+// link is a link in procfs to a file that a process has open or mapped.
+type link struct {
+	dirfd     int // of dir, or AT_FDCWD
+	dir, name string
+	task      string // directory of the thread
+	file      file   // zero: it is open and not mapped
+}
+
+func (l link) path() string {
+	return l.dir + "/" + l.name
+}
+
+// look returns the number of the device that a file is a node of, zero for what is not a wanted one, and which file it is.
+// No server of files is asked (statx(2), AT_STATX_DONT_SYNC), and nothing is mounted.
+func (r *scanner) look(l link) (Number, file, error) {
+	r.looking.Store(true)
+	defer r.looking.Store(false)
+	at, name := l.dirfd, l.name
+	if at == unix.AT_FDCWD {
+		name = l.path()
+	}
+	var st unix.Statx_t
+	err := unix.Statx(at, name, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_INO, &st)
+	r.steps.Add(1)
+	if err != nil {
+		return Number{}, file{}, err
+	}
+	f := file{device{st.Dev_major, st.Dev_minor}, st.Ino}
+	kind := st.Mode & unix.S_IFMT
+	if kind != unix.S_IFCHR && kind != unix.S_IFBLK {
+		return Number{}, f, nil
+	}
+	number := Number{Block: kind == unix.S_IFBLK, Major: st.Rdev_major, Minor: st.Rdev_minor}
+	if !r.wanted[number] {
+		return Number{}, f, nil
+	}
+	return number, f, nil
+}
+
+// harmless reports whether a file that could not be looked at keeps no device in use, by what procfs and the kernel's own
+// tables say. No file system is asked: not the policy of SELinux either, nor a server that has gone.
+func (r *scanner) harmless(l link) bool {
+	var start [1]byte
+	if n, err := unix.Readlink(l.path(), start[:]); err != nil || n != 1 {
+		return isGone(err)
+	}
+	if start[0] != '/' { // "socket:[7]", "pipe:[7]", "anon_inode:[eventfd]": all but files with a place have no "/" first
+		return true
+	}
+	if mount := r.mountOf(l); mount != otherMount {
+		return true
+	}
+	// No right to a file is needed to learn whether it is a directory (open(2), O_PATH).
+	fd, err := unix.Open(l.path(), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		unix.Close(fd)
+		return true
+	}
+	if !errors.Is(err, unix.ENOTDIR) {
+		return isGone(err)
+	}
+	// Only regular files and directories have attributes of users. The kernel says so of all others before it asks whether
+	// the attributes may be read (fs/xattr.c, xattr_permission; xattr(7)).
+	_, err = unix.Getxattr(l.path(), "user.metalplug", nil)
+	return err == nil || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || isGone(err)
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// rounds is how often processes are listed: once more finds those that were started in between and have inherited
+	// descriptors. A process is always starting somewhere, so there must be an end.
+	rounds = 4
+	// scanners is how many processes are read at once.
+	scanners = 4
+	// maxStuck bounds the threads that wait in the kernel for an answer about some process. TasksMax= in
+	// metalplug-holders@.service leaves room for them.
+	maxStuck = 16
+	// maxWork bounds what is read of the processes of one pod: descriptors, mapped files and comparisons of threads. It is
+	// some ten times what a large pod has, and done in a second or two.
+	maxWork = 1 << 19
+	// maxFiles bounds the mapped files that are remembered, at some 40 bytes each.
+	maxFiles = 1 << 17
+	// maxSample bounds how many processes of a pod are asked whether the pod is privileged.
+	maxSample = 1 << 10
+	// patience is how long one system call about a process may take.
+	patience = time.Second
+)
+
+// initPIDNamespace is the host's PID namespace (PID_NS_INIT_INO of include/uapi/linux/nsfs.h, 0xEFFFFFFC).
+const initPIDNamespace = "pid:[4026531836]"
+
+var (
+	errStuck = errors.New("the kernel does not answer about it, as of a process that is stuck with its memory locked")
+	errWork  = errors.New("the pod has too many descriptors, mappings and threads to look at")
+)
+
+// scan is one look at all processes.
+type scan struct {
+	proc     string
+	wanted   map[Number]bool
+	asker    int
+	patience time.Duration
+	memory   device // of the kernel's own tmpfs; zero: not known
+	seed     maphash.Seed
+
+	mu      sync.Mutex
+	queue   []int // processes to read in this round
+	seen    map[int]bool
+	owners  map[string]*owner // by pod UID; "" is the host
+	mapped  map[file]Number   // files; zero: not a wanted device
+	holders []Holder
+	stuck   int         // threads that wait in the kernel
+	remote  atomic.Bool // a file kept the kernel from answering: files of network file systems are not looked at any more
+}
+
+// owner is what is known of the processes of a pod, or of the host.
+type owner struct {
+	pod    bool
+	pids   []int // of a pod: the first ones
+	work   atomic.Int64
+	err    error // why no further process is read, or nil
+	unread int
+	cause  string
+}
+
+func newScan(proc string, numbers []Number, asker int) *scan {
+	s := &scan{
+		proc: proc, wanted: make(map[Number]bool, len(numbers)), asker: asker, patience: patience, memory: ownMemory(),
+		seen: make(map[int]bool), owners: make(map[string]*owner), mapped: make(map[file]Number), seed: maphash.MakeSeed(),
+	}
+	for _, n := range numbers {
+		s.wanted[n] = true
+	}
+	return s
+}
+
+func (s *scan) run() error {
+	space, err := os.Readlink(filepath.Join(s.proc, "self/ns/pid"))
+	if err != nil {
+		return err
+	}
+	if space != initPIDNamespace {
+		return fmt.Errorf("%w: %s is not that of the host's PID namespace", ErrIncomplete, s.proc)
+	}
+	for range rounds {
+		found, err := s.round()
+		if err != nil || found == 0 {
+			return err
+		}
+	}
+	return nil
+}
+
+// round reads the processes that it has not seen before and returns how many those were.
+func (s *scan) round() (found int, err error) {
+	pids, err := list(s.proc)
+	if err != nil {
+		return 0, err
+	}
+	if !slices.Contains(pids, 1) { // hidepid of proc(5) hides processes without a word
+		return 0, fmt.Errorf("%w: %s hides those of others: CAP_SYS_PTRACE is needed", ErrIncomplete, s.proc)
+	}
+	s.queue = slices.DeleteFunc(pids, func(pid int) bool { return s.seen[pid] || pid == s.asker })
+	for _, pid := range s.queue {
+		s.seen[pid] = true
+	}
+	found = len(s.queue)
+	s.drain()
+	return found, nil
+}
+
+// drain reads the processes in the queue by several scanners. One that makes no progress for the time of patience is given
+// up, with the thread that it waits in, and another takes its place.
+func (s *scan) drain() {
+	ended := make(chan *scanner, scanners+maxStuck)
+	progress := make(map[*scanner]int64) // what was seen of each at the last tick
+	start := func() {
+		r := &scanner{scan: s}
+		progress[r] = -1
+		go func() {
+			r.run()
+			ended <- r
+		}()
+	}
+	for range min(scanners, len(s.queue)) {
+		start()
+	}
+	ticker := time.NewTicker(s.patience)
+	defer ticker.Stop()
+	for len(progress) > 0 {
+		select {
+		case r := <-ended:
+			delete(progress, r)
+		case <-ticker.C:
+			for r, last := range progress {
+				now := r.steps.Load()
+				if now != last || !s.giveUp(r) {
+					progress[r] = now
+					continue
+				}
+				delete(progress, r)
+				start()
+			}
+		}
+	}
+}
+
+// giveUp abandons a scanner that waits in the kernel, and no other process of its pod is read. If that may be because of a
+// file of a network file system, its process is read once more without such files instead. It returns false for a scanner
+// that is about to end.
+func (s *scan) giveUp(r *scanner) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.pid == 0 { // it has just ended
+		return false
+	}
+	r.abandoned = true
+	s.stuck++
+	if r.looking.Load() && !r.careful {
+		s.remote.Store(true)
+		s.queue = append(s.queue, r.pid)
+		return true
+	}
+	if r.owner == nil {
+		r.owner = s.ownerOf("", r.pid)
+	}
+	s.unread(r.owner, r.pid, r.comm, errStuck)
+	if r.owner.pod {
+		r.owner.err = errStuck
+	}
+	return true
+}
+
+// next takes a process from the queue for a scanner.
+func (s *scan) next(r *scanner) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.pid, r.comm, r.owner = 0, "", nil
+	if r.abandoned || len(s.queue) == 0 {
+		return false
+	}
+	r.pid, s.queue = s.queue[0], s.queue[1:]
+	r.careful = s.remote.Load()
+	return true
+}
+
+// admit makes known to which owner the process of a scanner belongs. It returns why no process of that is read any more.
+func (s *scan) admit(r *scanner, comm, podUID string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.abandoned {
+		return errStuck
+	}
+	r.comm, r.owner = comm, s.ownerOf(podUID, r.pid)
+	if s.stuck >= maxStuck {
+		return errStuck
+	}
+	return r.owner.err
+}
+
+// ownerOf returns the owner of a process; the caller holds the lock.
+func (s *scan) ownerOf(podUID string, pid int) *owner {
+	o := s.owners[podUID]
+	if o == nil {
+		o = &owner{pod: podUID != ""}
+		s.owners[podUID] = o
+	}
+	if o.pod && len(o.pids) < maxSample {
+		o.pids = append(o.pids, pid)
+	}
+	return o
+}
+
+// add adds what a scanner has found in its process to the answer.
+func (s *scan) add(r *scanner, c Container, held map[Number]bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.abandoned { // it counts as unread already
+		return
+	}
+	for n := range held {
+		s.holders = append(s.holders, Holder{PID: r.pid, Comm: r.comm, Number: n, Container: c})
+	}
+	if err == nil {
+		return
+	}
+	if r.owner == nil {
+		r.owner = s.ownerOf("", r.pid)
+	}
+	s.unread(r.owner, r.pid, r.comm, err)
+	if errors.Is(err, errWork) {
+		r.owner.err = errWork
+	}
+}
+
+// unread counts a process of an owner; the caller holds the lock.
+func (s *scan) unread(o *owner, pid int, comm string, err error) {
+	if o.unread == 0 {
+		o.cause = fmt.Sprintf("process %d (%q): %v", pid, comm, err)
+	}
+	o.unread++
+}
+
+// answer returns what was found.
+func (s *scan) answer() Answer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := Answer{Holders: s.holders}
+	for podUID, o := range s.owners {
+		if o.unread > 0 {
+			any := !o.pod || slices.ContainsFunc(o.pids, s.privileged)
+			a.Unread = append(a.Unread, Unread{PodUID: podUID, Any: any, Count: o.unread, Cause: o.cause})
+		}
+	}
+	slices.SortFunc(a.Holders, compareHolders)
+	slices.SortFunc(a.Unread, compareUnread)
+	return a
+}
+
+// initUserNamespace is the host's user namespace (USER_NS_INIT_INO of include/uapi/linux/nsfs.h, 0xEFFFFFFD).
+const initUserNamespace = "user:[4026531837]"
+
+// privileged reports whether a process could have got CAP_SYS_ADMIN on the host, as those of a privileged pod could, which
+// has all devices. Nothing else cheap says what a pod may open: the device cgroup of version 2 is a BPF program, which
+// only CAP_BPF may list. In a user namespace of its own a process has all capabilities, and none over devices; outside of
+// one the bounding set only shrinks (capabilities(7)). One that is gone says nothing: its pod has others.
+func (s *scan) privileged(pid int) bool {
+	dir := filepath.Join(s.proc, strconv.Itoa(pid))
+	space, err := os.Readlink(filepath.Join(dir, "ns/user"))
+	if err != nil {
+		return !isGone(err)
+	}
+	if space != initUserNamespace {
+		return false
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "status"))
+	if err != nil {
+		return !isGone(err)
+	}
+	_, after, _ := strings.Cut(string(text), "\nCapBnd:\t")
+	digits, _, _ := strings.Cut(after, "\n")
+	bounding, err := strconv.ParseUint(digits, 16, 64)
+	return err != nil || bounding&(1<<unix.CAP_SYS_ADMIN) != 0
+}
+
+// isGone reports whether an error says that a process, or a descriptor of one, has ended.
+func isGone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH)
+}
+
+// skipGone returns no error for what has ended in between.
+func skipGone(err error) error {
+	if isGone(err) {
+		return nil
+	}
+	return err
+}
