@@ -87,7 +87,7 @@ func (d *daemon) newControl() *control.Server {
 	return control.New(control.Options{
 		Version: d.Version, Source: d.Config.Hardware.Source(), Started: d.started, Inventory: d.inventory, Host: d.host, Log: d.Log,
 		Enumerate: d.source.Enumerate, Dropped: d.dropped, Resources: d.resources,
-		Rules: d.rules, Where: d.where, Usual: config.Default().Rules(),
+		Rules: d.rules, Where: d.where, Usual: config.BuiltinRules(),
 		Configuration: d.configuration, Holders: d.holders, Reset: d.turnover.ByHand,
 		Counted: d.counted, Unwritten: d.unwritten, DevicePlugins: d.Config.Paths.DevicePlugins,
 	})

@@ -156,11 +156,11 @@ func TestDoctor(t *testing.T) {
 		},
 		"cgroup-driver": func(f *fixture) { f.files["/var/lib/kubelet/config.yaml"] = "cgroupDriver: \"cgroupfs\"\n" },
 		"cdi-off": func(f *fixture) {
-			f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\ninject = \"cdi\"\n"
+			f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
 			f.files["/etc/containerd/config.toml"] += "  enable_cdi = false\n"
 		},
 		"cdi-unset": func(f *fixture) {
-			f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\ninject = \"cdi\"\n"
+			f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
 		},
 		"memlock": func(f *fixture) {
 			f.devices = append(f.devices, control.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Present: true})
@@ -209,7 +209,7 @@ func TestDoctor(t *testing.T) {
 
 // needRuntime has a device need locked memory, and a resource CDI.
 func (f *fixture) needRuntime() {
-	f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\ninject = \"cdi\"\n"
+	f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
 	f.devices = append(f.devices, control.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Present: true})
 }
 
@@ -392,11 +392,12 @@ func TestNodeNumber(t *testing.T) {
 
 // TestHelpersThatAreNeeded: a socket that nothing asks for is not missed.
 func TestHelpersThatAreNeeded(t *testing.T) {
-	const gpu = "[[resource]]\nname = \"example.org/gpu\"\nclass = \"gpu\"\n"
+	const gpu = "builtin = false\n[[resource]]\nname = \"example.org/gpu\"\nclass = \"gpu\"\n"
 	for toml, want := range map[string][]string{
 		"":                               {holdersSocket, resetSocket},
 		gpu:                              {holdersSocket},
 		gpu + "shares = 4\n":             nil,
+		nvmeOffered:                      {holdersSocket, resetSocket},
 		gpu + "reset.method = \"pci\"\n": {holdersSocket, resetSocket},
 		"reset.socket = \"direct\"\n":    nil,
 	} {

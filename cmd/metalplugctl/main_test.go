@@ -66,11 +66,19 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// withDisks returns a configuration that has the disks offered.
+func withDisks(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "disks.toml")
+	save(t, file, nvmeOffered)
+	return file
+}
+
 // TestPreviewOfEveryBundledRecording: each shows devices, all of them healthy.
 func TestPreviewOfEveryBundledRecording(t *testing.T) {
 	for _, r := range recording.Bundled() {
 		t.Run(r.Name, func(t *testing.T) {
-			code, stdout, stderr := ctl(t, "preview", "--recording", r.Name, "-o", "json")
+			code, stdout, stderr := ctl(t, "preview", "--config", withDisks(t), "--recording", r.Name, "-o", "json")
 			if code != exitOK {
 				t.Fatalf("exit %d: %s", code, stderr)
 			}
@@ -194,7 +202,7 @@ func TestPreviewEndsQuietlyWhenNobodyReads(t *testing.T) {
 // TestChecksSayTheSame: what metalplugd refuses to run is refused by name and line.
 func TestChecksSayTheSame(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "metalplug.toml")
-	text := "[[resource]]\nname = \"example.org/n\"\nclass = \"nvme\"\nunits.init = \"x.service\"\n"
+	text := "[[resource]]\nname = \"example.org/n\"\nclass = \"gpu\"\nunits.init = \"x.service\"\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +231,7 @@ func TestLivePreviewShowsAHotplug(t *testing.T) {
 	done := make(chan int, 1)
 	var stderr bytes.Buffer
 	go func() {
-		done <- run(ctx, []string{"preview", "--recording", file, "--live", "-o", "json"}, states, &stderr)
+		done <- run(ctx, []string{"preview", "--config", withDisks(t), "--recording", file, "--live", "-o", "json"}, states, &stderr)
 	}()
 	states.until(t, 0)
 	for _, r := range recording.Bundled() {

@@ -46,7 +46,11 @@ type node struct {
 	stop      func()
 }
 
-// newNode runs the daemon itself over a recording, in directories of its own.
+// nvmeOffered is the [[resource]] that makes the built-in disks be offered.
+const nvmeOffered = "[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"none\"\n"
+
+// newNode runs the daemon itself over a recording, in directories of its own. Without extra resources it has the built-in ones,
+// disks included.
 func newNode(t *testing.T, recording, extra string) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
@@ -59,8 +63,12 @@ func newNode(t *testing.T, recording, extra string) *node {
 		os.RemoveAll(dir)
 	})
 	n.plug(recording)
-	text := fmt.Sprintf("hardware.source = \"recording:recording\"\n[paths]\ndevice_plugins = %q\npod_resources = %q\nstate = %q\nrun = %q\ncdi = %q\n%s",
-		n.path("plugins"), n.path("pr.sock"), n.path("state"), n.path("run"), n.path("cdi"), extra)
+	builtin := extra == ""
+	if builtin {
+		extra = nvmeOffered
+	}
+	text := fmt.Sprintf("builtin = %v\nhardware.source = \"recording:recording\"\n[paths]\ndevice_plugins = %q\npod_resources = %q\nstate = %q\nrun = %q\ncdi = %q\n%s",
+		builtin, n.path("plugins"), n.path("pr.sock"), n.path("state"), n.path("run"), n.path("cdi"), extra)
 	if err := errors.Join(os.Mkdir(n.path("plugins"), 0o755), os.WriteFile(n.path("t.toml"), []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -676,7 +684,7 @@ func TestPartlyReloaded(t *testing.T) {
 
 // TestUnwrittenInStatus: here the directory of the CDI specs is a file.
 func TestUnwrittenInStatus(t *testing.T) {
-	n := newNode(t, bundledText(t, "nvme-blank"), "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\ninject = \"cdi\"\n")
+	n := newNode(t, bundledText(t, "nvme-blank"), "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n")
 	n.stop()
 	if err := errors.Join(os.RemoveAll(n.path("cdi")), os.WriteFile(n.path("cdi"), nil, 0o600)); err != nil {
 		t.Fatal(err)

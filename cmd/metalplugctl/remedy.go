@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // remedy is what to do about a reason that keeps a device from pods; empty: nothing that would fit every machine.
@@ -22,8 +23,8 @@ func remedy(reason string) string {
 		{"is missing", "its driver makes that: is it loaded, and what does dmesg say of it?"},
 		{"is dead", "dmesg; take the drive out and put it in again, or replace it"},
 		{"cannot be proven empty", "systemctl status metalplug-reset.socket"},
-		{"no resource of class", "add a [[resource]] of that class: those of the configuration replace the ones that are offered without any"},
-		{"no class or resource takes it", "add this; to a configuration without any [[resource]] also those of the defaults that are wanted: it takes their place"},
+		{"no resource of class", "add a [[resource]] of that class"},
+		{"no class or resource takes it", "add this"},
 		{"it has no device node itself", "ask for one of these"},
 		{"excluded by", "that is what the configuration says: take the exclude out if it is not meant"},
 		{"no resource takes it", "compare match and exclude with: metalplugctl check --explain"},
@@ -109,6 +110,10 @@ const (
 	noResource  = "no resource"
 )
 
+// isWithheld excludes the disks for which no file names a resource: that is how the package is installed.
 func isWithheld(v control.Device) bool {
+	if v.Class == device.NVMe.Name && v.Reason == noResource+" of class nvme is configured" {
+		return false
+	}
 	return strings.HasPrefix(v.Reason, notComplete) || strings.HasPrefix(v.Reason, noResource)
 }

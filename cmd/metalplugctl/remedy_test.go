@@ -51,18 +51,19 @@ func TestWithheld(t *testing.T) {
 	missing := control.Device{Class: "gpu", Reason: "not complete: /dev/nvidia-uvm is missing"}
 	d := &doctor{devices: []control.Device{
 		missing,
-		{Class: "nvme", Reason: "no resource of class nvme is configured"},
+		{Class: "nvme", Reason: "no resource of class nvme is configured"}, // off until the operator names them
+		{Class: "fpga", Reason: "no resource of class fpga is configured"},
 		{Class: "nvme", Reason: "in use: nvme0n1p2 is mounted on /"},
 		{Class: "gpu", Reason: "a display of driver ast, no GPU"},
 		{Class: "gpu", Resource: "nvidia.com/gpu", Health: "Unhealthy", Reason: "not complete: offered, and told of elsewhere"},
 		missing,
 	}}
 	want := []finding{
-		{levelFail, "devices", "2 of class gpu not offered: not complete: /dev/nvidia-uvm is missing", "nvidia-modprobe -u -c 0, and at boot nvidia-persistenced"},
 		{
-			levelWarn, "devices", "1 of class nvme not offered: no resource of class nvme is configured",
-			"add a [[resource]] of that class: those of the configuration replace the ones that are offered without any",
+			levelWarn, "devices", "1 of class fpga not offered: no resource of class fpga is configured",
+			"add a [[resource]] of that class",
 		},
+		{levelFail, "devices", "2 of class gpu not offered: not complete: /dev/nvidia-uvm is missing", "nvidia-modprobe -u -c 0, and at boot nvidia-persistenced"},
 	}
 	if got := d.withheld("devices"); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)

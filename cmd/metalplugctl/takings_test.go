@@ -13,17 +13,21 @@ import (
 func TestCheckExplains(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "t.toml")
-	text := `hardware.source = "recording:recording"
+	text := `builtin = false
+hardware.source = "recording:recording"
 [[resource]]
 name = "example.org/fast"
 class = "nvme"
+reset.scrub = "none"
 match = { PCI_SLOT_NAME = "0000:1d:00.0|0000:1c:00.0" }
 [[resource]]
 name = "example.org/disk"
 class = "nvme"
+reset.scrub = "none"
 [[resource]]
 name = "example.org/late"
 class = "nvme"
+reset.scrub = "none"
 match = { PCI_SLOT_NAME = "0000:1d:00.0" }
 [[resource]]
 name = "example.org/typo"
@@ -67,7 +71,7 @@ func TestCheckExplainsThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, stdout, stderr := ctl(t, "check", file, "--explain")
-	if code != exitOK || !strings.Contains(stdout, "metalplug.io/nvme  takes ") {
+	if code != exitOK || !strings.Contains(stdout, "nvidia.com/gpu  takes ") {
 		t.Errorf("exit %d: %s%s", code, stdout, stderr)
 	}
 	if code, stdout, _ := ctl(t, "check", file, "-o", "json"); code != exitOK || strings.Contains(stdout, "resources") {

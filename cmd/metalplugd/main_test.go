@@ -24,7 +24,7 @@ func TestExitCodes(t *testing.T) {
 	good := write(t, "metalplug.toml", "[[resource]]\nname = \"example.org/kvm\"\nclass = \"node\"\nmatch = { DEVNAME = \"/dev/kvm\" }\n")
 	bad := write(t, "metalplug.toml", "[paths]\nstat = \"/x\"\n")
 	gone := write(t, "metalplug.toml", "hardware.source = \"recording:gone\"\n")
-	units := write(t, "metalplug.toml", "[[resource]]\nname = \"example.org/nvme\"\nclass = \"nvme\"\n[resource.units]\ninit = \"x@.service\"\n")
+	units := write(t, "metalplug.toml", "[[resource]]\nname = \"example.org/nvme\"\nclass = \"gpu\"\n[resource.units]\ninit = \"x@.service\"\n")
 	tests := []struct {
 		name string
 		args []string

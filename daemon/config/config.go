@@ -58,8 +58,8 @@ type Config struct {
 	Resources []Resource // in the order in which they are tried; a device belongs to the first that matches
 	Files     []string   // that it was read from, in the order of reading
 
-	source Problem          // where hardware.source names a recording; What is empty
-	places map[string]place // where each resource that is not a default one is written, by name
+	source Problem            // where hardware.source names a recording; What is empty
+	places map[string][]place // where each resource that a file names is written, in the order of reading, by name
 }
 
 // Paths is the table [paths]: where the parts of the machine are. All are absolute.
@@ -110,21 +110,32 @@ type Resource struct {
 	// Group has the keys group, optional and group_by: the nodes that make up one device; only for node; nil.
 	Group *device.Group
 
+	Takeover bool // takeover: register though another plugin serves the name already, see [Resource.Yields]; false
+
 	Reset ResourceReset
 	Units Units
 
-	// Optional tells that the kubelet hears of the resource only once it has a device. It is true for the default
-	// resources, which must take no name from another plugin of the node; false for those in a file, so that a pod
-	// which asks for one without devices is refused rather than started without.
+	// ScrubUnset reports that no file says how the devices of class node are erased: a disk among them is not offered.
+	ScrubUnset bool
+
+	// Optional tells that the kubelet hears of the resource only once it has a device. It is true for the built-in
+	// resources that no file names, and false for those in a file, so that a pod which asks for one without devices is
+	// refused rather than started without.
 	Optional bool
 }
+
+// Yields reports whether the resource is held back while another plugin serves its name. A name that is built in yields,
+// because a vendor's plugin may have had it before metalplug was installed; also where a file overrides keys of the
+// resource. Any other name is the operator's choice, and takeover says so of a built-in one.
+func (r Resource) Yields() bool { return builtinValues(r.Name) != nil && !r.Takeover }
 
 // ResourceReset is the table [resource.reset]: what is done to a device between two containers.
 type ResourceReset struct {
 	// Method is a reset method of the class, [Auto] or [None]; auto. It is [None] here where auto stands in the file
 	// but cannot come to anything: shares, allow_in_use, or a class whose drivers survive no reset.
 	Method string
-	// Scrub is how the device is erased: none, discard, zero, format, crypto-erase or sanitize; none.
+	// Scrub is how the device is erased: none, discard, zero, format, crypto-erase or sanitize; none. A resource of disks
+	// must say it.
 	Scrub string
 	// When is [WhenStart], [WhenRelease] or [WhenBoth]; start.
 	When string
@@ -170,7 +181,7 @@ func (c Config) Templates() []string {
 func (r Resource) Rule() device.Rule {
 	rule := device.Rule{
 		Resource: r.Name, Class: r.Class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse,
-		Group: r.Group, Nodes: r.Nodes,
+		Group: r.Group, Nodes: r.Nodes, ScrubUnset: r.ScrubUnset,
 		ErasedAtStart:    r.Reset.AtStart() && r.Reset.Scrub != None,
 		ClearedAtRelease: r.Reset.AtRelease() || r.Units.Release != "", Init: r.Units.Init,
 	}
@@ -204,4 +215,33 @@ func (c Config) Rules() []device.Rule {
 		rules[i] = r.Rule()
 	}
 	return rules
+}
+
+// Allowance is what a configuration lets be done to the devices of a resource.
+type Allowance struct {
+	Methods []string // of reset; of [Auto] all that it may come to
+	Scrubs  []string // that erase; [None] is not among them
+	Units   []string // of the vendor, each once
+}
+
+// Allowance returns what may be done to a device of a resource; nothing if the resource is not configured. The device
+// belongs to the resource that the first of [Config.Rules] to match it names.
+func (c Config) Allowance(resource string) Allowance {
+	i := slices.IndexFunc(c.Resources, func(r Resource) bool { return r.Name == resource })
+	if i < 0 {
+		return Allowance{}
+	}
+	r := c.Resources[i]
+	a := Allowance{Units: r.Units.Names()}
+	switch r.Reset.Method {
+	case None:
+	case Auto:
+		a.Methods = slices.Clone(r.abilities().auto)
+	default:
+		a.Methods = []string{r.Reset.Method}
+	}
+	if r.Reset.Scrub != None {
+		a.Scrubs = []string{r.Reset.Scrub}
+	}
+	return a
 }

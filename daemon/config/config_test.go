@@ -57,7 +57,6 @@ func TestDefault(t *testing.T) {
 		{"intel.com/fpga", "fpga", map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}, Auto},
 		{"xilinx.com/fpga", "fpga", map[string]string{"DRIVER": "xocl"}, Auto},
 		{"metalplug.io/infiniband", "infiniband", nil, None},
-		{"metalplug.io/nvme", "nvme", nil, Auto},
 	}
 	if len(c.Resources) != len(want) {
 		t.Fatalf("%d default resources, want %d", len(c.Resources), len(want))
@@ -99,6 +98,7 @@ class = "nvme"
 match = { ID_MODEL = "A*", "ATTR{queue/rotational}" = "0" }
 exclude = { ID_SERIAL_SHORT = "S1|S2" }
 allow_in_use = true
+reset.scrub = "none"
 [[resource]]
 name = "example.com/b"
 class = "infiniband"
@@ -117,7 +117,7 @@ issm = true
 		{Resource: "example.com/b", Class: &device.InfiniBand},
 		{Resource: "example.com/c", Class: &device.InfiniBand, Extras: []string{"umad", "issm"}},
 	}
-	if got := c.Rules(); !reflect.DeepEqual(got, want) {
+	if got := c.Rules()[:3]; !reflect.DeepEqual(got, want) {
 		t.Errorf("rules\n%+v, want\n%+v", got, want)
 	}
 }
@@ -149,6 +149,7 @@ func TestPending(t *testing.T) {
 // Every key, in every way in which TOML can write it, arrives where it belongs.
 func TestEveryKey(t *testing.T) {
 	c := good(t, `
+builtin = false
 paths = { device_plugins = "/a", pod_resources = "/b/s.sock", state = "/c/", run = "/d", cdi = "/e", sysfs = "/f" }
 hardware.source = "recording:/r"
 reset.socket = "/j.sock"
@@ -156,7 +157,7 @@ reset.holders = "direct"
 reset.units = "/u.sock"
 resource = [
   { name = "example.com/x", class = "node", match = { "ATTR{ready}" = '''1''', DEVNAME = "/dev/x*" }, exclude.DEVNAME = "/dev/x9",
-    shares = 2, prefer = "spread", inject = "cdi", cdi_kind = "example.com/y", permissions = "wmr", allow_in_use = true,
+    shares = 2, prefer = "spread", inject = "cdi", cdi_kind = "example.com/y", permissions = "wmr", allow_in_use = true, takeover = true,
     units = { init = "i@.service", start = "s@.service", release = "r@.service" } },
   { name = "example.com/z", class = "nvme", reset = { method = "pci", scrub = "sanitize", when = "both", timeout = "1h30m" } },
   { name = "example.com/i", class = "infiniband", umad = true, issm = true },
@@ -174,7 +175,7 @@ resource = [
 				Name: "example.com/x", Class: &device.Generic,
 				Match:   map[string]string{"ATTR{ready}": "1", "DEVNAME": "/dev/x*"},
 				Exclude: map[string]string{"DEVNAME": "/dev/x9"},
-				Shares:  2, Prefer: "spread", Inject: "cdi", CDIKind: "example.com/y", Permissions: "wmr", AllowInUse: true,
+				Shares:  2, Prefer: "spread", Inject: "cdi", CDIKind: "example.com/y", Permissions: "wmr", AllowInUse: true, Takeover: true, ScrubUnset: true,
 				Reset: ResourceReset{Method: "none", Scrub: "none", When: "start", Timeout: 20 * time.Second},
 				Units: Units{Init: "i@.service", Start: "s@.service", Release: "r@.service"},
 			},
@@ -203,14 +204,14 @@ func TestResetDefaults(t *testing.T) {
 		want       ResourceReset
 		start, end bool
 	}{
-		{"nvme", `class = "nvme"`, ResourceReset{Auto, None, WhenStart, 20 * time.Second}, true, false},
+		{"nvme", "class = \"nvme\"\nreset.scrub = \"none\"", ResourceReset{Auto, None, WhenStart, 20 * time.Second}, true, false},
 		{"nothing works", `class = "infiniband"`, ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
 		{"named", "class = \"infiniband\"\nreset.method = \"pci\"", ResourceReset{"pci", None, WhenStart, 20 * time.Second}, true, false},
-		{"chosen", "class = \"nvme\"\nreset.method = \"pci:flr\"", ResourceReset{"pci:flr", None, WhenStart, 20 * time.Second}, true, false},
-		{"shared", "class = \"nvme\"\nshares = 2", ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
-		{"in use", "class = \"nvme\"\nallow_in_use = true", ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
+		{"chosen", "class = \"nvme\"\nreset = { method = \"pci:flr\", scrub = \"none\" }", ResourceReset{"pci:flr", None, WhenStart, 20 * time.Second}, true, false},
+		{"shared", "class = \"nvme\"\nshares = 2\nreset.scrub = \"none\"", ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
+		{"in use", "class = \"nvme\"\nallow_in_use = true\nreset.scrub = \"none\"", ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
 		{
-			"reset at release", "class = \"nvme\"\nreset.when = \"release\"",
+			"reset at release", "class = \"nvme\"\nreset = { when = \"release\", scrub = \"none\" }",
 			ResourceReset{Auto, None, WhenRelease, 20 * time.Second},
 			false, true,
 		},
@@ -276,7 +277,7 @@ func TestReference(t *testing.T) {
 
 func TestReferenceShowsEveryKey(t *testing.T) {
 	f := &file{known: make(map[string]toml.Key)}
-	new(Config).take(&table{file: f, values: map[string]any{"resource": []map[string]any{{}}}}, "/")
+	new(Config).take(&table{layers: []layer{{file: f, values: map[string]any{"resource": []map[string]any{{}}}}}}, "/")
 	if len(f.known) < 30 {
 		t.Fatalf("only %d keys are known", len(f.known))
 	}
@@ -304,8 +305,8 @@ func TestReferenceExamples(t *testing.T) {
 		}
 	}
 	c := good(t, strings.Join(lines, ""))
-	if len(c.Resources) != 10 {
-		t.Errorf("%d examples, want 10", len(c.Resources))
+	if own := len(c.Resources) - len(Default().Resources) + 1; own != 11 { // nvidia.com/gpu is built in
+		t.Errorf("%d examples, want 11", own)
 	}
 }
 

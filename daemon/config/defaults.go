@@ -12,7 +12,7 @@ import (
 // Default returns the configuration that holds without any file.
 func Default() Config {
 	c := basic()
-	c.complete()
+	c.apply("/")
 	return c
 }
 
@@ -54,27 +54,54 @@ func (c *Config) complete() {
 			c.Reset.Units = Direct
 		}
 	}
-	if len(c.Resources) == 0 {
-		c.Resources = defaultResources()
-	}
 }
 
-// defaultResources are offered where no resource is configured: under the names that the vendors' own plugins gave
-// them, so that pods which ask for these keep working.
-func defaultResources() []Resource {
-	all := []Resource{
-		newResource("nvidia.com/gpu", &device.GPU, map[string]string{"PCI_ID": "10DE:*"}),
-		newResource("amd.com/gpu", &device.GPU, map[string]string{"PCI_ID": "1002:*"}),
-		newResource("gpu.intel.com/i915", &device.GPU, map[string]string{"PCI_ID": "8086:*", "DRIVER": "i915"}),
-		newResource("gpu.intel.com/xe", &device.GPU, map[string]string{"PCI_ID": "8086:*", "DRIVER": "xe"}),
-		newResource("intel.com/fpga", &device.FPGA, map[string]string{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}),
-		newResource("xilinx.com/fpga", &device.FPGA, map[string]string{"DRIVER": "xocl"}),
-		newResource("metalplug.io/infiniband", &device.InfiniBand, nil),
-		newResource("metalplug.io/nvme", &device.NVMe, nil),
+// builtin has the built-in resources, as a file would say them: under the names that the vendors' own plugins gave them, so
+// that pods which ask for these keep working.
+var builtin = []map[string]any{
+	{"name": "nvidia.com/gpu", "class": "gpu", "match": map[string]any{"PCI_ID": "10DE:*"}},
+	{"name": "amd.com/gpu", "class": "gpu", "match": map[string]any{"PCI_ID": "1002:*"}},
+	{"name": "gpu.intel.com/i915", "class": "gpu", "match": map[string]any{"PCI_ID": "8086:*", "DRIVER": "i915"}},
+	{"name": "gpu.intel.com/xe", "class": "gpu", "match": map[string]any{"PCI_ID": "8086:*", "DRIVER": "xe"}},
+	{"name": "intel.com/fpga", "class": "fpga", "match": map[string]any{"DEVNAME": "/dev/dfl-port.*|/dev/intel-fpga-port.*"}},
+	{"name": "xilinx.com/fpga", "class": "fpga", "match": map[string]any{"DRIVER": "xocl"}},
+	{"name": "metalplug.io/infiniband", "class": "infiniband"},
+	{"name": nvme, "class": "nvme"},
+}
+
+// nvme is the built-in resource that is off until a file names it with a scrub.
+const nvme = "metalplug.io/nvme"
+
+// builtinValues returns what is built in under a name; nil if nothing is.
+func builtinValues(name string) map[string]any {
+	for _, values := range builtin {
+		if values["name"] == name {
+			return values
+		}
 	}
-	for i := range all {
-		all[i].settle()
-		all[i].Optional = true
+	return nil
+}
+
+// BuiltinRules returns which devices the built-in resources take, those included that are off until a file names them.
+func BuiltinRules() []device.Rule {
+	none := map[string]any{"reset": map[string]any{"scrub": None}}
+	var rules []device.Rule
+	for _, values := range builtin {
+		rules = append(rules, resource(&table{layers: []layer{{values: values}, {values: none}}}).Rule())
+	}
+	return rules
+}
+
+// defaultResources returns the built-in resources that apply where no file names them.
+func defaultResources() []Resource {
+	var all []Resource
+	for _, values := range builtin {
+		if values["name"] == nvme {
+			continue
+		}
+		r := resource(&table{layers: []layer{{values: values}}})
+		r.Optional = true
+		all = append(all, r)
 	}
 	return all
 }

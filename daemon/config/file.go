@@ -15,6 +15,7 @@ import (
 // file is a configuration file while it is being read.
 type file struct {
 	name     string
+	tree     map[string]any // as it was parsed
 	lines    lineIndex
 	known    map[string]toml.Key // all keys that a file can have, by how they are spelt
 	unknown  []toml.Key          // those that it has beside them

@@ -17,7 +17,7 @@ func takeGroup(t *table, r *Resource) {
 	var g device.Group
 	t.nodes("group", &g.Nodes)
 	t.nodes("optional", &g.Optional)
-	if t.values["group_by"] == "" {
+	if t.value("group_by") == "" {
 		t.text("group_by", &g.By)
 	} else {
 		t.choice("group_by", "kind of hardware", &g.By, device.GroupUSB, device.GroupPCI)
@@ -58,12 +58,11 @@ func checkGroup(t *table, r Resource) {
 // part.
 func checkHardwareOnly(t *table, key string, patterns map[string]string, by string) {
 	for _, property := range slices.Sorted(maps.Keys(patterns)) {
-		path := append(t.at(key), property)
 		switch {
 		case by == "":
-			t.file.reportf(path, "is about the hardware of a group, which has none without group_by")
+			t.reportBelowf(key, property, "is about the hardware of a group, which has none without group_by")
 		case strings.HasPrefix(property, "ID_"), property == "DEVLINKS", property == "TAGS":
-			t.file.reportf(path, "comes from udev's rules: a group is matched by what the kernel reports of its hardware, "+
+			t.reportBelowf(key, property, "comes from udev's rules: a group is matched by what the kernel reports of its hardware, "+
 				"such as ATTR{serial} or PCI_ID")
 		}
 	}

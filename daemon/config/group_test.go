@@ -57,7 +57,7 @@ func TestGroupProblems(t *testing.T) {
 		{node + "group = [\"/dev/a\"]\nmatch.PCI_ID = \"8086:*\"", `m.toml:5: resource.match.PCI_ID: is about the hardware of a group, which has none without group_by`},
 		{node + "group = [\"/dev/a\"]\nexclude.PCI_ID = \"8086:*\"", `m.toml:5: resource.exclude.PCI_ID: is about the hardware of a group, which has none without group_by`},
 		{node + "group = [\"/dev/a\"]\ngroup_by = \"usb\"\nmatch.ID_SERIAL = \"x\"\nexclude.TAGS = \"y\"", "m.toml:6: resource.match.ID_SERIAL: " + hardware + "\nm.toml:7: resource.exclude.TAGS: " + hardware},
-		{valid + "group = [\"/dev/a\"]", `m.toml:4: resource.group: is only for the class node, not for nvme`},
+		{valid + "group = [\"/dev/a\"]", `m.toml:4: resource.group: is only for the class node, not for gpu`},
 		{node + "group = [\"/dev/a\"]\ngroups = [\"/dev/b\"]", `m.toml:5: resource.groups: unknown key; did you mean group?`},
 	} {
 		if got := problems(t, test.text); got != test.want {
@@ -70,7 +70,7 @@ func TestNodes(t *testing.T) {
 	for text, want := range map[string]string{
 		``: "", `nodes = "block"`: "", `nodes = "generic"`: device.NVMeGeneric, `nodes = "both"`: device.NVMeBoth,
 	} {
-		r := good(t, valid+text).Resources[0]
+		r := good(t, disk+"reset.scrub = \"none\"\n"+text).Resources[0]
 		if r.Nodes != want || r.Rule().Nodes != want {
 			t.Errorf("%s: %q, in the rule %q, want %q", text, r.Nodes, r.Rule().Nodes, want)
 		}

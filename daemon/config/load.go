@@ -22,8 +22,10 @@ import (
 const fileSize = 64 << 10
 
 // Load reads a configuration file and then, in the order of their names, the drop-ins conf.d/*.toml in the same
-// directory. What a later file sets holds; a [[resource]] of a name that an earlier file has replaces that one in its
-// place, any other is added at the end. The file must exist unless it is [DefaultFile]. An error is a [Problems].
+// directory. A key that a later file sets holds. A [[resource]] of a name that an earlier file has, or a built-in resource,
+// overrides that one key by key; match and exclude are one key each. The resources of the files come in the order in which
+// the files name them, and the built-in ones that no file names after them. The file must exist unless it is [DefaultFile].
+// An error is a [Problems].
 func Load(file string) (Config, error) {
 	if file == "" {
 		return Config{}, Problems{{File: `""`, What: "no file has an empty name: name one, or none at all for " + DefaultFile}}
@@ -42,7 +44,7 @@ func load(main string, optional bool) (Config, error) {
 	if err != nil {
 		problems = append(problems, unreadable(filepath.Join(filepath.Dir(main), "conf.d"), err))
 	}
-	c := basic()
+	var files []*file
 	names = append([]string{main}, names...)
 	for _, name := range names {
 		text, err := read(name)
@@ -50,16 +52,15 @@ func load(main string, optional bool) (Config, error) {
 			continue
 		}
 		if err != nil {
-			problems = append(problems, unreadable(name, err))
+			files = append(files, &file{name: name, problems: Problems{unreadable(name, err)}})
 			continue
 		}
-		problems = append(problems, c.apply(name, dir, text)...)
-		c.Files = append(c.Files, name)
+		files = append(files, parse(name, text))
 	}
-	if len(problems) > 0 {
+	c := basic()
+	if problems = append(problems, c.apply(dir, files...)...); len(problems) > 0 {
 		return Config{}, problems
 	}
-	c.complete()
 	return c, nil
 }
 
@@ -132,35 +133,53 @@ func normal(text string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(text, "\ufeff"), "\r\n", "\n")
 }
 
-// apply changes c by what the text of a file says, and returns what is wrong with it by line. A recording is looked for
-// in dir.
-func (c *Config) apply(name, dir, text string) Problems {
+// parse reads the text of a file. What is wrong with it as a whole is among its problems.
+func parse(name, text string) *file {
 	lines, tooDeep := keyLines(text)
 	if tooDeep > 0 {
-		return Problems{{File: name, Line: tooDeep, What: fmt.Sprintf("nested more than %d deep", deepest)}}
+		return &file{name: name, problems: Problems{{File: name, Line: tooDeep, What: fmt.Sprintf("nested more than %d deep", deepest)}}}
 	}
 	var tree map[string]any
 	meta, err := toml.Decode(text, &tree)
 	if err != nil {
-		return Problems{syntax(name, err)}
+		return &file{name: name, problems: Problems{syntax(name, err)}}
 	}
-	f := &file{name: name, lines: newLineIndex(lines, tree, meta.Keys()), known: make(map[string]toml.Key)}
-	c.take(&table{file: f, values: tree}, dir)
-	f.reportUnknown()
-	slices.SortStableFunc(f.problems, func(a, b Problem) int { return a.Line - b.Line })
-	return f.problems
+	return &file{name: name, tree: tree, lines: newLineIndex(lines, tree, meta.Keys()), known: make(map[string]toml.Key)}
 }
 
-// take takes everything that a file can say.
+// apply makes c what the files say together, and returns what is wrong with them, by file and line. A recording is looked
+// for in dir.
+func (c *Config) apply(dir string, files ...*file) Problems {
+	root := &table{}
+	for _, f := range files {
+		c.Files = append(c.Files, f.name)
+		if f.problems == nil {
+			root.layers = append(root.layers, layer{file: f, values: f.tree})
+		}
+	}
+	if len(root.layers) > 0 {
+		c.take(root, dir)
+	} else {
+		c.Resources = defaultResources()
+	}
+	c.complete()
+	var problems Problems
+	for _, f := range files {
+		f.reportUnknown()
+		slices.SortStableFunc(f.problems, func(a, b Problem) int { return a.Line - b.Line })
+		problems = append(problems, f.problems...)
+	}
+	return problems
+}
+
+// take takes everything that the files can say.
 func (c *Config) take(root *table, dir string) {
 	takePaths(root.table("paths"), &c.Paths)
 	takeHardware(root.table("hardware"), c, dir)
 	takeHelpers(root.table("reset"), &c.Reset)
-	for _, r := range resources(root) {
-		c.clash(r)
-		c.set(r.Resource)
-		c.note(r)
-	}
+	builtin := true
+	root.boolean("builtin", &builtin)
+	c.takeResources(root, builtin)
 	root.end()
 }
 
@@ -185,14 +204,4 @@ func ownStyle(message string) string {
 		message = strings.ToLower(message[:1]) + message[1:]
 	}
 	return message
-}
-
-// set replaces the resource of that name, or adds one.
-func (c *Config) set(r Resource) {
-	i := slices.IndexFunc(c.Resources, func(old Resource) bool { return old.Name == r.Name })
-	if i < 0 {
-		c.Resources = append(c.Resources, r)
-		return
-	}
-	c.Resources[i] = r
 }

@@ -29,20 +29,20 @@ paths.state = "/main"
 hardware.source = "recording:main.rec"
 [[resource]]
 name = "example.com/a"
-class = "nvme"
+class = "gpu"
 shares = 2
 [[resource]]
 name = "example.com/b"
-class = "nvme"
+class = "gpu"
 [[resource]]
 name = "example.com/c"
-class = "nvme"
+class = "gpu"
 `,
 		"conf.d/20-x.toml": `
 paths.run = "/20"
 [[resource]]
 name = "example.com/b"
-class = "gpu"
+class = "fpga"
 [[resource]]
 name = "example.com/d"
 class = "gpu"
@@ -52,7 +52,7 @@ paths.run = "/100"
 paths.cdi = "/100"
 [[resource]]
 name = "example.com/a"
-class = "nvme"
+class = "gpu"
 permissions = "r"
 [[resource]]
 name = "example.com/d"
@@ -79,14 +79,15 @@ class = "fpga"
 	if c.Paths.Run != "/20" || c.Paths.CDI != "/100" || c.Paths.State != "/main" || c.Paths.Dev != "/dev" {
 		t.Errorf("paths %+v", c.Paths)
 	}
-	if got, want := names(c), []string{"example.com/a", "example.com/b", "example.com/c", "example.com/d"}; !slices.Equal(got, want) {
+	want = append([]string{"example.com/a", "example.com/b", "example.com/c", "example.com/d"}, names(Default())...)
+	if got := names(c); !slices.Equal(got, want) {
 		t.Errorf("resources %q, want %q", got, want)
 	}
-	// A resource is replaced as a whole, and by the last file that has it.
-	if a := c.Resources[0]; a.Shares != 1 || a.Permissions != "r" {
-		t.Errorf("replaced %+v", a)
+	// A resource is overridden key by key, and by the last file that has a key.
+	if a := c.Resources[0]; a.Shares != 2 || a.Permissions != "r" {
+		t.Errorf("overridden %+v", a)
 	}
-	if b, d := c.Resources[1].Class.Name, c.Resources[3].Class.Name; b != "gpu" || d != "gpu" {
+	if b, d := c.Resources[1].Class.Name, c.Resources[3].Class.Name; b != "fpga" || d != "gpu" {
 		t.Errorf("classes %s and %s", b, d)
 	}
 }
@@ -152,7 +153,7 @@ func TestMissingFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, err = load(main, true)
-	if err != nil || !slices.Equal(names(c), []string{"example.com/x"}) || !slices.Equal(c.Files, []string{drop}) {
+	if err != nil || !slices.Equal(names(c), append([]string{"example.com/x"}, names(Default())...)) || !slices.Equal(c.Files, []string{drop}) {
 		t.Errorf("with a drop-in only: %+v, %v", c, err)
 	}
 }
@@ -177,7 +178,7 @@ func TestProblemsOfSeveralFiles(t *testing.T) {
 	want := `m.toml:1: colour: unknown key
 conf.d/a.toml:1: unexpected '=': key name appears blank
 conf.d/b.toml:4: resource.shares: 0 is not between 1 and 1000
-conf.d/b.toml:6: resource.name: "example.com/x" is defined twice, first on line 2
+conf.d/b.toml:6: resource.name: "example.com/x" is defined twice, first on line 2: make one of the two
 conf.d/c.toml: read: is a directory
 conf.d/d.toml: open: no such file or directory`
 	if got := strings.ReplaceAll(err.Error(), dir+"/", ""); got != want {
@@ -217,7 +218,7 @@ func TestPermissionDenied(t *testing.T) {
 }
 
 func TestFormsOfText(t *testing.T) {
-	const text = "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\nshares = 3\ncolour = 1\n"
+	const text = "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\nshares = 3\ncolour = 1\n"
 	for name, form := range map[string]string{
 		"plain":                text,
 		"CRLF":                 strings.ReplaceAll(text, "\n", "\r\n"),

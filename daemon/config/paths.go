@@ -121,7 +121,8 @@ func takeHardware(t *table, c *Config, dir string) {
 		}
 		c.source = Problem{}
 		if h.Recording != "" {
-			c.source = t.file.problem(t.at("source"), "")
+			at := t.place("source")
+			c.source = at.file.problem(at.at("source"), "")
 		}
 	}
 	t.end()
@@ -137,7 +138,7 @@ func takeHelpers(t *table, r *Reset) {
 
 // helper takes where a helper is reached.
 func (t *table) helperSocket(key string, to *string) {
-	if t.values[key] == Direct {
+	if t.value(key) == Direct {
 		t.text(key, to)
 	} else if t.pathname(key, to) {
 		t.check(key, checkSocket(*to))

@@ -9,8 +9,11 @@ import (
 	"testing"
 )
 
-// valid is the beginning of a resource that has no problem yet; its last line is the third.
-const valid = "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\n"
+// The beginnings of resources; the last line is the third. A disk must still say scrub.
+const (
+	valid = "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\n"
+	disk  = "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\n"
+)
 
 // problems loads a configuration and returns what is wrong with it, without the directory.
 func problems(t *testing.T, text string) string {
@@ -65,7 +68,7 @@ func TestProblems(t *testing.T) {
 		{"resource as table", "[resource]\nname = \"example.com/x\"\n", `m.toml:1: resource: is a table, not an array of tables: write [[resource]]`},
 		{"resource as array", "resource = [1]\n", `m.toml:1: resource: is an array, not an array of tables: write [[resource]]`},
 		{"array of tables as table", "[[hardware]]\n", `m.toml:1: hardware: is an array of tables, not a table: write [hardware]`},
-		{"name", "[[resource]]\nname = 1.5\nclass = \"nvme\"\n", `m.toml:2: resource.name: is a float, not a string`},
+		{"name", "[[resource]]\nname = 1.5\nclass = \"gpu\"\n", `m.toml:2: resource.name: is a float, not a string`},
 		{"class", "[[resource]]\nname = \"example.com/x\"\nclass = [\"nvme\"]\n", `m.toml:3: resource.class: is an array, not a string`},
 		{"shares", valid + "shares = \"2\"\n", `m.toml:4: resource.shares: is a string, not an integer`},
 		{"umad", valid + "umad = 1\n", `m.toml:4: resource.umad: is an integer, not true or false`},
@@ -124,17 +127,16 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"twice in a file", valid + "\n" + valid,
-			`m.toml:6: resource.name: "example.com/x" is defined twice, first on line 2`,
+			`m.toml:6: resource.name: "example.com/x" is defined twice, first on line 2: make one of the two`,
 		},
 		{
-			"one variable for two", "[[resource]]\nname = \"a.com/x-y\"\nclass = \"nvme\"\n[[resource]]\nname = \"a.com/x.y\"\nclass = \"nvme\"\n",
+			"one variable for two", "[[resource]]\nname = \"a.com/x-y\"\nclass = \"gpu\"\n[[resource]]\nname = \"a.com/x.y\"\nclass = \"gpu\"\n",
 			`m.toml:5: resource.name: "a.com/x.y" and "a.com/x-y" have the same environment variable METALPLUG_A_COM_X_Y in a container: rename one`,
 		},
 		{
-			"twice in a file, the first broken", "[[resource]]\nname = \"x\"\nclass = \"nvme\"\n[[resource]]\nname = \"x\"\nclass = \"nvme\"\n",
+			"twice in a file, the first broken", "[[resource]]\nname = \"x\"\nclass = \"gpu\"\n[[resource]]\nname = \"x\"\nclass = \"gpu\"\n",
 			"m.toml:2: resource.name: \"x\" has no domain: it must be like \"example.com/name\"\n" +
-				"m.toml:5: resource.name: \"x\" has no domain: it must be like \"example.com/name\"\n" +
-				"m.toml:5: resource.name: \"x\" is defined twice, first on line 2",
+				"m.toml:5: resource.name: \"x\" is defined twice, first on line 2: make one of the two",
 		},
 		{
 			"no class", "[[resource]]\nname = \"example.com/x\"\nclass = \"npu\"\n",
@@ -166,10 +168,21 @@ func TestProblems(t *testing.T) {
 			`m.toml:4: resource.allow_in_use: is only for the classes nvme and node, not for gpu`,
 		},
 
-		// [resource.reset].
-		{"method", valid + "reset.method = \"flr\"\n", `m.toml:4: resource.reset.method: "flr" is not a method of class nvme: auto, none, nvme-controller, nvme-subsystem, pci or vfio`},
+		{"takeover", valid + "takeover = \"yes\"\n", `m.toml:4: resource.takeover: is a string, not true or false`},
+		{"builtin", "builtin = 1\n", `m.toml:1: builtin: is an integer, not true or false`},
 		{
-			"way that no kernel knows", valid + "reset.method = \"pci:hard\"\n",
+			"a built-in name without the built-in resources", "builtin = false\n[[resource]]\nname = \"amd.com/gpu\"\n",
+			`m.toml:2: resource.class: is missing: gpu, fpga, infiniband, nvme or node`,
+		},
+		{
+			"the variable of a built-in resource", "[[resource]]\nname = \"amd-com/gpu\"\nclass = \"gpu\"\n",
+			`m.toml:2: resource.name: "amd-com/gpu" and "amd.com/gpu" have the same environment variable METALPLUG_AMD_COM_GPU in a container: rename one`,
+		},
+
+		// [resource.reset].
+		{"method", disk + "reset.method = \"flr\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.method: "flr" is not a method of class nvme: auto, none, nvme-controller, nvme-subsystem, pci or vfio`},
+		{
+			"way that no kernel knows", disk + "reset.method = \"pci:hard\"\nreset.scrub = \"none\"\n",
 			`m.toml:4: resource.reset.method: "pci:hard" is not a method of class nvme: auto, none, nvme-controller, nvme-subsystem, pci or vfio`,
 		},
 		{
@@ -189,8 +202,27 @@ func TestProblems(t *testing.T) {
 			"scrub of a class with others", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\nmatch.A = \"1\"\nreset.scrub = \"format\"\n",
 			`m.toml:5: resource.reset.scrub: "format" is not a scrub of class node: none, discard or zero`,
 		},
-		{"scrub", valid + "reset.scrub = \"shred\"\n", `m.toml:4: resource.reset.scrub: "shred" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize`},
-		{"when", valid + "reset.when = \"stop\"\n", `m.toml:4: resource.reset.when: "stop" is not a moment: start, release or both`},
+		{"scrub", disk + "reset.scrub = \"shred\"\n", `m.toml:4: resource.reset.scrub: "shred" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize`},
+		{
+			"no scrub", disk, `m.toml:1: resource.reset.scrub: is missing: say what becomes of the data of a pod before the next one gets the disk: ` +
+				`add [resource.reset] with scrub = "discard", "zero", "format", "crypto-erase", "sanitize" or "none"; with "none" the next pod can read it`,
+		},
+		{
+			"no scrub beside other keys", disk + "[resource.reset]\nmethod = \"none\"\n",
+			`m.toml:4: resource.reset.scrub: is missing: say what becomes of the data of a pod before the next one gets the disk: ` +
+				`add [resource.reset] with scrub = "discard", "zero", "format", "crypto-erase", "sanitize" or "none"; with "none" the next pod can read it`,
+		},
+		{
+			"no scrub of the built-in disks", "[[resource]]\nname = \"metalplug.io/nvme\"\n",
+			`m.toml:1: resource.reset.scrub: is missing: say what becomes of the data of a pod before the next one gets the disk: ` +
+				`add [resource.reset] with scrub = "discard", "zero", "format", "crypto-erase", "sanitize" or "none"; with "none" the next pod can read it`,
+		},
+		{
+			"no scrub of block devices", node + "match.SUBSYSTEM = \"block\"\n",
+			`m.toml:1: resource.reset.scrub: is missing: say what becomes of the data of a pod before the next one gets the disk: ` +
+				`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the next pod can read it`,
+		},
+		{"when", disk + "reset.when = \"stop\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.when: "stop" is not a moment: start, release or both`},
 		{"timeout", valid + "reset.timeout = \"20\"\n", `m.toml:4: resource.reset.timeout: "20" is no duration such as "20s" or "1h30m"`},
 		{"no timeout", valid + "reset.timeout = \"0s\"\n", `m.toml:4: resource.reset.timeout: 0s is not longer than 0s`},
 		{"negative timeout", valid + "reset.timeout = \"-1s\"\n", `m.toml:4: resource.reset.timeout: -1s is not longer than 0s`},
@@ -199,7 +231,7 @@ func TestProblems(t *testing.T) {
 			`m.toml:4: resource.reset.timeout: 25.1s is more than 25s: the kubelet waits 30s for everything that precedes a start`,
 		},
 		{
-			"scrub of shares", valid + "shares = 2\n[resource.reset]\nscrub = \"zero\"\n",
+			"scrub of shares", disk + "shares = 2\n[resource.reset]\nscrub = \"zero\"\n",
 			`m.toml:6: resource.reset.scrub: zero would erase what the other holders of a device have, shares = 2`,
 		},
 		{
@@ -219,11 +251,11 @@ func TestProblems(t *testing.T) {
 			`m.toml:6: resource.issm: can be open in one container only, shares = 2`,
 		},
 		{
-			"scrub in use", valid + "allow_in_use = true\nreset.scrub = \"zero\"\n",
+			"scrub in use", disk + "allow_in_use = true\nreset.scrub = \"zero\"\n",
 			`m.toml:4: resource.allow_in_use: would let zero erase what this host uses`,
 		},
 		{
-			"release without anything", valid + "reset.method = \"none\"\nreset.when = \"release\"\n",
+			"release without anything", disk + "reset.method = \"none\"\nreset.when = \"release\"\nreset.scrub = \"none\"\n",
 			`m.toml:5: resource.reset.when: release needs a scrub or a method: nothing would be done`,
 		},
 		{
@@ -231,7 +263,7 @@ func TestProblems(t *testing.T) {
 			`m.toml:4: resource.reset.when: both needs a scrub or a method: nothing would be done`,
 		},
 		{
-			"release of shares", valid + "shares = 2\nreset.when = \"release\"\n",
+			"release of shares", disk + "shares = 2\nreset.when = \"release\"\nreset.scrub = \"none\"\n",
 			`m.toml:5: resource.reset.when: release needs a scrub or a method: nothing would be done`,
 		},
 
@@ -291,7 +323,7 @@ m.toml:22: paths.x: unknown key`
 // What a file says at great length is not repeated at great length.
 func TestLongTexts(t *testing.T) {
 	long := strings.Repeat("ä", 2048)
-	got := problems(t, "[[resource]]\nname = \""+long+"\"\nclass = \"nvme\"\nmatch.\""+long+"\" = \"[\"\n\""+long+"\" = 1\n")
+	got := problems(t, "[[resource]]\nname = \""+long+"\"\nclass = \"gpu\"\nmatch.\""+long+"\" = \"[\"\n\""+long+"\" = 1\n")
 	want := `m.toml:2: resource.name: "` + long[:80] + `…" has no domain: it must be like "example.com/name"
 m.toml:4: resource.match."` + long[:64] + `…: is neither a udev property like "PCI_ID" nor "ATTR{name}"
 m.toml:4: resource.match."` + long[:64] + `…: "[" is no pattern: an unfinished "[" or a "\" at the end

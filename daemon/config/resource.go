@@ -42,37 +42,103 @@ var classAbilities = map[string]abilities{
 	"node": {methods: []string{"pci", "vfio"}, auto: []string{"vfio"}, scrubs: []string{"discard", "zero"}},
 }
 
-// placed is a resource and where it stands.
-type placed struct {
-	Resource
-	at *table
+// takeResources takes all [[resource]] of the files, and the built-in resources if these apply.
+func (c *Config) takeResources(root *table, builtin bool) {
+	tables := resourceTables(root, builtin)
+	named := make(map[string]bool)
+	for _, t := range tables {
+		r := resource(t)
+		named[r.Name] = true
+		c.clash(t, r)
+		c.Resources = append(c.Resources, r)
+		c.note(r.Name, t)
+	}
+	for i, t := range tables {
+		c.checkNamedTwice(t, c.Resources[:i], c.Resources[i])
+	}
+	if !builtin {
+		return
+	}
+	for _, r := range defaultResources() {
+		if !named[r.Name] {
+			c.Resources = append(c.Resources, r)
+		}
+	}
+	for i, t := range tables {
+		for _, r := range c.Resources[len(tables):] {
+			clash(t, c.Resources[i], r)
+		}
+	}
 }
 
-// resources takes all [[resource]] of a file.
-func resources(root *table) []placed {
-	var all []placed
-	lines := make(map[string]int)
-	for _, t := range root.tables(resourceKey) {
-		r := resource(t)
-		if line, twice := lines[r.Name]; twice {
-			t.reportf("name", "%s is defined twice, first on line %d", quoted(r.Name), line)
-		} else if r.Name != "" {
-			lines[r.Name] = t.file.lines.line(t.at("name"))
+// resourceTables returns a table for each resource that the files name, in that order. A built-in resource that they
+// override is the first layer of its table.
+func resourceTables(root *table, builtin bool) []*table {
+	root.known = append(root.known, resourceKey)
+	var all []*table
+	byName := make(map[string]*table)
+	for _, l := range root.layers {
+		lines := make(map[string]int)
+		for _, element := range l.tables(resourceKey) {
+			name, _ := element.values["name"].(string)
+			if line, twice := lines[name]; twice {
+				element.file.reportf(element.at("name"), "%s is defined twice, first on line %d: make one of the two", quoted(name), line)
+				continue
+			}
+			t := byName[name]
+			if t == nil {
+				t = &table{}
+				if values := builtinValues(name); builtin && values != nil {
+					t.layers = []layer{{values: values}}
+				}
+				all = append(all, t)
+			}
+			t.layers = append(t.layers, element)
+			if name != "" {
+				byName[name], lines[name] = t, element.file.lines.line(element.at("name"))
+			}
 		}
-		all = append(all, placed{r, t})
 	}
 	return all
 }
 
 // clash reports a resource of which a container could not tell the devices from those of another: the names differ, but
 // not those of the variables that are made of them.
-func (c *Config) clash(r placed) {
+func (c *Config) clash(t *table, r Resource) {
 	for _, other := range c.Resources {
-		if other.Name != r.Name && other.Variable() == r.Variable() {
-			r.at.reportf("name", "%s and %s have the same environment variable %s in a container: rename one",
-				quoted(r.Name), quoted(other.Name), r.Variable())
+		clash(t, r, other)
+	}
+}
+
+func clash(t *table, r, other Resource) {
+	if other.Name != r.Name && other.Variable() == r.Variable() {
+		t.reportf("name", "%s and %s have the same environment variable %s in a container: rename one",
+			quoted(r.Name), quoted(other.Name), r.Variable())
+	}
+}
+
+// checkNamedTwice reports a device that a resource names by its ID though an earlier resource does.
+func (c *Config) checkNamedTwice(t *table, earlier []Resource, r Resource) {
+	for _, other := range earlier {
+		for _, id := range namedIDs(r) {
+			if slices.Contains(namedIDs(other), id) {
+				t.reportBelowf("match", device.IDProperty, "%s is named by %s too (%s): a device belongs to one resource, take it out of one match",
+					quoted(id), quoted(other.Name), c.Where(other.Name, "match."+device.IDProperty))
+			}
 		}
 	}
+}
+
+// namedIDs returns the device IDs that a resource names without a pattern and does not exclude.
+func namedIDs(r Resource) []string {
+	var ids []string
+	for _, id := range strings.Split(r.Match[device.IDProperty], "|") {
+		excluded := slices.Contains(strings.Split(r.Exclude[device.IDProperty], "|"), id)
+		if id != "" && !strings.ContainsAny(id, `*?[\`) && !excluded {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // resource takes one [[resource]].
@@ -83,7 +149,7 @@ func resource(t *table) Resource {
 	}
 	t.require("name", "the name by which pods ask for the devices")
 	takeClass(t, &r)
-	r.Match, r.Exclude = properties(t.table("match")), properties(t.table("exclude"))
+	r.Match, r.Exclude = properties(t.whole("match")), properties(t.whole("exclude"))
 	takeGroup(t, &r)
 	if r.Class == &device.Generic && r.Group == nil {
 		checkNarrow(t, r)
@@ -91,6 +157,7 @@ func resource(t *table) Resource {
 	takeOffer(t, &r)
 	reset := t.table("reset")
 	takeReset(reset, &r)
+	t.boolean("takeover", &r.Takeover)
 	checkExclusive(t, reset, r)
 	r.settle()
 	if reset.has("when") && r.Reset.When != WhenStart && !r.Reset.acts() {
@@ -104,8 +171,8 @@ func resource(t *table) Resource {
 // checkNarrow finds a resource of class node that says nothing about which nodes, unless what it says could not be
 // read.
 func checkNarrow(t *table, r Resource) {
-	_, isTable := t.values["match"].(map[string]any)
-	nodes, isList := t.values["group"].([]any)
+	_, isTable := t.value("match").(map[string]any)
+	nodes, isList := t.value("group").([]any)
 	if len(r.Match) == 0 && (isTable || !t.has("match")) && (isList && len(nodes) == 0 || !t.has("group")) {
 		t.reportf("match", "is empty: class %s would take every device node of this machine", r.Class.Name)
 	}
@@ -125,11 +192,12 @@ func takeClass(t *table, r *Resource) {
 
 // properties takes the table match or exclude; nil if it is empty.
 func properties(t *table) map[string]string {
-	if len(t.values) == 0 {
+	values := t.layers[0].values
+	if len(values) == 0 {
 		return nil
 	}
 	patterns := make(map[string]string)
-	for _, key := range slices.Sorted(maps.Keys(t.values)) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
 		t.check(key, checkProperty(key))
 		var pattern string
 		if t.text(key, &pattern) {
@@ -203,11 +271,12 @@ func takeReset(t *table, r *Resource) {
 		of = " of class " + r.Class.Name
 	}
 	methods := append([]string{Auto, None}, able.methods...)
-	if chosen, ok := t.values["method"].(string); ok && isPCIReset(chosen) && slices.Contains(methods, "pci") {
+	if chosen, ok := t.value("method").(string); ok && isPCIReset(chosen) && slices.Contains(methods, "pci") {
 		methods = append(methods, chosen)
 	}
 	t.choice("method", "method"+of, &r.Reset.Method, methods...)
 	t.choice("scrub", "scrub"+of, &r.Reset.Scrub, append([]string{None}, able.scrubs...)...)
+	r.requireScrub(t)
 	t.choice("when", "moment", &r.Reset.When, WhenStart, WhenRelease, WhenBoth)
 	if r.Reset.When != WhenStart && r.Reset.Scrub != None {
 		r.Reset.Timeout = eraseTimeout
@@ -217,6 +286,22 @@ func takeReset(t *table, r *Resource) {
 			r.Reset.Timeout, startMost)
 	}
 	t.end()
+}
+
+// requireScrub reports a resource of disks that does not say what becomes of the data of a pod. There is no default: only
+// the operator knows. Which disks a resource of class node takes without naming their subsystem shows only with the
+// hardware; those are not offered then.
+func (r *Resource) requireScrub(t *table) {
+	if t.has("scrub") || r.Class != &device.NVMe && r.Class != &device.Generic {
+		return
+	}
+	if r.Class == &device.NVMe || r.Match["SUBSYSTEM"] == "block" {
+		t.reportf("scrub", "is missing: say what becomes of the data of a pod before the next one gets the disk: "+
+			"add [resource.reset] with scrub = %s; with \"none\" the next pod can read it",
+			alternatives(quotedAll(append(slices.Clone(classAbilities[r.Class.Name].scrubs), None))))
+		return
+	}
+	r.ScrubUnset = true
 }
 
 // isPCIReset tells whether a method is "pci:" and one of what the attribute reset_method of a PCI function can list

@@ -11,25 +11,70 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// table is a table of a file. Its methods take the value of a key; what none has asked for in the end is unknown.
-type table struct {
-	file   *file
+// layer is what one file says of a table.
+type layer struct {
+	file   *file // nil: the built-in resources
 	path   toml.Key
 	values map[string]any // empty for a table that the file does not have
-	known  []string       // the keys that were asked for
 }
 
 // at returns the path of a key of the table.
-func (t *table) at(key string) toml.Key { return append(slices.Clone(t.path), key) }
+func (l layer) at(key string) toml.Key { return append(slices.Clone(l.path), key) }
 
-// has tells whether the key is there, whatever its value.
+// table is a table as all files say it together: of a key that several have, the last one holds. Its methods take the value of
+// a key; what none has asked for in the end is unknown.
+type table struct {
+	layers []layer // in the order of reading, at least one
+	known  []string
+}
+
+// said returns the layer whose value of a key holds. ok is false, and it is the last layer, if none has the key.
+func (t *table) said(key string) (l layer, ok bool) {
+	for _, l := range slices.Backward(t.layers) {
+		if _, ok := l.values[key]; ok {
+			return l, true
+		}
+	}
+	return t.layers[len(t.layers)-1], false
+}
+
+// has reports whether the key is there, whatever its value.
 func (t *table) has(key string) bool {
-	_, ok := t.values[key]
+	_, ok := t.said(key)
 	return ok
 }
 
+// value returns the value of a key that holds, or nil.
+func (t *table) value(key string) any {
+	l, _ := t.said(key)
+	return l.values[key]
+}
+
+// line returns where a key is written.
+func (t *table) line(key string) int {
+	l := t.place(key)
+	return l.file.lines.line(l.at(key))
+}
+
+// place returns the layer at which a problem with a key is reported: a built-in resource has no file.
+func (t *table) place(key string) layer {
+	if l, _ := t.said(key); l.file != nil {
+		return l
+	}
+	return t.layers[len(t.layers)-1]
+}
+
 // reportf notes a problem with a key.
-func (t *table) reportf(key, format string, args ...any) { t.file.reportf(t.at(key), format, args...) }
+func (t *table) reportf(key, format string, args ...any) {
+	l := t.place(key)
+	l.file.reportf(l.at(key), format, args...)
+}
+
+// reportBelowf notes a problem with a property in the table that is the value of a key.
+func (t *table) reportBelowf(key, property, format string, args ...any) {
+	l := t.place(key)
+	l.file.reportf(append(l.at(key), property), format, args...)
+}
 
 // check notes a problem with a key unless err is nil.
 func (t *table) check(key string, err error) {
@@ -47,25 +92,34 @@ func (t *table) require(key, wanted string) {
 
 // end notes which keys of the table nobody has asked for.
 func (t *table) end() {
-	for _, key := range t.known {
-		path := unnumbered(t.at(key))
-		t.file.known[path.String()] = path
-	}
-	for _, key := range slices.Sorted(maps.Keys(t.values)) {
-		if !slices.Contains(t.known, key) {
-			t.file.unknown = append(t.file.unknown, t.at(key))
+	for _, l := range t.layers {
+		if l.file == nil {
+			continue
+		}
+		for _, key := range t.known {
+			path := unnumbered(l.at(key))
+			l.file.known[path.String()] = path
+		}
+		for _, key := range slices.Sorted(maps.Keys(l.values)) {
+			if !slices.Contains(t.known, key) {
+				l.file.unknown = append(l.file.unknown, l.at(key))
+			}
 		}
 	}
 }
 
-// take returns the value of a key if it is there and of the right type, which wanted names.
+// take returns the value of a key if it is there and of the right type, which wanted names. A value that a later file
+// overrides must have that type too.
 func take[T any](t *table, key, wanted string) (value T, ok bool) {
 	t.known = append(t.known, key)
-	if !t.has(key) {
-		return value, false
-	}
-	if value, ok = t.values[key].(T); !ok {
-		t.reportf(key, "is %s, not %s", typeName(t.values[key]), wanted)
+	for _, l := range t.layers {
+		said, there := l.values[key]
+		if !there {
+			continue
+		}
+		if value, ok = said.(T); !ok {
+			l.file.reportf(l.at(key), "is %s, not %s", typeName(said), wanted)
+		}
 	}
 	return value, ok
 }
@@ -129,24 +183,36 @@ func (t *table) duration(key string, to *time.Duration) bool {
 	return false
 }
 
-// table takes a table; an empty one if it is not there.
+// table takes a table of which each key can be overridden alone; an empty one if it is not there.
 func (t *table) table(key string) *table {
-	values, _ := take[map[string]any](t, key, fmt.Sprintf("a table: write [%s]", spelt(t.at(key))))
-	return &table{file: t.file, path: t.at(key), values: values}
+	sub := &table{}
+	take[map[string]any](t, key, fmt.Sprintf("a table: write [%s]", spelt(t.layers[len(t.layers)-1].at(key))))
+	for _, l := range t.layers {
+		values, _ := l.values[key].(map[string]any)
+		sub.layers = append(sub.layers, layer{file: l.file, path: l.at(key), values: values})
+	}
+	return sub
 }
 
-// tables takes an array of tables.
-func (t *table) tables(key string) []*table {
-	var all []*table
-	for i, values := range tablesIn(t, key) {
-		all = append(all, &table{file: t.file, path: append(t.at(key), fmt.Sprint(i)), values: values})
+// whole takes a table that is overridden as a whole; an empty one if it is not there.
+func (t *table) whole(key string) *table {
+	values, _ := take[map[string]any](t, key, fmt.Sprintf("a table: write [%s]", spelt(t.layers[len(t.layers)-1].at(key))))
+	l, _ := t.said(key)
+	return &table{layers: []layer{{file: l.file, path: l.at(key), values: values}}}
+}
+
+// tables takes an array of tables of one file.
+func (l layer) tables(key string) []layer {
+	var all []layer
+	for i, values := range l.tablesIn(key) {
+		all = append(all, layer{file: l.file, path: append(l.at(key), fmt.Sprint(i)), values: values})
 	}
 	return all
 }
 
 // tablesIn takes an array of tables in either of the ways in which TOML can write it.
-func tablesIn(t *table, key string) []map[string]any {
-	if array, ok := t.values[key].([]any); ok {
+func (l layer) tablesIn(key string) []map[string]any {
+	if array, ok := l.values[key].([]any); ok {
 		all := make([]map[string]any, 0, len(array))
 		for _, element := range array {
 			if values, ok := element.(map[string]any); ok {
@@ -154,11 +220,10 @@ func tablesIn(t *table, key string) []map[string]any {
 			}
 		}
 		if len(all) == len(array) {
-			t.known = append(t.known, key)
 			return all
 		}
 	}
-	all, _ := take[[]map[string]any](t, key, fmt.Sprintf("an array of tables: write [[%s]]", key))
+	all, _ := take[[]map[string]any](&table{layers: []layer{l}}, key, fmt.Sprintf("an array of tables: write [[%s]]", key))
 	return all
 }
 

@@ -18,7 +18,7 @@ state = "/x"
 
 [[resource]]
 name = "example.com/a"
-class = "nvme"
+class = "gpu"
 match = { ID_MODEL = "A*", "ATTR{queue/rotational}" = "0" }
 [resource.exclude]
 ID_SERIAL = "S1"

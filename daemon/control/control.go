@@ -73,7 +73,7 @@ type Options struct {
 	Dropped       func() udev.Dropped               // what the source has lost
 	Rules         func() []device.Rule              // as they hold
 	Where         func(resource, key string) string // "FILE:LINE" of a key of a rule, [device.Step]; "" for a default
-	Usual         []device.Rule                     // the rules that hold where none is configured
+	Usual         []device.Rule                     // the rules of the built-in resources
 	DevicePlugins string                            // the kubelet's directory
 	Resources     func() []Resource                 // configured ones and how they stand with the kubelet; the rest is filled in
 	Configuration func() Configuration

@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// would returns a [[resource]] that would take a device of whose kind the configuration says nothing: the one that takes
-// it where nothing is configured, else one of class node. It is empty where a rule was tried, since then the configuration
+// would returns a [[resource]] that would take a device of whose kind the configuration says nothing: the built-in one,
+// else one of class node. It is empty where a rule was tried, since then the configuration
 // does say something; the error tells why none would take it.
 func (s *Server) would(e device.Explanation) (text string, err error) {
 	u := e.Device.Udev
@@ -63,14 +63,17 @@ func nodeRules(u udev.Device) []device.Rule {
 // inTOML writes a rule as the configuration has it.
 func inTOML(r *device.Rule) string {
 	text := fmt.Sprintf("[[resource]]\nname = %q\nclass = %q\n", r.Resource, r.Class.Name)
-	if len(r.Match) == 0 {
-		return text
-	}
 	var match []string
 	for _, key := range slices.Sorted(maps.Keys(r.Match)) {
 		match = append(match, fmt.Sprintf("%s = %q", key, r.Match[key]))
 	}
-	return text + "match = { " + strings.Join(match, ", ") + " }\n"
+	if len(match) > 0 {
+		text += "match = { " + strings.Join(match, ", ") + " }\n"
+	}
+	if r.Class == &device.NVMe || r.Match["SUBSYSTEM"] == "block" {
+		text += "reset.scrub = \"discard\" # or another; with \"none\" the next pod can read the data\n"
+	}
+	return text
 }
 
 // untaken tells why a udev device that no class takes is not offered, and what of it can be; would is why none of

@@ -11,8 +11,8 @@ import (
 
 func TestResourceInTOML(t *testing.T) {
 	for want, r := range map[string]device.Rule{
-		"[[resource]]\nname = \"t/x\"\nclass = \"nvme\"\n":                                                  {Resource: "t/x", Class: &device.NVMe},
-		"[[resource]]\nname = \"t/x\"\nclass = \"gpu\"\nmatch = { DRIVER = \"xe\", PCI_ID = \"8086:*\" }\n": {Resource: "t/x", Class: &device.GPU, Match: map[string]string{"PCI_ID": "8086:*", "DRIVER": "xe"}},
+		"[[resource]]\nname = \"t/x\"\nclass = \"nvme\"\nreset.scrub = \"discard\" # or another; with \"none\" the next pod can read the data\n": {Resource: "t/x", Class: &device.NVMe},
+		"[[resource]]\nname = \"t/x\"\nclass = \"gpu\"\nmatch = { DRIVER = \"xe\", PCI_ID = \"8086:*\" }\n":                                      {Resource: "t/x", Class: &device.GPU, Match: map[string]string{"PCI_ID": "8086:*", "DRIVER": "xe"}},
 	} {
 		if got := inTOML(&r); got != want {
 			t.Errorf("%s\nwant\n%s", got, want)

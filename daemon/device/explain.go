@@ -105,7 +105,7 @@ func (e Explanation) group(rule *Rule, s Sighting) Explanation {
 // takes tells why a rule of class node does not take a udev device, nil: it does, as a device or as the member of a group.
 func (r *Rule) takes(h *Host, u udev.Device) error {
 	if r.Group == nil {
-		return r.matches(h, u)
+		return r.matches(h, withID([]Rule{*r}, u, func() string { return nodeID(h, u) }))
 	}
 	if _, ok := r.groupOf(h, u); !ok {
 		return errors.New("no member of its group")
@@ -211,7 +211,7 @@ func (e *Explanation) tell(h *Host, rules []Rule) {
 
 // tellRules adds a step for each rule of the class until one takes the device, which it returns; nil: none does.
 func (e *Explanation) tellRules(h *Host, rules []Rule) *Rule {
-	tried, u := false, e.Device.asRulesSee()
+	tried, u := false, e.Device.asRulesSee(rules)
 	for i := range rules {
 		r := &rules[i]
 		if r.Class != e.Device.Class || r.Group != nil {

@@ -142,6 +142,7 @@ func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string) {
 	if r, owner := groupRule(h, rules, u); r != nil {
 		return r, owner
 	}
+	u = withID(rules, u, func() string { return nodeID(h, u) })
 	for i := range rules {
 		if r := &rules[i]; r.Class == &Generic && r.Group == nil && r.matches(h, u) == nil {
 			return r, ""

@@ -97,6 +97,10 @@ func nodeModel(h *Host, u udev.Device) string {
 func nodeOffer(h *Host, d Device) error {
 	var reasons []error
 	for _, disk := range disksBehind(h, *d.Udev) {
+		if d.rule != nil && d.rule.ScrubUnset {
+			return excludedf("%s takes a disk and does not say what becomes of the data of a pod: "+
+				`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the next pod can read it`, d.rule.Resource)
+		}
 		reasons = append(reasons, inUse(h, disk))
 		if disk.SysPath != d.SysPath { // what udev has read off it is not known here
 			reasons = append(reasons, byNamef("another way to %s: name it by DEVNAME if it is meant", path.Base(disk.SysPath)))

@@ -3,6 +3,7 @@
 package device
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -334,5 +335,51 @@ func TestNodeIsThere(t *testing.T) {
 	}
 	if _, err := nodeIdentify(h, udev.Device{SysPath: d.SysPath}); err == nil {
 		t.Error("a device without a node was identified")
+	}
+}
+
+// A disk of which nobody has said what becomes of the data is not offered, by whichever node it is reached. Nothing else is
+// kept back for that, and it is not erased either.
+func TestDiskWithoutAScrub(t *testing.T) {
+	for _, c := range []struct {
+		recording, node string
+		kept            bool
+	}{
+		{"node-disk", "/dev/sda", true}, {"node-disk", "/dev/sg0", true}, {"node-serial", "/dev/ttyUSB0", false},
+	} {
+		h, devices := recorded(t, c.recording)
+		i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.DevNode == c.node })
+		if i < 0 {
+			t.Fatalf("the recording %s has no %s", c.recording, c.node)
+		}
+		rule := Rule{Resource: "test/node", Class: &Generic, Match: map[string]string{"DEVNAME": c.node}, ScrubUnset: true, AllowInUse: true}
+		s := Look(h, []Rule{rule}, &devices[i])[0]
+		const want = `not for containers: test/node takes a disk and does not say what becomes of the data of a pod: ` +
+			`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the next pod can read it`
+		if c.kept && (s.Offer == nil || s.Offer.Error() != want) || !c.kept && s.Offer != nil {
+			t.Errorf("%s: %v", c.node, s.Offer)
+		}
+		rule.ScrubUnset = false
+		if s := Look(h, []Rule{rule}, &devices[i])[0]; s.Offer != nil {
+			t.Errorf("%s with a scrub: %v", c.node, s.Offer)
+		}
+	}
+}
+
+// A rule of class node chooses its subjects, and can do so by the ID.
+func TestNodeByID(t *testing.T) {
+	h, devices := recorded(t, "node-serial")
+	const id = "node-FTDI_FT232R_USB_UART_A50285BI-if00"
+	rules := anyNode(map[string]string{IDProperty: id})
+	var taken []string
+	for _, u := range devices {
+		for _, s := range Look(h, rules, &u) {
+			if s.Resource != "" {
+				taken = append(taken, s.Device.ID)
+			}
+		}
+	}
+	if want := []string{id}; !slices.Equal(taken, want) {
+		t.Errorf("%q, want %q", taken, want)
 	}
 }

@@ -18,7 +18,8 @@ import (
 // The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs; the values are patterns
 // as [udev.Glob] reads them. A property that the device itself does not have is looked for among those which the kernel
 // reports for the devices above it, nearest first, so that PCI_SLOT_NAME works for an InfiniBand device and DRIVER for
-// an NVMe namespace. Of a part of a device, "METALPLUG_PART" says which; a whole device has no such property.
+// an NVMe namespace. "METALPLUG_ID" is the ID of the device. Of a part of a device, "METALPLUG_PART" says which; a whole device
+// has no such property.
 type Rule struct {
 	Resource   string
 	Class      *Class
@@ -29,6 +30,8 @@ type Rule struct {
 	Group      *Group            // of class node: what it takes is one device; nil: each node is one
 	Nodes      string            // of class nvme: [NVMeBlock], [NVMeGeneric] or [NVMeBoth]; empty: NVMeBlock
 
+	// ScrubUnset reports that nobody has said how a disk is erased: one that the rule takes is not offered.
+	ScrubUnset bool
 	// ErasedAtStart: before a container gets a device, what the last pod has left on it is erased.
 	ErasedAtStart bool
 	// ClearedAtRelease: after its last pod a device is reset or erased, and not offered before that is done.
@@ -40,11 +43,27 @@ type Rule struct {
 // partProperty is the property by which rules tell the parts of a device from each other and from a whole one.
 const partProperty = "METALPLUG_PART"
 
-// asRulesSee returns what rules match of a device: its udev device, with the name of the part that it is.
-func (d Device) asRulesSee() udev.Device {
-	u := *d.Udev
+// IDProperty is the property by which rules name a device by its ID.
+const IDProperty = "METALPLUG_ID"
+
+// asRulesSee returns what rules match of a device: its udev device, with its ID and the name of the part that it is.
+func (d Device) asRulesSee(rules []Rule) udev.Device {
+	u := withID(rules, *d.Udev, func() string { return d.ID })
 	if d.Part != "" {
 		u.Properties = u.Properties.With(partProperty, d.Part)
+	}
+	return u
+}
+
+// withID returns u with its ID as a property if a rule asks for that: few do, and each look would copy all properties.
+func withID(rules []Rule, u udev.Device, id func() string) udev.Device {
+	for _, r := range rules {
+		_, matched := r.Match[IDProperty]
+		_, excluded := r.Exclude[IDProperty]
+		if matched || excluded {
+			u.Properties = u.Properties.With(IDProperty, id())
+			return u
+		}
 	}
 	return u
 }
@@ -52,7 +71,7 @@ func (d Device) asRulesSee() udev.Device {
 // ruleFor returns the first rule that takes d, or an error that tells for every rule of the class why it did not.
 func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
 	var reasons []error
-	u := d.asRulesSee()
+	u := d.asRulesSee(rules)
 	for i := range rules {
 		if rules[i].Class != d.Class || rules[i].Group != nil { // those take no device, they make one
 			continue

@@ -156,3 +156,30 @@ func TestJoined(t *testing.T) {
 		t.Errorf("two joined: %v", err)
 	}
 }
+
+// A rule names a device by its ID, of class node too, whose rules choose the subjects.
+func TestRuleForID(t *testing.T) {
+	h, devices := recorded(t, "gpu-nvidia")
+	u := devices[len(devices)-1]
+	all := []Rule{{Resource: "test/gpu", Class: &GPU}}
+	id := Look(h, all, &u)[0].Device.ID
+	for _, test := range []struct {
+		match, exclude string
+		want           bool
+	}{
+		{id, "", true},
+		{"other|" + id, "", true},
+		{id[:5] + "*", "", true},
+		{"other", "", false},
+		{"*", id, false},
+		{"*", "other", true},
+	} {
+		rule := Rule{Resource: "test/gpu", Class: &GPU, Match: map[string]string{IDProperty: test.match}}
+		if test.exclude != "" {
+			rule.Exclude = map[string]string{IDProperty: test.exclude}
+		}
+		if got := Look(h, []Rule{rule}, &u)[0].Resource != ""; got != test.want {
+			t.Errorf("match %q, exclude %q: taken %v", test.match, test.exclude, got)
+		}
+	}
+}

@@ -34,12 +34,14 @@ match = { "ATTR{device/serial}" = "BOTH" }
 nodes = "both"
 [resource.reset]
 method = "none"
+scrub = "none"
 
 [[resource]]
 name = "metalplug.io/nvme"
 class = "nvme"
 [resource.reset]
 method = "none"
+scrub = "none"
 
 [[resource]]
 name = "metalplug.io/fpga"

@@ -46,6 +46,7 @@ name = "metalplug.io/nvme"
 class = "nvme"
 [resource.reset]
 method = "none"
+scrub = "none"
 `
 
 var (

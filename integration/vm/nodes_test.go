@@ -34,6 +34,7 @@ class = "nvme"
 nodes = "both"
 [resource.reset]
 method = "none"
+scrub = "none"
 `
 
 // linkRules is where a package puts the rules that make links.

@@ -21,6 +21,7 @@ name = "metalplug.io/nvme"
 class = "nvme"
 [resource.reset]
 method = "none"
+scrub = "none"
 [resource.units]
 init = "mark-init@.service"
 start = "mark-start@.service"

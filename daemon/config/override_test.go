@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// loaded loads m.toml among files that must have no problem.
+func loaded(t *testing.T, files map[string]string) Config {
+	t.Helper()
+	c, err := Load(filepath.Join(tree(t, files), "m.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func find(t *testing.T, c Config, name string) Resource {
+	t.Helper()
+	i := slices.IndexFunc(c.Resources, func(r Resource) bool { return r.Name == name })
+	if i < 0 {
+		t.Fatalf("no %s among %q", name, names(c))
+	}
+	return c.Resources[i]
+}
+
+// The operator's resources come first, in the order in which the files name them, then the built-in ones.
+func TestOrder(t *testing.T) {
+	rest := slices.DeleteFunc(names(Default()), func(name string) bool { return name == "amd.com/gpu" })
+	const files = "[[resource]]\nname = \"example.com/a\"\nclass = \"gpu\"\n[[resource]]\nname = \"amd.com/gpu\"\nshares = 2\n"
+	own := []string{"example.com/a", "amd.com/gpu", "example.com/b"}
+	drop := "[[resource]]\nname = \"example.com/b\"\nclass = \"gpu\"\n[[resource]]\nname = \"example.com/a\"\nshares = 3\n"
+	if got, want := names(loaded(t, map[string]string{"m.toml": files, "conf.d/a.toml": drop})), append(own, rest...); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	none := "builtin = false\n" + strings.Replace(files, "shares", "class = \"gpu\"\nshares", 1)
+	if got := names(loaded(t, map[string]string{"m.toml": none, "conf.d/a.toml": drop})); !slices.Equal(got, own) {
+		t.Errorf("without the built-in resources: %q, want %q", got, own)
+	}
+	if got := names(loaded(t, map[string]string{"m.toml": "", "conf.d/a.toml": "builtin = false"})); len(got) != 0 {
+		t.Errorf("nothing at all: %q", got)
+	}
+}
+
+// A built-in resource is overridden key by key: what no file says stays.
+func TestOverrideBuiltIn(t *testing.T) {
+	want := find(t, Default(), "nvidia.com/gpu")
+	want.Shares, want.Optional, want.Reset.Method = 4, false, None // shared, so that auto comes to nothing
+	got := find(t, good(t, "[[resource]]\nname = \"nvidia.com/gpu\"\nshares = 4\n"), "nvidia.com/gpu")
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("\n%+v, want\n%+v", got, want)
+	}
+	got = find(t, good(t, "[[resource]]\nname = \"gpu.intel.com/xe\"\nmatch = { DRIVER = \"xe\" }\n"), "gpu.intel.com/xe")
+	if want := map[string]string{"DRIVER": "xe"}; !reflect.DeepEqual(got.Match, want) {
+		t.Errorf("match %q, want %q", got.Match, want)
+	}
+}
+
+// The disks are off until a file names them with a scrub, which any of the files may say.
+func TestDisksAreOffUntilNamed(t *testing.T) {
+	for name, files := range map[string]map[string]string{
+		"in one file":     {"m.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"zero\"\n"},
+		"in two files":    {"m.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\n", "conf.d/a.toml": "resource = [{ name = \"metalplug.io/nvme\", reset = { scrub = \"zero\" } }]"},
+		"overridden none": {"m.toml": "resource = [{ name = \"metalplug.io/nvme\", reset.scrub = \"none\" }]", "conf.d/a.toml": "resource = [{ name = \"metalplug.io/nvme\", reset = { scrub = \"zero\" } }]"},
+	} {
+		if r := find(t, loaded(t, files), "metalplug.io/nvme"); r.Class.Name != "nvme" || r.Reset.Scrub != "zero" || r.Optional {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	if slices.Contains(names(Default()), "metalplug.io/nvme") {
+		t.Error("disks are offered without a word of the operator")
+	}
+}
+
+// Keys of the tables [resource.reset] and [resource.units] are overridden alone, and what is impossible shows where all files
+// are taken together.
+func TestOverrideNestedKeys(t *testing.T) {
+	main := disk + "[resource.reset]\nscrub = \"zero\"\nwhen = \"release\"\n[resource.units]\ninit = \"a@.service\"\nstart = \"a@.service\"\n"
+	c := loaded(t, map[string]string{
+		"m.toml": main, "conf.d/a.toml": "[[resource]]\nname = \"example.com/x\"\nreset.scrub = \"format\"\nunits.start = \"\"\n",
+	})
+	r := find(t, c, "example.com/x")
+	if r.Reset.Scrub != "format" || r.Reset.When != WhenRelease || r.Reset.Timeout != eraseTimeout || r.Units != (Units{Init: "a@.service"}) {
+		t.Errorf("%+v", r)
+	}
+	dir := tree(t, map[string]string{
+		"m.toml": main, "conf.d/a.toml": "[[resource]]\nname = \"example.com/x\"\nshares = 2\n",
+		"conf.d/b.toml": "[[resource]]\nname = \"example.com/x\"\nshares = \"2\"\nreset.colour = 1\n",
+		"conf.d/c.toml": "[[resource]]\nname = \"example.com/x\"\nshares = 3\n",
+	})
+	_, err := Load(filepath.Join(dir, "m.toml"))
+	want := `m.toml:5: resource.reset.scrub: zero would erase what the other holders of a device have, shares = 3
+conf.d/b.toml:3: resource.shares: is a string, not an integer
+conf.d/b.toml:4: resource.reset.colour: unknown key`
+	if got := strings.ReplaceAll(err.Error(), dir+"/", ""); got != want {
+		t.Errorf("\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A value is found in the file whose value holds.
+func TestWhereOverridden(t *testing.T) {
+	dir := tree(t, map[string]string{
+		"m.toml":        "\n[[resource]]\nname = \"nvidia.com/gpu\"\nexclude = { PCI_SLOT_NAME = \"0000:01:*\" }\n",
+		"conf.d/a.toml": "[[resource]]\nname = \"nvidia.com/gpu\"\nshares = 2\n",
+	})
+	c, err := Load(filepath.Join(dir, "m.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{
+		"exclude.PCI_SLOT_NAME": "m.toml:4", "shares": "conf.d/a.toml:3", "match.PCI_ID": "conf.d/a.toml:1",
+	} {
+		if got := strings.TrimPrefix(c.Where("nvidia.com/gpu", key), dir+"/"); got != want {
+			t.Errorf("%s is at %q, want %q", key, got, want)
+		}
+	}
+}
+
+func TestDiskNamedTwice(t *testing.T) {
+	head := func(name, ids string) string {
+		return "[[resource]]\nname = \"example.com/" + name + "\"\nclass = \"nvme\"\nreset.scrub = \"none\"\nmatch.METALPLUG_ID = \"" + ids + "\"\n"
+	}
+	for name, test := range map[string]struct{ second, want string }{
+		"the same":         {head("b", "nvme-1"), `conf.d/a.toml:5: resource.match.METALPLUG_ID: "nvme-1" is named by "example.com/a" too (m.toml:5): a device belongs to one resource, take it out of one match`},
+		"one of several":   {head("b", "nvme-7|nvme-2"), `conf.d/a.toml:5: resource.match.METALPLUG_ID: "nvme-2" is named by "example.com/a" too (m.toml:5): a device belongs to one resource, take it out of one match`},
+		"another class":    {strings.Replace(head("b", "nvme-1"), `"nvme"`, `"node"`, 1), `conf.d/a.toml:5: resource.match.METALPLUG_ID: "nvme-1" is named by "example.com/a" too (m.toml:5): a device belongs to one resource, take it out of one match`},
+		"another":          {head("b", "nvme-3"), ""},
+		"a pattern":        {head("b", "nvme-*|nvme-[12]"), ""},
+		"excluded":         {head("b", "nvme-1") + "exclude.METALPLUG_ID = \"nvme-1\"\n", ""},
+		"the same, again":  {head("a", "nvme-1"), ""},
+		"nothing is named": {strings.Replace(head("b", ""), "match.METALPLUG_ID", "match.ID_MODEL", 1), ""},
+	} {
+		dir := tree(t, map[string]string{"m.toml": head("a", "nvme-1|nvme-2"), "conf.d/a.toml": test.second})
+		_, err := Load(filepath.Join(dir, "m.toml"))
+		got := ""
+		if err != nil {
+			got = strings.ReplaceAll(err.Error(), dir+"/", "")
+		}
+		if got != test.want {
+			t.Errorf("%s:\n%s\nwant\n%s", name, got, test.want)
+		}
+	}
+}
+
+// A name that is built in yields to another plugin, also where a file overrides a key; takeover says that it does not.
+func TestYields(t *testing.T) {
+	c := good(t, `
+resource = [
+  { name = "amd.com/gpu", shares = 2 }, { name = "nvidia.com/gpu", takeover = true }, { name = "example.com/x", class = "gpu" },
+  { name = "metalplug.io/nvme", reset.scrub = "none" },
+]`)
+	for name, want := range map[string]bool{
+		"xilinx.com/fpga": true, "amd.com/gpu": true, "metalplug.io/nvme": true, "nvidia.com/gpu": false, "example.com/x": false,
+	} {
+		if got := find(t, c, name).Yields(); got != want {
+			t.Errorf("%s yields: %v", name, got)
+		}
+	}
+}
+
+// Which block devices a resource of class node takes without naming them shows only with the hardware.
+func TestScrubUnset(t *testing.T) {
+	for text, want := range map[string]bool{
+		node + "match.DEVNAME = \"/dev/x*\"\n":                          true,
+		node + "match.DEVNAME = \"/dev/x*\"\nreset.scrub = \"none\"\n":  false,
+		node + "match.DEVNAME = \"/dev/x*\"\nreset.scrub = \"zero\"\n":  false,
+		node + "match.SUBSYSTEM = \"block\"\nreset.scrub = \"none\"\n":  false,
+		node + "match.DEVNAME = \"/dev/x*\"\nreset.method = \"none\"\n": true,
+		valid: false,
+	} {
+		if r := good(t, text).Resources[0]; r.ScrubUnset != want || r.Rule().ScrubUnset != want {
+			t.Errorf("%s: %v", text, r.ScrubUnset)
+		}
+	}
+}
+
+func TestAllowance(t *testing.T) {
+	c := good(t, `
+resource = [
+  { name = "example.com/a", class = "nvme", reset = { scrub = "zero" }, units = { init = "a@.service", release = "b@.service" } },
+  { name = "example.com/b", class = "nvme", reset = { scrub = "none", method = "pci:flr" } },
+  { name = "example.com/c", class = "nvme", reset = { scrub = "none", method = "none" } },
+]`)
+	for name, want := range map[string]Allowance{
+		"example.com/a": {Methods: []string{"nvme-controller", "vfio"}, Scrubs: []string{"zero"}, Units: []string{"a@.service", "b@.service"}},
+		"example.com/b": {Methods: []string{"pci:flr"}},
+		"example.com/c": {},
+		"example.com/d": {},
+	} {
+		got := c.Allowance(name)
+		if !slices.Equal(got.Methods, want.Methods) || !slices.Equal(got.Scrubs, want.Scrubs) || !slices.Equal(got.Units, want.Units) {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+}
