@@ -20,6 +20,7 @@ import (
 const (
 	nvmeIoctlID          = 0x4e40     // NVME_IOCTL_ID: the namespace ID, as the result
 	nvmeIoctlAdminCmd    = 0xc0484e41 // NVME_IOCTL_ADMIN_CMD
+	nvmeIoctlIOCmd       = 0xc0484e43 // NVME_IOCTL_IO_CMD
 	nvmeIoctlReset       = 0x4e44     // NVME_IOCTL_RESET, of a controller's node only
 	nvmeIoctlSubsysReset = 0x4e45     // NVME_IOCTL_SUBSYS_RESET, the same
 )
@@ -65,11 +66,12 @@ func (h *host) command(fd int, c adminCommand, limit time.Duration, data []byte)
 
 // What Identify tells about (Base Specification, figure 273: CNS).
 const (
-	cnsNamespace        = 0x00
-	cnsController       = 0x01
-	cnsActiveNamespaces = 0x02
-	cnsNamespaces       = 0x10 // the inactive ones too; where namespaces can be managed
-	cnsControllers      = 0x13 // the IDs of all controllers of the NVM subsystem
+	cnsNamespace           = 0x00
+	cnsController          = 0x01
+	cnsActiveNamespaces    = 0x02
+	cnsNamespaces          = 0x10 // the inactive ones too; where namespaces can be managed
+	cnsAttachedControllers = 0x12 // the IDs of the controllers that have a namespace attached
+	cnsControllers         = 0x13 // the IDs of all controllers of the NVM subsystem
 )
 
 const identifySize = 4096
@@ -113,6 +115,7 @@ func (s nvmeStatus) code() uint16 { return uint16(s) & 0x7ff }
 const (
 	statusInvalidOpcode      = 0x001
 	statusInvalidField       = 0x002
+	statusHostIDFormat       = 0x018
 	statusSanitizeFailed     = 0x01c
 	statusSanitizeInProgress = 0x01d
 )
@@ -129,11 +132,13 @@ func (s nvmeStatus) Error() string {
 		0x00b:                    "invalid namespace or format",
 		0x00c:                    "command sequence error",
 		0x015:                    "operation denied",
+		statusHostIDFormat:       "inconsistent format of the host identifier",
 		statusSanitizeFailed:     "the last sanitize has failed: only another one is possible",
 		statusSanitizeInProgress: "a sanitize is going on",
 		0x020:                    "namespace is write protected",
 		0x022:                    "transient transport error",
 		0x082:                    "namespace not ready",
+		0x083:                    "reservation conflict",
 		0x084:                    "format in progress",
 		0x109:                    "invalid log page",
 		0x10a:                    "invalid format",
@@ -177,6 +182,7 @@ type controller struct {
 	formatHitsAll      bool // FNA bits 0 and 1: a format, or an erasure with it, is one of all namespaces
 	cryptoFormat       bool // FNA bit 2
 	sanitizes          uint8
+	reserves           bool // ONCS bit 5: it supports reservations
 }
 
 // Kinds of sanitize: bits of SANICAP, and at the same time the order of the actions.
@@ -191,6 +197,7 @@ func (h *host) controllerOf(fd int) (controller, error) {
 	if err != nil {
 		return controller{}, commandError("identify controller", err)
 	}
+	oncs := binary.LittleEndian.Uint16(b[520:])
 	oacs, fna := binary.LittleEndian.Uint16(b[256:]), b[524]
 	return controller{
 		canFormat:          oacs&(1<<1) != 0,
@@ -199,12 +206,15 @@ func (h *host) controllerOf(fd int) (controller, error) {
 		formatHitsAll:      fna&3 != 0,
 		cryptoFormat:       fna&(1<<2) != 0,
 		sanitizes:          b[328] & (sanitizeCrypto | sanitizeBlock | sanitizeOverwrite),
+		reserves:           oncs&(1<<5) != 0,
 	}, nil
 }
 
 // namespace is what we ask of Identify Namespace (NVM Command Set Specification, figure 97).
 type namespace struct {
 	flbas, dps uint8
+	shared     bool // NMIC bit 0: several controllers may have it attached at once
+	reservable bool // RESCAP: it supports any type of reservation
 	zeroes     bool // DLFEAT bits 2:0 are 1: a block that was deallocated reads as zeroes
 }
 
@@ -213,7 +223,7 @@ func (h *host) namespaceOf(fd int, nsid uint32) (namespace, error) {
 	if err != nil {
 		return namespace{}, commandError(fmt.Sprintf("identify namespace %d", nsid), err)
 	}
-	return namespace{flbas: b[26], dps: b[29], zeroes: b[33]&7 == 1}, nil
+	return namespace{flbas: b[26], dps: b[29], shared: b[30]&1 != 0, reservable: b[31] != 0, zeroes: b[33]&7 == 1}, nil
 }
 
 // nsid returns the namespace ID of an open disk, which the kernel knows without asking the device.

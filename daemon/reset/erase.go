@@ -86,6 +86,9 @@ func (h *host) clearedFor(r Request, c *claim) error {
 	if h.Uint(c.sysPath, "ro") != 0 {
 		return errorf(Refused, "%s is read-only", c.name())
 	}
+	if err := h.shared(c); err != nil {
+		return err
+	}
 	return h.nothingKept(r, c)
 }
 
@@ -138,6 +141,9 @@ func (h *host) eraseHeld(ctx context.Context, r Request, c *claim, e erasure, a 
 	}
 	before, err := h.fingerprints(r, c)
 	if err != nil {
+		return err
+	}
+	if err := h.free(c); err != nil {
 		return err
 	}
 	h.step.is("erasing %s by %s", c.name(), r.Method)

@@ -150,7 +150,11 @@ func (h *host) holdSubsystem(r Request, c *claim, id controller) (held []*claim,
 	others := r
 	others.Leftover = false // that is said of the request's own disk
 	for _, other := range held {
-		if err := h.nothingKept(others, other); err != nil {
+		err := h.shared(other)
+		if err == nil {
+			err = h.nothingKept(others, other)
+		}
+		if err != nil {
 			h.releaseAll(held)
 			if errors.Is(err, Foreign) { // that is said of the request's own disk as well
 				err = errorf(Refused, "%w", err)
@@ -162,8 +166,7 @@ func (h *host) holdSubsystem(r Request, c *claim, id controller) (held []*claim,
 }
 
 // allOurs checks that the NVM subsystem has no controllers but these: one that a virtual machine has through VFIO, or
-// another host by the other port of the drive, uses namespaces that nobody here knows of. The list has their number and
-// then their IDs, 16 bits each (Base Specification, Controller List).
+// another host by the other port of the drive, uses namespaces that nobody here knows of.
 func (h *host) allOurs(fd int, id controller, controllers []string) error {
 	if !id.severalControllers {
 		return nil
@@ -172,20 +175,9 @@ func (h *host) allOurs(fd int, id controller, controllers []string) error {
 	if err != nil {
 		return errorf(Refused, "whether others have a controller of the NVM subsystem cannot be told: %w", err)
 	}
-	var seen, strange []string
-	for _, c := range controllers {
-		cntlid, err := h.Attr(c, "cntlid")
-		if err != nil {
-			return err
-		}
-		seen = append(seen, cntlid)
-	}
-	const most = identifySize/2 - 1
-	for i := range min(int(binary.LittleEndian.Uint16(list)), most) {
-		cntlid := strconv.Itoa(int(binary.LittleEndian.Uint16(list[2+2*i:])))
-		if !slices.Contains(seen, cntlid) {
-			strange = append(strange, cntlid)
-		}
+	strange, err := h.strangers(list, controllers)
+	if err != nil {
+		return err
 	}
 	if len(strange) > 0 {
 		return errorf(Refused, "what uses controller %s of the NVM subsystem, which the driver nvme does not have here, would be hit too",

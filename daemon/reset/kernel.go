@@ -27,7 +27,8 @@ type kernel struct {
 	ioctlOn func(fd int, request uintptr, argument []byte) (result int, err error)
 	// admin passes an NVMe admin command; data goes either way. The status is the controller's, 0 for success.
 	admin func(fd int, c *adminCommand, data []byte) (status uint16, err error)
-	write func(path, value string) error // an attribute of sysfs
+	io    func(fd int, c *adminCommand, data []byte) (status uint16, err error) // the same with an I/O command
+	write func(path, value string) error                                        // an attribute of sysfs
 }
 
 // node is what an open node is.
@@ -49,7 +50,10 @@ func theKernel() kernel {
 		ioctlOn: func(fd int, request uintptr, b []byte) (int, error) {
 			return ioctlAt(fd, request, unsafe.Pointer(&b[0]))
 		},
-		admin: passAdmin,
+		admin: func(fd int, c *adminCommand, data []byte) (uint16, error) {
+			return pass(fd, nvmeIoctlAdminCmd, c, data)
+		},
+		io:    func(fd int, c *adminCommand, data []byte) (uint16, error) { return pass(fd, nvmeIoctlIOCmd, c, data) },
 		write: writeAttribute,
 	}
 }
@@ -101,15 +105,16 @@ func ioctlAt(fd int, request uintptr, argument unsafe.Pointer) (int, error) {
 	return int(result), nil
 }
 
-// passAdmin makes the ioctl NVME_IOCTL_ADMIN_CMD, which returns an errno, or else the status of the command.
-func passAdmin(fd int, c *adminCommand, data []byte) (uint16, error) {
+// pass makes the ioctl NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD, which returns an errno, or else the status of the
+// command.
+func pass(fd int, request uintptr, c *adminCommand, data []byte) (uint16, error) {
 	var pinned runtime.Pinner
 	defer pinned.Unpin()
 	if len(data) > 0 {
 		pinned.Pin(&data[0])
 		c.addr, c.dataLen = uint64(uintptr(unsafe.Pointer(&data[0]))), uint32(len(data))
 	}
-	status, err := ioctlAt(fd, nvmeIoctlAdminCmd, unsafe.Pointer(c))
+	status, err := ioctlAt(fd, request, unsafe.Pointer(c))
 	if err != nil {
 		return 0, err
 	}

@@ -32,6 +32,7 @@ type machine struct {
 	calls  []string        // everything that could change anything
 	// admin and ioctl answer; nil: success.
 	onAdmin func(c adminCommand, data []byte) (uint16, error)
+	onIO    func(c adminCommand, data []byte) (uint16, error)
 	onIoctl func(n *fakeNode, request uintptr, argument []byte) (int, error)
 	onWrite func(path, value string) error
 	onLock  func(n *fakeNode)
@@ -69,7 +70,7 @@ func newMachine(t *testing.T) *machine {
 		ioctl: func(fd int, request, argument uintptr) (int, error) {
 			return m.ioctlNode(fd, request, binary.NativeEndian.AppendUint64(nil, uint64(argument)))
 		},
-		ioctlOn: m.ioctlNode, admin: m.adminNode,
+		ioctlOn: m.ioctlNode, admin: m.adminNode, io: m.ioNode,
 	}}
 	m.files(map[string]string{
 		"/proc/1/mountinfo": "22 1 254:1 / / rw - ext4 /dev/vda1 rw\n", "/proc/self/mountinfo": "", "/proc/swaps": "Filename Type Size\n",
@@ -298,6 +299,17 @@ func (m *machine) adminNode(fd int, c *adminCommand, data []byte) (uint16, error
 		return 0, nil
 	}
 	return m.onAdmin(*c, data)
+}
+
+// ioNode answers an I/O command, by default as a drive that nobody has registered with.
+func (m *machine) ioNode(fd int, c *adminCommand, data []byte) (uint16, error) {
+	if c.opcode != opReservationReport {
+		m.Errorf("I/O command %#x of %s", c.opcode, m.open[fd].name)
+	}
+	if m.onIO == nil {
+		return 0, nil
+	}
+	return m.onIO(*c, data)
 }
 
 // ask makes a request as the daemon would, through both parsers, and checks that nothing stays open.

@@ -47,8 +47,9 @@ func (h *host) holdReset(r Request, hit []string) (held []*claim, err error) {
 		return nil, err
 	}
 	for _, c := range held {
+		err = errors.Join(err, h.shared(c))
 		if c.sysPath == r.SysPath {
-			err = h.nothingKept(r, c)
+			err = errors.Join(err, h.nothingKept(r, c))
 		}
 	}
 	if err = errors.Join(err, h.identified(r)); err != nil {

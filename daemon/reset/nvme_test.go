@@ -361,13 +361,13 @@ func TestAdminGoesWrong(t *testing.T) {
 		want   Result
 		detail string
 	}{
-		{opIdentify, cnsController, 0x4002, nil, "format", Unsupported, "identify controller: identify (CNS 0x01): NVMe status 0x002"},
+		{opIdentify, cnsController, 0x4002, nil, "format", Busy, "identify controller: identify (CNS 0x01): NVMe status 0x002"},
 		{opIdentify, cnsController, 0, unix.ENODEV, "sanitize", Gone, "identify controller: identify (CNS 0x01): no such device"},
-		{opIdentify, cnsNamespace, 0x0b, nil, "format", Failed, "identify namespace 1: identify (CNS 0x00): NVMe status 0x00b: invalid namespace"},
+		{opIdentify, cnsNamespace, 0x0b, nil, "format", Busy, "identify namespace 1: identify (CNS 0x00): NVMe status 0x00b: invalid namespace"},
 		{opIdentify, cnsActiveNamespaces, 0x06, nil, "sanitize", Failed, "list the namespaces: identify (CNS 0x02): NVMe status 0x006: internal error"},
 		{opGetLogPage, 0x007f0081, 0x4109, nil, "sanitize", Failed, "read the sanitize status: get log page 0x81: NVMe status 0x109: invalid log page"},
-		{opIdentify, cnsController, 0x370, nil, "crypto-erase", Failed, "host path error: the controller is not live"},
-		{opIdentify, cnsController, 0, unix.EACCES, "format", Failed, "does metalplug-reset have CAP_SYS_ADMIN?"},
+		{opIdentify, cnsController, 0x370, nil, "crypto-erase", Busy, "host path error: the controller is not live"},
+		{opIdentify, cnsController, 0, unix.EACCES, "format", Busy, "does metalplug-reset have CAP_SYS_ADMIN?"},
 	} {
 		t.Run(c.method+"/"+c.detail, func(t *testing.T) {
 			d, first, _ := newDrive(t)
@@ -393,14 +393,17 @@ func TestAdminGoesWrong(t *testing.T) {
 	}
 }
 
-// TestProbeWithoutWords: a controller that tells nothing is no reason to know nothing of the disk.
+// TestProbeWithoutWords: what can be done with a disk is known though its controller tells nothing, but not whether another
+// host uses it.
 func TestProbeWithoutWords(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.ext4()
 	m.onAdmin = func(adminCommand, []byte) (uint16, error) { return 0x4001, nil }
-	want := Answer{Result: OK, Content: "ext4", Methods: []string{"zero", "discard", "nvme-controller", "pci", "pci:flr", "pci:bus"}}
-	got := m.ask(probeOf0())
-	if got.Print = 0; !reflect.DeepEqual(got, want) {
+	want := Answer{
+		Result: Busy, Methods: []string{"zero", "discard", "nvme-controller", "pci", "pci:flr", "pci:bus"},
+		Detail: "whether another host uses nvme0n1 cannot be told: identify namespace 1: identify (CNS 0x00): NVMe status 0x001: invalid command opcode",
+	}
+	if got := m.ask(probeOf0()); !reflect.DeepEqual(got, want) {
 		t.Errorf("answer is %+v", got)
 	}
 }

@@ -58,7 +58,7 @@ func (h *host) describe(sysPath string, a *Answer) error {
 		a.Progress = s.inTime()
 		return errorf(Running, "a sanitize of %s goes on (%d %%): nothing can be read", path.Base(sysPath), a.Progress.Percent)
 	}
-	return nil
+	return h.shared(&claim{disk: disk{sysPath: sysPath}, fd: fd})
 }
 
 func (h *host) isNVMe(sysPath string) bool {

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+// Whether another host, or a virtual machine through a controller of its own, uses an NVMe namespace: dual-port drives,
+// virtual functions and drives over a network have namespaces that several controllers reach. The kernel here knows only
+// its own controllers, so the drive is asked.
+//
+// Follows: NVM Express Base Specification 2.0, Identify (NMIC; CNS 12h; CNS 13h) and Reservation Report. The block layer
+// shows reservations to user space by no ioctl of Linux 6.12 (include/uapi/linux/pr.h); drivers/nvme/host/pr.c sends the
+// same command.
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// shared returns nil if no other host and no virtual machine has a disk that is open, as far as an NVMe drive tells;
+// else [Busy]. Unknown is Busy. Of disks that are not NVMe it returns nil.
+func (h *host) shared(c *claim) error {
+	if !h.IsNVMe(c.sysPath) {
+		return nil
+	}
+	err := h.attachedElsewhere(c)
+	if err == nil {
+		err = h.reserved(c)
+	}
+	if err == nil || errors.Is(err, Busy) || resultOf(err) == Gone {
+		return err
+	}
+	return errorf(Busy, "whether another host uses %s cannot be told: %w", c.name(), err)
+}
+
+// free asks once more, right before something is written, whether anybody uses a disk that is held: an export, a loop
+// device or another host claims nothing, and reading the disk has taken its time.
+func (h *host) free(c *claim) error {
+	if err := h.unused(c.disk); err != nil {
+		return err
+	}
+	return h.shared(c)
+}
+
+// attachedElsewhere returns [Busy] if a controller that is not one of this kernel has the namespace attached.
+func (h *host) attachedElsewhere(c *claim) error {
+	nsid, err := h.nsid(c.fd)
+	if err != nil {
+		return err
+	}
+	ns, err := h.namespaceOf(c.fd, nsid)
+	if err != nil || !ns.shared {
+		return err
+	}
+	controllers, err := h.controllersOf(c.sysPath)
+	if err != nil {
+		return err
+	}
+	own := h.NVMeSiblings(controllers[0])
+	list, err := h.identify(c.fd, cnsAttachedControllers, nsid)
+	var status nvmeStatus
+	if errors.As(err, &status) && (status.code() == statusInvalidField || status.code() == statusInvalidOpcode) {
+		// Without Namespace Management a drive need not know: then none may have a controller but we.
+		id, err := h.controllerOf(c.fd)
+		if err != nil {
+			return err
+		}
+		return h.allOurs(c.fd, id, own)
+	} else if err != nil {
+		return err
+	}
+	strange, err := h.strangers(list, own)
+	if err == nil && len(strange) > 0 {
+		err = errorf(Busy, "%s is shared: controller %s, which the driver nvme does not have here, has namespace %d too; detach it there",
+			c.name(), strings.Join(strange, ", "), nsid)
+	}
+	return err
+}
+
+// strangers returns the IDs in a Controller List that are not those of controllers here. The list has their number and
+// then their IDs, 16 bits each (Base Specification, Controller List).
+func (h *host) strangers(list []byte, own []string) (strange []string, err error) {
+	seen, err := h.idsOf(own)
+	if err != nil {
+		return nil, err
+	}
+	const most = identifySize/2 - 1
+	for i := range min(int(binary.LittleEndian.Uint16(list)), most) {
+		cntlid := strconv.Itoa(int(binary.LittleEndian.Uint16(list[2+2*i:])))
+		if !slices.Contains(seen, cntlid) {
+			strange = append(strange, cntlid)
+		}
+	}
+	return strange, nil
+}
+
+// idsOf returns the IDs by which a drive calls controllers here.
+func (h *host) idsOf(controllers []string) (ids []string, err error) {
+	for _, c := range controllers {
+		id, err := h.Attr(c, "cntlid")
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// Reservation Report, an I/O command, and what it returns (NVM Express Base Specification 2.0, Reservation Status data
+// structure). The extended structure has host identifiers of 16 bytes in the place of 8.
+const (
+	opReservationReport = 0x0e
+	extendedStatus      = 1 // EDS, bit 0 of dword 11
+)
+
+// reservationFormat is where in a structure the entries begin and how long each is.
+type reservationFormat struct{ head, entry int }
+
+var (
+	reservationPlain    = reservationFormat{24, 24}
+	reservationExtended = reservationFormat{64, 64}
+)
+
+// reserved returns [Busy] if another host is registered with a namespace, or holds a reservation on it.
+func (h *host) reserved(c *claim) error {
+	id, err := h.controllerOf(c.fd)
+	if err != nil || !id.reserves {
+		return err
+	}
+	nsid, err := h.nsid(c.fd)
+	if err != nil {
+		return err
+	}
+	report, format, err := h.reservations(c.fd, nsid)
+	var status nvmeStatus
+	if errors.As(err, &status) {
+		switch status.code() {
+		case statusSanitizeInProgress, statusSanitizeFailed:
+			return nil // no host reaches the data, and who asked for the sanitize was asked about before
+		case statusInvalidOpcode, statusInvalidField:
+			ns, err := h.namespaceOf(c.fd, nsid)
+			if err == nil && !ns.reservable {
+				return nil
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	controllers, err := h.controllersOf(c.sysPath)
+	if err != nil {
+		return err
+	}
+	strange, err := h.registrants(report, format, h.NVMeSiblings(controllers[0]))
+	switch {
+	case err != nil:
+		return err
+	case len(strange) > 0:
+		return errorf(Busy, "%s is reserved: %s registered with namespace %d; release it there", c.name(), strings.Join(strange, ", "), nsid)
+	}
+	return nil
+}
+
+// reservations asks for the report in the format that fits the host identifier, as nvme_pr_resv_report does.
+func (h *host) reservations(fd int, nsid uint32) (report []byte, format reservationFormat, err error) {
+	for _, try := range []struct {
+		format reservationFormat
+		cdw11  uint32
+	}{{reservationExtended, extendedStatus}, {reservationPlain, 0}} {
+		format, report = try.format, make([]byte, identifySize)
+		command := adminCommand{opcode: opReservationReport, nsid: nsid, cdw10: identifySize/4 - 1, cdw11: try.cdw11}
+		err = h.ioCommand(fd, command, report)
+		var status nvmeStatus
+		inconsistent := errors.As(err, &status) && (status.code() == statusHostIDFormat || status.code() == statusInvalidField)
+		if !inconsistent {
+			break
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("reservation report: %w", err)
+	}
+	return report, format, err
+}
+
+// registrants returns those of a report that are not controllers here, in words. More than fit are strangers.
+func (h *host) registrants(report []byte, format reservationFormat, own []string) (strange []string, err error) {
+	seen, err := h.idsOf(own)
+	if err != nil {
+		return nil, err
+	}
+	count := int(binary.LittleEndian.Uint16(report[5:]))
+	fit := (len(report) - format.head) / format.entry
+	for i := range min(count, fit) {
+		entry := report[format.head+i*format.entry:]
+		cntlid := strconv.Itoa(int(binary.LittleEndian.Uint16(entry)))
+		if slices.Contains(seen, cntlid) {
+			continue
+		}
+		state := "is"
+		if entry[2]&1 != 0 {
+			state = "holds a reservation and is"
+		}
+		strange = append(strange, "controller "+cntlid+" "+state)
+	}
+	if count > fit {
+		strange = append(strange, fmt.Sprintf("%d more controllers are", count-fit))
+	}
+	if kind := report[4]; kind != 0 && count == 0 {
+		strange = append(strange, fmt.Sprintf("the holder of a reservation of type %d is", kind))
+	}
+	return strange, nil
+}
+
+// ioCommand passes an I/O command that tells something.
+func (h *host) ioCommand(fd int, c adminCommand, data []byte) error {
+	c.timeoutMs = uint32(shortly.Milliseconds())
+	status, err := h.io(fd, &c, data)
+	if err != nil {
+		return err
+	}
+	if status != 0 {
+		return nvmeStatus(status)
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// sharer is what a drive with several controllers tells of namespace 1.
+type sharer struct {
+	cmic, nmic, rescap byte
+	oncs               uint16
+	attached, all      []uint16 // CNS 12h and 13h
+	attachedStatus     uint16
+	allStatus          uint16
+	registered         []uint16
+	holder             uint16 // which of them holds a reservation of type 1
+	plain              bool   // the host identifier has 8 bytes
+	reportStatus       uint16
+	reportError        error
+	asked              []string
+}
+
+// on puts the drive into a machine; what it does not tell, the machine's own drive does.
+func (s *sharer) on(m *machine) {
+	before := m.onAdmin
+	m.onAdmin = func(c adminCommand, data []byte) (status uint16, err error) {
+		if before != nil {
+			status, err = before(c, data)
+		}
+		switch {
+		case c.opcode != opIdentify:
+		case c.cdw10 == cnsController:
+			data[76] |= s.cmic
+			binary.LittleEndian.PutUint16(data[520:], s.oncs)
+		case c.cdw10 == cnsNamespace:
+			data[30], data[31] = s.nmic, s.rescap
+		case c.cdw10 == cnsAttachedControllers:
+			s.asked = append(s.asked, fmt.Sprintf("attached to %d", c.nsid))
+			return s.attachedStatus, controllerList(data, s.attached)
+		case c.cdw10 == cnsControllers:
+			s.asked = append(s.asked, "all")
+			return s.allStatus, controllerList(data, s.all)
+		}
+		return status, err
+	}
+	m.onIO = s.report
+}
+
+func controllerList(data []byte, ids []uint16) error {
+	binary.LittleEndian.PutUint16(data, uint16(len(ids)))
+	for i, id := range ids {
+		binary.LittleEndian.PutUint16(data[2+2*i:], id)
+	}
+	return nil
+}
+
+func (s *sharer) report(c adminCommand, data []byte) (uint16, error) {
+	s.asked = append(s.asked, fmt.Sprintf("report %d of %d, %d", c.cdw10, c.nsid, c.cdw11))
+	if s.reportError != nil || s.reportStatus != 0 {
+		return s.reportStatus, s.reportError
+	}
+	head, entry := 64, 64
+	if s.plain {
+		head, entry = 24, 24
+	}
+	if s.plain != (c.cdw11 == 0) {
+		return 0x4018, nil
+	}
+	binary.LittleEndian.PutUint16(data[5:], uint16(len(s.registered)))
+	for i, id := range s.registered {
+		at := head + i*entry
+		if at+entry > len(data) {
+			break
+		}
+		binary.LittleEndian.PutUint16(data[at:], id)
+		if id == s.holder {
+			data[at+2], data[4] = 1, 1
+		}
+	}
+	return 0, nil
+}
+
+// TestShared: another host has the namespace attached, or has registered with it. No way of looking, erasing or resetting
+// takes such a disk, by whichever class it goes.
+func TestShared(t *testing.T) {
+	many := make([]uint16, 100)
+	for i := range many {
+		many[i] = 1
+	}
+	for _, c := range []struct {
+		name   string
+		drive  sharer
+		detail string // empty: it is ours alone
+	}{
+		{"one controller", sharer{}, ""},
+		{"attached to ours", sharer{nmic: 1, cmic: 2, attached: []uint16{1}, all: []uint16{1, 77}}, ""},
+		{"attached to another host", sharer{nmic: 1, cmic: 2, attached: []uint16{1, 77}}, "nvme0n1 is shared: controller 77, which the driver nvme does not have here, has namespace 1 too; detach it there"},
+		{"attached to a virtual function", sharer{nmic: 1, cmic: 2 | 4, attached: []uint16{65, 66, 1}}, "nvme0n1 is shared: controller 65, 66, "},
+		{"another host, whatever CMIC says", sharer{nmic: 1, attached: []uint16{1, 77}}, "nvme0n1 is shared: controller 77, "},
+		{"attached, a full list", sharer{nmic: 1, attached: []uint16{2: 5, 2046: 9}}, "nvme0n1 is shared: controller 0, 0, 5, "},
+		{"no list of its own, all ours", sharer{nmic: 1, cmic: 2, attachedStatus: 0x4002, all: []uint16{1}}, ""},
+		{"no list of its own, another controller", sharer{nmic: 1, cmic: 2, attachedStatus: 0x4002, all: []uint16{1, 7}}, "whether another host uses nvme0n1 cannot be told: what uses controller 7 of the NVM subsystem"},
+		{"no list at all", sharer{nmic: 1, cmic: 2, attachedStatus: 0x4002, allStatus: 0x4002}, "whether another host uses nvme0n1 cannot be told: whether others have a controller"},
+		{"no list, the only controller", sharer{nmic: 1, attachedStatus: 0x4002}, ""},
+		{"a list that fails", sharer{nmic: 1, attachedStatus: 0x4006}, "whether another host uses nvme0n1 cannot be told: identify (CNS 0x12): NVMe status 0x006: internal error"},
+
+		{"nobody is registered", sharer{oncs: 1 << 5, rescap: 0xff}, ""},
+		{"another host is registered", sharer{oncs: 1 << 5, rescap: 0xff, registered: []uint16{2}}, "nvme0n1 is reserved: controller 2 is registered with namespace 1; release it there"},
+		{"another host holds it", sharer{oncs: 1 << 5, rescap: 0xff, registered: []uint16{1, 2}, holder: 2}, "nvme0n1 is reserved: controller 2 holds a reservation and is registered"},
+		{"another host holds it, short identifiers", sharer{oncs: 1 << 5, rescap: 0xff, plain: true, registered: []uint16{1, 2}, holder: 2}, "nvme0n1 is reserved: controller 2 holds a reservation and is registered"},
+		{"a host that has no controller now", sharer{oncs: 1 << 5, registered: []uint16{0xffff}}, "nvme0n1 is reserved: controller 65535 is registered"},
+		{"registered by this host", sharer{oncs: 1 << 5, rescap: 0xff, registered: []uint16{1}, holder: 1}, ""},
+		{"more than fit", sharer{oncs: 1 << 5, registered: many}, "nvme0n1 is reserved: 37 more controllers are registered"},
+		{"reservations without the command", sharer{oncs: 1 << 5, reportStatus: 0x4001}, ""},
+		{"reservations, and the command fails", sharer{oncs: 1 << 5, rescap: 1, reportStatus: 0x4001}, "whether another host uses nvme0n1 cannot be told: reservation report: NVMe status 0x001"},
+		{"the report fails", sharer{oncs: 1 << 5, reportStatus: 0x4006}, "whether another host uses nvme0n1 cannot be told: reservation report: NVMe status 0x006: internal error"},
+		{"the report is denied", sharer{oncs: 1 << 5, reportError: unix.EACCES}, "whether another host uses nvme0n1 cannot be told: reservation report: permission denied"},
+	} {
+		methods, classes := []string{"", "zero"}, []string{"nvme"}
+		if c.name == "attached to another host" || c.name == "another host is registered" || c.name == "one controller" {
+			methods = []string{"", "discard", "secure-discard", "zero", "format", "crypto-erase", "sanitize", "nvme-controller", "nvme-subsystem", "pci", "pci:flr"}
+			classes = append(classes, "node")
+		}
+		for _, method := range methods {
+			for _, class := range classes {
+				t.Run(c.name+"/"+method+"/"+class, func(t *testing.T) {
+					d, first, second := newDrive(t)
+					d.files(map[string]string{controller0 + "/cntlid": "1\n"})
+					d.remove(secondPath)
+					d.remove("/sys/block/nvme0n2")
+					delete(d.nodes, "/dev/"+second.name)
+					d.nsids, d.sanicap = []uint32{1}, sanitizeBlock
+					d.sanitize = func() (uint16, error) {
+						first.set(0)
+						d.state(1, 65535, actBlockErase, 1)
+						return 0, nil
+					}
+					s := c.drive
+					s.on(d.machine)
+					r := eraseOf0(method)
+					r.Class = class
+					switch {
+					case method == "":
+						r.Op, r.Leftover = Probe, false
+						first.set(0)
+					case slices.Contains([]string{"nvme-controller", "nvme-subsystem", "pci", "pci:flr"}, method):
+						r.Op = Reset
+					}
+					got := d.ask(r)
+					if c.detail == "" {
+						if got.Result != OK {
+							t.Errorf("answer is %+v", got)
+						}
+						return
+					}
+					if got.Result != Busy || !strings.HasPrefix(got.Detail, c.detail) {
+						t.Errorf("answer is %+v, want %q", got, c.detail)
+					}
+					if method != "" && first.blank() {
+						t.Error("it was erased")
+					}
+					d.untouched()
+				})
+			}
+		}
+	}
+}
+
+// TestSharedAtTheLastMoment: another host attaches the namespace, or this one exports the disk, while the disk is read before
+// it is erased. That nobody used it before does not count.
+func TestSharedAtTheLastMoment(t *testing.T) {
+	for name, happens := range map[string]func(m *machine, s *sharer){
+		"attached": func(_ *machine, s *sharer) { s.nmic, s.attached = 1, []uint16{1, 77} },
+		"reserved": func(_ *machine, s *sharer) { s.registered = []uint16{77} },
+		"exported": func(m *machine, _ *sharer) {
+			const namespace = "/sys/kernel/config/nvmet/subsystems/x/namespaces/1/"
+			m.files(map[string]string{namespace + "enable": "1\n", namespace + "device_path": "/dev/nvme0n1\n"})
+		},
+	} {
+		for _, method := range []string{"zero", "discard", "format"} {
+			t.Run(name+"/"+method, func(t *testing.T) {
+				d, first, _ := newDrive(t)
+				d.files(map[string]string{controller0 + "/cntlid": "1\n"})
+				s := &sharer{oncs: 1 << 5}
+				s.on(d.machine)
+				writes := func(call string) bool { return call == "open nvme0n1 for writing" }
+				first.readHook = func() {
+					if slices.ContainsFunc(d.calls, writes) { // it has been looked at, and is read before the erasure
+						happens(d.machine, s)
+					}
+				}
+				if got := d.ask(eraseOf0(method)); got.Result != Busy || first.blank() {
+					t.Errorf("answer is %+v", got)
+				}
+			})
+		}
+	}
+}
+
+// TestSharedIsAskedDuringASanitize: nothing can be read then, not even reservations, and the sanitize is followed to its end.
+func TestSharedIsAskedDuringASanitize(t *testing.T) {
+	d, first, _ := newDrive(t)
+	d.files(map[string]string{controller0 + "/cntlid": "1\n"})
+	d.sanicap = sanitizeBlock
+	d.state(1, 65535, actBlockErase, 1)
+	first.set(0)
+	s := &sharer{oncs: 1 << 5, rescap: 1, reportStatus: 0x401d}
+	s.on(d.machine)
+	r := eraseOf0("sanitize")
+	r.Together, r.Follow = []string{secondPath}, true
+	if got := d.ask(r); got.Result != OK {
+		t.Errorf("answer is %+v", got)
+	}
+	if len(s.asked) == 0 || d.commands() != nil {
+		t.Errorf("asked %q, did %q", s.asked, d.calls)
+	}
+}
