@@ -4,6 +4,7 @@ package reset
 
 import (
 	"bytes"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -376,7 +377,7 @@ func TestFunctionReset(t *testing.T) {
 			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/mlx5_core")})
 		}, Answer{Result: Refused, Detail: address0 + " is bound to mlx5_core, which does not survive a reset: unbind it first"}, nil},
 		{"an RDMA device", "pci", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/ice"), function0 + "/infiniband/irdma0/.": ""})
+			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/habanalabs"), function0 + "/infiniband/irdma0/.": ""})
 		}, Answer{Result: Refused, Detail: address0 + " has an RDMA device, and no driver of those survives a reset: unbind it first"}, nil},
 		{"virtual functions", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{function0 + "/sriov_numvfs": "4\n"})
@@ -385,9 +386,38 @@ func TestFunctionReset(t *testing.T) {
 			m.remove(function0 + "/driver")
 			m.files(map[string]string{function0 + "/class": "0x060400\n"})
 		}, Answer{Result: Refused, Detail: address0 + " is a bridge: all that is behind it would be reset too"}, nil},
-		{"an interface that is up", "pci", func(m *machine, n *fakeNode, r *Request) {
-			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/ice"), function0 + "/net/eth0/flags": "0x1003\n"})
-		}, Answer{Result: Busy, Detail: "network interface eth0 of " + address0 + " is up"}, nil},
+		{"a driver of network adapters", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/ice"), function0 + "/net/eth0/flags": "0x1002\n"})
+		}, Answer{Result: Refused, Detail: address0 + " is bound to ice, which does not survive a reset: unbind it first"}, nil},
+		{"memory of the system", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/cxl_pci")})
+		}, Answer{Result: Refused, Detail: address0 + " is bound to cxl_pci, which does not survive a reset: unbind it first"}, nil},
+		{"an interface that is up", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{function0 + "/net/eth0/flags": "0x1003\n"})
+		}, Answer{Result: Refused, Detail: network(address0)}, nil},
+		{"an interface in another namespace", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{function0 + "/net/.": ""})
+		}, Answer{Result: Refused, Detail: network(address0)}, nil},
+		{"an interface of an auxiliary device", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.files(map[string]string{function0 + "/habanalabs_cn.en.0/net/.": ""})
+		}, Answer{Result: Refused, Detail: network(address0)}, nil},
+		{"an interface of another function, on the bus", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.sibling("0000:02:00.1", "net/.")
+		}, Answer{Result: Refused, Detail: network("0000:02:00.1")}, nil},
+		{"an interface of another device, on the bus", "pci:bus", func(m *machine, n *fakeNode, r *Request) {
+			m.sibling("0000:02:03.0", "virtio0/net/.")
+		}, Answer{Result: Refused, Detail: network("0000:02:03.0")}, nil},
+		{"an interface of another function, before Linux 5.15", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.remove(function0 + "/reset_method")
+			m.sibling("0000:02:00.1", "net/.")
+		}, Answer{Result: Refused, Detail: network("0000:02:00.1")}, nil},
+		{"an interface of another function, which is not hit", "pci:flr", func(m *machine, n *fakeNode, r *Request) {
+			m.sibling("0000:02:00.1", "net/.")
+		}, ok("flr"), []string{writeFLR, writeReset, writeBack}},
+		{"a disk of another function", "pci", func(m *machine, n *fakeNode, r *Request) {
+			m.sibling("0000:02:00.1", "x")
+			m.disk(path.Dir(function0)+"/0000:02:00.1/nvme0n9", "259:90", "eui.90")
+		}, Answer{Result: Refused, Detail: "nvme0n9 would be hit too: nobody vouches that no pod has it"}, nil},
 		{"a disk that nobody vouches for", "pci", func(m *machine, n *fakeNode, r *Request) { r.Together = nil }, Answer{Result: Refused, Detail: "nvme0n1 would be hit too: nobody vouches that no pod has it"}, nil},
 		{
 			"a disk that is used", "pci", func(m *machine, n *fakeNode, r *Request) { n.busy = true },
@@ -419,6 +449,37 @@ func TestFunctionReset(t *testing.T) {
 				t.Errorf("it did %q, want %q", m.calls, c.calls)
 			}
 		})
+	}
+}
+
+// network says that a function has a network interface.
+func network(address string) string {
+	return address + " has a network interface, in whichever namespace, which a reset of " + address0 + " would stop; unbind its driver first"
+}
+
+// sibling makes a function on the same bus as function0, with a file or directory, and the bridge above both.
+func (m *machine) sibling(address, file string) {
+	m.Helper()
+	bus := path.Dir(function0)
+	f := bus + "/" + address
+	m.files(map[string]string{
+		bus + "/subsystem": in(bus, "/sys/bus/pci"), f + "/subsystem": in(f, "/sys/bus/pci"), f + "/" + file: "",
+	})
+}
+
+// TestRootBus: nothing resets that, so that what else is on it does not matter, but for the functions in the same slot.
+func TestRootBus(t *testing.T) {
+	const bus = "/sys/devices/pci0000:00/"
+	m := newMachine(t)
+	for _, f := range []string{"0000:00:03.0", "0000:00:03.1", "0000:00:04.0"} {
+		m.files(map[string]string{bus + f + "/subsystem": in(bus+f, "/sys/bus/pci"), "/sys/bus/pci/.": ""})
+	}
+	for methods, want := range map[string][]string{
+		"bus": {bus + "0000:00:03.0", bus + "0000:00:03.1"}, "": {bus + "0000:00:03.0", bus + "0000:00:03.1"}, "flr pm": {bus + "0000:00:03.0"},
+	} {
+		if got := m.scope(bus+"0000:00:03.0", methods); !slices.Equal(got, want) {
+			t.Errorf("%q hits %q, want %q", methods, got, want)
+		}
 	}
 }
 

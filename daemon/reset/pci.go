@@ -5,11 +5,13 @@ package reset
 // The attributes reset and reset_method of a PCI function (Documentation/ABI/testing/sysfs-bus-pci; drivers/pci/pci.c).
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"io/fs"
 	"path"
+	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -25,12 +27,9 @@ const (
 
 // survivors are the drivers that save what they need before a reset and go on after it: those with reset_prepare and
 // reset_done in their pci_error_handlers, in Linux 6.12. No GPU driver but those of Gaudi and of Intel's and Qualcomm's
-// accelerators is one, and no RDMA driver.
-func survivors() []string {
-	return []string{
-		"nvme", "ice", "i40e", "hns3", "ionic", "pds_core", "cxgb4", "cxl_pci", "qla2xxx", "intel_vpu", "habanalabs", "qaic",
-	}
-}
+// accelerators is one, and no RDMA driver. Left out are drivers of network and storage adapters, which other hosts see
+// go, and cxl_pci, which has reset_done only to warn that memory of the system may be lost.
+func survivors() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
 
 // resetFunction resets a PCI function by one method of those that its reset_method lists, or the first that works:
 // "flr" takes 100 ms and hits the function alone, "pm" 10 ms; "bus" takes the link down for 1 s (pci_reset_secondary_bus,
@@ -50,7 +49,7 @@ func (h *host) resetFunction(_ context.Context, r Request, choice string) (strin
 		}
 		defer unlock()
 	}
-	letGo, err := h.freeFunction(r, function)
+	letGo, err := h.freeFunction(r, function, choice)
 	if err != nil {
 		return "", err
 	}
@@ -144,15 +143,27 @@ func (h *host) resetMethods(function, choice string) (listed string, err error) 
 }
 
 // freeFunction makes sure that a reset disturbs nobody who uses the function, and that nobody begins to until letGo is
-// called: its driver survives, or there is none; no network interface of it is up; its disks are not used; and where
-// user space has it, nobody has opened it. Who has just opened a node of it is another program's business to find.
-func (h *host) freeFunction(r Request, function string) (letGo func(), err error) {
+// called: its driver survives, or there is none; it has no network interface; its disks are not used; and where user space
+// has it, nobody has opened it. Who has just opened a node of it is another program's business to find.
+func (h *host) freeFunction(r Request, function, choice string) (letGo func(), err error) {
 	if err := h.mayReset(function); err != nil {
 		return nil, err
 	}
-	hit, err := h.disksOf(function)
+	listed, err := h.resetMethods(function, choice)
 	if err != nil {
 		return nil, err
+	}
+	var hit []string
+	for _, f := range h.scope(function, cmp.Or(choice, listed)) {
+		if h.hasNetwork(f) {
+			return nil, errorf(Refused, "%s has a network interface, in whichever namespace, which a reset of %s would stop; unbind its driver first",
+				path.Base(f), path.Base(function))
+		}
+		disks, err := h.disksOf(f)
+		if err != nil {
+			return nil, err
+		}
+		hit = append(hit, disks...)
 	}
 	if h.vfioBound(function) {
 		fd, err := h.openGroup(h.Link(function, "iommu_group"))
@@ -183,21 +194,49 @@ func (h *host) mayReset(function string) error {
 	if h.Uint(function, "class")>>16 == baseBridge {
 		return errorf(Refused, "%s is a bridge: all that is behind it would be reset too", address)
 	}
-	if up := h.interfaceUp(function); up != "" {
-		return errorf(Busy, "network interface %s of %s is up", up, address)
-	}
 	return nil
 }
 
-// interfaceUp returns a network interface of a function that is up: IFF_UP is bit 0 of its flags.
-func (h *host) interfaceUp(function string) string {
-	for _, name := range h.Names(function + "/net") {
-		text, _ := h.Attr(function+"/net/"+name, "flags")
-		if flags, err := strconv.ParseUint(text, 0, 32); err != nil || flags&unix.IFF_UP != 0 {
-			return name
+// scope returns the functions that a reset by any of some methods can hit: flr, af_flr and pm the function alone; the others,
+// and what is not known, all that is behind the same bridge. On a root bus, which cannot be reset, that is the slot.
+func (h *host) scope(function, methods string) []string {
+	alone := methods != ""
+	for m := range strings.FieldsSeq(methods) {
+		alone = alone && slices.Contains([]string{"flr", "af_flr", "pm"}, m)
+	}
+	if alone {
+		return []string{function}
+	}
+	bus := path.Dir(function)
+	slot, _, _ := strings.Cut(path.Base(function), ".")
+	var hit []string
+	for _, name := range h.Names(bus) {
+		f := bus + "/" + name
+		if h.Link(f, "subsystem") == "pci" && (h.Link(bus, "subsystem") == "pci" || strings.HasPrefix(name, slot+".")) {
+			hit = append(hit, f)
 		}
 	}
-	return ""
+	return hit
+}
+
+// hasNetwork reports whether a function has a network interface. The directory net is there in each sysfs; what is in it,
+// only in that of its network namespace (net_ns_type_operations; class_dir_create_and_add in drivers/base/core.c). It may
+// be that of a device below, such as one of virtio or of the auxiliary bus.
+func (h *host) hasNetwork(function string) (found bool) {
+	root := h.Path(function)
+	filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil || !entry.IsDir():
+			return nil
+		case entry.Name() == "net":
+			found = true
+			return fs.SkipAll
+		case name != root && h.Link(function+strings.TrimPrefix(name, root), "subsystem") == "pci":
+			return fs.SkipDir // another function
+		}
+		return nil
+	})
+	return found
 }
 
 // disksOf returns the disks that a function carries.
