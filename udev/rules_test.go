@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -18,7 +19,7 @@ import (
 
 const rulesFile = "60-metalplug.rules"
 
-// script is what the rule of a subsystem has the shell do, for a device of that name, as udev hands it to the shell.
+// script is what the rule of a subsystem has the shell do, for a device of that name or path, as udev hands it to the shell.
 func script(t *testing.T, subsystem, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(rulesFile)
@@ -29,8 +30,8 @@ func script(t *testing.T, subsystem, name string) string {
 	if found == nil {
 		t.Fatalf("%s has no script for subsystem %s", rulesFile, subsystem)
 	}
-	// udev(7), substitutions: "$$" is "$", "%k" the kernel's name.
-	return strings.NewReplacer("$$", "$", "%k", name).Replace(string(found[1]))
+	// udev(7), substitutions: "$$" is "$", "%k" the kernel's name, "%p" the path of the device.
+	return strings.NewReplacer("$$", "$", "%k", path.Base(name), "%p", name).Replace(string(found[1]))
 }
 
 // run has the shell run a script with files below a directory instead of those of this machine, and returns what it says
@@ -69,11 +70,21 @@ func run(t *testing.T, script string, files map[string]string) (said string, lin
 	return strings.TrimSpace(string(out)), links
 }
 
+// TestRuleForNVMe: the link of a generic node is by the wwid of its own namespace, whatever its numbers are, and not by that
+// of the namespace whose disk has these numbers.
 func TestRuleForNVMe(t *testing.T) {
-	wwid := map[string]string{"sys/class/block/nvme4n12/wwid": "eui.0014ee83000ba210\n"}
-	for name, want := range map[string]string{"ng4n12": "eui.0014ee83000ba210", "ng4n1": ""} {
-		if said, _ := run(t, script(t, "nvme-generic", name), wwid); said != want {
-			t.Errorf("%s: %q, want %q", name, said, want)
+	const first, second, head = "/devices/pci0000:00/0000:00:1d.0/nvme/nvme4/", "/devices/pci0000:00/0000:00:1e.0/nvme/nvme3/", "/devices/virtual/nvme-subsystem/nvme-subsys5/"
+	files := map[string]string{
+		"sys" + first + "nvme3n2/wwid": "eui.01\n", "sys" + first + "nvme3n12/wwid": "eui.02\n", "sys" + first + "ng4n2/dev": "242:1\n", "sys" + first + "ng4n12/dev": "242:2\n",
+		"sys" + second + "nvme4n2/wwid": "eui.03\n", "sys" + second + "ng3n2/dev": "242:3\n", "sys" + second + "nvme5c3n1/wwid": "eui.04\n",
+		"sys" + head + "nvme5n1/wwid": "eui.04\n", "sys" + head + "ng5n1/dev": "242:4\n", "sys/class/block/nvme4n2/wwid": "eui.03\n",
+		"sys" + first + "ng4n3/dev": "242:5\n",
+	}
+	for device, want := range map[string]string{
+		first + "ng4n2": "eui.01", first + "ng4n12": "eui.02", second + "ng3n2": "eui.03", head + "ng5n1": "eui.04", first + "ng4n3": "",
+	} {
+		if said, _ := run(t, script(t, "nvme-generic", device), files); said != want {
+			t.Errorf("%s: %q, want %q", device, said, want)
 		}
 	}
 }
