@@ -141,30 +141,45 @@ func failure(ctx context.Context, c *dbus.Conn, name, result string) string {
 	return text
 }
 
+// Unusable is a template that systemd cannot run.
+type Unusable struct {
+	Template string
+	Masked   bool // else there is no unit file
+}
+
+// String says so.
+func (u Unusable) String() string {
+	if u.Masked {
+		return fmt.Sprintf("the unit %s is masked on this machine", u.Template)
+	}
+	return fmt.Sprintf("the unit %s is missing on this machine", u.Template)
+}
+
 // Complaints returns what is to be said of templates that are to be run, for people: which systemd does not know, or that
 // it cannot be asked. It is nothing where no systemd runs. It blocks for some seconds at most.
 func (u Units) Complaints(ctx context.Context, templates ...string) []string {
 	if u.dial == nil && !Booted() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
-	defer cancel()
-	missing, err := u.Missing(ctx, templates...)
+	unusable, err := u.Unusable(ctx, templates...)
 	if err != nil {
 		return []string{fmt.Sprintf("whether there is %s cannot be told: %v", strings.Join(templates, ", "), err)}
 	}
-	for i, template := range missing {
-		missing[i] = fmt.Sprintf("the unit %s is missing or masked on this machine", template)
+	var texts []string
+	for _, of := range unusable {
+		texts = append(texts, of.String())
 	}
-	return missing
+	return texts
 }
 
-// Missing returns those of the templates that systemd has no unit file for, or only a masked one. It blocks until systemd
-// has answered or ctx ends.
-func (u Units) Missing(ctx context.Context, templates ...string) ([]string, error) {
+// Unusable returns those of the templates that systemd has no unit file for, or only a masked one. It blocks until systemd has
+// answered, for some seconds at most.
+func (u Units) Unusable(ctx context.Context, templates ...string) ([]Unusable, error) {
 	if len(templates) == 0 {
 		return nil, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
 	c, err := u.connect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("connect to systemd: %w", err)
@@ -174,15 +189,14 @@ func (u Units) Missing(ctx context.Context, templates ...string) ([]string, erro
 	if err != nil {
 		return nil, fmt.Errorf("list unit files: %w", err)
 	}
-	var missing []string
+	var unusable []Unusable
 	for _, template := range templates {
-		there := slices.ContainsFunc(files, func(f dbus.UnitFile) bool {
-			name := f.Path[strings.LastIndexByte(f.Path, '/')+1:]
-			return name == template && !strings.HasPrefix(f.Type, "masked")
+		n := slices.IndexFunc(files, func(f dbus.UnitFile) bool {
+			return f.Path[strings.LastIndexByte(f.Path, '/')+1:] == template
 		})
-		if !there {
-			missing = append(missing, template)
+		if n < 0 || strings.HasPrefix(files[n].Type, "masked") {
+			unusable = append(unusable, Unusable{Template: template, Masked: n >= 0})
 		}
 	}
-	return missing, nil
+	return unusable, nil
 }

@@ -289,21 +289,21 @@ func TestTimeIsUp(t *testing.T) {
 	}
 }
 
-func TestMissing(t *testing.T) {
+func TestUnusable(t *testing.T) {
 	p := &peer{t: t, files: map[string]string{"a@.service": "static", "b@.service": "masked", "c@.service": "masked-runtime"}}
-	got, err := p.units().Missing(t.Context(), "a@.service", "b@.service", "c@.service", "d@.service")
-	if want := []string{"b@.service", "c@.service", "d@.service"}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("%q, %v, want %q", got, err, want)
+	got, err := p.units().Unusable(t.Context(), "a@.service", "b@.service", "c@.service", "d@.service")
+	if want := []Unusable{{"b@.service", true}, {"c@.service", true}, {"d@.service", false}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
 	}
-	if got, err := (Units{}).Missing(t.Context()); got != nil || err != nil {
-		t.Errorf("without a template: %q, %v", got, err)
+	if got, err := (Units{}).Unusable(t.Context()); got != nil || err != nil {
+		t.Errorf("without a template: %v, %v", got, err)
 	}
 }
 
 func TestComplaints(t *testing.T) {
-	p := &peer{t: t, files: map[string]string{"a@.service": "static"}}
-	want := []string{"the unit b@.service is missing or masked on this machine"}
-	if got := p.units().Complaints(t.Context(), "a@.service", "b@.service"); !slices.Equal(got, want) {
+	p := &peer{t: t, files: map[string]string{"a@.service": "static", "c@.service": "masked"}}
+	want := []string{"the unit b@.service is missing on this machine", "the unit c@.service is masked on this machine"}
+	if got := p.units().Complaints(t.Context(), "a@.service", "b@.service", "c@.service"); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	u := Units{dial: func(context.Context) (*systemd.Conn, error) { return nil, errors.New("nobody") }}
@@ -319,7 +319,7 @@ func TestNobodyToAsk(t *testing.T) {
 	if err := u.Run(t.Context(), "x@.service", "1"); !errors.Is(err, nobody) {
 		t.Error(err)
 	}
-	if _, err := u.Missing(t.Context(), "x@.service"); !errors.Is(err, nobody) {
+	if _, err := u.Unusable(t.Context(), "x@.service"); !errors.Is(err, nobody) {
 		t.Error(err)
 	}
 }

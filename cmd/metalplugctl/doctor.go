@@ -51,9 +51,9 @@ type doctor struct {
 	status  *control.Status // nil: the daemon does not answer
 	devices []control.Device
 
-	label  func(name string) (string, error)                       // the SELinux label of a file
-	units  func(ctx context.Context, templates ...string) []string // complaints about units
-	number func(node string) (kind string, number string, ok bool) // "char" or "block", and MAJOR:MINOR of a node
+	label  func(name string) (string, error)                                          // the SELinux label of a file
+	units  func(ctx context.Context, templates ...string) ([]systemd.Unusable, error) // nil: no systemd runs
+	number func(node string) (kind string, number string, ok bool)                    // "char" or "block", and MAJOR:MINOR of a node
 }
 
 // checks are all of them, in the order in which one thing depends on the other: the first that fails is most often the
@@ -61,7 +61,7 @@ type doctor struct {
 func (d *doctor) checks() []func() []finding {
 	return []func() []finding{
 		d.checkConfiguration, d.checkDaemon, d.checkUdev, d.checkDrivers, d.checkHelpers, d.checkUnits, // our side
-		d.checkKubelet, d.checkRegistration, d.checkCounts, d.checkCheckpoint, d.checkRefused, // the kubelet's
+		d.checkKubelet, d.checkRootDir, d.checkRegistration, d.checkCounts, d.checkCheckpoint, d.checkRefused, // the kubelet's
 		d.checkDevices, d.checkLinks, d.checkCgroupDriver, d.checkCDI, d.checkMemlock, d.checkRDMA, d.checkSELinux,
 	}
 }
@@ -85,7 +85,10 @@ Exit code 1: a line is fail; 3: the daemon does not answer.`,
 		if err := checkOutput(*output); err != nil {
 			return err
 		}
-		d := &doctor{ctx: cmd.Context(), file: *file, uid: os.Geteuid(), label: selinuxLabel, number: nodeNumber, units: systemd.Units{}.Complaints}
+		d := &doctor{ctx: cmd.Context(), file: *file, uid: os.Geteuid(), label: selinuxLabel, number: nodeNumber}
+		if systemd.Booted() {
+			d.units = systemd.Units{}.Unusable
+		}
 		if d.file == "" {
 			d.file, _ = o.runningFile(d.ctx)
 		}

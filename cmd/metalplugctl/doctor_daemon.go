@@ -153,16 +153,28 @@ func (d *doctor) checkHelpers() []finding {
 	return found
 }
 
-// checkUnits asks systemd for the units of the configuration. Without one in it there is nothing to say.
+// checkUnits asks systemd for the units of the configuration. The daemon cannot: systemd's socket is not in its sandbox. Without
+// a unit in the configuration there is nothing to say.
 func (d *doctor) checkUnits() []finding {
 	const check = "units"
 	templates := d.config.Templates()
-	if len(templates) == 0 || d.units == nil {
+	switch {
+	case len(templates) == 0:
 		return nil
+	case d.units == nil:
+		return skip(check, "see whether there are "+strings.Join(templates, ", "), "systemd does not run here")
+	}
+	unusable, err := d.units(d.ctx, templates...)
+	if err != nil {
+		return skip(check, d.unread(err, "systemctl list-unit-files "+strings.Join(templates, " ")), "%v", err)
 	}
 	var found []finding
-	for _, text := range d.units(d.ctx, templates...) {
-		found = append(found, fail(check, "install it, then: systemctl daemon-reload; or take it out of [resource.units]", "%s", text)...)
+	for _, unit := range unusable {
+		remedy := "install it, then: systemctl daemon-reload"
+		if unit.Masked {
+			remedy = "systemctl unmask " + unit.Template
+		}
+		found = append(found, fail(check, remedy+"; or take it out of [resource.units]", "%s: what it is to do is not done", unit)...)
 	}
 	if len(found) == 0 {
 		return ok(check, "%s", strings.Join(templates, ", "))

@@ -27,14 +27,14 @@ func (d *doctor) checkKubelet() []finding {
 	info, err := os.Stat(d.path(dir))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fail(check, "start it: systemctl start kubelet; if it has another --root-dir, set paths.device_plugins",
+		return fail(check, "start it: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere(dir),
 			"its directory %s is not there: the kubelet has never run", dir)
 	case errors.Is(err, fs.ErrPermission):
 		return skip(check, d.unread(err, ""), "%s: %v", dir, plainCause(err))
 	case err != nil:
-		return fail(check, "set paths.device_plugins to the kubelet's directory", "%s: %v", dir, plainCause(err))
+		return fail(check, "ls -ld "+dir+elsewhere(dir), "%s: %v", dir, plainCause(err))
 	case !info.IsDir():
-		return fail(check, "set paths.device_plugins to the kubelet's directory", "%s is no directory", dir)
+		return fail(check, "move it away and restart the kubelet, which makes the directory"+elsewhere(dir), "%s is no directory", dir)
 	}
 	switch info, err := os.Stat(d.path(socket)); {
 	case errors.Is(err, fs.ErrPermission):
@@ -45,6 +45,14 @@ func (d *doctor) checkKubelet() []finding {
 		return fail(check, "remove it and restart the kubelet", "%s is no socket", socket)
 	}
 	return ok(check, "%s is there", socket)
+}
+
+// elsewhere is what more to do where the kubelet's directory is not there and is not the one that every kubelet has.
+func elsewhere(dir string) string {
+	if dir == devicePluginDir {
+		return ""
+	}
+	return "; or remove device_plugins from [paths]: the kubelet always uses " + devicePluginDir
 }
 
 // checkRegistration looks at both halves of how a resource stands with the kubelet: that it has accepted the

@@ -30,7 +30,11 @@ func setting(text, key, between string) string {
 // written there.
 func (d *doctor) checkCgroupDriver() []finding {
 	const check = "cgroup driver"
+	kubeletFile, flag := d.kubeletConfiguration()
 	kubelet := d.read(kubeletFile)
+	if flag != "" {
+		kubelet = "cgroupDriver: " + flag
+	}
 	if kubelet == "" {
 		_, err := os.ReadFile(d.path(kubeletFile))
 		return skip(check, d.unread(err, "see cgroupDriver on the kubelet's command line and in its file"), "there is no %s that can be read", kubeletFile)
@@ -52,6 +56,16 @@ func (d *doctor) checkCgroupDriver() []finding {
 		return warn(check, remedy, "the kubelet uses %s, %s %s", theirs, runtime, containers)
 	}
 	return ok(check, "%s, for the kubelet and %s", theirs, runtime)
+}
+
+// kubeletConfiguration returns the file that the running kubelet names with --config, and its cgroup driver where a flag says it,
+// which counts for more.
+func (d *doctor) kubeletConfiguration() (file, cgroupDriver string) {
+	here, _ := d.kubelets()
+	for _, p := range here {
+		file, cgroupDriver = p.flag("config"), p.flag("cgroup-driver")
+	}
+	return cmp.Or(file, kubeletFile), cgroupDriver
 }
 
 // Where the kubelet and the container runtimes are configured, unless their command lines say otherwise.

@@ -25,7 +25,7 @@ import (
 
 // fixture is a machine for the doctor: its files and what its daemon says.
 type fixture struct {
-	files   map[string]string // by path: the text, or "socket", "link" or "dir"
+	files   map[string]string // by path: the text, or "socket", "link", "link TARGET" or "dir"
 	status  *control.Status   // nil: the daemon does not answer
 	devices []control.Device
 	counts  map[string]int    // as the kubelet counts
@@ -195,6 +195,40 @@ func TestDoctor(t *testing.T) {
 			f.files["/etc/crio/crio.conf.d/10.conf"] = "cgroup_manager = \"systemd\"\n"
 			f.files["/etc/crio/crio.conf.d/20.conf"] = "cgroup_manager = \"cgroupfs\"\n"
 		},
+		"kubelet-root": func(f *fixture) {
+			f.run("/usr/bin/kubelet", "--config", "/etc/kubelet.yaml", "--root-dir=/data/kubelet", "--v=2")
+		},
+		"kubelet-default": func(f *fixture) {
+			f.run("/usr/bin/kubelet", "--kubeconfig=/etc/kubernetes/kubelet.conf", "--config=/var/lib/kubelet/config.yaml")
+		},
+		"kubelet-root-set": func(f *fixture) {
+			f.toml = "[paths]\npod_resources = \"/var/lib/k0s/kubelet/pod-resources/kubelet.sock\"\n"
+			f.run("/var/lib/k0s/bin/kubelet", "--root-dir", "/elsewhere", "--root-dir", "/var/lib/k0s/kubelet")
+		},
+		"kubelet-plugins-moved": func(f *fixture) {
+			f.toml = "[paths]\ndevice_plugins = \"/var/lib/k0s/kubelet/device-plugins\"\n"
+			f.status.DevicePlugins = "/var/lib/k0s/kubelet/device-plugins"
+			f.run("/var/lib/k0s/bin/kubelet", "--root-dir=/var/lib/k0s/kubelet")
+		},
+		"kubelet-microk8s": func(f *fixture) { // 1.27 makes the link
+			delete(f.files, kubeletSocket)
+			delete(f.files, "/var/lib/kubelet/config.yaml")
+			f.files["/var/lib/kubelet"] = "link ../snap/microk8s/common/var/lib/kubelet"
+			f.files["/var/snap/microk8s/common/var/lib/kubelet/device-plugins/kubelet.sock"] = "socket"
+			f.microk8s()
+		},
+		"kubelet-microk8s-unlinked": (*fixture).microk8s,
+		"kubelet-k3s":               func(f *fixture) { f.run("/usr/local/bin/k3s server") },
+		"kubelet-k3s-root": func(f *fixture) {
+			f.run("/usr/local/bin/k3s", "agent", "--kubelet-arg=v=2", "--kubelet-arg", "root-dir=/data")
+		},
+		"kubelet-k3s-ctl":    func(f *fixture) { f.run("/usr/local/bin/k3s", "kubectl", "--kubelet-arg=root-dir=/data") },
+		"kubelet-microshift": func(f *fixture) { f.run("/usr/bin/microshift", "run") },
+		"kubelet-in-a-container": func(f *fixture) {
+			f.run("/usr/bin/kubelet", "--root-dir=/data")
+			f.files["/proc/4711/ns/mnt"], f.files["/proc/self/ns/mnt"] = "link mnt:[2]", "link mnt:[1]"
+		},
+		"kubelet-cgroup-driver": func(f *fixture) { f.run("/usr/bin/kubelet", "--cgroup-driver", "cgroupfs") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := soundMachine()
@@ -204,6 +238,39 @@ func TestDoctor(t *testing.T) {
 			s.findings(found)
 			golden(t, filepath.Join("doctor", name+".txt"), s.String(), `\(last \d+s ago\)`, "(last 0s ago)")
 		})
+	}
+}
+
+// run has a process with that command line (proc(5), /proc/pid/cmdline).
+func (f *fixture) run(command ...string) {
+	f.files["/proc/4711/cmdline"] = strings.Join(command, "\x00") + "\x00"
+}
+
+// microk8s has the process and the files of MicroK8s.
+func (f *fixture) microk8s() {
+	f.files["/var/snap/microk8s/common/var/lib/kubelet/pod-resources/kubelet.sock"] = "socket"
+	f.files["/var/snap/microk8s/9/args/kubelet"] = "--resolv-conf=/x\n--root-dir=${SNAP_COMMON}/var/lib/kubelet\n--eviction-hard=\"a,b\"\n"
+	f.run("/snap/microk8s/9/kubelite", "--scheduler-args-file=/x", "--kubelet-args-file=/var/snap/microk8s/9/args/kubelet")
+}
+
+// TestProcessOfAnother: a process that is not root's, with the name of a kubelet, is not taken for one.
+func TestProcessOfAnother(t *testing.T) {
+	if os.Geteuid() != 0 {
+		need.Lacks(t, "root", "only root can make a process of another user")
+	}
+	dir := t.TempDir()
+	if err := place(filepath.Join(dir, "/proc/4711/cmdline"), "kubelet\x00--root-dir=/data\x00"); err != nil {
+		t.Fatal(err)
+	}
+	d := &doctor{root: dir, config: config.Default()}
+	if found := d.checkRootDir(); len(found) != 1 || found[0].Level != levelFail {
+		t.Errorf("root's: %+v", found)
+	}
+	if err := os.Chown(filepath.Join(dir, "/proc/4711"), 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if found := d.checkRootDir(); found != nil {
+		t.Errorf("another's: %+v", found)
 	}
 }
 
@@ -336,6 +403,9 @@ func (f *fixture) examine(t *testing.T) []finding {
 func place(name, content string) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
+	}
+	if target, ok := strings.CutPrefix(content, "link "); ok {
+		return os.Symlink(target, name)
 	}
 	switch content {
 	case "dir":
