@@ -71,6 +71,7 @@ type daemon struct {
 	podGiven  chan struct{} // one slot: a container was given devices since then
 	control   *control.Server
 	said      said
+	files     *mounts // with the directory of the configuration
 }
 
 // Run serves the hardware of this machine to the kubelet until ctx ends. The error is that of the part which failed, or
@@ -93,6 +94,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer closeSource()
 	d.build(afterBoot)
+	d.files, _ = newMounts(o.Config.Paths.Proc, mount{"the configuration", filepath.Dir(o.File)})
 	defer d.audit.Close()
 	if o.Watching != nil {
 		o.Watching(d.inventory)
@@ -238,6 +240,7 @@ func (d *daemon) tasks() []task {
 		{"own directories", d.keepOwn},
 		{"metrics", d.serveMetrics},
 		{"kubelet directory watch", d.watch.Run},
+		{"mounts", d.watchMounts},
 		{"inventory", func(ctx context.Context, ready func()) error {
 			go func() {
 				select {

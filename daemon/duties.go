@@ -201,6 +201,9 @@ func (d *daemon) reload(ctx context.Context) {
 		return
 	}
 	next, err := d.Load()
+	if err == nil {
+		err = d.unbound(next)
+	}
 	if err != nil {
 		d.tellReload(nil, err)
 		d.Log.Error("configuration not reloaded", "err", err)

@@ -44,4 +44,5 @@ var messageIDs = map[string]string{
 	"stopped":                    "0fd0f590fd2e4658baa7ae23404ac2be",
 	"control socket not served":  "6e35eccdb1a04a45bafdbb70c8f8231d",
 	"metrics not served":         "4048e3331cc44dc396a9542e206024e4",
+	"directory hidden":           "e7fd944bb6034ab09ebad3a688c9d5ba",
 }

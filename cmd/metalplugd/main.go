@@ -80,6 +80,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitConfig
 	}
 	if *check {
+		if err := daemon.CheckCDI(loaded); err != nil { // systemctl reload asks from within the sandbox
+			fmt.Fprintln(stderr, err)
+			return exitConfig
+		}
 		for _, text := range (systemd.Units{}).Complaints(context.Background(), loaded.Templates()...) {
 			fmt.Fprintf(stderr, "warning: %s\n", text)
 		}

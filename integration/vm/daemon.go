@@ -16,6 +16,7 @@ var programs = []struct{ dir, path string }{
 	{"cmd/metalplugctl", "/usr/bin/metalplugctl"},
 	{"cmd/metalplug-reset", "/usr/libexec/metalplug/metalplug-reset"},
 	{"cmd/metalplug-holders", "/usr/libexec/metalplug/metalplug-holders"},
+	{"cmd/metalplug-unit", "/usr/libexec/metalplug/metalplug-unit"},
 }
 
 // daemonUnit runs the daemon as systemd does, but with all rights: the unit of

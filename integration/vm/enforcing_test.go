@@ -25,6 +25,7 @@ func labels(in *installation, t *testing.T) {
 	for path, label := range map[string]string{
 		"/usr/sbin/metalplugd":                       "metalplugd_exec_t",
 		"/usr/libexec/metalplug/metalplug-reset":     "metalplug_reset_exec_t",
+		"/usr/libexec/metalplug/metalplug-unit":      "metalplug_unit_exec_t",
 		"/etc/metalplug":                             "metalplugd_etc_t",
 		"/var/lib/metalplug":                         "metalplugd_var_lib_t",
 		"/run/metalplug":                             "metalplugd_runtime_t",

@@ -27,7 +27,7 @@ const dropIn = "/etc/metalplug/conf.d/50-test.toml"
 
 // exposures are what systemd-analyze security may say of a unit at most.
 var exposures = map[string]float64{
-	"metalplugd.service": 1.0, "metalplug-reset@1.service": 1.5, "metalplug-holders@1.service": 1.5,
+	"metalplugd.service": 1.0, "metalplug-reset@1.service": 1.5, "metalplug-holders@1.service": 1.5, "metalplug-unit@1.service": 1.5,
 }
 
 // installation is a machine into which the packages are installed, as they are: shipped units, started by systemd.
