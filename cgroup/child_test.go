@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,8 +33,11 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+		text, _ := os.ReadFile("/proc/self/status")
+		os.Stderr.Write(text) // for its VmHWM
 		os.Exit(0)
 	}
+	maps.Copy(roles, attacks)
 	if len(os.Args) > 1 {
 		if role := roles[os.Args[1]]; role != nil {
 			if err := role(os.Args[2:]); err != nil {
@@ -146,12 +150,18 @@ func see(args []string) error {
 // written before.
 func child(t testing.TB, role string, args ...string) (pid int, said []string) {
 	t.Helper()
+	return childWith(t, nil, role, args...)
+}
+
+// childWith is [child] with attributes, such as namespaces.
+func childWith(t testing.TB, attributes *syscall.SysProcAttr, role string, args ...string) (pid int, said []string) {
+	t.Helper()
 	own, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(own, append([]string{"role=" + role}, args...)...)
-	cmd.Stderr = os.Stderr
+	cmd.Stderr, cmd.SysProcAttr = os.Stderr, attributes
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

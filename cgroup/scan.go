@@ -113,6 +113,7 @@ func (s *scan) round() (found int, err error) {
 		return 0, fmt.Errorf("%w: %s hides those of others: CAP_SYS_PTRACE is needed", ErrIncomplete, s.proc)
 	}
 	s.queue = slices.DeleteFunc(pids, func(pid int) bool { return s.seen[pid] || pid == s.asker })
+	slices.Sort(s.queue)
 	for _, pid := range s.queue {
 		s.seen[pid] = true
 	}

@@ -1,0 +1,677 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroup
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/integration/need"
+)
+
+// maxResident bounds the memory of metalplug-holders, whatever processes do; MemoryMax= of its unit is above it.
+const maxResident = 64 << 10 // KiB
+
+// eight are the nodes that are asked about: one that a process holds, and seven that none has.
+var eight = []Number{full, {Major: 240}, {Major: 240, Minor: 1}, {Major: 240, Minor: 2}, {Block: true, Major: 240}, {Block: true, Major: 240, Minor: 1}, {Block: true, Major: 240, Minor: 2}, {Block: true, Major: 240, Minor: 3}}
+
+// attacks are roles of processes without privileges that make it hard to see which devices they and others hold.
+var attacks = map[string]func(args []string) error{
+	"role=churn":      churn,
+	"role=names":      names,
+	"role=threads":    threads,
+	"role=forks":      forks,
+	"role=execs":      execs,
+	"role=vfork":      vfork,
+	"role=undumpable": undumpable,
+	"role=fuse":       fuse,
+	"role=overlay":    overlay,
+	"role=moving":     moving,
+	"role=exit":       func([]string) error { os.Exit(0); return nil },
+}
+
+// churn replaces the oldest of 3,000 mappings all the time: of memory, or of files in a directory that are removed already.
+func churn(args []string) error {
+	if err := becomeNobody(); err != nil {
+		return err
+	}
+	mapped := make(chan []byte, 3000)
+	add := func() error {
+		fd, err := unix.MemfdCreate("x", 0)
+		if args[0] != "memory" {
+			fd, err = unix.Open(args[0], unix.O_TMPFILE|unix.O_RDWR, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		m, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
+		mapped <- m
+		return err
+	}
+	for range cap(mapped) {
+		if err := add(); err != nil {
+			return err
+		}
+	}
+	go func() {
+		for {
+			unix.Munmap(<-mapped)
+			add()
+		}
+	}()
+	return nil
+}
+
+// names maps a file by 60,000 links with paths of more than 4 KiB, which are below a directory.
+func names(args []string) error {
+	dir, err := unix.Open(args[0], unix.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	for range 20 {
+		name := strings.Repeat("d", 240)
+		if err := unix.Mkdirat(dir, name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		below, err := unix.Openat(dir, name, unix.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		unix.Close(dir)
+		dir = below
+	}
+	for i := range 60_000 {
+		name := fmt.Sprintf("%d", i)
+		fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_RDONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		if _, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ, unix.MAP_SHARED); err != nil {
+			return err
+		}
+		unix.Close(fd)
+	}
+	return becomeNobody()
+}
+
+// threads starts threads with tables of descriptors of their own; the last opens a node.
+func threads(args []string) error {
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	runtime.GOMAXPROCS(2)
+	errs := make(chan error)
+	for i := range n {
+		go func() {
+			runtime.LockOSThread()
+			err := unix.Unshare(unix.CLONE_FILES)
+			if i == n-1 {
+				err = errors.Join(err, open(args[1]))
+			}
+			errs <- err
+			select {}
+		}()
+		if err := <-errs; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forks starts processes that end at once, without end.
+func forks([]string) error {
+	if err := becomeNobody(); err != nil {
+		return err
+	}
+	for range 4 {
+		go func() {
+			for {
+				exec.Command("/bin/true").Run()
+			}
+		}()
+	}
+	return nil
+}
+
+// execs is a process that starts its program in its own place, again and again, with a node open.
+func execs(args []string) error {
+	if len(args) == 2 { // it goes on
+		return unix.Exec(args[1], append([]string{os.Args[0], os.Args[1]}, args...), nil)
+	}
+	own, err := unix.Open("/proc/self/exe", unix.O_RDONLY, 0)
+	if err := errors.Join(err, open(args[0]), becomeNobody()); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	path := fmt.Sprintf("/proc/self/fd/%d", own)
+	return unix.Exec(path, []string{os.Args[0], os.Args[1], args[0], path}, nil)
+}
+
+// vfork opens a node and waits in state D for a child that never starts a program (vfork(2)).
+func vfork(args []string) error {
+	if err := errors.Join(open(args[0]), becomeNobody()); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, unix.CLONE_VFORK|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno == 0 && pid == 0 {
+		syscall.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0)
+		for {
+			syscall.RawSyscall(unix.SYS_PPOLL, 0, 0, 0)
+		}
+	}
+	return errno
+}
+
+// undumpable opens a node and keeps others from looking at it (PR_SET_DUMPABLE of prctl(2)).
+func undumpable(args []string) error {
+	return errors.Join(open(args[0]), becomeNobody(), unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
+}
+
+// moving maps a file of a directory, which is removed already, elsewhere all the time.
+func moving(args []string) error {
+	fd, err := unix.Open(args[0], unix.O_TMPFILE|unix.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	const at, step, places = 0x200000000000, 1 << 20, 1 << 16
+	_, _, errno := unix.Syscall6(unix.SYS_MMAP, at, 4096, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_FIXED, uintptr(fd), 0)
+	if errno != 0 {
+		return errno
+	}
+	unix.Close(fd)
+	go func() {
+		for i := uintptr(0); ; i++ {
+			from, to := at+i%places*step, at+(i+1)%places*step
+			unix.Syscall6(unix.SYS_MREMAP, from, 4096, 4096, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, to, 0)
+		}
+	}()
+	return errors.Join(unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0), becomeNobody())
+}
+
+// private gives the thread mounts of its own.
+func private() error {
+	return errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+}
+
+// fuse opens the root of a file system whose server does not answer any more, as a user whom it allows (fuse(4)).
+func fuse(args []string) error {
+	uid, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	dev, err := unix.Open("/dev/fuse", unix.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d", dev, uid, uid)
+	if err := errors.Join(private(), unix.Mount("x", args[0], "fuse", unix.MS_NOSUID, options)); err != nil {
+		return err
+	}
+	opened := make(chan struct{})
+	go func() {
+		request := make([]byte, 1<<18)
+		for {
+			n, err := unix.Read(dev, request)
+			if err != nil || n < 40 {
+				return
+			}
+			select {
+			case <-opened:
+				return // and never answers
+			default:
+			}
+			answer := make([]byte, 16)
+			copy(answer[8:], request[8:16])
+			if binary.LittleEndian.Uint32(request[4:]) == 26 { // FUSE_INIT of include/uapi/linux/fuse.h
+				answer = append(answer, make([]byte, 64)...)
+				binary.LittleEndian.PutUint32(answer[16:], 7)
+				binary.LittleEndian.PutUint32(answer[20:], 31)
+				binary.LittleEndian.PutUint32(answer[36:], 4096)
+			} else {
+				binary.LittleEndian.PutUint32(answer[4:], ^uint32(unix.ENOSYS)+1)
+			}
+			binary.LittleEndian.PutUint32(answer, uint32(len(answer)))
+			unix.Write(dev, answer)
+		}
+	}()
+	if uid != 0 {
+		if err := becomeNobody(); err != nil {
+			return err
+		}
+	}
+	err = open(args[0])
+	close(opened)
+	return err
+}
+
+// overlay opens one node of an overlay and maps another.
+func overlay(args []string) error {
+	dir := args[0]
+	err := errors.Join(private(), unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
+	for _, name := range []string{"lower", "upper", "work", "all"} {
+		err = errors.Join(err, os.Mkdir(filepath.Join(dir, name), 0o755))
+	}
+	return errors.Join(err, unix.Mknod(dir+"/lower/zero", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))),
+		unix.Mount("overlay", dir+"/all", "overlay", 0, fmt.Sprintf("lowerdir=%s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", dir)),
+		unix.Mknod(dir+"/all/full", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 7))),
+		open(dir+"/all/full"), mapAndClose(dir+"/all/zero"))
+}
+
+// asked is what metalplug-holders answers about [eight], and its memory at most, in KiB.
+func asked(t *testing.T) (a Answer, resident int) {
+	t.Helper()
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ends[0])
+	stdin := os.NewFile(uintptr(ends[1]), "socket")
+	var stderr bytes.Buffer
+	helper := exec.Command(own)
+	helper.Args[0], helper.Stdin, helper.Stderr = Program, stdin, &stderr
+	err = helper.Start()
+	stdin.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := make([]byte, 1<<16)
+	_, sendErr := unix.Write(ends[0], encode(request{eight}))
+	n, readErr := unix.Read(ends[0], message)
+	if err := errors.Join(sendErr, readErr, helper.Wait()); err != nil {
+		t.Fatalf("%v: %s", err, &stderr)
+	}
+	if a, err = decodeAnswer(message[:n]); err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(stderr.String(), "VmHWM:")
+	if _, err := fmt.Sscanf(after, "%d kB", &resident); err != nil {
+		t.Fatalf("%v: %s", err, &stderr)
+	}
+	return a, resident
+}
+
+// onHost skips a test that asks about all processes of the host.
+func onHost(t *testing.T) {
+	t.Helper()
+	needsRoot(t)
+	if space, err := os.Readlink("/proc/self/ns/pid"); space != initPIDNamespace {
+		need.Lacks(t, "root", "this is not the host's PID namespace: %s, %v", space, err)
+	}
+}
+
+// TestHoldersUnderAttack: whatever unprivileged processes do, the question about eight devices is answered, in bounded
+// memory, with no process unread.
+func TestHoldersUnderAttack(t *testing.T) {
+	onHost(t)
+	dir := "/dev/shm"
+	for _, c := range []struct {
+		name   string
+		start  func(t *testing.T) []int // processes that hold what is asked about
+		number Number
+	}{
+		{"memory that is mapped anew", func(t *testing.T) []int {
+			for range 4 {
+				child(t, "churn", "memory")
+			}
+			return nil
+		}, full},
+		{"removed files that are mapped anew", func(t *testing.T) []int {
+			for range 4 {
+				child(t, "churn", dir)
+			}
+			return nil
+		}, full},
+		{"long names", func(t *testing.T) []int {
+			dir := t.TempDir()
+			if err := os.Chmod(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				child(t, "names", dir)
+			}
+			return nil
+		}, full},
+		{"threads with tables of their own", func(t *testing.T) []int {
+			pid, _ := child(t, "threads", "8000", "/dev/full")
+			return []int{pid}
+		}, full},
+		{"forks", func(t *testing.T) []int {
+			child(t, "forks")
+			return nil
+		}, full},
+		{"programs started in the own place", func(t *testing.T) []int {
+			pid, _ := child(t, "execs", "/dev/full")
+			return []int{pid}
+		}, full},
+		{"state D", func(t *testing.T) []int {
+			pid, _ := child(t, "vfork", "/dev/full")
+			awaitState(t, pid, "D")
+			return []int{pid}
+		}, full},
+		{"not dumpable", func(t *testing.T) []int {
+			pid, _ := child(t, "undumpable", "/dev/full")
+			return []int{pid}
+		}, full},
+		{"namespaces of its own", func(t *testing.T) []int {
+			pid, _ := childWith(t, &syscall.SysProcAttr{
+				Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP,
+				UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}},
+				GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}},
+			}, "open", "/dev/full")
+			return []int{pid}
+		}, full},
+		{"a file server that does not answer", func(t *testing.T) []int {
+			child(t, "fuse", t.TempDir(), "0")
+			return nil
+		}, full},
+		{"a file server of another user", func(t *testing.T) []int {
+			dir := t.TempDir()
+			for _, d := range []string{filepath.Dir(dir), dir} {
+				if err := os.Chmod(d, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			child(t, "fuse", dir, "65534")
+			return nil
+		}, full},
+		{"nodes in an overlay", func(t *testing.T) []int {
+			pid, _ := child(t, "overlay", t.TempDir())
+			return []int{pid}
+		}, full},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before, _ := asked(t) // on some machines root itself cannot read process 1
+			holder, _ := child(t, "open", "/dev/full")
+			pids := append(c.start(t), holder)
+			slices.Sort(pids)
+			began := time.Now()
+			a, resident := asked(t)
+			t.Logf("%v, %d MiB", time.Since(began), resident>>10)
+			var got []int
+			for _, h := range a.Holders {
+				if h.Number == c.number && slices.Contains(pids, h.PID) {
+					got = append(got, h.PID)
+				}
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, pids) || !reflect.DeepEqual(a.Unread, before.Unread) {
+				t.Errorf("%v of %v are found, %+v unread, before %+v", got, pids, a.Unread, before.Unread)
+			}
+			if resident > maxResident {
+				t.Errorf("metalplug-holders takes %d KiB of memory, at most %d", resident, maxResident)
+			}
+		})
+	}
+}
+
+// TestWorkOfThreads: threads with tables of their own cost no more than a sort.
+func TestWorkOfThreads(t *testing.T) {
+	needsRoot(t)
+	const n = 1000
+	pid, _ := child(t, "threads", strconv.Itoa(n), "/dev/full")
+	r := &scanner{scan: newScan("/proc", []Number{full}, 0), pid: pid}
+	held := make(map[Number]bool)
+	if _, err := r.process(held); err != nil || !held[full] {
+		t.Errorf("the thread that has the node open is not found: %v, %v", held, err)
+	}
+	if steps := r.steps.Load(); steps > 64*n {
+		t.Errorf("%d system calls for %d threads", steps, n)
+	}
+}
+
+// TestHarmless: a file that cannot be looked at is judged by what it is, without looking at it.
+func TestHarmless(t *testing.T) {
+	needsRoot(t)
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "fifo")
+	node := filepath.Join(dir, "node")
+	if err := errors.Join(unix.Mkfifo(fifo, 0o600), unix.Mknod(node, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 7))), os.WriteFile(dir+"/file", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	// A thread of nobody, which the permissions keep from looking as the policy of SELinux does.
+	questions, answers := make(chan int), make(chan bool)
+	defer close(questions)
+	go func() {
+		runtime.LockOSThread() // it ends with this function
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
+			panic(errno)
+		}
+		task := fmt.Sprintf("/proc/%d", os.Getpid())
+		for fd := range questions {
+			r := &scanner{scan: newScan("/proc", nil, 0)}
+			answers <- r.harmless(link{dir: task + "/fd", name: strconv.Itoa(fd), task: task})
+		}
+	}()
+	check := func(name string, fd int, want bool) {
+		t.Helper()
+		questions <- fd
+		if got := <-answers; got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+	for _, c := range []struct {
+		path  string
+		flags int
+		want  bool
+	}{
+		{dir, unix.O_RDONLY, true},
+		{dir + "/file", unix.O_RDONLY, true},
+		{"/proc/self/status", unix.O_RDONLY, true},
+		{node, unix.O_RDONLY, false},
+		{"/dev/full", unix.O_RDONLY, false},
+		{node, unix.O_PATH, true},
+		{fifo, unix.O_RDWR, false},
+	} {
+		fd, err := unix.Open(c.path, c.flags|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(c.path, fd, c.want)
+		unix.Close(fd)
+		check("closed "+c.path, fd, true)
+	}
+	check("a socket", pair[0], true)
+}
+
+// TestStuck: a process about which the kernel does not answer counts as unread, and only where its pod could have the
+// device. No other of its pod is tried; those of other pods are.
+func TestStuck(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		pods   int // with as many stuck processes
+		each   int
+		unread int
+		found  bool
+	}{
+		{"many processes of a pod", 1, 40, 40, true},
+		{"some pods", 6, 2, 12, true},
+		{"more pods than threads may wait", 40, 1, 41, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			proc := newTree(t)
+			var fifos []string
+			add := func(pid int, pod string) {
+				proc.process(pid, "x", "S", 0, 1)
+				proc.write(fmt.Sprintf("%d/cgroup", pid), "0::/kubepods/pod"+pod+"/"+id1+"\n")
+			}
+			pid := 100
+			for pod := range c.pods {
+				for range c.each {
+					add(pid, fmt.Sprint("a", pod))
+					path := filepath.Join(proc.dir, fmt.Sprint(pid), "maps")
+					if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil { // whose opening waits for a writer
+						t.Fatal(err)
+					}
+					fifos = append(fifos, path)
+					pid++
+				}
+			}
+			add(200, "b")
+			proc.link("200/fd/0", "/dev/null")
+			s := newScan(proc.dir, []Number{null}, 0)
+			s.patience /= 10
+			err := s.run()
+			a := s.answer()
+			release(t, fifos)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found := slices.Equal(a.Holders, []Holder{{PID: 200, Comm: "x", Number: null, Container: Container{"b", id1, ""}}}); found != c.found {
+				t.Errorf("holders are %+v", a.Holders)
+			}
+			if s.stuck > maxStuck+scanners {
+				t.Errorf("%d threads wait, at most %d", s.stuck, maxStuck+scanners)
+			}
+			if a.Err() != nil || (a.Err("b") == nil) != c.found || a.Err("a0") == nil {
+				t.Errorf("unread: %+v", a.Unread)
+			}
+			count := 0
+			for _, u := range a.Unread {
+				count += u.Count
+			}
+			if count != c.unread {
+				t.Errorf("%d processes are unread, want %d", count, c.unread)
+			}
+		})
+	}
+}
+
+// release lets the scanners end that wait for writers.
+func release(t *testing.T, fifos []string) {
+	t.Helper()
+	var writers sync.WaitGroup
+	for _, path := range fifos {
+		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK, 0)
+		if errors.Is(err, unix.ENXIO) { // no reader waits
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		writers.Go(func() { unix.Close(fd) })
+	}
+	writers.Wait()
+}
+
+// TestTooMuchOfAPod: a pod with too much to look at counts as unread, and keeps no other from being read.
+func TestTooMuchOfAPod(t *testing.T) {
+	proc := newTree(t)
+	for pid, pod := range map[int]string{7: "a", 8: "a", 9: "b"} {
+		proc.process(pid, "x", "S", 0, 1)
+		proc.write(fmt.Sprintf("%d/cgroup", pid), "0::/kubepods/pod"+pod+"/"+id1+"\n")
+	}
+	proc.link("9/fd/0", "/dev/null")
+	s := newScan(proc.dir, []Number{null}, 0)
+	s.owners["a"] = &owner{pod: true}
+	s.owners["a"].work.Store(maxWork)
+	s.owners[""] = &owner{}
+	s.owners[""].work.Store(maxWork) // of the host all is read
+	proc.link("1/fd/0", "/dev/null")
+	proc.link("7/fd/0", "/dev/full")
+	proc.link("8/fd/0", "/dev/full")
+	if err := s.run(); err != nil {
+		t.Fatal(err)
+	}
+	a := s.answer()
+	if len(a.Holders) != 2 || a.Holders[0].PID != 1 || a.Holders[1].PID != 9 {
+		t.Errorf("holders are %+v, want 1 and 9", a.Holders)
+	}
+	if len(a.Unread) != 1 || a.Unread[0].PodUID != "a" || a.Unread[0].Count != 2 || a.Unread[0].Any || !strings.Contains(a.Unread[0].Cause, errWork.Error()) {
+		t.Errorf("unread: %+v, want both processes of a", a.Unread)
+	}
+}
+
+// TestPrivilegedPod: processes of a pod that has all devices count as those of the host, if they cannot be read.
+func TestPrivilegedPod(t *testing.T) {
+	for _, c := range []struct {
+		name, space, bounding string
+		any                   bool
+	}{
+		{"an unprivileged one", initUserNamespace, "00000000a80425fb", false},
+		{"a privileged one", initUserNamespace, "000001ffffffffff", true},
+		{"one with all capabilities in a namespace of its own", "user:[4026532201]", "000001ffffffffff", false},
+		{"one of which the kernel says nothing", initUserNamespace, "", true},
+	} {
+		proc := newTree(t)
+		proc.process(7, "x", "S", 0, 1)
+		proc.write("7/cgroup", "0::/kubepods/poda/"+id1+"\n")
+		proc.link("7/ns/user", c.space)
+		proc.write("7/status", "Name:\tx\nCapBnd:\t"+c.bounding+"\nCapAmb:\t0\n")
+		proc.remove("7/fd")
+		proc.write("7/fd", "")
+		a, err := Holders(proc.dir, []Number{null}, 0)
+		if len(a.Unread) != 1 || a.Unread[0].PodUID != "a" || a.Unread[0].Any != c.any || (err != nil) != c.any {
+			t.Errorf("%s: %+v, %v", c.name, a.Unread, err)
+		}
+	}
+}
+
+// TestMovingFileCountsAgainstItsPod: a file that is mapped elsewhere all the time may never be asked about. That is so for
+// the pod that does it alone.
+func TestMovingFileCountsAgainstItsPod(t *testing.T) {
+	needsRoot(t)
+	for kind, newRoot := range roots {
+		if kind == "plain" {
+			continue
+		}
+		t.Run(kind, func(t *testing.T) {
+			r := newRoot(t)
+			r.do("+kubepods", "+kubepods/pod"+uid)
+			pid, _ := child(t, "moving", "/var/tmp")
+			r.move(pid, "kubepods/pod"+uid)
+			defer r.move(pid, "")
+			a, err := Holders(processes(t, pid), eight, 0)
+			t.Logf("unread: %+v", a.Unread)
+			if err != nil || a.Err("another") != nil || len(a.Holders) > 0 {
+				t.Errorf("Holders = %+v, %v", a, err)
+			}
+		})
+	}
+}
+
+// TestAskerIsLeftOut: the process that asks, with all its threads, and no other.
+func TestAskerIsLeftOut(t *testing.T) {
+	needsRoot(t)
+	asker, _ := child(t, "thread", "/dev/full")
+	other, _ := child(t, "open", "/dev/full")
+	a, err := Holders(processes(t, other), []Number{full}, asker)
+	if err != nil || len(leaders(a.Holders, other)) != 1 {
+		t.Errorf("Holders = %+v, %v, want %d", a.Holders, err, other)
+	}
+	proc := newTree(t)
+	proc.link("1/fd/0", "/dev/null")
+	proc.process(7, "x", "S", 0, 1)
+	proc.link("7/fd/0", "/dev/null")
+	if a, err := Holders(proc.dir, []Number{null}, 7); err != nil || len(a.Holders) != 1 || a.Holders[0].PID != 1 {
+		t.Errorf("Holders = %+v, %v, want process 1", a.Holders, err)
+	}
+}
