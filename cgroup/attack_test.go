@@ -675,3 +675,36 @@ func TestAskerIsLeftOut(t *testing.T) {
 		t.Errorf("Holders = %+v, %v, want process 1", a.Holders, err)
 	}
 }
+
+// TestMappingsBothWays: the kernel says the same of the mapped files by numbers and by the text of maps.
+func TestMappingsBothWays(t *testing.T) {
+	needsRoot(t)
+	pid, _ := child(t, "map", "/dev/zero")
+	task := fmt.Sprintf("/proc/%d", pid)
+	r := &scanner{scan: newScan("/proc", nil, 0)}
+	all := func(each func(f func(name string, of file) error) error) (found []string) {
+		t.Helper()
+		err := each(func(name string, of file) error {
+			if of.inode != 0 {
+				found = append(found, fmt.Sprintf("%s %+v", name, of))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	numbers := all(func(f func(name string, of file) error) error { return r.eachMapping(task, f) })
+	text := all(func(f func(name string, of file) error) error {
+		maps, err := os.Open(task + "/maps")
+		if err != nil {
+			return err
+		}
+		defer maps.Close()
+		return r.eachLine(maps, f)
+	})
+	if len(text) < 2 || !slices.Equal(numbers, text) {
+		t.Errorf("by numbers:\n%s\nby text:\n%s", strings.Join(numbers, "\n"), strings.Join(text, "\n"))
+	}
+}

@@ -5,10 +5,8 @@ package cgroup
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"os"
 	"strconv"
@@ -25,12 +23,6 @@ type device struct{ major, minor uint32 }
 type file struct {
 	device
 	inode uint64
-}
-
-// mapping is a file at a path. Several files may have the same number on btrfs and overlays, at several paths.
-type mapping struct {
-	file
-	path uint64 // hash
 }
 
 // descriptors adds the devices to held that a thread has open. The links in the directory are followed, not read: what
@@ -81,36 +73,31 @@ const mappingRounds = 32
 // (proc_pid_map_files(5)). A file is asked about once in a scan: most are the libraries of many processes. One that was
 // listed and whose links are gone is asked about again by those in the next round, or is mapped no more.
 func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err error) {
-	var missed map[mapping]bool // nil: all are asked about
+	var missed map[file]bool // nil: all are asked about
 	for range mappingRounds {
-		again, known := make(map[mapping]bool), make(map[mapping]bool)
-		err := r.eachMapping(task, func(addresses []byte, m mapping) error {
+		again := make(map[file]bool)
+		err := r.eachMapping(task, func(name string, f file) error {
 			some = true
-			if m.inode == 0 || m.device == r.memory || known[m] || missed != nil && !missed[m] {
+			if f.inode == 0 || f.device == r.memory || missed != nil && !missed[f] {
 				return nil
 			}
-			number, err := r.ask(link{dirfd: unix.AT_FDCWD, dir: task + "/map_files", name: linkName(addresses), task: task, file: m.file})
+			number, err := r.ask(link{dirfd: unix.AT_FDCWD, dir: task + "/map_files", name: name, task: task, file: f})
 			if isGone(err) {
-				again[m] = true
+				again[f] = true
 				return nil
-			}
-			if err != nil {
-				return err
 			}
 			if r.wanted[number] {
 				held[number] = true
 			}
-			known[m] = true
-			delete(again, m)
-			return nil
+			return err
 		})
 		if err != nil || len(again) == 0 {
 			return some, err
 		}
 		missed = again
 	}
-	for m := range missed {
-		if r.mountOf(link{task: task, file: m.file}) == otherMount {
+	for f := range missed {
+		if r.mountOf(link{task: task, file: f}) == otherMount {
 			return some, fmt.Errorf("read %s/maps: a file is mapped elsewhere again and again", task)
 		}
 	}
@@ -152,14 +139,56 @@ func (r *scanner) ask(l link) (Number, error) {
 	return number, nil
 }
 
-// eachMapping calls f for each mapping in /proc/PID/maps (proc_pid_maps(5)); inode 0 says that no file is mapped. A line may
-// be as long as the process likes; only its beginning is kept.
-func (r *scanner) eachMapping(task string, f func(addresses []byte, m mapping) error) error {
+// eachMapping calls f for each mapping of a process, with the name of its link in map_files; inode 0 says that no file is
+// mapped. The kernel is asked for the numbers alone where it can be (PROCMAP_QUERY of include/uapi/linux/fs.h, Linux 6.11):
+// to write a path takes it longer than all the rest, and paths are as long as the process likes.
+func (r *scanner) eachMapping(task string, f func(name string, of file) error) error {
 	maps, err := os.Open(task + "/maps")
 	if err != nil {
 		return skipGone(err)
 	}
 	defer maps.Close()
+	query := procmapQuery{size: uint64(unsafe.Sizeof(procmapQuery{})), flags: procmapNextOrCovering | procmapFileBacked}
+	for asked := false; ; asked = true {
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, maps.Fd(), procmapQueryIoctl, uintptr(unsafe.Pointer(&query)))
+		r.steps.Add(1)
+		switch {
+		case errno == 0:
+		case isGone(errno): // there are no more
+			return nil
+		case errno == unix.EINTR:
+			continue
+		case asked:
+			return &os.PathError{Op: "query", Path: task + "/maps", Err: errno}
+		default:
+			return r.eachLine(maps, f)
+		}
+		of := file{device{query.devMajor, query.devMinor}, query.inode}
+		if err := f(fmt.Sprintf("%x-%x", query.start, query.end), of); err != nil {
+			return err
+		}
+		query = procmapQuery{size: query.size, flags: query.flags, addr: query.end}
+	}
+}
+
+// procmapQuery is struct procmap_query of include/uapi/linux/fs.h.
+type procmapQuery struct {
+	size, flags, addr          uint64
+	start, end, vmaFlags, page uint64
+	offset, inode              uint64
+	devMajor, devMinor         uint32
+	nameSize, buildIDSize      uint32
+	name, buildID              uint64
+}
+
+const (
+	procmapQueryIoctl     = 0xc0686611 // _IOWR('f', 17, struct procmap_query)
+	procmapNextOrCovering = 0x10       // PROCMAP_QUERY_COVERING_OR_NEXT_VMA
+	procmapFileBacked     = 0x20       // PROCMAP_QUERY_FILE_BACKED_VMA
+)
+
+// eachLine is eachMapping from the text of /proc/PID/maps (proc_pid_maps(5)). Only the beginning of a line is kept.
+func (r *scanner) eachLine(maps *os.File, f func(name string, of file) error) error {
 	lines := bufio.NewReaderSize(maps, 8<<10)
 	for {
 		line, more, err := lines.ReadLine()
@@ -170,47 +199,39 @@ func (r *scanner) eachMapping(task string, f func(addresses []byte, m mapping) e
 		if err != nil {
 			return skipGone(err)
 		}
-		addresses, of, path, err := cutMapping(line)
+		name, of, err := parseMapping(line)
 		if err != nil {
-			return fmt.Errorf("read %s/maps: %w", task, err)
+			return fmt.Errorf("read %s: %w", maps.Name(), err)
 		}
-		if err := f(addresses, mapping{of, maphash.Bytes(r.seed, path)}); err != nil {
+		if err := f(name, of); err != nil {
 			return err
 		}
 		for more && err == nil {
 			_, more, err = lines.ReadLine()
+			r.steps.Add(1)
 		}
 	}
 }
 
-// cutMapping returns of a line of /proc/PID/maps, ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH, the addresses, the file
-// and the path.
-func cutMapping(line []byte) (addresses []byte, f file, path []byte, err error) {
+// parseMapping reads a line of /proc/PID/maps, ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH. It returns the name of its
+// link, and the file.
+func parseMapping(line []byte) (name string, f file, err error) {
 	fields := bytes.SplitN(line, []byte{' '}, 6)
 	if len(fields) < 5 {
-		return nil, file{}, nil, fmt.Errorf("%.80q", line)
+		return "", file{}, fmt.Errorf("%.80q", line)
 	}
+	from, to, _ := strings.Cut(string(fields[0]), "-")
+	start, startErr := strconv.ParseUint(from, 16, 64)
+	end, endErr := strconv.ParseUint(to, 16, 64)
 	major, minor, _ := strings.Cut(string(fields[3]), ":")
-	inode, err := strconv.ParseUint(string(fields[4]), 10, 64)
 	ma, majorErr := strconv.ParseUint(major, 16, 32)
 	mi, minorErr := strconv.ParseUint(minor, 16, 32)
-	if errors.Join(err, majorErr, minorErr) != nil {
-		return nil, file{}, nil, fmt.Errorf("%.80q", line)
+	inode, err := strconv.ParseUint(string(fields[4]), 10, 64)
+	if errors.Join(startErr, endErr, majorErr, minorErr, err) != nil {
+		return "", file{}, fmt.Errorf("%.80q", line)
 	}
-	if len(fields) == 6 {
-		path = fields[5]
-	}
-	return fields[0], file{device{uint32(ma), uint32(mi)}, inode}, path, nil
-}
-
-// linkName returns the name in map_files for addresses in maps, which pads them with zeros (%08lx, there %lx).
-func linkName(addresses []byte) string {
-	from, to, _ := strings.Cut(string(addresses), "-")
-	return trimZeros(from) + "-" + trimZeros(to)
-}
-
-func trimZeros(address string) string {
-	return cmp.Or(strings.TrimLeft(address, "0"), "0")
+	// There the addresses have no zeros in front (%08lx in maps, %lx in map_files).
+	return fmt.Sprintf("%x-%x", start, end), file{device{uint32(ma), uint32(mi)}, inode}, nil
 }
 
 // ownMemory returns the device of the kernel's own tmpfs, of memfd_create(2) and of shared anonymous memory, in which no
@@ -221,11 +242,10 @@ func ownMemory() (d device) {
 		return device{}
 	}
 	defer unix.Munmap(page)
-	at := fmt.Appendf(nil, "%08x-", uintptr(unsafe.Pointer(&page[0])))
-	r := scanner{scan: &scan{seed: maphash.MakeSeed()}}
-	err = r.eachMapping("/proc/self", func(addresses []byte, m mapping) error {
-		if bytes.HasPrefix(addresses, at) {
-			d = m.device
+	at := fmt.Sprintf("%x-", uintptr(unsafe.Pointer(&page[0])))
+	err = new(scanner).eachMapping("/proc/self", func(name string, f file) error {
+		if strings.HasPrefix(name, at) {
+			d = f.device
 		}
 		return nil
 	})

@@ -5,7 +5,6 @@ package cgroup
 import (
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,7 +52,6 @@ type scan struct {
 	asker    int
 	patience time.Duration
 	memory   device // of the kernel's own tmpfs; zero: not known
-	seed     maphash.Seed
 
 	mu      sync.Mutex
 	queue   []int // processes to read in this round
@@ -78,7 +76,7 @@ type owner struct {
 func newScan(proc string, numbers []Number, asker int) *scan {
 	s := &scan{
 		proc: proc, wanted: make(map[Number]bool, len(numbers)), asker: asker, patience: patience, memory: ownMemory(),
-		seen: make(map[int]bool), owners: make(map[string]*owner), mapped: make(map[file]Number), seed: maphash.MakeSeed(),
+		seen: make(map[int]bool), owners: make(map[string]*owner), mapped: make(map[file]Number),
 	}
 	for _, n := range numbers {
 		s.wanted[n] = true
