@@ -291,7 +291,7 @@ func asked(t *testing.T) (a Answer, resident int) {
 	stdin := os.NewFile(uintptr(ends[1]), "socket")
 	var stderr bytes.Buffer
 	helper := exec.Command(own)
-	helper.Args[0], helper.Stdin, helper.Stderr = Program, stdin, &stderr
+	helper.Args[0], helper.Stdin, helper.Stderr, helper.Env = Program, stdin, &stderr, []string{"TELL_MEMORY=1"}
 	err = helper.Start()
 	stdin.Close()
 	if err != nil {
@@ -345,10 +345,11 @@ func TestHoldersUnderAttack(t *testing.T) {
 			return nil
 		}, full},
 		{"long names", func(t *testing.T) []int {
-			dir := t.TempDir()
-			if err := os.Chmod(dir, 0o755); err != nil {
+			dir, err := os.MkdirTemp(dir, "names")
+			if err != nil {
 				t.Fatal(err)
 			}
+			t.Cleanup(func() { os.RemoveAll(dir) })
 			for range 3 {
 				child(t, "names", dir)
 			}

@@ -33,8 +33,10 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		text, _ := os.ReadFile("/proc/self/status")
-		os.Stderr.Write(text) // for its VmHWM
+		if os.Getenv("TELL_MEMORY") != "" {
+			text, _ := os.ReadFile("/proc/self/status")
+			os.Stderr.Write(text)
+		}
 		os.Exit(0)
 	}
 	maps.Copy(roles, attacks)

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoKubepods: there is no cgroup of all pods. Either the kubelet has not started since the host did, or it keeps its
-// pods where nobody looks; that a pod is gone does not follow.
+// ErrNoKubepods means that there is no cgroup of all pods: the kubelet has not started since the host did, or it runs with
+// cgroups-per-qos=false. It does not follow that a pod is gone.
 var ErrNoKubepods = errors.New("no kubepods cgroup")
 
 // controllersFile is in each cgroup of version 2 (Documentation/admin-guide/cgroup-v2.rst), in none of version 1.
@@ -55,7 +55,7 @@ func findPods(root string) (map[string][]string, error) {
 		return nil, err
 	}
 	w := walk{pods: make(map[string][]string)}
-	if err := w.prefix(dir, 0); err != nil {
+	if err := w.anywhere(dir); err != nil {
 		return nil, fmt.Errorf("look for pods in %s: %w", root, err)
 	}
 	if !w.kubepods {
@@ -89,7 +89,37 @@ type walk struct {
 	pods     map[string][]string    // directories by UID
 }
 
-// prefixes is how many directories of a --cgroup-root may come before the cgroup of all pods.
+// anywhere looks for the cgroup of all pods in a directory and below it, but not in those of users, machines and
+// containers, whose pods are those of other kubelets. The directory may be a link, as "memory" in version 1.
+func (w *walk) anywhere(dir string) error {
+	return filepath.WalkDir(dir+"/.", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return skipRemoved(err)
+		}
+		name := entry.Name()
+		_, _, container := containerID("", name)
+		switch {
+		case !entry.IsDir():
+			return nil
+		case isKubepods(name):
+			w.kubepods = true
+			if err := w.class(path); err != nil {
+				return err
+			}
+			return fs.SkipDir
+		case container, name == "user.slice", name == "machine.slice":
+			return fs.SkipDir
+		}
+		return nil
+	})
+}
+
+func isKubepods(name string) bool {
+	return name == kubepods || name == kubepods+".slice" || strings.HasSuffix(name, "-"+kubepods+".slice")
+}
+
+// prefixes is how many directories of a --cgroup-root may come before the cgroup of all pods that is watched. Further down
+// most cgroups are those of services, which come and go all the time.
 const prefixes = 2
 
 // prefix looks for the cgroup of all pods in a directory.
@@ -98,7 +128,7 @@ func (w *walk) prefix(dir string, depth int) error {
 	for _, name := range names {
 		child := filepath.Join(dir, name)
 		switch {
-		case name == kubepods, name == kubepods+".slice", strings.HasSuffix(name, "-"+kubepods+".slice"):
+		case isKubepods(name):
 			w.kubepods = true
 			err = errors.Join(err, w.class(child))
 		case depth < prefixes && mayLead(name):

@@ -32,11 +32,15 @@ func TestPods(t *testing.T) {
 		}, []string{uid, uid2}, nil},
 		{"kind", []string{"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod" + uid_ + ".slice"}, []string{uid}, nil},
 		{"a prefix of two directories", []string{"a/b/kubepods/poda"}, []string{"a"}, nil},
-		{"one of three", []string{"a/b/c/kubepods/poda"}, nil, ErrNoKubepods},
+		{"one of four", []string{"a/b/c/d/kubepods/poda"}, []string{"a"}, nil},
+		{"one below services", []string{"system.slice/system-kubepods.slice/system-kubepods-poda.slice"}, []string{"a"}, nil},
+		{"in a service", []string{"system.slice/k3s.service/kubepods/burstable/poda"}, []string{"a"}, nil},
+		{"what is left of another --cgroup-root", []string{"kubepods.slice", "a/b/c/kubepods/poda"}, []string{"a"}, nil},
+		{"cgroups-per-qos=false", []string{"system.slice/cri-containerd-" + id1 + ".scope"}, nil, ErrNoKubepods},
 		{"one pod twice, with both drivers", []string{"kubepods/poda", "kubepods.slice/kubepods-poda.slice"}, []string{"a"}, nil},
 		{"the pods of others", []string{
-			"kubepods/poda/" + id1 + "/kubepods/podx", "docker/" + id2 + "/kubepods/podx", "system.slice/k3s.service/kubepods/podx",
-			"user.slice/kubepods/podx", "machine.slice/kubepods/podx", "docker-" + id2 + ".scope/kubepods/podx", "k.service/kubepods/podx",
+			"kubepods/poda/" + id1 + "/kubepods/podx", "docker/" + id2 + "/kubepods/podx",
+			"user.slice/kubepods/podx", "machine.slice/kubepods/podx", "docker-" + id2 + ".scope/kubepods/podx",
 		}, []string{"a"}, nil},
 	} {
 		for _, version := range []string{"1", "2"} {

@@ -183,11 +183,16 @@ func (d *daemon) build(afterBoot bool) {
 	}
 }
 
-// running tells whether a pod has a process still. Where there are no cgroups of pods, none has.
+// running reports whether a pod has a process still. The error is [cgroup.ErrNoKubepods] where there are no cgroups of pods.
+// With an empty paths.cgroup none is looked for.
 func (d *daemon) running(pod string) (bool, error) {
-	running, err := cgroup.Populated(d.Config.Paths.Cgroup, pod)
-	if errors.Is(err, cgroup.ErrNoKubepods) || errors.Is(err, fs.ErrNotExist) {
+	root := d.Config.Paths.Cgroup
+	if root == "" {
 		return false, nil
+	}
+	running, err := cgroup.Populated(root, pod)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", cgroup.ErrNoKubepods, err)
 	}
 	return running, err
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
@@ -200,7 +201,8 @@ func TestLocksAreRoots(t *testing.T) {
 	}
 }
 
-// TestRunningPod: a pod runs as long as its cgroup has a process; where pods have no cgroups none is known to run.
+// TestRunningPod: a pod runs as long as its cgroup has a process; where pods have no cgroups that is not known, unless the
+// operator says that there are none.
 func TestRunningPod(t *testing.T) {
 	root := t.TempDir()
 	d := &daemon{Options: Options{Config: config.Config{Paths: config.Paths{Cgroup: root}}}}
@@ -208,9 +210,21 @@ func TestRunningPod(t *testing.T) {
 		runs, err := d.running(pod)
 		return fmt.Sprint(runs, err)
 	}
-	if got := said("A"); got != "false <nil>" {
-		t.Errorf("without cgroups: %s", got)
+	for _, dir := range []string{"", "system.slice"} { // not a cgroup file system, and one without pods
+		if dir != "" {
+			if err := errors.Join(os.Mkdir(filepath.Join(root, dir), 0o755), os.WriteFile(filepath.Join(root, "cgroup.controllers"), nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if runs, err := d.running("A"); runs || !errors.Is(err, cgroup.ErrNoKubepods) {
+			t.Errorf("without cgroups of pods: %v, %v", runs, err)
+		}
 	}
+	d.Config.Paths.Cgroup = ""
+	if got := said("A"); got != "false <nil>" {
+		t.Errorf("with an empty paths.cgroup: %s", got)
+	}
+	d.Config.Paths.Cgroup = root
 	for pod, populated := range map[string]string{"A": "1", "B": "0"} {
 		dir := filepath.Join(root, "kubepods", "pod"+pod)
 		err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(root, "cgroup.controllers"), nil, 0o600),

@@ -60,6 +60,10 @@ func (c Config) Pending(next Config) []string {
 // takePaths takes [paths].
 func takePaths(t *table, p *Paths) {
 	for _, path := range p.keys() {
+		if path.to == &p.Cgroup && t.values[path.key] == "" { // the operator says that pods have no cgroups
+			t.text(path.key, path.to)
+			continue
+		}
 		t.pathname(path.key, path.to)
 	}
 	if t.has("device_plugins") {

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/integration/clock"
 )
@@ -138,6 +140,68 @@ func TestPodThatStillRuns(t *testing.T) {
 		b.used("A", "nvme1n1")
 		b.free("nvme1n1")
 		clock.Pass(time.Minute)
-		b.want("nvme1n1", "", "its pod is gone, but whether pod A still runs cannot be told: the disk with the cgroups is on fire")
+		b.want("nvme1n1", "", "its pod is gone, but device busy: whether pod A still runs cannot be told: the disk with the cgroups is on fire")
+	})
+}
+
+// TestUnknownPodIsBusy: where pods have no cgroups, no disk is erased on a guess; it stays as it is. A device that is not
+// erased does not wait for what nothing can tell.
+func TestUnknownPodIsBusy(t *testing.T) {
+	unknown := func(string) (bool, error) { return false, cgroup.ErrNoKubepods }
+	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
+		b.turnover.Running = unknown
+		b.used("A", "nvme1n1")
+		b.ok(b.allocate("B", "nvme1n1"))
+		b.refused(b.start("nvme1n1"), "device busy: whether pod A still runs cannot be told: no kubepods cgroup")
+		if did := b.did(); strings.Contains(did, "erase") {
+			t.Errorf("did %q", did)
+		}
+		b.turnover.Running = func(string) (bool, error) { return false, nil }
+		b.ok(b.start("nvme1n1")) // the disk is not marked as unfit
+	})
+	play(t, widgets, turnover.Care{Method: turnover.None, Scrub: turnover.None, AtStart: true}, func(b *bench) {
+		b.turnover.Running = unknown
+		b.used("A", "widget0")
+		b.ok(b.allocate("B", "widget0"))
+		b.ok(b.start("widget0"))
+	})
+}
+
+// TestUnreadPod: processes that cannot be read count against a device that their pod could have, and against no other.
+func TestUnreadPod(t *testing.T) {
+	unread := func(b *bench, pod string) {
+		b.unread = []device.Holder{{PodUID: pod, Unread: "process 7: the kernel does not answer about it"}}
+	}
+	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
+		unread(b, "attacker")
+		b.ok(b.allocate("A", "nvme1n1"))
+		b.ok(b.start("nvme1n1"))
+		b.write("nvme1n1", "A's ext4")
+		b.did()
+		unread(b, "A") // another container of the pod may be at work
+		b.ok(b.start("nvme1n1"))
+		if did := b.did(); did != "" {
+			t.Errorf("did %q to a device that its pod may have open", did)
+		}
+		b.free("nvme1n1")
+		b.ok(b.allocate("B", "nvme1n1"))
+		b.refused(b.start("nvme1n1"), "device busy: pod A may have it open: process 7: the kernel does not answer about it")
+		unread(b, "B")
+		b.refused(b.start("nvme1n1"), "device busy: pod B may have it open: ")
+		unread(b, "attacker")
+		b.ok(b.start("nvme1n1"))
+		if did := b.did(); !strings.Contains(did, "erase") {
+			t.Errorf("did %q for the next pod", did)
+		}
+	})
+	play(t, disk(1, 1, 7), zeroAfter, func(b *bench) {
+		b.used("A", "nvme1n1")
+		unread(b, "A")
+		b.free("nvme1n1")
+		clock.Pass(time.Minute)
+		b.want("nvme1n1", "", "its pod is gone, but pod A may have it open: process 7: the kernel does not answer about it")
+		unread(b, "attacker")
+		clock.Pass(time.Hour)
+		b.want("nvme1n1", "erase nvme1n1 zero", "")
 	})
 }

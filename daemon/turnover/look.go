@@ -4,10 +4,12 @@ package turnover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
@@ -87,15 +89,20 @@ func own(a device.Allocation) []string {
 	return nodes
 }
 
-// running returns, for people, which of the pods that a device was started for has a process still: what that has not open
-// now it may open at any time, and what it has registered with io_uring nobody sees. Empty: none has.
+// running returns, for people, which of the pods that a device was started for has a process still: that may open the device
+// at any time, and files that it has registered with io_uring are seen nowhere. Empty: none has. The error is [ErrBusy] for
+// a disk that is erased, if that is not known. Of other devices the pods may be unknown.
 func (t *Turnover) running(s *inventory.Status) (who string, err error) {
 	if t.Running == nil || !s.Target.IsSole() {
 		return "", nil
 	}
+	scrubs := s.Target.IsDisk() && t.careOf(s.Resource).scrubs()
 	for _, pod := range s.Pods {
 		runs, err := t.Running(pod)
 		switch {
+		case err != nil && scrubs:
+			return "", fmt.Errorf("%w: whether pod %s still runs cannot be told: %w", ErrBusy, pod, err)
+		case errors.Is(err, cgroup.ErrNoKubepods):
 		case err != nil:
 			return "", fmt.Errorf("whether pod %s still runs cannot be told: %w", pod, err)
 		case runs:
