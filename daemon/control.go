@@ -176,6 +176,7 @@ func (d *daemon) resources() []control.Resource {
 	for i := range all {
 		at := standing[all[i].Name]
 		all[i].Registered, all[i].Connected, all[i].Complaint = at.Registered, at.Connected, at.Complaint
+		all[i].Held, all[i].Conflict = at.Held, at.Conflict
 	}
 	return all
 }

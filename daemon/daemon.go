@@ -62,6 +62,7 @@ type daemon struct {
 	blind     bool // no event will come
 	inventory *inventory.Inventory
 	watch     *plugin.Watch
+	peers     *plugin.Peers
 	specs     *cdi.Specs
 	turnover  *turnover.Turnover
 	audit     *audit.Log
@@ -174,6 +175,7 @@ func (d *daemon) build(afterBoot bool) {
 	}
 	d.turnover.Set(careOf(d.Config.Resources))
 	d.watch = &plugin.Watch{Dir: d.Config.Paths.DevicePlugins, Log: d.Log}
+	d.peers = &plugin.Peers{Dir: d.Config.Paths.DevicePlugins, Changed: make(chan struct{}, 1)}
 	d.specs = &cdi.Specs{Dir: d.Config.Paths.CDI, Inventory: d.inventory, Host: d.host, Log: d.Log}
 	d.specs.Set(described(d.Config.Resources))
 	d.control = d.newControl()
@@ -224,7 +226,7 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 	return &plugin.Endpoint{
 		Resource: plugin.Resource{
 			Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
-			Optional: r.Optional, Variable: r.Variable(), CDI: d.names(r),
+			Optional: r.Optional, Yields: r.Yields(), Variable: r.Variable(), CDI: d.names(r),
 			Start: func(ctx context.Context, devices []*inventory.Status) error {
 				return d.turnover.Start(ctx, r.Name, devices)
 			},
@@ -233,6 +235,8 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 		Inventory: d.inventory,
 		Host:      d.host,
 		Watch:     d.watch,
+		Peers:     d.peers,
+		Counted:   func(ctx context.Context) ([]string, error) { return d.countedOf(ctx, r.Name) },
 		Log:       d.Log,
 		Tally:     d.control.Tally(),
 		Allocated: d.noteAllocated,
@@ -246,6 +250,7 @@ func (d *daemon) tasks() []task {
 		{"metrics", d.serveMetrics},
 		{"kubelet directory watch", d.watch.Run},
 		{"mounts", d.watchMounts},
+		{"other plugins", d.peers.Run},
 		{"inventory", func(ctx context.Context, ready func()) error {
 			go func() {
 				select {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -107,7 +109,9 @@ func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 // counts is compared after the first of these pauses, and after each twice as long.
 const (
 	firstComparison = time.Second
-	lastComparison  = time.Minute
+	// endComparison is the first pause after a plugin has ended: the kubelet notices that at once.
+	endComparison  = 50 * time.Millisecond
+	lastComparison = time.Minute
 	// ownComparison is the last pause where all that has happened is a registration of ours: the kubelet has milliseconds of
 	// work with that.
 	ownComparison = 4 * time.Second
@@ -128,11 +132,15 @@ func (d *daemon) watchRivals(ctx context.Context, ready func()) error {
 		case <-d.watch.Doubts():
 			if last = max(last, ownComparison); d.watch.Stirred() {
 				last = lastComparison
+				d.peers.Live() // and so a new one is watched
 			}
-			if pause == firstComparison {
+			if pause > 0 && pause <= firstComparison {
 				continue
 			}
 			pause = firstComparison
+		case <-d.peers.Changed:
+			d.watch.Hint() // for those that are held back
+			pause, last = endComparison, lastComparison
 		case <-timer.C:
 			if pause = d.compare(ctx, pause, last); pause == 0 {
 				last = 0
@@ -163,6 +171,15 @@ func (d *daemon) compare(ctx context.Context, pause, last time.Duration) time.Du
 		return lastComparison
 	}
 	return 0
+}
+
+// countedOf asks the kubelet which devices of a resource it counts as healthy. A kubelet without the service counts none.
+func (d *daemon) countedOf(ctx context.Context, resource string) ([]string, error) {
+	if _, err := os.Lstat(d.Config.Paths.PodResources); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	counted, err := plugin.Allocatable(ctx, d.Config.Paths.PodResources)
+	return counted[resource], err
 }
 
 // doubtful lists the devices of which it has to be known whether a pod holds them.

@@ -55,6 +55,8 @@ type Resource struct {
 	Connected  bool   `json:"connected"`  // the kubelet's stream is open
 	// Complaint is what keeps the kubelet from knowing the resource, as the journal has it; empty: nothing, as far as is known.
 	Complaint string `json:"complaint,omitempty"`
+	Held      string `json:"heldBack,omitempty"` // why the resource is not registered: another plugin serves its name
+	Conflict  bool   `json:"conflict,omitempty"` // another plugin serves the resource, also where it is not held back
 
 	Healthy   int `json:"healthy"`   // devices, not shares; so are the next three
 	Unhealthy int `json:"unhealthy"` // gone, sick or cordoned

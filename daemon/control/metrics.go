@@ -132,7 +132,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // scraped are the metrics that are made at each scrape.
 type scraped struct {
-	devices, health, allocated, connected, events, overflows, resyncs *prometheus.Desc
+	devices, health, allocated, connected, conflict, events, overflows, resyncs *prometheus.Desc
 }
 
 // describe names the metrics that are made at each scrape.
@@ -143,6 +143,7 @@ func describe() scraped {
 		allocated: desc("device_allocated", "1 for each container that holds a device.",
 			"resource", "device", "namespace", "pod", "container"),
 		connected: desc("stream_connected", "1 if the kubelet's stream of a resource is open.", "resource"),
+		conflict:  desc("resource_conflict", "1 if another plugin serves the name of a resource, as far as the kubelet shows it.", "resource"),
 		events:    desc("uevents_total", "Events of udevd."),
 		overflows: desc("uevent_overflows_total", "Times that events were lost and everything was enumerated again."),
 		resyncs:   desc("resyncs_total", "Enumerations of all devices after the first."),
@@ -152,7 +153,7 @@ func describe() scraped {
 // Describe names the metrics.
 func (scrape) Describe(to chan<- *prometheus.Desc) {
 	d := describe()
-	for _, one := range []*prometheus.Desc{d.devices, d.health, d.allocated, d.connected, d.events, d.overflows, d.resyncs} {
+	for _, one := range []*prometheus.Desc{d.devices, d.health, d.allocated, d.connected, d.conflict, d.events, d.overflows, d.resyncs} {
 		to <- one
 	}
 }
@@ -175,6 +176,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 		gauge(d.devices, float64(r.Healthy), r.Name, health(true))
 		gauge(d.devices, float64(r.Unhealthy), r.Name, health(false))
 		gauge(d.connected, one(r.Connected), r.Name)
+		gauge(d.conflict, one(r.Conflict), r.Name)
 	}
 	holders := s.Holders()
 	for resource, offer := range snapshot.Offers {

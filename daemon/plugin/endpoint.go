@@ -54,6 +54,7 @@ type Resource struct {
 	Spread      bool   // prefer the devices with the fewest shares taken to those that are close to each other
 	Permissions string // of "rwm", for the nodes of a container
 	Optional    bool   // the kubelet hears of it only once it has a device
+	Yields      bool   // it is held back while another plugin serves its name
 	Variable    string // environment variable in which a container finds the IDs of its devices
 	// CDI returns the names by which the container runtime finds devices in a CDI spec, or why it would not find them.
 	// It is called when a container is to get them. nil: containers get the device nodes.
@@ -76,6 +77,10 @@ type Endpoint struct {
 	Allocated func([]*inventory.Status)
 	Tally     Tally
 	Changed   func() // called when the endpoint's [Status] has changed; may be nil
+	// Counted asks the kubelet which devices of the resource it counts as healthy, of whichever plugin. It may block for some
+	// seconds. nil: the kubelet cannot be asked, and nothing is held back.
+	Counted   func(ctx context.Context) ([]string, error)
+	Peers     *Peers // the other plugins; nil: nothing is known of them
 	Restarted bool   // another endpoint has served the resource, also in another process: its end must reach the kubelet first
 
 	pulse   pulse
@@ -84,8 +89,14 @@ type Endpoint struct {
 	streams streams
 	status  atomic.Pointer[Status]
 	contest contest
+	// contested is what [Endpoint.Compare] has found last: another plugin serves the resource too.
+	contested atomic.Bool
+	// overtaken is by what it has found that another plugin has registered a resource that yields; Run takes it.
+	overtaken atomic.Pointer[overtaking]
 
 	// Owned by Run.
+	hold     *hold // nil: it is not held back
+	counted  bool  // the kubelet has counted devices though we were not registered
 	listener *net.UnixListener
 	own      identity // of the socket that the listener made
 	// unreachable is why nobody may connect to the socket that was made last, as of unreached; nil: it can be reached.
@@ -109,6 +120,8 @@ type Status struct {
 	Registered bool   // the last registration was accepted
 	Connected  bool   // the kubelet's ListAndWatch stream is open
 	Complaint  string // what keeps the kubelet from knowing the resource, as it is logged; empty: nothing, as far as is known
+	Held       string // why the resource is held back; empty: it is not
+	Conflict   bool   // another plugin serves the name, as far as the kubelet shows it
 }
 
 // Status returns how the endpoint stands with the kubelet.
@@ -117,7 +130,8 @@ func (e *Endpoint) Status() Status {
 	if p := e.status.Load(); p != nil {
 		s = *p
 	}
-	if s.Connected = e.streams.open(); s.Connected {
+	s.Conflict = s.Held != "" || e.contested.Load()
+	if s.Connected = s.Held == "" && e.streams.open(); s.Connected {
 		s.Complaint = "" // it is about the next kubelet
 	}
 	return s
@@ -205,10 +219,19 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 		return backstop
 	}
 	kubelet := e.look()
-	switch {
-	case kubelet == identity{}:
+	if kubelet == (identity{}) {
 		e.complain("waiting for the kubelet", e.absent())
 		return backstop
+	}
+	if o := e.overtaken.Swap(nil); o != nil && e.hold == nil && e.streams.open() {
+		return e.holdBack(kubelet, o.id, e.Peers.LiveSince(o.since))
+	}
+	if e.hold != nil {
+		if wait := e.reconsider(ctx, kubelet); wait > 0 {
+			return wait
+		}
+	}
+	switch {
 	case e.streams.open() && kubelet == e.registered:
 		return 0
 	case e.streams.open():
@@ -223,6 +246,9 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	}
 	e.afterStream(kubelet)
 	if wait := time.Until(e.notBefore); wait > 0 {
+		return wait
+	}
+	if wait := e.precheck(ctx, kubelet); wait > 0 {
 		return wait
 	}
 	return e.register(ctx, kubelet)

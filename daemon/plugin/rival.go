@@ -16,6 +16,8 @@ import (
 const (
 	// compareSoon is when to compare again what differs: a list may have been under way.
 	compareSoon = time.Second
+	// compareEnded is compareSoon once a plugin has ended: the kubelet notices that within milliseconds.
+	compareEnded = 200 * time.Millisecond
 	// compareContested is how often to compare while another plugin offers the resource too.
 	compareContested = 10 * time.Second
 	// registerAgainAfter is the least time between two registrations because of a comparison, twice as long each time that it
@@ -45,6 +47,14 @@ type contest struct {
 	since      time.Time     // when another plugin's devices were found; zero: not, or we have registered after it
 	registered time.Time     // when we registered last because of a comparison
 	pause      time.Duration // the least until we do so again
+	departed   uint64        // plugins that had ended when we did
+	alone      time.Time     // when the kubelet was found last to count our devices only
+}
+
+// overtaking is by what it was found that another plugin has registered the resource after us.
+type overtaking struct {
+	id    string    // of a device that the kubelet counts
+	since time.Time // before that it did not
 }
 
 // Compare compares which devices of the resource the kubelet counts as healthy with what it was told, and returns after
@@ -55,32 +65,53 @@ func (e *Endpoint) Compare(counted []string) time.Duration {
 	if e.streams.everSince(c.since) { // which is that of a registration after the other's
 		c.since = time.Time{}
 	}
+	defer e.setContested()
+	if e.streams.muted() { // Run asks by itself
+		c.last, c.since = finding{}, time.Time{}
+		return 0
+	}
+	ended := e.Peers.Departed() > c.departed
 	if !e.streams.open() { // it registers anyhow
 		c.last = finding{}
 		return 0
 	}
+	asked := time.Now()
 	found := e.find(counted)
 	twice := found == c.last
 	c.last = found
 	contested := !c.since.IsZero()
 	switch { // what is seen for the first time may be a list that is under way, so that comes before what it would mean
 	case found.is == ours && !contested:
-		c.pause = 0
+		c.pause, c.alone = 0, asked
 		return 0
+	case !twice && ended:
+		return compareEnded
 	case !twice:
+		return compareSoon
+	case found.is == foreign && e.Resource.Yields && e.Counted != nil:
+		e.overtaken.Store(&overtaking{found.example, c.alone})
+		e.Watch.Hint()
 		return compareSoon
 	case found.is == foreign && !contested:
 		c.since = time.Now()
 		e.Log.Warn("another plugin offers the resource", "err", fmt.Errorf("the kubelet counts %q, which is no device of ours: "+
 			"it asks only the one that has registered last; end the other, or name the resource differently", found.example))
 		return compareContested
-	case found.is == foreign || time.Since(c.registered) < max(registerAgainAfter, c.pause):
+	case found.is == foreign || !ended && time.Since(c.registered) < max(registerAgainAfter, c.pause):
 		return compareContested
 	}
+	c.departed = e.Peers.Departed()
 	c.registered, c.pause, c.last = time.Now(), min(max(registerAgainAfter, 2*c.pause), registerAgainLast), finding{}
 	e.Log.Warn("registering again", "err", fmt.Errorf("the kubelet asks another plugin for devices of the resource, or one that has ended"))
 	e.streams.end()
 	return compareContested
+}
+
+// setContested has others know whether another plugin offers the resource.
+func (e *Endpoint) setContested() {
+	if contested := !e.contest.since.IsZero(); e.contested.Swap(contested) != contested {
+		e.tell()
+	}
 }
 
 // find compares what the kubelet counts with our newest list.

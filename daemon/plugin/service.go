@@ -82,7 +82,7 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 	for {
 		snapshot, changed := s.Inventory.Snapshot()
 		offer := snapshot.Offer(s.Resource.Name)
-		if first || offer.Listed != sent {
+		if !s.streams.muted() && (first || offer.Listed != sent) {
 			if err := kubelet.Send(list.response(&s.Resource, offer, s.Log)); err != nil {
 				return err
 			}

@@ -18,6 +18,7 @@ type streams struct {
 	opened  time.Time     // when the kubelet's last one was opened
 	ended   time.Time     // when its last one ended
 	lived   time.Duration // how long that one was open
+	silent  bool          // nothing is sent
 }
 
 // stream is one of them.
@@ -110,6 +111,19 @@ func (s *streams) from(pid int32) bool {
 		}
 	}
 	return false
+}
+
+// mute has nothing sent on any stream, or ends that for those which are opened later.
+func (s *streams) mute(silent bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent = silent
+}
+
+func (s *streams) muted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.silent
 }
 
 // end ends them all.

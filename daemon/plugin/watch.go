@@ -154,6 +154,9 @@ func (w *Watch) doubt(stirred bool) {
 	}
 }
 
+// Hint has every endpoint look at how things stand.
+func (w *Watch) Hint() { w.hint() }
+
 func (w *Watch) hint() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -84,12 +84,18 @@ func newDaemon(t *testing.T, node string, hardware []widget) *daemon {
 // newDaemonIn is newDaemon with a directory for the daemon's own files.
 func newDaemonIn(t *testing.T, dir, node string, hardware []widget) *daemon {
 	t.Helper()
+	return newDaemonOf(t, dir, node, widgets+sprockets, hardware)
+}
+
+// newDaemonOf is newDaemonIn with other resources.
+func newDaemonOf(t *testing.T, dir, node, resources string, hardware []widget) *daemon {
+	t.Helper()
 	d := &daemon{t: t, dir: dir, node: node, ready: make(chan struct{}, 100)}
 	for _, sub := range []string{"state", "run", "cdi", "hardware", "cgroup/kubepods"} {
 		d.must(os.MkdirAll(d.path(sub), 0o755))
 	}
 	d.must(os.WriteFile(d.path("cgroup/cgroup.controllers"), nil, 0o600)) // of version 2
-	d.configure(widgets + sprockets)
+	d.configure(resources)
 	d.plug(hardware)
 	d.listen() // until after the stop
 	d.start()

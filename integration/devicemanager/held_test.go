@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devicemanager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// vendorResource has a name that is built in. The widgets are offered under it.
+const (
+	vendorResource = "amd.com/gpu"
+	vendorWidgets  = `
+[[resource]]
+name  = "amd.com/gpu"
+class = "node"
+match = { SUBSYSTEM = "widget" }
+`
+)
+
+// back is how soon after the end of another plugin the devices are to be offered again.
+const back = 2 * time.Second
+
+// newVendor is another plugin with that resource. It has its own devices or, with the IDs of the daemon, those of the daemon.
+func newVendor(t *testing.T, k *Kubelet, ids ...string) *rival {
+	t.Helper()
+	var list []*api.Device
+	for _, id := range ids {
+		list = append(list, onNode(id, -1))
+	}
+	r := newRival(t, k.DevicePlugins(), list...)
+	r.resource = vendorResource
+	return r
+}
+
+func (r *rival) mustRegister(t *testing.T) {
+	t.Helper()
+	if err := r.register(within(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// itsIDs and otherIDs are those of the daemon, and what time slicing makes of them.
+func itsIDs() []string { return []string{plain(2)[0].id(), plain(2)[1].id()} }
+
+func otherIDs() []string {
+	return []string{itsIDs()[0] + "::0", itsIDs()[0] + "::1", itsIDs()[1] + "::0"}
+}
+
+// heldBack is what the daemon says of the resource.
+func (d *daemon) heldBack(t *testing.T) string {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", d.path("run/control.sock"))
+	}}}
+	defer client.CloseIdleConnections()
+	answer, err := client.Get("http://metalplugd/v1/resources")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	var resources []struct {
+		Name     string `json:"name"`
+		HeldBack string `json:"heldBack"`
+	}
+	if err := json.NewDecoder(answer.Body).Decode(&resources); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range resources {
+		if r.Name == vendorResource {
+			return r.HeldBack
+		}
+	}
+	t.Fatalf("no %s among %v", vendorResource, resources)
+	return ""
+}
+
+// awaitHeld waits until the resource is held back, or not any more.
+func (d *daemon) awaitHeld(t *testing.T, held bool) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("held back is %v", held), func() error {
+		if is := d.heldBack(t); (is != "") != held {
+			return fmt.Errorf("it says %q", is)
+		}
+		return nil
+	})
+}
+
+// givenBy admits a pod with one device and returns whether it got it of the daemon.
+func givenBy(t *testing.T, k *Kubelet) (daemon bool, err error) {
+	t.Helper()
+	p := fmt.Sprintf("p%d", time.Now().UnixNano()) // a rejected pod never comes back
+	if err := k.Admit(within(t), pod(p, vendorResource, 1)); err != nil {
+		return false, err
+	}
+	defer remove(t, k, p)
+	got, err := k.Run(within(t), p, "main")
+	if err != nil {
+		return false, err
+	}
+	return got.Env["METALPLUG_AMD_COM_GPU"] != "", nil
+}
+
+// ofTheOther fails the test unless pods get the devices of the other plugin.
+func ofTheOther(t *testing.T, k *Kubelet) {
+	t.Helper()
+	daemon, err := givenBy(t, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if daemon {
+		t.Error("a pod got a device of the daemon while another plugin serves the resource")
+	}
+}
+
+// oursAgain waits until pods get devices of the daemon, and holds the time since the end of the other against the bound.
+func oursAgain(t *testing.T, k *Kubelet, n int64, since time.Time) {
+	t.Helper()
+	eventually(t, "our devices", func() error {
+		daemon, err := givenBy(t, k)
+		if err == nil && !daemon {
+			err = errors.New("they are of the other still")
+		}
+		return err
+	})
+	took := time.Since(since)
+	t.Logf("ours again after %v", took)
+	if took > back {
+		t.Errorf("ours again after %v, want %v at most", took, back)
+	}
+	sees(t, k, vendorResource, n, n)
+}
+
+// registrations is how often the daemon has registered so far.
+func (d *daemon) registrations() int { return strings.Count(d.log.String(), `msg="endpoint registered"`) }
+
+// Another plugin that was there before the daemon keeps the resource as long as it lives.
+func TestHeldBackFromBefore(t *testing.T) {
+	for _, ids := range []struct {
+		name string
+		ids  []string
+	}{{"same IDs", itsIDs()}, {"other IDs", otherIDs()}} {
+		for _, end := range []struct {
+			name string
+			end  func(*rival)
+		}{{"stops", func(r *rival) { r.server.Stop() }}, {"is killed", (*rival).kill}} {
+			t.Run(ids.name+", "+end.name, func(t *testing.T) {
+				t.Parallel()
+				k := newNode(t, Options{})
+				r := newVendor(t, k, ids.ids...)
+				r.mustRegister(t)
+				n := int64(len(ids.ids))
+				sees(t, k, vendorResource, n, n)
+				d := newDaemonOf(t, shortDir(t), k.options.Dir, vendorWidgets, plain(2))
+				d.awaitHeld(t, true)
+				d.plug(plain(4))
+				ofTheOther(t, k)
+				sees(t, k, vendorResource, n, n)
+				if d.registrations() != 0 {
+					t.Error("it has registered")
+				}
+				end.end(r)
+				oursAgain(t, k, 4, time.Now())
+				d.awaitHeld(t, false)
+			})
+		}
+	}
+}
+
+// Another plugin registers after the daemon: it is not disturbed, and the daemon comes back once it has gone. With the
+// devices of the daemon it does not show as long as it lives.
+func TestHeldBackFromAfter(t *testing.T) {
+	for _, ids := range []struct {
+		name string
+		ids  []string
+		held bool
+	}{{"same IDs", itsIDs(), false}, {"other IDs", otherIDs(), true}} {
+		for _, end := range []struct {
+			name string
+			end  func(*rival)
+		}{{"stops", func(r *rival) { r.server.Stop() }}, {"is killed", (*rival).kill}} {
+			t.Run(ids.name+", "+end.name, func(t *testing.T) {
+				t.Parallel()
+				k := newNode(t, Options{})
+				d := newDaemonOf(t, shortDir(t), k.options.Dir, vendorWidgets, plain(2))
+				sees(t, k, vendorResource, 2, 2)
+				r := newVendor(t, k, ids.ids...)
+				r.mustRegister(t)
+				n := int64(len(ids.ids))
+				sees(t, k, vendorResource, n, n)
+				if ids.held {
+					d.awaitHeld(t, true)
+					d.plug(plain(4)) // of which the kubelet hears nothing
+					d.awaitLog("device added")
+				}
+				ofTheOther(t, k)
+				sees(t, k, vendorResource, n, n)
+				if d.registrations() != 1 {
+					t.Error("it has registered again")
+				}
+				end.end(r)
+				if !ids.held {
+					n = 2
+				} else {
+					n = 4
+				}
+				oursAgain(t, k, n, time.Now())
+				d.awaitHeld(t, false)
+			})
+		}
+	}
+}
+
+// A plugin that restarts at once keeps the resource. One that crashes again and again has it while it lives, and the daemon in
+// between.
+func TestHeldBackFromOneThatRestarts(t *testing.T) {
+	t.Parallel()
+	k := newNode(t, Options{})
+	r := newVendor(t, k, otherIDs()...)
+	r.mustRegister(t)
+	sees(t, k, vendorResource, 3, 3)
+	d := newDaemonOf(t, shortDir(t), k.options.Dir, vendorWidgets, plain(2))
+	d.awaitHeld(t, true)
+	for range 3 {
+		r.kill()
+		sees(t, k, vendorResource, 3, 0)
+		r.mustRegister(t)
+		sees(t, k, vendorResource, 3, 3)
+	}
+	ofTheOther(t, k)
+	if d.registrations() != 0 {
+		t.Error("it has registered while the other restarted")
+	}
+	for range 3 {
+		r.kill()
+		oursAgain(t, k, 2, time.Now())
+		r.mustRegister(t)
+		sees(t, k, vendorResource, 3, 3)
+		d.awaitHeld(t, true)
+		ofTheOther(t, k)
+	}
+	if n := d.registrations(); n != 3 {
+		t.Errorf("it has registered %d times, want once for each end of the other", n)
+	}
+}
+
+// A kubelet restarts, and the other plugin needs its time to register again. With the next one it does not.
+func TestHeldBackAcrossKubelets(t *testing.T) {
+	t.Parallel()
+	k := newNode(t, Options{})
+	r := newVendor(t, k, otherIDs()...)
+	r.mustRegister(t)
+	sees(t, k, vendorResource, 3, 3)
+	d := newDaemonOf(t, shortDir(t), k.options.Dir, vendorWidgets, plain(2))
+	d.awaitHeld(t, true)
+	k.Kill()
+	if err := k.Restart(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second) // as long as a plugin takes that has to find its hardware
+	r.mustRegister(t)
+	sees(t, k, vendorResource, 3, 3)
+	ofTheOther(t, k)
+	if d.registrations() != 0 {
+		t.Error("it has registered with the new kubelet before the other")
+	}
+	r.server.Stop()
+	oursAgain(t, k, 2, time.Now())
+}
+
+// The operator says who has the resource.
+func TestTakeover(t *testing.T) {
+	t.Parallel()
+	k := newNode(t, Options{})
+	r := newVendor(t, k, otherIDs()...)
+	r.mustRegister(t)
+	sees(t, k, vendorResource, 3, 3)
+	d := newDaemonOf(t, shortDir(t), k.options.Dir, vendorWidgets+"takeover = true\n", plain(2))
+	sees(t, k, vendorResource, 2, 2)
+	if daemon, err := givenBy(t, k); err != nil || !daemon {
+		t.Errorf("given by the daemon: %v, %v", daemon, err)
+	}
+	d.awaitHeld(t, false)
+}
