@@ -89,6 +89,12 @@ func TestNVMeNodes(t *testing.T) {
 			  /dev/ng4n1 = /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
 			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
+		{name: "both, of a drive that was plugged in again", recording: "nvme-zoned", edits: []string{"nvme4/nvme4n", "nvme4/nvme3n", "N: nvme4n", "N: nvme3n"}, rules: nodes(NVMeBoth, map[string]string{"DEVNAME": "/dev/nvme3n1"}), want: `
+			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
+			  /dev/nvme3n1 = /dev/disk/by-id/nvme-eui.0014ee83000ba210
+			  /dev/ng4n1 = /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210
+			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
+			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
 		{name: "generic, without the link", recording: "nvme-zoned", edits: []string{"S: nvme-generic", "S: other"}, rules: nodes(NVMeGeneric, first), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  held back: not complete: /dev/ng4n1 has no link /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210: udev's rule 60-metalplug.rules makes it

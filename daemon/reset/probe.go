@@ -61,10 +61,6 @@ func (h *host) describe(sysPath string, a *Answer) error {
 	return h.shared(&claim{disk: disk{sysPath: sysPath}, fd: fd})
 }
 
-func (h *host) isNVMe(sysPath string) bool {
-	return strings.HasPrefix(h.Link(path.Dir(sysPath), "subsystem"), "nvme")
-}
-
 // contentOf reads a disk when nobody is at work on it, and does not hold it for that: "mkfs DISK && mount DISK" of an
 // operator, of which the first makes us look, must not fail at the second because we do. That an earlier request of ours,
 // which the kernel did not let go of, holds it still is no sign of anybody using it.

@@ -179,10 +179,7 @@ func TestSharedAtTheLastMoment(t *testing.T) {
 	for name, happens := range map[string]func(m *machine, s *sharer){
 		"attached": func(_ *machine, s *sharer) { s.nmic, s.attached = 1, []uint16{1, 77} },
 		"reserved": func(_ *machine, s *sharer) { s.registered = []uint16{77} },
-		"exported": func(m *machine, _ *sharer) {
-			const namespace = "/sys/kernel/config/nvmet/subsystems/x/namespaces/1/"
-			m.files(map[string]string{namespace + "enable": "1\n", namespace + "device_path": "/dev/nvme0n1\n"})
-		},
+		"exported": func(m *machine, _ *sharer) { m.export("//dev/nvme0n1") },
 	} {
 		for _, method := range []string{"zero", "discard", "format"} {
 			t.Run(name+"/"+method, func(t *testing.T) {

@@ -50,7 +50,7 @@ func (h *host) fits(class, sysPath string) error {
 	fit := true
 	switch class {
 	case "nvme":
-		fit = subsystem == "block" && slices.Contains([]string{"nvme", "nvme-subsystem"}, h.Link(path.Dir(sysPath), "subsystem"))
+		fit = subsystem == "block" && h.IsNVMe(sysPath)
 	case "fpga":
 		fit = subsystem == "pci" || subsystem == "drm" || subsystem == "platform" && h.Link(sysPath, "driver") == "dfl-port"
 	case "gpu":
