@@ -182,15 +182,15 @@ func TestErasureIsRefused(t *testing.T) {
 				"/sys/kernel/config/target/core/fileio_0/d/info":   "TCM FILEIO ID: 0        File: /dev/nvme0n1p1  Size: 1024  Mode: O_DSYNC Async: 0\n",
 			})
 		}, Busy, "nvme0n1p1 is exported by the SCSI target fileio_0/d"},
-		{"exported by a link that only the host has", func(m *machine, n *fakeNode, r *Request) {
-			m.export("/srv/luns/disk1")
-			m.files(map[string]string{"/proc/1/root": "-> " + m.root, "/srv/luns/disk1": "-> /dev/nvme0n1"})
+		{"exported by a link elsewhere", func(m *machine, n *fakeNode, r *Request) {
+			m.export(m.root + "/srv/luns/disk1")
+			m.files(map[string]string{"/srv/luns/disk1": "-> " + m.root + "/dev/nvme0n1"})
 		}, Busy, "nvme0n1 is exported by the NVMe subsystem x"},
 		{"exported in a container", func(m *machine, n *fakeNode, r *Request) { m.export("/host//dev/nvme0n1") }, Busy, "nvme0n1 is exported by the NVMe subsystem x"},
-		{"exported by a name of nothing", func(m *machine, n *fakeNode, r *Request) { m.export("/dev/export0") }, Busy, `whether nvme0n1 is exported cannot be told: the NVMe subsystem x has opened "/dev/export0", which leads to nothing here`},
+		{"exported by a name of nothing", func(m *machine, n *fakeNode, r *Request) { m.export("/dev/export0") }, Busy, `whether nvme0n1 is exported cannot be told: the NVMe subsystem x has opened "/dev/export0", which leads to nothing that this service sees`},
 		{"exports that are not shown", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/sys/module/nvmet/refcnt": "3\n", "/sys/kernel/config/.": ""})
-		}, Busy, `module nvmet is in use, and /sys/kernel/config/nvmet is not there; run "mount -t configfs none /sys/kernel/config"`},
+		}, Busy, `module nvmet is in use, and /sys/kernel/config/nvmet is not there; run "mount -t configfs none /sys/kernel/config", then restart metalplugd`},
 		{"exports unknown", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/enable/.": ""})
 		}, Busy, "whether nvme0n1 is exported cannot be told: read "},

@@ -10,7 +10,8 @@ package sysfs
 // Only iblock claims what it opens: for the others an exclusive open of the disk succeeds beside them.
 //
 // A target opens a name in the mount namespace of the process that configured it. The name may be a link, or a node that
-// mknod made, so that only the device number decides. Where the name leads to nothing here, the use is unknown.
+// mknod made, so that only the device number decides. Where the name leads to nothing here, the use is unknown: no unit of
+// ours may trace process 1, and so none can look below /proc/1/root (proc_pid_get_link).
 
 import (
 	"cmp"
@@ -86,12 +87,14 @@ func (t *Tree) opens(e export, nodes []node) (node, error) {
 	}
 	known := false
 	for _, name := range spellings(e.name) {
-		for _, found := range t.seen(name) {
-			if n := find(nodes, func(n node) bool { return t.isNode(n, found) }); n.name != "" {
-				return n, nil
-			}
-			known = known || found.Mode&unix.S_IFMT != unix.S_IFDIR
+		found, err := t.Stat(name)
+		if err != nil {
+			continue
 		}
+		if n := find(nodes, func(n node) bool { return t.isNode(n, found) }); n.name != "" {
+			return n, nil
+		}
+		known = known || found.Mode&unix.S_IFMT != unix.S_IFDIR
 	}
 	if known {
 		return node{}, nil
@@ -103,7 +106,7 @@ func (t *Tree) opens(e export, nodes []node) (node, error) {
 	if t.Present("/sys/class/block/"+last) || t.Present("/sys/class/nvme/"+last) {
 		return node{}, nil // another device, which has its node where we do not see it
 	}
-	return node{}, fmt.Errorf("%s has opened %q, which leads to nothing here; export by a name in /dev, or end that export", e.by, e.name)
+	return node{}, fmt.Errorf("%s has opened %q, which leads to nothing that this service sees; export by a name in /dev, or end that export", e.by, e.name)
 }
 
 func find(nodes []node, is func(node) bool) node {
@@ -124,29 +127,6 @@ func spellings(name string) []string {
 		names = append(names, names[0][i:])
 	}
 	return names
-}
-
-// seen returns what a name leads to, here and where process 1 sees it. Only a process that may trace process 1 can look
-// there (proc_pid_get_link), and only Linux 5.6 stays below its root for links.
-func (t *Tree) seen(name string) (all []unix.Stat_t) {
-	if found, err := t.Stat(name); err == nil {
-		all = append(all, found)
-	}
-	root, err := unix.Open(t.Path("/proc/1/root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return all
-	}
-	defer unix.Close(root)
-	fd, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
-	if err != nil {
-		return all
-	}
-	defer unix.Close(fd)
-	var found unix.Stat_t
-	if err := unix.Fstat(fd, &found); err == nil {
-		all = append(all, found)
-	}
-	return all
 }
 
 // isNode reports whether a file is the node of a device: any with its number, or that in /dev.
@@ -186,7 +166,7 @@ func (r *targets) shown(module, dir string) {
 		return
 	}
 	if r.err == nil {
-		r.err = fmt.Errorf("module %s is in use, and %s is not there; run \"mount -t configfs none /sys/kernel/config\"", module, dir)
+		r.err = fmt.Errorf("module %s is in use, and %s is not there; run \"mount -t configfs none /sys/kernel/config\", then restart metalplugd", module, dir)
 	}
 }
 

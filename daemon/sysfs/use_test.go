@@ -111,10 +111,9 @@ func exporting(name string) map[string]map[string]string {
 	}
 }
 
-// TestExported: by whichever name a target has opened the disk. Process 1 sees "/dev/nvme3n2" and "/srv" in its root, which is
-// below another directory.
+// TestExported: by whichever name a target has opened the disk. DIR is a directory outside of /dev, and NODE where the node of
+// the disk really is.
 func TestExported(t *testing.T) {
-	const root = "/proc/1/root"
 	for _, c := range []struct {
 		name, opened string
 		files        map[string]string
@@ -132,40 +131,41 @@ func TestExported(t *testing.T) {
 		{"a link there", "/host/dev/disk/by-id/it", nil, "nvme3n2"},
 		{"without a directory", "nvme3n2", nil, "nvme3n2"},
 		{"relative", "dev/nvme3n2", nil, "nvme3n2"},
-		{"a link that only process 1 sees", "/srv/luns/disk1", map[string]string{root + "/srv/luns/disk1": "-> /dev/it", root + "/dev/it": "-> SAME"}, "nvme3n2"},
-		{"a link that leads up", "/srv/disk", map[string]string{root + "/srv/disk": "-> ../../../../../../dev/it", root + "/dev/it": "-> SAME"}, "nvme3n2"},
+		{"a link elsewhere", "DIR/disk1", map[string]string{"disk1": "-> NODE"}, "nvme3n2"},
+		{"a link to a link elsewhere", "DIR/luns/disk1", map[string]string{"luns/disk1": "-> ../it", "it": "-> NODE"}, "nvme3n2"},
+		{"a link elsewhere, with slashes", "DIR//./disk1/", map[string]string{"disk1": "-> NODE"}, "nvme3n2"},
+		{"the node elsewhere", "DIR/disk1", map[string]string{"disk1": "SAME"}, "nvme3n2"},
 		{"a name that only another mount namespace has", "/var/luns/one", nil, "?"},
 		{"a name whose node was removed", "/dev/export0", nil, "?"},
-		{"a link to nothing", "/dev/dangling", map[string]string{"/dev/dangling": "-> nowhere"}, "?"},
+		{"a link to nothing", "DIR/dangling", map[string]string{"dangling": "-> nowhere"}, "?"},
+		{"a link in a circle", "DIR/circle", map[string]string{"circle": "-> circle"}, "?"},
 		{"a directory", "/dev/disk", nil, "?"},
-		{"a name that is only like it", "/srv/disk2", map[string]string{root + "/srv/disk2": ""}, ""},
+		{"a link to nothing, with its name", "DIR/nvme3n2", map[string]string{"nvme3n2": "-> nowhere"}, "nvme3n2"},
 
 		{"another", "/dev/sda", nil, ""},
 		{"a link to another", "/dev/disk/by-id/other", nil, ""},
 		{"another, in a container", "/host/dev/sda", nil, ""},
-		{"another whose node is not here", "/dev/sda", map[string]string{"/dev/sda": "-> nowhere"}, ""},
+		{"another whose node is not here", "DIR/sda", nil, ""},
+		{"a link to another, with the name of ours", "DIR/nvme3n2", map[string]string{"nvme3n2": "-> OTHER"}, ""},
 		{"another controller whose node is not here", "/dev/nvme5", nil, ""},
-		{"a file", "/srv/image", map[string]string{root + "/srv/image": "data"}, ""},
+		{"a file", "DIR/image", map[string]string{"image": "data"}, ""},
 	} {
-		for target, files := range exporting(c.opened) {
+		dir := t.TempDir()
+		opened := strings.ReplaceAll(c.opened, "DIR", dir)
+		for target, files := range exporting(opened) {
 			if target != "nvmet" && c.name != "its name" && c.name != "a name that only another mount namespace has" {
 				continue
 			}
 			t.Run(target+"/"+c.name, func(t *testing.T) {
-				all := aDisk()
-				for name := range c.files {
-					delete(all, name)
-				}
-				h := tree(t, with(all, files))
-				top := strings.TrimSuffix(h.Proc, "/proc")
+				h := tree(t, with(aDisk(), files))
 				for name, text := range c.files {
-					if text == "-> SAME" { // a bind mount of the node in another place has its inode
-						if err := errors.Join(os.MkdirAll(filepath.Join(top, filepath.Dir(name)), 0o755), os.Link(h.Path("/dev/nvme3n2"), filepath.Join(top, name))); err != nil {
+					if text == "SAME" { // as a bind mount of the node is
+						if err := os.Link(h.Path("/dev/nvme3n2"), filepath.Join(dir, name)); err != nil {
 							t.Fatal(err)
 						}
 						continue
 					}
-					put(t, top, name, text)
+					put(t, dir, name, strings.NewReplacer("NODE", h.Path("/dev/nvme3n2"), "OTHER", h.Path("/dev/sda")).Replace(text))
 				}
 				err := h.InUse(h.DiskAt(disk))
 				var use *Use
@@ -176,7 +176,7 @@ func TestExported(t *testing.T) {
 						t.Errorf("in use: %v", err)
 					}
 				case "?":
-					if use == nil || use.Unread == nil || !strings.Contains(err.Error(), fmt.Sprintf("has opened %q, which leads to nothing here; export", c.opened)) {
+					if use == nil || use.Unread == nil || !strings.Contains(err.Error(), fmt.Sprintf("has opened %q, which leads to nothing that this service sees; export", opened)) {
 						t.Errorf("in use: %v", err)
 					}
 				default:
@@ -265,7 +265,7 @@ func TestExportsThatAreNotShown(t *testing.T) {
 				return
 			}
 			var use *Use
-			if !errors.As(err, &use) || use.Unread == nil || !strings.Contains(err.Error(), c.want) || !strings.HasSuffix(err.Error(), `run "mount -t configfs none /sys/kernel/config"`) {
+			if !errors.As(err, &use) || use.Unread == nil || !strings.Contains(err.Error(), c.want) || !strings.HasSuffix(err.Error(), `run "mount -t configfs none /sys/kernel/config", then restart metalplugd`) {
 				t.Errorf("in use: %v", err)
 			}
 		})
