@@ -144,7 +144,7 @@ func (h *host) resetMethods(function, choice string) (listed string, err error) 
 
 // freeFunction makes sure that a reset disturbs nobody who uses the function, and that nobody begins to until letGo is
 // called: its driver survives, or there is none; it has no network interface; its disks are not used; and where user space
-// has it, nobody has opened it. Who has just opened a node of it is another program's business to find.
+// has it, no process has opened it. Who has just opened a node of it is another program's business to find.
 func (h *host) freeFunction(r Request, function, choice string) (letGo func(), err error) {
 	if err := h.mayReset(function); err != nil {
 		return nil, err

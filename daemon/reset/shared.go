@@ -14,13 +14,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// shared returns nil if no other host and no virtual machine has a disk that is open, as far as an NVMe drive tells;
-// else [Busy]. Unknown is Busy. Of disks that are not NVMe it returns nil.
+// shared returns [Busy] if an NVMe drive reports that another host or a virtual machine has the disk of a claim, or if the
+// drive does not report it. It returns nil for a disk that is not NVMe.
 func (h *host) shared(c *claim) error {
 	if !h.IsNVMe(c.sysPath) {
 		return nil
@@ -35,8 +36,8 @@ func (h *host) shared(c *claim) error {
 	return errorf(Busy, "whether another host uses %s cannot be told: %w", c.name(), err)
 }
 
-// free asks once more, right before something is written, whether anybody uses a disk that is held: an export, a loop
-// device or another host claims nothing, and reading the disk has taken its time.
+// free checks once more, right before a write, that a disk that is held is not used. An export, a loop device or another
+// host claims nothing, and reading the disk has taken its time.
 func (h *host) free(c *claim) error {
 	if err := h.unused(c.disk); err != nil {
 		return err
@@ -62,7 +63,7 @@ func (h *host) attachedElsewhere(c *claim) error {
 	list, err := h.identify(c.fd, cnsAttachedControllers, nsid)
 	var status nvmeStatus
 	if errors.As(err, &status) && (status.code() == statusInvalidField || status.code() == statusInvalidOpcode) {
-		// Without Namespace Management a drive need not know: then none may have a controller but we.
+		// A drive without Namespace Management need not know. Then all controllers that there are have to be here.
 		id, err := h.controllerOf(c.fd)
 		if err != nil {
 			return err
@@ -101,7 +102,7 @@ func (h *host) idsOf(controllers []string) (ids []string, err error) {
 	for _, c := range controllers {
 		id, err := h.Attr(c, "cntlid")
 		if err != nil {
-			return nil, err
+			return nil, errorf(Busy, "the ID of controller %s is not known: %w", path.Base(c), err)
 		}
 		ids = append(ids, id)
 	}
@@ -138,7 +139,7 @@ func (h *host) reserved(c *claim) error {
 	if errors.As(err, &status) {
 		switch status.code() {
 		case statusSanitizeInProgress, statusSanitizeFailed:
-			return nil // no host reaches the data, and who asked for the sanitize was asked about before
+			return nil // no host reaches the data, and reservations were asked for before the sanitize began
 		case statusInvalidOpcode, statusInvalidField:
 			ns, err := h.namespaceOf(c.fd, nsid)
 			if err == nil && !ns.reservable {

@@ -111,7 +111,7 @@ func TestShared(t *testing.T) {
 		{"no list, the only controller", sharer{nmic: 1, attachedStatus: 0x4002}, ""},
 		{"a list that fails", sharer{nmic: 1, attachedStatus: 0x4006}, "whether another host uses nvme0n1 cannot be told: identify (CNS 0x12): NVMe status 0x006: internal error"},
 
-		{"nobody is registered", sharer{oncs: 1 << 5, rescap: 0xff}, ""},
+		{"no host is registered", sharer{oncs: 1 << 5, rescap: 0xff}, ""},
 		{"another host is registered", sharer{oncs: 1 << 5, rescap: 0xff, registered: []uint16{2}}, "nvme0n1 is reserved: controller 2 is registered with namespace 1; release it there"},
 		{"another host holds it", sharer{oncs: 1 << 5, rescap: 0xff, registered: []uint16{1, 2}, holder: 2}, "nvme0n1 is reserved: controller 2 holds a reservation and is registered"},
 		{"another host holds it, short identifiers", sharer{oncs: 1 << 5, rescap: 0xff, plain: true, registered: []uint16{1, 2}, holder: 2}, "nvme0n1 is reserved: controller 2 holds a reservation and is registered"},
@@ -170,6 +170,34 @@ func TestShared(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestSharedByPaths: of a namespace with two paths both controllers are ours, as long as both are here.
+func TestSharedByPaths(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(m *machine)
+		want   Result
+		detail string
+	}{
+		"both": {func(*machine) {}, OK, ""},
+		"one given to a virtual machine": {func(m *machine) {
+			m.remove(controller1)
+			m.remove(subsystem0 + "/nvme1")
+		}, Busy, "nvme0n1 is shared: controller 2, which the driver nvme does not have here, has namespace 1 too; detach it there"},
+		"one of which nothing is known": {func(m *machine) { m.remove(controller1 + "/cntlid") }, Busy, "the ID of controller nvme1 is not known: read " + controller1 + "/cntlid"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, _ := twoPaths(t)
+			m.files(map[string]string{controller0 + "/cntlid": "1\n", controller1 + "/cntlid": "2\n"})
+			s := &sharer{nmic: 1, cmic: 2, attached: []uint16{1, 2}, oncs: 1 << 5, registered: []uint16{1}}
+			s.on(m)
+			c.change(m)
+			got := m.ask(Request{Op: Probe, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09")})
+			if got.Result != c.want || !strings.HasPrefix(got.Detail, c.detail) {
+				t.Errorf("answer is %+v", got)
+			}
+		})
 	}
 }
 
