@@ -27,12 +27,8 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-const (
-	// auditing is how often everything is enumerated in case an event was lost.
-	auditing = 5 * time.Minute
-	// auditBlind is how often without udevd, when no event will ever come.
-	auditBlind = 5 * time.Second
-)
+// auditing is how often everything is enumerated in case an event was lost.
+const auditing = 5 * time.Minute
 
 // Options are what a daemon is made of.
 type Options struct {
@@ -59,7 +55,6 @@ type daemon struct {
 	host      *device.Host
 	source    udev.Source
 	started   time.Time
-	blind     bool // no event will come
 	inventory *inventory.Inventory
 	watch     *plugin.Watch
 	peers     *plugin.Peers
@@ -117,15 +112,15 @@ func (d *daemon) open() (closeSource func(), err error) {
 		d.host = &device.Host{Tree: sysfs.At(s.Root())}
 		return func() { s.Close() }, nil
 	}
-	s, err := udev.Open(udev.Options{Socket: d.Sockets["uevent"], KernelLog: d.Sockets["kmsg"], Proc: paths.Proc})
+	s, err := udev.Open(udev.Options{Socket: d.Sockets["uevent"], KernelLog: d.Sockets["kmsg"], Proc: paths.Proc, Cgroup: paths.Cgroup})
 	if err != nil {
 		return nil, d.notPassed(err)
 	}
 	if err := s.KernelLog(); err != nil {
 		d.Log.Warn("kernel log not read", "err", fmt.Errorf("what drivers only log is not noticed: %w", err))
 	}
-	if d.blind = !s.Running(); d.blind {
-		d.Log.Warn("udevd is not running", "err", fmt.Errorf("no hotplug event will come: looking every %v", auditBlind))
+	if !s.Running() {
+		d.Log.Warn("udevd is not running", "err", "no hotplug event comes: all devices are enumerated every few seconds")
 	}
 	d.source = s
 	d.host = &device.Host{
@@ -150,10 +145,6 @@ func (d *daemon) build(afterBoot bool) {
 	if d.Unit == nil && d.Config.Hardware.Recording == "" { // a unit would not find the hardware of a recording
 		d.Unit = runUnit(d.Config.Reset, d.File)
 	}
-	interval := auditing
-	if d.blind {
-		interval = auditBlind
-	}
 	store := inventory.OpenStore(d.Config.Paths.State, d.Log)
 	store.Owned = d.locks.state.own
 	d.inventory = inventory.New(inventory.Options{
@@ -163,7 +154,7 @@ func (d *daemon) build(afterBoot bool) {
 		Store:      store,
 		AfterBoot:  afterBoot,
 		Remembered: d.remembered(),
-		Audit:      interval,
+		Audit:      auditing,
 		Log:        d.Log,
 	})
 	d.audit = audit.Open(d.Config.Paths.State, d.Log)

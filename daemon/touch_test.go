@@ -295,16 +295,24 @@ func TestHolding(t *testing.T) {
 		{"nobody", nobody, []string{"/dev/null"}, `{"nodes":["c 1:3"]}`, nil, ""},
 		{
 			"a pod and the host", `{"holders":[` + holder(7, "dd", "c 1:3", "pod-a") + "," + holder(8, "cat", "c 1:5", "") + "]}",
-			[]string{"/dev/null", "/dev/zero"}, `{"nodes":["c 1:3","c 1:5"]}`, []device.Holder{
+			[]string{"/dev/null", "/dev/zero"},
+			`{"nodes":["c 1:3","c 1:5"]}`,
+			[]device.Holder{
 				{PID: 7, Command: "dd", Node: "/dev/null", PodUID: "pod-a"}, {PID: 8, Command: "cat", Node: "/dev/zero"},
-			}, "",
+			},
+			"",
 		},
 		{
-			"a pod could not be read", `{"unread":[{"pod":"pod-a","count":2,"cause":"process 9"}]}`, []string{"/dev/null"}, `{"nodes":["c 1:3"]}`,
-			[]device.Holder{{PodUID: "pod-a", Unread: "process 9"}}, "",
+			"a pod could not be read", `{"unread":[{"pod":"pod-a","count":2,"cause":"process 9"}]}`,
+			[]string{"/dev/null"},
+			`{"nodes":["c 1:3"]}`,
+			[]device.Holder{{PodUID: "pod-a", Unread: "process 9"}},
+			"",
 		},
 		{
-			"the host could not be read", `{"unread":[{"any":true,"count":1,"cause":"process 9"}]}`, []string{"/dev/null"}, `{"nodes":["c 1:3"]}`,
+			"the host could not be read", `{"unread":[{"any":true,"count":1,"cause":"process 9"}]}`,
+			[]string{"/dev/null"},
+			`{"nodes":["c 1:3"]}`,
 			nil, cgroup.ErrIncomplete.Error(),
 		},
 		{"an error", `{"error":"no procfs"}`, []string{"/dev/null"}, `{"nodes":["c 1:3"]}`, nil, "no procfs"},

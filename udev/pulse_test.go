@@ -33,7 +33,7 @@ func TestAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWire(t)
-	s := &System{monitor: w.Monitor, mounts: mounts, log: log}
+	s := &System{monitor: w.Monitor, mounts: mounts, udevd: present(t), log: log}
 	defer mounts.close()
 	defer log.close()
 	ctx, cancel := context.WithCancel(t.Context())

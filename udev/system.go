@@ -21,6 +21,7 @@ type Options struct {
 	KernelLog *os.File
 	Proc      string // where procfs is; empty: /proc
 	Run       string // where udevd keeps its state, in the directory udev; empty: /run
+	Cgroup    string // where cgroup v2 is, in which udevd's unit has one; empty: /sys/fs/cgroup
 }
 
 // System is this machine's udev, as a [Source]. Devices come from libudev, events from a [Monitor], for what is
@@ -28,6 +29,7 @@ type Options struct {
 type System struct {
 	monitor *Monitor
 	mounts  *mountWatch
+	udevd   *udevdWatch
 	log     *kernelLog            // nil: it could not be opened
 	logErr  atomic.Pointer[error] // why it is not read; nil: it is
 	run     string
@@ -52,6 +54,11 @@ func Open(o Options) (*System, error) {
 		s.monitor.Close()
 		return nil, err
 	}
+	if s.udevd, err = openUdevdWatch(cmp.Or(o.Cgroup, "/sys/fs/cgroup"), s.run); err != nil {
+		s.monitor.Close()
+		s.mounts.close()
+		return nil, err
+	}
 	if o.KernelLog != nil {
 		s.log, err = kernelLogFromFile(o.KernelLog)
 	} else {
@@ -66,6 +73,7 @@ func Open(o Options) (*System, error) {
 // Close ends listening for good. Listen must have returned.
 func (s *System) Close() error {
 	s.mounts.close()
+	s.udevd.close()
 	s.log.close()
 	return s.monitor.Close()
 }
@@ -89,13 +97,14 @@ func (s *System) Enumerate() ([]Device, error) {
 	return devices, nil
 }
 
-// Listen sends the events of udevd, of the mounts and of the kernel's log until parent ends, whose error it then
+// Listen sends the events of udevd, of its absence, of the mounts and of the kernel's log until parent ends, whose error it then
 // returns. If the kernel's log cannot be read any more, it goes on without. It may be called once.
 func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	var others sync.WaitGroup
 	others.Go(func() { cancel(s.mounts.listen(ctx, events)) })
+	others.Go(func() { cancel(s.udevd.listen(ctx, events)) })
 	if s.log != nil {
 		others.Go(func() {
 			if err := s.log.listen(ctx, events); ctx.Err() == nil {
@@ -127,19 +136,9 @@ func (s *System) Settled() bool {
 	return err != nil
 }
 
-// Running tells whether there is an udevd. Without one no event will ever come, no node gets its links, and all that is
-// left is to enumerate from time to time.
-//
-// The sandbox of the unit hides the control socket, since udevd obeys every process of uid 0 there. The database is
-// enough: udevd makes it when it starts.
-func (s *System) Running() bool {
-	for _, name := range [...]string{"udev/control", "udev/data"} {
-		if _, err := os.Lstat(filepath.Join(s.run, name)); err == nil {
-			return true
-		}
-	}
-	return false
-}
+// Running reports whether there is an udevd. Without one no event comes and no node gets its links; Listen sends [Missed] at
+// intervals instead.
+func (s *System) Running() bool { return s.udevd.running() }
 
 // Dropped returns the counters of the event socket and of the kernel's log.
 func (s *System) Dropped() Dropped {

@@ -72,7 +72,7 @@ func TestEnumerate(t *testing.T) {
 
 func TestSystemState(t *testing.T) {
 	run := t.TempDir()
-	s := openSystem(t, Options{Run: run})
+	s := openSystem(t, Options{Run: run, Cgroup: run})
 	if s.Running() || !s.Settled() {
 		t.Errorf("without udevd: running %t, settled %t", s.Running(), s.Settled())
 	}
@@ -153,7 +153,7 @@ func TestSystemGoesOnWithoutTheKernelLog(t *testing.T) {
 	}
 	defer mounts.close()
 	w := newWire(t)
-	s := &System{monitor: w.Monitor, mounts: mounts, log: k}
+	s := &System{monitor: w.Monitor, mounts: mounts, udevd: present(t), log: k}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { w.done <- s.Listen(ctx, w.events) }()

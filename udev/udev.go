@@ -40,6 +40,8 @@ const devPath = "DEVPATH"
 const (
 	// Overflow says that events were lost and everything must be enumerated again.
 	Overflow = "overflow"
+	// Missed says that udevd was absent, and everything must be enumerated again.
+	Missed = "missed"
 	// Mounts says that the set of block devices which this host has mounted or swaps to has changed.
 	Mounts = "mounts"
 	// Logged says that a driver has written something about a device into the kernel's log: the property MESSAGE.
@@ -48,9 +50,9 @@ const (
 
 // Event is a hint that something happened to a device.
 type Event struct {
-	Action   string    // "add", "remove", "change", "move", "bind", "unbind", … or [Overflow], [Mounts], [Logged]
+	Action   string    // "add", "remove", "change", "move", "bind", "unbind", … or [Overflow], [Missed], [Mounts], [Logged]
 	Seqnum   uint64    // the kernel's sequence number, 0 where there is none
-	Device   Device    // as the event reports it; empty for [Overflow] and [Mounts], for [Logged] hardly more than the path
+	Device   Device    // as the event reports it; empty for the first three, for [Logged] hardly more than the path
 	Received time.Time // when this process read it
 }
 

@@ -37,7 +37,7 @@ func (c *counters) event(e udev.Event) {
 	switch e.Action {
 	case udev.Overflow:
 		c.overflows.Add(1)
-	case udev.Mounts, udev.Logged:
+	case udev.Missed, udev.Mounts, udev.Logged:
 	default:
 		c.events.Add(1)
 		if !e.Received.IsZero() {

@@ -127,7 +127,7 @@ func (l *loop) event(e udev.Event) {
 	}
 	l.Log.Debug("uevent", "action", e.Action, "syspath", e.Device.SysPath, "seqnum", e.Seqnum)
 	switch e.Action {
-	case udev.Overflow:
+	case udev.Overflow, udev.Missed:
 		l.enumerate()
 	case udev.Mounts:
 		l.lookWhere(func(s *subject) bool { return s.class() != nil && s.class().Disks })

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udev
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// absentInterval is how often everything is to be enumerated while there is no udevd: no event comes.
+const absentInterval = 5 * time.Second
+
+// udevdCgroup has the file cgroup.events of udevd's unit: "populated" says whether a process is in the cgroup, and a change
+// modifies the file (kernel, Documentation/admin-guide/cgroup-v2.rst, "[Un]populated Notification").
+const udevdCgroup = "system.slice/systemd-udevd.service/cgroup.events"
+
+// udevdWatch notices that udevd ends. Events of that time never come: udevd does not make up for them when it is back. Nothing
+// wakes up while udevd runs.
+type udevdWatch struct {
+	cgroup   string // where cgroup v2 is
+	run      string // where udevd keeps its state, in the directory udev
+	interval time.Duration
+	inotify  *os.File
+}
+
+func openUdevdWatch(cgroup, run string) (*udevdWatch, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("watch udevd: %w", err)
+	}
+	return &udevdWatch{cgroup: cgroup, run: run, interval: absentInterval, inotify: os.NewFile(uintptr(fd), "inotify")}, nil
+}
+
+func (w *udevdWatch) close() { w.inotify.Close() }
+
+// running reports whether udevd's cgroup has a process. Where systemd has no cgroup v2, the files of udevd tell. The sandbox of
+// the unit hides the control socket, since udevd obeys every process of uid 0 there; the database is there for good.
+func (w *udevdWatch) running() bool {
+	if _, err := os.Stat(filepath.Join(w.cgroup, "system.slice")); err == nil {
+		text, err := os.ReadFile(filepath.Join(w.cgroup, udevdCgroup))
+		return err == nil && strings.Contains("\n"+string(text), "\npopulated 1")
+	}
+	for _, name := range [...]string{"udev/control", "udev/data"} {
+		if _, err := os.Lstat(filepath.Join(w.run, name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// listen sends [Missed] at intervals while udevd does not run, and once more when it is back, until ctx ends, whose error it
+// then returns.
+func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
+	defer context.AfterFunc(ctx, func() { _ = w.inotify.SetReadDeadline(time.Unix(1, 0)) })()
+	for absent := !w.running(); ; {
+		if !absent {
+			w.arm()
+			if w.running() { // still, now that its end cannot be missed
+				if err := w.wait(); ctx.Err() != nil {
+					return ctx.Err()
+				} else if err != nil {
+					return fmt.Errorf("watch udevd: %w", err)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(w.interval):
+		}
+		absent = !w.running()
+		if err := send(ctx, Event{Action: Missed, Received: time.Now()}, events); err != nil {
+			return err
+		}
+	}
+}
+
+// arm watches the cgroup that is there now. Without one, or where the kernel allows no more watches, nothing is noticed, and
+// wait waits for the end of the context.
+func (w *udevdWatch) arm() {
+	conn, err := w.inotify.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = conn.Control(func(fd uintptr) {
+		_, _ = unix.InotifyAddWatch(int(fd), filepath.Join(w.cgroup, udevdCgroup), unix.IN_MODIFY|unix.IN_DELETE_SELF)
+	})
+}
+
+// wait returns when something in the cgroup has changed, also if udevd is back since.
+func (w *udevdWatch) wait() error {
+	_, err := w.inotify.Read(make([]byte, 4<<10)) // inotify(7): room for at least one event
+	return err
+}

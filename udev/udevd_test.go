@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udev
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// cgroups is a made-up cgroup v2 in which systemd runs.
+type cgroups struct {
+	t    *testing.T
+	root string
+}
+
+func newCgroups(t *testing.T) cgroups {
+	t.Helper()
+	c := cgroups{t, t.TempDir()}
+	c.must(os.Mkdir(filepath.Join(c.root, "system.slice"), 0o755))
+	return c
+}
+
+func (c cgroups) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// put writes cgroup.events of udevd's unit.
+func (c cgroups) put(populated string) {
+	c.t.Helper()
+	file := filepath.Join(c.root, udevdCgroup)
+	c.must(os.MkdirAll(filepath.Dir(file), 0o755))
+	c.must(os.WriteFile(file, []byte("populated "+populated+"\nfrozen 0\n"), 0o600))
+}
+
+// present watches a udevd that runs.
+func present(t *testing.T) *udevdWatch {
+	t.Helper()
+	c := newCgroups(t)
+	c.put("1")
+	w, err := openUdevdWatch(c.root, c.root)
+	c.must(err)
+	t.Cleanup(w.close)
+	return w
+}
+
+// watch runs a watch of udevd until the test ends.
+func (c cgroups) watch() <-chan Event {
+	c.t.Helper()
+	w, err := openUdevdWatch(c.root, c.root)
+	c.must(err)
+	w.interval = 20 * time.Millisecond
+	ctx, cancel := context.WithCancel(context.Background())
+	events, done := make(chan Event), make(chan error)
+	go func() { done <- w.listen(ctx, events) }()
+	c.t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			c.t.Error(err)
+		}
+		w.close()
+	})
+	return events
+}
+
+// missed waits for an event.
+func (c cgroups) missed(events <-chan Event) {
+	c.t.Helper()
+	select {
+	case e := <-events:
+		if e.Action != Missed {
+			c.t.Errorf("%+v", e)
+		}
+	case <-time.After(10 * time.Second):
+		c.t.Fatal("no event")
+	}
+}
+
+// TestUdevdThatEnds: while there is no udevd everything is to be enumerated again and again, and once more when there is one
+// again, as often as that happens.
+func TestUdevdThatEnds(t *testing.T) {
+	for name, end := range map[string]func(cgroups){
+		"its cgroup is empty": func(c cgroups) { c.put("0") },
+		"its cgroup is gone": func(c cgroups) {
+			c.must(os.RemoveAll(filepath.Join(c.root, filepath.Dir(udevdCgroup))))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCgroups(t)
+			c.put("1")
+			events := c.watch()
+			for range 3 {
+				end(c)
+				for range 3 {
+					c.missed(events)
+				}
+				c.put("1")
+				c.missed(events)
+			}
+		})
+	}
+}
+
+// TestUdevdIsRestarted: it is back before anybody has looked.
+func TestUdevdIsRestarted(t *testing.T) {
+	c := newCgroups(t)
+	c.put("1")
+	events := c.watch()
+	limit := time.After(10 * time.Second)
+	for { // it may not watch yet
+		c.put("0")
+		c.put("1")
+		select {
+		case e := <-events:
+			if e.Action != Missed {
+				t.Errorf("%+v", e)
+			}
+			return
+		case <-limit:
+			t.Fatal("no event")
+		default:
+		}
+	}
+}
+
+// TestNoUdevdAtTheStart: it is not there yet.
+func TestNoUdevdAtTheStart(t *testing.T) {
+	c := newCgroups(t)
+	events := c.watch()
+	c.missed(events)
+	c.missed(events)
+	c.put("1")
+	c.missed(events)
+}
+
+// TestUdevdRunning: where systemd has no cgroup v2, the files of udevd tell.
+func TestUdevdRunning(t *testing.T) {
+	c := newCgroups(t)
+	w := &udevdWatch{cgroup: c.root, run: c.root}
+	c.must(os.MkdirAll(filepath.Join(c.root, "udev/data"), 0o755))
+	if w.running() {
+		t.Error("the database counts for more than the cgroup")
+	}
+	c.put("1")
+	if !w.running() {
+		t.Error("a populated cgroup counts for nothing")
+	}
+	c.must(os.RemoveAll(filepath.Join(c.root, "system.slice")))
+	if !w.running() {
+		t.Error("without cgroup v2 the database counts for nothing")
+	}
+}
