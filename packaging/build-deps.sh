@@ -5,7 +5,7 @@
 #
 #   build-deps.sh build   a C compiler and libudev's header
 #   build-deps.sh lint    and shellcheck
-#   build-deps.sh packages  what builds deb and rpm for both architectures, their linters, and SELinux' compilers
+#   build-deps.sh packages  what builds deb and rpm for both architectures, their linters, and the compilers of SELinux and AppArmor
 #   build-deps.sh promtool DIR  Prometheus' linter, into DIR, unless it is installed; of Debian alone
 #
 # What the virtual machine needs, integration/vm/image.sh installs.
@@ -60,7 +60,7 @@ case "$family ${1:-build}" in
 	*) other=arm64 compiler=gcc-aarch64-linux-gnu ;;
 	esac
 	wanted="gcc libc6-dev libudev-dev $compiler libc6-dev:$other libudev-dev:$other make git debhelper lintian rpm rpmlint cpio mandoc apt-utils
-		createrepo-c gpg systemd selinux-policy-dev policycoreutils checkpolicy setools secilc bzip2"
+		createrepo-c gpg systemd selinux-policy-dev policycoreutils checkpolicy setools secilc bzip2 apparmor"
 	;;
 *) die "no task is called ${1:-build}, or not on $family" ;;
 esac

@@ -57,6 +57,7 @@ deb() {
 	local tree=$work/deb-$1
 	payload "$1" deb
 	cp -r packaging/debian "$tree/debian"
+	cp -r packaging/apparmor "$tree/debian/apparmor"
 	cp CHANGELOG.md "$tree/"
 	cp -r "$work/selinux" "$tree/selinux"
 	sed -i "s/@MAINTAINER@/$maintainer/" "$tree/debian/control"

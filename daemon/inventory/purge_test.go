@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+)
+
+// The purge of the package reads the state file without this package: it names each disk that may hold a pod's data.
+func TestPurgeNamesTheDisksWithData(t *testing.T) {
+	postrm, err := os.ReadFile("../../packaging/debian/metalplug.postrm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	function := regexp.MustCompile(`(?ms)^unerased\(\) \{\n.*?^\}\n`).Find(postrm)
+	if function == nil {
+		t.Fatal("metalplug.postrm has no function unerased")
+	}
+	var b bytes.Buffer
+	state := contents{Version: 1, Devices: []record{
+		{ID: "nvme-1", Class: "nvme", Medium: "eui.1", Dirty: true, Pods: []string{`a"b`, "c"}},
+		{ID: "nvme-2", Class: "nvme", Medium: "eui.2"},
+		{ID: "GPU-3", Class: "gpu", Dirty: true},
+		{ID: "node-4", Class: "node", Medium: "naa.4", Dirty: true, Leftover: true},
+	}}
+	if err := state.encode(&b); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), identityFile)
+	if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("sh", "-euc", string(function)+"unerased \"$1\"", "sh", file).CombinedOutput()
+	if want := "nvme-1\nnode-4\n"; err != nil || string(out) != want {
+		t.Errorf("unerased: %v, %q, want %q", err, out, want)
+	}
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drift
+
+import (
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// features are what kernels mediate: this machine's parser compiles each profile for them. The first is Ubuntu's with sockets,
+// the second that of Debian's stable kernels.
+var features = []string{"/etc/apparmor.d/abi/3.0", "/etc/apparmor.d/abi/kernel-5.4-vanilla"}
+
+// TestProfilesCompile asks AppArmor's own parser, which loads nothing (-Q) and keeps nothing (-K).
+func TestProfilesCompile(t *testing.T) {
+	parser := program(t, "apparmor_parser", "apparmor")
+	for _, name := range names(t, "packaging/apparmor/*") {
+		file, err := filepath.Abs("../../packaging/apparmor/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kernel := range features {
+			out, err := exec.Command(parser, "-Q", "-K", "--warn=all", "--features-file="+kernel, file).CombinedOutput()
+			if err != nil {
+				t.Errorf("%s for %s: %v\n%s", name, kernel, err, out)
+			}
+			for line := range strings.Lines(string(out)) {
+				if strings.Contains(line, "/"+name) && !strings.Contains(line, "not enforced") { // by that kernel
+					t.Errorf("%s for %s: %s", name, kernel, line)
+				}
+			}
+		}
+	}
+}
+
+// TestProfilesMatchTheUnits: a profile attaches to the program of a unit by its path, and gives no capability that the unit
+// does not give. metalplug-holders has none: see packaging/apparmor/metalplugd.
+func TestProfilesMatchTheUnits(t *testing.T) {
+	profiles := names(t, "packaging/apparmor/*")
+	postrm := text(t, "packaging/debian/metalplug.postrm")
+	head := regexp.MustCompile(`(?m)^profile (\S+) (\S+) flags=\(attach_disconnected\) \{$`)
+	for _, name := range profiles {
+		profile := text(t, "packaging/apparmor/"+name)
+		found := head.FindAllStringSubmatch(profile, -1)
+		if len(found) != 1 || found[0][1] != name || filepath.Base(found[0][2]) != name {
+			t.Errorf("%s: profiles %q, want the one of the program %s", name, found, name)
+			continue
+		}
+		unit := name + "@.service"
+		if name == "metalplugd" {
+			unit = "metalplugd.service"
+		}
+		if matches, _ := filepath.Glob("../../systemd/" + unit); len(matches) == 0 {
+			continue
+		}
+		u := readUnit(t, unit)
+		if start := u["ExecStart"]; !slices.Equal(start, found[0][2:]) {
+			t.Errorf("%s attaches to %s, %s starts %q", name, found[0][2], unit, start)
+		}
+		bounding := strings.Fields(strings.Join(u["CapabilityBoundingSet"], " "))
+		for _, c := range regexp.MustCompile(`(?m)^ *capability (.*),$`).FindAllStringSubmatch(profile, -1) {
+			for _, capability := range strings.Fields(c[1]) {
+				if !slices.Contains(bounding, "CAP_"+strings.ToUpper(capability)) {
+					t.Errorf("%s gives %s, %s gives %q", name, capability, unit, bounding)
+				}
+			}
+		}
+		for what, forbidden := range map[string]string{
+			"another program": `(?m)^[^#\n]* [a-z]*[xX][a-z]*,$`, "every capability": `(?m)^ *capability,$`,
+			"a network": `(?m)^ *network (inet|inet6|packet|,)`, "a mount": `(?m)^ *(mount|remount|umount|pivot_root)`,
+			"another profile": `(?m)^ *change_profile`,
+		} {
+			if line := regexp.MustCompile(forbidden).FindString(profile); line != "" {
+				t.Errorf("%s allows %s: %s", name, what, line)
+			}
+		}
+		if !strings.Contains(profile, "include if exists <local/"+name+">") {
+			t.Errorf("%s takes no local additions", name)
+		}
+		if !regexp.MustCompile(`(?m)^profiles='[^'\n]*\b` + name + `\b[^'\n]*'$`).MatchString(postrm) {
+			t.Errorf("metalplug.postrm does not know the profile %s", name)
+		}
+	}
+}
