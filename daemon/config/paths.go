@@ -60,7 +60,7 @@ func (c Config) Pending(next Config) []string {
 // takePaths takes [paths].
 func takePaths(t *table, p *Paths) {
 	for _, path := range p.keys() {
-		if path.to == &p.Cgroup && t.values[path.key] == "" { // the operator says that pods have no cgroups
+		if path.to == &p.Cgroup && t.value(path.key) == "" { // the operator says that pods have no cgroups
 			t.text(path.key, path.to)
 			continue
 		}
