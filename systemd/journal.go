@@ -22,7 +22,7 @@ const LevelNotice = slog.Level(2)
 // METALPLUG_.
 func Keys() []string {
 	return []string{
-		"action", "class", "detail", "device", "duration", "endpoint", "err", "pod", "resource", "seqnum", "serial", "stack",
+		"action", "class", "detail", "device", "duration", "endpoint", "err", "pod", "reason", "remedy", "resource", "seqnum", "serial", "stack",
 		"syspath", "user",
 	}
 }

@@ -141,7 +141,9 @@ func oursAgain(t *testing.T, k *Kubelet, n int64, since time.Time) {
 }
 
 // registrations is how often the daemon has registered so far.
-func (d *daemon) registrations() int { return strings.Count(d.log.String(), `msg="endpoint registered"`) }
+func (d *daemon) registrations() int {
+	return strings.Count(d.log.String(), `msg="endpoint registered"`)
+}
 
 // Another plugin that was there before the daemon keeps the resource as long as it lives.
 func TestHeldBackFromBefore(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 
 // Budgets for the code that is shipped. A limit that is hit says that two things live in one place.
 const (
-	fileLines      = 350
+	fileLines      = 500
 	functionLines  = 70
 	functionMedian = 12
 	functionP90    = 40
