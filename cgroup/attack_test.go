@@ -514,7 +514,7 @@ func TestStuck(t *testing.T) {
 		found  bool
 	}{
 		{"many processes of a pod", 1, 40, 40, true},
-		{"some pods", 6, 2, 12, true},
+		{"some pods", 5, 2, 10, true},
 		{"more pods than threads may wait", 40, 1, 41, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -25,7 +25,7 @@ const (
 	scanners = 4
 	// maxStuck bounds the threads that wait in the kernel for an answer about some process. TasksMax= in
 	// metalplug-holders@.service leaves room for them.
-	maxStuck = 16
+	maxStuck = 12
 	// maxWork bounds what is read of the processes of one pod: descriptors, mapped files and comparisons of threads. It is
 	// some ten times what a large pod has, and done in a second or two.
 	maxWork = 1 << 19

@@ -48,6 +48,7 @@ var rows = []row{
 	{"start", (*bench).start},
 	{"look", (*bench).look},
 	{"probe", (*bench).probe},
+	{"holders", (*bench).holders},
 }
 
 func main() {
