@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -33,8 +32,8 @@ func Nodes(sysfs string, n Number) ([]Number, error) {
 	case n.Block:
 		t.disk(dir)
 	}
-	if parts := namespaceName.FindStringSubmatch(filepath.Base(dir)); parts != nil {
-		t.namespace(sysfs, filepath.Dir(dir), parts[2])
+	if _, instance, ok := parseNamespace(filepath.Base(dir)); ok {
+		t.namespace(sysfs, filepath.Dir(dir), instance)
 	}
 	if t.err != nil {
 		return nil, fmt.Errorf("look for the nodes of %v: %w", n, t.err)
@@ -42,10 +41,18 @@ func Nodes(sysfs string, n Number) ([]Number, error) {
 	return t.found, nil
 }
 
-// namespaceName is the name of a disk or of a generic node, "nvme3n2" or "ng4n2". The second number is that of the namespace
-// in its subsystem, for both; the first may be that of the subsystem in one and of the controller in the other
+// parseNamespace reads the name of a disk or of a generic node, "nvme3n2" or "ng4n2". The second number is that of the
+// namespace in its subsystem, for both; the first may be that of the subsystem in one and of the controller in the other
 // (drivers/nvme/host/core.c, nvme_alloc_ns, nvme_add_ns_cdev).
-var namespaceName = regexp.MustCompile(`^(nvme|ng)[0-9]+n([0-9]+)$`)
+func parseNamespace(name string) (disk bool, instance string, ok bool) {
+	rest, generic := strings.CutPrefix(name, "ng")
+	if !generic {
+		rest, disk = strings.CutPrefix(name, "nvme")
+	}
+	first, instance, ok := strings.Cut(rest, "n")
+	digits := func(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+	return disk, instance, ok && (disk || generic) && digits(first) && digits(instance)
+}
 
 // nodes collects the numbers of nodes in sysfs.
 type nodes struct {
@@ -94,12 +101,12 @@ func (t *nodes) namespace(sysfs, parent, instance string) {
 			t.add(false, dir)
 		}
 		for _, name := range t.names(dir) {
-			switch parts := namespaceName.FindStringSubmatch(name); {
-			case parts == nil, parts[2] != instance:
-			case parts[1] == "ng":
-				t.add(false, filepath.Join(dir, name))
-			default:
+			switch disk, own, ok := parseNamespace(name); {
+			case !ok, own != instance:
+			case disk:
 				t.disk(filepath.Join(dir, name))
+			default:
+				t.add(false, filepath.Join(dir, name))
 			}
 		}
 	}
