@@ -44,6 +44,9 @@ export GOTOOLCHAIN ?= auto
 
 PROGRAMS = metalplugd metalplugctl metalplug-reset metalplug-holders metalplug-unit
 
+# Those with privileges are built without cgo: no libudev runs in them.
+HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
+
 # What is tested beside the newest release: the oldest in each run of CI, all of them in the night.
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
@@ -55,7 +58,8 @@ deps:
 	@packaging/build-deps.sh build
 
 build: deps
-	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)' -o bin/ $(PROGRAMS:%=./cmd/%)
+	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)' -o bin/ $(filter-out $(HELPERS:%=./cmd/%),$(PROGRAMS:%=./cmd/%))
+	CGO_ENABLED=0 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)' -o bin/ $(HELPERS:%=./cmd/%)
 
 run: build
 	bin/metalplugctl preview $(ARGS)

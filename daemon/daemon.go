@@ -125,7 +125,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 	}
 	d.source = s
 	d.host = &device.Host{
-		Tree: sysfs.Tree{Sys: paths.Sysfs, Dev: paths.Dev, Proc: paths.Proc}, Touch: Helpers(d.Config.Reset, paths.Sysfs),
+		Tree: sysfs.Tree{Sys: paths.Sysfs, Dev: paths.Dev, Proc: paths.Proc}, Touch: Helpers(d.Config.Reset, paths.Sysfs, d.File),
 	}
 	return func() { s.Close() }, nil
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"strings"
 	"sync"
@@ -31,15 +32,18 @@ type hands struct {
 
 	mu     sync.Mutex
 	busy   map[string]chan struct{} // by sysfs path: closed when what is done to it is over
+	prints map[uint64]string        // the helper's fingerprints, by the number that the inventory knows them by
+	last   map[string]uint64        // the number of what was last on a disk, by its sysfs path
 	follow map[string]bool          // disks that were going on by themselves when we had to stop waiting
 }
 
 // Helpers returns what the helpers of the configuration can do.
-func Helpers(c config.Reset, sysfs string) device.Touch {
+// The configuration has been read from a file, which a helper that is a child process reads too.
+func Helpers(c config.Reset, sysfs, file string) device.Touch {
 	h := &hands{
 		sysfs:   sysfs,
-		reset:   reset.Client{Peer: exchange.Peer{Program: reset.Program, Socket: c.Socket}},
-		holders: cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Holders}},
+		reset:   reset.Client{Peer: exchange.Peer{Program: reset.Program, Socket: c.Socket, Config: file}},
+		holders: cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Holders, Config: file}},
 	}
 	return device.Touch{Probe: h.probe, Reset: h.restore, Erase: h.erase, Holders: h.holding}
 }
@@ -54,14 +58,52 @@ func runUnit(c config.Reset, file string) func(context.Context, turnover.Step) e
 
 // request makes a request out of a target. Its time is that of ctx.
 func request(ctx context.Context, op reset.Op, t device.Target) reset.Request {
-	r := reset.Request{Op: op, SysPath: t.SysPath, Class: t.Class, Together: t.Together, Print: t.Print, Timeout: time.Minute}
+	r := reset.Request{Op: op, SysPath: t.SysPath, Class: t.Class, TimeoutMS: time.Minute.Milliseconds()}
 	for _, a := range t.Identity {
 		r.Identity = append(r.Identity, reset.Attribute{Name: a.Name, Value: a.Value})
 	}
 	if end, ok := ctx.Deadline(); ok {
-		r.Timeout = max((time.Until(end) - device.AnswerTime).Truncate(time.Millisecond), time.Millisecond)
+		r.TimeoutMS = max((time.Until(end) - device.AnswerTime).Milliseconds(), 1)
 	}
 	return r
+}
+
+// prepare makes a request to prepare a device. What no pod has left must be blank.
+func (h *hands) prepare(ctx context.Context, t device.Target, leftover bool) reset.Request {
+	r := request(ctx, reset.Prepare, t)
+	r.Resource, r.Together, r.Tenant, r.Blank = t.Resource, t.Together, leftover, !leftover && t.Disk
+	if leftover && t.Print != 0 {
+		r.Fingerprint = h.fingerprintOf(t.Print)
+	}
+	return r
+}
+
+// printOf returns the number by which the inventory knows a fingerprint; 0 for none.
+func (h *hands) printOf(sysPath, fingerprint string) uint64 {
+	if fingerprint == "" {
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.prints == nil {
+		h.prints, h.last = make(map[uint64]string), make(map[string]uint64)
+	}
+	sum := fnv.New64a()
+	sum.Write([]byte(fingerprint))
+	number := max(sum.Sum64(), 1)
+	h.prints[number], h.last[sysPath] = fingerprint, number
+	return number
+}
+
+// fingerprintOf returns the fingerprint of a number. One of an earlier life of the daemon is not known any more, and gives a
+// fingerprint that no disk has.
+func (h *hands) fingerprintOf(number uint64) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if fingerprint := h.prints[number]; fingerprint != "" {
+		return fingerprint
+	}
+	return "0000000000000000:00000000000000000000000000000000"
 }
 
 // claim waits until nothing else is done to a device by us: a disk that one helper holds to read it cannot be held by
@@ -103,7 +145,7 @@ func (h *hands) tryClaim(path string) (over chan struct{}, release func()) {
 // probe claims nothing of a disk that a pod holds.
 func (h *hands) probe(ctx context.Context, t device.Target, held bool) (device.Reading, error) {
 	r := request(ctx, reset.Probe, t)
-	r.Leftover, r.Offered = held, t.Offered
+	r.Held, r.Offered = held, t.Offered
 	if !held {
 		release, err := h.claim(ctx, t.SysPath)
 		if err != nil {
@@ -111,9 +153,12 @@ func (h *hands) probe(ctx context.Context, t device.Target, held bool) (device.R
 		}
 		defer release()
 	}
+	h.mu.Lock()
+	r.Fingerprint = h.prints[h.last[t.SysPath]] // to read the same places: else what is there could not be compared
+	h.mu.Unlock()
 	a, err := h.do(ctx, r)
 	return device.Reading{
-		Content: a.Content, Print: a.Print, Claimed: a.Claimed, Methods: a.Methods,
+		Content: a.Content, Print: h.printOf(t.SysPath, a.Fingerprint), Claimed: a.Claimed, Methods: a.Methods,
 		Smart: device.Smart{
 			Known: a.Smart.Known, Warning: a.Smart.Warning, Used: a.Smart.Used, Spare: a.Smart.Spare,
 			Temperature: a.Smart.Temperature, MediaErrors: a.Smart.MediaErrors,
@@ -127,8 +172,8 @@ func (h *hands) restore(ctx context.Context, t device.Target, method string, lef
 		return "", err
 	}
 	defer release()
-	r := request(ctx, reset.Reset, t)
-	r.Method, r.Leftover = method, leftover
+	r := h.prepare(ctx, t, leftover)
+	r.Method = method
 	a, err := h.do(ctx, r)
 	return a.Done, err
 }
@@ -142,9 +187,9 @@ func (h *hands) erase(ctx context.Context, t device.Target, scrub string, leftov
 	defer release()
 	key := scrub + " " + t.Appearance() + " " + t.SysPath
 	for {
-		r := request(ctx, reset.Erase, t)
-		if r.Method, r.Leftover, r.Follow = scrub, leftover, h.following(key); r.Follow {
-			r.Print = 0 // what is on it by now is what the disk itself has made of it
+		r := h.prepare(ctx, t, leftover)
+		if r.Scrub, r.ByHand, r.Follow = scrub, !leftover, h.following(key); r.Follow {
+			r.Fingerprint = "" // what is on it by now is what the disk itself has made of it
 		}
 		a, err := h.do(ctx, r)
 		switch {

@@ -76,7 +76,7 @@ func (r *resetter) answer(message []byte) []byte {
 	if request.Op == reset.Probe {
 		a.Done = ""
 	} else if a.Result == reset.OK {
-		a.Done = cmp.Or(a.Done, "done so")
+		a.Done, a.Erased = cmp.Or(a.Done, "done so"), request.Scrub != ""
 	}
 	return a.Encode()
 }
@@ -90,19 +90,21 @@ func (r *resetter) requests() []reset.Request {
 func touching(t *testing.T, r *resetter) device.Touch {
 	t.Helper()
 	r.t = t
-	return Helpers(config.Reset{Socket: helper(t, r.answer), Holders: "/nowhere"}, "/sys")
+	return Helpers(config.Reset{Socket: helper(t, r.answer), Holders: "/nowhere"}, "/sys", "")
 }
 
 var target = device.Target{
 	Class: "nvme", SysPath: "/sys/devices/pci0000:00/nvme/nvme0/nvme0n1", Disk: true, Sole: true,
 	Identity: []device.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
-	Together: []string{"/sys/devices/pci0000:00/nvme/nvme0/nvme0n2"}, Print: 9,
+	Together: []string{"/sys/devices/pci0000:00/nvme/nvme0/nvme0n2"}, Print: 9, Resource: "example.org/nvme",
 }
+
+// unknown is the fingerprint of what was there in an earlier life of the daemon.
+const unknown = "0000000000000000:00000000000000000000000000000000"
 
 func TestWhatTheHelperIsAsked(t *testing.T) {
 	asked := reset.Request{
 		SysPath: target.SysPath, Class: "nvme", Identity: []reset.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
-		Together: target.Together, Print: 9,
 	}
 	for _, c := range []struct {
 		name string
@@ -113,14 +115,14 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 		{"probe", func(ctx context.Context, touch device.Touch) (any, error) { return touch.Probe(ctx, target, false) }, func(r *reset.Request) {
 			r.Op = reset.Probe
 		}, device.Reading{
-			Content: "ext4", Print: 77, Claimed: true, Methods: []string{"zero"},
+			Content: "ext4", Print: 6331640624906929133, Claimed: true, Methods: []string{"zero"},
 			Smart: device.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Temperature: -4, MediaErrors: 5},
 		}},
 		{"probe of a held one", func(ctx context.Context, touch device.Touch) (any, error) {
 			reading, err := touch.Probe(ctx, target, true)
 			return reading.Content, err
 		}, func(r *reset.Request) {
-			r.Op, r.Leftover = reset.Probe, true
+			r.Op, r.Held = reset.Probe, true
 		}, "ext4"},
 		{"probe of what will be erased", func(ctx context.Context, touch device.Touch) (any, error) {
 			spared := target
@@ -131,17 +133,19 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 		{"reset", func(ctx context.Context, touch device.Touch) (any, error) {
 			return touch.Reset(ctx, target, "nvme-controller", true)
 		}, func(r *reset.Request) {
-			r.Op, r.Method, r.Leftover = reset.Reset, "nvme-controller", true
+			r.Op, r.Method, r.Tenant, r.Fingerprint = reset.Prepare, "nvme-controller", true, unknown
+			r.Resource, r.Together = target.Resource, target.Together
 		}, "done so"},
 		{"erase", func(ctx context.Context, touch device.Touch) (any, error) {
 			return touch.Erase(ctx, target, "zero", false)
 		}, func(r *reset.Request) {
-			r.Op, r.Method = reset.Erase, "zero"
+			r.Op, r.Scrub, r.Blank, r.ByHand = reset.Prepare, "zero", true, true
+			r.Resource, r.Together = target.Resource, target.Together
 		}, "done so"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &resetter{answers: []reset.Answer{{
-				Result: reset.OK, Content: "ext4", Print: 77, Claimed: true, Done: "done so", Methods: []string{"zero"},
+				Result: reset.OK, Content: "ext4", Fingerprint: unknown, Claimed: true, Done: "done so", Methods: []string{"zero"},
 				Smart: reset.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Threshold: 9, Temperature: -4, MediaErrors: 5},
 			}}}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -151,11 +155,11 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 				t.Errorf("%+v, %v; want %+v", got, err, c.want)
 			}
 			requests := r.requests()
-			if took := requests[0].Timeout; took <= 0 || took > time.Minute-device.AnswerTime {
+			if took := requests[0].Timeout(); took <= 0 || took > time.Minute-device.AnswerTime {
 				t.Errorf("it may take %v: nobody would hear that it took too long", took)
 			}
 			want := asked
-			want.Timeout = requests[0].Timeout
+			want.TimeoutMS = requests[0].TimeoutMS
 			c.with(&want)
 			if !reflect.DeepEqual(requests, []reset.Request{want}) {
 				t.Errorf("asked for %+v, want %+v", requests, want)
@@ -184,7 +188,7 @@ func TestWhatTheHelperAnswers(t *testing.T) {
 
 func TestSocketThatNobodyServes(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "s")
-	touch := Helpers(config.Reset{Socket: missing, Holders: missing}, "/sys")
+	touch := Helpers(config.Reset{Socket: missing, Holders: missing}, "/sys", "")
 	_, probeErr := touch.Probe(t.Context(), target, false)
 	_, resetErr := touch.Reset(t.Context(), target, "pci", false)
 	_, eraseErr := touch.Erase(t.Context(), target, "zero", false)
@@ -200,7 +204,7 @@ func TestSocketThatNobodyServes(t *testing.T) {
 }
 
 func TestHelperThatDies(t *testing.T) {
-	touch := Helpers(config.Reset{Socket: helper(t, func([]byte) []byte { return nil })}, "/sys")
+	touch := Helpers(config.Reset{Socket: helper(t, func([]byte) []byte { return nil })}, "/sys", "")
 	if _, err := touch.Erase(t.Context(), target, "format", true); err == nil || !strings.Contains(err.Error(), "gone without a word") {
 		t.Errorf("%v", err)
 	}
@@ -213,7 +217,7 @@ func TestOneThingAtATime(t *testing.T) {
 	begun, over := make(chan struct{}), make(chan struct{})
 	var first sync.Once
 	r := &resetter{answers: []reset.Answer{{Result: reset.OK}}, during: func(r reset.Request) {
-		if r.Op == reset.Probe && r.Leftover {
+		if r.Op == reset.Probe && r.Held {
 			return
 		}
 		mu.Lock()
@@ -324,7 +328,7 @@ func TestHolding(t *testing.T) {
 			var asked atomic.Value
 			asked.Store("")
 			socket := helper(t, func(request []byte) []byte { asked.Store(string(request)); return []byte(c.answer) })
-			got, err := Helpers(config.Reset{Holders: socket}, "/sys").Holders(t.Context(), c.nodes)
+			got, err := Helpers(config.Reset{Holders: socket}, "/sys", "").Holders(t.Context(), c.nodes)
 			if !reflect.DeepEqual(got, c.want) || (c.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%+v, %v; want %+v, %q", got, err, c.want, c.err)
 			}
@@ -344,7 +348,7 @@ func TestWeHoldNothing(t *testing.T) {
 	reads, read := make(chan struct{}), make(chan struct{})
 	r := &resetter{t: t, answers: []reset.Answer{{Result: reset.OK}}, during: func(reset.Request) { close(reads); <-read }}
 	holders := helper(t, func([]byte) []byte { return []byte("{}") })
-	touch := Helpers(config.Reset{Socket: helper(t, r.answer), Holders: holders}, "/sys")
+	touch := Helpers(config.Reset{Socket: helper(t, r.answer), Holders: holders}, "/sys", "")
 	var probe sync.WaitGroup
 	probe.Go(func() {
 		if _, err := touch.Probe(t.Context(), device.Target{Class: "nvme", SysPath: null}, false); err != nil {

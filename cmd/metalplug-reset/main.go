@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-reset looks at one device, resets it or erases it: one request over the socket that is its standard
+// Command metalplug-reset reads one disk, resets one device or erases it: one request over the socket that is its standard
 // input, one answer, and it ends. The service manager starts it for each connection to metalplug-reset.socket.
 package main
 
 import (
 	"os"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
-const about = `looks at one device, resets it or erases it, as metalplugd asks it to, and ends.
+const about = `reads one disk, resets one device or erases it for metalplugd, and ends.
 
-metalplugd has it started for each request: by systemd, or by itself with [reset] socket = "direct". It has no options. To
-reset or erase a device by hand, use 'metalplugctl reset'. See metalplug-reset(8).`
+systemd starts it for each request; with [reset] socket = "direct" metalplugd does. It resets and erases only devices that a
+resource of the configuration selects, by the method that the resource names.
 
-func main() { os.Exit(exchange.Main(reset.Program, about, reset.Serve)) }
+It has no options. To reset or erase a device manually, use 'metalplugctl reset'. See metalplug-reset(8).`
+
+func main() {
+	file := exchange.ConfigFile(config.DefaultFile)
+	os.Exit(exchange.Main(reset.Program, about, func() error { return reset.Serve(file) }))
+}

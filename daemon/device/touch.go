@@ -38,6 +38,7 @@ const AnswerTime = 4 * time.Second
 type Target struct {
 	Class    string
 	SysPath  string
+	Resource string      // whose rules apply to what is done to it
 	Disk     bool        // it is one: what is on it can be read and erased
 	Sole     bool        // only one at a time may have it open, be it a pod or a process of this host
 	Identity []Attribute // that must read just so

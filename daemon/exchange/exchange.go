@@ -9,6 +9,7 @@
 package exchange
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -35,10 +36,15 @@ func Serve(answer func(request []byte) []byte) error {
 // ServePeer is [Serve] with the process that asks: the one that has connected, or in direct mode has started this one
 // (SO_PEERCRED of unix(7)). It is 0 for a process of another PID namespace.
 func ServePeer(answer func(pid int, request []byte) []byte) error {
-	return serve(int(os.Stdin.Fd()), answer)
+	return serve(int(os.Stdin.Fd()), func(_ context.Context, pid int, request []byte) []byte { return answer(pid, request) })
 }
 
-func serve(fd int, answer func(pid int, request []byte) []byte) error {
+// ServeUntilGone is [Serve] with a context that ends when the peer no longer waits for the answer.
+func ServeUntilGone(answer func(ctx context.Context, request []byte) []byte) error {
+	return serve(int(os.Stdin.Fd()), func(ctx context.Context, _ int, request []byte) []byte { return answer(ctx, request) })
+}
+
+func serve(fd int, answer func(ctx context.Context, pid int, request []byte) []byte) error {
 	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return fmt.Errorf("ask for the peer of standard input: %w", err)
@@ -50,10 +56,28 @@ func serve(fd int, answer func(pid int, request []byte) []byte) error {
 	if err != nil {
 		return fmt.Errorf("receive the request: %w", err)
 	}
-	if err := send(fd, answer(int(peer.Pid), request)); err != nil {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		awaitHangup(fd)
+		cancel()
+	}()
+	if err := send(fd, answer(ctx, int(peer.Pid), request)); err != nil {
 		return fmt.Errorf("send the answer: %w", err)
 	}
 	return nil
+}
+
+// awaitHangup returns when the peer has closed its end or shut it down, or fd is closed. The program ends before that after
+// an answer.
+func awaitHangup(fd int) {
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	for {
+		n, err := unix.Poll(poll, -1)
+		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
 }
 
 func send(fd int, message []byte) error {

@@ -146,7 +146,7 @@ func served(t *testing.T, request []byte) (answer []byte, err error) {
 		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
 		if err == nil {
 			defer unix.Close(fd)
-			err = serve(fd, func(_ int, request []byte) []byte { return bytes.ToUpper(request) })
+			err = serve(fd, func(_ context.Context, _ int, request []byte) []byte { return bytes.ToUpper(request) })
 		}
 		result <- err
 	}()
@@ -168,7 +168,7 @@ func TestServeRefusesForeignPeers(t *testing.T) {
 	ends := pairOf(t, 65534)
 	defer unix.Close(ends[0])
 	defer unix.Close(ends[1])
-	asked := func(int, []byte) []byte {
+	asked := func(context.Context, int, []byte) []byte {
 		t.Error("the request was read")
 		return nil
 	}

@@ -213,9 +213,10 @@ func (h *host) controllerOf(fd int) (controller, error) {
 // namespace is what we ask of Identify Namespace (NVM Command Set Specification, figure 97).
 type namespace struct {
 	flbas, dps uint8
-	shared     bool // NMIC bit 0: several controllers may have it attached at once
-	reservable bool // RESCAP: it supports any type of reservation
-	zeroes     bool // DLFEAT bits 2:0 are 1: a block that was deallocated reads as zeroes
+	shared     bool   // NMIC bit 0: several controllers may have it attached at once
+	reservable bool   // RESCAP: it supports any type of reservation
+	thin       bool   // NSFEAT bit 0: the namespace is thinly provisioned, so that NUSE counts
+	used       uint64 // NUSE: blocks that are allocated
 }
 
 func (h *host) namespaceOf(fd int, nsid uint32) (namespace, error) {
@@ -223,7 +224,10 @@ func (h *host) namespaceOf(fd int, nsid uint32) (namespace, error) {
 	if err != nil {
 		return namespace{}, commandError(fmt.Sprintf("identify namespace %d", nsid), err)
 	}
-	return namespace{flbas: b[26], dps: b[29], shared: b[30]&1 != 0, reservable: b[31] != 0, zeroes: b[33]&7 == 1}, nil
+	return namespace{
+		flbas: b[26], dps: b[29], shared: b[30]&1 != 0, reservable: b[31] != 0,
+		thin: b[24]&1 != 0, used: binary.LittleEndian.Uint64(b[16:]),
+	}, nil
 }
 
 // nsid returns the namespace ID of an open disk, which the kernel knows without asking the device.

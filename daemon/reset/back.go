@@ -13,8 +13,7 @@ import (
 // attributes counts as working.
 func (h *host) back(ctx context.Context, r Request) error {
 	h.step.is("waiting for %s to come back", path.Base(r.SysPath))
-	// A disk that comes anew has another diskseq, and is the same all the same.
-	r.Identity = slices.DeleteFunc(slices.Clone(r.Identity), func(a Attribute) bool { return path.Base(a.Name) == "diskseq" })
+	r = r.anyAppearance()
 	for {
 		err := h.works(r)
 		if err == nil {
@@ -24,6 +23,12 @@ func (h *host) back(ctx context.Context, r Request) error {
 			return errorf(resultOf(err), "%s has not come back: %w", path.Base(r.SysPath), err)
 		}
 	}
+}
+
+// anyAppearance is the request without the diskseq: a disk that appears again has another one.
+func (r Request) anyAppearance() Request {
+	r.Identity = slices.DeleteFunc(slices.Clone(r.Identity), func(a Attribute) bool { return path.Base(a.Name) == "diskseq" })
+	return r
 }
 
 // works returns nil if the device is there and works, or what is the matter.

@@ -26,12 +26,21 @@ const (
 	blkGetDiskSeq = 0x80081280 // BLKGETDISKSEQ, since Linux 5.15
 )
 
+// How a disk is opened and locked.
+const (
+	readOnly  = unix.O_RDONLY
+	readWrite = unix.O_RDWR
+	shared    = unix.LOCK_SH
+	exclusive = unix.LOCK_EX
+)
+
 // claim is a disk that is open.
 type claim struct {
 	disk
 	fd    int
-	size  int64 // bytes
-	block int64 // bytes of a logical block
+	size  int64  // bytes
+	block int64  // bytes of a logical block
+	seq   uint64 // diskseq; 0: before Linux 5.15
 }
 
 // hold opens a disk exclusively: then none of it can be mounted, swapped to or made part of anything, and nothing of the
@@ -81,7 +90,7 @@ func (h *host) release(c *claim) { h.close(c.fd) }
 
 // inspect makes sure that the disk that is open is the one that sysfs tells of, and that nobody uses it.
 func (h *host) inspect(c *claim, sysPath string) (err error) {
-	if err := h.sameAppearance(c.fd, sysPath); err != nil {
+	if c.seq, err = h.sameAppearance(c.fd, sysPath); err != nil {
 		return err
 	}
 	if c.disk, err = h.diskAt(sysPath); err != nil {
@@ -100,17 +109,26 @@ func (h *host) inspect(c *claim, sysPath string) (err error) {
 }
 
 // sameAppearance compares the number that the kernel counts up with each disk that appears: of the open one, and in
-// sysfs. A disk that took the place of another meanwhile has another one.
-func (h *host) sameAppearance(fd int, sysPath string) error {
+// sysfs. A disk that took the place of another in between has another one. It returns that of the open disk.
+func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 	want := h.Uint(sysPath, "diskseq")
-	is, err := h.appearance(fd)
+	seq, err = h.appearance(fd)
 	switch {
 	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
-		return nil // before Linux 5.15; then the device number has to do
+		return 0, nil // before Linux 5.15; then the device number has to do
 	case err != nil:
-		return errorf(Gone, "ask %s for its number of appearance: %w", sysPath, err)
-	case is != want:
-		return errorf(Gone, "another disk has taken the place of %s: its diskseq is %d, not %d", sysPath, want, is)
+		return 0, errorf(Gone, "ask %s for its number of appearance: %w", sysPath, err)
+	case seq != want:
+		return 0, errorf(Gone, "another disk has taken the place of %s: its diskseq is %d, not %d", sysPath, want, seq)
+	}
+	return seq, nil
+}
+
+// sameDisk checks that a disk is the one that the request had open before: by its diskseq, for its name and its number may
+// be those of another disk by now.
+func (r Request) sameDisk(c *claim) error {
+	if c.sysPath == r.SysPath && r.seq != 0 && c.seq != r.seq {
+		return errorf(Gone, "another disk has taken the place of %s: its diskseq is %d, not %d", c.sysPath, c.seq, r.seq)
 	}
 	return nil
 }

@@ -13,33 +13,48 @@ import (
 // Program is the name of the program that [Client] asks.
 const Program = "metalplug-reset"
 
-// grace is how much longer than the request allows the program may take to say what goes on, and how much longer than
-// that the client waits. Both together leave a second of the kubelet's 30 for a start when the request allows 25.
+// grace is how much longer than the request allows the program may take to report its current step, and how much longer
+// than that the client waits. Both together leave a second of the kubelet's 30 for a start when the request allows 25.
 const grace = 2 * time.Second
 
 // Client asks the program metalplug-reset. Its methods are safe for concurrent use.
 type Client struct{ Peer exchange.Peer }
 
 // Do sends a request and returns the answer, whatever that is: see [Answer.Err]. An error says that there is none: the
-// program cannot be reached, makes no sense, or ctx ended or the request's time was up by far before it answered. Then
-// it is not known what has become of the device.
+// program cannot be reached, answers nonsense, or ctx ended or the request's time was up long before it answered. Then the
+// state of the device is not known. A survey ends with ctx.
 func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	message := r.Encode()
 	if _, err := ParseRequest(message); err != nil {
 		return Answer{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout+2*grace)
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout()+2*grace)
 	defer cancel()
 	reply, err := c.Peer.Ask(ctx, message)
 	if err != nil {
 		return Answer{}, err
 	}
 	a, err := ParseAnswer(reply)
-	if err == nil && a.Result == OK && (a.Done == "") != (r.Op == Probe) {
-		err = fmt.Errorf("%w: it is the answer to another request than %s: done is %q", errMessage, r.Op, a.Done)
+	if err == nil {
+		err = a.fits(r)
 	}
 	if err != nil {
 		return Answer{}, fmt.Errorf("ask %s: %w", c.Peer.Program, err)
 	}
 	return a, nil
+}
+
+// fits refuses the answer to another request.
+func (a Answer) fits(r Request) error {
+	switch {
+	case a.Result != OK:
+		return nil
+	case (a.Done == "") != (r.Op != Prepare):
+		return invalidf("done is %q in the answer to a %s", a.Done, r.Op)
+	case r.Op == Survey && (a.Size == 0 || a.Read < r.From):
+		return invalidf("read is %d of %d in the answer to a survey from %d", a.Read, a.Size, r.From)
+	case a.Erased != (r.Op == Prepare && r.Scrub != ""):
+		return invalidf("erased is %v in the answer to a %s with scrub %q", a.Erased, r.Op, r.Scrub)
+	}
+	return nil
 }

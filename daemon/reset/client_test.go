@@ -3,6 +3,7 @@
 package reset
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,10 +11,11 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/integration/leak"
 )
@@ -22,11 +24,18 @@ import (
 // it is that one.
 func TestMain(m *testing.M) {
 	programs := map[string]func() error{
-		Program:    Serve,
+		Program: func() error {
+			h := newHost(exchange.ConfigFile(config.DefaultFile))
+			h.holders = func(context.Context, config.Config, []cgroup.Number) (cgroup.Answer, error) { // not each process can be read here
+				return cgroup.Answer{}, nil
+			}
+			return exchange.ServeUntilGone(h.answer)
+		},
+		"locking":  locking,
 		"nonsense": func() error { return exchange.Serve(func([]byte) []byte { return []byte("yes\n") }) },
 		"silent":   func() error { return nil },
 		"probing":  func() error { return serveAlways(Answer{Result: OK}) },
-		"erasing":  func() error { return serveAlways(Answer{Result: OK, Done: "zero; blank"}) },
+		"erasing":  func() error { return serveAlways(Answer{Result: OK, Done: "zero; blank", Erased: true}) },
 	}
 	serve, ok := programs[filepath.Base(os.Args[0])]
 	if !ok {
@@ -59,8 +68,8 @@ func asChild(t *testing.T, program string) Client {
 
 // TestClient: what the program answers arrives, whatever it is.
 func TestClient(t *testing.T) {
-	a, err := asChild(t, Program).Do(t.Context(), Request{Op: Probe, Class: "node", SysPath: "/sys/devices/nothing", Timeout: time.Minute})
-	a.Took = 0
+	a, err := asChild(t, Program).Do(t.Context(), Request{Op: Probe, Class: "node", SysPath: "/sys/devices/nothing", TimeoutMS: minute})
+	a.TookMS = 0
 	want := Answer{Result: Gone, Detail: "/sys/devices/nothing is not there"}
 	if err != nil || !reflect.DeepEqual(a, want) || !errors.Is(a.Err(), Gone) {
 		t.Errorf("answer is %+v, %v", a, err)
@@ -69,13 +78,13 @@ func TestClient(t *testing.T) {
 
 // TestClientWithoutAnswer: an error says that nothing is known of the device.
 func TestClientWithoutAnswer(t *testing.T) {
-	valid := Request{Op: Probe, Class: "node", SysPath: "/sys/devices/x", Timeout: time.Minute}
+	valid := Request{Op: Probe, Class: "node", SysPath: "/sys/devices/x", TimeoutMS: minute}
 	newline := valid
 	newline.SysPath += "\nleftover yes"
 	erase := valid
-	erase.Op, erase.Method = Erase, "zero"
+	erase.Op, erase.Scrub = Prepare, "zero"
 	none := valid
-	none.Timeout = 0
+	none.TimeoutMS = 0
 	missing := filepath.Join(t.TempDir(), "no.sock")
 	for _, c := range []struct {
 		name    string
@@ -83,13 +92,13 @@ func TestClientWithoutAnswer(t *testing.T) {
 		request Request
 		want    string
 	}{
-		{"a line feed", asChild(t, Program), newline, `parse request: message makes no sense: no "class"`},
-		{"no time", asChild(t, Program), none, `timeout "0" is no number`},
+		{"a line feed", asChild(t, Program), newline, "parse request: invalid message: control characters in sysPath"},
+		{"no time", asChild(t, Program), none, "timeoutMs 0: must be from 1 to 172800000"},
 		{"nobody serves", Client{exchange.Peer{Program: Program, Socket: missing}}, valid, "connect to " + missing},
-		{"nonsense", asChild(t, "nonsense"), valid, "ask nonsense: parse answer: message makes no sense"},
+		{"nonsense", asChild(t, "nonsense"), valid, "ask nonsense: parse answer: invalid message"},
 		{"no word", asChild(t, "silent"), valid, "ask silent: "},
-		{"the answer to a probe", asChild(t, "probing"), erase, "it is the answer to another request than erase"},
-		{"the answer to an erasure", asChild(t, "erasing"), valid, "it is the answer to another request than probe"},
+		{"the answer to a probe", asChild(t, "probing"), erase, `done is "" in the answer to a prepare`},
+		{"the answer to an erasure", asChild(t, "erasing"), valid, `done is "zero; blank" in the answer to a probe`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, err := c.client.Do(t.Context(), c.request)

@@ -16,20 +16,23 @@ import (
 // surfaceFrom makes a disk in memory.
 func surfaceFrom(t *testing.T, size int64, at map[int64]string) *surface {
 	t.Helper()
-	s := &surface{size: size, read: func(p []byte, offset int64) error {
+	return seededFrom(t, size, seed{}, at)
+}
+
+// seededFrom makes a disk in memory that is read at the places of a seed.
+func seededFrom(t *testing.T, size int64, from seed, at map[int64]string) *surface {
+	t.Helper()
+	s, err := readSurface(t.Context(), size, from, func(p []byte, offset int64) error {
 		clear(p)
 		for from, text := range at {
 			if from < offset+int64(len(p)) && from+int64(len(text)) > offset {
-				for i := range len(text) {
-					if n := from + int64(i) - offset; n >= 0 && n < int64(len(p)) {
-						p[n] = text[i]
-					}
-				}
+				begin, skip := max(from-offset, 0), max(offset-from, 0)
+				copy(p[begin:], text[skip:])
 			}
 		}
 		return nil
-	}}
-	if err := s.readEnds(); err != nil {
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -122,7 +125,7 @@ func TestContentOfOthers(t *testing.T) {
 		{"gpt", size - 4096, "EFI PART"},
 		{"stratis", 516, "!Stra0tis\x86\xff\x02^\x41rh"},
 		{"unknown data at byte 0", 17, "x"},
-		{"unknown data at byte 67105280", size - 1, "x"},
+		{"unknown data at byte 67108864", size - 1, "x"},
 	} {
 		got, err := surfaceFrom(t, size, map[int64]string{c.at: c.magic}).content()
 		if err != nil || got != c.want {
@@ -138,34 +141,102 @@ func TestContentOfSeveral(t *testing.T) {
 	}
 }
 
-// TestBlank: what an erased disk reads as is not content, wherever it is looked at.
+// TestContentAfterALostTable: what a partition table that was zapped leaves at 1 MiB is known by its name.
+func TestContentAfterALostTable(t *testing.T) {
+	const size = 64 << 30
+	for _, c := range []struct {
+		want  string
+		at    int64
+		magic string
+	}{
+		{"btrfs", 1<<20 + 0x10040, "_BHRfS_M"},
+		{"linux_raid_member", 1<<20 + 4096, "\xfc\x4e\x2b\xa9"},
+		{"bcache", 1<<20 + 4120, "\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"},
+		{"zfs_member", 1<<20 + 128<<10, "\x0c\xb1\xba\x00\x00\x00\x00\x00"},
+		{"zfs_member", 1<<20 + 384<<10, "\x0c\xb1\xba\x00\x00\x00\x00\x00"},
+		{"LVM2_member", 1<<20 + 512, "LABELONE"},
+		{"crypto_LUKS", 1 << 20, "LUKS\xba\xbe"},
+		{"ceph_bluestore", 1 << 20, "bluestore block device"},
+		{"unknown data at byte 1114112", 1<<20 + 64<<10, "x"},
+		{"unknown data at byte 16773120", 16<<20 - 1, "x"},
+		{"unknown data at byte 68702699520", size - 16<<20, "x"},
+	} {
+		if got, err := surfaceFrom(t, size, map[int64]string{c.at: c.magic}).content(); err != nil || got != c.want {
+			t.Errorf("%x at %d is %q, %v; want %q", c.magic, c.at, got, err, c.want)
+		}
+	}
+}
+
+// TestKept: what several disks or a closed volume have in common is erased by hand only, a file system is a pod's.
+func TestKept(t *testing.T) {
+	var names []string
+	for _, sig := range append(volumes(), raids()...) {
+		names = append(names, sig.name)
+	}
+	for _, name := range append(names, "zfs_member", "ldm", "storage_spaces") {
+		if !kept(name) && name != "bcachefs" {
+			t.Errorf("%s may be erased", name)
+		}
+	}
+	for _, sig := range append(filesystems(), swaps()...) {
+		if kept(sig.name) {
+			t.Errorf("%s of a pod may not be erased", sig.name)
+		}
+	}
+}
+
+// TestBlank: blocks of 00 and of ff are blank, in any mixture; any other byte over and over is not.
 func TestBlank(t *testing.T) {
-	for _, size := range []int64{0, 512, 4096, 1 << 20, 1<<20 + 512, 2<<20 + 8192, 1 << 40} {
-		for _, fill := range []byte{0, 0xff} {
-			s := &surface{size: size, read: func(p []byte, _ int64) error {
-				copy(p, bytes.Repeat([]byte{fill}, len(p)))
-				return nil
-			}}
-			if err := s.readEnds(); err != nil {
+	for _, size := range []int64{512, 4096, 1 << 20, 1<<20 + 512, 2<<20 + 8192, 33<<20 + 512, 1 << 40} {
+		for name, c := range map[string]struct {
+			fill  func(p []byte, offset int64)
+			blank bool
+		}{
+			"00":         {func(p []byte, _ int64) { clear(p) }, true},
+			"ff":         {func(p []byte, _ int64) { copy(p, bytes.Repeat([]byte{0xff}, len(p))) }, true},
+			"A":          {func(p []byte, _ int64) { copy(p, bytes.Repeat([]byte("A"), len(p))) }, false},
+			"00 and ff":  {func(p []byte, offset int64) { mixed(p, offset, 0, 0xff) }, true},
+			"00 and 01":  {func(p []byte, offset int64) { mixed(p, offset, 0, 1) }, size <= 4096},
+			"half a one": {func(p []byte, _ int64) { halves(p) }, false},
+		} {
+			s, err := readSurface(t.Context(), size, newSeed(), func(p []byte, offset int64) error { c.fill(p, offset); return nil })
+			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := s.content(); err != nil || got != "" {
-				t.Errorf("%d bytes of %02x hold %q, %v", size, fill, got, err)
+			if got, err := s.content(); err != nil || (got == "") != c.blank {
+				t.Errorf("%d bytes of %s hold %q, %v", size, name, got, err)
 			}
+		}
+	}
+}
+
+// halves fills half of each sector.
+func halves(p []byte) {
+	clear(p)
+	for i := 0; i+512 <= len(p); i += 512 {
+		copy(p[i:], bytes.Repeat([]byte{0xff}, 256))
+	}
+}
+
+// mixed fills blocks with one byte and every third with another.
+func mixed(p []byte, offset int64, first, second byte) {
+	for i := range p {
+		if p[i] = first; (offset+int64(i))/blockSize%3 == 2 {
+			p[i] = second
 		}
 	}
 }
 
 // TestSurfaceStaysOnTheDisk: nothing is read beyond its ends, and where reading does not work that is no blank disk.
 func TestSurfaceStaysOnTheDisk(t *testing.T) {
-	for size := int64(512); size <= 8<<20; size = size*3/2&^511 + 512 {
-		s := &surface{size: size, read: func(p []byte, offset int64) error {
+	for size := int64(512); size <= 200<<20; size = size*3/2&^511 + 512 {
+		s, err := readSurface(t.Context(), size, newSeed(), func(p []byte, offset int64) error {
 			if offset < 0 || offset+int64(len(p)) > size {
 				t.Errorf("of %d bytes %d were read at %d", size, len(p), offset)
 			}
 			return nil
-		}}
-		if err := s.readEnds(); err != nil {
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.content(); err != nil {
@@ -173,37 +244,80 @@ func TestSurfaceStaysOnTheDisk(t *testing.T) {
 		}
 	}
 	torn := errors.New("a bad block")
-	for _, bad := range []int64{0, 1 << 20, 32 << 20, 64<<20 - 4096} {
-		s := &surface{size: 64 << 20, read: func(p []byte, offset int64) error {
+	for _, bad := range []int64{0, 15 << 20, 32 << 20, 40<<20 - 4096} { // such a disk is read as a whole
+		_, err := readSurface(t.Context(), 40<<20, newSeed(), func(p []byte, offset int64) error {
 			if offset <= bad && bad < offset+int64(len(p)) {
 				return torn
 			}
 			return nil
-		}}
-		err := s.readEnds()
-		if err == nil {
-			s.size = 64 << 20
-			_, err = s.content()
-		}
-		if bad != 32<<20 && !errors.Is(err, torn) { // that one is between two samples
+		})
+		if !errors.Is(err, torn) {
 			t.Errorf("a bad block at %d: %v", bad, err)
 		}
 	}
 }
 
-// TestSamples: evenly spread, on whole blocks, none on the ends.
-func TestSamples(t *testing.T) {
-	offsets := samples(1 << 40)
-	if len(offsets) != sampleCount || !slices.IsSorted(offsets) || offsets[0] < edge || offsets[sampleCount-1]+sampleSize > 1<<40-edge ||
-		offsets[sampleCount-1] < 1<<40-1<<35 || slices.ContainsFunc(offsets, func(o int64) bool { return o%sampleSize != 0 }) {
-		t.Errorf("samples are at %v", offsets)
+// TestPlaces: whole blocks between the ends, in their order, the same for a seed and others for another; all of them where
+// there are no more than are read.
+func TestPlaces(t *testing.T) {
+	const size = 1<<40 + 512
+	all := places(size, seed{1})
+	if len(all) < randomCount-8 || len(all) > randomCount || !slices.IsSorted(all) || all[0] < edge || all[len(all)-1] >= size-edge ||
+		slices.ContainsFunc(all, func(o int64) bool { return o%blockSize != 0 }) {
+		t.Errorf("%d places from %d to %d", len(all), all[0], all[len(all)-1])
+	}
+	if again := places(size, seed{1}); !slices.Equal(all, again) {
+		t.Error("the same seed gives other places")
+	}
+	if other := places(size, seed{2}); slices.Equal(all, other) {
+		t.Error("another seed gives the same places")
+	}
+	var quarters [4]int
+	for _, o := range all {
+		quarters[o*4/size]++
+	}
+	for _, n := range quarters { // 1024 each, and a deviation of 28
+		if n < 800 || n > 1250 {
+			t.Errorf("they are not spread evenly: %v", quarters)
+		}
+	}
+	for _, size := range []int64{0, 512, edge, 2 * edge} {
+		if got := places(size, seed{}); got != nil {
+			t.Errorf("places of %d bytes: %v", size, got)
+		}
+	}
+	if got := places(2*edge+4096*3+512, seed{}); !slices.Equal(got, []int64{edge, edge + 4096, edge + 8192}) {
+		t.Errorf("places of a small disk: %v", got)
 	}
 }
 
-// TestPrint: what is on a disk has one number, and anything else another.
-func TestPrint(t *testing.T) {
+// TestWhatTheQuickCheckSees: the chance to see an extent is that of 4,096 random places, each time anew. The seeds are fixed,
+// so that the test sees the same each time.
+func TestWhatTheQuickCheckSees(t *testing.T) {
+	const size = 960 << 30
+	seen := func(at, length int64) (n int) {
+		for i := range 20 {
+			if slices.ContainsFunc(places(size, seed{byte(i)}), func(o int64) bool { return o >= at && o < at+length }) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := seen(300<<30, 3<<30); n < 19 { // a miss: exp(-12.8)
+		t.Errorf("3 GiB were seen %d times in 20", n)
+	}
+	if n := seen(300<<30, 1<<30); n < 17 { // a miss: exp(-4.27) = 1.4 %
+		t.Errorf("1 GiB was seen %d times in 20", n)
+	}
+	if n := seen(300<<30, 4096); n > 1 {
+		t.Errorf("one block was seen %d times in 20: that is what a survey is for", n)
+	}
+}
+
+// TestFingerprint: what is on a disk has one fingerprint for a seed, and anything else another.
+func TestFingerprint(t *testing.T) {
 	const size = 8 << 20
-	seen := make(map[uint64]string)
+	seen := make(map[fingerprint]string)
 	for name, at := range map[string]map[int64]string{
 		"nothing":                nil,
 		"a byte":                 {0: "x"},
@@ -211,21 +325,26 @@ func TestPrint(t *testing.T) {
 		"a byte elsewhere":       {1: "x"},
 		"in another block":       {4096: "x"},
 		"the last byte":          {size - 1: "x"},
-		"a byte in a sample":     {samples(size)[5]: "x"},
+		"a byte between":         {5 << 20: "x"},
 		"one byte over and over": {0: strings.Repeat("x", 4096)},
 	} {
-		sum, err := surfaceFrom(t, size, at).print()
-		again, _ := surfaceFrom(t, size, at).print()
-		if err != nil || sum != again || sum == 0 {
-			t.Errorf("%s: %d, then %d, %v", name, sum, again, err)
+		sum := surfaceFrom(t, size, at).fingerprint()
+		if again := surfaceFrom(t, size, at).fingerprint(); sum != again {
+			t.Errorf("%s: %s, then %s", name, sum, again)
 		}
 		if other, ok := seen[sum]; ok {
-			t.Errorf("%s and %s have one number", name, other)
+			t.Errorf("%s and %s have one fingerprint", name, other)
 		}
 		seen[sum] = name
+		if back, err := parseFingerprint(sum.String()); err != nil || back != sum {
+			t.Errorf("%s is read as %s, %v", sum, back, err)
+		}
 	}
-	blank, _ := surfaceFrom(t, size, nil).print()
-	if sum, err := surfaceFrom(t, size, map[int64]string{8192: strings.Repeat("\xff", 4096)}).print(); err != nil || sum != blank {
-		t.Errorf("blocks that were never written make a difference: %d, %d, %v", sum, blank, err)
+	blank := surfaceFrom(t, size, nil).fingerprint()
+	if sum := surfaceFrom(t, size, map[int64]string{8192: strings.Repeat("\xff", 4096)}).fingerprint(); sum != blank {
+		t.Errorf("blocks that were never written make a difference: %s, %s", sum, blank)
+	}
+	if sum := seededFrom(t, size, seed{1}, nil).fingerprint(); sum == blank {
+		t.Error("another seed gives the same fingerprint")
 	}
 }

@@ -3,7 +3,7 @@
 package reset
 
 // Making what is on a disk unreadable. Whatever the method, the disk is held exclusively and locked against udev before
-// anything is written, looked at again then, and read afterwards.
+// anything is written, read again then, and read afterwards where it held something.
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"time"
 
@@ -39,129 +38,88 @@ func (h *host) everyErasure() map[string]erasure {
 // Erasures are the names of the methods by which a disk is erased, where it can be by that.
 func Erasures() []string { return slices.Sorted(maps.Keys((&host{}).everyErasure())) }
 
-func (h *host) erase(ctx context.Context, r Request, a *Answer) error {
-	e, ok := h.everyErasure()[r.Method]
-	if !ok {
-		return errorf(Refused, "%q is no way to erase", r.Method)
-	}
-	if h.Link(r.SysPath, "subsystem") != "block" {
-		return errorf(Refused, "%s is no disk: there is nothing to erase", r.SysPath)
-	}
-	// First without being able to write: for udev to look again at a disk that is left alone would be noise.
-	if err := h.lookAt(ctx, r); err != nil {
-		return err
-	}
-	c, err := h.hold(r.SysPath, unix.O_RDWR)
+// erase erases a disk that was examined before, and returns what it did. It holds the disk, open to write now, and reads it
+// again: in between this process may have been stopped, and a reset may have made the disk appear anew.
+func (h *host) erase(ctx context.Context, r Request, before state, a *Answer) (done string, err error) {
+	c, err := h.hold(r.SysPath, readWrite)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer h.release(c)
-	if err := h.lock(ctx, c, unix.LOCK_EX); err != nil {
-		return err
+	if err := h.lock(ctx, c, exclusive); err != nil {
+		return "", err
 	}
-	if err := h.clearedFor(r, c); err != nil {
-		return err
-	}
-	return h.eraseHeld(ctx, r, c, e, a)
-}
-
-// lookAt makes sure that a disk may be touched, without a trace.
-func (h *host) lookAt(ctx context.Context, r Request) error {
-	c, err := h.hold(r.SysPath, unix.O_RDONLY)
-	if err != nil {
-		return err
-	}
-	defer h.release(c)
-	if err := h.lock(ctx, c, unix.LOCK_SH); err != nil {
-		return err
-	}
-	return h.clearedFor(r, c)
-}
-
-// clearedFor makes sure that a disk that is held is the one that is meant and that nothing on it must be kept.
-func (h *host) clearedFor(r Request, c *claim) error {
-	if err := h.identified(r); err != nil {
-		return err
-	}
-	if h.Uint(c.sysPath, "ro") != 0 {
-		return errorf(Refused, "%s is read-only", c.name())
-	}
-	if err := h.shared(c); err != nil {
-		return err
-	}
-	return h.nothingKept(r, c)
-}
-
-// nothingKept refuses a disk with anything on it that no pod has left behind.
-func (h *host) nothingKept(r Request, c *claim) error {
-	switch {
-	case r.Method == "sanitize" && h.unreadable(c), r.Leftover && r.Print == 0:
-		return nil
-	case r.Leftover:
-		return h.sameContent(r, c)
-	}
-	if n := len(c.partitions); n > 0 {
-		return errorf(Refused, "%s has partitions (%s, …): erase it by hand if nobody needs them", c.name(), path.Base(c.partitions[0]))
-	}
-	h.step.is("reading %s", c.name())
-	s, err := h.surfaceOf(c)
-	if err != nil {
-		return err
-	}
-	content, err := s.content()
-	if err == nil && content != "" {
-		err = errorf(Foreign, "%s holds %s, and no pod has left that: erase it by hand if nobody needs it", c.name(), content)
-	}
-	return err
-}
-
-// sameContent refuses a disk that somebody has written to since it was last looked at. One that is blank may be: then
-// there is nothing to lose.
-func (h *host) sameContent(r Request, c *claim) error {
-	h.step.is("reading %s", c.name())
-	s, err := h.surfaceOf(c)
-	if err != nil {
-		return err
-	}
-	content, err := s.content()
-	if err != nil || content == "" {
-		return err
-	}
-	print, err := s.print()
-	if err == nil && print != r.Print {
-		err = errorf(Foreign, "%s holds %s, which its last pod has not left there: erase it by hand if nobody needs it", c.name(), content)
-	}
-	return err
-}
-
-// eraseHeld erases and verifies.
-func (h *host) eraseHeld(ctx context.Context, r Request, c *claim, e erasure, a *Answer) error {
 	if err := h.flush(c); err != nil { // or what is cached would be written later
-		return err
+		return "", err
 	}
-	before, err := h.fingerprints(r, c)
+	now, err := h.examined(ctx, r, c, before)
 	if err != nil {
-		return err
+		return "", err
+	}
+	a.Appearance = appearanceOf(c.seq)
+	e := h.everyErasure()[r.Scrub]
+	had, err := h.written(ctx, c, now)
+	if err != nil {
+		return "", err
+	}
+	if err := h.unheld(ctx, c); err != nil {
+		return "", err
 	}
 	if err := h.free(c); err != nil {
-		return err
+		return "", err
 	}
-	h.step.is("erasing %s by %s", c.name(), r.Method)
-	done, err := e.run(ctx, r, c, a)
+	if err := h.identified(r.anyAppearance()); err != nil { // the full read may have taken an hour
+		return "", err
+	}
+	h.step.is("erasing %s by %s", c.name(), r.Scrub)
+	done, err = e.run(ctx, r, c, a)
 	if err != nil {
-		return err
+		return "", err
 	}
-	a.Done = done
 	if err := errors.Join(h.back(ctx, r), h.sameSize(c)); err != nil {
-		return err
+		return done, err
 	}
-	h.step.is("reading %s back", c.name())
-	seen, err := h.verify(c, e.promise, before)
+	if _, err := h.sameAppearance(c.fd, c.sysPath); err != nil {
+		return done, errorf(Failed, "the erasure of %s cannot be verified: %w", c.name(), err)
+	}
+	seen, err := h.verify(ctx, r, c, e.promise, had, a)
 	if err != nil {
-		return err
+		return done, err
 	}
-	a.Done += "; " + seen
-	return h.forgetPartitions(c)
+	if err := h.forgetPartitions(c); err != nil {
+		return done, err
+	}
+	a.Erased = true
+	return done + "; " + seen, nil
+}
+
+// examined reads a disk again while it is held to be erased. It must be the one that was examined before, and hold the same:
+// by the diskseq, or where a reset made it appear anew by what identifies the medium. Nil: it cannot be read.
+func (h *host) examined(ctx context.Context, r Request, c *claim, before state) (*surface, error) {
+	if r.Method == "" {
+		if err := r.sameDisk(c); err != nil {
+			return nil, err
+		}
+		if err := h.identified(r); err != nil {
+			return nil, err
+		}
+	}
+	if before.unread || h.withheld(r, c) {
+		if c.seq != r.seq {
+			return nil, errorf(Failed, "%s has appeared again: another medium may be in its place", c.name())
+		}
+		return nil, nil
+	}
+	s, err := h.surfaceOf(ctx, c, before.print.seed)
+	switch {
+	case err != nil:
+		return nil, err
+	case c.seq != r.seq:
+		return s, h.sameMedium(r, c, s, before)
+	case s.fingerprint() != before.print:
+		return nil, errorf(Foreign, "%s was written to while it was examined: another process uses it", c.name())
+	}
+	return s, nil
 }
 
 // forgetPartitions makes the kernel see that there are no partitions any more: it does not look by itself.

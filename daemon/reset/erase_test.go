@@ -21,7 +21,7 @@ import (
 // eraseOf0 is the request to erase disk0, which a pod has left.
 func eraseOf0(method string) Request {
 	return Request{
-		Op: Erase, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Method: method, Leftover: true, Timeout: time.Minute,
+		Op: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Scrub: method, Tenant: true, TimeoutMS: minute,
 	}
 }
 
@@ -33,10 +33,10 @@ func (m *machine) export(name string) {
 }
 
 // printOf0 is what a probe knows what is on disk0 by.
-func printOf0(m *machine) uint64 {
+func printOf0(m *machine) string {
 	r := eraseOf0("")
-	r.Op, r.Leftover = Probe, false
-	print := m.ask(r).Print
+	r.Op, r.Tenant = Probe, false
+	print := m.ask(r).Fingerprint
 	m.calls = nil
 	return print
 }
@@ -51,10 +51,10 @@ func TestErasureOfWhatIsKnown(t *testing.T) {
 			m, n := oneNVMe(t)
 			n.fill()
 			r := eraseOf0("zero")
-			r.Print = printOf0(m)
+			r.Fingerprint = printOf0(m)
 			change(n)
-			if got := m.ask(r); r.Print == 0 || got.Result != OK || !n.blank() {
-				t.Errorf("print %d: %+v", r.Print, got)
+			if got := m.ask(r); r.Fingerprint == "" || got.Result != OK || !n.blank() {
+				t.Errorf("fingerprint %s: %+v", r.Fingerprint, got)
 			}
 		})
 	}
@@ -68,11 +68,11 @@ func (n *fakeNode) fill() *fakeNode {
 
 // pattern puts blocks everywhere of which none is one byte over and over.
 func (n *fakeNode) pattern(seed byte) {
-	block := make([]byte, sampleSize)
+	block := make([]byte, blockSize)
 	for i := range block {
 		block[i] = byte(i) + seed
 	}
-	for from := 0; from < len(n.data); from += sampleSize {
+	for from := 0; from < len(n.data); from += blockSize {
 		copy(n.data[from:], block)
 		n.data[from] = byte(from >> 12)
 	}
@@ -96,7 +96,7 @@ func TestErasureOfBlocks(t *testing.T) {
 			n.data = make([]byte, 64<<20+4096)
 			n.fill()
 			got := m.ask(eraseOf0(method))
-			if got.Result != OK || got.Done != want.done+"; 576 of 576 blocks of 4096 bytes had held something, all read as zeroes" {
+			if got.Result != OK || !strings.HasPrefix(got.Done, want.done+"; ") || !strings.HasSuffix(got.Done, " blocks of 4096 bytes had held something, all read as zeroes") {
 				t.Errorf("answer is %+v", got)
 			}
 			flush := "ioctl nvme0n1 0x1261 0000000000000000"
@@ -118,22 +118,25 @@ func TestErasureIsRefused(t *testing.T) {
 		want   Result
 		detail string
 	}{
-		{"a file system of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Leftover = false; n.ext4() }, Foreign, "nvme0n1 holds ext4, and no pod has left that"},
-		{"a byte of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Leftover = false; n.data[4<<20-1] = 1 }, Foreign, "nvme0n1 holds unknown data at byte 4190208"},
+		{"a file system of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Tenant, r.Blank, r.ByHand = false, true, true; n.ext4() }, Foreign, "nvme0n1 holds ext4; if no one needs that"},
+		{"a byte of nobody's", func(m *machine, n *fakeNode, r *Request) {
+			r.Tenant, r.Blank, r.ByHand = false, true, true
+			n.data[4<<20-1] = 1
+		}, Foreign, "nvme0n1 holds unknown data at byte 4190208"},
 		{"a file system over what a pod has left", func(m *machine, n *fakeNode, r *Request) {
 			n.fill()
-			r.Print = printOf0(m)
+			r.Fingerprint = printOf0(m)
 			n.ext4()
-		}, Foreign, "nvme0n1 holds ext4, which its last pod has not left there"},
+		}, Foreign, "nvme0n1 holds ext4, which its last pod did not leave there"},
 		{"a byte over what a pod has left", func(m *machine, n *fakeNode, r *Request) {
 			n.fill()
-			r.Print = printOf0(m)
+			r.Fingerprint = printOf0(m)
 			n.data[4<<20-1]++
-		}, Foreign, "nvme0n1 holds unknown data at byte 0, which its last pod has not left there"},
+		}, Foreign, "nvme0n1 holds unknown data at byte 0, which its last pod did not leave there"},
 		{"partitions of nobody's", func(m *machine, n *fakeNode, r *Request) {
-			r.Leftover = false
+			r.Tenant, r.Blank, r.ByHand = false, true, true
 			m.partition(disk0+"/nvme0n1p1", "259:1")
-		}, Refused, "nvme0n1 has partitions (nvme0n1p1"},
+		}, Foreign, "nvme0n1 holds partitions that the kernel still knows of"},
 		{"read-only", func(m *machine, n *fakeNode, r *Request) { m.files(map[string]string{disk0 + "/ro": "1\n"}) }, Refused, "is read-only"},
 		{"claimed", func(m *machine, n *fakeNode, r *Request) { n.busy = true }, Busy, "cannot be opened exclusively"},
 		{"the root disk", func(m *machine, n *fakeNode, r *Request) {
@@ -195,10 +198,10 @@ func TestErasureIsRefused(t *testing.T) {
 			m.files(map[string]string{"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/enable/.": ""})
 		}, Busy, "whether nvme0n1 is exported cannot be told: read "},
 		{"another request", func(m *machine, n *fakeNode, r *Request) { m.locked = map[string]bool{disk0: true} }, Busy, "another request is at work"},
-		{"no such way", func(m *machine, n *fakeNode, r *Request) { r.Method = "nvme-controller" }, Refused, "is no way to erase"},
+		{"no such way", func(m *machine, n *fakeNode, r *Request) { r.Scrub = "nvme-controller" }, Refused, `invalid scrub "nvme-controller": must be one of crypto-erase, discard,`},
 		{"no disk", func(m *machine, n *fakeNode, r *Request) {
 			r.SysPath, r.Class, r.Identity = controller0, "node", []Attribute{{"serial", "S1"}}
-		}, Refused, "is no disk: there is nothing to erase"},
+		}, Refused, "is not a disk: there is nothing to erase"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)
@@ -242,11 +245,11 @@ func TestVerification(t *testing.T) {
 		{"zero", "ignored", same, Failed, "verify nvme0n1: byte 0 and after are not zeroes"},
 		{"zero", "ones", func(n *fakeNode) { n.set(0xff) }, Failed, "are not zeroes"},
 		{"zero", "all but the last sector", func(n *fakeNode) { n.set(0); n.data[4<<20-1] = 1 }, Failed, "byte 4190208 and after"},
-		{"discard", "ignored", same, Failed, "there is data at byte 0 still: the disk does not erase what is discarded; use zero"},
-		{"discard", "ones", func(n *fakeNode) { n.set(0xff) }, OK, "all read as one byte over and over, 576 of them not zero"},
+		{"discard", "ignored", same, Failed, `there is data at byte 0 still: this drive keeps data that is discarded; scrub = "zero" erases it`},
+		{"discard", "ones", func(n *fakeNode) { n.set(0xff) }, OK, "all read as 00 or ff, 1024 of them not as zeroes"},
 		{"discard", "in parts", func(n *fakeNode) { clear(n.data[:3<<20]) }, Failed, "there is data at byte 3145728 still"},
 		{"secure-discard", "ignored", same, Failed, "at byte 0 it reads as before"},
-		{"secure-discard", "another key", func(n *fakeNode) { n.noise() }, OK, "none reads as before, 576 read as noise"},
+		{"secure-discard", "another key", func(n *fakeNode) { n.noise() }, OK, "none reads as before, 1024 read as noise"},
 	} {
 		t.Run(c.method+"/"+c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)
@@ -342,8 +345,9 @@ func TestKernelDoesNotComeBack(t *testing.T) {
 		}
 		r := eraseOf0("zero")
 		began := time.Now()
-		a, err := ParseAnswer(m.answer(r.Encode()))
-		if err != nil || a.Result != Failed || a.Took != time.Since(began) || a.Took != r.Timeout+grace ||
+		m.wants(&r)
+		a, err := ParseAnswer(m.answer(m.Context(), r.Encode()))
+		if err != nil || a.Result != Failed || a.TookMS != time.Since(began).Milliseconds() || a.TookMS != (r.Timeout()+grace).Milliseconds() ||
 			a.Detail != "not over after 1m0s: erasing nvme0n1 by zero cannot be interrupted and goes on; allow more time" {
 			t.Errorf("answer is %+v, %v", a, err)
 		}

@@ -5,7 +5,6 @@ package reset
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -35,7 +34,7 @@ func (h *host) format(ctx context.Context, r Request, c *claim, ses uint32) (str
 		return "", err
 	}
 	if id.formatHitsAll {
-		held, err := h.holdSubsystem(r, c, id)
+		held, err := h.holdSubsystem(ctx, r, c, id)
 		if err != nil {
 			return "", err
 		}
@@ -125,7 +124,7 @@ func (h *host) localNVMe(sysPath string) error {
 
 // holdSubsystem holds all disks of the NVM subsystem but the one that is held already, and makes sure that there is
 // nothing on them, and no namespace that is no disk, that would be erased too.
-func (h *host) holdSubsystem(r Request, c *claim, id controller) (held []*claim, err error) {
+func (h *host) holdSubsystem(ctx context.Context, r Request, c *claim, id controller) (held []*claim, err error) {
 	controllers, err := h.controllersOf(r.SysPath)
 	if err != nil {
 		return nil, err
@@ -147,18 +146,13 @@ func (h *host) holdSubsystem(r Request, c *claim, id controller) (held []*claim,
 	if held, err = h.holdAll(hit); err != nil {
 		return nil, err
 	}
-	others := r
-	others.Leftover = false // that is said of the request's own disk
 	for _, other := range held {
 		err := h.shared(other)
 		if err == nil {
-			err = h.nothingKept(others, other)
+			err = h.mustBeBlank(ctx, r, other)
 		}
 		if err != nil {
 			h.releaseAll(held)
-			if errors.Is(err, Foreign) { // that is said of the request's own disk as well
-				err = errorf(Refused, "%w", err)
-			}
 			return nil, err
 		}
 	}

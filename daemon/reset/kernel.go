@@ -29,6 +29,10 @@ type kernel struct {
 	admin func(fd int, c *adminCommand, data []byte) (status uint16, err error)
 	io    func(fd int, c *adminCommand, data []byte) (status uint16, err error) // the same with an I/O command
 	write func(path, value string) error                                        // an attribute of sysfs
+	// openLock opens a lock file, whose directory no one else may enter.
+	openLock func(file string) (fd int, err error)
+	// idle lets the calling thread read only when no one else wants to.
+	idle func()
 }
 
 // node is what an open node is.
@@ -55,6 +59,9 @@ func theKernel() kernel {
 		},
 		io:    func(fd int, c *adminCommand, data []byte) (uint16, error) { return pass(fd, nvmeIoctlIOCmd, c, data) },
 		write: writeAttribute,
+
+		openLock: openLock,
+		idle:     idle,
 	}
 }
 
@@ -132,4 +139,15 @@ func writeAttribute(path, value string) error {
 		return &os.PathError{Op: "write", Path: path, Err: err}
 	}
 	return nil
+}
+
+// idle asks for the idle class of the I/O scheduler (ioprio_set(2), include/uapi/linux/ioprio.h). It counts for the calling
+// thread. Where it is not allowed the reads are as urgent as any.
+func idle() {
+	const (
+		whoProcess = 1 // IOPRIO_WHO_PROCESS; 0 is the calling thread
+		classIdle  = 3 // IOPRIO_CLASS_IDLE
+		classShift = 13
+	)
+	unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, classIdle<<classShift)
 }

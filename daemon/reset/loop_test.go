@@ -11,9 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -81,15 +81,33 @@ func (l *loop) attach(t *testing.T) error {
 		}
 		need.Lacks(t, "root", "loop devices do not work here: %v", err)
 	}
+	unix.Close(fd) // what is open is in use
 	t.Cleanup(func() {
+		fd := must(unix.Open(l.node, unix.O_RDONLY|unix.O_CLOEXEC, 0))(t)
 		unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
 		unix.Close(fd)
 	})
 	return nil
 }
 
-func (l loop) request(op Op, method string) Request {
-	return Request{Op: op, SysPath: l.sysPath, Class: "node", Method: method, Timeout: time.Minute, Identity: []Attribute{{"diskseq", l.seq}}}
+func (l loop) request(op Op, scrub string) Request {
+	return Request{Op: op, SysPath: l.sysPath, Class: "node", Scrub: scrub, TimeoutMS: minute, Identity: []Attribute{{"diskseq", l.seq}}}
+}
+
+// configured writes a configuration with a resource that selects the disk and erases it as a request asks for.
+func (l loop) configured(t *testing.T, r Request) (file string) {
+	t.Helper()
+	scrub := "none"
+	if slices.Contains([]string{"discard", "zero"}, r.Scrub) { // the others are not for class node
+		scrub = r.Scrub
+	}
+	file = filepath.Join(filepath.Dir(l.file), "metalplug.toml")
+	text := fmt.Sprintf("[paths]\nrun = %q\n[reset]\nsocket = \"direct\"\n[[resource]]\nname = \"example.org/disk\"\nclass = \"node\"\n"+
+		"match = { DEVNAME = %q }\n[resource.reset]\nmethod = \"none\"\nscrub = %q\n", filepath.Join(filepath.Dir(l.file), "run"), l.node, scrub)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // content reads the file below.
@@ -104,37 +122,39 @@ func (l loop) unchanged(t *testing.T) {
 
 func (l loop) do(t *testing.T, r Request) Answer {
 	t.Helper()
-	a, err := asChild(t, Program).Do(t.Context(), r)
+	c := asChild(t, Program)
+	c.Peer.Config = l.configured(t, r)
+	if r.Op == Prepare {
+		r.Resource = "example.org/disk"
+	}
+	a, err := c.Do(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.Took <= 0 {
-		t.Error("it took no time")
-	}
-	a.Took = 0
+	a.TookMS = 0
 	return a
 }
 
 func TestLoopIsErased(t *testing.T) {
 	for method, done := range map[string]string{
-		"zero":    "wrote zeroes over 50331648 bytes; 576 of 576 blocks of 4096 bytes had held something, all read as zeroes",
-		"discard": "discarded 50331648 bytes; 576 of 576 blocks of 4096 bytes had held something, all read as zeroes",
+		"zero":    "wrote zeroes over 50331648 bytes; 12288 blocks of 4096 bytes had held something, all read as zeroes",
+		"discard": "discarded 50331648 bytes; 12288 blocks of 4096 bytes had held something, all read as zeroes",
 	} {
 		t.Run(method, func(t *testing.T) {
 			l := newLoop(t)
-			r := l.request(Erase, method)
-			r.Leftover = true
-			if got, want := l.do(t, r), (Answer{Result: OK, Done: done}); !reflect.DeepEqual(got, want) {
+			r := l.request(Prepare, method)
+			r.Tenant = true
+			if got, want := l.do(t, r), (Answer{Result: OK, Done: done, Size: loopSize, Erased: true, Appearance: l.seq}); !reflect.DeepEqual(got, want) {
 				t.Fatalf("answer is %+v\nwant %+v", got, want)
 			}
 			if b := l.content(t); bytes.Count(b, []byte{0}) != loopSize {
 				t.Error("the disk is not all zeroes")
 			}
-			again := l.do(t, l.request(Erase, method)) // needs no Leftover now
-			if again.Result != OK {
+			again := l.do(t, r)
+			if again.Result != OK || !strings.HasSuffix(again.Done, "; the disk was blank, all read as zeroes") {
 				t.Errorf("the second answer is %+v", again)
 			}
-			if got, want := l.do(t, l.request(Probe, "")), (Answer{Result: OK, Methods: []string{"zero", "discard"}}); !reflect.DeepEqual(got, want) {
+			if got, want := l.do(t, l.request(Probe, "")), (Answer{Result: OK, Methods: []string{"zero", "discard"}, Size: loopSize}); !reflect.DeepEqual(got, want) {
 				t.Errorf("a look finds %+v", got)
 			}
 		})
@@ -148,7 +168,7 @@ func TestLoopIsLeftAlone(t *testing.T) {
 		result Result
 		detail string
 	}{
-		{"nobody says that it is leftover", func(t *testing.T, l loop, r *Request) { r.Leftover = false }, Foreign, "holds unknown data at byte 0, and no pod has left that"},
+		{"nobody says that it is leftover", func(t *testing.T, l loop, r *Request) { r.Tenant, r.Blank, r.ByHand = false, true, true }, Foreign, "holds unknown data at byte 0; if no one needs that"},
 		{"claimed", func(t *testing.T, l loop, r *Request) {
 			fd := must(unix.Open(l.node, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0))(t)
 			t.Cleanup(func() { unix.Close(fd) })
@@ -159,24 +179,29 @@ func TestLoopIsLeftAlone(t *testing.T) {
 			if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
 				t.Fatal(err)
 			}
-			r.Timeout = 100 * time.Millisecond
+			r.TimeoutMS = 100
 		}, Busy, "is locked by somebody"},
 		{"another request", func(t *testing.T, l loop, r *Request) {
-			fd := must(unix.Open(l.sysPath, unix.O_RDONLY|unix.O_CLOEXEC, 0))(t)
+			dir := filepath.Join(filepath.Dir(l.file), "run", "locks")
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			fd := must(openLock(filepath.Join(dir, (&host{Tree: sysfs.At("")}).lockName(l.sysPath))))(t)
 			t.Cleanup(func() { unix.Close(fd) })
 			if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
 				t.Fatal(err)
 			}
 		}, Busy, "another request is at work on"},
 		{"another disk by now", func(t *testing.T, l loop, r *Request) { r.Identity[0].Value += "0" }, Refused, "is another device than meant"},
-		{"no discard for good", func(t *testing.T, l loop, r *Request) { r.Method = "secure-discard" }, Unsupported, "secure discard on loop"},
-		{"not what it is", func(t *testing.T, l loop, r *Request) { r.Method = "format" }, Refused, "is no NVMe namespace"},
-		{"not at all", func(t *testing.T, l loop, r *Request) { r.Method = "burn" }, Refused, `"burn" is no way to erase`},
+		{"another way than configured", func(t *testing.T, l loop, r *Request) { r.Scrub = "secure-discard" }, Refused, `has scrub "none", not "secure-discard"`},
+		{"no discard for good", func(t *testing.T, l loop, r *Request) { r.Scrub, r.ByHand = "secure-discard", true }, Unsupported, "secure discard on loop"},
+		{"not what it is", func(t *testing.T, l loop, r *Request) { r.Scrub, r.ByHand = "format", true }, Refused, "is no NVMe namespace"},
+		{"not at all", func(t *testing.T, l loop, r *Request) { r.Scrub = "burn" }, Refused, `invalid scrub "burn": must be one of`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLoop(t)
-			r := l.request(Erase, "zero")
-			r.Leftover = true
+			r := l.request(Prepare, "zero")
+			r.Tenant = true
 			c.change(t, l, &r)
 			if got := l.do(t, r); got.Result != c.result || !strings.Contains(got.Detail, c.detail) {
 				t.Errorf("answer is %+v, want %v with %q", got, c.result, c.detail)
@@ -194,12 +219,12 @@ func TestLoopWithPartitions(t *testing.T) {
 	if got := l.do(t, l.request(Probe, "")); got.Result != OK || got.Content != "dos" {
 		t.Errorf("a look finds %+v", got)
 	}
-	r := l.request(Erase, "zero")
-	if got := l.do(t, r); got.Result != Refused || !strings.Contains(got.Detail, "has partitions") {
+	r := l.request(Prepare, "zero")
+	if got := l.do(t, r); got.Result != Refused || !strings.Contains(got.Detail, "no pod of this node left what is on it") {
 		t.Errorf("answer is %+v", got)
 	}
 	fd := must(unix.Open(l.node+"p1", unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0))(t) // as if it were mounted
-	r.Leftover = true
+	r.Tenant = true
 	if got := l.do(t, r); got.Result != Busy {
 		t.Errorf("answer with a partition in use is %+v", got)
 	}

@@ -11,12 +11,17 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
@@ -26,9 +31,14 @@ type machine struct {
 	*host
 	root   string
 	nodes  map[string]*fakeNode // by path
+	mu     sync.Mutex
 	open   map[int]*fakeNode
 	next   int
-	locked map[string]bool // directories
+	locked map[string]bool // paths of devices that another instance is at work on
+	turn   chan struct{}   // one read at a time runs what a test has it run
+	config config.Config
+	others []cgroup.Holder // processes that have nodes open
+	unread error           // of the question for them
 	calls  []string        // everything that could change anything
 	// admin and ioctl answer; nil: success.
 	onAdmin func(c adminCommand, data []byte) (uint16, error)
@@ -54,6 +64,7 @@ type fakeNode struct {
 	nsid      int
 	readError error
 	readHook  func()
+	onRead    func(offset int64, length int)
 	opened    func()
 }
 
@@ -63,15 +74,23 @@ func newMachine(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{T: t, root: root, nodes: map[string]*fakeNode{}, open: map[int]*fakeNode{}, next: 100}
+	m := &machine{
+		T: t, root: root, nodes: map[string]*fakeNode{}, open: map[int]*fakeNode{}, next: 100, turn: make(chan struct{}, 1), config: anything(),
+	}
 	m.host = &host{Tree: sysfs.At(root), kernel: kernel{
-		open: m.openNode, close: m.closeNode, node: func(fd int) (node, error) { return m.open[fd].node, nil },
+		open: m.openNode, close: m.closeNode, node: func(fd int) (node, error) { return m.at(fd).node, nil },
 		flock: m.lockNode, fsync: m.syncNode, pread: m.readNode, write: m.writeAttr,
 		ioctl: func(fd int, request, argument uintptr) (int, error) {
 			return m.ioctlNode(fd, request, binary.NativeEndian.AppendUint64(nil, uint64(argument)))
 		},
-		ioctlOn: m.ioctlNode, admin: m.adminNode, io: m.ioNode,
+		ioctlOn: m.ioctlNode, admin: m.adminNode, io: m.ioNode, openLock: m.openLock, idle: func() {},
 	}}
+	m.run, m.locks, m.selects = root+"/run", "/locks", m.selected
+	m.settings = func() (config.Config, error) { return m.config, nil }
+	m.host.holders = func(_ context.Context, _ config.Config, asked []cgroup.Number) (cgroup.Answer, error) {
+		all := slices.DeleteFunc(slices.Clone(m.others), func(o cgroup.Holder) bool { return !slices.Contains(asked, o.Number) })
+		return cgroup.Answer{Holders: all}, m.unread
+	}
 	m.files(map[string]string{
 		"/proc/1/mountinfo": "22 1 254:1 / / rw - ext4 /dev/vda1 rw\n", "/proc/self/mountinfo": "", "/proc/swaps": "Filename Type Size\n",
 		"/sys/devices/empty": "", "/sys/block/.": "",
@@ -134,7 +153,8 @@ func (m *machine) controller(function, name, serial string) string {
 		function + "/subsystem": in(function, "/sys/bus/pci"), function + "/driver": in(function, "/sys/bus/pci/drivers/nvme"),
 		function + "/reset": "", function + "/reset_method": "flr bus\n", function + "/config": "\x36\x1b\x10\x00",
 		"/sys/bus/pci/drivers/nvme/.": "", "/sys/class/block/.": "", "/sys/class/nvme/.": "", "/sys/class/nvme-generic/.": "",
-		c + "/subsystem": in(c, "/sys/class/nvme"), c + "/device": "-> ../..", c + "/transport": "pcie\n",
+		function + "/uevent": "DRIVER=nvme\nPCI_CLASS=10802\nPCI_ID=1B36:0010\nPCI_SLOT_NAME=" + path.Base(function) + "\n",
+		c + "/subsystem":     in(c, "/sys/class/nvme"), c + "/device": "-> ../..", c + "/transport": "pcie\n",
 		c + "/serial": serial + "   \n", c + "/state": "live\n", c + "/dev": "245:" + strings.TrimPrefix(name, "nvme") + "\n",
 		c + "/uevent": "MAJOR=245\nDEVNAME=" + name + "\n",
 	})
@@ -186,9 +206,6 @@ func (m *machine) note(format string, args ...any) {
 
 func (m *machine) openNode(name string, flags int) (int, error) {
 	n := m.nodes[strings.TrimPrefix(name, m.root)]
-	if flags&unix.O_DIRECTORY != 0 {
-		n = &fakeNode{name: name, locked: m.locked[strings.TrimPrefix(name, m.root)]}
-	}
 	switch {
 	case n == nil:
 		return -1, unix.ENOENT
@@ -201,6 +218,8 @@ func (m *machine) openNode(name string, flags int) (int, error) {
 	if flags&unix.O_ACCMODE != unix.O_RDONLY {
 		m.note("open %s for writing", n.name)
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.next++
 	if flags&unix.O_EXCL != 0 {
 		n.exclusive++
@@ -212,8 +231,30 @@ func (m *machine) openNode(name string, flags int) (int, error) {
 	return fd, nil
 }
 
+// openLock opens the lock file of a device.
+func (m *machine) openLock(file string) (int, error) {
+	n := &fakeNode{name: file}
+	for sysPath := range m.locked {
+		n.locked = n.locked || file == m.locks+"/"+m.lockName(sysPath)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.next++
+	m.open[m.next] = n
+	return m.next, nil
+}
+
+// at returns what is open under a number.
+func (m *machine) at(fd int) *fakeNode {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.open[fd]
+}
+
 func (m *machine) closeNode(fd int) error {
-	n := m.open[fd]
+	n := m.at(fd)
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if n == nil {
 		m.Errorf("closed what is not open: %d", fd)
 		return unix.EBADF
@@ -227,23 +268,28 @@ func (m *machine) closeNode(fd int) error {
 
 func (m *machine) lockNode(fd, how int) error {
 	if m.onLock != nil {
-		m.onLock(m.open[fd])
+		m.onLock(m.at(fd))
 	}
-	if m.open[fd].locked {
+	if m.at(fd).locked {
 		return unix.EWOULDBLOCK
 	}
 	return nil
 }
 
 func (m *machine) syncNode(fd int) error {
-	m.open[fd].volatile = false
+	m.at(fd).volatile = false
 	return m.syncError
 }
 
 func (m *machine) readNode(fd int, p []byte, offset int64) (int, error) {
-	n := m.open[fd]
+	m.turn <- struct{}{}
+	defer func() { <-m.turn }()
+	n := m.at(fd)
 	if n.readHook != nil {
 		n.readHook()
+	}
+	if n.onRead != nil {
+		n.onRead(offset, len(p))
 	}
 	if n.readError != nil {
 		return -1, n.readError
@@ -265,7 +311,7 @@ func (m *machine) writeAttr(name, value string) error {
 
 // ioctlNode answers what only asks, does to the data what is asked, and records that.
 func (m *machine) ioctlNode(fd int, request uintptr, b []byte) (int, error) {
-	n := m.open[fd]
+	n := m.at(fd)
 	switch request {
 	case blkGetSize64:
 		binary.NativeEndian.PutUint64(b, uint64(len(n.data)))
@@ -293,7 +339,7 @@ func (m *machine) ioctlNode(fd int, request uintptr, b []byte) (int, error) {
 
 func (m *machine) adminNode(fd int, c *adminCommand, data []byte) (uint16, error) {
 	if c.opcode != opIdentify && c.opcode != opGetLogPage {
-		m.note("admin %s opcode %#x nsid %#x cdw10 %#x cdw11 %#x timeout %d", m.open[fd].name, c.opcode, c.nsid, c.cdw10, c.cdw11, c.timeoutMs)
+		m.note("admin %s opcode %#x nsid %#x cdw10 %#x cdw11 %#x timeout %d", m.at(fd).name, c.opcode, c.nsid, c.cdw10, c.cdw11, c.timeoutMs)
 	}
 	if m.onAdmin == nil {
 		return 0, nil
@@ -304,7 +350,7 @@ func (m *machine) adminNode(fd int, c *adminCommand, data []byte) (uint16, error
 // ioNode answers an I/O command, by default as a drive that nobody has registered with.
 func (m *machine) ioNode(fd int, c *adminCommand, data []byte) (uint16, error) {
 	if c.opcode != opReservationReport {
-		m.Errorf("I/O command %#x of %s", c.opcode, m.open[fd].name)
+		m.Errorf("I/O command %#x of %s", c.opcode, m.at(fd).name)
 	}
 	if m.onIO == nil {
 		return 0, nil
@@ -315,18 +361,51 @@ func (m *machine) ioNode(fd int, c *adminCommand, data []byte) (uint16, error) {
 // ask makes a request as the daemon would, through both parsers, and checks that nothing stays open.
 func (m *machine) ask(r Request) Answer {
 	m.Helper()
-	if r.Timeout == 0 {
-		r.Timeout = time.Minute
+	if r.TimeoutMS == 0 {
+		r.TimeoutMS = minute
 	}
-	a, err := ParseAnswer(m.answer(r.Encode()))
+	m.wants(&r)
+	a, err := ParseAnswer(m.answer(m.Context(), r.Encode()))
 	if err != nil {
 		m.Fatal(err)
 	}
 	if len(m.open) > 0 {
 		m.Errorf("still open: %v", maps.Values(m.open))
 	}
-	a.Took = 0
+	a.TookMS, a.Size, a.Appearance, a.Erased = 0, 0, "", false
 	return a
+}
+
+const minute = int64(time.Minute / time.Millisecond)
+
+// anything is a configuration whose resources take each device by its class.
+func anything() config.Config {
+	c := config.Default()
+	c.Resources = nil
+	for _, class := range device.Classes {
+		c.Resources = append(c.Resources, config.Resource{Name: "test/" + class.Name, Class: class, Reset: config.ResourceReset{Scrub: config.None}})
+	}
+	return c
+}
+
+// wants makes the configuration say what a request asks for, for the resource that the request then names.
+func (m *machine) wants(r *Request) {
+	if r.Op != Prepare || r.Resource != "" {
+		return
+	}
+	r.Resource = "test/" + r.Class
+	for i := range m.config.Resources {
+		m.config.Resources[i].Reset.Method, m.config.Resources[i].Reset.Scrub = r.Method, r.Scrub
+	}
+}
+
+// selectsAll makes the configuration select each device: the test is about the method. See TestSelected.
+func (m *machine) selectsAll() { m.selects = func(Request) error { return nil } }
+
+// wanted is the request as the configuration then wants it.
+func (m *machine) wanted(r Request) Request {
+	m.wants(&r)
+	return r
 }
 
 // byWWID identifies the disks of the tests.
@@ -336,6 +415,7 @@ func byWWID(wwid string) []Attribute { return []Attribute{{"wwid", wwid}} }
 func (m *machine) do(r Request) (a Answer, err error) {
 	ctx, cancel := context.WithTimeout(m.Context(), time.Minute)
 	defer cancel()
+	m.wants(&r)
 	err = m.host.do(ctx, r, &a)
 	return a, err
 }

@@ -12,32 +12,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reset brings a device to a known state by the method that is asked for.
-func (h *host) reset(ctx context.Context, r Request, a *Answer) (err error) {
-	name, choice, _ := strings.Cut(r.Method, ":")
-	var do func(context.Context, Request) (string, error)
-	switch name {
-	case "nvme-controller":
-		do = h.resetControllers
-	case "nvme-subsystem":
-		do = h.resetSubsystem
-	case "dfl-port":
-		do = h.resetPort
-	case "vfio":
-		do = h.resetVFIO
-	case "pci":
-		do = func(ctx context.Context, r Request) (string, error) { return h.resetFunction(ctx, r, choice) }
+// reset brings a device to a known state by the method that is asked for, and returns what it did.
+func (h *host) reset(ctx context.Context, r Request) (done string, err error) {
+	do := h.resetter(r.Method)
+	if do == nil {
+		return "", errorf(Refused, "invalid method %q: %s", r.Method, knownMethods)
 	}
-	if do == nil || name != "pci" && name != r.Method {
-		return errorf(Refused, "%q is no way to reset", r.Method)
+	if done, err = do(ctx, r); err != nil {
+		return "", err
 	}
-	if a.Done, err = do(ctx, r); err != nil {
-		return err
-	}
-	return h.back(ctx, r)
+	return done, h.back(ctx, r)
 }
 
-// holdReset holds the disks that a reset hits, and looks again at the request's own while it has it.
+const knownMethods = "must be nvme-controller, nvme-subsystem, dfl-port, vfio, pci or pci:METHOD"
+
+// resetter returns the function of a method; nil: there is none of that name.
+func (h *host) resetter(method string) func(context.Context, Request) (string, error) {
+	name, choice, chosen := strings.Cut(method, ":")
+	switch {
+	case name == "pci" && (!chosen || choice != ""):
+		return func(ctx context.Context, r Request) (string, error) { return h.resetFunction(ctx, r, choice) }
+	case chosen:
+		return nil
+	}
+	return map[string]func(context.Context, Request) (string, error){
+		"nvme-controller": h.resetControllers, "nvme-subsystem": h.resetSubsystem, "dfl-port": h.resetPort, "vfio": h.resetVFIO,
+	}[name]
+}
+
+// holdReset holds the disks that a reset hits, and checks again that the request's own is the same.
 func (h *host) holdReset(r Request, hit []string) (held []*claim, err error) {
 	if err := r.vouched(hit); err != nil {
 		return nil, err
@@ -49,7 +52,7 @@ func (h *host) holdReset(r Request, hit []string) (held []*claim, err error) {
 	for _, c := range held {
 		err = errors.Join(err, h.shared(c))
 		if c.sysPath == r.SysPath {
-			err = errors.Join(err, h.nothingKept(r, c))
+			err = errors.Join(err, r.sameDisk(c))
 		}
 	}
 	if err = errors.Join(err, h.identified(r)); err != nil {

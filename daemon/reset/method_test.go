@@ -18,7 +18,7 @@ import (
 
 // resetOf0 is the request to reset disk0.
 func resetOf0(method string) Request {
-	return Request{Op: Reset, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Method: method, Timeout: time.Minute}
+	return Request{Op: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Method: method, TimeoutMS: minute}
 }
 
 const (
@@ -34,10 +34,10 @@ func TestControllerReset(t *testing.T) {
 		calls  []string
 	}{
 		{"alone", func(m *machine, n *fakeNode, r *Request) {}, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
-		{"with what a pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Leftover = true }, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
+		{"with what a pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Tenant = true }, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
 		{
-			"with what nobody has left", func(m *machine, n *fakeNode, r *Request) { n.ext4() },
-			Answer{Result: Foreign, Detail: "nvme0n1 holds ext4, and no pod has left that: erase it by hand if nobody needs it"},
+			"with what nobody has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Blank = true },
+			Answer{Result: Foreign, Content: "ext4", Detail: "nvme0n1 holds ext4; if no one needs that, erase it by hand: metalplugctl reset ID --scrub zero"},
 			nil,
 		},
 		{"a second namespace", func(m *machine, n *fakeNode, r *Request) {
@@ -72,8 +72,8 @@ func TestControllerReset(t *testing.T) {
 		{"another node", func(m *machine, n *fakeNode, r *Request) {
 			m.nodes["/dev/nvme0"].node.number = "245:7"
 		}, Answer{Result: Refused, Detail: "/dev/nvme0 is the node of another device: 245:7, not 245:0"}, nil},
-		{"by another name", func(m *machine, n *fakeNode, r *Request) { r.Method = "nvme-controller:x" }, Answer{Result: Refused, Detail: `"nvme-controller:x" is no way to reset`}, nil},
-		{"by erasing", func(m *machine, n *fakeNode, r *Request) { r.Method = "zero" }, Answer{Result: Refused, Detail: `"zero" is no way to reset`}, nil},
+		{"by another name", func(m *machine, n *fakeNode, r *Request) { r.Method = "nvme-controller:x" }, Answer{Result: Refused, Detail: `invalid method "nvme-controller:x": ` + knownMethods}, nil},
+		{"by erasing", func(m *machine, n *fakeNode, r *Request) { r.Method = "zero" }, Answer{Result: Refused, Detail: `invalid method "zero": ` + knownMethods}, nil},
 		{"no port", func(m *machine, n *fakeNode, r *Request) { r.Method = "dfl-port" }, Answer{Result: Refused, Detail: "nvme0n1 is no DFL port"}, nil},
 		{"no VFIO", func(m *machine, n *fakeNode, r *Request) { r.Method = "vfio" }, Answer{Result: Refused, Detail: disk0 + " is not bound to a VFIO driver"}, nil},
 	} {
@@ -111,6 +111,7 @@ func TestComesBack(t *testing.T) {
 				m, _ := oneNVMe(t)
 				m.onIoctl = func(n *fakeNode, _ uintptr, _ []byte) (int, error) {
 					away := m.root + "/away"
+					m.nodes["/dev/nvme0n1"].seq = 10
 					m.rename(m.root+disk0, away)
 					m.files(map[string]string{"/away/wwid": c.wwid + "\n", "/away/diskseq": "10\n", controller0 + "/state": c.state + "\n"})
 					time.AfterFunc(c.after, func() { m.rename(away, m.root+disk0) })
@@ -123,7 +124,7 @@ func TestComesBack(t *testing.T) {
 				if got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
 					t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
 				}
-				if took := time.Since(began); c.want == OK && (took < c.after || took > c.after+time.Second) || c.want != OK && took < r.Timeout {
+				if took := time.Since(began); c.want == OK && (took < c.after || took > c.after+time.Second) || c.want != OK && took < r.Timeout() {
 					t.Errorf("it took %v", took)
 				}
 				if !slices.Equal(m.calls, []string{subsysIoctl}) {
@@ -137,7 +138,7 @@ func TestComesBack(t *testing.T) {
 func TestSubsystemReset(t *testing.T) {
 	m, _ := twoPaths(t)
 	m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.ENOTTY }
-	r := Request{Op: Reset, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09"), Method: "nvme-subsystem"}
+	r := Request{Op: Prepare, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09"), Method: "nvme-subsystem"}
 	if got := m.ask(r); got.Result != Unsupported || got.Detail != "reset nvme0: it has no such reset" {
 		t.Errorf("answer is %+v", got)
 	}
@@ -224,7 +225,7 @@ func TestControllersOfAMultipathDisk(t *testing.T) {
 	if err != nil || !slices.Equal(disks, []string{headPath}) {
 		t.Errorf("disks are %q, %v", disks, err)
 	}
-	r := Request{Op: Reset, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09"), Method: "nvme-controller"}
+	r := Request{Op: Prepare, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09"), Method: "nvme-controller"}
 	if got := m.ask(r); got.Result != OK || !slices.Equal(m.calls, []string{resetIoctl, "ioctl nvme1 0x4e44 0000000000000000"}) {
 		t.Errorf("answer is %+v, it did %q", got, m.calls)
 	}
@@ -244,8 +245,9 @@ func port(t *testing.T) (*machine, *fakeNode, Request) {
 		portPath + "/subsystem": in(portPath, "/sys/bus/platform"), portPath + "/driver": in(portPath, "/sys/bus/platform/drivers/dfl-port"),
 		portPath + "/dev": "244:1\n", portPath + "/uevent": "MAJOR=244\nDEVNAME=dfl-port.0\n", portPath + "/afu_id": "0123456789abcdef\n",
 	})
+	m.selectsAll()
 	n := m.node("/dev/dfl-port.0", "244:1", false)
-	return m, n, Request{Op: Reset, SysPath: portPath, Class: "fpga", Method: "dfl-port", Identity: []Attribute{{"afu_id", "0123456789abcdef"}}}
+	return m, n, Request{Op: Prepare, SysPath: portPath, Class: "fpga", Method: "dfl-port", Identity: []Attribute{{"afu_id", "0123456789abcdef"}}}
 }
 
 func TestPortReset(t *testing.T) {
@@ -290,6 +292,7 @@ func vfioMachine(t *testing.T) (*machine, *fakeNode) {
 	group := m.node("/dev/vfio/12", "243:0", false)
 	m.node("/dev/vfio/vfio", "10:196", false)
 	m.onIoctl = m.vfio
+	m.selectsAll()
 	return m, group
 }
 
@@ -309,8 +312,8 @@ func (m *machine) vfio(_ *fakeNode, request uintptr, b []byte) (int, error) {
 }
 
 func TestVFIOReset(t *testing.T) {
-	byFunction := Request{Op: Reset, SysPath: function0, Class: "node", Method: "vfio", Identity: []Attribute{{"vendor", "0x1b36"}}}
-	byGroup := Request{Op: Reset, SysPath: groupPath, Class: "node", Method: "vfio", Identity: []Attribute{{"dev", "243:0"}}}
+	byFunction := Request{Op: Prepare, SysPath: function0, Class: "node", Method: "vfio", Identity: []Attribute{{"vendor", "0x1b36"}}}
+	byGroup := Request{Op: Prepare, SysPath: groupPath, Class: "node", Method: "vfio", Identity: []Attribute{{"dev", "243:0"}}}
 	for name, r := range map[string]Request{"a function": byFunction, "a group": byGroup} {
 		t.Run(name, func(t *testing.T) {
 			m, _ := vfioMachine(t)
@@ -366,7 +369,7 @@ func TestVFIOResetGoesWrong(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m, group := vfioMachine(t)
 			c.change(m, group)
-			r := Request{Op: Reset, SysPath: function0, Class: "node", Method: "vfio", Identity: []Attribute{{"vendor", "0x1b36"}}}
+			r := Request{Op: Prepare, SysPath: function0, Class: "node", Method: "vfio", Identity: []Attribute{{"vendor", "0x1b36"}}}
 			if got := m.ask(r); got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
 				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
 			}
@@ -386,7 +389,7 @@ func busyAt(m *machine, node string) func(string, int) (int, error) {
 
 // functionRequest is to reset the PCI function of disk0.
 func functionRequest(method string) Request {
-	return Request{Op: Reset, SysPath: function0, Class: "node", Method: method, Identity: []Attribute{{"vendor", "0x1b36"}}, Together: []string{disk0}}
+	return Request{Op: Prepare, SysPath: function0, Class: "node", Method: method, Identity: []Attribute{{"vendor", "0x1b36"}}, Together: []string{disk0}}
 }
 
 const (
@@ -484,6 +487,7 @@ func TestFunctionReset(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)
 			m.files(map[string]string{function0 + "/vendor": "0x1b36\n"})
+			m.selectsAll()
 			r := functionRequest(c.method)
 			c.change(m, n, &r)
 			if got := m.ask(r); !reflect.DeepEqual(got, c.want) {
@@ -532,6 +536,7 @@ func TestFunctionDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := oneNVMe(t)
 		m.files(map[string]string{function0 + "/vendor": "0x1b36\n"})
+		m.selectsAll()
 		m.onWrite = func(name, _ string) error {
 			m.files(map[string]string{function0 + "/config": string(bytes.Repeat([]byte{0xff}, 64))})
 			return nil
@@ -564,7 +569,7 @@ func TestControllerIsSwapped(t *testing.T) {
 			m.files(map[string]string{disk0 + "/wwid": "eui.02\n", disk0 + "/diskseq": "10\n", controller0 + "/serial": "S2\n"})
 		}
 		r := resetOf0(method)
-		r.Timeout = 100 * time.Millisecond
+		r.TimeoutMS = 100
 		got := m.ask(r)
 		if got.Result != Refused || len(m.calls) > 0 {
 			t.Errorf("%s: answer is %+v, it did %q", method, got, m.calls)

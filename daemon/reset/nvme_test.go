@@ -130,13 +130,13 @@ func TestFormat(t *testing.T) {
 	}{
 		{
 			"user data", "format", func(*drive, *fakeNode, *fakeNode, *Request) {}, OK,
-			"formatted namespace 1, SES 1, LBA format 1 kept; 576 of 576 blocks of 4096 bytes had held something, all read as zeroes",
+			"formatted namespace 1, SES 1, LBA format 1 kept; 1024 blocks of 4096 bytes had held something, all read as zeroes",
 			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"},
 		},
 		{
 			"cryptographic", "crypto-erase", func(d *drive, first, _ *fakeNode, _ *Request) {
 				d.format = func() (uint16, error) { first.noise(); return 0, nil }
-			}, OK, "SES 2, LBA format 1 kept; 576 of 576 blocks of 4096 bytes had held something, none reads as before, 576 read as noise",
+			}, OK, "SES 2, LBA format 1 kept; 1024 blocks of 4096 bytes had held something, none reads as before, 1024 read as noise",
 			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x401 cdw11 0x0 timeout 600000"},
 		},
 		{
@@ -207,7 +207,7 @@ func TestFormatTakesItsTime(t *testing.T) {
 		d, _, _ := newDrive(t)
 		end := make(chan struct{})
 		d.format = func() (uint16, error) { <-end; return 0, nil }
-		a, err := ParseAnswer(d.answer(eraseOf0("format").Encode()))
+		a, err := ParseAnswer(d.answer(d.Context(), d.wanted(eraseOf0("format")).Encode()))
 		if err != nil || a.Result != Failed || a.Detail != "not over after 1m0s: formatting nvme0n1 cannot be interrupted and goes on; allow more time" {
 			t.Errorf("answer is %+v, %v", a, err)
 		}
@@ -231,7 +231,7 @@ func TestSanitize(t *testing.T) {
 		percent  int
 		commands []string
 	}{
-		{"done at once", func(d *drive, r *Request) {}, OK, "sanitized the NVM subsystem, action 2; 576 of 576 blocks of 4096 bytes had held something, all read as zeroes", 100, []string{blockErase}},
+		{"done at once", func(d *drive, r *Request) {}, OK, "sanitized the NVM subsystem, action 2; 1024 blocks of 4096 bytes had held something, all read as zeroes", 100, []string{blockErase}},
 		{"keys only", func(d *drive, r *Request) { d.sanicap = sanitizeCrypto | sanitizeOverwrite }, OK, "sanitized", 100, []string{cryptoErase}},
 		{"overwriting only", func(d *drive, r *Request) { d.sanicap = sanitizeOverwrite }, OK, "sanitized", 100, []string{overwrite}},
 		{"nothing of the kind", func(d *drive, r *Request) { d.sanicap = 0 }, Unsupported, "has no Sanitize command", 0, nil},
@@ -239,7 +239,7 @@ func TestSanitize(t *testing.T) {
 		{"done before, not written since", func(d *drive, r *Request) {
 			d.state(0x101, 65535, actBlockErase, 1)
 			d.nodes["/dev/nvme0n1"].set(0)
-		}, OK, "sanitized the NVM subsystem, action 2; 0 of 576 blocks", 100, nil},
+		}, OK, "sanitized the NVM subsystem, action 2; the disk was blank", 100, nil},
 		{"done before, written since", func(d *drive, r *Request) { d.state(1, 65535, actBlockErase, 1) }, OK, "sanitized", 100, []string{blockErase}},
 		{"followed, over by now", func(d *drive, r *Request) {
 			d.state(4, 65535, actBlockErase, 1)
@@ -303,10 +303,10 @@ func TestSanitizeGoesOn(t *testing.T) {
 		r.Together = []string{secondPath}
 		want := Answer{
 			Result: Running, Detail: "the sanitize of nvme0n1 goes on in the disk (28 %): ask again",
-			Progress: Progress{28, 142 * time.Second},
+			Progress: Progress{28, 142000},
 		}
 		got := d.ask(r)
-		if got.Progress.Percent < 25 || got.Progress.Percent > 30 || got.Progress.Left < 140*time.Second || got.Progress.Left > 150*time.Second {
+		if got.Progress.Percent < 25 || got.Progress.Percent > 30 || got.Progress.LeftMS < 140000 || got.Progress.LeftMS > 150000 {
 			t.Errorf("progress is %+v", got.Progress)
 		}
 		want.Detail = strings.Replace(want.Detail, "28", percentOf(got), 1)
@@ -469,7 +469,7 @@ func TestControllersOfOthers(t *testing.T) {
 				}
 				r := eraseOf0(method)
 				if method == "nvme-subsystem" {
-					r.Op = Reset
+					r.Method, r.Scrub = method, ""
 				}
 				r.Together = []string{secondPath}
 				if got := d.ask(r); got.Result != c.want || got.Detail != c.detail {

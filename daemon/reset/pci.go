@@ -34,7 +34,7 @@ func survivors() []string { return []string{"nvme", "intel_vpu", "habanalabs", "
 // resetFunction resets a PCI function by one method of those that its reset_method lists, or the first that works:
 // "flr" takes 100 ms and hits the function alone, "pm" 10 ms; "bus" takes the link down for 1 s (pci_reset_secondary_bus,
 // pci_bridge_wait_for_secondary_bus), and is possible only where nothing else is on the bus.
-func (h *host) resetFunction(_ context.Context, r Request, choice string) (string, error) {
+func (h *host) resetFunction(ctx context.Context, r Request, choice string) (string, error) {
 	function, err := h.functionOf(r.SysPath)
 	if err != nil {
 		return "", err
@@ -43,7 +43,7 @@ func (h *host) resetFunction(_ context.Context, r Request, choice string) (strin
 		return "", err
 	}
 	if function != r.SysPath {
-		unlock, err := h.only(function)
+		unlock, err := h.only(ctx, function)
 		if err != nil {
 			return "", err
 		}

@@ -31,7 +31,7 @@ func (h *host) probeDisk(ctx context.Context, r Request, a *Answer) error {
 	if err := h.describe(r.SysPath, a); err != nil {
 		return err
 	}
-	if err := h.unused(d); err != nil || r.Leftover {
+	if err := h.unused(d); err != nil || r.Held {
 		return err
 	}
 	err = h.contentOf(ctx, r, a)
@@ -46,7 +46,7 @@ func (h *host) describe(sysPath string, a *Answer) error {
 		return err
 	}
 	defer h.close(fd)
-	if err := h.sameAppearance(fd, sysPath); err != nil {
+	if _, err := h.sameAppearance(fd, sysPath); err != nil {
 		return err
 	}
 	a.Methods = append(h.erasures(sysPath, fd), h.resets(sysPath)...)
@@ -65,7 +65,7 @@ func (h *host) describe(sysPath string, a *Answer) error {
 // operator, of which the first makes us look, must not fail at the second because we do. That an earlier request of ours,
 // which the kernel did not let go of, holds it still is no sign of anybody using it.
 func (h *host) contentOf(ctx context.Context, r Request, a *Answer) error {
-	unlock, err := h.only(r.SysPath)
+	unlock, err := h.only(ctx, r.SysPath)
 	if errors.Is(err, Busy) {
 		return errorf(Late, "%w", err)
 	} else if err != nil {
@@ -86,16 +86,16 @@ func (h *host) contentOf(ctx context.Context, r Request, a *Answer) error {
 // contentOfFree reads an open disk. One that would be offered, as it is blank or whatever is on it, is held for a
 // moment, to find out whether somebody else holds it; who does for a moment may have written to it.
 func (h *host) contentOfFree(ctx context.Context, r Request, c *claim, a *Answer) error {
-	ctx, cancel := context.WithTimeout(ctx, claimedFor)
+	waiting, cancel := context.WithTimeout(ctx, claimedFor)
 	defer cancel()
 	for claimed := false; ; {
-		err := h.contentIn(r, c, a)
+		err := h.contentIn(ctx, r, c, a)
 		if err != nil || a.Content != "" && !r.Offered {
 			return err
 		}
 		err = h.holdable(r.SysPath)
 		switch {
-		case errors.Is(err, errClaimed) && pause(ctx, 20*time.Millisecond):
+		case errors.Is(err, errClaimed) && pause(waiting, 20*time.Millisecond):
 			claimed = true
 		case err == nil && claimed:
 			claimed = false // and now read what was written
@@ -105,27 +105,27 @@ func (h *host) contentOfFree(ctx context.Context, r Request, c *claim, a *Answer
 	}
 }
 
-// contentIn tells what is on an open disk: what was read, and its partitions.
-func (h *host) contentIn(r Request, c *claim, a *Answer) error {
+// contentIn describes what is on an open disk: what was read, and its partitions.
+func (h *host) contentIn(ctx context.Context, r Request, c *claim, a *Answer) error {
 	if err := h.identified(r); err != nil {
 		return err
 	}
-	h.step.is("reading %s", c.name())
-	s, err := h.surfaceOf(c)
+	a.Content, a.Fingerprint, a.Size = "", "", c.size
+	s, err := h.surfaceOf(ctx, c, seedOf(r))
 	if err != nil {
 		return err
 	}
-	a.Content, a.Print = "", 0
 	content, err := s.content()
-	if n := len(c.partitions); n > 0 && content == "" {
-		content = "partitions that the kernel still knows of"
-	}
-	if err != nil || content == "" {
+	if err != nil {
 		return err
 	}
+	if content != "" {
+		a.Fingerprint = s.fingerprint().String()
+	} else if len(c.partitions) > 0 {
+		content = knownPartitions
+	}
 	a.Content = content
-	a.Print, err = s.print()
-	return err
+	return nil
 }
 
 // erasures returns the ways to erase that a disk supports.

@@ -62,10 +62,10 @@ func TestProbe(t *testing.T) {
 			c.want.Methods = []string{"zero", "discard", "format", "crypto-erase", "nvme-controller", "pci", "pci:flr", "pci:bus"}
 			c.want.Smart = Smart{true, 4, 101, 90, 10, 38, 7}
 			got := m.ask(probeOf0())
-			if printed := got.Print != 0; printed != (c.want.Content != "") {
-				t.Errorf("print is %d", got.Print)
+			if printed := got.Fingerprint != ""; printed != (c.want.Content != "" && c.want.Content != knownPartitions) {
+				t.Errorf("fingerprint is %q", got.Fingerprint)
 			}
-			if got.Print = 0; !reflect.DeepEqual(got, c.want) {
+			if got.Fingerprint, got.Size = "", 0; !reflect.DeepEqual(got, c.want) {
 				t.Errorf("answer is %+v\nwant %+v", got, c.want)
 			}
 			if len(m.calls) > 0 {
@@ -101,7 +101,7 @@ func TestProbeHoldsNothing(t *testing.T) {
 				}
 			}
 			r := probeOf0()
-			r.Timeout = 100 * time.Millisecond
+			r.TimeoutMS = 100
 			if got := m.ask(r); got.Result != c.result || n.exclusive != 0 {
 				t.Errorf("answer is %+v; held %d times", got, n.exclusive)
 			}
@@ -130,7 +130,7 @@ func TestClaimedWithContent(t *testing.T) {
 			r := probeOf0()
 			r.Offered = c.offered
 			got := m.ask(r)
-			got.Methods, got.Smart, got.Print = nil, Smart{}, 0
+			got.Methods, got.Smart, got.Fingerprint, got.Size = nil, Smart{}, "", 0
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("answer is %+v\nwant %+v", got, c.want)
 			}
@@ -184,9 +184,9 @@ func TestProbeWithoutAnAnswer(t *testing.T) {
 		end := make(chan struct{})
 		n.readHook = func() { <-end }
 		r := probeOf0()
-		r.Timeout = time.Minute
-		first, err := ParseAnswer(m.answer(r.Encode()))
-		want := Answer{Result: Late, Detail: "not over after 1m0s: reading nvme0n1 cannot be interrupted and goes on", Took: time.Minute + grace}
+		r.TimeoutMS = minute
+		first, err := ParseAnswer(m.answer(m.Context(), r.Encode()))
+		want := Answer{Result: Late, Detail: "not over after 1m0s: reading nvme0n1 cannot be interrupted and goes on", TookMS: minute + 2000}
 		if err != nil || !reflect.DeepEqual(first, want) {
 			t.Errorf("answer is %+v, %v\nwant %+v", first, err, want)
 		}
@@ -206,7 +206,7 @@ func TestProbeLeavesPodsAlone(t *testing.T) {
 	n.busy, n.readError = true, unix.EIO
 	m.locked = map[string]bool{disk0: true}
 	r := probeOf0()
-	r.Leftover = true
+	r.Held = true
 	if got := m.ask(r); got.Result != OK || !got.Smart.Known {
 		t.Errorf("answer is %+v", got)
 	}
@@ -274,21 +274,20 @@ func TestWhichDeviceItIs(t *testing.T) {
 		{"no node", func(m *machine, n *fakeNode, r *Request) { delete(m.nodes, "/dev/nvme0n1") }, Gone, "open /dev/nvme0n1: no such file"},
 		{"a node with a strange name", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{disk0 + "/uevent": "DEVNAME=../etc/shadow\nDEVTYPE=disk\n"})
-		}, Refused, "has no node"},
+		}, Refused, "nvme0n1"},
 		{"another one under the same name and number", func(m *machine, n *fakeNode, r *Request) { n.seq = 10 }, Gone, "another disk has taken the place"},
 		{"swapped between look and open", func(m *machine, n *fakeNode, r *Request) {
 			n.opened = func() { m.files(map[string]string{disk0 + "/wwid": "eui.02\n"}) }
 		}, Refused, `wwid is "eui.02", not "eui.01"`},
 	} {
-		for _, op := range []Op{Probe, Erase, Reset} {
-			t.Run(string(op)+"/"+c.name, func(t *testing.T) {
+		for op, asked := range map[string]Request{
+			"probe": {Op: Probe}, "survey": {Op: Survey}, "erase": {Op: Prepare, Scrub: "zero", Tenant: true}, "reset": {Op: Prepare, Method: "nvme-controller"},
+			"prove": {Op: Prepare, Blank: true},
+		} {
+			t.Run(op+"/"+c.name, func(t *testing.T) {
 				m, n := oneNVMe(t)
 				r := probeOf0()
-				if r.Op = op; op == Erase {
-					r.Method = "zero"
-				} else if op == Reset {
-					r.Method = "nvme-controller"
-				}
+				r.Op, r.Method, r.Scrub, r.Tenant, r.Blank = asked.Op, asked.Method, asked.Scrub, asked.Tenant, asked.Blank
 				c.change(m, n, &r)
 				_, err := m.do(r)
 				if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.detail) {
@@ -340,7 +339,7 @@ func (m *machine) untouched() {
 
 func TestNothingIdentifies(t *testing.T) {
 	m, _ := oneNVMe(t)
-	r := Request{Op: Erase, SysPath: disk0, Class: "nvme", Method: "zero"}
+	r := Request{Op: Prepare, SysPath: disk0, Class: "nvme", Scrub: "zero", Tenant: true}
 	if got := m.ask(r); got.Result != Refused || !strings.Contains(got.Detail, "nothing in the request identifies") {
 		t.Errorf("answer is %+v", got)
 	}
@@ -349,7 +348,7 @@ func TestNothingIdentifies(t *testing.T) {
 
 func TestAnswersToNonsense(t *testing.T) {
 	m, _ := oneNVMe(t)
-	a, err := ParseAnswer(m.answer([]byte("erase everything\n")))
+	a, err := ParseAnswer(m.answer(m.Context(), []byte("erase everything\n")))
 	if err != nil || a.Result != Malformed {
 		t.Errorf("answer is %+v, %v", a, err)
 	}
@@ -359,7 +358,7 @@ func TestAnswersToNonsense(t *testing.T) {
 func TestMistakesAreAnswers(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.readHook = func() { panic("a mistake") }
-	a, err := ParseAnswer(m.answer(func() []byte { r := probeOf0(); r.Timeout = time.Minute; return r.Encode() }()))
+	a, err := ParseAnswer(m.answer(m.Context(), func() []byte { r := probeOf0(); r.TimeoutMS = minute; return r.Encode() }()))
 	if err != nil || a.Result != Failed || a.Detail != "a mistake in metalplug-reset: a mistake" {
 		t.Errorf("answer is %+v, %v", a, err)
 	}

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reset looks at what is on a device, resets it and erases it: the daemon's end ([Client]) and the end of the
-// program metalplug-reset ([Serve]), which lives for one request and is the only one that opens the nodes of devices.
+// Package reset reads a disk, resets a device and erases it: the daemon's end ([Client]) and the end of the program
+// metalplug-reset ([Serve]), which lives for one request and is the only one that opens the nodes of devices.
 //
-// That program believes nothing that it is told. It finds the device itself, below /sys/devices; checks by the kernel's
-// own attributes that it is what the request says, by whatever identifies it that it is the one that is meant, and that
-// nobody uses it; opens it exclusively where the kernel can do that; asks all of this again while it holds the device;
-// acts; verifies; and says what it has done. Whatever is not certain is a refusal.
+// That program believes nothing about a device. It finds the device below /sys/devices. It reads /etc/metalplug and
+// refuses a device or a method that no resource selects. It checks by the kernel's attributes which device it is, and that
+// no one uses it; opens it exclusively where the kernel can do that; checks again while it holds the device; acts;
+// verifies; and reports what it has done. Whatever is not certain is a refusal.
 package reset
 
 import (
@@ -14,108 +14,142 @@ import (
 	"time"
 )
 
-// Op is what is asked for.
+// Op is the operation of a request.
 type Op string
 
-// What can be asked for.
+// Operations.
 const (
-	Probe Op = "probe" // look only: who uses it, what is on it, how it is, what can be done with it
-	Reset Op = "reset" // bring it to a known state; erases nothing
-	Erase Op = "erase" // make what is on it unreadable; for disks
+	Probe   Op = "probe"   // reads only: who uses the device, what is on it, how it is, what can be done with it
+	Survey  Op = "survey"  // reads a disk from Request.From to its end
+	Prepare Op = "prepare" // proves a device free, resets it, and erases it or proves it blank
 )
 
-// Request is one thing to do with one device.
+// Request is one operation on one device. The zero value of an optional field is left out of the message.
 type Request struct {
-	Op      Op
-	SysPath string // what the kernel calls the device: "/sys/devices/…", without a link anywhere in it
-	Class   string // "nvme", "fpga", "gpu", "infiniband" or "node"
+	Op      Op     `json:"op"`
+	SysPath string `json:"sysPath"` // "/sys/devices/…", without a link anywhere in it
+	Class   string `json:"class"`   // "nvme", "fpga", "gpu", "infiniband" or "node"
 
-	// Identity are attributes of sysfs that must read just so, blanks around them aside. To reset or erase takes one at
-	// least.
-	Identity []Attribute
+	// Identity are attributes of sysfs that must read so, surrounding blanks aside. To prepare takes at least one.
+	Identity []Attribute `json:"identity,omitempty"`
 
-	// Method is how to reset: "nvme-controller", "nvme-subsystem", "dfl-port", "vfio", "pci" or, to choose one of what
-	// the attribute reset_method lists, "pci:flr". Or how to erase: "discard", "secure-discard", "zero", "format",
-	// "crypto-erase", "sanitize". Empty for a probe.
-	Method string
+	// Resource is the resource whose rules apply to a prepare. The helper reads /etc/metalplug and refuses a device that
+	// this resource does not select, and a method or scrub that it does not name.
+	Resource string `json:"resource,omitempty"`
 
-	// Leftover: what is on the disk is what a pod has left behind. Then neither that nor partitions stand against a reset
-	// or an erasure; mounts, holders, swap and exclusive claims still do. A probe neither claims nor reads the disk then,
-	// so that it disturbs no pod that has it.
-	Leftover bool
+	// Method is how a prepare resets the device first: "nvme-controller", "nvme-subsystem", "dfl-port", "vfio", "pci" or,
+	// to choose one of the attribute reset_method, "pci:flr". Empty: it does not.
+	Method string `json:"method,omitempty"`
 
-	// Print is that of the answer to the last probe, made since a pod has left what is on the disk: if it is another now, that
-	// is somebody else's, and the request is refused as [Foreign]. 0: none was made. It says nothing without Leftover.
-	Print uint64
+	// Scrub is how a prepare erases the disk after that: "discard", "secure-discard", "zero", "format", "crypto-erase",
+	// "sanitize". Empty: it does not. A scrub needs Tenant or ByHand.
+	Scrub string `json:"scrub,omitempty"`
 
-	// Offered: a probed disk would be offered whatever is on it, since that will be erased. Then it is made sure that nobody
-	// has a claim on it also if it is not blank: of an imported ZFS pool nothing else tells.
-	Offered bool
+	// Tenant reports whether a pod of this node left what is on the disk, as the daemon's state has it.
+	Tenant bool `json:"tenant,omitempty"`
 
-	// Follow: the last answer was [Running]. A sanitize that has ended since then was this one; none is started.
-	Follow bool
+	// Blank reports whether the disk must read as blank in the quick check before anything is done to it. Else the result
+	// is [Foreign], with the Content.
+	Blank bool `json:"blank,omitempty"`
+
+	// ByHand reports whether the operator asked for it. Then neither data that no pod left nor the signatures of volume
+	// managers, RAID, LUKS, ZFS and Ceph refuse an erasure.
+	ByHand bool `json:"byHand,omitempty"`
+
+	// Fingerprint is that of what the tenant left, from the answer to a probe. A prepare refuses other data as [Foreign]. A
+	// probe reads the same places again, so that its answer can be compared. Empty: not known.
+	Fingerprint string `json:"fingerprint,omitempty"`
+
+	// Held reports whether a pod has the probed disk: the probe neither reads nor claims it.
+	Held bool `json:"held,omitempty"`
+
+	// Offered reports whether a probed disk would be offered whatever is on it, since it will be erased. Then the probe
+	// also checks that no one has a claim on a disk that is not blank: nothing else shows an imported ZFS pool.
+	Offered bool `json:"offered,omitempty"`
+
+	// From is the byte at which a survey goes on.
+	From int64 `json:"from,omitempty"`
+
+	// Follow reports whether the last answer was [Running]. A sanitize that ended since then was this one; none is started.
+	Follow bool `json:"follow,omitempty"`
 
 	// Together are the sysfs paths of the further disks that will be hit too and that no pod holds. Each is checked like
-	// the device itself; one that would be hit and is not listed refuses the request.
-	Together []string
+	// the device itself. A disk that would be hit and is not listed refuses the request.
+	Together []string `json:"together,omitempty"`
 
-	// Timeout is how long it may take, in whole milliseconds, at most 48 h. Waits end there. A step that the kernel does
-	// not let go of goes on: the answer, which comes 2 s later then, names it.
-	Timeout time.Duration
+	// TimeoutMS is how long it may take, in milliseconds, at most 48 h. Waits end there. A step that the kernel does not
+	// let go of goes on: the answer, which then comes 2 s later, names it.
+	TimeoutMS int64 `json:"timeoutMs"`
+
+	// seq is the diskseq of the disk that this request first had open; 0: not known. Every later open must find the same.
+	seq uint64
 }
 
+// Timeout returns how long the request may take.
+func (r Request) Timeout() time.Duration { return time.Duration(r.TimeoutMS) * time.Millisecond }
+
 // Attribute is an attribute in sysfs, by its name below the path of a device, such as "wwid" or "device/serial".
-type Attribute struct{ Name, Value string }
+type Attribute struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
 
 // Result is how a request ended. All but [OK] are errors: see [Answer.Err].
 type Result string
 
-// How requests end.
+// Results.
 const (
-	OK          Result = "ok"          // done and verified; of a probe: nobody uses it
+	OK          Result = "ok"          // done and verified; of a probe or a survey: no one uses it
 	Refused     Result = "refused"     // the request does not fit the device, or the device must be left alone
-	Foreign     Result = "foreign"     // what is on the disk is not what a pod has left there; nothing was done
-	Busy        Result = "busy"        // somebody uses it
+	Foreign     Result = "foreign"     // the disk holds other data than it may; nothing was done
+	Busy        Result = "busy"        // another process or the kernel uses it
 	Gone        Result = "gone"        // it is not there, or did not come back
 	Unsupported Result = "unsupported" // the device or the kernel cannot do that
 	Failed      Result = "failed"      // it was tried; the state of the device is not known
-	Late        Result = "late"        // of a probe: there is no answer yet, which says nothing of the device
+	Late        Result = "late"        // of a probe or a survey: there is no answer yet, which says nothing of the device
 	Running     Result = "running"     // it goes on in the device: ask again, with Follow
-	Malformed   Result = "malformed"   // the request made no sense; nothing was looked at
+	Malformed   Result = "malformed"   // the request is not valid; nothing was looked at
 )
 
-// Error returns the result itself, so that errors.Is(err, reset.Busy) holds for what [Answer.Err] returns.
+// Error returns the result itself, so that errors.Is(err, reset.Busy) holds for the error of [Answer.Err].
 func (r Result) Error() string { return string(r) }
 
-// Answer is what came of a request.
+// Answer is the outcome of a request.
 type Answer struct {
-	Result   Result
-	Detail   string        // for people, one line: what, where, what to do next
-	Content  string        // of a probe: what is on the disk, "ext4" or "gpt, unknown data at byte 4096"; empty: nothing
-	Print    uint64        // of a probe: a number over all that was read of a disk that is not blank; 0: it was not
-	Claimed  bool          // of a probe: all that is known of who uses the disk is that the kernel opens it for nobody else
-	Smart    Smart         // of a probe of an NVMe namespace
-	Methods  []string      // of a probe: what the device supports
-	Done     string        // what was done and how it was verified
-	Progress Progress      // of a sanitize
-	Took     time.Duration // in whole microseconds
+	Result      Result   `json:"result"`
+	Detail      string   `json:"detail,omitempty"`      // for people, one line: what, where, what to do next
+	Content     string   `json:"content,omitempty"`     // on the disk: "ext4" or "gpt, unknown data at byte 4096"; empty: nothing was found
+	Fingerprint string   `json:"fingerprint,omitempty"` // of all that was read of a disk that is not blank; empty: it is blank
+	Claimed     bool     `json:"claimed,omitempty"`     // of a probe: the one sign of use is that the kernel refuses an exclusive open
+	Smart       Smart    `json:"smart,omitzero"`        // of a probe of an NVMe namespace
+	Methods     []string `json:"methods,omitempty"`     // of a probe: what the device supports
+	Done        string   `json:"done,omitempty"`        // of a prepare: what was done and how it was verified
+	Progress    Progress `json:"progress,omitzero"`     // of a sanitize
+	TookMS      int64    `json:"tookMs,omitempty"`
+	Size        int64    `json:"size,omitempty"`   // of a disk, in bytes
+	Read        int64    `json:"read,omitempty"`   // of a survey: all before this byte was read and is blank; Size: all of the disk
+	Erased      bool     `json:"erased,omitempty"` // of a prepare: the disk was erased, and that was verified
+
+	// Appearance is the diskseq of the disk that was proven to be the same medium afterwards, by the kernel's number, by
+	// our exclusive hold or by its content. Empty: that is not proven.
+	Appearance string `json:"appearance,omitempty"`
 }
 
-// Smart is how an NVMe controller says it is (SMART / Health Information, NVMe Base Specification 2.0, 5.16.1.3).
+// Smart is how an NVMe controller describes its health (SMART / Health Information, NVMe Base Specification 2.0, 5.16.1.3).
 type Smart struct {
-	Known       bool   // whether the controller has told
-	Warning     uint8  // critical warning: 1 spare low, 2 temperature, 4 reliability, 8 read-only, 16 backup, 32 PMR
-	Used        uint8  // percent of the life that is used; 100 may be exceeded, 255 is the highest
-	Spare       uint8  // percent of the spare blocks that are left
-	Threshold   uint8  // percent of spare blocks below which Warning has bit 1
-	Temperature int    // degrees Celsius
-	MediaErrors uint64 // data that could not be read back or was found damaged
+	Known       bool   `json:"known"`       // whether the controller has told
+	Warning     uint8  `json:"warning"`     // critical warning: 1 spare low, 2 temperature, 4 reliability, 8 read-only, 16 backup, 32 PMR
+	Used        uint8  `json:"used"`        // percent of the life that is used; 100 may be exceeded, 255 is the highest
+	Spare       uint8  `json:"spare"`       // percent of the spare blocks that are left
+	Threshold   uint8  `json:"threshold"`   // percent of spare blocks below which Warning has bit 1
+	Temperature int    `json:"temperature"` // degrees Celsius
+	MediaErrors uint64 `json:"mediaErrors"` // data that could not be read back or was found damaged
 }
 
 // Progress is how far a sanitize is.
 type Progress struct {
-	Percent int
-	Left    time.Duration // as the controller estimates, in whole seconds; 0: it does not
+	Percent int   `json:"percent"`
+	LeftMS  int64 `json:"leftMs,omitempty"` // as the controller estimates; 0: it does not
 }
 
 // Err returns nil if all went well, or an error that is the result (errors.Is) and has the detail.

@@ -89,7 +89,7 @@ func (h *host) sanitize(ctx context.Context, r Request, c *claim, a *Answer) (st
 	if id.sanitizes == 0 {
 		return "", errorf(Unsupported, "the controller of %s has no Sanitize command (SANICAP)", c.name())
 	}
-	held, err := h.holdSubsystem(r, c, id)
+	held, err := h.holdSubsystem(ctx, r, c, id)
 	if err != nil {
 		return "", err
 	}
@@ -152,7 +152,7 @@ func (h *host) followed(ctx context.Context, c *claim, a *Answer) (string, error
 // inTime says how far it is, and how long it takes yet.
 func (s sanitizeState) inTime() Progress {
 	left := time.Duration(float64(s.takes) * float64(65536-int(s.progress)) / 65536)
-	return Progress{Percent: int(s.progress) * 100 / 65536, Left: left.Truncate(time.Second)}
+	return Progress{Percent: int(s.progress) * 100 / 65536, LeftMS: left.Truncate(time.Second).Milliseconds()}
 }
 
 // pollEvery is how long to wait between looks: often at first, for some are over within a second.

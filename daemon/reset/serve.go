@@ -6,18 +6,38 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Serve answers the one request on standard input, and blocks until that is done: for as long as the request allows and
-// little more, whatever the device does.
-func Serve() error { return exchange.Serve((&host{Tree: sysfs.At(""), kernel: theKernel()}).answer) }
+// Serve answers the one request on standard input. It blocks until that is done: for as long as the request allows and
+// little more, whatever the device does. The configuration is that of a file.
+func Serve(file string) error { return exchange.ServeUntilGone(newHost(file).answer) }
+
+// newHost returns this machine, with the configuration of a file.
+func newHost(file string) *host {
+	h := &host{Tree: sysfs.At(""), kernel: theKernel(), run: "/run", holders: askHolders}
+	h.settings = func() (config.Config, error) { return config.Load(file) }
+	h.selects = h.selected
+	// systemd says by RUNTIME_DIRECTORY= that it has made the directory (systemd.exec(5)). A child of the daemon has no such
+	// directory, and that of the configuration is where the daemon may write.
+	if h.locks = os.Getenv("RUNTIME_DIRECTORY"); h.locks == "" {
+		c, err := h.settings()
+		if err != nil { // a probe needs no configuration
+			c = config.Default()
+		}
+		h.locks = filepath.Join(c.Paths.Run, "locks")
+	}
+	return h
+}
 
 // step is what is being done right now, in words that fit before "goes on".
 type step struct{ text atomic.Value }
@@ -32,48 +52,65 @@ func (s *step) String() string {
 	return "looking at the device"
 }
 
-// answer makes an answer of a request. Where the kernel does not come back in time, the answer says so; what it is at
-// then cannot be interrupted, and keeps this process, with its claims on the device, until it is over.
-func (h *host) answer(message []byte) []byte {
+// answer makes an answer of a request. asked ends when no one waits for the answer any more, which ends a survey. Where the
+// kernel does not come back in time, the answer says so; the step then cannot be interrupted, and keeps this process, with
+// its claims on the device, until it is over.
+func (h *host) answer(asked context.Context, message []byte) []byte {
 	began := time.Now()
 	r, err := ParseRequest(message)
 	if err != nil {
 		return Answer{Result: Malformed, Detail: err.Error()}.Encode()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), r.Timeout)
+	ctx := context.Background()
+	if r.Op == Survey {
+		ctx = asked
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout())
 	defer cancel()
 	done := make(chan Answer, 1)
 	go func() { done <- h.attempt(ctx, r) }()
-	overdue := time.NewTimer(r.Timeout + grace)
+	overdue := time.NewTimer(r.Timeout() + grace)
 	defer overdue.Stop()
 	var a Answer
 	select {
 	case a = <-done:
 	case <-overdue.C:
-		a.Detail = fmt.Sprintf("not over after %v: %s cannot be interrupted and goes on", r.Timeout, &h.step)
-		if a.Result = Late; r.Op != Probe {
+		a.Detail = fmt.Sprintf("not over after %v: %s cannot be interrupted and goes on", r.Timeout(), &h.step)
+		if a.Result = Late; r.Op == Prepare {
 			a.Result, a.Detail = Failed, a.Detail+"; allow more time"
 		}
 	}
-	a.Took = time.Since(began).Truncate(time.Microsecond)
+	a.TookMS = time.Since(began).Milliseconds()
 	return a.Encode()
 }
 
 // attempt never panics: a mistake of ours is a device whose state is not known.
 func (h *host) attempt(ctx context.Context, r Request) (a Answer) {
-	defer func() {
-		if mistake := recover(); mistake != nil {
-			a = Answer{Result: Failed, Detail: fmt.Sprintf("a mistake in %s: %v", Program, mistake)}
-		}
-	}()
 	a.Result = OK
-	if err := h.do(ctx, r, &a); err != nil {
+	err := mistakes(func() error { return h.do(ctx, r, &a) })
+	if err != nil {
 		a.Result, a.Detail = resultOf(err), err.Error()
+	}
+	if a.Result == Late && r.Op == Prepare {
+		a.Result = Failed
+	}
+	if a.Result != OK {
+		a.Erased, a.Appearance = false, ""
 	}
 	return a
 }
 
-// resultOf returns the result that an error is of; what nobody has given one is a failure.
+// mistakes makes a panic an error: on a goroutine of its own it would end the program without an answer.
+func mistakes(do func() error) (err error) {
+	defer func() {
+		if mistake := recover(); mistake != nil {
+			err = errorf(Failed, "a mistake in %s: %v", Program, mistake)
+		}
+	}()
+	return do()
+}
+
+// resultOf returns the result that an error is of. One without a result is a failure.
 func resultOf(err error) Result {
 	var r Result
 	switch {
@@ -87,36 +124,23 @@ func resultOf(err error) Result {
 	return Failed
 }
 
-// do does what is asked, and notes in the answer what it finds.
+// do serves the request, and notes in the answer what it finds.
 func (h *host) do(ctx context.Context, r Request, a *Answer) error {
 	if err := h.find(r); err != nil {
 		return err
 	}
-	if r.Op == Probe {
+	switch r.Op {
+	case Probe:
 		return h.probe(ctx, r, a)
+	case Survey:
+		return h.survey(ctx, r, a)
 	}
-	unlock, err := h.only(r.SysPath)
+	unlock, err := h.only(ctx, r.SysPath)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if r.Op == Reset {
-		return h.reset(ctx, r, a)
-	}
-	return h.erase(ctx, r, a)
-}
-
-// only makes this the only process of ours that does anything to a device, by a lock on its directory in sysfs.
-func (h *host) only(sysPath string) (unlock func(), err error) {
-	fd, err := h.open(h.Path(sysPath), unix.O_RDONLY|unix.O_DIRECTORY)
-	if err != nil {
-		return nil, openError(sysPath, err)
-	}
-	if err := h.flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		h.close(fd)
-		return nil, errorf(Busy, "another request is at work on %s", sysPath)
-	}
-	return func() { h.close(fd) }, nil
+	return h.prepare(ctx, r, a)
 }
 
 // pause waits, less if the time is up; then it returns false.

@@ -132,6 +132,7 @@ func TestShared(t *testing.T) {
 			for _, class := range classes {
 				t.Run(c.name+"/"+method+"/"+class, func(t *testing.T) {
 					d, first, second := newDrive(t)
+					d.selectsAll()
 					d.files(map[string]string{controller0 + "/cntlid": "1\n"})
 					d.remove(secondPath)
 					d.remove("/sys/block/nvme0n2")
@@ -148,10 +149,10 @@ func TestShared(t *testing.T) {
 					r.Class = class
 					switch {
 					case method == "":
-						r.Op, r.Leftover = Probe, false
+						r.Op, r.Tenant = Probe, false
 						first.set(0)
 					case slices.Contains([]string{"nvme-controller", "nvme-subsystem", "pci", "pci:flr"}, method):
-						r.Op = Reset
+						r.Method, r.Scrub = method, ""
 					}
 					got := d.ask(r)
 					if c.detail == "" {

@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // signature is bytes at a place.
@@ -20,12 +21,25 @@ type signature struct {
 	magic string
 }
 
-// place returns where on a disk of a size the signature is.
-func (s signature) place(size int64) int64 {
+// places returns where on a disk of a size the signature may be: counted from an end, and from where the first partition
+// of a disk usually begins, which a lost partition table leaves behind.
+func (s signature) places(size int64) []int64 {
 	if s.at >= 0 {
-		return s.at
+		return []int64{s.at, zapped + s.at}
 	}
-	return size - size%max(s.align, 1) + s.at
+	return []int64{size - size%max(s.align, 1) + s.at}
+}
+
+// kept reports whether the name of a signature is that of a volume manager, a RAID set, an encrypted volume or a cluster's
+// disk: one of several disks, or one whose owner is not mounted. Only the operator may have it erased.
+func kept(name string) bool {
+	if strings.HasSuffix(name, "_raid_member") || strings.HasPrefix(name, "LVM") {
+		return true
+	}
+	return slices.Contains([]string{
+		"BitLocker", "bcache", "ceph_bluestore", "crypto_LUKS", "dm_integrity", "dm_snapshot", "dm_verity", "drbd", "ldm",
+		"oracle_asm", "storage_spaces", "stratis", "vdo", "vmfs", "vmfs_volume", "zfs_member",
+	}, name)
 }
 
 // signatures returns all that are known. The longer and the surer ones come first.

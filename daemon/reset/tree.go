@@ -3,6 +3,10 @@
 package reset
 
 import (
+	"context"
+
+	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
@@ -15,4 +19,11 @@ type host struct {
 	sysfs.Tree
 	kernel
 	step step
+
+	run      string                        // where udevd keeps its state, in the directory udev
+	locks    string                        // the directory of the lock files
+	settings func() (config.Config, error) // reads the configuration
+	selects  func(Request) error           // refuses a device that no resource selects
+	// holders asks which processes have devices open.
+	holders func(context.Context, config.Config, []cgroup.Number) (cgroup.Answer, error)
 }

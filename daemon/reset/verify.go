@@ -2,10 +2,15 @@
 
 package reset
 
+// An erasure is verified by reading what was written before it. A drive may acknowledge Deallocate and keep the data (NVM
+// Command Set Specification 1.0, 3.2.3: the host cannot tell), so that places which were blank before prove nothing.
+
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"hash/maphash"
+	"slices"
 )
 
 // promise is what a disk has to read as after an erasure.
@@ -13,83 +18,148 @@ type promise int
 
 const (
 	mustBeZero promise = iota
-	// mustVanish: one byte over and over, whichever: a discard is a hint that a disk may ignore, in parts even.
+	// mustVanish: 00 or ff: a discard is a hint that a disk may ignore, in parts even.
 	mustVanish
 	// mustChange: that, or noise: after its key has changed, what was there reads as something else (NVMe Base
 	// Specification 2.0, 8.21).
 	mustChange
 )
 
-// prints are the blocks that were read of a disk and held something, by their place.
+// enough is in how many parts of a disk data must be known to be, to prove by them that it was erased.
+const enough = 16
+
+// prints are blocks of a disk that held something, by their place.
 type prints struct {
 	seed  maphash.Seed
 	at    map[int64]uint64
-	count int // of all that were read
+	known bool // whether the disk could be read
 }
 
-// fingerprints reads the ends of a disk and the samples between; nothing where a sanitize keeps it from being read.
-func (h *host) fingerprints(r Request, c *claim) (prints, error) {
-	p := prints{seed: maphash.MakeSeed(), at: make(map[int64]uint64)}
-	if r.Method == "sanitize" && h.unreadable(c) {
+func (p *prints) add(at int64, b []byte) { p.at[at] = maphash.Bytes(p.seed, b) }
+
+// written finds places that hold something, in the quick check s and then, where that has found few, by reading the disk. It
+// holds no more than the ends of what it finds in each part. s is nil where a sanitize keeps the disk from being read.
+func (h *host) written(ctx context.Context, c *claim, s *surface) (prints, error) {
+	p := prints{seed: maphash.MakeSeed(), at: make(map[int64]uint64), known: s != nil}
+	if s == nil {
 		return p, nil
 	}
-	h.step.is("reading %s", c.name())
-	s, err := h.surfaceOf(c)
-	if err != nil {
-		return prints{}, err
-	}
-	for at, b := range s.pieces(&err) {
-		if p.count++; !uniform(b) {
-			p.at[at] = maphash.Bytes(p.seed, b)
+	part, parts := int64(-1), 0
+	for at, b := range s.blocks() {
+		if blank(b) {
+			continue
 		}
+		p.add(at, b)
+		if at/stretch != part {
+			part = at / stretch
+			parts++
+		}
+	}
+	if parts >= enough {
+		return p, nil
+	}
+	h.step.is("reading all of %s for what to verify its erasure by", c.name())
+	parts = 0
+	read, done := h.directly(c)
+	defer done()
+	err := reader{size: c.size, read: read}.each(ctx, 0, func(at int64, b []byte) error {
+		first, last := filled(b)
+		if first < 0 {
+			return nil
+		}
+		for _, i := range []int64{first, last} {
+			p.add(at+i, b[i:min(i+blockSize, int64(len(b)))])
+		}
+		if parts++; parts >= enough {
+			return errEnough
+		}
+		return nil
+	})
+	switch {
+	case err == errEnough:
+		err = nil
+	case ctx.Err() != nil:
+		err = errorf(Failed, "too little is on %s to verify an erasure by the quick check, and reading all of it was not over in time: nothing was erased; allow more time", c.name())
 	}
 	return p, err
 }
 
-// verify reads the disk itself, not what is cached of it, and returns in words how it reads. A disk that does not keep
-// the promise is [Failed].
-func (h *host) verify(c *claim, must promise, before prints) (seen string, err error) {
+// verify reads the disk itself, not what is cached of it, and describes how it reads: the places that held something, the
+// ends and new random places. A disk that does not keep the promise is [Failed].
+func (h *host) verify(ctx context.Context, r Request, c *claim, must promise, had prints, a *Answer) (seen string, err error) {
 	if err := h.flush(c); err != nil {
 		return "", err
 	}
-	s, err := h.surfaceOf(c)
+	s, err := h.surfaceOf(ctx, c, newSeed())
 	if err != nil {
 		return "", err
 	}
-	var noise, other int
-	for at, b := range s.pieces(&err) {
-		switch {
-		case bytes.Count(b, []byte{0}) == len(b):
-			continue
-		case must == mustBeZero:
-			return "", errorf(Failed, "verify %s: byte %d and after are not zeroes", c.name(), at)
-		case uniform(b):
-			other++
-		case must == mustVanish:
-			return "", errorf(Failed, "verify %s: there is data at byte %d still: the disk does not erase what is discarded; use zero", c.name(), at)
-		case before.at[at] == maphash.Bytes(before.seed, b):
-			return "", errorf(Failed, "verify %s: at byte %d it reads as before", c.name(), at)
-		default:
-			noise++
+	h.step.is("reading %s back", c.name())
+	check := tally{must: must, had: had}
+	held := make([]chunk, 0, len(had.at))
+	for at := range had.at {
+		held = append(held, chunk{at, make([]byte, min(blockSize, c.size-at))})
+	}
+	slices.SortFunc(held, func(a, b chunk) int { return int(a.at/blockSize - b.at/blockSize) })
+	if err := together(ctx, held, s.read); err != nil {
+		return "", err
+	}
+	for _, one := range held {
+		check.block(one.at, one.b)
+	}
+	for at, b := range s.blocks() {
+		if _, done := had.at[at]; !done {
+			check.block(at, b)
 		}
 	}
-	if err != nil {
-		return "", err
+	if check.bad != nil {
+		return "", errorf(Failed, "verify %s: %w", c.name(), check.bad)
 	}
-	return inWords(before, noise, other), nil
+	if check.noise > 0 {
+		a.Fingerprint = s.fingerprint().String()
+	}
+	return check.inWords(), nil
 }
 
-// inWords says how a disk reads.
-func inWords(before prints, noise, other int) string {
-	had := "it could not be read before"
-	if before.count > 0 {
-		had = fmt.Sprintf("%d of %d blocks of %d bytes had held something", len(before.at), before.count, sampleSize)
+// tally is how the blocks read that were read back.
+type tally struct {
+	must         promise
+	had          prints
+	noise, other int
+	bad          error
+}
+
+func (t *tally) block(at int64, b []byte) {
+	before, known := t.had.at[at]
+	switch {
+	case t.bad != nil || bytes.Count(b, []byte{0}) == len(b):
+	case t.must == mustBeZero:
+		t.bad = fmt.Errorf("byte %d and after are not zeroes", at)
+	case blank(b):
+		t.other++
+	case t.must == mustVanish:
+		t.bad = fmt.Errorf("there is data at byte %d still: this drive keeps data that is discarded; scrub = \"zero\" erases it", at)
+	case known && before == maphash.Bytes(t.had.seed, b):
+		t.bad = fmt.Errorf("at byte %d it reads as before", at)
+	default:
+		t.noise++
+	}
+}
+
+// inWords describes how a disk reads.
+func (t *tally) inWords() string {
+	had := fmt.Sprintf("%d blocks of %d bytes had held something", len(t.had.at), blockSize)
+	switch {
+	case !t.had.known:
+		had = "it could not be read before"
+	case len(t.had.at) == 0:
+		had = "the disk was blank"
 	}
 	switch {
-	case noise > 0:
-		return fmt.Sprintf("%s, none reads as before, %d read as noise", had, noise)
-	case other > 0:
-		return fmt.Sprintf("%s, all read as one byte over and over, %d of them not zero", had, other)
+	case t.noise > 0:
+		return fmt.Sprintf("%s, none reads as before, %d read as noise", had, t.noise)
+	case t.other > 0:
+		return fmt.Sprintf("%s, all read as 00 or ff, %d of them not as zeroes", had, t.other)
 	}
 	return had + ", all read as zeroes"
 }

@@ -2,255 +2,195 @@
 
 package reset
 
-// A message is lines of a key, a blank and a value, in a fixed order, from "metalplug-reset 1" to "end". There is one
-// way only to write anything, so that what parses is written the same again.
+// A message is one JSON object (RFC 8259) and nothing after it. A field that this version does not know is an error: the
+// other end would rely on it.
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
 const (
-	firstLine = "metalplug-reset 1" // the number is the version
-	lastLine  = "end"
-
-	valueSize   = 1024           // most bytes of a value: paths in sysfs are shorter by far
-	mostLines   = 128            // of one key; NVMe subsystems with more namespaces are not for pods
-	longestTime = 48 * time.Hour // overwriting a large disk takes a day (NVMe Base Specification 2.0, 8.21)
+	maxValue   = 1024           // bytes of a string: paths in sysfs are much shorter
+	maxList    = 128            // entries of a list; NVMe subsystems with more namespaces are not for pods
+	maxTimeout = 48 * time.Hour // overwriting a large disk takes a day (NVMe Base Specification 2.0, 8.21)
 )
 
 // errMessage: a message is not of the form that this version knows.
-var errMessage = errors.New("message makes no sense")
+var errMessage = errors.New("invalid message")
 
-// Encode returns the message. What cannot be written, such as a line feed in a value, gives one that does not parse.
-func (r Request) Encode() []byte {
-	w := writer{firstLine + "\n"}
-	w.line("op", string(r.Op))
-	w.line("syspath", r.SysPath)
-	w.line("class", r.Class)
-	w.line("method", r.Method)
-	w.line("leftover", yesNo(r.Leftover))
-	w.line("offered", yesNo(r.Offered))
-	w.line("follow", yesNo(r.Follow))
-	w.line("print", strconv.FormatUint(r.Print, 10))
-	w.line("timeout", strconv.FormatInt(r.Timeout.Milliseconds(), 10))
-	for _, a := range r.Identity {
-		w.line("identity", a.Name+" "+a.Value)
-	}
-	for _, p := range r.Together {
-		w.line("together", p)
-	}
-	return []byte(w.text + lastLine + "\n")
+func invalidf(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errMessage, fmt.Sprintf(format, args...))
 }
 
-// ParseRequest reads a message. The request is of the right form then, no more: names and paths may lead anywhere.
+// Encode returns the message. [ParseRequest] refuses that of an invalid request.
+func (r Request) Encode() []byte { return encode(r) }
+
+// ParseRequest reads a message. The request is of a valid form then, no more: names and paths may lead anywhere.
 func ParseRequest(message []byte) (Request, error) {
-	p := parser{rest: string(message)}
-	p.literal(firstLine)
-	r := Request{
-		Op:       Op(p.one("op", string(Probe), string(Reset), string(Erase))),
-		SysPath:  p.value("syspath"),
-		Class:    p.one("class", "nvme", "fpga", "gpu", "infiniband", "node"),
-		Method:   p.value("method"),
-		Leftover: p.one("leftover", "yes", "no") == "yes",
-		Offered:  p.one("offered", "yes", "no") == "yes",
-		Follow:   p.one("follow", "yes", "no") == "yes",
-		Print:    p.unsigned("print"),
-		Timeout:  time.Duration(p.number("timeout", 1, longestTime.Milliseconds())) * time.Millisecond,
+	var r Request
+	err := decode(message, &r)
+	if err == nil {
+		err = r.validate()
 	}
-	for p.has("identity") {
-		name, value, _ := strings.Cut(p.value("identity"), " ")
-		r.Identity = append(r.Identity, Attribute{name, value})
-	}
-	for p.has("together") {
-		r.Together = append(r.Together, p.value("together"))
-	}
-	p.literal(lastLine)
-	if err := p.end(message, r.Encode); err != nil {
+	if err != nil {
 		return Request{}, fmt.Errorf("parse request: %w", err)
 	}
 	return r, nil
 }
 
-// Encode returns the message. What cannot be written is replaced: an answer always arrives.
+// Encode returns the message. Strings that are too long or have control characters are changed: an answer always arrives.
 func (a Answer) Encode() []byte {
-	w := writer{firstLine + "\n"}
-	w.line("result", string(a.Result))
-	w.line("detail", plain(a.Detail))
-	w.line("content", plain(a.Content))
-	w.line("print", strconv.FormatUint(a.Print, 10))
-	w.line("claimed", yesNo(a.Claimed))
-	w.line("done", plain(a.Done))
-	w.line("smart", yesNo(a.Smart.Known))
-	w.line("warning", strconv.Itoa(int(a.Smart.Warning)))
-	w.line("used", strconv.Itoa(int(a.Smart.Used)))
-	w.line("spare", strconv.Itoa(int(a.Smart.Spare)))
-	w.line("threshold", strconv.Itoa(int(a.Smart.Threshold)))
-	w.line("temperature", strconv.Itoa(a.Smart.Temperature))
-	w.line("mediaerrors", strconv.FormatUint(a.Smart.MediaErrors, 10))
-	w.line("percent", strconv.Itoa(a.Progress.Percent))
-	w.line("left", strconv.FormatInt(int64(a.Progress.Left/time.Second), 10))
-	w.line("took", strconv.FormatInt(a.Took.Microseconds(), 10))
-	for _, m := range a.Methods {
-		w.line("can", plain(m))
+	a.Detail, a.Content, a.Done = plain(a.Detail), plain(a.Content), plain(a.Done)
+	a.Methods = slices.Clone(a.Methods[:min(len(a.Methods), maxList)])
+	for i, m := range a.Methods {
+		a.Methods[i] = plain(m)
 	}
-	return []byte(w.text + lastLine + "\n")
+	return encode(a)
 }
 
 // ParseAnswer reads a message.
 func ParseAnswer(message []byte) (Answer, error) {
-	p := parser{rest: string(message)}
-	p.literal(firstLine)
-	a := Answer{
-		Result: Result(p.one("result", string(OK), string(Refused), string(Foreign), string(Busy), string(Gone), string(Unsupported),
-			string(Failed), string(Late), string(Running), string(Malformed))),
-		Detail:  p.value("detail"),
-		Content: p.value("content"),
-		Print:   p.unsigned("print"),
-		Claimed: p.one("claimed", "yes", "no") == "yes",
-		Done:    p.value("done"),
-		Smart: Smart{
-			Known:       p.one("smart", "yes", "no") == "yes",
-			Warning:     uint8(p.number("warning", 0, 255)),
-			Used:        uint8(p.number("used", 0, 255)),
-			Spare:       uint8(p.number("spare", 0, 255)),
-			Threshold:   uint8(p.number("threshold", 0, 255)),
-			Temperature: int(p.number("temperature", -273, 65535)),
-			MediaErrors: p.unsigned("mediaerrors"),
-		},
-		Progress: Progress{
-			Percent: int(p.number("percent", 0, 100)),
-			Left:    time.Duration(p.number("left", 0, 1<<32)) * time.Second,
-		},
-		Took: time.Duration(p.number("took", 0, 1<<48)) * time.Microsecond,
+	var a Answer
+	err := decode(message, &a)
+	if err == nil {
+		err = a.validate()
 	}
-	for p.has("can") {
-		a.Methods = append(a.Methods, p.value("can"))
-	}
-	p.literal(lastLine)
-	if err := p.end(message, a.Encode); err != nil {
+	if err != nil {
 		return Answer{}, fmt.Errorf("parse answer: %w", err)
 	}
 	return a, nil
 }
 
-func yesNo(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
-}
-
-// plain returns a text that a line can have: control characters replaced, and cut where it is too long.
-func plain(text string) string {
-	b := []byte(text[:min(len(text), valueSize)])
-	for i, c := range b {
-		if isControl(c) {
-			b[i] = '?'
-		}
-	}
-	return string(b)
-}
-
-func isControl(c byte) bool { return c < ' ' || c == 0x7f }
-
-type writer struct{ text string }
-
-func (w *writer) line(key, value string) { w.text += key + " " + value + "\n" }
-
-// parser takes a message apart, line by line. After the first error everything is empty.
-type parser struct {
-	rest string
-	err  error
-}
-
-func (p *parser) fail(format string, args ...any) {
-	if p.err == nil {
-		p.err = fmt.Errorf("%w: %s", errMessage, fmt.Sprintf(format, args...))
-	}
-	p.rest = ""
-}
-
-// line takes the next line.
-func (p *parser) line() string {
-	line, rest, ok := strings.Cut(p.rest, "\n")
-	if !ok {
-		p.fail("it ends within a line")
-		return ""
-	}
-	p.rest = rest
-	return line
-}
-
-func (p *parser) literal(want string) {
-	if line := p.line(); line != want {
-		p.fail("%.40q is not %q", line, want)
-	}
-}
-
-// has tells whether the next line has a key.
-func (p *parser) has(key string) bool { return strings.HasPrefix(p.rest, key+" ") }
-
-// value takes the next line, which has to have a key.
-func (p *parser) value(key string) string {
-	value, ok := strings.CutPrefix(p.line(), key+" ")
-	switch {
-	case !ok:
-		p.fail("no %q", key)
-	case len(value) > valueSize:
-		p.fail("%s has %d bytes, at most %d are possible", key, len(value), valueSize)
-	case slices.ContainsFunc([]byte(value), isControl):
-		p.fail("control characters in %s", key)
-	default:
-		return value
-	}
-	return ""
-}
-
-// one takes a line whose value is one of a few.
-func (p *parser) one(key string, possible ...string) string {
-	value := p.value(key)
-	if !slices.Contains(possible, value) {
-		p.fail("%s %.40q is none of %v", key, value, possible)
-	}
-	return value
-}
-
-func (p *parser) number(key string, least, most int64) int64 {
-	value := p.value(key)
-	n, err := strconv.ParseInt(value, 10, 64)
-	if err != nil || n < least || n > most {
-		p.fail("%s %.40q is no number from %d to %d", key, value, least, most)
-		return 0
-	}
-	return n
-}
-
-func (p *parser) unsigned(key string) uint64 {
-	value := p.value(key)
-	n, err := strconv.ParseUint(value, 10, 64)
+func encode(v any) []byte {
+	message, err := json.Marshal(v)
 	if err != nil {
-		p.fail("%s %.40q is no number", key, value)
+		panic(err) // strings, numbers and lists of them: there is nothing that JSON lacks
 	}
-	return n
+	return message
 }
 
-// end checks that all has been taken, and that what was taken is written the same again: "+1" is a number too.
-func (p *parser) end(message []byte, encode func() []byte) error {
-	for _, key := range [...]string{"\nidentity ", "\ntogether ", "\ncan "} {
-		if n := strings.Count(string(message), key); p.err == nil && n > mostLines {
-			p.fail("%d lines of %s", n, strings.TrimSpace(key))
+func decode(message []byte, v any) error {
+	if len(message) > exchange.MessageSize {
+		return invalidf("%d bytes, at most %d are allowed", len(message), exchange.MessageSize)
+	}
+	d := json.NewDecoder(bytes.NewReader(message))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return invalidf("%v", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return invalidf("data after the end of the object")
+	}
+	return nil
+}
+
+// validate checks the values by themselves.
+func (r Request) validate() error {
+	for _, one := range [...]struct {
+		name, value string
+		allowed     []string
+	}{
+		{"op", string(r.Op), []string{string(Probe), string(Survey), string(Prepare)}},
+		{"class", r.Class, []string{"nvme", "fpga", "gpu", "infiniband", "node"}},
+	} {
+		if !slices.Contains(one.allowed, one.value) {
+			return invalidf("%s %.40q: must be one of %v", one.name, one.value, one.allowed)
 		}
 	}
-	if p.err == nil && p.rest != "" {
-		p.fail("%d bytes after its end", len(p.rest))
+	if len(r.Identity) > maxList || len(r.Together) > maxList {
+		return invalidf("%d entries of identity and %d of together, at most %d of each are allowed", len(r.Identity), len(r.Together), maxList)
 	}
-	if p.err == nil && string(encode()) != string(message) {
-		p.fail("it is not in its plain form")
+	texts := []text{{"resource", r.Resource}, {"method", r.Method}, {"scrub", r.Scrub}, {"fingerprint", r.Fingerprint}}
+	for _, a := range r.Identity {
+		texts = append(texts, text{"identity", a.Name}, text{"identity", a.Value})
 	}
-	return p.err
+	if err := validTexts(texts); err != nil {
+		return err
+	}
+	for i, p := range append([]string{r.SysPath}, r.Together...) {
+		name := [...]string{"sysPath", "together"}[min(i, 1)]
+		if err := validTexts([]text{{name, p}}); err != nil {
+			return err
+		}
+		if !path.IsAbs(p) || path.Clean(p) != p {
+			return invalidf("%s %.80q: must be an absolute path without empty parts, . or ..", name, p)
+		}
+	}
+	switch {
+	case r.TimeoutMS < 1 || r.TimeoutMS > maxTimeout.Milliseconds():
+		return invalidf("timeoutMs %d: must be from 1 to %d", r.TimeoutMS, maxTimeout.Milliseconds())
+	case r.From < 0:
+		return invalidf("from %d: must not be negative", r.From)
+	}
+	if r.Fingerprint != "" {
+		if _, err := parseFingerprint(r.Fingerprint); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validate checks the values by themselves.
+func (a Answer) validate() error {
+	results := []Result{OK, Refused, Foreign, Busy, Gone, Unsupported, Failed, Late, Running, Malformed}
+	texts := []text{
+		{"detail", a.Detail},
+		{"content", a.Content},
+		{"fingerprint", a.Fingerprint},
+		{"done", a.Done},
+		{"appearance", a.Appearance},
+	}
+	for _, m := range a.Methods {
+		texts = append(texts, text{"methods", m})
+	}
+	switch {
+	case !slices.Contains(results, a.Result):
+		return invalidf("result %.40q: must be one of %v", a.Result, results)
+	case len(a.Methods) > maxList:
+		return invalidf("%d methods, at most %d are allowed", len(a.Methods), maxList)
+	case a.Size < 0 || a.Read < 0 || a.Read > a.Size:
+		return invalidf("read %d of %d bytes", a.Read, a.Size)
+	case a.Progress.Percent < 0 || a.Progress.Percent > 100 || a.Progress.LeftMS < 0 || a.TookMS < 0:
+		return invalidf("progress %+v, tookMs %d", a.Progress, a.TookMS)
+	}
+	return validTexts(texts)
+}
+
+// text is a string of a message by the name of its field.
+type text struct{ name, value string }
+
+func validTexts(all []text) error {
+	for _, t := range all {
+		switch {
+		case len(t.value) > maxValue:
+			return invalidf("%s has %d bytes, at most %d are allowed", t.name, len(t.value), maxValue)
+		case strings.ContainsFunc(t.value, isControl):
+			return invalidf("control characters in %s", t.name)
+		}
+	}
+	return nil
+}
+
+func isControl(c rune) bool { return c < ' ' || c == 0x7f }
+
+// plain returns a text that a message can have: control characters and what is not UTF-8 replaced, and cut where it is
+// too long.
+func plain(text string) string {
+	text = strings.Map(func(c rune) rune {
+		if isControl(c) {
+			return '?'
+		}
+		return c
+	}, strings.ToValidUTF8(text, "?"))
+	return strings.ToValidUTF8(text[:min(len(text), maxValue)], "")
 }

@@ -13,26 +13,18 @@ import (
 // request is one with everything in it.
 func request() Request {
 	return Request{
-		Op: Erase, SysPath: disk0, Class: "nvme", Identity: []Attribute{{"wwid", "eui.01"}, {"device/serial", "S 1 2"}},
-		Method: "format", Leftover: true, Offered: true, Follow: true, Print: 1<<64 - 1, Together: []string{controller0 + "/nvme0n2"}, Timeout: 90 * time.Second,
+		Op: Prepare, SysPath: disk0, Class: "nvme", Identity: []Attribute{{"wwid", "eui.01"}, {"device/serial", "S 1 2"}},
+		Resource: "example.org/nvme", Method: "nvme-controller", Scrub: "format", Tenant: true, Blank: true, ByHand: true,
+		Fingerprint: "0123456789abcdef:000102030405060708090a0b0c0d0e0f", Held: true, Offered: true, From: 4096, Follow: true,
+		Together: []string{controller0 + "/nvme0n2"}, TimeoutMS: 90000,
 	}
 }
 
-const requestText = `metalplug-reset 1
-op erase
-syspath /sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/nvme0/nvme0n1
-class nvme
-method format
-leftover yes
-offered yes
-follow yes
-print 18446744073709551615
-timeout 90000
-identity wwid eui.01
-identity device/serial S 1 2
-together /sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/nvme0/nvme0n2
-end
-`
+const requestText = `{"op":"prepare","sysPath":"/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/nvme0/nvme0n1","class":"nvme",` +
+	`"identity":[{"name":"wwid","value":"eui.01"},{"name":"device/serial","value":"S 1 2"}],"resource":"example.org/nvme",` +
+	`"method":"nvme-controller","scrub":"format","tenant":true,"blank":true,"byHand":true,` +
+	`"fingerprint":"0123456789abcdef:000102030405060708090a0b0c0d0e0f","held":true,"offered":true,"from":4096,"follow":true,` +
+	`"together":["/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/nvme0/nvme0n2"],"timeoutMs":90000}`
 
 func TestRequestOnTheWire(t *testing.T) {
 	if got := string(request().Encode()); got != requestText {
@@ -42,7 +34,7 @@ func TestRequestOnTheWire(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, request()) {
 		t.Errorf("ParseRequest = %+v, %v", got, err)
 	}
-	least := Request{Op: Probe, SysPath: "/sys/devices/x", Class: "node", Timeout: time.Millisecond}
+	least := Request{Op: Probe, SysPath: "/sys/devices/x", Class: "node", TimeoutMS: 1}
 	if got, err := ParseRequest(least.Encode()); err != nil || !reflect.DeepEqual(got, least) {
 		t.Errorf("ParseRequest = %+v, %v", got, err)
 	}
@@ -51,22 +43,34 @@ func TestRequestOnTheWire(t *testing.T) {
 func TestParseRequestRefuses(t *testing.T) {
 	replaced := func(old, new string) string { return strings.Replace(requestText, old, new, 1) }
 	for name, c := range map[string]struct{ message, want string }{
-		"nothing":            {"", "it ends within a line"},
-		"another version":    {replaced("reset 1", "reset 2"), `"metalplug-reset 2" is not "metalplug-reset 1"`},
-		"no such op":         {replaced("op erase", "op eat"), `op "eat" is none of [probe reset erase]`},
-		"no such class":      {replaced("class nvme", "class tape"), `class "tape" is none of`},
-		"another order":      {replaced("op erase\nsyspath", "syspath"), `no "op"`},
-		"a bool":             {replaced("leftover yes", "leftover 1"), `leftover "1" is none of [yes no]`},
-		"no time":            {replaced("90000", "0"), `timeout "0" is no number from 1 to 172800000`},
-		"too much time":      {replaced("90000", "999999999999999999999"), "is no number"},
-		"another number":     {replaced("90000", "+90000"), "it is not in its plain form"},
-		"a lone name":        {replaced("wwid eui.01", "wwid"), "it is not in its plain form"},
-		"a control":          {replaced("eui.01", "eui\x00"), "control characters in identity"},
-		"a carriage return":  {replaced("format\n", "format\r\n"), "control characters in method"},
-		"cut off":            {requestText[:len(requestText)-1], "it ends within a line"},
-		"more after the end": {requestText + "x", "1 bytes after its end"},
-		"a long value":       {replaced("eui.01", strings.Repeat("x", 1024)), "identity has 1029 bytes, at most 1024 are possible"},
-		"many lines":         {replaced("identity", strings.Repeat("identity a b\n", 200)+"identity"), "202 lines of identity"},
+		"nothing":             {"", "EOF"},
+		"null":                {"null", `op "": must be one of [probe survey prepare]`},
+		"a list":              {"[]", "cannot unmarshal array"},
+		"an unknown field":    {replaced(`"tenant"`, `"leftover"`), `unknown field "leftover"`},
+		"an unknown one deep": {replaced(`"value":"eui.01"`, `"valeu":"eui.01"`), `unknown field "valeu"`},
+		"no such op":          {replaced("prepare", "erase"), `op "erase": must be one of [probe survey prepare]`},
+		"no such class":       {replaced(`"class":"nvme"`, `"class":"tape"`), `class "tape": must be one of`},
+		"a bool":              {replaced(`"tenant":true`, `"tenant":"yes"`), "cannot unmarshal string"},
+		"no time":             {replaced("90000", "0"), "timeoutMs 0: must be from 1 to 172800000"},
+		"too much time":       {replaced("90000", "172800001"), "timeoutMs 172800001: must be from 1 to 172800000"},
+		"far too much time":   {replaced("90000", "999999999999999999999"), "cannot unmarshal number"},
+		"half a millisecond":  {replaced("90000", "0.5"), "cannot unmarshal number"},
+		"a negative byte":     {replaced("4096", "-1"), "from -1: must not be negative"},
+		"a control":           {replaced("eui.01", `eui\u0000`), "control characters in identity"},
+		"a raw control":       {replaced("eui.01", "eui\n"), "invalid character"},
+		"a carriage return":   {replaced(`"format"`, `"format\r"`), "control characters in scrub"},
+		"a delete":            {replaced("nvme-controller", "\x7f"), "control characters in method"},
+		"cut off":             {requestText[:len(requestText)-1], "unexpected EOF"},
+		"more after the end":  {requestText + "x", "data after the end of the object"},
+		"two of them":         {requestText + requestText, "data after the end of the object"},
+		"a long value":        {replaced("eui.01", strings.Repeat("x", 1025)), "identity has 1025 bytes, at most 1024 are allowed"},
+		"many identities":     {replaced(`[{"name"`, "["+strings.Repeat(`{"name":"a","value":"b"},`, 127)+`{"name"`), "129 entries of identity and 1 of together"},
+		"many others":         {replaced(`["/sys`, "["+strings.Repeat(`"/sys/devices/x",`, 128)+`"/sys`), "2 entries of identity and 129 of together"},
+		"a path with ..":      {replaced("/nvme0n1", "/../nvme0n1"), "must be an absolute path without empty parts"},
+		"a path with //":      {replaced(`nvme0/nvme0n2"`, `nvme0//nvme0n2"`), "together"},
+		"a relative path":     {replaced(`"/sys/devices/pci`, `"sys/devices/pci`), "sysPath"},
+		"no fingerprint":      {replaced("0123456789abcdef:", "0123456789abcdef"), "must be as a probe has reported it"},
+		"too large":           {requestText + strings.Repeat(" ", 64<<10), "at most 65536 are allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ParseRequest([]byte(c.message))
@@ -79,21 +83,39 @@ func TestParseRequestRefuses(t *testing.T) {
 
 func TestAnswerOnTheWire(t *testing.T) {
 	a := Answer{
-		Result: Running, Detail: "ask again", Content: "ext4", Print: 1<<64 - 1, Claimed: true, Done: "much", Methods: []string{"zero", "pci:flr"},
+		Result: Running, Detail: "ask again", Content: "ext4", Fingerprint: "ab:cd", Claimed: true, Done: "much", Methods: []string{"zero", "pci:flr"},
 		Smart:    Smart{true, 4, 101, 99, 10, -5, 1 << 63},
-		Progress: Progress{42, 7 * time.Minute}, Took: 1234 * time.Microsecond,
+		Progress: Progress{42, (7 * time.Minute).Milliseconds()}, TookMS: 1234, Size: 8192, Read: 4096, Erased: true, Appearance: "9",
 	}
 	got, err := ParseAnswer(a.Encode())
 	if err != nil || !reflect.DeepEqual(got, a) {
 		t.Errorf("ParseAnswer = %+v, %v\nwant %+v", got, err, a)
 	}
+	if got := string(Answer{Result: OK}.Encode()); got != `{"result":"ok"}` {
+		t.Errorf("the least answer is %s", got)
+	}
+}
+
+func TestParseAnswerRefuses(t *testing.T) {
+	for message, want := range map[string]string{
+		`{"result":"fine"}`:                                 `result "fine": must be one of`,
+		`{"result":"ok","leftover":true}`:                   "unknown field",
+		`{"result":"ok"}{}`:                                 "data after the end",
+		`{"result":"ok","read":2,"size":1}`:                 "read 2 of 1 bytes",
+		`{"result":"ok","progress":{"percent":101}}`:        "progress",
+		`{"result":"ok","detail":"a\u0007b"}`:               "control characters in detail",
+		`{"result":"ok","smart":{"known":true,"used":256}}`: "cannot unmarshal number",
+	} {
+		if a, err := ParseAnswer([]byte(message)); !errors.Is(err, errMessage) || !strings.Contains(err.Error(), want) || !reflect.DeepEqual(a, Answer{}) {
+			t.Errorf("ParseAnswer(%s) = %+v, %v; want an error with %q", message, a, err, want)
+		}
+	}
 }
 
 func TestAnswersAlwaysArrive(t *testing.T) {
-	a := Answer{Result: Failed, Detail: "two\nlines\x00" + strings.Repeat("x", 5000)}
+	a := Answer{Result: Failed, Detail: "two\nlines\x00\xff" + strings.Repeat("ä", 5000), Methods: make([]string, 1000)}
 	got, err := ParseAnswer(a.Encode())
-	want := Answer{Result: Failed, Detail: "two?lines?" + strings.Repeat("x", valueSize-10)}
-	if err != nil || !reflect.DeepEqual(got, want) {
+	if err != nil || !strings.HasPrefix(got.Detail, "two?lines??ä") || len(got.Detail) < maxValue-2 || len(got.Methods) != maxList {
 		t.Errorf("ParseAnswer = %+v, %v", got, err)
 	}
 }
@@ -108,13 +130,21 @@ func TestAnswerErr(t *testing.T) {
 	}
 }
 
+// FuzzRequest: what parses is within its bounds, and is written so that it parses to the same.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(requestText))
-	f.Add(Request{Op: Probe, Class: "gpu", Timeout: time.Second}.Encode())
+	f.Add(Request{Op: Probe, SysPath: "/sys/devices/x", Class: "gpu", TimeoutMS: 1}.Encode())
+	f.Add([]byte(`{"op":"survey","OP":"probe","sysPath":"/","class":"node","timeoutMs":1e3}`))
 	f.Fuzz(func(t *testing.T, message []byte) {
 		r, err := ParseRequest(message)
-		if err == nil && string(r.Encode()) != string(message) {
-			t.Errorf("%q is written as %q", message, r.Encode())
+		if err != nil {
+			return
+		}
+		if again, err := ParseRequest(r.Encode()); err != nil || string(again.Encode()) != string(r.Encode()) {
+			t.Errorf("%q is written as %q: %v", message, r.Encode(), err)
+		}
+		if r.Timeout() <= 0 || r.Timeout() > maxTimeout || r.From < 0 || len(r.Identity) > maxList || len(r.Together) > maxList || r.SysPath == "" {
+			t.Errorf("%q gives %+v", message, r)
 		}
 	})
 }
@@ -124,8 +154,11 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(Answer{Result: Malformed, Detail: "x"}.Encode())
 	f.Fuzz(func(t *testing.T, message []byte) {
 		a, err := ParseAnswer(message)
-		if err == nil && string(a.Encode()) != string(message) {
-			t.Errorf("%q is written as %q", message, a.Encode())
+		if err != nil {
+			return
+		}
+		if again, err := ParseAnswer(a.Encode()); err != nil || string(again.Encode()) != string(a.Encode()) {
+			t.Errorf("%q is written as %q: %v", message, a.Encode(), err)
 		}
 	})
 }

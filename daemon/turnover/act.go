@@ -97,7 +97,7 @@ func (t *Turnover) perform(ctx context.Context, a act) error {
 
 func (t *Turnover) touch(ctx context.Context, a act) (done string, err error) {
 	target := *a.status.Target
-	target.Together, target.Print = a.together, a.status.Print
+	target.Together, target.Print, target.Resource = a.together, a.status.Print, a.status.Resource
 	if a.erase {
 		return t.wipe(ctx, target, a)
 	}

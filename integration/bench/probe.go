@@ -138,7 +138,7 @@ func (d *loopDisk) probe(client reset.Client) error {
 		return err
 	}
 	a, err := client.Do(context.Background(), reset.Request{
-		Op: reset.Probe, SysPath: d.sysPath, Class: "node", Timeout: time.Minute,
+		Op: reset.Probe, SysPath: d.sysPath, Class: "node", TimeoutMS: time.Minute.Milliseconds(),
 		Identity: []reset.Attribute{{Name: "diskseq", Value: d.seq}},
 	})
 	if err == nil {

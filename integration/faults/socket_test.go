@@ -53,7 +53,7 @@ func (i *impostor) between(t *testing.T, h device.Touch) device.Touch {
 	t.Helper()
 	i.helper = h
 	i.listen(t)
-	far := daemon.Helpers(config.Reset{Socket: i.file}, "/sys")
+	far := daemon.Helpers(config.Reset{Socket: i.file}, "/sys", "")
 	switch i.which {
 	case "holders":
 		h.Holders = i.holders
@@ -157,12 +157,16 @@ func (i *impostor) answer(message []byte) []byte {
 	switch r.Op {
 	case reset.Probe:
 		var reading device.Reading
-		reading, err = i.helper.Probe(context.Background(), target, r.Leftover)
+		reading, err = i.helper.Probe(context.Background(), target, r.Held)
 		a.Content = reading.Content
-	case reset.Reset:
-		a.Done, err = i.helper.Reset(context.Background(), target, r.Method, r.Leftover)
-	case reset.Erase:
-		a.Done, err = i.helper.Erase(context.Background(), target, r.Method, r.Leftover)
+	case reset.Prepare:
+		if r.Method != "" {
+			a.Done, err = i.helper.Reset(context.Background(), target, r.Method, r.Tenant)
+		}
+		if err == nil && r.Scrub != "" {
+			a.Done, err = i.helper.Erase(context.Background(), target, r.Scrub, r.Tenant)
+			a.Erased = true
+		}
 	}
 	if err != nil {
 		a = reset.Answer{Result: reset.Failed, Detail: err.Error()}

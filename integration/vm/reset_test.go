@@ -5,6 +5,7 @@
 package vm_test
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strconv"
@@ -22,27 +23,64 @@ type disks struct{ m *vm.Machine }
 // ask has metalplug-reset started in the machine.
 func (d disks) ask(t *testing.T, r reset.Request) reset.Answer {
 	t.Helper()
-	if r.Timeout == 0 {
-		r.Timeout = time.Minute
+	if r.TimeoutMS == 0 {
+		r.TimeoutMS = time.Minute.Milliseconds()
+	}
+	if r.Op == reset.Prepare {
+		r.Resource = "example.org/disk"
+		d.m.Write("/tmp/metalplug.toml", d.configuration(r))
 	}
 	d.m.Write("/tmp/request", string(r.Encode()))
 	a, err := reset.ParseAnswer([]byte(d.m.Sh("/opt/ask </tmp/request") + "\n")) // Sh cuts off the last line's end
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s %s of %s: %s in %v: %s%s", r.Op, r.Method, path.Base(r.SysPath), a.Result, a.Took, a.Detail, a.Done)
+	t.Logf("%s %s%s of %s: %s in %d ms: %s%s", r.Op, r.Method, r.Scrub, path.Base(r.SysPath), a.Result, a.TookMS, a.Detail, a.Done)
 	return a
 }
 
+// configuration is one with a resource that selects all devices of a class and does to them what a request asks for.
+func (d disks) configuration(r reset.Request) string {
+	method, scrub, match := cmp.Or(r.Method, "none"), cmp.Or(r.Scrub, "none"), "DEVTYPE = \"disk\""
+	if scrub == "secure-discard" { // which no resource can name
+		scrub = "none"
+	}
+	if r.Class == "node" {
+		match = "SUBSYSTEM = \"vfio\""
+	}
+	return "[paths]\nrun = \"/run/asked\"\n[reset]\nsocket = \"direct\"\n[[resource]]\nname = \"example.org/disk\"\nclass = \"" + r.Class +
+		"\"\nmatch = { " + match + " }\n[resource.reset]\nmethod = \"" + method + "\"\nscrub = \"" + scrub + "\"\n"
+}
+
 // request is one about the disk with a node.
-func (d disks) request(node string, op reset.Op, method string) reset.Request {
+func (d disks) request(node string, op reset.Op) reset.Request {
 	attr := func(name string) reset.Attribute {
 		return reset.Attribute{Name: name, Value: strings.TrimSpace(d.m.Sh("cat /sys/class/block/" + path.Base(node) + "/" + name))}
 	}
 	return reset.Request{
-		Op: op, Method: method, Class: "nvme", SysPath: strings.TrimSpace(d.m.Sh("readlink -f /sys/class/block/" + path.Base(node))),
+		Op: op, Class: "nvme", SysPath: strings.TrimSpace(d.m.Sh("readlink -f /sys/class/block/" + path.Base(node))),
 		Identity: []reset.Attribute{attr("wwid"), attr("diskseq")},
 	}
+}
+
+// erase is the request to erase a disk that is blank.
+func (d disks) erase(node, scrub string) reset.Request {
+	r := d.request(node, reset.Prepare)
+	r.Scrub, r.ByHand, r.Blank = scrub, true, true
+	return r
+}
+
+// reset is the request to reset a disk that is blank.
+func (d disks) reset(node, method string) reset.Request {
+	r := d.request(node, reset.Prepare)
+	r.Method, r.Blank = method, true
+	return r
+}
+
+// leftover makes a request one for a disk whatever is on it.
+func leftover(r reset.Request) reset.Request {
+	r.Tenant, r.ByHand, r.Blank = true, true, false
+	return r
 }
 
 // want fails unless an answer has a result and a text.
@@ -67,6 +105,7 @@ func (d disks) sum(node string) string {
 func TestReset(t *testing.T) {
 	m := vm.Boot(t, vm.Options{Drives: []vm.Drive{atBoot, heads}})
 	m.Push(vm.Build(t, "cmd/metalplug-reset", true), "/opt/metalplug-reset")
+	m.Push(vm.Build(t, "cmd/metalplug-holders", true), "/opt/metalplug-holders")
 	m.Push(vm.Build(t, "integration/vm/ask", true), "/opt/ask")
 	d := disks{m}
 	for _, step := range []struct {
@@ -87,13 +126,13 @@ func TestReset(t *testing.T) {
 }
 
 func lookAtDisk(t *testing.T, d disks, node string) {
-	a := d.ask(t, d.request(node, reset.Probe, ""))
+	a := d.ask(t, d.request(node, reset.Probe))
 	if a.Result != reset.OK || a.Content != "" || !a.Smart.Known || a.Smart.Warning != 0 || a.Smart.Temperature < 1 ||
 		!slices.Equal(a.Methods, []string{"zero", "discard", "format", "nvme-controller", "pci", "pci:flr", "pci:bus"}) {
 		t.Errorf("a blank disk is %+v", a)
 	}
 	d.m.Warn(atBoot, 4)
-	if a := d.ask(t, d.request(node, reset.Probe, "")); a.Smart.Warning != 4 {
+	if a := d.ask(t, d.request(node, reset.Probe)); a.Smart.Warning != 4 {
 		t.Errorf("a sick disk is %+v", a)
 	}
 	d.m.Warn(atBoot, 0)
@@ -104,14 +143,14 @@ func rootDisk(t *testing.T, d disks, _ string) {
 	root := d.m.Namespaces()["BOOT0"]
 	start := "blockdev --flushbufs " + root + "; head -c 1M " + root + " | md5sum"
 	before := d.m.Sh(start)
-	want(t, d.ask(t, d.request(root, reset.Probe, "")), reset.Busy, "is mounted on /")
+	want(t, d.ask(t, d.request(root, reset.Probe)), reset.Busy, "is mounted on /")
 	for _, method := range []string{"zero", "discard", "format"} {
-		r := d.request(root, reset.Erase, method)
-		r.Leftover = true
+		r := d.erase(root, method)
+		r = leftover(r)
 		want(t, d.ask(t, r), reset.Busy, "is mounted on /")
 	}
-	r := d.request(root, reset.Reset, "nvme-controller")
-	r.Leftover = true
+	r := d.reset(root, "nvme-controller")
+	r = leftover(r)
 	want(t, d.ask(t, r), reset.Busy, "is mounted on /")
 	if after := d.m.Sh(start); after != before {
 		t.Error("the root disk has changed")
@@ -128,7 +167,7 @@ func usedDisk(t *testing.T, d disks, node string) {
 		{"mounted", "mkfs.ext4 -q NODE; mount NODE /mnt", "umount /mnt", reset.Busy, "is mounted on /mnt"},
 		{"not mounted", "true", "true", reset.Foreign, "holds ext4"},
 		{"partition mounted", "sh -c 'echo type=linux | sfdisk --quiet --wipe always --label gpt NODE'; udevadm settle; mkfs.ext4 -q NODEp1; mount NODEp1 /mnt", "umount /mnt", reset.Busy, "p1 is mounted on /mnt"},
-		{"partition", "true", "sfdisk --quiet --delete NODE", reset.Refused, "has partitions"},
+		{"partition", "true", "sfdisk --quiet --delete NODE", reset.Foreign, "holds gpt"},
 		{"LVM", "wipefs -qfa NODE; vgcreate -y -qq vg NODE; lvcreate -y -qq -Wn -Zn -l 1 -n lv vg", "vgchange -qq -an vg", reset.Busy, "is part of dm-"},
 		{"LVM at rest", "true", "true", reset.Foreign, "holds LVM2_member"},
 		{"LUKS", "wipefs -qfa NODE; echo secret | cryptsetup luksFormat -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 NODE -", "true", reset.Foreign, "holds crypto_LUKS"},
@@ -140,11 +179,11 @@ func usedDisk(t *testing.T, d disks, node string) {
 		before := d.sum(node)
 		for _, method := range []string{"zero", "discard", "format"} {
 			t.Log(c.name)
-			want(t, d.ask(t, d.request(node, reset.Erase, method)), c.result, c.text)
+			want(t, d.ask(t, d.erase(node, method)), c.result, c.text)
 		}
 		if c.result == reset.Busy {
-			r := d.request(node, reset.Erase, "zero")
-			r.Leftover = true
+			r := d.erase(node, "zero")
+			r = leftover(r)
 			want(t, d.ask(t, r), c.result, c.text)
 		} else if after := d.sum(node); after != before {
 			t.Errorf("%s: the disk has changed", c.name)
@@ -161,31 +200,31 @@ func eraseDisk(t *testing.T, d disks, node string) {
 		if full == blank {
 			t.Fatal("nothing was written")
 		}
-		r := d.request(node, reset.Erase, method)
+		r := d.erase(node, method)
 		want(t, d.ask(t, r), reset.Foreign, "holds unknown data at byte 0")
 		if d.sum(node) != full {
 			t.Fatal("the disk has changed")
 		}
-		r.Leftover = true
+		r = leftover(r)
 		want(t, d.ask(t, r), reset.OK, "all read as zeroes")
 		if d.sum(node) != blank {
 			t.Errorf("%s has left something", method)
 		}
 		d.m.Sh("udevadm settle")
-		if a := d.ask(t, d.request(node, reset.Probe, "")); a.Result != reset.OK || a.Content != "" {
+		if a := d.ask(t, d.request(node, reset.Probe)); a.Result != reset.OK || a.Content != "" {
 			t.Errorf("after %s it is %+v", method, a)
 		}
 	}
-	r := d.request(node, reset.Erase, "format")
+	r := d.erase(node, "format")
 	r.Identity[0].Value += "0"
 	want(t, d.ask(t, r), reset.Refused, "is another device than meant")
 }
 
 func resetController(t *testing.T, d disks, node string) {
 	full := d.fill(node)
-	r := d.request(node, reset.Reset, "nvme-controller")
+	r := d.reset(node, "nvme-controller")
 	want(t, d.ask(t, r), reset.Foreign, "holds unknown data")
-	r.Leftover = true
+	r = leftover(r)
 	before := d.resets(node)
 	want(t, d.ask(t, r), reset.OK, "reset NVMe controller nvme")
 	if after := d.resets(node); after != before+1 {
@@ -205,8 +244,8 @@ func (d disks) resets(node string) int {
 
 func resetFunction(t *testing.T, d disks, node string) {
 	full := d.sum(node)
-	r := d.request(node, reset.Reset, "pci:flr")
-	r.Leftover = true
+	r := d.reset(node, "pci:flr")
+	r = leftover(r)
 	function := path.Dir(path.Dir(path.Dir(r.SysPath)))
 	listed := d.m.Sh("cat " + function + "/reset_method")
 	want(t, d.ask(t, r), reset.OK, "by flr")
@@ -226,8 +265,8 @@ func twoNamespaces(t *testing.T, d disks, _ string) {
 	first, second := "/dev/"+path.Base(both[0]), "/dev/"+path.Base(both[1])
 	d.fill(first)
 	d.fill(second)
-	r := d.request(first, reset.Reset, "nvme-controller")
-	r.Leftover = true
+	r := d.reset(first, "nvme-controller")
+	r = leftover(r)
 	want(t, d.ask(t, r), reset.Refused, path.Base(second)+" would be hit too")
 	r.Together = both
 	want(t, d.ask(t, r), reset.OK, "with 2 namespaces")
@@ -235,8 +274,8 @@ func twoNamespaces(t *testing.T, d disks, _ string) {
 	want(t, d.ask(t, r), reset.Busy, path.Base(second)+" is mounted on /mnt2")
 	d.m.Sh("umount /mnt2")
 	kept := d.sum(second)
-	r = d.request(first, reset.Erase, "format")
-	r.Leftover = true
+	r = d.erase(first, "format")
+	r = leftover(r)
 	want(t, d.ask(t, r), reset.OK, "all read as zeroes")
 	if d.sum(second) != kept {
 		t.Error("the other namespace has changed")
@@ -246,12 +285,12 @@ func twoNamespaces(t *testing.T, d disks, _ string) {
 // notByQEMU: what the emulated controller cannot do is said, not pretended.
 func notByQEMU(t *testing.T, d disks, node string) {
 	for method, text := range map[string]string{"crypto-erase": "no cryptographic erasure", "sanitize": "no Sanitize command", "secure-discard": "not supported"} {
-		r := d.request(node, reset.Erase, method)
-		r.Leftover = true
+		r := d.erase(node, method)
+		r = leftover(r)
 		want(t, d.ask(t, r), reset.Unsupported, text)
 	}
-	r := d.request(node, reset.Reset, "nvme-subsystem")
-	r.Leftover = true
+	r := d.reset(node, "nvme-subsystem")
+	r = leftover(r)
 	want(t, d.ask(t, r), reset.Unsupported, "it has no such reset")
 }
 
@@ -263,19 +302,20 @@ func TestResetVFIO(t *testing.T) {
 		Kernel: "intel_iommu=on vfio_iommu_type1.allow_unsafe_interrupts=1",
 	})
 	m.Push(vm.Build(t, "cmd/metalplug-reset", true), "/opt/metalplug-reset")
+	m.Push(vm.Build(t, "cmd/metalplug-holders", true), "/opt/metalplug-holders")
 	m.Push(vm.Build(t, "integration/vm/ask", true), "/opt/ask")
 	d := disks{m}
-	disk := d.request(m.Namespaces()[atBoot.Serial], reset.Probe, "")
+	disk := d.request(m.Namespaces()[atBoot.Serial], reset.Probe)
 	function := path.Dir(path.Dir(path.Dir(disk.SysPath)))
 	address := path.Base(function)
 	m.Sh("modprobe vfio-pci && echo vfio-pci >" + function + "/driver_override && echo " + address + " >" + function +
 		"/driver/unbind && echo " + address + " >/sys/bus/pci/drivers_probe && udevadm settle")
 	group := "/dev/vfio/" + path.Base(strings.TrimSpace(m.Sh("readlink "+function+"/iommu_group")))
 	r := reset.Request{
-		Op: reset.Reset, Class: "node", Method: "vfio", SysPath: function,
+		Op: reset.Prepare, Class: "node", Method: "vfio", SysPath: function,
 		Identity: []reset.Attribute{{Name: "vendor", Value: "0x1b36"}},
 	}
-	want(t, d.ask(t, r), reset.OK, "vfio reset of "+address)
+	want(t, d.ask(t, r), reset.Refused, "does not select "+address) // it is the group that a pod gets
 	probe := r
 	probe.Op, probe.Method = reset.Probe, ""
 	if a := d.ask(t, probe); !slices.Equal(a.Methods, []string{"vfio", "pci", "pci:flr", "pci:bus"}) {
@@ -285,12 +325,7 @@ func TestResetVFIO(t *testing.T) {
 	byGroup.SysPath = "/sys/devices/virtual/vfio/" + path.Base(group)
 	byGroup.Identity = []reset.Attribute{{Name: "dev", Value: strings.TrimSpace(m.Sh("cat " + byGroup.SysPath + "/dev"))}}
 	want(t, d.ask(t, byGroup), reset.OK, "vfio reset of "+address)
-	byPCI := r
-	byPCI.Method = "pci:flr"
-	want(t, d.ask(t, byPCI), reset.OK, "by flr")
 	m.Sh("sleep 60 <>" + group + " >/dev/null 2>&1 & echo $! >/tmp/holder")
-	for _, used := range []reset.Request{r, byGroup, byPCI} {
-		want(t, d.ask(t, used), reset.Busy, "is open: a virtual machine or a pod has it")
-	}
+	want(t, d.ask(t, byGroup), reset.Busy, "is open: a virtual machine or a pod has it")
 	m.Sh("kill $(cat /tmp/holder)")
 }

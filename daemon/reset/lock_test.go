@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
+	"github.com/metalplug/metalplug/integration/need"
+)
+
+// locking is a process that takes the lock of a device in a directory, says how that went, and waits for its end.
+func locking() error {
+	h := &host{Tree: sysfs.At(""), kernel: theKernel(), locks: os.Args[1]}
+	if len(os.Args) > 3 { // with a sysfs of its own, as a unit with PrivateNetwork= has it since systemd 254
+		if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
+			return err
+		}
+	}
+	fd, err := h.openLock(filepath.Join(h.locks, h.lockName(os.Args[2])))
+	if err == nil {
+		err = h.flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	}
+	word := "locked\n"
+	if err != nil {
+		word = err.Error() + "\n"
+	}
+	io.WriteString(os.Stdout, word)
+	io.Copy(io.Discard, os.Stdin)
+	return nil
+}
+
+// lockProcess starts such a process and returns what it says.
+func lockProcess(t *testing.T, dir, sysPath string, apart bool) (said string, end func()) {
+	t.Helper()
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "locking")
+	if err := os.Symlink(own, link); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(link, dir, sysPath)
+	if apart {
+		c.Args = append(c.Args, "apart")
+		c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+	}
+	c.Stderr = os.Stderr
+	stdin, err1 := c.StdinPipe()
+	stdout, err2 := c.StdoutPipe()
+	if err := errors.Join(err1, err2, c.Start()); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			need.Lacks(t, "root", "namespaces cannot be made here: %v", err)
+		}
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	end = func() {
+		stdin.Close()
+		c.Wait()
+	}
+	t.Cleanup(end)
+	return strings.TrimSpace(line), end
+}
+
+// TestOnlyOne: two instances hold each other off, also where each has a sysfs of its own.
+func TestOnlyOne(t *testing.T) {
+	if os.Geteuid() != 0 {
+		need.Lacks(t, "root", "only root can make namespaces")
+	}
+	device, err := filepath.EvalSymlinks("/sys/class/mem/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, apart := range []bool{false, true} {
+		dir := filepath.Join(t.TempDir(), "locks")
+		said, end := lockProcess(t, dir, device, apart)
+		if said != "locked" {
+			t.Fatalf("the first of two: %s", said)
+		}
+		if second, _ := lockProcess(t, dir, device, apart); second != unix.EWOULDBLOCK.Error() {
+			t.Errorf("apart %v: the second of two: %s", apart, second)
+		}
+		if other, _ := lockProcess(t, dir, filepath.Join(filepath.Dir(device), "zero"), apart); other != "locked" {
+			t.Errorf("apart %v: another device: %s", apart, other)
+		}
+		end()
+		if third, _ := lockProcess(t, dir, device, apart); third != "locked" {
+			t.Errorf("apart %v: after the first has ended: %s", apart, third)
+		}
+	}
+}
+
+// TestLocksOfOthers: a directory that another user could enter is none for locks.
+func TestLocksOfOthers(t *testing.T) {
+	base := t.TempDir()
+	open := filepath.Join(base, "open")
+	if err := os.Mkdir(open, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	good := filepath.Join(base, "good")
+	if err := os.Mkdir(good, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(base, "link")
+	if err := errors.Join(os.Symlink(good, link), os.Symlink("/dev/null", filepath.Join(good, "lock"))); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{
+		open + "/x": "must be a directory of uid", link + "/x": "must be a directory of uid", good + "/lock": "too many levels of symbolic links",
+	} {
+		if fd, err := openLock(file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s is opened as %d, %v; want an error with %q", file, fd, err, want)
+		}
+	}
+	fd, err := openLock(filepath.Join(base, "new", "x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+}
+
+func TestLockNames(t *testing.T) {
+	m, _ := oneNVMe(t)
+	for sysPath, want := range map[string]string{disk0: "block-259:0", controller0: "char-245:0", function0: "pci-0000:02:00.0"} {
+		if got := m.lockName(sysPath); got != want {
+			t.Errorf("%s has the lock %s, want %s", sysPath, got, want)
+		}
+	}
+	if got := m.lockName("/sys/devices/nothing"); !strings.HasPrefix(got, "path-") || len(got) != 37 {
+		t.Errorf("a device without a number has the lock %s", got)
+	}
+}

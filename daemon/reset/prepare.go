@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+// What a start of a pod, a release and the operator ask for: prove a device free, reset it, and erase it or prove it blank.
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// prepare does what the request asks for, in this order: prove, reset, erase.
+func (h *host) prepare(ctx context.Context, r Request, a *Answer) error {
+	disk := h.Link(r.SysPath, "subsystem") == "block"
+	_, erasable := h.everyErasure()[r.Scrub]
+	switch {
+	case r.Scrub != "" && !erasable:
+		return errorf(Refused, "invalid scrub %q: must be one of %s", r.Scrub, strings.Join(Erasures(), ", "))
+	case r.Method != "" && h.resetter(r.Method) == nil:
+		return errorf(Refused, "invalid method %q: %s", r.Method, knownMethods)
+	case (r.Scrub != "" || r.Blank) && !disk:
+		return errorf(Refused, "%s is not a disk: there is nothing to erase or to read", r.SysPath)
+	case r.Scrub != "" && !r.Tenant && !r.ByHand:
+		return errorf(Refused, "erase %s: no pod of this node left what is on it; only the operator may have it erased: metalplugctl reset ID --scrub %s", r.SysPath, r.Scrub)
+	}
+	if r.Method != "" || r.Scrub != "" {
+		if err := h.selects(r); err != nil {
+			return err
+		}
+	}
+	if disk {
+		return h.prepareDisk(ctx, r, a)
+	}
+	if r.Method == "" {
+		a.Done = path.Base(r.SysPath) + " is there"
+		return nil
+	}
+	done, err := h.reset(ctx, r)
+	a.Done = done
+	return err
+}
+
+// state is what was on a disk when it was read.
+type state struct {
+	unread bool // it was not, or could not be
+	blank  bool
+	print  fingerprint
+}
+
+func (h *host) prepareDisk(ctx context.Context, r Request, a *Answer) error {
+	before, err := h.examine(ctx, &r, a)
+	if err != nil {
+		return err
+	}
+	var done []string
+	a.Appearance = appearanceOf(r.seq)
+	if r.Method != "" {
+		text, err := h.reset(ctx, r)
+		if err != nil {
+			return err
+		}
+		done = append(done, text)
+		if r.Scrub == "" {
+			if a.Appearance, err = h.proven(ctx, r, before); err != nil {
+				return err
+			}
+		}
+	}
+	if r.Scrub != "" {
+		text, err := h.erase(ctx, r, before, a)
+		if err != nil {
+			a.Done = strings.Join(append(done, text), "; ")
+			return err
+		}
+		done = append(done, text)
+	}
+	if len(done) == 0 {
+		done = append(done, path.Base(r.SysPath)+" is free")
+		if r.Blank {
+			done[0] += " and blank, as far as the quick check reads"
+		}
+	}
+	a.Done = strings.Join(done, "; ")
+	return nil
+}
+
+// appearanceOf returns a diskseq as answers have it.
+func appearanceOf(seq uint64) string {
+	if seq == 0 {
+		return ""
+	}
+	return strconv.FormatUint(seq, 10)
+}
+
+// examine proves that a disk is free and may be touched, and reads what is on it as far as that matters. It leaves no trace:
+// the disk is open to read only, and udev inspects a disk again when a descriptor for writing is closed. It notes in r which
+// disk it was.
+func (h *host) examine(ctx context.Context, r *Request, a *Answer) (before state, err error) {
+	c, err := h.hold(r.SysPath, readOnly)
+	if err != nil {
+		return state{}, err
+	}
+	defer h.release(c)
+	if err := h.lock(ctx, c, shared); err != nil {
+		return state{}, err
+	}
+	if err := h.identified(*r); err != nil {
+		return state{}, err
+	}
+	if err := h.shared(c); err != nil {
+		return state{}, err
+	}
+	r.seq, a.Size = c.seq, c.size
+	if r.Scrub != "" && h.Uint(c.sysPath, "ro") != 0 {
+		return state{}, errorf(Refused, "%s is read-only", c.name())
+	}
+	if !r.Blank && r.Scrub == "" && r.Method == "" || h.withheld(*r, c) {
+		return state{unread: true}, nil
+	}
+	s, err := h.surfaceOf(ctx, c, seedOf(*r))
+	if err != nil {
+		return state{}, err
+	}
+	return h.allowed(*r, c, s, a)
+}
+
+// withheld reports whether a sanitize keeps the disk from being read that is to be sanitized.
+func (h *host) withheld(r Request, c *claim) bool { return r.Scrub == "sanitize" && h.unreadable(c) }
+
+// allowed refuses what the request may not be done to: a disk that is not blank where it must be, and to erase what no pod
+// left there.
+func (h *host) allowed(r Request, c *claim, s *surface, a *Answer) (state, error) {
+	content, err := s.content()
+	if err != nil {
+		return state{}, err
+	}
+	if content == "" && len(c.partitions) > 0 && r.Blank {
+		content = knownPartitions
+	}
+	is := state{blank: content == "" || content == knownPartitions, print: s.fingerprint()}
+	switch {
+	case content == "":
+		return is, nil
+	case r.Blank:
+		a.Content = content
+		return is, errorf(Foreign, "%s holds %s; if no one needs that, erase it by hand: %s", c.name(), content, byHand)
+	case r.ByHand:
+		return is, nil
+	}
+	signs, err := s.signs()
+	if err != nil {
+		return state{}, err
+	}
+	if i := slices.IndexFunc(signs, kept); i >= 0 && r.Scrub != "" {
+		a.Content = content
+		return is, errorf(Foreign, "%s holds %s, which is erased by hand only; if no one needs it: %s", c.name(), signs[i], byHand)
+	}
+	if r.Tenant && r.Fingerprint != "" && !r.Follow && is.print.String() != r.Fingerprint {
+		a.Content = content
+		return is, errorf(Foreign, "%s holds %s, which its last pod did not leave there; if no one needs it, erase it by hand: %s", c.name(), content, byHand)
+	}
+	return is, nil
+}
+
+// byHand is how an operator erases a disk.
+const byHand = "metalplugctl reset ID --scrub zero"
+
+// knownPartitions is the content of a blank disk of which the kernel still has partitions.
+const knownPartitions = "partitions that the kernel still knows of"
+
+// mustBeBlank refuses a further disk that would be erased too and is not blank.
+func (h *host) mustBeBlank(ctx context.Context, r Request, c *claim) error {
+	if h.withheld(r, c) {
+		return nil
+	}
+	if n := len(c.partitions); n > 0 {
+		return errorf(Refused, "%s has partitions (%s, …) and would be erased too: erase it by hand if no one needs them", c.name(), path.Base(c.partitions[0]))
+	}
+	s, err := h.surfaceOf(ctx, c, newSeed())
+	if err != nil {
+		return err
+	}
+	content, err := s.content()
+	if err == nil && content != "" {
+		err = errorf(Refused, "%s holds %s and would be erased too: erase it by hand if no one needs it", c.name(), content)
+	}
+	return err
+}
+
+// proven returns the diskseq of a disk after a reset if it is the same medium: the number has not changed, or what
+// identifies the medium and what is on it are the same. Empty: that is not proven.
+func (h *host) proven(ctx context.Context, r Request, before state) (string, error) {
+	c, err := h.hold(r.SysPath, readOnly)
+	if err != nil {
+		return "", err
+	}
+	defer h.release(c)
+	if c.seq == r.seq {
+		return appearanceOf(c.seq), nil
+	}
+	if err := h.lock(ctx, c, shared); err != nil {
+		return "", err
+	}
+	s, err := h.surfaceOf(ctx, c, before.print.seed)
+	if err != nil {
+		return "", err
+	}
+	if h.sameMedium(r, c, s, before) != nil {
+		return "", nil
+	}
+	return appearanceOf(c.seq), nil
+}
+
+// sameMedium checks that a disk which has appeared again is the one that was read before: its attributes other than the
+// diskseq read so, one of them identifies the medium, and it holds the same. A blank disk must be blank.
+func (h *host) sameMedium(r Request, c *claim, s *surface, before state) error {
+	again := fmt.Sprintf("%s has appeared again, with diskseq %d instead of %d", c.name(), c.seq, r.seq)
+	r = r.anyAppearance()
+	if err := h.identified(r); err != nil {
+		return errorf(Failed, "%s: another medium may be in its place: %w", again, err)
+	}
+	if !slices.ContainsFunc(r.Identity, func(a Attribute) bool {
+		return slices.Contains([]string{"wwid", "device/wwid", "device/serial"}, a.Name)
+	}) {
+		return errorf(Failed, "%s: another medium may be in its place: it has neither a WWID nor a serial number", again)
+	}
+	if before.unread || s.fingerprint() != before.print {
+		return errorf(Failed, "%s: another medium may be in its place: it does not hold the same", again)
+	}
+	return nil
+}

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/config"
+)
+
+// bigger makes the disk one that the quick check does not read as a whole.
+func (n *fakeNode) bigger() *fakeNode {
+	n.data = make([]byte, 80<<20)
+	return n
+}
+
+// noiseAt puts data at a place that compresses to nothing and repeats nothing.
+func (n *fakeNode) noiseAt(at, length int64) *fakeNode {
+	source := rand.NewChaCha8([32]byte{byte(at)})
+	source.Read(n.data[at : at+length])
+	return n
+}
+
+// full is the answer to a request, with all fields.
+func (m *machine) full(r Request) Answer {
+	m.Helper()
+	if r.TimeoutMS == 0 {
+		r.TimeoutMS = minute
+	}
+	a, err := ParseAnswer(m.answer(m.Context(), m.wanted(r).Encode()))
+	if err == nil {
+		err = a.fits(r)
+	}
+	if err != nil {
+		m.Error(err)
+	}
+	if len(m.open) > 0 {
+		m.Errorf("still open: %d", len(m.open))
+	}
+	return a
+}
+
+// TestBlankDiskIsProven: a start of a pod on a disk that is not erased. Nothing may be on the disk, wherever it is.
+func TestBlankDiskIsProven(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		change  func(n *fakeNode)
+		content string
+	}{
+		{"blank", func(n *fakeNode) {}, ""},
+		{"ff among 00", func(n *fakeNode) { copy(n.data[36<<20:], bytes.Repeat([]byte{0xff}, 22<<20)) }, ""},
+		{"A everywhere", func(n *fakeNode) { n.set('A') }, "unknown data at byte 0"},
+		{"17 MiB in the middle", func(n *fakeNode) { n.noiseAt(40<<20, 17<<20) }, "unknown data at byte"},
+		{"1 MiB at the end", func(n *fakeNode) { n.noiseAt(79<<20, 1<<20) }, "unknown data at byte 82837504"},
+		{"a sector of the last 16 MiB", func(n *fakeNode) { n.noiseAt(64<<20, 512) }, "unknown data at byte 67108864"},
+		{"LUKS", func(n *fakeNode) { copy(n.data, "LUKS\xba\xbe\x00\x02") }, "crypto_LUKS"},
+		{"btrfs after a zapped table", func(n *fakeNode) { copy(n.data[1<<20+0x10040:], "_BHRfS_M") }, "btrfs"},
+		{"md after a zapped table", func(n *fakeNode) { copy(n.data[1<<20+4096:], "\xfc\x4e\x2b\xa9") }, "linux_raid_member"},
+		{"ZFS after a zapped table", func(n *fakeNode) { copy(n.data[1<<20+128<<10:], "\x0c\xb1\xba\x00\x00\x00\x00\x00") }, "zfs_member"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, n := oneNVMe(t)
+			c.change(n.bigger())
+			r := Request{Op: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Blank: true}
+			got := m.full(r)
+			want := map[bool]Result{true: OK, false: Foreign}[c.content == ""]
+			if got.Result != want || !strings.HasPrefix(got.Content, c.content) || got.Size != int64(len(n.data)) || got.Erased {
+				t.Errorf("answer is %+v", got)
+			}
+			if want == OK && got.Appearance != "9" {
+				t.Errorf("appearance is %q", got.Appearance)
+			}
+			if probe := m.full(Request{Op: Probe, SysPath: disk0, Class: "nvme"}); !strings.HasPrefix(probe.Content, c.content) || (probe.Fingerprint == "") != (c.content == "") {
+				t.Errorf("a probe finds %+v", probe)
+			}
+			m.untouched()
+		})
+	}
+}
+
+// TestKeptIsNotErased: volume managers, RAID and the like are erased by hand only, whatever the daemon says.
+func TestKeptIsNotErased(t *testing.T) {
+	for _, c := range []struct {
+		want  string
+		at    int64
+		magic string
+	}{
+		{"LVM2_member", 512, "LABELONE"},
+		{"LVM2_member", 1<<20 + 512, "LABELONE"},
+		{"linux_raid_member", 4096, "\xfc\x4e\x2b\xa9"},
+		{"linux_raid_member", 1<<20 + 4096, "\xfc\x4e\x2b\xa9"},
+		{"crypto_LUKS", 0, "LUKS\xba\xbe"},
+		{"BitLocker", 3, "-FVE-FS-"},
+		{"zfs_member", 128 << 10, "\x0c\xb1\xba\x00\x00\x00\x00\x00"},
+		{"zfs_member", 1<<20 + 256<<10 + 128<<10, "\x0c\xb1\xba\x00\x00\x00\x00\x00"},
+		{"ceph_bluestore", 0, "bluestore block device"},
+		{"bcache", 1<<20 + 4120, "\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"},
+		{"oracle_asm", 32, "ORCLDISK"},
+		{"vmfs", 2 << 20, "\x5e\xf1\xab\x2f"},
+		{"isw_raid_member", 4<<20 - 1024, "Intel Raid ISM Cfg Sig. "},
+	} {
+		m, n := oneNVMe(t)
+		copy(n.data[c.at:], c.magic)
+		r := eraseOf0("zero")
+		for _, fingerprint := range []string{"", printOf0(m)} {
+			r.Fingerprint = fingerprint
+			if got := m.full(r); got.Result != Foreign || !strings.Contains(got.Detail, "holds "+c.want+", which is erased by hand only") || !strings.Contains(got.Content, c.want) {
+				t.Errorf("%s: answer is %+v", c.want, got)
+			}
+		}
+		m.untouched()
+		r.ByHand, r.Tenant = true, false
+		if got := m.full(r); got.Result != OK || !got.Erased || !n.blank() {
+			t.Errorf("%s by hand: %+v", c.want, got)
+		}
+	}
+	for name, change := range map[string]func(n *fakeNode){"ext4": func(n *fakeNode) { n.ext4() }, "noise": func(n *fakeNode) { n.noiseAt(1<<20, 1<<20) }} {
+		m, n := oneNVMe(t)
+		change(n)
+		if got := m.full(eraseOf0("zero")); got.Result != OK || !got.Erased || got.Appearance != "9" || !n.blank() {
+			t.Errorf("%s of a pod: %+v", name, got)
+		}
+	}
+}
+
+// TestNoOneAnswersForIt: what no pod left is not erased unless the operator asks for it.
+func TestNoOneAnswersForIt(t *testing.T) {
+	m, n := oneNVMe(t)
+	r := eraseOf0("zero")
+	r.Tenant = false
+	for _, change := range []func(){func() {}, func() { n.ext4() }} {
+		change()
+		if got := m.full(r); got.Result != Refused || !strings.Contains(got.Detail, "no pod of this node left what is on it") {
+			t.Errorf("answer is %+v", got)
+		}
+	}
+	m.untouched()
+}
+
+// TestDrivesThatLie: each drive acknowledges the erasure. What was written before it proves whether it was one.
+func TestDrivesThatLie(t *testing.T) {
+	const granule = 1 << 20
+	parts := func(n *fakeNode, from, length int64, keep func(at int64) bool) {
+		for at := from; at < from+length; at += blockSize {
+			if end := min(at+blockSize, from+length); !keep(at) {
+				clear(n.data[at:end])
+			}
+		}
+	}
+	drives := map[string]func(n *fakeNode, from, length int64){
+		"keeps all": func(n *fakeNode, from, length int64) {},
+		"keeps the second half": func(n *fakeNode, from, length int64) {
+			parts(n, from, length, func(at int64) bool { return at >= 40<<20 })
+		},
+		"keeps all but the ends": func(n *fakeNode, from, length int64) {
+			parts(n, from, length, func(at int64) bool { return at >= 16<<20 && at < 64<<20 })
+		},
+		"keeps an unaligned tail": func(n *fakeNode, from, length int64) {
+			clear(n.data[from : from+length-(from+length)%granule])
+		},
+		"erases": func(n *fakeNode, from, length int64) { clear(n.data[from : from+length]) },
+	}
+	contents := map[string]func(n *fakeNode){
+		"1 MiB at 32 MiB":        func(n *fakeNode) { n.noiseAt(32<<20, 1<<20) },
+		"one block":              func(n *fakeNode) { n.noiseAt(45<<20+8192, 4096) },
+		"one byte":               func(n *fakeNode) { n.data[50<<20+12345] = 1 },
+		"all over":               func(n *fakeNode) { n.fill() },
+		"blank but for the tail": func(n *fakeNode) { n.noiseAt(int64(len(n.data))-granule/2, 100) },
+		"blank":                  func(n *fakeNode) {},
+	}
+	for drive, erase := range drives {
+		for content, write := range contents {
+			for _, scrub := range []string{"discard", "zero"} {
+				if scrub == "zero" && content != "one block" && content != "all over" {
+					continue
+				}
+				m, n := oneNVMe(t)
+				n.bigger().data = append(n.data, make([]byte, granule/2)...) // a last part that is no whole granule
+				write(n)
+				m.onIoctl = func(n *fakeNode, request uintptr, b []byte) (int, error) {
+					if len(b) == 16 {
+						erase(n, int64(binary.NativeEndian.Uint64(b)), int64(binary.NativeEndian.Uint64(b[8:])))
+					}
+					return 0, nil
+				}
+				got := m.full(eraseOf0(scrub))
+				switch {
+				case n.blank() && (got.Result != OK || !got.Erased):
+					t.Errorf("%s on a drive that %s, with %s: %+v, though it is blank", scrub, drive, content, got)
+				case !n.blank() && (got.Result != Failed || got.Erased || !strings.Contains(got.Detail, "verify nvme0n1: ")):
+					t.Errorf("%s on a drive that %s, with %s: %+v, though it holds data", scrub, drive, content, got)
+				case !n.blank() && scrub == "discard" && !strings.Contains(got.Detail, `this drive keeps data that is discarded; scrub = "zero" erases it`):
+					t.Errorf("%s: no remedy in %q", drive, got.Detail)
+				case content == "blank" && !strings.Contains(got.Done, "the disk was blank"):
+					t.Errorf("of a blank disk: %q", got.Done)
+				}
+			}
+		}
+	}
+}
+
+// TestTooLittleTime: where the places to verify by are not found in time, nothing is erased.
+func TestTooLittleTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, n := oneNVMe(t)
+		n.bigger().noiseAt(50<<20, 4096)
+		n.onRead = func(_ int64, length int) {
+			if length == stretch {
+				time.Sleep(time.Second)
+			}
+		}
+		r := eraseOf0("discard")
+		r.TimeoutMS = 10000
+		got := m.full(r)
+		if got.Result != Failed || !strings.Contains(got.Detail, "nothing was erased; allow more time") {
+			t.Errorf("answer is %+v", got)
+		}
+		for _, call := range m.calls {
+			if strings.Contains(call, "0x1277") {
+				t.Errorf("it did %s", call)
+			}
+		}
+	})
+}
+
+// TestAppearsAgain: a reset makes the disk appear again. It is the same medium if what identifies it and what is on it are.
+func TestAppearsAgain(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		before   func(n *fakeNode)
+		after    func(m *machine, n *fakeNode)
+		identity []Attribute
+		same     bool
+	}{
+		{"the same, blank", func(n *fakeNode) {}, func(m *machine, n *fakeNode) {}, byWWID("eui.01"), true},
+		{"the same, with data", func(n *fakeNode) { n.ext4() }, func(m *machine, n *fakeNode) {}, byWWID("eui.01"), true},
+		{"another that is blank", func(n *fakeNode) { n.ext4() }, func(m *machine, n *fakeNode) { n.set(0) }, byWWID("eui.01"), false},
+		{"another with data for a blank one", func(n *fakeNode) {}, func(m *machine, n *fakeNode) { n.ext4() }, byWWID("eui.01"), false},
+		{"another with other data", func(n *fakeNode) { n.ext4() }, func(m *machine, n *fakeNode) { n.data[0x500]++ }, byWWID("eui.01"), false},
+		{"another with 4 KiB more", func(n *fakeNode) { n.fill() }, func(m *machine, n *fakeNode) { n.noiseAt(2<<20, 4096) }, byWWID("eui.01"), false},
+		{"known by its place only", func(n *fakeNode) {}, func(m *machine, n *fakeNode) {}, []Attribute{{"dev", "259:0"}}, false},
+	} {
+		for _, scrub := range []string{"", "zero"} {
+			t.Run(c.name+" "+scrub, func(t *testing.T) {
+				m, n := oneNVMe(t)
+				c.before(n)
+				m.onIoctl = func(at *fakeNode, request uintptr, b []byte) (int, error) {
+					switch {
+					case request == nvmeIoctlReset:
+						n.seq = 10
+						m.files(map[string]string{disk0 + "/diskseq": "10\n"})
+						c.after(m, n)
+					case len(b) == 16:
+						clear(n.data[binary.NativeEndian.Uint64(b):][:binary.NativeEndian.Uint64(b[8:])])
+					}
+					return 0, nil
+				}
+				r := Request{
+					Op: Prepare, SysPath: disk0, Class: "nvme", Method: "nvme-controller", Scrub: scrub, Tenant: true,
+					Identity: append(slices.Clone(c.identity), Attribute{"diskseq", "9"}),
+				}
+				got := m.full(r)
+				switch {
+				case scrub == "" && got.Result != OK, c.same && got.Result != OK, c.same != (got.Appearance == "10"):
+					t.Errorf("answer is %+v", got)
+				case scrub != "" && !c.same && (got.Result != Failed || !strings.Contains(got.Detail, "another medium may be in its place")):
+					t.Errorf("answer is %+v", got)
+				}
+				if erased := slices.ContainsFunc(m.calls, func(call string) bool { return strings.Contains(call, "0x127f") }); erased != (scrub != "" && c.same) {
+					t.Errorf("it did %q", m.calls)
+				}
+			})
+		}
+	}
+}
+
+// TestAppearsAgainWhileErased: an erasure after which the disk is another is not one.
+func TestAppearsAgainWhileErased(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.fill()
+	m.onIoctl = func(_ *fakeNode, request uintptr, b []byte) (int, error) {
+		if len(b) == 16 {
+			clear(n.data)
+			m.files(map[string]string{disk0 + "/diskseq": "10\n"}) // of the disk that has its name now; ours is open
+		}
+		return 0, nil
+	}
+	got := m.full(eraseOf0("zero"))
+	if got.Result != Failed || got.Erased || got.Appearance != "" || !strings.Contains(got.Detail, "cannot be verified") {
+		t.Errorf("answer is %+v", got)
+	}
+}
+
+// TestStoppedInBetween: the process is stopped wherever it can be, and another disk takes the name, the number and the
+// identity of the first. Nothing is written to it.
+func TestStoppedInBetween(t *testing.T) {
+	for stop := 1; ; stop++ {
+		m, n := oneNVMe(t)
+		n.ext4()
+		other := &fakeNode{name: "nvme0n1", node: n.node, data: bytes.Repeat([]byte("other"), 4<<20/5+1)[:4<<20], seq: 11, nsid: 1}
+		was := slices.Clone(other.data)
+		opens, swapped := 0, false
+		n.opened = func() {
+			if opens++; opens == stop {
+				swapped = true
+				m.nodes["/dev/nvme0n1"] = other // what is open stays open
+				m.files(map[string]string{disk0 + "/diskseq": "11\n"})
+			}
+		}
+		got := m.full(eraseOf0("zero"))
+		if !bytes.Equal(other.data, was) {
+			t.Fatalf("stopped at open %d: the other disk was written to: %+v", stop, got)
+		}
+		if !swapped {
+			if got.Result != OK || !got.Erased {
+				t.Errorf("answer is %+v", got)
+			}
+			return
+		}
+		if got.Result == OK || got.Erased || got.Appearance != "" {
+			t.Errorf("stopped at open %d: %+v", stop, got)
+		}
+	}
+}
+
+// TestOpenElsewhere: who has the disk, a partition, its controller or its character device open is asked right before it is
+// written to.
+func TestOpenElsewhere(t *testing.T) {
+	const partition, generic = disk0 + "/nvme0n1p1", controller0 + "/ng0n1"
+	own := cgroup.Number{Block: true, Major: 259}
+	for _, c := range []struct {
+		name   string
+		number cgroup.Number
+		unread error
+		want   string
+	}{
+		{"the disk", own, nil, "nvme0n1 is open in process 42 (qemu)"},
+		{"a partition", cgroup.Number{Block: true, Major: 259, Minor: 1}, nil, "nvme0n1p1 is open in process 42 (qemu)"},
+		{"its controller", cgroup.Number{Major: 245}, nil, "nvme0 is open in process 42 (qemu)"},
+		{"its character device", cgroup.Number{Major: 242, Minor: 7}, nil, "ng0n1 is open in process 42 (qemu)"},
+		{"not known", cgroup.Number{Block: true, Major: 8}, errors.New("process 9 cannot be read"), "which processes have nvme0n1 open is not known: process 9 cannot be read"},
+		{"another disk", cgroup.Number{Block: true, Major: 8}, nil, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, n := oneNVMe(t)
+				n.fill()
+				m.partition(partition, "259:1")
+				m.files(map[string]string{
+					generic + "/subsystem": in(generic, "/sys/class/nvme-generic"), generic + "/dev": "242:7\n", generic + "/uevent": "DEVNAME=ng0n1\n",
+				})
+				m.others, m.unread = []cgroup.Holder{{PID: 42, Comm: "qemu", Number: c.number}}, c.unread
+				began := time.Now()
+				got := m.full(eraseOf0("zero"))
+				if c.want == "" {
+					if got.Result != OK || !got.Erased {
+						t.Errorf("answer is %+v", got)
+					}
+					return
+				}
+				if got.Result != Busy || got.Detail != c.want || n.blank() || time.Since(began) < passingFor {
+					t.Errorf("after %v the answer is %+v", time.Since(began), got)
+				}
+				if slices.ContainsFunc(m.calls, func(call string) bool { return strings.Contains(call, "0x127f") }) {
+					t.Errorf("it did %q", m.calls)
+				}
+			})
+		})
+	}
+}
+
+// TestPassers: udev has the disk open for a moment.
+func TestPassers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, n := oneNVMe(t)
+		n.fill()
+		began := time.Now()
+		m.host.holders = func(context.Context, config.Config, []cgroup.Number) (cgroup.Answer, error) {
+			if time.Since(began) < time.Second {
+				return cgroup.Answer{Holders: []cgroup.Holder{{PID: 7, Comm: "(udev-worker)", Number: cgroup.Number{Block: true, Major: 259}}}}, nil
+			}
+			return cgroup.Answer{}, nil
+		}
+		if got := m.full(eraseOf0("zero")); got.Result != OK || !n.blank() {
+			t.Errorf("answer is %+v", got)
+		}
+	})
+}

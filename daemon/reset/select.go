@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+// Whether the operator wants that: /etc/metalplug says which resource has a device, and by which method it may be reset and
+// erased. The daemon, which may have been taken over, can only ask.
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/udev"
+)
+
+// selected refuses a request for a device that its resource does not select, or by a way that this does not name.
+func (h *host) selected(r Request) error {
+	settings, err := h.settings()
+	if err != nil {
+		return errorf(Refused, "read the configuration: %w", err)
+	}
+	i := slices.IndexFunc(settings.Resources, func(one config.Resource) bool { return one.Name == r.Resource })
+	if i < 0 {
+		return errorf(Refused, "no resource %q is configured (%s): nothing is done to %s", r.Resource, filesOf(settings), r.SysPath)
+	}
+	resource := settings.Resources[i]
+	machine := &device.Host{Tree: h.Tree}
+	seen, err := udev.ReadDevice(h.Sys, h.run, r.SysPath)
+	if err != nil {
+		return errorf(Refused, "which resource selects %s is not known: %w", r.SysPath, err)
+	}
+	sighting, err := matched(machine, settings, resource, &seen, r.SysPath)
+	if err != nil {
+		return err
+	}
+	if err := methodNamed(machine, settings, resource, sighting, r); err != nil {
+		return err
+	}
+	return scrubNamed(settings, resource, sighting, r)
+}
+
+// matched returns how a device is seen that a resource selects.
+func matched(machine *device.Host, settings config.Config, resource config.Resource, seen *udev.Device, sysPath string) (device.Sighting, error) {
+	var reasons []string
+	for _, s := range device.Look(machine, settings.Rules(), seen) {
+		switch {
+		case s.Resource == resource.Name:
+			return s, nil
+		case s.Resource != "":
+			reasons = append(reasons, "it is a device of "+s.Resource)
+		case s.Offer != nil:
+			reasons = append(reasons, s.Offer.Error())
+		}
+	}
+	if len(reasons) == 0 {
+		reasons = append(reasons, "no class has it")
+	}
+	return device.Sighting{}, errorf(Refused, "resource %s (%s) does not select %s: %s", resource.Name, whereOf(settings, resource.Name, "match"), path.Base(sysPath), strings.Join(reasons, "; "))
+}
+
+func methodNamed(machine *device.Host, settings config.Config, resource config.Resource, s device.Sighting, r Request) error {
+	auto := ""
+	if s.Device.Class.Auto != nil {
+		auto = s.Device.Class.Auto(machine, *s.Device)
+	}
+	switch named := resource.Reset.Method; {
+	case r.Method == "", r.Method == named, r.Method == auto && (r.ByHand || named == config.Auto):
+		return nil
+	default:
+		return errorf(Refused, "resource %s (%s) has reset method %q, not %q", resource.Name, whereOf(settings, resource.Name, "reset.method"), named, r.Method)
+	}
+}
+
+func scrubNamed(settings config.Config, resource config.Resource, s device.Sighting, r Request) error {
+	where := whereOf(settings, resource.Name, "reset.scrub")
+	switch {
+	case r.Scrub == "":
+		return nil
+	case !s.Target.IsDisk():
+		return errorf(Refused, "resource %s (%s) does not take %s as a disk", resource.Name, where, path.Base(r.SysPath))
+	case r.Scrub == resource.Reset.Scrub, r.ByHand:
+		return nil
+	}
+	return errorf(Refused, "resource %s (%s) has scrub %q, not %q", resource.Name, where, resource.Reset.Scrub, r.Scrub)
+}
+
+// whereOf returns where a key of a resource is written.
+func whereOf(settings config.Config, resource, key string) string {
+	if where := settings.Where(resource, key); where != "" {
+		return where
+	}
+	return "built in"
+}
+
+// filesOf returns the files that were read.
+func filesOf(settings config.Config) string {
+	if len(settings.Files) == 0 {
+		return fmt.Sprintf("%s is not there", config.DefaultFile)
+	}
+	return strings.Join(settings.Files, ", ")
+}

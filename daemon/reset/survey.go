@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+// Reading a disk from one end to the other.
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// stretch is how much is read at once.
+const stretch = 4 << 20
+
+// errEnough ends a reading that has found what it was for.
+var errEnough = errors.New("enough")
+
+// reader reads a disk in stretches. While one is looked at, the next is read.
+type reader struct {
+	size  int64
+	quiet func() // makes the reading thread a quiet one; nil: it is as urgent as any
+	read  func(b []byte, at int64) error
+}
+
+// each calls f for all stretches in their order, until one of both fails or ctx ends. f must not keep b.
+func (r reader) each(ctx context.Context, from int64, f func(at int64, b []byte) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	free, full := make(chan []byte, 2), make(chan chunk)
+	for range cap(free) {
+		free <- aligned(stretch)
+	}
+	var failed error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer close(full)
+		if r.quiet != nil {
+			runtime.LockOSThread() // and the thread ends with this function
+			r.quiet()
+		}
+		failed = mistakes(func() error { return r.fill(ctx, from, free, full) })
+	}()
+	defer func() { <-ended }()
+	defer cancel()
+	for one := range full {
+		if err := f(one.at, one.b); err != nil {
+			return err
+		}
+		free <- one.b[:stretch]
+	}
+	return failed
+}
+
+func (r reader) fill(ctx context.Context, from int64, free <-chan []byte, full chan<- chunk) error {
+	for at := from; at < r.size; at += stretch {
+		if ctx.Err() != nil { // a select with two ways may take the other
+			return ctx.Err()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b := <-free:
+			b = b[:min(stretch, r.size-at)]
+			if err := r.read(b, at); err != nil {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case full <- chunk{at, b}:
+			}
+		}
+	}
+	return nil
+}
+
+// aligned returns memory that may be read into past the page cache: it begins at a page, which suits each drive (open(2),
+// O_DIRECT).
+func aligned(n int) []byte {
+	const page = 4096
+	b := make([]byte, n+page)
+	skip := -uintptr(unsafe.Pointer(&b[0])) % page
+	return b[skip:][:n:n]
+}
+
+// filled returns where the first and the last block begin that hold something; -1: none does.
+func filled(b []byte) (first, last int64) {
+	first, last = -1, -1
+	for i := int64(0); i < int64(len(b)); i += blockSize {
+		if blank(b[i:min(i+blockSize, int64(len(b)))]) {
+			continue
+		}
+		if first < 0 {
+			first = i
+		}
+		last = i
+	}
+	return first, last
+}
+
+// survey reads a disk from a byte to its end, in the idle I/O class and past the page cache. It ends at the first block that
+// holds something, when the time is up, and when the asker has gone. It holds no claim: whoever begins to use the disk may,
+// and then it ends as [Busy].
+func (h *host) survey(ctx context.Context, r Request, a *Answer) error {
+	if h.Link(r.SysPath, "subsystem") != "block" {
+		return errorf(Refused, "%s is not a disk: there is nothing to read", r.SysPath)
+	}
+	unlock, err := h.only(ctx, r.SysPath)
+	if errors.Is(err, Busy) {
+		return errorf(Late, "%w", err)
+	} else if err != nil {
+		return err
+	}
+	defer unlock()
+	c, err := h.look(r.SysPath)
+	if err != nil {
+		return err
+	}
+	defer h.release(c)
+	if r.From > c.size {
+		return errorf(Refused, "%s has %d bytes: there is no byte %d to read on from", c.name(), c.size, r.From)
+	}
+	a.Size, a.Read = c.size, r.From
+	if err := errors.Join(h.untaken(r, c), h.shared(c)); err != nil {
+		return err
+	}
+	s, err := h.surfaceOf(ctx, c, newSeed())
+	if err != nil {
+		return err
+	}
+	if a.Content, err = s.content(); err != nil || a.Content != "" {
+		return err
+	}
+	if h.unallocated(c) {
+		a.Read = c.size
+		return h.untaken(r, c)
+	}
+	return h.readOn(ctx, r, c, a)
+}
+
+// unallocated reports whether the drive says that no block of the namespace is in use: with thin provisioning NUSE counts
+// those that are (NVM Command Set Specification 1.0, figure 97: NSFEAT bit 0, NUSE).
+func (h *host) unallocated(c *claim) bool {
+	if !h.IsNVMe(c.sysPath) {
+		return false
+	}
+	nsid, err := h.nsid(c.fd)
+	if err != nil {
+		return false
+	}
+	ns, err := h.namespaceOf(c.fd, nsid)
+	return err == nil && ns.thin && ns.used == 0
+}
+
+// watchEvery is how often a survey checks that no one has begun to use the disk.
+const watchEvery = time.Second
+
+func (h *host) readOn(ctx context.Context, r Request, c *claim, a *Answer) error {
+	h.step.is("reading all of %s", c.name())
+	read, done := h.directly(c)
+	defer done()
+	looked := time.Now()
+	// Whole blocks: an earlier survey may have ended at the end of a smaller disk.
+	err := reader{c.size, h.idle, read}.each(ctx, r.From&^(blockSize-1), func(at int64, b []byte) error {
+		if first, _ := filled(b); first >= 0 {
+			a.Read, a.Content = max(a.Read, at+first), unknownData(at+first)
+			return errEnough
+		}
+		a.Read = max(a.Read, at+int64(len(b)))
+		if time.Since(looked) < watchEvery {
+			return nil
+		}
+		looked = time.Now()
+		return h.untaken(r, c)
+	})
+	switch {
+	case err == nil, err == errEnough, ctx.Err() != nil:
+		return h.untaken(r, c)
+	}
+	return err
+}
+
+// untaken checks that a disk which is read for long is the same, and that no one has begun to use it.
+func (h *host) untaken(r Request, c *claim) error {
+	if err := h.inspect(c, r.SysPath); err != nil {
+		return err
+	}
+	if err := h.identified(r); err != nil {
+		return errorf(Gone, "%w", err)
+	}
+	if n := len(c.partitions); n > 0 {
+		return errorf(Busy, "%s has partitions now", c.name())
+	}
+	return h.holdable(r.SysPath)
+}
+
+// directly returns a function that reads a held disk past the page cache, or through it where the node refuses that.
+func (h *host) directly(c *claim) (read func(b []byte, at int64) error, done func()) {
+	through := func(b []byte, at int64) error { return h.readAt(c, b, at) }
+	fd, err := h.opened(c.sysPath, unix.O_RDONLY|unix.O_DIRECT)
+	if err != nil {
+		return through, func() {}
+	}
+	if seq, err := h.sameAppearance(fd, c.sysPath); err != nil || seq != c.seq {
+		h.close(fd)
+		return through, func() {}
+	}
+	return func(b []byte, at int64) error {
+		err := h.readFrom(fd, c.name(), b, at)
+		if errors.Is(err, unix.EINVAL) {
+			err = through(b, at)
+		}
+		return err
+	}, func() { h.close(fd) }
+}

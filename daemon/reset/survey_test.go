@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func surveyOf0(from int64) Request {
+	return Request{Op: Survey, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), From: from}
+}
+
+// TestSurvey: it finds what the quick check cannot, wherever it is, and says where it is.
+func TestSurvey(t *testing.T) {
+	const size = 80 << 20
+	for _, c := range []struct {
+		name    string
+		change  func(n *fakeNode)
+		from    int64
+		read    int64
+		content string
+	}{
+		{"blank", func(n *fakeNode) {}, 0, size, ""},
+		{"blank from there on", func(n *fakeNode) { n.data[36<<20] = 1 }, 36<<20 + 4096, size, ""},
+		{"at its end already", func(n *fakeNode) {}, size, size, ""},
+		{"ff among 00", func(n *fakeNode) { copy(n.data[50<<20:], bytes.Repeat([]byte{0xff}, 3<<20)) }, 0, size, ""},
+		{"a byte", func(n *fakeNode) { n.data[50<<20+5000] = 1 }, 0, 50<<20 + 4096, "unknown data at byte 52432896"},
+		{"a byte, from before it", func(n *fakeNode) { n.data[50<<20+5000] = 1 }, 49<<20 + 8192, 50<<20 + 4096, "unknown data at byte 52432896"},
+		{"a byte in the block it goes on at", func(n *fakeNode) { n.data[50<<20] = 1 }, 50<<20 + 512, 50<<20 + 512, "unknown data at byte 52428800"},
+		{"A over and over", func(n *fakeNode) { copy(n.data[50<<20:], bytes.Repeat([]byte("A"), 4096)) }, 0, 50 << 20, "unknown data at byte 52428800"},
+		{"LUKS", func(n *fakeNode) { copy(n.data, "LUKS\xba\xbe") }, 0, 0, "crypto_LUKS"},
+		{"LUKS, from behind it", func(n *fakeNode) { copy(n.data, "LUKS\xba\xbe") }, 36 << 20, 36 << 20, "crypto_LUKS"},
+		{"the last byte", func(n *fakeNode) { n.data[size-1] = 1 }, 0, 0, "unknown data at byte 83881984"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, n := oneNVMe(t)
+			c.change(n.bigger())
+			got := m.full(surveyOf0(c.from))
+			if got.Result != OK || got.Size != size {
+				t.Errorf("answer is %+v", got)
+			}
+			// The quick check, which comes first, may see it by chance: then nothing more is read.
+			chance := got.Read == c.from && c.content != ""
+			if c.read == size && got.Content == "unknown data at byte 37748736" { // before where it goes on
+				return
+			}
+			if (got.Read != c.read && !chance) || got.Content != c.content {
+				t.Errorf("%d bytes were read, and %q is there; want %d, %q", got.Read, got.Content, c.read, c.content)
+			}
+			m.untouched()
+		})
+	}
+}
+
+// TestSurveyFindsWhatIsBetweenThePlaces: with the places of its own quick check known, one block between two of them.
+func TestSurveyFindsWhatIsBetweenThePlaces(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.bigger()
+	var places []int64
+	n.onRead = func(offset int64, length int) {
+		if length == blockSize {
+			places = append(places, offset)
+			return
+		}
+		if length != stretch || len(places) == 0 {
+			return
+		}
+		slices.Sort(places)
+		for i, at := range places[1:] {
+			if places[i]+blockSize < at { // a block that was not read
+				n.data[at-1] = 1
+				places = nil
+				return
+			}
+		}
+	}
+	got := m.full(surveyOf0(0))
+	if got.Result != OK || !strings.HasPrefix(got.Content, "unknown data at byte ") || got.Read == got.Size {
+		t.Errorf("answer is %+v", got)
+	}
+}
+
+// TestSurveyIsInterrupted: it says how far it has come, and goes on from there.
+func TestSurveyIsInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, n := oneNVMe(t)
+		n.bigger()
+		var from atomic.Int64
+		n.onRead = func(offset int64, length int) {
+			if length == stretch {
+				time.Sleep(time.Second)
+				from.Store(offset)
+			}
+		}
+		r := surveyOf0(0)
+		r.TimeoutMS = 15000
+		total := 0
+		for r.From < int64(len(n.data)) {
+			got := m.full(r)
+			if got.Result != OK || got.Content != "" || got.Read <= r.From || got.Size != int64(len(n.data)) {
+				t.Fatalf("from %d: answer is %+v", r.From, got)
+			}
+			r.From = got.Read
+			if total++; total > 10 {
+				t.Fatal("it does not come to an end")
+			}
+		}
+		if total != 2 {
+			t.Errorf("it took %d surveys of 15 s, for 20 stretches of 1 s", total)
+		}
+	})
+}
+
+// TestSurveyEndsWithItsAsker: no one waits for the answer any more.
+func TestSurveyEndsWithItsAsker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, n := oneNVMe(t)
+		n.bigger()
+		asked, gone := context.WithCancel(t.Context())
+		n.onRead = func(offset int64, length int) {
+			if length == stretch {
+				time.Sleep(time.Second)
+			}
+			if offset == 32<<20 && length == stretch {
+				gone()
+			}
+		}
+		r := surveyOf0(0)
+		r.TimeoutMS = minute
+		began := time.Now()
+		a, err := ParseAnswer(m.answer(asked, r.Encode()))
+		if took := time.Since(began); err != nil || took > 12*time.Second || a.Read >= a.Size || len(m.open) > 0 {
+			t.Errorf("after %v: %+v, %v", took, a, err)
+		}
+	})
+}
+
+// TestSurveyOfWhatIsTaken: it holds no claim, so that the disk can be taken while it is read, and notices that.
+func TestSurveyOfWhatIsTaken(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(m *machine, n *fakeNode)
+		want   Result
+		detail string
+	}{
+		{"mounted", func(m *machine, n *fakeNode) {
+			m.files(map[string]string{"/proc/1/mountinfo": "30 22 259:0 / /data rw - ext4 /dev/nvme0n1 rw\n"})
+		}, Busy, "nvme0n1 is mounted on /data"},
+		{"claimed", func(m *machine, n *fakeNode) { n.busy = true }, Busy, "cannot be opened exclusively"},
+		{"partitioned", func(m *machine, n *fakeNode) { m.partition(disk0+"/nvme0n1p1", "259:1") }, Busy, "has partitions now"},
+		{"part of something", func(m *machine, n *fakeNode) { m.files(map[string]string{disk0 + "/holders/dm-0": ""}) }, Busy, "nvme0n1 is part of dm-0"},
+		{"replaced", func(m *machine, n *fakeNode) { m.files(map[string]string{disk0 + "/diskseq": "10\n"}) }, Gone, "another disk has taken the place"},
+		{"another medium", func(m *machine, n *fakeNode) { m.files(map[string]string{disk0 + "/wwid": "eui.02\n"}) }, Gone, `wwid is "eui.02"`},
+		{"pulled", func(m *machine, n *fakeNode) { m.remove(disk0) }, Gone, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, n := oneNVMe(t)
+				n.bigger()
+				done := false
+				n.onRead = func(offset int64, length int) {
+					if length == stretch {
+						time.Sleep(time.Second)
+					}
+					if offset == 40<<20 && length == stretch && !done {
+						done = true
+						c.change(m, n)
+					}
+				}
+				began := time.Now()
+				got := m.full(surveyOf0(0))
+				if got.Result != c.want || !strings.Contains(got.Detail, c.detail) || time.Since(began) > 20*time.Second {
+					t.Errorf("after %v: %+v, want %v with %q", time.Since(began), got, c.want, c.detail)
+				}
+			})
+		})
+	}
+}
+
+// TestSurveyOfAThinNamespace: the drive says that no block is in use, which is enough.
+func TestSurveyOfAThinNamespace(t *testing.T) {
+	for _, c := range []struct {
+		nsfeat, nuse byte
+		all          bool
+	}{{1, 0, true}, {1, 1, false}, {0, 0, false}} {
+		m, n := oneNVMe(t)
+		n.bigger()
+		m.onAdmin = func(command adminCommand, data []byte) (uint16, error) {
+			if command.opcode == opIdentify && command.cdw10 == cnsNamespace {
+				data[24], data[16] = c.nsfeat, c.nuse
+			}
+			return 0, nil
+		}
+		stretches := 0
+		n.onRead = func(_ int64, length int) {
+			if length == stretch {
+				stretches++
+			}
+		}
+		got := m.full(surveyOf0(0))
+		if got.Result != OK || got.Read != got.Size || (stretches == 0) != c.all {
+			t.Errorf("NSFEAT %d, NUSE %d: %d stretches were read: %+v", c.nsfeat, c.nuse, stretches, got)
+		}
+	}
+}
+
+// TestSurveyOfANodeThatRefusesDirectReads: then it reads through the page cache.
+func TestSurveyOfANodeThatRefusesDirectReads(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.bigger()
+	open := m.kernel.open
+	direct := 0
+	m.kernel.open = func(name string, flags int) (int, error) {
+		if flags&unix.O_DIRECT != 0 {
+			direct++
+			return -1, unix.EINVAL
+		}
+		return open(name, flags)
+	}
+	if got := m.full(surveyOf0(0)); got.Result != OK || got.Read != got.Size || direct != 1 {
+		t.Errorf("answer is %+v, %d direct opens", got, direct)
+	}
+}
+
+func TestSurveyIsRefused(t *testing.T) {
+	m, n := oneNVMe(t)
+	if got := m.full(surveyOf0(int64(len(n.data)) + 1)); got.Result != Refused || !strings.Contains(got.Detail, "there is no byte 4194305") {
+		t.Errorf("answer is %+v", got)
+	}
+	r := surveyOf0(0)
+	r.SysPath, r.Class, r.Identity = controller0, "node", []Attribute{{"serial", "S1"}}
+	if got := m.full(r); got.Result != Refused || !strings.Contains(got.Detail, "is not a disk") {
+		t.Errorf("answer is %+v", got)
+	}
+	m.locked = map[string]bool{disk0: true}
+	if got := m.full(surveyOf0(0)); got.Result != Late || !strings.Contains(got.Detail, "another request is at work") {
+		t.Errorf("answer is %+v", got)
+	}
+}

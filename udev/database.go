@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package udev
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// databaseSize bounds the record of a device in udev's database; the kernel's own events have 2 KiB at most
+// (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
+const databaseSize = 64 << 10
+
+// ReadDevice returns a device as udev has it, without libudev: from sysfs at sys, and from udevd's database below run. A
+// device that udevd has not processed has the kernel's properties alone. It reads the formats of udevd's
+// device_update_db_handle and device_read_db_internal (systemd, src/libsystemd/sd-device).
+func ReadDevice(sys, run, sysPath string) (Device, error) {
+	dir := sys + strings.TrimPrefix(sysPath, "/sys")
+	text, err := readSome(dir + "/uevent")
+	if err != nil {
+		return Device{}, fmt.Errorf("read device %s: %w", sysPath, err)
+	}
+	subsystem, err := os.Readlink(dir + "/subsystem")
+	if err != nil {
+		return Device{}, fmt.Errorf("read device %s: %w", sysPath, err)
+	}
+	all := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "="); ok {
+			all[key] = value
+		}
+	}
+	d := Device{Subsystem: filepath.Base(subsystem), DevType: all["DEVTYPE"], SysPath: sysPath}
+	all["SUBSYSTEM"] = d.Subsystem
+	if name := all["DEVNAME"]; name != "" && !strings.HasPrefix(name, "/") {
+		all["DEVNAME"] = "/dev/" + name
+	}
+	d.DevNode = all["DEVNAME"]
+	if driver, err := os.Readlink(dir + "/driver"); err == nil && all["DRIVER"] == "" {
+		all["DRIVER"] = filepath.Base(driver)
+	}
+	text, err = readSome(filepath.Join(run, "udev/data", recordName(d, all, dir)))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Device{}, fmt.Errorf("read device %s: %w", sysPath, err)
+	}
+	takeRecord(all, text)
+	d.Properties = NewProperties(all)
+	return d, nil
+}
+
+// readSome reads a file that is not long.
+func readSome(name string) (string, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b := make([]byte, databaseSize)
+	done := 0
+	for done < len(b) {
+		n, err := f.Read(b[done:])
+		done += n
+		if err != nil || n == 0 {
+			break
+		}
+	}
+	if done == len(b) {
+		return "", fmt.Errorf("%s: longer than %d bytes", name, databaseSize)
+	}
+	return string(b[:done]), nil
+}
+
+// recordName returns the name of a device's record (device_get_device_id, sd-device).
+func recordName(d Device, all map[string]string, dir string) string {
+	switch {
+	case all["MAJOR"] != "" && d.Subsystem == "block":
+		return "b" + all["MAJOR"] + ":" + all["MINOR"]
+	case all["MAJOR"] != "":
+		return "c" + all["MAJOR"] + ":" + all["MINOR"]
+	case all["IFINDEX"] != "":
+		return "n" + all["IFINDEX"]
+	case d.Subsystem == "drivers": // its record has the bus in its name as well; no device of ours is a driver
+		return "+drivers:" + filepath.Base(dir)
+	}
+	return "+" + d.Subsystem + ":" + filepath.Base(dir)
+}
+
+// takeRecord adds what a record says: E:KEY=VALUE a property, S:NAME a link below /dev, G:TAG and Q:TAG a tag that it has had
+// and that it has.
+func takeRecord(all map[string]string, text string) {
+	var links, tags, current []string
+	for line := range strings.Lines(text) {
+		kind, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
+		if !ok || value == "" {
+			continue
+		}
+		switch kind {
+		case "E":
+			if key, value, ok := strings.Cut(value, "="); ok {
+				all[key] = value
+			}
+		case "S":
+			links = append(links, "/dev/"+value)
+		case "G":
+			tags = append(tags, value)
+		case "Q":
+			current = append(current, value)
+		}
+	}
+	set := func(key string, list []string, separator, around string) {
+		if len(list) > 0 {
+			all[key] = around + strings.Join(list, separator) + around
+		}
+	}
+	set("DEVLINKS", links, " ", "")
+	set("TAGS", tags, ":", ":")
+	set("CURRENT_TAGS", current, ":", ":")
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package udev
+
+import "testing"
+
+// TestReadDeviceAsLibudev: on this machine both say the same of all devices.
+func TestReadDeviceAsLibudev(t *testing.T) {
+	all, err := enumerate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	compared := 0
+	for _, want := range all {
+		got, err := ReadDevice("/sys", "/run", want.SysPath)
+		if err != nil {
+			continue // it has gone
+		}
+		again, _ := ReadDevice("/sys", "/run", want.SysPath)
+		if got != again { // it is changing
+			continue
+		}
+		compared++
+		for _, key := range []string{"SUBSYSTEM", "DEVNAME", "DEVTYPE", "DRIVER", "PCI_ID", "PCI_CLASS", "PCI_SLOT_NAME", "ID_MODEL", "ID_SERIAL", "ID_WWN", "MAJOR", "MINOR"} {
+			a, ok := got.Properties.Lookup(key)
+			b, is := want.Properties.Lookup(key)
+			if a != b || ok != is {
+				t.Errorf("%s: %s is %q (%v), libudev says %q (%v)", want.SysPath, key, a, ok, b, is)
+			}
+		}
+	}
+	if compared < len(all)/2 {
+		t.Errorf("only %d of %d devices were compared", compared, len(all))
+	}
+}
