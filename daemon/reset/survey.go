@@ -187,13 +187,14 @@ func (h *host) readOn(ctx context.Context, r Request, c *claim, a *Answer) error
 
 // untaken checks that a disk which is read for long is the same, and that no one has begun to use it.
 func (h *host) untaken(r Request, c *claim) error {
-	if err := h.inspect(c, r.SysPath); err != nil {
+	now := *c // which is being read
+	if err := h.inspect(&now, r.SysPath); err != nil {
 		return err
 	}
 	if err := h.identified(r); err != nil {
 		return errorf(Gone, "%w", err)
 	}
-	if n := len(c.partitions); n > 0 {
+	if len(now.partitions) > 0 {
 		return errorf(Busy, "%s has partitions now", c.name())
 	}
 	return h.holdable(r.SysPath)

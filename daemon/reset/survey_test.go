@@ -155,7 +155,7 @@ func TestSurveyOfWhatIsTaken(t *testing.T) {
 		{"mounted", func(m *machine, n *fakeNode) {
 			m.files(map[string]string{"/proc/1/mountinfo": "30 22 259:0 / /data rw - ext4 /dev/nvme0n1 rw\n"})
 		}, Busy, "nvme0n1 is mounted on /data"},
-		{"claimed", func(m *machine, n *fakeNode) { n.busy = true }, Busy, "cannot be opened exclusively"},
+		{"claimed", nil, Busy, "cannot be opened exclusively"},
 		{"partitioned", func(m *machine, n *fakeNode) { m.partition(disk0+"/nvme0n1p1", "259:1") }, Busy, "has partitions now"},
 		{"part of something", func(m *machine, n *fakeNode) { m.files(map[string]string{disk0 + "/holders/dm-0": ""}) }, Busy, "nvme0n1 is part of dm-0"},
 		{"replaced", func(m *machine, n *fakeNode) { m.files(map[string]string{disk0 + "/diskseq": "10\n"}) }, Gone, "another disk has taken the place"},
@@ -167,12 +167,18 @@ func TestSurveyOfWhatIsTaken(t *testing.T) {
 				m, n := oneNVMe(t)
 				n.bigger()
 				done := false
+				var claimed atomic.Bool
+				n.claimed = claimed.Load
 				n.onRead = func(offset int64, length int) {
 					if length == stretch {
 						time.Sleep(time.Second)
 					}
 					if offset == 40<<20 && length == stretch && !done {
 						done = true
+						if c.change == nil {
+							claimed.Store(true)
+							return
+						}
 						c.change(m, n)
 					}
 				}
