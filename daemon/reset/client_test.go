@@ -25,13 +25,10 @@ import (
 func TestMain(m *testing.M) {
 	programs := map[string]func() error{
 		Program: func() error {
-			h := newHost(exchange.ConfigFile(config.DefaultFile))
-			h.holders = func(context.Context, config.Config, []cgroup.Number) (cgroup.Answer, error) { // not each process can be read here
-				return cgroup.Answer{}, nil
-			}
-			return exchange.ServeUntilGone(h.answer)
+			return exchange.ServeUntilGone(unheldHost(exchange.ConfigFile(config.DefaultFile)).answer)
 		},
 		"locking":  locking,
+		"killed":   killing,
 		"nonsense": func() error { return exchange.Serve(func([]byte) []byte { return []byte("yes\n") }) },
 		"silent":   func() error { return nil },
 		"probing":  func() error { return serveAlways(Answer{Result: OK}) },
@@ -148,4 +145,13 @@ func TestTheKernel(t *testing.T) {
 	if n, err := k.node(null); err != nil || n != (node{false, "1:3"}) {
 		t.Errorf("/dev/null is %+v, %v", n, err)
 	}
+}
+
+// unheldHost is this machine, of which no process is asked what it has open: not each can be read where tests run.
+func unheldHost(file string) *host {
+	h := newHost(file)
+	h.holders = func(context.Context, config.Config, []cgroup.Number) (cgroup.Answer, error) {
+		return cgroup.Answer{}, nil
+	}
+	return h
 }
