@@ -83,7 +83,7 @@ func (a Answer) Err(pods ...string) error {
 
 // Holders returns which processes hold device nodes of the given numbers: by a descriptor, or by a mapping that stays
 // when the descriptor is closed, as with VFIO, DFL and the memory of GPUs. The node itself may be anywhere, also in the
-// /dev of a container. For a disk the numbers that [Nodes] returns belong to the question.
+// /dev of a container. For a disk the numbers of its other nodes, partitions and controllers belong to the question.
 //
 // proc is where the host's procfs is. asker is the process that asks, which is left out with all its threads, or 0. The
 // caller needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for the descriptors of others, and CAP_CHECKPOINT_RESTORE

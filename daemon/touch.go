@@ -17,6 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/reset"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/daemon/unit"
 )
@@ -26,7 +27,7 @@ const followPause = 10 * time.Second
 
 // hands are the helpers, as [device.Touch] has them.
 type hands struct {
-	sysfs   string
+	sysfs   sysfs.Tree
 	reset   reset.Client
 	holders cgroup.Client
 
@@ -39,9 +40,9 @@ type hands struct {
 
 // Helpers returns what the helpers of the configuration can do.
 // The configuration has been read from a file, which a helper that is a child process reads too.
-func Helpers(c config.Reset, sysfs, file string) device.Touch {
+func Helpers(c config.Reset, root, file string) device.Touch {
 	h := &hands{
-		sysfs:   sysfs,
+		sysfs:   sysfs.Tree{Sys: root},
 		reset:   reset.Client{Peer: exchange.Peer{Program: reset.Program, Socket: c.Socket, Config: file}},
 		holders: cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Holders, Config: file}},
 	}

@@ -4,9 +4,9 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"syscall"
 
@@ -14,6 +14,7 @@ import (
 
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // holding asks the helper that sees all processes who has one of the nodes open, or another node of the same device. It
@@ -27,7 +28,7 @@ func (h *hands) holding(ctx context.Context, nodes []string) ([]device.Holder, e
 		if err != nil {
 			return nil, err
 		}
-		all, err := cgroup.Nodes(h.sysfs, n)
+		all, at, err := h.reaching(n)
 		if err != nil {
 			return nil, err
 		}
@@ -36,8 +37,8 @@ func (h *hands) holding(ctx context.Context, nodes []string) ([]device.Holder, e
 				numbers = append(numbers, n)
 			}
 			paths[n] = append(paths[n], path)
-			ours = append(ours, h.sysPathOf(n))
 		}
+		ours = append(ours, at...)
 	}
 	release, err := h.claimAll(ctx, ours)
 	if err != nil {
@@ -98,15 +99,34 @@ func numberOf(path string) (n cgroup.Number, err error) {
 	}, nil
 }
 
-// sysPathOf returns where in sysfs a device is; empty: it is gone (Documentation/ABI/testing/sysfs-dev).
-func (h *hands) sysPathOf(n cgroup.Number) string {
+// reaching returns the numbers of all nodes by which a device can be reached, its own first, and their sysfs paths. Of a
+// device that is not in sysfs it is its own number alone (Documentation/ABI/testing/sysfs-dev).
+func (h *hands) reaching(n cgroup.Number) (numbers []cgroup.Number, paths []string, err error) {
 	kind := "char"
 	if n.Block {
 		kind = "block"
 	}
-	dir, err := filepath.EvalSymlinks(fmt.Sprintf("%s/dev/%s/%d:%d", h.sysfs, kind, n.Major, n.Minor))
-	if err != nil {
-		return ""
+	numbers = []cgroup.Number{n}
+	own := h.sysfs.Resolve(fmt.Sprintf("/sys/dev/%s/%d:%d", kind, n.Major, n.Minor))
+	if own == "" {
+		return numbers, nil, nil
 	}
-	return dir
+	for _, path := range h.sysfs.Nodes(own) {
+		text, err := h.sysfs.Attr(path, "dev")
+		if errors.Is(err, sysfs.ErrGone) {
+			continue // it is going
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		n := cgroup.Number{Block: h.sysfs.Link(path, "subsystem") == "block"}
+		if _, err := fmt.Sscanf(text, "%d:%d", &n.Major, &n.Minor); err != nil {
+			return nil, nil, fmt.Errorf("read %s/dev: %q is not a number", path, text)
+		}
+		if !slices.Contains(numbers, n) {
+			numbers = append(numbers, n)
+		}
+		paths = append(paths, path)
+	}
+	return numbers, paths, nil
 }

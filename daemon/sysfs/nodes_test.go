@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysfs
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestNodes: a process that has another node of a disk open has the disk, and the kernel's exclusive open does not notice.
+func TestNodes(t *testing.T) {
+	const (
+		pci     = "/sys/devices/pci0000:00/0000:00:01.0/"
+		nvme    = pci + "nvme/"
+		virtual = "/sys/devices/virtual/nvme-subsystem/"
+		scsi    = pci + "ata1/0:0:0:0/"
+	)
+	root := t.TempDir()
+	link := func(name, target string) {
+		t.Helper()
+		file := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.Symlink(target, file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(name, text string) {
+		t.Helper()
+		file := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, class := range map[string]string{
+		nvme + "nvme4": "nvme", nvme + "nvme5": "nvme", nvme + "nvme6": "nvme", nvme + "nvme7": "nvme", nvme + "nvme9": "nvme",
+		virtual + "nvme-subsys3": "nvme-subsystem", virtual + "nvme-subsys8": "nvme-subsystem",
+		// A disk by the number of its subsystem, and its generic device by that of its controller, as after a hotplug; the
+		// namespace beside it has the controller in common.
+		nvme + "nvme4/nvme3n2": "block", nvme + "nvme4/nvme3n2/nvme3n2p1": "block", nvme + "nvme4/ng4n2": "nvme-generic",
+		nvme + "nvme4/nvme3n1": "block", nvme + "nvme4/ng4n1": "nvme-generic",
+		// A namespace with two paths; a third controller of the subsystem does not reach it.
+		virtual + "nvme-subsys8/nvme8n1": "block", virtual + "nvme-subsys8/ng8n1": "nvme-generic",
+		nvme + "nvme5/nvme8c5n1": "block", nvme + "nvme6/nvme8c6n1": "block",
+		// A controller without a subsystem, as of an old kernel, and a disk of SCSI.
+		nvme + "nvme7/nvme7n1": "block",
+		scsi + "block/sda":     "block", scsi + "scsi_generic/sg0": "scsi_generic", scsi + "bsg/0:0:0:0": "bsg",
+		"/sys/devices/virtual/mem/null": "mem",
+	} {
+		link(path+"/subsystem", "../class/"+class)
+		if strings.Contains(path, "c5n1") || strings.Contains(path, "c6n1") {
+			write(path+"/hidden", "1\n")
+		}
+	}
+	write(nvme+"nvme4/nvme3n2/nvme3n2p1/partition", "1\n")
+	link(scsi+"block/sda/device", filepath.Join(root, scsi))
+	for subsystem, members := range map[string][]string{"nvme-subsys3": {"nvme4"}, "nvme-subsys8": {"nvme5", "nvme6", "nvme9"}} {
+		link("/sys/class/nvme-subsystem/"+subsystem, filepath.Join(root, virtual, subsystem))
+		for _, member := range members {
+			link(virtual+subsystem+"/"+member, filepath.Join(root, nvme, member))
+		}
+	}
+	tree := At(root)
+	for _, c := range []struct {
+		of   string
+		want []string
+	}{
+		{nvme + "nvme4/nvme3n2", []string{nvme + "nvme4", nvme + "nvme4/ng4n2", nvme + "nvme4/nvme3n2/nvme3n2p1"}},
+		{nvme + "nvme4/ng4n2", []string{nvme + "nvme4", nvme + "nvme4/nvme3n2", nvme + "nvme4/nvme3n2/nvme3n2p1"}},
+		{nvme + "nvme4/nvme3n1", []string{nvme + "nvme4", nvme + "nvme4/ng4n1"}},
+		{virtual + "nvme-subsys8/nvme8n1", []string{nvme + "nvme5", nvme + "nvme6", virtual + "nvme-subsys8/ng8n1"}},
+		{virtual + "nvme-subsys8/ng8n1", []string{nvme + "nvme5", nvme + "nvme6", virtual + "nvme-subsys8/nvme8n1"}},
+		{nvme + "nvme7/nvme7n1", []string{nvme + "nvme7"}},
+		{scsi + "block/sda", []string{scsi + "bsg/0:0:0:0", scsi + "scsi_generic/sg0"}},
+		{nvme + "nvme4", nil},
+		{"/sys/devices/virtual/mem/null", nil},
+		{"/sys/devices/gone", nil},
+	} {
+		got := tree.Nodes(c.of)
+		if got[0] != c.of {
+			t.Errorf("Nodes(%s) begins with %s", c.of, got[0])
+		}
+		got = slices.Sorted(slices.Values(got[1:]))
+		if !slices.Equal(got, c.want) {
+			t.Errorf("Nodes(%s) =\n%q\nwant\n%q", c.of, got, c.want)
+		}
+	}
+}
