@@ -10,7 +10,7 @@ import (
 
 // Watch sees the cgroups of pods come and go.
 type Watch struct {
-	Root string              // where the cgroups are ("/sys/fs/cgroup"), of version 1 or 2
+	Root string              // where the cgroups are ("/sys/fs/cgroup"), of version 1 or 2; empty: pods have none
 	Came func(podUID string) // the pod has a cgroup; nil: nobody wants to know
 	Gone func(podUID string) // its cgroup is removed, and so no process is left in it; what [Pods] says of that holds
 }
@@ -22,6 +22,13 @@ type Watch struct {
 // It sleeps until a cgroup comes or goes beside that of a pod; that there is no cgroup of all pods yet is no error. Where
 // it gives up, nothing is reported that is not known for certain.
 func (w *Watch) Run(ctx context.Context, started func()) error {
+	if w.Root == "" {
+		if started != nil {
+			started()
+		}
+		<-ctx.Done()
+		return nil
+	}
 	n, err := newNotifier()
 	if err != nil {
 		return err

@@ -396,3 +396,13 @@ func TestParseOfEvents(t *testing.T) {
 		}
 	}
 }
+
+// TestWatchWithoutCgroups: where pods have no cgroups there is nothing to watch, and that is no error.
+func TestWatchWithoutCgroups(t *testing.T) {
+	w := startWatch(t, "")
+	w.expect("started")
+	w.stop()
+	if err := <-w.done; err != nil {
+		t.Errorf("Run = %v", err)
+	}
+}

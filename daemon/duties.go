@@ -95,9 +95,7 @@ func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 		default:
 		}
 	}}
-	if watch.Root == "" {
-		d.Log.Info("pods not watched", "detail", "paths.cgroup is empty")
-	} else if err := watch.Run(ctx, ready); err != nil {
+	if err := watch.Run(ctx, ready); err != nil {
 		d.Log.Warn("pods not watched", "err", fmt.Errorf("%w: the kubelet is asked every %v instead", err, holdersInterval))
 	}
 	ready()

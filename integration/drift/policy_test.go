@@ -110,6 +110,9 @@ func ioctls(t *testing.T, folder string, files []source) map[uint64]string {
 				return true
 			}
 			name := called(call)
+			if name == "Syscall" && argument(call, 2) == "procmapQueryIoctl" {
+				return true // of a file in procfs: the right to read it is enough
+			}
 			if strings.HasPrefix(name, "Ioctl") || name == "Syscall" && strings.Contains(argument(call, 0), "SYS_IOCTL") && argument(call, 2) != "request" {
 				t.Errorf("%s: %s makes an ioctl beside the kernel's seam, where this test does not see it", s.name, name)
 			}
