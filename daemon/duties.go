@@ -107,6 +107,8 @@ func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 // counts is compared after the first of these pauses, and after each twice as long.
 const (
 	firstComparison = time.Second
+	// stirComparison is the first pause after a plugin has made its socket: most register at once.
+	stirComparison = 100 * time.Millisecond
 	// endComparison is the first pause after a plugin has ended: the kubelet notices that at once.
 	endComparison  = 50 * time.Millisecond
 	lastComparison = time.Minute
@@ -131,6 +133,8 @@ func (d *daemon) watchRivals(ctx context.Context, ready func()) error {
 			if last = max(last, ownComparison); d.watch.Stirred() {
 				last = lastComparison
 				d.peers.Live() // and so a new one is watched
+				pause = stirComparison
+				break
 			}
 			if pause > 0 && pause <= firstComparison {
 				continue

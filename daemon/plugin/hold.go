@@ -26,6 +26,8 @@ const (
 	// kubeletGrace is how long the other plugin may take to register with a kubelet that has restarted. A common one that polls
 	// took 5.9 s.
 	kubeletGrace = 10 * time.Second
+	// gracePause is how often to ask in that time.
+	gracePause = 500 * time.Millisecond
 	// heldInterval is how often to ask without a hint.
 	heldInterval = time.Minute
 )
@@ -94,7 +96,7 @@ func (e *Endpoint) reconsider(ctx context.Context, kubelet identity) time.Durati
 	case len(counted) > 0:
 	case !h.grace.IsZero():
 		if wait := time.Until(h.grace); wait > 0 {
-			return wait
+			return min(wait, gracePause)
 		}
 	case !ended:
 		h.empty = time.Time{}
@@ -116,8 +118,8 @@ func (e *Endpoint) reconsider(ctx context.Context, kubelet identity) time.Durati
 func (h *hold) served(live map[Peer]bool, ended bool) time.Duration {
 	h.grace, h.empty = time.Time{}, time.Time{}
 	switch {
-	case h.peers == nil: // the kubelet has restarted
-		h.peers = live
+	case len(h.peers) == 0 && len(live) > 0: // the kubelet has restarted
+		h.peers, h.doubt = live, time.Time{}
 	case ended && h.doubt.IsZero():
 		h.doubt = time.Now()
 		return noticePause

@@ -5,7 +5,6 @@ package plugin
 import (
 	"context"
 	"errors"
-	"io"
 	"maps"
 	"net"
 	"os"
@@ -14,18 +13,23 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 const (
 	// peerPause is the least time between two connections to a plugin, and peerLastPause the most.
 	peerPause     = 10 * time.Millisecond
 	peerLastPause = time.Second
+	// settling is how long a new plugin may take until the kubelet was found twice to count its devices.
+	settling = 3 * time.Second
 	// peerPatience is how long a new socket may refuse connections: a plugin binds it before it listens.
 	peerPatience = 30 * time.Second
 )
 
 // Peers knows which other plugins in the kubelet's directory are alive. A plugin that is killed leaves its socket behind, and
-// no inotify event says that nobody listens there any more. So Peers holds a connection to each, over which it sends nothing:
+// no inotify event says that nobody listens there any more. So Peers holds a connection to each, over which it calls nothing:
 // the kernel ends it with the process (unix_release_sock, net/unix/af_unix.c). Its methods are safe for concurrent use.
 type Peers struct {
 	Dir     string
@@ -35,6 +39,7 @@ type Peers struct {
 	ctx      context.Context // of all connections; nil until Run
 	known    map[Peer]*connection
 	departed uint64
+	newest   time.Time // when the last socket was found that was not there at the start
 }
 
 // Peer is a socket of another plugin. One that is made again at the same path is another Peer.
@@ -58,6 +63,9 @@ func (p *Peers) Run(ctx context.Context, started func()) error {
 	p.ctx, p.known = ctx, make(map[Peer]*connection)
 	p.mu.Unlock()
 	p.Live()
+	p.mu.Lock()
+	p.newest = time.Time{}
+	p.mu.Unlock()
 	started()
 	<-ctx.Done()
 	return nil
@@ -85,6 +93,7 @@ func (p *Peers) Live() map[Peer]bool {
 		c := p.known[peer]
 		if c == nil {
 			c = p.begin(peer)
+			p.newest = c.seen
 		}
 		if c.live {
 			live[peer] = true
@@ -111,6 +120,17 @@ func (p *Peers) LiveSince(t time.Time) map[Peer]bool {
 		return live
 	}
 	return newer
+}
+
+// Settling returns how long a list is to wait: since a plugin has come that may register our resource, what the kubelet counts
+// shows that only until it gets a list of ours.
+func (p *Peers) Settling() time.Duration {
+	if p == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Until(p.newest.Add(settling))
 }
 
 // Departed returns how many plugins have ended so far.
@@ -177,7 +197,7 @@ func (p *Peers) hold(ctx context.Context, peer Peer, c *connection, conn net.Con
 			made := time.Now()
 			wait(ctx, conn)
 			if pause = max(peerPause, min(2*pause, peerLastPause)); time.Since(made) > peerLastPause {
-				pause = 0 // it closes what is silent, as gRPC's server does after two minutes
+				pause = 0
 			}
 		case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM): // its file alone shows whether it is there
 			<-ctx.Done()
@@ -237,10 +257,30 @@ func mayBeAlive(err error) bool {
 	return err != nil && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.ENOENT)
 }
 
-// wait waits until the other end closes a connection, or ctx ends.
+// wait waits until the other end closes a connection, or ctx ends. It speaks as far as gRPC's greeting: a server that waits for
+// that does not stop before its time is up (grpc-go: two minutes).
 func wait(ctx context.Context, conn net.Conn) {
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	_, _ = io.Copy(io.Discard, conn) // however it ends
-	conn.Close()
+	defer conn.Close()
+	once := make(chan net.Conn, 1)
+	once <- conn
+	client, err := grpc.NewClient("passthrough:///peer", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"), grpc.WithIdleTimeout(0),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			select {
+			case c := <-once:
+				return c, nil
+			default:
+				return nil, net.ErrClosed
+			}
+		}))
+	if err != nil {
+		return
+	}
+	defer client.Close()
+	client.Connect()
+	for state := client.GetState(); client.WaitForStateChange(ctx, state); {
+		if state = client.GetState(); state != connectivity.Connecting && state != connectivity.Ready {
+			return
+		}
+	}
 }

@@ -82,21 +82,38 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 	for {
 		snapshot, changed := s.Inventory.Snapshot()
 		offer := snapshot.Offer(s.Resource.Name)
-		if !s.streams.muted() && (first || offer.Listed != sent) {
+		wait := s.quiet(first)
+		if wait == 0 && (first || offer.Listed != sent) {
 			if err := kubelet.Send(list.response(&s.Resource, offer, s.Log)); err != nil {
 				return err
 			}
 			s.Tally.sent(s.Resource.Name, offer, first)
 			sent, first = offer.Listed, false
 		}
+		var later <-chan time.Time
+		if wait > 0 && (first || offer.Listed != sent) {
+			later = time.After(wait)
+		}
 		select {
 		case <-changed:
+		case <-later:
 		case <-st.stop:
 			return nil
 		case <-kubelet.Context().Done():
 			return kubelet.Context().Err()
 		}
 	}
+}
+
+// quiet returns how long not to send a list. While a resource is held back that is until its streams end.
+func (s service) quiet(first bool) time.Duration {
+	if s.streams.muted() {
+		return heldInterval
+	}
+	if first || !s.Resource.Yields {
+		return 0
+	}
+	return max(0, s.Peers.Settling())
 }
 
 // clientOf returns the client whose call it is, or nil.

@@ -57,15 +57,14 @@ func otherIDs() []string {
 }
 
 // heldBack is what the daemon says of the resource.
-func (d *daemon) heldBack(t *testing.T) string {
-	t.Helper()
+func (d *daemon) heldBack() (string, error) {
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", d.path("run/control.sock"))
 	}}}
 	defer client.CloseIdleConnections()
 	answer, err := client.Get("http://metalplugd/v1/resources")
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	defer answer.Body.Close()
 	var resources []struct {
@@ -73,25 +72,25 @@ func (d *daemon) heldBack(t *testing.T) string {
 		HeldBack string `json:"heldBack"`
 	}
 	if err := json.NewDecoder(answer.Body).Decode(&resources); err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	for _, r := range resources {
 		if r.Name == vendorResource {
-			return r.HeldBack
+			return r.HeldBack, nil
 		}
 	}
-	t.Fatalf("no %s among %v", vendorResource, resources)
-	return ""
+	return "", fmt.Errorf("no %s among %v", vendorResource, resources)
 }
 
 // awaitHeld waits until the resource is held back, or not any more.
 func (d *daemon) awaitHeld(t *testing.T, held bool) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("held back is %v", held), func() error {
-		if is := d.heldBack(t); (is != "") != held {
-			return fmt.Errorf("it says %q", is)
+		is, err := d.heldBack()
+		if err == nil && (is != "") != held {
+			err = fmt.Errorf("it says %q", is)
 		}
-		return nil
+		return err
 	})
 }
 
