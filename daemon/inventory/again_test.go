@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
@@ -192,4 +193,30 @@ func TestUnkeptCordonsAreTriedAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A class that a reload brings in is polled like one that was there at the start.
+func TestClassOfAReloadIsPolled(t *testing.T) {
+	every := device.NVMe.Every
+	device.NVMe.Every = time.Millisecond
+	m := udevtest.New(t, blank(1, "0011", ""))
+	r := start(t, m, "", func(o *inventory.Options) { o.Rules = rules[:1] })
+	t.Cleanup(func() { // after the inventory has stopped
+		r.stop()
+		r.stop = func() {}
+		device.NVMe.Every = every
+	})
+	<-r.SetRules(rules, nil)
+	healthy := func(want bool) func(*inventory.Snapshot) bool {
+		return func(s *inventory.Snapshot) bool {
+			devices := s.Offer(nvmeResource).Devices
+			return len(devices) == 1 && devices[0].Healthy == want
+		}
+	}
+	r.until("the drive", healthy(true))
+	state := filepath.Join(m.Root(), "sys/devices/pci0000:00/0000:00:01.0/nvme/nvme1/state")
+	if err := os.WriteFile(state, []byte("dead\n"), 0o644); err != nil { // of which no event tells
+		t.Fatal(err)
+	}
+	r.until("its end", healthy(false))
 }

@@ -177,6 +177,9 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 			l.tellSpared(e)
 		}
 		l.restoreRemembered()
+		for _, s := range l.subjects { // a class of which there was no rule before
+			l.pollSubject(s)
+		}
 		l.ruled = append(l.ruled, done)
 		l.enumerate()
 	})

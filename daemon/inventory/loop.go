@@ -186,8 +186,13 @@ func (l *loop) add(d udev.Device) {
 	s := &subject{udev: &d}
 	l.subjects.insert(s)
 	l.look(s)
+	l.pollSubject(s)
+}
+
+// pollSubject polls the classes of a subject that are not polled yet.
+func (l *loop) pollSubject(s *subject) {
 	for _, c := range device.Classes {
-		if c.Every > 0 && !l.polled[c] && c.Selects(d) && l.wanted(c) {
+		if c.Every > 0 && !l.polled[c] && c.Selects(*s.udev) && l.wanted(c) {
 			l.poll(c)
 		}
 	}

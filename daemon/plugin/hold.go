@@ -27,7 +27,7 @@ const (
 	// took 5.9 s.
 	kubeletGrace = 10 * time.Second
 	// gracePause is how often to ask in that time.
-	gracePause = 500 * time.Millisecond
+	gracePause = 200 * time.Millisecond
 	// heldInterval is how often to ask without a hint.
 	heldInterval = time.Minute
 )

@@ -274,6 +274,7 @@ func TestHeldBackAcrossKubelets(t *testing.T) {
 	if d.registrations() != 0 {
 		t.Error("it has registered with the new kubelet before the other")
 	}
+	time.Sleep(time.Second) // the daemon asks five times a second
 	r.server.Stop()
 	oursAgain(t, k, 2, time.Now())
 }
