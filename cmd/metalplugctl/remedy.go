@@ -41,7 +41,7 @@ func remedy(reason string) string {
 
 // reconnect is what to do about a resource that the kubelet is not connected to, by what the daemon complains of.
 func reconnect(complaint string) string {
-	const elsewhere = "; if it has another --root-dir, set paths.device_plugins"
+	const unset = "remove device_plugins from [paths]: the kubelet always uses " + devicePluginDir
 	for _, r := range [...]struct{ in, do string }{
 		{"is invalid", "give the resource another name: the kubelet does not take this one"},
 		{"hung up", "ss -xlp names what listens there: end it, then: systemctl restart kubelet"},
@@ -50,9 +50,9 @@ func reconnect(complaint string) string {
 		{"connection refused", "the socket is left over from a kubelet that has ended: systemctl start kubelet"},
 		{"is no socket", "remove it, then: systemctl restart kubelet"},
 		{"permission denied", "run metalplugd as root: the kubelet's directory is root's"},
-		{"not a directory", "set paths.device_plugins to the kubelet's directory"},
-		{"read-only file system", "set paths.device_plugins to the kubelet's directory, or mount that to be written to"},
-		{"no such file or directory", "systemctl start kubelet" + elsewhere},
+		{"not a directory", unset},
+		{"read-only file system", unset + "; or mount that to be written to"},
+		{"no such file or directory", "systemctl start kubelet; or " + unset},
 		{"opened no stream", "journalctl -u kubelet -e | grep device; then: systemctl restart metalplugd"},
 		{"not configured any more", "nothing, if that is meant; else add it again"},
 	} {

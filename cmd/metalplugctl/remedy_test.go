@@ -32,7 +32,7 @@ func TestReconnect(t *testing.T) {
 		"waiting for the kubelet: look for /d/kubelet.sock: no such file or directory":                            "systemctl start kubelet",
 		"endpoint not listening: listen on /d/mp-x.sock: no such file or directory":                               "systemctl start kubelet",
 		"endpoint not listening: listen on /d/mp-x.sock: permission denied":                                       "run metalplugd as root",
-		"endpoint not listening: listen on /d/mp-x.sock: read-only file system":                                   "set paths.device_plugins",
+		"endpoint not listening: listen on /d/mp-x.sock: read-only file system":                                   "remove device_plugins from [paths]",
 		"endpoint not registered: connect to /d/kubelet.sock: connection refused":                                 "the socket is left over",
 		"endpoint not registered: register a/b with the kubelet: no answer after 3s: is what listens there the …": "systemctl restart kubelet",
 		"endpoint not registered: register a/b with the kubelet: hung up, or speaks another protocol: is what …":  "ss -xlp",
