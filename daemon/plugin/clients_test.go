@@ -4,6 +4,7 @@ package plugin_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -15,11 +16,16 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// crowdEnv names the socket to which this process connects many times.
-const crowdEnv = "METALPLUG_PLUGIN_CROWD"
+// crowdEnv names the socket to which this process connects many times; with streamsEnv it opens a stream each time.
+const (
+	crowdEnv   = "METALPLUG_PLUGIN_CROWD"
+	streamsEnv = "METALPLUG_PLUGIN_STREAMS"
+)
 
 // crowd is how many clients come.
 const crowd = 300
@@ -27,6 +33,10 @@ const crowd = 300
 // beCrowd connects, says nothing, and stays until its input ends.
 func beCrowd(path string) {
 	for range crowd {
+		if os.Getenv(streamsEnv) != "" {
+			openStream(path)
+			continue
+		}
 		c, err := net.Dial("unix", path)
 		if err != nil {
 			os.Exit(1)
@@ -37,11 +47,22 @@ func beCrowd(path string) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
+// openStream opens a stream as the kubelet does, over a connection of its own, and reads nothing of it.
+func openStream(path string) {
+	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err == nil {
+		_, err = pluginapi.NewDevicePluginClient(conn).ListAndWatch(context.Background(), &pluginapi.Empty{})
+	}
+	if err != nil {
+		os.Exit(1)
+	}
+}
+
 // startCrowd has another process connect to the endpoint.
-func (b *bench) startCrowd() {
+func (b *bench) startCrowd(env ...string) {
 	b.t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), crowdEnv+"="+b.sockets()[0])
+	cmd.Env = append(append(os.Environ(), crowdEnv+"="+b.sockets()[0]), env...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		b.t.Fatal(err)
@@ -64,11 +85,12 @@ func (b *bench) startCrowd() {
 	}
 }
 
-// TestSilentClients: many clients that say nothing, of another process or of the kubelet's, take few descriptors. The stream of
+// TestSilentClients: many clients that say nothing, or open a stream and read nothing, of another process or of the kubelet's, take few descriptors. The stream of
 // the kubelet stays, devices come and go, and the next kubelet is served too.
 func TestSilentClients(t *testing.T) {
 	for name, come := range map[string]func(*bench){
-		"of another process": (*bench).startCrowd,
+		"of another process":                    func(b *bench) { b.startCrowd() },
+		"of another process that opens streams": func(b *bench) { b.startCrowd(streamsEnv + "=1") },
 		"of the kubelet": func(b *bench) {
 			for range crowd {
 				c, err := net.Dial("unix", b.sockets()[0])
