@@ -169,7 +169,7 @@ func (d *doctor) compareRoot(check string, p process) (found []finding) {
 	}
 	theirs := filepath.Join(root, "pod-resources")
 	if ours := filepath.Dir(d.config.Paths.PodResources); !d.same(ours, theirs) {
-		remedy := fmt.Sprintf("set paths.pod_resources = %q, and write the drop-in of metalplugd(8), OTHER DIRECTORIES; then: %s",
+		remedy := fmt.Sprintf("set paths.pod_resources = %q, and write the files of metalplugd(8), OTHER DIRECTORIES; then: %s",
 			filepath.Join(theirs, "kubelet.sock"), restart)
 		found = append(found, fail(check, remedy,
 			"%s has --root-dir %s, and paths.pod_resources is in %s: which pod holds a device is not known", p, root, ours)...)
