@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 // books is a kubelet that says of every disk of the machine that one pod holds it.
 type books struct {
 	podresources.UnimplementedPodResourcesListerServer
+	registered *atomic.Bool // the daemon has registered the disks
 }
 
 func disks() []*podresources.ContainerDevices {
@@ -38,8 +40,11 @@ func (books) List(context.Context, *podresources.ListPodResourcesRequest) (*podr
 	}}}, nil
 }
 
-func (books) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest,
+func (b books) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest,
 ) (*podresources.AllocatableResourcesResponse, error) {
+	if !b.registered.Load() { // what it counts before is another plugin's
+		return &podresources.AllocatableResourcesResponse{}, nil
+	}
 	return &podresources.AllocatableResourcesResponse{Devices: disks()}, nil
 }
 
@@ -51,10 +56,12 @@ func TestWhoHoldsADevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	podresources.RegisterPodResourcesListerServer(server, books{})
+	registered := &atomic.Bool{}
+	podresources.RegisterPodResourcesListerServer(server, books{registered: registered})
 	go server.Serve(l)
 	t.Cleanup(server.Stop)
 	k := n.connect(nvmeName)
+	registered.Store(true)
 	if _, err := k.Allocate(t.Context(), nvmeName, 1); err != nil {
 		t.Fatal(err)
 	}
