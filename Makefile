@@ -6,6 +6,7 @@
 #   make integration   the real device manager and kubelet, faults, and the life of a node and of the package in virtual machines
 #   make integration-night  all there is of that: each release of Kubernetes, thousands of sequences, all machines; hours
 #   make integration-releases  the device managers of all supported releases of Kubernetes; an hour from nothing
+#   make sandbox       what a program in the sandbox of each unit reaches, under systemd 252 and 257; needs root
 #   make faults-shown  what keeps devices from pods, and the one command that names each cause (ARGS=kubelet for some)
 #   make fuzz          each fuzz target for FUZZTIME=60s
 #   make vulncheck     asks the Go vulnerability database, which takes a network
@@ -51,7 +52,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build run test integration integration-night devicemanager integration-releases faults faults-shown fuzz vulncheck vm bench bench-parts lint clean deps install packages packages-check repo selinux
+.PHONY: all build run test integration integration-night devicemanager integration-releases faults faults-shown fuzz vulncheck sandbox vm bench bench-parts lint clean deps install packages packages-check repo selinux
 all: build
 
 deps:
@@ -68,7 +69,7 @@ test: deps
 	$(GO) vet ./...
 	$(GO) test -race ./...
 
-integration: devicemanager faults vm
+integration: devicemanager faults sandbox vm
 
 integration-night: integration-releases
 	$(MAKE) faults SEQUENCES=5000
@@ -112,6 +113,11 @@ NIGHT = TestMachine|$(VM)|TestNodes|TestReset|TestClasses|TestPaths
 vm: build
 	$(GO) test -count=1 -v -timeout 120m -tags integration -parallel $(MACHINES) -run '$(VM)' ./integration/vm
 
+# The units under the systemd of Debian 12 and 13, in containers of this machine: what a program in their sandbox reaches.
+# Needs root; the first run makes two small Debian trees.
+sandbox: build
+	$(GO) test -count=1 -v -timeout 15m -tags integration ./integration/sandbox
+
 bench: build
 	$(GO) run ./integration/bench $(ARGS)
 
@@ -123,9 +129,9 @@ bench-parts: deps
 lint:
 	@packaging/build-deps.sh lint
 	@test -z "$$($(GO) run $(GOFUMPT) -l .)" || { $(GO) run $(GOFUMPT) -d . ; exit 1; }
-	$(GO) vet ./... && $(GO) vet -tags integration ./integration/vm/... ./integration/faults
-	GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./... && GOARCH=arm64 CGO_ENABLED=0 $(GO) vet -tags integration ./integration/vm/... ./integration/faults
-	$(GO) run $(STATICCHECK) ./... && $(GO) run $(STATICCHECK) -tags integration ./integration/vm/... ./integration/faults
+	$(GO) vet ./... && $(GO) vet -tags integration ./integration/vm/... ./integration/sandbox ./integration/faults
+	GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./... && GOARCH=arm64 CGO_ENABLED=0 $(GO) vet -tags integration ./integration/vm/... ./integration/sandbox ./integration/faults
+	$(GO) run $(STATICCHECK) ./... && $(GO) run $(STATICCHECK) -tags integration ./integration/vm/... ./integration/sandbox ./integration/faults
 	cd integration/devicemanager && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...
 	shellcheck $$(git ls-files '*.sh' .ci/run 'packaging/debian/*.post*' packaging/debian/*.prerm)
 
