@@ -6,16 +6,19 @@ package vm_test
 
 import (
 	"fmt"
+	"iter"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// enforcing makes the kernel hold the machine to its policy from the start, and
-// keep what it has to say of that: there is no auditd, so that each denial is a
-// line of its log as well, of which it otherwise drops those beyond ten in 5 s.
-const enforcing = "selinux=1 security=selinux enforcing=1 audit_backlog_limit=8192 sysctl.kernel.printk_ratelimit=0 log_buf_len=4M"
+// enforcing makes the kernel hold the machine to its policy from the start.
+const enforcing = "selinux=1 security=selinux enforcing=1 " + everyDenial
+
+// everyDenial makes the kernel keep what it has to say of that: there is no auditd, so that each denial is a line of its log
+// as well, of which it otherwise drops those beyond ten in 5 s.
+const everyDenial = "audit_backlog_limit=8192 sysctl.kernel.printk_ratelimit=0 log_buf_len=4M"
 
 // labels: the daemon runs in its domain, and what it writes and listens on has its label.
 func labels(in *installation, t *testing.T) {
@@ -67,9 +70,7 @@ func rebooted(in *installation, t *testing.T) {
 type audit struct{ ours, others, lost []string }
 
 func (in *installation) audit() (a audit) {
-	log := in.m.Try("journalctl", "--no-pager", "--boot", "--output", "cat", "_TRANSPORT=audit", "+", "_TRANSPORT=kernel", "+", "_COMM=systemd-journal")
-	for line := range strings.Lines(in.m.Try("dmesg").Stdout + log.Stdout) {
-		line = strings.TrimSpace(line)
+	for line := range in.kernelLog() {
 		_, what, denied := strings.Cut(line, "avc:  denied")
 		switch {
 		case denied && strings.Contains(what, "metalplug"):
@@ -81,6 +82,19 @@ func (in *installation) audit() (a audit) {
 		}
 	}
 	return a
+}
+
+// kernelLog yields the lines of the kernel's log and of its audit since the boot.
+func (in *installation) kernelLog() iter.Seq[string] {
+	log := in.m.Try("journalctl", "--no-pager", "--boot", "--output", "cat", "_TRANSPORT=audit", "+", "_TRANSPORT=kernel", "+", "_COMM=systemd-journal")
+	text := in.m.Try("dmesg").Stdout + log.Stdout
+	return func(yield func(string) bool) {
+		for line := range strings.Lines(text) {
+			if !yield(strings.TrimSpace(line)) {
+				return
+			}
+		}
+	}
 }
 
 // lostLine is how the kernel (audit_log_lost in kernel/audit.c) and the journal (dev_kmsg_record in systemd) say that

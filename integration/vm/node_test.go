@@ -5,6 +5,7 @@
 package vm_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,12 +24,16 @@ echo precious | dd of=$d bs=4096 conv=sync,fsync 2>/dev/null && echo written
 exec sleep 1000000`
 
 // TestKubelet is a node with everything real: the package, the kubelet,
-// containerd and runc, and a static pod, for there is no API server.
+// containerd and runc, and a static pod, for there is no API server. AppArmor
+// confines it: up to the reboot the profiles complain, then they enforce.
 func TestKubelet(t *testing.T) {
 	debs := vm.Packages(t)
 	in := &installation{
-		story: &story{m: vm.Boot(t, vm.Options{Drives: drives, Packages: vm.NodePackages, MemoryMiB: 2560, Unhurried: true, BootTimeout: slowNode})},
-		debs:  debs,
+		story: &story{m: vm.Boot(t, vm.Options{
+			Drives: drives, Packages: append(slices.Clone(vm.NodePackages), "apparmor"), Kernel: profiled,
+			MemoryMiB: 2560, Unhurried: true, BootTimeout: slowNode,
+		})},
+		debs: debs,
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -38,13 +43,18 @@ func TestKubelet(t *testing.T) {
 	in.m.InstallNode()
 	in.tell(t, []step{
 		{"no kubelet yet", noKubeletYet},
+		{"the profiles complain", profilesComplain},
 		{"its directory is mounted late", mountedLate},
 		{"to the pod's output", firstOutput},
 		{"the kubelet restarts", kubeletRestarts},
 		{"the container crashes", containerCrashes},
+		{"nothing beyond the profiles", withinProfiles}, // a boot takes what the kernel has said with it
 		{"the node reboots", nodeReboots},
+		{"the profiles enforce", profilesEnforce},
 		{"the pod goes", podGoes},
 		{"a drive is unplugged under a pod", unpluggedUnderPod},
+		{"nothing denied", withinProfiles},
+		{"a taken-over daemon", takenOver},
 	})
 }
 

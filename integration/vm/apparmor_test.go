@@ -1,0 +1,148 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// profiled makes AppArmor the security module, as Debian's kernel does by default.
+const profiled = "apparmor=1 security=apparmor " + everyDenial
+
+// profiles are the names of the profiles that the package brings, each in a file of that name.
+var profiles = []string{"metalplugd", "metalplug-reset", "metalplug-unit"}
+
+// profilesComplain: the package has loaded its profiles in enforce mode. From here on they only log.
+func profilesComplain(in *installation, t *testing.T) {
+	in.confinedBy(t, "enforce")
+	for _, p := range profiles {
+		in.m.Run("apparmor_parser", "--replace", "--Complain", "/etc/apparmor.d/"+p)
+	}
+	in.m.Run("systemctl", "restart", "metalplugd")
+	in.confinedBy(t, "complain")
+}
+
+// profilesEnforce: AppArmor's own service has loaded them at the boot.
+func profilesEnforce(in *installation, t *testing.T) { in.confinedBy(t, "enforce") }
+
+// confinedBy: the kernel has each profile in a mode, and runs the daemon below its own.
+func (in *installation) confinedBy(t *testing.T, mode string) {
+	t.Helper()
+	loaded := strings.Split(in.m.Run("cat", "/sys/kernel/security/apparmor/profiles"), "\n")
+	for _, p := range profiles {
+		if !slices.Contains(loaded, p+" ("+mode+")") {
+			t.Errorf("profile %s is not loaded in mode %s", p, mode)
+		}
+	}
+	if got, want := in.m.Run("cat", "/proc/"+in.pid()+"/attr/apparmor/current"), "metalplugd ("+mode+")"; got != want {
+		t.Errorf("metalplugd runs as %q, want %q", got, want)
+	}
+}
+
+// verdict is a line of AppArmor about something that a profile does not allow (audit_pre in security/apparmor/audit.c).
+var verdict = regexp.MustCompile(`apparmor="(ALLOWED|DENIED)" .*metalplug`)
+
+// withinProfiles: since the boot, no program of metalplug did anything that its profile does not allow.
+func withinProfiles(in *installation, t *testing.T) {
+	var said []string
+	for line := range in.kernelLog() {
+		switch {
+		case verdict.MatchString(line):
+			_, what, _ := strings.Cut(line, "apparmor=")
+			said = append(said, regexp.MustCompile(` pid=\d+`).ReplaceAllString(what, ""))
+		case lostLine.MatchString(line):
+			t.Errorf("not all that was denied is known: %s", line)
+		}
+	}
+	slices.Sort(said)
+	for _, s := range slices.Compact(said) {
+		t.Error(s)
+	}
+}
+
+// probe is an interpreter in a folder from which every profile may map programs.
+const probe = "/usr/lib/metalplug-probe"
+
+// takenOver runs programs below the profile of the daemon, as root with all capabilities and outside of its sandbox.
+func takenOver(in *installation, t *testing.T) {
+	in.m.Sh("cp $(readlink -f /usr/bin/perl) " + probe)
+	below := func(profile, script string) (string, bool) {
+		r := in.m.Try("aa-exec", "--profile", profile, "--", probe, "-e", script)
+		return strings.TrimSpace(r.Stdout + r.Stderr), r.Code == 0
+	}
+	for profile, paths := range map[string][]string{
+		"metalplugd":      {"/etc/metalplug/metalplug.toml", "/proc/1/mountinfo"},
+		"metalplug-reset": {"/etc/metalplug/metalplug.toml", "/dev/nvme0n1"},
+		"metalplug-unit":  {"/etc/metalplug/metalplug.toml"},
+	} {
+		for _, path := range paths {
+			if said, done := below(profile, readPath(path)); !done {
+				t.Errorf("%s does not read %s: %s", profile, path, said)
+			}
+		}
+		for what, script := range map[string]string{
+			"read passwords":          readPath("/etc/shadow"),
+			"read a home":             readPath("/root/."),
+			"read another's memory":   readPath("/proc/1/environ"),
+			"write a cron job":        writePath("/etc/cron.d/metalplug"),
+			"write a unit":            writePath("/etc/systemd/system/metalplug-probe.service"),
+			"write the kubelet's":     writePath("/var/lib/kubelet/kubeadm-flags.env"),
+			"call a program":          `exec "/bin/true"; die $!`,
+			"open a network socket":   `use Socket; socket(my $s, PF_INET, SOCK_STREAM, 0) or die $!`,
+			"open a raw socket":       `use Socket; socket(my $s, 17, SOCK_RAW, 0) or die $!`,
+			"change a kernel setting": writePath("/proc/sys/kernel/modprobe"),
+			"own a file":              `chown(1, 1, "/run/metalplug") or die $!`,
+			"signal another process":  `kill(0, 1) or die $!`,
+			"make a device node":      `require "syscall.ph" if 0; syscall(133, "/run/metalplug/node", 0060600, 0x700) == 0 or die $!`,
+		} {
+			if said, done := below(profile, script); done {
+				t.Errorf("%s may %s", profile, what)
+			} else if !strings.Contains(said, "ermission denied") && !strings.Contains(said, "not permitted") {
+				t.Errorf("%s: %s fails for another reason: %s", profile, what, said)
+			}
+		}
+	}
+	for _, path := range []string{"/dev/nvme0n1", "/dev/nvme0", "/dev/mem"} {
+		if said, done := below("metalplugd", readPath(path)); done || !strings.Contains(said, "ermission denied") {
+			t.Errorf("metalplugd opens %s: %s", path, said)
+		}
+	}
+	sockets(in, t, below)
+	in.m.Run("rm", probe)
+}
+
+// sockets: where the kernel mediates connect(2) to a socket with a path, the daemon reaches its own alone.
+func sockets(in *installation, t *testing.T, below func(profile, script string) (string, bool)) {
+	const feature = "/sys/kernel/security/apparmor/features/network/af_unix"
+	mediated := in.m.Try("test", "-e", feature).Code == 0
+	t.Logf("the kernel mediates sockets with a path: %v", mediated)
+	for _, path := range []string{"/run/metalplug/control.sock", "/var/lib/kubelet/device-plugins/kubelet.sock"} {
+		if said, done := below("metalplugd", connectTo(path)); !done {
+			t.Errorf("metalplugd does not reach %s: %s", path, said)
+		}
+	}
+	for _, path := range []string{"/run/systemd/private", "/run/dbus/system_bus_socket", "/run/containerd/containerd.sock"} {
+		said, done := below("metalplugd", connectTo(path))
+		if done == mediated {
+			t.Errorf("connect to %s: %v %s", path, done, said)
+		}
+	}
+}
+
+func readPath(path string) string {
+	return fmt.Sprintf(`if (-d %[1]q) { opendir(my $d, %[1]q) or die $! } else { open(my $f, "<", %[1]q) or die $!; sysread($f, my $b, 1) // die $! }`, path)
+}
+
+func writePath(path string) string {
+	return fmt.Sprintf(`open(my $f, ">>", %q) or die $!`, path)
+}
+
+func connectTo(path string) string {
+	return fmt.Sprintf(`use Socket; socket(my $s, PF_UNIX, SOCK_STREAM, 0) or die $!; connect($s, pack_sockaddr_un(%q)) or die $!`, path)
+}
