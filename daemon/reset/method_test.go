@@ -199,7 +199,7 @@ func TestPluggedInAgain(t *testing.T) {
 				r := eraseOf0(method)
 				r.SysPath = again
 				if strings.HasPrefix(method, "nvme-") || method == "pci" {
-					r.Op = Reset
+					r.Method, r.Scrub = method, ""
 				}
 				got := d.ask(r)
 				if hit := whole || method == "zero"; hit && got.Result != OK {
