@@ -88,7 +88,7 @@ func (d *daemon) newControl() *control.Server {
 		Version: d.Version, Source: d.Config.Hardware.Source(), Started: d.started, Inventory: d.inventory, Host: d.host, Log: d.Log,
 		Enumerate: d.source.Enumerate, Dropped: d.dropped, Resources: d.resources,
 		Rules: d.rules, Where: d.where, Usual: config.BuiltinRules(),
-		Configuration: d.configuration, Holders: d.holders, Reset: d.turnover.ByHand,
+		Configuration: d.configuration, Holders: d.holders, Reset: d.turnover.ByHand, Adopt: d.turnover.Adopt,
 		Counted: d.counted, Unwritten: d.unwritten, DevicePlugins: d.Config.Paths.DevicePlugins,
 	})
 }

@@ -118,6 +118,12 @@ func (s *story) do(words []string) error {
 		"spec-dir":             s.specDir,       // spec-dir remove|block|unblock
 		"plain-resource":       s.plainResource, // takes back all resource lines
 		"helpers":              s.useHelpers,    // from the next start of the daemon on, devices can be touched
+		"hide":                 s.hide,          // hide NAME: the disk has data that only a full read finds
+		"reads":                s.reads,         // reads NAME N: the disk was read so often
+		"state":                s.state,         // state NAME STATE [REASON...]: at last that is the state of its lease
+		"evidence":             s.evidence,      // evidence NAME KIND
+		"adopt":                s.adopt,         // adopt NAME: the operator does
+		"adopt-fails":          s.adoptFails,    // adopt-fails NAME TEXT...
 		"write":                s.write,         // write NAME [CONTENT]: the disk has that, and udev does not see it
 		"open":                 s.open,          // open NAME [POD|host]: who has the node open
 		"touched":              s.touched,       // touched reset|erase NAME METHOD: that was done next
@@ -144,9 +150,7 @@ E: MINOR=0
 A: numa_node=%[3]s
 `
 
-const diskRecording = `F: /proc/self/mountinfo=
-
-P: /devices/pci0000:00/0000:00:01.0/nvme/nvme%[1]s
+const diskRecording = `P: /devices/pci0000:00/0000:00:01.0/nvme/nvme%[1]s
 E: SUBSYSTEM=nvme
 A: state=live
 A: transport=pcie
@@ -204,7 +208,7 @@ func (s *story) atOnce(words []string) error {
 // save writes the recording in one piece, which is a hotplug.
 func (s *story) save() error {
 	var text strings.Builder
-	text.WriteString("# what is plugged in\n")
+	text.WriteString("# what is plugged in\nF: /proc/self/mountinfo=\n\n")
 	for _, d := range s.devices {
 		text.WriteString(d + "\n")
 	}

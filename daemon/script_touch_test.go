@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
@@ -22,16 +23,24 @@ type helpers struct {
 	content map[string]string // of disks, by name: "nvme1n1"
 	open    map[string]string // the pod that has a device open; "host" is none
 	done    []string          // "erase nvme1n1 zero"
+	hidden  map[string]bool   // disks with data that only a full read finds
+	read    map[string]int    // how often a disk was read
 	changed chan struct{}     // closed and replaced when something was done
 }
 
 func newHelpers() *helpers {
-	return &helpers{content: make(map[string]string), open: make(map[string]string), changed: make(chan struct{})}
+	return &helpers{
+		content: make(map[string]string), open: make(map[string]string), changed: make(chan struct{}),
+		hidden: make(map[string]bool), read: make(map[string]int),
+	}
 }
 
 func (h *helpers) touch() *device.Touch {
-	return &device.Touch{Probe: h.probe, Reset: h.reset, Erase: h.erase, Holders: h.holders}
+	return &device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.holders}
 }
+
+// diskSize is the size of each disk.
+const diskSize = 1 << 20
 
 func (h *helpers) probe(_ context.Context, t device.Target, held bool) (device.Reading, error) {
 	h.mu.Lock()
@@ -39,31 +48,51 @@ func (h *helpers) probe(_ context.Context, t device.Target, held bool) (device.R
 	if held {
 		return device.Reading{}, nil
 	}
-	return device.Reading{Content: h.content[path.Base(t.SysPath)]}, nil
+	content := h.content[path.Base(t.SysPath)]
+	reading := device.Reading{Content: content, Size: diskSize}
+	if content != "" {
+		reading.Fingerprint = "5eed:" + content
+	}
+	return reading, nil
 }
 
-func (h *helpers) reset(_ context.Context, t device.Target, method string, leftover bool) (string, error) {
-	return h.act(t, "reset", method, leftover)
-}
-
-func (h *helpers) erase(_ context.Context, t device.Target, scrub string, leftover bool) (string, error) {
-	return h.act(t, "erase", scrub, leftover)
-}
-
-func (h *helpers) act(t device.Target, what, method string, leftover bool) (string, error) {
+// survey finds also what no probe does.
+func (h *helpers) survey(_ context.Context, t device.Target, from int64) (device.Surveyed, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	name := path.Base(t.SysPath)
-	if h.content[name] != "" && !leftover {
-		return "", fmt.Errorf("%w: %s is on it", turnover.ErrUnfit, h.content[name])
+	h.read[name]++
+	if h.hidden[name] {
+		return device.Surveyed{Read: max(from, 4096), Size: diskSize, Content: "unknown data at byte 4096"}, nil
 	}
-	if what == "erase" {
+	return device.Surveyed{Read: diskSize, Size: diskSize}, nil
+}
+
+func (h *helpers) prepare(_ context.Context, t device.Target, w device.Work) (device.Prepared, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	name := path.Base(t.SysPath)
+	switch content := h.content[name]; {
+	case content == "" && !(w.Scrub != "" && !w.Tenant && !w.ByHand), w.ByHand:
+	case !w.Tenant, t.Fingerprint != "" && t.Fingerprint != "5eed:"+content:
+		return device.Prepared{}, fmt.Errorf("%w: %w: %s is on it", turnover.ErrUnfit, device.ErrForeign, content)
+	}
+	if w.Method != "" {
+		h.did("reset " + name + " " + w.Method)
+	}
+	if w.Scrub != "" {
 		delete(h.content, name)
+		delete(h.hidden, name)
+		h.did("erase " + name + " " + w.Scrub)
 	}
-	h.done = append(h.done, what+" "+name+" "+method)
+	return device.Prepared{Done: "done", Erased: w.Scrub != "", Appearance: t.Appearance(), Size: diskSize}, nil
+}
+
+// did notes what was done. h.mu is held.
+func (h *helpers) did(what string) {
+	h.done = append(h.done, what)
 	close(h.changed)
 	h.changed = make(chan struct{})
-	return what, nil
 }
 
 func (h *helpers) holders(_ context.Context, nodes []string) ([]device.Holder, error) {
@@ -147,4 +176,83 @@ func (s *story) allocateAtLast(words []string) error {
 			return err
 		}
 	}
+}
+
+// hide lets a disk have data where only a full read finds it.
+func (s *story) hide(words []string) error {
+	s.helpers.mu.Lock()
+	defer s.helpers.mu.Unlock()
+	s.helpers.hidden[words[0]] = true
+	return nil
+}
+
+// reads wants a disk to have been read in full so often since the story began.
+func (s *story) reads(words []string) error {
+	s.helpers.mu.Lock()
+	defer s.helpers.mu.Unlock()
+	if got := fmt.Sprint(s.helpers.read[words[0]]); got != words[1] {
+		return fmt.Errorf("it was read %s times", got)
+	}
+	return nil
+}
+
+// client returns a client of the daemon's control socket.
+func (s *story) client() control.Client {
+	return control.Client{Socket: s.path("run") + "/control.sock"}
+}
+
+// find returns the device that a disk is, as the control socket has it.
+func (s *story) find(name string) (d control.Device, err error) {
+	var all []control.Device
+	if err := s.client().Get(context.Background(), "/v1/devices", &all); err != nil {
+		return d, err
+	}
+	i := slices.IndexFunc(all, func(d control.Device) bool { return path.Base(d.SysPath) == name })
+	if i < 0 {
+		return d, errors.New("no such device")
+	}
+	return all[i], nil
+}
+
+// state waits until a disk is in that state of its lease, for that reason.
+func (s *story) state(words []string) error {
+	name, want := words[0], strings.Join(words[1:], " ")
+	got := ""
+	for range 200 {
+		d, err := s.find(name)
+		if got = strings.TrimSpace(d.State + " " + d.Reason); err == nil && got == want {
+			return nil
+		}
+		time.Sleep(100 * time.Millisecond) // it is asked again: nothing depends on when
+	}
+	return fmt.Errorf("it is %s", got)
+}
+
+// evidence wants a disk to be offered on that.
+func (s *story) evidence(words []string) error {
+	d, err := s.find(words[0])
+	switch {
+	case err != nil:
+		return err
+	case d.Evidence == nil || d.Evidence.Kind != words[1]:
+		return fmt.Errorf("it is %+v", d.Evidence)
+	}
+	return nil
+}
+
+// adopt lets the operator adopt a disk.
+func (s *story) adopt(words []string) error {
+	d, err := s.find(words[0])
+	if err != nil {
+		return err
+	}
+	return s.client().Post(context.Background(), "/v1/devices/"+d.ID+"/adopt", control.Change{}, new(control.Changed))
+}
+
+func (s *story) adoptFails(words []string) error {
+	err, want := s.adopt(words), strings.Join(words[1:], " ")
+	if err == nil || !strings.Contains(err.Error(), want) {
+		return fmt.Errorf("%w, want an error with %q", err, want)
+	}
+	return nil
 }

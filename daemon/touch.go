@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"strings"
 	"sync"
@@ -33,8 +32,6 @@ type hands struct {
 
 	mu     sync.Mutex
 	busy   map[string]chan struct{} // by sysfs path: closed when what is done to it is over
-	prints map[uint64]string        // the helper's fingerprints, by the number that the inventory knows them by
-	last   map[string]uint64        // the number of what was last on a disk, by its sysfs path
 	follow map[string]bool          // disks that were going on by themselves when we had to stop waiting
 }
 
@@ -46,7 +43,7 @@ func Helpers(c config.Reset, root, file string) device.Touch {
 		reset:   reset.Client{Peer: exchange.Peer{Program: reset.Program, Socket: c.Socket, Config: file}},
 		holders: cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Holders, Config: file}},
 	}
-	return device.Touch{Probe: h.probe, Reset: h.restore, Erase: h.erase, Holders: h.holding}
+	return device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.holding}
 }
 
 // runUnit returns what runs a vendor's unit: the helper, which reads the unit's name from file.
@@ -67,44 +64,6 @@ func request(ctx context.Context, op reset.Op, t device.Target) reset.Request {
 		r.TimeoutMS = max((time.Until(end) - device.AnswerTime).Milliseconds(), 1)
 	}
 	return r
-}
-
-// prepare makes a request to prepare a device. What no pod has left must be blank.
-func (h *hands) prepare(ctx context.Context, t device.Target, leftover bool) reset.Request {
-	r := request(ctx, reset.Prepare, t)
-	r.Resource, r.Together, r.Tenant, r.Blank = t.Resource, t.Together, leftover, !leftover && t.Disk
-	if leftover && t.Print != 0 {
-		r.Fingerprint = h.fingerprintOf(t.Print)
-	}
-	return r
-}
-
-// printOf returns the number by which the inventory knows a fingerprint; 0 for none.
-func (h *hands) printOf(sysPath, fingerprint string) uint64 {
-	if fingerprint == "" {
-		return 0
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.prints == nil {
-		h.prints, h.last = make(map[uint64]string), make(map[string]uint64)
-	}
-	sum := fnv.New64a()
-	sum.Write([]byte(fingerprint))
-	number := max(sum.Sum64(), 1)
-	h.prints[number], h.last[sysPath] = fingerprint, number
-	return number
-}
-
-// fingerprintOf returns the fingerprint of a number. One of an earlier life of the daemon is not known any more, and gives a
-// fingerprint that no disk has.
-func (h *hands) fingerprintOf(number uint64) string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if fingerprint := h.prints[number]; fingerprint != "" {
-		return fingerprint
-	}
-	return "0000000000000000:00000000000000000000000000000000"
 }
 
 // claim waits until nothing else is done to a device by us: a disk that one helper holds to read it cannot be held by
@@ -154,12 +113,10 @@ func (h *hands) probe(ctx context.Context, t device.Target, held bool) (device.R
 		}
 		defer release()
 	}
-	h.mu.Lock()
-	r.Fingerprint = h.prints[h.last[t.SysPath]] // to read the same places: else what is there could not be compared
-	h.mu.Unlock()
+	r.Fingerprint = t.Fingerprint // to read the same places: else what is there could not be compared
 	a, err := h.do(ctx, r)
 	return device.Reading{
-		Content: a.Content, Print: h.printOf(t.SysPath, a.Fingerprint), Claimed: a.Claimed, Methods: a.Methods,
+		Content: a.Content, Fingerprint: a.Fingerprint, Size: a.Size, Claimed: a.Claimed, Methods: a.Methods,
 		Smart: device.Smart{
 			Known: a.Smart.Known, Warning: a.Smart.Warning, Used: a.Smart.Used, Spare: a.Smart.Spare,
 			Temperature: a.Smart.Temperature, MediaErrors: a.Smart.MediaErrors,
@@ -167,44 +124,50 @@ func (h *hands) probe(ctx context.Context, t device.Target, held bool) (device.R
 	}, err
 }
 
-func (h *hands) restore(ctx context.Context, t device.Target, method string, leftover bool) (string, error) {
+// survey claims the disk, so that it is not taken for a process that has it open.
+func (h *hands) survey(ctx context.Context, t device.Target, from int64) (device.Surveyed, error) {
 	release, err := h.claim(ctx, t.SysPath)
 	if err != nil {
-		return "", err
+		return device.Surveyed{}, err
 	}
 	defer release()
-	r := h.prepare(ctx, t, leftover)
-	r.Method = method
+	r := request(ctx, reset.Survey, t)
+	r.From = from
 	a, err := h.do(ctx, r)
-	return a.Done, err
+	return device.Surveyed{Read: a.Read, Size: a.Size, Content: a.Content}, err
 }
 
-// erase waits for what goes on inside the disk. If it has to stop waiting, the next call goes on with that.
-func (h *hands) erase(ctx context.Context, t device.Target, scrub string, leftover bool) (string, error) {
+// prepare waits for what goes on inside the disk. If it has to stop waiting, the next call goes on with that.
+func (h *hands) prepare(ctx context.Context, t device.Target, w device.Work) (device.Prepared, error) {
 	release, err := h.claim(ctx, t.SysPath)
 	if err != nil {
-		return "", err
+		return device.Prepared{}, err
 	}
 	defer release()
-	key := scrub + " " + t.Appearance() + " " + t.SysPath
+	key := w.Scrub + " " + t.Appearance() + " " + t.SysPath
 	for {
-		r := h.prepare(ctx, t, leftover)
-		if r.Scrub, r.ByHand, r.Follow = scrub, !leftover, h.following(key); r.Follow {
-			r.Fingerprint = "" // what is on it by now is what the disk itself has made of it
+		r := request(ctx, reset.Prepare, t)
+		r.Resource, r.Method, r.Scrub, r.Tenant, r.Blank, r.ByHand = w.Resource, w.Method, w.Scrub, w.Tenant, w.Blank, w.ByHand
+		r.Together = t.Together
+		if w.Tenant {
+			r.Fingerprint = t.Fingerprint
+		}
+		if r.Follow = w.Scrub != "" && h.following(key); r.Follow { // what is on the disk by now is what it has made of it
+			r.Fingerprint, r.Blank, r.Method = "", false, ""
 		}
 		a, err := h.do(ctx, r)
 		switch {
 		case errors.Is(err, reset.Running):
 			h.setFollowing(key, true)
-		case err == nil, errors.Is(err, reset.Failed):
+		case w.Scrub != "" && (err == nil || errors.Is(err, reset.Failed)):
 			h.unfollow(t.SysPath)
 			fallthrough
 		default:
-			return a.Done, err
+			return device.Prepared{Done: a.Done, Erased: a.Erased, Appearance: a.Appearance, Size: a.Size}, err
 		}
 		select {
 		case <-ctx.Done():
-			return "", err
+			return device.Prepared{}, err
 		case <-time.After(followPause):
 		}
 	}

@@ -73,8 +73,8 @@ func (r *resetter) answer(message []byte) []byte {
 	if len(r.answers) > 1 {
 		r.answers = r.answers[1:]
 	}
-	if request.Op == reset.Probe {
-		a.Done = ""
+	if request.Op != reset.Prepare {
+		a.Done, a.Appearance = "", ""
 	} else if a.Result == reset.OK {
 		a.Done, a.Erased = cmp.Or(a.Done, "done so"), request.Scrub != ""
 	}
@@ -96,15 +96,15 @@ func touching(t *testing.T, r *resetter) device.Touch {
 var target = device.Target{
 	Class: "nvme", SysPath: "/sys/devices/pci0000:00/nvme/nvme0/nvme0n1", Disk: true, Sole: true,
 	Identity: []device.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
-	Together: []string{"/sys/devices/pci0000:00/nvme/nvme0/nvme0n2"}, Print: 9, Resource: "example.org/nvme",
+	Together: []string{"/sys/devices/pci0000:00/nvme/nvme0/nvme0n2"}, Fingerprint: unknown,
 }
 
-// unknown is the fingerprint of what was there in an earlier life of the daemon.
+// unknown is the fingerprint of what a pod has left.
 const unknown = "0000000000000000:00000000000000000000000000000000"
 
 func TestWhatTheHelperIsAsked(t *testing.T) {
 	asked := reset.Request{
-		SysPath: target.SysPath, Class: "nvme", Identity: []reset.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
+		SysPath: target.SysPath, Class: "nvme", Fingerprint: unknown, Identity: []reset.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
 	}
 	for _, c := range []struct {
 		name string
@@ -115,7 +115,7 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 		{"probe", func(ctx context.Context, touch device.Touch) (any, error) { return touch.Probe(ctx, target, false) }, func(r *reset.Request) {
 			r.Op = reset.Probe
 		}, device.Reading{
-			Content: "ext4", Print: 6331640624906929133, Claimed: true, Methods: []string{"zero"},
+			Content: "ext4", Fingerprint: unknown, Size: 16384, Claimed: true, Methods: []string{"zero"},
 			Smart: device.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Temperature: -4, MediaErrors: 5},
 		}},
 		{"probe of a held one", func(ctx context.Context, touch device.Touch) (any, error) {
@@ -130,22 +130,33 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 			reading, err := touch.Probe(ctx, spared, false)
 			return reading.Claimed, err
 		}, func(r *reset.Request) { r.Op, r.Offered = reset.Probe, true }, true},
+		{"survey", func(ctx context.Context, touch device.Touch) (any, error) {
+			return touch.Survey(ctx, target, 4096)
+		}, func(r *reset.Request) {
+			r.Op, r.From, r.Fingerprint = reset.Survey, 4096, ""
+		}, device.Surveyed{Read: 8192, Size: 16384, Content: "ext4"}},
 		{"reset", func(ctx context.Context, touch device.Touch) (any, error) {
-			return touch.Reset(ctx, target, "nvme-controller", true)
+			return touch.Prepare(ctx, target, device.Work{Resource: "example.org/nvme", Method: "nvme-controller", Tenant: true})
 		}, func(r *reset.Request) {
-			r.Op, r.Method, r.Tenant, r.Fingerprint = reset.Prepare, "nvme-controller", true, unknown
-			r.Resource, r.Together = target.Resource, target.Together
-		}, "done so"},
-		{"erase", func(ctx context.Context, touch device.Touch) (any, error) {
-			return touch.Erase(ctx, target, "zero", false)
+			r.Op, r.Method, r.Tenant = reset.Prepare, "nvme-controller", true
+			r.Resource, r.Together = "example.org/nvme", target.Together
+		}, device.Prepared{Done: "done so", Appearance: "8", Size: 16384}},
+		{"erase by hand", func(ctx context.Context, touch device.Touch) (any, error) {
+			return touch.Prepare(ctx, target, device.Work{Resource: "example.org/nvme", Scrub: "zero", ByHand: true})
 		}, func(r *reset.Request) {
-			r.Op, r.Scrub, r.Blank, r.ByHand = reset.Prepare, "zero", true, true
-			r.Resource, r.Together = target.Resource, target.Together
-		}, "done so"},
+			r.Op, r.Scrub, r.ByHand, r.Fingerprint = reset.Prepare, "zero", true, ""
+			r.Resource, r.Together = "example.org/nvme", target.Together
+		}, device.Prepared{Done: "done so", Erased: true, Appearance: "8", Size: 16384}},
+		{"prove blank", func(ctx context.Context, touch device.Touch) (any, error) {
+			return touch.Prepare(ctx, target, device.Work{Resource: "example.org/nvme", Blank: true})
+		}, func(r *reset.Request) {
+			r.Op, r.Blank, r.Fingerprint = reset.Prepare, true, ""
+			r.Resource, r.Together = "example.org/nvme", target.Together
+		}, device.Prepared{Done: "done so", Appearance: "8", Size: 16384}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &resetter{answers: []reset.Answer{{
-				Result: reset.OK, Content: "ext4", Fingerprint: unknown, Claimed: true, Done: "done so", Methods: []string{"zero"},
+				Result: reset.OK, Content: "ext4", Fingerprint: unknown, Read: 8192, Size: 16384, Appearance: "8", Claimed: true, Done: "done so", Methods: []string{"zero"},
 				Smart: reset.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Threshold: 9, Temperature: -4, MediaErrors: 5},
 			}}}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -176,8 +187,8 @@ func TestWhatTheHelperAnswers(t *testing.T) {
 		r := &resetter{answers: []reset.Answer{{Result: result, Detail: "it is so"}}}
 		touch := touching(t, r)
 		_, probeErr := touch.Probe(t.Context(), target, false)
-		_, resetErr := touch.Reset(t.Context(), target, "pci", false)
-		_, eraseErr := touch.Erase(t.Context(), target, "zero", false)
+		_, resetErr := touch.Prepare(t.Context(), target, device.Work{Method: "pci", Tenant: false})
+		_, eraseErr := touch.Prepare(t.Context(), target, device.Work{Scrub: "zero", ByHand: true})
 		for _, err := range []error{probeErr, resetErr, eraseErr} {
 			if !errors.Is(err, want) || !strings.Contains(err.Error(), "it is so") {
 				t.Errorf("%s: %v, want %v", result, err, want)
@@ -190,8 +201,8 @@ func TestSocketThatNobodyServes(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "s")
 	touch := Helpers(config.Reset{Socket: missing, Holders: missing}, "/sys", "")
 	_, probeErr := touch.Probe(t.Context(), target, false)
-	_, resetErr := touch.Reset(t.Context(), target, "pci", false)
-	_, eraseErr := touch.Erase(t.Context(), target, "zero", false)
+	_, resetErr := touch.Prepare(t.Context(), target, device.Work{Method: "pci", Tenant: false})
+	_, eraseErr := touch.Prepare(t.Context(), target, device.Work{Scrub: "zero", ByHand: true})
 	_, holdersErr := touch.Holders(t.Context(), []string{"/dev/null"})
 	for _, err := range []error{probeErr, resetErr, eraseErr, holdersErr} {
 		if err == nil || !strings.Contains(err.Error(), "connect to "+missing) {
@@ -205,7 +216,7 @@ func TestSocketThatNobodyServes(t *testing.T) {
 
 func TestHelperThatDies(t *testing.T) {
 	touch := Helpers(config.Reset{Socket: helper(t, func([]byte) []byte { return nil })}, "/sys", "")
-	if _, err := touch.Erase(t.Context(), target, "format", true); err == nil || !strings.Contains(err.Error(), "gone without a word") {
+	if _, err := touch.Prepare(t.Context(), target, device.Work{Scrub: "format", Tenant: true}); err == nil || !strings.Contains(err.Error(), "gone without a word") {
 		t.Errorf("%v", err)
 	}
 }
@@ -232,9 +243,15 @@ func TestOneThingAtATime(t *testing.T) {
 	}}
 	touch := touching(t, r)
 	errs := make(chan error)
-	go func() { _, err := touch.Erase(t.Context(), target, "zero", true); errs <- err }()
+	go func() {
+		_, err := touch.Prepare(t.Context(), target, device.Work{Scrub: "zero", Tenant: true})
+		errs <- err
+	}()
 	<-begun
-	go func() { _, err := touch.Reset(t.Context(), target, "nvme-controller", true); errs <- err }()
+	go func() {
+		_, err := touch.Prepare(t.Context(), target, device.Work{Method: "nvme-controller", Tenant: true})
+		errs <- err
+	}()
 	go func() { _, err := touch.Probe(t.Context(), target, false); errs <- err }()
 	if _, err := touch.Probe(t.Context(), target, true); err != nil {
 		t.Error(err)
@@ -244,7 +261,7 @@ func TestOneThingAtATime(t *testing.T) {
 	if _, err := touch.Probe(ended, target, false); !errors.Is(err, device.ErrUnanswered) || errors.Is(err, device.ErrInUse) {
 		t.Errorf("a probe whose time is up: %v", err)
 	}
-	if _, err := touch.Reset(ended, target, "nvme-controller", true); !errors.Is(err, device.ErrInUse) {
+	if _, err := touch.Prepare(ended, target, device.Work{Method: "nvme-controller", Tenant: true}); !errors.Is(err, device.ErrInUse) {
 		t.Errorf("a reset whose time is up: %v", err)
 	}
 	close(over)
@@ -266,12 +283,12 @@ func TestSanitizeIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), followPause+followPause/2)
 		defer cancel()
-		if _, err := touch.Erase(ctx, target, "sanitize", true); !errors.Is(err, reset.Running) {
+		if _, err := touch.Prepare(ctx, target, device.Work{Scrub: "sanitize", Tenant: true}); !errors.Is(err, reset.Running) {
 			t.Errorf("at first: %v", err)
 		}
 		for _, want := range []string{"sanitized", "sanitized again"} {
-			if done, err := touch.Erase(t.Context(), target, "sanitize", true); done != want || err != nil {
-				t.Errorf("%q, %v; want %q", done, err, want)
+			if p, err := touch.Prepare(t.Context(), target, device.Work{Scrub: "sanitize", Tenant: true}); p.Done != want || err != nil {
+				t.Errorf("%q, %v; want %q", p.Done, err, want)
 			}
 		}
 		var follow []bool
@@ -376,13 +393,13 @@ func TestStaleFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), followPause/2)
 		defer cancel()
-		if _, err := touch.Erase(ctx, target, "sanitize", true); !errors.Is(err, reset.Running) {
+		if _, err := touch.Prepare(ctx, target, device.Work{Scrub: "sanitize", Tenant: true}); !errors.Is(err, reset.Running) {
 			t.Fatal(err)
 		}
-		if _, err := touch.Erase(t.Context(), target, "zero", true); err != nil { // by hand
+		if _, err := touch.Prepare(t.Context(), target, device.Work{Scrub: "zero", Tenant: true}); err != nil { // by hand
 			t.Fatal(err)
 		}
-		if _, err := touch.Erase(t.Context(), target, "sanitize", true); err != nil { // after the next pod
+		if _, err := touch.Prepare(t.Context(), target, device.Work{Scrub: "sanitize", Tenant: true}); err != nil { // after the next pod
 			t.Fatal(err)
 		}
 		if last := r.requests()[2]; last.Follow {

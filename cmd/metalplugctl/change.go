@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -88,6 +89,74 @@ this host uses is left alone. Needs uid 0.`,
 		return o.change(cmd, *output, args[0], "reset", control.Change{Scrub: scrub})
 	}
 	return cmd
+}
+
+// adoptCommand lets a disk be erased and offered that metalplug has no evidence of. It asks twice, as a reset with --scrub
+// does.
+func (o *operator) adoptCommand() *cobra.Command {
+	var scrub string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "adopt ID",
+		Short: "Erase a disk, whatever is on it, and offer it",
+		Long: `Erase a disk, whatever is on it, and offer it to pods from then on. Everything on the disk is lost. The command shows
+which disk it is and what is on it, and the ID has to be typed once more unless --yes is given.
+
+metalplug offers a disk only if it has read all of it and found it blank, or has erased it. A disk with other data stays
+unproven until its operator adopts it. The disk is erased by the scrub of its resource, or by "zero" if that is "none".
+The daemon saves the adoption before it answers, and erases after that, also after a restart. A disk that is plugged in
+again before it is erased has to be adopted again.
+
+A disk that a pod holds, that a process has open, that this host uses or that has no wwid or serial number is left alone.
+Requires root.`,
+		Example: `  metalplugctl adopt nvme-eui.36344830545001230025384300000001
+  metalplugctl adopt nvme-eui.36344830545001230025384300000001 --scrub zero --yes`,
+		Args:              oneArg("the ID of a device"),
+		ValidArgsFunction: o.deviceIDs,
+	}
+	cmd.Flags().StringVar(&scrub, "scrub", "", "erase it by this `METHOD`: discard, secure-discard, zero, format, crypto-erase or sanitize (default: that of its resource)")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before it is erased")
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if scrub != "" {
+			if err := control.CheckScrub(scrub); err != nil {
+				return usage("--scrub: %w", err)
+			}
+		}
+		if err := o.mayAdopt(cmd, args[0], yes); err != nil {
+			return err
+		}
+		return o.change(cmd, *output, args[0], "adopt", control.Change{Scrub: scrub, Login: login(loginFile)})
+	}
+	return cmd
+}
+
+// mayAdopt shows which disk is to be erased, and asks for its ID once more unless yes.
+func (o *operator) mayAdopt(cmd *cobra.Command, id string, yes bool) error {
+	var d control.Device
+	if err := o.client().Get(cmd.Context(), pathOf(id), &d); err != nil {
+		return o.refused(cmd, "adopt", id, err)
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), clean(described(d)))
+	if yes {
+		return nil
+	}
+	return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), id)
+}
+
+// described is a disk as whoever erases it should recognise it.
+func described(d control.Device) string {
+	text := cmp.Or(d.Model, "a disk of unknown model")
+	if d.Serial != "" {
+		text += ", serial number " + d.Serial
+	}
+	if d.Size > 0 {
+		text += fmt.Sprintf(", %.1f GB", float64(d.Size)/1e9)
+	}
+	if d.Reason != "" {
+		text += ": " + d.Reason
+	}
+	return text
 }
 
 // mayErase has the ID of a device that is there typed once more, unless that was said to be needless.

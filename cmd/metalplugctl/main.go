@@ -81,7 +81,7 @@ daemon does not answer.`,
 		return checkSocket(o.socket)
 	}
 	root.AddCommand(previewCommand(), o.checkCommand(), o.listCommand(), o.whyCommand(), o.statusCommand(),
-		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.eventsCommand(), o.watchCommand(),
+		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.adoptCommand(), o.eventsCommand(), o.watchCommand(),
 		o.doctorCommand(), recordCommand())
 	return exitCode(root, args, root.ExecuteContext(ctx), stderr)
 }

@@ -85,6 +85,9 @@ func (s *screen) status(v control.Status, now time.Time) {
 	}
 	fact("devices", fmt.Sprintf("%d healthy, %d unhealthy (%d cordoned), %d held by pods, %d seen and not offered",
 		v.Devices.Healthy, v.Devices.Unhealthy, v.Devices.Cordoned, v.Devices.Allocated, v.Devices.NotOffered))
+	if r := v.Reading; r != nil {
+		fact("reading", fmt.Sprintf("disks that are read before they are offered: %d, %d %% done", r.Disks, r.Percent))
+	}
 	fact("events", eventLine(v.Events, now))
 	for _, file := range v.Unwritten {
 		fact("files", file)

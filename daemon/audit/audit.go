@@ -28,9 +28,12 @@ const (
 	Released  Event = "released"  // its last pod is gone
 	Reset     Event = "reset"
 	Erased    Event = "erased"
-	Stepped   Event = "unit"    // a vendor's step was carried out
-	Refused   Event = "refused" // a container was not started with it
-	Failed    Event = "failed"  // it could not be reset, erased, or a vendor's step has failed
+	Proven    Event = "proven"   // a disk was read in full and is blank
+	Unproven  Event = "unproven" // a disk was read and holds data that no pod of this node has left there
+	Adopted   Event = "adopted"  // the operator lets a disk be erased, whatever is on it
+	Stepped   Event = "unit"     // a vendor's step was carried out
+	Refused   Event = "refused"  // a container was not started with it
+	Failed    Event = "failed"   // it could not be reset, erased, or a vendor's step has failed
 )
 
 // message is what is logged of an event; empty: whoever has refused it, or failed, says so.
@@ -42,6 +45,9 @@ func (e Event) message() string {
 		Released:  "device released",
 		Reset:     "device reset",
 		Erased:    "device erased",
+		Proven:    "disk proven blank",
+		Unproven:  "disk holds data",
+		Adopted:   "disk adopted",
 		Stepped:   "device unit run",
 	}[e]
 }

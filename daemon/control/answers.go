@@ -3,7 +3,9 @@
 package control
 
 import (
+	"cmp"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -25,6 +27,12 @@ type Device struct {
 	Cordoned  bool      `json:"cordoned"`  // an operator keeps it from new pods, for the reason that reason tells
 	Allocated *Holder   `json:"allocated"` // null: no pod holds it, or which one is not known
 
+	State    string    `json:"state"`              // of its lease: free, allocated, preparing, in-use, released, clearing, failed or unproven
+	Evidence *Evidence `json:"evidence,omitempty"` // why a disk is offered
+	Taker    string    `json:"taker,omitempty"`    // the resource that takes a device which is not offered yet
+	Serial   string    `json:"serial,omitempty"`
+	Size     int64     `json:"size,omitempty"` // of a disk, in bytes, as far as it was read
+
 	Cordon  *Cordon  `json:"cordon,omitempty"`  // by whom, where it is cordoned
 	Held    bool     `json:"held"`              // a pod holds it, as far as is known
 	Holders []Holder `json:"holders,omitempty"` // all of them, where there are several
@@ -32,6 +40,18 @@ type Device struct {
 	Warning string   `json:"warning,omitempty"` // what is not as it should be though it can be used
 	Present bool     `json:"present"`           // the hardware is there
 	PCI     string   `json:"pci,omitempty"`     // address of the PCI function that it is, or is below
+}
+
+// Evidence is why a disk counts as nobody's.
+type Evidence struct {
+	Kind  string    `json:"kind"`  // "blank", "erased" or "adopted"
+	Since time.Time `json:"since"` // when that was found or done
+}
+
+// Reading is how far disks have been read that nothing is known of.
+type Reading struct {
+	Disks   int `json:"disks"`
+	Percent int `json:"percent"` // of all their bytes
 }
 
 // Holder is the container of a pod that holds a device.
@@ -86,6 +106,7 @@ type Status struct {
 	Configuration Configuration `json:"configuration"`
 	DevicePlugins string        `json:"devicePlugins,omitempty"` // the kubelet's directory, which a reload does not change
 	Devices       Totals        `json:"devices"`
+	Reading       *Reading      `json:"reading,omitempty"` // null: no disk is being read
 	Events        EventCounts   `json:"events"`
 	Resources     []Resource    `json:"resources"`
 	Cordons       []Cordoned    `json:"cordons"`             // by resource and ID
@@ -134,6 +155,13 @@ func newDevice(s *inventory.Status, holders map[string][]Holder) Device {
 		Since: s.Since.UTC(), NUMANode: s.Device.NUMANode, SysPath: s.Device.SysPath, Nodes: []string{},
 		Cordoned: s.Cordon != nil, Cordon: newCordon(s.Cordon), Held: s.Held, Model: s.Device.Model, Warning: s.Warning, Present: s.Present,
 	}
+	d.State, d.Serial, d.Size = string(s.State), serialOf(s.Target), s.Evidence.Size
+	if d.Resource == "" {
+		d.Taker = s.Taker
+	}
+	if v := s.Evidence; v.Kind != "" && v.Scrub == "" {
+		d.Evidence = &Evidence{v.Kind, v.Since.UTC()}
+	}
 	if function := device.FunctionIn(s.Device.SysPath); function != "" {
 		d.PCI = path.Base(function)
 	}
@@ -147,6 +175,31 @@ func newDevice(s *inventory.Status, holders map[string][]Holder) Device {
 		}
 	}
 	return d
+}
+
+// serialOf returns the serial number of a disk, or the name that it gives itself; empty: it has none.
+func serialOf(t *device.Target) string {
+	names := t.Attributes()
+	return strings.TrimSpace(cmp.Or(names["device/serial"], names["wwid"], names["device/wwid"]))
+}
+
+// reading returns how far disks have been read; nil: none is being read.
+func reading(snapshot *inventory.Snapshot) *Reading {
+	var r Reading
+	var read, size int64
+	for d := range snapshot.All() {
+		if d.Readable && d.Evidence.Found == "" {
+			r.Disks++
+			read, size = read+d.Evidence.Read, size+d.Evidence.Size
+		}
+	}
+	if r.Disks == 0 {
+		return nil
+	}
+	if size > 0 {
+		r.Percent = int(float64(read) / float64(size) * 100)
+	}
+	return &r
 }
 
 // className is the name of the class of a device; empty where none is known, for one that only the kubelet remembers.
@@ -200,6 +253,7 @@ func (s *Server) status(now time.Time) Status {
 		all.Devices.add(offer)
 	}
 	all.Devices.NotOffered = len(snapshot.Others)
+	all.Reading = reading(snapshot)
 	return all
 }
 

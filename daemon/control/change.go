@@ -24,7 +24,7 @@ import (
 type Change struct {
 	Reason string `json:"reason,omitempty"` // of a cordon; for people, on one line
 	Login  string `json:"login,omitempty"`  // of who has logged in where the request comes from; for people too
-	Scrub  string `json:"scrub,omitempty"`  // of a reset: erase the device too, by the method that its resource has
+	Scrub  string `json:"scrub,omitempty"`  // of a reset: erase the device too, by this method; of an adoption: by another than its resource's
 }
 
 // Changed is a device after a change.
@@ -116,4 +116,23 @@ func (s *Server) reset(ctx context.Context, _ uint32, id string, c Change) (note
 		return "", http.StatusConflict, err
 	}
 	return "", 0, nil
+}
+
+// adopt lets a disk be erased and offered, whatever is on it.
+func (s *Server) adopt(ctx context.Context, _ uint32, id string, c Change) (note string, code int, err error) {
+	if c.Scrub != "" {
+		if err := CheckScrub(c.Scrub); err != nil {
+			return "", http.StatusBadRequest, err
+		}
+	}
+	if _, err := s.device(id); err != nil {
+		return "", http.StatusNotFound, err
+	}
+	if s.Adopt == nil {
+		return "", http.StatusNotImplemented, errors.New("this version cannot adopt a disk")
+	}
+	if note, err = s.Adopt(ctx, id, c.Scrub); err != nil {
+		return "", http.StatusConflict, err
+	}
+	return note, 0, nil
 }

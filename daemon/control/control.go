@@ -21,6 +21,7 @@
 //	POST /v1/devices/{id}/cordon     a [Change] with a reason; answered with the [Changed] device, like the next two
 //	POST /v1/devices/{id}/uncordon   nothing
 //	POST /v1/devices/{id}/reset      a [Change]; answered when it is done, be it after an hour
+//	POST /v1/devices/{id}/adopt      a [Change]; answered when it is on disk that the disk may be erased
 //
 // What is refused is answered {"error": TEXT}: 400 the request makes no sense, 403 the client is not uid 0, 404 there
 // is no such device, 409 the device is not in a state for it, 413 and 431 the request is too large, 501 this daemon
@@ -77,10 +78,12 @@ type Options struct {
 	DevicePlugins string                            // the kubelet's directory
 	Resources     func() []Resource                 // configured ones and how they stand with the kubelet; the rest is filled in
 	Configuration func() Configuration
-	Holders       func() map[string][]Holder                        // who holds which device, by its ID
-	Unwritten     func() []string                                   // which files cannot be written, and why
-	Counted       func(ctx context.Context) (Counted, error)        // what the kubelet counts; nil: it cannot be asked
-	Reset         func(ctx context.Context, id, scrub string) error // resets a device, or with a scrub erases it; nil: cannot be done
+	Holders       func() map[string][]Holder                 // who holds which device, by its ID
+	Unwritten     func() []string                            // which files cannot be written, and why
+	Counted       func(ctx context.Context) (Counted, error) // what the kubelet counts; nil: it cannot be asked
+	// Adopt lets a disk be erased and offered, and returns what there is to say of it; nil: it cannot be done.
+	Adopt func(ctx context.Context, id, scrub string) (note string, err error)
+	Reset func(ctx context.Context, id, scrub string) error // resets a device, or with a scrub erases it; nil: cannot be done
 }
 
 // Server is the control socket. Its methods are safe for concurrent use.

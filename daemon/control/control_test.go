@@ -167,7 +167,7 @@ func TestDeviceHasTheNamesOfTheDesign(t *testing.T) {
 	want := map[string]any{
 		"id": alpha, "resource": resource, "class": "node", "health": "Healthy", "reason": "", "numaNode": -1.0,
 		"sysfsPath": "/sys/devices/virtual/widget/widget0", "nodes": []any{"/dev/widget0"}, "cordoned": false,
-		"allocated": map[string]any{"namespace": "n", "pod": "p", "container": "c"}, "held": true, "present": true,
+		"allocated": map[string]any{"namespace": "n", "pod": "p", "container": "c"}, "held": true, "present": true, "state": "allocated",
 	}
 	if !reflect.DeepEqual(d, want) {
 		t.Errorf("%v\nwant\n%v", d, want)

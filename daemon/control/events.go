@@ -221,7 +221,7 @@ func changes(old, d *inventory.Status) []string {
 		{"cordoned", d.Cordon != nil && !d.Cordon.Same(old.Cordon)},
 		{"uncordoned", old.Cordon != nil && d.Cordon == nil},
 		{"healthy", d.Resource != "" && !old.Healthy && d.Healthy && old.Cordon == nil},
-		{"unhealthy", d.Resource != "" && !d.Healthy && old.Reason != d.Reason && d.Cordon.Same(old.Cordon) && old.Present == d.Present},
+		{"unhealthy", d.Resource != "" && !d.Healthy && old.Gist() != d.Gist() && d.Cordon.Same(old.Cordon) && old.Present == d.Present},
 		{"warning", old.Warning != d.Warning},
 	} {
 		if c.is {

@@ -132,7 +132,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // scraped are the metrics that are made at each scrape.
 type scraped struct {
-	devices, health, allocated, connected, conflict, events, overflows, resyncs *prometheus.Desc
+	devices, health, state, allocated, connected, conflict, events, overflows, resyncs *prometheus.Desc
 }
 
 // describe names the metrics that are made at each scrape.
@@ -140,6 +140,7 @@ func describe() scraped {
 	return scraped{
 		devices: desc("devices", "Devices that are offered, by health as the kubelet is told.", "resource", "health"),
 		health:  desc("device_health", "1 for a device that is Healthy, 0 for one that is not.", "resource", "device"),
+		state:   desc("device_state", "1 for the state of each device's lease.", "resource", "device", "state"),
 		allocated: desc("device_allocated", "1 for each container that holds a device.",
 			"resource", "device", "namespace", "pod", "container"),
 		connected: desc("stream_connected", "1 if the kubelet's stream of a resource is open.", "resource"),
@@ -153,7 +154,7 @@ func describe() scraped {
 // Describe names the metrics.
 func (scrape) Describe(to chan<- *prometheus.Desc) {
 	d := describe()
-	for _, one := range []*prometheus.Desc{d.devices, d.health, d.allocated, d.connected, d.conflict, d.events, d.overflows, d.resyncs} {
+	for _, one := range []*prometheus.Desc{d.devices, d.health, d.state, d.allocated, d.connected, d.conflict, d.events, d.overflows, d.resyncs} {
 		to <- one
 	}
 }
@@ -179,9 +180,15 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 		gauge(d.conflict, one(r.Conflict), r.Name)
 	}
 	holders := s.Holders()
+	for _, device := range snapshot.Others { // a disk that is not proven yet
+		if device.Taker != "" && device.Device.ID != "" {
+			gauge(d.state, 1, device.Taker, device.Device.ID, string(device.State))
+		}
+	}
 	for resource, offer := range snapshot.Offers {
 		for _, device := range offer.Devices {
 			gauge(d.health, one(device.Healthy), resource, device.Device.ID)
+			gauge(d.state, 1, resource, device.Device.ID, string(device.State))
 			for _, by := range holdersOf(device, holders) {
 				gauge(d.allocated, 1, resource, device.Device.ID, by.Namespace, by.Pod, by.Container)
 			}

@@ -42,6 +42,8 @@ metalplug_device_allocated{container="c",device="node-A-widget",namespace="n",po
 metalplug_device_allocated{container="d",device="node-A-widget",namespace="n",pod="p",resource="example.org/widget"} 1
 metalplug_device_health{device="node-A-widget",resource="example.org/widget"} 1
 metalplug_device_health{device="node-B-widget",resource="example.org/widget"} 0
+metalplug_device_state{device="node-A-widget",resource="example.org/widget",state="allocated"} 1
+metalplug_device_state{device="node-B-widget",resource="example.org/widget",state="free"} 1
 metalplug_devices{health="Healthy",resource="example.org/widget"} 1
 metalplug_devices{health="Unhealthy",resource="example.org/widget"} 1
 metalplug_registrations_total{resource="example.org/widget",result="failed"} 1

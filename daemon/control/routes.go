@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// routes are all requests that the socket knows. Reading is for whoever may open the socket; the three that change a
+// routes are all requests that the socket knows. Reading is for whoever may open the socket; the four that change a
 // device go through changing.
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
@@ -31,6 +31,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.changing(s.cordon))
 	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.changing(s.uncordon))
 	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(s.reset))
+	mux.HandleFunc("POST /v1/devices/{id}/adopt", s.changing(s.adopt))
 	return mux
 }
 

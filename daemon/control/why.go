@@ -36,7 +36,7 @@ type Explanation struct {
 
 // Step is one decision.
 type Step struct {
-	What string `json:"what"` // "node", "udev", "class", "identity", "rule", "offer", "health", "nodes", "state", "units" or "kubelet"
+	What string `json:"what"` // "node", "udev", "class", "identity", "rule", "offer", "health", "nodes", "state", "evidence", "units" or "kubelet"
 	Name string `json:"name"` // of the class or the resource that was tried
 	OK   bool   `json:"ok"`   // it does not keep the device from pods
 	Why  string `json:"why"`
@@ -176,6 +176,7 @@ func (s *Server) conclude(x *Explanation, d *inventory.Status) {
 	default:
 		x.add("state", "", false, d.Reason)
 	}
+	x.evidence(d)
 	if by := shown.Cordon; by != nil && by.Since != nil {
 		x.add("state", "", false, fmt.Sprintf("cordoned by %s, %s", by.Who(), by.Since.Format(timeFormat)))
 	}
@@ -202,6 +203,30 @@ func (s *Server) conclude(x *Explanation, d *inventory.Status) {
 		x.Verdict += fmt.Sprintf(", held by %s/%s (%s)", shown.Allocated.Namespace, shown.Allocated.Pod, shown.Allocated.Container)
 	} else if d.Held {
 		x.Verdict += ", held by a pod"
+	}
+}
+
+// evidence adds what is known of a disk, and what that rests on.
+func (x *Explanation) evidence(d *inventory.Status) {
+	v := d.Evidence
+	at := v.Since.UTC().Format(timeFormat)
+	switch {
+	case v.Kind == inventory.Blank:
+		x.add("evidence", "", true, fmt.Sprintf("blank since %s: all %d bytes were read; at each plug 4,096 random places, both ends and the known offsets are read again", at, v.Size))
+	case v.Kind == inventory.Erased:
+		x.add("evidence", "", true, fmt.Sprintf("erased by metalplug at %s, and verified", at))
+	case v.Scrub != "":
+		x.add("evidence", "", false, fmt.Sprintf("adopted by the operator at %s, to be erased by %s", at, v.Scrub))
+	case v.Kind == inventory.Adopted:
+		x.add("evidence", "", true, fmt.Sprintf("adopted by the operator, erased at %s, and verified", at))
+	case v.Found != "":
+		x.add("evidence", "", false, fmt.Sprintf("none: a full read since %s found %s", at, v.Found))
+	case d.Readable && v.Size > 0:
+		x.add("evidence", "", false, fmt.Sprintf("none yet: %d of %d bytes were read since %s and are blank", v.Read, v.Size, at))
+	case d.State == inventory.StateUnproven:
+		x.add("evidence", "", false, "none: no full read, no erasure by metalplug, not adopted")
+	case d.Erasable:
+		x.add("evidence", "", true, "a pod of this node left what is on it, which is erased before the next container starts")
 	}
 }
 

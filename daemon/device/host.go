@@ -16,7 +16,10 @@ type Host struct {
 	sysfs.Tree
 	Touch
 
-	Holds  func(id string) bool // tells whether a pod holds a device; nil: none does
+	Holds func(id string) bool // tells whether a pod holds a device; nil: none does
+	// Fingerprint returns by what the data that a pod has left on a disk is known; nil or empty: it is not known.
+	Fingerprint func(id string) string
+
 	Erases func(id string) bool // tells whether a disk is offered whatever is on it, since that will be erased; nil: none is
 }
 

@@ -18,13 +18,17 @@ type Sighting struct {
 	Target     *Target    // as it was when the device was identified; nil: there is none
 	Offer      error      // why it must not be handed out, nil: it may be
 	Health     error      // why it is sick, nil: it is healthy
-	Print      uint64     // by which what is on the disk is known again; 0: it was not read, or there is nothing
-	Warning    string     // what is not as it should be though it is healthy
-	Unread     bool       // whether nobody has answered what is on the disk and how it is
-	NeedsAll   bool       // it needs all of the functions; else any
-	Functions  []string   // sysfs paths of the PCI functions by which it is reached
-	Counters   []Counter  // of errors, as they stand
-	Instance   uint64     // of the hardware in this boot, see [Host.Instance]
+	// Fingerprint is by what the content of the disk is known again; empty: it was not read. Asked is the one that the
+	// probe was to compare with.
+	Fingerprint, Asked string
+	Blank              bool      // the probe has found nothing on the disk
+	Size               int64     // of the disk, in bytes; 0: not known
+	Warning            string    // what is not as it should be though it is healthy
+	Unread             bool      // whether nobody has answered what is on the disk and how it is
+	NeedsAll           bool      // it needs all of the functions; else any
+	Functions          []string  // sysfs paths of the PCI functions by which it is reached
+	Counters           []Counter // of errors, as they stand
+	Instance           uint64    // of the hardware in this boot, see [Host.Instance]
 }
 
 // HostUse tells whether this host uses the disk: it has mounted it or swaps to it. As long as a pod holds it, what is

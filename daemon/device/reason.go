@@ -30,6 +30,8 @@ var (
 	ErrForeign = errors.New("written by others")
 	// ErrUnanswered: who was asked about a disk has not answered, which says nothing of the disk.
 	ErrUnanswered = errors.New("no answer")
+	// ErrUnproven: there is no evidence that the disk holds nothing of anybody's.
+	ErrUnproven = errors.New("unproven")
 	// ErrPart: it belongs to a device for which another udev device stands.
 	ErrPart = errors.New("a part")
 )

@@ -19,12 +19,13 @@ type Touch struct {
 	// read, nor is it claimed: the pod may be about to. The error is [ErrInUse] where the host uses it, and
 	// [ErrUnanswered] where there is no answer in time.
 	Probe func(ctx context.Context, t Target, held bool) (Reading, error)
-	// Reset brings a device to a known state by a method of its class and tells what was done. The error is [ErrInUse] if
-	// somebody uses it. Unless leftover says that a pod has left it there, what is on a disk is a reason to refuse; if it
-	// has, but t.Print says that it is something else now, the error is [ErrForeign], and nothing was done.
-	Reset func(ctx context.Context, t Target, method string, leftover bool) (done string, err error)
-	// Erase makes what is on a disk unreadable. leftover and the error are as for Reset.
-	Erase func(ctx context.Context, t Target, scrub string, leftover bool) (done string, err error)
+	// Survey reads a disk from a byte on, up to its end, the first block that holds something or the deadline of ctx, and
+	// changes nothing. The error is as for Probe.
+	Survey func(ctx context.Context, t Target, from int64) (Surveyed, error)
+	// Prepare does to a device whatever precedes its next container. It resets the device, then erases a disk or proves
+	// it blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk holds anything
+	// that may not be erased; then the disk is as it was.
+	Prepare func(ctx context.Context, t Target, w Work) (Prepared, error)
 	// Holders tells which processes have one of the nodes open, of host paths.
 	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
 }
@@ -38,13 +39,13 @@ const AnswerTime = 4 * time.Second
 type Target struct {
 	Class    string
 	SysPath  string
-	Resource string      // whose rules apply to what is done to it
 	Disk     bool        // it is one: what is on it can be read and erased
 	Sole     bool        // only one at a time may have it open, be it a pod or a process of this host
 	Identity []Attribute // that must read just so
-	Print    uint64      // of a disk: the [Reading].Print of what a pod has left there; 0: not known
-	Offered  bool        // a probed disk would be offered whatever is on it: who has a claim on it is asked all the same
-	Together []string    // sysfs paths of further devices that a reset of it hits
+	// Fingerprint is the [Reading].Fingerprint of what a pod has left on a disk; empty: not known.
+	Fingerprint string
+	Offered     bool     // a probed disk would be offered whatever is on it: who has a claim on it is asked all the same
+	Together    []string // sysfs paths of further devices that a reset of it hits
 }
 
 // IsDisk tells whether it is one.
@@ -114,10 +115,40 @@ type Holder struct {
 // Reading is what a probe has found.
 type Reading struct {
 	Content string // what is on the disk, for people: "ext4"; empty: nothing
-	Print   uint64 // by which that is known again; 0: it was not read, or the disk is blank
-	Claimed bool   // the error is all that is known of who uses it: the kernel opens it for nobody else
-	Smart   Smart
-	Methods []string // of resetting and erasing that the device supports
+	// Fingerprint is by what the content is known again. A probe with this one in [Target] makes one that can be compared.
+	// Empty: nothing was read.
+	Fingerprint string
+	Size        int64 // of the disk, in bytes; 0: not known
+	Claimed     bool  // the error is all that is known of who uses it: the kernel opens it for nobody else
+	Smart       Smart
+	Methods     []string // of resetting and erasing that the device supports
+}
+
+// Work is the task of one [Touch].Prepare.
+type Work struct {
+	Resource string // whose configuration permits the work; the helper checks that
+	Method   string // how to reset the device first; empty: not at all
+	Scrub    string // how to erase the disk after that; empty: not at all
+	Tenant   bool   // what is on the disk was left by a pod of this node
+	Blank    bool   // the disk must be blank
+	ByHand   bool   // the operator has asked for it
+}
+
+// Prepared is the outcome of a [Touch].Prepare that went well.
+type Prepared struct {
+	Done   string // what was done and how it was verified, for people
+	Erased bool   // the disk was erased, and that was verified
+	// Appearance is the [Target.Appearance] of the disk afterwards, if it is proven to be the same medium; empty: it is
+	// not, or the kernel does not count disks.
+	Appearance string
+	Size       int64 // of the disk, in bytes; 0: not known
+}
+
+// Surveyed is the outcome of a [Touch].Survey.
+type Surveyed struct {
+	Read    int64  // all bytes before this one are blank
+	Size    int64  // of the disk
+	Content string // what is at Read, for people; empty: nothing was found
 }
 
 // Smart is how an NVMe controller says it is (NVM Express Base Specification 2.0, 5.16.1.3, SMART / Health Information).
@@ -204,6 +235,9 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	}
 	target, known := *s.Target, !held && s.Offer != nil
 	target.Offered = !held && h.Erases != nil && h.Erases(s.Device.ID)
+	if h.Fingerprint != nil {
+		target.Fingerprint = h.Fingerprint(s.Device.ID)
+	}
 	if known && (!target.Offered || !OnlyData(s.Offer)) {
 		return
 	}
@@ -221,8 +255,8 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 		s.Offer = joined(s.Offer, dataf("%s is on it", reading.Content))
 	}
 	s.Unread = errors.Is(err, ErrUnanswered)
-	if err == nil {
-		s.Print = reading.Print
+	if err == nil && !held {
+		s.Fingerprint, s.Asked, s.Blank, s.Size = reading.Fingerprint, target.Fingerprint, reading.Content == "", reading.Size
 	}
 	s.Health = joined(s.Health, reading.Smart.sick())
 	s.warn(reading.Smart.warning())

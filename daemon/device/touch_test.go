@@ -58,7 +58,7 @@ func TestProbe(t *testing.T) {
 		want    seen
 	}{
 		{name: "blank", asked: "free", want: seen{"<nil>", "<nil>", ""}},
-		{name: "data", reading: Reading{Content: "ext4", Print: 7}, asked: "free", want: seen{"in use: it holds data: ext4 is on it", "<nil>", ""}},
+		{name: "data", reading: Reading{Content: "ext4", Fingerprint: "7"}, asked: "free", want: seen{"in use: it holds data: ext4 is on it", "<nil>", ""}},
 		{name: "data, allowed", reading: Reading{Content: "ext4"}, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
 		{
 			name: "SMART", reading: Reading{Smart: Smart{Known: true, Warning: 0x0a, Temperature: 80}}, asked: "free",
@@ -92,7 +92,7 @@ func TestProbe(t *testing.T) {
 		},
 		{
 			name: "erased for the next, if it is not claimed", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
-			reading: Reading{Print: 7, Claimed: true}, err: inUse, asked: "offered",
+			reading: Reading{Fingerprint: "7", Claimed: true}, err: inUse, asked: "offered",
 			want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4; in use: it cannot be opened exclusively", "<nil>", ""},
 		},
 		{
@@ -132,8 +132,8 @@ func TestProbe(t *testing.T) {
 			}
 			sightings := lookAll(h, []Rule{{Resource: "test/nvme", Class: &NVMe, AllowInUse: c.allowed}}, devices)
 			s := sightings[0]
-			if known := s.Print == 7; known != (c.reading.Print == 7 && c.err == nil) {
-				t.Errorf("print is %d", s.Print)
+			if known := s.Fingerprint == "7"; known != (c.reading.Fingerprint == "7" && c.err == nil) {
+				t.Errorf("fingerprint is %q", s.Fingerprint)
 			}
 			if use := c.reading.Claimed; s.HostUse(false) != use || s.HostUse(true) {
 				t.Errorf("used by the host: %t, though a pod holds it: %t; want %t", s.HostUse(false), s.HostUse(true), use)

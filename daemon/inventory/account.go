@@ -32,6 +32,7 @@ func (l *loop) current(id string) *Status {
 		s.Allocation, s.Target = e.sighting.Allocation, e.sighting.Target
 	}
 	l.turn(e, &s)
+	l.evident(e, &s)
 	return &s
 }
 

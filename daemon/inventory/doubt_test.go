@@ -3,9 +3,6 @@
 package inventory_test
 
 import (
-	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -107,100 +104,6 @@ func TestRecordIsKept(t *testing.T) {
 				t.Errorf("that it has to be erased is forgotten: %+v", a)
 			}
 		})
-	})
-	for name, spoil := range map[string]func(file string) error{
-		"damaged": func(file string) error { return os.Truncate(file, 20) },
-		"unreadable": func(file string) error { // as EIO is; the next save replaces it all the same
-			if err := os.Remove(file); err != nil {
-				return err
-			}
-			return os.Symlink(filepath.Base(file), file)
-		},
-		"gone, and others are there": func(file string) error {
-			return os.Rename(file, filepath.Join(filepath.Dir(file), "audit.jsonl"))
-		},
-	} {
-		t.Run("the ledger is "+name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				state := t.TempDir()
-				m := udevtest.New(t, diskOf(7))
-				r := start(t, m, state, tenants(true, false))
-				released(t, r)
-				r.stop()
-				r.stop = func() {}
-				if err := spoil(filepath.Join(state, "identities.json")); err != nil {
-					t.Fatal(err)
-				}
-				r = start(t, m, state, tenants(true, false))
-				quarantined(t, r, nvmeResource)
-			})
-		})
-	}
-}
-
-// TestWhatIsLostStaysLost: while another ledger cannot be written, each start knows that the last one is damaged.
-func TestWhatIsLostStaysLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		state := t.TempDir()
-		ledger := filepath.Join(state, "identities.json")
-		if err := errors.Join(os.WriteFile(ledger, []byte("{"), 0o600), os.MkdirAll(filepath.Join(ledger+".new", "in the way"), 0o700)); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			r := start(t, udevtest.New(t, diskOf(7)), state, tenants(true, false))
-			quarantined(t, r, nvmeResource)
-			r.stop()
-			r.stop = func() {}
-		}
-	})
-}
-
-// TestWhatIsLostStaysLostForDisksToCome: a disk that was not there at the start after the loss may have been a pod's as well,
-// whether that start came as far as READY or not.
-func TestWhatIsLostStaysLostForDisksToCome(t *testing.T) {
-	for name, ready := range map[string]bool{"ready": true, "stopped before": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				state := t.TempDir()
-				for _, file := range []string{"identities.json", "cordons.json"} {
-					if err := os.WriteFile(filepath.Join(state, file), []byte("{"), 0o600); err != nil {
-						t.Fatal(err)
-					}
-				}
-				for range 2 {
-					m := udevtest.New(t, widget("w0", "A")) // the disk is away, or on its way
-					m.SetSettled(ready)
-					r := begin(t, m, state, tenants(true, false))
-					if ready {
-						r.ready()
-					}
-					synctest.Wait()
-					clock.Pass(500 * time.Millisecond)
-					r.stop()
-					r.stop = func() {}
-				}
-				r := start(t, udevtest.New(t, diskOf(7)+widget("w0", "A")), state, tenants(true, false))
-				quarantined(t, r, nvmeResource)
-				if got := r.standing(diskID); got.cordoned == ready {
-					t.Errorf("cordoned: %+v", got) // it is where no start knows yet what there is
-				}
-			})
-		})
-	}
-}
-
-// TestFirstStartThatWasCutShort: what it had not finished to write stands for nothing that was ever kept.
-func TestFirstStartThatWasCutShort(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		state := t.TempDir()
-		if err := os.WriteFile(filepath.Join(state, "identities.json.new"), []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		r := start(t, udevtest.New(t, diskOf(7)), state, tenants(true, false))
-		synctest.Wait()
-		if a := r.account(diskID); a.Dirty {
-			t.Errorf("the first disk of a machine is taken for one that a pod has had: %+v", a)
-		}
 	})
 }
 

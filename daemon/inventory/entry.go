@@ -99,8 +99,6 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 	e := l.entries[id]
 	if e == nil {
 		e = &entry{device: sighting.Device}
-		e.presumed = l.forgotten && sighting.Device.Class.Disks
-		e.dirty = e.presumed
 		l.entries[id] = e
 	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath { // the kubelet alone may have known it
 		l.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
@@ -116,10 +114,11 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 	e.appears(sighting)
 	e.sighting = e.believe(sighting, time.Now())
 	l.unsaved = e.arrives(sighting) || l.unsaved
-	l.compare(e, sighting)
 	if sighting.Resource != "" && !e.offered {
 		e.resource = sighting.Resource
 	}
+	l.compare(e, sighting)
+	l.weigh(e, sighting)
 	l.changed(e)
 	return e
 }
@@ -202,7 +201,10 @@ func (l *loop) unfit(e *entry) error {
 	case e.held && device.OnlyInUse(e.sighting.Offer), l.erasable(e):
 		return nil
 	}
-	return e.sighting.Offer
+	if offer := e.sighting.Offer; offer != nil && (e.held || !device.OnlyData(offer)) {
+		return offer
+	}
+	return cmp.Or(l.unproven(e), e.sighting.Offer)
 }
 
 // errElsewhere is why a device is Unhealthy in a resource that it belonged to when it was offered. It cannot be in both:
@@ -217,7 +219,7 @@ func (l *loop) judge(e *entry, now time.Time) *Status {
 	unfit := l.unfit(e)
 	e.offered = e.offered || unfit == nil && e.resource != ""
 	s := &Status{Device: e.device, Since: now, Present: e.sighting != nil, Held: e.held, As: e.as, Stale: e.offered && unfit != nil}
-	e.emptied(now)
+	l.emptied(e, now)
 	l.tellSpared(e)
 	l.turn(e, s)
 	frozen := e.frozen(now)
@@ -230,6 +232,7 @@ func (l *loop) judge(e *entry, now time.Time) *Status {
 	if e.offered {
 		s.Resource = e.resource
 	}
+	l.evident(e, s)
 	if unfit != nil {
 		s.Reason = unfit.Error()
 	} else {
@@ -246,7 +249,8 @@ func (l *loop) judge(e *entry, now time.Time) *Status {
 		s.Nodes = e.sighting.Nodes
 	}
 	l.cordoned(s)
-	if old := e.status; old != nil && old.Healthy == s.Healthy && old.Reason == s.Reason {
+	s.State = e.state(errors.Is(unfit, device.ErrUnproven))
+	if old := e.status; old != nil && old.Healthy == s.Healthy && old.Gist() == s.Gist() {
 		s.Since = old.Since
 	}
 	return s

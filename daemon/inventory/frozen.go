@@ -25,7 +25,8 @@ func (l *loop) started(e *entry, pods []string, again bool) {
 	if rule := l.rule(e); !again && (rule == nil || !rule.AllowInUse) {
 		e.leftover = e.disk()
 	}
-	e.dirty, e.presumed, e.print, e.seen, e.given = true, false, 0, 0, e.medium
+	e.dirty, e.left, e.seen, e.given = true, remains{}, remains{}, e.medium
+	l.endEvidence(e, "")
 	e.lingers("")
 	e.pods = slices.Concat(e.pods, pods)
 	slices.Sort(e.pods)
@@ -74,7 +75,8 @@ func (e *entry) frozen(now time.Time) bool {
 
 // appears notes which appearance of a disk was seen. What a pod has left there was on the one before. Of a disk that says
 // nothing of itself, on a kernel that does not count disks, only its directory in sysfs tells that it is another. One that
-// says that it is the same, and has appeared anew while we are at work on it, was reset by us.
+// appears again while we are at work on it may be another with the same identity: it counts as the same only if the helper
+// vouches for it.
 func (e *entry) appears(s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.appearance != "" && appearance != e.appearance || e.medium != "" && medium != e.medium
@@ -82,10 +84,13 @@ func (e *entry) appears(s *device.Sighting) {
 		other = other || e.instance != 0 && s.Instance != e.instance
 	}
 	if other {
-		same := e.medium != "" && medium == e.medium
 		w := e.work()
-		ours := w.under > 0 || w.own && w.failed == ""
-		e.leftover, e.proof = e.leftover && same && ours, proof{}
+		same := e.medium != "" && medium == e.medium
+		vouched := same && appearance != "" && appearance == w.vouched
+		if w.suspended || e.leftover && w.under > 0 {
+			e.atWork().suspended = same
+		}
+		e.leftover, e.proof = e.leftover && vouched, proof{}
 	}
 	e.appearance, e.medium = appearance, medium
 }
@@ -97,17 +102,22 @@ func (e *entry) own() bool { return e.held && e.given != "" && e.given == e.medi
 // that it is the same. What is not is somebody's: another machine's, or an operator's.
 func (l *loop) compare(e *entry, s *device.Sighting) {
 	w := e.work()
-	if s.Print == 0 || e.held || e.dirty || w.failed != "" || w.under > 0 || e.outdated() {
+	found := remains{s.Fingerprint, s.Blank}
+	known := s.Fingerprint != "" || s.Blank && l.needsEvidence(e)
+	if !known || e.held || e.dirty || w.failed != "" || w.under > 0 || e.outdated() {
 		return
 	}
-	e.seen = s.Print
+	if e.left.fingerprint != "" && e.left.fingerprint != s.Asked && e.left.blank == s.Blank {
+		return // the probe began before that was known, and has read other places
+	}
+	e.seen = found
 	switch {
-	case !e.leftover || e.print == s.Print:
+	case !e.leftover || e.left == found:
 		return
-	case e.print != 0:
+	case e.left != (remains{}):
 		l.foreign(e)
 	}
-	e.print, l.unsaved = s.Print, true
+	e.left, l.unsaved = found, true
 }
 
 // foreign notes that what is on a disk is somebody's, and no pod's.
@@ -120,10 +130,10 @@ func (l *loop) foreign(e *entry) {
 		"err", "what is on it is not what its last pod has left there: it is not erased")
 }
 
-// kept returns the number by which what a pod has left is known after the next start: none while we may be changing it.
-func (e *entry) kept() uint64 {
+// kept returns by what the data that a pod has left is known after the next start: nothing while we may be changing it.
+func (e *entry) kept() remains {
 	if e.work().under > 0 {
-		return 0
+		return remains{}
 	}
-	return e.print
+	return e.left
 }

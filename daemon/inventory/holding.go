@@ -30,7 +30,6 @@ type tenancy struct {
 	held     bool // a pod holds it, as far as is known
 	due      bool // allocated since a container was last started with it: what precedes a start is to be done in full
 	dirty    bool // a container was started with it since it was last cleared
-	presumed bool // that is not known, but it may have been so
 	leftover bool // what is on the disk is what a pod has left there
 	booked   bool // since it was last allocated the kubelet has listed a pod that holds it
 
@@ -39,8 +38,8 @@ type tenancy struct {
 	appearance string    // of the disk, as [device.Target.Appearance] tells it: a leftover is of that one
 	medium     string    // what the disk itself is known by, also in another boot, as [device.Target.Medium] tells it
 	given      string    // the medium that containers were started with since it was last cleared; empty: it did not say
-	print      uint64    // by which what the pod has left is known again, when nobody has had it since; 0: not known
-	seen       uint64    // the same at the last look
+	left       remains   // what the pod has left, when nobody has had it since
+	seen       remains   // the same at the last look
 	pods       []string  // UIDs of those that containers were started for since it was last cleared; never written, only replaced
 
 	initialised string // the [device.Rule].Init that was done to this appearance of the hardware
@@ -62,6 +61,27 @@ type work struct {
 	after    int       // how many looks have come back by then
 	uninit   string    // why it could not be initialised
 	settling time.Time // until then the hardware may be another after that
+
+	from      string // the appearance of the disk when the work began
+	vouched   string // the one that the helper has proven to be the same medium after it
+	suspended bool   // what a pod has left was on another appearance than is seen now, which nothing vouches for yet
+	recheck   bool   // the disk was just read in full, and is probed once more before it is offered
+	unread    string // why the disk is not being read, or an adopted one not erased
+}
+
+// remains is by what the data that a pod has left on a disk is known again; the zero value: it is not known.
+type remains struct {
+	fingerprint string
+	blank       bool // nothing was found
+}
+
+// vouch notes the appearance of a disk after our own work that is proven to be the medium of before.
+func (e *entry) vouch(appearance string) {
+	w := e.atWork()
+	w.vouched = appearance
+	if w.suspended && appearance != "" && appearance == e.appearance {
+		e.leftover, w.suspended = true, false
+	}
 }
 
 // work returns what is being done to a device, or was, to be read.

@@ -83,6 +83,7 @@ type Inventory struct {
 	published atomic.Pointer[publication]
 	holding   sync.Map // the IDs of the devices that pods hold
 	working   sync.Map // the IDs of the devices that something is being done to
+	prints    sync.Map // by ID, the fingerprint of what a pod has left on a disk
 	spared    sync.Map // the IDs of the disks that are offered whatever is on them
 	counts    counters
 	cordoning sync.Mutex // held while the cordons change
@@ -112,7 +113,7 @@ func New(o Options) *Inventory {
 	}
 	host := *o.Host
 	host.Holds = func(id string) bool { return i.Holds(id) || i.works(id) } // neither may a look disturb
-	host.Erases = i.spares
+	host.Erases, host.Fingerprint = i.spares, i.fingerprint
 	i.Host = &host
 	i.published.Store(&publication{snapshot: &Snapshot{}, changed: make(chan struct{})})
 	return i

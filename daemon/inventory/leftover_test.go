@@ -33,7 +33,7 @@ func probed(reading *device.Reading) func(*inventory.Options) {
 			case reading.Claimed && t.Offered:
 				return *reading, fmt.Errorf("%w: cannot be opened exclusively", device.ErrInUse)
 			}
-			return device.Reading{Content: reading.Content, Print: reading.Print}, nil
+			return device.Reading{Content: reading.Content, Fingerprint: reading.Fingerprint}, nil
 		}
 	}
 }
@@ -117,7 +117,7 @@ func again(t *testing.T, r *running, state, machine string, reading *device.Read
 // TestUsedElsewhereMeanwhile: what is on a disk that was away, or on a node that ran without us for a while, is erased
 // if it is what its pod has left there, and is somebody's if it is not, or if nobody knows.
 func TestUsedElsewhereMeanwhile(t *testing.T) {
-	pods, others := device.Reading{Content: "ext4", Print: 1}, device.Reading{Content: "crypto_LUKS", Print: 2}
+	pods, others := device.Reading{Content: "ext4", Fingerprint: "1"}, device.Reading{Content: "crypto_LUKS", Fingerprint: "2"}
 	for _, c := range []struct {
 		name   string
 		left   device.Reading
@@ -156,7 +156,7 @@ func TestUsedElsewhereMeanwhile(t *testing.T) {
 
 // TestWrittenByOthers: also while we look on, and while nobody answers after a start it is not known yet.
 func TestWrittenByOthers(t *testing.T) {
-	pods, others := device.Reading{Content: "ext4", Print: 1}, device.Reading{Content: "crypto_LUKS", Print: 2}
+	pods, others := device.Reading{Content: "ext4", Fingerprint: "1"}, device.Reading{Content: "crypto_LUKS", Fingerprint: "2"}
 	bubble := func(name string, story func(t *testing.T, r *running, state string, reading *device.Reading)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestToBeErasedOutlastsABoot(t *testing.T) {
 		state := t.TempDir()
 		r := start(t, udevtest.New(t, blankIn("1", 7)), state, tenants(true, false), probed(&reading))
 		released(t, r)
-		reading = device.Reading{Content: "ext4", Print: 3}
+		reading = device.Reading{Content: "ext4", Fingerprint: "3"}
 		r.stop()
 		r.stop = func() {}
 		r = start(t, udevtest.New(t, inBoot("5", 3)), state, tenants(true, false), probed(&reading))
@@ -236,17 +236,34 @@ func TestToBeErasedOutlastsABoot(t *testing.T) {
 	})
 }
 
-// TestAppearsAnew: a disk that a reset of ours takes off the bus is the one that was there before, if it says so. One that
-// comes anew by itself may have been elsewhere.
+// TestAppearsAnew: a disk that appears again while we are at work on it may be another with the same identity, of which no
+// pod of this node has had anything. Only the word of the helper makes it the one of before.
 func TestAppearsAnew(t *testing.T) {
 	const path = "/sys/devices/pci0000:00/0000:00:01.0"
-	pods := device.Reading{Content: "ext4", Print: 1}
+	pods := device.Reading{Content: "ext4", Fingerprint: "1"}
+	work := func(r *running) { r.Work(diskID, "") }
+	vouch := func(r *running, appearance string) {
+		r.Prepared(diskID, device.Prepared{Appearance: appearance})
+		r.Worked(diskID, inventory.Outcome{Cleared: true})
+	}
 	for _, c := range []struct {
 		name          string
 		before, after func(r *running) // it comes anew
 		leftover      bool
 	}{
-		{"while we reset it", func(r *running) { r.Work(diskID, "") }, func(r *running) { r.Worked(diskID, inventory.Outcome{Cleared: true}) }, true},
+		{"proven after it was seen", work, func(r *running) { vouch(r, "8") }, true},
+		{"proven before it is seen", func(r *running) { work(r); vouch(r, "8") }, func(*running) {}, true},
+		{"another is proven, after it was seen", work, func(r *running) { vouch(r, "7") }, false},
+		{"another is proven, before it is seen", func(r *running) { work(r); vouch(r, "7") }, func(*running) {}, false},
+		{"nothing is proven", work, func(r *running) { r.Worked(diskID, inventory.Outcome{Cleared: true}) }, false},
+		{"the work fails", work, func(r *running) { r.Worked(diskID, inventory.Outcome{Err: errors.New("it has not come back")}) }, false},
+		{"a container starts, and nothing is proven", work, func(r *running) {
+			r.Worked(diskID, inventory.Outcome{Started: true, Pods: []string{"B"}})
+		}, false},
+		{"a container starts, and it is proven", work, func(r *running) {
+			r.Prepared(diskID, device.Prepared{Appearance: "8"})
+			r.Worked(diskID, inventory.Outcome{Started: true, Pods: []string{"B"}})
+		}, true},
 		{"after that has failed", func(r *running) {
 			r.Work(diskID, "")
 			r.Worked(diskID, inventory.Outcome{Err: errors.New("it has not come back")})

@@ -27,13 +27,14 @@ type loop struct {
 	newer       map[string]bool // paths of which an event came while it is: what the event says is newer
 	enumerated  bool            // the first one is in
 
-	entries   map[string]*entry // by device ID
-	others    map[*subject][]*Status
-	dirty     map[*entry]bool // changed since the last publication
-	stale     bool            // what is seen and not offered changed since then
-	resend    map[string]bool // resources whose list is to be sent again though nothing changed
-	forgotten bool            // what was kept is lost, at this start or an earlier one: any disk may have been a pod's
-	unsaved   bool            // an identity or a mark changed since the last save
+	entries map[string]*entry // by device ID
+	others  map[*subject][]*Status
+	dirty   map[*entry]bool // changed since the last publication
+	stale   bool            // what is seen and not offered changed since then
+	resend  map[string]bool // resources whose list is to be sent again though nothing changed
+	unsaved bool            // an identity or a mark changed since the last save
+
+	evidence map[string]*Evidence // why disks count as nobody's, by medium; written only by the loop
 
 	marks   marks             // what events say of hardware, until it is over
 	counted map[count]uint64  // what error counters are measured by
@@ -103,6 +104,7 @@ func newLoop(i *Inventory) *loop {
 		others:       make(map[*subject][]*Status),
 		dirty:        make(map[*entry]bool),
 		resend:       make(map[string]bool),
+		evidence:     make(map[string]*Evidence),
 		marks:        make(marks),
 		counted:      make(map[count]uint64),
 		began:        time.Now(),

@@ -144,7 +144,7 @@ func same(a, b *Status) bool {
 
 // sameTurn tells whether a and b stand alike between two pods.
 func sameTurn(a, b *Status) bool {
-	return a.Due == b.Due && a.Dirty == b.Dirty && a.Leftover == b.Leftover && a.Own == b.Own && a.Pending == b.Pending && a.Failure == b.Failure &&
+	return a.State == b.State && a.Taker == b.Taker && a.Evidence == b.Evidence && a.Readable == b.Readable && a.Due == b.Due && a.Dirty == b.Dirty && a.Leftover == b.Leftover && a.Own == b.Own && a.Pending == b.Pending && a.Failure == b.Failure &&
 		a.Erasable == b.Erasable && a.Uncleared == b.Uncleared && a.Init == b.Init && slices.Equal(a.Pods, b.Pods) &&
 		a.Target.Alike(b.Target)
 }
@@ -190,7 +190,7 @@ func (l *loop) report(old, s *Status) {
 	ctx := context.Background()
 	defer reportWarning(log, old, s)
 	switch {
-	case s.Resource == "" && (old == nil || old.Resource == "" && old.Reason != s.Reason):
+	case s.Resource == "" && (old == nil || old.Resource == "" && old.Gist() != s.Gist()):
 		log.Info("device not offered", "err", s.Reason)
 	case s.Resource == "" && old != nil && old.Resource != "":
 		log.Info("device withdrawn", "err", s.Reason)
@@ -206,7 +206,7 @@ func (l *loop) report(old, s *Status) {
 		log.Log(ctx, LevelNotice, "device unhealthy", "err", s.Reason)
 	case !old.Healthy && s.Healthy:
 		log.Log(ctx, LevelNotice, "device healthy")
-	case old.Reason != s.Reason:
+	case old.Gist() != s.Gist():
 		log.Log(ctx, LevelNotice, "device unhealthy", "err", s.Reason)
 	}
 }

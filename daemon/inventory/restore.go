@@ -12,11 +12,13 @@ import (
 func (l *loop) restore() {
 	defer l.restoreRemembered()
 	if l.Store == nil {
+		l.restoreHealth(health{})
 		return
 	}
 	kept, whole := l.Store.load()
-	l.forgotten, l.unread, l.recorded = !whole || kept.Forgotten, !whole, kept.Cordoned
+	l.unread, l.recorded = !whole, kept.Cordoned
 	l.restoreHealth(kept.Health)
+	l.restoreEvidence(kept.Evidence)
 	sameBoot := kept.Health.Boot == l.boot
 	for _, r := range kept.Devices {
 		class, offered := device.ClassNamed(r.Class), l.configured(r.Resource) && !r.Away
@@ -30,12 +32,12 @@ func (l *loop) restore() {
 			resource: r.Resource,
 			offered:  offered,
 			awaited:  r.Present && l.AfterBoot,
-			tenancy:  tenancy{due: r.Due, dirty: r.Dirty, presumed: r.Presumed, leftover: r.Leftover, pods: r.Pods},
+			tenancy:  tenancy{due: r.Due, dirty: r.Dirty, leftover: r.Leftover, pods: r.Pods},
 		}
 		if r.Failed != "" {
 			e.worked = &work{failed: r.Failed, byHand: r.ByHand}
 		}
-		e.medium, e.given, e.print = r.Medium, r.Given, r.Print
+		e.medium, e.given, e.left = r.Medium, r.Given, remains{r.Fingerprint, r.Blank}
 		e.leftover = e.leftover && (sameBoot || r.outlastsBoot())
 		if sameBoot {
 			e.appearance, e.initialised, e.instance = r.Appearance, r.Initialised, r.Instance
@@ -74,5 +76,5 @@ func (l *loop) configured(resource string) bool {
 // its place, so that it has to say which one it is. And it may have served elsewhere: unless nobody may have it before
 // it is erased, it has to be known by what was left on it, which is not read while a pod holds it.
 func (r record) outlastsBoot() bool {
-	return r.Medium != "" && (r.Dirty || r.Print != 0 && !r.Held)
+	return r.Medium != "" && (r.Dirty || r.Fingerprint != "" && !r.Held)
 }

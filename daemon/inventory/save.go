@@ -43,10 +43,16 @@ func (l *loop) save() {
 		records = append(records, record{
 			ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model,
 			SysPath: e.device.SysPath, NUMANode: e.device.NUMANode, Present: e.sighting != nil, Held: e.held,
-			Away: !e.offered, Due: e.due, Dirty: e.dirty, Presumed: e.presumed, Leftover: e.leftover, Failed: w.failed, ByHand: w.byHand, Pods: e.pods,
-			Appearance: e.appearance, Medium: e.medium, Given: e.given, Print: e.kept(),
+			Away: !e.offered, Due: e.due, Dirty: e.dirty, Leftover: e.leftover, Failed: w.failed, ByHand: w.byHand, Pods: e.pods,
+			Appearance: e.appearance, Medium: e.medium, Given: e.given, Fingerprint: e.kept().fingerprint, Blank: e.kept().blank,
 			Initialised: e.initialised, Instance: e.instance,
 		})
 	}
-	l.Store.save(contents{Version: storeVersion, Devices: records, Health: l.savedHealth(), Forgotten: l.forgotten, Cordoned: slices.Sorted(maps.Keys(l.cordons))})
+	evidence := make([]evidenceRecord, 0, len(l.evidence)) // the store reads it beside the loop
+	for _, medium := range slices.Sorted(maps.Keys(l.evidence)) {
+		evidence = append(evidence, evidenceRecord{medium, *l.evidence[medium]})
+	}
+	l.Store.save(contents{
+		Version: storeVersion, Devices: records, Health: l.savedHealth(), Evidence: evidence, Cordoned: slices.Sorted(maps.Keys(l.cordons)),
+	})
 }

@@ -4,6 +4,7 @@ package inventory
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -33,17 +34,24 @@ type Status struct {
 	Held         bool // whether a pod holds it, as far as is known
 	Stale        bool // whether it is in the offer only because a pod may still hold it
 	// Parked: it is Unhealthy only because it is cordoned. A pod that holds it may go on, and start its containers again.
-	Parked    bool
-	Cordon    *Cordon // by which the operator keeps it from new pods; nil: nobody does
-	Erasable  bool    // whether Used is what its last pod has left, and is erased before the next gets it
-	Due       bool    // whether it was given to a container that has not been started yet
-	Dirty     bool    // whether a container was started with it since it was last cleared
-	Presumed  bool    // whether Dirty is but presumed, since it is not known any more who had it
-	Leftover  bool    // whether what is on the disk is what a pod has left there
-	Own       bool    // whether the disk is the one that its pods were given: they may go on with what is on it, wherever it has been
-	Print     uint64  // by which that is known again, see [device.Reading]; 0: it is not known
-	Pending   bool    // whether it must be cleared after its last pod, or that has gone wrong
-	Uncleared bool    // whether nobody may have it before it was cleared
+	Parked   bool
+	Cordon   *Cordon // by which the operator keeps it from new pods; nil: nobody does
+	Erasable bool    // whether Used is what its last pod has left, and is erased before the next gets it
+	Due      bool    // whether it was given to a container that has not been started yet
+	Dirty    bool    // whether a container was started with it since it was last cleared
+	Leftover bool    // whether what is on the disk is what a pod has left there
+	Own      bool    // whether the disk is the one that its pods were given: they may go on with what is on it, wherever it has been
+	// Fingerprint is by what that is known again, see [device.Reading]; empty: it is not known.
+	Fingerprint string
+	LeftBlank   bool   // whether nothing was on it when its pod had gone
+	Pending     bool   // whether it must be cleared after its last pod, or that has gone wrong
+	State       State  // of its lease
+	Taker       string // the resource that takes it, offered or not; empty: none does
+	// Evidence is why a disk counts as nobody's, or how far the read is that shall prove it.
+	Evidence  Evidence
+	Readable  bool   // whether the disk is to be read for evidence
+	Blocked   string // why the disk cannot be adopted: the host uses it, or it is not for containers
+	Uncleared bool   // whether nobody may have it before it was cleared
 }
 
 // Offer is what the kubelet is told of one resource. It is never written after it was published.
@@ -78,6 +86,24 @@ func (s *Snapshot) Offer(resource string) *Offer {
 		return o
 	}
 	return &Offer{}
+}
+
+// All yields every device, offered or not.
+func (s *Snapshot) All() iter.Seq[*Status] {
+	return func(yield func(*Status) bool) {
+		for _, o := range s.Offers {
+			for _, d := range o.Devices {
+				if !yield(d) {
+					return
+				}
+			}
+		}
+		for _, d := range s.Others {
+			if !yield(d) {
+				return
+			}
+		}
+	}
 }
 
 // Find returns the device of that ID, offered or not; nil: there is none.

@@ -68,13 +68,14 @@ type record struct {
 	Held     bool   `json:"held,omitempty"`
 	Due      bool   `json:"due,omitempty"`
 	Dirty    bool   `json:"dirty,omitempty"`
-	Presumed bool   `json:"presumed,omitempty"`
 	Leftover bool   `json:"leftover,omitempty"`
 	Medium   string `json:"medium,omitempty"`
 	Given    string `json:"given,omitempty"`
-	Print    uint64 `json:"print,omitempty"`
-	Failed   string `json:"failed,omitempty"`
-	ByHand   ByHand `json:"byHand,omitempty"`
+	// Fingerprint and Blank are by what the data that a pod has left is known.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	Blank       bool   `json:"blank,omitempty"`
+	Failed      string `json:"failed,omitempty"`
+	ByHand      ByHand `json:"byHand,omitempty"`
 
 	Pods       []string `json:"pods,omitempty"`
 	Appearance string   `json:"diskseq,omitempty"` // this and what follows, in the boot of [health]
@@ -87,8 +88,8 @@ type contents struct {
 	Version int      `json:"version"`
 	Devices []record `json:"devices"`
 	Health  health   `json:"health"`
-	// Forgotten says that what was kept before was lost once: a disk that is not among the devices may have been a pod's.
-	Forgotten bool `json:"forgotten,omitempty"`
+	// Evidence is of disks that are here or were. A disk without is read in full before it is offered.
+	Evidence []evidenceRecord `json:"evidence,omitempty"`
 	// Cordoned are the IDs of the devices in cordons.json, by which it shows that this is missing: as long as it is there, it
 	// alone says which are cordoned.
 	Cordoned []string `json:"cordoned,omitempty"`
@@ -268,8 +269,11 @@ func (c contents) encode(w io.Writer) error {
 	if err := lines.Encode(c.Health); err != nil {
 		return err
 	}
-	if c.Forgotten {
-		fmt.Fprint(b, `,"forgotten":true`)
+	if len(c.Evidence) > 0 {
+		fmt.Fprint(b, `,"evidence":`)
+		if err := lines.Encode(c.Evidence); err != nil {
+			return err
+		}
 	}
 	if len(c.Cordoned) > 0 {
 		fmt.Fprint(b, `,"cordoned":`)

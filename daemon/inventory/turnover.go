@@ -4,6 +4,7 @@ package inventory
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -65,10 +66,13 @@ func (i *Inventory) Work(id, reason string) {
 	i.post(func(l *loop) {
 		if e := l.entries[id]; e != nil {
 			w := e.atWork()
+			if w.under == 0 {
+				w.from, w.vouched, w.suspended = e.appearance, "", false
+			}
 			w.under++
 			w.why = cmp.Or(reason, w.why)
 			l.working.Store(id, true)
-			if e.print != 0 { // if we end before we have noted what has come of it, it has gone for good
+			if e.left != (remains{}) { // if we end before we have noted what has come of it, it has gone for good
 				l.unsaved = true
 				l.saveLater()
 			}
@@ -88,22 +92,14 @@ func (i *Inventory) Worked(id string, o Outcome) {
 	i.post(func(l *loop) {
 		if e := l.entries[id]; e != nil {
 			w := e.atWork()
+			other := w.under > 0 && e.appearance != w.from && e.appearance != w.vouched
 			if w.under = max(0, w.under-1); w.under == 0 {
 				w.why = ""
 				l.working.Delete(id)
 			}
-			l.worked(e, o)
-		}
-	})
-}
-
-// Erased notes that nothing is on a disk any more, while work on it goes on: [Inventory.Kept] waits until that is kept. It does
-// not wait.
-func (i *Inventory) Erased(id string) {
-	i.post(func(l *loop) {
-		if e := l.entries[id]; e != nil {
-			e.print, e.seen, e.leftover = 0, 0, false
-			l.unsaved = true
+			if l.worked(e, o); o.Started && other { // then it is not the disk that was prepared
+				e.leftover = false
+			}
 		}
 	})
 }
@@ -127,13 +123,14 @@ func (l *loop) worked(e *entry, o Outcome) {
 		w.failed, w.byHand = "", 0
 	}
 	if o.Touched {
-		e.print, e.seen = 0, 0
+		e.left, e.seen = remains{}, remains{}
 	}
 	if o.Foreign {
 		l.foreign(e)
+		l.endEvidence(e, "something is on the disk that no pod of this node has left there")
 	}
 	if o.Cleared { // what is due stays: a pod may have come meanwhile
-		e.dirty, e.presumed, e.pods, e.given = false, false, nil, ""
+		e.dirty, e.pods, e.given = false, nil, ""
 		e.lingers("")
 	}
 	if o.Started {
@@ -177,7 +174,7 @@ func (l *loop) rule(e *entry) *device.Rule {
 // erasable tells whether all that stands against offering a device is what a pod has left on it, and that will be erased
 // before anybody else sees it.
 func (l *loop) erasable(e *entry) bool {
-	return device.OnlyData(e.sighting.Offer) && l.spares(e) && (e.dirty || e.print == e.seen)
+	return device.OnlyData(e.sighting.Offer) && l.spares(e) && (e.dirty || e.left == e.seen)
 }
 
 // spares tells whether a disk is offered whatever a pod has left on it.
@@ -193,10 +190,16 @@ func (l *loop) spares(e *entry) bool {
 func (l *loop) tellSpared(e *entry) {
 	switch {
 	case !e.disk():
+		return
 	case l.spares(e):
 		l.spared.Store(e.device.ID, true)
 	default:
 		l.spared.Delete(e.device.ID)
+	}
+	if e.leftover && e.left.fingerprint != "" {
+		l.prints.Store(e.device.ID, e.left.fingerprint)
+	} else {
+		l.prints.Delete(e.device.ID)
 	}
 }
 
@@ -204,6 +207,13 @@ func (l *loop) tellSpared(e *entry) {
 func (i *Inventory) spares(id string) bool {
 	_, spared := i.spared.Load(id)
 	return spared
+}
+
+// fingerprint returns by what the data that a pod has left on a disk is known; empty: it is not known.
+func (i *Inventory) fingerprint(id string) string {
+	known, _ := i.prints.Load(id)
+	text, _ := known.(string)
+	return text
 }
 
 // uncleared tells whether nobody may have a device before it was cleared.
@@ -221,6 +231,8 @@ func (l *loop) waiting(e *entry) string {
 		return "its pod is gone, but " + e.work().lingerer
 	case l.uncleared(e):
 		return "being cleared after its last pod"
+	case e.dirty && l.needsEvidence(e) && !l.spares(e):
+		return fmt.Sprintf("%v: %s", device.ErrUnproven, justLeft)
 	case l.uninitialised(e) != "":
 		return cmp.Or(e.work().uninit, "being initialised")
 	}
@@ -230,10 +242,10 @@ func (l *loop) waiting(e *entry) string {
 // turn fills in how a device stands between two pods.
 func (l *loop) turn(e *entry, s *Status) {
 	s.Due, s.Dirty, s.Leftover, s.Own, s.Pods = e.due, e.dirty, e.leftover, e.own(), e.pods
-	s.Presumed = e.presumed
 	w := e.work()
-	s.Pending = e.offered && !e.held && (e.dirty || w.failed != "")
-	s.Failure, s.FailedByHand, s.Print = w.failed, w.byHand, e.print
+	// A disk that is not what a pod has left has only to be free of the pod's processes.
+	s.Pending = !e.held && (e.offered && (e.dirty || w.failed != "") || e.dirty && e.disk() && !e.leftover)
+	s.Failure, s.FailedByHand, s.Fingerprint, s.LeftBlank = w.failed, w.byHand, e.left.fingerprint, e.left.blank
 	s.Uncleared = l.uncleared(e)
 	s.Init = l.uninitialised(e)
 	s.Erasable = e.sighting != nil && l.erasable(e)
@@ -242,15 +254,19 @@ func (l *loop) turn(e *entry, s *Status) {
 // emptied forgets that a pod has left something on a disk once the host uses it, or once it is seen to be empty and nobody
 // has it: what comes next is somebody else's. What is built on it while it is not cleared may be the pod's doing: udev
 // assembles an array of what looks like a part of one.
-func (e *entry) emptied(now time.Time) {
+func (l *loop) emptied(e *entry, now time.Time) {
 	if e.sighting == nil {
 		return
 	}
-	empty := !e.held && !e.dirty && !e.outdated() && e.sighting.Offer == nil
+	empty := !e.held && !e.dirty && !e.outdated() && e.sighting.Offer == nil && !l.erasedAtStart(e)
 	if (empty || e.sighting.HostUse(e.held || e.dirty)) && !e.frozen(now) {
 		e.leftover = false
 	}
 }
+
+// erasedAtStart reports whether a disk that holds a pod's data need not be read: what is there, if anything, is erased
+// before the next container starts.
+func (l *loop) erasedAtStart(e *entry) bool { return l.needsEvidence(e) && l.spares(e) }
 
 // finish notes what is still waiting when the inventory stops, so that it is kept.
 func (l *loop) finish() {

@@ -84,7 +84,11 @@ func TestAccount(t *testing.T) {
 		return func(r *running) { r.Work(diskID, ""); r.Worked(diskID, o) }
 	}
 	erased := func(o inventory.Outcome) func(*running) {
-		return func(r *running) { r.Work(diskID, ""); r.Erased(diskID); r.Worked(diskID, o) }
+		return func(r *running) {
+			r.Work(diskID, "")
+			r.Prepared(diskID, device.Prepared{Erased: true, Appearance: "7"})
+			r.Worked(diskID, o)
+		}
 	}
 	started := erased(inventory.Outcome{Started: true, Pods: []string{"A"}})
 	confirm := func(h inventory.Holding) func(*running) {
@@ -256,7 +260,7 @@ func TestCurrentOfNothing(t *testing.T) {
 		t.Errorf("%v, %v", s, err)
 	}
 	r.Work("nothing", "")
-	r.Erased("nothing")
+	r.Prepared("nothing", device.Prepared{})
 	r.Worked("nothing", inventory.Outcome{Started: true})
 	r.Lingers("nothing", "somebody")
 	if err := r.Alive(t.Context()); err != nil {

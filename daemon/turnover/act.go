@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/audit"
@@ -14,108 +16,105 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// act is one reset or erasure.
+// act is one [device.Touch].Prepare.
 type act struct {
 	status   *inventory.Status
 	together []string // sysfs paths of other devices that it hits
-	method   string
-	erase    bool
+	work     device.Work
 }
 
-// reset resets a device by a method of the configuration; false: there is nothing that could be done to it.
-func (t *Turnover) reset(ctx context.Context, s *inventory.Status, method string) (done bool, err error) {
-	d := s.Device
-	if method == Auto {
-		method = None
-		if d.Class.Auto != nil && s.Target != nil { // of a group there is none: it is several devices
-			method, err = ask(ctx, t, d.ID, func() string { return d.Class.Auto(t.Host, *d) })
-			if err != nil {
-				return false, fmt.Errorf("reset %s: %w", d.ID, err)
-			}
-		}
-	}
-	if method == None || method == "" || t.Host.Touch.Reset == nil {
-		return false, nil
-	}
-	return true, t.perform(ctx, act{status: s, method: method})
+// name is how errors name it.
+func (a act) name() string { return strings.Join(a.methods(), ", ") }
+
+// methods returns the methods of resetting and erasing.
+func (a act) methods() []string {
+	return slices.DeleteFunc([]string{a.work.Method, a.work.Scrub}, func(m string) bool { return m == "" })
 }
 
-// again returns how a device stands after a reset of ours, which may have made a disk appear anew, with another
-// diskseq: then it is known by that. One that does not say that it is the same disk is left to be found another.
-func (t *Turnover) again(ctx context.Context, s *inventory.Status) (*inventory.Status, error) {
+// method returns how a device is to be reset, as a method of the configuration says; empty: not at all.
+func (t *Turnover) method(ctx context.Context, s *inventory.Status, method string) (string, error) {
 	d := s.Device
-	if d.Class == nil || d.Class.Target == nil || !s.Target.IsDisk() {
-		return s, nil
+	switch {
+	case method == None:
+		return "", nil
+	case method != Auto:
+		return method, nil
+	case d.Class.Auto == nil || s.Target == nil: // of a group there is none: it is several devices
+		return "", nil
 	}
-	target, err := ask(ctx, t, d.ID, func() *device.Target { return d.Class.Target(t.Host, *d) })
+	method, err := ask(ctx, t, d.ID, func() string { return d.Class.Auto(t.Host, *d) })
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", d.ID, err)
+		return "", fmt.Errorf("reset %s: %w", d.ID, err)
 	}
-	if medium := s.Target.Medium(); medium == "" || target.Medium() != medium {
-		return s, nil
-	}
-	now := *s
-	now.Target = target
-	return &now, nil
+	return method, nil
 }
 
-// erase erases a disk. Contents that no pod has left there refuse it.
-func (t *Turnover) erase(ctx context.Context, s *inventory.Status, scrub string) (done bool, err error) {
-	if t.Host.Touch.Erase == nil {
-		return false, nil
+// touch does the work to a device, with everything else that it hits held still.
+func (t *Turnover) touch(ctx context.Context, s *inventory.Status, w device.Work) (p device.Prepared, err error) {
+	if t.Host.Touch.Prepare == nil || w.Method == "" && w.Scrub == "" && !w.Blank {
+		return p, nil
 	}
-	return true, t.perform(ctx, act{status: s, method: scrub, erase: true})
-}
-
-// perform does it, with everything else that it hits held still.
-func (t *Turnover) perform(ctx context.Context, a act) error {
-	d := a.status.Device
-	if target := a.status.Target; target == nil || a.erase && !target.Disk {
-		return fmt.Errorf("%s %s: %w: devices of this kind know nothing of the sort", a.method, d.ID, ErrUnfit)
+	a := act{status: s, work: w}
+	a.work.Resource = cmp.Or(s.Resource, s.Taker)
+	id := s.Device.ID
+	if s.Target == nil || w.Scrub != "" && !s.Target.Disk {
+		return p, fmt.Errorf("%s %s: %w: devices of this kind know nothing of the sort", a.name(), id, ErrUnfit)
 	}
 	release, err := t.together(ctx, &a)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", a.method, d.ID, err)
+		return p, fmt.Errorf("%s %s: %w", a.name(), id, err)
 	}
 	defer release()
 	began := time.Now()
-	done, err := t.touch(ctx, a)
-	took := time.Since(began)
-	if t.Done != nil {
-		t.Done(a.status.Resource, a.method, took, err)
+	p, err = t.prepared(ctx, a)
+	t.count(a, p, time.Since(began), err)
+	if err != nil && a.name() != "" {
+		return p, fmt.Errorf("%s %s: %w", a.name(), id, err)
+	} else if err != nil {
+		return p, fmt.Errorf("%s: %w", id, err)
 	}
-	event := audit.Reset
-	if a.erase {
-		event = audit.Erased
-	}
-	t.note(a.status, event, err, audit.Entry{Method: a.method, Verified: done, Seconds: took.Seconds()})
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", a.method, d.ID, err)
-	}
-	return nil
+	return p, nil
 }
 
-func (t *Turnover) touch(ctx context.Context, a act) (done string, err error) {
+// count counts and notes a reset and an erasure. A proof that a disk is blank is neither.
+func (t *Turnover) count(a act, p device.Prepared, took time.Duration, err error) {
+	methods := a.methods()
+	if err != nil && len(methods) > 1 { // which of them has failed is in the error
+		methods = []string{a.name()}
+	}
+	for _, method := range methods {
+		event := audit.Reset
+		if method == a.work.Scrub {
+			event = audit.Erased
+		}
+		if t.Done != nil {
+			t.Done(a.work.Resource, method, took, err)
+		}
+		t.note(a.status, event, err, audit.Entry{Method: method, Verified: p.Done, Seconds: took.Seconds()})
+	}
+}
+
+// prepared asks the helper. What was known of the disk is forgotten before it is erased, permanently: after a crash in
+// between it is not what is there.
+func (t *Turnover) prepared(ctx context.Context, a act) (p device.Prepared, err error) {
 	target := *a.status.Target
-	target.Together, target.Print, target.Resource = a.together, a.status.Print, a.status.Resource
-	if a.erase {
-		return t.wipe(ctx, target, a)
-	}
-	return t.Host.Touch.Reset(ctx, target, a.method, a.status.Leftover)
-}
-
-// wipe erases. What was known of the disk is forgotten before, for good: after a crash in between it is not what is there.
-func (t *Turnover) wipe(ctx context.Context, target device.Target, a act) (done string, err error) {
-	if target.Print != 0 {
+	target.Together, target.Fingerprint = a.together, a.status.Fingerprint
+	if a.work.Scrub != "" && target.Fingerprint != "" {
 		if err := t.Inventory.Kept(ctx); err != nil {
-			return "", fmt.Errorf("%w: that it is erased could be forgotten: %w", ErrUnfit, err)
+			return p, fmt.Errorf("%w: that it is erased could be forgotten: %w", ErrUnfit, err)
 		}
 	}
-	done, err = t.Host.Touch.Erase(ctx, target, a.method, a.status.Leftover)
-	if err != nil && !errors.Is(err, device.ErrForeign) && unlessBusy(err) != nil {
+	p, err = t.Host.Touch.Prepare(ctx, target, a.work)
+	switch {
+	case err == nil && a.work.Scrub != "" && !p.Erased:
+		err = errors.New("the helper has not verified the erasure")
+	case err == nil && target.Disk && p.Appearance == "" && target.Appearance() != "":
+		err = errors.New("another medium may be in its place: nothing proves that it is the same disk as before")
+	}
+	if err != nil && a.work.Scrub != "" && !errors.Is(err, ErrUnfit) && unlessBusy(err) != nil {
 		err = halfErased{err}
 	}
-	return done, err
+	return p, err
 }
 
 // hits returns the sysfs paths of the other devices that a method hits.
@@ -130,12 +129,16 @@ func (t *Turnover) hits(ctx context.Context, s *inventory.Status, method string)
 // together takes in the other devices that an act hits, which [Turnover.take] has locked. One that a pod holds, or that
 // is not ours to hit, forbids it.
 func (t *Turnover) together(ctx context.Context, a *act) (release func(), err error) {
-	var ids []string
-	paths, err := t.hits(ctx, a.status, a.method)
-	if err != nil {
-		return nil, err
+	var ids, paths []string
+	for _, method := range a.methods() {
+		hit, err := t.hits(ctx, a.status, method)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, hit...)
 	}
-	for _, path := range paths {
+	slices.Sort(paths)
+	for _, path := range slices.Compact(paths) {
 		other := t.at(path)
 		if other == nil {
 			return nil, fmt.Errorf("%w: it would hit %s, which is not in an offer", ErrUnfit, path)
@@ -147,9 +150,9 @@ func (t *Turnover) together(ctx context.Context, a *act) (release func(), err er
 			return nil, err
 		case now.Held:
 			return nil, fmt.Errorf("%w: it would hit %s, which a pod holds", ErrBusy, id)
-		case t.careOf(now.Resource).Open:
+		case t.careOf(cmp.Or(now.Resource, now.Taker)).Open:
 			return nil, fmt.Errorf("%w: it would hit %s, which others may be using", ErrUnfit, id)
-		case a.erase && (now.Used != "" || now.Stale):
+		case a.work.Scrub != "" && (now.Used != "" || now.Stale || now.Resource == ""):
 			return nil, fmt.Errorf("%w: it would hit %s: %s", ErrUnfit, id, cmp.Or(now.Used, now.Reason))
 		}
 		ids, a.together = append(ids, id), append(a.together, path)
@@ -164,14 +167,13 @@ func (t *Turnover) together(ctx context.Context, a *act) (release func(), err er
 	}, nil
 }
 
-// at returns the offered device at a sysfs path, or nil.
+// at returns the device at a sysfs path that is offered, or would be if it were proven; nil: there is none.
 func (t *Turnover) at(sysPath string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()
-	for _, offer := range snapshot.Offers {
-		for _, s := range offer.Devices {
-			if s.Present && s.Device.SysPath == sysPath {
-				return s
-			}
+	for s := range snapshot.All() {
+		ours := s.Resource != "" || s.Taker != "" && s.Blocked == ""
+		if s.Present && s.Device.SysPath == sysPath && ours {
+			return s
 		}
 	}
 	return nil

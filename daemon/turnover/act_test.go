@@ -16,15 +16,15 @@ func TestAutoOfWhatNobodyCanFind(t *testing.T) {
 	class := device.Class{Name: "node", Auto: func(*device.Host, device.Device) string { return "vfio" }}
 	s := &inventory.Status{Device: &device.Device{ID: "group-a", Class: &class}}
 	turn := Turnover{Host: &device.Host{Touch: device.Touch{
-		Reset: func(context.Context, device.Target, string, bool) (string, error) {
+		Prepare: func(context.Context, device.Target, device.Work) (device.Prepared, error) {
 			t.Error("it is reset")
-			return "", nil
+			return device.Prepared{}, nil
 		},
 	}}}
-	if done, err := turn.reset(t.Context(), s, Auto); done || err != nil {
-		t.Errorf("%v, %v", done, err)
+	if method, err := turn.method(t.Context(), s, Auto); method != "" || err != nil {
+		t.Errorf("%v, %v", method, err)
 	}
-	if _, err := turn.reset(t.Context(), s, "vfio"); err == nil {
+	if _, err := turn.touch(t.Context(), s, device.Work{Method: "vfio"}); err == nil {
 		t.Error("what is asked for by name is left out without a word")
 	}
 }

@@ -3,7 +3,6 @@
 package turnover_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -33,15 +32,6 @@ func TestHostDataThatAPodMayUse(t *testing.T) {
 			}
 		})
 	}
-	t.Run("by hand", func(t *testing.T) {
-		shared(t, func(b *bench) {
-			b.free("nvme1n1")
-			synctest.Wait()
-			if err := b.turnover.ByHand(context.Background(), idOf("nvme1n1"), "zero"); err == nil {
-				t.Error("erased without a word")
-			}
-		})
-	})
 	t.Run("after a reload", func(t *testing.T) {
 		shared(t, func(b *bench) {
 			b.set(zeroAfter)

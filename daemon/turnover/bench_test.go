@@ -50,6 +50,9 @@ type bench struct {
 	unread     []device.Holder     // processes that the helper cannot read
 	looks      map[string]int      // how often they were asked for what changes nothing: "probe nvme1n1", "holders nvme1n1"
 	content    map[string]string   // of disks, by name
+	hidden     map[string]int64    // of disks, by name: where there is data that only a full read finds
+	surveyed   []string            // what was read of disks, in order
+	size       int64               // of each disk
 	open       map[string][]string // by name: the pods that have a device open; "" is this host
 	owners     map[string][]string // by ID: what the kubelet's checkpoint says
 	fail       map[string]error    // by "holders", "probe", "reset", "erase" and units
@@ -100,12 +103,16 @@ func newBench(t *testing.T, text string, care turnover.Care, init ...string) *be
 	b := &bench{
 		init: strings.Join(init, ""),
 		t:    t, machine: udevtest.New(t, mounts+text), text: mounts + text, state: t.TempDir(),
-		looks: make(map[string]int), content: make(map[string]string), open: make(map[string][]string), owners: make(map[string][]string),
+		looks: make(map[string]int), content: make(map[string]string), hidden: make(map[string]int64), size: diskSize, open: make(map[string][]string), owners: make(map[string][]string),
 		fail: make(map[string]error), during: make(map[string]func(context.Context) error),
 	}
 	b.set(care)
 	b.begin()
 	t.Cleanup(func() { b.stop() })
+	synctest.Wait() // all disks are read by then
+	clock.Pass(time.Second)
+	b.reads()
+	clear(b.looks)
 	return b
 }
 
@@ -133,7 +140,7 @@ func (b *bench) begin() {
 	log := slog.New(slog.NewTextHandler(b.t.Output(), nil))
 	host := &device.Host{
 		Tree:  sysfs.At(b.machine.Root()),
-		Touch: device.Touch{Probe: b.probe, Reset: b.reset, Erase: b.erase, Holders: b.holders},
+		Touch: device.Touch{Probe: b.probe, Prepare: b.prepare, Survey: b.survey, Holders: b.holders},
 	}
 	remembered := map[string]map[string]inventory.Known{diskResource: {}, widgetResource: {}}
 	for id, pods := range b.owners {
@@ -228,21 +235,63 @@ func (b *bench) probe(ctx context.Context, t device.Target, held bool) (device.R
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	content := b.content[path.Base(t.SysPath)]
-	return device.Reading{Content: content, Print: printOf(content)}, nil
+	return device.Reading{Content: content, Fingerprint: printOf(content), Size: b.size}, nil
+}
+
+// diskSize is the size of each disk.
+const diskSize = 1024 * 512
+
+// survey reads a quarter of a disk.
+func (b *bench) survey(ctx context.Context, t device.Target, from int64) (device.Surveyed, error) {
+	b.looked("survey", t.SysPath)
+	if err := b.hook(ctx, "survey", ""); err != nil {
+		return device.Surveyed{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.surveyed = append(b.surveyed, fmt.Sprintf("%s %d", path.Base(t.SysPath), from))
+	s := device.Surveyed{Read: min(from+b.size/4, b.size), Size: b.size}
+	if at := b.hidden[path.Base(t.SysPath)]; at > 0 && at >= from && at < s.Read {
+		s.Read, s.Content = at, fmt.Sprintf("unknown data at byte %d", at)
+	}
+	return s, nil
+}
+
+// grow gives each disk another size.
+func (b *bench) grow(size int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.size = size
+}
+
+// hide lets a disk have data at a byte that only a full read finds; 0: none.
+func (b *bench) hide(name string, at int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hidden[name] = at
+}
+
+// reads returns which parts of disks were read since it was last called: "nvme1n1 0, nvme1n1 131072".
+func (b *bench) reads() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	read := strings.Join(b.surveyed, ", ")
+	b.surveyed = nil
+	return read
 }
 
 // printOf is what the helper would know contents by.
-func printOf(content string) uint64 {
+func printOf(content string) string {
 	if content == "" {
-		return 0
+		return ""
 	}
 	h := fnv.New64a()
 	h.Write([]byte(content))
-	return h.Sum64()
+	return fmt.Sprintf("5eed:%x", h.Sum64())
 }
 
 // guarded refuses what the helper refuses.
-func (b *bench) guarded(t device.Target, leftover bool) error {
+func (b *bench) guarded(t device.Target, w device.Work) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, a := range t.Identity {
@@ -256,43 +305,72 @@ func (b *bench) guarded(t device.Target, leftover bool) error {
 	}
 	content := b.content[path.Base(t.SysPath)]
 	switch {
+	case w.Blank && content != "":
+		return fmt.Errorf("%w: %w: %s is on it", turnover.ErrUnfit, device.ErrForeign, content)
 	case len(t.Identity) == 0:
 		return fmt.Errorf("%w: nothing identifies the device", turnover.ErrUnfit)
-	case content == "":
-	case !leftover:
+	case w.Scrub != "" && !w.Tenant && !w.ByHand:
+		return fmt.Errorf("%w: an erasure for nobody", turnover.ErrUnfit)
+	case content == "", w.ByHand && w.Scrub != "":
+	case !w.Tenant:
 		return fmt.Errorf("%w: %w: %s is on it, and no pod's", turnover.ErrUnfit, device.ErrForeign, content)
-	case t.Print != 0 && t.Print != printOf(content):
+	case t.Fingerprint != "" && t.Fingerprint != printOf(content):
 		return fmt.Errorf("%w: %w: %s is on it", turnover.ErrUnfit, device.ErrForeign, content)
 	}
 	return nil
 }
 
-func (b *bench) reset(ctx context.Context, t device.Target, method string, leftover bool) (string, error) {
-	note := fmt.Sprintf("reset %s %s", path.Base(t.SysPath), method)
-	for _, other := range t.Together {
-		note += " with " + path.Base(other)
+// prepare is the helper's: reset, then erase or prove blank. A disk that has come anew is the same medium if what is on it
+// is the same.
+func (b *bench) prepare(ctx context.Context, t device.Target, w device.Work) (p device.Prepared, err error) {
+	name := path.Base(t.SysPath)
+	if w.Resource == "" {
+		return p, fmt.Errorf("%w: no resource is named", turnover.ErrUnfit)
 	}
-	if err := b.guarded(t, leftover); err != nil {
-		return "", err
+	if err := b.guarded(t, w); err != nil {
+		return p, err
 	}
-	if err := b.hook(ctx, "reset", note); err != nil {
-		return "", err
+	b.mu.Lock()
+	before := b.content[name]
+	b.mu.Unlock()
+	if w.Method != "" {
+		note := fmt.Sprintf("reset %s %s", name, w.Method)
+		for _, other := range t.Together {
+			note += " with " + path.Base(other)
+		}
+		if err := b.hook(ctx, "reset", note); err != nil {
+			return p, err
+		}
+		t.Identity = slices.DeleteFunc(slices.Clone(t.Identity), func(a device.Attribute) bool { return a.Name == "diskseq" })
+		if err := b.guarded(t, w); err != nil {
+			return p, err
+		}
 	}
-	t.Identity = slices.DeleteFunc(slices.Clone(t.Identity), func(a device.Attribute) bool { return a.Name == "diskseq" })
-	return "reset", b.guarded(t, leftover)
-}
-
-func (b *bench) erase(ctx context.Context, t device.Target, scrub string, leftover bool) (string, error) {
-	if err := b.guarded(t, leftover); err != nil {
-		return "", err
+	now, _ := os.ReadFile(filepath.Join(b.machine.Root(), t.SysPath, "diskseq")) // a VFIO group has none
+	b.mu.Lock()
+	same := b.content[name] == before
+	b.mu.Unlock()
+	if same {
+		p.Appearance = strings.TrimSpace(string(now))
 	}
-	if err := b.hook(ctx, "erase", fmt.Sprintf("erase %s %s", path.Base(t.SysPath), scrub)); err != nil {
-		return "", err
+	if w.Scrub == "" {
+		p.Done, p.Size = "reset", b.size
+		return p, nil
+	}
+	if !same {
+		return device.Prepared{}, errors.New("another medium may be in its place")
+	}
+	if err := b.hook(ctx, "erase", fmt.Sprintf("erase %s %s", name, w.Scrub)); err != nil {
+		return device.Prepared{}, err
+	}
+	if after, _ := os.ReadFile(filepath.Join(b.machine.Root(), t.SysPath, "diskseq")); string(after) != string(now) {
+		return device.Prepared{}, errors.New("it has not come back")
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.content[path.Base(t.SysPath)] = ""
-	return "erased", nil
+	b.content[name], b.hidden[name] = "", 0
+	p.Done, p.Erased, p.Size = "erased", true, b.size
+	return p, nil
 }
 
 // unit runs a vendor's step. It is a helper like the others, by the name of its template.

@@ -62,48 +62,21 @@ func TestAudit(t *testing.T) {
 		b.want("nvme1n1", "", "")
 		reset := audit.Entry{Event: audit.Reset, Method: "nvme-controller", Result: "ok", Verified: "reset"}
 		erased := audit.Entry{Event: audit.Erased, Method: "zero", Result: "ok", Verified: "erased"}
+		resetToo := audit.Entry{Event: audit.Reset, Method: "nvme-controller", Result: "ok", Verified: "erased"}
 		of := func(e audit.Entry) audit.Entry { e.Pods = []string{"A"}; return e }
 		want := []audit.Entry{
-			reset, erased,
+			reset,
 			{Event: audit.Failed, Method: startUnit, Result: errUnit.Error()},
 			{Event: audit.Refused, Pods: []string{"A"}, Result: "nvme-eui.11: " + errUnit.Error()},
-			reset, erased,
+			reset,
 			{Event: audit.Stepped, Method: startUnit, Result: "ok"},
 			{Event: audit.Started, Pods: []string{"A"}, Result: "ok"},
 			of(audit.Entry{Event: audit.Released, Result: "ok"}),
-			of(reset), of(audit.Entry{Event: audit.Failed, Method: "zero", Result: "media error"}),
-			of(reset), of(erased),
+			of(audit.Entry{Event: audit.Failed, Method: "nvme-controller, zero", Result: "media error"}),
+			of(resetToo), of(erased),
 		}
 		if got := b.audited(); !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v\nwant\n%+v", got, want)
-		}
-	})
-}
-
-// TestAuditOfWhatIsPresumed: where it is not known any more who had a disk, it is erased, and nobody is said to have left it.
-func TestAuditOfWhatIsPresumed(t *testing.T) {
-	play(t, disk(1, 1, 7), zeroAfter, func(b *bench) {
-		b.stop()
-		b.ok(os.WriteFile(filepath.Join(b.state, "identities.json"), []byte("{"), 0o600))
-		b.auditing = true
-		b.begin()
-		b.fails("erase", errors.New("media error"))
-		b.status("nvme1n1")
-		b.crash() // it is presumed still
-		clock.Pass(10 * time.Minute)
-		b.fails("erase", nil)
-		clock.Pass(10 * time.Minute)
-		b.used("A", "nvme1n1")
-		b.free("nvme1n1")
-		clock.Pass(10 * time.Minute)
-		var left [][]string
-		for _, e := range b.audited() {
-			if e.Event == audit.Released {
-				left = append(left, e.Pods)
-			}
-		}
-		if !reflect.DeepEqual(left, [][]string{{"A"}}) {
-			t.Errorf("left by the pods %v, want by A alone", left)
 		}
 	})
 }

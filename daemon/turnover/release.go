@@ -3,6 +3,7 @@
 package turnover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,8 @@ const (
 var errUnkept = errors.New("that it was erased could be forgotten")
 
 // Run does what follows the release of devices and what precedes their offer, until ctx ends: to each that the inventory
-// says is pending or to be initialised, again and again until it is done. It waits for what is under way.
+// says is pending, adopted, to be read or to be initialised, again and again until it is done. It waits for what is under
+// way.
 func (t *Turnover) Run(ctx context.Context, started func()) error {
 	started()
 	var all sync.WaitGroup
@@ -36,19 +38,17 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 	over := make(chan string)
 	for {
 		snapshot, changed := t.Inventory.Snapshot()
-		for _, offer := range snapshot.Offers {
-			for _, s := range offer.Devices {
-				id := s.Device.ID
-				if wanting(s) && !under[id] {
-					under[id] = true
-					all.Go(func() {
-						t.see(ctx, id)
-						select {
-						case over <- id:
-						case <-ctx.Done():
-						}
-					})
-				}
+		for s := range snapshot.All() {
+			id := s.Device.ID
+			if wanting(s) && !under[id] {
+				under[id] = true
+				all.Go(func() {
+					t.see(ctx, id)
+					select {
+					case over <- id:
+					case <-ctx.Done():
+					}
+				})
 			}
 		}
 		select {
@@ -61,14 +61,42 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 	}
 }
 
-// wanting tells whether a device that no pod holds waits for us.
-func wanting(s *inventory.Status) bool {
-	return s != nil && s.Present && (s.Pending || s.Init != "" && !s.Held)
+// job is what a device that no pod holds waits for.
+type job string
+
+const (
+	nothing      job = ""
+	erasing      job = "adopted disk not erased" // what is logged where it goes wrong
+	clearing     job = "device not cleared"
+	reading      job = "disk not read"
+	readAgain    job = "disk not read again" // data was found on it, which may be gone
+	initialising job = "device not initialised"
+)
+
+func jobOf(s *inventory.Status) job {
+	switch {
+	case s == nil || !s.Present:
+		return nothing
+	case adopted(s):
+		return erasing
+	case s.Pending:
+		return clearing
+	case s.Readable && s.Evidence.Found != "":
+		return readAgain
+	case s.Readable:
+		return reading
+	case s.Init != "" && !s.Held:
+		return initialising
+	}
+	return nothing
 }
+
+// wanting reports whether a device that no pod holds waits for us.
+func wanting(s *inventory.Status) bool { return jobOf(s) != nothing }
 
 // see sees to a device until it is not wanting any more or ctx ends.
 func (t *Turnover) see(ctx context.Context, id string) {
-	if s := t.find(id); s != nil && s.Dirty && s.Pending && !s.Presumed {
+	if s := t.find(id); s != nil && s.Dirty && s.Pending {
 		t.note(s, audit.Released, nil, audit.Entry{})
 	}
 	pause, done, last := retryFirst, progress{}, error(nil)
@@ -79,11 +107,16 @@ func (t *Turnover) see(ctx context.Context, id string) {
 			return
 		}
 		wait := lingerPause
-		message, err := "device not cleared", error(nil)
-		if s.Pending {
+		todo, err := jobOf(s), error(nil)
+		switch todo {
+		case clearing:
 			err = t.clear(ctx, id, &done)
-		} else {
-			message, err = "device not initialised", t.initialise(ctx, id)
+		case erasing:
+			err = t.eraseAdopted(ctx, id)
+		case reading, readAgain:
+			err = t.survey(ctx, id)
+		default:
+			err = t.initialise(ctx, id)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -94,24 +127,26 @@ func (t *Turnover) see(ctx context.Context, id string) {
 			case <-changed:
 			}
 			continue
+		case errors.Is(err, errFound):
+			wait, todo = foundPause, readAgain
 		case unlessBusy(err) == nil:
 		case errors.Is(err, errUnkept) && errors.Is(last, errUnkept): // only that was asked, which costs little
 			wait = retryFirst
 		default:
-			t.Log.Error(message, "device", id, "resource", s.Resource, "err", err)
+			t.Log.Error(string(todo), "device", id, "resource", s.Resource, "err", err)
 			wait, pause = pause, min(2*pause, retryLast)
 		}
 		last = err
-		t.rest(ctx, id, wait)
+		t.rest(ctx, id, wait, todo)
 	}
 }
 
-// rest waits, unless ctx ends or the device is not wanting any more.
-func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration) {
+// rest waits, unless ctx ends or the device waits for something else.
+func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo job) {
 	over := time.After(wait)
 	for {
 		snapshot, changed := t.Inventory.Snapshot()
-		if !wanting(snapshot.Find(id)) {
+		if jobOf(snapshot.Find(id)) != todo {
 			return
 		}
 		select {
@@ -141,7 +176,7 @@ func (t *Turnover) clear(ctx context.Context, id string, done *progress) error {
 	if err != nil {
 		return err
 	}
-	care := t.careOf(s.Resource)
+	care := t.careOf(cmp.Or(s.Resource, s.Taker))
 	s, unlock, err := t.take(ctx, id, care.Method, care.Scrub)
 	if err != nil {
 		return err
@@ -174,7 +209,9 @@ func (t *Turnover) clear(ctx context.Context, id string, done *progress) error {
 		outcome = inventory.Outcome{}
 		t.Inventory.Lingers(id, err.Error())
 	default:
-		outcome = failed(err)
+		if outcome = failed(err); outcome.Err != nil { // of which the operator's attempt is to be made good as well
+			outcome.ByHand = s.FailedByHand
+		}
 		done.failure = outcome.Err
 	}
 	return err
@@ -182,22 +219,20 @@ func (t *Turnover) clear(ctx context.Context, id string, done *progress) error {
 
 // handBack does to a released device what its resource asks for, and then its vendor's step.
 func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status, done *progress) error {
-	erased := false
+	var p device.Prepared
 	if care.renews(done.renewed, s.Failure != "") {
 		done.renewed = Care{} // until it is
 		limited, cancel := context.WithTimeout(ctx, max(care.Timeout, time.Second)+device.AnswerTime)
 		defer cancel()
 		var err error
-		if erased, err = t.restore(limited, care, s); err != nil {
+		if p, err = t.restore(limited, care, s); err != nil {
 			return err
 		}
-		if erased {
-			t.Inventory.Erased(s.Device.ID)
-		}
+		t.Inventory.Prepared(s.Device.ID, p)
 	}
 	done.renewed = care
 	// What has gone wrong with a disk may be just that its erasure, also one by hand, could not be kept.
-	if erased || s.Failure != "" && s.Target.IsDisk() {
+	if p.Erased || s.Failure != "" && s.Target.IsDisk() {
 		if err := t.keptErased(ctx); err != nil {
 			return err
 		}
@@ -255,18 +290,30 @@ func (t *Turnover) left(ctx context.Context, s *inventory.Status) error {
 	return err
 }
 
-// restore resets a device and erases it as its resource asks for.
-func (t *Turnover) restore(ctx context.Context, care Care, s *inventory.Status) (erased bool, err error) {
-	if _, err := t.reset(ctx, s, care.Method); err != nil {
-		return false, err
+// restore resets a device as its resource asks for, and erases a disk if a pod of this node has left what is on it. A disk
+// that may hold anything else stays as it is.
+func (t *Turnover) restore(ctx context.Context, care Care, s *inventory.Status) (p device.Prepared, err error) {
+	w, method := device.Work{Tenant: s.Leftover}, care.Method
+	switch {
+	case !s.Target.IsDisk():
+	case s.FailedByHand == inventory.EraseByHand && care.scrubs():
+		w.Scrub, w.ByHand = care.Scrub, true
+	case s.Leftover && care.scrubs():
+		w.Scrub, w.Blank = care.Scrub, s.LeftBlank
+	case s.FailedByHand == inventory.ResetByHand:
+		if w.ByHand = true; method == None {
+			method = Auto
+		}
+	case s.Leftover:
+	case s.Dirty:
+		return p, nil
+	default: // it was proven, and its reset has gone wrong
+		w.Blank = true
 	}
-	if !care.scrubs() {
-		return false, nil
+	if w.Method, err = t.method(ctx, s, method); err != nil {
+		return p, err
 	}
-	if s, err = t.again(ctx, s); err != nil {
-		return false, err
-	}
-	return t.erase(ctx, s, care.Scrub)
+	return t.touch(ctx, s, w)
 }
 
 // ByHand resets a device that no pod holds, or with a scrub erases it, with the same checks. It blocks until that is
@@ -276,10 +323,10 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	if found == nil {
 		return fmt.Errorf("%s: %w", id, inventory.ErrUnknownDevice)
 	}
-	if t.Host.Touch.Reset == nil {
+	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is a recording, in which nothing can be touched", id, ErrUnfit)
 	}
-	care := t.careOf(found.Resource)
+	care := t.careOf(cmp.Or(found.Resource, found.Taker))
 	s, unlock, err := t.take(ctx, id, care.Method, scrub)
 	if err != nil {
 		return err
@@ -301,7 +348,7 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	t.Inventory.Work(id, reason)
 	outcome := inventory.Outcome{}
 	defer func() { t.Inventory.Worked(id, outcome) }()
-	done, err := t.once(ctx, care, s, scrub)
+	p, done, err := t.once(ctx, care, s, scrub)
 	switch {
 	case errors.Is(err, ErrUnfit) && !errors.Is(err, device.ErrForeign): // nothing was done
 		return err
@@ -313,8 +360,8 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	case !done:
 		return fmt.Errorf("%s: %w: no method of its class fits it as it stands: name one in [resource.reset]", id, ErrUnfit)
 	}
+	t.Inventory.Prepared(id, p)
 	if scrub != "" {
-		t.Inventory.Erased(id)
 		if err := t.keptErased(ctx); err != nil {
 			outcome = failed(err)
 			return err
@@ -330,13 +377,17 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	return nil
 }
 
-func (t *Turnover) once(ctx context.Context, care Care, s *inventory.Status, scrub string) (done bool, err error) {
-	if scrub != "" {
-		return t.erase(ctx, s, scrub)
+func (t *Turnover) once(ctx context.Context, care Care, s *inventory.Status, scrub string) (p device.Prepared, done bool, err error) {
+	w := device.Work{Scrub: scrub, Tenant: s.Leftover, ByHand: true}
+	if scrub == "" {
+		method := care.Method
+		if method == None {
+			method = Auto
+		}
+		if w.Method, err = t.method(ctx, s, method); err != nil || w.Method == "" {
+			return p, false, err
+		}
 	}
-	method := care.Method
-	if method == None {
-		method = Auto
-	}
-	return t.reset(ctx, s, method)
+	p, err = t.touch(ctx, s, w)
+	return p, true, err
 }

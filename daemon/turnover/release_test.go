@@ -15,6 +15,12 @@ import (
 	"github.com/metalplug/metalplug/integration/clock"
 )
 
+// adoptable is the reason of the first disk with a file system on it that no pod of this node has left there, or that is not
+// erased.
+func adoptable(whose string) string {
+	return "unproven: " + whose + " ext4 is on it; metalplugctl adopt nvme-eui.11 erases and offers it"
+}
+
 const cleared = "being cleared after its last pod"
 
 // used has a pod start with a disk and write to it.
@@ -27,6 +33,18 @@ func (b *bench) used(pod, name string) {
 	b.did()
 }
 
+// left lets a disk have what a pod of this node has left there.
+func (b *bench) left(name string) {
+	b.t.Helper()
+	b.used("Z", name)
+	b.free(name)
+	clock.Pass(time.Second)
+	if s := b.status(name); !s.Leftover || s.Dirty {
+		b.t.Fatalf("%+v", s)
+	}
+	b.did()
+}
+
 func TestRelease(t *testing.T) {
 	for _, c := range []struct {
 		name, device string
@@ -36,10 +54,10 @@ func TestRelease(t *testing.T) {
 		next         string // what they are asked for before the next pod starts
 	}{
 		{"erased", "nvme1n1", zeroAfter, "erase nvme1n1 zero", "", ""},
-		{"reset and erased, twice", "nvme1n1", always, "reset nvme1n1 nvme-controller, erase nvme1n1 zero", "", "reset nvme1n1 nvme-controller, erase nvme1n1 zero"},
+		{"reset and erased, twice", "nvme1n1", always, "reset nvme1n1 nvme-controller, erase nvme1n1 zero", "", "reset nvme1n1 nvme-controller"},
 		{"erased before the next", "nvme1n1", zeroAtStart, "", "", "reset nvme1n1 nvme-controller, erase nvme1n1 zero"},
-		{"only reset", "nvme1n1", resetAfter, "reset nvme1n1 nvme-controller", "in use: it holds data: A's ext4 is on it", ""},
-		{"left as it is", "nvme1n1", nothing, "", "in use: it holds data: A's ext4 is on it", ""},
+		{"only reset", "nvme1n1", resetAfter, "reset nvme1n1 nvme-controller", adoptable("A's"), ""},
+		{"left as it is", "nvme1n1", nothing, "", adoptable("A's"), ""},
 		{"a widget", "widget0", resetAfter, "", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -361,9 +379,9 @@ func TestLeftoverIsOver(t *testing.T) {
 				synctest.Wait()
 				b.write("nvme1n1", "somebody's ext4")
 				b.inventory.LookAgain(idOf("nvme1n1"))
-				b.want("nvme1n1", "", "in use: it holds data: somebody's ext4 is on it")
+				b.want("nvme1n1", "", adoptable("somebody's"))
 				clock.Pass(time.Hour)
-				b.want("nvme1n1", "", "in use: it holds data: somebody's ext4 is on it")
+				b.want("nvme1n1", "", adoptable("somebody's"))
 			})
 		})
 	}
@@ -384,8 +402,8 @@ func TestByHand(t *testing.T) {
 		b.refused(b.turnover.ByHand(ctx, idOf("nvme2n1"), "zero"), "this host has it open")
 		b.opens("nvme2n1")
 		b.write("nvme2n1", "somebody's ext4")
-		b.refused(b.turnover.ByHand(ctx, idOf("nvme2n1"), "zero"), "somebody's ext4 is on it")
-		b.want("nvme2n1", "", "in use: it holds data: somebody's ext4 is on it")
+		b.ok(b.turnover.ByHand(ctx, idOf("nvme2n1"), "zero")) // the operator says so
+		b.want("nvme2n1", "erase nvme2n1 zero", "")
 	})
 }
 
@@ -420,6 +438,6 @@ func TestStartDuringWorkByHand(t *testing.T) {
 		b.inventory.Allocated(map[string][]string{idOf("nvme1n1"): {idOf("nvme1n1")}}) // or it came a moment before
 		b.ok(b.start("nvme1n1"))
 		b.ok(<-byHand)
-		b.want("nvme1n1", "reset nvme1n1 nvme-controller, erase nvme1n1 zero", "")
+		b.want("nvme1n1", "reset nvme1n1 nvme-controller", "")
 	})
 }

@@ -59,10 +59,9 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 	t.Inventory.Work(id, "")
 	outcome := inventory.Outcome{}
 	defer func() { t.Inventory.Worked(id, outcome) }()
-	erased, err := t.prepare(ctx, care, s, owners)
-	if erased { // and no earlier: should we end before its vendor's step has, what that has left there is erased, too
-		t.Inventory.Erased(id)
-	}
+	p, err := t.prepare(ctx, care, s, owners)
+	// No earlier: if the daemon ends before the vendor's step has, what that has left there is to be erased as well.
+	t.Inventory.Prepared(id, p)
 	if err != nil {
 		outcome = failed(err)
 		t.note(s, audit.Refused, err, audit.Entry{Pods: owners})
@@ -104,12 +103,12 @@ func unlessBusy(err error) error {
 }
 
 // prepare makes a device fit for a container of its pod. One that others may have open is only given its vendor's steps.
-func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, owners []string) (erased bool, err error) {
+func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, owners []string) (p device.Prepared, err error) {
 	if care.Open {
-		return false, t.begin(ctx, care, s)
+		return p, t.begin(ctx, care, s)
 	}
 	if err := current(s); err != nil {
-		return false, err
+		return p, err
 	}
 	first := s.Due
 	who, err := patiently(ctx, func() (tenants, error) {
@@ -120,52 +119,34 @@ func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, 
 	})
 	switch {
 	case err != nil:
-		return false, err
+		return p, err
 	case who.others != "":
-		return false, fmt.Errorf("%s: %w: %s", s.Device.ID, ErrBusy, who.others)
+		return p, fmt.Errorf("%s: %w: %s", s.Device.ID, ErrBusy, who.others)
 	case who.own: // another container of the pod works with it, as a sidecar does
-		return false, nil
+		return p, nil
 	}
-	if erased, err = t.renew(ctx, care, s, first); err != nil {
-		return false, err
+	if p, err = t.renew(ctx, care, s, first); err != nil {
+		return p, err
 	}
-	return erased, t.begin(ctx, care, s)
+	return p, t.begin(ctx, care, s)
 }
 
-// renew resets a device, and erases it for the first container of a pod, as its resource asks for.
-func (t *Turnover) renew(ctx context.Context, care Care, s *inventory.Status, first bool) (erased bool, err error) {
-	if own := *s; !first && s.Own { // the pod goes on with what it has written
-		own.Leftover = true
-		s = &own
-	}
-	if care.AtStart && care.acts() {
-		if _, err := t.reset(ctx, s, care.Method); err != nil {
-			return false, err
-		}
-		if s, err = t.again(ctx, s); err != nil {
-			return false, err
-		}
-		if care.scrubs() && first {
-			return t.erase(ctx, s, care.Scrub)
+// renew resets a device as its resource asks for. For the first container of a pod a disk is erased as well, if it holds
+// what a pod of this node has left there; every other disk has to be blank.
+func (t *Turnover) renew(ctx context.Context, care Care, s *inventory.Status, first bool) (p device.Prepared, err error) {
+	w := device.Work{Tenant: s.Leftover || !first && s.Own} // the latter: the pod goes on with what it has written
+	if care.AtStart {
+		if w.Method, err = t.method(ctx, s, care.Method); err != nil {
+			return p, err
 		}
 	}
-	if first || !s.Leftover {
-		return false, t.unused(ctx, s)
-	}
-	return false, nil
-}
-
-// unused makes sure that a disk which a new pod gets is empty, and that the host does not use it.
-func (t *Turnover) unused(ctx context.Context, s *inventory.Status) error {
-	if t.Host.Touch.Probe == nil || !s.Target.IsDisk() {
-		return nil
-	}
-	reading, err := t.Host.Touch.Probe(ctx, *s.Target, false)
 	switch {
-	case err != nil:
-		return fmt.Errorf("%s: %w", s.Device.ID, err)
-	case reading.Content != "":
-		return fmt.Errorf("%s: %w: %s is on it", s.Device.ID, ErrUnfit, reading.Content)
+	case !s.Target.IsDisk():
+	case first && s.Leftover && care.AtStart && care.scrubs():
+		w.Scrub, w.Blank = care.Scrub, s.LeftBlank // data that has appeared since then is nobody's here
+	default:
+		w.Blank = first || !w.Tenant
+		w.Tenant = !w.Blank
 	}
-	return nil
+	return t.touch(ctx, s, w)
 }

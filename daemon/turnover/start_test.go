@@ -49,7 +49,7 @@ func TestWhatPrecedesTheFirstStart(t *testing.T) {
 	}{
 		{"nothing", "nvme1n1", nothing, "", ""},
 		{"a reset", "nvme1n1", resetOnly, "reset nvme1n1 nvme-controller", "reset nvme1n1 nvme-controller"},
-		{"a reset and an erasure", "nvme1n1", zeroAtStart, "reset nvme1n1 nvme-controller, erase nvme1n1 zero", "reset nvme1n1 nvme-controller"},
+		{"a reset and an erasure", "nvme1n1", zeroAtStart, "reset nvme1n1 nvme-controller", "reset nvme1n1 nvme-controller"},
 		{"only after a release", "nvme1n1", zeroAfter, "", ""},
 		{"of a widget", "widget0", resetOnly, "", ""},
 		{"of a VFIO group", "120", resetOnly, "reset 120 vfio", "reset 120 vfio"},
@@ -89,7 +89,7 @@ func TestAllDevicesAtOnce(t *testing.T) {
 	play(t, disk(1, 1, 7)+disk(2, 1, 8), zeroAtStart, func(b *bench) {
 		both := make(chan struct{})
 		entered := make(chan struct{}, 2)
-		b.meanwhile("erase", func(context.Context) error {
+		b.meanwhile("reset", func(context.Context) error {
 			entered <- struct{}{}
 			<-both
 			return nil
@@ -155,12 +155,13 @@ func TestSidecarKeepsItsDevice(t *testing.T) {
 func TestFailureKeepsADeviceUntilItIsMended(t *testing.T) {
 	broken := errors.New("the controller is dead")
 	for what, want := range map[string]string{
-		"reset":   "nvme-controller nvme-eui.11: the controller is dead",
-		"erase":   "zero nvme-eui.11: the controller is dead",
+		"reset":   "nvme-controller, zero nvme-eui.11: the controller is dead",
+		"erase":   "nvme-controller, zero nvme-eui.11: the controller is dead",
 		"holders": "who has nvme-eui.11 open cannot be told: the controller is dead",
 	} {
 		t.Run(what, func(t *testing.T) {
 			play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
+				b.left("nvme1n1")
 				b.ok(b.allocate("A", "nvme1n1"))
 				b.fails(what, broken)
 				b.refused(b.start("nvme1n1"), want)
@@ -186,6 +187,7 @@ func TestDeadline(t *testing.T) {
 		care := zeroAtStart
 		care.Timeout = c.timeout
 		play(t, disk(1, 1, 7), care, func(b *bench) {
+			b.left("nvme1n1")
 			b.meanwhile("erase", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 			b.ok(b.allocate("A", "nvme1n1"))
 			began := time.Now()
@@ -194,13 +196,14 @@ func TestDeadline(t *testing.T) {
 				t.Errorf("it took %v, want %v", took, c.want)
 			}
 			b.did()
-			b.want("nvme1n1", "", "zero nvme-eui.11: context deadline exceeded")
+			b.want("nvme1n1", "", "nvme-controller, zero nvme-eui.11: context deadline exceeded")
 		})
 	}
 }
 
 func TestKubeletThatGoesAwayDoesNotSpoilADevice(t *testing.T) {
 	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
+		b.left("nvme1n1")
 		ctx, cancel := context.WithCancel(context.Background())
 		b.meanwhile("erase", func(ctx context.Context) error { cancel(); return ctx.Err() })
 		b.ok(b.allocate("A", "nvme1n1"))
@@ -212,6 +215,7 @@ func TestKubeletThatGoesAwayDoesNotSpoilADevice(t *testing.T) {
 
 func TestTwoStartsAtOnce(t *testing.T) {
 	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
+		b.left("nvme1n1")
 		b.ok(b.allocate("A", "nvme1n1"))
 		under := 0
 		b.meanwhile("reset", func(context.Context) error {

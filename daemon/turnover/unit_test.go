@@ -35,8 +35,8 @@ func TestStartUnit(t *testing.T) {
 	}{
 		{"alone", "widget0", nothing, "unit start@.service node-A-widget", "unit start@.service node-A-widget"},
 		{
-			"after a reset and an erasure", "nvme1n1", zeroAtStart,
-			"reset nvme1n1 nvme-controller, erase nvme1n1 zero, unit start@.service nvme-eui.11",
+			"after a reset", "nvme1n1", zeroAtStart,
+			"reset nvme1n1 nvme-controller, unit start@.service nvme-eui.11",
 			"reset nvme1n1 nvme-controller, unit start@.service nvme-eui.11",
 		},
 		{"of a device that others use", "nvme1n1", sharedByHost, "unit start@.service nvme-eui.11", "unit start@.service nvme-eui.11"},
@@ -60,14 +60,15 @@ func TestStartUnit(t *testing.T) {
 
 func TestStartUnitThatFails(t *testing.T) {
 	play(t, disk(1, 1, 7), with(zeroAtStart, startUnit, ""), func(b *bench) {
+		b.left("nvme1n1")
 		b.ok(b.allocate("A", "nvme1n1"))
 		b.fails(startUnit, errUnit)
 		b.refused(b.start("nvme1n1"), "nvme-eui.11: run it: failed: exit-code, status 3")
 		b.did()
 		b.want("nvme1n1", "", "nvme-eui.11: run it: failed: exit-code, status 3")
 		b.fails(startUnit, nil)
-		b.ok(b.start("nvme1n1")) // as the kubelet tries again
-		b.want("nvme1n1", "reset nvme1n1 nvme-controller, erase nvme1n1 zero, unit start@.service nvme-eui.11", "")
+		b.ok(b.start("nvme1n1"))                                                                // as the kubelet tries again
+		b.want("nvme1n1", "reset nvme1n1 nvme-controller, unit start@.service nvme-eui.11", "") // it is erased already
 	})
 }
 
@@ -168,7 +169,7 @@ func TestReleaseUnitThatFails(t *testing.T) {
 		b.want("nvme1n1", "erase nvme1n1 zero", cleared)
 		b.fails(releaseUnit, nil)
 		b.crash()
-		b.want("nvme1n1", "erase nvme1n1 zero, unit release@.service nvme-eui.11", "")
+		b.want("nvme1n1", "unit release@.service nvme-eui.11", "") // that it is erased is kept
 	})
 }
 

@@ -29,15 +29,18 @@ const childEnv = "METALPLUG_FAULTS_DIR"
 
 // handOver is a request to the hands of a daemon that is a process, and their answer.
 type handOver struct {
-	Op, How  string
-	Target   device.Target
-	Nodes    []string
-	Leftover bool // or, of a probe, held
+	Op     string
+	Target device.Target
+	Nodes  []string
+	Held   bool
+	From   int64
+	Work   device.Work
 
-	Reading device.Reading
-	Holders []device.Holder
-	Done    string
-	Error   string
+	Reading  device.Reading
+	Surveyed device.Surveyed
+	Prepared device.Prepared
+	Holders  []device.Holder
+	Error    string
 }
 
 // beDaemon is a daemon whose hands are in the process of the test.
@@ -68,16 +71,16 @@ func beDaemon(dir string) error {
 		Config: c, Notifier: systemd.Notifier{Quiet: true}, Log: log.Logger,
 		Touch: &device.Touch{
 			Probe: func(_ context.Context, t device.Target, held bool) (device.Reading, error) {
-				h, err := ask(handOver{Op: "probe", Target: t, Leftover: held})
+				h, err := ask(handOver{Op: "probe", Target: t, Held: held})
 				return h.Reading, err
 			},
-			Reset: func(_ context.Context, t device.Target, method string, leftover bool) (string, error) {
-				h, err := ask(handOver{Op: "reset", Target: t, How: method, Leftover: leftover})
-				return h.Done, err
+			Survey: func(_ context.Context, t device.Target, from int64) (device.Surveyed, error) {
+				h, err := ask(handOver{Op: "survey", Target: t, From: from})
+				return h.Surveyed, err
 			},
-			Erase: func(_ context.Context, t device.Target, scrub string, leftover bool) (string, error) {
-				h, err := ask(handOver{Op: "erase", Target: t, How: scrub, Leftover: leftover})
-				return h.Done, err
+			Prepare: func(_ context.Context, t device.Target, w device.Work) (device.Prepared, error) {
+				h, err := ask(handOver{Op: "prepare", Target: t, Work: w})
+				return h.Prepared, err
 			},
 			Holders: func(_ context.Context, nodes []string) ([]device.Holder, error) {
 				h, err := ask(handOver{Op: "holders", Nodes: nodes})
@@ -170,7 +173,7 @@ func (m *mortal) serve(l net.Listener, serving *sync.WaitGroup) {
 func (m *mortal) reaches(h handOver) *step {
 	m.stepMu.Lock()
 	defer m.stepMu.Unlock()
-	if m.next == nil || h.Op != m.next.op || h.Op == "probe" && h.Leftover {
+	if m.next == nil || h.Op != m.next.op || h.Op == "probe" && h.Held {
 		return nil
 	}
 	name := path.Base(m.disk.sysPath())
@@ -209,11 +212,11 @@ func (m *mortal) carryOut(h handOver) handOver {
 	var err error
 	switch touch := m.touch(); h.Op {
 	case "probe":
-		h.Reading, err = touch.Probe(context.Background(), h.Target, h.Leftover)
-	case "reset":
-		h.Done, err = touch.Reset(context.Background(), h.Target, h.How, h.Leftover)
-	case "erase":
-		h.Done, err = touch.Erase(context.Background(), h.Target, h.How, h.Leftover)
+		h.Reading, err = touch.Probe(context.Background(), h.Target, h.Held)
+	case "survey":
+		h.Surveyed, err = touch.Survey(context.Background(), h.Target, h.From)
+	case "prepare":
+		h.Prepared, err = touch.Prepare(context.Background(), h.Target, h.Work)
 	case "holders":
 		h.Holders, err = touch.Holders(context.Background(), h.Nodes)
 	}

@@ -212,7 +212,7 @@ func (h *hardware) aimed(t device.Target) (*disk, error) {
 
 // touch is the hardware as the helpers have it.
 func (h *hardware) touch() *device.Touch {
-	return &device.Touch{Probe: h.probe, Reset: h.reset, Erase: h.erase, Holders: h.holders}
+	return &device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.holders}
 }
 
 func (h *hardware) probe(_ context.Context, t device.Target, held bool) (device.Reading, error) {
@@ -227,34 +227,53 @@ func (h *hardware) probe(_ context.Context, t device.Target, held bool) (device.
 	case d.user != "":
 		return device.Reading{}, fmt.Errorf("%w: by %s", device.ErrInUse, d.user)
 	}
-	return device.Reading{Content: d.content}, nil
+	return device.Reading{Content: d.content, Size: diskSize}, nil
 }
 
-func (h *hardware) reset(_ context.Context, t device.Target, _ string, leftover bool) (string, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	d, err := h.allowed(t, leftover)
-	if err == nil && d.content != "" && d.moved && h.has != nil && !h.has(d.content, d.id()) {
-		h.crime = errors.Join(h.crime, fmt.Errorf("%s is to be reset though %s, whose disk it was, has gone", d.serial, d.content))
-	}
-	return "reset", err // which changes nothing of what is on it
-}
+// diskSize is the size of each disk.
+const diskSize = 1 << 20
 
-func (h *hardware) erase(_ context.Context, t device.Target, _ string, leftover bool) (string, error) {
+func (h *hardware) survey(_ context.Context, t device.Target, from int64) (device.Surveyed, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d, err := h.allowed(t, leftover)
+	d, err := h.aimed(t)
 	switch {
 	case err != nil:
-		return "", err
+		return device.Surveyed{}, err
+	case d.user != "":
+		return device.Surveyed{}, fmt.Errorf("%w: by %s", device.ErrInUse, d.user)
+	case d.content != "":
+		return device.Surveyed{Read: max(from, 4096), Size: diskSize, Content: d.content}, nil
+	}
+	return device.Surveyed{Read: diskSize, Size: diskSize}, nil
+}
+
+func (h *hardware) prepare(_ context.Context, t device.Target, w device.Work) (device.Prepared, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, err := h.allowed(t, w.Tenant)
+	switch {
+	case err != nil:
+		return device.Prepared{}, err
+	case w.Scrub != "" && !w.Tenant:
+		h.crime = errors.Join(h.crime, fmt.Errorf("%s is to be erased though no pod has left anything there", d.serial))
+		return device.Prepared{}, fmt.Errorf("%w: an erasure for nobody", turnover.ErrUnfit)
+	case d.content != "" && d.moved && h.has != nil && !h.has(d.content, d.id()):
+		h.crime = errors.Join(h.crime, fmt.Errorf("%s is to be reset though %s, whose disk it was, has gone", d.serial, d.content))
+	}
+	p := device.Prepared{Done: "done", Appearance: strconv.Itoa(d.sequence), Size: diskSize}
+	switch {
+	case w.Scrub == "": // a reset changes nothing of what is on it
+		return p, nil
 	case d.content != "" && d.moved:
 		h.crime = errors.Join(h.crime, fmt.Errorf("what is on %s is to be erased, which may be anybody's", d.serial))
 	case d.failing:
 		d.failed = true
-		return "", errors.New("the disk does not erase")
+		return device.Prepared{}, errors.New("the disk does not erase")
 	}
 	d.content, d.moved, d.unknown = "", false, false
-	return "erased", nil
+	p.Erased = true
+	return p, nil
 }
 
 // allowed makes sure, as the helper does, that nobody uses a disk and that what is on it may go. That it is asked to do

@@ -106,7 +106,7 @@ var broken = map[string]func(ctx context.Context) error{
 func TestBrokenHelper(t *testing.T) {
 	noLeaks(t)
 	for how, fail := range broken {
-		for _, which := range []string{"holders", "reset", "erase", "probe"} {
+		for _, which := range []string{"holders", "survey", "prepare", "probe"} {
 			t.Run(which+" "+how, func(t *testing.T) {
 				t.Parallel() // some of them wait
 				mended, mend := context.WithCancel(context.Background())
@@ -135,17 +135,19 @@ func breaking(h device.Touch, which string, mended context.Context, fail func(co
 			}
 			return h.Probe(ctx, t, held)
 		},
-		Reset: func(ctx context.Context, t device.Target, method string, leftover bool) (string, error) {
-			if err := broken(ctx, "reset"); err != nil {
-				return "", err
+		Survey: func(ctx context.Context, t device.Target, from int64) (device.Surveyed, error) {
+			limited, cancel := context.WithTimeout(ctx, 2*time.Second) // it is read again and again
+			defer cancel()
+			if err := broken(limited, "survey"); err != nil {
+				return device.Surveyed{}, err
 			}
-			return h.Reset(ctx, t, method, leftover)
+			return h.Survey(ctx, t, from)
 		},
-		Erase: func(ctx context.Context, t device.Target, scrub string, leftover bool) (string, error) {
-			if err := broken(ctx, "erase"); err != nil {
-				return "", err
+		Prepare: func(ctx context.Context, t device.Target, w device.Work) (device.Prepared, error) {
+			if err := broken(ctx, "prepare"); err != nil {
+				return device.Prepared{}, err
 			}
-			return h.Erase(ctx, t, scrub, leftover)
+			return h.Prepare(ctx, t, w)
 		},
 		Holders: func(ctx context.Context, nodes []string) ([]device.Holder, error) {
 			if err := broken(ctx, "holders"); err != nil {
@@ -161,7 +163,7 @@ func (s *sequence) checkBroken(which string, mend func()) {
 	s.t.Helper()
 	id := s.disks[0].id()
 	var ids []string
-	if which == "probe" { // what is on the disk is not known: nobody gets it
+	if which == "probe" || which == "survey" { // what is on the disk is not known: nobody gets it
 		s.shows(diskResource, id, "")
 	} else {
 		s.shows(diskResource, id, pluginapi.Healthy)

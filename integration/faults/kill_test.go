@@ -18,8 +18,8 @@ func TestKilledAtEachStepOfAStart(t *testing.T) {
 		name, text string
 		ops        []string
 	}{
-		{"erased", wholeText, []string{"holders", "reset", "erase"}},
-		{"proven empty", strings.Replace(wholeText, `scrub = "discard"`, "", 1), []string{"holders", "reset", "probe"}},
+		{"erased", wholeText, []string{"holders", "prepare"}},
+		{"proven empty", strings.Replace(wholeText, `scrub = "discard"`, "", 1), []string{"holders", "prepare"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := newMortal(t, c.text)

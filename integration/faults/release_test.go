@@ -16,7 +16,7 @@ import (
 // half a minute.
 func TestKilledAtEachStepOfARelease(t *testing.T) {
 	noLeaks(t)
-	for _, op := range []string{"holders", "reset", "erase", "probe"} {
+	for _, op := range []string{"holders", "prepare", "probe"} {
 		for _, after := range []bool{false, true} {
 			last := step{op, after}
 			t.Run(last.String(), func(t *testing.T) {

@@ -26,7 +26,7 @@ import (
 func TestImpostor(t *testing.T) {
 	noLeaks(t)
 	for _, how := range []string{"nobody", "silent", "random", "other", "closes"} {
-		for _, which := range []string{"holders", "reset", "erase", "probe"} {
+		for _, which := range []string{"holders", "survey", "prepare", "probe"} {
 			t.Run(which+" "+how, func(t *testing.T) {
 				t.Parallel() // some of them wait
 				mended, mend := context.WithCancel(context.Background())
@@ -57,10 +57,10 @@ func (i *impostor) between(t *testing.T, h device.Touch) device.Touch {
 	switch i.which {
 	case "holders":
 		h.Holders = i.holders
-	case "reset":
-		h.Reset = far.Reset
-	case "erase":
-		h.Erase = far.Erase
+	case "survey":
+		h.Survey = far.Survey
+	case "prepare":
+		h.Prepare = far.Prepare
 	case "probe":
 		h.Probe = far.Probe
 	}
@@ -158,15 +158,17 @@ func (i *impostor) answer(message []byte) []byte {
 	case reset.Probe:
 		var reading device.Reading
 		reading, err = i.helper.Probe(context.Background(), target, r.Held)
-		a.Content = reading.Content
+		a.Content, a.Size = reading.Content, reading.Size
+	case reset.Survey:
+		var s device.Surveyed
+		s, err = i.helper.Survey(context.Background(), target, r.From)
+		a.Read, a.Size, a.Content = s.Read, s.Size, s.Content
 	case reset.Prepare:
-		if r.Method != "" {
-			a.Done, err = i.helper.Reset(context.Background(), target, r.Method, r.Tenant)
-		}
-		if err == nil && r.Scrub != "" {
-			a.Done, err = i.helper.Erase(context.Background(), target, r.Scrub, r.Tenant)
-			a.Erased = true
-		}
+		var p device.Prepared
+		p, err = i.helper.Prepare(context.Background(), target, device.Work{
+			Resource: r.Resource, Method: r.Method, Scrub: r.Scrub, Tenant: r.Tenant, Blank: r.Blank, ByHand: r.ByHand,
+		})
+		a.Done, a.Erased, a.Appearance, a.Size = p.Done, p.Erased, p.Appearance, p.Size
 	}
 	if err != nil {
 		a = reset.Answer{Result: reset.Failed, Detail: err.Error()}

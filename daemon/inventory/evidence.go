@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// Kinds of evidence.
+const (
+	Blank   = "blank"   // every block was read once
+	Erased  = "erased"  // by us, verified
+	Adopted = "adopted" // the operator said that it may be erased; it was
+)
+
+// maxEvidence bounds the disks of which evidence is kept: those of a node, and those that were in it.
+const maxEvidence = 1024
+
+// Evidence is the reason why a disk counts as nobody's. The zero value is none. It is kept for the medium, so that it
+// outlasts unplugging, another slot and a reboot.
+type Evidence struct {
+	Kind  string    `json:"kind,omitempty"`  // empty: the disk is still being read
+	Size  int64     `json:"size,omitempty"`  // of the disk, in bytes; 0: not known yet
+	Read  int64     `json:"read,omitempty"`  // with no Kind: all bytes before this one were read and are blank
+	Found string    `json:"found,omitempty"` // with no Kind: what is at Read
+	Scrub string    `json:"scrub,omitempty"` // how an adopted disk is still to be erased; empty: it was
+	Since time.Time `json:"since"`
+
+	// Of limits the evidence to one appearance of the disk until a look has confirmed it; empty: confirmed.
+	Of string `json:"of,omitempty"`
+}
+
+// proves reports whether the evidence is complete, for a disk in that appearance.
+func (v *Evidence) proves(appearance string) bool {
+	return v != nil && v.Kind != "" && v.Scrub == "" && (v.Of == "" || v.Of == appearance)
+}
+
+// Percent returns how much of the disk was read.
+func (v Evidence) Percent() int {
+	if v.Size <= 0 {
+		return 0
+	}
+	return int(float64(v.Read) / float64(v.Size) * 100)
+}
+
+// evidenceKey returns by what evidence of a disk is kept: its medium, or where it has none its appearance in this boot.
+// Empty: nothing would tell another disk from it.
+func (l *loop) evidenceKey(e *entry) string {
+	switch {
+	case e.medium != "":
+		return e.medium
+	case e.appearance != "" && l.boot != "":
+		return l.bootKey() + e.appearance
+	}
+	return ""
+}
+
+// bootKey begins the key of every disk that is known by its appearance in this boot alone.
+func (l *loop) bootKey() string { return "boot=" + l.boot + " diskseq=" }
+
+// evidenceOf returns what is known of a disk; nil: nothing.
+func (l *loop) evidenceOf(e *entry) *Evidence {
+	if key := l.evidenceKey(e); key != "" {
+		return l.evidence[key]
+	}
+	return nil
+}
+
+// needsEvidence reports whether a device is offered on evidence alone.
+func (l *loop) needsEvidence(e *entry) bool {
+	rule := l.rule(e)
+	return l.Host.Touch.Survey != nil && rule != nil && !rule.AllowInUse && e.sighting != nil && e.sighting.Target.IsDisk()
+}
+
+// setEvidence records evidence of a disk. Where there is too much, the oldest of a disk that is not here goes.
+func (l *loop) setEvidence(e *entry, v Evidence) {
+	key := l.evidenceKey(e)
+	if key == "" {
+		return
+	}
+	l.evidence[key] = &v
+	if len(l.evidence) > maxEvidence {
+		l.dropOldest(key)
+	}
+	l.keepSoon(e)
+}
+
+func (l *loop) dropOldest(besides string) {
+	here := map[string]bool{besides: true}
+	for _, e := range l.entries {
+		here[l.evidenceKey(e)] = e.sighting != nil || here[l.evidenceKey(e)]
+	}
+	oldest := ""
+	for key, v := range l.evidence {
+		if !here[key] && (oldest == "" || v.Since.Before(l.evidence[oldest].Since)) {
+			oldest = key
+		}
+	}
+	delete(l.evidence, oldest)
+}
+
+// endEvidence forgets the evidence of a disk. reason is for the log; empty: a container is about to write there.
+func (l *loop) endEvidence(e *entry, reason string) {
+	v := l.evidenceOf(e)
+	if v == nil {
+		return
+	}
+	delete(l.evidence, l.evidenceKey(e))
+	switch {
+	case reason == "":
+	case v.Scrub != "":
+		l.Log.Warn("adoption ended", "device", e.device.ID, "err", reason+": adopt the disk again")
+	default:
+		l.Log.Log(context.Background(), LevelNotice, "evidence ended", "device", e.device.ID, "action", v.Kind, "err", reason)
+	}
+	l.keepSoon(e)
+}
+
+func (l *loop) keepSoon(e *entry) {
+	l.unsaved = true
+	l.saveLater()
+	l.changed(e)
+}
+
+// weigh ends evidence of a disk that a look contradicts.
+func (l *loop) weigh(e *entry, s *device.Sighting) {
+	v := l.evidenceOf(e)
+	if v == nil || !s.Target.IsDisk() || e.work().under > 0 || e.outdated() {
+		return
+	}
+	if l.checkAppearance(e, v); l.evidenceOf(e) == nil {
+		return
+	}
+	if e.work().recheck && !s.Unread {
+		e.atWork().recheck = false
+	}
+	switch {
+	case s.Size > 0 && v.Size == 0:
+		v.Size = s.Size
+	case s.Size > 0 && v.Size != s.Size:
+		l.endEvidence(e, fmt.Sprintf("the size was %d bytes and is %d now", v.Size, s.Size))
+		return
+	}
+	switch {
+	case e.held || v.Scrub != "":
+	case s.HostUse(e.dirty):
+		l.endEvidence(e, s.Offer.Error())
+	case errors.Is(s.Offer, device.ErrData):
+		l.endEvidence(e, contentOf(s.Offer))
+	}
+}
+
+// appearanceOf returns the appearance of a disk with the boot that counts it.
+func (l *loop) appearanceOf(appearance string) string {
+	if appearance == "" {
+		return ""
+	}
+	return l.bootKey() + appearance
+}
+
+// checkAppearance compares the appearance that evidence is limited to with the one that was seen. An erasure proves nothing of
+// another disk with the same identity that came in its place, nor does the operator's word about it.
+func (l *loop) checkAppearance(e *entry, v *Evidence) {
+	seen := l.appearanceOf(e.appearance)
+	sameBoot := strings.HasPrefix(v.Of, l.bootKey())
+	switch {
+	case v.Of == "" || v.Of == seen && v.Scrub != "":
+	case v.Of == seen:
+		v.Of = ""
+		l.keepSoon(e)
+	case v.Scrub != "" && !sameBoot: // diskseq starts again with each boot
+		v.Of = seen
+		l.keepSoon(e)
+	default:
+		l.endEvidence(e, "the disk was plugged in again before that was done")
+	}
+}
+
+// contentOf returns what is on a disk out of the reason against its offer.
+func contentOf(offer error) string {
+	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
+}
+
+// justLeft is the reason of a disk that is not erased after its last pod, and not read yet.
+const justLeft = "its last pod has just left it"
+
+// unproven returns why a disk that no pod holds must not be offered for want of evidence; nil: it may be.
+func (l *loop) unproven(e *entry) error {
+	if e.held || !l.needsEvidence(e) || e.dirty && e.offered || l.spares(e) && e.left == e.seen {
+		return nil // the second last: see [loop.waiting]
+	}
+	v, w, id := l.evidenceOf(e), e.work(), e.device.ID
+	offer := e.sighting.Offer
+	switch {
+	case e.dirty:
+		return fmt.Errorf("%w: %s", device.ErrUnproven, justLeft)
+	case l.evidenceKey(e) == "":
+		return fmt.Errorf("%w: it has no wwid, serial number or diskseq to know it by", device.ErrUnproven)
+	case v != nil && v.Scrub != "" && w.unread != "":
+		return fmt.Errorf("%w: adopted, and not erased yet: %s", device.ErrUnproven, w.unread)
+	case v != nil && v.Scrub != "":
+		return fmt.Errorf("%w: adopted, being erased", device.ErrUnproven)
+	case offer != nil:
+		return fmt.Errorf("%w: %s; metalplugctl adopt %s erases and offers it", device.ErrUnproven, contentOf(offer), id)
+	case v.proves(l.appearanceOf(e.appearance)) && !w.recheck:
+		return nil
+	case v != nil && v.Kind != "":
+		return fmt.Errorf("%w: being checked", device.ErrUnproven)
+	case v != nil && v.Found != "":
+		return fmt.Errorf("%w: %s; metalplugctl adopt %s erases and offers it", device.ErrUnproven, v.Found, id)
+	case w.unread != "":
+		return fmt.Errorf("%w: %s", device.ErrUnproven, w.unread)
+	case v == nil:
+		v = &Evidence{}
+	}
+	return fmt.Errorf("%w: being read, %d %%", device.ErrUnproven, v.Percent())
+}
+
+// evident fills in what is known of a disk.
+func (l *loop) evident(e *entry, s *Status) {
+	s.Taker = e.resource
+	if e.sighting != nil && !e.offered {
+		s.Taker = e.sighting.Resource
+	}
+	if e.sighting != nil && e.sighting.Offer != nil && !device.OnlyData(e.sighting.Offer) {
+		s.Blocked = e.sighting.Offer.Error()
+	}
+	s.Evidence = Evidence{}
+	if v := l.evidenceOf(e); v != nil {
+		s.Evidence = *v
+	}
+	s.Readable = l.readable(e)
+}
+
+// readable reports whether a disk is to be read for evidence.
+func (l *loop) readable(e *entry) bool {
+	v := l.evidenceOf(e)
+	return !e.held && !e.dirty && l.needsEvidence(e) && e.sighting.Offer == nil && l.evidenceKey(e) != "" && !l.spares(e) &&
+		(v == nil || v.Kind == "") && e.work().failed == ""
+}
+
+// Surveyed notes how far the read of a disk has come that was seen as target. It does not wait.
+func (i *Inventory) Surveyed(id string, target *device.Target, s device.Surveyed) {
+	i.post(func(l *loop) {
+		e := l.entries[id]
+		if e == nil || !l.readable(e) || !e.sighting.Target.Alike(target) || e.outdated() {
+			return
+		}
+		if w := e.work(); w.unread != "" {
+			e.atWork().unread = ""
+		}
+		l.surveyed(e, s)
+	})
+}
+
+// surveyed takes in a part of the read of a disk. What was found and is gone by now was changed by another process, which
+// may have changed what was read before it.
+func (l *loop) surveyed(e *entry, s device.Surveyed) {
+	v := Evidence{Since: time.Now().UTC()}
+	if before := l.evidenceOf(e); before != nil {
+		v = *before
+	}
+	switch {
+	case v.Found != "" && s.Content == "":
+		v.Read = 0
+	default:
+		v.Read = s.Read
+	}
+	v.Size, v.Found = s.Size, s.Content
+	if v.Found == "" && v.Size > 0 && v.Read >= v.Size {
+		v = Evidence{Kind: Blank, Size: v.Size, Since: time.Now().UTC()}
+		e.leftover, e.left, e.seen = false, remains{}, remains{}
+		e.atWork().recheck = true // it may hold something by now
+		defer l.lookAnew(e)
+	}
+	l.setEvidence(e, v)
+}
+
+// Unread notes why a disk is not being read, or an adopted one not erased; empty: it is. It does not wait.
+func (i *Inventory) Unread(id, why string) {
+	i.post(func(l *loop) {
+		if e := l.entries[id]; e != nil && e.work().unread != why {
+			e.atWork().unread = why
+			l.changed(e)
+		}
+	})
+}
+
+// Prepared notes the outcome of work on a device while more work goes on: [Inventory.Kept] waits until that is kept. It does
+// not wait.
+func (i *Inventory) Prepared(id string, p device.Prepared) {
+	i.post(func(l *loop) {
+		if e := l.entries[id]; e != nil {
+			if e.vouch(p.Appearance); p.Erased {
+				l.erased(e, p)
+			}
+		}
+	})
+}
+
+// erased notes that a disk was erased. The appearance that the helper vouches for need not be the one that was seen last.
+func (l *loop) erased(e *entry, p device.Prepared) {
+	v := Evidence{Kind: Erased, Size: p.Size, Since: time.Now().UTC()}
+	if before := l.evidenceOf(e); before != nil && before.Kind == Adopted {
+		v.Kind = Adopted
+	}
+	if p.Appearance != e.appearance {
+		v.Of = l.appearanceOf(p.Appearance)
+	}
+	e.left, e.seen, e.leftover = remains{}, remains{}, false
+	l.setEvidence(e, v)
+}
+
+// Adopt notes that the operator lets a disk be erased that was seen as target, and offered after that. It is on disk when
+// Adopt returns, else that is an error and nothing has changed. The error may also be [ErrUnknownDevice].
+func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target, scrub string) error {
+	var refused error
+	if err := i.ask(ctx, func(l *loop) {
+		e := l.entries[id]
+		switch {
+		case e == nil:
+			refused = fmt.Errorf("%s: %w", id, ErrUnknownDevice)
+		case e.held || e.sighting == nil || !e.sighting.Target.Alike(target):
+			refused = fmt.Errorf("%s: it has changed in between", id)
+		default:
+			l.setEvidence(e, Evidence{Kind: Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: l.appearanceOf(e.appearance)})
+		}
+	}); err != nil {
+		return err
+	}
+	if refused != nil {
+		return refused
+	}
+	err := i.Kept(ctx)
+	if err != nil {
+		i.post(func(l *loop) {
+			if e := l.entries[id]; e != nil {
+				l.endEvidence(e, err.Error())
+			}
+		})
+		return fmt.Errorf("%s: keep the adoption: %w", id, err)
+	}
+	return nil
+}
+
+// evidenceRecord is evidence in the file.
+type evidenceRecord struct {
+	Medium string `json:"medium"`
+	Evidence
+}
+
+// restoreEvidence takes in what the last run knew of disks.
+func (l *loop) restoreEvidence(kept []evidenceRecord) {
+	for _, r := range kept {
+		sameBoot := strings.HasPrefix(r.Medium, l.bootKey())
+		lapsed := r.Of != "" && r.Scrub == "" && !strings.HasPrefix(r.Of, l.bootKey())
+		if r.Medium == "" || lapsed || strings.HasPrefix(r.Medium, "boot=") && !sameBoot {
+			continue
+		}
+		l.evidence[r.Medium] = &r.Evidence
+	}
+}
