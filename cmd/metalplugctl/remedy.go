@@ -30,6 +30,8 @@ func remedy(reason string) string {
 		{"no resource takes it", "compare match and exclude with: metalplugctl check --explain"},
 		{"cordoned", "ask who did it; then: metalplugctl uncordon ID"},
 		{"is mounted on", "nothing, if this host is to have it"},
+		{"metalplugctl adopt", "nothing, if the data is needed; else erase and offer the disk: metalplugctl adopt ID"},
+		{"unproven: it has no wwid", "nothing: metalplug offers only disks that it can know again"},
 		{"it holds data", "nothing, if somebody needs that; else empty it: blkdiscard --zeroout"},
 	} {
 		if strings.Contains(reason, r.in) {
@@ -108,6 +110,7 @@ func (d *doctor) withheld(check string) []finding {
 const (
 	notComplete = "not complete"
 	noResource  = "no resource"
+	unproven    = "unproven"
 )
 
 // isWithheld excludes the disks for which no file names a resource: that is how the package is installed.
@@ -115,5 +118,6 @@ func isWithheld(v control.Device) bool {
 	if v.Class == device.NVMe.Name && v.Reason == noResource+" of class nvme is configured" {
 		return false
 	}
-	return strings.HasPrefix(v.Reason, notComplete) || strings.HasPrefix(v.Reason, noResource)
+	adoptable := strings.HasPrefix(v.Reason, unproven) && strings.Contains(v.Reason, "metalplugctl adopt") // no read makes that good
+	return adoptable || strings.HasPrefix(v.Reason, notComplete) || strings.HasPrefix(v.Reason, noResource)
 }

@@ -317,38 +317,6 @@ func (l *loop) erased(e *entry, p device.Prepared) {
 	l.setEvidence(e, v)
 }
 
-// Adopt notes that the operator lets a disk be erased that was seen as target, and offered after that. It is on disk when
-// Adopt returns, else that is an error and nothing has changed. The error may also be [ErrUnknownDevice].
-func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target, scrub string) error {
-	var refused error
-	if err := i.ask(ctx, func(l *loop) {
-		e := l.entries[id]
-		switch {
-		case e == nil:
-			refused = fmt.Errorf("%s: %w", id, ErrUnknownDevice)
-		case e.held || e.sighting == nil || !e.sighting.Target.Alike(target):
-			refused = fmt.Errorf("%s: it has changed in between", id)
-		default:
-			l.setEvidence(e, Evidence{Kind: Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: l.appearanceOf(e.appearance)})
-		}
-	}); err != nil {
-		return err
-	}
-	if refused != nil {
-		return refused
-	}
-	err := i.Kept(ctx)
-	if err != nil {
-		i.post(func(l *loop) {
-			if e := l.entries[id]; e != nil {
-				l.endEvidence(e, err.Error())
-			}
-		})
-		return fmt.Errorf("%s: keep the adoption: %w", id, err)
-	}
-	return nil
-}
-
 // evidenceRecord is evidence in the file.
 type evidenceRecord struct {
 	Medium string `json:"medium"`
