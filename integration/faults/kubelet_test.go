@@ -237,6 +237,12 @@ func (k *kubelet) clean() {
 // initOnly ends the UID of a pod of which only an init container has devices.
 const initOnly = "-init"
 
+// GetAllocatableResources counts nothing: no other plugin has registered before the daemon.
+func (k *kubelet) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest,
+) (*podresources.AllocatableResourcesResponse, error) {
+	return &podresources.AllocatableResourcesResponse{}, nil
+}
+
 // List is PodResources: it cleans, but does not write the checkpoint, and does not tell of init containers.
 func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	k.mu.Lock()
