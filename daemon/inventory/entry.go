@@ -111,7 +111,10 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 		sighting.Device = e.device
 	}
 	e.device, e.owner, e.stuck = sighting.Device, s, false
-	e.appears(sighting)
+	e.onItsWay(sighting)
+	if sighting.Target != nil || !e.disk() { // else it is not known which appearance was seen
+		e.appears(sighting)
+	}
 	e.sighting = e.believe(sighting, time.Now())
 	l.unsaved = e.arrives(sighting) || l.unsaved
 	if sighting.Resource != "" && !e.offered {

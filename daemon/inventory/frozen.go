@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -71,6 +72,14 @@ func (e *entry) frozen(now time.Time) bool {
 		e.atWork().own = false
 	}
 	return false
+}
+
+// onItsWay holds a disk back of which the kernel removes the attributes, or has not made them all: without its diskseq
+// another disk would be taken for it.
+func (e *entry) onItsWay(s *device.Sighting) {
+	if e.appearance != "" && s.Target.IsDisk() && s.Target.Appearance() == "" {
+		s.Target, s.Offer = nil, fmt.Errorf("%w: its diskseq cannot be read", device.ErrIncomplete)
+	}
 }
 
 // appears notes which appearance of a disk was seen. What a pod has left there was on the one before. Of a disk that says

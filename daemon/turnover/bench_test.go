@@ -112,6 +112,8 @@ func newBench(t *testing.T, text string, care turnover.Care, init ...string) *be
 	synctest.Wait() // all disks are read by then
 	clock.Pass(time.Second)
 	b.reads()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	clear(b.looks)
 	return b
 }
