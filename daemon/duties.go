@@ -181,6 +181,9 @@ func (d *daemon) countedOf(ctx context.Context, resource string) ([]string, erro
 		return nil, nil
 	}
 	counted, err := plugin.Allocatable(ctx, d.Config.Paths.PodResources)
+	if errors.Is(err, plugin.ErrNotCounted) {
+		return nil, nil
+	}
 	return counted[resource], err
 }
 

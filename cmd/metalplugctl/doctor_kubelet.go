@@ -65,6 +65,8 @@ func (d *doctor) checkRegistration() []finding {
 	var found []finding
 	for _, r := range d.status.Resources {
 		switch {
+		case r.Held != "":
+			found = append(found, warn(check, endOther, "%s: held back: %s", r.Name, r.Held)...)
 		case r.Connected:
 			found = append(found, ok(check, "%s: registered, and the kubelet's stream is open", r.Name)...)
 		case !expected(r):

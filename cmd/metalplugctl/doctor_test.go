@@ -105,6 +105,10 @@ func TestDoctor(t *testing.T) {
 			f.status.Resources[0].Registered, f.status.Resources[0].Connected = false, false
 			f.status.Resources[0].Complaint = "endpoint not registered: register metalplug.io/nvme with the kubelet: hung up"
 		},
+		"held-back": func(f *fixture) {
+			f.status.Resources[0].Connected, f.status.Resources[0].Conflict = false, true
+			f.status.Resources[0].Held = "another plugin serves metalplug.io/nvme: the kubelet counts x"
+		},
 		"no-stream":     func(f *fixture) { f.status.Resources[0].Connected = false },
 		"other-count":   func(f *fixture) { f.counts[nvmeName] = 7 },
 		"foreign-count": func(f *fixture) { f.foreign = map[string]string{nvmeName: "GPU-x"} },

@@ -108,6 +108,9 @@ func (s *screen) resource(r control.Resource, devices []control.Device, all bool
 		s.WriteString("\n")
 	}
 	s.paragraph(0, r.Name+"  ", bold, standing(r))
+	if r.Held != "" {
+		s.paragraph(2, "", "", "held back: "+r.Held)
+	}
 	if len(devices) == 0 {
 		return
 	}

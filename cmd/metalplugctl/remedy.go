@@ -45,6 +45,7 @@ func remedy(reason string) string {
 func reconnect(complaint string) string {
 	const unset = "remove device_plugins from [paths]: the kubelet always uses " + devicePluginDir
 	for _, r := range [...]struct{ in, do string }{
+		{"held back", endOther},
 		{"is invalid", "give the resource another name: the kubelet does not take this one"},
 		{"hung up", "ss -xlp names what listens there: end it, then: systemctl restart kubelet"},
 		{"unknown service", "ss -xlp names what listens there: end it, then: systemctl restart kubelet"},

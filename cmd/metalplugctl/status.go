@@ -48,11 +48,11 @@ the configuration was refused, or one of the daemon's files cannot be written.`,
 	return cmd
 }
 
-// allWell tells whether everything works: every resource with devices is connected, every device that is not cordoned is
+// allWell tells whether everything works: every resource with devices is connected or held back for another plugin, every device that is not cordoned is
 // healthy, the configuration that was to be taken over was, and the daemon can write its files.
 func allWell(s control.Status) bool {
 	for _, r := range s.Resources {
-		if expected(r) && !r.Connected {
+		if expected(r) && !r.Connected && r.Held == "" {
 			return false
 		}
 	}
@@ -115,10 +115,19 @@ func (s *screen) status(v control.Status, now time.Time) {
 	}
 }
 
-// complaints writes why the kubelet is not connected, once where all resources have one reason.
+// endOther is what to do about a resource that is held back.
+const endOther = "nothing, if the other plugin is meant; else end it, or set takeover = true in a [[resource]] of that name"
+
+// complaints writes why resources are held back, and why the kubelet is not connected, once where all have one reason.
 func (s *screen) complaints(resources []control.Resource) {
 	var told []string
 	for _, r := range resources {
+		if r.Held != "" {
+			s.WriteString("\n")
+			s.paragraph(0, "", "", r.Name+" is held back: "+r.Held)
+			s.paragraph(2, "-> ", bold, endOther)
+			continue
+		}
 		if !expected(r) || r.Connected || r.Complaint == "" || slices.Contains(told, r.Complaint) {
 			continue
 		}

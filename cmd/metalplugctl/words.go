@@ -23,6 +23,10 @@ func standing(r control.Resource) string {
 		text += fmt.Sprintf(", %d shares each", r.Shares)
 	}
 	switch {
+	case r.Held != "":
+		return text + "; held back"
+	case r.Connected && r.Conflict:
+		return text + "; kubelet connected; conflict with another plugin"
 	case r.Connected:
 		return text + "; kubelet connected"
 	case r.Registered:

@@ -51,6 +51,7 @@ metalplug_registrations_total{resource="example.org/widget",result="ok"} 1
 metalplug_reset_duration_seconds_sum 3
 metalplug_reset_duration_seconds_count 1
 metalplug_resets_total{method="dfl-port",resource="example.org/widget",result="failed"} 1
+metalplug_resource_conflict{resource="example.org/widget"} 0
 metalplug_resyncs_total 0
 metalplug_stream_connected{resource="example.org/widget"} 1
 metalplug_uevent_overflows_total 0

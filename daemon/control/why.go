@@ -265,6 +265,8 @@ func (s *Server) tellKubelet(x *Explanation, resource string) (connected bool) {
 			continue
 		}
 		switch {
+		case r.Held != "":
+			x.add("kubelet", resource, false, "the resource is held back: "+r.Held)
 		case r.Connected:
 			x.add("kubelet", resource, true, "it is registered, and the kubelet's stream is open")
 		case r.Registered:

@@ -5,11 +5,14 @@ package plugin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
@@ -46,6 +49,9 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]Pod {
 	return by
 }
 
+// ErrNotCounted is of a kubelet that does not say which devices it counts: one before 1.23.
+var ErrNotCounted = errors.New("the kubelet does not know GetAllocatableResources")
+
 // Allocatable asks the kubelet's PodResources service at socket which devices it counts as healthy: the sorted IDs, of a
 // resource with shares those of the shares, by resource. It blocks until the kubelet has answered, at most five seconds.
 func Allocatable(ctx context.Context, socket string) (map[string][]string, error) {
@@ -58,6 +64,9 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	defer client.Close()
 	answer, err := podresources.NewPodResourcesListerClient(client).GetAllocatableResources(ctx,
 		&podresources.AllocatableResourcesRequest{})
+	if status.Code(err) == codes.Unimplemented {
+		return nil, fmt.Errorf("ask %s: %w", socket, ErrNotCounted)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", socket, said(err, podResourcesLimit))
 	}
