@@ -294,3 +294,29 @@ func TestAppearsAnew(t *testing.T) {
 		})
 	}
 }
+
+// TestDiskseqThatCannotBeRead: while the kernel removes a disk, or makes it, its attributes are not all there. Nobody may
+// have the disk then, and it is neither another nor the same.
+func TestDiskseqThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reading device.Reading
+		m := udevtest.New(t, blankIn("1", 7))
+		r := start(t, m, "", tenants(false, true), probed(&reading))
+		idle(t, r, &reading, device.Reading{Content: "ext4", Fingerprint: "1"})
+		m.Unplug("/sys/devices/pci0000:00/0000:00:01.0")
+		m.Apply(strings.Replace(blankIn("1", 7), "A: diskseq=7\n", "", 1))
+		synctest.Wait()
+		s, err := r.Current(t.Context(), diskID)
+		if err != nil || s.Target != nil || !s.Leftover {
+			t.Errorf("without: %+v, %v", s, err)
+		}
+		if a := r.account(diskID); a.Reason != "not complete: its diskseq cannot be read" {
+			t.Errorf("without: %q", a.Reason)
+		}
+		m.Apply(blankIn("1", 7))
+		synctest.Wait()
+		if a := r.account(diskID); !a.Leftover || !a.Erasable {
+			t.Errorf("it is there again: %+v", a)
+		}
+	})
+}
