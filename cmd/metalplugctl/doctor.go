@@ -60,7 +60,7 @@ type doctor struct {
 // cause of those after it.
 func (d *doctor) checks() []func() []finding {
 	return []func() []finding{
-		d.checkConfiguration, d.checkDaemon, d.checkUdev, d.checkDrivers, d.checkHelpers, d.checkUnits, // our side
+		d.checkConfiguration, d.checkDaemon, d.checkUdev, d.checkDrivers, d.checkHelpers, d.checkUnits, d.checkSandbox, // our side
 		d.checkKubelet, d.checkRootDir, d.checkRegistration, d.checkCounts, d.checkCheckpoint, d.checkRefused, // the kubelet's
 		d.checkDevices, d.checkLinks, d.checkCgroupDriver, d.checkCDI, d.checkMemlock, d.checkRDMA, d.checkSELinux,
 	}

@@ -143,7 +143,7 @@ func (d *doctor) checkHelpers() []finding {
 		case errors.Is(err, fs.ErrPermission):
 			found = append(found, skip(check, d.unread(err, ""), "%s: permission denied", helper.socket)...)
 		case err != nil || info.Mode().Type() != fs.ModeSocket:
-			found = append(found, fail(check, "systemctl enable --now "+helper.unit+".socket",
+			found = append(found, fail(check, "systemctl restart metalplugd, which starts "+helper.unit+".socket",
 				"there is no socket %s: %s", helper.socket, helper.without)...)
 		}
 	}
