@@ -25,7 +25,7 @@ exec 9>"$tree.lock"
 flock 9
 if [[ ! -d $tree ]]; then
 	rm -rf "$tree.new"
-	mmdebstrap --quiet --variant=minbase --include=systemd-sysv,udev,dbus \
+	mmdebstrap --quiet --variant=minbase --include=systemd-sysv,udev,dbus,procps \
 		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
 		--dpkgopt='path-exclude=/usr/share/locale/*' \
 		"$suite" "$tree.new" ${METALPLUG_MIRROR:+"$METALPLUG_MIRROR"} >&2

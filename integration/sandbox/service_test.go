@@ -1,0 +1,189 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox
+
+import (
+	"strings"
+	"testing"
+)
+
+const zeroConfig = `
+[[resource]]
+name = "example.org/zero"
+class = "node"
+match = { DEVNAME = "/dev/zero" }
+`
+
+// vendorUnit is a vendor's step that writes down for which device it was run.
+const vendorUnit = `[Service]
+Type=oneshot
+ExecStart=/bin/sh -c 'echo "%I" >>/run/steps'
+`
+
+// sockets lists the plugin sockets of the daemon.
+const sockets = "ls /var/lib/kubelet/device-plugins | grep '^mp-'"
+
+// TestService: under the lines of its unit, the daemon still does all that it did with more in sight.
+func TestService(t *testing.T) {
+	for _, suite := range suites {
+		t.Run(suite, func(t *testing.T) {
+			m := boot(t, suite)
+			m.write("/etc/metalplug/metalplug.toml", zeroConfig)
+			m.sh("systemctl start metalplugd") // sd_notify: systemd waits for READY=1
+			for _, step := range []struct {
+				name string
+				run  func(*machine)
+			}{
+				{"events, journal and database", events},
+				{"reload", reload},
+				{"CDI from the next start on", specs},
+				{"a kubelet directory that is replaced", replacedDirectory},
+				{"the configuration directory is replaced", replacedConfiguration},
+				{"a path that the sandbox hides", hiddenDirectory},
+				{"a vendor's unit", vendorStep},
+				{"watchdog", watchdog},
+				{"locks of two helpers", locks},
+			} {
+				t.Run(step.name, func(t *testing.T) {
+					inner := *m
+					inner.t = t
+					step.run(&inner)
+				})
+			}
+		})
+	}
+}
+
+// want ends a test unless a text contains another.
+func (m *machine) want(what, text, part string) {
+	m.t.Helper()
+	if !strings.Contains(text, part) {
+		m.t.Errorf("%s: %q is not in:\n%s", what, part, text)
+	}
+}
+
+func (m *machine) pid() string { return m.sh("systemctl show -P MainPID metalplugd") }
+
+func events(m *machine) {
+	m.want("list", m.sh("metalplugctl list"), "example.org/zero  1 of 1 healthy")
+	m.sh("udevadm trigger /sys/class/mem/zero; udevadm settle")
+	m.await("an event", func() bool { out, _ := m.try("metalplugctl status"); return strings.Contains(out, "events        1 ") }) // which fails without a kubelet
+	// By the native protocol: by standard error there would be no fields.
+	m.await("a line in the journal", func() bool {
+		return strings.Contains(m.sh("journalctl -b -o cat METALPLUG_DEVICE=node-zero"), "device added")
+	})
+	if log := m.sh("journalctl -b -o cat -u metalplugd"); strings.Contains(log, "udevd is not running") || strings.Contains(log, "not reached") {
+		m.t.Errorf("log:\n%s", log)
+	}
+}
+
+func reload(m *machine) {
+	m.write("/etc/metalplug/metalplug.toml", zeroConfig+"shares = 3\n")
+	m.sh("systemctl reload metalplugd")
+	m.write("/etc/metalplug/metalplug.toml", zeroConfig+"nonsense = 3\n")
+	if out, err := m.try("systemctl reload metalplugd"); err == nil {
+		m.t.Errorf("a bad configuration is reloaded: %s", out)
+	}
+	m.want("status", m.sh("systemctl show -P StatusText metalplugd"), "the configuration was not reloaded: /etc/metalplug/metalplug.toml:")
+	m.write("/etc/metalplug/metalplug.toml", zeroConfig)
+	m.sh("systemctl reload metalplugd")
+}
+
+func specs(m *machine) {
+	m.write("/etc/metalplug/metalplug.toml", cdiConfig)
+	if out, err := m.try("systemctl reload metalplugd"); err == nil {
+		m.t.Errorf("CDI is reloaded without /run/cdi in the sandbox: %s", out)
+	}
+	m.want("status", m.sh("systemctl show -P StatusText metalplugd"), "the sandbox has no /run/cdi, which it gets at a start: systemctl restart metalplugd")
+	m.sh("metalplugd --check") // an operator's look at the file itself finds nothing
+	m.sh("systemctl restart metalplugd")
+	m.want("spec", m.sh("cat /run/cdi/metalplug*.json"), `"path": "/dev/zero"`)
+	m.write("/etc/metalplug/metalplug.toml", zeroConfig)
+	m.sh("systemctl restart metalplugd") // removes the spec that is left
+	m.await("no spec", func() bool { _, err := m.try("ls /run/cdi/metalplug*"); return err != nil })
+	m.sh("systemctl restart metalplugd")
+	if out, err := m.try("ls /run/metalplug-mounts/cdi"); err == nil {
+		m.t.Errorf("/run/cdi is bound though nothing uses it: %s", out)
+	}
+}
+
+func replacedDirectory(m *machine) {
+	for _, how := range []string{
+		"mv /var/lib/kubelet/device-plugins /var/lib/kubelet/old; mkdir /var/lib/kubelet/device-plugins",
+		"until rm -rf /var/lib/kubelet/*; do :; done",                                      // as kubeadm reset; the daemon may make a socket again in between
+		"rm -rf /var/lib/kubelet/x; mv /var/lib/kubelet/device-plugins /var/lib/kubelet/x", // and nobody makes another
+		"mkdir -p /mnt/data/device-plugins; mount --bind /mnt/data /var/lib/kubelet; rm /proc/$(systemctl show -P MainPID metalplugd)/root/var/lib/kubelet/device-plugins/mp-*",
+	} {
+		before := m.pid()
+		m.sh(how)
+		m.await("a restart after "+how, func() bool {
+			_, err := m.try(sockets)
+			return err == nil && m.pid() != before && m.pid() != "0"
+		})
+		m.want("log", m.sh("journalctl -b -o cat -u metalplugd"), "/var/lib/kubelet/device-plugins was replaced, and the sandbox shows the old one")
+		m.await("readiness", func() bool { return m.sh("systemctl show -P SubState metalplugd") == "running" })
+	}
+}
+
+func replacedConfiguration(m *machine) {
+	m.sh("cp -a /etc/metalplug /etc/other; mv /etc/metalplug /etc/old; mv /etc/other /etc/metalplug; systemctl reload metalplugd")
+	m.want("status", m.sh("systemctl show -P StatusText metalplugd"), "/etc/metalplug was replaced")
+	m.sh("systemctl restart metalplugd; systemctl reload metalplugd")
+	if status := m.sh("systemctl show -P StatusText metalplugd"); strings.Contains(status, "replaced") {
+		m.t.Errorf("after a restart: %s", status)
+	}
+}
+
+func hiddenDirectory(m *machine) {
+	m.sh("mkdir -p /var/lib/k0s/kubelet/pod-resources")
+	m.write("/etc/metalplug/metalplug.toml", zeroConfig+"[paths]\npod_resources = \"/var/lib/k0s/kubelet/pod-resources/kubelet.sock\"\n")
+	m.sh("systemctl restart metalplugd")
+	const line = "the unit does not bind /var/lib/k0s/kubelet/pod-resources"
+	m.want("log", m.sh("journalctl -b -o cat -u metalplugd"), line)
+	m.write("/etc/systemd/system/metalplugd.service.d/paths.conf", "[Service]\nBindReadOnlyPaths=/var/lib/k0s/kubelet/pod-resources\n")
+	m.sh("journalctl --rotate --vacuum-time=1s -q; systemctl daemon-reload; systemctl restart metalplugd")
+	if log := m.sh("journalctl -b -o cat -u metalplugd"); strings.Count(log, line) > 1 {
+		m.t.Errorf("with the drop-in of the man page:\n%s", log)
+	}
+	m.sh("rm -r /etc/systemd/system/metalplugd.service.d; systemctl daemon-reload")
+	m.write("/etc/metalplug/metalplug.toml", zeroConfig)
+	m.sh("systemctl restart metalplugd")
+}
+
+func vendorStep(m *machine) {
+	m.write("/etc/systemd/system/vendor-init@.service", vendorUnit)
+	m.write("/etc/metalplug/metalplug.toml", zeroConfig+"units = { init = \"vendor-init@.service\" }\n")
+	m.sh("systemctl daemon-reload; systemctl reload metalplugd")
+	m.await("the step", func() bool { out, _ := m.try("cat /run/steps"); return out == "node-zero\n" })
+	m.await("a healthy device", func() bool { return strings.Contains(m.sh("metalplugctl list"), "1 of 1 healthy") })
+}
+
+func watchdog(m *machine) {
+	m.write("/etc/systemd/system/metalplugd.service.d/watchdog.conf", "[Service]\nWatchdogSec=2s\n")
+	m.sh("systemctl daemon-reload; systemctl restart metalplugd")
+	before := m.pid()
+	m.sh("kill -STOP " + before)
+	m.await("a restart by the watchdog", func() bool { pid := m.pid(); return pid != before && pid != "0" })
+	m.sh("rm -r /etc/systemd/system/metalplugd.service.d; systemctl daemon-reload; systemctl restart metalplugd")
+}
+
+// locks: two instances of the helper that touches devices exclude each other, which a lock on sysfs does not since
+// systemd 254.
+func locks(m *machine) {
+	m.write("/etc/systemd/system/metalplug-reset@.service.d/lock.conf", `[Service]
+ExecStart=
+ExecStart=/bin/sh -c 'exec 9>$RUNTIME_DIRECTORY/8:0; flock -n 9 || exit 7; : >$RUNTIME_DIRECTORY/%i; test %i != first || sleep 1000'
+StandardInput=null
+`)
+	m.sh("systemctl daemon-reload; systemctl start metalplug-reset@first")
+	m.await("the first lock", func() bool { _, err := m.try("ls /run/metalplug-locks/first"); return err == nil })
+	m.sh("systemctl start metalplug-reset@second || :")
+	m.await("the second", func() bool {
+		log, _ := m.try("journalctl -b -o cat _PID=1 -u metalplug-reset@second")
+		return strings.Contains(log, "status=7")
+	})
+	m.sh("systemctl stop metalplug-reset@first; test ! -e /run/metalplug-locks/second; test -f /run/metalplug-locks/8:0; stat -c %a /run/metalplug-locks | grep -x 700")
+	m.sh("rm -r /etc/systemd/system/metalplug-reset@.service.d; systemctl daemon-reload")
+}
