@@ -197,3 +197,20 @@ func pairOf(t *testing.T, uid int) (ends [2]int) {
 	}
 	return ends
 }
+
+// TestActivatedPeer: a socket that another process has put in the place of systemd's is not asked.
+func TestActivatedPeer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	listener, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(listener)
+	if err := errors.Join(unix.Bind(listener, &unix.SockaddrUnix{Name: path}), unix.Listen(listener, 1)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Peer{Program: "upper", Socket: path, Activated: true}.Ask(t.Context(), []byte("x"))
+	if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), "connect to "+path+": process ") {
+		t.Errorf("Ask = %v, want %v", err, ErrForeign)
+	}
+}

@@ -36,6 +36,9 @@ type Peer struct {
 	Program string // its name: "metalplug-reset"
 	Socket  string // of the service manager; or [Direct]
 	Config  string // with [Direct]: the configuration file of the program; empty: its default
+	// Activated refuses a socket on which another process than the service manager listens. metalplugd can replace the
+	// sockets in its directory, so a helper that asks another must not believe what answers there.
+	Activated bool
 }
 
 // Ask sends a request and returns the answer. It blocks until that is there or ctx ends, which does not end what the
@@ -81,6 +84,17 @@ func (p Peer) connect() (fd int, err error) {
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: p.Socket}); err != nil {
 		unix.Close(fd)
 		return -1, fmt.Errorf("connect to %s: %w: is %s.socket started?", p.Socket, err, p.Program)
+	}
+	if p.Activated {
+		// The process that called listen(2) (unix_listen in net/unix/af_unix.c).
+		peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err == nil && peer.Pid != 1 {
+			err = fmt.Errorf("process %d listens: %w; systemctl restart metalplugd", peer.Pid, ErrForeign)
+		}
+		if err != nil {
+			unix.Close(fd)
+			return -1, fmt.Errorf("connect to %s: %w", p.Socket, err)
+		}
 	}
 	return fd, nil
 }

@@ -23,7 +23,7 @@ const passingFor = 2 * time.Second
 
 // askHolders asks the program metalplug-holders.
 func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (cgroup.Answer, error) {
-	return cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Reset.Holders}}.Holders(ctx, numbers)
+	return cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Reset.Holders, Activated: true}}.Holders(ctx, numbers)
 }
 
 // unheld makes sure that no other process has a disk, a part of it or its controllers open. A process that cannot be looked

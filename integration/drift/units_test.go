@@ -291,3 +291,32 @@ func TestNothingEnablesItself(t *testing.T) {
 		t.Errorf("presets: %q, %v", found, err)
 	}
 }
+
+// TestEachPathHasOneMount: systemd 252 and 257 keep one mount for a path (drop_duplicates in src/core/namespace.c). A
+// second line for it undoes the first: ExecPaths=/usr/lib left that writable under ProtectSystem=strict, and
+// NoExecPaths=/run left /run as it was.
+func TestEachPathHasOneMount(t *testing.T) {
+	for _, name := range names(t, "systemd/*.service") {
+		u, seen := readUnit(t, name), make(map[string]string)
+		for _, key := range []string{
+			"TemporaryFileSystem", "BindPaths", "BindReadOnlyPaths", "InaccessiblePaths", "ReadOnlyPaths", "ReadWritePaths",
+		} {
+			for _, word := range strings.Fields(strings.Join(u[key], " ")) {
+				parts := strings.Split(strings.TrimPrefix(word, "-"), ":")
+				path := parts[0]
+				if strings.HasPrefix(key, "Bind") {
+					path = parts[len(parts)-1]
+				}
+				if other := seen[path]; other != "" {
+					t.Errorf("%s: %s= and %s= both name %s", name, other, key, path)
+				}
+				seen[path] = key
+			}
+		}
+		for _, key := range []string{"ExecPaths", "NoExecPaths"} {
+			if len(u[key]) > 0 {
+				t.Errorf("%s: %s=%s", name, key, u[key])
+			}
+		}
+	}
+}
