@@ -55,6 +55,7 @@ func TestProfilesMatchTheUnits(t *testing.T) {
 			unit = "metalplugd.service"
 		}
 		if matches, _ := filepath.Glob("../../systemd/" + unit); len(matches) == 0 {
+			t.Errorf("%s: there is no unit %s", name, unit)
 			continue
 		}
 		u := readUnit(t, unit)
