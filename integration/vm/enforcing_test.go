@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/integration/vm"
 )
 
 // enforcing makes the kernel hold the machine to its policy from the start.
@@ -45,6 +47,23 @@ func labels(in *installation, t *testing.T) {
 				t.Errorf("want %s: %s", label, line)
 			}
 		}
+	}
+}
+
+// unlabelled: up to the reboot, the node has a loop device that is set up, which metalplug-reset asks for its file before each erasure,
+// and a process with a directory of a file system open that has no label, which metalplug-holders asks the kernel about at each start.
+func unlabelled(in *installation, t *testing.T) {
+	in.m.Sh(`truncate -s 16M /root/loop.img
+		loop=$(losetup --find --show /root/loop.img)
+		mkfs.ext4 -q $loop
+		mkdir -p /mnt/unlabelled
+		mount $loop /mnt/unlabelled`)
+	if label := in.m.Run("stat", "-c", "%C", "/mnt/unlabelled"); !strings.Contains(label, ":unlabeled_t:") {
+		t.Errorf("the label of a new file system is %s", label)
+	}
+	p := in.m.Start("sh", "-c", "exec 5</mnt/unlabelled; echo open; exec sleep infinity")
+	if _, err := p.Await(0, patience, func(l vm.Line) bool { return l.Text == "open" }); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -74,6 +74,7 @@ func TestInstall(t *testing.T) {
 	})
 	in.tell(t, []step{
 		{"install", install},
+		{"an unlabelled file system on a loop device", unlabelled},
 		{"labels", labels},
 		{"without rights", withoutRights},
 		{"exposure", exposure},
