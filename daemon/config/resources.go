@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// takeResources takes all [[resource]] of the files, and the built-in resources if these apply.
+func (c *Config) takeResources(root *table, builtin bool) {
+	tables := resourceTables(root, builtin)
+	named := make(map[string]bool)
+	for _, t := range tables {
+		r := resource(t)
+		named[r.Name] = true
+		c.clash(t, r)
+		c.Resources = append(c.Resources, r)
+		c.note(r.Name, t)
+	}
+	for i, t := range tables {
+		c.checkNamedTwice(t, c.Resources[:i], c.Resources[i])
+	}
+	if !builtin {
+		return
+	}
+	for _, r := range defaultResources() {
+		if !named[r.Name] {
+			c.Resources = append(c.Resources, r)
+		}
+	}
+	for i, t := range tables {
+		for _, r := range c.Resources[len(tables):] {
+			clash(t, c.Resources[i], r)
+		}
+	}
+}
+
+// resourceTables returns a table for each resource that the files name, in that order. A built-in resource that they
+// override is the first layer of its table.
+func resourceTables(root *table, builtin bool) []*table {
+	root.known = append(root.known, resourceKey)
+	var all []*table
+	byName := make(map[string]*table)
+	for _, l := range root.layers {
+		lines := make(map[string]int)
+		for _, element := range l.tables(resourceKey) {
+			name, _ := element.values["name"].(string)
+			if line, twice := lines[name]; twice {
+				element.file.reportf(element.at("name"), "%s is defined twice, first on line %d: make one of the two", quoted(name), line)
+				continue
+			}
+			t := byName[name]
+			if t == nil {
+				t = &table{}
+				if values := builtinValues(name); builtin && values != nil {
+					t.layers = []layer{{values: values}}
+				}
+				all = append(all, t)
+			}
+			t.layers = append(t.layers, element)
+			if name != "" {
+				byName[name], lines[name] = t, element.file.lines.line(element.at("name"))
+			}
+		}
+	}
+	return all
+}
+
+// clash reports a resource of which a container could not tell the devices from those of another: the names differ, but
+// not those of the variables that are made of them.
+func (c *Config) clash(t *table, r Resource) {
+	for _, other := range c.Resources {
+		clash(t, r, other)
+	}
+}
+
+func clash(t *table, r, other Resource) {
+	if other.Name != r.Name && other.Variable() == r.Variable() {
+		t.reportf("name", "%s and %s have the same environment variable %s in a container: rename one",
+			quoted(r.Name), quoted(other.Name), r.Variable())
+	}
+}
+
+// checkNamedTwice reports a device that a resource names by its ID though an earlier resource does.
+func (c *Config) checkNamedTwice(t *table, earlier []Resource, r Resource) {
+	for _, other := range earlier {
+		for _, id := range namedIDs(r) {
+			if slices.Contains(namedIDs(other), id) {
+				t.reportBelowf("match", device.IDProperty, "%s is named by %s too (%s): a device belongs to one resource, take it out of one match",
+					quoted(id), quoted(other.Name), c.Where(other.Name, "match."+device.IDProperty))
+			}
+		}
+	}
+}
+
+// namedIDs returns the device IDs that a resource names without a pattern and does not exclude.
+func namedIDs(r Resource) []string {
+	var ids []string
+	for _, id := range strings.Split(r.Match[device.IDProperty], "|") {
+		excluded := slices.Contains(strings.Split(r.Exclude[device.IDProperty], "|"), id)
+		if id != "" && !strings.ContainsAny(id, `*?[\`) && !excluded {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
