@@ -50,12 +50,6 @@ func (t *table) value(key string) any {
 	return l.values[key]
 }
 
-// line returns where a key is written.
-func (t *table) line(key string) int {
-	l := t.place(key)
-	return l.file.lines.line(l.at(key))
-}
-
 // place returns the layer at which a problem with a key is reported: a built-in resource has no file.
 func (t *table) place(key string) layer {
 	if l, _ := t.said(key); l.file != nil {
