@@ -51,14 +51,19 @@ func newNode(programs, hardware, resources string) (*node, error) {
 		return nil, err
 	}
 	n := &node{programs: programs, dir: dir}
-	configuration := fmt.Sprintf(`hardware.source = "recording:gpu-server.umockdev"
+	builtin := resources == ""
+	if builtin { // the disks are off until they are named
+		resources = "[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"none\"\n"
+	}
+	configuration := fmt.Sprintf(`builtin = %v
+hardware.source = "recording:gpu-server.umockdev"
 [paths]
 device_plugins = %q
 pod_resources = %q
 state = %q
 run = %q
 cdi = %q
-%s`, n.path("plugins"), n.path("pods.sock"), n.path("state"), n.path("run"), n.path("cdi"), resources)
+%s`, builtin, n.path("plugins"), n.path("pods.sock"), n.path("state"), n.path("run"), n.path("cdi"), resources)
 	return n, errors.Join(
 		os.Mkdir(n.path("plugins"), 0o755), n.plug(hardware),
 		os.WriteFile(n.path("try.toml"), []byte(configuration), 0o600))
