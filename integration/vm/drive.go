@@ -26,6 +26,34 @@ type Drive struct {
 	Namespaces int
 	// Controllers are two or more ways to those namespaces; default one.
 	Controllers int
+	// Medium names the blocks behind the drive; default Serial. Two drives with one
+	// serial number and two media are what a test of identities needs.
+	Medium string
+	// KeepsDiscarded makes a drive that acknowledges Deallocate and keeps the data.
+	KeepsDiscarded bool
+}
+
+// medium is the name of what is behind a drive without namespaces of its own.
+func (d Drive) medium() string { return cmp.Or(d.Medium, d.Serial) }
+
+// discard is QEMU's word for what happens to a block that is deallocated.
+func (d Drive) discard() string {
+	if d.KeepsDiscarded {
+		return "ignore"
+	}
+	return "unmap"
+}
+
+// Medium returns the file on this host that holds the blocks of a drive, and
+// makes it where there is none. The machine must not have the drive plugged when
+// the test writes to the file.
+func (m *Machine) Medium(d Drive) string {
+	m.t.Helper()
+	file, err := m.file(d.medium(), d.SizeMiB)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return file
 }
 
 // insert gives a drive a slot.
@@ -68,7 +96,7 @@ func (m *Machine) driveArguments(d Drive) ([]string, error) {
 	}
 	blockdev := func(name string) (string, error) {
 		file, err := m.file(name, d.SizeMiB)
-		return fmt.Sprintf("driver=raw,node-name=%s,file.driver=file,file.filename=%s,discard=unmap", name, file), err
+		return fmt.Sprintf("driver=raw,node-name=%s,file.driver=file,file.filename=%s,discard=%s", name, file, d.discard()), err
 	}
 	controller := fmt.Sprintf("nvme,id=nvme-%s,serial=%s,bus=%s", d.Serial, d.Serial, slot)
 	if d.Namespaces == 0 {
@@ -108,12 +136,12 @@ func (m *Machine) Plug(drives ...Drive) {
 		if err != nil {
 			m.t.Fatal(err)
 		}
-		file, err := m.file(d.Serial, d.SizeMiB)
+		file, err := m.file(d.medium(), d.SizeMiB)
 		if err != nil {
 			m.t.Fatal(err)
 		}
 		err = m.qmp.Execute("blockdev-add", map[string]any{
-			"driver": "raw", "node-name": d.Serial, "discard": "unmap",
+			"driver": "raw", "node-name": d.Serial, "discard": d.discard(),
 			"file": map[string]any{"driver": "file", "filename": file},
 		}, nil)
 		if err == nil {

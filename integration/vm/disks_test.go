@@ -1,0 +1,354 @@
+//go:build integration
+
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/integration/vm"
+)
+
+// mib is a mebibyte in bytes.
+const mib = 1 << 20
+
+// TestDisks attacks disks from outside of the machine. The test writes the
+// images, swaps them, and compares them afterwards: the machine's word is no
+// proof of what is on a disk.
+func TestDisks(t *testing.T) {
+	s := begin(t, turnoverConfig, vm.Options{Drives: drives})
+	if !s.m.Step(t, "start", func(t *testing.T) { startTurnover(s, t) }) {
+		return
+	}
+	for _, step := range []struct {
+		name string
+		run  func(*story, *testing.T)
+	}{
+		{"one block of data keeps a disk", oneBlock},
+		{"an operator adopts a disk", adopted},
+		{"a disk that was read once is not read again", readOnce},
+		{"a pulled disk comes back with other data", otherData},
+		{"another disk with the same identity meets a stuck helper", twin},
+		{"a drive that keeps what is discarded", keepsDiscarded},
+		{"a drive comes back under another number", otherNumber},
+		{"an export by any name", exported},
+	} {
+		s.m.Step(t, step.name, func(t *testing.T) { step.run(s, t) })
+	}
+}
+
+// medium is a drive's image on this host.
+type medium struct {
+	t    *testing.T
+	file string
+}
+
+// mediumOf returns the image of a drive, which the machine must not write to in
+// between.
+func (s *story) mediumOf(t *testing.T, d vm.Drive) medium { return medium{t, s.m.Medium(d)} }
+
+// write puts data at a byte of the image.
+func (m medium) write(at int64, data []byte) {
+	m.t.Helper()
+	f, err := os.OpenFile(m.file, os.O_WRONLY, 0)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(data, at); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// sum is a checksum of the whole image.
+func (m medium) sum() string {
+	m.t.Helper()
+	f, err := os.Open(m.file)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		m.t.Fatal(err)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// data counts the bytes of the image that are not zero.
+func (m medium) data() (n int) {
+	m.t.Helper()
+	f, err := os.Open(m.file)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer f.Close()
+	for b := make([]byte, mib); ; {
+		k, err := f.Read(b)
+		n += k - bytes.Count(b[:k], []byte{0})
+		switch {
+		case err == io.EOF:
+			return n
+		case err != nil:
+			m.t.Fatal(err)
+		}
+	}
+}
+
+// noise returns bytes that no sample takes for blank.
+func noise(seed uint64, size int) []byte {
+	b := make([]byte, size)
+	var key [32]byte
+	key[0], key[1] = byte(seed), byte(seed>>8)
+	rand.NewChaCha8(key).Read(b)
+	return b
+}
+
+// plug inserts a drive and returns the name of its namespace.
+func (s *story) plug(t *testing.T, d vm.Drive) string {
+	t.Helper()
+	s.m.Plug(d)
+	var node string
+	s.m.Eventually("the drive "+d.Serial, patience, func() bool {
+		node = s.m.Namespaces()[d.Serial]
+		return node != ""
+	})
+	return path.Base(node)
+}
+
+// oneBlock: 4 KiB anywhere between the samples are found by the first read, and
+// the disk is neither offered nor written to.
+func oneBlock(s *story, t *testing.T) {
+	const size = 256
+	count := s.allocatable(nvme)
+	from := s.kubelet.Mark()
+	seed := rand.Uint64()
+	at := int64(17*mib) + rand.Int64N((size-34)*mib/4096)*4096
+	t.Logf("4 KiB at byte %d, seed %d", at, seed)
+	for _, c := range []struct {
+		serial string
+		at     int64
+		data   []byte
+	}{
+		{"ONEBLOCK", at, noise(seed, 4096)},
+		{"ONEBYTE", at / 2, []byte{1}},
+		{"PATTERN", 64 * mib, bytes.Repeat([]byte("A"), mib)},
+	} {
+		d := vm.Drive{Serial: c.serial, SizeMiB: size}
+		image := s.mediumOf(t, d)
+		image.write(c.at, c.data)
+		before := image.sum()
+		name := s.plug(t, d)
+		s.because(t, name, fmt.Sprintf("data at byte %d", c.at/4096*4096))
+		s.onlyAllocatable(t, from, nvme, count)
+		if image.sum() != before {
+			t.Errorf("%s was written to", c.serial)
+		}
+		if c.serial != "ONEBLOCK" { // which the next step adopts
+			s.m.Unplug(d)
+		}
+	}
+}
+
+// adopted: the operator's word alone gives a disk with data to pods, erased.
+func adopted(s *story, t *testing.T) {
+	d := vm.Drive{Serial: "ONEBLOCK"}
+	count := s.allocatable(nvme)
+	id := s.shown(t, path.Base(s.m.Namespaces()[d.Serial])).ID
+	if r := s.m.Try("metalplugctl", "adopt", "nvme-nothing", "--yes"); r.Code == 0 {
+		t.Error("a disk that is not there was adopted")
+	}
+	from := s.kubelet.Mark()
+	s.m.Run("metalplugctl", "adopt", id, "--yes")
+	if _, err := s.kubelet.AwaitAllocatable(from, nvme, count+1, patience); err != nil {
+		t.Fatal(err)
+	}
+	s.m.Unplug(d)
+	s.await(t, nvme, count)
+	if n := s.mediumOf(t, d).data(); n != 0 {
+		t.Errorf("%d bytes of data are left", n)
+	}
+}
+
+// readOnce: the evidence of a disk goes with it, into another slot and past a
+// restart, and ends with the first byte that another host has written.
+func readOnce(s *story, t *testing.T) {
+	d := vm.Drive{Serial: "ONEBLOCK"}
+	count := s.allocatable(nvme)
+	s.m.Run("systemctl", "restart", "metalplugd")
+	s.await(t, nvme, count)
+	_, cursor := s.journal("")
+	began := s.now(t)
+	s.plug(t, d)
+	s.await(t, nvme, count+1)
+	s.note("a disk with evidence", "plug to capacity", s.now(t).Sub(began))
+	if log, _ := s.journal(cursor); strings.Contains(log, "disk erased") {
+		t.Errorf("the disk was erased again:\n%s", log)
+	}
+	s.m.Unplug(d)
+	s.await(t, nvme, count)
+	image := s.mediumOf(t, d)
+	image.write(20*mib, noise(7, 100*mib))
+	before := image.sum()
+	from := s.kubelet.Mark()
+	s.because(t, s.plug(t, d), "data at byte")
+	s.onlyAllocatable(t, from, nvme, count)
+	s.m.Unplug(d)
+	if image.sum() != before {
+		t.Error("the disk was written to")
+	}
+}
+
+// otherData: a disk leaves with a pod's data, before its erasure, and returns
+// with data of another host between all samples. This node does not erase it.
+func otherData(s *story, t *testing.T) {
+	d := vm.Drive{Serial: "ELSEWHERE", SizeMiB: 128}
+	count := s.allocatable(nvme)
+	s.plug(t, d)
+	s.await(t, nvme, count+1)
+	pod := vm.Pod{UID: "loses-its-disk", Limits: map[string]int64{nvme: count + 1}}
+	s.run(pod)
+	s.m.Unplug(d)
+	s.kubelet.RemovePod(pod)
+	s.await(t, nvme, count)
+	image := s.mediumOf(t, d)
+	image.write(70*mib+4096, noise(9, 4096))
+	before := image.sum()
+	from := s.kubelet.Mark()
+	s.because(t, s.plug(t, d), "data at byte")
+	s.onlyAllocatable(t, from, nvme, count)
+	s.m.Unplug(d)
+	if image.sum() != before {
+		t.Error("the disk was written to")
+	}
+}
+
+// twin: while a helper is stuck in an erasure, another disk with the same serial
+// number takes the place of the first. It keeps its file system.
+func twin(s *story, t *testing.T) {
+	const serial = "TWIN"
+	first, second := vm.Drive{Serial: serial}, vm.Drive{Serial: serial, Medium: "TWIN-OTHER"}
+	maker := vm.Drive{Serial: "MAKER", Medium: "TWIN-OTHER"}
+	node := "/dev/" + s.plug(t, maker)
+	s.m.Sh("udevadm settle; udevadm lock --device " + node + " mkfs.ext4 -qF " + node + "; sync; udevadm settle")
+	s.m.Unplug(maker)
+	other := s.mediumOf(t, second)
+	before := other.sum()
+
+	count := s.allocatable(nvme)
+	node = "/dev/" + s.plug(t, first)
+	s.await(t, nvme, count+1)
+	pod := vm.Pod{UID: "has-a-twin", Limits: map[string]int64{nvme: count + 1}}
+	s.run(pod)
+	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=40 oflag=direct status=none")
+	s.m.StallWrites(first, true)
+	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=4096 count=1 oflag=direct status=none") // the piece that is let through
+	s.kubelet.RemovePod(pod)
+	s.m.Eventually("a helper that writes", patience, func() bool {
+		return s.m.Try("sh", "-c", "grep -qs blk /proc/$(pgrep -x metalplug-reset | tail -n 1)/task/*/stack").Code == 0
+	})
+	s.m.Sh("pkill -STOP -x metalplug-reset || true")
+	s.m.StallWrites(first, false)
+	s.m.Unplug(first)
+	name := s.plug(t, second)
+	s.m.Sh("pkill -CONT -x metalplug-reset || true")
+	s.because(t, name, "ext4")
+	s.await(t, nvme, count)
+	s.m.Unplug(second)
+	if other.sum() != before {
+		t.Error("the other disk was written to")
+	}
+}
+
+// keepsDiscarded: a drive that acknowledges Deallocate and keeps the data is
+// found out. The next pod does not get it, and zero erases it.
+func keepsDiscarded(s *story, t *testing.T) {
+	s.reload(t, strings.Replace(turnoverConfig, `"zero"`, `"discard"`, 1))
+	d := vm.Drive{Serial: "KEEPS", SizeMiB: 256, KeepsDiscarded: true}
+	count := s.allocatable(nvme)
+	name := s.plug(t, d)
+	s.await(t, nvme, count+1)
+	pod := vm.Pod{UID: "writes-to-a-liar", Limits: map[string]int64{nvme: count + 1}}
+	s.run(pod)
+	s.m.Sh("dd if=/dev/urandom of=/dev/" + name + " bs=1M seek=64 count=1 oflag=direct status=none")
+	s.kubelet.RemovePod(pod)
+	found := s.because(t, name, "keeps")
+	s.await(t, nvme, count)
+	s.reload(t, turnoverConfig)
+	s.m.Run("metalplugctl", "reset", found.ID, "--scrub", "zero", "--yes")
+	s.await(t, nvme, count+1)
+	s.m.Unplug(d)
+	s.await(t, nvme, count)
+	if n := s.mediumOf(t, d).data(); n != 0 {
+		t.Errorf("%d bytes of data are left", n)
+	}
+}
+
+// otherNumber: a process keeps the old node of a drive open while the drive is
+// plugged anew, so that the kernel numbers disk and generic node differently.
+// The drive serves all the same.
+func otherNumber(s *story, t *testing.T) {
+	d := vm.Drive{Serial: "NUMBER"}
+	count := s.allocatable(nvme)
+	old := s.plug(t, d)
+	s.await(t, nvme, count+1)
+	p := s.m.Start("sh", "-c", "exec 3</dev/"+old+"; echo open; exec sleep infinity")
+	defer p.Stop()
+	if _, err := p.Await(0, patience, func(l vm.Line) bool { return l.Text == "open" }); err != nil {
+		t.Fatal(err)
+	}
+	s.m.Unplug(d)
+	s.await(t, nvme, count)
+	name := s.plug(t, d)
+	t.Logf("%s is %s now", old, name)
+	s.await(t, nvme, count+1)
+	pod := vm.Pod{UID: "gets-the-number", Limits: map[string]int64{nvme: count + 1}}
+	s.run(pod)
+	s.kubelet.RemovePod(pod)
+	s.await(t, nvme, count+1)
+	p.Stop()
+	s.m.Unplug(d)
+	s.await(t, nvme, count)
+}
+
+// exported: a target names a disk as it likes; metalplug compares the disk.
+func exported(s *story, t *testing.T) {
+	n := s.m.Namespaces()[drives[0].Serial]
+	before := s.allocatable(nvme)
+	s.m.Sh(`modprobe nvmet; mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
+		mkdir -p /srv /sys/kernel/config/nvmet/subsystems/t1/namespaces/1`)
+	const namespace = "/sys/kernel/config/nvmet/subsystems/t1/namespaces/1"
+	for _, c := range []struct{ name, make, export string }{
+		{"by a link", "ln -sf " + n + " /srv/disk", "/srv/disk"},
+		{"by a node of another name", "cp -a " + n + " /dev/export0", "/dev/export0"},
+		{"by a path with a second slash", "true", "/" + n},
+	} {
+		s.m.Sh(c.make + "; echo " + c.export + " > " + namespace + "/device_path; echo 1 > " + namespace + "/enable")
+		s.trigger(block(n))
+		s.because(t, path.Base(n), "exported")
+		s.await(t, nvme, before-1)
+		s.m.Sh("echo 0 > " + namespace + "/enable")
+		s.trigger(block(n))
+		s.await(t, nvme, before)
+	}
+	s.m.Sh("echo " + n + " > " + namespace + "/device_path; echo 1 > " + namespace + "/enable; umount /sys/kernel/config")
+	s.trigger(block(n))
+	s.because(t, path.Base(n), "configfs")
+	s.m.Sh("mount -t configfs configfs /sys/kernel/config; echo 0 > " + namespace + "/enable; rmdir " + namespace +
+		" /sys/kernel/config/nvmet/subsystems/t1; modprobe -r nvmet; rm -f /srv/disk /dev/export0")
+	s.trigger(block(n))
+	for _, d := range drives {
+		s.trigger(block(s.m.Namespaces()[d.Serial]))
+	}
+	s.await(t, nvme, before)
+}
