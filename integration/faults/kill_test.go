@@ -19,7 +19,7 @@ func TestKilledAtEachStepOfAStart(t *testing.T) {
 		ops        []string
 	}{
 		{"erased", wholeText, []string{"holders", "prepare"}},
-		{"proven empty", strings.Replace(wholeText, `scrub = "discard"`, "", 1), []string{"holders", "prepare"}},
+		{"proven empty", strings.Replace(wholeText, `scrub = "discard"`, `scrub = "none"`, 1), []string{"holders", "prepare"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := newMortal(t, c.text)

@@ -110,8 +110,8 @@ func stoppedJournal(t *testing.T) unread {
 	}
 }
 
-// TestLogThatIsNotRead: the reader of the log stands still from before the start. Hotplug, allocation, start, erasure and the
-// next kubelet go on all the same. Once the reader goes on, the log has what happened first.
+// TestLogThatIsNotRead: the reader of the log stands still from before the start. Hotplug, allocation, start and the next
+// kubelet go on all the same. Once the reader goes on, the log has what happened first.
 func TestLogThatIsNotRead(t *testing.T) {
 	noLeaks(t)
 	for name, make := range map[string]func(*testing.T) unread{"pipe": fullPipe, "journal": stoppedJournal} {
@@ -134,9 +134,9 @@ func TestLogThatIsNotRead(t *testing.T) {
 			}
 			m.must(eventually(func() error { return m.kubelet.start(m.t.Context(), diskResource, ids) }))
 			m.changes()
-			m.auditHas(`"event":"erased"`)
+			m.auditHas(`"event":"started"`)
 			var text strings.Builder
-			for _, want := range []string{"ready", "endpoint registered", "device gone", "device erased"} {
+			for _, want := range []string{"ready", "endpoint registered", "device gone", "device started"} {
 				for !strings.Contains(text.String(), want) {
 					io.WriteString(&text, log.read())
 				}

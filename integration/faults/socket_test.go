@@ -5,7 +5,7 @@ package faults
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -128,7 +128,7 @@ func (i *impostor) serve(fd int) {
 func (i *impostor) other() []byte {
 	switch i.which {
 	case "holders": // of the node of a disk that somebody has open
-		return []byte("holders 0 0 \"\"\nb 8:0 7 \"dd\" \"\" \"\" \"\"\n")
+		return []byte(`{"holders":[{"pid":7,"comm":"dd","node":"b 8:0"}]}`)
 	case "probe":
 		return reset.Answer{Result: reset.OK, Done: "erased"}.Encode()
 	}
@@ -139,11 +139,14 @@ func (i *impostor) other() []byte {
 func (i *impostor) answer(message []byte) []byte {
 	if i.which == "holders" {
 		all, _ := i.helper.Holders(context.Background(), []string{"/dev/nvme1n1"}) // never fails
-		text := "holders 0 0 \"\"\n"
+		answer := cgroup.Answer{}
 		for _, h := range all {
-			text += fmt.Sprintf("b 259:1 %d %q %q \"\" \"\"\n", h.PID, h.Command, h.PodUID)
+			answer.Holders = append(answer.Holders, cgroup.Holder{
+				PID: h.PID, Comm: h.Command, Number: cgroup.Number{Block: true, Major: 259, Minor: 1}, Container: cgroup.Container{PodUID: h.PodUID},
+			})
 		}
-		return []byte(text)
+		text, _ := json.Marshal(answer) // never fails
+		return text
 	}
 	r, err := reset.ParseRequest(message)
 	if err != nil {
