@@ -32,7 +32,7 @@ for program; do
 	# the Makefile, which builds with the same.
 	cgo=1 link=-linkmode=external
 	case $program in
-	metalplug-reset | metalplug-holders | metalplug-unit) cgo=0 link= ;; # no libudev in a process with privileges
+	metalplug-reset | metalplug-holders | metalplug-unit) cgo=0 link=-bindnow ;; # no libudev in a process with privileges
 	esac
 	CGO_ENABLED=$cgo go build -trimpath -buildvcs=false -buildmode=pie -tags netgo,osusergo,grpcnotrace \
 		-ldflags "$link -s -w -buildid= -X main.version=${VERSION:-unreleased}" \
