@@ -16,6 +16,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/udev"
 )
 
 // remount is the remedy for a mount of the sandbox that is not what it should be: a start makes all of them.
@@ -114,7 +115,8 @@ func (m *mounts) replaced() error {
 }
 
 // watchMounts ends with an error when a directory of the kubelet was replaced, so that systemd starts the daemon again
-// with new mounts. It looks after each event in the kubelet's directory, and as often as everything is enumerated.
+// with new mounts. It compares them after each event in the kubelet's directory, after each change of the node's mounts, and
+// as often as everything is enumerated.
 func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	paths := d.Config.Paths
 	m, hidden := newMounts(paths.Proc,
@@ -125,6 +127,8 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	}
 	hints, stop := d.watch.Subscribe()
 	defer stop()
+	mounted, end := mountHints(ctx, paths.Proc)
+	defer end()
 	ready()
 	for left := recheck[:]; ; {
 		pause := auditing
@@ -137,11 +141,32 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 		case <-hints:
 			left = recheck[:]
 			continue
+		case <-mounted:
 		case <-time.After(pause):
 		}
 		if err := m.replaced(); err != nil {
 			return err
 		}
+	}
+}
+
+// mountHints returns a channel on which a hint waits after the node's mounts have changed, and a function that ends that. A
+// procfs without them gives no hint.
+func mountHints(ctx context.Context, proc string) (hints <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	c, ended := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = udev.WatchMountTable(ctx, proc, func() {
+			select {
+			case c <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	return c, func() {
+		cancel()
+		<-ended
 	}
 }
 

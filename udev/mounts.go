@@ -30,6 +30,20 @@ func WatchMounts(ctx context.Context, proc string, events chan<- Event) error {
 	return w.listen(ctx, events)
 }
 
+// WatchMountTable calls changed after each change of the mounts of process 1 until ctx ends, and then returns the error of ctx.
+// proc is where procfs is. Nothing wakes up until the kernel reports a change.
+func WatchMountTable(ctx context.Context, proc string, changed func()) error {
+	w, err := openTables(proc, addLines, "1/mountinfo")
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	return w.each(ctx, func() error {
+		changed()
+		return nil
+	})
+}
+
 // mountWatch waits for changes of a few files in procfs. The kernel marks a change since the last look, for each open
 // file, as an exceptional condition (poll(2), POLLPRI; mounts_poll in fs/proc_namespace.c, swaps_poll in
 // mm/swapfile.c). An epoll of those is itself a file on which the runtime's poller can wait.
@@ -37,26 +51,32 @@ type mountWatch struct {
 	epoll *os.File
 	pulse pulse
 	files []*os.File
+	parse func(used map[string]struct{}, text string, swaps bool)
 	used  map[string]struct{} // as last reported
 }
 
-// openMounts also takes down what is in use now, so that no change from here on is missed.
-func openMounts(proc string) (_ *mountWatch, err error) {
+func openMounts(proc string) (*mountWatch, error) {
+	return openTables(proc, addUsed, "self/mountinfo", "1/mountinfo", "swaps")
+}
+
+// openTables opens the first of the files, and those of the others that it can. It also reads them, so that no change from
+// here on is missed.
+func openTables(proc string, parse func(map[string]struct{}, string, bool), names ...string) (_ *mountWatch, err error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("watch mounts: %w", err)
 	}
 	_ = unix.SetNonblock(fd, true) // tells os.NewFile to use the poller; fcntl(2) cannot refuse that
 	epoll := os.NewFile(uintptr(fd), "epoll")
-	w := &mountWatch{epoll: epoll, pulse: newPulse(epoll)}
+	w := &mountWatch{epoll: epoll, pulse: newPulse(epoll), parse: parse}
 	defer func() {
 		if err != nil {
 			w.close()
 		}
 	}()
-	for _, name := range []string{"self/mountinfo", "1/mountinfo", "swaps"} {
+	for i, name := range names {
 		err := w.add(fd, filepath.Join(proc, name))
-		if err != nil && name == "self/mountinfo" {
+		if err != nil && i == 0 {
 			return nil, fmt.Errorf("watch mounts: %w", err)
 		}
 	}
@@ -86,6 +106,11 @@ func (w *mountWatch) close() {
 }
 
 func (w *mountWatch) listen(ctx context.Context, events chan<- Event) error {
+	return w.each(ctx, func() error { return send(ctx, Event{Action: Mounts, Received: time.Now()}, events) })
+}
+
+// each calls report after each change.
+func (w *mountWatch) each(ctx context.Context, report func() error) error {
 	defer w.pulse.begin(ctx)()
 	for {
 		used, err := w.changed()
@@ -100,7 +125,7 @@ func (w *mountWatch) listen(ctx context.Context, events chan<- Event) error {
 			return fmt.Errorf("watch mounts: %w", err)
 		}
 		w.used = used
-		if err := send(ctx, Event{Action: Mounts, Received: time.Now()}, events); err != nil {
+		if err := report(); err != nil {
 			return err
 		}
 	}
@@ -132,7 +157,7 @@ func (w *mountWatch) read() (map[string]struct{}, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", f.Name(), err)
 		}
-		addUsed(used, string(text), filepath.Base(f.Name()) == "swaps")
+		w.parse(used, string(text), filepath.Base(f.Name()) == "swaps")
 	}
 	return used, nil
 }
@@ -152,5 +177,12 @@ func addUsed(used map[string]struct{}, text string, swaps bool) {
 		if name, _, _ := strings.Cut(strings.TrimSpace(source), " "); strings.HasPrefix(name, "/dev/") {
 			used[name] = struct{}{}
 		}
+	}
+}
+
+// addLines adds each line of a text.
+func addLines(used map[string]struct{}, text string, _ bool) {
+	for line := range strings.Lines(text) {
+		used[line] = struct{}{}
 	}
 }

@@ -148,3 +148,39 @@ func TestWatchMounts(t *testing.T) {
 		t.Errorf("an event too many: %+v", <-events)
 	}
 }
+
+// TestWatchMountTable: also a mount that brings no block device into use is a change.
+func TestWatchMountTable(t *testing.T) {
+	proc, on := namespace(t)
+	if err := os.Symlink("self", filepath.Join(proc, "1")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	changes, done := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		done <- WatchMountTable(ctx, proc, func() {
+			select {
+			case changes <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	dir := t.TempDir()
+	for seen := false; !seen; { // the first mounts may come before the table is open
+		on(func() error { return unix.Mount(dir, dir, "", unix.MS_BIND, "") })
+		select {
+		case <-changes:
+			seen = true
+		case err := <-done:
+			t.Fatal(err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("watch: %v", err)
+	}
+	if err := WatchMountTable(t.Context(), t.TempDir(), nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without procfs: %v", err)
+	}
+}

@@ -82,17 +82,23 @@ Options=bind
 WantedBy=multi-user.target
 `
 
-// mountedLate: something is mounted over the kubelet's directory while the daemon runs. At the next boot it is there
-// before.
+// mountedLate: a file system is mounted over the kubelet's directory while the daemon runs. The sandbox keeps the directory that
+// it has bound, so the daemon ends, and the next one has the new one. At the next boot it is there before.
 func mountedLate(in *installation, t *testing.T) {
 	pid := in.pid()
 	in.m.Run("mkdir", "-p", "-m", "750", "/srv/kubelet")
 	in.m.Write("/etc/systemd/system/var-lib-kubelet.mount", kubeletMount)
 	in.m.Run("systemctl", "daemon-reload")
 	in.m.Run("systemctl", "enable", "--now", "var-lib-kubelet.mount")
-	in.active(t)
-	if got := in.pid(); got != pid {
-		t.Errorf("process %s became %s", pid, got)
+	in.m.Eventually("the next metalplugd", patience, func() bool {
+		next := in.pid()
+		return next != pid && next != "0" && in.show("SubState") == "running"
+	})
+	if log, _ := in.journal(""); !strings.Contains(log, "/var/lib/kubelet/device-plugins was replaced") {
+		t.Errorf("the journal does not say why it ended:\n%s", log)
+	}
+	if got := in.m.Run("ls", "/srv/kubelet"); got != "device-plugins\npod-resources" {
+		t.Errorf("the file system has %q", got)
 	}
 }
 
