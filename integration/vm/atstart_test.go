@@ -30,7 +30,7 @@ func erasedAtStart(s *story, t *testing.T) {
 	s.kubelet.AdmitPod(both)
 	s.m.Run("mkfs.ext4", "-qF", "-L", "somebodys", node)
 	sum := s.m.Run("sha256sum", node)
-	if _, _, err := s.kubelet.TryPod(both); err == nil || !strings.Contains(err.Error(), "which its last pod has not left there") {
+	if _, _, err := s.kubelet.TryPod(both); err == nil || !strings.Contains(err.Error(), "which its last pod did not leave there") {
 		t.Errorf("start with what somebody has written: %v", err)
 	}
 	s.ends(t, both)
@@ -50,7 +50,7 @@ func (s *story) left(t *testing.T, pod vm.Pod) (node string) {
 	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=60 conv=fsync status=none; mkfs.ext4 -qF " + node)
 	s.ends(t, pod)
 	s.m.Eventually("what is left to be known", patience, func() bool {
-		return s.m.Try("grep", "--quiet", `"print":`, "/var/lib/metalplug/identities.json").Code == 0
+		return s.m.Try("grep", "--quiet", `"fingerprint":`, "/var/lib/metalplug/identities.json").Code == 0
 	})
 	s.await(t, nvme, int64(len(drives)))
 	return node

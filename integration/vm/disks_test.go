@@ -12,6 +12,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path"
 	"strings"
 	"testing"
@@ -139,17 +140,18 @@ func oneBlock(s *story, t *testing.T) {
 		serial string
 		at     int64
 		data   []byte
+		says   string
 	}{
-		{"ONEBLOCK", at, noise(seed, 4096)},
-		{"ONEBYTE", at / 2, []byte{1}},
-		{"PATTERN", 64 * mib, bytes.Repeat([]byte("A"), mib)},
+		{"ONEBLOCK", at, noise(seed, 4096), fmt.Sprintf("unknown data at byte %d;", at)},
+		{"ONEBYTE", at / 2, []byte{1}, fmt.Sprintf("unknown data at byte %d;", at/2/4096*4096)},
+		{"PATTERN", 64 * mib, bytes.Repeat([]byte("A"), mib), "unknown data at byte 6"}, // a random place in it
 	} {
 		d := vm.Drive{Serial: c.serial, SizeMiB: size}
 		image := s.mediumOf(t, d)
 		image.write(c.at, c.data)
 		before := image.sum()
 		name := s.plug(t, d)
-		s.because(t, name, fmt.Sprintf("data at byte %d", c.at/4096*4096))
+		s.because(t, name, c.says)
 		s.onlyAllocatable(t, from, nvme, count)
 		if image.sum() != before {
 			t.Errorf("%s was written to", c.serial)
@@ -192,8 +194,8 @@ func readOnce(s *story, t *testing.T) {
 	s.plug(t, d)
 	s.await(t, nvme, count+1)
 	s.note("a disk with evidence", "plug to capacity", s.now(t).Sub(began))
-	if log, _ := s.journal(cursor); strings.Contains(log, "disk erased") {
-		t.Errorf("the disk was erased again:\n%s", log)
+	if log, _ := s.journal(cursor); strings.Contains(log, "device erased") || strings.Contains(log, "disk proven") {
+		t.Errorf("the disk was erased or read again:\n%s", log)
 	}
 	s.m.Unplug(d)
 	s.await(t, nvme, count)
@@ -209,6 +211,18 @@ func readOnce(s *story, t *testing.T) {
 	}
 }
 
+// endsAll removes a pod that has all disks, and returns when they were erased and
+// so many are back.
+func (s *story) endsAll(t *testing.T, pod vm.Pod, count int64) {
+	t.Helper()
+	from := s.kubelet.Mark()
+	s.kubelet.RemovePod(pod)
+	if _, err := s.kubelet.AwaitAllocatable(from, nvme, 0, patience); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, nvme, count)
+}
+
 // otherData: a disk leaves with a pod's data, before its erasure, and returns
 // with data of another host between all samples. This node does not erase it.
 func otherData(s *story, t *testing.T) {
@@ -219,8 +233,7 @@ func otherData(s *story, t *testing.T) {
 	pod := vm.Pod{UID: "loses-its-disk", Limits: map[string]int64{nvme: count + 1}}
 	s.run(pod)
 	s.m.Unplug(d)
-	s.kubelet.RemovePod(pod)
-	s.await(t, nvme, count)
+	s.endsAll(t, pod, count)
 	image := s.mediumOf(t, d)
 	image.write(70*mib+4096, noise(9, 4096))
 	before := image.sum()
@@ -233,20 +246,25 @@ func otherData(s *story, t *testing.T) {
 	}
 }
 
+// zeroing is a script that succeeds when a helper has been in BLKZEROOUT for a
+// while: on a drive that answers it is over sooner.
+const zeroing = `for p in $(pgrep -x metalplug-reset); do
+	if grep -qs zeroout /proc/$p/task/*/stack && sleep 2 && grep -qs zeroout /proc/$p/task/*/stack; then exit 0; fi
+done; exit 1`
+
 // twin: while a helper is stuck in an erasure, another disk with the same serial
 // number takes the place of the first. It keeps its file system.
 func twin(s *story, t *testing.T) {
 	const serial = "TWIN"
 	first, second := vm.Drive{Serial: serial}, vm.Drive{Serial: serial, Medium: "TWIN-OTHER"}
-	maker := vm.Drive{Serial: "MAKER", Medium: "TWIN-OTHER"}
-	node := "/dev/" + s.plug(t, maker)
-	s.m.Sh("udevadm settle; udevadm lock --device " + node + " mkfs.ext4 -qF " + node + "; sync; udevadm settle")
-	s.m.Unplug(maker)
 	other := s.mediumOf(t, second)
+	if out, err := exec.Command("mke2fs", "-q", "-F", "-t", "ext4", other.file).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	before := other.sum()
 
 	count := s.allocatable(nvme)
-	node = "/dev/" + s.plug(t, first)
+	node := "/dev/" + s.plug(t, first)
 	s.await(t, nvme, count+1)
 	pod := vm.Pod{UID: "has-a-twin", Limits: map[string]int64{nvme: count + 1}}
 	s.run(pod)
@@ -255,7 +273,7 @@ func twin(s *story, t *testing.T) {
 	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=4096 count=1 oflag=direct status=none") // the piece that is let through
 	s.kubelet.RemovePod(pod)
 	s.m.Eventually("a helper that writes", patience, func() bool {
-		return s.m.Try("sh", "-c", "grep -qs blk /proc/$(pgrep -x metalplug-reset | tail -n 1)/task/*/stack").Code == 0
+		return s.m.Try("sh", "-c", zeroing).Code == 0
 	})
 	s.m.Sh("pkill -STOP -x metalplug-reset || true")
 	s.m.StallWrites(first, false)
@@ -314,8 +332,7 @@ func otherNumber(s *story, t *testing.T) {
 	s.await(t, nvme, count+1)
 	pod := vm.Pod{UID: "gets-the-number", Limits: map[string]int64{nvme: count + 1}}
 	s.run(pod)
-	s.kubelet.RemovePod(pod)
-	s.await(t, nvme, count+1)
+	s.endsAll(t, pod, count+1)
 	p.Stop()
 	s.m.Unplug(d)
 	s.await(t, nvme, count)
