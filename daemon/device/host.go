@@ -21,6 +21,9 @@ type Host struct {
 	Fingerprint func(id string) string
 
 	Erases func(id string) bool // tells whether a disk is offered whatever is on it, since that will be erased; nil: none is
+	// Proven reports whether there is evidence that nothing is on a disk. A look reads such a disk even if udev found data,
+	// since udev's database is older than an erasure until udevd has inspected the disk again. nil: there is none.
+	Proven func(id string) bool
 }
 
 // Instance returns a number that tells what is at a sysfs path from what was there before, within a boot: that of the

@@ -238,7 +238,8 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	if h.Fingerprint != nil {
 		target.Fingerprint = h.Fingerprint(s.Device.ID)
 	}
-	if known && (!target.Offered || !OnlyData(s.Offer)) {
+	proven := h.Proven != nil && h.Proven(s.Device.ID)
+	if known && (!target.Offered && !proven || !OnlyData(s.Offer)) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), probeLimit)

@@ -52,6 +52,7 @@ func TestProbe(t *testing.T) {
 		held    bool
 		allowed bool // to be in use
 		erases  bool // whatever is on it
+		proven  bool // that nothing is on it
 		reading Reading
 		err     error
 		asked   string // how it was probed; empty: it was not
@@ -103,6 +104,10 @@ func TestProbe(t *testing.T) {
 			name: "erased for the next, but read-only", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4", "ro=0", "ro=1"},
 			want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4; not for containers: it is read-only", "<nil>", ""},
 		},
+		{
+			name: "proven, and udev found data", proven: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
+			reading: Reading{Fingerprint: "7"}, asked: "free", want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+		},
 		{name: "held, and erased for the next", held: true, erases: true, asked: "held", want: seen{"<nil>", "<nil>", ""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -115,6 +120,7 @@ func TestProbe(t *testing.T) {
 			asked := ""
 			h.Holds = func(which string) bool { return which == id && c.held }
 			h.Erases = func(which string) bool { return which == id && c.erases }
+			h.Proven = func(which string) bool { return which == id && c.proven }
 			h.Touch.Probe = func(ctx context.Context, target Target, held bool) (Reading, error) {
 				switch asked = "free"; {
 				case held:

@@ -151,7 +151,7 @@ func (l *loop) weigh(e *entry, s *device.Sighting) {
 	case e.held || v.Scrub != "":
 	case s.HostUse(e.dirty):
 		l.endEvidence(e, s.Offer.Error())
-	case errors.Is(s.Offer, device.ErrData):
+	case errors.Is(s.Offer, device.ErrData) && !s.Blank: // else udev has not inspected the disk since its erasure
 		l.endEvidence(e, contentOf(s.Offer))
 	}
 }
@@ -206,6 +206,8 @@ func (l *loop) unproven(e *entry) error {
 		return fmt.Errorf("%w: adopted, and not erased yet: %s", device.ErrUnproven, w.unread)
 	case v != nil && v.Scrub != "":
 		return fmt.Errorf("%w: adopted, being erased", device.ErrUnproven)
+	case offer != nil && v.proves(l.appearanceOf(e.appearance)):
+		return fmt.Errorf("%w: %s, which is not on it any more; run \"udevadm trigger %s\" if this stays", device.ErrUnproven, contentOf(offer), e.device.SysPath)
 	case offer != nil:
 		return fmt.Errorf("%w: %s; metalplugctl adopt %s erases and offers it", device.ErrUnproven, contentOf(offer), id)
 	case v.proves(l.appearanceOf(e.appearance)) && !w.recheck:

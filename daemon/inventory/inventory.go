@@ -85,6 +85,7 @@ type Inventory struct {
 	working   sync.Map // the IDs of the devices that something is being done to
 	prints    sync.Map // by ID, the fingerprint of what a pod has left on a disk
 	spared    sync.Map // the IDs of the disks that are offered whatever is on them
+	proven    sync.Map // the IDs of the disks with evidence
 	counts    counters
 	cordoning sync.Mutex // held while the cordons change
 }
@@ -114,6 +115,7 @@ func New(o Options) *Inventory {
 	host := *o.Host
 	host.Holds = func(id string) bool { return i.Holds(id) || i.works(id) } // neither may a look disturb
 	host.Erases, host.Fingerprint = i.spares, i.fingerprint
+	host.Proven = func(id string) bool { _, proven := i.proven.Load(id); return proven }
 	i.Host = &host
 	i.published.Store(&publication{snapshot: &Snapshot{}, changed: make(chan struct{})})
 	return i

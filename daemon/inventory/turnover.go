@@ -196,6 +196,11 @@ func (l *loop) tellSpared(e *entry) {
 	default:
 		l.spared.Delete(e.device.ID)
 	}
+	if v := l.evidenceOf(e); v != nil && v.Kind != "" && v.Scrub == "" {
+		l.proven.Store(e.device.ID, true)
+	} else {
+		l.proven.Delete(e.device.ID)
+	}
 	if e.leftover && e.left.fingerprint != "" {
 		l.prints.Store(e.device.ID, e.left.fingerprint)
 	} else {

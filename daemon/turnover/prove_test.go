@@ -324,6 +324,32 @@ func TestErasedIsEvidence(t *testing.T) {
 	})
 }
 
+// TestUdevIsBehind: a pod has made a file system, and udevd has not inspected the disk since its erasure. The erasure stays
+// evidence: the disk is not read again, and it is offered once udevd agrees. What a probe finds as well ends the evidence.
+func TestUdevIsBehind(t *testing.T) {
+	known := mounts + strings.ReplaceAll(disk(1, 1, 7), "E: DEVTYPE=disk\n", "E: DEVTYPE=disk\nE: ID_FS_TYPE=ext4\n")
+	play(t, disk(1, 1, 7), zeroAfter, func(b *bench) {
+		b.used("A", "nvme1n1")
+		b.write("nvme1n1", "ext4")
+		b.machine.Apply(known)
+		b.free("nvme1n1")
+		clock.Pass(time.Second)
+		b.want("nvme1n1", "erase nvme1n1 zero", "unproven: udev found ID_FS_TYPE=ext4, which is not on it any more; run \"udevadm trigger "+
+			firstDisk+"/nvme/nvme1/nvme1n1\" if this stays")
+		b.machine.Apply(mounts + disk(1, 1, 7))
+		clock.Pass(time.Second)
+		b.want("nvme1n1", "", "")
+		b.evidence("nvme1n1", inventory.Erased)
+		if read := b.reads(); read != "" {
+			t.Errorf("read: %q", read)
+		}
+		b.write("nvme1n1", "somebody's ext4")
+		b.machine.Apply(known)
+		clock.Pass(time.Second)
+		b.evidence("nvme1n1", "")
+	})
+}
+
 // adopt lets the operator adopt the first disk.
 func (b *bench) adopt(scrub string) error {
 	_, err := b.turnover.Adopt(context.Background(), idOf("nvme1n1"), scrub)
