@@ -20,11 +20,13 @@ func TestSandbox(t *testing.T) {
 		{"a file of the operator in the place of a unit", map[string]string{"/etc/systemd/system/metalplugd.service": "[Unit]\n"}, nil},
 		{"an enabled unit of another name", map[string]string{"/etc/systemd/system/kubelet.service": "->/dev/null"}, nil},
 		{
-			"no user namespaces", map[string]string{"/proc/sys/user/max_user_namespaces": "0\n"},
+			"no user namespaces",
+			map[string]string{"/proc/sys/user/max_user_namespaces": "0\n"},
 			[]string{"sysctl -w user.max_user_namespaces=1024, and the same in /etc/sysctl.d"},
 		},
 		{
-			"masked units", map[string]string{
+			"masked units",
+			map[string]string{
 				"/etc/systemd/system/metalplugd.service": "->/dev/null", "/run/systemd/system/metalplug-unit@.service": "->/dev/null",
 			},
 			[]string{"systemctl unmask metalplugd.service", "systemctl unmask --runtime metalplug-unit@.service"},

@@ -104,7 +104,8 @@ func TestProvenWithoutConfiguration(t *testing.T) {
 	m, _ := oneNVMe(t)
 	m.settings = func() (config.Config, error) { return config.Config{}, os.ErrNotExist }
 	for _, r := range []Request{
-		{Op: Probe, SysPath: disk0, Class: "nvme"}, surveyOf0(0),
+		{Op: Probe, SysPath: disk0, Class: "nvme"},
+		surveyOf0(0),
 		{Op: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Blank: true},
 	} {
 		r.TimeoutMS = minute
