@@ -286,6 +286,3 @@ func (s *surface) blocks() iter.Seq2[int64, []byte] {
 func blank(b []byte) bool {
 	return len(b) == 0 || (b[0] == 0 || b[0] == 0xff) && bytes.Count(b, b[:1]) == len(b)
 }
-
-// uniform reports whether a block is one byte over and over.
-func uniform(b []byte) bool { return len(b) == 0 || bytes.Count(b, b[:1]) == len(b) }
