@@ -16,10 +16,11 @@ import (
 )
 
 // installedConfig is a drop-in beside the configuration that the package brings: each drive is reset before a container
-// starts and erased between two pods.
+// starts and erased between two pods. ID_MODEL is in udevd's database alone, which metalplug-reset reads, too.
 const installedConfig = `[[resource]]
 name = "metalplug.io/nvme"
 class = "nvme"
+match = { ID_MODEL = "QEMU*" }
 reset = { method = "auto", scrub = %q, when = "both", timeout = "2m" }
 `
 
