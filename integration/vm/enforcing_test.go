@@ -37,6 +37,8 @@ func labels(in *installation, t *testing.T) {
 		"/run/metalplug/reset.sock":                  "metalplugd_runtime_t",
 		"/run/metalplug/control.sock":                "metalplugd_runtime_t",
 		"/run/cdi":                                   "metalplugd_cdi_t",
+		"/run/metalplug-mounts":                      "metalplug_mounts_t",
+		"/run/metalplug-locks":                       "metalplug_locks_t",
 		"/var/lib/kubelet/device-plugins/mp-*.sock":  "metalplugd_plugin_sock_t",
 		"/sys/class/nvme/*/reset_controller":         "metalplug_sysfs_reset_t",
 		"/sys/class/nvme/*/device/reset_method":      "metalplug_sysfs_reset_t",
