@@ -105,7 +105,7 @@ func filled(b []byte) (first, last int64) {
 
 // survey reads a disk from a byte to its end, in the idle I/O class and past the page cache. It ends at the first block that
 // holds something, when the time is up, and when the asker has gone. It holds no claim: whoever begins to use the disk may,
-// and then it ends as [Busy].
+// and then it ends as [Busy]. It takes no samples: a probe has done that, and on a slow disk they take all of the time.
 func (h *host) survey(ctx context.Context, r Request, a *Answer) error {
 	if h.Link(r.SysPath, "subsystem") != "block" {
 		return errorf(Refused, "%s is not a disk: there is nothing to read", r.SysPath)
@@ -127,13 +127,6 @@ func (h *host) survey(ctx context.Context, r Request, a *Answer) error {
 	}
 	a.Size, a.Read = c.size, r.From
 	if err := errors.Join(h.untaken(r, c), h.shared(c)); err != nil {
-		return err
-	}
-	s, err := h.surfaceOf(ctx, c, newSeed())
-	if err != nil {
-		return err
-	}
-	if a.Content, err = s.content(); err != nil || a.Content != "" {
 		return err
 	}
 	if h.unallocated(c) {
