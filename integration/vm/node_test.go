@@ -228,7 +228,7 @@ func unpluggedUnderPod(in *installation, t *testing.T) {
 	in.says(t, "second", 1, "[precious]")
 	in.m.RemoveStaticPod("second")
 	in.m.Eventually("the drive to be kept", slowNode, func() bool {
-		return strings.Contains(in.devices(), "in use: it holds")
+		return strings.Contains(in.devices(), "unproven: ")
 	})
 	if got := in.m.Sh("head -c 8 " + in.m.Namespaces()[d.Serial]); got != "precious" {
 		t.Errorf("%q is left on it", got)
