@@ -107,6 +107,10 @@ func firstOutput(in *installation, t *testing.T) {
 	began := in.now(t)
 	in.m.Run("systemctl", "start", "kubelet")
 	in.registered(1)
+	// The kubelet refuses a static pod for good that comes before its devices, and a disk is read in full before it is offered.
+	in.m.Eventually("the drives to be offered", slowNode, func() bool {
+		return strings.Count(in.devices(), "Healthy") == len(drives)
+	})
 	in.m.StaticPod("writer", nvme, 1, writer)
 	in.says(t, "writer", 0, "[]")
 	in.note("systemctl start kubelet", "to the output of a pod", in.now(t).Sub(began))
