@@ -142,8 +142,8 @@ func oneBlock(s *story, t *testing.T) {
 		data   []byte
 		says   string
 	}{
-		{"ONEBLOCK", at, noise(seed, 4096), fmt.Sprintf("unknown data at byte %d;", at)},
-		{"ONEBYTE", at / 2, []byte{1}, fmt.Sprintf("unknown data at byte %d;", at/2/4096*4096)},
+		{"ONEBLOCK", at, noise(seed, 4096), fmt.Sprintf("unknown data at byte %d", at)},
+		{"ONEBYTE", at / 2, []byte{1}, fmt.Sprintf("unknown data at byte %d", at/2/4096*4096)},
 		{"PATTERN", 40 * mib, bytes.Repeat([]byte("A"), mib), "unknown data at byte 4"}, // the probe may find any block of it
 	} {
 		d := vm.Drive{Serial: c.serial, SizeMiB: size}
