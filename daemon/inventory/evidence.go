@@ -151,7 +151,8 @@ func (l *loop) weigh(e *entry, s *device.Sighting) {
 	case e.held || v.Scrub != "":
 	case s.HostUse(e.dirty):
 		l.endEvidence(e, s.Offer.Error())
-	case errors.Is(s.Offer, device.ErrData) && !s.Blank: // else udev has not inspected the disk since its erasure
+	case errors.Is(s.Offer, device.ErrData) && s.Blank: // udev has not inspected the disk since its erasure
+	case errors.Is(s.Offer, device.ErrData) && v.Found == "": // else a read found data already, and begins there again
 		l.endEvidence(e, contentOf(s.Offer))
 	}
 }

@@ -114,6 +114,28 @@ func TestHiddenData(t *testing.T) {
 	}
 }
 
+// TestFoundDataStaysFound: random places of a probe may hit the data that a read has found, or not. The disk is not read from
+// its beginning for that.
+func TestFoundDataStaysFound(t *testing.T) {
+	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
+		b.forget()
+		b.hide("nvme1n1", 3*quarter+4096)
+		b.begin()
+		b.evidence("nvme1n1", "")
+		b.reads()
+		for _, content := range []string{"unknown data", ""} {
+			b.write("nvme1n1", content)
+			b.inventory.LookAgain(idOf("nvme1n1"))
+			clock.Pass(time.Minute)
+			b.evidence("nvme1n1", "")
+		}
+		b.want("nvme1n1", "", "unproven: unknown data at byte 397312; metalplugctl adopt nvme-eui.11 erases and offers it")
+		if read := b.reads(); strings.Contains(read, "nvme1n1 0") {
+			t.Errorf("read: %q", read)
+		}
+	})
+}
+
 // TestProbeEndsEvidence: what is found on a disk that no pod holds is nobody's here, also when it is gone again.
 func TestProbeEndsEvidence(t *testing.T) {
 	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
