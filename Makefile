@@ -45,7 +45,7 @@ export GOTOOLCHAIN ?= auto
 
 PROGRAMS = metalplugd metalplugctl metalplug-reset metalplug-holders metalplug-unit
 
-# Those with privileges are built without cgo: no libudev runs in them.
+# Those with privileges are built without libudev.
 HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 
 # What is tested beside the newest release: the oldest in each run of CI, all of them in the night.
@@ -60,7 +60,7 @@ deps:
 
 build: deps
 	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)' -o bin/ $(filter-out $(HELPERS:%=./cmd/%),$(PROGRAMS:%=./cmd/%))
-	CGO_ENABLED=0 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '-X main.version=$(VERSION)' -o bin/ $(HELPERS:%=./cmd/%)
+	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS),nolibudev' -ldflags '-X main.version=$(VERSION)' -o bin/ $(HELPERS:%=./cmd/%)
 
 run: build
 	bin/metalplugctl preview $(ARGS)

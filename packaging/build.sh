@@ -30,11 +30,11 @@ mkdir -p "$out"
 for program; do
 	# netgo and osusergo: the resolver and the user database of Go, so that libc is asked for little. grpcnotrace: see
 	# the Makefile, which builds with the same.
-	cgo=1 link=-linkmode=external
+	tags=netgo,osusergo,grpcnotrace
 	case $program in
-	metalplug-reset | metalplug-holders | metalplug-unit) cgo=0 link=-bindnow ;; # no libudev in a process with privileges
+	metalplug-reset | metalplug-holders | metalplug-unit) tags=$tags,nolibudev ;; # no libudev in a process with privileges
 	esac
-	CGO_ENABLED=$cgo go build -trimpath -buildvcs=false -buildmode=pie -tags netgo,osusergo,grpcnotrace \
-		-ldflags "$link -s -w -buildid= -X main.version=${VERSION:-unreleased}" \
+	go build -trimpath -buildvcs=false -buildmode=pie -tags "$tags" \
+		-ldflags "-linkmode=external -s -w -buildid= -X main.version=${VERSION:-unreleased}" \
 		-o "$out/$program" "./cmd/$program"
 done

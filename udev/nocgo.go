@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build !cgo
+//go:build !cgo || nolibudev
 
 package udev
 
 import "errors"
 
-// errNoLibudev is all that is left of the machine's udev without cgo; recordings and the event socket still work.
-var errNoLibudev = errors.New("open udev: built without cgo, so without libudev")
+// errNoLibudev is all that is left of the machine's udev without cgo, or with the tag nolibudev; recordings and the event socket still work.
+var errNoLibudev = errors.New("open udev: built without libudev")
 
 func checkLibudev() error { return errNoLibudev }
 

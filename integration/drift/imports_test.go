@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -154,8 +153,8 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 
 // TestWhatTouchesDevicesIsSmall: what runs with CAP_SYS_ADMIN is what one can read in an afternoon.
 func TestWhatTouchesDevicesIsSmall(t *testing.T) {
-	c := exec.Command("go", "list", "-deps", "-f", "{{if .Standard}}std {{end}}{{.ImportPath}}", module+"cmd/metalplug-reset")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0") // as the Makefile and packaging/build.sh build it
+	// As the Makefile and packaging/build.sh build it.
+	c := exec.Command("go", "list", "-deps", "-tags", "netgo,osusergo,nolibudev", "-f", "{{if .Standard}}std {{end}}{{.ImportPath}}", module+"cmd/metalplug-reset")
 	out, err := c.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
