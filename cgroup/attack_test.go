@@ -682,7 +682,7 @@ func TestMappingsBothWays(t *testing.T) {
 	needsRoot(t)
 	pid, _ := child(t, "map", "/dev/zero")
 	task := fmt.Sprintf("/proc/%d", pid)
-	r := &scanner{scan: newScan("/proc", nil, 0)}
+	r := &scanner{scan: newScan("/proc", nil, 0), owner: &owner{}}
 	all := func(each func(f func(name string, of file) error) error) (found []string) {
 		t.Helper()
 		err := each(func(name string, of file) error {

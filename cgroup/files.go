@@ -64,6 +64,13 @@ func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	}
 }
 
+// A walk of mappings is charged to the pod as well where each file is known already: a child process costs as much as the
+// first one. A unit of work is one file, or so many mappings, or so many bytes of the text of /proc/PID/maps.
+const (
+	mappingsCharged = 8
+	textCharged     = 1 << 10
+)
+
 // mappingRounds is how often the mappings of a process are read in which a file cannot be asked about: each time it is
 // mapped elsewhere before its link is followed.
 const mappingRounds = 32
@@ -149,6 +156,7 @@ func (r *scanner) eachMapping(task string, f func(name string, of file) error) e
 	}
 	defer maps.Close()
 	query := procmapQuery{size: uint64(unsafe.Sizeof(procmapQuery{})), flags: procmapNextOrCovering | procmapFileBacked}
+	n := 0
 	for asked := false; ; asked = true {
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, maps.Fd(), procmapQueryIoctl, uintptr(unsafe.Pointer(&query)))
 		r.steps.Add(1)
@@ -162,6 +170,11 @@ func (r *scanner) eachMapping(task string, f func(name string, of file) error) e
 			return &os.PathError{Op: "query", Path: task + "/maps", Err: errno}
 		default:
 			return r.eachLine(maps, f)
+		}
+		if n++; n%mappingsCharged == 0 {
+			if err := r.charge(1); err != nil {
+				return err
+			}
 		}
 		of := file{device{query.devMajor, query.devMinor}, query.inode}
 		if err := f(fmt.Sprintf("%x-%x", query.start, query.end), of); err != nil {
@@ -190,9 +203,16 @@ const (
 // eachLine is eachMapping from the text of /proc/PID/maps (proc_pid_maps(5)). Only the beginning of a line is kept.
 func (r *scanner) eachLine(maps *os.File, f func(name string, of file) error) error {
 	lines := bufio.NewReaderSize(maps, 8<<10)
+	size := 0
 	for {
 		line, more, err := lines.ReadLine()
 		r.steps.Add(1)
+		if size += len(line); size >= textCharged {
+			if err := r.charge(size / textCharged); err != nil {
+				return err
+			}
+			size %= textCharged
+		}
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -207,7 +227,9 @@ func (r *scanner) eachLine(maps *os.File, f func(name string, of file) error) er
 			return err
 		}
 		for more && err == nil {
-			_, more, err = lines.ReadLine()
+			var rest []byte
+			rest, more, err = lines.ReadLine()
+			size += len(rest)
 			r.steps.Add(1)
 		}
 	}

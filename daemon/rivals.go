@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"time"
@@ -87,7 +88,10 @@ func (d *daemon) compare(ctx context.Context, pause, last time.Duration) time.Du
 // countedOf asks the kubelet which devices of a resource it counts as healthy. A kubelet without the service counts none.
 func (d *daemon) countedOf(ctx context.Context, resource string) ([]string, error) {
 	if _, err := os.Lstat(d.Config.Paths.PodResources); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		if len(d.peers.Live()) == 0 {
+			return nil, nil // there is no other plugin, or no kubelet yet
+		}
+		return nil, fmt.Errorf("%w: other plugins are here, and which resources they serve is not known; see paths.pod_resources", err)
 	}
 	counted, err := plugin.Allocatable(ctx, d.Config.Paths.PodResources)
 	if errors.Is(err, plugin.ErrNotCounted) {

@@ -49,7 +49,10 @@ func load(main string, optional bool) (Config, error) {
 	for _, name := range names {
 		text, err := read(name)
 		if optional && name == main && errors.Is(err, fs.ErrNotExist) {
-			continue
+			if _, linkErr := os.Lstat(name); errors.Is(linkErr, fs.ErrNotExist) {
+				continue
+			}
+			err = fmt.Errorf("the link leads to a file that is not there, or that the sandbox of the service does not show; put the file into %s", filepath.Dir(name))
 		}
 		if err != nil {
 			files = append(files, &file{name: name, problems: Problems{unreadable(name, err)}})

@@ -23,8 +23,8 @@ func (e *entry) disk() bool { return e.device.Class != nil && e.device.Class.Dis
 // theirs, unless its resource gives out disks with the host's own data. again: it is a container that goes on with what is
 // there: then that is whose it was.
 func (l *loop) started(e *entry, pods []string, again bool) {
-	if rule := l.rule(e); !again && (rule == nil || !rule.AllowInUse) {
-		e.leftover = e.disk()
+	if rule := l.rule(e); !again {
+		e.leftover = e.disk() && (rule == nil || !rule.AllowInUse)
 	}
 	e.dirty, e.left, e.seen, e.given = true, remains{}, remains{}, e.medium
 	l.endEvidence(e, "")
@@ -98,6 +98,9 @@ func (e *entry) appears(s *device.Sighting) {
 		vouched := same && appearance != "" && appearance == w.vouched
 		if w.suspended || e.leftover && w.under > 0 {
 			e.atWork().suspended = same
+		}
+		if !vouched && w.byHand == EraseByHand { // the operator meant the disk of before
+			e.atWork().byHand = 0
 		}
 		e.leftover, e.proof = e.leftover && vouched, proof{}
 	}

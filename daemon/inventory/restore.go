@@ -36,6 +36,9 @@ func (l *loop) restore() {
 		}
 		if r.Failed != "" {
 			e.worked = &work{failed: r.Failed, byHand: r.ByHand}
+			if !sameBoot && r.ByHand == EraseByHand { // another disk may have its ID by now
+				e.worked.byHand = 0
+			}
 		}
 		e.medium, e.given, e.left = r.Medium, r.Given, remains{r.Fingerprint, r.Blank}
 		e.leftover = e.leftover && (sameBoot || r.outlastsBoot())

@@ -81,7 +81,9 @@ func scrubNamed(settings config.Config, resource config.Resource, s device.Sight
 		return nil
 	case !s.Target.IsDisk():
 		return errorf(Refused, "resource %s (%s) does not take %s as a disk", resource.Name, where, path.Base(r.SysPath))
-	case r.Scrub == resource.Reset.Scrub, r.ByHand:
+	case r.ByHand && (resource.AllowInUse || resource.Shares > 1):
+		return errorf(Refused, "resource %s (%s) gives out disks that others use: they are not erased", resource.Name, where)
+	case r.Scrub == resource.Reset.Scrub, r.ByHand && r.Scrub != "sanitize": // which erases all that the subsystem holds
 		return nil
 	}
 	return errorf(Refused, "resource %s (%s) has scrub %q, not %q", resource.Name, where, resource.Reset.Scrub, r.Scrub)

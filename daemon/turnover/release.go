@@ -24,6 +24,15 @@ const (
 	retryLast  = 10 * time.Minute
 )
 
+// clearLimit returns how long a reset and an erasure may take that no container waits for. The time of a resource that erases
+// before a start is bounded by the kubelet's; after one has failed there is time to read a whole disk.
+func (c Care) clearLimit() time.Duration {
+	if c.AtRelease {
+		return max(c.Timeout, time.Second)
+	}
+	return max(c.Timeout, time.Hour)
+}
+
 // errUnkept: a disk is fit, which the next daemon would not know.
 var errUnkept = errors.New("that it was erased could be forgotten")
 
@@ -222,7 +231,7 @@ func (t *Turnover) handBack(ctx context.Context, care Care, s *inventory.Status,
 	var p device.Prepared
 	if care.renews(done.renewed, s.Failure != "") {
 		done.renewed = Care{} // until it is
-		limited, cancel := context.WithTimeout(ctx, max(care.Timeout, time.Second)+device.AnswerTime)
+		limited, cancel := context.WithTimeout(ctx, care.clearLimit()+device.AnswerTime)
 		defer cancel()
 		var err error
 		if p, err = t.restore(limited, care, s); err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,8 +44,9 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	// Who erases must not forget what has to be erased. Of others it is only a pity.
-	if err := t.Inventory.Kept(ctx, ids...); err != nil && (care.AtRelease || care.scrubs()) {
+	// What has to be erased must not be forgotten, nor that the evidence of a disk has ended. Of others it is only a pity.
+	disks := slices.ContainsFunc(devices, func(s *inventory.Status) bool { return s.Target.IsDisk() })
+	if err := t.Inventory.Kept(ctx, ids...); err != nil && (care.AtRelease || care.scrubs() || disks) {
 		return fmt.Errorf("%w: what a container leaves could be forgotten: %w", ErrUnfit, err)
 	}
 	return nil
