@@ -181,7 +181,7 @@ func (c Config) Templates() []string {
 func (r Resource) Rule() device.Rule {
 	rule := device.Rule{
 		Resource: r.Name, Class: r.Class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse,
-		Group: r.Group, Nodes: r.Nodes, ScrubUnset: r.ScrubUnset,
+		Group: r.Group, Nodes: r.Nodes, ScrubUnset: r.ScrubUnset, Scrubs: r.Reset.Scrub != None,
 		ErasedAtStart:    r.Reset.AtStart() && r.Reset.Scrub != None,
 		ClearedAtRelease: r.Reset.AtRelease() || r.Units.Release != "", Init: r.Units.Init,
 	}

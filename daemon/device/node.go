@@ -101,6 +101,9 @@ func nodeOffer(h *Host, d Device) error {
 			return excludedf("%s takes a disk and does not say what becomes of the data of a pod: "+
 				`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the next pod can read it`, d.rule.Resource)
 		}
+		if d.rule != nil && d.rule.Scrubs && (disk.SysPath != d.SysPath || d.Udev.DevType == "partition") {
+			return excludedf("%s erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"", d.rule.Resource)
+		}
 		reasons = append(reasons, inUse(h, disk))
 		if disk.SysPath != d.SysPath { // what udev has read off it is not known here
 			reasons = append(reasons, byNamef("another way to %s: name it by DEVNAME if it is meant", path.Base(disk.SysPath)))

@@ -73,6 +73,12 @@ func TestNode(t *testing.T) {
 		{name: "partition", recording: "node-disk", rules: node("/dev/sda1*"), want: part +
 			"  held back: only where a rule names it: a partition: name it by DEVNAME if it is meant\n" + partNode},
 		{name: "partition by name", recording: "node-disk", rules: node("/dev/sda1"), want: part + partNode},
+		{name: "partition of a resource that erases", recording: "node-disk", rules: erasing(node("/dev/sda1")), want: part +
+			"  held back: not for containers: test/node erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"\n" + partNode},
+		{name: "another way to a disk, of a resource that erases", recording: "node-disk", rules: erasing(node("/dev/sg0")), want: `
+			node-sg0
+			  held back: not for containers: test/node erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = "none"
+			  /dev/sg0`},
 		{name: "partition by name, mounted", recording: "node-disk", rules: node("/dev/sda1"), edits: []string{
 			"F: /proc/self/mountinfo=", `F: /proc/self/mountinfo=22 1 8:1 / /srv rw - ext4 /dev/sda1 rw\n`,
 		}, want: part + "  held back: in use: sda1 is mounted on /srv; only where a rule names it: a partition: name it by DEVNAME if it is meant\n" + partNode},
@@ -382,4 +388,12 @@ func TestNodeByID(t *testing.T) {
 	if want := []string{id}; !slices.Equal(taken, want) {
 		t.Errorf("%q, want %q", taken, want)
 	}
+}
+
+// erasing makes rules those of a resource with a scrub.
+func erasing(rules []Rule) []Rule {
+	for i := range rules {
+		rules[i].Scrubs = true
+	}
+	return rules
 }

@@ -32,6 +32,9 @@ type Rule struct {
 
 	// ScrubUnset reports that nobody has said how a disk is erased: one that the rule takes is not offered.
 	ScrubUnset bool
+	// Scrubs reports that a disk is erased between two pods: a node by which only a part of a disk, or another way to it, is
+	// reached is not offered.
+	Scrubs bool
 	// ErasedAtStart: before a container gets a device, what the last pod has left on it is erased.
 	ErasedAtStart bool
 	// ClearedAtRelease: after its last pod a device is reset or erased, and not offered before that is done.

@@ -114,6 +114,7 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 	e.onItsWay(sighting)
 	if sighting.Target != nil || !e.disk() { // else it is not known which appearance was seen
 		e.appears(sighting)
+		l.noteTwin(e)
 	}
 	e.sighting = e.believe(sighting, time.Now())
 	l.unsaved = e.arrives(sighting) || l.unsaved

@@ -53,12 +53,30 @@ func (v Evidence) Percent() int {
 // Empty: nothing would tell another disk from it.
 func (l *loop) evidenceKey(e *entry) string {
 	switch {
-	case e.medium != "":
+	case e.medium != "" && !l.twins[e.medium]:
 		return e.medium
 	case e.appearance != "" && l.boot != "":
 		return l.bootKey() + e.appearance
 	}
 	return ""
+}
+
+// noteTwin compares the medium of a disk with those of the others. Evidence of one disk would be taken for that of another with
+// the same serial number: from then on each of them is known by its appearance alone.
+func (l *loop) noteTwin(e *entry) {
+	if e.medium == "" || l.twins[e.medium] {
+		return
+	}
+	other := l.media[e.medium]
+	l.media[e.medium] = e
+	if other == nil || other == e || other.sighting == nil || other.medium != e.medium {
+		return
+	}
+	l.Log.Warn("two disks have one identity", "device", e.device.ID, "detail", "the other is "+other.device.ID+": what is known of either is forgotten")
+	delete(l.evidence, e.medium)
+	l.twins[e.medium] = true
+	l.unsaved = true
+	l.changed(other)
 }
 
 // bootKey begins the key of every disk that is known by its appearance in this boot alone.

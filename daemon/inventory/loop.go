@@ -35,6 +35,8 @@ type loop struct {
 	unsaved bool            // an identity or a mark changed since the last save
 
 	evidence map[string]*Evidence // why disks count as nobody's, by medium; written only by the loop
+	media    map[string]*entry    // the last entry that was seen with a medium
+	twins    map[string]bool      // media that two disks have claimed at once since the start
 
 	marks   marks             // what events say of hardware, until it is over
 	counted map[count]uint64  // what error counters are measured by
@@ -105,6 +107,8 @@ func newLoop(i *Inventory) *loop {
 		dirty:        make(map[*entry]bool),
 		resend:       make(map[string]bool),
 		evidence:     make(map[string]*Evidence),
+		media:        make(map[string]*entry),
+		twins:        make(map[string]bool),
 		marks:        make(marks),
 		counted:      make(map[count]uint64),
 		began:        time.Now(),

@@ -133,7 +133,14 @@ func (h *host) survey(ctx context.Context, r Request, a *Answer) error {
 		a.Read = c.size
 		return h.untaken(r, c)
 	}
-	return h.readOn(ctx, r, c, a)
+	// A process that has the disk open without a claim could write behind the place that is read.
+	if err := h.unheld(ctx, c); err != nil {
+		return err
+	}
+	if err := h.readOn(ctx, r, c, a); err != nil || a.Read < c.size {
+		return err
+	}
+	return h.unheld(ctx, c)
 }
 
 // unallocated reports whether the drive says that no block of the namespace is in use: with thin provisioning NUSE counts

@@ -160,6 +160,8 @@ func TestUnknownPodIsBusy(t *testing.T) {
 // TestUnreadPod: processes that cannot be read count against a device that their pod could have, and against no other.
 func TestUnreadPod(t *testing.T) {
 	unread := func(b *bench, pod string) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
 		b.unread = []device.Holder{{PodUID: pod, Unread: "process 7: the kernel does not answer about it"}}
 	}
 	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
