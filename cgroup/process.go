@@ -88,6 +88,9 @@ func (r *scanner) files(dir string, threads int, held map[Number]bool) (err erro
 // charge adds to the work for the processes of a pod. The error is errWork if that is too much.
 func (r *scanner) charge(work int) error {
 	r.steps.Add(1)
+	if r.owner == nil { // our own process
+		return nil
+	}
 	if r.owner.work.Add(int64(work)) > maxWork && r.owner.pod {
 		return errWork
 	}

@@ -102,10 +102,13 @@ func (s *surface) reads() (all []chunk) {
 	for p := range slices.Chunk(s.first, piece) {
 		all = append(all, chunk{int64(len(all)) * piece, p})
 	}
-	i := 0
-	for p := range slices.Chunk(s.between, blockSize) {
-		all = append(all, chunk{s.places[i], p})
-		i++
+	for i := 0; i < len(s.places); { // places next to each other are one read
+		n := 1
+		for i+n < len(s.places) && s.places[i+n] == s.places[i+n-1]+blockSize && n*blockSize < piece {
+			n++
+		}
+		all = append(all, chunk{s.places[i], s.between[i*blockSize : (i+n)*blockSize]})
+		i += n
 	}
 	at := lastFrom(s.size)
 	for p := range slices.Chunk(s.last, piece) {
@@ -146,14 +149,14 @@ func together(ctx context.Context, all []chunk, read func(p []byte, offset int64
 }
 
 // places returns where to read between the ends of a disk, in their order: random blocks, each as likely as any other; or
-// all of them where there are no more. The same seed gives the same places (ChaCha8: C2SP chacha8rand).
+// all of them where there are not twice as many. The same seed gives the same places (ChaCha8: C2SP chacha8rand).
 func places(size int64, from seed) []int64 {
 	blocks := (lastFrom(size) - edge) / blockSize
 	if blocks <= 0 {
 		return nil
 	}
-	chosen := make([]int64, 0, min(blocks, randomCount))
-	if blocks <= randomCount {
+	chosen := make([]int64, 0, min(blocks, 2*randomCount))
+	if blocks <= 2*randomCount {
 		for i := range blocks {
 			chosen = append(chosen, edge+i*blockSize)
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +66,7 @@ func TestProbe(t *testing.T) {
 			if printed := got.Fingerprint != ""; printed != (c.want.Content != "" && c.want.Content != knownPartitions) {
 				t.Errorf("fingerprint is %q", got.Fingerprint)
 			}
+			got.Detail = regexp.MustCompile(`at byte \d+`).ReplaceAllString(got.Detail, "at byte 0") // several reads are under way
 			if got.Fingerprint, got.Size = "", 0; !reflect.DeepEqual(got, c.want) {
 				t.Errorf("answer is %+v\nwant %+v", got, c.want)
 			}
