@@ -248,8 +248,10 @@ func (l *loop) waiting(e *entry) string {
 func (l *loop) turn(e *entry, s *Status) {
 	s.Due, s.Dirty, s.Leftover, s.Own, s.Pods = e.due, e.dirty, e.leftover, e.own(), e.pods
 	w := e.work()
-	// A disk that is not what a pod has left has only to be free of the pod's processes.
-	s.Pending = !e.held && (e.offered && (e.dirty || w.failed != "") || e.dirty && e.disk() && !e.leftover)
+	// A disk that is not what a pod has left, or that nothing erases now, has only to be free of the pod's processes.
+	rule := l.rule(e)
+	idle := e.dirty && e.disk() && (!e.leftover || rule != nil && !rule.ClearedAtRelease)
+	s.Pending = !e.held && (e.offered && (e.dirty || w.failed != "") || idle)
 	s.Failure, s.FailedByHand, s.Fingerprint, s.LeftBlank = w.failed, w.byHand, e.left.fingerprint, e.left.blank
 	s.Uncleared = l.uncleared(e)
 	s.Init = l.uninitialised(e)

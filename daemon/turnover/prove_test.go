@@ -564,3 +564,20 @@ func TestTwins(t *testing.T) {
 		}
 	})
 }
+
+// TestWipedAfterAPod: a resource does not erase. What a pod has left keeps its disk from the next until the operator has
+// wiped it, and the disk is read.
+func TestWipedAfterAPod(t *testing.T) {
+	play(t, disk(1, 1, 7), nothing, func(b *bench) {
+		b.used("A", "nvme1n1")
+		b.free("nvme1n1")
+		clock.Pass(time.Hour)
+		if s := b.status("nvme1n1"); s.Healthy || !strings.Contains(s.Reason, "metalplugctl adopt") {
+			t.Errorf("healthy %v: %s", s.Healthy, s.Reason)
+		}
+		b.write("nvme1n1", "")
+		b.inventory.LookAgain(idOf("nvme1n1"))
+		clock.Pass(time.Hour)
+		b.evidence("nvme1n1", inventory.Blank)
+	})
+}

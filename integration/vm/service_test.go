@@ -27,6 +27,7 @@ func atRestCosts(in *installation, t *testing.T) {
 const badConfig = `[[resource]]
 name = "nonsense"
 class = "nvme"
+reset.scrub = "none"
 `
 
 // badReload: the reload fails and says where, and nothing else happens.
