@@ -32,7 +32,7 @@ const (
 // waits is the reason why a disk is not read at present.
 const waits = "the read waits for a pod that uses its controller"
 
-// errWaits: a disk is not read for now.
+// errWaits: the read of a disk waits until a pod has ended.
 var errWaits = fmt.Errorf("%w: %s", ErrBusy, waits)
 
 // errFound: a disk holds data, and is not proven.

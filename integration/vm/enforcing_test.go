@@ -56,13 +56,16 @@ func labels(in *installation, t *testing.T) {
 // and a process with a directory of a file system open that has no label, which metalplug-holders asks the kernel about at each start.
 func unlabelled(in *installation, t *testing.T) {
 	// What the test's own programs may do is not the policy's business.
-	in.m.Sh(`setenforce 0
+	in.m.Sh(`trap 'setenforce 1' EXIT
+		setenforce 0
 		truncate -s 16M /root/loop.img
 		loop=$(losetup --find --show /root/loop.img)
 		mkfs.ext4 -q $loop
 		mkdir -p /mnt/unlabelled
-		mount $loop /mnt/unlabelled
-		setenforce 1`)
+		mount $loop /mnt/unlabelled`)
+	if mode := in.m.Run("getenforce"); mode != "Enforcing" {
+		t.Fatalf("SELinux is %s", mode)
+	}
 	if label := in.m.Run("stat", "-c", "%C", "/mnt/unlabelled"); !strings.Contains(label, ":unlabeled_t:") {
 		t.Errorf("the label of a new file system is %s", label)
 	}
