@@ -94,7 +94,7 @@ func (m *mortal) hostWrites(id string) {
 
 // leftAlone tells why a disk is not one to which the host has written, and which the daemon lets nobody have for that reason.
 func (m *mortal) leftAlone(id string) error {
-	content, err := m.says(id, "it holds data: "+hostData)
+	content, err := m.says(id, "unproven: "+hostData)
 	if content != hostData {
 		return fmt.Errorf("%w: %q is on it: %v", errNever, content, err)
 	}

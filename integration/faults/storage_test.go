@@ -120,7 +120,7 @@ pod_resources = "%[1]s/k.pods"
 state = "%[1]s/state"
 run = "%[1]s/run"
 cdi = "%[1]s/cdi"
-cgroup = "%[1]s/cgroup"
+cgroup = ""
 [hardware]
 source = "recording:%[1]s/recording"
 [[resource]]
