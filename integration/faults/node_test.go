@@ -24,7 +24,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // parts are the parts of the daemon that decide who gets what, put together as package daemon does, but for the pace at
 // which the kubelet is asked: here the test asks.
