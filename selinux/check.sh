@@ -42,14 +42,14 @@ changes() {
 		echo "$domain dir $domain" # /proc/self, in the base policy of Debian 13
 		echo "$domain fifo_file $domain init_t initrc_t"
 		echo "$domain chr_file null_device_t zero_device_t urandom_device_t random_device_t devtty_t console_device_t"
-		echo "$domain chr_file tty_device_t user_devpts_t user_tty_device_t initrc_devpts_t devpts_t ptynode ttynode"
+		echo "$domain chr_file initrc_devpts_t" # of a service that has a terminal, in the base policy of refpolicy
 		# To write to a socket is how it is connected to: the journal, the service manager.
 		echo "$domain sock_file devlog_t syslogd_runtime_t syslogd_var_run_t init_runtime_t init_var_run_t"
 		echo "$domain sock_file nscd_runtime_t nscd_var_run_t setrans_runtime_t setrans_var_run_t"
 	done
 }
 
-# The devices that a domain may open, beyond null, zero, random and a terminal.
+# The devices that a domain may open, beyond null, zero, random and the console. The terminal of a login is none of them.
 opens() {
 	cat <<-'END'
 		metalplug_reset_t chr_file fixed_disk_device_t metalplug_dfl_device_t vfio_device_t
@@ -58,7 +58,7 @@ opens() {
 	local domain
 	for domain in "${domains[@]}"; do
 		echo "$domain chr_file null_device_t zero_device_t urandom_device_t random_device_t devtty_t console_device_t"
-		echo "$domain chr_file tty_device_t user_devpts_t user_tty_device_t initrc_devpts_t devpts_t ptynode ttynode"
+		echo "$domain chr_file initrc_devpts_t" # of a service that has a terminal, in the base policy of refpolicy
 	done
 }
 
@@ -116,11 +116,11 @@ looks() {
 domains=(metalplugd_t metalplug_reset_t metalplug_holders_t metalplug_unit_t)
 change=write,append,create,unlink,link,rename,setattr,add_name,remove_name,reparent,rmdir,mounton
 
-# dump DOMAIN writes all rules of a domain, one a line: class, target, permissions. Rules are left out that only a
-# boolean of ours which is off gives, for the socket that metrics are served on, and the one right of metalplug_unit_t: to
-# start and stop units.
+# dump DOMAIN writes all rules of a domain, one a line: class, target, permissions. It leaves out what only a boolean gives that
+# is off (ours for the socket of the metrics, and that of the distribution for the terminals of all daemons), and the one right of
+# metalplug_unit_t: to start and stop units.
 dump() {
-	sesearch -A -s "$1" "$policy" | grep -vE '\[ metalplugd_metrics_tcp \]:True|^allow metalplug_unit_t [a-z_]+:service ' |
+	sesearch -A -s "$1" "$policy" | grep -vE '\[ (metalplugd_metrics_tcp|(init_)?daemons_use_tty) \]:True|^allow metalplug_unit_t [a-z_]+:service ' |
 		sed -nE 's/^allow [^ ]+ ([^ :]+):([a-z0-9_]+) \{? ?([^};]*).*/\2 \1 \3/p' >"$work/$1"
 	[[ -s $work/$1 ]] || die "$policy: $1 has no rule"
 }

@@ -37,16 +37,16 @@ func TestProfilesCompile(t *testing.T) {
 	}
 }
 
-// TestProfilesMatchTheUnits: a profile attaches to the program of a unit by its path, and gives no capability that the unit
-// does not give. metalplug-holders has none: see packaging/apparmor/metalplugd.
+// TestProfilesMatchTheUnits: a profile attaches to the program of a unit by its path, or the unit names it, and it gives no
+// capability that the unit does not give. metalplug-holders has none: see packaging/apparmor/metalplugd.
 func TestProfilesMatchTheUnits(t *testing.T) {
 	profiles := names(t, "packaging/apparmor/*")
 	postrm := text(t, "packaging/debian/metalplug.postrm")
-	head := regexp.MustCompile(`(?m)^profile (\S+) (\S+) flags=\(attach_disconnected\) \{$`)
+	head := regexp.MustCompile(`(?m)^profile (\S+) (?:(/\S+) )?flags=\(attach_disconnected\) \{$`)
 	for _, name := range profiles {
 		profile := text(t, "packaging/apparmor/"+name)
 		found := head.FindAllStringSubmatch(profile, -1)
-		if len(found) != 1 || found[0][1] != name || filepath.Base(found[0][2]) != name {
+		if len(found) != 1 || found[0][1] != name {
 			t.Errorf("%s: profiles %q, want the one of the program %s", name, found, name)
 			continue
 		}
@@ -59,8 +59,9 @@ func TestProfilesMatchTheUnits(t *testing.T) {
 			continue
 		}
 		u := readUnit(t, unit)
-		if start := u["ExecStart"]; !slices.Equal(start, found[0][2:]) {
-			t.Errorf("%s attaches to %s, %s starts %q", name, found[0][2], unit, start)
+		start, named := u["ExecStart"], u["AppArmorProfile"]
+		if path := found[0][2]; path != "" && !slices.Equal(start, []string{path}) || path == "" && !slices.Equal(named, []string{"-" + name}) {
+			t.Errorf("%s attaches to %q, %s starts %q below the profile %q", name, path, unit, start, named)
 		}
 		bounding := strings.Fields(strings.Join(u["CapabilityBoundingSet"], " "))
 		for _, c := range regexp.MustCompile(`(?m)^ *capability (.*),$`).FindAllStringSubmatch(profile, -1) {
@@ -71,6 +72,7 @@ func TestProfilesMatchTheUnits(t *testing.T) {
 			}
 		}
 		for what, forbidden := range map[string]string{
+			"a terminal": `(?m)^[^#\n]*(abstractions/consoles|/dev/(tty|pts|ptmx|console|vcs))`,
 			"another program": `(?m)^[^#\n]* [a-z]*[xX][a-z]*,$`, "every capability": `(?m)^ *capability,$`,
 			"a network": `(?m)^ *network (inet|inet6|packet|,)`, "a mount": `(?m)^ *(mount|remount|umount|pivot_root)`,
 			"another profile": `(?m)^ *change_profile`,

@@ -90,15 +90,15 @@ func TestDaemonMayDoNothing(t *testing.T) {
 	u := readUnit(t, "metalplugd.service")
 	for key, want := range map[string]string{
 		"CapabilityBoundingSet": "", "AmbientCapabilities": "", "NoNewPrivileges": "yes", "PrivateUsers": "yes",
-		"PrivateNetwork": "yes", "DevicePolicy": "closed", "ProtectSystem": "strict", "RestrictAddressFamilies": "AF_UNIX",
+		"PrivateNetwork": "yes", "DevicePolicy": "strict", "ProtectSystem": "strict", "RestrictAddressFamilies": "AF_UNIX",
 		"RestartPreventExitStatus": "78", "Restart": "always", "StartLimitIntervalSec": "0", "Type": "notify",
 	} {
 		if got := u[key]; len(got) != 1 || got[0] != want {
 			t.Errorf("%s=%q, want %q", key, got, want)
 		}
 	}
-	// For systemd, which opens it where the rule holds already (OpenFile=).
-	if devices := u["DeviceAllow"]; !slices.Equal(devices, []string{"/dev/kmsg r"}) {
+	// For systemd, which opens them where the rule holds already (OpenFile=, StandardInput=).
+	if devices := u["DeviceAllow"]; !slices.Equal(devices, []string{"/dev/kmsg r", "/dev/null rw"}) {
 		t.Errorf("it may open %q", devices)
 	}
 }

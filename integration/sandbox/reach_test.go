@@ -48,7 +48,8 @@ StandardOutput=truncate:/out/reached
 `
 
 // victims is what a node has that a program of uid 0 would like to reach: sockets of services that trust uid 0, files of
-// the kubelet, and devices.
+// the kubelet, devices, and the terminal of a login. The node victim-terminal leads to no terminal outside of devpts: it shows
+// that the rules for devices refuse terminals, also where /dev/pts is seen.
 const victims = `
 mkdir -p /var/lib/kubelet/device-plugins /var/lib/kubelet/pod-resources /var/lib/kubelet/pki /var/lib/kubelet/pods/x /var/lib/kubelet/plugins /var/lib/kubelet/plugins_registry /etc/cron.d \
 	/etc/kubernetes /var/spool/cron /opt/x /srv/x /mnt/x /root/.ssh /home/x /boot/x /run/cdi /run/user/0 /run/credentials/x
@@ -59,12 +60,14 @@ for file in /var/lib/kubelet/kubeadm-flags.env /var/lib/kubelet/config.yaml /var
 	echo secret >$file
 done
 for number in 1 2 4; do [ -e /dev/victim$number ] || mknod /dev/victim$number c 1 $number; done
+[ -e /dev/victim-terminal ] || mknod /dev/victim-terminal c 136 0
 [ -e /dev/victim-block ] || mknod /dev/victim-block b 7 0
 systemd-run -q --unit=victim-stream /usr/libexec/metalplug/probe listen stream /run/containerd/containerd.sock /run/crio/crio.sock \
 	/run/docker.sock /run/k3s/containerd/containerd.sock /run/user/0/bus /tmp/victim.sock /opt/x/victim.sock /dev/shm/victim.sock \
 	/var/lib/kubelet/plugins/x.sock /var/lib/kubelet/plugins_registry/x.sock /var/lib/kubelet/device-plugins/kubelet.sock \
 	/var/lib/kubelet/pod-resources/kubelet.sock @victim-stream
 systemd-run -q --unit=victim-dgram /usr/libexec/metalplug/probe listen dgram /run/victim-dgram @victim-dgram
+systemd-run -q --unit=victim-terminal /usr/libexec/metalplug/probe terminal
 systemd-run -q --unit=victim-seqpacket /usr/libexec/metalplug/probe listen seqpacket /run/victim-seqpacket @victim-seqpacket
 `
 
@@ -77,7 +80,7 @@ func TestReach(t *testing.T) {
 			m := boot(t, suite)
 			m.sh(victims)
 			m.await("the victims", func() bool {
-				out, _ := m.try("ls /run/victim-dgram /run/victim-seqpacket /var/lib/kubelet/pod-resources/kubelet.sock")
+				out, _ := m.try("ls /dev/pts/0 /run/victim-dgram /run/victim-seqpacket /var/lib/kubelet/pod-resources/kubelet.sock")
 				return !strings.Contains(out, "cannot access")
 			})
 			for _, s := range sandboxes {

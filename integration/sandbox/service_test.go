@@ -114,8 +114,9 @@ func replacedDirectory(m *machine) {
 		"mv /var/lib/kubelet/device-plugins /var/lib/kubelet/old; mkdir /var/lib/kubelet/device-plugins",
 		"until rm -rf /var/lib/kubelet/*; do :; done",                                      // as kubeadm reset; the daemon may make a socket again in between
 		"rm -rf /var/lib/kubelet/x; mv /var/lib/kubelet/device-plugins /var/lib/kubelet/x", // and nobody makes another
-		"mkdir -p /mnt/data/device-plugins; mount --bind /mnt/data /var/lib/kubelet; rm /proc/$(systemctl show -P MainPID metalplugd)/root/var/lib/kubelet/device-plugins/mp-*",
+		"mkdir -p /mnt/data/device-plugins; mount --bind /mnt/data /var/lib/kubelet",
 	} {
+		m.await("a socket", func() bool { _, err := m.try(sockets); return err == nil })
 		before := m.pid()
 		m.sh(how)
 		m.await("a restart after "+how, func() bool {

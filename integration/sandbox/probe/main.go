@@ -6,6 +6,7 @@
 //
 //	probe list           prints the paths of all files that are to be tried
 //	probe listen KIND PATH...  listens on sockets until it is killed
+//	probe terminal       holds a terminal until it is killed
 //	probe                tries what it sees itself, and the paths on standard input
 //
 // It writes nothing, and opens nothing that acts when it is opened, such as a watchdog.
@@ -46,6 +47,11 @@ func main() {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+	case len(os.Args) == 2 && os.Args[1] == "terminal":
+		if err := terminal(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	default:
 		r := reached{}
 		r.files()
@@ -78,6 +84,27 @@ func listen(kind string, names []string) error {
 		}
 	}
 	fmt.Println("listening")
+	time.Sleep(24 * time.Hour)
+	return nil
+}
+
+// terminal holds a terminal open on both sides (pts(4)), as that of a login, and waits for its end.
+func terminal() error {
+	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return fmt.Errorf("open /dev/ptmx: %w", err)
+	}
+	number, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
+	if err != nil {
+		return fmt.Errorf("number of the terminal: %w", err)
+	}
+	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
+		return fmt.Errorf("unlock the terminal: %w", err)
+	}
+	path := fmt.Sprintf("/dev/pts/%d", number)
+	if _, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
 	time.Sleep(24 * time.Hour)
 	return nil
 }
