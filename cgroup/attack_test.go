@@ -433,7 +433,7 @@ func TestWorkOfThreads(t *testing.T) {
 	needsRoot(t)
 	const n = 1000
 	pid, _ := child(t, "threads", strconv.Itoa(n), "/dev/full")
-	r := &scanner{scan: newScan("/proc", []Number{full}, 0), pid: pid}
+	r := &scanner{scan: newScan("/proc", []Number{full}, 0), pid: pid, owner: &owner{}}
 	held := make(map[Number]bool)
 	if _, err := r.process(held); err != nil || !held[full] {
 		t.Errorf("the thread that has the node open is not found: %v, %v", held, err)
@@ -504,7 +504,7 @@ func TestHarmless(t *testing.T) {
 }
 
 // TestStuck: a process about which the kernel does not answer counts as unread, and only where its pod could have the
-// device. No other of its pod is tried; those of other pods are.
+// device. No other of its pod is tried; those of other pods are, and all of the host.
 func TestStuck(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -515,7 +515,9 @@ func TestStuck(t *testing.T) {
 	}{
 		{"many processes of a pod", 1, 40, 40, true},
 		{"some pods", 5, 2, 10, true},
-		{"more pods than threads may wait", 40, 1, 41, false},
+		{"many pods", 40, 1, 40, true},
+		{"many pods with many processes", 40, 5, 200, true},
+		{"more pods than threads may wait", maxStuckPods + maxScanners + 20, 1, maxStuckPods + maxScanners + 21, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			proc := newTree(t)
@@ -536,21 +538,30 @@ func TestStuck(t *testing.T) {
 					pid++
 				}
 			}
-			add(200, "b")
-			proc.link("200/fd/0", "/dev/null")
+			add(90000, "b")
+			proc.link("90000/fd/0", "/dev/null")
+			proc.process(90001, "host", "S", 0, 1)
+			proc.link("90001/fd/0", "/dev/null")
 			s := newScan(proc.dir, []Number{null}, 0)
-			s.patience /= 10
+			s.patience /= 5
 			err := s.run()
 			a := s.answer()
 			release(t, fifos)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if found := slices.Equal(a.Holders, []Holder{{PID: 200, Comm: "x", Number: null, Container: Container{"b", id1, ""}}}); found != c.found {
-				t.Errorf("holders are %+v", a.Holders)
+			want := []Holder{{PID: 90001, Comm: "host", Number: null}}
+			if c.found {
+				want = slices.Insert(want, 0, Holder{PID: 90000, Comm: "x", Number: null, Container: Container{"b", id1, ""}})
 			}
-			if s.stuck > maxStuck+scanners {
-				t.Errorf("%d threads wait, at most %d", s.stuck, maxStuck+scanners)
+			if !slices.Equal(a.Holders, want) {
+				t.Errorf("holders are %+v, want %+v", a.Holders, want)
+			}
+			if most := min(c.pods, maxStuck); s.stuck > most {
+				t.Errorf("%d threads wait, at most %d", s.stuck, most)
+			}
+			if a, err := decodeAnswer(encodeAnswer(a)); err != nil || a.Err() != nil {
+				t.Errorf("as a message: %v, %v", err, a.Err())
 			}
 			if a.Err() != nil || (a.Err("b") == nil) != c.found || a.Err("a0") == nil {
 				t.Errorf("unread: %+v", a.Unread)

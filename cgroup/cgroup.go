@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup tells whose process holds a device node, what a container may access, and when a pod's cgroup goes
-// away.
+// Package cgroup finds out whose process holds a device node, and when a pod's cgroup goes away.
 //
 // A pod is known here by its UID and a container by its ID, as the kubelet and the container runtimes write them into
 // the names of cgroups; what they are called is known to others. Nothing here changes a cgroup.

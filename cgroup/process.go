@@ -27,7 +27,8 @@ type scanner struct {
 	// guarded by scan.mu
 	pid       int
 	comm      string
-	owner     *owner // nil: not known yet
+	left      work   // what it reads next
+	owner     *owner // as of the start of the round, until it is read again
 	careful   bool   // files of network file systems are not looked at
 	abandoned bool   // what it finds does not count any more
 }

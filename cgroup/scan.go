@@ -5,6 +5,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,11 +22,12 @@ const (
 	// rounds is how often processes are listed: once more finds those that were started in between and have inherited
 	// descriptors. A process is always starting somewhere, so there must be an end.
 	rounds = 4
-	// scanners is how many processes are read at once.
-	scanners = 4
-	// maxStuck bounds the threads that wait in the kernel for an answer about some process. TasksMax= in
-	// metalplug-holders@.service leaves room for them.
-	maxStuck = 12
+	// scanners is how many processes are read at once, and maxScanners how many where some of them wait in the kernel.
+	scanners, maxScanners = 4, 32
+	// maxStuck bounds the threads that wait in the kernel for an answer about some process, of which one pod keeps one, and
+	// maxStuckPods those for pods: the rest is for processes of the host. The kubelet runs 110 pods by default. TasksMax= in
+	// metalplug-holders@.service leaves room for all threads.
+	maxStuck, maxStuckPods = 256, 224
 	// maxWork bounds what is read of the processes of one pod: descriptors, mapped files and comparisons of threads. It is
 	// some ten times what a large pod has, and done in a second or two.
 	maxWork = 1 << 19
@@ -33,8 +35,8 @@ const (
 	maxFiles = 1 << 17
 	// maxSample bounds how many processes of a pod are asked whether the pod is privileged.
 	maxSample = 1 << 10
-	// patience is how long one system call about a process may take.
-	patience = time.Second
+	// patience is how long one system call about a process may take, and looks how often a scanner is looked at in that time.
+	patience, looks = time.Second, 4
 )
 
 // initPIDNamespace is the host's PID namespace (PID_NS_INIT_INO of include/uapi/linux/nsfs.h, 0xEFFFFFFC).
@@ -54,13 +56,20 @@ type scan struct {
 	memory   device // of the kernel's own tmpfs; zero: not known
 
 	mu      sync.Mutex
-	queue   []int // processes to read in this round
+	queue   []work // what no scanner has taken yet in this round
 	seen    map[int]bool
 	owners  map[string]*owner // by pod UID; "" is the host
 	mapped  map[file]Number   // files; zero: not a wanted device
 	holders []Holder
 	stuck   int         // threads that wait in the kernel
 	remote  atomic.Bool // a file kept the kernel from answering: files of network file systems are not looked at any more
+}
+
+// work is what one scanner reads, one process after the other: a process of the host, or all those of a pod, so that a pod whose
+// processes are stuck keeps one scanner.
+type work struct {
+	podUID string
+	pids   []int
 }
 
 // owner is what is known of the processes of a pod, or of the host.
@@ -110,47 +119,83 @@ func (s *scan) round() (found int, err error) {
 	if !slices.Contains(pids, 1) { // hidepid of proc(5) hides processes without a word
 		return 0, fmt.Errorf("%w: %s hides those of others: CAP_SYS_PTRACE is needed", ErrIncomplete, s.proc)
 	}
-	s.queue = slices.DeleteFunc(pids, func(pid int) bool { return s.seen[pid] || pid == s.asker })
-	slices.Sort(s.queue)
-	for _, pid := range s.queue {
-		s.seen[pid] = true
-	}
-	found = len(s.queue)
+	pids = slices.DeleteFunc(pids, func(pid int) bool { return s.seen[pid] || pid == s.asker })
+	slices.Sort(pids)
+	s.divide(pids)
 	s.drain()
-	return found, nil
+	return len(pids), nil
+}
+
+// divide makes the queue of a round. The processes of the host come first: the limit of stuck threads is met by pods alone.
+func (s *scan) divide(pids []int) {
+	var pods []work
+	at := make(map[string]int) // in pods
+	for _, pid := range pids {
+		s.seen[pid] = true
+		// An error counts when the process is read.
+		text, _ := os.ReadFile(filepath.Join(s.proc, strconv.Itoa(pid), "cgroup"))
+		podUID := containerOf(string(text)).PodUID
+		s.ownerOf(podUID, pid)
+		if podUID == "" {
+			s.queue = append(s.queue, work{pids: []int{pid}})
+			continue
+		}
+		i, known := at[podUID]
+		if !known {
+			i = len(pods)
+			at[podUID] = i
+			pods = append(pods, work{podUID: podUID})
+		}
+		pods[i].pids = append(pods[i].pids, pid)
+	}
+	s.queue = append(s.queue, pods...)
 }
 
 // drain reads the processes in the queue by several scanners. One that makes no progress for the time of patience is given
-// up, with the thread that it waits in, and another takes its place.
+// up, with the thread that it waits in, and two others take its place: many pods may be stuck.
 func (s *scan) drain() {
-	ended := make(chan *scanner, scanners+maxStuck)
-	progress := make(map[*scanner]int64) // what was seen of each at the last tick
+	type progress struct {
+		steps int64
+		still int // looks without a step
+	}
+	ended, drained := make(chan *scanner), make(chan struct{})
+	defer close(drained)
+	live := make(map[*scanner]progress)
 	start := func() {
 		r := &scanner{scan: s}
-		progress[r] = -1
+		live[r] = progress{}
 		go func() {
 			r.run()
-			ended <- r
+			select {
+			case ended <- r:
+			case <-drained:
+			}
 		}()
 	}
 	for range min(scanners, len(s.queue)) {
 		start()
 	}
-	ticker := time.NewTicker(s.patience)
+	ticker := time.NewTicker(s.patience / looks)
 	defer ticker.Stop()
-	for len(progress) > 0 {
+	for len(live) > 0 {
 		select {
 		case r := <-ended:
-			delete(progress, r)
+			delete(live, r)
 		case <-ticker.C:
-			for r, last := range progress {
-				now := r.steps.Load()
-				if now != last || !s.giveUp(r) {
-					progress[r] = now
+			for r, p := range maps.Clone(live) {
+				if now := r.steps.Load(); now != p.steps {
+					live[r] = progress{steps: now}
 					continue
 				}
-				delete(progress, r)
+				if p.still++; p.still < looks || !s.giveUp(r) {
+					live[r] = p
+					continue
+				}
+				delete(live, r)
 				start()
+				if len(live) < maxScanners {
+					start()
+				}
 			}
 		}
 	}
@@ -169,47 +214,53 @@ func (s *scan) giveUp(r *scanner) bool {
 	s.stuck++
 	if r.looking.Load() && !r.careful {
 		s.remote.Store(true)
-		s.queue = append(s.queue, r.pid)
-		return true
+		r.left.pids = append([]int{r.pid}, r.left.pids...)
+	} else {
+		s.unread(r.owner, r.pid, r.comm, errStuck)
+		if r.owner.pod {
+			r.owner.err = errStuck
+		}
 	}
-	if r.owner == nil {
-		r.owner = s.ownerOf("", r.pid)
-	}
-	s.unread(r.owner, r.pid, r.comm, errStuck)
-	if r.owner.pod {
-		r.owner.err = errStuck
+	if len(r.left.pids) > 0 {
+		s.queue = append(s.queue, r.left)
 	}
 	return true
 }
 
-// next takes a process from the queue for a scanner.
+// next takes a process for a scanner, of the work that it has or from the queue.
 func (s *scan) next(r *scanner) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r.pid, r.comm, r.owner = 0, "", nil
-	if r.abandoned || len(s.queue) == 0 {
+	r.pid, r.comm = 0, ""
+	if !r.abandoned && len(r.left.pids) == 0 && len(s.queue) > 0 {
+		r.left, s.queue = s.queue[0], s.queue[1:]
+	}
+	if r.abandoned || len(r.left.pids) == 0 {
 		return false
 	}
-	r.pid, s.queue = s.queue[0], s.queue[1:]
-	r.careful = s.remote.Load()
+	r.pid, r.left.pids = r.left.pids[0], r.left.pids[1:]
+	r.owner, r.careful = s.owners[r.left.podUID], s.remote.Load()
 	return true
 }
 
-// admit makes known to which owner the process of a scanner belongs. It returns why no process of that is read any more.
+// admit makes known to which owner the process of a scanner belongs by now. It returns why no process of that is read any more.
 func (s *scan) admit(r *scanner, comm, podUID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.abandoned {
 		return errStuck
 	}
-	r.comm, r.owner = comm, s.ownerOf(podUID, r.pid)
-	if s.stuck >= maxStuck {
+	r.comm = comm
+	if podUID != r.left.podUID { // as a process that a runtime has started for a container
+		r.owner = s.ownerOf(podUID, r.pid)
+	}
+	if s.stuck >= maxStuck || r.owner.pod && s.stuck >= maxStuckPods {
 		return errStuck
 	}
 	return r.owner.err
 }
 
-// ownerOf returns the owner of a process; the caller holds the lock.
+// ownerOf returns the owner of a process; the caller holds the lock, or no scanner runs.
 func (s *scan) ownerOf(podUID string, pid int) *owner {
 	o := s.owners[podUID]
 	if o == nil {
@@ -234,9 +285,6 @@ func (s *scan) add(r *scanner, c Container, held map[Number]bool, err error) {
 	}
 	if err == nil {
 		return
-	}
-	if r.owner == nil {
-		r.owner = s.ownerOf("", r.pid)
 	}
 	s.unread(r.owner, r.pid, r.comm, err)
 	if errors.Is(err, errWork) {

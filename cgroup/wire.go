@@ -91,6 +91,9 @@ func encodeAnswer(a Answer) []byte {
 	all := Unread{Any: true, Cause: "too many pods and holders to name"}
 	for _, u := range a.Unread {
 		u.PodUID, u.Cause = cut(u.PodUID), cut(u.Cause)
+		if size+len(encode(u)) > room/8 {
+			u.Cause = "not read"
+		}
 		if n := 1 + len(encode(u)); size+n <= room/2 {
 			size += n
 			out.Unread = append(out.Unread, u)

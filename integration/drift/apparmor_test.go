@@ -72,7 +72,7 @@ func TestProfilesMatchTheUnits(t *testing.T) {
 			}
 		}
 		for what, forbidden := range map[string]string{
-			"a terminal": `(?m)^[^#\n]*(abstractions/consoles|/dev/(tty|pts|ptmx|console|vcs))`,
+			"a terminal":      `(?m)^[^#\n]*(abstractions/consoles|/dev/(tty|pts|ptmx|console|vcs))`,
 			"another program": `(?m)^[^#\n]* [a-z]*[xX][a-z]*,$`, "every capability": `(?m)^ *capability,$`,
 			"a network": `(?m)^ *network (inet|inet6|packet|,)`, "a mount": `(?m)^ *(mount|remount|umount|pivot_root)`,
 			"another profile": `(?m)^ *change_profile`,
