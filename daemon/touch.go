@@ -116,7 +116,7 @@ func (h *hands) probe(ctx context.Context, t device.Target, held bool) (device.R
 	r.Fingerprint = t.Fingerprint // to read the same places: else what is there could not be compared
 	a, err := h.do(ctx, r)
 	return device.Reading{
-		Content: a.Content, Fingerprint: a.Fingerprint, Size: a.Size, Claimed: a.Claimed, Methods: a.Methods,
+		Content: a.Content, Fingerprint: a.Fingerprint, Size: a.Size, Claimed: a.Claimed,
 		Smart: device.Smart{
 			Known: a.Smart.Known, Warning: a.Smart.Warning, Used: a.Smart.Used, Spare: a.Smart.Spare,
 			Temperature: a.Smart.Temperature, MediaErrors: a.Smart.MediaErrors,

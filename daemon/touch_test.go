@@ -115,7 +115,7 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 		{"probe", func(ctx context.Context, touch device.Touch) (any, error) { return touch.Probe(ctx, target, false) }, func(r *reset.Request) {
 			r.Op = reset.Probe
 		}, device.Reading{
-			Content: "ext4", Fingerprint: unknown, Size: 16384, Claimed: true, Methods: []string{"zero"},
+			Content: "ext4", Fingerprint: unknown, Size: 16384, Claimed: true,
 			Smart: device.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Temperature: -4, MediaErrors: 5},
 		}},
 		{"probe of a held one", func(ctx context.Context, touch device.Touch) (any, error) {
@@ -156,8 +156,8 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &resetter{answers: []reset.Answer{{
-				Result: reset.OK, Content: "ext4", Fingerprint: unknown, Read: 8192, Size: 16384, Appearance: "8", Claimed: true, Done: "done so", Methods: []string{"zero"},
-				Smart: reset.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Threshold: 9, Temperature: -4, MediaErrors: 5},
+				Result: reset.OK, Content: "ext4", Fingerprint: unknown, Read: 8192, Size: 16384, Appearance: "8", Claimed: true, Done: "done so",
+				Smart: reset.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Temperature: -4, MediaErrors: 5},
 			}}}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()

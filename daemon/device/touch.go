@@ -121,7 +121,6 @@ type Reading struct {
 	Size        int64 // of the disk, in bytes; 0: not known
 	Claimed     bool  // the error is all that is known of who uses it: the kernel opens it for nobody else
 	Smart       Smart
-	Methods     []string // of resetting and erasing that the device supports
 }
 
 // Work is the task of one [Touch].Prepare.

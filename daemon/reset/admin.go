@@ -192,14 +192,18 @@ const (
 	sanitizeOverwrite = 1 << 2
 )
 
-func (h *host) controllerOf(fd int) (controller, error) {
-	b, err := h.identify(fd, cnsController, 0)
+// controllerOf asks the controller of an open disk once.
+func (h *host) controllerOf(c *claim) (controller, error) {
+	if c.controller != nil {
+		return *c.controller, nil
+	}
+	b, err := h.identify(c.fd, cnsController, 0)
 	if err != nil {
 		return controller{}, commandError("identify controller", err)
 	}
 	oncs := binary.LittleEndian.Uint16(b[520:])
 	oacs, fna := binary.LittleEndian.Uint16(b[256:]), b[524]
-	return controller{
+	c.controller = &controller{
 		canFormat:          oacs&(1<<1) != 0,
 		managesNS:          oacs&(1<<3) != 0,
 		severalControllers: b[76]&(1<<1) != 0,
@@ -207,7 +211,8 @@ func (h *host) controllerOf(fd int) (controller, error) {
 		cryptoFormat:       fna&(1<<2) != 0,
 		sanitizes:          b[328] & (sanitizeCrypto | sanitizeBlock | sanitizeOverwrite),
 		reserves:           oncs&(1<<5) != 0,
-	}, nil
+	}
+	return *c.controller, nil
 }
 
 // namespace is what we ask of Identify Namespace (NVM Command Set Specification, figure 97).
@@ -246,7 +251,7 @@ func (h *host) smart(fd int) Smart {
 		return Smart{}
 	}
 	s := Smart{
-		Known: true, Warning: b[0], Spare: b[3], Threshold: b[4], Used: b[5],
+		Known: true, Warning: b[0], Spare: b[3], Used: b[5],
 		Temperature: int(binary.LittleEndian.Uint16(b[1:])) - 273, // kelvin
 		MediaErrors: binary.LittleEndian.Uint64(b[160:]),
 	}

@@ -20,7 +20,7 @@ import (
 // erasure is one method on a disk that is held. It returns what it has done, in words.
 type erasure struct {
 	promise promise
-	run     func(ctx context.Context, r Request, c *claim, a *Answer) (done string, err error)
+	run     func(ctx context.Context, r Request, c *claim) (done string, err error)
 }
 
 // everyErasure is all methods by their names.
@@ -72,7 +72,7 @@ func (h *host) erase(ctx context.Context, r Request, before state, a *Answer) (d
 		return "", err
 	}
 	h.step.is("erasing %s by %s", c.name(), r.Scrub)
-	done, err = e.run(ctx, r, c, a)
+	done, err = e.run(ctx, r, c)
 	if err != nil {
 		return "", err
 	}
@@ -139,15 +139,15 @@ const (
 	zeroChunk    = 64 << 20 // a tenth of a second where zeroes are really written
 )
 
-func (h *host) discard(ctx context.Context, r Request, c *claim, _ *Answer) (string, error) {
+func (h *host) discard(ctx context.Context, r Request, c *claim) (string, error) {
 	return fmt.Sprintf("discarded %d bytes", c.size), h.inChunks(ctx, c, "discard", discardChunk, h.blkDiscard)
 }
 
-func (h *host) secureDiscard(ctx context.Context, r Request, c *claim, _ *Answer) (string, error) {
+func (h *host) secureDiscard(ctx context.Context, r Request, c *claim) (string, error) {
 	return fmt.Sprintf("securely discarded %d bytes", c.size), h.inChunks(ctx, c, "secure discard", discardChunk, h.blkSecDiscard)
 }
 
-func (h *host) zero(ctx context.Context, r Request, c *claim, _ *Answer) (string, error) {
+func (h *host) zero(ctx context.Context, r Request, c *claim) (string, error) {
 	return fmt.Sprintf("wrote zeroes over %d bytes", c.size), h.inChunks(ctx, c, "write zeroes", zeroChunk, h.blkZeroOut)
 }
 

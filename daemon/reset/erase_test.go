@@ -347,7 +347,7 @@ func TestKernelDoesNotComeBack(t *testing.T) {
 		began := time.Now()
 		m.wants(&r)
 		a, err := ParseAnswer(m.answer(m.Context(), r.Encode()))
-		if err != nil || a.Result != Failed || a.TookMS != time.Since(began).Milliseconds() || a.TookMS != (r.Timeout()+grace).Milliseconds() ||
+		if err != nil || a.Result != Failed || time.Since(began) != r.Timeout()+grace ||
 			a.Detail != "not over after 1m0s: erasing nvme0n1 by zero cannot be interrupted and goes on; allow more time" {
 			t.Errorf("answer is %+v, %v", a, err)
 		}

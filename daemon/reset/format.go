@@ -17,11 +17,11 @@ const (
 	eraseCrypto   = 2
 )
 
-func (h *host) formatUserData(ctx context.Context, r Request, c *claim, _ *Answer) (string, error) {
+func (h *host) formatUserData(ctx context.Context, r Request, c *claim) (string, error) {
 	return h.format(ctx, r, c, eraseUserData)
 }
 
-func (h *host) formatCrypto(ctx context.Context, r Request, c *claim, _ *Answer) (string, error) {
+func (h *host) formatCrypto(ctx context.Context, r Request, c *claim) (string, error) {
 	return h.format(ctx, r, c, eraseCrypto)
 }
 
@@ -56,7 +56,7 @@ func (h *host) formattable(r Request, c *claim, ses uint32) (controller, namespa
 	if err := h.localNVMe(r.SysPath); err != nil {
 		return controller{}, namespace{}, err
 	}
-	id, err := h.controllerOf(c.fd)
+	id, err := h.controllerOf(c)
 	if err != nil {
 		return controller{}, namespace{}, err
 	}

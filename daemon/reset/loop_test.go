@@ -131,7 +131,6 @@ func (l loop) do(t *testing.T, r Request) Answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.TookMS = 0
 	return a
 }
 
@@ -154,7 +153,7 @@ func TestLoopIsErased(t *testing.T) {
 			if again.Result != OK || !strings.HasSuffix(again.Done, "; the disk was blank, all read as zeroes") {
 				t.Errorf("the second answer is %+v", again)
 			}
-			if got, want := l.do(t, l.request(Probe, "")), (Answer{Result: OK, Methods: []string{"zero", "discard"}, Size: loopSize}); !reflect.DeepEqual(got, want) {
+			if got, want := l.do(t, l.request(Probe, "")), (Answer{Result: OK, Size: loopSize}); !reflect.DeepEqual(got, want) {
 				t.Errorf("a look finds %+v", got)
 			}
 		})

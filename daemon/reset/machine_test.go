@@ -372,7 +372,7 @@ func (m *machine) ask(r Request) Answer {
 	if len(m.open) > 0 {
 		m.Errorf("still open: %v", maps.Values(m.open))
 	}
-	a.TookMS, a.Size, a.Appearance, a.Erased = 0, 0, "", false
+	a.Size, a.Appearance, a.Erased = 0, "", false
 	return a
 }
 

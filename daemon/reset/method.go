@@ -128,7 +128,7 @@ func (h *host) ownSubsystem(r Request, held []*claim, controllers []string) erro
 		if c.sysPath != r.SysPath {
 			continue
 		}
-		id, err := h.controllerOf(c.fd)
+		id, err := h.controllerOf(c)
 		if err != nil {
 			return err
 		}

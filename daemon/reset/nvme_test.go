@@ -5,6 +5,7 @@ package reset
 import (
 	"encoding/binary"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -228,32 +229,31 @@ func TestSanitize(t *testing.T) {
 		change   func(d *drive, r *Request)
 		want     Result
 		text     string
-		percent  int
 		commands []string
 	}{
-		{"done at once", func(d *drive, r *Request) {}, OK, "sanitized the NVM subsystem, action 2; 1024 blocks of 4096 bytes had held something, all read as zeroes", 100, []string{blockErase}},
-		{"keys only", func(d *drive, r *Request) { d.sanicap = sanitizeCrypto | sanitizeOverwrite }, OK, "sanitized", 100, []string{cryptoErase}},
-		{"overwriting only", func(d *drive, r *Request) { d.sanicap = sanitizeOverwrite }, OK, "sanitized", 100, []string{overwrite}},
-		{"nothing of the kind", func(d *drive, r *Request) { d.sanicap = 0 }, Unsupported, "has no Sanitize command", 0, nil},
-		{"the other one is not vouched for", func(d *drive, r *Request) { r.Together = nil }, Refused, "nvme0n2 would be hit too", 0, nil},
+		{"done at once", func(d *drive, r *Request) {}, OK, "sanitized the NVM subsystem, action 2; 1024 blocks of 4096 bytes had held something, all read as zeroes", []string{blockErase}},
+		{"keys only", func(d *drive, r *Request) { d.sanicap = sanitizeCrypto | sanitizeOverwrite }, OK, "sanitized", []string{cryptoErase}},
+		{"overwriting only", func(d *drive, r *Request) { d.sanicap = sanitizeOverwrite }, OK, "sanitized", []string{overwrite}},
+		{"nothing of the kind", func(d *drive, r *Request) { d.sanicap = 0 }, Unsupported, "has no Sanitize command", nil},
+		{"the other one is not vouched for", func(d *drive, r *Request) { r.Together = nil }, Refused, "nvme0n2 would be hit too", nil},
 		{"done before, not written since", func(d *drive, r *Request) {
 			d.state(0x101, 65535, actBlockErase, 1)
 			d.nodes["/dev/nvme0n1"].set(0)
-		}, OK, "sanitized the NVM subsystem, action 2; the disk was blank", 100, nil},
-		{"done before, written since", func(d *drive, r *Request) { d.state(1, 65535, actBlockErase, 1) }, OK, "sanitized", 100, []string{blockErase}},
+		}, OK, "sanitized the NVM subsystem, action 2; the disk was blank", nil},
+		{"done before, written since", func(d *drive, r *Request) { d.state(1, 65535, actBlockErase, 1) }, OK, "sanitized", []string{blockErase}},
 		{"followed, over by now", func(d *drive, r *Request) {
 			d.state(4, 65535, actBlockErase, 1)
 			d.nodes["/dev/nvme0n1"].set(0)
 			r.Follow = true
-		}, OK, "sanitized", 100, nil},
-		{"followed, failed", func(d *drive, r *Request) { d.state(3, 100, actBlockErase, 1); r.Follow = true }, Failed, "has failed, and the disk holds back everything", 0, nil},
-		{"failed before, again", func(d *drive, r *Request) { d.state(3, 100, actBlockErase, 1) }, OK, "it could not be read before", 100, []string{blockErase}},
+		}, OK, "sanitized", nil},
+		{"followed, failed", func(d *drive, r *Request) { d.state(3, 100, actBlockErase, 1); r.Follow = true }, Failed, "has failed, and the disk holds back everything", nil},
+		{"failed before, again", func(d *drive, r *Request) { d.state(3, 100, actBlockErase, 1) }, OK, "it could not be read before", []string{blockErase}},
 		{"not possible now", func(d *drive, r *Request) {
 			d.sanitize = func() (uint16, error) { return 0x411b, nil }
-		}, Failed, "sanitize prohibited while a persistent memory region is enabled", 0, []string{blockErase}},
+		}, Failed, "sanitize prohibited while a persistent memory region is enabled", []string{blockErase}},
 		{"lost its head", func(d *drive, r *Request) {
 			d.sanitize = func() (uint16, error) { d.state(1, 65535, actBlockErase, 1); return 0, nil }
-		}, Failed, "at byte 0 it reads as before", 100, []string{blockErase}},
+		}, Failed, "at byte 0 it reads as before", []string{blockErase}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, first, _ := newDrive(t)
@@ -267,7 +267,7 @@ func TestSanitize(t *testing.T) {
 			r.Together = []string{secondPath}
 			c.change(d, &r)
 			got := d.ask(r)
-			if got.Result != c.want || !strings.Contains(got.Detail+got.Done, c.text) || got.Progress.Percent != c.percent {
+			if got.Result != c.want || !strings.Contains(got.Detail+got.Done, c.text) {
 				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.text)
 			}
 			if got := d.commands(); !reflect.DeepEqual(got, c.commands) {
@@ -301,20 +301,12 @@ func TestSanitizeGoesOn(t *testing.T) {
 		}
 		r := eraseOf0("sanitize")
 		r.Together = []string{secondPath}
-		want := Answer{
-			Result: Running, Detail: "the sanitize of nvme0n1 goes on in the disk (28 %): ask again",
-			Progress: Progress{28, 142000},
-		}
+		percent := regexp.MustCompile(`^the sanitize of nvme0n1 goes on in the disk \((2[5-9]|30) %\): ask again$`)
 		got := d.ask(r)
-		if got.Progress.Percent < 25 || got.Progress.Percent > 30 || got.Progress.LeftMS < 140000 || got.Progress.LeftMS > 150000 {
-			t.Errorf("progress is %+v", got.Progress)
-		}
-		want.Detail = strings.Replace(want.Detail, "28", percentOf(got), 1)
-		want.Progress = got.Progress
-		if !reflect.DeepEqual(got, want) {
+		if !percent.MatchString(got.Detail) || !reflect.DeepEqual(got, Answer{Result: Running, Detail: got.Detail}) {
 			t.Errorf("answer is %+v", got)
 		}
-		if got := d.ask(probeOf0()); got.Result != Running || got.Progress.Percent == 0 {
+		if got := d.ask(probeOf0()); got.Result != Running {
 			t.Errorf("a look finds %+v", got)
 		}
 		r.Follow = true
@@ -331,11 +323,6 @@ func TestSanitizeGoesOn(t *testing.T) {
 			t.Errorf("commands are %q", got)
 		}
 	})
-}
-
-func percentOf(a Answer) string {
-	before, _, _ := strings.Cut(a.Detail, " %")
-	return before[strings.LastIndexByte(before, '(')+1:]
 }
 
 func TestStatusInWords(t *testing.T) {
@@ -400,7 +387,7 @@ func TestProbeWithoutWords(t *testing.T) {
 	n.ext4()
 	m.onAdmin = func(adminCommand, []byte) (uint16, error) { return 0x4001, nil }
 	want := Answer{
-		Result: Busy, Methods: []string{"zero", "discard", "nvme-controller", "pci", "pci:flr", "pci:bus"},
+		Result: Busy,
 		Detail: "whether another host uses nvme0n1 cannot be told: identify namespace 1: identify (CNS 0x00): NVMe status 0x001: invalid command opcode",
 	}
 	if got := m.ask(probeOf0()); !reflect.DeepEqual(got, want) {

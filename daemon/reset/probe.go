@@ -12,13 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probe looks, and changes nothing. Of a disk it tells what is on it, too; of all others what can be done with them:
-// opening their nodes might disturb somebody, or reset them (afu_release in drivers/fpga/dfl-afu-main.c does).
+// probe reads, and changes nothing. Of another device than a disk it finds only that it is there: to open its node might
+// disturb a process, or reset the device (afu_release in drivers/fpga/dfl-afu-main.c).
 func (h *host) probe(ctx context.Context, r Request, a *Answer) error {
 	if h.Link(r.SysPath, "subsystem") == "block" {
 		return h.probeDisk(ctx, r, a)
 	}
-	a.Methods = h.resets(r.SysPath)
 	return nil
 }
 
@@ -49,16 +48,15 @@ func (h *host) describe(sysPath string, a *Answer) error {
 	if _, err := h.sameAppearance(fd, sysPath); err != nil {
 		return err
 	}
-	a.Methods = append(h.erasures(sysPath, fd), h.resets(sysPath)...)
+	c := &claim{disk: disk{sysPath: sysPath}, fd: fd}
 	if !h.IsNVMe(sysPath) {
 		return nil
 	}
 	a.Smart = h.smart(fd)
-	if s, err := h.sanitizing(fd); err == nil && s.status == sanitizeRunning {
-		a.Progress = s.inTime()
-		return errorf(Running, "a sanitize of %s goes on (%d %%): nothing can be read", path.Base(sysPath), a.Progress.Percent)
+	if s, err := h.sanitizing(c); err == nil && s.status == sanitizeRunning {
+		return errorf(Running, "a sanitize of %s goes on (%d %%): nothing can be read", path.Base(sysPath), s.percent())
 	}
-	return h.shared(&claim{disk: disk{sysPath: sysPath}, fd: fd})
+	return h.shared(c)
 }
 
 // contentOf reads a disk when nobody is at work on it, and does not hold it for that: "mkfs DISK && mount DISK" of an
@@ -126,52 +124,6 @@ func (h *host) contentIn(ctx context.Context, r Request, c *claim, a *Answer) er
 	}
 	a.Content = content
 	return nil
-}
-
-// erasures returns the ways to erase that a disk supports.
-func (h *host) erasures(sysPath string, fd int) []string {
-	methods := []string{"zero"}
-	if h.Uint(sysPath, "queue/discard_max_bytes") != 0 {
-		methods = append(methods, "discard")
-	}
-	if !h.IsNVMe(sysPath) {
-		return methods // whether secure discard is supported only an attempt tells
-	}
-	c, err := h.controllerOf(fd)
-	if err != nil {
-		return methods
-	}
-	for _, m := range []struct {
-		name string
-		can  bool
-	}{{"format", c.canFormat}, {"crypto-erase", c.canFormat && c.cryptoFormat}, {"sanitize", c.sanitizes != 0}} {
-		if m.can {
-			methods = append(methods, m.name)
-		}
-	}
-	return methods
-}
-
-// resets returns the ways to reset that there are for a device. Whether they are allowed depends on who uses it.
-func (h *host) resets(sysPath string) (methods []string) {
-	if h.Link(sysPath, "subsystem") == "block" && h.IsNVMe(sysPath) {
-		methods = append(methods, "nvme-controller")
-	}
-	if h.Link(sysPath, "driver") == "dfl-port" {
-		methods = append(methods, "dfl-port")
-	}
-	function := h.Above(sysPath, "pci")
-	if h.Link(sysPath, "subsystem") == "vfio" || h.vfioBound(function) {
-		methods = append(methods, "vfio")
-	}
-	if function != "" && h.Present(function+"/reset") {
-		methods = append(methods, "pci")
-		listed, _ := h.Attr(function, "reset_method") // missing before Linux 5.15
-		for name := range strings.FieldsSeq(listed) {
-			methods = append(methods, "pci:"+name)
-		}
-	}
-	return methods
 }
 
 // vfioBound tells whether a PCI function is in the hands of user space.

@@ -122,10 +122,7 @@ type Answer struct {
 	Fingerprint string   `json:"fingerprint,omitempty"` // of all that was read of a disk that is not blank; empty: it is blank
 	Claimed     bool     `json:"claimed,omitempty"`     // of a probe: the one sign of use is that the kernel refuses an exclusive open
 	Smart       Smart    `json:"smart,omitzero"`        // of a probe of an NVMe namespace
-	Methods     []string `json:"methods,omitempty"`     // of a probe: what the device supports
 	Done        string   `json:"done,omitempty"`        // of a prepare: what was done and how it was verified
-	Progress    Progress `json:"progress,omitzero"`     // of a sanitize
-	TookMS      int64    `json:"tookMs,omitempty"`
 	Size        int64    `json:"size,omitempty"`   // of a disk, in bytes
 	Read        int64    `json:"read,omitempty"`   // of a survey: all before this byte was read and is blank; Size: all of the disk
 	Erased      bool     `json:"erased,omitempty"` // of a prepare: the disk was erased, and that was verified
@@ -141,15 +138,8 @@ type Smart struct {
 	Warning     uint8  `json:"warning"`     // critical warning: 1 spare low, 2 temperature, 4 reliability, 8 read-only, 16 backup, 32 PMR
 	Used        uint8  `json:"used"`        // percent of the life that is used; 100 may be exceeded, 255 is the highest
 	Spare       uint8  `json:"spare"`       // percent of the spare blocks that are left
-	Threshold   uint8  `json:"threshold"`   // percent of spare blocks below which Warning has bit 1
 	Temperature int    `json:"temperature"` // degrees Celsius
 	MediaErrors uint64 `json:"mediaErrors"` // data that could not be read back or was found damaged
-}
-
-// Progress is how far a sanitize is.
-type Progress struct {
-	Percent int   `json:"percent"`
-	LeftMS  int64 `json:"leftMs,omitempty"` // as the controller estimates; 0: it does not
 }
 
 // Err returns nil if all went well, or an error that is the result (errors.Is) and has the detail.

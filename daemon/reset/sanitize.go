@@ -19,7 +19,6 @@ type sanitizeState struct {
 	erased   bool   // SSTAT bit 8: nothing has been written since
 	progress uint16 // 65536ths
 	action   uint32 // SCDW10 bits 2:0
-	takes    time.Duration
 }
 
 // What SSTAT says of the last sanitize.
@@ -45,32 +44,25 @@ func (h *host) stateOf(fd int) (sanitizeState, error) {
 		return sanitizeState{}, commandError("read the sanitize status", err)
 	}
 	status := binary.LittleEndian.Uint16(b[2:])
-	s := sanitizeState{
+	return sanitizeState{
 		status: uint8(status & 7), erased: status&(1<<8) != 0,
 		progress: binary.LittleEndian.Uint16(b), action: binary.LittleEndian.Uint32(b[4:]) & 7,
-	}
-	// Estimates in seconds, ffffffff: none.
-	if at, ok := map[uint32]int{actOverwrite: 8, actBlockErase: 12, actCryptoErase: 16}[s.action]; ok {
-		if seconds := binary.LittleEndian.Uint32(b[at:]); seconds != 0xffffffff {
-			s.takes = time.Duration(seconds) * time.Second
-		}
-	}
-	return s, nil
+	}, nil
 }
 
 // unreadable tells whether a sanitize keeps a disk from being read: one that runs, or one that has failed.
 func (h *host) unreadable(c *claim) bool {
-	s, err := h.sanitizing(c.fd)
+	s, err := h.sanitizing(c)
 	return err == nil && (s.status == sanitizeRunning || s.status == sanitizeHasFailed)
 }
 
 // sanitizing returns the state of the last sanitize, of a controller that knows of any.
-func (h *host) sanitizing(fd int) (sanitizeState, error) {
-	id, err := h.controllerOf(fd)
+func (h *host) sanitizing(c *claim) (sanitizeState, error) {
+	id, err := h.controllerOf(c)
 	if err != nil || id.sanitizes == 0 {
 		return sanitizeState{}, err
 	}
-	return h.stateOf(fd)
+	return h.stateOf(c.fd)
 }
 
 func (s sanitizeState) over() bool { return s.status == sanitizeDone || s.status == sanitizeDoneNoFree }
@@ -78,11 +70,11 @@ func (s sanitizeState) over() bool { return s.status == sanitizeDone || s.status
 // sanitize erases the whole subsystem: all its disks are the request's own. One that is running is followed, whoever has
 // begun it. One that is over counts if the request says that it has asked for it, or if the controller says that nothing
 // has been written since.
-func (h *host) sanitize(ctx context.Context, r Request, c *claim, a *Answer) (string, error) {
+func (h *host) sanitize(ctx context.Context, r Request, c *claim) (string, error) {
 	if err := h.localNVMe(r.SysPath); err != nil {
 		return "", err
 	}
-	id, err := h.controllerOf(c.fd)
+	id, err := h.controllerOf(c)
 	if err != nil {
 		return "", err
 	}
@@ -107,7 +99,7 @@ func (h *host) sanitize(ctx context.Context, r Request, c *claim, a *Answer) (st
 			return "", commandError("sanitize "+c.name(), err)
 		}
 	}
-	return h.followed(ctx, c, a)
+	return h.followed(ctx, c)
 }
 
 // actionFor chooses: erased cells are the surest, a thrown away key is quickest, overwriting is for what is not flash.
@@ -127,7 +119,7 @@ func (h *host) sanitizeNVM(fd int, cdw10 uint32) error {
 }
 
 // followed waits until a sanitize is over, or the time is: then it is [Running].
-func (h *host) followed(ctx context.Context, c *claim, a *Answer) (string, error) {
+func (h *host) followed(ctx context.Context, c *claim) (string, error) {
 	began := time.Now()
 	for {
 		state, err := h.stateOf(c.fd)
@@ -136,24 +128,18 @@ func (h *host) followed(ctx context.Context, c *claim, a *Answer) (string, error
 		}
 		switch state.status {
 		case sanitizeDone, sanitizeDoneNoFree:
-			a.Progress = Progress{Percent: 100}
 			return fmt.Sprintf("sanitized the NVM subsystem, action %d", state.action), nil
 		case sanitizeHasFailed:
 			return "", errorf(Failed, "the sanitize of %s has failed, and the disk holds back everything: sanitize again, or replace it", c.name())
-		case sanitizeRunning:
-			a.Progress = state.inTime()
 		}
 		if !pause(ctx, pollEvery(time.Since(began))) {
-			return "", errorf(Running, "the sanitize of %s goes on in the disk (%d %%): ask again", c.name(), a.Progress.Percent)
+			return "", errorf(Running, "the sanitize of %s goes on in the disk (%d %%): ask again", c.name(), state.percent())
 		}
 	}
 }
 
-// inTime says how far it is, and how long it takes yet.
-func (s sanitizeState) inTime() Progress {
-	left := time.Duration(float64(s.takes) * float64(65536-int(s.progress)) / 65536)
-	return Progress{Percent: int(s.progress) * 100 / 65536, LeftMS: left.Truncate(time.Second).Milliseconds()}
-}
+// percent returns how much of a sanitize that runs is done.
+func (s sanitizeState) percent() int { return int(s.progress) * 100 / 65536 }
 
 // pollEvery is how long to wait between looks: often at first, for some are over within a second.
 func pollEvery(since time.Duration) time.Duration {

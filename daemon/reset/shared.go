@@ -64,7 +64,7 @@ func (h *host) attachedElsewhere(c *claim) error {
 	var status nvmeStatus
 	if errors.As(err, &status) && (status.code() == statusInvalidField || status.code() == statusInvalidOpcode) {
 		// A drive without Namespace Management need not know. Then all controllers that there are have to be here.
-		id, err := h.controllerOf(c.fd)
+		id, err := h.controllerOf(c)
 		if err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ var (
 
 // reserved returns [Busy] if another host is registered with a namespace, or holds a reservation on it.
 func (h *host) reserved(c *claim) error {
-	id, err := h.controllerOf(c.fd)
+	id, err := h.controllerOf(c)
 	if err != nil || !id.reserves {
 		return err
 	}

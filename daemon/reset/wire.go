@@ -51,10 +51,6 @@ func ParseRequest(message []byte) (Request, error) {
 // Encode returns the message. Strings that are too long or have control characters are changed: an answer always arrives.
 func (a Answer) Encode() []byte {
 	a.Detail, a.Content, a.Done = plain(a.Detail), plain(a.Content), plain(a.Done)
-	a.Methods = slices.Clone(a.Methods[:min(len(a.Methods), maxList)])
-	for i, m := range a.Methods {
-		a.Methods[i] = plain(m)
-	}
 	return encode(a)
 }
 
@@ -150,18 +146,11 @@ func (a Answer) validate() error {
 		{"done", a.Done},
 		{"appearance", a.Appearance},
 	}
-	for _, m := range a.Methods {
-		texts = append(texts, text{"methods", m})
-	}
 	switch {
 	case !slices.Contains(results, a.Result):
 		return invalidf("result %.40q: must be one of %v", a.Result, results)
-	case len(a.Methods) > maxList:
-		return invalidf("%d methods, at most %d are allowed", len(a.Methods), maxList)
 	case a.Size < 0 || a.Read < 0 || a.Read > a.Size:
 		return invalidf("read %d of %d bytes", a.Read, a.Size)
-	case a.Progress.Percent < 0 || a.Progress.Percent > 100 || a.Progress.LeftMS < 0 || a.TookMS < 0:
-		return invalidf("progress %+v, tookMs %d", a.Progress, a.TookMS)
 	}
 	return validTexts(texts)
 }

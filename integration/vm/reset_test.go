@@ -7,7 +7,6 @@ package vm_test
 import (
 	"cmp"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -31,11 +30,12 @@ func (d disks) ask(t *testing.T, r reset.Request) reset.Answer {
 		d.m.Write("/tmp/metalplug.toml", d.configuration(r))
 	}
 	d.m.Write("/tmp/request", string(r.Encode()))
+	began := time.Now()
 	a, err := reset.ParseAnswer([]byte(d.m.Sh("/opt/ask </tmp/request") + "\n")) // Sh cuts off the last line's end
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s %s%s of %s: %s in %d ms: %s%s", r.Op, r.Method, r.Scrub, path.Base(r.SysPath), a.Result, a.TookMS, a.Detail, a.Done)
+	t.Logf("%s %s%s of %s: %s in %v: %s%s", r.Op, r.Method, r.Scrub, path.Base(r.SysPath), a.Result, time.Since(began), a.Detail, a.Done)
 	return a
 }
 
@@ -127,8 +127,7 @@ func TestReset(t *testing.T) {
 
 func lookAtDisk(t *testing.T, d disks, node string) {
 	a := d.ask(t, d.request(node, reset.Probe))
-	if a.Result != reset.OK || a.Content != "" || !a.Smart.Known || a.Smart.Warning != 0 || a.Smart.Temperature < 1 ||
-		!slices.Equal(a.Methods, []string{"zero", "discard", "format", "nvme-controller", "pci", "pci:flr", "pci:bus"}) {
+	if a.Result != reset.OK || a.Content != "" || !a.Smart.Known || a.Smart.Warning != 0 || a.Smart.Temperature < 1 {
 		t.Errorf("a blank disk is %+v", a)
 	}
 	d.m.Warn(atBoot, 4)
@@ -318,9 +317,7 @@ func TestResetVFIO(t *testing.T) {
 	want(t, d.ask(t, r), reset.Refused, "does not select "+address) // it is the group that a pod gets
 	probe := r
 	probe.Op, probe.Method = reset.Probe, ""
-	if a := d.ask(t, probe); !slices.Equal(a.Methods, []string{"vfio", "pci", "pci:flr", "pci:bus"}) {
-		t.Errorf("a look finds %+v", a)
-	}
+	want(t, d.ask(t, probe), reset.OK, "")
 	byGroup := r
 	byGroup.SysPath = "/sys/devices/virtual/vfio/" + path.Base(group)
 	byGroup.Identity = []reset.Attribute{{Name: "dev", Value: strings.TrimSpace(m.Sh("cat " + byGroup.SysPath + "/dev"))}}
