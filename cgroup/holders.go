@@ -29,6 +29,15 @@ func (n Number) String() string {
 	return fmt.Sprintf("%c %d:%d", kind, n.Major, n.Minor)
 }
 
+// ParseNumber reads the attribute dev of a device in sysfs, as in "259:1".
+func ParseNumber(block bool, dev string) (Number, error) {
+	n := Number{Block: block}
+	if _, err := fmt.Sscanf(dev, "%d:%d", &n.Major, &n.Minor); err != nil {
+		return Number{}, fmt.Errorf("invalid device number %.40q: must be as in %q", dev, "259:1")
+	}
+	return n, nil
+}
+
 // compare orders character devices before block devices, then by major and minor.
 func (n Number) compare(m Number) int {
 	if n.Block != m.Block {

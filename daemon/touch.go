@@ -60,6 +60,9 @@ func request(ctx context.Context, op reset.Op, t device.Target) reset.Request {
 	for _, a := range t.Identity {
 		r.Identity = append(r.Identity, reset.Attribute{Name: a.Name, Value: a.Value})
 	}
+	if len(t.Pods) <= reset.MaxList { // else each pod counts
+		r.Pods = t.Pods
+	}
 	if end, ok := ctx.Deadline(); ok {
 		r.TimeoutMS = max((time.Until(end) - device.AnswerTime).Milliseconds(), 1)
 	}

@@ -4,7 +4,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // holding asks the helper that sees all processes who has one of the nodes open, or another node of the same device. It
@@ -111,22 +109,22 @@ func (h *hands) reaching(n cgroup.Number) (numbers []cgroup.Number, paths []stri
 	if own == "" {
 		return numbers, nil, nil
 	}
-	for _, path := range h.sysfs.Nodes(own) {
-		text, err := h.sysfs.Attr(path, "dev")
-		if errors.Is(err, sysfs.ErrGone) {
-			continue // it is going
+	nodes, err := h.sysfs.NodesOf(own)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, node := range nodes {
+		if node.Number == "" {
+			continue
 		}
+		n, err := cgroup.ParseNumber(node.Block, node.Number)
 		if err != nil {
-			return nil, nil, err
-		}
-		n := cgroup.Number{Block: h.sysfs.Link(path, "subsystem") == "block"}
-		if _, err := fmt.Sscanf(text, "%d:%d", &n.Major, &n.Minor); err != nil {
-			return nil, nil, fmt.Errorf("read %s/dev: %q is not a number", path, text)
+			return nil, nil, fmt.Errorf("read %s/dev: %w", node.SysPath, err)
 		}
 		if !slices.Contains(numbers, n) {
 			numbers = append(numbers, n)
 		}
-		paths = append(paths, path)
+		paths = append(paths, node.SysPath)
 	}
 	return numbers, paths, nil
 }

@@ -96,7 +96,7 @@ func touching(t *testing.T, r *resetter) device.Touch {
 var target = device.Target{
 	Class: "nvme", SysPath: "/sys/devices/pci0000:00/nvme/nvme0/nvme0n1", Disk: true, Sole: true,
 	Identity: []device.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
-	Together: []string{"/sys/devices/pci0000:00/nvme/nvme0/nvme0n2"}, Fingerprint: unknown,
+	Together: []string{"/sys/devices/pci0000:00/nvme/nvme0/nvme0n2"}, Fingerprint: unknown, Pods: []string{"0c1d"},
 }
 
 // unknown is the fingerprint of what a pod has left.
@@ -104,7 +104,7 @@ const unknown = "0000000000000000:00000000000000000000000000000000"
 
 func TestWhatTheHelperIsAsked(t *testing.T) {
 	asked := reset.Request{
-		SysPath: target.SysPath, Class: "nvme", Fingerprint: unknown, Identity: []reset.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
+		SysPath: target.SysPath, Class: "nvme", Fingerprint: unknown, Pods: target.Pods, Identity: []reset.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
 	}
 	for _, c := range []struct {
 		name string

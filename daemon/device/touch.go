@@ -46,6 +46,7 @@ type Target struct {
 	Fingerprint string
 	Offered     bool     // a probed disk would be offered whatever is on it: who has a claim on it is asked all the same
 	Together    []string // sysfs paths of further devices that a reset of it hits
+	Pods        []string // UIDs of the pods that have had it, as far as they are known
 }
 
 // IsDisk tells whether it is one.

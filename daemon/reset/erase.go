@@ -62,7 +62,7 @@ func (h *host) erase(ctx context.Context, r Request, before state, a *Answer) (d
 	if err != nil {
 		return "", err
 	}
-	if err := h.unheld(ctx, c); err != nil {
+	if err := h.unheld(ctx, r, c); err != nil {
 		return "", err
 	}
 	if err := h.free(c); err != nil {

@@ -7,10 +7,9 @@ package reset
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"os"
-	"path"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/metalplug/metalplug/cgroup"
@@ -28,63 +27,52 @@ func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (
 
 // unheld makes sure that no other process has a disk, a part of it or its controllers open. A process that cannot be looked
 // at may have.
-func (h *host) unheld(ctx context.Context, c *claim) error {
+func (h *host) unheld(ctx context.Context, r Request, c *claim) error {
 	settings, err := h.settings()
 	if err != nil { // a survey needs no configuration; an erasure has read it
 		settings = config.Default()
 	}
-	names, numbers := h.nodesOf(c)
+	nodes, err := h.NodesOf(c.sysPath)
+	if err != nil {
+		return errorf(Busy, "which processes have %s open is not known: %w", c.name(), err)
+	}
+	names := make(map[cgroup.Number]string)
+	for _, node := range nodes {
+		if n, err := cgroup.ParseNumber(node.Block, node.Number); err == nil { // else it has no node
+			names[n] = node.Name()
+		}
+	}
 	h.step.is("asking who has %s open", c.name())
 	ctx, cancel := context.WithTimeout(ctx, passingFor)
 	defer cancel()
 	for {
-		err := h.heldOpen(ctx, settings, names, numbers)
+		answer, err := h.holders(ctx, settings, slices.Collect(maps.Keys(names)))
+		err = r.free(c, names, answer, err)
 		if err == nil || !pause(ctx, 100*time.Millisecond) {
 			return err
 		}
 	}
 }
 
-// heldOpen returns which other process has one of the devices open, as [Busy].
-func (h *host) heldOpen(ctx context.Context, settings config.Config, names map[cgroup.Number]string, numbers []cgroup.Number) error {
-	answer, err := h.holders(ctx, settings, numbers)
+// free returns which other process has one of the nodes open, or may have, as [Busy]. err is that of the question. Unread
+// processes of a pod count if it has had the disk, and of all pods if it is not known which of them have.
+func (r Request) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
 	for _, holder := range answer.Holders {
 		if holder.PID != os.Getpid() {
 			return errorf(Busy, "%s is open in process %d (%s)", names[holder.Number], holder.PID, holder.Comm)
 		}
 	}
+	pods := r.Pods
+	if len(pods) == 0 && r.Tenant {
+		for _, u := range answer.Unread {
+			pods = append(pods, u.PodUID)
+		}
+	}
+	if err == nil {
+		err = answer.Err(pods...)
+	}
 	if err != nil {
-		return errorf(Busy, "which processes have %s open is not known: %w", names[numbers[0]], err)
+		return errorf(Busy, "which processes have %s open is not known: %w", c.name(), err)
 	}
 	return nil
-}
-
-// nodesOf returns the numbers and names of all nodes by which a disk can be read or written: its own, those of its
-// partitions, of its controllers and of the character devices of its namespace.
-func (h *host) nodesOf(c *claim) (names map[cgroup.Number]string, numbers []cgroup.Number) {
-	paths := append([]string{c.sysPath}, c.partitions...)
-	controllers, err := h.controllersOf(c.sysPath)
-	if err == nil { // else it is of none
-		paths = append(paths, controllers...)
-		for _, dir := range append(controllers, path.Dir(c.sysPath)) {
-			for _, name := range h.Names(dir) {
-				if strings.HasPrefix(name, "ng") {
-					paths = append(paths, dir+"/"+name)
-				}
-			}
-		}
-	}
-	names = make(map[cgroup.Number]string)
-	for _, p := range paths {
-		n := cgroup.Number{Block: h.Link(p, "subsystem") == "block"}
-		text, err := h.Attr(p, "dev")
-		if err != nil {
-			continue // it has no node
-		}
-		if _, err := fmt.Sscanf(text, "%d:%d", &n.Major, &n.Minor); err == nil && names[n] == "" {
-			names[n] = path.Base(p)
-			numbers = append(numbers, n)
-		}
-	}
-	return names, numbers
 }

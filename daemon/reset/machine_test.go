@@ -39,6 +39,7 @@ type machine struct {
 	config config.Config
 	others []cgroup.Holder // processes that have nodes open
 	unread error           // of the question for them
+	pods   []cgroup.Unread // whose processes could not be read
 	calls  []string        // everything that could change anything
 	// admin and ioctl answer; nil: success.
 	onAdmin func(c adminCommand, data []byte) (uint16, error)
@@ -89,7 +90,7 @@ func newMachine(t *testing.T) *machine {
 	m.settings = func() (config.Config, error) { return m.config, nil }
 	m.host.holders = func(_ context.Context, _ config.Config, asked []cgroup.Number) (cgroup.Answer, error) {
 		all := slices.DeleteFunc(slices.Clone(m.others), func(o cgroup.Holder) bool { return !slices.Contains(asked, o.Number) })
-		return cgroup.Answer{Holders: all}, m.unread
+		return cgroup.Answer{Holders: all, Unread: m.pods}, m.unread
 	}
 	m.files(map[string]string{
 		"/proc/1/mountinfo": "22 1 254:1 / / rw - ext4 /dev/vda1 rw\n", "/proc/self/mountinfo": "", "/proc/swaps": "Filename Type Size\n",

@@ -379,6 +379,43 @@ func TestOpenElsewhere(t *testing.T) {
 	}
 }
 
+// TestUnreadPods: processes of a pod that has had the disk, and that cannot be read, may have it open. Those of other pods
+// cannot; where it is not known which pod had the disk, each may.
+func TestUnreadPods(t *testing.T) {
+	mine := []cgroup.Unread{{PodUID: "mine", Count: 2, Cause: "process 9: permission denied"}}
+	others := []cgroup.Unread{{PodUID: "other", Count: 1, Cause: "process 8: permission denied"}}
+	for _, c := range []struct {
+		name   string
+		pods   []string
+		tenant bool
+		unread []cgroup.Unread
+		want   string
+	}{
+		{"of its pod", []string{"mine"}, true, slices.Concat(mine, others), "look at processes: not all processes could be looked at: 2 of them: process 9: permission denied"},
+		{"of its pod, by hand", []string{"mine"}, false, mine, "2 of them: process 9: permission denied"},
+		{"of an earlier pod", []string{"last", "mine"}, true, mine, "2 of them: process 9: permission denied"},
+		{"of another pod", []string{"mine"}, true, others, ""},
+		{"of a pod, with no tenant known", nil, true, others, "1 of them: process 8: permission denied"},
+		{"of a pod, with no tenant", nil, false, others, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, n := oneNVMe(t)
+				n.fill()
+				m.pods = c.unread
+				r := eraseOf0("zero")
+				r.Pods, r.Tenant, r.ByHand = c.pods, c.tenant, !c.tenant
+				got := m.full(r)
+				busy := got.Result == Busy && strings.HasPrefix(got.Detail, "which processes have nvme0n1 open is not known: ") && strings.HasSuffix(got.Detail, c.want)
+				switch {
+				case c.want == "" && (got.Result != OK || !n.blank()), c.want != "" && (!busy || n.blank()):
+					t.Errorf("answer is %+v, want %q", got, c.want)
+				}
+			})
+		})
+	}
+}
+
 // TestPassers: udev has the disk open for a moment.
 func TestPassers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -63,22 +63,29 @@ func (h *host) describe(sysPath string, a *Answer) error {
 // operator, of which the first makes us look, must not fail at the second because we do. That an earlier request of ours,
 // which the kernel did not let go of, holds it still is no sign of anybody using it.
 func (h *host) contentOf(ctx context.Context, r Request, a *Answer) error {
-	unlock, err := h.only(ctx, r.SysPath)
+	return h.alone(ctx, r.SysPath, func(c *claim) error {
+		if err := h.lock(ctx, c, shared); err != nil {
+			return err
+		}
+		return h.contentOfFree(ctx, r, c, a)
+	})
+}
+
+// alone opens a disk to read it while no other request is at work on the disk. Else the result is [Late].
+func (h *host) alone(ctx context.Context, sysPath string, read func(c *claim) error) error {
+	unlock, err := h.only(ctx, sysPath)
 	if errors.Is(err, Busy) {
 		return errorf(Late, "%w", err)
 	} else if err != nil {
 		return err
 	}
 	defer unlock()
-	c, err := h.look(r.SysPath)
+	c, err := h.look(sysPath)
 	if err != nil {
 		return err
 	}
 	defer h.release(c)
-	if err := h.lock(ctx, c, unix.LOCK_SH); err != nil {
-		return err
-	}
-	return h.contentOfFree(ctx, r, c, a)
+	return read(c)
 }
 
 // contentOfFree reads an open disk. One that would be offered, as it is blank or whatever is on it, is held for a

@@ -77,6 +77,9 @@ type Request struct {
 	// the device itself. A disk that would be hit and is not listed refuses the request.
 	Together []string `json:"together,omitempty"`
 
+	// Pods are the UIDs of the pods that have had the disk. Processes of theirs that cannot be read may have it open.
+	Pods []string `json:"pods,omitempty"`
+
 	// TimeoutMS is how long it may take, in milliseconds, at most 48 h. Waits end there. A step that the kernel does not
 	// let go of goes on: the answer, which then comes 2 s later, names it.
 	TimeoutMS int64 `json:"timeoutMs"`
@@ -116,16 +119,16 @@ func (r Result) Error() string { return string(r) }
 
 // Answer is the outcome of a request.
 type Answer struct {
-	Result      Result   `json:"result"`
-	Detail      string   `json:"detail,omitempty"`      // for people, one line: what, where, what to do next
-	Content     string   `json:"content,omitempty"`     // on the disk: "ext4" or "gpt, unknown data at byte 4096"; empty: nothing was found
-	Fingerprint string   `json:"fingerprint,omitempty"` // of all that was read of a disk that is not blank; empty: it is blank
-	Claimed     bool     `json:"claimed,omitempty"`     // of a probe: the one sign of use is that the kernel refuses an exclusive open
-	Smart       Smart    `json:"smart,omitzero"`        // of a probe of an NVMe namespace
-	Done        string   `json:"done,omitempty"`        // of a prepare: what was done and how it was verified
-	Size        int64    `json:"size,omitempty"`   // of a disk, in bytes
-	Read        int64    `json:"read,omitempty"`   // of a survey: all before this byte was read and is blank; Size: all of the disk
-	Erased      bool     `json:"erased,omitempty"` // of a prepare: the disk was erased, and that was verified
+	Result      Result `json:"result"`
+	Detail      string `json:"detail,omitempty"`      // for people, one line: what, where, what to do next
+	Content     string `json:"content,omitempty"`     // on the disk: "ext4" or "gpt, unknown data at byte 4096"; empty: nothing was found
+	Fingerprint string `json:"fingerprint,omitempty"` // of all that was read of a disk that is not blank; empty: it is blank
+	Claimed     bool   `json:"claimed,omitempty"`     // of a probe: the one sign of use is that the kernel refuses an exclusive open
+	Smart       Smart  `json:"smart,omitzero"`        // of a probe of an NVMe namespace
+	Done        string `json:"done,omitempty"`        // of a prepare: what was done and how it was verified
+	Size        int64  `json:"size,omitempty"`        // of a disk, in bytes
+	Read        int64  `json:"read,omitempty"`        // of a survey: all before this byte was read and is blank; Size: all of the disk
+	Erased      bool   `json:"erased,omitempty"`      // of a prepare: the disk was erased, and that was verified
 
 	// Appearance is the diskseq of the disk that was proven to be the same medium afterwards, by the kernel's number, by
 	// our exclusive hold or by its content. Empty: that is not proven.

@@ -110,18 +110,10 @@ func (h *host) survey(ctx context.Context, r Request, a *Answer) error {
 	if h.Link(r.SysPath, "subsystem") != "block" {
 		return errorf(Refused, "%s is not a disk: there is nothing to read", r.SysPath)
 	}
-	unlock, err := h.only(ctx, r.SysPath)
-	if errors.Is(err, Busy) {
-		return errorf(Late, "%w", err)
-	} else if err != nil {
-		return err
-	}
-	defer unlock()
-	c, err := h.look(r.SysPath)
-	if err != nil {
-		return err
-	}
-	defer h.release(c)
+	return h.alone(ctx, r.SysPath, func(c *claim) error { return h.surveyDisk(ctx, r, c, a) })
+}
+
+func (h *host) surveyDisk(ctx context.Context, r Request, c *claim, a *Answer) error {
 	if r.From > c.size {
 		return errorf(Refused, "%s has %d bytes: there is no byte %d to read on from", c.name(), c.size, r.From)
 	}
@@ -134,13 +126,13 @@ func (h *host) survey(ctx context.Context, r Request, a *Answer) error {
 		return h.untaken(r, c)
 	}
 	// A process that has the disk open without a claim could write behind the place that is read.
-	if err := h.unheld(ctx, c); err != nil {
+	if err := h.unheld(ctx, r, c); err != nil {
 		return err
 	}
 	if err := h.readOn(ctx, r, c, a); err != nil || a.Read < c.size {
 		return err
 	}
-	return h.unheld(ctx, c)
+	return h.unheld(ctx, r, c)
 }
 
 // unallocated reports whether the drive says that no block of the namespace is in use: with thin provisioning NUSE counts

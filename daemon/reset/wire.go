@@ -19,9 +19,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
+// MaxList bounds the entries of a list; NVMe subsystems with more namespaces are not for pods.
+const MaxList = 128
+
 const (
 	maxValue   = 1024           // bytes of a string: paths in sysfs are much shorter
-	maxList    = 128            // entries of a list; NVMe subsystems with more namespaces are not for pods
 	maxTimeout = 48 * time.Hour // overwriting a large disk takes a day (NVMe Base Specification 2.0, 8.21)
 )
 
@@ -103,12 +105,15 @@ func (r Request) validate() error {
 			return invalidf("%s %.40q: must be one of %v", one.name, one.value, one.allowed)
 		}
 	}
-	if len(r.Identity) > maxList || len(r.Together) > maxList {
-		return invalidf("%d entries of identity and %d of together, at most %d of each are allowed", len(r.Identity), len(r.Together), maxList)
+	if len(r.Identity) > MaxList || len(r.Together) > MaxList || len(r.Pods) > MaxList {
+		return invalidf("%d entries of identity, %d of together and %d of pods, at most %d of each are allowed", len(r.Identity), len(r.Together), len(r.Pods), MaxList)
 	}
 	texts := []text{{"resource", r.Resource}, {"method", r.Method}, {"scrub", r.Scrub}, {"fingerprint", r.Fingerprint}}
 	for _, a := range r.Identity {
 		texts = append(texts, text{"identity", a.Name}, text{"identity", a.Value})
+	}
+	for _, pod := range r.Pods {
+		texts = append(texts, text{"pods", pod})
 	}
 	if err := validTexts(texts); err != nil {
 		return err

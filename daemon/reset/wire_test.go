@@ -15,7 +15,7 @@ func request() Request {
 		Op: Prepare, SysPath: disk0, Class: "nvme", Identity: []Attribute{{"wwid", "eui.01"}, {"device/serial", "S 1 2"}},
 		Resource: "example.org/nvme", Method: "nvme-controller", Scrub: "format", Tenant: true, Blank: true, ByHand: true,
 		Fingerprint: "0123456789abcdef:000102030405060708090a0b0c0d0e0f", Held: true, Offered: true, From: 4096, Follow: true,
-		Together: []string{controller0 + "/nvme0n2"}, TimeoutMS: 90000,
+		Together: []string{controller0 + "/nvme0n2"}, Pods: []string{"0c1d"}, TimeoutMS: 90000,
 	}
 }
 
@@ -23,7 +23,7 @@ const requestText = `{"op":"prepare","sysPath":"/sys/devices/pci0000:00/0000:00:
 	`"identity":[{"name":"wwid","value":"eui.01"},{"name":"device/serial","value":"S 1 2"}],"resource":"example.org/nvme",` +
 	`"method":"nvme-controller","scrub":"format","tenant":true,"blank":true,"byHand":true,` +
 	`"fingerprint":"0123456789abcdef:000102030405060708090a0b0c0d0e0f","held":true,"offered":true,"from":4096,"follow":true,` +
-	`"together":["/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/nvme0/nvme0n2"],"timeoutMs":90000}`
+	`"together":["/sys/devices/pci0000:00/0000:00:1d.0/0000:02:00.0/nvme/nvme0/nvme0n2"],"pods":["0c1d"],"timeoutMs":90000}`
 
 func TestRequestOnTheWire(t *testing.T) {
 	if got := string(request().Encode()); got != requestText {
@@ -63,8 +63,10 @@ func TestParseRequestRefuses(t *testing.T) {
 		"more after the end":  {requestText + "x", "data after the end of the object"},
 		"two of them":         {requestText + requestText, "data after the end of the object"},
 		"a long value":        {replaced("eui.01", strings.Repeat("x", 1025)), "identity has 1025 bytes, at most 1024 are allowed"},
-		"many identities":     {replaced(`[{"name"`, "["+strings.Repeat(`{"name":"a","value":"b"},`, 127)+`{"name"`), "129 entries of identity and 1 of together"},
-		"many others":         {replaced(`["/sys`, "["+strings.Repeat(`"/sys/devices/x",`, 128)+`"/sys`), "2 entries of identity and 129 of together"},
+		"many identities":     {replaced(`[{"name"`, "["+strings.Repeat(`{"name":"a","value":"b"},`, 127)+`{"name"`), "129 entries of identity, 1 of together"},
+		"many others":         {replaced(`["/sys`, "["+strings.Repeat(`"/sys/devices/x",`, 128)+`"/sys`), "2 entries of identity, 129 of together"},
+		"many pods":           {replaced(`["0c1d"`, "["+strings.Repeat(`"p",`, 128)+`"p"`), "129 of pods"},
+		"a control in a pod":  {replaced("0c1d", `\u0007`), "control characters in pods"},
 		"a path with ..":      {replaced("/nvme0n1", "/../nvme0n1"), "must be an absolute path without empty parts"},
 		"a path with //":      {replaced(`nvme0/nvme0n2"`, `nvme0//nvme0n2"`), "together"},
 		"a relative path":     {replaced(`"/sys/devices/pci`, `"sys/devices/pci`), "sysPath"},
@@ -140,7 +142,7 @@ func FuzzRequest(f *testing.F) {
 		if again, err := ParseRequest(r.Encode()); err != nil || string(again.Encode()) != string(r.Encode()) {
 			t.Errorf("%q is written as %q: %v", message, r.Encode(), err)
 		}
-		if r.Timeout() <= 0 || r.Timeout() > maxTimeout || r.From < 0 || len(r.Identity) > maxList || len(r.Together) > maxList || r.SysPath == "" {
+		if r.Timeout() <= 0 || r.Timeout() > maxTimeout || r.From < 0 || len(r.Identity) > MaxList || len(r.Together) > MaxList || r.SysPath == "" {
 			t.Errorf("%q gives %+v", message, r)
 		}
 	})

@@ -40,50 +40,30 @@ func (t *Tree) exported(d Disk) error {
 	if err != nil {
 		return unread(d, "exported", err)
 	}
-	nodes := t.nodesOf(d)
+	var nodes []Node
+	for _, p := range d.Parts {
+		more, err := t.NodesOf(p.SysPath)
+		if err != nil {
+			return unread(d, "exported", err)
+		}
+		nodes = append(nodes, more...)
+	}
 	for _, e := range exports {
 		n, err := t.opens(e, nodes)
 		if err != nil {
 			return unread(d, "exported", err)
 		}
-		if n.name != "" {
-			return usef(true, "%s is exported by %s", n.name, e.by)
+		if n.SysPath != "" {
+			return usef(true, "%s is exported by %s", n.Name(), e.by)
 		}
 	}
 	return nil
 }
 
-// node is a device node by which data of a disk can be reached.
-type node struct {
-	name   string // as the kernel calls the device
-	kind   uint32 // S_IFBLK or S_IFCHR
-	number string
-}
-
-// nodesOf returns the nodes of a disk, of its partitions, of its generic device and of its controllers.
-func (t *Tree) nodesOf(d Disk) []node {
-	var nodes []node
-	for _, p := range d.Parts {
-		nodes = append(nodes, node{p.Name(), unix.S_IFBLK, p.Number})
-		others := t.NVMeControllers(p.SysPath)
-		if generic := t.NVMeGeneric(p.SysPath); generic != "" && len(others) > 0 {
-			others = append(others, generic)
-		}
-		for _, sysPath := range others {
-			number, err := t.Attr(sysPath, "dev")
-			if err != nil {
-				number = ""
-			}
-			nodes = append(nodes, node{path.Base(sysPath), unix.S_IFCHR, number})
-		}
-	}
-	return nodes
-}
-
 // opens returns that of the nodes which an export has open; empty: none. An error means that it cannot be told.
-func (t *Tree) opens(e export, nodes []node) (node, error) {
+func (t *Tree) opens(e export, nodes []Node) (Node, error) {
 	if e.number != "" {
-		return find(nodes, func(n node) bool { return n.kind == unix.S_IFBLK && n.number == e.number }), nil
+		return find(nodes, func(n Node) bool { return n.Block && n.Number == e.number }), nil
 	}
 	known := false
 	for _, name := range spellings(e.name) {
@@ -91,29 +71,29 @@ func (t *Tree) opens(e export, nodes []node) (node, error) {
 		if err != nil {
 			continue
 		}
-		if n := find(nodes, func(n node) bool { return t.isNode(n, found) }); n.name != "" {
+		if n := find(nodes, func(n Node) bool { return t.isNode(n, found) }); n.SysPath != "" {
 			return n, nil
 		}
 		known = known || found.Mode&unix.S_IFMT != unix.S_IFDIR
 	}
 	if known {
-		return node{}, nil
+		return Node{}, nil
 	}
 	last := path.Base(path.Clean(e.name))
-	if n := find(nodes, func(n node) bool { return isNode(last, n.name) }); n.name != "" {
+	if n := find(nodes, func(n Node) bool { return isNode(last, n.Name()) }); n.SysPath != "" {
 		return n, nil
 	}
 	if t.Present("/sys/class/block/"+last) || t.Present("/sys/class/nvme/"+last) {
-		return node{}, nil // another device, which has its node where we do not see it
+		return Node{}, nil // another device, which has its node where we do not see it
 	}
-	return node{}, fmt.Errorf("%s has opened %q, which leads to nothing that this service sees; export by a name in /dev, or end that export", e.by, e.name)
+	return Node{}, fmt.Errorf("%s has opened %q, which leads to nothing that this service sees; export by a name in /dev, or end that export", e.by, e.name)
 }
 
-func find(nodes []node, is func(node) bool) node {
+func find(nodes []Node, is func(Node) bool) Node {
 	if i := slices.IndexFunc(nodes, is); i >= 0 {
 		return nodes[i]
 	}
-	return node{}
+	return Node{}
 }
 
 // spellings returns the names to look for: the one that was given, and what it is called here if it was given in a
@@ -130,12 +110,13 @@ func spellings(name string) []string {
 }
 
 // isNode reports whether a file is the node of a device: any with its number, or that in /dev.
-func (t *Tree) isNode(n node, found unix.Stat_t) bool {
-	if found.Mode&unix.S_IFMT == n.kind && n.number != "" {
+func (t *Tree) isNode(n Node, found unix.Stat_t) bool {
+	kind := map[bool]uint32{false: unix.S_IFCHR, true: unix.S_IFBLK}[n.Block]
+	if found.Mode&unix.S_IFMT == kind && n.Number != "" {
 		rdev := uint64(found.Rdev) // its type differs between architectures
-		return fmt.Sprintf("%d:%d", unix.Major(rdev), unix.Minor(rdev)) == n.number
+		return fmt.Sprintf("%d:%d", unix.Major(rdev), unix.Minor(rdev)) == n.Number
 	}
-	own, err := t.Stat("/dev/" + strings.ReplaceAll(n.name, "!", "/"))
+	own, err := t.Stat("/dev/" + strings.ReplaceAll(n.Name(), "!", "/"))
 	return err == nil && own.Dev == found.Dev && own.Ino == found.Ino
 }
 

@@ -3,6 +3,7 @@
 package sysfs
 
 import (
+	"errors"
 	"path"
 	"slices"
 )
@@ -25,6 +26,28 @@ func (t *Tree) Nodes(sysPath string) []string {
 		}
 	}
 	return all
+}
+
+// Node is the node of a device.
+type Node struct {
+	SysPath string
+	Block   bool   // or a character device
+	Number  string // "259:0"; empty: the device is going, or has none
+}
+
+// Name returns what the kernel calls the device: "nvme0n1p2".
+func (n Node) Name() string { return path.Base(n.SysPath) }
+
+// NodesOf returns the nodes of the devices of [Tree.Nodes], in that order.
+func (t *Tree) NodesOf(sysPath string) (nodes []Node, err error) {
+	for _, p := range t.Nodes(sysPath) {
+		number, err := t.Attr(p, "dev")
+		if err != nil && !errors.Is(err, ErrGone) {
+			return nil, err
+		}
+		nodes = append(nodes, Node{p, t.Link(p, "subsystem") == "block", number})
+	}
+	return nodes, nil
 }
 
 // nvmeNodes returns the other devices of a namespace, and the controllers that reach it; none of what is no namespace.

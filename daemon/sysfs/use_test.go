@@ -31,7 +31,7 @@ func aDisk() map[string]string {
 		ctrl + "/subsystem": "-> ../../../../../class/nvme", ctrl + "/dev": "245:4\n",
 		disk + "/subsystem": "-> ../../../../../../class/block", disk + "/dev": "259:3\n", disk + "/nsid": "1\n", disk + "/wwid": "eui.01\n",
 		disk + "/hidden": "0\n", disk + "/holders/": "", disk + "/uevent": "DEVNAME=nvme3n2\n",
-		part + "/partition": "1\n", part + "/dev": "259:4\n", part + "/holders/": "",
+		part + "/subsystem": "-> ../../../../../../../class/block", part + "/partition": "1\n", part + "/dev": "259:4\n", part + "/holders/": "",
 		generic + "/subsystem": "-> ../../../../../../class/nvme-generic", generic + "/dev": "242:2\n", generic + "/uevent": "DEVNAME=ng4n2\n",
 		"/sys/class/block/nvme3n2": "-> ../../devices/pci0000:00/0000:00:04.0/nvme/nvme4/nvme3n2",
 		"/sys/class/block/sda":     "-> ../../devices/sda", "/sys/devices/sda/dev": "8:0\n",

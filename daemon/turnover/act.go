@@ -98,7 +98,7 @@ func (t *Turnover) count(a act, p device.Prepared, took time.Duration, err error
 // between it is not what is there.
 func (t *Turnover) prepared(ctx context.Context, a act) (p device.Prepared, err error) {
 	target := *a.status.Target
-	target.Together, target.Fingerprint = a.together, a.status.Fingerprint
+	target.Together, target.Fingerprint, target.Pods = a.together, a.status.Fingerprint, a.status.Pods
 	if a.work.Scrub != "" && target.Fingerprint != "" {
 		if err := t.Inventory.Kept(ctx); err != nil {
 			return p, fmt.Errorf("%w: that it is erased could be forgotten: %w", ErrUnfit, err)

@@ -62,7 +62,9 @@ func (t *Turnover) survey(ctx context.Context, id string) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, sliceTime+device.AnswerTime)
 	defer cancel()
-	found, err := t.Host.Touch.Survey(limited, *s.Target, s.Evidence.Read)
+	target := *s.Target
+	target.Pods = s.Pods
+	found, err := t.Host.Touch.Survey(limited, target, s.Evidence.Read)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
