@@ -45,11 +45,10 @@ documents() {
 payload() {
 	local tree=$work/$2-$1/payload zsh=/usr/share/zsh/site-functions
 	[[ $2 != deb ]] || zsh=/usr/share/zsh/vendor-completions
-	mkdir -p "$tree/usr/share/doc/metalplug"
+	mkdir -p "$tree/usr/share/doc/metalplug/sbom"
 	ZSH=$zsh packaging/install.sh "$work/programs-$1" "$work/documents" "$tree"
-	cp README.md "$work/$1.spdx.json" "$work/$1.notices" "$tree/usr/share/doc/metalplug/"
-	mv "$tree/usr/share/doc/metalplug/$1.spdx.json" "$tree/usr/share/doc/metalplug/metalplug.spdx.json"
-	mv "$tree/usr/share/doc/metalplug/$1.notices" "$tree/usr/share/doc/metalplug/NOTICES"
+	cp README.md "$work/sbom-$1/NOTICES" "$tree/usr/share/doc/metalplug/"
+	cp "$work/sbom-$1"/*.json "$tree/usr/share/doc/metalplug/sbom/"
 }
 
 # deb ARCH SELECTION: -b builds the packages for all architectures as well, -B does not.
@@ -101,9 +100,11 @@ selection=-b all=1
 for arch in ${ARCHES:-amd64 arm64}; do
 	packaging/build.sh "$arch" "$work/programs-$arch" "$@"
 	packaging/elf.sh "$work/programs-$arch"/* >&2
-	go run ./packaging/sbom -version "$VERSION" "$work/programs-$arch"/* >"$work/$arch.spdx.json"
-	go run ./packaging/sbom -notices "$work/programs-$arch"/* >"$work/$arch.notices"
-	cp "$work/$arch.spdx.json" "$out/metalplug-$VERSION.$arch.spdx.json"
+	packaging/sbom.sh "$work/sbom-$arch" "$work/programs-$arch"/*
+	for sbom in "$work/sbom-$arch"/*.json; do
+		name=${sbom##*/}
+		cp "$sbom" "$out/${name%.cdx.json}-$VERSION.$arch.cdx.json"
+	done
 	for format in ${FORMATS:-deb rpm}; do
 		case $format in
 		deb) deb "$arch" "$selection" ;;

@@ -100,7 +100,7 @@ var layers = []string{
 	"directory", "udev", "udev/recording", "udev/udevtest", "daemon/exchange", "daemon/exchange/exchangetest", "cgroup", "daemon/sysfs", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/unit", "daemon/reset", "daemon/inventory", "daemon/turnover",
 	"daemon/cdi", "daemon/plugin", "daemon/kubelet", "daemon/control", "daemon", "daemon/words", "daemon/preview",
 	"cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders", "cmd/metalplug-unit",
-	"packaging/completion", "packaging/sbom",
+	"packaging/completion",
 }
 
 // TestHoldersLinksLittle: what may look at all processes is worth an attack; it has no code that it does not need.
