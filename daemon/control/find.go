@@ -83,9 +83,9 @@ func (s *Server) sysPath(what string) string {
 
 // explain explains the candidates. One that stands for no device is explained by the nearest that does: above it, as
 // the GPU above a render node, else those below it, as the namespaces of a controller.
-func (s *Server) explain(devices, candidates []udev.Device) []device.Explanation {
+func (s *Server) explain(devices, candidates []udev.Device) []device.Sighting {
 	rules := s.Rules()
-	var all []device.Explanation
+	var all []device.Sighting
 	for _, u := range candidates {
 		own := device.Explain(s.Host, rules, u)
 		if own[0].Device.Class != nil {
@@ -102,7 +102,7 @@ func (s *Server) explain(devices, candidates []udev.Device) []device.Explanation
 }
 
 // near explains the nearest device above a path that stands for something, else all below it, else those beside it.
-func (s *Server) near(devices []udev.Device, rules []device.Rule, sysPath string) []device.Explanation {
+func (s *Server) near(devices []udev.Device, rules []device.Rule, sysPath string) []device.Sighting {
 	var above udev.Device
 	for _, u := range devices {
 		if strings.HasPrefix(sysPath, u.SysPath+"/") && len(u.SysPath) > len(above.SysPath) && s.isSubject(rules, u) {
@@ -122,7 +122,7 @@ func (s *Server) near(devices []udev.Device, rules []device.Rule, sysPath string
 }
 
 // below explains all devices below a path that stand for something.
-func (s *Server) below(devices []udev.Device, rules []device.Rule, sysPath string) (found []device.Explanation) {
+func (s *Server) below(devices []udev.Device, rules []device.Rule, sysPath string) (found []device.Sighting) {
 	for _, u := range devices {
 		if !strings.HasPrefix(u.SysPath, sysPath+"/") {
 			continue

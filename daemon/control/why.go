@@ -121,7 +121,7 @@ func (s *Server) why(what string) (Answer, error) {
 
 // told adds to what a look finds what the inventory and the kubelet make of it. The look and the inventory may disagree
 // for a moment, when something has just happened; both are told.
-func (s *Server) told(snapshot *inventory.Snapshot, devices []udev.Device, e device.Explanation) Explanation {
+func (s *Server) told(snapshot *inventory.Snapshot, devices []udev.Device, e device.Sighting) Explanation {
 	u := e.Device.Udev
 	known := e.Device.SysPath + " is in subsystem " + u.Subsystem
 	if u.DevNode != "" {

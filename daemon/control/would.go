@@ -17,7 +17,7 @@ import (
 // would returns a [[resource]] that would take a device of whose kind the configuration says nothing: the built-in one,
 // else one of class node. It is empty where a rule was tried, since then the configuration
 // does say something; the error tells why none would take it.
-func (s *Server) would(e device.Explanation) (text string, err error) {
+func (s *Server) would(e device.Sighting) (text string, err error) {
 	u := e.Device.Udev
 	rules := s.Usual
 	if e.Device.Class == nil {
@@ -78,7 +78,7 @@ func inTOML(r *device.Rule) string {
 
 // untaken tells why a udev device that no class takes is not offered, and what of it can be; would is why none of
 // class node would take it.
-func (s *Server) untaken(devices []udev.Device, e device.Explanation, would error) string {
+func (s *Server) untaken(devices []udev.Device, e device.Sighting, would error) string {
 	for _, step := range e.Steps {
 		if isExclude(step) {
 			return "no class takes it: " + step.Why + inBrackets(s.whereIs(step))

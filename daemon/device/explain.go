@@ -22,67 +22,32 @@ type Step struct {
 	Key  string // of that rule, by which it has: "match" or "exclude", mostly with the property, "match.PCI_ID"; else "name"
 }
 
-// Explanation is how [Look] comes to its result, in the order in which it decides.
-type Explanation struct {
-	Sighting
-	Steps []Step
+// errNoDevice: a subject of a class has no device in it.
+var errNoDevice = errors.New("there is no device in it")
+
+// Explain looks at one udev device as [Look] does, and returns its steps with what it finds. Where Look finds nothing,
+// there is one sighting, whose device has no ID. It blocks as Look does.
+func Explain(h *Host, rules []Rule, seen udev.Device) []Sighting {
+	u, t := withFunction(h, &seen), new(trace)
+	found := lookAt(h, rules, u, t)
+	if len(found) == 0 {
+		d := &Device{Class: t.class, SysPath: u.SysPath, NUMANode: -1, Udev: u}
+		found = []Sighting{{Device: d, Offer: t.err, Steps: t.steps}}
+	}
+	return found
 }
 
-// Explain looks at one udev device as [Look] does and tells every step. Where there is nothing to offer, there is one
-// explanation, whose device has no ID. It blocks as Look does.
-func Explain(h *Host, rules []Rule, u udev.Device) []Explanation {
-	u = *withFunction(h, &u)
-	nothing := Explanation{Sighting: Sighting{Device: &Device{SysPath: u.SysPath, NUMANode: -1, Udev: &u}}}
-	class := selecting(u)
-	var rule *Rule
-	var owner string
-	if class == nil {
-		if rule, owner = nodeRule(h, rules, u); rule != nil {
-			class = &Generic
-		}
+// Taker returns the first of other rules that would take the device; the error is the reason why none would. It reads
+// sysfs and looks at no disk.
+func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
+	if s.Device.Class != nil {
+		return ruleFor(h, rules, *s.Device, nil)
 	}
-	nothing.Device.Class, nothing.Steps = class, classSteps(h, rules, u, class)
-	switch {
-	case class == nil:
-		return []Explanation{nothing}
-	case !h.Present(u.SysPath):
-		nothing.Offer = ErrGone
-		nothing.add("identity", "", ErrGone, "")
-		return []Explanation{nothing}
-	}
-	if rule != nil && rule.Group != nil {
-		return []Explanation{nothing.group(rule, lookGroup(h, rules, rule, owner, &u))}
-	}
-	devices, err := class.Identify(h, u)
-	if err == nil && len(devices) == 0 {
-		err = errors.New("there is no device in it")
-	}
-	if err != nil {
-		nothing.Offer = err
-		nothing.add("identity", class.Name, err, "")
-		return []Explanation{nothing}
-	}
-	all := make([]Explanation, 0, len(devices))
-	for _, d := range devices {
-		d.Class, d.SysPath, d.Udev = class, u.SysPath, &u
-		e := Explanation{Sighting: look(h, rules, d), Steps: slices.Clone(nothing.Steps)}
-		e.tell(h, rules)
-		all = append(all, e)
-	}
-	return all
-}
-
-// Taker returns the first of other rules that would take what is explained; the error tells why none would. It reads sysfs
-// and looks at no disk.
-func (e Explanation) Taker(h *Host, rules []Rule) (*Rule, error) {
-	if e.Device.Class != nil {
-		return ruleFor(h, rules, *e.Device)
-	}
-	u := *e.Device.Udev
+	u := *s.Device.Udev
 	if err := barred(u); err != nil {
 		return nil, err
 	}
-	r, _ := nodeRule(h, rules, u)
+	r, _ := nodeRule(h, rules, u, nil)
 	if r == nil {
 		return nil, errors.New("no rule is about it")
 	}
@@ -92,146 +57,120 @@ func (e Explanation) Taker(h *Host, rules []Rule) (*Rule, error) {
 	return r, nil
 }
 
-// group tells of a member of a group: what stands for the group is looked at once, and the others are parts of it.
-func (e Explanation) group(rule *Rule, s Sighting) Explanation {
-	e.Sighting = s
-	e.add("rule", s.Resource, nil, "it is a member of a group")
-	e.by(rule, nil)
-	e.add("offer", "", s.Offer, "nothing keeps the group from being handed out")
-	e.add("health", "", s.Health, strings.TrimRight("the hardware is well; "+s.Warning, "; "))
-	return e
+// trace records the steps of a look. A nil trace records nothing.
+type trace struct {
+	steps []Step
+	class *Class // where the look found nothing: the class that selects the udev device, or nil
+	err   error  // and why it found nothing
 }
 
-// takes tells why a rule of class node does not take a udev device, nil: it does, as a device or as the member of a group.
-func (r *Rule) takes(h *Host, u udev.Device) error {
-	if r.Group == nil {
-		return r.matches(h, withID([]Rule{*r}, u, func() string { return nodeID(h, u) }))
+// fork returns a trace that begins with the same steps.
+func (t *trace) fork() *trace {
+	if t == nil {
+		return nil
 	}
-	if _, ok := r.groupOf(h, u); !ok {
-		return errors.New("no member of its group")
-	}
-	return nil
+	return &trace{steps: slices.Clone(t.steps)}
 }
 
-// add adds a step that ended with err or, if that is nil, with what is said.
-func (e *Explanation) add(what, name string, err error, said string) {
-	s := Step{What: what, Name: name, OK: err == nil, Why: said}
+// told returns the steps.
+func (t *trace) told() []Step {
+	if t == nil {
+		return nil
+	}
+	return t.steps
+}
+
+// add adds a step that ended with err or, if that is nil, with found.
+func (t *trace) add(what, name string, err error, found string) {
+	if t == nil {
+		return
+	}
+	s := Step{What: what, Name: name, OK: err == nil, Why: found}
 	if err != nil {
 		s.Why = err.Error()
 	}
-	e.Steps = append(e.Steps, s)
+	t.steps = append(t.steps, s)
 }
 
-// by notes that the last step is the decision of a rule, which err is about.
-func (e *Explanation) by(r *Rule, err error) {
-	s := &e.Steps[len(e.Steps)-1]
-	var unlike mismatch
-	switch s.Rule, s.Key = r.Resource, "name"; {
-	case errors.As(err, &unlike):
-		s.Key = unlike.key
-	case err == nil && len(r.Match) > 0:
-		s.Key = "match"
+// addf adds a step that keeps the device back.
+func (t *trace) addf(what, name, format string, args ...any) {
+	if t != nil {
+		t.add(what, name, fmt.Errorf(format, args...), "")
 	}
 }
 
-// classSteps tells which classes were tried. The generic one is tried rule by rule.
-func classSteps(h *Host, rules []Rule, u udev.Device, taken *Class) []Step {
-	var e Explanation
-	for _, c := range Classes {
-		if c == &Generic {
-			break
-		}
-		if c == taken {
-			e.add("class", c.Name, nil, "it stands for a device of this class: "+c.Doc)
-			return e.Steps
-		}
-		e.add("class", c.Name, fmt.Errorf("subsystem %q, devtype %q is none of its devices", u.Subsystem, u.DevType), "")
+// nothing adds why there is no device in a subject of a class.
+func (t *trace) nothing(class *Class, err error) {
+	if t != nil {
+		t.class, t.err = class, err
+		t.add("identity", class.Name, err, "")
 	}
-	if u.DevNode == "" {
-		e.add("class", Generic.Name, errors.New("it has no device node"), "")
-		return e.Steps
-	}
-	asked := false
-	for i := range rules {
-		if rules[i].Class != &Generic {
-			continue
-		}
-		asked = true
-		err := rules[i].takes(h, u)
-		e.add("class", Generic.Name, wrapped(rules[i].Resource, err), "asked for by "+rules[i].Resource)
-		e.by(&rules[i], err)
-		if err == nil {
-			return e.Steps
-		}
-	}
-	if !asked {
-		e.add("class", Generic.Name, errors.New("no resource of class node is configured"), "")
-	}
-	return e.Steps
 }
 
-// wrapped returns err with what it is about; nil for no error.
-func wrapped(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", what, err)
-}
-
-// tell adds the steps that follow once a device is identified. It asks what look asked a moment ago once more, for look
-// keeps only what comes of it; nothing of that is expensive.
-func (e *Explanation) tell(h *Host, rules []Rule) {
-	d := *e.Device
-	e.add("identity", d.Class.Name, nil, strings.TrimRight("it is "+d.ID+", "+d.Model, ", "))
-	var offer error
-	if d.Class.Offer != nil {
-		offer = d.Class.Offer(h, d)
-	}
-	rule := e.tellRules(h, rules)
-	switch {
-	case rule != nil && offer != nil && rule.forgive(offer) == nil:
-		e.add("offer", "", nil, fmt.Sprintf("%v: overruled by %s", offer, rule.Resource))
-	default:
-		e.add("offer", "", offer, "nothing about the device itself is against it")
-	}
-	if rule == nil {
+// rule adds the decision of a rule; found is called if it takes the device.
+func (t *trace) rule(what, name string, r *Rule, err error, found func() string) {
+	if t == nil {
 		return
 	}
-	e.add("health", "", e.Health, strings.TrimRight("the hardware is well; "+e.Warning, "; "))
-	if _, err := d.Class.Allocate(h, d); err != nil {
-		e.add("nodes", "", err, "")
+	why, key := "", "name"
+	if err == nil {
+		why = found()
+		if len(r.Match) > 0 {
+			key = "match"
+		}
+	}
+	var unlike mismatch
+	if errors.As(err, &unlike) {
+		key = unlike.key
+	}
+	t.add(what, name, err, why)
+	last := &t.steps[len(t.steps)-1]
+	last.Rule, last.Key = r.Resource, key
+}
+
+// asked adds the decision of a rule of class node about a udev device.
+func (t *trace) asked(r *Rule, err error) {
+	if t == nil {
+		return
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", r.Resource, err)
+	}
+	t.rule("class", Generic.Name, r, err, func() string { return "asked for by " + r.Resource })
+}
+
+// offer adds what is against handing the device out, and what is left of that after a rule, which may be nil.
+func (t *trace) offer(r *Rule, offer, left error) {
+	if t == nil {
+		return
+	}
+	if offer != nil && left == nil {
+		t.add("offer", "", nil, fmt.Sprintf("%v: overruled by %s", offer, r.Resource))
+		return
+	}
+	t.add("offer", "", offer, "nothing about the device itself is against it")
+}
+
+// health adds whether the device is healthy.
+func (t *trace) health(s *Sighting) {
+	if t != nil {
+		t.add("health", "", s.Health, strings.TrimRight("the hardware is well; "+s.Warning, "; "))
+	}
+}
+
+// nodes adds the nodes that a container would get.
+func (t *trace) nodes(a Allocation, err error) {
+	if t == nil {
 		return
 	}
 	var names []string
-	for _, n := range e.Allocation.Nodes {
+	for _, n := range a.Nodes {
 		names = append(names, n.Container)
 	}
-	e.add("nodes", "", nil, strings.Join(names, " "))
+	t.add("nodes", "", err, strings.Join(names, " "))
 }
 
-// tellRules adds a step for each rule of the class until one takes the device, which it returns; nil: none does.
-func (e *Explanation) tellRules(h *Host, rules []Rule) *Rule {
-	tried, u := false, e.Device.asRulesSee(rules)
-	for i := range rules {
-		r := &rules[i]
-		if r.Class != e.Device.Class || r.Group != nil {
-			continue
-		}
-		tried = true
-		err := r.matches(h, u)
-		e.add("rule", r.Resource, err, "matches: "+r.describe(h, u))
-		e.by(r, err)
-		if err == nil {
-			return r
-		}
-	}
-	if !tried {
-		e.add("rule", "", fmt.Errorf("no resource of class %s is configured", e.Device.Class.Name), "")
-	}
-	return nil
-}
-
-// describe tells by what a rule matches that does.
+// describe returns by what a rule matches that takes a device.
 func (r *Rule) describe(h *Host, u udev.Device) string {
 	if len(r.Match) == 0 {
 		return "every " + r.Class.Name

@@ -13,7 +13,7 @@ import (
 )
 
 // steps writes an explanation, a step a line.
-func (e Explanation) steps() string {
+func (e Sighting) steps() string {
 	var text strings.Builder
 	for _, s := range e.Steps {
 		mark := "ok"
@@ -46,8 +46,8 @@ func TestExplanationsAgreeWithLooks(t *testing.T) {
 				}
 				for i, s := range sightings {
 					e := explanations[i]
-					if described([]Sighting{s}) != described([]Sighting{e.Sighting}) {
-						t.Errorf("%s: seen\n%s\nexplained\n%s", file, described([]Sighting{s}), described([]Sighting{e.Sighting}))
+					if described([]Sighting{s}) != described([]Sighting{e}) {
+						t.Errorf("%s: seen\n%s\nexplained\n%s", file, described([]Sighting{s}), described([]Sighting{e}))
 					}
 					passed := slices.ContainsFunc(e.Steps, func(s Step) bool { return s.OK && s.What == "rule" }) &&
 						!slices.ContainsFunc(e.Steps, func(s Step) bool { return !s.OK && s.What != "class" && s.What != "rule" })

@@ -12,6 +12,7 @@ package device
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"os"
 	"path"
@@ -135,33 +136,48 @@ func kernelDevice(h *Host, sysPath string) udev.Device {
 // nodeRule returns the rule of class node that takes u: the first of which it is the member of a group, then with the
 // hardware that the group is of, else the first that takes it as a device of its own; nil: none does. A member cannot
 // be a device of its own, even where that rule comes first: two containers would get it.
-func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string) {
+func nodeRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner string) {
 	if u.DevNode == "" {
+		t.addf("class", Generic.Name, "it has no device node")
 		return nil, ""
 	}
-	if r, owner := groupRule(h, rules, u); r != nil {
+	if r, owner := groupRule(h, rules, u, t); r != nil {
 		return r, owner
 	}
 	u = withID(rules, u, func() string { return nodeID(h, u) })
 	for i := range rules {
-		if r := &rules[i]; r.Class == &Generic && r.Group == nil && r.matches(h, u) == nil {
+		r := &rules[i]
+		if r.Class != &Generic || r.Group != nil {
+			continue
+		}
+		err := r.matches(h, u)
+		t.asked(r, err)
+		if err == nil {
 			return r, ""
 		}
+	}
+	if !slices.ContainsFunc(rules, func(r Rule) bool { return r.Class == &Generic }) {
+		t.addf("class", Generic.Name, "no resource of class node is configured")
 	}
 	return nil, ""
 }
 
+// errNoMember is why a rule with a group does not take a udev device.
+var errNoMember = errors.New("no member of its group")
+
 // groupRule returns the first rule of which u is the member of a group, with the hardware that the group is of; nil: of
 // none.
-func groupRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string) {
+func groupRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner string) {
 	for i := range rules {
 		r := &rules[i]
 		if r.Class != &Generic || r.Group == nil {
 			continue
 		}
 		if owner, ok := r.groupOf(h, u); ok {
+			t.asked(r, nil)
 			return r, owner
 		}
+		t.asked(r, errNoMember)
 	}
 	return nil, ""
 }

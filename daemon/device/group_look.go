@@ -15,21 +15,27 @@ import (
 )
 
 // lookGroup finds out about a group from one of its members. Only the first of them stands for it.
-func lookGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) Sighting {
+func lookGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device, t *trace) Sighting {
+	t.rule("rule", r.Resource, r, nil, func() string { return "it is a member of a group" })
 	members, taken := ownMembers(h, rules, r, owner)
 	id := groupID(h, r, owner)
 	d := &Device{Class: &Generic, SysPath: u.SysPath, NUMANode: -1, Udev: u}
 	if len(members) == 0 || members[0].SysPath != u.SysPath {
-		return Sighting{Device: d, Offer: fmt.Errorf("%w of %s", ErrPart, id)}
+		err := fmt.Errorf("%w of %s", ErrPart, id)
+		t.offer(nil, err, err)
+		return Sighting{Device: d, Offer: err, Steps: t.told()}
 	}
 	for _, m := range members {
 		if err := groupable(h, m); err != nil {
-			return Sighting{Device: d, Offer: err}
+			t.offer(nil, err, err)
+			return Sighting{Device: d, Offer: err, Steps: t.told()}
 		}
 	}
 	d.ID, d.Model, d.NUMANode = id, groupModel(h, owner), commonNUMANode(h, members)
 	s := Sighting{Device: d, Resource: r.Resource, NeedsAll: true, Instance: h.Instance(d.SysPath)}
-	s.Offer = r.forgive(joined(groupOffer(h, members), r.Group.missing(members, taken)))
+	offer := joined(groupOffer(h, members), r.Group.missing(members, taken))
+	s.Offer = r.forgive(offer)
+	t.offer(r, offer, s.Offer)
 	s.Health = groupHealth(h, members)
 	for _, m := range members {
 		s.Functions = append(s.Functions, nodeFunctions(h, Device{SysPath: m.SysPath, Udev: &m})...)
@@ -37,12 +43,15 @@ func lookGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) Sig
 	slices.Sort(s.Functions)
 	s.Functions = slices.Compact(s.Functions)
 	pciHealth(h, s.Functions, &s)
+	t.health(&s)
 	allocation, err := groupAllocate(h, *u, members)
+	t.nodes(allocation, err)
 	if s.Offer == nil {
 		s.Offer = err
 	}
 	s.Allocation = allocation
 	s.warn(reloadWarning(h, allocation))
+	s.Steps = t.told()
 	return s
 }
 
@@ -51,8 +60,8 @@ func lookGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) Sig
 func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.Device, taken map[string]string) {
 	taken = make(map[string]string)
 	for _, m := range r.Group.members(h, owner) {
-		first, _ := groupRule(h, rules, m)
-		switch class := selecting(m); {
+		first, _ := groupRule(h, rules, m, nil)
+		switch class := selecting(m, nil); {
 		case class != nil:
 			taken[m.DevNode] = "class " + class.Name
 		case first != nil && first != r:

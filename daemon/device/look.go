@@ -5,6 +5,7 @@ package device
 import (
 	"errors"
 	"path"
+	"strings"
 
 	"github.com/metalplug/metalplug/udev"
 )
@@ -29,6 +30,7 @@ type Sighting struct {
 	Functions          []string  // sysfs paths of the PCI functions by which it is reached
 	Counters           []Counter // of errors, as they stand
 	Instance           uint64    // of the hardware in this boot, see [Host.Instance]
+	Steps              []Step    // how the look came to it, where [Explain] asked for that
 }
 
 // HostUse tells whether this host uses the disk: it has mounted it or swaps to it. As long as a pod holds it, what is
@@ -51,46 +53,63 @@ func (s *Sighting) Twin(other string) {
 // does. A udev device that is no subject of any class gives nothing. What it finds refers to seen, which is not to be
 // written.
 func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
-	u := withFunction(h, seen)
-	class := selecting(*u)
+	return lookAt(h, rules, withFunction(h, seen), nil)
+}
+
+// lookAt is [Look], which adds its steps to t.
+func lookAt(h *Host, rules []Rule, u *udev.Device, t *trace) []Sighting {
+	class := selecting(*u, t)
+	var group *Rule
+	var owner string
 	if class == nil {
-		r, owner := nodeRule(h, rules, *u)
-		switch {
-		case r == nil || !h.Present(u.SysPath):
+		r, of := nodeRule(h, rules, *u, t)
+		if r == nil {
 			return nil
-		case r.Group != nil:
-			return []Sighting{lookGroup(h, rules, r, owner, u)}
 		}
 		class = &Generic
+		if r.Group != nil {
+			group, owner = r, of
+		}
 	}
 	if !h.Present(u.SysPath) {
+		t.nothing(class, ErrGone)
 		return nil
+	}
+	if group != nil {
+		return []Sighting{lookGroup(h, rules, group, owner, u, t)}
 	}
 	devices, err := class.Identify(h, *u)
 	if err != nil {
-		return []Sighting{{Device: &Device{Class: class, SysPath: u.SysPath, NUMANode: -1, Udev: u}, Offer: err}}
+		t.add("identity", class.Name, err, "")
+		return []Sighting{{Device: &Device{Class: class, SysPath: u.SysPath, NUMANode: -1, Udev: u}, Offer: err, Steps: t.told()}}
+	}
+	if len(devices) == 0 {
+		t.nothing(class, errNoDevice)
 	}
 	sightings := make([]Sighting, 0, len(devices))
 	for _, d := range devices {
 		d.Class, d.SysPath, d.Udev = class, u.SysPath, u
-		sightings = append(sightings, look(h, rules, d))
+		sightings = append(sightings, look(h, rules, d, t.fork()))
 	}
 	return sightings
 }
 
-func look(h *Host, rules []Rule, d Device) Sighting {
-	rule, err := ruleFor(h, rules, d)
+// look looks at one device that is identified.
+func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
+	t.add("identity", d.Class.Name, nil, strings.TrimRight("it is "+d.ID+", "+d.Model, ", "))
+	rule, err := ruleFor(h, rules, d, t)
 	d.rule = rule
 	s := Sighting{Device: &d, NeedsAll: d.Class.NeedsAll, Instance: h.Instance(d.SysPath)}
 	if d.Class.Offer != nil {
 		s.Offer = d.Class.Offer(h, d)
 	}
 	if err != nil {
+		t.offer(nil, s.Offer, s.Offer)
 		if !unsuited(s.Offer) { // which says more than that no rule takes it
 			s.Offer = err
 		}
 		found, _ := d.Class.Allocate(h, d) // what is missing matters to nobody who cannot have it
-		s.Nodes = found.Nodes
+		s.Nodes, s.Steps = found.Nodes, t.told()
 		return s
 	}
 	s.Resource = rule.Resource
@@ -104,8 +123,12 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	}
 	s.aim(h)
 	h.probe(&s, rule.AllowInUse)
-	s.Offer = rule.forgive(s.Offer)
+	offer := s.Offer
+	s.Offer = rule.forgive(offer)
+	t.offer(rule, offer, s.Offer)
 	allocation, err := d.Class.Allocate(h, d)
+	t.health(&s)
+	t.nodes(allocation, err)
 	if err != nil && (s.Offer == nil || OnlyUnanswered(s.Offer)) {
 		s.Offer = err
 	}
@@ -114,6 +137,7 @@ func look(h *Host, rules []Rule, d Device) Sighting {
 	}
 	s.Allocation = allocation
 	s.warn(reloadWarning(h, allocation))
+	s.Steps = t.told()
 	return s
 }
 
@@ -127,10 +151,14 @@ func (d Device) extras() []string {
 
 // selecting returns the class that has u as its subject, or nil. [Generic], which takes any device with a node, has
 // subjects only where a rule asks for them.
-func selecting(u udev.Device) *Class {
+func selecting(u udev.Device, t *trace) *Class {
 	for _, c := range Classes {
 		if c.Selects(u) {
+			t.add("class", c.Name, nil, "it stands for a device of this class: "+c.Doc)
 			return c
+		}
+		if t != nil && c != &Generic {
+			t.addf("class", c.Name, "subsystem %q, devtype %q is none of its devices", u.Subsystem, u.DevType)
 		}
 	}
 	return nil

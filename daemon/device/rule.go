@@ -72,7 +72,7 @@ func withID(rules []Rule, u udev.Device, id func() string) udev.Device {
 }
 
 // ruleFor returns the first rule that takes d, or an error that tells for every rule of the class why it did not.
-func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
+func ruleFor(h *Host, rules []Rule, d Device, t *trace) (*Rule, error) {
 	var reasons []error
 	u := d.asRulesSee(rules)
 	for i := range rules {
@@ -80,13 +80,16 @@ func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
 			continue
 		}
 		err := rules[i].matches(h, u)
+		t.rule("rule", rules[i].Resource, &rules[i], err, func() string { return "matches: " + rules[i].describe(h, u) })
 		if err == nil {
 			return &rules[i], nil
 		}
 		reasons = append(reasons, fmt.Errorf("%s: %w", rules[i].Resource, err))
 	}
 	if len(reasons) == 0 {
-		return nil, fmt.Errorf("no resource of class %s is configured", d.Class.Name)
+		err := fmt.Errorf("no resource of class %s is configured", d.Class.Name)
+		t.add("rule", "", err, "")
+		return nil, err
 	}
 	return nil, fmt.Errorf("no resource takes it: %w", joined(reasons...))
 }

@@ -45,7 +45,7 @@ func TestRuleFor(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			rule, err := ruleFor(h, test.rules, Device{Class: &NVMe, Udev: &u})
+			rule, err := ruleFor(h, test.rules, Device{Class: &NVMe, Udev: &u}, nil)
 			got := ""
 			if err != nil {
 				got = err.Error()
@@ -130,7 +130,7 @@ func TestRuleForPart(t *testing.T) {
 		{"", rule("*", ""), false},
 		{"", rule("", "*"), true},
 	} {
-		if _, err := ruleFor(h, test.rules, Device{Class: &GPU, Part: test.part, Udev: &u}); (err == nil) != test.want {
+		if _, err := ruleFor(h, test.rules, Device{Class: &GPU, Part: test.part, Udev: &u}, nil); (err == nil) != test.want {
 			t.Errorf("part %q, match %v, exclude %v: %v", test.part, test.rules[0].Match, test.rules[0].Exclude, err)
 		}
 	}
