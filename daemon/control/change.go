@@ -99,18 +99,21 @@ func codeOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// reset resets a device. It goes on when the client leaves: what has begun is better brought to its end.
-func (s *Server) reset(ctx context.Context, _ uint32, id string, c Change) (note string, code int, err error) {
-	if c.Scrub != "" {
-		if err := CheckScrub(c.Scrub); err != nil {
-			return "", http.StatusBadRequest, err
+// scrubbable refuses a device that there is not, and what is no way to erase one; an empty method is none.
+func (s *Server) scrubbable(id, method string) (code int, err error) {
+	if method != "" {
+		if err := CheckScrub(method); err != nil {
+			return http.StatusBadRequest, err
 		}
 	}
-	if _, err := s.device(id); err != nil {
-		return "", http.StatusNotFound, err
-	}
-	if s.Reset == nil {
-		return "", http.StatusNotImplemented, errors.New("this version cannot reset a device on demand")
+	_, err = s.device(id)
+	return http.StatusNotFound, err
+}
+
+// reset resets a device. It goes on when the client leaves: what has begun is better brought to its end.
+func (s *Server) reset(ctx context.Context, _ uint32, id string, c Change) (note string, code int, err error) {
+	if code, err := s.scrubbable(id, c.Scrub); err != nil {
+		return "", code, err
 	}
 	if err := s.Reset(context.WithoutCancel(ctx), id, c.Scrub); err != nil {
 		return "", http.StatusConflict, err
@@ -120,16 +123,8 @@ func (s *Server) reset(ctx context.Context, _ uint32, id string, c Change) (note
 
 // adopt lets a disk be erased and offered, whatever is on it.
 func (s *Server) adopt(ctx context.Context, _ uint32, id string, c Change) (note string, code int, err error) {
-	if c.Scrub != "" {
-		if err := CheckScrub(c.Scrub); err != nil {
-			return "", http.StatusBadRequest, err
-		}
-	}
-	if _, err := s.device(id); err != nil {
-		return "", http.StatusNotFound, err
-	}
-	if s.Adopt == nil {
-		return "", http.StatusNotImplemented, errors.New("this version cannot adopt a disk")
+	if code, err := s.scrubbable(id, c.Scrub); err != nil {
+		return "", code, err
 	}
 	if note, err = s.Adopt(ctx, id, c.Scrub); err != nil {
 		return "", http.StatusConflict, err

@@ -4,8 +4,8 @@
 // what an operator may change.
 //
 // Whoever may open the socket may read; only uid 0 may change anything, as the kernel tells of the peer. No client can
-// hold anything up: there are at most 64, each answer is made of an immutable snapshot, and whoever does not speak or
-// does not read is cut off. Nothing is queued for a client that follows the events: it is sent what has changed since
+// hold anything up: at most 64 are served at once, and at most 56 of them follow the events; each answer is made of an
+// immutable snapshot, and a client that does not speak or does not read is cut off. Nothing is queued for a client that follows the events: it is sent what has changed since
 // the snapshot that it was sent last, so that a slow one gets fewer and later events and is told so.
 //
 // The requests. They are fixed, since other programs send them, but for the two marked with an asterisk:
@@ -24,9 +24,8 @@
 //	POST /v1/devices/{id}/adopt      a [Change]; answered when it is on disk that the disk may be erased
 //
 // What is refused is answered {"error": TEXT}: 400 the request makes no sense, 403 the client is not uid 0, 404 there
-// is no such device, 409 the device is not in a state for it, 413 and 431 the request is too large, 501 this daemon
-// cannot do it, 502 the kubelet does not answer, 503 there are too many clients, or
-// hardware does not answer.
+// is no such device, 409 the device is not in a state for it, 413 and 431 the request is too large, 502 the kubelet does
+// not answer, 503 too many clients follow the events, or hardware does not answer.
 package control
 
 import (
@@ -37,9 +36,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/net/netutil"
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -60,8 +60,7 @@ const (
 	bodySize   = 4 << 10
 )
 
-// Options are what the socket tells of and can change. A function may be called from many goroutines; Inventory, Host
-// and Log are needed, the others may be zero.
+// Options are what the socket tells of and can change. All functions are needed; each may be called from many goroutines.
 type Options struct {
 	Version   string
 	Source    string    // of the devices: "udev" or "recording:FILE"
@@ -80,18 +79,19 @@ type Options struct {
 	Configuration func() Configuration
 	Holders       func() map[string][]Holder                 // who holds which device, by its ID
 	Unwritten     func() []string                            // which files cannot be written, and why
-	Counted       func(ctx context.Context) (Counted, error) // what the kubelet counts; nil: it cannot be asked
-	// Adopt lets a disk be erased and offered, and returns what there is to say of it; nil: it cannot be done.
+	Counted       func(ctx context.Context) (Counted, error) // what the kubelet counts
+	// Adopt lets a disk be erased and offered, and returns what there is to say of it.
 	Adopt func(ctx context.Context, id, scrub string) (note string, err error)
-	Reset func(ctx context.Context, id, scrub string) error // resets a device, or with a scrub erases it; nil: cannot be done
+	Reset func(ctx context.Context, id, scrub string) error // resets a device, or with a scrub erases it
 }
 
 // Server is the control socket. Its methods are safe for concurrent use.
 type Server struct {
 	Options
 	*metrics
-	refusals refusals
-	asking   chan struct{} // holds one value while somebody asks why: that enumerates everything
+	refusals  refusals
+	asking    chan struct{} // holds one value while somebody asks why: that enumerates everything
+	following chan struct{} // holds a value for each client that follows the events
 
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when something changed that is in no snapshot
@@ -99,28 +99,9 @@ type Server struct {
 
 // New returns a server that serves nothing until [Server.Serve] and [Server.ServeMetrics].
 func New(o Options) *Server {
-	if o.Dropped == nil {
-		o.Dropped = func() udev.Dropped { return udev.Dropped{} }
+	s := &Server{
+		Options: o, asking: make(chan struct{}, 1), following: make(chan struct{}, followers), changed: make(chan struct{}),
 	}
-	if o.Rules == nil {
-		o.Rules = func() []device.Rule { return nil }
-	}
-	if o.Where == nil {
-		o.Where = func(string, string) string { return "" }
-	}
-	if o.Resources == nil {
-		o.Resources = func() []Resource { return nil }
-	}
-	if o.Configuration == nil {
-		o.Configuration = func() Configuration { return Configuration{} }
-	}
-	if o.Holders == nil {
-		o.Holders = func() map[string][]Holder { return nil }
-	}
-	if o.Unwritten == nil {
-		o.Unwritten = func() []string { return nil }
-	}
-	s := &Server{Options: o, asking: make(chan struct{}, 1), changed: make(chan struct{})}
 	s.metrics = newMetrics(s)
 	return s
 }
@@ -143,14 +124,14 @@ func (s *Server) next() <-chan struct{} {
 
 // Serve answers on a unix socket until ctx ends. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	return s.serve(ctx, newLimited(l, os.Geteuid()), s.routes())
+	return s.serve(ctx, l, s.routes())
 }
 
 // ServeMetrics answers nothing but /metrics until ctx ends, to whoever connects. It closes l.
 func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", s.sendMetrics)
-	return s.serve(ctx, newLimited(l, -1), mux)
+	mux.Handle("GET /metrics", s.sendMetrics())
+	return s.serve(ctx, l, mux)
 }
 
 // serve answers on a listener until ctx ends, which cuts off whoever is connected then: a client that follows the
@@ -169,7 +150,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler)
 	}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(netutil.LimitListener(identified{l}, connections)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil

@@ -11,7 +11,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -28,6 +27,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/need"
+	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
@@ -76,6 +76,9 @@ func start(t *testing.T, recording string, changes ...func(*control.Options)) *b
 		Resources: func() []control.Resource {
 			return []control.Resource{{Name: resource, Class: "node", Shares: 2, Scrub: "zero", Registered: true, Connected: true}}
 		},
+		Dropped: func() udev.Dropped { return udev.Dropped{} }, Where: func(string, string) string { return "" },
+		Configuration: func() control.Configuration { return control.Configuration{} },
+		Holders:       func() map[string][]control.Holder { return nil }, Unwritten: func() []string { return nil },
 	}
 	for _, change := range changes {
 		change(&o)
@@ -204,14 +207,14 @@ func TestStatus(t *testing.T) {
 
 // TestTotalsOfWhatIsConfiguredNoMore: devices stay in the offer while a pod may hold them, and are counted.
 func TestTotalsOfWhatIsConfiguredNoMore(t *testing.T) {
-	b := start(t, machine(), func(o *control.Options) { o.Resources = nil })
+	b := start(t, machine(), func(o *control.Options) { o.Resources = func() []control.Resource { return nil } })
 	if s := get[control.Status](b, "/v1/status"); s.Devices != (control.Totals{Healthy: 2}) || len(s.Resources) > 0 {
 		t.Errorf("%+v", s)
 	}
 }
 
 func TestAnswersAreNeverNull(t *testing.T) {
-	b := start(t, "", func(o *control.Options) { o.Resources = nil })
+	b := start(t, "", func(o *control.Options) { o.Resources = func() []control.Resource { return nil } })
 	for _, path := range []string{"/v1/devices", "/v1/resources"} {
 		if all := get[json.RawMessage](b, path); string(all) != "[]" {
 			t.Errorf("%s: %s", path, all)
@@ -235,13 +238,9 @@ func TestRefusedRequests(t *testing.T) {
 		{"long reason", func() error { return b.cordon(alpha, long[:201]) }, 400, "200"},
 		{"huge body", func() error { return b.cordon(alpha, long) }, 413, "4096"},
 		{"long path", func() error { return b.Get(t.Context(), "/v1/devices/"+long, nil) }, 431, ""},
-		{"no reset", func() error {
-			return b.Post(t.Context(), "/v1/devices/"+alpha+"/reset", control.Change{}, new(control.Device))
-		}, 501, "cannot reset"},
 		{"wrong method", func() error { return b.Get(t.Context(), "/v1/devices/"+alpha+"/cordon", nil) }, 405, ""},
 		{"why nothing", func() error { return b.Get(t.Context(), "/v1/why", nil) }, 400, "PCI"},
 		{"why unknown", func() error { return b.Get(t.Context(), "/v1/why?what=0000:ff:00.0", nil) }, 404, "no device that udev knows"},
-		{"the kubelet is not asked", func() error { return b.Get(t.Context(), "/v1/kubelet", nil) }, 501, "kubelet"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.ask()
@@ -480,7 +479,7 @@ func TestSocketIsForRootAndTheGroup(t *testing.T) {
 	l.Close()
 }
 
-// status asks over a connection of its own.
+// dial connects to the control socket.
 func (b *bench) dial() net.Conn {
 	b.t.Helper()
 	c, err := net.Dial("unix", b.Socket)
@@ -491,61 +490,64 @@ func (b *bench) dial() net.Conn {
 	return c
 }
 
-func TestSixtyFourClients(t *testing.T) {
-	b := start(t, machine())
-	var clients []net.Conn
-	for range 64 {
-		c := b.dial()
-		fmt.Fprint(c, "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
-		if _, err := c.Read(make([]byte, 1)); err != nil {
-			t.Fatalf("client %d: %v", len(clients)+1, err)
-		}
-		clients = append(clients, c)
-	}
-	limit := time.Now().Add(patience)
-	ask := func() error {
-		for {
-			err := b.Get(t.Context(), "/v1/status", new(control.Status))
-			if !errors.Is(err, control.ErrNoAnswer) || time.Now().After(limit) { // who has not asked after a second is cut off
-				return err
-			}
-		}
-	}
-	if err := ask(); code(err) != http.StatusServiceUnavailable {
-		t.Errorf("the 65th: %v", err)
-	}
-	clients[0].Close()
-	for { // the daemon notices it a moment later
-		err := ask()
-		if err == nil {
-			return
-		}
-		if code(err) != http.StatusServiceUnavailable || time.Now().After(limit) {
-			t.Fatalf("with room again: %v", err)
-		}
-	}
-}
-
-func TestPlacesAreKeptForRoot(t *testing.T) {
+// TestFollowersLeaveRoomForOthers: programs that follow the events do not keep the operator out.
+func TestFollowersLeaveRoomForOthers(t *testing.T) {
 	b := start(t, machine())
 	if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.Socket, 0o666)); err != nil {
 		t.Fatal(err)
 	}
-	last, limit := make([]byte, 12), time.Now().Add(patience)
-	for n := 1; n <= 57; {
-		c := asNobody(t, b.Socket)
+	follow := func() (net.Conn, string) {
+		c, status := asNobody(t, b.Socket), make([]byte, 12)
 		fmt.Fprint(c, "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
-		switch _, err := io.ReadFull(c, last); {
-		case err == nil:
-			n++
-		case n < 57 || time.Now().After(limit): // the last is cut off when it has not asked after a second
+		if _, err := io.ReadFull(c, status); err != nil {
 			t.Fatal(err)
 		}
+		return c, string(status)
 	}
-	if string(last) != "HTTP/1.1 503" {
-		t.Errorf("the 57th reader got %s", last)
+	var first net.Conn
+	for n := range 56 {
+		c, status := follow()
+		if status != "HTTP/1.1 200" {
+			t.Fatalf("follower %d: %s", n+1, status)
+		}
+		if first == nil {
+			first = c
+		}
+	}
+	if _, status := follow(); status != "HTTP/1.1 503" {
+		t.Errorf("the 57th follower: %s", status)
 	}
 	get[control.Status](b, "/v1/status")
+	first.Close()
+	for limit := time.Now().Add(patience); ; { // the daemon notices it a moment later
+		c, status := follow()
+		if c.Close(); status == "HTTP/1.1 200" {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("with room again: %s", status)
+		}
+	}
+}
+
+// TestClientsBeyondTheLimitWait: the 65th client is served when one of the others leaves.
+func TestClientsBeyondTheLimitWait(t *testing.T) {
+	b := start(t, machine())
+	var idle []net.Conn
+	for range 64 {
+		c := b.dial()
+		fmt.Fprint(c, "GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		idle = append(idle, c)
+	}
+	answered := make(chan error, 1)
+	go func() { answered <- b.Get(t.Context(), "/v1/status", new(control.Status)) }()
+	idle[0].Close()
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestNoAnswer(t *testing.T) {

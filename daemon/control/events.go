@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"iter"
 	"maps"
 	"net/http"
@@ -37,8 +38,19 @@ type Event struct {
 	Skipped  uint64  `json:"skipped,omitempty"`
 }
 
+// errFollowers is the answer to a client that is one too many.
+var errFollowers = errors.New("the daemon has as many clients as it serves at once: try again, or find those that stay: ss -xp | grep control.sock")
+
 // sendEvents sends a line for each event until the client leaves or does not read for a while.
 func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
+	select {
+	case s.following <- struct{}{}:
+		defer func() { <-s.following }()
+	default:
+		w.Header().Set("Retry-After", "1")
+		refuse(w, http.StatusServiceUnavailable, errFollowers)
+		return
+	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	limits := http.NewResponseController(w)
 	_ = limits.SetReadDeadline(time.Time{}) // it has nothing more to say

@@ -21,6 +21,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/sysfs"
+	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
@@ -109,6 +110,11 @@ func fuzzServer(f *testing.F, touched func()) *Server {
 	<-inv.Ready()
 	return New(Options{
 		Inventory: inv, Host: host, Log: slog.New(slog.DiscardHandler), Enumerate: machine.Enumerate, Rules: func() []device.Rule { return rules },
+		Dropped: func() udev.Dropped { return udev.Dropped{} }, Where: func(string, string) string { return "" },
+		Resources: func() []Resource { return nil }, Configuration: func() Configuration { return Configuration{} },
+		Holders: func() map[string][]Holder { return nil }, Unwritten: func() []string { return nil },
+		Counted: func(context.Context) (Counted, error) { return Counted{}, nil },
+		Adopt:   func(context.Context, string, string) (string, error) { touched(); return "", nil },
 		Reset: func(_ context.Context, id, scrub string) error {
 			touched()
 			if id == "" {

@@ -10,20 +10,15 @@ import (
 	"os"
 	"os/user"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 const (
-	// connections is how many clients there may be at once, reserved how many of them only uid 0 may be: whoever may
-	// only read must not keep the operator out.
+	// connections is how many clients are served at once, and followers how many of them may follow the events: those
+	// stay, and must not keep the operator out.
 	connections = 64
-	reserved    = 8
-	// turnedAway is how many more are told so at once; the others are cut off without a word.
-	turnedAway = 16
-	// turnLimit bounds how long one that is turned away may take to listen.
-	turnLimit = time.Second
+	followers   = 56
 )
 
 // group is whose members may read.

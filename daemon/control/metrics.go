@@ -3,13 +3,12 @@
 package control
 
 import (
-	"bytes"
 	"net/http"
 	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
@@ -102,23 +101,8 @@ func result(err error) string {
 
 // sendMetrics sends all metrics in the format that the client prefers. They are put together before the first byte is
 // sent, so that a scrape is whole or an error.
-func (s *Server) sendMetrics(w http.ResponseWriter, r *http.Request) {
-	families, err := s.registry.Gather()
-	if err != nil {
-		refuse(w, http.StatusInternalServerError, err)
-		return
-	}
-	format := expfmt.Negotiate(r.Header)
-	var text bytes.Buffer
-	encoder := expfmt.NewEncoder(&text, format)
-	for _, family := range families {
-		if err := encoder.Encode(family); err != nil {
-			refuse(w, http.StatusInternalServerError, err)
-			return
-		}
-	}
-	w.Header().Set("Content-Type", string(format))
-	_, _ = w.Write(text.Bytes()) // who has left cannot be told
+func (s *Server) sendMetrics() http.Handler {
+	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{DisableCompression: true})
 }
 
 // scrape makes those metrics that follow from how things stand. Counted up and down at each change instead, they would

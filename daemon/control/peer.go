@@ -13,18 +13,42 @@ import (
 // peerKey is the key of the peer in the context of a request.
 type peerKey struct{}
 
-// withPeer keeps who is at the other end, as the kernel noted when the client connected (SO_PEERCRED, unix(7)): nobody
-// can claim to be somebody else, and who has dropped privileges since is who it was. A connection over a network has
-// nobody.
-func withPeer(ctx context.Context, c net.Conn) context.Context {
-	if counted, ok := c.(*counted); ok {
-		c = counted.Conn
-	}
-	peer, err := peerOf(c)
+// identified is a listener whose connections know the process at the other end, as the kernel noted it when the client
+// connected (SO_PEERCRED, unix(7)): a client cannot claim to be another, and one that has dropped privileges since is who
+// it was. It is the address of the peer, which survives the wrapping of a connection. Over a network there is none.
+type identified struct{ net.Listener }
+
+// Accept waits for the next client.
+func (l identified) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
 	if err != nil {
-		return ctx
+		return nil, err
 	}
-	return context.WithValue(ctx, peerKey{}, peer)
+	if peer, err := peerOf(c); err == nil {
+		return peerConn{c, peerAddr{c.RemoteAddr(), peer}}, nil
+	}
+	return c, nil
+}
+
+type peerConn struct {
+	net.Conn
+	addr peerAddr
+}
+
+// RemoteAddr returns a [peerAddr].
+func (c peerConn) RemoteAddr() net.Addr { return c.addr }
+
+type peerAddr struct {
+	net.Addr
+	*unix.Ucred
+}
+
+// withPeer keeps the peer of a connection in the context of its requests.
+func withPeer(ctx context.Context, c net.Conn) context.Context {
+	if addr, ok := c.RemoteAddr().(peerAddr); ok {
+		return context.WithValue(ctx, peerKey{}, addr.Ucred)
+	}
+	return ctx
 }
 
 // peerOf asks the kernel who connected.

@@ -5,7 +5,6 @@ package control
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -27,7 +26,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /v1/events", s.sendEvents)
 	mux.HandleFunc("GET /v1/why", s.sendWhy)
 	mux.HandleFunc("GET /v1/kubelet", s.sendKubelet)
-	mux.HandleFunc("GET /metrics", s.sendMetrics)
+	mux.Handle("GET /metrics", s.sendMetrics())
 	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.changing(s.cordon))
 	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.changing(s.uncordon))
 	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(s.reset))
@@ -103,10 +102,6 @@ func (s *Server) device(id string) (Device, error) {
 
 // sendKubelet sends what the kubelet itself counts, which has to be asked.
 func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
-	if s.Counted == nil {
-		refuse(w, http.StatusNotImplemented, errors.New("this daemon does not ask the kubelet"))
-		return
-	}
 	counted, err := s.Counted(r.Context())
 	if err != nil {
 		refuse(w, http.StatusBadGateway, err)

@@ -92,9 +92,6 @@ func (s *Server) why(what string) (Answer, error) {
 		answer.Found = []Explanation{s.absent(known)}
 		return answer, nil
 	}
-	if s.Enumerate == nil {
-		return answer, fmt.Errorf("%s: %w", what, errNothing)
-	}
 	devices, err := s.Enumerate()
 	if err != nil {
 		return answer, err
