@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/kubelet"
+	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 	"github.com/metalplug/metalplug/systemd"
 )
 

@@ -115,20 +115,18 @@ func (s *screen) resource(r control.Resource, devices []control.Device, all bool
 		return
 	}
 	slices.SortStableFunc(devices, func(a, b control.Device) int { return cmp.Compare(a.ID, b.ID) })
-	head := []string{"DEVICE", "HEALTH", "NUMA", "PCI", "NODE", "HELD BY"}
-	rows := make([][]cell, len(devices))
-	for i, d := range devices {
-		rows[i] = []cell{
-			{text: d.ID}, healthCell(d), {text: words.NUMA(d.NUMANode)}, {text: words.PCI(d.PCI)}, {text: words.First(d.Nodes)}, {text: holder(d)},
-		}
-		if !all {
+	rows := [][]cell{cells("DEVICE", "HEALTH", "NUMA", "PCI", "NODE", "HELD BY")}
+	for _, d := range devices {
+		row := cells(d.ID, "", words.NUMA(d.NUMANode), words.PCI(d.PCI), words.First(d.Nodes), holder(d))
+		row[1] = healthCell(d)
+		rows = append(rows, row)
+	}
+	if !all {
+		for i := range rows {
 			rows[i] = slices.Delete(rows[i], 3, 4)
 		}
 	}
-	if !all {
-		head = slices.Delete(head, 3, 4)
-	}
-	s.table(2, head, rows)
+	s.table(2, rows...)
 	s.remarks(devices)
 }
 
@@ -184,9 +182,9 @@ func (s *screen) others(devices []control.Device) {
 		s.paragraph(2, "", "", kind+": "+reasonOf(first))
 		rows := make([][]cell, n)
 		for i, d := range devices[:n] {
-			rows[i] = []cell{{text: cmp.Or(d.ID, words.Short(d.SysPath))}, {text: words.PCI(d.PCI)}, {text: words.First(d.Nodes)}}
+			rows[i] = cells(cmp.Or(d.ID, words.Short(d.SysPath)), words.PCI(d.PCI), words.First(d.Nodes))
 		}
-		s.rows(4, []string{"", "pci", "node"}, rows)
+		s.table(4, rows...)
 		devices = devices[n:]
 	}
 }

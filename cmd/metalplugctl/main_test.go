@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metalplug/metalplug/daemon/preview"
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
@@ -82,7 +81,7 @@ func TestPreviewOfEveryBundledRecording(t *testing.T) {
 			if code != exitOK {
 				t.Fatalf("exit %d: %s", code, stderr)
 			}
-			var s preview.State
+			var s previewState
 			if err := json.Unmarshal([]byte(stdout), &s); err != nil {
 				t.Fatal(err)
 			}
@@ -104,7 +103,7 @@ func TestPreviewAllocates(t *testing.T) {
 	if code != exitOK {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
-	var s preview.State
+	var s previewState
 	if err := json.Unmarshal([]byte(stdout), &s); err != nil {
 		t.Fatal(err)
 	}
@@ -164,16 +163,10 @@ func TestRecordingThatIsNoFile(t *testing.T) {
 func TestPreviewNamesTMPDIR(t *testing.T) {
 	recorded := filepath.Join(t.TempDir(), "empty.umockdev")
 	save(t, recorded, "")
-	long := filepath.Join(t.TempDir(), strings.Repeat("x", 80))
-	for range 2 { // it is not there, then it is there and too long
-		t.Setenv("TMPDIR", long)
-		code, _, stderr := ctl(t, "preview", "--recording", recorded)
-		if code != exitProblem || !strings.Contains(stderr, "TMPDIR") {
-			t.Errorf("exit %d, %q", code, stderr)
-		}
-		if err := os.MkdirAll(long, 0o700); err != nil {
-			t.Fatal(err)
-		}
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
+	code, _, stderr := ctl(t, "preview", "--recording", recorded)
+	if code != exitProblem || !strings.Contains(stderr, "TMPDIR") {
+		t.Errorf("exit %d, %q", code, stderr)
 	}
 }
 
@@ -258,10 +251,10 @@ func save(t *testing.T, file, text string) {
 }
 
 // stateWriter takes the states that a live preview prints.
-type stateWriter chan preview.State
+type stateWriter chan previewState
 
 func (w stateWriter) Write(p []byte) (int, error) {
-	var s preview.State
+	var s previewState
 	if err := json.Unmarshal(p, &s); err != nil {
 		return 0, err
 	}

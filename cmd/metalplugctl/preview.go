@@ -4,138 +4,188 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/preview"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/systemd"
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// previewFlags are the flags of "metalplugctl preview".
-type previewFlags struct {
-	config    string
+// preview is what "metalplugctl preview" shows.
+type preview struct {
+	config    config.Config
+	file      string // of the configuration
 	recording string
+	title     string // of the machine, for the first line
 	allocate  []string
+	requests  []request
 	output    string
-	live      bool
+	live      bool // go on until interrupted, and show every change
 	logLevel  string
+	log       *slog.Logger
+	out       io.Writer
 }
 
-// previewCommand shows what would be offered, by the daemon itself in a temporary directory.
+// previewCommand shows what would be offered: the inventory runs without a kubelet.
 func previewCommand() *cobra.Command {
-	var f previewFlags
+	var p preview
 	cmd := &cobra.Command{
 		Use:   "preview",
 		Short: "Show what this machine, or a recorded one, would offer to the kubelet",
 		Long: `Show what this machine, or a recorded one, would offer to the kubelet.
 
-The daemon itself runs for this, with a small device manager in the place of the kubelet's, in a temporary directory: no
-kubelet and no cluster is needed, and nothing on the machine changes. On a terminal the view is live until it is
-interrupted; elsewhere one state is printed.
+No daemon, kubelet or cluster is needed, and nothing on the machine changes: no device is reset, erased or initialised. On a
+terminal the view is live until it is interrupted; elsewhere one state is printed.
 
 A recording is the text that umockdev-record writes. Saving the file is a hotplug.`,
 		Example: `  metalplugctl preview
   metalplugctl preview --recording gpu-server --allocate nvidia.com/gpu=2
   metalplugctl preview --config my.toml -o json`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.config, "config", config.DefaultFile, "configuration file; the default one may be missing")
-	flags.StringVar(&f.recording, "recording", "", "a file, or the name of a bundled recording, instead of this machine")
-	flags.StringArrayVar(&f.allocate, "allocate", nil, "show what a container gets that asks for `RESOURCE=COUNT`")
-	flags.StringVarP(&f.output, "output", "o", "table", "table or json")
-	flags.BoolVar(&f.live, "live", false,
+	flags.StringVar(&p.file, "config", config.DefaultFile, "configuration file; the default one may be missing")
+	flags.StringVar(&p.recording, "recording", "", "a file, or the name of a bundled recording, instead of this machine")
+	flags.StringArrayVar(&p.allocate, "allocate", nil, "show what a container gets that asks for `RESOURCE=COUNT`")
+	flags.StringVarP(&p.output, "output", "o", "table", "table or json")
+	flags.BoolVar(&p.live, "live", false,
 		"go on until interrupted and show every change; if not given: whether the output is a terminal")
-	flags.StringVar(&f.logLevel, "log-level", "warn", "least level of the daemon's log: debug, info, notice, warn, error")
+	flags.StringVar(&p.logLevel, "log-level", "warn", "least level of the log: debug, info, notice, warn, error")
 	return cmd
 }
 
 // run shows the preview that the flags ask for.
-func (f *previewFlags) run(cmd *cobra.Command) error {
+func (p *preview) run(cmd *cobra.Command) error {
+	p.out = cmd.OutOrStdout()
 	if !cmd.Flags().Changed("live") {
-		f.live = isTerminal(cmd.OutOrStdout())
+		p.live = isTerminal(p.out)
 	}
-	o, err := f.options(cmd)
-	if err != nil {
+	if err := checkOutput(p.output); err != nil {
 		return err
 	}
-	loaded, err := config.Load(f.config)
+	level, err := systemd.ParseLevel(p.logLevel)
 	if err != nil {
+		return usage("%w", err)
+	}
+	p.log = systemd.TextLogger(cmd.ErrOrStderr(), level)
+	for _, text := range p.allocate {
+		r, err := parseRequest(text)
+		if err != nil {
+			return usage("allocate %w", err)
+		}
+		p.requests = append(p.requests, r)
+	}
+	if p.config, err = config.Load(p.file); err != nil {
 		return err
 	}
-	remove, title, err := f.machine(&loaded)
+	remove, title, err := p.machine(&p.config)
 	if err != nil {
 		return err
 	}
 	defer remove()
-	o.Config, o.Title = loaded, title
-	return preview.Run(cmd.Context(), o)
+	p.title = title
+	return p.follow(cmd.Context())
 }
 
-// options turns the flags into what a preview is made of.
-func (f *previewFlags) options(cmd *cobra.Command) (preview.Options, error) {
-	o := preview.Options{
-		Out: cmd.OutOrStdout(), Live: f.live, JSON: f.output == "json", Empty: emptyHint(),
-		Screen: f.live && isTerminal(cmd.OutOrStdout()),
-	}
-	if f.output != "json" && f.output != "table" {
-		return o, usage("output %q is neither table nor json", f.output)
-	}
-	level, err := systemd.ParseLevel(f.logLevel)
+// follow shows what the inventory offers, until ctx ends or once.
+func (p *preview) follow(ctx context.Context) error {
+	source, host, closeSource, err := hardware(p.config, p.log)
 	if err != nil {
-		return o, usage("%w", err)
+		return err
 	}
-	o.Log = systemd.TextLogger(cmd.ErrOrStderr(), level)
-	for _, text := range f.allocate {
-		request, err := preview.ParseRequest(text)
-		if err != nil {
-			return o, usage("allocate %w", err)
+	defer closeSource()
+	if p.config.Hardware.Recording == "" { // a disk is read to know whether it would be offered; nothing else is touched
+		host.Touch.Probe = daemon.Helpers(p.config.Reset, p.config.Paths.Sysfs, p.file).Probe
+	}
+	rules := p.config.Rules()
+	for i := range rules {
+		rules[i].Init = "" // as if that had been done
+	}
+	devices := inventory.New(inventory.Options{Source: source, Host: host, Rules: rules, Log: p.log})
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		defer cancel()
+		ended <- devices.Run(ctx)
+	}()
+	shown := p.show(ctx, devices, host)
+	cancel()
+	return errors.Join(<-ended, shown)
+}
+
+// show shows each state that differs from the last one.
+func (p *preview) show(ctx context.Context, devices *inventory.Inventory, host *device.Host) error {
+	select {
+	case <-devices.Ready():
+	case <-ctx.Done():
+		return nil
+	}
+	var last previewState
+	for {
+		snapshot, changed := devices.Snapshot()
+		s, refused := p.state(host, snapshot)
+		if !reflect.DeepEqual(s, last) {
+			last = s
+			if err := p.draw(s); err != nil {
+				return err
+			}
 		}
-		o.Allocate = append(o.Allocate, request)
+		if !p.live {
+			return refused
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
 	}
-	return o, nil
 }
 
 // machine makes the configuration one of the machine that was asked for, and returns its title.
-func (f *previewFlags) machine(c *config.Config) (remove func(), title string, err error) {
+func (p *preview) machine(c *config.Config) (remove func(), title string, err error) {
 	none := func() {}
 	switch {
-	case f.recording == "" && c.Hardware.Recording == "":
+	case p.recording == "" && c.Hardware.Recording == "":
 		name, err := os.Hostname()
 		if err != nil {
 			name = "this machine"
 		}
 		return none, "Machine " + name, nil
-	case f.recording == "":
+	case p.recording == "":
 		return none, "Recording " + c.Hardware.Recording, nil
 	}
-	bundled := slices.ContainsFunc(recording.Bundled(), func(r recording.Named) bool { return r.Name == f.recording })
-	info, err := os.Stat(f.recording)
+	bundled := slices.ContainsFunc(recording.Bundled(), func(r recording.Named) bool { return r.Name == p.recording })
+	info, err := os.Stat(p.recording)
 	isFile := err == nil && info.Mode().IsRegular()
 	if isFile || !bundled && !errors.Is(err, fs.ErrNotExist) { // what is no file is refused when it is opened
-		if c.Hardware.Recording, err = filepath.Abs(f.recording); err != nil {
+		if c.Hardware.Recording, err = filepath.Abs(p.recording); err != nil {
 			return none, "", err
 		}
-		return none, "Recording " + f.recording, nil
+		return none, "Recording " + p.recording, nil
 	}
-	return f.bundled(c)
+	return p.bundled(c)
 }
 
 // bundled writes the bundled recording of that name to a file.
-func (f *previewFlags) bundled(c *config.Config) (remove func(), title string, err error) {
+func (p *preview) bundled(c *config.Config) (remove func(), title string, err error) {
 	for _, r := range recording.Bundled() {
-		if r.Name != f.recording {
+		if r.Name != p.recording {
 			continue
 		}
 		dir, err := os.MkdirTemp("", "metalplug-bundled-")
@@ -151,7 +201,7 @@ func (f *previewFlags) bundled(c *config.Config) (remove func(), title string, e
 	}
 	var names bytes.Buffer
 	listBundled(&names)
-	return nil, "", fmt.Errorf("recording %q: no such file, and none of the bundled ones:\n%s", f.recording, names.String())
+	return nil, "", fmt.Errorf("recording %q: no such file, and none of the bundled ones:\n%s", p.recording, names.String())
 }
 
 // emptyHint is what is said on a machine without any device.

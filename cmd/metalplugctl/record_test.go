@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/preview"
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
@@ -49,14 +48,14 @@ func TestRecordedMachineOffersTheSame(t *testing.T) {
 }
 
 // previewed is what preview shows of a recording.
-func previewed(t *testing.T, text string) preview.State {
+func previewed(t *testing.T, text string) previewState {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "recording")
 	if err := place(file, text); err != nil {
 		t.Fatal(err)
 	}
 	code, stdout, stderr := ctl(t, "preview", "--recording", file, "-o", "json")
-	var s preview.State
+	var s previewState
 	if err := json.Unmarshal([]byte(stdout), &s); code != exitOK || err != nil {
 		t.Fatalf("exit %d, %v: %s", code, err, stderr)
 	}

@@ -4,25 +4,24 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"text/tabwriter"
 	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// plainWidth is how wide the output is that goes to no terminal, in columns, and the most that is used of one.
-	plainWidth = 100
-	// leastWidth is the narrowest terminal that is made room for.
-	leastWidth = 20
-)
+// plainWidth is how wide paragraphs are that go to no terminal, in columns, and the most that is used of one.
+const plainWidth = 100
 
-// Colours of a terminal (ECMA-48 SGR).
+// Colours of a terminal (ECMA-48 SGR). Those of table cells have the same length.
 const (
+	plain  = "\x1b[39m"
 	green  = "\x1b[32m"
 	red    = "\x1b[31m"
 	yellow = "\x1b[33m"
@@ -48,7 +47,7 @@ func newScreen(out io.Writer) *screen {
 	}
 	s.colours = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 	if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
-		s.width = max(leastWidth, min(int(size.Col), plainWidth))
+		s.width = min(int(size.Col), plainWidth)
 	}
 	return s
 }
@@ -61,48 +60,35 @@ func (s *screen) paint(colour, text string) string {
 	return colour + text + normal
 }
 
-// paragraph writes text, after a mark of its own in the first line, in lines that are not longer than the screen is
-// wide. Further lines begin below the text. A mark that leaves too little room for that, as the name of a resource, which
-// may have 308 bytes, has lines of its own.
+// paragraph writes text after a mark, in lines of the width of the screen that begin below the text. A mark that is wider
+// than half of that, such as a long name of a resource, has a line of its own.
 func (s *screen) paragraph(indent int, mark, colour, text string) {
-	room := s.width - indent - utf8.RuneCountInString(mark)
-	if room < max(leastWidth/2, s.width/3) && mark != "" {
-		for _, line := range wrap(mark, max(leastWidth/2, s.width-indent)) {
-			fmt.Fprintf(s, "%*s%s\n", indent, "", s.paint(colour, line))
-		}
-		indent, mark, room = indent+2, "", s.width-indent-2
+	hang := indent + utf8.RuneCountInString(mark)
+	mark = s.paint(colour, clean(mark))
+	if mark != "" && hang > s.width/2 {
+		fmt.Fprintf(s, "%*s%s\n", indent, "", strings.TrimRight(mark, " "))
+		indent, hang, mark = indent+2, indent+2, ""
 	}
-	for i, line := range wrap(clean(text), max(leastWidth/2, room)) {
+	for i, line := range wrap(clean(text), s.width-hang) {
 		if i > 0 {
-			mark = strings.Repeat(" ", utf8.RuneCountInString(mark))
+			indent, mark = hang, ""
 		}
-		fmt.Fprintf(s, "%*s%s%s\n", indent, "", s.paint(colour, mark), line)
+		fmt.Fprintf(s, "%*s%s%s\n", indent, "", mark, line)
 	}
 }
 
-// wrap cuts text into lines of at most room columns, between words where that can be done.
+// wrap cuts text between words into lines of at most room columns, if no word is longer.
 func wrap(text string, room int) []string {
-	var lines []string
-	line := ""
+	lines := []string{""}
 	for word := range strings.FieldsSeq(text) {
-		for utf8.RuneCountInString(word) > room {
-			if line != "" {
-				lines, line = append(lines, line), ""
-			}
-			at := len(string([]rune(word)[:room]))
-			lines, word = append(lines, word[:at]), word[at:]
-		}
-		switch {
-		case line == "":
-			line = word
-		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= room:
-			line += " " + word
+		switch last := &lines[len(lines)-1]; {
+		case *last == "":
+			*last = word
+		case utf8.RuneCountInString(*last)+1+utf8.RuneCountInString(word) <= room:
+			*last += " " + word
 		default:
-			lines, line = append(lines, line), word
+			lines = append(lines, word)
 		}
-	}
-	if line != "" || len(lines) == 0 {
-		lines = append(lines, line)
 	}
 	return lines
 }
@@ -122,72 +108,29 @@ type cell struct {
 	text, colour string
 }
 
-// table writes rows in columns, without lines between them: what is written can be cut and sorted. A last cell that does
-// not fit is written below its row; where the other columns are wider than the screen already, each row is a paragraph.
-func (s *screen) table(indent int, head []string, rows [][]cell) {
-	names := make([]cell, len(head))
-	for i, name := range head {
-		names[i].text = name
+// cells returns the fields of a row.
+func cells(texts ...string) []cell {
+	row := make([]cell, len(texts))
+	for i, text := range texts {
+		row[i].text = text
 	}
-	s.columns(indent, head, append([][]cell{names}, rows...), 1)
+	return row
 }
 
-// rows writes rows as [screen.table] does, without the names of the columns.
-func (s *screen) rows(indent int, head []string, rows [][]cell) { s.columns(indent, head, rows, 0) }
-
-// columns writes rows in columns; so many of the first are the head of the table.
-func (s *screen) columns(indent int, head []string, rows [][]cell, heads int) {
-	last := len(head) - 1
-	widths := make([]int, len(head))
-	least := indent + utf8.RuneCountInString(head[last])
-	for i := range head {
-		for _, row := range rows {
-			widths[i] = max(widths[i], utf8.RuneCountInString(clean(row[i].text)))
-		}
-		if i < last {
-			least += widths[i] + 2
-		}
-	}
-	if least > s.width {
-		s.stacked(indent, head, rows[heads:])
-		return
-	}
+// table writes rows in columns, without lines between them: what is written can be cut and sorted. The head is the first
+// row. With colours each cell has one, since tabwriter counts the bytes of a colour as columns.
+func (s *screen) table(indent int, rows ...[]cell) {
+	w := tabwriter.NewWriter(s, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		line, used := "", indent
+		fmt.Fprintf(w, "%*s", indent, "")
 		for i, c := range row {
-			text := clean(c.text)
-			size := utf8.RuneCountInString(text)
-			if used += widths[i] + 2; i == last {
-				if used = used - widths[i] - 2 + size; used > s.width {
-					break
-				}
+			text := s.paint(cmp.Or(c.colour, plain), clean(c.text))
+			if i < len(row)-1 {
+				text += "\t"
 			}
-			line += s.paint(c.colour, text) + strings.Repeat(" ", widths[i]+2-size)
+			io.WriteString(w, text)
 		}
-		fmt.Fprintf(s, "%*s%s\n", indent, "", strings.TrimRight(line, " "))
-		if used > s.width {
-			s.paragraph(indent+2, "", "", strings.TrimSpace(strings.ToLower(head[last])+" "+row[last].text))
-		}
+		io.WriteString(w, "\n")
 	}
-}
-
-// stacked writes each row as a paragraph: the first cell alone, then the others with the names of their columns. What
-// is empty is left out.
-func (s *screen) stacked(indent int, head []string, rows [][]cell) {
-	for _, row := range rows {
-		s.paragraph(indent, "", "", row[0].text)
-		var rest []string
-		for i, c := range row[1:] {
-			switch {
-			case c.text == "" || c.text == "-":
-			case i == 0:
-				rest = append(rest, c.text)
-			default:
-				rest = append(rest, strings.ToLower(head[i+1])+" "+c.text)
-			}
-		}
-		if len(rest) > 0 {
-			s.paragraph(indent+2, "", "", strings.Join(rest, ", "))
-		}
-	}
+	w.Flush()
 }

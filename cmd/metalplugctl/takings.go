@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -32,11 +33,15 @@ type taken struct {
 // takings looks at all devices that are present, or in the recording that is configured, and sorts them by resource, in
 // the order of the configuration. It reads what the daemon would read and changes nothing.
 func takings(c config.Config) ([]taking, error) {
-	host, devices, done, err := hardware(c)
+	source, host, done, err := hardware(c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
 	defer done()
+	devices, err := source.Enumerate()
+	if err != nil {
+		return nil, err
+	}
 	rules := c.Rules()
 	all := make([]taking, len(rules))
 	for i, r := range rules {
@@ -79,30 +84,22 @@ func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	})
 }
 
-// hardware lists the devices that a configuration is about; done puts away what was made for that.
-func hardware(c config.Config) (h *device.Host, devices []udev.Device, done func(), err error) {
+// hardware opens what a configuration is about; done puts away what was made for that.
+func hardware(c config.Config, log *slog.Logger) (source udev.Source, h *device.Host, done func(), err error) {
 	if file := c.Hardware.Recording; file != "" {
 		s, err := recording.Open(file)
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		root := s.Root()
-		h = &device.Host{Tree: sysfs.At(root)}
-		if devices, err = s.Enumerate(); err != nil {
-			s.Close()
-			return nil, nil, nil, err
-		}
-		return h, devices, func() { s.Close() }, nil
+		s.Warn = func(err error) { log.Warn("recording not taken over", "err", err) }
+		return s, &device.Host{Tree: sysfs.At(s.Root())}, func() { s.Close() }, nil
 	}
-	s, err := udev.Open(udev.Options{Proc: c.Paths.Proc})
+	s, err := udev.Open(udev.Options{Proc: c.Paths.Proc, Cgroup: c.Paths.Cgroup})
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	defer s.Close()
-	if devices, err = s.Enumerate(); err != nil {
-		return nil, nil, nil, err
-	}
-	return &device.Host{Tree: sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}}, devices, func() {}, nil
+	tree := sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}
+	return s, &device.Host{Tree: tree}, func() { s.Close() }, nil
 }
 
 // devices counts devices.

@@ -121,7 +121,7 @@ func (c Client) noAnswer(ctx context.Context, err error) error {
 	reason := err.Error()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		reason = fmt.Sprintf("it said nothing for %v", clientLimit)
+		return fmt.Errorf("%w: %s: it said nothing for %v: %w", ErrNoAnswer, c.Socket, clientLimit, ErrFull)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		reason = "there is no such socket"
 	case errors.Is(err, unix.ECONNREFUSED):

@@ -55,6 +55,52 @@ func mayGoOn(d *inventory.Status) bool {
 	return d.Parked && d.Held || d.Failure != "" && d.Reason == d.Failure
 }
 
+// errTooFew is why a container gets nothing.
+var errTooFew = errors.New("too few healthy devices are free")
+
+// Assigned is what a container gets.
+type Assigned struct {
+	Devices []string // their IDs, or those of shares
+	Env     map[string]string
+	Nodes   []device.Node
+	CDI     []string // in place of nodes: names of CDI devices
+}
+
+// Assign returns what a container would get that asks for n devices of a resource: the kubelet would give it healthy ones that
+// are not taken, as the plugin prefers. It changes nothing.
+func Assign(h *device.Host, r Resource, offer *inventory.Offer, taken []string, n int) (Assigned, error) {
+	var free []string
+	for _, d := range r.list(offer) {
+		if d.GetHealth() == pluginapi.Healthy && !slices.Contains(taken, d.GetID()) {
+			free = append(free, d.GetID())
+		}
+	}
+	if len(free) < n {
+		return Assigned{}, fmt.Errorf("%w (%d)", errTooFew, len(free))
+	}
+	s := service{Endpoint: &Endpoint{Resource: r, Host: h}}
+	chosen := r.prefer(offer, free, nil, n)
+	if chosen == nil {
+		chosen = free[:n]
+	}
+	devices, _, err := s.pick(offer, chosen, false)
+	if err != nil {
+		return Assigned{}, err
+	}
+	answer, err := s.answer(devices)
+	if err != nil {
+		return Assigned{}, err
+	}
+	a := Assigned{Devices: chosen, Env: answer.GetEnvs()}
+	for _, d := range answer.GetDevices() {
+		a.Nodes = append(a.Nodes, device.Node{Host: d.GetHostPath(), Container: d.GetContainerPath(), Permissions: d.GetPermissions()})
+	}
+	for _, d := range answer.GetCdiDevices() {
+		a.CDI = append(a.CDI, d.GetName())
+	}
+	return a, nil
+}
+
 // find returns the device of which the kubelet names a share, also by an ID of before; nil if there is none.
 func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status {
 	if id, ok := r.deviceID(share); ok {

@@ -22,9 +22,9 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/sysfs"
+	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
 

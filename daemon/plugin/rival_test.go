@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
 // connected waits until the endpoint has registered, and the kubelet has its list. Where that takes a second to open its stream,

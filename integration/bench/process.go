@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/kubelet"
+	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
 // site is what the daemon's program needs to run: a configuration over a recording, and directories.

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/metalplug/metalplug/daemon/kubelet"
+	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
 // restarts measures from the kubelet's start, which empties its directory and makes kubelet.sock, until it knows the

@@ -58,12 +58,12 @@ var only = []struct {
 	{"github.com/godbus", []string{"systemd"}, "it comes with go-systemd, and D-Bus is how systemd is asked"},
 	{
 		"google.golang.org/grpc",
-		[]string{"daemon/plugin", "daemon/kubelet"},
+		[]string{"daemon/plugin"},
 		"gRPC is how the kubelet is talked to, no concern of anybody else",
 	},
 	{
 		"k8s.io/kubelet",
-		[]string{"daemon/plugin", "daemon/kubelet"},
+		[]string{"daemon/plugin"},
 		"the kubelet's API is translated at one place",
 	},
 	{"github.com/BurntSushi/toml", []string{"daemon/config"}, "what is configured is checked values elsewhere"},
@@ -98,7 +98,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 // layers are the packages from the ground up: one may import those before it in the list, not those after it.
 var layers = []string{
 	"directory", "udev", "udev/recording", "udev/udevtest", "daemon/exchange", "daemon/exchange/exchangetest", "cgroup", "daemon/sysfs", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/unit", "daemon/reset", "daemon/inventory", "daemon/turnover",
-	"daemon/cdi", "daemon/plugin", "daemon/kubelet", "daemon/control", "daemon", "daemon/words", "daemon/preview",
+	"daemon/cdi", "daemon/plugin", "daemon/control", "daemon", "daemon/words",
 	"cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders", "cmd/metalplug-unit",
 	"packaging/completion",
 }

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/metalplug/metalplug/daemon/kubelet"
+	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
 var update = flag.Bool("update", false, "write the examples of the man page anew")

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet is a small device manager: it does with device plugins what the kubelet's does, as far as preview and
-// the tests need it. It runs no container and talks to no API server.
-package kubelet
+// Package kubelettest is a small device manager: it does with device plugins what the kubelet's does, as far as the tests
+// need it. It runs no container and talks to no API server.
+package kubelettest
 
 import (
 	"context"

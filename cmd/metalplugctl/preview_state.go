@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/cdi"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/words"
+)
+
+// previewState is everything that is shown at one moment.
+type previewState struct {
+	Machine    string             `json:"machine"`
+	Resources  []previewResource  `json:"resources"`
+	Devices    []previewDevice    `json:"devices"`
+	NotOffered []previewDevice    `json:"notOffered"`
+	Containers []previewContainer `json:"containers,omitempty"`
+}
+
+// previewResource is a line of the output of "kubectl describe node".
+type previewResource struct {
+	Name        string `json:"name"`
+	Capacity    int    `json:"capacity"`
+	Allocatable int    `json:"allocatable"`
+}
+
+// previewDevice is a device as the control socket would show it.
+type previewDevice struct {
+	ID       string   `json:"id"`
+	Resource string   `json:"resource"`
+	Class    string   `json:"class"`
+	Model    string   `json:"model,omitempty"`
+	Health   string   `json:"health"`
+	Reason   string   `json:"reason"`
+	NUMANode int      `json:"numaNode"`
+	SysPath  string   `json:"sysfsPath"`
+	Nodes    []string `json:"nodes"`
+}
+
+// previewContainer is what a container would get.
+type previewContainer struct {
+	Resource string            `json:"resource"`
+	Count    int               `json:"count"`
+	Devices  []string          `json:"devices"`
+	Env      map[string]string `json:"env"`
+	Nodes    []previewNode     `json:"nodes"`
+	CDI      []string          `json:"cdiDevices,omitempty"` // in place of nodes: names of CDI devices
+	Error    string            `json:"error,omitempty"`
+}
+
+// previewNode is a device node in a container.
+type previewNode struct {
+	Container   string `json:"container"`
+	Host        string `json:"host"`
+	Permissions string `json:"permissions"`
+}
+
+// request is what a container asks for: "nvidia.com/gpu=2".
+type request struct {
+	resource string
+	count    int
+}
+
+// parseRequest reads a request of the form RESOURCE=COUNT.
+func parseRequest(text string) (request, error) {
+	name, count, ok := strings.Cut(text, "=")
+	r := request{name, 1}
+	if name == "" {
+		return request{}, fmt.Errorf("%q: no resource is named", text)
+	}
+	if !ok {
+		return r, nil
+	}
+	if n, err := strconv.Atoi(count); err != nil || n < 1 || strconv.Itoa(n) != count {
+		return request{}, fmt.Errorf("%q: the number of devices is %q, not a whole number from 1", text, count)
+	} else {
+		r.count = n
+	}
+	return r, nil
+}
+
+// state returns what a snapshot offers, and what containers would get of it; the error is the reason why one gets nothing.
+func (p *preview) state(h *device.Host, snapshot *inventory.Snapshot) (previewState, error) {
+	s := previewState{Machine: p.title, Resources: []previewResource{}, Devices: []previewDevice{}, NotOffered: []previewDevice{}}
+	for _, r := range p.config.Resources {
+		line, shares := previewResource{Name: r.Name}, max(1, r.Shares)
+		for _, d := range snapshot.Offer(r.Name).Devices {
+			s.Devices = append(s.Devices, newPreviewDevice(d))
+			line.Capacity += shares
+			if d.Healthy {
+				line.Allocatable += shares
+			}
+		}
+		if !r.Optional || line.Capacity > 0 {
+			s.Resources = append(s.Resources, line)
+		}
+	}
+	for _, d := range snapshot.Others {
+		s.NotOffered = append(s.NotOffered, newPreviewDevice(d))
+	}
+	var refused []error
+	var taken []string
+	for _, want := range p.requests {
+		c, err := p.container(h, snapshot, want, taken)
+		taken = append(taken, c.Devices...)
+		s.Containers, refused = append(s.Containers, c), append(refused, err)
+	}
+	return s, errors.Join(refused...)
+}
+
+func newPreviewDevice(d *inventory.Status) previewDevice {
+	v := previewDevice{
+		ID: d.Device.ID, Resource: d.Resource, Class: d.Device.Class.Name, Model: d.Device.Model, Health: "Unhealthy",
+		Reason: d.Reason, NUMANode: d.Device.NUMANode, SysPath: d.Device.SysPath, Nodes: []string{},
+	}
+	if d.Healthy {
+		v.Health = "Healthy"
+	}
+	for _, n := range d.Allocation.Nodes {
+		v.Nodes = append(v.Nodes, n.Container)
+	}
+	return v
+}
+
+// container returns what a container would get. It does not get what others have taken.
+func (p *preview) container(h *device.Host, snapshot *inventory.Snapshot, want request, taken []string) (previewContainer, error) {
+	c := previewContainer{Resource: want.resource, Count: want.count}
+	at := slices.IndexFunc(p.config.Resources, func(r config.Resource) bool { return r.Name == want.resource })
+	err := errors.New("no resource of that name is configured")
+	var got plugin.Assigned
+	if at >= 0 {
+		r := p.config.Resources[at]
+		offered := plugin.Resource{
+			Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions, Variable: r.Variable(),
+		}
+		if r.Inject == config.InjectCDI {
+			kind := r.CDIKind
+			if kind == "" {
+				kind = cdi.Kind(r.Name)
+			}
+			offered.CDI = func(devices []*inventory.Status) ([]string, error) { return cdi.Names(kind, devices), nil }
+		}
+		got, err = plugin.Assign(h, offered, snapshot.Offer(r.Name), taken, want.count)
+	}
+	if err != nil {
+		err = fmt.Errorf("allocate %d of %s: %w", want.count, want.resource, err)
+		c.Error = err.Error()
+		return c, err
+	}
+	c.Devices, c.Env, c.Nodes, c.CDI = got.Devices, got.Env, []previewNode{}, got.CDI
+	for _, n := range got.Nodes {
+		c.Nodes = append(c.Nodes, previewNode{n.Container, n.Host, n.Permissions})
+	}
+	return c, nil
+}
+
+// draw writes a state in one piece, so that a terminal does not flicker.
+func (p *preview) draw(state previewState) error {
+	s := newScreen(p.out)
+	switch {
+	case p.output == "json":
+		encoder := json.NewEncoder(s)
+		if !p.live {
+			encoder.SetIndent("", "  ")
+		}
+		if err := encoder.Encode(state); err != nil {
+			return err
+		}
+	default:
+		if p.live && isTerminal(p.out) {
+			s.WriteString(clearScreen)
+		}
+		s.preview(state)
+	}
+	_, err := s.WriteTo(p.out)
+	return err
+}
+
+// preview writes a state for people.
+func (s *screen) preview(state previewState) {
+	fmt.Fprintf(s, "%s\n", clean(state.Machine))
+	if len(state.Resources) > 0 {
+		s.WriteString("\nIn \"kubectl describe node\":\n\n")
+		rows := [][]cell{cells("RESOURCE", "CAPACITY", "ALLOCATABLE")}
+		for _, r := range state.Resources {
+			rows = append(rows, cells(r.Name, strconv.Itoa(r.Capacity), strconv.Itoa(r.Allocatable)))
+		}
+		s.table(2, rows...)
+	}
+	if len(state.Devices) == 0 {
+		s.WriteString("\n" + emptyHint())
+	} else {
+		s.WriteString("\nDevices:\n\n")
+		rows := [][]cell{cells("RESOURCE", "DEVICE", "HEALTH", "NUMA", "NODE", "MODEL OR REASON")}
+		for _, d := range state.Devices {
+			text := d.Model
+			if d.Health != "Healthy" {
+				text = d.Reason
+			}
+			rows = append(rows, cells(d.Resource, d.ID, d.Health, words.NUMA(d.NUMANode), words.First(d.Nodes), text))
+		}
+		s.table(2, rows...)
+	}
+	if len(state.NotOffered) > 0 {
+		s.WriteString("\nSeen and not offered:\n\n")
+		rows := [][]cell{cells("CLASS", "WHERE", "WHY")}
+		for _, d := range state.NotOffered {
+			rows = append(rows, cells(d.Class, words.Short(d.SysPath), d.Reason))
+		}
+		s.table(2, rows...)
+	}
+	for _, c := range state.Containers {
+		s.container(c)
+	}
+	s.WriteString("\n")
+}
+
+// container writes what a container would get.
+func (s *screen) container(c previewContainer) {
+	if c.Error != "" {
+		fmt.Fprintf(s, "\nA container that asks for %s=%d gets nothing: %s\n", c.Resource, c.Count, clean(c.Error))
+		return
+	}
+	fmt.Fprintf(s, "\nA container that asks for %s=%d gets:\n\n", c.Resource, c.Count)
+	var rows [][]cell
+	for _, id := range c.Devices {
+		rows = append(rows, cells("device", id))
+	}
+	for _, n := range c.Nodes {
+		row := cells("node", n.Container, n.Permissions)
+		if n.Host != n.Container {
+			row = append(row, cell{text: "from " + n.Host})
+		}
+		rows = append(rows, row)
+	}
+	for _, name := range c.CDI {
+		rows = append(rows, cells("cdi", name))
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
+		rows = append(rows, cells("env", key+"="+c.Env[key]))
+	}
+	s.table(2, rows...)
+}
