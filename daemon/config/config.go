@@ -216,32 +216,3 @@ func (c Config) Rules() []device.Rule {
 	}
 	return rules
 }
-
-// Allowance is what a configuration lets be done to the devices of a resource.
-type Allowance struct {
-	Methods []string // of reset; of [Auto] all that it may come to
-	Scrubs  []string // that erase; [None] is not among them
-	Units   []string // of the vendor, each once
-}
-
-// Allowance returns what may be done to a device of a resource; nothing if the resource is not configured. The device
-// belongs to the resource that the first of [Config.Rules] to match it names.
-func (c Config) Allowance(resource string) Allowance {
-	i := slices.IndexFunc(c.Resources, func(r Resource) bool { return r.Name == resource })
-	if i < 0 {
-		return Allowance{}
-	}
-	r := c.Resources[i]
-	a := Allowance{Units: r.Units.Names()}
-	switch r.Reset.Method {
-	case None:
-	case Auto:
-		a.Methods = slices.Clone(r.abilities().auto)
-	default:
-		a.Methods = []string{r.Reset.Method}
-	}
-	if r.Reset.Scrub != None {
-		a.Scrubs = []string{r.Reset.Scrub}
-	}
-	return a
-}

@@ -178,23 +178,3 @@ func TestScrubUnset(t *testing.T) {
 		}
 	}
 }
-
-func TestAllowance(t *testing.T) {
-	c := good(t, `
-resource = [
-  { name = "example.com/a", class = "nvme", reset = { scrub = "zero" }, units = { init = "a@.service", release = "b@.service" } },
-  { name = "example.com/b", class = "nvme", reset = { scrub = "none", method = "pci:flr" } },
-  { name = "example.com/c", class = "nvme", reset = { scrub = "none", method = "none" } },
-]`)
-	for name, want := range map[string]Allowance{
-		"example.com/a": {Methods: []string{"nvme-controller", "vfio"}, Scrubs: []string{"zero"}, Units: []string{"a@.service", "b@.service"}},
-		"example.com/b": {Methods: []string{"pci:flr"}},
-		"example.com/c": {},
-		"example.com/d": {},
-	} {
-		got := c.Allowance(name)
-		if !slices.Equal(got.Methods, want.Methods) || !slices.Equal(got.Scrubs, want.Scrubs) || !slices.Equal(got.Units, want.Units) {
-			t.Errorf("%s: %+v, want %+v", name, got, want)
-		}
-	}
-}

@@ -24,22 +24,22 @@ const (
 // abilities are what can be done to the devices of a class between two containers, beside nothing.
 type abilities struct {
 	methods []string // of reset
-	auto    []string // those among them that "auto" may come to: the driver stays bound and survives
+	auto    bool     // "auto" may choose one of them: the driver stays bound and survives
 	scrubs  []string
 }
 
 // classAbilities has the abilities of each class, by its name: what metalplug-reset can do to one of its devices. Which of
 // it a device survives depends on its driver, and is for the helper to refuse.
 var classAbilities = map[string]abilities{
-	"gpu":        {methods: []string{"pci", "vfio"}, auto: []string{"vfio"}},
-	"fpga":       {methods: []string{"dfl-port", "pci", "vfio"}, auto: []string{"dfl-port", "vfio"}},
+	"gpu":        {methods: []string{"pci", "vfio"}, auto: true},
+	"fpga":       {methods: []string{"dfl-port", "pci", "vfio"}, auto: true},
 	"infiniband": {methods: []string{"pci"}},
 	"nvme": {
 		methods: []string{"nvme-controller", "nvme-subsystem", "pci", "vfio"},
-		auto:    []string{"nvme-controller", "vfio"},
+		auto:    true,
 		scrubs:  []string{"discard", "zero", "format", "crypto-erase", "sanitize"},
 	},
-	"node": {methods: []string{"pci", "vfio"}, auto: []string{"vfio"}, scrubs: []string{"discard", "zero"}},
+	"node": {methods: []string{"pci", "vfio"}, auto: true, scrubs: []string{"discard", "zero"}},
 }
 
 // resource takes one [[resource]].
@@ -221,7 +221,7 @@ func (r *Resource) abilities() abilities {
 	for _, class := range slices.Sorted(maps.Keys(classAbilities)) {
 		able := classAbilities[class]
 		all.methods = append(all.methods, able.methods...)
-		all.auto = append(all.auto, able.auto...)
+		all.auto = all.auto || able.auto
 		all.scrubs = append(all.scrubs, able.scrubs...)
 	}
 	slices.Sort(all.methods)
@@ -245,7 +245,7 @@ func checkExclusive(t, reset *table, r Resource) {
 
 // settle makes "none" of "auto" where it cannot come to anything.
 func (r *Resource) settle() {
-	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || len(r.abilities().auto) == 0) {
+	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || !r.abilities().auto) {
 		r.Reset.Method = None
 	}
 }
