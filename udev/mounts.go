@@ -16,20 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchMounts sends an [Event] with the action [Mounts] whenever the set of block devices changes that this host has
-// mounted or swaps to, until ctx ends, whose error it then returns. What is in use at first is no event.
-//
-// proc is where procfs is. The mounts are those of this process and, where it may be read, of process 1, for a unit's
-// mount namespace is not the host's. Nothing wakes up until the kernel reports a change.
-func WatchMounts(ctx context.Context, proc string, events chan<- Event) error {
-	w, err := openMounts(proc)
-	if err != nil {
-		return err
-	}
-	defer w.close()
-	return w.listen(ctx, events)
-}
-
 // WatchMountTable calls changed after each change of the mounts of process 1 until ctx ends, and then returns the error of ctx.
 // proc is where procfs is. Nothing wakes up until the kernel reports a change.
 func WatchMountTable(ctx context.Context, proc string, changed func()) error {
@@ -55,6 +41,8 @@ type mountWatch struct {
 	used  map[string]struct{} // as last reported
 }
 
+// openMounts watches the mounts of this process and, where it may read them, of process 1: a unit has a mount namespace of
+// its own. proc is where procfs is.
 func openMounts(proc string) (*mountWatch, error) {
 	return openTables(proc, addUsed, "self/mountinfo", "1/mountinfo", "swaps")
 }
@@ -105,6 +93,8 @@ func (w *mountWatch) close() {
 	}
 }
 
+// listen sends an [Event] with the action [Mounts] after each change of the set of block devices that this host has mounted
+// or swaps to. It returns the error of ctx. The devices in use at first are not an event.
 func (w *mountWatch) listen(ctx context.Context, events chan<- Event) error {
 	return w.each(ctx, func() error { return send(ctx, Event{Action: Mounts, Received: time.Now()}, events) })
 }

@@ -4,6 +4,7 @@ package udev
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,47 +55,65 @@ func (w *udevdWatch) running() bool {
 	return false
 }
 
-// listen sends [Missed] at intervals while udevd does not run, and once more when it is back, until ctx ends, whose error it
-// then returns.
+// listen sends [Missed] when udevd ends and when it is back, and at intervals in between, until ctx ends, whose error it then
+// returns.
 func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	defer context.AfterFunc(ctx, func() { _ = w.inotify.SetReadDeadline(time.Unix(1, 0)) })()
-	for absent := !w.running(); ; {
-		if !absent {
-			w.arm()
-			if w.running() { // still, now that its end cannot be missed
-				if err := w.wait(); ctx.Err() != nil {
-					return ctx.Err()
-				} else if err != nil {
-					return fmt.Errorf("watch udevd: %w", err)
-				}
+	for changed := false; ; changed = true {
+		w.arm()
+		absent := !w.running() // from here on, the watch notices a change
+		if changed || absent {
+			if err := send(ctx, Event{Action: Missed, Received: time.Now()}, events); err != nil {
+				return err
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(w.interval):
-		}
-		absent = !w.running()
-		if err := send(ctx, Event{Action: Missed, Received: time.Now()}, events); err != nil {
+		if err := w.wait(ctx, absent); err != nil {
 			return err
 		}
 	}
 }
 
-// arm watches the cgroup that is there now. Without one, or where the kernel allows no more watches, nothing is noticed, and
-// wait waits for the end of the context.
+// arm watches the cgroup that is there now, or else the directory in which it appears. Where the kernel allows no more
+// watches, udevd is looked for at intervals while it is absent, and its end is not noticed.
 func (w *udevdWatch) arm() {
 	conn, err := w.inotify.SyscallConn()
 	if err != nil {
 		return
 	}
 	_ = conn.Control(func(fd uintptr) {
-		_, _ = unix.InotifyAddWatch(int(fd), filepath.Join(w.cgroup, udevdCgroup), unix.IN_MODIFY|unix.IN_DELETE_SELF)
+		file := filepath.Join(w.cgroup, udevdCgroup)
+		for range 2 { // the cgroup may appear before the watch of the directory is there
+			if _, err := unix.InotifyAddWatch(int(fd), file, unix.IN_MODIFY|unix.IN_DELETE_SELF); err == nil {
+				return
+			}
+			_, _ = unix.InotifyAddWatch(int(fd), filepath.Dir(filepath.Dir(file)), unix.IN_CREATE|unix.IN_ONESHOT)
+		}
 	})
 }
 
-// wait returns when something in the cgroup has changed, also if udevd is back since.
-func (w *udevdWatch) wait() error {
-	_, err := w.inotify.Read(make([]byte, 4<<10)) // inotify(7): room for at least one event
-	return err
+// wait returns when udevd has ended, has been started or was restarted; with udevd absent, after the interval at the latest.
+func (w *udevdWatch) wait(ctx context.Context, absent bool) error {
+	limit := time.Time{}
+	if absent {
+		limit = time.Now().Add(w.interval)
+	}
+	buf := make([]byte, 4<<10) // inotify(7): room for at least one event
+	for {
+		_ = w.inotify.SetReadDeadline(limit)
+		if ctx.Err() != nil { // its end may have set the deadline before
+			return ctx.Err()
+		}
+		_, err := w.inotify.Read(buf)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case err != nil:
+			return fmt.Errorf("watch udevd: %w", err)
+		case !absent || w.running():
+			return nil
+		}
+		w.arm() // the cgroup of another unit was made, or that of udevd, which is empty still
+	}
 }

@@ -34,9 +34,21 @@ func (c cgroups) must(err error) {
 // put writes cgroup.events of udevd's unit.
 func (c cgroups) put(populated string) {
 	c.t.Helper()
-	file := filepath.Join(c.root, udevdCgroup)
-	c.must(os.MkdirAll(filepath.Dir(file), 0o755))
-	c.must(os.WriteFile(file, []byte("populated "+populated+"\nfrozen 0\n"), 0o600))
+	text, file := []byte("populated "+populated+"\nfrozen 0\n"), filepath.Join(c.root, udevdCgroup)
+	err := os.WriteFile(file, text, 0o600)
+	if errors.Is(err, os.ErrNotExist) { // a cgroup appears with its files
+		made := c.t.TempDir()
+		c.must(os.WriteFile(filepath.Join(made, filepath.Base(file)), text, 0o600))
+		err = os.Symlink(made, filepath.Dir(file))
+	}
+	c.must(err)
+}
+
+// remove removes the cgroup of udevd's unit.
+func (c cgroups) remove() {
+	c.t.Helper()
+	c.must(os.Remove(filepath.Join(c.root, udevdCgroup)))
+	c.must(os.Remove(filepath.Join(c.root, filepath.Dir(udevdCgroup))))
 }
 
 // present watches a udevd that runs.
@@ -51,11 +63,11 @@ func present(t *testing.T) *udevdWatch {
 }
 
 // watch runs a watch of udevd until the test ends.
-func (c cgroups) watch() <-chan Event {
+func (c cgroups) watch(interval time.Duration) <-chan Event {
 	c.t.Helper()
 	w, err := openUdevdWatch(c.root, c.root)
 	c.must(err)
-	w.interval = 20 * time.Millisecond
+	w.interval = interval
 	ctx, cancel := context.WithCancel(context.Background())
 	events, done := make(chan Event), make(chan error)
 	go func() { done <- w.listen(ctx, events) }()
@@ -87,14 +99,12 @@ func (c cgroups) missed(events <-chan Event) {
 func TestUdevdThatEnds(t *testing.T) {
 	for name, end := range map[string]func(cgroups){
 		"its cgroup is empty": func(c cgroups) { c.put("0") },
-		"its cgroup is gone": func(c cgroups) {
-			c.must(os.RemoveAll(filepath.Join(c.root, filepath.Dir(udevdCgroup))))
-		},
+		"its cgroup is gone":  cgroups.remove,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCgroups(t)
 			c.put("1")
-			events := c.watch()
+			events := c.watch(20 * time.Millisecond)
 			for range 3 {
 				end(c)
 				for range 3 {
@@ -107,11 +117,30 @@ func TestUdevdThatEnds(t *testing.T) {
 	}
 }
 
+// TestUdevdIsBackAtOnce: no interval passes before everything is enumerated, neither when udevd ends nor when it is back, also
+// with other units that start in between.
+func TestUdevdIsBackAtOnce(t *testing.T) {
+	c := newCgroups(t)
+	events := c.watch(time.Hour)
+	c.missed(events) // it is absent, and what happens from here on is noticed
+	c.must(os.Mkdir(filepath.Join(c.root, "system.slice", "other.service"), 0o755))
+	c.put("1")
+	c.missed(events)
+	c.put("0")
+	c.missed(events)
+	c.put("1")
+	c.missed(events)
+	c.remove()
+	c.missed(events)
+	c.put("1")
+	c.missed(events)
+}
+
 // TestUdevdIsRestarted: it is back before anybody has looked.
 func TestUdevdIsRestarted(t *testing.T) {
 	c := newCgroups(t)
 	c.put("1")
-	events := c.watch()
+	events := c.watch(20 * time.Millisecond)
 	limit := time.After(10 * time.Second)
 	for { // it may not watch yet
 		c.put("0")
@@ -132,7 +161,7 @@ func TestUdevdIsRestarted(t *testing.T) {
 // TestNoUdevdAtTheStart: it is not there yet.
 func TestNoUdevdAtTheStart(t *testing.T) {
 	c := newCgroups(t)
-	events := c.watch()
+	events := c.watch(20 * time.Millisecond)
 	c.missed(events)
 	c.missed(events)
 	c.put("1")
