@@ -24,26 +24,15 @@ const controlSocket = "control.sock"
 // said is what the parts of the daemon have said last, for whoever asks on the control socket. The parts own what they
 // say; here is a copy, so that no request waits for a part that is busy, or stuck.
 type said struct {
-	mu        sync.Mutex
-	config    config.Config // as it holds
-	at        *time.Time    // when the last reload ended
-	problem   string        // of it
-	pending   []string      // what of it holds from the next start only
-	holders   map[string][]control.Holder
-	resources []control.Resource
+	mu      sync.Mutex
+	at      *time.Time // when the last reload ended
+	problem string     // of it
+	pending []string   // what of it holds from the next start only
+	holders map[string][]control.Holder
 }
 
-// configured notes the configuration of the start.
-func (s *said) configured(c config.Config) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.config, s.resources = c, shown(c.Resources)
-}
-
-// reloaded notes how a reload has ended, the configuration that holds, and what of the new one holds from the next start
-// only.
-func (s *said) reloaded(c config.Config, pending []string, err error) {
-	s.configured(c)
+// reloaded notes how a reload has ended, and what of the new configuration holds from the next start only.
+func (s *said) reloaded(pending []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now().UTC()
@@ -68,22 +57,9 @@ func (s *said) pods(by map[string][]plugin.Pod) {
 	s.holders = holders
 }
 
-// shown returns resources as the control socket shows them, without what changes all the time.
-func shown(resources []config.Resource) []control.Resource {
-	all := make([]control.Resource, len(resources))
-	for i, r := range resources {
-		all[i] = control.Resource{
-			Name: r.Name, Class: r.Class.Name, Shares: r.Shares, Inject: r.Inject, Optional: r.Optional,
-			Reset: r.Reset.Method, Scrub: r.Reset.Scrub, When: r.Reset.When,
-		}
-	}
-	return all
-}
-
 // newControl makes the control socket's side of the daemon. What it is given are functions, since most of what they
 // return is not there yet: the endpoints are made after it, for they count with it.
 func (d *daemon) newControl() *control.Server {
-	d.said.configured(d.Config)
 	return control.New(control.Options{
 		Version: d.Version, Source: d.Config.Hardware.Source(), Started: d.started, Inventory: d.inventory, Host: d.host, Log: d.Log,
 		Enumerate: d.source.Enumerate, Dropped: d.dropped, Resources: d.resources,
@@ -131,30 +107,22 @@ func (d *daemon) dropped() udev.Dropped {
 }
 
 // rules returns the rules as they hold.
-func (d *daemon) rules() []device.Rule {
-	d.said.mu.Lock()
-	defer d.said.mu.Unlock()
-	return d.said.config.Rules()
-}
+func (d *daemon) rules() []device.Rule { return d.config.Load().Rules() }
 
 // where returns where a key of a resource is written.
-func (d *daemon) where(resource, key string) string {
-	d.said.mu.Lock()
-	defer d.said.mu.Unlock()
-	return d.said.config.Where(resource, key)
-}
+func (d *daemon) where(resource, key string) string { return d.config.Load().Where(resource, key) }
 
 // configuration returns where the configuration is from.
 func (d *daemon) configuration() control.Configuration {
-	d.said.mu.Lock()
-	defer d.said.mu.Unlock()
 	files := []string{} // absolute: who asks is somewhere else
-	for _, name := range d.said.config.Files {
+	for _, name := range d.config.Load().Files {
 		if absolute, err := filepath.Abs(name); err == nil {
 			name = absolute
 		}
 		files = append(files, name)
 	}
+	d.said.mu.Lock()
+	defer d.said.mu.Unlock()
 	return control.Configuration{
 		File: d.File, Files: files, Reloaded: d.said.at, Problem: d.said.problem, Pending: d.said.pending,
 	}
@@ -169,14 +137,14 @@ func (d *daemon) holders() map[string][]control.Holder {
 
 // resources returns the configured resources and how they stand with the kubelet; the caller may write to them.
 func (d *daemon) resources() []control.Resource {
-	standing := d.endpoints.standing()
-	d.said.mu.Lock()
-	all := slices.Clone(d.said.resources)
-	d.said.mu.Unlock()
-	for i := range all {
-		at := standing[all[i].Name]
-		all[i].Registered, all[i].Connected, all[i].Complaint = at.Registered, at.Connected, at.Complaint
-		all[i].Held, all[i].Conflict = at.Held, at.Conflict
+	standing, all := d.endpoints.standing(), []control.Resource{}
+	for _, r := range d.config.Load().Resources {
+		at := standing[r.Name]
+		all = append(all, control.Resource{
+			Name: r.Name, Class: r.Class.Name, Shares: r.Shares, Inject: r.Inject, Optional: r.Optional,
+			Reset: r.Reset.Method, Scrub: r.Reset.Scrub, When: r.Reset.When,
+			Registered: at.Registered, Connected: at.Connected, Complaint: at.Complaint, Held: at.Held, Conflict: at.Conflict,
+		})
 	}
 	return all
 }

@@ -25,7 +25,7 @@ func TestSaid(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	c.Files = []string{"/etc/a.toml", "b.toml"} // the second as somebody has typed it
-	d.said.configured(c)
+	d.config.Store(&c)
 	if got, want := d.configuration(), (control.Configuration{Files: []string{"/etc/a.toml", dir + "/b.toml"}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("at first %+v, want %+v", got, want)
 	}
@@ -37,12 +37,14 @@ func TestSaid(t *testing.T) {
 	if d.resources()[0].Healthy != 0 {
 		t.Error("what one caller writes another reads")
 	}
-	d.said.reloaded(c, nil, errors.New("t.toml:1: nonsense: unknown key"))
+	d.said.reloaded(nil, errors.New("t.toml:1: nonsense: unknown key"))
 	if got := d.configuration(); got.Problem != "t.toml:1: nonsense: unknown key" || got.Reloaded == nil {
 		t.Errorf("refused: %+v", got)
 	}
-	c.Files, c.Resources = []string{"/etc/b.toml"}, c.Resources[:1]
-	d.said.reloaded(c, nil, nil)
+	next := c
+	next.Files, next.Resources = []string{"/etc/b.toml"}, c.Resources[:1]
+	d.config.Store(&next)
+	d.said.reloaded(nil, nil)
 	if got := d.configuration(); got.Problem != "" || got.Files[0] != "/etc/b.toml" || len(d.resources()) != 1 {
 		t.Errorf("reloaded: %+v, %+v", got, d.resources())
 	}
@@ -69,9 +71,12 @@ func TestSaidPods(t *testing.T) {
 }
 
 func TestResourceAsItIsShown(t *testing.T) {
-	resources := config.Default().Resources
-	for i, got := range shown(resources) {
-		r := resources[i]
+	var d daemon
+	d.endpoints = &endpoints{}
+	c := config.Default()
+	d.config.Store(&c)
+	for i, got := range d.resources() {
+		r := c.Resources[i]
 		want := control.Resource{
 			Name: r.Name, Class: r.Class.Name, Shares: 1, Inject: config.InjectNodes, Optional: true,
 			Reset: r.Reset.Method, Scrub: config.None, When: config.WhenStart,

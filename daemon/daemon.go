@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/metalplug/metalplug/cgroup"
@@ -67,6 +68,7 @@ type daemon struct {
 	podGone   chan struct{} // one slot: a pod has gone since the kubelet was last asked
 	podGiven  chan struct{} // one slot: a container was given devices since then
 	control   *control.Server
+	config    atomic.Pointer[config.Config] // as it applies, after reloads too
 	said      said
 	files     *mounts // with the directory of the configuration
 }
@@ -140,6 +142,7 @@ func (d *daemon) notPassed(err error) error {
 }
 
 func (d *daemon) build(afterBoot bool) {
+	d.config.Store(&d.Config)
 	if d.Touch != nil {
 		d.host.Touch = *d.Touch
 	}
@@ -161,15 +164,14 @@ func (d *daemon) build(afterBoot bool) {
 	d.audit = audit.Open(d.Config.Paths.State, d.Log)
 	d.audit.Owned = d.locks.state.own
 	d.turnover = &turnover.Turnover{
-		Inventory: d.inventory, Host: d.host, Log: d.Log, Unit: d.Unit, Audit: d.audit,
+		Inventory: d.inventory, Host: d.host, Log: d.Log, Unit: d.Unit, Audit: d.audit, Care: d.care,
 		Running: d.running,
 		Owners:  func() (map[string][]string, error) { return plugin.Owners(d.Config.Paths.DevicePlugins) },
 	}
-	d.turnover.Set(careOf(d.Config.Resources))
 	d.watch = &plugin.Watch{Dir: d.Config.Paths.DevicePlugins, Log: d.Log}
 	d.peers = &plugin.Peers{Dir: d.Config.Paths.DevicePlugins, Changed: make(chan struct{}, 1)}
 	d.specs = &cdi.Specs{Dir: d.Config.Paths.CDI, Inventory: d.inventory, Host: d.host, Log: d.Log}
-	d.specs.Set(described(d.Config.Resources))
+	d.specs.Set(d.Config.Resources)
 	d.control = d.newControl()
 	d.turnover.Done = d.control.CountReset
 	d.endpoints = &endpoints{
@@ -200,17 +202,18 @@ func (d *daemon) remembered() map[string]map[string]inventory.Known {
 	return devices
 }
 
-// careOf returns what is to be done to the devices of each resource between two pods.
-func careOf(resources []config.Resource) map[string]turnover.Care {
-	care := make(map[string]turnover.Care, len(resources))
-	for _, r := range resources {
-		care[r.Name] = turnover.Care{
-			Method: r.Reset.Method, Scrub: r.Reset.Scrub, Timeout: r.Reset.Timeout,
-			AtStart: r.Reset.AtStart(), AtRelease: r.Reset.AtRelease(), Open: r.Shares > 1 || r.AllowInUse,
-			Units: turnover.Units{Start: r.Units.Start, Release: r.Units.Release},
+// care returns what is to be done to the devices of a resource between two pods.
+func (d *daemon) care(resource string) (c turnover.Care, ok bool) {
+	for _, r := range d.config.Load().Resources {
+		if r.Name == resource {
+			return turnover.Care{
+				Method: r.Reset.Method, Scrub: r.Reset.Scrub, Timeout: r.Reset.Timeout,
+				AtStart: r.Reset.AtStart(), AtRelease: r.Reset.AtRelease(), Open: r.Shares > 1 || r.AllowInUse,
+				Units: turnover.Units{Start: r.Units.Start, Release: r.Units.Release},
+			}, true
 		}
 	}
-	return care
+	return turnover.Care{}, false
 }
 
 // endpoint makes the endpoint of a resource.

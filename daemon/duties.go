@@ -148,12 +148,13 @@ func (d *daemon) reload(ctx context.Context) {
 		d.notify(d.Notifier.Status(d.status()))
 		return
 	}
-	pending := d.Config.Pending(next)
+	current := d.config.Load()
+	pending := current.Pending(next)
+	next = current.Reloaded(next)
 	if len(pending) > 0 {
 		d.Log.Warn("configuration partly reloaded", "err", strings.Join(pending, "; "))
 	}
-	// Before the rules: by new rules a device may have to be cleared of which the old care says nothing.
-	d.turnover.Set(careOf(next.Resources))
+	d.config.Store(&next) // before the rules, by which a device may have to be cleared of which the old ones say nothing
 	// The first list that an endpoint sends must be complete.
 	select {
 	case <-d.inventory.SetRules(next.Rules(), d.remembered()):
@@ -162,10 +163,9 @@ func (d *daemon) reload(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	d.specs.Set(described(next.Resources))
+	d.specs.Set(next.Resources)
 	d.specs.Update()
 	d.endpoints.apply(next.Resources, func() {})
-	d.Config.Resources, d.Config.Files = next.Resources, next.Files
 	d.tellReload(pending, nil)
 	d.notify(d.Notifier.Status(d.status()))
 	d.Log.Info("configuration reloaded")
@@ -173,7 +173,7 @@ func (d *daemon) reload(ctx context.Context) {
 
 // tellReload has whoever asks, or follows the events, hear how a reload has ended, and what of it waits for the next start.
 func (d *daemon) tellReload(pending []string, err error) {
-	d.said.reloaded(d.Config, pending, err)
+	d.said.reloaded(pending, err)
 	d.control.Changed()
 }
 

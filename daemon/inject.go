@@ -8,17 +8,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// described returns the resources as their CDI specs see them.
-func described(resources []config.Resource) []cdi.Resource {
-	all := make([]cdi.Resource, len(resources))
-	for i, r := range resources {
-		all[i] = cdi.Resource{
-			Name: r.Name, Permissions: r.Permissions, Described: r.Inject == config.InjectCDI && r.CDIKind == "",
-		}
-	}
-	return all
-}
-
 // names returns how the endpoint of a resource names devices to the container runtime; nil: it does not.
 func (d *daemon) names(r config.Resource) func([]*inventory.Status) ([]string, error) {
 	switch {

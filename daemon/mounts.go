@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/udev"
 )
@@ -182,7 +181,7 @@ func (d *daemon) unbound(next config.Config) error {
 // CheckCDI returns an error where a resource has inject = "cdi" and the sandbox shows no directory for its spec: the unit
 // binds it only where a resource used it at the start. It writes nothing.
 func CheckCDI(c config.Config) error {
-	if !slices.ContainsFunc(described(c.Resources), func(r cdi.Resource) bool { return r.Described }) {
+	if !slices.ContainsFunc(c.Resources, config.Resource.NeedsSpec) {
 		return nil
 	}
 	dir := c.Paths.CDI

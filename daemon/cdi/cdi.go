@@ -3,10 +3,9 @@
 // Package cdi keeps the CDI specs of what is offered: for each resource whose devices containers get by name, a file in
 // which the container runtime finds what is behind the names.
 //
-// Three rules hold. A name is given out only while the file on disk describes the device as it is at that moment. The
-// file is a function of the inventory's newest snapshot and of nothing else, so that whoever finds it missing or old
-// simply has it made again. And a file stays, also when its resource is configured otherwise, as long as a pod may hold
-// a device of it: the kubelet hands out the names of a running pod again at each restart of a container.
+// A name is given out only while the file describes the device as it is. A file is a function of the newest snapshot, so it can
+// be made again at any time. Where a reload ends the use of names, the file goes on describing the devices that pods hold:
+// the kubelet hands out the names of a running pod again at each restart of a container.
 package cdi
 
 import (
@@ -22,23 +21,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-const (
-	// retry is how often a spec that could not be written is tried again.
-	retry = 5 * time.Second
-	// heldLag is longer than it takes until the inventory tells that a device is held which a container has been given.
-	heldLag = 5 * time.Second
-)
-
-// Resource is a resource as its spec sees it.
-type Resource struct {
-	Name        string
-	Permissions string // of "rwm", for the nodes of a container
-	Described   bool   // containers get its devices by the names in our spec; else there is one only for what pods still hold
-}
+// retry is how often a spec that could not be written is tried again.
+const retry = 5 * time.Second
 
 // Specs are the specs of all resources. The methods are safe for concurrent use.
 type Specs struct {
@@ -49,33 +38,32 @@ type Specs struct {
 
 	mu    sync.Mutex
 	specs map[string]*spec // by resource
-	stray bool             // files of resources that are not in specs may be there
+	swept bool             // the files of other resources were removed
 
 	unwritten sync.Map // by resource: why its spec could not be written
 }
 
 // Set makes these the resources. The files follow at the next [Specs.Update].
-func (s *Specs) Set(resources []Resource) {
+func (s *Specs) Set(resources []config.Resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.specs == nil {
 		s.specs = make(map[string]*spec)
 	}
 	for _, sp := range s.specs {
-		sp.retired = true
+		sp.wanted, sp.version = false, 0
 	}
 	for _, r := range resources {
 		sp := s.specs[r.Name]
 		if sp == nil {
-			sp = &spec{file: filepath.Join(s.Dir, fileName(r.Name))}
-			if !r.Described && !ours(sp.file) {
-				continue // there was no spec for it in the last run either
+			sp = &spec{file: filepath.Join(s.Dir, fileName(r.Name)), given: make(map[string]bool)}
+			if !r.NeedsSpec() && !ours(sp.file) {
+				continue // no container has got a name of it
 			}
 			s.specs[r.Name] = sp
 		}
-		sp.resource, sp.retired, sp.version = r, !r.Described, 0
+		sp.resource, sp.wanted = r, r.NeedsSpec()
 	}
-	s.stray = true
 }
 
 // Run keeps the files up to date until ctx ends. ready is called at once: who needs the files first calls Update.
@@ -115,19 +103,16 @@ func (s *Specs) Update() (ok bool) {
 	ok = true
 	for name, sp := range s.specs {
 		offer := snapshot.Offer(name)
-		over := sp.retired && !held(offer) && time.Since(sp.named) > heldLag
-		if over {
-			offer = &inventory.Offer{}
-		}
-		if !s.put(sp, offer) {
+		switch {
+		case !s.put(sp, offer):
 			ok = false
-		} else if over {
+		case !sp.wanted && len(sp.given) == 0 && !held(offer):
 			delete(s.specs, name)
 		}
 	}
-	if s.stray {
+	if !s.swept {
 		s.sweep()
-		s.stray = false
+		s.swept = true
 	}
 	return ok
 }
@@ -142,7 +127,7 @@ func (s *Specs) put(sp *spec, offer *inventory.Offer) (ok bool) {
 		return true
 	}
 	before := sp.err
-	sp.version, sp.err = offer.Version, sp.put(s.describe(sp.resource, offer.Devices))
+	sp.version, sp.err = offer.Version, sp.put(s.describe(sp, offer.Devices))
 	switch {
 	case sp.err != nil && (before == nil || before.Error() != sp.err.Error()):
 		s.unwritten.Store(sp.resource.Name, sp.err)
@@ -170,7 +155,7 @@ func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sp := s.specs[resource]
-	if sp == nil || sp.retired {
+	if sp == nil || !sp.wanted {
 		return nil, fmt.Errorf("%s has no CDI spec any more: the configuration was reloaded", resource)
 	}
 	if !s.describes(sp, devices) {
@@ -184,7 +169,9 @@ func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, e
 	if !s.describes(sp, devices) {
 		return nil, fmt.Errorf("the CDI spec of %s does not describe all of them: the hardware has just changed", resource)
 	}
-	sp.named = time.Now()
+	for _, d := range devices {
+		sp.given[d.Device.ID] = true
+	}
 	return Names(Kind(resource), devices), nil
 }
 

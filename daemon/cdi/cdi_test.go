@@ -18,6 +18,7 @@ import (
 	library "tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/metalplug/metalplug/daemon/cdi"
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/sysfs"
@@ -48,7 +49,7 @@ E: MINOR=5
 	file     = "metalplug.example.org_thing.json"
 )
 
-var thing = cdi.Resource{Name: resource, Permissions: "rw", Described: true}
+var thing = config.Resource{Name: resource, Permissions: "rw", Inject: config.InjectCDI}
 
 // bench is specs over a machine with a few devices.
 type bench struct {
@@ -79,7 +80,7 @@ func newBench(t *testing.T, hardware string) *bench {
 		}
 	})
 	<-b.inventory.Ready()
-	b.specs.Set([]cdi.Resource{thing})
+	b.specs.Set([]config.Resource{thing})
 	return b
 }
 
@@ -243,7 +244,8 @@ func TestOnlyOurFilesAreRemoved(t *testing.T) {
 
 func TestNothingIsMadeWhereNothingIsDescribed(t *testing.T) {
 	b := newBench(t, null)
-	b.specs.Set([]cdi.Resource{{Name: resource, Permissions: "rw"}})
+	b.specs = &cdi.Specs{Dir: b.dir, Inventory: b.inventory, Host: b.specs.Host, Log: b.specs.Log}
+	b.specs.Set([]config.Resource{{Name: resource, Permissions: "rw"}})
 	b.update(true)
 	b.allocate("node-null")
 	b.update(true)
@@ -370,7 +372,7 @@ func TestHeldDeviceKeepsTheSpecOfTheLastRun(t *testing.T) {
 	b.write(file, `{"kind":"metalplug.example.org/thing"}`)
 	b.allocate("node-null")
 	b.specs = &cdi.Specs{Dir: b.dir, Inventory: b.inventory, Host: b.specs.Host, Log: b.specs.Log}
-	b.specs.Set([]cdi.Resource{{Name: resource, Permissions: "r"}})
+	b.specs.Set([]config.Resource{{Name: resource, Permissions: "r"}})
 	b.update(true)
 	if got := b.load().ListDevices(); len(got) != 1 {
 		t.Errorf("devices are %v", got)
@@ -379,14 +381,24 @@ func TestHeldDeviceKeepsTheSpecOfTheLastRun(t *testing.T) {
 
 // The inventory tells that a device is held a little after a container was given it.
 func TestDeviceJustGivenOutKeepsItsSpec(t *testing.T) {
-	b := newBench(t, null)
+	b := newBench(t, null+zero)
 	b.update(true)
-	if _, err := b.specs.Names(resource, b.devices(1)); err != nil {
+	if _, err := b.specs.Names(resource, b.devices(2)[:1]); err != nil {
 		t.Fatal(err)
 	}
 	b.specs.Set(nil)
 	b.update(true)
-	if b.files() != file {
-		t.Errorf("there are %q", b.files())
+	if got := b.load().ListDevices(); !slices.Equal(got, []string{"metalplug.example.org/thing=node-null"}) {
+		t.Errorf("devices are %v", got)
 	}
+	b.allocate("node-null")
+	b.update(true)
+	if b.files() != file {
+		t.Errorf("while a pod holds the device there are %q", b.files())
+	}
+	b.inventory.Confirm(time.Now(), map[string]inventory.Holding{"node-null": inventory.Free})
+	b.until("the spec stays when nobody holds the device", func() bool {
+		b.update(true)
+		return b.files() == ""
+	})
 }

@@ -11,11 +11,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
@@ -29,14 +29,15 @@ func (d description) equal(other description) bool { return maps.EqualFunc(d, ot
 
 // spec is the spec of one resource.
 type spec struct {
-	resource Resource
+	resource config.Resource
+	wanted   bool        // containers get its names; else it describes only what pods hold
 	file     string      // its path
-	retired  bool        // it is there only for the containers that were given its devices before
-	named    time.Time   // when devices of it were last given out
 	version  uint64      // of the offer that it was last compared with
 	written  description // what the file says; nil: not known
 	info     fs.FileInfo // of the file as it was written; nil: there is none
 	err      error       // why the file does not say what it should
+	// given are devices whose names were given out and which the inventory does not report as held yet, by ID.
+	given map[string]bool
 }
 
 // intact tells whether the file is the one that was written, and all of it.
@@ -137,20 +138,28 @@ func makeDir(dir string) error {
 	return os.Chmod(dir, 0o755)
 }
 
-// describe returns what the spec of a resource should say: every device in its offer whose nodes are there, healthy or
-// not. Of what is gone nothing is said: the number of its node may be the next one's by now.
-func (s *Specs) describe(r Resource, devices []*inventory.Status) description {
-	d := make(description, len(devices))
+// describe returns what a spec should say: every device in the offer whose nodes are there, healthy or not. Of what is gone
+// nothing is said: the number of its node may be the next one's by now. If containers no longer get the names, it describes
+// only what a pod holds.
+func (s *Specs) describe(sp *spec, devices []*inventory.Status) description {
+	d := make(description)
 	for _, device := range devices {
-		if nodes := s.nodes(r, device); len(nodes) > 0 {
-			d[device.Device.ID] = nodes
+		id := device.Device.ID
+		if device.Held {
+			delete(sp.given, id)
+		}
+		if !sp.wanted && !device.Held && !sp.given[id] {
+			continue
+		}
+		if nodes := s.nodes(sp.resource, device); len(nodes) > 0 {
+			d[id] = nodes
 		}
 	}
 	return d
 }
 
 // nodes returns the nodes of a device; none if one of them is missing.
-func (s *Specs) nodes(r Resource, d *inventory.Status) []node {
+func (s *Specs) nodes(r config.Resource, d *inventory.Status) []node {
 	nodes := make([]node, 0, len(d.Allocation.Nodes))
 	for _, n := range d.Allocation.Nodes {
 		host := s.resolve(n.Host)

@@ -194,6 +194,9 @@ func (r Resource) Rule() device.Rule {
 	return rule
 }
 
+// NeedsSpec reports whether the container runtime finds the devices by a CDI spec of ours.
+func (r Resource) NeedsSpec() bool { return r.Inject == InjectCDI && r.CDIKind == "" }
+
 // Variable returns the name of the environment variable in which a container finds the IDs of its devices:
 // METALPLUG_NVIDIA_COM_GPU for nvidia.com/gpu.
 func (r Resource) Variable() string {

@@ -144,6 +144,21 @@ func TestPending(t *testing.T) {
 	if len(pending) != fields+1 {
 		t.Errorf("%d keys differ, %d are named: %q", fields+1, len(pending), pending)
 	}
+	if pending := now.Pending(now.Reloaded(then)); pending != nil {
+		t.Errorf("a reload has taken over what is pending: %q", pending)
+	}
+}
+
+// TestReloaded: a reload takes over the resources, and where they are written.
+func TestReloaded(t *testing.T) {
+	now, then := good(t, valid), good(t, "\n\n"+valid)
+	got, name := now.Reloaded(then), then.Resources[0].Name
+	if where := got.Where(name, "name"); where != then.Where(name, "name") || where == now.Where(name, "name") || where == "" {
+		t.Errorf("%s is at %q; at first at %q, then at %q", name, where, now.Where(name, "name"), then.Where(name, "name"))
+	}
+	if !reflect.DeepEqual(got.Resources, then.Resources) || !slices.Equal(got.Files, then.Files) {
+		t.Errorf("after a reload of %+v:\n%+v", then, got)
+	}
 }
 
 // Every key, in every way in which TOML can write it, arrives where it belongs.

@@ -57,6 +57,13 @@ func (c Config) Pending(next Config) []string {
 	return all
 }
 
+// Reloaded returns the configuration of a daemon that ran with c and has taken over next by a reload: next, without what
+// [Config.Pending] lists.
+func (c Config) Reloaded(next Config) Config {
+	next.Paths, next.Hardware, next.Reset, next.source = c.Paths, c.Hardware, c.Reset, c.source
+	return next
+}
+
 // takePaths takes [paths].
 func takePaths(t *table, p *Paths) {
 	for _, path := range p.keys() {

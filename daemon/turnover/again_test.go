@@ -35,7 +35,6 @@ func TestHostDataThatAPodMayUse(t *testing.T) {
 	t.Run("after a reload", func(t *testing.T) {
 		shared(t, func(b *bench) {
 			b.set(zeroAfter)
-			b.turnover.Set(map[string]turnover.Care{diskResource: b.care, widgetResource: b.care})
 			<-b.inventory.SetRules(b.rules(), nil)
 			b.free("nvme1n1")
 			synctest.Wait()

@@ -123,12 +123,21 @@ func (b *bench) set(care turnover.Care) {
 	if care.Timeout == 0 {
 		care.Timeout = 20 * time.Second
 	}
+	b.mu.Lock()
 	b.care = care
+	b.mu.Unlock()
 	acts := care.Method != turnover.None || care.Scrub != turnover.None
 	b.rule = device.Rule{
 		AllowInUse: care.Open, ErasedAtStart: care.AtStart && care.Scrub != turnover.None,
 		ClearedAtRelease: care.AtRelease && acts || care.Units.Release != "", Init: b.init,
 	}
+}
+
+// careOf is what is configured for a resource.
+func (b *bench) careOf(resource string) (turnover.Care, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.care, resource == diskResource || resource == widgetResource
 }
 
 func (b *bench) rules() []device.Rule {
@@ -158,11 +167,10 @@ func (b *bench) begin() {
 		Source: b.machine, Host: host, Rules: b.rules(), Log: log, Settle: time.Second, Grace: time.Nanosecond,
 		Store: inventory.OpenStore(b.state, log), Remembered: remembered,
 	})
-	b.turnover = &turnover.Turnover{Inventory: b.inventory, Host: host, Log: log, Owners: b.ownersNow, Unit: b.unit}
+	b.turnover = &turnover.Turnover{Inventory: b.inventory, Host: host, Log: log, Owners: b.ownersNow, Unit: b.unit, Care: b.careOf}
 	if b.auditing {
 		b.turnover.Audit = audit.Open(b.state, log)
 	}
-	b.turnover.Set(map[string]turnover.Care{diskResource: b.care, widgetResource: b.care})
 	ctx, cancel := context.WithCancel(context.Background())
 	var both sync.WaitGroup
 	both.Go(func() {

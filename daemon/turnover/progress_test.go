@@ -153,7 +153,7 @@ func TestResetByHandBeforeTheStep(t *testing.T) {
 // TestNothingToTouch: where the hardware is a recording, that is what is said.
 func TestNothingToTouch(t *testing.T) {
 	play(t, disk(1, 1, 7), nothing, func(b *bench) {
-		of := &turnover.Turnover{Inventory: b.inventory, Host: &device.Host{}, Log: b.turnover.Log}
+		of := &turnover.Turnover{Inventory: b.inventory, Host: &device.Host{}, Log: b.turnover.Log, Care: b.careOf}
 		for _, scrub := range []string{"", "zero"} {
 			b.refused(of.ByHand(context.Background(), idOf("nvme1n1"), scrub), "the hardware is a recording")
 		}

@@ -319,7 +319,6 @@ func TestBothNamespacesAreReleased(t *testing.T) {
 func TestReloadChangesTheCare(t *testing.T) {
 	reload := func(b *bench, care turnover.Care) {
 		b.set(care)
-		b.turnover.Set(map[string]turnover.Care{diskResource: b.care, widgetResource: b.care})
 		<-b.inventory.SetRules(b.rules(), nil)
 	}
 	play(t, disk(1, 1, 7), nothing, func(b *bench) { // to be erased from now on
@@ -336,7 +335,7 @@ func TestReloadChangesTheCare(t *testing.T) {
 	})
 	play(t, disk(1, 1, 7), zeroAfter, func(b *bench) { // the rules say it already, the care not yet
 		b.used("A", "nvme1n1")
-		b.turnover.Set(map[string]turnover.Care{diskResource: nothing})
+		b.set(nothing)
 		b.free("nvme1n1")
 		b.want("nvme1n1", "", cleared)
 		reload(b, zeroAfter)

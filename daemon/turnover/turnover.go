@@ -67,6 +67,8 @@ type Turnover struct {
 	Inventory *inventory.Inventory
 	Host      *device.Host
 	Log       *slog.Logger
+	// Care returns what is configured for a resource. It does not block.
+	Care func(resource string) (c Care, ok bool)
 	// Owners returns the UIDs of the pods that the kubelet has given devices, by the ID of the device.
 	Owners func() (map[string][]string, error)
 	// Running tells whether a pod, by its UID, has a process still, whatever that has open; nil: nobody can tell.
@@ -80,25 +82,14 @@ type Turnover struct {
 	Done func(resource, method string, took time.Duration, err error)
 
 	mu    sync.Mutex
-	care  map[string]Care          // by resource
 	locks map[string]chan struct{} // by device: one slot, full while something is done to it
 }
 
-// Set says what is to be done from now on, by resource.
-func (t *Turnover) Set(care map[string]Care) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.care = care
-}
-
 func (t *Turnover) careOf(resource string) Care {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c, ok := t.care[resource]
-	if !ok {
-		return Care{Method: None, Scrub: None}
+	if c, ok := t.Care(resource); ok {
+		return c
 	}
-	return c
+	return Care{Method: None, Scrub: None}
 }
 
 // owners asks for the pods that the kubelet has given devices to.

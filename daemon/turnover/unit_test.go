@@ -182,7 +182,6 @@ func TestReloadWhileReleaseUnitFails(t *testing.T) {
 			b.free("nvme1n1")
 			b.want("nvme1n1", "unit release@.service nvme-eui.11", "nvme-eui.11: run it: failed: exit-code, status 3")
 			b.set(with(zeroAfter, "", "other@.service"))
-			b.turnover.Set(map[string]turnover.Care{diskResource: b.care, widgetResource: b.care})
 			<-b.inventory.SetRules(b.rules(), nil)
 			b.fails("other@.service", errUnit)
 			clock.Pass(25 * time.Second)

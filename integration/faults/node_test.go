@@ -94,10 +94,13 @@ func (s setup) run() (*parts, error) {
 	turn := &turnover.Turnover{
 		Inventory: inv, Host: host, Log: s.log,
 		Owners: func() (map[string][]string, error) { return plugin.Owners(s.dir) },
+		Care: func(resource string) (turnover.Care, bool) { // the others have none
+			c, ok := map[string]turnover.Care{
+				widgetResource: {Method: turnover.None, Scrub: turnover.None, Open: s.shares > 1}, diskResource: s.care,
+			}[resource]
+			return c, ok
+		},
 	}
-	turn.Set(map[string]turnover.Care{
-		widgetResource: {Method: turnover.None, Scrub: turnover.None, Open: s.shares > 1}, diskResource: s.care,
-	}) // the others have none
 	p := &parts{inventory: inv, turnover: turn, holders: plugin.Holders{Socket: socketOf(s.dir), Dir: s.dir}}
 	return p, p.start(s, host)
 }
