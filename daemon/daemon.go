@@ -20,6 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/helper"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/sysfs"
@@ -127,7 +128,7 @@ func (d *daemon) open() (closeSource func(), err error) {
 	}
 	d.source = s
 	d.host = &device.Host{
-		Tree: sysfs.Tree{Sys: paths.Sysfs, Dev: paths.Dev, Proc: paths.Proc}, Touch: Helpers(d.Config.Reset, paths.Sysfs, d.File),
+		Tree: sysfs.Tree{Sys: paths.Sysfs, Dev: paths.Dev, Proc: paths.Proc}, Touch: helper.Touch(d.Config.Reset, paths.Sysfs, d.File),
 	}
 	return func() { s.Close() }, nil
 }
@@ -147,7 +148,7 @@ func (d *daemon) build(afterBoot bool) {
 		d.host.Touch = *d.Touch
 	}
 	if d.Unit == nil && d.Config.Hardware.Recording == "" { // a unit would not find the hardware of a recording
-		d.Unit = runUnit(d.Config.Reset, d.File)
+		d.Unit = helper.Unit(d.Config.Reset, d.File)
 	}
 	store := inventory.OpenStore(d.Config.Paths.State, d.Log)
 	store.Owned = d.locks.state.own

@@ -18,9 +18,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/metalplug/metalplug/daemon"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/helper"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/systemd"
 	"github.com/metalplug/metalplug/udev/recording"
@@ -111,7 +111,7 @@ func (p *preview) follow(ctx context.Context) error {
 	}
 	defer closeSource()
 	if p.config.Hardware.Recording == "" { // a disk is read to know whether it would be offered; nothing else is touched
-		host.Touch.Probe = daemon.Helpers(p.config.Reset, p.config.Paths.Sysfs, p.file).Probe
+		host.Touch.Probe = helper.Touch(p.config.Reset, p.config.Paths.Sysfs, p.file).Probe
 	}
 	rules := p.config.Rules()
 	for i := range rules {

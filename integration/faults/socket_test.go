@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/cgroup"
-	"github.com/metalplug/metalplug/daemon"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/exchange/exchangetest"
+	"github.com/metalplug/metalplug/daemon/helper"
 	"github.com/metalplug/metalplug/daemon/reset"
 )
 
@@ -53,7 +53,7 @@ func (i *impostor) between(t *testing.T, h device.Touch) device.Touch {
 	t.Helper()
 	i.helper = h
 	i.listen(t)
-	far := daemon.Helpers(config.Reset{Socket: i.file}, "/sys", "")
+	far := helper.Touch(config.Reset{Socket: i.file}, "/sys", "")
 	switch i.which {
 	case "holders":
 		h.Holders = i.holders

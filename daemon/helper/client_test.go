@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package helper
 
 import (
 	"cmp"
@@ -29,8 +29,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
 
-// helper answers on a socket, each connection by itself, as the service manager has it done.
-func helper(t *testing.T, answer func(request []byte) []byte) (socket string) {
+// serve answers on a socket, each connection by itself, as the service manager has it done.
+func serve(t *testing.T, answer func(request []byte) []byte) (socket string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
 	if err != nil {
@@ -90,7 +90,7 @@ func (r *resetter) requests() []reset.Request {
 func touching(t *testing.T, r *resetter) device.Touch {
 	t.Helper()
 	r.t = t
-	return Helpers(config.Reset{Socket: helper(t, r.answer), Holders: "/nowhere"}, "/sys", "")
+	return Touch(config.Reset{Socket: serve(t, r.answer), Holders: "/nowhere"}, "/sys", "")
 }
 
 var target = device.Target{
@@ -199,7 +199,7 @@ func TestWhatTheHelperAnswers(t *testing.T) {
 
 func TestSocketThatNobodyServes(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "s")
-	touch := Helpers(config.Reset{Socket: missing, Holders: missing}, "/sys", "")
+	touch := Touch(config.Reset{Socket: missing, Holders: missing}, "/sys", "")
 	_, probeErr := touch.Probe(t.Context(), target, false)
 	_, resetErr := touch.Prepare(t.Context(), target, device.Work{Method: "pci", Tenant: false})
 	_, eraseErr := touch.Prepare(t.Context(), target, device.Work{Scrub: "zero", ByHand: true})
@@ -215,7 +215,7 @@ func TestSocketThatNobodyServes(t *testing.T) {
 }
 
 func TestHelperThatDies(t *testing.T) {
-	touch := Helpers(config.Reset{Socket: helper(t, func([]byte) []byte { return nil })}, "/sys", "")
+	touch := Touch(config.Reset{Socket: serve(t, func([]byte) []byte { return nil })}, "/sys", "")
 	if _, err := touch.Prepare(t.Context(), target, device.Work{Scrub: "format", Tenant: true}); err == nil || !strings.Contains(err.Error(), "gone without a word") {
 		t.Errorf("%v", err)
 	}
@@ -344,8 +344,8 @@ func TestHolding(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var asked atomic.Value
 			asked.Store("")
-			socket := helper(t, func(request []byte) []byte { asked.Store(string(request)); return []byte(c.answer) })
-			got, err := Helpers(config.Reset{Holders: socket}, "/sys", "").Holders(t.Context(), c.nodes)
+			socket := serve(t, func(request []byte) []byte { asked.Store(string(request)); return []byte(c.answer) })
+			got, err := Touch(config.Reset{Holders: socket}, "/sys", "").Holders(t.Context(), c.nodes)
 			if !reflect.DeepEqual(got, c.want) || (c.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%+v, %v; want %+v, %q", got, err, c.want, c.err)
 			}
@@ -364,8 +364,8 @@ func TestWeHoldNothing(t *testing.T) {
 	}
 	reads, read := make(chan struct{}), make(chan struct{})
 	r := &resetter{t: t, answers: []reset.Answer{{Result: reset.OK}}, during: func(reset.Request) { close(reads); <-read }}
-	holders := helper(t, func([]byte) []byte { return []byte("{}") })
-	touch := Helpers(config.Reset{Socket: helper(t, r.answer), Holders: holders}, "/sys", "")
+	holders := serve(t, func([]byte) []byte { return []byte("{}") })
+	touch := Touch(config.Reset{Socket: serve(t, r.answer), Holders: holders}, "/sys", "")
 	var probe sync.WaitGroup
 	probe.Go(func() {
 		if _, err := touch.Probe(t.Context(), device.Target{Class: "nvme", SysPath: null}, false); err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package helper
 
 import (
 	"errors"
@@ -33,7 +33,7 @@ func TestReaching(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(controller, "nvme3n2/nvme3n2p1/partition"), []byte("1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h := &hands{sysfs: sysfs.Tree{Sys: root}}
+	h := &client{sysfs: sysfs.Tree{Sys: root}}
 	for _, c := range []struct {
 		of   cgroup.Number
 		want string

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+// Package helper is metalplugd's side of the helpers: it makes a request of what is to be done to a device, and of the answer
+// what the rest of the daemon understands. One request at a time is made for a device.
+package helper
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,30 +24,32 @@ import (
 // followPause is how often a disk is asked how far it is with what goes on inside it for minutes or hours.
 const followPause = 10 * time.Second
 
-// hands are the helpers, as [device.Touch] has them.
-type hands struct {
+// client has the helpers as [device.Touch] has them.
+type client struct {
 	sysfs   sysfs.Tree
 	reset   reset.Client
 	holders cgroup.Client
 
+	slots sync.Map // by sysfs path: a chan struct{} with one slot, which is full while a helper works on the device
+
 	mu     sync.Mutex
-	busy   map[string]chan struct{} // by sysfs path: closed when what is done to it is over
-	follow map[string]bool          // disks that were going on by themselves when we had to stop waiting
+	follow map[string]string // by sysfs path: the method and the appearance of a disk that erases itself
 }
 
-// Helpers returns what the helpers of the configuration can do.
-// The configuration has been read from a file, which a helper that is a child process reads too.
-func Helpers(c config.Reset, root, file string) device.Touch {
-	h := &hands{
+// Touch returns the requests to the helpers that touch devices. root is where sysfs is. The configuration was read from file,
+// which a helper that is a child process reads too.
+func Touch(c config.Reset, root, file string) device.Touch {
+	h := &client{
 		sysfs:   sysfs.Tree{Sys: root},
 		reset:   reset.Client{Peer: exchange.Peer{Program: reset.Program, Socket: c.Socket, Config: file}},
 		holders: cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Holders, Config: file}},
+		follow:  make(map[string]string),
 	}
 	return device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.holding}
 }
 
-// runUnit returns what runs a vendor's unit: the helper, which reads the unit's name from file.
-func runUnit(c config.Reset, file string) func(context.Context, turnover.Step) error {
+// Unit returns the request to the helper that runs the unit of a step.
+func Unit(c config.Reset, file string) func(context.Context, turnover.Step) error {
 	client := unit.Client{Peer: exchange.Peer{Program: unit.Program, Socket: c.Units, Config: file}}
 	return func(ctx context.Context, step turnover.Step) error {
 		return client.Run(ctx, step.Resource, step.Stage, step.Device)
@@ -69,44 +71,21 @@ func request(ctx context.Context, op reset.Op, t device.Target) reset.Request {
 	return r
 }
 
-// claim waits until nothing else is done to a device by us: a disk that one helper holds to read it cannot be held by
-// another to erase it.
-func (h *hands) claim(ctx context.Context, path string) (release func(), err error) {
-	for {
-		over, release := h.tryClaim(path)
-		if over == nil {
-			return release, nil
-		}
-		select {
-		case <-over:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: by us: %w", device.ErrInUse, ctx.Err())
-		}
-	}
-}
-
-// tryClaim claims a device, or returns what is closed when it may be tried again.
-func (h *hands) tryClaim(path string) (over chan struct{}, release func()) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if over := h.busy[path]; over != nil {
-		return over, nil
-	}
-	if h.busy == nil {
-		h.busy = make(map[string]chan struct{})
-	}
-	mine := make(chan struct{})
-	h.busy[path] = mine
-	return nil, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.busy, path)
-		close(mine)
+// claim waits until no helper works on a device: a disk that one helper holds to read it cannot be held by another to erase
+// it.
+func (h *client) claim(ctx context.Context, path string) (release func(), err error) {
+	value, _ := h.slots.LoadOrStore(path, make(chan struct{}, 1))
+	slot := value.(chan struct{})
+	select {
+	case slot <- struct{}{}:
+		return func() { <-slot }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: by us: %w", device.ErrInUse, ctx.Err())
 	}
 }
 
 // probe claims nothing of a disk that a pod holds.
-func (h *hands) probe(ctx context.Context, t device.Target, held bool) (device.Reading, error) {
+func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.Reading, error) {
 	r := request(ctx, reset.Probe, t)
 	r.Held, r.Offered = held, t.Offered
 	if !held {
@@ -128,7 +107,7 @@ func (h *hands) probe(ctx context.Context, t device.Target, held bool) (device.R
 }
 
 // survey claims the disk, so that it is not taken for a process that has it open.
-func (h *hands) survey(ctx context.Context, t device.Target, from int64) (device.Surveyed, error) {
+func (h *client) survey(ctx context.Context, t device.Target, from int64) (device.Surveyed, error) {
 	release, err := h.claim(ctx, t.SysPath)
 	if err != nil {
 		return device.Surveyed{}, err
@@ -141,13 +120,13 @@ func (h *hands) survey(ctx context.Context, t device.Target, from int64) (device
 }
 
 // prepare waits for what goes on inside the disk. If it has to stop waiting, the next call goes on with that.
-func (h *hands) prepare(ctx context.Context, t device.Target, w device.Work) (device.Prepared, error) {
+func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (device.Prepared, error) {
 	release, err := h.claim(ctx, t.SysPath)
 	if err != nil {
 		return device.Prepared{}, err
 	}
 	defer release()
-	key := w.Scrub + " " + t.Appearance() + " " + t.SysPath
+	what := w.Scrub + " " + t.Appearance()
 	for {
 		r := request(ctx, reset.Prepare, t)
 		r.Resource, r.Method, r.Scrub, r.Tenant, r.Blank, r.ByHand = w.Resource, w.Method, w.Scrub, w.Tenant, w.Blank, w.ByHand
@@ -155,15 +134,15 @@ func (h *hands) prepare(ctx context.Context, t device.Target, w device.Work) (de
 		if w.Tenant {
 			r.Fingerprint = t.Fingerprint
 		}
-		if r.Follow = w.Scrub != "" && h.following(key); r.Follow { // what is on the disk by now is what it has made of it
+		if r.Follow = w.Scrub != "" && h.following(t.SysPath) == what; r.Follow { // what is on the disk by now is what it has made of it
 			r.Fingerprint, r.Blank, r.Method = "", false, ""
 		}
 		a, err := h.do(ctx, r)
 		switch {
 		case errors.Is(err, reset.Running):
-			h.setFollowing(key, true)
+			h.setFollowing(t.SysPath, what)
 		case w.Scrub != "" && (err == nil || errors.Is(err, reset.Failed)):
-			h.unfollow(t.SysPath)
+			h.setFollowing(t.SysPath, "")
 			fallthrough
 		default:
 			return device.Prepared{Done: a.Done, Erased: a.Erased, Appearance: a.Appearance, Size: a.Size}, err
@@ -176,32 +155,23 @@ func (h *hands) prepare(ctx context.Context, t device.Target, w device.Work) (de
 	}
 }
 
-func (h *hands) following(key string) bool {
+func (h *client) following(path string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.follow[key]
+	return h.follow[path]
 }
 
-// unfollow forgets what went on in a disk, by whatever method and in whatever appearance.
-func (h *hands) unfollow(sysPath string) {
+// setFollowing notes what goes on in a disk; empty: nothing, whatever it was.
+func (h *client) setFollowing(path, what string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	maps.DeleteFunc(h.follow, func(key string, _ bool) bool { return strings.HasSuffix(key, " "+sysPath) })
-}
-
-func (h *hands) setFollowing(key string, follow bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.follow == nil {
-		h.follow = make(map[string]bool)
-	}
-	if h.follow[key] = follow; !follow {
-		delete(h.follow, key)
+	if h.follow[path] = what; what == "" {
+		delete(h.follow, path)
 	}
 }
 
 // do asks the helper that touches devices.
-func (h *hands) do(ctx context.Context, r reset.Request) (reset.Answer, error) {
+func (h *client) do(ctx context.Context, r reset.Request) (reset.Answer, error) {
 	a, err := h.reset.Do(ctx, r)
 	if err != nil {
 		return a, fmt.Errorf("%w: %w", device.ErrUnanswered, err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package helper
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 
 // holding asks the helper that sees all processes who has one of the nodes open, or another node of the same device. It
 // waits until no helper of ours works on the devices: one that reads a disk has it open and is in nobody's way.
-func (h *hands) holding(ctx context.Context, nodes []string) ([]device.Holder, error) {
+func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, error) {
 	paths := make(map[cgroup.Number][]string) // several where namespaces have a controller in common
 	var numbers []cgroup.Number
 	var ours []string
@@ -62,7 +62,7 @@ func (h *hands) holding(ctx context.Context, nodes []string) ([]device.Holder, e
 }
 
 // claimAll claims several devices, each once and in one order, so that two of us cannot wait for each other.
-func (h *hands) claimAll(ctx context.Context, paths []string) (release func(), err error) {
+func (h *client) claimAll(ctx context.Context, paths []string) (release func(), err error) {
 	paths = slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 	slices.Sort(paths)
 	var releases []func()
@@ -99,7 +99,7 @@ func numberOf(path string) (n cgroup.Number, err error) {
 
 // reaching returns the numbers of all nodes by which a device can be reached, its own first, and their sysfs paths. Of a
 // device that is not in sysfs it is its own number alone (Documentation/ABI/testing/sysfs-dev).
-func (h *hands) reaching(n cgroup.Number) (numbers []cgroup.Number, paths []string, err error) {
+func (h *client) reaching(n cgroup.Number) (numbers []cgroup.Number, paths []string, err error) {
 	kind := "char"
 	if n.Block {
 		kind = "block"
