@@ -261,7 +261,10 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 func (d *daemon) alive(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	loops := []func(context.Context) error{d.inventory.Alive, d.watch.Alive, d.endpoints.alive}
+	loops := []func(context.Context) error{d.inventory.Alive, d.watch.Alive}
+	for _, endpoint := range d.endpoints.all() {
+		loops = append(loops, endpoint.Alive)
+	}
 	errs := make([]error, len(loops))
 	var asking sync.WaitGroup
 	for i, alive := range loops {

@@ -4,11 +4,8 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -144,34 +141,6 @@ func (e *endpoints) all() map[string]*plugin.Endpoint {
 		all[name] = r.endpoint
 	}
 	return all
-}
-
-// alive returns once each endpoint has gone round, or with the error of ctx.
-func (e *endpoints) alive(ctx context.Context) error {
-	e.mu.Lock()
-	all := slices.Collect(maps.Values(e.running))
-	e.mu.Unlock()
-	errs := make([]error, len(all))
-	var asking sync.WaitGroup
-	for i, r := range all {
-		asking.Go(func() { errs[i] = r.alive(ctx) })
-	}
-	asking.Wait()
-	return errors.Join(errs...)
-}
-
-// alive also returns when the endpoint has ended, as by a reload.
-func (r *running) alive(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	answer := make(chan error, 1)
-	go func() { answer <- r.endpoint.Alive(ctx) }()
-	select {
-	case err := <-answer:
-		return err
-	case <-r.done:
-		return nil
-	}
 }
 
 func (r *running) stop() {

@@ -25,7 +25,7 @@ import (
 // read, a read gives EPIPE once, and the next one the oldest record that is left.
 type kernelLog struct {
 	file        *os.File
-	pulse       pulse
+	pulse       *pulse
 	readOnce    func(fd int, buf []byte) (int, error)
 	functions   string        // the directory of links to the PCI functions, by address
 	overwritten atomic.Uint64 // times that the kernel overwrote records before they were read

@@ -32,7 +32,7 @@ const (
 // libudev cannot tell an overflow from an empty queue; and without /run/udev/control it silently joins no group.
 type Monitor struct {
 	file  *os.File
-	pulse pulse
+	pulse *pulse
 
 	foreign, malformed, overflows atomic.Uint64
 }
@@ -176,7 +176,7 @@ func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 }
 
 // Alive returns once Listen has gone round, or has ended, or with the error of ctx. It takes no event from it.
-func (m *Monitor) Alive(ctx context.Context) error { return m.pulse.alive(ctx, "events of udev") }
+func (m *Monitor) Alive(ctx context.Context) error { return m.pulse.Alive(ctx, "events of udev") }
 
 // judge makes an event of what was read, unless it is to be dropped. The error is one after which nothing can be read.
 func (m *Monitor) judge(got received, err error) (event Event, ok bool, _ error) {

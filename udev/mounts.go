@@ -35,7 +35,7 @@ func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 // mm/swapfile.c). An epoll of those is itself a file on which the runtime's poller can wait.
 type mountWatch struct {
 	epoll *os.File
-	pulse pulse
+	pulse *pulse
 	files []*os.File
 	parse func(used map[string]struct{}, text string, swaps bool)
 	used  map[string]struct{} // as last reported

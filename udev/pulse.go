@@ -5,21 +5,23 @@ package udev
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"time"
+
+	"github.com/metalplug/metalplug/liveness"
 )
 
-// pulse lets a loop that waits in reads of a file show that it goes round. A read deadline in the past ends the read;
-// without one nothing wakes up.
+// pulse is the liveness of a loop that waits in reads of a file. A read deadline in the past ends the read; without one
+// nothing wakes up.
 type pulse struct {
-	file  *os.File // in the runtime's poller
-	asked chan chan struct{}
-	ended chan struct{} // closed with the loop
+	liveness.Probe
+	file *os.File // in the runtime's poller
 }
 
-func newPulse(file *os.File) pulse {
-	return pulse{file, make(chan chan struct{}, 1), make(chan struct{})}
+func newPulse(file *os.File) *pulse {
+	p := &pulse{file: file}
+	p.Wake = p.wake
+	return p
 }
 
 func (p *pulse) wake() { _ = p.file.SetReadDeadline(time.Unix(1, 0)) }
@@ -29,7 +31,7 @@ func (p *pulse) begin(ctx context.Context) (end func()) {
 	stop := context.AfterFunc(ctx, p.wake)
 	return func() {
 		stop()
-		close(p.ended)
+		p.End()
 	}
 }
 
@@ -41,30 +43,9 @@ func (p *pulse) woken(err error) bool {
 	}
 	_ = p.file.SetReadDeadline(time.Time{}) // before the question is taken: the next one sets it again
 	select {
-	case answer := <-p.asked:
-		close(answer)
+	case answer := <-p.Asked():
+		answer()
 	default:
 	}
 	return true
-}
-
-// alive returns once the loop has gone round, or has ended, or with the error of ctx.
-func (p *pulse) alive(ctx context.Context, what string) error {
-	answer := make(chan struct{})
-	select {
-	case p.asked <- answer:
-		p.wake()
-	case <-p.ended:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("ask the %s: %w", what, ctx.Err())
-	}
-	select {
-	case <-answer:
-		return nil
-	case <-p.ended:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the %s: %w", what, ctx.Err())
-	}
 }

@@ -122,9 +122,9 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 
 // Alive returns once each of the three has gone round, or has ended, or with the error of ctx.
 func (s *System) Alive(ctx context.Context) error {
-	err := errors.Join(s.monitor.Alive(ctx), s.mounts.pulse.alive(ctx, "watch of the mounts"))
+	err := errors.Join(s.monitor.Alive(ctx), s.mounts.pulse.Alive(ctx, "watch of the mounts"))
 	if s.log != nil {
-		err = errors.Join(err, s.log.pulse.alive(ctx, "kernel's log"))
+		err = errors.Join(err, s.log.pulse.Alive(ctx, "kernel's log"))
 	}
 	return err
 }

@@ -25,6 +25,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/liveness"
 )
 
 const (
@@ -83,7 +84,7 @@ type Endpoint struct {
 	Peers     *Peers // the other plugins; nil: nothing is known of them
 	Restarted bool   // another endpoint has served the resource, also in another process: its end must reach the kubelet first
 
-	pulse   pulse
+	probe   liveness.Probe
 	name    string       // of the socket
 	server  *grpc.Server // serves all incarnations of the socket
 	streams streams
@@ -140,6 +141,7 @@ func (e *Endpoint) Status() Status {
 // Run serves the resource until ctx ends, registering with every kubelet that comes. started is called after the first
 // look for one: by then the socket is there, if the kubelet's directory is. The error is one that no waiting will cure.
 func (e *Endpoint) Run(ctx context.Context, started func()) error {
+	defer e.probe.End()
 	e.name = socketName(e.Resource.Name, time.Now())
 	e.Log = e.Log.With("resource", e.Resource.Name)
 	if path := e.path(); len(path) > socketPathSize {
@@ -166,7 +168,8 @@ func (e *Endpoint) Run(ctx context.Context, started func()) error {
 		case <-hints:
 		case <-e.streams.changed:
 			e.tell()
-		case <-e.pulse.beats():
+		case answer := <-e.probe.Asked():
+			answer()
 			continue
 		case <-timer.C:
 		}
@@ -179,13 +182,10 @@ func (e *Endpoint) Run(ctx context.Context, started func()) error {
 	}
 }
 
-// Alive returns once Run, which is running, has gone round, or with the error of ctx. That may take as long as the kubelet
+// Alive returns once Run has gone round or has ended, or with the error of ctx. That may take as long as the kubelet
 // may take to answer.
 func (e *Endpoint) Alive(ctx context.Context) error {
-	if err := e.pulse.wait(ctx); err != nil {
-		return fmt.Errorf("wait for the endpoint of %s: %w", e.Resource.Name, err)
-	}
-	return nil
+	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
 
 // wanted waits until an optional resource has a device; false if ctx has ended before. The kubelet that is there meanwhile
@@ -200,7 +200,8 @@ func (e *Endpoint) wanted(ctx context.Context, started func()) bool {
 		e.beHeardEarly(ctx)
 		select {
 		case <-changed:
-		case <-e.pulse.beats():
+		case answer := <-e.probe.Asked():
+			answer()
 		case <-ctx.Done():
 			return false
 		}

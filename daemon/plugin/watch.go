@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/metalplug/metalplug/directory"
+	"github.com/metalplug/metalplug/liveness"
 )
 
 // Watch tells endpoints when something happened in the kubelet's directory that may concern them: kubelet.sock or one
@@ -21,7 +22,7 @@ type Watch struct {
 	Dir string // the kubelet's device plugin directory; may be missing, may be replaced
 	Log *slog.Logger
 
-	pulse   pulse
+	probe   liveness.Probe
 	mu      sync.Mutex
 	hints   map[chan struct{}]bool
 	doubts  chan struct{}    // one slot, see Doubts; nil until somebody asks
@@ -107,18 +108,14 @@ func (w *Watch) Run(ctx context.Context, started func()) error {
 			w.Rearm()
 			w.hint()
 			w.doubt(true)
-		case <-w.pulse.beats():
+		case answer := <-w.probe.Asked():
+			answer()
 		}
 	}
 }
 
 // Alive returns once Run, which is running, has gone round, or with the error of ctx.
-func (w *Watch) Alive(ctx context.Context) error {
-	if err := w.pulse.wait(ctx); err != nil {
-		return fmt.Errorf("wait for the watch of %s: %w", w.Dir, err)
-	}
-	return nil
-}
+func (w *Watch) Alive(ctx context.Context) error { return w.probe.Alive(ctx, "watch of "+w.Dir) }
 
 func (w *Watch) event(e directory.Event) {
 	switch {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/directory"
+	"github.com/metalplug/metalplug/liveness"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -40,9 +41,9 @@ type Source struct {
 	file    string
 	place   *place // nil: there is none yet
 	watcher *directory.Watch
-	absent  int           // how often the file was looked for in vain; owned by Listen
-	asked   chan struct{} // received from in each round of Listen
-	mu      sync.Mutex    // held while the tree or the copy changes
+	absent  int // how often the file was looked for in vain; owned by Listen
+	probe   liveness.Probe
+	mu      sync.Mutex // held while the tree or the copy changes
 }
 
 // Open reads the recording in a file, writes its tree to a temporary directory of its own and watches the file from then on.
@@ -60,7 +61,7 @@ func open(file string) (_ *Source, err error) {
 	if file, err = filepath.Abs(file); err != nil {
 		return nil, err
 	}
-	s := &Source{file: file, asked: make(chan struct{})}
+	s := &Source{file: file}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -188,7 +189,8 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 			s.warn(fmt.Errorf("watch recording: %w", err))
 			s.rearm()
 			rest.Reset(quiet) // events may have been lost
-		case <-s.asked:
+		case answer := <-s.probe.Asked():
+			answer()
 		case <-rest.C:
 			if err := s.send(ctx, s.reload(), events); err != nil {
 				return err
@@ -202,12 +204,7 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 
 // Alive returns once Listen has gone round, or with the error of ctx.
 func (s *Source) Alive(ctx context.Context) error {
-	select {
-	case s.asked <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the recording: %w", ctx.Err())
-	}
+	return s.probe.Alive(ctx, "recording")
 }
 
 func (s *Source) send(ctx context.Context, what []udev.Event, events chan<- udev.Event) error {

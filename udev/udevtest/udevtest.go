@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metalplug/metalplug/liveness"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/recording"
 )
@@ -23,7 +24,7 @@ type Machine struct {
 	t     testing.TB
 	root  string
 	more  chan struct{} // holds one value while the queue may have something
-	asked chan struct{} // received from in each round of Listen
+	probe liveness.Probe
 
 	mu        sync.Mutex
 	recording *recording.Recording
@@ -36,7 +37,7 @@ type Machine struct {
 // without devices.
 func New(t testing.TB, text string) *Machine {
 	t.Helper()
-	m := &Machine{t: t, root: directory(t), more: make(chan struct{}, 1), asked: make(chan struct{})}
+	m := &Machine{t: t, root: directory(t), more: make(chan struct{}, 1)}
 	m.recording = m.parse(text)
 	if err := m.recording.Write(m.root); err != nil {
 		t.Fatalf("write recording: %v", err)
@@ -155,7 +156,8 @@ func (m *Machine) Listen(ctx context.Context, events chan<- udev.Event) error {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-m.more:
-			case <-m.asked:
+			case answer := <-m.probe.Asked():
+				answer()
 			}
 			continue
 		}
@@ -169,12 +171,7 @@ func (m *Machine) Listen(ctx context.Context, events chan<- udev.Event) error {
 
 // Alive returns once Listen has gone round.
 func (m *Machine) Alive(ctx context.Context) error {
-	select {
-	case m.asked <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return m.probe.Alive(ctx, "test machine")
 }
 
 func (m *Machine) next() (udev.Event, bool) {

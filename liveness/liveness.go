@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package liveness finds a loop that no longer makes progress. Nothing wakes up until another goroutine asks.
+package liveness
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// Probe asks one loop whether it makes progress. The zero value is ready. Its methods are safe for concurrent use.
+type Probe struct {
+	// Wake, if not nil, ends the wait of a loop that does not wait for Asked. It may be called at any time.
+	Wake func()
+
+	once  sync.Once
+	asked chan func()
+	ended chan struct{}
+	end   func()
+}
+
+func (p *Probe) init() {
+	p.once.Do(func() {
+		p.asked, p.ended = make(chan func(), 1), make(chan struct{})
+		p.end = sync.OnceFunc(func() { close(p.ended) })
+	})
+}
+
+// Asked returns the channel from which the loop receives a question. The loop answers by a call of it.
+func (p *Probe) Asked() <-chan func() {
+	p.init()
+	return p.asked
+}
+
+// End answers all questions from now on. The loop calls it when it returns.
+func (p *Probe) End() {
+	p.init()
+	p.end()
+}
+
+// Alive returns when the loop, which may start later, has answered or has ended. The error is that of ctx with the name of the
+// loop.
+func (p *Probe) Alive(ctx context.Context, name string) error {
+	p.init()
+	answered := make(chan struct{})
+	select {
+	case p.asked <- func() { close(answered) }:
+		if p.Wake != nil {
+			p.Wake()
+		}
+	case <-p.ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the %s: %w", name, ctx.Err())
+	}
+	select {
+	case <-answered:
+	case <-p.ended:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the %s: %w", name, ctx.Err())
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package liveness_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/integration/leak"
+	"github.com/metalplug/metalplug/liveness"
+)
+
+// TestMain: no test leaves anything running.
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
+
+// TestAlive: a loop answers as often as it is asked, also after a question that was given up.
+func TestAlive(t *testing.T) {
+	woken := make(chan struct{}, 1)
+	p := liveness.Probe{Wake: func() { woken <- struct{}{} }}
+	for range 3 { // the first question fills the slot, and the others wait for it
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := p.Alive(ctx, "loop"); !errors.Is(err, context.Canceled) || err.Error() != "wait for the loop: context canceled" {
+			t.Errorf("of a loop that does not run: %v", err)
+		}
+	}
+	ended := make(chan struct{})
+	stop := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer p.End()
+		for {
+			select {
+			case answer := <-p.Asked():
+				answer()
+			case <-woken:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	for range 100 {
+		if err := p.Alive(t.Context(), "loop"); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	<-ended
+	p.End()
+	if err := p.Alive(t.Context(), "loop"); err != nil {
+		t.Errorf("of a loop that has ended: %v", err)
+	}
+}
+
+// TestNotAlive: the error of a loop that is stuck is that of the context, whether the slot for questions is free or not.
+func TestNotAlive(t *testing.T) {
+	var p liveness.Probe
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := p.Alive(ctx, "loop"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+	}
+}
