@@ -12,6 +12,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"iter"
 	"math/rand/v2"
@@ -19,6 +20,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -26,8 +29,10 @@ const (
 	piece       = 1 << 20  // bytes of one read there
 	blockSize   = 4096     // bytes that are compared at once
 	randomCount = 4096     // random places, of a block each
+	turnedCount = 1024     // the same on a disk that turns
 	readers     = 8        // reads at once: NVMe drives answer random reads side by side
 	mostNamed   = 8        // kinds of content that are told
+	mostBad     = 16       // blocks of a read that are found out to be unreadable: each may take a drive seconds
 )
 
 // surface is what the quick check has read of a disk.
@@ -37,15 +42,30 @@ type surface struct {
 	first, last []byte  // the ends, which overlap on a small disk
 	places      []int64 // between the ends, in their order, each a whole number of blocks
 	between     []byte  // a block each
-	read        func(p []byte, offset int64) error
+	chunks      []chunk // all of these, in their order
 }
 
-// seed decides which places are read. Each check takes another, so that no one can prepare a disk for it.
+// seed decides which places are read. Each check takes another, so that no one can prepare a disk for it. Its lowest bit
+// reports whether the disk turns: then there are fewer places. A disk of 7,200 rpm takes up to 10 ms for each, and a probe
+// has 16 s.
 type seed [8]byte
 
-func newSeed() (s seed) {
+// newSeed returns a new seed for the disk at sysPath (Documentation/ABI/stable/sysfs-block, queue/rotational).
+func (h *host) newSeed(sysPath string) (s seed) {
 	crand.Read(s[:]) // never fails
+	s[0] &^= 1
+	if h.Uint(sysPath, "queue/rotational") != 0 {
+		s[0] |= 1
+	}
 	return s
+}
+
+// count returns how many random places are read.
+func (s seed) count() int {
+	if s[0]&1 != 0 {
+		return turnedCount
+	}
+	return randomCount
 }
 
 // fingerprint is what was on a disk: a hash over all blocks that were read and are not blank.
@@ -70,55 +90,115 @@ func parseFingerprint(text string) (f fingerprint, err error) {
 }
 
 // seedOf returns the seed of the fingerprint in a request, or a new one.
-func seedOf(r Request) seed {
+func (h *host) seedOf(r Request) seed {
 	if f, err := parseFingerprint(r.Fingerprint); err == nil {
 		return f.seed
 	}
-	return newSeed()
+	return h.newSeed(r.SysPath)
 }
 
 // surfaceOf reads a disk.
 func (h *host) surfaceOf(ctx context.Context, c *claim, s seed) (*surface, error) {
 	h.step.is("reading %s", c.name())
-	return readSurface(ctx, c.size, s, func(p []byte, offset int64) error { return h.readAt(c, p, offset) })
+	return readSurface(ctx, c.size, s, h.reading(c))
+}
+
+// reading returns a function that reads a disk.
+func (h *host) reading(c *claim) func(p []byte, offset int64) error {
+	return func(p []byte, offset int64) error { return h.readFrom(c.fd, c.name(), p, offset) }
 }
 
 // readSurface reads a disk of a size.
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
-	s := &surface{size: size, seed: from, read: read, places: places(size, from)}
+	s := &surface{size: size, seed: from, places: places(size, from)}
 	s.first, s.last = make([]byte, min(edge, size)), make([]byte, size-lastFrom(size))
 	s.between = make([]byte, len(s.places)*blockSize)
-	return s, together(ctx, s.reads(), read)
+	s.chunks = s.reads()
+	return s, together(ctx, s.chunks, read)
 }
 
-// chunk is a part of a disk and where it is.
+// chunk is a part of a disk.
 type chunk struct {
-	at int64
-	b  []byte
+	at  int64
+	b   []byte
+	bad []badBlock // that cannot be read, in their order
+}
+
+// badBlock is a block that the drive cannot read.
+type badBlock struct {
+	at  int64
+	err error
+}
+
+// isBad reports whether an error of a read is about what is read, and not about the drive: its data is lost
+// (blk_errors in block/blk-core.c: BLK_STS_MEDIUM, BLK_STS_PROTECTION). The page cache makes EIO of each (filemap_read).
+func isBad(err error) bool {
+	return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EILSEQ)
+}
+
+// fill reads a chunk. Where the drive cannot read all of it, each block is read by itself. After [mostBad] the rest of the
+// chunk counts as unreadable too.
+func (c *chunk) fill(read func(p []byte, offset int64) error) error {
+	err := read(c.b, c.at)
+	if !isBad(err) {
+		return err
+	}
+	for at, b := range c.blocks() {
+		if len(c.b) > blockSize && len(c.bad) < mostBad {
+			err = read(b, at)
+		}
+		switch {
+		case err == nil:
+		case !isBad(err):
+			return err
+		default:
+			clear(b)
+			c.bad = append(c.bad, badBlock{at, err})
+		}
+	}
+	return nil
+}
+
+// blocks yields the blocks of a chunk and where they are, in their order. One that cannot be read is nil.
+func (c *chunk) blocks() iter.Seq2[int64, []byte] {
+	return func(yield func(int64, []byte) bool) {
+		at := c.at
+		for b := range slices.Chunk(c.b, blockSize) {
+			next := at + int64(len(b))
+			if slices.ContainsFunc(c.bad, func(bad badBlock) bool { return bad.at == at }) {
+				b = nil
+			}
+			if !yield(at, b) {
+				return
+			}
+			at = next
+		}
+	}
 }
 
 // reads returns the reads that fill s, in the order of their places.
 func (s *surface) reads() (all []chunk) {
 	for p := range slices.Chunk(s.first, piece) {
-		all = append(all, chunk{int64(len(all)) * piece, p})
+		all = append(all, chunk{at: int64(len(all)) * piece, b: p})
 	}
 	for i := 0; i < len(s.places); { // places next to each other are one read
 		n := 1
 		for i+n < len(s.places) && s.places[i+n] == s.places[i+n-1]+blockSize && n*blockSize < piece {
 			n++
 		}
-		all = append(all, chunk{s.places[i], s.between[i*blockSize : (i+n)*blockSize]})
+		all = append(all, chunk{at: s.places[i], b: s.between[i*blockSize : (i+n)*blockSize]})
 		i += n
 	}
 	at := lastFrom(s.size)
 	for p := range slices.Chunk(s.last, piece) {
-		all = append(all, chunk{at, p})
+		all = append(all, chunk{at: at, b: p})
 		at += int64(len(p))
 	}
 	return all
 }
 
-// together makes all reads, several at a time, until one fails or ctx ends.
+// together fills all chunks, several at a time, until a read fails or ctx ends. A block that the drive cannot read is no
+// such failure.
 func together(ctx context.Context, all []chunk, read func(p []byte, offset int64) error) error {
 	var next atomic.Int64
 	var first error
@@ -135,7 +215,7 @@ func together(ctx context.Context, all []chunk, read func(p []byte, offset int64
 				if err != nil {
 					err = errorf(Late, "reading the disk took too long: %w", err)
 				} else {
-					err = mistakes(func() error { return read(all[i].b, all[i].at) })
+					err = mistakes(func() error { return all[i].fill(read) })
 				}
 				if err != nil {
 					next.Store(int64(len(all)))
@@ -149,7 +229,7 @@ func together(ctx context.Context, all []chunk, read func(p []byte, offset int64
 }
 
 // places returns where to read between the ends of a disk, in their order: random blocks, each as likely as any other; or
-// all of them where there are not twice as many. The same seed gives the same places (ChaCha8: C2SP chacha8rand).
+// all of them where there are not twice as many as of a disk that does not turn. The same seed gives the same places (ChaCha8: C2SP chacha8rand).
 func places(size int64, from seed) []int64 {
 	blocks := (lastFrom(size) - edge) / blockSize
 	if blocks <= 0 {
@@ -163,7 +243,7 @@ func places(size int64, from seed) []int64 {
 		return chosen
 	}
 	source := rand.NewChaCha8(sha256.Sum256(from[:]))
-	for range randomCount {
+	for range from.count() {
 		chosen = append(chosen, edge+int64(source.Uint64()%uint64(blocks))*blockSize)
 	}
 	slices.Sort(chosen)
@@ -173,11 +253,7 @@ func places(size int64, from seed) []int64 {
 // lastFrom returns where the last blocks begin that are read: at least so many bytes before the end, in whole blocks.
 func lastFrom(size int64) int64 { return max(size-edge, 0) &^ (blockSize - 1) }
 
-// readAt reads all of p. A disk that is gone ends at 0 bytes.
-func (h *host) readAt(c *claim, p []byte, offset int64) error {
-	return h.readFrom(c.fd, c.name(), p, offset)
-}
-
+// readFrom reads all of p. A disk that is gone ends at 0 bytes.
 func (h *host) readFrom(fd int, name string, p []byte, offset int64) error {
 	for done := 0; done < len(p); {
 		n, err := h.pread(fd, p[done:], offset+int64(done))
@@ -192,66 +268,62 @@ func (h *host) readFrom(fd int, name string, p []byte, offset int64) error {
 	return nil
 }
 
-// at returns n bytes of the disk; nil if they are not on it.
-func (s *surface) at(offset int64, n int) ([]byte, error) {
+// at returns n bytes of an end of the disk; nil if they are not there.
+func (s *surface) at(offset int64, n int) []byte {
 	end := offset + int64(n)
 	lastFrom := lastFrom(s.size)
 	switch {
 	case offset < 0 || end > s.size:
-		return nil, nil
+		return nil
 	case end <= int64(len(s.first)):
-		return s.first[offset:end], nil
+		return s.first[offset:end]
 	case offset >= lastFrom:
-		return s.last[offset-lastFrom : end-lastFrom], nil
+		return s.last[offset-lastFrom : end-lastFrom]
 	}
-	return s.block(offset, n)
-}
-
-// block reads what is between the ends, whole blocks at a time.
-func (s *surface) block(offset int64, n int) ([]byte, error) {
-	from := offset &^ (blockSize - 1)
-	b := make([]byte, min((offset+int64(n)-from+blockSize-1)&^(blockSize-1), s.size-from))
-	if err := s.read(b, from); err != nil {
-		return nil, err
-	}
-	return b[offset-from:][:n], nil
+	return nil
 }
 
 // zapped is where a first partition usually begins. A lost partition table leaves the signatures there.
 const zapped = 1 << 20
 
 // signs returns the names of the signatures on the disk, each once.
-func (s *surface) signs() (found []string, err error) {
+func (s *surface) signs() (found []string) {
 	for _, sig := range signatures() {
 		for _, at := range sig.places(s.size) {
-			b, err := s.at(at, len(sig.magic))
-			if err != nil {
-				return nil, err
-			}
-			if string(b) == sig.magic && !slices.Contains(found, sig.name) {
+			if string(s.at(at, len(sig.magic))) == sig.magic && !slices.Contains(found, sig.name) {
 				found = append(found, sig.name)
 			}
 		}
 	}
-	return found, nil
+	return found
 }
 
 // content describes what is on the disk: the signatures, or where other data begins. Empty: it is blank.
-func (s *surface) content() (string, error) {
-	found, err := s.signs()
-	if err != nil {
-		return "", err
-	}
+func (s *surface) content() string {
+	found := s.signs()
 	for at, b := range s.blocks() {
-		if !blank(b) {
-			if len(found) == 0 {
-				return unknownData(at), nil
-			}
+		switch {
+		case blank(b):
+			continue
+		case len(found) > 0:
 			found = s.refined(found)
-			return strings.Join(found[:min(len(found), mostNamed)], ", "), nil
+			return strings.Join(found[:min(len(found), mostNamed)], ", ")
+		case b == nil:
+			return fmt.Sprintf("a block that cannot be read at byte %d", at)
+		}
+		return unknownData(at)
+	}
+	return ""
+}
+
+// readable returns an error that names the first block that cannot be read. With such a block nothing is proven of a disk.
+func (s *surface) readable() error {
+	for _, c := range s.chunks {
+		if len(c.bad) > 0 {
+			return errorf(Failed, "%w; if no one needs what is on it, erase it by hand: %s", c.bad[0].err, byHand)
 		}
 	}
-	return "", nil
+	return nil
 }
 
 func unknownData(at int64) string { return fmt.Sprintf("unknown data at byte %d", at) }
@@ -268,24 +340,23 @@ func (s *surface) fingerprint() fingerprint {
 	return fingerprint{s.seed, [16]byte(sum.Sum(nil))}
 }
 
-// blocks yields all blocks that were read, each once, in their order.
+// blocks yields all blocks, each once, in their order. One that cannot be read is nil.
 func (s *surface) blocks() iter.Seq2[int64, []byte] {
 	return func(yield func(int64, []byte) bool) {
 		next := int64(0) // on a small disk the ends overlap
-		for _, c := range s.reads() {
-			at := c.at
-			for b := range slices.Chunk(c.b, blockSize) {
+		for _, c := range s.chunks {
+			for at, b := range c.blocks() {
 				if at >= next && !yield(at, b) {
 					return
 				}
-				at += int64(len(b))
-				next = max(next, at)
+				next = max(next, at+blockSize)
 			}
 		}
 	}
 }
 
-// blank reports whether a block is one byte over and over, 00 or ff: flash reads so where nothing was written.
+// blank reports whether a block is one byte over and over, 00 or ff: flash reads so where nothing was written. A block that
+// cannot be read is not blank.
 func blank(b []byte) bool {
-	return len(b) == 0 || (b[0] == 0 || b[0] == 0xff) && bytes.Count(b, b[:1]) == len(b)
+	return len(b) > 0 && (b[0] == 0 || b[0] == 0xff) && bytes.Count(b, b[:1]) == len(b)
 }

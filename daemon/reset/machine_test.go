@@ -59,7 +59,10 @@ type fakeNode struct {
 	busy      bool
 	claimed   func() bool // whether it is busy for whoever opens it now
 	locked    bool
-	volatile  bool // what was written last is in the drive's cache, and gone with the power
+	bad       map[int64]error // blocks that cannot be read, by where they begin
+	partly    bool            // a read of more than a bad block returns what is before it
+	stays     bool            // an erasure does not make them readable
+	volatile  bool            // what was written last is in the drive's cache, and gone with the power
 	data      []byte
 	seq       uint64
 	nsid      int
@@ -298,6 +301,15 @@ func (m *machine) readNode(fd int, p []byte, offset int64) (int, error) {
 	if offset >= int64(len(n.data)) {
 		return 0, nil
 	}
+	for at := offset &^ (blockSize - 1); at < offset+int64(len(p)); at += blockSize {
+		switch err := n.bad[at]; {
+		case err == nil:
+		case n.partly && at > offset:
+			return copy(p[:at-offset], n.data[offset:]), nil
+		default:
+			return -1, err
+		}
+	}
 	return copy(p, n.data[offset:]), nil
 }
 
@@ -334,6 +346,9 @@ func (m *machine) ioctlNode(fd int, request uintptr, b []byte) (int, error) {
 		from, length := binary.NativeEndian.Uint64(b), binary.NativeEndian.Uint64(b[8:])
 		clear(n.data[from : from+length])
 		n.volatile = true
+		if !n.stays {
+			n.bad = nil
+		}
 	}
 	return 0, nil
 }

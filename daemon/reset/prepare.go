@@ -121,7 +121,7 @@ func (h *host) examine(ctx context.Context, r *Request, a *Answer) (before state
 	if !r.Blank && r.Scrub == "" && r.Method == "" || h.withheld(*r, c) {
 		return state{unread: true}, nil
 	}
-	s, err := h.surfaceOf(ctx, c, seedOf(*r))
+	s, err := h.surfaceOf(ctx, c, h.seedOf(*r))
 	if err != nil {
 		return state{}, err
 	}
@@ -134,10 +134,10 @@ func (h *host) withheld(r Request, c *claim) bool { return r.Scrub == "sanitize"
 // allowed refuses what the request may not be done to: a disk that is not blank where it must be, and to erase what no pod
 // left there.
 func (h *host) allowed(r Request, c *claim, s *surface, a *Answer) (state, error) {
-	content, err := s.content()
-	if err != nil {
+	if err := s.readable(); err != nil && r.Blank {
 		return state{}, err
 	}
+	content := s.content()
 	if content == "" && len(c.partitions) > 0 && r.Blank {
 		content = knownPartitions
 	}
@@ -151,15 +151,15 @@ func (h *host) allowed(r Request, c *claim, s *surface, a *Answer) (state, error
 	case r.ByHand:
 		return is, nil
 	}
-	signs, err := s.signs()
-	if err != nil {
-		return state{}, err
-	}
+	signs := s.signs()
 	if i := slices.IndexFunc(signs, kept); i >= 0 && r.Scrub != "" {
 		a.Content = content
 		return is, errorf(Foreign, "%s holds %s, which is erased by hand only; if no one needs it: %s", c.name(), signs[i], byHand)
 	}
 	if r.Tenant && r.Fingerprint != "" && !r.Follow && is.print.String() != r.Fingerprint {
+		if err := s.readable(); err != nil {
+			return is, err
+		}
 		a.Content = content
 		return is, errorf(Foreign, "%s holds %s, which its last pod did not leave there; if no one needs it, erase it by hand: %s", c.name(), content, byHand)
 	}
@@ -180,15 +180,14 @@ func (h *host) mustBeBlank(ctx context.Context, r Request, c *claim) error {
 	if n := len(c.partitions); n > 0 {
 		return errorf(Refused, "%s has partitions (%s, …) and would be erased too: erase it by hand if no one needs them", c.name(), path.Base(c.partitions[0]))
 	}
-	s, err := h.surfaceOf(ctx, c, newSeed())
+	s, err := h.surfaceOf(ctx, c, h.newSeed(c.sysPath))
 	if err != nil {
 		return err
 	}
-	content, err := s.content()
-	if err == nil && content != "" {
-		err = errorf(Refused, "%s holds %s and would be erased too: erase it by hand if no one needs it", c.name(), content)
+	if content := s.content(); content != "" {
+		return errorf(Refused, "%s holds %s and would be erased too: erase it by hand if no one needs it", c.name(), content)
 	}
-	return err
+	return nil
 }
 
 // proven returns the diskseq of a disk after a reset if it is the same medium: the number has not changed, or what

@@ -116,14 +116,14 @@ func (h *host) contentIn(ctx context.Context, r Request, c *claim, a *Answer) er
 		return err
 	}
 	a.Content, a.Fingerprint, a.Size = "", "", c.size
-	s, err := h.surfaceOf(ctx, c, seedOf(r))
+	s, err := h.surfaceOf(ctx, c, h.seedOf(r))
 	if err != nil {
 		return err
 	}
-	content, err := s.content()
-	if err != nil {
+	if err := s.readable(); err != nil {
 		return err
 	}
+	content := s.content()
 	if content != "" {
 		a.Fingerprint = s.fingerprint().String()
 	} else if len(c.partitions) > 0 {

@@ -53,7 +53,7 @@ func TestProbe(t *testing.T) {
 		}, Answer{Result: Busy, Detail: "nvme0n1 is mounted on /data a"}},
 		{"claimed", func(m *machine, n *fakeNode) { n.busy = true }, Answer{Result: Busy, Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"}},
 		{"dead", func(m *machine, n *fakeNode) { n.data = nil }, Answer{Result: Gone, Detail: "nvme0n1 has no size: its driver has given it up, or it is being formatted"}},
-		{"not readable", func(m *machine, n *fakeNode) { n.readError = unix.EIO }, Answer{Result: Failed, Detail: "read nvme0n1 at byte 0: input/output error"}},
+		{"not readable", func(m *machine, n *fakeNode) { n.readError = unix.EIO }, Answer{Result: Failed, Detail: "read nvme0n1 at byte 0: input/output error; if no one needs what is on it, erase it by hand: metalplugctl reset ID --scrub zero"}},
 		{"gone while read", func(m *machine, n *fakeNode) { n.readHook = func() { n.data = nil } }, Answer{Result: Gone, Detail: "read nvme0n1 at byte 0: there is nothing any more"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

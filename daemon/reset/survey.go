@@ -27,8 +27,8 @@ type reader struct {
 	read  func(b []byte, at int64) error
 }
 
-// each calls f for all stretches in their order, until one of both fails or ctx ends. f must not keep b.
-func (r reader) each(ctx context.Context, from int64, f func(at int64, b []byte) error) error {
+// each calls f for all stretches in their order, until one of both fails or ctx ends. f must not keep the bytes.
+func (r reader) each(ctx context.Context, from int64, f func(c chunk) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	free, full := make(chan []byte, 2), make(chan chunk)
 	for range cap(free) {
@@ -48,7 +48,7 @@ func (r reader) each(ctx context.Context, from int64, f func(at int64, b []byte)
 	defer func() { <-ended }()
 	defer cancel()
 	for one := range full {
-		if err := f(one.at, one.b); err != nil {
+		if err := f(one); err != nil {
 			return err
 		}
 		free <- one.b[:stretch]
@@ -65,14 +65,14 @@ func (r reader) fill(ctx context.Context, from int64, free <-chan []byte, full c
 		case <-ctx.Done():
 			return ctx.Err()
 		case b := <-free:
-			b = b[:min(stretch, r.size-at)]
-			if err := r.read(b, at); err != nil {
+			one := chunk{at: at, b: b[:min(stretch, r.size-at)]}
+			if err := one.fill(r.read); err != nil {
 				return err
 			}
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case full <- chunk{at, b}:
+			case full <- one:
 			}
 		}
 	}
@@ -88,17 +88,17 @@ func aligned(n int) []byte {
 	return b[skip:][:n:n]
 }
 
-// filled returns where the first and the last block begin that hold something; -1: none does.
-func filled(b []byte) (first, last int64) {
+// filled returns where the first and the last block begin that hold something, or cannot be read; -1: none.
+func (c *chunk) filled() (first, last int64) {
 	first, last = -1, -1
-	for i := int64(0); i < int64(len(b)); i += blockSize {
-		if blank(b[i:min(i+blockSize, int64(len(b)))]) {
+	for at, b := range c.blocks() {
+		if blank(b) {
 			continue
 		}
 		if first < 0 {
-			first = i
+			first = at
 		}
-		last = i
+		last = at
 	}
 	return first, last
 }
@@ -158,12 +158,16 @@ func (h *host) readOn(ctx context.Context, r Request, c *claim, a *Answer) error
 	defer done()
 	looked := time.Now()
 	// Whole blocks: an earlier survey may have ended at the end of a smaller disk.
-	err := reader{c.size, h.idle, read}.each(ctx, r.From&^(blockSize-1), func(at int64, b []byte) error {
-		if first, _ := filled(b); first >= 0 {
-			a.Read, a.Content = max(a.Read, at+first), unknownData(at+first)
+	err := reader{c.size, h.idle, read}.each(ctx, r.From&^(blockSize-1), func(one chunk) error {
+		if first, _ := one.filled(); first >= 0 {
+			a.Read = max(a.Read, first)
+			if len(one.bad) > 0 && one.bad[0].at == first {
+				return one.bad[0].err
+			}
+			a.Content = unknownData(first)
 			return errEnough
 		}
-		a.Read = max(a.Read, at+int64(len(b)))
+		a.Read = max(a.Read, one.at+int64(len(one.b)))
 		if time.Since(looked) < watchEvery {
 			return nil
 		}
@@ -194,7 +198,7 @@ func (h *host) untaken(r Request, c *claim) error {
 
 // directly returns a function that reads a held disk past the page cache, or through it where the node refuses that.
 func (h *host) directly(c *claim) (read func(b []byte, at int64) error, done func()) {
-	through := func(b []byte, at int64) error { return h.readAt(c, b, at) }
+	through := h.reading(c)
 	fd, err := h.opened(c.sysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {
 		return through, func() {}

@@ -35,9 +35,10 @@ type prints struct {
 	known bool // whether the disk could be read
 }
 
+// add notes a block; nil: it cannot be read.
 func (p *prints) add(at int64, b []byte) { p.at[at] = maphash.Bytes(p.seed, b) }
 
-// written finds places that hold something, in the quick check s and then, where that has found few, by reading the disk. It
+// written finds places that hold something, or that cannot be read, in the quick check s and then, where that has found few, by reading the disk. It
 // holds no more than the ends of what it finds in each part. s is nil where a sanitize keeps the disk from being read.
 func (h *host) written(ctx context.Context, c *claim, s *surface) (prints, error) {
 	p := prints{seed: maphash.MakeSeed(), at: make(map[int64]uint64), known: s != nil}
@@ -62,13 +63,15 @@ func (h *host) written(ctx context.Context, c *claim, s *surface) (prints, error
 	parts = 0
 	read, done := h.directly(c)
 	defer done()
-	err := reader{size: c.size, read: read}.each(ctx, 0, func(at int64, b []byte) error {
-		first, last := filled(b)
+	err := reader{size: c.size, read: read}.each(ctx, 0, func(one chunk) error {
+		first, last := one.filled()
 		if first < 0 {
 			return nil
 		}
-		for _, i := range []int64{first, last} {
-			p.add(at+i, b[i:min(i+blockSize, int64(len(b)))])
+		for at, b := range one.blocks() {
+			if at == first || at == last {
+				p.add(at, b)
+			}
 		}
 		if parts++; parts >= enough {
 			return errEnough
@@ -90,7 +93,7 @@ func (h *host) verify(ctx context.Context, r Request, c *claim, must promise, ha
 	if err := h.flush(c); err != nil {
 		return "", err
 	}
-	s, err := h.surfaceOf(ctx, c, newSeed())
+	s, err := h.surfaceOf(ctx, c, h.newSeed(c.sysPath))
 	if err != nil {
 		return "", err
 	}
@@ -98,14 +101,16 @@ func (h *host) verify(ctx context.Context, r Request, c *claim, must promise, ha
 	check := tally{must: must, had: had}
 	held := make([]chunk, 0, len(had.at))
 	for at := range had.at {
-		held = append(held, chunk{at, make([]byte, min(blockSize, c.size-at))})
+		held = append(held, chunk{at: at, b: make([]byte, min(blockSize, c.size-at))})
 	}
 	slices.SortFunc(held, func(a, b chunk) int { return int(a.at/blockSize - b.at/blockSize) })
-	if err := together(ctx, held, s.read); err != nil {
+	if err := together(ctx, held, h.reading(c)); err != nil {
 		return "", err
 	}
 	for _, one := range held {
-		check.block(one.at, one.b)
+		for at, b := range one.blocks() {
+			check.block(at, b)
+		}
 	}
 	for at, b := range s.blocks() {
 		if _, done := had.at[at]; !done {
@@ -132,7 +137,10 @@ type tally struct {
 func (t *tally) block(at int64, b []byte) {
 	before, known := t.had.at[at]
 	switch {
-	case t.bad != nil || bytes.Count(b, []byte{0}) == len(b):
+	case t.bad != nil:
+	case b == nil:
+		t.bad = fmt.Errorf("byte %d cannot be read: an erased block must be readable; replace the drive", at)
+	case bytes.Count(b, []byte{0}) == len(b):
 	case t.must == mustBeZero:
 		t.bad = fmt.Errorf("byte %d and after are not zeroes", at)
 	case blank(b):

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// badAt makes blocks of a disk unreadable.
+func (n *fakeNode) badAt(err error, places ...int64) *fakeNode {
+	n.bad = make(map[int64]error)
+	for _, at := range places {
+		n.bad[at] = err
+	}
+	return n
+}
+
+// inARow returns the places of so many blocks from one on.
+func inARow(at int64, count int) (places []int64) {
+	for i := range count {
+		places = append(places, at+int64(i)*blockSize)
+	}
+	return places
+}
+
+// TestErasureOfUnreadableBlocks: a block that cannot be read holds something before an erasure, and has to be blank after it.
+func TestErasureOfUnreadableBlocks(t *testing.T) {
+	const size = 80 << 20
+	for name, places := range map[string][]int64{
+		"the first":            {0},
+		"in the first 16 MiB":  {5<<20 + 8192},
+		"between the ends":     {45<<20 + 4096},
+		"in the last 16 MiB":   {70 << 20},
+		"the last":             {size - blockSize},
+		"two far apart":        {4096, 60 << 20},
+		"a hundred in a row":   inARow(30<<20, 100),
+		"a hundred at the end": inARow(size-100*blockSize, 100),
+	} {
+		for _, c := range []struct {
+			scrub  string
+			err    error
+			partly bool
+		}{{"zero", unix.EIO, true}, {"discard", unix.ENODATA, false}, {"secure-discard", unix.EILSEQ, false}} { // the last two of a direct read
+			t.Run(name+"/"+c.scrub, func(t *testing.T) {
+				m, n := oneNVMe(t)
+				n.bigger().badAt(c.err, places...).partly = c.partly
+				got := m.full(eraseOf0(c.scrub))
+				if got.Result != OK || !got.Erased || !n.blank() {
+					t.Errorf("answer is %+v", got)
+				}
+				n.badAt(c.err, places...).stays = true
+				got = m.full(eraseOf0(c.scrub))
+				if want := fmt.Sprintf("verify nvme0n1: byte %d cannot be read", places[0]); got.Result != Failed || got.Erased || !strings.Contains(got.Detail, want) {
+					t.Errorf("it cannot be read afterwards: %+v, want %q", got, want)
+				}
+			})
+		}
+	}
+}
+
+// TestErasureOfUnreadableBlocksWithData: the data around such a block is verified by as well, and a drive that keeps it is
+// found out.
+func TestErasureOfUnreadableBlocksWithData(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.bigger().noiseAt(45<<20, 3*blockSize).badAt(unix.EIO, 45<<20+blockSize)
+	m.onIoctl = func(n *fakeNode, _ uintptr, b []byte) (int, error) {
+		if len(b) == 16 {
+			n.bad = nil // and nothing else changes
+		}
+		return 0, nil
+	}
+	if got := m.full(eraseOf0("discard")); got.Result != Failed || !strings.Contains(got.Detail, "there is data at byte 47185920 still") {
+		t.Errorf("answer is %+v", got)
+	}
+}
+
+// TestUnreadableBlocksProveNothing: no disk with one is blank, and the reason names the block and what to do.
+func TestUnreadableBlocksProveNothing(t *testing.T) {
+	const at = 5<<20 + 8192
+	want := fmt.Sprintf("read nvme0n1 at byte %d: input/output error; if no one needs what is on it, erase it by hand: metalplugctl reset ID --scrub zero", at)
+	for name, r := range map[string]Request{
+		"probe":                           {Op: Probe},
+		"prove":                           {Op: Prepare, Blank: true},
+		"erase what a pod has left blank": {Op: Prepare, Blank: true, Scrub: "zero", Tenant: true},
+		"erase what was readable when its pod left": {
+			Op: Prepare, Scrub: "zero", Tenant: true, Fingerprint: "0123456789abcdee:000102030405060708090a0b0c0d0e0f",
+		},
+	} {
+		m, n := oneNVMe(t)
+		n.badAt(unix.EIO, at)
+		n.data = append(n.data, make([]byte, 4<<20)...)
+		r.SysPath, r.Class, r.Identity = disk0, "nvme", byWWID("eui.01")
+		if got := m.full(r); got.Result != Failed || got.Detail != want {
+			t.Errorf("%s: %+v", name, got)
+		}
+		m.untouched()
+	}
+	m, n := oneNVMe(t)
+	n.bigger().badAt(unix.ENODATA, 45<<20+4096)
+	got := m.full(surveyOf0(0))
+	if got.Result != Failed || got.Read != 45<<20+4096 || got.Detail != "read nvme0n1 at byte 47190016: no data available" {
+		t.Errorf("survey: %+v", got)
+	}
+}
+
+// TestUnreadableDrive: an error that is not about a block is none of a place that holds something.
+func TestUnreadableDrive(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.bigger().badAt(unix.ENXIO, 45<<20)
+	if got := m.full(eraseOf0("zero")); got.Result != Gone && got.Result != Failed {
+		t.Errorf("answer is %+v", got)
+	}
+	if slices.ContainsFunc(m.calls, func(call string) bool { return strings.Contains(call, "0x127f") }) {
+		t.Errorf("it did %q", m.calls)
+	}
+}
+
+// TestProbeOfADiskThatTurns: the quick check of a disk of 7,200 rpm, at 10 ms for a place and 150 MB a second, is over in the
+// time of a probe.
+func TestProbeOfADiskThatTurns(t *testing.T) {
+	const probeTime = 16 * time.Second // device.probeLimit less device.AnswerTime
+	for rotational, limit := range map[string]time.Duration{"1\n": probeTime, "0\n": time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			m, n := oneNVMe(t)
+			n.bigger()
+			m.files(map[string]string{disk0 + "/queue/rotational": rotational})
+			head := int64(0)
+			n.onRead = func(offset int64, length int) {
+				if offset != head {
+					time.Sleep(10 * time.Millisecond)
+				}
+				head = offset + int64(length)
+				time.Sleep(time.Duration(length) * time.Second / 150e6)
+			}
+			began := time.Now()
+			r := probeOf0()
+			got := m.full(r)
+			if took := time.Since(began); got.Result != OK || took > limit || rotational == "0\n" && took < probeTime {
+				t.Errorf("rotational %s: %v, %+v", strings.TrimSpace(rotational), took, got)
+			}
+			n.ext4()
+			r.Fingerprint = m.full(r).Fingerprint
+			m.files(map[string]string{disk0 + "/queue/rotational": "0\n"}) // by an operator
+			if got := m.full(r); got.Fingerprint != r.Fingerprint {
+				t.Errorf("fingerprint is %s, was %s", got.Fingerprint, r.Fingerprint)
+			}
+		})
+	}
+}
