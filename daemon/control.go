@@ -73,10 +73,7 @@ func (d *daemon) newControl() *control.Server {
 func (d *daemon) unwritten() []string {
 	var all []string
 	if err := d.inventory.Store.Unkept(); err != nil {
-		all = append(all, fmt.Sprintf("identities not kept: %v", err))
-	}
-	if err := d.inventory.Store.UnkeptCordons(); err != nil {
-		all = append(all, fmt.Sprintf("cordons not kept: %v", err))
+		all = append(all, fmt.Sprintf("state not saved: %v", err))
 	}
 	specs := d.specs.Unwritten()
 	for _, resource := range slices.Sorted(maps.Keys(specs)) {

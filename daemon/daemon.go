@@ -54,7 +54,6 @@ type Options struct {
 // daemon is the running parts.
 type daemon struct {
 	Options
-	locks     locks
 	host      *device.Host
 	source    udev.Source
 	started   time.Time
@@ -77,23 +76,21 @@ type daemon struct {
 // Run serves the hardware of this machine to the kubelet until ctx ends. The error is that of the part which failed, or
 // nil after ctx ended.
 func Run(ctx context.Context, o Options) error {
-	held, afterBoot := newLocks(o.Config.Paths)
-	defer held.release()
-	if err := held.take(patience(ctx, dying)); err != nil {
+	lock, err := lockState(ctx, o.Config.Paths.State)
+	if err != nil {
 		if ctx.Err() != nil {
 			return nil // it was stopped while it waited
 		}
 		return err
 	}
-	d := &daemon{
-		Options: o, locks: held, started: time.Now(), podGone: make(chan struct{}, 1), podGiven: make(chan struct{}, 1),
-	}
+	defer lock.Close() // of nil as well
+	d := &daemon{Options: o, started: time.Now(), podGone: make(chan struct{}, 1), podGiven: make(chan struct{}, 1)}
 	closeSource, err := d.open()
 	if err != nil {
 		return err
 	}
 	defer closeSource()
-	d.build(afterBoot)
+	d.build(markStart(o.Config.Paths.Run))
 	d.files, _ = newMounts(o.Config.Paths.Proc, mount{"the configuration", filepath.Dir(o.File)})
 	defer d.audit.Close()
 	if o.Watching != nil {
@@ -150,20 +147,17 @@ func (d *daemon) build(afterBoot bool) {
 	if d.Unit == nil && d.Config.Hardware.Recording == "" { // a unit would not find the hardware of a recording
 		d.Unit = helper.Unit(d.Config.Reset, d.File)
 	}
-	store := inventory.OpenStore(d.Config.Paths.State, d.Log)
-	store.Owned = d.locks.state.own
 	d.inventory = inventory.New(inventory.Options{
 		Source:     d.source,
 		Host:       d.host,
 		Rules:      d.Config.Rules(),
-		Store:      store,
+		Store:      inventory.OpenStore(d.Config.Paths.State, d.Log),
 		AfterBoot:  afterBoot,
 		Remembered: d.remembered(),
 		Audit:      auditing,
 		Log:        d.Log,
 	})
 	d.audit = audit.Open(d.Config.Paths.State, d.Log)
-	d.audit.Owned = d.locks.state.own
 	d.turnover = &turnover.Turnover{
 		Inventory: d.inventory, Host: d.host, Log: d.Log, Unit: d.Unit, Audit: d.audit, Care: d.care,
 		Running: d.running,
@@ -242,7 +236,7 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 // tasks are the parts, in the order in which they are started. Nothing is served before the inventory is complete.
 func (d *daemon) tasks() []task {
 	return []task{
-		{"own directories", d.keepOwn},
+		{"control socket", d.serveControl},
 		{"metrics", d.serveMetrics},
 		{"kubelet directory watch", d.watch.Run},
 		{"mounts", d.watchMounts},

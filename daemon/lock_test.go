@@ -6,198 +6,93 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// TestLockSaysWhatToDo: what is wrong with paths.run is told once, with the cause and not with what mkdir(2) makes of it.
-func TestLockSaysWhatToDo(t *testing.T) {
-	dir := t.TempDir()
-	path := func(name string) string { return filepath.Join(dir, name) }
-	if err := errors.Join(os.WriteFile(path("file"), nil, 0o600), os.Symlink("b", path("a")), os.Symlink("a", path("b")),
-		os.Symlink("nowhere", path("dangling")), os.MkdirAll(path("taken/metalplugd.lock"), 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	for name, cause := range map[string]string{
-		"file": "not a directory", "file/below": "not a directory", "a": "too many levels of symbolic links",
-		"dangling": "no such file or directory",
-	} {
-		err := runLock(path(name)).take(impatient)
-		if want := "lock " + path(name) + ": " + cause + ": set paths.run to a directory"; err == nil || err.Error() != want {
-			t.Errorf("%v, want %s", err, want)
-		}
-	}
-	const remedy = "/metalplugd.lock: is a directory: set paths.run to a directory that can be written to"
-	if err := runLock(path("taken")).take(impatient); err == nil || err.Error() != "lock "+path("taken")+remedy {
-		t.Errorf("%v", err)
-	}
-	if got, want := noRun("/run/x", fs.ErrPermission).Error(), "lock /run/x: permission denied: run it as root, or give it its own [paths]"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-}
-
-// instance returns the locks of an instance on directories below dir, of which some may be another's: "plugins", "state" or
-// "run" is then the name of its own.
-func instance(t *testing.T, dir string, own ...string) (l locks, afterBoot bool) {
+// locked locks a directory until the test ends.
+func locked(t *testing.T, dir string) *os.File {
 	t.Helper()
-	path := func(name string) string {
-		if slices.Contains(own, name) {
-			name += ".own"
-		}
-		return filepath.Join(dir, name)
-	}
-	if err := os.MkdirAll(path("plugins"), 0o700); err != nil {
+	f, err := lockState(t.Context(), dir)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return newLocks(config.Paths{DevicePlugins: path("plugins"), State: path("state"), Run: path("run")})
+	t.Cleanup(func() { f.Close() })
+	return f
 }
 
-// TestOneInstanceOnADirectory: two that share any of the directories would each spoil what the other does, also after it was
-// removed beneath the first, which locks it again.
-func TestOneInstanceOnADirectory(t *testing.T) {
-	dir := t.TempDir()
-	first, afterBoot := instance(t, dir)
-	if err := first.take(impatient); err != nil || !afterBoot {
-		t.Fatalf("%v, %v", afterBoot, err)
-	}
-	for shared, own := range map[string][]string{
-		"plugins": {"state", "run"}, "state": {"plugins", "run"}, "run": {"plugins", "state"},
-	} {
-		second, _ := instance(t, dir, own...)
-		for _, removed := range []bool{false, true} {
-			if removed {
-				if err := errors.Join(os.RemoveAll(filepath.Join(dir, shared)), os.MkdirAll(filepath.Join(dir, shared), 0o700),
-					first.take(impatient)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			err := second.take(impatient)
-			if err == nil || !strings.Contains(err.Error(), ": another metalplugd is running with the same paths.") {
-				t.Errorf("two with the same %s, removed: %v: %v", shared, removed, err)
-			}
-			second.release()
-		}
-	}
-	first.release()
-	second, afterBoot := instance(t, dir)
-	if err := second.take(impatient); err != nil || afterBoot {
-		t.Fatalf("after the first has ended: %v, %v", afterBoot, err)
-	}
-	second.release()
-}
-
-// TestOneDirectoryForAll: an instance keeps others out, and not itself where its directories are one, by whatever name.
-func TestOneDirectoryForAll(t *testing.T) {
-	dir := t.TempDir()
+// TestStateIsOfOneInstance: a second instance says where the first is, also where it comes by a link.
+func TestStateIsOfOneInstance(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	locked(t, dir)
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(dir, link); err != nil {
 		t.Fatal(err)
 	}
-	paths := config.Paths{DevicePlugins: dir, State: link, Run: dir}
-	first, _ := newLocks(paths)
-	defer first.release()
-	if err := first.take(impatient); err != nil {
-		t.Fatal(err)
+	want := "lock " + link + "/state.lock: another metalplugd is running with the same paths.state: stop it, or give this one another"
+	if _, err := lockState(t.Context(), link); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
-	second, _ := newLocks(paths)
-	defer second.release()
-	if err := second.take(impatient); !errors.Is(err, errOther) {
-		t.Errorf("a second one: %v", err)
+	if info, err := os.Stat(filepath.Join(dir, "state.lock")); err != nil || info.Mode() != 0o600 {
+		t.Errorf("other users can hold the lock: %v, %v", info, err)
 	}
 }
 
-// TestStateIsOfOneInstance: without the directory the daemon runs all the same.
-func TestStateIsOfOneInstance(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "state")
-	l := stateLock(dir)
-	if err := l.take(impatient); err != nil {
+// TestStateThatCannotBeLocked: the daemon runs without its directory, but not if another instance may have the lock.
+func TestStateThatCannotBeLocked(t *testing.T) {
+	if f, err := lockState(t.Context(), "/dev/null/state"); f != nil || err != nil {
+		t.Errorf("%v, %v", f, err)
+	}
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "state.lock"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	defer l.release()
-	if err := stateLock(dir).take(impatient); err == nil || err.Error() != "lock "+dir+"/state.lock: another metalplugd is running with the same paths.state: stop it, or give this one another" {
-		t.Errorf("locked twice: %v", err)
-	}
-	if err := stateLock("/dev/null/state").take(impatient); err != nil {
+	if _, err := lockState(t.Context(), dir); err == nil || err.Error() != "lock "+dir+"/state.lock: is a directory: remove it" {
 		t.Error(err)
 	}
-	taken := t.TempDir()
-	if err := os.Mkdir(filepath.Join(taken, "state.lock"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := stateLock(taken).take(impatient); err == nil || err.Error() != "lock "+taken+"/state.lock: is a directory: remove it, it is made again" {
-		t.Errorf("who else has it is not known: %v", err)
-	}
 }
 
-// TestLockOfAnInstanceThatEnds: who was killed a moment ago may have its locks still, and is waited for.
+// TestLockOfAnInstanceThatEnds: an instance that was killed a moment ago may still have the lock.
 func TestLockOfAnInstanceThatEnds(t *testing.T) {
 	dir := t.TempDir()
-	first, _ := instance(t, dir)
-	if err := first.take(impatient); err != nil {
-		t.Fatal(err)
-	}
-	second, _ := instance(t, dir)
-	asked := 0
-	if err := second.take(func() bool { asked++; first.release(); return true }); err != nil || asked != 1 {
-		t.Errorf("asked %d times: %v", asked, err)
-	}
-	second.release()
-	long := patience(t.Context(), time.Hour)
-	if patience(t.Context(), 0)() || !long() {
-		t.Error("it waits for ever, or not at all")
-	}
-}
-
-// TestStoppedWhileItWaits: whoever is stopped while another instance has a lock has not failed.
-func TestStoppedWhileItWaits(t *testing.T) {
-	dir := t.TempDir()
-	first, _ := instance(t, dir)
-	defer first.release()
-	if err := first.take(impatient); err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	paths := config.Paths{DevicePlugins: filepath.Join(dir, "plugins"), State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run")}
-	if err := Run(ctx, Options{Config: config.Config{Paths: paths}}); err != nil {
+	first := locked(t, dir)
+	second := make(chan error, 1)
+	go func() {
+		f, err := lockState(t.Context(), dir)
+		second <- errors.Join(err, f.Close())
+	}()
+	first.Close()
+	if err := <-second; err != nil {
 		t.Error(err)
 	}
 }
 
-// TestLocksAreRoots: a lock that everybody can open, everybody can hold.
-func TestLocksAreRoots(t *testing.T) {
+// TestStoppedWhileItWaits: a daemon that is stopped while another instance has the lock has not failed.
+func TestStoppedWhileItWaits(t *testing.T) {
 	dir := t.TempDir()
-	locks, _ := instance(t, dir)
-	defer locks.release()
-	if err := locks.take(impatient); err != nil {
-		t.Fatal(err)
+	locked(t, dir)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := Run(ctx, Options{Config: config.Config{Paths: config.Paths{State: dir}}}); err != nil {
+		t.Error(err)
 	}
-	for _, l := range []*lock{locks.state, locks.run} {
-		if info, err := os.Stat(l.path); err != nil || info.Mode() != 0o600 {
-			t.Errorf("%s: %v, %v", l.path, info, err)
+}
+
+// TestMarkStart: the first start after a boot is the one that finds an empty directory.
+func TestMarkStart(t *testing.T) {
+	run := filepath.Join(t.TempDir(), "run")
+	for _, want := range []bool{true, false} {
+		if got := markStart(run); got != want {
+			t.Errorf("%v, want %v", got, want)
 		}
 	}
-	f, err := os.Open(filepath.Join(dir, "state"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		t.Fatal(err)
-	}
-	locks.release()
-	if err := locks.take(impatient); err != nil {
-		t.Errorf("whoever may read paths.state keeps the daemon out: %v", err)
+	if markStart("/dev/null/run") {
+		t.Error("a directory that cannot be made was emptied by a boot")
 	}
 }
 

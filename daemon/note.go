@@ -28,7 +28,7 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	}
 	d.audit.Keep(entries...)
 	time.AfterFunc(answering, func() {
-		d.audit.Flush()
+		d.audit.Flush(entries...)
 		select {
 		case d.podGiven <- struct{}{}:
 		default:

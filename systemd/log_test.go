@@ -114,7 +114,7 @@ func TestReaderThatIsStuck(t *testing.T) {
 		for n := range lines {
 			log.Info(pad, "seqnum", n)
 		}
-		log.Error("audit entry lost", "device", "nvme-1")
+		log.Error("audit entries lost", "device", "nvme-1")
 		synctest.Wait()
 		close(reader.free)
 		synctest.Wait()
@@ -131,7 +131,7 @@ func TestReaderThatIsStuck(t *testing.T) {
 			t.Errorf("%d of %d lines were kept", n, lines)
 		}
 		rest := strings.Join(written[n:], "\n")
-		want := "level=ERROR msg=\"audit entry lost\" device=nvme-1\n" +
+		want := "level=ERROR msg=\"audit entries lost\" device=nvme-1\n" +
 			fmt.Sprintf("level=WARN msg=\"log lines dropped\" detail=\"%d lines: the reader of the log was too slow\"\n", lines-n) +
 			"level=INFO msg=after"
 		if rest != want {

@@ -76,7 +76,7 @@ func TestDoctor(t *testing.T) {
 		"bad-config": func(f *fixture) { f.toml = "nonsense = 1\n" },
 		"reload":     func(f *fixture) { f.status.Configuration.Problem = "t.toml:1: nonsense: unknown key" },
 		"unwritten": func(f *fixture) {
-			f.status.Unwritten = []string{"identities not kept: write /var/lib/metalplug/identities.json.new: no space left on device"}
+			f.status.Unwritten = []string{"state not saved: write /var/lib/metalplug/state.json.new: no space left on device"}
 		},
 		"other-paths": func(f *fixture) {
 			f.toml = "[paths]\ndevice_plugins = \"/elsewhere\"\n"

@@ -503,32 +503,19 @@ func TestSocketThatIsNone(t *testing.T) {
 	}
 }
 
-// TestSocketThatBecameAFile: what has come to its place is no wrong usage, and the daemon does make it again.
+// TestSocketThatBecameAFile: the configured socket may be a file by now, which the message says.
 func TestSocketThatBecameAFile(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "")
 	for what, put := range map[string]func() error{
 		"that is a file":      func() error { return os.WriteFile(n.socket(), nil, 0o600) },
 		"that is a directory": func() error { return os.Mkdir(n.socket(), 0o700) },
 	} {
-		for err := errors.New("not yet"); err != nil; { // the daemon may be the first to put something there
-			if err = os.Remove(n.socket()); err == nil {
-				err = put()
-			}
-		}
-		want := n.socket() + ": " + what + ", no socket: remove it: the daemon makes it again\n"
-		if code, _, stderr := n.ctl("status"); code != exitNoAnswer || !strings.Contains(stderr, want) {
-			t.Errorf("exit %d, %s", code, stderr)
-		}
-		if err := os.Remove(n.socket()); err != nil {
+		if err := errors.Join(os.Remove(n.socket()), put()); err != nil {
 			t.Fatal(err)
 		}
-		limit := time.After(patience)
-		for code, _, stderr := n.ctl("list"); code != exitOK; code, _, stderr = n.ctl("list") {
-			select {
-			case <-limit:
-				t.Fatalf("exit %d, %s", code, stderr)
-			default:
-			}
+		want := n.socket() + ": " + what + ", no socket: remove it, and stop and start metalplugd\n"
+		if code, _, stderr := n.ctl("status"); code != exitNoAnswer || !strings.Contains(stderr, want) {
+			t.Errorf("exit %d, %s", code, stderr)
 		}
 	}
 }
@@ -659,18 +646,27 @@ func TestUnwrittenInStatus(t *testing.T) {
 	}
 }
 
-// TestUnkeptCordonsInStatus: their file is damaged, and a directory is in the way of another.
-func TestUnkeptCordonsInStatus(t *testing.T) {
+// TestUnsavedStateInStatus: a directory is in the way of the file.
+func TestUnsavedStateInStatus(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "")
 	n.stop()
-	file := n.path("state/cordons.json")
+	file := n.path("state/state.json")
 	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.MkdirAll(file+".new/in the way", 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	n.start()
-	code, stdout, _ := n.ctl("status")
-	if code != exitProblem || !strings.Contains(stdout, "\nfiles         cordons not kept: ") {
-		t.Errorf("exit %d\n%s", code, stdout)
+	n.connect(nvmeName)
+	limit := time.After(patience)
+	for {
+		code, stdout, _ := n.ctl("status")
+		if code == exitProblem && strings.Contains(stdout, "\nfiles         state not saved: ") {
+			return
+		}
+		select {
+		case <-limit:
+			t.Fatalf("exit %d\n%s", code, stdout)
+		default:
+		}
 	}
 }
 

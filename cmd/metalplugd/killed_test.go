@@ -28,7 +28,7 @@ func TestKilledLeavesNothingForLong(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(left[0], "sys/devices/virtual/x/x0")); err != nil {
 		t.Errorf("what is to be removed is elsewhere: %v", err)
 	}
-	foreign := map[string]bool{dir + "/r/metalplugd.lock": true}
+	foreign := map[string]bool{dir + "/r/started": true}
 	for _, name := range []string{dir + "/foreign", dir + "/tmp/metalplug-recording-none", dir + "/r/metalplugd.recording"} {
 		if err := os.Mkdir(name, 0o700); err != nil {
 			t.Fatal(err)

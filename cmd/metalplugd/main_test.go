@@ -64,12 +64,15 @@ func TestPartThatFailsIsExit1(t *testing.T) {
 	dir := t.TempDir()
 	recording := write(t, "recording", "P: /devices/virtual/x/x0\nE: SUBSYSTEM=x\n")
 	config := write(t, "metalplug.toml", fmt.Sprintf("[paths]\ndevice_plugins = %q\nstate = %q\nrun = %q\n[hardware]\nsource = \"recording:%s\"\n",
-		dir+"/p", dir+"/s", recording+"/no/directory", recording))
+		dir+"/p", dir+"/s", dir+"/r", recording))
+	if err := os.MkdirAll(dir+"/s/state.lock", 0o700); err != nil {
+		t.Fatal(err)
+	}
 	var out bytes.Buffer
 	if code := run([]string{"--config", config}, &out, &out); code != exitFailed {
 		t.Errorf("exit %d, want %d: %s", code, exitFailed, out.String())
 	}
-	if !strings.Contains(out.String(), "not a directory") {
+	if !strings.Contains(out.String(), "state.lock: is a directory: remove it") {
 		t.Errorf("no reason: %s", out.String())
 	}
 }

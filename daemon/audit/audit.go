@@ -2,16 +2,15 @@
 
 // Package audit writes down who had which device when, what was done to it in between, and how that was verified.
 //
-// Each entry is a line in the journal and a line of JSON in the file audit.jsonl, which is only appended to. Whoever notes
-// something does not wait for the disk; the log must not block. What cannot be written
-// is kept until it can: where there is too much of it, the oldest entries are given up, those about erasures last of all, and
-// that is written down as well.
+// Each entry is a line in the journal and a line of JSON in the file audit.jsonl, which is only appended to. One goroutine writes
+// the file: no caller waits for the disk. The log must not block. Entries that cannot be written wait in a bounded queue. Where
+// there are too many, the oldest are dropped, and both the file and the log say how many.
 package audit
 
 import (
-	"encoding/json"
-	"fmt"
 	"log/slog"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -67,67 +66,52 @@ type Entry struct {
 	Result    string            `json:"result,omitempty"`   // "ok" or what went wrong
 	Verified  string            `json:"verified,omitempty"` // what was done, and how it was verified
 	Seconds   float64           `json:"seconds,omitempty"`  // that it took
-	Lost      int               `json:"lost,omitempty"`     // entries before this one that were given up
+	Lost      int               `json:"lost,omitempty"`     // entries before this one that were dropped
 }
 
-// precious tells whether an entry is given up last of all.
-func (e Entry) precious() bool { return e.Event == Erased || e.Event == Failed }
-
-// keptMost is how many entries wait at most for a disk that cannot be written: some hundred bytes each. Of the precious
-// ones there may be as many again.
-const keptMost = 4096
+// queueSize is how many entries wait at most for a disk that cannot be written: some hundred bytes each.
+const queueSize = 4096
 
 // Log is an audit that is being written. Its methods are safe for concurrent use; those of nil do nothing.
 type Log struct {
-	// Owned, if not nil, returns why nothing may be written into the directory, which is another's. It is set before use.
-	Owned func() error
-
 	log  *slog.Logger
-	file *file
+	file file
 
-	mu       sync.Mutex
-	queue    []Entry // for the file
-	lost     int
-	unlogged []Entry // since the last Flush
-	over     bool    // closed: there is no writer any more
+	mu      sync.Mutex
+	queue   []Entry // for the file
+	dropped int     // since the last entry in the file
 
 	wake    chan struct{} // one slot
-	closed  chan struct{}
-	written chan struct{} // closed by the writer
+	closing chan struct{}
+	closed  chan struct{} // closed by the writer
 }
 
-// Open begins to write the audit in a directory, which is made if it is missing. That it cannot be written is logged. The log
-// must not block.
+// Open begins to write the audit in a directory. A failure to write is logged. The log must not block.
 func Open(dir string, log *slog.Logger) *Log {
 	l := &Log{
-		log: log, file: newFile(dir),
-		wake: make(chan struct{}, 1), closed: make(chan struct{}), written: make(chan struct{}),
+		log: log, file: file{name: filepath.Join(dir, "audit.jsonl"), size: fileSize},
+		wake: make(chan struct{}, 1), closing: make(chan struct{}), closed: make(chan struct{}),
 	}
 	go l.writeAll()
 	return l
 }
 
-// Close writes and logs what is still to be; what cannot be written is logged.
+// Close writes what is still to be written, and logs what cannot be. Nothing may be noted after it.
 func (l *Log) Close() {
 	if l == nil {
 		return
 	}
-	close(l.closed)
-	<-l.written
-	l.Flush()
+	close(l.closing)
+	<-l.closed
 }
 
-// Note notes what has happened just now. It does not wait. After Close it is only logged.
+// Note logs entries and has them written. It does not wait.
 func (l *Log) Note(entries ...Entry) {
-	if l == nil {
-		return
-	}
 	l.Keep(entries...)
-	l.Flush()
+	l.Flush(entries...)
 }
 
-// Keep is Note for somebody who is waited for: what is kept is written and logged by the next Flush or Note. After Close it is
-// only logged.
+// Keep has entries written by the next Flush or Note, and by Close. It does next to nothing else: a client is waiting.
 func (l *Log) Keep(entries ...Entry) {
 	if l == nil {
 		return
@@ -137,23 +121,23 @@ func (l *Log) Keep(entries ...Entry) {
 	defer l.mu.Unlock()
 	for _, e := range entries {
 		e.Time = now
-		l.unlogged = append(l.unlogged, e)
-		if !l.over {
-			l.queue = append(l.queue, e)
-			l.makeRoom()
-		}
+		l.queue = append(l.queue, e)
+	}
+	l.bound()
+}
+
+// bound drops the oldest entries if there are too many. l.mu is held.
+func (l *Log) bound() {
+	if n := len(l.queue) - queueSize; n > 0 {
+		l.queue, l.dropped = slices.Delete(l.queue, 0, n), l.dropped+n
 	}
 }
 
-// Flush logs what is kept, and has it written. It does not wait for the file.
-func (l *Log) Flush() {
+// Flush logs entries that are kept, and wakes the writer. It does not wait.
+func (l *Log) Flush(entries ...Entry) {
 	if l == nil {
 		return
 	}
-	l.mu.Lock()
-	entries := l.unlogged
-	l.unlogged = nil
-	l.mu.Unlock()
 	for _, e := range entries {
 		l.say(e)
 	}
@@ -189,28 +173,4 @@ func serial(identity map[string]string) string {
 		}
 	}
 	return ""
-}
-
-// makeRoom gives up entries if there are too many.
-func (l *Log) makeRoom() {
-	if len(l.queue) <= keptMost {
-		return
-	}
-	for i, e := range l.queue {
-		if !e.precious() || len(l.queue) > 2*keptMost {
-			l.giveUp(e)
-			l.queue = append(l.queue[:i], l.queue[i+1:]...)
-			return
-		}
-	}
-}
-
-// giveUp lets an entry be lost, which is logged if it matters. l.mu is held.
-func (l *Log) giveUp(e Entry) {
-	l.lost++
-	if e.precious() || l.lost == 1 {
-		text, _ := json.Marshal(e)
-		l.log.Error("audit entry lost", "device", e.Device, "resource", e.Resource, "detail", string(text),
-			"err", fmt.Errorf("%s cannot be written", l.file.name))
-	}
 }

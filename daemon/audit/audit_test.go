@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/integration/clock"
+	"github.com/metalplug/metalplug/integration/need"
 )
 
 // output is a log that may be read while it is written.
@@ -69,7 +69,7 @@ func entries(t *testing.T, name string) (all []Entry, torn int) {
 func TestEntry(t *testing.T) {
 	log, said := logger()
 	dir := t.TempDir()
-	l := Open(filepath.Join(dir, "state"), log)
+	l := Open(dir, log)
 	erased := Entry{
 		Event: Erased, Resource: "example.org/disk", Device: "nvme-1", Identity: map[string]string{"device/serial": "S1", "wwid": "eui.1"},
 		Pods: []string{"A"}, Method: "zero", Result: "ok", Verified: "1 GiB <zero>", Seconds: 1.5,
@@ -78,7 +78,7 @@ func TestEntry(t *testing.T) {
 	l.Note(erased)
 	l.Note(failed)
 	l.Close()
-	name := filepath.Join(dir, "state", "audit.jsonl")
+	name := filepath.Join(dir, "audit.jsonl")
 	got, torn := entries(t, name)
 	for i := range got {
 		if got[i].Time.IsZero() {
@@ -96,132 +96,6 @@ func TestEntry(t *testing.T) {
 	if text := said.String(); !strings.Contains(text, want) || strings.Count(text, "\n") != 1 {
 		t.Errorf("the log is %q, want a line with %q", text, want)
 	}
-}
-
-// TestRemovedAuditIsMadeAgain: what was written is not lost with the file, be it of this run or of the last.
-func TestRemovedAuditIsMadeAgain(t *testing.T) {
-	log, said := logger()
-	dir := filepath.Join(t.TempDir(), "state")
-	name := filepath.Join(dir, "audit.jsonl")
-	for n := range 3 {
-		l := Open(dir, log)
-		if n > 0 {
-			if err := os.RemoveAll(dir); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if n < 2 { // the third writes nothing of its own
-			l.Note(Entry{Event: Refused, Method: fmt.Sprint(n)})
-		}
-		l.Close()
-	}
-	all, torn := entries(t, name)
-	if torn > 0 || len(all) != 2 || all[0].Method != "0" || all[1].Method != "1" {
-		t.Errorf("%+v, %d torn", all, torn)
-	}
-	if n := strings.Count(said.String(), `msg="audit made again" err="somebody has removed `+name); n != 2 {
-		t.Errorf("it is said %d times: %s", n, said)
-	}
-}
-
-// TestReplacedAudit: what somebody puts in the place of the file is never written over, and nothing of the last is lost.
-func TestReplacedAudit(t *testing.T) {
-	edit := func(name string, change func(text []byte) []byte) error { // as sed -i and mv do
-		text, err := os.ReadFile(name)
-		return errors.Join(err, os.WriteFile(name+".edited", change(text), 0o600), os.Rename(name+".edited", name))
-	}
-	const mine = `{"event":"reset"}` + "\n"
-	for name, c := range map[string]struct {
-		replace func(name string) error
-		want    []Event // in the file then
-		removed []Event // in what is kept beside; nil: nothing is
-	}{
-		"another": {
-			replace: func(name string) error { return edit(name, func([]byte) []byte { return []byte(mine) }) },
-			want:    []Event{Reset, Failed}, removed: []Event{Refused},
-		},
-		"with more behind it": {
-			replace: func(name string) error { return edit(name, func(text []byte) []byte { return append(text, mine...) }) },
-			want:    []Event{Refused, Reset, Failed},
-		},
-		"after it was renamed": {
-			replace: func(name string) error {
-				return errors.Join(os.Rename(name, name+".renamed"), os.WriteFile(name, []byte(mine), 0o600))
-			},
-			want: []Event{Reset, Failed},
-		},
-		"a link that leads nowhere yet": {
-			replace: func(name string) error {
-				return errors.Join(os.Remove(name), os.Symlink("elsewhere", name))
-			},
-			want: []Event{Failed}, removed: []Event{Refused},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			name := filepath.Join(dir, "audit.jsonl")
-			log, said := logger()
-			l := Open(dir, log)
-			l.Note(Entry{Event: Refused})
-			l.Close()
-			l = Open(dir, log)
-			if err := c.replace(name); err != nil {
-				t.Fatal(err)
-			}
-			l.Note(Entry{Event: Failed})
-			l.Close()
-			if got := events(t, name); !slices.Equal(got, c.want) {
-				t.Errorf("in the file is %q, want %q", got, c.want)
-			}
-			_, err := os.Lstat(name + ".removed")
-			if kept := err == nil; kept != (c.removed != nil) || strings.Contains(said.String(), "the last is in "+name+".removed") != kept {
-				t.Errorf("kept beside: %t: %s", kept, said)
-			} else if kept && !slices.Equal(events(t, name+".removed"), c.removed) {
-				t.Errorf("kept beside is %q", events(t, name+".removed"))
-			}
-		})
-	}
-}
-
-// TestReplacedOften: each that was replaced is kept.
-func TestReplacedOften(t *testing.T) {
-	f := newFile(t.TempDir())
-	defer f.close()
-	for n := range 3 {
-		if err := f.append([]byte(fmt.Sprintln(n))); err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(os.Remove(f.name), os.WriteFile(f.name, []byte("other\n"), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-		if told, err := f.remake(); told == nil || err != nil {
-			t.Errorf("%v, %v", told, err)
-		}
-		if told, err := f.remake(); told != nil || err != nil {
-			t.Errorf("again: %v, %v", told, err)
-		}
-	}
-	for aside, want := range map[string]string{".removed": "0\n", ".removed.2": "other\n1\n", ".removed.3": "other\n2\n", "": "other\n"} {
-		if got, err := os.ReadFile(f.name + aside); err != nil || string(got) != want {
-			t.Errorf("%s: %q, %v, want %q", aside, got, err, want)
-		}
-	}
-}
-
-// events returns what the entries of a file are about.
-func events(t *testing.T, name string) (all []Event) {
-	t.Helper()
-	lines, _ := entries(t, name)
-	for _, e := range lines {
-		all = append(all, e.Event)
-	}
-	return all
-}
-
-func TestNobodyNotes(t *testing.T) {
-	var l *Log
-	l.Note(Entry{Event: Erased})
-	l.Close()
 }
 
 func TestOrder(t *testing.T) {
@@ -261,15 +135,13 @@ func TestTornLine(t *testing.T) {
 }
 
 func TestRotation(t *testing.T) {
-	f := newFile(t.TempDir())
-	f.most = 100
+	f := file{name: filepath.Join(t.TempDir(), "audit.jsonl"), size: 100}
 	line := func(n int) []byte { return []byte(fmt.Sprintf("%039d\n", n)) } // two of them have room
 	for n := range 15 {
 		if err := f.append(line(n)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f.close()
 	for n, want := range map[string]string{
 		"": string(line(14)), ".1": string(line(12)) + string(line(13)), ".2": string(line(10)) + string(line(11)),
 		".3": string(line(8)) + string(line(9)), ".4": string(line(6)) + string(line(7)),
@@ -311,12 +183,12 @@ func TestFullDisk(t *testing.T) {
 		l.Note(Entry{Event: Failed, Method: "1"})
 		synctest.Wait()
 		for range 3 {
-			clock.Pass(writeLast)
+			clock.Pass(maxBackoff)
 			l.Note(Entry{Event: Failed, Method: "2"})
 			synctest.Wait()
 		}
 		mend()
-		clock.Pass(writeLast)
+		clock.Pass(maxBackoff)
 		l.Close()
 	})
 	all, _ := entries(t, filepath.Join(dir, "audit.jsonl"))
@@ -329,30 +201,70 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestTooMuchForAFullDisk: the oldest entries are given up, but no erasure; then the file says how many, and so does the log.
+// TestTooMuchForAFullDisk: the oldest entries are dropped; the next one in the file says how many, and so does the log.
 func TestTooMuchForAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	mend := full(t, dir)
-	said := &output{}
+	log, said := logger()
 	synctest.Test(t, func(t *testing.T) {
-		l := Open(dir, slog.New(slog.NewTextHandler(said, nil)))
+		l := Open(dir, log)
 		l.Note(Entry{Event: Erased, Method: "zero"})
 		synctest.Wait()
-		for range keptMost + 9 {
-			l.Note(Entry{Event: Refused})
+		for n := range queueSize + 9 {
+			l.Note(Entry{Event: Refused, Method: fmt.Sprint(n)})
 		}
 		synctest.Wait()
 		mend()
-		clock.Pass(writeLast)
+		clock.Pass(maxBackoff)
 		l.Close()
 	})
 	all, _ := entries(t, filepath.Join(dir, "audit.jsonl"))
-	if len(all) != keptMost || all[0].Event != Erased || all[0].Lost != 10 {
-		t.Errorf("%d entries, the first is %+v", len(all), all[0])
+	if len(all) != queueSize || all[0].Method != "9" || all[0].Lost != 10 || all[1].Lost != 0 {
+		t.Errorf("%d entries, the first are %+v", len(all), all[:2])
 	}
-	if n := strings.Count(said.String(), "audit entry lost"); n != 1 {
-		t.Errorf("it was logged %d times", n)
+	if text := said.String(); strings.Count(text, `msg="audit entries lost" err="10 are not in `) != 1 || !strings.Contains(text, "device erased") {
+		t.Errorf("the log is %q", text)
 	}
+}
+
+// TestNoRegularFile: an audit that is a link or a pipe is not written to, and holds nobody up.
+func TestNoRegularFile(t *testing.T) {
+	for name, put := range map[string]func(file string) error{
+		"link":      func(file string) error { return os.Symlink("elsewhere", file) },
+		"pipe":      func(file string) error { return unix.Mkfifo(file, 0o600) },
+		"directory": func(file string) error { return os.Mkdir(file, 0o700) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			file := filepath.Join(dir, "audit.jsonl")
+			if err := put(file); err != nil {
+				t.Fatal(err)
+			}
+			log, said := logger()
+			l := Open(dir, log)
+			l.Note(Entry{Event: Erased})
+			l.Close()
+			if text := said.String(); !strings.Contains(text, "audit not kept") || !strings.Contains(text, "1 are not in "+file) {
+				t.Errorf("the log is %q", text)
+			}
+			if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+				t.Errorf("%v, %v", entries, err)
+			}
+		})
+	}
+}
+
+// mount mounts a tmpfs of a size over a directory until the test ends.
+func mount(t *testing.T, dir, size string) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+		need.Lacks(t, "root", "mount a small tmpfs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestStopOnAFullDisk: what is lost for good stands in the journal.
@@ -364,8 +276,8 @@ func TestStopOnAFullDisk(t *testing.T) {
 	l.Note(Entry{Event: Erased, Method: "zero"})
 	l.Note(Entry{Event: Erased, Method: "format"})
 	l.Close()
-	if n := strings.Count(said.String(), "audit entry lost"); n != 2 {
-		t.Errorf("%d entries are in the log: %s", n, said)
+	if text := said.String(); !strings.Contains(text, `msg="audit entries lost" err="2 are not in `) || strings.Count(text, "device erased") != 2 {
+		t.Errorf("the log is %q", text)
 	}
 }
 
@@ -373,8 +285,7 @@ func TestStopOnAFullDisk(t *testing.T) {
 func TestNothingHalfWritten(t *testing.T) {
 	dir := t.TempDir()
 	mount(t, dir, "8k")
-	f := newFile(dir)
-	defer f.close()
+	f := file{name: filepath.Join(dir, "audit.jsonl"), size: fileSize}
 	line := append(bytes.Repeat([]byte("x"), 2999), '\n')
 	for n := range 4 {
 		err := f.append(line)
@@ -399,29 +310,5 @@ func TestNotedAfterTheEnd(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "audit.jsonl")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the file was written after the end: %v", err)
-	}
-}
-
-// TestAuditThatIsAnothers: what was removed is not made again where it has become another's; what was still to be written is
-// told of.
-func TestAuditThatIsAnothers(t *testing.T) {
-	dir := t.TempDir()
-	log, said := logger()
-	l := Open(dir, log)
-	l.Note(Entry{Event: Allocated, Device: "a"})
-	l.Close()
-
-	l = Open(dir, log)
-	l.Owned = func() error { return errors.New("it is another's") }
-	if err := os.Remove(l.file.name); err != nil {
-		t.Fatal(err)
-	}
-	l.Note(Entry{Event: Erased, Device: "b"})
-	l.Close()
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-		t.Errorf("%v, %v", entries, err)
-	}
-	if !strings.Contains(said.String(), "it is another's") || !strings.Contains(said.String(), `msg="audit entry lost"`) {
-		t.Error(said.String())
 	}
 }

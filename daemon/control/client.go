@@ -143,7 +143,7 @@ func (c Client) unheard() string {
 	case err != nil || info.Mode().Type() == fs.ModeSocket:
 		return "nobody listens there"
 	case info.IsDir():
-		return "that is a directory, no socket: remove it: the daemon makes it again"
+		return "that is a directory, no socket: remove it, and stop and start metalplugd"
 	}
-	return "that is a file, no socket: remove it: the daemon makes it again"
+	return "that is a file, no socket: remove it, and stop and start metalplugd"
 }

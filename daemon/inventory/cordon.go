@@ -6,12 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // ErrUnknownDevice: the inventory has no device of that ID.
@@ -24,8 +20,8 @@ var errStopped = errors.New("the inventory has stopped")
 // one each publishGap.
 const cordonShown = 10 * publishGap
 
-// mayHaveBeen is the reason where it cannot be read which devices were cordoned.
-const mayHaveBeen = "it may have been before " + cordonFile + " was damaged: uncordon it if not"
+// mayHaveBeen is the reason of a cordon where the state of the last run is lost.
+const mayHaveBeen = "it may have been before the state was lost: uncordon it if not"
 
 // Cordon is why a device is kept from new pods, by whom and since when.
 type Cordon struct {
@@ -54,54 +50,76 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 	return was, err
 }
 
-// changeCordon has a change of the cordons written, if it says that it is one, then makes it hold and waits a little for it
-// to be seen. The order matters: a cordon that holds and is not on disk would be gone after a power failure, and nobody would
-// know. The loop writes no file; the caller does, which may wait for the disk. What is written holds, though the caller may not
-// wait for it any more; what may have been written by an attempt that failed is written over.
+// changeCordon has a change of the cordons saved, if it says that it is one, then makes it take effect and waits a little for it
+// to be seen. The order matters: a cordon that is in effect and not on disk would be gone after a power failure.
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map[string]Cordon) bool) error {
 	select {
-	case <-i.ready: // else what is presumed of the devices that are found at the start would not be among them
+	case <-i.ready: // else a lost state would cordon the device again
 	case <-i.done:
 		return errStopped
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the inventory: %w", ctx.Err())
 	}
-	i.cordoning.Lock() // nobody changes them between the answer of the loop and the new value
+	i.cordoning.Lock() // one change at a time
 	defer i.cordoning.Unlock()
-	var cordons map[string]Cordon
-	var known bool
-	if err := i.ask(ctx, func(l *loop) {
-		cordons = maps.Clone(l.cordons)
-		_, known = cordons[id]
+	// From here on the change is carried out though the client may have gone: the loop waits for nothing.
+	unhurried := context.WithoutCancel(ctx)
+	var wanted *Cordon
+	var known, changed bool
+	var saved chan error
+	if err := i.ask(unhurried, func(l *loop) {
+		next := maps.Clone(l.cordons)
+		if next == nil {
+			next = make(map[string]Cordon)
+		}
+		_, known = next[id]
 		known = known || l.entries[id] != nil
+		if !known || !change(next) {
+			return
+		}
+		if c, cordoned := next[id]; cordoned {
+			wanted = &c
+		}
+		changed = true
+		saved = l.saveCordons(next)
 	}); err != nil {
 		return err
 	}
-	if !known {
+	switch {
+	case !known:
 		return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
-	}
-	if cordons == nil {
-		cordons = make(map[string]Cordon)
-	}
-	if !change(cordons) {
+	case !changed:
 		return nil
 	}
-	if i.Store != nil {
-		if err := i.Store.keepCordons(cordons); err != nil {
-			i.Store.doubtCordons(err)
-			return fmt.Errorf("keep cordons: %w", err)
+	err := <-saved
+	if askErr := i.ask(unhurried, func(l *loop) {
+		if err != nil {
+			l.saveCordons(l.cordons)
+			return
 		}
+		l.cordons = l.nextCordons
+		if e := l.entries[id]; e != nil {
+			l.changed(e)
+		}
+	}); err == nil && askErr == nil {
+		i.awaitCordon(ctx, id, wanted)
 	}
-	// It is on disk: nobody who is impatient takes that back, nor does the end.
-	if i.ask(context.WithoutCancel(ctx), func(l *loop) { l.setCordons(id, cordons) }) != nil {
-		return nil
+	if err != nil {
+		return fmt.Errorf("save cordons: %w", err)
 	}
-	var wanted *Cordon
-	if c, cordoned := cordons[id]; cordoned {
-		wanted = &c
-	}
-	i.awaitCordon(ctx, id, wanted)
 	return nil
+}
+
+// saveCordons saves cordons. The channel has nil once they are on disk, or the reason why they are not.
+func (l *loop) saveCordons(next map[string]Cordon) chan error {
+	l.nextCordons, l.unsaved = next, true
+	l.save()
+	if l.Store == nil {
+		saved := make(chan error, 1)
+		saved <- nil
+		return saved
+	}
+	return l.Store.flush()
 }
 
 // awaitCordon waits a little until a snapshot shows that cordon of a device; nil: none.
@@ -136,15 +154,6 @@ func (i *Inventory) ask(ctx context.Context, r request) error {
 	}
 }
 
-// setCordons makes other cordons hold, of which that of one device has changed.
-func (l *loop) setCordons(id string, cordons map[string]Cordon) {
-	l.cordons = cordons
-	l.saveSoon() // the identities say which there are
-	if e := l.entries[id]; e != nil {
-		l.changed(e)
-	}
-}
-
 // cordoned makes the status that of a cordoned device, if it is one.
 func (l *loop) cordoned(s *Status) {
 	c, ok := l.cordons[s.Device.ID]
@@ -159,83 +168,20 @@ func (l *loop) cordoned(s *Status) {
 	s.Reason = "cordoned: " + reason
 }
 
-// restoreCordons takes in those of the last run. Where these are gone, what the identities say was cordoned still is. Where they
-// cannot be read, each device that was known then may have been cordoned, and is until somebody says otherwise; where it is not
-// known which were known, each that is found at this start.
-func (l *loop) restoreCordons() {
-	if l.Store == nil {
-		return
-	}
-	cordons, err := l.Store.cordons()
-	switch {
-	case err == nil:
-		l.cordons = cordons
-	case errors.Is(err, fs.ErrNotExist):
-		err = l.restoreRecorded(err)
-	case errors.Is(err, unix.ENOTDIR): // nor may there ever have been anything else
-		err = fmt.Errorf("%w; which devices were cordoned is not known: cordon them again", err)
-	default:
-		l.presume(append(l.known(), l.recorded...), mayHaveBeen)
-		err = l.presumed(err, "all %d devices that were known are cordoned: uncordon those that were not")
-	}
-	if err != nil {
-		l.Log.Error("cordons not read", "err", err)
-	}
-	l.unsaved = l.unsaved || !slices.Equal(l.recorded, slices.Sorted(maps.Keys(l.cordons)))
-}
-
-// restoreRecorded cordons what was cordoned when a file was there that is missing, and returns an error that tells of it, or that
-// it is not known what was; nil: nothing was, so there need not have been one.
-func (l *loop) restoreRecorded(missing error) error {
-	switch {
-	case len(l.recorded) > 0:
-	case l.unread:
-		return fmt.Errorf("%w; nor is it known which devices were cordoned, if any was: cordon these again", missing)
-	default:
-		return nil
-	}
-	l.presume(l.recorded, "it was before "+cordonFile+" was removed, for a reason that is not known: uncordon it if that is over")
-	return l.presumed(missing, "what was cordoned still is, %d in all, and the reasons are not known: uncordon what is fit")
-}
-
-// known returns the IDs of the devices that a resource takes, or took when they were kept.
-func (l *loop) known() (ids []string) {
-	for id, e := range l.entries {
-		if e.resource != "" {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
-// presume cordons devices that were cordoned before, or may have been.
-func (l *loop) presume(ids []string, reason string) {
+// cordonKnown cordons each device that a resource takes: it may have been cordoned before.
+func (l *loop) cordonKnown() {
 	cordons := maps.Clone(l.cordons)
 	if cordons == nil {
 		cordons = make(map[string]Cordon)
 	}
-	for _, id := range ids {
-		if _, is := cordons[id]; !is {
-			cordons[id] = Cordon{Reason: reason}
+	for id, e := range l.entries {
+		if _, is := cordons[id]; !is && e.resource != "" {
+			cordons[id] = Cordon{Reason: mayHaveBeen}
+			l.changed(e)
 		}
 	}
-	for _, id := range ids {
-		l.setCordons(id, cordons)
-	}
-}
-
-// presumed keeps what is presumed in the place of what cannot be read, and returns an error that tells what was done. Where it
-// is not known which devices there were, what cannot be read stays in its place: the next start is to know that, too, unless
-// somebody has said meanwhile which are cordoned.
-func (l *loop) presumed(unread error, told string) error {
-	if l.presuming = l.unread && !errors.Is(unread, fs.ErrNotExist) || len(l.cordons) == 0; l.presuming {
-		return fmt.Errorf("%w; which devices were known is not known either: all that are found at this start are cordoned: uncordon those that were not", unread)
-	}
-	err := fmt.Errorf("%w; "+told, unread, len(l.cordons))
-	if unkept := l.Store.secureCordons(l.cordons); unkept != nil {
-		err = fmt.Errorf("%w; that is not kept: %w", err, unkept)
-	}
-	return err
+	l.cordons, l.nextCordons = cordons, cordons
+	l.saveSoon()
 }
 
 // Same tells whether two cordons are one; nil is none.

@@ -53,7 +53,7 @@ type Options struct {
 	Source udev.Source
 	Host   *device.Host
 	Rules  []device.Rule
-	Store  *Store // where the identities are kept; nil: nowhere
+	Store  *Store // where the state is kept; nil: nowhere
 	// AfterBoot says that the machine was booted since the last run: devices of that run may still be on their way, and
 	// the first snapshot waits for them.
 	AfterBoot bool
@@ -227,12 +227,10 @@ func (i *Inventory) Run(ctx context.Context) error {
 
 	l := newLoop(i)
 	l.restore()
-	l.restoreCordons()
 	l.enumerate()
 	err := l.run(ctx, events, listening)
 	l.finish()
 	close(i.done)
-	l.saveRemoved()
 	l.save()
 	if i.Store != nil {
 		i.Store.Close()

@@ -3,7 +3,6 @@
 package inventory_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -475,124 +474,6 @@ func TestFirstSnapshotWaitsForTheDevicesOfTheLastBoot(t *testing.T) {
 	}
 }
 
-func TestDamagedIdentitiesArePutAside(t *testing.T) {
-	state := t.TempDir()
-	file := filepath.Join(state, "identities.json")
-	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
-	r.offers("example.org/widget", "node-A-widget Healthy")
-	if text, err := os.ReadFile(file + ".damaged"); err != nil || string(text) != "{" {
-		t.Errorf("the damaged file is not kept: %q, %v", text, err)
-	}
-}
-
-// TestDamagedFilesAreAllKept: what was damaged first tells most of what has damaged it.
-func TestDamagedFilesAreAllKept(t *testing.T) {
-	state := t.TempDir()
-	run := func() {
-		r := start(t, udevtest.New(t, widget("widget0", "A")), state)
-		r.stop()
-		r.stop = func() {}
-	}
-	spoilt := []string{"{", "[", "("}
-	for _, name := range []string{"identities.json", "cordons.json"} {
-		file := filepath.Join(state, name)
-		for n, text := range spoilt {
-			run() // so that devices are known, which are cordoned
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			run()
-			run()
-			for i, aside := range []string{".damaged", ".damaged.2", ".damaged.3"} {
-				text, err := os.ReadFile(file + aside)
-				if i <= n && (err != nil || string(text) != spoilt[i]) || i > n && err == nil {
-					t.Errorf("%s, damaged %d times: %s is %q, %v", name, n+1, aside, text, err)
-				}
-			}
-		}
-	}
-}
-
-// TestDirectoriesAreInTheWay: of each it is told once, with what to do.
-func TestDirectoriesAreInTheWay(t *testing.T) {
-	state := t.TempDir()
-	for _, name := range []string{"identities.json", "cordons.json"} {
-		if err := os.MkdirAll(filepath.Join(state, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var log bytes.Buffer
-	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) {
-		o.Log = slog.New(slog.NewTextHandler(&log, nil))
-		o.Store = inventory.OpenStore(state, o.Log)
-	})
-	r.stop()
-	r.stop = func() {}
-	for _, want := range []string{
-		`msg="identities not read" err="read ` + state + `/identities.json: it is a directory: move it away"`,
-		`msg="identities not kept" err="replace ` + state + `/identities.json: it is a directory: move it away"`,
-		`msg="cordons not read" err="read ` + state + `/cordons.json: it is a directory: move it away; which devices`,
-	} {
-		if strings.Count(log.String(), want) != 1 {
-			t.Errorf("%s is not once in\n%s", want, log.String())
-		}
-	}
-}
-
-// TestLinkIsReplaced: the daemon may write nowhere else, and says so; what the link leads to is as it was.
-func TestLinkIsReplaced(t *testing.T) {
-	state, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "elsewhere")
-	file := filepath.Join(state, "cordons.json")
-	if err := errors.Join(os.WriteFile(elsewhere, []byte(`{"node-A-widget":"loose"}`), 0o600), os.Symlink(elsewhere, file)); err != nil {
-		t.Fatal(err)
-	}
-	var log bytes.Buffer
-	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) {
-		o.Log = slog.New(slog.NewTextHandler(&log, nil))
-		o.Store = inventory.OpenStore(state, o.Log)
-	})
-	for range 2 {
-		if err := r.Cordon(t.Context(), "node-A-widget", inventory.Cordon{Reason: "old"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.stop()
-	r.stop = func() {}
-	if want := "msg=\"link replaced\" err=\"" + file + " was a link to " + elsewhere; strings.Count(log.String(), want) != 1 {
-		t.Errorf("%s is not once in\n%s", want, log.String())
-	}
-	if text, err := os.ReadFile(elsewhere); err != nil || !strings.Contains(string(text), "loose") {
-		t.Errorf("%s, %v", text, err)
-	}
-}
-
-// TestStateThatIsNoDirectory: that is told once of each file, with what to do.
-func TestStateThatIsNoDirectory(t *testing.T) {
-	state := filepath.Join(t.TempDir(), "state")
-	if err := os.WriteFile(state, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var log bytes.Buffer
-	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) {
-		o.Log = slog.New(slog.NewTextHandler(&log, nil))
-		o.Store = inventory.OpenStore(state, o.Log)
-	})
-	r.stop()
-	r.stop = func() {}
-	for file, message := range map[string]string{"identities.json": "identities not read", "cordons.json": "cordons not read"} {
-		want := fmt.Sprintf("msg=%q err=\"open %s: not a directory: set paths.state to a directory", message, filepath.Join(state, file))
-		if !strings.Contains(log.String(), want) {
-			t.Errorf("%s is not in\n%s", want, log.String())
-		}
-	}
-	if strings.Contains(log.String(), "damaged") {
-		t.Errorf("nothing is there that could be kept:\n%s", log.String())
-	}
-}
-
 func TestStateDirectoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "/dev/null/state")
 	r.offers("example.org/widget", "node-A-widget Healthy")
@@ -606,11 +487,11 @@ func TestIdentitiesAreKeptOnceTheyCanBe(t *testing.T) {
 	}
 	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
 	r.offers("example.org/widget", "node-A-widget Healthy")
-	if err := os.Remove(state); err != nil {
+	if err := errors.Join(os.Remove(state), os.Mkdir(state, 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	for limit := time.Now().Add(20 * time.Second); ; runtime.Gosched() {
-		if _, err := os.Stat(filepath.Join(state, "identities.json")); err == nil {
+		if _, err := os.Stat(filepath.Join(state, "state.json")); err == nil {
 			break
 		} else if time.Now().After(limit) {
 			t.Fatal(err)
@@ -623,7 +504,7 @@ func TestNoLinkIsWrittenThrough(t *testing.T) {
 	state := t.TempDir()
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
 	if err := errors.Join(os.WriteFile(elsewhere, []byte("precious"), 0o600),
-		os.Symlink(elsewhere, filepath.Join(state, "identities.json.new"))); err != nil {
+		os.Symlink(elsewhere, filepath.Join(state, "state.json.new"))); err != nil {
 		t.Fatal(err)
 	}
 	r := start(t, udevtest.New(t, widget("widget0", "A")), state)
@@ -633,7 +514,7 @@ func TestNoLinkIsWrittenThrough(t *testing.T) {
 	if text, err := os.ReadFile(elsewhere); err != nil || string(text) != "precious" {
 		t.Errorf("%q, %v", text, err)
 	}
-	info, err := os.Lstat(filepath.Join(state, "identities.json"))
+	info, err := os.Lstat(filepath.Join(state, "state.json"))
 	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
@@ -732,4 +613,30 @@ E: DEVNAME=/dev/infiniband/rdma_cm
 	r.offers(resource, "infiniband-505400fffe123456 Healthy")
 	m.Silently(strings.Replace(strings.Replace(rxe, "4: ACTIVE", "1: DOWN", 1), "5: LinkUp", "3: Disabled", 1))
 	r.until("unhealthy", func(s *inventory.Snapshot) bool { return !s.Offer(resource).Devices[0].Healthy })
+}
+
+// A class that a reload brings in is polled like one that was there at the start.
+func TestClassOfAReloadIsPolled(t *testing.T) {
+	every := device.NVMe.Every
+	device.NVMe.Every = time.Millisecond
+	m := udevtest.New(t, blank(1, "0011", ""))
+	r := start(t, m, "", func(o *inventory.Options) { o.Rules = rules[:1] })
+	t.Cleanup(func() { // after the inventory has stopped
+		r.stop()
+		r.stop = func() {}
+		device.NVMe.Every = every
+	})
+	<-r.SetRules(rules, nil)
+	healthy := func(want bool) func(*inventory.Snapshot) bool {
+		return func(s *inventory.Snapshot) bool {
+			devices := s.Offer(nvmeResource).Devices
+			return len(devices) == 1 && devices[0].Healthy == want
+		}
+	}
+	r.until("the drive", healthy(true))
+	state := filepath.Join(m.Root(), "sys/devices/pci0000:00/0000:00:01.0/nvme/nvme1/state")
+	if err := os.WriteFile(state, []byte("dead\n"), 0o644); err != nil { // of which no event tells
+		t.Fatal(err)
+	}
+	r.until("its end", healthy(false))
 }

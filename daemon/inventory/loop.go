@@ -43,9 +43,8 @@ type loop struct {
 	boot    string            // for which both hold
 	cordons map[string]Cordon // why devices are kept from new pods, by ID; replaced, never written
 
-	presuming bool     // whatever is found at the start may have been cordoned
-	unread    bool     // the identities of the last run are lost
-	recorded  []string // what the identities of the last run say is cordoned
+	nextCordons map[string]Cordon // as saved; they take effect once they are on disk
+	lost        bool              // the state of the last run is lost: each device found at the start may have been cordoned
 
 	began        time.Time // when we started
 	cause        time.Time // when the first event since the last publication arrived
@@ -277,8 +276,8 @@ func (l *loop) settled(now time.Time) bool {
 	missing := l.missingYet()
 	if l.enumerated && (missing == "" || now.After(l.deadline) || now.After(l.lastDeadline)) {
 		l.isReady = true
-		if l.presuming {
-			l.presume(l.known(), mayHaveBeen)
+		if l.lost {
+			l.cordonKnown()
 		}
 		if missing != "" {
 			l.Log.Warn("started before all was seen", "err", missing)

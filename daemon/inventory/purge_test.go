@@ -31,7 +31,7 @@ func TestPurgeNamesTheDisksWithData(t *testing.T) {
 	if err := state.encode(&b); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), identityFile)
+	file := filepath.Join(t.TempDir(), stateFile)
 	if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -15,8 +16,16 @@ func (l *loop) restore() {
 		l.restoreHealth(health{})
 		return
 	}
-	kept, whole := l.Store.load()
-	l.unread, l.recorded = !whole, kept.Cordoned
+	kept, err := l.Store.load()
+	if err != nil {
+		l.lost = true
+		l.Log.Error("state lost", "err", fmt.Errorf("%w; the record of cordons and of erased disks is lost: "+
+			"all devices found at this start are cordoned, and disks are unproven; uncordon those that were not cordoned before", err))
+	}
+	l.cordons, l.nextCordons = kept.Cordons, kept.Cordons
+	if kept.Version == 0 { // from now on a file that is missing is one that was removed
+		defer l.saveFirst()
+	}
 	l.restoreHealth(kept.Health)
 	l.restoreEvidence(kept.Evidence)
 	sameBoot := kept.Health.Boot == l.boot

@@ -23,14 +23,19 @@ func (l *loop) saveSoon() {
 	}
 }
 
-// save has the identities written of all offered devices and of disks that have to be erased, and what is known of the
-// health of hardware and of cordons, if any of it has changed.
+// saveFirst saves the state of a first start.
+func (l *loop) saveFirst() {
+	l.unsaved = true
+	l.save()
+}
+
+// save has the state written if it has changed: all offered devices, disks that have to be erased, faults, evidence, cordons.
 func (l *loop) save() {
 	l.saving = false
 	if l.Store == nil || !l.unsaved {
 		return
 	}
-	if l.unread && !l.isReady { // the next start would take the little that was seen for all that was ever kept
+	if l.lost && !l.isReady { // the next start would take the little that was seen for all that was ever kept
 		return
 	}
 	l.unsaved = false
@@ -53,6 +58,6 @@ func (l *loop) save() {
 		evidence = append(evidence, evidenceRecord{medium, *l.evidence[medium]})
 	}
 	l.Store.save(contents{
-		Version: storeVersion, Devices: records, Health: l.savedHealth(), Evidence: evidence, Cordoned: slices.Sorted(maps.Keys(l.cordons)),
+		Version: stateVersion, Devices: records, Health: l.savedHealth(), Evidence: evidence, Cordons: l.nextCordons,
 	})
 }

@@ -4,55 +4,51 @@ package inventory
 
 import (
 	"bufio"
-	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// identityFile is the name of the file.
-const identityFile = "identities.json"
+// stateFile is the name of the file in paths.state.
+const stateFile = "state.json"
 
-// Unfinished is the end of the name of a file that is to replace another.
-const Unfinished = ".new"
+// stateVersion is the version of the file's format.
+const stateVersion = 1
 
-// storeVersion is the version of the file's format.
-const storeVersion = 1
+// stateSize bounds what is read of the file: a device is less than 4 KiB of it, and no machine has 16,384.
+const stateSize = 64 << 20
 
-// writeFirst and writeLast bound the time between attempts to write what could not be written.
+// minSaveBackoff and maxSaveBackoff bound the time between attempts to save what could not be saved.
 const (
-	writeFirst = time.Second
-	writeLast  = time.Minute
+	minSaveBackoff = time.Second
+	maxSaveBackoff = time.Minute
 )
 
-// Store keeps the identities of the offered devices in a file, so that a device which a pod holds is still known after
-// a restart or a reboot, whether it is there or not.
+// Store keeps what a restart or a reboot must not forget, in one file.
 type Store struct {
 	log    *slog.Logger
+	path   string
 	latest chan contents   // one slot: what has not been written yet
-	asked  chan chan error // who wants to know whether all is written
+	asked  chan chan error // clients that wait until all is written
 	ended  chan struct{}   // closed when nothing is written any more
 	closed sync.WaitGroup
-	doubt  bool // after a crash the file may be another than it is now; of writeAll alone
+	onDisk [sha256.Size]byte // what a crash leaves in the file; zero: not known; owned by writeAll after load
 	unkept atomic.Pointer[error]
-	kept   keptFile // the identities
-
-	unkeptCordons atomic.Pointer[error]
-	keptCordons   keptFile // the file beside that
-
-	syncDir func(dir string) error // makes a rename last
-
-	// Owned, if not nil, returns why nothing may be written into the directory, which is another's. It is set before use.
-	Owned func() error
 }
 
 // record is one device in the file.
@@ -90,26 +86,20 @@ type contents struct {
 	Health  health   `json:"health"`
 	// Evidence is of disks that are here or were. A disk without is read in full before it is offered.
 	Evidence []evidenceRecord `json:"evidence,omitempty"`
-	// Cordoned are the IDs of the devices in cordons.json, by which it shows that this is missing: as long as it is there, it
-	// alone says which are cordoned.
-	Cordoned []string `json:"cordoned,omitempty"`
+	// Cordons are why devices are kept from new pods, by ID.
+	Cordons map[string]Cordon `json:"cordons,omitempty"`
 }
 
-// OpenStore returns the store in a directory, which is made if it is missing. Whether it can be written shows later, and
-// is logged: a daemon without its state directory still serves.
+// OpenStore returns the store in a directory, which is made if it is missing. A daemon without its state directory still
+// serves: a failure is logged when the store saves.
 func OpenStore(dir string, log *slog.Logger) *Store {
-	s := newStore(dir, log)
-	s.closed.Go(s.writeAll)
-	return s
-}
-
-// newStore is OpenStore, but that nobody writes what is saved.
-func newStore(dir string, log *slog.Logger) *Store {
-	return &Store{
-		log: log, syncDir: syncDir,
-		kept: keptFile{path: filepath.Join(dir, identityFile)}, keptCordons: keptFile{path: filepath.Join(dir, cordonFile)},
+	_ = os.MkdirAll(dir, 0o700)
+	s := &Store{
+		log: log, path: filepath.Join(dir, stateFile),
 		latest: make(chan contents, 1), asked: make(chan chan error), ended: make(chan struct{}),
 	}
+	s.closed.Go(s.writeAll)
+	return s
 }
 
 // Close writes what is still to be written.
@@ -118,35 +108,58 @@ func (s *Store) Close() {
 	s.closed.Wait()
 }
 
-// load reads the file, and tells whether that is all that was ever kept: one that is missing has never been there if nothing
-// else of ours is.
-func (s *Store) load() (c contents, whole bool) {
-	err := take(s.kept.path, func(text []byte) (err error) {
-		c, err = decode(text)
-		return err
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = s.begun(); err == nil {
-			return contents{}, true
+// load reads the file. The error says that there was a state and that it is lost. A file that cannot be read is moved aside
+// once, as state.json.damaged.
+func (s *Store) load() (contents, error) {
+	text, err := fsutil.ReadRegular(s.path, stateSize)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return contents{}, s.removed()
+	}
+	if err == nil {
+		var c contents
+		if c, err = decode(text); err == nil {
+			if syncFile(s.path) == nil { // the last daemon may have died between rename and sync
+				s.onDisk = sha256.Sum256(text)
+			}
+			return c, nil
 		}
-		err = fmt.Errorf("read %s: %w", s.kept.path, err)
+		err = fmt.Errorf("read %s: %w", s.path, err)
 	}
-	if err != nil {
-		s.log.Error("identities not read", "err", err)
-		return contents{}, false
+	aside := s.path + ".damaged"
+	if moveErr := os.Rename(s.path, aside); moveErr != nil {
+		return contents{}, fmt.Errorf("%w; move it away: %w", err, moveErr)
 	}
-	s.kept.remember()
-	return c, true
+	return contents{}, fmt.Errorf("%w; it was moved to %s", err, aside)
+}
+
+// removed returns an error if there was a state file that is missing: other files of the daemon are in the directory.
+func (s *Store) removed() error {
+	for _, trace := range []string{s.path + ".damaged", filepath.Join(filepath.Dir(s.path), "audit.jsonl")} {
+		if _, err := os.Lstat(trace); err == nil {
+			return fmt.Errorf("%s was removed, and %s is still there", s.path, filepath.Base(trace))
+		}
+	}
+	return nil
 }
 
 func decode(text []byte) (c contents, err error) {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return contents{}, err
 	}
-	if c.Version != storeVersion {
-		return contents{}, fmt.Errorf("version is %d, not %d", c.Version, storeVersion)
+	if c.Version != stateVersion {
+		return contents{}, fmt.Errorf("version is %d, not %d", c.Version, stateVersion)
 	}
 	return c, nil
+}
+
+// syncFile makes the file and its name outlast a crash.
+func syncFile(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return errors.Join(f.Sync(), fsutil.SyncDir(filepath.Dir(name)))
 }
 
 // save has the contents written. It does not wait; only the newest are written.
@@ -185,7 +198,7 @@ func (s *Store) writeAll() {
 	defer close(s.ended)
 	var unwritten *contents
 	var complaint string
-	pause := writeFirst
+	pause := minSaveBackoff
 	for {
 		var again <-chan time.Time
 		if unwritten != nil {
@@ -197,22 +210,22 @@ func (s *Store) writeAll() {
 			if !ok {
 				return // the attempt at what is unwritten has just been made
 			}
-			unwritten, pause = &c, writeFirst
+			unwritten, pause = &c, minSaveBackoff
 		case asked = <-s.asked:
 			select {
 			case c, ok := <-s.latest:
 				if ok {
-					unwritten, pause = &c, writeFirst
+					unwritten, pause = &c, minSaveBackoff
 				}
 			default:
 			}
 		case <-again:
-			pause = min(2*pause, writeLast)
+			pause = min(2*pause, maxSaveBackoff)
 		}
 		err := s.write(unwritten)
 		switch {
 		case err == nil && complaint != "":
-			s.log.Info("identities kept again")
+			s.log.Info("state saved again")
 			fallthrough
 		case err == nil:
 			unwritten, complaint = nil, ""
@@ -220,7 +233,7 @@ func (s *Store) writeAll() {
 		case err.Error() != complaint:
 			complaint = err.Error()
 			s.unkept.Store(&err)
-			s.log.Error("identities not kept", "err", err)
+			s.log.Error("state not saved", "err", err)
 		}
 		if asked != nil {
 			asked <- err
@@ -228,37 +241,29 @@ func (s *Store) writeAll() {
 	}
 }
 
-// write replaces the file; nil is written already.
+// write replaces the file; nil is written already. A disk that is full, or read-only, has what it has: contents that are in
+// the file already need no room.
 func (s *Store) write(c *contents) error {
 	if c == nil {
 		return nil
 	}
 	slices.SortFunc(c.Devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
-	next, err := s.writeBeside(s.kept.path, c.encode)
+	sum := sha256.New()
+	err := fsutil.ReplaceFile(s.path, func(w io.Writer) error { return c.encode(io.MultiWriter(w, sum)) })
 	switch {
+	case errors.Is(err, fsutil.ErrUnsynced):
+		s.onDisk = [sha256.Size]byte{}
 	case err == nil:
-		err = s.swap(next, &s.kept)
-		s.doubt = err != nil
-	case !s.doubt && s.has(c):
-		return nil // no room is needed for it
+		s.onDisk = [sha256.Size]byte(sum.Sum(nil))
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		err = fmt.Errorf("%w: make paths.state a directory and restart metalplugd", err)
+	default:
+		sum.Reset()
+		if c.encode(sum) == nil && s.onDisk == [sha256.Size]byte(sum.Sum(nil)) {
+			return nil
+		}
 	}
 	return err
-}
-
-// has tells whether the file, which is not in doubt, holds these contents already, and will after a crash: the last daemon may
-// have ended between the rename and the sync. Where one of ours has failed, the next proves nothing: Linux reports once what
-// could not be written.
-func (s *Store) has(c *contents) bool {
-	kept, err := read(s.kept.path)
-	if err != nil {
-		return false
-	}
-	var next bytes.Buffer
-	if err := c.encode(&next); err != nil || !bytes.Equal(kept, next.Bytes()) {
-		return false
-	}
-	s.doubt = syncFile(s.kept.path) != nil || s.syncDir(filepath.Dir(s.kept.path)) != nil
-	return !s.doubt
 }
 
 // encode writes the JSON of c with a line for each device, piece by piece: of thousands it is megabytes.
@@ -275,9 +280,9 @@ func (c contents) encode(w io.Writer) error {
 			return err
 		}
 	}
-	if len(c.Cordoned) > 0 {
-		fmt.Fprint(b, `,"cordoned":`)
-		if err := lines.Encode(c.Cordoned); err != nil {
+	if len(c.Cordons) > 0 {
+		fmt.Fprint(b, `,"cordons":`)
+		if err := lines.Encode(c.Cordons); err != nil {
 			return err
 		}
 	}

@@ -216,7 +216,7 @@ func TestKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		snapshot, _ := r.Snapshot()
-		text, err := os.ReadFile(filepath.Join(state, "identities.json"))
+		text, err := os.ReadFile(filepath.Join(state, "state.json"))
 		if err != nil || !strings.Contains(string(text), `"dirty":true`) || !snapshot.Find(diskID).Uncleared {
 			t.Errorf("on disk is %s, %v", text, err)
 		}
@@ -226,17 +226,17 @@ func TestKept(t *testing.T) {
 		if err := r.Kept(t.Context()); err != nil { // nothing to write
 			t.Error(err)
 		}
-		if err := os.MkdirAll(filepath.Join(state, "identities.json.new/full"), 0o755); err != nil { // where it is written first
+		if err := os.MkdirAll(filepath.Join(state, "state.json.new/full"), 0o755); err != nil { // where it is written first
 			t.Fatal(err)
 		}
 		r.Worked(diskID, inventory.Outcome{Cleared: true})
-		if err := r.Kept(t.Context()); err == nil || !strings.Contains(err.Error(), "identities.json.new") {
+		if err := r.Kept(t.Context()); err == nil || !strings.Contains(err.Error(), "state.json.new") {
 			t.Errorf("%v", err)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		// It may have been answered before that is seen.
-		if err := r.Kept(ended, diskID); err == nil || !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), "identities.json.new") {
+		if err := r.Kept(ended, diskID); err == nil || !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), "state.json.new") {
 			t.Errorf("%v", err)
 		}
 		r.stop()

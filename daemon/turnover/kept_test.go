@@ -18,12 +18,12 @@ import (
 // full lets nothing be written to the state directory, until it has room again.
 func (b *bench) full() {
 	b.t.Helper()
-	b.ok(os.MkdirAll(b.state+"/identities.json.new/full", 0o755)) // where it would be written
+	b.ok(os.MkdirAll(b.state+"/state.json.new/full", 0o755)) // where it would be written
 }
 
 func (b *bench) room() {
 	b.t.Helper()
-	b.ok(os.RemoveAll(b.state + "/identities.json.new"))
+	b.ok(os.RemoveAll(b.state + "/state.json.new"))
 }
 
 // unkept wants a disk that waits for its erasure to be kept.
@@ -72,7 +72,7 @@ func TestErasureIsKeptBeforeTheStep(t *testing.T) {
 		b.used("A", "nvme1n1")
 		var kept string
 		b.meanwhile(releaseUnit, func(context.Context) error {
-			text, err := os.ReadFile(b.state + "/identities.json")
+			text, err := os.ReadFile(b.state + "/state.json")
 			kept = string(text)
 			return err
 		})

@@ -219,16 +219,19 @@ func TestReadWaits(t *testing.T) {
 
 // TestStateLost: nothing tells any more which pod had a disk. It is read and not erased.
 func TestStateLost(t *testing.T) {
-	for _, spoil := range []func(file string) error{os.Remove, func(file string) error { return os.WriteFile(file, []byte("{"), 0o600) }} {
+	for cordoned, spoil := range map[string]func(file string) error{
+		"": os.Remove,
+		"cordoned: it may have been before the state was lost: uncordon it if not; ": func(file string) error { return os.WriteFile(file, []byte("{"), 0o600) },
+	} {
 		play(t, disk(1, 1, 7), zeroAfter, func(b *bench) {
 			b.used("A", "nvme1n1")
 			clock.Pass(time.Second)
 			b.stop()
 			b.owners = nil // and the kubelet has none either
-			b.ok(spoil(filepath.Join(b.state, "identities.json")))
+			b.ok(spoil(filepath.Join(b.state, "state.json")))
 			b.begin()
 			clock.Pass(time.Hour)
-			b.want("nvme1n1", "", adoptable("A's"))
+			b.want("nvme1n1", "", cordoned+adoptable("A's"))
 		})
 	}
 }

@@ -451,10 +451,10 @@ func TestAccountThatCannotBeKept(t *testing.T) {
 		play(t, disk(1, 1, 7), care, func(b *bench) {
 			b.ok(b.allocate("A", "nvme1n1"))
 			clock.Pass(time.Minute)
-			b.ok(os.MkdirAll(b.state+"/identities.json.new/full", 0o755)) // where it would be written
+			b.ok(os.MkdirAll(b.state+"/state.json.new/full", 0o755)) // where it would be written
 			err := b.start("nvme1n1")
 			b.refused(err, "what a container leaves could be forgotten")
-			b.ok(os.RemoveAll(b.state + "/identities.json.new"))
+			b.ok(os.RemoveAll(b.state + "/state.json.new"))
 			b.ok(b.start("nvme1n1"))
 		})
 	}

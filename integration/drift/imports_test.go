@@ -101,7 +101,7 @@ var layers = []string{
 	"cgroup", "daemon/sysfs", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/unit", "daemon/reset",
 	"daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/plugin", "daemon/control", "daemon",
 	"daemon/words", "cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders", "cmd/metalplug-unit",
-	"packaging/completion",
+	"internal/fsutil", "packaging/completion",
 }
 
 // TestHoldersLinksLittle: what may look at all processes is worth an attack; it has no code that it does not need.

@@ -610,7 +610,7 @@ func (s *sequence) stepDaemonRestart() {
 // the moment in which it came, that may be nothing: then the kubelet alone knows of it, and not what was on it.
 func (s *sequence) stepDaemonCrash() {
 	s.say("the daemon crashes")
-	file := filepath.Join(s.setup.state, "identities.json")
+	file := filepath.Join(s.setup.state, "state.json")
 	text, err := os.ReadFile(file)
 	s.daemonStop()
 	if errors.Is(err, os.ErrNotExist) {

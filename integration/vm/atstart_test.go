@@ -50,7 +50,7 @@ func (s *story) left(t *testing.T, pod vm.Pod) (node string) {
 	s.m.Sh("dd if=/dev/urandom of=" + node + " bs=1M count=60 conv=fsync status=none; mkfs.ext4 -qF " + node)
 	s.ends(t, pod)
 	s.m.Eventually("what is left to be known", patience, func() bool {
-		return s.m.Try("grep", "--quiet", `"fingerprint":`, "/var/lib/metalplug/identities.json").Code == 0
+		return s.m.Try("grep", "--quiet", `"fingerprint":`, "/var/lib/metalplug/state.json").Code == 0
 	})
 	s.await(t, nvme, int64(len(drives)))
 	return node

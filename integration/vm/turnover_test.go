@@ -98,7 +98,7 @@ func (s *story) resets() int {
 // has to be cleared, so that nothing shows it.
 func (s *story) forgotten() {
 	s.m.Eventually("no device to be held", 2*patience, func() bool {
-		return s.m.Try("grep", "--quiet", `"held":true`, "/var/lib/metalplug/identities.json").Code == 1
+		return s.m.Try("grep", "--quiet", `"held":true`, "/var/lib/metalplug/state.json").Code == 1
 	})
 }
 

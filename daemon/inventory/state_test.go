@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/clock"
+	"github.com/metalplug/metalplug/udev/udevtest"
+)
+
+// logs has the inventory, and its store, log into a text.
+func logs(log *strings.Builder, state string) func(*inventory.Options) {
+	return func(o *inventory.Options) {
+		o.Log = slog.New(slog.NewTextHandler(log, nil))
+		o.Store = inventory.OpenStore(state, o.Log)
+	}
+}
+
+// end stops the inventory.
+func (r *running) end() {
+	r.stop()
+	r.stop = func() {}
+}
+
+var mayHaveBeen = standing{cordoned: true, reason: "cordoned: it may have been before the state was lost: uncordon it if not"}
+
+// TestStateLost: one line says what was lost and what to do. Each device that is found at that start is cordoned until an
+// operator uncordons it. A later device is not, nor is any after the next start. A file that cannot be read is moved aside, once.
+func TestStateLost(t *testing.T) {
+	rewrite := func(text string) func(string) error {
+		return func(file string) error { return os.WriteFile(file, []byte(text), 0o600) }
+	}
+	instead := func(put func(file string) error) func(string) error {
+		return func(file string) error { return errors.Join(os.Remove(file), put(file)) }
+	}
+	for name, c := range map[string]struct {
+		spoil func(file string) error
+		why   string
+	}{
+		"cut":             {func(file string) error { return os.Truncate(file, 20) }, "unexpected end of JSON input"},
+		"empty":           {func(file string) error { return os.Truncate(file, 0) }, "unexpected end of JSON input"},
+		"null":            {rewrite("null"), "version is 0, not 1"},
+		"a later version": {rewrite(`{"version":2,"devices":[]}`), "version is 2, not 1"},
+		"too large":       {func(file string) error { return os.Truncate(file, 100<<20) }, "it is larger than 67108864 bytes"},
+		"a directory": {
+			instead(func(file string) error { return os.MkdirAll(filepath.Join(file, "full"), 0o700) }), "it is a directory",
+		},
+		"a pipe": {instead(func(file string) error { return unix.Mkfifo(file, 0o600) }), "it is not a regular file"},
+		"a link": {instead(func(file string) error { return os.Symlink("audit.jsonl", file) }), "it is a symbolic link"},
+		"gone":   {os.Remove, "state.json was removed, and audit.jsonl is still there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := t.TempDir()
+			file := filepath.Join(state, "state.json")
+			m := udevtest.New(t, widget("w0", "A"))
+			r := start(t, m, state)
+			if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "loose"}); err != nil {
+				t.Fatal(err)
+			}
+			r.end()
+			if err := errors.Join(os.WriteFile(filepath.Join(state, "audit.jsonl"), nil, 0o600), c.spoil(file)); err != nil {
+				t.Fatal(err)
+			}
+			spoilt, _ := os.Lstat(file)
+			var log strings.Builder
+			r = start(t, m, "", logs(&log, state))
+			if got := r.standing(cordonedWidget); got != mayHaveBeen {
+				t.Errorf("%+v, want %+v", got, mayHaveBeen)
+			}
+			m.Plug(widget("w1", "B"))
+			r.until("B", func(s *inventory.Snapshot) bool { return s.Find("node-B-w") != nil })
+			if !r.standing("node-B-w").healthy {
+				t.Error("a device that was not there is cordoned")
+			}
+			r.end()
+			if text := log.String(); strings.Count(text, `level=ERROR msg="state lost" err="`) != 1 || !strings.Contains(text, c.why) ||
+				strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, "uncordon those that were not cordoned before") {
+				t.Errorf("want %q in\n%s", c.why, text)
+			}
+			if aside, err := os.Lstat(file + ".damaged"); spoilt != nil && (err != nil || !os.SameFile(aside, spoilt)) {
+				t.Errorf("it was not moved aside: %v", err)
+			}
+			log.Reset()
+			r = start(t, m, "", logs(&log, state))
+			if got := r.standing(cordonedWidget); got != mayHaveBeen {
+				t.Errorf("after a restart: %+v, want %+v", got, mayHaveBeen)
+			}
+			if was, err := r.Uncordon(t.Context(), cordonedWidget); !was || err != nil {
+				t.Errorf("%v, %v", was, err)
+			}
+			r.end()
+			r = start(t, m, state)
+			if got, want := r.standing(cordonedWidget), (standing{healthy: true}); got != want {
+				t.Errorf("uncordoned: %+v, want %+v", got, want)
+			}
+			if strings.Contains(log.String(), "state lost") {
+				t.Errorf("lost once more:\n%s", log.String())
+			}
+		})
+	}
+}
+
+// TestStateLostTwice: the daemon ends before anything is known. The next start knows as well that the state is lost.
+func TestStateLostTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := t.TempDir()
+		if err := os.WriteFile(filepath.Join(state, "state.json"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m := udevtest.New(t, widget("w0", "A"))
+		m.SetSettled(false)
+		begin(t, m, state).end()
+		m.SetSettled(true)
+		if got := start(t, m, state).standing(cordonedWidget); got != mayHaveBeen {
+			t.Errorf("%+v, want %+v", got, mayHaveBeen)
+		}
+	})
+}
+
+// TestFirstStart: nothing is lost where nothing ever was, also if other programs use the directory.
+func TestFirstStart(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	m := udevtest.New(t, widget("w0", "A"))
+	for _, name := range []string{"", "state.lock", "lost+found"} {
+		if name != "" {
+			if err := errors.Join(os.RemoveAll(state), os.Mkdir(state, 0o700), os.WriteFile(filepath.Join(state, name), nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var log strings.Builder
+		r := start(t, m, "", logs(&log, state))
+		if got := r.standing(cordonedWidget); !got.healthy || strings.Contains(log.String(), "level=ERROR") {
+			t.Errorf("with %q: %+v\n%s", name, got, log.String())
+		}
+		r.end()
+	}
+}
+
+// TestStateThatIsNoDirectory: one line says so, with what to do, and the devices are offered.
+func TestStateThatIsNoDirectory(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(state, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	r := start(t, udevtest.New(t, widget("w0", "A")), "", logs(&log, state))
+	if !r.standing(cordonedWidget).healthy {
+		t.Errorf("%+v", r.standing(cordonedWidget))
+	}
+	r.end()
+	const want = `state.json.new: not a directory: make paths.state a directory and restart metalplugd"`
+	if text := log.String(); strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, `msg="state not saved" err="`) || !strings.Contains(text, want) {
+		t.Errorf("%q is not once in\n%s", want, text)
+	}
+}
+
+// TestFullDiskHasWhatItHas: contents that are in the file need no room, also those of the last run; others are not saved until
+// there is room.
+func TestFullDiskHasWhatItHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := t.TempDir()
+		inTheWay := filepath.Join(state, "state.json.new", "in the way")
+		m := udevtest.New(t, widget("w0", "A"))
+		r := start(t, m, state)
+		clock.Pass(time.Second)
+		r.end()
+		r = start(t, m, state)
+		if err := os.MkdirAll(inTheWay, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		clock.Pass(time.Second)
+		if err := errors.Join(r.Kept(t.Context()), r.Store.Unkept()); err != nil {
+			t.Errorf("nothing has changed: %v", err)
+		}
+		m.Plug(widget("w1", "B"))
+		clock.Pass(time.Second)
+		if err := r.Store.Unkept(); err == nil || r.Kept(t.Context()) == nil {
+			t.Errorf("a device came, and is not saved: %v", err)
+		}
+		if err := os.RemoveAll(filepath.Dir(inTheWay)); err != nil {
+			t.Fatal(err)
+		}
+		clock.Pass(time.Minute)
+		if err := r.Store.Unkept(); err != nil {
+			t.Error(err)
+		}
+		if text, err := os.ReadFile(filepath.Join(state, "state.json")); err != nil || !strings.Contains(string(text), "node-B-w") {
+			t.Errorf("%s, %v", text, err)
+		}
+	})
+}
+
+// TestUncordonThatIsNotSaved: it fails, and the device stays cordoned, also after a restart.
+func TestUncordonThatIsNotSaved(t *testing.T) {
+	state := t.TempDir()
+	m := udevtest.New(t, widget("w0", "A"))
+	r := start(t, m, state)
+	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "loose"}); err != nil {
+		t.Fatal(err)
+	}
+	inTheWay := filepath.Join(state, "state.json.new", "in the way")
+	if err := os.MkdirAll(inTheWay, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	want := standing{cordoned: true, reason: "cordoned: loose"}
+	if _, err := r.Uncordon(t.Context(), cordonedWidget); err == nil || r.standing(cordonedWidget) != want {
+		t.Errorf("%v, %+v", err, r.standing(cordonedWidget))
+	}
+	if err := os.RemoveAll(filepath.Dir(inTheWay)); err != nil {
+		t.Fatal(err)
+	}
+	r.end()
+	r = start(t, m, state)
+	if got := r.standing(cordonedWidget); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fsutil reads and replaces the files that metalplug keeps.
+package fsutil
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrUnsynced is the error of a replacement that a crash may undo.
+var ErrUnsynced = errors.New("the directory cannot be synced")
+
+// ReplaceFile replaces a file by what encode writes, for uid 0 alone. After a crash the old or the new file is there, whole.
+// It writes to NAME.new first; one call at a time for a file.
+func ReplaceFile(name string, encode func(io.Writer) error) error {
+	next := name + ".new"
+	_ = os.Remove(next) // of a crash; it could be a link
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := encode(f); err != nil {
+		return fmt.Errorf("write %s: %w", next, err)
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(next, name); err != nil {
+		return err
+	}
+	if err := SyncDir(filepath.Dir(name)); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnsynced, err)
+	}
+	return nil
+}
+
+// ReadRegular reads a regular file of at most limit bytes. Anything else is an error, also a link and a pipe.
+func ReadRegular(name string, limit int64) ([]byte, error) {
+	// Without O_NONBLOCK a pipe would wait for its writer.
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("read %s: it is a symbolic link", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, fmt.Errorf("read %s: it is a directory", name)
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("read %s: it is not a regular file", name)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(text)) > limit {
+		err = fmt.Errorf("read %s: it is larger than %d bytes", name, limit)
+	}
+	return text, err
+}
+
+// SyncDir makes the names in a directory outlast a crash.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
