@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/metalplug/metalplug/liveness"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 // pulse is the liveness of a loop that waits in reads of a file. A read deadline in the past ends the read; without one

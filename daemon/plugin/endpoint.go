@@ -25,7 +25,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/liveness"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 	"sync"
 
 	"github.com/metalplug/metalplug/directory"
-	"github.com/metalplug/metalplug/liveness"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 // Watch tells endpoints when something happened in the kubelet's directory that may concern them: kubelet.sock or one

@@ -97,11 +97,11 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 
 // layers are the packages from the ground up: one may import those before it in the list, not those after it.
 var layers = []string{
-	"directory", "liveness", "udev", "udev/recording", "udev/udevtest", "daemon/exchange", "daemon/exchange/exchangetest",
+	"directory", "internal/fsutil", "internal/liveness", "udev", "udev/recording", "udev/udevtest", "daemon/exchange", "daemon/exchange/exchangetest",
 	"cgroup", "daemon/sysfs", "systemd", "daemon/audit", "daemon/device", "daemon/config", "daemon/unit", "daemon/reset",
 	"daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/plugin", "daemon/control", "daemon",
 	"daemon/words", "cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders", "cmd/metalplug-unit",
-	"internal/fsutil", "packaging/completion",
+	"packaging/completion",
 }
 
 // TestHoldersLinksLittle: what may look at all processes is worth an attack; it has no code that it does not need.
@@ -163,7 +163,7 @@ func TestWhatTouchesDevicesIsSmall(t *testing.T) {
 	// It reads the configuration and udev's database by itself, since it believes nothing that the daemon says of a device.
 	allowed := []string{
 		module + "cmd/metalplug-reset", module + "daemon/reset", module + "daemon/exchange", module + "daemon/sysfs", "golang.org/x/sys/unix",
-		module + "cgroup", module + "daemon/config", module + "daemon/device", module + "udev", module + "udev/recording", module + "directory", module + "liveness",
+		module + "cgroup", module + "daemon/config", module + "daemon/device", module + "udev", module + "udev/recording", module + "directory", module + "internal/liveness",
 		"github.com/BurntSushi/toml", "github.com/BurntSushi/toml/internal", "github.com/fsnotify/fsnotify", "github.com/fsnotify/fsnotify/internal",
 	}
 	banned := []string{"runtime/cgo", "net", "encoding/gob", "text/template", "plugin"}

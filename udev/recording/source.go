@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/directory"
-	"github.com/metalplug/metalplug/liveness"
+	"github.com/metalplug/metalplug/internal/liveness"
 	"github.com/metalplug/metalplug/udev"
 )
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metalplug/metalplug/liveness"
+	"github.com/metalplug/metalplug/internal/liveness"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/recording"
 )

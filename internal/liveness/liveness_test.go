@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/integration/leak"
-	"github.com/metalplug/metalplug/liveness"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 // TestMain: no test leaves anything running.
