@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/words"
 )
 
 // lineSize is the longest event in bytes: a device with hundreds of nodes.
@@ -92,7 +91,7 @@ func (s *screen) event(e control.Event) {
 	var about []string
 	switch {
 	case e.Device != nil:
-		about = append(about, cmp.Or(e.Device.ID, words.Short(e.Device.SysPath)))
+		about = append(about, cmp.Or(e.Device.ID, shortPath(e.Device.SysPath)))
 		if e.Device.Resource != "" {
 			about = append(about, "("+e.Device.Resource+")")
 		}

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/words"
 )
 
 // listCommand shows all devices at one moment. The JSON is what the daemon answers, field by field. Its names are fixed,
@@ -117,7 +116,7 @@ func (s *screen) resource(r control.Resource, devices []control.Device, all bool
 	slices.SortStableFunc(devices, func(a, b control.Device) int { return cmp.Compare(a.ID, b.ID) })
 	rows := [][]cell{cells("DEVICE", "HEALTH", "NUMA", "PCI", "NODE", "HELD BY")}
 	for _, d := range devices {
-		row := cells(d.ID, "", words.NUMA(d.NUMANode), words.PCI(d.PCI), words.First(d.Nodes), holder(d))
+		row := cells(d.ID, "", numaNode(d.NUMANode), pciAddress(d.PCI), firstNode(d.Nodes), holder(d))
 		row[1] = healthCell(d)
 		rows = append(rows, row)
 	}
@@ -182,7 +181,7 @@ func (s *screen) others(devices []control.Device) {
 		s.paragraph(2, "", "", kind+": "+reasonOf(first))
 		rows := make([][]cell, n)
 		for i, d := range devices[:n] {
-			rows[i] = cells(cmp.Or(d.ID, words.Short(d.SysPath)), words.PCI(d.PCI), words.First(d.Nodes))
+			rows[i] = cells(cmp.Or(d.ID, shortPath(d.SysPath)), pciAddress(d.PCI), firstNode(d.Nodes))
 		}
 		s.table(4, rows...)
 		devices = devices[n:]

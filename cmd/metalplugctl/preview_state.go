@@ -16,7 +16,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
-	"github.com/metalplug/metalplug/daemon/words"
 )
 
 // previewState is everything that is shown at one moment.
@@ -208,7 +207,7 @@ func (s *screen) preview(state previewState) {
 			if d.Health != "Healthy" {
 				text = d.Reason
 			}
-			rows = append(rows, cells(d.Resource, d.ID, d.Health, words.NUMA(d.NUMANode), words.First(d.Nodes), text))
+			rows = append(rows, cells(d.Resource, d.ID, d.Health, numaNode(d.NUMANode), firstNode(d.Nodes), text))
 		}
 		s.table(2, rows...)
 	}
@@ -216,7 +215,7 @@ func (s *screen) preview(state previewState) {
 		s.WriteString("\nSeen and not offered:\n\n")
 		rows := [][]cell{cells("CLASS", "WHERE", "WHY")}
 		for _, d := range state.NotOffered {
-			rows = append(rows, cells(d.Class, words.Short(d.SysPath), d.Reason))
+			rows = append(rows, cells(d.Class, shortPath(d.SysPath), d.Reason))
 		}
 		s.table(2, rows...)
 	}

@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -15,10 +14,8 @@ import (
 
 // remedy is what to do about a reason that keeps a device from pods; empty: nothing that would fit every machine.
 func remedy(reason string) string {
-	if differsInCase(reason) {
-		return "upper and lower case differ: write the pattern as udev has it"
-	}
 	for _, r := range [...]struct{ in, do string }{
+		{"upper and lower case differ", "write the pattern as udev has it"},
 		{"/dev/nvidia-uvm is missing", "nvidia-modprobe -u -c 0, and at boot nvidia-persistenced"},
 		{"is missing", "its driver makes that: is it loaded, and what does dmesg say of it?"},
 		{"is dead", "dmesg; take the drive out and put it in again, or replace it"},
@@ -64,18 +61,6 @@ func reconnect(complaint string) string {
 		}
 	}
 	return "journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
-}
-
-// differsInCase tells whether a rule would take a device but for upper and lower case. A rule says of a property that it
-// `is "VALUE", not "PATTERN|PATTERN"`.
-func differsInCase(reason string) bool {
-	_, rest, _ := strings.Cut(reason, ` is "`)
-	value, rest, found := strings.Cut(rest, `", not "`)
-	patterns, _, _ := strings.Cut(rest, `"`)
-	return found && slices.ContainsFunc(strings.Split(patterns, "|"), func(pattern string) bool {
-		same, _ := path.Match(strings.ToLower(pattern), strings.ToLower(value)) // a bad pattern is no match
-		return same
-	})
 }
 
 // withheld are the kinds of hardware that are seen and not offered, though nothing that the host does with it is in the

@@ -12,13 +12,11 @@ import (
 
 func TestRemedy(t *testing.T) {
 	for reason, want := range map[string]string{
-		`no resource takes it: nvidia.com/gpu: PCI_ID is "10DE:2330", not "10de:*"`:        "upper and lower case differ: write the pattern as udev has it",
-		`no resource takes it: nvidia.com/gpu: PCI_ID is "10DE:2330", not "1002:*|10de:*"`: "upper and lower case differ: write the pattern as udev has it",
-		`no resource takes it: nvidia.com/gpu: PCI_ID is "10DE:2330", not "1002:*"`:        "compare match and exclude with: metalplugctl check --explain",
-		`no resource takes it: nvidia.com/gpu: PCI_ID is "10DE:2330", not "["`:             "compare match and exclude with: metalplugctl check --explain",
-		"not complete: /dev/nvidia-uvm is missing":                                         "nvidia-modprobe -u -c 0, and at boot nvidia-persistenced",
-		"in use: nvme0n1p2 is mounted on /":                                                "nothing, if this host is to have it",
-		"link is down":                                                                     "",
+		`no resource takes it: t/tty: ID_MODEL is "FT232R", not "ft232*": upper and lower case differ`: "write the pattern as udev has it",
+		`no resource takes it: nvidia.com/gpu: PCI_ID is "10DE:2330", not "1002:*"`:                    "compare match and exclude with: metalplugctl check --explain",
+		"not complete: /dev/nvidia-uvm is missing":                                                     "nvidia-modprobe -u -c 0, and at boot nvidia-persistenced",
+		"in use: nvme0n1p2 is mounted on /":                                                            "nothing, if this host is to have it",
+		"link is down":                                                                                 "",
 	} {
 		if got := remedy(reason); got != want {
 			t.Errorf("%s: %q", reason, got)

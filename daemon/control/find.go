@@ -3,6 +3,7 @@
 package control
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -92,49 +93,39 @@ func (s *Server) explain(devices, candidates []udev.Device) []device.Sighting {
 			all = append(all, own...)
 			continue
 		}
-		near := s.near(devices, rules, u.SysPath)
-		if len(near) == 0 {
-			near = own
+		if near := s.near(devices, rules, u.SysPath); len(near) > 0 {
+			own = near
 		}
-		all = append(all, near...)
+		all = append(all, own...)
 	}
 	return all
 }
 
-// near explains the nearest device above a path that stands for something, else all below it, else those beside it.
+// near explains what stands for something next to a path: the nearest above it, else all below it, else all of the same
+// PCI function, such as the RDMA device to which a node belongs.
 func (s *Server) near(devices []udev.Device, rules []device.Rule, sysPath string) []device.Sighting {
-	var above udev.Device
-	for _, u := range devices {
-		if strings.HasPrefix(sysPath, u.SysPath+"/") && len(u.SysPath) > len(above.SysPath) && s.isSubject(rules, u) {
-			above = u
+	subjects := func(is func(at string) bool) (found []device.Sighting) {
+		for _, u := range devices {
+			if !is(u.SysPath) {
+				continue
+			}
+			if e := device.Explain(s.Host, rules, u); e[0].Device.Class != nil {
+				found = append(found, e...)
+			}
 		}
+		return found
 	}
-	if above.SysPath != "" {
-		return device.Explain(s.Host, rules, above)
+	under := func(top string) func(string) bool {
+		return func(at string) bool { return strings.HasPrefix(at, top+"/") }
 	}
-	found := s.below(devices, rules, sysPath)
-	// Beside it are such as the RDMA device that a node of the same function is of.
-	function := device.FunctionIn(sysPath)
-	for at := path.Dir(sysPath); len(found) == 0 && function != "" && strings.HasPrefix(at+"/", function+"/"); at = path.Dir(at) {
-		found = s.below(devices, rules, at)
+	if above := subjects(func(at string) bool { return under(at)(sysPath) }); len(above) > 0 {
+		at := func(e device.Sighting) string { return e.Device.SysPath }
+		nearest := slices.MaxFunc(above, func(a, b device.Sighting) int { return cmp.Compare(len(at(a)), len(at(b))) })
+		return slices.DeleteFunc(above, func(e device.Sighting) bool { return at(e) != at(nearest) })
+	}
+	found := subjects(under(sysPath))
+	if function := device.FunctionIn(sysPath); len(found) == 0 && function != "" {
+		found = subjects(under(function))
 	}
 	return found
-}
-
-// below explains all devices below a path that stand for something.
-func (s *Server) below(devices []udev.Device, rules []device.Rule, sysPath string) (found []device.Sighting) {
-	for _, u := range devices {
-		if !strings.HasPrefix(u.SysPath, sysPath+"/") {
-			continue
-		}
-		if e := device.Explain(s.Host, rules, u); e[0].Device.Class != nil {
-			found = append(found, e...)
-		}
-	}
-	return found
-}
-
-// isSubject tells whether a udev device stands for something that could be offered.
-func (s *Server) isSubject(rules []device.Rule, u udev.Device) bool {
-	return device.Explain(s.Host, rules, u)[0].Device.Class != nil
 }

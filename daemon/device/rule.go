@@ -116,7 +116,11 @@ func (r *Rule) matches(h *Host, u udev.Device) error {
 			return mismatch{"match." + key, "it has no " + key}
 		}
 		if !udev.Glob(r.Match[key], value) {
-			return mismatch{"match." + key, fmt.Sprintf("%s is %q, not %q", key, value, r.Match[key])}
+			what := fmt.Sprintf("%s is %q, not %q", key, value, r.Match[key])
+			if udev.Glob(strings.ToLower(r.Match[key]), strings.ToLower(value)) {
+				what += ": upper and lower case differ"
+			}
+			return mismatch{"match." + key, what}
 		}
 	}
 	return nil

@@ -27,6 +27,10 @@ func TestRuleFor(t *testing.T) {
 		{"no such attribute", nvme(map[string]string{"ATTR{none}": "*"}, nil), "no resource takes it: test/nvme: it has no ATTR{none}"},
 		{"another value", nvme(map[string]string{"ID_NSID": "1"}, nil), `no resource takes it: test/nvme: ID_NSID is "2", not "1"`},
 		{
+			"another case", nvme(map[string]string{"DRIVER": "NVM*"}, nil),
+			`no resource takes it: test/nvme: DRIVER is "nvme", not "NVM*": upper and lower case differ`,
+		},
+		{
 			"excluded", nvme(map[string]string{"ID_NSID": "2"}, map[string]string{"PCI_SLOT_NAME": "0000:65:00.0"}),
 			`no resource takes it: test/nvme: excluded by PCI_SLOT_NAME = "0000:65:00.0"`,
 		},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package words
+package main
 
 import "testing"
 
@@ -11,7 +11,7 @@ func TestShort(t *testing.T) {
 		"/sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme3n1":      "virtual/nvme-subsystem/nvme-subsys3/nvme3n1",
 		"/sys/devices/pci0000:00/0000:00:14.0/usb1/1-2/1-2:1.0/ttyUSB0": "0000:00:14.0/usb1/1-2/1-2:1.0/ttyUSB0",
 	} {
-		if got := Short(path); got != want {
+		if got := shortPath(path); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}
@@ -22,7 +22,7 @@ func TestFirst(t *testing.T) {
 		want  string
 		nodes []string
 	}{{"-", nil}, {"/dev/a", []string{"/dev/a"}}, {"/dev/a +2", []string{"/dev/a", "/dev/b", "/dev/c"}}} {
-		if got := First(c.nodes); got != c.want {
+		if got := firstNode(c.nodes); got != c.want {
 			t.Errorf("%q: %s, want %s", c.nodes, got, c.want)
 		}
 	}
@@ -30,7 +30,7 @@ func TestFirst(t *testing.T) {
 
 func TestPCI(t *testing.T) {
 	for address, want := range map[string]string{"": "-", "0000:3b:00.0": "3b:00.0", "10000:01:00.0": "10000:01:00.0"} {
-		if got := PCI(address); got != want {
+		if got := pciAddress(address); got != want {
 			t.Errorf("%s: %s, want %s", address, got, want)
 		}
 	}
@@ -38,7 +38,7 @@ func TestPCI(t *testing.T) {
 
 func TestNUMA(t *testing.T) {
 	for node, want := range map[int]string{-1: "-", 0: "0", 7: "7"} {
-		if got := NUMA(node); got != want {
+		if got := numaNode(node); got != want {
 			t.Errorf("%d: %s, want %s", node, got, want)
 		}
 	}
