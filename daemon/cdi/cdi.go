@@ -195,7 +195,7 @@ func (s *Specs) sweep() {
 	}
 	for _, e := range entries {
 		name, file := e.Name(), filepath.Join(s.Dir, e.Name())
-		half := strings.HasPrefix(name, "."+prefix) && strings.HasSuffix(name, suffix+".tmp")
+		half := strings.HasPrefix(name, prefix) && strings.HasSuffix(name, suffix+".new") // of a crash
 		whole := strings.HasPrefix(name, prefix) && strings.HasSuffix(name, suffix) && !known[name] && ours(file)
 		if !half && !whole {
 			continue

@@ -232,7 +232,7 @@ func TestOldFileIsOverwritten(t *testing.T) {
 func TestOnlyOurFilesAreRemoved(t *testing.T) {
 	b := newBench(t, null)
 	b.write("metalplug.example.org_old.json", `{"kind":"metalplug.example.org/old"}`)
-	b.write(".metalplug.example.org_old.json.tmp", "half")
+	b.write("metalplug.example.org_old.json.new", "half")
 	b.write("metalplug.notes.json", `{"kind":"example.org/notes"}`)
 	b.write("metalplug.broken.json", `{`)
 	b.write("nvidia.yaml", "kind: nvidia.com/gpu")

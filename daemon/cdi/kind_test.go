@@ -30,7 +30,7 @@ func TestKind(t *testing.T) {
 		if _, _, _, err := parser.ParseQualifiedName(kind + "=id"); err != nil {
 			t.Errorf("%s: %v", test.resource, err)
 		}
-		if most := 255 - len("..tmp"); len(file) > most {
+		if most := 255 - len(".new"); len(file) > most {
 			t.Errorf("%s: the file name has %d bytes", test.resource, len(file))
 		}
 		for _, name := range []string{kind, file} {

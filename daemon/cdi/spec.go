@@ -5,6 +5,7 @@ package cdi
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 // node is a device node as a spec describes it.
@@ -66,9 +68,19 @@ func (s *spec) put(d description) error {
 	if err != nil {
 		return err
 	}
-	info, err := replace(s.file, text)
-	if err == nil {
-		s.written, s.info = d, info
+	if err := makeDir(filepath.Dir(s.file)); err != nil {
+		return err
+	}
+	// Engines without root read the spec too. The library's own writer leaves it to root alone.
+	err = fsutil.ReplaceFile(s.file, 0o644, func(w io.Writer) error {
+		_, err := w.Write(append(text, '\n'))
+		return err
+	})
+	if err != nil && !errors.Is(err, fsutil.ErrUnsynced) { // after a crash it is made again
+		return err
+	}
+	if s.info, err = os.Lstat(s.file); err == nil {
+		s.written = d
 	}
 	return err
 }
@@ -93,38 +105,6 @@ func encode(kind string, d description) ([]byte, error) {
 	}
 	spec.Version = version
 	return json.MarshalIndent(spec, "", "\t")
-}
-
-// replace writes a file in one piece, readable by everybody whatever the umask: engines without root read it too. The
-// library's own writer leaves it to root alone. Nothing makes it last: after a crash it is made anew.
-func replace(file string, text []byte) (fs.FileInfo, error) {
-	dir, name := filepath.Dir(file), filepath.Base(file)
-	if err := makeDir(dir); err != nil {
-		return nil, err
-	}
-	temporary := filepath.Join(dir, "."+name+".tmp")
-	// Nothing is written through a link that somebody has put there. What cannot be removed is there still.
-	_ = os.Remove(temporary)
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	defer os.Remove(temporary) // is not there any more if all went well
-	if err := f.Chmod(0o644); err != nil {
-		return nil, err
-	}
-	if _, err := f.Write(append(text, '\n')); err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if err := f.Close(); err != nil {
-		return nil, err
-	}
-	return info, os.Rename(temporary, file)
 }
 
 // makeDir makes the directory of the specs if it is missing.

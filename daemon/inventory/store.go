@@ -249,7 +249,7 @@ func (s *Store) write(c *contents) error {
 	}
 	slices.SortFunc(c.Devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
 	sum := sha256.New()
-	err := fsutil.ReplaceFile(s.path, func(w io.Writer) error { return c.encode(io.MultiWriter(w, sum)) })
+	err := fsutil.ReplaceFile(s.path, 0o600, func(w io.Writer) error { return c.encode(io.MultiWriter(w, sum)) })
 	switch {
 	case errors.Is(err, fsutil.ErrUnsynced):
 		s.onDisk = [sha256.Size]byte{}

@@ -16,9 +16,9 @@ import (
 // ErrUnsynced is the error of a replacement that a crash may undo.
 var ErrUnsynced = errors.New("the directory cannot be synced")
 
-// ReplaceFile replaces a file by what encode writes, for uid 0 alone. After a crash the old or the new file is there, whole.
-// It writes to NAME.new first; one call at a time for a file.
-func ReplaceFile(name string, encode func(io.Writer) error) error {
+// ReplaceFile replaces a file by what encode writes, with these permissions whatever the umask. After a crash the old or the
+// new file is there, whole. It writes to NAME.new first; one call at a time for a file.
+func ReplaceFile(name string, permissions os.FileMode, encode func(io.Writer) error) error {
 	next := name + ".new"
 	_ = os.Remove(next) // of a crash; it could be a link
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -26,6 +26,9 @@ func ReplaceFile(name string, encode func(io.Writer) error) error {
 		return err
 	}
 	defer f.Close()
+	if err := f.Chmod(permissions); err != nil {
+		return err
+	}
 	if err := encode(f); err != nil {
 		return fmt.Errorf("write %s: %w", next, err)
 	}
