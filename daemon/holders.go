@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/plugin"
+)
+
+// holdersInterval is how often the kubelet is asked which devices its pods hold, while that matters. It allows 100
+// questions a second, of all its clients together (kubernetes v1.36 pkg/kubelet/apis/podresources/constants.go).
+const holdersInterval = 10 * time.Second
+
+// After a pod has gone, the kubelet is asked more often for a while: what its service says, what its checkpoint says once
+// it was written anew, and both once more make the devices of the pod free.
+const (
+	goneInterval = time.Second
+	goneRounds   = 6
+	// givenRounds is how often after a container was given devices: once the kubelet has listed its pod, it need not be
+	// waited for when that is gone again.
+	givenRounds = 3
+)
+
+// askHolders asks the kubelet which devices its pods hold, as long as there is a device of which that has to be known:
+// one that a pod holds, or one that is in the offer only because a pod may hold it. Otherwise it sleeps.
+func (d *daemon) askHolders(ctx context.Context, ready func()) error {
+	ready()
+	holders := plugin.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}
+	var complaint string
+	soon := 0 // rounds of questions that are soon to follow one another
+	for {
+		snapshot, changed := d.inventory.Snapshot()
+		devices := doubtful(snapshot)
+		if len(devices) == 0 {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-changed:
+			case <-d.podGone: // it had none of our devices
+			case <-d.podGiven:
+				soon = givenRounds
+			}
+			continue
+		}
+		asked := time.Now()
+		holdings, err := holders.Ask(ctx, devices)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			complaint = ""
+			d.said.pods(holders.Pods())
+			d.noteHolders(snapshot, holders.Pods())
+			d.inventory.Confirm(asked, holdings)
+		case err.Error() != complaint:
+			complaint = err.Error()
+			d.Log.Info("holders not known", "err", err)
+		}
+		interval := holdersInterval
+		if soon > 0 || holders.Soon {
+			soon = max(soon-1, 0)
+			interval = goneInterval
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(interval):
+		case <-d.podGone:
+			soon = goneRounds
+		case <-d.podGiven:
+			soon = max(soon, givenRounds)
+		}
+	}
+}
+
+// watchPods has the kubelet asked as soon as the cgroup of a pod is gone. Without cgroups to watch, it is asked now and
+// then all the same.
+func (d *daemon) watchPods(ctx context.Context, ready func()) error {
+	watch := cgroup.Watch{Root: d.Config.Paths.Cgroup, Gone: func(string) {
+		select {
+		case d.podGone <- struct{}{}:
+		default:
+		}
+	}}
+	if err := watch.Run(ctx, ready); err != nil {
+		d.Log.Warn("pods not watched", "err", fmt.Errorf("%w: the kubelet is asked every %v instead", err, holdersInterval))
+	}
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+// doubtful lists the devices of which it has to be known whether a pod holds them.
+func doubtful(s *inventory.Snapshot) []string {
+	var ids []string
+	for _, offer := range s.Offers {
+		for _, device := range offer.Devices {
+			if device.Held || device.Stale {
+				ids = append(ids, device.Device.ID)
+			}
+		}
+	}
+	return ids
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// reloadLimit bounds how long a reload waits for devices that are slow to answer.
+const reloadLimit = 10 * time.Second
+
+// reloads reads the configuration anew at each signal. A bad one changes nothing.
+func (d *daemon) reloads(ctx context.Context, ready func()) error {
+	ready()
+	select { // a signal before that waits
+	case <-ctx.Done():
+		return nil
+	case <-d.endpoints.begun:
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.Reload:
+			d.notify(d.Notifier.Reloading())
+			d.reload(ctx)
+			d.notify(d.Notifier.Ready())
+		}
+	}
+}
+
+func (d *daemon) reload(ctx context.Context) {
+	if d.Load == nil {
+		return
+	}
+	next, err := d.Load()
+	if err == nil {
+		err = d.unbound(next)
+	}
+	if err != nil {
+		d.tellReload(nil, err)
+		d.Log.Error("configuration not reloaded", "err", err)
+		d.notify(d.Notifier.Status(d.status()))
+		return
+	}
+	current := d.config.Load()
+	pending := current.Pending(next)
+	next = current.Reloaded(next)
+	if len(pending) > 0 {
+		d.Log.Warn("configuration partly reloaded", "err", strings.Join(pending, "; "))
+	}
+	d.config.Store(&next) // before the rules, by which a device may have to be cleared of which the old ones say nothing
+	// The first list that an endpoint sends must be complete.
+	select {
+	case <-d.inventory.SetRules(next.Rules(), d.remembered()):
+	case <-time.After(reloadLimit):
+		d.Log.Warn("devices slow to answer", "err", fmt.Errorf("some have not been looked at by the new rules after %v", reloadLimit))
+	case <-ctx.Done():
+		return
+	}
+	d.specs.Set(next.Resources)
+	d.specs.Update()
+	d.endpoints.apply(next.Resources, func() {})
+	d.tellReload(pending, nil)
+	d.notify(d.Notifier.Status(d.status()))
+	d.Log.Info("configuration reloaded")
+}
+
+// tellReload has whoever asks, or follows the events, hear how a reload has ended, and what of it waits for the next start.
+func (d *daemon) tellReload(pending []string, err error) {
+	d.said.reloaded(pending, err)
+	d.control.Changed()
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// pingWatchdog tells the service manager that the daemon is alive, as long as all its loops go round: the events of udev, the
+// inventory, the watch of the kubelet's directory, and each endpoint.
+func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
+	ready()
+	interval, err := d.Notifier.WatchdogInterval()
+	if err != nil {
+		return err
+	}
+	if interval == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		// Asked again at once: who only was late is heard of before the service manager has waited for two intervals, and who
+		// stands still is named before that.
+		for err := d.alive(ctx, interval/2); err != nil; err = d.alive(ctx, interval/2) {
+			if ctx.Err() != nil {
+				return nil
+			}
+			d.Log.Error("no progress", "err", err)
+		}
+		d.notify(d.Notifier.Alive())
+	}
+}
+
+// alive asks all loops at once. The error says which of them has not answered in time.
+func (d *daemon) alive(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	loops := []func(context.Context) error{d.inventory.Alive, d.watch.Alive}
+	for _, endpoint := range d.endpoints.all() {
+		loops = append(loops, endpoint.Alive)
+	}
+	errs := make([]error, len(loops))
+	var asking sync.WaitGroup
+	for i, alive := range loops {
+		asking.Go(func() { errs[i] = alive(ctx) })
+	}
+	asking.Wait()
+	return errors.Join(errs...)
+}
