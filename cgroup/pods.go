@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,17 +20,6 @@ var ErrNoKubepods = errors.New("no kubepods cgroup")
 
 // controllersFile is in each cgroup of version 2 (Documentation/admin-guide/cgroup-v2.rst), in none of version 1.
 const controllersFile = "cgroup.controllers"
-
-// Pods returns the UIDs of the pods that have a cgroup, in order. root is where the cgroups are ("/sys/fs/cgroup"), of
-// version 1 or 2. The error is [ErrNoKubepods] if there is no cgroup of all pods.
-//
-// The kubelet makes the cgroup of a pod before its first container and removes it when the last process is gone, also of
-// a pod that was deleted by force. But with a kubelet that uses systemd and a containerd that does not, containers are
-// elsewhere and outlive the cgroup of their pod: [Holders] sees them, this does not.
-func Pods(root string) ([]string, error) {
-	pods, err := findPods(root)
-	return slices.Sorted(maps.Keys(pods)), err
-}
 
 // Populated tells whether there is a process in the cgroup of a pod, or below it; there is none in one that does not
 // exist. A zombie is none.
@@ -49,6 +37,12 @@ func Populated(root, podUID string) (bool, error) {
 	return false, nil
 }
 
+// findPods returns the directories of the pods that have a cgroup, by UID. root is where the cgroups are ("/sys/fs/cgroup"), of
+// version 1 or 2. The error is [ErrNoKubepods] if there is no cgroup of all pods.
+//
+// The kubelet makes the cgroup of a pod before its first container and removes it when the last process is gone, also of
+// a pod that was deleted by force. But with a kubelet that uses systemd and a containerd that does not, containers are
+// elsewhere and outlive the cgroup of their pod: [Holders] sees them, this does not.
 func findPods(root string) (map[string][]string, error) {
 	dir, err := hierarchy(root)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 type Watch struct {
 	Root string              // where the cgroups are ("/sys/fs/cgroup"), of version 1 or 2; empty: pods have none
 	Came func(podUID string) // the pod has a cgroup; nil: nobody wants to know
-	Gone func(podUID string) // its cgroup is removed, and so no process is left in it; what [Pods] says of that holds
+	Gone func(podUID string) // its cgroup is removed, and so no process is left in it; what [Populated] reports of that applies
 }
 
 // Run watches until ctx ends; started is called when Came has been called for all pods that are there at first and
