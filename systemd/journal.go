@@ -3,6 +3,7 @@
 package systemd
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -73,17 +74,18 @@ type journalHandler struct {
 // Enabled tells whether a line of that level is written.
 func (h *journalHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
-// Handle writes a line: the message and its particulars as text, and each of them as a field.
+// Handle writes a line: the message and its particulars as text, and each of them as a field. Message and priority are the first
+// two fields, for [textOf].
 func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	var text strings.Builder
-	var entry []byte
+	var fields []byte
 	text.WriteString(r.Message)
 	add := func(a slog.Attr) bool {
 		value := a.Value.Resolve().String()
 		if value == "" {
 			return true
 		}
-		entry = appendField(entry, "METALPLUG_"+strings.ToUpper(a.Key), value)
+		fields = appendField(fields, "METALPLUG_"+strings.ToUpper(a.Key), value)
 		if a.Key != "stack" {
 			fmt.Fprintf(&text, " %s=%s", a.Key, value)
 		}
@@ -94,11 +96,19 @@ func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	}
 	r.Attrs(add)
 	if id := messageIDs[r.Message]; id != "" {
-		entry = appendField(entry, "MESSAGE_ID", id)
+		fields = appendField(fields, "MESSAGE_ID", id)
 	}
-	entry = appendField(entry, "PRIORITY", strconv.Itoa(int(priority(r.Level))))
-	_, err := h.w.Write(appendField(entry, "MESSAGE", text.String()))
+	entry := appendField(nil, "PRIORITY", strconv.Itoa(int(priority(r.Level))))
+	entry = appendField(entry, "MESSAGE", strings.ReplaceAll(text.String(), "\n", " "))
+	_, err := h.w.Write(append(entry, fields...))
 	return err
+}
+
+// textOf returns the line of an entry of [journalHandler] for standard error, with its priority as in sd-daemon(3).
+func textOf(entry []byte) []byte {
+	priority, rest, _ := bytes.Cut(entry, []byte("\n"))
+	message, _, _ := bytes.Cut(rest, []byte("\n"))
+	return fmt.Appendf(nil, "<%s>%s\n", bytes.TrimPrefix(priority, []byte("PRIORITY=")), bytes.TrimPrefix(message, []byte("MESSAGE=")))
 }
 
 // fieldSize is the longest value of a field in bytes. A datagram must fit into the send buffer of its socket, of 212,992 bytes

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -27,7 +28,8 @@ const (
 )
 
 // Log is a logger whose callers never wait for its reader. Lines wait in a bounded queue; a goroutine writes them. Lines that
-// find the queue full are dropped and counted, and a warning reports the count once the queue is empty.
+// find the queue full or that cannot be written are dropped and counted. A warning reports the count once the queue is empty and
+// the last write succeeded.
 type Log struct {
 	*slog.Logger
 
@@ -39,6 +41,7 @@ type Log struct {
 	lines   [][]byte
 	size    int // of lines, in bytes
 	dropped int
+	failing bool // the last write failed
 	closed  bool
 
 	wake    chan struct{} // one slot
@@ -48,13 +51,13 @@ type Log struct {
 // OpenLog returns a log that writes to the journal if standard error is connected to it, else text without time to w.
 func OpenLog(w io.Writer, level slog.Level) *Log {
 	if ok, err := journal.StderrIsJournalStream(); ok && err == nil {
-		return openJournal(journalPath, level)
+		return openJournal(journalPath, os.Stderr, level)
 	}
 	return openLog(w, func(line io.Writer) slog.Handler { return textHandler(line, level) })
 }
 
-func openJournal(path string, level slog.Level) *Log {
-	return openLog(&journalSocket{path: path}, func(line io.Writer) slog.Handler {
+func openJournal(path string, text io.Writer, level slog.Level) *Log {
+	return openLog(&journalSocket{path: path, text: text}, func(line io.Writer) slog.Handler {
 		return &journalHandler{level: level, w: line}
 	})
 }
@@ -113,30 +116,41 @@ func (l *Log) format(h slog.Handler, r slog.Record) error {
 	return nil
 }
 
-// take returns the first line in the queue, which is the count of dropped lines where the queue is empty; nil: there is none.
-func (l *Log) take() (line []byte, closed bool) {
+// take returns the first line in the queue, and how many lines are lost with it. That is the count of dropped lines where the
+// queue is empty; nil: there is none.
+func (l *Log) take() (line []byte, worth int, closed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.lines) == 0 && l.dropped > 0 {
+	worth = 1
+	if len(l.lines) == 0 && l.dropped > 0 && !l.failing {
 		r := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped", 0)
-		r.Add("detail", fmt.Sprintf("%d lines: the reader of the log was too slow", l.dropped))
-		l.dropped = 0
+		r.Add("detail", fmt.Sprintf("%d lines: the reader of the log was too slow, or away", l.dropped))
+		worth, l.dropped = l.dropped, 0
 		_ = l.format(l.plain, r) // it writes to memory
 	}
 	if len(l.lines) == 0 {
 		l.lines = nil // and with it the memory of a long queue
-		return nil, l.closed
+		return nil, 0, l.closed
 	}
 	line, l.lines[0], l.lines = l.lines[0], nil, l.lines[1:]
 	l.size -= len(line)
-	return line, false
+	return line, worth, false
+}
+
+// wrote counts a line that was not written.
+func (l *Log) wrote(worth int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failing = err != nil; l.failing {
+		l.dropped += worth
+	}
 }
 
 // write writes lines until the log is closed and its queue is empty.
 func (l *Log) write() {
 	defer close(l.written)
 	for {
-		line, closed := l.take()
+		line, worth, closed := l.take()
 		switch {
 		case closed:
 			if c, ok := l.w.(*journalSocket); ok {
@@ -146,7 +160,8 @@ func (l *Log) write() {
 		case line == nil:
 			<-l.wake
 		default:
-			_, _ = l.w.Write(line) // a log without a reader stops nothing
+			_, err := l.w.Write(line) // a log without a reader stops nothing
+			l.wrote(worth, err)
 		}
 	}
 }
@@ -174,16 +189,17 @@ func (q queued) WithGroup(name string) slog.Handler {
 // the queue of the receiver full with the datagrams of others (net/unix/af_unix.c, unix_dgram_peer_wake_me).
 type journalSocket struct {
 	path string
-	conn net.Conn // nil: not connected
+	conn net.Conn  // nil: not connected
+	text io.Writer // standard error: its stream outlives a new socket, which a sandbox that binds the old file does not show
 }
 
-// Write sends a datagram, to the new socket if journald has made one.
+// Write sends a datagram, to the new socket if journald has made one. If there is no socket, it writes the message as text.
 func (j *journalSocket) Write(datagram []byte) (n int, err error) {
 	for range 2 {
 		if j.conn == nil {
 			if j.conn, err = net.Dial("unixgram", j.path); err != nil {
 				j.conn = nil
-				return 0, err
+				break
 			}
 		}
 		if n, err = j.conn.Write(datagram); err == nil {
@@ -191,7 +207,7 @@ func (j *journalSocket) Write(datagram []byte) (n int, err error) {
 		}
 		j.close()
 	}
-	return 0, err
+	return j.text.Write(textOf(datagram))
 }
 
 func (j *journalSocket) close() {

@@ -15,9 +15,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // fields reads an entry in the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/).
@@ -47,7 +50,7 @@ func TestJournalFields(t *testing.T) {
 		"pod", "", "stack", long)
 	got := fields(t, entry.Bytes())
 	for name, want := range map[string]string{
-		"MESSAGE":          "device gone class=nvme device=nvme-1 err=unplugged\nat night",
+		"MESSAGE":          "device gone class=nvme device=nvme-1 err=unplugged at night",
 		"PRIORITY":         "5",
 		"MESSAGE_ID":       MessageIDs()["device gone"],
 		"METALPLUG_DEVICE": "nvme-1",
@@ -132,7 +135,7 @@ func TestReaderThatIsStuck(t *testing.T) {
 		}
 		rest := strings.Join(written[n:], "\n")
 		want := "level=ERROR msg=\"audit entries lost\" device=nvme-1\n" +
-			fmt.Sprintf("level=WARN msg=\"log lines dropped\" detail=\"%d lines: the reader of the log was too slow\"\n", lines-n) +
+			fmt.Sprintf("level=WARN msg=\"log lines dropped\" detail=\"%d lines: the reader of the log was too slow, or away\"\n", lines-n) +
 			"level=INFO msg=after"
 		if rest != want {
 			t.Errorf("then:\n%s\nwant\n%s", rest, want)
@@ -192,7 +195,7 @@ func TestJournalIsNotRead(t *testing.T) {
 		_ = other.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 		_, err = other.Write([]byte("MESSAGE=other\n"))
 	}
-	log := openJournal(path, slog.LevelInfo)
+	log := openJournal(path, io.Discard, slog.LevelInfo)
 	const lines = 100
 	for n := range lines {
 		log.Info("device gone", "seqnum", n)
@@ -214,31 +217,109 @@ func TestJournalIsNotRead(t *testing.T) {
 	log.Close()
 }
 
-// TestJournalIsReplaced: journald comes back with another socket.
+// listen makes journald's socket.
+func listen(t *testing.T, path string) *net.UnixConn {
+	t.Helper()
+	journald, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { journald.Close() })
+	return journald
+}
+
+// TestJournalIsReplaced: journald makes another socket. Lines go to standard error as long as the daemon does not see it.
 func TestJournalIsReplaced(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "socket")
-	socket := &journalSocket{path: path}
-	defer socket.close()
-	if _, err := socket.Write([]byte("x")); err == nil {
-		t.Error("written without journald")
+	for _, c := range []struct {
+		name  string
+		stale bool // the path still shows the old socket, as in the sandbox of the unit
+	}{{"without a socket", false}, {"with the old socket", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "socket")
+			text := &flaky{calls: make(chan struct{}, 10)}
+			log := openJournal(path, text, slog.LevelInfo)
+			buf := make([]byte, 1<<16)
+			expect := func(journald *net.UnixConn, message string) {
+				t.Helper()
+				n, err := journald.Read(buf)
+				if got := fields(t, buf[:n])["MESSAGE"]; err != nil || got != message {
+					t.Fatalf("journald gets %q, %v; want %q", got, err, message)
+				}
+			}
+			first := listen(t, path)
+			log.Info("first")
+			expect(first, "first")
+			first.Close()
+			if !c.stale {
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			log.Error("device gone", "err", "a\nb")
+			<-text.calls
+			if text.String() != "<3>device gone err=a b\n" {
+				t.Errorf("standard error gets %q", text.String())
+			}
+			text.fails.Store(true)
+			log.Info("lost")
+			<-text.calls
+			if c.stale {
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			second := listen(t, path)
+			log.Info("second")
+			expect(second, "second")
+			expect(second, "log lines dropped detail=1 lines: the reader of the log was too slow, or away")
+			log.Close()
+		})
 	}
-	for range 2 {
-		journald, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-		if err != nil {
-			t.Fatal(err)
+}
+
+// TestLostLinesAreReported: what neither journald nor standard error took is counted, once one of them takes lines again.
+func TestLostLinesAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := new(flaky)
+		log := openLog(w, func(w io.Writer) slog.Handler { return textHandler(w, slog.LevelInfo) })
+		for n, fails := range []bool{false, true, true, false} {
+			w.fails.Store(fails)
+			log.Info("line", "seqnum", n)
+			synctest.Wait()
 		}
-		if _, err := socket.Write([]byte("MESSAGE=x\n")); err != nil {
-			t.Error(err)
+		log.Close()
+		want := "level=INFO msg=line seqnum=0\nlevel=INFO msg=line seqnum=3\n" +
+			"level=WARN msg=\"log lines dropped\" detail=\"2 lines: the reader of the log was too slow, or away\"\n"
+		if got := w.String(); got != want {
+			t.Errorf("written:\n%s\nwant\n%s", got, want)
 		}
-		buf := make([]byte, 100)
-		if n, err := journald.Read(buf); err != nil || string(buf[:n]) != "MESSAGE=x\n" {
-			t.Errorf("%q, %v", buf[:n], err)
-		}
-		journald.Close()
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+	})
+}
+
+// flaky is a reader that is away at times.
+type flaky struct {
+	fails atomic.Bool
+	mu    sync.Mutex
+	text  bytes.Buffer
+	calls chan struct{} // nil: nobody waits for them
+}
+
+func (f *flaky) Write(p []byte) (int, error) {
+	if f.calls != nil {
+		defer func() { f.calls <- struct{}{} }()
 	}
+	if f.fails.Load() {
+		return 0, unix.EPIPE
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.text.Write(p)
+}
+
+func (f *flaky) String() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.text.String()
 }
 
 // TestManyLoggers: the handlers of one log may be used at once.
