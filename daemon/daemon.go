@@ -70,7 +70,7 @@ type daemon struct {
 	control   *control.Server
 	config    atomic.Pointer[config.Config] // as it applies, after reloads too
 	said      said
-	files     *mounts // with the directory of the configuration
+	files     mount // with the directory of the configuration
 }
 
 // Run serves the hardware of this machine to the kubelet until ctx ends. The error is that of the part which failed, or
@@ -91,7 +91,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer closeSource()
 	d.build(markStart(o.Config.Paths.Run))
-	d.files, _ = newMounts(o.Config.Paths.Proc, mount{"the configuration", filepath.Dir(o.File)})
+	d.files = newMount(o.Config.Paths.Proc, "the configuration", filepath.Dir(o.File))
 	defer d.audit.Close()
 	if o.Watching != nil {
 		o.Watching(d.inventory)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,7 +41,7 @@ func viewOf(mountinfo, path string) view {
 		if len(fields) < 5 {
 			continue
 		}
-		root, point := unescape(fields[3]), unescape(fields[4])
+		root, point := fields[3], fields[4]
 		rest, below := strings.CutPrefix(path, strings.TrimSuffix(point, "/"))
 		if !below || rest != "" && rest[0] != '/' || len(point) < length {
 			continue
@@ -51,66 +52,60 @@ func viewOf(mountinfo, path string) view {
 	return found
 }
 
-// unescape undoes what the kernel does to separators in mountinfo (mangle in fs/seq_file.c).
-func unescape(name string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(name)
-}
-
-// mount is one directory that the sandbox may bind.
-type mount struct {
-	key  string // of the configuration
-	path string
-}
-
-// mounts compares what the daemon sees of some directories with what the host has in their place.
-type mounts struct {
-	proc   string
-	dirs   []mount
-	silent map[string]bool // those that differed at the start, by path: the comparison says nothing of them
-}
-
-// newMounts returns the comparison for some directories, and those of them that the sandbox hides.
-func newMounts(proc string, dirs ...mount) (m *mounts, hidden []mount) {
-	m = &mounts{proc: proc, dirs: dirs, silent: make(map[string]bool)}
-	for _, d := range dirs {
-		own, differs := m.compare(d.path)
-		if !differs || strings.HasSuffix(own.path, deleted) {
+// visible reports whether a mount namespace has what v is at some path, by its mountinfo. A file system that is mounted above it
+// hides it.
+func (v view) visible(mountinfo string) bool {
+	for line := range strings.Lines(mountinfo) {
+		fields := strings.Fields(line)
+		if len(fields) < 5 || fields[2] != v.device {
 			continue
 		}
-		m.silent[d.path] = true
-		if _, err := os.Stat(d.path); errors.Is(err, os.ErrNotExist) {
-			hidden = append(hidden, d)
+		root, point := strings.TrimSuffix(fields[3], "/"), strings.TrimSuffix(fields[4], "/")
+		if rest, below := strings.CutPrefix(v.path, root); below && viewOf(mountinfo, point+rest) == v {
+			return true
 		}
 	}
-	return m, hidden
+	return false
 }
 
-// compare returns what the daemon sees at a path, and reports whether the host has something else there.
-func (m *mounts) compare(path string) (own view, differs bool) {
+// mount is one directory that the sandbox may bind, as the daemon and process 1 see it.
+type mount struct {
+	key       string // of the configuration
+	path      string
+	own, host view // different ones also where a symbolic link of the node leads elsewhere
+	visible   bool // process 1 has somewhere what the daemon sees
+}
+
+// newMount looks at a directory.
+func newMount(proc, key, path string) mount {
+	m := mount{key: key, path: path}
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
 		path = resolved
 	}
-	ours, err := os.ReadFile(filepath.Join(m.proc, "self/mountinfo"))
-	if err != nil {
-		return view{}, false
-	}
-	hosts, err := os.ReadFile(filepath.Join(m.proc, "1/mountinfo"))
-	if err != nil {
-		return view{}, false
-	}
+	ours, err := os.ReadFile(filepath.Join(proc, "self/mountinfo"))
+	hosts, hostErr := os.ReadFile(filepath.Join(proc, "1/mountinfo"))
 	own, host := viewOf(string(ours), path), viewOf(string(hosts), path)
-	return own, own != (view{}) && host != (view{}) && own != host
+	if err == nil && hostErr == nil && own != (view{}) && host != (view{}) {
+		m.own, m.host, m.visible = own, host, own.visible(string(hosts))
+	}
+	return m
 }
 
-// replaced returns an error for a directory that was removed or replaced since the start: the daemon has the old one.
-func (m *mounts) replaced() error {
-	for _, d := range m.dirs {
-		if own, differs := m.compare(d.path); differs && !m.silent[d.path] {
-			return fmt.Errorf("%s: %s was replaced, and the sandbox shows the old one (%s); a restart shows the new one",
-				d.key, d.path, own.path)
-		}
+// hidden reports whether the sandbox shows nothing at the path. Process 1 may have something there.
+func (m mount) hidden() bool {
+	_, err := os.Stat(m.path)
+	return m.own != m.host && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.own.path, deleted)
+}
+
+// replaced returns an error if the directory was removed or replaced since m was made: the daemon has the old one. The kernel keeps
+// the path of a bound directory up to date when it or one above it is renamed or removed.
+func (m mount) replaced(proc string) error {
+	now := newMount(proc, m.key, m.path)
+	moved := now.own != m.own || strings.HasSuffix(now.own.path, deleted)
+	if now.own == now.host || !moved && now.visible == m.visible {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s: %s was replaced, and the sandbox shows the old one (%s); a restart shows the new one", m.key, m.path, now.own.path)
 }
 
 // watchMounts ends with an error when a directory of the kubelet was replaced, so that systemd starts the daemon again
@@ -118,16 +113,31 @@ func (m *mounts) replaced() error {
 // as often as everything is enumerated.
 func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	paths := d.Config.Paths
-	m, hidden := newMounts(paths.Proc,
-		mount{"paths.device_plugins", paths.DevicePlugins}, mount{"paths.pod_resources", filepath.Dir(paths.PodResources)})
-	for _, h := range hidden {
-		d.Log.Error("directory hidden", "err", fmt.Errorf("%s: the unit does not bind %s: "+
-			"add BindPaths=%[2]s to a drop-in, see OTHER DIRECTORIES in metalplugd(8)", h.key, h.path))
+	dirs := []mount{
+		newMount(paths.Proc, "paths.device_plugins", paths.DevicePlugins),
+		newMount(paths.Proc, "paths.pod_resources", filepath.Dir(paths.PodResources)),
+	}
+	for _, m := range dirs {
+		if m.hidden() {
+			d.Log.Error("directory hidden", "err", fmt.Errorf("%s: the unit does not bind %s: "+
+				"add BindPaths=%[2]s to a drop-in, see OTHER DIRECTORIES in metalplugd(8)", m.key, m.path))
+		}
 	}
 	hints, stop := d.watch.Subscribe()
 	defer stop()
-	mounted, end := mountHints(ctx, paths.Proc)
-	defer end()
+	ctx, cancel := context.WithCancel(ctx)
+	mounted := make(chan struct{}, 1)
+	var table sync.WaitGroup
+	table.Go(func() {
+		_ = udev.WatchMountTable(ctx, paths.Proc, func() { // a procfs without them gives no hint
+			select {
+			case mounted <- struct{}{}:
+			default:
+			}
+		})
+	})
+	defer table.Wait()
+	defer cancel()
 	ready()
 	for left := recheck[:]; ; {
 		pause := auditing
@@ -143,36 +153,18 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 		case <-mounted:
 		case <-time.After(pause):
 		}
-		if err := m.replaced(); err != nil {
-			return err
-		}
-	}
-}
-
-// mountHints returns a channel on which a hint waits after the node's mounts have changed, and a function that ends that. A
-// procfs without them gives no hint.
-func mountHints(ctx context.Context, proc string) (hints <-chan struct{}, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	c, ended := make(chan struct{}, 1), make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = udev.WatchMountTable(ctx, proc, func() {
-			select {
-			case c <- struct{}{}:
-			default:
+		for _, m := range dirs {
+			if err := m.replaced(paths.Proc); err != nil {
+				return err
 			}
-		})
-	}()
-	return c, func() {
-		cancel()
-		<-ended
+		}
 	}
 }
 
 // unbound returns an error where a new configuration needs a mount that only a start makes: of the directory that the
 // configuration is read from, which was replaced, or of that of the CDI specs.
 func (d *daemon) unbound(next config.Config) error {
-	if err := d.files.replaced(); err != nil {
+	if err := d.files.replaced(d.Config.Paths.Proc); err != nil {
 		return fmt.Errorf("%w: %s", err, remount)
 	}
 	return CheckCDI(next)

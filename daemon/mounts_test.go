@@ -13,7 +13,7 @@ import (
 const (
 	host = "24 1 8:1 / / rw - ext4 /dev/sda1 rw\n" +
 		"25 24 0:21 / /proc rw - proc proc rw\n" +
-		"30 24 8:2 /data /srv/my\\040disk rw - ext4 /dev/sda2 rw\n"
+		"30 24 8:2 /data /srv/disk rw - ext4 /dev/sda2 rw\n"
 	sandbox = "54 1 8:1 / / ro - ext4 /dev/sda1 rw\n" +
 		"60 54 0:40 / /var ro - tmpfs tmpfs ro\n" +
 		"61 60 8:1 /var/lib/kubelet/device-plugins /var/lib/kubelet/device-plugins rw - ext4 /dev/sda1 rw\n" +
@@ -25,7 +25,7 @@ func TestViewOf(t *testing.T) {
 		{host, "/var/lib/kubelet", "8:1 /var/lib/kubelet"},
 		{host, "/", "8:1 /"},
 		{host, "/procedure", "8:1 /procedure"},
-		{host, "/srv/my disk/a", "8:2 /data/a"},
+		{host, "/srv/disk/a", "8:2 /data/a"},
 		{sandbox, "/var/lib/kubelet/device-plugins", "8:1 /var/lib/kubelet/device-plugins"},
 		{sandbox, "/var/lib/k0s", "0:40 /lib/k0s"},
 		{host + "31 24 8:3 / / rw - ext4 /dev/sda3 rw\n", "/var", "8:3 /var"},
@@ -51,36 +51,52 @@ func TestReplacedMounts(t *testing.T) {
 			}
 		}
 	}
-	// Under these names nothing is a link, and nothing exists in a test.
-	plugins, pods, elsewhere := mount{"a", "/var/lib/kubelet/device-plugins"}, mount{"b", "/var/lib/kubelet/pod-resources"},
-		mount{"c", "/var/lib/no-such-k0s/pod-resources"}
-	write(sandbox, host)
-	m, hidden := newMounts(proc, plugins, pods, elsewhere)
-	if len(hidden) != 1 || hidden[0] != elsewhere {
-		t.Errorf("hidden by the sandbox: %v, want %v", hidden, elsewhere)
+	// Under this name nothing is a link, and nothing exists in a test.
+	const plugins = "/var/lib/kubelet/device-plugins"
+	replace := func(old, with string) func(string) string {
+		return func(text string) string { return strings.Replace(text, old, with, 1) }
 	}
-	for name, c := range map[string]struct{ own, host, want string }{
-		"nothing happened": {sandbox, host, ""},
-		"a directory was removed, with or without another in its place": {
-			strings.Replace(sandbox, "device-plugins /var", "device-plugins//deleted /var", 1), host, "a: " + plugins.path + " was replaced",
-		},
-		"it was renamed": {strings.Replace(sandbox, " /var/lib/kubelet/pod-resources", " /var/lib/old/pod-resources", 1), host, "b: " + pods.path},
-		"a file system was mounted above it": {
-			sandbox, host + "40 24 8:9 / /var/lib/kubelet rw - ext4 /dev/sdb rw\n", "a: " + plugins.path + " was replaced",
-		},
-		"a file system was mounted elsewhere": {sandbox, host + "40 24 8:9 / /var/lib/kubelet/pods rw - ext4 /dev/sdb rw\n", ""},
-		"the host cannot be seen":             {sandbox, "", ""},
+	for layout, own := range map[string]string{
+		"plain":                             sandbox,
+		"/var/lib/kubelet is a link":        strings.Replace(sandbox, "8:1 "+plugins, "8:2 /data/kubelet/device-plugins", 1),
+		"/var/lib/kubelet is a mount point": strings.Replace(sandbox, "8:1 "+plugins, "8:3 /device-plugins", 1),
 	} {
-		write(c.own, c.host)
-		err := m.replaced()
-		if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
+		host, at := host, "/var/lib/kubelet"
+		switch layout {
+		case "/var/lib/kubelet is a link":
+			at = "/srv/disk/kubelet"
+		case "/var/lib/kubelet is a mount point":
+			host += "31 24 8:3 / /var/lib/kubelet rw - ext4 /dev/sdc rw\n"
 		}
-	}
-	// What was removed between the start of the sandbox and that of the daemon is not taken for another layout.
-	write(strings.Replace(sandbox, "device-plugins /var", "device-plugins//deleted /var", 1), host)
-	if m, _ := newMounts(proc, plugins); m.replaced() == nil {
-		t.Error("a directory that was removed before the start is not noticed")
+		for name, c := range map[string]struct {
+			own      func(string) string // what becomes of the mounts
+			host     string              // what is added
+			replaced bool
+		}{
+			"nothing happened": {replace("", ""), "", false},
+			"it was removed, with or without another in its place": {replace("device-plugins "+plugins, "device-plugins//deleted "+plugins), "", true},
+			"it was renamed":                        {replace("device-plugins "+plugins, "old "+plugins), "", true},
+			"one above it was renamed":              {replace("/device-plugins "+plugins, ".old/device-plugins "+plugins), "", true},
+			"a file system was mounted above it":    {replace("", ""), "40 24 8:9 / " + at + " rw - ext4 /dev/sdb rw\n", true},
+			"a file system was mounted on both":     {func(s string) string { return s + "70 61 8:9 / " + plugins + " rw - ext4 /dev/sdb rw\n" }, "40 24 8:9 / " + plugins + " rw - ext4 /dev/sdb rw\n", false},
+			"a file system was mounted elsewhere":   {replace("", ""), "40 24 8:9 / " + at + "/pods rw - ext4 /dev/sdb rw\n", false},
+			"the sandbox does not see its own view": {func(string) string { return "" }, "", false},
+		} {
+			write(own, host)
+			m := newMount(proc, "a", plugins)
+			if m.hidden() != (m.own != m.host) { // it does not exist in a test
+				t.Errorf("%s: hidden: %v, %+v", layout, m.hidden(), m)
+			}
+			write(c.own(own), host+c.host)
+			if err := m.replaced(proc); (err != nil) != c.replaced || err != nil && !strings.HasPrefix(err.Error(), "a: "+plugins+" was replaced") {
+				t.Errorf("%s, %s: %v", layout, name, err)
+			}
+		}
+		// It was removed between the start of the sandbox and that of the daemon.
+		write(replace("device-plugins "+plugins, "device-plugins//deleted "+plugins)(own), host)
+		if m := newMount(proc, "a", plugins); m.hidden() || m.replaced(proc) == nil {
+			t.Errorf("%s: a directory that was removed before the start is not noticed", layout)
+		}
 	}
 }
 
@@ -90,14 +106,11 @@ func TestMountsOfThisMachine(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	m, hidden := newMounts("/proc", mount{"a", dir})
+	m := newMount("/proc", "a", dir)
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.replaced(); err != nil || len(hidden) > 0 {
-		t.Errorf("replaced: %v, hidden: %v", err, hidden)
+	if err := m.replaced("/proc"); err != nil || m.hidden() {
+		t.Errorf("replaced: %v, hidden: %v", err, m.hidden())
 	}
 }

@@ -45,6 +45,7 @@ func TestService(t *testing.T) {
 				{"a vendor's unit", vendorStep},
 				{"watchdog", watchdog},
 				{"locks of two helpers", locks},
+				{"the socket of the journal is replaced", replacedJournal},
 			} {
 				t.Run(step.name, func(t *testing.T) {
 					inner := *m
@@ -110,21 +111,28 @@ func specs(m *machine) {
 }
 
 func replacedDirectory(m *machine) {
-	for _, how := range []string{
-		"mv /var/lib/kubelet/device-plugins /var/lib/kubelet/old; mkdir /var/lib/kubelet/device-plugins",
-		"until rm -rf /var/lib/kubelet/*; do :; done",                                      // as kubeadm reset; the daemon may make a socket again in between
-		"rm -rf /var/lib/kubelet/x; mv /var/lib/kubelet/device-plugins /var/lib/kubelet/x", // and nobody makes another
-		"mkdir -p /mnt/data/device-plugins; mount --bind /mnt/data /var/lib/kubelet",
-	} {
-		m.await("a socket", func() bool { _, err := m.try(sockets); return err == nil })
-		before := m.pid()
-		m.sh(how)
-		m.await("a restart after "+how, func() bool {
-			_, err := m.try(sockets)
-			return err == nil && m.pid() != before && m.pid() != "0"
-		})
-		m.want("log", m.sh("journalctl -b -o cat -u metalplugd"), "/var/lib/kubelet/device-plugins was replaced, and the sandbox shows the old one")
-		m.await("readiness", func() bool { return m.sh("systemctl show -P SubState metalplugd") == "running" })
+	for _, kubelet := range []string{"/var/lib/kubelet", "/srv/kubelet"} {
+		if kubelet != "/var/lib/kubelet" { // which is a link to it then
+			m.sh("systemctl stop metalplugd; umount /var/lib/kubelet; mv /var/lib/kubelet " + kubelet + "; ln -s " + kubelet + " /var/lib/kubelet; systemctl start metalplugd")
+		}
+		for _, how := range []string{
+			"mv KUBELET/device-plugins KUBELET/old; mkdir KUBELET/device-plugins",
+			"until rm -rf KUBELET/*; do :; done",                    // as kubeadm reset; the daemon may make a socket again in between
+			"rm -rf KUBELET/x; mv KUBELET/device-plugins KUBELET/x", // and nothing makes another
+			"until rm -rf KUBELET; do :; done; mkdir KUBELET",       // and that above it
+			"mkdir -p /mnt/data/device-plugins; mount --bind /mnt/data KUBELET",
+		} {
+			how = strings.ReplaceAll(how, "KUBELET", kubelet)
+			m.await("a socket", func() bool { _, err := m.try(sockets); return err == nil })
+			before := m.pid()
+			m.sh(how)
+			m.await("a restart after "+how, func() bool {
+				_, err := m.try(sockets)
+				return err == nil && m.pid() != before && m.pid() != "0"
+			})
+			m.want("log", m.sh("journalctl -b -o cat _PID="+before), " was replaced, and the sandbox shows the old one")
+			m.await("readiness", func() bool { return m.sh("systemctl show -P SubState metalplugd") == "running" })
+		}
 	}
 }
 
@@ -187,4 +195,16 @@ StandardInput=null
 	})
 	m.sh("systemctl stop metalplug-reset@first; test ! -e /run/metalplug-locks/second; test -f /run/metalplug-locks/8:0; stat -c %a /run/metalplug-locks | grep -x 700")
 	m.sh("rm -r /etc/systemd/system/metalplug-reset@.service.d; systemctl daemon-reload")
+}
+
+// replacedJournal: the sandbox shows the old socket of journald. The lines come by standard error, whose stream systemd keeps.
+func replacedJournal(m *machine) {
+	m.sh("systemctl restart metalplugd; ls -i /run/systemd/journal/socket >/run/before; journalctl --rotate --vacuum-time=1s -q")
+	m.sh("systemctl restart systemd-journald.socket; ls -i /run/systemd/journal/socket >/run/after; ! cmp /run/before /run/after")
+	m.write("/etc/metalplug/metalplug.toml", zeroConfig+"shares = 2\n")
+	m.sh("systemctl reload metalplugd")
+	m.await("a line in the journal", func() bool {
+		log, _ := m.try("journalctl -b -o cat -u metalplugd")
+		return strings.Contains(log, "configuration reloaded")
+	})
 }
