@@ -19,10 +19,13 @@ var suites = []string{"bookworm", "trixie"}
 var sandboxes = []struct{ list, unit, config string }{
 	{"metalplugd.service", "metalplugd.service", ""},
 	{"metalplugd.service, inject = cdi", "metalplugd.service", cdiConfig},
+	{"metalplugd.service, with metalplugd-metrics.socket", "metalplugd.service", ""},
 	{"metalplug-reset@.service", "metalplug-reset@probe.service", ""},
 	{"metalplug-holders@.service", "metalplug-holders@probe.service", ""},
 	{"metalplug-unit@.service", "metalplug-unit@probe.service", ""},
 }
+
+const metricsSocket = "metalplugd-metrics.socket"
 
 const cdiConfig = `
 [[resource]]
@@ -67,6 +70,7 @@ systemd-run -q --unit=victim-stream /usr/libexec/metalplug/probe listen stream /
 	/var/lib/kubelet/plugins/x.sock /var/lib/kubelet/plugins_registry/x.sock /var/lib/kubelet/device-plugins/kubelet.sock \
 	/var/lib/kubelet/pod-resources/kubelet.sock @victim-stream
 systemd-run -q --unit=victim-dgram /usr/libexec/metalplug/probe listen dgram /run/victim-dgram @victim-dgram
+systemd-run -q --unit=victim-web /usr/libexec/metalplug/probe web 192.0.2.1
 systemd-run -q --unit=victim-terminal /usr/libexec/metalplug/probe terminal
 systemd-run -q --unit=victim-seqpacket /usr/libexec/metalplug/probe listen seqpacket /run/victim-seqpacket @victim-seqpacket
 `
@@ -86,10 +90,15 @@ func TestReach(t *testing.T) {
 			for _, s := range sandboxes {
 				t.Run(s.list, func(t *testing.T) {
 					inner, more := *m, []string(nil)
-					if s.config == cdiConfig {
+					if strings.Contains(s.list, ",") {
 						more = model[s.unit]
 					}
 					inner.t = t
+					if strings.HasSuffix(s.list, metricsSocket) { // of which a drop-in has it listen everywhere
+						inner.write("/etc/systemd/system/"+metricsSocket+".d/listen.conf", "[Socket]\nListenStream=\nListenStream=0.0.0.0:9841\n")
+						inner.sh("systemctl daemon-reload; systemctl enable " + metricsSocket)
+						defer inner.sh("systemctl disable --now " + metricsSocket)
+					}
 					for _, line := range inner.reached(s.unit, s.config) {
 						pattern := match(slices.Concat(model[s.list], more), line)
 						if pattern == "" {

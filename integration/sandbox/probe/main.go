@@ -6,6 +6,7 @@
 //
 //	probe list           prints the paths of all files that are to be tried
 //	probe listen KIND PATH...  listens on sockets until it is killed
+//	probe web ADDRESS    listens on port 80, also of an address that it gives to the loopback interface, until it is killed
 //	probe terminal       holds a terminal until it is killed
 //	probe                tries what it sees itself, and the paths on standard input
 //
@@ -18,6 +19,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,6 +46,11 @@ func main() {
 		}
 	case len(os.Args) > 3 && os.Args[1] == "listen":
 		if err := listen(os.Args[2], os.Args[3:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	case len(os.Args) == 3 && os.Args[1] == "web":
+		if err := web(os.Args[2]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -84,6 +91,33 @@ func listen(kind string, names []string) error {
 		}
 	}
 	fmt.Println("listening")
+	time.Sleep(24 * time.Hour)
+	return nil
+}
+
+// web gives the loopback interface another IPv4 address, listens on port 80 of all addresses, and waits for its end.
+func web(address string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	alias, err := unix.NewIfreq("lo:1") // netdevice(7)
+	if err == nil {
+		number := netip.MustParseAddr(address).As4()
+		err = alias.SetInet4Addr(number[:])
+	}
+	if err == nil {
+		err = unix.IoctlIfreq(fd, unix.SIOCSIFADDR, alias)
+	}
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Port: 80})
+	}
+	if err == nil {
+		err = unix.Listen(fd, 1000)
+	}
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", address, err)
+	}
 	time.Sleep(24 * time.Hour)
 	return nil
 }
@@ -306,6 +340,29 @@ func (r reached) rights() {
 		r.note("execute other programs", unix.Access("/usr/bin/true", unix.X_OK))
 	}
 	r.capabilities()
+	r.passed()
+}
+
+// passed tries to connect elsewhere by the sockets of a network that systemd has passed on (sd_listen_fds(3)): a socket that
+// listens is an ordinary one again after connect(2) with AF_UNSPEC.
+func (r reached) passed() {
+	n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
+	for fd := 3; fd < 3+n; fd++ {
+		if family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || family != unix.AF_INET {
+			continue
+		}
+		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 1}) // of connect(2), socket(7)
+		for _, text := range []string{"192.0.2.1", "127.0.0.1"} {
+			nowhere := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+			_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&nowhere)), unsafe.Sizeof(nowhere))
+			if errno != 0 {
+				continue
+			}
+			if unix.Connect(fd, &unix.SockaddrInet4{Port: 80, Addr: netip.MustParseAddr(text).As4()}) == nil {
+				r["network "+text] = true
+			}
+		}
+	}
 }
 
 // capabilities notes the effective ones, by number, that mean something to the node: those of the first user namespace.
