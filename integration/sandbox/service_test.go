@@ -166,7 +166,7 @@ func vendorStep(m *machine) {
 	m.write("/etc/metalplug/metalplug.toml", zeroConfig+"units = { init = \"vendor-init@.service\" }\n")
 	m.sh("systemctl daemon-reload; systemctl reload metalplugd")
 	m.await("the step", func() bool { out, _ := m.try("cat /run/steps"); return out == "node-zero\n" })
-	m.await("a healthy device", func() bool { return strings.Contains(m.sh("metalplugctl list"), "1 of 1 healthy") })
+	m.await("a healthy device", func() bool { out, _ := m.try("metalplugctl list"); return strings.Contains(out, "1 of 1 healthy") }) // which fails until then
 }
 
 func watchdog(m *machine) {
