@@ -92,6 +92,34 @@ func TestErrorsAreExplained(t *testing.T) {
 	}
 }
 
+// TestDevicesAreExplained: each line of the audit has an ID, as has each line about the evidence of a disk.
+func TestDevicesAreExplained(t *testing.T) {
+	ids, named := systemd.MessageIDs(), 0
+	about := regexp.MustCompile(`^(device|disk|two disks|evidence|adoption) [a-z ]+[a-z]$`)
+	for _, s := range sources(t) {
+		if s.name != "daemon/audit/audit.go" && s.name != "daemon/inventory/evidence.go" {
+			continue
+		}
+		ast.Inspect(s.File, func(n ast.Node) bool {
+			literal, ok := n.(*ast.BasicLit)
+			if !ok || literal.Kind != token.STRING {
+				return true
+			}
+			message, err := strconv.Unquote(literal.Value)
+			if err != nil || !about.MatchString(message) {
+				return true
+			}
+			if named++; ids[message] == "" {
+				t.Errorf("%s: %q is not among systemd.MessageIDs: make an ID with systemd-id128 new", s.name, message)
+			}
+			return true
+		})
+	}
+	if named < 12 {
+		t.Fatalf("%d messages: this test looks at the wrong place", named)
+	}
+}
+
 // loggedError returns the message of a call to a logger's method Error.
 func loggedError(n ast.Node) (message string, ok bool) {
 	call, ok := n.(*ast.CallExpr)
