@@ -27,6 +27,7 @@ import (
 	"github.com/metalplug/metalplug/daemon"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 	"github.com/metalplug/metalplug/systemd"
@@ -42,6 +43,7 @@ type node struct {
 	t         *testing.T
 	dir       string
 	inventory *inventory.Inventory
+	touch     *device.Touch  // nil: nothing can be touched
 	hangup    chan os.Signal // has the daemon reload
 	stop      func()
 }
@@ -53,11 +55,17 @@ const nvmeOffered = "[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \
 // disks included.
 func newNode(t *testing.T, recording, extra string) *node {
 	t.Helper()
+	return touchable(t, recording, extra, nil)
+}
+
+// touchable is a node whose devices can be touched.
+func touchable(t *testing.T, recording, extra string, touch *device.Touch) *node {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{t: t, dir: dir, hangup: make(chan os.Signal), stop: func() {}}
+	n := &node{t: t, dir: dir, hangup: make(chan os.Signal), touch: touch, stop: func() {}}
 	t.Cleanup(func() {
 		n.stop()
 		os.RemoveAll(dir)
@@ -99,6 +107,7 @@ func (n *node) start() {
 	watching := make(chan *inventory.Inventory, 1)
 	go func() {
 		done <- daemon.Run(ctx, daemon.Options{
+			Touch:  n.touch,
 			Config: c, File: n.path("t.toml"), Notifier: systemd.Notifier{Quiet: true}, Log: slog.New(slog.DiscardHandler), Version: "1.0",
 			Load: func() (config.Config, error) { return config.Load(n.path("t.toml")) }, Reload: n.hangup,
 			Watching: func(i *inventory.Inventory) { watching <- i },
@@ -384,6 +393,12 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		{[]string{"reset", lastDisk, "--scrub", "zero", "--yes"}, exitProblem, "metalplugctl: reset " + lastDisk + ": not possible: the hardware is a recording"},
 		{[]string{"cordon", ""}, exitUsage, "an empty argument"},
 		{[]string{"reset", lastDisk}, exitProblem, "not possible: the hardware is a recording, in which nothing can be touched"},
+		{[]string{"adopt", ""}, exitUsage, "an empty argument"},
+		{[]string{"adopt", lastDisk, "--scrub", "bogus"}, exitUsage, `"bogus" is no way to erase`},
+		{[]string{"adopt", lastDisk, "--scrub", "", "--yes"}, exitUsage, "--scrub is empty"},
+		{[]string{"adopt", lastDisk}, exitProblem, "what was typed is not its ID: nothing was done"},
+		{[]string{"adopt", lastDisk, "--yes"}, exitProblem, "not possible: the hardware is simulated from a recording"},
+		{[]string{"adopt", "/dev/nvme7n1", "--yes"}, exitProblem, "metalplugctl: adopt /dev/nvme7n1: that is no ID; the ID of its device is " + lastDisk + "\n"},
 		{[]string{"why", "/dev/none"}, exitProblem, "no device that udev knows"},
 		{[]string{"why"}, exitUsage, "is to be given"},
 		{[]string{"cordon"}, exitUsage, "the ID of a device is to be given"},
@@ -401,7 +416,7 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 
 func TestNoDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
-	for _, args := range [][]string{{"list"}, {"status"}, {"why", "x"}, {"cordon", "x"}, {"uncordon", "x"}, {"reset", "x"}} {
+	for _, args := range [][]string{{"list"}, {"status"}, {"why", "x"}, {"cordon", "x"}, {"uncordon", "x"}, {"reset", "x"}, {"adopt", "x"}} {
 		code, stdout, stderr := ctl(t, append([]string{"--socket", socket}, args...)...)
 		if code != exitNoAnswer || stdout != "" || !strings.Contains(stderr, "no such socket") ||
 			!strings.Contains(stderr, "systemctl start metalplugd") {

@@ -19,6 +19,7 @@ func remedy(reason string) string {
 		{"/dev/nvidia-uvm is missing", "nvidia-modprobe -u -c 0, and at boot nvidia-persistenced"},
 		{"is missing", "its driver makes that: is it loaded, and what does dmesg say of it?"},
 		{"is dead", "dmesg; take the drive out and put it in again, or replace it"},
+		{"erase it by hand", "nothing, if the data is needed; else erase it: metalplugctl reset ID --scrub zero"},
 		{"cannot be proven empty", "systemctl status metalplug-reset.socket"},
 		{"no resource of class", "add a [[resource]] of that class"},
 		{"no class or resource takes it", "add this"},
@@ -28,7 +29,8 @@ func remedy(reason string) string {
 		{"cordoned", "ask who did it; then: metalplugctl uncordon ID"},
 		{"is mounted on", "nothing, if this host is to have it"},
 		{"metalplugctl adopt", "nothing, if the data is needed; else erase and offer the disk: metalplugctl adopt ID"},
-		{"unproven: it has no wwid", "nothing: metalplug offers only disks that it can know again"},
+		{"--scrub zero erases and offers it", "nothing, if the data is needed; else: metalplugctl reset ID --scrub zero"},
+		{"unproven: it has no wwid", "give a virtual disk a serial number, or run Linux 5.15 or later"},
 		{"it holds data", "nothing, if somebody needs that; else empty it: blkdiscard --zeroout"},
 	} {
 		if strings.Contains(reason, r.in) {
@@ -104,6 +106,6 @@ func isWithheld(v control.Device) bool {
 	if v.Class == device.NVMe.Name && v.Reason == noResource+" of class nvme is configured" {
 		return false
 	}
-	adoptable := strings.HasPrefix(v.Reason, unproven) && strings.Contains(v.Reason, "metalplugctl adopt") // no read makes that good
+	adoptable := strings.HasPrefix(v.Reason, unproven) && strings.Contains(v.Reason, "erases and offers it") // no read makes that good
 	return adoptable || strings.HasPrefix(v.Reason, notComplete) || strings.HasPrefix(v.Reason, noResource)
 }

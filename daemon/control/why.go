@@ -209,7 +209,7 @@ func (x *Explanation) evidence(d *inventory.Status) {
 	at := v.Since.UTC().Format(timeFormat)
 	switch {
 	case v.Kind == inventory.Blank:
-		x.add("evidence", "", true, fmt.Sprintf("blank since %s: all %d bytes were read; at each plug 4,096 random places, both ends and the known offsets are read again", at, v.Size))
+		x.add("evidence", "", true, fmt.Sprintf("blank since %s: all %d bytes were read; at each plug random places, both ends and the known offsets are read again", at, v.Size))
 	case v.Kind == inventory.Erased:
 		x.add("evidence", "", true, fmt.Sprintf("erased by metalplug at %s, and verified", at))
 	case v.Scrub != "":

@@ -209,6 +209,15 @@ func contentOf(offer error) string {
 // justLeft is the reason of a disk that is not erased after its last pod, and not read yet.
 const justLeft = "its last pod has just left it"
 
+// Way returns how the operator gives a disk to pods that is not blank. An adoption is of a medium: where nothing identifies
+// that, it would count for another disk in its place as well.
+func Way(id string, target *device.Target) string {
+	if target.Medium() == "" {
+		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers it, until it is plugged in again", id)
+	}
+	return fmt.Sprintf("metalplugctl adopt %s erases and offers it", id)
+}
+
 // unproven returns why a disk that no pod holds must not be offered for want of evidence; nil: it may be.
 func (l *loop) unproven(e *entry) error {
 	if e.held || !l.needsEvidence(e) || e.dirty && e.offered || l.spares(e) && e.left == e.seen {
@@ -220,7 +229,7 @@ func (l *loop) unproven(e *entry) error {
 	case e.dirty:
 		return fmt.Errorf("%w: %s", device.ErrUnproven, justLeft)
 	case l.evidenceKey(e) == "":
-		return fmt.Errorf("%w: it has no wwid, serial number or diskseq to know it by", device.ErrUnproven)
+		return fmt.Errorf("%w: it has no wwid, serial number or diskseq to know it by; give a virtual disk a serial number, or run Linux 5.15 or later", device.ErrUnproven)
 	case v != nil && v.Scrub != "" && w.unread != "":
 		return fmt.Errorf("%w: adopted, and not erased yet: %s", device.ErrUnproven, w.unread)
 	case v != nil && v.Scrub != "":
@@ -228,13 +237,13 @@ func (l *loop) unproven(e *entry) error {
 	case offer != nil && v.proves(l.appearanceOf(e.appearance)):
 		return fmt.Errorf("%w: %s, which is not on it any more; run \"udevadm trigger %s\" if this stays", device.ErrUnproven, contentOf(offer), e.device.SysPath)
 	case offer != nil:
-		return fmt.Errorf("%w: %s; metalplugctl adopt %s erases and offers it", device.ErrUnproven, contentOf(offer), id)
+		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, contentOf(offer), Way(id, e.sighting.Target))
 	case v.proves(l.appearanceOf(e.appearance)) && !w.recheck:
 		return nil
 	case v != nil && v.Kind != "":
 		return fmt.Errorf("%w: being checked", device.ErrUnproven)
 	case v != nil && v.Found != "":
-		return fmt.Errorf("%w: %s; metalplugctl adopt %s erases and offers it", device.ErrUnproven, v.Found, id)
+		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, v.Found, Way(id, e.sighting.Target))
 	case w.unread != "":
 		return fmt.Errorf("%w: %s", device.ErrUnproven, w.unread)
 	case v == nil:

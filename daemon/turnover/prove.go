@@ -72,7 +72,11 @@ func (t *Turnover) survey(ctx context.Context, id string) error {
 		err = errors.New("no progress")
 		fallthrough
 	case err != nil && found.Read <= s.Evidence.Read:
-		t.Inventory.Unread(id, fmt.Sprintf("the read fails at byte %d: %v", s.Evidence.Read, err))
+		why := fmt.Sprintf("the read fails at byte %d: %v", s.Evidence.Read, err)
+		if !errors.Is(err, device.ErrUnanswered) && !errors.Is(err, device.ErrInUse) {
+			why += "; " + inventory.Way(id, s.Target)
+		}
+		t.Inventory.Unread(id, why)
 		return fmt.Errorf("%s: read it at byte %d: %w", id, s.Evidence.Read, err)
 	}
 	t.Inventory.Surveyed(id, s.Target, found)
@@ -142,7 +146,7 @@ func (t *Turnover) adoptable(care Care, s, as *inventory.Status) error {
 	case care.Open:
 		return fmt.Errorf("%w: others may use the disks of %s", ErrUnfit, s.Taker)
 	case s.Target.Medium() == "":
-		return fmt.Errorf("%w: no wwid or serial number: nothing would tell another disk from it", ErrUnfit)
+		return fmt.Errorf("%w: no wwid or serial number: nothing would tell another disk from it; %s", ErrUnfit, inventory.Way(s.Device.ID, s.Target))
 	case s.Blocked != "":
 		return fmt.Errorf("%w: %s", ErrBusy, s.Blocked)
 	}

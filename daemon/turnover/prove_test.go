@@ -166,7 +166,7 @@ func TestReadGoesOn(t *testing.T) {
 			return nil
 		})
 		b.begin()
-		b.want("nvme1n1", "", "unproven: the read fails at byte 262144: I/O error")
+		b.want("nvme1n1", "", "unproven: the read fails at byte 262144: I/O error; metalplugctl adopt nvme-eui.11 erases and offers it")
 		clock.Pass(time.Second)
 		b.crash()
 		b.evidence("nvme1n1", inventory.Blank)

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+// drives answers for the helpers: each disk holds data until it is erased.
+type drives struct {
+	mu     sync.Mutex
+	erased map[string]string // the scrub, by the name of the disk
+	open   string            // the name of a node that the host has open
+}
+
+func (d *drives) touch() *device.Touch {
+	const size = 1 << 20
+	return &device.Touch{
+		Probe: func(_ context.Context, t device.Target, held bool) (device.Reading, error) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if held || d.erased[path.Base(t.SysPath)] != "" {
+				return device.Reading{Size: size}, nil
+			}
+			return device.Reading{Content: "ext4", Fingerprint: "5eed:ext4", Size: size}, nil
+		},
+		Survey: func(context.Context, device.Target, int64) (device.Surveyed, error) {
+			return device.Surveyed{}, errors.New("no disk is to be read here")
+		},
+		Prepare: func(_ context.Context, t device.Target, w device.Work) (device.Prepared, error) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.erased[path.Base(t.SysPath)] = w.Scrub
+			return device.Prepared{Done: "done", Erased: w.Scrub != "", Appearance: t.Appearance(), Size: size}, nil
+		},
+		Holders: func(_ context.Context, nodes []string) (all []device.Holder, _ error) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			for _, node := range nodes {
+				if path.Base(node) == d.open {
+					all = append(all, device.Holder{PID: 7, Command: "fio", Node: node})
+				}
+			}
+			return all, nil
+		},
+	}
+}
+
+// scrubs returns how the disks were erased so far.
+func (d *drives) scrubs() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return fmt.Sprint(d.erased)
+}
+
+// adoptable is a recording of disks with data: of NVMe drives, one of them mounted, and of a virtual disk that nothing
+// identifies.
+func adoptable() string {
+	text := "F: /proc/sys/kernel/random/boot_id=b007\n\nF: /proc/self/mountinfo=30 22 259:4 / /data rw - ext4 /dev/nvme4n1 rw\n\n"
+	for i := 1; i <= 6; i++ {
+		text += fmt.Sprintf("P: /devices/pci0000:00/0000:00:0%[1]d.0/nvme/nvme%[1]d\nE: SUBSYSTEM=nvme\nA: state=live\nA: transport=pcie\n\n"+
+			"P: /devices/pci0000:00/0000:00:0%[1]d.0/nvme/nvme%[1]d/nvme%[1]dn1\nN: nvme%[1]dn1\nE: SUBSYSTEM=block\nE: DEVTYPE=disk\nE: DEVNAME=/dev/nvme%[1]dn1\n"+
+			"E: MAJOR=259\nE: MINOR=%[1]d\nA: dev=259:%[1]d\nA: diskseq=%[1]d\nA: wwid=eui.%[1]d\nA: size=1024\n\n", i)
+	}
+	return text + "P: /devices/pci0000:00/0000:00:0f.0/virtio1/block/vda\nN: vda\nE: SUBSYSTEM=block\nE: DEVTYPE=disk\nE: DEVNAME=/dev/vda\n" +
+		"E: MAJOR=254\nE: MINOR=0\nE: ID_PATH=pci-0000:00:0f.0\nA: dev=254:0\nA: diskseq=70\nA: size=1024\n\n" +
+		"P: /devices/pci0000:00/0000:00:10.0/widget/w0\nN: w0\nE: SUBSYSTEM=widget\nE: DEVNAME=/dev/w0\nE: MAJOR=240\nE: MINOR=0\nE: ID_SERIAL=S1\nE: ID_SERIAL_SHORT=S1\n\n"
+}
+
+const adoptableResources = `
+[[resource]]
+name = "example.org/nvme"
+class = "nvme"
+exclude = { DEVNAME = "/dev/nvme5n1" }
+reset = { scrub = "zero", method = "none" }
+
+[[resource]]
+name = "example.org/virtual"
+class = "node"
+match = { DEVNAME = "/dev/vda" }
+reset = { scrub = "zero" }
+
+[[resource]]
+name = "example.org/widget"
+class = "node"
+match = { SUBSYSTEM = "widget" }
+`
+
+// TestAdoptIsRefused: by the command and at the control socket alike. Nothing is erased.
+func TestAdoptIsRefused(t *testing.T) {
+	d := &drives{erased: make(map[string]string), open: "nvme6n1"}
+	n := touchable(t, adoptable(), adoptableResources, d.touch())
+	n.inventory.Allocated(map[string][]string{"nvme-eui.2": {"nvme-eui.2"}})
+	n.inventory.Confirm(time.Now(), map[string]inventory.Holding{"nvme-eui.3": inventory.Held})
+	const virtual = "node-pci-0000:00:0f.0"
+	for _, c := range []struct {
+		name, id string
+		body     string // of the request; empty: {}, and by the command too
+		code     int
+		text     string
+	}{
+		{"unknown", "nvme-eui.9", "", http.StatusNotFound, "no such device"},
+		{"another way up", "..", "", http.StatusNotFound, "no such device"},
+		{"allocated", "nvme-eui.2", "", http.StatusConflict, "busy: a pod holds it"},
+		{"held", "nvme-eui.3", "", http.StatusConflict, "busy: a pod holds it"},
+		{"in use by the host", "nvme-eui.4", "", http.StatusConflict, "in use: nvme4n1 is mounted on /data"},
+		{"open on the host", "nvme-eui.6", "{}", http.StatusConflict, "busy: this host has it open (fio, pid 7)"},
+		{"of no resource", "nvme-eui.5", "", http.StatusConflict, "not possible: no resource takes it; see metalplugctl why"},
+		{"without identity", virtual, "", http.StatusConflict, "no wwid or serial number: nothing would tell another disk from it; metalplugctl reset " + virtual + " --scrub zero erases and offers it"},
+		{"not a disk", "node-S1-w", "", http.StatusConflict, "not possible: it is not a disk"},
+		{"no such scrub", "nvme-eui.1", `{"scrub":"shred"}`, http.StatusBadRequest, `"shred" is no way to erase: there are crypto-erase,`},
+		{"an unknown field", "nvme-eui.1", `{"force":true}`, http.StatusBadRequest, `unknown field "force"`},
+		{"cut short", "nvme-eui.1", `{"scrub":"ze`, http.StatusBadRequest, "unexpected EOF"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if code, text := n.post(pathOf(c.id)+"/adopt", c.body); code != c.code || !strings.Contains(text, c.text) {
+				t.Errorf("the daemon answers %d, %s; want %d with %q", code, text, c.code, c.text)
+			}
+			if c.body != "" {
+				return
+			}
+			code, stdout, stderr := n.ctl("adopt", c.id, "--yes")
+			if code != exitProblem || stdout != "" || !strings.Contains(stderr, "metalplugctl: adopt "+c.id+": ") || !strings.Contains(stderr, c.text) {
+				t.Errorf("exit %d, %q, %q; want %q", code, stdout, stderr, c.text)
+			}
+		})
+	}
+	if got := d.scrubs(); got != "map[]" {
+		t.Errorf("erased: %s", got)
+	}
+}
+
+// TestDiskWithoutIdentity: its reason names what gives it to pods, and that does.
+func TestDiskWithoutIdentity(t *testing.T) {
+	d := &drives{erased: make(map[string]string)}
+	n := touchable(t, adoptable(), adoptableResources, d.touch())
+	const id = "node-pci-0000:00:0f.0"
+	const why = "unproven: ext4 is on it; metalplugctl reset " + id + " --scrub zero erases and offers it, until it is plugged in again"
+	n.await(id, "Unhealthy", why)
+	if code, _, stderr := n.ctl("reset", id, "--scrub", "zero", "--yes"); code != exitOK {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	n.await(id, "Healthy", "")
+	if got := d.scrubs(); got != "map[vda:zero]" {
+		t.Errorf("erased: %s", got)
+	}
+}
+
+// post sends a request to the daemon as a client of any kind may.
+func (n *node) post(path, body string) (code int, text string) {
+	n.t.Helper()
+	client := http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", n.socket())
+		},
+		DisableKeepAlives: true,
+	}}
+	answer, err := client.Post("http://daemon"+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	all, err := io.ReadAll(answer.Body)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var refused struct{ Error string }
+	if err := json.Unmarshal(all, &refused); err != nil {
+		n.t.Fatalf("%s: %v", all, err)
+	}
+	return answer.StatusCode, refused.Error
+}
+
+// await waits until a device has that health and reason.
+func (n *node) await(id, health, reason string) {
+	n.t.Helper()
+	got := ""
+	for limit := time.After(patience); ; {
+		_, changed := n.inventory.Snapshot()
+		var d control.Device
+		err := control.Client{Socket: n.socket()}.Get(n.t.Context(), pathOf(id), &d)
+		if got = d.Health + ": " + d.Reason; err == nil && got == health+": "+reason {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			n.t.Fatalf("%s is %s, %v; want %s: %s", id, got, err, health, reason)
+		}
+	}
+}
