@@ -11,7 +11,8 @@ package sysfs
 //
 // A target opens a name in the mount namespace of the process that configured it. The name may be a link, or a node that
 // mknod made, so that only the device number decides. Where the name leads to nothing here, the use is unknown: no unit of
-// ours may trace process 1, and so none can look below /proc/1/root (proc_pid_get_link).
+// ours may trace process 1, and so none can look below /proc/1/root (proc_pid_get_link). A link may lead to any disk, so
+// that all of them then count as exported, except where the kernel shows that the target has none of them: see [reach].
 
 import (
 	"cmp"
@@ -32,7 +33,17 @@ type export struct {
 	by     string // the target, for people: "the NVMe subsystem nqn.2014-08.org:disk", "the SCSI target fileio_0/disk"
 	name   string // what it opened: "/dev/nvme0n1", a link to that, a file; in passthrough "/dev/nvme0"
 	number string // "8:16", of the block device, where the target shows it; the name then does not matter
+	reach  reach  // where the name leads to nothing here
 }
+
+// reach is what a target can have opened by a name.
+type reach int
+
+const (
+	anyDisk       reach = iota
+	anyController       // of NVMe
+	noDisk              // a regular file; or a disk that the target claims, which an exclusive open notices
+)
 
 // exported looks for targets of the kernel that have opened a disk, its generic node or one of its controllers.
 func (t *Tree) exported(d Disk) error {
@@ -85,6 +96,10 @@ func (t *Tree) opens(e export, nodes []Node) (Node, error) {
 	}
 	if t.Present("/sys/class/block/"+last) || t.Present("/sys/class/nvme/"+last) {
 		return Node{}, nil // another device, which has its node where we do not see it
+	}
+	controller := func(n Node) bool { return t.Link(n.SysPath, "subsystem") == nvmeClass }
+	if e.reach == noDisk || e.reach == anyController && !slices.ContainsFunc(nodes, controller) {
+		return Node{}, nil
 	}
 	return Node{}, fmt.Errorf("%s has opened %q, which leads to nothing that this service sees; export by a name in /dev, or end that export", e.by, e.name)
 }
@@ -154,20 +169,22 @@ func (r *targets) shown(module, dir string) {
 func (r *targets) nvme(dir string) {
 	for _, subsystem := range r.dirs(dir) {
 		root := dir + "/" + subsystem
-		places := []string{root + "/passthru"}
+		places, reach := []string{root + "/passthru"}, anyController // nvmet_passthru_ctrl_enable takes no other device
 		for _, namespace := range r.dirs(root + "/namespaces") {
 			places = append(places, root+"/namespaces/"+namespace)
 		}
 		for _, place := range places {
 			if r.text(place+"/enable") == "1" {
-				r.add("the NVMe subsystem "+subsystem, r.text(place+"/device_path"))
+				r.add("the NVMe subsystem "+subsystem, r.text(place+"/device_path"), reach)
 			}
+			reach = anyDisk
 		}
 	}
 }
 
 // scsi looks at the storage objects of LIO. Of a file and of a block device info shows what is open; udev_path is what the
-// tool that made them has noted. What a process serves through LIO (target_core_user) that process has open.
+// tool that made them has noted. What a process serves through LIO (target_core_user) that process has open. iblock and pscsi
+// claim the disk (iblock_configure_device, pscsi_create_type_disk).
 func (r *targets) scsi(dir string) {
 	for _, plugin := range r.dirs(dir) { // "fileio_0"
 		for _, object := range r.dirs(dir + "/" + plugin) {
@@ -183,15 +200,26 @@ func (r *targets) scsi(dir string) {
 				if isNumber(major) && isNumber(minor) {
 					r.exports = append(r.exports, export{by: by, number: major + ":" + minor})
 				} else {
-					r.add(by, r.text(place+"/udev_path"))
+					r.add(by, r.text(place+"/udev_path"), noDisk)
 				}
 			case "fileio": // fd_show_configfs_dev_params
-				r.add(by, cmp.Or(between(shown, "File: ", "  Size: "), r.text(place+"/udev_path")))
-			case "pscsi": // pscsi_create_type_disk
-				r.add(by, r.text(place+"/udev_path"))
+				reach := anyDisk
+				if r.regular(place, shown) {
+					reach = noDisk
+				}
+				r.add(by, cmp.Or(between(shown, "File: ", "  Size: "), r.text(place+"/udev_path")), reach)
+			case "pscsi":
+				r.add(by, r.text(place+"/udev_path"), noDisk)
 			}
 		}
 	}
+}
+
+// regular reports whether a storage object of fileio is a regular file. fd_configure_device wants a size for that, and gives
+// it another bound of WRITE SAME than a block device, 0x1000. Both can be set to other values: then it may be a disk.
+func (r *targets) regular(place, shown string) bool {
+	size := between(shown, "  Size: ", " ")
+	return isNumber(size) && strings.Trim(size, "0") != "" && r.text(place+"/attrib/max_write_same_len") == "4096"
 }
 
 // usb looks for mass storage that this host is to another (Documentation/ABI/testing/configfs-usb-gadget-mass-storage). A
@@ -204,7 +232,7 @@ func (r *targets) usb(dir string) {
 				continue
 			}
 			for _, lun := range r.dirs(place) { // "lun.0"
-				r.add("the USB gadget "+gadget, r.text(place+"/"+lun+"/file"))
+				r.add("the USB gadget "+gadget, r.text(place+"/"+lun+"/file"), anyDisk)
 			}
 		}
 	}
@@ -216,7 +244,7 @@ func (r *targets) rnbd(dir string) {
 	for _, device := range r.dirs(dir) {
 		target, err := os.Readlink(r.Path(dir + "/" + device + "/block_dev"))
 		if r.note(err); err == nil {
-			r.add("the RNBD server", "/dev/"+path.Base(target))
+			r.add("the RNBD server", "/dev/"+path.Base(target), anyDisk)
 		}
 	}
 }
@@ -227,7 +255,7 @@ func (r *targets) scst(dir string) {
 	for _, device := range r.Names(dir) {
 		if file := dir + "/" + device + "/filename"; r.Present(file) {
 			name, _, _ := strings.Cut(r.text(file), "\n")
-			r.add("the SCST device "+device, strings.TrimSpace(name))
+			r.add("the SCST device "+device, strings.TrimSpace(name), anyDisk)
 		}
 	}
 }
@@ -239,9 +267,9 @@ type targets struct {
 	err     error
 }
 
-func (r *targets) add(by, name string) {
+func (r *targets) add(by, name string, reach reach) {
 	if name != "" {
-		r.exports = append(r.exports, export{by: by, name: name})
+		r.exports = append(r.exports, export{by: by, name: name, reach: reach})
 	}
 }
 
@@ -272,7 +300,7 @@ func (r *targets) note(err error) {
 }
 
 func isNumber(text string) bool {
-	_, err := strconv.ParseUint(text, 10, 32)
+	_, err := strconv.ParseUint(text, 10, 64)
 	return err == nil
 }
 

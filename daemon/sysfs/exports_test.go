@@ -67,7 +67,7 @@ func TestExports(t *testing.T) {
 		}},
 		{"one that is not enabled", map[string]string{nvmetNS + "enable": "0\n", nvmetNS + "device_path": "/dev/nvme0n1\n"}, nil},
 		{"a controller", map[string]string{nvmet + "passthru/enable": "1\n", nvmet + "passthru/device_path": "/dev/nvme0\n"}, []export{
-			{by: "the NVMe subsystem nqn.1", name: "/dev/nvme0"},
+			{by: "the NVMe subsystem nqn.1", name: "/dev/nvme0", reach: anyController},
 		}},
 		{"a file of SCSI", map[string]string{
 			fileio + "enable": "1\n", fileio + "udev_path": "note", fileio + "info": status + "        TCM FILEIO ID: 0        File: /dev/a b  Size: 1024  Mode: O_DSYNC Async: 0\n",
@@ -78,7 +78,7 @@ func TestExports(t *testing.T) {
 		}, []export{{by: "the SCSI target iblock_1/disk", number: "8:16"}}},
 		{"a disk of SCSI without a number", map[string]string{
 			iblock + "enable": "1\n", iblock + "udev_path": "/dev/sdb\n", iblock + "info": status + "        Major: 0 Minor: 0\n",
-		}, []export{{by: "the SCSI target iblock_1/disk", name: "/dev/sdb"}}},
+		}, []export{{by: "the SCSI target iblock_1/disk", name: "/dev/sdb", reach: noDisk}}},
 		{"memory", map[string]string{"/sys/kernel/config/target/core/rd_mcp_0/ram/enable": "1\n", "/sys/kernel/config/target/core/rd_mcp_0/ram/udev_path": "ram\n"}, nil},
 		{"an object that is not set up", map[string]string{iblock + "enable": "0\n", iblock + "udev_path": "/dev/sdb\n"}, nil},
 		{"a disk over USB", map[string]string{

@@ -153,7 +153,7 @@ func TestExported(t *testing.T) {
 		dir := t.TempDir()
 		opened := strings.ReplaceAll(c.opened, "DIR", dir)
 		for target, files := range exporting(opened) {
-			if target != "nvmet" && c.name != "its name" && c.name != "a name that only another mount namespace has" {
+			if target != "nvmet" && c.name != "its name" && c.name != "a name that only another mount namespace has" || target == "pscsi" && c.want == "?" { // which claims the disk
 				continue
 			}
 			t.Run(target+"/"+c.name, func(t *testing.T) {
@@ -186,6 +186,46 @@ func TestExported(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestExportedByAHiddenName: a name below /var leads to nothing in the sandbox. It counts for what it could be, and the reason
+// names the export.
+func TestExportedByAHiddenName(t *testing.T) {
+	const hidden = "/var/lib/target/disk1"
+	file := func(size, bound string) map[string]string {
+		return map[string]string{
+			fileio + "enable": "1\n", fileio + "udev_path": hidden + "\n", fileio + "attrib/max_write_same_len": bound + "\n",
+			fileio + "info": "TCM FILEIO ID: 0        File: " + hidden + "  Size: " + size + "  Mode: O_DSYNC Async: 0\n",
+		}
+	}
+	plain := with(aDisk(), map[string]string{ // sda, for which the tree has no more
+		"/sys/devices/sda/subsystem": "-> ../../class/block", "/sys/devices/sda/holders/": "",
+	})
+	for _, c := range []struct {
+		name        string
+		files       map[string]string
+		nvme, other bool // which disk counts as exported
+	}{
+		{"a regular file", file("1073741824", "4096"), false, false},
+		{"a block device", file("0", "65535"), true, true},
+		{"a block device with a size", file("1073741824", "65535"), true, true},
+		{"a block device with another bound", file("0", "4096"), true, true},
+		{"a file with another bound", file("1073741824", "8192"), true, true},
+		{"a file without the attribute", map[string]string{fileio + "enable": "1\n", fileio + "info": "File: " + hidden + "  Size: 4096  Mode: O_DSYNC\n"}, true, true},
+		{"iblock, which claims", map[string]string{iblock + "enable": "1\n", iblock + "udev_path": hidden + "\n", iblock + "info": "Major: 0 Minor: 0\n"}, false, false},
+		{"a controller of NVMe", map[string]string{nvmet + "passthru/enable": "1\n", nvmet + "passthru/device_path": hidden + "\n"}, true, false},
+		{"a namespace of NVMe", map[string]string{nvmetNS + "enable": "1\n", nvmetNS + "device_path": hidden + "\n"}, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := tree(t, with(plain, c.files))
+			for sysPath, want := range map[string]bool{disk: c.nvme, "/sys/devices/sda": c.other} {
+				err := h.exported(h.DiskAt(sysPath))
+				if (err != nil) != want || want && !strings.Contains(err.Error(), fmt.Sprintf("has opened %q, which leads to nothing", hidden)) {
+					t.Errorf("%s: %v", sysPath, err)
+				}
+			}
+		})
 	}
 }
 
