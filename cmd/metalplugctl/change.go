@@ -61,9 +61,7 @@ func (o *operator) uncordonCommand() *cobra.Command {
 // resetCommand resets a device or erases it. What is lost is asked for twice: on a terminal by typing the ID, in a
 // script by --yes; and a method has to be named, so that nobody erases who wanted a reset.
 func (o *operator) resetCommand() *cobra.Command {
-	var scrub string
-	var yes bool
-	cmd := &cobra.Command{
+	return o.erasingCommand(cobra.Command{
 		Use:   "reset ID",
 		Short: "Reset a device now, or erase it",
 		Long: `Reset a device now, by the method of its resource or of its class. With --scrub it is erased instead: everything on it
@@ -71,32 +69,13 @@ is lost, and its ID has to be typed once more unless --yes is given. A device th
 this host uses is left alone. Needs uid 0.`,
 		Example: `  metalplugctl reset nvme-eui.36344830545001230025384300000001
   metalplugctl reset nvme-eui.36344830545001230025384300000001 --scrub discard`,
-		Args:              oneArg("the ID of a device"),
-		ValidArgsFunction: o.deviceIDs,
-	}
-	cmd.Flags().StringVar(&scrub, "scrub", "", "erase it, by this `METHOD`: discard, secure-discard, zero, format, crypto-erase or sanitize")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before it is erased")
-	output := outputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if scrub != "" {
-			if err := control.CheckScrub(scrub); err != nil {
-				return usage("--scrub: %w", err)
-			}
-			if err := o.mayErase(cmd, args[0], yes); err != nil {
-				return err
-			}
-		}
-		return o.change(cmd, *output, args[0], "reset", control.Change{Scrub: scrub})
-	}
-	return cmd
+	}, "erase it, by this `METHOD`: %s", false)
 }
 
 // adoptCommand lets a disk be erased and offered that metalplug has no evidence of. It asks twice, as a reset with --scrub
 // does.
 func (o *operator) adoptCommand() *cobra.Command {
-	var scrub string
-	var yes bool
-	cmd := &cobra.Command{
+	return o.erasingCommand(cobra.Command{
 		Use:   "adopt ID",
 		Short: "Erase a disk, whatever is on it, and offer it",
 		Long: `Erase a disk, whatever is on it, and offer it to pods from then on. Everything on the disk is lost. The command shows
@@ -111,10 +90,16 @@ A disk that a pod holds, that a process has open, that this host uses or that ha
 Requires root.`,
 		Example: `  metalplugctl adopt nvme-eui.36344830545001230025384300000001
   metalplugctl adopt nvme-eui.36344830545001230025384300000001 --scrub zero --yes`,
-		Args:              oneArg("the ID of a device"),
-		ValidArgsFunction: o.deviceIDs,
-	}
-	cmd.Flags().StringVar(&scrub, "scrub", "", "erase it by this `METHOD`: discard, secure-discard, zero, format, crypto-erase or sanitize (default: that of its resource)")
+	}, "erase it by this `METHOD`: %s (default: that of its resource)", true)
+}
+
+// erasingCommand completes a command that erases with a scrub, or that always does.
+func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
+	var scrub string
+	var yes bool
+	cmd, verb := &command, command.Name()
+	cmd.Args, cmd.ValidArgsFunction = oneArg("the ID of a device"), o.deviceIDs
+	cmd.Flags().StringVar(&scrub, "scrub", "", fmt.Sprintf(usageOfScrub, "discard, secure-discard, zero, format, crypto-erase or sanitize"))
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before it is erased")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -123,19 +108,21 @@ Requires root.`,
 				return usage("--scrub: %w", err)
 			}
 		}
-		if err := o.mayAdopt(cmd, args[0], yes); err != nil {
-			return err
+		if scrub != "" || always {
+			if err := o.mayErase(cmd, verb, args[0], yes); err != nil {
+				return err
+			}
 		}
-		return o.change(cmd, *output, args[0], "adopt", control.Change{Scrub: scrub, Login: login(loginFile)})
+		return o.change(cmd, *output, args[0], verb, control.Change{Scrub: scrub, Login: login(loginFile)})
 	}
 	return cmd
 }
 
-// mayAdopt shows which disk is to be erased, and asks for its ID once more unless yes.
-func (o *operator) mayAdopt(cmd *cobra.Command, id string, yes bool) error {
+// mayErase shows which device is to be erased, and asks for its ID once more unless yes.
+func (o *operator) mayErase(cmd *cobra.Command, verb, id string, yes bool) error {
 	var d control.Device
 	if err := o.client().Get(cmd.Context(), pathOf(id), &d); err != nil {
-		return o.refused(cmd, "adopt", id, err)
+		return o.refused(cmd, verb, id, err)
 	}
 	fmt.Fprintln(cmd.ErrOrStderr(), clean(described(d)))
 	if yes {
@@ -157,17 +144,6 @@ func described(d control.Device) string {
 		text += ": " + d.Reason
 	}
 	return text
-}
-
-// mayErase has the ID of a device that is there typed once more, unless that was said to be needless.
-func (o *operator) mayErase(cmd *cobra.Command, id string, yes bool) error {
-	if yes {
-		return nil
-	}
-	if err := o.client().Get(cmd.Context(), pathOf(id), new(control.Device)); err != nil {
-		return o.refused(cmd, "reset", id, err)
-	}
-	return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), id)
 }
 
 // loginFile is where the kernel keeps who has logged in, through su and sudo
