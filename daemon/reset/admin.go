@@ -53,8 +53,13 @@ const (
 
 // command passes an admin command and waits for it, which nothing can interrupt.
 func (h *host) command(fd int, c adminCommand, limit time.Duration, data []byte) error {
+	return commanded(h.admin, fd, c, limit, data)
+}
+
+// commanded passes a command by one of the two ways of [kernel].
+func commanded(do func(int, *adminCommand, []byte) (uint16, error), fd int, c adminCommand, limit time.Duration, data []byte) error {
 	c.timeoutMs = uint32(limit.Milliseconds())
-	status, err := h.admin(fd, &c, data)
+	status, err := do(fd, &c, data)
 	if err != nil {
 		return err
 	}

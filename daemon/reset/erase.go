@@ -140,25 +140,25 @@ const (
 )
 
 func (h *host) discard(ctx context.Context, r Request, c *claim) (string, error) {
-	return fmt.Sprintf("discarded %d bytes", c.size), h.inChunks(ctx, c, "discard", discardChunk, h.blkDiscard)
+	return fmt.Sprintf("discarded %d bytes", c.size), h.inChunks(ctx, c, "discard", discardChunk, blkDiscard)
 }
 
 func (h *host) secureDiscard(ctx context.Context, r Request, c *claim) (string, error) {
-	return fmt.Sprintf("securely discarded %d bytes", c.size), h.inChunks(ctx, c, "secure discard", discardChunk, h.blkSecDiscard)
+	return fmt.Sprintf("securely discarded %d bytes", c.size), h.inChunks(ctx, c, "secure discard", discardChunk, blkSecDiscard)
 }
 
 func (h *host) zero(ctx context.Context, r Request, c *claim) (string, error) {
-	return fmt.Sprintf("wrote zeroes over %d bytes", c.size), h.inChunks(ctx, c, "write zeroes", zeroChunk, h.blkZeroOut)
+	return fmt.Sprintf("wrote zeroes over %d bytes", c.size), h.inChunks(ctx, c, "write zeroes", zeroChunk, blkZeroOut)
 }
 
-// inChunks does something with all of a disk, piece by piece.
-func (h *host) inChunks(ctx context.Context, c *claim, what string, chunk int64, do func(fd int, from, length int64) error) error {
+// inChunks makes an ioctl on all of a disk, piece by piece.
+func (h *host) inChunks(ctx context.Context, c *claim, what string, chunk int64, request uintptr) error {
 	began := time.Now()
 	for from := int64(0); from < c.size; from += chunk {
 		if ctx.Err() != nil {
 			return errorf(Failed, "%s on %s: %d of %d bytes in %v: allow more time", what, c.name(), from, c.size, time.Since(began).Round(time.Second))
 		}
-		err := do(c.fd, from, min(chunk, c.size-from))
+		err := h.ranged(c.fd, request, from, min(chunk, c.size-from))
 		switch {
 		case err == nil:
 		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
@@ -168,18 +168,6 @@ func (h *host) inChunks(ctx context.Context, c *claim, what string, chunk int64,
 		}
 	}
 	return nil
-}
-
-func (h *host) blkDiscard(fd int, from, length int64) error {
-	return h.ranged(fd, blkDiscard, from, length)
-}
-
-func (h *host) blkSecDiscard(fd int, from, length int64) error {
-	return h.ranged(fd, blkSecDiscard, from, length)
-}
-
-func (h *host) blkZeroOut(fd int, from, length int64) error {
-	return h.ranged(fd, blkZeroOut, from, length)
 }
 
 // ranged makes an ioctl with uint64_t range[2].

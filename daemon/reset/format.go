@@ -53,7 +53,7 @@ func (h *host) format(ctx context.Context, r Request, c *claim, ses uint32) (str
 
 // formattable asks the controller whether it can do that.
 func (h *host) formattable(r Request, c *claim, ses uint32) (controller, namespace, error) {
-	if err := h.localNVMe(r.SysPath); err != nil {
+	if _, err := h.localNVMe(r.SysPath); err != nil {
 		return controller{}, namespace{}, err
 	}
 	id, err := h.controllerOf(c)
@@ -107,19 +107,19 @@ func (h *host) sameSize(c *claim) error {
 	return nil
 }
 
-// localNVMe checks that a disk is an NVMe namespace whose controllers are in this machine: over a network others may use
-// what is behind them.
-func (h *host) localNVMe(sysPath string) error {
-	controllers, err := h.controllersOf(sysPath)
+// localNVMe returns the controllers of an NVMe namespace, which must be in this machine: over a network others may use what
+// is behind them.
+func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
+	controllers, err = h.controllersOf(sysPath)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, c := range controllers {
 		if transport, err := h.Attr(c, "transport"); err != nil || transport != "pcie" {
-			return errorf(Refused, "%s is reached by %q, not by pcie", sysPath, transport)
+			return nil, errorf(Refused, "%s is reached by %q, not by pcie", sysPath, transport)
 		}
 	}
-	return nil
+	return controllers, nil
 }
 
 // holdSubsystem holds all disks of the NVM subsystem but the one that is held already, and makes sure that there is

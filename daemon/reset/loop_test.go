@@ -267,7 +267,7 @@ func TestRealIoctls(t *testing.T) {
 	if err != nil || fmt.Sprint(seq) != l.seq || c.size != loopSize || c.block != 512 {
 		t.Errorf("it is number %d of size %d in blocks of %d, %v", seq, c.size, c.block, err)
 	}
-	if err := h.blkZeroOut(c.fd, 4096, 8192); err != nil {
+	if err := h.ranged(c.fd, blkZeroOut, 4096, 8192); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.flush(c); err != nil {

@@ -62,53 +62,48 @@ func (h *host) holdReset(r Request, hit []string) (held []*claim, err error) {
 	return held, nil
 }
 
+// holdBehind holds the disks behind controllers that a reset hits.
+func (h *host) holdBehind(r Request, controllers []string) (held []*claim, err error) {
+	hit, err := h.namespacesOf(controllers)
+	if err != nil {
+		return nil, err
+	}
+	return h.holdReset(r, hit)
+}
+
 // resetControllers resets the controllers that reach a namespace, one after the other. Everything behind them waits, and
 // loses nothing: I/O is done again. 50 ms in an emulator; the kernel waits up to twice CAP.TO (at most 127.5 s) and a
 // quirk's 2.3 s for a controller (nvme_reset_work), which nothing can interrupt.
 func (h *host) resetControllers(_ context.Context, r Request) (string, error) {
-	if err := h.localNVMe(r.SysPath); err != nil {
-		return "", err
-	}
-	controllers, err := h.controllersOf(r.SysPath)
+	controllers, err := h.localNVMe(r.SysPath)
 	if err != nil {
 		return "", err
 	}
-	hit, err := h.namespacesOf(controllers)
-	if err != nil {
-		return "", err
-	}
-	held, err := h.holdReset(r, hit)
+	held, err := h.holdBehind(r, controllers)
 	if err != nil {
 		return "", err
 	}
 	defer h.releaseAll(held)
 	var done []string
 	for _, c := range controllers {
-		if err := h.atController(r, c, h.nvmeReset); err != nil {
+		if err := h.atController(r, c, nvmeIoctlReset); err != nil {
 			return "", err
 		}
 		done = append(done, path.Base(c))
 	}
-	return fmt.Sprintf("reset NVMe controller %s with %d namespaces", strings.Join(done, ", "), len(hit)), nil
+	return fmt.Sprintf("reset NVMe controller %s with %d namespaces", strings.Join(done, ", "), len(held)), nil
 }
 
 // resetSubsystem resets all controllers of the NVM subsystem at once, where they can (CAP.NSSRS). On PCI Express the
 // link mostly goes down with it and the disks come anew (nvme_pci_subsystem_reset), so that they are let go of before
 // they are waited for: else they would get other names.
 func (h *host) resetSubsystem(_ context.Context, r Request) (string, error) {
-	if err := h.localNVMe(r.SysPath); err != nil {
-		return "", err
-	}
-	controllers, err := h.controllersOf(r.SysPath)
+	controllers, err := h.localNVMe(r.SysPath)
 	if err != nil {
 		return "", err
 	}
 	all := h.NVMeSiblings(controllers[0])
-	hit, err := h.namespacesOf(all)
-	if err != nil {
-		return "", err
-	}
-	held, err := h.holdReset(r, hit)
+	held, err := h.holdBehind(r, all)
 	if err != nil {
 		return "", err
 	}
@@ -116,10 +111,10 @@ func (h *host) resetSubsystem(_ context.Context, r Request) (string, error) {
 	if err := h.ownSubsystem(r, held, all); err != nil {
 		return "", err
 	}
-	if err := h.atController(r, controllers[0], h.nvmeSubsysReset); err != nil {
+	if err := h.atController(r, controllers[0], nvmeIoctlSubsysReset); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("reset the NVM subsystem with %d controllers and %d namespaces", len(all), len(hit)), nil
+	return fmt.Sprintf("reset the NVM subsystem with %d controllers and %d namespaces", len(all), len(held)), nil
 }
 
 // ownSubsystem checks that no controller of the NVM subsystem is in other hands.
@@ -137,8 +132,8 @@ func (h *host) ownSubsystem(r Request, held []*claim, controllers []string) erro
 	return errorf(Failed, "%s is not among what a reset of its subsystem hits", path.Base(r.SysPath))
 }
 
-// atController does something with the node of a controller.
-func (h *host) atController(r Request, sysPath string, do func(fd int) error) error {
+// atController makes an ioctl that resets on the node of a controller.
+func (h *host) atController(r Request, sysPath string, request uintptr) error {
 	fd, err := h.opened(sysPath, unix.O_RDONLY)
 	if err != nil {
 		return err
@@ -149,7 +144,7 @@ func (h *host) atController(r Request, sysPath string, do func(fd int) error) er
 	}
 	name := path.Base(sysPath)
 	h.step.is("the reset of %s", name)
-	switch err := do(fd); {
+	switch _, err := h.ioctl(fd, request, 0); {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENETRESET): // nvme_reset_ctrl_sync
@@ -161,16 +156,6 @@ func (h *host) atController(r Request, sysPath string, do func(fd int) error) er
 	default:
 		return commandError("reset "+name, err)
 	}
-}
-
-func (h *host) nvmeReset(fd int) error {
-	_, err := h.ioctl(fd, nvmeIoctlReset, 0)
-	return err
-}
-
-func (h *host) nvmeSubsysReset(fd int) error {
-	_, err := h.ioctl(fd, nvmeIoctlSubsysReset, 0)
-	return err
 }
 
 // dflPortReset is DFL_FPGA_PORT_RESET (include/uapi/linux/fpga-dfl.h), which takes no argument: it must be 0.

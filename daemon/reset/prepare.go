@@ -47,7 +47,6 @@ func (h *host) prepare(ctx context.Context, r Request, a *Answer) error {
 // state is what was on a disk when it was read.
 type state struct {
 	unread bool // it was not, or could not be
-	blank  bool
 	print  fingerprint
 }
 
@@ -141,7 +140,7 @@ func (h *host) allowed(r Request, c *claim, s *surface, a *Answer) (state, error
 	if content == "" && len(c.partitions) > 0 && r.Blank {
 		content = knownPartitions
 	}
-	is := state{blank: content == "" || content == knownPartitions, print: s.fingerprint()}
+	is := state{print: s.fingerprint()}
 	switch {
 	case content == "":
 		return is, nil

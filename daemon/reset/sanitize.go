@@ -71,7 +71,7 @@ func (s sanitizeState) over() bool { return s.status == sanitizeDone || s.status
 // begun it. One that is over counts if the request says that it has asked for it, or if the controller says that nothing
 // has been written since.
 func (h *host) sanitize(ctx context.Context, r Request, c *claim) (string, error) {
-	if err := h.localNVMe(r.SysPath); err != nil {
+	if _, err := h.localNVMe(r.SysPath); err != nil {
 		return "", err
 	}
 	id, err := h.controllerOf(c)

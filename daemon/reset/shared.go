@@ -172,7 +172,7 @@ func (h *host) reservations(fd int, nsid uint32) (report []byte, format reservat
 	}{{reservationExtended, extendedStatus}, {reservationPlain, 0}} {
 		format, report = try.format, make([]byte, identifySize)
 		command := adminCommand{opcode: opReservationReport, nsid: nsid, cdw10: identifySize/4 - 1, cdw11: try.cdw11}
-		err = h.ioCommand(fd, command, report)
+		err = commanded(h.io, fd, command, shortly, report)
 		var status nvmeStatus
 		inconsistent := errors.As(err, &status) && (status.code() == statusHostIDFormat || status.code() == statusInvalidField)
 		if !inconsistent {
@@ -212,17 +212,4 @@ func (h *host) registrants(report []byte, format reservationFormat, own []string
 		strange = append(strange, fmt.Sprintf("the holder of a reservation of type %d is", kind))
 	}
 	return strange, nil
-}
-
-// ioCommand passes an I/O command that tells something.
-func (h *host) ioCommand(fd int, c adminCommand, data []byte) error {
-	c.timeoutMs = uint32(shortly.Milliseconds())
-	status, err := h.io(fd, &c, data)
-	if err != nil {
-		return err
-	}
-	if status != 0 {
-		return nvmeStatus(status)
-	}
-	return nil
 }

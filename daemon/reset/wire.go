@@ -38,17 +38,7 @@ func invalidf(format string, args ...any) error {
 func (r Request) Encode() []byte { return encode(r) }
 
 // ParseRequest reads a message. The request is of a valid form then, no more: names and paths may lead anywhere.
-func ParseRequest(message []byte) (Request, error) {
-	var r Request
-	err := decode(message, &r)
-	if err == nil {
-		err = r.validate()
-	}
-	if err != nil {
-		return Request{}, fmt.Errorf("parse request: %w", err)
-	}
-	return r, nil
-}
+func ParseRequest(message []byte) (Request, error) { return parse[Request]("request", message) }
 
 // Encode returns the message. Strings that are too long or have control characters are changed: an answer always arrives.
 func (a Answer) Encode() []byte {
@@ -57,16 +47,17 @@ func (a Answer) Encode() []byte {
 }
 
 // ParseAnswer reads a message.
-func ParseAnswer(message []byte) (Answer, error) {
-	var a Answer
-	err := decode(message, &a)
-	if err == nil {
-		err = a.validate()
+func ParseAnswer(message []byte) (Answer, error) { return parse[Answer]("answer", message) }
+
+func parse[T interface{ validate() error }](what string, message []byte) (v T, err error) {
+	if err = decode(message, &v); err == nil {
+		err = v.validate()
 	}
 	if err != nil {
-		return Answer{}, fmt.Errorf("parse answer: %w", err)
+		var none T
+		return none, fmt.Errorf("parse %s: %w", what, err)
 	}
-	return a, nil
+	return v, nil
 }
 
 func encode(v any) []byte {
