@@ -27,14 +27,7 @@ const mib = 1 << 20
 // images, swaps them, and compares them afterwards: the machine's word is no
 // proof of what is on a disk.
 func TestDisks(t *testing.T) {
-	s := begin(t, turnoverConfig, vm.Options{Drives: drives})
-	if !s.m.Step(t, "start", func(t *testing.T) { startTurnover(s, t) }) {
-		return
-	}
-	for _, step := range []struct {
-		name string
-		run  func(*story, *testing.T)
-	}{
+	playTurnover(t, []act{
 		{"one block of data keeps a disk", oneBlock},
 		{"an operator adopts a disk", adopted},
 		{"a disk that was read once is not read again", readOnce},
@@ -43,9 +36,7 @@ func TestDisks(t *testing.T) {
 		{"a drive that keeps what is discarded", keepsDiscarded},
 		{"a drive comes back under another number", otherNumber},
 		{"an export by any name", exported},
-	} {
-		s.m.Step(t, step.name, func(t *testing.T) { step.run(s, t) })
-	}
+	})
 }
 
 // medium is a drive's image on this host.
@@ -175,6 +166,13 @@ func adopted(s *story, t *testing.T) {
 	if _, err := s.kubelet.AwaitAllocatable(from, nvme, count+1, patience); err != nil {
 		t.Fatal(err)
 	}
+	s.unplugErased(t, d, count)
+}
+
+// unplugErased takes a drive out, after which so many are left, and wants nothing on
+// its image.
+func (s *story) unplugErased(t *testing.T, d vm.Drive, count int64) {
+	t.Helper()
 	s.m.Unplug(d)
 	s.await(t, nvme, count)
 	if n := s.mediumOf(t, d).data(); n != 0 {
@@ -305,11 +303,7 @@ func keepsDiscarded(s *story, t *testing.T) {
 	s.reload(t, turnoverConfig)
 	s.m.Run("metalplugctl", "reset", found.ID, "--scrub", "zero", "--yes")
 	s.await(t, nvme, count+1)
-	s.m.Unplug(d)
-	s.await(t, nvme, count)
-	if n := s.mediumOf(t, d).data(); n != 0 {
-		t.Errorf("%d bytes of data are left", n)
-	}
+	s.unplugErased(t, d, count)
 }
 
 // otherNumber: a process keeps the old node of a drive open while the drive is

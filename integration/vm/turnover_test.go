@@ -35,14 +35,7 @@ var drives = []vm.Drive{{Serial: "RESET1"}, {Serial: "RESET2"}}
 // TestTurnover is what lies between two pods, on real drives of an emulated
 // machine: the helpers are started by the daemon, which runs as by hand.
 func TestTurnover(t *testing.T) {
-	s := begin(t, turnoverConfig, vm.Options{Drives: drives})
-	if !s.m.Step(t, "start", func(t *testing.T) { startTurnover(s, t) }) {
-		return
-	}
-	for _, step := range []struct {
-		name string
-		run  func(*story, *testing.T)
-	}{
+	playTurnover(t, []act{
 		{"a container starts with a drive that was reset", resetAtStart},
 		{"what a pod leaves is erased by zero", erasedAtRelease},
 		{"what a pod leaves is erased by discard", releasedBy("discard", "discarded 67108864 bytes")},
@@ -54,8 +47,23 @@ func TestTurnover(t *testing.T) {
 		{"the drive is mounted after it was allocated", mountedBetween},
 		{"data that no pod has left is never erased", foreignData},
 		{"a drive warns of itself", smart},
-	} {
-		s.m.Step(t, step.name, func(t *testing.T) { step.run(s, t) })
+	})
+}
+
+// act is a part of a story.
+type act struct {
+	name string
+	run  func(*story, *testing.T)
+}
+
+// playTurnover runs acts on a machine with drives and a daemon that runs as by hand.
+func playTurnover(t *testing.T, acts []act) {
+	s := begin(t, turnoverConfig, vm.Options{Drives: drives})
+	if !s.m.Step(t, "start", func(t *testing.T) { startTurnover(s, t) }) {
+		return
+	}
+	for _, one := range acts {
+		s.m.Step(t, one.name, func(t *testing.T) { one.run(s, t) })
 	}
 }
 
