@@ -50,5 +50,5 @@ page "$man/metalplugctl.1.in" >"$out/metalplugctl.1"
 page "$man/metalplug.toml.5.in" >"$out/metalplug.toml.5"
 
 for shell in bash zsh fish; do
-	go run ./packaging/completion "$shell" >"$out/metalplugctl.$shell"
+	"$work/metalplugctl" completion "$shell" >"$out/metalplugctl.$shell"
 done

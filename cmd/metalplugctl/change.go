@@ -225,16 +225,10 @@ func pathOf(id string) string {
 }
 
 // change has the daemon change a device and shows how it stands then.
-func (o *operator) change(cmd *cobra.Command, output, id, verb string, c control.Change) error {
-	if err := checkOutput(output); err != nil {
-		return err
-	}
+func (o *operator) change(cmd *cobra.Command, output format, id, verb string, c control.Change) error {
 	var d control.Changed
 	if err := o.client().Post(cmd.Context(), pathOf(id)+"/"+verb, c, &d); err != nil {
 		return o.refused(cmd, verb, id, err)
-	}
-	if output == "json" {
-		return writeJSON(cmd, d)
 	}
 	text := d.ID + ": " + d.Health
 	if d.Reason != "" {
@@ -243,6 +237,5 @@ func (o *operator) change(cmd *cobra.Command, output, id, verb string, c control
 	if d.Note != "" {
 		text += " (" + d.Note + ")"
 	}
-	_, err := fmt.Fprintln(cmd.OutOrStdout(), clean(text))
-	return err
+	return show(cmd, output, d, func(s *screen) { fmt.Fprintln(s, clean(text)) })
 }

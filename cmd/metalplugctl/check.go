@@ -36,9 +36,6 @@ resource takes from it, and which resources take nothing. No daemon is needed fo
 	cmd.Flags().BoolVar(&explain, "explain", false, "say which devices of this machine each resource would take")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := checkOutput(*output); err != nil {
-			return err
-		}
 		checked := checkedFiles{Of: ofArgument}
 		if len(args) == 1 {
 			checked.File = args[0]
@@ -59,13 +56,7 @@ resource takes from it, and which resources take nothing. No daemon is needed fo
 				return err
 			}
 		}
-		if *output == "json" {
-			return writeJSON(cmd, checked)
-		}
-		s := newScreen(cmd.OutOrStdout())
-		s.checked(checked)
-		_, err = s.WriteTo(cmd.OutOrStdout())
-		return err
+		return show(cmd, *output, checked, func(s *screen) { s.checked(checked) })
 	}
 	return cmd
 }

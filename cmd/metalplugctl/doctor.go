@@ -82,9 +82,6 @@ Exit code 1: a line is fail; 3: the daemon does not answer.`,
 	file := cmd.Flags().String("config", "", "configuration `FILE`; if not given: that of the running daemon, or else the default one")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := checkOutput(*output); err != nil {
-			return err
-		}
 		d := &doctor{ctx: cmd.Context(), file: *file, uid: os.Geteuid(), label: selinuxLabel, number: nodeNumber}
 		if systemd.Booted() {
 			d.units = systemd.Units{}.Unusable
@@ -94,14 +91,7 @@ Exit code 1: a line is fail; 3: the daemon does not answer.`,
 		}
 		d.config, d.client = o.configured(d.file)
 		found := d.examine()
-		var err error
-		if *output == "json" {
-			err = writeJSON(cmd, found)
-		} else {
-			s := newScreen(cmd.OutOrStdout())
-			s.findings(found)
-			_, err = s.WriteTo(cmd.OutOrStdout())
-		}
+		err := show(cmd, *output, found, func(s *screen) { s.findings(found) })
 		switch {
 		case err != nil:
 			return err

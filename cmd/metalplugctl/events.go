@@ -30,9 +30,6 @@ func (o *operator) eventsCommand() *cobra.Command {
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := checkOutput(*output); err != nil {
-			return err
-		}
 		out := cmd.OutOrStdout()
 		return o.follow(cmd.Context(), func(line []byte, e control.Event) error {
 			if *output == "json" {

@@ -30,20 +30,11 @@ Exit code 1: a device is Unhealthy that nobody has cordoned.`,
 	output := outputFlag(cmd)
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "hardware that is seen and not offered too, with the reason; in JSON it always is")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := checkOutput(*output); err != nil {
-			return err
-		}
 		devices, resources, err := o.ask(cmd)
 		if err != nil {
 			return err
 		}
-		if *output == "json" {
-			err = writeJSON(cmd, devices)
-		} else {
-			s := newScreen(cmd.OutOrStdout())
-			s.devices(resources, devices, all)
-			_, err = s.WriteTo(cmd.OutOrStdout())
-		}
+		err = show(cmd, *output, devices, func(s *screen) { s.devices(resources, devices, all) })
 		if err == nil && slices.ContainsFunc(devices, isProblem) {
 			err = errFound
 		}

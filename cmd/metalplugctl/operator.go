@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -56,24 +57,42 @@ func checkSocket(name string) error {
 	return usage("--socket %s is a file and no socket: %s", name, want)
 }
 
-// outputFlag adds the flag -o and returns where its value is.
-func outputFlag(cmd *cobra.Command) *string {
-	return cmd.Flags().StringP("output", "o", "table", "table or json")
-}
+// format is how a command shows what it has found: "table" or "json".
+type format string
 
-// checkOutput refuses what is neither.
-func checkOutput(output string) error {
-	if output != "table" && output != "json" {
-		return usage("output %q is neither table nor json", output)
+// Set takes the value of the flag.
+func (f *format) Set(value string) error {
+	if value != "table" && value != "json" {
+		return errors.New("must be table or json")
 	}
+	*f = format(value)
 	return nil
 }
 
-// writeJSON writes a value as people and programs can read it.
-func writeJSON(cmd *cobra.Command, v any) error {
-	encoder := json.NewEncoder(cmd.OutOrStdout())
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(v)
+// String returns the value.
+func (f *format) String() string { return string(*f) }
+
+// Type is the value's name in the help.
+func (*format) Type() string { return "table|json" }
+
+// outputFlag adds the flag -o and returns where its value is.
+func outputFlag(cmd *cobra.Command) *format {
+	output := format("table")
+	cmd.Flags().VarP(&output, "output", "o", "format of the output")
+	return &output
+}
+
+// show writes what a command has found, as JSON or as table lays it out.
+func show(cmd *cobra.Command, output format, found any, table func(*screen)) error {
+	if output == "json" {
+		encoder := json.NewEncoder(cmd.OutOrStdout())
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(found)
+	}
+	s := newScreen(cmd.OutOrStdout())
+	table(s)
+	_, err := s.WriteTo(cmd.OutOrStdout())
+	return err
 }
 
 // oneArg wants exactly one argument, which is named in the message.

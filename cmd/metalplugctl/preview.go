@@ -34,7 +34,7 @@ type preview struct {
 	title     string // of the machine, for the first line
 	allocate  []string
 	requests  []request
-	output    string
+	output    *format
 	live      bool // go on until interrupted, and show every change
 	logLevel  string
 	log       *slog.Logger
@@ -63,7 +63,7 @@ A recording is the text that umockdev-record writes. Saving the file is a hotplu
 	flags.StringVar(&p.file, "config", config.DefaultFile, "configuration file; the default one may be missing")
 	flags.StringVar(&p.recording, "recording", "", "a file, or the name of a bundled recording, instead of this machine")
 	flags.StringArrayVar(&p.allocate, "allocate", nil, "show what a container gets that asks for `RESOURCE=COUNT`")
-	flags.StringVarP(&p.output, "output", "o", "table", "table or json")
+	p.output = outputFlag(cmd)
 	flags.BoolVar(&p.live, "live", false,
 		"go on until interrupted and show every change; if not given: whether the output is a terminal")
 	flags.StringVar(&p.logLevel, "log-level", "warn", "least level of the log: debug, info, notice, warn, error")
@@ -75,9 +75,6 @@ func (p *preview) run(cmd *cobra.Command) error {
 	p.out = cmd.OutOrStdout()
 	if !cmd.Flags().Changed("live") {
 		p.live = isTerminal(p.out)
-	}
-	if err := checkOutput(p.output); err != nil {
-		return err
 	}
 	level, err := systemd.ParseLevel(p.logLevel)
 	if err != nil {

@@ -168,7 +168,7 @@ func (p *preview) container(h *device.Host, snapshot *inventory.Snapshot, want r
 func (p *preview) draw(state previewState) error {
 	s := newScreen(p.out)
 	switch {
-	case p.output == "json":
+	case *p.output == "json":
 		encoder := json.NewEncoder(s)
 		if !p.live {
 			encoder.SetIndent("", "  ")

@@ -25,21 +25,12 @@ the configuration was refused, or one of the daemon's files cannot be written.`,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := checkOutput(*output); err != nil {
-			return err
-		}
 		var status control.Status
 		err := o.client().Get(cmd.Context(), "/v1/status", &status)
 		if err != nil {
 			return err
 		}
-		if *output == "json" {
-			err = writeJSON(cmd, status)
-		} else {
-			s := newScreen(cmd.OutOrStdout())
-			s.status(status, time.Now())
-			_, err = s.WriteTo(cmd.OutOrStdout())
-		}
+		err = show(cmd, *output, status, func(s *screen) { s.status(status, time.Now()) })
 		if err == nil && !allWell(status) {
 			err = errFound
 		}

@@ -32,9 +32,6 @@ follows the last one; with -o json it is an array of devices on one line.`,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := checkOutput(*output); err != nil {
-			return err
-		}
 		ctx, cancel := context.WithCancelCause(cmd.Context())
 		defer cancel(nil)
 		changed := make(chan struct{}, 1)
@@ -60,7 +57,7 @@ follows the last one; with -o json it is an array of devices on one line.`,
 }
 
 // redraw draws after each change, until ctx ends.
-func (o *operator) redraw(ctx context.Context, changed <-chan struct{}, out io.Writer, output string) error {
+func (o *operator) redraw(ctx context.Context, changed <-chan struct{}, out io.Writer, output format) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -79,7 +76,7 @@ func (o *operator) redraw(ctx context.Context, changed <-chan struct{}, out io.W
 }
 
 // draw asks for the list and shows it once.
-func (o *operator) draw(ctx context.Context, out io.Writer, output string) error {
+func (o *operator) draw(ctx context.Context, out io.Writer, output format) error {
 	var devices []control.Device
 	var resources []control.Resource
 	c := o.client()

@@ -35,21 +35,11 @@ Exit code 1: pods cannot get it, also because the kubelet is not connected.`,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := checkOutput(*output); err != nil {
-			return err
-		}
 		var answer control.Answer
 		if err := o.client().Get(cmd.Context(), "/v1/why?what="+url.QueryEscape(asked(args[0])), &answer); err != nil {
 			return err
 		}
-		var err error
-		if *output == "json" {
-			err = writeJSON(cmd, answer)
-		} else {
-			s := newScreen(cmd.OutOrStdout())
-			s.answer(answer)
-			_, err = s.WriteTo(cmd.OutOrStdout())
-		}
+		err := show(cmd, *output, answer, func(s *screen) { s.answer(answer) })
 		if err == nil && slices.ContainsFunc(answer.Found, isKept) {
 			err = errFound
 		}

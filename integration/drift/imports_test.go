@@ -74,7 +74,7 @@ var only = []struct {
 	},
 	{"github.com/prometheus", []string{"daemon/control"}, "others count by plain functions, see plugin.Tally"},
 	{"net/http", []string{"daemon/control", "cmd/metalplugctl"}, "HTTP is how the control socket is talked to, no concern of anybody else"},
-	{"github.com/spf13/cobra", []string{"cmd/metalplugctl", "packaging/completion"}, "the daemon has four flags"},
+	{"github.com/spf13/cobra", []string{"cmd/metalplugctl"}, "the daemon has four flags"},
 	{"github.com/spf13/pflag", []string{"cmd/metalplugctl"}, "cobra's flags are those of cobra's commands"},
 	{"github.com/fsnotify/fsnotify", []string{"directory"}, "what is watched may be removed and made again, which takes more than inotify"},
 }
@@ -101,7 +101,7 @@ var layers = []string{
 	"daemon/exchange/exchangetest", "cgroup", "daemon/sysfs", "systemd", "daemon/audit", "daemon/device", "daemon/config",
 	"daemon/unit", "daemon/reset", "daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/plugin",
 	"daemon/control", "daemon", "cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
-	"cmd/metalplug-unit", "packaging/completion",
+	"cmd/metalplug-unit",
 }
 
 // TestHoldersLinksLittle: what may look at all processes is worth an attack; it has no code that it does not need.

@@ -20,7 +20,7 @@ import (
 // attrs writes the attributes in a directory of a device and those in directories below it that are no devices. Which
 // there are is not listed anywhere, so everything is read that is not known to be useless or harmful: a class that does
 // not exist yet may need it, and a recording cannot be asked again.
-func (r *Recorder) attrs(text *strings.Builder, s *secrets, dir, below string, depth int) {
+func (r *Recorder) attrs(text *strings.Builder, s secrets, dir, below string, depth int) {
 	entries, err := os.ReadDir(filepath.Join(dir, below))
 	if err != nil {
 		return // it has vanished

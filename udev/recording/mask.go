@@ -3,9 +3,12 @@
 package recording
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
+	mathrand "math/rand/v2"
 	"path"
 	"slices"
 	"strings"
@@ -17,9 +20,7 @@ const secretSize = 5
 // secrets are the identities in a recording, by which somebody could find the machine or its owner: serial numbers,
 // UUIDs, world wide names, GUIDs, MAC addresses, names of file systems. What says of which kind the hardware is stays,
 // for that is what a bug report is about: models, firmware versions, PCI addresses and IDs, mount points of disks.
-type secrets struct {
-	values map[string]bool
-}
+type secrets map[string]bool
 
 // secretProperties are udev's properties that are an identity and nothing else.
 var secretProperties = []string{
@@ -35,13 +36,13 @@ var secretAttrs = []string{
 	"product_serial", "hostnqn", "hostid", "subsysnqn", "address", "phys_port_id", "phys_switch_id",
 }
 
-func (s *secrets) property(key, value string) {
+func (s secrets) property(key, value string) {
 	if slices.Contains(secretProperties, key) {
 		s.add(value)
 	}
 }
 
-func (s *secrets) attr(name, value string) {
+func (s secrets) attr(name, value string) {
 	if !slices.Contains(secretAttrs, path.Base(name)) {
 		return
 	}
@@ -58,7 +59,7 @@ func (s *secrets) attr(name, value string) {
 }
 
 // text takes the UUIDs out of what NVIDIA's driver says of a GPU.
-func (s *secrets) text(content string) {
+func (s secrets) text(content string) {
 	for line := range strings.Lines(content) {
 		if key, value, ok := strings.Cut(line, ":"); ok && strings.HasSuffix(key, "UUID") {
 			s.add(strings.TrimSpace(value))
@@ -68,37 +69,24 @@ func (s *secrets) text(content string) {
 
 // add notes an identity. What is short or says nothing, as the serial numbers of cheap hardware do, would be found in
 // half of the text. What it begins with says of what kind it is, and stays.
-func (s *secrets) add(value string) {
+func (s secrets) add(value string) {
 	for _, kind := range []string{"eui.", "uuid.", "nvme.", "naa.", "t10.", "0x", "GPU-"} {
 		value = strings.TrimPrefix(value, kind)
 	}
 	if len(value) < secretSize || strings.Trim(value, "0-:. ") == "" || strings.Contains(value, "unknown") {
 		return
 	}
-	if s.values == nil {
-		s.values = make(map[string]bool)
-	}
-	s.values[value] = true
+	s[value] = true
 }
 
 // mask replaces each identity, wherever it stands, by one of the same form that says nothing: the same one everywhere
 // in this text, another one in the next.
-func (s *secrets) mask(text string) string {
+func (s secrets) mask(text string) string {
 	salt := make([]byte, 16)
 	_, _ = rand.Read(salt) // never fails (crypto/rand)
-	var pairs []string
-	longestFirst := func(a, b string) int {
-		if len(a) != len(b) {
-			return len(b) - len(a)
-		}
-		return strings.Compare(a, b)
-	}
-	for value := range s.values {
-		pairs = append(pairs, value)
-	}
-	slices.SortFunc(pairs, longestFirst)
-	replacements := make([]string, 0, 2*len(pairs))
-	for _, value := range pairs {
+	longestFirst := func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }
+	var replacements []string
+	for _, value := range slices.SortedFunc(maps.Keys(s), longestFirst) {
 		replacements = append(replacements, value, pseudonym(value, salt))
 	}
 	return strings.NewReplacer(replacements...).Replace(text)
@@ -107,27 +95,20 @@ func (s *secrets) mask(text string) string {
 // pseudonym returns a text of the same form: digits for digits, letters for letters of the same case, hexadecimal where
 // all of it is; the rest stays, so that it is still an address, a UUID or a name for a file.
 func pseudonym(value string, salt []byte) string {
-	isHex := strings.Trim(value, "0123456789abcdefABCDEF-:.") == ""
-	made := []byte(value)
-	var noise []byte
-	for i, c := range made {
-		if i%sha256.Size == 0 {
-			sum := sha256.Sum256(append(append([]byte{byte(i / sha256.Size)}, salt...), value...))
-			noise = sum[:]
-		}
-		n := noise[i%sha256.Size]
-		letters := byte(26)
-		if isHex {
-			letters = 6
-		}
+	letters := 26
+	if strings.Trim(value, "0123456789abcdefABCDEF-:.") == "" {
+		letters = 6
+	}
+	noise := mathrand.New(mathrand.NewChaCha8(sha256.Sum256(append(slices.Clone(salt), value...))))
+	return strings.Map(func(c rune) rune {
 		switch {
 		case c >= '0' && c <= '9':
-			made[i] = '0' + n%10
+			return '0' + rune(noise.IntN(10))
 		case c >= 'a' && c <= 'z':
-			made[i] = 'a' + n%letters
+			return 'a' + rune(noise.IntN(letters))
 		case c >= 'A' && c <= 'Z':
-			made[i] = 'A' + n%letters
+			return 'A' + rune(noise.IntN(letters))
 		}
-	}
-	return string(made)
+		return c
+	}, value)
 }

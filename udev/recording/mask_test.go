@@ -63,19 +63,19 @@ func TestPseudonymsHaveTheSameForm(t *testing.T) {
 }
 
 func TestWhatIsNoSecret(t *testing.T) {
-	var s secrets
+	s := make(secrets)
 	for _, value := range []string{"", "1234", "0x0000000000000000", "00000000-0000-0000-0000-000000000000", "eui.0000", "unknown serial"} {
 		s.add(value)
 	}
 	s.attr("model", "Samsung SSD 990")
 	s.property("ID_MODEL", "Samsung SSD 990")
-	if len(s.values) > 0 {
-		t.Errorf("%v", s.values)
+	if len(s) > 0 {
+		t.Errorf("%v", s)
 	}
 }
 
 func TestMaskOfSecretsInSecrets(t *testing.T) {
-	var s secrets
+	s := make(secrets)
 	s.attr("ports/1/serial", "ABCDE\n")
 	s.property("ID_WWN", "eui.ABCDEFGHIJ")
 	masked := s.mask("ABCDEFGHIJ ABCDE 4142434445 x")
@@ -139,7 +139,7 @@ func TestAttributesThatAreLeftAlone(t *testing.T) {
 		}
 	}
 	var text strings.Builder
-	new(Recorder).attrs(&text, new(secrets), dir, "", attrDepth)
+	new(Recorder).attrs(&text, make(secrets), dir, "", attrDepth)
 	want := "H: config=" + strings.Repeat("ff", configSize) + "\nL: driver=../../bus/pci/drivers/nvme\nA: long=" +
 		strings.Repeat("x", attrSize) + "\nA: ports/1/state=4: ACTIVE\\n\nA: state=live\\n\n"
 	if text.String() != want {

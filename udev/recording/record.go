@@ -3,7 +3,6 @@
 package recording
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"os"
@@ -39,26 +38,24 @@ type Recorder struct {
 // hardware.
 func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
 	var text strings.Builder
-	var secrets secrets
+	secrets := make(secrets)
 	sorted := slices.SortedFunc(slices.Values(devices), func(a, b udev.Device) int { return strings.Compare(a.SysPath, b.SysPath) })
 	for _, d := range sorted {
-		r.device(&text, &secrets, d)
+		r.device(&text, secrets, d)
 	}
-	r.files(&text, &secrets, sorted)
+	r.files(&text, secrets, sorted)
 	masked := text.String()
 	if !r.Serials {
 		masked = secrets.mask(masked)
 	}
-	out := bufio.NewWriter(w)
-	out.WriteString(masked)
-	if err := out.Flush(); err != nil {
+	if _, err := io.WriteString(w, masked); err != nil {
 		return fmt.Errorf("write recording: %w", err)
 	}
 	return nil
 }
 
 // device writes one block.
-func (r *Recorder) device(text *strings.Builder, s *secrets, d udev.Device) {
+func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
 	devPath := strings.TrimPrefix(d.SysPath, "/sys")
 	if !strings.HasPrefix(devPath, "/devices/") && !strings.HasPrefix(devPath, "/module/") {
 		return // buses and drivers, which follow from the links of their devices
@@ -87,7 +84,7 @@ func (r *Recorder) device(text *strings.Builder, s *secrets, d udev.Device) {
 
 // files writes what is known of the machine outside of sysfs, as far as a class reads it: what is mounted and swapped
 // to, what NVIDIA's driver says, and its nodes, which udev does not know.
-func (r *Recorder) files(text *strings.Builder, s *secrets, devices []udev.Device) {
+func (r *Recorder) files(text *strings.Builder, s secrets, devices []udev.Device) {
 	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
 		if content, err := r.proc(name); err == nil {
