@@ -27,13 +27,8 @@ func statusOf(snapshot *inventory.Snapshot, what string) *inventory.Status {
 			return s
 		}
 	}
-	if !strings.HasPrefix(what, "/dev/") {
-		return nil
-	}
-	for d := range everyDevice(snapshot) {
-		if has(d, what) {
-			return d
-		}
+	if all := users(snapshot, what); strings.HasPrefix(what, "/dev/") && len(all) > 0 {
+		return all[0]
 	}
 	return nil
 }

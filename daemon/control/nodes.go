@@ -12,35 +12,25 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// has tells whether a node in /dev is one of a device's.
-func has(d *inventory.Status, node string) bool {
-	return slices.ContainsFunc(d.Nodes, func(n device.Node) bool { return n.Host == node || n.Container == node })
-}
-
-// misses tells whether a device would need a node in /dev that is not there.
-func misses(d *inventory.Status, node string) bool {
-	return strings.Contains(d.Reason, node+" is missing")
-}
-
-// suspects returns the udev devices of which a node may be that is none of any device's: those that miss it, or else those
-// of its class that could not be identified, so that their nodes are not known.
-func suspects(snapshot *inventory.Snapshot, devices []udev.Device, node string) []udev.Device {
-	missing, unknown := make(map[string]bool), make(map[string]bool)
+// users returns the devices that have a node in /dev, or need it while it is missing.
+func users(snapshot *inventory.Snapshot, node string) (all []*inventory.Status) {
 	for d := range everyDevice(snapshot) {
-		c := d.Device.Class
-		if c == nil || c == &device.Generic || !slices.ContainsFunc(c.DevNodes, func(p string) bool { return udev.Glob(p, node) }) {
-			continue
-		}
-		switch {
-		case misses(d, node):
-			missing[d.Device.SysPath] = true
-		case d.Device.ID == "":
-			unknown[d.Device.SysPath] = true
+		has := slices.ContainsFunc(d.Nodes, func(n device.Node) bool { return n.Host == node || n.Container == node })
+		if has || strings.Contains(d.Reason, node+" is missing") {
+			all = append(all, d)
 		}
 	}
-	paths := unknown
-	if len(missing) > 0 {
-		paths = missing
+	return all
+}
+
+// suspects returns the udev devices to which a node without a device may belong: those of its class that could not be
+// identified, so that their nodes are not known.
+func suspects(snapshot *inventory.Snapshot, devices []udev.Device, node string) []udev.Device {
+	paths := make(map[string]bool)
+	for d := range everyDevice(snapshot) {
+		c := d.Device.Class
+		paths[d.Device.SysPath] = d.Device.ID == "" && c != nil && c != &device.Generic &&
+			slices.ContainsFunc(c.DevNodes, func(p string) bool { return udev.Glob(p, node) })
 	}
 	return slices.DeleteFunc(slices.Clone(devices), func(u udev.Device) bool { return !paths[u.SysPath] })
 }
@@ -48,12 +38,7 @@ func suspects(snapshot *inventory.Snapshot, devices []udev.Device, node string) 
 // oneFor leaves of an answer about a node that several devices share the first of them, and says so: what there is to say
 // of the node is the same for all.
 func oneFor(snapshot *inventory.Snapshot, a *Answer) {
-	n := 0
-	for d := range everyDevice(snapshot) {
-		if has(d, a.What) || misses(d, a.What) {
-			n++
-		}
-	}
+	n := len(users(snapshot, a.What))
 	if n < 2 || len(a.Found) == 0 || !strings.HasPrefix(a.What, "/dev/") {
 		return
 	}
