@@ -115,6 +115,23 @@ func TestPreviewAllocates(t *testing.T) {
 	}
 }
 
+// TestPreviewInitialisesNothing: devices that a vendor's unit has to initialise are shown as they would be after that.
+func TestPreviewInitialisesNothing(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "t.toml")
+	save(t, file, "[[resource]]\nname = \"nvidia.com/gpu\"\nunits.init = \"none@.service\"\n")
+	code, stdout, stderr := ctl(t, "preview", "--config", file, "--recording", "gpu-server", "-o", "json")
+	var s previewState
+	if err := json.Unmarshal([]byte(stdout), &s); err != nil || code != exitOK {
+		t.Fatalf("exit %d, %v: %s", code, err, stderr)
+	}
+	for _, r := range s.Resources {
+		if r.Name == "nvidia.com/gpu" && r.Allocatable == 8 {
+			return
+		}
+	}
+	t.Errorf("%+v", s.Resources)
+}
+
 func TestPreviewOfTooMuchIsAProblem(t *testing.T) {
 	code, stdout, stderr := ctl(t, "preview", "--recording", "gpu-server", "--allocate", "nvidia.com/gpu=9")
 	if code != exitProblem || !strings.Contains(stderr, "too few") {

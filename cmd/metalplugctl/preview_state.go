@@ -49,20 +49,10 @@ type previewDevice struct {
 
 // previewContainer is what a container would get.
 type previewContainer struct {
-	Resource string            `json:"resource"`
-	Count    int               `json:"count"`
-	Devices  []string          `json:"devices"`
-	Env      map[string]string `json:"env"`
-	Nodes    []previewNode     `json:"nodes"`
-	CDI      []string          `json:"cdiDevices,omitempty"` // in place of nodes: names of CDI devices
-	Error    string            `json:"error,omitempty"`
-}
-
-// previewNode is a device node in a container.
-type previewNode struct {
-	Container   string `json:"container"`
-	Host        string `json:"host"`
-	Permissions string `json:"permissions"`
+	Resource string `json:"resource"`
+	Count    int    `json:"count"`
+	plugin.Assigned
+	Error string `json:"error,omitempty"`
 }
 
 // request is what a container asks for: "nvidia.com/gpu=2".
@@ -74,19 +64,17 @@ type request struct {
 // parseRequest reads a request of the form RESOURCE=COUNT.
 func parseRequest(text string) (request, error) {
 	name, count, ok := strings.Cut(text, "=")
-	r := request{name, 1}
 	if name == "" {
 		return request{}, fmt.Errorf("%q: no resource is named", text)
 	}
 	if !ok {
-		return r, nil
+		return request{name, 1}, nil
 	}
-	if n, err := strconv.Atoi(count); err != nil || n < 1 || strconv.Itoa(n) != count {
+	n, err := strconv.Atoi(count)
+	if err != nil || n < 1 || strconv.Itoa(n) != count {
 		return request{}, fmt.Errorf("%q: the number of devices is %q, not a whole number from 1", text, count)
-	} else {
-		r.count = n
 	}
-	return r, nil
+	return request{name, n}, nil
 }
 
 // state returns what a snapshot offers, and what containers would get of it; the error is the reason why one gets nothing.
@@ -137,7 +125,6 @@ func (p *preview) container(h *device.Host, snapshot *inventory.Snapshot, want r
 	c := previewContainer{Resource: want.resource, Count: want.count}
 	at := slices.IndexFunc(p.config.Resources, func(r config.Resource) bool { return r.Name == want.resource })
 	err := errors.New("no resource of that name is configured")
-	var got plugin.Assigned
 	if at >= 0 {
 		r := p.config.Resources[at]
 		offered := plugin.Resource{
@@ -150,18 +137,13 @@ func (p *preview) container(h *device.Host, snapshot *inventory.Snapshot, want r
 			}
 			offered.CDI = func(devices []*inventory.Status) ([]string, error) { return cdi.Names(kind, devices), nil }
 		}
-		got, err = plugin.Assign(h, offered, snapshot.Offer(r.Name), taken, want.count)
+		c.Assigned, err = plugin.Assign(h, offered, snapshot.Offer(r.Name), taken, want.count)
 	}
 	if err != nil {
 		err = fmt.Errorf("allocate %d of %s: %w", want.count, want.resource, err)
 		c.Error = err.Error()
-		return c, err
 	}
-	c.Devices, c.Env, c.Nodes, c.CDI = got.Devices, got.Env, []previewNode{}, got.CDI
-	for _, n := range got.Nodes {
-		c.Nodes = append(c.Nodes, previewNode{n.Container, n.Host, n.Permissions})
-	}
-	return c, nil
+	return c, err
 }
 
 // draw writes a state in one piece, so that a terminal does not flicker.

@@ -114,38 +114,25 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("metalplug_"+name, help, labels, nil)
 }
 
-// scraped are the metrics that are made at each scrape.
-type scraped struct {
-	devices, health, state, allocated, connected, conflict, events, overflows, resyncs *prometheus.Desc
-}
+// The metrics that are made at each scrape.
+var (
+	devicesDesc   = desc("devices", "Devices that are offered, by health as the kubelet is told.", "resource", "health")
+	healthDesc    = desc("device_health", "1 for a device that is Healthy, 0 for one that is not.", "resource", "device")
+	stateDesc     = desc("device_state", "1 for the state of each device's lease.", "resource", "device", "state")
+	allocatedDesc = desc("device_allocated", "1 for each container that holds a device.",
+		"resource", "device", "namespace", "pod", "container")
+	connectedDesc = desc("stream_connected", "1 if the kubelet's stream of a resource is open.", "resource")
+	conflictDesc  = desc("resource_conflict", "1 if another plugin serves the name of a resource, as far as the kubelet shows it.", "resource")
+	eventsDesc    = desc("uevents_total", "Events of udevd.")
+	overflowsDesc = desc("uevent_overflows_total", "Times that events were lost and everything was enumerated again.")
+	resyncsDesc   = desc("resyncs_total", "Enumerations of all devices after the first.")
+)
 
-// describe names the metrics that are made at each scrape.
-func describe() scraped {
-	return scraped{
-		devices: desc("devices", "Devices that are offered, by health as the kubelet is told.", "resource", "health"),
-		health:  desc("device_health", "1 for a device that is Healthy, 0 for one that is not.", "resource", "device"),
-		state:   desc("device_state", "1 for the state of each device's lease.", "resource", "device", "state"),
-		allocated: desc("device_allocated", "1 for each container that holds a device.",
-			"resource", "device", "namespace", "pod", "container"),
-		connected: desc("stream_connected", "1 if the kubelet's stream of a resource is open.", "resource"),
-		conflict:  desc("resource_conflict", "1 if another plugin serves the name of a resource, as far as the kubelet shows it.", "resource"),
-		events:    desc("uevents_total", "Events of udevd."),
-		overflows: desc("uevent_overflows_total", "Times that events were lost and everything was enumerated again."),
-		resyncs:   desc("resyncs_total", "Enumerations of all devices after the first."),
-	}
-}
-
-// Describe names the metrics.
-func (scrape) Describe(to chan<- *prometheus.Desc) {
-	d := describe()
-	for _, one := range []*prometheus.Desc{d.devices, d.health, d.state, d.allocated, d.connected, d.conflict, d.events, d.overflows, d.resyncs} {
-		to <- one
-	}
-}
+// Describe names no metric: the registry then takes what Collect makes.
+func (scrape) Describe(chan<- *prometheus.Desc) {}
 
 // Collect makes them.
 func (s scrape) Collect(to chan<- prometheus.Metric) {
-	d := describe()
 	gauge := func(of *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, value, labels...)
 	}
@@ -153,28 +140,28 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(of, prometheus.CounterValue, float64(value))
 	}
 	counts := s.Inventory.Counts()
-	count(d.events, counts.Events)
-	count(d.overflows, counts.Overflows)
-	count(d.resyncs, counts.Resyncs)
+	count(eventsDesc, counts.Events)
+	count(overflowsDesc, counts.Overflows)
+	count(resyncsDesc, counts.Resyncs)
 	snapshot, _ := s.Inventory.Snapshot()
 	for _, r := range s.resources(snapshot) {
-		gauge(d.devices, float64(r.Healthy), r.Name, health(true))
-		gauge(d.devices, float64(r.Unhealthy), r.Name, health(false))
-		gauge(d.connected, one(r.Connected), r.Name)
-		gauge(d.conflict, one(r.Conflict), r.Name)
+		gauge(devicesDesc, float64(r.Healthy), r.Name, health(true))
+		gauge(devicesDesc, float64(r.Unhealthy), r.Name, health(false))
+		gauge(connectedDesc, one(r.Connected), r.Name)
+		gauge(conflictDesc, one(r.Conflict), r.Name)
 	}
 	holders := s.Holders()
 	for _, device := range snapshot.Others { // a disk that is not proven yet
 		if device.Taker != "" && device.Device.ID != "" {
-			gauge(d.state, 1, device.Taker, device.Device.ID, string(device.State))
+			gauge(stateDesc, 1, device.Taker, device.Device.ID, string(device.State))
 		}
 	}
 	for resource, offer := range snapshot.Offers {
 		for _, device := range offer.Devices {
-			gauge(d.health, one(device.Healthy), resource, device.Device.ID)
-			gauge(d.state, 1, resource, device.Device.ID, string(device.State))
+			gauge(healthDesc, one(device.Healthy), resource, device.Device.ID)
+			gauge(stateDesc, 1, resource, device.Device.ID, string(device.State))
 			for _, by := range holdersOf(device, holders) {
-				gauge(d.allocated, 1, resource, device.Device.ID, by.Namespace, by.Pod, by.Container)
+				gauge(allocatedDesc, 1, resource, device.Device.ID, by.Namespace, by.Pod, by.Container)
 			}
 		}
 	}

@@ -60,10 +60,17 @@ var errTooFew = errors.New("too few healthy devices are free")
 
 // Assigned is what a container gets.
 type Assigned struct {
-	Devices []string // their IDs, or those of shares
-	Env     map[string]string
-	Nodes   []device.Node
-	CDI     []string // in place of nodes: names of CDI devices
+	Devices []string          `json:"devices"` // their IDs, or those of shares
+	Env     map[string]string `json:"env"`
+	Nodes   []AssignedNode    `json:"nodes"`
+	CDI     []string          `json:"cdiDevices,omitempty"` // in place of nodes: names of CDI devices
+}
+
+// AssignedNode is a device node in a container.
+type AssignedNode struct {
+	Container   string `json:"container"`
+	Host        string `json:"host"`
+	Permissions string `json:"permissions"`
 }
 
 // Assign returns what a container would get that asks for n devices of a resource: the kubelet would give it healthy ones that
@@ -91,9 +98,9 @@ func Assign(h *device.Host, r Resource, offer *inventory.Offer, taken []string, 
 	if err != nil {
 		return Assigned{}, err
 	}
-	a := Assigned{Devices: chosen, Env: answer.GetEnvs()}
+	a := Assigned{Devices: chosen, Env: answer.GetEnvs(), Nodes: []AssignedNode{}}
 	for _, d := range answer.GetDevices() {
-		a.Nodes = append(a.Nodes, device.Node{Host: d.GetHostPath(), Container: d.GetContainerPath(), Permissions: d.GetPermissions()})
+		a.Nodes = append(a.Nodes, AssignedNode{d.GetContainerPath(), d.GetHostPath(), d.GetPermissions()})
 	}
 	for _, d := range answer.GetCdiDevices() {
 		a.CDI = append(a.CDI, d.GetName())
