@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fsutil_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/internal/fsutil"
+)
+
+// TestReplaceFile: a link that was left in the place of the new file is not written through, and a failure leaves the old file.
+func TestReplaceFile(t *testing.T) {
+	dir := t.TempDir()
+	name, elsewhere := filepath.Join(dir, "file"), filepath.Join(dir, "elsewhere")
+	if err := errors.Join(os.WriteFile(elsewhere, []byte("precious"), 0o600), os.Symlink(elsewhere, name+".new")); err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string, err error) func(io.Writer) error {
+		return func(w io.Writer) error {
+			_, writeErr := io.WriteString(w, text)
+			return errors.Join(writeErr, err)
+		}
+	}
+	full := errors.New("no space left on device")
+	if err := errors.Join(fsutil.ReplaceFile(name, write("a", nil)), fsutil.ReplaceFile(name, write("b", nil))); err != nil {
+		t.Fatal(err)
+	}
+	if err := fsutil.ReplaceFile(name, write("c", full)); !errors.Is(err, full) || !strings.Contains(err.Error(), "write "+name+".new: ") {
+		t.Error(err)
+	}
+	for file, want := range map[string]string{name: "b", elsewhere: "precious"} {
+		if text, err := os.ReadFile(file); err != nil || string(text) != want {
+			t.Errorf("%s: %q, %v, want %q", file, text, err, want)
+		}
+	}
+	if info, err := os.Lstat(name); err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+// TestReadRegular: everything but a small regular file is refused, and nothing waits for the writer of a pipe.
+func TestReadRegular(t *testing.T) {
+	for want, put := range map[string]func(name string) error{
+		"":                            func(name string) error { return os.WriteFile(name, []byte("1234"), 0o600) },
+		"it is larger than 4 bytes":   func(name string) error { return os.WriteFile(name, []byte("12345"), 0o600) },
+		"it is a directory":           func(name string) error { return os.Mkdir(name, 0o700) },
+		"it is a symbolic link":       func(name string) error { return os.Symlink("/dev/null", name) },
+		"it is not a regular file":    func(name string) error { return unix.Mkfifo(name, 0o600) },
+		"no such file or directory":   func(string) error { return nil },
+		"file/below: not a directory": func(name string) error { return os.WriteFile(name, nil, 0o600) },
+		"no such device or address":   func(name string) error { return unix.Mknod(name, unix.S_IFSOCK|0o600, 0) },
+	} {
+		name := filepath.Join(t.TempDir(), "file")
+		if err := put(name); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(want, "below") {
+			name += "/below"
+		}
+		text, err := fsutil.ReadRegular(name, 4)
+		if want == "" {
+			if err != nil || string(text) != "1234" {
+				t.Errorf("%q, %v", text, err)
+			}
+		} else if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
