@@ -145,10 +145,7 @@ func TestCordonRefused(t *testing.T) {
 	if _, err := r.Uncordon(t.Context(), "node-B-w"); !errors.Is(err, inventory.ErrUnknownDevice) {
 		t.Errorf("unknown device: %v", err)
 	}
-	// A directory in the place of the file that is about to be written.
-	if err := os.MkdirAll(filepath.Join(state, "state.json.new/full"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	block(t, state)
 	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "x"}); err == nil {
 		t.Error("no error though it cannot be kept")
 	}

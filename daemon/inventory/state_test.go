@@ -33,6 +33,31 @@ func (r *running) end() {
 	r.stop = func() {}
 }
 
+// block keeps the state from being saved, until unblock is called: a directory is in the way. The store may be saving: both are
+// one step each.
+func block(t *testing.T, state string) (unblock func()) {
+	t.Helper()
+	elsewhere, inTheWay := filepath.Join(t.TempDir(), "elsewhere"), filepath.Join(state, "state.json.new")
+	err := os.MkdirAll(filepath.Join(elsewhere, "full"), 0o700)
+	for err == nil {
+		if err = os.Rename(elsewhere, inTheWay); err == nil {
+			break
+		}
+		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EEXIST) {
+			err = nil // the store is writing there
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := os.Rename(inTheWay, elsewhere); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 var mayHaveBeen = standing{cordoned: true, reason: "cordoned: it may have been before the state was lost: uncordon it if not"}
 
 // TestStateLost: one line says what was lost and what to do. Each device that is found at that start is cordoned until an
@@ -170,15 +195,12 @@ func TestStateThatIsNoDirectory(t *testing.T) {
 func TestFullDiskHasWhatItHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := t.TempDir()
-		inTheWay := filepath.Join(state, "state.json.new", "in the way")
 		m := udevtest.New(t, widget("w0", "A"))
 		r := start(t, m, state)
 		clock.Pass(time.Second)
 		r.end()
 		r = start(t, m, state)
-		if err := os.MkdirAll(inTheWay, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		unblock := block(t, state)
 		clock.Pass(time.Second)
 		if err := errors.Join(r.Kept(t.Context()), r.Store.Unkept()); err != nil {
 			t.Errorf("nothing has changed: %v", err)
@@ -188,9 +210,7 @@ func TestFullDiskHasWhatItHas(t *testing.T) {
 		if err := r.Store.Unkept(); err == nil || r.Kept(t.Context()) == nil {
 			t.Errorf("a device came, and is not saved: %v", err)
 		}
-		if err := os.RemoveAll(filepath.Dir(inTheWay)); err != nil {
-			t.Fatal(err)
-		}
+		unblock()
 		clock.Pass(time.Minute)
 		if err := r.Store.Unkept(); err != nil {
 			t.Error(err)
@@ -209,17 +229,12 @@ func TestUncordonThatIsNotSaved(t *testing.T) {
 	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "loose"}); err != nil {
 		t.Fatal(err)
 	}
-	inTheWay := filepath.Join(state, "state.json.new", "in the way")
-	if err := os.MkdirAll(inTheWay, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	unblock := block(t, state)
 	want := standing{cordoned: true, reason: "cordoned: loose"}
 	if _, err := r.Uncordon(t.Context(), cordonedWidget); err == nil || r.standing(cordonedWidget) != want {
 		t.Errorf("%v, %+v", err, r.standing(cordonedWidget))
 	}
-	if err := os.RemoveAll(filepath.Dir(inTheWay)); err != nil {
-		t.Fatal(err)
-	}
+	unblock()
 	r.end()
 	r = start(t, m, state)
 	if got := r.standing(cordonedWidget); got != want {
