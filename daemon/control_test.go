@@ -123,6 +123,26 @@ func TestControlSocketOfTheServiceManager(t *testing.T) {
 	}
 }
 
+// TestControlSocketOfAnother: a socket that another process serves stays, and one that a dead process left is replaced.
+func TestControlSocketOfAnother(t *testing.T) {
+	d := daemon{Options: Options{Config: config.Config{Paths: config.Paths{Run: t.TempDir()}}}}
+	other, err := control.Listen(filepath.Join(d.Config.Paths.Run, controlSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "listen on " + other.Addr().String() + ": another process serves it: set another paths.run"
+	if _, err := d.controlListener(); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	other.SetUnlinkOnClose(false)
+	other.Close()
+	l, err := d.controlListener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+}
+
 func TestDroppedOfARecording(t *testing.T) {
 	var d daemon
 	if got := d.dropped(); got != (udev.Dropped{}) {

@@ -27,7 +27,12 @@ func (d *daemon) serveControl(ctx context.Context, ready func()) error {
 func (d *daemon) controlListener() (net.Listener, error) {
 	f := d.Sockets["control"]
 	if f == nil {
-		return control.Listen(filepath.Join(d.Config.Paths.Run, controlSocket))
+		path := filepath.Join(d.Config.Paths.Run, controlSocket)
+		if c, err := net.Dial("unix", path); err == nil { // Listen would remove it
+			c.Close()
+			return nil, fmt.Errorf("listen on %s: another process serves it: set another paths.run", path)
+		}
+		return control.Listen(path)
 	}
 	l, err := net.FileListener(f)
 	if err != nil {
