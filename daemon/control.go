@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -85,6 +86,9 @@ func (d *daemon) unwritten() []string {
 // counted asks the kubelet what it counts.
 func (d *daemon) counted(ctx context.Context) (control.Counted, error) {
 	ids, err := plugin.Allocatable(ctx, d.Config.Paths.PodResources)
+	if errors.Is(err, plugin.ErrNotCounted) {
+		return control.Counted{Unknown: err.Error()}, nil
+	}
 	if err != nil {
 		return control.Counted{}, err
 	}

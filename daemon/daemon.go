@@ -41,7 +41,7 @@ type Options struct {
 	Reload   <-chan os.Signal              // each signal asks for a reload; may be nil
 	Log      *slog.Logger
 	Notifier systemd.Notifier
-	Sockets  map[string]*os.File // passed on by the service manager: "uevent", "kmsg", "control", "metrics"
+	Sockets  map[string]*os.File // passed on by the service manager: "uevent", "kmsg", "control", "metrics", and what was stored with it
 	Version  string              // of the program, for people
 	// Touch, if not nil, is used in the place of the helpers of the configuration.
 	Touch *device.Touch
@@ -60,6 +60,7 @@ type daemon struct {
 	inventory *inventory.Inventory
 	watch     *plugin.Watch
 	peers     *plugin.Peers
+	parked    *plugin.Parked
 	specs     *cdi.Specs
 	turnover  *turnover.Turnover
 	audit     *audit.Log
@@ -164,7 +165,10 @@ func (d *daemon) build(afterBoot bool) {
 		Owners:  func() (map[string][]string, error) { return plugin.Owners(d.Config.Paths.DevicePlugins) },
 	}
 	d.watch = &plugin.Watch{Dir: d.Config.Paths.DevicePlugins, Log: d.Log}
-	d.peers = &plugin.Peers{Dir: d.Config.Paths.DevicePlugins, Changed: make(chan struct{}, 1)}
+	d.peers = &plugin.Peers{Dir: d.Config.Paths.DevicePlugins, Hint: d.watch.Hint}
+	d.watch.Stir = d.peers.Stir
+	d.parked = &plugin.Parked{Store: d.Notifier.Store, Remove: d.Notifier.Remove}
+	d.parked.Take(d.Sockets)
 	d.specs = &cdi.Specs{Dir: d.Config.Paths.CDI, Inventory: d.inventory, Host: d.host, Log: d.Log}
 	d.specs.Set(d.Config.Resources)
 	d.control = d.newControl()
@@ -226,7 +230,11 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 		Host:      d.host,
 		Watch:     d.watch,
 		Peers:     d.peers,
-		Counted:   func(ctx context.Context) ([]string, error) { return d.countedOf(ctx, r.Name) },
+		Parked:    d.parked,
+		Counted: func(ctx context.Context) ([]string, error) {
+			counted, err := plugin.Allocatable(ctx, d.Config.Paths.PodResources)
+			return counted[r.Name], err
+		},
 		Log:       d.Log,
 		Tally:     d.control.Tally(),
 		Allocated: d.noteAllocated,
@@ -255,7 +263,6 @@ func (d *daemon) tasks() []task {
 		{"endpoints", d.serve},
 		{"holders", d.askHolders},
 		{"pods", d.watchPods},
-		{"rivals", d.watchRivals},
 		{"turnover", d.turnover.Run},
 		{"reload", d.reloads},
 		{"status", d.reportStatus},

@@ -11,9 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -40,8 +38,8 @@ func (counting) GetAllocatableResources(context.Context, *podresources.Allocatab
 func besides(t *testing.T) *daemon {
 	t.Helper()
 	dir := t.TempDir()
-	d := &daemon{watch: &plugin.Watch{Dir: dir}}
-	d.Config.Paths.PodResources = filepath.Join(dir, "mp-pods.sock") // no other plugin by its name
+	d := &daemon{}
+	d.Config.Paths.PodResources = filepath.Join(dir, "pods.sock")
 	l, err := net.Listen("unix", d.Config.Paths.PodResources)
 	if err != nil {
 		t.Fatal(err)
@@ -54,45 +52,6 @@ func besides(t *testing.T) *daemon {
 		"t/a": {endpoint: &plugin.Endpoint{Resource: plugin.Resource{Name: "t/a"}, Inventory: inventory.New(inventory.Options{Host: &device.Host{}})}},
 	}}
 	return d
-}
-
-// After a hint it is compared less and less often, and in the end only as long as another plugin is there.
-func TestCompareLessOften(t *testing.T) {
-	d := besides(t)
-	for last, all := range map[time.Duration][]time.Duration{
-		lastComparison: {2, 4, 8, 16, 32, 60, 0},
-		ownComparison:  {2, 4, 0},
-	} {
-		pause := firstComparison
-		for i, want := range all {
-			if pause = d.compare(t.Context(), pause, last); pause != want*time.Second {
-				t.Fatalf("comparison %d: the next after %v, want %v", i+1, pause, want*time.Second)
-			}
-		}
-	}
-	if err := unix.Mknod(filepath.Join(d.watch.Dir, "gpu.sock"), unix.S_IFSOCK|0o600, 0); err != nil {
-		t.Fatal(err)
-	}
-	for _, last := range []time.Duration{ownComparison, lastComparison} {
-		if pause := d.compare(t.Context(), last, last); pause != lastComparison {
-			t.Errorf("beside another plugin: the next after %v", pause)
-		}
-	}
-}
-
-// However often it has not answered: only an answer can tell that another plugin has nothing to do with us any more.
-func TestKubeletThatDoesNotCountIsAskedAgain(t *testing.T) {
-	d := besides(t)
-	d.Config.Paths.PodResources += ".none"
-	pause := 10 * time.Second
-	for range 10 {
-		if pause = d.compare(t.Context(), pause, lastComparison); pause <= 0 || pause > lastComparison {
-			t.Fatalf("asked again after %v", pause)
-		}
-	}
-	if pause := d.compare(t.Context(), ownComparison, ownComparison); pause != 0 {
-		t.Errorf("where no other plugin has stirred it is asked again after %v", pause)
-	}
 }
 
 // Of a resource that is ours it is told which device is not, and of no other.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
-	"time"
 
 	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/config"
@@ -110,17 +109,6 @@ func (e *endpoints) start(resource config.Resource, restarted bool, started func
 		}
 	}()
 	return r
-}
-
-// compare compares what the kubelet counts with what each endpoint offers, and returns after what time to do so again; 0:
-// there is no need. One call at a time.
-func (e *endpoints) compare(counted map[string][]string) (again time.Duration) {
-	for name, endpoint := range e.all() {
-		if wait := endpoint.Compare(counted[name]); wait > 0 && (again == 0 || wait < again) {
-			again = wait
-		}
-	}
-	return again
 }
 
 // foreign returns an ID that the kubelet counts and that is none of ours, for each resource that has one.

@@ -5,12 +5,14 @@
 package systemd
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
 )
 
 // Notifier sends states to the service manager (sd_notify(3)). The zero value sends to $NOTIFY_SOCKET; Quiet sends
@@ -32,6 +34,35 @@ func (n Notifier) Reloading() error {
 
 // Alive is the ping that the watchdog waits for.
 func (n Notifier) Alive() error { return n.send(daemon.SdNotifyWatchdog) }
+
+// Store gives the service manager a copy of a descriptor for the next process (sd_pid_notify_with_fds(3), FDSTORE=1). It is
+// stored where the unit has FileDescriptorStoreMax=, until the other end hangs up.
+func (n Notifier) Store(name string, f *os.File) error {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if n.Quiet || path == "" {
+		return nil
+	}
+	to, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("store a descriptor with the service manager: %w", err)
+	}
+	defer unix.Close(to)
+	raw, err := f.SyscallConn() // f.Fd would make reads of its other copies block
+	if err != nil {
+		return fmt.Errorf("store a descriptor with the service manager: %w", err)
+	}
+	var sent error
+	err = raw.Control(func(fd uintptr) {
+		sent = unix.Sendmsg(to, []byte("FDSTORE=1\nFDNAME="+name), unix.UnixRights(int(fd)), &unix.SockaddrUnix{Name: path}, 0)
+	})
+	if err = errors.Join(err, sent); err != nil {
+		return fmt.Errorf("store a descriptor with the service manager: %w", err)
+	}
+	return nil
+}
+
+// Remove lets the service manager close a stored descriptor.
+func (n Notifier) Remove(name string) error { return n.send("FDSTOREREMOVE=1\nFDNAME=" + name) }
 
 // Status sets the line that "systemctl status" shows.
 func (n Notifier) Status(line string) error { return n.send("STATUS=" + line) }

@@ -4,11 +4,13 @@ package systemd
 
 import (
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/coreos/go-systemd/v22/journal"
+	"golang.org/x/sys/unix"
 )
 
 // manager listens in the place of the service manager.
@@ -50,6 +52,52 @@ func TestNotifier(t *testing.T) {
 		if got := received(t, c); !strings.HasPrefix(got, want) {
 			t.Errorf("received %q, want %q", got, want)
 		}
+	}
+}
+
+// The service manager gets a copy of the descriptor, by its name.
+func TestStore(t *testing.T) {
+	c := manager(t)
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := (Notifier{}).Store("held-x", f); err != nil {
+		t.Fatal(err)
+	}
+	text, rights := make([]byte, 4096), make([]byte, 4096)
+	n, size, _, _, err := c.ReadMsgUnix(text, rights)
+	if err != nil || string(text[:n]) != "FDSTORE=1\nFDNAME=held-x" {
+		t.Fatalf("received %q, %v", text[:n], err)
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:size])
+	if err != nil || len(messages) != 1 {
+		t.Fatalf("%d messages, %v", len(messages), err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		t.Fatalf("%d descriptors, %v", len(fds), err)
+	}
+	stored := os.NewFile(uintptr(fds[0]), "stored")
+	defer stored.Close()
+	a, err := f.Stat()
+	b, err2 := stored.Stat()
+	if err != nil || err2 != nil || !os.SameFile(a, b) {
+		t.Errorf("another file was stored: %v, %v", err, err2)
+	}
+	if err := (Notifier{}).Remove("held-x"); err != nil {
+		t.Fatal(err)
+	}
+	if got := received(t, c); got != "FDSTOREREMOVE=1\nFDNAME=held-x" {
+		t.Errorf("received %q", got)
+	}
+	t.Setenv("NOTIFY_SOCKET", "/nonexistent/notify")
+	if err := (Notifier{}).Store("held-x", f); err == nil {
+		t.Error("no error without a service manager behind the socket")
+	}
+	if err := (Notifier{Quiet: true}).Store("held-x", f); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -93,6 +93,9 @@ func (d *doctor) checkCounts() []finding {
 	if err := d.client.Get(d.ctx, "/v1/kubelet", &answer); err != nil {
 		return warn(check, "see whether the kubelet runs, and paths.pod_resources", "it cannot be asked: %v", err)
 	}
+	if answer.Unknown != "" {
+		return warn(check, "see to it that no other plugin serves these resources", "%s", answer.Unknown)
+	}
 	var found []finding
 	for _, r := range d.status.Resources {
 		if id := answer.Foreign[r.Name]; r.Connected && id != "" {

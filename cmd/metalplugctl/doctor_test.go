@@ -20,6 +20,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -30,6 +31,7 @@ type fixture struct {
 	devices []control.Device
 	counts  map[string]int    // as the kubelet counts
 	foreign map[string]string // what it counts of others, by resource
+	unknown string            // why it never says
 	toml    string            // the configuration, beside the defaults
 	label   string            // SELinux label of the kubelet's directory
 	numbers map[string]string
@@ -113,6 +115,9 @@ func TestDoctor(t *testing.T) {
 		"other-count":   func(f *fixture) { f.counts[nvmeName] = 7 },
 		"foreign-count": func(f *fixture) { f.foreign = map[string]string{nvmeName: "GPU-x"} },
 		"no-count":      func(f *fixture) { f.counts = nil },
+		"not-counted": func(f *fixture) {
+			f.unknown = fmt.Sprintf("ask /var/lib/kubelet/pod-resources/kubelet.sock: %v", plugin.ErrNotCounted)
+		},
 		"unknown-device": func(f *fixture) {
 			f.files[kubeletDir+"/kubelet_internal_checkpoint"] = `{"Data":{"PodDeviceEntries":[{"ResourceName":"metalplug.io/nvme",` +
 				`"DeviceIDs":{"0":["nvme-1","nvme-lost"]}}]}}`
@@ -392,7 +397,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 	if f.status != nil {
 		answers := map[string]any{"/v1/status": f.status, "/v1/devices": f.devices}
 		if f.counts != nil {
-			answers["/v1/kubelet"] = control.Counted{Allocatable: f.counts, Foreign: f.foreign}
+			answers["/v1/kubelet"] = control.Counted{Allocatable: f.counts, Foreign: f.foreign, Unknown: f.unknown}
 		}
 		d.client.Socket = answering(t, answers)
 	}

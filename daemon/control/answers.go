@@ -146,6 +146,7 @@ type Refusal struct {
 type Counted struct {
 	Allocatable map[string]int    `json:"allocatable"`       // healthy devices, each share for itself
 	Foreign     map[string]string `json:"foreign,omitempty"` // one that it counts and that is none of ours
+	Unknown     string            `json:"unknown,omitempty"` // why the kubelet never says what it counts; empty: it does
 }
 
 // newDevice returns a device of a snapshot as it is shown.

@@ -79,25 +79,21 @@ type Endpoint struct {
 	Tally     Tally
 	Changed   func() // called when the endpoint's [Status] has changed; may be nil
 	// Counted asks the kubelet which devices of the resource it counts as healthy, of whichever plugin. It may block for some
-	// seconds. nil: the kubelet cannot be asked, and nothing is held back.
+	// seconds. The error is [ErrNotCounted] of a kubelet that never answers. nil: nothing is held back.
 	Counted   func(ctx context.Context) ([]string, error)
-	Peers     *Peers // the other plugins; nil: nothing is known of them
-	Restarted bool   // another endpoint has served the resource, also in another process: its end must reach the kubelet first
+	Peers     *Peers  // the other plugins; nil: none is known
+	Parked    *Parked // connections that outlive the endpoint while it is held back; may be nil
+	Restarted bool    // another endpoint has served the resource, also in another process: its end must reach the kubelet first
 
 	probe   liveness.Probe
 	name    string       // of the socket
 	server  *grpc.Server // serves all incarnations of the socket
 	streams streams
 	status  atomic.Pointer[Status]
-	contest contest
-	// contested is what [Endpoint.Compare] has found last: another plugin serves the resource too.
-	contested atomic.Bool
-	// overtaken is by what it has found that another plugin has registered a resource that yields; Run takes it.
-	overtaken atomic.Pointer[overtaking]
+	asksUs  atomic.Bool // the kubelet has asked for a device that is not ours; Run takes it
 
 	// Owned by Run.
-	hold     *hold // nil: it is not held back
-	counted  bool  // the kubelet has counted devices though we were not registered
+	rivalry  rivalry
 	listener *net.UnixListener
 	own      identity // of the socket that the listener made
 	// unreachable is why nobody may connect to the socket that was made last, as of unreached; nil: it can be reached.
@@ -131,7 +127,7 @@ func (e *Endpoint) Status() Status {
 	if p := e.status.Load(); p != nil {
 		s = *p
 	}
-	s.Conflict = s.Held != "" || e.contested.Load()
+	s.Conflict = s.Conflict || s.Held != ""
 	if s.Connected = s.Held == "" && e.streams.open(); s.Connected {
 		s.Complaint = "" // it is about the next kubelet
 	}
@@ -224,17 +220,14 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 		e.complain("waiting for the kubelet", e.absent())
 		return backstop
 	}
-	if o := e.overtaken.Swap(nil); o != nil && e.hold == nil && e.streams.open() {
-		return e.holdBack(kubelet, o.id, e.Peers.LiveSince(o.since))
-	}
-	if e.hold != nil {
+	if e.rivalry.hold != nil {
 		if wait := e.reconsider(ctx, kubelet); wait > 0 {
 			return wait
 		}
 	}
 	switch {
 	case e.streams.open() && kubelet == e.registered:
-		return 0
+		return e.compare(ctx, kubelet)
 	case e.streams.open():
 		return e.replaced(kubelet)
 	case kubelet == e.registered && !e.streams.everSince(e.since):

@@ -16,8 +16,8 @@ func (h *Holders) Age(by time.Duration) {
 	}
 }
 
-// AgeContest makes the last registration because of another plugin older.
-func (e *Endpoint) AgeContest(by time.Duration) { e.contest.registered = e.contest.registered.Add(-by) }
+// Drop is drop, for the tests.
+func (p *Parked) Drop(resource string) bool { return p.drop(resource) }
 
 // RemoveStale is removeStale, for the tests.
 var RemoveStale = removeStale

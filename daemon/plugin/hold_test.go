@@ -5,21 +5,29 @@ package plugin_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/plugin"
+	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
 // counting is what a kubelet says that it counts.
 type counting struct {
+	gate  chan struct{} // no answer before it is closed; may be nil
 	mu    sync.Mutex
+	next  [][]string      // the next answers, before ids
+	by    func() []string // in the place of ids; may be nil
 	ids   []string
 	err   error
 	asked int
@@ -28,54 +36,90 @@ type counting struct {
 func (c *counting) set(err error, ids ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ids, c.err = ids, err
+	c.ids, c.err, c.by = ids, err, nil
+}
+
+// script sets the next answers. The last one stays.
+func (c *counting) script(answers ...[]string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next, c.ids = answers[:len(answers)-1], answers[len(answers)-1]
+}
+
+func (c *counting) left() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.next)
 }
 
 func (c *counting) count(context.Context) ([]string, error) {
+	if c.gate != nil {
+		<-c.gate
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked++
+	if len(c.next) > 0 {
+		ids := c.next[0]
+		c.next = c.next[1:]
+		return ids, nil
+	}
+	if c.by != nil {
+		return c.by(), nil
+	}
 	return slices.Clone(c.ids), c.err
 }
 
-// heldBench is a bench whose resource yields, with the other plugins of its directory.
+// heldBench is a bench beside other plugins, of a resource that yields or does not.
 type heldBench struct {
 	*bench
 	counting   *counting
+	peers      *plugin.Peers
+	parked     *plugin.Parked
+	storing    sync.Mutex
+	stored     map[string]bool // with the service manager; guarded by storing
 	registered chan error
 	changed    chan struct{}
 }
 
-func newHeldBench(t *testing.T, ids ...string) *heldBench {
+func newHeldBench(t *testing.T, yields bool, ids ...string) *heldBench {
 	t.Helper()
-	h := &heldBench{counting: &counting{ids: ids}, registered: make(chan error, 100), changed: make(chan struct{}, 1000)}
+	h := &heldBench{
+		counting: &counting{ids: ids}, stored: make(map[string]bool),
+		registered: make(chan error, 100), changed: make(chan struct{}, 1000),
+	}
+	h.parked = &plugin.Parked{
+		Store: func(name string, _ *os.File) error {
+			h.storing.Lock()
+			defer h.storing.Unlock()
+			h.stored[name] = true
+			return nil
+		},
+		Remove: func(name string) error {
+			h.storing.Lock()
+			defer h.storing.Unlock()
+			delete(h.stored, name)
+			return nil
+		},
+	}
+	h.parked.Take(nil)
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	h.bench = newBench(t, func(e *plugin.Endpoint) {
-		e.Resource.Yields = true
+		e.Resource.Yields = yields
 		e.Counted = h.counting.count
-		e.Peers = &plugin.Peers{Dir: e.Dir, Changed: make(chan struct{}, 1)}
+		h.peers = &plugin.Peers{Dir: e.Dir, Hint: e.Watch.Hint}
+		e.Watch.Stir = h.peers.Stir
+		e.Peers, e.Parked = h.peers, h.parked
 		e.Tally.Registered = func(_ string, err error) { h.registered <- err }
 		e.Changed = func() { h.changed <- struct{}{} }
 		started := make(chan struct{})
 		running.Go(func() {
-			if err := e.Peers.Run(ctx, func() { close(started) }); err != nil {
+			if err := h.peers.Run(ctx, func() { close(started) }); err != nil {
 				t.Error(err)
 			}
 		})
 		<-started
-		running.Go(func() { // what the daemon does
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-e.Watch.Doubts():
-					e.Peers.Live()
-				case <-e.Peers.Changed:
-					e.Watch.Hint()
-				}
-			}
-		})
 	})
 	t.Cleanup(func() {
 		h.stop()
@@ -85,23 +129,38 @@ func newHeldBench(t *testing.T, ids ...string) *heldBench {
 	return h
 }
 
-// held waits until the resource is held back, or not any more.
-func (h *heldBench) held(want bool) {
+// storedNow is how many connections the service manager has.
+func (h *heldBench) storedNow() int {
+	h.storing.Lock()
+	defer h.storing.Unlock()
+	return len(h.stored)
+}
+
+// await waits until the endpoint's status is as wanted.
+func (h *heldBench) await(what string, is func(plugin.Status) bool) {
 	h.t.Helper()
 	limit := time.After(patience)
-	for (h.endpoint.Status().Held != "") != want {
+	for !is(h.endpoint.Status()) {
 		select {
 		case <-h.changed:
 		case <-limit:
-			h.t.Fatalf("held back is never %v: %+v", want, h.endpoint.Status())
+			h.t.Fatalf("never %s: %+v", what, h.endpoint.Status())
 		}
 	}
+}
+
+// held waits until the resource is held back, or not any more.
+func (h *heldBench) held(want bool) {
+	h.t.Helper()
+	h.await(fmt.Sprintf("held back: %v", want), func(s plugin.Status) bool { return (s.Held != "") == want })
 }
 
 // other serves a plugin that says nothing; end ends it as a crash does.
 func (h *heldBench) other(name string) (end func()) {
 	h.t.Helper()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(h.dir, name), Net: "unix"})
+	path := filepath.Join(h.dir, name)
+	before := h.peers.Live()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -113,19 +172,58 @@ func (h *heldBench) other(name string) (end func()) {
 		_ = s.Serve(l)
 	}()
 	end = sync.OnceFunc(func() {
+		before := h.peers.Ended()
 		s.Stop()
 		<-served
+		for h.peers.Ended() == before {
+			time.Sleep(time.Millisecond)
+		}
 	})
-	h.t.Cleanup(end)
-	for len(h.endpoint.Peers.Live()) == 0 { // whoever looked before it listened tries again
+	h.t.Cleanup(s.Stop)
+	for slices.Equal(h.peers.Live(), before) {
 		time.Sleep(time.Millisecond)
 	}
 	return end
 }
 
+// stirUp writes the checkpoint, as the kubelet does after each list.
+func (h *heldBench) stirUp() {
+	h.t.Helper()
+	next := filepath.Join(h.dir, ".next")
+	if err := errors.Join(os.WriteFile(next, nil, 0o600), os.Rename(next, filepath.Join(h.dir, plugin.CheckpointFile))); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// counts is a list of another plugin that the kubelet takes.
+func (h *heldBench) counts(ids ...string) {
+	h.t.Helper()
+	h.counting.set(nil, ids...)
+	h.stirUp()
+}
+
+// look waits until the endpoint has asked the kubelet once more.
+func (h *heldBench) look() {
+	h.t.Helper()
+	before := h.asked()
+	h.stirUp()
+	for h.asked() == before {
+		time.Sleep(time.Millisecond)
+	}
+	if err := h.endpoint.Alive(h.t.Context()); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *heldBench) asked() int {
+	h.counting.mu.Lock()
+	defer h.counting.mu.Unlock()
+	return h.counting.asked
+}
+
 // A resource that another plugin serves is not registered, and is once the kubelet counts nothing and that plugin has ended.
 func TestHeldBackUntilTheOtherEnds(t *testing.T) {
-	h := newHeldBench(t, "x")
+	h := newHeldBench(t, true, "x")
 	k := h.startKubelet()
 	end := h.other("vendor.sock")
 	h.held(true)
@@ -146,20 +244,16 @@ func TestHeldBackUntilTheOtherEnds(t *testing.T) {
 	}
 }
 
-// A kubelet that cannot say what it counts is asked until it can.
+// Beside another plugin, a kubelet that cannot be asked is asked until it can.
 func TestKubeletThatCannotBeAsked(t *testing.T) {
-	h := newHeldBench(t)
+	h := newHeldBench(t, true)
 	h.counting.set(errors.New("rejected by rate limit"))
+	h.counting.gate = make(chan struct{})
 	k := h.startKubelet()
-	limit := time.After(patience)
-	const want = "endpoint not registered: ask the kubelet which plugin serves example.org/widget: rejected by rate limit"
-	for h.endpoint.Status().Complaint != want {
-		select {
-		case <-h.changed:
-		case <-limit:
-			t.Fatalf("the complaint is %q, want %q", h.endpoint.Status().Complaint, want)
-		}
-	}
+	h.other("vendor.sock")
+	close(h.counting.gate)
+	const want = "endpoint not registered: ask the kubelet which plugin serves example.org/widget: rejected by rate limit; "
+	h.await("a complaint", func(s plugin.Status) bool { return strings.HasPrefix(s.Complaint, want) })
 	if len(h.registered) > 0 {
 		t.Error("registered without asking")
 	}
@@ -167,9 +261,25 @@ func TestKubeletThatCannotBeAsked(t *testing.T) {
 	h.connected(k, h.registered)
 }
 
+// Without another plugin, or where the kubelet never says what it counts, the resource is registered all the same.
+func TestKubeletThatDoesNotSay(t *testing.T) {
+	for _, err := range []error{errors.New("connect: no such file or directory"), fmt.Errorf("ask: %w", plugin.ErrNotCounted)} {
+		h := newHeldBench(t, true)
+		h.counting.set(err)
+		h.counting.gate = make(chan struct{})
+		k := h.startKubelet()
+		if errors.Is(err, plugin.ErrNotCounted) {
+			h.other("vendor.sock")
+		}
+		close(h.counting.gate)
+		h.connected(k, h.registered)
+		h.stop()
+	}
+}
+
 // The list of an endpoint before this one may be counted for a moment.
 func TestOwnListOfBefore(t *testing.T) {
-	h := newHeldBench(t, "node-A-widget")
+	h := newHeldBench(t, true, "node-A-widget")
 	k := h.startKubelet()
 	for h.asked() == 0 {
 		time.Sleep(time.Millisecond)
@@ -181,20 +291,23 @@ func TestOwnListOfBefore(t *testing.T) {
 	}
 }
 
+// overtaken is a bench whose resource was registered by another plugin after us.
+func overtaken(t *testing.T) (h *heldBench, k *kubelet.Kubelet, end func()) {
+	t.Helper()
+	h = newHeldBench(t, true)
+	k = h.startKubelet()
+	h.connected(k, h.registered)
+	end = h.other("vendor.sock")
+	h.counts("x")
+	h.held(true)
+	return h, k, end
+}
+
 // Another plugin registers after us. Our stream stays open, since its end would cut off the other, and is silent.
 func TestOvertaken(t *testing.T) {
-	h := newHeldBench(t)
-	k := h.startKubelet()
-	h.connected(k, h.registered)
-	h.endpoint.Compare([]string{"node-A-widget"})
-	end := h.other("vendor.sock")
-	h.counting.set(nil, "x")
-	for range 2 {
-		h.endpoint.Compare([]string{"x"})
-	}
-	h.held(true)
-	if !k.Resource(resource).Connected {
-		t.Error("the stream has ended")
+	h, k, end := overtaken(t)
+	if !k.Resource(resource).Connected || h.storedNow() != 1 {
+		t.Errorf("stream open: %v, stored %d", k.Resource(resource).Connected, h.storedNow())
 	}
 	lists := k.Resource(resource).Lists
 	h.machine.Unplug("/sys/devices/virtual/widget/widget0")
@@ -203,27 +316,120 @@ func TestOvertaken(t *testing.T) {
 	if now := k.Resource(resource).Lists; now != lists {
 		t.Errorf("%d lists more were sent", now-lists)
 	}
-	end()
 	h.counting.set(nil)
+	end()
+	h.held(false)
+	h.connected(k, h.registered)
+	if n := h.storedNow(); n > 0 {
+		t.Errorf("%d stored still", n)
+	}
+}
+
+// A kubelet from 1.37 counts what the other has left, as long as our stream is open.
+func TestOvertakenByOneWhoseListStays(t *testing.T) {
+	h, k, end := overtaken(t)
+	end()
+	h.held(false)
+	h.counting.set(nil) // the kubelet has dealt with the end of our stream
+	h.connected(k, h.registered)
+}
+
+// Plugins that have nothing to do with the resource come and crash. The other keeps the resource, and our stream stays open.
+func TestOvertakenBesideCrashes(t *testing.T) {
+	h, k, end := overtaken(t)
+	for i := range 3 {
+		h.other(fmt.Sprintf("third%d.sock", i))()
+		for range 12 { // at most ten looks a second, so that the crash is decided upon
+			h.look()
+		}
+	}
+	if s := h.endpoint.Status(); s.Held == "" || !k.Resource(resource).Connected || len(h.registered) > 0 {
+		t.Errorf("%+v, stream open: %v", s, k.Resource(resource).Connected)
+	}
+	h.counting.set(nil)
+	end()
 	h.held(false)
 	h.connected(k, h.registered)
 }
 
-// look has the endpoint look at how things stand, and waits until it has.
-func (h *heldBench) look() {
-	h.t.Helper()
-	before := h.asked()
-	h.endpoint.Watch.Hint()
-	for h.asked() == before {
-		time.Sleep(time.Millisecond)
+// All devices of the other were unhealthy when we registered, so that the kubelet asks us. Its later list would hold us back
+// indefinitely.
+func TestOtherThatWasUnhealthy(t *testing.T) {
+	h := newHeldBench(t, true)
+	k := h.startKubelet()
+	h.other("vendor.sock")
+	h.connected(k, h.registered)
+	for range 2 { // its devices may be unhealthy once more
+		lists := k.Resource(resource).Lists
+		h.counting.mu.Lock()
+		h.counting.by = func() []string {
+			if k.Resource(resource).Lists > lists {
+				return []string{"node-A-widget"}
+			}
+			return []string{"x"}
+		}
+		h.counting.mu.Unlock()
+		h.stirUp()
+		h.held(true)
+		_, err := h.client().Allocate(t.Context(), &pluginapi.AllocateRequest{
+			ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{"x"}}},
+		})
+		if err == nil {
+			t.Error("another plugin's device was given")
+		}
+		h.held(false)
+		for k.Resource(resource).Lists == lists {
+			time.Sleep(time.Millisecond)
+		}
+		h.look()
 	}
-	if err := h.endpoint.Alive(h.t.Context()); err != nil {
-		h.t.Fatal(err)
+	if s := h.endpoint.Status(); !s.Connected || len(h.registered) > 0 {
+		t.Errorf("%+v, %d registrations", s, len(h.registered))
 	}
 }
 
-func (h *heldBench) asked() int {
-	h.counting.mu.Lock()
-	defer h.counting.mu.Unlock()
-	return h.counting.asked
+// A plugin that crashes again and again has nothing to do with the resource, and delays no list.
+func TestListBesideCrashes(t *testing.T) {
+	h := newHeldBench(t, true)
+	k := h.startKubelet()
+	h.connected(k, h.registered)
+	h.counting.set(nil, "node-A-widget")
+	ctx, cancel := context.WithCancel(t.Context())
+	var crashing sync.WaitGroup
+	crashing.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			h.other(fmt.Sprintf("third%d.sock", i))()
+		}
+	})
+	for range 3 {
+		h.machine.Unplug("/sys/devices/virtual/widget/widget0")
+		h.allocatable(k, 0)
+		h.machine.Plug(widget)
+		h.allocatable(k, 1)
+	}
+	cancel()
+	crashing.Wait()
+	if s := h.endpoint.Status(); s.Conflict || len(h.registered) > 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// An endpoint that ends while it is held back leaves its stream open, since its end would cut off the other plugin.
+func TestStreamOutlivesAnEndpointThatIsHeldBack(t *testing.T) {
+	h, k, _ := overtaken(t)
+	h.stop()
+	limit := time.Now().Add(100 * time.Millisecond) // in which the end of a stream that is not kept shows
+	for time.Now().Before(limit) {
+		if !k.Resource(resource).Connected {
+			t.Fatal("the stream has ended")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	h.parked.Drop(resource)
+	for changed := k.Changed(); k.Resource(resource).Connected; changed = k.Changed() {
+		<-changed
+	}
+	if n := h.storedNow(); n > 0 {
+		t.Errorf("%d stored still", n)
+	}
 }

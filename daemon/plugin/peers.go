@@ -5,10 +5,10 @@ package plugin
 import (
 	"context"
 	"errors"
-	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,37 +22,43 @@ const (
 	// peerPause is the least time between two connections to a plugin, and peerLastPause the most.
 	peerPause     = 10 * time.Millisecond
 	peerLastPause = time.Second
-	// settling is how long a new plugin may take until the kubelet was found twice to count its devices.
-	settling = 3 * time.Second
-	// peerPatience is how long a new socket may refuse connections: a plugin binds it before it listens.
+	// peerPatience is how long a new socket may refuse connections: a plugin binds it before it listens. If it does so for
+	// peerDoubt, its plugin may have ended before it was seen.
 	peerPatience = 30 * time.Second
+	peerDoubt    = time.Second
 )
 
 // Peers knows which other plugins in the kubelet's directory are alive. A plugin that is killed leaves its socket behind, and
-// no inotify event says that nobody listens there any more. So Peers holds a connection to each, over which it calls nothing:
-// the kernel ends it with the process (unix_release_sock, net/unix/af_unix.c). Its methods are safe for concurrent use.
+// no inotify event reports that its process is gone. So Peers holds a connection to each, over which it calls nothing: the
+// kernel ends it with the process (unix_release_sock, net/unix/af_unix.c). Its methods are safe for concurrent use, and a nil
+// Peers knows none.
 type Peers struct {
-	Dir     string
-	Changed chan struct{} // one slot: a plugin has ended
+	Dir  string
+	Hint func() // called after each event; must not block
 
-	mu       sync.Mutex
-	ctx      context.Context // of all connections; nil until Run
-	known    map[Peer]*connection
-	departed uint64
-	newest   time.Time // when the last socket was found that was not there at the start
+	mu     sync.Mutex
+	ctx    context.Context // of all connections; nil until Run
+	known  map[socketFile]*neighbor
+	last   uint64 // number of the newest
+	events uint64
+	ended  uint64
 }
 
-// Peer is a socket of another plugin. One that is made again at the same path is another Peer.
-type Peer struct {
+// socketFile is a socket. Another file at the same path is another one.
+type socketFile struct {
 	path          string
 	device, inode uint64
 }
 
-// connection is what is known of a peer. It is guarded by Peers.mu.
-type connection struct {
-	seen time.Time // when its socket was found
-	live bool      // it has accepted a connection, and has not ended since
-	stop context.CancelFunc
+// neighbor is another plugin. It is guarded by Peers.mu.
+type neighbor struct {
+	number uint64 // newer plugins have higher ones
+	found  time.Time
+	pid    int32 // of the process that accepted the last connection
+	live   bool  // it has accepted a connection, and has not ended since
+	over   bool  // it has ended
+	doubt  bool  // it may have ended before it was seen, which was an event
+	stop   context.CancelFunc
 }
 
 // Run holds connections until ctx ends.
@@ -60,20 +66,31 @@ func (p *Peers) Run(ctx context.Context, started func()) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	p.mu.Lock()
-	p.ctx, p.known = ctx, make(map[Peer]*connection)
+	p.ctx, p.known = ctx, make(map[socketFile]*neighbor)
 	p.mu.Unlock()
 	p.Live()
-	p.mu.Lock()
-	p.newest = time.Time{}
-	p.mu.Unlock()
 	started()
 	<-ctx.Done()
 	return nil
 }
 
-// Live lists the directory and returns the plugins that are alive. It does not block: a connection to a unix socket is made at
-// once or refused. A nil Peers has none.
-func (p *Peers) Live() map[Peer]bool {
+// Stir notes that a file of another plugin, or what the kubelet writes for each list, has come or gone. It is an event unless
+// all other plugins have ended.
+func (p *Peers) Stir() {
+	p.Live()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.known {
+		if !c.over {
+			p.event()
+			return
+		}
+	}
+}
+
+// Live lists the directory and returns the numbers of the plugins that are alive, the newest last. It does not block: a
+// connection to a unix socket is made at once or refused.
+func (p *Peers) Live() (live []uint64) {
 	if p == nil {
 		return nil
 	}
@@ -83,183 +100,180 @@ func (p *Peers) Live() map[Peer]bool {
 	if p.ctx == nil {
 		return nil
 	}
-	for peer, c := range p.known {
-		if !there[peer] {
-			p.end(peer, c)
+	for file, c := range p.known {
+		if !there[file] {
+			p.end(c)
+			c.stop()
+			delete(p.known, file)
 		}
 	}
-	live := make(map[Peer]bool)
-	for peer := range there {
-		c := p.known[peer]
-		if c == nil {
-			c = p.begin(peer)
-			p.newest = c.seen
+	for file := range there {
+		c := p.known[file]
+		if c == nil || c.over { // another socket may have the inode of the last
+			if c = p.begin(file); c == nil {
+				continue
+			}
 		}
 		if c.live {
-			live[peer] = true
+			live = append(live, c.number)
 		}
 	}
+	slices.Sort(live)
 	return live
 }
 
-// LiveSince returns the plugins that are alive and whose sockets were found after t; all that are alive if there is none.
-func (p *Peers) LiveSince(t time.Time) map[Peer]bool {
-	live := p.Live()
-	if p == nil {
-		return nil
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	newer := make(map[Peer]bool)
-	for peer := range live {
-		if c := p.known[peer]; c != nil && c.seen.After(t) {
-			newer[peer] = true
-		}
-	}
-	if len(newer) == 0 {
-		return live
-	}
-	return newer
-}
-
-// Settling returns how long a list is to wait: since a plugin has come that may register our resource, what the kubelet counts
-// shows that only until it gets a list of ours.
-func (p *Peers) Settling() time.Duration {
+// Events returns how often a plugin has come or ended, or may have sent a list, so far.
+func (p *Peers) Events() uint64 {
 	if p == nil {
 		return 0
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return time.Until(p.newest.Add(settling))
+	return p.events
 }
 
-// Departed returns how many plugins have ended so far.
-func (p *Peers) Departed() uint64 {
+// Ended returns how many plugins have ended so far.
+func (p *Peers) Ended() uint64 {
 	if p == nil {
 		return 0
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.departed
+	return p.ended
+}
+
+// event notes an event. The caller holds mu.
+func (p *Peers) event() {
+	p.events++
+	if p.Hint != nil {
+		p.Hint()
+	}
 }
 
 // list returns the sockets of other plugins that are in the directory.
-func (p *Peers) list() map[Peer]bool {
+func (p *Peers) list() map[socketFile]bool {
 	entries, _ := os.ReadDir(p.Dir) // a directory that is missing has none
-	all := make(map[Peer]bool)
+	all := make(map[socketFile]bool)
 	for _, e := range entries {
 		if e.Type() != os.ModeSocket || isSocketName(e.Name()) {
 			continue
 		}
 		path := filepath.Join(p.Dir, e.Name())
 		if at := socketIdentity(path); at != (identity{}) {
-			all[Peer{path, at.device, at.inode}] = true
+			all[socketFile{path, at.device, at.inode}] = true
 		}
 	}
 	return all
 }
 
-// begin connects to a peer for the first time. The caller holds mu.
-func (p *Peers) begin(peer Peer) *connection {
+// begin connects to a plugin for the first time. It returns nil if one that has ended is gone still. The caller holds mu.
+func (p *Peers) begin(file socketFile) *neighbor {
+	conn, err := dialPeer(file)
+	if c := p.known[file]; c != nil {
+		if refused(err) {
+			return nil
+		}
+		c.stop()
+	}
 	ctx, stop := context.WithCancel(p.ctx)
-	c := &connection{seen: time.Now(), stop: stop}
-	p.known[peer] = c
-	conn, err := dialPeer(peer)
-	c.live = err == nil || mayBeAlive(err)
-	go p.hold(ctx, peer, c, conn, err)
+	p.last++
+	c := &neighbor{number: p.last, found: time.Now(), stop: stop}
+	p.known[file] = c
+	if !refused(err) {
+		p.alive(c, conn)
+	}
+	go p.follow(ctx, file, c, conn, err)
 	return c
 }
 
-// end notes that a peer is gone. The caller holds mu.
-func (p *Peers) end(peer Peer, c *connection) {
-	c.stop()
-	if p.known[peer] == c {
-		delete(p.known, peer)
+// alive notes a connection to a plugin. Another process at the same socket is another plugin. The caller holds mu.
+func (p *Peers) alive(c *neighbor, conn *net.UnixConn) {
+	if conn != nil {
+		if who, err := peerOf(conn); err == nil {
+			if c.live && who.Pid != c.pid {
+				p.end(c)
+				c.over = false
+				p.last++
+				c.number = p.last
+			}
+			c.pid = who.Pid
+		}
 	}
 	if !c.live {
-		return
-	}
-	c.live = false
-	p.departed++
-	select {
-	case p.Changed <- struct{}{}:
-	default:
+		c.live = true
+		p.event()
 	}
 }
 
-// hold keeps a connection to a peer until that ends, or ctx does.
-func (p *Peers) hold(ctx context.Context, peer Peer, c *connection, conn net.Conn, err error) {
-	began, pause := time.Now(), time.Duration(0)
-	for {
-		switch {
-		case err == nil:
-			p.lives(c)
+// end notes that a plugin has ended. The caller holds mu.
+func (p *Peers) end(c *neighbor) {
+	if c.over = true; c.live {
+		c.live = false
+		p.ended++
+		p.event()
+	}
+}
+
+// follow keeps a connection to a plugin until that ends, or ctx does.
+func (p *Peers) follow(ctx context.Context, file socketFile, c *neighbor, conn *net.UnixConn, err error) {
+	for pause := peerPause; ; pause = min(2*pause, peerLastPause) {
+		if err == nil {
 			made := time.Now()
-			wait(ctx, conn)
-			if pause = max(peerPause, min(2*pause, peerLastPause)); time.Since(made) > peerLastPause {
-				pause = 0
+			linger(ctx, conn)
+			if time.Since(made) > peerLastPause {
+				pause = peerPause
 			}
-		case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM): // its file alone shows whether it is there
+		}
+		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) { // its file alone shows whether it is there
 			<-ctx.Done()
-			return
-		case mayBeAlive(err):
-			pause = peerLastPause
-		case p.lived(c) || time.Since(began) > peerPatience:
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			if ctx.Err() == nil {
-				p.ended(c)
-			}
-			return
-		default:
-			pause = max(peerPause, min(2*pause, peerLastPause))
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause):
 		}
-		conn, err = dialPeer(peer)
-	}
-}
-
-// ended notes that nobody listens at a peer's socket any more, which stays known as long as it is there. The caller holds mu.
-func (p *Peers) ended(c *connection) {
-	known := maps.Clone(p.known)
-	for peer, other := range known {
-		if other == c {
-			p.end(peer, c)
-			p.known[peer] = c
+		conn, err = dialPeer(file)
+		if over := p.dialled(ctx, c, conn, err); over {
+			return
 		}
 	}
 }
 
-func (p *Peers) lives(c *connection) {
+// dialled notes how a further connection went, and reports whether the plugin has ended.
+func (p *Peers) dialled(ctx context.Context, c *neighbor, conn *net.UnixConn, err error) (over bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c.live = true
+	switch {
+	case ctx.Err() != nil:
+		if conn != nil {
+			conn.Close()
+		}
+		return true
+	case !refused(err):
+		p.alive(c, conn)
+	case c.live || time.Since(c.found) > peerPatience:
+		p.end(c)
+	case !c.doubt && time.Since(c.found) > peerDoubt:
+		c.doubt = true
+		p.ended++
+		p.event()
+	}
+	return c.over
 }
 
-func (p *Peers) lived(c *connection) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return c.live
+func dialPeer(file socketFile) (*net.UnixConn, error) {
+	return net.DialUnix("unix", nil, &net.UnixAddr{Name: file.path, Net: "unix"})
 }
 
-// dialPeer connects to a peer.
-func dialPeer(peer Peer) (net.Conn, error) {
-	return net.DialUnix("unix", nil, &net.UnixAddr{Name: peer.path, Net: "unix"})
+// refused reports whether a connection failed because no process listens. Other errors do not show that: the backlog is full
+// (connect(2), EAGAIN), or we may not connect.
+func refused(err error) bool {
+	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)
 }
 
-// mayBeAlive reports whether a connection that failed says nothing of who listens: the backlog is full (connect(2), EAGAIN),
-// or we may not connect.
-func mayBeAlive(err error) bool {
-	return err != nil && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.ENOENT)
-}
-
-// wait waits until the other end closes a connection, or ctx ends. It speaks as far as gRPC's greeting: a server that waits for
-// that does not stop before its time is up (grpc-go: two minutes).
-func wait(ctx context.Context, conn net.Conn) {
+// linger waits until the other end closes a connection, or ctx ends. It speaks as far as gRPC's greeting: a server that waits
+// for that does not stop before its time is up (grpc-go: two minutes).
+func linger(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	once := make(chan net.Conn, 1)
 	once <- conn

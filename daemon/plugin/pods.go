@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -49,8 +50,10 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]Pod {
 	return by
 }
 
-// ErrNotCounted is of a kubelet that does not say which devices it counts: one before 1.23.
-var ErrNotCounted = errors.New("the kubelet does not know GetAllocatableResources")
+// ErrNotCounted is of a kubelet that does not say which devices it counts: one before 1.21, and one before 1.28 in which the
+// feature gate KubeletPodResourcesGetAllocatable is off.
+var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so that another plugin with one of our " +
+	"resources is not noticed")
 
 // Allocatable asks the kubelet's PodResources service at socket which devices it counts as healthy: the sorted IDs, of a
 // resource with shares those of the shares, by resource. It blocks until the kubelet has answered, at most five seconds.
@@ -64,7 +67,8 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	defer client.Close()
 	answer, err := podresources.NewPodResourcesListerClient(client).GetAllocatableResources(ctx,
 		&podresources.AllocatableResourcesRequest{})
-	if status.Code(err) == codes.Unimplemented {
+	// kubernetes v1.27 pkg/kubelet/apis/podresources/server_v1.go: "Pod Resources API GetAllocatableResources disabled"
+	if s := status.Convert(err); s.Code() == codes.Unimplemented || s.Code() == codes.Unknown && strings.Contains(s.Message(), "disabled") {
 		return nil, fmt.Errorf("ask %s: %w", socket, ErrNotCounted)
 	}
 	if err != nil {

@@ -4,11 +4,17 @@ package plugin_test
 
 import (
 	"context"
+	"errors"
+	"net"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/metalplug/metalplug/daemon/plugin"
@@ -50,6 +56,46 @@ func TestPods(t *testing.T) {
 	}
 	if got := h.Pods(); !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// uncounted is a kubelet that does not say what it counts.
+type uncounted struct {
+	podresources.UnimplementedPodResourcesListerServer
+	err error // nil: it does not know the question
+}
+
+func (u uncounted) GetAllocatableResources(ctx context.Context, r *podresources.AllocatableResourcesRequest,
+) (*podresources.AllocatableResourcesResponse, error) {
+	if u.err == nil {
+		return u.UnimplementedPodResourcesListerServer.GetAllocatableResources(ctx, r)
+	}
+	return nil, u.err
+}
+
+// A kubelet before 1.21, or before 1.28 with a feature gate off, never says what it counts. Other errors are not that.
+func TestNotCounted(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, true},
+		{errors.New("Pod Resources API GetAllocatableResources disabled"), true},
+		{status.Error(codes.ResourceExhausted, "rejected by rate limit"), false},
+		{errors.New("failed to list devices"), false},
+	} {
+		socket := filepath.Join(t.TempDir(), "s")
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := grpc.NewServer()
+		podresources.RegisterPodResourcesListerServer(server, uncounted{err: c.err})
+		go server.Serve(l)
+		if _, err := plugin.Allocatable(t.Context(), socket); err == nil || errors.Is(err, plugin.ErrNotCounted) != c.want {
+			t.Errorf("%v: %v, want not counted %v", c.err, err, c.want)
+		}
+		server.Stop()
 	}
 }
 

@@ -87,13 +87,15 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 	}
 	e.streams.expect(peer.Pid)
 	e.since = time.Now()
+	e.rivalry.suspect, e.rivalry.again = ours, 0
+	e.streams.mute(false)
 	err = e.callRegister(ctx, conn)
 	e.Tally.registered(e.Resource.Name, err)
 	if err != nil {
 		return e.again(fmt.Errorf("register %s with the kubelet: %w", e.Resource.Name, err))
 	}
-	if e.known { // and may have dealt with the end of that after this, in spite of all pauses
-		e.Watch.doubt(false)
+	if e.known { // and may deal with the end of that after this, in spite of all pauses
+		e.rivalry.late, e.rivalry.again, e.rivalry.asked = true, lateInterval, time.Now()
 	}
 	e.registered, e.known = kubelet, true
 	e.setRegistered(true)

@@ -215,10 +215,10 @@ func TestPauseAfterAStream(t *testing.T) {
 
 func TestStreamsKnowHowLongTheLastOneLived(t *testing.T) {
 	s := streams{changed: make(chan struct{}, 1), kubelet: 1}
-	st := s.begin(1)
+	st := s.begin(1, nil)
 	st.opened = st.opened.Add(-time.Hour)
 	s.over(st)
-	s.over(s.begin(2))
+	s.over(s.begin(2, nil))
 	if ended, lived := s.last(); ended.IsZero() || lived < time.Hour {
 		t.Errorf("ended %v, lived %v, want an hour", ended, lived)
 	}
@@ -230,12 +230,12 @@ func TestOnlyTheKubeletsStreamsCount(t *testing.T) {
 	answering{}.serve(t, e.Dir)
 	e.converge(t.Context())
 	own := int32(os.Getpid()) // the kubelet of this test
-	foreign := e.streams.begin(own + 1)
+	foreign := e.streams.begin(own+1, nil)
 	defer e.streams.over(foreign)
 	if e.Status().Connected || e.streams.everSince(e.since) {
 		t.Errorf("a foreign stream counts: %+v", e.Status())
 	}
-	kubelet := e.streams.begin(own)
+	kubelet := e.streams.begin(own, nil)
 	if got := e.converge(t.Context()); got != 0 || !e.Status().Connected {
 		t.Errorf("with the kubelet's: look again after %v, status %+v", got, e.Status())
 	}
@@ -251,7 +251,7 @@ func TestStreamOfAnotherProcessIsTheKubeletsWhereItHasNone(t *testing.T) {
 	e := alone(t)
 	answering{}.serve(t, e.Dir)
 	e.converge(t.Context())
-	st := e.streams.begin(int32(os.Getpid()) + 1)
+	st := e.streams.begin(int32(os.Getpid())+1, nil)
 	e.since, st.opened = e.since.Add(-streamLimit), st.opened.Add(-streamLimit/2)
 	if got := e.converge(t.Context()); got != 0 || e.Status() != (Status{Registered: true, Connected: true}) {
 		t.Errorf("look again after %v, status %+v", got, e.Status())
@@ -344,24 +344,19 @@ func TestKubeletHearsOfTheLastEndpointEarly(t *testing.T) {
 	}
 }
 
-// Registered with a kubelet that has known another endpoint, we may be ended in its place: what it counts is to be compared.
+// Registered with a kubelet that has known another endpoint, we may be ended in its place: it is asked what it counts.
 func TestSecondRegistrationIsDoubted(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		e := alone(t)
-		doubts := e.Watch.Doubts()
+		asked := 0
+		e.Counted = func(context.Context) ([]string, error) { asked++; return nil, ErrNotCounted }
 		answering{}.serve(t, e.Dir)
 		e.known = known
-		if e.converge(t.Context()); !e.Status().Registered || len(doubts) > 0 != known {
-			t.Errorf("the first, known %v: status %+v, %d hints", known, e.Status(), len(doubts))
-		}
-		for len(doubts) > 0 {
-			<-doubts
-		}
-		e.since = e.since.Add(-streamLimit) // its time is up
 		e.converge(t.Context())
-		e.notBefore = time.Now()
-		if e.converge(t.Context()); !e.Status().Registered || len(doubts) == 0 || e.Watch.Stirred() {
-			t.Errorf("the second, known %v: status %+v, %d hints", known, e.Status(), len(doubts))
+		defer e.streams.over(e.streams.begin(int32(os.Getpid()), nil))
+		e.rivalry.asked = e.rivalry.asked.Add(-lateInterval)
+		if e.converge(t.Context()); !e.Status().Connected || (asked > 0) != known {
+			t.Errorf("known %v: status %+v, asked %d times", known, e.Status(), asked)
 		}
 	}
 }
@@ -414,7 +409,7 @@ func TestRegistrationWithoutAStream(t *testing.T) {
 	// It comes in the pause: the process that has it is the one that was told.
 	e.since = e.since.Add(-streamLimit)
 	e.converge(t.Context())
-	defer e.streams.over(e.streams.begin(int32(os.Getpid())))
+	defer e.streams.over(e.streams.begin(int32(os.Getpid()), nil))
 	if got := e.converge(t.Context()); got != 0 || e.Status() != (Status{Registered: true, Connected: true}) {
 		t.Errorf("with a stream: look again after %v, status %+v", got, e.Status())
 	}

@@ -3,137 +3,350 @@
 package plugin
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
-	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// The kubelet takes the lists of all that have registered a resource and are connected still, and asks the last of them
-// alone for devices, also once that has ended (kubernetes v1.36 pkg/kubelet/cm/devicemanager: plugin/v1beta1/server.go,
-// runClient; manager.go, PluginConnected). Of all that our stream, which stays open, shows nothing: only what the kubelet
-// counts does.
+// Two plugins may serve one name. The kubelet asks the one that registered last for devices, takes the lists of both, and keeps
+// the stream of the first open, which therefore learns nothing. Before 1.37 the end of any stream of a name cuts off the plugin
+// that registered last (kubernetes v1.36 pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). From 1.37 on the
+// kubelet counts the last list as long as any stream of the name is open (v1.37, manager.go, PluginDisconnected).
+//
+// So an endpoint asks what the kubelet counts before it registers a resource that yields, and after each event of [Peers]. A
+// device that was never in our list belongs to another plugin, and the resource is held back: it is not registered, or if the
+// other plugin came later, our stream stays open and silent. It is registered once a plugin has ended and the kubelet counts
+// nothing. If a plugin ends whose devices are all unhealthy, that is the only sign.
+//
+// A resource that does not yield is registered again once the other plugin has ended.
 const (
-	// compareSoon is when to compare again what differs: a list may have been under way.
-	compareSoon = time.Second
-	// compareEnded is compareSoon once a plugin has ended: the kubelet notices that within milliseconds.
-	compareEnded = 200 * time.Millisecond
-	// compareContested is how often to compare while another plugin offers the resource too.
-	compareContested = 10 * time.Second
-	// registerAgainAfter is the least time between two registrations because of a comparison, twice as long each time that it
-	// was of no use, and registerAgainLast at most: each costs the kubelet a connection.
+	// askPause is the least time between two questions.
+	askPause = 100 * time.Millisecond
+	// askAgain is when to ask again before an answer counts: a list, or the end of a stream, may be under way.
+	askAgain = 300 * time.Millisecond
+	// restartPause is how long a plugin that has ended may take to restart before ours is registered.
+	restartPause = time.Second
+	// kubeletGrace is how long the other plugin may take to register with a kubelet that has restarted. A common one that polls
+	// took 5.9 s.
+	kubeletGrace = 10 * time.Second
+	// heldInterval is how often to ask without an event while the resource is held back.
+	heldInterval = time.Minute
+	// lateEnd is how long, and lateInterval how often, to ask after a second registration: the kubelet may deal with the end
+	// of the first stream after it.
+	lateEnd      = 4 * time.Second
+	lateInterval = time.Second
+	// registerAgainAfter is the least time between two registrations because of an answer, unless a plugin has ended.
 	registerAgainAfter = time.Minute
-	registerAgainLast  = time.Hour
 )
 
-// count is how what the kubelet counts stands to what it was told.
-type count int
+// finding is how an answer of the kubelet compares with our list.
+type finding int
 
 const (
-	ours    count = iota // nothing that was not in our list
-	foreign              // a device that was not: another plugin has registered the resource
-	none                 // nothing, while we have healthy devices: it holds the last endpoint for ended
+	ours    finding = iota // it counts nothing that was not in our list
+	foreign                // it counts another device: another plugin serves the name
+	nothing                // it counts nothing, and our list has healthy devices: it takes the endpoint for ended
+	over                   // it counts our devices, after it counted others
 )
 
-// finding is what a comparison has shown.
-type finding struct {
-	is      count
-	example string // of a foreign device
+// rivalry is what an endpoint knows of another plugin with its name. Run owns it.
+type rivalry struct {
+	asked     time.Time     // time of the last question
+	events    uint64        // Peers.Events before that question
+	again     time.Duration // after what time to ask without an event; 0: never
+	late      bool          // the kubelet may deal with the end of an earlier stream
+	suspect   finding       // of the last answer; the next one confirms it
+	contested bool          // the resource does not yield, and another plugin serves its name
+	taken     time.Time     // time of the last registration because of an answer
+	ended     uint64        // Peers.Ended at that time
+	hold      *hold         // nil: the resource is not held back
 }
 
-// contest is what an endpoint knows of another plugin with its resource. It is owned by whoever calls Compare.
-type contest struct {
-	last       finding       // of the last comparison; it holds when it is found twice
-	since      time.Time     // when another plugin's devices were found; zero: not, or we have registered after it
-	registered time.Time     // when we registered last because of a comparison
-	pause      time.Duration // the least until we do so again
-	departed   uint64        // plugins that had ended when we did
-	alone      time.Time     // when the kubelet was found last to count our devices only
+// hold is why a resource is held back.
+type hold struct {
+	kubelet identity
+	rival   uint64    // most likely the other plugin: the newest when its devices were seen; 0: none
+	ended   uint64    // Peers.Ended when a plugin was last seen to end
+	end     time.Time // time of that end, until its consequence is known
+	grace   time.Time // end of kubeletGrace; zero: this kubelet has counted devices of the other plugin
 }
 
-// overtaking is by what it was found that another plugin has registered the resource after us.
-type overtaking struct {
-	id    string    // of a device that the kubelet counts
-	since time.Time // before that it did not
+// precheck asks the kubelet whether another plugin serves the resource. It returns after what time to look again; 0: register.
+func (e *Endpoint) precheck(ctx context.Context, kubelet identity) time.Duration {
+	if e.unheard {
+		return 0
+	}
+	if !e.Resource.Yields || e.Counted == nil {
+		return e.unpark()
+	}
+	counted, err := e.Counted(ctx)
+	switch {
+	case errors.Is(err, ErrNotCounted), err == nil && len(counted) == 0, err != nil && len(e.Peers.Live()) == 0:
+		e.rivalry.suspect = ours
+		return e.unpark()
+	case err != nil && time.Since(e.firstSeen) < eager:
+		e.notBefore = time.Now().Add(settlePause / 10)
+		return settlePause / 10
+	case err != nil:
+		return e.again(fmt.Errorf("ask the kubelet which plugin serves %s: %w; see paths.pod_resources, or set takeover = true "+
+			"in a [[resource]] of that name", e.Resource.Name, err))
+	case e.rivalry.suspect != foreign: // it may be the list of our last endpoint
+		e.rivalry.suspect = foreign
+		e.notBefore = time.Now().Add(askAgain)
+		return askAgain
+	}
+	return e.holdBack(kubelet, counted[0])
 }
 
-// Compare compares which devices of the resource the kubelet counts as healthy with what it was told, and returns after
-// what time to compare again; 0: there is no need. If another plugin has taken the resource and has ended, or is the one
-// that is asked for devices of our list, the endpoint registers again. It does not block. One call at a time.
-func (e *Endpoint) Compare(counted []string) time.Duration {
-	c := &e.contest
-	if e.streams.everSince(c.since) { // which is that of a registration after the other's
-		c.since = time.Time{}
+// holdBack begins to hold the resource back, for an example of what the kubelet counts.
+func (e *Endpoint) holdBack(kubelet identity, id string) time.Duration {
+	e.rivalry.suspect, e.rivalry.again = ours, 0
+	e.rivalry.hold = e.newHold(kubelet)
+	e.asksUs.Store(false)
+	e.streams.mute(true)
+	if err := e.Parked.park(e.Resource.Name, e.streams.connections()); err != nil {
+		e.Log.Warn("stream not stored", "err", fmt.Errorf("a restart may cut off the other plugin: %w", err))
 	}
-	defer e.setContested()
-	if e.streams.muted() { // Run asks by itself
-		c.last, c.since = finding{}, time.Time{}
+	e.complaint = ""
+	e.standing = Status{Held: e.heldFor(id)}
+	e.stands()
+	e.Log.Warn("resource held back", "reason", e.standing.Held,
+		"remedy", "end the other plugin, or set takeover = true in a [[resource]] of that name")
+	return heldInterval
+}
+
+// heldFor is why the resource is held back, for an example of what the kubelet counts.
+func (e *Endpoint) heldFor(id string) string {
+	return fmt.Sprintf("another plugin serves %s: the kubelet counts %s", e.Resource.Name, id)
+}
+
+func (e *Endpoint) newHold(kubelet identity) *hold {
+	return &hold{kubelet: kubelet, rival: newest(e.Peers.Live()), ended: e.Peers.Ended()}
+}
+
+// reconsider asks whether the resource stays held back. It returns after what time to ask again; 0: it is not held back.
+func (e *Endpoint) reconsider(ctx context.Context, kubelet identity) time.Duration {
+	r := &e.rivalry
+	if kubelet != r.hold.kubelet {
+		e.Parked.drop(e.Resource.Name)
+		r.hold = e.newHold(kubelet)
+		r.hold.grace = time.Now().Add(kubeletGrace)
+		e.standing.Held = fmt.Sprintf("another plugin served %s before the kubelet restarted; it has %v to register",
+			e.Resource.Name, kubeletGrace)
+		e.stands()
+	}
+	if wait := time.Until(r.asked.Add(askPause)); wait > 0 {
+		return wait
+	}
+	counted, err := e.Counted(ctx)
+	r.asked = time.Now()
+	if err != nil {
+		return backstop
+	}
+	open, h := e.streams.open(), r.hold
+	found, _ := e.find(counted)
+	switch {
+	case open && (e.asksUs.Swap(false) || found == ours && len(counted) > 0): // or our last list was under way
+		e.resume()
+		return 0
+	case len(counted) == 0 && !h.grace.IsZero():
+		if wait := time.Until(h.grace); wait > 0 {
+			return wait
+		}
+		return e.release()
+	case !h.grace.IsZero():
+		r.hold = e.newHold(kubelet)
+		e.standing.Held = e.heldFor(counted[0])
+		e.stands()
+		return heldInterval
+	}
+	live, ended := e.Peers.Live(), e.Peers.Ended()
+	if h.end.IsZero() && (ended != h.ended || len(live) == 0 && len(counted) == 0) {
+		h.ended, h.end = ended, time.Now()
+	}
+	if h.end.IsZero() {
+		return heldInterval
+	}
+	if wait := time.Until(h.end.Add(restartPause)); wait > 0 {
+		return wait
+	}
+	h.end = time.Time{}
+	// A kubelet from 1.37 counts the last list of the other plugin as long as our stream is open.
+	leftover := (open || e.Parked.has(e.Resource.Name)) && h.rival != 0 && newest(live) <= h.rival && !slices.Contains(live, h.rival)
+	if len(counted) == 0 || leftover {
+		return e.release()
+	}
+	if !slices.Contains(live, h.rival) { // it has restarted
+		h.rival = newest(live)
+	}
+	return heldInterval
+}
+
+// release ends the holding back after the other plugin has ended. It returns after what time to register.
+func (e *Endpoint) release() time.Duration {
+	e.registered, e.pause, e.notBefore = identity{}, 0, time.Time{}
+	wait := e.unpark()
+	if e.streams.open() {
+		wait = 2 * settlePause
+		e.notBefore = time.Now().Add(wait)
+		e.streams.end()
+	}
+	e.notHeld()
+	return wait
+}
+
+// resume ends the holding back where the kubelet asks us for devices. The stream stays open.
+func (e *Endpoint) resume() {
+	e.Parked.drop(e.Resource.Name)
+	e.notHeld()
+	e.sendAgain()
+	e.setRegistered(true)
+}
+
+// sendAgain sends our list, and asks only once the kubelet has had it.
+func (e *Endpoint) sendAgain() {
+	r := &e.rivalry
+	r.asked, r.events, r.again, r.suspect = time.Now(), e.Peers.Events(), askAgain, ours
+	e.streams.repeat()
+}
+
+func (e *Endpoint) notHeld() {
+	e.rivalry.hold = nil
+	e.streams.mute(false)
+	e.standing = Status{}
+	e.stands()
+	e.Log.Info("resource no longer held back")
+}
+
+// unpark closes the connections of an earlier endpoint that were kept for the other plugin. It returns how long the kubelet
+// needs to deal with their end; 0: there were none.
+func (e *Endpoint) unpark() time.Duration {
+	if !e.Parked.drop(e.Resource.Name) {
 		return 0
 	}
-	ended := e.Peers.Departed() > c.departed
-	if !e.streams.open() { // it registers anyhow
-		c.last = finding{}
+	e.notBefore = time.Now().Add(2 * settlePause)
+	return 2 * settlePause
+}
+
+// compare asks what the kubelet counts if another plugin has come, has ended or may have sent a list, and does what follows.
+// It returns after what time to ask again; 0: after the next event. Our stream is open.
+func (e *Endpoint) compare(ctx context.Context, kubelet identity) time.Duration {
+	r := &e.rivalry
+	if e.asksUs.Swap(false) && r.contested { // the list of the other came after ours
+		e.setContested(false)
+		e.sendAgain()
+	}
+	events := e.Peers.Events()
+	if e.Counted == nil || events == r.events && r.again == 0 {
 		return 0
 	}
-	asked := time.Now()
-	found := e.find(counted)
-	twice := found == c.last
-	c.last = found
-	contested := !c.since.IsZero()
-	switch { // what is seen for the first time may be a list that is under way, so that comes before what it would mean
-	case found.is == ours && !contested:
-		c.pause, c.alone = 0, asked
+	pause := max(r.again, askPause)
+	if events != r.events && r.suspect == ours {
+		pause = askPause
+	}
+	if wait := time.Until(r.asked.Add(pause)); wait > 0 {
+		return wait
+	}
+	counted, err := e.Counted(ctx)
+	r.asked = time.Now()
+	if errors.Is(err, ErrNotCounted) {
+		r.late, r.suspect, r.events, r.again = false, ours, events, 0
 		return 0
-	case !twice && ended:
-		return compareEnded
-	case !twice:
-		return compareSoon
-	case found.is == foreign && e.Resource.Yields && e.Counted != nil:
-		e.overtaken.Store(&overtaking{found.example, c.alone})
-		e.Watch.Hint()
-		return compareSoon
-	case found.is == foreign && !contested:
-		c.since = time.Now()
+	}
+	if err != nil {
+		r.again = min(max(backstop, 2*r.again), heldInterval)
+		return r.again
+	}
+	r.late = r.late && time.Since(e.since) < lateEnd
+	r.events, r.again = events, 0
+	if r.late {
+		r.again = lateInterval
+	}
+	found, id := e.find(counted)
+	confirmed := found == r.suspect
+	r.suspect = found
+	e.streams.mute(found == foreign && e.Resource.Yields) // so that no list of ours hides the other's
+	switch {
+	case found == ours:
+	case !confirmed:
+		r.again = askAgain
+	case found == foreign && e.Resource.Yields:
+		return e.holdBack(kubelet, id)
+	case found == foreign && !r.contested:
+		e.setContested(true)
 		e.Log.Warn("another plugin offers the resource", "err", fmt.Errorf("the kubelet counts %q, which is no device of ours: "+
-			"it asks only the one that has registered last; end the other, or name the resource differently", found.example))
-		return compareContested
-	case found.is == foreign || !ended && time.Since(c.registered) < max(registerAgainAfter, c.pause):
-		return compareContested
+			"it asks only the one that has registered last; end the other, or name the resource differently", id))
+		r.suspect = ours
+	case found == foreign:
+		r.suspect = ours
+	default:
+		return e.takeBack()
 	}
-	c.departed = e.Peers.Departed()
-	c.registered, c.pause, c.last = time.Now(), min(max(registerAgainAfter, 2*c.pause), registerAgainLast), finding{}
+	return r.again
+}
+
+// takeBack registers again, because the kubelet asks another plugin or one that has ended. It returns after what time.
+func (e *Endpoint) takeBack() time.Duration {
+	r := &e.rivalry
+	ended := e.Peers.Ended()
+	if wait := time.Until(r.taken.Add(registerAgainAfter)); ended == r.ended && wait > 0 {
+		r.again = wait
+		return wait
+	}
+	r.taken, r.ended, r.suspect, r.again = time.Now(), ended, ours, 0
+	e.setContested(false)
 	e.Log.Warn("registering again", "err", fmt.Errorf("the kubelet asks another plugin for devices of the resource, or one that has ended"))
 	e.streams.end()
-	return compareContested
+	return settlePause
 }
 
-// setContested has others know whether another plugin offers the resource.
-func (e *Endpoint) setContested() {
-	if contested := !e.contest.since.IsZero(); e.contested.Swap(contested) != contested {
-		e.tell()
+// setContested notes whether another plugin offers a resource that does not yield.
+func (e *Endpoint) setContested(contested bool) {
+	e.rivalry.contested, e.standing.Conflict = contested, contested
+	e.stands()
+}
+
+// find compares what the kubelet counts with our lists: the newest, and the last two that were sent.
+func (e *Endpoint) find(counted []string) (_ finding, example string) {
+	sent := e.streams.lastSent()
+	if id := e.foreign(counted, sent[0], sent[1]); id != "" {
+		return foreign, id
 	}
+	if len(counted) == 0 && sent[0] != nil && slices.ContainsFunc(sent[0].Devices, func(s *inventory.Status) bool {
+		return s.Healthy && len(e.Resource.outdated(s)) == 0
+	}) {
+		return nothing, ""
+	}
+	if e.rivalry.contested {
+		return over, ""
+	}
+	return ours, ""
 }
 
-// find compares what the kubelet counts with our newest list.
-func (e *Endpoint) find(counted []string) finding {
+// foreign returns a device that the kubelet counts and that is in none of the lists nor in the newest one; empty: there is none.
+func (e *Endpoint) foreign(counted []string, lists ...*inventory.Offer) string {
 	snapshot, _ := e.Inventory.Snapshot()
-	healthy := false
-	known := make(map[string]bool)
-	for _, d := range e.Resource.list(snapshot.Offer(e.Resource.Name)) {
-		known[d.ID] = true
-		healthy = healthy || d.Health == pluginapi.Healthy
-	}
+	lists = append(lists, snapshot.Offer(e.Resource.Name))
 	for _, id := range counted {
-		if !known[id] {
-			return finding{is: foreign, example: id}
+		if !slices.ContainsFunc(lists, func(o *inventory.Offer) bool { return o != nil && e.Resource.find(o, id) != nil }) {
+			return id
 		}
 	}
-	if healthy && len(counted) == 0 {
-		return finding{is: none}
-	}
-	return finding{is: ours}
+	return ""
 }
 
 // Foreign returns the ID of a device that the kubelet counts for the resource and that is none of ours; empty: there is
 // none. For some milliseconds after a change the kubelet may count a device that has just gone.
-func (e *Endpoint) Foreign(counted []string) string { return e.find(counted).example }
+func (e *Endpoint) Foreign(counted []string) string { return e.foreign(counted) }
+
+// newest returns the number of the newest plugin; 0: there is none.
+func newest(live []uint64) uint64 {
+	if len(live) == 0 {
+		return 0
+	}
+	return live[len(live)-1]
+}

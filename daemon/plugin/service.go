@@ -4,7 +4,9 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"runtime/debug"
 	"time"
 
@@ -70,50 +72,36 @@ func (s service) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plu
 // leaves.
 func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	var pid int32
+	var conn *net.UnixConn
 	if from := clientOf(kubelet.Context()); from != nil {
-		pid = from.pid
+		pid, conn = from.pid, from.UnixConn
 		from.stream(1)
 		defer from.stream(-1)
 	}
-	st := s.streams.begin(pid)
+	st := s.streams.begin(pid, conn)
 	defer s.streams.over(st)
 	var list lister
-	sent, first := uint64(0), true
+	sent, last, first := uint64(0), 0, true
 	for {
 		snapshot, changed := s.Inventory.Snapshot()
 		offer := snapshot.Offer(s.Resource.Name)
-		wait := s.quiet(first)
-		if wait == 0 && (first || offer.Listed != sent) {
+		if round, send := s.streams.now(); send && (first || offer.Listed != sent || round != last) {
+			s.streams.sending(offer)
 			if err := kubelet.Send(list.response(&s.Resource, offer, s.Log)); err != nil {
 				return err
 			}
 			s.Tally.sent(s.Resource.Name, offer, first)
-			sent, first = offer.Listed, false
-		}
-		var later <-chan time.Time
-		if wait > 0 && (first || offer.Listed != sent) {
-			later = time.After(wait)
+			sent, last, first = offer.Listed, round, false
 		}
 		select {
 		case <-changed:
-		case <-later:
+		case <-st.wake:
 		case <-st.stop:
 			return nil
 		case <-kubelet.Context().Done():
 			return kubelet.Context().Err()
 		}
 	}
-}
-
-// quiet returns how long not to send a list. While a resource is held back that is until its streams end.
-func (s service) quiet(first bool) time.Duration {
-	if s.streams.muted() {
-		return heldInterval
-	}
-	if first || !s.Resource.Yields {
-		return 0
-	}
-	return max(0, s.Peers.Settling())
 }
 
 // clientOf returns the client whose call it is, or nil.
@@ -205,6 +193,10 @@ func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.Prefer
 func (s service) refuse(call string, err error) error {
 	s.Log.Warn("container refused", "action", call, "err", err)
 	s.Tally.answered(s.Resource.Name, call, err)
+	if errors.Is(err, errUnknown) { // the kubelet took the list of another plugin for ours
+		s.asksUs.Store(true)
+		s.streams.tell()
+	}
 	return toStatus(err)
 }
 

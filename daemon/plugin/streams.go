@@ -3,8 +3,11 @@
 package plugin
 
 import (
+	"net"
 	"sync"
 	"time"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
 // streams are the ListAndWatch streams that are open. Those of the kubelet that we are registered with count; anybody
@@ -15,21 +18,25 @@ type streams struct {
 	mu      sync.Mutex
 	kubelet int32 // the process whose streams count; 0 also stands for one in a PID namespace that we do not see into
 	live    map[*stream]bool
-	opened  time.Time     // when the kubelet's last one was opened
-	ended   time.Time     // when its last one ended
-	lived   time.Duration // how long that one was open
-	silent  bool          // nothing is sent
+	opened  time.Time           // when the kubelet's last one was opened
+	ended   time.Time           // when its last one ended
+	lived   time.Duration       // how long that one was open
+	silent  bool                // nothing is sent
+	round   int                 // the list is sent again for each
+	sent    [2]*inventory.Offer // the last two lists, the newest first
 }
 
 // stream is one of them.
 type stream struct {
 	pid    int32 // of whoever opened it
 	opened time.Time
+	conn   *net.UnixConn // nil: not known
 	stop   chan struct{} // closed to end it
+	wake   chan struct{} // one slot: round or silent has changed
 }
 
-func (s *streams) begin(pid int32) *stream {
-	st := &stream{pid: pid, opened: time.Now(), stop: make(chan struct{})}
+func (s *streams) begin(pid int32, conn *net.UnixConn) *stream {
+	st := &stream{pid: pid, opened: time.Now(), conn: conn, stop: make(chan struct{}), wake: make(chan struct{}, 1)}
 	s.mu.Lock()
 	if s.live == nil {
 		s.live = make(map[*stream]bool)
@@ -113,17 +120,67 @@ func (s *streams) from(pid int32) bool {
 	return false
 }
 
-// mute has nothing sent on any stream, or ends that for those which are opened later.
+// mute stops sending lists on all streams, or starts it again.
 func (s *streams) mute(silent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.silent = silent
+	if s.silent != silent {
+		s.silent = silent
+		s.wake()
+	}
 }
 
-func (s *streams) muted() bool {
+// repeat sends the list on all streams, also if it has not changed.
+func (s *streams) repeat() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.silent
+	s.round++
+	s.wake()
+}
+
+// wake lets each stream look for something to send. The caller holds mu.
+func (s *streams) wake() {
+	for st := range s.live {
+		select {
+		case st.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// now returns the round, and reports whether a list may be sent.
+func (s *streams) now() (round int, send bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.round, !s.silent
+}
+
+// sending notes a list that is about to be sent.
+func (s *streams) sending(list *inventory.Offer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sent[0] != list {
+		s.sent = [2]*inventory.Offer{list, s.sent[0]}
+	}
+}
+
+// lastSent returns the last two lists, the newest first.
+func (s *streams) lastSent() [2]*inventory.Offer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sent
+}
+
+// connections returns those of the streams that count.
+func (s *streams) connections() (all []*net.UnixConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.live {
+		if st.pid == s.kubelet && st.conn != nil {
+			all = append(all, st.conn)
+		}
+	}
+	return all
 }
 
 // end ends them all.

@@ -6,9 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 
@@ -21,12 +19,14 @@ import (
 type Watch struct {
 	Dir string // the kubelet's device plugin directory; may be missing, may be replaced
 	Log *slog.Logger
+	// Stir is called when another plugin's socket may have come or gone, and when the kubelet has written its checkpoint, as it
+	// does after each list (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback). It must not
+	// block; may be nil.
+	Stir func()
 
 	probe   liveness.Probe
 	mu      sync.Mutex
 	hints   map[chan struct{}]bool
-	doubts  chan struct{}    // one slot, see Doubts; nil until somebody asks
-	stirred bool             // see Stirred
 	watcher *directory.Watch // nil until Run
 
 	arming    sync.Mutex // held by Rearm
@@ -49,37 +49,7 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 	}
 }
 
-// Doubts returns the channel on which a hint waits when the kubelet may take another plugin, or one that has ended, for ours:
-// a socket of another one came or went, or one of ours was registered anew. There is one channel, for one goroutine.
-func (w *Watch) Doubts() <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.doubts == nil {
-		w.doubts = make(chan struct{}, 1)
-	}
-	return w.doubts
-}
-
-// Stirred tells whether a hint of [Watch.Doubts] since the last call was of another plugin, which may take its time, and not
-// only of a registration of ours.
-func (w *Watch) Stirred() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	stirred := w.stirred
-	w.stirred = false
-	return stirred
-}
-
-// Others tells whether another plugin's socket is in the directory, which may be left over from one that was killed.
-func (w *Watch) Others() bool {
-	entries, err := os.ReadDir(w.Dir)
-	return err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool {
-		return e.Type() == os.ModeSocket && !isSocketName(e.Name())
-	})
-}
-
-// Run watches until ctx ends; started is called when nothing can be missed any more. What does not concern a socket, such
-// as the kubelet's checkpoint, wakes up Run and nobody else.
+// Run watches until ctx ends; started is called when nothing can be missed any more.
 func (w *Watch) Run(ctx context.Context, started func()) error {
 	watcher, err := directory.Open(w.Dir)
 	if err != nil {
@@ -107,7 +77,7 @@ func (w *Watch) Run(ctx context.Context, started func()) error {
 			w.Log.Debug("kubelet directory watch", "err", err) // an overflow, mostly: look at everything
 			w.Rearm()
 			w.hint()
-			w.doubt(true)
+			w.stir()
 		case answer := <-w.probe.Asked():
 			answer()
 		}
@@ -122,12 +92,12 @@ func (w *Watch) event(e directory.Event) {
 	case w.watcher.Itself(e): // it, or a directory above it, came or went
 		w.Rearm()
 		w.hint()
-		w.doubt(true)
+		w.stir()
 	case filepath.Dir(e.Name) != w.Dir:
 	case isSocketName(filepath.Base(e.Name)):
 		w.hint()
 	case isOther(filepath.Base(e.Name)) && directory.Moved(e):
-		w.doubt(true)
+		w.stir()
 	}
 }
 
@@ -136,22 +106,17 @@ func isSocketName(name string) bool {
 	return name == kubeletSocket || strings.HasPrefix(name, socketPrefix)
 }
 
-// isOther tells whether a file of that name in the kubelet's directory, which is none of ours, may be another plugin's
-// socket: it is not the kubelet's checkpoint, nor what that is written to (kubernetes v1.36 pkg/kubelet/util/store, tmpPrefix).
-func isOther(name string) bool { return name != CheckpointFile && !strings.HasPrefix(name, ".") }
+// isOther reports whether a file of that name in the kubelet's directory, which is not ours, may be another plugin's socket or
+// the checkpoint: it is not what the checkpoint is written to (kubernetes v1.36 pkg/kubelet/util/store, tmpPrefix).
+func isOther(name string) bool { return !strings.HasPrefix(name, ".") }
 
-// doubt has the hint of Doubts wait, if anybody listens; stirred: it may be of another plugin.
-func (w *Watch) doubt(stirred bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.stirred = w.stirred || stirred
-	select {
-	case w.doubts <- struct{}{}:
-	default:
+func (w *Watch) stir() {
+	if w.Stir != nil {
+		w.Stir()
 	}
 }
 
-// Hint has every endpoint look at how things stand.
+// Hint lets every endpoint look at how things stand. It does not block.
 func (w *Watch) Hint() { w.hint() }
 
 func (w *Watch) hint() {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,7 +28,8 @@ type daemon struct {
 	cmd   *exec.Cmd
 	done  chan struct{} // closed when cmd is gone
 	ready chan struct{} // the daemon has said READY=1, once for each time; has room for a test's
-	asked bool          // to end
+	store fdStore
+	asked bool // to end
 }
 
 // program is the daemon under test. Its absence is a failure, never a skip.
@@ -156,7 +158,13 @@ func (d *daemon) start() {
 		<-d.ready // of an earlier start
 	}
 	d.cmd = exec.Command(program(d.t), "--config", d.path("metalplug.toml"), "--log-level", "debug")
-	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+d.path("notify"), "TMPDIR="+d.dir)
+	names, files := d.store.kept()
+	if len(files) > 0 { // LISTEN_PID= is that of the daemon
+		d.cmd = exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`}, d.cmd.Args...)...)
+		d.cmd.ExtraFiles = files
+	}
+	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+d.path("notify"), "TMPDIR="+d.dir,
+		fmt.Sprintf("LISTEN_FDS=%d", len(files)), "LISTEN_FDNAMES="+strings.Join(names, ":"))
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	d.must(d.cmd.Start())
 	cmd, done := d.cmd, make(chan struct{})
@@ -167,6 +175,48 @@ func (d *daemon) start() {
 	}()
 }
 
+// fdStore is systemd's store of descriptors for the next process.
+type fdStore struct {
+	mu    sync.Mutex
+	files map[string]*os.File
+}
+
+// handle does what a message asks for.
+func (s *fdStore) handle(lines []string, rights []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := ""
+	for _, line := range lines {
+		if after, ok := strings.CutPrefix(line, "FDNAME="); ok {
+			name = after
+		}
+	}
+	if slices.Contains(lines, "FDSTOREREMOVE=1") && s.files[name] != nil {
+		s.files[name].Close()
+		delete(s.files, name)
+	}
+	messages, _ := syscall.ParseSocketControlMessage(rights)
+	for _, m := range messages {
+		fds, _ := syscall.ParseUnixRights(&m)
+		for _, fd := range fds {
+			if s.files == nil {
+				s.files = make(map[string]*os.File)
+			}
+			s.files[name] = os.NewFile(uintptr(fd), name)
+		}
+	}
+}
+
+// kept returns what is in the store.
+func (s *fdStore) kept() (names []string, files []*os.File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, f := range s.files {
+		names, files = append(names, name), append(files, f)
+	}
+	return names, files
+}
+
 // listen stands in for systemd: it notes when the daemon is ready.
 func (d *daemon) listen() {
 	d.t.Helper()
@@ -174,11 +224,12 @@ func (d *daemon) listen() {
 	d.must(err)
 	d.t.Cleanup(func() { _ = conn.Close() })
 	go func() {
-		for buf := make([]byte, 4096); ; {
-			n, err := conn.Read(buf)
+		for buf, rights := make([]byte, 4096), make([]byte, 4096); ; {
+			n, size, _, _, err := conn.ReadMsgUnix(buf, rights)
 			if err != nil {
 				return // closed
 			}
+			d.store.handle(strings.Split(string(buf[:n]), "\n"), rights[:size])
 			if slices.Contains(strings.Split(string(buf[:n]), "\n"), "READY=1") {
 				d.ready <- struct{}{}
 			}

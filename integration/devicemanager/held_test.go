@@ -94,6 +94,37 @@ func (d *daemon) awaitHeld(t *testing.T, held bool) {
 	})
 }
 
+// awaitReason waits until the resource is held back for a reason.
+func (d *daemon) awaitReason(t *testing.T, reason string) {
+	t.Helper()
+	eventually(t, "held back: "+reason, func() error {
+		is, err := d.heldBack()
+		if err == nil && !strings.Contains(is, reason) {
+			err = fmt.Errorf("it says %q", is)
+		}
+		return err
+	})
+}
+
+// says is the next list of the other plugin.
+func (r *rival) says(t *testing.T, list ...*api.Device) {
+	t.Helper()
+	select {
+	case r.lists <- list:
+	case <-time.After(patience):
+		t.Fatal("the kubelet has no stream of the other plugin")
+	}
+}
+
+// undisturbed fails the test if the kubelet has ended a stream of the other plugin.
+func (r *rival) undisturbed(t *testing.T, k *Kubelet) {
+	t.Helper()
+	ofTheOther(t, k)
+	if len(r.ended) > 0 {
+		t.Error("the kubelet has ended the stream of the other plugin")
+	}
+}
+
 // givenBy admits a pod with one device and returns whether it got it of the daemon.
 func givenBy(t *testing.T, k *Kubelet) (daemon bool, err error) {
 	t.Helper()
@@ -267,14 +298,14 @@ func TestHeldBackAcrossKubelets(t *testing.T) {
 	if err := k.Restart(within(t)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Second) // as long as a plugin takes that has to find its hardware
+	d.awaitReason(t, "before the kubelet restarted")
 	r.mustRegister(t)
 	sees(t, k, vendorResource, 3, 3)
 	ofTheOther(t, k)
 	if d.registrations() != 0 {
 		t.Error("it has registered with the new kubelet before the other")
 	}
-	time.Sleep(time.Second) // the daemon asks five times a second
+	d.awaitReason(t, "the kubelet counts")
 	r.server.Stop()
 	oursAgain(t, k, 2, time.Now())
 }
@@ -292,4 +323,109 @@ func TestTakeover(t *testing.T) {
 		t.Errorf("given by the daemon: %v, %v", daemon, err)
 	}
 	d.awaitHeld(t, false)
+}
+
+// All devices of the other plugin are unhealthy when the daemon starts, and get well: the kubelet asks the daemon all the
+// same, which is not held back while the other lives, nor after it.
+func TestHeldBackAfterUnhealthy(t *testing.T) {
+	for _, end := range []struct {
+		name string
+		end  func(*rival)
+	}{{"stops", func(r *rival) { r.server.Stop() }}, {"is killed", (*rival).kill}} {
+		t.Run(end.name, func(t *testing.T) {
+			t.Parallel()
+			k := newNode(t, Options{})
+			r := newRival(t, k.DevicePlugins(), &api.Device{ID: "x", Health: api.Unhealthy})
+			r.resource = vendorResource
+			r.mustRegister(t)
+			sees(t, k, vendorResource, 1, 0)
+			d := newDaemonOf(t, shortDir(t), k.options.Dir, vendorWidgets, plain(2))
+			sees(t, k, vendorResource, 2, 2)
+			for range 2 {
+				r.says(t, onNode("x", -1), onNode("y", -1), onNode("z", -1))
+				d.awaitHeld(t, true)
+				oursAgain(t, k, 2, time.Now())
+				d.awaitHeld(t, false)
+			}
+			end.end(r)
+			d.plug(plain(4))
+			oursAgain(t, k, 4, time.Now())
+		})
+	}
+}
+
+// Plugins of other resources come and crash beside one that has overtaken the daemon: it is not disturbed, and neither are the
+// lists of a daemon that serves.
+func TestHeldBackBesideCrashes(t *testing.T) {
+	t.Parallel()
+	k := newNode(t, Options{})
+	d := newDaemonOf(t, shortDir(t), k.options.Dir, vendorWidgets, plain(2))
+	sees(t, k, vendorResource, 2, 2)
+	crash := func() {
+		third := newRival(t, k.DevicePlugins(), onNode("g", -1))
+		third.mustRegister(t)
+		sees(t, k, gadget, 1, 1)
+		third.kill()
+		sees(t, k, gadget, 1, 0)
+	}
+	for n := range int64(3) {
+		crash()
+		d.plug(plain(3 + int(n)))
+		sees(t, k, vendorResource, 3+n, 3+n)
+	}
+	r := newVendor(t, k, otherIDs()...)
+	r.mustRegister(t)
+	d.awaitHeld(t, true)
+	for range 5 {
+		crash()
+		r.undisturbed(t, k)
+	}
+	r.kill()
+	oursAgain(t, k, 5, time.Now())
+	if n := d.registrations(); n != 2 {
+		t.Errorf("it has registered %d times, want once more for the end of the other", n)
+	}
+}
+
+// The daemon restarts, is killed and reloads while another plugin has overtaken it: the kubelet keeps the stream of the other,
+// and the daemon comes back when that has gone.
+func TestHeldBackAcrossDaemons(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		again func(d *daemon)
+	}{
+		{"restart", func(d *daemon) { d.stop(); d.start(); d.awaitReady() }},
+		{"kill", func(d *daemon) { d.kill(); d.start(); d.awaitReady() }},
+		{"reload", func(d *daemon) {
+			d.reload(vendorWidgets + fmt.Sprintf("permissions = %q\n", "r"))
+			d.awaitReady()
+		}},
+		{"reload and restart", func(d *daemon) {
+			d.reload(vendorWidgets + fmt.Sprintf("permissions = %q\n", "r"))
+			d.awaitReady()
+			d.stop()
+			d.start()
+			d.awaitReady()
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			k := newNode(t, Options{})
+			d := newDaemonOf(t, shortDir(t), k.options.Dir, vendorWidgets, plain(2))
+			d.awaitReady()
+			sees(t, k, vendorResource, 2, 2)
+			r := newVendor(t, k, otherIDs()...)
+			r.mustRegister(t)
+			d.awaitHeld(t, true)
+			c.again(d)
+			d.awaitHeld(t, true)
+			r.undisturbed(t, k)
+			d.plug(plain(4))
+			r.kill()
+			oursAgain(t, k, 4, time.Now())
+			if names, _ := d.store.kept(); len(names) > 0 {
+				t.Errorf("left with the service manager: %v", names)
+			}
+		})
+	}
 }
