@@ -24,7 +24,7 @@ const (
 	peerLastPause = time.Second
 	// peerDoubt is how long a new socket may refuse connections until its plugin counts as ended, and peerPatience how long to
 	// try: a plugin binds its socket before it listens.
-	peerDoubt    = time.Second
+	peerDoubt    = 100 * time.Millisecond
 	peerPatience = 30 * time.Second
 )
 

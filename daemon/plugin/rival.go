@@ -183,6 +183,10 @@ func (e *Endpoint) reconsider(ctx context.Context, kubelet identity) time.Durati
 	if !slices.Contains(live, h.rival) { // it has restarted
 		h.rival = newest(live)
 	}
+	if ended != h.ended { // another one in between, whose consequence is not known yet
+		h.ended, h.end = ended, time.Now()
+		return restartPause
+	}
 	return heldInterval
 }
 
