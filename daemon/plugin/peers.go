@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 )
 
@@ -206,8 +205,8 @@ func (p *Peers) follow(ctx context.Context, file socketFile, n *neighbor) {
 // for that does not stop before its time is up (grpc-go: two minutes).
 func linger(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
-	once := make(chan net.Conn, 1)
-	once <- conn
+	once, ended := make(chan net.Conn, 1), make(chan struct{})
+	once <- &lingering{Conn: conn, ended: sync.OnceFunc(func() { close(ended) })}
 	client, err := grpc.NewClient("passthrough:///peer", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"), grpc.WithIdleTimeout(0),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
@@ -223,9 +222,20 @@ func linger(ctx context.Context, conn net.Conn) {
 	}
 	defer client.Close()
 	client.Connect()
-	for state := client.GetState(); client.WaitForStateChange(ctx, state); {
-		if state = client.GetState(); state != connectivity.Connecting && state != connectivity.Ready {
-			return
-		}
+	select {
+	case <-ended:
+	case <-ctx.Done():
 	}
+}
+
+// lingering is a connection that reports its end. The states of a client do not: from idle to idle they may be missed.
+type lingering struct {
+	net.Conn
+	ended func()
+}
+
+// Close closes the connection.
+func (l *lingering) Close() error {
+	l.ended()
+	return l.Conn.Close()
 }
