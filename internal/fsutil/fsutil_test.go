@@ -29,10 +29,10 @@ func TestReplaceFile(t *testing.T) {
 		}
 	}
 	full := errors.New("no space left on device")
-	if err := errors.Join(fsutil.ReplaceFile(name, write("a", nil)), fsutil.ReplaceFile(name, write("b", nil))); err != nil {
+	if err := errors.Join(fsutil.ReplaceFile(name, 0o600, write("a", nil)), fsutil.ReplaceFile(name, 0o600, write("b", nil))); err != nil {
 		t.Fatal(err)
 	}
-	if err := fsutil.ReplaceFile(name, write("c", full)); !errors.Is(err, full) || !strings.Contains(err.Error(), "write "+name+".new: ") {
+	if err := fsutil.ReplaceFile(name, 0o600, write("c", full)); !errors.Is(err, full) || !strings.Contains(err.Error(), "write "+name+".new: ") {
 		t.Error(err)
 	}
 	for file, want := range map[string]string{name: "b", elsewhere: "precious"} {
