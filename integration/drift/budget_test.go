@@ -45,7 +45,7 @@ var larger = map[string][3]int{
 	"daemon/inventory.record":    {22, 7, 30},
 	"daemon/inventory.subject":   {20, 6, 30},
 	"daemon/inventory.tenancy":   {20, 5, 30},
-	"daemon/plugin.Endpoint":     {38, 5, 42},
+	"daemon/plugin.Endpoint":     {36, 5, 46},
 	"daemon/reset.Request":       {20, 6, 30},
 	"daemon/reset.controller":    {20, 6, 30},
 	"daemon/reset.host":          {20, 3, 140},
