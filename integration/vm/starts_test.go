@@ -10,9 +10,10 @@ import (
 	"testing"
 )
 
-// heldBackStart has the installed service wait in each start, before there is a daemon, and that tell of each event.
+// heldBackStart has the installed service wait in each start, before there is a daemon, and that tell of each event. The
+// command sees the /run of the unit, also with "+": systemd 257 masks it there, too.
 const heldBackStart = `[Service]
-ExecStartPre=+/bin/sh -c 'until test -e /run/go-on; do sleep 0.2; done; rm /run/go-on'
+ExecStartPre=+/bin/sh -c 'until test -e /run/metalplug/go-on; do sleep 0.2; done; rm /run/metalplug/go-on'
 ExecStart=
 ExecStart=/usr/sbin/metalplugd --log-level debug
 `
@@ -45,7 +46,7 @@ func eventsWait(in *installation, t *testing.T) {
 		in.m.Sh(end)
 		in.m.Eventually("a start that waits", patience, func() bool { return in.show("SubState") == "start-pre" })
 		in.m.Run("udevadm", "trigger", "--settle", "--action", "change", "/sys/class/mem/full")
-		in.m.Run("touch", "/run/go-on")
+		in.m.Run("touch", "/run/metalplug/go-on")
 		in.m.Eventually("the next metalplugd", 2*patience, func() bool {
 			next := in.pid()
 			return next != pid && next != "0" && in.show("SubState") == "running"
