@@ -31,6 +31,46 @@ type counting struct {
 	ids   []string
 	err   error
 	asked int
+	news  news
+}
+
+// news wakes those that wait for a change.
+type news struct {
+	mu   sync.Mutex
+	next chan struct{}
+}
+
+func (n *news) tell() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.next != nil {
+		close(n.next)
+		n.next = nil
+	}
+}
+
+// wait returns a channel that is closed at the next change. Take it before looking.
+func (n *news) wait() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.next == nil {
+		n.next = make(chan struct{})
+	}
+	return n.next
+}
+
+// until waits until a condition holds that only changes with news.
+func (n *news) until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	limit := time.After(patience)
+	for next := n.wait(); !holds(); next = n.wait() {
+		select {
+		case <-next:
+		case <-limit:
+			t.Errorf("never: %s", what)
+			return
+		}
+	}
 }
 
 func (c *counting) set(err error, ids ...string) {
@@ -58,6 +98,7 @@ func (c *counting) count(context.Context) ([]string, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.news.tell()
 	c.asked++
 	if len(c.next) > 0 {
 		ids := c.next[0]
@@ -75,6 +116,7 @@ type heldBench struct {
 	*bench
 	counting   *counting
 	peers      *plugin.Peers
+	beside     news // of peers
 	parked     *plugin.Parked
 	storing    sync.Mutex
 	stored     map[string]bool // with the service manager; guarded by storing
@@ -108,7 +150,8 @@ func newHeldBench(t *testing.T, yields bool, ids ...string) *heldBench {
 	h.bench = newBench(t, func(e *plugin.Endpoint) {
 		e.Resource.Yields = yields
 		e.Counted = h.counting.count
-		h.peers = &plugin.Peers{Dir: e.Dir, Hint: e.Watch.Hint}
+		hint := e.Watch.Hint
+		h.peers = &plugin.Peers{Dir: e.Dir, Hint: func() { hint(); h.beside.tell() }}
 		e.Watch.Stir = h.peers.Stir
 		e.Peers, e.Parked = h.peers, h.parked
 		e.Tally.Registered = func(_ string, err error) { h.registered <- err }
@@ -175,13 +218,11 @@ func (h *heldBench) other(name string) (end func()) {
 		before := h.peers.Ended()
 		s.Stop()
 		<-served
-		for h.peers.Ended() == before {
-			time.Sleep(time.Millisecond)
-		}
+		h.beside.until(h.t, name+" ends", func() bool { return h.peers.Ended() != before })
 	})
 	h.t.Cleanup(s.Stop)
-	for slices.Equal(h.peers.Live(), before) {
-		time.Sleep(time.Millisecond)
+	if slices.Equal(h.peers.Live(), before) {
+		h.t.Errorf("%s is not seen", name)
 	}
 	return end
 }
@@ -207,9 +248,7 @@ func (h *heldBench) look() {
 	h.t.Helper()
 	before := h.asked()
 	h.stirUp()
-	for h.asked() == before {
-		time.Sleep(time.Millisecond)
-	}
+	h.counting.news.until(h.t, "the kubelet is asked", func() bool { return h.asked() != before })
 	if err := h.endpoint.Alive(h.t.Context()); err != nil {
 		h.t.Fatal(err)
 	}
@@ -378,8 +417,8 @@ func TestOtherThatWasUnhealthy(t *testing.T) {
 			t.Error("another plugin's device was given")
 		}
 		h.held(false)
-		for k.Resource(resource).Lists == lists {
-			time.Sleep(time.Millisecond)
+		for changed := k.Changed(); k.Resource(resource).Lists == lists; changed = k.Changed() {
+			<-changed
 		}
 		h.look()
 	}

@@ -90,9 +90,7 @@ func TestListUnderWay(t *testing.T) {
 	for _, first := range [][]string{nil, {"gone"}} {
 		h.counting.script(first, []string{"node-A-widget"})
 		h.stirUp()
-		for h.counting.left() > 0 {
-			time.Sleep(time.Millisecond)
-		}
+		h.counting.news.until(t, "all is asked", func() bool { return h.counting.left() == 0 })
 		h.look()
 		if s := h.endpoint.Status(); s.Conflict || !s.Connected || len(h.registered) > 0 {
 			t.Errorf("after %v: %+v, %d registrations", first, s, len(h.registered))
