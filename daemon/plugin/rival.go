@@ -55,15 +55,16 @@ const (
 
 // rivalry is what an endpoint knows of another plugin with its name. Run owns it.
 type rivalry struct {
-	asked     time.Time     // time of the last question
-	events    uint64        // Peers.Events before that question
-	again     time.Duration // after what time to ask without an event; 0: never
-	late      bool          // the kubelet may deal with the end of an earlier stream
-	suspect   finding       // of the last answer; the next one confirms it
-	contested bool          // the resource does not yield, and another plugin serves its name
-	taken     time.Time     // time of the last registration because of an answer
-	ended     uint64        // Peers.Ended at that time
-	hold      *hold         // nil: the resource is not held back
+	asked     time.Time        // time of the last question
+	events    uint64           // Peers.Events before that question
+	again     time.Duration    // after what time to ask without an event; 0: never
+	late      bool             // the kubelet may deal with the end of an earlier stream
+	suspect   finding          // of the last answer; the next one confirms it
+	list      *inventory.Offer // what was sent last before that answer
+	contested bool             // the resource does not yield, and another plugin serves its name
+	taken     time.Time        // time of the last registration because of an answer
+	ended     uint64           // Peers.Ended at that time
+	hold      *hold            // nil: the resource is not held back
 }
 
 // hold is why a resource is held back.
@@ -271,8 +272,10 @@ func (e *Endpoint) compare(ctx context.Context, kubelet identity) time.Duration 
 		r.again = lateInterval
 	}
 	found, id := e.find(counted)
-	confirmed := found == r.suspect
-	r.suspect = found
+	list := e.streams.lastSent()[0]
+	// A list that was sent in between may be under way, too.
+	confirmed := found == r.suspect && (found != nothing || list == r.list)
+	r.suspect, r.list = found, list
 	e.streams.mute(found == foreign && e.Resource.Yields) // so that no list of ours hides the other's
 	switch {
 	case found == ours:
