@@ -16,8 +16,8 @@ import (
 // questions a second, of all its clients together (kubernetes v1.36 pkg/kubelet/apis/podresources/constants.go).
 const holdersInterval = 10 * time.Second
 
-// After a pod has gone, the kubelet is asked more often for a while: what its service says, what its checkpoint says once
-// it was written anew, and both once more make the devices of the pod free.
+// After a pod has gone, metalplugd asks the kubelet more often for a while. The devices of the pod are free once the kubelet's
+// service, its newly written checkpoint and both again say so.
 const (
 	goneInterval = time.Second
 	goneRounds   = 6

@@ -12,7 +12,7 @@ import (
 // reloadLimit bounds how long a reload waits for devices that are slow to answer.
 const reloadLimit = 10 * time.Second
 
-// reloads reads the configuration anew at each signal. A bad one changes nothing.
+// reloads reads the configuration again at each signal. A bad one changes nothing.
 func (d *daemon) reloads(ctx context.Context, ready func()) error {
 	ready()
 	select { // a signal before that waits
@@ -69,7 +69,7 @@ func (d *daemon) reload(ctx context.Context) {
 	d.Log.Info("configuration reloaded")
 }
 
-// tellReload has whoever asks, or follows the events, hear how a reload has ended, and what of it waits for the next start.
+// tellReload notes how a reload has ended, and which settings wait for the next start, for clients of the control socket.
 func (d *daemon) tellReload(pending []string, err error) {
 	d.said.reloaded(pending, err)
 	d.control.Changed()

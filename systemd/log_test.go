@@ -301,7 +301,7 @@ type flaky struct {
 	fails atomic.Bool
 	mu    sync.Mutex
 	text  bytes.Buffer
-	calls chan struct{} // nil: nobody waits for them
+	calls chan struct{} // nil: no test waits for them
 }
 
 func (f *flaky) Write(p []byte) (int, error) {

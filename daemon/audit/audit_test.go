@@ -227,7 +227,7 @@ func TestTooMuchForAFullDisk(t *testing.T) {
 	}
 }
 
-// TestNoRegularFile: an audit that is a link or a pipe is not written to, and holds nobody up.
+// TestNoRegularFile: the daemon does not write to an audit that is a link or a pipe, and does not wait for it.
 func TestNoRegularFile(t *testing.T) {
 	for name, put := range map[string]func(file string) error{
 		"link":      func(file string) error { return os.Symlink("elsewhere", file) },

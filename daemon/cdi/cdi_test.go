@@ -360,7 +360,7 @@ func TestHeldDeviceKeepsItsSpec(t *testing.T) {
 		}
 	}
 	b.inventory.Confirm(time.Now(), map[string]inventory.Holding{"node-null": inventory.Free})
-	b.until("the spec stays when nobody holds the device", func() bool {
+	b.until("the spec stays when no pod holds the device", func() bool {
 		b.update(true)
 		return b.files() == ""
 	})
@@ -397,7 +397,7 @@ func TestDeviceJustGivenOutKeepsItsSpec(t *testing.T) {
 		t.Errorf("while a pod holds the device there are %q", b.files())
 	}
 	b.inventory.Confirm(time.Now(), map[string]inventory.Holding{"node-null": inventory.Free})
-	b.until("the spec stays when nobody holds the device", func() bool {
+	b.until("the spec stays when no pod holds the device", func() bool {
 		b.update(true)
 		return b.files() == ""
 	})

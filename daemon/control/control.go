@@ -90,7 +90,7 @@ type Server struct {
 	Options
 	*metrics
 	refusals  refusals
-	asking    chan struct{} // holds one value while somebody asks why: that enumerates everything
+	asking    chan struct{} // holds one value while a client asks why: that enumerates everything
 	following chan struct{} // holds a value for each client that follows the events
 
 	mu      sync.Mutex

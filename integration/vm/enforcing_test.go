@@ -55,11 +55,11 @@ func labels(in *installation, t *testing.T) {
 // unlabelled: up to the reboot, the node has a loop device that is set up, which metalplug-reset asks for its file before each erasure,
 // and a process with a directory of a file system open that has no label, which metalplug-holders asks the kernel about at each start.
 func unlabelled(in *installation, t *testing.T) {
-	// What the test's own programs may do is not the policy's business.
+	// The policy does not concern the test's own programs.
 	in.m.Sh(`trap 'setenforce 1' EXIT
 		setenforce 0
-		truncate -s 16M /root/loop.img
-		loop=$(losetup --find --show /root/loop.img)
+		truncate -s 16M /var/tmp/loop.img
+		loop=$(losetup --find --show /var/tmp/loop.img)
 		mkfs.ext4 -q $loop
 		mkdir -p /mnt/unlabelled
 		mount $loop /mnt/unlabelled`)

@@ -36,6 +36,7 @@ func (in *installation) changeService(text string) {
 // before has ended.
 func eventsWait(in *installation, t *testing.T) {
 	in.changeService(heldBackStart)
+	defer in.changeService("") // no later step may wait, also after a failure
 	socket := func() string {
 		return in.m.Run("systemctl", "show", "--value", "--property", "InvocationID", "metalplugd-uevent.socket")
 	}
