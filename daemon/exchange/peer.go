@@ -39,11 +39,22 @@ type Peer struct {
 	// Activated refuses a socket on which another process than the service manager listens. metalplugd can replace the
 	// sockets in its directory, so a helper that asks another must not believe what answers there.
 	Activated bool
+	// Slots holds a value for each request under way and bounds them by its capacity; nil: no bound. The service manager
+	// refuses more connections than MaxConnections= of the socket (systemd.socket(5)).
+	Slots chan struct{}
 }
 
 // Ask sends a request and returns the answer. It blocks until that is there or ctx ends, which does not end what the
 // program is doing: that ends with the program.
 func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
+	if p.Slots != nil {
+		select {
+		case p.Slots <- struct{}{}:
+			defer func() { <-p.Slots }()
+		case <-ctx.Done():
+			return nil, fmt.Errorf("ask %s: wait for %d other requests: %w", p.Program, cap(p.Slots), ctx.Err())
+		}
+	}
 	fd, err := p.connect()
 	if err != nil {
 		return nil, err

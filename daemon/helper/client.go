@@ -21,6 +21,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
+const (
+	// maxWorking is how many devices helpers work on at a time. metalplug-reset.socket takes as many connections.
+	maxWorking = 64
+	// maxAsking is how many questions about open devices are under way at a time. Each reads all processes. Beside them,
+	// metalplug-holders.socket takes one connection of each metalplug-reset.
+	maxAsking = 8
+)
+
 // followPause is how often a disk is asked how far it is with what goes on inside it for minutes or hours.
 const followPause = 10 * time.Second
 
@@ -39,10 +47,13 @@ type client struct {
 // Touch returns the requests to the helpers that touch devices. root is where sysfs is. The configuration was read from file,
 // which a helper that is a child process reads too.
 func Touch(c config.Reset, root, file string) device.Touch {
+	peer := func(program, socket string, most int) exchange.Peer {
+		return exchange.Peer{Program: program, Socket: socket, Config: file, Slots: make(chan struct{}, most)}
+	}
 	h := &client{
 		sysfs:   sysfs.Tree{Sys: root},
-		reset:   reset.Client{Peer: exchange.Peer{Program: reset.Program, Socket: c.Socket, Config: file}},
-		holders: cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Holders, Config: file}},
+		reset:   reset.Client{Peer: peer(reset.Program, c.Socket, maxWorking)},
+		holders: cgroup.Client{Peer: peer(cgroup.Program, c.Holders, maxAsking)},
 		follow:  make(map[string]string),
 	}
 	return device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.holding}

@@ -356,6 +356,47 @@ func TestHolding(t *testing.T) {
 	}
 }
 
+// TestManyAtOnce: questions about more devices than the socket takes connections wait for each other.
+func TestManyAtOnce(t *testing.T) {
+	const devices = 3 * maxAsking
+	var asking atomic.Int64
+	arrived, answer := make(chan struct{}, devices), make(chan struct{})
+	socket := serve(t, func([]byte) []byte {
+		if n := asking.Add(1); n > maxAsking {
+			t.Errorf("%d questions at once", n)
+		}
+		arrived <- struct{}{}
+		<-answer
+		asking.Add(-1)
+		return []byte("{}")
+	})
+	touch := Touch(config.Reset{Holders: socket}, t.TempDir(), "") // without sysfs they are of no device in common
+	var all sync.WaitGroup
+	for range devices {
+		all.Go(func() {
+			if _, err := touch.Holders(t.Context(), []string{"/dev/null"}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range maxAsking {
+		<-arrived
+	}
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := touch.Holders(impatient, []string{"/dev/null"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a question that cannot wait: %v", err)
+	}
+	close(answer)
+	all.Wait()
+	for socket, most := range map[string]int{"reset": maxWorking, "holders": maxWorking + maxAsking} {
+		text, err := os.ReadFile("../../systemd/metalplug-" + socket + ".socket")
+		if err != nil || !strings.Contains(string(text), fmt.Sprintf("\nMaxConnections=%d\n", most)) {
+			t.Errorf("metalplug-%s.socket takes other than %d connections: %v", socket, most, err)
+		}
+	}
+}
+
 // TestWeHoldNothing: our own helper that reads a disk is not found to have it open.
 func TestWeHoldNothing(t *testing.T) {
 	null, err := filepath.EvalSymlinks("/sys/dev/char/1:3")
