@@ -19,16 +19,27 @@ import (
 // onTop selects what is built on disks, which is not below them in sysfs.
 var onTop = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
 
-// inUse returns why a block device must be left alone as [ErrInUse], nil if nothing was found.
+// inUse returns why a block device must be left alone, as [ErrInUse] if it is used; nil if nothing was found. Of a disk that is
+// reached by two ways what one of them shows, such as what was written, is not all that there is.
 func inUse(h *Host, u udev.Device) error {
 	var use *sysfs.Use
-	switch err := h.InUse(h.DiskAt(u.SysPath)); {
+	d := h.DiskAt(u.SysPath)
+	switch err := h.InUse(d); {
 	case errors.As(err, &use) && use.Unread == nil:
 		return hostUse{inUsef("%w", use), use.ByHost}
 	case err != nil:
 		return inUsef("%w", err)
+	case len(d.Twins) > 0:
+		return twin(path.Base(d.Twins[0]))
 	}
 	return occupied(h, u)
+}
+
+var errTwin = errors.New("two ways to one disk, or a copy")
+
+// twin is why a disk is not offered that another one may be a way to: two pods would have it.
+func twin(name string) error {
+	return excludedf("%s has the same identity: %w; join the ways (nvme_core.multipath, multipathd), or remove one", name, errTwin)
 }
 
 // occupied looks for partitions and for what udev's builtin blkid has found on the device itself.

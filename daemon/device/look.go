@@ -43,8 +43,8 @@ func (s *Sighting) HostUse(held bool) bool {
 // Twin notes that the device at another sysfs path has the same identity. Of a disk that may be another way to the same
 // medium, which two pods must not have: it is not offered.
 func (s *Sighting) Twin(other string) {
-	if s.Target.IsDisk() {
-		s.Offer = joined(s.Offer, excludedf("%s has the same identity: two ways to one disk, or a copy", path.Base(other)))
+	if s.Target.IsDisk() && !errors.Is(s.Offer, errTwin) {
+		s.Offer = joined(s.Offer, twin(path.Base(other)))
 	}
 }
 

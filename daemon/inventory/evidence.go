@@ -62,7 +62,8 @@ func (l *loop) evidenceKey(e *entry) string {
 }
 
 // noteTwin compares the medium of a disk with those of the others. Evidence of one disk would be taken for that of another with
-// the same serial number: from then on each of them is known by its appearance alone.
+// the same serial number: from then on each of them is known by its appearance alone. Which of them a pod has had is not known,
+// nor whether both are one disk.
 func (l *loop) noteTwin(e *entry) {
 	if e.medium == "" || l.twins[e.medium] {
 		return
@@ -75,6 +76,7 @@ func (l *loop) noteTwin(e *entry) {
 	l.Log.Warn("two disks have one identity", "device", e.device.ID, "detail", "the other is "+other.device.ID+": what is known of either is forgotten")
 	delete(l.evidence, e.medium)
 	l.twins[e.medium] = true
+	e.leftover, other.leftover = false, false
 	l.unsaved = true
 	l.changed(other)
 }

@@ -24,7 +24,7 @@ func (e *entry) disk() bool { return e.device.Class != nil && e.device.Class.Dis
 // there: then that is whose it was.
 func (l *loop) started(e *entry, pods []string, again bool) {
 	if rule := l.rule(e); !again {
-		e.leftover = e.disk() && (rule == nil || !rule.AllowInUse)
+		e.leftover = e.disk() && (rule == nil || !rule.AllowInUse) && !l.twins[e.medium]
 	}
 	e.dirty, e.left, e.seen, e.given = true, remains{}, remains{}, e.medium
 	l.endEvidence(e, "")

@@ -226,7 +226,14 @@ func TestTwoDisksWithOneIdentity(t *testing.T) {
 	r.until("the second is held back", func(s *inventory.Snapshot) bool {
 		return len(s.Others) == 1 && strings.Contains(s.Others[0].Reason, "nvme1n1 has the same identity: two ways to one disk")
 	})
-	r.offers(nvmeResource, "nvme-eui."+wwid+" Healthy")
+	const id = "nvme-eui." + wwid
+	r.until("the first is held back", func(s *inventory.Snapshot) bool {
+		d := s.Offer(nvmeResource).Find(id)
+		return d != nil && !d.Healthy && strings.Contains(d.Reason, "nvme2n1 has the same identity: two ways to one disk")
+	})
+	m.Unplug("/sys/devices/pci0000:00/0000:00:02.0")
+	r.LookAgain(id)
+	r.offers(nvmeResource, id+" Healthy")
 }
 
 func TestLostEventsAreMadeUpFor(t *testing.T) {

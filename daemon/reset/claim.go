@@ -38,6 +38,7 @@ const (
 type claim struct {
 	disk
 	fd    int
+	twins []int  // descriptors of other ways to the disk
 	size  int64  // bytes
 	block int64  // bytes of a logical block
 	seq   uint64 // diskseq; 0: before Linux 5.15
@@ -49,8 +50,26 @@ type claim struct {
 // kind is so already (bd_may_claim in block/bdev.c). Only the kernel counts for that: a process, or a virtual machine,
 // that has just opened the node is not in the way. Flags are O_RDONLY or O_RDWR; udev looks at a disk again when a
 // descriptor for writing is closed, so that a look alone must not have one.
-func (h *host) hold(sysPath string, flags int) (*claim, error) {
-	return h.take(sysPath, flags|unix.O_EXCL)
+//
+// The kernel claims a block device and knows nothing of another way to the disk, so that hold opens its twins too. Besides are
+// the paths that the caller holds by themselves.
+func (h *host) hold(sysPath string, flags int, besides ...string) (*claim, error) {
+	c, err := h.take(sysPath, flags|unix.O_EXCL)
+	if err != nil {
+		return nil, err
+	}
+	for _, twin := range c.Twins {
+		if slices.Contains(besides, twin) {
+			continue
+		}
+		fd, err := h.opened(twin, unix.O_RDONLY|unix.O_EXCL)
+		if err != nil {
+			h.release(c)
+			return nil, err
+		}
+		c.twins = append(c.twins, fd)
+	}
+	return c, nil
 }
 
 // look opens a disk to read it, in nobody's way: what it was is known, not what it will be.
@@ -88,7 +107,12 @@ func (h *host) holdable(sysPath string) error {
 	return err
 }
 
-func (h *host) release(c *claim) { h.close(c.fd) }
+func (h *host) release(c *claim) {
+	for _, fd := range c.twins {
+		h.close(fd)
+	}
+	h.close(c.fd)
+}
 
 // inspect makes sure that the disk that is open is the one that sysfs tells of, and that nobody uses it.
 func (h *host) inspect(c *claim, sysPath string) (err error) {
@@ -190,7 +214,7 @@ func (h *host) lock(ctx context.Context, c *claim, how int) error {
 func (h *host) holdAll(sysPaths []string) (held []*claim, err error) {
 	slices.Sort(sysPaths)
 	for _, p := range slices.Compact(sysPaths) {
-		c, err := h.hold(p, unix.O_RDONLY)
+		c, err := h.hold(p, unix.O_RDONLY, sysPaths...)
 		if err != nil {
 			h.releaseAll(held)
 			return nil, err

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/integration/clock"
 )
 
@@ -229,6 +231,75 @@ func TestMountedMeanwhile(t *testing.T) {
 	}
 	if want := []string{"open nvme0n1 for writing"}; !reflect.DeepEqual(m.calls, want) {
 		t.Errorf("it did %q", m.calls)
+	}
+}
+
+// TestOtherWayToTheDisk: the kernel has two block devices for one disk, and this host uses it by the other one. Nothing is
+// erased.
+func TestOtherWayToTheDisk(t *testing.T) {
+	const (
+		function1   = "/sys/devices/pci0000:00/0000:00:1e.0/0000:03:00.0"
+		other       = function1 + "/nvme/nvme1/nvme1n1"
+		scsi, scsi1 = "/sys/devices/pci0000:00/0000:00:1f.0/host0/0:0:0:0", "/sys/devices/pci0000:00/0000:00:1f.0/host1/1:0:0:0"
+	)
+	for name, c := range map[string]struct {
+		use  func(m *machine, sysPath string, twin *fakeNode)
+		want string
+	}{
+		"not used": {func(*machine, string, *fakeNode) {}, ""},
+		"mounted": {func(m *machine, _ string, _ *fakeNode) {
+			m.files(map[string]string{"/proc/1/mountinfo": "30 22 259:1 / /data rw - ext4 /dev/x rw\n"})
+		}, " is mounted on /data"},
+		"swapped to": {func(m *machine, at string, _ *fakeNode) {
+			m.files(map[string]string{"/proc/swaps": "Filename Type\n/dev/" + path.Base(at) + " partition\n"})
+		}, " is swapped to"},
+		"its partition is part of LVM": {func(m *machine, at string, _ *fakeNode) {
+			m.partition(at+"/"+path.Base(at)+"p1", "259:2")
+			m.files(map[string]string{at + "/" + path.Base(at) + "p1/holders/dm-0": ""})
+		}, "p1 is part of dm-0"},
+		"claimed": {func(_ *machine, _ string, twin *fakeNode) { twin.busy = true }, " cannot be opened exclusively"},
+		"open": {func(m *machine, _ string, _ *fakeNode) {
+			m.others = []cgroup.Holder{{PID: 42, Comm: "qemu", Number: cgroup.Number{Block: true, Major: 259, Minor: 1}}}
+		}, " is open in process 42 (qemu)"},
+	} {
+		for _, kind := range []string{"nvme", "scsi", "hidden", "removable"} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					m := newMachine(t)
+					r, at := eraseOf0("zero"), other
+					var first, twin *fakeNode
+					if kind == "nvme" {
+						m.controller(function0, "nvme0", "S1")
+						m.controller(function1, "nvme1", "S1")
+						first, twin = m.disk(disk0, "259:0", "eui.01"), m.disk(other, "259:1", "eui.01")
+					} else {
+						r.SysPath, at, r.Class, r.Identity = scsi+"/block/sda", scsi1+"/block/sdb", "node", []Attribute{{"device/wwid", "naa.01"}}
+						first, twin = m.disk(r.SysPath, "259:0", ""), m.disk(at, "259:1", "")
+						for _, sysPath := range []string{r.SysPath, at} {
+							m.remove(sysPath + "/wwid")
+							m.remove(sysPath + "/device")
+							m.files(map[string]string{
+								sysPath + "/device": "-> ../..", path.Dir(path.Dir(sysPath)) + "/wwid": "naa.01\n",
+								at + "/hidden":         map[bool]string{true: "1\n", false: "0\n"}[kind == "hidden"],
+								sysPath + "/removable": map[bool]string{true: "1\n", false: "0\n"}[kind == "removable"],
+							})
+						}
+					}
+					first.ext4()
+					c.use(m, at, twin)
+					got := m.full(r)
+					if c.want == "" || kind == "hidden" || kind == "removable" { // another disk, or no disk at all
+						if got.Result != OK || !first.blank() {
+							t.Errorf("answer is %+v", got)
+						}
+						return
+					}
+					if got.Result != Busy || !strings.Contains(got.Detail, path.Base(at)+c.want) || first.blank() {
+						t.Errorf("answer is %+v", got)
+					}
+				})
+			})
+		}
 	}
 }
 

@@ -142,7 +142,7 @@ func (h *host) holdSubsystem(ctx context.Context, r Request, c *claim, id contro
 	if err := h.allSeen(c.fd, id, hit); err != nil {
 		return nil, err
 	}
-	hit = slices.DeleteFunc(hit, func(d string) bool { return d == r.SysPath })
+	hit = slices.DeleteFunc(hit, func(d string) bool { return d == r.SysPath || slices.Contains(c.Twins, d) })
 	if held, err = h.holdAll(hit); err != nil {
 		return nil, err
 	}

@@ -11,9 +11,17 @@ import (
 // Nodes returns the sysfs paths of all devices by whose nodes a device can be reached, its own first: of a disk its
 // partitions and the nodes of SCSI commands (drivers/scsi/sg.c, block/bsg.c), of a namespace of NVMe also its disk or its
 // generic device, and the controllers that reach it, through which commands for each of their namespaces can be sent
-// (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). An exclusive open of the disk notices none of those.
+// (drivers/nvme/host/ioctl.c, nvme_dev_ioctl); and of a disk all that of its twins. An exclusive open of the disk notices none
+// of those.
 func (t *Tree) Nodes(sysPath string) []string {
 	all := append([]string{sysPath}, t.nvmeNodes(sysPath)...)
+	for _, twin := range t.Twins(sysPath) {
+		for _, p := range append([]string{twin}, t.nvmeNodes(twin)...) {
+			if !slices.Contains(all, p) {
+				all = append(all, p)
+			}
+		}
+	}
 	for _, p := range slices.Clone(all) {
 		if t.Link(p, "subsystem") != "block" {
 			continue

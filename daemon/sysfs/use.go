@@ -9,6 +9,9 @@ package sysfs
 //
 // No single source tells. A mounted file system is in mountinfo, but btrfs shows a device number of its own there and
 // names one of its devices; LVM, md and bcache are in holders/ while they run. Unknown is in use.
+//
+// A disk that the kernel reaches by two ways is two block devices, unless native multipathing (nvme_core.multipath) or dm
+// joins them. The use of either is the use of both: see [Tree.Twins].
 
 import (
 	"errors"
@@ -20,9 +23,10 @@ import (
 )
 
 // Disk is a block device, with what the kernel claims together with it (bd_may_claim in block/bdev.c): a disk with its
-// partitions, or a partition with its disk.
+// partitions, or a partition with its disk. The same of its twins is part of it.
 type Disk struct {
-	Parts []Part // the device itself first
+	Parts []Part   // the device itself first
+	Twins []string // sysfs paths of other ways to the disk
 }
 
 // Part is a disk or a partition.
@@ -36,12 +40,23 @@ func (p Part) Name() string { return path.Base(p.SysPath) }
 
 // DiskAt returns the block device at sysPath.
 func (t *Tree) DiskAt(sysPath string) Disk {
-	paths := []string{sysPath}
+	paths, whole, number := []string{sysPath}, sysPath, ""
 	if t.IsPartition(sysPath) {
-		paths = append(paths, path.Dir(sysPath))
+		whole = path.Dir(sysPath)
+		paths = append(paths, whole)
+		number, _ = t.Attr(sysPath, "partition")
 	}
-	var d Disk
-	for _, p := range append(paths, t.Partitions(sysPath)...) {
+	paths = append(paths, t.Partitions(sysPath)...)
+	d := Disk{Twins: t.Twins(whole)}
+	for _, twin := range d.Twins {
+		paths = append(paths, twin)
+		for _, p := range t.Partitions(twin) {
+			if n, err := t.Attr(p, "partition"); err != nil || number == "" || n == number {
+				paths = append(paths, p)
+			}
+		}
+	}
+	for _, p := range paths {
 		number, err := t.Attr(p, "dev")
 		if err != nil {
 			number = ""
@@ -50,6 +65,33 @@ func (t *Tree) DiskAt(sysPath string) Disk {
 	}
 	return d
 }
+
+// Twins returns the sysfs paths of the other disks with the WWID of the one at sysPath: the WWID is that of a namespace
+// (wwid_show in drivers/nvme/host/sysfs.c) or of a logical unit (scsi_vpd_lun_id). Hidden disks are paths that native
+// multipathing has joined, and a device of dm has no WWID. A slot for media that can be removed has that of the reader.
+func (t *Tree) Twins(sysPath string) (twins []string) {
+	const all = "/sys/block"
+	for _, attr := range [...]string{"wwid", "device/wwid"} {
+		wwid, err := t.Attr(sysPath, attr)
+		if err != nil || wwid == "" || t.Removable(sysPath) {
+			continue
+		}
+		for _, name := range t.Names(all) {
+			if other, err := t.Attr(all+"/"+name, attr); err != nil || other != wwid {
+				continue
+			}
+			p := t.Resolve(all + "/" + name)
+			if p != "" && p != sysPath && t.Uint(p, "hidden") == 0 && !t.Removable(p) {
+				twins = append(twins, p)
+			}
+		}
+	}
+	return twins
+}
+
+// Removable reports whether the medium of a disk can be removed from its drive, whose WWID and serial number then say nothing
+// of the medium (Documentation/ABI/stable/sysfs-block, removable).
+func (t *Tree) Removable(sysPath string) bool { return t.Uint(sysPath, "removable") != 0 }
 
 // IsPartition reports whether the block device at sysPath is a partition.
 func (t *Tree) IsPartition(sysPath string) bool { return t.Present(sysPath + "/partition") }

@@ -568,6 +568,31 @@ func TestTwins(t *testing.T) {
 	})
 }
 
+// TestOtherWayToADiskOfAPod: while a pod has a disk a second way to it appears, and this host mounts that or not. Nothing is erased
+// when the pod has gone, and the disk is not offered by either way.
+func TestOtherWayToADiskOfAPod(t *testing.T) {
+	both := disk(1, 1, 7) + strings.NewReplacer("wwid=eui.21", "wwid=eui.11", "serial=S2", "serial=S1").Replace(disk(2, 1, 8))
+	for _, table := range []string{mounts, "F: /proc/self/mountinfo=36 25 259:33 / /srv rw - xfs /dev/nvme2n1 rw\\n\n\n"} {
+		play(t, disk(1, 1, 7), zeroAfter, func(b *bench) {
+			b.used("A", "nvme1n1")
+			b.machine.Apply(table + both)
+			synctest.Wait()
+			clock.Pass(time.Minute)
+			b.free("nvme1n1")
+			clock.Pass(time.Hour)
+			if did := b.did(); strings.Contains(did, "erase") {
+				t.Errorf("did %q", did)
+			}
+			snapshot, _ := b.inventory.Snapshot()
+			for s := range snapshot.All() {
+				if s.Present && s.Healthy {
+					t.Errorf("%s is offered", s.Device.SysPath)
+				}
+			}
+		})
+	}
+}
+
 // TestWipedAfterAPod: a resource does not erase. What a pod has left keeps its disk from the next until the operator has
 // wiped it, and the disk is read.
 func TestWipedAfterAPod(t *testing.T) {
