@@ -214,7 +214,8 @@ func (h *host) proven(ctx context.Context, r Request, before state) (string, err
 }
 
 // sameMedium checks that a disk which has appeared again is the one that was read before: its attributes other than the
-// diskseq read so, one of them identifies the medium, and it holds the same. A blank disk must be blank.
+// diskseq read so, one of them identifies the medium, and it holds the same. A disk that read as blank holds nothing to know it
+// by: the quick check can find nothing on two disks that differ.
 func (h *host) sameMedium(r Request, c *claim, s *surface, before state) error {
 	again := fmt.Sprintf("%s has appeared again, with diskseq %d instead of %d", c.name(), c.seq, r.seq)
 	r = r.anyAppearance()
@@ -226,8 +227,11 @@ func (h *host) sameMedium(r Request, c *claim, s *surface, before state) error {
 	}) {
 		return errorf(Failed, "%s: another medium may be in its place: it has neither a WWID nor a serial number", again)
 	}
-	if before.unread || s.fingerprint() != before.print {
+	switch {
+	case before.unread || s.fingerprint() != before.print:
 		return errorf(Failed, "%s: another medium may be in its place: it does not hold the same", again)
+	case before.print.empty():
+		return errorf(Failed, "%s: another medium may be in its place: it was blank before, and nothing tells it from another that looks so", again)
 	}
 	return nil
 }

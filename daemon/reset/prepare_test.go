@@ -242,7 +242,7 @@ func TestAppearsAgain(t *testing.T) {
 		identity []Attribute
 		same     bool
 	}{
-		{"the same, blank", func(n *fakeNode) {}, func(m *machine, n *fakeNode) {}, byWWID("eui.01"), true},
+		{"nothing to know it by", func(n *fakeNode) {}, func(m *machine, n *fakeNode) {}, byWWID("eui.01"), false},
 		{"the same, with data", func(n *fakeNode) { n.ext4() }, func(m *machine, n *fakeNode) {}, byWWID("eui.01"), true},
 		{"another that is blank", func(n *fakeNode) { n.ext4() }, func(m *machine, n *fakeNode) { n.set(0) }, byWWID("eui.01"), false},
 		{"another with data for a blank one", func(n *fakeNode) {}, func(m *machine, n *fakeNode) { n.ext4() }, byWWID("eui.01"), false},
@@ -281,6 +281,31 @@ func TestAppearsAgain(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestAnotherBlankDiskAppears: a disk that reads as blank is replaced during its reset by one of the same WWID, on which the quick
+// check finds nothing. That one is not erased.
+func TestAnotherBlankDiskAppears(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.data = make([]byte, 400<<20)
+	data := [2]int64{201<<20 + 8<<10, 4096}
+	m.onIoctl = func(_ *fakeNode, request uintptr, b []byte) (int, error) {
+		if request == nvmeIoctlReset {
+			n.seq = 10
+			m.files(map[string]string{disk0 + "/diskseq": "10\n"})
+			n.noiseAt(data[0], data[1])
+		}
+		return 0, nil
+	}
+	r := eraseOf0("zero")
+	r.Method, r.Identity = "nvme-controller", append(byWWID("eui.01"), Attribute{"diskseq", "9"})
+	got := m.full(r)
+	if got.Result != Failed || !strings.Contains(got.Detail, "another medium may be in its place") {
+		t.Errorf("answer is %+v", got)
+	}
+	if slices.ContainsFunc(m.calls, func(call string) bool { return strings.Contains(call, "0x127f") }) {
+		t.Errorf("it did %q", m.calls)
 	}
 }
 
