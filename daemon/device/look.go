@@ -7,6 +7,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -24,6 +25,7 @@ type Sighting struct {
 	Fingerprint, Asked string
 	Blank              bool      // the probe has found nothing on the disk
 	Size               int64     // of the disk, in bytes; 0: not known
+	Written            uint64    // to the disk, see [sysfs.Written], before it was probed
 	Warning            string    // what is not as it should be though it is healthy
 	Unread             bool      // whether nobody has answered what is on the disk and how it is
 	NeedsAll           bool      // it needs all of the functions; else any
@@ -122,6 +124,9 @@ func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
 		s.warn(d.Class.Warn(h, d))
 	}
 	s.aim(h)
+	if s.Target.IsDisk() {
+		s.Written = sysfs.Written(&h.Tree, d.SysPath)
+	}
 	h.probe(&s, rule.AllowInUse)
 	offer := s.Offer
 	s.Offer = rule.forgive(offer)

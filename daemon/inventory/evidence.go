@@ -34,6 +34,11 @@ type Evidence struct {
 
 	// Of limits the evidence to one appearance of the disk until a look has confirmed it; empty: confirmed.
 	Of string `json:"of,omitempty"`
+
+	// In is the appearance in which Written was the [device.Sighting].Written of the disk: when it was last known that no other
+	// process had written there. Each appearance counts from 0.
+	In      string `json:"in,omitempty"`
+	Written uint64 `json:"written,omitempty"`
 }
 
 // proves reports whether the evidence is complete, for a disk in that appearance.
@@ -167,6 +172,14 @@ func (l *loop) weigh(e *entry, s *device.Sighting) {
 		l.endEvidence(e, fmt.Sprintf("the size was %d bytes and is %d now", v.Size, s.Size))
 		return
 	}
+	switch seen := l.appearanceOf(e.appearance); {
+	case v.In != seen:
+		v.In, v.Written = seen, s.Written
+		l.keepSoon(e)
+	case seen != "" && s.Written > v.Written && !e.held && v.Scrub == "" && v.Found == "":
+		l.endEvidence(e, "a process wrote to the disk while no pod had it")
+		return
+	}
 	switch {
 	case e.held || v.Scrub != "":
 	case s.HostUse(e.dirty):
@@ -294,7 +307,7 @@ func (i *Inventory) Surveyed(id string, target *device.Target, s device.Surveyed
 // surveyed takes in a part of the read of a disk. What was found and is gone by now was changed by another process, which
 // may have changed what was read before it.
 func (l *loop) surveyed(e *entry, s device.Surveyed) {
-	v := Evidence{Since: time.Now().UTC()}
+	v := Evidence{Since: time.Now().UTC(), In: l.appearanceOf(e.appearance), Written: e.sighting.Written}
 	if before := l.evidenceOf(e); before != nil {
 		v = *before
 	}
@@ -306,7 +319,7 @@ func (l *loop) surveyed(e *entry, s device.Surveyed) {
 	}
 	v.Size, v.Found = s.Size, s.Content
 	if v.Found == "" && v.Size > 0 && v.Read >= v.Size {
-		v = Evidence{Kind: Blank, Size: v.Size, Since: time.Now().UTC()}
+		v = Evidence{Kind: Blank, Size: v.Size, Since: time.Now().UTC(), In: v.In, Written: v.Written}
 		e.leftover, e.left, e.seen = false, remains{}, remains{}
 		e.atWork().recheck = true // it may hold something by now
 		defer l.lookAnew(e)

@@ -122,9 +122,11 @@ func (l *loop) compare(e *entry, s *device.Sighting) {
 	if e.left.fingerprint != "" && e.left.fingerprint != s.Asked && e.left.blank == s.Blank {
 		return // the probe began before that was known, and has read other places
 	}
-	e.seen = found
+	before, now := e.wrote, wrote{e.appearance, s.Written}
+	grown := now.in != "" && now.in == before.in && now.sectors > before.sectors
+	e.seen, e.wrote = found, now
 	switch {
-	case !e.leftover || e.left == found:
+	case !e.leftover || e.left == found && !grown:
 		return
 	case e.left != (remains{}):
 		l.foreign(e)

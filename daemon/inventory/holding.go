@@ -40,6 +40,7 @@ type tenancy struct {
 	given      string    // the medium that containers were started with since it was last cleared; empty: it did not say
 	left       remains   // what the pod has left, when nobody has had it since
 	seen       remains   // the same at the last look
+	wrote      wrote     // how much was written to the disk by the look that noted left
 	pods       []string  // UIDs of those that containers were started for since it was last cleared; never written, only replaced
 
 	initialised string // the [device.Rule].Init that was done to this appearance of the hardware
@@ -73,6 +74,12 @@ type work struct {
 type remains struct {
 	fingerprint string
 	blank       bool // nothing was found
+}
+
+// wrote is a [device.Sighting].Written and the appearance that it counts in.
+type wrote struct {
+	in      string
+	sectors uint64
 }
 
 // vouch notes the appearance of a disk after our own work that is proven to be the medium of before.

@@ -122,6 +122,11 @@ func (l *loop) worked(e *entry, o Outcome) {
 	case !o.none():
 		w.failed, w.byHand = "", 0
 	}
+	if v := l.evidenceOf(e); !o.none() { // what was written was our doing
+		if e.wrote = (wrote{}); v != nil {
+			v.In = ""
+		}
+	}
 	if o.Touched {
 		e.left, e.seen = remains{}, remains{}
 	}

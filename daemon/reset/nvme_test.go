@@ -277,6 +277,22 @@ func TestSanitize(t *testing.T) {
 	}
 }
 
+// TestSanitizeOfHiddenData: another namespace holds data where the quick check does not look.
+func TestSanitizeOfHiddenData(t *testing.T) {
+	d, _, second := newDrive(t)
+	d.sanicap = sanitizeBlock
+	second.data = make([]byte, 400<<20)
+	second.noiseAt(201<<20+8<<10, 4096)
+	r := eraseOf0("sanitize")
+	r.Together = []string{controller0 + "/nvme0n2"}
+	if got := d.ask(r); got.Result != Refused || !strings.Contains(got.Detail, "nvme0n2 holds unknown data at byte 210771968 and would be erased too") {
+		t.Errorf("answer is %+v", got)
+	}
+	if second.blank() {
+		t.Error("it was erased")
+	}
+}
+
 // TestSanitizeGoesOn: a long one is told of when the time is up, is not begun twice, and is verified in the end. While it
 // runs nothing can be read.
 func TestSanitizeGoesOn(t *testing.T) {

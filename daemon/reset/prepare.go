@@ -171,7 +171,8 @@ const byHand = "metalplugctl reset ID --scrub zero"
 // knownPartitions is the content of a blank disk of which the kernel still has partitions.
 const knownPartitions = "partitions that the kernel still knows of"
 
-// mustBeBlank refuses a further disk that would be erased too and is not blank.
+// mustBeBlank refuses a further disk that would be erased too and is not blank: it is read from one end to the other, for no one
+// vouches for what is between the places of the quick check.
 func (h *host) mustBeBlank(ctx context.Context, r Request, c *claim) error {
 	if h.withheld(r, c) {
 		return nil
@@ -183,10 +184,37 @@ func (h *host) mustBeBlank(ctx context.Context, r Request, c *claim) error {
 	if err != nil {
 		return err
 	}
-	if content := s.content(); content != "" {
+	content := s.content()
+	if content == "" && !h.unallocated(c) {
+		if content, err = h.firstData(ctx, c); err != nil {
+			return err
+		}
+	}
+	if content != "" {
 		return errorf(Refused, "%s holds %s and would be erased too: erase it by hand if no one needs it", c.name(), content)
 	}
 	return nil
+}
+
+// firstData reads all of a disk up to the first block that holds something, and describes that; empty: there is none.
+func (h *host) firstData(ctx context.Context, c *claim) (content string, err error) {
+	h.step.is("reading all of %s", c.name())
+	read, done := h.directly(c)
+	defer done()
+	err = reader{size: c.size, read: read}.each(ctx, 0, func(one chunk) error {
+		if first, _ := one.filled(); first >= 0 {
+			content = unknownData(first)
+			return errEnough
+		}
+		return nil
+	})
+	switch {
+	case err == errEnough:
+		err = nil
+	case ctx.Err() != nil:
+		err = errorf(Failed, "reading all of %s, which would be erased too, was not over in time: nothing was erased; allow more time", c.name())
+	}
+	return content, err
 }
 
 // proven returns the diskseq of a disk after a reset if it is the same medium: the number has not changed, or what

@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // stretch is how much is read at once.
@@ -118,6 +120,7 @@ func (h *host) surveyDisk(ctx context.Context, r Request, c *claim, a *Answer) e
 		return errorf(Refused, "%s has %d bytes: there is no byte %d to read on from", c.name(), c.size, r.From)
 	}
 	a.Size, a.Read = c.size, r.From
+	written := sysfs.Written(&h.Tree, c.sysPath)
 	if err := errors.Join(h.untaken(r, c), h.shared(c)); err != nil {
 		return err
 	}
@@ -129,8 +132,15 @@ func (h *host) surveyDisk(ctx context.Context, r Request, c *claim, a *Answer) e
 	if err := h.unheld(ctx, r, c); err != nil {
 		return err
 	}
-	if err := h.readOn(ctx, r, c, a); err != nil || a.Read < c.size {
+	if err := h.readOn(ctx, r, c, a); err != nil {
 		return err
+	}
+	if sysfs.Written(&h.Tree, c.sysPath) != written { // a process may have come and gone while the disk was read
+		a.Read, a.Content = 0, ""
+		return errorf(Busy, "a process wrote to %s while it was read", c.name())
+	}
+	if a.Read < c.size {
+		return nil
 	}
 	return h.unheld(ctx, r, c)
 }

@@ -84,6 +84,23 @@ func TestSurveyIsInterrupted(t *testing.T) {
 	})
 }
 
+// TestSurveyOfWhatIsWritten: a process writes behind the place that is read, and is gone before the end.
+func TestSurveyOfWhatIsWritten(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.bigger()
+	m.files(map[string]string{disk0 + "/stat": "0 0 0 0 0 0 0 0 0 0 0\n"})
+	n.onRead = func(at int64, _ int) {
+		if at == 60<<20 {
+			n.noiseAt(40<<20, 1<<20)
+			m.files(map[string]string{disk0 + "/stat": "0 0 0 0 256 0 2048 0 0 0 0\n"})
+		}
+	}
+	got := m.full(Request{Op: Survey, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")})
+	if got.Result != Busy || got.Read != 0 || got.Detail != "a process wrote to nvme0n1 while it was read" {
+		t.Errorf("answer is %+v", got)
+	}
+}
+
 // TestSurveyEndsWithItsAsker: no one waits for the answer any more.
 func TestSurveyEndsWithItsAsker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // of those.
 func (t *Tree) Nodes(sysPath string) []string {
 	all := append([]string{sysPath}, t.nvmeNodes(sysPath)...)
-	for _, twin := range t.Twins(sysPath) {
+	for _, twin := range twins(t, sysPath) {
 		for _, p := range append([]string{twin}, t.nvmeNodes(twin)...) {
 			if !slices.Contains(all, p) {
 				all = append(all, p)

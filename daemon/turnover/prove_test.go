@@ -593,6 +593,59 @@ func TestOtherWayToADiskOfAPod(t *testing.T) {
 	}
 }
 
+// wrote lets the kernel count so many sectors that were written to the first disk since it appeared. No event tells of it.
+func (b *bench) wrote(sectors int) {
+	b.machine.SetAttr(firstDisk+"/nvme/nvme1/nvme1n1", "stat", fmt.Sprintf("9 0 72 1 %d 0 %d 1 0 2 2 0 0 0 0 0 0", sectors, sectors))
+}
+
+// TestWrittenByAnother: a process of this host writes between the places of the quick check to a disk that was read, or that has
+// what a pod left. That is not given away, nor erased as the pod's.
+func TestWrittenByAnother(t *testing.T) {
+	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
+		b.evidence("nvme1n1", inventory.Blank)
+		b.wrote(8)
+		b.hide("nvme1n1", quarter+4096)
+		b.inventory.LookAgain(idOf("nvme1n1"))
+		clock.Pass(time.Minute)
+		b.evidence("nvme1n1", "")
+		b.wrote(16)
+		b.hide("nvme1n1", 0)
+		clock.Pass(time.Hour)
+		b.evidence("nvme1n1", inventory.Blank)
+	})
+	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
+		b.left("nvme1n1")
+		b.want("nvme1n1", "", "")
+		b.wrote(8)
+		b.inventory.LookAgain(idOf("nvme1n1"))
+		b.want("nvme1n1", "", adoptable("Z's"))
+	})
+	play(t, disk(1, 1, 7), zeroAfter, func(b *bench) { // what pods write and what erasures write is not another's
+		b.meanwhile("erase", func(context.Context) error { b.wrote(1024 + 4096); return nil })
+		b.used("A", "nvme1n1")
+		b.wrote(4096)
+		b.free("nvme1n1")
+		clock.Pass(time.Hour)
+		b.want("nvme1n1", "erase nvme1n1 zero", "")
+		b.inventory.LookAgain(idOf("nvme1n1"))
+		b.evidence("nvme1n1", inventory.Erased)
+	})
+	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) { // while it is read
+		b.forget()
+		n := 0
+		b.meanwhile("survey", func(context.Context) error {
+			if n++; n == 3 {
+				b.wrote(8)
+				b.hide("nvme1n1", 4096)
+			}
+			return nil
+		})
+		b.begin()
+		clock.Pass(time.Hour)
+		b.evidence("nvme1n1", "")
+	})
+}
+
 // TestWipedAfterAPod: a resource does not erase. What a pod has left keeps its disk from the next until the operator has
 // wiped it, and the disk is read.
 func TestWipedAfterAPod(t *testing.T) {
