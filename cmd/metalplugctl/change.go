@@ -84,7 +84,7 @@ which disk it is and what is on it, and the ID has to be typed once more unless 
 metalplug offers a disk only if it has read all of it and found it blank, or has erased it. A disk with other data stays
 unproven until its operator adopts it. The disk is erased by the scrub of its resource, or by "zero" if that is "none".
 The daemon saves the adoption before it answers, and erases after that, also after a restart. A disk that is plugged in
-again before it is erased has to be adopted again.
+again, mounted or written before it is erased has to be adopted again.
 
 A disk that a pod holds, that a process has open, that this host uses or that has no wwid or serial number is left alone.
 Requires root.`,

@@ -142,7 +142,7 @@ func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (d
 		r := request(ctx, reset.Prepare, t)
 		r.Resource, r.Method, r.Scrub, r.Tenant, r.Blank, r.ByHand = w.Resource, w.Method, w.Scrub, w.Tenant, w.Blank, w.ByHand
 		r.Together = t.Together
-		if w.Tenant {
+		if w.Tenant || w.ByHand {
 			r.Fingerprint = t.Fingerprint
 		}
 		if r.Follow = w.Scrub != "" && h.following(t.SysPath) == what; r.Follow { // what is on the disk by now is what it has made of it

@@ -144,7 +144,7 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 		{"erase by hand", func(ctx context.Context, touch device.Touch) (any, error) {
 			return touch.Prepare(ctx, target, device.Work{Resource: "example.org/nvme", Scrub: "zero", ByHand: true})
 		}, func(r *reset.Request) {
-			r.Op, r.Scrub, r.ByHand, r.Fingerprint = reset.Prepare, "zero", true, ""
+			r.Op, r.Scrub, r.ByHand = reset.Prepare, "zero", true
 			r.Resource, r.Together = "example.org/nvme", target.Together
 		}, device.Prepared{Done: "done so", Erased: true, Appearance: "8", Size: 16384}},
 		{"prove blank", func(ctx context.Context, touch device.Touch) (any, error) {

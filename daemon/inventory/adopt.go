@@ -10,9 +10,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Adopt notes that the operator lets a disk be erased that was seen as target, and offered after that. It is on disk when
-// Adopt returns, else that is an error and nothing has changed. The error may also be [ErrUnknownDevice].
-func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target, scrub string) error {
+// Adopt notes that the operator lets a disk be erased that was seen as target, and offered after that. A fingerprint limits
+// that to the content that was on the disk. It is on disk when Adopt returns, else that is an error and nothing has changed.
+// The error may also be [ErrUnknownDevice].
+func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target, scrub, fingerprint string) error {
 	var refused error
 	if err := i.ask(ctx, func(l *loop) {
 		e := l.entries[id]
@@ -22,7 +23,9 @@ func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target,
 		case e.held || e.sighting == nil || !e.sighting.Target.Alike(target):
 			refused = fmt.Errorf("%s: it has changed in between", id)
 		default:
-			l.setEvidence(e, Evidence{Kind: Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: l.appearanceOf(e.appearance)})
+			l.setEvidence(e, Evidence{
+				Kind: Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: l.appearanceOf(e.appearance), Fingerprint: fingerprint,
+			})
 		}
 	}); err != nil {
 		return err
@@ -40,4 +43,19 @@ func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target,
 		return fmt.Errorf("%s: keep the adoption: %w", id, err)
 	}
 	return nil
+}
+
+// AdoptedAs notes the fingerprint of an adopted disk that our own work has changed; empty: the work is about to change it. It
+// does not wait.
+func (i *Inventory) AdoptedAs(id, fingerprint string) {
+	i.post(func(l *loop) {
+		e := l.entries[id]
+		if e == nil {
+			return
+		}
+		if v := l.evidenceOf(e); v != nil && v.Scrub != "" && v.Fingerprint != fingerprint {
+			v.Fingerprint = fingerprint
+			l.keepSoon(e)
+		}
+	})
 }

@@ -19,18 +19,24 @@ const (
 	Adopted = "adopted" // the operator said that it may be erased; it was
 )
 
+// BlankContent is the Fingerprint of an adopted disk that was blank, as far as the quick check reads.
+const BlankContent = "blank"
+
 // maxEvidence bounds the disks of which evidence is kept: those of a node, and those that were in it.
 const maxEvidence = 1024
 
 // Evidence is the reason why a disk counts as nobody's. The zero value is none. It is kept for the medium, so that it
 // outlasts unplugging, another slot and a reboot.
 type Evidence struct {
-	Kind  string    `json:"kind,omitempty"`  // empty: the disk is still being read
-	Size  int64     `json:"size,omitempty"`  // of the disk, in bytes; 0: not known yet
-	Read  int64     `json:"read,omitempty"`  // with no Kind: all bytes before this one were read and are blank
-	Found string    `json:"found,omitempty"` // with no Kind: what is at Read
-	Scrub string    `json:"scrub,omitempty"` // how an adopted disk is still to be erased; empty: it was
-	Since time.Time `json:"since"`
+	Kind  string `json:"kind,omitempty"`  // empty: the disk is still being read
+	Size  int64  `json:"size,omitempty"`  // of the disk, in bytes; 0: not known yet
+	Read  int64  `json:"read,omitempty"`  // with no Kind: all bytes before this one were read and are blank
+	Found string `json:"found,omitempty"` // with no Kind: what is at Read
+	Scrub string `json:"scrub,omitempty"` // how an adopted disk is still to be erased; empty: it was
+	// Fingerprint is that of the content which the operator adopted, see [device.Reading], or [BlankContent]; empty: not
+	// known. Other content is not erased.
+	Fingerprint string    `json:"fingerprint,omitempty"`
+	Since       time.Time `json:"since"`
 
 	// Of limits the evidence to one appearance of the disk until a look has confirmed it; empty: confirmed.
 	Of string `json:"of,omitempty"`
@@ -181,9 +187,10 @@ func (l *loop) weigh(e *entry, s *device.Sighting) {
 		return
 	}
 	switch {
-	case e.held || v.Scrub != "":
+	case e.held:
 	case s.HostUse(e.dirty):
 		l.endEvidence(e, s.Offer.Error())
+	case v.Scrub != "": // the helper compares its content before it erases that
 	case errors.Is(s.Offer, device.ErrData) && s.Blank: // udev has not inspected the disk since its erasure
 	case errors.Is(s.Offer, device.ErrData) && v.Found == "": // else a read found data already, and begins there again
 		l.endEvidence(e, contentOf(s.Offer))

@@ -132,7 +132,11 @@ func (l *loop) worked(e *entry, o Outcome) {
 	}
 	if o.Foreign {
 		l.foreign(e)
-		l.endEvidence(e, "something is on the disk that no pod of this node has left there")
+		reason := "something is on the disk that no pod of this node has left there"
+		if v := l.evidenceOf(e); v != nil && v.Scrub != "" {
+			reason = "the disk was written after its adoption"
+		}
+		l.endEvidence(e, reason)
 	}
 	if o.Cleared { // what is due stays: a pod may have come meanwhile
 		e.dirty, e.pods, e.given = false, nil, ""

@@ -147,8 +147,14 @@ func (h *host) allowed(r Request, c *claim, s *surface, a *Answer) (state, error
 	case r.Blank:
 		a.Content = content
 		return is, errorf(Foreign, "%s holds %s; if no one needs that, erase it by hand: %s", c.name(), content, byHand)
-	case r.ByHand:
+	case r.ByHand && (r.Fingerprint == "" || r.Follow || is.print.String() == r.Fingerprint):
 		return is, nil
+	case r.ByHand:
+		if err := s.readable(); err != nil {
+			return is, err
+		}
+		a.Content = content
+		return is, errorf(Foreign, "%s holds %s, which was written after its adoption; if no one needs that, adopt it again: metalplugctl adopt ID", c.name(), content)
 	}
 	signs := s.signs()
 	if i := slices.IndexFunc(signs, kept); i >= 0 && r.Scrub != "" {

@@ -133,6 +133,23 @@ func TestKeptIsNotErased(t *testing.T) {
 	}
 }
 
+// TestAdoptedContent: the operator has adopted what was on a disk then, and nothing else.
+func TestAdoptedContent(t *testing.T) {
+	m, n := oneNVMe(t)
+	n.ext4()
+	r := eraseOf0("zero")
+	r.ByHand, r.Tenant, r.Fingerprint = true, false, printOf0(m)
+	n.noiseAt(1<<20, 1<<20)
+	if got := m.full(r); got.Result != Foreign || !strings.Contains(got.Detail, "which was written after its adoption") {
+		t.Errorf("answer is %+v", got)
+	}
+	m.untouched()
+	r.Fingerprint = printOf0(m)
+	if got := m.full(r); got.Result != OK || !got.Erased || !n.blank() {
+		t.Errorf("answer is %+v", got)
+	}
+}
+
 // TestNoOneAnswersForIt: what no pod left is not erased unless the operator asks for it.
 func TestNoOneAnswersForIt(t *testing.T) {
 	m, n := oneNVMe(t)

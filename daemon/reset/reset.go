@@ -56,8 +56,8 @@ type Request struct {
 	// managers, RAID, LUKS, ZFS and Ceph refuse an erasure.
 	ByHand bool `json:"byHand,omitempty"`
 
-	// Fingerprint is that of what the tenant left, from the answer to a probe. A prepare refuses other data as [Foreign]. A
-	// probe reads the same places again, so that its answer can be compared. Empty: not known.
+	// Fingerprint is that of what the tenant left or the operator adopted, from the answer to a probe. A prepare refuses other
+	// data as [Foreign]. A probe reads the same places again, so that its answer can be compared. Empty: not known.
 	Fingerprint string `json:"fingerprint,omitempty"`
 
 	// Held reports whether a pod has the probed disk: the probe neither reads nor claims it.

@@ -321,7 +321,7 @@ func (b *bench) guarded(t device.Target, w device.Work) error {
 		return fmt.Errorf("%w: nothing identifies the device", turnover.ErrUnfit)
 	case w.Scrub != "" && !w.Tenant && !w.ByHand:
 		return fmt.Errorf("%w: an erasure for nobody", turnover.ErrUnfit)
-	case content == "", w.ByHand && w.Scrub != "":
+	case content == "", w.ByHand && w.Scrub != "" && (t.Fingerprint == "" || t.Fingerprint == printOf(content)):
 	case !w.Tenant:
 		return fmt.Errorf("%w: %w: %s is on it, and no pod's", turnover.ErrUnfit, device.ErrForeign, content)
 	case t.Fingerprint != "" && t.Fingerprint != printOf(content):

@@ -84,6 +84,7 @@ func (t *Turnover) once(ctx context.Context, care Care, s *inventory.Status, scr
 			return p, false, err
 		}
 	}
+	s.Fingerprint = "" // the operator means whatever is there
 	p, err = t.touch(ctx, s, w)
 	return p, true, err
 }

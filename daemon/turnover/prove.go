@@ -27,6 +27,8 @@ const (
 	adoptScrub = "zero"
 	// adoptLimit bounds one attempt to erase an adopted disk: overwriting a large one takes a day.
 	adoptLimit = 48*time.Hour - time.Minute
+	// printLimit bounds the quick check of a disk that is adopted.
+	printLimit = 20 * time.Second
 )
 
 // waits is the reason why a disk is not read at present.
@@ -121,11 +123,33 @@ func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, er
 		scrub = care.Scrub
 	}
 	scrub = cmp.Or(scrub, adoptScrub)
-	if err := t.Inventory.Adopt(ctx, id, s.Target, scrub); err != nil {
+	print, err := t.print(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	if err := t.Inventory.Adopt(ctx, id, s.Target, scrub, print); err != nil {
 		return "", err
 	}
 	t.note(s, audit.Adopted, nil, audit.Entry{Method: scrub})
 	return "it is being erased by " + scrub + ", and offered after that", nil
+}
+
+// print returns the fingerprint of what is on a disk, or [inventory.BlankContent]; empty: it cannot be read, or only a full
+// read finds what is there. The error is that another process uses the disk.
+func (t *Turnover) print(ctx context.Context, s *inventory.Status) (string, error) {
+	if t.Host.Touch.Probe == nil {
+		return "", nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, printLimit)
+	defer cancel()
+	reading, err := t.Host.Touch.Probe(ctx, *s.Target, false)
+	if errors.Is(err, device.ErrInUse) {
+		return "", fmt.Errorf("%s: %w: %w", s.Device.ID, ErrBusy, err)
+	}
+	if err == nil && reading.Content == "" && s.Evidence.Found == "" {
+		return inventory.BlankContent, nil
+	}
+	return reading.Fingerprint, nil
 }
 
 // adoptable returns why a disk cannot be adopted. as is its newest status, which says who uses it.
@@ -193,11 +217,18 @@ func (t *Turnover) wipeAdopted(ctx context.Context, s *inventory.Status) error {
 	defer func() { t.Inventory.Worked(id, outcome) }()
 	limited, cancel := context.WithTimeout(ctx, adoptLimit)
 	defer cancel()
-	p, err := t.touch(limited, s, device.Work{Scrub: s.Evidence.Scrub, ByHand: true})
+	print, w := s.Evidence.Fingerprint, device.Work{Scrub: s.Evidence.Scrub, ByHand: true}
+	if w.Blank = print == inventory.BlankContent; !w.Blank {
+		s.Fingerprint = print
+	}
+	t.Inventory.AdoptedAs(id, "")
+	p, err := t.touch(limited, s, w)
 	if err != nil {
-		if errors.As(err, new(halfErased)) {
-			outcome.Touched = true
+		if outcome.Touched = errors.As(err, new(halfErased)); outcome.Touched {
+			print, _ = t.print(ctx, s)
 		}
+		outcome.Foreign = errors.Is(err, device.ErrForeign)
+		t.Inventory.AdoptedAs(id, print)
 		return err
 	}
 	t.Inventory.Prepared(id, p)

@@ -322,5 +322,8 @@ func (t *Turnover) restore(ctx context.Context, care Care, s *inventory.Status) 
 	if w.Method, err = t.method(ctx, s, method); err != nil {
 		return p, err
 	}
+	if w.ByHand {
+		s.Fingerprint = "" // the operator meant whatever was there
+	}
 	return t.touch(ctx, s, w)
 }
