@@ -564,15 +564,17 @@ func TestFunctionInUserSpace(t *testing.T) {
 // TestControllerIsSwapped: another controller takes name and number of ours when its node is opened.
 func TestControllerIsSwapped(t *testing.T) {
 	for _, method := range []string{"nvme-controller", "nvme-subsystem"} {
-		m, _ := oneNVMe(t)
-		m.nodes["/dev/nvme0"].opened = func() {
-			m.files(map[string]string{disk0 + "/wwid": "eui.02\n", disk0 + "/diskseq": "10\n", controller0 + "/serial": "S2\n"})
-		}
-		r := resetOf0(method)
-		r.TimeoutMS = 100
-		got := m.ask(r)
-		if got.Result != Refused || len(m.calls) > 0 {
-			t.Errorf("%s: answer is %+v, it did %q", method, got, m.calls)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			m, _ := oneNVMe(t)
+			m.nodes["/dev/nvme0"].opened = func() {
+				m.files(map[string]string{disk0 + "/wwid": "eui.02\n", disk0 + "/diskseq": "10\n", controller0 + "/serial": "S2\n"})
+			}
+			r := resetOf0(method)
+			r.TimeoutMS = 100
+			got := m.ask(r)
+			if got.Result != Refused || len(m.calls) > 0 {
+				t.Errorf("%s: answer is %+v, it did %q", method, got, m.calls)
+			}
+		})
 	}
 }
