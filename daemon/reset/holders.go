@@ -20,6 +20,9 @@ import (
 // passingFor is how long a process that has a disk open is waited for: udev's workers pass in a moment.
 const passingFor = 2 * time.Second
 
+// questionLimit bounds one question. The service manager of a busy machine may take seconds to start the helper that answers.
+const questionLimit = 10 * time.Second
+
 // askHolders asks the program metalplug-holders.
 func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (cgroup.Answer, error) {
 	return cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: c.Reset.Holders, Activated: true}}.Holders(ctx, numbers)
@@ -43,12 +46,12 @@ func (h *host) unheld(ctx context.Context, r Request, c *claim) error {
 		}
 	}
 	h.step.is("asking who has %s open", c.name())
-	ctx, cancel := context.WithTimeout(ctx, passingFor)
-	defer cancel()
-	for {
-		answer, err := h.holders(ctx, settings, slices.Collect(maps.Keys(names)))
+	for end := time.Now().Add(passingFor); ; {
+		limited, cancel := context.WithTimeout(ctx, questionLimit)
+		answer, err := h.holders(limited, settings, slices.Collect(maps.Keys(names)))
+		cancel()
 		err = r.free(c, names, answer, err)
-		if err == nil || !pause(ctx, 100*time.Millisecond) {
+		if err == nil || time.Now().After(end) || !pause(ctx, 100*time.Millisecond) {
 			return err
 		}
 	}
