@@ -19,6 +19,7 @@ func kubeletAway(s *story, t *testing.T) {
 	s.await(t, nvme, atRest)
 	s.kubelet.Stop()
 	node := s.plugUnseen(t, plugged[0])
+	s.because(t, node, "") // metalplugd has proven it blank
 	s.kubelet = s.m.StartKubelet()
 	seen, err := s.kubelet.AwaitAllocatable(0, nvme, atRest+1, patience)
 	if err != nil {
