@@ -19,9 +19,6 @@ const (
 	Adopted = "adopted" // the operator said that it may be erased; it was
 )
 
-// BlankContent is the Fingerprint of an adopted disk that was blank, as far as the quick check reads.
-const BlankContent = "blank"
-
 // maxEvidence bounds the disks of which evidence is kept: those of a node, and those that were in it.
 const maxEvidence = 1024
 
@@ -33,7 +30,7 @@ type Evidence struct {
 	Read  int64  `json:"read,omitempty"`  // with no Kind: all bytes before this one were read and are blank
 	Found string `json:"found,omitempty"` // with no Kind: what is at Read
 	Scrub string `json:"scrub,omitempty"` // how an adopted disk is still to be erased; empty: it was
-	// Fingerprint is that of the content which the operator adopted, see [device.Reading], or [BlankContent]; empty: not
+	// Fingerprint is that of the content which the operator adopted, see [device.Reading]; empty: not
 	// known. Other content is not erased.
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`

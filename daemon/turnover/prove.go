@@ -134,7 +134,7 @@ func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, er
 	return "it is being erased by " + scrub + ", and offered after that", nil
 }
 
-// print returns the fingerprint of what is on a disk, or [inventory.BlankContent]; empty: it cannot be read, or only a full
+// print returns the fingerprint of what is on a disk; empty: it cannot be read, or only a full
 // read finds what is there. The error is that another process uses the disk.
 func (t *Turnover) print(ctx context.Context, s *inventory.Status) (string, error) {
 	if t.Host.Touch.Probe == nil {
@@ -145,9 +145,6 @@ func (t *Turnover) print(ctx context.Context, s *inventory.Status) (string, erro
 	reading, err := t.Host.Touch.Probe(ctx, *s.Target, false)
 	if errors.Is(err, device.ErrInUse) {
 		return "", fmt.Errorf("%s: %w: %w", s.Device.ID, ErrBusy, err)
-	}
-	if err == nil && reading.Content == "" && s.Evidence.Found == "" {
-		return inventory.BlankContent, nil
 	}
 	return reading.Fingerprint, nil
 }
@@ -218,9 +215,7 @@ func (t *Turnover) wipeAdopted(ctx context.Context, s *inventory.Status) error {
 	limited, cancel := context.WithTimeout(ctx, adoptLimit)
 	defer cancel()
 	print, w := s.Evidence.Fingerprint, device.Work{Scrub: s.Evidence.Scrub, ByHand: true}
-	if w.Blank = print == inventory.BlankContent; !w.Blank {
-		s.Fingerprint = print
-	}
+	s.Fingerprint = print
 	t.Inventory.AdoptedAs(id, "")
 	p, err := t.touch(limited, s, w)
 	if err != nil {

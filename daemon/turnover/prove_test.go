@@ -463,55 +463,54 @@ func TestAdoptionEndsWithThePlug(t *testing.T) {
 // TestAdoptionEndsWithTheContent: the erasure of an adopted disk fails, and the operator uses the disk on the host instead.
 func TestAdoptionEndsWithTheContent(t *testing.T) {
 	mounted := "F: /proc/self/mountinfo=36 35 259:17 / /srv rw - xfs /dev/nvme1n1 rw\n\n"
-	for _, adopted := range []string{"somebody's ext4", ""} { // or a disk that is not read to its end
-		for _, c := range []struct {
-			name, content string
-			mounts        bool
-		}{
-			{"that is mounted", "new xfs", true},
-			{"that was never mounted", "new xfs", false},
-			{"as before, which is mounted", "", true},
-		} {
-			for _, crash := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%q and then one %s, crash %t", adopted, c.name, crash), func(t *testing.T) {
-					play(t, disk(1, 1, 7), zeroAfter, func(b *bench) {
-						b.forget()
-						b.write("nvme1n1", adopted)
-						b.meanwhile("survey", func(context.Context) error { return errMedia })
-						b.begin()
-						b.status("nvme1n1")
-						b.fails("erase", fmt.Errorf("%w: not now", turnover.ErrUnfit))
-						if crash {
-							b.fails("erase", errMedia) // the content is another for it
-						}
-						b.ok(b.adopt(""))
-						clock.Pass(time.Minute)
-						if c.content != "" {
-							b.write("nvme1n1", c.content)
-						}
-						used := b.content["nvme1n1"]
-						if c.mounts {
-							b.machine.Apply(mounted + disk(1, 1, 7))
-						}
-						b.opens("nvme1n1", "")
-						b.fails("erase", nil)
-						clock.Pass(time.Minute)
-						if crash {
-							b.crash()
-						}
-						b.did()
-						b.machine.Apply(mounts + disk(1, 1, 7))
-						b.opens("nvme1n1")
-						clock.Pass(time.Hour)
-						if did := b.did(); adopted != "" && did != "" || b.content["nvme1n1"] != used {
-							t.Errorf("the helpers were asked for %q; %q is on the disk, want %q", did, b.content["nvme1n1"], used)
-						}
-						if s := b.status("nvme1n1"); s.Evidence.Scrub != "" {
-							t.Errorf("evidence %+v", s.Evidence)
-						}
-					})
+	const adopted = "somebody's ext4"
+	for _, c := range []struct {
+		name, content string
+		mounts        bool
+	}{
+		{"that is mounted", "new xfs", true},
+		{"that was never mounted", "new xfs", false},
+		{"as before, which is mounted", "", true},
+	} {
+		for _, crash := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%q and then one %s, crash %t", adopted, c.name, crash), func(t *testing.T) {
+				play(t, disk(1, 1, 7), zeroAfter, func(b *bench) {
+					b.forget()
+					b.write("nvme1n1", adopted)
+					b.meanwhile("survey", func(context.Context) error { return errMedia })
+					b.begin()
+					b.status("nvme1n1")
+					b.fails("erase", fmt.Errorf("%w: not now", turnover.ErrUnfit))
+					if crash {
+						b.fails("erase", errMedia) // the content is another for it
+					}
+					b.ok(b.adopt(""))
+					clock.Pass(time.Minute)
+					if c.content != "" {
+						b.write("nvme1n1", c.content)
+					}
+					used := b.content["nvme1n1"]
+					if c.mounts {
+						b.machine.Apply(mounted + disk(1, 1, 7))
+					}
+					b.opens("nvme1n1", "")
+					b.fails("erase", nil)
+					clock.Pass(time.Minute)
+					if crash {
+						b.crash()
+					}
+					b.did()
+					b.machine.Apply(mounts + disk(1, 1, 7))
+					b.opens("nvme1n1")
+					clock.Pass(time.Hour)
+					if did := b.did(); did != "" || b.content["nvme1n1"] != used {
+						t.Errorf("the helpers were asked for %q; %q is on the disk, want %q", did, b.content["nvme1n1"], used)
+					}
+					if s := b.status("nvme1n1"); s.Evidence.Scrub != "" {
+						t.Errorf("evidence %+v", s.Evidence)
+					}
 				})
-			}
+			})
 		}
 	}
 }
