@@ -30,6 +30,21 @@ type Touch struct {
 	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
 }
 
+// Print returns the fingerprint of what is on a disk; empty: it cannot be read, or the quick check finds nothing there. The error
+// is [ErrInUse]. It blocks for 20 s at most.
+func (t Touch) Print(ctx context.Context, target Target) (string, error) {
+	if t.Probe == nil {
+		return "", nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	reading, err := t.Probe(ctx, target, false)
+	if errors.Is(err, ErrInUse) {
+		return "", err
+	}
+	return reading.Fingerprint, nil
+}
+
 // AnswerTime is left for the answer of a helper: it notices with a delay that its time is up, and then says what it was
 // at.
 const AnswerTime = 4 * time.Second
@@ -270,4 +285,15 @@ func claimedUse(err error, claimed bool) error {
 		return hostUse{err, false}
 	}
 	return err
+}
+
+// Own returns the host paths of the nodes that are of one device alone.
+func (a Allocation) Own() []string {
+	var nodes []string
+	for _, n := range a.Nodes {
+		if !n.Shared() {
+			nodes = append(nodes, n.Host)
+		}
+	}
+	return nodes
 }

@@ -44,18 +44,3 @@ func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target,
 	}
 	return nil
 }
-
-// AdoptedAs notes the fingerprint of an adopted disk that our own work has changed; empty: the work is about to change it. It
-// does not wait.
-func (i *Inventory) AdoptedAs(id, fingerprint string) {
-	i.post(func(l *loop) {
-		e := l.entries[id]
-		if e == nil {
-			return
-		}
-		if v := l.evidenceOf(e); v != nil && v.Scrub != "" && v.Fingerprint != fingerprint {
-			v.Fingerprint = fingerprint
-			l.keepSoon(e)
-		}
-	})
-}

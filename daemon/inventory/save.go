@@ -41,21 +41,24 @@ func (l *loop) save() {
 	l.unsaved = false
 	records := make([]record, 0, len(l.entries))
 	for _, e := range l.entries {
-		w := e.work()
 		if !e.offered && !e.dirty {
 			continue
 		}
 		records = append(records, record{
 			ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model,
 			SysPath: e.device.SysPath, NUMANode: e.device.NUMANode, Present: e.sighting != nil, Held: e.held,
-			Away: !e.offered, Due: e.due, Dirty: e.dirty, Leftover: e.leftover, Failed: w.failed, ByHand: w.byHand, Pods: e.pods,
+			Away: !e.offered, Due: e.due, Dirty: e.dirty, Leftover: e.leftover, Failed: e.work().failed, ByHand: e.work().byHand, Pods: e.pods,
 			Appearance: e.appearance, Medium: e.medium, Given: e.given, Fingerprint: e.kept().fingerprint, Blank: e.kept().blank,
 			Initialised: e.initialised, Instance: e.instance,
 		})
 	}
 	evidence := make([]evidenceRecord, 0, len(l.evidence)) // the store reads it beside the loop
 	for _, medium := range slices.Sorted(maps.Keys(l.evidence)) {
-		evidence = append(evidence, evidenceRecord{medium, *l.evidence[medium]})
+		v := *l.evidence[medium]
+		if e := l.media[medium]; e != nil && e.work().under > 0 { // a crash may leave other content than was adopted
+			v.Fingerprint = ""
+		}
+		evidence = append(evidence, evidenceRecord{medium, v})
 	}
 	l.Store.save(contents{
 		Version: stateVersion, Devices: records, Health: l.savedHealth(), Evidence: evidence, Cordons: l.nextCordons,

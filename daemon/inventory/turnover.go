@@ -19,14 +19,15 @@ const returnLimit = 10 * time.Second
 
 // Outcome is what has come of work on a device; the zero value: nothing was done to it.
 type Outcome struct {
-	Err     error    // why it could not be done: the device is Unhealthy until it is
-	ByHand  ByHand   // with Err: what somebody tried by hand
-	Touched bool     // what is on the disk may be another than before: an erasure has gone wrong
-	Foreign bool     // what is on the disk is not what a pod has left there: nothing was done to it
-	Started bool     // a container is about to start with it
-	Pods    []string // UIDs of the pods that it is started for, as far as they are known
-	Mended  bool     // what had gone wrong before is over, as it is when it is cleared or started
-	Cleared bool     // it is fit for the next pod: nobody has it open, and what the resource asks for after a release is done
+	Err         error    // why it could not be done: the device is Unhealthy until it is
+	ByHand      ByHand   // with Err: what somebody tried by hand
+	Touched     bool     // what is on the disk may be another than before: an erasure has gone wrong
+	Fingerprint string   // with Touched: that of an adopted disk by now, as in [Evidence]
+	Foreign     bool     // what is on the disk is not what a pod has left there: nothing was done to it
+	Started     bool     // a container is about to start with it
+	Pods        []string // UIDs of the pods that it is started for, as far as they are known
+	Mended      bool     // what had gone wrong before is over, as it is when it is cleared or started
+	Cleared     bool     // it is fit for the next pod: nobody has it open, and what the resource asks for after a release is done
 }
 
 // ByHand is what somebody tried to do to a device by hand; the zero value: nothing, the daemon did it by itself.
@@ -72,9 +73,9 @@ func (i *Inventory) Work(id, reason string) {
 			w.under++
 			w.why = cmp.Or(reason, w.why)
 			l.working.Store(id, true)
-			if e.left != (remains{}) { // if we end before we have noted what has come of it, it has gone for good
-				l.unsaved = true
-				l.saveLater()
+			// If we end before we have noted what has come of it, it has gone for good.
+			if v := l.evidenceOf(e); e.left != (remains{}) || v != nil && v.Fingerprint != "" {
+				l.keepSoon(e)
 			}
 			l.changed(e)
 		}
@@ -122,18 +123,21 @@ func (l *loop) worked(e *entry, o Outcome) {
 	case !o.none():
 		w.failed, w.byHand = "", 0
 	}
-	if v := l.evidenceOf(e); !o.none() { // what was written was our doing
+	v := l.evidenceOf(e)
+	if !o.none() { // what was written was our doing
 		if e.wrote = (wrote{}); v != nil {
 			v.In = ""
 		}
 	}
 	if o.Touched {
-		e.left, e.seen = remains{}, remains{}
+		if e.left, e.seen = (remains{}), (remains{}); v != nil {
+			v.Fingerprint = o.Fingerprint
+		}
 	}
 	if o.Foreign {
 		l.foreign(e)
 		reason := "something is on the disk that no pod of this node has left there"
-		if v := l.evidenceOf(e); v != nil && v.Scrub != "" {
+		if v != nil && v.Scrub != "" {
 			reason = "the disk was written after its adoption"
 		}
 		l.endEvidence(e, reason)

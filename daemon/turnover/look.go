@@ -25,7 +25,7 @@ type tenants struct {
 // device that is not for one alone, as GPUs are open to daemons that watch them, only pods count that have had it. Of
 // processes that could not be read only those count whose pod could have it: an owner, or one that has had it.
 func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []string, ours bool) (who tenants, err error) {
-	nodes := own(s.Allocation)
+	nodes := s.Allocation.Own()
 	if t.Host.Touch.Holders == nil {
 		return who, nil
 	}
@@ -76,17 +76,6 @@ func patiently(ctx context.Context, look func() (tenants, error)) (who tenants, 
 			return who, nil
 		}
 	}
-}
-
-// own returns the nodes that are of one device alone.
-func own(a device.Allocation) []string {
-	var nodes []string
-	for _, n := range a.Nodes {
-		if !n.Shared() {
-			nodes = append(nodes, n.Host)
-		}
-	}
-	return nodes
 }
 
 // running returns, for people, which of the pods that a device was started for has a process still: that may open the device

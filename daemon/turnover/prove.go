@@ -27,8 +27,6 @@ const (
 	adoptScrub = "zero"
 	// adoptLimit bounds one attempt to erase an adopted disk: overwriting a large one takes a day.
 	adoptLimit = 48*time.Hour - time.Minute
-	// printLimit bounds the quick check of a disk that is adopted.
-	printLimit = 20 * time.Second
 )
 
 // waits is the reason why a disk is not read at present.
@@ -123,30 +121,15 @@ func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, er
 		scrub = care.Scrub
 	}
 	scrub = cmp.Or(scrub, adoptScrub)
-	print, err := t.print(ctx, s)
+	print, err := t.Host.Touch.Print(ctx, *s.Target)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%s: %w: %w", id, ErrBusy, err)
 	}
 	if err := t.Inventory.Adopt(ctx, id, s.Target, scrub, print); err != nil {
 		return "", err
 	}
 	t.note(s, audit.Adopted, nil, audit.Entry{Method: scrub})
 	return "it is being erased by " + scrub + ", and offered after that", nil
-}
-
-// print returns the fingerprint of what is on a disk; empty: it cannot be read, or only a full
-// read finds what is there. The error is that another process uses the disk.
-func (t *Turnover) print(ctx context.Context, s *inventory.Status) (string, error) {
-	if t.Host.Touch.Probe == nil {
-		return "", nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, printLimit)
-	defer cancel()
-	reading, err := t.Host.Touch.Probe(ctx, *s.Target, false)
-	if errors.Is(err, device.ErrInUse) {
-		return "", fmt.Errorf("%s: %w: %w", s.Device.ID, ErrBusy, err)
-	}
-	return reading.Fingerprint, nil
 }
 
 // adoptable returns why a disk cannot be adopted. as is its newest status, which says who uses it.
@@ -214,16 +197,13 @@ func (t *Turnover) wipeAdopted(ctx context.Context, s *inventory.Status) error {
 	defer func() { t.Inventory.Worked(id, outcome) }()
 	limited, cancel := context.WithTimeout(ctx, adoptLimit)
 	defer cancel()
-	print, w := s.Evidence.Fingerprint, device.Work{Scrub: s.Evidence.Scrub, ByHand: true}
-	s.Fingerprint = print
-	t.Inventory.AdoptedAs(id, "")
-	p, err := t.touch(limited, s, w)
+	s.Fingerprint = s.Evidence.Fingerprint
+	p, err := t.touch(limited, s, device.Work{Scrub: s.Evidence.Scrub, ByHand: true})
 	if err != nil {
 		if outcome.Touched = errors.As(err, new(halfErased)); outcome.Touched {
-			print, _ = t.print(ctx, s)
+			outcome.Fingerprint, _ = t.Host.Touch.Print(ctx, *s.Target)
 		}
 		outcome.Foreign = errors.Is(err, device.ErrForeign)
-		t.Inventory.AdoptedAs(id, print)
 		return err
 	}
 	t.Inventory.Prepared(id, p)

@@ -16,8 +16,8 @@ import (
 // the code is over its aim, the limit is a little above what it has: lower it with each step.
 const (
 	productLines   = 29_000 // of code; the aim is 22,500
-	inventoryLines = 3_210  // the aim is 1,800
-	turnoverLines  = 1_180  // the aim is 600
+	inventoryLines = 3_200  // the aim is 1,800
+	turnoverLines  = 1_150  // the aim is 600
 	testsToProduct = 1.15   // lines of code of unit tests to one of the product; the aim is 0.9
 	whiteBox       = 70     // percent of them that are in the package that they test; the aim is 33
 	commentsMin    = 15     // percent of the lines of the product that are not blank
@@ -38,7 +38,7 @@ var larger = map[string][3]int{
 	"daemon/control.Resource":    {20, 4, 30},
 	"daemon/control.Server":      {20, 3, 36},
 	"daemon/device.Rule":         {20, 5, 30},
-	"daemon/inventory.Inventory": {20, 3, 34},
+	"daemon/inventory.Inventory": {20, 3, 33},
 	"daemon/inventory.Outcome":   {20, 5, 30},
 	"daemon/inventory.Status":    {34, 14, 30},
 	"daemon/inventory.loop":      {37, 9, 108},
