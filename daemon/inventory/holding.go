@@ -232,9 +232,11 @@ func (l *loop) mayBeFree(e *entry, asked time.Time) bool {
 // answer.
 func (l *loop) free(e *entry) {
 	l.vacate(e)
-	if len(e.as) > 0 { // what is left of a number of shares that holds no more goes
-		e.as, l.resend[e.resource] = nil, true
+	// What is left of a number of shares that holds no more goes out of the list.
+	if slices.ContainsFunc(e.as, func(id string) bool { return id != e.device.ID }) {
+		l.resend[e.resource] = true
 	}
+	e.as = nil
 	waits := e.sighting != nil && (l.uncleared(e) || e.sighting.Unread && l.spares(e))
 	if e.offered = e.offered && (l.unfit(e) == nil || waits); !e.offered {
 		e.leave()

@@ -249,6 +249,9 @@ func (e *Endpoint) compare(ctx context.Context, kubelet identity) time.Duration 
 	if e.Counted == nil || events == r.events && r.again == 0 {
 		return 0
 	}
+	if events != r.events { // another plugin may be about to send its list: ours after it would hide it
+		e.streams.mute(e.Resource.Yields)
+	}
 	pause := max(r.again, askPause)
 	if events != r.events && r.suspect == ours {
 		pause = askPause
@@ -258,6 +261,9 @@ func (e *Endpoint) compare(ctx context.Context, kubelet identity) time.Duration 
 	}
 	counted, err := e.Counted(ctx)
 	r.asked = time.Now()
+	if err != nil {
+		e.streams.mute(false)
+	}
 	if errors.Is(err, ErrNotCounted) {
 		r.late, r.suspect, r.events, r.again = false, ours, events, 0
 		return 0

@@ -133,6 +133,35 @@ func TestListsUnderWay(t *testing.T) {
 	}
 }
 
+// No list is sent from the appearance of another plugin until the kubelet has said what it counts: it would hide the list of
+// the other.
+func TestNoListBesideANewPlugin(t *testing.T) {
+	h := newHeldBench(t, true)
+	k := h.startKubelet()
+	h.connected(k, h.registered)
+	asked, answer := make(chan struct{}, 100), make(chan struct{})
+	h.counting.mu.Lock()
+	h.counting.by = func() []string {
+		asked <- struct{}{}
+		<-answer
+		return []string{"x"}
+	}
+	h.counting.mu.Unlock()
+	h.other("vendor.sock")
+	<-asked
+	h.machine.Unplug("/sys/devices/virtual/widget/widget0")
+	for {
+		snapshot, changed := h.endpoint.Inventory.Snapshot()
+		if devices := snapshot.Offer(resource).Devices; len(devices) == 0 || !devices[0].Healthy {
+			break
+		}
+		<-changed
+	}
+	close(answer)
+	h.held(true)
+	h.allocatable(k, 1)
+}
+
 func TestForeign(t *testing.T) {
 	for _, test := range []struct {
 		shares   int
