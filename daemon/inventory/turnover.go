@@ -136,11 +136,7 @@ func (l *loop) worked(e *entry, o Outcome) {
 	}
 	if o.Foreign {
 		l.foreign(e)
-		reason := "something is on the disk that no pod of this node has left there"
-		if v != nil && v.Scrub != "" {
-			reason = "the disk was written after its adoption"
-		}
-		l.endEvidence(e, reason)
+		l.endEvidence(e, "others have written to the disk")
 	}
 	if o.Cleared { // what is due stays: a pod may have come meanwhile
 		e.dirty, e.pods, e.given = false, nil, ""
