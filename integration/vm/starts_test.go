@@ -24,7 +24,7 @@ const testDropIn = "/etc/systemd/system/metalplugd.service.d/test.conf"
 // changeService changes the installed service from its next start on; with "" it is as it was.
 func (in *installation) changeService(text string) {
 	if text == "" {
-		in.m.Run("rm", testDropIn)
+		in.m.Run("rm", "-f", testDropIn)
 	} else {
 		in.m.Run("mkdir", "-p", "/etc/systemd/system/metalplugd.service.d")
 		in.m.Write(testDropIn, text)
