@@ -280,11 +280,12 @@ func (l *loop) evident(e *entry, s *Status) {
 	if e.sighting != nil && e.sighting.Offer != nil && !device.OnlyData(e.sighting.Offer) {
 		s.Blocked = e.sighting.Offer.Error()
 	}
-	s.Evidence = Evidence{}
+	s.Evidence, s.Readable = Evidence{}, l.readable(e)
 	if v := l.evidenceOf(e); v != nil {
 		s.Evidence = *v
+	} else if s.Readable {
+		s.Evidence = Evidence{In: l.appearanceOf(e.appearance), Written: e.sighting.Written}
 	}
-	s.Readable = l.readable(e)
 }
 
 // readable reports whether a disk is to be read for evidence.
@@ -294,8 +295,8 @@ func (l *loop) readable(e *entry) bool {
 		(v == nil || v.Kind == "") && e.work().failed == ""
 }
 
-// Surveyed notes how far the read of a disk has come that was seen as target. It does not wait.
-func (i *Inventory) Surveyed(id string, target *device.Target, s device.Surveyed) {
+// Surveyed notes how far the read of a disk has come that was seen as target, and read on from that evidence. It does not wait.
+func (i *Inventory) Surveyed(id string, target *device.Target, from Evidence, s device.Surveyed) {
 	i.post(func(l *loop) {
 		e := l.entries[id]
 		if e == nil || !l.readable(e) || !e.sighting.Target.Alike(target) || e.outdated() {
@@ -304,22 +305,22 @@ func (i *Inventory) Surveyed(id string, target *device.Target, s device.Surveyed
 		if w := e.work(); w.unread != "" {
 			e.atWork().unread = ""
 		}
-		l.surveyed(e, s)
+		l.surveyed(e, from, s)
 	})
 }
 
-// surveyed takes in a part of the read of a disk. What was found and is gone by now was changed by another process, which
-// may have changed what was read before it.
-func (l *loop) surveyed(e *entry, s device.Surveyed) {
-	v := Evidence{Since: time.Now().UTC(), In: l.appearanceOf(e.appearance), Written: e.sighting.Written}
-	if before := l.evidenceOf(e); before != nil {
-		v = *before
+// surveyed takes in a part of the read of a disk. It counts for nothing if the evidence that it continues has ended meanwhile.
+// What was found and is gone by now was changed by another process, which may have changed what was read before it.
+func (l *loop) surveyed(e *entry, from Evidence, s device.Surveyed) {
+	v := from
+	switch before := l.evidenceOf(e); {
+	case before == nil && from.Since.IsZero():
+		v.Since = time.Now().UTC()
+	case before == nil, before.Since != from.Since, before.Read != from.Read, before.In != from.In, before.Written != from.Written:
+		return
 	}
-	switch {
-	case v.Found != "" && s.Content == "":
+	if v.Read = s.Read; v.Found != "" && s.Content == "" {
 		v.Read = 0
-	default:
-		v.Read = s.Read
 	}
 	v.Size, v.Found = s.Size, s.Content
 	if v.Found == "" && v.Size > 0 && v.Read >= v.Size {

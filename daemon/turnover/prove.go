@@ -79,7 +79,7 @@ func (t *Turnover) survey(ctx context.Context, id string) error {
 		t.Inventory.Unread(id, why)
 		return fmt.Errorf("%s: read it at byte %d: %w", id, s.Evidence.Read, err)
 	}
-	t.Inventory.Surveyed(id, s.Target, found)
+	t.Inventory.Surveyed(id, s.Target, s.Evidence, found)
 	switch now, err := t.Inventory.Current(ctx, id); {
 	case err != nil:
 		return err

@@ -657,8 +657,8 @@ func (b *bench) wrote(sectors int) {
 func TestWrittenByAnother(t *testing.T) {
 	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
 		b.evidence("nvme1n1", inventory.Blank)
-		b.wrote(8)
 		b.hide("nvme1n1", quarter+4096)
+		b.wrote(8)
 		b.inventory.LookAgain(idOf("nvme1n1"))
 		clock.Pass(time.Minute)
 		b.evidence("nvme1n1", "")
@@ -684,20 +684,26 @@ func TestWrittenByAnother(t *testing.T) {
 		b.inventory.LookAgain(idOf("nvme1n1"))
 		b.evidence("nvme1n1", inventory.Erased)
 	})
-	play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) { // while it is read
-		b.forget()
-		n := 0
-		b.meanwhile("survey", func(context.Context) error {
-			if n++; n == 3 {
-				b.wrote(8)
-				b.hide("nvme1n1", 4096)
-			}
-			return nil
+	for c := range 8 { // while a part of it is read, with and without a look before the end of that
+		play(t, disk(1, 1, 7), zeroAtStart, func(b *bench) {
+			b.forget()
+			n := 0
+			b.meanwhile("survey", func(context.Context) error {
+				if n++; n == c/2+1 {
+					b.hide("nvme1n1", 4096)
+					b.wrote(8)
+					if c%2 == 1 {
+						b.inventory.LookAgain(idOf("nvme1n1"))
+						time.Sleep(time.Second)
+					}
+				}
+				return nil
+			})
+			b.begin()
+			clock.Pass(time.Hour)
+			b.evidence("nvme1n1", "")
 		})
-		b.begin()
-		clock.Pass(time.Hour)
-		b.evidence("nvme1n1", "")
-	})
+	}
 }
 
 // TestWipedAfterAPod: a resource does not erase. What a pod has left keeps its disk from the next until the operator has
