@@ -19,16 +19,14 @@ func about(s *inventory.Status, event audit.Event) audit.Entry {
 // answering is how long the kubelet may take to have our answer and note it.
 const answering = 100 * time.Millisecond
 
-// noteAllocated notes that a container is given devices. The kubelet waits for our answer to that: all that is to be done
-// about it is done when it has that, and then it is asked for the pod.
+// noteAllocated notes that a container is given devices. The kubelet is asked for the pod when it has our answer.
 func (d *daemon) noteAllocated(devices []*inventory.Status) {
 	entries := make([]audit.Entry, len(devices))
 	for i, s := range devices {
 		entries[i] = about(s, audit.Allocated)
 	}
-	d.audit.Keep(entries...)
+	d.audit.Note(entries...)
 	time.AfterFunc(answering, func() {
-		d.audit.Flush(entries...)
 		select {
 		case d.podGiven <- struct{}{}:
 		default:

@@ -107,15 +107,20 @@ func (l *Log) Close() {
 
 // Note logs entries and has them written. It does not wait.
 func (l *Log) Note(entries ...Entry) {
-	l.Keep(entries...)
-	l.Flush(entries...)
-}
-
-// Keep has entries written by the next Flush or Note, and by Close. It does next to nothing else: a client is waiting.
-func (l *Log) Keep(entries ...Entry) {
 	if l == nil {
 		return
 	}
+	l.keep(entries)
+	for _, e := range entries {
+		l.say(e)
+	}
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (l *Log) keep(entries []Entry) {
 	now := time.Now().UTC()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,20 +135,6 @@ func (l *Log) Keep(entries ...Entry) {
 func (l *Log) bound() {
 	if n := len(l.queue) - queueSize; n > 0 {
 		l.queue, l.dropped = slices.Delete(l.queue, 0, n), l.dropped+n
-	}
-}
-
-// Flush logs entries that are kept, and wakes the writer. It does not wait.
-func (l *Log) Flush(entries ...Entry) {
-	if l == nil {
-		return
-	}
-	for _, e := range entries {
-		l.say(e)
-	}
-	select {
-	case l.wake <- struct{}{}:
-	default:
 	}
 }
 
