@@ -51,6 +51,17 @@ type Allocation struct {
 	Env   map[string]string // names that users of the class know; over several devices the values are joined by commas
 }
 
+// Own returns the host paths of the nodes that are of one device alone.
+func (a Allocation) Own() []string {
+	var nodes []string
+	for _, n := range a.Nodes {
+		if !n.Shared() {
+			nodes = append(nodes, n.Host)
+		}
+	}
+	return nodes
+}
+
 // Class is a kind of hardware. A nil function is an ability that the class does not have; Identify and Allocate are
 // never nil. No function may mention [Classes].
 type Class struct {

@@ -286,14 +286,3 @@ func claimedUse(err error, claimed bool) error {
 	}
 	return err
 }
-
-// Own returns the host paths of the nodes that are of one device alone.
-func (a Allocation) Own() []string {
-	var nodes []string
-	for _, n := range a.Nodes {
-		if !n.Shared() {
-			nodes = append(nodes, n.Host)
-		}
-	}
-	return nodes
-}

@@ -309,8 +309,8 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from Evidence, s 
 	})
 }
 
-// surveyed takes in a part of the read of a disk. It counts for nothing if the evidence that it continues has ended meanwhile.
-// What was found and is gone by now was changed by another process, which may have changed what was read before it.
+// surveyed takes in a part of the read of a disk. The part counts for nothing if the evidence that it continues has ended
+// meanwhile. If data that an earlier part found are gone, another process has changed the disk, and the read begins again.
 func (l *loop) surveyed(e *entry, from Evidence, s device.Surveyed) {
 	v := from
 	switch before := l.evidenceOf(e); {

@@ -40,7 +40,7 @@ type tenancy struct {
 	given      string    // the medium that containers were started with since it was last cleared; empty: it did not say
 	left       remains   // what the pod has left, when nobody has had it since
 	seen       remains   // the same at the last look
-	wrote      wrote     // how much was written to the disk by the look that noted left
+	wrote      wrote     // what the kernel had counted as written when a look noted left
 	pods       []string  // UIDs of those that containers were started for since it was last cleared; never written, only replaced
 
 	initialised string // the [device.Rule].Init that was done to this appearance of the hardware
@@ -232,7 +232,7 @@ func (l *loop) mayBeFree(e *entry, asked time.Time) bool {
 // answer.
 func (l *loop) free(e *entry) {
 	l.vacate(e)
-	// What is left of a number of shares that holds no more goes out of the list.
+	// IDs of shares that the resource does not have any more leave the list.
 	if slices.ContainsFunc(e.as, func(id string) bool { return id != e.device.ID }) {
 		l.resend[e.resource] = true
 	}

@@ -20,20 +20,20 @@ const returnLimit = 10 * time.Second
 // Outcome is what has come of work on a device; the zero value: nothing was done to it.
 type Outcome struct {
 	Err         error    // why it could not be done: the device is Unhealthy until it is
-	ByHand      ByHand   // with Err: what somebody tried by hand
+	ByHand      ByHand   // with Err: the work that an operator had ordered
 	Touched     bool     // what is on the disk may be another than before: an erasure has gone wrong
 	Fingerprint string   // with Touched: that of an adopted disk by now, as in [Evidence]
 	Foreign     bool     // what is on the disk is not what a pod has left there: nothing was done to it
 	Started     bool     // a container is about to start with it
 	Pods        []string // UIDs of the pods that it is started for, as far as they are known
 	Mended      bool     // what had gone wrong before is over, as it is when it is cleared or started
-	Cleared     bool     // it is fit for the next pod: nobody has it open, and what the resource asks for after a release is done
+	Cleared     bool     // it is fit for the next pod: no process has it open, and the work of the resource after a release is done
 }
 
-// ByHand is what somebody tried to do to a device by hand; the zero value: nothing, the daemon did it by itself.
+// ByHand is the work on a device that an operator had ordered; the zero value: none, the daemon did it by itself.
 type ByHand uint8
 
-// What can be done by hand. The state file has the names.
+// Work that an operator can order. The state file has the names.
 const (
 	ResetByHand ByHand = iota + 1
 	EraseByHand

@@ -204,23 +204,34 @@ func (h *host) mustBeBlank(ctx context.Context, r Request, c *claim) error {
 
 // firstData reads all of a disk up to the first block that holds something, and describes that; empty: there is none.
 func (h *host) firstData(ctx context.Context, c *claim) (content string, err error) {
-	h.step.is("reading all of %s", c.name())
+	err = h.readUntil(ctx, c, "that it is blank, as it would be erased too", func(one chunk) bool {
+		first, _ := one.filled()
+		if first >= 0 {
+			content = unknownData(first)
+		}
+		return first >= 0
+	})
+	return content, err
+}
+
+// readUntil reads a disk from its first byte until a part of it is enough, or to the end. purpose says to people why.
+func (h *host) readUntil(ctx context.Context, c *claim, purpose string, enough func(chunk) bool) error {
+	h.step.is("reading all of %s to know %s", c.name(), purpose)
 	read, done := h.directly(c)
 	defer done()
-	err = reader{size: c.size, read: read}.each(ctx, 0, func(one chunk) error {
-		if first, _ := one.filled(); first >= 0 {
-			content = unknownData(first)
+	err := reader{size: c.size, read: read}.each(ctx, 0, func(one chunk) error {
+		if enough(one) {
 			return errEnough
 		}
 		return nil
 	})
 	switch {
 	case err == errEnough:
-		err = nil
+		return nil
 	case ctx.Err() != nil:
-		err = errorf(Failed, "reading all of %s, which would be erased too, was not over in time: nothing was erased; allow more time", c.name())
+		return errorf(Failed, "reading all of %s to know %s was not over in time: nothing was erased; allow more time", c.name(), purpose)
 	}
-	return content, err
+	return err
 }
 
 // proven returns the diskseq of a disk after a reset if it is the same medium: the number has not changed, or what

@@ -694,7 +694,7 @@ func TestWrittenByAnother(t *testing.T) {
 					b.wrote(8)
 					if c%2 == 1 {
 						b.inventory.LookAgain(idOf("nvme1n1"))
-						time.Sleep(time.Second)
+						clock.Pass(time.Second)
 					}
 				}
 				return nil
