@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/integration/clock"
-	"github.com/metalplug/metalplug/udev/udevtest"
+	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
 // Go's own setting holds again once the devices are known, and when the daemon ends before.

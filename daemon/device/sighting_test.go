@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/sysfs"
+	"github.com/metalplug/metalplug/integration/udevtest"
 	"github.com/metalplug/metalplug/udev"
-	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
 // sight is one case of a table: a recording, changed here and there, and what is seen of it.

@@ -24,9 +24,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
-	"github.com/metalplug/metalplug/daemon/exchange/exchangetest"
 	"github.com/metalplug/metalplug/daemon/reset"
 	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/integration/exchangetest"
 )
 
 // serve answers on a socket, each connection by itself, as the service manager has it done.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/udevtest"
 	"github.com/metalplug/metalplug/udev"
-	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
 const cordonedWidget = "node-A-w"

@@ -8,7 +8,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/udev/udevtest"
+	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
 // scsiDisk is the recording of a disk with its two nodes.

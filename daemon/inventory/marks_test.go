@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/integration/clock"
+	"github.com/metalplug/metalplug/integration/udevtest"
 	"github.com/metalplug/metalplug/udev"
-	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
 // every offers all hardware, and nodes that are virtual.

@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/integration/clock"
-	"github.com/metalplug/metalplug/udev/udevtest"
+	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
 // reply is what a probe comes to.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/integration/clock"
+	"github.com/metalplug/metalplug/integration/udevtest"
 	"github.com/metalplug/metalplug/udev"
-	"github.com/metalplug/metalplug/udev/udevtest"
 )
 
 const fabricResource = "metalplug.io/infiniband"

@@ -18,7 +18,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/clock"
-	"github.com/metalplug/metalplug/udev/udevtest"
+	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
 const disk = `F: /proc/self/mountinfo=

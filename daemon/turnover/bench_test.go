@@ -24,7 +24,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/integration/clock"
-	"github.com/metalplug/metalplug/udev/udevtest"
+	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
 const (

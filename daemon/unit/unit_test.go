@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/exchange"
-	"github.com/metalplug/metalplug/daemon/exchange/exchangetest"
 	"github.com/metalplug/metalplug/daemon/unit"
+	"github.com/metalplug/metalplug/integration/exchangetest"
 	"github.com/metalplug/metalplug/integration/leak"
 )
 

@@ -132,7 +132,7 @@ func TestTheWholeKeepsItsBudget(t *testing.T) {
 	sizes := make(map[string]*size)
 	for _, name := range goFiles(t) {
 		folder := strings.TrimPrefix(path.Dir(name), "../../")
-		support := strings.HasPrefix(folder, "integration") || strings.HasSuffix(folder, "test") // udevtest and its like
+		support := strings.HasPrefix(folder, "integration")
 		switch {
 		case strings.HasSuffix(name, "_test.go") && !support:
 			if parsed := tests.add(t, name); !strings.HasSuffix(parsed.Name.Name, "_test") {

@@ -16,9 +16,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
-	"github.com/metalplug/metalplug/daemon/exchange/exchangetest"
 	"github.com/metalplug/metalplug/daemon/helper"
 	"github.com/metalplug/metalplug/daemon/reset"
+	"github.com/metalplug/metalplug/integration/exchangetest"
 )
 
 // TestImpostor: whoever is at the other end of whichever helper's socket, no container starts with a disk that was not
