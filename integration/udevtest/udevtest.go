@@ -6,7 +6,11 @@ package udevtest
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,6 +31,7 @@ type Machine struct {
 	probe liveness.Probe
 
 	mu        sync.Mutex
+	text      string
 	recording *recording.Recording
 	queue     []udev.Event
 	unsettled bool
@@ -38,7 +43,7 @@ type Machine struct {
 func New(t testing.TB, text string) *Machine {
 	t.Helper()
 	m := &Machine{t: t, root: directory(t), more: make(chan struct{}, 1)}
-	m.recording = m.parse(text)
+	m.text, m.recording = text, m.parse(text)
 	if err := m.recording.Write(m.root); err != nil {
 		t.Fatalf("write recording: %v", err)
 	}
@@ -70,39 +75,75 @@ func (m *Machine) Root() string { return m.root }
 // Apply replaces all hardware by that of another recording and sends the events of the difference.
 func (m *Machine) Apply(text string) {
 	m.t.Helper()
-	m.change(m.parse(text), true)
+	m.change(text, true)
 }
 
 // Silently does what Apply does, but the events are lost.
 func (m *Machine) Silently(text string) {
 	m.t.Helper()
-	m.change(m.parse(text), false)
+	m.change(text, false)
 }
 
 // Plug adds the devices and files of a recording to those that are there, and sends events.
 func (m *Machine) Plug(text string) {
 	m.t.Helper()
-	sum, err := m.present().Plus(m.parse(text))
-	if err != nil {
-		m.t.Fatalf("plug recording: %v", err)
-	}
-	m.change(sum, true)
+	all := blocks(m.present())
+	maps.Copy(all, blocks(text))
+	m.change(joined(all), true)
 }
 
 // Unplug takes away the device at a sysfs path and all below it, and sends their events.
 func (m *Machine) Unplug(sysPath string) {
 	m.t.Helper()
-	m.change(m.present().Without(sysPath), true)
+	all := blocks(m.present())
+	maps.DeleteFunc(all, func(head, _ string) bool {
+		return strings.HasPrefix(head+"/", "P: "+strings.TrimPrefix(sysPath, "/sys")+"/")
+	})
+	m.change(joined(all), true)
 }
 
 // SetAttr writes an attribute of the device at a sysfs path and sends the device's change, if it is one.
 func (m *Machine) SetAttr(sysPath, name, value string) {
 	m.t.Helper()
-	changed, err := m.present().With(sysPath, name, value)
-	if err != nil {
-		m.t.Fatal(err)
+	all, head := blocks(m.present()), "P: "+strings.TrimPrefix(sysPath, "/sys")
+	block, ok := all[head]
+	if !ok {
+		m.t.Fatalf("set %s/%s: no such device in the recording", sysPath, name)
 	}
-	m.change(changed, true)
+	var changed strings.Builder
+	for line := range strings.Lines(block) {
+		if len(line) < 3 || !strings.Contains("AHL", line[:1]) || !strings.HasPrefix(line[3:], name+"=") {
+			changed.WriteString(line)
+		}
+	}
+	fmt.Fprintf(&changed, "H: %s=%x\n", name, value)
+	all[head] = changed.String()
+	m.change(joined(all), true)
+}
+
+// blocks cuts the text of a recording: the block of each device by its first line, and each other file by its name.
+func blocks(text string) map[string]string {
+	all, head := make(map[string]string), ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line) + "\n"
+		switch {
+		case line == "\n", line[0] == '#':
+		case strings.HasPrefix(line, "F:"):
+			name, _, _ := strings.Cut(line, "=")
+			all[strings.TrimSpace(name)] = line
+		case strings.HasPrefix(line, "P:"):
+			head = strings.TrimSpace(line)
+			all[head] = line
+		default:
+			all[head] += line
+		}
+	}
+	return all
+}
+
+// joined makes the text of a recording of its parts.
+func joined(all map[string]string) string {
+	return strings.Join(slices.Collect(maps.Values(all)), "\n")
 }
 
 // Send sends any event; nothing else changes. Without a time it is received now.
@@ -201,21 +242,22 @@ func (m *Machine) parse(text string) *recording.Recording {
 	return r
 }
 
-func (m *Machine) present() *recording.Recording {
+func (m *Machine) present() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.recording
+	return m.text
 }
 
-func (m *Machine) change(to *recording.Recording, send bool) {
+func (m *Machine) change(text string, send bool) {
 	m.t.Helper()
+	to := m.parse(text)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	events, err := m.recording.Update(m.root, to)
 	if err != nil {
 		m.t.Fatalf("update recording: %v", err)
 	}
-	m.recording = to
+	m.text, m.recording = text, to
 	if send {
 		m.queue = append(m.queue, events...)
 		m.wake()

@@ -4,11 +4,9 @@ package recording
 
 import (
 	"cmp"
-	"crypto/rand"
-	"crypto/sha256"
 	"encoding/hex"
 	"maps"
-	mathrand "math/rand/v2"
+	"math/rand/v2"
 	"path"
 	"slices"
 	"strings"
@@ -82,32 +80,29 @@ func (s secrets) add(value string) {
 // mask replaces each identity, wherever it stands, by one of the same form that says nothing: the same one everywhere
 // in this text, another one in the next.
 func (s secrets) mask(text string) string {
-	salt := make([]byte, 16)
-	_, _ = rand.Read(salt) // never fails (crypto/rand)
 	longestFirst := func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }
 	var replacements []string
 	for _, value := range slices.SortedFunc(maps.Keys(s), longestFirst) {
-		replacements = append(replacements, value, pseudonym(value, salt))
+		replacements = append(replacements, value, pseudonym(value))
 	}
 	return strings.NewReplacer(replacements...).Replace(text)
 }
 
-// pseudonym returns a text of the same form: digits for digits, letters for letters of the same case, hexadecimal where
-// all of it is; the rest stays, so that it is still an address, a UUID or a name for a file.
-func pseudonym(value string, salt []byte) string {
+// pseudonym returns a random text of the same form: digits for digits, letters for letters of the same case, hexadecimal
+// where all of it is; the rest stays, so that it is still an address, a UUID or a name for a file.
+func pseudonym(value string) string {
 	letters := 26
 	if strings.Trim(value, "0123456789abcdefABCDEF-:.") == "" {
 		letters = 6
 	}
-	noise := mathrand.New(mathrand.NewChaCha8(sha256.Sum256(append(slices.Clone(salt), value...))))
 	return strings.Map(func(c rune) rune {
 		switch {
 		case c >= '0' && c <= '9':
-			return '0' + rune(noise.IntN(10))
+			return '0' + rune(rand.IntN(10))
 		case c >= 'a' && c <= 'z':
-			return 'a' + rune(noise.IntN(letters))
+			return 'a' + rune(rand.IntN(letters))
 		case c >= 'A' && c <= 'Z':
-			return 'A' + rune(noise.IntN(letters))
+			return 'A' + rune(rand.IntN(letters))
 		}
 		return c
 	}, value)

@@ -40,7 +40,6 @@ func FuzzEscape(f *testing.F) {
 }
 
 func TestPseudonymsHaveTheSameForm(t *testing.T) {
-	salt := []byte("salt")
 	for value, form := range map[string]string{
 		"S64HNE0T500123":                       `^[A-Z]\d\d[A-Z]{3}\d[A-Z]\d{6}$`,
 		"36344830545001230025384300000001":     `^\d{32}$`,
@@ -49,15 +48,9 @@ func TestPseudonymsHaveTheSameForm(t *testing.T) {
 		"data disk":                            `^[a-z]{4} [a-z]{4}$`,
 		strings.Repeat("a", 100):               `^[a-f]{100}$`,
 	} {
-		made := pseudonym(value, salt)
+		made := pseudonym(value)
 		if !regexp.MustCompile(form).MatchString(made) || made == value {
 			t.Errorf("%s becomes %s", value, made)
-		}
-		if again := pseudonym(value, salt); again != made {
-			t.Errorf("%s becomes %s, and then %s", value, made, again)
-		}
-		if other := pseudonym(value, []byte("pepper")); other == made {
-			t.Errorf("%s becomes %s whatever the salt", value, made)
 		}
 	}
 }

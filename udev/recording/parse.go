@@ -3,64 +3,58 @@
 package recording
 
 import (
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
-)
 
-// Limits on what is taken for a recording. A machine of 10,000 devices has some 20 MB in 600,000 lines.
-const (
-	maxText  = 64 << 20
-	maxLines = 2 << 20
+	"github.com/metalplug/metalplug/udev"
 )
 
 // Parse reads the text of a recording. An error names the line and says what was expected there.
 func Parse(text []byte) (*Recording, error) {
-	r, err := parse(text)
-	if err != nil {
-		return nil, err
-	}
-	return r.checked()
-}
-
-// parse is Parse without the proof that the devices fit together.
-func parse(text []byte) (*Recording, error) {
-	if len(text) > maxText {
-		return nil, fmt.Errorf("read recording: %d bytes are more than %d", len(text), maxText)
-	}
-	p := parser{seen: make(map[string]int), recording: new(Recording)}
+	p := parser{recording: &Recording{make(map[string]device), make(map[string]string), newTree()}}
+	number := 0
 	for line := range strings.Lines(string(text)) {
-		p.line++
+		number++
 		if err := p.parseLine(strings.TrimRight(line, "\r\n")); err != nil {
-			return nil, fmt.Errorf("line %d: %w", p.line, err)
+			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
 	}
 	if err := p.endBlock(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("line %d: %w", number, err)
 	}
-	p.recording.sort()
-	return p.recording, nil
+	r := p.recording
+	for _, path := range r.paths() { // last, since the text's own word counts, and of two devices the first
+		r.tree.derive(r.devices[path].Device)
+	}
+	return r, nil
 }
 
 // parser is the state between two lines.
 type parser struct {
-	recording *Recording
-	block     *block         // nil between blocks
-	line      int            // counts from 1
-	seen      map[string]int // path of a device to its line
+	recording  *Recording
+	path       string // of the block's device, below /sys; empty between blocks
+	text       strings.Builder
+	properties map[string]string
+	node       string // of N:, below /dev, "nvme0"
+	content    string // of the node
+	links      []string
 }
 
 func (p *parser) parseLine(line string) error {
-	if p.line > maxLines {
-		return fmt.Errorf("expected at most %d lines", maxLines)
-	}
-	if strings.TrimSpace(line) == "" {
+	switch {
+	case strings.TrimSpace(line) == "":
 		return p.endBlock()
-	}
-	if line[0] == '#' {
+	case line[0] == '#':
 		return nil
+	case strings.ContainsRune(line, 0):
+		return errors.New("expected no NUL")
 	}
 	tag, value, ok := strings.Cut(line, ":")
 	if !ok || len(tag) != 1 || value != "" && value[0] != ' ' {
@@ -72,9 +66,10 @@ func (p *parser) parseLine(line string) error {
 		return p.parseFile(value)
 	case tag == "P":
 		return p.beginBlock(value)
-	case p.block == nil:
+	case p.path == "":
 		return fmt.Errorf(`expected "P: /devices/…" to begin a device, found %s`, clip(line))
 	}
+	p.text.WriteString(line + "\n")
 	return p.parseField(tag[0], value)
 }
 
@@ -82,13 +77,24 @@ func (p *parser) parseLine(line string) error {
 func (p *parser) parseField(tag byte, value string) error {
 	switch tag {
 	case 'N':
-		return p.block.setNode(value)
+		name, content, _ := strings.Cut(value, "=")
+		decoded, err := unhex(content)
+		if err != nil {
+			return fmt.Errorf("node %s: %w", clip(name), err)
+		}
+		p.node, p.content = name, decoded
+		return nil
 	case 'S':
-		return p.block.addLink(value)
+		p.links = append(p.links, "/dev/"+value)
+		return nil
 	case 'E':
-		return p.parseProperty(value)
-	case 'A', 'H':
-		return p.parseAttr(value, tag == 'H')
+		key, value, err := cut(value)
+		p.properties[key] = value
+		return err
+	case 'A':
+		return p.parseAttr(value, unescape)
+	case 'H':
+		return p.parseAttr(value, unhex)
 	case 'L':
 		return p.parseLink(value)
 	case 'M', 'R', 'J', 'U', 'T', 'D', 'I', 'Q', 'V', 'B':
@@ -98,7 +104,7 @@ func (p *parser) parseField(tag byte, value string) error {
 }
 
 func (p *parser) beginBlock(devPath string) error {
-	if p.block != nil {
+	if p.path != "" {
 		return fmt.Errorf("expected a blank line before the next device, found P: %s", clip(devPath))
 	}
 	if !strings.HasPrefix(devPath, "/devices/") && !strings.HasPrefix(devPath, "/module/") {
@@ -107,65 +113,91 @@ func (p *parser) beginBlock(devPath string) error {
 	if err := checkName(devPath[1:]); err != nil {
 		return err
 	}
-	if first, ok := p.seen[devPath]; ok {
-		return fmt.Errorf("expected each device once, found %s again, first in line %d", clip(devPath), first)
+	if _, again := p.recording.devices["/sys"+devPath]; again {
+		return fmt.Errorf("expected each device once, found %s again", clip(devPath))
 	}
-	p.seen[devPath] = p.line
-	p.block = newBlock(devPath, p.line)
-	return nil
+	*p = parser{recording: p.recording, path: devPath, properties: make(map[string]string)}
+	return p.recording.tree.addDir("sys" + devPath)
 }
 
+// endBlock adds the device. The name of its node and its links are properties even where the text has them only as N: and S:.
 func (p *parser) endBlock() error {
-	if p.block == nil {
+	if p.path == "" {
 		return nil
 	}
-	d, err := p.block.finish()
-	if err != nil {
-		return fmt.Errorf("line %d: device %s: %w", p.block.device.line, clip(p.block.device.path), err)
+	all := p.properties
+	node := cmp.Or(p.node, strings.TrimPrefix(all["DEVNAME"], "/dev/"))
+	if node != "" {
+		all["DEVNAME"] = "/dev/" + node
 	}
-	p.recording.devices = append(p.recording.devices, d)
-	p.block = nil
-	return nil
+	if len(p.links) > 0 && all["DEVLINKS"] == "" {
+		all["DEVLINKS"] = strings.Join(p.links, " ")
+	}
+	properties := udev.NewProperties(all)
+	d := udev.Device{
+		SysPath: "/sys" + p.path, Subsystem: properties.Value("SUBSYSTEM"), DevType: properties.Value("DEVTYPE"),
+		DevNode: properties.Value("DEVNAME"), Properties: properties,
+	}
+	if err := p.check(d); err != nil {
+		return fmt.Errorf("device %s: %w", clip(p.path), err)
+	}
+	p.recording.devices[d.SysPath] = device{d, p.text.String()}
+	p.path = ""
+	if node == "" {
+		return nil
+	}
+	return p.recording.tree.add("dev/"+node, entry{text: p.content})
 }
 
-func (p *parser) parseProperty(text string) error {
-	key, value, err := cut(text)
+// check returns why there can be no such device.
+func (p *parser) check(d udev.Device) error {
+	major, minor := p.properties["MAJOR"], p.properties["MINOR"]
+	switch {
+	case d.Subsystem == "":
+		return errors.New(`expected a line "E: SUBSYSTEM=…"`)
+	case major+minor != "" && !(isNumber(major) && isNumber(minor)):
+		return fmt.Errorf("expected numbers, found MAJOR=%s and MINOR=%s", clip(major), clip(minor))
+	}
+	for name := range strings.FieldsSeq(d.DevNode + " " + d.Properties.Value("DEVLINKS")) {
+		name, ok := strings.CutPrefix(name, "/dev/")
+		if err := checkName(name); !ok || err != nil {
+			return fmt.Errorf("expected plain paths below /dev, found %s", clip(name))
+		}
+	}
+	return checkName(d.Subsystem)
+}
+
+func (p *parser) parseAttr(text string, decode func(string) (string, error)) error {
+	name, value, err := cut(text)
 	if err != nil {
 		return err
 	}
-	return p.block.setProperty(key, value)
-}
-
-func (p *parser) parseAttr(text string, binary bool) error {
-	name, value, err := p.named(text)
-	if err != nil {
-		return err
-	}
-	if binary {
-		value, err = unhex(value)
-	} else {
-		value, err = unescape(value)
-	}
-	if err != nil {
+	if value, err = decode(value); err != nil {
 		return fmt.Errorf("attribute %s: %w", clip(name), err)
 	}
-	p.block.addAttr(attr{name: name, value: value, line: p.line})
-	return nil
+	return p.add(name, entry{text: value})
 }
 
 func (p *parser) parseLink(text string) error {
-	if isNumber(text) || isNumber(strings.TrimPrefix(text, "-")) {
+	if isNumber(strings.TrimPrefix(text, "-")) {
 		return nil // udevadm's link priority
 	}
-	name, target, err := p.named(text)
+	name, target, err := cut(text)
 	if err != nil {
 		return err
 	}
-	if err := checkTarget(path.Dir(p.block.device.path+"/"+name), target); err != nil {
+	if err := checkTarget(path.Dir(p.path+"/"+name), target); err != nil {
 		return fmt.Errorf("link %s: %w", clip(name), err)
 	}
-	p.block.addAttr(attr{name: name, value: target, link: true, line: p.line})
-	return nil
+	return p.add(name, entry{target, true})
+}
+
+// add adds an attribute of the device.
+func (p *parser) add(name string, e entry) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	return p.recording.tree.add("sys"+p.path+"/"+name, e)
 }
 
 func (p *parser) parseFile(text string) error {
@@ -173,27 +205,21 @@ func (p *parser) parseFile(text string) error {
 	if !strings.HasPrefix(name, "/proc/") && !strings.HasPrefix(name, "/dev/") {
 		return fmt.Errorf("expected a path below /proc or /dev, found %s", clip(name))
 	}
-	if err := checkName(strings.TrimSuffix(name, "/")[1:]); err != nil {
+	file, isDir := strings.CutSuffix(name[1:], "/")
+	if err := checkName(file); err != nil {
 		return err
 	}
 	value, err := unescape(value)
-	if err != nil {
+	switch {
+	case err != nil:
 		return fmt.Errorf("file %s: %w", clip(name), err)
+	case isDir:
+		err = p.recording.tree.addDir(file)
+	default:
+		err = p.recording.tree.add(file, entry{text: value})
 	}
-	if strings.HasSuffix(name, "/") && value != "" {
-		return fmt.Errorf("expected no content of the directory %s", clip(name))
-	}
-	p.recording.files = append(p.recording.files, file{name, value, p.line})
-	return nil
-}
-
-// named cuts NAME=VALUE, with the name of an attribute of the present device.
-func (p *parser) named(text string) (name, value string, err error) {
-	name, value, err = cut(text)
-	if err != nil {
-		return "", "", err
-	}
-	return name, value, checkName(strings.TrimPrefix(p.block.device.path, "/") + "/" + name)
+	p.recording.files[name] = value
+	return err
 }
 
 func cut(text string) (key, value string, err error) {
@@ -210,4 +236,70 @@ func unhex(text string) (string, error) {
 		return "", errors.New("expected pairs of hexadecimal digits, found " + clip(text))
 	}
 	return string(decoded), nil
+}
+
+// unescape undoes g_strescape, with which umockdev-record writes attributes: the letters of C and octal numbers.
+func unescape(text string) (string, error) {
+	var b strings.Builder
+	b.Grow(len(text))
+	for {
+		i := strings.IndexByte(text, '\\')
+		if i < 0 {
+			b.WriteString(text)
+			return b.String(), nil
+		}
+		char, unicode, rest, err := strconv.UnquoteChar(text[i:], '"')
+		if err != nil || unicode {
+			return "", fmt.Errorf(`expected one of \n \t \r \b \f \v \" \\ and \ooo, found %s`, clip(text[i:]))
+		}
+		b.WriteString(text[:i])
+		b.WriteByte(byte(char))
+		text = rest
+	}
+}
+
+// Limits on paths: NAME_MAX of Linux, and its PATH_MAX with room for the root.
+const (
+	maxElement = 255
+	maxPath    = 3072
+)
+
+// checkName returns why a relative path is not the plain name of a file below root.
+func checkName(name string) error {
+	long := func(element string) bool { return len(element) > maxElement }
+	if name == "." || !filepath.IsLocal(name) || path.Clean(name) != name || len(name) > maxPath ||
+		slices.ContainsFunc(strings.Split(name, "/"), long) {
+		return fmt.Errorf("expected a plain path, found %s", clip(name))
+	}
+	return nil
+}
+
+// checkTarget returns what is wrong with the target of a link in the directory dir below /sys. No link may lead out of
+// sysfs: with ".." only at its beginning, counting levels is proof.
+func checkTarget(dir, target string) error {
+	down := target + "/"
+	for strings.HasPrefix(down, "../") {
+		down = down[len("../"):]
+	}
+	if !filepath.IsLocal(dir[1:] + "/" + target) {
+		return fmt.Errorf("expected a target inside /sys, found %s", clip(target))
+	}
+	if down == "" {
+		return nil
+	}
+	return checkName(strings.TrimSuffix(down, "/"))
+}
+
+func isNumber(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 32)
+	return err == nil
+}
+
+// clip quotes what was found, short enough for a line of a log.
+func clip(text string) string {
+	const most = 60
+	if len(text) > most {
+		return strconv.Quote(text[:most]) + "…"
+	}
+	return strconv.Quote(text)
 }

@@ -3,7 +3,6 @@
 package recording
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,47 +18,43 @@ func TestParseErrors(t *testing.T) {
 		"unknown tag":           {head + "Z: x\n", `line 3: expected one of P: N: S: E: A: H: L: F:, found "Z:"`},
 		"no subsystem":          {"\nP: /devices/a\n", `line 2: device "/devices/a": expected a line "E: SUBSYSTEM=…"`},
 		"two in a block":        {head + "P: /devices/b\n", `line 3: expected a blank line before the next device`},
-		"twice":                 {head + "\n" + head, `line 4: expected each device once, found "/devices/a" again, first in line 1`},
+		"twice":                 {head + "\n" + head, `line 4: expected each device once, found "/devices/a" again`},
 		"path elsewhere":        {"P: /etc/passwd\n", `line 1: expected a path that begins with /devices/`},
-		"path up":               {"P: /devices/../../etc\n", `line 1: expected no ".."`},
-		"path slash":            {"P: /devices//a\n", `line 1: expected no empty name`},
-		"path end":              {"P: /devices/a/\n", `line 1: expected no empty name`},
-		"long name":             {"P: /devices/" + strings.Repeat("x", 4096) + "\n", `line 1: expected at most 3072 bytes of path, found 4104`},
-		"long element":          {"P: /devices/" + strings.Repeat("x", 256) + "\n", `line 1: expected at most 255 bytes of name, found 256`},
-		"deep path":             {"P: /devices" + strings.Repeat("/x", 64) + "\n", `line 1: expected at most 64 levels`},
+		"path up":               {"P: /devices/../../etc\n", `line 1: expected a plain path, found "devices/../../etc"`},
+		"path slash":            {"P: /devices//a\n", `line 1: expected a plain path, found "devices//a"`},
+		"path end":              {"P: /devices/a/\n", `line 1: expected a plain path, found "devices/a/"`},
+		"long name":             {"P: /devices/" + strings.Repeat("x", 4096) + "\n", `line 1: expected a plain path, found "devices/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"`},
+		"long element":          {"P: /devices/" + strings.Repeat("x", 256) + "\n", `line 1: expected a plain path, found "devices/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"`},
 		"property":              {head + "E: X\n", `line 3: expected NAME=VALUE, found "X"`},
-		"property twice":        {head + "E: SUBSYSTEM=y\n", `line 3: expected each property once, found "SUBSYSTEM" again`},
-		"property NUL":          {head + "E: X=\x00\n", `line 3: expected no NUL in a property`},
-		"subsystem up":          {"P: /devices/a\nE: SUBSYSTEM=..\n", `line 2: expected no ".."`},
-		"number":                {head + "E: MAJOR=../1\n", `line 3: expected a number, found MAJOR="../1"`},
-		"half a number":         {head + "E: MAJOR=1\n", `line 1: device "/devices/a": expected both of MAJOR and MINOR, or none`},
+		"property NUL":          {head + "E: X=\x00\n", `line 3: expected no NUL`},
+		"subsystem up":          {"P: /devices/a\nE: SUBSYSTEM=..\n", `line 2: device "/devices/a": expected a plain path, found ".."`},
+		"number":                {head + "E: MAJOR=../1\n", `line 3: device "/devices/a": expected numbers, found MAJOR="../1" and MINOR=""`},
+		"half a number":         {head + "E: MAJOR=1\n", `line 3: device "/devices/a": expected numbers, found MAJOR="1" and MINOR=""`},
 		"attribute":             {head + "A: x\n", `line 3: expected NAME=VALUE, found "x"`},
 		"attribute twice":       {head + "A: x=1\nA: x=2\n", `line 4: expected each file once, found /sys/devices/a/x again`},
-		"attribute absolute":    {head + "A: /etc/x=1\n", `line 3: expected no empty name`},
-		"attribute up":          {head + "A: ../x=1\n", `line 3: expected no ".."`},
-		"attribute dot":         {head + "A: ./x=1\n", `line 3: expected no "."`},
+		"attribute absolute":    {head + "A: /etc/x=1\n", `line 3: expected a plain path, found "/etc/x"`},
+		"attribute up":          {head + "A: ../x=1\n", `line 3: expected a plain path, found "../x"`},
+		"attribute dot":         {head + "A: ./x=1\n", `line 3: expected a plain path, found "./x"`},
 		"attribute NUL":         {head + "A: x\x00=1\n", `line 3: expected no NUL`},
 		"attribute in a file":   {head + "A: x=1\nA: x/y=2\n", `line 4: expected a directory at /sys/devices/a/x, found a file or a link`},
 		"attribute in a link":   {head + "L: x=..\nA: x/y=2\n", `line 4: expected a directory at /sys/devices/a/x, found a file or a link`},
-		"attribute is a device": {head + "\nP: /devices/a/b\nE: SUBSYSTEM=x\n\nP: /devices/c\nE: SUBSYSTEM=x\nA: x=\n\nP: /devices/c/x/y\nE: SUBSYSTEM=x\n", `line 9: expected each file once, found /sys/devices/c/x again`},
+		"attribute is a device": {head + "\nP: /devices/a/b\nE: SUBSYSTEM=x\n\nP: /devices/c\nE: SUBSYSTEM=x\nA: x=\n\nP: /devices/c/x/y\nE: SUBSYSTEM=x\n", `line 11: expected a directory at /sys/devices/c/x, found a file or a link`},
 		"escape":                {head + `A: x=a\d` + "\n", `line 3: attribute "x": expected one of \n \t \r \b \f \v \" \\ and \ooo, found "\\d"`},
 		"escape at end":         {head + `A: x=a\` + "\n", `line 3: attribute "x": expected one of`},
 		"escape too big":        {head + `A: x=\777` + "\n", `line 3: attribute "x": expected one of`},
 		"odd hex":               {head + "H: x=abc\n", `line 3: attribute "x": expected pairs of hexadecimal digits, found "abc"`},
 		"node hex":              {head + "N: x=zz\n", `line 3: node "x": expected pairs of hexadecimal digits, found "zz"`},
-		"node up":               {head + "N: ../x\n", `line 3: expected no ".."`},
-		"two nodes":             {head + "N: x\nE: DEVNAME=/dev/y\n", `line 4: expected the same node in N: and DEVNAME`},
-		"node of another":       {head + "N: x\n\nP: /devices/b\nE: SUBSYSTEM=x\nN: x\n", `line 5: expected each file once, found /dev/x again`},
-		"link name":             {head + "S: /x\n", `line 3: expected no empty name`},
-		"devlinks elsewhere":    {head + "E: DEVLINKS=/etc/x\n", `line 3: expected DEVLINKS below /dev, found "/etc/x"`},
-		"devlinks up":           {head + "E: DEVLINKS=/dev/../x\n", `line 3: expected no ".."`},
-		"target absolute":       {head + "L: x=/etc\n", `line 3: link "x": expected a relative target, found "/etc"`},
+		"node up":               {head + "N: ../x\n", `line 3: device "/devices/a": expected plain paths below /dev, found "../x"`},
+		"node of another":       {head + "N: x\n\nP: /devices/b\nE: SUBSYSTEM=x\nN: x\n", `line 7: expected each file once, found /dev/x again`},
+		"link name":             {head + "S: /x\n", `line 3: device "/devices/a": expected plain paths below /dev, found "/x"`},
+		"devlinks elsewhere":    {head + "E: DEVLINKS=/etc/x\n", `line 3: device "/devices/a": expected plain paths below /dev, found "/etc/x"`},
+		"devlinks up":           {head + "E: DEVLINKS=/dev/../x\n", `line 3: device "/devices/a": expected plain paths below /dev, found "../x"`},
+		"target absolute":       {head + "L: x=/etc\n", `line 3: link "x": expected a plain path, found "/etc"`},
 		"target outside":        {head + "L: x=../../..\n", `line 3: link "x": expected a target inside /sys`},
-		"target up again":       {head + "L: x=y/../../../..\n", `line 3: link "x": expected no ".."`},
-		"target empty":          {head + "L: x=\n", `line 3: link "x": expected no empty name`},
+		"target up again":       {head + "L: x=y/../../../..\n", `line 3: link "x": expected a target inside /sys, found "y/../../../.."`},
+		"target empty":          {head + "L: x=\n", `line 3: link "x": expected a plain path, found ""`},
 		"file elsewhere":        {"F: /etc/passwd=x\n", `line 1: expected a path below /proc or /dev, found "/etc/passwd"`},
-		"file up":               {"F: /proc/../etc=x\n", `line 1: expected no ".."`},
-		"directory with text":   {"F: /proc/1/=x\n", `line 1: expected no content of the directory "/proc/1/"`},
+		"file up":               {"F: /proc/../etc=x\n", `line 1: expected a plain path, found "proc/../etc"`},
 		"file twice":            {"F: /proc/a=x\nF: /proc/a=y\n", `line 2: expected each file once, found /proc/a again`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,22 +66,10 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-func TestParseLimits(t *testing.T) {
-	if _, err := Parse(make([]byte, maxText+1)); err == nil {
-		t.Error("a text that is too long")
-	}
-	if _, err := Parse(bytes.Repeat([]byte("#\n"), maxLines+1)); err == nil {
-		t.Error("a text of too many lines")
-	}
-	if _, err := Parse(bytes.Repeat([]byte("# nothing to see here, move on please\n"), maxText/40)); err != nil {
-		t.Errorf("a text just within the limits: %v", err)
-	}
-}
-
 // TestWindowsLineEnds: bug reports come by way of web forms.
 func TestWindowsLineEnds(t *testing.T) {
 	r := mustParse(t, strings.ReplaceAll(disk, "\n", "\r\n"))
-	if len(r.devices) != 2 || r.devices[0].Subsystem != "pci" {
+	if len(r.devices) != 2 || r.Devices()[0].Subsystem != "pci" {
 		t.Errorf("devices %+v", r.Devices())
 	}
 }
@@ -96,6 +79,10 @@ func TestWindowsLineEnds(t *testing.T) {
 // and where other work has the processors the hundreds of files of a large one took that long.
 func FuzzParse(f *testing.F) {
 	const largest = 8 << 10
+	nothing, err := Parse(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Add([]byte(disk + partition))
 	for _, b := range Bundled() {
 		if len(b.Text) <= largest {
@@ -121,7 +108,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatal(err)
 		}
 		checkInside(t, outer, root)
-		if _, err := r.Update(root, new(Recording)); err != nil {
+		if _, err := r.Update(root, nothing); err != nil {
 			t.Fatal(err)
 		}
 		if left := listing(t, root); len(left) != 3 {

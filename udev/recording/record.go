@@ -22,8 +22,6 @@ const (
 	// attrDepth is how deep attributes lie below their device: "ports/1/gid_attrs/ndevs/0" of InfiniBand is the
 	// deepest.
 	attrDepth = 5
-	// procSize is the most that is read of a file in procfs.
-	procSize = 1 << 20
 )
 
 // Recorder writes recordings of a machine: the text that umockdev-record writes, with files of /proc and nodes of /dev
@@ -118,12 +116,7 @@ func (r *Recorder) files(text *strings.Builder, s secrets, devices []udev.Device
 
 // proc reads a file in procfs.
 func (r *Recorder) proc(name string) (string, error) {
-	f, err := os.Open(filepath.Join(r.Proc, strings.TrimPrefix(name, "/proc")))
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, procSize))
+	content, err := os.ReadFile(filepath.Join(r.Proc, strings.TrimPrefix(name, "/proc")))
 	return string(content), err
 }
 

@@ -27,133 +27,88 @@
 package recording
 
 import (
-	"fmt"
 	"maps"
-	"os"
-	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/metalplug/metalplug/udev"
 )
 
 // Recording is the parsed form of a text. It is immutable and safe for concurrent use.
 type Recording struct {
-	devices []*device // sorted by path: parents come before their children
-	files   []file
+	devices map[string]device // by SysPath
+	files   map[string]string // text by path, of those that belong to no device
+	tree    *tree
 }
 
-// device is one block. Its attributes are parts of the text that was parsed; what the embedded Device holds is not, so
-// that who keeps one does not keep the text.
+// device is one block. The embedded Device holds no part of the text that was parsed.
 type device struct {
 	udev.Device
-	path    string // below /sys, "/devices/…"
-	uevent  string // the attribute of that name, as the kernel would write it
-	node    string // below /dev, "nvme0"; empty: none
-	content string // of the node
-	links   []string
-	attrs   []attr // sorted by name
-	line    int    // of P:
+	text string // of the block
 }
 
-type attr struct {
-	name, value string
-	link        bool
-	line        int
-}
-
-// file is what F: says; a directory's path ends in "/".
-type file struct {
-	path, text string
-	line       int
-}
-
-// Devices lists the devices, parents before their children. The properties are shared, not to be written.
+// Devices lists the devices, parents before their children.
 func (r *Recording) Devices() []udev.Device {
-	devices := make([]udev.Device, len(r.devices))
-	for i, d := range r.devices {
-		devices[i] = d.Device
+	devices := make([]udev.Device, 0, len(r.devices))
+	for _, path := range r.paths() {
+		devices = append(devices, r.devices[path].Device)
 	}
 	return devices
 }
+
+// paths lists the paths of the devices: parents come before their children.
+func (r *Recording) paths() []string { return slices.Sorted(maps.Keys(r.devices)) }
 
 // Write makes the tree of the recording: root/sys, root/dev and root/proc. The directory root is made where it is
 // missing, and should be empty.
-func (r *Recording) Write(root string) error {
-	to, err := r.tree()
-	if err != nil {
-		return err
-	}
-	for _, dir := range []string{"sys", "dev", "proc"} {
-		if err := os.MkdirAll(path.Join(root, dir), 0o755); err != nil {
-			return err
-		}
-	}
-	return apply(root, newTree(), to)
-}
+func (r *Recording) Write(root string) error { return apply(root, new(tree), r.tree) }
 
-// With returns the recording with another value of an attribute, which need not have been there.
-func (r *Recording) With(sysPath, name, value string) (*Recording, error) {
-	i := r.find(sysPath)
-	if i < 0 {
-		return nil, fmt.Errorf("set %s/%s: no such device in the recording", sysPath, name)
-	}
-	if err := checkName(name); err != nil {
-		return nil, fmt.Errorf("set %s/%s: %w", sysPath, name, err)
-	}
-	changed := *r.devices[i]
-	changed.attrs = slices.DeleteFunc(slices.Clone(changed.attrs), func(a attr) bool { return a.name == name })
-	changed.attrs = append(changed.attrs, attr{name: name, value: value})
-	sortAttrs(changed.attrs)
-	devices := slices.Clone(r.devices)
-	devices[i] = &changed
-	return (&Recording{devices, r.files}).checked()
-}
-
-// Without returns the recording without the device at sysPath and those below it.
-func (r *Recording) Without(sysPath string) *Recording {
-	devices := slices.DeleteFunc(slices.Clone(r.devices), func(d *device) bool {
-		return d.SysPath == sysPath || strings.HasPrefix(d.SysPath, sysPath+"/")
-	})
-	return &Recording{devices, r.files}
-}
-
-// Plus returns the recording with what another one holds as well; that takes the place of what has the same path.
-func (r *Recording) Plus(other *Recording) (*Recording, error) {
-	devices := r.byPath()
-	maps.Copy(devices, other.byPath())
-	files := slices.DeleteFunc(slices.Clone(r.files), func(f file) bool {
-		return slices.ContainsFunc(other.files, func(o file) bool { return o.path == f.path })
-	})
-	sum := &Recording{slices.Collect(maps.Values(devices)), append(files, other.files...)}
-	sum.sort()
-	return sum.checked()
-}
-
-func (r *Recording) find(sysPath string) int {
-	return slices.IndexFunc(r.devices, func(d *device) bool { return d.SysPath == sysPath })
-}
-
-func (r *Recording) byPath() map[string]*device {
-	devices := make(map[string]*device, len(r.devices))
-	for _, d := range r.devices {
-		devices[d.path] = d
-	}
-	return devices
-}
-
-func (r *Recording) sort() {
-	slices.SortStableFunc(r.devices, func(a, b *device) int { return strings.Compare(a.path, b.path) })
-}
-
-// checked returns the recording if a tree can be made of it.
-func (r *Recording) checked() (*Recording, error) {
-	if _, err := r.tree(); err != nil {
+// Update turns the tree below root, which r has written, into that of another recording, and returns the events of the
+// difference in the order in which udevd would send them: what went, children before their parents; what came, parents
+// before their children; what changed. The tree is as the events say before they are returned. A change of what is
+// mounted is the event [udev.Mounts], of another file that belongs to no device [udev.Overflow].
+//
+// After an error the tree may be neither the one nor the other.
+func (r *Recording) Update(root string, to *Recording) ([]udev.Event, error) {
+	if err := apply(root, r.tree, to.tree); err != nil {
 		return nil, err
 	}
-	return r, nil
-}
-
-func sortAttrs(attrs []attr) {
-	slices.SortStableFunc(attrs, func(a, b attr) int { return strings.Compare(a.name, b.name) })
+	var events, changed []udev.Event
+	now := time.Now()
+	for _, path := range slices.Backward(r.paths()) {
+		if _, ok := to.devices[path]; !ok {
+			events = append(events, udev.Event{Action: "remove", Device: r.devices[path].Device, Received: now})
+		}
+	}
+	for _, path := range to.paths() {
+		d := to.devices[path]
+		if before, ok := r.devices[path]; !ok {
+			events = append(events, udev.Event{Action: "add", Device: d.Device, Received: now})
+		} else if before.text != d.text {
+			changed = append(changed, udev.Event{Action: "change", Device: d.Device, Received: now})
+		}
+	}
+	events = append(events, changed...)
+	mounts, others := false, false
+	files := maps.Clone(r.files)
+	maps.Copy(files, to.files)
+	for name := range files {
+		was, before := r.files[name]
+		is, after := to.files[name]
+		switch same := was == is && before == after; {
+		case same:
+		case name == "/proc/swaps" || strings.HasSuffix(name, "/mountinfo"):
+			mounts = true
+		default:
+			others = true
+		}
+	}
+	if mounts {
+		events = append(events, udev.Event{Action: udev.Mounts, Received: now})
+	}
+	if others {
+		events = append(events, udev.Event{Action: udev.Overflow, Received: now})
+	}
+	return events, nil
 }

@@ -122,7 +122,7 @@ func TestWrite(t *testing.T) {
 		nvme + "/subsystem":             "-> ../../../../../class/nvme",
 		nvme + "/uevent":                "DEVNAME=nvme0\nMAJOR=240\nMINOR=0\nNVME_TRTYPE=pcie\n",
 		nvme + "/nvme0n1/nvme0n1p1/dev": "259:1\n",
-		nvme + "/nvme0n1/uevent":        "DEVTYPE=disk\nDEVNAME=nvme0n1\nMAJOR=259\nMINOR=0\n",
+		nvme + "/nvme0n1/uevent":        "DEVNAME=nvme0n1\nDEVTYPE=disk\nMAJOR=259\nMINOR=0\n",
 		"sys/class/nvme/nvme0":          "-> ../../devices/pci0000:00/0000:00:02.0/nvme/nvme0",
 		"sys/class/block/nvme0n1p1":     "-> ../../" + nvme[4:] + "/nvme0n1/nvme0n1p1",
 		"sys/block/nvme0n1":             "-> ../" + nvme[4:] + "/nvme0n1",
@@ -224,34 +224,6 @@ func brief(events []udev.Event) []string {
 		list = append(list, strings.TrimSuffix(e.Action+" "+filepath.Base("/"+e.Device.SysPath), " /"))
 	}
 	return list
-}
-
-func TestWithAndWithout(t *testing.T) {
-	r := mustParse(t, disk+partition)
-	const pci = "/sys/devices/pci0000:00/0000:00:02.0"
-	changed, err := r.With(pci, "driver", "no link any more")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := brief(r.events(changed)); !slices.Equal(got, []string{"change 0000:00:02.0"}) {
-		t.Errorf("events %q", got)
-	}
-	if left := r.Without(pci).Devices(); len(left) != 0 {
-		t.Errorf("left without its root: %v", left)
-	}
-	if _, err := r.With(pci, "../x", ""); err == nil {
-		t.Error("an attribute outside of the device")
-	}
-	if _, err := r.With("/sys/none", "x", ""); err == nil {
-		t.Error("an attribute of no device")
-	}
-	if _, err := r.With(pci, "nvme", ""); err == nil {
-		t.Error("an attribute in the place of a directory")
-	}
-	sum, err := mustParse(t, disk).Plus(mustParse(t, partition+"F: /proc/self/mountinfo=\n"))
-	if err != nil || len(sum.devices) != 4 || len(sum.files) != 2 {
-		t.Errorf("sum of %d devices and %d files, error %v", len(sum.devices), len(sum.files), err)
-	}
 }
 
 func TestBundled(t *testing.T) {

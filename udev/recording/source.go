@@ -7,14 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/directory"
 	"github.com/metalplug/metalplug/internal/liveness"
@@ -24,39 +22,29 @@ import (
 // quiet is how long a file has to rest before it is read: a save is several writes, and no event tells the last.
 const quiet = 20 * time.Millisecond
 
-// away is how long an editor may take to put the new file in the place of the old one, before that is said to be gone.
-const away = time.Second
+// maxText is the largest recording that is read, in bytes. A machine of 10,000 devices has some 20 MB.
+const maxText = 64 << 20
 
-// fileSize is the largest recording that is read, in bytes: room for a machine of ten thousands of devices.
-const fileSize = 64 << 20
-
-// Source is a recording in a file, as a [udev.Source]: saving the file is a hotplug. It keeps no part of the recording
-// in memory, only its tree and a copy of the text in a directory of its own: below $TMPDIR, which had better be in memory
-// for a machine of thousands of devices, each of which is a dozen files.
+// Source is a recording in a file, as a [udev.Source]: saving the file is a hotplug. Of the recording it keeps only the
+// devices in memory. Its tree and a copy of the text are in a directory of its own below $TMPDIR, which had better be in
+// memory for a machine of thousands of devices, each of which is a dozen files.
 type Source struct {
-	// Warn is told why a saved file was not taken over; everything then stays as it was. It is called from Listen and
-	// must be set before. Nil: nobody is told.
+	// Warn is called from Listen with the reason why a saved file was not taken over; everything then stays as it was. It
+	// must be set before. Nil: the reason is lost.
 	Warn func(error)
 
 	file    string
-	place   *place // nil: there is none yet
+	root    string
 	watcher *directory.Watch
-	absent  int // how often the file was looked for in vain; owned by Listen
 	probe   liveness.Probe
-	mu      sync.Mutex // held while the tree or the copy changes
+
+	mu      sync.Mutex // held while the tree changes
+	devices []udev.Device
 }
 
-// Open reads the recording in a file, writes its tree to a temporary directory of its own and watches the file from then on.
-// The caller has to close the source, which removes the tree; that of a process that was killed is removed by the next Open.
-func Open(file string) (*Source, error) {
-	s, err := open(file)
-	if err != nil {
-		return nil, fmt.Errorf("open recording %s: %w", file, err)
-	}
-	return s, nil
-}
-
-func open(file string) (_ *Source, err error) {
+// Open reads the recording in a file, writes its tree to a temporary directory and watches the file from then on. The
+// caller has to close the source, which removes the tree.
+func Open(file string) (_ *Source, err error) {
 	// Absolute, since the watcher reports names the way they were given.
 	if file, err = filepath.Abs(file); err != nil {
 		return nil, err
@@ -75,63 +63,49 @@ func open(file string) (_ *Source, err error) {
 	if err := s.watcher.Rearm(); err != nil {
 		return nil, err
 	}
-	text, err := readFile(file)
+	text, r, err := read(file)
 	if err != nil {
 		return nil, err
 	}
-	r, err := Parse(text)
-	if err != nil {
+	if s.root, err = os.MkdirTemp("", "metalplug-recording-"); err != nil {
+		return nil, fmt.Errorf("write the tree of the recording: %w; set TMPDIR", err)
+	}
+	if err := r.Write(s.root); err != nil {
 		return nil, err
 	}
-	removeLeft()
-	if s.place, err = newPlace(); err != nil {
-		return nil, err
-	}
-	if err := r.Write(s.Root()); err != nil {
-		return nil, err
-	}
-	return s, os.WriteFile(s.copyName(), text, 0o600) // last: it marks the place as whole
+	s.devices = r.Devices()
+	return s, os.WriteFile(s.copyName(), text, 0o600)
 }
 
 // Check returns why the recording in a file could not be opened, or nil. It reads all of it.
 func Check(file string) error {
-	text, err := readFile(file)
-	if err == nil {
-		_, err = Parse(text)
-	}
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
-		err = pathError.Err // the name is told here
-	}
-	if err != nil {
-		return fmt.Errorf("open recording %s: %w", file, err)
-	}
-	return nil
+	_, _, err := read(file)
+	return err
 }
 
-// readFile returns the text of a recording.
-func readFile(file string) ([]byte, error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would wait for its writer
+// read reads a recording.
+func read(file string) (text []byte, r *Recording, err error) {
+	info, err := os.Stat(file)
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxText) { // a pipe would wait for its writer
+		err = fmt.Errorf("expected a regular file of at most %d bytes", maxText)
+	}
+	if err == nil {
+		text, err = os.ReadFile(file)
+	}
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pathError.Err // the name follows
+	}
+	if err == nil {
+		r, err = Parse(text)
+	}
 	if err != nil {
-		return nil, err
+		return nil, nil, fmt.Errorf("open recording %s: %w", file, err)
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() && !info.IsDir() { // reading a directory is an error that says so
-		return nil, errors.New("it is not a regular file")
-	}
-	text, err := io.ReadAll(io.LimitReader(f, fileSize+1))
-	if err == nil && len(text) > fileSize {
-		err = fmt.Errorf("it is larger than %d bytes", fileSize)
-	}
-	return text, err
+	return text, r, nil
 }
 
 // Root is the directory in which sys, dev and proc are.
-func (s *Source) Root() string { return s.place.path }
+func (s *Source) Root() string { return s.root }
 
 // Close stops watching and removes the tree. Listen must have returned.
 func (s *Source) Close() error {
@@ -139,8 +113,8 @@ func (s *Source) Close() error {
 	if s.watcher != nil {
 		err = s.watcher.Close()
 	}
-	if s.place != nil {
-		err = errors.Join(err, s.place.end())
+	if s.root != "" {
+		err = errors.Join(err, os.RemoveAll(s.root))
 	}
 	return err
 }
@@ -149,21 +123,14 @@ func (s *Source) Close() error {
 func (s *Source) Enumerate() ([]udev.Device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	text, err := os.ReadFile(s.copyName())
-	if err != nil {
-		return nil, fmt.Errorf("enumerate recording: %w", err)
-	}
-	r, err := parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("enumerate recording: %w", err)
-	}
-	return r.Devices(), nil
+	return slices.Clone(s.devices), nil
 }
 
 // Settled is always true: a recording has no boot.
 func (s *Source) Settled() bool { return true }
 
-// Listen applies each save of the file to the tree and sends the events of the difference.
+// Listen applies each save of the file to the tree and sends the events of the difference. A file that is gone changes
+// nothing.
 func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 	rest := time.NewTimer(quiet) // also for a save since Open
 	defer rest.Stop()
@@ -171,32 +138,26 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case event, ok := <-s.watcher.Events:
-			if !ok {
-				return errors.New("watch recording: closed")
-			}
-			if s.watcher.Itself(event) {
-				s.rearm()
-				rest.Reset(quiet)
-			}
+		case event := <-s.watcher.Events:
 			if directory.Name(event) == s.file && directory.Touched(event) {
 				rest.Reset(quiet)
 			}
-		case err, ok := <-s.watcher.Errors:
-			if !ok {
-				return errors.New("watch recording: closed")
-			}
+		case err := <-s.watcher.Errors:
 			s.warn(fmt.Errorf("watch recording: %w", err))
-			s.rearm()
 			rest.Reset(quiet) // events may have been lost
 		case answer := <-s.probe.Asked():
 			answer()
 		case <-rest.C:
-			if err := s.send(ctx, s.reload(), events); err != nil {
-				return err
+			changes, err := s.reload()
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // an editor may be at work
+				s.warn(err)
 			}
-			if s.absent == 1 {
-				rest.Reset(away)
+			for _, event := range changes {
+				select {
+				case events <- event:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
 			}
 		}
 	}
@@ -207,71 +168,31 @@ func (s *Source) Alive(ctx context.Context) error {
 	return s.probe.Alive(ctx, "recording")
 }
 
-func (s *Source) send(ctx context.Context, what []udev.Event, events chan<- udev.Event) error {
-	for _, event := range what {
-		select {
-		case events <- event:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+// reload takes over the file as it is now: it replaces the tree and the copy of its text.
+func (s *Source) reload() ([]udev.Event, error) {
+	text, after, err := read(s.file)
+	if err != nil {
+		return nil, err
 	}
-	return nil
-}
-
-// reload takes over the file as it is now, if it can.
-func (s *Source) reload() []udev.Event {
-	text, err := readFile(s.file)
-	switch {
-	case errors.Is(err, fs.ErrNotExist): // the next file will be an event, also in a directory that is made again
-		if s.absent++; s.absent != 2 {
-			return nil // an editor may be at work, or it was told already
-		}
-		err = errors.New("it is gone: the devices stay as they were until it is there again")
-	case err == nil && len(text) == 0:
-		err = errors.New("the file is empty; a comment alone stands for a machine without devices")
-	case err == nil:
-		var events []udev.Event
-		s.absent = 0
-		if events, err = s.update(text); err == nil {
-			return events
-		}
+	if len(text) == 0 {
+		return nil, fmt.Errorf("open recording %s: the file is empty; a comment alone stands for a machine without devices", s.file)
 	}
-	s.warn(fmt.Errorf("reload recording %s: %w", s.file, err))
-	return nil
-}
-
-// rearm goes on watching where the directory of the file may be another one by now.
-func (s *Source) rearm() {
-	if err := s.watcher.Rearm(); err != nil {
-		s.warn(fmt.Errorf("watch recording: %w", err))
-	}
-}
-
-// update replaces the tree and the copy of its text.
-func (s *Source) update(text []byte) ([]udev.Event, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	present, err := os.ReadFile(s.copyName())
+	present, before, err := read(s.copyName())
 	if err != nil || bytes.Equal(present, text) {
 		return nil, err
 	}
-	before, err := parse(present)
+	events, err := before.Update(s.root, after)
 	if err != nil {
 		return nil, err
 	}
-	after, err := Parse(text)
-	if err != nil {
-		return nil, err
-	}
-	events, err := before.Update(s.Root(), after)
-	if err != nil {
-		return nil, err
-	}
+	s.devices = after.Devices()
 	return events, os.WriteFile(s.copyName(), text, 0o600)
 }
 
-// copyName is where the text is that the tree was made of; the caller holds mu.
-func (s *Source) copyName() string { return filepath.Join(s.Root(), marker) }
+// copyName is where the text is that the tree was made of.
+func (s *Source) copyName() string { return filepath.Join(s.root, "recording.umockdev") }
 
 func (s *Source) warn(err error) {
 	if s.Warn != nil {

@@ -7,15 +7,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/metalplug/metalplug/integration/need"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -155,80 +151,8 @@ func TestSourceSurvivesABrokenFile(t *testing.T) {
 	if err := os.Remove(o.file); err != nil {
 		t.Fatal(err)
 	}
-	o.passing = "it is gone"
 	o.replace(t, disk+partition)
 	o.expect(t, "add nvme0n1", "add nvme0n1p1")
-}
-
-// TestSourceTellsThatTheFileIsGone: once, and it is taken over again when it is back, in another directory of that name, too.
-func TestSourceTellsThatTheFileIsGone(t *testing.T) {
-	o := openSource(t, disk)
-	dir := filepath.Dir(o.file)
-	for n, texts := range [][]string{{disk + partition, "add nvme0n1", "add nvme0n1p1"}, {disk, "remove nvme0n1p1", "remove nvme0n1"}} {
-		var err error
-		if n == 0 {
-			err = os.Remove(o.file)
-		} else {
-			err = os.RemoveAll(dir)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case err := <-o.warned:
-			if want := o.file + ": it is gone: the devices stay"; !strings.Contains(err.Error(), want) {
-				t.Errorf("warned of %v, want %s", err, want)
-			}
-		case <-time.After(10 * time.Second):
-			t.Fatal("no warning")
-		}
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		o.replace(t, texts[0])
-		o.expect(t, texts[1:]...)
-	}
-}
-
-// TestSourceInTheRoot: a file that lies directly in / is followed as any other.
-func TestSourceInTheRoot(t *testing.T) {
-	root := t.TempDir()
-	if err := os.Mkdir(filepath.Join(root, "tmp"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("TMPDIR", "/tmp")
-	o := &opened{file: filepath.Join(root, "machine"), events: make(chan udev.Event), warned: make(chan error, 16)}
-	o.save(t, disk)
-	ctx, cancel := context.WithCancel(t.Context())
-	begun, done := make(chan error, 1), make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_FS)
-		if err == nil {
-			err = unix.Chroot(root)
-		}
-		if err == nil {
-			o.Source, err = Open("/machine")
-		}
-		if begun <- err; err == nil {
-			done <- errors.Join(o.Listen(ctx, o.events), o.Close())
-		}
-	}()
-	if err := <-begun; errors.Is(err, unix.EPERM) {
-		need.Lacks(t, "root", "no root directory for this test: %v", err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("Listen: %v", err)
-		}
-	})
-	o.replace(t, disk+partition) // it looks by itself in the beginning
-	o.expect(t, "add nvme0n1", "add nvme0n1p1")
-	o.replace(t, disk)
-	o.expect(t, "remove nvme0n1p1", "remove nvme0n1")
 }
 
 // TestSourceSeesASaveBeforeListen: the source listens from the moment it is opened.

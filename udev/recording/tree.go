@@ -4,10 +4,13 @@ package recording
 
 import (
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/metalplug/metalplug/udev"
 )
 
 // tree is what lies below a root: names are relative to it, "sys/devices/…". That no name leads through a file or a
@@ -24,178 +27,100 @@ type entry struct {
 }
 
 func newTree() *tree {
-	return &tree{entries: make(map[string]entry), dirs: make(map[string]struct{})}
-}
-
-// tree lays out the recording. An error names the line of what does not fit with the rest.
-func (r *Recording) tree() (*tree, error) {
-	t := newTree()
-	for _, d := range r.devices {
-		if err := t.addDir("sys" + d.path); err != nil {
-			return nil, fmt.Errorf("line %d: %w", d.line, err)
-		}
-	}
-	for _, d := range r.devices {
-		if err := t.addDevice(d); err != nil {
-			return nil, err
-		}
-	}
-	for _, f := range r.files {
-		if err := t.addFile(f); err != nil {
-			return nil, fmt.Errorf("line %d: %w", f.line, err)
-		}
-	}
-	for _, d := range r.devices {
-		t.deriveSysfs(d)
-		t.deriveDev(d)
-	}
-	return t, nil
-}
-
-// addDevice adds what the text says of a device.
-func (t *tree) addDevice(d *device) error {
-	for _, a := range d.attrs {
-		if err := t.add("sys"+d.path+"/"+a.name, entry{a.value, a.link}); err != nil {
-			return fmt.Errorf("line %d: %w", a.line, err)
-		}
-	}
-	if d.node == "" {
-		return nil
-	}
-	if err := t.add("dev/"+d.node, entry{text: d.content}); err != nil {
-		return fmt.Errorf("line %d: %w", d.line, err)
-	}
-	return nil
-}
-
-func (t *tree) addFile(f file) error {
-	if name, isDir := strings.CutSuffix(f.path[1:], "/"); isDir {
-		return t.addDir(name)
-	}
-	return t.add(f.path[1:], entry{text: f.text})
+	return &tree{make(map[string]entry), map[string]struct{}{".": {}, "sys": {}, "dev": {}, "proc": {}}}
 }
 
 func (t *tree) add(name string, e entry) error {
-	if t.taken(name) {
+	_, isEntry := t.entries[name]
+	if _, isDir := t.dirs[name]; isEntry || isDir {
 		return fmt.Errorf("expected each file once, found /%s again", name)
 	}
-	if err := t.addDir(path.Dir(name)); err != nil {
-		return err
+	err := t.addDir(path.Dir(name))
+	if err == nil {
+		t.entries[name] = e
 	}
-	t.entries[name] = e
-	return nil
+	return err
 }
 
-// addDir adds a directory and those above it.
+// addDir adds a directory and those above it, or nothing.
 func (t *tree) addDir(name string) error {
-	for ; name != "."; name = path.Dir(name) {
+	var missing []string
+	for ; ; name = path.Dir(name) {
 		if _, ok := t.entries[name]; ok {
 			return fmt.Errorf("expected a directory at /%s, found a file or a link", name)
 		}
 		if _, ok := t.dirs[name]; ok {
-			return nil
+			break
 		}
-		t.dirs[name] = struct{}{}
+		missing = append(missing, name)
+	}
+	for _, dir := range missing {
+		t.dirs[dir] = struct{}{}
 	}
 	return nil
 }
 
-func (t *tree) taken(name string) bool {
-	_, isEntry := t.entries[name]
-	_, isDir := t.dirs[name]
-	return isEntry || isDir
-}
-
-// derive adds what follows from the text unless something else is there: the text's own word counts, and of two devices
-// the first.
-func (t *tree) derive(name string, e entry) {
-	above := path.Dir(name)
-	for dir := above; dir != "."; dir = path.Dir(dir) {
-		if _, ok := t.entries[dir]; ok {
-			return
+// derive adds the files and links that the kernel and udevd make for every device, unless something else is there.
+func (t *tree) derive(d udev.Device) {
+	dir, name := d.SysPath[1:], path.Base(d.SysPath)
+	var uevent strings.Builder
+	for key, value := range d.Properties.All() {
+		if ofKernel(key) {
+			uevent.WriteString(key + "=" + strings.TrimPrefix(value, "/dev/") + "\n")
 		}
 	}
-	if !t.taken(name) {
-		// Cannot fail: nothing above name is a file.
-		_ = t.add(name, e)
+	_ = t.add(dir+"/uevent", entry{text: uevent.String()}) // an error: the text's own word counts
+	node := strings.TrimPrefix(d.DevNode, "/")
+	for link := range strings.FieldsSeq(d.Properties.Value("DEVLINKS")) {
+		t.link(link[1:], node)
 	}
-}
-
-// deriveLink adds a link from name to target, both relative to the root.
-func (t *tree) deriveLink(name, target string) {
-	relative, err := filepath.Rel(path.Dir(name), target)
-	if err == nil {
-		t.derive(name, entry{relative, true})
-	}
-}
-
-// deriveSysfs adds the files and links that the kernel makes for every device of a subsystem.
-func (t *tree) deriveSysfs(d *device) {
-	dir := "sys" + d.path
-	name := path.Base(d.path)
-	t.derive(dir+"/uevent", entry{text: d.uevent})
-	if number := d.number(); number != "" {
-		t.derive(dir+"/dev", entry{text: number + "\n"})
-		t.deriveLink("sys/dev/"+d.kind()+"/"+number, dir)
-	}
-	if strings.HasPrefix(d.path, "/devices/") {
-		subsystem := "sys/class/" + d.Subsystem
-		members := subsystem
-		if isBus(d.Subsystem) {
-			subsystem = "sys/bus/" + d.Subsystem
-			members = subsystem + "/devices"
+	if major := d.Properties.Value("MAJOR"); major != "" {
+		kind, number := "char", major+":"+d.Properties.Value("MINOR")
+		if d.Subsystem == "block" {
+			kind = "block"
 		}
-		t.deriveLink(dir+"/subsystem", subsystem)
-		t.deriveLink(members+"/"+name, dir)
-		if d.Subsystem == "block" && d.DevType != "partition" {
-			t.deriveLink("sys/block/"+name, dir)
-		}
+		_ = t.add(dir+"/dev", entry{text: number + "\n"})
+		t.link("sys/dev/"+kind+"/"+number, dir)
+		t.link("dev/"+kind+"/"+number, node)
 	}
-	for _, a := range d.attrs {
-		if a.link {
-			t.deriveMember(dir, a)
-		}
-	}
-}
-
-// deriveMember adds the link back from a driver or an IOMMU group to its device.
-func (t *tree) deriveMember(dir string, a attr) {
-	target := path.Join(dir, a.value)
-	switch {
-	case a.name == "driver" && strings.HasPrefix(target, "sys/bus/"):
-		t.deriveLink(target+"/"+path.Base(dir), dir)
-	case a.name == "iommu_group" && strings.HasPrefix(target, "sys/kernel/iommu_groups/"):
-		t.deriveLink(target+"/devices/"+path.Base(dir), dir)
-	}
-}
-
-// deriveDev adds the links to a node that udevd makes.
-func (t *tree) deriveDev(d *device) {
-	if d.node == "" {
+	if !strings.HasPrefix(dir, "sys/devices/") {
 		return
 	}
-	for _, link := range d.links {
-		t.deriveLink("dev/"+link, "dev/"+d.node)
+	subsystem := "sys/class/" + d.Subsystem
+	members := subsystem
+	if isBus(d.Subsystem) {
+		subsystem = "sys/bus/" + d.Subsystem
+		members = subsystem + "/devices"
 	}
-	if number := d.number(); number != "" {
-		t.deriveLink("dev/"+d.kind()+"/"+number, "dev/"+d.node)
+	t.link(dir+"/subsystem", subsystem)
+	t.link(members+"/"+name, dir)
+	if d.Subsystem == "block" && d.DevType != "partition" {
+		t.link("sys/block/"+name, dir)
+	}
+	if driver := t.entries[dir+"/driver"]; driver.link {
+		t.link(path.Join(dir, driver.text, name), dir)
+	}
+	if group := t.entries[dir+"/iommu_group"]; group.link {
+		t.link(path.Join(dir, group.text, "devices", name), dir)
 	}
 }
 
-// number returns MAJOR:MINOR, empty for a device without a node.
-func (d *device) number() string {
-	major, minor := d.Properties.Value("MAJOR"), d.Properties.Value("MINOR")
-	if major == "" {
-		return ""
+// link adds a link from name to target, both relative to the root, unless something else is there.
+func (t *tree) link(name, target string) {
+	if relative, err := filepath.Rel(path.Dir(name), target); err == nil && target != "" {
+		_ = t.add(name, entry{relative, true})
 	}
-	return major + ":" + minor
 }
 
-func (d *device) kind() string {
-	if d.Subsystem == "block" {
-		return "block"
+// ofKernel tells whether the kernel reports a property: all but those that udevd and its rules add.
+func ofKernel(key string) bool {
+	switch key {
+	case "ACTION", "SEQNUM", "SUBSYSTEM", "DEVLINKS", "TAGS", "CURRENT_TAGS", "USEC_INITIALIZED":
+		return false
 	}
-	return "char"
+	return !slices.ContainsFunc([]string{"ID_", "UDEV_", "SYSTEMD_", "DM_", "LIBINPUT_"}, func(prefix string) bool {
+		return strings.HasPrefix(key, prefix)
+	})
 }
 
 // isBus tells whether a subsystem is a bus of the kernel's and not a class; a recording does not say.
@@ -206,4 +131,61 @@ func isBus(subsystem string) bool {
 		"pci_express", "platform", "pnp", "rbd", "scsi", "sdio", "serio", "spi", "thunderbolt", "usb", "usb-serial",
 		"virtio", "vmbus", "wmi", "workqueue", "xen",
 	}, subsystem)
+}
+
+// apply turns the tree below root from one state into another. What stays the same is not touched, and a file that
+// changes is replaced at one stroke: no reader ever finds half of it, or nothing.
+func apply(root string, from, to *tree) error {
+	for name := range from.entries {
+		if _, ok := to.entries[name]; !ok {
+			if err := os.RemoveAll(filepath.Join(root, name)); err != nil {
+				return err
+			}
+		}
+	}
+	for dir := range from.dirs {
+		if _, ok := to.dirs[dir]; !ok { // nothing below it stays
+			if err := os.RemoveAll(filepath.Join(root, dir)); err != nil {
+				return err
+			}
+		}
+	}
+	for dir := range to.dirs {
+		if _, ok := from.dirs[dir]; !ok {
+			if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+				return err
+			}
+		}
+	}
+	for name, e := range to.entries {
+		if before, ok := from.entries[name]; ok && before == e {
+			continue
+		}
+		if err := e.write(root, name, from.dirs != nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write makes the file or link. Where somebody may read, it makes it beside sys and dev first, where nobody lists it.
+func (e entry) write(root, name string, read bool) error {
+	at := filepath.Join(root, name)
+	to := at
+	if read {
+		to = filepath.Join(root, ".spare")
+		if err := os.RemoveAll(to); err != nil { // of one that failed
+			return err
+		}
+	}
+	var err error
+	if e.link {
+		err = os.Symlink(e.text, to)
+	} else {
+		err = os.WriteFile(to, []byte(e.text), 0o644)
+	}
+	if err == nil && read {
+		err = os.Rename(to, at)
+	}
+	return err
 }
