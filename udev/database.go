@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 // databaseSize bounds the record of a device in udev's database; the kernel's own events have 2 KiB at most
@@ -22,7 +22,7 @@ const databaseSize = 64 << 10
 // device_update_db_handle and device_read_db_internal (systemd, src/libsystemd/sd-device).
 func ReadDevice(sys, run, sysPath string) (Device, error) {
 	dir := sys + strings.TrimPrefix(sysPath, "/sys")
-	text, err := readSome(dir + "/uevent")
+	text, err := fsutil.ReadRegular(dir+"/uevent", databaseSize)
 	if err != nil {
 		return Device{}, fmt.Errorf("read device %s: %w", sysPath, err)
 	}
@@ -31,7 +31,7 @@ func ReadDevice(sys, run, sysPath string) (Device, error) {
 		return Device{}, fmt.Errorf("read device %s: %w", sysPath, err)
 	}
 	all := make(map[string]string)
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(string(text)) {
 		if key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "="); ok {
 			all[key] = value
 		}
@@ -45,35 +45,13 @@ func ReadDevice(sys, run, sysPath string) (Device, error) {
 	if driver, err := os.Readlink(dir + "/driver"); err == nil && all["DRIVER"] == "" {
 		all["DRIVER"] = filepath.Base(driver)
 	}
-	text, err = readSome(filepath.Join(run, "udev/data", recordName(d, all, dir)))
+	text, err = fsutil.ReadRegular(filepath.Join(run, "udev/data", recordName(d, all, dir)), databaseSize)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Device{}, fmt.Errorf("read device %s: %w", sysPath, err)
 	}
-	takeRecord(all, text)
+	takeRecord(all, string(text))
 	d.Properties = NewProperties(all)
 	return d, nil
-}
-
-// readSome reads a file that is not long.
-func readSome(name string) (string, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	b := make([]byte, databaseSize)
-	done := 0
-	for done < len(b) {
-		n, err := f.Read(b[done:])
-		done += n
-		if err != nil || n == 0 {
-			break
-		}
-	}
-	if done == len(b) {
-		return "", fmt.Errorf("%s: longer than %d bytes", name, databaseSize)
-	}
-	return string(b[:done]), nil
 }
 
 // recordName returns the name of a device's record (device_get_device_id, sd-device).
@@ -85,8 +63,6 @@ func recordName(d Device, all map[string]string, dir string) string {
 		return "c" + all["MAJOR"] + ":" + all["MINOR"]
 	case all["IFINDEX"] != "":
 		return "n" + all["IFINDEX"]
-	case d.Subsystem == "drivers": // its record has the bus in its name as well; no device of ours is a driver
-		return "+drivers:" + filepath.Base(dir)
 	}
 	return "+" + d.Subsystem + ":" + filepath.Base(dir)
 }

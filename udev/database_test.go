@@ -59,7 +59,7 @@ func TestReadDevice(t *testing.T) {
 	if err := os.WriteFile(root+"/run/udev/data/b259:1", []byte(strings.Repeat("E:A=B\n", 20000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadDevice(root+"/sys", root+"/run", disk); err == nil || !strings.Contains(err.Error(), "longer than") {
+	if _, err := ReadDevice(root+"/sys", root+"/run", disk); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("a record without an end: %v", err)
 	}
 }

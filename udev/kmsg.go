@@ -4,7 +4,6 @@ package udev
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -57,16 +56,10 @@ func openKernelLog() (*kernelLog, error) {
 // kernelLogFromFile takes the log as systemd has opened and keeps it: what was written while nobody read is still to
 // come. The log has a descriptor of its own; f stays the caller's and may be closed.
 func kernelLogFromFile(f *os.File) (*kernelLog, error) {
-	conn, err := f.SyscallConn()
+	own, err := duplicate(f)
 	if err != nil {
 		return nil, fmt.Errorf("take kernel log: %w", err)
 	}
-	own := -1
-	controlErr := conn.Control(func(fd uintptr) { own, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
-	if err = errors.Join(controlErr, err); err != nil {
-		return nil, fmt.Errorf("take kernel log: %w", err)
-	}
-	_ = unix.SetNonblock(own, true) // tells os.NewFile to use the poller; fcntl(2) cannot refuse that
 	return newKernelLog(own), nil
 }
 
@@ -84,57 +77,31 @@ func (k *kernelLog) close() {
 
 // listen sends an event for each message that is about a PCI function, until ctx ends, whose error it then returns.
 func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
-	defer k.pulse.begin(ctx)()
-	buf := make([]byte, longestRecord)
-	for {
-		n, err := k.read(buf)
-		woken := k.pulse.woken(err)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if woken {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("read kernel log: %w", err)
-		}
-		received := time.Now()
-		for line := range strings.Lines(string(buf[:n])) {
-			event, ok := k.event(line)
-			if !ok {
-				continue
-			}
-			event.Received = received
-			if err := send(ctx, event, events); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// read waits for a record in the runtime's poller.
-func (k *kernelLog) read(buf []byte) (n int, err error) {
-	conn, err := k.file.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	waitErr := conn.Read(func(fd uintptr) bool {
-		n, err = k.readOnce(int(fd), buf)
+	buf, n := make([]byte, longestRecord), 0
+	return k.pulse.run(ctx, "read kernel log", func(fd int) (err error) {
+		n, err = k.readOnce(fd, buf)
 		for err == unix.EINTR || err == unix.EPIPE {
 			if err == unix.EPIPE {
 				k.overwritten.Add(1)
 			}
-			n, err = k.readOnce(int(fd), buf)
+			n, err = k.readOnce(fd, buf)
 		}
-		return err != unix.EAGAIN
+		if err == nil && n == 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	}, func() error {
+		received := time.Now()
+		for line := range strings.Lines(string(buf[:n])) {
+			if event, ok := k.event(line); ok {
+				event.Received = received
+				if err := send(ctx, event, events); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
 	})
-	switch {
-	case waitErr != nil:
-		return 0, waitErr
-	case err == nil && n == 0:
-		return 0, io.ErrUnexpectedEOF
-	}
-	return n, err
 }
 
 // event makes an event of a line of a record, if it is the kernel's and about a PCI function that is there.
@@ -183,9 +150,7 @@ func functionIn(message string) string {
 	if !strings.Contains(address, ".") {
 		address += ".0"
 	}
-	number, function, _ := strings.Cut(address, ".")
-	if strings.Count(number, ":") != 2 || strings.Trim(number, "0123456789abcdef:") != "" ||
-		len(function) != 1 || function[0] < '0' || function[0] > '7' {
+	if !IsPCIAddress(address) {
 		return ""
 	}
 	return address

@@ -30,19 +30,15 @@ func decode(message []byte) (Event, error) {
 	if err != nil {
 		return Event{}, err
 	}
-	all, where := make([]property, 0, strings.Count(text, "\x00")), ""
+	all := make(map[string]string)
 	for field := range strings.SplitSeq(strings.TrimRight(text, "\x00"), "\x00") {
 		key, value, ok := strings.Cut(field, "=")
 		if !ok || key == "" {
 			return Event{}, fmt.Errorf("decode udev message: %.60q is no property", field)
 		}
-		if key == devPath {
-			where = value
-			continue
-		}
-		all = append(all, property{key, value})
+		all[key] = value
 	}
-	return newEvent(where, ordered(all))
+	return newEvent(all)
 }
 
 // body returns the part of a message behind its head, of which every size is checked.
@@ -63,30 +59,27 @@ func body(message []byte) (string, error) {
 	return string(message[begin : begin+length]), nil
 }
 
-// newEvent makes an event of the properties of a message: of DEVPATH, and all others.
-func newEvent(where string, all Properties) (Event, error) {
-	action, subsystem := all.Value("ACTION"), all.Value("SUBSYSTEM")
-	if action == "" || subsystem == "" {
+// newEvent makes an event of the properties of a message.
+func newEvent(all map[string]string) (Event, error) {
+	if all["ACTION"] == "" || all["SUBSYSTEM"] == "" {
 		return Event{}, errors.New("decode udev message: no ACTION or SUBSYSTEM")
 	}
-	if !isDevPath(where) {
-		return Event{}, fmt.Errorf("decode udev message: %.60q is no DEVPATH", where)
-	}
-	if old, ok := all.Lookup("DEVPATH_OLD"); ok && !isDevPath(old) {
-		return Event{}, fmt.Errorf("decode udev message: %.60q is no DEVPATH_OLD", old)
+	old, moved := all["DEVPATH_OLD"]
+	if !isDevPath(all[devPath]) || moved && !isDevPath(old) {
+		return Event{}, fmt.Errorf("decode udev message: %.60q or %.60q is not a device path", all[devPath], old)
 	}
 	var seqnum uint64
-	if text, ok := all.Lookup("SEQNUM"); ok {
+	if text, ok := all["SEQNUM"]; ok {
 		var err error
 		if seqnum, err = strconv.ParseUint(text, 10, 64); err != nil {
 			return Event{}, fmt.Errorf("decode udev message: SEQNUM: %w", err)
 		}
 	}
-	d := Device{Subsystem: subsystem, DevType: all.Value("DEVTYPE"), SysPath: "/sys" + where, Properties: all}
-	if name := all.Value("DEVNAME"); name != "" {
+	d := Device{Subsystem: all["SUBSYSTEM"], DevType: all["DEVTYPE"], SysPath: "/sys" + all[devPath], Properties: NewProperties(all)}
+	if name := all["DEVNAME"]; name != "" {
 		d.DevNode = "/dev/" + strings.TrimPrefix(name, "/dev/")
 	}
-	return Event{Action: action, Seqnum: seqnum, Device: d}, nil
+	return Event{Action: all["ACTION"], Seqnum: seqnum, Device: d}, nil
 }
 
 // isDevPath tells whether a path stays below /sys.

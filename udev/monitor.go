@@ -4,7 +4,6 @@ package udev
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -53,10 +52,8 @@ func OpenMonitor() (*Monitor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open udev event socket: %w", err)
 	}
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // a small buffer overflows sooner, no more
-	}
-	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // a small buffer overflows sooner, no more
+	m, err := newMonitor(fd)
 	if err == nil {
 		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupUdevBit})
 	}
@@ -64,74 +61,32 @@ func OpenMonitor() (*Monitor, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("open udev event socket: %w", err)
 	}
-	return newMonitor(fd), nil
+	return m, nil
 }
 
 // MonitorFromFile takes the socket that systemd passes for ListenNetlink=kobject-uevent 2. The monitor has a descriptor
 // of its own; f stays the caller's and may be closed.
 func MonitorFromFile(f *os.File) (*Monitor, error) {
-	conn, err := f.SyscallConn()
+	own, err := duplicate(f)
 	if err != nil {
 		return nil, fmt.Errorf("take udev event socket: %w", err)
 	}
-	own := -1
-	if controlErr := conn.Control(func(fd uintptr) { own, err = duplicate(int(fd)) }); controlErr != nil {
-		err = controlErr
-	}
-	if err != nil {
-		return nil, fmt.Errorf("take udev event socket: %w", err)
-	}
-	return newMonitor(own), nil
-}
-
-// duplicate returns a descriptor for an event socket that is fit for the runtime's poller: systemd passes descriptors
-// that block.
-func duplicate(fd int) (int, error) {
-	if err := checkSocket(fd); err != nil {
-		return -1, err
-	}
-	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	_ = unix.SetsockoptInt(own, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // else what the unit asks for
-	err = unix.SetsockoptInt(own, unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
-	if err == nil {
-		err = unix.SetNonblock(own, true)
-	}
+	m, err := newMonitor(own)
 	if err != nil {
 		unix.Close(own)
-		return -1, err
+		return nil, fmt.Errorf("take udev event socket: %w", err)
 	}
-	return own, nil
+	return m, nil
 }
 
-// checkSocket tells whether a descriptor is an event socket that has joined udev's group.
-func checkSocket(fd int) error {
-	family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
-	if err != nil {
-		return err
+// newMonitor makes a monitor of a socket, which is the caller's still if there is an error.
+func newMonitor(fd int) (*Monitor, error) {
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // else the buffer stays as it is
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
+		return nil, err
 	}
-	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
-	if err != nil {
-		return err
-	}
-	if family != unix.AF_NETLINK || protocol != unix.NETLINK_KOBJECT_UEVENT {
-		return fmt.Errorf("address family %d, protocol %d, expected a kobject-uevent socket", family, protocol)
-	}
-	address, err := unix.Getsockname(fd)
-	if err != nil {
-		return err
-	}
-	if netlink, ok := address.(*unix.SockaddrNetlink); !ok || netlink.Groups&groupUdevBit == 0 {
-		return errors.New("it has not joined group 2, expected ListenNetlink=kobject-uevent 2")
-	}
-	return nil
-}
-
-func newMonitor(fd int) *Monitor {
 	file := os.NewFile(uintptr(fd), "udev")
-	return &Monitor{file: file, pulse: newPulse(file)}
+	return &Monitor{file: file, pulse: newPulse(file)}, nil
 }
 
 // Close closes the socket; a Listen that runs returns an error.
@@ -145,60 +100,46 @@ func (m *Monitor) Dropped() Dropped {
 // Listen sends every event to events until ctx ends, whose error it then returns. It may be called once. Where events
 // were lost, what the kernel kept is followed by an [Overflow]; from that one on nothing is missing.
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
-	defer m.pulse.begin(ctx)()
 	r := newReceiver()
-	for {
-		got, err := r.receive(m.file)
-		woken := m.pulse.woken(err)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if woken {
-			continue
-		}
-		event, ok, err := m.judge(got, err)
-		if err != nil {
-			return fmt.Errorf("read udev event socket: %w", err)
-		}
+	var got received
+	return m.pulse.run(ctx, "read udev event socket", func(fd int) (err error) {
+		got, err = r.readOn(fd)
+		return err
+	}, func() error {
+		event, ok := m.judge(got)
 		if !ok {
-			continue
+			return nil
 		}
 		event.Received = time.Now()
-		if err := send(ctx, event, events); err != nil {
-			return err
+		err := send(ctx, event, events)
+		if old, moved := gone(event); moved && err == nil {
+			err = send(ctx, old, events)
 		}
-		if old, moved := gone(event); moved {
-			if err := send(ctx, old, events); err != nil {
-				return err
-			}
-		}
-	}
+		return err
+	})
 }
 
 // Alive returns once Listen has gone round, or has ended, or with the error of ctx. It takes no event from it.
 func (m *Monitor) Alive(ctx context.Context) error { return m.pulse.Alive(ctx, "events of udev") }
 
-// judge makes an event of what was read, unless it is to be dropped. The error is one after which nothing can be read.
-func (m *Monitor) judge(got received, err error) (event Event, ok bool, _ error) {
+// judge makes an event of what was read, unless it is to be dropped.
+func (m *Monitor) judge(got received) (event Event, ok bool) {
 	switch {
-	case errors.Is(err, errOverflow):
+	case got.overflow:
 		m.overflows.Add(1)
-		return Event{Action: Overflow}, true, nil
-	case err != nil:
-		return Event{}, false, err
+		return Event{Action: Overflow}, true
 	case !trusted(got):
 		m.foreign.Add(1)
-		return Event{}, false, nil
+		return Event{}, false
 	case got.truncated: // something happened, and we cannot tell what
 		m.malformed.Add(1)
-		return Event{Action: Overflow}, true, nil
+		return Event{Action: Overflow}, true
 	}
-	event, err = decode(got.message)
+	event, err := decode(got.message)
 	if err != nil {
 		m.malformed.Add(1)
-		return Event{}, false, nil
 	}
-	return event, true, nil
+	return event, err == nil
 }
 
 // trusted tells whether udevd may have sent a message: uid 0 did, to all members of udev's group. Whoever is root in

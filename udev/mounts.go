@@ -4,7 +4,6 @@ package udev
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -19,7 +18,7 @@ import (
 // WatchMountTable calls changed after each change of the mounts of process 1 until ctx ends, and then returns the error of ctx.
 // proc is where procfs is. Nothing wakes up until the kernel reports a change.
 func WatchMountTable(ctx context.Context, proc string, changed func()) error {
-	w, err := openTables(proc, addLines, "1/mountinfo")
+	w, err := openTables(proc, func(line string) []string { return []string{line} }, "1/mountinfo")
 	if err != nil {
 		return err
 	}
@@ -37,38 +36,36 @@ type mountWatch struct {
 	epoll *os.File
 	pulse *pulse
 	files []*os.File
-	parse func(used map[string]struct{}, text string, swaps bool)
-	used  map[string]struct{} // as last reported
+	keys  func(line string) []string // by which a change is known
+	used  map[string]struct{}        // the keys as last reported
 }
 
 // openMounts watches the mounts of this process and, where it may read them, of process 1: a unit has a mount namespace of
 // its own. proc is where procfs is.
 func openMounts(proc string) (*mountWatch, error) {
-	return openTables(proc, addUsed, "self/mountinfo", "1/mountinfo", "swaps")
+	return openTables(proc, usedDevices, "self/mountinfo", "1/mountinfo", "swaps")
 }
 
 // openTables opens the first of the files, and those of the others that it can. It also reads them, so that no change from
 // here on is missed.
-func openTables(proc string, parse func(map[string]struct{}, string, bool), names ...string) (_ *mountWatch, err error) {
+func openTables(proc string, keys func(string) []string, names ...string) (*mountWatch, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("watch mounts: %w", err)
 	}
 	_ = unix.SetNonblock(fd, true) // tells os.NewFile to use the poller; fcntl(2) cannot refuse that
 	epoll := os.NewFile(uintptr(fd), "epoll")
-	w := &mountWatch{epoll: epoll, pulse: newPulse(epoll), parse: parse}
-	defer func() {
-		if err != nil {
-			w.close()
-		}
-	}()
+	w := &mountWatch{epoll: epoll, pulse: newPulse(epoll), keys: keys}
 	for i, name := range names {
-		err := w.add(fd, filepath.Join(proc, name))
-		if err != nil && i == 0 {
-			return nil, fmt.Errorf("watch mounts: %w", err)
+		if addErr := w.add(fd, filepath.Join(proc, name)); addErr != nil && i == 0 {
+			err = addErr
 		}
 	}
-	if w.used, err = w.read(); err != nil {
+	if err == nil {
+		w.used, err = w.read()
+	}
+	if err != nil {
+		w.close()
 		return nil, fmt.Errorf("watch mounts: %w", err)
 	}
 	return w, nil
@@ -100,45 +97,23 @@ func (w *mountWatch) listen(ctx context.Context, events chan<- Event) error {
 }
 
 // each calls report after each change.
-func (w *mountWatch) each(ctx context.Context, report func() error) error {
-	defer w.pulse.begin(ctx)()
-	for {
-		used, err := w.changed()
-		woken := w.pulse.woken(err)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if woken {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("watch mounts: %w", err)
-		}
-		w.used = used
-		if err := report(); err != nil {
-			return err
-		}
-	}
-}
-
-// changed waits until the set is another than the one last reported.
 //
 // The files are read again whenever the poller wakes up, and the epoll is never asked which of them it was: to look for
 // the mark is to clear it, and the runtime's own epoll has done that already.
-func (w *mountWatch) changed() (used map[string]struct{}, err error) {
-	conn, err := w.epoll.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	waitErr := conn.Read(func(uintptr) bool {
-		used, err = w.read()
-		return err != nil || !maps.Equal(used, w.used)
+func (w *mountWatch) each(ctx context.Context, report func() error) error {
+	var used map[string]struct{}
+	return w.pulse.run(ctx, "watch mounts", func(int) (err error) {
+		if used, err = w.read(); err == nil && maps.Equal(used, w.used) {
+			err = unix.EAGAIN
+		}
+		return err
+	}, func() error {
+		w.used = used
+		return report()
 	})
-	return used, errors.Join(waitErr, err)
 }
 
-// read returns the block devices in use: MAJOR:MINOR of what is mounted, and the names below /dev of what is mounted or
-// swapped to.
+// read returns the keys of all lines.
 func (w *mountWatch) read() (map[string]struct{}, error) {
 	used := make(map[string]struct{})
 	for _, f := range w.files {
@@ -147,32 +122,27 @@ func (w *mountWatch) read() (map[string]struct{}, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", f.Name(), err)
 		}
-		w.parse(used, string(text), filepath.Base(f.Name()) == "swaps")
+		for line := range strings.Lines(string(text)) {
+			for _, key := range w.keys(line) {
+				used[key] = struct{}{}
+			}
+		}
 	}
 	return used, nil
 }
 
-// addUsed adds the devices of a text in the format of /proc/swaps or /proc/PID/mountinfo (proc_pid_mountinfo(5)).
-func addUsed(used map[string]struct{}, text string, swaps bool) {
-	for line := range strings.Lines(text) {
-		source := line
-		if !swaps {
-			mount, rest, _ := strings.Cut(line, " - ")
-			fields := strings.Fields(mount)
-			if len(fields) > 2 && !strings.HasPrefix(fields[2], "0:") { // 0: no block device, such as tmpfs or btrfs
-				used[fields[2]] = struct{}{}
-			}
-			_, source, _ = strings.Cut(rest, " ") // behind the type of the file system
+// usedDevices returns the block devices in a line of /proc/swaps or /proc/PID/mountinfo (proc_pid_mountinfo(5)): MAJOR:MINOR
+// of what is mounted, and the name below /dev of what is mounted or swapped to.
+func usedDevices(line string) (used []string) {
+	source := line
+	if mount, rest, ok := strings.Cut(line, " - "); ok {
+		if fields := strings.Fields(mount); len(fields) > 2 && !strings.HasPrefix(fields[2], "0:") { // 0: tmpfs, btrfs and others
+			used = append(used, fields[2])
 		}
-		if name, _, _ := strings.Cut(strings.TrimSpace(source), " "); strings.HasPrefix(name, "/dev/") {
-			used[name] = struct{}{}
-		}
+		_, source, _ = strings.Cut(rest, " ") // behind the type of the file system
 	}
-}
-
-// addLines adds each line of a text.
-func addLines(used map[string]struct{}, text string, _ bool) {
-	for line := range strings.Lines(text) {
-		used[line] = struct{}{}
+	if name, _, _ := strings.Cut(strings.TrimSpace(source), " "); strings.HasPrefix(name, "/dev/") {
+		used = append(used, name)
 	}
+	return used
 }

@@ -6,11 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,19 +19,21 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-func TestAddUsed(t *testing.T) {
-	used := make(map[string]struct{})
-	addUsed(used, `21 1 259:1 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p1 rw
+func TestUsedDevices(t *testing.T) {
+	var used []string
+	for line := range strings.Lines(`21 1 259:1 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p1 rw
 22 21 0:19 / /proc rw - proc proc rw
 23 21 0:42 / /data rw shared:2 master:3 - btrfs /dev/sdb rw,space_cache
 24 21 8:1 /sub /bind rw - xfs /dev/root\040x rw
-25 21 253:0 / /no-separator rw
 rubbish
-`, false)
-	addUsed(used, "Filename\t\t\t\tType\t\tSize\n/dev/dm-1                 partition\t8388604\n/swapfile file 1 0 -2\n", true)
-	want := []string{"/dev/dm-1", "/dev/nvme0n1p1", "/dev/root\\040x", "/dev/sdb", "253:0", "259:1", "8:1"}
-	if got := slices.Sorted(maps.Keys(used)); !slices.Equal(got, want) {
-		t.Errorf("used %q, want %q", got, want)
+Filename				Type		Size
+/dev/dm-1                 partition	8388604
+/swapfile file 1 0 -2
+`) {
+		used = append(used, usedDevices(line)...)
+	}
+	if want := []string{"259:1", "/dev/nvme0n1p1", "/dev/sdb", "8:1", "/dev/root\\040x", "/dev/dm-1"}; !slices.Equal(used, want) {
+		t.Errorf("used %q, want %q", used, want)
 	}
 }
 

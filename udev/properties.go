@@ -18,35 +18,21 @@ type Properties struct {
 	text string // "KEY=VALUE\x00" for each, in the order of the keys, each key once
 }
 
-// property is one of them.
-type property struct{ key, value string }
-
 // NewProperties makes them of a map. DEVPATH is left out. No key holds "=" or NUL, no value NUL: none of udev's does.
 func NewProperties(all map[string]string) Properties {
-	list := make([]property, 0, len(all))
-	for key, value := range all {
-		if key != devPath {
-			list = append(list, property{key, value})
-		}
-	}
-	return ordered(list)
-}
-
-// ordered makes them of a list, which it sorts. Of several of one key the first counts.
-func ordered(list []property) Properties {
-	slices.SortStableFunc(list, func(a, b property) int { return strings.Compare(a.key, b.key) })
-	list = slices.CompactFunc(list, func(a, b property) bool { return a.key == b.key })
 	size := 0
-	for _, p := range list {
-		size += len(p.key) + len(p.value) + len("=\x00")
+	for key, value := range all {
+		size += len(key) + len(value) + len("=\x00")
 	}
 	var text strings.Builder
 	text.Grow(size)
-	for _, p := range list {
-		text.WriteString(p.key)
-		text.WriteByte('=')
-		text.WriteString(p.value)
-		text.WriteByte(0)
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if key != devPath {
+			text.WriteString(key)
+			text.WriteByte('=')
+			text.WriteString(all[key])
+			text.WriteByte(0)
+		}
 	}
 	return Properties{text.String()}
 }

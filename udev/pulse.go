@@ -3,10 +3,14 @@
 package udev
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/internal/liveness"
 )
@@ -26,17 +30,35 @@ func newPulse(file *os.File) *pulse {
 
 func (p *pulse) wake() { _ = p.file.SetReadDeadline(time.Unix(1, 0)) }
 
-// begin has reads end with ctx. The loop calls end when it has ended.
-func (p *pulse) begin(ctx context.Context) (end func()) {
-	stop := context.AfterFunc(ctx, p.wake)
-	return func() {
-		stop()
-		p.End()
+// run waits in the runtime's poller until try does not return EAGAIN any more, and then calls then, again and again: until
+// ctx ends, whose error it returns, or one of them fails. While there is nothing to read, no thread waits and nothing wakes
+// up. It may be called once.
+func (p *pulse) run(ctx context.Context, what string, try func(fd int) error, then func() error) error {
+	defer p.End()
+	defer context.AfterFunc(ctx, p.wake)()
+	conn, err := p.file.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	for {
+		waitErr := conn.Read(func(fd uintptr) bool {
+			err = try(int(fd))
+			return err != unix.EAGAIN
+		})
+		woken := p.woken(waitErr)
+		if err = cmp.Or(waitErr, err); err == nil {
+			err = then()
+		}
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !woken:
+			return fmt.Errorf("%s: %w", what, err)
+		}
 	}
 }
 
-// woken tells whether a read has failed with err only since it was to end, and answers whoever has asked. The loop has to
-// look at its context after that.
+// woken tells whether a wait has failed with err only since it was to end, and answers whoever has asked.
 func (p *pulse) woken(err error) bool {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false
@@ -48,4 +70,18 @@ func (p *pulse) woken(err error) bool {
 	default:
 	}
 	return true
+}
+
+// duplicate returns a descriptor for a file that systemd has passed. It is fit for the runtime's poller: systemd passes
+// descriptors that block. f stays the caller's and may be closed.
+func duplicate(f *os.File) (own int, err error) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	controlErr := conn.Control(func(fd uintptr) { own, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(controlErr, err); err == nil {
+		err = unix.SetNonblock(own, true)
+	}
+	return own, err
 }

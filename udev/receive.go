@@ -3,9 +3,6 @@
 package udev
 
 import (
-	"errors"
-	"os"
-
 	"golang.org/x/sys/unix"
 )
 
@@ -13,12 +10,10 @@ import (
 type received struct {
 	message     []byte // valid until the next one is received
 	truncated   bool
+	overflow    bool        // the kernel dropped messages, of which all that it kept have been read since; nothing else is set
 	groups      uint32      // of the address it was sent to; 0: to this socket alone
 	credentials *unix.Ucred // of the sender, as the kernel saw it; nil: unknown
 }
-
-// errOverflow says that the kernel dropped messages, of which all that it kept have been read since.
-var errOverflow = errors.New("messages were lost")
 
 // receiver holds the buffers for one message.
 type receiver struct {
@@ -28,22 +23,6 @@ type receiver struct {
 
 func newReceiver() *receiver {
 	return &receiver{make([]byte, largestMessage), make([]byte, 256), false}
-}
-
-// receive waits for a message in the runtime's poller: while there is none, no thread waits and nothing wakes up.
-func (r *receiver) receive(f *os.File) (got received, err error) {
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return received{}, err
-	}
-	waitErr := conn.Read(func(fd uintptr) bool {
-		got, err = r.readOn(int(fd))
-		return err != unix.EAGAIN
-	})
-	if waitErr != nil {
-		err = waitErr
-	}
-	return got, err
 }
 
 // readOn reads on after an overflow. The kernel reports it once, with ENOBUFS, but goes on dropping messages until the
@@ -57,7 +36,7 @@ func (r *receiver) readOn(fd int) (received, error) {
 			r.overflown = true
 		case err == unix.EAGAIN && r.overflown:
 			r.overflown = false
-			return received{}, errOverflow
+			return received{overflow: true}, nil
 		default:
 			return got, err
 		}

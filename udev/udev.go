@@ -114,3 +114,11 @@ func CheckGlob(pattern string) error {
 	}
 	return nil
 }
+
+// IsPCIAddress tells whether a name is the address of a PCI function, 0000:3b:00.0; a domain may have more digits.
+func IsPCIAddress(name string) bool {
+	number, function, ok := strings.Cut(name, ".")
+	fields := strings.Split(number, ":")
+	return ok && len(function) == 1 && len(fields) == 3 && len(fields[0]) >= 4 && len(fields[1]) == 2 && len(fields[2]) == 2 &&
+		strings.Trim(number, "0123456789abcdef:") == "" && "0" <= function && function <= "7"
+}

@@ -59,16 +59,28 @@ func (w *udevdWatch) running() bool {
 // returns.
 func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	defer context.AfterFunc(ctx, func() { _ = w.inotify.SetReadDeadline(time.Unix(1, 0)) })()
+	buf := make([]byte, 4<<10) // inotify(7): room for at least one event
 	for changed := false; ; changed = true {
 		w.arm()
-		absent := !w.running() // from here on, the watch notices a change
-		if changed || absent {
+		var limit time.Time
+		if absent := !w.running(); absent || changed { // from here on, the watch notices a change
 			if err := send(ctx, Event{Action: Missed, Received: time.Now()}, events); err != nil {
 				return err
 			}
+			if absent {
+				limit = time.Now().Add(w.interval)
+			}
 		}
-		if err := w.wait(ctx, absent); err != nil {
-			return err
+		_ = w.inotify.SetReadDeadline(limit)
+		if ctx.Err() != nil { // its end may have set the deadline before
+			return ctx.Err()
+		}
+		_, err := w.inotify.Read(buf)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
+			return fmt.Errorf("watch udevd: %w", err)
 		}
 	}
 }
@@ -89,31 +101,4 @@ func (w *udevdWatch) arm() {
 			_, _ = unix.InotifyAddWatch(int(fd), filepath.Dir(filepath.Dir(file)), unix.IN_CREATE|unix.IN_ONESHOT)
 		}
 	})
-}
-
-// wait returns when udevd has ended, has been started or was restarted; with udevd absent, after the interval at the latest.
-func (w *udevdWatch) wait(ctx context.Context, absent bool) error {
-	limit := time.Time{}
-	if absent {
-		limit = time.Now().Add(w.interval)
-	}
-	buf := make([]byte, 4<<10) // inotify(7): room for at least one event
-	for {
-		_ = w.inotify.SetReadDeadline(limit)
-		if ctx.Err() != nil { // its end may have set the deadline before
-			return ctx.Err()
-		}
-		_, err := w.inotify.Read(buf)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil
-		case err != nil:
-			return fmt.Errorf("watch udevd: %w", err)
-		case !absent || w.running():
-			return nil
-		}
-		w.arm() // the cgroup of another unit was made, or that of udevd, which is empty still
-	}
 }

@@ -9,7 +9,6 @@ package device
 
 import (
 	"path"
-	"strings"
 
 	"github.com/metalplug/metalplug/udev"
 )
@@ -72,17 +71,9 @@ func noticeRecovery(d udev.Device) (Mark, bool) {
 // names alone, so that it can tell of what is gone.
 func FunctionIn(sysPath string) string {
 	for p := sysPath; len(p) > 1; p = path.Dir(p) {
-		if isAddress(path.Base(p)) {
+		if udev.IsPCIAddress(path.Base(p)) {
 			return p
 		}
 	}
 	return ""
-}
-
-// isAddress tells whether a name is the address of a PCI function, 0000:3b:00.0; a domain may have more digits.
-func isAddress(name string) bool {
-	number, function, ok := strings.Cut(name, ".")
-	fields := strings.Split(number, ":")
-	return ok && len(function) == 1 && len(fields) == 3 && len(fields[0]) >= 4 && len(fields[1]) == 2 && len(fields[2]) == 2 &&
-		strings.Trim(number, "0123456789abcdef:") == "" && "0" <= function && function <= "7"
 }

@@ -163,7 +163,7 @@ func TestWhatTouchesDevicesIsSmall(t *testing.T) {
 	// It reads the configuration and udev's database by itself, since it believes nothing that the daemon says of a device.
 	allowed := []string{
 		module + "cmd/metalplug-reset", module + "daemon/reset", module + "daemon/exchange", module + "daemon/sysfs", "golang.org/x/sys/unix",
-		module + "cgroup", module + "daemon/config", module + "daemon/device", module + "udev", module + "udev/recording", module + "directory", module + "internal/liveness",
+		module + "cgroup", module + "daemon/config", module + "daemon/device", module + "udev", module + "udev/recording", module + "directory", module + "internal/liveness", module + "internal/fsutil",
 		"github.com/BurntSushi/toml", "github.com/BurntSushi/toml/internal", "github.com/fsnotify/fsnotify", "github.com/fsnotify/fsnotify/internal",
 	}
 	banned := []string{"runtime/cgo", "net", "encoding/gob", "text/template", "plugin"}
