@@ -32,7 +32,7 @@ match = { PCI_SLOT_NAME = "0000:1d:00.0" }
 [[resource]]
 name = "example.org/typo"
 class = "gpu"
-match = { PCI_ID = "10de:*" }
+match = { PCI_ID = "10DF:*" }
 `
 	if err := place(file, text); err != nil {
 		t.Fatal(err)

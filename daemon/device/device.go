@@ -25,6 +25,15 @@ type Device struct {
 	NUMANode int          // -1: none known
 	Udev     *udev.Device // the udev device that it was identified from, shared; nil: it was not seen yet
 	rule     *Rule        // that takes it; nil: none does
+	group    *members     // while it is looked at; nil: it is no group
+}
+
+// nodes returns the udev devices that have the nodes of a device of class node.
+func (d Device) nodes() []udev.Device {
+	if d.group != nil {
+		return d.group.all
+	}
+	return []udev.Device{*d.Udev}
 }
 
 // Node is a device node that a container gets.
@@ -107,9 +116,8 @@ type Class struct {
 	// Notice returns the mark that an event leaves on the hardware, where sysfs does not show later what it says. It is
 	// asked about every event of the machine.
 	Notice func(udev.Event) (Mark, bool)
-	// Allocate finds the nodes and variables that a container needs. [ErrIncomplete] names what is missing; the nodes that
-	// were found before that come with it, which are enough to tell the device by, and not for a container.
-	Allocate func(*Host, Device) (Allocation, error)
+	// Allocate finds the nodes and variables that a container needs.
+	Allocate func(*recipe, Device)
 }
 
 // slowCheck is how often hardware is looked at for what no event tells: PCI functions that fall off the bus where there

@@ -143,14 +143,17 @@ func dflHealth(h *Host, sysPath string) error {
 	return nil
 }
 
-func fpgaAllocate(h *Host, d Device) (a Allocation, err error) {
+func fpgaAllocate(r *recipe, d Device) {
 	switch {
 	case d.Udev.Subsystem != "pci":
-		err = a.add(h, d.Udev.DevNode, linksIn(*d.Udev, "by-id", "by-path")...)
-	case h.Link(d.SysPath, "driver") == "xdma":
-		err = a.addXDMA(h, d.SysPath)
+		r.add(d.Udev.DevNode, linksIn(*d.Udev, "by-id", "by-path")...)
+	case r.Link(d.SysPath, "driver") == "xdma":
+		r.addXDMA(d.SysPath)
 	default:
-		err = a.addXRT(h, d.SysPath)
+		names := drmNames(r.Host, d.SysPath, "renderD")
+		if len(names) == 0 {
+			r.fail(incompletef("driver xocl has made no render node"))
+		}
+		r.addDRM(d.SysPath, names...)
 	}
-	return a, err
 }

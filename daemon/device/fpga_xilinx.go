@@ -76,20 +76,6 @@ func xrtManagement(h *Host, user string) string {
 	return ""
 }
 
-// addXRT adds the render nodes of a user function.
-func (a *Allocation) addXRT(h *Host, function string) error {
-	names := drmNames(h, function, "renderD")
-	for _, name := range names {
-		if err := a.add(h, "/dev/dri/"+name, "/dev/dri/by-path/pci-"+path.Base(function)+"-render"); err != nil {
-			return err
-		}
-	}
-	if len(names) == 0 {
-		return incompletef("driver xocl has made no render node")
-	}
-	return nil
-}
-
 // xdmaNodes are the names of the devices that are for who uses the design in the FPGA.
 const xdmaNodes = "xdma[0-9]*_user|xdma[0-9]*_bypass|xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*|xdma[0-9]*_events_[0-9]*"
 
@@ -97,21 +83,18 @@ const xdmaNodes = "xdma[0-9]*_user|xdma[0-9]*_bypass|xdma[0-9]*_h2c_[0-9]*|xdma[
 const xdmaEngines = "xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*"
 
 // addXDMA adds the nodes of a function of driver xdma.
-func (a *Allocation) addXDMA(h *Host, function string) error {
+func (r *recipe) addXDMA(function string) {
 	engines := 0
-	for _, name := range h.Names(function + "/xdma") {
+	for _, name := range r.Names(function + "/xdma") {
 		if udev.Glob("xdma[0-9]*_bypass_*", name) || !udev.Glob(xdmaNodes, name) {
 			continue
 		}
 		if udev.Glob(xdmaEngines, name) {
 			engines++
 		}
-		if err := a.add(h, "/dev/"+name); err != nil {
-			return err
-		}
+		r.add("/dev/" + name)
 	}
 	if engines == 0 {
-		return incompletef("driver xdma has made no DMA channel")
+		r.fail(incompletef("driver xdma has made no DMA channel"))
 	}
-	return nil
 }

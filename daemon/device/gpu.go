@@ -159,47 +159,33 @@ func gpuWarn(h *Host, d Device) string {
 	return ""
 }
 
-func gpuAllocate(h *Host, d Device) (Allocation, error) {
-	switch h.Link(d.SysPath, "driver") {
+func gpuAllocate(r *recipe, d Device) {
+	switch r.Link(d.SysPath, "driver") {
 	case "nvidia":
-		return nvidiaAllocate(h, d)
+		r.addNVIDIA(d)
 	case "amdgpu":
-		return amdAllocate(h, d)
+		r.addAMD(d)
+	default:
+		r.addFunction(d.SysPath)
 	}
-	return drmAllocate(h, d)
 }
 
-// drmAllocate finds the nodes that the driver has made below the PCI function.
-func drmAllocate(h *Host, d Device) (Allocation, error) {
-	// Links of udev's 60-drm.rules.
-	link := "/dev/dri/by-path/pci-" + path.Base(d.SysPath)
-	cards, renders := drmNames(h, d.SysPath, "card"), drmNames(h, d.SysPath, "renderD")
+// addFunction adds the nodes that the driver has made below the PCI function.
+func (r *recipe) addFunction(function string) {
+	cards, renders := drmNames(r.Host, function, "card"), drmNames(r.Host, function, "renderD")
 	if len(renders) > 0 && len(cards) == 0 {
-		return Allocation{}, incompletef("its card node is missing") // drm_dev_register makes the render node first
+		r.fail(incompletef("its card node is missing")) // drm_dev_register makes the render node first
 	}
-	var a Allocation
-	for _, name := range renders {
-		if err := a.add(h, "/dev/dri/"+name, link+"-render"); err != nil {
-			return a, err
+	r.addDRM(function, renders...)
+	r.addDRM(function, cards...)
+	for _, name := range r.Names(function + "/accel") {
+		if sysfs.Numbered(name, "accel") { // accel_controlD* of Habana steers the card
+			r.add("/dev/accel/" + name)
 		}
 	}
-	for _, name := range cards {
-		if err := a.add(h, "/dev/dri/"+name, link+"-card"); err != nil {
-			return a, err
-		}
+	if len(r.Nodes) == 0 {
+		r.fail(incompletef("its driver has made no node"))
 	}
-	for _, name := range h.Names(d.SysPath + "/accel") {
-		if !sysfs.Numbered(name, "accel") { // accel_controlD* of Habana steers the card
-			continue
-		}
-		if err := a.add(h, "/dev/accel/"+name); err != nil {
-			return a, err
-		}
-	}
-	if len(a.Nodes) == 0 {
-		return Allocation{}, incompletef("its driver has made no node")
-	}
-	return a, nil
 }
 
 // drmNames lists the DRM devices of a PCI function that have a node: "card" or "renderD" and a number, not the

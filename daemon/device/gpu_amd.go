@@ -91,29 +91,17 @@ func kfdNodes(h *Host, function string) []kfdNode {
 		if err != nil {
 			continue
 		}
-		// Nodes without these are processors.
-		p := kfdProperties(h, topology+"/"+name+"/properties")
-		if p["drm_render_minor"] > 0 && kfdAt(p["domain"], p["location_id"], path.Base(function)) {
-			nodes = append(nodes, kfdNode{number, "renderD" + strconv.FormatUint(p["drm_render_minor"], 10)})
+		// Nodes without these are processors. EPERM where the device cgroup bars it (kfd_devcgroup_check_permission).
+		text, _ := h.Read(topology + "/" + name + "/properties")
+		p := keyed(text, " ")
+		domain, _ := strconv.ParseUint(p["domain"], 10, 32)
+		location, _ := strconv.ParseUint(p["location_id"], 10, 32)
+		if minor := p["drm_render_minor"]; minor != "" && minor != "0" && kfdAt(domain, location, path.Base(function)) {
+			nodes = append(nodes, kfdNode{number, "renderD" + minor})
 		}
 	}
 	slices.SortFunc(nodes, func(a, b kfdNode) int { return a.number - b.number })
 	return nodes
-}
-
-func kfdProperties(h *Host, name string) map[string]uint64 {
-	text, err := h.Read(name)
-	if err != nil {
-		return nil // EPERM where the device cgroup bars it (kfd_devcgroup_check_permission)
-	}
-	properties := make(map[string]uint64)
-	for line := range strings.Lines(text) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if number, err := strconv.ParseUint(value, 10, 64); err == nil {
-			properties[key] = number
-		}
-	}
-	return properties
 }
 
 // kfdAt tells whether a location is that of the PCI function with an address: bus, device and function in 16 bits. Of a
@@ -143,44 +131,32 @@ func amdOffer(h *Host, d Device) error {
 	return excludedf("divided (%s) into partitions, which are offered in its place", mode)
 }
 
-// amdAllocate adds the node of the compute driver, which the module makes before it probes any GPU (kfd_chardev_init).
-// A kernel without CONFIG_HSA_AMD has none, and its GPUs still render.
-func amdAllocate(h *Host, d Device) (a Allocation, err error) {
+// addAMD adds the node of the compute driver too, which the module makes before it probes any GPU (kfd_chardev_init). A
+// kernel without CONFIG_HSA_AMD has none, and its GPUs still render.
+func (r *recipe) addAMD(d Device) {
 	if d.Part == "" {
-		a, err = drmAllocate(h, d)
+		r.addFunction(d.SysPath)
 	} else {
-		a, err = amdPartition(h, d)
+		r.addPartition(d)
 	}
-	if err != nil {
-		return a, err
-	}
-	if kfd, err := h.Node("/dev/kfd"); err == nil {
-		a.Nodes = append(a.Nodes, kfd)
-	}
-	return a, nil
+	r.addIfThere("/dev/kfd")
 }
 
-// amdPartition finds the nodes of a partition: the render node that the compute driver names, and the card of the same
+// addPartition adds the nodes of a partition: the render node that the compute driver names, and the card of the same
 // DRM device. Where udev links to them it does so by amdgpu_xcp_N.
-func amdPartition(h *Host, d Device) (Allocation, error) {
-	nodes := kfdNodes(h, d.SysPath)
+func (r *recipe) addPartition(d Device) {
+	nodes := kfdNodes(r.Host, d.SysPath)
 	i, err := strconv.Atoi(strings.TrimLeft(d.Part, "dtqcpx"))
 	if err != nil || i >= len(nodes) {
-		return Allocation{}, incompletef("the compute driver does not show it any more")
+		r.fail(incompletef("the compute driver does not show it any more"))
+		return
 	}
-	var a Allocation
-	if err := a.add(h, "/dev/dri/"+nodes[i].render, "/dev/dri/by-path/pci-"+path.Base(d.SysPath)+"-render"); err != nil {
-		return a, err
-	}
-	for _, name := range h.Names(path.Dir(h.Resolve("/sys/class/drm/" + nodes[i].render))) {
-		if !sysfs.Numbered(name, "card") {
-			continue
-		}
-		if err := a.add(h, "/dev/dri/"+name, "/dev/dri/by-path/pci-"+path.Base(d.SysPath)+"-card"); err != nil {
-			return a, err
+	r.addDRM(d.SysPath, nodes[i].render)
+	for _, name := range r.Names(path.Dir(r.Resolve("/sys/class/drm/" + nodes[i].render))) {
+		if sysfs.Numbered(name, "card") {
+			r.addDRM(d.SysPath, name)
 		}
 	}
-	return a, nil
 }
 
 // amdWarn counts the pages of memory that are bad and could not be taken out of use: flag F, of lines

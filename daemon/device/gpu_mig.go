@@ -81,32 +81,22 @@ func migOffer(h *Host, minor string) error {
 
 // addMIG adds the nodes of both capabilities of a MIG device: that of the GPU instance and that of the compute
 // instance.
-func (a *Allocation) addMIG(h *Host, minor, part string) error {
-	mig := nvidiaCapabilities + minor + "/mig/"
+func (r *recipe) addMIG(minor, part string) {
 	for _, instance := range []string{path.Dir(part), part} {
-		node, err := migCapability(h, mig+instance+"/access")
+		// The file tells the minor of the node of a capability (nv_cap_procfs_read).
+		name := nvidiaCapabilities + minor + "/mig/" + instance + "/access"
+		text, err := r.Read(name)
 		if err != nil {
-			return err
+			r.fail(incompletef("its capability is not known: %w", err))
 		}
-		if err := a.add(h, node); err != nil {
-			return incompletef("%s is missing: nvidia-modprobe -f %s makes it", node, mig+instance+"/access")
+		number, err := strconv.ParseUint(keyed(text, ":")["DeviceFileMinor"], 10, 20) // of a device number (MINORBITS)
+		if err != nil {
+			r.fail(incompletef("%s does not tell the minor of its node", name))
 		}
-	}
-	return nil
-}
-
-// migCapability returns the node of a capability, of which the file at a path tells the minor (nv_cap_procfs_read).
-func migCapability(h *Host, name string) (string, error) {
-	text, err := h.Read(name)
-	if err != nil {
-		return "", incompletef("its capability is not known: %w", err)
-	}
-	for line := range strings.Lines(text) {
-		key, value, _ := strings.Cut(line, ":")
-		minor, err := strconv.ParseUint(strings.TrimSpace(value), 10, 20) // of a device number (MINORBITS)
-		if key == "DeviceFileMinor" && err == nil {
-			return "/dev/nvidia-caps/nvidia-cap" + strconv.FormatUint(minor, 10), nil
+		node := "/dev/nvidia-caps/nvidia-cap" + strconv.FormatUint(number, 10)
+		if !r.Present(node) {
+			r.fail(incompletef("%s is missing: nvidia-modprobe -f %s makes it", node, name))
 		}
+		r.add(node)
 	}
-	return "", incompletef("%s does not tell the minor of its node", name)
 }

@@ -31,13 +31,18 @@ func nvidiaInformation(h *Host, address string) (map[string]string, error) {
 	case err != nil:
 		return nil, err
 	}
-	information := make(map[string]string)
+	return keyed(text, ":"), nil
+}
+
+// keyed reads lines of a key, a separator and a value.
+func keyed(text, separator string) map[string]string {
+	all := make(map[string]string)
 	for line := range strings.Lines(text) {
-		if key, value, ok := strings.Cut(line, ":"); ok {
-			information[key] = strings.TrimSpace(value)
+		if key, value, ok := strings.Cut(line, separator); ok {
+			all[key] = strings.TrimSpace(value)
 		}
 	}
-	return information, nil
+	return all
 }
 
 // nvidiaUUID returns the UUID among what the driver says. Older drivers write question marks in its place, newer ones
@@ -78,31 +83,25 @@ func nvidiaOffer(h *Host, d Device) error {
 	return migOffer(h, information["Device Minor"])
 }
 
-func nvidiaAllocate(h *Host, d Device) (Allocation, error) {
-	information, err := nvidiaInformation(h, path.Base(d.SysPath))
-	if err != nil {
-		return Allocation{}, err
-	}
+func (r *recipe) addNVIDIA(d Device) {
+	information, err := nvidiaInformation(r.Host, path.Base(d.SysPath))
+	r.fail(err)
 	uuid, err := nvidiaUUID(information)
-	if err != nil {
-		return Allocation{}, err
-	}
-	a := Allocation{Env: map[string]string{"NVIDIA_VISIBLE_DEVICES": uuid}}
+	r.fail(err)
 	own := "nvidia" + information["Device Minor"]
 	if !sysfs.Numbered(own, "nvidia") {
-		return Allocation{}, incompletef("driver nvidia does not tell its device minor")
+		r.fail(incompletef("driver nvidia does not tell its device minor"))
 	}
+	if r.err != nil {
+		return
+	}
+	r.Env = map[string]string{"NVIDIA_VISIBLE_DEVICES": uuid}
 	for _, name := range []string{own, "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"} {
-		if err := a.add(h, "/dev/"+name); err != nil {
-			return a, err
-		}
+		r.add("/dev/" + name)
 	}
-	if d.Part != "" { // MIG devices draw nothing
-		err := a.addMIG(h, information["Device Minor"], d.Part)
-		return a, err
+	if d.Part != "" {
+		r.addMIG(information["Device Minor"], d.Part)
+	} else { // for graphics; compute does without, and MIG devices draw nothing
+		r.addIfThere("/dev/nvidia-modeset")
 	}
-	if modeset, err := h.Node("/dev/nvidia-modeset"); err == nil { // for graphics; compute does without
-		a.Nodes = append(a.Nodes, modeset)
-	}
-	return a, nil
 }

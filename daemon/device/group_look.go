@@ -7,52 +7,39 @@ package device
 import (
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
-// lookGroup finds out about a group from one of its members. Only the first of them stands for it.
-func lookGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device, t *trace) Sighting {
-	t.rule("rule", r.Resource, r, nil, func() string { return "it is a member of a group" })
-	members, taken := ownMembers(h, rules, r, owner)
+// members are the nodes of a group.
+type members struct {
+	all     []udev.Device // the one that stands for the group is the first
+	missing error         // which are not there
+}
+
+// identifyGroup finds a group by one of its members. Only the first of them stands for it.
+func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) ([]Device, error) {
+	all, taken := ownMembers(h, rules, r, owner)
 	id := groupID(h, r, owner)
-	d := &Device{Class: &Generic, SysPath: u.SysPath, NUMANode: -1, Udev: u}
-	if len(members) == 0 || members[0].SysPath != u.SysPath {
-		err := fmt.Errorf("%w of %s", ErrPart, id)
-		t.offer(nil, err, err)
-		return Sighting{Device: d, Offer: err, Steps: t.told()}
+	if len(all) == 0 || all[0].SysPath != u.SysPath {
+		return nil, fmt.Errorf("%w of %s", ErrPart, id)
 	}
-	for _, m := range members {
-		if err := groupable(h, m); err != nil {
-			t.offer(nil, err, err)
-			return Sighting{Device: d, Offer: err, Steps: t.told()}
+	for i := range all {
+		m := &all[i]
+		if err := groupable(h, *m); err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			*m = *u // of which udev's links are known
+		} else {
+			m.Properties = m.Properties.With("DEVLINKS", strings.Join(linksBeside(h, m.DevNode), " "))
 		}
 	}
-	d.ID, d.Model, d.NUMANode = id, groupModel(h, owner), commonNUMANode(h, members)
-	s := Sighting{Device: d, Resource: r.Resource, NeedsAll: true, Instance: h.Instance(d.SysPath)}
-	offer := joined(groupOffer(h, members), r.Group.missing(members, taken))
-	s.Offer = r.forgive(offer)
-	t.offer(r, offer, s.Offer)
-	s.Health = groupHealth(h, members)
-	for _, m := range members {
-		s.Functions = append(s.Functions, nodeFunctions(h, Device{SysPath: m.SysPath, Udev: &m})...)
-	}
-	slices.Sort(s.Functions)
-	s.Functions = slices.Compact(s.Functions)
-	pciHealth(h, s.Functions, &s)
-	t.health(&s)
-	allocation, err := groupAllocate(h, *u, members)
-	t.nodes(allocation, err)
-	if s.Offer == nil {
-		s.Offer = err
-	}
-	s.Allocation = allocation
-	s.warn(reloadWarning(h, allocation))
-	s.Steps = t.told()
-	return s
+	return []Device{{
+		ID: id, Model: groupModel(h, owner), NUMANode: commonNUMANode(h, all), rule: r, group: &members{all, r.Group.missing(all, taken)},
+	}}, nil
 }
 
 // ownMembers finds the nodes of a group, and those that match it but that another class looks after or that belong to the
@@ -142,44 +129,6 @@ func commonNUMANode(h *Host, members []udev.Device) int {
 		}
 	}
 	return node
-}
-
-func groupOffer(h *Host, members []udev.Device) error {
-	var reasons []error
-	for _, m := range members {
-		reasons = append(reasons, nodeOffer(h, Device{SysPath: m.SysPath, Udev: &m}))
-	}
-	return joined(reasons...)
-}
-
-func groupHealth(h *Host, members []udev.Device) error {
-	var reasons []error
-	for _, m := range members {
-		reasons = append(reasons, nodeHealth(h, Device{SysPath: m.SysPath, Udev: &m}))
-	}
-	return joined(reasons...)
-}
-
-// groupAllocate finds all nodes. A companion that several members need is there once.
-func groupAllocate(h *Host, leader udev.Device, members []udev.Device) (Allocation, error) {
-	var a Allocation
-	for i, m := range members {
-		if i == 0 {
-			m = leader // of which udev's links are known
-		} else {
-			m.Properties = m.Properties.With("DEVLINKS", strings.Join(linksBeside(h, m.DevNode), " "))
-		}
-		own, err := nodeAllocate(h, Device{SysPath: m.SysPath, Udev: &m})
-		if err != nil {
-			return Allocation{}, err
-		}
-		for _, n := range own.Nodes {
-			if !slices.Contains(a.Nodes, n) {
-				a.Nodes = append(a.Nodes, n)
-			}
-		}
-	}
-	return a, nil
 }
 
 // linksBeside lists the links in the directories where udev's rules put those to nodes of that kind, wherever they

@@ -154,25 +154,21 @@ func portHealth(h *Host, port string) error {
 	return nil
 }
 
-func infinibandAllocate(h *Host, d Device) (Allocation, error) {
-	var a Allocation
-	links := byPath(h)
-	if err := a.addInfiniBand(h, d.SysPath, "uverbs", links); err != nil {
-		return a, err
+func infinibandAllocate(r *recipe, d Device) {
+	r.addInfiniBand(d.SysPath, "uverbs")
+	if !r.Present(rdmaCM) {
+		r.fail(incompletef("%s is missing: load the module rdma_ucm", rdmaCM))
 	}
-	if err := a.add(h, rdmaCM); err != nil {
-		return a, fmt.Errorf("%w: load the module rdma_ucm", err)
-	}
-	for _, kind := range d.extras() {
-		if err := a.addInfiniBand(h, d.SysPath, kind, links); err != nil {
-			return a, err
+	r.add(rdmaCM)
+	if d.rule != nil {
+		for _, kind := range d.rule.Extras {
+			r.addInfiniBand(d.SysPath, kind)
 		}
 	}
-	return a, nil
 }
 
 // addInfiniBand adds the nodes of one kind that the RDMA device at sysPath has: one for it, or one for each port.
-func (a *Allocation) addInfiniBand(h *Host, sysPath, kind string, links []string) error {
+func (r *recipe) addInfiniBand(sysPath, kind string) {
 	class, missing := "infiniband_mad", "load the module ib_umad"
 	switch kind {
 	case "uverbs":
@@ -180,16 +176,20 @@ func (a *Allocation) addInfiniBand(h *Host, sysPath, kind string, links []string
 	case "issm":
 		missing += ", unless no port is InfiniBand"
 	}
-	names := besides(h, sysPath, class, kind)
+	names := besides(r.Host, sysPath, class, kind)
 	if len(names) == 0 {
-		return incompletef("it has no %s device: %s", kind, missing)
+		r.fail(incompletef("it has no %s device: %s", kind, missing))
+	}
+	// The links of rdma-core go by PCI address. Those in by-ibdev are stale after the device was renamed, since the uverbs
+	// device gets no event then.
+	const directory = "/dev/infiniband/by-path/"
+	links := r.Names(directory)
+	for i := range links {
+		links[i] = directory + links[i]
 	}
 	for _, name := range names {
-		if err := a.add(h, "/dev/infiniband/"+name, links...); err != nil {
-			return err
-		}
+		r.add("/dev/infiniband/"+name, links...)
 	}
-	return nil
 }
 
 // besides lists the devices that have the nodes of one kind of the RDMA device at sysPath. They lie beside it, below
@@ -206,15 +206,4 @@ func besides(h *Host, sysPath, class, kind string) []string {
 		}
 	}
 	return names
-}
-
-// byPath lists the links of rdma-core that go by PCI address. Those in by-ibdev are stale after the device was renamed,
-// since the uverbs device gets no event then.
-func byPath(h *Host) []string {
-	const directory = "/dev/infiniband/by-path"
-	var links []string
-	for _, name := range h.Names(directory) {
-		links = append(links, directory+"/"+name)
-	}
-	return links
 }

@@ -77,10 +77,7 @@ func lookAt(h *Host, rules []Rule, u *udev.Device, t *trace) []Sighting {
 		t.nothing(class, ErrGone)
 		return nil
 	}
-	if group != nil {
-		return []Sighting{lookGroup(h, rules, group, owner, u, t)}
-	}
-	devices, err := class.Identify(h, *u)
+	devices, err := identify(h, rules, u, class, group, owner)
 	if err != nil {
 		t.add("identity", class.Name, err, "")
 		return []Sighting{{Device: &Device{Class: class, SysPath: u.SysPath, NUMANode: -1, Udev: u}, Offer: err, Steps: t.told()}}
@@ -91,16 +88,31 @@ func lookAt(h *Host, rules []Rule, u *udev.Device, t *trace) []Sighting {
 	sightings := make([]Sighting, 0, len(devices))
 	for _, d := range devices {
 		d.Class, d.SysPath, d.Udev = class, u.SysPath, u
-		sightings = append(sightings, look(h, rules, d, t.fork()))
+		s := look(h, rules, d, t.fork())
+		s.Device.group = nil
+		sightings = append(sightings, s)
 	}
 	return sightings
+}
+
+// identify finds the devices in a udev device: the group that it stands for, or those of its class.
+func identify(h *Host, rules []Rule, u *udev.Device, class *Class, group *Rule, owner string) ([]Device, error) {
+	if group != nil {
+		return identifyGroup(h, rules, group, owner, u)
+	}
+	return class.Identify(h, *u)
 }
 
 // look looks at one device that is identified.
 func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
 	t.add("identity", d.Class.Name, nil, strings.TrimRight("it is "+d.ID+", "+d.Model, ", "))
-	rule, err := ruleFor(h, rules, d, t)
-	d.rule = rule
+	rule, err := d.rule, error(nil)
+	if rule == nil {
+		rule, err = ruleFor(h, rules, d, t)
+		d.rule = rule
+	} else {
+		t.rule("rule", rule.Resource, rule, nil, func() string { return "it is a member of a group" })
+	}
 	s := Sighting{Device: &d, NeedsAll: d.Class.NeedsAll, Instance: h.Instance(d.SysPath)}
 	if d.Class.Offer != nil {
 		s.Offer = d.Class.Offer(h, d)
@@ -110,7 +122,7 @@ func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
 		if !unsuited(s.Offer) { // which says more than that no rule takes it
 			s.Offer = err
 		}
-		found, _ := d.Class.Allocate(h, d) // what is missing matters to nobody who cannot have it
+		found, _ := d.allocate(h) // what is missing matters to nobody who cannot have it
 		s.Nodes, s.Steps = found.Nodes, t.told()
 		return s
 	}
@@ -131,7 +143,7 @@ func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
 	offer := s.Offer
 	s.Offer = rule.forgive(offer)
 	t.offer(rule, offer, s.Offer)
-	allocation, err := d.Class.Allocate(h, d)
+	allocation, err := d.allocate(h)
 	t.health(&s)
 	t.nodes(allocation, err)
 	if err != nil && (s.Offer == nil || OnlyUnanswered(s.Offer)) {
@@ -144,14 +156,6 @@ func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
 	s.warn(reloadWarning(h, allocation))
 	s.Steps = t.told()
 	return s
-}
-
-// extras are the nodes that its resource asks for beside the usual.
-func (d Device) extras() []string {
-	if d.rule == nil {
-		return nil
-	}
-	return d.rule.Extras
 }
 
 // selecting returns the class that has u as its subject, or nil. [Generic], which takes any device with a node, has

@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/metalplug/metalplug/udev"
@@ -96,23 +97,35 @@ func nodeModel(h *Host, u udev.Device) string {
 
 func nodeOffer(h *Host, d Device) error {
 	var reasons []error
-	for _, disk := range disksBehind(h, *d.Udev) {
-		if d.rule != nil && d.rule.ScrubUnset {
+	for _, u := range d.nodes() {
+		reasons = append(reasons, diskOffer(h, d.rule, u), vfioViable(h, u), queueReady(h, u))
+	}
+	if d.group != nil {
+		reasons = append(reasons, d.group.missing)
+	}
+	return joined(reasons...)
+}
+
+// diskOffer returns what is against handing out a node because of the disks that it reaches.
+func diskOffer(h *Host, r *Rule, u udev.Device) error {
+	var reasons []error
+	for _, disk := range disksBehind(h, u) {
+		if r != nil && r.ScrubUnset {
 			return excludedf("%s takes a disk and does not say what becomes of the data of a pod: "+
-				`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the next pod can read it`, d.rule.Resource)
+				`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the next pod can read it`, r.Resource)
 		}
-		if d.rule != nil && d.rule.Scrubs && (disk.SysPath != d.SysPath || d.Udev.DevType == "partition") {
-			return excludedf("%s erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"", d.rule.Resource)
+		if r != nil && r.Scrubs && (disk.SysPath != u.SysPath || u.DevType == "partition") {
+			return excludedf("%s erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"", r.Resource)
 		}
 		reasons = append(reasons, inUse(h, disk))
-		if disk.SysPath != d.SysPath { // what udev has read off it is not known here
+		if disk.SysPath != u.SysPath { // what udev has read off it is not known here
 			reasons = append(reasons, byNamef("another way to %s: name it by DEVNAME if it is meant", path.Base(disk.SysPath)))
 		}
 	}
-	if d.Udev.DevType == "partition" {
+	if u.DevType == "partition" {
 		reasons = append(reasons, byNamef("a partition: name it by DEVNAME if it is meant"))
 	}
-	return joined(append(reasons, vfioViable(h, *d.Udev), queueReady(h, *d.Udev))...)
+	return joined(reasons...)
 }
 
 // disksBehind returns the block devices whose content a node reaches: itself, or the disk that a SCSI generic node is
@@ -133,31 +146,33 @@ func disksBehind(h *Host, u udev.Device) []udev.Device {
 }
 
 func nodeHealth(h *Host, d Device) error {
-	if !h.Present(d.Udev.DevNode) {
-		return fmt.Errorf("%s is missing", d.Udev.DevNode)
+	var reasons []error
+	for _, u := range d.nodes() {
+		if !h.Present(u.DevNode) {
+			reasons = append(reasons, fmt.Errorf("%s is missing", u.DevNode))
+		}
 	}
-	return nil
+	return joined(reasons...)
 }
 
 func nodeFunctions(h *Host, d Device) []string {
-	if functions := vfioFunctions(h, *d.Udev); len(functions) > 0 {
-		return functions
+	var all []string
+	for _, u := range d.nodes() {
+		functions := vfioFunctions(h, u)
+		if function := h.PCIParent(u.SysPath); len(functions) == 0 && function != "" {
+			functions = []string{function}
+		}
+		all = append(all, functions...)
 	}
-	if function := h.PCIParent(d.SysPath); function != "" {
-		return []string{function}
-	}
-	return nil
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
-func nodeAllocate(h *Host, d Device) (Allocation, error) {
-	var a Allocation
-	if err := a.add(h, d.Udev.DevNode, linksIn(*d.Udev, "by-id", "by-path")...); err != nil {
-		return a, err
-	}
-	if companion := vfioCompanion(*d.Udev); companion != "" {
-		if err := a.add(h, companion); err != nil {
-			return a, err
+func nodeAllocate(r *recipe, d Device) {
+	for _, u := range d.nodes() {
+		r.add(u.DevNode, linksIn(u, "by-id", "by-path")...)
+		if companion := vfioCompanion(u); companion != "" {
+			r.add(companion)
 		}
 	}
-	return a, nil
 }

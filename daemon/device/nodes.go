@@ -5,20 +5,64 @@ package device
 // The nodes of a device and the links that udev makes to them.
 
 import (
+	"path"
+	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
+// recipe collects what a container needs of a device. After the first error it adds nothing more: the nodes that were
+// found before are enough to tell the device by, and not for a container.
+type recipe struct {
+	*Host
+	Allocation
+	err error // [ErrIncomplete] names what is missing; nil: nothing is
+}
+
+// allocate finds the nodes and variables that a container needs of a device.
+func (d Device) allocate(h *Host) (Allocation, error) {
+	r := recipe{Host: h}
+	d.Class.Allocate(&r, d)
+	return r.Allocation, r.err
+}
+
+// fail notes the first error.
+func (r *recipe) fail(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+}
+
 // add finds a node that the container cannot do without, on the host by the first of the links that leads to it. Not
 // being there is [ErrIncomplete].
-func (a *Allocation) add(h *Host, name string, links ...string) error {
-	node, err := h.Node(name, links...)
+func (r *recipe) add(name string, links ...string) {
+	node, err := r.Node(name, links...)
 	if err != nil {
-		return err
+		r.fail(err)
+	} else if r.err == nil && !slices.Contains(r.Nodes, node) {
+		r.Nodes = append(r.Nodes, node)
 	}
-	a.Nodes = append(a.Nodes, node)
-	return nil
+}
+
+// addIfThere adds a node that a container can do without.
+func (r *recipe) addIfThere(name string) {
+	if r.Present(name) {
+		r.add(name)
+	}
+}
+
+// addDRM adds the nodes of DRM devices, "card0" or "renderD128", on the host by the links of udev's 60-drm.rules to those of a
+// PCI function.
+func (r *recipe) addDRM(function string, names ...string) {
+	for _, name := range names {
+		kind := "-render"
+		if sysfs.Numbered(name, "card") {
+			kind = "-card"
+		}
+		r.add("/dev/dri/"+name, "/dev/dri/by-path/pci-"+path.Base(function)+kind)
+	}
 }
 
 // linksIn returns those of the links that udev made to the node of u which lie in a directory of one of the names, such

@@ -190,55 +190,40 @@ const (
 	NVMeBoth    = "both"
 )
 
-func nvmeAllocate(h *Host, d Device) (Allocation, error) {
+func nvmeAllocate(r *recipe, d Device) {
 	nodes := ""
 	if d.rule != nil {
 		nodes = d.rule.Nodes
 	}
-	var a Allocation
+	wwid, err := r.Attr(d.SysPath, "wwid")
+	if err != nil {
+		r.fail(err)
+		return
+	}
 	if nodes != NVMeGeneric {
-		if err := nvmeBlock(h, d, &a); err != nil {
-			return a, err
-		}
+		links := linksIn(*d.Udev, "by-id")
+		// Of two links by model and serial number the longer one has the namespace ID too, and is nobody else's.
+		slices.SortStableFunc(links, func(a, b string) int { return len(b) - len(a) })
+		r.add(d.Udev.DevNode, slices.Insert(links, 0, "/dev/disk/by-id/nvme-"+wwid)...)
 	}
 	if nodes == NVMeGeneric || nodes == NVMeBoth {
-		if err := nvmeGeneric(h, d, &a); err != nil {
-			return a, err
-		}
+		r.addGeneric(d.SysPath, nvmeGenericLink+wwid)
 	}
-	return a, nil
-}
-
-func nvmeBlock(h *Host, d Device, a *Allocation) error {
-	links := linksIn(*d.Udev, "by-id")
-	// Of two links by model and serial number the longer one has the namespace ID too, and is nobody else's.
-	slices.SortStableFunc(links, func(a, b string) int { return len(b) - len(a) })
-	if wwid, err := h.Attr(d.SysPath, "wwid"); err == nil {
-		links = slices.Insert(links, 0, "/dev/disk/by-id/nvme-"+wwid)
-	}
-	return a.add(h, d.Udev.DevNode, links...)
 }
 
 // nvmeGenericLink is what the link to a generic node begins with that our rule for udev makes; the wwid follows.
 const nvmeGenericLink = "/dev/nvme-generic/by-id/nvme-"
 
-// nvmeGeneric adds the character node. Its name alone is not enough: the kubelet keeps it with the pod, and after a reboot
+// addGeneric adds the character node. Its name alone is not enough: the kubelet keeps it with the pod, and after a reboot
 // it may be that of another disk.
-func nvmeGeneric(h *Host, d Device, a *Allocation) error {
-	wwid, err := h.Attr(d.SysPath, "wwid")
-	if err != nil {
-		return err
-	}
-	node := h.DevNode(h.NVMeGeneric(d.SysPath))
+func (r *recipe) addGeneric(sysPath, link string) {
+	node := r.DevNode(r.NVMeGeneric(sysPath))
 	if node == "" {
-		return incompletef("its generic node is missing")
+		r.fail(incompletef("its generic node is missing"))
+		return
 	}
-	link := nvmeGenericLink + wwid
-	if err := a.add(h, node, link); err != nil {
-		return err
+	r.add(node, link)
+	if r.err == nil && r.Nodes[len(r.Nodes)-1].Host != link {
+		r.fail(incompletef("%s has no link %s: udev's rule 60-metalplug.rules makes it", node, link))
 	}
-	if a.Nodes[len(a.Nodes)-1].Host != link {
-		return incompletef("%s has no link %s: udev's rule 60-metalplug.rules makes it", node, link)
-	}
-	return nil
 }

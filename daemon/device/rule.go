@@ -106,7 +106,7 @@ func (m mismatch) Error() string { return m.what }
 // matches returns nil if the rule takes u, else a [mismatch].
 func (r *Rule) matches(h *Host, u udev.Device) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Exclude)) {
-		if value, ok := h.property(u, key); ok && udev.Glob(r.Exclude[key], value) {
+		if value, ok := h.property(u, key); ok && fits(key, r.Exclude[key], value) {
 			return mismatch{"exclude." + key, fmt.Sprintf("excluded by %s = %q", key, r.Exclude[key])}
 		}
 	}
@@ -115,7 +115,7 @@ func (r *Rule) matches(h *Host, u udev.Device) error {
 		if !ok {
 			return mismatch{"match." + key, "it has no " + key}
 		}
-		if !udev.Glob(r.Match[key], value) {
+		if !fits(key, r.Match[key], value) {
 			what := fmt.Sprintf("%s is %q, not %q", key, value, r.Match[key])
 			if udev.Glob(strings.ToLower(r.Match[key]), strings.ToLower(value)) {
 				what += ": upper and lower case differ"
@@ -124,6 +124,14 @@ func (r *Rule) matches(h *Host, u udev.Device) error {
 		}
 	}
 	return nil
+}
+
+// fits tells whether the value of a property matches a pattern. The numbers of PCI match without case.
+func fits(key, pattern, value string) bool {
+	if strings.HasPrefix(key, "PCI_") {
+		pattern, value = strings.ToUpper(pattern), strings.ToUpper(value)
+	}
+	return udev.Glob(pattern, value)
 }
 
 // forgive drops the reasons against an offer if the rule's author has overruled them all: a device in use where the

@@ -22,6 +22,7 @@ func TestRuleFor(t *testing.T) {
 		{"own property", nvme(map[string]string{"ID_NSID": "2"}, nil), "test/nvme"},
 		{"property of the controller", nvme(map[string]string{"NVME_TRTYPE": "pcie"}, nil), "test/nvme"},
 		{"property of the function", nvme(map[string]string{"PCI_SLOT_NAME": "0000:65:*", "DRIVER": "nvme"}, nil), "test/nvme"},
+		{"PCI ID in another case", nvme(map[string]string{"PCI_ID": "144d:a80a"}, nil), "test/nvme"},
 		{"attribute", nvme(map[string]string{"ATTR{nsid}": "2|3"}, nil), "test/nvme"},
 		{"no such property", nvme(map[string]string{"ID_WWN": "*", "NONE": "*"}, nil), "no resource takes it: test/nvme: it has no NONE"},
 		{"no such attribute", nvme(map[string]string{"ATTR{none}": "*"}, nil), "no resource takes it: test/nvme: it has no ATTR{none}"},

@@ -92,6 +92,8 @@ func functionTarget(h *Host, d Device) *Target {
 // partition.
 func nodeTarget(h *Host, d Device) *Target {
 	switch {
+	case d.group != nil:
+		return nil
 	case d.Udev.Subsystem == "vfio", d.Udev.Subsystem == "vfio-dev":
 		return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Identity: h.identity(d.SysPath, "dev")}
 	case d.Udev.Subsystem != "block", h.IsPartition(d.SysPath):

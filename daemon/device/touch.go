@@ -176,50 +176,33 @@ type Smart struct {
 	MediaErrors uint64 // pieces of data that could not be read back
 }
 
-// Bits of the critical warning (NVM Express Base Specification 2.0, figure 207; nvme.h of libnvme has the same).
-const (
-	smartSpare       = 1 << 0
-	smartTemperature = 1 << 1
-	smartReliability = 1 << 2
-	smartReadOnly    = 1 << 3
-	smartBackup      = 1 << 4
-	smartMemory      = 1 << 5
-)
-
 // probeLimit bounds a probe: a disk that takes longer to give two megabytes is not well.
 const probeLimit = 20 * time.Second
 
-// sick returns why a disk that says this of itself must not be handed out; nil: it may be.
-func (s Smart) sick() error {
-	var reasons []error
-	if s.Warning&smartReliability != 0 {
-		reasons = append(reasons, fmt.Errorf("SMART: its reliability is degraded (%d media errors)", s.MediaErrors))
+// says returns what a disk says of itself: why it must not be handed out if sick is set, else what the operator should see
+// to though the disk can be used. The bits are those of the NVM Express Base Specification 2.0, figure 207; nvme.h of libnvme
+// has the same.
+func (s Smart) says(sick bool) string {
+	var all []string
+	for bit, says := range []struct {
+		sick bool
+		text string
+	}{
+		{false, fmt.Sprintf("SMART: %d %% of its spare blocks are left", s.Spare)},
+		{false, fmt.Sprintf("SMART: its temperature is %d °C", s.Temperature)},
+		{true, fmt.Sprintf("SMART: its reliability is degraded (%d media errors)", s.MediaErrors)},
+		{true, "SMART: its media is read-only"},
+		{true, "SMART: the backup of its volatile memory has failed"},
+		{true, "SMART: its persistent memory region is unreliable"},
+	} {
+		if s.Warning&(1<<bit) != 0 && says.sick == sick {
+			all = append(all, says.text)
+		}
 	}
-	if s.Warning&smartReadOnly != 0 {
-		reasons = append(reasons, errors.New("SMART: its media is read-only"))
+	if s.Known && s.Used >= 100 && !sick {
+		all = append(all, fmt.Sprintf("SMART: %d %% of its life is used", s.Used))
 	}
-	if s.Warning&smartBackup != 0 {
-		reasons = append(reasons, errors.New("SMART: the backup of its volatile memory has failed"))
-	}
-	if s.Warning&smartMemory != 0 {
-		reasons = append(reasons, errors.New("SMART: its persistent memory region is unreliable"))
-	}
-	return joined(reasons...)
-}
-
-// warning returns what somebody should see to though the disk can be used.
-func (s Smart) warning() string {
-	var parts []string
-	if s.Warning&smartSpare != 0 {
-		parts = append(parts, fmt.Sprintf("SMART: %d %% of its spare blocks are left", s.Spare))
-	}
-	if s.Warning&smartTemperature != 0 {
-		parts = append(parts, fmt.Sprintf("SMART: its temperature is %d °C", s.Temperature))
-	}
-	if s.Known && s.Used >= 100 {
-		parts = append(parts, fmt.Sprintf("SMART: %d %% of its life is used", s.Used))
-	}
-	return strings.Join(parts, "; ")
+	return strings.Join(all, "; ")
 }
 
 // aim notes the target, with the identity of the device that was identified and of no other: one that takes its place
@@ -274,8 +257,10 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	if err == nil && !held {
 		s.Fingerprint, s.Asked, s.Blank, s.Size = reading.Fingerprint, target.Fingerprint, reading.Content == "", reading.Size
 	}
-	s.Health = joined(s.Health, reading.Smart.sick())
-	s.warn(reading.Smart.warning())
+	if sick := reading.Smart.says(true); sick != "" {
+		s.Health = joined(s.Health, errors.New(sick))
+	}
+	s.warn(reading.Smart.says(false))
 }
 
 // claimedUse makes the host's use of a claim. While the disk is not cleared it may be a pod's, as what is built on top

@@ -16,14 +16,14 @@ func TestSmart(t *testing.T) {
 		smart         Smart
 		sick, warning string
 	}{
-		{Smart{}, "<nil>", ""},
-		{Smart{Known: true, Used: 99, Spare: 100, Temperature: 40}, "<nil>", ""},
-		{Smart{Known: true, Used: 100}, "<nil>", "SMART: 100 % of its life is used"},
-		{Smart{Known: true, Warning: 0x01, Spare: 3}, "<nil>", "SMART: 3 % of its spare blocks are left"},
-		{Smart{Known: true, Warning: 0x02, Temperature: 91}, "<nil>", "SMART: its temperature is 91 °C"},
+		{Smart{}, "", ""},
+		{Smart{Known: true, Used: 99, Spare: 100, Temperature: 40}, "", ""},
+		{Smart{Known: true, Used: 100}, "", "SMART: 100 % of its life is used"},
+		{Smart{Known: true, Warning: 0x01, Spare: 3}, "", "SMART: 3 % of its spare blocks are left"},
+		{Smart{Known: true, Warning: 0x02, Temperature: 91}, "", "SMART: its temperature is 91 °C"},
 		{
 			Smart{Known: true, Warning: 0x03, Spare: 3, Temperature: 91, Used: 255},
-			"<nil>",
+			"",
 			"SMART: 3 % of its spare blocks are left; SMART: its temperature is 91 °C; SMART: 255 % of its life is used",
 		},
 		{Smart{Known: true, Warning: 0x04, MediaErrors: 5}, "SMART: its reliability is degraded (5 media errors)", ""},
@@ -32,7 +32,7 @@ func TestSmart(t *testing.T) {
 		{Smart{Known: true, Warning: 0x20}, "SMART: its persistent memory region is unreliable", ""},
 		{Smart{Known: true, Warning: 0x0c}, "SMART: its reliability is degraded (0 media errors); SMART: its media is read-only", ""},
 	} {
-		if sick, warning := fmt.Sprint(c.smart.sick()), c.smart.warning(); sick != c.sick || warning != c.warning {
+		if sick, warning := c.smart.says(true), c.smart.says(false); sick != c.sick || warning != c.warning {
 			t.Errorf("%+v is sick: %s, and warns: %s\nwant %s, %s", c.smart, sick, warning, c.sick, c.warning)
 		}
 	}

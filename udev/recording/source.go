@@ -87,7 +87,7 @@ func Check(file string) error {
 func read(file string) (text []byte, r *Recording, err error) {
 	info, err := os.Stat(file)
 	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxText) { // a pipe would wait for its writer
-		err = fmt.Errorf("expected a regular file of at most %d bytes", maxText)
+		err = fmt.Errorf("it is not a regular file of at most %d bytes", maxText)
 	}
 	if err == nil {
 		text, err = os.ReadFile(file)
