@@ -129,10 +129,8 @@ var Classes = []*Class{&GPU, &FPGA, &InfiniBand, &NVMe, &Generic}
 
 // ClassNamed returns the class of that name, or nil.
 func ClassNamed(name string) *Class {
-	for _, c := range Classes {
-		if c.Name == name {
-			return c
-		}
+	if i := slices.IndexFunc(Classes, func(c *Class) bool { return c.Name == name }); i >= 0 {
+		return Classes[i]
 	}
 	return nil
 }
@@ -149,10 +147,5 @@ func (c *Class) WokenBy(d udev.Device, rules ...Rule) bool {
 }
 
 func anyMatch(matches []udev.Match, d udev.Device) bool {
-	for _, m := range matches {
-		if m.Matches(d) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(matches, func(m udev.Match) bool { return m.Matches(d) })
 }

@@ -69,15 +69,7 @@ func (t *trace) fork() *trace {
 	if t == nil {
 		return nil
 	}
-	return &trace{steps: slices.Clone(t.steps)}
-}
-
-// told returns the steps.
-func (t *trace) told() []Step {
-	if t == nil {
-		return nil
-	}
-	return t.steps
+	return &trace{steps: slices.Clip(t.steps)}
 }
 
 // add adds a step that ended with err or, if that is nil, with found.
@@ -90,13 +82,6 @@ func (t *trace) add(what, name string, err error, found string) {
 		s.Why = err.Error()
 	}
 	t.steps = append(t.steps, s)
-}
-
-// addf adds a step that keeps the device back.
-func (t *trace) addf(what, name, format string, args ...any) {
-	if t != nil {
-		t.add(what, name, fmt.Errorf(format, args...), "")
-	}
 }
 
 // nothing adds why there is no device in a subject of a class.
@@ -112,28 +97,24 @@ func (t *trace) rule(what, name string, r *Rule, err error, found func() string)
 	if t == nil {
 		return
 	}
-	why, key := "", "name"
-	if err == nil {
-		why = found()
-		if len(r.Match) > 0 {
-			key = "match"
-		}
-	}
+	s := Step{What: what, Name: name, OK: err == nil, Rule: r.Resource, Key: "name"}
 	var unlike mismatch
-	if errors.As(err, &unlike) {
-		key = unlike.key
+	switch {
+	case err == nil && len(r.Match) > 0:
+		s.Why, s.Key = found(), "match"
+	case err == nil:
+		s.Why = found()
+	case errors.As(err, &unlike):
+		s.Why, s.Key = err.Error(), unlike.key
+	default:
+		s.Why = err.Error()
 	}
-	t.add(what, name, err, why)
-	last := &t.steps[len(t.steps)-1]
-	last.Rule, last.Key = r.Resource, key
+	t.steps = append(t.steps, s)
 }
 
 // asked adds the decision of a rule of class node about a udev device.
 func (t *trace) asked(r *Rule, err error) {
-	if t == nil {
-		return
-	}
-	if err != nil {
+	if err != nil && t != nil {
 		err = fmt.Errorf("%s: %w", r.Resource, err)
 	}
 	t.rule("class", Generic.Name, r, err, func() string { return "asked for by " + r.Resource })
@@ -149,13 +130,6 @@ func (t *trace) offer(r *Rule, offer, left error) {
 		return
 	}
 	t.add("offer", "", offer, "nothing about the device itself is against it")
-}
-
-// health adds whether the device is healthy.
-func (t *trace) health(s *Sighting) {
-	if t != nil {
-		t.add("health", "", s.Health, strings.TrimRight("the hardware is well; "+s.Warning, "; "))
-	}
 }
 
 // nodes adds the nodes that a container would get.

@@ -138,7 +138,7 @@ func kernelDevice(h *Host, sysPath string) udev.Device {
 // be a device of its own, even where that rule comes first: two containers would get it.
 func nodeRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner string) {
 	if u.DevNode == "" {
-		t.addf("class", Generic.Name, "it has no device node")
+		t.add("class", Generic.Name, errors.New("it has no device node"), "")
 		return nil, ""
 	}
 	if r, owner := groupRule(h, rules, u, t); r != nil {
@@ -157,7 +157,7 @@ func nodeRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner st
 		}
 	}
 	if !slices.ContainsFunc(rules, func(r Rule) bool { return r.Class == &Generic }) {
-		t.addf("class", Generic.Name, "no resource of class node is configured")
+		t.add("class", Generic.Name, errors.New("no resource of class node is configured"), "")
 	}
 	return nil, ""
 }

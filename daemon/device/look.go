@@ -4,6 +4,7 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"strings"
 
@@ -79,8 +80,12 @@ func lookAt(h *Host, rules []Rule, u *udev.Device, t *trace) []Sighting {
 	}
 	devices, err := identify(h, rules, u, class, group, owner)
 	if err != nil {
-		t.add("identity", class.Name, err, "")
-		return []Sighting{{Device: &Device{Class: class, SysPath: u.SysPath, NUMANode: -1, Udev: u}, Offer: err, Steps: t.told()}}
+		s := Sighting{Device: &Device{Class: class, SysPath: u.SysPath, NUMANode: -1, Udev: u}, Offer: err}
+		if t != nil {
+			t.add("identity", class.Name, err, "")
+			s.Steps = t.steps
+		}
+		return []Sighting{s}
 	}
 	if len(devices) == 0 {
 		t.nothing(class, errNoDevice)
@@ -88,8 +93,11 @@ func lookAt(h *Host, rules []Rule, u *udev.Device, t *trace) []Sighting {
 	sightings := make([]Sighting, 0, len(devices))
 	for _, d := range devices {
 		d.Class, d.SysPath, d.Udev = class, u.SysPath, u
-		s := look(h, rules, d, t.fork())
-		s.Device.group = nil
+		own := t.fork()
+		s := look(h, rules, d, own)
+		if s.Device.group = nil; t != nil {
+			s.Steps = own.steps
+		}
 		sightings = append(sightings, s)
 	}
 	return sightings
@@ -123,7 +131,7 @@ func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
 			s.Offer = err
 		}
 		found, _ := d.allocate(h) // what is missing matters to nobody who cannot have it
-		s.Nodes, s.Steps = found.Nodes, t.told()
+		s.Nodes = found.Nodes
 		return s
 	}
 	s.Resource = rule.Resource
@@ -144,7 +152,7 @@ func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
 	s.Offer = rule.forgive(offer)
 	t.offer(rule, offer, s.Offer)
 	allocation, err := d.allocate(h)
-	t.health(&s)
+	t.add("health", "", s.Health, strings.TrimRight("the hardware is well; "+s.Warning, "; "))
 	t.nodes(allocation, err)
 	if err != nil && (s.Offer == nil || OnlyUnanswered(s.Offer)) {
 		s.Offer = err
@@ -154,7 +162,6 @@ func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
 	}
 	s.Allocation = allocation
 	s.warn(reloadWarning(h, allocation))
-	s.Steps = t.told()
 	return s
 }
 
@@ -167,7 +174,7 @@ func selecting(u udev.Device, t *trace) *Class {
 			return c
 		}
 		if t != nil && c != &Generic {
-			t.addf("class", c.Name, "subsystem %q, devtype %q is none of its devices", u.Subsystem, u.DevType)
+			t.add("class", c.Name, fmt.Errorf("subsystem %q, devtype %q is none of its devices", u.Subsystem, u.DevType), "")
 		}
 	}
 	return nil

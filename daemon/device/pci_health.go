@@ -118,13 +118,11 @@ func errorCounters(h *Host, function string) []Counter {
 
 // errorTotal returns the total among lines of "NAME COUNT". Which names there are depends on the kernel.
 func errorTotal(text string) (uint64, bool) {
-	for line := range strings.Lines(text) {
-		name, count, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if !strings.HasPrefix(name, "TOTAL_ERR_") {
-			continue
+	for name, count := range keyed(text, " ") {
+		if strings.HasPrefix(name, "TOTAL_ERR_") {
+			total, err := strconv.ParseUint(count, 10, 64)
+			return total, err == nil
 		}
-		total, err := strconv.ParseUint(strings.TrimSpace(count), 10, 64)
-		return total, err == nil
 	}
 	return 0, false
 }
