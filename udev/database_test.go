@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package udev
+package udev_test
 
 import (
 	"errors"
@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/udev"
 )
 
 // TestReadDevice: what sysfs and the record say, as libudev reports it.
@@ -43,7 +45,7 @@ func TestReadDevice(t *testing.T) {
 		{pci, "pci", "", map[string]string{"PCI_ID": "1B36:0010", "ID_VENDOR_FROM_DATABASE": "Red Hat", "DRIVER": "nvme"}},
 		{net, "net", "", map[string]string{"ID_MM_CANDIDATE": "1", "INTERFACE": "lo"}},
 	} {
-		d, err := ReadDevice(root+"/sys", root+"/run", c.path)
+		d, err := udev.ReadDevice(root+"/sys", root+"/run", c.path)
 		if err != nil || d.Subsystem != c.subsystem || d.DevNode != c.node || d.SysPath != c.path {
 			t.Errorf("%s is %+v, %v", c.path, d, err)
 		}
@@ -53,13 +55,13 @@ func TestReadDevice(t *testing.T) {
 			}
 		}
 	}
-	if _, err := ReadDevice(root+"/sys", root+"/run", "/sys/devices/none"); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := udev.ReadDevice(root+"/sys", root+"/run", "/sys/devices/none"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a device that is not there: %v", err)
 	}
 	if err := os.WriteFile(root+"/run/udev/data/b259:1", []byte(strings.Repeat("E:A=B\n", 20000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadDevice(root+"/sys", root+"/run", disk); err == nil || !strings.Contains(err.Error(), "larger than") {
+	if _, err := udev.ReadDevice(root+"/sys", root+"/run", disk); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("a record without an end: %v", err)
 	}
 }

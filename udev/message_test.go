@@ -79,22 +79,6 @@ func TestDecodeErrors(t *testing.T) {
 	}
 }
 
-func TestGone(t *testing.T) {
-	moved, err := decode(encode(
-		"ACTION=move", "DEVPATH=/devices/x/eth1", "DEVPATH_OLD=/devices/x/eth0", "SUBSYSTEM=net", "SEQNUM=3",
-	))
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, ok := gone(moved)
-	if !ok || old.Action != "remove" || old.Device.SysPath != "/sys/devices/x/eth0" || old.Device.Subsystem != "net" || old.Seqnum != 3 {
-		t.Errorf("left behind: %+v, %t", old, ok)
-	}
-	if _, ok := gone(old); ok {
-		t.Error("a removal leaves something behind")
-	}
-}
-
 func FuzzDecode(f *testing.F) {
 	f.Add(encode("ACTION=add", "DEVPATH=/devices/x", "SUBSYSTEM=x", "SEQNUM=1", "DEVNAME=/dev/x"))
 	f.Add(encode("ACTION=move", "DEVPATH=/devices/x", "DEVPATH_OLD=/devices/y", "SUBSYSTEM=x"))

@@ -16,27 +16,6 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-func TestTrusted(t *testing.T) {
-	root, user := &unix.Ucred{Pid: 1}, &unix.Ucred{Pid: 2, Uid: 1000}
-	for name, test := range map[string]struct {
-		from received
-		want bool
-	}{
-		"udevd":           {received{groups: 2, credentials: root}, true},
-		"a user":          {received{groups: 2, credentials: user}, false},
-		"unknown":         {received{groups: 2}, false},
-		"the kernel":      {received{groups: 1, credentials: root}, false},
-		"to us alone":     {received{credentials: root}, false},
-		"to other groups": {received{groups: 3, credentials: root}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := trusted(test.from); got != test.want {
-				t.Errorf("trusted is %t, want %t", got, test.want)
-			}
-		})
-	}
-}
-
 // wire is a monitor in a network namespace of its own, and a thread there that sends to it.
 type wire struct {
 	*Monitor
@@ -274,18 +253,6 @@ func TestMonitorFromFile(t *testing.T) {
 	w.listen(t)
 	w.send(t, groupUdevBit, message("add", "x"))
 	w.expect(t, "add", "/sys/devices/x")
-}
-
-func TestMonitorFromOtherFile(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	defer w.Close()
-	if _, err := MonitorFromFile(r); !errors.Is(err, unix.ENOTSOCK) {
-		t.Errorf("a pipe: %v", err)
-	}
 }
 
 func TestMonitorClosed(t *testing.T) {

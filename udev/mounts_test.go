@@ -37,27 +37,6 @@ Filename				Type		Size
 	}
 }
 
-func TestWatchMountsErrors(t *testing.T) {
-	if _, err := openMounts(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("without procfs: %v", err)
-	}
-}
-
-func TestWatchMountsEnds(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	w, err := openMounts("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.close()
-	done := make(chan error)
-	go func() { done <- w.listen(ctx, make(chan Event)) }()
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("listen: %v", err)
-	}
-}
-
 // namespace runs functions on a thread with a mount namespace of its own, and returns a directory in place of /proc in
 // which "self" is that thread.
 func namespace(t *testing.T) (proc string, on func(func() error)) {

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package udev
+package udev_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/metalplug/metalplug/udev"
+)
 
 func TestGlob(t *testing.T) {
 	for _, test := range []struct {
@@ -19,29 +23,29 @@ func TestGlob(t *testing.T) {
 		{"[0-9]?", "7x", true},
 		{"[", "[", false},
 	} {
-		if got := Glob(test.pattern, test.value); got != test.want {
+		if got := udev.Glob(test.pattern, test.value); got != test.want {
 			t.Errorf("Glob(%q, %q) is %t", test.pattern, test.value, got)
 		}
 	}
-	if CheckGlob("a|[") == nil || CheckGlob("a|[b]*") != nil {
+	if udev.CheckGlob("a|[") == nil || udev.CheckGlob("a|[b]*") != nil {
 		t.Error("CheckGlob")
 	}
 }
 
 func TestMatches(t *testing.T) {
-	d := Device{Subsystem: "pci", DevType: "x", SysPath: "/sys/devices/pci0000:00/0000:00:01.0", Properties: NewProperties(map[string]string{"PCI_CLASS": "30200", "DRIVER": "nvidia"})}
+	d := udev.Device{Subsystem: "pci", DevType: "x", SysPath: "/sys/devices/pci0000:00/0000:00:01.0", Properties: udev.NewProperties(map[string]string{"PCI_CLASS": "30200", "DRIVER": "nvidia"})}
 	for name, test := range map[string]struct {
-		match Match
+		match udev.Match
 		want  bool
 	}{
-		"everything":       {Match{}, true},
-		"subsystem":        {Match{Subsystem: "pci", DevType: "x"}, true},
-		"other subsystem":  {Match{Subsystem: "usb"}, false},
-		"other type":       {Match{DevType: "y"}, false},
-		"properties":       {Match{Properties: map[string]string{"PCI_CLASS": "302*", "DRIVER": "*"}}, true},
-		"path":             {Match{Properties: map[string]string{"DEVPATH": "/devices/pci*", "DRIVER": "*"}}, true},
-		"another path":     {Match{Properties: map[string]string{"DEVPATH": "/sys/*"}}, false},
-		"another property": {Match{Properties: map[string]string{"PCI_CLASS": "302*", "ID_MODEL": "*"}}, false},
+		"everything":       {udev.Match{}, true},
+		"subsystem":        {udev.Match{Subsystem: "pci", DevType: "x"}, true},
+		"other subsystem":  {udev.Match{Subsystem: "usb"}, false},
+		"other type":       {udev.Match{DevType: "y"}, false},
+		"properties":       {udev.Match{Properties: map[string]string{"PCI_CLASS": "302*", "DRIVER": "*"}}, true},
+		"path":             {udev.Match{Properties: map[string]string{"DEVPATH": "/devices/pci*", "DRIVER": "*"}}, true},
+		"another path":     {udev.Match{Properties: map[string]string{"DEVPATH": "/sys/*"}}, false},
+		"another property": {udev.Match{Properties: map[string]string{"PCI_CLASS": "302*", "ID_MODEL": "*"}}, false},
 	} {
 		if got := test.match.Matches(d); got != test.want {
 			t.Errorf("%s: %t", name, got)

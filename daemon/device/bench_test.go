@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import "testing"
 

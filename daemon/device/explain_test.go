@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"fmt"
@@ -9,11 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/udev"
 )
 
 // steps writes an explanation, a step a line.
-func (e Sighting) steps() string {
+func steps(e device.Sighting) string {
 	var text strings.Builder
 	for _, s := range e.Steps {
 		mark := "ok"
@@ -32,12 +33,12 @@ func TestExplanationsAgreeWithLooks(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no recordings: %v", err)
 	}
-	all := append(slices.Clone(everything), Rule{Resource: "test/node", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "tty|block"}})
+	all := append(slices.Clone(everything), device.Rule{Resource: "test/node", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "tty|block"}})
 	for _, file := range files {
 		h, devices := recorded(t, strings.TrimSuffix(filepath.Base(file), ".umockdev"))
-		for _, rules := range [][]Rule{all, nil} {
+		for _, rules := range [][]device.Rule{all, nil} {
 			for _, u := range devices {
-				sightings, explanations := Look(h, rules, &u), Explain(h, rules, u)
+				sightings, explanations := device.Look(h, rules, &u), device.Explain(h, rules, u)
 				if len(sightings) == 0 {
 					if len(explanations) != 1 || explanations[0].Device.ID != "" {
 						t.Errorf("%s: nothing is seen in %s, explained is %v", file, u.SysPath, explanations)
@@ -46,13 +47,13 @@ func TestExplanationsAgreeWithLooks(t *testing.T) {
 				}
 				for i, s := range sightings {
 					e := explanations[i]
-					if described([]Sighting{s}) != described([]Sighting{e}) {
-						t.Errorf("%s: seen\n%s\nexplained\n%s", file, described([]Sighting{s}), described([]Sighting{e}))
+					if described([]device.Sighting{s}) != described([]device.Sighting{e}) {
+						t.Errorf("%s: seen\n%s\nexplained\n%s", file, described([]device.Sighting{s}), described([]device.Sighting{e}))
 					}
-					passed := slices.ContainsFunc(e.Steps, func(s Step) bool { return s.OK && s.What == "rule" }) &&
-						!slices.ContainsFunc(e.Steps, func(s Step) bool { return !s.OK && s.What != "class" && s.What != "rule" })
+					passed := slices.ContainsFunc(e.Steps, func(s device.Step) bool { return s.OK && s.What == "rule" }) &&
+						!slices.ContainsFunc(e.Steps, func(s device.Step) bool { return !s.OK && s.What != "class" && s.What != "rule" })
 					if taken := s.Resource != "" && s.Offer == nil && s.Health == nil; taken != passed {
-						t.Errorf("%s: offer %v, health %v, explained\n%s", s.Device.SysPath, s.Offer, s.Health, e.steps())
+						t.Errorf("%s: offer %v, health %v, explained\n%s", s.Device.SysPath, s.Offer, s.Health, steps(e))
 					}
 				}
 			}
@@ -69,16 +70,16 @@ no class infiniband: subsystem "block", devtype "disk" is none of its devices
 	tests := []struct {
 		name  string
 		edits []string
-		rules []Rule
+		rules []device.Rule
 		want  string
 	}{
 		{
 			"the second rule takes it", nil,
-			[]Rule{
-				{Resource: "t/intel", Class: &NVMe, Match: map[string]string{"PCI_ID": "8086:*"}},
-				{Resource: "t/out", Class: &NVMe, Exclude: map[string]string{"ID_NSID": "2"}},
-				{Resource: "t/samsung", Class: &NVMe, Match: map[string]string{"PCI_ID": "144D:*"}},
-				{Resource: "t/late", Class: &NVMe},
+			[]device.Rule{
+				{Resource: "t/intel", Class: &device.NVMe, Match: map[string]string{"PCI_ID": "8086:*"}},
+				{Resource: "t/out", Class: &device.NVMe, Exclude: map[string]string{"ID_NSID": "2"}},
+				{Resource: "t/samsung", Class: &device.NVMe, Match: map[string]string{"PCI_ID": "144D:*"}},
+				{Resource: "t/late", Class: &device.NVMe},
 			},
 			notOthers + `ok class nvme: it stands for a device of this class: NVMe namespaces that are empty and unused
 ok identity nvme: it is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
@@ -105,7 +106,7 @@ ok nodes : /dev/nvme2n1
 		{
 			"allowed in use",
 			[]string{"8:2 / / rw", "259:4 / /srv rw"},
-			[]Rule{{Resource: "t/x", Class: &NVMe, AllowInUse: true}},
+			[]device.Rule{{Resource: "t/x", Class: &device.NVMe, AllowInUse: true}},
 			notOthers + `ok class nvme: it stands for a device of this class: NVMe namespaces that are empty and unused
 ok identity nvme: it is nvme-eui.36344830545001230025384300000001, SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q
 ok rule t/x: matches: every nvme
@@ -135,9 +136,9 @@ ok offer : nothing about the device itself is against it
 		t.Run(test.name, func(t *testing.T) {
 			h, devices := recorded(t, "nvme", test.edits...)
 			i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.SysPath == disk })
-			got := Explain(h, test.rules, devices[i])
-			if len(got) != 1 || got[0].steps() != test.want {
-				t.Errorf("got %d\n%s\nwant\n%s", len(got), got[0].steps(), test.want)
+			got := device.Explain(h, test.rules, devices[i])
+			if len(got) != 1 || steps(got[0]) != test.want {
+				t.Errorf("got %d\n%s\nwant\n%s", len(got), steps(got[0]), test.want)
 			}
 		})
 	}
@@ -145,13 +146,13 @@ ok offer : nothing about the device itself is against it
 
 func TestExplainGeneric(t *testing.T) {
 	h, devices := recorded(t, "nvme")
-	rule := Rule{Resource: "t/tty", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "tty"}}
+	rule := device.Rule{Resource: "t/tty", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "tty"}}
 	i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.Subsystem == "nvme" })
-	got := Explain(h, []Rule{rule}, devices[i])[0].steps()
+	got := steps(device.Explain(h, []device.Rule{rule}, devices[i])[0])
 	if want := `no class node: t/tty: SUBSYSTEM is "nvme", not "tty"` + "\n"; !strings.HasSuffix(got, want) {
 		t.Errorf("%s", got)
 	}
-	if got := Explain(h, everything, devices[i])[0].steps(); !strings.HasSuffix(got, "no class node: no resource of class node is configured\n") {
+	if got := steps(device.Explain(h, everything, devices[i])[0]); !strings.HasSuffix(got, "no class node: no resource of class node is configured\n") {
 		t.Errorf("%s", got)
 	}
 }

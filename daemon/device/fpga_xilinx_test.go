@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
 
 func TestXRT(t *testing.T) {
 	const card = `fpga-0000:18:00.1 "Alveo U250 XDMA Platform" numa0` + "\n"
@@ -64,7 +68,7 @@ func TestXDMA(t *testing.T) {
 func TestFPGAWokenByManagement(t *testing.T) {
 	_, devices := recorded(t, "fpga-xrt")
 	for _, d := range devices {
-		if got, want := FPGA.WokenBy(d), d.Properties.Value("DRIVER") == "xclmgmt"; got != want {
+		if got, want := device.FPGA.WokenBy(d), d.Properties.Value("DRIVER") == "xclmgmt"; got != want {
 			t.Errorf("WokenBy(%s) = %v", d.SysPath, got)
 		}
 	}

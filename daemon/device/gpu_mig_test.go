@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"maps"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 func TestMIG(t *testing.T) {
@@ -69,10 +71,10 @@ func TestMIG(t *testing.T) {
 // The pods of one resource may be given whole GPUs only, or MIG devices only.
 func TestMIGByRule(t *testing.T) {
 	h, devices := recorded(t, "gpu-nvidia-mig")
-	rules := []Rule{
-		{Resource: "test/small", Class: &GPU, Match: map[string]string{"METALPLUG_PART": "gi2/*"}},
-		{Resource: "test/mig", Class: &GPU, Match: map[string]string{"METALPLUG_PART": "*"}},
-		{Resource: "test/gpu", Class: &GPU, Match: map[string]string{"PCI_ID": "10DE:20B0"}},
+	rules := []device.Rule{
+		{Resource: "test/small", Class: &device.GPU, Match: map[string]string{"METALPLUG_PART": "gi2/*"}},
+		{Resource: "test/mig", Class: &device.GPU, Match: map[string]string{"METALPLUG_PART": "*"}},
+		{Resource: "test/gpu", Class: &device.GPU, Match: map[string]string{"PCI_ID": "10DE:20B0"}},
 	}
 	got := make(map[string]string)
 	for _, s := range lookAll(h, rules, devices) {

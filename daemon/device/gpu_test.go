@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"errors"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 func TestGPU(t *testing.T) {
-	named := func(key, value string) []Rule {
-		return []Rule{{Resource: "test/gpu", Class: &GPU, Match: map[string]string{key: value}}}
+	named := func(key, value string) []device.Rule {
+		return []device.Rule{{Resource: "test/gpu", Class: &device.GPU, Match: map[string]string{key: value}}}
 	}
 	testSights(t, []sight{
 		{name: "AMD", recording: "gpu-amd", want: `
@@ -144,9 +146,9 @@ func TestGPU(t *testing.T) {
 }
 
 func TestNVIDIA(t *testing.T) {
-	const device = `GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a "NVIDIA H100 80GB HBM3" numa0`
+	const itself = `GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a "NVIDIA H100 80GB HBM3" numa0`
 	const unknown = "(0000:18:00.0)\n  held back: not complete: "
-	const complete = device + `
+	const complete = itself + `
 			  /dev/nvidia3
 			  /dev/nvidiactl
 			  /dev/nvidia-uvm
@@ -159,11 +161,11 @@ func TestNVIDIA(t *testing.T) {
 		{name: "with graphics", recording: "gpu-nvidia", edits: []string{
 			"F: /dev/nvidiactl=", "F: /dev/nvidiactl=\nF: /dev/nvidia-modeset=",
 		}, want: complete + "\n  /dev/nvidia-modeset" + env},
-		{name: "without nvidia-uvm", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia-uvm=\n", ""}, want: device +
+		{name: "without nvidia-uvm", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia-uvm=\n", ""}, want: itself +
 			"\n  held back: not complete: /dev/nvidia-uvm is missing"},
-		{name: "without nvidia-uvm-tools", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia-uvm-tools=\n", ""}, want: device +
+		{name: "without nvidia-uvm-tools", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia-uvm-tools=\n", ""}, want: itself +
 			"\n  held back: not complete: /dev/nvidia-uvm-tools is missing"},
-		{name: "without its own node", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia3=", "F: /dev/nvidia0="}, want: device +
+		{name: "without its own node", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia3=", "F: /dev/nvidia0="}, want: itself +
 			"\n  held back: not complete: /dev/nvidia3 is missing"},
 		{name: "without a UUID", recording: "gpu-nvidia", edits: []string{uuidLine, ""}, want: unknown +
 			"its UUID is not known before its first use: start nvidia-persistenced, or run nvidia-smi once"},
@@ -172,11 +174,11 @@ func TestNVIDIA(t *testing.T) {
 		}, want: unknown + "its UUID is not known before its first use: start nvidia-persistenced, or run nvidia-smi once"},
 		{name: "unknown to its driver", recording: "gpu-nvidia", edits: []string{"gpus/0000:18:00.0", "gpus/0000:19:00.0"}, want: unknown +
 			"driver nvidia does not know it yet"},
-		{name: "without a minor", recording: "gpu-nvidia", edits: []string{`Device Minor: \t 3\n`, ""}, want: device +
+		{name: "without a minor", recording: "gpu-nvidia", edits: []string{`Device Minor: \t 3\n`, ""}, want: itself +
 			"\n  held back: not complete: driver nvidia does not tell its device minor"},
 		{name: "without a driver", recording: "gpu-nvidia", edits: []string{"L: driver=../../../../bus/pci/drivers/nvidia\n", ""}, want: unknown +
 			"no driver is bound, so that its UUID is not known: load the module nvidia"},
-		{name: "excluded by its driver", recording: "gpu-nvidia", edits: []string{`GPU Excluded:\t No`, `GPU Excluded:\t Yes`}, want: device +
+		{name: "excluded by its driver", recording: "gpu-nvidia", edits: []string{`GPU Excluded:\t No`, `GPU Excluded:\t Yes`}, want: itself +
 			"\n  held back: not for containers: the driver was told to exclude it (NVreg_ExcludedGpus)" +
 			"\n  /dev/nvidia3\n  /dev/nvidiactl\n  /dev/nvidia-uvm\n  /dev/nvidia-uvm-tools" + env},
 	})
@@ -196,10 +198,10 @@ func TestDisplays(t *testing.T) {
 	}
 	for id, driver := range drivers {
 		want := "only where a rule names it: a display of driver " + driver + ", no GPU"
-		if err := got[id]; err == nil || err.Error() != want || !errors.Is(err, ErrByName) {
+		if err := got[id]; err == nil || err.Error() != want || !errors.Is(err, device.ErrByName) {
 			t.Errorf("%s: %v, want %s", id, err, want)
 		}
-		rules := []Rule{{Resource: "test/gpu", Class: &GPU, Match: map[string]string{"DRIVER": driver}}}
+		rules := []device.Rule{{Resource: "test/gpu", Class: &device.GPU, Match: map[string]string{"DRIVER": driver}}}
 		for _, s := range lookAll(h, rules, devices) {
 			if (s.Offer == nil) != (s.Device.ID == id) {
 				t.Errorf("by name, %s: %s is offered or not: %v", driver, s.Device.ID, s.Offer)
@@ -227,7 +229,7 @@ func TestVirtualFunctions(t *testing.T) {
 			(0000:3a:00.2)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/42 with class node`
 	const silent = "its PCI configuration space does not answer: it has fallen off the bus"
-	named := []Rule{{Resource: "test/gpu", Class: &GPU, Match: map[string]string{"DRIVER": "xe", "PCI_SLOT_NAME": "0000:3a:00.0"}}}
+	named := []device.Rule{{Resource: "test/gpu", Class: &device.GPU, Match: map[string]string{"DRIVER": "xe", "PCI_SLOT_NAME": "0000:3a:00.0"}}}
 	testSights(t, []sight{
 		{name: "divided", recording: "gpu-sriov", want: divided + nodes + part + partNodes + guest},
 		{name: "divided, whatever a rule says", recording: "gpu-sriov", rules: named, want: divided + nodes + part +
@@ -245,7 +247,7 @@ func TestVirtualFunctions(t *testing.T) {
 func TestGPUWokenByModule(t *testing.T) {
 	_, devices := machine(t, "P: /module/nvidia_uvm\nE: SUBSYSTEM=module\n\nP: /module/nvme\nE: SUBSYSTEM=module\n")
 	for _, d := range devices {
-		if got, want := GPU.WokenBy(d), d.SysPath == "/sys/module/nvidia_uvm"; got != want {
+		if got, want := device.GPU.WokenBy(d), d.SysPath == "/sys/module/nvidia_uvm"; got != want {
 			t.Errorf("WokenBy(%s) = %v", d.SysPath, got)
 		}
 	}

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"fmt"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/udev"
 )
 
-func grouped(g Group, match map[string]string) []Rule {
-	return []Rule{{Resource: "example.com/set", Class: &Generic, Group: &g, Match: match}}
+func grouped(g device.Group, match map[string]string) []device.Rule {
+	return []device.Rule{{Resource: "example.com/set", Class: &device.Generic, Group: &g, Match: match}}
 }
 
 func TestGroupOfTheMachine(t *testing.T) {
-	virtualization := grouped(Group{Nodes: []string{"/dev/kvm", "/dev/net/tun"}, Optional: []string{"/dev/vhost-*", "/dev/none"}}, nil)
-	node := func(name string) Rule {
-		return Rule{Resource: "example.com/one", Class: &Generic, Match: map[string]string{"DEVNAME": name}}
+	virtualization := grouped(device.Group{Nodes: []string{"/dev/kvm", "/dev/net/tun"}, Optional: []string{"/dev/vhost-*", "/dev/none"}}, nil)
+	node := func(name string) device.Rule {
+		return device.Rule{Resource: "example.com/one", Class: &device.Generic, Match: map[string]string{"DEVNAME": name}}
 	}
 	testSights(t, []sight{
 		{name: "complete", recording: "node-virtual", rules: virtualization, want: `
@@ -53,7 +54,7 @@ func TestGroupOfTheMachine(t *testing.T) {
 			group-example.com:set
 			  held back: not complete: /dev/kvm is missing; not complete: /dev/net/tun is missing
 			  /dev/vhost-net`},
-		{name: "a pattern that finds nothing", recording: "node-virtual", rules: grouped(Group{Nodes: []string{"/dev/kvm", "/dev/snd/*"}}, nil), want: `
+		{name: "a pattern that finds nothing", recording: "node-virtual", rules: grouped(device.Group{Nodes: []string{"/dev/kvm", "/dev/snd/*"}}, nil), want: `
 			(0000:41:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/37 with class node
 			group-example.com:set
@@ -70,7 +71,7 @@ func TestGroupOfTheMachine(t *testing.T) {
 			  held back: a part of group-example.com:set
 			(vhost-net)
 			  held back: a part of group-example.com:set`},
-		{name: "a node by itself, and first", recording: "node-virtual", rules: append([]Rule{node("/dev/kvm")}, virtualization...), want: `
+		{name: "a node by itself, and first", recording: "node-virtual", rules: append([]device.Rule{node("/dev/kvm")}, virtualization...), want: `
 			(0000:41:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/37 with class node
 			group-example.com:set
@@ -81,8 +82,8 @@ func TestGroupOfTheMachine(t *testing.T) {
 			  held back: a part of group-example.com:set
 			(vhost-net)
 			  held back: a part of group-example.com:set`},
-		{name: "a node in two groups", recording: "node-virtual", rules: append(virtualization, Rule{
-			Resource: "example.com/other", Class: &Generic, Group: &Group{Nodes: []string{"/dev/kvm", "/dev/vfio/vfio"}},
+		{name: "a node in two groups", recording: "node-virtual", rules: append(virtualization, device.Rule{
+			Resource: "example.com/other", Class: &device.Generic, Group: &device.Group{Nodes: []string{"/dev/kvm", "/dev/vfio/vfio"}},
 		}), want: `
 			(0000:41:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/37 with class node
@@ -97,13 +98,13 @@ func TestGroupOfTheMachine(t *testing.T) {
 			  /dev/vfio/vfio
 			(vhost-net)
 			  held back: a part of group-example.com:set`},
-		{name: "SGX", recording: "node-platform", rules: grouped(Group{Nodes: []string{"/dev/sgx_enclave"}, Optional: []string{"/dev/sgx_provision"}}, nil), want: `
+		{name: "SGX", recording: "node-platform", rules: grouped(device.Group{Nodes: []string{"/dev/sgx_enclave"}, Optional: []string{"/dev/sgx_provision"}}, nil), want: `
 			group-example.com:set
 			  /dev/sgx_enclave
 			  /dev/sgx_provision
 			(sgx_provision)
 			  held back: a part of group-example.com:set`},
-		{name: "VFIO groups", recording: "node-vfio", rules: grouped(Group{Nodes: []string{"/dev/vfio/120", "/dev/vfio/37"}}, nil), want: `
+		{name: "VFIO groups", recording: "node-vfio", rules: grouped(device.Group{Nodes: []string{"/dev/vfio/120", "/dev/vfio/37"}}, nil), want: `
 			(0000:c1:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
 			group-example.com:set
@@ -112,7 +113,7 @@ func TestGroupOfTheMachine(t *testing.T) {
 			  /dev/vfio/37
 			(37)
 			  held back: a part of group-example.com:set`},
-		{name: "one of them sick", recording: "node-vfio", edits: []string{"config=4d140aa8060410000002080100", "config=ffffffffffffffffffffffff"}, rules: grouped(Group{Nodes: []string{"/dev/vfio/120", "/dev/vfio/37"}}, nil), want: `
+		{name: "one of them sick", recording: "node-vfio", edits: []string{"config=4d140aa8060410000002080100", "config=ffffffffffffffffffffffff"}, rules: grouped(device.Group{Nodes: []string{"/dev/vfio/120", "/dev/vfio/37"}}, nil), want: `
 			(0000:c1:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
 			group-example.com:set
@@ -122,22 +123,22 @@ func TestGroupOfTheMachine(t *testing.T) {
 			  /dev/vfio/37
 			(37)
 			  held back: a part of group-example.com:set`},
-		{name: "a disk with partitions", recording: "node-disk", rules: grouped(Group{Nodes: []string{"/dev/sda", "/dev/sg0"}}, nil), want: `
+		{name: "a disk with partitions", recording: "node-disk", rules: grouped(device.Group{Nodes: []string{"/dev/sda", "/dev/sg0"}}, nil), want: `
 			(sda)
 			  held back: not for containers: /dev/sda is in the group and reaches a disk: offer it by itself
 			(sg0)
 			  held back: a part of group-example.com:set`},
-		{name: "a partition", recording: "node-disk", rules: grouped(Group{Nodes: []string{"/dev/sda1"}}, nil), want: `
+		{name: "a partition", recording: "node-disk", rules: grouped(device.Group{Nodes: []string{"/dev/sda1"}}, nil), want: `
 			(sda1)
 			  held back: not for containers: /dev/sda1 is in the group and reaches a disk: offer it by itself`},
-		{name: "a namespace", recording: "nvme-zoned", rules: grouped(Group{Nodes: []string{"/dev/nvme4", "/dev/nvme4n1"}}, nil), want: `
+		{name: "a namespace", recording: "nvme-zoned", rules: grouped(device.Group{Nodes: []string{"/dev/nvme4", "/dev/nvme4n1"}}, nil), want: `
 			(nvme4)
 			  held back: not for containers: /dev/nvme4 reaches namespaces past every check: offer those with class nvme
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  held back: no resource of class nvme is configured
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
 			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
-		{name: "a namespace among others", recording: "nvme-zoned", edits: []string{"N: nvme4\n", "N: qrng\n", "SUBSYSTEM=nvme\n", "SUBSYSTEM=qrng\n"}, rules: grouped(Group{Nodes: []string{"/dev/nvme4n1", "/dev/qrng"}}, nil), want: `
+		{name: "a namespace among others", recording: "nvme-zoned", edits: []string{"N: nvme4\n", "N: qrng\n", "SUBSYSTEM=nvme\n", "SUBSYSTEM=qrng\n"}, rules: grouped(device.Group{Nodes: []string{"/dev/nvme4n1", "/dev/qrng"}}, nil), want: `
 			group-example.com:set numa0
 			  held back: not complete: /dev/nvme4n1 belongs to class nvme
 			  /dev/qrng
@@ -145,12 +146,12 @@ func TestGroupOfTheMachine(t *testing.T) {
 			  held back: no resource of class nvme is configured
 			nvme-eui.0014ee83000ba211
 			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
-		{name: "without the container of VFIO", recording: "node-vfio", edits: []string{"N: vfio/vfio", "N: other"}, rules: grouped(Group{Nodes: []string{"/dev/vfio/120"}}, nil), want: `
+		{name: "without the container of VFIO", recording: "node-vfio", edits: []string{"N: vfio/vfio", "N: other"}, rules: grouped(device.Group{Nodes: []string{"/dev/vfio/120"}}, nil), want: `
 			(0000:c1:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
 			group-example.com:set numa0
 			  held back: not complete: /dev/vfio/vfio is missing`},
-		{name: "of one NUMA node and none", recording: "node-vfio", rules: grouped(Group{Nodes: []string{"/dev/vfio/37", "/dev/vfio/vfio"}}, nil), want: `
+		{name: "of one NUMA node and none", recording: "node-vfio", rules: grouped(device.Group{Nodes: []string{"/dev/vfio/37", "/dev/vfio/vfio"}}, nil), want: `
 			(0000:c1:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/9 with class node
 			(vfio)
@@ -158,7 +159,7 @@ func TestGroupOfTheMachine(t *testing.T) {
 			group-example.com:set numa1
 			  /dev/vfio/37
 			  /dev/vfio/vfio`},
-		{name: "the generic node of a namespace", recording: "nvme-zoned", rules: grouped(Group{Nodes: []string{"/dev/ng4n1"}}, nil), want: `
+		{name: "the generic node of a namespace", recording: "nvme-zoned", rules: grouped(device.Group{Nodes: []string{"/dev/ng4n1"}}, nil), want: `
 			(ng4n1)
 			  held back: not for containers: /dev/ng4n1 reaches namespaces past every check: offer those with class nvme
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
@@ -169,8 +170,8 @@ func TestGroupOfTheMachine(t *testing.T) {
 }
 
 func TestGroupOfHardware(t *testing.T) {
-	camera := Group{Nodes: []string{"/dev/video*"}, Optional: []string{"/dev/media*", "/dev/snd/*"}, By: GroupUSB}
-	whole := Group{Nodes: []string{"/dev/bus/usb/*"}, Optional: []string{"/dev/video*"}, By: GroupUSB}
+	camera := device.Group{Nodes: []string{"/dev/video*"}, Optional: []string{"/dev/media*", "/dev/snd/*"}, By: device.GroupUSB}
+	whole := device.Group{Nodes: []string{"/dev/bus/usb/*"}, Optional: []string{"/dev/video*"}, By: device.GroupUSB}
 	testSights(t, []sight{
 		{name: "cameras", recording: "group-camera", rules: grouped(camera, nil), want: `
 			(media0)
@@ -220,7 +221,7 @@ func TestGroupOfHardware(t *testing.T) {
 			  /dev/video10
 			(video10)
 			  held back: a part of group-example.com:set-0000:00:14.0-usb-9`},
-		{name: "by function", recording: "group-camera", rules: grouped(Group{Nodes: []string{"/dev/video*"}, By: GroupPCI}, map[string]string{"DRIVER": "xhci_hcd"}), want: `
+		{name: "by function", recording: "group-camera", rules: grouped(device.Group{Nodes: []string{"/dev/video*"}, By: device.GroupPCI}, map[string]string{"DRIVER": "xhci_hcd"}), want: `
 			group-example.com:set-0000:00:14.0 numa0
 			  /dev/video0 = /dev/v4l/by-id/usb-046d_HD_Pro_Webcam_C920_6B7F3E5F-video-index0
 			  /dev/video1 = /dev/v4l/by-id/usb-046d_HD_Pro_Webcam_C920_6B7F3E5F-video-index1
@@ -229,7 +230,7 @@ func TestGroupOfHardware(t *testing.T) {
 			  held back: a part of group-example.com:set-0000:00:14.0
 			(video10)
 			  held back: a part of group-example.com:set-0000:00:14.0`},
-		{name: "of no such hardware", recording: "node-virtual", rules: grouped(Group{Nodes: []string{"/dev/kvm"}, By: GroupPCI}, nil), want: `
+		{name: "of no such hardware", recording: "node-virtual", rules: grouped(device.Group{Nodes: []string{"/dev/kvm"}, By: device.GroupPCI}, nil), want: `
 			(0000:41:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/37 with class node`},
 		{name: "off the bus", recording: "group-camera", edits: []string{"config=86806da3", "config=ffffffff"}, rules: grouped(camera, map[string]string{"ATTR{idProduct}": "0825"}), want: `
@@ -241,27 +242,27 @@ func TestGroupOfHardware(t *testing.T) {
 
 // A member that comes or goes concerns the one that stands for the group.
 func TestGroupIsWokenByItsMembers(t *testing.T) {
-	rules := append(anyNode(nil), grouped(Group{Nodes: []string{"/dev/kvm"}, Optional: []string{"/dev/vhost-*"}}, nil)...)
+	rules := append(anyNode(nil), grouped(device.Group{Nodes: []string{"/dev/kvm"}, Optional: []string{"/dev/vhost-*"}}, nil)...)
 	for node, want := range map[string]bool{"/dev/kvm": true, "/dev/vhost-net": true, "/dev/fuse": false, "": false} {
-		if got := Generic.WokenBy(udev.Device{Subsystem: "misc", DevNode: node}, rules...); got != want {
+		if got := device.Generic.WokenBy(udev.Device{Subsystem: "misc", DevNode: node}, rules...); got != want {
 			t.Errorf("%q wakes it: %t", node, got)
 		}
 	}
-	if GPU.WokenBy(udev.Device{Subsystem: "misc", DevNode: "/dev/kvm"}, rules...) {
+	if device.GPU.WokenBy(udev.Device{Subsystem: "misc", DevNode: "/dev/kvm"}, rules...) {
 		t.Error("a member of a group wakes class gpu")
 	}
 }
 
 // Whatever the hardware and however rules overlap, no node is offered twice, and each look of each member says the same.
 func TestGroupsShareNoNode(t *testing.T) {
-	rules := []Rule{{Resource: "example.com/any", Class: &Generic}}
-	for i, g := range []Group{
-		{Nodes: []string{"/dev/video*"}, Optional: []string{"/dev/*"}, By: GroupUSB},
-		{Nodes: []string{"/dev/*"}, By: GroupPCI},
+	rules := []device.Rule{{Resource: "example.com/any", Class: &device.Generic}}
+	for i, g := range []device.Group{
+		{Nodes: []string{"/dev/video*"}, Optional: []string{"/dev/*"}, By: device.GroupUSB},
+		{Nodes: []string{"/dev/*"}, By: device.GroupPCI},
 		{Nodes: []string{"/dev/kvm", "/dev/*"}},
-		{Nodes: []string{"/dev/*"}, By: GroupUSB},
+		{Nodes: []string{"/dev/*"}, By: device.GroupUSB},
 	} {
-		rules = append(rules, Rule{Resource: fmt.Sprintf("example.com/%d", i), Class: &Generic, Group: &g})
+		rules = append(rules, device.Rule{Resource: fmt.Sprintf("example.com/%d", i), Class: &device.Generic, Group: &g})
 	}
 	for name, text := range recordings(t) {
 		h, devices := machine(t, text)
@@ -269,7 +270,7 @@ func TestGroupsShareNoNode(t *testing.T) {
 		for _, s := range lookAll(h, rules, devices) {
 			checkSighting(t, name, s)
 			for _, n := range s.Allocation.Nodes {
-				if n.Container == vfioContainer || n.Container == "/dev/iommu" {
+				if n.Container == "/dev/vfio/vfio" || n.Container == "/dev/iommu" {
 					continue // what all VFIO groups need
 				}
 				if other := by[n.Container]; other != "" {

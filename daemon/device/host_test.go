@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"errors"
@@ -11,11 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // tree makes a machine with the GPU of AMD, a NUMA node 1 and what a test adds to it.
-func tree(t *testing.T) (h *Host, gpu string) {
+func tree(t *testing.T) (h *device.Host, gpu string) {
 	t.Helper()
 	h, devices := recorded(t, "gpu-amd")
 	for _, d := range devices {
@@ -26,7 +27,7 @@ func tree(t *testing.T) (h *Host, gpu string) {
 	return h, gpu
 }
 
-func write(t *testing.T, h *Host, name, text string) {
+func write(t *testing.T, h *device.Host, name, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(h.Path(name)), 0o755); err != nil {
 		t.Fatal(err)
@@ -37,7 +38,7 @@ func write(t *testing.T, h *Host, name, text string) {
 }
 
 func TestHostPath(t *testing.T) {
-	h := &Host{Tree: sysfs.At("/elsewhere")}
+	h := &device.Host{Tree: sysfs.At("/elsewhere")}
 	for name, want := range map[string]string{
 		"/sys":              "/elsewhere/sys",
 		"/sys/devices/x":    "/elsewhere/sys/devices/x",
@@ -77,11 +78,11 @@ func TestHostReads(t *testing.T) {
 		t.Errorf("text: %v", err)
 	}
 	for _, err := range []error{second(h.Attr(gpu, "none")), second(h.ReadAll("/proc/none")), second(h.Int(gpu, "none"))} {
-		if !errors.Is(err, ErrGone) || !errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), h.Sys) {
+		if !errors.Is(err, device.ErrGone) || !errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), h.Sys) {
 			t.Errorf("none: %v", err)
 		}
 	}
-	if err := second(h.Attr(gpu, "drm")); err == nil || errors.Is(err, ErrGone) {
+	if err := second(h.Attr(gpu, "drm")); err == nil || errors.Is(err, device.ErrGone) {
 		t.Errorf("a directory: %v", err)
 	}
 }
@@ -166,38 +167,19 @@ func TestHostNode(t *testing.T) {
 		{"the first that leads there", []string{"/dev/none", render, "/dev/dri/renderD128"}, render},
 	} {
 		got, err := h.Node("/dev/dri/renderD128", test.links...)
-		if want := (Node{Host: test.want, Container: "/dev/dri/renderD128"}); err != nil || got != want {
+		if want := (device.Node{Host: test.want, Container: "/dev/dri/renderD128"}); err != nil || got != want {
 			t.Errorf("%s: %+v, %v", test.name, got, err)
 		}
 	}
-	if _, err := h.Node("/dev/none", render); !errors.Is(err, ErrIncomplete) || err.Error() != "not complete: /dev/none is missing" {
+	if _, err := h.Node("/dev/none", render); !errors.Is(err, device.ErrIncomplete) || err.Error() != "not complete: /dev/none is missing" {
 		t.Errorf("missing: %v", err)
 	}
-}
-
-func TestPCIAnswers(t *testing.T) {
-	h, gpu := tree(t)
-	check := func(what string, want bool) {
-		t.Helper()
-		if err := h.pciAnswers(gpu); (err == nil) != want {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	check("as recorded", true)
-	write(t, h, gpu+"/config", "\xff\xff\xff\xff")
-	check("all ones", false)
-	write(t, h, gpu+"/config", "\xff")
-	check("too short", false)
-	if err := os.Remove(h.Path(gpu + "/config")); err != nil {
-		t.Fatal(err)
-	}
-	check("without the attribute", true)
 }
 
 // TestInstance: what takes the place of something is another one.
 func TestInstance(t *testing.T) {
 	root := t.TempDir()
-	h := &Host{Tree: sysfs.Tree{Sys: root}}
+	h := &device.Host{Tree: sysfs.Tree{Sys: root}}
 	if n := h.Instance("/sys/devices/x"); n != 0 {
 		t.Errorf("what is not there is instance %d", n)
 	}

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"fmt"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
+
+// longestID is the longest ID that the kubelet takes, 63 characters, without the number of a share.
+const longestID = 58
 
 // cdiName is what a CDI device name may be (SPEC.md of the Container Device Interface).
 var cdiName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?$`)
@@ -32,7 +37,7 @@ func TestMakeID(t *testing.T) {
 		{[]string{""}, "e3b0c442"},
 		{[]string{"//"}, "a2c23396"},
 	} {
-		if got := MakeID(test.parts...); got != test.want {
+		if got := device.MakeID(test.parts...); got != test.want {
 			t.Errorf("MakeID(%q) = %q, want %q", test.parts, got, test.want)
 		}
 	}
@@ -45,7 +50,7 @@ func TestMakeIDKeepsApart(t *testing.T) {
 			fmt.Sprint("disk ", i), fmt.Sprint("disk_", i), fmt.Sprint("disk/", i), fmt.Sprint("disk-", i), fmt.Sprint(i, "ß"),
 			strings.Repeat("long", 20) + fmt.Sprint(i), fmt.Sprint(i) + strings.Repeat("long", 20),
 		} {
-			id := MakeID("node", original)
+			id := device.MakeID("node", original)
 			if other, ok := made[id]; ok {
 				t.Fatalf("%q and %q have one ID, %q", original, other, id)
 			}
@@ -59,11 +64,11 @@ func FuzzMakeID(f *testing.F) {
 		f.Add(seed, seed)
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
-		id := MakeID(a, b)
-		if len(id) > idSize || !cdiName.MatchString(id) || strings.Contains(id, "::") {
+		id := device.MakeID(a, b)
+		if len(id) > longestID || !cdiName.MatchString(id) || strings.Contains(id, "::") {
 			t.Fatalf("MakeID(%q, %q) = %q", a, b, id)
 		}
-		if again := MakeID(a, b); again != id {
+		if again := device.MakeID(a, b); again != id {
 			t.Fatalf("MakeID(%q, %q) = %q, then %q", a, b, id, again)
 		}
 	})

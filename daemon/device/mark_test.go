@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -26,55 +27,55 @@ func TestNotice(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		event udev.Event
-		want  Mark // none: no mark
+		want  device.Mark // none: no mark
 	}{
-		{"add", event("add", "pci", gpu), Mark{SysPath: gpu}},
-		{"remove", event("remove", "pci", gpu), Mark{SysPath: gpu}},
-		{"bind", event("bind", "pci", gpu), Mark{SysPath: gpu}},
-		{"unbind", event("unbind", "pci", gpu), Mark{}},
-		{"udevadm trigger", event("add", "pci", gpu, "SYNTH_UUID", "0"), Mark{}},
-		{"udevadm trigger", event("change", "drm", card, "WEDGED", "rebind", "SYNTH_UUID", "0"), Mark{}},
-		{"change", event("change", "pci", gpu), Mark{}},
+		{"add", event("add", "pci", gpu), device.Mark{SysPath: gpu}},
+		{"remove", event("remove", "pci", gpu), device.Mark{SysPath: gpu}},
+		{"bind", event("bind", "pci", gpu), device.Mark{SysPath: gpu}},
+		{"unbind", event("unbind", "pci", gpu), device.Mark{}},
+		{"udevadm trigger", event("add", "pci", gpu, "SYNTH_UUID", "0"), device.Mark{}},
+		{"udevadm trigger", event("change", "drm", card, "WEDGED", "rebind", "SYNTH_UUID", "0"), device.Mark{}},
+		{"change", event("change", "pci", gpu), device.Mark{}},
 
-		{"recovery", event("change", "pci", gpu, "ERROR_EVENT", "BEGIN_RECOVERY", "DEVICE_ONLINE", "0"), Mark{
+		{"recovery", event("change", "pci", gpu, "ERROR_EVENT", "BEGIN_RECOVERY", "DEVICE_ONLINE", "0"), device.Mark{
 			SysPath: gpu, Source: "recovery", Reason: "the kernel is recovering it from a PCIe error",
 		}},
-		{"recovered", event("change", "pci", gpu, "ERROR_EVENT", "SUCCESSFUL_RECOVERY", "DEVICE_ONLINE", "1"), Mark{SysPath: gpu, Source: "recovery"}},
-		{"not recovered", event("change", "pci", gpu, "ERROR_EVENT", "FAILED_RECOVERY", "DEVICE_ONLINE", "0"), Mark{
+		{"recovered", event("change", "pci", gpu, "ERROR_EVENT", "SUCCESSFUL_RECOVERY", "DEVICE_ONLINE", "1"), device.Mark{SysPath: gpu, Source: "recovery"}},
+		{"not recovered", event("change", "pci", gpu, "ERROR_EVENT", "FAILED_RECOVERY", "DEVICE_ONLINE", "0"), device.Mark{
 			SysPath: gpu, Source: "recovery", Reason: "the kernel could not recover it from a PCIe error: bind its driver again, or replace it",
 		}},
-		{"some other", event("change", "pci", gpu, "ERROR_EVENT", "COFFEE"), Mark{}},
-		{"of no function", event("change", "usb", gpu, "ERROR_EVENT", "FAILED_RECOVERY"), Mark{}},
+		{"some other", event("change", "pci", gpu, "ERROR_EVENT", "COFFEE"), device.Mark{}},
+		{"of no function", event("change", "usb", gpu, "ERROR_EVENT", "FAILED_RECOVERY"), device.Mark{}},
 
-		{"wedged", event("change", "drm", card, "WEDGED", "rebind,bus-reset"), Mark{
+		{"wedged", event("change", "drm", card, "WEDGED", "rebind,bus-reset"), device.Mark{
 			SysPath: gpu, Source: "drm", Reason: "its driver has given it up (WEDGED=rebind,bus-reset)",
 		}},
-		{"wedged, how is not known", event("change", "drm", card, "WEDGED", "unknown"), Mark{
+		{"wedged, how is not known", event("change", "drm", card, "WEDGED", "unknown"), device.Mark{
 			SysPath: gpu, Source: "drm", Reason: "its driver has given it up (WEDGED=unknown)",
 		}},
-		{"reset by its driver", event("change", "drm", card, "WEDGED", "none"), Mark{SysPath: gpu, Source: "drm"}},
-		{"wedged without PCI", event("change", "drm", soc+"/drm/card0", "WEDGED", "rebind"), Mark{
+		{"reset by its driver", event("change", "drm", card, "WEDGED", "none"), device.Mark{SysPath: gpu, Source: "drm"}},
+		{"wedged without PCI", event("change", "drm", soc+"/drm/card0", "WEDGED", "rebind"), device.Mark{
 			SysPath: soc, Source: "drm", Reason: "its driver has given it up (WEDGED=rebind)",
 		}},
-		{"i915", event("change", "drm", card, "ERROR", "1"), Mark{SysPath: gpu, Source: "drm", Reason: "driver i915 has found an error and resets it"}},
-		{"i915 resets", event("change", "drm", card, "RESET", "1"), Mark{SysPath: gpu, Source: "drm", Reason: "driver i915 has found an error and resets it"}},
-		{"i915 is done", event("change", "drm", card, "ERROR", "0"), Mark{SysPath: gpu, Source: "drm"}},
-		{"a display plugged in", event("change", "drm", card, "HOTPLUG", "1"), Mark{}},
+		{"i915", event("change", "drm", card, "ERROR", "1"), device.Mark{SysPath: gpu, Source: "drm", Reason: "driver i915 has found an error and resets it"}},
+		{"i915 resets", event("change", "drm", card, "RESET", "1"), device.Mark{SysPath: gpu, Source: "drm", Reason: "driver i915 has found an error and resets it"}},
+		{"i915 is done", event("change", "drm", card, "ERROR", "0"), device.Mark{SysPath: gpu, Source: "drm"}},
+		{"a display plugged in", event("change", "drm", card, "HOTPLUG", "1"), device.Mark{}},
 
-		{"xe", event(udev.Logged, "pci", gpu, "MESSAGE", "xe 0000:05:00.0: [drm] *ERROR* CRITICAL: Xe has declared device 0000:05:00.0 as wedged."), Mark{
+		{"xe", event(udev.Logged, "pci", gpu, "MESSAGE", "xe 0000:05:00.0: [drm] *ERROR* CRITICAL: Xe has declared device 0000:05:00.0 as wedged."), device.Mark{
 			SysPath: gpu, Source: "drm", Reason: "driver xe has given it up (wedged): bind it again",
 		}},
-		{"amdgpu", event(udev.Logged, "pci", gpu, "MESSAGE", "amdgpu 0000:05:00.0: amdgpu: GPU reset end with ret = -110"), Mark{
+		{"amdgpu", event(udev.Logged, "pci", gpu, "MESSAGE", "amdgpu 0000:05:00.0: amdgpu: GPU reset end with ret = -110"), device.Mark{
 			SysPath: gpu, Source: "drm", Reason: "driver amdgpu could not reset it (-110): bind it again, or restart the machine",
 		}},
-		{"amdgpu is done", event(udev.Logged, "pci", gpu, "MESSAGE", "amdgpu 0000:05:00.0: amdgpu: GPU reset(3) succeeded!"), Mark{SysPath: gpu, Source: "drm"}},
-		{"amdgpu resets", event(udev.Logged, "pci", gpu, "MESSAGE", "amdgpu 0000:05:00.0: amdgpu: GPU reset begin!"), Mark{}},
-		{"amdgpu fails, and says more", event(udev.Logged, "pci", gpu, "MESSAGE", "amdgpu 0000:05:00.0: amdgpu: GPU reset(3) failed"), Mark{}},
-		{"another driver resets", event(udev.Logged, "pci", gpu, "MESSAGE", "other 0000:05:00.0: GPU reset(3) succeeded!"), Mark{}},
-		{"xe says something else", event(udev.Logged, "pci", gpu, "MESSAGE", "xe 0000:05:00.0: CRITICAL: it is warm"), Mark{}},
+		{"amdgpu is done", event(udev.Logged, "pci", gpu, "MESSAGE", "amdgpu 0000:05:00.0: amdgpu: GPU reset(3) succeeded!"), device.Mark{SysPath: gpu, Source: "drm"}},
+		{"amdgpu resets", event(udev.Logged, "pci", gpu, "MESSAGE", "amdgpu 0000:05:00.0: amdgpu: GPU reset begin!"), device.Mark{}},
+		{"amdgpu fails, and says more", event(udev.Logged, "pci", gpu, "MESSAGE", "amdgpu 0000:05:00.0: amdgpu: GPU reset(3) failed"), device.Mark{}},
+		{"another driver resets", event(udev.Logged, "pci", gpu, "MESSAGE", "other 0000:05:00.0: GPU reset(3) succeeded!"), device.Mark{}},
+		{"xe says something else", event(udev.Logged, "pci", gpu, "MESSAGE", "xe 0000:05:00.0: CRITICAL: it is warm"), device.Mark{}},
 	} {
-		got, ok := Notice(test.event)
-		if got != test.want || ok != (test.want != Mark{}) {
+		got, ok := device.Notice(test.event)
+		if got != test.want || ok != (test.want != device.Mark{}) {
 			t.Errorf("%s: %+v, %t, want %+v", test.name, got, ok, test.want)
 		}
 	}
@@ -82,7 +83,7 @@ func TestNotice(t *testing.T) {
 
 func TestNoticeXid(t *testing.T) {
 	const gpu = "/sys/devices/pci0000:15/0000:15:01.0/0000:18:00.0"
-	for text, want := range map[string]Mark{
+	for text, want := range map[string]device.Mark{
 		"79, GPU has fallen off the bus.":                                  {Source: "xid/79", Reason: "Xid 79: GPU has fallen off the bus"},
 		"79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.": {Source: "xid/79", Reason: "Xid 79: GPU has fallen off the bus"},
 		"48, pid=77, name=python3, DBE (double bit error), at 0x1":         {Source: "xid/48", Reason: "Xid 48: DBE (double bit error) at 0x1"},
@@ -108,11 +109,11 @@ func TestNoticeXid(t *testing.T) {
 		"154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)": {Source: "xid"},
 	} {
 		for _, address := range []string{"(PCI:0000:18:00): ", "(PCI:0000:18:00 GPU-I:05 GPU-CI:00): "} {
-			got, ok := Notice(event(udev.Logged, "pci", gpu, "MESSAGE", "NVRM: Xid "+address+text))
-			if want != (Mark{}) {
+			got, ok := device.Notice(event(udev.Logged, "pci", gpu, "MESSAGE", "NVRM: Xid "+address+text))
+			if want != (device.Mark{}) {
 				want.SysPath = gpu
 			}
-			if got != want || ok != (want != Mark{}) {
+			if got != want || ok != (want != device.Mark{}) {
 				t.Errorf("%q: %+v, %t, want %+v", text, got, ok, want)
 			}
 		}
@@ -124,7 +125,7 @@ func FuzzNoticeXid(f *testing.F) {
 	f.Add("(PCI:0000:18:00): 79, pid='<unknown>', GPU has fallen off the bus.")
 	f.Add("): 154,)(")
 	f.Fuzz(func(t *testing.T, text string) {
-		m, ok := Notice(event(udev.Logged, "pci", "/sys/x", "MESSAGE", "NVRM: Xid "+text))
+		m, ok := device.Notice(event(udev.Logged, "pci", "/sys/x", "MESSAGE", "NVRM: Xid "+text))
 		if ok && (m.SysPath != "/sys/x" || m.Source == "" || len(m.Reason) > len(text)+60) {
 			t.Errorf("%q: %+v", text, m)
 		}
@@ -142,7 +143,7 @@ func TestFunctionIn(t *testing.T) {
 		"/sys/devices/x/0000:00:01.8":                                 "",
 		"":                                                            "",
 	} {
-		if got := FunctionIn(sysPath); got != want {
+		if got := device.FunctionIn(sysPath); got != want {
 			t.Errorf("FunctionIn(%q) = %q, want %q", sysPath, got, want)
 		}
 	}

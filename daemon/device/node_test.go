@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
 // anyNode is a rule that takes whatever has a node.
-func anyNode(match map[string]string) []Rule {
-	return []Rule{{Resource: "test/node", Class: &Generic, Match: match}}
+func anyNode(match map[string]string) []device.Rule {
+	return []device.Rule{{Resource: "test/node", Class: &device.Generic, Match: match}}
 }
 
 func TestNode(t *testing.T) {
@@ -21,8 +22,8 @@ func TestNode(t *testing.T) {
 	const diskNode = "  /dev/sda = /dev/disk/by-id/ata-WDC_WD40EFRX-68N32N0_WD-WCC7K0ABCDEF"
 	const part = `node-WDC_WD40EFRX-68N32N0_WD-WCC7K0ABCDEF-part1 "WDC WD40EFRX-68N32N0"` + "\n"
 	const partNode = "  /dev/sda1 = /dev/disk/by-id/ata-WDC_WD40EFRX-68N32N0_WD-WCC7K0ABCDEF-part1"
-	subsystem := func(name string) []Rule { return anyNode(map[string]string{"SUBSYSTEM": name}) }
-	node := func(name string) []Rule { return anyNode(map[string]string{"DEVNAME": name}) }
+	subsystem := func(name string) []device.Rule { return anyNode(map[string]string{"SUBSYSTEM": name}) }
+	node := func(name string) []device.Rule { return anyNode(map[string]string{"DEVNAME": name}) }
 	testSights(t, []sight{
 		{name: "serial adapters", recording: "node-serial", rules: anyNode(nil), want: `
 			node-FTDI_FT232R_USB_UART_A50285BI-if00 "FT232R USB UART"
@@ -105,7 +106,7 @@ func TestNode(t *testing.T) {
 
 // Hardware that is known by what the kernel tells of it, not by udev's rules.
 func TestNodeOfTheKernel(t *testing.T) {
-	subsystem := func(name string) []Rule { return anyNode(map[string]string{"SUBSYSTEM": name}) }
+	subsystem := func(name string) []device.Rule { return anyNode(map[string]string{"SUBSYSTEM": name}) }
 	testSights(t, []sight{
 		{name: "work queues", recording: "node-idxd", rules: subsystem("dsa"), want: `
 			node-dsa-0000:6a:01.0-wq1 numa0
@@ -200,7 +201,7 @@ func TestNodeOfTheKernel(t *testing.T) {
 }
 
 func TestVFIO(t *testing.T) {
-	rule := func(key, value string) []Rule {
+	rule := func(key, value string) []device.Rule {
 		return anyNode(map[string]string{"SUBSYSTEM": "vfio", key: value})
 	}
 	const audio = "E: DRIVER=vfio-pci\nE: PCI_CLASS=40300"
@@ -297,7 +298,15 @@ func TestVFIO(t *testing.T) {
 }
 
 func TestNodeID(t *testing.T) {
-	device := func(subsystem, node string, properties ...string) udev.Device {
+	id := func(u udev.Device) string {
+		t.Helper()
+		all, err := device.Generic.Identify(&device.Host{Tree: sysfs.Tree{Sys: t.TempDir()}}, u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all[0].ID
+	}
+	made := func(subsystem, node string, properties ...string) udev.Device {
 		u := udev.Device{Subsystem: subsystem, SysPath: "/sys/devices/x/" + node, DevNode: "/dev/" + node}
 		for _, p := range properties {
 			key, value, _ := strings.Cut(p, "=")
@@ -309,22 +318,22 @@ func TestNodeID(t *testing.T) {
 		device udev.Device
 		want   string
 	}{
-		{device("input", "input/event3", "ID_SERIAL=Acme_Pad_1", "ID_SERIAL_SHORT=1", "ID_USB_INTERFACE_NUM=01"), "node-Acme_Pad_1-if01-event"},
-		{device("input", "input/mouse0", "ID_SERIAL=Acme_Pad_1", "ID_SERIAL_SHORT=1", "ID_USB_INTERFACE_NUM=01"), "node-Acme_Pad_1-if01-mouse"},
-		{device("usb", "bus/usb/001/004", "ID_SERIAL=Acme_Pad_1", "ID_SERIAL_SHORT=1"), "node-Acme_Pad_1"},
-		{device("drm", "dri/renderD128", "ID_PATH=pci-0000:00:02.0"), "node-pci-0000:00:02.0-renderD"},
-		{device("drm", "dri/card0", "ID_PATH=pci-0000:00:02.0"), "node-pci-0000:00:02.0-card"},
-		{device("block", "vdb", "ID_PATH=pci-0000:00:05.0", "ID_SERIAL=disk1"), "node-pci-0000:00:05.0"},
-		{device("block", "dm-3", "DM_UUID=CRYPT-PLAIN-data", "DM_NAME=data"), "node-CRYPT-PLAIN-data"},
-		{device("block", "md0", "MD_UUID=d9b3:4f00:1234:5678"), "node-d9b3:4f00:1234:5678"},
-		{device("misc", "fuse"), "node-fuse"},
+		{made("input", "input/event3", "ID_SERIAL=Acme_Pad_1", "ID_SERIAL_SHORT=1", "ID_USB_INTERFACE_NUM=01"), "node-Acme_Pad_1-if01-event"},
+		{made("input", "input/mouse0", "ID_SERIAL=Acme_Pad_1", "ID_SERIAL_SHORT=1", "ID_USB_INTERFACE_NUM=01"), "node-Acme_Pad_1-if01-mouse"},
+		{made("usb", "bus/usb/001/004", "ID_SERIAL=Acme_Pad_1", "ID_SERIAL_SHORT=1"), "node-Acme_Pad_1"},
+		{made("drm", "dri/renderD128", "ID_PATH=pci-0000:00:02.0"), "node-pci-0000:00:02.0-renderD"},
+		{made("drm", "dri/card0", "ID_PATH=pci-0000:00:02.0"), "node-pci-0000:00:02.0-card"},
+		{made("block", "vdb", "ID_PATH=pci-0000:00:05.0", "ID_SERIAL=disk1"), "node-pci-0000:00:05.0"},
+		{made("block", "dm-3", "DM_UUID=CRYPT-PLAIN-data", "DM_NAME=data"), "node-CRYPT-PLAIN-data"},
+		{made("block", "md0", "MD_UUID=d9b3:4f00:1234:5678"), "node-d9b3:4f00:1234:5678"},
+		{made("misc", "fuse"), "node-fuse"},
 	} {
-		if got := nodeID(&Host{Tree: sysfs.Tree{Sys: t.TempDir()}}, test.device); got != test.want {
-			t.Errorf("nodeID(%s) = %q, want %q", test.device.DevNode, got, test.want)
+		if got := id(test.device); got != test.want {
+			t.Errorf("the ID of %s is %q, want %q", test.device.DevNode, got, test.want)
 		}
 	}
-	long := nodeID(&Host{Tree: sysfs.Tree{Sys: t.TempDir()}}, device("misc", strings.Repeat("very/long/", 409)+"name"))
-	if len(long) > idSize {
+	long := id(made("misc", strings.Repeat("very/long/", 409)+"name"))
+	if len(long) > longestID {
 		t.Errorf("a name of 4 KiB makes an ID of %d bytes", len(long))
 	}
 }
@@ -332,14 +341,14 @@ func TestNodeID(t *testing.T) {
 func TestNodeIsThere(t *testing.T) {
 	h, devices := recorded(t, "node-virtual")
 	d := devices[len(devices)-1]
-	if err := nodeHealth(h, Device{Udev: &d}); err != nil {
+	if err := device.Generic.Health(h, device.Device{Udev: &d}); err != nil {
 		t.Errorf("health of %s: %v", d.DevNode, err)
 	}
 	d.DevNode = "/dev/gone"
-	if err := nodeHealth(h, Device{Udev: &d}); err == nil {
+	if err := device.Generic.Health(h, device.Device{Udev: &d}); err == nil {
 		t.Error("a device without its node is healthy")
 	}
-	if _, err := nodeIdentify(h, udev.Device{SysPath: d.SysPath}); err == nil {
+	if _, err := device.Generic.Identify(h, udev.Device{SysPath: d.SysPath}); err == nil {
 		t.Error("a device without a node was identified")
 	}
 }
@@ -358,15 +367,15 @@ func TestDiskWithoutAScrub(t *testing.T) {
 		if i < 0 {
 			t.Fatalf("the recording %s has no %s", c.recording, c.node)
 		}
-		rule := Rule{Resource: "test/node", Class: &Generic, Match: map[string]string{"DEVNAME": c.node}, ScrubUnset: true, AllowInUse: true}
-		s := Look(h, []Rule{rule}, &devices[i])[0]
+		rule := device.Rule{Resource: "test/node", Class: &device.Generic, Match: map[string]string{"DEVNAME": c.node}, ScrubUnset: true, AllowInUse: true}
+		s := device.Look(h, []device.Rule{rule}, &devices[i])[0]
 		const want = `not for containers: test/node takes a disk and does not say what becomes of the data of a pod: ` +
 			`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the next pod can read it`
 		if c.kept && (s.Offer == nil || s.Offer.Error() != want) || !c.kept && s.Offer != nil {
 			t.Errorf("%s: %v", c.node, s.Offer)
 		}
 		rule.ScrubUnset = false
-		if s := Look(h, []Rule{rule}, &devices[i])[0]; s.Offer != nil {
+		if s := device.Look(h, []device.Rule{rule}, &devices[i])[0]; s.Offer != nil {
 			t.Errorf("%s with a scrub: %v", c.node, s.Offer)
 		}
 	}
@@ -376,10 +385,10 @@ func TestDiskWithoutAScrub(t *testing.T) {
 func TestNodeByID(t *testing.T) {
 	h, devices := recorded(t, "node-serial")
 	const id = "node-FTDI_FT232R_USB_UART_A50285BI-if00"
-	rules := anyNode(map[string]string{IDProperty: id})
+	rules := anyNode(map[string]string{device.IDProperty: id})
 	var taken []string
 	for _, u := range devices {
-		for _, s := range Look(h, rules, &u) {
+		for _, s := range device.Look(h, rules, &u) {
 			if s.Resource != "" {
 				taken = append(taken, s.Device.ID)
 			}
@@ -391,7 +400,7 @@ func TestNodeByID(t *testing.T) {
 }
 
 // erasing makes rules those of a resource with a scrub.
-func erasing(rules []Rule) []Rule {
+func erasing(rules []device.Rule) []device.Rule {
 	for i := range rules {
 		rules[i].Scrubs = true
 	}

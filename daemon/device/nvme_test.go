@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"errors"
@@ -8,32 +8,34 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 func TestNVMe(t *testing.T) {
-	const device = `nvme-eui.36344830545001230025384300000001 "SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q" numa1` + "\n"
+	const itself = `nvme-eui.36344830545001230025384300000001 "SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q" numa1` + "\n"
 	const node = "  /dev/nvme2n1 = /dev/disk/by-id/nvme-eui.36344830545001230025384300000001"
 	const head = `nvme-uuid.01234567-89ab-cdef-0123-456789abcdef "QEMU NVMe Ctrl, firmware 1.0" numa0` + "\n"
 	const headNode = "  /dev/nvme3n1 = /dev/disk/by-id/nvme-uuid.01234567-89ab-cdef-0123-456789abcdef"
 	testSights(t, []sight{
-		{name: "blank", recording: "nvme", want: device + node},
-		{name: "other numbers", recording: "nvme", edits: []string{"nvme2", "nvme0"}, want: device +
+		{name: "blank", recording: "nvme", want: itself + node},
+		{name: "other numbers", recording: "nvme", edits: []string{"nvme2", "nvme0"}, want: itself +
 			"  /dev/nvme0n1 = /dev/disk/by-id/nvme-eui.36344830545001230025384300000001"},
-		{name: "without a link by wwid", recording: "nvme", edits: []string{"S: disk/by-id/nvme-eui.36344830545001230025384300000001\n", ""}, want: device +
+		{name: "without a link by wwid", recording: "nvme", edits: []string{"S: disk/by-id/nvme-eui.36344830545001230025384300000001\n", ""}, want: itself +
 			"  /dev/nvme2n1 = /dev/disk/by-id/nvme-SAMSUNG_MZQL23T8HCLS-00A07_S64HNE0T500123_2"},
-		{name: "without a link but by slot", recording: "nvme", edits: []string{"S: disk/by-id/", "S: other/"}, want: device + "  /dev/nvme2n1"},
+		{name: "without a link but by slot", recording: "nvme", edits: []string{"S: disk/by-id/", "S: other/"}, want: itself + "  /dev/nvme2n1"},
 		{name: "without firmware and model", recording: "nvme", edits: []string{"A: firmware_rev", "A: x", "A: model", "A: y"}, want: `
 			nvme-eui.36344830545001230025384300000001 numa1
 			` + node},
-		{name: "resetting", recording: "nvme", edits: []string{"state=live", "state=resetting"}, want: device +
+		{name: "resetting", recording: "nvme", edits: []string{"state=live", "state=resetting"}, want: itself +
 			"  sick: controller nvme2 is resetting\n" + node},
-		{name: "dead", recording: "nvme", edits: []string{"state=live", "state=dead", "size=7501476528", "size=0"}, want: device +
+		{name: "dead", recording: "nvme", edits: []string{"state=live", "state=dead", "size=7501476528", "size=0"}, want: itself +
 			"  held back: not complete: its size is 0\n  sick: controller nvme2 is dead\n" + node},
 		{name: "without wwid", recording: "nvme", edits: []string{"wwid=eui.36344830545001230025384300000001\\n", "wwid="}, want: `
 			(nvme2n1)
 			  held back: not complete: its wwid is empty`},
-		{name: "read-only", recording: "nvme", edits: []string{"ro=0", "ro=1"}, want: device + "  held back: not for containers: it is read-only\n" + node},
-		{name: "transport unknown", recording: "nvme", edits: []string{"A: transport=pcie\\n\n", ""}, want: device +
+		{name: "read-only", recording: "nvme", edits: []string{"ro=0", "ro=1"}, want: itself + "  held back: not for containers: it is read-only\n" + node},
+		{name: "transport unknown", recording: "nvme", edits: []string{"A: transport=pcie\\n\n", ""}, want: itself +
 			"  held back: not complete: how its controller is reached is not known: read /sys/devices/pci0000:64/0000:64:02.0/0000:65:00.0/nvme/nvme2/transport: gone: no such file or directory\n" + node},
 
 		{name: "multipath", recording: "nvme-multipath", want: head + headNode},
@@ -56,8 +58,8 @@ func TestNVMe(t *testing.T) {
 }
 
 func TestNVMeNodes(t *testing.T) {
-	nodes := func(nodes string, match map[string]string) []Rule {
-		return []Rule{{Resource: "test/nvme", Class: &NVMe, Nodes: nodes, Match: match}}
+	nodes := func(nodes string, match map[string]string) []device.Rule {
+		return []device.Rule{{Resource: "test/nvme", Class: &device.NVMe, Nodes: nodes, Match: match}}
 	}
 	first := map[string]string{"DEVNAME": "/dev/nvme4n1"}
 	zoned := map[string]string{"ATTR{queue/zoned}": "host-managed"}
@@ -78,29 +80,29 @@ func TestNVMeNodes(t *testing.T) {
 			  /dev/nvme4n1 = /dev/disk/by-id/nvme-eui.0014ee83000ba210
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
 			  /dev/nvme4n2 = /dev/disk/by-id/nvme-eui.0014ee83000ba211`},
-		{name: "generic", recording: "nvme-zoned", rules: nodes(NVMeGeneric, first), want: `
+		{name: "generic", recording: "nvme-zoned", rules: nodes(device.NVMeGeneric, first), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  /dev/ng4n1 = /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
 			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
-		{name: "both", recording: "nvme-zoned", rules: nodes(NVMeBoth, first), want: `
+		{name: "both", recording: "nvme-zoned", rules: nodes(device.NVMeBoth, first), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  /dev/nvme4n1 = /dev/disk/by-id/nvme-eui.0014ee83000ba210
 			  /dev/ng4n1 = /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
 			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
-		{name: "both, of a drive that was plugged in again", recording: "nvme-zoned", edits: []string{"nvme4/nvme4n", "nvme4/nvme3n", "N: nvme4n", "N: nvme3n"}, rules: nodes(NVMeBoth, map[string]string{"DEVNAME": "/dev/nvme3n1"}), want: `
+		{name: "both, of a drive that was plugged in again", recording: "nvme-zoned", edits: []string{"nvme4/nvme4n", "nvme4/nvme3n", "N: nvme4n", "N: nvme3n"}, rules: nodes(device.NVMeBoth, map[string]string{"DEVNAME": "/dev/nvme3n1"}), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  /dev/nvme3n1 = /dev/disk/by-id/nvme-eui.0014ee83000ba210
 			  /dev/ng4n1 = /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
 			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
-		{name: "generic, without the link", recording: "nvme-zoned", edits: []string{"S: nvme-generic", "S: other"}, rules: nodes(NVMeGeneric, first), want: `
+		{name: "generic, without the link", recording: "nvme-zoned", edits: []string{"S: nvme-generic", "S: other"}, rules: nodes(device.NVMeGeneric, first), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  held back: not complete: /dev/ng4n1 has no link /dev/nvme-generic/by-id/nvme-eui.0014ee83000ba210: udev's rule 60-metalplug.rules makes it
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
 			  held back: not for containers: it is zoned: match ATTR{queue/zoned} to have it`},
-		{name: "generic, not there yet", recording: "nvme-zoned", edits: []string{"N: ng4n1\nS: nvme-generic/by-id/nvme-eui.0014ee83000ba210\nE: SUBSYSTEM=nvme-generic", "E: SUBSYSTEM=other"}, rules: nodes(NVMeBoth, first), want: `
+		{name: "generic, not there yet", recording: "nvme-zoned", edits: []string{"N: ng4n1\nS: nvme-generic/by-id/nvme-eui.0014ee83000ba210\nE: SUBSYSTEM=nvme-generic", "E: SUBSYSTEM=other"}, rules: nodes(device.NVMeBoth, first), want: `
 			nvme-eui.0014ee83000ba210 "WZS4C8T1TDSP303" numa0
 			  held back: not complete: its generic node is missing
 			nvme-eui.0014ee83000ba211 "WZS4C8T1TDSP303" numa0
@@ -114,50 +116,51 @@ func TestNVMeGenericLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, name, _ := strings.Cut(nvmeGenericLink, "/dev/"); !strings.Contains(string(rules), `SYMLINK+="`+name+`%c"`) {
-		t.Errorf("no rule makes %s", nvmeGenericLink)
+	const link = "/dev/nvme-generic/by-id/nvme-"
+	if _, name, _ := strings.Cut(link, "/dev/"); !strings.Contains(string(rules), `SYMLINK+="`+name+`%c"`) {
+		t.Errorf("no rule makes %s", link)
 	}
 }
 
 func TestNVMeInUse(t *testing.T) {
-	const device = `nvme-eui.36344830545001230025384300000001 "SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q" numa1` + "\n"
+	const itself = `nvme-eui.36344830545001230025384300000001 "SAMSUNG MZQL23T8HCLS-00A07, firmware GDC5602Q" numa1` + "\n"
 	const node = "\n  /dev/nvme2n1 = /dev/disk/by-id/nvme-eui.36344830545001230025384300000001"
 	const mount = "F: /proc/1/mountinfo="
 	const rootDevice = `nvme-eui.01000000010000005cd2e4a1b2c35551 "INTEL SSDPE2KX010T8"` + "\n"
 	const rootMount = `22 1 259:1 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p1 rw\n`
-	allowed := []Rule{{Resource: "test/nvme", Class: &NVMe, AllowInUse: true}}
+	allowed := []device.Rule{{Resource: "test/nvme", Class: &device.NVMe, AllowInUse: true}}
 	testSights(t, []sight{
-		{name: "mounted", recording: "nvme", edits: []string{mount, mount + `30 22 259:4 / /data\\040one rw shared:9 - xfs /dev/nvme2n1 rw\n`}, want: device +
+		{name: "mounted", recording: "nvme", edits: []string{mount, mount + `30 22 259:4 / /data\\040one rw shared:9 - xfs /dev/nvme2n1 rw\n`}, want: itself +
 			"  held back: in use: nvme2n1 is mounted on /data one" + node},
-		{name: "mounted as btrfs", recording: "nvme", edits: []string{mount, mount + `30 22 0:45 /sub /srv rw - btrfs /dev/disk/by-id/nvme-eui.36344830545001230025384300000001 rw\n`}, want: device +
+		{name: "mounted as btrfs", recording: "nvme", edits: []string{mount, mount + `30 22 0:45 /sub /srv rw - btrfs /dev/disk/by-id/nvme-eui.36344830545001230025384300000001 rw\n`}, want: itself +
 			"  held back: in use: nvme2n1 is mounted on /srv" + node},
 		{name: "seen in the own namespace only", recording: "nvme", edits: []string{
 			mount, "F: /proc/2/mountinfo=", "F: /proc/self/mountinfo=", `F: /proc/self/mountinfo=30 22 259:4 / /data rw - xfs /dev/nvme2n1 rw\n`,
-		}, want: device + "  held back: in use: nvme2n1 is mounted on /data" + node},
-		{name: "mounts unknown", recording: "nvme", edits: []string{mount, "F: /proc/2/mountinfo=", "F: /proc/self/mountinfo=", "F: /proc/3/mountinfo="}, want: device +
+		}, want: itself + "  held back: in use: nvme2n1 is mounted on /data" + node},
+		{name: "mounts unknown", recording: "nvme", edits: []string{mount, "F: /proc/2/mountinfo=", "F: /proc/self/mountinfo=", "F: /proc/3/mountinfo="}, want: itself +
 			"  held back: in use: whether nvme2n1 is mounted cannot be told: read /proc/1/mountinfo: gone: no such file or directory; read /proc/self/mountinfo: gone: no such file or directory" + node},
-		{name: "swap", recording: "nvme", edits: []string{"/dev/sda3 ", "/dev/nvme2n1 "}, want: device + "  held back: in use: nvme2n1 is swapped to" + node},
-		{name: "swaps unknown", recording: "nvme", edits: []string{"F: /proc/swaps=Filename", "F: /proc/swaps/sub=Filename"}, want: device +
+		{name: "swap", recording: "nvme", edits: []string{"/dev/sda3 ", "/dev/nvme2n1 "}, want: itself + "  held back: in use: nvme2n1 is swapped to" + node},
+		{name: "swaps unknown", recording: "nvme", edits: []string{"F: /proc/swaps=Filename", "F: /proc/swaps/sub=Filename"}, want: itself +
 			"  held back: in use: whether nvme2n1 is swapped to cannot be told: read /proc/swaps: is a directory" + node},
-		{name: "holder", recording: "nvme", edits: []string{"A: hidden=0", "A: holders/dm-3/x=\nA: holders/md0/x=\nA: hidden=0"}, want: device +
+		{name: "holder", recording: "nvme", edits: []string{"A: hidden=0", "A: holders/dm-3/x=\nA: holders/md0/x=\nA: hidden=0"}, want: itself +
 			"  held back: in use: nvme2n1 is part of dm-3, md0" + node},
-		{name: "partition table", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_PART_TABLE_TYPE=gpt"}, want: device +
+		{name: "partition table", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_PART_TABLE_TYPE=gpt"}, want: itself +
 			"  held back: in use: it holds data: a partition table (gpt)" + node},
-		{name: "file system", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4\nE: ID_FS_USAGE=filesystem"}, want: device +
+		{name: "file system", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4\nE: ID_FS_USAGE=filesystem"}, want: itself +
 			"  held back: in use: it holds data: udev found ID_FS_TYPE=ext4" + node},
-		{name: "usage without type", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_USAGE=raid"}, want: device +
+		{name: "usage without type", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_USAGE=raid"}, want: itself +
 			"  held back: in use: it holds data: udev found ID_FS_USAGE=raid" + node},
-		{name: "loop device", recording: "nvme", edits: []string{"F: /proc/1/", "\nP: /devices/virtual/block/loop0\nE: SUBSYSTEM=block\n" + `A: loop/backing_file=/dev/nvme2n1\n` + "\n\nF: /proc/1/"}, want: device +
+		{name: "loop device", recording: "nvme", edits: []string{"F: /proc/1/", "\nP: /devices/virtual/block/loop0\nE: SUBSYSTEM=block\n" + `A: loop/backing_file=/dev/nvme2n1\n` + "\n\nF: /proc/1/"}, want: itself +
 			"  held back: in use: nvme2n1 is the file of loop0" + node},
-		{name: "in use and read-only", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4", "ro=0", "ro=1"}, want: device +
+		{name: "in use and read-only", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4", "ro=0", "ro=1"}, want: itself +
 			"  held back: in use: it holds data: udev found ID_FS_TYPE=ext4; not for containers: it is read-only" + node},
 
-		{name: "in use, as the resource allows", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"}, rules: allowed, want: device + node[1:]},
-		{name: "in use, allowed, but read-only", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4", "ro=0", "ro=1"}, rules: allowed, want: device +
+		{name: "in use, as the resource allows", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"}, rules: allowed, want: itself + node[1:]},
+		{name: "in use, allowed, but read-only", recording: "nvme", edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4", "ro=0", "ro=1"}, rules: allowed, want: itself +
 			"  held back: in use: it holds data: udev found ID_FS_TYPE=ext4; not for containers: it is read-only" + node},
 		{
 			name: "over fabrics, named, but in use", recording: "nvme-loop", edits: []string{"E: MINOR=5", "E: MINOR=5\nE: ID_FS_TYPE=ext4"},
-			rules: []Rule{{Resource: "test/nvme", Class: &NVMe, Match: map[string]string{"DEVNAME": "/dev/nvme1n1"}}}, want: `
+			rules: []device.Rule{{Resource: "test/nvme", Class: &device.NVMe, Match: map[string]string{"DEVNAME": "/dev/nvme1n1"}}}, want: `
 			nvme-uuid.8a2f1c3e-5b7d-4f60-9182-a3b4c5d6e7f8 "Linux"
 			  held back: in use: it holds data: udev found ID_FS_TYPE=ext4; not for containers: controller nvme1 is reached by loop
 			  /dev/nvme1n1 = /dev/disk/by-id/nvme-uuid.8a2f1c3e-5b7d-4f60-9182-a3b4c5d6e7f8`,
@@ -227,25 +230,5 @@ func TestInUseByAnExport(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestNVMeID(t *testing.T) {
-	for wwid, want := range map[string]string{
-		"uuid.01234567-89ab-cdef-0123-456789abcdef": "nvme-uuid.01234567-89ab-cdef-0123-456789abcdef",
-		"eui.0025385b61b01234":                      "nvme-eui.0025385b61b01234",
-		"nvme.1b36-53455230-51454d55-00000001":      "nvme-1b36-SER0-1",
-		"nvme.1b36-53455230-51454d55-0000001f":      "nvme-1b36-SER0-31",
-		"nvme.144d-20205331-51454d55-00000001":      "nvme-144d-S1-1", // some pad on the left
-		"nvme.1b36-534-51454d55-00000001":           "nvme-nvme.1b36-534-51454d55-00000001",
-		"nvme.1b36-53455230-51454d55-x":             "nvme-nvme.1b36-53455230-51454d55-x",
-		"nvme.1b36-53455230":                        "nvme-nvme.1b36-53455230",
-	} {
-		if got := nvmeID(wwid); got != want {
-			t.Errorf("nvmeID(%q) = %q, want %q", wwid, got, want)
-		}
-	}
-	if a, b := nvmeID("nvme.1b36-532031-4d-00000001"), nvmeID("nvme.1b36-535f31-4d-00000001"); a == b {
-		t.Errorf("serial numbers %q and %q have one ID: %s", "S 1", "S_1", a)
 	}
 }

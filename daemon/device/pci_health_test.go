@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
 
 func TestPCIHealth(t *testing.T) {
 	const gpu = `GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a "NVIDIA H100 80GB HBM3" numa0`
@@ -60,7 +64,7 @@ func TestFunctions(t *testing.T) {
 		found := false
 		for _, s := range lookAll(h, append(anyNode(map[string]string{"SUBSYSTEM": "vfio"}), everything...), devices) {
 			for _, f := range s.Functions {
-				found = found || FunctionIn(f) == f && f[len(f)-len(test.function):] == test.function
+				found = found || device.FunctionIn(f) == f && f[len(f)-len(test.function):] == test.function
 			}
 		}
 		if !found {
@@ -81,11 +85,11 @@ func TestCounterMark(t *testing.T) {
 		{0, 1<<64 - 1, true, "10000000000000000000 or more fatal PCIe errors (aer_dev_fatal)"},
 		{0, 700, false, "100 or more nonfatal PCIe errors (aer_dev_nonfatal)"},
 	} {
-		c := Counter{SysPath: "/sys/x", Name: NonfatalErrors, Value: test.now, Fatal: test.fatal}
+		c := device.Counter{SysPath: "/sys/x", Name: device.NonfatalErrors, Value: test.now, Fatal: test.fatal}
 		if test.fatal {
-			c.Name = FatalErrors
+			c.Name = device.FatalErrors
 		}
-		want := Mark{SysPath: "/sys/x", Source: c.Name, Reason: test.want, Warning: !test.fatal}
+		want := device.Mark{SysPath: "/sys/x", Source: c.Name, Reason: test.want, Warning: !test.fatal}
 		if got := c.Mark(test.before); got != want {
 			t.Errorf("%d to %d: %+v, want %+v", test.before, test.now, got, want)
 		}

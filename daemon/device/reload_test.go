@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"os"
@@ -9,11 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // whiteout makes a device node. This one, char 0:0, anybody may make (vfs_mknod).
-func whiteout(t *testing.T, h *Host, name string) {
+func whiteout(t *testing.T, h *device.Host, name string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(h.Path(name)), 0o755); err != nil {
 		t.Fatal(err)
@@ -37,7 +38,7 @@ func TestHostNumber(t *testing.T) {
 			t.Errorf("Number(%s) = %q, want %q", name, got, want)
 		}
 	}
-	root := &Host{Tree: sysfs.Tree{Dev: "/dev"}}
+	root := &device.Host{Tree: sysfs.Tree{Dev: "/dev"}}
 	if got := root.Number("/dev/null"); got != "char/1:3" { // Documentation/admin-guide/devices.txt
 		t.Errorf("Number(/dev/null) = %q", got)
 	}
@@ -47,20 +48,20 @@ func TestReloadWarning(t *testing.T) {
 	const lost = "/dev/kvm has no link /dev/char/0:0: systemctl daemon-reload would take it from running containers"
 	for _, test := range []struct {
 		name string
-		make func(t *testing.T, h *Host)
+		make func(t *testing.T, h *device.Host)
 		want string
 	}{
-		{"no device node, as in a recording", func(*testing.T, *Host) {}, ""},
-		{"no link", func(t *testing.T, h *Host) { whiteout(t, h, "/dev/kvm") }, lost},
-		{"a link", func(t *testing.T, h *Host) {
+		{"no device node, as in a recording", func(*testing.T, *device.Host) {}, ""},
+		{"no link", func(t *testing.T, h *device.Host) { whiteout(t, h, "/dev/kvm") }, lost},
+		{"a link", func(t *testing.T, h *device.Host) {
 			whiteout(t, h, "/dev/kvm")
 			link(t, h, "../kvm", "/dev/char/0:0")
 		}, ""},
-		{"a link to what is gone", func(t *testing.T, h *Host) {
+		{"a link to what is gone", func(t *testing.T, h *device.Host) {
 			whiteout(t, h, "/dev/kvm")
 			link(t, h, "../none", "/dev/char/0:0")
 		}, lost},
-		{"a link to something else", func(t *testing.T, h *Host) {
+		{"a link to something else", func(t *testing.T, h *device.Host) {
 			whiteout(t, h, "/dev/kvm")
 			link(t, h, "../net/tun", "/dev/char/0:0")
 		}, lost},
@@ -68,7 +69,7 @@ func TestReloadWarning(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			h, devices := recorded(t, "node-virtual")
 			test.make(t, h)
-			for _, rules := range [][]Rule{anyNode(map[string]string{"DEVNAME": "/dev/kvm"}), grouped(Group{Nodes: []string{"/dev/kvm"}}, nil)} {
+			for _, rules := range [][]device.Rule{anyNode(map[string]string{"DEVNAME": "/dev/kvm"}), grouped(device.Group{Nodes: []string{"/dev/kvm"}}, nil)} {
 				sightings := lookAll(h, rules, devices)
 				if last := sightings[len(sightings)-1]; last.Warning != test.want || last.Offer != nil {
 					t.Errorf("%s: warning %q, want %q; held back: %v", last.Device.ID, last.Warning, test.want, last.Offer)
@@ -78,7 +79,7 @@ func TestReloadWarning(t *testing.T) {
 	}
 }
 
-func link(t *testing.T, h *Host, target, name string) {
+func link(t *testing.T, h *device.Host, target, name string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(h.Path(name)), 0o755); err != nil {
 		t.Fatal(err)
@@ -86,15 +87,5 @@ func link(t *testing.T, h *Host, target, name string) {
 	_ = os.Remove(h.Path(name))
 	if err := os.Symlink(target, h.Path(name)); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestWarningsAreJoined(t *testing.T) {
-	var s Sighting
-	for _, text := range []string{"", "a", "", "b"} {
-		s.warn(text)
-	}
-	if s.Warning != "a; b" {
-		t.Errorf("%q", s.Warning)
 	}
 }

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
-	"errors"
-	"fmt"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 func TestRuleFor(t *testing.T) {
 	h, devices := recorded(t, "nvme")
 	u := devices[len(devices)-1]
-	nvme := func(match, exclude map[string]string) []Rule {
-		return []Rule{{Resource: "test/nvme", Class: &NVMe, Match: match, Exclude: exclude}}
+	nvme := func(match, exclude map[string]string) []device.Rule {
+		return []device.Rule{{Resource: "test/nvme", Class: &device.NVMe, Match: match, Exclude: exclude}}
 	}
 	for _, test := range []struct {
 		name  string
-		rules []Rule
+		rules []device.Rule
 		want  string // the error, or else the resource
 	}{
 		{"own property", nvme(map[string]string{"ID_NSID": "2"}, nil), "test/nvme"},
@@ -36,21 +36,22 @@ func TestRuleFor(t *testing.T) {
 			`no resource takes it: test/nvme: excluded by PCI_SLOT_NAME = "0000:65:00.0"`,
 		},
 		{"excluded by what it has not", nvme(nil, map[string]string{"NONE": "*"}), "test/nvme"},
-		{"of another class", []Rule{{Resource: "test/gpu", Class: &GPU}}, "no resource of class nvme is configured"},
+		{"of another class", []device.Rule{{Resource: "test/gpu", Class: &device.GPU}}, "no resource of class nvme is configured"},
 		{"none", nil, "no resource of class nvme is configured"},
 		{
 			"the first that matches",
-			[]Rule{{Resource: "a", Class: &NVMe, Match: map[string]string{"ID_NSID": "1"}}, {Resource: "b", Class: &NVMe}, {Resource: "c", Class: &NVMe}},
+			[]device.Rule{{Resource: "a", Class: &device.NVMe, Match: map[string]string{"ID_NSID": "1"}}, {Resource: "b", Class: &device.NVMe}, {Resource: "c", Class: &device.NVMe}},
 			"b",
 		},
 		{
 			"none of two",
-			[]Rule{{Resource: "a", Class: &NVMe, Match: map[string]string{"ID_NSID": "1"}}, {Resource: "b", Class: &NVMe, Match: map[string]string{"X": "1"}}},
+			[]device.Rule{{Resource: "a", Class: &device.NVMe, Match: map[string]string{"ID_NSID": "1"}}, {Resource: "b", Class: &device.NVMe, Match: map[string]string{"X": "1"}}},
 			`no resource takes it: a: ID_NSID is "2", not "1"; b: it has no X`,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			rule, err := ruleFor(h, test.rules, Device{Class: &NVMe, Udev: &u}, nil)
+			s := device.Sighting{Device: &device.Device{Class: &device.NVMe, Udev: &u}}
+			rule, err := s.Taker(h, test.rules)
 			got := ""
 			if err != nil {
 				got = err.Error()
@@ -64,66 +65,23 @@ func TestRuleFor(t *testing.T) {
 	}
 }
 
-// To overrule one reason is not to overrule another.
-func TestForgive(t *testing.T) {
-	inUse, excluded, unusual, incomplete := inUsef("swap"), excludedf("divided"), byNamef("a display"), incompletef("no node")
-	byName := map[string]string{"DEVNAME": "/dev/x"}
-	for _, test := range []struct {
-		name string
-		rule Rule
-		err  error
-		want bool // forgiven
-	}{
-		{"nothing", Rule{}, nil, true},
-		{"in use", Rule{}, inUse, false},
-		{"in use, allowed", Rule{AllowInUse: true}, inUse, true},
-		{"in use, named", Rule{Match: byName}, inUse, false},
-		{"excluded", Rule{}, excluded, false},
-		{"excluded, in use allowed", Rule{AllowInUse: true}, excluded, false},
-		{"excluded, named", Rule{Match: byName}, excluded, false},
-		{"excluded, by hardware", Rule{Match: map[string]string{"PCI_ID": "10DE:2330"}}, excluded, false},
-		{"excluded, by driver", Rule{Match: map[string]string{"DRIVER": "nvidia"}}, excluded, false},
-		{"excluded, by slot", Rule{Match: map[string]string{"PCI_SLOT_NAME": "0000:18:00.0"}}, excluded, false},
-		{"unusual", Rule{}, unusual, false},
-		{"unusual, in use allowed", Rule{AllowInUse: true}, unusual, false},
-		{"unusual, named", Rule{Match: byName}, unusual, true},
-		{"unusual, by hardware", Rule{Match: map[string]string{"PCI_ID": "1AF4:1050"}}, unusual, true},
-		{"unusual, by a pattern", Rule{Match: map[string]string{"PCI_ID": "1AF4:*"}}, unusual, false},
-		{"unusual, by alternatives", Rule{Match: map[string]string{"DRIVER": "ast|mgag200"}}, unusual, true},
-		{"unusual, by another property", Rule{Match: map[string]string{"ID_NSID": "1"}}, unusual, false},
-		{"unusual and excluded, named", Rule{Match: byName}, joined(unusual, excluded), false},
-		{"both", Rule{}, joined(inUse, unusual), false},
-		{"both, one allowed", Rule{AllowInUse: true}, joined(inUse, unusual), false},
-		{"both, one named", Rule{Match: byName}, joined(unusual, inUse), false},
-		{"both overruled", Rule{AllowInUse: true, Match: byName}, joined(inUse, unusual), true},
-		{"in use and excluded, all overruled", Rule{AllowInUse: true, Match: byName}, joined(inUse, excluded), false},
-		{"incomplete", Rule{AllowInUse: true, Match: byName}, incomplete, false},
-		{"incomplete and in use", Rule{AllowInUse: true, Match: byName}, joined(inUse, incomplete), false},
-		{"something else", Rule{AllowInUse: true, Match: byName}, errors.New("else"), false},
-	} {
-		if err := test.rule.forgive(test.err); (err == nil) != test.want {
-			t.Errorf("%s: %v", test.name, err)
-		}
-	}
-}
-
 // A part of a device is told from the whole by a property that is not udev's.
 func TestRuleForPart(t *testing.T) {
 	h, devices := recorded(t, "gpu-nvidia")
 	u := devices[len(devices)-1]
-	rule := func(match, exclude string) []Rule {
-		r := Rule{Resource: "test/gpu", Class: &GPU, Match: map[string]string{"PCI_ID": "10DE:*"}}
+	rule := func(match, exclude string) []device.Rule {
+		r := device.Rule{Resource: "test/gpu", Class: &device.GPU, Match: map[string]string{"PCI_ID": "10DE:*"}}
 		if match != "" {
 			r.Match["METALPLUG_PART"] = match
 		}
 		if exclude != "" {
 			r.Exclude = map[string]string{"METALPLUG_PART": exclude}
 		}
-		return []Rule{r}
+		return []device.Rule{r}
 	}
 	for _, test := range []struct {
 		part  string
-		rules []Rule
+		rules []device.Rule
 		want  bool
 	}{
 		{"gi1/ci0", rule("", ""), true},
@@ -135,7 +93,8 @@ func TestRuleForPart(t *testing.T) {
 		{"", rule("*", ""), false},
 		{"", rule("", "*"), true},
 	} {
-		if _, err := ruleFor(h, test.rules, Device{Class: &GPU, Part: test.part, Udev: &u}, nil); (err == nil) != test.want {
+		s := device.Sighting{Device: &device.Device{Class: &device.GPU, Part: test.part, Udev: &u}}
+		if _, err := s.Taker(h, test.rules); (err == nil) != test.want {
 			t.Errorf("part %q, match %v, exclude %v: %v", test.part, test.rules[0].Match, test.rules[0].Exclude, err)
 		}
 	}
@@ -143,22 +102,9 @@ func TestRuleForPart(t *testing.T) {
 
 func TestAttrKey(t *testing.T) {
 	for key, want := range map[string]string{"ATTR{nsid}": "nsid", "ATTR{queue/rotational}": "queue/rotational", "DRIVER": "", "ATTR{open": ""} {
-		if name, ok := AttrKey(key); ok != (want != "") || ok && name != want {
+		if name, ok := device.AttrKey(key); ok != (want != "") || ok && name != want {
 			t.Errorf("AttrKey(%q) = %q, %v", key, name, ok)
 		}
-	}
-}
-
-func TestJoined(t *testing.T) {
-	a, b := errors.New("a"), fmt.Errorf("b: %w", ErrGone)
-	if err := joined(nil, nil); err != nil {
-		t.Errorf("nothing joined: %v", err)
-	}
-	if err := joined(nil, a, nil); err != a {
-		t.Errorf("one joined: %v", err)
-	}
-	if err := joined(a, b); err.Error() != "a; b: gone" || !errors.Is(err, a) || !errors.Is(err, ErrGone) {
-		t.Errorf("two joined: %v", err)
 	}
 }
 
@@ -166,8 +112,8 @@ func TestJoined(t *testing.T) {
 func TestRuleForID(t *testing.T) {
 	h, devices := recorded(t, "gpu-nvidia")
 	u := devices[len(devices)-1]
-	all := []Rule{{Resource: "test/gpu", Class: &GPU}}
-	id := Look(h, all, &u)[0].Device.ID
+	all := []device.Rule{{Resource: "test/gpu", Class: &device.GPU}}
+	id := device.Look(h, all, &u)[0].Device.ID
 	for _, test := range []struct {
 		match, exclude string
 		want           bool
@@ -179,11 +125,11 @@ func TestRuleForID(t *testing.T) {
 		{"*", id, false},
 		{"*", "other", true},
 	} {
-		rule := Rule{Resource: "test/gpu", Class: &GPU, Match: map[string]string{IDProperty: test.match}}
+		rule := device.Rule{Resource: "test/gpu", Class: &device.GPU, Match: map[string]string{device.IDProperty: test.match}}
 		if test.exclude != "" {
-			rule.Exclude = map[string]string{IDProperty: test.exclude}
+			rule.Exclude = map[string]string{device.IDProperty: test.exclude}
 		}
-		if got := Look(h, []Rule{rule}, &u)[0].Resource != ""; got != test.want {
+		if got := device.Look(h, []device.Rule{rule}, &u)[0].Resource != ""; got != test.want {
 			t.Errorf("match %q, exclude %q: taken %v", test.match, test.exclude, got)
 		}
 	}

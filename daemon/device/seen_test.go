@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"errors"
@@ -9,30 +9,31 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/udev"
 )
 
 // TestNodesOfWhatCannotBeGiven: of a device that no rule takes, and of one that is not complete, the nodes that there are
 // tell which it is; nothing of that can be given to a container.
 func TestNodesOfWhatCannotBeGiven(t *testing.T) {
-	no := func(class *Class) []Rule {
-		return []Rule{{Resource: "t/x", Class: class, Exclude: map[string]string{"SUBSYSTEM": "*"}}}
+	no := func(class *device.Class) []device.Rule {
+		return []device.Rule{{Resource: "t/x", Class: class, Exclude: map[string]string{"SUBSYSTEM": "*"}}}
 	}
 	for _, c := range []struct {
 		name, recording string
 		edits           []string
-		rules           []Rule
-		class           *Class
+		rules           []device.Rule
+		class           *device.Class
 		want            string
 	}{
-		{"no rule", "gpu-nvidia", nil, nil, &GPU, "/dev/nvidia3 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools"},
-		{"excluded", "gpu-nvidia", nil, no(&GPU), &GPU, "/dev/nvidia3 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools"},
-		{"a node is missing", "gpu-nvidia", []string{"F: /dev/nvidia-uvm=\n", ""}, everything, &GPU, "/dev/nvidia3 /dev/nvidiactl"},
-		{"its own is missing", "gpu-nvidia", []string{"F: /dev/nvidia3=\n", ""}, everything, &GPU, ""},
-		{"all is there", "gpu-nvidia", nil, everything, &GPU, ""}, // then it is the allocation that has them
-		{"an adapter", "infiniband-mlx5", nil, nil, &InfiniBand, "/dev/infiniband/uverbs0 /dev/infiniband/rdma_cm"},
-		{"an adapter without the module", "infiniband-mlx5", []string{"N: infiniband/rdma_cm\n", ""}, everything, &InfiniBand, "/dev/infiniband/uverbs0"},
-		{"a drive", "nvme-qemu", nil, no(&NVMe), &NVMe, "/dev/nvme0n1"},
+		{"no rule", "gpu-nvidia", nil, nil, &device.GPU, "/dev/nvidia3 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools"},
+		{"excluded", "gpu-nvidia", nil, no(&device.GPU), &device.GPU, "/dev/nvidia3 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools"},
+		{"a node is missing", "gpu-nvidia", []string{"F: /dev/nvidia-uvm=\n", ""}, everything, &device.GPU, "/dev/nvidia3 /dev/nvidiactl"},
+		{"its own is missing", "gpu-nvidia", []string{"F: /dev/nvidia3=\n", ""}, everything, &device.GPU, ""},
+		{"all is there", "gpu-nvidia", nil, everything, &device.GPU, ""}, // then it is the allocation that has them
+		{"an adapter", "infiniband-mlx5", nil, nil, &device.InfiniBand, "/dev/infiniband/uverbs0 /dev/infiniband/rdma_cm"},
+		{"an adapter without the module", "infiniband-mlx5", []string{"N: infiniband/rdma_cm\n", ""}, everything, &device.InfiniBand, "/dev/infiniband/uverbs0"},
+		{"a drive", "nvme-qemu", nil, no(&device.NVMe), &device.NVMe, "/dev/nvme0n1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h, devices := recorded(t, c.recording, c.edits...)
@@ -40,7 +41,7 @@ func TestNodesOfWhatCannotBeGiven(t *testing.T) {
 				if !c.class.Selects(u) {
 					continue
 				}
-				s := Look(h, c.rules, &u)[0]
+				s := device.Look(h, c.rules, &u)[0]
 				var got []string
 				for _, n := range s.Nodes {
 					got = append(got, n.Container)
@@ -58,18 +59,18 @@ func TestNodesOfWhatCannotBeGiven(t *testing.T) {
 
 // TestStepsNameTheRule: what has decided, a rule and its key, to be found again in the configuration.
 func TestStepsNameTheRule(t *testing.T) {
-	rules := []Rule{
-		{Resource: "t/intel", Class: &NVMe, Match: map[string]string{"PCI_ID": "8086:*"}},
-		{Resource: "t/out", Class: &NVMe, Exclude: map[string]string{"SUBSYSTEM": "block"}},
-		{Resource: "t/none", Class: &NVMe, Match: map[string]string{"NOTHING": "*"}},
-		{Resource: "t/tty", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "tty"}},
-		{Resource: "t/taken", Class: &NVMe, Match: map[string]string{"SUBSYSTEM": "block"}},
+	rules := []device.Rule{
+		{Resource: "t/intel", Class: &device.NVMe, Match: map[string]string{"PCI_ID": "8086:*"}},
+		{Resource: "t/out", Class: &device.NVMe, Exclude: map[string]string{"SUBSYSTEM": "block"}},
+		{Resource: "t/none", Class: &device.NVMe, Match: map[string]string{"NOTHING": "*"}},
+		{Resource: "t/tty", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "tty"}},
+		{Resource: "t/taken", Class: &device.NVMe, Match: map[string]string{"SUBSYSTEM": "block"}},
 	}
 	h, devices := recorded(t, "nvme")
-	at := func(rules []Rule, class *Class) (all []string) {
+	at := func(rules []device.Rule, class *device.Class) (all []string) {
 		for _, u := range devices {
 			if class.Selects(u) {
-				for _, s := range Explain(h, rules, u)[0].Steps {
+				for _, s := range device.Explain(h, rules, u)[0].Steps {
 					if s.Rule != "" {
 						all = append(all, s.Rule+" "+s.Key)
 					}
@@ -79,21 +80,21 @@ func TestStepsNameTheRule(t *testing.T) {
 		}
 		return nil
 	}
-	if got, want := at(rules, &NVMe), []string{"t/intel match.PCI_ID", "t/out exclude.SUBSYSTEM", "t/none match.NOTHING", "t/taken match"}; !slices.Equal(got, want) {
+	if got, want := at(rules, &device.NVMe), []string{"t/intel match.PCI_ID", "t/out exclude.SUBSYSTEM", "t/none match.NOTHING", "t/taken match"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got, want := at([]Rule{{Resource: "t/all", Class: &NVMe}}, &NVMe), []string{"t/all name"}; !slices.Equal(got, want) {
+	if got, want := at([]device.Rule{{Resource: "t/all", Class: &device.NVMe}}, &device.NVMe), []string{"t/all name"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	for _, u := range devices {
 		if u.Subsystem != "nvme" || u.DevNode == "" {
 			continue
 		}
-		e := Explain(h, rules, u)[0]
+		e := device.Explain(h, rules, u)[0]
 		if last := e.Steps[len(e.Steps)-1]; last.Rule != "t/tty" || last.Key != "match.SUBSYSTEM" {
 			t.Errorf("%+v", last)
 		}
-		if r, err := e.Taker(h, []Rule{{Resource: "t/x", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "nvme"}}}); r != nil || !errors.Is(err, ErrExcluded) {
+		if r, err := e.Taker(h, []device.Rule{{Resource: "t/x", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "nvme"}}}); r != nil || !errors.Is(err, device.ErrExcluded) {
 			t.Errorf("%+v takes the controller of other pods' drives, %v", r, err)
 		}
 	}
@@ -101,11 +102,11 @@ func TestStepsNameTheRule(t *testing.T) {
 
 // TestTaker: a rule that is not configured would take it; none does what this host uses, or what no rule may take.
 func TestTaker(t *testing.T) {
-	usual := []Rule{
-		{Resource: "t/gpu", Class: &GPU},
-		{Resource: "t/nvme", Class: &NVMe},
-		{Resource: "t/tty", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "tty"}},
-		{Resource: "t/disk", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "block", "DEVTYPE": "disk"}},
+	usual := []device.Rule{
+		{Resource: "t/gpu", Class: &device.GPU},
+		{Resource: "t/nvme", Class: &device.NVMe},
+		{Resource: "t/tty", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "tty"}},
+		{Resource: "t/disk", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "block", "DEVTYPE": "disk"}},
 	}
 	for _, c := range []struct {
 		name, recording, node, want string
@@ -122,7 +123,7 @@ func TestTaker(t *testing.T) {
 			if i < 0 {
 				t.Fatalf("the recording has no %s", c.node)
 			}
-			r, err := Explain(h, nil, devices[i])[0].Taker(h, usual)
+			r, err := device.Explain(h, nil, devices[i])[0].Taker(h, usual)
 			got := fmt.Sprint(err)
 			if r != nil {
 				got = r.Resource

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/udevtest"
 	"github.com/metalplug/metalplug/udev"
@@ -19,18 +20,18 @@ import (
 // sight is one case of a table: a recording, changed here and there, and what is seen of it.
 type sight struct {
 	name      string
-	recording string   // in testdata, without its ending
-	edits     []string // what to replace in its text, by what, alternating
-	rules     []Rule   // nil: one for each class, without a match
-	want      string   // as [described] says it
+	recording string        // in testdata, without its ending
+	edits     []string      // what to replace in its text, by what, alternating
+	rules     []device.Rule // nil: one for each class, without a match
+	want      string        // as [described] says it
 }
 
 // everything offers all hardware of the classes that have a match of their own.
-var everything = []Rule{
-	{Resource: "test/gpu", Class: &GPU},
-	{Resource: "test/fpga", Class: &FPGA},
-	{Resource: "test/infiniband", Class: &InfiniBand},
-	{Resource: "test/nvme", Class: &NVMe},
+var everything = []device.Rule{
+	{Resource: "test/gpu", Class: &device.GPU},
+	{Resource: "test/fpga", Class: &device.FPGA},
+	{Resource: "test/infiniband", Class: &device.InfiniBand},
+	{Resource: "test/nvme", Class: &device.NVMe},
 }
 
 func testSights(t *testing.T, sights []sight) {
@@ -51,7 +52,7 @@ func testSights(t *testing.T, sights []sight) {
 }
 
 // recorded makes a machine of a recording in testdata.
-func recorded(t testing.TB, name string, edits ...string) (*Host, []udev.Device) {
+func recorded(t testing.TB, name string, edits ...string) (*device.Host, []udev.Device) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", name+".umockdev"))
 	if err != nil {
@@ -67,7 +68,7 @@ func recorded(t testing.TB, name string, edits ...string) (*Host, []udev.Device)
 	return machine(t, text)
 }
 
-func machine(t testing.TB, text string) (*Host, []udev.Device) {
+func machine(t testing.TB, text string) (*device.Host, []udev.Device) {
 	t.Helper()
 	m := udevtest.New(t, text)
 	devices, err := m.Enumerate()
@@ -75,19 +76,19 @@ func machine(t testing.TB, text string) (*Host, []udev.Device) {
 		t.Fatal(err)
 	}
 	root := m.Root()
-	return &Host{Tree: sysfs.At(root)}, devices
+	return &device.Host{Tree: sysfs.At(root)}, devices
 }
 
-func lookAll(h *Host, rules []Rule, devices []udev.Device) []Sighting {
-	var sightings []Sighting
+func lookAll(h *device.Host, rules []device.Rule, devices []udev.Device) []device.Sighting {
+	var sightings []device.Sighting
 	for _, u := range devices {
-		sightings = append(sightings, Look(h, rules, &u)...)
+		sightings = append(sightings, device.Look(h, rules, &u)...)
 	}
 	return sightings
 }
 
 // described writes down sightings, one line for the device and one for each thing about it.
-func described(sightings []Sighting) string {
+func described(sightings []device.Sighting) string {
 	var out strings.Builder
 	for _, s := range sightings {
 		id := s.Device.ID

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"path"
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // A second namespace of the controller nvme2, and of the subsystem nvme-subsys3 a second one over both controllers.
@@ -27,24 +29,24 @@ func TestNVMeTargets(t *testing.T) {
 	for _, c := range []struct {
 		name, recording string
 		edits           []string
-		target          Target
+		target          device.Target
 		auto            string
 		hits            map[string]string // names of disks, by method
 	}{
 		{
 			name: "one namespace", recording: "nvme",
 			edits: []string{first, "A: diskseq=9\nL: device=../../nvme2\n" + first, "A: state=live", "A: serial=S64HNE0T500123  \nA: state=live"},
-			target: Target{
+			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + pci2 + "/nvme2n1", Disk: true, Sole: true,
-				Identity: []Attribute{{"wwid", "eui.36344830545001230025384300000001"}, {"diskseq", "9"}, {"device/serial", "S64HNE0T500123"}},
+				Identity: []device.Attribute{{"wwid", "eui.36344830545001230025384300000001"}, {"diskseq", "9"}, {"device/serial", "S64HNE0T500123"}},
 			},
 			auto: "nvme-controller", hits: map[string]string{"nvme-controller": "", "nvme-subsystem": "", "format": ""},
 		},
 		{
 			name: "two namespaces", recording: "nvme", edits: []string{"F: /proc/1/mountinfo", another + "F: /proc/1/mountinfo"},
-			target: Target{
+			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + pci2 + "/nvme2n1", Disk: true, Sole: true,
-				Identity: []Attribute{{"wwid", "eui.36344830545001230025384300000001"}},
+				Identity: []device.Attribute{{"wwid", "eui.36344830545001230025384300000001"}},
 			},
 			hits: map[string]string{
 				"nvme-controller": "nvme2n2", "pci": "nvme2n2", "pci:flr": "nvme2n2", "nvme-subsystem": "nvme2n2", "sanitize": "nvme2n2",
@@ -53,18 +55,18 @@ func TestNVMeTargets(t *testing.T) {
 		},
 		{
 			name: "one head over one controller", recording: "nvme-multipath", edits: []string{"A: hidden=1\\n", "A: hidden=1\nA: nsid=1"},
-			target: Target{
+			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
-				Identity: []Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
+				Identity: []device.Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
 			},
 			auto: "nvme-controller", hits: map[string]string{"nvme-controller": "", "nvme-subsystem": "", "sanitize": ""},
 		},
 		{
 			name: "two heads, one over both controllers", recording: "nvme-multipath",
 			edits: []string{"A: hidden=1\\n", "A: hidden=1\nA: nsid=1", "F: /proc/self", multipath + "F: /proc/self"},
-			target: Target{
+			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
-				Identity: []Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
+				Identity: []device.Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
 			},
 			hits: map[string]string{"nvme-controller": "nvme3n2", "nvme-subsystem": "nvme3n2", "sanitize": "nvme3n2", "format": ""},
 		},
@@ -74,9 +76,9 @@ func TestNVMeTargets(t *testing.T) {
 				"A: hidden=1\\n", "A: hidden=1\nA: nsid=1",
 				"F: /proc/self", strings.Replace(multipath, "P: "+over1+"1"+hidden, "", 1) + "F: /proc/self",
 			},
-			target: Target{
+			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
-				Identity: []Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
+				Identity: []device.Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
 			},
 			auto: "nvme-controller",
 			hits: map[string]string{"nvme-controller": "", "pci": "", "nvme-subsystem": "nvme3n2", "sanitize": "nvme3n2"},
@@ -98,12 +100,12 @@ func TestNVMeTargets(t *testing.T) {
 			if got := sightings[i].Target; !reflect.DeepEqual(got, &c.target) {
 				t.Errorf("target\n%+v, want\n%+v", got, c.target)
 			}
-			if auto := NVMe.Auto(h, d); auto != c.auto {
+			if auto := device.NVMe.Auto(h, d); auto != c.auto {
 				t.Errorf("auto is %q, want %q", auto, c.auto)
 			}
 			for method, want := range c.hits {
 				var names []string
-				for _, hit := range NVMe.Hits(h, d, method) {
+				for _, hit := range device.NVMe.Hits(h, d, method) {
 					names = append(names, path.Base(hit))
 				}
 				if got := strings.Join(names, " "); got != want {
@@ -117,14 +119,14 @@ func TestNVMeTargets(t *testing.T) {
 func TestNodeTargets(t *testing.T) {
 	h, devices := recorded(t, "node-disk", "E: ID_MODEL=WDC_WD40EFRX-68N32N0\nE: ID_PART_TABLE_TYPE=gpt\nE: ID_SERIAL=WDC_WD40EFRX-68N32N0_WD-WCC7K0ABCDEF\nE: ID_SERIAL_SHORT=WD-WCC7K0ABCDEF\nE: MAJOR=8\nE: MINOR=0",
 		"A: diskseq=3\nA: dev=8:0\nE: MAJOR=8\nE: MINOR=0")
-	got := make(map[string]*Target)
+	got := make(map[string]*device.Target)
 	for _, u := range devices {
-		got[path.Base(u.SysPath)] = nodeTarget(h, Device{Class: &Generic, SysPath: u.SysPath, Udev: &u})
+		got[path.Base(u.SysPath)] = device.Generic.Target(h, device.Device{Class: &device.Generic, SysPath: u.SysPath, Udev: &u})
 	}
 	const sda = "/sys/devices/pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sda"
-	want := map[string]*Target{
+	want := map[string]*device.Target{
 		"0:0:0:0": nil, "sda1": nil, "sg0": nil,
-		"sda": {Class: "node", SysPath: sda, Disk: true, Sole: true, Identity: []Attribute{{"diskseq", "3"}, {"dev", "8:0"}}},
+		"sda": {Class: "node", SysPath: sda, Disk: true, Sole: true, Identity: []device.Attribute{{"diskseq", "3"}, {"dev", "8:0"}}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("targets\n%+v, want\n%+v", got, want)
@@ -132,7 +134,7 @@ func TestNodeTargets(t *testing.T) {
 	if a := want["sda"].Appearance(); a != "3" {
 		t.Errorf("its appearance is %q", a)
 	}
-	for name, none := range map[string]*Target{"none": nil, "one without identity": {}} {
+	for name, none := range map[string]*device.Target{"none": nil, "one without identity": {}} {
 		if a, m, all := none.Appearance(), none.Medium(), none.Attributes(); a != "" || m != "" || all != nil || none.IsDisk() {
 			t.Errorf("%s has the appearance %q, the medium %q and the attributes %v", name, a, m, all)
 		}
@@ -148,7 +150,7 @@ func TestPortTargets(t *testing.T) {
 	for _, s := range lookAll(h, everything, devices) {
 		d := s.Device
 		port := h.Link(d.SysPath, "driver") == "dfl-port"
-		if auto := FPGA.Auto(h, *d); (auto == "dfl-port") != port {
+		if auto := device.FPGA.Auto(h, *d); (auto == "dfl-port") != port {
 			t.Errorf("%s: auto is %q", d.SysPath, auto)
 		}
 		if s.Target != nil {
@@ -190,19 +192,19 @@ func TestVFIOTargets(t *testing.T) {
 			h, devices := recorded(t, "node-vfio", c.edits...)
 			auto := make(map[string]string)
 			for _, u := range devices {
-				d := Device{Class: &Generic, SysPath: u.SysPath, Udev: &u}
-				target := nodeTarget(h, d)
+				d := device.Device{Class: &device.Generic, SysPath: u.SysPath, Udev: &u}
+				target := device.Generic.Target(h, d)
 				if u.Subsystem != "vfio" {
-					if target != nil || nodeAuto(h, d) != "" {
+					if target != nil || device.Generic.Auto(h, d) != "" {
 						t.Errorf("%s: %+v", u.SysPath, target)
 					}
 					continue
 				}
-				auto[path.Base(u.SysPath)] = nodeAuto(h, d)
+				auto[path.Base(u.SysPath)] = device.Generic.Auto(h, d)
 				if target == nil || target.SysPath != u.SysPath || target.Disk || !target.Sole {
 					t.Errorf("target is %+v", target)
 				}
-				if path.Base(u.SysPath) == "120" && !reflect.DeepEqual(target.Identity, []Attribute{{"dev", "511:0"}}) {
+				if path.Base(u.SysPath) == "120" && !reflect.DeepEqual(target.Identity, []device.Attribute{{"dev", "511:0"}}) {
 					t.Errorf("its identity is %v", target.Identity)
 				}
 			}
@@ -222,8 +224,8 @@ func TestVFIODeviceTarget(t *testing.T) {
 	} {
 		h, devices := recorded(t, "node-vfio-device", edits...)
 		for _, u := range devices {
-			d := Device{Class: &Generic, SysPath: u.SysPath, Udev: &u}
-			if auto := nodeAuto(h, d); u.Subsystem == "vfio-dev" && (auto != want || (nodeTarget(h, d) == nil || nodeTarget(h, d).SysPath != u.SysPath)) {
+			d := device.Device{Class: &device.Generic, SysPath: u.SysPath, Udev: &u}
+			if auto := device.Generic.Auto(h, d); u.Subsystem == "vfio-dev" && (auto != want || (device.Generic.Target(h, d) == nil || device.Generic.Target(h, d).SysPath != u.SysPath)) {
 				t.Errorf("auto is %q, want %q", auto, want)
 			}
 		}
@@ -236,9 +238,7 @@ func TestFunctionTargets(t *testing.T) {
 		h, devices := recorded(t, recording)
 		found := false
 		for _, s := range lookAll(h, everything, devices) {
-			for _, a := range s.Target.identity() {
-				found = found || a.Name == want && a.Value != "" && s.Target.SysPath == s.Device.SysPath
-			}
+			found = found || s.Target.Attributes()[want] != "" && s.Target.SysPath == s.Device.SysPath
 		}
 		if !found {
 			t.Errorf("%s: nothing is known by its %s", recording, want)

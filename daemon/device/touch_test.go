@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package device
+package device_test
 
 import (
 	"context"
@@ -9,31 +9,38 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 func TestSmart(t *testing.T) {
 	for _, c := range []struct {
-		smart         Smart
+		smart         device.Smart
 		sick, warning string
 	}{
-		{Smart{}, "", ""},
-		{Smart{Known: true, Used: 99, Spare: 100, Temperature: 40}, "", ""},
-		{Smart{Known: true, Used: 100}, "", "SMART: 100 % of its life is used"},
-		{Smart{Known: true, Warning: 0x01, Spare: 3}, "", "SMART: 3 % of its spare blocks are left"},
-		{Smart{Known: true, Warning: 0x02, Temperature: 91}, "", "SMART: its temperature is 91 °C"},
+		{device.Smart{}, "<nil>", ""},
+		{device.Smart{Known: true, Used: 99, Spare: 100, Temperature: 40}, "<nil>", ""},
+		{device.Smart{Known: true, Used: 100}, "<nil>", "SMART: 100 % of its life is used"},
+		{device.Smart{Known: true, Warning: 0x01, Spare: 3}, "<nil>", "SMART: 3 % of its spare blocks are left"},
+		{device.Smart{Known: true, Warning: 0x02, Temperature: 91}, "<nil>", "SMART: its temperature is 91 °C"},
 		{
-			Smart{Known: true, Warning: 0x03, Spare: 3, Temperature: 91, Used: 255},
-			"",
+			device.Smart{Known: true, Warning: 0x03, Spare: 3, Temperature: 91, Used: 255},
+			"<nil>",
 			"SMART: 3 % of its spare blocks are left; SMART: its temperature is 91 °C; SMART: 255 % of its life is used",
 		},
-		{Smart{Known: true, Warning: 0x04, MediaErrors: 5}, "SMART: its reliability is degraded (5 media errors)", ""},
-		{Smart{Known: true, Warning: 0x08}, "SMART: its media is read-only", ""},
-		{Smart{Known: true, Warning: 0x10}, "SMART: the backup of its volatile memory has failed", ""},
-		{Smart{Known: true, Warning: 0x20}, "SMART: its persistent memory region is unreliable", ""},
-		{Smart{Known: true, Warning: 0x0c}, "SMART: its reliability is degraded (0 media errors); SMART: its media is read-only", ""},
+		{device.Smart{Known: true, Warning: 0x04, MediaErrors: 5}, "SMART: its reliability is degraded (5 media errors)", ""},
+		{device.Smart{Known: true, Warning: 0x08}, "SMART: its media is read-only", ""},
+		{device.Smart{Known: true, Warning: 0x10}, "SMART: the backup of its volatile memory has failed", ""},
+		{device.Smart{Known: true, Warning: 0x20}, "SMART: its persistent memory region is unreliable", ""},
+		{device.Smart{Known: true, Warning: 0x0c}, "SMART: its reliability is degraded (0 media errors); SMART: its media is read-only", ""},
 	} {
-		if sick, warning := c.smart.says(true), c.smart.says(false); sick != c.sick || warning != c.warning {
-			t.Errorf("%+v is sick: %s, and warns: %s\nwant %s, %s", c.smart, sick, warning, c.sick, c.warning)
+		h, devices := recorded(t, "nvme")
+		h.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
+			return device.Reading{Smart: c.smart}, nil
+		}
+		s := lookAll(h, everything, devices)[0]
+		if sick := fmt.Sprint(s.Health); sick != c.sick || s.Warning != c.warning {
+			t.Errorf("%+v is sick: %s, and warns: %s\nwant %s, %s", c.smart, sick, s.Warning, c.sick, c.warning)
 		}
 	}
 }
@@ -43,7 +50,7 @@ type seen struct{ Offer, Health, Warning string }
 
 func TestProbe(t *testing.T) {
 	unread := errors.New("connect to /run/metalplug/reset.sock: no such file or directory")
-	inUse := fmt.Errorf("%w: it cannot be opened exclusively", ErrInUse)
+	inUse := fmt.Errorf("%w: it cannot be opened exclusively", device.ErrInUse)
 	const id = "nvme-eui.36344830545001230025384300000001"
 	for _, c := range []struct {
 		name    string
@@ -53,29 +60,29 @@ func TestProbe(t *testing.T) {
 		allowed bool // to be in use
 		erases  bool // whatever is on it
 		proven  bool // that nothing is on it
-		reading Reading
+		reading device.Reading
 		err     error
 		asked   string // how it was probed; empty: it was not
 		want    seen
 	}{
 		{name: "blank", asked: "free", want: seen{"<nil>", "<nil>", ""}},
-		{name: "data", reading: Reading{Content: "ext4", Fingerprint: "7"}, asked: "free", want: seen{"in use: it holds data: ext4 is on it", "<nil>", ""}},
-		{name: "data, allowed", reading: Reading{Content: "ext4"}, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
+		{name: "data", reading: device.Reading{Content: "ext4", Fingerprint: "7"}, asked: "free", want: seen{"in use: it holds data: ext4 is on it", "<nil>", ""}},
+		{name: "data, allowed", reading: device.Reading{Content: "ext4"}, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
 		{
-			name: "SMART", reading: Reading{Smart: Smart{Known: true, Warning: 0x0a, Temperature: 80}}, asked: "free",
+			name: "SMART", reading: device.Reading{Smart: device.Smart{Known: true, Warning: 0x0a, Temperature: 80}}, asked: "free",
 			want: seen{"<nil>", "SMART: its media is read-only", "SMART: its temperature is 80 °C"},
 		},
 		{name: "claimed", err: inUse, asked: "free", want: seen{"in use: it cannot be opened exclusively", "<nil>", ""}},
 		{name: "claimed, allowed", err: inUse, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
 		{name: "unread", err: unread, asked: "free", want: seen{"not complete: it cannot be proven empty: " + unread.Error(), "<nil>", ""}},
-		{name: "unread, by nobody", err: fmt.Errorf("%w: x", ErrUnanswered), asked: "free", want: seen{"not complete: it cannot be proven empty: no answer: x", "<nil>", ""}},
+		{name: "unread, by nobody", err: fmt.Errorf("%w: x", device.ErrUnanswered), asked: "free", want: seen{"not complete: it cannot be proven empty: no answer: x", "<nil>", ""}},
 		{
 			name: "unread, by nobody, and without its node", missing: "nvme2n1",
-			err: fmt.Errorf("%w: x", ErrUnanswered), asked: "free", want: seen{"not complete: /dev/nvme2n1 is missing", "<nil>", ""},
+			err: fmt.Errorf("%w: x", device.ErrUnanswered), asked: "free", want: seen{"not complete: /dev/nvme2n1 is missing", "<nil>", ""},
 		},
 		{name: "unread, allowed", err: unread, allowed: true, asked: "free", want: seen{"<nil>", "<nil>", ""}},
 		{
-			name: "held", held: true, reading: Reading{Smart: Smart{Known: true, Warning: 0x04}}, asked: "held",
+			name: "held", held: true, reading: device.Reading{Smart: device.Smart{Known: true, Warning: 0x04}}, asked: "held",
 			want: seen{"<nil>", "SMART: its reliability is degraded (0 media errors)", ""},
 		},
 		{name: "held, unread", held: true, err: unread, asked: "held", want: seen{"<nil>", "<nil>", ""}},
@@ -88,17 +95,17 @@ func TestProbe(t *testing.T) {
 			want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{
-			name: "erased for the next", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"}, reading: Reading{Content: "ext4"}, asked: "offered",
+			name: "erased for the next", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"}, reading: device.Reading{Content: "ext4"}, asked: "offered",
 			want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{
 			name: "erased for the next, if it is not claimed", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
-			reading: Reading{Fingerprint: "7", Claimed: true}, err: inUse, asked: "offered",
+			reading: device.Reading{Fingerprint: "7", Claimed: true}, err: inUse, asked: "offered",
 			want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4; in use: it cannot be opened exclusively", "<nil>", ""},
 		},
 		{
 			name: "erased for the next, and nobody answers", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
-			err: fmt.Errorf("%w: x", ErrUnanswered), asked: "offered", want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+			err: fmt.Errorf("%w: x", device.ErrUnanswered), asked: "offered", want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{
 			name: "erased for the next, but read-only", erases: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4", "ro=0", "ro=1"},
@@ -106,7 +113,7 @@ func TestProbe(t *testing.T) {
 		},
 		{
 			name: "proven, and udev found data", proven: true, edits: []string{"E: ID_NSID=2", "E: ID_FS_TYPE=ext4"},
-			reading: Reading{Fingerprint: "7"}, asked: "free", want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
+			reading: device.Reading{Fingerprint: "7"}, asked: "free", want: seen{"in use: it holds data: udev found ID_FS_TYPE=ext4", "<nil>", ""},
 		},
 		{name: "held, and erased for the next", held: true, erases: true, asked: "held", want: seen{"<nil>", "<nil>", ""}},
 	} {
@@ -121,14 +128,14 @@ func TestProbe(t *testing.T) {
 			h.Holds = func(which string) bool { return which == id && c.held }
 			h.Erases = func(which string) bool { return which == id && c.erases }
 			h.Proven = func(which string) bool { return which == id && c.proven }
-			h.Touch.Probe = func(ctx context.Context, target Target, held bool) (Reading, error) {
+			h.Touch.Probe = func(ctx context.Context, target device.Target, held bool) (device.Reading, error) {
 				switch asked = "free"; {
 				case held:
 					asked = "held"
 				case target.Offered:
 					asked = "offered"
 				}
-				if end, ok := ctx.Deadline(); !ok || time.Until(end) > probeLimit {
+				if end, ok := ctx.Deadline(); !ok || time.Until(end) > 20*time.Second {
 					t.Error("it may take for ever")
 				}
 				if !target.Disk || target.SysPath == "" {
@@ -136,7 +143,7 @@ func TestProbe(t *testing.T) {
 				}
 				return c.reading, c.err
 			}
-			sightings := lookAll(h, []Rule{{Resource: "test/nvme", Class: &NVMe, AllowInUse: c.allowed}}, devices)
+			sightings := lookAll(h, []device.Rule{{Resource: "test/nvme", Class: &device.NVMe, AllowInUse: c.allowed}}, devices)
 			s := sightings[0]
 			if known := s.Fingerprint == "7"; known != (c.reading.Fingerprint == "7" && c.err == nil) {
 				t.Errorf("fingerprint is %q", s.Fingerprint)
@@ -152,15 +159,15 @@ func TestProbe(t *testing.T) {
 }
 
 func TestOnlyDisksAreProbed(t *testing.T) {
-	for name, rules := range map[string][]Rule{
+	for name, rules := range map[string][]device.Rule{
 		"gpu-intel": everything, "fpga-dfl": everything, "infiniband-mlx5": everything,
-		"node-serial": {{Resource: "test/node", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "tty"}}},
-		"node-disk":   {{Resource: "test/node", Class: &Generic, Match: map[string]string{"SUBSYSTEM": "scsi_generic"}}},
+		"node-serial": {{Resource: "test/node", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "tty"}}},
+		"node-disk":   {{Resource: "test/node", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "scsi_generic"}}},
 	} {
 		h, devices := recorded(t, name)
-		h.Touch.Probe = func(_ context.Context, target Target, _ bool) (Reading, error) {
+		h.Touch.Probe = func(_ context.Context, target device.Target, _ bool) (device.Reading, error) {
 			t.Errorf("%s: %+v is probed", name, target)
-			return Reading{}, nil
+			return device.Reading{}, nil
 		}
 		if len(lookAll(h, rules, devices)) == 0 {
 			t.Errorf("%s: nothing is seen", name)
@@ -171,47 +178,36 @@ func TestOnlyDisksAreProbed(t *testing.T) {
 // TestAnotherDiskComesMeanwhile: between the moments when a disk is identified and when it is aimed at.
 func TestAnotherDiskComesMeanwhile(t *testing.T) {
 	h, devices := recorded(t, "nvme")
-	class := NVMe
-	class.Target = func(h *Host, d Device) *Target {
+	target := device.NVMe.Target
+	t.Cleanup(func() { device.NVMe.Target = target })
+	device.NVMe.Target = func(h *device.Host, d device.Device) *device.Target {
 		other, _ := recorded(t, "nvme", "wwid=eui.36344830545001230025384300000001", "wwid=eui.0000000000000002")
 		*h = *other
-		return nvmeTarget(h, d)
+		return target(h, d)
 	}
-	var disk Device
-	for _, u := range devices {
-		if NVMe.Selects(u) {
-			all, err := NVMe.Identify(h, u)
-			if err != nil {
-				t.Fatal(err)
-			}
-			disk = all[0]
-			disk.Class, disk.SysPath, disk.Udev = &class, u.SysPath, &u
-		}
-	}
-	s := Sighting{Device: &disk}
-	s.aim(h)
-	if !errors.Is(s.Offer, ErrIncomplete) || s.Target != nil {
+	s := lookAll(h, everything, devices)[0]
+	if !errors.Is(s.Offer, device.ErrIncomplete) || s.Target != nil {
 		t.Errorf("offer %v, target %+v", s.Offer, s.Target)
 	}
 }
 
 // TestOnlyUnanswered: what is known of a disk counts, and what nobody could tell does not.
 func TestOnlyUnanswered(t *testing.T) {
-	silent := incompletef("it cannot be proven empty: %w", fmt.Errorf("%w: x", ErrUnanswered))
+	silent := fmt.Errorf("%w: it cannot be proven empty: %w: x", device.ErrIncomplete, device.ErrUnanswered)
 	for _, c := range []struct {
 		err  error
 		want bool
 	}{
 		{nil, false},
 		{silent, true},
-		{incompletef("its wwid is empty"), false},
-		{joined(silent, excludedf("nvme1n1 has the same identity")), false},
-		{joined(silent, byNamef("a display")), false},
-		{joined(inUsef("it is mounted"), silent), false},
-		{joined(dataf("ext4"), silent), false},
-		{fmt.Errorf("%w: %w", silent, ErrGone), false},
+		{fmt.Errorf("%w: its wwid is empty", device.ErrIncomplete), false},
+		{fmt.Errorf("%w; %w: nvme1n1 has the same identity", silent, device.ErrExcluded), false},
+		{fmt.Errorf("%w; %w: a display", silent, device.ErrByName), false},
+		{fmt.Errorf("%w: it is mounted; %w", device.ErrInUse, silent), false},
+		{fmt.Errorf("%w: ext4; %w", device.ErrData, silent), false},
+		{fmt.Errorf("%w: %w", silent, device.ErrGone), false},
 	} {
-		if got := OnlyUnanswered(c.err); got != c.want {
+		if got := device.OnlyUnanswered(c.err); got != c.want {
 			t.Errorf("%v: %t, want %t", c.err, got, c.want)
 		}
 	}

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package recording
+package recording_test
 
 import (
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/udev/recording"
 )
 
 func TestParseErrors(t *testing.T) {
@@ -58,7 +60,7 @@ func TestParseErrors(t *testing.T) {
 		"file twice":            {"F: /proc/a=x\nF: /proc/a=y\n", `line 2: expected each file once, found /proc/a again`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Parse([]byte(test.text))
+			_, err := recording.Parse([]byte(test.text))
 			if err == nil || !strings.HasPrefix(err.Error(), test.want) {
 				t.Errorf("error %v\nwant  %s", err, test.want)
 			}
@@ -69,7 +71,7 @@ func TestParseErrors(t *testing.T) {
 // TestWindowsLineEnds: bug reports come by way of web forms.
 func TestWindowsLineEnds(t *testing.T) {
 	r := mustParse(t, strings.ReplaceAll(disk, "\n", "\r\n"))
-	if len(r.devices) != 2 || r.Devices()[0].Subsystem != "pci" {
+	if len(r.Devices()) != 2 || r.Devices()[0].Subsystem != "pci" {
 		t.Errorf("devices %+v", r.Devices())
 	}
 }
@@ -79,12 +81,12 @@ func TestWindowsLineEnds(t *testing.T) {
 // and where other work has the processors the hundreds of files of a large one took that long.
 func FuzzParse(f *testing.F) {
 	const largest = 8 << 10
-	nothing, err := Parse(nil)
+	nothing, err := recording.Parse(nil)
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add([]byte(disk + partition))
-	for _, b := range Bundled() {
+	for _, b := range recording.Bundled() {
 		if len(b.Text) <= largest {
 			f.Add(b.Text)
 		}
@@ -92,7 +94,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("P: /module/x\nE: SUBSYSTEM=module\nL: a=..\nL: b=../x/a\nS: a\nN: a\n"))
 	f.Add([]byte("P: /devices/x\nE: SUBSYSTEM=pci\nL: driver=../../bus/pci/drivers/a\nE: MAJOR=0\nE: MINOR=0\nN: x\nS: char/0:0/z\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		r, err := Parse(text)
+		r, err := recording.Parse(text)
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "line ") {
 				t.Fatalf("no line in %q", err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package recording
+package recording_test
 
 import (
 	"io/fs"
@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/metalplug/metalplug/udev"
+	"github.com/metalplug/metalplug/udev/recording"
 )
 
 const disk = `# a disk, the child first, as umockdev-record writes it
@@ -61,9 +62,9 @@ E: MAJOR=259
 E: MINOR=0
 `
 
-func mustParse(t *testing.T, text string) *Recording {
+func mustParse(t *testing.T, text string) *recording.Recording {
 	t.Helper()
-	r, err := Parse([]byte(text))
+	r, err := recording.Parse([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +228,7 @@ func brief(events []udev.Event) []string {
 }
 
 func TestBundled(t *testing.T) {
-	for _, b := range Bundled() {
+	for _, b := range recording.Bundled() {
 		t.Run(b.Name, func(t *testing.T) {
 			if b.Title == "" {
 				t.Error(`no "# title: …" in the first line`)

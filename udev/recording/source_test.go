@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package recording
+package recording_test
 
 import (
 	"context"
@@ -13,14 +13,15 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/udev"
+	"github.com/metalplug/metalplug/udev/recording"
 )
 
 // Source is what the daemon takes for the machine's udev.
-var _ udev.Source = (*Source)(nil)
+var _ udev.Source = (*recording.Source)(nil)
 
 // opened is a source that is listened to.
 type opened struct {
-	*Source
+	*recording.Source
 	file    string
 	events  chan udev.Event
 	warned  chan error
@@ -35,7 +36,7 @@ func openSource(t *testing.T, text string) *opened {
 	}
 	o.save(t, text)
 	var err error
-	if o.Source, err = Open(o.file); err != nil {
+	if o.Source, err = recording.Open(o.file); err != nil {
 		t.Fatal(err)
 	}
 	o.Warn, o.passing = func(err error) { o.warned <- err }, ""
@@ -161,7 +162,7 @@ func TestSourceSeesASaveBeforeListen(t *testing.T) {
 	o := &opened{file: file, events: make(chan udev.Event, 4)}
 	o.save(t, "")
 	var err error
-	if o.Source, err = Open(file); err != nil {
+	if o.Source, err = recording.Open(file); err != nil {
 		t.Fatal(err)
 	}
 	defer o.Close()
@@ -176,13 +177,13 @@ func TestSourceSeesASaveBeforeListen(t *testing.T) {
 
 func TestOpenErrors(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "machine")
-	if _, err := Open(file); !errors.Is(err, os.ErrNotExist) {
+	if _, err := recording.Open(file); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	if err := os.WriteFile(file, []byte("rubbish\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(file); err == nil || !strings.Contains(err.Error(), "line 1: expected") {
+	if _, err := recording.Open(file); err == nil || !strings.Contains(err.Error(), "line 1: expected") {
 		t.Errorf("a broken file: %v", err)
 	}
 }

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// To overrule one reason is not to overrule another.
+func TestForgive(t *testing.T) {
+	inUse, excluded, unusual, incomplete := inUsef("swap"), excludedf("divided"), byNamef("a display"), incompletef("no node")
+	byName := map[string]string{"DEVNAME": "/dev/x"}
+	for _, test := range []struct {
+		name string
+		rule Rule
+		err  error
+		want bool // forgiven
+	}{
+		{"nothing", Rule{}, nil, true},
+		{"in use", Rule{}, inUse, false},
+		{"in use, allowed", Rule{AllowInUse: true}, inUse, true},
+		{"in use, named", Rule{Match: byName}, inUse, false},
+		{"excluded", Rule{}, excluded, false},
+		{"excluded, in use allowed", Rule{AllowInUse: true}, excluded, false},
+		{"excluded, named", Rule{Match: byName}, excluded, false},
+		{"excluded, by hardware", Rule{Match: map[string]string{"PCI_ID": "10DE:2330"}}, excluded, false},
+		{"excluded, by driver", Rule{Match: map[string]string{"DRIVER": "nvidia"}}, excluded, false},
+		{"excluded, by slot", Rule{Match: map[string]string{"PCI_SLOT_NAME": "0000:18:00.0"}}, excluded, false},
+		{"unusual", Rule{}, unusual, false},
+		{"unusual, in use allowed", Rule{AllowInUse: true}, unusual, false},
+		{"unusual, named", Rule{Match: byName}, unusual, true},
+		{"unusual, by hardware", Rule{Match: map[string]string{"PCI_ID": "1AF4:1050"}}, unusual, true},
+		{"unusual, by a pattern", Rule{Match: map[string]string{"PCI_ID": "1AF4:*"}}, unusual, false},
+		{"unusual, by alternatives", Rule{Match: map[string]string{"DRIVER": "ast|mgag200"}}, unusual, true},
+		{"unusual, by another property", Rule{Match: map[string]string{"ID_NSID": "1"}}, unusual, false},
+		{"unusual and excluded, named", Rule{Match: byName}, joined(unusual, excluded), false},
+		{"both", Rule{}, joined(inUse, unusual), false},
+		{"both, one allowed", Rule{AllowInUse: true}, joined(inUse, unusual), false},
+		{"both, one named", Rule{Match: byName}, joined(unusual, inUse), false},
+		{"both overruled", Rule{AllowInUse: true, Match: byName}, joined(inUse, unusual), true},
+		{"in use and excluded, all overruled", Rule{AllowInUse: true, Match: byName}, joined(inUse, excluded), false},
+		{"incomplete", Rule{AllowInUse: true, Match: byName}, incomplete, false},
+		{"incomplete and in use", Rule{AllowInUse: true, Match: byName}, joined(inUse, incomplete), false},
+		{"something else", Rule{AllowInUse: true, Match: byName}, errors.New("else"), false},
+	} {
+		if err := test.rule.forgive(test.err); (err == nil) != test.want {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+}
+
+func TestJoined(t *testing.T) {
+	a, b := errors.New("a"), fmt.Errorf("b: %w", ErrGone)
+	if err := joined(nil, nil); err != nil {
+		t.Errorf("nothing joined: %v", err)
+	}
+	if err := joined(nil, a, nil); err != a {
+		t.Errorf("one joined: %v", err)
+	}
+	if err := joined(a, b); err.Error() != "a; b: gone" || !errors.Is(err, a) || !errors.Is(err, ErrGone) {
+		t.Errorf("two joined: %v", err)
+	}
+}
+
+func TestKFDAt(t *testing.T) {
+	for _, test := range []struct {
+		domain, location uint64
+		address          string
+		want             bool
+	}{
+		{0, 0x500, "0000:05:00.0", true},
+		{0, 0x503, "0000:05:00.0", true},
+		{0, 0x30000500, "0000:05:00.0", true},
+		{0, 0x508, "0000:05:00.0", false},
+		{0, 0x500, "0000:05:00.1", false},
+		{0, 0x501, "0000:05:00.1", true},
+		{0, 0x70000501, "0000:05:00.1", true},
+		{1, 0x500, "0000:05:00.0", false},
+		{0x10001, 0xc3e0, "10001:c3:1c.0", true},
+		{0, 0, "vgpu", false},
+	} {
+		if got := kfdAt(test.domain, test.location, test.address); got != test.want {
+			t.Errorf("kfdAt(%d, %#x, %s) = %v", test.domain, test.location, test.address, got)
+		}
+	}
+}
+
+func TestNVMeID(t *testing.T) {
+	for wwid, want := range map[string]string{
+		"uuid.01234567-89ab-cdef-0123-456789abcdef": "nvme-uuid.01234567-89ab-cdef-0123-456789abcdef",
+		"eui.0025385b61b01234":                      "nvme-eui.0025385b61b01234",
+		"nvme.1b36-53455230-51454d55-00000001":      "nvme-1b36-SER0-1",
+		"nvme.1b36-53455230-51454d55-0000001f":      "nvme-1b36-SER0-31",
+		"nvme.144d-20205331-51454d55-00000001":      "nvme-144d-S1-1", // some pad on the left
+		"nvme.1b36-534-51454d55-00000001":           "nvme-nvme.1b36-534-51454d55-00000001",
+		"nvme.1b36-53455230-51454d55-x":             "nvme-nvme.1b36-53455230-51454d55-x",
+		"nvme.1b36-53455230":                        "nvme-nvme.1b36-53455230",
+	} {
+		if got := nvmeID(wwid); got != want {
+			t.Errorf("nvmeID(%q) = %q, want %q", wwid, got, want)
+		}
+	}
+	if a, b := nvmeID("nvme.1b36-532031-4d-00000001"), nvmeID("nvme.1b36-535f31-4d-00000001"); a == b {
+		t.Errorf("serial numbers %q and %q have one ID: %s", "S 1", "S_1", a)
+	}
+}
