@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,10 +18,8 @@ import (
 // (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
 const databaseSize = 64 << 10
 
-// ReadDevice returns a device as udev has it, without libudev: from sysfs at sys, and from udevd's database below run. A
-// device that udevd has not processed has the kernel's properties alone. It reads the formats of udevd's
-// device_update_db_handle and device_read_db_internal (systemd, src/libsystemd/sd-device).
-func ReadDevice(sys, run, sysPath string) (Device, error) {
+// ReadKernel returns a device as far as the kernel knows it, from sysfs at sys.
+func ReadKernel(sys, sysPath string) (Device, error) {
 	dir := sys + strings.TrimPrefix(sysPath, "/sys")
 	text, err := fsutil.ReadRegular(dir+"/uevent", databaseSize)
 	if err != nil {
@@ -45,7 +44,20 @@ func ReadDevice(sys, run, sysPath string) (Device, error) {
 	if driver, err := os.Readlink(dir + "/driver"); err == nil && all["DRIVER"] == "" {
 		all["DRIVER"] = filepath.Base(driver)
 	}
-	text, err = fsutil.ReadRegular(filepath.Join(run, "udev/data", recordName(d, all, dir)), databaseSize)
+	d.Properties = NewProperties(all)
+	return d, nil
+}
+
+// ReadDevice returns a device as udev has it, without libudev: from sysfs at sys, and from udevd's database below run. A
+// device that udevd has not processed has the kernel's properties alone. It reads the formats of udevd's
+// device_update_db_handle and device_read_db_internal (systemd, src/libsystemd/sd-device).
+func ReadDevice(sys, run, sysPath string) (Device, error) {
+	d, err := ReadKernel(sys, sysPath)
+	if err != nil {
+		return Device{}, err
+	}
+	all := maps.Collect(d.Properties.All())
+	text, err := fsutil.ReadRegular(filepath.Join(run, "udev/data", recordName(d, all)), databaseSize)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Device{}, fmt.Errorf("read device %s: %w", sysPath, err)
 	}
@@ -55,7 +67,7 @@ func ReadDevice(sys, run, sysPath string) (Device, error) {
 }
 
 // recordName returns the name of a device's record (device_get_device_id, sd-device).
-func recordName(d Device, all map[string]string, dir string) string {
+func recordName(d Device, all map[string]string) string {
 	switch {
 	case all["MAJOR"] != "" && d.Subsystem == "block":
 		return "b" + all["MAJOR"] + ":" + all["MINOR"]
@@ -64,7 +76,7 @@ func recordName(d Device, all map[string]string, dir string) string {
 	case all["IFINDEX"] != "":
 		return "n" + all["IFINDEX"]
 	}
-	return "+" + d.Subsystem + ":" + filepath.Base(dir)
+	return "+" + d.Subsystem + ":" + filepath.Base(d.SysPath)
 }
 
 // takeRecord adds what a record says: E:KEY=VALUE a property, S:NAME a link below /dev, G:TAG and Q:TAG a tag that it has had

@@ -145,7 +145,7 @@ func (t *trace) nodes(a Allocation, err error) {
 }
 
 // describe returns by what a rule matches that takes a device.
-func (r *Rule) describe(h *Host, u udev.Device) string {
+func (r *Rule) describe(h *Host, u matched) string {
 	if len(r.Match) == 0 {
 		return "every " + r.Class.Name
 	}

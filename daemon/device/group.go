@@ -120,17 +120,9 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 
 // kernelDevice returns the device at sysPath as far as the kernel knows it, without what udev's rules have added.
 func kernelDevice(h *Host, sysPath string) udev.Device {
-	properties := h.Properties(sysPath)
-	u := udev.Device{SysPath: sysPath, Subsystem: h.Link(sysPath, "subsystem"), DevType: properties["DEVTYPE"]}
-	if name := properties["DEVNAME"]; name != "" {
-		u.DevNode = "/dev/" + name
-		properties["DEVNAME"] = u.DevNode
-	}
-	if properties != nil {
-		properties["SUBSYSTEM"] = u.Subsystem
-	}
-	u.Properties = udev.NewProperties(properties)
-	return u
+	d, _ := udev.ReadKernel(h.Sys, sysPath) // of what vanishes meanwhile nothing is known
+	d.SysPath = sysPath
+	return d
 }
 
 // nodeRule returns the rule of class node that takes u: the first of which it is the member of a group, then with the
@@ -144,13 +136,13 @@ func nodeRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner st
 	if r, owner := groupRule(h, rules, u, t); r != nil {
 		return r, owner
 	}
-	u = withID(rules, u, func() string { return nodeID(h, u) })
+	m := matched{u, func() string { return nodeID(h, u) }, ""}
 	for i := range rules {
 		r := &rules[i]
 		if r.Class != &Generic || r.Group != nil {
 			continue
 		}
-		err := r.matches(h, u)
+		err := r.matches(h, m)
 		t.asked(r, err)
 		if err == nil {
 			return r, ""
@@ -192,7 +184,7 @@ func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	if owner, ok = g.hardware(h, u.SysPath); !ok || owner == "" {
 		return "", ok
 	}
-	if r.matches(h, kernelDevice(h, owner)) != nil {
+	if r.matches(h, matched{Device: kernelDevice(h, owner)}) != nil {
 		return "", false
 	}
 	if g.rank(u.DevNode) >= len(g.Nodes) {

@@ -49,32 +49,17 @@ const partProperty = "METALPLUG_PART"
 // IDProperty is the property by which rules name a device by its ID.
 const IDProperty = "METALPLUG_ID"
 
-// asRulesSee returns what rules match of a device: its udev device, with its ID and the name of the part that it is.
-func (d Device) asRulesSee(rules []Rule) udev.Device {
-	u := withID(rules, *d.Udev, func() string { return d.ID })
-	if d.Part != "" {
-		u.Properties = u.Properties.With(partProperty, d.Part)
-	}
-	return u
-}
-
-// withID returns u with its ID as a property if a rule asks for that: few do, and each look would copy all properties.
-func withID(rules []Rule, u udev.Device, id func() string) udev.Device {
-	for _, r := range rules {
-		_, matched := r.Match[IDProperty]
-		_, excluded := r.Exclude[IDProperty]
-		if matched || excluded {
-			u.Properties = u.Properties.With(IDProperty, id())
-			return u
-		}
-	}
-	return u
+// matched is what rules match: a udev device, with the ID and the name of the part of the device that was found in it.
+type matched struct {
+	udev.Device
+	id   func() string // nil: there is none
+	part string
 }
 
 // ruleFor returns the first rule that takes d, or an error that tells for every rule of the class why it did not.
 func ruleFor(h *Host, rules []Rule, d Device, t *trace) (*Rule, error) {
 	var reasons []error
-	u := d.asRulesSee(rules)
+	u := matched{*d.Udev, func() string { return d.ID }, d.Part}
 	for i := range rules {
 		if rules[i].Class != d.Class || rules[i].Group != nil { // those take no device, they make one
 			continue
@@ -104,7 +89,7 @@ type mismatch struct {
 func (m mismatch) Error() string { return m.what }
 
 // matches returns nil if the rule takes u, else a [mismatch].
-func (r *Rule) matches(h *Host, u udev.Device) error {
+func (r *Rule) matches(h *Host, u matched) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Exclude)) {
 		if value, ok := h.property(u, key); ok && fits(key, r.Exclude[key], value) {
 			return mismatch{"exclude." + key, fmt.Sprintf("excluded by %s = %q", key, r.Exclude[key])}
@@ -158,7 +143,13 @@ func (r *Rule) byName() bool {
 }
 
 // property returns a udev property of u or of a device above it, or for "ATTR{name}" an attribute of u.
-func (h *Host) property(u udev.Device, key string) (string, bool) {
+func (h *Host) property(u matched, key string) (string, bool) {
+	switch {
+	case key == IDProperty && u.id != nil:
+		return u.id(), true
+	case key == partProperty && u.part != "":
+		return u.part, true
+	}
 	if name, ok := AttrKey(key); ok {
 		value, err := h.Attr(u.SysPath, name)
 		return value, err == nil
