@@ -174,9 +174,6 @@ func (e entry) write(root, name string, read bool) error {
 	to := at
 	if read {
 		to = filepath.Join(root, ".spare")
-		if err := os.RemoveAll(to); err != nil { // of one that failed
-			return err
-		}
 	}
 	var err error
 	if e.link {
@@ -186,6 +183,9 @@ func (e entry) write(root, name string, read bool) error {
 	}
 	if err == nil && read {
 		err = os.Rename(to, at)
+	}
+	if err != nil {
+		_ = os.Remove(to) // else the next one could not be made
 	}
 	return err
 }
