@@ -30,9 +30,9 @@ func newPulse(file *os.File) *pulse {
 
 func (p *pulse) wake() { _ = p.file.SetReadDeadline(time.Unix(1, 0)) }
 
-// run waits in the runtime's poller until try does not return EAGAIN any more, and then calls then, again and again: until
-// ctx ends, whose error it returns, or one of them fails. While there is nothing to read, no thread waits and nothing wakes
-// up. It may be called once.
+// run repeats two steps until ctx ends, whose error it returns, or until one of them fails. It waits in the runtime's poller
+// until try does not return EAGAIN, and calls then. While there is nothing to read, no thread waits and nothing wakes up.
+// It may be called once.
 func (p *pulse) run(ctx context.Context, what string, try func(fd int) error, then func() error) error {
 	defer p.End()
 	defer context.AfterFunc(ctx, p.wake)()
@@ -58,7 +58,7 @@ func (p *pulse) run(ctx context.Context, what string, try func(fd int) error, th
 	}
 }
 
-// woken tells whether a wait has failed with err only since it was to end, and answers whoever has asked.
+// woken reports whether a wait has failed with err only because of a question or the end of ctx, and answers the question.
 func (p *pulse) woken(err error) bool {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false

@@ -115,7 +115,7 @@ func CheckGlob(pattern string) error {
 	return nil
 }
 
-// IsPCIAddress tells whether a name is the address of a PCI function, 0000:3b:00.0; a domain may have more digits.
+// IsPCIAddress reports whether a name is the address of a PCI function, 0000:3b:00.0; a domain may have more digits.
 func IsPCIAddress(name string) bool {
 	number, function, ok := strings.Cut(name, ".")
 	fields := strings.Split(number, ":")

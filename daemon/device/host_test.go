@@ -37,22 +37,6 @@ func write(t *testing.T, h *device.Host, name, text string) {
 	}
 }
 
-func TestHostPath(t *testing.T) {
-	h := &device.Host{Tree: sysfs.At("/elsewhere")}
-	for name, want := range map[string]string{
-		"/sys":              "/elsewhere/sys",
-		"/sys/devices/x":    "/elsewhere/sys/devices/x",
-		"/dev/nvme0n1":      "/elsewhere/dev/nvme0n1",
-		"/proc/1/mountinfo": "/elsewhere/proc/1/mountinfo",
-		"/devices/x":        "/devices/x",
-		"/system/x":         "/system/x",
-	} {
-		if got := h.Path(name); got != want {
-			t.Errorf("Path(%q) = %q, want %q", name, got, want)
-		}
-	}
-}
-
 func TestHostReads(t *testing.T) {
 	h, gpu := tree(t)
 	write(t, h, gpu+"/blank", "")

@@ -4,7 +4,6 @@ package device
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 )
 
@@ -48,19 +47,6 @@ func TestForgive(t *testing.T) {
 		if err := test.rule.forgive(test.err); (err == nil) != test.want {
 			t.Errorf("%s: %v", test.name, err)
 		}
-	}
-}
-
-func TestJoined(t *testing.T) {
-	a, b := errors.New("a"), fmt.Errorf("b: %w", ErrGone)
-	if err := joined(nil, nil); err != nil {
-		t.Errorf("nothing joined: %v", err)
-	}
-	if err := joined(nil, a, nil); err != a {
-		t.Errorf("one joined: %v", err)
-	}
-	if err := joined(a, b); err.Error() != "a; b: gone" || !errors.Is(err, a) || !errors.Is(err, ErrGone) {
-		t.Errorf("two joined: %v", err)
 	}
 }
 

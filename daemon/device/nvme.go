@@ -202,7 +202,7 @@ func nvmeAllocate(r *recipe, d Device) {
 	}
 	if nodes != NVMeGeneric {
 		links := linksIn(*d.Udev, "by-id")
-		// Of two links by model and serial number the longer one has the namespace ID too, and is nobody else's.
+		// Of two links by model and serial number the longer one has the namespace ID too, and leads to no other disk.
 		slices.SortStableFunc(links, func(a, b string) int { return len(b) - len(a) })
 		r.add(d.Udev.DevNode, slices.Insert(links, 0, "/dev/disk/by-id/nvme-"+wwid)...)
 	}

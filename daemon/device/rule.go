@@ -111,7 +111,7 @@ func (r *Rule) matches(h *Host, u matched) error {
 	return nil
 }
 
-// fits tells whether the value of a property matches a pattern. The numbers of PCI match without case.
+// fits reports whether the value of a property matches a pattern. The numbers of PCI match without case.
 func fits(key, pattern, value string) bool {
 	if strings.HasPrefix(key, "PCI_") {
 		pattern, value = strings.ToUpper(pattern), strings.ToUpper(value)

@@ -100,14 +100,6 @@ func TestRuleForPart(t *testing.T) {
 	}
 }
 
-func TestAttrKey(t *testing.T) {
-	for key, want := range map[string]string{"ATTR{nsid}": "nsid", "ATTR{queue/rotational}": "queue/rotational", "DRIVER": "", "ATTR{open": ""} {
-		if name, ok := device.AttrKey(key); ok != (want != "") || ok && name != want {
-			t.Errorf("AttrKey(%q) = %q, %v", key, name, ok)
-		}
-	}
-}
-
 // A rule names a device by its ID, of class node too, whose rules choose the subjects.
 func TestRuleForID(t *testing.T) {
 	h, devices := recorded(t, "gpu-nvidia")

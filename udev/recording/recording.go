@@ -65,9 +65,9 @@ func (r *Recording) paths() []string { return slices.Sorted(maps.Keys(r.devices)
 func (r *Recording) Write(root string) error { return apply(root, new(tree), r.tree) }
 
 // Update turns the tree below root, which r has written, into that of another recording, and returns the events of the
-// difference in the order in which udevd would send them: what went, children before their parents; what came, parents
-// before their children; what changed. The tree is as the events say before they are returned. A change of what is
-// mounted is the event [udev.Mounts], of another file that belongs to no device [udev.Overflow].
+// difference in the order in which udevd would send them: removals, children before their parents; additions, parents
+// before their children; changes. The tree is as the events say before they are returned. A change of a table of mounts
+// or swaps is the event [udev.Mounts], of another file that belongs to no device [udev.Overflow].
 //
 // After an error the tree may be neither the one nor the other.
 func (r *Recording) Update(root string, to *Recording) ([]udev.Event, error) {

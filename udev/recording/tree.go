@@ -112,7 +112,7 @@ func (t *tree) link(name, target string) {
 	}
 }
 
-// ofKernel tells whether the kernel reports a property: all but those that udevd and its rules add.
+// ofKernel reports whether the kernel reports a property: all but those that udevd and its rules add.
 func ofKernel(key string) bool {
 	switch key {
 	case "ACTION", "SEQNUM", "SUBSYSTEM", "DEVLINKS", "TAGS", "CURRENT_TAGS", "USEC_INITIALIZED":
@@ -123,7 +123,7 @@ func ofKernel(key string) bool {
 	})
 }
 
-// isBus tells whether a subsystem is a bus of the kernel's and not a class; a recording does not say.
+// isBus reports whether a subsystem is a bus of the kernel's and not a class; a recording does not say.
 func isBus(subsystem string) bool {
 	return slices.Contains([]string{
 		"acpi", "auxiliary", "ccw", "clockevents", "clocksource", "container", "cpu", "css", "cxl", "dax", "dfl",
@@ -168,7 +168,8 @@ func apply(root string, from, to *tree) error {
 	return nil
 }
 
-// write makes the file or link. Where somebody may read, it makes it beside sys and dev first, where nobody lists it.
+// write makes the file or link. If read is set, a process may be reading: it makes it beside
+// sys and dev first, and moves it into its place.
 func (e entry) write(root, name string, read bool) error {
 	at := filepath.Join(root, name)
 	to := at
