@@ -47,8 +47,8 @@ var faults = []fault{
 		ask: []string{"why", "18:00.0"}, code: exitProblem, cause: "/dev/nvidia-uvm is missing",
 	},
 	{
-		name: "the pattern is wrong", resources: gpus + "match = { PCI_ID = \"10de:*\" }\n",
-		ask: []string{"why", firstGPU}, code: exitProblem, cause: `PCI_ID is "10DE:2330", not "10de:*"`,
+		name: "the pattern is wrong", resources: gpus + "match = { DRIVER = \"NVIDIA\" }\n",
+		ask: []string{"why", firstGPU}, code: exitProblem, cause: `DRIVER is "nvidia", not "NVIDIA"`,
 	},
 	{
 		name: "a rule excludes it", resources: gpus + "exclude = { PCI_SLOT_NAME = \"0000:18:*\" }\n",
