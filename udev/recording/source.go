@@ -149,7 +149,7 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 			answer()
 		case <-rest.C:
 			changes, err := s.reload()
-			if err != nil && !errors.Is(err, fs.ErrNotExist) { // an editor may be at work
+			if err != nil {
 				s.warn(err)
 			}
 			for _, event := range changes {
@@ -170,6 +170,9 @@ func (s *Source) Alive(ctx context.Context) error {
 
 // reload takes over the file as it is now: it replaces the tree and the copy of its text.
 func (s *Source) reload() ([]udev.Event, error) {
+	if _, err := os.Lstat(s.file); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // an editor may be at work; the next file is an event
+	}
 	text, after, err := read(s.file)
 	if err != nil {
 		return nil, err
