@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -29,10 +28,8 @@ func (d disk) name() string { return path.Base(d.sysPath) }
 // diskAt looks at a disk.
 func (h *host) diskAt(sysPath string) (disk, error) {
 	d := disk{Disk: h.DiskAt(sysPath), sysPath: sysPath, partitions: h.Partitions(sysPath)}
-	for _, p := range d.Parts {
-		if p.Number == "" {
-			return disk{}, errorf(Gone, "%s has no device number", p.Name())
-		}
+	if p, ok := d.Part(func(n sysfs.Node) bool { return n.Number == "" }); ok {
+		return disk{}, errorf(Gone, "%s has no device number", p.Name())
 	}
 	return d, nil
 }
@@ -62,8 +59,8 @@ func (h *host) looped(d disk) error {
 		case err != nil:
 			return errorf(Busy, "what is below %s cannot be told: %w", name, err)
 		}
-		if i := slices.IndexFunc(d.Parts, func(p sysfs.Part) bool { return p.Number == number }); i >= 0 {
-			return errorf(Busy, "%s is the file of %s", d.Parts[i].Name(), name)
+		if p, ok := d.Part(func(n sysfs.Node) bool { return n.Number == number }); ok {
+			return errorf(Busy, "%s is the file of %s", p.Name(), name)
 		}
 	}
 	return nil

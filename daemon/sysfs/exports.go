@@ -33,6 +33,7 @@ type export struct {
 	by     string // the target, for people: "the NVMe subsystem nqn.2014-08.org:disk", "the SCSI target fileio_0/disk"
 	name   string // what it opened: "/dev/nvme0n1", a link to that, a file; in passthrough "/dev/nvme0"
 	number string // "8:16", of the block device, where the target shows it; the name then does not matter
+	scsi   string // "2:0:1:3", of the device that SCSI commands go to, where the target shows it
 	reach  reach  // where the name leads to nothing here
 }
 
@@ -51,16 +52,8 @@ func (t *Tree) exported(d Disk) error {
 	if err != nil {
 		return unread(d, "exported", err)
 	}
-	var nodes []Node
-	for _, p := range d.Parts {
-		more, err := t.NodesOf(p.SysPath)
-		if err != nil {
-			return unread(d, "exported", err)
-		}
-		nodes = append(nodes, more...)
-	}
 	for _, e := range exports {
-		n, err := t.opens(e, nodes)
+		n, err := t.opens(e, d.Nodes)
 		if err != nil {
 			return unread(d, "exported", err)
 		}
@@ -75,6 +68,9 @@ func (t *Tree) exported(d Disk) error {
 func (t *Tree) opens(e export, nodes []Node) (Node, error) {
 	if e.number != "" {
 		return find(nodes, func(n Node) bool { return n.Block && n.Number == e.number }), nil
+	}
+	if n := find(nodes, func(n Node) bool { return e.scsi != "" && path.Base(t.Resolve(n.SysPath+"/device")) == e.scsi }); n.SysPath != "" {
+		return n, nil
 	}
 	known := false
 	for _, name := range spellings(e.name) {
@@ -209,10 +205,20 @@ func (r *targets) scsi(dir string) {
 				}
 				r.add(by, cmp.Or(between(shown, "File: ", "  Size: "), r.text(place+"/udev_path")), reach)
 			case "pscsi":
-				r.add(by, r.text(place+"/udev_path"), noDisk)
+				r.exports = append(r.exports, export{by: by, name: r.text(place + "/udev_path"), reach: noDisk, scsi: scsiAddress(plugin, shown)})
 			}
 		}
 	}
+}
+
+// scsiAddress returns what sysfs calls the device that pscsi sends commands to (pscsi_show_configfs_dev_params): host, channel,
+// target and LUN. The claim and udev_path may be those of another disk. In the mode of a whole host, the plugin has its number.
+func scsiAddress(plugin, shown string) string {
+	host := between(shown, "Host ID: ", "\n")
+	if !isNumber(host) {
+		_, host, _ = strings.Cut(plugin, "_")
+	}
+	return strings.Join([]string{host, between(shown, "Channel ID: ", " "), between(shown, "Target ID: ", " "), between(shown, "LUN: ", " ")}, ":")
 }
 
 // regular reports whether a storage object of fileio is a regular file. fd_configure_device wants a size for that, and gives

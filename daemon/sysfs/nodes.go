@@ -8,32 +8,56 @@ import (
 	"slices"
 )
 
-// Nodes returns the sysfs paths of all devices by whose nodes a device can be reached, its own first: of a disk its
+// reaching returns the sysfs paths of all devices by whose nodes a device can be reached, its own first: of a disk its
 // partitions and the nodes of SCSI commands (drivers/scsi/sg.c, block/bsg.c), of a namespace of NVMe also its disk or its
 // generic device, and the controllers that reach it, through which commands for each of their namespaces can be sent
-// (drivers/nvme/host/ioctl.c, nvme_dev_ioctl); and of a disk all that of its twins. An exclusive open of the disk notices none
-// of those.
-func (t *Tree) Nodes(sysPath string) []string {
-	all := append([]string{sysPath}, t.nvmeNodes(sysPath)...)
-	for _, twin := range twins(t, sysPath) {
-		for _, p := range append([]string{twin}, t.nvmeNodes(twin)...) {
-			if !slices.Contains(all, p) {
+// (drivers/nvme/host/ioctl.c, nvme_dev_ioctl); and of a disk all that of its twins. A partition is reached by its disk, and
+// a node of SCSI commands is one of its disk. An exclusive open of the disk notices none of those.
+func (t *Tree) reaching(sysPath string) (all, twins []string) {
+	all, number := []string{sysPath}, ""
+	add := func(paths ...string) {
+		for _, p := range paths {
+			if p != "" && !slices.Contains(all, p) {
 				all = append(all, p)
 			}
 		}
 	}
+	switch t.Link(sysPath, "subsystem") {
+	case "block":
+		if t.IsPartition(sysPath) {
+			number, _ = t.Attr(sysPath, "partition")
+			add(path.Dir(sysPath))
+		}
+	case "scsi_generic", "bsg":
+		disks := t.Resolve(sysPath+"/device") + "/block"
+		for _, name := range t.Names(disks) {
+			add(disks + "/" + name)
+		}
+	}
 	for _, p := range slices.Clone(all) {
-		if t.Link(p, "subsystem") != "block" {
+		add(t.nvmeNodes(p)...)
+		twins = append(twins, otherWays(t, p)...)
+		for _, twin := range twins {
+			add(twin)
+			add(t.nvmeNodes(twin)...)
+		}
+	}
+	for _, p := range slices.Clone(all) {
+		if t.Link(p, "subsystem") != "block" || t.IsPartition(p) {
 			continue
 		}
-		all = append(all, t.Partitions(p)...)
+		for _, partition := range t.Partitions(p) {
+			if n, err := t.Attr(partition, "partition"); err != nil || number == "" || n == number {
+				add(partition)
+			}
+		}
 		for _, class := range [...]string{"/device/scsi_generic", "/device/bsg"} {
 			for _, name := range t.Names(p + class) {
-				all = append(all, t.Resolve(p+class+"/"+name))
+				add(t.Resolve(p + class + "/" + name))
 			}
 		}
 	}
-	return all
+	return all, twins
 }
 
 // Node is the node of a device.
@@ -46,16 +70,24 @@ type Node struct {
 // Name returns what the kernel calls the device: "nvme0n1p2".
 func (n Node) Name() string { return path.Base(n.SysPath) }
 
-// NodesOf returns the nodes of the devices of [Tree.Nodes], in that order.
-func (t *Tree) NodesOf(sysPath string) (nodes []Node, err error) {
-	for _, p := range t.Nodes(sysPath) {
+// NodesOf returns all nodes by which a device can be reached, its own first.
+func (t *Tree) NodesOf(sysPath string) ([]Node, error) {
+	d := t.DiskAt(sysPath)
+	return d.Nodes, d.err
+}
+
+// DiskAt returns a block device with all nodes by which it can be reached.
+func (t *Tree) DiskAt(sysPath string) Disk {
+	all, twins := t.reaching(sysPath)
+	d := Disk{Twins: twins}
+	for _, p := range all {
 		number, err := t.Attr(p, "dev")
 		if err != nil && !errors.Is(err, ErrGone) {
-			return nil, err
+			d.err = err
 		}
-		nodes = append(nodes, Node{p, t.Link(p, "subsystem") == "block", number})
+		d.Nodes = append(d.Nodes, Node{p, t.Link(p, "subsystem") == "block", number})
 	}
-	return nodes, nil
+	return d
 }
 
 // nvmeNodes returns the other devices of a namespace, and the controllers that reach it; none of what is no namespace.

@@ -46,7 +46,7 @@ func TestNodes(t *testing.T) {
 		nvme + "nvme5/nvme8c5n1": "block", nvme + "nvme6/nvme8c6n1": "block",
 		// A controller without a subsystem, as of an old kernel, and a disk of SCSI.
 		nvme + "nvme7/nvme7n1": "block",
-		scsi + "block/sda":     "block", scsi + "scsi_generic/sg0": "scsi_generic", scsi + "bsg/0:0:0:0": "bsg",
+		scsi + "block/sda":     "block", scsi + "block/sda/sda1": "block", scsi + "block/sda/sda2": "block", scsi + "scsi_generic/sg0": "scsi_generic", scsi + "bsg/0:0:0:0": "bsg",
 		"/sys/devices/virtual/mem/null": "mem",
 	} {
 		link(path+"/subsystem", "../class/"+class)
@@ -55,7 +55,11 @@ func TestNodes(t *testing.T) {
 		}
 	}
 	write(nvme+"nvme4/nvme3n2/nvme3n2p1/partition", "1\n")
-	link(scsi+"block/sda/device", filepath.Join(root, scsi))
+	write(scsi+"block/sda/sda1/partition", "1\n")
+	write(scsi+"block/sda/sda2/partition", "2\n")
+	for _, name := range []string{"block/sda", "scsi_generic/sg0", "bsg/0:0:0:0"} {
+		link(scsi+name+"/device", filepath.Join(root, scsi))
+	}
 	for subsystem, members := range map[string][]string{"nvme-subsys3": {"nvme4"}, "nvme-subsys8": {"nvme5", "nvme6", "nvme9"}} {
 		link("/sys/class/nvme-subsystem/"+subsystem, filepath.Join(root, virtual, subsystem))
 		for _, member := range members {
@@ -73,18 +77,20 @@ func TestNodes(t *testing.T) {
 		{virtual + "nvme-subsys8/nvme8n1", []string{nvme + "nvme5", nvme + "nvme6", virtual + "nvme-subsys8/ng8n1"}},
 		{virtual + "nvme-subsys8/ng8n1", []string{nvme + "nvme5", nvme + "nvme6", virtual + "nvme-subsys8/nvme8n1"}},
 		{nvme + "nvme7/nvme7n1", []string{nvme + "nvme7"}},
-		{scsi + "block/sda", []string{scsi + "bsg/0:0:0:0", scsi + "scsi_generic/sg0"}},
+		{scsi + "block/sda", []string{scsi + "block/sda/sda1", scsi + "block/sda/sda2", scsi + "bsg/0:0:0:0", scsi + "scsi_generic/sg0"}},
+		{scsi + "block/sda/sda2", []string{scsi + "block/sda", scsi + "bsg/0:0:0:0", scsi + "scsi_generic/sg0"}},
+		{scsi + "scsi_generic/sg0", []string{scsi + "block/sda", scsi + "block/sda/sda1", scsi + "block/sda/sda2", scsi + "bsg/0:0:0:0"}},
 		{nvme + "nvme4", nil},
 		{"/sys/devices/virtual/mem/null", nil},
 		{"/sys/devices/gone", nil},
 	} {
-		got := tree.Nodes(c.of)
+		got, _ := tree.reaching(c.of)
 		if got[0] != c.of {
-			t.Errorf("Nodes(%s) begins with %s", c.of, got[0])
+			t.Errorf("reaching(%s) begins with %s", c.of, got[0])
 		}
 		got = slices.Sorted(slices.Values(got[1:]))
 		if !slices.Equal(got, c.want) {
-			t.Errorf("Nodes(%s) =\n%q\nwant\n%q", c.of, got, c.want)
+			t.Errorf("reaching(%s) =\n%q\nwant\n%q", c.of, got, c.want)
 		}
 	}
 }

@@ -23,58 +23,34 @@ import (
 	"strings"
 )
 
-// Disk is a block device, with what the kernel claims together with it (bd_may_claim in block/bdev.c): a disk with its
-// partitions, or a partition with its disk. The same of its twins is part of it.
+// Disk is a block device with the nodes that reach it. Those that are block devices are what the kernel claims together
+// (bd_may_claim in block/bdev.c), a disk with its partitions or a partition with its disk, and the same of its twins.
 type Disk struct {
-	Parts []Part   // the device itself first
+	Nodes []Node   // the device itself first
 	Twins []string // sysfs paths of other ways to the disk
-}
-
-// Part is a disk or a partition.
-type Part struct {
-	SysPath string
-	Number  string // "259:0"; empty: it cannot be read
+	err   error    // of the numbers of the nodes
 }
 
 // Name returns what the kernel calls it: "nvme0n1p2".
-func (p Part) Name() string { return path.Base(p.SysPath) }
+func (d Disk) Name() string { return d.Nodes[0].Name() }
 
-// DiskAt returns the block device at sysPath.
-func (t *Tree) DiskAt(sysPath string) Disk {
-	paths, whole, number := []string{sysPath}, sysPath, ""
-	if t.IsPartition(sysPath) {
-		whole = path.Dir(sysPath)
-		paths = append(paths, whole)
-		number, _ = t.Attr(sysPath, "partition")
+// Part returns the first block device of a disk for which is returns true.
+func (d Disk) Part(is func(Node) bool) (Node, bool) {
+	i := slices.IndexFunc(d.Nodes, func(n Node) bool { return n.Block && is(n) })
+	if i < 0 {
+		return Node{}, false
 	}
-	paths = append(paths, t.Partitions(sysPath)...)
-	d := Disk{Twins: twins(t, whole)}
-	for _, twin := range d.Twins {
-		paths = append(paths, twin)
-		for _, p := range t.Partitions(twin) {
-			if n, err := t.Attr(p, "partition"); err != nil || number == "" || n == number {
-				paths = append(paths, p)
-			}
-		}
-	}
-	for _, p := range paths {
-		number, err := t.Attr(p, "dev")
-		if err != nil {
-			number = ""
-		}
-		d.Parts = append(d.Parts, Part{p, number})
-	}
-	return d
+	return d.Nodes[i], true
 }
 
-// twins returns the sysfs paths of the other disks with the WWID of the one at sysPath: the WWID is that of a namespace
+// otherWays returns the sysfs paths of the other disks with the WWID of the one at sysPath: the WWID is that of a namespace
 // (wwid_show in drivers/nvme/host/sysfs.c) or of a logical unit (scsi_vpd_lun_id). Hidden disks are paths that native
 // multipathing has joined, and a device of dm has no WWID. A slot for media that can be removed has that of the reader.
-func twins(t *Tree, sysPath string) (found []string) {
+func otherWays(t *Tree, sysPath string) (found []string) {
 	const all = "/sys/block"
 	for _, attr := range [...]string{"wwid", "device/wwid"} {
 		wwid, err := t.Attr(sysPath, attr)
-		if err != nil || wwid == "" || removable(t, sysPath) {
+		if err != nil || wwid == "" || Removable(t, sysPath) {
 			continue
 		}
 		for _, name := range t.Names(all) {
@@ -82,7 +58,7 @@ func twins(t *Tree, sysPath string) (found []string) {
 				continue
 			}
 			p := t.Resolve(all + "/" + name)
-			if p != "" && p != sysPath && t.Uint(p, "hidden") == 0 && !removable(t, p) {
+			if p != "" && p != sysPath && t.Uint(p, "hidden") == 0 && !Removable(t, p) {
 				found = append(found, p)
 			}
 		}
@@ -90,9 +66,11 @@ func twins(t *Tree, sysPath string) (found []string) {
 	return found
 }
 
-// removable reports whether the medium of a disk can be removed from its drive, whose WWID and serial number then say nothing
-// of the medium (Documentation/ABI/stable/sysfs-block, removable).
-func removable(t *Tree, sysPath string) bool { return t.Uint(sysPath, "removable") != 0 }
+// Removable reports whether the medium of a disk can be removed from its drive, whose WWID and serial number then say nothing
+// of the medium (Documentation/ABI/stable/sysfs-block, removable). Its diskseq does: the kernel counts it up when it notices
+// another medium, which is at its next poll or at the next open (disk_check_events in block/disk-events.c, sd_open), before
+// the medium can be read.
+func Removable(t *Tree, sysPath string) bool { return t.Uint(sysPath, "removable") != 0 }
 
 // Written returns how many sectors of the disk at sysPath were written and discarded since it appeared, also through its
 // partitions (Documentation/block/stat.rst). Commands that are passed through to the drive do not count there, nor anything
@@ -148,11 +126,14 @@ func usef(byHost bool, format string, args ...any) error {
 }
 
 func unread(d Disk, question string, err error) error {
-	return &Use{Text: fmt.Sprintf("whether %s is %s cannot be told", d.Parts[0].Name(), question), Unread: err}
+	return &Use{Text: fmt.Sprintf("whether %s is %s cannot be told", d.Name(), question), Unread: err}
 }
 
 // InUse returns nil if nothing shows that a disk is used, or else a *[Use].
 func (t *Tree) InUse(d Disk) error {
+	if d.err != nil {
+		return unread(d, "used", d.err)
+	}
 	for _, check := range []func(Disk) error{t.mounted, t.swapped, t.held, t.inBtrfs, t.backing, t.exported} {
 		if err := check(d); err != nil {
 			return err
@@ -188,33 +169,25 @@ func (t *Tree) mounted(d Disk) error {
 }
 
 // mountOf returns the part of a disk that a mount is about, if any.
-func (t *Tree) mountOf(m mount, d Disk) (Part, bool) {
-	for _, p := range d.Parts {
-		if p.Number == m.number {
-			return p, true
-		}
-	}
-	if m.anonymous() {
+func (t *Tree) mountOf(m mount, d Disk) (Node, bool) {
+	p, ok := d.Part(func(n Node) bool { return n.Number == m.number })
+	if !ok && m.anonymous() {
 		return t.partNamed(m.source, d)
 	}
-	return Part{}, false
+	return p, ok
 }
 
 // partNamed returns that part of a disk whose node a name in /dev leads to. The kernel claims what is mounted or swapped
 // to, and tells the number of what is below a loop device; a name is enough for those.
-func (t *Tree) partNamed(name string, d Disk) (Part, bool) {
+func (t *Tree) partNamed(name string, d Disk) (Node, bool) {
 	if !strings.HasPrefix(name, "/dev/") {
-		return Part{}, false
+		return Node{}, false
 	}
 	target, err := filepath.EvalSymlinks(t.Path(name))
 	if err != nil {
 		target = name
 	}
-	i := slices.IndexFunc(d.Parts, func(p Part) bool { return isNode(target, p.Name()) })
-	if i < 0 {
-		return Part{}, false
-	}
-	return d.Parts[i], true
+	return d.Part(func(n Node) bool { return isNode(target, n.Name()) })
 }
 
 func (t *Tree) swapped(d Disk) error {
@@ -235,10 +208,8 @@ func (t *Tree) swapped(d Disk) error {
 
 // held looks for what the kernel has built on top: LVM, md, bcache.
 func (t *Tree) held(d Disk) error {
-	for _, p := range d.Parts {
-		if holders := t.Names(p.SysPath + "/holders"); len(holders) > 0 {
-			return usef(false, "%s is part of %s", p.Name(), strings.Join(holders, ", "))
-		}
+	if p, ok := d.Part(func(n Node) bool { return len(t.Names(n.SysPath+"/holders")) > 0 }); ok {
+		return usef(false, "%s is part of %s", p.Name(), strings.Join(t.Names(p.SysPath+"/holders"), ", "))
 	}
 	return nil
 }
@@ -246,10 +217,8 @@ func (t *Tree) held(d Disk) error {
 // inBtrfs looks for file systems of which the disk is not the device that mountinfo names.
 func (t *Tree) inBtrfs(d Disk) error {
 	for _, filesystem := range t.Names("/sys/fs/btrfs") {
-		for _, p := range d.Parts {
-			if t.Present("/sys/fs/btrfs/" + filesystem + "/devices/" + p.Name()) {
-				return usef(false, "%s is part of the mounted btrfs %s", p.Name(), filesystem)
-			}
+		if p, ok := d.Part(func(n Node) bool { return t.Present("/sys/fs/btrfs/" + filesystem + "/devices/" + n.Name()) }); ok {
+			return usef(false, "%s is part of the mounted btrfs %s", p.Name(), filesystem)
 		}
 	}
 	return nil
