@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // identity reads the attributes that make up a target's identity, those that are there.
@@ -99,8 +101,9 @@ func nodeTarget(h *Host, d Device) *Target {
 	case d.Udev.Subsystem != "block", h.IsPartition(d.SysPath):
 		return nil
 	}
-	return &Target{
-		Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true,
-		Identity: h.identity(d.SysPath, "diskseq", "wwid", "device/wwid", "device/serial", "dev"),
+	known := []string{"diskseq", "wwid", "device/wwid", "device/serial", "dev"}
+	if sysfs.Removable(&h.Tree, d.SysPath) { // what identifies the drive outlasts its medium
+		known = []string{"diskseq", "dev"}
 	}
+	return &Target{Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true, Identity: h.identity(d.SysPath, known...)}
 }

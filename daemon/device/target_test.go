@@ -144,6 +144,22 @@ func TestNodeTargets(t *testing.T) {
 	}
 }
 
+// TestRemovableMedium: what identifies a drive outlasts the medium in it. Nothing that is known of one medium counts for the next.
+func TestRemovableMedium(t *testing.T) {
+	for removable, medium := range map[string]string{"0": "wwid=naa.5", "1": ""} {
+		h, devices := recorded(t, "node-disk", "E: MAJOR=8\nE: MINOR=0", "A: diskseq=3\nA: wwid=naa.5\nA: removable="+removable+"\nA: dev=8:0\nE: MAJOR=8\nE: MINOR=0")
+		for _, u := range devices {
+			if path.Base(u.SysPath) != "sda" {
+				continue
+			}
+			target := nodeTarget(h, Device{Class: &Generic, SysPath: u.SysPath, Udev: &u})
+			if target.Medium() != medium || target.Appearance() != "3" {
+				t.Errorf("removable %s: medium %q, appearance %q", removable, target.Medium(), target.Appearance())
+			}
+		}
+	}
+}
+
 func TestPortTargets(t *testing.T) {
 	h, devices := recorded(t, "fpga-dfl")
 	found := 0

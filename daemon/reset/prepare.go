@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // prepare does what the request asks for, in this order: prove, reset, erase.
@@ -267,10 +269,10 @@ func (h *host) sameMedium(r Request, c *claim, s *surface, before state) error {
 	if err := h.identified(r); err != nil {
 		return errorf(Failed, "%s: another medium may be in its place: %w", again, err)
 	}
-	if !slices.ContainsFunc(r.Identity, func(a Attribute) bool {
+	if sysfs.Removable(&h.Tree, c.sysPath) || !slices.ContainsFunc(r.Identity, func(a Attribute) bool {
 		return slices.Contains([]string{"wwid", "device/wwid", "device/serial"}, a.Name)
 	}) {
-		return errorf(Failed, "%s: another medium may be in its place: it has neither a WWID nor a serial number", again)
+		return errorf(Failed, "%s: another medium may be in its place: no WWID and no serial number is that of the medium", again)
 	}
 	switch {
 	case before.unread || s.fingerprint() != before.print:

@@ -265,6 +265,9 @@ func TestAppearsAgain(t *testing.T) {
 		{"another with data for a blank one", func(n *fakeNode) {}, func(m *machine, n *fakeNode) { n.ext4() }, byWWID("eui.01"), false},
 		{"another with other data", func(n *fakeNode) { n.ext4() }, func(m *machine, n *fakeNode) { n.data[0x500]++ }, byWWID("eui.01"), false},
 		{"another with 4 KiB more", func(n *fakeNode) { n.fill() }, func(m *machine, n *fakeNode) { n.noiseAt(2<<20, 4096) }, byWWID("eui.01"), false},
+		{"a drive whose medium can be removed", func(n *fakeNode) { n.ext4() }, func(m *machine, n *fakeNode) {
+			m.files(map[string]string{disk0 + "/removable": "1\n"})
+		}, byWWID("eui.01"), false},
 		{"known by its place only", func(n *fakeNode) {}, func(m *machine, n *fakeNode) {}, []Attribute{{"dev", "259:0"}}, false},
 	} {
 		for _, scrub := range []string{"", "zero"} {
