@@ -6,6 +6,7 @@ package reset
 // anything is written, read again then, and read afterwards where it held something.
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -17,21 +18,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// erasure is one method on a disk that is held. It returns what it has done, in words.
+// erasure is one method on a disk that is held.
 type erasure struct {
 	promise promise
-	run     func(ctx context.Context, r Request, c *claim) (done string, err error)
+	// ready refuses a disk that the method cannot erase, or not alone; nil: there is none.
+	ready func(c *claim) error
+	// run erases the disk and returns what it did, in words. had is what was found there before.
+	run func(ctx context.Context, r Request, c *claim, had prints) (done string, err error)
 }
 
 // everyErasure is all methods by their names.
 func (h *host) everyErasure() map[string]erasure {
 	return map[string]erasure{
-		"discard":        {mustVanish, h.discard},
-		"secure-discard": {mustChange, h.secureDiscard},
-		"zero":           {mustBeZero, h.zero},
-		"format":         {mustChange, h.formatUserData},
-		"crypto-erase":   {mustChange, h.formatCrypto},
-		"sanitize":       {mustChange, h.sanitize},
+		"discard":        {mustVanish, nil, h.inChunks("discarded", discardChunk, blkDiscard)},
+		"secure-discard": {mustChange, nil, h.inChunks("securely discarded", discardChunk, blkSecDiscard)},
+		"zero":           {mustBeZero, nil, h.inChunks("wrote zeroes over", zeroChunk, blkZeroOut)},
+		"format":         h.formatBy(eraseUserData),
+		"crypto-erase":   h.formatBy(eraseCrypto),
+		"sanitize":       {mustChange, h.sanitizable, h.sanitize},
 	}
 }
 
@@ -58,6 +62,9 @@ func (h *host) erase(ctx context.Context, r Request, before state, a *Answer) (d
 	}
 	a.Appearance = appearanceOf(c.seq)
 	e := h.everyErasure()[r.Scrub]
+	if err := h.can(e, c); err != nil { // before the disk is read for an hour
+		return "", err
+	}
 	had, err := h.written(ctx, c, now)
 	if err != nil {
 		return "", err
@@ -65,32 +72,44 @@ func (h *host) erase(ctx context.Context, r Request, before state, a *Answer) (d
 	if err := h.unheld(ctx, r, c); err != nil {
 		return "", err
 	}
-	if err := h.free(c); err != nil {
-		return "", err
-	}
-	if err := h.identified(r.anyAppearance()); err != nil { // the full read may have taken an hour
+	// The answer about processes ages from here on: nothing below takes longer than the drive needs to describe itself.
+	if err := cmp.Or(h.can(e, c), h.free(c), h.identified(r.anyAppearance())); err != nil {
 		return "", err
 	}
 	h.step.is("erasing %s by %s", c.name(), r.Scrub)
-	done, err = e.run(ctx, r, c)
+	began := time.Now()
+	done, err = e.run(ctx, r, c, had)
 	if err != nil {
 		return "", err
 	}
-	if err := errors.Join(h.back(ctx, r), h.sameSize(c)); err != nil {
+	if err := cmp.Or(h.back(ctx, r), h.sameSize(c)); err != nil {
 		return done, err
 	}
 	if _, err := h.sameAppearance(c.fd, c.sysPath); err != nil {
 		return done, errorf(Failed, "the erasure of %s cannot be verified: %w", c.name(), err)
 	}
-	seen, err := h.verify(ctx, r, c, e.promise, had, a)
+	seen, err := h.verify(ctx, c, e.promise, had, a)
 	if err != nil {
 		return done, err
+	}
+	if time.Since(began) > passingFor { // a process may have opened it meanwhile, and written behind the erasure
+		if err := h.unheld(ctx, r, c); err != nil {
+			return done, err
+		}
 	}
 	if err := h.forgetPartitions(c); err != nil {
 		return done, err
 	}
 	a.Erased = true
 	return done + "; " + seen, nil
+}
+
+// can returns why a disk cannot be erased by a method, or not alone.
+func (h *host) can(e erasure, c *claim) error {
+	if e.ready == nil {
+		return nil
+	}
+	return e.ready(c)
 }
 
 // examined reads a disk again while it is held to be erased. It must be the one that was examined before, and hold the same:
@@ -139,35 +158,25 @@ const (
 	zeroChunk    = 64 << 20 // a tenth of a second where zeroes are really written
 )
 
-func (h *host) discard(ctx context.Context, r Request, c *claim) (string, error) {
-	return fmt.Sprintf("discarded %d bytes", c.size), h.inChunks(ctx, c, "discard", discardChunk, blkDiscard)
-}
-
-func (h *host) secureDiscard(ctx context.Context, r Request, c *claim) (string, error) {
-	return fmt.Sprintf("securely discarded %d bytes", c.size), h.inChunks(ctx, c, "secure discard", discardChunk, blkSecDiscard)
-}
-
-func (h *host) zero(ctx context.Context, r Request, c *claim) (string, error) {
-	return fmt.Sprintf("wrote zeroes over %d bytes", c.size), h.inChunks(ctx, c, "write zeroes", zeroChunk, blkZeroOut)
-}
-
 // inChunks makes an ioctl on all of a disk, piece by piece.
-func (h *host) inChunks(ctx context.Context, c *claim, what string, chunk int64, request uintptr) error {
-	began := time.Now()
-	for from := int64(0); from < c.size; from += chunk {
-		if ctx.Err() != nil {
-			return errorf(Failed, "%s on %s: %d of %d bytes in %v: allow more time", what, c.name(), from, c.size, time.Since(began).Round(time.Second))
+func (h *host) inChunks(what string, chunk int64, request uintptr) func(context.Context, Request, *claim, prints) (string, error) {
+	return func(ctx context.Context, r Request, c *claim, _ prints) (string, error) {
+		began := time.Now()
+		for from := int64(0); from < c.size; from += chunk {
+			if ctx.Err() != nil {
+				return "", errorf(Failed, "%s on %s: %d of %d bytes in %v: allow more time", r.Scrub, c.name(), from, c.size, time.Since(began).Round(time.Second))
+			}
+			err := h.ranged(c.fd, request, from, min(chunk, c.size-from))
+			switch {
+			case err == nil:
+			case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
+				return "", errorf(Unsupported, "%s on %s: %w", r.Scrub, c.name(), err)
+			default:
+				return "", commandError(fmt.Sprintf("%s on %s at byte %d", r.Scrub, c.name(), from), err)
+			}
 		}
-		err := h.ranged(c.fd, request, from, min(chunk, c.size-from))
-		switch {
-		case err == nil:
-		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
-			return errorf(Unsupported, "%s on %s: %w", what, c.name(), err)
-		default:
-			return commandError(fmt.Sprintf("%s on %s at byte %d", what, c.name(), from), err)
-		}
+		return fmt.Sprintf("%s %d bytes", what, c.size), nil
 	}
-	return nil
 }
 
 // ranged makes an ioctl with uint64_t range[2].

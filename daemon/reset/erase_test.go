@@ -352,8 +352,8 @@ func TestErasureGoesWrong(t *testing.T) {
 		want    Result
 		detail  string
 	}{
-		{blkZeroOut, unix.EIO, Failed, "write zeroes on nvme0n1 at byte 0: input/output error"},
-		{blkZeroOut, unix.EOPNOTSUPP, Unsupported, "write zeroes on nvme0n1: operation not supported"},
+		{blkZeroOut, unix.EIO, Failed, "zero on nvme0n1 at byte 0: input/output error"},
+		{blkZeroOut, unix.EOPNOTSUPP, Unsupported, "zero on nvme0n1: operation not supported"},
 		{blkZeroOut, unix.ENODEV, Gone, "no such device"},
 		{blkFlsBuf, unix.EACCES, Failed, "write back what is cached of nvme0n1: permission denied"},
 		{blkRRPart, unix.EBUSY, Failed, "read the partition table of nvme0n1 again: device or resource busy"},
@@ -397,7 +397,7 @@ func TestTimeIsUp(t *testing.T) {
 			return 0, nil
 		}
 		got := m.ask(eraseOf0("zero"))
-		if got.Result != Failed || got.Detail != "write zeroes on nvme0n1: 134217728 of 268435456 bytes in 1m1s: allow more time" {
+		if got.Result != Failed || got.Detail != "zero on nvme0n1: 134217728 of 268435456 bytes in 1m1s: allow more time" {
 			t.Errorf("answer is %+v", got)
 		}
 	})

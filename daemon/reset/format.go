@@ -6,8 +6,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"path"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -17,61 +17,49 @@ const (
 	eraseCrypto   = 2
 )
 
-func (h *host) formatUserData(ctx context.Context, r Request, c *claim) (string, error) {
-	return h.format(ctx, r, c, eraseUserData)
-}
-
-func (h *host) formatCrypto(ctx context.Context, r Request, c *claim) (string, error) {
-	return h.format(ctx, r, c, eraseCrypto)
+// formatBy returns the erasure by Format NVM with one of those settings.
+func (h *host) formatBy(ses uint32) erasure {
+	return erasure{
+		promise: mustChange,
+		ready:   func(c *claim) error { return h.formattable(c, ses) },
+		run:     func(_ context.Context, _ Request, c *claim, _ prints) (string, error) { return h.format(c, ses) },
+	}
 }
 
 // format formats one namespace as it is formatted, erasing what is on it. The kernel stops the I/O of all namespaces of
 // the controller until it is over, which nothing can interrupt (nvme_passthru_start): seconds, or minutes where a disk
 // really erases its cells.
-func (h *host) format(ctx context.Context, r Request, c *claim, ses uint32) (string, error) {
-	id, ns, err := h.formattable(r, c, ses)
-	if err != nil {
-		return "", err
-	}
-	if id.formatHitsAll {
-		held, err := h.holdSubsystem(ctx, r, c, id)
-		if err != nil {
-			return "", err
-		}
-		defer h.releaseAll(held)
-	}
+func (h *host) format(c *claim, ses uint32) (string, error) {
 	nsid, err := h.nsid(c.fd)
 	if err != nil {
 		return "", err
 	}
+	ns, err := h.namespaceOf(c.fd, nsid)
+	if err != nil {
+		return "", err
+	}
 	h.step.is("formatting %s", c.name())
-	if err := h.formatNVM(c.fd, nsid, formatWord(ns, ses)); err != nil {
+	word := formatWord(ns, ses)
+	if err := h.command(c.fd, adminCommand{opcode: opFormatNVM, nsid: nsid, cdw10: word}, formatTime, nil); err != nil {
 		return "", commandError("format "+c.name(), err)
 	}
 	return fmt.Sprintf("formatted namespace %d, SES %d, LBA format %d kept", nsid, ses, formatOf(ns)), nil
 }
 
-// formattable asks the controller whether it can do that.
-func (h *host) formattable(r Request, c *claim, ses uint32) (controller, namespace, error) {
-	if _, err := h.localNVMe(r.SysPath); err != nil {
-		return controller{}, namespace{}, err
-	}
-	id, err := h.controllerOf(c)
-	if err != nil {
-		return controller{}, namespace{}, err
-	}
+// formattable asks the controller whether it can do that, to this namespace alone.
+func (h *host) formattable(c *claim, ses uint32) error {
+	id, err := h.localController(c)
 	switch {
+	case err != nil:
+		return err
 	case !id.canFormat:
-		return controller{}, namespace{}, errorf(Unsupported, "the controller of %s has no Format command (OACS bit 1)", c.name())
+		return errorf(Unsupported, "the controller of %s has no Format command (OACS bit 1)", c.name())
 	case ses == eraseCrypto && !id.cryptoFormat:
-		return controller{}, namespace{}, errorf(Unsupported, "the controller of %s has no cryptographic erasure (FNA bit 2)", c.name())
+		return errorf(Unsupported, "the controller of %s has no cryptographic erasure (FNA bit 2)", c.name())
+	case id.formatHitsAll:
+		return h.sole(c, id)
 	}
-	nsid, err := h.nsid(c.fd)
-	if err != nil {
-		return controller{}, namespace{}, err
-	}
-	ns, err := h.namespaceOf(c.fd, nsid)
-	return id, ns, err
+	return nil
 }
 
 // formatWord returns dword 10 of the command that changes nothing of how the namespace is formatted: LBA format, place of
@@ -86,10 +74,6 @@ func formatWord(ns namespace, ses uint32) uint32 {
 
 // formatOf returns the number of the LBA format in use: FLBAS bits 3:0, and 6:5 above them.
 func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flbas>>5&3)<<4 }
-
-func (h *host) formatNVM(fd int, nsid, cdw10 uint32) error {
-	return h.command(fd, adminCommand{opcode: opFormatNVM, nsid: nsid, cdw10: cdw10}, formatTime, nil)
-}
 
 // sameSize checks that a disk has kept its size and its blocks.
 func (h *host) sameSize(c *claim) error {
@@ -122,41 +106,34 @@ func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	return controllers, nil
 }
 
-// holdSubsystem holds all disks of the NVM subsystem but the one that is held already, and makes sure that there is
-// nothing on them, and no namespace that is no disk, that would be erased too.
-func (h *host) holdSubsystem(ctx context.Context, r Request, c *claim, id controller) (held []*claim, err error) {
-	controllers, err := h.controllersOf(r.SysPath)
+// localController asks the controller of an open disk, which must be in this machine.
+func (h *host) localController(c *claim) (controller, error) {
+	if _, err := h.localNVMe(c.sysPath); err != nil {
+		return controller{}, err
+	}
+	return h.controllerOf(c)
+}
+
+// sole refuses an erasure of the whole NVM subsystem unless the disk is the only namespace there.
+func (h *host) sole(c *claim, id controller) error {
+	controllers, err := h.controllersOf(c.sysPath)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	hit, err := h.namespacesOf(h.NVMeSiblings(controllers[0]))
+	own := h.NVMeSiblings(controllers[0])
+	disks, err := h.namespacesOf(own)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := r.vouched(hit); err != nil {
-		return nil, err
-	}
-	if err := h.allOurs(c.fd, id, h.NVMeSiblings(controllers[0])); err != nil {
-		return nil, err
-	}
-	if err := h.allSeen(c.fd, id, hit); err != nil {
-		return nil, err
-	}
-	hit = slices.DeleteFunc(hit, func(d string) bool { return d == r.SysPath || slices.Contains(c.Twins, d) })
-	if held, err = h.holdAll(hit); err != nil {
-		return nil, err
-	}
-	for _, other := range held {
-		err := h.shared(other)
-		if err == nil {
-			err = h.mustBeBlank(ctx, r, other)
-		}
-		if err != nil {
-			h.releaseAll(held)
-			return nil, err
+	for _, d := range disks {
+		if d != c.sysPath && !slices.Contains(c.Twins, d) {
+			return errorf(Refused, "%s would be erased too; erase %s alone with scrub = \"zero\"", path.Base(d), c.name())
 		}
 	}
-	return held, nil
+	if err := h.allOurs(c.fd, id, own); err != nil {
+		return err
+	}
+	return h.noOther(c, id)
 }
 
 // allOurs checks that the NVM subsystem has no controllers but these: one that a virtual machine has through VFIO, or
@@ -180,32 +157,24 @@ func (h *host) allOurs(fd int, id controller, controllers []string) error {
 	return nil
 }
 
-// allSeen checks that each namespace that there is is one of the disks: one may be attached to another controller, or to
-// none. A controller that cannot manage namespaces has none that is not attached.
-func (h *host) allSeen(fd int, id controller, disks []string) error {
+// noOther checks that the drive knows no other namespace: one may be attached to another controller, or to none. A
+// controller that cannot manage namespaces has none that is not attached.
+func (h *host) noOther(c *claim, id controller) error {
 	cns := uint32(cnsActiveNamespaces)
 	if id.managesNS {
 		cns = cnsNamespaces
 	}
-	list, err := h.identify(fd, cns, 0)
+	own, err := h.nsid(c.fd)
+	if err != nil {
+		return err
+	}
+	list, err := h.identify(c.fd, cns, 0)
 	if err != nil {
 		return commandError("list the namespaces", err)
 	}
-	var seen []string
-	for _, d := range disks {
-		nsid, err := h.Attr(d, "nsid")
-		if err != nil {
-			return err
-		}
-		seen = append(seen, nsid)
-	}
-	for i := 0; i < len(list); i += 4 {
-		nsid := binary.LittleEndian.Uint32(list[i:])
-		if nsid == 0 {
-			break
-		}
-		if !slices.Contains(seen, strconv.FormatUint(uint64(nsid), 10)) {
-			return errorf(Refused, "namespace %d, which is no disk here, would be erased too", nsid)
+	for b := range slices.Chunk(list, 4) {
+		if nsid := binary.LittleEndian.Uint32(b); nsid != 0 && nsid != own {
+			return errorf(Refused, "namespace %d would be erased too; erase %s alone with scrub = \"zero\"", nsid, c.name())
 		}
 	}
 	return nil

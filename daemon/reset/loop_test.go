@@ -193,7 +193,7 @@ func TestLoopIsLeftAlone(t *testing.T) {
 		}, Busy, "another request is at work on"},
 		{"another disk by now", func(t *testing.T, l loop, r *Request) { r.Identity[0].Value += "0" }, Refused, "is another device than meant"},
 		{"another way than configured", func(t *testing.T, l loop, r *Request) { r.Scrub = "secure-discard" }, Refused, `has scrub "none", not "secure-discard"`},
-		{"no discard for good", func(t *testing.T, l loop, r *Request) { r.Scrub, r.ByHand = "secure-discard", true }, Unsupported, "secure discard on loop"},
+		{"no discard for good", func(t *testing.T, l loop, r *Request) { r.Scrub, r.ByHand = "secure-discard", true }, Unsupported, "secure-discard on loop"},
 		{"not what it is", func(t *testing.T, l loop, r *Request) { r.Scrub, r.ByHand = "format", true }, Refused, "is no NVMe namespace"},
 		{"not at all", func(t *testing.T, l loop, r *Request) { r.Scrub = "burn" }, Refused, `invalid scrub "burn": must be one of`},
 	} {

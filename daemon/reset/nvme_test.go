@@ -78,6 +78,14 @@ func newDrive(t *testing.T) (d *drive, first, second *fakeNode) {
 	return d, first, second
 }
 
+// alone takes the second namespace away.
+func (d *drive) alone() *drive {
+	d.remove(secondPath)
+	d.remove("/sys/block/nvme0n2")
+	d.nsids = []uint32{1}
+	return d
+}
+
 func (d *drive) admin(c adminCommand, data []byte) (uint16, error) {
 	switch {
 	case c.opcode == opIdentify && c.cdw10 == cnsController:
@@ -148,29 +156,18 @@ func TestFormat(t *testing.T) {
 		},
 		{"no such command", "format", func(d *drive, _, _ *fakeNode, _ *Request) { d.oacs = 0 }, Unsupported, "has no Format command", nil},
 		{"no keys", "crypto-erase", func(d *drive, _, _ *fakeNode, _ *Request) { d.fna = 0 }, Unsupported, "has no cryptographic erasure", nil},
-		{"hits the other one too", "format", func(d *drive, _, _ *fakeNode, _ *Request) { d.fna = 1 << 0 }, Refused, "nvme0n2 would be hit too: nobody vouches", nil},
-		{"erases the other one too", "format", func(d *drive, _, _ *fakeNode, _ *Request) { d.fna = 1 << 1 }, Refused, "nvme0n2 would be hit too: nobody vouches", nil},
-		{"the other one is vouched for", "format", func(d *drive, _, _ *fakeNode, r *Request) {
-			d.fna = 1 << 1
-			r.Together = []string{secondPath}
-		}, OK, "formatted namespace 1", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
-		{"the other one is used", "format", func(d *drive, _, second *fakeNode, r *Request) {
-			d.fna, second.busy = 1<<1, true
-			r.Together = []string{secondPath}
-		}, Busy, "/dev/nvme0n2 cannot be opened exclusively", nil},
-		{"the other one holds something", "format", func(d *drive, _, second *fakeNode, r *Request) {
-			d.fna = 1 << 1
-			second.fill()
-			r.Together = []string{secondPath}
-		}, Refused, "nvme0n2 holds unknown data", nil},
+		{"hits the other one too", "format", func(d *drive, _, _ *fakeNode, r *Request) {
+			d.fna, r.Together = 1<<0, []string{secondPath}
+		}, Refused, `nvme0n2 would be erased too; erase nvme0n1 alone with scrub = "zero"`, nil},
+		{"erases the other one too", "format", func(d *drive, _, _ *fakeNode, _ *Request) { d.fna = 1 << 1 }, Refused, "nvme0n2 would be erased too", nil},
+		{"erases all, and is alone", "format", func(d *drive, _, _ *fakeNode, r *Request) { d.alone().fna = 1 << 1 },
+			OK, "formatted namespace 1", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
 		{"a namespace that is nowhere", "format", func(d *drive, _, _ *fakeNode, r *Request) {
-			d.fna, d.nsids = 1<<1, []uint32{1, 2, 7}
-			r.Together = []string{secondPath}
-		}, Refused, "namespace 7, which is no disk here, would be erased too", nil},
+			d.alone().fna, d.nsids = 1<<1, []uint32{1, 7}
+		}, Refused, "namespace 7 would be erased too", nil},
 		{"a namespace without a disk", "format", func(d *drive, _, _ *fakeNode, r *Request) {
 			d.fna = 1 << 1
-			d.files(map[string]string{controller0 + "/ng0n3/subsystem": in(controller0+"/ng0n3", "/sys/class/nvme-generic")})
-			r.Together = []string{secondPath}
+			d.alone().files(map[string]string{controller0 + "/ng0n3/subsystem": in(controller0+"/ng0n3", "/sys/class/nvme-generic")})
 		}, Refused, "whether ng0n3, which has no disk, is used cannot be told", nil},
 		{"over a network", "format", func(d *drive, _, _ *fakeNode, _ *Request) {
 			d.files(map[string]string{controller0 + "/transport": "tcp\n"})
@@ -235,11 +232,19 @@ func TestSanitize(t *testing.T) {
 		{"keys only", func(d *drive, r *Request) { d.sanicap = sanitizeCrypto | sanitizeOverwrite }, OK, "sanitized", []string{cryptoErase}},
 		{"overwriting only", func(d *drive, r *Request) { d.sanicap = sanitizeOverwrite }, OK, "sanitized", []string{overwrite}},
 		{"nothing of the kind", func(d *drive, r *Request) { d.sanicap = 0 }, Unsupported, "has no Sanitize command", nil},
-		{"the other one is not vouched for", func(d *drive, r *Request) { r.Together = nil }, Refused, "nvme0n2 would be hit too", nil},
 		{"done before, not written since", func(d *drive, r *Request) {
 			d.state(0x101, 65535, actBlockErase, 1)
 			d.nodes["/dev/nvme0n1"].set(0)
 		}, OK, "sanitized the NVM subsystem, action 2; the disk was blank", nil},
+		{"done before, not written since, and not blank", func(d *drive, r *Request) { d.state(0x101, 65535, actBlockErase, 1) }, OK, "sanitized", []string{blockErase}},
+		{"followed, over by now, and not blank", func(d *drive, r *Request) {
+			d.state(1, 65535, actBlockErase, 1)
+			r.Follow = true
+		}, Failed, "the sanitize of nvme0n1 is over, and nothing tells what is there now from what was there before", nil},
+		{"failed before, and the next keeps all", func(d *drive, r *Request) {
+			d.state(3, 100, actBlockErase, 1)
+			d.sanitize = func() (uint16, error) { d.state(1, 65535, actBlockErase, 1); return 0, nil }
+		}, Failed, "that could not be read before the erasure, and nothing tells the one from the other", []string{blockErase}},
 		{"done before, written since", func(d *drive, r *Request) { d.state(1, 65535, actBlockErase, 1) }, OK, "sanitized", []string{blockErase}},
 		{"followed, over by now", func(d *drive, r *Request) {
 			d.state(4, 65535, actBlockErase, 1)
@@ -257,14 +262,13 @@ func TestSanitize(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, first, _ := newDrive(t)
-			d.sanicap = sanitizeBlock | sanitizeCrypto
+			d.alone().sanicap = sanitizeBlock | sanitizeCrypto
 			d.sanitize = func() (uint16, error) {
 				d.state(1, 65535, actBlockErase, 1)
 				first.set(0)
 				return 0, nil
 			}
 			r := eraseOf0("sanitize")
-			r.Together = []string{secondPath}
 			c.change(d, &r)
 			got := d.ask(r)
 			if got.Result != c.want || !strings.Contains(got.Detail+got.Done, c.text) {
@@ -277,19 +281,21 @@ func TestSanitize(t *testing.T) {
 	}
 }
 
-// TestSanitizeOfHiddenData: another namespace holds data where the quick check does not look.
-func TestSanitizeOfHiddenData(t *testing.T) {
-	d, _, second := newDrive(t)
+// TestSanitizeHitsAll: a sanitize is of each namespace that the drive has, also of a blank one. It is refused before the disk is
+// read for hours.
+func TestSanitizeHitsAll(t *testing.T) {
+	d, first, _ := newDrive(t)
 	d.sanicap = sanitizeBlock
-	second.data = make([]byte, 400<<20)
-	second.noiseAt(201<<20+8<<10, 4096)
-	r := eraseOf0("sanitize")
-	r.Together = []string{controller0 + "/nvme0n2"}
-	if got := d.ask(r); got.Result != Refused || !strings.Contains(got.Detail, "nvme0n2 holds unknown data at byte 210771968 and would be erased too") {
-		t.Errorf("answer is %+v", got)
+	first.bigger().noiseAt(45<<20, 4096)
+	first.onRead = func(_ int64, length int) {
+		if length == stretch {
+			t.Error("all of the disk is read")
+		}
 	}
-	if second.blank() {
-		t.Error("it was erased")
+	r := eraseOf0("sanitize")
+	r.Together = []string{secondPath}
+	if got := d.ask(r); got.Result != Refused || got.Detail != `nvme0n2 would be erased too; erase nvme0n1 alone with scrub = "zero"` || d.commands() != nil {
+		t.Errorf("answer is %+v, it did %q", got, d.commands())
 	}
 }
 
@@ -297,12 +303,11 @@ func TestSanitizeOfHiddenData(t *testing.T) {
 // runs nothing can be read.
 func TestSanitizeGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, first, second := newDrive(t)
-		d.sanicap = sanitizeBlock
+		d, first, _ := newDrive(t)
+		d.alone().sanicap = sanitizeBlock
 		d.sanitize = func() (uint16, error) {
 			began := time.Now()
-			first.readError, second.readError = unix.EIO, unix.EIO
-			first.readHook, second.readHook = nil, nil
+			first.readError, first.readHook = unix.EIO, nil
 			d.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
 				if since := time.Since(began); since < 200*time.Second {
 					d.state(2, uint16(since*65536/(200*time.Second)), actBlockErase, 200)
@@ -316,7 +321,6 @@ func TestSanitizeGoesOn(t *testing.T) {
 			return 0, nil
 		}
 		r := eraseOf0("sanitize")
-		r.Together = []string{secondPath}
 		percent := regexp.MustCompile(`^the sanitize of nvme0n1 goes on in the disk \((2[5-9]|30) %\): ask again$`)
 		got := d.ask(r)
 		if !percent.MatchString(got.Detail) || !reflect.DeepEqual(got, Answer{Result: Running, Detail: got.Detail}) {
@@ -374,16 +378,14 @@ func TestAdminGoesWrong(t *testing.T) {
 	} {
 		t.Run(c.method+"/"+c.detail, func(t *testing.T) {
 			d, first, _ := newDrive(t)
-			d.sanicap = sanitizeBlock
+			d.alone().sanicap = sanitizeBlock
 			d.onAdmin = func(got adminCommand, data []byte) (uint16, error) {
 				if got.opcode == c.opcode && got.cdw10 == c.cdw10 {
 					return c.status, c.err
 				}
 				return d.admin(got, data)
 			}
-			r := eraseOf0(c.method)
-			r.Together = []string{secondPath}
-			if got := d.ask(r); got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
+			if got := d.ask(eraseOf0(c.method)); got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
 				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
 			}
 			if got := d.commands(); got != nil {
@@ -414,18 +416,15 @@ func TestProbeWithoutWords(t *testing.T) {
 // TestManagedNamespaces: where namespaces can be managed, those that are attached to nobody count too.
 func TestManagedNamespaces(t *testing.T) {
 	d, _, _ := newDrive(t)
-	d.oacs |= 1 << 3
+	d.alone().oacs |= 1 << 3
 	d.sanicap = sanitizeBlock
-	asked := false
 	d.onAdmin = func(c adminCommand, data []byte) (uint16, error) {
 		if c.opcode == opIdentify && c.cdw10 == cnsNamespaces {
-			asked, d.nsids = true, []uint32{1, 2, 9}
+			d.nsids = []uint32{1, 9}
 		}
 		return d.admin(c, data)
 	}
-	r := eraseOf0("sanitize")
-	r.Together = []string{secondPath}
-	if got := d.ask(r); got.Result != Refused || !asked || got.Detail != "namespace 9, which is no disk here, would be erased too" {
+	if got := d.ask(eraseOf0("sanitize")); got.Result != Refused || !strings.HasPrefix(got.Detail, "namespace 9 would be erased too") {
 		t.Errorf("answer is %+v", got)
 	}
 }
@@ -449,7 +448,7 @@ func TestControllersOfOthers(t *testing.T) {
 		for _, method := range []string{"sanitize", "format", "nvme-subsystem"} {
 			t.Run(c.name+", "+method, func(t *testing.T) {
 				d, first, _ := newDrive(t)
-				d.files(map[string]string{controller0 + "/cntlid": "1\n"})
+				d.alone().files(map[string]string{controller0 + "/cntlid": "1\n"})
 				d.sanicap, d.fna = sanitizeBlock, 3
 				d.sanitize = func() (uint16, error) {
 					first.set(0)
@@ -474,7 +473,6 @@ func TestControllersOfOthers(t *testing.T) {
 				if method == "nvme-subsystem" {
 					r.Method, r.Scrub = method, ""
 				}
-				r.Together = []string{secondPath}
 				if got := d.ask(r); got.Result != c.want || got.Detail != c.detail {
 					t.Errorf("answer is %+v", got)
 				}

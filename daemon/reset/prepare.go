@@ -179,43 +179,6 @@ const byHand = "metalplugctl reset ID --scrub zero"
 // knownPartitions is the content of a blank disk of which the kernel still has partitions.
 const knownPartitions = "partitions that the kernel still knows of"
 
-// mustBeBlank refuses a further disk that would be erased too and is not blank: it is read from one end to the other, for no one
-// vouches for what is between the places of the quick check.
-func (h *host) mustBeBlank(ctx context.Context, r Request, c *claim) error {
-	if h.withheld(r, c) {
-		return nil
-	}
-	if n := len(c.partitions); n > 0 {
-		return errorf(Refused, "%s has partitions (%s, …) and would be erased too: erase it by hand if no one needs them", c.name(), path.Base(c.partitions[0]))
-	}
-	s, err := h.surfaceOf(ctx, c, h.newSeed(c.sysPath))
-	if err != nil {
-		return err
-	}
-	content := s.content()
-	if content == "" && !h.unallocated(c) {
-		if content, err = h.firstData(ctx, c); err != nil {
-			return err
-		}
-	}
-	if content != "" {
-		return errorf(Refused, "%s holds %s and would be erased too: erase it by hand if no one needs it", c.name(), content)
-	}
-	return nil
-}
-
-// firstData reads all of a disk up to the first block that holds something, and describes that; empty: there is none.
-func (h *host) firstData(ctx context.Context, c *claim) (content string, err error) {
-	err = h.readUntil(ctx, c, "that it is blank, as it would be erased too", func(one chunk) bool {
-		first, _ := one.filled()
-		if first >= 0 {
-			content = unknownData(first)
-		}
-		return first >= 0
-	})
-	return content, err
-}
-
 // readUntil reads a disk from its first byte until a part of it is enough, or to the end. purpose says to people why.
 func (h *host) readUntil(ctx context.Context, c *claim, purpose string, enough func(chunk) bool) error {
 	h.step.is("reading all of %s to know %s", c.name(), purpose)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/integration/clock"
 )
 
 // bigger makes the disk one that the quick check does not read as a whole.
@@ -197,20 +198,26 @@ func TestDrivesThatLie(t *testing.T) {
 	}
 	for drive, erase := range drives {
 		for content, write := range contents {
-			for _, scrub := range []string{"discard", "zero"} {
-				if scrub == "zero" && content != "one block" && content != "all over" {
+			for _, scrub := range Erasures() {
+				if scrub != "discard" && content != "one block" && content != "all over" {
 					continue
 				}
-				m, n := oneNVMe(t)
+				d, n, _ := newDrive(t)
 				n.bigger().data = append(n.data, make([]byte, granule/2)...) // a last part that is no whole granule
 				write(n)
-				m.onIoctl = func(n *fakeNode, request uintptr, b []byte) (int, error) {
+				whole := func() (uint16, error) {
+					erase(n, 0, int64(len(n.data)))
+					d.state(1, 65535, actBlockErase, 1)
+					return 0, nil
+				}
+				d.alone().sanicap, d.format, d.sanitize = sanitizeBlock, whole, whole
+				d.onIoctl = func(n *fakeNode, request uintptr, b []byte) (int, error) {
 					if len(b) == 16 {
 						erase(n, int64(binary.NativeEndian.Uint64(b)), int64(binary.NativeEndian.Uint64(b[8:])))
 					}
 					return 0, nil
 				}
-				got := m.full(eraseOf0(scrub))
+				got := d.full(eraseOf0(scrub))
 				switch {
 				case n.blank() && (got.Result != OK || !got.Erased):
 					t.Errorf("%s on a drive that %s, with %s: %+v, though it is blank", scrub, drive, content, got)
@@ -421,6 +428,50 @@ func TestOpenElsewhere(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestTheQuestionComesLast: the answer about processes is true when it is given. Nothing that takes time lies between it and the
+// erasure, and after a long erasure it is asked for again.
+func TestTheQuestionComesLast(t *testing.T) {
+	for _, scrub := range []string{"zero", "format", "sanitize"} {
+		for _, opened := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				d, n, _ := newDrive(t)
+				erasing, asked := false, 0
+				slow := func() (uint16, error) {
+					erasing = true
+					clock.Pass(time.Minute)
+					clear(n.data)
+					d.state(1, 65535, actBlockErase, 1)
+					return 0, nil
+				}
+				d.alone().sanicap, d.format, d.sanitize = sanitizeBlock, slow, slow
+				d.onIoctl = func(_ *fakeNode, _ uintptr, b []byte) (int, error) {
+					if len(b) == 16 {
+						slow()
+					}
+					return 0, nil
+				}
+				n.onRead = func(int64, int) {
+					if asked > 0 && !erasing {
+						t.Error("the disk is read between the answer and the erasure")
+					}
+				}
+				d.host.holders = func(context.Context, config.Config, []cgroup.Number) (cgroup.Answer, error) {
+					if asked++; erasing && opened {
+						return cgroup.Answer{Holders: []cgroup.Holder{{PID: 42, Comm: "qemu", Number: cgroup.Number{Block: true, Major: 259}}}}, nil
+					}
+					return cgroup.Answer{}, nil
+				}
+				r := eraseOf0(scrub)
+				r.TimeoutMS = 10 * minute
+				got := d.full(r)
+				if opened && (got.Result != Busy || got.Erased || got.Detail != "nvme0n1 is open in process 42 (qemu)") || !opened && (got.Result != OK || asked != 2) {
+					t.Errorf("%s: asked %d times, answer is %+v", scrub, asked, got)
+				}
+			})
+		}
 	}
 }
 

@@ -67,35 +67,39 @@ func (h *host) sanitizing(c *claim) (sanitizeState, error) {
 
 func (s sanitizeState) over() bool { return s.status == sanitizeDone || s.status == sanitizeDoneNoFree }
 
-// sanitize erases the whole subsystem: all its disks are the request's own. One that is running is followed, whoever has
-// begun it. One that is over counts if the request says that it has asked for it, or if the controller says that nothing
-// has been written since.
-func (h *host) sanitize(ctx context.Context, r Request, c *claim) (string, error) {
-	if _, err := h.localNVMe(r.SysPath); err != nil {
-		return "", err
+// sanitizable asks the controller whether it can do that, to this namespace alone.
+func (h *host) sanitizable(c *claim) error {
+	id, err := h.localController(c)
+	switch {
+	case err != nil:
+		return err
+	case id.sanitizes == 0:
+		return errorf(Unsupported, "the controller of %s has no Sanitize command (SANICAP)", c.name())
 	}
+	return h.sole(c, id)
+}
+
+// sanitize erases the whole subsystem. One that is running is followed, whoever has begun it. One that is over counts if
+// the request says that it has asked for it, or if the controller says that nothing has been written since, and if the disk
+// is blank: nothing tells other content from what was there before.
+func (h *host) sanitize(ctx context.Context, r Request, c *claim, had prints) (string, error) {
 	id, err := h.controllerOf(c)
 	if err != nil {
 		return "", err
 	}
-	if id.sanitizes == 0 {
-		return "", errorf(Unsupported, "the controller of %s has no Sanitize command (SANICAP)", c.name())
-	}
-	held, err := h.holdSubsystem(ctx, r, c, id)
-	if err != nil {
-		return "", err
-	}
-	defer h.releaseAll(held)
 	state, err := h.stateOf(c.fd)
 	if err != nil {
 		return "", err
 	}
+	blank := had.known && len(had.at) == 0
 	switch {
 	case state.status == sanitizeRunning:
-	case state.over() && (r.Follow || state.erased):
+	case state.over() && (r.Follow || state.erased) && blank:
+	case state.over() && r.Follow:
+		return "", errorf(Failed, "the sanitize of %s is over, and nothing tells what is there now from what was there before; sanitize it again", c.name())
 	case state.status == sanitizeHasFailed && r.Follow:
 	default:
-		if err := h.sanitizeNVM(c.fd, actionFor(id)); err != nil {
+		if err := h.command(c.fd, adminCommand{opcode: opSanitize, cdw10: actionFor(id)}, shortly, nil); err != nil {
 			return "", commandError("sanitize "+c.name(), err)
 		}
 	}
@@ -112,10 +116,6 @@ func actionFor(id controller) uint32 {
 		return actCryptoErase
 	}
 	return actOverwrite | onePass
-}
-
-func (h *host) sanitizeNVM(fd int, cdw10 uint32) error {
-	return h.command(fd, adminCommand{opcode: opSanitize, cdw10: cdw10}, shortly, nil)
 }
 
 // followed waits until a sanitize is over, or the time is: then it is [Running].

@@ -131,13 +131,10 @@ func TestShared(t *testing.T) {
 		for _, method := range methods {
 			for _, class := range classes {
 				t.Run(c.name+"/"+method+"/"+class, func(t *testing.T) {
-					d, first, second := newDrive(t)
+					d, first, _ := newDrive(t)
 					d.selectsAll()
 					d.files(map[string]string{controller0 + "/cntlid": "1\n"})
-					d.remove(secondPath)
-					d.remove("/sys/block/nvme0n2")
-					delete(d.nodes, "/dev/"+second.name)
-					d.nsids, d.sanicap = []uint32{1}, sanitizeBlock
+					d.alone().sanicap = sanitizeBlock
 					d.sanitize = func() (uint16, error) {
 						first.set(0)
 						d.state(1, 65535, actBlockErase, 1)
@@ -233,14 +230,14 @@ func TestSharedAtTheLastMoment(t *testing.T) {
 // TestSharedIsAskedDuringASanitize: nothing can be read then, not even reservations, and the sanitize is followed to its end.
 func TestSharedIsAskedDuringASanitize(t *testing.T) {
 	d, first, _ := newDrive(t)
-	d.files(map[string]string{controller0 + "/cntlid": "1\n"})
+	d.alone().files(map[string]string{controller0 + "/cntlid": "1\n"})
 	d.sanicap = sanitizeBlock
 	d.state(1, 65535, actBlockErase, 1)
 	first.set(0)
 	s := &sharer{oncs: 1 << 5, rescap: 1, reportStatus: 0x401d}
 	s.on(d.machine)
 	r := eraseOf0("sanitize")
-	r.Together, r.Follow = []string{secondPath}, true
+	r.Follow = true
 	if got := d.ask(r); got.Result != OK {
 		t.Errorf("answer is %+v", got)
 	}

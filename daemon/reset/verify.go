@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"slices"
 )
 
@@ -31,15 +32,20 @@ const enough = 16
 // prints are blocks of a disk that held something, by their place.
 type prints struct {
 	seed  maphash.Seed
-	at    map[int64]uint64
-	known bool // whether the disk could be read
+	at    map[int64]uint64 // 0: the block could not be read
+	known bool             // whether the disk could be read; else nothing is known of any block
 }
 
 // add notes a block; nil: it cannot be read.
-func (p *prints) add(at int64, b []byte) { p.at[at] = maphash.Bytes(p.seed, b) }
+func (p *prints) add(at int64, b []byte) {
+	if p.at[at] = 0; b != nil {
+		p.at[at] = maphash.Bytes(p.seed, b)
+	}
+}
 
-// written finds places that hold something, or that cannot be read, in the quick check s and then, where that has found few, by reading the disk. It
-// holds no more than the ends of what it finds in each part. s is nil where a sanitize keeps the disk from being read.
+// written finds places that hold something, or that cannot be read, in the quick check s and then, where that has found few,
+// by reading the disk. It holds no more than the ends of what it finds in each part. s is nil where a sanitize keeps the
+// disk from being read.
 func (h *host) written(ctx context.Context, c *claim, s *surface) (prints, error) {
 	p := prints{seed: maphash.MakeSeed(), at: make(map[int64]uint64), known: s != nil}
 	if s == nil {
@@ -77,37 +83,46 @@ func (h *host) written(ctx context.Context, c *claim, s *surface) (prints, error
 }
 
 // verify reads the disk itself, not what is cached of it, and describes how it reads: the places that held something, the
-// ends and new random places. A disk that does not keep the promise is [Failed].
-func (h *host) verify(ctx context.Context, r Request, c *claim, must promise, had prints, a *Answer) (seen string, err error) {
+// ends and new random places; or all of it where nothing is known of what it held. A disk that does not keep the promise is
+// [Failed].
+func (h *host) verify(ctx context.Context, c *claim, must promise, had prints, a *Answer) (seen string, err error) {
 	if err := h.flush(c); err != nil {
 		return "", err
 	}
-	s, err := h.surfaceOf(ctx, c, h.newSeed(c.sysPath))
-	if err != nil {
-		return "", err
+	check := tally{must: must, had: had, unknown: -1}
+	each := func(one chunk) bool {
+		for at, b := range one.blocks() {
+			check.block(at, b)
+		}
+		return check.bad != nil
 	}
 	h.step.is("reading %s back", c.name())
-	check := tally{must: must, had: had}
 	held := make([]chunk, 0, len(had.at))
-	for at := range had.at {
+	for _, at := range slices.Sorted(maps.Keys(had.at)) {
 		held = append(held, chunk{at: at, b: make([]byte, min(blockSize, c.size-at))})
 	}
-	slices.SortFunc(held, func(a, b chunk) int { return int(a.at/blockSize - b.at/blockSize) })
 	if err := together(ctx, held, h.reading(c)); err != nil {
 		return "", err
 	}
 	for _, one := range held {
-		for at, b := range one.blocks() {
-			check.block(at, b)
-		}
+		each(one)
+	}
+	s, err := h.surfaceOf(ctx, c, h.newSeed(c.sysPath))
+	if err != nil {
+		return "", err
 	}
 	for at, b := range s.blocks() {
 		if _, done := had.at[at]; !done {
 			check.block(at, b)
 		}
 	}
-	if check.bad != nil {
-		return "", errorf(Failed, "verify %s: %w", c.name(), check.bad)
+	if !had.known && check.bad == nil {
+		if err := h.readUntil(ctx, c, "that nothing is left there", each); err != nil {
+			return "", err
+		}
+	}
+	if err := check.verdict(); err != nil {
+		return "", errorf(Failed, "verify %s: %w", c.name(), err)
 	}
 	if check.noise > 0 {
 		a.Fingerprint = s.fingerprint().String()
@@ -120,11 +135,12 @@ type tally struct {
 	must         promise
 	had          prints
 	noise, other int
+	unknown      int64 // where a block holds something of which nothing is known; -1: nowhere
 	bad          error
 }
 
 func (t *tally) block(at int64, b []byte) {
-	before, known := t.had.at[at]
+	before, held := t.had.at[at]
 	switch {
 	case t.bad != nil:
 	case b == nil:
@@ -136,11 +152,22 @@ func (t *tally) block(at int64, b []byte) {
 		t.other++
 	case t.must == mustVanish:
 		t.bad = fmt.Errorf("there is data at byte %d still: this drive keeps data that is discarded; scrub = \"zero\" erases it", at)
-	case known && before == maphash.Bytes(t.had.seed, b):
+	case !t.had.known, held && before == 0:
+		t.unknown = max(t.unknown, at)
+	case held && before == maphash.Bytes(t.had.seed, b):
 		t.bad = fmt.Errorf("at byte %d it reads as before", at)
 	default:
 		t.noise++
 	}
+}
+
+// verdict returns why the erasure is not verified. Noise is what a new key makes of a block; a block of which nothing is known
+// counts as that only where another one is proven to have changed.
+func (t *tally) verdict() error {
+	if t.bad == nil && t.unknown >= 0 && t.noise == 0 {
+		return fmt.Errorf("at byte %d is data that could not be read before the erasure, and nothing tells the one from the other; erase the disk again", t.unknown)
+	}
+	return t.bad
 }
 
 // inWords describes how a disk reads.
