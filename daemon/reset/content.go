@@ -7,6 +7,7 @@ package reset
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	crand "crypto/rand"
 	"crypto/sha256"
@@ -31,18 +32,14 @@ const (
 	randomCount = 4096     // random places, of a block each
 	turnedCount = 1024     // the same on a disk that turns
 	readers     = 8        // reads at once: NVMe drives answer random reads side by side
-	mostNamed   = 8        // kinds of content that are told
 	mostBad     = 16       // blocks of a read that are found out to be unreadable: each may take a drive seconds
 )
 
 // surface is what the quick check has read of a disk.
 type surface struct {
-	size        int64
-	seed        seed
-	first, last []byte  // the ends, which overlap on a small disk
-	places      []int64 // between the ends, in their order, each a whole number of blocks
-	between     []byte  // a block each
-	chunks      []chunk // all of these, in their order
+	size   int64
+	seed   seed
+	chunks []chunk // in their order
 }
 
 // seed decides which places are read. Each check takes another, so that no one can prepare a disk for it. Its lowest bit
@@ -111,12 +108,23 @@ func (h *host) reading(c *claim) func(p []byte, offset int64) error {
 	return func(p []byte, offset int64) error { return h.readFrom(c.fd, c.name(), p, offset) }
 }
 
-// readSurface reads a disk of a size.
+// readSurface reads a disk of a size: all of it where that is not twice as much as the places of one that does not turn.
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
-	s := &surface{size: size, seed: from, places: places(size, from)}
-	s.first, s.last = make([]byte, min(edge, size)), make([]byte, size-lastFrom(size))
-	s.between = make([]byte, len(s.places)*blockSize)
-	s.chunks = s.reads()
+	s := &surface{size: size, seed: from}
+	add := func(at, end int64) {
+		for ; at < end; at += piece {
+			s.chunks = append(s.chunks, chunk{at: at, b: make([]byte, min(piece, end-at))})
+		}
+	}
+	if size <= 2*edge+2*randomCount*blockSize {
+		add(0, size)
+	} else {
+		add(0, edge)
+		for _, at := range places(size, from) {
+			add(at, at+blockSize)
+		}
+		add(lastFrom(size), size)
+	}
 	return s, together(ctx, s.chunks, read)
 }
 
@@ -179,27 +187,6 @@ func (c *chunk) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// reads returns the reads that fill s, in the order of their places.
-func (s *surface) reads() (all []chunk) {
-	for p := range slices.Chunk(s.first, piece) {
-		all = append(all, chunk{at: int64(len(all)) * piece, b: p})
-	}
-	for i := 0; i < len(s.places); { // places next to each other are one read
-		n := 1
-		for i+n < len(s.places) && s.places[i+n] == s.places[i+n-1]+blockSize && n*blockSize < piece {
-			n++
-		}
-		all = append(all, chunk{at: s.places[i], b: s.between[i*blockSize : (i+n)*blockSize]})
-		i += n
-	}
-	at := lastFrom(s.size)
-	for p := range slices.Chunk(s.last, piece) {
-		all = append(all, chunk{at: at, b: p})
-		at += int64(len(p))
-	}
-	return all
-}
-
 // together fills all chunks, several at a time, until a read fails or ctx ends. A block that the drive cannot read is no
 // such failure.
 func together(ctx context.Context, all []chunk, read func(p []byte, offset int64) error) error {
@@ -231,30 +218,20 @@ func together(ctx context.Context, all []chunk, read func(p []byte, offset int64
 	return first
 }
 
-// places returns where to read between the ends of a disk, in their order: random blocks, each as likely as any other; or
-// all of them where there are not twice as many as of a disk that does not turn. The same seed gives the same places (ChaCha8: C2SP chacha8rand).
-func places(size int64, from seed) []int64 {
-	blocks := (lastFrom(size) - edge) / blockSize
-	if blocks <= 0 {
-		return nil
-	}
-	chosen := make([]int64, 0, min(blocks, 2*randomCount))
-	if blocks <= 2*randomCount {
-		for i := range blocks {
-			chosen = append(chosen, edge+i*blockSize)
-		}
-		return chosen
-	}
+// places returns random blocks between the ends of a disk, in their order, each as likely as any other. The same seed gives
+// the same places (ChaCha8: C2SP chacha8rand).
+func places(size int64, from seed) (chosen []int64) {
+	blocks := uint64(lastFrom(size)-edge) / blockSize
 	source := rand.NewChaCha8(sha256.Sum256(from[:]))
 	for range from.count() {
-		chosen = append(chosen, edge+int64(source.Uint64()%uint64(blocks))*blockSize)
+		chosen = append(chosen, edge+int64(source.Uint64()%blocks)*blockSize)
 	}
 	slices.Sort(chosen)
 	return slices.Compact(chosen)
 }
 
 // lastFrom returns where the last blocks begin that are read: at least so many bytes before the end, in whole blocks.
-func lastFrom(size int64) int64 { return max(size-edge, 0) &^ (blockSize - 1) }
+func lastFrom(size int64) int64 { return (size - edge) &^ (blockSize - 1) }
 
 // readFrom reads all of p. A disk that is gone ends at 0 bytes.
 func (h *host) readFrom(fd int, name string, p []byte, offset int64) error {
@@ -271,47 +248,25 @@ func (h *host) readFrom(fd int, name string, p []byte, offset int64) error {
 	return nil
 }
 
-// at returns n bytes of an end of the disk; nil if they are not there.
-func (s *surface) at(offset int64, n int) []byte {
-	end := offset + int64(n)
-	lastFrom := lastFrom(s.size)
-	switch {
-	case offset < 0 || end > s.size:
-		return nil
-	case end <= int64(len(s.first)):
-		return s.first[offset:end]
-	case offset >= lastFrom:
-		return s.last[offset-lastFrom : end-lastFrom]
+// has reports whether a text is at a place of the disk.
+func (s *surface) has(at int64, text string) bool {
+	i, found := slices.BinarySearchFunc(s.chunks, at, func(c chunk, at int64) int { return cmp.Compare(c.at, at) })
+	if !found {
+		i-- // the chunk that begins before
 	}
-	return nil
-}
-
-// zapped is where a first partition usually begins. A lost partition table leaves the signatures there.
-const zapped = 1 << 20
-
-// signs returns the names of the signatures on the disk, each once.
-func (s *surface) signs() (found []string) {
-	for _, sig := range signatures() {
-		for _, at := range sig.places(s.size) {
-			if string(s.at(at, len(sig.magic))) == sig.magic && !slices.Contains(found, sig.name) {
-				found = append(found, sig.name)
-			}
-		}
-	}
-	return found
+	return i >= 0 && at-s.chunks[i].at < int64(len(s.chunks[i].b)) && bytes.HasPrefix(s.chunks[i].b[at-s.chunks[i].at:], []byte(text))
 }
 
 // content describes what is on the disk: the signatures, or where other data begins. Empty: it is blank.
 func (s *surface) content() string {
-	found := s.signs()
 	for at, b := range s.blocks() {
-		switch {
-		case blank(b):
+		if blank(b) {
 			continue
-		case len(found) > 0:
-			found = s.refined(found)
-			return strings.Join(found[:min(len(found), mostNamed)], ", ")
-		case b == nil:
+		}
+		if found := s.signs(); len(found) > 0 {
+			return strings.Join(found, ", ")
+		}
+		if b == nil {
 			return fmt.Sprintf("a block that cannot be read at byte %d", at)
 		}
 		return unknownData(at)
@@ -343,16 +298,14 @@ func (s *surface) fingerprint() fingerprint {
 	return fingerprint{s.seed, [16]byte(sum.Sum(nil))}
 }
 
-// blocks yields all blocks, each once, in their order. One that cannot be read is nil.
+// blocks yields all blocks, in their order. One that cannot be read is nil.
 func (s *surface) blocks() iter.Seq2[int64, []byte] {
 	return func(yield func(int64, []byte) bool) {
-		next := int64(0) // on a small disk the ends overlap
 		for _, c := range s.chunks {
 			for at, b := range c.blocks() {
-				if at >= next && !yield(at, b) {
+				if !yield(at, b) {
 					return
 				}
-				next = max(next, at+blockSize)
 			}
 		}
 	}

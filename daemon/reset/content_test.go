@@ -79,7 +79,8 @@ func sections(t *testing.T) (all []section) {
 	return all
 }
 
-// TestContentOfRealTools: what mkfs and the like write is known by its name.
+// TestContentOfRealTools: what tools for volumes write is known by its name, and a file system or a partition table, which a pod
+// may have made, is not taken for one of those.
 func TestContentOfRealTools(t *testing.T) {
 	all := sections(t)
 	if len(all) < 30 {
@@ -87,9 +88,12 @@ func TestContentOfRealTools(t *testing.T) {
 	}
 	for _, s := range all {
 		t.Run(s.want+"/"+s.command, func(t *testing.T) {
-			got := surfaceFrom(t, s.size, s.at).content()
-			if got != s.want {
-				t.Errorf("content is %q, want %q", got, s.want)
+			want := "unknown data at byte "
+			if slices.ContainsFunc(signatures(), func(sig signature) bool { return sig.name == s.want }) {
+				want = s.want
+			}
+			if got := surfaceFrom(t, s.size, s.at).content(); !strings.HasPrefix(got, want) {
+				t.Errorf("content is %q, want %q", got, want)
 			}
 		})
 	}
@@ -117,12 +121,7 @@ func TestContentOfOthers(t *testing.T) {
 		{"isw_raid_member", size - 1024, "Intel Raid ISM Cfg Sig. 1.2.01"},
 		{"vmfs_volume", 1 << 20, "\x0d\xd0\x01\xc0"},
 		{"vmfs", 2 << 20, "\x5e\xf1\xab\x2f"},
-		{"ReFS", 3, "ReFS\x00\x00\x00\x00"},
 		{"crypto_LUKS", 4 << 20, "SKUL\xba\xbe"},
-		{"bcachefs", 4120, "\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"},
-		{"zonefs", 0, "SFOZ"},
-		{"gpt", size - 512, "EFI PART"},
-		{"gpt", size - 4096, "EFI PART"},
 		{"stratis", 516, "!Stra0tis\x86\xff\x02^\x41rh"},
 		{"unknown data at byte 0", 17, "x"},
 		{"unknown data at byte 67108864", size - 1, "x"},
@@ -135,8 +134,8 @@ func TestContentOfOthers(t *testing.T) {
 }
 
 func TestContentOfSeveral(t *testing.T) {
-	got := surfaceFrom(t, 64<<20, map[int64]string{510: "\x55\xaa", 512: "EFI PART", 0x10040: "_BHRfS_M", 0x8001: "CD001"}).content()
-	if got != "gpt, btrfs, iso9660" {
+	got := surfaceFrom(t, 64<<20, map[int64]string{0: "LUKS\xba\xbe", 512: "LABELONE", 4096: "\xfc\x4e\x2b\xa9"}).content()
+	if got != "LVM2_member, crypto_LUKS, linux_raid_member" {
 		t.Errorf("content is %q", got)
 	}
 }
@@ -149,7 +148,6 @@ func TestContentAfterALostTable(t *testing.T) {
 		at    int64
 		magic string
 	}{
-		{"btrfs", 1<<20 + 0x10040, "_BHRfS_M"},
 		{"linux_raid_member", 1<<20 + 4096, "\xfc\x4e\x2b\xa9"},
 		{"bcache", 1<<20 + 4120, "\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"},
 		{"zfs_member", 1<<20 + 128<<10, "\x0c\xb1\xba\x00\x00\x00\x00\x00"},
@@ -163,24 +161,6 @@ func TestContentAfterALostTable(t *testing.T) {
 	} {
 		if got := surfaceFrom(t, size, map[int64]string{c.at: c.magic}).content(); got != c.want {
 			t.Errorf("%x at %d is %q, want %q", c.magic, c.at, got, c.want)
-		}
-	}
-}
-
-// TestKept: what several disks or a closed volume have in common is erased by hand only, a file system is a pod's.
-func TestKept(t *testing.T) {
-	var names []string
-	for _, sig := range append(volumes(), raids()...) {
-		names = append(names, sig.name)
-	}
-	for _, name := range append(names, "zfs_member", "ldm", "storage_spaces") {
-		if !kept(name) && name != "bcachefs" {
-			t.Errorf("%s may be erased", name)
-		}
-	}
-	for _, sig := range append(filesystems(), swaps()...) {
-		if kept(sig.name) {
-			t.Errorf("%s of a pod may not be erased", sig.name)
 		}
 	}
 }
@@ -255,8 +235,7 @@ func TestSurfaceStaysOnTheDisk(t *testing.T) {
 	}
 }
 
-// TestPlaces: whole blocks between the ends, in their order, the same for a seed and others for another; all of them where
-// there are no more than are read.
+// TestPlaces: whole blocks between the ends, in their order, the same for a seed and others for another.
 func TestPlaces(t *testing.T) {
 	const size = 1<<40 + 512
 	all := places(size, seed{4})
@@ -281,14 +260,6 @@ func TestPlaces(t *testing.T) {
 	}
 	if turned := places(size, seed{1}); len(turned) < turnedCount-8 || len(turned) > turnedCount {
 		t.Errorf("%d places of a disk that turns", len(turned))
-	}
-	for _, size := range []int64{0, 512, edge, 2 * edge} {
-		if got := places(size, seed{}); got != nil {
-			t.Errorf("places of %d bytes: %v", size, got)
-		}
-	}
-	if got := places(2*edge+4096*3+512, seed{}); !slices.Equal(got, []int64{edge, edge + 4096, edge + 8192}) {
-		t.Errorf("places of a small disk: %v", got)
 	}
 }
 

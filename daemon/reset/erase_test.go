@@ -120,7 +120,7 @@ func TestErasureIsRefused(t *testing.T) {
 		want   Result
 		detail string
 	}{
-		{"a file system of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Tenant, r.Blank, r.ByHand = false, true, true; n.ext4() }, Foreign, "nvme0n1 holds ext4; if no one needs that"},
+		{"a file system of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Tenant, r.Blank, r.ByHand = false, true, true; n.ext4() }, Foreign, "nvme0n1 holds unknown data at byte 0; if no one needs that"},
 		{"a byte of nobody's", func(m *machine, n *fakeNode, r *Request) {
 			r.Tenant, r.Blank, r.ByHand = false, true, true
 			n.data[4<<20-1] = 1
@@ -129,7 +129,7 @@ func TestErasureIsRefused(t *testing.T) {
 			n.fill()
 			r.Fingerprint = printOf0(m)
 			n.ext4()
-		}, Foreign, "nvme0n1 holds ext4, which its last pod did not leave there"},
+		}, Foreign, "nvme0n1 holds unknown data at byte 0, which its last pod did not leave there"},
 		{"a byte over what a pod has left", func(m *machine, n *fakeNode, r *Request) {
 			n.fill()
 			r.Fingerprint = printOf0(m)

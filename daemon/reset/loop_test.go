@@ -215,7 +215,7 @@ func TestLoopWithPartitions(t *testing.T) {
 	l := newLoop(t)
 	l.partition(t)
 	first := l.sysPath + "/" + filepath.Base(l.node) + "p1"
-	if got := l.do(t, l.request(Probe, "")); got.Result != OK || got.Content != "dos" {
+	if got := l.do(t, l.request(Probe, "")); got.Result != OK || got.Content != "unknown data at byte 0" {
 		t.Errorf("a look finds %+v", got)
 	}
 	r := l.request(Prepare, "zero")

@@ -37,7 +37,7 @@ func TestControllerReset(t *testing.T) {
 		{"with what a pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Tenant = true }, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
 		{
 			"with what nobody has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Blank = true },
-			Answer{Result: Foreign, Content: "ext4", Detail: "nvme0n1 holds ext4; if no one needs that, erase it by hand: metalplugctl reset ID --scrub zero"},
+			Answer{Result: Foreign, Content: "unknown data at byte 0", Detail: "nvme0n1 holds unknown data at byte 0; if no one needs that, erase it by hand: metalplugctl reset ID --scrub zero"},
 			nil,
 		},
 		{"a second namespace", func(m *machine, n *fakeNode, r *Request) {

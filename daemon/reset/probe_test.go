@@ -45,7 +45,7 @@ func TestProbe(t *testing.T) {
 		want  Answer
 	}{
 		{"empty", func(m *machine, n *fakeNode) {}, Answer{Result: OK}},
-		{"a file system", func(m *machine, n *fakeNode) { n.ext4() }, Answer{Result: OK, Content: "ext4"}},
+		{"a file system", func(m *machine, n *fakeNode) { n.ext4() }, Answer{Result: OK, Content: "unknown data at byte 0"}},
 		{"a byte somewhere", func(m *machine, n *fakeNode) { n.data[3<<20+5000] = 1 }, Answer{Result: OK, Content: "unknown data at byte 3149824"}},
 		{"a partition that nobody sees on the disk", func(m *machine, n *fakeNode) { m.partition(disk0+"/nvme0n1p1", "259:1") }, Answer{Result: OK, Content: "partitions that the kernel still knows of"}},
 		{"mounted", func(m *machine, n *fakeNode) {
@@ -154,7 +154,7 @@ func TestProbeWaitsForAClaim(t *testing.T) {
 		{"for a moment", 90 * time.Millisecond, nil, Answer{Result: OK}, 100 * time.Millisecond},
 		{"for a moment, and writes to it", 90 * time.Millisecond, func(m *machine) {
 			m.nodes["/dev/nvme0n1"].ext4()
-		}, Answer{Result: OK, Content: "ext4"}, 100 * time.Millisecond},
+		}, Answer{Result: OK, Content: "unknown data at byte 0"}, 100 * time.Millisecond},
 		{"for longer", time.Hour, nil, Answer{Result: Busy, Detail: claimed}, claimedFor},
 		{"until it is mounted", 90 * time.Millisecond, func(m *machine) {
 			m.files(map[string]string{"/proc/1/mountinfo": "30 22 259:0 / /data rw - ext4 /dev/nvme0n1 rw\n"})

@@ -164,9 +164,9 @@ func usedDisk(t *testing.T, d disks, node string) {
 		text             string
 	}{
 		{"mounted", "mkfs.ext4 -q NODE; mount NODE /mnt", "umount /mnt", reset.Busy, "is mounted on /mnt"},
-		{"not mounted", "true", "true", reset.Foreign, "holds ext4"},
+		{"not mounted", "true", "true", reset.Foreign, "holds unknown data at byte"},
 		{"partition mounted", "sh -c 'echo type=linux | sfdisk --quiet --wipe always --label gpt NODE'; udevadm settle; mkfs.ext4 -q NODEp1; mount NODEp1 /mnt", "umount /mnt", reset.Busy, "p1 is mounted on /mnt"},
-		{"partition", "true", "sfdisk --quiet --delete NODE", reset.Foreign, "holds gpt"},
+		{"partition", "true", "sfdisk --quiet --delete NODE", reset.Foreign, "holds unknown data at byte"},
 		{"LVM", "wipefs -qfa NODE; vgcreate -y -qq vg NODE; lvcreate -y -qq -Wn -Zn -l 1 -n lv vg", "vgchange -qq -an vg", reset.Busy, "is part of dm-"},
 		{"LVM at rest", "true", "true", reset.Foreign, "holds LVM2_member"},
 		{"LUKS", "wipefs -qfa NODE; echo secret | cryptsetup luksFormat -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 NODE -", "true", reset.Foreign, "holds crypto_LUKS"},
