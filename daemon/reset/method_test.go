@@ -286,29 +286,11 @@ func vfioMachine(t *testing.T) (*machine, *fakeNode) {
 		function0 + "/iommu_group":                        in(function0, "/sys/kernel/iommu_groups/12"),
 		"/sys/kernel/iommu_groups/12/devices/" + address0: in("/sys/kernel/iommu_groups/12/devices", function0),
 		groupPath + "/subsystem":                          in(groupPath, "/sys/class/vfio"), groupPath + "/dev": "243:0\n", groupPath + "/uevent": "DEVNAME=vfio/12\n",
-		vfioContainerDev + "/subsystem": in(vfioContainerDev, "/sys/class/misc"), vfioContainerDev + "/dev": "10:196\n",
-		vfioContainerDev + "/uevent": "DEVNAME=vfio/vfio\n", "/sys/class/misc/.": "", "/sys/class/vfio/.": "", "/sys/bus/pci/drivers/vfio-pci/.": "",
+		"/sys/class/vfio/.": "", "/sys/bus/pci/drivers/vfio-pci/.": "",
 	})
 	group := m.node("/dev/vfio/12", "243:0", false)
-	m.node("/dev/vfio/vfio", "10:196", false)
-	m.onIoctl = m.vfio
 	m.selectsAll()
 	return m, group
-}
-
-// vfio answers as the kernel does.
-func (m *machine) vfio(_ *fakeNode, request uintptr, b []byte) (int, error) {
-	switch request {
-	case vfioGroupGetStatus:
-		b[4] = vfioGroupViable
-	case vfioGroupGetDeviceFD:
-		m.next++
-		m.open[m.next] = &fakeNode{name: strings.TrimRight(string(b), "\x00")}
-		return m.next, nil
-	case vfioDeviceGetInfo:
-		b[4] = 1<<1 | vfioFlagsReset
-	}
-	return 0, nil
 }
 
 func TestVFIOReset(t *testing.T) {
@@ -320,12 +302,7 @@ func TestVFIOReset(t *testing.T) {
 			if got := m.ask(r); !reflect.DeepEqual(got, Answer{Result: OK, Done: "vfio reset of " + address0}) {
 				t.Errorf("answer is %+v", got)
 			}
-			want := []string{
-				"open 12 for writing", "open vfio for writing",
-				"ioctl 12 0x3b67 0800000000000000", "ioctl 12 0x3b68 6" + m.calls[3][len("ioctl 12 0x3b68 6"):],
-				"ioctl vfio 0x3b66 0300000000000000", "ioctl 12 0x3b6a 303030303a30323a30302e3000",
-				"ioctl " + address0 + " 0x3b6b 10000000000000000000000000000000", "ioctl " + address0 + " 0x3b6f 0000000000000000",
-			}
+			want := []string{"open 12 for writing", writeReset}
 			if !slices.Equal(m.calls, want) {
 				t.Errorf("it did %q\nwant %q", m.calls, want)
 			}
@@ -341,26 +318,13 @@ func TestVFIOResetGoesWrong(t *testing.T) {
 		detail string
 	}{
 		{"in a virtual machine", func(m *machine, group *fakeNode) { m.kernel.open = busyAt(m, "/dev/vfio/12") }, Busy, "VFIO group 12 is open: a virtual machine or a pod has it"},
-		{"not viable", func(m *machine, group *fakeNode) {
-			m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return 0, nil }
-		}, Failed, "not all devices of the group have a VFIO driver or none"},
-		{"cannot", func(m *machine, group *fakeNode) {
-			m.onIoctl = func(n *fakeNode, request uintptr, b []byte) (int, error) {
-				result, err := m.vfio(n, request, b)
-				if request == vfioDeviceGetInfo {
-					b[4] = 0
-				}
-				return result, err
-			}
-		}, Unsupported, address0 + " cannot be reset alone"},
+		{"cannot", func(m *machine, group *fakeNode) { m.remove(function0 + "/reset") }, Unsupported, address0 + " has no way to reset it"},
 		{"does not work", func(m *machine, group *fakeNode) {
-			m.onIoctl = func(n *fakeNode, request uintptr, b []byte) (int, error) {
-				if request == vfioDeviceReset {
-					return -1, unix.ENOTTY
-				}
-				return m.vfio(n, request, b)
-			}
-		}, Failed, "VFIO_DEVICE_RESET: inappropriate ioctl"},
+			m.onWrite = func(string, string) error { return unix.ENOTTY }
+		}, Unsupported, "reset " + address0 + ": no method works"},
+		{"with virtual functions", func(m *machine, group *fakeNode) {
+			m.files(map[string]string{function0 + "/sriov_numvfs": "2\n"})
+		}, Refused, "has 2 virtual functions"},
 		{"no group node", func(m *machine, group *fakeNode) { m.remove(groupPath) }, Unsupported, `VFIO group "12" has no node`},
 		{"another driver by now", func(m *machine, group *fakeNode) {
 			m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/nvme")})

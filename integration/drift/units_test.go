@@ -253,7 +253,7 @@ func TestUnitAndPolicyKnowTheNodes(t *testing.T) {
 			if !slices.Contains(allowed, by.group+" rw") {
 				t.Errorf("class %s: metalplug-reset@.service allows %q, not %s for %s", class.Name, allowed, by.group, node)
 			}
-			if !regexp.MustCompile(`allow metalplug_reset_t ` + by.label + `:(chr|blk)_file rw_`).MatchString(policy) {
+			if !regexp.MustCompile(`allow metalplug_reset_t ` + by.label + `:(chr|blk)_file (rw_|\{ getattr open read write \})`).MatchString(policy) {
 				t.Errorf("class %s: metalplug.te does not let the helper open %s for %s", class.Name, by.label, node)
 			}
 		}
