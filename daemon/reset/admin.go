@@ -51,22 +51,14 @@ const (
 	formatTime = 10 * time.Minute // as much as nvme-cli gives; to reset a controller that formats makes nothing better
 )
 
-// command passes an admin command and waits for it, which nothing can interrupt.
-func (h *host) command(fd int, c adminCommand, limit time.Duration, data []byte) error {
-	return commanded(h.admin, fd, c, limit, data)
-}
-
-// commanded passes a command by one of the two ways of [kernel].
-func commanded(do func(int, *adminCommand, []byte) (uint16, error), fd int, c adminCommand, limit time.Duration, data []byte) error {
+// command passes a command by one of the two ioctls for that, and waits for it, which nothing can interrupt.
+func (h *host) command(fd int, request uintptr, c adminCommand, limit time.Duration, data []byte) error {
 	c.timeoutMs = uint32(limit.Milliseconds())
-	status, err := do(fd, &c, data)
-	if err != nil {
-		return err
+	status, err := h.pass(fd, request, &c, data)
+	if err == nil && status != 0 {
+		err = nvmeStatus(status)
 	}
-	if status != 0 {
-		return nvmeStatus(status)
-	}
-	return nil
+	return err
 }
 
 // What Identify tells about (Base Specification, figure 273: CNS).
@@ -84,7 +76,7 @@ const identifySize = 4096
 // identify returns a data structure.
 func (h *host) identify(fd int, cns, nsid uint32) ([]byte, error) {
 	b := make([]byte, identifySize)
-	err := h.command(fd, adminCommand{opcode: opIdentify, nsid: nsid, cdw10: cns}, shortly, b)
+	err := h.command(fd, nvmeIoctlAdminCmd, adminCommand{opcode: opIdentify, nsid: nsid, cdw10: cns}, shortly, b)
 	if err != nil {
 		return nil, fmt.Errorf("identify (CNS %#02x): %w", cns, err)
 	}
@@ -103,7 +95,7 @@ const (
 func (h *host) log(fd int, page uint32) ([]byte, error) {
 	b := make([]byte, logSize)
 	dwords := uint32(logSize/4 - 1)
-	err := h.command(fd, adminCommand{opcode: opGetLogPage, nsid: everyNamespace, cdw10: page | dwords<<16}, shortly, b)
+	err := h.command(fd, nvmeIoctlAdminCmd, adminCommand{opcode: opGetLogPage, nsid: everyNamespace, cdw10: page | dwords<<16}, shortly, b)
 	if err != nil {
 		return nil, fmt.Errorf("get log page %#02x: %w", page, err)
 	}
@@ -125,40 +117,21 @@ const (
 	statusSanitizeInProgress = 0x01d
 )
 
-// Error says what the specification calls it.
+// Error returns the status, and of those that an operator can do something about what they say.
 func (s nvmeStatus) Error() string {
-	text, known := map[uint16]string{
-		statusInvalidOpcode:      "invalid command opcode",
-		statusInvalidField:       "invalid field in command",
-		0x004:                    "data transfer error",
-		0x005:                    "aborted: power loss",
-		0x006:                    "internal error",
-		0x007:                    "aborted by request",
-		0x00b:                    "invalid namespace or format",
-		0x00c:                    "command sequence error",
-		0x015:                    "operation denied",
-		statusHostIDFormat:       "inconsistent format of the host identifier",
-		statusSanitizeFailed:     "the last sanitize has failed: only another one is possible",
-		statusSanitizeInProgress: "a sanitize is going on",
-		0x020:                    "namespace is write protected",
-		0x022:                    "transient transport error",
-		0x082:                    "namespace not ready",
-		0x083:                    "reservation conflict",
-		0x084:                    "format in progress",
-		0x109:                    "invalid log page",
-		0x10a:                    "invalid format",
-		0x10b:                    "firmware activation requires a reset",
-		0x11b:                    "sanitize prohibited while a persistent memory region is enabled",
-		0x280:                    "write fault",
-		0x281:                    "unrecovered read error",
-		0x286:                    "access denied: the namespace is locked",
-		0x370:                    "host path error: the controller is not live",
-		0x371:                    "aborted by the host",
+	text := map[uint16]string{
+		statusInvalidOpcode:      ": invalid command opcode",
+		statusInvalidField:       ": invalid field in command",
+		statusSanitizeFailed:     ": the last sanitize has failed: only another one is possible",
+		statusSanitizeInProgress: ": a sanitize is going on",
+		0x020:                    ": namespace is write protected",
+		0x083:                    ": reservation conflict",
+		0x084:                    ": format in progress",
+		0x11b:                    ": sanitize prohibited while a persistent memory region is enabled",
+		0x286:                    ": access denied: the namespace is locked",
+		0x370:                    ": host path error: the controller is not live",
 	}[s.code()]
-	if !known {
-		text = "not a status of the specification that we know"
-	}
-	return fmt.Sprintf("NVMe status %#03x: %s", s.code(), text)
+	return fmt.Sprintf("NVMe status %#03x%s", s.code(), text)
 }
 
 // commandError says how a command that changes something went wrong, as what result.

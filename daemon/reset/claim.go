@@ -195,19 +195,13 @@ const lockedFor = 5 * time.Second
 // lock keeps udev from looking at a disk until it is closed, and makes sure that no tool is at work on it that locks it
 // (systemd.io/BLOCK_DEVICE_LOCKING). How is LOCK_SH for a look, which is in nobody's way, or LOCK_EX.
 func (h *host) lock(ctx context.Context, c *claim, how int) error {
-	ctx, cancel := context.WithTimeout(ctx, lockedFor)
-	defer cancel()
-	for {
-		err := h.flock(c.fd, how|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			return errorf(Failed, "lock %s: %w", c.name(), err)
-		case !pause(ctx, 20*time.Millisecond):
-			return errorf(Busy, "%s is locked by somebody who is at work on it", c.name())
-		}
+	err := h.flocked(ctx, c.fd, how, lockedFor)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return errorf(Busy, "%s is locked by another process at work on it", c.name())
+	} else if err != nil {
+		return errorf(Failed, "lock %s: %w", c.name(), err)
 	}
+	return nil
 }
 
 // holdAll holds further disks, in the order of their names so that two requests cannot wait for each other.

@@ -40,7 +40,7 @@ func (h *host) format(c *claim, ses uint32) (string, error) {
 	}
 	h.step.is("formatting %s", c.name())
 	word := formatWord(ns, ses)
-	if err := h.command(c.fd, adminCommand{opcode: opFormatNVM, nsid: nsid, cdw10: word}, formatTime, nil); err != nil {
+	if err := h.command(c.fd, nvmeIoctlAdminCmd, adminCommand{opcode: opFormatNVM, nsid: nsid, cdw10: word}, formatTime, nil); err != nil {
 		return "", commandError("format "+c.name(), err)
 	}
 	return fmt.Sprintf("formatted namespace %d, SES %d, LBA format %d kept", nsid, ses, formatOf(ns)), nil

@@ -25,10 +25,10 @@ type kernel struct {
 	// ioctl passes a plain number, or with ioctlOn the address of an argument, which the kernel may change.
 	ioctl   func(fd int, request, argument uintptr) (result int, err error)
 	ioctlOn func(fd int, request uintptr, argument []byte) (result int, err error)
-	// admin passes an NVMe admin command; data goes either way. The status is the controller's, 0 for success.
-	admin func(fd int, c *adminCommand, data []byte) (status uint16, err error)
-	io    func(fd int, c *adminCommand, data []byte) (status uint16, err error) // the same with an I/O command
-	write func(path, value string) error                                        // an attribute of sysfs
+	// pass passes an NVMe command by NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD; data goes either way. The status is the
+	// controller's, 0 for success.
+	pass  func(fd int, request uintptr, c *adminCommand, data []byte) (status uint16, err error)
+	write func(path, value string) error // an attribute of sysfs
 	// openLock opens a lock file, whose directory no one else may enter.
 	openLock func(file string) (fd int, err error)
 	// idle lets the calling thread read only when no one else wants to.
@@ -54,10 +54,7 @@ func theKernel() kernel {
 		ioctlOn: func(fd int, request uintptr, b []byte) (int, error) {
 			return ioctlAt(fd, request, unsafe.Pointer(&b[0]))
 		},
-		admin: func(fd int, c *adminCommand, data []byte) (uint16, error) {
-			return pass(fd, nvmeIoctlAdminCmd, c, data)
-		},
-		io:    func(fd int, c *adminCommand, data []byte) (uint16, error) { return pass(fd, nvmeIoctlIOCmd, c, data) },
+		pass:  pass,
 		write: writeAttribute,
 
 		openLock: openLock,
@@ -112,8 +109,7 @@ func ioctlAt(fd int, request uintptr, argument unsafe.Pointer) (int, error) {
 	return int(result), nil
 }
 
-// pass makes the ioctl NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD, which returns an errno, or else the status of the
-// command.
+// pass makes such an ioctl, which returns an errno, or else the status of the command.
 func pass(fd int, request uintptr, c *adminCommand, data []byte) (uint16, error) {
 	var pinned runtime.Pinner
 	defer pinned.Unpin()

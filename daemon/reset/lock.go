@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
 	"time"
 
@@ -25,41 +24,39 @@ const onlyFor = time.Second
 
 // only makes this the only instance that acts on a device, until unlock is called. The error is [Busy].
 func (h *host) only(ctx context.Context, sysPath string) (unlock func(), err error) {
-	file := filepath.Join(h.locks, h.lockName(sysPath))
+	file := filepath.Join(h.locks, lockName(sysPath))
 	fd, err := h.openLock(file)
 	if err != nil {
 		return nil, errorf(Failed, "lock %s: %w", sysPath, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, onlyFor)
+	err = h.flocked(ctx, fd, unix.LOCK_EX, onlyFor)
+	if err == nil {
+		return func() { h.close(fd) }, nil
+	}
+	h.close(fd)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, errorf(Busy, "another request is at work on %s", sysPath)
+	}
+	return nil, errorf(Failed, "lock %s: %w", file, err)
+}
+
+// flocked locks an open file, LOCK_SH or LOCK_EX, and waits a while if another process has locked it.
+func (h *host) flocked(ctx context.Context, fd, how int, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
-		err := h.flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return func() { h.close(fd) }, nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			h.close(fd)
-			return nil, errorf(Failed, "lock %s: %w", file, err)
-		case !pause(ctx, 20*time.Millisecond):
-			h.close(fd)
-			return nil, errorf(Busy, "another request is at work on %s", sysPath)
+		err := h.flock(fd, how|unix.LOCK_NB)
+		again := errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR)
+		if !again || !pause(ctx, 20*time.Millisecond) {
+			return err
 		}
 	}
 }
 
-// lockName returns the name of a device's lock file: its number, its PCI address, or a hash of its path.
-func (h *host) lockName(sysPath string) string {
-	if number, err := h.Attr(sysPath, "dev"); err == nil {
-		if h.Link(sysPath, "subsystem") == "block" {
-			return "block-" + number
-		}
-		return "char-" + number
-	}
-	if h.Link(sysPath, "subsystem") == "pci" {
-		return "pci-" + path.Base(sysPath)
-	}
+// lockName returns the name of a device's lock file: a hash of its path, which is longer than a name may be.
+func lockName(sysPath string) string {
 	sum := sha256.Sum256([]byte(sysPath))
-	return "path-" + hex.EncodeToString(sum[:16])
+	return hex.EncodeToString(sum[:16])
 }
 
 // openLock opens a lock file, which is made if it is not there. Another user must not be able to lock it.

@@ -27,7 +27,7 @@ func locking() error {
 			return err
 		}
 	}
-	fd, err := h.openLock(filepath.Join(h.locks, h.lockName(os.Args[2])))
+	fd, err := h.openLock(filepath.Join(h.locks, lockName(os.Args[2])))
 	if err == nil {
 		err = h.flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 	}
@@ -135,16 +135,4 @@ func TestLocksOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	unix.Close(fd)
-}
-
-func TestLockNames(t *testing.T) {
-	m, _ := oneNVMe(t)
-	for sysPath, want := range map[string]string{disk0: "block-259:0", controller0: "char-245:0", function0: "pci-0000:02:00.0"} {
-		if got := m.lockName(sysPath); got != want {
-			t.Errorf("%s has the lock %s, want %s", sysPath, got, want)
-		}
-	}
-	if got := m.lockName("/sys/devices/nothing"); !strings.HasPrefix(got, "path-") || len(got) != 37 {
-		t.Errorf("a device without a number has the lock %s", got)
-	}
 }

@@ -179,13 +179,13 @@ func TestLoopIsLeftAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.TimeoutMS = 100
-		}, Busy, "is locked by somebody"},
+		}, Busy, "is locked by another process"},
 		{"another request", func(t *testing.T, l loop, r *Request) {
 			dir := filepath.Join(filepath.Dir(l.file), "run", "locks")
 			if err := os.MkdirAll(dir, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			fd := must(openLock(filepath.Join(dir, (&host{Tree: sysfs.At("")}).lockName(l.sysPath))))(t)
+			fd := must(openLock(filepath.Join(dir, lockName(l.sysPath))))(t)
 			t.Cleanup(func() { unix.Close(fd) })
 			if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
 				t.Fatal(err)
@@ -284,6 +284,6 @@ func TestRealIoctls(t *testing.T) {
 
 // admin0 passes an NVMe command.
 func (h *host) admin0(fd int) error {
-	_, err := h.admin(fd, &adminCommand{opcode: opIdentify}, make([]byte, identifySize))
+	_, err := h.pass(fd, nvmeIoctlAdminCmd, &adminCommand{opcode: opIdentify}, make([]byte, identifySize))
 	return err
 }

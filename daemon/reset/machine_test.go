@@ -87,7 +87,7 @@ func newMachine(t *testing.T) *machine {
 		ioctl: func(fd int, request, argument uintptr) (int, error) {
 			return m.ioctlNode(fd, request, binary.NativeEndian.AppendUint64(nil, uint64(argument)))
 		},
-		ioctlOn: m.ioctlNode, admin: m.adminNode, io: m.ioNode, openLock: m.openLock, idle: func() {},
+		ioctlOn: m.ioctlNode, pass: m.passNode, openLock: m.openLock, idle: func() {},
 	}}
 	m.run, m.locks, m.selects = root+"/run", "/locks", m.selected
 	m.settings = func() (config.Config, error) { return m.config, nil }
@@ -239,7 +239,7 @@ func (m *machine) openNode(name string, flags int) (int, error) {
 func (m *machine) openLock(file string) (int, error) {
 	n := &fakeNode{name: file}
 	for sysPath := range m.locked {
-		n.locked = n.locked || file == m.locks+"/"+m.lockName(sysPath)
+		n.locked = n.locked || file == m.locks+"/"+lockName(sysPath)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -351,6 +351,13 @@ func (m *machine) ioctlNode(fd int, request uintptr, b []byte) (int, error) {
 		}
 	}
 	return 0, nil
+}
+
+func (m *machine) passNode(fd int, request uintptr, c *adminCommand, data []byte) (uint16, error) {
+	if request == nvmeIoctlIOCmd {
+		return m.ioNode(fd, c, data)
+	}
+	return m.adminNode(fd, c, data)
 }
 
 func (m *machine) adminNode(fd int, c *adminCommand, data []byte) (uint16, error) {

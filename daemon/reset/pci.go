@@ -17,13 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Base classes of PCI functions: the attribute class without its last two bytes (include/linux/pci_ids.h).
-const (
-	baseDisplay     = 0x03 // PCI_BASE_CLASS_DISPLAY
-	baseBridge      = 0x06 // PCI_BASE_CLASS_BRIDGE
-	baseSignal      = 0x11 // PCI_BASE_CLASS_SIGNAL_PROCESSING: AMD's NPUs
-	baseAccelerator = 0x12 // PCI_BASE_CLASS_ACCELERATOR
-)
+// baseBridge is PCI_BASE_CLASS_BRIDGE (include/linux/pci_ids.h), the attribute class without its last two bytes.
+const baseBridge = 0x06
 
 // survivors are the drivers that save what they need before a reset and go on after it: those with reset_prepare and
 // reset_done in their pci_error_handlers, in Linux 6.12. No GPU driver but those of Gaudi and of Intel's and Qualcomm's

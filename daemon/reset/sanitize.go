@@ -99,7 +99,7 @@ func (h *host) sanitize(ctx context.Context, r Request, c *claim, had prints) (s
 		return "", errorf(Failed, "the sanitize of %s is over, and nothing tells what is there now from what was there before; sanitize it again", c.name())
 	case state.status == sanitizeHasFailed && r.Follow:
 	default:
-		if err := h.command(c.fd, adminCommand{opcode: opSanitize, cdw10: actionFor(id)}, shortly, nil); err != nil {
+		if err := h.command(c.fd, nvmeIoctlAdminCmd, adminCommand{opcode: opSanitize, cdw10: actionFor(id)}, shortly, nil); err != nil {
 			return "", commandError("sanitize "+c.name(), err)
 		}
 	}

@@ -172,7 +172,7 @@ func (h *host) reservations(fd int, nsid uint32) (report []byte, format reservat
 	}{{reservationExtended, extendedStatus}, {reservationPlain, 0}} {
 		format, report = try.format, make([]byte, identifySize)
 		command := adminCommand{opcode: opReservationReport, nsid: nsid, cdw10: identifySize/4 - 1, cdw11: try.cdw11}
-		err = commanded(h.io, fd, command, shortly, report)
+		err = h.command(fd, nvmeIoctlIOCmd, command, shortly, report)
 		var status nvmeStatus
 		inconsistent := errors.As(err, &status) && (status.code() == statusHostIDFormat || status.code() == statusInvalidField)
 		if !inconsistent {

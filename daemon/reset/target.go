@@ -7,7 +7,6 @@ package reset
 import (
 	"errors"
 	"path"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -44,25 +43,14 @@ func (h *host) resolved(sysPath string) error {
 	return nil
 }
 
-// fits checks by what the kernel says of a device that it is of a class.
+// fits checks by what the kernel says of a device that it can be of a class. Which of the others it is of, the configuration
+// says before anything is done to it.
 func (h *host) fits(class, sysPath string) error {
 	subsystem := h.Link(sysPath, "subsystem")
-	fit := true
-	switch class {
-	case "nvme":
-		fit = subsystem == "block" && h.IsNVMe(sysPath)
-	case "fpga":
-		fit = subsystem == "pci" || subsystem == "drm" || subsystem == "platform" && h.Link(sysPath, "driver") == "dfl-port"
-	case "gpu":
-		base := h.Uint(sysPath, "class") >> 16
-		fit = subsystem == "drm" || subsystem == "accel" || subsystem == "pci" && slices.Contains([]uint64{baseDisplay, baseSignal, baseAccelerator}, base)
-	case "infiniband":
-		fit = subsystem == "infiniband"
-	}
-	if !fit {
-		return errorf(Refused, "%s is no %s device: its subsystem is %s", sysPath, class, subsystem)
-	}
-	if class == "nvme" || subsystem == "block" {
+	switch {
+	case class == "nvme" && (subsystem != "block" || !h.IsNVMe(sysPath)):
+		return errorf(Refused, "%s is no nvme device: its subsystem is %s", sysPath, subsystem)
+	case subsystem == "block":
 		return h.wholeDisk(sysPath)
 	}
 	return nil

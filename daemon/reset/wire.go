@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
@@ -23,7 +24,7 @@ import (
 const MaxList = 128
 
 const (
-	maxValue   = 1024           // bytes of a string: paths in sysfs are much shorter
+	maxText    = 1024           // bytes of a text for people
 	maxTimeout = 48 * time.Hour // overwriting a large disk takes a day (NVMe Base Specification 2.0, 8.21)
 )
 
@@ -85,97 +86,50 @@ func decode(message []byte, v any) error {
 
 // validate checks the values by themselves.
 func (r Request) validate() error {
-	for _, one := range [...]struct {
-		name, value string
-		allowed     []string
-	}{
-		{"op", string(r.Op), []string{string(Probe), string(Survey), string(Prepare)}},
-		{"class", r.Class, []string{"nvme", "fpga", "gpu", "infiniband", "node"}},
-	} {
-		if !slices.Contains(one.allowed, one.value) {
-			return invalidf("%s %.40q: must be one of %v", one.name, one.value, one.allowed)
-		}
-	}
-	if len(r.Identity) > MaxList || len(r.Together) > MaxList || len(r.Pods) > MaxList {
+	switch ops := []Op{Probe, Survey, Prepare}; {
+	case !slices.Contains(ops, r.Op):
+		return invalidf("op %.40q: must be one of %v", r.Op, ops)
+	case device.ClassNamed(r.Class) == nil:
+		return invalidf("class %.40q: there is none of that name", r.Class)
+	case len(r.Identity) > MaxList || len(r.Together) > MaxList || len(r.Pods) > MaxList:
 		return invalidf("%d entries of identity, %d of together and %d of pods, at most %d of each are allowed", len(r.Identity), len(r.Together), len(r.Pods), MaxList)
-	}
-	texts := []text{{"resource", r.Resource}, {"method", r.Method}, {"scrub", r.Scrub}, {"fingerprint", r.Fingerprint}}
-	for _, a := range r.Identity {
-		texts = append(texts, text{"identity", a.Name}, text{"identity", a.Value})
-	}
-	for _, pod := range r.Pods {
-		texts = append(texts, text{"pods", pod})
-	}
-	if err := validTexts(texts); err != nil {
-		return err
-	}
-	for i, p := range append([]string{r.SysPath}, r.Together...) {
-		name := [...]string{"sysPath", "together"}[min(i, 1)]
-		if err := validTexts([]text{{name, p}}); err != nil {
-			return err
-		}
-		if !path.IsAbs(p) || path.Clean(p) != p {
-			return invalidf("%s %.80q: must be an absolute path without empty parts, . or ..", name, p)
-		}
-	}
-	switch {
 	case r.TimeoutMS < 1 || r.TimeoutMS > maxTimeout.Milliseconds():
 		return invalidf("timeoutMs %d: must be from 1 to %d", r.TimeoutMS, maxTimeout.Milliseconds())
 	case r.From < 0:
 		return invalidf("from %d: must not be negative", r.From)
 	}
-	if r.Fingerprint != "" {
-		if _, err := parseFingerprint(r.Fingerprint); err != nil {
-			return err
+	for _, p := range append([]string{r.SysPath}, r.Together...) {
+		if !path.IsAbs(p) || path.Clean(p) != p {
+			return invalidf("path %.80q: must be absolute, without empty parts, . or ..", p)
 		}
 	}
-	return nil
+	if r.Fingerprint == "" {
+		return nil
+	}
+	_, err := parseFingerprint(r.Fingerprint)
+	return err
 }
 
 // validate checks the values by themselves.
 func (a Answer) validate() error {
 	results := []Result{OK, Refused, Foreign, Busy, Gone, Unsupported, Failed, Late, Running, Malformed}
-	texts := []text{
-		{"detail", a.Detail},
-		{"content", a.Content},
-		{"fingerprint", a.Fingerprint},
-		{"done", a.Done},
-		{"appearance", a.Appearance},
-	}
 	switch {
 	case !slices.Contains(results, a.Result):
 		return invalidf("result %.40q: must be one of %v", a.Result, results)
 	case a.Size < 0 || a.Read < 0 || a.Read > a.Size:
 		return invalidf("read %d of %d bytes", a.Read, a.Size)
 	}
-	return validTexts(texts)
-}
-
-// text is a string of a message by the name of its field.
-type text struct{ name, value string }
-
-func validTexts(all []text) error {
-	for _, t := range all {
-		switch {
-		case len(t.value) > maxValue:
-			return invalidf("%s has %d bytes, at most %d are allowed", t.name, len(t.value), maxValue)
-		case strings.ContainsFunc(t.value, isControl):
-			return invalidf("control characters in %s", t.name)
-		}
-	}
 	return nil
 }
 
-func isControl(c rune) bool { return c < ' ' || c == 0x7f }
-
-// plain returns a text that a message can have: control characters and what is not UTF-8 replaced, and cut where it is
-// too long.
+// plain returns a text for people that a message can have: control characters and what is not UTF-8 replaced, and cut where
+// it is too long.
 func plain(text string) string {
 	text = strings.Map(func(c rune) rune {
-		if isControl(c) {
+		if c < ' ' || c == 0x7f {
 			return '?'
 		}
 		return c
 	}, strings.ToValidUTF8(text, "?"))
-	return strings.ToValidUTF8(text[:min(len(text), maxValue)], "")
+	return strings.ToValidUTF8(text[:min(len(text), maxText)], "")
 }
