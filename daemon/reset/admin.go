@@ -152,18 +152,32 @@ func commandError(what string, err error) error {
 	return errorf(Failed, "%s: %w", what, err)
 }
 
-// controller is what we ask of Identify Controller (Base Specification, figure 275).
-type controller struct {
-	canFormat          bool // OACS bit 1
-	managesNS          bool // OACS bit 3
-	severalControllers bool // CMIC bit 1: the NVM subsystem may have further controllers
-	formatHitsAll      bool // FNA bits 0 and 1: a format, or an erasure with it, is one of all namespaces
-	cryptoFormat       bool // FNA bit 2
-	sanitizes          uint8
-	reserves           bool // ONCS bit 5: it supports reservations
+// controller is what Identify Controller returns (Base Specification, figure 275).
+type controller []byte
+
+// feature is a bit of one byte there.
+type feature struct {
+	at   int
+	mask byte
 }
 
-// Kinds of sanitize: bits of SANICAP, and at the same time the order of the actions.
+// Features.
+var (
+	severalControllers = feature{76, 1 << 1}  // CMIC: the NVM subsystem may have further controllers
+	canFormat          = feature{256, 1 << 1} // OACS
+	managesNS          = feature{256, 1 << 3} // OACS
+	canSanitize        = feature{328, sanitizeCrypto | sanitizeBlock | sanitizeOverwrite}
+	sanitizesByBlock   = feature{328, sanitizeBlock}  // SANICAP
+	sanitizesByKey     = feature{328, sanitizeCrypto} // SANICAP
+	reserves           = feature{520, 1 << 5}         // ONCS: it supports reservations
+	formatHitsAll      = feature{524, 1<<0 | 1<<1}    // FNA: a format, or an erasure with it, is one of all namespaces
+	cryptoFormat       = feature{524, 1 << 2}         // FNA
+)
+
+// has reports whether a controller has a feature.
+func (id controller) has(f feature) bool { return id[f.at]&f.mask != 0 }
+
+// Kinds of sanitize: bits of SANICAP.
 const (
 	sanitizeCrypto    = 1 << 0
 	sanitizeBlock     = 1 << 1
@@ -173,24 +187,14 @@ const (
 // controllerOf asks the controller of an open disk once.
 func (h *host) controllerOf(c *claim) (controller, error) {
 	if c.controller != nil {
-		return *c.controller, nil
+		return c.controller, nil
 	}
 	b, err := h.identify(c.fd, cnsController, 0)
 	if err != nil {
-		return controller{}, commandError("identify controller", err)
+		return nil, commandError("identify controller", err)
 	}
-	oncs := binary.LittleEndian.Uint16(b[520:])
-	oacs, fna := binary.LittleEndian.Uint16(b[256:]), b[524]
-	c.controller = &controller{
-		canFormat:          oacs&(1<<1) != 0,
-		managesNS:          oacs&(1<<3) != 0,
-		severalControllers: b[76]&(1<<1) != 0,
-		formatHitsAll:      fna&3 != 0,
-		cryptoFormat:       fna&(1<<2) != 0,
-		sanitizes:          b[328] & (sanitizeCrypto | sanitizeBlock | sanitizeOverwrite),
-		reserves:           oncs&(1<<5) != 0,
-	}
-	return *c.controller, nil
+	c.controller = b
+	return b, nil
 }
 
 // namespace is what we ask of Identify Namespace (NVM Command Set Specification, figure 97).

@@ -43,7 +43,7 @@ type claim struct {
 	block int64  // bytes of a logical block
 	seq   uint64 // diskseq; 0: before Linux 5.15
 
-	controller *controller // as it has described itself, or nil
+	controller controller // as it has described itself, or nil
 }
 
 // hold opens a disk exclusively: then none of it can be mounted, swapped to or made part of anything, and nothing of the

@@ -52,12 +52,12 @@ func (h *host) formattable(c *claim, ses uint32) error {
 	switch {
 	case err != nil:
 		return err
-	case !id.canFormat:
+	case !id.has(canFormat):
 		return errorf(Unsupported, "the controller of %s has no Format command (OACS bit 1)", c.name())
-	case ses == eraseCrypto && !id.cryptoFormat:
+	case ses == eraseCrypto && !id.has(cryptoFormat):
 		return errorf(Unsupported, "the controller of %s has no cryptographic erasure (FNA bit 2)", c.name())
-	case id.formatHitsAll:
-		return h.sole(c, id)
+	case id.has(formatHitsAll):
+		return h.sole(c)
 	}
 	return nil
 }
@@ -109,13 +109,13 @@ func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 // localController asks the controller of an open disk, which must be in this machine.
 func (h *host) localController(c *claim) (controller, error) {
 	if _, err := h.localNVMe(c.sysPath); err != nil {
-		return controller{}, err
+		return nil, err
 	}
 	return h.controllerOf(c)
 }
 
 // sole refuses an erasure of the whole NVM subsystem unless the disk is the only namespace there.
-func (h *host) sole(c *claim, id controller) error {
+func (h *host) sole(c *claim) error {
 	controllers, err := h.controllersOf(c.sysPath)
 	if err != nil {
 		return err
@@ -130,19 +130,20 @@ func (h *host) sole(c *claim, id controller) error {
 			return errorf(Refused, "%s would be erased too; erase %s alone with scrub = \"zero\"", path.Base(d), c.name())
 		}
 	}
-	if err := h.allOurs(c.fd, id, own); err != nil {
+	if err := h.allOurs(c, own); err != nil {
 		return err
 	}
-	return h.noOther(c, id)
+	return h.noOther(c)
 }
 
 // allOurs checks that the NVM subsystem has no controllers but these: one that a virtual machine has through VFIO, or
 // another host by the other port of the drive, uses namespaces that nobody here knows of.
-func (h *host) allOurs(fd int, id controller, controllers []string) error {
-	if !id.severalControllers {
-		return nil
+func (h *host) allOurs(c *claim, controllers []string) error {
+	id, err := h.controllerOf(c)
+	if err != nil || !id.has(severalControllers) {
+		return err
 	}
-	list, err := h.identify(fd, cnsControllers, 0)
+	list, err := h.identify(c.fd, cnsControllers, 0)
 	if err != nil {
 		return errorf(Refused, "whether others have a controller of the NVM subsystem cannot be told: %w", err)
 	}
@@ -159,9 +160,13 @@ func (h *host) allOurs(fd int, id controller, controllers []string) error {
 
 // noOther checks that the drive knows no other namespace: one may be attached to another controller, or to none. A
 // controller that cannot manage namespaces has none that is not attached.
-func (h *host) noOther(c *claim, id controller) error {
+func (h *host) noOther(c *claim) error {
+	id, err := h.controllerOf(c)
+	if err != nil {
+		return err
+	}
 	cns := uint32(cnsActiveNamespaces)
-	if id.managesNS {
+	if id.has(managesNS) {
 		cns = cnsNamespaces
 	}
 	own, err := h.nsid(c.fd)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,11 +15,7 @@ import (
 
 // reset brings a device to a known state by the method that is asked for, and returns what it did.
 func (h *host) reset(ctx context.Context, r Request) (done string, err error) {
-	do := h.resetter(r.Method)
-	if do == nil {
-		return "", errorf(Refused, "invalid method %q: %s", r.Method, knownMethods)
-	}
-	if done, err = do(ctx, r); err != nil {
+	if done, err = h.resetter(r.Method)(ctx, r); err != nil {
 		return "", err
 	}
 	return done, h.back(ctx, r)
@@ -62,15 +59,6 @@ func (h *host) holdReset(r Request, hit []string) (held []*claim, err error) {
 	return held, nil
 }
 
-// holdBehind holds the disks behind controllers that a reset hits.
-func (h *host) holdBehind(r Request, controllers []string) (held []*claim, err error) {
-	hit, err := h.namespacesOf(controllers)
-	if err != nil {
-		return nil, err
-	}
-	return h.holdReset(r, hit)
-}
-
 // resetControllers resets the controllers that reach a namespace, one after the other. Everything behind them waits, and
 // loses nothing: I/O is done again. 50 ms in an emulator; the kernel waits up to twice CAP.TO (at most 127.5 s) and a
 // quirk's 2.3 s for a controller (nvme_reset_work), which nothing can interrupt.
@@ -79,57 +67,53 @@ func (h *host) resetControllers(_ context.Context, r Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	held, err := h.holdBehind(r, controllers)
-	if err != nil {
-		return "", err
-	}
-	defer h.releaseAll(held)
-	var done []string
-	for _, c := range controllers {
-		if err := h.atController(r, c, nvmeIoctlReset); err != nil {
-			return "", err
-		}
-		done = append(done, path.Base(c))
-	}
-	return fmt.Sprintf("reset NVMe controller %s with %d namespaces", strings.Join(done, ", "), len(held)), nil
+	return h.resetNVMe(r, controllers, controllers, nvmeIoctlReset)
 }
 
-// resetSubsystem resets all controllers of the NVM subsystem at once, where they can (CAP.NSSRS). On PCI Express the
-// link mostly goes down with it and the disks come anew (nvme_pci_subsystem_reset), so that they are let go of before
-// they are waited for: else they would get other names.
+// resetSubsystem resets all controllers of the NVM subsystem at once, where they can (CAP.NSSRS) and all of them are here. On
+// PCI Express the link mostly goes down with it and the disks come anew (nvme_pci_subsystem_reset), so that they are let go
+// of before they are waited for: else they would get other names.
 func (h *host) resetSubsystem(_ context.Context, r Request) (string, error) {
 	controllers, err := h.localNVMe(r.SysPath)
 	if err != nil {
 		return "", err
 	}
-	all := h.NVMeSiblings(controllers[0])
-	held, err := h.holdBehind(r, all)
+	return h.resetNVMe(r, h.NVMeSiblings(controllers[0]), controllers[:1], nvmeIoctlSubsysReset)
+}
+
+// resetNVMe makes a reset at some controllers that hits all of hit, with their disks held.
+func (h *host) resetNVMe(r Request, hit, at []string, request uintptr) (string, error) {
+	disks, err := h.namespacesOf(hit)
+	if err != nil {
+		return "", err
+	}
+	held, err := h.holdReset(r, disks)
 	if err != nil {
 		return "", err
 	}
 	defer h.releaseAll(held)
-	if err := h.ownSubsystem(r, held, all); err != nil {
-		return "", err
+	if i := slices.IndexFunc(held, func(c *claim) bool { return c.sysPath == r.SysPath }); i < 0 {
+		return "", errorf(Failed, "%s is not among what its reset hits", path.Base(r.SysPath))
+	} else if request == nvmeIoctlSubsysReset {
+		if err := h.allOurs(held[i], hit); err != nil {
+			return "", err
+		}
 	}
-	if err := h.atController(r, controllers[0], nvmeIoctlSubsysReset); err != nil {
-		return "", err
+	for _, c := range at {
+		if err := h.atController(r, c, request); err != nil {
+			return "", err
+		}
 	}
-	return fmt.Sprintf("reset the NVM subsystem with %d controllers and %d namespaces", len(all), len(held)), nil
+	return fmt.Sprintf("reset NVMe controller %s with %d namespaces", namesOf(hit), len(held)), nil
 }
 
-// ownSubsystem checks that no controller of the NVM subsystem is in other hands.
-func (h *host) ownSubsystem(r Request, held []*claim, controllers []string) error {
-	for _, c := range held {
-		if c.sysPath != r.SysPath {
-			continue
-		}
-		id, err := h.controllerOf(c)
-		if err != nil {
-			return err
-		}
-		return h.allOurs(c.fd, id, controllers)
+// namesOf returns the names of devices, for people.
+func namesOf(sysPaths []string) string {
+	var names []string
+	for _, p := range sysPaths {
+		names = append(names, path.Base(p))
 	}
-	return errorf(Failed, "%s is not among what a reset of its subsystem hits", path.Base(r.SysPath))
+	return strings.Join(names, ", ")
 }
 
 // atController makes an ioctl that resets on the node of a controller.

@@ -59,7 +59,7 @@ func (h *host) unreadable(c *claim) bool {
 // sanitizing returns the state of the last sanitize, of a controller that knows of any.
 func (h *host) sanitizing(c *claim) (sanitizeState, error) {
 	id, err := h.controllerOf(c)
-	if err != nil || id.sanitizes == 0 {
+	if err != nil || !id.has(canSanitize) {
 		return sanitizeState{}, err
 	}
 	return h.stateOf(c.fd)
@@ -73,10 +73,10 @@ func (h *host) sanitizable(c *claim) error {
 	switch {
 	case err != nil:
 		return err
-	case id.sanitizes == 0:
+	case !id.has(canSanitize):
 		return errorf(Unsupported, "the controller of %s has no Sanitize command (SANICAP)", c.name())
 	}
-	return h.sole(c, id)
+	return h.sole(c)
 }
 
 // sanitize erases the whole subsystem. One that is running is followed, whoever has begun it. One that is over counts if
@@ -110,9 +110,9 @@ func (h *host) sanitize(ctx context.Context, r Request, c *claim, had prints) (s
 // Deallocation afterwards is not forbidden, nor is it allowed to go on after a failure without another sanitize.
 func actionFor(id controller) uint32 {
 	switch {
-	case id.sanitizes&sanitizeBlock != 0:
+	case id.has(sanitizesByBlock):
 		return actBlockErase
-	case id.sanitizes&sanitizeCrypto != 0:
+	case id.has(sanitizesByKey):
 		return actCryptoErase
 	}
 	return actOverwrite | onePass

@@ -64,11 +64,7 @@ func (h *host) attachedElsewhere(c *claim) error {
 	var status nvmeStatus
 	if errors.As(err, &status) && (status.code() == statusInvalidField || status.code() == statusInvalidOpcode) {
 		// A drive without Namespace Management need not know. Then all controllers that there are have to be here.
-		id, err := h.controllerOf(c)
-		if err != nil {
-			return err
-		}
-		return h.allOurs(c.fd, id, own)
+		return h.allOurs(c, own)
 	} else if err != nil {
 		return err
 	}
@@ -127,7 +123,7 @@ var (
 // reserved returns [Busy] if another host is registered with a namespace, or holds a reservation on it.
 func (h *host) reserved(c *claim) error {
 	id, err := h.controllerOf(c)
-	if err != nil || !id.reserves {
+	if err != nil || !id.has(reserves) {
 		return err
 	}
 	nsid, err := h.nsid(c.fd)

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"path"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,7 +30,6 @@ func (h *host) resetVFIO(_ context.Context, r Request) (string, error) {
 	if err := h.identified(r); err != nil {
 		return "", err
 	}
-	var done []string
 	for _, f := range functions {
 		if err := h.mayReset(f); err != nil {
 			return "", err
@@ -39,9 +37,8 @@ func (h *host) resetVFIO(_ context.Context, r Request) (string, error) {
 		if _, err := h.resetBy(f, ""); err != nil {
 			return "", err
 		}
-		done = append(done, path.Base(f))
 	}
-	return "vfio reset of " + strings.Join(done, ", "), nil
+	return "vfio reset of " + namesOf(functions), nil
 }
 
 // vfioGroup returns the number of a group, and those of its functions that are to be reset.

@@ -47,7 +47,6 @@ var larger = map[string][3]int{
 	"daemon/inventory.tenancy":   {20, 5, 30},
 	"daemon/plugin.Endpoint":     {36, 5, 46},
 	"daemon/reset.Request":       {20, 6, 30},
-	"daemon/reset.controller":    {20, 6, 30},
 	"daemon/reset.host":          {20, 3, 140},
 	"daemon/sysfs.Tree":          {20, 3, 47},
 	"daemon/turnover.Turnover":   {20, 3, 42},
