@@ -71,9 +71,6 @@ type fingerprint struct {
 	sum  [16]byte
 }
 
-// empty reports whether it is that of a disk on which nothing was found.
-func (f fingerprint) empty() bool { return f.sum == [16]byte(sha256.New().Sum(nil)) }
-
 // String returns it as answers have it.
 func (f fingerprint) String() string {
 	return hex.EncodeToString(f.seed[:]) + ":" + hex.EncodeToString(f.sum[:])

@@ -112,33 +112,26 @@ func (h *host) can(e erasure, c *claim) error {
 	return e.ready(c)
 }
 
-// examined reads a disk again while it is held to be erased. It must be the one that was examined before, and hold the same:
-// by the diskseq, or where a reset made it appear anew by what identifies the medium. Nil: it cannot be read.
+// examined reads a disk again while it is held to be erased. It must be the one that was examined before, also after a reset,
+// and hold the same. Nil: it cannot be read.
 func (h *host) examined(ctx context.Context, r Request, c *claim, before state) (*surface, error) {
-	if r.Method == "" {
-		if err := r.sameDisk(c); err != nil {
-			return nil, err
-		}
-		if err := h.identified(r); err != nil {
-			return nil, err
-		}
+	switch err := r.sameDisk(c); {
+	case err != nil && r.Method != "":
+		return nil, errorf(Failed, "%w: another medium may be in its place; erase the disk without a reset", err)
+	case err != nil:
+		return nil, err
+	}
+	if err := h.identified(r); err != nil {
+		return nil, err
 	}
 	if before.unread || h.withheld(r, c) {
-		if c.seq != r.seq {
-			return nil, errorf(Failed, "%s has appeared again: another medium may be in its place", c.name())
-		}
 		return nil, nil
 	}
 	s, err := h.surfaceOf(ctx, c, before.print.seed)
-	switch {
-	case err != nil:
-		return nil, err
-	case c.seq != r.seq:
-		return s, h.sameMedium(r, c, s, before)
-	case s.fingerprint() != before.print:
-		return nil, errorf(Foreign, "%s was written to while it was examined: another process uses it", c.name())
+	if err == nil && s.fingerprint() != before.print {
+		err = errorf(Foreign, "%s was written to while it was examined: another process uses it", c.name())
 	}
-	return s, nil
+	return s, err
 }
 
 // forgetPartitions makes the kernel see that there are no partitions any more: it does not look by itself.
