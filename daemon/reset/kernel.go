@@ -5,6 +5,7 @@ package reset
 // The one seam to the kernel. Nothing else in this package opens a node, makes an ioctl or writes to sysfs.
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,10 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // kernel is what the kernel is asked for. Tests put something else in its place.
@@ -146,4 +151,22 @@ func idle() {
 		classShift = 13
 	)
 	unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, classIdle<<classShift)
+}
+
+// devices is where the kernel keeps all devices.
+const devices = sysfs.Devices
+
+// host is the machine, with the seam to its kernel. Its methods take the names that the kernel uses ("/sys/devices/…",
+// "/dev/…", "/proc/…"), wherever the trees really are.
+type host struct {
+	sysfs.Tree
+	kernel
+	step step
+
+	run      string                        // where udevd keeps its state, in the directory udev
+	locks    string                        // the directory of the lock files
+	settings func() (config.Config, error) // reads the configuration
+	selects  func(Request) error           // refuses a device that no resource selects
+	// holders asks which processes have devices open.
+	holders func(context.Context, config.Config, []cgroup.Number) (cgroup.Answer, error)
 }

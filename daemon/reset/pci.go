@@ -249,3 +249,68 @@ func (h *host) disksOf(function string) (disks []string, err error) {
 	heads, err := h.namespacesOf(controllers)
 	return slices.Compact(slices.Sorted(slices.Values(append(disks, heads...)))), err
 }
+
+// Devices in the hands of user space through VFIO (Documentation/driver-api/vfio.rst; include/uapi/linux/vfio.h).
+
+const vfioGroupClass = "/sys/devices/virtual/vfio/"
+
+// resetVFIO resets a PCI function that a VFIO driver has, or all of a group, by the attribute reset, which does the same as
+// VFIO_DEVICE_RESET (vfio_pci_ioctl_reset). A group can be opened once only, so that to have it is to know that nobody else
+// does.
+func (h *host) resetVFIO(_ context.Context, r Request) (string, error) {
+	group, functions, err := h.vfioGroup(r.SysPath)
+	if err != nil {
+		return "", err
+	}
+	fd, err := h.openGroup(group)
+	if err != nil {
+		return "", err
+	}
+	defer h.close(fd)
+	if err := h.identified(r); err != nil {
+		return "", err
+	}
+	for _, f := range functions {
+		if err := h.mayReset(f); err != nil {
+			return "", err
+		}
+		if _, err := h.resetBy(f, ""); err != nil {
+			return "", err
+		}
+	}
+	return "vfio reset of " + namesOf(functions), nil
+}
+
+// vfioGroup returns the number of a group, and those of its functions that are to be reset.
+func (h *host) vfioGroup(sysPath string) (group string, functions []string, err error) {
+	if h.Link(sysPath, "subsystem") != "vfio" {
+		f := h.Above(sysPath, "pci")
+		if !h.vfioBound(f) {
+			return "", nil, errorf(Refused, "%s is not bound to a VFIO driver", sysPath)
+		}
+		return h.Link(f, "iommu_group"), []string{f}, nil
+	}
+	group = path.Base(sysPath)
+	all := "/sys/kernel/iommu_groups/" + group + "/devices"
+	for _, name := range h.Names(all) {
+		if f := h.Resolve(all + "/" + name); h.vfioBound(f) {
+			functions = append(functions, f)
+		}
+	}
+	if len(functions) == 0 {
+		return "", nil, errorf(Refused, "in VFIO group %s there is no PCI function with a VFIO driver", group)
+	}
+	return group, functions, nil
+}
+
+// openGroup has the group for us alone.
+func (h *host) openGroup(group string) (fd int, err error) {
+	if !h.Present(vfioGroupClass + group) {
+		return -1, errorf(Unsupported, "VFIO group %q has no node: is this without an IOMMU, or with IOMMUFD only?", group)
+	}
+	fd, err = h.opened(vfioGroupClass+group, unix.O_RDWR)
+	if errors.Is(err, Busy) {
+		return -1, errorf(Busy, "VFIO group %s is open: a virtual machine or a pod has it", group)
+	}
+	return fd, err
+}

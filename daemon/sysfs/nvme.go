@@ -13,6 +13,7 @@ package sysfs
 // is the same in all of them: that of the namespace in its subsystem (head->instance). The parent tells the rest.
 
 import (
+	"errors"
 	"path"
 	"slices"
 	"strings"
@@ -76,10 +77,7 @@ func (t *Tree) subsystemOf(controller string) string {
 
 // isPath reports whether a hidden disk below a controller is a path to a head.
 func (t *Tree) isPath(hidden, head string) bool {
-	if t.Link(hidden, "subsystem") != "block" || t.Uint(hidden, "hidden") == 0 {
-		return false
-	}
-	return t.sameNamespace(hidden, head)
+	return t.Link(hidden, "subsystem") == "block" && t.Uint(hidden, "hidden") != 0 && t.sameNamespace(hidden, head)
 }
 
 // sameNamespace reports whether two devices of one subsystem are the same namespace. What both have decides: a
@@ -114,7 +112,7 @@ func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 		d := controller + "/" + name
 		switch t.Link(d, "subsystem") {
 		case nvmeGenericClass:
-			if t.diskOf(d) == "" {
+			if t.beside(d, "block") == "" {
 				without = append(without, d)
 			}
 		case "block":
@@ -136,12 +134,8 @@ func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 // headsOf returns the heads that a hidden disk may be a path to.
 func (t *Tree) headsOf(controller, hidden string) (heads []string) {
 	subsystem := t.subsystemOf(controller)
-	if subsystem == "" {
-		return nil
-	}
 	for _, name := range t.Names(subsystem) {
-		head := subsystem + "/" + name
-		if t.Link(head, "subsystem") == "block" && t.isPath(hidden, head) {
+		if head := subsystem + "/" + name; subsystem != "" && t.Link(head, "subsystem") == "block" && t.isPath(hidden, head) {
 			heads = append(heads, head)
 		}
 	}
@@ -150,12 +144,7 @@ func (t *Tree) headsOf(controller, hidden string) (heads []string) {
 
 // NVMeGeneric returns the generic device of a namespace, ".../nvme4/ng4n2" for ".../nvme4/nvme3n2"; empty: it has none.
 // Both have the same parent.
-func (t *Tree) NVMeGeneric(sysPath string) string {
-	return t.beside(sysPath, nvmeGenericClass)
-}
-
-// diskOf returns the disk of a generic device; empty: it has none.
-func (t *Tree) diskOf(generic string) string { return t.beside(generic, "block") }
+func (t *Tree) NVMeGeneric(sysPath string) string { return t.beside(sysPath, nvmeGenericClass) }
 
 // beside returns the device of a subsystem that is the same namespace as the one at sysPath and has the same parent.
 func (t *Tree) beside(sysPath, subsystem string) string {
@@ -167,4 +156,121 @@ func (t *Tree) beside(sysPath, subsystem string) string {
 		}
 	}
 	return ""
+}
+
+// reaching returns the sysfs paths of all devices by whose nodes a device can be reached, its own first: of a disk its
+// partitions and the nodes of SCSI commands (drivers/scsi/sg.c, block/bsg.c), of a namespace of NVMe also its disk or its
+// generic device, and the controllers that reach it, through which commands for each of their namespaces can be sent
+// (drivers/nvme/host/ioctl.c, nvme_dev_ioctl); and of a disk all that of its twins. A partition is reached by its disk, and
+// a node of SCSI commands is one of its disk. An exclusive open of the disk notices none of those.
+func (t *Tree) reaching(sysPath string) (all, twins []string) {
+	all, number := []string{sysPath}, ""
+	add := func(paths ...string) {
+		for _, p := range paths {
+			if p != "" && !slices.Contains(all, p) {
+				all = append(all, p)
+			}
+		}
+	}
+	switch t.Link(sysPath, "subsystem") {
+	case "block":
+		if t.IsPartition(sysPath) {
+			number, _ = t.Attr(sysPath, "partition")
+			add(path.Dir(sysPath))
+		}
+	case "scsi_generic", "bsg":
+		disks := t.Resolve(sysPath+"/device") + "/block"
+		for _, name := range t.Names(disks) {
+			add(disks + "/" + name)
+		}
+	}
+	for _, p := range slices.Clone(all) {
+		add(t.nvmeNodes(p)...)
+		twins = append(twins, otherWays(t, p)...)
+		for _, twin := range twins {
+			add(twin)
+			add(t.nvmeNodes(twin)...)
+		}
+	}
+	for _, p := range slices.Clone(all) {
+		if t.Link(p, "subsystem") != "block" || t.IsPartition(p) {
+			continue
+		}
+		for _, partition := range t.Partitions(p) {
+			if n, err := t.Attr(partition, "partition"); err != nil || number == "" || n == number {
+				add(partition)
+			}
+		}
+		for _, class := range [...]string{"/device/scsi_generic", "/device/bsg"} {
+			for _, name := range t.Names(p + class) {
+				add(t.Resolve(p + class + "/" + name))
+			}
+		}
+	}
+	return all, twins
+}
+
+// Node is the node of a device.
+type Node struct {
+	SysPath string
+	Block   bool   // or a character device
+	Number  string // "259:0"; empty: the device is going, or has none
+}
+
+// Name returns what the kernel calls the device: "nvme0n1p2".
+func (n Node) Name() string { return path.Base(n.SysPath) }
+
+// NodesOf returns all nodes by which a device can be reached, its own first.
+func (t *Tree) NodesOf(sysPath string) ([]Node, error) {
+	d := t.DiskAt(sysPath)
+	return d.Nodes, d.err
+}
+
+// DiskAt returns a block device with all nodes by which it can be reached.
+func (t *Tree) DiskAt(sysPath string) Disk {
+	all, twins := t.reaching(sysPath)
+	d := Disk{Twins: twins}
+	for _, p := range all {
+		number, err := t.Attr(p, "dev")
+		if err != nil && !errors.Is(err, ErrGone) {
+			d.err = err
+		}
+		d.Nodes = append(d.Nodes, Node{p, t.Link(p, "subsystem") == "block", number})
+	}
+	return d
+}
+
+// nvmeNodes returns the other devices of a namespace, and the controllers that reach it; none of what is no namespace.
+func (t *Tree) nvmeNodes(sysPath string) (found []string) {
+	if class := t.Link(sysPath, "subsystem"); class != "block" && class != nvmeGenericClass {
+		return nil
+	}
+	parent := path.Dir(sysPath)
+	dirs := []string{parent}
+	switch t.Link(parent, "subsystem") {
+	case nvmeClass:
+		dirs = t.NVMeSiblings(parent)
+	case nvmeSubsystemClass:
+		dirs = append(dirs, t.members(parent)...)
+	default:
+		return nil
+	}
+	for _, dir := range dirs {
+		reaches := dir == parent
+		for _, name := range t.Names(dir) {
+			p := dir + "/" + name
+			class := t.Link(p, "subsystem")
+			if class != "block" && class != nvmeGenericClass || !t.sameNamespace(p, sysPath) {
+				continue
+			}
+			reaches = true
+			if p != sysPath && t.Uint(p, "hidden") == 0 { // else it is a path, without a node
+				found = append(found, p)
+			}
+		}
+		if reaches && t.Link(dir, "subsystem") == nvmeClass {
+			found = append(found, dir)
+		}
+	}
+	return found
 }

@@ -10,7 +10,6 @@ package sysfs
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"iter"
 	"os"
@@ -61,20 +60,13 @@ func (t *Tree) Path(name string) string {
 // Present reports whether a path of the kernel's exists; a link counts without what it points to.
 func (t *Tree) Present(name string) bool {
 	var found unix.Stat_t
-	err := unix.Lstat(t.Path(name), &found)
-	for err == unix.EINTR {
-		err = unix.Lstat(t.Path(name), &found)
-	}
-	return err == nil
+	return unix.Lstat(t.Path(name), &found) == nil
 }
 
 // Stat returns what a path of the kernel's leads to. Unlike os.Stat it makes no garbage but the path: each look asks for
 // dozens.
 func (t *Tree) Stat(name string) (found unix.Stat_t, err error) {
 	err = unix.Stat(t.Path(name), &found)
-	for err == unix.EINTR {
-		err = unix.Stat(t.Path(name), &found)
-	}
 	return found, err
 }
 
@@ -88,17 +80,9 @@ func (t *Tree) Exists(name string) bool {
 // answer EAGAIN, after which os.ReadFile would wait for ever. No more is read: some devices hang when the whole of their
 // configuration space is (pci_read_config). The error is [ErrGone] if there is no such file.
 func (t *Tree) ReadStart(name string, size int) (string, error) {
-	text, err := readStart(t.Path(name), size)
+	fd, err := unix.Open(t.Path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", readError(name, err)
-	}
-	return text, nil
-}
-
-func readStart(file string, size int) (string, error) {
-	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", err
 	}
 	defer unix.Close(fd)
 	var page [AttrSize]byte // on the stack: a look at all devices reads tens of thousands of attributes
@@ -106,10 +90,9 @@ func readStart(file string, size int) (string, error) {
 	if size > len(page) {
 		b = make([]byte, size)
 	}
-	b = b[:size]
-	n, err := unix.Read(fd, b)
+	n, err := unix.Read(fd, b[:size])
 	if err != nil {
-		return "", err
+		return "", readError(name, err)
 	}
 	return string(b[:n]), nil
 }
@@ -126,12 +109,7 @@ func (t *Tree) Attr(sysPath, name string) (string, error) { return t.Read(sysPat
 
 // ReadAll returns the whole of a file in procfs, such as mountinfo, which is longer than a page.
 func (t *Tree) ReadAll(name string) (string, error) {
-	f, err := os.Open(t.Path(name))
-	if err != nil {
-		return "", readError(name, err)
-	}
-	defer f.Close()
-	all, err := io.ReadAll(f)
+	all, err := os.ReadFile(t.Path(name))
 	if err != nil {
 		return "", readError(name, err)
 	}
@@ -164,10 +142,7 @@ func (t *Tree) Int(sysPath, name string) (int64, error) {
 
 // Uint reads an attribute that holds a number; 0 if it is not there.
 func (t *Tree) Uint(sysPath, name string) uint64 {
-	text, err := t.Attr(sysPath, name)
-	if err != nil {
-		return 0
-	}
+	text, _ := t.Attr(sysPath, name)
 	n, err := strconv.ParseUint(text, 0, 64)
 	if err != nil {
 		return 0
