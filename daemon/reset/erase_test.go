@@ -4,7 +4,6 @@ package reset
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"path"
 	"reflect"
@@ -428,21 +427,4 @@ func TestKernelDoesNotComeBack(t *testing.T) {
 		close(end)
 		synctest.Wait()
 	})
-}
-
-func TestResultOf(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		want Result
-	}{
-		{errorf(Refused, "x: %w", errorf(Gone, "y")), Refused},
-		{fmt.Errorf("x: %w", Busy), Busy},
-		{fmt.Errorf("x: %w", unix.EBUSY), Busy},
-		{fmt.Errorf("x: %w", unix.ENXIO), Gone},
-		{errors.New("x"), Failed},
-	} {
-		if got := resultOf(c.err); got != c.want {
-			t.Errorf("%v is %v, want %v", c.err, got, c.want)
-		}
-	}
 }

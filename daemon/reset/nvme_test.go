@@ -345,18 +345,6 @@ func TestSanitizeGoesOn(t *testing.T) {
 	})
 }
 
-func TestStatusInWords(t *testing.T) {
-	for status, want := range map[nvmeStatus]string{
-		0x4001: "NVMe status 0x001: invalid command opcode",
-		0x0084: "NVMe status 0x084: format in progress",
-		0x47ff: "NVMe status 0x7ff",
-	} {
-		if got := status.Error(); got != want {
-			t.Errorf("%#x is %q, want %q", uint16(status), got, want)
-		}
-	}
-}
-
 // TestAdminGoesWrong: a controller that answers nothing but errors is not touched.
 func TestAdminGoesWrong(t *testing.T) {
 	for _, c := range []struct {

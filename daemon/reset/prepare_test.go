@@ -196,8 +196,8 @@ func TestDrivesThatLie(t *testing.T) {
 	for drive, erase := range drives {
 		for content, write := range contents {
 			for _, scrub := range Erasures() {
-				if scrub != "discard" && content != "one block" && content != "all over" {
-					continue
+				if scrub != "discard" && content != "one block" && content != "all over" || scrub != "discard" && strings.HasPrefix(drive, "keeps a") && drive != "keeps all" {
+					continue // they verify by the same places
 				}
 				d, n, _ := newDrive(t)
 				n.bigger().data = append(n.data, make([]byte, granule/2)...) // a last part that is no whole granule

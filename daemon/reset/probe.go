@@ -159,52 +159,41 @@ type reader struct {
 
 // each calls f for all stretches in their order, until one of both fails or ctx ends. f must not keep the bytes.
 func (r reader) each(ctx context.Context, from int64, f func(c chunk) error) error {
+	type stretched struct {
+		chunk
+		err error
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	free, full := make(chan []byte, 2), make(chan chunk)
+	free, full := make(chan []byte, 2), make(chan stretched)
 	for range cap(free) {
 		free <- aligned(stretch)
 	}
-	var failed error
-	ended := make(chan struct{})
 	go func() {
-		defer close(ended)
 		defer close(full)
 		if r.quiet != nil {
 			runtime.LockOSThread() // and the thread ends with this function
 			r.quiet()
 		}
-		failed = mistakes(func() error { return r.fill(ctx, from, free, full) })
+		for at := from; at < r.size && ctx.Err() == nil; at += stretch {
+			one := stretched{chunk: chunk{at: at, b: (<-free)[:min(stretch, r.size-at)]}}
+			one.err = mistakes(func() error { return one.fill(r.read) })
+			full <- one
+		}
 	}()
-	defer func() { <-ended }()
-	defer cancel()
+	defer func() {
+		cancel()
+		for range full { // the last read has to end before the disk is closed
+		}
+	}()
 	for one := range full {
-		if err := f(one); err != nil {
+		err := one.err
+		if err == nil {
+			err = f(one.chunk)
+		}
+		if err != nil {
 			return err
 		}
 		free <- one.b[:stretch]
-	}
-	return failed
-}
-
-func (r reader) fill(ctx context.Context, from int64, free <-chan []byte, full chan<- chunk) error {
-	for at := from; at < r.size; at += stretch {
-		if ctx.Err() != nil { // a select with two ways may take the other
-			return ctx.Err()
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case b := <-free:
-			one := chunk{at: at, b: b[:min(stretch, r.size-at)]}
-			if err := one.fill(r.read); err != nil {
-				return err
-			}
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case full <- one:
-			}
-		}
 	}
 	return nil
 }
