@@ -133,13 +133,6 @@ func TestContentOfOthers(t *testing.T) {
 	}
 }
 
-func TestContentOfSeveral(t *testing.T) {
-	got := surfaceFrom(t, 64<<20, map[int64]string{0: "LUKS\xba\xbe", 512: "LABELONE", 4096: "\xfc\x4e\x2b\xa9"}).content()
-	if got != "LVM2_member, crypto_LUKS, linux_raid_member" {
-		t.Errorf("content is %q", got)
-	}
-}
-
 // TestContentAfterALostTable: what a partition table that was zapped leaves at 1 MiB is known by its name.
 func TestContentAfterALostTable(t *testing.T) {
 	const size = 64 << 30

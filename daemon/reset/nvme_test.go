@@ -199,21 +199,6 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestFormatTakesItsTime: the answer does not wait for a controller that formats for minutes.
-func TestFormatTakesItsTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, _, _ := newDrive(t)
-		end := make(chan struct{})
-		d.format = func() (uint16, error) { <-end; return 0, nil }
-		a, err := ParseAnswer(d.answer(d.Context(), d.wanted(eraseOf0("format")).Encode()))
-		if err != nil || a.Result != Failed || a.Detail != "not over after 1m0s: formatting nvme0n1 cannot be interrupted and goes on; allow more time" {
-			t.Errorf("answer is %+v, %v", a, err)
-		}
-		close(end)
-		synctest.Wait()
-	})
-}
-
 const (
 	blockErase  = "admin nvme0n1 opcode 0x84 nsid 0x0 cdw10 0x2 cdw11 0x0 timeout 5000"
 	cryptoErase = "admin nvme0n1 opcode 0x84 nsid 0x0 cdw10 0x4 cdw11 0x0 timeout 5000"

@@ -130,8 +130,8 @@ type Answer struct {
 	Read        int64  `json:"read,omitempty"`        // of a survey: all before this byte was read and is blank; Size: all of the disk
 	Erased      bool   `json:"erased,omitempty"`      // of a prepare: the disk was erased, and that was verified
 
-	// Appearance is the diskseq of the disk that was proven to be the same medium afterwards, by the kernel's number, by
-	// our exclusive hold or by its content. Empty: that is not proven.
+	// Appearance is the diskseq of the disk that was proven to be the same medium afterwards, by the kernel's number or by
+	// our exclusive hold. Empty: that is not proven.
 	Appearance string `json:"appearance,omitempty"`
 }
 

@@ -47,8 +47,8 @@ var larger = map[string][3]int{
 	"daemon/inventory.tenancy":   {20, 5, 30},
 	"daemon/plugin.Endpoint":     {36, 5, 46},
 	"daemon/reset.Request":       {20, 6, 30},
-	"daemon/reset.host":          {20, 3, 140},
-	"daemon/sysfs.Tree":          {20, 3, 47},
+	"daemon/reset.host":          {20, 3, 122},
+	"daemon/sysfs.Tree":          {20, 3, 46},
 	"daemon/turnover.Turnover":   {20, 3, 42},
 }
 
