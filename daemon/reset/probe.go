@@ -3,6 +3,7 @@
 package reset
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path"
@@ -238,7 +239,7 @@ func (h *host) surveyDisk(ctx context.Context, r Request, c *claim, a *Answer) e
 	}
 	a.Size, a.Read = c.size, r.From
 	written := sysfs.Written(&h.Tree, c.sysPath)
-	if err := errors.Join(h.untaken(r, c), h.shared(c)); err != nil {
+	if err := cmp.Or(h.untaken(r, c), h.shared(c)); err != nil {
 		return err
 	}
 	if h.unallocated(c) {
@@ -259,7 +260,7 @@ func (h *host) surveyDisk(ctx context.Context, r Request, c *claim, a *Answer) e
 	if a.Read < c.size {
 		return nil
 	}
-	return h.unheld(ctx, r, c)
+	return cmp.Or(h.unheld(ctx, r, c), h.shared(c)) // reading the disk has taken its time
 }
 
 // unallocated reports whether the drive says that no block of the namespace is in use: with thin provisioning NUSE counts

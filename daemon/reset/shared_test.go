@@ -227,6 +227,28 @@ func TestSharedAtTheLastMoment(t *testing.T) {
 	}
 }
 
+// TestSharedDuringASurvey: another host attaches the namespace, or reserves it, while the disk is read.
+func TestSharedDuringASurvey(t *testing.T) {
+	for name, happens := range map[string]func(s *sharer){
+		"attached": func(s *sharer) { s.nmic, s.attached = 1, []uint16{1, 77} },
+		"reserved": func(s *sharer) { s.registered = []uint16{77} },
+	} {
+		m, n := oneNVMe(t)
+		n.bigger()
+		m.files(map[string]string{controller0 + "/cntlid": "1\n"})
+		s := &sharer{oncs: 1 << 5}
+		s.on(m)
+		n.onRead = func(at int64, _ int) {
+			if at == 60<<20 {
+				happens(s)
+			}
+		}
+		if got := m.full(surveyOf0(0)); got.Result != Busy {
+			t.Errorf("%s: answer is %+v", name, got)
+		}
+	}
+}
+
 // TestSharedIsAskedDuringASanitize: nothing can be read then, not even reservations, and the sanitize is followed to its end.
 func TestSharedIsAskedDuringASanitize(t *testing.T) {
 	d, first, _ := newDrive(t)
