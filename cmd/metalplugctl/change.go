@@ -30,7 +30,7 @@ func (o *operator) cordonCommand() *cobra.Command {
 		Long: `Keep a device from new pods, also across restarts and reboots, until it is uncordoned. The kubelet is told that it is
 Unhealthy; a pod that holds it keeps it. Who has done it and when is shown with the reason. Needs uid 0.`,
 		Example:           `  metalplugctl cordon nvme-eui.36344830545001230025384300000001 --reason "worn out, ticket 4711"`,
-		Args:              oneArg("the ID of a device"),
+		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: o.deviceIDs,
 	}
 	cmd.Flags().StringVarP(&reason, "reason", "r", "by the operator", "why, for whoever wonders")
@@ -48,7 +48,7 @@ func (o *operator) uncordonCommand() *cobra.Command {
 		Use:               "uncordon ID",
 		Short:             "Give a cordoned device to pods again",
 		Long:              `Give a cordoned device to pods again. Needs uid 0.`,
-		Args:              oneArg("the ID of a device"),
+		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: o.deviceIDs,
 	}
 	output := outputFlag(cmd)
@@ -98,7 +98,7 @@ func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, al
 	var scrub string
 	var yes bool
 	cmd, verb := &command, command.Name()
-	cmd.Args, cmd.ValidArgsFunction = oneArg("the ID of a device"), o.deviceIDs
+	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), o.deviceIDs
 	cmd.Flags().StringVar(&scrub, "scrub", "", fmt.Sprintf(usageOfScrub, "discard, secure-discard, zero, format, crypto-erase or sanitize"))
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before it is erased")
 	output := outputFlag(cmd)

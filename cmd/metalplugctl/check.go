@@ -26,12 +26,7 @@ it does not know are warned of.
 
 With --explain it also says which of the devices that are present each resource would take: which ones an earlier
 resource takes from it, and which resources take nothing. No daemon is needed for that.`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage("one file at most, found %d", len(args))
-			}
-			return nil
-		},
+		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.Flags().BoolVar(&explain, "explain", false, "say which devices of this machine each resource would take")
 	output := outputFlag(cmd)

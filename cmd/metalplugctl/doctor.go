@@ -8,13 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
@@ -37,33 +35,56 @@ type finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// doctor looks at everything on a machine that has kept devices from pods: each check is there because somebody has
-// searched for it for hours. What cannot be looked at is skipped, which is said, and never in order. The
-// functions at the end are the machine's own; a test has others.
+// doctor looks at everything on a machine that has kept devices from pods. A check that cannot be done is skipped, and
+// never ok.
 type doctor struct {
+	machine
 	ctx    context.Context
 	client control.Client
 	file   string        // the configuration file
 	config config.Config // what is in it; the defaults where it cannot be used
-	root   string        // where the machine's files are, empty: /
-	uid    int           // whose rights it has
+
+	units func(ctx context.Context, templates ...string) ([]systemd.Unusable, error) // nil: no systemd runs
 
 	status  *control.Status // nil: the daemon does not answer
 	devices []control.Device
 
-	label  func(name string) (string, error)                                          // the SELinux label of a file
-	units  func(ctx context.Context, templates ...string) ([]systemd.Unusable, error) // nil: no systemd runs
-	number func(node string) (kind string, number string, ok bool)                    // "char" or "block", and MAJOR:MINOR of a node
+	check string // the name of the check that is under way
+	found []finding
+}
+
+// check is one thing that the doctor looks at.
+type check struct {
+	name     string
+	daemon   bool // it needs an answer of the daemon
+	hardware bool // it is about the hardware of this machine: a recording is skipped
+	// run notes what it finds. fine is the text of an ok where it finds nothing; without a text there is no line.
+	run func(*doctor) (fine string)
 }
 
 // checks are all of them, in the order in which one thing depends on the other: the first that fails is most often the
 // cause of those after it.
-func (d *doctor) checks() []func() []finding {
-	return []func() []finding{
-		d.checkConfiguration, d.checkDaemon, d.checkUdev, d.checkDrivers, d.checkHelpers, d.checkUnits, d.checkSandbox, // our side
-		d.checkKubelet, d.checkRootDir, d.checkRegistration, d.checkCounts, d.checkCheckpoint, d.checkRefused, // the kubelet's
-		d.checkDevices, d.checkLinks, d.checkCgroupDriver, d.checkCDI, d.checkMemlock, d.checkRDMA, d.checkSELinux,
-	}
+var checks = []check{
+	{name: "configuration", run: (*doctor).checkConfiguration}, // our side
+	{name: "daemon", run: (*doctor).checkDaemon},
+	{name: "udev", hardware: true, run: (*doctor).checkUdev},
+	{name: "drivers", hardware: true, run: (*doctor).checkDrivers},
+	{name: "helper sockets", hardware: true, run: (*doctor).checkHelpers},
+	{name: "units", run: (*doctor).checkUnits},
+	{name: "sandbox", run: (*doctor).checkSandbox},
+	{name: "kubelet", run: (*doctor).checkKubelet}, // the kubelet's
+	{name: "kubelet's directories", run: (*doctor).checkRootDir},
+	{name: "registration", daemon: true, run: (*doctor).checkRegistration},
+	{name: "kubelet's count", daemon: true, run: (*doctor).checkCounts},
+	{name: "kubelet's checkpoint", run: (*doctor).checkCheckpoint},
+	{name: "refused containers", daemon: true, run: (*doctor).checkRefused},
+	{name: "devices", daemon: true, run: (*doctor).checkDevices}, // the machine's
+	{name: "/dev/char links", daemon: true, hardware: true, run: (*doctor).checkLinks},
+	{name: "cgroup driver", run: (*doctor).checkCgroupDriver},
+	{name: "CDI", run: (*doctor).checkCDI},
+	{name: "locked memory", run: (*doctor).checkMemlock},
+	{name: "RDMA namespaces", hardware: true, run: (*doctor).checkRDMA},
+	{name: "SELinux", run: (*doctor).checkSELinux},
 }
 
 // doctorCommand looks at everything that has ever kept devices from pods. It changes nothing and repairs nothing: a
@@ -75,14 +96,13 @@ func (o *operator) doctorCommand() *cobra.Command {
 		Long: `Find out what keeps devices from pods, and how to cure it. Every line is ok, warn or fail, with a remedy below, what has
 failed first; skip is what could not be checked. What can be told without the daemon is told without it; as root more can
 be. The configuration is the one that the running daemon reads, unless another is named.
-
 Exit code 1: a line is fail; 3: the daemon does not answer.`,
-		Args: noArgs,
+		Args: cobra.NoArgs,
 	}
 	file := cmd.Flags().String("config", "", "configuration `FILE`; if not given: that of the running daemon, or else the default one")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		d := &doctor{ctx: cmd.Context(), file: *file, uid: os.Geteuid(), label: selinuxLabel, number: nodeNumber}
+		d := &doctor{ctx: cmd.Context(), file: *file, machine: thisMachine()}
 		if systemd.Booted() {
 			d.units = systemd.Units{}.Unusable
 		}
@@ -105,6 +125,9 @@ Exit code 1: a line is fail; 3: the daemon does not answer.`,
 	return cmd
 }
 
+// errSilent: that the daemon does not answer was shown.
+var errSilent = errors.New("the daemon does not answer")
+
 // fileLimit is how long a daemon may take to say which file it reads: it says so from memory.
 const fileLimit = 5 * time.Second
 
@@ -125,33 +148,55 @@ func (o *operator) configured(file string) (config.Config, control.Client) {
 	if err != nil {
 		c = config.Default()
 	}
-	client := control.Client{Socket: filepath.Join(c.Paths.Run, controlSocket)}
-	if o.socket != "" {
-		client.Socket = o.socket
-	}
-	return c, client
+	return c, control.Client{Socket: cmp.Or(o.socket, filepath.Join(c.Paths.Run, controlSocket))}
 }
 
 // examine does all checks.
 func (d *doctor) examine() []finding {
-	var all []finding
-	for _, check := range d.checks() {
-		all = append(all, check()...)
+	for _, c := range checks {
+		d.do(c)
 	}
-	return all
+	return d.found
 }
 
-// path returns where a file of the machine is.
-func (d *doctor) path(name string) string { return filepath.Join(d.root, name) }
-
-// ok, warn and fail make the findings of a check: of one, since most checks have one thing to say.
-func ok(check, format string, args ...any) []finding {
-	return []finding{{Level: levelOK, Check: check, Text: fmt.Sprintf(format, args...)}}
+// do does one check.
+func (d *doctor) do(c check) {
+	before, fine := len(d.found), ""
+	d.check = c.name
+	switch {
+	case c.daemon && d.status == nil:
+		d.skip("see above what is said of the daemon", "the daemon does not answer")
+	case c.hardware && d.recorded():
+		d.skip("run it on the machine that was recorded", "the hardware is a recording")
+	default:
+		fine = c.run(d)
+	}
+	if len(d.found) == before && fine != "" {
+		d.ok("%s", fine)
+	}
 }
 
-// skip makes a finding that something could not be looked at, with what would help.
-func skip(check, remedy, format string, args ...any) []finding {
-	return []finding{{Level: levelSkip, Check: check, Text: "not checked: " + fmt.Sprintf(format, args...), Remedy: remedy}}
+// note adds a finding of the check that is under way.
+func (d *doctor) note(level, remedy, text string) {
+	d.found = append(d.found, finding{Level: level, Check: d.check, Text: text, Remedy: remedy})
+}
+
+// ok notes that something is as it should be.
+func (d *doctor) ok(format string, args ...any) { d.note(levelOK, "", fmt.Sprintf(format, args...)) }
+
+// skip notes that something could not be looked at, with what would help.
+func (d *doctor) skip(remedy, format string, args ...any) {
+	d.note(levelSkip, remedy, "not checked: "+fmt.Sprintf(format, args...))
+}
+
+// warn notes what will matter later, with what cures it.
+func (d *doctor) warn(remedy, format string, args ...any) {
+	d.note(levelWarn, remedy, fmt.Sprintf(format, args...))
+}
+
+// fail notes what keeps a device from pods now, with what cures it.
+func (d *doctor) fail(remedy, format string, args ...any) {
+	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
 }
 
 // unread is what to do about a file that could not be read: to become root, where that is what it lacks, or what else there
@@ -169,38 +214,28 @@ func (d *doctor) unread(err error, otherwise string) string {
 	return "run it as root; or " + otherwise
 }
 
-// silent is the finding of a check that needs the daemon where that does not answer.
-func silent(check string) []finding {
-	return skip(check, "see above what is said of the daemon", "the daemon does not answer")
-}
-
-// foreign is the finding of a check that is about this machine where the hardware is another's.
-func foreign(check string) []finding {
-	return skip(check, "run it on the machine that was recorded", "the hardware is a recording")
-}
-
-// warn makes a finding that will matter later, with what cures it.
-func warn(check, remedy, format string, args ...any) []finding {
-	return []finding{{Level: levelWarn, Check: check, Text: fmt.Sprintf(format, args...), Remedy: remedy}}
-}
-
-// fail makes a finding that keeps a device from pods now, with what cures it.
-func fail(check, remedy, format string, args ...any) []finding {
-	return []finding{{Level: levelFail, Check: check, Text: fmt.Sprintf(format, args...), Remedy: remedy}}
-}
-
-// findings writes them, what has failed first, and how many there are of what kind.
+// findings writes them, what has failed first, and how many there are of what kind. What could not be checked for one
+// reason is one line.
 func (s *screen) findings(all []finding) {
 	counts := make(map[string]int)
 	levels := []string{levelFail, levelWarn, levelSkip, levelOK}
+	colours := map[string]string{levelOK: green, levelSkip: bold, levelWarn: yellow, levelFail: red}
 	all = slices.SortedStableFunc(slices.Values(all), func(a, b finding) int {
 		return cmp.Compare(slices.Index(levels, a.Level), slices.Index(levels, b.Level))
 	})
-	colours := map[string]string{levelOK: green, levelSkip: bold, levelWarn: yellow, levelFail: red}
+	var lines []finding
 	for _, f := range all {
 		counts[f.Level]++
+		i := slices.IndexFunc(lines, func(l finding) bool {
+			return f.Level == levelSkip && l.Level == levelSkip && l.Text == f.Text && l.Remedy == f.Remedy
+		})
+		if i < 0 {
+			lines = append(lines, f)
+		} else {
+			lines[i].Check += ", " + f.Check
+		}
 	}
-	for _, f := range merged(all) {
+	for _, f := range lines {
 		s.paragraph(0, fmt.Sprintf("%-5s ", f.Level), colours[f.Level], f.Check+": "+f.Text)
 		if f.Remedy != "" {
 			s.paragraph(6, "-> ", bold, f.Remedy)
@@ -209,63 +244,4 @@ func (s *screen) findings(all []finding) {
 	s.WriteString("\n")
 	s.paragraph(0, "", "", fmt.Sprintf("%d ok, %d not checked, %d to be warned of, %d failed",
 		counts[levelOK], counts[levelSkip], counts[levelWarn], counts[levelFail]))
-}
-
-// merged makes one line of all that could not be checked for one reason.
-func merged(all []finding) []finding {
-	var lines []finding
-	for _, f := range all {
-		same := func(line finding) bool {
-			return line.Level == levelSkip && line.Text == f.Text && line.Remedy == f.Remedy
-		}
-		if i := slices.IndexFunc(lines, same); i >= 0 {
-			lines[i].Check += ", " + f.Check
-			continue
-		}
-		lines = append(lines, f)
-	}
-	return lines
-}
-
-// offersClass tells whether any resource is of a class.
-func (d *doctor) offersClass(class string) bool {
-	return slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Class.Name == class })
-}
-
-// hasDevices tells whether a device of a class is offered.
-func (d *doctor) hasDevices(class string) bool {
-	return slices.ContainsFunc(d.devices, func(v control.Device) bool { return v.Class == class && v.Resource != "" })
-}
-
-// errSilent: that the daemon does not answer was shown.
-var errSilent = errors.New("the daemon does not answer")
-
-// selinuxLabel reads the label of a file.
-func selinuxLabel(name string) (string, error) {
-	buf := make([]byte, 256)
-	n, err := unix.Lgetxattr(name, "security.selinux", buf)
-	if err != nil {
-		return "", err
-	}
-	for n > 0 && buf[n-1] == 0 {
-		n--
-	}
-	return string(buf[:n]), nil
-}
-
-// nodeNumber reads what kind of node a file is, and its numbers.
-func nodeNumber(name string) (kind, number string, ok bool) {
-	var st unix.Stat_t
-	if unix.Stat(name, &st) != nil {
-		return "", "", false
-	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFCHR:
-		kind = "char"
-	case unix.S_IFBLK:
-		kind = "block"
-	default:
-		return "", "", false
-	}
-	return kind, fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)), true
 }

@@ -3,12 +3,15 @@
 package main
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,159 +20,172 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
+const (
+	// defaultRoot is the kubelet's --root-dir unless its command line says otherwise (kubernetes v1.36
+	// cmd/kubelet/app/options/options.go, defaultRootDir).
+	defaultRoot = "/var/lib/kubelet"
+	// devicePluginDir is a constant in the kubelet: --root-dir does not move it (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1,
+	// constants.go; kubernetes#120626).
+	devicePluginDir = "/var/lib/kubelet/device-plugins"
+)
+
 // checkKubelet looks at the kubelet's directory and socket. The kubelet makes the directory at its first start and the
 // socket at each, and leaves the socket behind when it ends; whether somebody answers there is seen by the
 // registrations.
-func (d *doctor) checkKubelet() []finding {
-	const check = "kubelet"
+func (d *doctor) checkKubelet() (fine string) {
 	dir := d.config.Paths.DevicePlugins
 	socket := filepath.Join(dir, "kubelet.sock")
+	elsewhere := "" // what more to do where the directory is not the one that every kubelet has
+	if dir != devicePluginDir {
+		elsewhere = "; or remove device_plugins from [paths]: the kubelet always uses " + devicePluginDir
+	}
 	info, err := os.Stat(d.path(dir))
+	socketInfo, socketErr := os.Stat(d.path(socket))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fail(check, "start it: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere(dir),
+		d.fail("start it: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere,
 			"its directory %s is not there: the kubelet has never run", dir)
 	case errors.Is(err, fs.ErrPermission):
-		return skip(check, d.unread(err, ""), "%s: %v", dir, plainCause(err))
+		d.skip(d.unread(err, ""), "%s: %v", dir, plainCause(err))
 	case err != nil:
-		return fail(check, "ls -ld "+dir+elsewhere(dir), "%s: %v", dir, plainCause(err))
+		d.fail("ls -ld "+dir+elsewhere, "%s: %v", dir, plainCause(err))
 	case !info.IsDir():
-		return fail(check, "move it away and restart the kubelet, which makes the directory"+elsewhere(dir), "%s is no directory", dir)
+		d.fail("move it away and restart the kubelet, which makes the directory"+elsewhere, "%s is no directory", dir)
+	case errors.Is(socketErr, fs.ErrPermission):
+		d.skip(d.unread(socketErr, ""), "%s: permission denied", socket)
+	case socketErr != nil:
+		d.fail("systemctl status kubelet", "%s is not there: the kubelet is not running", socket)
+	case socketInfo.Mode().Type() != fs.ModeSocket:
+		d.fail("remove it and restart the kubelet", "%s is no socket", socket)
 	}
-	switch info, err := os.Stat(d.path(socket)); {
-	case errors.Is(err, fs.ErrPermission):
-		return skip(check, d.unread(err, ""), "%s: permission denied", socket)
-	case err != nil:
-		return fail(check, "systemctl status kubelet", "%s is not there: the kubelet is not running", socket)
-	case info.Mode().Type() != fs.ModeSocket:
-		return fail(check, "remove it and restart the kubelet", "%s is no socket", socket)
-	}
-	return ok(check, "%s is there", socket)
+	return socket + " is there"
 }
 
-// elsewhere is what more to do where the kubelet's directory is not there and is not the one that every kubelet has.
-func elsewhere(dir string) string {
-	if dir == devicePluginDir {
-		return ""
+// checkRootDir compares the directories of the running kubelets with [paths].
+func (d *doctor) checkRootDir() (fine string) {
+	here, elsewhere := d.kubelets()
+	for _, p := range here {
+		d.compareRoot(p)
 	}
-	return "; or remove device_plugins from [paths]: the kubelet always uses " + devicePluginDir
+	for _, p := range elsewhere {
+		d.skip("compare [paths] with where its directories are mounted on this node: /proc/"+p.pid+"/mountinfo",
+			"%s is in a mount namespace of its own", p)
+	}
+	return ""
+}
+
+// compareRoot compares the directories of a kubelet with [paths].
+func (d *doctor) compareRoot(p process) {
+	before := len(d.found)
+	if ours := d.config.Paths.DevicePlugins; !d.same(ours, devicePluginDir) {
+		d.fail("remove device_plugins from [paths]; then: "+restart,
+			"%s listens in %s whatever its --root-dir is, and paths.device_plugins is %s: nothing is registered", p, devicePluginDir, ours)
+	}
+	root := cmp.Or(p.flag("root-dir"), defaultRoot)
+	if p.hidden && p.flag("root-dir") == "" {
+		d.ok("%s does not show its --root-dir; paths.pod_resources is %s", p, d.config.Paths.PodResources)
+		return
+	}
+	theirs := filepath.Join(root, "pod-resources")
+	if ours := filepath.Dir(d.config.Paths.PodResources); !d.same(ours, theirs) {
+		remedy := fmt.Sprintf("set paths.pod_resources = %q, and write the files of metalplugd(8), OTHER DIRECTORIES; then: %s",
+			filepath.Join(theirs, "kubelet.sock"), restart)
+		d.fail(remedy, "%s has --root-dir %s, and paths.pod_resources is in %s: which pod holds a device is not known", p, root, ours)
+	}
+	if len(d.found) == before {
+		d.ok("%s has --root-dir %s, as [paths] says", p, root)
+	}
 }
 
 // checkRegistration looks at both halves of how a resource stands with the kubelet: that it has accepted the
 // registration, and that it has dialled back and keeps its stream open. Only the second makes devices allocatable.
-func (d *doctor) checkRegistration() []finding {
-	const check = "registration"
-	if d.status == nil {
-		return silent(check)
-	}
-	var found []finding
+func (d *doctor) checkRegistration() (fine string) {
 	for _, r := range d.status.Resources {
 		switch {
 		case r.Held != "":
-			found = append(found, warn(check, endOther, "%s: held back: %s", r.Name, r.Held)...)
+			d.warn(endOther, "%s: held back: %s", r.Name, r.Held)
 		case r.Connected:
-			found = append(found, ok(check, "%s: registered, and the kubelet's stream is open", r.Name)...)
+			d.ok("%s: registered, and the kubelet's stream is open", r.Name)
 		case !expected(r):
-			found = append(found, ok(check, "%s: no device, so the kubelet is not told of it", r.Name)...)
+			d.ok("%s: no device, so the kubelet is not told of it", r.Name)
 		case r.Registered:
-			const text = "registered, but the kubelet has opened no stream"
-			found = append(found, fail(check, reconnect(text), "%s: %s", r.Name, text)...)
+			d.fail(reconnect, "%s: registered, but the kubelet has opened no stream", r.Name)
 		default:
-			found = append(found, fail(check, reconnect(r.Complaint), "%s: the kubelet does not know it%s", r.Name, after(r.Complaint))...)
+			d.fail(reconnect, "%s", strings.TrimSuffix(r.Name+": the kubelet does not know it: "+r.Complaint, ": "))
 		}
 	}
-	return found
+	return ""
 }
 
 // checkCounts compares what the kubelet counts with what is offered. The daemon asks the kubelet, whose socket is for
 // root (kubelet, PodResources v1, GetAllocatableResources). A difference is normal for the milliseconds that a list
 // takes.
-func (d *doctor) checkCounts() []finding {
-	const check = "kubelet's count"
-	if d.status == nil {
-		return silent(check)
-	}
+func (d *doctor) checkCounts() (fine string) {
 	var answer control.Counted
 	if err := d.client.Get(d.ctx, "/v1/kubelet", &answer); err != nil {
-		return warn(check, "see whether the kubelet runs, and paths.pod_resources", "it cannot be asked: %v", err)
+		d.warn("see whether the kubelet runs, and paths.pod_resources", "it cannot be asked: %v", err)
+		return ""
 	}
 	if answer.Unknown != "" {
-		return warn(check, "see to it that no other plugin serves these resources", "%s", answer.Unknown)
+		d.warn("see to it that no other plugin serves these resources", "%s", answer.Unknown)
+		return ""
 	}
-	var found []finding
 	for _, r := range d.status.Resources {
 		if id := answer.Foreign[r.Name]; r.Connected && id != "" {
-			found = append(found, fail(check, "end the other plugin; or name the resource differently, by a [[resource]] of your own",
-				"%s: the kubelet counts %s, which is no device of ours: another plugin has registered the resource too", r.Name, id)...)
+			d.fail("end the other plugin; or name the resource differently, by a [[resource]] of your own",
+				"%s: the kubelet counts %s, which is no device of ours: another plugin has registered the resource too", r.Name, id)
 		} else if ours, theirs := r.Healthy*max(1, r.Shares), answer.Allocatable[r.Name]; r.Connected && ours != theirs {
-			found = append(found, fail(check, "systemctl restart metalplugd; if that does not help, systemctl restart kubelet",
-				"%s: %d healthy devices are offered, the kubelet counts %d", r.Name, ours, theirs)...)
+			d.fail("systemctl restart metalplugd; if that does not help, systemctl restart kubelet",
+				"%s: %d healthy devices are offered, the kubelet counts %d", r.Name, ours, theirs)
 		}
 	}
-	if len(found) == 0 {
-		return ok(check, "it is the same as ours")
-	}
-	return found
+	return "it is the same as ours"
 }
 
 // checkCheckpoint looks for devices that the kubelet remembers and nobody knows: their pods cannot start. The daemon
 // takes what the checkpoint names into its offer when it starts, so that this is a checkpoint of another machine or a
 // resource that was configured since.
-func (d *doctor) checkCheckpoint() []finding {
-	const check = "kubelet's checkpoint"
+func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
 	_, err := os.Lstat(filepath.Join(dir, plugin.CheckpointFile))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return ok(check, "there is none: the kubelet has given no device to a pod yet")
+		return "there is none: the kubelet has given no device to a pod yet"
 	}
 	remembered, err := plugin.Remembered(dir)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return skip(check, d.unread(err, ""), "the kubelet's file is for root: %v", plainCause(err))
+		d.skip(d.unread(err, ""), "the kubelet's file is for root: %v", plainCause(err))
+		return ""
 	case err != nil:
-		return fail(check, "stop the kubelet, move the file away, start it: its pods are admitted anew", "%v", err)
+		d.fail("stop the kubelet, move the file away, start it: its pods are admitted anew", "%v", err)
+		return ""
 	case d.status == nil:
-		return silent(check)
+		d.skip("see above what is said of the daemon", "the daemon does not answer")
+		return ""
 	}
-	known := make(map[string]bool)
-	for _, v := range d.devices {
-		known[v.ID] = true
-	}
-	var found []finding
 	for _, r := range d.status.Resources {
 		for _, id := range slices.Sorted(maps.Keys(remembered[r.Name])) {
-			if !known[id] {
-				found = append(found, fail(check, "delete the pod that has it: kubectl get pods -A --field-selector spec.nodeName=$HOSTNAME",
-					"%s: the kubelet remembers %s for a pod, which is no device of this machine", r.Name, id)...)
+			if !slices.ContainsFunc(d.devices, func(v control.Device) bool { return v.ID == id }) {
+				d.fail("delete the pod that has it: kubectl get pods -A --field-selector spec.nodeName=$HOSTNAME",
+					"%s: the kubelet remembers %s for a pod, which is no device of this machine", r.Name, id)
 			}
 		}
 	}
-	if len(found) == 0 {
-		return ok(check, "every device that it names is known")
-	}
-	return found
+	return "every device that it names is known"
 }
 
 // checkRefused reads what the daemon remembers, for the kubelet tells nobody without an API server. It tells of
 // containers that did not get their devices: their pods are in UnexpectedAdmissionError.
-func (d *doctor) checkRefused() []finding {
-	const check = "refused containers"
-	if d.status == nil {
-		return silent(check)
-	}
-	if len(d.status.Refused) == 0 {
-		return ok(check, "none of the last ones")
-	}
-	var found []finding
+func (d *doctor) checkRefused() (fine string) {
 	for _, r := range d.status.Refused {
 		state := "the pod is in UnexpectedAdmissionError"
 		if r.Call != "Allocate" {
 			state = "the pod waits in CreateContainerConfigError"
 		}
-		found = append(found, warn(check, "cure the cause; a pod in UnexpectedAdmissionError has to be deleted",
-			"%s ago, %s: %s (%s)", age(time.Since(r.Time)), r.Resource, r.Reason, state)...)
+		d.warn("cure the cause; a pod in UnexpectedAdmissionError has to be deleted",
+			"%s ago, %s: %s (%s)", age(time.Since(r.Time)), r.Resource, r.Reason, state)
 	}
-	return found
+	return "none of the last ones"
 }
 
 // plainCause drops the operation and the path from an error of the os package.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/control"
 )
 
 // setting returns the first value that a file in YAML or TOML gives a key; empty if it gives none. Which section it is
@@ -28,8 +29,7 @@ func setting(text, key, between string) string {
 // checkCgroupDriver compares the drivers of the kubelet and of containerd. With different ones two programs write the
 // same cgroups, and devices come and go. Both read their configuration when they start: what is compared is what is
 // written there.
-func (d *doctor) checkCgroupDriver() []finding {
-	const check = "cgroup driver"
+func (d *doctor) checkCgroupDriver() (fine string) {
 	kubeletFile, flag := d.kubeletConfiguration()
 	kubelet := d.read(kubeletFile)
 	if flag != "" {
@@ -37,10 +37,11 @@ func (d *doctor) checkCgroupDriver() []finding {
 	}
 	if kubelet == "" {
 		_, err := os.ReadFile(d.path(kubeletFile))
-		return skip(check, d.unread(err, "see cgroupDriver on the kubelet's command line and in its file"), "there is no %s that can be read", kubeletFile)
+		d.skip(d.unread(err, "see cgroupDriver on the kubelet's command line and in its file"), "there is no %s that can be read", kubeletFile)
+		return ""
 	}
 	theirs := cmp.Or(setting(kubelet, "cgroupDriver", ":"), "cgroupfs") // the kubelet's default
-	runtime, containers, remedy := "containerd", "cgroupfs", "set SystemdCgroup in "+containerdFile+" to what cgroupDriver in "+kubeletFile+" says"
+	runtime, containers, remedy := "containerd", "cgroupfs", "set SystemdCgroup in "+containerdFile
 	switch containerd, crio := d.read(containerdFile), d.crio(); {
 	case containerd != "":
 		if setting(containerd, "SystemdCgroup", "=") == "true" {
@@ -48,25 +49,29 @@ func (d *doctor) checkCgroupDriver() []finding {
 		}
 	case crio != "":
 		runtime, containers = "CRI-O", cmp.Or(setting(crio, "cgroup_manager", "="), "systemd") // its default
-		remedy = "set cgroup_manager in /etc/crio/crio.conf.d to what cgroupDriver in " + kubeletFile + " says"
+		remedy = "set cgroup_manager in /etc/crio/crio.conf.d"
 	default:
-		return skip(check, "compare the runtime's cgroup driver with the kubelet's, "+theirs, "there is no %s and no %s that can be read", containerdFile, crioFile)
+		d.skip("compare the runtime's cgroup driver with the kubelet's, "+theirs, "there is no %s and no %s that can be read", containerdFile, crioFile)
+		return ""
 	}
 	if theirs != containers {
-		return warn(check, remedy, "the kubelet uses %s, %s %s", theirs, runtime, containers)
+		d.warn(remedy+" to what cgroupDriver in "+kubeletFile+" says", "the kubelet uses %s, %s %s", theirs, runtime, containers)
 	}
-	return ok(check, "%s, for the kubelet and %s", theirs, runtime)
+	return theirs + ", for the kubelet and " + runtime
 }
 
 // kubeletConfiguration returns the file that the running kubelet names with --config, and its cgroup driver where a flag says it,
 // which counts for more.
-func (d *doctor) kubeletConfiguration() (file, cgroupDriver string) {
-	here, _ := d.kubelets()
+func (m machine) kubeletConfiguration() (file, cgroupDriver string) {
+	here, _ := m.kubelets()
 	for _, p := range here {
 		file, cgroupDriver = p.flag("config"), p.flag("cgroup-driver")
 	}
 	return cmp.Or(file, kubeletFile), cgroupDriver
 }
+
+// infiniband is the class whose devices lock memory.
+const infiniband = "infiniband"
 
 // Where the kubelet and the container runtimes are configured, unless their command lines say otherwise.
 const (
@@ -75,45 +80,34 @@ const (
 	crioFile       = "/etc/crio/crio.conf"
 )
 
-// crio returns what CRI-O is configured by, what holds first: drop-ins, the last by name first, and the main file
-// (crio.conf.d(5)).
-func (d *doctor) crio() string {
-	names, _ := filepath.Glob(d.path(crioFile + ".d/*")) // the pattern is well-formed; sorted
-	var all []string
-	for _, name := range slices.Backward(names) {
-		all = append(all, d.read(crioFile+".d/"+filepath.Base(name)))
-	}
-	return strings.TrimSpace(strings.Join(append(all, d.read(crioFile)), "\n"))
-}
-
 // checkCDI tells whether the runtime takes devices by their CDI names, where a resource gives these.
-func (d *doctor) checkCDI() []finding {
-	const check = "CDI"
+func (d *doctor) checkCDI() (fine string) {
 	if !slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Inject == config.InjectCDI }) {
-		return ok(check, "no resource needs it")
+		return "no resource needs it"
 	}
 	runtime := d.read(containerdFile)
 	switch enabled := setting(runtime, "enable_cdi", "="); {
 	case runtime == "" && d.crio() != "":
-		return ok(check, "CRI-O has it on")
+		return "CRI-O has it on"
 	case runtime == "":
-		return skip(check, "see that the runtime takes CDI names: CRI-O and containerd 2 do", "there is no %s that can be read", containerdFile)
+		d.skip("see that the runtime takes CDI names: CRI-O and containerd 2 do", "there is no %s that can be read", containerdFile)
 	case enabled == "":
-		return warn(check, `set enable_cdi = true in the CRI plugin's section of /etc/containerd/config.toml`,
+		d.warn(`set enable_cdi = true in the CRI plugin's section of /etc/containerd/config.toml`,
 			"enable_cdi is not set: containerd 1.7 has it off, and 1.6 starts containers without their devices")
 	case enabled == "false":
-		return fail(check, "set enable_cdi = true in /etc/containerd/config.toml and restart containerd",
+		d.fail("set enable_cdi = true in /etc/containerd/config.toml and restart containerd",
 			"containerd's enable_cdi is false: containers are not started")
 	}
-	return ok(check, "containerd's enable_cdi is true")
+	return "containerd's enable_cdi is true"
 }
 
 // checkMemlock looks at the limit of the running process and not at its unit, which may have been changed since. It
 // looks at the memory that containers may lock, which is what their runtime may. RDMA locks all its buffers.
-func (d *doctor) checkMemlock() []finding {
-	const check = "locked memory"
-	if !d.hasDevices("infiniband") && (d.status != nil || !d.offersClass("infiniband")) {
-		return ok(check, "nothing that is offered needs it")
+func (d *doctor) checkMemlock() (fine string) {
+	offered := slices.ContainsFunc(d.devices, func(v control.Device) bool { return v.Class == infiniband && v.Resource != "" })
+	configured := slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Class.Name == infiniband })
+	if !offered && (d.status != nil || !configured) {
+		return "nothing that is offered needs it"
 	}
 	names, _ := filepath.Glob(d.path("/proc/[0-9]*/comm")) // the pattern is well-formed
 	for _, name := range names {
@@ -123,13 +117,14 @@ func (d *doctor) checkMemlock() []finding {
 			continue
 		}
 		limit := lockedMemory(d.read("/proc/" + process + "/limits"))
-		if limit == "unlimited" {
-			return ok(check, "%s may lock all it wants", runtime)
+		if limit != "unlimited" {
+			d.warn("systemctl edit "+runtime+": [Service] LimitMEMLOCK=infinity; then restart it, and the pods",
+				"%s (pid %s) may lock %s bytes, and its containers no more: to register memory for RDMA fails", runtime, process, limit)
 		}
-		return warn(check, "systemctl edit "+runtime+": [Service] LimitMEMLOCK=infinity; then restart it, and the pods",
-			"%s (pid %s) may lock %s bytes, and its containers no more: to register memory for RDMA fails", runtime, process, limit)
+		return runtime + " may lock all it wants"
 	}
-	return skip(check, "start the container runtime", "neither containerd nor CRI-O is running")
+	d.skip("start the container runtime", "neither containerd nor CRI-O is running")
+	return ""
 }
 
 // lockedMemory finds the soft limit in /proc/PID/limits.

@@ -3,8 +3,8 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -22,6 +22,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/integration/need"
+	"github.com/metalplug/metalplug/systemd"
 )
 
 // fixture is a machine for the doctor: its files and what its daemon says.
@@ -35,6 +36,7 @@ type fixture struct {
 	toml    string            // the configuration, beside the defaults
 	label   string            // SELinux label of the kubelet's directory
 	numbers map[string]string
+	missing []systemd.Unusable // of the units of the configuration
 }
 
 const (
@@ -97,6 +99,26 @@ func TestDoctor(t *testing.T) {
 		"no-driver": func(f *fixture) {
 			f.files["/sys/bus/pci/devices/0000:3b:00.0/class"] = "0x030200\n"
 			f.files["/sys/bus/pci/devices/0000:3b:00.0/vendor"] = "0x10de\n"
+		},
+		"withheld": func(f *fixture) {
+			missing := control.Device{ID: "GPU-1", Class: "gpu", Reason: "not complete: /dev/nvidia-uvm is missing; nvidia-modprobe -u -c 0 makes it"}
+			f.devices = append(f.devices, missing, missing, // one finding a reason, and none of what the host uses
+				control.Device{Class: "nvme", Reason: "no resource of class nvme is configured"}, // off until the operator names them
+				control.Device{Class: "fpga", Reason: "no resource of class fpga is configured", SysPath: "/sys/devices/x"},
+				control.Device{Class: "nvme", Reason: "in use: nvme0n1p2 is mounted on /"},
+				control.Device{Class: "gpu", Reason: "a display of driver ast, no GPU"})
+		},
+		"sandbox": func(f *fixture) {
+			f.files["/proc/sys/user/max_user_namespaces"] = "0\n"
+			f.files["/etc/systemd/system/metalplugd.service"] = "link /dev/null"
+			f.files["/run/systemd/system/metalplug-unit@.service"] = "link /dev/null"
+			f.files["/etc/systemd/system/metalplugd-control.socket"] = "[Unit]" // of the operator
+			f.files["/etc/systemd/system/kubelet.service"] = "link /dev/null"
+		},
+		"units": func(f *fixture) {
+			f.toml = nvmeOffered + "units = { init = \"b@.service\", release = \"a@.service\" }\n"
+			f.missing = []systemd.Unusable{{Template: "a@.service"}, {Template: "b@.service", Masked: true}}
+			f.files["/run/metalplug/unit.sock"] = "socket"
 		},
 		"no-helpers":      func(f *fixture) { delete(f.files, resetSocket); delete(f.files, holdersSocket) },
 		"no-kubelet":      func(f *fixture) { delete(f.files, kubeletSocket); f.files[kubeletDir] = "dir" },
@@ -271,14 +293,14 @@ func TestProcessOfAnother(t *testing.T) {
 	if err := place(filepath.Join(dir, "/proc/4711/cmdline"), "kubelet\x00--root-dir=/data\x00"); err != nil {
 		t.Fatal(err)
 	}
-	d := &doctor{root: dir, config: config.Default()}
-	if found := d.checkRootDir(); len(found) != 1 || found[0].Level != levelFail {
+	d := &doctor{machine: machine{root: dir}, config: config.Default()}
+	if found := d.does("kubelet's directories"); len(found) != 1 || found[0].Level != levelFail {
 		t.Errorf("root's: %+v", found)
 	}
 	if err := os.Chown(filepath.Join(dir, "/proc/4711"), 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
-	if found := d.checkRootDir(); found != nil {
+	if found := d.does("kubelet's directories"); found != nil {
 		t.Errorf("another's: %+v", found)
 	}
 }
@@ -295,8 +317,8 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 		need.Lacks(t, "root", "only root can become somebody else")
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"/run/metalplug/x", "/var/lib/kubelet/x", "/var/log/audit/audit.log", kubeletDir + "/kubelet_internal_checkpoint"} {
-		if err := place(filepath.Join(dir, name), ""); err != nil {
+	for _, name := range []string{"/run/metalplug/x", "/sys/fs/selinux/enforce", "/var/lib/kubelet/x", "/var/log/audit/audit.log", kubeletDir + "/kubelet_internal_checkpoint"} {
+		if err := place(filepath.Join(dir, name), "1\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -305,12 +327,15 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := os.Chmod(filepath.Join(dir, "/sys/fs/selinux/enforce"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for above := dir; above != os.TempDir() && above != "/"; above = filepath.Dir(above) {
 		if err := os.Chmod(above, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	d := &doctor{root: dir, uid: 65534, config: config.Default()}
+	d := &doctor{machine: machine{root: dir, uid: 65534}, config: config.Default()}
 	d.label = func(name string) (string, error) {
 		return "", &os.PathError{Op: "lgetxattr", Path: name, Err: unix.EACCES}
 	}
@@ -320,11 +345,7 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETFSUID, 65534, 0, 0); errno != 0 {
 			t.Error(errno)
 		}
-		all := slices.Concat(d.checkHelpers(), d.checkKubelet(), d.checkCheckpoint(), d.checkLabel("label"))
-		if _, err := d.denials(); !errors.Is(err, os.ErrPermission) {
-			t.Errorf("denials: %v", err)
-		}
-		found <- all
+		found <- d.does("helper sockets", "kubelet", "kubelet's checkpoint", "SELinux")
 	}()
 	var got []string
 	for _, f := range <-found {
@@ -335,7 +356,9 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 		"skip helper sockets: not checked: " + resetSocket + ": permission denied -> run it as root",
 		"skip kubelet: not checked: " + kubeletSocket + ": permission denied -> run it as root",
 		"skip kubelet's checkpoint: not checked: the kubelet's file is for root: permission denied -> run it as root",
-		"skip label: not checked: the label of " + kubeletDir + ": permission denied -> run it as root; or ls -Zd " + kubeletDir,
+		"skip SELinux: not checked: the label of " + kubeletDir + ": permission denied -> run it as root; or ls -Zd " + kubeletDir,
+		"skip SELinux: not checked: denials: /var/log/audit/audit.log: permission denied -> run it as root; " +
+			"or ausearch -m avc -c metalplugd; without auditd: journalctl -k -g avc",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwant\n%q", got, want)
@@ -379,21 +402,22 @@ func (f *fixture) examine(t *testing.T) []finding {
 		t.Fatal(err)
 	}
 	d := &doctor{
-		ctx: t.Context(), file: file, root: dir, client: control.Client{Socket: filepath.Join(dir, "none.sock")},
-		label: func(name string) (string, error) {
+		ctx: t.Context(), file: file, client: control.Client{Socket: filepath.Join(dir, "none.sock")},
+		machine: machine{root: dir, label: func(name string) (string, error) {
 			if f.label == "" {
 				return "", &os.PathError{Op: "lgetxattr", Path: name, Err: unix.ENODATA}
 			}
 			return f.label, nil
 		},
-		number: func(node string) (kind, number string, ok bool) {
-			number, ok = f.numbers[strings.TrimPrefix(node, dir)]
-			return "block", number, ok
-		},
+			number: func(node string) (kind, number string, ok bool) {
+				number, ok = f.numbers[strings.TrimPrefix(node, dir)]
+				return "block", number, ok
+			}},
 	}
 	if d.config, err = config.Load(file); err != nil {
 		d.config = config.Default()
 	}
+	d.units = func(context.Context, ...string) ([]systemd.Unusable, error) { return f.missing, nil }
 	if f.status != nil {
 		answers := map[string]any{"/v1/status": f.status, "/v1/devices": f.devices}
 		if f.counts != nil {
@@ -406,6 +430,17 @@ func (f *fixture) examine(t *testing.T) []finding {
 		found[i].Text = strings.ReplaceAll(found[i].Text, dir, "")
 	}
 	return found
+}
+
+// does does some of the checks, and returns what these find.
+func (d *doctor) does(names ...string) []finding {
+	d.found = nil
+	for _, c := range checks {
+		if slices.Contains(names, c.name) {
+			d.do(c)
+		}
+	}
+	return d.found
 }
 
 // place makes a file of a fixture.
@@ -454,18 +489,6 @@ func TestDoctorCommand(t *testing.T) {
 	}
 	if code, _, stderr := ctl(t, "--socket", n.path("none"), "doctor"); code != exitNoAnswer || stderr != "" {
 		t.Errorf("without a daemon: exit %d, %s", code, stderr)
-	}
-}
-
-func TestNodeNumber(t *testing.T) {
-	if kind, number, ok := nodeNumber("/dev/null"); fmt.Sprint(kind, number, ok) != "char1:3true" { // memory devices: devices.txt
-		t.Error(kind, number, ok)
-	}
-	if _, _, ok := nodeNumber(t.TempDir()); ok {
-		t.Error("a directory is a node")
-	}
-	if _, err := selinuxLabel(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
-		t.Error(err)
 	}
 }
 

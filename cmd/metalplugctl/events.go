@@ -26,7 +26,7 @@ func (o *operator) eventsCommand() *cobra.Command {
 		Use:   "events",
 		Short: "Follow what happens, a line for each event",
 		Long:  `Follow what happens, a line for each event, until it is interrupted. With -o json each line is an object.`,
-		Args:  noArgs,
+		Args:  cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

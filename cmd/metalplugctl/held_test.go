@@ -26,7 +26,7 @@ func TestHeldBackIsShown(t *testing.T) {
 		}
 	}
 	s = screen{width: 200}
-	s.devices([]control.Resource{r}, []control.Device{{ID: "GPU-1", Resource: r.Name, Class: "gpu", Health: "Healthy"}}, false)
+	s.devices([]control.Device{{ID: "GPU-1", Resource: r.Name, Class: "gpu", Health: "Healthy"}}, []control.Resource{r}, false)
 	if !strings.Contains(s.String(), "held back: "+cause) {
 		t.Errorf("list does not say why:\n%s", s.String())
 	}

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -71,23 +72,27 @@ daemon does not answer.`,
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetArgs(args)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	var o operator
-	root.PersistentFlags().StringVar(&o.socket, "socket", "", "control socket of the daemon; if not given: that of the configuration")
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		if err := noEmptyFlags(cmd); err != nil || o.socket == "" {
-			return err
-		}
-		return checkSocket(o.socket)
+	o := operator{}
+	root.PersistentFlags().StringVar(&o.socket, "socket", os.Getenv("METALPLUG_SOCKET"),
+		"control socket of the daemon (default: $METALPLUG_SOCKET, or that of the configuration)")
+	valid := false // the command line
+	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
+		err := noEmptyValues(cmd, args)
+		valid = err == nil
+		return err
 	}
 	root.AddCommand(previewCommand(), o.checkCommand(), o.listCommand(), o.whyCommand(), o.statusCommand(),
 		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.adoptCommand(), o.eventsCommand(), o.watchCommand(),
 		o.doctorCommand(), recordCommand())
-	return exitCode(root, args, root.ExecuteContext(ctx), stderr)
+	err := root.ExecuteContext(ctx)
+	if err != nil && !valid {
+		err = usageError{err}
+	}
+	return exitCode(err, stderr)
 }
 
 // exitCode says what went wrong, if anything did, and returns the exit code for it.
-func exitCode(root *cobra.Command, args []string, err error, stderr io.Writer) int {
+func exitCode(err error, stderr io.Writer) int {
 	var wrongUsage usageError
 	var problems config.Problems
 	var refused *control.Refused
@@ -110,7 +115,7 @@ func exitCode(root *cobra.Command, args []string, err error, stderr io.Writer) i
 	case errors.As(err, &problems):
 		fmt.Fprintln(stderr, problems) // each begins with its file and line
 		return exitProblem
-	case errors.As(err, &wrongUsage), isUnknownCommand(root, args):
+	case errors.As(err, &wrongUsage):
 		fmt.Fprintf(stderr, "metalplugctl: %v\nSee 'metalplugctl --help'.\n", err)
 		return exitUsage
 	}
@@ -118,27 +123,16 @@ func exitCode(root *cobra.Command, args []string, err error, stderr io.Writer) i
 	return exitProblem
 }
 
-// isUnknownCommand tells whether the command line names no command that there is.
-func isUnknownCommand(root *cobra.Command, args []string) bool {
-	_, _, err := root.Find(args)
-	return err != nil
-}
-
-// noEmptyFlags refuses a flag with an empty value: a variable of somebody's script was not set, and to do as if the flag were
-// not there would be to reset a disk that was to be erased, or to ask another daemon.
-func noEmptyFlags(cmd *cobra.Command) (err error) {
+// noEmptyValues refuses an empty argument and a flag with an empty value: a variable of a script was not set. Without the
+// flag a disk would be reset that was to be erased, or another daemon would be asked.
+func noEmptyValues(cmd *cobra.Command, args []string) (err error) {
+	if slices.Contains(args, "") {
+		err = usage("an argument is empty")
+	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if f.Value.String() == "" {
 			err = usage("--%s is empty: name something, or leave it out", f.Name)
 		}
 	})
 	return err
-}
-
-// noArgs refuses arguments.
-func noArgs(_ *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usage("unexpected argument %q", args[0])
-	}
-	return nil
 }

@@ -48,9 +48,9 @@ func TestUsage(t *testing.T) {
 		{"empty recording", []string{"preview", "--recording", ""}, exitUsage, "--recording is empty: "},
 		{"empty scrub", []string{"reset", "x", "--yes", "--scrub", ""}, exitUsage, "--scrub is empty: "},
 		{"empty socket", []string{"status", "--socket="}, exitUsage, "--socket is empty: "},
-		{"empty configuration", []string{"check", ""}, exitProblem, `"": no file has an empty name: `},
+		{"empty configuration", []string{"check", ""}, exitUsage, "an argument is empty"},
 		{"completion", []string{"completion", "bash"}, exitOK, "metalplugctl"},
-		{"two configurations", []string{"check", "a", "b"}, exitUsage, "one file"},
+		{"two configurations", []string{"check", "a", "b"}, exitUsage, "accepts at most 1 arg(s)"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

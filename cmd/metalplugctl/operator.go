@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -34,27 +32,6 @@ func (o *operator) client() control.Client {
 		paths = c.Paths
 	}
 	return control.Client{Socket: filepath.Join(paths.Run, controlSocket)}
-}
-
-// socketSize is the longest path of a unix socket (sun_path of unix(7) less the final zero).
-const socketSize = 107
-
-// checkSocket refuses what cannot be the control socket, whatever the daemon does. What has come to the place of one is no wrong
-// usage: the client says what to do about that.
-func checkSocket(name string) error {
-	const want = "give the daemon's control.sock, or leave --socket out for that of the configuration"
-	if len(name) > socketSize {
-		return usage("--socket %q has %d bytes, the path of a unix socket at most %d: change to its directory, and give control.sock",
-			name, len(name), socketSize)
-	}
-	info, err := os.Stat(name)
-	switch {
-	case err != nil || info.Mode().Type() == fs.ModeSocket || filepath.Base(name) == controlSocket: // what is not there may come
-		return nil
-	case info.IsDir():
-		return usage("--socket %s is a directory: %s", name, want)
-	}
-	return usage("--socket %s is a file and no socket: %s", name, want)
 }
 
 // format is how a command shows what it has found: "table" or "json".
@@ -93,19 +70,6 @@ func show(cmd *cobra.Command, output format, found any, table func(*screen)) err
 	table(s)
 	_, err := s.WriteTo(cmd.OutOrStdout())
 	return err
-}
-
-// oneArg wants exactly one argument, which is named in the message.
-func oneArg(what string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return usage("%s is to be given, found %d arguments", what, len(args))
-		}
-		if args[0] == "" {
-			return usage("%s is to be given, found an empty argument", what)
-		}
-		return nil
-	}
 }
 
 // deviceIDs completes the IDs of devices.

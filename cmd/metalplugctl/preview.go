@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -56,7 +56,7 @@ A recording is the text that umockdev-record writes. Saving the file is a hotplu
 		Example: `  metalplugctl preview
   metalplugctl preview --recording gpu-server --allocate nvidia.com/gpu=2
   metalplugctl preview --config my.toml -o json`,
-		Args: noArgs,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd) },
 	}
 	flags := cmd.Flags()
@@ -154,37 +154,23 @@ func (p *preview) show(ctx context.Context, devices *inventory.Inventory, host *
 	}
 }
 
-// machine makes the configuration one of the machine that was asked for, and returns its title.
+// machine makes the configuration one of the machine that was asked for, and returns its title. remove puts away what was
+// made for that.
 func (p *preview) machine(c *config.Config) (remove func(), title string, err error) {
-	none := func() {}
-	switch {
+	remove = func() {}
+	all := recording.Bundled()
+	bundled := slices.IndexFunc(all, func(r recording.Named) bool { return r.Name == p.recording })
+	switch info, statErr := os.Stat(p.recording); {
 	case p.recording == "" && c.Hardware.Recording == "":
 		name, err := os.Hostname()
 		if err != nil {
 			name = "this machine"
 		}
-		return none, "Machine " + name, nil
+		return remove, "Machine " + name, nil
 	case p.recording == "":
-		return none, "Recording " + c.Hardware.Recording, nil
-	}
-	bundled := slices.ContainsFunc(recording.Bundled(), func(r recording.Named) bool { return r.Name == p.recording })
-	info, err := os.Stat(p.recording)
-	isFile := err == nil && info.Mode().IsRegular()
-	if isFile || !bundled && !errors.Is(err, fs.ErrNotExist) { // what is no file is refused when it is opened
-		if c.Hardware.Recording, err = filepath.Abs(p.recording); err != nil {
-			return none, "", err
-		}
-		return none, "Recording " + p.recording, nil
-	}
-	return p.bundled(c)
-}
-
-// bundled writes the bundled recording of that name to a file.
-func (p *preview) bundled(c *config.Config) (remove func(), title string, err error) {
-	for _, r := range recording.Bundled() {
-		if r.Name != p.recording {
-			continue
-		}
+		return remove, "Recording " + c.Hardware.Recording, nil
+	case bundled >= 0 && (statErr != nil || !info.Mode().IsRegular()):
+		r := all[bundled]
 		dir, err := os.MkdirTemp("", "metalplug-bundled-")
 		if err != nil {
 			return nil, "", fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
@@ -195,27 +181,20 @@ func (p *preview) bundled(c *config.Config) (remove func(), title string, err er
 			return nil, "", fmt.Errorf("unpack recording %s: %w: set TMPDIR", r.Name, err)
 		}
 		return func() { os.RemoveAll(dir) }, fmt.Sprintf("Recording %s: %s", r.Name, r.Title), nil
+	case errors.Is(statErr, fs.ErrNotExist):
+		return nil, "", fmt.Errorf("recording %q: no such file, and none of the bundled ones:\n%s", p.recording, bundledRecordings(""))
 	}
-	var names bytes.Buffer
-	listBundled(&names)
-	return nil, "", fmt.Errorf("recording %q: no such file, and none of the bundled ones:\n%s", p.recording, names.String())
+	c.Hardware.Recording, err = filepath.Abs(p.recording) // what is no file is refused when it is opened
+	return remove, "Recording " + p.recording, err
 }
 
-// emptyHint is what is said on a machine without any device.
-func emptyHint() string {
-	var hint bytes.Buffer
-	hint.WriteString("This machine has no device that the configuration takes. To see what other machines would offer:\n\n")
+// bundledRecordings lists the names and titles of the bundled recordings, each after the words before.
+func bundledRecordings(before string) string {
+	var list strings.Builder
 	for _, r := range recording.Bundled() {
-		fmt.Fprintf(&hint, "  %s preview --recording %-12s  # %s\n", os.Args[0], r.Name, r.Title)
+		fmt.Fprintf(&list, "  %s%-12s  # %s\n", before, r.Name, r.Title)
 	}
-	return hint.String()
-}
-
-// listBundled writes the names and titles of the bundled recordings.
-func listBundled(out io.Writer) {
-	for _, r := range recording.Bundled() {
-		fmt.Fprintf(out, "  %-12s  %s\n", r.Name, r.Title)
-	}
+	return list.String()
 }
 
 // isTerminal tells whether what is written to out is read by a person at this moment.

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
@@ -22,8 +24,8 @@ import (
 type previewState struct {
 	Machine    string             `json:"machine"`
 	Resources  []previewResource  `json:"resources"`
-	Devices    []previewDevice    `json:"devices"`
-	NotOffered []previewDevice    `json:"notOffered"`
+	Devices    []control.Device   `json:"devices"`
+	NotOffered []control.Device   `json:"notOffered"`
 	Containers []previewContainer `json:"containers,omitempty"`
 }
 
@@ -32,19 +34,6 @@ type previewResource struct {
 	Name        string `json:"name"`
 	Capacity    int    `json:"capacity"`
 	Allocatable int    `json:"allocatable"`
-}
-
-// previewDevice is a device as the control socket would show it.
-type previewDevice struct {
-	ID       string   `json:"id"`
-	Resource string   `json:"resource"`
-	Class    string   `json:"class"`
-	Model    string   `json:"model,omitempty"`
-	Health   string   `json:"health"`
-	Reason   string   `json:"reason"`
-	NUMANode int      `json:"numaNode"`
-	SysPath  string   `json:"sysfsPath"`
-	Nodes    []string `json:"nodes"`
 }
 
 // previewContainer is what a container would get.
@@ -79,11 +68,11 @@ func parseRequest(text string) (request, error) {
 
 // state returns what a snapshot offers, and what containers would get of it; the error is the reason why one gets nothing.
 func (p *preview) state(h *device.Host, snapshot *inventory.Snapshot) (previewState, error) {
-	s := previewState{Machine: p.title, Resources: []previewResource{}, Devices: []previewDevice{}, NotOffered: []previewDevice{}}
+	s := previewState{Machine: p.title, Resources: []previewResource{}, Devices: []control.Device{}, NotOffered: []control.Device{}}
 	for _, r := range p.config.Resources {
 		line, shares := previewResource{Name: r.Name}, max(1, r.Shares)
 		for _, d := range snapshot.Offer(r.Name).Devices {
-			s.Devices = append(s.Devices, newPreviewDevice(d))
+			s.Devices = append(s.Devices, control.NewDevice(d, nil))
 			line.Capacity += shares
 			if d.Healthy {
 				line.Allocatable += shares
@@ -94,7 +83,7 @@ func (p *preview) state(h *device.Host, snapshot *inventory.Snapshot) (previewSt
 		}
 	}
 	for _, d := range snapshot.Others {
-		s.NotOffered = append(s.NotOffered, newPreviewDevice(d))
+		s.NotOffered = append(s.NotOffered, control.NewDevice(d, nil))
 	}
 	var refused []error
 	var taken []string
@@ -104,20 +93,6 @@ func (p *preview) state(h *device.Host, snapshot *inventory.Snapshot) (previewSt
 		s.Containers, refused = append(s.Containers, c), append(refused, err)
 	}
 	return s, errors.Join(refused...)
-}
-
-func newPreviewDevice(d *inventory.Status) previewDevice {
-	v := previewDevice{
-		ID: d.Device.ID, Resource: d.Resource, Class: d.Device.Class.Name, Model: d.Device.Model, Health: "Unhealthy",
-		Reason: d.Reason, NUMANode: d.Device.NUMANode, SysPath: d.Device.SysPath, Nodes: []string{},
-	}
-	if d.Healthy {
-		v.Health = "Healthy"
-	}
-	for _, n := range d.Allocation.Nodes {
-		v.Nodes = append(v.Nodes, n.Container)
-	}
-	return v
 }
 
 // container returns what a container would get. It does not get what others have taken.
@@ -149,8 +124,7 @@ func (p *preview) container(h *device.Host, snapshot *inventory.Snapshot, want r
 // draw writes a state in one piece, so that a terminal does not flicker.
 func (p *preview) draw(state previewState) error {
 	s := newScreen(p.out)
-	switch {
-	case *p.output == "json":
+	if *p.output == "json" {
 		encoder := json.NewEncoder(s)
 		if !p.live {
 			encoder.SetIndent("", "  ")
@@ -158,7 +132,7 @@ func (p *preview) draw(state previewState) error {
 		if err := encoder.Encode(state); err != nil {
 			return err
 		}
-	default:
+	} else {
 		if p.live && isTerminal(p.out) {
 			s.WriteString(clearScreen)
 		}
@@ -179,27 +153,13 @@ func (s *screen) preview(state previewState) {
 		}
 		s.table(2, rows...)
 	}
+	s.WriteString("\n")
 	if len(state.Devices) == 0 {
-		s.WriteString("\n" + emptyHint())
-	} else {
-		s.WriteString("\nDevices:\n\n")
-		rows := [][]cell{cells("RESOURCE", "DEVICE", "HEALTH", "NUMA", "NODE", "MODEL OR REASON")}
-		for _, d := range state.Devices {
-			text := d.Model
-			if d.Health != "Healthy" {
-				text = d.Reason
-			}
-			rows = append(rows, cells(d.Resource, d.ID, d.Health, numaNode(d.NUMANode), firstNode(d.Nodes), text))
-		}
-		s.table(2, rows...)
+		s.WriteString("This machine has no device that the configuration takes. To see what other machines would offer:\n\n" +
+			bundledRecordings(os.Args[0]+" preview --recording ") + "\n")
 	}
-	if len(state.NotOffered) > 0 {
-		s.WriteString("\nSeen and not offered:\n\n")
-		rows := [][]cell{cells("CLASS", "WHERE", "WHY")}
-		for _, d := range state.NotOffered {
-			rows = append(rows, cells(d.Class, shortPath(d.SysPath), d.Reason))
-		}
-		s.table(2, rows...)
+	if all := slices.Concat(state.Devices, state.NotOffered); len(all) > 0 {
+		s.devices(all, nil, true)
 	}
 	for _, c := range state.Containers {
 		s.container(c)

@@ -30,7 +30,7 @@ Serial numbers and other identities are replaced by made-up ones. Names of file 
 firmware versions and PCI addresses are in it. Needs no daemon; run as root, it is complete.`,
 		Example: `  metalplugctl record > machine.umockdev
   metalplugctl preview --recording machine.umockdev`,
-		Args: noArgs,
+		Args: cobra.NoArgs,
 	}
 	file := cmd.Flags().String("config", config.DefaultFile, "configuration file; the default one may be missing")
 	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities as they are")

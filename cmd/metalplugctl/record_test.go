@@ -9,8 +9,10 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
@@ -60,6 +62,11 @@ func previewed(t *testing.T, text string) previewState {
 		t.Fatalf("exit %d, %v: %s", code, err, stderr)
 	}
 	s.Machine = ""
+	for _, devices := range [][]control.Device{s.Devices, s.NotOffered} {
+		for i := range devices {
+			devices[i].Since, devices[i].Serial = time.Time{}, ""
+		}
+	}
 	return s
 }
 

@@ -60,15 +60,10 @@ func (s *screen) paint(colour, text string) string {
 	return colour + text + normal
 }
 
-// paragraph writes text after a mark, in lines of the width of the screen that begin below the text. A mark that is wider
-// than half of that, such as a long name of a resource, has a line of its own.
+// paragraph writes text after a mark, in lines of the width of the screen that begin below the text.
 func (s *screen) paragraph(indent int, mark, colour, text string) {
 	hang := indent + utf8.RuneCountInString(mark)
 	mark = s.paint(colour, clean(mark))
-	if mark != "" && hang > s.width/2 {
-		fmt.Fprintf(s, "%*s%s\n", indent, "", strings.TrimRight(mark, " "))
-		indent, hang, mark = indent+2, indent+2, ""
-	}
 	for i, line := range wrap(clean(text), s.width-hang) {
 		if i > 0 {
 			indent, mark = hang, ""
@@ -120,17 +115,20 @@ func cells(texts ...string) []cell {
 // table writes rows in columns, without lines between them: what is written can be cut and sorted. The head is the first
 // row. With colours each cell has one, since tabwriter counts the bytes of a colour as columns.
 func (s *screen) table(indent int, rows ...[]cell) {
-	w := tabwriter.NewWriter(s, 0, 0, 2, ' ', 0)
+	var text bytes.Buffer
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		fmt.Fprintf(w, "%*s", indent, "")
 		for i, c := range row {
-			text := s.paint(cmp.Or(c.colour, plain), clean(c.text))
-			if i < len(row)-1 {
-				text += "\t"
+			if i > 0 {
+				io.WriteString(w, "\t")
 			}
-			io.WriteString(w, text)
+			io.WriteString(w, s.paint(cmp.Or(c.colour, plain), clean(c.text)))
 		}
 		io.WriteString(w, "\n")
 	}
 	w.Flush()
+	for line := range strings.Lines(text.String()) {
+		s.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
 }

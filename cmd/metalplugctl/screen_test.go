@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,20 +45,8 @@ func TestParagraphsHang(t *testing.T) {
 	s := &screen{width: 30}
 	s.paragraph(2, "ok  ", green, "one two three four five six seven")
 	s.paragraph(0, "", "", "")
-	s.paragraph(0, strings.Repeat("n", 40)+"  ", "", "one")
-	if want := "  ok  one two three four five\n      six seven\n\n" + strings.Repeat("n", 40) + "\n  one\n"; s.String() != want {
+	if want := "  ok  one two three four five\n      six seven\n\n"; s.String() != want {
 		t.Errorf("%q, want %q", s, want)
-	}
-}
-
-func TestAge(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0: "0s", 59 * time.Second: "59s", time.Minute: "1m", 3599 * time.Second: "59m", time.Hour: "1h00m",
-		47*time.Hour + 59*time.Minute: "47h59m", 48 * time.Hour: "2d", 1000 * time.Hour: "41d",
-	} {
-		if got := age(d); got != want {
-			t.Errorf("%v: %s, want %s", d, got, want)
-		}
 	}
 }
 
@@ -71,18 +58,6 @@ func TestStandingOfAResource(t *testing.T) {
 	} {
 		if got := standing(r); got != want {
 			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}
-
-func TestHolder(t *testing.T) {
-	one := control.Holder{Namespace: "n", Pod: "p", Container: "c"}
-	for want, d := range map[string]control.Device{
-		"-": {}, "a pod": {Held: true}, "n/p": {Held: true, Allocated: &one},
-		"n/p +2": {Held: true, Allocated: &one, Holders: []control.Holder{one, one, one}},
-	} {
-		if got := holder(d); got != want {
-			t.Errorf("%+v is held by %q, want %q", d, got, want)
 		}
 	}
 }
@@ -198,39 +173,6 @@ Containers that did not get their devices:
 	}
 }
 
-// TestRemarks: what is the same of several devices is said once, and of which.
-func TestRemarks(t *testing.T) {
-	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
-	sick := func(id, reason string) control.Device {
-		return control.Device{ID: id, Health: "Unhealthy", Reason: reason}
-	}
-	well := control.Device{ID: "w", Health: "Healthy"}
-	warned := well
-	warned.Warning = "narrow"
-	cordoned := sick("c", "cordoned: x")
-	cordoned.Cordon = &control.Cordon{Reason: "x", User: "root", Since: &at}
-	sickToo := cordoned
-	sickToo.ID, sickToo.Reason = "s", "cordoned: x; gone"
-	for name, test := range map[string]struct {
-		devices []control.Device
-		want    string
-	}{
-		"both":      {[]control.Device{sickToo}, "\n  s: cordoned: x (by root, 2026-01-02 03:04); gone\n"},
-		"well":      {[]control.Device{well}, ""},
-		"one":       {[]control.Device{sick("a", "gone"), well}, "\n  a: gone\n"},
-		"all":       {[]control.Device{sick("a", "gone"), sick("b", "gone")}, "\n  all 2 devices: gone\n"},
-		"some":      {[]control.Device{sick("a", "gone"), sick("b", "gone"), well}, "\n  2 devices: gone\n    a b\n"},
-		"different": {[]control.Device{sick("a", "gone"), sick("b", "dead"), warned}, "\n  a: gone\n  b: dead\n  w: warning: narrow\n"},
-		"cordoned":  {[]control.Device{cordoned, sick("b", "cordoned: x")}, "\n  c: cordoned: x (by root, 2026-01-02 03:04)\n  b: cordoned: x\n"},
-	} {
-		s := &screen{width: 100}
-		s.remarks(test.devices)
-		if s.String() != test.want {
-			t.Errorf("%s: %q, want %q", name, s, test.want)
-		}
-	}
-}
-
 func TestLogin(t *testing.T) {
 	for text, want := range map[string]string{"0\n": "root", "4294967295\n": "", "": "", "x": ""} {
 		file := filepath.Join(t.TempDir(), "loginuid")
@@ -243,42 +185,6 @@ func TestLogin(t *testing.T) {
 	}
 	if got := login(filepath.Join(t.TempDir(), "none")); got != "" {
 		t.Errorf("without the file: %q", got)
-	}
-}
-
-// TestListOfWhatIsLeftOver: devices of a resource that is configured no more, as long as pods hold them, and a machine
-// without anything.
-func TestListOfWhatIsLeftOver(t *testing.T) {
-	s := &screen{width: 100}
-	s.devices(nil, []control.Device{{ID: "d", Resource: "t/old", Class: "node", Health: "Unhealthy", Reason: "it belongs to another resource now", NUMANode: -1}}, false)
-	for _, part := range []string{"t/old", "d: it belongs to another resource now"} {
-		if !strings.Contains(s.String(), part) {
-			t.Errorf("%q is not in\n%s", part, s)
-		}
-	}
-	none := &screen{width: 100}
-	none.devices([]control.Resource{{Name: "t/none", Optional: true}}, nil, true)
-	if want := "No device is offered.\n"; none.String() != want {
-		t.Errorf("%q, want %q", none, want)
-	}
-}
-
-func TestExitCodeOfAList(t *testing.T) {
-	for _, test := range []struct {
-		device control.Device
-		code   int
-	}{
-		{control.Device{ID: "d", Resource: "t/r", Health: "Healthy"}, exitOK},
-		{control.Device{ID: "d", Resource: "t/r", Health: "Unhealthy", Reason: "gone"}, exitProblem},
-		{control.Device{ID: "d", Resource: "t/r", Health: "Unhealthy", Cordoned: true, Reason: "cordoned: x"}, exitOK},
-		{control.Device{ID: "d", Health: "Unhealthy", Reason: "in use"}, exitOK},
-	} {
-		socket := answering(t, map[string]any{"/v1/devices": []control.Device{test.device}, "/v1/resources": []control.Resource{}})
-		for _, output := range []string{"table", "json"} {
-			if code, _, stderr := ctl(t, "--socket", socket, "list", "-o", output); code != test.code || stderr != "" {
-				t.Errorf("%+v as %s: exit %d, want %d: %s", test.device, output, code, test.code, stderr)
-			}
-		}
 	}
 }
 
@@ -333,22 +239,3 @@ func TestFollowOfABrokenStream(t *testing.T) {
 
 // raw is an answer that is sent as it is.
 type raw string
-
-// TestResourcesThatAreNoMore: what was taken out of the configuration while pods hold it stands at the end, by name.
-func TestResourcesThatAreNoMore(t *testing.T) {
-	var devices []control.Device
-	for _, name := range []string{"t/c", "t/a", "t/d", "t/b"} {
-		devices = append(devices, control.Device{ID: "d-" + name, Resource: name, Class: "node", Health: "Unhealthy", Reason: "no resource"})
-	}
-	s := &screen{width: plainWidth}
-	s.devices([]control.Resource{{Name: "t/z", Class: "node"}}, devices, false)
-	var names []string
-	for line := range strings.Lines(s.String()) {
-		if strings.HasPrefix(line, "t/") {
-			names = append(names, line[:3])
-		}
-	}
-	if want := []string{"t/z", "t/a", "t/b", "t/c", "t/d"}; !slices.Equal(names, want) {
-		t.Errorf("%q, want %q", names, want)
-	}
-}

@@ -21,7 +21,7 @@ func (o *operator) statusCommand() *cobra.Command {
 
 Exit code 1: a device is Unhealthy that nobody has cordoned, the kubelet is not connected to a resource, the last reload of
 the configuration was refused, or one of the daemon's files cannot be written.`,
-		Args: noArgs,
+		Args: cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -52,9 +52,6 @@ func allWell(s control.Status) bool {
 
 // expected tells whether the kubelet is to know of a resource.
 func expected(r control.Resource) bool { return !r.Optional || r.Healthy+r.Unhealthy > 0 }
-
-// restart has a configuration hold of which a reload takes over only a part.
-const restart = "systemctl restart metalplugd"
 
 // cordonsShown is how many of the cordoned devices are on the first page; the list has all.
 const cordonsShown = 5
@@ -90,12 +87,14 @@ func (s *screen) status(v control.Status, now time.Time) {
 		}
 		fact("cordoned", c.Device+": "+c.Reason+cordonedBy(&c.Cordon))
 	}
-	s.WriteString("\n")
+	var rows [][]cell
 	for _, r := range v.Resources {
 		if expected(r) || r.Connected {
-			s.paragraph(0, r.Name+"  ", bold, standing(r))
+			rows = append(rows, []cell{{r.Name, bold}, {text: standing(r)}})
 		}
 	}
+	s.WriteString("\n")
+	s.table(0, rows...)
 	s.complaints(v.Resources)
 	if len(v.Refused) > 0 {
 		s.WriteString("\n")
@@ -105,9 +104,6 @@ func (s *screen) status(v control.Status, now time.Time) {
 		}
 	}
 }
-
-// endOther is what to do about a resource that is held back.
-const endOther = "nothing, if the other plugin is meant; else end it, or set takeover = true in a [[resource]] of that name"
 
 // complaints writes why resources are held back, and why the kubelet is not connected, once where all have one reason.
 func (s *screen) complaints(resources []control.Resource) {
@@ -125,6 +121,6 @@ func (s *screen) complaints(resources []control.Resource) {
 		told = append(told, r.Complaint)
 		s.WriteString("\n")
 		s.paragraph(0, "", "", r.Complaint)
-		s.paragraph(2, "-> ", bold, reconnect(r.Complaint))
+		s.paragraph(2, "-> ", bold, reconnect)
 	}
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,7 +27,7 @@ func (o *operator) watchCommand() *cobra.Command {
 		Short: "Show the list of devices live",
 		Long: `Show the list of devices, redrawn at each change, until it is interrupted. Where the output is no terminal, each state
 follows the last one; with -o json it is an array of devices on one line.`,
-		Args: noArgs,
+		Args: cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -44,7 +43,7 @@ follows the last one; with -o json it is an array of devices on one line.`,
 				return nil
 			}))
 		}()
-		err := o.redraw(ctx, changed, cmd.OutOrStdout(), *output)
+		err := o.redraw(ctx, changed, cmd, *output)
 		if cmd.Context().Err() != nil {
 			return nil
 		}
@@ -57,14 +56,14 @@ follows the last one; with -o json it is an array of devices on one line.`,
 }
 
 // redraw draws after each change, until ctx ends.
-func (o *operator) redraw(ctx context.Context, changed <-chan struct{}, out io.Writer, output format) error {
+func (o *operator) redraw(ctx context.Context, changed <-chan struct{}, cmd *cobra.Command, output format) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
 		}
-		if err := o.draw(ctx, out, output); err != nil {
+		if err := o.draw(cmd, output); err != nil {
 			return ended(ctx, err)
 		}
 		select {
@@ -76,27 +75,23 @@ func (o *operator) redraw(ctx context.Context, changed <-chan struct{}, out io.W
 }
 
 // draw asks for the list and shows it once.
-func (o *operator) draw(ctx context.Context, out io.Writer, output format) error {
-	var devices []control.Device
-	var resources []control.Resource
-	c := o.client()
-	if err := c.Get(ctx, "/v1/devices", &devices); err != nil {
+func (o *operator) draw(cmd *cobra.Command, output format) error {
+	devices, resources, err := o.ask(cmd)
+	if err != nil {
 		return err
 	}
+	out := cmd.OutOrStdout()
 	if output == "json" {
 		return json.NewEncoder(out).Encode(devices)
 	}
-	if err := c.Get(ctx, "/v1/resources", &resources); err != nil {
-		return err
-	}
 	s := newScreen(out)
-	s.devices(resources, devices, false)
-	text := s.String()
 	if isTerminal(out) {
-		text = clearScreen + text
-	} else {
-		text += "\n"
+		s.WriteString(clearScreen)
 	}
-	_, err := io.WriteString(out, text)
+	s.devices(devices, resources, false)
+	if !isTerminal(out) {
+		s.WriteString("\n")
+	}
+	_, err = s.WriteTo(out)
 	return err
 }

@@ -30,7 +30,7 @@ Exit code 1: pods cannot get it, also because the kubelet is not connected.`,
 		Example: `  metalplugctl why /dev/nvme0n1
   metalplugctl why 3b:00.0
   metalplugctl why GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a`,
-		Args:              oneArg("an ID, a node in /dev, a PCI address or a path in sysfs"),
+		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: o.deviceIDs,
 	}
 	output := outputFlag(cmd)
@@ -65,11 +65,16 @@ func lacks(e control.Explanation, what string) string {
 
 // cure is what to do about what keeps a device from pods; empty: nothing that would fit every machine.
 func cure(e control.Explanation) string {
-	if do := remedy(e.Verdict); do != "" {
-		return do
-	}
-	if complaint := lacks(e, "kubelet"); complaint != "" {
-		return reconnect(complaint)
+	complaint := lacks(e, "kubelet")
+	switch {
+	case e.Device != nil && e.Device.Cordoned:
+		return remedy(*e.Device)
+	case e.Would != "":
+		return "add this"
+	case strings.Contains(complaint, "held back"):
+		return endOther
+	case complaint != "" && e.Device.Resource != "":
+		return reconnect
 	}
 	return ""
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"strconv"
@@ -37,17 +38,11 @@ func standing(r control.Resource) string {
 	return text + "; kubelet not connected"
 }
 
-// after is a cause as it follows a colon; nothing where there is none.
-func after(cause string) string {
-	if cause == "" {
-		return ""
-	}
-	return ": " + cause
-}
-
 // healthCell is the health of a device as an operator sees it: cordoned is another matter than sick.
 func healthCell(d control.Device) cell {
 	switch {
+	case d.Resource == "":
+		return cell{"Not offered", plain}
 	case d.Cordoned:
 		return cell{"Cordoned", yellow}
 	case d.Health == "Healthy" && d.Warning != "":
@@ -117,14 +112,7 @@ func eventLine(e control.EventCounts, now time.Time) string {
 
 // configured is where the configuration is from, and what is wrong with the one that was to replace it.
 func configured(c control.Configuration) string {
-	text := "the defaults"
-	for i, file := range c.Files {
-		if i == 0 {
-			text = file
-		} else {
-			text += ", " + file
-		}
-	}
+	text := cmp.Or(strings.Join(c.Files, ", "), "the defaults")
 	if c.Problem != "" {
 		text += "; the last reload was refused: " + c.Problem
 	}

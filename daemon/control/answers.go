@@ -149,8 +149,8 @@ type Counted struct {
 	Unknown     string            `json:"unknown,omitempty"` // why the kubelet never says what it counts; empty: it does
 }
 
-// newDevice returns a device of a snapshot as it is shown.
-func newDevice(s *inventory.Status, holders map[string][]Holder) Device {
+// NewDevice returns a device of a snapshot as the control socket shows it. holders are the pods that hold devices, by ID.
+func NewDevice(s *inventory.Status, holders map[string][]Holder) Device {
 	d := Device{
 		ID: s.Device.ID, Resource: s.Resource, Class: className(s), Health: health(s.Healthy), Reason: s.Reason,
 		Since: s.Since.UTC(), NUMANode: s.Device.NUMANode, SysPath: s.Device.SysPath, Nodes: []string{},

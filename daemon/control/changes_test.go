@@ -147,18 +147,18 @@ func TestDeviceAsItIsShown(t *testing.T) {
 		Nodes: []string{"/dev/nvme0n1", "/dev/other"}, Allocated: &two[0], Held: true, Holders: two, Model: "Drive",
 		Warning: "narrow", Present: true,
 	}
-	if got := newDevice(s, map[string][]Holder{"d": two}); !reflect.DeepEqual(got, want) {
+	if got := NewDevice(s, map[string][]Holder{"d": two}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	one := newDevice(s, map[string][]Holder{"d": two[:1]})
+	one := NewDevice(s, map[string][]Holder{"d": two[:1]})
 	if one.Holders != nil || *one.Allocated != two[0] {
 		t.Errorf("with one holder %+v", one)
 	}
 	// What the kubelet said last may be older than what is known since.
-	if free := newDevice(offered(), map[string][]Holder{"d": two}); free.Allocated != nil || free.Holders != nil {
+	if free := NewDevice(offered(), map[string][]Holder{"d": two}); free.Allocated != nil || free.Holders != nil {
 		t.Errorf("held by nobody: %+v", free)
 	}
-	unknown := newDevice(&inventory.Status{Device: &device.Device{}, Reason: "no wwid"}, nil)
+	unknown := NewDevice(&inventory.Status{Device: &device.Device{}, Reason: "no wwid"}, nil)
 	if unknown.Class != "" || unknown.Nodes == nil || unknown.Health != "Unhealthy" {
 		t.Errorf("not identified: %+v", unknown)
 	}

@@ -189,12 +189,12 @@ func difference(before, after *inventory.Snapshot, holders map[string][]Holder) 
 			continue
 		}
 		for _, what := range changes(old, d) {
-			device := newDevice(d, holders)
+			device := NewDevice(d, holders)
 			events = append(events, Event{Event: what, Device: &device})
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(was)) {
-		device := newDevice(was[id], nil)
+		device := NewDevice(was[id], nil)
 		device.Present, device.Resource = false, ""
 		events = append(events, Event{Event: "withdrawn", Device: &device})
 	}

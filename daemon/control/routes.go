@@ -67,7 +67,7 @@ func (s *Server) sendDevices(w http.ResponseWriter, _ *http.Request) {
 			return err
 		}
 		between = ","
-		return lines.Encode(newDevice(d, holders))
+		return lines.Encode(NewDevice(d, holders))
 	}
 	for d := range everyDevice(snapshot) {
 		if one(d) != nil {
@@ -97,7 +97,7 @@ func (s *Server) device(id string) (Device, error) {
 	if status == nil {
 		return Device{}, fmt.Errorf("%q: %w", id, inventory.ErrUnknownDevice)
 	}
-	return newDevice(status, s.Holders()), nil
+	return NewDevice(status, s.Holders()), nil
 }
 
 // sendKubelet sends what the kubelet itself counts, which has to be asked.

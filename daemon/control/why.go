@@ -165,7 +165,7 @@ func (s *Server) absent(d *inventory.Status) Explanation {
 // conclude adds how a device stands, and the verdict. The state may say more than the look: what an event or a counter
 // has said of the hardware, what an operator has, and whether it comes and goes too often.
 func (s *Server) conclude(x *Explanation, d *inventory.Status) {
-	shown := newDevice(d, s.Holders())
+	shown := NewDevice(d, s.Holders())
 	x.Device = &shown
 	switch {
 	case d.Healthy:

@@ -16,6 +16,7 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"strings"
 
@@ -97,7 +98,10 @@ func (r *recipe) addNVIDIA(d Device) {
 	}
 	r.Env = map[string]string{"NVIDIA_VISIBLE_DEVICES": uuid}
 	for _, name := range []string{own, "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"} {
-		r.add("/dev/" + name)
+		if r.add("/dev/" + name); r.err != nil {
+			r.err = fmt.Errorf("%w; nvidia-modprobe -u -c 0 makes it", r.err)
+			return
+		}
 	}
 	if d.Part != "" {
 		r.addMIG(information["Device Minor"], d.Part)

@@ -162,11 +162,11 @@ func TestNVIDIA(t *testing.T) {
 			"F: /dev/nvidiactl=", "F: /dev/nvidiactl=\nF: /dev/nvidia-modeset=",
 		}, want: complete + "\n  /dev/nvidia-modeset" + env},
 		{name: "without nvidia-uvm", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia-uvm=\n", ""}, want: itself +
-			"\n  held back: not complete: /dev/nvidia-uvm is missing"},
+			"\n  held back: not complete: /dev/nvidia-uvm is missing; nvidia-modprobe -u -c 0 makes it"},
 		{name: "without nvidia-uvm-tools", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia-uvm-tools=\n", ""}, want: itself +
-			"\n  held back: not complete: /dev/nvidia-uvm-tools is missing"},
+			"\n  held back: not complete: /dev/nvidia-uvm-tools is missing; nvidia-modprobe -u -c 0 makes it"},
 		{name: "without its own node", recording: "gpu-nvidia", edits: []string{"F: /dev/nvidia3=", "F: /dev/nvidia0="}, want: itself +
-			"\n  held back: not complete: /dev/nvidia3 is missing"},
+			"\n  held back: not complete: /dev/nvidia3 is missing; nvidia-modprobe -u -c 0 makes it"},
 		{name: "without a UUID", recording: "gpu-nvidia", edits: []string{uuidLine, ""}, want: unknown +
 			"its UUID is not known before its first use: start nvidia-persistenced, or run nvidia-smi once"},
 		{name: "with a UUID of question marks", recording: "gpu-nvidia", edits: []string{

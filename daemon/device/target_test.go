@@ -152,7 +152,7 @@ func TestRemovableMedium(t *testing.T) {
 			if path.Base(u.SysPath) != "sda" {
 				continue
 			}
-			target := nodeTarget(h, Device{Class: &Generic, SysPath: u.SysPath, Udev: &u})
+			target := device.Generic.Target(h, device.Device{Class: &device.Generic, SysPath: u.SysPath, Udev: &u})
 			if target.Medium() != medium || target.Appearance() != "3" {
 				t.Errorf("removable %s: medium %q, appearance %q", removable, target.Medium(), target.Appearance())
 			}

@@ -68,7 +68,7 @@ func (m *machine) want(what, text, part string) {
 func (m *machine) pid() string { return m.sh("systemctl show -P MainPID metalplugd") }
 
 func events(m *machine) {
-	m.want("list", m.sh("metalplugctl list"), "example.org/zero  1 of 1 healthy")
+	m.want("list", m.sh("metalplugctl list"), "Healthy")
 	m.sh("udevadm trigger /sys/class/mem/zero; udevadm settle")
 	m.await("an event", func() bool { out, _ := m.try("metalplugctl status"); return strings.Contains(out, "events        1 ") }) // which fails without a kubelet
 	// By the native protocol: by standard error there would be no fields.
@@ -166,7 +166,7 @@ func vendorStep(m *machine) {
 	m.write("/etc/metalplug/metalplug.toml", zeroConfig+"units = { init = \"vendor-init@.service\" }\n")
 	m.sh("systemctl daemon-reload; systemctl reload metalplugd")
 	m.await("the step", func() bool { out, _ := m.try("cat /run/steps"); return out == "node-zero\n" })
-	m.await("a healthy device", func() bool { out, _ := m.try("metalplugctl list"); return strings.Contains(out, "1 of 1 healthy") }) // which fails until then
+	m.await("a healthy device", func() bool { out, _ := m.try("metalplugctl status"); return strings.Contains(out, "1 of 1 healthy") }) // which fails until then
 }
 
 func watchdog(m *machine) {

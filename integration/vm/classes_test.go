@@ -155,7 +155,6 @@ type shown struct {
 func (s *story) list(t *testing.T) []shown {
 	t.Helper()
 	var all []shown
-	// Exit code 1: something is Unhealthy.
 	r := s.m.Try("metalplugctl", "list", "--output", "json")
 	if err := json.Unmarshal([]byte(r.Stdout), &all); err != nil {
 		t.Fatalf("metalplugctl list: %v\n%s%s", err, r.Stdout, r.Stderr)

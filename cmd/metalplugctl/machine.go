@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// machine is the files of a machine, and its processes.
+type machine struct {
+	root string // where its files are, empty: /
+	uid  int    // whose rights the doctor has
+
+	label  func(name string) (string, error)                       // the SELinux label of a file
+	number func(node string) (kind string, number string, ok bool) // "char" or "block", and MAJOR:MINOR of a node
+}
+
+// thisMachine is the one on which the program runs.
+func thisMachine() machine {
+	return machine{uid: os.Geteuid(), label: selinuxLabel, number: nodeNumber}
+}
+
+// path returns where a file of the machine is.
+func (m machine) path(name string) string { return filepath.Join(m.root, name) }
+
+// exists reports whether the machine has a file, also a link that leads nowhere.
+func (m machine) exists(name string) bool {
+	_, err := os.Lstat(m.path(name))
+	return err == nil
+}
+
+// read returns a small file of the machine; empty if it cannot be read.
+func (m machine) read(name string) string {
+	text, err := os.ReadFile(m.path(name))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// same reports whether two paths are one directory, also through links.
+func (m machine) same(a, b string) bool {
+	if a == b {
+		return true
+	}
+	one, err := os.Stat(m.path(a))
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(m.path(b))
+	return err == nil && os.SameFile(one, other)
+}
+
+// auditLog is where auditd writes denials; auditSize is how much of its end is read, in bytes.
+const (
+	auditLog  = "/var/log/audit/audit.log"
+	auditSize = 4 << 20
+)
+
+// denials counts those of our programs at the end of the audit log.
+func (m machine) denials() (n int, err error) {
+	f, err := os.Open(m.path(auditLog))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() > auditSize {
+		if _, err := f.Seek(-auditSize, io.SeekEnd); err != nil {
+			return 0, err
+		}
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 2*auditSize))
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(text) {
+		if bytes.Contains(line, []byte("avc:  denied")) && bytes.Contains(line, []byte("metalplug")) {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// crio returns what CRI-O is configured by, what holds first: drop-ins, the last by name first, and the main file
+// (crio.conf.d(5)).
+func (m machine) crio() string {
+	names, _ := filepath.Glob(m.path(crioFile + ".d/*")) // the pattern is well-formed; sorted
+	var all []string
+	for _, name := range slices.Backward(names) {
+		all = append(all, m.read(crioFile+".d/"+filepath.Base(name)))
+	}
+	return strings.TrimSpace(strings.Join(append(all, m.read(crioFile)), "\n"))
+}
+
+// selinuxLabel reads the label of a file.
+func selinuxLabel(name string) (string, error) {
+	buf := make([]byte, 256)
+	n, err := unix.Lgetxattr(name, "security.selinux", buf)
+	if err != nil {
+		return "", err
+	}
+	for n > 0 && buf[n-1] == 0 {
+		n--
+	}
+	return string(buf[:n]), nil
+}
+
+// nodeNumber reads what kind of node a file is, and its numbers.
+func nodeNumber(name string) (kind, number string, ok bool) {
+	var st unix.Stat_t
+	if unix.Stat(name, &st) != nil {
+		return "", "", false
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFCHR:
+		kind = "char"
+	case unix.S_IFBLK:
+		kind = "block"
+	default:
+		return "", "", false
+	}
+	return kind, fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)), true
+}

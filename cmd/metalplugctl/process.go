@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is a running program that is a kubelet, or has one in it.
+type process struct {
+	pid    string
+	name   string
+	args   []string // flags of the kubelet
+	hidden bool     // the command line need not show them all
+}
+
+// String names it.
+func (p process) String() string { return fmt.Sprintf("%s (pid %s)", p.name, p.pid) }
+
+// flag returns the last value of a flag, as the kubelet takes it; empty: it is not there.
+func (p process) flag(name string) (value string) {
+	for i, arg := range p.args {
+		key, of, ok := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		switch {
+		case key != name || !strings.HasPrefix(arg, "-"):
+		case ok:
+			value = strings.Trim(of, `"`)
+		case i+1 < len(p.args):
+			value = p.args[i+1]
+		}
+	}
+	return value
+}
+
+// kubelets returns the kubelets that run, and those in another mount namespace, as of a node in a container, whose paths are
+// not those of this one.
+func (m machine) kubelets() (here, elsewhere []process) {
+	names, _ := filepath.Glob(m.path("/proc/[0-9]*/cmdline")) // the pattern is well-formed
+	own, ownErr := os.Readlink(m.path("/proc/self/ns/mnt"))
+	for _, name := range names {
+		p, ok := m.kubelet(filepath.Base(filepath.Dir(name)))
+		if !ok {
+			continue
+		}
+		mounts, err := os.Readlink(m.path("/proc/" + p.pid + "/ns/mnt")) // for root alone
+		if err == nil && ownErr == nil && mounts != own {
+			elsewhere = append(elsewhere, p)
+			continue
+		}
+		here = append(here, p)
+	}
+	return here, elsewhere
+}
+
+// kubelet reports whether a process of root's is a kubelet. RKE2 and k0s run the kubelet as a process of its own; k3s, MicroK8s and
+// MicroShift have it in theirs.
+func (m machine) kubelet(pid string) (p process, ok bool) {
+	if !m.ofRoot(pid) {
+		return p, false
+	}
+	words := strings.FieldsFunc(m.read("/proc/"+pid+"/cmdline"), func(r rune) bool { return r == 0 })
+	if len(words) == 0 {
+		return p, false
+	}
+	title := strings.Fields(words[0]) // k3s writes "k3s server" in its place, and hides its flags
+	if len(title) == 0 {
+		return p, false
+	}
+	p = process{pid: pid, name: filepath.Base(title[0])}
+	rest := slices.Concat(title[1:], words[1:])
+	first := ""
+	if len(rest) > 0 {
+		first = rest[0]
+	}
+	switch p.name {
+	case "kubelet":
+		p.args = rest
+	case "kubelite":
+		p.args = m.argumentsFile(pid, process{args: rest}.flag("kubelet-args-file"))
+	case "k3s-server", "k3s-agent":
+		p.args, p.hidden = passedOn(rest), true
+	case "k3s":
+		p.args, p.hidden = passedOn(rest), true
+		return p, first == "server" || first == "agent"
+	case "microshift":
+		p.hidden = true
+		return p, first == "run"
+	default:
+		return p, false
+	}
+	return p, true
+}
+
+// ofRoot reports whether a process is of the user who owns /proc, which is root.
+func (m machine) ofRoot(pid string) bool {
+	var process, all unix.Stat_t
+	return unix.Stat(m.path("/proc/"+pid), &process) == nil && unix.Stat(m.path("/proc"), &all) == nil && process.Uid == all.Uid
+}
+
+// passedOn returns the flags that k3s passes on to its kubelet: --kubelet-arg=root-dir=/x.
+func passedOn(args []string) (flags []string) {
+	for i, arg := range args {
+		value, ok := strings.CutPrefix(arg, "--kubelet-arg=")
+		if arg == "--kubelet-arg" && i+1 < len(args) {
+			value, ok = args[i+1], true
+		}
+		if ok {
+			flags = append(flags, "--"+strings.TrimLeft(value, "-"))
+		}
+	}
+	return flags
+}
+
+// argumentsFile returns the lines of a file with arguments, as MicroK8s has one, with the variables of the process in the place
+// of their names.
+func (m machine) argumentsFile(pid, name string) (args []string) {
+	environment := make(map[string]string)
+	for _, of := range strings.Split(m.read("/proc/"+pid+"/environ"), "\x00") { // for root alone
+		key, value, _ := strings.Cut(of, "=")
+		environment[key] = value
+	}
+	environment["SNAP_COMMON"] = cmp.Or(environment["SNAP_COMMON"], "/var/snap/microk8s/common")
+	for line := range strings.Lines(m.read(name)) {
+		args = append(args, strings.TrimSpace(os.Expand(line, func(key string) string { return environment[key] })))
+	}
+	return args
+}
