@@ -6,84 +6,18 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 
-	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/systemd"
-	"github.com/metalplug/metalplug/udev"
 )
-
-func TestSaid(t *testing.T) {
-	var d daemon
-	d.endpoints = &endpoints{}
-	c := config.Default()
-	dir := t.TempDir()
-	t.Chdir(dir)
-	c.Files = []string{"/etc/a.toml", "b.toml"} // the second as somebody has typed it
-	d.config.Store(&c)
-	if got, want := d.configuration(), (control.Configuration{Files: []string{"/etc/a.toml", dir + "/b.toml"}}); !reflect.DeepEqual(got, want) {
-		t.Errorf("at first %+v, want %+v", got, want)
-	}
-	if len(d.rules()) != len(c.Resources) || len(d.resources()) != len(c.Resources) {
-		t.Errorf("%d rules and %d resources of %d", len(d.rules()), len(d.resources()), len(c.Resources))
-	}
-	all := d.resources()
-	all[0].Healthy = 7 // they are the caller's
-	if d.resources()[0].Healthy != 0 {
-		t.Error("what one caller writes another reads")
-	}
-	d.said.reloaded(nil, errors.New("t.toml:1: nonsense: unknown key"))
-	if got := d.configuration(); got.Problem != "t.toml:1: nonsense: unknown key" || got.Reloaded == nil {
-		t.Errorf("refused: %+v", got)
-	}
-	next := c
-	next.Files, next.Resources = []string{"/etc/b.toml"}, c.Resources[:1]
-	d.config.Store(&next)
-	d.said.reloaded(nil, nil)
-	if got := d.configuration(); got.Problem != "" || got.Files[0] != "/etc/b.toml" || len(d.resources()) != 1 {
-		t.Errorf("reloaded: %+v, %+v", got, d.resources())
-	}
-}
 
 // TestOneNotice: the parts below do not know systemd, which gives the level its priority in the journal.
 func TestOneNotice(t *testing.T) {
 	if inventory.LevelNotice != systemd.LevelNotice {
 		t.Errorf("%v and %v", inventory.LevelNotice, systemd.LevelNotice)
-	}
-}
-
-func TestSaidPods(t *testing.T) {
-	var d daemon
-	d.said.pods(map[string][]plugin.Pod{"d": {{Namespace: "n", Name: "p", Container: "c"}, {Namespace: "n", Name: "q", Container: "c"}}})
-	want := map[string][]control.Holder{"d": {{Namespace: "n", Pod: "p", Container: "c"}, {Namespace: "n", Pod: "q", Container: "c"}}}
-	if got := d.holders(); !reflect.DeepEqual(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	d.said.pods(nil)
-	if got := d.holders(); len(got) != 0 {
-		t.Errorf("%v, want nobody", got)
-	}
-}
-
-func TestResourceAsItIsShown(t *testing.T) {
-	var d daemon
-	d.endpoints = &endpoints{}
-	c := config.Default()
-	d.config.Store(&c)
-	for i, got := range d.resources() {
-		r := c.Resources[i]
-		want := control.Resource{
-			Name: r.Name, Class: r.Class.Name, Shares: 1, Inject: config.InjectNodes, Optional: true,
-			Reset: r.Reset.Method, Scrub: config.None, When: config.WhenStart,
-		}
-		if got != want {
-			t.Errorf("%+v, want %+v", got, want)
-		}
 	}
 }
 
@@ -101,7 +35,7 @@ func TestControlSocketOfTheServiceManager(t *testing.T) {
 	made.SetUnlinkOnClose(false)
 	made.Close()
 	d := daemon{Options: Options{Sockets: map[string]*os.File{"control": f}}}
-	l, err := d.controlListener()
+	l, err := d.listener("control")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,35 +52,8 @@ func TestControlSocketOfTheServiceManager(t *testing.T) {
 	}
 	defer null.Close()
 	d.Sockets["control"] = null
-	if _, err := d.controlListener(); err == nil {
+	if _, err := d.listener("control"); err == nil {
 		t.Error("what is no socket is served")
-	}
-}
-
-// TestControlSocketOfAnother: a socket that another process serves stays, and one that a dead process left is replaced.
-func TestControlSocketOfAnother(t *testing.T) {
-	d := daemon{Options: Options{Config: config.Config{Paths: config.Paths{Run: t.TempDir()}}}}
-	other, err := control.Listen(filepath.Join(d.Config.Paths.Run, controlSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := "listen on " + other.Addr().String() + ": another process serves it: set another paths.run"
-	if _, err := d.controlListener(); err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
-	}
-	other.SetUnlinkOnClose(false)
-	other.Close()
-	l, err := d.controlListener()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-}
-
-func TestDroppedOfARecording(t *testing.T) {
-	var d daemon
-	if got := d.dropped(); got != (udev.Dropped{}) {
-		t.Errorf("%+v", got)
 	}
 }
 

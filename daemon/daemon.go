@@ -70,8 +70,7 @@ type daemon struct {
 	podGiven  chan struct{} // one slot: a container was given devices since then
 	control   *control.Server
 	config    atomic.Pointer[config.Config] // as it applies, after reloads too
-	said      said
-	files     mount // with the directory of the configuration
+	files     mount                         // with the directory of the configuration
 }
 
 // Run serves the hardware of this machine to the kubelet until ctx ends. The error is that of the part which failed, or

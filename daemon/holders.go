@@ -54,7 +54,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 			return nil
 		case err == nil:
 			complaint = ""
-			d.said.pods(holders.Pods())
+			d.control.SetHolders(holders.Pods())
 			d.noteHolders(snapshot, holders.Pods())
 			d.inventory.Confirm(asked, holdings)
 		case err.Error() != complaint:

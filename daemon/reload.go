@@ -41,7 +41,7 @@ func (d *daemon) reload(ctx context.Context) {
 		err = d.unbound(next)
 	}
 	if err != nil {
-		d.tellReload(nil, err)
+		d.control.Reloaded(nil, err)
 		d.Log.Error("configuration not reloaded", "err", err)
 		d.notify(d.Notifier.Status(d.status()))
 		return
@@ -64,13 +64,7 @@ func (d *daemon) reload(ctx context.Context) {
 	d.specs.Set(next.Resources)
 	d.specs.Update()
 	d.endpoints.apply(next.Resources, func() {})
-	d.tellReload(pending, nil)
+	d.control.Reloaded(pending, nil)
 	d.notify(d.Notifier.Status(d.status()))
 	d.Log.Info("configuration reloaded")
-}
-
-// tellReload notes how a reload has ended, and which settings wait for the next start, for clients of the control socket.
-func (d *daemon) tellReload(pending []string, err error) {
-	d.said.reloaded(pending, err)
-	d.control.Changed()
 }

@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-
-	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
 // reportStatus keeps the status line of the service up to date. A reload sends it by itself, so that it is there when
@@ -30,30 +28,14 @@ func (d *daemon) reportStatus(ctx context.Context, ready func()) error {
 	}
 }
 
-// status is the status line as it is now.
+// status is the status line as it is now. It begins with why a configuration was refused, until one is taken.
 func (d *daemon) status() string {
-	snapshot, _ := d.inventory.Snapshot()
+	s := d.control.Status()
 	connected, all := d.endpoints.registered()
-	return statusLine(snapshot, connected, all, d.configuration().Problem)
-}
-
-// statusLine begins with why a configuration was refused, until one is taken.
-func statusLine(s *inventory.Snapshot, connected, all int, refused string) string {
-	healthy, unhealthy := 0, 0
-	for _, offer := range s.Offers {
-		for _, device := range offer.Devices {
-			if device.Healthy {
-				healthy++
-			} else {
-				unhealthy++
-			}
-		}
-	}
 	line := fmt.Sprintf("%d devices healthy, %d unhealthy, %d seen and not offered; kubelet connected to %d of %d resources",
-		healthy, unhealthy, len(s.Others), connected, all)
-	if refused == "" {
-		return line
+		s.Devices.Healthy, s.Devices.Unhealthy, s.Devices.NotOffered, connected, all)
+	if refused, _, _ := strings.Cut(s.Configuration.Problem, "\n"); refused != "" {
+		return "the configuration was not reloaded: " + refused + "; " + line
 	}
-	first, _, _ := strings.Cut(refused, "\n")
-	return "the configuration was not reloaded: " + first + "; " + line
+	return line
 }

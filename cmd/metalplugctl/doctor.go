@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"time"
@@ -166,7 +165,7 @@ func (d *doctor) do(c check) {
 	switch {
 	case c.daemon && d.status == nil:
 		d.skip("see above what is said of the daemon", "the daemon does not answer")
-	case c.hardware && d.recorded():
+	case c.hardware && recorded(d.status):
 		d.skip("run it on the machine that was recorded", "the hardware is a recording")
 	default:
 		fine = c.run(d)
@@ -197,21 +196,6 @@ func (d *doctor) warn(remedy, format string, args ...any) {
 // fail notes what keeps a device from pods now, with what cures it.
 func (d *doctor) fail(remedy, format string, args ...any) {
 	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
-}
-
-// unread is what to do about a file that could not be read: to become root, where that is what it lacks, or what else there
-// is.
-func (d *doctor) unread(err error, otherwise string) string {
-	const denied = "it is denied even to root, as by SELinux or in a namespace: run it on the node itself; ausearch -m avc -ts recent"
-	switch {
-	case !errors.Is(err, fs.ErrPermission):
-		return otherwise
-	case d.uid == 0:
-		return cmp.Or(otherwise, denied)
-	case otherwise == "":
-		return "run it as root"
-	}
-	return "run it as root; or " + otherwise
 }
 
 // findings writes them, what has failed first, and how many there are of what kind. What could not be checked for one

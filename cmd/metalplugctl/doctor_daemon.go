@@ -76,9 +76,7 @@ func (d *doctor) checkReload(status control.Status) {
 }
 
 // recorded reports whether the hardware of the daemon is a recording.
-func (d *doctor) recorded() bool {
-	return d.status != nil && strings.HasPrefix(d.status.Source, "recording:")
-}
+func recorded(s *control.Status) bool { return s != nil && strings.HasPrefix(s.Source, "recording:") }
 
 // checkUdev looks at udevd by the files that it keeps in /run/udev: control is there while it runs, queue while it has
 // something to do (systemd, src/udev/udev-ctrl.c and udev-manager.c).
@@ -170,7 +168,7 @@ func (d *doctor) checkDevices() (fine string) {
 		}
 	}
 	d.ailing()
-	d.withheld()
+	withheld(d)
 	total := d.status.Devices
 	if len(d.found) == before && total.Healthy+total.Unhealthy == 0 {
 		d.warn("metalplugctl list --all shows these; what the kernel sees: lspci -k",

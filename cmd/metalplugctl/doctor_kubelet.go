@@ -64,37 +64,31 @@ func (d *doctor) checkKubelet() (fine string) {
 // checkRootDir compares the directories of the running kubelets with [paths].
 func (d *doctor) checkRootDir() (fine string) {
 	here, elsewhere := d.kubelets()
+	paths := d.config.Paths
 	for _, p := range here {
-		d.compareRoot(p)
+		root := cmp.Or(p.flag("root-dir"), defaultRoot)
+		theirs := filepath.Join(root, "pod-resources")
+		moved, other := !d.same(paths.DevicePlugins, devicePluginDir), !d.same(filepath.Dir(paths.PodResources), theirs)
+		if moved {
+			d.fail("remove device_plugins from [paths]; then: "+restart, "%s listens in %s whatever its --root-dir is, and "+
+				"paths.device_plugins is %s: nothing is registered", p, devicePluginDir, paths.DevicePlugins)
+		}
+		switch {
+		case p.hidden && p.flag("root-dir") == "":
+			d.ok("%s does not show its --root-dir; paths.pod_resources is %s", p, paths.PodResources)
+		case other:
+			d.fail(fmt.Sprintf("set paths.pod_resources = %q, and write the files of metalplugd(8), OTHER DIRECTORIES; then: %s",
+				filepath.Join(theirs, "kubelet.sock"), restart), "%s has --root-dir %s, and paths.pod_resources is in %s: "+
+				"which pod holds a device is not known", p, root, filepath.Dir(paths.PodResources))
+		case !moved:
+			d.ok("%s has --root-dir %s, as [paths] says", p, root)
+		}
 	}
 	for _, p := range elsewhere {
 		d.skip("compare [paths] with where its directories are mounted on this node: /proc/"+p.pid+"/mountinfo",
 			"%s is in a mount namespace of its own", p)
 	}
 	return ""
-}
-
-// compareRoot compares the directories of a kubelet with [paths].
-func (d *doctor) compareRoot(p process) {
-	before := len(d.found)
-	if ours := d.config.Paths.DevicePlugins; !d.same(ours, devicePluginDir) {
-		d.fail("remove device_plugins from [paths]; then: "+restart,
-			"%s listens in %s whatever its --root-dir is, and paths.device_plugins is %s: nothing is registered", p, devicePluginDir, ours)
-	}
-	root := cmp.Or(p.flag("root-dir"), defaultRoot)
-	if p.hidden && p.flag("root-dir") == "" {
-		d.ok("%s does not show its --root-dir; paths.pod_resources is %s", p, d.config.Paths.PodResources)
-		return
-	}
-	theirs := filepath.Join(root, "pod-resources")
-	if ours := filepath.Dir(d.config.Paths.PodResources); !d.same(ours, theirs) {
-		remedy := fmt.Sprintf("set paths.pod_resources = %q, and write the files of metalplugd(8), OTHER DIRECTORIES; then: %s",
-			filepath.Join(theirs, "kubelet.sock"), restart)
-		d.fail(remedy, "%s has --root-dir %s, and paths.pod_resources is in %s: which pod holds a device is not known", p, root, ours)
-	}
-	if len(d.found) == before {
-		d.ok("%s has --root-dir %s, as [paths] says", p, root)
-	}
 }
 
 // checkRegistration looks at both halves of how a resource stands with the kubelet: that it has accepted the

@@ -113,7 +113,7 @@ var ownUnits = []string{
 // checkSandbox looks for what keeps systemd from starting the units: a masked unit, and a kernel without user namespaces.
 // It has no line for a node on which nothing does.
 func (d *doctor) checkSandbox() (fine string) {
-	if d.recorded() {
+	if recorded(d.status) {
 		return ""
 	}
 	if d.read("/proc/sys/user/max_user_namespaces") == "0" {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/integration/need"
 	"github.com/metalplug/metalplug/systemd"
@@ -64,7 +65,7 @@ func soundMachine() fixture {
 			Devices: control.Totals{Healthy: 1}, Events: control.EventCounts{Received: 3, Last: &last},
 		},
 		devices: []control.Device{{
-			ID: "nvme-1", Resource: nvmeName, Class: "nvme", Health: "Healthy", Nodes: []string{"/dev/nvme1n1"}, Present: true,
+			ID: "nvme-1", Resource: nvmeName, Class: "nvme", Health: "Healthy", Nodes: []string{"/dev/nvme1n1"}, Hardware: control.Hardware{Present: true},
 		}},
 		counts:  map[string]int{nvmeName: 1},
 		numbers: map[string]string{"/dev/nvme1n1": "259:1"},
@@ -178,7 +179,7 @@ func TestDoctor(t *testing.T) {
 		},
 		"cordoned": func(f *fixture) {
 			f.devices[0].Health, f.devices[0].Cordoned, f.devices[0].Reason = "Unhealthy", true, "cordoned: loose"
-			f.devices[0].Cordon = &control.Cordon{Reason: "loose", User: "root", Login: "ann", Since: &lastYear}
+			f.devices[0].Cordon = &inventory.Cordon{Reason: "loose", User: "root", Login: "ann", Since: lastYear}
 		},
 		"warning": func(f *fixture) { f.devices[0].Warning = "the link is narrow" },
 		"no-link": func(f *fixture) {
@@ -194,7 +195,7 @@ func TestDoctor(t *testing.T) {
 			f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
 		},
 		"memlock": func(f *fixture) {
-			f.devices = append(f.devices, control.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Present: true})
+			f.devices = append(f.devices, control.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Hardware: control.Hardware{Present: true}})
 			f.files["/proc/812/comm"] = "containerd\n"
 			f.files["/proc/812/limits"] = "Limit  Soft Limit  Hard Limit  Units\nMax locked memory         8388608              8388608              bytes\n"
 		},
@@ -308,7 +309,7 @@ func TestProcessOfAnother(t *testing.T) {
 // needRuntime has a device need locked memory, and a resource CDI.
 func (f *fixture) needRuntime() {
 	f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
-	f.devices = append(f.devices, control.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Present: true})
+	f.devices = append(f.devices, control.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Hardware: control.Hardware{Present: true}})
 }
 
 // TestWhatOthersMayNotRead: what is for root alone is not checked, which is neither in order nor missing.
@@ -367,7 +368,7 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 
 // TestRootIsNotToldToBecomeRoot: whatever it is that keeps root from a file.
 func TestRootIsNotToldToBecomeRoot(t *testing.T) {
-	d := &doctor{}
+	d := machine{}
 	for _, otherwise := range []string{"", "ls -Zd /x"} {
 		got := d.unread(&os.PathError{Op: "open", Path: "/x", Err: unix.EACCES}, otherwise)
 		if got == "" || strings.Contains(got, "run it as root") || !strings.Contains(got, otherwise) {

@@ -99,8 +99,8 @@ func (s *screen) event(e control.Event) {
 		if why != "" && why != e.Event && e.Event != "released" {
 			about = append(about, "- "+why)
 		}
-		if c := e.Device.Cordon; e.Event == "cordoned" && c != nil && c.Who() != "" {
-			about = append(about, "(by "+c.Who()+")")
+		if c := e.Device.Cordon; e.Event == "cordoned" && c != nil && !c.Since.IsZero() {
+			about = append(about, "(by "+control.CordonedBy(c)+")")
 		}
 	case e.Event == "refused":
 		about = append(about, "the configuration, the old one holds:", e.Problem)

@@ -150,7 +150,7 @@ func TestTenThousandDevices(t *testing.T) {
 	for i := range devices {
 		devices[i] = control.Device{
 			ID: fmt.Sprintf("node-S%05d-widget", i), Resource: "example.org/widget", Class: "node", Health: "Healthy",
-			Nodes: []string{fmt.Sprintf("/dev/w%d", i)}, Present: true,
+			Nodes: []string{fmt.Sprintf("/dev/w%d", i)}, Hardware: control.Hardware{Present: true},
 		}
 	}
 	socket := answering(t, map[string]any{

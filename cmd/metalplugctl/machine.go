@@ -4,8 +4,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,6 +47,21 @@ func (m machine) read(name string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(text))
+}
+
+// unread is what to do about a file that could not be read: to become root, where that is what it lacks, or what else there
+// is.
+func (m machine) unread(err error, otherwise string) string {
+	const denied = "it is denied even to root, as by SELinux or in a namespace: run it on the node itself; ausearch -m avc -ts recent"
+	switch {
+	case !errors.Is(err, fs.ErrPermission):
+		return otherwise
+	case m.uid == 0:
+		return cmp.Or(otherwise, denied)
+	case otherwise == "":
+		return "run it as root"
+	}
+	return "run it as root; or " + otherwise
 }
 
 // same reports whether two paths are one directory, also through links.

@@ -103,7 +103,7 @@ func exitCode(err error, stderr io.Writer) int {
 		return exitProblem // which was shown
 	case errors.Is(err, errSilent):
 		return exitNoAnswer // which was shown
-	case errors.Is(err, control.ErrNoAnswer) && (errors.Is(err, fs.ErrPermission) || errors.Is(err, control.ErrFull)): // it runs
+	case errors.Is(err, control.ErrNoAnswer) && errors.Is(err, fs.ErrPermission): // it runs
 		fmt.Fprintf(stderr, "metalplugctl: %v\n", err)
 		return exitNoAnswer
 	case errors.Is(err, control.ErrNoAnswer):

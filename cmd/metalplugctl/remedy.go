@@ -27,7 +27,7 @@ func remedy(d control.Device) string {
 	return ""
 }
 
-// How the reasons begin that [doctor.withheld] is about (daemon/device, reason.go and explain.go).
+// How the reasons begin that [withheld] is about (daemon/device, reason.go and explain.go).
 const (
 	notComplete = "not complete"
 	noResource  = "no resource"
@@ -36,7 +36,7 @@ const (
 
 // withheld notes the hardware that is seen and not offered, though nothing that the host does with it is in the way: one
 // finding for each reason. What the host uses, and what is no device for pods, is as it should be.
-func (d *doctor) withheld() {
+func withheld(d *doctor) {
 	type kind struct{ class, reason string }
 	kinds, by := alike(d.devices, func(v control.Device) kind {
 		if v.Resource != "" || !isWithheld(v) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
 func TestTable(t *testing.T) {
@@ -89,10 +90,10 @@ func TestEventsOnOneLine(t *testing.T) {
 			"unhealthy     nvme-1 (t/r) - dead  [2J",
 		},
 		{control.Event{Event: "cordoned", Device: disk(func(d *control.Device) {
-			d.Reason, d.Cordon = "cordoned: worn out", &control.Cordon{User: "root", Login: "ann", Since: &at}
+			d.Reason, d.Cordon = "cordoned: worn out", &inventory.Cordon{User: "root", Login: "ann", Since: at}
 		})}, "cordoned      nvme-1 (t/r) - worn out (by ann as root)"},
 		{control.Event{Event: "unhealthy", Device: disk(func(d *control.Device) {
-			d.Reason, d.Cordon = "cordoned: worn out; gone", &control.Cordon{User: "root", Since: &at}
+			d.Reason, d.Cordon = "cordoned: worn out; gone", &inventory.Cordon{User: "root", Since: at}
 		})}, "unhealthy     nvme-1 (t/r) - cordoned: worn out; gone"},
 		{control.Event{Event: "gone", Device: disk(func(d *control.Device) { d.Reason = "gone" })}, "gone          nvme-1 (t/r)"},
 		{

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
 // standing is a resource on one line.
@@ -54,11 +55,11 @@ func healthCell(d control.Device) cell {
 }
 
 // cordonedBy tells in brackets by whom and when a device was cordoned; empty where it is not, or nobody knows.
-func cordonedBy(c *control.Cordon) string {
-	if c == nil || c.Since == nil {
+func cordonedBy(c *inventory.Cordon) string {
+	if c == nil || c.Since.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf(" (by %s, %s)", c.Who(), c.Since.Local().Format("2006-01-02 15:04"))
+	return fmt.Sprintf(" (by %s, %s)", control.CordonedBy(c), c.Since.Local().Format("2006-01-02 15:04"))
 }
 
 // reasonOf is why a device is not healthy or not offered, and of a cordon by whom.

@@ -10,12 +10,13 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/udev"
 )
 
 // Device is a device as it is shown. The names of its fields are fixed: other programs read them.
 type Device struct {
 	// ID is the device plugin's ID of the device, without the number of a share; empty: it could not be identified.
-	ID        string    `json:"id"`        // empty: it could not be identified
+	ID        string    `json:"id"`
 	Resource  string    `json:"resource"`  // empty: it is seen and not offered
 	Class     string    `json:"class"`     // as in the configuration: gpu, fpga, infiniband, nvme or node
 	Health    string    `json:"health"`    // "Healthy" or "Unhealthy"
@@ -27,19 +28,23 @@ type Device struct {
 	Cordoned  bool      `json:"cordoned"`  // an operator keeps it from new pods, for the reason that reason tells
 	Allocated *Holder   `json:"allocated"` // null: no pod holds it, or which one is not known
 
-	State    string    `json:"state"`              // of its lease: free, allocated, preparing, in-use, released, clearing, failed or unproven
-	Evidence *Evidence `json:"evidence,omitempty"` // why a disk is offered
-	Taker    string    `json:"taker,omitempty"`    // the resource that takes a device which is not offered yet
-	Serial   string    `json:"serial,omitempty"`
-	Size     int64     `json:"size,omitempty"` // of a disk, in bytes, as far as it was read
+	State    string            `json:"state"`              // of its lease: free, allocated, preparing, in-use, released, clearing, failed or unproven
+	Evidence *Evidence         `json:"evidence,omitempty"` // why a disk is offered
+	Taker    string            `json:"taker,omitempty"`    // the resource that takes a device which is not offered yet
+	Cordon   *inventory.Cordon `json:"cordon,omitempty"`   // by whom, where it is cordoned
+	Held     bool              `json:"held"`               // a pod holds it, as far as is known
+	Holders  []Holder          `json:"holders,omitempty"`  // all of them, where there are several
+	Warning  string            `json:"warning,omitempty"`  // what is not as it should be though it can be used
+	Hardware                   // its fields are the device's
+}
 
-	Cordon  *Cordon  `json:"cordon,omitempty"`  // by whom, where it is cordoned
-	Held    bool     `json:"held"`              // a pod holds it, as far as is known
-	Holders []Holder `json:"holders,omitempty"` // all of them, where there are several
-	Model   string   `json:"model,omitempty"`   // for people
-	Warning string   `json:"warning,omitempty"` // what is not as it should be though it can be used
-	Present bool     `json:"present"`           // the hardware is there
-	PCI     string   `json:"pci,omitempty"`     // address of the PCI function that it is, or is below
+// Hardware is what people know a device by.
+type Hardware struct {
+	Model   string `json:"model,omitempty"`
+	Serial  string `json:"serial,omitempty"`
+	Size    int64  `json:"size,omitempty"` // of a disk, in bytes, as far as it was read
+	PCI     string `json:"pci,omitempty"`  // address of the PCI function that it is, or is below
+	Present bool   `json:"present"`        // it is there
 }
 
 // Evidence is why a disk counts as nobody's.
@@ -154,9 +159,9 @@ func NewDevice(s *inventory.Status, holders map[string][]Holder) Device {
 	d := Device{
 		ID: s.Device.ID, Resource: s.Resource, Class: className(s), Health: health(s.Healthy), Reason: s.Reason,
 		Since: s.Since.UTC(), NUMANode: s.Device.NUMANode, SysPath: s.Device.SysPath, Nodes: []string{},
-		Cordoned: s.Cordon != nil, Cordon: newCordon(s.Cordon), Held: s.Held, Model: s.Device.Model, Warning: s.Warning, Present: s.Present,
+		Cordoned: s.Cordon != nil, Cordon: s.Cordon, Held: s.Held, Warning: s.Warning, State: string(s.State),
+		Hardware: Hardware{Model: s.Device.Model, Serial: serialOf(s.Target), Size: s.Evidence.Size, Present: s.Present},
 	}
-	d.State, d.Serial, d.Size = string(s.State), serialOf(s.Target), s.Evidence.Size
 	if d.Resource == "" {
 		d.Taker = s.Taker
 	}
@@ -221,31 +226,41 @@ func health(healthy bool) string {
 
 // resources returns the configured resources with their devices counted.
 func (s *Server) resources(snapshot *inventory.Snapshot) []Resource {
-	all := s.Resources()
-	for i := range all {
-		r := &all[i]
+	standing, all := s.Standing(), []Resource{}
+	for _, r := range s.Config.Load().Resources {
+		at := standing[r.Name]
 		var t Totals
 		t.add(snapshot.Offer(r.Name))
-		r.Healthy, r.Unhealthy, r.Cordoned, r.Allocated = t.Healthy, t.Unhealthy, t.Cordoned, t.Allocated
-		r.Capacity = (r.Healthy + r.Unhealthy) * max(1, r.Shares)
+		all = append(all, Resource{
+			Name: r.Name, Class: r.Class.Name, Shares: r.Shares, Inject: r.Inject, Optional: r.Optional,
+			Reset: r.Reset.Method, Scrub: r.Reset.Scrub, When: r.Reset.When,
+			Registered: at.Registered, Connected: at.Connected, Complaint: at.Complaint, Held: at.Held, Conflict: at.Conflict,
+			Healthy: t.Healthy, Unhealthy: t.Unhealthy, Cordoned: t.Cordoned, Allocated: t.Allocated,
+			Capacity: (t.Healthy + t.Unhealthy) * max(1, r.Shares),
+		})
 	}
 	return all
 }
 
-// status returns the daemon as a whole.
-func (s *Server) status(now time.Time) Status {
+// Status returns the daemon as a whole.
+func (s *Server) Status() Status {
 	snapshot, _ := s.Inventory.Snapshot()
-	counts, dropped := s.Inventory.Counts(), s.Dropped()
+	counts, dropped, c := s.Inventory.Counts(), udev.Dropped{}, s.Config.Load()
+	if source, ok := s.Source.(*udev.System); ok { // a recording loses nothing
+		dropped = source.Dropped()
+	}
 	all := Status{
-		Version: s.Version, Started: s.Started.UTC(), Uptime: now.Sub(s.Started).Seconds(), Source: s.Source,
-		Ready: snapshot.Version > 0, Configuration: s.Configuration(),
-		Resources: append([]Resource{}, s.resources(snapshot)...), Refused: s.refusals.list(), Cordons: cordons(snapshot),
-		Unwritten: s.Unwritten(), DevicePlugins: s.DevicePlugins,
+		Version: s.Version, Started: s.Started.UTC(), Uptime: time.Since(s.Started).Seconds(), Source: c.Hardware.Source(),
+		Ready: snapshot.Version > 0, Configuration: s.configuration(), DevicePlugins: c.Paths.DevicePlugins,
+		Resources: s.resources(snapshot), Cordons: cordons(snapshot), Unwritten: s.Unwritten(), Reading: reading(snapshot),
 		Events: EventCounts{
 			Received: counts.Events, Overflows: counts.Overflows, Resyncs: counts.Resyncs,
 			Foreign: dropped.Foreign, Malformed: dropped.Malformed, Overwritten: dropped.Overwritten,
 		},
 	}
+	s.mu.Lock()
+	all.Refused = append([]Refusal{}, s.refusals...)
+	s.mu.Unlock()
 	if !counts.LastEvent.IsZero() {
 		last := counts.LastEvent.UTC()
 		all.Events.Last = &last
@@ -254,7 +269,6 @@ func (s *Server) status(now time.Time) Status {
 		all.Devices.add(offer)
 	}
 	all.Devices.NotOffered = len(snapshot.Others)
-	all.Reading = reading(snapshot)
 	return all
 }
 

@@ -3,9 +3,7 @@
 package control
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/http/httptest"
 	"reflect"
 	"slices"
@@ -16,7 +14,6 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // offered is a healthy device in an offer, with changes.
@@ -124,17 +121,6 @@ func TestDifferenceOfSnapshots(t *testing.T) {
 	}
 }
 
-func TestKubeletEvents(t *testing.T) {
-	before := map[string]bool{"a": true, "b": false, "gone": true}
-	after := map[string]bool{"a": false, "b": true, "new": true, "none": false}
-	want := []Event{
-		{Event: "disconnected", Resource: "a"}, {Event: "connected", Resource: "b"}, {Event: "connected", Resource: "new"},
-	}
-	if got := kubeletEvents(before, after); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-}
-
 func TestDeviceAsItIsShown(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("", 3600))
 	s := offered(held, warned, func(s *inventory.Status) {
@@ -144,8 +130,8 @@ func TestDeviceAsItIsShown(t *testing.T) {
 	two := []Holder{{"n", "p", "c"}, {"n", "q", "c"}}
 	want := Device{
 		ID: "d", Resource: "t/r", Class: "nvme", Health: "Healthy", Since: since.UTC(), NUMANode: 1, SysPath: "/sys/devices/d",
-		Nodes: []string{"/dev/nvme0n1", "/dev/other"}, Allocated: &two[0], Held: true, Holders: two, Model: "Drive",
-		Warning: "narrow", Present: true,
+		Nodes: []string{"/dev/nvme0n1", "/dev/other"}, Allocated: &two[0], Held: true, Holders: two,
+		Warning: "narrow", Hardware: Hardware{Model: "Drive", Present: true},
 	}
 	if got := NewDevice(s, map[string][]Holder{"d": two}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
@@ -164,48 +150,6 @@ func TestDeviceAsItIsShown(t *testing.T) {
 	}
 }
 
-func TestRefusalsAreFewAndNotRepeated(t *testing.T) {
-	var r refusals
-	at := func(n int) time.Time { return time.Unix(int64(n), 0) }
-	for n := range 5 {
-		r.add(Refusal{Time: at(n), Resource: "t/r", Reason: "the same"})
-	}
-	if got, want := r.list(), []Refusal{{Time: at(4), Resource: "t/r", Reason: "the same"}}; !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	first := r.list()
-	for n := range 40 {
-		r.add(Refusal{Time: at(n), Resource: "t/r", Reason: fmt.Sprint(n)})
-	}
-	last := r.list()
-	if len(last) != refusalsKept || last[0].Reason != "24" || last[refusalsKept-1].Reason != "39" {
-		t.Errorf("%+v", last)
-	}
-	if first[0].Reason != "the same" {
-		t.Errorf("what was listed has changed: %+v", first)
-	}
-}
-
-func TestNamesOfWhatIsAsked(t *testing.T) {
-	s := &Server{Options: Options{Host: &device.Host{Tree: sysfs.Tree{Sys: t.TempDir()}}}}
-	for what, want := range map[string][2]string{ // the path in sysfs and the address that it may be
-		"3b:00.0":                     {"", "0000:3b:00.0"},
-		"0000:3B:00.0":                {"", "0000:3b:00.0"},
-		"10000:3b:00.0":               {"", "10000:3b:00.0"},
-		"/devices/pci0000:00":         {"/sys/devices/pci0000:00", ""},
-		"/sys/devices/pci0000:00/../": {"/sys/devices", ""},
-		"nvme-1":                      {"", "nvme-1"},
-	} {
-		got := [2]string{s.sysPath(what)}
-		if got[0] == "" {
-			got[1] = address(what)
-		}
-		if got != want {
-			t.Errorf("%s: %q, want %q", what, got, want)
-		}
-	}
-}
-
 func TestStatusOfWhatIsAsked(t *testing.T) {
 	node := func(s *inventory.Status) {
 		s.Nodes = []device.Node{{Host: "/dev/disk/by-id/x", Container: "/dev/nvme0n1"}}
@@ -213,11 +157,12 @@ func TestStatusOfWhatIsAsked(t *testing.T) {
 	all := snapshot(offered(named("a::b"), node), offered(named("c"), seen))
 	for what, want := range map[string]string{
 		"a::b": "a::b", "a::b::1": "a::b", "c": "c", "c::0": "c", "/dev/nvme0n1": "a::b", "/dev/disk/by-id/x": "a::b",
-		"a": "", "": "", "::": "", "/dev/none": "", "/sys/devices/c": "",
+		"a": "", "::": "", "/dev/none": "", "/sys/devices/c": "",
 	} {
 		got := ""
-		if s := statusOf(all, what); s != nil {
-			got = s.Device.ID
+		q := question{what: what, snapshot: all}
+		if known := q.known(); len(known) > 0 {
+			got = known[0].Device.ID
 		}
 		if got != want {
 			t.Errorf("%q is %q, want %q", what, got, want)
@@ -244,36 +189,6 @@ func TestChangesAreReadStrictly(t *testing.T) {
 	}
 }
 
-func TestWhoHasCordoned(t *testing.T) {
-	at := time.Unix(1, 0)
-	for want, c := range map[string]Cordon{
-		"":                {Reason: "of the first versions"},
-		"root":            {User: "root", Since: &at},
-		"ann as root":     {User: "root", Login: "ann", Since: &at},
-		"ann":             {UID: 1000, User: "ann", Login: "ann", Since: &at},
-		"uid 1000":        {UID: 1000, Since: &at},
-		"ann as uid 1000": {UID: 1000, Login: "ann", Since: &at},
-	} {
-		if got := c.Who(); got != want {
-			t.Errorf("%+v: %q, want %q", c, got, want)
-		}
-	}
-	if got := newCordon(&inventory.Cordon{Reason: "x"}); *got != (Cordon{Reason: "x"}) {
-		t.Errorf("%+v", got)
-	}
-	if name, other := userName(0), userName(1000); name != "root" || other != "" {
-		t.Errorf("%q and %q", name, other)
-	}
-}
-
-func TestNoAnswerWithoutPermission(t *testing.T) {
-	err := Client{Socket: "/s"}.noAnswer(t.Context(), fmt.Errorf("dial: %w", fs.ErrPermission))
-	want := "metalplugd does not answer: /s: permission denied: use sudo, or join the group metalplug"
-	if err.Error() != want || !errors.Is(err, ErrNoAnswer) || !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("%v, want %s", err, want)
-	}
-}
-
 // TestWhyWaitsForNobodyForLong: somebody whose question hits hardware that does not answer keeps nobody else waiting.
 func TestWhyWaitsForNobodyForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -285,13 +200,4 @@ func TestWhyWaitsForNobodyForLong(t *testing.T) {
 			t.Errorf("%d after %v: %s", answer.Code, time.Since(began), answer.Body)
 		}
 	})
-}
-
-func TestCodeOfAnError(t *testing.T) {
-	if code := codeOf(fmt.Errorf("x: %w", inventory.ErrUnknownDevice)); code != 404 {
-		t.Error(code)
-	}
-	if code := codeOf(errors.New("no space left")); code != 500 {
-		t.Error(code)
-	}
 }

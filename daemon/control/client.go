@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,9 +19,6 @@ import (
 
 // ErrNoAnswer: the daemon does not answer on its socket. The error says why.
 var ErrNoAnswer = errors.New("metalplugd does not answer")
-
-// ErrFull: whoever listens there lets nobody in. With [ErrNoAnswer]; the error says how it shows.
-var ErrFull = errors.New("it has as many clients as it serves at once, or stops, or is not metalplugd's: try again, or find those that stay: ss -xp | grep control.sock")
 
 // Refused is what the daemon says instead of doing what it was asked for.
 type Refused struct {
@@ -106,44 +102,26 @@ func (c Client) ask(ctx context.Context, method, path string, body []byte) (io.R
 	return nil, &Refused{Code: response.StatusCode, Text: said.Error}
 }
 
-// isDial tells whether no connection came about.
-func isDial(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
-}
-
 // noAnswer tells why there is no answer, in the words of somebody who has to do something about it. What the network
 // packages wrap around the cause, a URL that nobody has typed among it, is left out.
 func (c Client) noAnswer(ctx context.Context, err error) error {
-	if errors.Is(context.Cause(ctx), context.Canceled) {
+	var op *net.OpError
+	dialled := !errors.As(err, &op) || op.Op != "dial"
+	switch {
+	case errors.Is(context.Cause(ctx), context.Canceled):
 		return context.Canceled
-	}
-	reason := err.Error()
-	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%w: %s: it said nothing for %v: %w", ErrNoAnswer, c.Socket, clientLimit, ErrFull)
+		err = fmt.Errorf("it said nothing for %v: ss -xp | grep control.sock shows its clients", clientLimit)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		reason = "there is no such socket"
+		err = errors.New("there is no such socket")
 	case errors.Is(err, unix.ECONNREFUSED):
-		reason = c.unheard()
+		err = errors.New("nobody listens there, or it is no socket")
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w: %s: %w: use sudo, or join the group %s", ErrNoAnswer, c.Socket, fs.ErrPermission, group)
-	case !isDial(err):
-		return fmt.Errorf("%w: %s: it hung up: %w", ErrNoAnswer, c.Socket, ErrFull)
-	case errors.Is(err, unix.EAGAIN): // the queue of those who wait to be accepted is full (unix_stream_connect)
-		return fmt.Errorf("%w: %s: it accepts nobody: %w", ErrNoAnswer, c.Socket, ErrFull)
+		err = fmt.Errorf("%w: use sudo, or join the group metalplug", fs.ErrPermission)
+	case dialled:
+		err = errors.New("it hung up: it stops, or is not metalplugd's socket")
+	default:
+		err = plainCause(err)
 	}
-	return fmt.Errorf("%w: %s: %s", ErrNoAnswer, c.Socket, reason)
-}
-
-// unheard tells why a connection is refused: the kernel says the same of what is no socket.
-func (c Client) unheard() string {
-	info, err := os.Stat(c.Socket)
-	switch {
-	case err != nil || info.Mode().Type() == fs.ModeSocket:
-		return "nobody listens there"
-	case info.IsDir():
-		return "that is a directory, no socket: remove it, and stop and start metalplugd"
-	}
-	return "that is a file, no socket: remove it, and stop and start metalplugd"
+	return fmt.Errorf("%w: %s: %w", ErrNoAnswer, c.Socket, err)
 }

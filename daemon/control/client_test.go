@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -147,25 +146,5 @@ func TestStopCutsEverybodyOff(t *testing.T) {
 	}
 	if _, err := os.Lstat(socket); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is left behind: %v", err)
-	}
-}
-
-func TestKubeletCounts(t *testing.T) {
-	failing := errors.New("no kubelet")
-	counted := control.Counted{Allocatable: map[string]int{resource: 3}, Foreign: map[string]string{resource: "x"}}
-	b := start(t, machine(), func(o *control.Options) {
-		o.Counted = func(context.Context) (control.Counted, error) {
-			if counted.Allocatable == nil {
-				return counted, failing
-			}
-			return counted, nil
-		}
-	})
-	if got := get[control.Counted](b, "/v1/kubelet"); !reflect.DeepEqual(got, counted) {
-		t.Errorf("%+v, want %+v", got, counted)
-	}
-	counted = control.Counted{}
-	if err := b.Get(t.Context(), "/v1/kubelet", nil); code(err) != http.StatusBadGateway || err.Error() != failing.Error() {
-		t.Errorf("error %v", err)
 	}
 }

@@ -4,9 +4,9 @@
 // what an operator may change.
 //
 // Whoever may open the socket may read; only uid 0 may change anything, as the kernel tells of the peer. No client can
-// hold anything up: at most 64 are served at once, and at most 56 of them follow the events; each answer is made of an
-// immutable snapshot, and a client that does not speak or does not read is cut off. Nothing is queued for a client that follows the events: it is sent what has changed since
-// the snapshot that it was sent last, so that a slow one gets fewer and later events and is told so.
+// hold anything up: at most 64 are served at once; each answer is made of an immutable snapshot, and a client that does not
+// speak or does not read is cut off. Nothing is queued for a client that follows the events: it is sent what has changed
+// since the snapshot that it was sent last, so that a slow one gets fewer and later events and is told so.
 //
 // The requests. They are fixed, since other programs send them, but for the two marked with an asterisk:
 //
@@ -25,7 +25,7 @@
 //
 // What is refused is answered {"error": TEXT}: 400 the request makes no sense, 403 the client is not uid 0, 404 there
 // is no such device, 409 the device is not in a state for it, 413 and 431 the request is too large, 502 the kubelet does
-// not answer, 503 too many clients follow the events, or hardware does not answer.
+// not answer, 503 hardware does not answer.
 package control
 
 import (
@@ -36,13 +36,18 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/netutil"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -60,26 +65,24 @@ const (
 	bodySize   = 4 << 10
 )
 
-// Options are what the socket tells of and can change. All functions are needed; each may be called from many goroutines.
+// connections is how many clients are served at once.
+const connections = 64
+
+// Options are the parts of the daemon that the socket shows and can change. All are needed, and each may be used from many
+// goroutines.
 type Options struct {
 	Version   string
-	Source    string    // of the devices: "udev" or "recording:FILE"
-	Started   time.Time // of the daemon
+	File      string                         // the main file of the configuration, absolute; empty: none was named
+	Config    *atomic.Pointer[config.Config] // as it applies, after reloads too; its paths and its source never change
+	Started   time.Time                      // of the daemon
+	Source    udev.Source                    // of the devices
 	Inventory *inventory.Inventory
 	Host      *device.Host
 	Log       *slog.Logger
 
-	Enumerate     func() ([]udev.Device, error)     // all devices that are present; may take a second
-	Dropped       func() udev.Dropped               // what the source has lost
-	Rules         func() []device.Rule              // as they hold
-	Where         func(resource, key string) string // "FILE:LINE" of a key of a rule, [device.Step]; "" for a default
-	Usual         []device.Rule                     // the rules of the built-in resources
-	DevicePlugins string                            // the kubelet's directory
-	Resources     func() []Resource                 // configured ones and how they stand with the kubelet; the rest is filled in
-	Configuration func() Configuration
-	Holders       func() map[string][]Holder                 // who holds which device, by its ID
-	Unwritten     func() []string                            // which files cannot be written, and why
-	Counted       func(ctx context.Context) (Counted, error) // what the kubelet counts
+	Standing  func() map[string]plugin.Status                     // of the resources with the kubelet
+	Foreign   func(counted map[string][]string) map[string]string // one ID of each resource that the kubelet counts and that is none of ours
+	Unwritten func() []string                                     // which files cannot be written, and why
 	// Adopt lets a disk be erased and offered, and returns what there is to say of it.
 	Adopt func(ctx context.Context, id, scrub string) (note string, err error)
 	Reset func(ctx context.Context, id, scrub string) error // resets a device, or with a scrub erases it
@@ -89,24 +92,26 @@ type Options struct {
 type Server struct {
 	Options
 	*metrics
-	refusals  refusals
-	asking    chan struct{} // holds one value while a client asks why: that enumerates everything
-	following chan struct{} // holds a value for each client that follows the events
 
-	mu      sync.Mutex
-	changed chan struct{} // closed and replaced when something changed that is in no snapshot
+	asking chan struct{} // holds one value while a client asks why: that enumerates everything
+
+	mu       sync.Mutex
+	changed  chan struct{} // closed and replaced when something changed that is in no snapshot
+	reloaded *time.Time    // when the last reload ended; nil: there was none
+	problem  string        // why it has changed nothing
+	pending  []string      // what of it applies from the next start only
+	holders  map[string][]Holder
+	refusals []Refusal // the last ones, oldest first
 }
 
 // New returns a server that serves nothing until [Server.Serve] and [Server.ServeMetrics].
 func New(o Options) *Server {
-	s := &Server{
-		Options: o, asking: make(chan struct{}, 1), following: make(chan struct{}, followers), changed: make(chan struct{}),
-	}
+	s := &Server{Options: o, asking: make(chan struct{}, 1), changed: make(chan struct{})}
 	s.metrics = newMetrics(s)
 	return s
 }
 
-// Changed says that a resource stands otherwise with the kubelet, or something else that is in no snapshot. It does not
+// Changed reports that a resource stands otherwise with the kubelet, or something else that is in no snapshot. It does not
 // wait.
 func (s *Server) Changed() {
 	s.mu.Lock()
@@ -120,6 +125,70 @@ func (s *Server) next() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changed
+}
+
+// Reloaded notes how a reload has ended, and which of its settings apply from the next start only: after one that was
+// refused they are those of before.
+func (s *Server) Reloaded(pending []string, err error) {
+	now := time.Now().UTC()
+	s.mu.Lock()
+	if s.reloaded = &now; err != nil {
+		s.problem = err.Error()
+	} else {
+		s.problem, s.pending = "", pending
+	}
+	s.mu.Unlock()
+	s.Changed()
+}
+
+// SetHolders notes which pods hold which device, by its ID.
+func (s *Server) SetHolders(by map[string][]plugin.Pod) {
+	holders := make(map[string][]Holder, len(by))
+	for id, pods := range by {
+		for _, p := range pods {
+			holders[id] = append(holders[id], Holder{Namespace: p.Namespace, Pod: p.Name, Container: p.Container})
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holders = holders
+}
+
+// heldBy returns who holds which device; what is returned is never written.
+func (s *Server) heldBy() map[string][]Holder {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.holders
+}
+
+// refusalsKept is how many refusals are remembered.
+const refusalsKept = 16
+
+// refused notes that a container did not get its devices. One that is tried again and again is remembered once.
+func (s *Server) refused(resource, call string, err error) {
+	r := Refusal{Time: time.Now().UTC(), Resource: resource, Call: call, Reason: err.Error()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := slices.Clone(s.refusals)
+	if n := len(last); n > 0 && last[n-1].Resource == r.Resource && last[n-1].Reason == r.Reason {
+		last = last[:n-1]
+	}
+	last = append(last, r)
+	s.refusals = last[max(0, len(last)-refusalsKept):]
+}
+
+// configuration returns where the configuration is from, and how its last reload has ended.
+func (s *Server) configuration() Configuration {
+	files := []string{} // absolute: who asks is somewhere else
+	for _, name := range s.Config.Load().Files {
+		if absolute, err := filepath.Abs(name); err == nil {
+			name = absolute
+		}
+		files = append(files, name)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Configuration{File: s.File, Files: files, Reloaded: s.reloaded, Problem: s.problem, Pending: s.pending}
 }
 
 // Serve answers on a unix socket until ctx ends. It closes l.

@@ -17,18 +17,20 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/need"
 	"github.com/metalplug/metalplug/integration/udevtest"
-	"github.com/metalplug/metalplug/udev"
 )
 
 const (
@@ -59,27 +61,25 @@ func start(t *testing.T, recording string, changes ...func(*control.Options)) *b
 		t.Fatal(err)
 	}
 	b := &bench{t: t, machine: udevtest.New(t, recording), dir: dir, Client: control.Client{Socket: filepath.Join(dir, "c.sock")}}
-	rules := []device.Rule{{
-		Resource: resource, Class: &device.Generic,
-		Match: map[string]string{"SUBSYSTEM": "widget"}, Exclude: map[string]string{"ID_SERIAL": "out"},
-	}}
+	c := &config.Config{Hardware: config.Hardware{}, Resources: []config.Resource{{
+		Name: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget"}, Exclude: map[string]string{"ID_SERIAL": "out"},
+		Shares: 2, Reset: config.ResourceReset{Scrub: "zero"},
+	}}}
 	root, log := b.machine.Root(), slog.New(slog.NewTextHandler(testWriter{t}, nil))
 	host := &device.Host{Tree: sysfs.At(root)}
 	b.inventory = inventory.New(inventory.Options{
-		Source: b.machine, Host: host, Rules: rules, Log: log,
+		Source: b.machine, Host: host, Rules: c.Rules(), Log: log,
 		Settle: time.Hour, // however busy the machine, the first snapshot has all devices
 		Shown:  time.Hour, // and a cordon is seen when it is answered
 	})
 	o := control.Options{
-		Version: "1.2", Source: "udev", Started: time.Now(), Inventory: b.inventory, Host: host, Log: log,
-		Enumerate: b.machine.Enumerate, Rules: func() []device.Rule { return rules },
-		Resources: func() []control.Resource {
-			return []control.Resource{{Name: resource, Class: "node", Shares: 2, Scrub: "zero", Registered: true, Connected: true}}
+		Version: "1.2", Started: time.Now(), Inventory: b.inventory, Host: host, Log: log, Source: b.machine,
+		Config: new(atomic.Pointer[config.Config]), Unwritten: func() []string { return nil },
+		Standing: func() map[string]plugin.Status {
+			return map[string]plugin.Status{resource: {Registered: true, Connected: true}}
 		},
-		Dropped: func() udev.Dropped { return udev.Dropped{} }, Where: func(string, string) string { return "" },
-		Configuration: func() control.Configuration { return control.Configuration{} },
-		Holders:       func() map[string][]control.Holder { return nil }, Unwritten: func() []string { return nil },
 	}
+	o.Config.Store(c)
 	for _, change := range changes {
 		change(&o)
 	}
@@ -157,9 +157,8 @@ func machine() string {
 }
 
 func TestDeviceHasTheNamesOfTheDesign(t *testing.T) {
-	b := start(t, widget("widget0", "A"), func(o *control.Options) {
-		o.Holders = func() map[string][]control.Holder { return map[string][]control.Holder{alpha: {{"n", "p", "c"}}} }
-	})
+	b := start(t, widget("widget0", "A"))
+	b.server.SetHolders(map[string][]plugin.Pod{alpha: {{Namespace: "n", Name: "p", Container: "c"}}})
 	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
 	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held })
 	d := get[map[string]any](b, "/v1/devices/"+alpha)
@@ -186,6 +185,7 @@ func TestStatus(t *testing.T) {
 	got.Uptime, got.Started = 0, time.Time{}
 	want := control.Status{
 		Version: "1.2", Source: "udev", Ready: true, Devices: control.Totals{Healthy: 2}, Refused: []control.Refusal{}, Cordons: []control.Cordoned{},
+		Configuration: control.Configuration{Files: []string{}},
 		Resources: []control.Resource{{
 			Name: resource, Class: "node", Shares: 2, Scrub: "zero", Registered: true, Connected: true, Healthy: 2, Capacity: 4,
 		}},
@@ -195,7 +195,9 @@ func TestStatus(t *testing.T) {
 	}
 	b.machine.Plug(widget("widget3", "C"))
 	b.until("C", func(s *inventory.Snapshot) bool { return s.Find("node-C-widget") != nil })
-	b.server.Tally().Answered(resource, "Allocate", errors.New("no more"))
+	for range 20 { // it is tried again and again
+		b.server.Tally().Answered(resource, "Allocate", errors.New("no more"))
+	}
 	got = get[control.Status](b, "/v1/status")
 	if got.Events.Received != 1 || got.Events.Last == nil || len(got.Refused) != 1 || got.Refused[0].Reason != "no more" {
 		t.Errorf("%+v", got)
@@ -205,16 +207,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestTotalsOfWhatIsConfiguredNoMore: devices stay in the offer while a pod may hold them, and are counted.
-func TestTotalsOfWhatIsConfiguredNoMore(t *testing.T) {
-	b := start(t, machine(), func(o *control.Options) { o.Resources = func() []control.Resource { return nil } })
-	if s := get[control.Status](b, "/v1/status"); s.Devices != (control.Totals{Healthy: 2}) || len(s.Resources) > 0 {
-		t.Errorf("%+v", s)
-	}
-}
-
 func TestAnswersAreNeverNull(t *testing.T) {
-	b := start(t, "", func(o *control.Options) { o.Resources = func() []control.Resource { return nil } })
+	b := start(t, "", func(o *control.Options) { o.Config.Store(&config.Config{}) })
 	for _, path := range []string{"/v1/devices", "/v1/resources"} {
 		if all := get[json.RawMessage](b, path); string(all) != "[]" {
 			t.Errorf("%s: %s", path, all)
@@ -270,7 +264,7 @@ func TestCordon(t *testing.T) {
 	if os.Geteuid() == 0 {
 		name, who = "root", "ann as root"
 	}
-	want := control.Cordon{Reason: "loose cable", UID: uint32(os.Geteuid()), User: name, Login: "ann", Since: d.Cordon.Since}
+	want := inventory.Cordon{Reason: "loose cable", UID: uint32(os.Geteuid()), User: name, Login: "ann", Since: d.Cordon.Since}
 	if *d.Cordon != want || d.Cordon.Since.Before(before) || d.Cordon.Since.After(time.Now()) {
 		t.Errorf("%+v, want %+v", d.Cordon, want)
 	}
@@ -354,6 +348,7 @@ func TestWhy(t *testing.T) {
 		{"/devices/virtual/widget/widget0", "offered as example.org/widget, Healthy", "kubelet"},
 		{"/sys/devices/virtual/widget/widget0", "offered as example.org/widget, Healthy", "nodes"},
 		{"/sys/class/widget/widget0", "offered as example.org/widget, Healthy", "udev"},
+		{"widget0", "offered as example.org/widget, Healthy", "udev"},
 		{"/dev/widget1", `not offered: no class takes it: example.org/widget: excluded by ID_SERIAL = "out"`, "class"},
 		{"/sys/devices/virtual/other/o", "not offered: no class takes it, and it has no device node, nor has anything below it: pods cannot be given it", "class"},
 	} {
@@ -449,10 +444,10 @@ func TestOnlyRootMayChange(t *testing.T) {
 	}
 }
 
-func TestSocketIsForRootAndTheGroup(t *testing.T) {
+func TestSocketIsForTheDaemonsUser(t *testing.T) {
 	b := start(t, "")
 	info, err := os.Stat(b.Socket)
-	if err != nil || info.Mode().Perm()&^0o660 != 0 || info.Mode().Perm()&0o600 != 0o600 {
+	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
 	file := filepath.Join(b.dir, "file")
@@ -477,6 +472,9 @@ func TestSocketIsForRootAndTheGroup(t *testing.T) {
 		t.Fatalf("over what is left over: %v", err)
 	}
 	l.Close()
+	if _, err := control.Listen(b.Socket); err == nil || !strings.Contains(err.Error(), "another process serves it") {
+		t.Errorf("over one that is served: %v", err)
+	}
 }
 
 // dial connects to the control socket.
@@ -488,46 +486,6 @@ func (b *bench) dial() net.Conn {
 	}
 	b.t.Cleanup(func() { c.Close() })
 	return c
-}
-
-// TestFollowersLeaveRoomForOthers: programs that follow the events do not keep the operator out.
-func TestFollowersLeaveRoomForOthers(t *testing.T) {
-	b := start(t, machine())
-	if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.Socket, 0o666)); err != nil {
-		t.Fatal(err)
-	}
-	follow := func() (net.Conn, string) {
-		c, status := asNobody(t, b.Socket), make([]byte, 12)
-		fmt.Fprint(c, "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
-		if _, err := io.ReadFull(c, status); err != nil {
-			t.Fatal(err)
-		}
-		return c, string(status)
-	}
-	var first net.Conn
-	for n := range 56 {
-		c, status := follow()
-		if status != "HTTP/1.1 200" {
-			t.Fatalf("follower %d: %s", n+1, status)
-		}
-		if first == nil {
-			first = c
-		}
-	}
-	if _, status := follow(); status != "HTTP/1.1 503" {
-		t.Errorf("the 57th follower: %s", status)
-	}
-	get[control.Status](b, "/v1/status")
-	first.Close()
-	for limit := time.Now().Add(patience); ; { // the daemon notices it a moment later
-		c, status := follow()
-		if c.Close(); status == "HTTP/1.1 200" {
-			return
-		}
-		if time.Now().After(limit) {
-			t.Fatalf("with room again: %s", status)
-		}
-	}
 }
 
 // TestClientsBeyondTheLimitWait: the 65th client is served when one of the others leaves.

@@ -13,18 +13,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// Cordon is why a device is kept from new pods, by whom and since when.
-type Cordon struct {
-	Reason string     `json:"reason"`
-	UID    uint32     `json:"uid"`   // of who asked for it, as the kernel says
-	User   string     `json:"user"`  // the name of that; empty: it has none, or nobody knows who it was
-	Login  string     `json:"login"` // who had logged in there, as that said; empty: not known
-	Since  *time.Time `json:"since"` // null: nobody knows, nor who it was
-}
-
-// Who names who has cordoned a device; empty: nobody knows.
-func (c Cordon) Who() string {
-	if c.Since == nil {
+// CordonedBy names who has cordoned a device, by a cordon that is not nil; empty: nobody knows.
+func CordonedBy(c *inventory.Cordon) string {
+	if c.Since.IsZero() {
 		return ""
 	}
 	return who(c.UID, c.User, c.Login)
@@ -43,20 +34,7 @@ func who(uid uint32, name, login string) string {
 type Cordoned struct {
 	Device   string `json:"device"`
 	Resource string `json:"resource"` // empty: it is seen and not offered
-	Cordon
-}
-
-// newCordon returns a cordon as it is shown; nil for none.
-func newCordon(c *inventory.Cordon) *Cordon {
-	if c == nil {
-		return nil
-	}
-	shown := &Cordon{Reason: c.Reason, UID: c.UID, User: c.User, Login: c.Login}
-	if !c.Since.IsZero() {
-		since := c.Since.UTC()
-		shown.Since = &since
-	}
-	return shown
+	inventory.Cordon
 }
 
 // cordons lists what is cordoned.
@@ -64,7 +42,7 @@ func cordons(snapshot *inventory.Snapshot) []Cordoned {
 	all := []Cordoned{}
 	for d := range everyDevice(snapshot) {
 		if d.Cordon != nil {
-			all = append(all, Cordoned{Device: d.Device.ID, Resource: d.Resource, Cordon: *newCordon(d.Cordon)})
+			all = append(all, Cordoned{Device: d.Device.ID, Resource: d.Resource, Cordon: *d.Cordon})
 		}
 	}
 	return all

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"iter"
 	"maps"
 	"net/http"
@@ -38,19 +37,8 @@ type Event struct {
 	Skipped  uint64  `json:"skipped,omitempty"`
 }
 
-// errFollowers is the answer to a client that is one too many.
-var errFollowers = errors.New("the daemon has as many clients as it serves at once: try again, or find those that stay: ss -xp | grep control.sock")
-
 // sendEvents sends a line for each event until the client leaves or does not read for a while.
 func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
-	select {
-	case s.following <- struct{}{}:
-		defer func() { <-s.following }()
-	default:
-		w.Header().Set("Retry-After", "1")
-		refuse(w, http.StatusServiceUnavailable, errFollowers)
-		return
-	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	limits := http.NewResponseController(w)
 	_ = limits.SetReadDeadline(time.Time{}) // it has nothing more to say
@@ -108,10 +96,10 @@ func (f *follower) look(now time.Time) []Event {
 	f.resources = f.next()
 	snapshot, changes := f.Inventory.Snapshot()
 	connected := make(map[string]bool)
-	for _, r := range f.Resources() {
-		connected[r.Name] = r.Connected
+	for name, r := range f.Standing() {
+		connected[name] = r.Connected
 	}
-	configuration := f.Configuration()
+	configuration := f.configuration()
 	last, lastConnected, lastReloaded := f.last, f.connected, f.reloaded
 	f.last, f.changes, f.connected, f.reloaded = snapshot, changes, connected, configuration.Reloaded
 	if last == nil {
@@ -121,7 +109,7 @@ func (f *follower) look(now time.Time) []Event {
 	if snapshot.Version > last.Version+1 {
 		events = append(events, Event{Event: "skipped", Skipped: snapshot.Version - last.Version - 1})
 	}
-	events = append(events, difference(last, snapshot, f.Holders())...)
+	events = append(events, difference(last, snapshot, f.heldBy())...)
 	events = append(events, kubeletEvents(lastConnected, connected)...)
 	events = append(events, reloadEvents(lastReloaded, configuration)...)
 	for i := range events {

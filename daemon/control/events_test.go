@@ -5,6 +5,7 @@ package control_test
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
 // stream follows the events of a daemon.
@@ -65,11 +67,10 @@ func (s *stream) next(want string) {
 
 func TestEvents(t *testing.T) {
 	var connected atomic.Bool
-	var configuration atomic.Pointer[control.Configuration]
-	configuration.Store(&control.Configuration{})
 	b := start(t, widget("widget0", "A"), func(o *control.Options) {
-		o.Resources = func() []control.Resource { return []control.Resource{{Name: resource, Connected: connected.Load()}} }
-		o.Configuration = func() control.Configuration { return *configuration.Load() }
+		o.Standing = func() map[string]plugin.Status {
+			return map[string]plugin.Status{resource: {Connected: connected.Load()}}
+		}
 	})
 	s := b.follow()
 	b.machine.Plug(widget("widget2", "B"))
@@ -97,14 +98,10 @@ func TestEvents(t *testing.T) {
 	connected.Store(false)
 	b.server.Changed()
 	s.next("disconnected " + resource)
-	at := time.Now()
-	configuration.Store(&control.Configuration{Reloaded: &at, Problem: "t.toml:1: x: unknown key"})
-	b.server.Changed()
+	b.server.Reloaded(nil, errors.New("t.toml:1: x: unknown key"))
 	s.next("refused t.toml:1: x: unknown key")
 	b.server.Changed() // about something else
-	later := at.Add(time.Second)
-	configuration.Store(&control.Configuration{Reloaded: &later})
-	b.server.Changed()
+	b.server.Reloaded(nil, nil)
 	s.next("reloaded")
 }
 

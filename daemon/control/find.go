@@ -13,114 +13,110 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// claims tells whether hardware that claims an ID is what the inventory knows as d: by that ID, or by one to which its
+// claims reports whether hardware that claims an ID is what the inventory knows as d: by that ID, or by one to which its
 // place was added since another has it.
 func claims(id string, d *inventory.Status) bool { return strings.HasPrefix(d.Device.ID, id) }
 
-// statusOf finds what is asked for among what the inventory knows: by ID, also that of a share, or by node.
-func statusOf(snapshot *inventory.Snapshot, what string) *inventory.Status {
-	if s := snapshot.Find(what); s != nil {
-		return s
+// known finds what is asked for among what the inventory knows: by ID, also that of a share, by serial number, or all that
+// have a node or need it while it is missing.
+func (q *question) known() (all []*inventory.Status) {
+	id := q.what
+	if at := strings.LastIndex(id, "::"); at > 0 && q.snapshot.Find(id) == nil {
+		id = id[:at]
 	}
-	if at := strings.LastIndex(what, "::"); at > 0 {
-		if s := snapshot.Find(what[:at]); s != nil {
-			return s
+	if s := q.snapshot.Find(id); s != nil {
+		return []*inventory.Status{s}
+	}
+	for d := range everyDevice(q.snapshot) {
+		has := slices.ContainsFunc(d.Nodes, func(n device.Node) bool { return n.Host == q.what || n.Container == q.what })
+		if has || q.what == serialOf(d.Target) || strings.Contains(d.Reason, q.what+" is missing") {
+			all = append(all, d)
 		}
 	}
-	if all := users(snapshot, what); strings.HasPrefix(what, "/dev/") && len(all) > 0 {
-		return all[0]
-	}
-	return nil
+	return all
 }
 
-// candidates returns the udev devices that are asked for, or those which what is asked for is a part of.
-func (s *Server) candidates(devices []udev.Device, what string, known *inventory.Status) []udev.Device {
-	selects := func(u udev.Device) bool { return false }
-	sysPath := s.sysPath(what)
-	switch {
-	case known != nil:
-		selects = func(u udev.Device) bool { return u.SysPath == known.Device.SysPath }
-	case strings.HasPrefix(what, "/dev/"):
-		selects = func(u udev.Device) bool {
-			return u.DevNode == what || slices.Contains(strings.Fields(u.Properties.Value("DEVLINKS")), what)
+// candidates returns the udev devices that are asked for: that of a known device, else those of a node, a path in sysfs, a
+// PCI address or a name of the kernel. A node without any may belong to a device of its class that could not be identified.
+func (q *question) candidates(known *inventory.Status) []udev.Device {
+	sysPath, name := q.sysPath(), strings.ToLower(q.what)
+	if strings.Count(name, ":") == 1 { // people leave the domain out
+		name = "0000:" + name
+	}
+	found := q.those(func(u *udev.Device) bool {
+		if known != nil {
+			return u.SysPath == known.Device.SysPath
 		}
-	case sysPath != "":
-		selects = func(u udev.Device) bool { return u.SysPath == sysPath }
-	case device.FunctionIn("/"+address(what)) != "":
-		name := address(what)
-		selects = func(u udev.Device) bool { return u.Subsystem == "pci" && path.Base(u.SysPath) == name }
+		return u.SysPath == sysPath || u.DevNode == q.what || path.Base(u.SysPath) == q.what ||
+			u.Subsystem == "pci" && path.Base(u.SysPath) == name || slices.Contains(strings.Fields(u.Properties.Value("DEVLINKS")), q.what)
+	})
+	if len(found) > 0 {
+		return found
 	}
-	return slices.DeleteFunc(slices.Clone(devices), func(u udev.Device) bool { return !selects(u) })
+	nameless := make(map[string]bool)
+	for d := range everyDevice(q.snapshot) {
+		c := d.Device.Class
+		nameless[d.Device.SysPath] = d.Device.ID == "" && c != nil && c != &device.Generic &&
+			slices.ContainsFunc(c.DevNodes, func(p string) bool { return udev.Glob(p, q.what) })
+	}
+	return q.those(func(u *udev.Device) bool { return nameless[u.SysPath] })
 }
 
-// address returns the address of a PCI function as sysfs has it, with the domain that people leave out.
-func address(what string) string {
-	what = strings.ToLower(what)
-	if strings.Count(what, ":") == 1 {
-		return "0000:" + what
+// those returns some of the udev devices.
+func (q *question) those(is func(*udev.Device) bool) (found []udev.Device) {
+	for i := range q.devices {
+		if is(&q.devices[i]) {
+			found = append(found, q.devices[i])
+		}
 	}
-	return what
+	return found
 }
 
-// sysPath returns the path below /sys/devices that a path in sysfs stands for, also as udev writes it; empty: it is
-// none.
-func (s *Server) sysPath(what string) string {
+// sysPath returns the path below /sys/devices that is asked for, also as udev writes it; empty: it is not a path in sysfs.
+func (q *question) sysPath() string {
+	what := q.what
 	if strings.HasPrefix(what, "/devices/") {
 		what = "/sys" + what
 	}
 	if !strings.HasPrefix(what, "/sys/") {
 		return ""
 	}
-	if real := s.Host.Resolve(path.Clean(what)); real != "" {
-		return real
-	}
-	return path.Clean(what)
+	return cmp.Or(q.Host.Resolve(path.Clean(what)), path.Clean(what))
 }
 
 // explain explains the candidates. One that stands for no device is explained by the nearest that does: above it, as
-// the GPU above a render node, else those below it, as the namespaces of a controller.
-func (s *Server) explain(devices, candidates []udev.Device) []device.Sighting {
-	rules := s.Rules()
-	var all []device.Sighting
+// the GPU above a render node, else those below it, as the namespaces of a controller, else those of the same PCI function,
+// such as the RDMA device to which a node belongs.
+func (q *question) explain(candidates []udev.Device) (all []device.Sighting) {
 	for _, u := range candidates {
-		own := device.Explain(s.Host, rules, u)
-		if own[0].Device.Class != nil {
-			all = append(all, own...)
-			continue
-		}
-		if near := s.near(devices, rules, u.SysPath); len(near) > 0 {
-			own = near
+		own := device.Explain(q.Host, q.rules, u)
+		if own[0].Device.Class == nil {
+			own = q.near(u.SysPath, own)
 		}
 		all = append(all, own...)
 	}
 	return all
 }
 
-// near explains what stands for something next to a path: the nearest above it, else all below it, else all of the same
-// PCI function, such as the RDMA device to which a node belongs.
-func (s *Server) near(devices []udev.Device, rules []device.Rule, sysPath string) []device.Sighting {
+// near explains what stands for something next to a path; none is for nothing.
+func (q *question) near(sysPath string, none []device.Sighting) []device.Sighting {
 	subjects := func(is func(at string) bool) (found []device.Sighting) {
-		for _, u := range devices {
-			if !is(u.SysPath) {
-				continue
-			}
-			if e := device.Explain(s.Host, rules, u); e[0].Device.Class != nil {
+		for _, u := range q.those(func(u *udev.Device) bool { return is(u.SysPath) }) {
+			if e := device.Explain(q.Host, q.rules, u); e[0].Device.Class != nil {
 				found = append(found, e...)
 			}
 		}
 		return found
 	}
-	under := func(top string) func(string) bool {
-		return func(at string) bool { return strings.HasPrefix(at, top+"/") }
+	for above := path.Dir(sysPath); above != "/"; above = path.Dir(above) {
+		if found := subjects(func(at string) bool { return at == above }); len(found) > 0 {
+			return found
+		}
 	}
-	if above := subjects(func(at string) bool { return under(at)(sysPath) }); len(above) > 0 {
-		at := func(e device.Sighting) string { return e.Device.SysPath }
-		nearest := slices.MaxFunc(above, func(a, b device.Sighting) int { return cmp.Compare(len(at(a)), len(at(b))) })
-		return slices.DeleteFunc(above, func(e device.Sighting) bool { return at(e) != at(nearest) })
+	for _, top := range []string{sysPath, device.FunctionIn(sysPath)} {
+		if found := subjects(func(at string) bool { return top != "" && strings.HasPrefix(at, top+"/") }); len(found) > 0 {
+			return found
+		}
 	}
-	found := subjects(under(sysPath))
-	if function := device.FunctionIn(sysPath); len(found) == 0 && function != "" {
-		found = subjects(under(function))
-	}
-	return found
+	return none
 }

@@ -14,15 +14,17 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/udevtest"
-	"github.com/metalplug/metalplug/udev"
 )
 
 const fuzzRecording = `P: /devices/virtual/widget/widget0
@@ -96,8 +98,11 @@ func checkJSON(t *testing.T, request []byte, body io.Reader) {
 func fuzzServer(f *testing.F, touched func()) *Server {
 	machine := udevtest.New(f, fuzzRecording)
 	host := &device.Host{Tree: sysfs.At(machine.Root())}
-	rules := []device.Rule{{Resource: "example.org/widget", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget"}}}
-	inv := inventory.New(inventory.Options{Source: machine, Host: host, Rules: rules})
+	var applied atomic.Pointer[config.Config]
+	applied.Store(&config.Config{Resources: []config.Resource{{
+		Name: "example.org/widget", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget"},
+	}}})
+	inv := inventory.New(inventory.Options{Source: machine, Host: host, Rules: applied.Load().Rules()})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- inv.Run(ctx) }()
@@ -109,11 +114,9 @@ func fuzzServer(f *testing.F, touched func()) *Server {
 	})
 	<-inv.Ready()
 	return New(Options{
-		Inventory: inv, Host: host, Log: slog.New(slog.DiscardHandler), Enumerate: machine.Enumerate, Rules: func() []device.Rule { return rules },
-		Dropped: func() udev.Dropped { return udev.Dropped{} }, Where: func(string, string) string { return "" },
-		Resources: func() []Resource { return nil }, Configuration: func() Configuration { return Configuration{} },
-		Holders: func() map[string][]Holder { return nil }, Unwritten: func() []string { return nil },
-		Counted: func(context.Context) (Counted, error) { return Counted{}, nil },
+		Inventory: inv, Host: host, Log: slog.New(slog.DiscardHandler), Source: machine, Config: &applied,
+		Standing: func() map[string]plugin.Status { return nil }, Unwritten: func() []string { return nil },
+		Foreign: func(map[string][]string) map[string]string { return nil },
 		Adopt:   func(context.Context, string, string) (string, error) { touched(); return "", nil },
 		Reset: func(_ context.Context, id, scrub string) error {
 			touched()

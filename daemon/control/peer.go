@@ -4,7 +4,6 @@ package control
 
 import (
 	"context"
-	"fmt"
 	"net"
 
 	"golang.org/x/sys/unix"
@@ -21,13 +20,12 @@ type identified struct{ net.Listener }
 // Accept waits for the next client.
 func (l identified) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	if u, ok := c.(*net.UnixConn); ok && err == nil {
+		if peer := peerOf(u); peer != nil {
+			return peerConn{c, peerAddr{c.RemoteAddr(), peer}}, nil
+		}
 	}
-	if peer, err := peerOf(c); err == nil {
-		return peerConn{c, peerAddr{c.RemoteAddr(), peer}}, nil
-	}
-	return c, nil
+	return c, err
 }
 
 type peerConn struct {
@@ -51,23 +49,17 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// peerOf asks the kernel who connected.
-func peerOf(c net.Conn) (peer *unix.Ucred, err error) {
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return nil, fmt.Errorf("ask for the peer: %T is no unix socket", c)
-	}
+// peerOf asks the kernel who connected; nil: it does not tell.
+func peerOf(u *net.UnixConn) (peer *unix.Ucred) {
 	raw, err := u.SyscallConn()
 	if err != nil {
-		return nil, fmt.Errorf("ask for the peer: %w", err)
+		return nil
 	}
-	if controlErr := raw.Control(func(fd uintptr) {
+	_ = raw.Control(func(fd uintptr) {
 		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); controlErr != nil {
-		err = controlErr
-	}
+	})
 	if err != nil {
-		return nil, fmt.Errorf("ask for the peer: %w", err)
+		return nil
 	}
-	return peer, nil
+	return peer
 }

@@ -5,21 +5,22 @@ package control
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
 // routes are all requests that the socket knows. Reading is for whoever may open the socket; the four that change a
 // device go through changing.
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { send(w, s.status(time.Now())) })
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { send(w, s.Status()) })
 	mux.HandleFunc("GET /v1/resources", func(w http.ResponseWriter, _ *http.Request) {
 		snapshot, _ := s.Inventory.Snapshot()
-		send(w, append([]Resource{}, s.resources(snapshot)...))
+		send(w, s.resources(snapshot))
 	})
 	mux.HandleFunc("GET /v1/devices", s.sendDevices)
 	mux.HandleFunc("GET /v1/devices/{id}", s.sendDevice)
@@ -56,7 +57,7 @@ func send(w http.ResponseWriter, answer any) {
 // one: of thousands it is megabytes.
 func (s *Server) sendDevices(w http.ResponseWriter, _ *http.Request) {
 	snapshot, _ := s.Inventory.Snapshot()
-	holders := s.Holders()
+	holders := s.heldBy()
 	w.Header().Set("Content-Type", "application/json")
 	out := bufio.NewWriterSize(w, 32<<10)
 	defer out.Flush()
@@ -97,15 +98,23 @@ func (s *Server) device(id string) (Device, error) {
 	if status == nil {
 		return Device{}, fmt.Errorf("%q: %w", id, inventory.ErrUnknownDevice)
 	}
-	return NewDevice(status, s.Holders()), nil
+	return NewDevice(status, s.heldBy()), nil
 }
 
 // sendKubelet sends what the kubelet itself counts, which has to be asked.
 func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
-	counted, err := s.Counted(r.Context())
+	ids, err := plugin.Allocatable(r.Context(), s.Config.Load().Paths.PodResources)
+	if errors.Is(err, plugin.ErrNotCounted) {
+		send(w, Counted{Unknown: err.Error()})
+		return
+	}
 	if err != nil {
 		refuse(w, http.StatusBadGateway, err)
 		return
+	}
+	counted := Counted{Allocatable: make(map[string]int, len(ids)), Foreign: s.Foreign(ids)}
+	for resource, all := range ids {
+		counted.Allocatable[resource] = len(all)
 	}
 	send(w, counted)
 }

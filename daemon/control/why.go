@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/udev"
@@ -74,7 +75,8 @@ func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusServiceUnavailable, errBusy)
 		return
 	}
-	answer, err := s.why(what)
+	q := question{Server: s, what: what, config: s.Config.Load()}
+	answer, err := q.answer()
 	if err != nil {
 		refuse(w, http.StatusNotFound, err)
 		return
@@ -82,43 +84,57 @@ func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	send(w, answer)
 }
 
-// why finds what is asked for and explains it. Hardware that is gone is explained by what is kept of it; everything
+// question is why something is offered or not, with what is known when it is answered.
+type question struct {
+	*Server
+	what     string
+	config   *config.Config
+	rules    []device.Rule
+	snapshot *inventory.Snapshot
+	devices  []udev.Device // all that are present
+}
+
+// answer finds what is asked for and explains it. Hardware that is gone is explained by what is kept of it; everything
 // else is looked at anew, so that the answer holds now and not as of the last event.
-func (s *Server) why(what string) (Answer, error) {
-	snapshot, _ := s.Inventory.Snapshot()
-	answer := Answer{What: what}
-	known := statusOf(snapshot, what)
+func (q *question) answer() (answer Answer, err error) {
+	q.rules, answer.What = q.config.Rules(), q.what
+	q.snapshot, _ = q.Inventory.Snapshot()
+	var known *inventory.Status
+	users := q.known()
+	if len(users) > 0 {
+		known = users[0]
+	}
 	if known != nil && !known.Present {
-		answer.Found = []Explanation{s.absent(known)}
+		answer.Found = []Explanation{q.absent(known)}
 		return answer, nil
 	}
-	devices, err := s.Enumerate()
-	if err != nil {
+	if q.devices, err = q.Source.Enumerate(); err != nil {
 		return answer, err
 	}
-	candidates := s.candidates(devices, what, known)
-	if len(candidates) == 0 {
-		candidates = suspects(snapshot, devices, what)
-	}
-	explained := s.explain(devices, candidates)
+	explained := q.explain(q.candidates(known))
 	for _, e := range explained {
 		if known == nil || len(explained) == 1 || claims(e.Device.ID, known) {
-			answer.Found = append(answer.Found, s.told(snapshot, devices, e))
+			answer.Found = append(answer.Found, q.told(e))
 		}
 	}
-	oneFor(snapshot, &answer)
-	if len(answer.Found) == 0 && slices.ContainsFunc(s.Rules(), func(r device.Rule) bool { return r.Resource == what }) {
-		return answer, fmt.Errorf("%s is a resource: 'metalplugctl list --all' shows every device with its reason; then ask for one", what)
+	switch n := len(users); {
+	case len(answer.Found) > 0 && n > 1: // what there is to say of the node is the same for all
+		answer.Found = answer.Found[:1]
+		answer.Found[0].Steps = slices.Insert(answer.Found[0].Steps, 0, Step{
+			What: "node", OK: true, Why: fmt.Sprintf("%d devices share %s; this is one of them", n, q.what),
+		})
+	case len(answer.Found) > 0:
+	case slices.ContainsFunc(q.rules, func(r device.Rule) bool { return r.Resource == q.what }):
+		err = fmt.Errorf("%s is a resource: 'metalplugctl list --all' shows every device with its reason; then ask for one", q.what)
+	default:
+		err = fmt.Errorf("%s: %w, and no ID: see 'metalplugctl list --all', 'udevadm info %s'", q.what, errNothing, q.what)
 	}
-	if len(answer.Found) == 0 {
-		return answer, fmt.Errorf("%s: %w, and no ID: see 'metalplugctl list --all', 'udevadm info %s'", what, errNothing, what)
-	}
-	return answer, nil
+	return answer, err
 }
 
 // told adds to what a look finds what the inventory and the kubelet make of it. The look and the inventory may disagree
 // for a moment, when something has just happened; both are told.
-func (s *Server) told(snapshot *inventory.Snapshot, devices []udev.Device, e device.Sighting) Explanation {
+func (q *question) told(e device.Sighting) Explanation {
 	u := e.Device.Udev
 	known := e.Device.SysPath + " is in subsystem " + u.Subsystem
 	if u.DevNode != "" {
@@ -128,54 +144,53 @@ func (s *Server) told(snapshot *inventory.Snapshot, devices []udev.Device, e dev
 		SysPath: e.Device.SysPath, Node: u.DevNode, Subsystem: u.Subsystem, Steps: []Step{{What: "udev", OK: true, Why: known}},
 	}
 	for _, step := range e.Steps {
-		x.Steps = append(x.Steps, Step{What: step.What, Name: step.Name, OK: step.OK, Why: step.Why, Where: s.whereIs(step)})
+		x.Steps = append(x.Steps, Step{What: step.What, Name: step.Name, OK: step.OK, Why: step.Why, Where: q.whereIs(step)})
 	}
 	var err error
-	x.Would, err = s.would(e)
-	for d := range everyDevice(snapshot) {
+	x.Would, err = q.would(e)
+	for d := range everyDevice(q.snapshot) {
 		if d.Present && d.Device.SysPath == e.Device.SysPath && claims(e.Device.ID, d) {
-			s.conclude(&x, d)
+			q.conclude(&x, d)
 			return x
 		}
 	}
 	x.Verdict = "not offered: nothing on this machine's list of devices stands for it"
 	if e.Device.Class == nil {
-		x.Verdict = "not offered: " + s.untaken(devices, e, err)
+		x.Verdict = "not offered: " + q.untaken(e, err)
 	}
 	return x
 }
 
 // whereIs tells where the rule is written that a step is about; empty for none, and for a default one.
-func (s *Server) whereIs(step device.Step) string {
+func (q *question) whereIs(step device.Step) string {
 	if step.Rule == "" {
 		return ""
 	}
-	return s.Where(step.Rule, step.Key)
+	return q.config.Where(step.Rule, step.Key)
 }
 
 // absent explains a device of which the hardware is not there.
-func (s *Server) absent(d *inventory.Status) Explanation {
+func (q *question) absent(d *inventory.Status) Explanation {
 	x := Explanation{SysPath: d.Device.SysPath, Steps: []Step{
 		{What: "udev", Why: "its hardware is not there; it was last at " + d.Device.SysPath},
 	}}
-	s.conclude(&x, d)
+	q.conclude(&x, d)
 	return x
 }
 
 // conclude adds how a device stands, and the verdict. The state may say more than the look: what an event or a counter
 // has said of the hardware, what an operator has, and whether it comes and goes too often.
-func (s *Server) conclude(x *Explanation, d *inventory.Status) {
-	shown := NewDevice(d, s.Holders())
+func (q *question) conclude(x *Explanation, d *inventory.Status) {
+	shown := NewDevice(d, q.heldBy())
 	x.Device = &shown
-	switch {
-	case d.Healthy:
-		x.add("state", "", true, "Healthy since "+shown.Since.Format(timeFormat))
-	default:
-		x.add("state", "", false, d.Reason)
+	state := d.Reason
+	if d.Healthy {
+		state = "Healthy since " + shown.Since.Format(timeFormat)
 	}
+	x.add("state", "", d.Healthy, state)
 	x.evidence(d)
-	if by := shown.Cordon; by != nil && by.Since != nil {
-		x.add("state", "", false, fmt.Sprintf("cordoned by %s, %s", by.Who(), by.Since.Format(timeFormat)))
+	if by := d.Cordon; by != nil && !by.Since.IsZero() {
+		x.add("state", "", false, fmt.Sprintf("cordoned by %s, %s", CordonedBy(by), by.Since.UTC().Format(timeFormat)))
 	}
 	if d.Used != "" {
 		x.add("state", "", true, "only the pod that holds it may have it: "+d.Used)
@@ -187,17 +202,18 @@ func (s *Server) conclude(x *Explanation, d *inventory.Status) {
 		x.Verdict = "not offered: " + d.Reason + x.decidedAt()
 		return
 	}
-	connected := s.tellKubelet(x, d.Resource)
+	connected := q.tellKubelet(x, d.Resource)
+	x.Verdict = fmt.Sprintf("offered as %s, ", d.Resource)
 	switch {
 	case !d.Healthy:
-		x.Verdict = fmt.Sprintf("offered as %s, Unhealthy: %s", d.Resource, d.Reason)
+		x.Verdict += "Unhealthy: " + d.Reason
 	case !connected:
-		x.Verdict = fmt.Sprintf("offered as %s, Healthy, but the kubelet is not connected", d.Resource)
+		x.Verdict += "Healthy, but the kubelet is not connected"
 	default:
-		x.Verdict = fmt.Sprintf("offered as %s, Healthy", d.Resource)
+		x.Verdict += "Healthy"
 	}
-	if shown.Allocated != nil {
-		x.Verdict += fmt.Sprintf(", held by %s/%s (%s)", shown.Allocated.Namespace, shown.Allocated.Pod, shown.Allocated.Container)
+	if by := shown.Allocated; by != nil {
+		x.Verdict += fmt.Sprintf(", held by %s/%s (%s)", by.Namespace, by.Pod, by.Container)
 	} else if d.Held {
 		x.Verdict += ", held by a pod"
 	}
@@ -207,24 +223,28 @@ func (s *Server) conclude(x *Explanation, d *inventory.Status) {
 func (x *Explanation) evidence(d *inventory.Status) {
 	v := d.Evidence
 	at := v.Since.UTC().Format(timeFormat)
+	ok, why := false, ""
 	switch {
 	case v.Kind == inventory.Blank:
-		x.add("evidence", "", true, fmt.Sprintf("blank since %s: all %d bytes were read; at each plug random places, both ends and the known offsets are read again", at, v.Size))
+		ok, why = true, fmt.Sprintf("blank since %s: all %d bytes were read; at each plug random places, both ends and the known offsets are read again", at, v.Size)
 	case v.Kind == inventory.Erased:
-		x.add("evidence", "", true, fmt.Sprintf("erased by metalplug at %s, and verified", at))
+		ok, why = true, fmt.Sprintf("erased by metalplug at %s, and verified", at)
 	case v.Scrub != "":
-		x.add("evidence", "", false, fmt.Sprintf("adopted by the operator at %s, to be erased by %s", at, v.Scrub))
+		why = fmt.Sprintf("adopted by the operator at %s, to be erased by %s", at, v.Scrub)
 	case v.Kind == inventory.Adopted:
-		x.add("evidence", "", true, fmt.Sprintf("adopted by the operator, erased at %s, and verified", at))
+		ok, why = true, fmt.Sprintf("adopted by the operator, erased at %s, and verified", at)
 	case v.Found != "":
-		x.add("evidence", "", false, fmt.Sprintf("none: a full read since %s found %s", at, v.Found))
+		why = fmt.Sprintf("none: a full read since %s found %s", at, v.Found)
 	case d.Readable && v.Size > 0:
-		x.add("evidence", "", false, fmt.Sprintf("none yet: %d of %d bytes were read since %s and are blank", v.Read, v.Size, at))
+		why = fmt.Sprintf("none yet: %d of %d bytes were read since %s and are blank", v.Read, v.Size, at)
 	case d.State == inventory.StateUnproven:
-		x.add("evidence", "", false, "none: no full read, no erasure by metalplug, not adopted")
+		why = "none: no full read, no erasure by metalplug, not adopted"
 	case d.Erasable:
-		x.add("evidence", "", true, "a pod of this node left what is on it, which is erased before the next container starts")
+		ok, why = true, "a pod of this node left what is on it, which is erased before the next container starts"
+	default:
+		return
 	}
+	x.add("evidence", "", ok, why)
 }
 
 // decidedAt tells, of a device that no rule takes, where the rule is written that decides, if it is one alone.
@@ -256,22 +276,20 @@ func (x *Explanation) add(what, name string, ok bool, why string) {
 }
 
 // tellKubelet adds whether the kubelet hears of a resource.
-func (s *Server) tellKubelet(x *Explanation, resource string) (connected bool) {
-	for _, r := range s.Resources() {
-		if r.Name != resource {
-			continue
-		}
-		switch {
+func (q *question) tellKubelet(x *Explanation, resource string) (connected bool) {
+	if slices.ContainsFunc(q.config.Resources, func(r config.Resource) bool { return r.Name == resource }) {
+		switch r := q.Standing()[resource]; {
 		case r.Held != "":
 			x.add("kubelet", resource, false, "the resource is held back: "+r.Held)
 		case r.Connected:
 			x.add("kubelet", resource, true, "it is registered, and the kubelet's stream is open")
+			return true
 		case r.Registered:
 			x.add("kubelet", resource, false, "it is registered, but the kubelet has opened no stream")
 		default:
 			x.add("kubelet", resource, false, strings.TrimSuffix("it is not registered: "+r.Complaint, ": "))
 		}
-		return r.Connected
+		return false
 	}
 	x.add("kubelet", resource, false, "the resource is not configured any more: it goes once no pod holds it")
 	return false

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/udev"
 )
@@ -17,9 +18,9 @@ import (
 // would returns a [[resource]] that would take a device of whose kind the configuration says nothing: the built-in one,
 // else one of class node. It is empty where a rule was tried, since then the configuration
 // does say something; the error tells why none would take it.
-func (s *Server) would(e device.Sighting) (text string, err error) {
+func (q *question) would(e device.Sighting) (text string, err error) {
 	u := e.Device.Udev
-	rules := s.Usual
+	rules := config.BuiltinRules()
 	if e.Device.Class == nil {
 		rules = nodeRules(*u)
 	}
@@ -31,7 +32,7 @@ func (s *Server) would(e device.Sighting) (text string, err error) {
 	err = errors.New("it has no device node")
 	for i := range rules {
 		var rule *device.Rule
-		if rule, err = e.Taker(s.Host, rules[i:i+1]); err == nil {
+		if rule, err = e.Taker(q.Host, rules[i:i+1]); err == nil {
 			return inTOML(rule), nil
 		}
 	}
@@ -78,10 +79,10 @@ func inTOML(r *device.Rule) string {
 
 // untaken tells why a udev device that no class takes is not offered, and what of it can be; would is why none of
 // class node would take it.
-func (s *Server) untaken(devices []udev.Device, e device.Sighting, would error) string {
+func (q *question) untaken(e device.Sighting, would error) string {
 	for _, step := range e.Steps {
 		if isExclude(step) {
-			return "no class takes it: " + step.Why + inBrackets(s.whereIs(step))
+			return "no class takes it: " + step.Why + inBrackets(q.whereIs(step))
 		}
 	}
 	if would == nil {
@@ -92,7 +93,7 @@ func (s *Server) untaken(devices []udev.Device, e device.Sighting, would error) 
 		return "no class takes it, and class node would not: " + would.Error()
 	}
 	var nodes []string
-	for _, below := range devices {
+	for _, below := range q.devices {
 		if strings.HasPrefix(below.SysPath, u.SysPath+"/") && below.DevNode != "" {
 			nodes = append(nodes, below.DevNode)
 		}

@@ -26,10 +26,10 @@ const mayHaveBeen = "it may have been before the state was lost: uncordon it if 
 // Cordon is why a device is kept from new pods, by whom and since when.
 type Cordon struct {
 	Reason string    `json:"reason"`
-	UID    uint32    `json:"uid"`   // of who asked for it, as the kernel says
-	User   string    `json:"user"`  // the name of that; empty: it has none
-	Login  string    `json:"login"` // who had logged in there, as the client says, for sudo makes root of everybody; empty: not known
-	Since  time.Time `json:"since"` // zero: not known, nor who it was
+	UID    uint32    `json:"uid"`            // of who asked for it, as the kernel says
+	User   string    `json:"user"`           // the name of that; empty: it has none
+	Login  string    `json:"login"`          // who had logged in there, as the client says, for sudo makes root of everybody; empty: not known
+	Since  time.Time `json:"since,omitzero"` // zero: not known, nor who it was
 }
 
 // Cordon keeps a device from new pods, for a reason that people are told, until [Inventory.Uncordon]. It is listed

@@ -31,12 +31,9 @@ const (
 
 // larger are the types that are over their aim, with their own limits: fields, boolean fields, methods.
 var larger = map[string][3]int{
-	"cmd/metalplugctl.doctor":    {20, 3, 41},
-	"daemon.daemon":              {20, 3, 44},
+	"daemon.daemon":              {20, 3, 38},
 	"daemon/config.Resource":     {20, 6, 30},
-	"daemon/control.Device":      {23, 3, 30},
 	"daemon/control.Resource":    {20, 4, 30},
-	"daemon/control.Server":      {20, 3, 36},
 	"daemon/device.Rule":         {20, 5, 30},
 	"daemon/inventory.Inventory": {20, 3, 33},
 	"daemon/inventory.Outcome":   {20, 5, 30},
