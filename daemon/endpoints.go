@@ -88,7 +88,6 @@ func (e *endpoints) apply(resources []config.Resource, started func()) {
 func sameService(a, b config.Resource) bool {
 	a.Match, a.Exclude, a.AllowInUse, a.Reset = nil, nil, false, config.ResourceReset{}
 	a.Units, b.Units = config.Units{}, config.Units{}
-	a.ScrubUnset, b.ScrubUnset = false, false
 	b.Match, b.Exclude, b.AllowInUse, b.Reset = nil, nil, false, config.ResourceReset{}
 	return reflect.DeepEqual(a, b)
 }

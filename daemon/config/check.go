@@ -135,14 +135,6 @@ func checkPath(name string) error {
 	return nil
 }
 
-// checkSocketIn accepts directories in which a socket of that name can be bound.
-func checkSocketIn(dir, name string) error {
-	if most := socketSize - len("/"+name); len(dir) > most {
-		return fmt.Errorf("%s has %d bytes, at most %d leave room for the sockets in it", quoted(dir), len(dir), most)
-	}
-	return nil
-}
-
 // checkSocket accepts paths to which a socket can be bound.
 func checkSocket(name string) error {
 	if len(name) > socketSize {

@@ -97,15 +97,14 @@ type Resource struct {
 	Match   map[string]string // match: property to pattern, all of which must hold, see [device.Rule]; none
 	Exclude map[string]string // exclude: as match; a device for which any of them holds is not taken; none
 
-	Shares      int    // shares: how many times each device is offered, 1 to 1000; 1
-	Prefer      string // prefer: [Packed] or [Spread]; packed
-	Inject      string // inject: [InjectNodes] or [InjectCDI]; nodes
-	CDIKind     string // cdi_kind: vendor/class of a foreign CDI spec whose devices are named instead of our own; empty
-	Permissions string // permissions: on the nodes, some of "rwm": read, write, mknod; rw
-	AllowInUse  bool   // allow_in_use: offer a device though this host uses it; only for nvme and node; false
-	UMAD        bool   // umad: give the nodes for management datagrams too; only for infiniband; false
-	ISSM        bool   // issm: give the nodes of a subnet manager too; only with umad, and not with shares; false
-	Nodes       string // nodes: [device.NVMeGeneric], [device.NVMeBoth] or empty for [device.NVMeBlock]; only for nvme; block
+	Shares      int      // shares: how many times each device is offered, 1 to 1000; 1
+	Prefer      string   // prefer: [Packed] or [Spread]; packed
+	Inject      string   // inject: [InjectNodes] or [InjectCDI]; nodes
+	CDIKind     string   // cdi_kind: vendor/class of a foreign CDI spec whose devices are named instead of our own; empty
+	Permissions string   // permissions: on the nodes, some of "rwm": read, write, mknod; rw
+	AllowInUse  bool     // allow_in_use: offer a device though this host uses it; only for nvme and node; false
+	Extras      []string // umad, issm: the nodes for management datagrams, and those of a subnet manager; only for infiniband; none
+	Nodes       string   // nodes: [device.NVMeGeneric], [device.NVMeBoth] or empty for [device.NVMeBlock]; only for nvme; block
 
 	// Group has the keys group, optional and group_by: the nodes that make up one device; only for node; nil.
 	Group *device.Group
@@ -114,9 +113,6 @@ type Resource struct {
 
 	Reset ResourceReset
 	Units Units
-
-	// ScrubUnset reports that no file says how the devices of class node are erased: a disk among them is not offered.
-	ScrubUnset bool
 
 	// Optional tells that the kubelet hears of the resource only once it has a device. It is true for the built-in
 	// resources that no file names, and false for those in a file, so that a pod which asks for one without devices is
@@ -142,6 +138,8 @@ type ResourceReset struct {
 	// Timeout is how long it may take; 20 s, or 1 h where a device is erased at its release. For [WhenStart] it is at
 	// most 25 s. With [WhenBoth] it holds for the release only: what precedes a start still has to end within 25 s.
 	Timeout time.Duration
+	// ScrubUnset reports that no file says how the devices of class node are erased: a disk among them is not offered.
+	ScrubUnset bool
 }
 
 // AtStart tells whether anything is to be done before a container starts.
@@ -179,19 +177,12 @@ func (c Config) Templates() []string {
 
 // Rule returns which devices belong to the resource.
 func (r Resource) Rule() device.Rule {
-	rule := device.Rule{
+	return device.Rule{
 		Resource: r.Name, Class: r.Class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse,
-		Group: r.Group, Nodes: r.Nodes, ScrubUnset: r.ScrubUnset, Scrubs: r.Reset.Scrub != None,
+		Group: r.Group, Nodes: r.Nodes, ScrubUnset: r.Reset.ScrubUnset, Extras: r.Extras, Scrubs: r.Reset.Scrub != None,
 		ErasedAtStart:    r.Reset.AtStart() && r.Reset.Scrub != None,
 		ClearedAtRelease: r.Reset.AtRelease() || r.Units.Release != "", Init: r.Units.Init,
 	}
-	if r.UMAD {
-		rule.Extras = append(rule.Extras, "umad")
-	}
-	if r.ISSM {
-		rule.Extras = append(rule.Extras, "issm")
-	}
-	return rule
 }
 
 // NeedsSpec reports whether the container runtime finds the devices by a CDI spec of ours.

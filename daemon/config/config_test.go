@@ -170,13 +170,28 @@ hardware.source = "recording:/r"
 reset.socket = "/j.sock"
 reset.holders = "direct"
 reset.units = "/u.sock"
-resource = [
-  { name = "example.com/x", class = "node", match = { "ATTR{ready}" = '''1''', DEVNAME = "/dev/x*" }, exclude.DEVNAME = "/dev/x9",
-    shares = 2, prefer = "spread", inject = "cdi", cdi_kind = "example.com/y", permissions = "wmr", allow_in_use = true, takeover = true,
-    units = { init = "i@.service", start = "s@.service", release = "r@.service" } },
-  { name = "example.com/z", class = "nvme", reset = { method = "pci", scrub = "sanitize", when = "both", timeout = "1h30m" } },
-  { name = "example.com/i", class = "infiniband", umad = true, issm = true },
-]
+[[resource]]
+name = "example.com/x"
+class = "node"
+match = { "ATTR{ready}" = '''1''', DEVNAME = "/dev/x*" }
+exclude.DEVNAME = "/dev/x9"
+shares = 2
+prefer = "spread"
+inject = "cdi"
+cdi_kind = "example.com/y"
+permissions = "wmr"
+allow_in_use = true
+takeover = true
+units = { init = "i@.service", start = "s@.service", release = "r@.service" }
+[[resource]]
+name = "example.com/z"
+class = "nvme"
+reset = { method = "pci", scrub = "sanitize", when = "both", timeout = "1h30m" }
+[[resource]]
+name = "example.com/i"
+class = "infiniband"
+umad = true
+issm = true
 `)
 	want := Config{
 		Paths: Paths{
@@ -190,8 +205,8 @@ resource = [
 				Name: "example.com/x", Class: &device.Generic,
 				Match:   map[string]string{"ATTR{ready}": "1", "DEVNAME": "/dev/x*"},
 				Exclude: map[string]string{"DEVNAME": "/dev/x9"},
-				Shares:  2, Prefer: "spread", Inject: "cdi", CDIKind: "example.com/y", Permissions: "wmr", AllowInUse: true, Takeover: true, ScrubUnset: true,
-				Reset: ResourceReset{Method: "none", Scrub: "none", When: "start", Timeout: 20 * time.Second},
+				Shares:  2, Prefer: "spread", Inject: "cdi", CDIKind: "example.com/y", Permissions: "wmr", AllowInUse: true, Takeover: true,
+				Reset: ResourceReset{Method: "none", Scrub: "none", When: "start", Timeout: 20 * time.Second, ScrubUnset: true},
 				Units: Units{Init: "i@.service", Start: "s@.service", Release: "r@.service"},
 			},
 			{
@@ -200,7 +215,7 @@ resource = [
 				Reset: ResourceReset{Method: "pci", Scrub: "sanitize", When: "both", Timeout: 90 * time.Minute},
 			},
 			{
-				Name: "example.com/i", Class: &device.InfiniBand, UMAD: true, ISSM: true,
+				Name: "example.com/i", Class: &device.InfiniBand, Extras: []string{"umad", "issm"},
 				Shares: 1, Prefer: "packed", Inject: "nodes", Permissions: "rw",
 				Reset: ResourceReset{Method: "none", Scrub: "none", When: "start", Timeout: 20 * time.Second},
 			},
@@ -219,40 +234,40 @@ func TestResetDefaults(t *testing.T) {
 		want       ResourceReset
 		start, end bool
 	}{
-		{"nvme", "class = \"nvme\"\nreset.scrub = \"none\"", ResourceReset{Auto, None, WhenStart, 20 * time.Second}, true, false},
-		{"nothing works", `class = "infiniband"`, ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
-		{"named", "class = \"infiniband\"\nreset.method = \"pci\"", ResourceReset{"pci", None, WhenStart, 20 * time.Second}, true, false},
-		{"chosen", "class = \"nvme\"\nreset = { method = \"pci:flr\", scrub = \"none\" }", ResourceReset{"pci:flr", None, WhenStart, 20 * time.Second}, true, false},
-		{"shared", "class = \"nvme\"\nshares = 2\nreset.scrub = \"none\"", ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
-		{"in use", "class = \"nvme\"\nallow_in_use = true\nreset.scrub = \"none\"", ResourceReset{None, None, WhenStart, 20 * time.Second}, false, false},
+		{"nvme", "class = \"nvme\"\nreset.scrub = \"none\"", ResourceReset{Auto, None, WhenStart, 20 * time.Second, false}, true, false},
+		{"nothing works", `class = "infiniband"`, ResourceReset{None, None, WhenStart, 20 * time.Second, false}, false, false},
+		{"named", "class = \"infiniband\"\nreset.method = \"pci\"", ResourceReset{"pci", None, WhenStart, 20 * time.Second, false}, true, false},
+		{"chosen", "class = \"nvme\"\nreset = { method = \"pci:flr\", scrub = \"none\" }", ResourceReset{"pci:flr", None, WhenStart, 20 * time.Second, false}, true, false},
+		{"shared", "class = \"nvme\"\nshares = 2\nreset.scrub = \"none\"", ResourceReset{None, None, WhenStart, 20 * time.Second, false}, false, false},
+		{"in use", "class = \"nvme\"\nallow_in_use = true\nreset.scrub = \"none\"", ResourceReset{None, None, WhenStart, 20 * time.Second, false}, false, false},
 		{
 			"reset at release", "class = \"nvme\"\nreset = { when = \"release\", scrub = \"none\" }",
-			ResourceReset{Auto, None, WhenRelease, 20 * time.Second},
+			ResourceReset{Auto, None, WhenRelease, 20 * time.Second, false},
 			false, true,
 		},
 		{
 			"scrub at start", "class = \"nvme\"\nreset.scrub = \"discard\"",
-			ResourceReset{Auto, "discard", WhenStart, 20 * time.Second},
+			ResourceReset{Auto, "discard", WhenStart, 20 * time.Second, false},
 			true, false,
 		},
 		{
 			"scrub at release", "class = \"nvme\"\nreset = { scrub = \"zero\", when = \"release\" }",
-			ResourceReset{Auto, "zero", WhenRelease, time.Hour},
+			ResourceReset{Auto, "zero", WhenRelease, time.Hour, false},
 			false, true,
 		},
 		{
 			"scrub at both", "class = \"nvme\"\nreset = { scrub = \"zero\", when = \"both\", timeout = \"48h\" }",
-			ResourceReset{Auto, "zero", WhenBoth, 48 * time.Hour},
+			ResourceReset{Auto, "zero", WhenBoth, 48 * time.Hour, false},
 			true, true,
 		},
 		{
 			"only a scrub", "class = \"nvme\"\nreset = { method = \"none\", scrub = \"format\", when = \"both\", timeout = \"26s\" }",
-			ResourceReset{None, "format", WhenBoth, 26 * time.Second},
+			ResourceReset{None, "format", WhenBoth, 26 * time.Second, false},
 			true, true,
 		},
 		{
 			"longest start", "class = \"fpga\"\nreset.timeout = \"25s\"",
-			ResourceReset{Auto, None, WhenStart, 25 * time.Second},
+			ResourceReset{Auto, None, WhenStart, 25 * time.Second, false},
 			true, false,
 		},
 	} {

@@ -42,16 +42,13 @@ func basic() Config {
 
 // complete sets what no file has set and what depends on what the files say.
 func (c *Config) complete() {
-	if c.Reset.Holders == "" {
-		c.Reset.Holders = "/run/metalplug/holders.sock"
-		if c.Reset.Socket == Direct {
-			c.Reset.Holders = Direct
-		}
-	}
-	if c.Reset.Units == "" {
-		c.Reset.Units = "/run/metalplug/unit.sock"
-		if c.Reset.Socket == Direct {
-			c.Reset.Units = Direct
+	for name, to := range map[string]*string{"holders": &c.Reset.Holders, "unit": &c.Reset.Units} {
+		switch {
+		case *to != "":
+		case c.Reset.Socket == Direct:
+			*to = Direct
+		default:
+			*to = "/run/metalplug/" + name + ".sock"
 		}
 	}
 }

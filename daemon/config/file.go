@@ -3,7 +3,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -30,7 +29,7 @@ func (f *file) reportf(path toml.Key, format string, args ...any) {
 // problem makes a problem with what is at path.
 func (f *file) problem(path toml.Key, format string, args ...any) Problem {
 	return Problem{
-		File: f.name, Line: f.lines.line(path), Key: plain(spelt(path), shown), What: fmt.Sprintf(format, args...),
+		File: f.name, Line: f.lines.line(path), Key: plain(spelt(path)), What: fmt.Sprintf(format, args...),
 	}
 }
 
@@ -62,43 +61,30 @@ func (f *file) reportUnknown() {
 func (f *file) meant(path toml.Key) string {
 	last := len(path) - 1
 	name := strings.ToLower(path[last])
-	best, least := "", min(2, len(name)/2)+1
 	elsewhere := ""
-	for _, key := range slices.Sorted(maps.Keys(f.known)) {
-		known := f.known[key]
-		if known[len(known)-1] == name {
-			elsewhere = key
-		}
-		if len(known) != len(path) || !slices.Equal(known[:last], path[:last]) {
-			continue
-		}
-		if d := distance(name, known[last], least); d < least {
-			best, least = known[last], d
+	for edits := range min(2, len(name)/2) + 1 {
+		for _, key := range slices.Sorted(maps.Keys(f.known)) {
+			known := f.known[key]
+			if known[len(known)-1] == name {
+				elsewhere = key
+			}
+			if len(known) == len(path) && slices.Equal(known[:last], path[:last]) && like(name, known[last], edits) {
+				return known[last]
+			}
 		}
 	}
-	return cmp.Or(best, elsewhere)
+	return elsewhere
 }
 
-// distance returns how many letters must be inserted, removed or replaced to make b of a; limit if it is not less.
-func distance(a, b string, limit int) int {
-	if max(len(a)-len(b), len(b)-len(a)) >= limit {
-		return limit
+// like reports whether at most so many letters must be inserted, removed or replaced to make b of a.
+func like(a, b string, edits int) bool {
+	switch {
+	case a == b:
+		return true
+	case a == "" || b == "":
+		return len(a)+len(b) <= edits
+	case a[0] == b[0]:
+		return like(a[1:], b[1:], edits)
 	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, diagonal+1, row[j]+1)
-		}
-	}
-	return min(row[len(b)], limit)
+	return edits > 0 && (like(a[1:], b, edits-1) || like(a, b[1:], edits-1) || like(a[1:], b[1:], edits-1))
 }

@@ -5,7 +5,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,13 +12,9 @@ import (
 	"strings"
 
 	"github.com/BurntSushi/toml"
-	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/udev/recording"
 )
-
-// fileSize is the largest file that is read, in bytes: room for some hundred resources.
-const fileSize = 64 << 10
 
 // Load reads a configuration file and then, in the order of their names, the drop-ins conf.d/*.toml in the same
 // directory. A key that a later file sets holds. A [[resource]] of a name that an earlier file has, or a built-in resource,
@@ -47,18 +42,15 @@ func load(main string, optional bool) (Config, error) {
 	var files []*file
 	names = append([]string{main}, names...)
 	for _, name := range names {
-		text, err := read(name)
-		if optional && name == main && errors.Is(err, fs.ErrNotExist) {
-			if _, linkErr := os.Lstat(name); errors.Is(linkErr, fs.ErrNotExist) {
-				continue
-			}
-			err = fmt.Errorf("the link leads to a file that is not there, or that the sandbox of the service does not show; put the file into %s", filepath.Dir(name))
+		if _, err := os.Lstat(name); optional && name == main && errors.Is(err, fs.ErrNotExist) {
+			continue
 		}
+		text, err := os.ReadFile(name)
 		if err != nil {
 			files = append(files, &file{name: name, problems: Problems{unreadable(name, err)}})
 			continue
 		}
-		files = append(files, parse(name, text))
+		files = append(files, parse(name, strings.ReplaceAll(string(text), "\r\n", "\n")))
 	}
 	c := basic()
 	if problems = append(problems, c.apply(dir, files...)...); len(problems) > 0 {
@@ -105,49 +97,14 @@ func dropIns(dir string) ([]string, error) {
 	return names, err
 }
 
-// read returns the text of a file.
-func read(name string) (string, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would wait for its writer
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", err
-	}
-	// A drop-in is masked by a link to /dev/null; reading a directory is an error that says so.
-	null, err := os.Stat(os.DevNull)
-	if !info.Mode().IsRegular() && !info.IsDir() && (err != nil || !os.SameFile(info, null)) {
-		return "", errors.New("is not a regular file")
-	}
-	all, err := io.ReadAll(io.LimitReader(f, fileSize+1))
-	if err != nil {
-		return "", err
-	}
-	if len(all) > fileSize {
-		return "", fmt.Errorf("larger than %d bytes", fileSize)
-	}
-	return normal(string(all)), nil
-}
-
-// normal returns a text with what TOML regards as equal made equal: no byte order mark, lines that end in "\n".
-func normal(text string) string {
-	return strings.ReplaceAll(strings.TrimPrefix(text, "\ufeff"), "\r\n", "\n")
-}
-
 // parse reads the text of a file. What is wrong with it as a whole is among its problems.
 func parse(name, text string) *file {
-	lines, tooDeep := keyLines(text)
-	if tooDeep > 0 {
-		return &file{name: name, problems: Problems{{File: name, Line: tooDeep, What: fmt.Sprintf("nested more than %d deep", deepest)}}}
-	}
 	var tree map[string]any
 	meta, err := toml.Decode(text, &tree)
 	if err != nil {
 		return &file{name: name, problems: Problems{syntax(name, err)}}
 	}
-	return &file{name: name, tree: tree, lines: newLineIndex(lines, tree, meta.Keys()), known: make(map[string]toml.Key)}
+	return &file{name: name, tree: tree, lines: newLineIndex(keyLines(text), meta.Keys()), known: make(map[string]toml.Key)}
 }
 
 // apply makes c what the files say together, and returns what is wrong with them, by file and line. A recording is looked
@@ -195,16 +152,7 @@ func syntax(name string, err error) Problem {
 	return Problem{
 		File: name,
 		Line: max(1, parseError.Position.Line), // it is 0 where a file of one line ends too early
-		Key:  plain(parseError.LastKey, shown),
-		What: ownStyle(plain(parseError.Message, 2*shown)),
+		Key:  plain(parseError.LastKey),
+		What: plain(parseError.Message),
 	}
-}
-
-// ownStyle returns a message of the parser as ours are: it begins with a small letter and has no full stop.
-func ownStyle(message string) string {
-	message = strings.TrimSuffix(message, ".")
-	if len(message) > 1 && message[1] >= 'a' && message[1] <= 'z' {
-		message = strings.ToLower(message[:1]) + message[1:]
-	}
-	return message
 }

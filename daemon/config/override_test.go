@@ -65,8 +65,8 @@ func TestOverrideBuiltIn(t *testing.T) {
 func TestDisksAreOffUntilNamed(t *testing.T) {
 	for name, files := range map[string]map[string]string{
 		"in one file":     {"m.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"zero\"\n"},
-		"in two files":    {"m.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\n", "conf.d/a.toml": "resource = [{ name = \"metalplug.io/nvme\", reset = { scrub = \"zero\" } }]"},
-		"overridden none": {"m.toml": "resource = [{ name = \"metalplug.io/nvme\", reset.scrub = \"none\" }]", "conf.d/a.toml": "resource = [{ name = \"metalplug.io/nvme\", reset = { scrub = \"zero\" } }]"},
+		"in two files":    {"m.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\n", "conf.d/a.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\nreset = { scrub = \"zero\" }"},
+		"overridden none": {"m.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\nreset.scrub = \"none\"", "conf.d/a.toml": "[[resource]]\nname = \"metalplug.io/nvme\"\nreset = { scrub = \"zero\" }"},
 	} {
 		if r := find(t, loaded(t, files), "metalplug.io/nvme"); r.Class.Name != "nvme" || r.Reset.Scrub != "zero" || r.Optional {
 			t.Errorf("%s: %+v", name, r)
@@ -150,10 +150,19 @@ func TestDiskNamedTwice(t *testing.T) {
 // A name that is built in yields to another plugin, also where a file overrides a key; takeover says that it does not.
 func TestYields(t *testing.T) {
 	c := good(t, `
-resource = [
-  { name = "amd.com/gpu", shares = 2 }, { name = "nvidia.com/gpu", takeover = true }, { name = "example.com/x", class = "gpu" },
-  { name = "metalplug.io/nvme", reset.scrub = "none" },
-]`)
+[[resource]]
+name = "amd.com/gpu"
+shares = 2
+[[resource]]
+name = "nvidia.com/gpu"
+takeover = true
+[[resource]]
+name = "example.com/x"
+class = "gpu"
+[[resource]]
+name = "metalplug.io/nvme"
+reset.scrub = "none"
+`)
 	for name, want := range map[string]bool{
 		"xilinx.com/fpga": true, "amd.com/gpu": true, "metalplug.io/nvme": true, "nvidia.com/gpu": false, "example.com/x": false,
 	} {
@@ -173,8 +182,8 @@ func TestScrubUnset(t *testing.T) {
 		node + "match.DEVNAME = \"/dev/x*\"\nreset.method = \"none\"\n": true,
 		valid: false,
 	} {
-		if r := good(t, text).Resources[0]; r.ScrubUnset != want || r.Rule().ScrubUnset != want {
-			t.Errorf("%s: %v", text, r.ScrubUnset)
+		if r := good(t, text).Resources[0]; r.Reset.ScrubUnset != want || r.Rule().ScrubUnset != want {
+			t.Errorf("%s: %v", text, r.Reset.ScrubUnset)
 		}
 	}
 }

@@ -73,14 +73,12 @@ func takePaths(t *table, p *Paths) {
 		}
 		t.pathname(path.key, path.to)
 	}
-	if t.has("device_plugins") {
-		t.check("device_plugins", checkSocketIn(p.DevicePlugins, endpoint))
-	}
-	if t.has("pod_resources") {
-		t.check("pod_resources", checkSocket(p.PodResources))
-	}
-	if t.has("run") {
-		t.check("run", checkSocketIn(p.Run, "control.sock"))
+	for _, socket := range []struct{ key, name string }{
+		{"device_plugins", p.DevicePlugins + "/" + endpoint}, {"pod_resources", p.PodResources}, {"run", p.Run + "/control.sock"},
+	} {
+		if t.has(socket.key) {
+			t.check(socket.key, checkSocket(socket.name))
+		}
 	}
 	t.checkApart(p)
 	t.end()

@@ -44,32 +44,17 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// shown is the most of a text from a file that a problem repeats, in bytes.
-const shown = 80
+// quoted returns a text of a file in quotes, and no more than its first 80 characters.
+func quoted(s string) string { return fmt.Sprintf("%.80q", s) }
 
-// quoted returns what a file says, in quotes and not at boundless length.
-func quoted(s string) string { return fmt.Sprintf("%q", shortened(s, shown)) }
-
-// plain returns what a file says without quotes: on one line, and not at boundless length.
-func plain(s string, size int) string {
+// plain returns a text of a file without quotes: on one line, and no more than its first 160 characters.
+func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return utf8.RuneError
 		}
 		return r
-	}, shortened(s, size))
-}
-
-// shortened returns s, cut off where it is longer than size bytes.
-func shortened(s string, size int) string {
-	if len(s) <= size {
-		return s
-	}
-	end := size
-	for end > 0 && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + "…"
+	}, fmt.Sprintf("%.160s", s))
 }
 
 // alternatives joins words to "a, b or c".

@@ -134,20 +134,21 @@ func takeOffer(t *table, r *Resource) {
 
 // takeManagement takes what only those need who manage an InfiniBand fabric.
 func takeManagement(t *table, r *Resource) {
-	t.boolean("umad", &r.UMAD)
-	t.boolean("issm", &r.ISSM)
-	for _, node := range []struct {
-		key   string
-		asked bool
-	}{{"umad", r.UMAD}, {"issm", r.ISSM}} {
-		if node.asked && r.Class != nil && r.Class != &device.InfiniBand {
-			t.reportf(node.key, "is only for the class %s, not for %s", device.InfiniBand.Name, r.Class.Name)
+	for _, key := range []string{"umad", "issm"} {
+		asked := false
+		if t.boolean(key, &asked); !asked {
+			continue
+		}
+		r.Extras = append(r.Extras, key)
+		if r.Class != nil && r.Class != &device.InfiniBand {
+			t.reportf(key, "is only for the class %s, not for %s", device.InfiniBand.Name, r.Class.Name)
 		}
 	}
-	if r.ISSM && !r.UMAD {
+	switch {
+	case !slices.Contains(r.Extras, "issm"):
+	case len(r.Extras) == 1:
 		t.reportf("issm", "needs umad = true: a subnet manager sends its packets by it")
-	}
-	if r.ISSM && r.Shares > 1 {
+	case r.Shares > 1:
 		t.reportf("issm", "can be open in one container only, shares = %d", r.Shares)
 	}
 }
@@ -167,16 +168,18 @@ func takeNodes(t *table, r *Resource) {
 
 // takeReset takes [resource.reset].
 func takeReset(t *table, r *Resource) {
-	able, of := r.abilities(), ""
-	if r.Class != nil {
-		of = " of class " + r.Class.Name
+	if r.Class == nil { // which is reported
+		t.text("method", &r.Reset.Method)
+		t.text("scrub", &r.Reset.Scrub)
+	} else {
+		able, of := classAbilities[r.Class.Name], " of class "+r.Class.Name
+		methods := append([]string{Auto, None}, able.methods...)
+		if chosen, ok := t.value("method").(string); ok && isPCIReset(chosen) && slices.Contains(methods, "pci") {
+			methods = append(methods, chosen)
+		}
+		t.choice("method", "method"+of, &r.Reset.Method, methods...)
+		t.choice("scrub", "scrub"+of, &r.Reset.Scrub, append([]string{None}, able.scrubs...)...)
 	}
-	methods := append([]string{Auto, None}, able.methods...)
-	if chosen, ok := t.value("method").(string); ok && isPCIReset(chosen) && slices.Contains(methods, "pci") {
-		methods = append(methods, chosen)
-	}
-	t.choice("method", "method"+of, &r.Reset.Method, methods...)
-	t.choice("scrub", "scrub"+of, &r.Reset.Scrub, append([]string{None}, able.scrubs...)...)
 	r.requireScrub(t)
 	t.choice("when", "moment", &r.Reset.When, WhenStart, WhenRelease, WhenBoth)
 	if r.Reset.When != WhenStart && r.Reset.Scrub != None {
@@ -202,7 +205,7 @@ func (r *Resource) requireScrub(t *table) {
 			alternatives(quotedAll(append(slices.Clone(classAbilities[r.Class.Name].scrubs), None))))
 		return
 	}
-	r.ScrubUnset = true
+	r.Reset.ScrubUnset = true
 }
 
 // isPCIReset tells whether a method is "pci:" and one of what the attribute reset_method of a PCI function can list
@@ -210,24 +213,6 @@ func (r *Resource) requireScrub(t *table) {
 func isPCIReset(method string) bool {
 	way, ok := strings.CutPrefix(method, "pci:")
 	return ok && slices.Contains([]string{"device_specific", "acpi", "flr", "af_flr", "pm", "bus", "cxl_bus"}, way)
-}
-
-// abilities returns those of the class; those of all classes if the class is not known.
-func (r *Resource) abilities() abilities {
-	if r.Class != nil {
-		return classAbilities[r.Class.Name]
-	}
-	var all abilities
-	for _, class := range slices.Sorted(maps.Keys(classAbilities)) {
-		able := classAbilities[class]
-		all.methods = append(all.methods, able.methods...)
-		all.auto = all.auto || able.auto
-		all.scrubs = append(all.scrubs, able.scrubs...)
-	}
-	slices.Sort(all.methods)
-	slices.Sort(all.scrubs)
-	all.methods, all.scrubs = slices.Compact(all.methods), slices.Compact(all.scrubs)
-	return all
 }
 
 // checkExclusive finds what cannot be done to a device that is not one container's alone.
@@ -245,7 +230,7 @@ func checkExclusive(t, reset *table, r Resource) {
 
 // settle makes "none" of "auto" where it cannot come to anything.
 func (r *Resource) settle() {
-	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || !r.abilities().auto) {
+	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class != nil && !classAbilities[r.Class.Name].auto) {
 		r.Reset.Method = None
 	}
 }

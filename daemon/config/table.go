@@ -197,27 +197,14 @@ func (t *table) whole(key string) *table {
 
 // tables takes an array of tables of one file.
 func (l layer) tables(key string) []layer {
-	var all []layer
-	for i, values := range l.tablesIn(key) {
-		all = append(all, layer{file: l.file, path: append(l.at(key), fmt.Sprint(i)), values: values})
+	if array, ok := l.values[key].([]any); ok && len(array) == 0 { // resource = []
+		return nil
 	}
-	return all
-}
-
-// tablesIn takes an array of tables in either of the ways in which TOML can write it.
-func (l layer) tablesIn(key string) []map[string]any {
-	if array, ok := l.values[key].([]any); ok {
-		all := make([]map[string]any, 0, len(array))
-		for _, element := range array {
-			if values, ok := element.(map[string]any); ok {
-				all = append(all, values)
-			}
-		}
-		if len(all) == len(array) {
-			return all
-		}
+	array, _ := take[[]map[string]any](&table{layers: []layer{l}}, key, fmt.Sprintf("an array of tables: write [[%s]]", key))
+	all := make([]layer, len(array))
+	for i, values := range array {
+		all[i] = layer{file: l.file, path: append(l.at(key), fmt.Sprint(i)), values: values}
 	}
-	all, _ := take[[]map[string]any](&table{layers: []layer{l}}, key, fmt.Sprintf("an array of tables: write [[%s]]", key))
 	return all
 }
 

@@ -28,11 +28,14 @@ ID_SERIAL = "S1"
 name = "example.com/b"
 class = "infiniband"
 `,
-		"conf.d/1.toml": `
-resource = [
-  { name = "example.com/c", class = "gpu", match = { PCI_ID = "10DE:*" } },
-  { name = "example.com/b", class = "infiniband", exclude = { PCI_ID = "15B3:*" } },
-]
+		"conf.d/1.toml": `[[resource]]
+name = "example.com/c"
+match = { PCI_ID = "10DE:*" }
+class = "gpu"
+[[resource]]
+name = "example.com/b"
+exclude = { PCI_ID = "15B3:*" }
+class = "infiniband"
 `,
 	} {
 		file := filepath.Join(dir, name)
@@ -57,8 +60,8 @@ resource = [
 			{"example.com/a", "exclude.ID_SERIAL", "t.toml:9"},
 			{"example.com/a", "exclude.PCI_SLOT_NAME", "t.toml:10"},
 			{"example.com/a", "exclude.NONE", "t.toml:8"},
-			{"example.com/b", "name", "conf.d/1.toml:4"}, // which takes the place of the first
-			{"example.com/b", "exclude.PCI_ID", "conf.d/1.toml:4"},
+			{"example.com/b", "name", "conf.d/1.toml:6"}, // which takes the place of the first
+			{"example.com/b", "exclude.PCI_ID", "conf.d/1.toml:7"},
 			{"example.com/c", "match.PCI_ID", "conf.d/1.toml:3"},
 			{"example.com/none", "match", ""},
 		} {
