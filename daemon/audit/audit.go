@@ -4,15 +4,14 @@
 //
 // Each entry is a line in the journal and a line of JSON in the file audit.jsonl, which is only appended to. One goroutine writes
 // the file: no caller waits for the disk. The log must not block. Entries that cannot be written wait in a bounded queue. Where
-// there are too many, the oldest are dropped, and both the file and the log say how many.
+// there are too many, new ones are dropped, and both the file and the log say how many.
 package audit
 
 import (
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -77,11 +76,8 @@ type Log struct {
 	log  *slog.Logger
 	file file
 
-	mu      sync.Mutex
-	queue   []Entry // for the file
-	dropped int     // since the last entry in the file
-
-	wake    chan struct{} // one slot
+	queue   chan Entry   // for the file
+	dropped atomic.Int64 // since the last entry in the file
 	closing chan struct{}
 	closed  chan struct{} // closed by the writer
 }
@@ -90,13 +86,13 @@ type Log struct {
 func Open(dir string, log *slog.Logger) *Log {
 	l := &Log{
 		log: log, file: file{name: filepath.Join(dir, "audit.jsonl"), size: fileSize},
-		wake: make(chan struct{}, 1), closing: make(chan struct{}), closed: make(chan struct{}),
+		queue: make(chan Entry, queueSize), closing: make(chan struct{}), closed: make(chan struct{}),
 	}
 	go l.writeAll()
 	return l
 }
 
-// Close writes what is still to be written, and logs what cannot be. Nothing may be noted after it.
+// Close writes what is still to be written, and logs how much cannot be. An entry that is noted after it is logged only.
 func (l *Log) Close() {
 	if l == nil {
 		return
@@ -110,31 +106,14 @@ func (l *Log) Note(entries ...Entry) {
 	if l == nil {
 		return
 	}
-	l.keep(entries)
 	for _, e := range entries {
+		e.Time = time.Now().UTC()
+		select {
+		case l.queue <- e:
+		default:
+			l.dropped.Add(1)
+		}
 		l.say(e)
-	}
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (l *Log) keep(entries []Entry) {
-	now := time.Now().UTC()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, e := range entries {
-		e.Time = now
-		l.queue = append(l.queue, e)
-	}
-	l.bound()
-}
-
-// bound drops the oldest entries if there are too many. l.mu is held.
-func (l *Log) bound() {
-	if n := len(l.queue) - queueSize; n > 0 {
-		l.queue, l.dropped = slices.Delete(l.queue, 0, n), l.dropped+n
 	}
 }
 

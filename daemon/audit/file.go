@@ -7,72 +7,70 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 const (
-	// fileSize is how large the file grows before a new one is begun, in bytes: some ten thousand entries.
-	fileSize = 8 << 20
-	// filesOld is how many old ones are kept: audit.jsonl.1 is the last, audit.jsonl.4 the oldest.
-	filesOld = 4
-	// minBackoff and maxBackoff bound the time between attempts to write what could not be written.
-	minBackoff = time.Second
-	maxBackoff = time.Minute
+	// fileSize is how large the file grows before it becomes audit.jsonl.1, in bytes: some forty thousand entries.
+	fileSize = 16 << 20
+	// retryInterval is the time between attempts to write what could not be written.
+	retryInterval = 10 * time.Second
 )
 
-// writeAll writes the queue until the audit is closed. What cannot be written is tried again, less and less often.
+// writeAll writes the queue until the audit is closed. While it cannot, it takes nothing more from the queue.
 func (l *Log) writeAll() {
 	defer close(l.closed)
-	backoff, complaint := minBackoff, ""
-	var retry <-chan time.Time
-	for closing := false; !closing; {
-		wake := l.wake
-		if retry != nil {
-			wake = nil // what is new waits, too
+	var entries []Entry // to be written
+	complaint := ""
+	for closing := false; !closing || complaint == "" && len(l.queue) > 0; {
+		queue, retry := l.queue, (<-chan time.Time)(nil)
+		if complaint != "" {
+			queue, retry = nil, time.After(retryInterval)
 		}
 		select {
 		case <-l.closing:
 			closing = true
 		case <-retry:
-			backoff = min(2*backoff, maxBackoff)
-		case <-wake:
+		case e := <-queue:
+			entries = append(entries, e)
 		}
-		err := l.write()
+		for len(entries) < queueSize && len(l.queue) > 0 { // with one sync
+			entries = append(entries, <-l.queue)
+		}
+		err := l.write(entries)
 		switch {
-		case err == nil && complaint != "":
-			l.log.Info("audit kept again")
-			fallthrough
 		case err == nil:
-			backoff, complaint, retry = minBackoff, "", nil
-			continue
+			entries = nil
+			if complaint != "" {
+				complaint = ""
+				l.log.Info("audit kept again")
+			}
 		case err.Error() != complaint:
 			complaint = err.Error()
 			l.log.Error("audit not kept", "err", err)
 		}
-		retry = time.After(backoff)
 	}
-	if n := len(l.queue) + l.dropped; n > 0 {
+	l.lost(len(entries) + len(l.queue) + int(l.dropped.Load()))
+}
+
+// lost logs how many entries are not in the file.
+func (l *Log) lost(n int) {
+	if n > 0 {
 		l.log.Error("audit entries lost", "err", fmt.Errorf("%d are not in %s: the journal has them", n, l.file.name))
 	}
 }
 
-// write appends the queue to the file, with one sync.
-func (l *Log) write() error {
-	l.mu.Lock()
-	entries, dropped := l.queue, l.dropped
-	l.queue, l.dropped = nil, 0
-	l.mu.Unlock()
+// write appends entries to the file, the first with how many were dropped.
+func (l *Log) write(entries []Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	entries[0].Lost = dropped
+	dropped := l.dropped.Load()
+	entries[0].Lost = int(dropped)
 	var lines bytes.Buffer
 	encoder := json.NewEncoder(&lines)
 	encoder.SetEscapeHTML(false)
@@ -81,18 +79,12 @@ func (l *Log) write() error {
 			return err // an entry has nothing that JSON cannot say
 		}
 	}
-	err := l.file.append(lines.Bytes())
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case err != nil:
-		entries[0].Lost = 0
-		l.queue, l.dropped = append(entries, l.queue...), l.dropped+dropped
-		l.bound()
-	case dropped > 0:
-		l.log.Error("audit entries lost", "err", fmt.Errorf("%d are not in %s: the journal has them", dropped, l.file.name))
+	if err := l.file.append(lines.Bytes()); err != nil {
+		return err
 	}
-	return err
+	l.dropped.Add(-dropped)
+	l.lost(int(dropped))
+	return nil
 }
 
 // file is the audit's file. It is for one goroutine.
@@ -103,24 +95,18 @@ type file struct {
 
 // append appends whole lines and has them on disk when it returns nil. It cuts off what it has written in vain.
 func (f file) append(lines []byte) error {
-	// Without O_NONBLOCK a pipe would wait for its reader.
-	open, err := os.OpenFile(f.name, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o600)
+	open, err := os.OpenFile(f.name, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
 	defer open.Close()
 	info, err := open.Stat()
-	size := int64(0)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case !info.Mode().IsRegular():
-		return fmt.Errorf("open %s: it is not a regular file: move it away", f.name)
-	default:
-		size = info.Size()
 	}
+	size := info.Size()
 	if size > 0 && size+int64(len(lines)) > f.size {
-		if err := f.rotate(); err != nil {
+		if err := os.Rename(f.name, f.name+".1"); err != nil {
 			return err
 		}
 		return f.append(lines)
@@ -142,20 +128,6 @@ func (f file) append(lines []byte) error {
 	}
 	if size == 0 {
 		return fsutil.SyncDir(filepath.Dir(f.name))
-	}
-	return nil
-}
-
-// rotate puts the file aside.
-func (f file) rotate() error {
-	for n := filesOld; n > 0; n-- {
-		from := f.name
-		if n > 1 {
-			from = fmt.Sprintf("%s.%d", f.name, n-1)
-		}
-		if err := os.Rename(from, fmt.Sprintf("%s.%d", f.name, n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
 	}
 	return nil
 }
