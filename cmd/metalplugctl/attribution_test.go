@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"net"
@@ -115,21 +114,6 @@ func (n *node) allocated() control.Device {
 	}
 }
 
-// TestDoctorComparesCounts: the kubelet of the test counts seven disks; with one cordoned we offer six.
-func TestDoctorComparesCounts(t *testing.T) {
-	f := soundMachine()
-	f.counts = map[string]int{nvmeName: 7}
-	text := ""
-	for _, line := range f.examine(t) {
-		if line.Check == "kubelet's count" {
-			text = line.Level + " " + line.Text
-		}
-	}
-	if want := "fail metalplug.io/nvme: 1 healthy devices are offered, the kubelet counts 7"; text != want {
-		t.Errorf("%q, want %q", text, want)
-	}
-}
-
 func TestSocketOfTheConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "t.toml")
@@ -162,8 +146,7 @@ func TestFileOfTheRunningDaemon(t *testing.T) {
 	}
 }
 
-// TestCheckOfTheRunningDaemon: without a file it is the one that the daemon reads, which is said, also as it is now and
-// not as it was read; without a daemon the default one.
+// TestCheckOfTheRunningDaemon: without a file it is the one that the daemon reads, as it is now and not as it was read.
 func TestCheckOfTheRunningDaemon(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "t.toml")
 	if err := place(file, "paths.run = \"/run/other\"\n"); err != nil {
@@ -171,12 +154,12 @@ func TestCheckOfTheRunningDaemon(t *testing.T) {
 	}
 	socket := answering(t, map[string]any{"/v1/status": control.Status{Configuration: control.Configuration{File: file}}})
 	code, stdout, stderr := ctl(t, "--socket", socket, "check")
-	if want := "The configuration of the running daemon:\n" + file + ": ok\n"; code != exitOK || stdout != want || stderr != "" {
+	if want := file + ": ok\n"; code != exitOK || stdout != want || stderr != "" {
 		t.Errorf("exit %d, %q, want %q: %s", code, stdout, want, stderr)
 	}
 	code, stdout, _ = ctl(t, "--socket", socket, "check", "-o", "json")
 	var checked checkedFiles
-	if err := json.Unmarshal([]byte(stdout), &checked); code != exitOK || err != nil || checked.Of != ofDaemon || checked.File != file {
+	if err := json.Unmarshal([]byte(stdout), &checked); code != exitOK || err != nil || checked.File != file {
 		t.Errorf("exit %d, %v: %+v", code, err, checked)
 	}
 	if err := place(file, "nonsense = 1\n"); err != nil {
@@ -184,14 +167,5 @@ func TestCheckOfTheRunningDaemon(t *testing.T) {
 	}
 	if code, _, stderr := ctl(t, "--socket", socket, "check"); code != exitProblem || stderr != file+":1: nonsense: unknown key\n" {
 		t.Errorf("exit %d: %s", code, stderr)
-	}
-	o := operator{socket: filepath.Join(t.TempDir(), "none.sock")}
-	if got, of := o.fileToCheck(t.Context()); got != config.DefaultFile || of != ofDefault {
-		t.Errorf("no daemon: %s of %s", got, of)
-	}
-	s := newScreen(&bytes.Buffer{})
-	s.checked(checkedFiles{File: "/etc/none.toml", Of: ofDefault})
-	if want := "The default configuration, since no daemon answers that could have another:\n/etc/none.toml: not there: the defaults hold\n"; s.String() != want {
-		t.Errorf("%q, want %q", s, want)
 	}
 }

@@ -8,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"os/user"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -122,7 +120,7 @@ func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, al
 func (o *operator) mayErase(cmd *cobra.Command, verb, id string, yes bool) error {
 	var d control.Device
 	if err := o.client().Get(cmd.Context(), pathOf(id), &d); err != nil {
-		return o.refused(cmd, verb, id, err)
+		return failed(verb, id, err)
 	}
 	fmt.Fprintln(cmd.ErrOrStderr(), clean(described(d)))
 	if yes {
@@ -176,42 +174,12 @@ func confirm(in io.Reader, out io.Writer, id string) error {
 	return fmt.Errorf("erase %s: what was typed is not its ID: nothing was done", id)
 }
 
-// refused tells why a device is not changed. Where no device has that ID it may be another name of one.
-func (o *operator) refused(cmd *cobra.Command, verb, id string, err error) error {
-	var refused *control.Refused
-	if !errors.As(err, &refused) {
-		return fmt.Errorf("%s %s: %w", verb, id, err)
+// failed tells what was not done to which device. The daemon names the device, too.
+func failed(verb, id string, err error) error {
+	if refused := new(control.Refused); errors.As(err, &refused) {
+		refused.Text = strings.TrimPrefix(refused.Text, id+": ")
 	}
-	told := *refused
-	for _, named := range []string{id, strconv.Quote(id)} { // which is told already
-		told.Text = strings.TrimPrefix(told.Text, named+": ")
-	}
-	if told.Code == http.StatusNotFound {
-		switch ids := o.idsOf(cmd, id); len(ids) {
-		case 0:
-			told.Text += ": see 'metalplugctl list --all'"
-		case 1:
-			told.Text = "that is no ID; the ID of its device is " + ids[0]
-		default:
-			told.Text = "that is no ID; the IDs of its devices are " + strings.Join(ids, " ")
-		}
-	}
-	return fmt.Errorf("%s %s: %w", verb, id, &told)
-}
-
-// idsOf returns the IDs of the devices that a node, a PCI address or a path leads to, as "why" finds them; none where it
-// leads nowhere.
-func (o *operator) idsOf(cmd *cobra.Command, what string) (ids []string) {
-	var answer control.Answer
-	if o.client().Get(cmd.Context(), "/v1/why?what="+url.QueryEscape(asked(what)), &answer) != nil {
-		return nil
-	}
-	for _, e := range answer.Found {
-		if e.Device != nil && e.Device.ID != "" {
-			ids = append(ids, e.Device.ID)
-		}
-	}
-	return ids
+	return fmt.Errorf("%s %s: %w", verb, id, err)
 }
 
 // pathOf returns the path of a device at the control socket. What would lead elsewhere in a path is escaped, too: the daemon
@@ -228,7 +196,7 @@ func pathOf(id string) string {
 func (o *operator) change(cmd *cobra.Command, output format, id, verb string, c control.Change) error {
 	var d control.Changed
 	if err := o.client().Post(cmd.Context(), pathOf(id)+"/"+verb, c, &d); err != nil {
-		return o.refused(cmd, verb, id, err)
+		return failed(verb, id, err)
 	}
 	text := d.ID + ": " + d.Health
 	if d.Reason != "" {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -31,11 +30,11 @@ resource takes from it, and which resources take nothing. No daemon is needed fo
 	cmd.Flags().BoolVar(&explain, "explain", false, "say which devices of this machine each resource would take")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		checked := checkedFiles{Of: ofArgument}
+		checked := checkedFiles{}
 		if len(args) == 1 {
 			checked.File = args[0]
 		} else {
-			checked.File, checked.Of = o.fileToCheck(cmd.Context())
+			checked.File, _ = o.runningFile(cmd.Context())
 		}
 		c, err := config.Load(checked.File)
 		if err == nil {
@@ -56,26 +55,9 @@ resource takes from it, and which resources take nothing. No daemon is needed fo
 	return cmd
 }
 
-// Whose configuration was checked.
-const (
-	ofArgument = "argument" // the one that was named
-	ofDaemon   = "daemon"   // that of the running daemon
-	ofDefault  = "default"  // the default one: no daemon answers
-)
-
-// fileToCheck returns the file that is checked where none is named.
-func (o *operator) fileToCheck(ctx context.Context) (file, of string) {
-	file, answers := o.runningFile(ctx)
-	if answers {
-		return file, ofDaemon
-	}
-	return file, ofDefault
-}
-
 // checkedFiles is a configuration with which nothing is wrong.
 type checkedFiles struct {
 	File      string   `json:"file"` // the main one, whether it is there or not
-	Of        string   `json:"of"`   // "argument", "daemon" or "default": whose it is
 	Files     []string `json:"files"`
 	Warnings  []string `json:"warnings,omitempty"`  // what this machine lacks
 	Resources []taking `json:"resources,omitempty"` // what each would take, if that was asked for
@@ -83,12 +65,6 @@ type checkedFiles struct {
 
 // checked writes the files, and what the resources would take.
 func (s *screen) checked(c checkedFiles) {
-	switch c.Of {
-	case ofDaemon:
-		s.paragraph(0, "", "", "The configuration of the running daemon:")
-	case ofDefault:
-		s.paragraph(0, "", "", "The default configuration, since no daemon answers that could have another:")
-	}
 	for _, f := range c.Files {
 		fmt.Fprintf(s, "%s: ok\n", f)
 	}

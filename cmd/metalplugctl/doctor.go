@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -139,15 +138,6 @@ func (o *operator) runningFile(ctx context.Context) (file string, answers bool) 
 		return config.DefaultFile, false // why is not what was asked
 	}
 	return cmp.Or(status.Configuration.File, config.DefaultFile), true
-}
-
-// configured returns the configuration in a file, or the defaults, and a client for the daemon that it configures.
-func (o *operator) configured(file string) (config.Config, control.Client) {
-	c, err := config.Load(file)
-	if err != nil {
-		c = config.Default()
-	}
-	return c, control.Client{Socket: cmp.Or(o.socket, filepath.Join(c.Paths.Run, controlSocket))}
 }
 
 // examine does all checks.

@@ -88,7 +88,7 @@ func (s *screen) event(e control.Event) {
 	var about []string
 	switch {
 	case e.Device != nil:
-		about = append(about, cmp.Or(e.Device.ID, shortPath(e.Device.SysPath)))
+		about = append(about, cmp.Or(e.Device.ID, e.Device.SysPath))
 		if e.Device.Resource != "" {
 			about = append(about, "("+e.Device.Resource+")")
 		}

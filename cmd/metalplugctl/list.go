@@ -67,8 +67,8 @@ func (s *screen) devices(devices []control.Device, resources []control.Resource,
 			more++
 			continue
 		}
-		rows = append(rows, row(cmp.Or(d.ID, shortPath(d.SysPath)), cmp.Or(d.Resource, "-"), healthCell(d), numaNode(d.NUMANode),
-			pciAddress(d.PCI), firstNode(d.Nodes), holder(d), cmp.Or(remark(d, held[d.Resource]), d.Model)))
+		rows = append(rows, row(cmp.Or(d.ID, d.SysPath), cmp.Or(d.Resource, "-"), healthCell(d), numaNode(d.NUMANode),
+			cmp.Or(d.PCI, "-"), firstNode(d.Nodes), holder(d), cmp.Or(remark(d, held[d.Resource]), d.Model)))
 	}
 	if len(rows) > 1 {
 		s.table(0, rows...)

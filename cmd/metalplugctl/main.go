@@ -103,14 +103,11 @@ func exitCode(err error, stderr io.Writer) int {
 		return exitProblem // which was shown
 	case errors.Is(err, errSilent):
 		return exitNoAnswer // which was shown
-	case errors.Is(err, control.ErrNoAnswer) && errors.Is(err, fs.ErrPermission): // it runs
+	case errors.Is(err, control.ErrNoAnswer), errors.As(err, &refused) && refused.Code == http.StatusServiceUnavailable:
 		fmt.Fprintf(stderr, "metalplugctl: %v\n", err)
-		return exitNoAnswer
-	case errors.Is(err, control.ErrNoAnswer):
-		fmt.Fprintf(stderr, "metalplugctl: %v\nSee why with: systemctl status metalplugd; start it with: systemctl start metalplugd\n", err)
-		return exitNoAnswer
-	case errors.As(err, &refused) && refused.Code == http.StatusServiceUnavailable:
-		fmt.Fprintf(stderr, "metalplugctl: %v\n", err)
+		if refused == nil && !errors.Is(err, fs.ErrPermission) { // else it runs
+			fmt.Fprintln(stderr, "See why with: systemctl status metalplugd; start it with: systemctl start metalplugd")
+		}
 		return exitNoAnswer
 	case errors.As(err, &problems):
 		fmt.Fprintln(stderr, problems) // each begins with its file and line

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,19 +20,20 @@ type operator struct {
 	socket string // as given; empty: that of the configuration
 }
 
-// controlSocket is the name of the daemon's socket in paths.run.
-const controlSocket = "control.sock"
-
 // client returns a client of the daemon.
 func (o *operator) client() control.Client {
-	if o.socket != "" {
-		return control.Client{Socket: o.socket}
+	_, c := o.configured(config.DefaultFile)
+	return c
+}
+
+// configured returns the configuration in a file, or the defaults where "check" finds something wrong with it, and a client
+// for the daemon that it configures.
+func (o *operator) configured(file string) (config.Config, control.Client) {
+	c, err := config.Load(file)
+	if err != nil {
+		c = config.Default()
 	}
-	paths := config.Default().Paths
-	if c, err := config.Load(config.DefaultFile); err == nil { // what is wrong with it is for "check" to say
-		paths = c.Paths
-	}
-	return control.Client{Socket: filepath.Join(paths.Run, controlSocket)}
+	return c, control.Client{Socket: cmp.Or(o.socket, filepath.Join(c.Paths.Run, "control.sock"))}
 }
 
 // format is how a command shows what it has found: "table" or "json".

@@ -106,7 +106,7 @@ func TestEventsOnOneLine(t *testing.T) {
 		{control.Event{Event: "released", Device: disk(func(d *control.Device) { d.Reason = "gone" })}, "released      nvme-1 (t/r)"},
 		{
 			control.Event{Event: "seen", Device: disk(func(d *control.Device) { d.ID, d.Resource, d.Reason = "", "", "no wwid" })},
-			"seen          0000:00:01.0/x - no wwid",
+			"seen          /sys/devices/pci0000:00/0000:00:01.0/x - no wwid",
 		},
 	} {
 		test.event.Time = at
@@ -156,18 +156,18 @@ func TestStatusOfADaemonInTrouble(t *testing.T) {
 		Resources:     []control.Resource{{Name: "t/r", Healthy: 1, Unhealthy: 2}, {Name: "t/none", Optional: true}},
 		Refused:       []control.Refusal{{Time: last, Resource: "t/r", Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"}},
 	}, now)
-	want := `metalplugd    1.0, up 1m
+	want := `metalplugd    1.0, up 1m30s
 hardware      udev
               not looked at yet
 configuration /etc/a.toml, /etc/b.toml; the last reload was refused: /etc/b.toml:3: nonsense:
               unknown key
 devices       1 healthy, 2 unhealthy (1 cordoned), 1 held by pods, 4 seen and not offered
-events        12 (last 1h00m ago), 1 overflows, 2 resyncs
+events        12 (last 1h0m0s ago), 1 overflows, 2 resyncs
 
 t/r  1 of 3 healthy; kubelet not connected
 
 Containers that did not get their devices:
-  1h00m ago, t/r, Allocate: nvme-1 is unhealthy: gone
+  1h0m0s ago, t/r, Allocate: nvme-1 is unhealthy: gone
 `
 	if s.String() != want {
 		t.Errorf("%s\nwant\n%s", s, want)

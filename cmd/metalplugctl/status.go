@@ -109,18 +109,16 @@ func (s *screen) status(v control.Status, now time.Time) {
 func (s *screen) complaints(resources []control.Resource) {
 	var told []string
 	for _, r := range resources {
-		if r.Held != "" {
-			s.WriteString("\n")
-			s.paragraph(0, "", "", r.Name+" is held back: "+r.Held)
-			s.paragraph(2, "-> ", bold, endOther)
+		text, do := r.Complaint, reconnect
+		switch {
+		case r.Held != "":
+			text, do = r.Name+" is held back: "+r.Held, endOther
+		case !expected(r) || r.Connected || text == "" || slices.Contains(told, text):
 			continue
 		}
-		if !expected(r) || r.Connected || r.Complaint == "" || slices.Contains(told, r.Complaint) {
-			continue
-		}
-		told = append(told, r.Complaint)
+		told = append(told, text)
 		s.WriteString("\n")
-		s.paragraph(0, "", "", r.Complaint)
-		s.paragraph(2, "-> ", bold, reconnect)
+		s.paragraph(0, "", "", text)
+		s.paragraph(2, "-> ", bold, do)
 	}
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -63,17 +62,7 @@ func cordonedBy(c *inventory.Cordon) string {
 }
 
 // reasonOf is why a device is not healthy or not offered, and of a cordon by whom.
-func reasonOf(d control.Device) string {
-	by := cordonedBy(d.Cordon)
-	if by == "" {
-		return d.Reason
-	}
-	cordoned := "cordoned: " + d.Cordon.Reason
-	if rest, ok := strings.CutPrefix(d.Reason, cordoned); ok {
-		return cordoned + by + rest
-	}
-	return d.Reason + by
-}
+func reasonOf(d control.Device) string { return d.Reason + cordonedBy(d.Cordon) }
 
 // holder names who holds a device.
 func holder(d control.Device) string {
@@ -88,17 +77,12 @@ func holder(d control.Device) string {
 	return "-"
 }
 
-// age is a duration as people say it.
+// age is a duration as people say it, to the second, or to the minute from an hour on.
 func age(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	if d >= time.Hour {
+		return d.Truncate(time.Minute).String()
 	}
-	return fmt.Sprintf("%dd", int(d.Hours())/24)
+	return d.Truncate(time.Second).String()
 }
 
 // eventLine tells how many events came and when the last one did: on a machine whose hardware changed since, an old one
@@ -137,25 +121,4 @@ func numaNode(node int) string {
 		return "-"
 	}
 	return strconv.Itoa(node)
-}
-
-// pciAddress is the address of a PCI function without the domain, where that is the one that most machines have; "-" where there
-// is none.
-func pciAddress(address string) string {
-	if address == "" {
-		return "-"
-	}
-	return strings.TrimPrefix(address, "0000:")
-}
-
-// shortPath leaves out of a sysfs path what is the same for all devices: the host bridge and the bridges below it, down to
-// the last PCI function.
-func shortPath(sysPath string) string {
-	elements := strings.Split(strings.TrimPrefix(sysPath, "/sys/devices/"), "/")
-	for i := len(elements) - 1; i > 0; i-- {
-		if strings.Count(elements[i], ":") == 2 {
-			return path.Join(elements[i:]...)
-		}
-	}
-	return path.Join(elements...)
 }

@@ -45,7 +45,7 @@ func load(main string, optional bool) (Config, error) {
 		if _, err := os.Lstat(name); optional && name == main && errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		text, err := os.ReadFile(name)
+		text, err := read(name)
 		if err != nil {
 			files = append(files, &file{name: name, problems: Problems{unreadable(name, err)}})
 			continue
@@ -95,6 +95,16 @@ func dropIns(dir string) ([]string, error) {
 		}
 	}
 	return names, err
+}
+
+// read returns the text of a file. A drop-in is masked by a link to /dev/null.
+func read(name string) ([]byte, error) {
+	null, _ := os.Stat(os.DevNull) // SameFile is false for nil
+	info, err := os.Stat(name)
+	if err == nil && !info.Mode().IsRegular() && !info.IsDir() && !os.SameFile(info, null) {
+		return nil, errors.New("is not a regular file")
+	}
+	return os.ReadFile(name)
 }
 
 // parse reads the text of a file. What is wrong with it as a whole is among its problems.

@@ -57,7 +57,10 @@ func (s *Server) changing(change func(ctx context.Context, uid uint32, id string
 			return
 		}
 		c, err := readChange(r.Body)
-		if err != nil {
+		if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+			refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("a request has at most %d bytes", bodySize))
+			return
+		} else if err != nil {
 			refuse(w, http.StatusBadRequest, err)
 			return
 		}
@@ -65,6 +68,9 @@ func (s *Server) changing(change func(ctx context.Context, uid uint32, id string
 		_ = limits.SetReadDeadline(time.Time{}) // to erase takes an hour
 		note, code, err := change(r.Context(), peer.Uid, id, c)
 		_ = limits.SetWriteDeadline(time.Now().Add(answerLimit))
+		if errors.Is(err, inventory.ErrUnknownDevice) {
+			code, err = http.StatusNotFound, s.unknown(id)
+		}
 		if err != nil {
 			refuse(w, code, err)
 			return
@@ -89,14 +95,6 @@ func readChange(body io.Reader) (c Change, err error) {
 		return Change{}, fmt.Errorf("read the request: a reason has at most %d bytes, a login %d", reasonSize, loginSize)
 	}
 	return c, nil
-}
-
-// codeOf is the code that goes with an error of the inventory.
-func codeOf(err error) int {
-	if errors.Is(err, inventory.ErrUnknownDevice) {
-		return http.StatusNotFound
-	}
-	return http.StatusInternalServerError
 }
 
 // scrubbable refuses a device that there is not, and what is no way to erase one; an empty method is none.

@@ -32,7 +32,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -207,7 +206,7 @@ func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 // events would keep the daemon from stopping.
 func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler) error {
 	server := &http.Server{
-		Handler:           limitBody(routes),
+		Handler:           http.MaxBytesHandler(routes, bodySize),
 		ReadHeaderTimeout: headerLimit,
 		ReadTimeout:       answerLimit,
 		WriteTimeout:      answerLimit,
@@ -223,17 +222,4 @@ func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler)
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil
-}
-
-// limitBody refuses requests whose body is larger than any that makes sense.
-func limitBody(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, bodySize)
-		if r.ContentLength > bodySize {
-			_, _ = io.Copy(io.Discard, r.Body) // to its limit: the server then lets the client read the answer before it hangs up
-			refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("a request has at most %d bytes", bodySize))
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }

@@ -60,7 +60,7 @@ func (s *Server) cordon(ctx context.Context, uid uint32, id string, c Change) (n
 	if err == nil {
 		s.Log.Info("device cordoned", "device", id, "user", who(uid, name, c.Login), "err", c.Reason)
 	}
-	return "", codeOf(err), err
+	return "", http.StatusInternalServerError, err
 }
 
 // uncordon gives a device to pods again.
@@ -73,7 +73,7 @@ func (s *Server) uncordon(ctx context.Context, uid uint32, id string, c Change) 
 	default:
 		s.Log.Info("device uncordoned", "device", id, "user", who(uid, userName(uid), c.Login))
 	}
-	return note, codeOf(err), err
+	return note, http.StatusInternalServerError, err
 }
 
 // userName returns the name of a user who may change something; empty: it is only a number, as that of a daemon which

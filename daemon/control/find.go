@@ -17,8 +17,8 @@ import (
 // place was added since another has it.
 func claims(id string, d *inventory.Status) bool { return strings.HasPrefix(d.Device.ID, id) }
 
-// known finds what is asked for among what the inventory knows: by ID, also that of a share, by serial number, or all that
-// have a node or need it while it is missing.
+// known finds what is asked for among what the inventory knows: by ID, also that of a share, by serial number, PCI address
+// or name of the kernel, or all that have a node or need it while it is missing.
 func (q *question) known() (all []*inventory.Status) {
 	id := q.what
 	if at := strings.LastIndex(id, "::"); at > 0 && q.snapshot.Find(id) == nil {
@@ -29,7 +29,9 @@ func (q *question) known() (all []*inventory.Status) {
 	}
 	for d := range everyDevice(q.snapshot) {
 		has := slices.ContainsFunc(d.Nodes, func(n device.Node) bool { return n.Host == q.what || n.Container == q.what })
-		if has || q.what == serialOf(d.Target) || strings.Contains(d.Reason, q.what+" is missing") {
+		at := path.Base(device.FunctionIn(d.Device.SysPath))
+		has = has || q.what == serialOf(d.Target) || q.what == path.Base(d.Device.SysPath) || q.address() == at
+		if has || strings.Contains(d.Reason, q.what+" is missing") {
 			all = append(all, d)
 		}
 	}
@@ -39,16 +41,13 @@ func (q *question) known() (all []*inventory.Status) {
 // candidates returns the udev devices that are asked for: that of a known device, else those of a node, a path in sysfs, a
 // PCI address or a name of the kernel. A node without any may belong to a device of its class that could not be identified.
 func (q *question) candidates(known *inventory.Status) []udev.Device {
-	sysPath, name := q.sysPath(), strings.ToLower(q.what)
-	if strings.Count(name, ":") == 1 { // people leave the domain out
-		name = "0000:" + name
-	}
+	sysPath, address := q.sysPath(), q.address()
 	found := q.those(func(u *udev.Device) bool {
 		if known != nil {
 			return u.SysPath == known.Device.SysPath
 		}
 		return u.SysPath == sysPath || u.DevNode == q.what || path.Base(u.SysPath) == q.what ||
-			u.Subsystem == "pci" && path.Base(u.SysPath) == name || slices.Contains(strings.Fields(u.Properties.Value("DEVLINKS")), q.what)
+			u.Subsystem == "pci" && path.Base(u.SysPath) == address || slices.Contains(strings.Fields(u.Properties.Value("DEVLINKS")), q.what)
 	})
 	if len(found) > 0 {
 		return found
@@ -60,6 +59,15 @@ func (q *question) candidates(known *inventory.Status) []udev.Device {
 			slices.ContainsFunc(c.DevNodes, func(p string) bool { return udev.Glob(p, q.what) })
 	}
 	return q.those(func(u *udev.Device) bool { return nameless[u.SysPath] })
+}
+
+// address returns what is asked for as the address of a PCI function in sysfs, with the domain that people leave out.
+func (q *question) address() string {
+	name := strings.ToLower(q.what)
+	if strings.Count(name, ":") == 1 {
+		return "0000:" + name
+	}
+	return name
 }
 
 // those returns some of the udev devices.

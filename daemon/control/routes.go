@@ -96,9 +96,23 @@ func (s *Server) device(id string) (Device, error) {
 	snapshot, _ := s.Inventory.Snapshot()
 	status := snapshot.Find(id)
 	if status == nil {
-		return Device{}, fmt.Errorf("%q: %w", id, inventory.ErrUnknownDevice)
+		return Device{}, s.unknown(id)
 	}
 	return NewDevice(status, s.heldBy()), nil
+}
+
+// unknown is the error for an ID that no device has. What is asked for may be another name of one.
+func (s *Server) unknown(id string) error {
+	q := question{Server: s, what: id}
+	q.snapshot, _ = s.Inventory.Snapshot()
+	hint := "see 'metalplugctl list --all'"
+	if known := q.known(); len(known) > 0 {
+		hint = "the ID of its device is"
+		for _, d := range known {
+			hint += " " + d.Device.ID
+		}
+	}
+	return fmt.Errorf("%s: %w: %s", id, inventory.ErrUnknownDevice, hint)
 }
 
 // sendKubelet sends what the kubelet itself counts, which has to be asked.
