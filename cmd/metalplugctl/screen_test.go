@@ -51,18 +51,6 @@ func TestParagraphsHang(t *testing.T) {
 	}
 }
 
-func TestStandingOfAResource(t *testing.T) {
-	for want, r := range map[string]control.Resource{
-		"0 of 0 healthy; kubelet not connected":                                       {},
-		"2 of 3 healthy, 1 cordoned, 2 held; kubelet connected":                       {Healthy: 2, Unhealthy: 1, Cordoned: 1, Allocated: 2, Registered: true, Connected: true},
-		"2 of 2 healthy, 4 shares each; registered, the kubelet has opened no stream": {Healthy: 2, Shares: 4, Registered: true},
-	} {
-		if got := standing(r); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}
-
 func TestEventsOnOneLine(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
 	disk := func(changes ...func(*control.Device)) *control.Device {
@@ -186,35 +174,6 @@ func TestLogin(t *testing.T) {
 	}
 	if got := login(filepath.Join(t.TempDir(), "none")); got != "" {
 		t.Errorf("without the file: %q", got)
-	}
-}
-
-func TestSettings(t *testing.T) {
-	const toml = "# enable_cdi = true\n[plugins.x]\n  enable_cdi = false # not yet\n  SystemdCgroup=true\n  other = \"enable_cdi = true\"\n"
-	const yaml = "kind: KubeletConfiguration\ncgroupDriver: 'systemd'\nauthentication:\n  x: y\n"
-	for _, test := range []struct{ text, key, between, want string }{
-		{toml, "enable_cdi", "=", "false"},
-		{toml, "SystemdCgroup", "=", "true"},
-		{toml, "none", "=", ""},
-		{yaml, "cgroupDriver", ":", "systemd"},
-		{yaml, "authentication", ":", ""},
-		{"", "x", ":", ""},
-	} {
-		if got := setting(test.text, test.key, test.between); got != test.want {
-			t.Errorf("%s: %q, want %q", test.key, got, test.want)
-		}
-	}
-}
-
-func TestLockedMemory(t *testing.T) {
-	for limits, want := range map[string]string{
-		"Max locked memory         unlimited            unlimited            bytes\n": "unlimited",
-		"Max cpu time  unlimited\nMax locked memory         8388608  65536  bytes\n":  "8388608",
-		"": "an unknown number of", "Max locked memory": "an unknown number of",
-	} {
-		if got := lockedMemory(limits); got != want {
-			t.Errorf("%q: %s, want %s", limits, got, want)
-		}
 	}
 }
 

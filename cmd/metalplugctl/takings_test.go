@@ -65,20 +65,6 @@ match = { PCI_ID = "10DF:*" }
 	}
 }
 
-func TestCheckExplainsThisMachine(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "t.toml")
-	if err := place(file, ""); err != nil {
-		t.Fatal(err)
-	}
-	code, stdout, stderr := ctl(t, "check", file, "--explain")
-	if code != exitOK || !strings.Contains(stdout, "nvidia.com/gpu  takes ") {
-		t.Errorf("exit %d: %s%s", code, stdout, stderr)
-	}
-	if code, stdout, _ := ctl(t, "check", file, "-o", "json"); code != exitOK || strings.Contains(stdout, "resources") {
-		t.Errorf("exit %d: %s", code, stdout)
-	}
-}
-
 func TestCheckOfARecordingThatIsNotThere(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "t.toml")
 	if err := place(file, "hardware.source = \"recording:none\"\n"); err != nil {

@@ -3,10 +3,8 @@
 package control
 
 import (
-	"fmt"
 	"net/http/httptest"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -88,39 +86,6 @@ func TestChangesOfADevice(t *testing.T) {
 	}
 }
 
-func snapshot(devices ...*inventory.Status) *inventory.Snapshot {
-	s := &inventory.Snapshot{Version: 1, Offers: map[string]*inventory.Offer{"t/r": {}}}
-	for _, d := range devices {
-		if d.Resource == "" {
-			s.Others = append(s.Others, d)
-		} else {
-			s.Offers["t/r"].Devices = append(s.Offers["t/r"].Devices, d)
-		}
-	}
-	return s
-}
-
-func named(id string) func(*inventory.Status) {
-	return func(s *inventory.Status) { s.Device.ID, s.Device.SysPath = id, "/sys/devices/"+id }
-}
-
-func TestDifferenceOfSnapshots(t *testing.T) {
-	same := offered(named("same"))
-	nameless := offered(seen, func(s *inventory.Status) { s.Device.ID, s.Device.SysPath = "", "/sys/devices/nameless" })
-	before := snapshot(offered(named("a")), offered(named("b")), same, nameless)
-	after := snapshot(offered(named("a"), sick("x")), offered(named("c"), held), same, nameless)
-	var got []string
-	for _, e := range difference(before, after, map[string][]Holder{"c": {{"n", "p", "c"}}}) {
-		got = append(got, fmt.Sprint(e.Event, " ", e.Device.ID, " ", e.Device.Allocated != nil))
-	}
-	if want := []string{"unhealthy a false", "added c true", "withdrawn b false"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-	if events := difference(after, after, nil); events != nil {
-		t.Errorf("of the same: %+v", events)
-	}
-}
-
 func TestDeviceAsItIsShown(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("", 3600))
 	s := offered(held, warned, func(s *inventory.Status) {
@@ -147,26 +112,6 @@ func TestDeviceAsItIsShown(t *testing.T) {
 	unknown := NewDevice(&inventory.Status{Device: &device.Device{}, Reason: "no wwid"}, nil)
 	if unknown.Class != "" || unknown.Nodes == nil || unknown.Health != "Unhealthy" {
 		t.Errorf("not identified: %+v", unknown)
-	}
-}
-
-func TestStatusOfWhatIsAsked(t *testing.T) {
-	node := func(s *inventory.Status) {
-		s.Nodes = []device.Node{{Host: "/dev/disk/by-id/x", Container: "/dev/nvme0n1"}}
-	}
-	all := snapshot(offered(named("a::b"), node), offered(named("c"), seen))
-	for what, want := range map[string]string{
-		"a::b": "a::b", "a::b::1": "a::b", "c": "c", "c::0": "c", "/dev/nvme0n1": "a::b", "/dev/disk/by-id/x": "a::b",
-		"a": "", "::": "", "/dev/none": "", "/sys/devices/c": "",
-	} {
-		got := ""
-		q := question{what: what, snapshot: all}
-		if known := q.known(); len(known) > 0 {
-			got = known[0].Device.ID
-		}
-		if got != want {
-			t.Errorf("%q is %q, want %q", what, got, want)
-		}
 	}
 }
 
