@@ -622,6 +622,24 @@ func TestTooMuchOfAPod(t *testing.T) {
 	}
 }
 
+// TestTooManyThreadsOfAPod: a pod with more threads than a list of them may have is not listed at all, and counts as unread.
+func TestTooManyThreadsOfAPod(t *testing.T) {
+	proc := newTree(t)
+	proc.process(7, "x", "S", 0, 640_000)
+	proc.write("7/cgroup", "0::/kubepods/poda/"+id1+"\n")
+	proc.link("7/task/7", "../..")
+	proc.link("7/fd/0", "/dev/null")
+	proc.process(9, "y", "S", 0, 1)
+	proc.link("9/fd/0", "/dev/null")
+	a, err := Holders(proc.dir, []Number{null}, 0)
+	if want := []Holder{{PID: 9, Comm: "y", Number: null}}; err != nil || !slices.Equal(a.Holders, want) {
+		t.Errorf("Holders = %+v, %v, want %+v", a.Holders, err, want)
+	}
+	if len(a.Unread) != 1 || a.Unread[0].PodUID != "a" || a.Unread[0].Any || !strings.Contains(a.Unread[0].Cause, errWork.Error()) {
+		t.Errorf("unread: %+v, want the process of a", a.Unread)
+	}
+}
+
 // TestPrivilegedPod: processes of a pod that has all devices count as those of the host, if they cannot be read.
 func TestPrivilegedPod(t *testing.T) {
 	for _, c := range []struct {

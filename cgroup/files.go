@@ -34,17 +34,7 @@ func (r *scanner) descriptors(task string, held map[Number]bool) error {
 		return skipGone(&os.PathError{Op: "open", Path: dir, Err: err})
 	}
 	defer unix.Close(fd)
-	var buf [8 << 10]byte
-	var names []string
-	for {
-		n, err := unix.ReadDirent(fd, buf[:])
-		if err != nil {
-			return skipGone(&os.PathError{Op: "list", Path: dir, Err: err})
-		}
-		if n == 0 {
-			return nil
-		}
-		_, _, names = unix.ParseDirent(buf[:n], -1, names[:0])
+	return skipGone(eachName(fd, dir, func(names []string) error {
 		if err := r.charge(1 + len(names)); err != nil {
 			return err
 		}
@@ -61,7 +51,8 @@ func (r *scanner) descriptors(task string, held map[Number]bool) error {
 				held[number] = true
 			}
 		}
-	}
+		return nil
+	}))
 }
 
 // A walk of mappings is charged to the pod as well where each file is known already: a child process costs as much as the

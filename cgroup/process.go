@@ -68,7 +68,7 @@ func (r *scanner) process(held map[Number]bool) (c Container, err error) {
 func (r *scanner) files(dir string, threads int, held map[Number]bool) (err error) {
 	tids := []int{r.pid}
 	if threads > 1 {
-		if tids, err = r.tables(dir); err != nil {
+		if tids, err = r.tables(dir, threads); err != nil {
 			return skipGone(err)
 		}
 	}
@@ -141,13 +141,14 @@ func readStatus(dir string) (status, error) {
 // process itself shows nothing. Every thread has a directory like that of a process, although procfs does not list it
 // (proc_tid(5)).
 //
-// kcmp(2) gives tables a total order (kernel/kcmp.c, kptr_obfuscate), so that they can be sorted.
-func (r *scanner) tables(dir string) ([]int, error) {
-	tids, err := list(filepath.Join(dir, "task"))
-	if err != nil {
+// kcmp(2) gives tables a total order (kernel/kcmp.c, kptr_obfuscate), so that they can be sorted. The sort is charged before
+// the threads are listed: the list alone may be larger than this program may be.
+func (r *scanner) tables(dir string, threads int) ([]int, error) {
+	if err := r.charge(threads * bits.Len(uint(threads))); err != nil {
 		return nil, err
 	}
-	if err := r.charge(len(tids) * bits.Len(uint(len(tids)))); err != nil {
+	tids, err := list(filepath.Join(dir, "task"), r.charge)
+	if err != nil {
 		return nil, err
 	}
 	if !slices.Contains(tids, r.pid) {
@@ -179,22 +180,41 @@ func compareTables(a, b int) int {
 	return a - b
 }
 
-// list returns the names in a directory that are numbers.
-func list(dir string) ([]int, error) {
-	d, err := os.Open(dir)
+// list returns the names in a directory that are numbers. It calls charge with the number of names as it reads them.
+func list(dir string, charge func(int) error) (numbers []int, err error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", dir, err)
-	}
-	var numbers []int
-	for _, name := range names {
-		if n, err := strconv.Atoi(name); err == nil {
-			numbers = append(numbers, n)
+	defer unix.Close(fd)
+	err = eachName(fd, dir, func(names []string) error {
+		for _, name := range names {
+			if n, err := strconv.Atoi(name); err == nil {
+				numbers = append(numbers, n)
+			}
+		}
+		return charge(len(names))
+	})
+	return numbers, err
+}
+
+// eachName calls f for the names in an open directory, some at a time: a process decides how many there are.
+func eachName(fd int, dir string, f func(names []string) error) error {
+	var buf [8 << 10]byte
+	var names []string
+	for {
+		n, err := unix.ReadDirent(fd, buf[:])
+		if err != nil {
+			return &os.PathError{Op: "list", Path: dir, Err: err}
+		}
+		if n == 0 {
+			return nil
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names[:0])
+		if err := f(names); err != nil {
+			return err
 		}
 	}
-	return numbers, nil
 }
+
+func uncharged(int) error { return nil }

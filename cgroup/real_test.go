@@ -42,7 +42,7 @@ func processes(t *testing.T, pids ...int) string {
 	t.Helper()
 	proc := newTree(t)
 	for _, pid := range pids {
-		tids, err := list(fmt.Sprintf("/proc/%d/task", pid))
+		tids, err := list(fmt.Sprintf("/proc/%d/task", pid), uncharged)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +233,7 @@ func BenchmarkHolders(b *testing.B) {
 	for range 20 {
 		child(b, "idle")
 	}
-	pids, err := list("/proc")
+	pids, err := list("/proc", uncharged)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -112,7 +112,7 @@ func (s *scan) run() error {
 
 // round reads the processes that it has not seen before and returns how many those were.
 func (s *scan) round() (found int, err error) {
-	pids, err := list(s.proc)
+	pids, err := list(s.proc, uncharged)
 	if err != nil {
 		return 0, err
 	}
