@@ -105,6 +105,9 @@ func (a Answer) Err(pods ...string) error {
 // counts as unread. A descriptor of a file that cannot be looked at, as of another user's FUSE, is judged by its mount.
 // A process stuck in the kernel keeps a thread of this one: run this function in a process that can be given up.
 //
+// Processes are listed again until there is no new one, so that a descriptor is found that a process leaves to its children.
+// A pod that starts processes on and on counts as unread; those of the host do not then.
+//
 // The answer is that of a moment, and a process can pass a descriptor on while it is looked for; only opening the device
 // exclusively excludes all others. Not to be seen here are: users in the kernel (mounts, swap, device mapper, md, loop
 // devices, nvmet), descriptors in flight between sockets (SCM_RIGHTS), files registered with io_uring whose descriptor

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -236,21 +238,108 @@ func TestHoldersSeesThatProcessesAreHidden(t *testing.T) {
 	}
 }
 
-// TestHoldersOfProcessesStartedMeanwhile: one that was started after the list was read may have inherited a descriptor.
-func TestHoldersOfProcessesStartedMeanwhile(t *testing.T) {
-	proc := newTree(t)
-	s := newScan(proc.dir, []Number{null}, 0)
-	for i, want := range []int{1, 1, 0} {
-		if found, err := s.round(); found != want || err != nil {
-			t.Errorf("round %d found %d, %v; want %d", i, found, err, want)
+// TestForkChain: a process starts another one while /proc is read, which inherits its descriptors, and ends.
+func TestForkChain(t *testing.T) {
+	const none, endless = 0, 1 << 20
+	heir := []Holder{{PID: 103, Comm: "x", Number: null, Container: Container{"a", id1, ""}}}
+	for _, c := range []struct {
+		name, cgroup string
+		links        int // processes that end before they are read
+		want         []Holder
+		unread       bool // of pod a
+	}{
+		{"that ends", "0::/kubepods/poda/" + id1, 3, heir, false},
+		{"that does not end", "0::/kubepods/poda/" + id1, endless, nil, true},
+		{"of the host", "0::/system.slice/x.service", endless, nil, false},
+		{"of one process", "0::/kubepods/poda/" + id1, none, []Holder{{PID: 100, Comm: "x", Number: null, Container: Container{"a", id1, ""}}}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			proc := newTree(t)
+			chain := forkChain{dir: proc.dir, cgroup: c.cgroup, links: c.links}
+			if err := chain.fork(); err != nil {
+				t.Fatal(err)
+			}
+			done, ended := make(chan struct{}), make(chan error, 1)
+			go func() { ended <- chain.run(done) }()
+			got, err := Holders(proc.dir, []Number{null}, 0)
+			close(done)
+			if err := chain.end(ended); err != nil {
+				t.Fatal(err)
+			}
+			if err != nil || !slices.Equal(got.Holders, c.want) {
+				t.Errorf("Holders = %+v, %v\nwant %+v", got, err, c.want)
+			}
+			if got.Err("b") != nil || (got.Err("a") != nil) != c.unread {
+				t.Errorf("unread: %+v", got.Unread)
+			}
+		})
+	}
+}
+
+// forkChain makes processes from 100 on with a node open. Each has a pipe in the place of its cgroup: while that is read, the
+// process starts the next one and ends. The one after so many stays.
+type forkChain struct {
+	dir, cgroup string
+	links, n    int
+}
+
+// fork makes the next process.
+func (c *forkChain) fork() error {
+	dir := filepath.Join(c.dir, "new")
+	stat := fmt.Sprintf("%d (x) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0\n", 100+c.n)
+	err := errors.Join(os.MkdirAll(dir+"/fd", 0o755), os.Symlink("/dev/null", dir+"/fd/0"),
+		os.WriteFile(dir+"/stat", []byte(stat), 0o644), os.WriteFile(dir+"/maps", nil, 0o644))
+	if c.n < c.links {
+		err = errors.Join(err, unix.Mkfifo(dir+"/cgroup", 0o600))
+	} else {
+		err = errors.Join(err, os.WriteFile(dir+"/cgroup", []byte(c.cgroup), 0o644))
+	}
+	return errors.Join(err, os.Rename(dir, c.last()))
+}
+
+// last returns the directory of the process that is made last.
+func (c *forkChain) last() string { return filepath.Join(c.dir, strconv.Itoa(100+c.n)) }
+
+func (c *forkChain) run(done chan struct{}) error {
+	for c.n < c.links {
+		parent := c.last()
+		reader, err := os.OpenFile(parent+"/cgroup", os.O_WRONLY, 0) // which waits for one
+		if err != nil {
+			return err
 		}
-		if i == 0 {
-			proc.process(7, "heir", "S", 0, 1)
-			proc.link("7/fd/0", "/dev/null")
+		defer reader.Close()
+		select {
+		case <-done:
+			return nil
+		default:
+		}
+		c.n++
+		_, writeErr := reader.WriteString(c.cgroup)
+		if err := errors.Join(c.fork(), os.RemoveAll(parent), writeErr, reader.Close()); err != nil {
+			return err
 		}
 	}
-	if want := []Holder{{PID: 7, Comm: "heir", Number: null}}; !slices.Equal(s.holders, want) {
-		t.Errorf("%+v, want %+v", s.holders, want)
+	return nil
+}
+
+// end makes run return, which waits for a reader of the last process.
+func (c *forkChain) end(ended chan error) error {
+	for {
+		select {
+		case err := <-ended:
+			return err
+		default:
+		}
+		pipes, err := filepath.Glob(filepath.Join(c.dir, "[0-9]*", "cgroup"))
+		if err != nil {
+			return err
+		}
+		for _, pipe := range pipes {
+			if reader, err := os.OpenFile(pipe, os.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
+				reader.Close()
+			}
+		}
+		runtime.Gosched()
 	}
 }
 

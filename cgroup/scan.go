@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// rounds is how often processes are listed: once more finds those that were started in between and have inherited
-	// descriptors. A process is always starting somewhere, so there must be an end.
-	rounds = 4
+	// rounds is how often processes are listed at most: once more finds those that were started in between and have inherited
+	// descriptors. Processes are always starting somewhere, so there must be an end.
+	rounds = 8
 	// scanners is how many processes are read at once, and maxScanners how many where some of them wait in the kernel.
 	scanners, maxScanners = 4, 32
 	// maxStuck bounds the threads that wait in the kernel for an answer about some process, of which one pod keeps one, and
@@ -44,6 +44,7 @@ const initPIDNamespace = "pid:[4026531836]"
 
 var (
 	errStuck = errors.New("the kernel does not answer about it, as of a process that is stuck with its memory locked")
+	errForks = errors.New("the pod starts processes faster than they can be looked at")
 	errWork  = errors.New("the pod has too many descriptors, mappings and threads to look at")
 )
 
@@ -78,6 +79,7 @@ type owner struct {
 	pids   []int // of a pod: the first ones
 	work   atomic.Int64
 	err    error // why no further process is read, or nil
+	late   int   // a process of a pod that was started after the first round, or 0
 	unread int
 	cause  string
 }
@@ -101,17 +103,18 @@ func (s *scan) run() error {
 	if space != initPIDNamespace {
 		return fmt.Errorf("%w: %s is not that of the host's PID namespace", ErrIncomplete, s.proc)
 	}
-	for range rounds {
-		found, err := s.round()
+	for round := range rounds {
+		found, err := s.round(round)
 		if err != nil || found == 0 {
 			return err
 		}
 	}
+	s.unsettled()
 	return nil
 }
 
 // round reads the processes that it has not seen before and returns how many those were.
-func (s *scan) round() (found int, err error) {
+func (s *scan) round(n int) (found int, err error) {
 	pids, err := list(s.proc, uncharged)
 	if err != nil {
 		return 0, err
@@ -121,13 +124,25 @@ func (s *scan) round() (found int, err error) {
 	}
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return s.seen[pid] || pid == s.asker })
 	slices.Sort(pids)
-	s.divide(pids)
+	s.divide(pids, n > 0)
 	s.drain()
 	return len(pids), nil
 }
 
+// unsettled counts the pods as unread in which processes have started all the time: one that has ended before it was read may
+// have left what it held to another. Processes of the host come and go all the time on some nodes and are not counted.
+func (s *scan) unsettled() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.owners {
+		if o.pod && o.late > 0 {
+			s.unread(o, o.late, "", errForks)
+		}
+	}
+}
+
 // divide makes the queue of a round. The processes of the host come first: the limit of stuck threads is met by pods alone.
-func (s *scan) divide(pids []int) {
+func (s *scan) divide(pids []int, late bool) {
 	var pods []work
 	at := make(map[string]int) // in pods
 	for _, pid := range pids {
@@ -135,7 +150,9 @@ func (s *scan) divide(pids []int) {
 		// An error counts when the process is read.
 		text, _ := os.ReadFile(filepath.Join(s.proc, strconv.Itoa(pid), "cgroup"))
 		podUID := containerOf(string(text)).PodUID
-		s.ownerOf(podUID, pid)
+		if o := s.ownerOf(podUID, pid); late {
+			o.late = pid
+		}
 		if podUID == "" {
 			s.queue = append(s.queue, work{pids: []int{pid}})
 			continue
