@@ -3,123 +3,107 @@
 package cgroup
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// Watch sees the cgroups of pods come and go.
-type Watch struct {
-	Root string              // where the cgroups are ("/sys/fs/cgroup"), of version 1 or 2; empty: pods have none
-	Came func(podUID string) // the pod has a cgroup; nil: nobody wants to know
-	Gone func(podUID string) // its cgroup is removed, and so no process is left in it; what [Populated] reports of that applies
-}
-
-// Run watches until ctx ends; started is called when Came has been called for all pods that are there at first and
-// nothing can be missed any more. A pod whose cgroup is removed before there was time to look is reported as gone alone.
-// Whatever calls Run makes, it makes in turn; the next one waits until the last has returned.
+// Watch calls gone when cgroups of pods were removed, and so have no process left, until ctx ends. One call stands for all pods
+// since the last one, and for events that were lost. It calls started once, when it misses no removal any more. root is where
+// the cgroups are ("/sys/fs/cgroup"), of version 1 or 2.
 //
-// It sleeps until a cgroup comes or goes beside that of a pod; that there is no cgroup of all pods yet is no error. Where
-// it gives up, nothing is reported that is not known for certain.
-func (w *Watch) Run(ctx context.Context, started func()) error {
-	if w.Root == "" {
-		if started != nil {
-			started()
-		}
-		<-ctx.Done()
-		return nil
-	}
-	n, err := newNotifier()
+// It sleeps until a cgroup comes or goes beside that of a pod. That there is no cgroup of all pods yet is not an error.
+func Watch(ctx context.Context, root string, started, gone func()) error {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK) // so that os.NewFile uses the poller
 	if err != nil {
-		return err
+		return fmt.Errorf("watch cgroups: %w", err)
 	}
-	defer n.close()
-	var pods map[string][]string
-	var changes []change
-	for {
-		now, all, err := w.settle(n, changes)
-		if err != nil {
+	events := os.NewFile(uintptr(fd), "inotify")
+	defer events.Close()
+	defer context.AfterFunc(ctx, func() { events.SetReadDeadline(time.Unix(1, 0)) })()
+	w := watches{fd: fd, dirs: make(map[int]string)}
+	var buf [64 << 10]byte
+	for tell := started; ; {
+		if err := w.look(root); err != nil {
 			return err
 		}
-		w.report(pods, now, podsOf(all))
-		pods = now
-		if started != nil {
-			started()
-			started = nil
+		if tell != nil {
+			tell()
 		}
-		changes, err = n.wait(ctx)
+		size, err := events.Read(buf[:])
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("watch cgroups: %w", err)
+		}
+		if tell = nil; w.removed(buf[:size]) {
+			tell = gone
 		}
 	}
 }
 
-// settleRounds bounds how often one looks before anything is reported: somebody may make and remove cgroups all the time.
-const settleRounds = 16
-
-// settle looks until nothing has changed during the look. What is told later has then happened later, and no pod that a
-// look has found gone is told of again. It returns the pods and all changes so far.
-func (w *Watch) settle(n *notifier, changes []change) (map[string][]string, []change, error) {
-	for round := 1; ; round++ {
-		pods, err := w.look(n)
-		if err != nil {
-			return nil, nil, err
-		}
-		more, err := n.pending()
-		if err != nil {
-			return nil, nil, err
-		}
-		changes = append(changes, more...)
-		if len(more) == 0 || round == settleRounds {
-			return pods, changes, nil
-		}
-	}
+// watches are those on the directories in which a pod may come or go (inotify(7)), by watch descriptor.
+//
+// The kernel reports a cgroup that is removed to a watch on the directory above it alone: a watch on itself gets neither
+// IN_DELETE_SELF nor IN_IGNORED, and stays (Linux 6.18, both versions; kernfs keeps the inode that is watched).
+type watches struct {
+	fd   int
+	dirs map[int]string
 }
 
-// look returns the pods that are there and watches all directories in which that may change: each before it is read, so
-// that what changes meanwhile is seen then or reported afterwards.
-func (w *Watch) look(n *notifier) (pods map[string][]string, err error) {
-	dir, err := hierarchy(w.Root)
+// watched are the events that say that a directory has come or gone. Not IN_MODIFY: memory.events changes all the time.
+const watched = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF |
+	unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+
+// look watches the directories that are there now, each before it is read, and no others.
+func (w watches) look(root string) error {
+	dir, err := hierarchy(root)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	found := walk{visit: n.add, pods: make(map[string][]string)}
+	seen := make(map[int]bool)
+	found := walk{pods: make(map[string][]string), visit: func(dir string) error {
+		wd, err := unix.InotifyAddWatch(w.fd, dir, watched)
+		if errors.Is(err, unix.ENOSPC) {
+			err = fmt.Errorf("%w: fs.inotify.max_user_watches is reached", err)
+		}
+		if err != nil {
+			return &os.PathError{Op: "watch", Path: dir, Err: err}
+		}
+		w.dirs[wd], seen[wd] = dir, true
+		return nil
+	}}
 	if err := found.prefix(dir, 0); err != nil {
-		return nil, fmt.Errorf("look for pods in %s: %w", w.Root, err)
+		return fmt.Errorf("look for pods in %s: %w", root, err)
 	}
-	return found.pods, n.sweep()
+	for wd := range w.dirs {
+		if !seen[wd] {
+			delete(w.dirs, wd)
+			_, _ = unix.InotifyRmWatch(w.fd, uint32(wd)) // EINVAL: it has ended by itself, as it does on a tmpfs
+		}
+	}
+	return nil
 }
 
-// report says how the pods that are there now differ from those before. A pod that is in neither, and yet was touched,
-// came and went between.
-func (w *Watch) report(before, now map[string][]string, touched map[string]bool) {
-	for uid := range before {
-		if now[uid] == nil {
-			w.Gone(uid)
-		}
+// removed reports whether events, of struct inotify_event (include/uapi/linux/inotify.h), say or may say that the cgroup of a
+// pod was removed: WD, MASK, COOKIE and LEN, four bytes each, and LEN bytes of a name that ends with zeros.
+func (w watches) removed(events []byte) (gone bool) {
+	for len(events) >= unix.SizeofInotifyEvent {
+		dir := w.dirs[int(int32(binary.NativeEndian.Uint32(events)))]
+		mask := binary.NativeEndian.Uint32(events[4:])
+		end := min(unix.SizeofInotifyEvent+int(binary.NativeEndian.Uint32(events[12:])), len(events))
+		name, _, _ := bytes.Cut(events[unix.SizeofInotifyEvent:end], []byte{0})
+		_, pod := podUID(filepath.Base(dir), string(name))
+		gone = gone || mask&unix.IN_Q_OVERFLOW != 0 || pod && mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0
+		events = events[end:]
 	}
-	for uid := range touched {
-		if now[uid] == nil && before[uid] == nil {
-			w.Gone(uid)
-		}
-	}
-	for uid := range now {
-		if before[uid] == nil && w.Came != nil {
-			w.Came(uid)
-		}
-	}
-}
-
-// podsOf returns the UIDs of the pods that are named in changes.
-func podsOf(changes []change) map[string]bool {
-	uids := make(map[string]bool)
-	for _, c := range changes {
-		if uid, ok := podUID(filepath.Base(c.dir), c.name); ok {
-			uids[uid] = true
-		}
-	}
-	return uids
+	return gone
 }

@@ -4,18 +4,15 @@ package cgroup
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -122,30 +119,23 @@ func startWatch(t *testing.T, dir string) watching {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	w := watching{t, make(chan string, 100), make(chan error, 1), stop}
-	watch := Watch{
-		Root: dir,
-		Came: func(uid string) { w.reports <- "+" + uid },
-		Gone: func(uid string) { w.reports <- "-" + uid },
-	}
-	go func() { w.done <- watch.Run(ctx, func() { w.reports <- "started" }) }()
+	go func() {
+		w.done <- Watch(ctx, dir, func() { w.reports <- "started" }, func() { w.reports <- "gone" })
+	}()
 	t.Cleanup(stop)
 	return w
 }
 
-// expect waits for reports, in this order.
-func (w watching) expect(reports ...string) {
+// expect waits for a report.
+func (w watching) expect(want string) {
 	w.Helper()
-	for _, want := range reports {
-		select {
-		case got := <-w.reports:
-			if got != want {
-				w.Fatalf("report %q, want %q", got, want)
-			}
-		case err := <-w.done:
-			w.Fatalf("no %q: %v", want, err)
-		case <-time.After(10 * time.Second):
-			w.Fatalf("no %q", want)
+	select {
+	case got := <-w.reports:
+		if got != want {
+			w.Fatalf("report %q, want %q", got, want)
 		}
+	case err := <-w.done:
+		w.Fatalf("no %q: %v", want, err)
 	}
 }
 
@@ -154,7 +144,7 @@ func (w watching) end() {
 	w.Helper()
 	w.stop()
 	if err := <-w.done; err != nil {
-		w.Errorf("Run: %v", err)
+		w.Errorf("Watch: %v", err)
 	}
 	if len(w.reports) > 0 {
 		w.Errorf("a report too many: %q", <-w.reports)
@@ -166,54 +156,74 @@ func TestWatch(t *testing.T) {
 	for kind, newRoot := range roots {
 		t.Run(kind, func(t *testing.T) {
 			r := newRoot(t)
+			r.do("+kubelet", "+kubelet/kubepods", "+kubelet/kubepods/besteffort", "+kubelet/kubepods/besteffort/poda")
 			w := startWatch(t, r.root)
-			w.expect("started") // without a kubelet
+			w.expect("started")
+			gone := func(pod string) {
+				t.Helper()
+				r.do("-" + pod)
+				w.expect("gone")
+			}
+			gone("kubelet/kubepods/besteffort/poda") // which was there at first
+			r.do("-kubelet/kubepods/besteffort", "-kubelet/kubepods", "-kubelet")
 
 			r.do("+kubepods", "+kubepods/burstable", "+kubepods/besteffort", "+kubepods/poda")
-			w.expect("+a")
+			awaitWatches(t, r.dir+"/kubepods/burstable")
+			gone("kubepods/poda")
 			r.do("+kubepods/burstable/podb", "+kubepods/burstable/podb/"+id1, "-kubepods/burstable/podb/"+id1)
-			w.expect("+b")
-			r.do("-kubepods/burstable/podb")
-			w.expect("-b")
-			r.do("-kubepods/poda")
-			w.expect("-a")
+			gone("kubepods/burstable/podb")
 
 			// The kubelet changes to the other driver.
-			r.do("-kubepods/besteffort", "-kubepods/burstable", "-kubepods", "+kubepods.slice", "+"+burstable)
+			r.do("-kubepods/besteffort", "-kubepods/burstable", "-kubepods", "+kubepods.slice", "+kubepods.slice/kubepods-poda.slice")
+			awaitWatches(t, r.dir+"/kubepods.slice")
+			gone("kubepods.slice/kubepods-poda.slice")
+			r.do("+" + burstable)
+			awaitWatches(t, r.dir+"/"+burstable)
 			r.do("+" + burstable + "/kubepods-burstable-pod" + uid_ + ".slice")
-			w.expect("+" + uid)
-			// All of it is replaced.
-			r.do("-"+burstable+"/kubepods-burstable-pod"+uid_+".slice", "-"+burstable, "-kubepods.slice")
-			w.expect("-" + uid)
-			r.do("+kubepods.slice", "+"+burstable, "+"+burstable+"/kubepods-burstable-pod"+uid2_+".slice")
-			w.expect("+" + uid2)
+			gone(burstable + "/kubepods-burstable-pod" + uid_ + ".slice")
 
 			// A kubelet with a --cgroup-root, as in kind, beside it.
 			r.do("+a.slice", "+a.slice/a-b.slice", "+a.slice/a-b.slice/a-b-kubepods.slice", "+a.slice/a-b.slice/a-b-kubepods.slice/a-b-kubepods-podx_y.slice")
-			w.expect("+x-y")
-			r.do("-a.slice/a-b.slice/a-b-kubepods.slice/a-b-kubepods-podx_y.slice")
-			w.expect("-x-y")
+			awaitWatches(t, r.dir+"/a.slice/a-b.slice/a-b-kubepods.slice")
+			gone("a.slice/a-b.slice/a-b-kubepods.slice/a-b-kubepods-podx_y.slice")
 
-			// What is no pod is not reported: the next report is that of the pod after it.
-			r.do("+system.slice", "+system.slice/kubepods", "+system.slice/kubepods/poda", "+kubepods.slice/x.slice", "+kubepods.slice/kubepods-podz.slice")
-			w.expect("+z")
+			// The removal of what is not a pod is not reported.
+			r.do("+system.slice", "+system.slice/kubepods", "+system.slice/kubepods/poda", "-system.slice/kubepods/poda", "+kubepods.slice/x.slice", "-kubepods.slice/x.slice")
+			r.do("+kubepods.slice/kubepods-podz.slice")
+			gone("kubepods.slice/kubepods-podz.slice")
 			w.end()
 		})
 	}
 }
 
-func TestWatchFindsWhatIsThere(t *testing.T) {
-	for kind, newRoot := range roots {
-		t.Run(kind, func(t *testing.T) {
-			r := newRoot(t)
-			r.do("+kubelet", "+kubelet/kubepods", "+kubelet/kubepods/besteffort", "+kubelet/kubepods/besteffort/poda")
-			w := startWatch(t, r.root)
-			w.expect("+a", "started")
-			r.do("-kubelet/kubepods/besteffort/poda")
-			w.expect("-a")
-			w.end()
-		})
+// awaitWatches waits until a directory is watched (proc_pid_fdinfo(5)).
+func awaitWatches(t *testing.T, dir string) {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		t.Fatal(err)
 	}
+	for watchesOn(t, fmt.Sprintf("ino:%x ", st.Ino)) == 0 {
+		runtime.Gosched()
+	}
+}
+
+// watchesOn counts the watches of this process whose description has a text.
+func watchesOn(t *testing.T, text string) (count int) {
+	t.Helper()
+	infos, err := filepath.Glob("/proc/self/fdinfo/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, info := range infos {
+		all, _ := os.ReadFile(info) // it may be closed by now
+		for line := range strings.Lines(string(all)) {
+			if strings.HasPrefix(line, "inotify wd:") && strings.Contains(line, text) {
+				count++
+			}
+		}
+	}
+	return count
 }
 
 // TestWatchesEnd: a watch on a cgroup that is removed does not end by itself, and there may be only so many.
@@ -221,188 +231,58 @@ func TestWatchesEnd(t *testing.T) {
 	for kind, newRoot := range roots {
 		t.Run(kind, func(t *testing.T) {
 			r := newRoot(t)
-			n, err := newNotifier()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer n.close()
-			w := Watch{Root: r.root}
+			w := startWatch(t, r.root)
+			w.expect("started")
 			for range 10 {
-				r.do("+kubepods", "+kubepods/burstable")
-				if _, err := w.look(n); err != nil {
-					t.Fatal(err)
+				r.do("+kubepods", "+kubepods/poda")
+				awaitWatches(t, r.dir+"/kubepods")
+				r.do("-kubepods/poda")
+				w.expect("gone")
+				if got := watchesOn(t, ""); got > 3 { // that of the last round may end with the next event
+					t.Errorf("%d watches, at most 3", got)
 				}
-				if got := watches(t, n); got != 3 || len(n.dirs) != 3 {
-					t.Errorf("%d watches on %v, want 3", got, n.dirs)
-				}
-				r.do("-kubepods/burstable", "-kubepods")
-				if _, err := w.look(n); err != nil {
-					t.Fatal(err)
-				}
-				if got := watches(t, n); got != 1 || len(n.dirs) != 1 {
-					t.Errorf("%d watches on %v, want 1", got, n.dirs)
-				}
+				r.do("-kubepods")
 			}
+			w.end()
 		})
 	}
 }
 
-// watches asks the kernel how many watches there are (proc_pid_fdinfo(5)).
-func watches(t *testing.T, n *notifier) (count int) {
-	t.Helper()
-	err := n.control(func(fd int) error {
-		text, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
-		count = strings.Count(string(text), "inotify wd:")
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return count
-}
-
 func TestWatchReportsAfterAnOverflow(t *testing.T) {
 	r := plainRoot(t)
-	r.do("+kubepods")
-	ctx, stop := context.WithCancel(t.Context())
-	came, release := make(chan string), make(chan struct{})
-	gone := make(map[string]int)
-	done := make(chan error, 1)
-	watch := Watch{
-		Root: r.root,
-		Came: func(uid string) {
-			came <- uid
-			<-release
-		},
-		Gone: func(uid string) { gone[uid]++ },
-	}
-	go func() { done <- watch.Run(ctx, func() {}) }()
-	r.do("+kubepods/podfirst")
-	if uid := <-came; uid != "first" {
-		t.Fatalf("pod %q came", uid)
-	}
+	r.do("+kubepods", "+kubepods/poda")
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	limit, atoiErr := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err := errors.Join(err, atoiErr); err != nil || limit > 1<<17 {
 		need.Lacks(t, "root", "a queue of %d events is not to be filled: %v", limit, err)
 	}
-	for i := range limit/2 + 1 { // nobody reads them meanwhile
-		r.do(fmt.Sprintf("+kubepods/podx%d", i), fmt.Sprintf("-kubepods/podx%d", i))
-	}
-	r.do("-kubepods/podfirst", "+kubepods/podlast") // which no event tells
-	close(release)
-	if uid := <-came; uid != "last" {
-		t.Errorf("pod %q came", uid)
-	}
-	stop()
-	if err := <-done; err != nil || gone["first"] != 1 || gone["last"] != 0 {
-		t.Errorf("Run: %v; first was reported gone %d times, last %d times", err, gone["first"], gone["last"])
-	}
-}
-
-// TestWatchReportsWhatItHasNotSeen: a pod that is gone before there was time to look.
-func TestWatchReportsWhatItHasNotSeen(t *testing.T) {
-	var reports []string
-	w := Watch{Gone: func(uid string) { reports = append(reports, "-"+uid) }}
-	there := map[string][]string{"a": {"x"}}
-	touched := podsOf([]change{
-		{"/sys/fs/cgroup/kubepods", "poda"},
-		{"/sys/fs/cgroup/kubepods", "podb"},
-		{"/sys/fs/cgroup/kubepods.slice", "kubepods-podc.slice"},
-		{"/sys/fs/cgroup/kubepods", "burstable"},
-		{"/sys/fs/cgroup", "podd"},
-		{"", ""},
-	})
-	w.report(there, there, touched)
-	slices.Sort(reports)
-	if want := []string{"-b", "-c"}; !slices.Equal(reports, want) {
-		t.Errorf("reports %q, want %q", reports, want)
-	}
-}
-
-// TestWatchSettles: what happened during a look is not told of again after it.
-func TestWatchSettles(t *testing.T) {
-	for kind, newRoot := range roots {
-		t.Run(kind, func(t *testing.T) {
-			r := newRoot(t)
-			n, err := newNotifier()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer n.close()
-			w := Watch{Root: r.root}
-			if _, err := w.look(n); err != nil {
-				t.Fatal(err)
-			}
-			r.do("+kubepods", "+kubepods/poda")
-			if _, err := w.look(n); err != nil {
-				t.Fatal(err)
-			}
-			r.do("-kubepods/poda", "+kubepods/podb")
-			pods, changes, err := w.settle(n, nil)
-			touched := slices.Sorted(maps.Keys(podsOf(changes)))
-			if err != nil || len(pods) != 1 || len(pods["b"]) != 1 || !slices.Equal(touched, []string{"a", "b"}) {
-				t.Errorf("settle = %v, %v, %v", pods, changes, err)
-			}
-			if late, err := n.pending(); len(late) > 0 || err != nil {
-				t.Errorf("still to be told: %v, %v", late, err)
-			}
-		})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	err = Watch(ctx, r.root, func() {
+		for range limit/2 + 1 { // which Watch does not read meanwhile
+			r.do("+kubepods/x", "-kubepods/x")
+		}
+		r.do("-kubepods/poda") // which no event tells
+	}, stop)
+	if err != nil || ctx.Err() == nil {
+		t.Errorf("Watch: %v, before the pod was reported", err)
 	}
 }
 
 func TestWatchErrors(t *testing.T) {
 	never := func() { t.Error("it has started") }
-	w := Watch{Root: t.TempDir(), Gone: func(string) {}}
-	if err := w.Run(t.Context(), never); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Run in a directory of no cgroups: %v", err)
+	if err := Watch(t.Context(), t.TempDir(), never, never); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Watch in a directory of no cgroups: %v", err)
 	}
 	// The hierarchy goes while it is watched: that says nothing of the pods.
 	r := plainRoot(t)
 	r.do("+kubepods", "+kubepods/poda")
 	running := startWatch(t, r.root)
-	running.expect("+a", "started")
+	running.expect("started")
 	if err := os.Rename(r.root, r.root+".gone"); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-running.done; !errors.Is(err, fs.ErrNotExist) || len(running.reports) > 0 {
-		t.Errorf("Run when the hierarchy is gone: %v, %d reports", err, len(running.reports))
-	}
-}
-
-func TestParseOfEvents(t *testing.T) {
-	n := notifier{dirs: map[int]string{1: "/a"}}
-	event := func(wd, mask, size uint32, name string) string {
-		var head []byte
-		for _, field := range []uint32{wd, mask, 0, size} {
-			head = binary.NativeEndian.AppendUint32(head, field)
-		}
-		return string(head) + name
-	}
-	for _, c := range []struct {
-		name, events string
-		want         []change
-	}{
-		{"nothing", "", nil},
-		{"a name", event(1, 1, 8, "podx\x00\x00\x00\x00"), []change{{"/a", "podx"}}},
-		{"no name", event(1, 1, 0, ""), []change{{"/a", ""}}},
-		{"two, one of an unknown watch", event(1, 1, 4, "abc\x00") + event(2, 1, 4, "abcd"), []change{{"/a", "abc"}, {"", "abcd"}}},
-		{"the end of a watch", event(1, unix.IN_IGNORED, 0, ""), nil},
-		{"cut short", event(1, 1, 200, "abc"), []change{{"/a", "abc"}}},
-		{"too short", event(1, 1, 0, "")[:15], nil},
-	} {
-		if got := n.parse([]byte(c.events)); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
-		}
-	}
-}
-
-// TestWatchWithoutCgroups: where pods have no cgroups there is nothing to watch, and that is no error.
-func TestWatchWithoutCgroups(t *testing.T) {
-	w := startWatch(t, "")
-	w.expect("started")
-	w.stop()
-	if err := <-w.done; err != nil {
-		t.Errorf("Run = %v", err)
+		t.Errorf("Watch when the hierarchy is gone: %v, %d reports", err, len(running.reports))
 	}
 }

@@ -81,14 +81,16 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 // watchPods has the kubelet asked as soon as the cgroup of a pod is gone. Without cgroups to watch, it is asked now and
 // then all the same.
 func (d *daemon) watchPods(ctx context.Context, ready func()) error {
-	watch := cgroup.Watch{Root: d.Config.Paths.Cgroup, Gone: func(string) {
+	gone := func() {
 		select {
 		case d.podGone <- struct{}{}:
 		default:
 		}
-	}}
-	if err := watch.Run(ctx, ready); err != nil {
-		d.Log.Warn("pods not watched", "err", fmt.Errorf("%w: the kubelet is asked every %v instead", err, holdersInterval))
+	}
+	if root := d.Config.Paths.Cgroup; root != "" {
+		if err := cgroup.Watch(ctx, root, ready, gone); err != nil {
+			d.Log.Warn("pods not watched", "err", fmt.Errorf("%w: the kubelet is asked every %v instead", err, holdersInterval))
+		}
 	}
 	ready()
 	<-ctx.Done()
