@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/integration/need"
 )
 
@@ -300,7 +301,7 @@ func asked(t *testing.T) (a Answer, resident int) {
 		t.Fatal(err)
 	}
 	message := make([]byte, 1<<16)
-	_, sendErr := unix.Write(ends[0], encode(request{eight}))
+	_, sendErr := unix.Write(ends[0], exchange.Encode(request{eight}))
 	n, readErr := unix.Read(ends[0], message)
 	if err := errors.Join(sendErr, readErr, helper.Wait()); err != nil {
 		t.Fatalf("%v: %s", err, &stderr)
@@ -565,7 +566,7 @@ func TestStuck(t *testing.T) {
 			}
 			want := []Holder{{PID: 90001, Comm: "host", Number: null}}
 			if c.found {
-				want = slices.Insert(want, 0, Holder{PID: 90000, Comm: "x", Number: null, Container: Container{"b", id1, ""}})
+				want = slices.Insert(want, 0, Holder{PID: 90000, Comm: "x", Number: null, PodUID: "b"})
 			}
 			if !slices.Equal(a.Holders, want) {
 				t.Errorf("holders are %+v, want %+v", a.Holders, want)

@@ -2,30 +2,17 @@
 
 // Package cgroup finds out whose process holds a device node, and when a pod's cgroup goes away.
 //
-// A pod is known here by its UID and a container by its ID, as the kubelet and the container runtimes write them into
-// the names of cgroups; what they are called is known to others. Nothing here changes a cgroup.
+// A pod is known here by its UID, as the kubelet writes it into the names of cgroups. Nothing here changes a cgroup.
 package cgroup
 
 import "strings"
 
-// Container is whose a process is, by its cgroup. The zero value stands for the host itself.
-type Container struct {
-	PodUID  string `json:"pod,omitempty"`     // empty: of no pod
-	ID      string `json:"id,omitempty"`      // 64 hexadecimal digits; empty: in the cgroup of the pod, in none of a container
-	Runtime string `json:"runtime,omitempty"` // who made the cgroup, "containerd", "cri-o", "docker", "podman"; empty: the path does not say
-}
-
-// idLength is the length of a container ID in hexadecimal digits: 32 random bytes in containerd (internal/cri/util,
-// GenerateID), CRI-O (containers/storage, pkg/stringid), docker (pkg/stringid) and podman.
-const idLength = 64
-
-// Parse reads the path of a cgroup as /proc/PID/cgroup has it (cgroups(7)), of version 1 or 2, also one that begins
-// above the reader's own cgroup namespace ("/../../kubepods/…"). It is false if the path is that of no container and of
-// no pod.
+// podOf reads the path of a cgroup as /proc/PID/cgroup has it (cgroups(7)), of version 1 or 2, also one that begins above the
+// reader's own cgroup namespace ("/../../kubepods/…"). It returns the UID of the pod, empty for that of the host.
 //
 // The outermost pod is the one: a kubelet in a container of a pod has pods of its own, unknown to the kubelet of this
-// host. What encloses a pod, such as the container that is a node of kind or minikube, does not count; nor does what a
-// container has made below its own cgroup. In user.slice, where users make cgroups of whatever name, there is no pod.
+// host. What encloses a pod, such as the container that is a node of kind or minikube, does not count. In user.slice,
+// where users make cgroups of whatever name, there is no pod.
 //
 // A path with a pod comes from the kubelet (pkg/kubelet/cm/cgroup_manager_linux.go) and the runtime:
 //
@@ -35,27 +22,21 @@ const idLength = 64
 //
 // In the name of a slice the UID has "_" for "-". A --cgroup-root R comes before: "/R/kubepods",
 // "/R.slice/R-kubepods.slice".
-func Parse(path string) (Container, bool) {
-	var c Container
-	above, users := "", false
+func podOf(path string) string {
+	above := ""
 	// A cgroup of version 2 that is removed while a zombie is in it is marked (kernel/cgroup/cgroup.c, proc_cgroup_show).
 	for element := range strings.SplitSeq(strings.TrimSuffix(path, " (deleted)"), "/") {
-		if element == "" || element == "." {
-			continue
+		slice, _, _ := strings.Cut(element, ":")
+		switch uid, ok := podUID(above, slice); {
+		case element == "user.slice":
+			return ""
+		case ok:
+			return uid
+		case element != "" && element != ".":
+			above = element
 		}
-		slice, scope, mixed := strings.Cut(element, ":")
-		if !mixed {
-			scope = element
-		}
-		if uid, ok := podUID(above, slice); ok && c.PodUID == "" && !users {
-			c = Container{PodUID: uid}
-		}
-		if id, runtime, ok := containerID(above, scope); ok && c.ID == "" {
-			c.ID, c.Runtime = id, runtime
-		}
-		above, users = element, users || element == "user.slice"
 	}
-	return c, c != Container{}
+	return ""
 }
 
 // podUID reads the name of a pod's cgroup; above is the name of the one above it.
@@ -101,58 +82,29 @@ func isUID(uid string) bool {
 	return len(digits) == 32 && isHex(digits)
 }
 
-// containerID reads the name of a container's cgroup, or of a process that a runtime keeps beside it.
-func containerID(above, name string) (id, runtime string, ok bool) {
+// idLength is the length of a container ID in hexadecimal digits: 32 random bytes in containerd (internal/cri/util,
+// GenerateID), CRI-O (containers/storage, pkg/stringid), docker (pkg/stringid) and podman.
+const idLength = 64
+
+// isContainer reports whether a cgroup has the name of a container, or of a process that a runtime keeps beside it.
+func isContainer(name string) bool {
 	name = strings.TrimSuffix(name, ".scope")
 	at := len(name) - idLength
-	if at < 0 || !isHex(name[at:]) {
-		return "", "", false
-	}
-	id = name[at:]
-	if at == 0 {
-		if above == "docker" {
-			runtime = above
-		}
-		return id, runtime, true
-	}
-	if !strings.ContainsRune("-_:", rune(name[at-1])) {
-		return "", "", false
-	}
-	return id, runtimeOf(name[:at-1]), true
-}
-
-// runtimeOf returns the name of the runtime that begins the names of its cgroups in that way.
-func runtimeOf(prefix string) string {
-	switch first, _, _ := strings.Cut(strings.TrimPrefix(prefix, "cri-"), "-"); first {
-	case "crio": // and crio-conmon
-		return "cri-o"
-	case "libpod": // and libpod-conmon
-		return "podman"
-	default:
-		return first
-	}
+	return at >= 0 && isHex(name[at:]) && (at == 0 || strings.ContainsRune("-_:", rune(name[at-1])))
 }
 
 func isHex(s string) bool {
 	return strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// containerOf reads the text of /proc/PID/cgroup, which has a line a hierarchy, ID:CONTROLLERS:PATH. In hierarchies that
-// the runtime does not know the process may be anywhere.
-func containerOf(text string) Container {
-	var found Container
+// podIn reads the text of /proc/PID/cgroup, which has a line a hierarchy, ID:CONTROLLERS:PATH. In hierarchies that the
+// runtime does not know the process may be anywhere.
+func podIn(text string) string {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(fields) != 3 {
-			continue
-		}
-		c, ok := Parse(fields[2])
-		if c.PodUID != "" {
-			return c
-		}
-		if ok && found == (Container{}) {
-			found = c
+		if uid := podOf(fields[len(fields)-1]); uid != "" && len(fields) == 3 {
+			return uid
 		}
 	}
-	return found
+	return ""
 }

@@ -23,14 +23,14 @@ type Client struct {
 
 // Holders is the function [Holders] in a process of its own, which ends with it, without the process that calls it: a
 // caller that has the devices open itself is not named. At most [MaxNumbers] numbers can be asked about; the more there
-// are to name, the fewer of one container. The error is that of [Answer.Err] without pods where a process could not be
+// are to name, the fewer of one pod. The error is that of [Answer.Err] without pods where a process could not be
 // read; the answer then names the others, and [Answer.Err] tells about those of pods. It blocks until the answer is there
 // or ctx ends.
 func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	if len(numbers) > MaxNumbers {
 		return Answer{}, fmt.Errorf("ask %s: %d device numbers, at most %d are possible", c.Peer.Program, len(numbers), MaxNumbers)
 	}
-	text, err := c.Peer.Ask(ctx, encode(request{numbers}))
+	text, err := c.Peer.Ask(ctx, exchange.Encode(request{numbers}))
 	if err != nil {
 		return Answer{}, err
 	}
@@ -40,7 +40,7 @@ func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	}
 	for _, h := range answer.Holders {
 		if !slices.Contains(numbers, h.Number) {
-			return Answer{}, fmt.Errorf("ask %s: %w: %v was not asked about", c.Peer.Program, errForm, h.Number)
+			return Answer{}, fmt.Errorf("ask %s: %w: %v was not asked about", c.Peer.Program, exchange.ErrMessage, h.Number)
 		}
 	}
 	return answer, answer.Err()

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // ErrIncomplete means that a process may hold a device without being named. A caller that needs the device free must
@@ -38,23 +37,12 @@ func ParseNumber(block bool, dev string) (Number, error) {
 	return n, nil
 }
 
-// compare orders character devices before block devices, then by major and minor.
-func (n Number) compare(m Number) int {
-	if n.Block != m.Block {
-		if m.Block {
-			return -1
-		}
-		return 1
-	}
-	return cmp.Or(cmp.Compare(n.Major, m.Major), cmp.Compare(n.Minor, m.Minor))
-}
-
 // Holder is a process that has a device node open or mapped into its memory.
 type Holder struct {
-	PID       int       `json:"pid"`
-	Comm      string    `json:"comm"` // its name, at most 15 bytes of its own choice: not to be printed without quotes
-	Number    Number    `json:"node"`
-	Container Container `json:"container,omitzero"`
+	PID    int    `json:"pid"`
+	Comm   string `json:"comm"` // its name, at most 15 bytes of its own choice: not to be printed without quotes
+	Number Number `json:"node"`
+	PodUID string `json:"pod,omitempty"` // of its pod; empty: it is a process of the host
 }
 
 // Unread stands for the processes of one pod, or of the host, that could not be read.
@@ -69,8 +57,7 @@ type Unread struct {
 
 // Answer is who holds some device nodes.
 type Answer struct {
-	Holders []Holder `json:"holders,omitempty"` // by PID and number; over a [Client] the first of each container and node comes first
-	More    int      `json:"more,omitempty"`    // further holders, each of a container and node among Holders; only over a [Client]
+	Holders []Holder `json:"holders,omitempty"` // by PID and number; over a [Client] the first of each pod and node, and others if there is room
 	Unread  []Unread `json:"unread,omitempty"`  // by PodUID
 }
 
@@ -124,8 +111,5 @@ func Holders(proc string, numbers []Number, asker int) (Answer, error) {
 
 // compareHolders orders by PID and number.
 func compareHolders(a, b Holder) int {
-	return cmp.Or(cmp.Compare(a.PID, b.PID), a.Number.compare(b.Number))
+	return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.Number.String(), b.Number.String()))
 }
-
-// compareUnread orders by pod.
-func compareUnread(a, b Unread) int { return strings.Compare(a.PodUID, b.PodUID) }

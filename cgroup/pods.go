@@ -91,7 +91,6 @@ func (w *walk) anywhere(dir string) error {
 			return skipRemoved(err)
 		}
 		name := entry.Name()
-		_, _, container := containerID("", name)
 		switch {
 		case !entry.IsDir():
 			return nil
@@ -101,7 +100,7 @@ func (w *walk) anywhere(dir string) error {
 				return err
 			}
 			return fs.SkipDir
-		case container, name == "user.slice", name == "machine.slice":
+		case isContainer(name), name == "user.slice", name == "machine.slice":
 			return fs.SkipDir
 		}
 		return nil
@@ -139,8 +138,7 @@ func mayLead(name string) bool {
 	case "system.slice", "user.slice", "machine.slice":
 		return false
 	}
-	_, _, container := containerID("", name)
-	return !container && (filepath.Ext(name) == "" || filepath.Ext(name) == ".slice")
+	return !isContainer(name) && (filepath.Ext(name) == "" || filepath.Ext(name) == ".slice")
 }
 
 // class takes down the pods of a class, or of all classes.

@@ -37,31 +37,31 @@ func (r *scanner) run() {
 	for r.next(r) {
 		r.mounts = nil
 		held := make(map[Number]bool)
-		c, err := r.process(held)
-		r.add(r, c, held, err)
+		podUID, err := r.process(held)
+		r.add(r, podUID, held, err)
 	}
 }
 
 // process adds what the process of a scanner holds to held. One that ends in between holds nothing.
-func (r *scanner) process(held map[Number]bool) (c Container, err error) {
+func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
 	p, err := readStatus(dir)
 	if isGone(err) || err == nil && !p.user {
-		return c, nil
+		return podUID, nil
 	}
 	text, cgroupErr := os.ReadFile(filepath.Join(dir, "cgroup"))
 	if isGone(cgroupErr) {
-		return c, nil
+		return podUID, nil
 	}
-	c = containerOf(string(text)) // that of the host where the text could not be read
+	podUID = podIn(string(text)) // that of the host where the text could not be read
 	r.steps.Add(1)
-	if stop := r.admit(r, p.comm, c.PodUID); stop != nil {
-		return c, stop
+	if stop := r.admit(r, p.comm, podUID); stop != nil {
+		return podUID, stop
 	}
 	if err == nil {
 		err = r.files(dir, p.threads, held)
 	}
-	return c, errors.Join(err, cgroupErr)
+	return podUID, errors.Join(err, cgroupErr)
 }
 
 // files adds the devices that the process of a scanner has open or mapped to held.

@@ -149,7 +149,7 @@ func (s *scan) divide(pids []int, late bool) {
 		s.seen[pid] = true
 		// An error counts when the process is read.
 		text, _ := os.ReadFile(filepath.Join(s.proc, strconv.Itoa(pid), "cgroup"))
-		podUID := containerOf(string(text)).PodUID
+		podUID := podIn(string(text))
 		if o := s.ownerOf(podUID, pid); late {
 			o.late = pid
 		}
@@ -291,14 +291,14 @@ func (s *scan) ownerOf(podUID string, pid int) *owner {
 }
 
 // add adds what a scanner has found in its process to the answer.
-func (s *scan) add(r *scanner, c Container, held map[Number]bool, err error) {
+func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.abandoned { // it counts as unread already
 		return
 	}
 	for n := range held {
-		s.holders = append(s.holders, Holder{PID: r.pid, Comm: r.comm, Number: n, Container: c})
+		s.holders = append(s.holders, Holder{PID: r.pid, Comm: r.comm, Number: n, PodUID: podUID})
 	}
 	if err == nil {
 		return
@@ -329,7 +329,7 @@ func (s *scan) answer() Answer {
 		}
 	}
 	slices.SortFunc(a.Holders, compareHolders)
-	slices.SortFunc(a.Unread, compareUnread)
+	slices.SortFunc(a.Unread, func(u, v Unread) int { return strings.Compare(u.PodUID, v.PodUID) })
 	return a
 }
 

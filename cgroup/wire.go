@@ -3,12 +3,8 @@
 package cgroup
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
@@ -27,118 +23,77 @@ type response struct {
 	Error string `json:"error,omitempty"`
 }
 
-// errForm means that a message is not in the form of a request or an answer.
-var errForm = errors.New("malformed message")
-
 // maxText bounds a text in an answer, in bytes.
-const maxText = 1 << 10
-
-// decode reads one JSON value without unknown fields, which must be all of a message.
-func decode(message []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(message))
-	d.DisallowUnknownFields()
-	err := d.Decode(into)
-	if err == nil {
-		if _, err = d.Token(); errors.Is(err, io.EOF) {
-			return nil
-		}
-		err = errors.New("more than one value")
-	}
-	return fmt.Errorf("%w: %w: %.80q", errForm, err, message)
-}
-
-// encode writes a value of which nothing cannot be written.
-func encode(v any) []byte {
-	text, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return text
-}
+const maxText = 256
 
 func decodeRequest(message []byte) ([]Number, error) {
 	var r request
-	if err := decode(message, &r); err != nil {
+	if err := exchange.Decode(message, &r); err != nil {
 		return nil, err
 	}
 	if len(r.Nodes) > MaxNumbers {
-		return nil, fmt.Errorf("%w: %d nodes, at most %d are possible", errForm, len(r.Nodes), MaxNumbers)
+		return nil, fmt.Errorf("%w: %d nodes, at most %d are possible", exchange.ErrMessage, len(r.Nodes), MaxNumbers)
 	}
 	return r.Nodes, nil
 }
 
-// encodeAnswer names a process of each container and node first, and of the rest as many as there is room for. A holder
+// encodeAnswer names the unread, then a process of each pod and node, and of the rest as many as there is room for. A holder
 // that there is no room for, and that no other stands for, counts as unread, and so do the pods without room.
 func encodeAnswer(a Answer) []byte {
-	type group struct {
-		Container
-		Number
+	var out response
+	left := Unread{Any: true, Cause: "too many pods and holders to name"}
+	room := exchange.MessageSize - 2*maxText
+	fits := func(v any) bool {
+		room -= len(exchange.Encode(v)) + 1
+		return room >= 0
 	}
-	var first, rest []Holder
-	named := make(map[group]bool)
-	for _, h := range a.Holders {
-		if g := (group{h.Container, h.Number}); !named[g] {
-			named[g] = true
-			first = append(first, h)
-		} else {
-			rest = append(rest, h)
-		}
-	}
-	// The pods that could not be read get half of the room at most, and the holders what is left.
-	const room = exchange.MessageSize - 4*maxText
-	out := response{Answer: Answer{More: a.More}}
-	size := 0
-	all := Unread{Any: true, Cause: "too many pods and holders to name"}
 	for _, u := range a.Unread {
-		u.PodUID, u.Cause = cut(u.PodUID), cut(u.Cause)
-		if size+len(encode(u)) > room/8 {
+		if u.PodUID, u.Cause = cut(u.PodUID), cut(u.Cause); len(a.Unread) > maxCauses {
 			u.Cause = "not read"
 		}
-		if n := 1 + len(encode(u)); size+n <= room/2 {
-			size += n
+		if fits(u) {
 			out.Unread = append(out.Unread, u)
 		} else {
-			all.Count += u.Count
+			left.Count += u.Count
 		}
 	}
-	full := false
-	for i, h := range append(first, rest...) {
-		h.Comm, h.Container.PodUID = cut(h.Comm), cut(h.Container.PodUID)
-		if !full {
-			size += 1 + len(encode(h))
-			full = size > room
-		}
-		switch {
-		case !full:
-			out.Holders = append(out.Holders, h)
-		case i < len(first):
-			all.Count++
-		default:
-			out.More++
+	for _, first := range []bool{true, false} {
+		named := make(map[Holder]bool)
+		for _, h := range a.Holders {
+			group := Holder{Number: h.Number, PodUID: h.PodUID}
+			another := named[group]
+			named[group] = true
+			switch h.PodUID = cut(h.PodUID); {
+			case another == first:
+			case fits(h):
+				out.Holders = append(out.Holders, h)
+			case first:
+				left.Count++
+			}
 		}
 	}
-	if all.Count > 0 {
-		out.Unread = append(out.Unread, all)
+	if left.Count > 0 {
+		out.Unread = append(out.Unread, left)
 	}
-	return encode(out)
+	return exchange.Encode(out)
 }
 
-func encodeError(err error) []byte { return encode(response{Error: cut(err.Error())}) }
+// maxCauses is up to how many unread pods each has its cause in an answer. The kubelet runs 110 pods by default.
+const maxCauses = 110
 
-// cut bounds a text, and makes it one that JSON can carry.
-func cut(text string) string {
-	return strings.ToValidUTF8(text[:min(len(text), maxText)], "\uFFFD")
-}
+func encodeError(err error) []byte { return exchange.Encode(response{Error: cut(err.Error())}) }
+
+func cut(text string) string { return text[:min(len(text), maxText)] }
 
 func decodeAnswer(message []byte) (Answer, error) {
 	var r response
-	if err := decode(message, &r); err != nil {
+	if err := exchange.Decode(message, &r); err != nil {
 		return Answer{}, err
 	}
 	if r.Error != "" {
 		return Answer{}, errors.New(r.Error)
 	}
-	bad := r.More < 0
+	bad := false
 	for _, h := range r.Holders {
 		bad = bad || h.PID <= 0
 	}
@@ -146,7 +101,7 @@ func decodeAnswer(message []byte) (Answer, error) {
 		bad = bad || u.Count <= 0
 	}
 	if bad {
-		return Answer{}, fmt.Errorf("%w: a count out of range: %.80q", errForm, message)
+		return Answer{}, fmt.Errorf("%w: a count out of range: %.80q", exchange.ErrMessage, message)
 	}
 	return r.Answer, nil
 }

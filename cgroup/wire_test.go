@@ -17,11 +17,10 @@ var someNumbers = []Number{{Major: 195}, {Major: 195, Minor: 255}, {Block: true,
 
 var someAnswer = Answer{
 	Holders: []Holder{
-		{PID: 42, Comm: "fio", Number: Number{Block: true, Major: 259, Minor: 1}, Container: Container{uid, id1, "containerd"}},
-		{PID: 1, Comm: "\" 1\n\uFFFDé", Number: null, Container: Container{PodUID: "my static\npod"}},
+		{PID: 42, Comm: "fio", Number: Number{Block: true, Major: 259, Minor: 1}, PodUID: uid},
+		{PID: 1, Comm: "\" 1\n\uFFFDé", Number: null, PodUID: "my static\npod"},
 		{PID: 1<<22 - 1, Number: zero},
 	},
-	More: 3,
 	Unread: []Unread{
 		{Any: true, Count: 2, Cause: `process 7 ("x\n"): open /proc/7/fd: permission denied`},
 		{PodUID: uid, Count: 1, Cause: "x"},
@@ -34,13 +33,13 @@ func TestMessages(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		{"request", encode(request{someNumbers}), `{"nodes":["c 195:0","c 195:255","b 259:1048575"]}`},
+		{"request", exchange.Encode(request{someNumbers}), `{"nodes":["c 195:0","c 195:255","b 259:1048575"]}`},
 		{"empty answer", encodeAnswer(Answer{}), `{}`},
 		{"error", encodeError(errors.New("list /proc: \"x\"")), `{"error":"list /proc: \"x\""}`},
 		{"answer", encodeAnswer(someAnswer), `{"holders":[` +
-			`{"pid":42,"comm":"fio","node":"b 259:1","container":{"pod":"` + uid + `","id":"` + id1 + `","runtime":"containerd"}},` +
-			`{"pid":1,"comm":"\" 1\n�é","node":"c 1:3","container":{"pod":"my static\npod"}},` +
-			`{"pid":4194303,"comm":"","node":"c 1:5"}],"more":3,` +
+			`{"pid":42,"comm":"fio","node":"b 259:1","pod":"` + uid + `"},` +
+			`{"pid":1,"comm":"\" 1\n�é","node":"c 1:3","pod":"my static\npod"},` +
+			`{"pid":4194303,"comm":"","node":"c 1:5"}],` +
 			`"unread":[{"any":true,"count":2,"cause":"process 7 (\"x\\n\"): open /proc/7/fd: permission denied"},` +
 			`{"pod":"` + uid + `","count":1,"cause":"x"}]}`},
 	} {
@@ -48,7 +47,7 @@ func TestMessages(t *testing.T) {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, c.got, c.want)
 		}
 	}
-	if got, err := decodeRequest(encode(request{someNumbers})); err != nil || !slices.Equal(got, someNumbers) {
+	if got, err := decodeRequest(exchange.Encode(request{someNumbers})); err != nil || !slices.Equal(got, someNumbers) {
 		t.Errorf("decodeRequest = %v, %v, want %v", got, err, someNumbers)
 	}
 	if got, err := decodeAnswer(encodeAnswer(someAnswer)); err != nil || !reflect.DeepEqual(got, someAnswer) {
@@ -66,79 +65,65 @@ var malformed = []string{
 	`{"nodes":["c 1:"]}`, `{"nodes":["c :3"]}`, `{"nodes":["c 1:-3"]}`, `{"nodes":["c 1:3 "]}`, `{"nodes":["c 1:3\n"]}`,
 	`{"nodes":["c 4294967296:0"]}`, `{"nodes":["c 0:4294967296"]}`, `{"nodes":["c +1:3"]}`, `{"nodes":[""]}`,
 	`{"nodes":["c 1:3"],"force":true}`, `{"holders":[{"pid":0,"comm":"","node":"c 1:3"}]}`, `{"holders":[{"pid":-1,"comm":"","node":"c 1:3"}]}`,
-	`{"holders":[{"pid":1,"comm":"","node":"x"}]}`, `{"holders":[{"pid":1,"comm":"","node":"c 1:3","uid":0}]}`, `{"more":-1}`,
-	`{"unread":[{"count":0,"cause":""}]}`, `{"unread":[{"count":1,"cause":"","pid":7}]}`, `{"unread":2}`, `{"more":1.5}`,
+	`{"holders":[{"pid":1,"comm":"","node":"x"}]}`, `{"holders":[{"pid":1,"comm":"","node":"c 1:3","uid":0}]}`,
+	`{"unread":[{"count":0,"cause":""}]}`, `{"unread":[{"count":1,"cause":"","pid":7}]}`, `{"unread":2}`,
 }
 
 func TestMalformedMessages(t *testing.T) {
 	for _, text := range malformed {
-		if got, err := decodeRequest([]byte(text)); !errors.Is(err, errForm) {
+		if got, err := decodeRequest([]byte(text)); !errors.Is(err, exchange.ErrMessage) {
 			t.Errorf("decodeRequest(%q) = %v, %v", text, got, err)
 		}
-		if got, err := decodeAnswer([]byte(text)); !errors.Is(err, errForm) {
+		if got, err := decodeAnswer([]byte(text)); !errors.Is(err, exchange.ErrMessage) {
 			t.Errorf("decodeAnswer(%q) = %+v, %v", text, got, err)
 		}
 	}
 	most := slices.Repeat(someNumbers[2:], MaxNumbers)
-	text := encode(request{most})
+	text := exchange.Encode(request{most})
 	if got, err := decodeRequest(text); err != nil || len(got) != MaxNumbers || len(text) > exchange.MessageSize {
 		t.Errorf("decodeRequest of %d numbers in %d bytes = %d of them, %v", MaxNumbers, len(text), len(got), err)
 	}
-	if _, err := decodeRequest(encode(request{append(most, null)})); !errors.Is(err, errForm) {
+	if _, err := decodeRequest(exchange.Encode(request{append(most, null)})); !errors.Is(err, exchange.ErrMessage) {
 		t.Errorf("decodeRequest of %d numbers: %v", MaxNumbers+1, err)
 	}
 }
 
 func TestLongAnswers(t *testing.T) {
-	decoded := func(a Answer) Answer {
-		t.Helper()
-		text := encodeAnswer(a)
-		got, err := decodeAnswer(text)
-		if err != nil || len(text) > exchange.MessageSize {
-			t.Fatalf("an answer of %d bytes: %v", len(text), err)
-		}
-		return got
-	}
 	inPod := func(pod string, pid int) Holder {
-		return Holder{PID: pid, Comm: strings.Repeat("\x01", 15), Number: null, Container: Container{PodUID: pod, ID: id1}}
+		return Holder{PID: pid, Comm: strings.Repeat("\x01", 15), Number: null, PodUID: pod}
 	}
-	var a Answer
+	var one, each, unread Answer
 	for pid := range 5000 {
-		a.Holders = append(a.Holders, inPod("a", pid+1))
+		one.Holders = append(one.Holders, inPod("a", pid+1))
+		each.Holders = append(each.Holders, inPod(fmt.Sprintf("%0200d", pid), pid+1))
 	}
-	a.Holders = append(a.Holders, inPod("b", 5001), Holder{PID: 5002, Number: null})
-	got := decoded(a)
-	n := len(got.Holders)
-	if got.Unread != nil || n < 100 || n+got.More != 5002 {
-		t.Fatalf("%d holders are left of 5002, %d more, %+v unread", n, got.More, got.Unread)
+	one.Holders = append(one.Holders, inPod("b", 5001), Holder{PID: 5002, Number: null})
+	unread.Holders = one.Holders
+	for i := range 600 {
+		unread.Unread = append(unread.Unread, Unread{PodUID: fmt.Sprintf("%036d", i), Count: 2, Cause: strings.Repeat("\x01", 4*maxText)})
 	}
-	want := append([]Holder{inPod("a", 1), inPod("b", 5001), {PID: 5002, Number: null}}, a.Holders[1:n-2]...)
-	if !slices.Equal(got.Holders, want) {
-		t.Errorf("the first are %+v, want each container once and then the others", got.Holders[:5])
+	for _, c := range []struct {
+		name    string
+		answer  Answer
+		holders int // at least
+		pods    int // that are unread, at least
+		any     bool
+	}{
+		{"many processes of a pod", one, 100, 0, false},
+		{"many pods", each, 100, 1, true},
+		{"many unread pods", unread, 3, 600, false},
+		{"more unread pods than there is room for", Answer{Unread: slices.Repeat(unread.Unread, 2)}, 0, 500, true},
+	} {
+		text := encodeAnswer(c.answer)
+		got, err := decodeAnswer(text)
+		if err != nil || len(text) > exchange.MessageSize || len(got.Holders) < c.holders || len(got.Unread) < c.pods || (got.Err() != nil) != c.any {
+			t.Errorf("%s: %d bytes, %d holders, %d unread, %v", c.name, len(text), len(got.Holders), len(got.Unread), errors.Join(err, got.Err()))
+		}
+		if first := []Holder{inPod("a", 1), inPod("b", 5001), {PID: 5002, Number: null}}; c.holders == 3 && !slices.Equal(got.Holders[:3], first) {
+			t.Errorf("%s: the first are %+v", c.name, got.Holders[:3])
+		}
 	}
-
-	a = Answer{}
-	for pid := range 1000 {
-		a.Holders = append(a.Holders, inPod(fmt.Sprintf("%0200d", pid), pid+1))
-	}
-	got = decoded(a)
-	if len(got.Unread) != 1 || got.More != 0 || len(got.Holders)+got.Unread[0].Count != 1000 || !errors.Is(got.Err(), ErrIncomplete) {
-		t.Errorf("%d holders are left of 1000 in as many pods, %d more, %+v unread", len(got.Holders), got.More, got.Unread)
-	}
-
-	a = Answer{Holders: []Holder{inPod("a", 1)}}
-	for i := range 1000 {
-		a.Unread = append(a.Unread, Unread{PodUID: fmt.Sprint(i), Count: 2, Cause: strings.Repeat("\x01", 4*maxText)})
-	}
-	got = decoded(a)
-	count := 0
-	for _, u := range got.Unread {
-		count += u.Count
-	}
-	if count != 2000 || !errors.Is(got.Err(), ErrIncomplete) || len(got.Holders) != 1 {
-		t.Errorf("%d processes are unread of 2000 in 1000 pods, and %d are named: %v", count, len(got.Holders), got.Err())
-	}
-	if text := encodeError(errors.New(a.Unread[0].Cause)); len(text) > exchange.MessageSize {
+	if text := encodeError(errors.New(strings.Repeat("\x01", 1<<20))); len(text) > exchange.MessageSize {
 		t.Errorf("an error has %d bytes", len(text))
 	}
 }
@@ -168,8 +153,8 @@ func TestUnreadCountsWhereItCould(t *testing.T) {
 }
 
 func FuzzRequest(f *testing.F) {
-	f.Add(encode(request{}))
-	f.Add(encode(request{someNumbers}))
+	f.Add(exchange.Encode(request{}))
+	f.Add(exchange.Encode(request{someNumbers}))
 	for _, text := range malformed {
 		f.Add([]byte(text))
 	}
@@ -178,7 +163,7 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := decodeRequest(encode(request{numbers}))
+		again, err := decodeRequest(exchange.Encode(request{numbers}))
 		if err != nil || !slices.Equal(again, numbers) || len(numbers) > MaxNumbers {
 			t.Errorf("%q is taken for %v, which is %v, %v", text, numbers, again, err)
 		}

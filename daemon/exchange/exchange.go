@@ -9,9 +9,12 @@
 package exchange
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +29,33 @@ var ErrForeign = errors.New("peer is not allowed")
 
 // errSize: a message is longer than [MessageSize].
 var errSize = errors.New("message is too long")
+
+// ErrMessage: a message is not what the other end may send.
+var ErrMessage = errors.New("malformed message")
+
+// Encode returns the message that is the JSON (RFC 8259) of a value. It panics if that has none.
+func Encode(v any) []byte {
+	message, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return message
+}
+
+// Decode reads a message, which must be one JSON value. An unknown field is an error, which is [ErrMessage]: the other end
+// would rely on it.
+func Decode(message []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(message))
+	d.DisallowUnknownFields()
+	err := d.Decode(v)
+	if err == nil {
+		if _, err = d.Token(); errors.Is(err, io.EOF) {
+			return nil
+		}
+		err = errors.New("bytes after the JSON value")
+	}
+	return fmt.Errorf("%w: %w: %.80q", ErrMessage, err, message)
+}
 
 // Serve answers the one request that comes over standard input. It blocks until the request is there and answered. A
 // request of a foreign peer is not read.

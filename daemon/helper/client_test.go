@@ -304,7 +304,7 @@ func TestSanitizeIsFollowed(t *testing.T) {
 func TestHolding(t *testing.T) {
 	const nobody = "{}"
 	holder := func(pid int, comm, node, pod string) string {
-		return fmt.Sprintf(`{"pid":%d,"comm":%q,"node":%q,"container":{"pod":%q}}`, pid, comm, node, pod)
+		return fmt.Sprintf(`{"pid":%d,"comm":%q,"node":%q,"pod":%q}`, pid, comm, node, pod)
 	}
 	for _, c := range []struct {
 		name, answer string

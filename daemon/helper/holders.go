@@ -51,7 +51,7 @@ func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, 
 	for _, holder := range answer.Holders {
 		for _, path := range paths[holder.Number] {
 			holders = append(holders, device.Holder{
-				PID: holder.PID, Command: holder.Comm, Node: path, PodUID: holder.Container.PodUID,
+				PID: holder.PID, Command: holder.Comm, Node: path, PodUID: holder.PodUID,
 			})
 		}
 	}

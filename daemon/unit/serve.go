@@ -4,7 +4,6 @@ package unit
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -19,6 +18,9 @@ type Helper struct {
 	Run func(ctx context.Context, template, instance string) error
 }
 
+// maxError bounds the text of an error, in bytes: each may take six in JSON.
+const maxError = exchange.MessageSize / 8
+
 // Serve answers the one request that comes over standard input. It blocks until the unit has succeeded or failed.
 func (h Helper) Serve() error { return exchange.Serve(h.reply) }
 
@@ -26,18 +28,15 @@ func (h Helper) reply(request []byte) []byte {
 	var a answer
 	if err := h.do(request); err != nil {
 		a.Error = err.Error()
+		a.Error = a.Error[:min(len(a.Error), maxError)]
 	}
-	text, err := json.Marshal(a)
-	if err != nil || len(text) > exchange.MessageSize {
-		return []byte(`{"error":"the answer is too long; see: journalctl -u 'metalplug-unit@*'"}`)
-	}
-	return text
+	return exchange.Encode(a)
 }
 
 // do carries out a request if the configuration has a unit for it.
 func (h Helper) do(request []byte) error {
 	var r Request
-	err := decode(request, &r)
+	err := exchange.Decode(request, &r)
 	if err == nil {
 		err = r.check()
 	}

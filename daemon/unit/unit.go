@@ -7,12 +7,9 @@
 package unit
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -68,11 +65,7 @@ func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 		cancel(ctx.Err())
 	})
 	defer stop()
-	request, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("ask %s: %w", c.Peer.Program, err)
-	}
-	text, err := c.Peer.Ask(asking, request)
+	text, err := c.Peer.Ask(asking, exchange.Encode(r))
 	if cause := context.Cause(asking); err != nil && cause != nil {
 		return fmt.Errorf("ask %s: %w", c.Peer.Program, cause)
 	}
@@ -80,24 +73,11 @@ func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 		return err
 	}
 	var a answer
-	if err := decode(text, &a); err != nil {
+	if err := exchange.Decode(text, &a); err != nil {
 		return fmt.Errorf("read the answer of %s: %w", c.Peer.Program, err)
 	}
 	if a.Error != "" {
 		return errors.New(a.Error)
-	}
-	return nil
-}
-
-// decode reads one JSON value and refuses fields that v does not have, and bytes after the value.
-func decode(text []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("bytes after the JSON value")
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func (i *impostor) holders(ctx context.Context, nodes []string) (all []device.Ho
 	client := cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: i.file}}
 	answer, err := client.Holders(ctx, []cgroup.Number{{Block: true, Major: 259, Minor: 1}})
 	for _, h := range answer.Holders {
-		all = append(all, device.Holder{PID: h.PID, Command: h.Comm, Node: nodes[0], PodUID: h.Container.PodUID})
+		all = append(all, device.Holder{PID: h.PID, Command: h.Comm, Node: nodes[0], PodUID: h.PodUID})
 	}
 	return all, err
 }
@@ -142,7 +142,7 @@ func (i *impostor) answer(message []byte) []byte {
 		answer := cgroup.Answer{}
 		for _, h := range all {
 			answer.Holders = append(answer.Holders, cgroup.Holder{
-				PID: h.PID, Comm: h.Command, Number: cgroup.Number{Block: true, Major: 259, Minor: 1}, Container: cgroup.Container{PodUID: h.PodUID},
+				PID: h.PID, Comm: h.Command, Number: cgroup.Number{Block: true, Major: 259, Minor: 1}, PodUID: h.PodUID,
 			})
 		}
 		text, _ := json.Marshal(answer) // never fails
