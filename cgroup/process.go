@@ -17,29 +17,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// scanner reads one process after the other for a [scan].
+// scanner reads one process for a [scan].
 type scanner struct {
 	*scan
+	pid     int
+	podUID  string       // of its pod as of the start of the round
+	careful bool         // files of network file systems are not looked at
 	steps   atomic.Int64 // grows with each answer of the kernel
 	looking atomic.Bool  // it asks about a file
-	mounts  *mounts      // of the process that is read; nil: not asked for yet
+	mounts  *mounts      // nil: not asked for yet
 
 	// guarded by scan.mu
-	pid       int
-	comm      string
-	left      work   // what it reads next
-	owner     *owner // as of the start of the round, until it is read again
-	careful   bool   // files of network file systems are not looked at
-	abandoned bool   // what it finds does not count any more
+	comm  string
+	owner *owner
+	over  bool // it was read or given up: what is found after that does not count
 }
 
 func (r *scanner) run() {
-	for r.next(r) {
-		r.mounts = nil
-		held := make(map[Number]bool)
-		podUID, err := r.process(held)
-		r.add(r, podUID, held, err)
-	}
+	held := make(map[Number]bool)
+	podUID, err := r.process(held)
+	r.add(r, podUID, held, err)
 }
 
 // process adds what the process of a scanner holds to held. One that ends in between holds nothing.

@@ -5,7 +5,6 @@ package cgroup
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,7 +21,7 @@ const (
 	// rounds is how often processes are listed at most: once more finds those that were started in between and have inherited
 	// descriptors. Processes are always starting somewhere, so there must be an end.
 	rounds = 8
-	// scanners is how many processes are read at once, and maxScanners how many where some of them wait in the kernel.
+	// scanners is how many processes are read at once, and maxScanners how many beside those that are stuck in the kernel.
 	scanners, maxScanners = 4, 32
 	// maxStuck bounds the threads that wait in the kernel for an answer about some process, of which one pod keeps one, and
 	// maxStuckPods those for pods: the rest is for processes of the host. The kubelet runs 110 pods by default. TasksMax= in
@@ -35,7 +34,7 @@ const (
 	maxFiles = 1 << 17
 	// maxSample bounds how many processes of a pod are asked whether the pod is privileged.
 	maxSample = 1 << 10
-	// patience is how long one system call about a process may take, and looks how often a scanner is looked at in that time.
+	// patience is how long one system call about a process may take, and looks how often is looked in that time whether it is over.
 	patience, looks = time.Second, 4
 )
 
@@ -56,18 +55,18 @@ type scan struct {
 	patience time.Duration
 	memory   device // of the kernel's own tmpfs; zero: not known
 
+	seen map[int]bool
+
 	mu      sync.Mutex
-	queue   []work // what no scanner has taken yet in this round
-	seen    map[int]bool
 	owners  map[string]*owner // by pod UID; "" is the host
 	mapped  map[file]Number   // files; zero: not a wanted device
 	holders []Holder
-	stuck   int         // threads that wait in the kernel
-	remote  atomic.Bool // a file kept the kernel from answering: files of network file systems are not looked at any more
+	stuck   int  // threads that wait in the kernel
+	remote  bool // a file kept the kernel from answering: files of network file systems are not looked at any more
 }
 
-// work is what one scanner reads, one process after the other: a process of the host, or all those of a pod, so that a pod whose
-// processes are stuck keeps one scanner.
+// work is what is read one after the other: a process of the host, or all those of a pod, so that a pod whose processes are
+// stuck keeps one thread.
 type work struct {
 	podUID string
 	pids   []int
@@ -124,8 +123,7 @@ func (s *scan) round(n int) (found int, err error) {
 	}
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return s.seen[pid] || pid == s.asker })
 	slices.Sort(pids)
-	s.divide(pids, n > 0)
-	s.drain()
+	s.drain(s.divide(pids, n > 0))
 	return len(pids), nil
 }
 
@@ -142,8 +140,8 @@ func (s *scan) unsettled() {
 }
 
 // divide makes the queue of a round. The processes of the host come first: the limit of stuck threads is met by pods alone.
-func (s *scan) divide(pids []int, late bool) {
-	var pods []work
+func (s *scan) divide(pids []int, late bool) []work {
+	var host, pods []work
 	at := make(map[string]int) // in pods
 	for _, pid := range pids {
 		s.seen[pid] = true
@@ -154,7 +152,7 @@ func (s *scan) divide(pids []int, late bool) {
 			o.late = pid
 		}
 		if podUID == "" {
-			s.queue = append(s.queue, work{pids: []int{pid}})
+			host = append(host, work{pids: []int{pid}})
 			continue
 		}
 		i, known := at[podUID]
@@ -165,110 +163,96 @@ func (s *scan) divide(pids []int, late bool) {
 		}
 		pods[i].pids = append(pods[i].pids, pid)
 	}
-	s.queue = append(s.queue, pods...)
+	return append(host, pods...)
 }
 
-// drain reads the processes in the queue by several scanners. One that makes no progress for the time of patience is given
-// up, with the thread that it waits in, and two others take its place: many pods may be stuck.
-func (s *scan) drain() {
-	type progress struct {
-		steps int64
-		still int // looks without a step
+// drain reads the processes in a queue, some at once. For each one that is stuck in the kernel two others begin: many pods may
+// be stuck.
+func (s *scan) drain(queue []work) {
+	permits := make(chan struct{}, maxScanners)
+	for range scanners {
+		permits <- struct{}{}
 	}
-	ended, drained := make(chan *scanner), make(chan struct{})
-	defer close(drained)
-	live := make(map[*scanner]progress)
-	start := func() {
-		r := &scanner{scan: s}
-		live[r] = progress{}
-		go func() {
-			r.run()
-			select {
-			case ended <- r:
-			case <-drained:
+	var more atomic.Int64
+	more.Store(maxScanners - scanners)
+	var all sync.WaitGroup
+	for _, w := range queue {
+		<-permits
+		all.Go(func() {
+			pass := sync.OnceFunc(func() { permits <- struct{}{} })
+			defer pass()
+			stuck := func() {
+				pass()
+				if more.Add(-1) >= 0 {
+					permits <- struct{}{}
+				}
 			}
-		}()
+			for _, pid := range w.pids {
+				for s.read(pid, w.podUID, stuck) {
+				}
+			}
+		})
 	}
-	for range min(scanners, len(s.queue)) {
-		start()
-	}
+	all.Wait()
+}
+
+// read reads a process. After the time of patience without an answer of the kernel it gives the process up, with the thread that
+// waits, calls stuck, and no other process of the pod is read. If that may be because of a file of a network file system, it
+// returns true: the process is to be read again, without such files.
+func (s *scan) read(pid int, podUID string, stuck func()) (again bool) {
+	s.mu.Lock()
+	r := &scanner{scan: s, pid: pid, podUID: podUID, owner: s.owners[podUID], careful: s.remote}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		r.run()
+		close(done)
+	}()
 	ticker := time.NewTicker(s.patience / looks)
 	defer ticker.Stop()
-	for len(live) > 0 {
+	for last, still := int64(0), 0; still < looks; still++ {
 		select {
-		case r := <-ended:
-			delete(live, r)
+		case <-done:
+			return false
 		case <-ticker.C:
-			for r, p := range maps.Clone(live) {
-				if now := r.steps.Load(); now != p.steps {
-					live[r] = progress{steps: now}
-					continue
-				}
-				if p.still++; p.still < looks || !s.giveUp(r) {
-					live[r] = p
-					continue
-				}
-				delete(live, r)
-				start()
-				if len(live) < maxScanners {
-					start()
-				}
-			}
+		}
+		if now := r.steps.Load(); now != last {
+			last, still = now, -1
 		}
 	}
+	stuck()
+	return s.giveUp(r)
 }
 
-// giveUp abandons a scanner that waits in the kernel, and no other process of its pod is read. If that may be because of a
-// file of a network file system, its process is read once more without such files instead. It returns false for a scanner
-// that is about to end.
-func (s *scan) giveUp(r *scanner) bool {
+// giveUp counts a process as unread that waits in the kernel, unless it is over by now, or is to be read again.
+func (s *scan) giveUp(r *scanner) (again bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.pid == 0 { // it has just ended
+	if r.over {
 		return false
 	}
-	r.abandoned = true
+	r.over = true
 	s.stuck++
 	if r.looking.Load() && !r.careful {
-		s.remote.Store(true)
-		r.left.pids = append([]int{r.pid}, r.left.pids...)
-	} else {
-		s.unread(r.owner, r.pid, r.comm, errStuck)
-		if r.owner.pod {
-			r.owner.err = errStuck
-		}
+		s.remote = true
+		return true
 	}
-	if len(r.left.pids) > 0 {
-		s.queue = append(s.queue, r.left)
+	s.unread(r.owner, r.pid, r.comm, errStuck)
+	if r.owner.pod {
+		r.owner.err = errStuck
 	}
-	return true
-}
-
-// next takes a process for a scanner, of the work that it has or from the queue.
-func (s *scan) next(r *scanner) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r.pid, r.comm = 0, ""
-	if !r.abandoned && len(r.left.pids) == 0 && len(s.queue) > 0 {
-		r.left, s.queue = s.queue[0], s.queue[1:]
-	}
-	if r.abandoned || len(r.left.pids) == 0 {
-		return false
-	}
-	r.pid, r.left.pids = r.left.pids[0], r.left.pids[1:]
-	r.owner, r.careful = s.owners[r.left.podUID], s.remote.Load()
-	return true
+	return false
 }
 
 // admit makes known to which owner the process of a scanner belongs by now. It returns why no process of that is read any more.
 func (s *scan) admit(r *scanner, comm, podUID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.abandoned {
+	if r.over {
 		return errStuck
 	}
 	r.comm = comm
-	if podUID != r.left.podUID { // as a process that a runtime has started for a container
+	if podUID != r.podUID { // as a process that a runtime has started for a container
 		r.owner = s.ownerOf(podUID, r.pid)
 	}
 	if s.stuck >= maxStuck || r.owner.pod && s.stuck >= maxStuckPods {
@@ -277,7 +261,7 @@ func (s *scan) admit(r *scanner, comm, podUID string) error {
 	return r.owner.err
 }
 
-// ownerOf returns the owner of a process; the caller holds the lock, or no scanner runs.
+// ownerOf returns the owner of a process; the caller holds the lock, or nothing is read.
 func (s *scan) ownerOf(podUID string, pid int) *owner {
 	o := s.owners[podUID]
 	if o == nil {
@@ -294,9 +278,10 @@ func (s *scan) ownerOf(podUID string, pid int) *owner {
 func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.abandoned { // it counts as unread already
+	if r.over { // it counts as unread already
 		return
 	}
+	r.over = true
 	for n := range held {
 		s.holders = append(s.holders, Holder{PID: r.pid, Comm: r.comm, Number: n, PodUID: podUID})
 	}
