@@ -4,7 +4,6 @@ package cgroup
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +39,7 @@ func (r *scanner) descriptors(task string, held map[Number]bool) error {
 		}
 		for _, name := range names {
 			l := link{dirfd: fd, dir: dir, name: name, task: task}
-			if r.careful && r.mountOf(l) == remoteMount {
+			if r.careful && r.barren(l) {
 				continue
 			}
 			number, _, err := r.look(l)
@@ -95,7 +94,7 @@ func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err er
 		missed = again
 	}
 	for f := range missed {
-		if r.mountOf(link{task: task, file: f}) == otherMount {
+		if !r.barren(link{task: task, file: f}) {
 			return some, fmt.Errorf("read %s/maps: a file is mapped elsewhere again and again", task)
 		}
 	}
@@ -113,7 +112,7 @@ func (r *scanner) ask(l link) (Number, error) {
 	if err := r.charge(1); err != nil {
 		return Number{}, err
 	}
-	if r.careful && r.mountOf(l) == remoteMount {
+	if r.careful && r.barren(l) {
 		return Number{}, nil
 	}
 	number, f, err := r.look(l)
@@ -229,22 +228,24 @@ func (r *scanner) eachLine(maps *os.File, f func(name string, of file) error) er
 // parseMapping reads a line of /proc/PID/maps, ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH. It returns the name of its
 // link, and the file.
 func parseMapping(line []byte) (name string, f file, err error) {
-	fields := bytes.SplitN(line, []byte{' '}, 6)
+	fields := strings.SplitN(string(line), " ", 6)
 	if len(fields) < 5 {
 		return "", file{}, fmt.Errorf("%.80q", line)
 	}
-	from, to, _ := strings.Cut(string(fields[0]), "-")
-	start, startErr := strconv.ParseUint(from, 16, 64)
-	end, endErr := strconv.ParseUint(to, 16, 64)
-	major, minor, _ := strings.Cut(string(fields[3]), ":")
-	ma, majorErr := strconv.ParseUint(major, 16, 32)
-	mi, minorErr := strconv.ParseUint(minor, 16, 32)
-	inode, err := strconv.ParseUint(string(fields[4]), 10, 64)
-	if errors.Join(startErr, endErr, majorErr, minorErr, err) != nil {
-		return "", file{}, fmt.Errorf("%.80q", line)
+	from, to, _ := strings.Cut(fields[0], "-")
+	major, minor, _ := strings.Cut(fields[3], ":")
+	var n [5]uint64
+	for i, digits := range [...]string{from, to, major, minor, fields[4]} {
+		base := 16
+		if i == 4 {
+			base = 10
+		}
+		if n[i], err = strconv.ParseUint(digits, base, 64); err != nil {
+			return "", file{}, fmt.Errorf("%.80q", line)
+		}
 	}
 	// There the addresses have no zeros in front (%08lx in maps, %lx in map_files).
-	return fmt.Sprintf("%x-%x", start, end), file{device{uint32(ma), uint32(mi)}, inode}, nil
+	return fmt.Sprintf("%x-%x", n[0], n[1]), file{device{uint32(n[2]), uint32(n[3])}, n[4]}, nil
 }
 
 // ownMemory returns the device of the kernel's own tmpfs, of memfd_create(2) and of shared anonymous memory, in which no
@@ -317,7 +318,7 @@ func (r *scanner) harmless(l link) bool {
 	if start[0] != '/' { // "socket:[7]", "pipe:[7]", "anon_inode:[eventfd]": all but files with a place have no "/" first
 		return true
 	}
-	if mount := r.mountOf(l); mount != otherMount {
+	if r.barren(l) {
 		return true
 	}
 	// No right to a file is needed to learn whether it is a directory (open(2), O_PATH).
@@ -329,8 +330,8 @@ func (r *scanner) harmless(l link) bool {
 	if !errors.Is(err, unix.ENOTDIR) {
 		return isGone(err)
 	}
-	// Only regular files and directories have attributes of users. The kernel says so of all others before it asks whether
-	// the attributes may be read (fs/xattr.c, xattr_permission; xattr(7)).
+	// Only regular files and directories have attributes of users. The kernel says ENODATA of all others before it asks whether
+	// the attributes may be read, or whether the file system has any (fs/xattr.c, xattr_permission; xattr(7)).
 	_, err = unix.Getxattr(l.path(), "user.metalplug", nil)
-	return err == nil || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || isGone(err)
+	return err == nil || isGone(err) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP)
 }
