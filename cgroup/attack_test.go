@@ -44,6 +44,7 @@ var attacks = map[string]func(args []string) error{
 	"role=fuse":       fuse,
 	"role=overlay":    overlay,
 	"role=moving":     moving,
+	"role=chain":      chain,
 	"role=exit":       func([]string) error { os.Exit(0); return nil },
 }
 
@@ -118,6 +119,9 @@ func threads(args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := becomeNobody(); err != nil {
+		return err
+	}
 	runtime.GOMAXPROCS(2)
 	errs := make(chan error)
 	for i := range n {
@@ -182,6 +186,22 @@ func vfork(args []string) error {
 	return errno
 }
 
+// chain moves itself into a cgroup, opens a node and starts a process, which starts another one, and so on; each ends at once.
+func chain(args []string) error {
+	if err := errors.Join(os.WriteFile(args[0], []byte("0"), 0), open(args[1]), becomeNobody()); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	for range 3000 {
+		pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+		if errno != 0 || pid != 0 {
+			syscall.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(errno), 0, 0)
+		}
+	}
+	syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+	return nil
+}
+
 // undumpable opens a node and keeps others from looking at it (PR_SET_DUMPABLE of prctl(2)).
 func undumpable(args []string) error {
 	return errors.Join(open(args[0]), becomeNobody(), unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
@@ -205,7 +225,7 @@ func moving(args []string) error {
 			unix.Syscall6(unix.SYS_MREMAP, from, 4096, 4096, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, to, 0)
 		}
 	}()
-	return errors.Join(unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0), becomeNobody())
+	return becomeNobody()
 }
 
 // private gives the thread mounts of its own.
@@ -309,6 +329,8 @@ func asked(t *testing.T) (a Answer, resident int) {
 	if a, err = decodeAnswer(message[:n]); err != nil {
 		t.Fatal(err)
 	}
+	used := helper.ProcessState
+	t.Logf("%v of processor time, %v of it in the kernel", used.UserTime()+used.SystemTime(), used.SystemTime())
 	_, after, _ := strings.Cut(stderr.String(), "VmHWM:")
 	if _, err := fmt.Sscanf(after, "%d kB", &resident); err != nil {
 		t.Fatalf("%v: %s", err, &stderr)
@@ -418,6 +440,67 @@ func TestHoldersUnderAttack(t *testing.T) {
 				t.Errorf("metalplug-holders takes %d KiB of memory, at most %d", resident, maxResident)
 			}
 		})
+	}
+}
+
+// TestHoldersUnderAllAttacks: among 2,000 processes the holders are found whatever the processes of a pod do, all at once, and no
+// other pod's devices are in doubt.
+func TestHoldersUnderAllAttacks(t *testing.T) {
+	onHost(t)
+	before, _ := asked(t)
+	r := realRoot(t, 1)
+	r.do("+kubepods", "+kubepods/pod"+uid)
+	for range 2000 {
+		idle := exec.Command("sleep", "infinity")
+		if err := idle.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			idle.Process.Kill()
+			idle.Wait()
+		})
+	}
+	holder, _ := child(t, "open", "/dev/full")
+	for _, attack := range [][]string{
+		{"churn", "memory"}, {"churn", "/dev/shm"}, {"threads", "8000", "/dev/full"}, {"forks"}, {"execs", "/dev/full"},
+		{"vfork", "/dev/full"}, {"undumpable", "/dev/full"}, {"moving", "/var/tmp"},
+	} {
+		pid, _ := child(t, attack[0], attack[1:]...)
+		r.move(pid, "kubepods/pod"+uid)
+		t.Cleanup(func() { r.move(pid, "") })
+	}
+	began := time.Now()
+	a, resident := asked(t)
+	t.Logf("%v, %d MiB, %d processes hold one, unread: %+v", time.Since(began), resident>>10, len(a.Holders), a.Unread)
+	if len(leaders(a.Holders, holder)) != 1 || resident > maxResident {
+		t.Errorf("process %d is not found, or it takes %d KiB", holder, resident)
+	}
+	if mine := func(u Unread) bool { return u.PodUID == uid && !u.Any }; !reflect.DeepEqual(slices.DeleteFunc(a.Unread, mine), before.Unread) {
+		t.Errorf("unread: %+v, before %+v", a.Unread, before.Unread)
+	}
+}
+
+// TestRealForkChain: a pod whose processes leave a node to each other is named, or counts as unread.
+func TestRealForkChain(t *testing.T) {
+	onHost(t)
+	r := realRoot(t, 1)
+	r.do("+kubepods", "+kubepods/pod"+uid)
+	procs := filepath.Join(r.dir, "kubepods/pod"+uid, "cgroup.procs")
+	child(t, "chain", procs, "/dev/full")
+	a, _ := asked(t)
+	left, err := os.ReadFile(procs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := slices.ContainsFunc(a.Holders, func(h Holder) bool { return h.PodUID == uid })
+	t.Logf("named: %v, unread: %+v, still there: %q", named, a.Unread, left)
+	if !named && a.Err(uid) == nil && len(left) > 0 {
+		t.Errorf("the pod that has the node open is neither named nor unread: %+v", a)
+	}
+	for len(left) > 0 {
+		if left, err = os.ReadFile(procs); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -101,9 +101,10 @@ func mapAndClose(node string) error {
 	return unix.Close(fd)
 }
 
-// becomeNobody makes the process that of another user, and one whose directory in procfs is that user's (proc_pid(5)).
+// becomeNobody makes the process that of another user, as one of a pod that is not privileged, and one whose directory in procfs
+// is that user's (proc_pid(5)).
 func becomeNobody() error {
-	return errors.Join(syscall.Setgid(65534), syscall.Setuid(65534), unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
+	return errors.Join(unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0), syscall.Setgid(65534), syscall.Setuid(65534), unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
 }
 
 // onThread runs f on another thread; if it does not return, the first thread ends.
