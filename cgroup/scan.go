@@ -3,6 +3,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -78,7 +79,7 @@ type owner struct {
 	pids   []int // of a pod: the first ones
 	work   atomic.Int64
 	err    error // why no further process is read, or nil
-	late   int   // a process of a pod that was started after the first round, or 0
+	late   bool  // a process was started after the first round
 	unread int
 	cause  string
 }
@@ -133,8 +134,9 @@ func (s *scan) unsettled() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range s.owners {
-		if o.pod && o.late > 0 {
-			s.unread(o, o.late, "", errForks)
+		if o.pod && o.late {
+			o.unread++
+			o.cause = cmp.Or(o.cause, errForks.Error())
 		}
 	}
 }
@@ -149,7 +151,7 @@ func (s *scan) divide(pids []int, late bool) []work {
 		text, _ := os.ReadFile(filepath.Join(s.proc, strconv.Itoa(pid), "cgroup"))
 		podUID := podIn(string(text))
 		if o := s.ownerOf(podUID, pid); late {
-			o.late = pid
+			o.late = true
 		}
 		if podUID == "" {
 			host = append(host, work{pids: []int{pid}})

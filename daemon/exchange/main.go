@@ -5,7 +5,6 @@ package exchange
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 
@@ -15,16 +14,12 @@ import (
 // Main is the main function of a program that answers one request: it serves that and returns the exit code. Whoever starts the
 // program by hand is told about it: what it is, and what to use instead.
 func Main(name, about string, serve func() error) int {
-	return run(name, about, serve, os.Args[1:], os.Stdout, os.Stderr)
-}
-
-func run(name, about string, serve func() error, args []string, stdout, stderr io.Writer) int {
-	if len(args) > 0 {
+	if args := os.Args[1:]; len(args) > 0 {
 		if slices.Contains([]string{"--help", "-help", "-h"}, args[0]) {
-			fmt.Fprintf(stdout, "%s %s\n", name, about)
+			fmt.Fprintf(os.Stdout, "%s %s\n", name, about)
 			return 0
 		}
-		fmt.Fprintf(stderr, "%s: unexpected argument %q\nSee '%s --help'.\n", name, args[0], name)
+		fmt.Fprintf(os.Stderr, "%s: unexpected argument %q\nSee '%s --help'.\n", name, args[0], name)
 		return 2
 	}
 	err := serve()
@@ -32,9 +27,9 @@ func run(name, about string, serve func() error, args []string, stdout, stderr i
 	case err == nil:
 		return 0
 	case errors.Is(err, unix.ENOTSOCK):
-		fmt.Fprintf(stderr, "%s: standard input is not a socket, so there is no request\n%s %s\n", name, name, about)
+		fmt.Fprintf(os.Stderr, "%s: standard input is not a socket, so there is no request\n%s %s\n", name, name, about)
 	default:
-		fmt.Fprintf(stderr, "%s: %v\n", name, err)
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 	}
 	return 1
 }

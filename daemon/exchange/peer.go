@@ -65,7 +65,10 @@ func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 		unix.Shutdown(fd, unix.SHUT_RDWR) // which ends a read that waits
 		close(ended)
 	})
-	answer, err := exchange(fd, request)
+	var answer []byte
+	if err = send(fd, request); err == nil {
+		answer, err = receive(fd)
+	}
 	if !stop() {
 		<-ended // or the shutdown might be that of somebody else's descriptor
 		err = ctx.Err()
@@ -74,13 +77,6 @@ func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 		return nil, fmt.Errorf("ask %s: %w", p.Program, err)
 	}
 	return answer, nil
-}
-
-func exchange(fd int, request []byte) ([]byte, error) {
-	if err := send(fd, request); err != nil {
-		return nil, err
-	}
-	return receive(fd)
 }
 
 // connect returns a blocking descriptor of a socket with the program at the other end.
