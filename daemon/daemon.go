@@ -76,14 +76,11 @@ type daemon struct {
 // Run serves the hardware of this machine to the kubelet until ctx ends. The error is that of the part which failed, or
 // nil after ctx ended.
 func Run(ctx context.Context, o Options) error {
-	lock, err := lockState(ctx, o.Config.Paths.State)
+	unlock, err := lockPaths(o.Config.Paths)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil // it was stopped while it waited
-		}
 		return err
 	}
-	defer lock.Close() // of nil as well
+	defer unlock()
 	d := &daemon{Options: o, started: time.Now(), podGone: make(chan struct{}, 1), podGiven: make(chan struct{}, 1)}
 	closeSource, err := d.open()
 	if err != nil {

@@ -3,62 +3,46 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-const (
-	// lockTimeout is how long an instance that was killed may take to end, and its lock with it.
-	lockTimeout = 2 * time.Second
-	// lockInterval is the time between two attempts.
-	lockInterval = 20 * time.Millisecond
+	"github.com/metalplug/metalplug/daemon/config"
 )
 
 // errOther is the error of a second instance.
-var errOther = errors.New("another metalplugd is running with the same paths.state: stop it, or give this one another")
+var errOther = errors.New("another metalplugd uses this directory; stop it, or give this one another")
 
-// lockState keeps other instances away from the state directory, which it makes if it is missing, by flock(2) of a file in
-// it: two instances would overwrite each other's state. The lock ends with the process. The file is nil without an error if
-// there is no directory to lock. The daemon serves without its state directory.
-func lockState(ctx context.Context, dir string) (*os.File, error) {
-	_ = os.MkdirAll(dir, 0o700) // the store logs what is wrong
-	name := filepath.Join(dir, "state.lock")
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
-	if errors.Is(err, unix.EROFS) {
-		f, err = os.Open(name)
-	}
-	if err != nil {
-		if _, statErr := os.Lstat(name); statErr == nil { // another instance may have it
-			return nil, fmt.Errorf("lock %s: %w: remove it", name, plainCause(err))
-		}
-		return nil, nil
-	}
-	for end := time.Now().Add(lockTimeout); ; {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return f, nil
-		case !errors.Is(err, unix.EWOULDBLOCK):
+// lockPaths keeps other instances away from the state directory, which it makes if it is missing, and from the kubelet's
+// directory: two instances would overwrite each other's state, or register the same resources. It locks the directories
+// themselves by flock(2): no file can be removed under the lock, and links lead to the same lock. The locks end with the
+// process. A directory that cannot be opened has no lock: the daemon serves without its state, and waits for the kubelet.
+func lockPaths(paths config.Paths) (unlock func(), err error) {
+	_ = os.MkdirAll(paths.State, 0o700) // the store logs what is wrong
+	var locks []*os.File
+	unlock = func() {
+		for _, f := range locks {
 			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", name, err)
-		case time.Now().After(end):
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", name, errOther)
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, ctx.Err()
-		case <-time.After(lockInterval):
 		}
 	}
+	for _, d := range []struct{ key, dir string }{{"paths.state", paths.State}, {"paths.device_plugins", paths.DevicePlugins}} {
+		f, err := os.OpenFile(d.dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			continue
+		}
+		locks = append(locks, f)
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+			err = errOther
+		}
+		if err != nil {
+			unlock()
+			return nil, fmt.Errorf("lock %s = %q: %w", d.key, d.dir, err)
+		}
+	}
+	return unlock, nil
 }
 
 // markStart reports whether this is the first start since the node was booted: systemd empties paths.run then, and the mark
@@ -71,13 +55,4 @@ func markStart(run string) (afterBoot bool) {
 	}
 	f.Close()
 	return true
-}
-
-// plainCause drops what the os package puts around an errno: the caller names the operation and the path.
-func plainCause(err error) error {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
-		return pathError.Err
-	}
-	return err
 }

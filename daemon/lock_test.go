@@ -3,7 +3,6 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,71 +14,40 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// locked locks a directory until the test ends.
-func locked(t *testing.T, dir string) *os.File {
-	t.Helper()
-	f, err := lockState(t.Context(), dir)
+// TestOneInstance: a second instance does not start with a directory of the first, also where it comes by a link, and
+// says which directory it is.
+func TestOneInstance(t *testing.T) {
+	paths := config.Paths{State: filepath.Join(t.TempDir(), "state"), DevicePlugins: t.TempDir()}
+	unlock, err := lockPaths(paths)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { f.Close() })
-	return f
-}
-
-// TestStateIsOfOneInstance: a second instance says where the first is, also where it comes by a link.
-func TestStateIsOfOneInstance(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "state")
-	locked(t, dir)
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(dir, link); err != nil {
+	if err := os.Symlink(paths.State, link); err != nil {
 		t.Fatal(err)
 	}
-	want := "lock " + link + "/state.lock: another metalplugd is running with the same paths.state: stop it, or give this one another"
-	if _, err := lockState(t.Context(), link); err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
+	const other = "another metalplugd uses this directory; stop it, or give this one another"
+	for want, second := range map[string]config.Paths{
+		fmt.Sprintf("lock paths.state = %q: %s", link, other): {State: link, DevicePlugins: t.TempDir()},
+		fmt.Sprintf("lock paths.device_plugins = %q: %s", paths.DevicePlugins, other): {
+			State: t.TempDir(), DevicePlugins: paths.DevicePlugins,
+		},
+	} {
+		if err := Run(t.Context(), Options{Config: config.Config{Paths: second}}); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
-	if info, err := os.Stat(filepath.Join(dir, "state.lock")); err != nil || info.Mode() != 0o600 {
-		t.Errorf("other users can hold the lock: %v, %v", info, err)
+	if entries, err := os.ReadDir(paths.State); err != nil || len(entries) > 0 {
+		t.Errorf("the lock is a file: %v, %v", entries, err)
 	}
-}
-
-// TestStateThatCannotBeLocked: the daemon runs without its directory, but not if another instance may have the lock.
-func TestStateThatCannotBeLocked(t *testing.T) {
-	if f, err := lockState(t.Context(), "/dev/null/state"); f != nil || err != nil {
-		t.Errorf("%v, %v", f, err)
-	}
-	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "state.lock"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lockState(t.Context(), dir); err == nil || err.Error() != "lock "+dir+"/state.lock: is a directory: remove it" {
-		t.Error(err)
-	}
-}
-
-// TestLockOfAnInstanceThatEnds: an instance that was killed a moment ago may still have the lock.
-func TestLockOfAnInstanceThatEnds(t *testing.T) {
-	dir := t.TempDir()
-	first := locked(t, dir)
-	second := make(chan error, 1)
-	go func() {
-		f, err := lockState(t.Context(), dir)
-		second <- errors.Join(err, f.Close())
-	}()
-	first.Close()
-	if err := <-second; err != nil {
-		t.Error(err)
-	}
-}
-
-// TestStoppedWhileItWaits: a daemon that is stopped while another instance has the lock has not failed.
-func TestStoppedWhileItWaits(t *testing.T) {
-	dir := t.TempDir()
-	locked(t, dir)
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	if err := Run(ctx, Options{Config: config.Config{Paths: config.Paths{State: dir}}}); err != nil {
-		t.Error(err)
+	unlock()
+	// What was locked before the failure is free again. A directory that is not there is no reason not to start.
+	for _, dir := range []string{paths.DevicePlugins, "/dev/null/plugins"} {
+		unlock, err := lockPaths(config.Paths{State: paths.State, DevicePlugins: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlock()
 	}
 }
 

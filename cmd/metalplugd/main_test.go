@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func write(t *testing.T, name, text string) string {
@@ -64,15 +66,20 @@ func TestPartThatFailsIsExit1(t *testing.T) {
 	dir := t.TempDir()
 	recording := write(t, "recording", "P: /devices/virtual/x/x0\nE: SUBSYSTEM=x\n")
 	config := write(t, "metalplug.toml", fmt.Sprintf("[paths]\ndevice_plugins = %q\nstate = %q\nrun = %q\n[hardware]\nsource = \"recording:%s\"\n",
-		dir+"/p", dir+"/s", dir+"/r", recording))
-	if err := os.MkdirAll(dir+"/s/state.lock", 0o700); err != nil {
+		dir, t.TempDir(), t.TempDir(), recording))
+	plugins, err := os.Open(dir)
+	if err == nil {
+		err = unix.Flock(int(plugins.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer plugins.Close()
 	var out bytes.Buffer
 	if code := run([]string{"--config", config}, &out, &out); code != exitFailed {
 		t.Errorf("exit %d, want %d: %s", code, exitFailed, out.String())
 	}
-	if !strings.Contains(out.String(), "state.lock: is a directory: remove it") {
+	if !strings.Contains(out.String(), "another metalplugd uses this directory") {
 		t.Errorf("no reason: %s", out.String())
 	}
 }
