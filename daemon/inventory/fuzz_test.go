@@ -18,7 +18,7 @@ func FuzzIdentities(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		c, err := decode(text)
+		c, err := (&Store{}).decode(text)
 		if err != nil {
 			return
 		}
@@ -26,7 +26,7 @@ func FuzzIdentities(f *testing.F) {
 		if err := c.encode(&written); err != nil {
 			t.Fatalf("write what %q says: %v", text, err)
 		}
-		again, err := decode(written.Bytes())
+		again, err := (&Store{}).decode(written.Bytes())
 		if err != nil {
 			t.Fatalf("%q is written as %q: %v", text, written.Bytes(), err)
 		}

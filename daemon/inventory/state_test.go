@@ -3,6 +3,7 @@
 package inventory_test
 
 import (
+	"bytes"
 	"errors"
 	"log/slog"
 	"os"
@@ -24,6 +25,7 @@ func logs(log *strings.Builder, state string) func(*inventory.Options) {
 	return func(o *inventory.Options) {
 		o.Log = slog.New(slog.NewTextHandler(log, nil))
 		o.Store = inventory.OpenStore(state, o.Log)
+		o.Store.Machine = "here"
 	}
 }
 
@@ -83,13 +85,18 @@ func TestStateLost(t *testing.T) {
 		},
 		"a pipe": {instead(func(file string) error { return unix.Mkfifo(file, 0o600) }), "it is not a regular file"},
 		"a link": {instead(func(file string) error { return os.Symlink("audit.jsonl", file) }), "it is a symbolic link"},
-		"gone":   {os.Remove, "state.json was removed, and audit.jsonl is still there"},
+		"of another machine": {func(file string) error {
+			text, err := os.ReadFile(file)
+			return errors.Join(err, os.WriteFile(file, bytes.Replace(text, []byte(`"machine":"here"`), []byte(`"machine":"there"`), 1), 0o600))
+		}, "it was written on another machine"},
+		"gone": {os.Remove, "state.json was removed, and audit.jsonl is still there"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := t.TempDir()
 			file := filepath.Join(state, "state.json")
 			m := udevtest.New(t, widget("w0", "A"))
-			r := start(t, m, state)
+			var log strings.Builder
+			r := start(t, m, "", logs(&log, state))
 			if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "loose"}); err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +105,6 @@ func TestStateLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			spoilt, _ := os.Lstat(file)
-			var log strings.Builder
 			r = start(t, m, "", logs(&log, state))
 			if got := r.standing(cordonedWidget); got != mayHaveBeen {
 				t.Errorf("%+v, want %+v", got, mayHaveBeen)
@@ -125,7 +131,7 @@ func TestStateLost(t *testing.T) {
 				t.Errorf("%v, %v", was, err)
 			}
 			r.end()
-			r = start(t, m, state)
+			r = start(t, m, "", logs(&log, state))
 			if got, want := r.standing(cordonedWidget), (standing{healthy: true}); got != want {
 				t.Errorf("uncordoned: %+v, want %+v", got, want)
 			}
@@ -157,7 +163,7 @@ func TestStateLostTwice(t *testing.T) {
 func TestFirstStart(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	m := udevtest.New(t, widget("w0", "A"))
-	for _, name := range []string{"", "state.lock", "lost+found"} {
+	for _, name := range []string{"", "lost+found"} {
 		if name != "" {
 			if err := errors.Join(os.RemoveAll(state), os.Mkdir(state, 0o700), os.WriteFile(filepath.Join(state, name), nil, 0o600)); err != nil {
 				t.Fatal(err)

@@ -34,13 +34,12 @@ const stateVersion = 1
 const stateSize = 64 << 20
 
 // minSaveBackoff and maxSaveBackoff bound the time between attempts to save what could not be saved.
-const (
-	minSaveBackoff = time.Second
-	maxSaveBackoff = time.Minute
-)
+const minSaveBackoff, maxSaveBackoff = time.Second, time.Minute
 
 // Store keeps what a restart or a reboot must not forget, in one file.
 type Store struct {
+	Machine string // which machine this is; empty: not known, and a file of any machine counts. Set before it is used.
+
 	log    *slog.Logger
 	path   string
 	latest chan contents   // one slot: what has not been written yet
@@ -82,6 +81,7 @@ type record struct {
 
 type contents struct {
 	Version int      `json:"version"`
+	Machine string   `json:"machine"` // as in [Store]
 	Devices []record `json:"devices"`
 	Health  health   `json:"health"`
 	// Evidence is of disks that are here or were. A disk without is read in full before it is offered.
@@ -117,7 +117,7 @@ func (s *Store) load() (contents, error) {
 	}
 	if err == nil {
 		var c contents
-		if c, err = decode(text); err == nil {
+		if c, err = s.decode(text); err == nil {
 			if syncFile(s.path) == nil { // the last daemon may have died between rename and sync
 				s.onDisk = sha256.Sum256(text)
 			}
@@ -142,14 +142,15 @@ func (s *Store) removed() error {
 	return nil
 }
 
-func decode(text []byte) (c contents, err error) {
-	if err := json.Unmarshal(text, &c); err != nil {
-		return contents{}, err
+func (s *Store) decode(text []byte) (c contents, err error) {
+	err = json.Unmarshal(text, &c)
+	switch {
+	case err == nil && c.Version != stateVersion:
+		err = fmt.Errorf("version is %d, not %d", c.Version, stateVersion)
+	case err == nil && s.Machine != "" && c.Machine != s.Machine:
+		err = errors.New("it was written on another machine")
 	}
-	if c.Version != stateVersion {
-		return contents{}, fmt.Errorf("version is %d, not %d", c.Version, stateVersion)
-	}
-	return c, nil
+	return c, err
 }
 
 // syncFile makes the file and its name outlast a crash.
@@ -247,6 +248,7 @@ func (s *Store) write(c *contents) error {
 	if c == nil {
 		return nil
 	}
+	c.Machine = s.Machine
 	slices.SortFunc(c.Devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
 	sum := sha256.New()
 	err := fsutil.ReplaceFile(s.path, 0o600, func(w io.Writer) error { return c.encode(io.MultiWriter(w, sum)) })
@@ -270,7 +272,7 @@ func (s *Store) write(c *contents) error {
 func (c contents) encode(w io.Writer) error {
 	b := bufio.NewWriterSize(w, 64<<10)
 	lines := json.NewEncoder(b)
-	fmt.Fprintf(b, `{"version":%d,"health":`, c.Version)
+	fmt.Fprintf(b, `{"version":%d,"machine":%q,"health":`, c.Version, c.Machine)
 	if err := lines.Encode(c.Health); err != nil {
 		return err
 	}
