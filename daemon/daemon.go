@@ -144,11 +144,13 @@ func (d *daemon) build(afterBoot bool) {
 	if d.Unit == nil && d.Config.Hardware.Recording == "" { // a unit would not find the hardware of a recording
 		d.Unit = helper.Unit(d.Config.Reset, d.File)
 	}
+	store := inventory.OpenStore(d.Config.Paths.State, d.Log)
+	store.Machine = systemd.MachineID()
 	d.inventory = inventory.New(inventory.Options{
 		Source:     d.source,
 		Host:       d.host,
 		Rules:      d.Config.Rules(),
-		Store:      inventory.OpenStore(d.Config.Paths.State, d.Log),
+		Store:      store,
 		AfterBoot:  afterBoot,
 		Remembered: d.remembered(),
 		Audit:      auditing,

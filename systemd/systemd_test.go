@@ -135,3 +135,18 @@ func TestLevels(t *testing.T) {
 		t.Error("there is a level loud")
 	}
 }
+
+// TestMachineID: as "systemd-id128 machine-id --app-specific=e4e8f52bc2db4d32a250e0a6006546cf" has it.
+func TestMachineID(t *testing.T) {
+	for machine, want := range map[string]string{
+		"3d1219c7c4c5404aaa1f6d2a48adfda4": "cf48992234ae445d9b97943a67cc086c",
+		"uninitialized":                    "",
+		"3d1219c7":                         "",
+		"":                                 "",
+	} {
+		t.Setenv(machineVariable, machine)
+		if got := MachineID(); got != want {
+			t.Errorf("%q: %q, want %q", machine, got, want)
+		}
+	}
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+)
+
+// machineVariable has the machine ID in the sandbox of the unit, which hides /etc/machine-id.
+const machineVariable = "METALPLUG_MACHINE_ID"
+
+// application is the key of metalplug in [MachineID], of "systemd-id128 new".
+var application = [16]byte{0xe4, 0xe8, 0xf5, 0x2b, 0xc2, 0xdb, 0x4d, 0x32, 0xa2, 0x50, 0xe0, 0xa6, 0x00, 0x65, 0x46, 0xcf}
+
+// MachineID returns an ID of this machine for metalplug alone, as sd_id128_get_machine_app_specific(3) makes it of
+// machine-id(5): 32 hexadecimal digits. It is empty where the machine has no ID yet, or METALPLUG_MACHINE_ID is empty.
+func MachineID() string {
+	text, passed := os.LookupEnv(machineVariable)
+	if !passed {
+		file, _ := os.ReadFile("/etc/machine-id") // without a file there is no ID
+		text = string(bytes.TrimSpace(file))
+	}
+	machine, err := hex.DecodeString(text)
+	if err != nil || len(machine) != len(application) { // "uninitialized", in an image
+		return ""
+	}
+	mac := hmac.New(sha256.New, machine)
+	mac.Write(application[:])
+	id := mac.Sum(nil)[:len(application)]
+	id[6] = id[6]&0x0f | 0x40 // a UUID of version 4 (id128_make_v4_uuid in systemd, src/libsystemd/sd-id128/id128-util.c)
+	id[8] = id[8]&0x3f | 0x80
+	return hex.EncodeToString(id)
+}
