@@ -90,12 +90,15 @@ func TestDaemonMayDoNothing(t *testing.T) {
 	u := readUnit(t, "metalplugd.service")
 	for key, want := range map[string]string{
 		"CapabilityBoundingSet": "", "AmbientCapabilities": "", "NoNewPrivileges": "yes", "PrivateUsers": "yes",
-		"PrivateNetwork": "yes", "DevicePolicy": "strict", "ProtectSystem": "strict", "RestrictAddressFamilies": "AF_UNIX",
+		"PrivateNetwork": "yes", "DevicePolicy": "strict", "ProtectSystem": "yes", "RestrictAddressFamilies": "AF_UNIX",
 		"RestartPreventExitStatus": "78", "Restart": "always", "StartLimitIntervalSec": "0", "Type": "notify",
 	} {
 		if got := u[key]; len(got) != 1 || got[0] != want {
 			t.Errorf("%s=%q, want %q", key, got, want)
 		}
+	}
+	if empty := u["TemporaryFileSystem"]; !slices.Equal(empty, []string{"/:ro", "/run:ro"}) {
+		t.Errorf("it begins with %q as its root directory", empty)
 	}
 	// For systemd, which opens them where the rule holds already (OpenFile=, StandardInput=).
 	if devices := u["DeviceAllow"]; !slices.Equal(devices, []string{"/dev/kmsg r", "/dev/null rw"}) {
@@ -171,7 +174,8 @@ func TestSocketsAreWhereTheConfigurationHasThem(t *testing.T) {
 			writable[parent+dir[strings.LastIndexByte(dir, ':')+1:]] = true
 		}
 	}
-	want := []string{c.Paths.DevicePlugins, c.Paths.State, c.Paths.Run, c.Paths.CDI}
+	// /proc for systemd, which applies AppArmorProfile= there. What the kernel lets it write is in the threat model.
+	want := []string{c.Paths.DevicePlugins, c.Paths.State, c.Paths.Run, c.Paths.CDI, "/proc"}
 	slices.Sort(want)
 	if got := slices.Sorted(maps.Keys(writable)); !slices.Equal(got, want) {
 		t.Errorf("the daemon may write to %q, want %q", got, want)

@@ -55,10 +55,10 @@ StandardOutput=truncate:/out/reached
 // that the rules for devices refuse terminals, also where /dev/pts is seen.
 const victims = `
 mkdir -p /var/lib/kubelet/device-plugins /var/lib/kubelet/pod-resources /var/lib/kubelet/pki /var/lib/kubelet/pods/x /var/lib/kubelet/plugins /var/lib/kubelet/plugins_registry /etc/cron.d \
-	/etc/kubernetes /var/spool/cron /opt/x /srv/x /mnt/x /root/.ssh /home/x /boot/x /run/cdi /run/user/0 /run/credentials/x
+	/etc/kubernetes /var/spool/cron /opt/x /srv/x /mnt/x /root/.ssh /home/x /boot/x /victim/x /run/cdi /run/user/0 /run/credentials/x
 for file in /var/lib/kubelet/kubeadm-flags.env /var/lib/kubelet/config.yaml /var/lib/kubelet/pki/kubelet.key \
 	/var/lib/kubelet/pods/x/token /etc/kubernetes/admin.conf /etc/cron.d/x /root/.ssh/id /home/x/secret /boot/x/key \
-	/opt/x/key /srv/x/key /mnt/x/key /var/spool/cron/root /run/credentials/x/key /run/cdi/other.json \
+	/opt/x/key /srv/x/key /mnt/x/key /victim/x/key /var/spool/cron/root /run/credentials/x/key /run/cdi/other.json \
 	/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint; do
 	echo secret >$file
 done
@@ -66,7 +66,7 @@ for number in 1 2 4; do [ -e /dev/victim$number ] || mknod /dev/victim$number c 
 [ -e /dev/victim-terminal ] || mknod /dev/victim-terminal c 136 0
 [ -e /dev/victim-block ] || mknod /dev/victim-block b 7 0
 systemd-run -q --unit=victim-stream /usr/libexec/metalplug/probe listen stream /run/containerd/containerd.sock /run/crio/crio.sock \
-	/run/docker.sock /run/k3s/containerd/containerd.sock /run/user/0/bus /tmp/victim.sock /opt/x/victim.sock /dev/shm/victim.sock \
+	/run/docker.sock /run/k3s/containerd/containerd.sock /run/user/0/bus /tmp/victim.sock /opt/x/victim.sock /victim/x/victim.sock /dev/shm/victim.sock \
 	/var/lib/kubelet/plugins/x.sock /var/lib/kubelet/plugins_registry/x.sock /var/lib/kubelet/device-plugins/kubelet.sock \
 	/var/lib/kubelet/pod-resources/kubelet.sock @victim-stream
 systemd-run -q --unit=victim-dgram /usr/libexec/metalplug/probe listen dgram /run/victim-dgram @victim-dgram

@@ -33,7 +33,7 @@ import (
 )
 
 // secret are the directories whose files must not even be read.
-var secret = []string{"/etc", "/var", "/run", "/root", "/home", "/boot", "/opt", "/srv", "/mnt", "/media", "/tmp"}
+var secret = []string{"/etc", "/var", "/run", "/root", "/home", "/boot", "/opt", "/srv", "/mnt", "/media", "/tmp", "/victim"}
 
 // others are the directories whose files must not be written to.
 var others = []string{"/dev", "/sys", "/proc", "/usr"}
