@@ -20,8 +20,7 @@ func (o *operator) checkCommand() *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Read the configuration and its drop-ins and say what is wrong with them",
 		Long: `Read the configuration and its drop-ins and say what is wrong with them, each with file and line. Without a FILE it is
-the configuration that the running daemon reads, or else the default one. Where systemd runs, units of the configuration that
-it does not know are warned of.
+/etc/metalplug/metalplug.toml. Where systemd runs, units of the configuration that it does not know are warned of.
 
 With --explain it also says which of the devices that are present each resource would take: which ones an earlier
 resource takes from it, and which resources take nothing. No daemon is needed for that.`,
@@ -30,11 +29,9 @@ resource takes from it, and which resources take nothing. No daemon is needed fo
 	cmd.Flags().BoolVar(&explain, "explain", false, "say which devices of this machine each resource would take")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		checked := checkedFiles{}
+		checked := checkedFiles{File: config.DefaultFile}
 		if len(args) == 1 {
 			checked.File = args[0]
-		} else {
-			checked.File, _ = o.runningFile(cmd.Context())
 		}
 		c, err := config.Load(checked.File)
 		if err == nil {

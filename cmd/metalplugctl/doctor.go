@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -93,19 +92,17 @@ func (o *operator) doctorCommand() *cobra.Command {
 		Short: "Find out what keeps devices from pods, and how to cure it",
 		Long: `Find out what keeps devices from pods, and how to cure it. Every line is ok, warn or fail, with a remedy below, what has
 failed first; skip is what could not be checked. What can be told without the daemon is told without it; as root more can
-be. The configuration is the one that the running daemon reads, unless another is named.
+be. The configuration is that in /etc/metalplug, unless another is named: doctor opens no file that the daemon names.
+
 Exit code 1: a line is fail; 3: the daemon does not answer.`,
 		Args: cobra.NoArgs,
 	}
-	file := cmd.Flags().String("config", "", "configuration `FILE`; if not given: that of the running daemon, or else the default one")
+	file := cmd.Flags().String("config", config.DefaultFile, "configuration `FILE` of the daemon")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		d := &doctor{ctx: cmd.Context(), file: *file, machine: thisMachine()}
 		if systemd.Booted() {
 			d.units = systemd.Units{}.Unusable
-		}
-		if d.file == "" {
-			d.file, _ = o.runningFile(d.ctx)
 		}
 		d.config, d.client = o.configured(d.file)
 		found := d.examine()
@@ -125,20 +122,6 @@ Exit code 1: a line is fail; 3: the daemon does not answer.`,
 
 // errSilent: that the daemon does not answer was shown.
 var errSilent = errors.New("the daemon does not answer")
-
-// fileLimit is how long a daemon may take to say which file it reads: it says so from memory.
-const fileLimit = 5 * time.Second
-
-// runningFile returns the configuration file of the daemon that answers; the default one if none does.
-func (o *operator) runningFile(ctx context.Context) (file string, answers bool) {
-	ctx, cancel := context.WithTimeout(ctx, fileLimit)
-	defer cancel()
-	var status control.Status
-	if err := o.client().Get(ctx, "/v1/status", &status); err != nil {
-		return config.DefaultFile, false // why is not what was asked
-	}
-	return cmp.Or(status.Configuration.File, config.DefaultFile), true
-}
 
 // examine does all checks.
 func (d *doctor) examine() []finding {

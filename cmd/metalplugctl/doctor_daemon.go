@@ -46,6 +46,10 @@ func (d *doctor) checkDaemon() (fine string) {
 	} else {
 		d.warn("wait; if it stays so: journalctl -u metalplugd -e", "it has not looked at the hardware yet")
 	}
+	if file := status.Configuration.File; file != "" && file != d.file {
+		d.check = "configuration"
+		d.warn("if that is right: metalplugctl doctor --config FILE", "the daemon reports that it reads %q, and not %s", file, d.file)
+	}
 	d.check = "reload"
 	d.checkReload(status)
 	d.check = "files"
@@ -55,8 +59,7 @@ func (d *doctor) checkDaemon() (fine string) {
 	return ""
 }
 
-// checkReload compares the configuration that holds with the one in the files, as far as the daemon tells of it. The
-// kubelet's directory is from here on the one that the daemon uses.
+// checkReload compares the configuration that holds with the one in the files, as far as the daemon tells of it.
 func (d *doctor) checkReload(status control.Status) {
 	if problem := status.Configuration.Problem; problem != "" {
 		d.fail("correct it, then: systemctl reload metalplugd", "the last one was refused, the old configuration holds: %s", problem)
@@ -68,7 +71,6 @@ func (d *doctor) checkReload(status control.Status) {
 	if now == "" || now == next {
 		return
 	}
-	d.config.Paths.DevicePlugins = now
 	told := slices.ContainsFunc(status.Configuration.Pending, func(p string) bool { return strings.HasPrefix(p, "paths.device_plugins ") })
 	if len(d.config.Files) > 0 && !told { // else the file cannot be used, or there is none
 		d.warn(restart, "paths.device_plugins is %s from the next start on, and %s until then", next, now)
