@@ -33,7 +33,7 @@ changes() {
 		metalplug_reset_t dir metalplug_locks_t
 		metalplug_reset_t sock_file metalplugd_runtime_t
 		metalplug_holders_t file metalplug_holders_t init_tmpfs_t
-		metalplug_unit_t file metalplug_unit_t init_tmpfs_t
+		metalplug_unit_t file metalplug_unit_t init_tmpfs_t metalplugd_cdi_t
 		metalplug_unit_t dir metalplug_mounts_t metalplugd_cdi_t var_run_t
 		metalplug_unit_t lnk_file metalplug_mounts_t
 	END

@@ -13,9 +13,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// Mounts makes dir and, in it, the link "cdi" to specs, the directory of CDI specs, if metalplugd is to write there: a
-// resource has inject = "cdi" and no cdi_kind, or a spec of an earlier start is left, which a running container may
-// need. It removes the link otherwise. metalplugd.service binds what the link leads to.
+// Mounts makes dir and, in it, the link "cdi" to specs, the directory of CDI specs, if a resource has inject = "cdi" and no
+// cdi_kind. Otherwise it removes the link, and what an earlier start wrote to specs: metalplugd.service binds what the link
+// leads to, and nothing keeps a spec up to date that the daemon does not see.
 func Mounts(file, dir, specs string) error {
 	link := filepath.Join(dir, "cdi")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -28,18 +28,15 @@ func Mounts(file, dir, specs string) error {
 	if err != nil {
 		return fmt.Errorf("read the configuration: %w", err)
 	}
-	left, err := filepath.Glob(filepath.Join(specs, "metalplug*.json"))
-	if err != nil {
-		return err
+	if c.Paths.CDI == specs && slices.ContainsFunc(c.Resources, config.Resource.NeedsSpec) {
+		if err := os.MkdirAll(specs, 0o755); err != nil {
+			return err
+		}
+		return os.Symlink(specs, link)
 	}
-	describes := slices.ContainsFunc(c.Resources, func(r config.Resource) bool {
-		return r.Inject == config.InjectCDI && r.CDIKind == ""
-	})
-	if c.Paths.CDI != specs || !describes && len(left) == 0 {
-		return nil
+	left, err := filepath.Glob(filepath.Join(specs, "metalplug.*.json"))
+	for _, spec := range left {
+		err = errors.Join(err, os.Remove(spec))
 	}
-	if err := os.MkdirAll(specs, 0o755); err != nil {
-		return err
-	}
-	return os.Symlink(specs, link)
+	return err
 }

@@ -194,7 +194,8 @@ func TestMounts(t *testing.T) {
 		{"no resource uses CDI", configuration, false, false},
 		{"one does", cdi, false, true},
 		{"one names devices of another's spec", cdi + "cdi_kind = \"vendor.org/x\"\n", false, false},
-		{"a spec is left", configuration, true, true},
+		{"a spec is left", configuration, true, false},
+		{"a spec is there", cdi, true, true},
 		{"the configuration is wrong", cdi + "nonsense = 1\n", false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -204,7 +205,7 @@ func TestMounts(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.left {
-				if err := errors.Join(os.Mkdir(specs, 0o755), os.WriteFile(filepath.Join(specs, "metalplug-x.json"), nil, 0o600)); err != nil {
+				if err := errors.Join(os.Mkdir(specs, 0o755), os.WriteFile(filepath.Join(specs, "metalplug.example.org_x.json"), nil, 0o600)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -216,6 +217,9 @@ func TestMounts(t *testing.T) {
 				to, _ := os.Readlink(filepath.Join(dir, "cdi"))
 				if (to == specs) != c.want {
 					t.Errorf("the link leads to %q, want one: %t", to, c.want)
+				}
+				if _, err := os.Stat(filepath.Join(specs, "metalplug.example.org_x.json")); c.left && (err == nil) != c.want {
+					t.Errorf("the spec: %v", err)
 				}
 			}
 			if err := os.WriteFile(file, nil, 0o600); err != nil { // of which paths.cdi is /run/cdi, not ours
