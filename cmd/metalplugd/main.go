@@ -17,6 +17,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon"
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/systemd"
 )
 
@@ -91,6 +92,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	log := systemd.OpenLog(stderr, level)
 	defer log.Close()
+	plugin.LogTo(log.Logger)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop)   // the second signal kills
 	signal.Ignore(syscall.SIGPIPE) // a log that nobody reads any more stops nothing
