@@ -115,7 +115,10 @@ func (d *daemon) open() (closeSource func(), err error) {
 		return nil, d.notPassed(err)
 	}
 	if err := s.KernelLog(); err != nil {
-		d.Log.Warn("kernel log not read", "err", fmt.Errorf("what drivers only log is not noticed: %w", err))
+		if len(d.Sockets) > 0 && d.Sockets["kmsg"] == nil {
+			err = errors.New("systemd passed no kernel log: OpenFile= needs systemd 253")
+		}
+		d.Log.Warn("kernel log not read", "err", fmt.Errorf("what drivers only log, such as an Xid, is not noticed: %w", err))
 	}
 	if !s.Running() {
 		d.Log.Warn("udevd is not running", "err", "no hotplug event comes: all devices are enumerated every few seconds")
