@@ -3,6 +3,7 @@
 package cdi
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -13,7 +14,6 @@ import (
 	"slices"
 	"strings"
 
-	"tags.cncf.io/container-device-interface/pkg/parser"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/metalplug/metalplug/daemon/config"
@@ -21,166 +21,80 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// node is a device node as a spec describes it.
-type node struct{ container, host, permissions string }
-
 // description is what a spec says: the nodes of each device, by ID.
-type description map[string][]node
-
-func (d description) equal(other description) bool { return maps.EqualFunc(d, other, slices.Equal) }
+type description map[string][]specs.DeviceNode
 
 // spec is the spec of one resource.
 type spec struct {
 	resource config.Resource
-	wanted   bool        // containers get its names; else it describes only what pods hold
 	file     string      // its path
-	version  uint64      // of the offer that it was last compared with
+	version  uint64      // of the offer that it was last compared with; 0: none
 	written  description // what the file says; nil: not known
-	info     fs.FileInfo // of the file as it was written; nil: there is none
 	err      error       // why the file does not say what it should
-	// given are devices whose names were given out and which the inventory does not report as held yet, by ID.
-	given map[string]bool
-}
-
-// intact tells whether the file is the one that was written, and all of it.
-func (s *spec) intact() bool {
-	info, err := os.Lstat(s.file)
-	if s.written == nil || s.info == nil {
-		return s.written != nil && errors.Is(err, fs.ErrNotExist)
-	}
-	return err == nil && os.SameFile(info, s.info) && info.Size() == s.info.Size() && info.ModTime().Equal(s.info.ModTime())
 }
 
 // put makes the file say what d says. A spec without devices is an error to the runtime, so then there is no file.
 func (s *spec) put(d description) error {
-	if s.written.equal(d) && s.intact() {
+	if s.written != nil && maps.EqualFunc(s.written, d, slices.Equal) {
 		return nil
 	}
-	s.written, s.info = nil, nil
+	s.written = nil
+	var err error
 	if len(d) == 0 {
-		if err := os.Remove(s.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		if err = os.Remove(s.file); errors.Is(err, fs.ErrNotExist) {
+			err = nil
 		}
-		s.written = d
-		return nil
+	} else {
+		_ = os.MkdirAll(filepath.Dir(s.file), 0o755) // the file is missing otherwise, which is an error
+		// Engines without root read the spec too. The library's own writer leaves it to root alone.
+		err = fsutil.ReplaceFile(s.file, 0o644, func(w io.Writer) error { return encode(w, Kind(s.resource.Name), d) })
 	}
-	text, err := encode(Kind(s.resource.Name), d)
-	if err != nil {
+	if err != nil && !errors.Is(err, fsutil.ErrUnsynced) { // after a crash it is written again
 		return err
 	}
-	if err := makeDir(filepath.Dir(s.file)); err != nil {
-		return err
-	}
-	// Engines without root read the spec too. The library's own writer leaves it to root alone.
-	err = fsutil.ReplaceFile(s.file, 0o644, func(w io.Writer) error {
-		_, err := w.Write(append(text, '\n'))
-		return err
-	})
-	if err != nil && !errors.Is(err, fsutil.ErrUnsynced) { // after a crash it is made again
-		return err
-	}
-	if s.info, err = os.Lstat(s.file); err == nil {
-		s.written = d
-	}
-	return err
+	s.written = d
+	return nil
 }
 
-// encode returns the spec as JSON, in the oldest version of the format that has all of it.
-func encode(kind string, d description) ([]byte, error) {
+// encode writes the spec as JSON, in the oldest version of the format that has all of it.
+func encode(w io.Writer, kind string, d description) error {
 	spec := specs.Spec{Kind: kind}
 	for _, id := range slices.Sorted(maps.Keys(d)) {
-		if _, _, _, err := parser.ParseQualifiedName(kind + "=" + id); err != nil {
-			return nil, err
-		}
-		edits := specs.ContainerEdits{}
-		for _, n := range d[id] {
-			edits.DeviceNodes = append(edits.DeviceNodes,
-				&specs.DeviceNode{Path: n.container, HostPath: n.host, Permissions: n.permissions})
+		var edits specs.ContainerEdits
+		for i := range d[id] {
+			edits.DeviceNodes = append(edits.DeviceNodes, &d[id][i])
 		}
 		spec.Devices = append(spec.Devices, specs.Device{Name: id, ContainerEdits: edits})
 	}
-	version, err := specs.MinimumRequiredVersion(&spec)
-	if err != nil {
-		return nil, err
-	}
-	spec.Version = version
-	return json.MarshalIndent(spec, "", "\t")
-}
-
-// makeDir makes the directory of the specs if it is missing.
-func makeDir(dir string) error {
-	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+	var err error
+	if spec.Version, err = specs.MinimumRequiredVersion(&spec); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	return os.Chmod(dir, 0o755)
-}
-
-// describe returns what a spec should say: every device in the offer whose nodes are there, healthy or not. Of what is gone
-// nothing is said: the number of its node may be the next one's by now. If containers no longer get the names, it describes
-// only what a pod holds.
-func (s *Specs) describe(sp *spec, devices []*inventory.Status) description {
-	d := make(description)
-	for _, device := range devices {
-		id := device.Device.ID
-		if device.Held {
-			delete(sp.given, id)
-		}
-		if !sp.wanted && !device.Held && !sp.given[id] {
-			continue
-		}
-		if nodes := s.nodes(sp.resource, device); len(nodes) > 0 {
-			d[id] = nodes
-		}
-	}
-	return d
+	lines := json.NewEncoder(w)
+	lines.SetIndent("", "\t")
+	return lines.Encode(spec)
 }
 
 // nodes returns the nodes of a device; none if one of them is missing.
-func (s *Specs) nodes(r config.Resource, d *inventory.Status) []node {
-	nodes := make([]node, 0, len(d.Allocation.Nodes))
+func (s *Specs) nodes(r config.Resource, d *inventory.Status) []specs.DeviceNode {
+	nodes := make([]specs.DeviceNode, 0, len(d.Allocation.Nodes))
 	for _, n := range d.Allocation.Nodes {
-		host := s.resolve(n.Host)
-		if host == "" {
+		host, err := s.resolve(n.Host)
+		if err != nil {
 			return nil
 		}
-		permissions := n.Permissions
-		if permissions == "" {
-			permissions = r.Permissions
-		}
-		nodes = append(nodes, node{n.Container, host, permissions})
+		nodes = append(nodes, specs.DeviceNode{Path: n.Container, HostPath: host, Permissions: cmp.Or(n.Permissions, r.Permissions)})
 	}
 	return nodes
 }
 
-// resolve returns the node that a link leads to, empty: there is none. The runtime follows no links (deviceInfoFromPath
-// in pkg/cdi of the library: "not a device node").
-func (s *Specs) resolve(name string) string {
+// resolve returns the node that a link leads to. The runtime follows no links (deviceInfoFromPath in pkg/cdi of the library:
+// "not a device node").
+func (s *Specs) resolve(name string) (string, error) {
 	node, err := filepath.EvalSymlinks(s.Host.Path(name))
-	if err != nil {
-		return ""
+	dev, devErr := filepath.EvalSymlinks(s.Host.Dev)
+	if rest, below := strings.CutPrefix(node, dev+"/"); below {
+		node = "/dev/" + rest
 	}
-	dev, err := filepath.EvalSymlinks(s.Host.Dev)
-	if err != nil {
-		return ""
-	}
-	rest, ok := strings.CutPrefix(node, dev+"/")
-	if !ok {
-		return node
-	}
-	return "/dev/" + rest
-}
-
-// ours tells whether a file was written by us: it is named as we name ours, and its kind is one of ours.
-func ours(file string) bool {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return false
-	}
-	var s struct {
-		Kind string `json:"kind"`
-	}
-	return json.Unmarshal(text, &s) == nil && strings.HasPrefix(s.Kind, prefix)
+	return node, errors.Join(err, devErr)
 }
