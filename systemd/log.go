@@ -4,7 +4,6 @@ package systemd
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -33,11 +32,8 @@ const (
 type Log struct {
 	*slog.Logger
 
-	plain slog.Handler // writes into the line
-	w     io.Writer
-
+	w       io.Writer
 	mu      sync.Mutex
-	line    bytes.Buffer // the line that plain writes
 	lines   [][]byte
 	size    int // of lines, in bytes
 	dropped int
@@ -62,10 +58,10 @@ func openJournal(path string, text io.Writer, level slog.Level) *Log {
 	})
 }
 
-func openLog(w io.Writer, plain func(line io.Writer) slog.Handler) *Log {
+// openLog returns a log of a handler that writes each line by one Write (slog.TextHandler.Handle does).
+func openLog(w io.Writer, handler func(line io.Writer) slog.Handler) *Log {
 	l := &Log{w: w, wake: make(chan struct{}, 1), written: make(chan struct{})}
-	l.plain = plain(&l.line)
-	l.Logger = slog.New(queued{Handler: l.plain, log: l})
+	l.Logger = slog.New(handler(queue{l}))
 	go l.write()
 	return l
 }
@@ -89,100 +85,63 @@ func (l *Log) wakeUp() {
 	}
 }
 
-// add puts the line of a record into the queue.
-func (l *Log) add(h slog.Handler, r slog.Record) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// queue puts lines into the queue of a log.
+type queue struct{ *Log }
+
+// Write queues a line. It does not block.
+func (q queue) Write(line []byte) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	most := queueSize
-	if r.Level >= slog.LevelError {
+	if bytes.HasPrefix(line, []byte("PRIORITY=3\n")) || bytes.HasPrefix(line, []byte("level=ERROR ")) {
 		most = errorSize
 	}
-	if l.closed || l.size >= most {
-		l.dropped++
-		return nil
+	if q.closed || q.size >= most {
+		q.dropped++
+		return len(line), nil
 	}
-	return l.format(h, r)
+	q.lines, q.size = append(q.lines, bytes.Clone(line)), q.size+len(line)
+	q.wakeUp()
+	return len(line), nil
 }
 
-// format appends the line that a handler makes of a record. l.mu is held.
-func (l *Log) format(h slog.Handler, r slog.Record) error {
-	l.line.Reset()
-	if err := h.Handle(context.Background(), r); err != nil {
-		return err
-	}
-	l.lines = append(l.lines, bytes.Clone(l.line.Bytes()))
-	l.size += l.line.Len()
-	l.wakeUp()
-	return nil
-}
-
-// take returns the first line in the queue, and how many lines are lost with it. That is the count of dropped lines where the
-// queue is empty; nil: there is none.
-func (l *Log) take() (line []byte, worth int, closed bool) {
+// take returns the first line in the queue, and otherwise how many lines were dropped that are to be reported now.
+func (l *Log) take() (line []byte, dropped int, closed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	worth = 1
-	if len(l.lines) == 0 && l.dropped > 0 && !l.failing {
-		r := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped", 0)
-		r.Add("detail", fmt.Sprintf("%d lines: the reader of the log was too slow, or away", l.dropped))
-		worth, l.dropped = l.dropped, 0
-		_ = l.format(l.plain, r) // it writes to memory
-	}
-	if len(l.lines) == 0 {
+	switch {
+	case len(l.lines) > 0:
+		line, l.lines[0], l.lines = l.lines[0], nil, l.lines[1:]
+		l.size -= len(line)
+	case l.dropped > 0 && !l.failing && !l.closed:
+		dropped, l.dropped = l.dropped, 0
+	default:
 		l.lines = nil // and with it the memory of a long queue
-		return nil, 0, l.closed
 	}
-	line, l.lines[0], l.lines = l.lines[0], nil, l.lines[1:]
-	l.size -= len(line)
-	return line, worth, false
-}
-
-// wrote counts a line that was not written.
-func (l *Log) wrote(worth int, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.failing = err != nil; l.failing {
-		l.dropped += worth
-	}
+	return line, dropped, l.closed
 }
 
 // write writes lines until the log is closed and its queue is empty.
 func (l *Log) write() {
 	defer close(l.written)
 	for {
-		line, worth, closed := l.take()
+		line, dropped, closed := l.take()
 		switch {
-		case closed:
-			if c, ok := l.w.(*journalSocket); ok {
-				c.close()
-			}
-			return
-		case line == nil:
-			<-l.wake
-		default:
+		case line != nil:
 			_, err := l.w.Write(line) // a log without a reader stops nothing
-			l.wrote(worth, err)
+			l.mu.Lock()
+			if l.failing = err != nil; l.failing {
+				l.dropped++
+			}
+			l.mu.Unlock()
+		case dropped > 0:
+			l.Warn("log lines dropped", "detail", fmt.Sprintf("%d lines: the reader of the log was too slow, or away", dropped))
+		case closed:
+			return
+		default:
+			<-l.wake
 		}
 	}
-}
-
-// queued is a handler of a log whose lines go into the queue.
-type queued struct {
-	slog.Handler
-	log *Log
-}
-
-// Handle queues a line. It does not block.
-func (q queued) Handle(_ context.Context, r slog.Record) error { return q.log.add(q.Handler, r) }
-
-// WithAttrs returns a handler whose lines have these particulars too.
-func (q queued) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return queued{Handler: q.Handler.WithAttrs(attrs), log: q.log}
-}
-
-// WithGroup returns a handler whose particulars have that group.
-func (q queued) WithGroup(name string) slog.Handler {
-	return queued{Handler: q.Handler.WithGroup(name), log: q.log}
 }
 
 // journalSocket sends each write as one datagram. The socket is connected: only then does the kernel wake a sender that found
