@@ -19,15 +19,6 @@ import (
 // LevelNotice is slog's place for what is normal but significant: the journal's priority 5.
 const LevelNotice = slog.Level(2)
 
-// Keys are all keys that a log line of the daemon may have. In the journal they are upper case with the prefix
-// METALPLUG_.
-func Keys() []string {
-	return []string{
-		"action", "class", "detail", "device", "duration", "endpoint", "err", "pod", "reason", "remedy", "resource", "seqnum", "serial", "stack",
-		"syspath", "user",
-	}
-}
-
 // TextLogger returns a logger that writes text to w, without time. Its callers wait for w.
 func TextLogger(w io.Writer, level slog.Level) *slog.Logger { return slog.New(textHandler(w, level)) }
 
@@ -54,8 +45,7 @@ func plain(groups []string, a slog.Attr) slog.Attr {
 // ParseLevel returns the level of that name: debug, info, notice, warn or error.
 func ParseLevel(name string) (slog.Level, error) {
 	levels := map[string]slog.Level{
-		"debug": slog.LevelDebug, "info": slog.LevelInfo, "notice": LevelNotice,
-		"warn": slog.LevelWarn, "error": slog.LevelError,
+		"debug": slog.LevelDebug, "info": slog.LevelInfo, "notice": LevelNotice, "warn": slog.LevelWarn, "error": slog.LevelError,
 	}
 	level, ok := levels[name]
 	if !ok {

@@ -92,7 +92,9 @@ func (u Units) run(ctx context.Context, name string) error {
 	case err == nil:
 		return fmt.Errorf("%s; see: journalctl -u '%s'", failure(ctx, c, name, result), name)
 	case errors.Is(err, context.DeadlineExceeded): // also while systemd was asked: it may have started it
-		stop(c, name)
+		stopping, cancel := context.WithTimeout(context.Background(), stopLimit)
+		defer cancel()
+		_, _ = c.StopUnitContext(stopping, name, replace, nil) // if it cannot be stopped, it is replaced when it is run again
 	}
 	return err
 }
@@ -113,13 +115,6 @@ func await(ctx context.Context, c *dbus.Conn, over <-chan string) (result string
 			}
 		}
 	}
-}
-
-// stop has a unit stopped. It does not wait until it is.
-func stop(c *dbus.Conn, name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
-	defer cancel()
-	_, _ = c.StopUnitContext(ctx, name, replace, nil) // if it cannot be stopped, it is replaced when it is run again
 }
 
 // failure tells why a unit could not be started, as far as systemd knows.
@@ -149,10 +144,11 @@ type Unusable struct {
 
 // String says so.
 func (u Unusable) String() string {
+	what := "missing"
 	if u.Masked {
-		return fmt.Sprintf("the unit %s is masked on this machine", u.Template)
+		what = "masked"
 	}
-	return fmt.Sprintf("the unit %s is missing on this machine", u.Template)
+	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, what)
 }
 
 // Complaints returns what is to be said of templates that are to be run, for people: which systemd does not know, or that
