@@ -4,6 +4,7 @@ package plugin_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/plugin"
@@ -122,6 +124,7 @@ type heldBench struct {
 	stored     map[string]bool // with the service manager; guarded by storing
 	registered chan error
 	changed    chan struct{}
+	saved      []any // what containers have, in the checkpoint
 }
 
 func newHeldBench(t *testing.T, yields bool, ids ...string) *heldBench {
@@ -231,7 +234,8 @@ func (h *heldBench) other(name string) (end func()) {
 func (h *heldBench) stirUp() {
 	h.t.Helper()
 	next := filepath.Join(h.dir, ".next")
-	if err := errors.Join(os.WriteFile(next, nil, 0o600), os.Rename(next, filepath.Join(h.dir, plugin.CheckpointFile))); err != nil {
+	text, err := json.Marshal(map[string]any{"Data": map[string]any{"PodDeviceEntries": h.saved}, "Checksum": 1})
+	if err := errors.Join(err, os.WriteFile(next, text, 0o600), os.Rename(next, filepath.Join(h.dir, plugin.CheckpointFile))); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -240,6 +244,20 @@ func (h *heldBench) stirUp() {
 func (h *heldBench) counts(ids ...string) {
 	h.t.Helper()
 	h.counting.set(nil, ids...)
+	h.stirUp()
+}
+
+// gives is a container that gets a device of a plugin whose answer sets a variable.
+func (h *heldBench) gives(pod, variable string) {
+	h.t.Helper()
+	answer, err := proto.Marshal(&pluginapi.ContainerAllocateResponse{Envs: map[string]string{variable: "x"}})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.saved = append(h.saved, map[string]any{
+		"PodUID": pod, "ContainerName": "c", "ResourceName": resource,
+		"DeviceIDs": map[string][]string{"-1": {"node-A-widget"}}, "AllocResp": answer,
+	})
 	h.stirUp()
 }
 

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -23,6 +25,8 @@ const (
 	// CheckpointFile is where, in its directory, the kubelet's device manager keeps what it has allocated
 	// (kubernetes v1.36 pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
 	CheckpointFile = "kubelet_internal_checkpoint"
+	// checkpointSize is the largest checkpoint in bytes. An allocation of a container takes about 1 KiB.
+	checkpointSize = 64 << 20
 	// podResourcesLimit bounds a question to the kubelet.
 	podResourcesLimit = 5 * time.Second
 	// podResourcesSize is the largest answer in bytes; the kubelet itself sets no limit.
@@ -121,58 +125,90 @@ func (h *Holders) list(ctx context.Context) (map[string][]Pod, error) {
 // readCheckpoint returns the IDs that the kubelet's checkpoint names, of a share also the device, and when it was
 // written. Without a checkpoint, no pod has ever held a device.
 func readCheckpoint(file string) (ids map[string]bool, written time.Time, err error) {
-	checkpoint, err := parseCheckpoint(file)
+	entries, written, err := parseCheckpoint(file)
 	ids = make(map[string]bool)
-	for _, entry := range checkpoint.Data.PodDeviceEntries {
+	for _, entry := range entries {
 		for _, node := range entry.DeviceIDs {
 			addShares(ids, node)
 		}
 	}
-	return ids, checkpoint.written, err
+	return ids, written, err
 }
 
-// checkpoint is what of the kubelet's checkpoint is of interest.
-type checkpoint struct {
-	Data struct {
-		PodDeviceEntries []struct {
-			PodUID       string
-			ResourceName string
-			DeviceIDs    map[string][]string // by NUMA node
-		}
-	}
-	written time.Time
+// allocation is what the kubelet has given to a container, as its checkpoint has it (kubernetes v1.36
+// pkg/kubelet/cm/devicemanager/checkpoint, PodDevicesEntry).
+type allocation struct {
+	PodUID        string
+	ContainerName string
+	ResourceName  string
+	DeviceIDs     map[string][]string // by NUMA node
+	AllocResp     []byte              // the plugin's ContainerAllocateResponse
 }
 
-func parseCheckpoint(file string) (c checkpoint, err error) {
+// parseCheckpoint returns what the kubelet has given to containers, and when it wrote that. It reads no further: the IDs of all
+// devices of the node follow.
+func parseCheckpoint(file string) (entries []allocation, written time.Time, err error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c, nil
+		return nil, time.Time{}, nil
 	}
 	if err != nil {
-		return c, err
+		return nil, time.Time{}, err
 	}
 	defer f.Close()
 	info, err := f.Stat() // of what is read: the kubelet replaces the file
 	if err != nil {
-		return c, err
+		return nil, time.Time{}, err
 	}
-	text, err := io.ReadAll(f)
-	if err != nil {
-		return c, err
+	limited := &io.LimitedReader{R: f, N: checkpointSize}
+	d := json.NewDecoder(limited)
+	for _, key := range []string{"Data", "PodDeviceEntries"} {
+		if err == nil {
+			err = enter(d, key)
+		}
 	}
-	if err := json.Unmarshal(text, &c); err != nil {
-		return checkpoint{}, fmt.Errorf("read %s: %w", file, err)
+	if err == nil {
+		err = d.Decode(&entries)
 	}
-	c.written = info.ModTime()
-	return c, nil
+	switch {
+	case limited.N <= 0:
+		return nil, time.Time{}, fmt.Errorf("read %s: it is larger than %d bytes", file, checkpointSize)
+	case err != nil:
+		return nil, time.Time{}, fmt.Errorf("read %s: %w", file, err)
+	}
+	return entries, info.ModTime(), nil
+}
+
+// enter reads the object that comes next, up to the value of a key.
+func enter(d *json.Decoder, key string) error {
+	for start := true; start || d.More(); start = false {
+		token, err := d.Token()
+		if err != nil {
+			return err
+		}
+		if start {
+			if token != json.Delim('{') {
+				return fmt.Errorf("%v in the place of an object with %s", token, key)
+			}
+			continue
+		}
+		if token == key {
+			return nil
+		}
+		var skipped json.RawMessage
+		if err := d.Decode(&skipped); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("no %s", key)
 }
 
 // Remembered returns the devices that the kubelet's checkpoint in its directory says its pods hold, by resource and ID.
 // They must be in the offer, whether we know them or not.
 func Remembered(dir string) (map[string]map[string]inventory.Known, error) {
-	checkpoint, err := parseCheckpoint(filepath.Join(dir, CheckpointFile))
+	entries, _, err := parseCheckpoint(filepath.Join(dir, CheckpointFile))
 	devices := make(map[string]map[string]inventory.Known)
-	for _, entry := range checkpoint.Data.PodDeviceEntries {
+	for _, entry := range entries {
 		if devices[entry.ResourceName] == nil {
 			devices[entry.ResourceName] = make(map[string]inventory.Known)
 		}
@@ -195,9 +231,9 @@ func Remembered(dir string) (map[string]map[string]inventory.Known, error) {
 // Owners returns the UIDs of the pods to which the kubelet has given devices, by the ID of the device, as its
 // checkpoint in its directory says.
 func Owners(dir string) (map[string][]string, error) {
-	checkpoint, err := parseCheckpoint(filepath.Join(dir, CheckpointFile))
+	entries, _, err := parseCheckpoint(filepath.Join(dir, CheckpointFile))
 	owners := make(map[string][]string)
-	for _, entry := range checkpoint.Data.PodDeviceEntries {
+	for _, entry := range entries {
 		for _, shares := range entry.DeviceIDs {
 			for _, share := range shares {
 				owners[parent(share)] = append(owners[parent(share)], entry.PodUID)
@@ -205,6 +241,28 @@ func Owners(dir string) (map[string][]string, error) {
 		}
 	}
 	return owners, err
+}
+
+// givenByOthers returns the containers that have a device of a resource from another plugin, each with one of its devices: the
+// answer that the kubelet keeps does not set the variable that ours sets. The keys are of no other use.
+func givenByOthers(dir, resource, variable string) (map[string]string, error) {
+	entries, _, err := parseCheckpoint(filepath.Join(dir, CheckpointFile))
+	others := make(map[string]string)
+	for _, entry := range entries {
+		var answer pluginapi.ContainerAllocateResponse
+		if entry.ResourceName != resource || entry.AllocResp == nil || proto.Unmarshal(entry.AllocResp, &answer) != nil {
+			continue
+		}
+		if _, ours := answer.GetEnvs()[variable]; ours {
+			continue
+		}
+		for _, shares := range entry.DeviceIDs {
+			for _, share := range shares {
+				others[entry.PodUID+"/"+entry.ContainerName] = share
+			}
+		}
+	}
+	return others, err
 }
 
 func addShares(ids map[string]bool, shares []string) {

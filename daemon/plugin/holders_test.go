@@ -159,7 +159,7 @@ func TestDeviceOfAnInitContainerIsHeld(t *testing.T) {
 		ask("written again", inventory.Named, false)
 		pause = min(2*pause, 10*time.Minute)
 	}
-	write("{}", 10)
+	write(`{"Data":{"PodDeviceEntries":null},"Checksum":1}`, 10)
 	ask("not named any more", inventory.Unknown, true)
 	ask("nor the second time", inventory.Free, false)
 	write(checkpoint, 11)
@@ -204,5 +204,24 @@ func TestRemembered(t *testing.T) {
 	}
 	if _, err := plugin.Remembered(dir); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("error %v, want one that names the file", err)
+	}
+}
+
+// The IDs of all devices of the node are not read, and no more than 64 MiB.
+func TestCheckpointThatIsLong(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubelet_internal_checkpoint")
+	const entries = `{"PodUID":"u1","ResourceName":"example.org/a","DeviceIDs":{"-1":["a1"]},"AllocResp":""}`
+	for _, test := range []struct{ before, want string }{{"", ""}, {strings.Repeat(" ", 64<<20), "larger than"}} {
+		text := `{"Data":{"Other":[{"PodDeviceEntries":1}],` + test.before + `"PodDeviceEntries":[` + entries + `],"RegisteredDevices":{"a":[` + strings.Repeat(" ", 64<<20)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		owners, err := plugin.Owners(filepath.Dir(file))
+		switch {
+		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+			t.Errorf("error %v, want %q", err, test.want)
+		case test.want == "" && (err != nil || !reflect.DeepEqual(owners, map[string][]string{"a1": {"u1"}})):
+			t.Errorf("%v, %v", owners, err)
+		}
 	}
 }

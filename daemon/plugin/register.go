@@ -98,6 +98,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 		e.rivalry.late, e.rivalry.again, e.rivalry.asked = true, lateInterval, time.Now()
 	}
 	e.registered, e.known = kubelet, true
+	e.rivalry.given, _ = givenByOthers(e.Dir, e.Resource.Name, e.Resource.Variable)
 	e.setRegistered(true)
 	e.Log.Log(ctx, inventory.LevelNotice, "endpoint registered", "endpoint", e.name, "duration", time.Since(e.firstSeen))
 	return streamLimit

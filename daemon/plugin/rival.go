@@ -55,16 +55,18 @@ const (
 
 // rivalry is what an endpoint knows of another plugin with its name. Run owns it.
 type rivalry struct {
-	asked     time.Time        // time of the last question
-	events    uint64           // Peers.Events before that question
-	again     time.Duration    // after what time to ask without an event; 0: never
-	late      bool             // the kubelet may deal with the end of an earlier stream
-	suspect   finding          // of the last answer; the next one confirms it
-	list      *inventory.Offer // what was sent last before that answer
-	contested bool             // the resource does not yield, and another plugin serves its name
-	taken     time.Time        // time of the last registration because of an answer
-	ended     uint64           // Peers.Ended at that time
-	hold      *hold            // nil: the resource is not held back
+	asked     time.Time         // time of the last question
+	events    uint64            // Peers.Events before that question
+	again     time.Duration     // after what time to ask without an event; 0: never
+	late      bool              // the kubelet may deal with the end of an earlier stream
+	suspect   finding           // of the last answer; the next one confirms it
+	list      *inventory.Offer  // what was sent last before that answer
+	contested bool              // the resource does not yield, and another plugin serves its name
+	same      bool              // it has devices with our IDs
+	given     map[string]string // containers that had devices of another plugin when this endpoint registered
+	taken     time.Time         // time of the last registration because of an answer
+	ended     uint64            // Peers.Ended at that time
+	hold      *hold             // nil: the resource is not held back
 }
 
 // hold is why a resource is held back.
@@ -74,6 +76,7 @@ type hold struct {
 	ended   uint64    // Peers.Ended when a plugin was last seen to end
 	end     time.Time // time of that end, until its consequence is known
 	grace   time.Time // end of kubeletGrace; zero: this kubelet has counted devices of the other plugin
+	same    bool      // it has devices with our IDs, so that what the kubelet counts proves nothing
 }
 
 // precheck asks the kubelet whether another plugin serves the resource. It returns after what time to look again; 0: register.
@@ -100,28 +103,29 @@ func (e *Endpoint) precheck(ctx context.Context, kubelet identity) time.Duration
 		e.notBefore = time.Now().Add(askAgain)
 		return askAgain
 	}
-	return e.holdBack(kubelet, counted[0])
+	return e.holdBack(kubelet, e.counts(counted[0]), false)
 }
 
-// holdBack begins to hold the resource back, for an example of what the kubelet counts.
-func (e *Endpoint) holdBack(kubelet identity, id string) time.Duration {
+// holdBack begins to hold the resource back, and says why.
+func (e *Endpoint) holdBack(kubelet identity, reason string, same bool) time.Duration {
 	e.rivalry.suspect, e.rivalry.again = ours, 0
 	e.rivalry.hold = e.newHold(kubelet)
+	e.rivalry.hold.same = same
 	e.asksUs.Store(false)
 	e.streams.mute(true)
 	if err := e.Parked.park(e.Resource.Name, e.streams.connections()); err != nil {
 		e.Log.Warn("stream not stored", "err", fmt.Errorf("a restart may cut off the other plugin: %w", err))
 	}
 	e.complaint = ""
-	e.standing = Status{Held: e.heldFor(id)}
+	e.standing = Status{Held: reason}
 	e.stands()
 	e.Log.Warn("resource held back", "reason", e.standing.Held,
 		"remedy", "end the other plugin, or set takeover = true in a [[resource]] of that name")
 	return heldInterval
 }
 
-// heldFor is why the resource is held back, for an example of what the kubelet counts.
-func (e *Endpoint) heldFor(id string) string {
+// counts is why the resource is held back, for an example of what the kubelet counts.
+func (e *Endpoint) counts(id string) string {
 	return fmt.Sprintf("another plugin serves %s: the kubelet counts %s", e.Resource.Name, id)
 }
 
@@ -151,7 +155,7 @@ func (e *Endpoint) reconsider(ctx context.Context, kubelet identity) time.Durati
 	open, h := e.streams.open(), r.hold
 	found, _ := e.find(counted)
 	switch {
-	case open && (e.asksUs.Swap(false) || found == ours && len(counted) > 0): // or our last list was under way
+	case open && (e.asksUs.Swap(false) || found == ours && len(counted) > 0 && !h.same): // or our last list was under way
 		e.resume()
 		return 0
 	case len(counted) == 0 && !h.grace.IsZero():
@@ -161,7 +165,7 @@ func (e *Endpoint) reconsider(ctx context.Context, kubelet identity) time.Durati
 		return e.release()
 	case !h.grace.IsZero():
 		r.hold = e.newHold(kubelet)
-		e.standing.Held = e.heldFor(counted[0])
+		e.standing.Held = e.counts(counted[0])
 		e.stands()
 		return heldInterval
 	}
@@ -212,9 +216,10 @@ func (e *Endpoint) resume() {
 	e.setRegistered(true)
 }
 
-// sendAgain sends our list, and asks only once the kubelet has had it.
+// sendAgain sends our list, and asks only once the kubelet has had it. What another plugin has given so far is of the past.
 func (e *Endpoint) sendAgain() {
 	r := &e.rivalry
+	r.given, _ = givenByOthers(e.Dir, e.Resource.Name, e.Resource.Variable)
 	r.asked, r.events, r.again, r.suspect = time.Now(), e.Peers.Events(), askAgain, ours
 	e.streams.repeat()
 }
@@ -278,6 +283,9 @@ func (e *Endpoint) compare(ctx context.Context, kubelet identity) time.Duration 
 		r.again = lateInterval
 	}
 	found, id := e.find(counted)
+	if id := r.overtaken(e.Dir, &e.Resource); id != "" && found == ours && !r.contested {
+		return e.sameIDs(kubelet, id)
+	}
 	list := e.streams.lastSent()[0]
 	// A list that was sent in between may be under way, too.
 	confirmed := found == r.suspect && (found != nothing || list == r.list)
@@ -288,7 +296,7 @@ func (e *Endpoint) compare(ctx context.Context, kubelet identity) time.Duration 
 	case !confirmed:
 		r.again = askAgain
 	case found == foreign && e.Resource.Yields:
-		return e.holdBack(kubelet, id)
+		return e.holdBack(kubelet, e.counts(id), false)
 	case found == foreign && !r.contested:
 		e.setContested(true)
 		e.Log.Warn("another plugin offers the resource", "err", fmt.Errorf("the kubelet counts %q, which is no device of ours: "+
@@ -300,6 +308,33 @@ func (e *Endpoint) compare(ctx context.Context, kubelet identity) time.Duration 
 		return e.takeBack()
 	}
 	return r.again
+}
+
+// overtaken returns a device that another plugin has given to a container since this endpoint registered; empty: there is none. It
+// is the only sign of a plugin with our IDs.
+func (r *rivalry) overtaken(dir string, of *Resource) string {
+	given, err := givenByOthers(dir, of.Name, of.Variable)
+	if err != nil {
+		return ""
+	}
+	for container, id := range given {
+		if _, before := r.given[container]; !before {
+			return id
+		}
+	}
+	return ""
+}
+
+// sameIDs deals with another plugin that has given one of our devices to a container.
+func (e *Endpoint) sameIDs(kubelet identity, id string) time.Duration {
+	gave := fmt.Sprintf("the kubelet has %s of it", id)
+	if e.Resource.Yields {
+		return e.holdBack(kubelet, fmt.Sprintf("another plugin serves %s: %s", e.Resource.Name, gave), true)
+	}
+	e.setContested(true)
+	e.rivalry.same = true
+	e.Log.Warn("another plugin offers the resource", "err", errors.New(gave))
+	return 0
 }
 
 // takeBack registers again, because the kubelet asks another plugin or one that has ended. It returns after what time.
@@ -319,7 +354,7 @@ func (e *Endpoint) takeBack() time.Duration {
 
 // setContested notes whether another plugin offers a resource that does not yield.
 func (e *Endpoint) setContested(contested bool) {
-	e.rivalry.contested, e.standing.Conflict = contested, contested
+	e.rivalry.contested, e.rivalry.same, e.standing.Conflict = contested, false, contested
 	e.stands()
 }
 
@@ -334,7 +369,7 @@ func (e *Endpoint) find(counted []string) (_ finding, example string) {
 	}) {
 		return nothing, ""
 	}
-	if e.rivalry.contested {
+	if e.rivalry.contested && !e.rivalry.same {
 		return over, ""
 	}
 	return ours, ""

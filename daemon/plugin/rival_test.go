@@ -60,21 +60,54 @@ func TestContested(t *testing.T) {
 	}
 }
 
-// A plugin with our own devices does not show while it lives. Once it has ended, the kubelet counts nothing.
+// A plugin with our own devices shows when it gives one to a container: the answer that the kubelet keeps is not ours. It does
+// not matter what it gave before the endpoint registered, nor what the endpoint gives.
 func TestOwnDevicesOfAnother(t *testing.T) {
 	for _, yields := range []bool{false, true} {
 		h := newHeldBench(t, yields)
+		h.gives("before", "VENDOR")
 		k := h.startKubelet()
 		h.connected(k, h.registered)
 		h.counting.set(nil, "node-A-widget")
 		end := h.other("vendor.sock")
+		h.gives("ours", "METALPLUG_EXAMPLE_ORG_WIDGET")
 		h.look()
 		if s := h.endpoint.Status(); s.Conflict || len(h.registered) > 0 {
+			t.Errorf("yields %v, before it gives a device: %+v", yields, s)
+		}
+		h.gives("of the other", "VENDOR")
+		h.await("a conflict", func(s plugin.Status) bool { return s.Conflict && (s.Held != "") == yields })
+		h.look()
+		if s := h.endpoint.Status(); !s.Conflict || !k.Resource(resource).Connected || len(h.registered) > 0 {
 			t.Errorf("yields %v, while it lives: %+v", yields, s)
 		}
 		h.counting.set(nil)
 		end()
 		h.connected(k, h.registered)
+		h.await("no conflict", func(s plugin.Status) bool { return !s.Conflict && s.Connected })
+		h.stop()
+	}
+}
+
+// A plugin with our own devices gave one before the kubelet asked us again: that it asks us for devices ends the conflict.
+func TestAskedBesideAnother(t *testing.T) {
+	for _, yields := range []bool{false, true} {
+		h := newHeldBench(t, yields)
+		k := h.startKubelet()
+		h.connected(k, h.registered)
+		h.counting.set(nil, "node-A-widget")
+		h.other("vendor.sock")
+		h.gives("of the other", "VENDOR")
+		h.await("a conflict", func(s plugin.Status) bool { return s.Conflict })
+		if _, err := k.Allocate(t.Context(), resource, 1); err != nil {
+			t.Fatal(err)
+		}
+		h.await("no conflict", func(s plugin.Status) bool { return !s.Conflict && s.Connected })
+		h.look()
+		h.look()
+		if s := h.endpoint.Status(); s.Conflict || len(h.registered) > 0 {
+			t.Errorf("yields %v: %+v", yields, s)
+		}
 		h.stop()
 	}
 }

@@ -140,6 +140,7 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 			held[id] = append(held[id], as...)
 		}
 	}
+	s.asked()
 	s.Inventory.Allocated(held)
 	if s.Allocated != nil {
 		s.Allocated(given)
@@ -194,10 +195,17 @@ func (s service) refuse(call string, err error) error {
 	s.Log.Warn("container refused", "action", call, "err", err)
 	s.Tally.answered(s.Resource.Name, call, err)
 	if errors.Is(err, errUnknown) { // the kubelet took the list of another plugin for ours
+		s.asked()
+	}
+	return toStatus(err)
+}
+
+// asked notes that the kubelet asks us for devices, and so no other plugin.
+func (s service) asked() {
+	if s.Status().Conflict {
 		s.asksUs.Store(true)
 		s.streams.tell()
 	}
-	return toStatus(err)
 }
 
 func ids(devices []*inventory.Status) []string {

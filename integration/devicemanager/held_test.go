@@ -227,12 +227,12 @@ func TestHeldBackFromBefore(t *testing.T) {
 }
 
 // Another plugin registers after the daemon: it is not disturbed, and the daemon comes back once it has gone. With the
-// devices of the daemon it does not show as long as it lives.
+// devices of the daemon it shows when it has given one to a pod.
 func TestHeldBackFromAfter(t *testing.T) {
 	for _, ids := range []struct {
 		name string
 		ids  []string
-		held bool
+		held bool // before it has given a device
 	}{{"same IDs", itsIDs(), false}, {"other IDs", otherIDs(), true}} {
 		for _, end := range []struct {
 			name string
@@ -253,17 +253,18 @@ func TestHeldBackFromAfter(t *testing.T) {
 					d.awaitLog("device added")
 				}
 				ofTheOther(t, k)
+				if !ids.held {
+					d.awaitReason(t, "the kubelet has ")
+					d.plug(plain(4))
+					d.awaitLog("device added")
+					ofTheOther(t, k)
+				}
 				sees(t, k, vendorResource, n, n)
 				if d.registrations() != 1 {
 					t.Error("it has registered again")
 				}
 				end.end(r)
-				if !ids.held {
-					n = 2
-				} else {
-					n = 4
-				}
-				oursAgain(t, k, n, time.Now())
+				oursAgain(t, k, 4, time.Now())
 				d.awaitHeld(t, false)
 			})
 		}
