@@ -303,6 +303,24 @@ func TestStreamThatEndsIsRegisteredAgain(t *testing.T) {
 	}
 }
 
+// A kubelet that has asked for a start before it knows the endpoint, such as one whose Register call is under way, has it done.
+func TestStartBeforeRegistration(t *testing.T) {
+	started := 0
+	b := newBench(t, func(e *plugin.Endpoint) {
+		e.Resource.Start = func(context.Context, []*inventory.Status) error {
+			started++
+			return nil
+		}
+	})
+	if s := b.endpoint.Status(); s.Registered {
+		t.Fatalf("%+v", s)
+	}
+	_, err := b.client().PreStartContainer(t.Context(), &pluginapi.PreStartContainerRequest{DevicesIds: []string{"node-A-widget"}})
+	if err != nil || started != 1 {
+		t.Errorf("%v, %d starts", err, started)
+	}
+}
+
 func TestAllocateErrorsNameTheDevice(t *testing.T) {
 	b := newBench(t)
 	client := b.client()
