@@ -139,7 +139,7 @@ func (d *daemon) notPassed(err error) error {
 	return fmt.Errorf("%w: metalplugd-uevent.socket was not passed on: systemctl stop metalplugd && systemctl start metalplugd", err)
 }
 
-func (d *daemon) build(afterBoot bool) {
+func (d *daemon) build(last time.Time) {
 	d.config.Store(&d.Config)
 	if d.Touch != nil {
 		d.host.Touch = *d.Touch
@@ -154,7 +154,7 @@ func (d *daemon) build(afterBoot bool) {
 		Host:       d.host,
 		Rules:      d.Config.Rules(),
 		Store:      store,
-		AfterBoot:  afterBoot,
+		AfterBoot:  last.IsZero(),
 		Remembered: d.remembered(),
 		Audit:      auditing,
 		Log:        d.Log,
@@ -175,7 +175,7 @@ func (d *daemon) build(afterBoot bool) {
 	d.control = d.newControl()
 	d.turnover.Done = d.control.CountReset
 	d.endpoints = &endpoints{
-		told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), begun: make(chan struct{}), second: !afterBoot,
+		told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), begun: make(chan struct{}), last: last,
 	}
 }
 
@@ -237,7 +237,7 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 			return counted[r.Name], err
 		},
 		Log:       d.Log,
-		Tally:     d.control.Tally(),
+		Metrics:   d.control.Endpoints(),
 		Allocated: d.noteAllocated,
 	}
 }

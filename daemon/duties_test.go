@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/plugin"
@@ -15,7 +16,10 @@ import (
 // Which endpoints are told that another one has served their resource.
 func TestFollowers(t *testing.T) {
 	for _, second := range []bool{false, true} {
-		e := &endpoints{second: second, running: make(map[string]*running), served: make(map[string]bool), ctx: t.Context()}
+		e := &endpoints{running: make(map[string]*running), served: make(map[string]bool), ctx: t.Context()}
+		if second {
+			e.last = time.Now()
+		}
 		e.failed, e.changed = make(chan error, 1), make(chan struct{}, 1)
 		e.make = func(r config.Resource) *plugin.Endpoint {
 			dir := strings.Repeat("x", 200) // too long for a socket, so that it does not run
@@ -32,7 +36,7 @@ func TestFollowers(t *testing.T) {
 			e.apply(resources, func() {})
 			for name, endpoint := range e.all() {
 				want := second || slices.Contains(strings.Fields(step.follow), name)
-				if endpoint != before[name] && endpoint.Restarted != want {
+				if endpoint != before[name] && !endpoint.Before.IsZero() != want {
 					t.Errorf("a second daemon %v, step %d: %s follows another: %v", second, i+1, name, !want)
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/config"
@@ -20,7 +21,7 @@ type endpoints struct {
 	changed chan struct{} // one slot: the set has changed
 	told    func()        // called when the set, or how one stands with the kubelet, has changed; may be nil
 	begun   chan struct{} // closed once they run, and apply may be called
-	second  bool          // a daemon has run before this one, since the machine was booted: any resource may have been served
+	last    time.Time     // when an endpoint of a daemon before this one was last registered; zero: there was none since the boot
 
 	mu      sync.Mutex
 	running map[string]*running
@@ -72,7 +73,11 @@ func (e *endpoints) apply(resources []config.Resource, started func()) {
 	for _, r := range resources {
 		if e.running[r.Name] == nil {
 			starting.Add(1)
-			e.running[r.Name] = e.start(r, e.second || e.served[r.Name], starting.Done)
+			before := e.last
+			if e.served[r.Name] {
+				before = time.Now()
+			}
+			e.running[r.Name] = e.start(r, before, starting.Done)
 			e.served[r.Name] = true
 		}
 	}
@@ -92,10 +97,10 @@ func sameService(a, b config.Resource) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-func (e *endpoints) start(resource config.Resource, restarted bool, started func()) *running {
+func (e *endpoints) start(resource config.Resource, before time.Time, started func()) *running {
 	ctx, cancel := context.WithCancel(e.ctx)
 	r := &running{resource: resource, endpoint: e.make(resource), cancel: cancel, done: make(chan struct{})}
-	r.endpoint.Changed, r.endpoint.Restarted = e.tell, restarted
+	r.endpoint.Changed, r.endpoint.Before = e.tell, before
 	go func() {
 		defer close(r.done)
 		started := sync.OnceFunc(started)

@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/config"
 )
+
+// startMark is the name of the mark of a start in paths.run.
+const startMark = "started"
 
 // errOther is the error of a second instance.
 var errOther = errors.New("another metalplugd uses this directory; stop it, or give this one another")
@@ -45,14 +49,24 @@ func lockPaths(paths config.Paths) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// markStart reports whether this is the first start since the node was booted: systemd empties paths.run then, and the mark
-// in it.
-func markStart(run string) (afterBoot bool) {
+// markStart returns when a daemon before this one was last registered with a kubelet. The time is zero at the first start since
+// the node was booted: systemd empties paths.run then, and the mark in it.
+func markStart(run string) (last time.Time) {
 	_ = os.MkdirAll(run, 0o755) // serving the control socket fails otherwise, which is logged
-	f, err := os.OpenFile(filepath.Join(run, "started"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return false
+	mark := filepath.Join(run, startMark)
+	f, err := os.OpenFile(mark, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		f.Close()
+		return time.Time{}
 	}
-	f.Close()
-	return true
+	info, err := os.Stat(mark)
+	if err != nil {
+		return time.Now()
+	}
+	return info.ModTime()
+}
+
+// markRegistered notes that an endpoint has been registered, or has lost its kubelet, for the next start.
+func markRegistered(run string) {
+	_ = os.Chtimes(filepath.Join(run, startMark), time.Time{}, time.Now())
 }

@@ -51,15 +51,21 @@ func TestOneInstance(t *testing.T) {
 	}
 }
 
-// TestMarkStart: the first start after a boot is the one that finds an empty directory.
+// TestMarkStart: the first start after a boot is the one that finds an empty directory. The next one finds when an endpoint was
+// last registered.
 func TestMarkStart(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	for _, want := range []bool{true, false} {
-		if got := markStart(run); got != want {
-			t.Errorf("%v, want %v", got, want)
+		if got := markStart(run); got.IsZero() != want {
+			t.Errorf("%v, want the first start: %v", got, want)
 		}
 	}
-	if markStart("/dev/null/run") {
+	before := markStart(run)
+	markRegistered(run)
+	if got := markStart(run); !got.After(before) {
+		t.Errorf("%v after a registration, %v before it", got, before)
+	}
+	if markStart("/dev/null/run").IsZero() {
 		t.Error("a directory that cannot be made was emptied by a boot")
 	}
 }

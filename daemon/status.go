@@ -24,6 +24,7 @@ func (d *daemon) reportStatus(ctx context.Context, ready func()) error {
 			return nil
 		case <-changed:
 		case <-d.endpoints.changed:
+			markRegistered(d.Config.Paths.Run)
 		}
 	}
 }

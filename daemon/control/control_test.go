@@ -196,7 +196,7 @@ func TestStatus(t *testing.T) {
 	b.machine.Plug(widget("widget3", "C"))
 	b.until("C", func(s *inventory.Snapshot) bool { return s.Find("node-C-widget") != nil })
 	for range 20 { // it is tried again and again
-		b.server.Tally().Answered(resource, "Allocate", errors.New("no more"))
+		b.server.Endpoints().Answered(resource, "Allocate", errors.New("no more"))
 	}
 	got = get[control.Status](b, "/v1/status")
 	if got.Events.Received != 1 || got.Events.Last == nil || len(got.Refused) != 1 || got.Refused[0].Reason != "no more" {

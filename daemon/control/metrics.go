@@ -68,10 +68,10 @@ func newMetrics(s *Server) *metrics {
 	return m
 }
 
-// Tally returns what counts for endpoints, and remembers their refusals. It is called on the way of an answer to the
+// Endpoints returns what counts for endpoints, and remembers their refusals. It is called on the way of an answer to the
 // kubelet: each function takes about a microsecond and takes no lock that is held for longer.
-func (s *Server) Tally() plugin.Tally {
-	return plugin.Tally{
+func (s *Server) Endpoints() plugin.Metrics {
+	return plugin.Metrics{
 		Answered: func(resource, call string, err error) {
 			if call == "Allocate" {
 				s.allocations.WithLabelValues(resource, result(err)).Inc()

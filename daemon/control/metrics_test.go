@@ -65,7 +65,7 @@ func TestMetrics(t *testing.T) {
 		alpha:           {{Namespace: "n", Name: "p", Container: "c"}, {Namespace: "n", Name: "p", Container: "d"}},
 		"node-B-widget": {{Namespace: "n", Name: "gone", Container: "c"}},
 	})
-	tally := b.server.Tally()
+	tally := b.server.Endpoints()
 	tally.Answered(resource, "Allocate", nil)
 	tally.Answered(resource, "Allocate", nil)
 	tally.Answered(resource, "Allocate", errors.New("x"))

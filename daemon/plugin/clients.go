@@ -14,12 +14,12 @@ import (
 // while we register (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, client.go and handler.go).
 const maxClients = 8
 
-// clients is a listener that bounds the connections, and with them our descriptors. A new client is always let in: the kubelet
-// dials again when it or we restart. The client that matters least is closed for it.
+// clients is a listener that bounds the connections, and with them our descriptors. A new client is always let in, since it may be
+// the kubelet: the oldest one that is not the kubelet is closed for it.
 type clients struct {
 	*net.UnixListener
-	kubelet func(pid int32) bool // reports whether a process is the kubelet
-	log     *slog.Logger
+	isKubelet func(*client) bool
+	log       *slog.Logger
 
 	mu   sync.Mutex
 	open []*client // the oldest first
@@ -31,7 +31,6 @@ type client struct {
 	*net.UnixConn
 	pid     int32 // of the process that connected
 	clients *clients
-	streams int // of ListAndWatch that are open; guarded by clients.mu
 }
 
 // Accept waits for the next client.
@@ -47,56 +46,33 @@ func (l *clients) Accept() (net.Conn, error) {
 			continue
 		}
 		c := &client{UnixConn: conn, pid: peer.Pid, clients: l}
-		if least := l.add(c); least != nil {
-			least.Close()
+		if oldest := l.add(c); oldest != nil {
+			oldest.Close()
 		}
 		return c, nil
 	}
 }
 
 // add notes a client and returns the one to close for it, or nil.
-func (l *clients) add(c *client) (least *client) {
+func (l *clients) add(c *client) (oldest *client) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.open) >= maxClients {
-		least = slices.MinFunc(l.open, func(a, b *client) int { return l.weight(a) - l.weight(b) }) // the first of equals
-		l.remove(least)
-		if !l.full {
-			l.full = true
-			l.log.Warn("too many clients", "detail", fmt.Sprintf("process %d was disconnected from the plugin socket: ss -xp names the others", least.pid))
-		}
-	}
 	l.open = append(l.open, c)
-	return least
-}
-
-// weight is how much a client matters. l.mu is held.
-func (l *clients) weight(c *client) (weight int) {
-	if l.kubelet(c.pid) {
-		weight += 2
+	if len(l.open) <= maxClients {
+		return nil
 	}
-	if c.streams > 0 {
-		weight++
+	i := slices.IndexFunc(l.open, func(c *client) bool { return !l.isKubelet(c) })
+	if !l.full {
+		l.full = true
+		l.log.Warn("too many clients", "detail", fmt.Sprintf("process %d was disconnected from the plugin socket: ss -xp names the others", l.open[i].pid))
 	}
-	return weight
-}
-
-// remove forgets a client. l.mu is held.
-func (l *clients) remove(c *client) {
-	l.open = slices.DeleteFunc(l.open, func(o *client) bool { return o == c })
+	return l.open[i]
 }
 
 // Close closes the connection.
 func (c *client) Close() error {
 	c.clients.mu.Lock()
-	c.clients.remove(c)
+	c.clients.open = slices.DeleteFunc(c.clients.open, func(o *client) bool { return o == c })
 	c.clients.mu.Unlock()
 	return c.UnixConn.Close()
-}
-
-// stream notes that a stream was opened, or has ended.
-func (c *client) stream(opened int) {
-	c.clients.mu.Lock()
-	defer c.clients.mu.Unlock()
-	c.streams += opened
 }

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -42,6 +41,8 @@ const (
 	// settlePause is the least time between the end of a stream and the next registration with the same kubelet: its
 	// device manager may still be busy with the end of the old one, and would then cut off the new one (before 1.37).
 	settlePause = 100 * time.Millisecond
+	// restartPause is the same where an endpoint before this one has ended, of which only the time is known.
+	restartPause = 2 * settlePause
 	// lastPause is the longest time between two attempts to register.
 	lastPause = time.Second
 	// receiveSize is the largest request in bytes: GetPreferredAllocation carries the IDs of all free devices.
@@ -73,60 +74,41 @@ type Endpoint struct {
 	Host      *device.Host
 	Watch     *Watch
 	Log       *slog.Logger
-	// Allocated is told of the devices that a container is given, before the kubelet has its answer; it must not block.
+	// Allocated is called with the devices that a container is given, before the kubelet has its answer; it must not block.
 	// May be nil.
 	Allocated func([]*inventory.Status)
-	Tally     Tally
+	Metrics   Metrics
 	Changed   func() // called when the endpoint's [Status] has changed; may be nil
 	// Counted asks the kubelet which devices of the resource it counts as healthy, of whichever plugin. It may block for some
 	// seconds. The error is [ErrNotCounted] of a kubelet that never answers. nil: nothing is held back.
-	Counted   func(ctx context.Context) ([]string, error)
-	Peers     *Peers  // the other plugins; nil: none is known
-	Parked    *Parked // connections that outlive the endpoint while it is held back; may be nil
-	Restarted bool    // another endpoint has served the resource, also in another process: its end must reach the kubelet first
+	Counted func(ctx context.Context) ([]string, error)
+	Peers   *Peers  // the other plugins; nil: none is known
+	Parked  *Parked // connections that outlive the endpoint while it is held back; may be nil
+	// Before is when the last endpoint of the resource, also of another process, was registered or ended. A kubelet that was there
+	// then has to deal with its end first. Zero: there was none.
+	Before time.Time
 
-	probe   liveness.Probe
-	name    string       // of the socket
-	server  *grpc.Server // serves all incarnations of the socket
-	streams streams
-	status  atomic.Pointer[Status]
-	asksUs  atomic.Bool // the kubelet has asked for a device that is not ours; Run takes it
-
-	// Owned by Run.
-	rivalry  rivalry
-	listener *net.UnixListener
-	own      identity // of the socket that the listener made
-	// unreachable is why nobody may connect to the socket that was made last, as of unreached; nil: it can be reached.
-	unreachable error
-	unreached   time.Time
-	registered  identity  // kubelet.sock at the last registration
-	since       time.Time // of that registration
-	firstSeen   time.Time // of the kubelet.sock that is there now, since it was of interest
-	seen        identity
-	looked      bool          // for a kubelet.sock at all
-	known       bool          // that kubelet has known an endpoint of the resource
-	unheard     bool          // and may not have heard of the end of the one before this one
-	pause       time.Duration // before the next attempt; 0: none has gone wrong
-	notBefore   time.Time     // of the next attempt
-	complaint   string        // the last error, logged once
-	standing    Status        // as was told last, but for the stream
+	probe    liveness.Probe
+	status   atomic.Pointer[Status]
+	server   *grpc.Server // serves all incarnations of the socket
+	streams  streams
+	conflict conflict
+	socket   socket
+	kubelet  registration
 }
 
 // Status is how an endpoint stands with the kubelet.
 type Status struct {
 	Registered bool   // the last registration was accepted
 	Connected  bool   // the kubelet's ListAndWatch stream is open
-	Complaint  string // what keeps the kubelet from knowing the resource, as it is logged; empty: nothing, as far as is known
+	Complaint  string // why the kubelet does not know the resource, as it is logged; empty: no reason is known
 	Held       string // why the resource is held back; empty: it is not
 	Conflict   bool   // another plugin serves the name, as far as the kubelet shows it
 }
 
 // Status returns how the endpoint stands with the kubelet.
 func (e *Endpoint) Status() Status {
-	var s Status
-	if p := e.status.Load(); p != nil {
-		s = *p
-	}
+	s := e.last()
 	s.Conflict = s.Conflict || s.Held != ""
 	if s.Connected = s.Held == "" && e.streams.open(); s.Connected {
 		s.Complaint = "" // it is about the next kubelet
@@ -134,22 +116,27 @@ func (e *Endpoint) Status() Status {
 	return s
 }
 
+// last returns the status as Run has set it.
+func (e *Endpoint) last() Status {
+	if s := e.status.Load(); s != nil {
+		return *s
+	}
+	return Status{}
+}
+
 // Run serves the resource until ctx ends, registering with every kubelet that comes. started is called after the first
 // look for one: by then the socket is there, if the kubelet's directory is. The error is one that no waiting will cure.
 func (e *Endpoint) Run(ctx context.Context, started func()) error {
 	defer e.probe.End()
-	e.name = socketName(e.Resource.Name, time.Now())
-	e.Log = e.Log.With("resource", e.Resource.Name)
-	if path := e.path(); len(path) > socketPathSize {
-		_, _, err := listen(path)
+	if err := e.prepare(); err != nil {
 		return err
 	}
-	e.streams.changed = make(chan struct{}, 1)
-	e.server = e.newServer()
-	defer e.close()
+	defer func() { // the kubelet sees its stream end
+		e.server.Stop()
+		e.socket.drop()
+	}()
 	removeStale(e.Dir, e.Resource.Name)
 	started = sync.OnceFunc(started)
-	e.unheard, e.known = e.Restarted, e.Restarted
 	if !e.wanted(ctx, started) {
 		return nil
 	}
@@ -178,14 +165,26 @@ func (e *Endpoint) Run(ctx context.Context, started func()) error {
 	}
 }
 
+// prepare makes what Run needs. The error is that of a path that is too long.
+func (e *Endpoint) prepare() error {
+	e.Log = e.Log.With("resource", e.Resource.Name)
+	e.socket.path = filepath.Join(e.Dir, socketName(e.Resource.Name, time.Now()))
+	if len(e.socket.path) > socketPathSize {
+		return e.socket.listen()
+	}
+	e.streams.changed = make(chan struct{}, 1)
+	e.conflict.e, e.kubelet.begun = e, time.Now()
+	e.server = e.newServer()
+	return nil
+}
+
 // Alive returns once Run has gone round or has ended, or with the error of ctx. That may take as long as the kubelet
 // may take to answer.
 func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
 
-// wanted waits until an optional resource has a device; false if ctx has ended before. The kubelet that is there meanwhile
-// hears of the endpoint before this one, so that the device does not wait for that.
+// wanted waits until an optional resource has a device; false if ctx has ended before.
 func (e *Endpoint) wanted(ctx context.Context, started func()) bool {
 	for e.Resource.Optional {
 		snapshot, changed := e.Inventory.Snapshot()
@@ -193,7 +192,6 @@ func (e *Endpoint) wanted(ctx context.Context, started func()) bool {
 			break
 		}
 		started()
-		e.beHeardEarly(ctx)
 		select {
 		case <-changed:
 		case answer := <-e.probe.Asked():
@@ -202,11 +200,8 @@ func (e *Endpoint) wanted(ctx context.Context, started func()) bool {
 			return false
 		}
 	}
-	e.firstSeen = time.Now()
 	return true
 }
-
-func (e *Endpoint) path() string { return filepath.Join(e.Dir, e.name) }
 
 // converge does what is missing for the kubelet to know our devices, and returns after what time to look again if no
 // hint comes; 0: not at all.
@@ -215,96 +210,67 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 		e.complain("endpoint not listening", err)
 		return backstop
 	}
-	kubelet := e.look()
+	path := filepath.Join(e.Dir, kubeletSocket)
+	kubelet := socketIdentity(path)
+	e.kubelet.look(kubelet, e.Before)
 	if kubelet == (identity{}) {
-		e.complain("waiting for the kubelet", e.absent())
+		e.complain("waiting for the kubelet", absent(path))
 		return backstop
 	}
-	if e.rivalry.hold != nil {
-		if wait := e.reconsider(ctx, kubelet); wait > 0 {
+	if e.conflict.hold != nil {
+		if wait := e.conflict.reconsider(ctx, kubelet); wait > 0 {
 			return wait
 		}
 	}
+	opened, _, _ := e.streams.last()
 	switch {
-	case e.streams.open() && kubelet == e.registered:
-		return e.compare(ctx, kubelet)
+	case e.streams.open() && kubelet == e.kubelet.registered:
+		return e.conflict.compare(ctx, kubelet)
 	case e.streams.open():
 		return e.replaced(kubelet)
-	case kubelet == e.registered && !e.streams.everSince(e.since):
-		if wait := streamLimit - time.Since(e.since); wait > 0 {
+	case kubelet == e.kubelet.registered && !opened:
+		if wait := streamLimit - time.Since(e.kubelet.at); wait > 0 {
 			return wait
-		}
-		if e.streams.adopt(e.since) {
-			return 0
 		}
 	}
 	e.afterStream(kubelet)
-	if wait := time.Until(e.notBefore); wait > 0 {
+	if wait := time.Until(e.kubelet.notBefore); wait > 0 {
 		return wait
 	}
-	if wait := e.precheck(ctx, kubelet); wait > 0 {
+	if wait := e.conflict.precheck(ctx, kubelet); wait > 0 {
 		return wait
 	}
 	return e.register(ctx, kubelet)
 }
 
-// ensureSocket makes our socket, also when somebody has removed it: always at the same path, which is where the kubelet
-// looks for it.
+// ensureSocket makes our socket if it is not there, and serves it.
 func (e *Endpoint) ensureSocket() error {
-	if e.listener != nil && socketIdentity(e.path()).sameFile(e.own) {
-		return nil
-	}
-	if e.listener != nil {
-		e.Log.Debug("own socket gone", "endpoint", e.name)
-		e.drop()
-	}
-	// That it comes and goes is a hint to look again, and would be the next one's reason.
-	if e.unreachable != nil && time.Since(e.unreached) < backstop {
-		return e.unreachable
-	}
-	l, own, err := listen(e.path())
+	made, err := e.socket.ensure()
 	if err != nil {
 		e.Watch.Rearm()
-		return err
 	}
-	e.listener, e.own, e.unreachable = l, own, nil
-	bounded := &clients{UnixListener: l, kubelet: e.streams.expected, log: e.Log}
-	go e.server.Serve(bounded) // returns when the listener or the server is closed
-	return e.checkOwn()
+	if made != nil {
+		go e.server.Serve(&clients{UnixListener: made, isKubelet: e.streams.isKubelet, log: e.Log}) // until either is closed
+	}
+	return err
 }
 
-// look notes which kubelet.sock is there.
-func (e *Endpoint) look() identity {
-	kubelet := socketIdentity(filepath.Join(e.Dir, kubeletSocket))
-	if kubelet != e.seen {
-		if e.looked { // it came after us, and knows of no other
-			e.known, e.unheard = false, false
-		}
-		e.pause, e.notBefore = 0, time.Time{}
-		e.seen, e.firstSeen = kubelet, time.Now()
-	}
-	e.looked = true
-	return kubelet
-}
-
-// absent tells why there is no kubelet to register with.
-func (e *Endpoint) absent() error {
-	path := filepath.Join(e.Dir, kubeletSocket)
+// absent returns why there is no kubelet to register with.
+func absent(path string) error {
 	if _, err := os.Lstat(path); err != nil {
 		return fmt.Errorf("look for %s: %w", path, plainCause(err))
 	}
-	return fmt.Errorf("look for %s: what is there is no socket", path)
+	return fmt.Errorf("look for %s: it is not a socket", path)
 }
 
-// complain logs an error once, not at every attempt, and has whoever asks hear it until the kubelet knows the resource. A
-// missing directory is normal before the kubelet's first start.
+// complain logs an error once, not at every attempt, and shows it until the kubelet knows the resource. A missing directory is
+// normal before the kubelet's first start.
 func (e *Endpoint) complain(message string, err error) {
-	if err.Error() == e.complaint {
+	complaint := message + ": " + err.Error()
+	if complaint == e.last().Complaint {
 		return
 	}
-	e.complaint = err.Error()
-	e.standing.Complaint = message + ": " + e.complaint
-	e.stands()
+	e.set(func(s *Status) { s.Complaint = complaint })
 	level := slog.LevelWarn
 	if errors.Is(err, fs.ErrNotExist) {
 		level = slog.LevelInfo
@@ -314,36 +280,23 @@ func (e *Endpoint) complain(message string, err error) {
 
 // setRegistered notes whether the kubelet knows the resource; if it does, there is nothing to complain about.
 func (e *Endpoint) setRegistered(registered bool) {
-	e.standing.Registered = registered
-	if registered {
-		e.complaint, e.standing.Complaint = "", ""
-	}
-	e.stands()
+	e.set(func(s *Status) {
+		if s.Registered = registered; registered {
+			s.Complaint = ""
+		}
+	})
 }
 
-// stands tells how the endpoint stands now.
-func (e *Endpoint) stands() {
-	status := e.standing
-	e.status.Store(&status)
+// set changes the status. Only Run calls it.
+func (e *Endpoint) set(change func(*Status)) {
+	s := e.last()
+	change(&s)
+	e.status.Store(&s)
 	e.tell()
 }
 
 func (e *Endpoint) tell() {
 	if e.Changed != nil {
 		e.Changed()
-	}
-}
-
-// close ends the service. The socket is removed if it is still ours; the kubelet sees its stream end.
-func (e *Endpoint) close() {
-	e.server.Stop()
-	e.drop()
-}
-
-// drop gives up our socket, so that a new one can be made.
-func (e *Endpoint) drop() {
-	if e.listener != nil {
-		unlisten(e.listener, e.path(), e.own)
-		e.listener = nil
 	}
 }

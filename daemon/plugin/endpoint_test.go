@@ -466,31 +466,53 @@ func (r registry) serve(t *testing.T, dir string) {
 	t.Cleanup(server.Stop)
 }
 
-// Where another endpoint has served the resource, the kubelet is asked whether it has heard of that one's end: before the
-// registration, and if there is no device to register, meanwhile.
-func TestWhatFollowsAnotherEndpointIsHeardFirst(t *testing.T) {
-	for _, test := range []struct {
-		name      string
-		restarted bool
-		optional  string // its name; empty: it has a device
-		first     string
-	}{
-		{"the first", false, "", "Register"},
-		{"restarted", true, "", "another"},
-		{"restarted, without a device", true, "example.org/optional", "another"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			r := registry{calls: make(chan string, 100)}
-			newBench(t, func(e *plugin.Endpoint) {
-				e.Restarted = test.restarted
-				if test.optional != "" {
-					e.Resource.Name, e.Resource.Optional = test.optional, true
-				}
-				r.serve(t, e.Dir)
-			})
-			if got := <-r.calls; got != test.first {
-				t.Errorf("the first call is %s, want %s", got, test.first)
+// A kubelet that opens no stream is registered with again.
+func TestRegistrationWithoutAStream(t *testing.T) {
+	r := registry{calls: make(chan string, 100)}
+	newBench(t, func(e *plugin.Endpoint) { r.serve(t, e.Dir) })
+	for range 2 {
+		if got := <-r.calls; got != "Register" {
+			t.Errorf("%s was called", got)
+		}
+	}
+}
+
+// Another process of uid 0 that watches must not make us believe that the kubelet does.
+func TestOnlyTheKubeletsStreamsCount(t *testing.T) {
+	b := newBench(t)
+	foreign, err := b.client().ListAndWatch(t.Context(), &pluginapi.Empty{})
+	if err == nil {
+		_, err = foreign.Recv()
+	}
+	if err != nil || b.endpoint.Status().Connected {
+		t.Fatalf("%v, connected with the stream of another", err)
+	}
+	k := b.startKubelet()
+	b.allocatable(k, 1)
+	if !b.endpoint.Status().Connected {
+		t.Error("not connected with that of the kubelet")
+	}
+	k.Stop()
+	b.allocatable(b.startKubelet(), 1)
+}
+
+// A second registration with a kubelet is doubted: the kubelet may deal with the end of the endpoint before after it, and is asked
+// what it counts. The first one is not.
+func TestSecondRegistrationIsDoubted(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		h := newHeldBenchOf(t, func(e *plugin.Endpoint) {
+			if known {
+				e.Before = time.Now().Add(time.Hour)
 			}
-		})
+		}, "node-A-widget")
+		k := h.startKubelet()
+		h.connected(k, h.registered)
+		if known {
+			h.counting.news.until(t, "the kubelet is asked", func() bool { return h.asked() > 0 })
+		}
+		if !known && h.asked() > 0 {
+			t.Error("asked after the first registration")
+		}
+		h.stop()
 	}
 }

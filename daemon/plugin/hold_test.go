@@ -129,6 +129,12 @@ type heldBench struct {
 
 func newHeldBench(t *testing.T, yields bool, ids ...string) *heldBench {
 	t.Helper()
+	return newHeldBenchOf(t, func(e *plugin.Endpoint) { e.Resource.Yields = yields }, ids...)
+}
+
+// newHeldBenchOf is newHeldBench with another change of the endpoint.
+func newHeldBenchOf(t *testing.T, change func(*plugin.Endpoint), ids ...string) *heldBench {
+	t.Helper()
 	h := &heldBench{
 		counting: &counting{ids: ids}, stored: make(map[string]bool),
 		registered: make(chan error, 100), changed: make(chan struct{}, 1000),
@@ -151,13 +157,13 @@ func newHeldBench(t *testing.T, yields bool, ids ...string) *heldBench {
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	h.bench = newBench(t, func(e *plugin.Endpoint) {
-		e.Resource.Yields = yields
+		change(e)
 		e.Counted = h.counting.count
 		hint := e.Watch.Hint
 		h.peers = &plugin.Peers{Dir: e.Dir, Hint: func() { hint(); h.beside.tell() }}
 		e.Watch.Stir = h.peers.Stir
 		e.Peers, e.Parked = h.peers, h.parked
-		e.Tally.Registered = func(_ string, err error) { h.registered <- err }
+		e.Metrics.Registered = func(_ string, err error) { h.registered <- err }
 		e.Changed = func() { h.changed <- struct{}{} }
 		started := make(chan struct{})
 		running.Go(func() {

@@ -117,7 +117,7 @@ func (h *Holders) list(ctx context.Context) (map[string][]Pod, error) {
 	defer client.Close()
 	answer, err := podresources.NewPodResourcesListerClient(client).List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", h.Socket, said(err, podResourcesLimit))
+		return nil, fmt.Errorf("ask %s: %w", h.Socket, readable(err, podResourcesLimit))
 	}
 	return podsOf(answer), nil
 }

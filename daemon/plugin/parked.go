@@ -3,7 +3,6 @@
 package plugin
 
 import (
-	"errors"
 	"net"
 	"os"
 	"strconv"
@@ -43,24 +42,20 @@ func parkedName(resource string) string {
 	return "held-" + resourceHash(resource) + "-"
 }
 
-// park keeps connections of a resource open. The error is that of the service manager.
-func (p *Parked) park(resource string, conns []*net.UnixConn) error {
-	if p == nil {
+// park keeps a connection of a resource open; nil stands for none. The error is that of the service manager.
+func (p *Parked) park(resource string, conn *net.UnixConn) error {
+	if p == nil || conn == nil {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var errs []error
-	for _, conn := range conns {
-		f, err := conn.File()
-		if err != nil {
-			continue // it has ended
-		}
-		name := parkedName(resource) + strconv.FormatInt(time.Now().UnixNano(), 36)
-		p.files[name] = f
-		errs = append(errs, p.Store(name, f))
+	f, err := conn.File()
+	if err != nil {
+		return nil // it has ended
 	}
-	return errors.Join(errs...)
+	name := parkedName(resource) + strconv.FormatInt(time.Now().UnixNano(), 36)
+	p.files[name] = f
+	return p.Store(name, f)
 }
 
 // has reports whether a connection of a resource is kept.

@@ -72,7 +72,7 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 		return nil, fmt.Errorf("ask %s: %w", socket, ErrNotCounted)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", socket, said(err, podResourcesLimit))
+		return nil, fmt.Errorf("ask %s: %w", socket, readable(err, podResourcesLimit))
 	}
 	ids := make(map[string][]string)
 	for _, d := range answer.GetDevices() {

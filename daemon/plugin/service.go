@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"runtime/debug"
 	"time"
 
@@ -64,21 +63,15 @@ func options() *pluginapi.DevicePluginOptions {
 }
 
 // GetDevicePluginOptions answers at once: the kubelet asks while our Register call is under way.
-func (s service) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+func (s service) GetDevicePluginOptions(ctx context.Context, _ *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	s.streams.call(clientOf(ctx))
 	return options(), nil
 }
 
 // ListAndWatch sends the whole list at once and after each change of it, the newest state only, until the kubelet
 // leaves.
 func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
-	var pid int32
-	var conn *net.UnixConn
-	if from := clientOf(kubelet.Context()); from != nil {
-		pid, conn = from.pid, from.UnixConn
-		from.stream(1)
-		defer from.stream(-1)
-	}
-	st := s.streams.begin(pid, conn)
+	st := s.streams.begin(clientOf(kubelet.Context()))
 	defer s.streams.over(st)
 	var list lister
 	sent, last, first := uint64(0), 0, true
@@ -90,7 +83,7 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 			if err := kubelet.Send(list.response(&s.Resource, offer, s.Log)); err != nil {
 				return err
 			}
-			s.Tally.sent(s.Resource.Name, offer, first)
+			s.Metrics.sent(s.Resource.Name, offer, first)
 			sent, last, first = offer.Listed, round, false
 		}
 		select {
@@ -140,12 +133,12 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 			held[id] = append(held[id], as...)
 		}
 	}
-	s.asked()
+	s.noteAsked()
 	s.Inventory.Allocated(held)
 	if s.Allocated != nil {
 		s.Allocated(given)
 	}
-	s.Tally.answered(s.Resource.Name, "Allocate", nil)
+	s.Metrics.answered(s.Resource.Name, "Allocate", nil)
 	return resp, nil
 }
 
@@ -193,17 +186,17 @@ func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.Prefer
 // refuse logs why a container does not get its devices and returns the error as the kubelet will show it.
 func (s service) refuse(call string, err error) error {
 	s.Log.Warn("container refused", "action", call, "err", err)
-	s.Tally.answered(s.Resource.Name, call, err)
+	s.Metrics.answered(s.Resource.Name, call, err)
 	if errors.Is(err, errUnknown) { // the kubelet took the list of another plugin for ours
-		s.asked()
+		s.noteAsked()
 	}
 	return toStatus(err)
 }
 
-// asked notes that the kubelet asks us for devices, and so no other plugin.
-func (s service) asked() {
+// noteAsked notes that the kubelet asks us for devices, and so no other plugin.
+func (s service) noteAsked() {
 	if s.Status().Conflict {
-		s.asksUs.Store(true)
+		s.conflict.asked.Store(true)
 		s.streams.tell()
 	}
 }

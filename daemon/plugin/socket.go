@@ -3,7 +3,6 @@
 package plugin
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/credentials"
 )
 
 const (
@@ -60,33 +58,82 @@ func (a identity) sameFile(b identity) bool {
 	return a.device == b.device && a.inode == b.inode && a.inode != 0
 }
 
-// listen makes the socket at path, for its owner alone. The file stays when the listener is closed: by then it may be
-// another's.
-func listen(path string) (*net.UnixListener, identity, error) {
-	if len(path) > socketPathSize {
-		return nil, identity{}, fmt.Errorf("listen on %s: the path has %d bytes, at most %d are possible: "+
-			"set a shorter paths.device_plugins", path, len(path), socketPathSize)
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, identity{}, fmt.Errorf("listen on %s: %w", path, plainCause(err))
-	}
-	l.SetUnlinkOnClose(false)
-	own := socketIdentity(path)
-	if err := os.Chmod(path, 0o600); err != nil {
-		unlisten(l, path, own)
-		return nil, identity{}, fmt.Errorf("listen on %s: %w", path, plainCause(err))
-	}
-	return l, own, nil
+// socket is our socket in the kubelet's directory. Run owns it.
+type socket struct {
+	path     string
+	listener *net.UnixListener // nil: it has to be made
+	own      identity          // of the socket that the listener made
+	// unreachable is why no process may connect to the socket that was made last, as of unreached; nil: it can be reached.
+	unreachable error
+	unreached   time.Time
 }
 
-// unlisten closes the listener and removes its socket if that is still the one at path: while it is there, nobody can
-// listen at path again.
-func unlisten(l *net.UnixListener, path string, own identity) {
-	l.Close()
-	if socketIdentity(path).sameFile(own) {
-		os.Remove(path)
+// ensure makes the socket, also when it was removed: always at the same path, which is where the kubelet looks for it. The
+// listener is nil if the socket is there.
+func (s *socket) ensure() (made *net.UnixListener, err error) {
+	if s.listener != nil && socketIdentity(s.path).sameFile(s.own) {
+		return nil, nil
 	}
+	s.drop()
+	// That it comes and goes is a hint to look again, and would be the next one's reason.
+	if s.unreachable != nil && time.Since(s.unreached) < backstop {
+		return nil, s.unreachable
+	}
+	s.unreachable = nil
+	if err := s.listen(); err != nil {
+		return nil, err
+	}
+	if err := s.reach(); err != nil {
+		s.drop()
+		return nil, err
+	}
+	return s.listener, nil
+}
+
+// listen makes the socket for its owner alone. The file stays when the listener is closed: by then it may be another's.
+func (s *socket) listen() error {
+	if len(s.path) > socketPathSize {
+		return fmt.Errorf("listen on %s: the path has %d bytes, at most %d are possible: set a shorter paths.device_plugins",
+			s.path, len(s.path), socketPathSize)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path, Net: "unix"})
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", s.path, plainCause(err))
+	}
+	l.SetUnlinkOnClose(false)
+	s.listener, s.own = l, socketIdentity(s.path)
+	if err := os.Chmod(s.path, 0o600); err != nil {
+		s.drop()
+		return fmt.Errorf("listen on %s: %w", s.path, plainCause(err))
+	}
+	return nil
+}
+
+// reach connects to the socket as the kubelet will: a registration that fails because the kubelet does not reach us would leave
+// its books in disorder.
+func (s *socket) reach() error {
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
+	if err == nil {
+		return c.Close()
+	}
+	err = fmt.Errorf("connect to own socket %s: %w", s.path, plainCause(err))
+	if !errors.Is(err, unix.ENOENT) { // which the kubelet's sweep may do at any time
+		s.unreachable, s.unreached = err, time.Now()
+	}
+	return err
+}
+
+// drop closes the listener and removes the socket if that is still the one at path: while it is there, no process can listen at
+// path again.
+func (s *socket) drop() {
+	if s.listener == nil {
+		return
+	}
+	s.listener.Close()
+	if socketIdentity(s.path).sameFile(s.own) {
+		os.Remove(s.path)
+	}
+	s.listener = nil
 }
 
 // plainCause drops what the net and os packages put around an errno: the caller names the operation and the path.
@@ -115,70 +162,4 @@ func removeStale(dir, resource string) {
 			os.Remove(path)
 		}
 	}
-}
-
-// peerCredentials is a gRPC transport without encryption that asks the kernel who the peer is, and refuses everyone but
-// uid 0 and our own uid.
-type peerCredentials struct{}
-
-// peerInfo is who the peer of a connection is.
-type peerInfo struct {
-	credentials.CommonAuthInfo
-	client *client // nil: the peer is the one who listens
-}
-
-// AuthType names the way in which the peer was found out.
-func (peerInfo) AuthType() string { return "SO_PEERCRED" }
-
-// ClientHandshake lets everything pass: the connection that a client uses was checked by the one who made it.
-func (peerCredentials) ClientHandshake(_ context.Context, _ string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return c, peerInfo{}, nil
-}
-
-// ServerHandshake refuses foreign peers.
-func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	peer, err := peerOf(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	if peer.Uid != 0 && peer.Uid != uint32(os.Geteuid()) {
-		return nil, nil, fmt.Errorf("accept connection: peer is uid %d (pid %d), only uid 0 may connect", peer.Uid, peer.Pid)
-	}
-	level := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity} // it never leaves the machine
-	from, _ := c.(*client)
-	return c, peerInfo{CommonAuthInfo: level, client: from}, nil
-}
-
-// Info describes the transport.
-func (peerCredentials) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "SO_PEERCRED"}
-}
-
-// Clone returns the same: there is nothing in it.
-func (p peerCredentials) Clone() credentials.TransportCredentials { return p }
-
-// OverrideServerName does nothing: there are no server names.
-func (peerCredentials) OverrideServerName(string) error { return nil }
-
-// peerOf asks the kernel who is at the other end: the process that connected, or for a client the one that listens.
-func peerOf(c net.Conn) (*unix.Ucred, error) {
-	u, ok := c.(syscall.Conn)
-	if !ok {
-		return nil, fmt.Errorf("ask for the peer: %T is no unix socket", c)
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return nil, fmt.Errorf("ask for the peer: %w", err)
-	}
-	var peer *unix.Ucred
-	var sockErr error
-	if err := raw.Control(func(fd uintptr) {
-		peer, sockErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return nil, fmt.Errorf("ask for the peer: %w", err)
-	}
-	if sockErr != nil {
-		return nil, fmt.Errorf("ask for the peer: %w", sockErr)
-	}
-	return peer, nil
 }

@@ -10,15 +10,17 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// streams are the ListAndWatch streams that are open. Those of the kubelet that we are registered with count; anybody
-// else of uid 0 may have one too.
+// streams are the ListAndWatch streams that are open. Those of the kubelet count; another process of uid 0 may have one too. The
+// kubelet is the client that makes the first call after we began to register: it asks for our options, and opens its stream on
+// the same connection (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, handler.go).
 type streams struct {
 	changed chan struct{} // one slot: a stream was opened or has ended
 
 	mu      sync.Mutex
-	kubelet int32 // the process whose streams count; 0 also stands for one in a PID namespace that we do not see into
+	kubelet *client // nil also where calls come without a connection, in tests
+	waiting bool    // for its first call
 	live    map[*stream]bool
-	opened  time.Time           // when the kubelet's last one was opened
+	opened  time.Time           // when the kubelet's last one was opened since we began to register
 	ended   time.Time           // when its last one ended
 	lived   time.Duration       // how long that one was open
 	silent  bool                // nothing is sent
@@ -28,21 +30,44 @@ type streams struct {
 
 // stream is one of them.
 type stream struct {
-	pid    int32 // of whoever opened it
+	client *client
 	opened time.Time
-	conn   *net.UnixConn // nil: not known
 	stop   chan struct{} // closed to end it
 	wake   chan struct{} // one slot: round or silent has changed
 }
 
-func (s *streams) begin(pid int32, conn *net.UnixConn) *stream {
-	st := &stream{pid: pid, opened: time.Now(), conn: conn, stop: make(chan struct{}), wake: make(chan struct{}, 1)}
+// expect lets the next client that calls be the kubelet.
+func (s *streams) expect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kubelet, s.waiting, s.opened = nil, true, time.Time{}
+}
+
+// call notes a call of a client.
+func (s *streams) call(c *client) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting {
+		s.kubelet, s.waiting = c, false
+	}
+}
+
+// isKubelet reports whether a client is the kubelet.
+func (s *streams) isKubelet(c *client) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return c == s.kubelet
+}
+
+func (s *streams) begin(c *client) *stream {
+	s.call(c)
+	st := &stream{client: c, opened: time.Now(), stop: make(chan struct{}), wake: make(chan struct{}, 1)}
 	s.mu.Lock()
 	if s.live == nil {
 		s.live = make(map[*stream]bool)
 	}
 	s.live[st] = true
-	if pid == s.kubelet {
+	if c == s.kubelet {
 		s.opened = st.opened
 	}
 	s.mu.Unlock()
@@ -53,7 +78,7 @@ func (s *streams) begin(pid int32, conn *net.UnixConn) *stream {
 func (s *streams) over(st *stream) {
 	s.mu.Lock()
 	delete(s.live, st)
-	if st.pid == s.kubelet {
+	if st.client == s.kubelet {
 		s.ended = time.Now()
 		s.lived = s.ended.Sub(st.opened)
 	}
@@ -68,56 +93,33 @@ func (s *streams) tell() {
 	}
 }
 
-// expect makes the streams of a process those that count.
-func (s *streams) expect(kubelet int32) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.kubelet = kubelet
-}
-
-// expected reports whether the streams of a process count.
-func (s *streams) expected(pid int32) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return pid == s.kubelet
-}
-
-// adopt makes those streams count of which one was opened after t and is open still, whoever's they are: the kubelet may
-// have a process of its own for them. It tells whether there is any.
-func (s *streams) adopt(t time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for st := range s.live {
-		if !st.opened.Before(t) {
-			s.kubelet, s.opened = st.pid, st.opened
-			return true
-		}
-	}
-	return false
-}
-
-// open tells whether the kubelet has any.
+// open reports whether the kubelet has any.
 func (s *streams) open() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.from(s.kubelet)
-}
-
-// openFrom tells whether a process has any.
-func (s *streams) openFrom(pid int32) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.from(pid)
-}
-
-// from tells whether a process has any. The caller holds mu.
-func (s *streams) from(pid int32) bool {
 	for st := range s.live {
-		if st.pid == pid {
+		if st.client == s.kubelet {
 			return true
 		}
 	}
 	return false
+}
+
+// pid returns the process of the kubelet; 0: it is in a PID namespace that we do not see into.
+func (s *streams) pid() int32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kubelet == nil {
+		return 0
+	}
+	return s.kubelet.pid
+}
+
+// last returns whether the kubelet has opened one since we began to register, when its last one ended, and how long that was open.
+func (s *streams) last() (any bool, ended time.Time, lived time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.opened.IsZero(), s.ended, s.lived
 }
 
 // mute stops sending lists on all streams, or starts it again.
@@ -171,16 +173,17 @@ func (s *streams) lastSent() [2]*inventory.Offer {
 	return s.sent
 }
 
-// connections returns those of the streams that count.
-func (s *streams) connections() (all []*net.UnixConn) {
+// connection returns that of the kubelet, or nil if it has no stream.
+func (s *streams) connection() *net.UnixConn {
+	if !s.open() {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for st := range s.live {
-		if st.pid == s.kubelet && st.conn != nil {
-			all = append(all, st.conn)
-		}
+	if s.kubelet == nil {
+		return nil
 	}
-	return all
+	return s.kubelet.UnixConn
 }
 
 // end ends them all.
@@ -191,18 +194,4 @@ func (s *streams) end() {
 		close(st.stop)
 		delete(s.live, st)
 	}
-}
-
-// everSince tells whether the kubelet has opened one after t.
-func (s *streams) everSince(t time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.opened.Before(t)
-}
-
-// last returns when the kubelet's last one ended, the zero time if none has, and how long it was open.
-func (s *streams) last() (ended time.Time, lived time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ended, s.lived
 }

@@ -20,6 +20,7 @@ func TestUnwatchedIsSaidOnce(t *testing.T) {
 	e := alone(t)
 	above := filepath.Join(e.Dir, "above")
 	e.Dir = filepath.Join(above, "plugins")
+	e.socket.path = filepath.Join(e.Dir, "mp-x.sock")
 	watcher, err := directory.Open(e.Dir)
 	if err != nil {
 		t.Fatal(err)

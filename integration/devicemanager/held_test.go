@@ -254,7 +254,7 @@ func TestHeldBackFromAfter(t *testing.T) {
 				}
 				ofTheOther(t, k)
 				if !ids.held {
-					d.awaitReason(t, "the kubelet has ")
+					d.awaitReason(t, "it has given ")
 					d.plug(plain(4))
 					d.awaitLog("device added")
 					ofTheOther(t, k)

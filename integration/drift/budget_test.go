@@ -41,7 +41,6 @@ var larger = map[string][3]int{
 	"daemon/inventory.record":    {22, 7, 30},
 	"daemon/inventory.subject":   {20, 6, 30},
 	"daemon/inventory.tenancy":   {20, 5, 30},
-	"daemon/plugin.Endpoint":     {36, 5, 46},
 	"daemon/reset.Request":       {20, 6, 30},
 	"daemon/reset.host":          {20, 3, 122},
 	"daemon/sysfs.Tree":          {20, 3, 46},

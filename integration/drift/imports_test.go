@@ -72,7 +72,7 @@ var only = []struct {
 		[]string{"daemon/cdi"},
 		"how devices are described to container runtimes is no concern of who offers them",
 	},
-	{"github.com/prometheus", []string{"daemon/control"}, "others count by plain functions, see plugin.Tally"},
+	{"github.com/prometheus", []string{"daemon/control"}, "others count by plain functions, see plugin.Metrics"},
 	{"net/http", []string{"daemon/control", "cmd/metalplugctl"}, "HTTP is how the control socket is talked to, no concern of anybody else"},
 	{"github.com/spf13/cobra", []string{"cmd/metalplugctl"}, "the daemon has four flags"},
 	{"github.com/spf13/pflag", []string{"cmd/metalplugctl"}, "cobra's flags are those of cobra's commands"},

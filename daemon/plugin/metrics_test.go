@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// tallied is what a tally was told, in order.
+// tallied is what metrics were told, in order.
 type tallied struct {
 	mu    sync.Mutex
 	calls []string
@@ -29,12 +29,12 @@ func (c *tallied) note(what string, err error) {
 	c.calls = append(c.calls, what)
 }
 
-func TestTally(t *testing.T) {
+func TestMetrics(t *testing.T) {
 	told, registered := tallied{sent: make(chan time.Duration, 16)}, make(chan struct{}, 16)
 	var log strings.Builder
 	b := newBench(t, func(e *plugin.Endpoint) {
 		e.Log = slog.New(slog.NewTextHandler(&log, nil))
-		e.Tally = plugin.Tally{
+		e.Metrics = plugin.Metrics{
 			Answered:   func(_, call string, err error) { told.note(call, err) },
 			Registered: func(_ string, err error) { told.note("register", err); registered <- struct{}{} },
 			Sent:       func(_ string, since time.Duration) { told.sent <- since },

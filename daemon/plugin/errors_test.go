@@ -5,6 +5,7 @@ package plugin
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"testing"
@@ -14,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func TestSaid(t *testing.T) {
+func TestReadable(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want string
@@ -32,7 +33,7 @@ func TestSaid(t *testing.T) {
 		},
 		{status.Error(codes.Unavailable, `connection error: desc = broken`), hungUp},
 	} {
-		got := said(c.err, 5*time.Second)
+		got := readable(c.err, 5*time.Second)
 		if got.Error() != c.want || !errors.Is(got, c.err) {
 			t.Errorf("%q, want %q", got, c.want)
 		}
@@ -112,4 +113,19 @@ func TestWhoIsSilent(t *testing.T) {
 	if err := e.callRegister(t.Context(), conn); err == nil || status.Code(errors.Unwrap(err)) != codes.DeadlineExceeded {
 		t.Errorf("%v", err)
 	}
+}
+
+// alone is an endpoint that does not run, for a test that takes its steps itself.
+func alone(t *testing.T) *Endpoint {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	e := &Endpoint{Resource: Resource{Name: "example.org/widget"}, Dir: t.TempDir(), Watch: &Watch{Log: log}, Log: log}
+	if err := e.prepare(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		e.server.Stop()
+		e.socket.drop()
+	})
+	return e
 }

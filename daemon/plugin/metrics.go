@@ -8,30 +8,30 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// Tally is told what endpoints do, for whoever counts it. Each function may be nil; it is called from many goroutines
+// Metrics is told what endpoints do, for whoever counts it. Each function may be nil; it is called from many goroutines
 // and must not block. An error is nil where the kubelet got what it wanted.
-type Tally struct {
+type Metrics struct {
 	// Answered is told of each call of Allocate and of each PreStartContainer that was refused.
 	Answered   func(resource, call string, err error)
 	Registered func(resource string, err error)                // an attempt to register has ended
 	Sent       func(resource string, sinceEvent time.Duration) // a list was sent, that long after the event it is due to
 }
 
-func (t Tally) answered(resource, call string, err error) {
-	if t.Answered != nil {
-		t.Answered(resource, call, err)
+func (m Metrics) answered(resource, call string, err error) {
+	if m.Answered != nil {
+		m.Answered(resource, call, err)
 	}
 }
 
-func (t Tally) registered(resource string, err error) {
-	if t.Registered != nil {
-		t.Registered(resource, err)
+func (m Metrics) registered(resource string, err error) {
+	if m.Registered != nil {
+		m.Registered(resource, err)
 	}
 }
 
 // sent is told of a list that was sent. The first one of a stream is due to the kubelet, and some are due to no event.
-func (t Tally) sent(resource string, offer *inventory.Offer, first bool) {
-	if t.Sent != nil && !first && !offer.Cause.IsZero() {
-		t.Sent(resource, time.Since(offer.Cause))
+func (m Metrics) sent(resource string, offer *inventory.Offer, first bool) {
+	if m.Sent != nil && !first && !offer.Cause.IsZero() {
+		m.Sent(resource, time.Since(offer.Cause))
 	}
 }

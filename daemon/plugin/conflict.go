@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -28,8 +29,8 @@ const (
 	askPause = 100 * time.Millisecond
 	// askAgain is when to ask again before an answer counts: a list, or the end of a stream, may be under way.
 	askAgain = 300 * time.Millisecond
-	// restartPause is how long a plugin that has ended may take to restart before ours is registered.
-	restartPause = time.Second
+	// returnPause is how long a plugin that has ended may take to restart before ours is registered.
+	returnPause = time.Second
 	// kubeletGrace is how long the other plugin may take to register with a kubelet that has restarted. A common one that polls
 	// took 5.9 s.
 	kubeletGrace = 10 * time.Second
@@ -51,19 +52,21 @@ const (
 	foreign                // it counts another device: another plugin serves the name
 	nothing                // it counts nothing, and our list has healthy devices: it takes the endpoint for ended
 	over                   // it counts our devices, after it counted others
+	same                   // it counts our devices, and a container has one that it was not given by us: another plugin has the same
 )
 
-// rivalry is what an endpoint knows of another plugin with its name. Run owns it.
-type rivalry struct {
-	asked     time.Time         // time of the last question
+// conflict is what an endpoint knows of another plugin with its name. Run owns it, except for asked.
+type conflict struct {
+	e         *Endpoint
+	asked     atomic.Bool       // the kubelet has asked us for devices during a conflict; Run takes it
+	at        time.Time         // time of the last question
 	events    uint64            // Peers.Events before that question
 	again     time.Duration     // after what time to ask without an event; 0: never
 	late      bool              // the kubelet may deal with the end of an earlier stream
 	suspect   finding           // of the last answer; the next one confirms it
 	list      *inventory.Offer  // what was sent last before that answer
-	contested bool              // the resource does not yield, and another plugin serves its name
-	same      bool              // it has devices with our IDs
 	given     map[string]string // containers that had devices of another plugin when this endpoint registered
+	contested finding           // of a resource that does not yield: how another plugin shows; ours: there is none
 	taken     time.Time         // time of the last registration because of an answer
 	ended     uint64            // Peers.Ended at that time
 	hold      *hold             // nil: the resource is not held back
@@ -72,103 +75,129 @@ type rivalry struct {
 // hold is why a resource is held back.
 type hold struct {
 	kubelet identity
+	found   finding   // how the other plugin shows
 	rival   uint64    // most likely the other plugin: the newest when its devices were seen; 0: none
 	ended   uint64    // Peers.Ended when a plugin was last seen to end
 	end     time.Time // time of that end, until its consequence is known
 	grace   time.Time // end of kubeletGrace; zero: this kubelet has counted devices of the other plugin
-	same    bool      // it has devices with our IDs, so that what the kubelet counts proves nothing
+}
+
+// begin forgets what belongs to an earlier registration. A kubelet that has known an endpoint may deal with its end after this, in
+// spite of all pauses.
+func (c *conflict) begin(known bool) {
+	c.suspect, c.again, c.late = ours, 0, known
+	if known {
+		c.again, c.at = lateInterval, time.Now()
+	}
+	c.forget()
+}
+
+// forget leaves out of account what another plugin has given to containers so far.
+func (c *conflict) forget() {
+	c.given, _ = givenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 }
 
 // precheck asks the kubelet whether another plugin serves the resource. It returns after what time to look again; 0: register.
-func (e *Endpoint) precheck(ctx context.Context, kubelet identity) time.Duration {
-	if e.unheard {
-		return 0
-	}
+func (c *conflict) precheck(ctx context.Context, kubelet identity) time.Duration {
+	e := c.e
 	if !e.Resource.Yields || e.Counted == nil {
-		return e.unpark()
+		return c.unpark()
 	}
 	counted, err := e.Counted(ctx)
 	switch {
 	case errors.Is(err, ErrNotCounted), err == nil && len(counted) == 0, err != nil && len(e.Peers.Live()) == 0:
-		e.rivalry.suspect = ours
-		return e.unpark()
-	case err != nil && time.Since(e.firstSeen) < eager:
-		e.notBefore = time.Now().Add(settlePause / 10)
+		c.suspect = ours
+		return c.unpark()
+	case err != nil && time.Since(e.kubelet.since) < eager:
+		e.kubelet.notBefore = time.Now().Add(settlePause / 10)
 		return settlePause / 10
 	case err != nil:
 		return e.again(fmt.Errorf("ask the kubelet which plugin serves %s: %w; see paths.pod_resources, or set takeover = true "+
 			"in a [[resource]] of that name", e.Resource.Name, err))
-	case e.rivalry.suspect != foreign: // it may be the list of our last endpoint
-		e.rivalry.suspect = foreign
-		e.notBefore = time.Now().Add(askAgain)
+	case c.suspect != foreign: // it may be the list of our last endpoint
+		c.suspect = foreign
+		e.kubelet.notBefore = time.Now().Add(askAgain)
 		return askAgain
 	}
-	return e.holdBack(kubelet, e.counts(counted[0]), false)
+	return c.holdBack(kubelet, foreign, counted[0])
 }
 
-// holdBack begins to hold the resource back, and says why.
-func (e *Endpoint) holdBack(kubelet identity, reason string, same bool) time.Duration {
-	e.rivalry.suspect, e.rivalry.again = ours, 0
-	e.rivalry.hold = e.newHold(kubelet)
-	e.rivalry.hold.same = same
-	e.asksUs.Store(false)
+// holdBack begins to hold the resource back, for an example of what was found.
+func (c *conflict) holdBack(kubelet identity, found finding, id string) time.Duration {
+	e := c.e
+	c.suspect, c.again = ours, 0
+	c.hold = c.newHold(kubelet, found)
+	c.asked.Store(false)
 	e.streams.mute(true)
-	if err := e.Parked.park(e.Resource.Name, e.streams.connections()); err != nil {
+	if err := e.Parked.park(e.Resource.Name, e.streams.connection()); err != nil {
 		e.Log.Warn("stream not stored", "err", fmt.Errorf("a restart may cut off the other plugin: %w", err))
 	}
-	e.complaint = ""
-	e.standing = Status{Held: reason}
-	e.stands()
-	e.Log.Warn("resource held back", "reason", e.standing.Held,
+	held := c.reason(found, id)
+	e.set(func(s *Status) { *s = Status{Held: held} })
+	e.Log.Warn("resource held back", "reason", held,
 		"remedy", "end the other plugin, or set takeover = true in a [[resource]] of that name")
 	return heldInterval
 }
 
-// counts is why the resource is held back, for an example of what the kubelet counts.
-func (e *Endpoint) counts(id string) string {
-	return fmt.Sprintf("another plugin serves %s: the kubelet counts %s", e.Resource.Name, id)
+// reason is why the resource is held back, for an example of what was found.
+func (c *conflict) reason(found finding, id string) string {
+	if found == same {
+		return fmt.Sprintf("another plugin serves %s: it has given %s to a pod", c.e.Resource.Name, id)
+	}
+	return fmt.Sprintf("another plugin serves %s: the kubelet counts %s", c.e.Resource.Name, id)
 }
 
-func (e *Endpoint) newHold(kubelet identity) *hold {
-	return &hold{kubelet: kubelet, rival: newest(e.Peers.Live()), ended: e.Peers.Ended()}
+func (c *conflict) newHold(kubelet identity, found finding) *hold {
+	return &hold{kubelet: kubelet, found: found, rival: newest(c.e.Peers.Live()), ended: c.e.Peers.Ended()}
 }
 
 // reconsider asks whether the resource stays held back. It returns after what time to ask again; 0: it is not held back.
-func (e *Endpoint) reconsider(ctx context.Context, kubelet identity) time.Duration {
-	r := &e.rivalry
-	if kubelet != r.hold.kubelet {
+func (c *conflict) reconsider(ctx context.Context, kubelet identity) time.Duration {
+	e := c.e
+	if kubelet != c.hold.kubelet {
 		e.Parked.drop(e.Resource.Name)
-		r.hold = e.newHold(kubelet)
-		r.hold.grace = time.Now().Add(kubeletGrace)
-		e.standing.Held = fmt.Sprintf("another plugin served %s before the kubelet restarted; it has %v to register",
-			e.Resource.Name, kubeletGrace)
-		e.stands()
+		c.hold = c.newHold(kubelet, foreign)
+		c.hold.grace = time.Now().Add(kubeletGrace)
+		e.set(func(s *Status) {
+			s.Held = fmt.Sprintf("another plugin served %s before the kubelet restarted; it has %v to register",
+				e.Resource.Name, kubeletGrace)
+		})
 	}
-	if wait := time.Until(r.asked.Add(askPause)); wait > 0 {
+	if wait := time.Until(c.at.Add(askPause)); wait > 0 {
 		return wait
 	}
 	counted, err := e.Counted(ctx)
-	r.asked = time.Now()
+	c.at = time.Now()
 	if err != nil {
 		return backstop
 	}
-	open, h := e.streams.open(), r.hold
-	found, _ := e.find(counted)
+	open, h := e.streams.open(), c.hold
 	switch {
-	case open && (e.asksUs.Swap(false) || found == ours && len(counted) > 0 && !h.same): // or our last list was under way
-		e.resume()
+	case open && (c.asked.Swap(false) || h.found == foreign && c.isOurs(counted)): // or our last list was under way
+		c.resume()
 		return 0
 	case len(counted) == 0 && !h.grace.IsZero():
 		if wait := time.Until(h.grace); wait > 0 {
 			return wait
 		}
-		return e.release()
+		return c.release()
 	case !h.grace.IsZero():
-		r.hold = e.newHold(kubelet)
-		e.standing.Held = e.counts(counted[0])
-		e.stands()
+		c.hold = c.newHold(kubelet, foreign)
+		e.set(func(s *Status) { s.Held = c.reason(foreign, counted[0]) })
 		return heldInterval
 	}
+	return c.awaitEnd(counted, open)
+}
+
+// isOurs reports whether the kubelet counts devices, all of which are ours.
+func (c *conflict) isOurs(counted []string) bool {
+	found, _ := c.find(counted)
+	return found == ours && len(counted) > 0
+}
+
+// awaitEnd waits until the other plugin has ended and has had the time to restart. It returns after what time to ask again.
+func (c *conflict) awaitEnd(counted []string, open bool) time.Duration {
+	e, h := c.e, c.hold
 	live, ended := e.Peers.Live(), e.Peers.Ended()
 	if h.end.IsZero() && (ended != h.ended || len(live) == 0 && len(counted) == 0) {
 		h.ended, h.end = ended, time.Now()
@@ -176,190 +205,157 @@ func (e *Endpoint) reconsider(ctx context.Context, kubelet identity) time.Durati
 	if h.end.IsZero() {
 		return heldInterval
 	}
-	if wait := time.Until(h.end.Add(restartPause)); wait > 0 {
+	if wait := time.Until(h.end.Add(returnPause)); wait > 0 {
 		return wait
 	}
 	h.end = time.Time{}
 	// A kubelet from 1.37 counts the last list of the other plugin as long as our stream is open.
 	leftover := (open || e.Parked.has(e.Resource.Name)) && h.rival != 0 && newest(live) <= h.rival && !slices.Contains(live, h.rival)
 	if len(counted) == 0 || leftover {
-		return e.release()
+		return c.release()
 	}
 	if !slices.Contains(live, h.rival) { // it has restarted
 		h.rival = newest(live)
 	}
 	if ended != h.ended { // another one in between, whose consequence is not known yet
 		h.ended, h.end = ended, time.Now()
-		return restartPause
+		return returnPause
 	}
 	return heldInterval
 }
 
 // release ends the holding back after the other plugin has ended. It returns after what time to register.
-func (e *Endpoint) release() time.Duration {
-	e.registered, e.pause, e.notBefore = identity{}, 0, time.Time{}
-	wait := e.unpark()
-	if e.streams.open() {
-		wait = 2 * settlePause
-		e.notBefore = time.Now().Add(wait)
-		e.streams.end()
+func (c *conflict) release() time.Duration {
+	k := &c.e.kubelet
+	k.registered, k.pause, k.notBefore = identity{}, 0, time.Time{}
+	wait := c.unpark()
+	if c.e.streams.open() {
+		wait = restartPause
+		k.notBefore = time.Now().Add(wait)
+		c.e.streams.end()
 	}
-	e.notHeld()
+	c.notHeld()
 	return wait
 }
 
 // resume ends the holding back where the kubelet asks us for devices. The stream stays open.
-func (e *Endpoint) resume() {
-	e.Parked.drop(e.Resource.Name)
-	e.notHeld()
-	e.sendAgain()
-	e.setRegistered(true)
+func (c *conflict) resume() {
+	c.e.Parked.drop(c.e.Resource.Name)
+	c.notHeld()
+	c.sendAgain()
+	c.e.setRegistered(true)
 }
 
-// sendAgain sends our list, and asks only once the kubelet has had it. What another plugin has given so far is of the past.
-func (e *Endpoint) sendAgain() {
-	r := &e.rivalry
-	r.given, _ = givenByOthers(e.Dir, e.Resource.Name, e.Resource.Variable)
-	r.asked, r.events, r.again, r.suspect = time.Now(), e.Peers.Events(), askAgain, ours
-	e.streams.repeat()
+// sendAgain sends our list, and asks only once the kubelet has had it.
+func (c *conflict) sendAgain() {
+	c.at, c.events, c.again, c.suspect = time.Now(), c.e.Peers.Events(), askAgain, ours
+	c.forget()
+	c.e.streams.repeat()
 }
 
-func (e *Endpoint) notHeld() {
-	e.rivalry.hold = nil
-	e.streams.mute(false)
-	e.standing = Status{}
-	e.stands()
-	e.Log.Info("resource no longer held back")
+func (c *conflict) notHeld() {
+	c.hold = nil
+	c.e.streams.mute(false)
+	c.e.set(func(s *Status) { *s = Status{} })
+	c.e.Log.Info("resource no longer held back")
 }
 
 // unpark closes the connections of an earlier endpoint that were kept for the other plugin. It returns how long the kubelet
 // needs to deal with their end; 0: there were none.
-func (e *Endpoint) unpark() time.Duration {
-	if !e.Parked.drop(e.Resource.Name) {
+func (c *conflict) unpark() time.Duration {
+	if !c.e.Parked.drop(c.e.Resource.Name) {
 		return 0
 	}
-	e.notBefore = time.Now().Add(2 * settlePause)
-	return 2 * settlePause
+	c.e.kubelet.notBefore = time.Now().Add(restartPause)
+	return restartPause
 }
 
 // compare asks what the kubelet counts if another plugin has come, has ended or may have sent a list, and does what follows.
 // It returns after what time to ask again; 0: after the next event. Our stream is open.
-func (e *Endpoint) compare(ctx context.Context, kubelet identity) time.Duration {
-	r := &e.rivalry
-	if e.asksUs.Swap(false) && r.contested { // the list of the other came after ours
-		e.setContested(false)
-		e.sendAgain()
+func (c *conflict) compare(ctx context.Context, kubelet identity) time.Duration {
+	e := c.e
+	if c.asked.Swap(false) && c.contested != ours { // the list of the other came after ours
+		c.setContested(ours)
+		c.sendAgain()
 	}
 	events := e.Peers.Events()
-	if e.Counted == nil || events == r.events && r.again == 0 {
+	if e.Counted == nil || events == c.events && c.again == 0 {
 		return 0
 	}
-	if events != r.events { // another plugin may be about to send its list: ours after it would hide it
+	if events != c.events { // another plugin may be about to send its list: ours after it would hide it
 		e.streams.mute(e.Resource.Yields)
 	}
-	pause := max(r.again, askPause)
-	if events != r.events && r.suspect == ours {
+	pause := max(c.again, askPause)
+	if events != c.events && c.suspect == ours {
 		pause = askPause
 	}
-	if wait := time.Until(r.asked.Add(pause)); wait > 0 {
+	if wait := time.Until(c.at.Add(pause)); wait > 0 {
 		return wait
 	}
 	counted, err := e.Counted(ctx)
-	r.asked = time.Now()
+	c.at = time.Now()
 	if err != nil {
 		e.streams.mute(false)
+		c.again = min(max(backstop, 2*c.again), heldInterval)
+		if errors.Is(err, ErrNotCounted) {
+			c.late, c.suspect, c.events, c.again = false, ours, events, 0
+		}
+		return c.again
 	}
-	if errors.Is(err, ErrNotCounted) {
-		r.late, r.suspect, r.events, r.again = false, ours, events, 0
-		return 0
+	c.late = c.late && time.Since(e.kubelet.at) < lateEnd
+	c.events, c.again = events, 0
+	if c.late {
+		c.again = lateInterval
 	}
-	if err != nil {
-		r.again = min(max(backstop, 2*r.again), heldInterval)
-		return r.again
-	}
-	r.late = r.late && time.Since(e.since) < lateEnd
-	r.events, r.again = events, 0
-	if r.late {
-		r.again = lateInterval
-	}
-	found, id := e.find(counted)
-	if id := r.overtaken(e.Dir, &e.Resource); id != "" && found == ours && !r.contested {
-		return e.sameIDs(kubelet, id)
-	}
+	found, id := c.find(counted)
 	list := e.streams.lastSent()[0]
-	// A list that was sent in between may be under way, too.
-	confirmed := found == r.suspect && (found != nothing || list == r.list)
-	r.suspect, r.list = found, list
-	e.streams.mute(found == foreign && e.Resource.Yields) // so that no list of ours hides the other's
+	// A list that was sent in between may be under way, too. What a container was given needs no confirmation.
+	confirmed := found == same || found == c.suspect && (found != nothing || list == c.list)
+	c.suspect, c.list = found, list
+	e.streams.mute((found == foreign || found == same) && e.Resource.Yields) // so that no list of ours hides the other's
 	switch {
 	case found == ours:
 	case !confirmed:
-		r.again = askAgain
-	case found == foreign && e.Resource.Yields:
-		return e.holdBack(kubelet, e.counts(id), false)
-	case found == foreign && !r.contested:
-		e.setContested(true)
-		e.Log.Warn("another plugin offers the resource", "err", fmt.Errorf("the kubelet counts %q, which is no device of ours: "+
-			"it asks only the one that has registered last; end the other, or name the resource differently", id))
-		r.suspect = ours
-	case found == foreign:
-		r.suspect = ours
+		c.again = askAgain
+	case found == nothing || found == over:
+		return c.takeBack()
+	case e.Resource.Yields:
+		return c.holdBack(kubelet, found, id)
+	case c.contested == ours:
+		c.setContested(found)
+		e.Log.Warn("another plugin offers the resource", "err", fmt.Errorf("%s; the kubelet asks only the one that has registered "+
+			"last: end the other, or name the resource differently", c.reason(found, id)))
+		c.suspect = ours
 	default:
-		return e.takeBack()
+		c.suspect = ours
 	}
-	return r.again
-}
-
-// overtaken returns a device that another plugin has given to a container since this endpoint registered; empty: there is none. It
-// is the only sign of a plugin with our IDs.
-func (r *rivalry) overtaken(dir string, of *Resource) string {
-	given, err := givenByOthers(dir, of.Name, of.Variable)
-	if err != nil {
-		return ""
-	}
-	for container, id := range given {
-		if _, before := r.given[container]; !before {
-			return id
-		}
-	}
-	return ""
-}
-
-// sameIDs deals with another plugin that has given one of our devices to a container.
-func (e *Endpoint) sameIDs(kubelet identity, id string) time.Duration {
-	gave := fmt.Sprintf("the kubelet has %s of it", id)
-	if e.Resource.Yields {
-		return e.holdBack(kubelet, fmt.Sprintf("another plugin serves %s: %s", e.Resource.Name, gave), true)
-	}
-	e.setContested(true)
-	e.rivalry.same = true
-	e.Log.Warn("another plugin offers the resource", "err", errors.New(gave))
-	return 0
+	return c.again
 }
 
 // takeBack registers again, because the kubelet asks another plugin or one that has ended. It returns after what time.
-func (e *Endpoint) takeBack() time.Duration {
-	r := &e.rivalry
-	ended := e.Peers.Ended()
-	if wait := time.Until(r.taken.Add(registerAgainAfter)); ended == r.ended && wait > 0 {
-		r.again = wait
+func (c *conflict) takeBack() time.Duration {
+	ended := c.e.Peers.Ended()
+	if wait := time.Until(c.taken.Add(registerAgainAfter)); ended == c.ended && wait > 0 {
+		c.again = wait
 		return wait
 	}
-	r.taken, r.ended, r.suspect, r.again = time.Now(), ended, ours, 0
-	e.setContested(false)
-	e.Log.Warn("registering again", "err", fmt.Errorf("the kubelet asks another plugin for devices of the resource, or one that has ended"))
-	e.streams.end()
+	c.taken, c.ended, c.suspect, c.again = time.Now(), ended, ours, 0
+	c.setContested(ours)
+	c.e.Log.Warn("registering again", "err", fmt.Errorf("the kubelet asks another plugin for devices of the resource, or one that has ended"))
+	c.e.streams.end()
 	return settlePause
 }
 
-// setContested notes whether another plugin offers a resource that does not yield.
-func (e *Endpoint) setContested(contested bool) {
-	e.rivalry.contested, e.rivalry.same, e.standing.Conflict = contested, false, contested
-	e.stands()
+// setContested notes how another plugin shows that offers a resource that does not yield; ours: none does.
+func (c *conflict) setContested(found finding) {
+	c.contested = found
+	c.e.set(func(s *Status) { s.Conflict = found != ours })
 }
 
-// find compares what the kubelet counts with our lists: the newest, and the last two that were sent.
-func (e *Endpoint) find(counted []string) (_ finding, example string) {
+// find compares what the kubelet counts with our lists, the newest and the last two that were sent, and what it has given to
+// containers with what we have.
+func (c *conflict) find(counted []string) (_ finding, example string) {
+	e := c.e
 	sent := e.streams.lastSent()
 	if id := e.foreign(counted, sent[0], sent[1]); id != "" {
 		return foreign, id
@@ -369,8 +365,14 @@ func (e *Endpoint) find(counted []string) (_ finding, example string) {
 	}) {
 		return nothing, ""
 	}
-	if e.rivalry.contested && !e.rivalry.same {
+	if c.contested == foreign {
 		return over, ""
+	}
+	given, err := givenByOthers(e.Dir, e.Resource.Name, e.Resource.Variable)
+	for container, id := range given {
+		if _, before := c.given[container]; !before && err == nil {
+			return same, id
+		}
 	}
 	return ours, ""
 }

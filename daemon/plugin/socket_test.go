@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A socket to which no process may connect, as SELinux can have it, is not made again at once: that it comes and goes would be the
+// next reason to.
+func TestUnreachableSocket(t *testing.T) {
+	s := socket{path: filepath.Join(t.TempDir(), "s.sock")}
+	defer s.drop()
+	if _, err := s.ensure(); err != nil {
+		t.Fatal(err)
+	}
+	s.listener.Close()
+	if err := s.reach(); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Fatalf("%v, want that it refuses", err)
+	}
+	s.drop()
+	s.unreached = s.unreached.Add(time.Hour) // so that it cannot be long ago
+	if made, err := s.ensure(); !errors.Is(err, unix.ECONNREFUSED) || made != nil {
+		t.Errorf("right after: %v, %v, want the same error", made, err)
+	}
+	s.unreached = s.unreached.Add(-time.Hour - backstop)
+	if made, err := s.ensure(); err != nil || made == nil {
+		t.Errorf("later: %v, %v", made, err)
+	}
+	if made, err := s.ensure(); err != nil || made != nil {
+		t.Errorf("once more: %v, %v, want that it is there", made, err)
+	}
+}
+
+func TestDropLeavesAnotherSocket(t *testing.T) {
+	s := socket{path: filepath.Join(t.TempDir(), "s.sock")}
+	other := socket{path: s.path}
+	if _, err := s.ensure(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(s.path, s.path+".old"); err != nil { // keeps its inode from being used again
+		t.Fatal(err)
+	}
+	if _, err := other.ensure(); err != nil {
+		t.Fatal(err)
+	}
+	s.drop()
+	if !socketIdentity(s.path).sameFile(other.own) {
+		t.Error("another's socket is gone")
+	}
+	other.drop()
+	if _, err := os.Lstat(s.path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the own socket is left behind: %v", err)
+	}
+}
+
+// A kubelet that was there when an endpoint before this one was, gets the time to deal with its end. Another one gets none.
+func TestPauseAfterAnotherEndpoint(t *testing.T) {
+	now := time.Now()
+	kubelet := identity{inode: 1}
+	kubelet.changed.Sec = now.Unix()
+	for _, test := range []struct {
+		before time.Time
+		want   bool
+	}{{time.Time{}, false}, {now.Add(-time.Minute), false}, {now.Add(time.Minute), true}} {
+		r := registration{begun: now}
+		r.look(kubelet, test.before)
+		if r.known != test.want || r.notBefore.Equal(now.Add(restartPause)) != test.want {
+			t.Errorf("%v: known %v, not before %v", test.before, r.known, r.notBefore)
+		}
+	}
+}
