@@ -86,7 +86,7 @@ func Assign(h *device.Host, r Resource, offer *inventory.Offer, taken []string, 
 		return Assigned{}, fmt.Errorf("%w (%d)", errTooFew, len(free))
 	}
 	s := service{Endpoint: &Endpoint{Resource: r, Host: h}}
-	chosen := r.prefer(offer, free, nil, n)
+	chosen := r.prefer(&places{}, offer, free, nil, n)
 	if chosen == nil {
 		chosen = free[:n]
 	}

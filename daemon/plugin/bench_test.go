@@ -28,9 +28,10 @@ func offerOfMany(n int) (o *inventory.Offer, ids []string) {
 func benchmarkPrefer(b *testing.B, of int) {
 	offer, ids := offerOfMany(of)
 	r := Resource{Name: "example.org/gpu"}
+	var p places
 	b.ReportAllocs()
 	for b.Loop() {
-		if chosen := r.prefer(offer, ids, nil, 8); len(chosen) != 8 {
+		if chosen := r.prefer(&p, offer, ids, nil, 8); len(chosen) != 8 {
 			b.Fatalf("chosen: %v", chosen)
 		}
 	}
@@ -39,6 +40,8 @@ func benchmarkPrefer(b *testing.B, of int) {
 func BenchmarkPrefer8Of16(b *testing.B) { benchmarkPrefer(b, 16) }
 
 func BenchmarkPrefer8Of1000(b *testing.B) { benchmarkPrefer(b, 1000) }
+
+func BenchmarkPrefer8Of10000(b *testing.B) { benchmarkPrefer(b, 10_000) }
 
 func BenchmarkListOf10000(b *testing.B) {
 	offer, ids := offerOfMany(10_000)

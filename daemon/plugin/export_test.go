@@ -23,4 +23,6 @@ func (p *Parked) Drop(resource string) bool { return p.drop(resource) }
 var RemoveStale = removeStale
 
 // Service is what the kubelet talks to, without a socket, for tests with a clock of their own.
-func (e *Endpoint) Service() pluginapi.DevicePluginServer { return service{Endpoint: e} }
+func (e *Endpoint) Service() pluginapi.DevicePluginServer {
+	return service{Endpoint: e, places: &places{}}
+}

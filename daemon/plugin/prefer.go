@@ -36,7 +36,12 @@ type candidate struct {
 // prefer chooses n of the available shares, among them all that must be included: what is close together, or with
 // Spread what is used least. It is deterministic. It returns nothing where the request makes no sense, which leaves the
 // choice to the kubelet.
-func (r *Resource) prefer(offer *inventory.Offer, available, must []string, n int) []string {
+func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []string, n int) []string {
+	if !r.Spread && len(must) == 0 && n > 0 && len(available) > exactLimit {
+		if chosen := p.of(offer).together(r, offer, available, n); chosen != nil {
+			return chosen
+		}
+	}
 	candidates := r.candidates(offer, available)
 	must = slices.Compact(slices.Sorted(slices.Values(must)))
 	if n <= 0 || n > len(candidates) || n < len(must) {
@@ -126,15 +131,23 @@ func distance(a, b candidate) int64 {
 	if a.id == b.id {
 		return sameDeviceCost
 	}
-	common := 0
-	for common < min(len(a.path), len(b.path)) && a.path[common] == b.path[common] {
-		common++
+	return steps(len(a.path), len(b.path), commonDepth(a.path, b.path))
+}
+
+// commonDepth returns how many elements two paths have in common.
+func commonDepth(a, b []string) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
 	}
-	steps := int64(len(a.path) + len(b.path) - 2*common)
+	return n
+}
+
+// steps returns how many steps it is between two places of some depths that have some elements in common.
+func steps(a, b, common int) int64 {
 	if common == 0 {
-		steps += bridgeCost
+		return int64(a+b) + bridgeCost
 	}
-	return steps
+	return int64(a + b - 2*common)
 }
 
 // step is what c adds to the cost of a choice.

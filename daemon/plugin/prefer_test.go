@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -67,7 +68,7 @@ func TestPreferPacked(t *testing.T) {
 	r := Resource{Name: "example.org/x"}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := r.prefer(server(), test.available, test.must, test.n); !slices.Equal(got, test.want) {
+			if got := r.prefer(&places{}, server(), test.available, test.must, test.n); !slices.Equal(got, test.want) {
 				t.Errorf("prefer(%v, %v, %d) = %v, want %v", test.available, test.must, test.n, got, test.want)
 			}
 		})
@@ -99,7 +100,7 @@ func TestPreferPackedIsOptimal(t *testing.T) {
 			all = append(all, d.Device.ID)
 		}
 		n := 1 + random.IntN(len(all))
-		got := (&Resource{}).prefer(o, all, nil, n)
+		got := (&Resource{}).prefer(&places{}, o, all, nil, n)
 		if len(got) != n {
 			t.Fatalf("%d chosen, want %d", len(got), n)
 		}
@@ -152,7 +153,7 @@ func TestPreferManyIsValid(t *testing.T) {
 		must := all[:random.IntN(3)]
 		n := max(1, len(must)) + random.IntN(10)
 		for _, spread := range []bool{false, true} {
-			got := (&Resource{Spread: spread}).prefer(o, all, must, n)
+			got := (&Resource{Spread: spread}).prefer(&places{}, o, all, must, n)
 			if len(got) != n || len(slices.Compact(slices.Clone(got))) != n {
 				t.Fatalf("%d wanted, got %v", n, got)
 			}
@@ -161,7 +162,7 @@ func TestPreferManyIsValid(t *testing.T) {
 					t.Fatalf("%s must be in %v", id, got)
 				}
 			}
-			again := (&Resource{Spread: spread}).prefer(o, all, must, n)
+			again := (&Resource{Spread: spread}).prefer(&places{}, o, all, must, n)
 			if !slices.Equal(got, again) {
 				t.Fatalf("first %v, then %v", got, again)
 			}
@@ -179,7 +180,7 @@ func TestPreferManyKeepsToOneNode(t *testing.T) {
 			ID: id, NUMANode: i % 2, SysPath: fmt.Sprintf("/sys/devices/pci0000:%d0/0000:%d0:%02x.0", i%2, i%2, i/2),
 		}})
 	}
-	got := (&Resource{}).prefer(o, all, nil, 8)
+	got := (&Resource{}).prefer(&places{}, o, all, nil, 8)
 	for _, id := range got {
 		if o.Find(id).Device.NUMANode != o.Find(got[0]).Device.NUMANode {
 			t.Fatalf("%v are of several nodes", got)
@@ -190,7 +191,7 @@ func TestPreferManyKeepsToOneNode(t *testing.T) {
 func TestPreferSpread(t *testing.T) {
 	o := offerOf([]int{0, 0}, "pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0")
 	r := Resource{Shares: 3, Spread: true}
-	got := r.prefer(o, []string{"a::1", "b::0", "b::1", "b::2"}, nil, 2)
+	got := r.prefer(&places{}, o, []string{"a::1", "b::0", "b::1", "b::2"}, nil, 2)
 	if want := []string{"b::0", "b::1"}; !slices.Equal(got, want) { // two of a are taken already
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -199,7 +200,7 @@ func TestPreferSpread(t *testing.T) {
 func TestPreferPackedTakesSharesOfSeveralDevices(t *testing.T) {
 	o := offerOf([]int{0, 0}, "pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0")
 	r := Resource{Shares: 2}
-	got := r.prefer(o, []string{"a::0", "a::1", "b::0", "b::1"}, nil, 2)
+	got := r.prefer(&places{}, o, []string{"a::0", "a::1", "b::0", "b::1"}, nil, 2)
 	if want := []string{"a::0", "b::0"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -274,8 +275,42 @@ func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 		{nil, 3, []string{"a", "c", "d"}}, // not enough: which of them, Allocate will tell
 		{[]string{"a"}, 2, []string{"a", "d"}},
 	} {
-		if got := (&Resource{}).prefer(offer, all, test.must, test.n); !slices.Equal(got, test.want) {
+		if got := (&Resource{}).prefer(&places{}, offer, all, test.must, test.n); !slices.Equal(got, test.want) {
 			t.Errorf("%d with %v: %v, want %v", test.n, test.must, got, test.want)
 		}
+	}
+}
+
+// Among many, those below one bridge are chosen where it has enough of them, in whatever order the kubelet names them. The order
+// of an offer is of no other.
+func TestPreferManyBelowOneBridge(t *testing.T) {
+	offer, ids := offerOfMany(400)
+	var taken []string
+	for i, id := range ids {
+		if i/8 != 23 && i%8 < 3 || i/8 == 7 {
+			taken = append(taken, id)
+		}
+	}
+	free := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(taken, id) })
+	var p places
+	below := func(got []string) map[string]int {
+		bridges := make(map[string]int)
+		for _, id := range got {
+			path := offer.Find(id).Device.SysPath
+			bridges[path[:strings.LastIndex(path, "/")]]++
+		}
+		return bridges
+	}
+	for range 3 {
+		rand.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
+		got := (&Resource{}).prefer(&p, offer, free, nil, 5)
+		if again := (&Resource{}).prefer(&places{}, offer, free, nil, 5); len(got) != 5 || len(below(got)) != 1 || !slices.Equal(got, again) {
+			t.Errorf("%v, then %v", got, again)
+		}
+	}
+	less, _ := offerOfMany(60)
+	less.Listed = 1
+	if got := (&Resource{}).prefer(&p, less, free, nil, 2); len(got) != 2 || less.Find(got[0]) == nil || less.Find(got[1]) == nil {
+		t.Errorf("of another offer: %v", got)
 	}
 }

@@ -24,6 +24,7 @@ import (
 type service struct {
 	pluginapi.UnimplementedDevicePluginServer
 	*Endpoint
+	places *places
 }
 
 // newServer returns the endpoint's gRPC server. A panic in a call is that call's error, not the daemon's end.
@@ -45,7 +46,7 @@ func (e *Endpoint) newServer() *grpc.Server {
 			return call(srv, stream)
 		}),
 	)
-	pluginapi.RegisterDevicePluginServer(server, service{Endpoint: e})
+	pluginapi.RegisterDevicePluginServer(server, service{Endpoint: e, places: &places{}})
 	return server
 }
 
@@ -176,7 +177,7 @@ func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.Prefer
 	offer := snapshot.Offer(s.Resource.Name)
 	resp := &pluginapi.PreferredAllocationResponse{}
 	for _, c := range req.GetContainerRequests() {
-		chosen := s.Resource.prefer(offer, c.GetAvailableDeviceIDs(), c.GetMustIncludeDeviceIDs(), int(c.GetAllocationSize()))
+		chosen := s.Resource.prefer(s.places, offer, c.GetAvailableDeviceIDs(), c.GetMustIncludeDeviceIDs(), int(c.GetAllocationSize()))
 		resp.ContainerResponses = append(resp.ContainerResponses,
 			&pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: chosen})
 	}
