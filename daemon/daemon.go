@@ -22,6 +22,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/helper"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
@@ -64,7 +65,7 @@ type daemon struct {
 	specs     *cdi.Specs
 	turnover  *turnover.Turnover
 	audit     *audit.Log
-	holding   map[string][]plugin.Pod // who held what when that was last noted; owned by askHolders
+	holding   map[string][]kubelet.Pod // who held what when that was last noted; owned by askHolders
 	endpoints *endpoints
 	podGone   chan struct{} // one slot: a pod has gone since the kubelet was last asked
 	podGiven  chan struct{} // one slot: a container was given devices since then
@@ -163,7 +164,7 @@ func (d *daemon) build(last time.Time) {
 	d.turnover = &turnover.Turnover{
 		Inventory: d.inventory, Host: d.host, Log: d.Log, Unit: d.Unit, Audit: d.audit, Care: d.care,
 		Running: d.running,
-		Owners:  func() (map[string][]string, error) { return plugin.Owners(d.Config.Paths.DevicePlugins) },
+		Owners:  func() (map[string][]string, error) { return kubelet.Owners(d.Config.Paths.DevicePlugins) },
 	}
 	d.watch = &plugin.Watch{Dir: d.Config.Paths.DevicePlugins, Log: d.Log}
 	d.peers = &plugin.Peers{Dir: d.Config.Paths.DevicePlugins, Hint: d.watch.Hint}
@@ -195,7 +196,7 @@ func (d *daemon) running(pod string) (bool, error) {
 
 // remembered returns what the kubelet's checkpoint says its pods hold.
 func (d *daemon) remembered() map[string]map[string]inventory.Known {
-	devices, err := plugin.Remembered(d.Config.Paths.DevicePlugins)
+	devices, err := kubelet.Remembered(d.Config.Paths.DevicePlugins)
 	if err != nil {
 		d.Log.Warn("kubelet checkpoint not read", "err", err)
 	}
@@ -233,7 +234,7 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 		Peers:     d.peers,
 		Parked:    d.parked,
 		Counted: func(ctx context.Context) ([]string, error) {
-			counted, err := plugin.Allocatable(ctx, d.Config.Paths.PodResources)
+			counted, err := kubelet.Allocatable(ctx, d.Config.Paths.PodResources)
 			return counted[r.Name], err
 		},
 		Log:       d.Log,

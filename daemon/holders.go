@@ -9,7 +9,7 @@ import (
 
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // holdersInterval is how often the kubelet is asked which devices its pods hold, while that matters. It allows 100
@@ -30,7 +30,7 @@ const (
 // one that a pod holds, or one that is in the offer only because a pod may hold it. Otherwise it sleeps.
 func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	ready()
-	holders := plugin.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}
+	holders := kubelet.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}
 	var complaint string
 	soon := 0 // rounds of questions that are soon to follow one another
 	for {

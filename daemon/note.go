@@ -8,7 +8,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // about returns an entry of the audit about a device.
@@ -35,7 +35,7 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 }
 
 // noteHolders notes which pods hold our devices that did not the last time, by name. After a start that is all of them.
-func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]plugin.Pod) {
+func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]kubelet.Pod) {
 	for _, offer := range snapshot.Offers {
 		for _, s := range offer.Devices {
 			for _, pod := range by[s.Device.ID] {

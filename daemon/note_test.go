@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // TestHoldersAreNotedOnce: a pod that holds a device is noted when it is new, and by name; devices of others are not.
@@ -27,10 +27,10 @@ func TestHoldersAreNotedOnce(t *testing.T) {
 		Target: &device.Target{Identity: []device.Attribute{{Name: "device/serial", Value: "S1"}}},
 	}
 	snapshot := &inventory.Snapshot{Offers: map[string]*inventory.Offer{"example.org/disk": {Devices: []*inventory.Status{s}}}}
-	a, b := plugin.Pod{Namespace: "n", Name: "a", Container: "c"}, plugin.Pod{Namespace: "n", Name: "b", Container: "c"}
+	a, b := kubelet.Pod{Namespace: "n", Name: "a", Container: "c"}, kubelet.Pod{Namespace: "n", Name: "b", Container: "c"}
 	d.noteAllocated([]*inventory.Status{s})
-	for _, pods := range [][]plugin.Pod{{a}, {a}, {a, b}, {}, {a}} {
-		d.noteHolders(snapshot, map[string][]plugin.Pod{"nvme-1": pods, "of another plugin": {a}})
+	for _, pods := range [][]kubelet.Pod{{a}, {a}, {a, b}, {}, {a}} {
+		d.noteHolders(snapshot, map[string][]kubelet.Pod{"nvme-1": pods, "of another plugin": {a}})
 	}
 	d.audit.Close()
 	text, err := os.ReadFile(filepath.Join(dir, "audit.jsonl"))

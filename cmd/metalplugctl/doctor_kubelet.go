@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 const (
@@ -141,11 +141,11 @@ func (d *doctor) checkCounts() (fine string) {
 // resource that was configured since.
 func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
-	_, err := os.Lstat(filepath.Join(dir, plugin.CheckpointFile))
+	_, err := os.Lstat(filepath.Join(dir, kubelet.CheckpointFile))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return "there is none: the kubelet has given no device to a pod yet"
 	}
-	remembered, err := plugin.Remembered(dir)
+	remembered, err := kubelet.Remembered(dir)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		d.skip(d.unread(err, ""), "the kubelet's file is for root: %v", plainCause(err))

@@ -21,7 +21,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/integration/need"
 	"github.com/metalplug/metalplug/systemd"
 )
@@ -133,7 +133,7 @@ func TestDoctor(t *testing.T) {
 		"foreign-count": func(f *fixture) { f.foreign = map[string]string{nvmeName: "GPU-x"} },
 		"no-count":      func(f *fixture) { f.counts = nil },
 		"not-counted": func(f *fixture) {
-			f.unknown = fmt.Sprintf("ask /var/lib/kubelet/pod-resources/kubelet.sock: %v", plugin.ErrNotCounted)
+			f.unknown = fmt.Sprintf("ask /var/lib/kubelet/pod-resources/kubelet.sock: %v", kubelet.ErrNotCounted)
 		},
 		"unknown-device": func(f *fixture) {
 			f.files[kubeletDir+"/kubelet_internal_checkpoint"] = `{"Data":{"PodDeviceEntries":[{"ResourceName":"metalplug.io/nvme",` +

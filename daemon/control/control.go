@@ -46,6 +46,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/udev"
 )
@@ -141,7 +142,7 @@ func (s *Server) Reloaded(pending []string, err error) {
 }
 
 // SetHolders notes which pods hold which device, by its ID.
-func (s *Server) SetHolders(by map[string][]plugin.Pod) {
+func (s *Server) SetHolders(by map[string][]kubelet.Pod) {
 	holders := make(map[string][]Holder, len(by))
 	for id, pods := range by {
 		for _, p := range pods {

@@ -27,6 +27,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/need"
@@ -158,7 +159,7 @@ func machine() string {
 
 func TestDeviceHasTheNamesOfTheDesign(t *testing.T) {
 	b := start(t, widget("widget0", "A"))
-	b.server.SetHolders(map[string][]plugin.Pod{alpha: {{Namespace: "n", Name: "p", Container: "c"}}})
+	b.server.SetHolders(map[string][]kubelet.Pod{alpha: {{Namespace: "n", Name: "p", Container: "c"}}})
 	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
 	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held })
 	d := get[map[string]any](b, "/v1/devices/"+alpha)

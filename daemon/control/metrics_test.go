@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // metrics returns what a scrape gives, without the comments.
@@ -61,7 +61,7 @@ metalplug_uevents_total 0
 
 func TestMetrics(t *testing.T) {
 	b := start(t, machine())
-	b.server.SetHolders(map[string][]plugin.Pod{
+	b.server.SetHolders(map[string][]kubelet.Pod{
 		alpha:           {{Namespace: "n", Name: "p", Container: "c"}, {Namespace: "n", Name: "p", Container: "d"}},
 		"node-B-widget": {{Namespace: "n", Name: "gone", Container: "c"}},
 	})

@@ -10,7 +10,7 @@ import (
 	"net/http"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // routes are all requests that the socket knows. Reading is for whoever may open the socket; the four that change a
@@ -117,8 +117,8 @@ func (s *Server) unknown(id string) error {
 
 // sendKubelet sends what the kubelet itself counts, which has to be asked.
 func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
-	ids, err := plugin.Allocatable(r.Context(), s.Config.Load().Paths.PodResources)
-	if errors.Is(err, plugin.ErrNotCounted) {
+	ids, err := kubelet.Allocatable(r.Context(), s.Config.Load().Paths.PodResources)
+	if errors.Is(err, kubelet.ErrNotCounted) {
 		send(w, Counted{Unknown: err.Error()})
 		return
 	}

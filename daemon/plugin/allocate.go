@@ -14,6 +14,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // Reasons for which a container does not get its devices.
@@ -115,7 +116,7 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 			return d
 		}
 	}
-	if d := offer.Find(parent(share)); d != nil && slices.Contains(d.As, share) {
+	if d := offer.Find(kubelet.Parent(share)); d != nil && slices.Contains(d.As, share) {
 		return d
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // Two plugins may serve one name. The kubelet asks the one that registered last for devices, takes the lists of both, and keeps
@@ -94,18 +95,18 @@ func (c *conflict) begin(known bool) {
 
 // forget leaves out of account what another plugin has given to containers so far.
 func (c *conflict) forget() {
-	c.given, _ = givenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
+	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 }
 
 // precheck asks the kubelet whether another plugin serves the resource. It returns after what time to look again; 0: register.
-func (c *conflict) precheck(ctx context.Context, kubelet identity) time.Duration {
+func (c *conflict) precheck(ctx context.Context, sock identity) time.Duration {
 	e := c.e
 	if !e.Resource.Yields || e.Counted == nil {
 		return c.unpark()
 	}
 	counted, err := e.Counted(ctx)
 	switch {
-	case errors.Is(err, ErrNotCounted), err == nil && len(counted) == 0, err != nil && len(e.Peers.Live()) == 0:
+	case errors.Is(err, kubelet.ErrNotCounted), err == nil && len(counted) == 0, err != nil && len(e.Peers.Live()) == 0:
 		c.suspect = ours
 		return c.unpark()
 	case err != nil && time.Since(e.kubelet.since) < eager:
@@ -119,14 +120,14 @@ func (c *conflict) precheck(ctx context.Context, kubelet identity) time.Duration
 		e.kubelet.notBefore = time.Now().Add(askAgain)
 		return askAgain
 	}
-	return c.holdBack(kubelet, foreign, counted[0])
+	return c.holdBack(sock, foreign, counted[0])
 }
 
 // holdBack begins to hold the resource back, for an example of what was found.
-func (c *conflict) holdBack(kubelet identity, found finding, id string) time.Duration {
+func (c *conflict) holdBack(sock identity, found finding, id string) time.Duration {
 	e := c.e
 	c.suspect, c.again = ours, 0
-	c.hold = c.newHold(kubelet, found)
+	c.hold = c.newHold(sock, found)
 	c.asked.Store(false)
 	e.streams.mute(true)
 	if err := e.Parked.park(e.Resource.Name, e.streams.connection()); err != nil {
@@ -147,16 +148,16 @@ func (c *conflict) reason(found finding, id string) string {
 	return fmt.Sprintf("another plugin serves %s: the kubelet counts %s", c.e.Resource.Name, id)
 }
 
-func (c *conflict) newHold(kubelet identity, found finding) *hold {
-	return &hold{kubelet: kubelet, found: found, rival: newest(c.e.Peers.Live()), ended: c.e.Peers.Ended()}
+func (c *conflict) newHold(sock identity, found finding) *hold {
+	return &hold{kubelet: sock, found: found, rival: newest(c.e.Peers.Live()), ended: c.e.Peers.Ended()}
 }
 
 // reconsider asks whether the resource stays held back. It returns after what time to ask again; 0: it is not held back.
-func (c *conflict) reconsider(ctx context.Context, kubelet identity) time.Duration {
+func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
 	e := c.e
-	if kubelet != c.hold.kubelet {
+	if sock != c.hold.kubelet {
 		e.Parked.drop(e.Resource.Name)
-		c.hold = c.newHold(kubelet, foreign)
+		c.hold = c.newHold(sock, foreign)
 		c.hold.grace = time.Now().Add(kubeletGrace)
 		e.set(func(s *Status) {
 			s.Held = fmt.Sprintf("another plugin served %s before the kubelet restarted; it has %v to register",
@@ -182,7 +183,7 @@ func (c *conflict) reconsider(ctx context.Context, kubelet identity) time.Durati
 		}
 		return c.release()
 	case !h.grace.IsZero():
-		c.hold = c.newHold(kubelet, foreign)
+		c.hold = c.newHold(sock, foreign)
 		e.set(func(s *Status) { s.Held = c.reason(foreign, counted[0]) })
 		return heldInterval
 	}
@@ -272,7 +273,7 @@ func (c *conflict) unpark() time.Duration {
 
 // compare asks what the kubelet counts if another plugin has come, has ended or may have sent a list, and does what follows.
 // It returns after what time to ask again; 0: after the next event. Our stream is open.
-func (c *conflict) compare(ctx context.Context, kubelet identity) time.Duration {
+func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	e := c.e
 	if c.asked.Swap(false) && c.contested != ours { // the list of the other came after ours
 		c.setContested(ours)
@@ -297,7 +298,7 @@ func (c *conflict) compare(ctx context.Context, kubelet identity) time.Duration 
 	if err != nil {
 		e.streams.mute(false)
 		c.again = min(max(backstop, 2*c.again), heldInterval)
-		if errors.Is(err, ErrNotCounted) {
+		if errors.Is(err, kubelet.ErrNotCounted) {
 			c.late, c.suspect, c.events, c.again = false, ours, events, 0
 		}
 		return c.again
@@ -320,7 +321,7 @@ func (c *conflict) compare(ctx context.Context, kubelet identity) time.Duration 
 	case found == nothing || found == over:
 		return c.takeBack()
 	case e.Resource.Yields:
-		return c.holdBack(kubelet, found, id)
+		return c.holdBack(sock, found, id)
 	case c.contested == ours:
 		c.setContested(found)
 		e.Log.Warn("another plugin offers the resource", "err", fmt.Errorf("%s; the kubelet asks only the one that has registered "+
@@ -368,7 +369,7 @@ func (c *conflict) find(counted []string) (_ finding, example string) {
 	if c.contested == foreign {
 		return over, ""
 	}
-	given, err := givenByOthers(e.Dir, e.Resource.Name, e.Resource.Variable)
+	given, err := kubelet.GivenByOthers(e.Dir, e.Resource.Name, e.Resource.Variable)
 	for container, id := range given {
 		if _, before := c.given[container]; !before && err == nil {
 			return same, id

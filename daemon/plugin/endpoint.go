@@ -80,7 +80,7 @@ type Endpoint struct {
 	Metrics   Metrics
 	Changed   func() // called when the endpoint's [Status] has changed; may be nil
 	// Counted asks the kubelet which devices of the resource it counts as healthy, of whichever plugin. It may block for some
-	// seconds. The error is [ErrNotCounted] of a kubelet that never answers. nil: nothing is held back.
+	// seconds. The error is [kubelet.ErrNotCounted] of a kubelet that never answers. nil: nothing is held back.
 	Counted func(ctx context.Context) ([]string, error)
 	Peers   *Peers  // the other plugins; nil: none is known
 	Parked  *Parked // connections that outlive the endpoint while it is held back; may be nil

@@ -3,18 +3,8 @@
 package plugin
 
 import (
-	"time"
-
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
-
-// Age makes what h has said of remembered devices older.
-func (h *Holders) Age(by time.Duration) {
-	for id, said := range h.remembered {
-		said.at = said.at.Add(-by)
-		h.remembered[id] = said
-	}
-}
 
 // Drop is drop, for the tests.
 func (p *Parked) Drop(resource string) bool { return p.drop(resource) }

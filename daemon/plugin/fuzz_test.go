@@ -3,47 +3,12 @@
 package plugin
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
-
-const fuzzCheckpoint = `{"Data":{"PodDeviceEntries":[{"PodUID":"p","ContainerName":"c","ResourceName":"example.org/x",` +
-	`"DeviceIDs":{"0":["a::1","b"],"-1":["c"]},"AllocResp":"CgA="}],"RegisteredDevices":{"example.org/x":["a"]}},"Checksum":1}`
-
-// FuzzCheckpoint: whatever the kubelet has left in its directory, the three readers of it agree on what it names.
-func FuzzCheckpoint(f *testing.F) {
-	for _, text := range []string{fuzzCheckpoint, `{}`, `{"Data":null}`, `[`, ``, `{"Data":{"PodDeviceEntries":[{"DeviceIDs":{"x":[""]}}]}}`} {
-		f.Add([]byte(text))
-	}
-	dir := f.TempDir()
-	f.Fuzz(func(t *testing.T, text []byte) {
-		file := filepath.Join(dir, CheckpointFile)
-		if err := os.WriteFile(file, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		ids, _, readErr := readCheckpoint(file)
-		remembered, rememberedErr := Remembered(dir)
-		owners, ownersErr := Owners(dir)
-		if (readErr == nil) != (rememberedErr == nil) || (readErr == nil) != (ownersErr == nil) {
-			t.Fatalf("%q: %v, %v, %v", text, readErr, rememberedErr, ownersErr)
-		}
-		for _, devices := range remembered {
-			for id, known := range devices {
-				if !ids[id] || owners[id] == nil || len(known.As) != len(known.Pods) {
-					t.Errorf("%q: %s is remembered as %+v; named %v, owners %v", text, id, known, ids[id], owners[id])
-				}
-			}
-		}
-		for id := range ids {
-			if !ids[parent(id)] {
-				t.Errorf("%q names %s and not %s", text, id, parent(id))
-			}
-		}
-	})
-}
 
 // FuzzPrefer: whatever the kubelet asks for, the answer is one that it can take, or none.
 func FuzzPrefer(f *testing.F) {
@@ -92,8 +57,8 @@ func FuzzShare(f *testing.F) {
 		if back, ok := r.deviceID(share); !ok || back != id {
 			t.Errorf("share %d of %q is %q, of %q", n, id, share, back)
 		}
-		if shares > 1 && parent(share) != id {
-			t.Errorf("share %d of %q is %q, of %q", n, id, share, parent(share))
+		if shares > 1 && kubelet.Parent(share) != id {
+			t.Errorf("share %d of %q is %q, of %q", n, id, share, kubelet.Parent(share))
 		}
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	real "github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
@@ -241,7 +242,7 @@ func (h *heldBench) stirUp() {
 	h.t.Helper()
 	next := filepath.Join(h.dir, ".next")
 	text, err := json.Marshal(map[string]any{"Data": map[string]any{"PodDeviceEntries": h.saved}, "Checksum": 1})
-	if err := errors.Join(err, os.WriteFile(next, text, 0o600), os.Rename(next, filepath.Join(h.dir, plugin.CheckpointFile))); err != nil {
+	if err := errors.Join(err, os.WriteFile(next, text, 0o600), os.Rename(next, filepath.Join(h.dir, real.CheckpointFile))); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -326,12 +327,12 @@ func TestKubeletThatCannotBeAsked(t *testing.T) {
 
 // Without another plugin, or where the kubelet never says what it counts, the resource is registered all the same.
 func TestKubeletThatDoesNotSay(t *testing.T) {
-	for _, err := range []error{errors.New("connect: no such file or directory"), fmt.Errorf("ask: %w", plugin.ErrNotCounted)} {
+	for _, err := range []error{errors.New("connect: no such file or directory"), fmt.Errorf("ask: %w", real.ErrNotCounted)} {
 		h := newHeldBench(t, true)
 		h.counting.set(err)
 		h.counting.gate = make(chan struct{})
 		k := h.startKubelet()
-		if errors.Is(err, plugin.ErrNotCounted) {
+		if errors.Is(err, real.ErrNotCounted) {
 			h.other("vendor.sock")
 		}
 		close(h.counting.gate)

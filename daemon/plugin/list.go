@@ -6,19 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
-	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // listSize is the largest list in bytes that the kubelet receives: gRPC's default, which it does not raise.
 const listSize = 4 << 20
-
-// shareMark stands between the ID of a device and the number of the share.
-const shareMark = "::"
 
 // lister makes the lists of one stream.
 type lister struct {
@@ -158,7 +155,7 @@ func (r *Resource) shareID(id string, n int) string {
 	if r.Shares <= 1 {
 		return id
 	}
-	return id + shareMark + strconv.Itoa(n)
+	return id + kubelet.ShareMark + strconv.Itoa(n)
 }
 
 // deviceID returns the ID of the device of which id is a share; ok is false if id is none of ours.
@@ -166,24 +163,7 @@ func (r *Resource) deviceID(id string) (_ string, ok bool) {
 	if r.Shares <= 1 {
 		return id, true
 	}
-	device, number, marked := cutShare(id)
+	device, number, marked := kubelet.CutShare(id)
 	n, err := strconv.Atoi(number)
 	return device, marked && err == nil && n >= 0 && n < r.Shares
-}
-
-// parent returns the device of which id may be a share, whatever the resource. An ID may hold the mark itself.
-func parent(id string) string {
-	device, number, _ := cutShare(id)
-	if _, err := strconv.ParseUint(number, 10, 0); err != nil {
-		return id
-	}
-	return device
-}
-
-func cutShare(id string) (device, number string, ok bool) {
-	at := strings.LastIndex(id, shareMark)
-	if at < 0 {
-		return id, "", false
-	}
-	return id[:at], id[at+len(shareMark):], true
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 func TestListTellsNUMANodesForAllOrNone(t *testing.T) {
@@ -88,7 +89,7 @@ func TestListThatIsCutKeepsWhatIsHeld(t *testing.T) {
 	}
 	held := 0
 	for _, d := range list.Devices {
-		if parent(d.GetID()) == offer.Devices[99].Device.ID {
+		if kubelet.Parent(d.GetID()) == offer.Devices[99].Device.ID {
 			held++
 		}
 	}
@@ -177,8 +178,8 @@ func TestShareIDsAreShortEnough(t *testing.T) {
 		if of, ok := r.deviceID(share); of != id || !ok {
 			t.Errorf("%q is a share of %q, %t", share, of, ok)
 		}
-		if parent(id) != id || parent(share) != id {
-			t.Errorf("parent(%q) = %q, parent(%q) = %q", id, parent(id), share, parent(share))
+		if kubelet.Parent(id) != id || kubelet.Parent(share) != id {
+			t.Errorf("parent(%q) = %q, parent(%q) = %q", id, kubelet.Parent(id), share, kubelet.Parent(share))
 		}
 	}
 }

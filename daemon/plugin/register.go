@@ -16,6 +16,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // registration is what an endpoint knows of the kubelet. Run owns it.
@@ -140,7 +141,7 @@ func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 		answered <- err
 	}()
 	if err := e.reachable(answered); err != nil {
-		return readable(err, registerLimit)
+		return kubelet.Readable(err, registerLimit)
 	}
 	return nil
 }

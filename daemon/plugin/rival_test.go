@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	real "github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
@@ -242,7 +243,7 @@ func TestStir(t *testing.T) {
 	}{
 		{"a temporary file", func() error { return touch(".213") }, false},
 		{"the checkpoint", func() error {
-			return errors.Join(os.WriteFile(path(".214"), nil, 0o600), os.Rename(path(".214"), path(plugin.CheckpointFile)))
+			return errors.Join(os.WriteFile(path(".214"), nil, 0o600), os.Rename(path(".214"), path(real.CheckpointFile)))
 		}, true},
 		{"another's is made", func() error { return os.WriteFile(path("gpu.sock"), nil, 0o600) }, true},
 		{"another's is written to", func() error { return os.WriteFile(path("gpu.sock"), []byte("x"), 0o600) }, false},

@@ -58,13 +58,13 @@ var only = []struct {
 	{"github.com/godbus", []string{"systemd"}, "it comes with go-systemd, and D-Bus is how systemd is asked"},
 	{
 		"google.golang.org/grpc",
-		[]string{"daemon/plugin"},
+		[]string{"daemon/plugin", "daemon/kubelet"},
 		"gRPC is how the kubelet is talked to, no concern of anybody else",
 	},
 	{
 		"k8s.io/kubelet",
-		[]string{"daemon/plugin"},
-		"the kubelet's API is translated at one place",
+		[]string{"daemon/plugin", "daemon/kubelet"},
+		"the kubelet's API is translated at two places: what serves it, and what asks it",
 	},
 	{"github.com/BurntSushi/toml", []string{"daemon/config"}, "what is configured is checked values elsewhere"},
 	{
@@ -99,7 +99,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 var layers = []string{
 	"directory", "internal/fsutil", "internal/liveness", "udev", "udev/recording", "daemon/exchange",
 	"cgroup", "daemon/sysfs", "systemd", "daemon/audit", "daemon/device", "daemon/config",
-	"daemon/unit", "daemon/reset", "daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/plugin",
+	"daemon/unit", "daemon/reset", "daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/kubelet", "daemon/plugin",
 	"daemon/control", "daemon", "cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
 	"cmd/metalplug-unit",
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	real "github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
@@ -31,7 +32,7 @@ const patience = time.Minute
 type parts struct {
 	inventory *inventory.Inventory
 	turnover  *turnover.Turnover
-	holders   plugin.Holders
+	holders   real.Holders
 	stop      func() error
 }
 
@@ -93,7 +94,7 @@ func (s setup) run() (*parts, error) {
 	})
 	turn := &turnover.Turnover{
 		Inventory: inv, Host: host, Log: s.log,
-		Owners: func() (map[string][]string, error) { return plugin.Owners(s.dir) },
+		Owners: func() (map[string][]string, error) { return real.Owners(s.dir) },
 		Care: func(resource string) (turnover.Care, bool) { // the others have none
 			c, ok := map[string]turnover.Care{
 				widgetResource: {Method: turnover.None, Scrub: turnover.None, Open: s.shares > 1}, diskResource: s.care,
@@ -101,13 +102,13 @@ func (s setup) run() (*parts, error) {
 			return c, ok
 		},
 	}
-	p := &parts{inventory: inv, turnover: turn, holders: plugin.Holders{Socket: socketOf(s.dir), Dir: s.dir}}
+	p := &parts{inventory: inv, turnover: turn, holders: real.Holders{Socket: socketOf(s.dir), Dir: s.dir}}
 	return p, p.start(s, host)
 }
 
 // remembered is what the checkpoint says, if it can be read.
 func (s setup) remembered() map[string]map[string]inventory.Known {
-	devices, err := plugin.Remembered(s.dir)
+	devices, err := real.Remembered(s.dir)
 	if err != nil {
 		s.log.Warn("kubelet checkpoint not read", "err", err)
 	}

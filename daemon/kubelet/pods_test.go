@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package plugin_test
+package kubelet_test
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // pods is what the kubelet says of its pods in these tests.
@@ -48,9 +48,9 @@ func TestPods(t *testing.T) {
 	if _, err := h.Ask(t.Context(), []string{"own"}); err != nil {
 		t.Fatal(err)
 	}
-	p := plugin.Pod{Namespace: "n", Name: "p", Container: "c"}
-	z := plugin.Pod{Namespace: "n", Name: "z", Container: "c"}
-	want := map[string][]plugin.Pod{
+	p := kubelet.Pod{Namespace: "n", Name: "p", Container: "c"}
+	z := kubelet.Pod{Namespace: "n", Name: "z", Container: "c"}
+	want := map[string][]kubelet.Pod{
 		"shared": {p, z}, "shared::0": {p}, "shared::1": {z},
 		"own": {{Namespace: "n", Name: "p", Container: "d"}},
 	}
@@ -92,7 +92,7 @@ func TestNotCounted(t *testing.T) {
 		server := grpc.NewServer()
 		podresources.RegisterPodResourcesListerServer(server, uncounted{err: c.err})
 		go server.Serve(l)
-		if _, err := plugin.Allocatable(t.Context(), socket); err == nil || errors.Is(err, plugin.ErrNotCounted) != c.want {
+		if _, err := kubelet.Allocatable(t.Context(), socket); err == nil || errors.Is(err, kubelet.ErrNotCounted) != c.want {
 			t.Errorf("%v: %v, want not counted %v", c.err, err, c.want)
 		}
 		server.Stop()
@@ -101,12 +101,12 @@ func TestNotCounted(t *testing.T) {
 
 func TestAllocatable(t *testing.T) {
 	server, h := serveBooks(t, &pods{})
-	got, err := plugin.Allocatable(t.Context(), h.Socket)
+	got, err := kubelet.Allocatable(t.Context(), h.Socket)
 	if want := map[string][]string{"t/a": {"a", "b"}, "t/b": {"x"}}; err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}
 	server.Stop()
-	if _, err := plugin.Allocatable(t.Context(), h.Socket); err == nil || !strings.Contains(err.Error(), h.Socket) {
+	if _, err := kubelet.Allocatable(t.Context(), h.Socket); err == nil || !strings.Contains(err.Error(), h.Socket) {
 		t.Errorf("error %v, want one that names the socket", err)
 	}
 }

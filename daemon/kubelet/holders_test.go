@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package plugin_test
+package kubelet_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // checkpoint is as kubelet v1.36 writes it, with pods of two resources, one by NUMA node and one with shares.
@@ -44,12 +44,12 @@ func (b *books) List(context.Context, *podresources.ListPodResourcesRequest) (*p
 }
 
 // serve lets b answer in a new directory, where a checkpoint is as well.
-func (b *books) serve(t *testing.T) (*grpc.Server, *plugin.Holders) {
+func (b *books) serve(t *testing.T) (*grpc.Server, *kubelet.Holders) {
 	t.Helper()
 	return serveBooks(t, b)
 }
 
-func serveBooks(t *testing.T, b podresources.PodResourcesListerServer) (*grpc.Server, *plugin.Holders) {
+func serveBooks(t *testing.T, b podresources.PodResourcesListerServer) (*grpc.Server, *kubelet.Holders) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp")
 	if err != nil {
@@ -67,7 +67,7 @@ func serveBooks(t *testing.T, b podresources.PodResourcesListerServer) (*grpc.Se
 	if err := os.WriteFile(filepath.Join(dir, "kubelet_internal_checkpoint"), []byte(checkpoint), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return server, &plugin.Holders{Socket: filepath.Join(dir, "pr.sock"), Dir: dir}
+	return server, &kubelet.Holders{Socket: filepath.Join(dir, "pr.sock"), Dir: dir}
 }
 
 // giving is a kubelet that gives out a device when it has just said who holds what.
@@ -176,7 +176,7 @@ func TestIDsThatHoldTheMarkThemselves(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kubelet_internal_checkpoint"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	devices, err := plugin.Remembered(dir)
+	devices, err := kubelet.Remembered(dir)
 	want := map[string]inventory.Known{"node-a::b": {As: []string{"node-a::b", "node-a::b::1"}, Pods: []string{"", ""}}, "x::+1": {As: []string{"x::+1"}, Pods: []string{""}}}
 	if err != nil || !reflect.DeepEqual(devices["example.org/a"], want) {
 		t.Errorf("%v, %v, want %v", devices, err, want)
@@ -185,14 +185,14 @@ func TestIDsThatHoldTheMarkThemselves(t *testing.T) {
 
 func TestRemembered(t *testing.T) {
 	dir := t.TempDir()
-	if devices, err := plugin.Remembered(dir); len(devices) != 0 || err != nil {
+	if devices, err := kubelet.Remembered(dir); len(devices) != 0 || err != nil {
 		t.Errorf("without a checkpoint: %v, %v", devices, err)
 	}
 	file := filepath.Join(dir, "kubelet_internal_checkpoint")
 	if err := os.WriteFile(file, []byte(checkpoint), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	devices, err := plugin.Remembered(dir)
+	devices, err := kubelet.Remembered(dir)
 	want := map[string]inventory.Known{
 		"a1": {NUMANode: -1, As: []string{"a1"}, Pods: []string{"u1"}}, "a2": {NUMANode: 1, As: []string{"a2"}, Pods: []string{"u1"}},
 	}
@@ -202,7 +202,7 @@ func TestRemembered(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := plugin.Remembered(dir); err == nil || !strings.Contains(err.Error(), file) {
+	if _, err := kubelet.Remembered(dir); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("error %v, want one that names the file", err)
 	}
 }
@@ -216,7 +216,7 @@ func TestCheckpointThatIsLong(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		owners, err := plugin.Owners(filepath.Dir(file))
+		owners, err := kubelet.Owners(filepath.Dir(file))
 		switch {
 		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
 			t.Errorf("error %v, want %q", err, test.want)

@@ -8,49 +8,15 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-func TestReadable(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		want string
-	}{
-		{errors.New("plain"), "plain"},
-		{status.Error(codes.Unknown, "resource name x is invalid"), "resource name x is invalid"},
-		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), "no answer after 5s: is what listens there the kubelet, and is it well?"},
-		{
-			status.Error(codes.Unavailable, `connection error: desc = "error writing server preface: write unix: broken pipe"`),
-			hungUp,
-		},
-		{
-			status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial unix /a/b: connect: connection refused"`),
-			"connect: connection refused",
-		},
-		{status.Error(codes.Unavailable, `connection error: desc = broken`), hungUp},
-	} {
-		got := readable(c.err, 5*time.Second)
-		if got.Error() != c.want || !errors.Is(got, c.err) {
-			t.Errorf("%q, want %q", got, c.want)
-		}
-	}
-}
-
-// TestWhoDoesNotAnswer: what gRPC really says of a socket that is not there.
-func TestWhoDoesNotAnswer(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "none.sock")
-	want := "ask " + socket + ": connect: no such file or directory"
-	if _, err := Allocatable(t.Context(), socket); err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
-	}
-	if _, err := (&Holders{Socket: socket, Dir: t.TempDir()}).Ask(t.Context(), nil); err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
-	}
-}
+// hungUp is what the error of another than the kubelet begins with.
+const hungUp = "hung up, or speaks another protocol"
 
 // TestWhoIsNotTheKubelet: whatever listens there, and whoever is quicker, it is said in one way.
 func TestWhoIsNotTheKubelet(t *testing.T) {
@@ -88,7 +54,7 @@ func TestWhoIsNotTheKubelet(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := alone(t).callRegister(t.Context(), conn); err == nil || err.Error() != hungUp {
+			if err := alone(t).callRegister(t.Context(), conn); err == nil || !strings.HasPrefix(err.Error(), hungUp) {
 				t.Errorf("%v, want %s", err, hungUp)
 			}
 			if err := <-spoken; err != nil {

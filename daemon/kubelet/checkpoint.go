@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package plugin
+package kubelet
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
@@ -27,100 +25,7 @@ const (
 	CheckpointFile = "kubelet_internal_checkpoint"
 	// checkpointSize is the largest checkpoint in bytes. An allocation of a container takes about 1 KiB.
 	checkpointSize = 64 << 20
-	// podResourcesLimit bounds a question to the kubelet.
-	podResourcesLimit = 5 * time.Second
-	// podResourcesSize is the largest answer in bytes; the kubelet itself sets no limit.
-	podResourcesSize = 64 << 20
-	// rememberedFirst is how long an answer by the checkpoint alone stands at first, twice as long each time after that, and
-	// rememberedLast at most. The kubelet cleans it of the pods that are gone only when it writes it: a pod that has ended just
-	// after that is named still, while an init container has its device for hours.
-	rememberedFirst = 20 * time.Second
-	rememberedLast  = 10 * time.Minute
 )
-
-// Holders asks the kubelet which devices its pods hold.
-type Holders struct {
-	Socket string // of the kubelet's PodResources service
-	Dir    string // the kubelet's device plugin directory
-
-	// Soon tells that the next answer may be another one: something of the last was new, and holds when it is said twice.
-	Soon bool
-
-	missed     map[string]bool       // devices that the last answer did not name
-	remembered map[string]remembered // devices that the checkpoint alone names
-	pods       map[string][]Pod      // of the last answer
-}
-
-// remembered is when Ask has said of a device that the checkpoint alone names it.
-type remembered struct {
-	at      time.Time
-	stands  time.Duration // for how long
-	written time.Time     // the checkpoint that named it
-}
-
-// Ask returns how the kubelet's pods stand to each of the devices. A device is free if neither the pods nor the
-// kubelet's checkpoint name it, and did not the last time either: between our answer to Allocate and the checkpoint it
-// is in neither. One that the checkpoint alone names is remembered, which is said now and then; if the checkpoint that the
-// kubelet writes thereupon names it still, a pod holds it: the kubelet lists none whose init container alone has a device.
-// Ask blocks until the kubelet has answered, at most five seconds. One call at a time.
-func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]inventory.Holding, error) {
-	before := h.missed
-	h.missed, h.Soon = nil, false
-	// In this order: of a device that is given out in between, the checkpoint alone would tell if that were read last.
-	saved, written, err := readCheckpoint(filepath.Join(h.Dir, CheckpointFile))
-	if err != nil {
-		return nil, err
-	}
-	listed, err := h.list(ctx)
-	if err != nil {
-		return nil, err
-	}
-	h.pods = listed
-	holdings := make(map[string]inventory.Holding, len(devices))
-	h.missed = make(map[string]bool)
-	said := h.remembered
-	h.remembered = make(map[string]remembered)
-	for _, id := range devices {
-		switch {
-		case len(listed[id]) > 0:
-			holdings[id] = inventory.Held
-		case saved[id]:
-			last, known := said[id]
-			switch {
-			case !known || time.Since(last.at) > last.stands:
-				holdings[id], h.Soon = inventory.Remembered, true
-				last = remembered{time.Now(), min(max(rememberedFirst, 2*last.stands), rememberedLast), written}
-			case !last.written.Equal(written):
-				holdings[id] = inventory.Named
-			}
-			h.remembered[id] = last
-		default:
-			h.missed[id] = true
-			if before[id] {
-				holdings[id] = inventory.Free
-			} else {
-				h.Soon = true
-			}
-		}
-	}
-	return holdings, nil
-}
-
-// list returns who holds what by the kubelet's PodResources service; of a share also the device.
-func (h *Holders) list(ctx context.Context) (map[string][]Pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
-	defer cancel()
-	client, err := podResources(h.Socket)
-	if err != nil {
-		return nil, err
-	}
-	defer client.Close()
-	answer, err := podresources.NewPodResourcesListerClient(client).List(ctx, &podresources.ListPodResourcesRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", h.Socket, readable(err, podResourcesLimit))
-	}
-	return podsOf(answer), nil
-}
 
 // readCheckpoint returns the IDs that the kubelet's checkpoint names, of a share also the device, and when it was
 // written. Without a checkpoint, no pod has ever held a device.
@@ -218,8 +123,8 @@ func Remembered(dir string) (map[string]map[string]inventory.Known, error) {
 				node = -1
 			}
 			for _, share := range shares {
-				known := devices[entry.ResourceName][parent(share)]
-				devices[entry.ResourceName][parent(share)] = inventory.Known{
+				known := devices[entry.ResourceName][Parent(share)]
+				devices[entry.ResourceName][Parent(share)] = inventory.Known{
 					NUMANode: node, As: append(known.As, share), Pods: append(known.Pods, entry.PodUID),
 				}
 			}
@@ -236,16 +141,16 @@ func Owners(dir string) (map[string][]string, error) {
 	for _, entry := range entries {
 		for _, shares := range entry.DeviceIDs {
 			for _, share := range shares {
-				owners[parent(share)] = append(owners[parent(share)], entry.PodUID)
+				owners[Parent(share)] = append(owners[Parent(share)], entry.PodUID)
 			}
 		}
 	}
 	return owners, err
 }
 
-// givenByOthers returns the containers that have a device of a resource from another plugin, each with one of its devices: the
+// GivenByOthers returns the containers that have a device of a resource from another plugin, each with one of its devices: the
 // answer that the kubelet keeps does not set the variable that ours sets. The keys are of no other use.
-func givenByOthers(dir, resource, variable string) (map[string]string, error) {
+func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 	entries, _, err := parseCheckpoint(filepath.Join(dir, CheckpointFile))
 	others := make(map[string]string)
 	for _, entry := range entries {
@@ -268,6 +173,6 @@ func givenByOthers(dir, resource, variable string) (map[string]string, error) {
 func addShares(ids map[string]bool, shares []string) {
 	for _, share := range shares {
 		ids[share] = true
-		ids[parent(share)] = true
+		ids[Parent(share)] = true
 	}
 }

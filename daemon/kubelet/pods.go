@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package plugin
+package kubelet
 
 import (
 	"cmp"
@@ -36,7 +36,7 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]Pod {
 			for _, d := range container.GetDevices() {
 				for _, share := range d.GetDeviceIds() {
 					by[share] = append(by[share], holder)
-					by[parent(share)] = append(by[parent(share)], holder)
+					by[Parent(share)] = append(by[Parent(share)], holder)
 				}
 			}
 		}
@@ -72,7 +72,7 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 		return nil, fmt.Errorf("ask %s: %w", socket, ErrNotCounted)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", socket, readable(err, podResourcesLimit))
+		return nil, fmt.Errorf("ask %s: %w", socket, Readable(err, podResourcesLimit))
 	}
 	ids := make(map[string][]string)
 	for _, d := range answer.GetDevices() {

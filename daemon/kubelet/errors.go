@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package plugin
+package kubelet
 
 import (
 	"fmt"
@@ -27,9 +27,9 @@ func (e callError) Unwrap() error { return e.err }
 // HTTP/2 calls that depends on who was quicker: a broken pipe, a connection that was reset, a frame that is too large.
 const hungUp = "hung up, or speaks another protocol: is what listens there the kubelet? ss -xlp names it"
 
-// readable takes off an error of a call what gRPC puts around the cause: the name of the code, and how far it had come. A
+// Readable takes off an error of a call what gRPC puts around the cause: the name of the code, and how far it had come. A
 // call that took as long as limit is one that nobody answered.
-func readable(err error, limit time.Duration) error {
+func Readable(err error, limit time.Duration) error {
 	s, ok := status.FromError(err)
 	if !ok {
 		return err

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+func TestReadable(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{errors.New("plain"), "plain"},
+		{status.Error(codes.Unknown, "resource name x is invalid"), "resource name x is invalid"},
+		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), "no answer after 5s: is what listens there the kubelet, and is it well?"},
+		{
+			status.Error(codes.Unavailable, `connection error: desc = "error writing server preface: write unix: broken pipe"`),
+			hungUp,
+		},
+		{
+			status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial unix /a/b: connect: connection refused"`),
+			"connect: connection refused",
+		},
+		{status.Error(codes.Unavailable, `connection error: desc = broken`), hungUp},
+	} {
+		got := Readable(c.err, 5*time.Second)
+		if got.Error() != c.want || !errors.Is(got, c.err) {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+// TestWhoDoesNotAnswer: what gRPC really says of a socket that is not there.
+func TestWhoDoesNotAnswer(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "none.sock")
+	want := "ask " + socket + ": connect: no such file or directory"
+	if _, err := Allocatable(t.Context(), socket); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if _, err := (&Holders{Socket: socket, Dir: t.TempDir()}).Ask(t.Context(), nil); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
