@@ -82,6 +82,14 @@ func (c *counting) set(err error, ids ...string) {
 	c.ids, c.err, c.by = ids, err, nil
 }
 
+// bar lets no answer through until the gate is closed.
+func (c *counting) bar() (gate chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gate = make(chan struct{})
+	return c.gate
+}
+
 // script sets the next answers. The last one stays.
 func (c *counting) script(answers ...[]string) {
 	c.mu.Lock()
@@ -96,8 +104,11 @@ func (c *counting) left() int {
 }
 
 func (c *counting) count(context.Context) ([]string, error) {
-	if c.gate != nil {
-		<-c.gate
+	c.mu.Lock()
+	gate := c.gate
+	c.mu.Unlock()
+	if gate != nil {
+		<-gate
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -312,10 +323,10 @@ func TestHeldBackUntilTheOtherEnds(t *testing.T) {
 func TestKubeletThatCannotBeAsked(t *testing.T) {
 	h := newHeldBench(t, true)
 	h.counting.set(errors.New("rejected by rate limit"))
-	h.counting.gate = make(chan struct{})
+	gate := h.counting.bar()
 	k := h.startKubelet()
 	h.other("vendor.sock")
-	close(h.counting.gate)
+	close(gate)
 	const want = "endpoint not registered: ask the kubelet which plugin serves example.org/widget: rejected by rate limit; "
 	h.await("a complaint", func(s plugin.Status) bool { return strings.HasPrefix(s.Complaint, want) })
 	if len(h.registered) > 0 {
@@ -330,12 +341,12 @@ func TestKubeletThatDoesNotSay(t *testing.T) {
 	for _, err := range []error{errors.New("connect: no such file or directory"), fmt.Errorf("ask: %w", real.ErrNotCounted)} {
 		h := newHeldBench(t, true)
 		h.counting.set(err)
-		h.counting.gate = make(chan struct{})
+		gate := h.counting.bar()
 		k := h.startKubelet()
 		if errors.Is(err, real.ErrNotCounted) {
 			h.other("vendor.sock")
 		}
-		close(h.counting.gate)
+		close(gate)
 		h.connected(k, h.registered)
 		h.stop()
 	}
