@@ -94,8 +94,8 @@ func TestFollowers(t *testing.T) {
 func TestStatusLine(t *testing.T) {
 	snapshot := &inventory.Snapshot{
 		Offers: map[string]*inventory.Offer{
-			"a/x": {Devices: []*inventory.Status{{Healthy: true}, {Healthy: false}}},
-			"a/y": {Devices: []*inventory.Status{{Healthy: true}}},
+			"a/x": {Devices: []*inventory.Status{{Verdict: inventory.Verdict{Healthy: true}}, {}}},
+			"a/y": {Devices: []*inventory.Status{{Verdict: inventory.Verdict{Healthy: true}}}},
 		},
 		Others: []*inventory.Status{{}},
 	}

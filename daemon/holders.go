@@ -100,7 +100,7 @@ func doubtful(s *inventory.Snapshot) []string {
 	var ids []string
 	for _, offer := range s.Offers {
 		for _, device := range offer.Devices {
-			if device.Held || device.Stale {
+			if device.Held() || device.Stale {
 				ids = append(ids, device.Device.ID)
 			}
 		}

@@ -118,7 +118,7 @@ func (s *Specs) Update() (ok bool) {
 }
 
 func held(o *inventory.Offer) bool {
-	return slices.ContainsFunc(o.Devices, func(d *inventory.Status) bool { return d.Held })
+	return slices.ContainsFunc(o.Devices, func(d *inventory.Status) bool { return d.Held() })
 }
 
 // put makes the file of a resource describe an offer.

@@ -109,7 +109,7 @@ func (b *bench) allocate(id string) {
 	b.inventory.Allocated(map[string][]string{id: {id}})
 	b.until("the device is not held", func() bool {
 		snapshot, _ := b.inventory.Snapshot()
-		return snapshot.Offer(resource).Find(id).Held
+		return snapshot.Offer(resource).Find(id).Held()
 	})
 }
 

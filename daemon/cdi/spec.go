@@ -125,10 +125,10 @@ func (s *Specs) describe(sp *spec, devices []*inventory.Status) description {
 	d := make(description)
 	for _, device := range devices {
 		id := device.Device.ID
-		if device.Held {
+		if device.Held() {
 			delete(sp.given, id)
 		}
-		if !sp.wanted && !device.Held && !sp.given[id] {
+		if !sp.wanted && !device.Held() && !sp.given[id] {
 			continue
 		}
 		if nodes := s.nodes(sp.resource, device); len(nodes) > 0 {

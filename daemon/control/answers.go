@@ -154,7 +154,7 @@ func newDevice(s *inventory.Status, holders map[string][]Holder) Device {
 	d := Device{
 		ID: s.Device.ID, Resource: s.Resource, Class: className(s), Health: health(s.Healthy), Reason: s.Reason,
 		Since: s.Since.UTC(), NUMANode: s.Device.NUMANode, SysPath: s.Device.SysPath, Nodes: []string{},
-		Cordoned: s.Cordon != nil, Cordon: newCordon(s.Cordon), Held: s.Held, Model: s.Device.Model, Warning: s.Warning, Present: s.Present,
+		Cordoned: s.Cordon != nil, Cordon: newCordon(s.Cordon), Held: s.Held(), Model: s.Device.Model, Warning: s.Warning, Present: s.Present,
 	}
 	d.State, d.Serial, d.Size = string(s.State), serialOf(s.Target), s.Evidence.Size
 	if d.Resource == "" {
@@ -169,7 +169,7 @@ func newDevice(s *inventory.Status, holders map[string][]Holder) Device {
 	for _, n := range s.Nodes {
 		d.Nodes = append(d.Nodes, n.Container)
 	}
-	if by := holders[s.Device.ID]; s.Held && len(by) > 0 {
+	if by := holders[s.Device.ID]; s.Held() && len(by) > 0 {
 		d.Allocated = &by[0]
 		if len(by) > 1 {
 			d.Holders = by
@@ -189,7 +189,7 @@ func reading(snapshot *inventory.Snapshot) *Reading {
 	var r Reading
 	var read, size int64
 	for d := range snapshot.All() {
-		if d.Readable && d.Evidence.Found == "" {
+		if d.Todo == inventory.ReadDisk {
 			r.Disks++
 			read, size = read+d.Evidence.Read, size+d.Evidence.Size
 		}
@@ -270,7 +270,7 @@ func (t *Totals) add(o *inventory.Offer) {
 		default:
 			t.Unhealthy++
 		}
-		if d.Held {
+		if d.Held() {
 			t.Allocated++
 		}
 	}

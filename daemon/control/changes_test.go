@@ -16,6 +16,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
@@ -23,7 +24,7 @@ import (
 func offered(changes ...func(*inventory.Status)) *inventory.Status {
 	s := &inventory.Status{
 		Device:   &device.Device{ID: "d", Class: &device.NVMe, SysPath: "/sys/devices/d", NUMANode: 1},
-		Resource: "t/r", Healthy: true, Present: true,
+		Resource: "t/r", Verdict: inventory.Verdict{Healthy: true}, Observation: inventory.Observation{Present: true},
 	}
 	for _, change := range changes {
 		change(s)
@@ -45,7 +46,7 @@ func cordonedBy(user string) func(*inventory.Status) {
 	}
 }
 
-func held(s *inventory.Status) { s.Held = true }
+func held(s *inventory.Status) { s.Hold = lease.Started }
 
 func seen(s *inventory.Status) { s.Resource, s.Healthy, s.Reason = "", false, "in use" }
 
@@ -158,7 +159,7 @@ func TestDeviceAsItIsShown(t *testing.T) {
 	if free := newDevice(offered(), map[string][]Holder{"d": two}); free.Allocated != nil || free.Holders != nil {
 		t.Errorf("held by nobody: %+v", free)
 	}
-	unknown := newDevice(&inventory.Status{Device: &device.Device{}, Reason: "no wwid"}, nil)
+	unknown := newDevice(&inventory.Status{Device: &device.Device{}, Verdict: inventory.Verdict{Reason: "no wwid"}}, nil)
 	if unknown.Class != "" || unknown.Nodes == nil || unknown.Health != "Unhealthy" {
 		t.Errorf("not identified: %+v", unknown)
 	}

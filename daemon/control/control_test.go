@@ -161,7 +161,7 @@ func TestDeviceHasTheNamesOfTheDesign(t *testing.T) {
 		o.Holders = func() map[string][]control.Holder { return map[string][]control.Holder{alpha: {{"n", "p", "c"}}} }
 	})
 	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
-	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held })
+	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held() })
 	d := get[map[string]any](b, "/v1/devices/"+alpha)
 	if _, err := time.Parse(time.RFC3339Nano, d["since"].(string)); err != nil {
 		t.Error(err)

@@ -79,7 +79,7 @@ func TestMetrics(t *testing.T) {
 	if err := b.cordon("node-B-widget", "x"); err != nil {
 		t.Fatal(err)
 	}
-	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha).Held })
+	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha).Held() })
 	got := regexp.MustCompile(`(?m)^.*_bucket.*\n`).ReplaceAllString(b.metrics(), "")
 	got = regexp.MustCompile(`goversion="[^"]*"`).ReplaceAllString(got, `goversion="GO"`)
 	if got != wantMetrics {
@@ -96,7 +96,7 @@ func TestSeriesAreBounded(t *testing.T) {
 		}
 	})
 	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
-	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held })
+	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held() })
 	first := strings.Count(b.metrics(), "\n")
 	for range 50 {
 		if n := strings.Count(b.metrics(), "\n"); n != first {
@@ -104,7 +104,7 @@ func TestSeriesAreBounded(t *testing.T) {
 		}
 	}
 	b.inventory.Released([]string{alpha})
-	b.until("released", func(s *inventory.Snapshot) bool { return !s.Find(alpha).Held })
+	b.until("released", func(s *inventory.Snapshot) bool { return !s.Find(alpha).Held() })
 	if text := b.metrics(); strings.Contains(text, "device_allocated") {
 		t.Errorf("%s", text)
 	}

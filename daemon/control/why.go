@@ -12,6 +12,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -177,8 +178,8 @@ func (s *Server) conclude(x *Explanation, d *inventory.Status) {
 	if by := shown.Cordon; by != nil && by.Since != nil {
 		x.add("state", "", false, fmt.Sprintf("cordoned by %s, %s", by.Who(), by.Since.Format(timeFormat)))
 	}
-	if d.Used != "" {
-		x.add("state", "", true, "only the pod that holds it may have it: "+d.Used)
+	if d.Reserved != "" {
+		x.add("state", "", true, "only the pod that holds it may have it: "+d.Reserved)
 	}
 	if d.Warning != "" {
 		x.add("state", "", true, "warning: "+d.Warning)
@@ -198,7 +199,7 @@ func (s *Server) conclude(x *Explanation, d *inventory.Status) {
 	}
 	if shown.Allocated != nil {
 		x.Verdict += fmt.Sprintf(", held by %s/%s (%s)", shown.Allocated.Namespace, shown.Allocated.Pod, shown.Allocated.Container)
-	} else if d.Held {
+	} else if d.Held() {
 		x.Verdict += ", held by a pod"
 	}
 }
@@ -218,11 +219,11 @@ func (x *Explanation) evidence(d *inventory.Status) {
 		x.add("evidence", "", true, fmt.Sprintf("adopted by the operator, erased at %s, and verified", at))
 	case v.Found != "":
 		x.add("evidence", "", false, fmt.Sprintf("none: a full read since %s found %s", at, v.Found))
-	case d.Readable && v.Size > 0:
+	case d.Todo == inventory.ReadDisk && v.Size > 0:
 		x.add("evidence", "", false, fmt.Sprintf("none yet: %d of %d bytes were read since %s and are blank", v.Read, v.Size, at))
-	case d.State == inventory.StateUnproven:
+	case d.State == lease.Unproven:
 		x.add("evidence", "", false, "none: no full read, no erasure by metalplug, not adopted")
-	case d.Erasable:
+	case d.Reserved != "" && d.Barred != d.Reserved:
 		x.add("evidence", "", true, "a pod of this node left what is on it, which is erased before the next container starts")
 	}
 }

@@ -27,12 +27,11 @@ func (l *loop) current(id string) *Status {
 		return nil
 	}
 	s := *e.status
-	s.Device, s.Held, s.As, s.Present = e.device, e.held, e.as, e.sighting != nil
-	if e.sighting != nil {
-		s.Allocation, s.Target = e.sighting.Allocation, e.sighting.Target
+	s.Device, s.Lease, s.As, s.Nodes = e.device, e.lease, e.as, nil
+	if s.Observation = e.observation(); s.Present {
+		s.Nodes = e.status.Nodes
 	}
-	l.turn(e, &s)
-	l.evident(e, &s)
+	l.complete(e, l.facts(e), &s)
 	return &s
 }
 
@@ -49,7 +48,7 @@ func (i *Inventory) Kept(ctx context.Context, ids ...string) error {
 		return err
 	}
 	for _, id := range ids {
-		if err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Dirty }); err != nil {
+		if err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Lease.Used }); err != nil {
 			return err
 		}
 	}

@@ -154,20 +154,6 @@ func (i *Inventory) ask(ctx context.Context, r request) error {
 	}
 }
 
-// cordoned makes the status that of a cordoned device, if it is one.
-func (l *loop) cordoned(s *Status) {
-	c, ok := l.cordons[s.Device.ID]
-	if !ok {
-		return
-	}
-	reason := c.Reason
-	s.Cordon, s.Healthy, s.Parked = &c, false, s.Healthy
-	if s.Reason != "" {
-		reason += "; " + s.Reason
-	}
-	s.Reason = "cordoned: " + reason
-}
-
 // cordonKnown cordons each device that a resource takes: it may have been cordoned before.
 func (l *loop) cordonKnown() {
 	cordons := maps.Clone(l.cordons)

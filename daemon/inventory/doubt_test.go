@@ -11,6 +11,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
@@ -19,7 +20,7 @@ import (
 func released(t *testing.T, r *running) {
 	t.Helper()
 	r.Allocated(map[string][]string{diskID: {diskID}})
-	r.Worked(diskID, inventory.Outcome{Started: true, Pods: []string{"A"}})
+	r.did(diskID, inventory.Outcome{Event: lease.Start, Tenants: []string{"A"}})
 	synctest.Wait()
 	clock.Pass(time.Millisecond)
 	r.Confirm(time.Now(), map[string]inventory.Holding{diskID: inventory.Free})
@@ -35,7 +36,7 @@ func quarantined(t *testing.T, r *running, resource string) {
 	t.Helper()
 	synctest.Wait()
 	s, _ := r.Snapshot()
-	if d := s.Offer(resource).Find(diskID); d == nil || d.Healthy || !d.Uncleared {
+	if d := s.Offer(resource).Find(diskID); d == nil || d.Healthy || d.Barred == "" {
 		t.Errorf("it is offered to the next pod unerased: %s", describe(s))
 	}
 }
@@ -50,7 +51,7 @@ func TestRecordIsKept(t *testing.T) {
 			m := udevtest.New(t, diskOf(7))
 			r := start(t, m, t.TempDir(), tenants(true, false))
 			r.Allocated(map[string][]string{diskID: {diskID}})
-			r.Worked(diskID, inventory.Outcome{Started: true, Pods: []string{"A"}})
+			r.did(diskID, inventory.Outcome{Event: lease.Start, Tenants: []string{"A"}})
 			synctest.Wait()
 			m.Unplug(path)
 			synctest.Wait()
@@ -125,12 +126,12 @@ func TestSwappedWhileAway(t *testing.T) {
 		state := t.TempDir()
 		r := start(t, udevtest.New(t, scsi()), state, rules, contents(&content))
 		r.Allocated(map[string][]string{id: {id}})
-		r.Worked(id, inventory.Outcome{Started: true, Pods: []string{"A"}})
+		r.did(id, inventory.Outcome{Event: lease.Start, Tenants: []string{"A"}})
 		synctest.Wait()
 		content = "A's ext4"
 		clock.Pass(time.Millisecond)
 		r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
-		r.Worked(id, inventory.Outcome{Cleared: true})
+		r.did(id, inventory.Outcome{Event: lease.Cleared})
 		synctest.Wait()
 		if a := r.account(id); !a.Leftover || !a.Erasable {
 			t.Fatalf("%+v", a)
@@ -167,7 +168,7 @@ func TestCopyIsNotErased(t *testing.T) {
 		t.Log(describe(s))
 		var at []string
 		for _, d := range s.Offer(nvmeResource).Devices {
-			if d.Leftover && d.Pending && d.Present {
+			if d.Residue && d.Todo == inventory.CleanUp && d.Present {
 				at = append(at, d.Device.SysPath)
 			}
 		}

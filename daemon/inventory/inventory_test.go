@@ -310,7 +310,7 @@ func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	patient := func(o *inventory.Options) { o.Grace = time.Hour }
 	r := start(t, m, dir, patient)
 	r.Allocated(map[string][]string{id: {id}})
-	r.until("it is held", func(s *inventory.Snapshot) bool { return s.Find(id).Held })
+	r.until("it is held", func(s *inventory.Snapshot) bool { return s.Find(id).Held() })
 	r.stop()
 	r.stop = func() {}
 	r = start(t, m, dir, patient)
@@ -408,7 +408,7 @@ func TestPodMayUseWhatItHolds(t *testing.T) {
 	r.offers(nvmeResource, id+" Healthy")
 	// Nobody else may have it.
 	r.until("it is for its pod alone", func(s *inventory.Snapshot) bool {
-		return strings.Contains(s.Offer(nvmeResource).Find(id).Used, "ext4")
+		return strings.Contains(s.Offer(nvmeResource).Find(id).Reserved, "ext4")
 	})
 	// Released with its contents, it must not be handed to anyone else.
 	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
@@ -449,14 +449,14 @@ func TestIdentitiesSurviveARestart(t *testing.T) {
 	state := t.TempDir()
 	r := start(t, udevtest.New(t, widget("widget0", "A")+widget("widget1", "B")), state)
 	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}})
-	r.until("A is held", func(s *inventory.Snapshot) bool { return s.Offer("example.org/widget").Find("node-A-widget").Held })
+	r.until("A is held", func(s *inventory.Snapshot) bool { return s.Offer("example.org/widget").Find("node-A-widget").Held() })
 	r.stop()
 	r.stop = func() {}
 
 	r = start(t, udevtest.New(t, widget("widget5", "B")), state) // A is missing, B has another name
 	r.offers("example.org/widget", "node-A-widget Unhealthy (not seen since metalplug was started), node-B-widget Healthy")
 	s, _ := r.Snapshot()
-	if !s.Offer("example.org/widget").Find("node-A-widget").Held {
+	if !s.Offer("example.org/widget").Find("node-A-widget").Held() {
 		t.Error("that a pod holds A is forgotten")
 	}
 }

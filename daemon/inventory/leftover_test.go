@@ -13,6 +13,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
@@ -42,12 +43,12 @@ func probed(reading *device.Reading) func(*inventory.Options) {
 func idle(t *testing.T, r *running, reading *device.Reading, left device.Reading) {
 	t.Helper()
 	r.Allocated(map[string][]string{diskID: {diskID}})
-	r.Worked(diskID, inventory.Outcome{Started: true, Pods: []string{"A"}})
+	r.did(diskID, inventory.Outcome{Event: lease.Start, Tenants: []string{"A"}})
 	synctest.Wait()
 	*reading = left
 	clock.Pass(time.Millisecond)
 	r.Confirm(time.Now(), map[string]inventory.Holding{diskID: inventory.Free})
-	r.Worked(diskID, inventory.Outcome{Cleared: true})
+	r.did(diskID, inventory.Outcome{Event: lease.Cleared})
 	synctest.Wait()
 	if a := r.account(diskID); !a.Leftover || !a.Erasable {
 		t.Fatalf("%+v", a)
@@ -186,23 +187,23 @@ func TestWrittenByOthers(t *testing.T) {
 		want(t, r, "written", true)
 	})
 	bubble("by an erasure of ours that fails", func(t *testing.T, r *running, _ string, reading *device.Reading) {
-		r.Work(diskID, "")
+		r.begin(diskID, "")
 		*reading = others
 		r.LookAgain(diskID)
 		synctest.Wait()
-		r.Worked(diskID, inventory.Outcome{Err: errors.New("time is up")})
+		r.did(diskID, inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: errors.New("time is up")}})
 		want(t, r, "failed", true)
 	})
 	bubble("by an erasure in which we end", func(t *testing.T, r *running, state string, reading *device.Reading) {
-		r.Work(diskID, "")
+		r.begin(diskID, "")
 		clock.Pass(time.Second) // on disk
 		*reading = others
 		r = again(t, r, state, inBoot("1", 7), reading)
 		want(t, r, "half erased", true)
 	})
 	bubble("after work that did nothing", func(t *testing.T, r *running, _ string, reading *device.Reading) {
-		r.Work(diskID, "")
-		r.Worked(diskID, inventory.Outcome{})
+		r.begin(diskID, "")
+		r.did(diskID, inventory.Outcome{})
 		want(t, r, "refused", true)
 		*reading = others
 		want(t, r, "written", false)
@@ -241,10 +242,10 @@ func TestToBeErasedOutlastsABoot(t *testing.T) {
 func TestAppearsAnew(t *testing.T) {
 	const path = "/sys/devices/pci0000:00/0000:00:01.0"
 	pods := device.Reading{Content: "ext4", Fingerprint: "1"}
-	work := func(r *running) { r.Work(diskID, "") }
+	work := func(r *running) { r.begin(diskID, "") }
 	vouch := func(r *running, appearance string) {
 		r.Prepared(diskID, device.Prepared{Appearance: appearance})
-		r.Worked(diskID, inventory.Outcome{Cleared: true})
+		r.did(diskID, inventory.Outcome{Event: lease.Cleared})
 	}
 	for _, c := range []struct {
 		name          string
@@ -255,22 +256,24 @@ func TestAppearsAnew(t *testing.T) {
 		{"proven before it is seen", func(r *running) { work(r); vouch(r, "8") }, func(*running) {}, true},
 		{"another is proven, after it was seen", work, func(r *running) { vouch(r, "7") }, false},
 		{"another is proven, before it is seen", func(r *running) { work(r); vouch(r, "7") }, func(*running) {}, false},
-		{"nothing is proven", work, func(r *running) { r.Worked(diskID, inventory.Outcome{Cleared: true}) }, false},
-		{"the work fails", work, func(r *running) { r.Worked(diskID, inventory.Outcome{Err: errors.New("it has not come back")}) }, false},
+		{"nothing is proven", work, func(r *running) { r.did(diskID, inventory.Outcome{Event: lease.Cleared}) }, false},
+		{"the work fails", work, func(r *running) {
+			r.did(diskID, inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: errors.New("it has not come back")}})
+		}, false},
 		{"a container starts, and nothing is proven", work, func(r *running) {
-			r.Worked(diskID, inventory.Outcome{Started: true, Pods: []string{"B"}})
+			r.did(diskID, inventory.Outcome{Event: lease.Start, Tenants: []string{"B"}})
 		}, false},
 		{"a container starts, and it is proven", work, func(r *running) {
 			r.Prepared(diskID, device.Prepared{Appearance: "8"})
-			r.Worked(diskID, inventory.Outcome{Started: true, Pods: []string{"B"}})
+			r.did(diskID, inventory.Outcome{Event: lease.Start, Tenants: []string{"B"}})
 		}, true},
 		{"after that has failed", func(r *running) {
-			r.Work(diskID, "")
-			r.Worked(diskID, inventory.Outcome{Err: errors.New("it has not come back")})
+			r.begin(diskID, "")
+			r.did(diskID, inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: errors.New("it has not come back")}})
 		}, func(*running) {}, false},
 		{"long after", func(r *running) {
-			r.Work(diskID, "")
-			r.Worked(diskID, inventory.Outcome{Cleared: true})
+			r.begin(diskID, "")
+			r.did(diskID, inventory.Outcome{Event: lease.Cleared})
 			clock.Pass(time.Minute)
 		}, func(*running) {}, false},
 		{"by itself", func(*running) {}, func(*running) {}, false},
@@ -307,7 +310,7 @@ func TestDiskseqThatCannotBeRead(t *testing.T) {
 		m.Apply(strings.Replace(blankIn("1", 7), "A: diskseq=7\n", "", 1))
 		synctest.Wait()
 		s, err := r.Current(t.Context(), diskID)
-		if err != nil || s.Target != nil || !s.Leftover {
+		if err != nil || s.Target != nil || !s.Residue {
 			t.Errorf("without: %+v, %v", s, err)
 		}
 		if a := r.account(diskID); a.Reason != "not complete: its diskseq cannot be read" {

@@ -311,3 +311,11 @@ func (l *loop) allBack() bool {
 	}
 	return true
 }
+
+// finish notes what is still waiting when the inventory stops, so that it is kept.
+func (l *loop) finish() {
+	for range len(l.requests) {
+		(<-l.requests)(l)
+	}
+	l.unsaved = l.unsaved || len(l.dirty) > 0
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
@@ -57,9 +58,9 @@ func TestNoAnswer(t *testing.T) {
 	}
 	tenant := func(r *running) {
 		r.Allocated(map[string][]string{diskID: {diskID}})
-		r.Worked(diskID, inventory.Outcome{Started: true})
+		r.did(diskID, inventory.Outcome{Event: lease.Start})
 		synctest.Wait()
-		r.Worked(diskID, inventory.Outcome{Cleared: true})
+		r.did(diskID, inventory.Outcome{Event: lease.Cleared})
 		r.Released([]string{diskID})
 	}
 	type step struct {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 // The purge of the package reads the state file without this package: it names each disk that may hold a pod's data.
@@ -22,11 +24,11 @@ func TestPurgeNamesTheDisksWithData(t *testing.T) {
 		t.Fatal("metalplug.postrm has no function unerased")
 	}
 	var b bytes.Buffer
-	state := contents{Version: 1, Devices: []record{
-		{ID: "nvme-1", Class: "nvme", Medium: "eui.1", Dirty: true, Pods: []string{`a"b`, "c"}},
-		{ID: "nvme-2", Class: "nvme", Medium: "eui.2"},
-		{ID: "GPU-3", Class: "gpu", Dirty: true},
-		{ID: "node-4", Class: "node", Medium: "naa.4", Dirty: true, Leftover: true},
+	state := contents{Version: stateVersion, Devices: []record{
+		{ID: "nvme-1", Class: "nvme", Disk: "eui.1", Lease: lease.Lease{Used: true, Tenants: []string{`a"b`, "c"}}},
+		{ID: "nvme-2", Class: "nvme", Disk: "eui.2"},
+		{ID: "GPU-3", Class: "gpu", Lease: lease.Lease{Used: true}},
+		{ID: "node-4", Class: "node", Disk: "naa.4", Lease: lease.Lease{Used: true, Residue: true}},
 	}}
 	if err := state.encode(&b); err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
@@ -28,7 +29,7 @@ import (
 const stateFile = "state.json"
 
 // stateVersion is the version of the file's format.
-const stateVersion = 1
+const stateVersion = 2
 
 // stateSize bounds what is read of the file: a device is less than 4 KiB of it, and no machine has 16,384.
 const stateSize = 64 << 20
@@ -61,20 +62,13 @@ type record struct {
 	NUMANode int    `json:"numaNode"`
 	Present  bool   `json:"present"`
 	Away     bool   `json:"away,omitempty"` // not in the offer: kept since it has to be erased before it is again
-	Held     bool   `json:"held,omitempty"`
-	Due      bool   `json:"due,omitempty"`
-	Dirty    bool   `json:"dirty,omitempty"`
-	Leftover bool   `json:"leftover,omitempty"`
-	Medium   string `json:"medium,omitempty"`
-	Given    string `json:"given,omitempty"`
-	// Fingerprint and Blank are by what the data that a pod has left is known.
+
+	lease.Lease
+	Disk string `json:"disk,omitempty"` // the medium that was seen
+	// Fingerprint and Blank are by what the data that a tenant has left is known.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Blank       bool   `json:"blank,omitempty"`
-	Failed      string `json:"failed,omitempty"`
-	ByHand      ByHand `json:"byHand,omitempty"`
-
-	Pods       []string `json:"pods,omitempty"`
-	Appearance string   `json:"diskseq,omitempty"` // this and what follows, in the boot of [health]
+	Appearance  string `json:"diskseq,omitempty"` // this and what follows, in the boot of [health]
 
 	Initialised string `json:"initialised,omitempty"`
 	Instance    uint64 `json:"inode,omitempty"`

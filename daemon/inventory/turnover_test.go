@@ -17,6 +17,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/udev/udevtest"
 )
@@ -48,7 +49,34 @@ func (r *running) account(id string) account {
 			reason = published.Reason
 		}
 	}
-	return account{s.Held, s.Due, s.Dirty, s.Leftover, s.Pending, s.Uncleared, s.Erasable, s.Pods, s.Failure, reason}
+	return account{
+		s.Held(), s.Hold == lease.Due, s.Used, s.Residue, s.Todo == inventory.CleanUp, s.Barred == "being cleared after its last pod",
+		s.Reserved != "" && s.Barred != s.Reserved, s.Tenants, s.Failure, reason,
+	}
+}
+
+// begin begins work on a device: to prepare it for the pod that holds it, or to clean it up.
+func (r *running) begin(id, reason string) {
+	r.t.Helper()
+	event := lease.Clear
+	if s, err := r.Current(r.t.Context(), id); err != nil || s.Held() {
+		event = lease.Prepare
+	}
+	if _, err := r.Begin(r.t.Context(), id, event, reason); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// did does work on a device, or ends what has begun.
+func (r *running) did(id string, o inventory.Outcome) {
+	r.t.Helper()
+	if s, err := r.Current(r.t.Context(), id); err != nil || !s.Working() {
+		if o.Event == lease.Start && err == nil && !s.Held() {
+			r.Allocated(map[string][]string{id: {id}})
+		}
+		r.begin(id, "")
+	}
+	r.Worked(id, o)
 }
 
 // diskOf is the recording of a disk in one of its appearances.
@@ -80,17 +108,18 @@ func contents(content *string) func(*inventory.Options) {
 
 func TestAccount(t *testing.T) {
 	allocate := func(r *running) { r.Allocated(map[string][]string{diskID: {diskID}}) }
+	begin := func(r *running) { r.begin(diskID, "") }
 	work := func(o inventory.Outcome) func(*running) {
-		return func(r *running) { r.Work(diskID, ""); r.Worked(diskID, o) }
+		return func(r *running) { r.did(diskID, o) }
 	}
 	erased := func(o inventory.Outcome) func(*running) {
 		return func(r *running) {
-			r.Work(diskID, "")
+			r.begin(diskID, "")
 			r.Prepared(diskID, device.Prepared{Erased: true, Appearance: "7"})
-			r.Worked(diskID, o)
+			r.did(diskID, o)
 		}
 	}
-	started := erased(inventory.Outcome{Started: true, Pods: []string{"A"}})
+	started := erased(inventory.Outcome{Event: lease.Start, Tenants: []string{"A"}})
 	confirm := func(h inventory.Holding) func(*running) {
 		return func(r *running) {
 			clock.Pass(time.Millisecond)
@@ -106,7 +135,7 @@ func TestAccount(t *testing.T) {
 		{"nothing", nil, account{}},
 		{"allocated", []func(*running){allocate}, account{Held: true, Due: true}},
 		{"allocated long ago, and the kubelet lists it", []func(*running){allocate, confirm(inventory.Held)}, account{Held: true, Due: true}},
-		{"allocated, and free", []func(*running){allocate, free}, account{Due: true}},
+		{"allocated, and free", []func(*running){allocate, free}, account{}},
 		{"started", []func(*running){allocate, started}, account{Held: true, Dirty: true, Leftover: true, Uncleared: true, Pods: []string{"A"}}},
 		{
 			"started without a word to us",
@@ -133,10 +162,10 @@ func TestAccount(t *testing.T) {
 			},
 			account{Dirty: true, Leftover: true, Pending: true, Uncleared: true, Pods: []string{"A"}, Reason: "being cleared after its last pod"},
 		},
-		{"cleared", []func(*running){allocate, started, free, erased(inventory.Outcome{Cleared: true})}, account{}},
+		{"cleared", []func(*running){allocate, started, free, erased(inventory.Outcome{Event: lease.Cleared})}, account{}},
 		{
 			"cleared, and the next pod has come before",
-			[]func(*running){allocate, started, free, allocate, work(inventory.Outcome{Cleared: true})},
+			[]func(*running){allocate, started, free, begin, allocate, work(inventory.Outcome{Event: lease.Cleared})},
 			account{Held: true, Due: true, Leftover: true},
 		},
 		{
@@ -146,7 +175,7 @@ func TestAccount(t *testing.T) {
 		},
 		{
 			"failed",
-			[]func(*running){allocate, started, free, work(inventory.Outcome{Err: errors.New("no answer")})},
+			[]func(*running){allocate, started, free, work(inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: errors.New("no answer")}})},
 			account{
 				Dirty: true, Leftover: true, Pending: true, Uncleared: true, Pods: []string{"A"}, Failure: "no answer", Reason: "no answer",
 			},
@@ -154,28 +183,28 @@ func TestAccount(t *testing.T) {
 		{
 			"failed, erased by hand while the vendor's step is to come",
 			[]func(*running){
-				allocate, started, free, work(inventory.Outcome{Err: errors.New("no answer")}), erased(inventory.Outcome{Mended: true}), work(inventory.Outcome{}),
+				allocate, started, free, work(inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: errors.New("no answer")}}), erased(inventory.Outcome{Event: lease.Mended}), work(inventory.Outcome{}),
 			},
 			account{Dirty: true, Pending: true, Uncleared: true, Pods: []string{"A"}, Reason: "being cleared after its last pod"},
 		},
 		{
 			"failed after an erasure, tried again in vain",
 			[]func(*running){
-				allocate, started, free, erased(inventory.Outcome{Err: errors.New("no answer")}), work(inventory.Outcome{}),
+				allocate, started, free, erased(inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: errors.New("no answer")}}), work(inventory.Outcome{}),
 			},
 			account{Dirty: true, Pending: true, Uncleared: true, Pods: []string{"A"}, Failure: "no answer", Reason: "no answer"},
 		},
 		{
 			"failed, then erased, and nothing else came of it",
 			[]func(*running){
-				allocate, started, free, work(inventory.Outcome{Err: errors.New("no answer")}), erased(inventory.Outcome{}),
+				allocate, started, free, work(inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: errors.New("no answer")}}), erased(inventory.Outcome{}),
 			},
 			account{Dirty: true, Pending: true, Uncleared: true, Pods: []string{"A"}, Failure: "no answer", Reason: "no answer"},
 		},
 		{
 			"failed before a start, tried again",
 			[]func(*running){
-				allocate, work(inventory.Outcome{Err: errors.New("no answer")}), work(inventory.Outcome{}), started,
+				allocate, work(inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: errors.New("no answer")}}), work(inventory.Outcome{}), started,
 			},
 			account{Held: true, Dirty: true, Leftover: true, Uncleared: true, Pods: []string{"A"}},
 		},
@@ -211,13 +240,13 @@ func TestKept(t *testing.T) {
 		state := t.TempDir()
 		r := start(t, udevtest.New(t, diskOf(7)), state, tenants(true, false))
 		began := time.Now()
-		r.Worked(diskID, inventory.Outcome{Started: true})
+		r.did(diskID, inventory.Outcome{Event: lease.Start})
 		if err := r.Kept(t.Context(), diskID); err != nil {
 			t.Fatal(err)
 		}
 		snapshot, _ := r.Snapshot()
 		text, err := os.ReadFile(filepath.Join(state, "state.json"))
-		if err != nil || !strings.Contains(string(text), `"dirty":true`) || !snapshot.Find(diskID).Uncleared {
+		if err != nil || !strings.Contains(string(text), `"used":true`) || snapshot.Find(diskID).Barred == "" {
 			t.Errorf("on disk is %s, %v", text, err)
 		}
 		if took := time.Since(began); took > 100*time.Millisecond { // of the bubble's time: no timer was waited for
@@ -229,7 +258,7 @@ func TestKept(t *testing.T) {
 		if err := os.MkdirAll(filepath.Join(state, "state.json.new/full"), 0o755); err != nil { // where it is written first
 			t.Fatal(err)
 		}
-		r.Worked(diskID, inventory.Outcome{Cleared: true})
+		r.did(diskID, inventory.Outcome{Event: lease.Cleared})
 		if err := r.Kept(t.Context()); err == nil || !strings.Contains(err.Error(), "state.json.new") {
 			t.Errorf("%v", err)
 		}
@@ -247,7 +276,7 @@ func TestKept(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) { // without a store
 		r := start(t, udevtest.New(t, diskOf(7)), "", tenants(true, false))
-		r.Worked(diskID, inventory.Outcome{Started: true})
+		r.did(diskID, inventory.Outcome{Event: lease.Start})
 		if err := r.Kept(t.Context(), diskID); err != nil {
 			t.Error(err)
 		}
@@ -259,9 +288,11 @@ func TestCurrentOfNothing(t *testing.T) {
 	if s, err := r.Current(t.Context(), "nothing"); s != nil || !errors.Is(err, inventory.ErrUnknownDevice) {
 		t.Errorf("%v, %v", s, err)
 	}
-	r.Work("nothing", "")
+	if _, err := r.Begin(t.Context(), "nothing", lease.Clear, ""); !errors.Is(err, inventory.ErrUnknownDevice) {
+		t.Error(err)
+	}
 	r.Prepared("nothing", device.Prepared{})
-	r.Worked("nothing", inventory.Outcome{Started: true})
+	r.Worked("nothing", inventory.Outcome{Event: lease.Start})
 	r.Lingers("nothing", "somebody")
 	if err := r.Alive(t.Context()); err != nil {
 		t.Error(err)
@@ -292,13 +323,13 @@ func TestErasable(t *testing.T) {
 				r := start(t, m, "", c.rules, contents(&content))
 				r.Allocated(map[string][]string{diskID: {diskID}})
 				if c.started {
-					r.Worked(diskID, inventory.Outcome{Started: true})
+					r.did(diskID, inventory.Outcome{Event: lease.Start})
 				}
 				synctest.Wait()
 				content = "ext4"
 				clock.Pass(time.Millisecond)
 				r.Released([]string{diskID})
-				r.Worked(diskID, inventory.Outcome{Cleared: true})
+				r.did(diskID, inventory.Outcome{Event: lease.Cleared})
 				synctest.Wait()
 				if c.seen != nil {
 					c.seen(m)
@@ -325,14 +356,16 @@ func TestFrozen(t *testing.T) {
 			}
 		}
 		state := func(state string) { m.SetAttr("/sys/devices/pci0000:00/0000:00:01.0/nvme/nvme1", "state", state) }
-		r.Work(diskID, "")
-		r.Work(diskID, "") // by two at once
-		for range 10 {     // more often than a device may be sick
+		r.begin(diskID, "")
+		if _, err := r.Begin(t.Context(), diskID, "", ""); err != nil { // another device that is reset hits it
+			t.Fatal(err)
+		}
+		for range 10 { // more often than a device may be sick
 			state("resetting")
 			check("while it is worked on", diskID+" Healthy")
 			state("live")
 		}
-		r.Worked(diskID, inventory.Outcome{})
+		r.did(diskID, inventory.Outcome{})
 		state("resetting")
 		check("by the other still", diskID+" Healthy")
 		if err := r.Cordon(t.Context(), diskID, inventory.Cordon{Reason: "x"}); err != nil {
@@ -343,16 +376,16 @@ func TestFrozen(t *testing.T) {
 			t.Fatal(err)
 		}
 		check("uncordoned meanwhile", diskID+" Healthy")
-		r.Worked(diskID, inventory.Outcome{Mended: true})
+		r.Worked(diskID, inventory.Outcome{})
 		check("after that", diskID+" Unhealthy (controller nvme1 is resetting)")
 		state("live")
 		check("well again", diskID+" Healthy")
-		r.Work(diskID, "being erased by hand")
+		r.begin(diskID, "being erased by hand")
 		check("with a reason", diskID+" Unhealthy (being erased by hand)")
-		r.Worked(diskID, inventory.Outcome{})
+		r.did(diskID, inventory.Outcome{})
 		check("without a reason", diskID+" Healthy")
-		r.Work(diskID, "")
-		r.Worked(diskID, inventory.Outcome{Err: errors.New("no answer")})
+		r.begin(diskID, "")
+		r.did(diskID, inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: errors.New("no answer")}})
 		check("failed", diskID+" Unhealthy (no answer)")
 	})
 }
@@ -362,7 +395,7 @@ func TestDeviceIsClearedBeforeItLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, udevtest.New(t, diskOf(7)), "", tenants(true, false))
 		r.Allocated(map[string][]string{diskID: {diskID}})
-		r.Worked(diskID, inventory.Outcome{Started: true})
+		r.did(diskID, inventory.Outcome{Event: lease.Start})
 		<-r.SetRules([]device.Rule{
 			{Resource: "example.org/other", Class: &device.NVMe},
 			{Resource: nvmeResource, Class: &device.NVMe, Match: map[string]string{"DEVNAME": "/dev/nothing"}, ClearedAtRelease: true},
@@ -376,7 +409,7 @@ func TestDeviceIsClearedBeforeItLeaves(t *testing.T) {
 		if got := r.account(diskID); !got.Pending || !strings.Contains(got.Reason, "example.org/other") {
 			t.Errorf("%+v", got)
 		}
-		r.Worked(diskID, inventory.Outcome{Cleared: true})
+		r.did(diskID, inventory.Outcome{Event: lease.Cleared})
 		free()
 		snapshot, _ := r.Snapshot()
 		if got := describeOffer(snapshot.Offer("example.org/other")); got != diskID+" Healthy" {

@@ -58,6 +58,7 @@ type Lease struct {
 	Used    bool     `json:"used,omitempty"`    // a container was started with it since it was last cleared
 	Residue bool     `json:"residue,omitempty"` // a tenant of this node wrote what is on the disk
 	Tenants []string `json:"tenants,omitempty"` // UIDs of the pods or claims that have had it since it was last cleared, sorted
+	Unnamed bool     `json:"unnamed,omitempty"` // a container of a tenant was started since then whose UID is not known
 	Medium  string   `json:"medium,omitempty"`  // of the disk that its containers were started with, see [device.Target.Medium]
 	Failure string   `json:"failure,omitempty"` // why the last work failed; kept until work succeeds
 	Order   Order    `json:"order,omitempty"`   // the work that failed, if the operator ordered it
@@ -77,7 +78,7 @@ func (l Lease) Equal(other Lease) bool {
 }
 
 func (l Lease) same(o Lease) bool {
-	return l.State == o.State && l.Hold == o.Hold && l.Used == o.Used && l.Residue == o.Residue && l.Medium == o.Medium &&
+	return l.State == o.State && l.Hold == o.Hold && l.Used == o.Used && l.Residue == o.Residue && l.Unnamed == o.Unnamed && l.Medium == o.Medium &&
 		l.Failure == o.Failure && l.Order == o.Order
 }
 
@@ -91,7 +92,8 @@ type Event struct {
 	// Proven reports that the device can be offered without a tenant: it needs no evidence, its evidence is complete, or its
 	// residue is erased before the next start.
 	Proven bool
-	// Residue reports, of started and listed, that all that is on the disk from now on counts as the tenant's: the disk was
+	// Residue reports, of proven, that a tenant's data is there, which is erased before the next start. Of started and listed,
+	// it reports that all that is on the disk from now on counts as the tenant's: the disk was
 	// proven or erased before, it is the one that was prepared, and its resource does not share the disks of the host.
 	Residue bool
 }
@@ -102,6 +104,7 @@ type ErrEvent struct {
 	Event Name
 }
 
+// Error names the state and the event.
 func (e *ErrEvent) Error() string {
 	return fmt.Sprintf("a device in state %s has no event %s", e.State, e.Event)
 }
@@ -158,10 +161,12 @@ func (l *Lease) carryOut(do Effect, e Event) bool {
 	case ClearHold:
 		l.Hold = NoTenant
 	case SetUsed:
+		// The kubelet's checkpoint may be behind: then it names the tenants of before.
+		l.Unnamed = l.Unnamed || len(e.Tenants) == 0 || l.Hold == Due && l.StartedFor(e.Tenants) && len(l.Tenants) > 0
 		l.Used, l.Medium = true, e.Medium
 		l.Tenants = slices.Compact(slices.Sorted(slices.Values(slices.Concat(l.Tenants, e.Tenants))))
 	case ClearUsed:
-		l.Used, l.Medium, l.Tenants = false, "", nil
+		l.Used, l.Unnamed, l.Medium, l.Tenants = false, false, "", nil
 	case SetResidue:
 		l.Residue = e.Residue
 	case ClearResidue:

@@ -24,6 +24,7 @@ const (
 	Doubted  Name = "doubted"  // the evidence has ended
 	Adopted  Name = "adopted"  // the operator allows to erase the disk
 	Restart  Name = "restart"  // the daemon, a helper or the power ended, and the daemon is back
+	Reboot   Name = "reboot"   // the node was started anew: another disk may have its ID
 	Lost     Name = "lost"     // the daemon is back without its state
 )
 
@@ -81,13 +82,13 @@ var Table = []Row{
 	// A tenant gets it. The kubelet decides, so no state can refuse it: the preparation does.
 	{[]State{Free, Unproven, Released}, Allocate, Always, Allocated, []Effect{SetDue, Audit}},
 	{[]State{Allocated, Preparing, InUse, Clearing, Failed}, Allocate, Always, "", []Effect{SetDue, Audit}},
-	{[]State{Free, Unproven, Released, Allocated, InUse}, Listed, Always, InUse, []Effect{SetStarted, SetUsed, SetResidue, EndEvidence, Save}},
+	{[]State{Free, Unproven, Released, Allocated, InUse}, Listed, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, EndEvidence, Save}},
 	{[]State{Preparing, Clearing, Failed}, Listed, IfHeld, "", nil},
-	{[]State{Preparing, Clearing, Failed}, Listed, Always, "", []Effect{SetStarted, SetUsed, EndEvidence, Save}},
+	{[]State{Preparing, Clearing, Failed}, Listed, Always, "", []Effect{SetUsed, SetStarted, EndEvidence, Save}},
 
 	// A container starts.
 	{[]State{Free, Unproven, Allocated, InUse, Released, Failed}, Prepare, Always, Preparing, []Effect{Save}},
-	{[]State{Preparing}, Start, Always, InUse, []Effect{SetStarted, SetUsed, SetResidue, ClearFailure, EndEvidence, Save, Audit}},
+	{[]State{Preparing}, Start, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, ClearFailure, EndEvidence, Save, Audit}},
 
 	// It has gone.
 	{[]State{InUse}, Gone, Always, Released, []Effect{ClearHold, Inspect, Audit}},
@@ -117,16 +118,17 @@ var Table = []Row{
 	{[]State{Preparing, Clearing}, Refused, Always, Unproven, []Effect{Inspect}},
 
 	// The disk, or what is on it, is another.
-	{[]State{Free}, Replaced, Always, Unproven, []Effect{ClearResidue, LapseErase, Inspect}},
-	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Replaced, Always, "", []Effect{ClearResidue, LapseErase, Inspect}},
+	{[]State{Free}, Replaced, Always, Unproven, []Effect{ClearResidue, LapseErase, Save, Inspect}},
+	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Replaced, Always, "", []Effect{ClearResidue, LapseErase, Save, Inspect}},
 	{[]State{Free}, Changed, IfProven, "", []Effect{ClearResidue}},
 	{[]State{Free}, Changed, Always, Unproven, []Effect{ClearResidue, EndEvidence}},
 	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Changed, Always, "", []Effect{ClearResidue, EndEvidence}},
 
 	// Evidence.
-	{[]State{Unproven}, Proven, Always, Free, []Effect{ClearResidue, Save}},
+	{[]State{Unproven}, Proven, Always, Free, []Effect{SetResidue, Save}},
 	{[]State{Free}, Doubted, Always, Unproven, nil},
 	{[]State{Free, Unproven}, Adopted, Always, Unproven, []Effect{Save, Audit}},
+	{[]State{Released, Failed}, Adopted, Always, "", []Effect{Save, Audit}},
 
 	// The daemon is back.
 	{[]State{Preparing, Clearing}, Restart, IfFailed, Failed, []Effect{Inspect}},
@@ -135,5 +137,6 @@ var Table = []Row{
 	{[]State{Preparing, Clearing}, Restart, IfUsed, Released, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Restart, Always, Unproven, []Effect{Inspect}},
 	{[]State{Free, Unproven, Allocated, InUse, Released, Failed}, Restart, Always, "", nil},
+	{anyState, Reboot, Always, "", []Effect{LapseErase}},
 	{anyState, Lost, Always, Unproven, []Effect{ClearHold, ClearUsed, ClearResidue, ClearFailure, EndEvidence}},
 }

@@ -22,14 +22,20 @@ type Work struct {
 	ByHand bool // the operator ordered it: the content is not compared
 }
 
-// First reports whether a start is that of a first container of its tenant: the kubelet gave the device to a tenant, and
-// no container of these UIDs was started with it.
+// First reports whether a start is that of a first container of its tenant: the kubelet gave it the device and no container
+// was started since, or none was started of these UIDs, where all are known.
 func (l Lease) First(tenants []string) bool {
-	if l.Hold != Started {
-		return true
+	named := len(tenants) > 0 && len(l.Tenants) > 0 && !l.Unnamed
+	if l.Hold == Due || !named {
+		return l.Hold != Started
 	}
-	known := slices.ContainsFunc(tenants, func(uid string) bool { return slices.Contains(l.Tenants, uid) })
-	return len(tenants) > 0 && len(l.Tenants) > 0 && !known
+	return !l.StartedFor(tenants)
+}
+
+// StartedFor reports whether a container of each of these tenants was started, as far as that is known.
+func (l Lease) StartedFor(tenants []string) bool {
+	unknown := func(uid string) bool { return !slices.Contains(l.Tenants, uid) }
+	return len(l.Tenants) == 0 || !slices.ContainsFunc(tenants, unknown)
 }
 
 // Preparation returns the work that precedes the start of a container. first is [Lease.First]; same reports whether the

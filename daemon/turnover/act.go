@@ -98,7 +98,7 @@ func (t *Turnover) count(a act, p device.Prepared, took time.Duration, err error
 // between it is not what is there.
 func (t *Turnover) prepared(ctx context.Context, a act) (p device.Prepared, err error) {
 	target := *a.status.Target
-	target.Together, target.Fingerprint, target.Pods = a.together, a.status.Fingerprint, a.status.Pods
+	target.Together, target.Fingerprint, target.Pods = a.together, a.status.Fingerprint, a.status.Tenants
 	if a.work.Scrub != "" && target.Fingerprint != "" {
 		if err := t.Inventory.Kept(ctx); err != nil {
 			return p, fmt.Errorf("%w: that it is erased could be forgotten: %w", ErrUnfit, err)
@@ -129,7 +129,7 @@ func (t *Turnover) hits(ctx context.Context, s *inventory.Status, method string)
 // together takes in the other devices that an act hits, which [Turnover.take] has locked. One that a pod holds, or that
 // is not ours to hit, forbids it.
 func (t *Turnover) together(ctx context.Context, a *act) (release func(), err error) {
-	var ids, paths []string
+	var ids, paths, begun []string
 	for _, method := range a.methods() {
 		hit, err := t.hits(ctx, a.status, method)
 		if err != nil {
@@ -148,23 +148,28 @@ func (t *Turnover) together(ctx context.Context, a *act) (release func(), err er
 		switch {
 		case err != nil:
 			return nil, err
-		case now.Held:
+		case now.Held():
 			return nil, fmt.Errorf("%w: it would hit %s, which a pod holds", ErrBusy, id)
 		case t.careOf(cmp.Or(now.Resource, now.Taker)).Open:
 			return nil, fmt.Errorf("%w: it would hit %s, which others may be using", ErrUnfit, id)
-		case a.work.Scrub != "" && (now.Used != "" || now.Stale || now.Resource == ""):
-			return nil, fmt.Errorf("%w: it would hit %s: %s", ErrUnfit, id, cmp.Or(now.Used, now.Reason))
+		case a.work.Scrub != "" && (now.Reserved != "" || now.Stale || now.Resource == ""):
+			return nil, fmt.Errorf("%w: it would hit %s: %s", ErrUnfit, id, cmp.Or(now.Reserved, now.Reason))
 		}
 		ids, a.together = append(ids, id), append(a.together, path)
 	}
-	for _, id := range ids {
-		t.Inventory.Work(id, "")
-	}
-	return func() {
-		for _, id := range ids {
+	over := func() {
+		for _, id := range begun {
 			t.Inventory.Worked(id, inventory.Outcome{})
 		}
-	}, nil
+	}
+	for _, id := range ids {
+		if _, err := t.Inventory.Begin(ctx, id, "", ""); err != nil {
+			over()
+			return nil, err
+		}
+		begun = append(begun, id)
+	}
+	return over, nil
 }
 
 // at returns the device at a sysfs path that is offered, or would be if it were proven; nil: there is none.

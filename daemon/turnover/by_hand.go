@@ -10,6 +10,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 // ByHand resets a device that no pod holds, or with a scrub erases it, with the same checks. It blocks until that is
@@ -31,17 +32,19 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	switch {
 	case !s.Present:
 		return fmt.Errorf("%s: %w", id, device.ErrGone)
-	case s.Held:
+	case s.Held():
 		return fmt.Errorf("%s: %w: a pod holds it", id, ErrBusy)
 	}
 	if err := t.left(ctx, s); err != nil {
 		return fmt.Errorf("%s: %w", id, err)
 	}
-	reason, what := "being reset by hand", inventory.ResetByHand
+	reason, order := "being reset by hand", lease.Reset
 	if scrub != "" {
-		reason, what = "being erased by hand", inventory.EraseByHand
+		reason, order = "being erased by hand", lease.Erase
 	}
-	t.Inventory.Work(id, reason)
+	if s, err = t.Inventory.Begin(ctx, id, lease.Clear, reason); err != nil {
+		return err
+	}
 	outcome := inventory.Outcome{}
 	defer func() { t.Inventory.Worked(id, outcome) }()
 	p, done, err := t.once(ctx, care, s, scrub)
@@ -50,7 +53,7 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 		return err
 	case err != nil:
 		if outcome = failed(err); outcome.Err != nil {
-			outcome.Err, outcome.ByHand = fmt.Errorf("%s by hand: %w", what, outcome.Err), what
+			outcome.Err, outcome.Order = fmt.Errorf("%s by hand: %w", order, outcome.Err), order
 		}
 		return err
 	case !done:
@@ -65,16 +68,21 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	}
 	t.Inventory.Recovered(id)
 	// A reset alone is not what a resource waits for that is erased when a pod has left it.
-	enough := scrub != "" || !s.Dirty || !care.AtRelease || !care.scrubs()
-	enough = enough && (!s.Dirty || care.Units.Release == "") // nor is that of the vendor's step
+	enough := scrub != "" || !s.Used || !care.AtRelease || !care.scrubs()
+	enough = enough && (!s.Used || care.Units.Release == "") // nor is that of the vendor's step
 	// Nor does it make good for an erasure.
-	mended := scrub != "" || s.FailedByHand == inventory.ResetByHand
-	outcome.Cleared, outcome.Mended = enough && (mended || s.FailedByHand == 0), mended
+	mended := scrub != "" || s.Order == lease.Reset
+	switch {
+	case enough && (mended || s.Order == lease.NoOrder):
+		outcome.Event = lease.Cleared
+	case mended:
+		outcome.Event = lease.Mended
+	}
 	return nil
 }
 
 func (t *Turnover) once(ctx context.Context, care Care, s *inventory.Status, scrub string) (p device.Prepared, done bool, err error) {
-	w := device.Work{Scrub: scrub, Tenant: s.Leftover, ByHand: true}
+	w := device.Work{Scrub: scrub, Tenant: s.Residue, ByHand: true}
 	if scrub == "" {
 		method := care.Method
 		if method == None {

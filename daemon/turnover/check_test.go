@@ -19,6 +19,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
 
@@ -68,7 +69,7 @@ func (n *node) checks() map[string]verb {
 		"state":    of(func(s *inventory.Status, text string) error { return same(string(s.State), text) }),
 		"resource": of(func(s *inventory.Status, text string) error { return same(s.Resource, text) }),
 		"evidence": of(func(s *inventory.Status, text string) error {
-			proven := s.Healthy && s.Resource != "" && s.State != inventory.StateUnproven
+			proven := s.Healthy && s.Resource != "" && s.State != lease.Unproven
 			return must(s.Evidence.Kind == text && proven == (text != ""), "the evidence is another")
 		}),
 		"intact": func(name, _ string) error { // it has data, of which the helpers have erased nothing

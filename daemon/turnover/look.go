@@ -38,10 +38,10 @@ func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []strin
 	}
 	for _, h := range holders {
 		switch {
-		case h.Unread != "" && !slices.Contains(owners, h.PodUID) && !slices.Contains(s.Pods, h.PodUID):
+		case h.Unread != "" && !slices.Contains(owners, h.PodUID) && !slices.Contains(s.Tenants, h.PodUID):
 		case ours && h.PodUID != "" && slices.Contains(owners, h.PodUID):
 			who.own = true
-		case who.others != "", !s.Target.IsSole() && !slices.Contains(s.Pods, h.PodUID):
+		case who.others != "", !s.Target.IsSole() && !slices.Contains(s.Tenants, h.PodUID):
 		case h.Unread != "":
 			who.others = fmt.Sprintf("pod %s may have it open: %s", h.PodUID, h.Unread)
 		case h.PodUID != "":
@@ -86,7 +86,7 @@ func (t *Turnover) running(s *inventory.Status) (who string, err error) {
 		return "", nil
 	}
 	scrubs := s.Target.IsDisk() && t.careOf(s.Resource).scrubs()
-	for _, pod := range s.Pods {
+	for _, pod := range s.Tenants {
 		runs, err := t.Running(pod)
 		switch {
 		case err != nil && scrubs:

@@ -300,7 +300,7 @@ func (n *node) allocate(pod string, names ...string) error {
 			return fmt.Errorf("%s is not offered", name)
 		case !s.Healthy:
 			return errors.New(s.Reason)
-		case s.Uncleared, s.Used != "" && !s.Erasable:
+		case s.Barred != "":
 			n.inventory.Released([]string{s.Device.ID})
 			return errors.New("left by the last pod")
 		}

@@ -11,7 +11,7 @@ import (
 func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e audit.Entry) {
 	e.Event, e.Resource, e.Device, e.Identity, e.Result = event, s.Resource, s.Device.ID, s.Target.Attributes(), "ok"
 	if len(e.Pods) == 0 {
-		e.Pods = s.Pods
+		e.Pods = s.Tenants
 	}
 	if err != nil {
 		e.Result = err.Error()

@@ -13,6 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 const (
@@ -39,7 +40,7 @@ var errWaits = fmt.Errorf("%w: %s", ErrBusy, waits)
 var errFound = fmt.Errorf("%w: it holds data", ErrBusy)
 
 // adopted reports whether the operator lets a disk be erased that is not yet.
-func adopted(s *inventory.Status) bool { return s.Evidence.Scrub != "" && !s.Held }
+func adopted(s *inventory.Status) bool { return s.Evidence.Scrub != "" && !s.Held() }
 
 // survey reads the next part of a disk that nothing is known of. While a pod uses another disk of the same controllers,
 // it waits. nil also if the disk is not to be read any more.
@@ -49,21 +50,21 @@ func (t *Turnover) survey(ctx context.Context, id string) error {
 		return err
 	}
 	defer unlock()
-	if jobOf(s) != reading && jobOf(s) != readAgain {
+	if s.Todo != inventory.ReadDisk && s.Todo != inventory.ReadAgain {
 		return nil
 	}
 	paths, err := t.hits(ctx, s, anyController)
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(paths, func(path string) bool { other := t.at(path); return other != nil && other.Held }) {
+	if slices.ContainsFunc(paths, func(path string) bool { other := t.at(path); return other != nil && other.Held() }) {
 		t.Inventory.Unread(id, waits)
 		return errWaits
 	}
 	limited, cancel := context.WithTimeout(ctx, sliceTime+device.AnswerTime)
 	defer cancel()
 	target := *s.Target
-	target.Pods = s.Pods
+	target.Pods = s.Tenants
 	found, err := t.Host.Touch.Survey(limited, target, s.Evidence.Read)
 	switch {
 	case ctx.Err() != nil:
@@ -111,7 +112,7 @@ func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, er
 	if err := t.adoptable(care, s, found); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
 	}
-	if kind := s.Evidence.Kind; kind != "" && s.State == inventory.StateFree && s.Resource != "" {
+	if kind := s.Evidence.Kind; kind != "" && s.State == lease.Free && s.Resource != "" {
 		return "it is offered already: its evidence is " + kind, nil
 	}
 	if err := t.left(ctx, s); err != nil {
@@ -139,7 +140,7 @@ func (t *Turnover) adoptable(care Care, s, as *inventory.Status) error {
 		return fmt.Errorf("%w: the hardware is simulated from a recording", ErrUnfit)
 	case !s.Present:
 		return device.ErrGone
-	case s.Held:
+	case s.Held():
 		return fmt.Errorf("%w: a pod holds it", ErrBusy)
 	case s.Taker == "":
 		return fmt.Errorf("%w: no resource takes it; see metalplugctl why", ErrUnfit)
@@ -169,7 +170,7 @@ func (t *Turnover) eraseAdopted(ctx context.Context, id string) error {
 	}
 	defer unlock()
 	care := t.careOf(s.Taker)
-	if !wanting(s) || !adopted(s) {
+	if s.Todo != inventory.EraseAdopted {
 		return nil
 	}
 	err = t.adoptable(care, s, cmp.Or(t.find(id), s))
@@ -192,7 +193,10 @@ func (t *Turnover) eraseAdopted(ctx context.Context, id string) error {
 
 func (t *Turnover) wipeAdopted(ctx context.Context, s *inventory.Status) error {
 	id := s.Device.ID
-	t.Inventory.Work(id, "adopted, being erased")
+	s, err := t.Inventory.Begin(ctx, id, lease.Clear, "adopted, being erased")
+	if err != nil {
+		return err
+	}
 	outcome := inventory.Outcome{}
 	defer func() { t.Inventory.Worked(id, outcome) }()
 	limited, cancel := context.WithTimeout(ctx, adoptLimit)
@@ -211,6 +215,6 @@ func (t *Turnover) wipeAdopted(ctx context.Context, s *inventory.Status) error {
 		return err
 	}
 	t.Inventory.Recovered(id)
-	outcome.Cleared = true
+	outcome.Event = lease.Cleared
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
@@ -49,7 +50,7 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 		snapshot, changed := t.Inventory.Snapshot()
 		for s := range snapshot.All() {
 			id := s.Device.ID
-			if wanting(s) && !under[id] {
+			if s.Todo != inventory.Nothing && !under[id] {
 				under[id] = true
 				all.Go(func() {
 					t.see(ctx, id)
@@ -70,59 +71,26 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 	}
 }
 
-// job is what a device that no pod holds waits for.
-type job string
-
-const (
-	nothing      job = ""
-	erasing      job = "adopted disk not erased" // what is logged where it goes wrong
-	clearing     job = "device not cleared"
-	reading      job = "disk not read"
-	readAgain    job = "disk not read again" // data was found on it, which may be gone
-	initialising job = "device not initialised"
-)
-
-func jobOf(s *inventory.Status) job {
-	switch {
-	case s == nil || !s.Present:
-		return nothing
-	case adopted(s):
-		return erasing
-	case s.Pending:
-		return clearing
-	case s.Readable && s.Evidence.Found != "":
-		return readAgain
-	case s.Readable:
-		return reading
-	case s.Init != "" && !s.Held:
-		return initialising
-	}
-	return nothing
-}
-
-// wanting reports whether a device that no pod holds waits for us.
-func wanting(s *inventory.Status) bool { return jobOf(s) != nothing }
-
 // see sees to a device until it is not wanting any more or ctx ends.
 func (t *Turnover) see(ctx context.Context, id string) {
-	if s := t.find(id); s != nil && s.Dirty && s.Pending {
+	if s := t.find(id); s != nil && s.Used && s.Todo == inventory.CleanUp {
 		t.note(s, audit.Released, nil, audit.Entry{})
 	}
 	pause, done, last := retryFirst, progress{}, error(nil)
 	for {
 		snapshot, changed := t.Inventory.Snapshot()
 		s := snapshot.Find(id)
-		if !wanting(s) {
+		if s == nil || s.Todo == inventory.Nothing {
 			return
 		}
 		wait := lingerPause
-		todo, err := jobOf(s), error(nil)
+		todo, err := s.Todo, error(nil)
 		switch todo {
-		case clearing:
+		case inventory.CleanUp:
 			err = t.clear(ctx, id, &done)
-		case erasing:
+		case inventory.EraseAdopted:
 			err = t.eraseAdopted(ctx, id)
-		case reading, readAgain:
+		case inventory.ReadDisk, inventory.ReadAgain:
 			err = t.survey(ctx, id)
 		default:
 			err = t.initialise(ctx, id)
@@ -137,7 +105,7 @@ func (t *Turnover) see(ctx context.Context, id string) {
 			}
 			continue
 		case errors.Is(err, errFound):
-			wait, todo = foundPause, readAgain
+			wait, todo = foundPause, inventory.ReadAgain
 		case unlessBusy(err) == nil:
 		case errors.Is(err, errUnkept) && errors.Is(last, errUnkept): // only that was asked, which costs little
 			wait = retryFirst
@@ -151,11 +119,11 @@ func (t *Turnover) see(ctx context.Context, id string) {
 }
 
 // rest waits, unless ctx ends or the device waits for something else.
-func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo job) {
+func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo inventory.Todo) {
 	over := time.After(wait)
 	for {
 		snapshot, changed := t.Inventory.Snapshot()
-		if jobOf(snapshot.Find(id)) != todo {
+		if s := snapshot.Find(id); s == nil || s.Todo != todo {
 			return
 		}
 		select {
@@ -192,9 +160,9 @@ func (t *Turnover) clear(ctx context.Context, id string, done *progress) error {
 	}
 	defer unlock()
 	switch {
-	case !s.Pending || !s.Present || s.Uncleared && !care.clears(): // the last: a reload is under way
+	case s.Todo != inventory.CleanUp || s.Barred != "" && !care.clears(): // the last: a reload is under way
 		return nil
-	case !care.mends(s.FailedByHand): // it is for whoever tried that
+	case !care.mends(s.Order): // it is for whoever tried that
 		return nil
 	}
 	if !care.Open {
@@ -205,8 +173,10 @@ func (t *Turnover) clear(ctx context.Context, id string, done *progress) error {
 	if s.Failure != "" && (done.failure == nil || s.Failure != done.failure.Error()) {
 		*done = progress{} // a reset or an erasure by hand has failed
 	}
-	t.Inventory.Work(id, "")
-	outcome := inventory.Outcome{Cleared: true}
+	if s, err = t.Inventory.Begin(ctx, id, lease.Clear, ""); err != nil {
+		return err
+	}
+	outcome := inventory.Outcome{Event: lease.Cleared}
 	defer func() { t.Inventory.Worked(id, outcome) }()
 	err = t.handBack(ctx, care, s, done)
 	switch {
@@ -219,7 +189,7 @@ func (t *Turnover) clear(ctx context.Context, id string, done *progress) error {
 		t.Inventory.Lingers(id, err.Error())
 	default:
 		if outcome = failed(err); outcome.Err != nil { // of which the operator's attempt is to be made good as well
-			outcome.ByHand = s.FailedByHand
+			outcome.Order = s.Order
 		}
 		done.failure = outcome.Err
 	}
@@ -264,11 +234,11 @@ func (c Care) renews(by Care, failed bool) bool {
 }
 
 // mends tells whether what somebody tried by hand, and could not, is made good by what is done to a released device.
-func (c Care) mends(failed inventory.ByHand) bool {
+func (c Care) mends(failed lease.Order) bool {
 	switch failed {
-	case inventory.ResetByHand:
+	case lease.Reset:
 		return !c.Open && c.acts()
-	case inventory.EraseByHand:
+	case lease.Erase:
 		return !c.Open && c.scrubs()
 	}
 	return true
@@ -302,19 +272,19 @@ func (t *Turnover) left(ctx context.Context, s *inventory.Status) error {
 // restore resets a device as its resource asks for, and erases a disk if a pod of this node has left what is on it. A disk
 // that may hold anything else stays as it is.
 func (t *Turnover) restore(ctx context.Context, care Care, s *inventory.Status) (p device.Prepared, err error) {
-	w, method := device.Work{Tenant: s.Leftover}, care.Method
+	w, method := device.Work{Tenant: s.Residue}, care.Method
 	switch {
 	case !s.Target.IsDisk():
-	case s.FailedByHand == inventory.EraseByHand && care.scrubs():
+	case s.Order == lease.Erase && care.scrubs():
 		w.Scrub, w.ByHand = care.Scrub, true
-	case s.Leftover && care.scrubs():
+	case s.Residue && care.scrubs():
 		w.Scrub, w.Blank = care.Scrub, s.LeftBlank
-	case s.FailedByHand == inventory.ResetByHand:
+	case s.Order == lease.Reset:
 		if w.ByHand = true; method == None {
 			method = Auto
 		}
-	case s.Leftover:
-	case s.Dirty:
+	case s.Residue:
+	case s.Used:
 		return p, nil
 	default: // it was proven, and its reset has gone wrong
 		w.Blank = true

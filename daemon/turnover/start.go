@@ -13,6 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 // startLimit is how long all that precedes a start may take: the kubelet allows PreStartContainer 30 s
@@ -58,7 +59,9 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 		return err
 	}
 	defer unlock()
-	t.Inventory.Work(id, "")
+	if s, err = t.Inventory.Begin(ctx, id, lease.Prepare, ""); err != nil {
+		return err
+	}
 	outcome := inventory.Outcome{}
 	defer func() { t.Inventory.Worked(id, outcome) }()
 	p, err := t.prepare(ctx, care, s, owners)
@@ -70,7 +73,7 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 		return err
 	}
 	t.note(s, audit.Started, nil, audit.Entry{Pods: owners})
-	outcome.Started, outcome.Pods = true, owners
+	outcome.Event, outcome.Tenants = lease.Start, owners
 	return nil
 }
 
@@ -87,7 +90,10 @@ func failed(err error) inventory.Outcome {
 	if errors.Is(err, device.ErrForeign) { // the next look tells why the disk is not for pods
 		return inventory.Outcome{Foreign: true}
 	}
-	return inventory.Outcome{Err: unlessBusy(err), Touched: errors.As(err, new(halfErased))}
+	if unlessBusy(err) == nil {
+		return inventory.Outcome{}
+	}
+	return inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: err, Touched: errors.As(err, new(halfErased))}}
 }
 
 // halfErased is an error after which a disk may hold other things than before.
@@ -112,7 +118,7 @@ func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, 
 	if err := current(s); err != nil {
 		return p, err
 	}
-	first := s.Due
+	first := s.First(owners)
 	who, err := patiently(ctx, func() (tenants, error) {
 		if first { // no container of its pod was started with it, so whoever has it open is not of that pod
 			return t.lookForNext(ctx, s, owners)
@@ -136,7 +142,7 @@ func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, 
 // renew resets a device as its resource asks for. For the first container of a pod a disk is erased as well, if it holds
 // what a pod of this node has left there; every other disk has to be blank.
 func (t *Turnover) renew(ctx context.Context, care Care, s *inventory.Status, first bool) (p device.Prepared, err error) {
-	w := device.Work{Tenant: s.Leftover || !first && s.Own} // the latter: the pod goes on with what it has written
+	w := device.Work{Tenant: s.Residue || !first && s.Same()} // the latter: the pod goes on with what it has written
 	if care.AtStart {
 		if w.Method, err = t.method(ctx, s, care.Method); err != nil {
 			return p, err
@@ -144,7 +150,7 @@ func (t *Turnover) renew(ctx context.Context, care Care, s *inventory.Status, fi
 	}
 	switch {
 	case !s.Target.IsDisk():
-	case first && s.Leftover && care.AtStart && care.scrubs():
+	case first && s.Residue && care.AtStart && care.scrubs():
 		w.Scrub, w.Blank = care.Scrub, s.LeftBlank // data that has appeared since then is nobody's here
 	default:
 		w.Blank = first || !w.Tenant

@@ -10,6 +10,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
@@ -70,10 +71,12 @@ func (t *Turnover) initialise(ctx context.Context, id string) error {
 		return err
 	}
 	defer unlock()
-	if !wanting(s) || s.Pending {
+	if s.Todo != inventory.Initialise {
 		return nil
 	}
-	t.Inventory.Work(id, "being initialised")
+	if s, err = t.Inventory.Begin(ctx, id, lease.Clear, "being initialised"); err != nil {
+		return err
+	}
 	defer t.Inventory.Worked(id, inventory.Outcome{})
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
 	defer cancel()

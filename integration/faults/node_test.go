@@ -169,7 +169,7 @@ func (p *parts) ask(ctx context.Context) error {
 	var doubtful []string
 	for _, offer := range snapshot.Offers {
 		for _, d := range offer.Devices {
-			if d.Held || d.Stale {
+			if d.Held() || d.Stale {
 				doubtful = append(doubtful, d.Device.ID)
 			}
 		}
