@@ -35,25 +35,16 @@ func (l *loop) current(id string) *Status {
 	return &s
 }
 
-// Kept returns when all that was noted of these devices before the call is on disk, and in the snapshot that a container
-// has been started with them: from then on neither a crash nor an Allocate at the wrong moment can miss it. Without a
-// store nothing is waited for but the snapshot. The error says why it cannot be kept, or is that of ctx.
-func (i *Inventory) Kept(ctx context.Context, ids ...string) error {
+// Kept returns when all that was noted before the call is on disk. Without a store it waits for nothing. The error says why
+// it cannot be kept, or is that of ctx.
+func (i *Inventory) Kept(ctx context.Context) error {
 	var kept chan error
 	if err := i.ask(ctx, func(l *loop) {
 		if l.save(); l.Store != nil {
 			kept = l.Store.flush()
 		}
-	}); err != nil {
+	}); err != nil || kept == nil {
 		return err
-	}
-	for _, id := range ids {
-		if err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Lease.Used }); err != nil {
-			return err
-		}
-	}
-	if kept == nil {
-		return nil
 	}
 	select {
 	case err := <-kept:
@@ -61,6 +52,17 @@ func (i *Inventory) Kept(ctx context.Context, ids ...string) error {
 	case <-ctx.Done():
 		return fmt.Errorf("keep account of devices: %w", ctx.Err())
 	}
+}
+
+// Started returns when the snapshot shows that a container has been started with each of these devices: from then on no
+// Allocate at the wrong moment can miss it. The error is that of ctx.
+func (i *Inventory) Started(ctx context.Context, ids ...string) error {
+	for _, id := range ids {
+		if err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Used }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // await waits until the newest snapshot shows a device as wanted; it is called with nil if there is none of that ID.

@@ -122,38 +122,3 @@ func (l *loop) uncleared(e *entry) bool {
 	rule := l.rule(e)
 	return e.lease.Used && rule != nil && rule.ClearedAtRelease
 }
-
-// tellSpared lets looks know whether a disk is offered whatever is on it.
-func (l *loop) tellSpared(e *entry) {
-	switch {
-	case !e.isDisk():
-		return
-	case l.spares(e):
-		l.spared.Store(e.device.ID, true)
-	default:
-		l.spared.Delete(e.device.ID)
-	}
-	if v := l.evidenceOf(e); v != nil && v.Kind != "" && v.Scrub == "" {
-		l.proven.Store(e.device.ID, true)
-	} else {
-		l.proven.Delete(e.device.ID)
-	}
-	if e.lease.Residue && e.left.fingerprint != "" {
-		l.prints.Store(e.device.ID, e.left.fingerprint)
-	} else {
-		l.prints.Delete(e.device.ID)
-	}
-}
-
-// spares reports whether a disk is offered whatever is on it.
-func (i *Inventory) spares(id string) bool {
-	_, spared := i.spared.Load(id)
-	return spared
-}
-
-// fingerprint returns by what the data that a tenant has left on a disk is known; empty: it is not known.
-func (i *Inventory) fingerprint(id string) string {
-	known, _ := i.prints.Load(id)
-	text, _ := known.(string)
-	return text
-}

@@ -25,6 +25,7 @@ type entry struct {
 	lease    lease.Lease      // changed by [loop.apply] alone
 	damper   *damper          // nil: it was never sick
 	calm     *time.Timer      // of the moment when the damper lets it go; nil: it does not hold it
+	line     []byte           // of the state file; nil: it has changed
 	window   *window          // nil: we have done nothing to it
 	books
 	content
@@ -54,8 +55,8 @@ func (e *entry) isDisk() bool { return e.device.Class != nil && e.device.Class.D
 
 // changed queues an entry for a judgement at the next publication.
 func (l *loop) changed(e *entry) {
-	l.dirty[e] = true
-	l.tellSpared(e)
+	l.dirty[e], e.line = true, nil
+	l.inform(e)
 }
 
 // apply changes the lease of a device by an event, and carries out what that asks for. An event that the state does not
@@ -76,8 +77,7 @@ func (l *loop) change(e *entry, event lease.Event) error {
 	if e.lease.Equal(next) && len(effects) == 0 {
 		return nil
 	}
-	e.lease = next
-	l.unsaved = true
+	e.lease, e.line, l.unsaved = next, nil, true
 	for _, effect := range effects {
 		switch effect {
 		case lease.Save:
@@ -88,7 +88,10 @@ func (l *loop) change(e *entry, event lease.Event) error {
 			l.lookAnew(e)
 		}
 	}
-	l.noteHeld(e)
+	if !e.lease.Held() {
+		e.booked = false
+	}
+	l.inform(e)
 	return nil
 }
 

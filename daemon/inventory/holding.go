@@ -40,22 +40,6 @@ func (b *books) holdAs(names []string) {
 	b.as = slices.Compact(slices.Sorted(slices.Values(slices.Concat(b.as, names))))
 }
 
-// noteHeld notes whether a pod holds a device. Looks ask for it while the loop goes on.
-func (l *loop) noteHeld(e *entry) {
-	if e.lease.Held() {
-		l.holding.Store(e.device.ID, true)
-	} else {
-		e.booked = false
-		l.holding.Delete(e.device.ID)
-	}
-}
-
-// Holds reports whether a pod holds a device, as far as is known. It does not wait.
-func (i *Inventory) Holds(id string) bool {
-	_, held := i.holding.Load(id)
-	return held
-}
-
 // allocated notes that pods are about to hold these devices. It takes effect at once; the readers hear of it a little later,
 // since the kubelet is waiting for our answer just now. started: it is not given to a pod, but a container of its pod is
 // about to be started, perhaps again, or its pod is gone by now.

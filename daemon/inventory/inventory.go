@@ -77,21 +77,13 @@ type Known struct {
 // Inventory is the set of devices of this machine. Its methods are safe for concurrent use.
 type Inventory struct {
 	Options
-	requests  chan request
+	requests  requests
 	done      chan struct{} // closed when the loop has ended, so that no caller waits for it
 	ready     chan struct{} // closed with the first complete snapshot
 	published atomic.Pointer[publication]
-	holding   sync.Map // the IDs of the devices that pods hold
-	working   sync.Map // the IDs of the devices that something is being done to
-	prints    sync.Map // by ID, the fingerprint of what a pod has left on a disk
-	spared    sync.Map // the IDs of the disks that are offered whatever is on them
-	proven    sync.Map // the IDs of the disks with evidence
 	counts    counters
 	cordoning sync.Mutex // held while the cordons change
 }
-
-// request is something that others ask of the goroutine that owns the inventory.
-type request func(*loop)
 
 type publication struct {
 	snapshot *Snapshot
@@ -108,15 +100,10 @@ func New(o Options) *Inventory {
 	o.Shown = cmp.Or(o.Shown, cordonShown)
 	i := &Inventory{
 		Options:  o,
-		requests: make(chan request, 64),
+		requests: requests{wake: make(chan struct{}, 1)},
 		done:     make(chan struct{}),
 		ready:    make(chan struct{}),
 	}
-	host := *o.Host
-	host.Holds = func(id string) bool { return i.Holds(id) || i.works(id) } // neither may a look disturb
-	host.Erases, host.Fingerprint = i.spares, i.fingerprint
-	host.Proven = func(id string) bool { _, proven := i.proven.Load(id); return proven }
-	i.Host = &host
 	i.published.Store(&publication{snapshot: &Snapshot{}, changed: make(chan struct{})})
 	return i
 }
@@ -177,7 +164,7 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 		l.rules, l.Remembered = rules, remembered
 		for _, e := range l.entries {
 			e.proof = proof{} // some rules want none
-			l.tellSpared(e)
+			l.inform(e)
 		}
 		l.restoreRemembered()
 		for _, s := range l.subjects { // a class of which there was no rule before
@@ -195,25 +182,7 @@ func (i *Inventory) Alive(ctx context.Context) error {
 	if err := i.Source.Alive(ctx); err != nil {
 		return err
 	}
-	answered := make(chan struct{})
-	select {
-	case i.requests <- func(*loop) { close(answered) }:
-	case <-ctx.Done():
-		return fmt.Errorf("ask the inventory: %w", ctx.Err())
-	}
-	select {
-	case <-answered:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the inventory: %w", ctx.Err())
-	}
-}
-
-func (i *Inventory) post(r request) {
-	select {
-	case i.requests <- r:
-	case <-i.done:
-	}
+	return i.ask(ctx, func(*loop) {})
 }
 
 // Run listens to the source, enumerates it and keeps the inventory until ctx ends. The error is that of the source, or
@@ -255,8 +224,8 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 		case e := <-events:
 			l.event(e)
 			l.drain(events)
-		case r := <-l.requests:
-			r(l)
+		case <-l.requests.wake:
+			l.carryOut()
 		case <-audit.C:
 			l.enumerate()
 		case now := <-settle.C:

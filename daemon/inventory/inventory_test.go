@@ -319,7 +319,7 @@ func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	if err := r.Alive(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !r.Holds(id) {
+	if s, err := r.Current(t.Context(), id); err != nil || !s.Held() {
 		t.Error("it counts as free, and its pod may not be in the kubelet's books yet")
 	}
 }
@@ -339,7 +339,7 @@ func TestOneShareSaysNothingOfAnother(t *testing.T) {
 	if err := r.Alive(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !r.Holds(id) {
+	if s, err := r.Current(t.Context(), id); err != nil || !s.Held() {
 		t.Error("it counts as free, and the pod with the other share may not be in the kubelet's books yet")
 	}
 }

@@ -30,7 +30,7 @@ func TestPurgeNamesTheDisksWithData(t *testing.T) {
 		{ID: "GPU-3", Class: "gpu", Lease: lease.Lease{Used: true}},
 		{ID: "node-4", Class: "node", Disk: "naa.4", Lease: lease.Lease{Used: true, Residue: true}},
 	}}
-	if err := state.encode(&b); err != nil {
+	if err := encodeAll(state, &b); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), stateFile)
@@ -38,7 +38,7 @@ func TestPurgeNamesTheDisksWithData(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := exec.Command("sh", "-euc", string(function)+"unerased \"$1\"", "sh", file).CombinedOutput()
-	if want := "nvme-1\nnode-4\n"; err != nil || string(out) != want {
+	if want := "node-4\nnvme-1\n"; err != nil || string(out) != want {
 		t.Errorf("unerased: %v, %q, want %q", err, out, want)
 	}
 }

@@ -55,7 +55,6 @@ func (l *loop) restore() {
 				l.replaced(e)
 			}
 		}
-		l.noteHeld(e)
 		l.entries[r.ID] = e
 		l.changed(e)
 	}

@@ -3,14 +3,15 @@
 package inventory
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 )
 
 // saveLater has it saved soon. What changes until then is saved with it.
 func (l *loop) saveLater() {
-	if !l.saving {
-		l.saving = true
+	if !l.isTimed {
+		l.isTimed = true
 		l.saveTimer.Reset(savePause)
 	}
 }
@@ -31,7 +32,7 @@ func (l *loop) saveFirst() {
 
 // save has the state written if it has changed: all offered devices, disks that have to be erased, faults, evidence, cordons.
 func (l *loop) save() {
-	l.saving = false
+	l.isTimed = false
 	if l.Store == nil || !l.unsaved {
 		return
 	}
@@ -39,12 +40,20 @@ func (l *loop) save() {
 		return
 	}
 	l.unsaved = false
-	records := make([]record, 0, len(l.entries))
+	lines := make([][]byte, 0, len(l.entries))
 	for _, e := range l.entries {
 		if !e.offered && !e.lease.Used {
 			continue
 		}
-		records = append(records, l.record(e))
+		if e.line == nil {
+			line, err := json.Marshal(l.record(e))
+			if err != nil {
+				l.Log.Error("state not saved", "device", e.device.ID, "err", err)
+				continue
+			}
+			e.line = line
+		}
+		lines = append(lines, e.line)
 	}
 	evidence := make([]evidenceRecord, 0, len(l.evidence)) // the store reads it beside the loop
 	for _, medium := range slices.Sorted(maps.Keys(l.evidence)) {
@@ -54,9 +63,13 @@ func (l *loop) save() {
 		}
 		evidence = append(evidence, evidenceRecord{medium, v})
 	}
-	l.Store.save(contents{
-		Version: stateVersion, Devices: records, Health: l.savedHealth(), Evidence: evidence, Cordons: l.nextCordons,
-	})
+	c := contents{Version: stateVersion, Health: l.savedHealth(), Evidence: evidence, Cordons: l.nextCordons}
+	all, err := c.encode(lines)
+	if err != nil {
+		l.Log.Error("state not saved", "err", err)
+		return
+	}
+	l.Store.save(all)
 }
 
 // record returns what the store keeps of a device. Of a disk that is being erased it is not known what a crash leaves

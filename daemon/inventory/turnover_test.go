@@ -241,7 +241,7 @@ func TestKept(t *testing.T) {
 		r := start(t, udevtest.New(t, diskOf(7)), state, tenants(true, false))
 		began := time.Now()
 		r.did(diskID, inventory.Outcome{Event: lease.Start})
-		if err := r.Kept(t.Context(), diskID); err != nil {
+		if err := errors.Join(r.Kept(t.Context()), r.Started(t.Context(), diskID)); err != nil {
 			t.Fatal(err)
 		}
 		snapshot, _ := r.Snapshot()
@@ -265,19 +265,19 @@ func TestKept(t *testing.T) {
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		// It may have been answered before that is seen.
-		if err := r.Kept(ended, diskID); err == nil || !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), "state.json.new") {
+		if err := r.Kept(ended); err == nil || !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), "state.json.new") {
 			t.Errorf("%v", err)
 		}
 		r.stop()
 		r.stop = func() {}
-		if err := r.Kept(t.Context(), diskID); err == nil {
+		if err := r.Kept(t.Context()); err == nil {
 			t.Error("kept by an inventory that has stopped")
 		}
 	})
 	synctest.Test(t, func(t *testing.T) { // without a store
 		r := start(t, udevtest.New(t, diskOf(7)), "", tenants(true, false))
 		r.did(diskID, inventory.Outcome{Event: lease.Start})
-		if err := r.Kept(t.Context(), diskID); err != nil {
+		if err := r.Kept(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})

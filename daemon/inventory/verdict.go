@@ -227,6 +227,7 @@ func (l *loop) facts(e *entry) *Facts {
 
 // judge makes the status of a device out of all that is known of it.
 func (l *loop) judge(e *entry, now time.Time) *Status {
+	e.line = nil
 	l.reconcile(e, now)
 	f := l.facts(e)
 	unfit := f.unfit()

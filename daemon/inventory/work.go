@@ -145,18 +145,11 @@ func (l *loop) beginWork(e *entry, reason string) {
 	}
 	w.busy++
 	w.why = cmp.Or(reason, w.why)
-	l.working.Store(e.device.ID, true)
 	// If we end before we have noted what has come of it, it has gone for good.
 	if v := l.evidenceOf(e); e.left != (remains{}) || v != nil && v.Fingerprint != "" {
 		l.keepSoon(e)
 	}
 	l.changed(e)
-}
-
-// works reports whether something is being done to a device.
-func (i *Inventory) works(id string) bool {
-	_, works := i.working.Load(id)
-	return works
 }
 
 // Prepared notes the outcome of work on a device while more work goes on: [Inventory.Kept] waits until that is kept. It does
@@ -186,7 +179,6 @@ func (l *loop) worked(e *entry, o Outcome) {
 	other := e.appearance != w.from && e.appearance != w.vouched // then it is not the disk that we were at work on
 	if w.busy--; w.busy == 0 {
 		w.why = ""
-		l.working.Delete(e.device.ID)
 	}
 	w.own = true
 	v := l.evidenceOf(e)

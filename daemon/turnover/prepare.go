@@ -54,10 +54,12 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 	}
 	// What has to be erased must not be forgotten, nor that the evidence of a disk has ended. Of others it is only a pity.
 	disks := slices.ContainsFunc(devices, func(s *inventory.Status) bool { return s.Target.IsDisk() })
-	if err := t.Inventory.Kept(ctx, ids...); err != nil && (care.AtRelease || care.scrubs() || disks) {
-		return fmt.Errorf("%w: what a container leaves could be forgotten: %w", ErrUnfit, err)
+	if care.AtRelease || care.scrubs() || disks {
+		if err := t.Inventory.Kept(ctx); err != nil {
+			return fmt.Errorf("%w: what a container leaves could be forgotten: %w", ErrUnfit, err)
+		}
 	}
-	return nil
+	return t.Inventory.Started(ctx, ids...)
 }
 
 func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []string) error {
