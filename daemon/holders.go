@@ -56,6 +56,8 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 			complaint = ""
 			d.said.pods(holders.Pods())
 			d.noteHolders(snapshot, holders.Pods())
+			d.inventory.Kubelet(holders.Kubelet)
+			d.inventory.Booked(holders.Written, holders.Booked)
 			d.inventory.Confirm(asked, holdings)
 		case err.Error() != complaint:
 			complaint = err.Error()

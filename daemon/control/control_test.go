@@ -160,7 +160,7 @@ func TestDeviceHasTheNamesOfTheDesign(t *testing.T) {
 	b := start(t, widget("widget0", "A"), func(o *control.Options) {
 		o.Holders = func() map[string][]control.Holder { return map[string][]control.Holder{alpha: {{"n", "p", "c"}}} }
 	})
-	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
+	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
 	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held() })
 	d := get[map[string]any](b, "/v1/devices/"+alpha)
 	if _, err := time.Parse(time.RFC3339Nano, d["since"].(string)); err != nil {
@@ -369,7 +369,7 @@ func TestWhy(t *testing.T) {
 	if err := b.cordon(alpha, "x"); err != nil {
 		t.Fatal(err)
 	}
-	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
+	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
 	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
 	b.until("gone", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && !s.Find(alpha).Present })
 	answer := get[control.Answer](b, "/v1/why?what="+alpha)

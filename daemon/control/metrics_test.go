@@ -75,7 +75,7 @@ func TestMetrics(t *testing.T) {
 	tally.Registered(resource, errors.New("x"))
 	tally.Sent(resource, 2*time.Millisecond)
 	b.server.CountReset(resource, "dfl-port", 3*time.Second, errors.New("x"))
-	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
+	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
 	if err := b.cordon("node-B-widget", "x"); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestSeriesAreBounded(t *testing.T) {
 			return map[string][]control.Holder{alpha: {{"n", "pod-" + time.Unix(pod.Add(1), 0).UTC().Format("150405"), "c"}}}
 		}
 	})
-	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
+	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
 	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held() })
 	first := strings.Count(b.metrics(), "\n")
 	for range 50 {

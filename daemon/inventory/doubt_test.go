@@ -19,7 +19,7 @@ import (
 // released brings a disk of "when = release" to where its pod is gone and it has to be erased.
 func released(t *testing.T, r *running) {
 	t.Helper()
-	r.Allocated(map[string][]string{diskID: {diskID}})
+	r.Allocated(map[string][]string{diskID: {diskID}}, "")
 	r.did(diskID, inventory.Outcome{Event: lease.Start, Tenants: []string{"A"}})
 	synctest.Wait()
 	clock.Pass(time.Millisecond)
@@ -50,7 +50,7 @@ func TestRecordIsKept(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := udevtest.New(t, diskOf(7))
 			r := start(t, m, t.TempDir(), tenants(true, false))
-			r.Allocated(map[string][]string{diskID: {diskID}})
+			r.Allocated(map[string][]string{diskID: {diskID}}, "")
 			r.did(diskID, inventory.Outcome{Event: lease.Start, Tenants: []string{"A"}})
 			synctest.Wait()
 			m.Unplug(path)
@@ -125,7 +125,7 @@ func TestSwappedWhileAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := t.TempDir()
 		r := start(t, udevtest.New(t, scsi()), state, rules, contents(&content))
-		r.Allocated(map[string][]string{id: {id}})
+		r.Allocated(map[string][]string{id: {id}}, "")
 		r.did(id, inventory.Outcome{Event: lease.Start, Tenants: []string{"A"}})
 		synctest.Wait()
 		content = "A's ext4"
@@ -183,7 +183,8 @@ func TestCopyIsNotErased(t *testing.T) {
 func TestDeviceChangesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, udevtest.New(t, diskOf(7)), "", tenants(false, false))
-		r.Allocated(map[string][]string{diskID: {diskID}})
+		r.Allocated(map[string][]string{diskID: {diskID}}, "1")
+		r.Kubelet("2") // which has died before it could book that
 		synctest.Wait()
 		<-r.SetRules([]device.Rule{
 			{Resource: "example.org/other", Class: &device.NVMe},

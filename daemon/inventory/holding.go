@@ -32,7 +32,9 @@ const (
 type books struct {
 	as        []string  // the IDs by which pods may hold it, sorted; never written, only replaced
 	allocated time.Time // when a container was last given it
-	booked    bool      // since then the kubelet has listed a pod that holds it
+	booked    bool      // since then the kubelet has listed a pod that holds it, or is known to be done with that Allocate
+	owed      bool      // it was allocated, and nothing has shown that the kubelet is done with that
+	kubelet   string    // that asked for that; empty: it is not known
 }
 
 // holdAs notes IDs by which pods may hold it.
@@ -50,7 +52,9 @@ func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 		if e == nil {
 			continue
 		}
-		e.allocated, e.booked = now, e.booked && started
+		if e.allocated, e.booked = now, e.booked && started; started {
+			l.settle(e)
+		}
 		e.holdAs(names)
 		if !e.lease.Held() {
 			held = append(held, e)
@@ -64,6 +68,24 @@ func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 	}
 	if len(held) > 0 {
 		time.AfterFunc(publishGap, func() { l.post(func(l *loop) { l.judgeAgain(held) }) })
+	}
+}
+
+// settleAll notes of the devices that some kubelets have allocated that the kubelet has booked them by now, or never will.
+func (l *loop) settleAll(now time.Time, by func(kubelet string) bool) {
+	for e := range l.owing {
+		if by(e.kubelet) {
+			e.allocated, e.booked = now, true
+			l.settle(e)
+		}
+	}
+}
+
+// settle notes that the kubelet is done with the Allocate of a device.
+func (l *loop) settle(e *entry) {
+	if e.owed {
+		e.owed, e.line, l.unsaved = false, nil, true
+		delete(l.owing, e)
 	}
 }
 
@@ -105,7 +127,10 @@ func (l *loop) confirm(asked time.Time, holdings map[string]Holding) {
 		}
 		switch {
 		case holding == Held, holding == Named:
-			e.booked = e.booked || holding == Held && asked.After(e.allocated)
+			if holding == Held && asked.After(e.allocated) {
+				e.booked = true
+				l.settle(e)
+			}
 			l.listedByKubelet(e, nil)
 		case holding == Remembered:
 			l.resend[e.resource] = true
@@ -145,11 +170,14 @@ func (l *loop) owns(e *entry) bool {
 	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !l.twins[e.medium]
 }
 
-// mayBeFree reports whether a device that is not in the kubelet's books may count as free: it was in them, or it was allocated
-// so long ago that it would be. With one share listed, it is not known of the others. When one was allocated that no
-// container was started with, we have forgotten if that was before our own start.
+// mayBeFree reports whether a device that is not in the kubelet's books may count as free: it was in them, or the kubelet is
+// known to be done with its Allocate. A kubelet that stands still may be at that for as long as it likes (R12): time alone
+// proves nothing. With one share listed, it is not known of the others.
 func (l *loop) mayBeFree(e *entry, asked time.Time) bool {
-	if e.booked && len(e.as) <= 1 {
+	switch {
+	case e.owed:
+		return false
+	case e.booked && len(e.as) <= 1:
 		return asked.After(e.allocated)
 	}
 	return time.Since(e.allocated) > l.Grace && (e.lease.Hold != lease.Due || time.Since(l.began) > l.Grace)

@@ -31,6 +31,9 @@ const (
 	// allocationGrace is how long the kubelet may take after Allocate to have the device in its books. Once it has listed
 	// the pod, the device is free when it is in them no more.
 	allocationGrace = 30 * time.Second
+	// fileClock is how much the time of a file may be behind: the kernel takes it from its last tick
+	// (current_time, fs/inode.c), at 100 Hz or more.
+	fileClock = 10 * time.Millisecond
 	// settlePoll is how often that is looked at meanwhile.
 	settlePoll = 5 * time.Millisecond
 	// publishGap is the least time between two snapshots while looks are still running.
@@ -119,10 +122,29 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 }
 
 // Allocated notes that a container is about to be given devices: by their own IDs those by which the kubelet knows them.
-// It does not wait.
-func (i *Inventory) Allocated(as map[string][]string) {
+// kubelet identifies the kubelet that asked for that from those before and after it; empty: it is not known. It does not wait.
+func (i *Inventory) Allocated(as map[string][]string, kubelet string) {
 	now := time.Now()
-	i.post(func(l *loop) { l.allocated(as, now, false) })
+	i.post(func(l *loop) {
+		// The kubelet allocates for one container at a time: what it was given before is in its books, or nowhere.
+		l.settleAll(now, func(by string) bool { return by == kubelet })
+		l.allocated(as, now, false)
+		for id := range as {
+			if e := l.entries[id]; e != nil {
+				e.owed, e.kubelet = true, kubelet
+				l.owing[e] = true
+			}
+		}
+	})
+}
+
+// Kubelet notes which kubelet there is; empty: it is not known. What another has allocated before that has died with it, or is
+// in the checkpoint. It does not wait.
+func (i *Inventory) Kubelet(kubelet string) {
+	now := time.Now()
+	i.post(func(l *loop) {
+		l.settleAll(now, func(by string) bool { return by != "" && kubelet != "" && by != kubelet })
+	})
 }
 
 // Starting notes that a container is about to be started, perhaps again, with devices that its pod was given. It does not
@@ -142,6 +164,19 @@ func (i *Inventory) Released(ids []string) {
 // more, leaves the offer; what is remembered makes the list be sent again. It does not wait.
 func (i *Inventory) Confirm(asked time.Time, holdings map[string]Holding) {
 	i.post(func(l *loop) { l.confirm(asked, holdings) })
+}
+
+// Booked notes which devices the kubelet's checkpoint names that was written at a time: it is done with the Allocate of those.
+// It takes a device from a pod before it gives it to another, so a checkpoint that is newer than the Allocate names no pod of
+// before. It does not wait.
+func (i *Inventory) Booked(written time.Time, ids []string) {
+	i.post(func(l *loop) {
+		for _, id := range ids {
+			if e := l.entries[id]; e != nil && written.Add(fileClock).After(e.allocated) {
+				l.settle(e)
+			}
+		}
+	})
 }
 
 // Recovered notes that somebody has reset or repaired these devices: what events and error counters have said of their

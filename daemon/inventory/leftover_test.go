@@ -42,7 +42,7 @@ func probed(reading *device.Reading) func(*inventory.Options) {
 // idle brings a disk of "when = start" to where its pod is gone and has left something that is erased for the next.
 func idle(t *testing.T, r *running, reading *device.Reading, left device.Reading) {
 	t.Helper()
-	r.Allocated(map[string][]string{diskID: {diskID}})
+	r.Allocated(map[string][]string{diskID: {diskID}}, "")
 	r.did(diskID, inventory.Outcome{Event: lease.Start, Tenants: []string{"A"}})
 	synctest.Wait()
 	*reading = left

@@ -16,6 +16,7 @@ type loop struct {
 	*Inventory
 	rules   []device.Rule
 	entries map[string]*entry // by device ID
+	owing   map[*entry]bool   // those that are owed
 	began   time.Time         // when we started
 	looks
 	disks
@@ -134,6 +135,7 @@ func newLoop(i *Inventory) *loop {
 		Inventory:  i,
 		rules:      i.Rules,
 		entries:    make(map[string]*entry),
+		owing:      make(map[*entry]bool),
 		began:      now,
 		looks:      looks{polled: make(map[*device.Class]bool), notes: make(map[string]note)},
 		disks:      disks{evidence: make(map[string]*Evidence), media: make(map[string]*entry), twins: make(map[string]bool)},

@@ -52,12 +52,12 @@ func TestNoAnswer(t *testing.T) {
 	wait := func(d time.Duration) func(*running) { return func(*running) { clock.Pass(d) } }
 	look := func(r *running) { r.LookAgain(diskID) }
 	hold := func(r *running) {
-		r.Allocated(map[string][]string{diskID: {diskID}})
+		r.Allocated(map[string][]string{diskID: {diskID}}, "")
 		clock.Pass(time.Second)
 		look(r)
 	}
 	tenant := func(r *running) {
-		r.Allocated(map[string][]string{diskID: {diskID}})
+		r.Allocated(map[string][]string{diskID: {diskID}}, "")
 		r.did(diskID, inventory.Outcome{Event: lease.Start})
 		synctest.Wait()
 		r.did(diskID, inventory.Outcome{Event: lease.Cleared})

@@ -48,6 +48,9 @@ func (l *loop) restore() {
 		if sameBoot {
 			e.appearance, e.initialised, e.instance = r.Appearance, r.Initialised, r.Instance
 		}
+		if r.Owed != nil && sameBoot {
+			e.owed, e.kubelet, l.owing[e] = true, *r.Owed, true
+		}
 		_ = l.change(e, lease.Event{Name: lease.Restart})
 		if !sameBoot {
 			_ = l.change(e, lease.Event{Name: lease.Reboot})

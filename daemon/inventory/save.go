@@ -81,6 +81,9 @@ func (l *loop) record(e *entry) record {
 		Fingerprint: e.left.fingerprint, Blank: e.left.blank,
 		Appearance: e.appearance, Initialised: e.initialised, Instance: e.instance,
 	}
+	if e.owed {
+		r.Owed = &e.kubelet
+	}
 	if e.busy() {
 		r.Fingerprint, r.Blank, r.Appearance = "", false, e.window.from
 	}

@@ -64,7 +64,9 @@ type record struct {
 	Away     bool   `json:"away,omitempty"` // not in the offer: kept since it has to be erased before it is again
 
 	lease.Lease
-	Disk string `json:"disk,omitempty"` // the medium that was seen
+	// Owed is the kubelet that may still be at its Allocate; nil: none is.
+	Owed *string `json:"owed,omitempty"`
+	Disk string  `json:"disk,omitempty"` // the medium that was seen
 	// Fingerprint and Blank are by what the data that a tenant has left is known.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Blank       bool   `json:"blank,omitempty"`

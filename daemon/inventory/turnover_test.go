@@ -72,7 +72,7 @@ func (r *running) did(id string, o inventory.Outcome) {
 	r.t.Helper()
 	if s, err := r.Current(r.t.Context(), id); err != nil || !s.Working() {
 		if o.Event == lease.Start && err == nil && !s.Held() {
-			r.Allocated(map[string][]string{id: {id}})
+			r.Allocated(map[string][]string{id: {id}}, "")
 		}
 		r.begin(id, "")
 	}
@@ -107,7 +107,7 @@ func contents(content *string) func(*inventory.Options) {
 }
 
 func TestAccount(t *testing.T) {
-	allocate := func(r *running) { r.Allocated(map[string][]string{diskID: {diskID}}) }
+	allocate := func(r *running) { r.Allocated(map[string][]string{diskID: {diskID}}, "") }
 	begin := func(r *running) { r.begin(diskID, "") }
 	work := func(o inventory.Outcome) func(*running) {
 		return func(r *running) { r.did(diskID, o) }
@@ -135,7 +135,7 @@ func TestAccount(t *testing.T) {
 		{"nothing", nil, account{}},
 		{"allocated", []func(*running){allocate}, account{Held: true, Due: true}},
 		{"allocated long ago, and the kubelet lists it", []func(*running){allocate, confirm(inventory.Held)}, account{Held: true, Due: true}},
-		{"allocated, and free", []func(*running){allocate, free}, account{}},
+		{"allocated, and not booked", []func(*running){allocate, free}, account{Held: true, Due: true}},
 		{"started", []func(*running){allocate, started}, account{Held: true, Dirty: true, Leftover: true, Uncleared: true, Pods: []string{"A"}}},
 		{
 			"started without a word to us",
@@ -321,7 +321,7 @@ func TestErasable(t *testing.T) {
 				content := ""
 				m := udevtest.New(t, diskOf(7))
 				r := start(t, m, "", c.rules, contents(&content))
-				r.Allocated(map[string][]string{diskID: {diskID}})
+				r.Allocated(map[string][]string{diskID: {diskID}}, "")
 				if c.started {
 					r.did(diskID, inventory.Outcome{Event: lease.Start})
 				}
@@ -394,7 +394,7 @@ func TestFrozen(t *testing.T) {
 func TestDeviceIsClearedBeforeItLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, udevtest.New(t, diskOf(7)), "", tenants(true, false))
-		r.Allocated(map[string][]string{diskID: {diskID}})
+		r.Allocated(map[string][]string{diskID: {diskID}}, "")
 		r.did(diskID, inventory.Outcome{Event: lease.Start})
 		<-r.SetRules([]device.Rule{
 			{Resource: "example.org/other", Class: &device.NVMe},

@@ -218,6 +218,7 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 		again := e.lease.Used && e.lease.Hold == lease.Started // nothing is erased then: it is whose it was
 		event.Residue = !other && (again && e.lease.Residue || !again && l.owns(e))
 		l.started(e, event)
+		l.settle(e)
 		return
 	case lease.Cleared:
 		e.lingers("")

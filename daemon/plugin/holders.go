@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -42,6 +43,13 @@ type Holders struct {
 	// Soon tells that the next answer may be another one: something of the last was new, and holds when it is said twice.
 	Soon bool
 
+	// Kubelet identifies the kubelet that gave the last answer; empty: it is not known.
+	Kubelet string
+
+	// Booked are the devices that the kubelet's checkpoint named then, and Written is when it was written.
+	Booked  []string
+	Written time.Time
+
 	missed     map[string]bool       // devices that the last answer did not name
 	remembered map[string]remembered // devices that the checkpoint alone names
 	pods       map[string][]Pod      // of the last answer
@@ -71,7 +79,9 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 	if err != nil {
 		return nil, err
 	}
-	h.pods = listed
+	h.Kubelet = kubeletIn(h.Dir)
+	h.pods, h.Written = listed, written
+	h.Booked = slices.DeleteFunc(slices.Clone(devices), func(id string) bool { return !saved[id] })
 	holdings := make(map[string]inventory.Holding, len(devices))
 	h.missed = make(map[string]bool)
 	said := h.remembered
@@ -205,6 +215,16 @@ func Owners(dir string) (map[string][]string, error) {
 		}
 	}
 	return owners, err
+}
+
+// kubeletIn identifies the kubelet of a directory from those before and after it: each makes its socket anew. Empty: there
+// is none.
+func kubeletIn(dir string) string {
+	socket := socketIdentity(filepath.Join(dir, kubeletSocket))
+	if socket == (identity{}) {
+		return ""
+	}
+	return fmt.Sprint(socket)
 }
 
 func addShares(ids map[string]bool, shares []string) {

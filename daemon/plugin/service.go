@@ -140,7 +140,7 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 			held[id] = append(held[id], as...)
 		}
 	}
-	s.Inventory.Allocated(held)
+	s.Inventory.Allocated(held, kubeletIn(s.Dir))
 	if s.Allocated != nil {
 		s.Allocated(given)
 	}

@@ -311,7 +311,8 @@ func (n *node) allocate(pod string, names ...string) error {
 		n.owners[id] = []string{pod} // the kubelet has taken it from the pod before
 	}
 	n.mu.Unlock()
-	n.inventory.Allocated(as)
+	n.inventory.Allocated(as, "")
+	n.inventory.Booked(time.Now(), slices.Collect(maps.Keys(as)))
 	return nil
 }
 

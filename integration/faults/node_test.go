@@ -179,6 +179,8 @@ func (p *parts) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.inventory.Kubelet(p.holders.Kubelet)
+	p.inventory.Booked(p.holders.Written, p.holders.Booked)
 	p.inventory.Confirm(asked, holdings)
 	return p.inventory.Alive(ctx)
 }
