@@ -31,7 +31,7 @@ func (l *loop) current(id string) *Status {
 	if s.Observation = e.observation(); s.Present {
 		s.Nodes = e.status.Nodes
 	}
-	l.complete(e, l.facts(e), &s)
+	l.fillIn(e, l.facts(e), &s)
 	return &s
 }
 

@@ -43,6 +43,8 @@ type Evidence struct {
 	// process had written there. Each appearance counts from 0.
 	In      string `json:"in,omitempty"`
 	Written uint64 `json:"written,omitempty"`
+	// Asked is the appearance in which no process had the disk open when it was to be offered.
+	Asked string `json:"asked,omitempty"`
 }
 
 // proves reports whether the evidence is complete, for a disk in that appearance.
@@ -216,8 +218,30 @@ func Way(id string, target *device.Target) string {
 }
 
 // proves reports whether the evidence of a disk is complete, and nothing speaks against it.
-func (l *loop) proves(e *entry) bool {
+func (l *loop) proves(e *entry) bool { return l.complete(e) && l.asked(e) }
+
+func (l *loop) complete(e *entry) bool {
 	return e.sighting.Offer == nil && !e.work().recheck && l.evidenceOf(e).proves(l.appearanceOf(e.appearance))
+}
+
+// asked reports whether it is known that no process has had the disk open since it has appeared. A process that only reads has
+// left no trace that a look could find.
+func (l *loop) asked(e *entry) bool {
+	return l.Host.Touch.Holders == nil || l.evidenceOf(e).Asked == l.appearanceOf(e.appearance)
+}
+
+// Unheld notes that no process has a disk open that was seen as target. It does not wait.
+func (i *Inventory) Unheld(id string, target *device.Target) {
+	i.post(func(l *loop) {
+		e := l.entries[id]
+		if e == nil || e.sighting == nil || !e.sighting.Target.Alike(target) || e.outdated() {
+			return
+		}
+		if v := l.evidenceOf(e); v != nil {
+			v.Asked, e.atWork().unread = l.appearanceOf(e.appearance), ""
+			l.keepSoon(e)
+		}
+	})
 }
 
 // doubt returns why a disk that is offered on evidence is not proven to be unused; nil: it is.
@@ -237,6 +261,8 @@ func (l *loop) doubt(e *entry) error {
 		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, contentOf(offer), Way(id, e.sighting.Target))
 	case l.proves(e):
 		return nil
+	case v != nil && v.Kind != "" && w.unread != "":
+		return fmt.Errorf("%w: %s", device.ErrUnproven, w.unread)
 	case v != nil && v.Kind != "":
 		return fmt.Errorf("%w: being checked", device.ErrUnproven)
 	case v != nil && v.Found != "":
@@ -305,7 +331,8 @@ func (i *Inventory) Unread(id, why string) {
 
 // erased notes that a disk was erased. The appearance that the helper vouches for need not be the one that was seen last.
 func (l *loop) erased(e *entry, p device.Prepared) {
-	v := Evidence{Kind: Erased, Size: p.Size, Since: time.Now().UTC()}
+	// Before the erasure no process had it open.
+	v := Evidence{Kind: Erased, Size: p.Size, Since: time.Now().UTC(), Asked: l.appearanceOf(p.Appearance)}
 	if before := l.evidenceOf(e); before != nil && before.Kind == Adopted {
 		v.Kind = Adopted
 	}

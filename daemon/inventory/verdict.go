@@ -256,7 +256,7 @@ func (l *loop) judge(e *entry, now time.Time) *Status {
 	if e.offered {
 		s.Resource = e.resource
 	}
-	l.complete(e, f, s)
+	l.fillIn(e, f, s)
 	s.Since = now
 	if old := e.status; old != nil && old.Healthy == s.Healthy && old.Gist() == s.Gist() {
 		s.Since = old.Since
@@ -272,8 +272,8 @@ func (e *entry) observation() Observation {
 	return Observation{Present: true, Allocation: e.sighting.Allocation, Target: e.sighting.Target}
 }
 
-// complete fills in what is to be done to a device, and what is known of its disk.
-func (l *loop) complete(e *entry, f *Facts, s *Status) {
+// fillIn fills in what is to be done to a device, and what is known of its disk.
+func (l *loop) fillIn(e *entry, f *Facts, s *Status) {
 	if s.Taker = e.resource; e.sighting != nil && !e.offered {
 		s.Taker = e.sighting.Resource
 	}
@@ -288,7 +288,9 @@ func (l *loop) complete(e *entry, f *Facts, s *Status) {
 		s.Evidence = Evidence{In: l.appearanceOf(e.appearance), Written: e.sighting.Written}
 	}
 	s.Init = f.init()
-	s.Todo = f.todo(s, readable)
+	if s.Todo = f.todo(s, readable); s.Todo == Nothing && f.Disk.Evident && !s.Held() && !s.Used && l.complete(e) && !l.asked(e) {
+		s.Todo = AskHolders
+	}
 }
 
 // Todo is what a device waits for that no tenant has.
@@ -302,6 +304,7 @@ const (
 	ReadDisk     Todo = "disk not read"
 	ReadAgain    Todo = "disk not read again" // data was found on it, which may be gone
 	Initialise   Todo = "device not initialised"
+	AskHolders   Todo = "disk not checked" // which processes have it open
 )
 
 // todo returns what is to be done to a device. A disk whose content is not a tenant's, or that nothing erases now, has only

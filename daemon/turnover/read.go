@@ -86,3 +86,29 @@ func (t *Turnover) read(ctx context.Context, id string) error {
 	}
 	return nil
 }
+
+// askHolders makes sure that no process has a disk open that is to be offered. nil also if that is not to be done any more.
+func (t *Turnover) askHolders(ctx context.Context, id string) error {
+	unlock, err := t.take(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := t.Inventory.Current(ctx, id)
+	if err != nil || s.Todo != inventory.AskHolders {
+		return err
+	}
+	who, err := patiently(ctx, func() (users, error) { return t.look(ctx, s, nil, false) })
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		t.Inventory.Unread(id, err.Error())
+		return err
+	case who.others != "":
+		t.Inventory.Unread(id, who.others)
+		return fmt.Errorf("%s: %w: %s", id, ErrBusy, who.others)
+	}
+	t.Inventory.Unheld(id, s.Target)
+	return nil
+}

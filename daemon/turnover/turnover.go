@@ -205,6 +205,8 @@ func (t *Turnover) do(ctx context.Context, id string, todo inventory.Todo) error
 		return t.eraseAdopted(ctx, id)
 	case inventory.ReadDisk, inventory.ReadAgain:
 		return t.read(ctx, id)
+	case inventory.AskHolders:
+		return t.askHolders(ctx, id)
 	}
 	return t.initialise(ctx, id)
 }
