@@ -213,7 +213,10 @@ func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.content[name], h.hidden[name] = "", 0
-	p.Done, p.Erased, p.Size = "erased", true, h.size
+	p.Done, p.Erased, p.Size = "erased", h.fail["verify"] == nil, h.size
+	if h.fail["medium"] != nil {
+		p.Appearance = ""
+	}
 	return p, nil
 }
 

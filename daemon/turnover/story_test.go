@@ -247,9 +247,9 @@ func (n *node) happenings() map[string]verb {
 		"once":   locked(func(what, line string) error { n.during[what] = n.hook(what, line, true); return nil }),
 		"full":   func(string, string) error { return os.MkdirAll(n.state+"/state.json.new/full", 0o755) }, // the state disk
 		"room":   func(string, string) error { return os.RemoveAll(n.state + "/state.json.new") },
-		"at": func(point, text string) error { // at POINT THIS COMMAND: if both are one
-			this, line, _ := strings.Cut(text, " ")
-			if point != this {
+		"at": func(word, text string) error { // at WORD $X: COMMAND, if $X begins with that word
+			value, line, _ := strings.Cut(text, ": ")
+			if first, _, _ := strings.Cut(value, " "); first != word {
 				return nil
 			}
 			return n.do(line)
