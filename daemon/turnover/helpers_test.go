@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
@@ -255,18 +254,4 @@ func (h *helpers) runs(pod string) (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Now().Before(h.running[pod]), h.runErr
-}
-
-// setRunErr makes it unknown which pods run; nil: it is known.
-func (h *helpers) setRunErr(text string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	switch text {
-	case "":
-		h.runErr = nil
-	case "no-cgroups":
-		h.runErr = cgroup.ErrNoKubepods
-	default:
-		h.runErr = errors.New(text)
-	}
 }

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/turnover"
@@ -234,7 +235,13 @@ func (n *node) happenings() map[string]verb {
 			n.running[pod] = time.Now().Add(d)
 			return err
 		}),
-		"runs-unknown": func(a, b string) error { n.setRunErr(strings.TrimSpace(a + " " + b)); return nil },
+		"runs-unknown": locked(func(a, b string) error { // runs-unknown [no-cgroups|TEXT]
+			n.runErr = map[bool]error{true: cgroup.ErrNoKubepods, false: errors.New(a + " " + b)}[a == "no-cgroups"]
+			if a == "" {
+				n.runErr = nil
+			}
+			return nil
+		}),
 		"break": locked(func(what, text string) error {
 			n.fail[what] = errors.New(cmp.Or(text, "media error"))
 			if text == "unfit" { // and nothing was done
