@@ -444,45 +444,6 @@ func TestRememberedIDMakesTheListBeSentAgain(t *testing.T) {
 	})
 }
 
-func TestPodMayUseWhatItHolds(t *testing.T) {
-	const id = "nvme-eui.00000000000000000000000000000001"
-	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", ""))
-	r := start(t, m, "")
-	r.offers(nvmeResource, id+" Healthy")
-	r.Allocated(map[string][]string{id: {id}}, "")
-	m.Apply(blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
-	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Held})
-	if err := r.Alive(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	r.offers(nvmeResource, id+" Healthy")
-	// Nobody else may have it.
-	r.until("it is for its pod alone", func(s *inventory.Snapshot) bool {
-		return strings.Contains(s.Offer(nvmeResource).Find(id).Reserved, "ext4")
-	})
-	// Released with its contents, it must not be handed to anyone else.
-	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
-	r.until("no healthy one", func(s *inventory.Snapshot) bool {
-		d := s.Offer(nvmeResource).Find(id)
-		return d == nil || !d.Healthy
-	})
-	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
-	r.offers(nvmeResource, "")
-	s, _ := r.Snapshot()
-	if len(s.Others) != 1 || !strings.Contains(s.Others[0].Reason, "ext4") {
-		t.Errorf("no reason with ext4 in it: %s", describe(s))
-	}
-}
-
-func TestUsedDiskIsNeverOffered(t *testing.T) {
-	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
-	r := start(t, m, "")
-	s, _ := r.Snapshot()
-	if got := describeOffer(s.Offer(nvmeResource)); got != "" {
-		t.Errorf("offered: %s", got)
-	}
-}
-
 func TestEventAboveADeviceIsNoticed(t *testing.T) {
 	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", ""))
 	r := start(t, m, "")

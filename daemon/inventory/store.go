@@ -145,6 +145,11 @@ func decode(text []byte) (c contents, err error) {
 	if c.Version != stateVersion {
 		return contents{}, fmt.Errorf("version is %d, not %d", c.Version, stateVersion)
 	}
+	for _, r := range c.Devices {
+		if err := r.Valid(); err != nil {
+			return contents{}, fmt.Errorf("%s: %w", r.ID, err)
+		}
+	}
 	return c, nil
 }
 

@@ -64,6 +64,19 @@ type Lease struct {
 	Order   Order    `json:"order,omitempty"`   // the work that failed, if the operator ordered it
 }
 
+// Valid returns why the lease is not one that [Table] makes; nil: its words are known.
+func (l Lease) Valid() error {
+	switch {
+	case !slices.Contains(States, l.State):
+		return fmt.Errorf("invalid state %q", l.State)
+	case l.Hold != NoTenant && l.Hold != Due && l.Hold != Started:
+		return fmt.Errorf("invalid hold %q", l.Hold)
+	case l.Order != NoOrder && l.Order != Reset && l.Order != Erase:
+		return fmt.Errorf("invalid order %q", l.Order)
+	}
+	return nil
+}
+
 // Held reports whether a tenant has the device.
 func (l Lease) Held() bool { return l.Hold != NoTenant }
 

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
@@ -213,7 +212,10 @@ func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.content[name], h.hidden[name] = "", 0
-	p.Done, p.Erased, p.Size = "erased", true, h.size
+	p.Done, p.Erased, p.Size = "erased", h.fail["verify"] == nil, h.size
+	if h.fail["medium"] != nil {
+		p.Appearance = ""
+	}
 	return p, nil
 }
 
@@ -252,18 +254,4 @@ func (h *helpers) runs(pod string) (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Now().Before(h.running[pod]), h.runErr
-}
-
-// setRunErr makes it unknown which pods run; nil: it is known.
-func (h *helpers) setRunErr(text string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	switch text {
-	case "":
-		h.runErr = nil
-	case "no-cgroups":
-		h.runErr = cgroup.ErrNoKubepods
-	default:
-		h.runErr = errors.New(text)
-	}
 }

@@ -319,7 +319,7 @@ func (n *node) allocate(pod string, names ...string) error {
 // start prepares devices for a container, as the plugin's PreStartContainer does.
 func (n *node) start(ctx context.Context, names ...string) error {
 	began := time.Now()
-	defer func() { n.took = time.Since(began) }()
+	defer func() { n.mu.Lock(); n.took = time.Since(began); n.mu.Unlock() }()
 	snapshot, _ := n.inventory.Snapshot()
 	devices := make([]*inventory.Status, len(names))
 	for i, name := range names {

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/turnover"
@@ -234,7 +235,13 @@ func (n *node) happenings() map[string]verb {
 			n.running[pod] = time.Now().Add(d)
 			return err
 		}),
-		"runs-unknown": func(a, b string) error { n.setRunErr(strings.TrimSpace(a + " " + b)); return nil },
+		"runs-unknown": locked(func(a, b string) error { // runs-unknown [no-cgroups|TEXT]
+			n.runErr = map[bool]error{true: cgroup.ErrNoKubepods, false: errors.New(a + " " + b)}[a == "no-cgroups"]
+			if a == "" {
+				n.runErr = nil
+			}
+			return nil
+		}),
 		"break": locked(func(what, text string) error {
 			n.fail[what] = errors.New(cmp.Or(text, "media error"))
 			if text == "unfit" { // and nothing was done
@@ -247,9 +254,9 @@ func (n *node) happenings() map[string]verb {
 		"once":   locked(func(what, line string) error { n.during[what] = n.hook(what, line, true); return nil }),
 		"full":   func(string, string) error { return os.MkdirAll(n.state+"/state.json.new/full", 0o755) }, // the state disk
 		"room":   func(string, string) error { return os.RemoveAll(n.state + "/state.json.new") },
-		"at": func(point, text string) error { // at POINT THIS COMMAND: if both are one
-			this, line, _ := strings.Cut(text, " ")
-			if point != this {
+		"at": func(word, text string) error { // at WORD $X: COMMAND, if $X begins with that word
+			value, line, _ := strings.Cut(text, ": ")
+			if first, _, _ := strings.Cut(value, " "); first != word {
 				return nil
 			}
 			return n.do(line)
