@@ -108,17 +108,7 @@ func (l *loop) foreign(e *entry, reason string) {
 	_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: reason})
 }
 
-// spares reports whether a disk is offered whatever a tenant has left on it, since that is erased before the next one gets it.
+// spares is [Facts.spared] of an entry.
 func (l *loop) spares(e *entry) bool {
-	if !e.offered || !e.lease.Residue {
-		return false
-	}
-	rule := l.rule(e)
-	return rule != nil && (rule.ErasedAtStart || rule.ClearedAtRelease && e.lease.Used)
-}
-
-// uncleared reports whether nobody may have a device before it was cleared.
-func (l *loop) uncleared(e *entry) bool {
-	rule := l.rule(e)
-	return e.lease.Used && rule != nil && rule.ClearedAtRelease
+	return (&Facts{Offered: e.offered, Lease: e.lease, Rule: l.rule(e)}).spared()
 }

@@ -193,8 +193,9 @@ func (l *loop) free(e *entry) {
 		l.resend[e.resource] = true
 	}
 	e.as = nil
-	waits := e.sighting != nil && (l.uncleared(e) || e.sighting.Unread && l.spares(e))
-	if e.offered = e.offered && (l.facts(e).unfit() == nil || waits); !e.offered {
+	f := l.facts(e)
+	waits := e.sighting != nil && (f.uncleared() || e.sighting.Unread && f.spared())
+	if e.offered = e.offered && (f.unfit() == nil || waits); !e.offered {
 		e.leave()
 		if e.sighting != nil {
 			e.resource = e.sighting.Resource // or it would be offered by the old one once more
