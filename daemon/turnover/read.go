@@ -22,6 +22,8 @@ const (
 	foundPause = 10 * time.Minute
 	// anyController is a method of resetting a disk that hits all disks of its controllers.
 	anyController = "nvme-controller"
+	// askLimit bounds the questions about who has a disk open that is to be offered.
+	askLimit = 15 * time.Second
 	// waits is the reason why a disk is not read at present.
 	waits = "the read waits for a pod that uses its controller"
 )
@@ -98,10 +100,16 @@ func (t *Turnover) askHolders(ctx context.Context, id string) error {
 	if err != nil || s.Todo != inventory.AskHolders {
 		return err
 	}
-	who, err := patiently(ctx, func() (users, error) { return t.look(ctx, s, nil, false) })
+	limited, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	who, err := patiently(limited, func() (users, error) { return t.look(limited, s, nil, false) })
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case err == nil:
+		err = limited.Err() // the last answer is older
+	}
+	switch {
 	case err != nil:
 		t.Inventory.Unread(id, err.Error())
 		return err
