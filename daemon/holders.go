@@ -56,6 +56,8 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 			complaint = ""
 			d.control.SetHolders(holders.Pods())
 			d.noteHolders(snapshot, holders.Pods())
+			d.inventory.Kubelet(holders.Kubelet)
+			d.inventory.Booked(holders.Written, holders.Booked)
 			d.inventory.Confirm(asked, holdings)
 		case err.Error() != complaint:
 			complaint = err.Error()
@@ -102,7 +104,7 @@ func doubtful(s *inventory.Snapshot) []string {
 	var ids []string
 	for _, offer := range s.Offers {
 		for _, device := range offer.Devices {
-			if device.Held || device.Stale {
+			if device.Held() || device.Stale {
 				ids = append(ids, device.Device.ID)
 			}
 		}

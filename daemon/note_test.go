@@ -24,7 +24,7 @@ func TestHoldersAreNotedOnce(t *testing.T) {
 	d := &daemon{audit: audit.Open(dir, slog.New(slog.DiscardHandler))}
 	s := &inventory.Status{
 		Device: &device.Device{ID: "nvme-1"}, Resource: "example.org/disk",
-		Target: &device.Target{Identity: []device.Attribute{{Name: "device/serial", Value: "S1"}}},
+		Observation: inventory.Observation{Target: &device.Target{Identity: []device.Attribute{{Name: "device/serial", Value: "S1"}}}},
 	}
 	snapshot := &inventory.Snapshot{Offers: map[string]*inventory.Offer{"example.org/disk": {Devices: []*inventory.Status{s}}}}
 	a, b := kubelet.Pod{Namespace: "n", Name: "a", Container: "c"}, kubelet.Pod{Namespace: "n", Name: "b", Container: "c"}

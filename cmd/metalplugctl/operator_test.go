@@ -246,7 +246,7 @@ func TestListStatusWhyCordon(t *testing.T) {
 	}
 	n.until("held", func(s *inventory.Snapshot) bool {
 		for _, d := range s.Offer(nvmeName).Devices {
-			if d.Held {
+			if d.Held() {
 				return true
 			}
 		}

@@ -106,10 +106,11 @@ func (b *bench) devices(n int) []*inventory.Status {
 // allocate has a pod hold a device.
 func (b *bench) allocate(id string) {
 	b.t.Helper()
-	b.inventory.Allocated(map[string][]string{id: {id}})
+	b.inventory.Allocated(map[string][]string{id: {id}}, "")
+	b.inventory.Booked(time.Now(), []string{id})
 	b.until("the device is not held", func() bool {
 		snapshot, _ := b.inventory.Snapshot()
-		return snapshot.Offer(resource).Find(id).Held
+		return snapshot.Offer(resource).Find(id).Held()
 	})
 }
 

@@ -159,7 +159,7 @@ func NewDevice(s *inventory.Status, holders map[string][]Holder) Device {
 	d := Device{
 		ID: s.Device.ID, Resource: s.Resource, Class: className(s), Health: health(s.Healthy), Reason: s.Reason,
 		Since: s.Since.UTC(), NUMANode: s.Device.NUMANode, SysPath: s.Device.SysPath, Nodes: []string{},
-		Cordoned: s.Cordon != nil, Cordon: s.Cordon, Held: s.Held, Warning: s.Warning, State: string(s.State),
+		Cordoned: s.Cordon != nil, Cordon: s.Cordon, Held: s.Held(), Warning: s.Warning, State: string(s.State),
 		Hardware: Hardware{Model: s.Device.Model, Serial: serialOf(s.Target), Size: s.Evidence.Size, Present: s.Present},
 	}
 	if d.Resource == "" {
@@ -174,7 +174,7 @@ func NewDevice(s *inventory.Status, holders map[string][]Holder) Device {
 	for _, n := range s.Nodes {
 		d.Nodes = append(d.Nodes, n.Container)
 	}
-	if by := holders[s.Device.ID]; s.Held && len(by) > 0 {
+	if by := holders[s.Device.ID]; s.Held() && len(by) > 0 {
 		d.Allocated = &by[0]
 		if len(by) > 1 {
 			d.Holders = by
@@ -194,7 +194,7 @@ func reading(snapshot *inventory.Snapshot) *Reading {
 	var r Reading
 	var read, size int64
 	for d := range snapshot.All() {
-		if d.Readable && d.Evidence.Found == "" {
+		if d.Todo == inventory.ReadDisk {
 			r.Disks++
 			read, size = read+d.Evidence.Read, size+d.Evidence.Size
 		}
@@ -284,7 +284,7 @@ func (t *Totals) add(o *inventory.Offer) {
 		default:
 			t.Unhealthy++
 		}
-		if d.Held {
+		if d.Held() {
 			t.Allocated++
 		}
 	}

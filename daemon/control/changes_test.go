@@ -12,13 +12,14 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 // offered is a healthy device in an offer, with changes.
 func offered(changes ...func(*inventory.Status)) *inventory.Status {
 	s := &inventory.Status{
 		Device:   &device.Device{ID: "d", Class: &device.NVMe, SysPath: "/sys/devices/d", NUMANode: 1},
-		Resource: "t/r", Healthy: true, Present: true,
+		Resource: "t/r", Verdict: inventory.Verdict{Healthy: true}, Observation: inventory.Observation{Present: true},
 	}
 	for _, change := range changes {
 		change(s)
@@ -40,7 +41,7 @@ func cordonedBy(user string) func(*inventory.Status) {
 	}
 }
 
-func held(s *inventory.Status) { s.Held = true }
+func held(s *inventory.Status) { s.Hold = lease.Started }
 
 func seen(s *inventory.Status) { s.Resource, s.Healthy, s.Reason = "", false, "in use" }
 
@@ -109,7 +110,7 @@ func TestDeviceAsItIsShown(t *testing.T) {
 	if free := NewDevice(offered(), map[string][]Holder{"d": two}); free.Allocated != nil || free.Holders != nil {
 		t.Errorf("held by nobody: %+v", free)
 	}
-	unknown := NewDevice(&inventory.Status{Device: &device.Device{}, Reason: "no wwid"}, nil)
+	unknown := NewDevice(&inventory.Status{Device: &device.Device{}, Verdict: inventory.Verdict{Reason: "no wwid"}}, nil)
 	if unknown.Class != "" || unknown.Nodes == nil || unknown.Health != "Unhealthy" {
 		t.Errorf("not identified: %+v", unknown)
 	}

@@ -160,8 +160,8 @@ func machine() string {
 func TestDeviceHasTheNamesOfTheDesign(t *testing.T) {
 	b := start(t, widget("widget0", "A"))
 	b.server.SetHolders(map[string][]kubelet.Pod{alpha: {{Namespace: "n", Name: "p", Container: "c"}}})
-	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
-	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held })
+	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
+	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held() })
 	d := get[map[string]any](b, "/v1/devices/"+alpha)
 	if _, err := time.Parse(time.RFC3339Nano, d["since"].(string)); err != nil {
 		t.Error(err)
@@ -365,7 +365,7 @@ func TestWhy(t *testing.T) {
 	if err := b.cordon(alpha, "x"); err != nil {
 		t.Fatal(err)
 	}
-	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
+	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
 	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
 	b.until("gone", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && !s.Find(alpha).Present })
 	answer := get[control.Answer](b, "/v1/why?what="+alpha)

@@ -83,7 +83,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.next("uncordoned " + alpha)
-	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
+	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
 	s.next("allocated " + alpha)
 	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
 	s.next("gone " + alpha)

@@ -169,7 +169,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 
 // holdersOf returns who holds a device; nobody of whom the kubelet has not said it yet.
 func holdersOf(d *inventory.Status, holders map[string][]Holder) []Holder {
-	if !d.Held {
+	if !d.Held() {
 		return nil
 	}
 	return holders[d.Device.ID]

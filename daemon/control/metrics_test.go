@@ -74,11 +74,11 @@ func TestMetrics(t *testing.T) {
 	tally.Registered(resource, errors.New("x"))
 	tally.Sent(resource, 2*time.Millisecond)
 	b.server.CountReset(resource, "dfl-port", 3*time.Second, errors.New("x"))
-	b.inventory.Allocated(map[string][]string{alpha: {alpha}})
+	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
 	if err := b.cordon("node-B-widget", "x"); err != nil {
 		t.Fatal(err)
 	}
-	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha).Held })
+	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha).Held() })
 	got := regexp.MustCompile(`(?m)^.*_bucket.*\n`).ReplaceAllString(b.metrics(), "")
 	got = regexp.MustCompile(`goversion="[^"]*"`).ReplaceAllString(got, `goversion="GO"`)
 	if got != wantMetrics {

@@ -13,6 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -192,8 +193,8 @@ func (q *question) conclude(x *Explanation, d *inventory.Status) {
 	if by := d.Cordon; by != nil && !by.Since.IsZero() {
 		x.add("state", "", false, fmt.Sprintf("cordoned by %s, %s", CordonedBy(by), by.Since.UTC().Format(timeFormat)))
 	}
-	if d.Used != "" {
-		x.add("state", "", true, "only the pod that holds it may have it: "+d.Used)
+	if d.Reserved != "" {
+		x.add("state", "", true, "only the pod that holds it may have it: "+d.Reserved)
 	}
 	if d.Warning != "" {
 		x.add("state", "", true, "warning: "+d.Warning)
@@ -214,7 +215,7 @@ func (q *question) conclude(x *Explanation, d *inventory.Status) {
 	}
 	if by := shown.Allocated; by != nil {
 		x.Verdict += fmt.Sprintf(", held by %s/%s (%s)", by.Namespace, by.Pod, by.Container)
-	} else if d.Held {
+	} else if d.Held() {
 		x.Verdict += ", held by a pod"
 	}
 }
@@ -235,11 +236,11 @@ func (x *Explanation) evidence(d *inventory.Status) {
 		ok, why = true, fmt.Sprintf("adopted by the operator, erased at %s, and verified", at)
 	case v.Found != "":
 		why = fmt.Sprintf("none: a full read since %s found %s", at, v.Found)
-	case d.Readable && v.Size > 0:
+	case d.Todo == inventory.ReadDisk && v.Size > 0:
 		why = fmt.Sprintf("none yet: %d of %d bytes were read since %s and are blank", v.Read, v.Size, at)
-	case d.State == inventory.StateUnproven:
+	case d.State == lease.Unproven:
 		why = "none: no full read, no erasure by metalplug, not adopted"
-	case d.Erasable:
+	case d.Reserved != "" && d.Barred != d.Reserved:
 		ok, why = true, "a pod of this node left what is on it, which is erased before the next container starts"
 	default:
 		return

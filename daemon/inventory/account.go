@@ -27,34 +27,24 @@ func (l *loop) current(id string) *Status {
 		return nil
 	}
 	s := *e.status
-	s.Device, s.Held, s.As, s.Present = e.device, e.held, e.as, e.sighting != nil
-	if e.sighting != nil {
-		s.Allocation, s.Target = e.sighting.Allocation, e.sighting.Target
+	s.Device, s.Lease, s.As, s.Nodes = e.device, e.lease, e.as, nil
+	if s.Observation = e.observation(); s.Present {
+		s.Nodes = e.status.Nodes
 	}
-	l.turn(e, &s)
-	l.evident(e, &s)
+	l.fillIn(e, l.facts(e), &s)
 	return &s
 }
 
-// Kept returns when all that was noted of these devices before the call is on disk, and in the snapshot that a container
-// has been started with them: from then on neither a crash nor an Allocate at the wrong moment can miss it. Without a
-// store nothing is waited for but the snapshot. The error says why it cannot be kept, or is that of ctx.
-func (i *Inventory) Kept(ctx context.Context, ids ...string) error {
+// Kept returns when all that was noted before the call is on disk. Without a store it waits for nothing. The error says why
+// it cannot be kept, or is that of ctx.
+func (i *Inventory) Kept(ctx context.Context) error {
 	var kept chan error
 	if err := i.ask(ctx, func(l *loop) {
 		if l.save(); l.Store != nil {
 			kept = l.Store.flush()
 		}
-	}); err != nil {
+	}); err != nil || kept == nil {
 		return err
-	}
-	for _, id := range ids {
-		if err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Dirty }); err != nil {
-			return err
-		}
-	}
-	if kept == nil {
-		return nil
 	}
 	select {
 	case err := <-kept:
@@ -62,6 +52,17 @@ func (i *Inventory) Kept(ctx context.Context, ids ...string) error {
 	case <-ctx.Done():
 		return fmt.Errorf("keep account of devices: %w", ctx.Err())
 	}
+}
+
+// Started returns when the snapshot shows that a container has been started with each of these devices: from then on no
+// Allocate at the wrong moment can miss it. The error is that of ctx.
+func (i *Inventory) Started(ctx context.Context, ids ...string) error {
+	for _, id := range ids {
+		if err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Used }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // await waits until the newest snapshot shows a device as wanted; it is called with nil if there is none of that ID.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 // Adopt notes that the operator lets a disk be erased that was seen as target, and offered after that. A fingerprint limits
@@ -20,9 +21,12 @@ func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target,
 		switch {
 		case e == nil:
 			refused = fmt.Errorf("%s: %w", id, ErrUnknownDevice)
-		case e.held || e.sighting == nil || !e.sighting.Target.Alike(target):
+		case e.lease.Held() || e.sighting == nil || !e.sighting.Target.Alike(target):
 			refused = fmt.Errorf("%s: it has changed in between", id)
 		default:
+			if refused = l.apply(e, lease.Event{Name: lease.Adopted}); refused != nil {
+				return
+			}
 			l.setEvidence(e, Evidence{
 				Kind: Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: l.appearanceOf(e.appearance), Fingerprint: fingerprint,
 			})

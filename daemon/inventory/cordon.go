@@ -129,45 +129,6 @@ func (i *Inventory) awaitCordon(ctx context.Context, id string, wanted *Cordon) 
 	_ = i.await(ctx, id, func(s *Status) bool { return s == nil || s.Cordon.Same(wanted) }) // it holds all the same
 }
 
-// ask has the loop carry out a request and returns when it has.
-func (i *Inventory) ask(ctx context.Context, r request) error {
-	answered := make(chan struct{})
-	select {
-	case i.requests <- func(l *loop) { r(l); close(answered) }:
-	case <-i.done:
-		return errStopped
-	case <-ctx.Done():
-		return fmt.Errorf("ask the inventory: %w", ctx.Err())
-	}
-	select {
-	case <-answered:
-		return nil
-	case <-i.done:
-		select {
-		case <-answered: // by the last that the loop has done
-			return nil
-		default:
-			return errStopped
-		}
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the inventory: %w", ctx.Err())
-	}
-}
-
-// cordoned makes the status that of a cordoned device, if it is one.
-func (l *loop) cordoned(s *Status) {
-	c, ok := l.cordons[s.Device.ID]
-	if !ok {
-		return
-	}
-	reason := c.Reason
-	s.Cordon, s.Healthy, s.Parked = &c, false, s.Healthy
-	if s.Reason != "" {
-		reason += "; " + s.Reason
-	}
-	s.Reason = "cordoned: " + reason
-}
-
 // cordonKnown cordons each device that a resource takes: it may have been cordoned before.
 func (l *loop) cordonKnown() {
 	cordons := maps.Clone(l.cordons)

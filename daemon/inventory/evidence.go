@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 // Kinds of evidence.
@@ -42,6 +43,8 @@ type Evidence struct {
 	// process had written there. Each appearance counts from 0.
 	In      string `json:"in,omitempty"`
 	Written uint64 `json:"written,omitempty"`
+	// Asked is the appearance in which no process had the disk open when it was to be offered.
+	Asked string `json:"asked,omitempty"`
 }
 
 // proves reports whether the evidence is complete, for a disk in that appearance.
@@ -67,26 +70,6 @@ func (l *loop) evidenceKey(e *entry) string {
 		return l.bootKey() + e.appearance
 	}
 	return ""
-}
-
-// noteTwin compares the medium of a disk with those of the others. Evidence of one disk would be taken for that of another with
-// the same serial number: from then on each of them is known by its appearance alone. Which of them a pod has had is not known,
-// nor whether both are one disk.
-func (l *loop) noteTwin(e *entry) {
-	if e.medium == "" || l.twins[e.medium] {
-		return
-	}
-	other := l.media[e.medium]
-	l.media[e.medium] = e
-	if other == nil || other == e || other.sighting == nil || other.medium != e.medium {
-		return
-	}
-	l.Log.Warn("two disks have one identity", "device", e.device.ID, "detail", "the other is "+other.device.ID+": what is known of either is forgotten")
-	delete(l.evidence, e.medium)
-	l.twins[e.medium] = true
-	e.leftover, other.leftover = false, false
-	l.unsaved = true
-	l.changed(other)
 }
 
 // bootKey begins the key of every disk that is known by its appearance in this boot alone.
@@ -159,7 +142,7 @@ func (l *loop) keepSoon(e *entry) {
 // weigh ends evidence of a disk that a look contradicts.
 func (l *loop) weigh(e *entry, s *device.Sighting) {
 	v := l.evidenceOf(e)
-	if v == nil || !s.Target.IsDisk() || e.work().under > 0 || e.outdated() {
+	if v == nil || !s.Target.IsDisk() || e.busy() || e.outdated() {
 		return
 	}
 	if l.checkAppearance(e, v); l.evidenceOf(e) == nil {
@@ -179,13 +162,13 @@ func (l *loop) weigh(e *entry, s *device.Sighting) {
 	case v.In != seen:
 		v.In, v.Written = seen, s.Written
 		l.keepSoon(e)
-	case seen != "" && s.Written > v.Written && !e.held && v.Scrub == "" && v.Found == "":
+	case seen != "" && s.Written > v.Written && !e.lease.Held() && v.Scrub == "" && v.Found == "":
 		l.endEvidence(e, "a process wrote to the disk while no pod had it")
 		return
 	}
 	switch {
-	case e.held:
-	case s.HostUse(e.dirty):
+	case e.lease.Held():
+	case s.HostUse(e.lease.Used):
 		l.endEvidence(e, s.Offer.Error())
 	case v.Scrub != "": // the helper compares its content before it erases that
 	case errors.Is(s.Offer, device.ErrData) && s.Blank: // udev has not inspected the disk since its erasure
@@ -225,9 +208,6 @@ func contentOf(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }
 
-// justLeft is the reason of a disk that is not erased after its last pod, and not read yet.
-const justLeft = "its last pod has just left it"
-
 // Way returns how the operator gives a disk to pods that is not blank. An adoption is of a medium: where nothing identifies
 // that, it would count for another disk in its place as well.
 func Way(id string, target *device.Target) string {
@@ -237,16 +217,38 @@ func Way(id string, target *device.Target) string {
 	return fmt.Sprintf("metalplugctl adopt %s erases and offers it", id)
 }
 
-// unproven returns why a disk that no pod holds must not be offered for want of evidence; nil: it may be.
-func (l *loop) unproven(e *entry) error {
-	if e.held || !l.needsEvidence(e) || e.dirty && e.offered || l.spares(e) && e.left == e.seen {
-		return nil // the second last: see [loop.waiting]
-	}
+// proves reports whether the evidence of a disk is complete, and nothing speaks against it.
+func (l *loop) proves(e *entry) bool { return l.complete(e) && l.asked(e) }
+
+func (l *loop) complete(e *entry) bool {
+	return e.sighting.Offer == nil && !e.work().recheck && l.evidenceOf(e).proves(l.appearanceOf(e.appearance))
+}
+
+// asked reports whether it is known that no process has had the disk open since it has appeared. A process that only reads has
+// left no trace that a look could find.
+func (l *loop) asked(e *entry) bool {
+	return l.Host.Touch.Holders == nil || l.evidenceOf(e).Asked == l.appearanceOf(e.appearance)
+}
+
+// Unheld notes that no process has a disk open that was seen as target. It does not wait.
+func (i *Inventory) Unheld(id string, target *device.Target) {
+	i.post(func(l *loop) {
+		e := l.entries[id]
+		if e == nil || e.sighting == nil || !e.sighting.Target.Alike(target) || e.outdated() {
+			return
+		}
+		if v := l.evidenceOf(e); v != nil {
+			v.Asked, e.atWork().unread = l.appearanceOf(e.appearance), ""
+			l.keepSoon(e)
+		}
+	})
+}
+
+// doubt returns why a disk that is offered on evidence is not proven to be unused; nil: it is.
+func (l *loop) doubt(e *entry) error {
 	v, w, id := l.evidenceOf(e), e.work(), e.device.ID
 	offer := e.sighting.Offer
 	switch {
-	case e.dirty:
-		return fmt.Errorf("%w: %s", device.ErrUnproven, justLeft)
 	case l.evidenceKey(e) == "":
 		return fmt.Errorf("%w: it has no wwid, serial number or diskseq to know it by; give a virtual disk a serial number, or run Linux 5.15 or later", device.ErrUnproven)
 	case v != nil && v.Scrub != "" && w.unread != "":
@@ -257,8 +259,10 @@ func (l *loop) unproven(e *entry) error {
 		return fmt.Errorf("%w: %s, which is not on it any more; run \"udevadm trigger %s\" if this stays", device.ErrUnproven, contentOf(offer), e.device.SysPath)
 	case offer != nil:
 		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, contentOf(offer), Way(id, e.sighting.Target))
-	case v.proves(l.appearanceOf(e.appearance)) && !w.recheck:
+	case l.proves(e):
 		return nil
+	case v != nil && v.Kind != "" && w.unread != "":
+		return fmt.Errorf("%w: %s", device.ErrUnproven, w.unread)
 	case v != nil && v.Kind != "":
 		return fmt.Errorf("%w: being checked", device.ErrUnproven)
 	case v != nil && v.Found != "":
@@ -268,31 +272,14 @@ func (l *loop) unproven(e *entry) error {
 	case v == nil:
 		v = &Evidence{}
 	}
-	return fmt.Errorf("%w: being read, %d %%", device.ErrUnproven, v.Percent())
-}
-
-// evident fills in what is known of a disk.
-func (l *loop) evident(e *entry, s *Status) {
-	s.Taker = e.resource
-	if e.sighting != nil && !e.offered {
-		s.Taker = e.sighting.Resource
-	}
-	if e.sighting != nil && e.sighting.Offer != nil && !device.OnlyData(e.sighting.Offer) {
-		s.Blocked = e.sighting.Offer.Error()
-	}
-	s.Evidence, s.Readable = Evidence{}, l.readable(e)
-	if v := l.evidenceOf(e); v != nil {
-		s.Evidence = *v
-	} else if s.Readable {
-		s.Evidence = Evidence{In: l.appearanceOf(e.appearance), Written: e.sighting.Written}
-	}
+	return errors.New(reading(*v))
 }
 
 // readable reports whether a disk is to be read for evidence.
 func (l *loop) readable(e *entry) bool {
 	v := l.evidenceOf(e)
-	return !e.held && !e.dirty && l.needsEvidence(e) && e.sighting.Offer == nil && l.evidenceKey(e) != "" && !l.spares(e) &&
-		(v == nil || v.Kind == "") && e.work().failed == ""
+	return !e.lease.Held() && !e.lease.Used && l.needsEvidence(e) && e.sighting.Offer == nil && l.evidenceKey(e) != "" && !l.spares(e) &&
+		(v == nil || v.Kind == "") && e.lease.Failure == ""
 }
 
 // Surveyed notes how far the read of a disk has come that was seen as target, and read on from that evidence. It does not wait.
@@ -325,7 +312,7 @@ func (l *loop) surveyed(e *entry, from Evidence, s device.Surveyed) {
 	v.Size, v.Found = s.Size, s.Content
 	if v.Found == "" && v.Size > 0 && v.Read >= v.Size {
 		v = Evidence{Kind: Blank, Size: v.Size, Since: time.Now().UTC(), In: v.In, Written: v.Written}
-		e.leftover, e.left, e.seen = false, remains{}, remains{}
+		e.left, e.seen = remains{}, remains{}
 		e.atWork().recheck = true // it may hold something by now
 		defer l.lookAnew(e)
 	}
@@ -342,28 +329,18 @@ func (i *Inventory) Unread(id, why string) {
 	})
 }
 
-// Prepared notes the outcome of work on a device while more work goes on: [Inventory.Kept] waits until that is kept. It does
-// not wait.
-func (i *Inventory) Prepared(id string, p device.Prepared) {
-	i.post(func(l *loop) {
-		if e := l.entries[id]; e != nil {
-			if e.vouch(p.Appearance); p.Erased {
-				l.erased(e, p)
-			}
-		}
-	})
-}
-
 // erased notes that a disk was erased. The appearance that the helper vouches for need not be the one that was seen last.
 func (l *loop) erased(e *entry, p device.Prepared) {
-	v := Evidence{Kind: Erased, Size: p.Size, Since: time.Now().UTC()}
+	// Before the erasure no process had it open.
+	v := Evidence{Kind: Erased, Size: p.Size, Since: time.Now().UTC(), Asked: l.appearanceOf(p.Appearance)}
 	if before := l.evidenceOf(e); before != nil && before.Kind == Adopted {
 		v.Kind = Adopted
 	}
 	if p.Appearance != e.appearance {
 		v.Of = l.appearanceOf(p.Appearance)
 	}
-	e.left, e.seen, e.leftover = remains{}, remains{}, false
+	e.left, e.seen = remains{}, remains{}
+	_ = l.apply(e, lease.Event{Name: lease.Erased})
 	l.setEvidence(e, v)
 }
 

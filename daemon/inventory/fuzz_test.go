@@ -1,51 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package inventory_test
 
 import (
-	"bytes"
-	"reflect"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
-// FuzzIdentities: what was kept and can be read is kept again as it was.
-func FuzzIdentities(f *testing.F) {
+// FuzzState: whatever is in the state file, the daemon starts, and the next start can read what it has saved.
+func FuzzState(f *testing.F) {
 	for _, text := range []string{
-		`{"version":1,"health":{},"devices":[]}`,
-		`{"version":1,"devices":[{"id":"a","class":"nvme","resource":"x/y","numaNode":-1,"present":true,"held":true,"pods":["p"]}]}`,
-		`{"version":2}`, `{`, ``, `null`, `{"version":1,"devices":null}`,
+		`{"version":2,"health":{},"devices":[]}`,
+		`{"version":2,"devices":[{"id":"a","class":"nvme","resource":"x/y","numaNode":-1,"present":true,"state":"in-use","hold":"started","used":true,"tenants":["p"]}]}`,
+		`{"version":2,"devices":[{"id":"node-A-w","class":"node","resource":"example.org/widget","state":"failed","used":true,"order":"later"}]}`,
+		`{"version":2,"devices":[{"id":"node-A-w","class":"node","resource":"example.org/widget","state":"of a later version"}]}`,
+		`{"version":2,"cordons":{"node-A-w":{"reason":"x"}},"evidence":[{"medium":"m","kind":"blank"}]}`,
+		`{"version":3}`, `{`, ``, `null`, `{"version":2,"devices":null}`,
 	} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		c, err := (&Store{}).decode(text)
-		if err != nil {
-			return
+		state := t.TempDir()
+		if err := os.WriteFile(filepath.Join(state, "state.json"), text, 0o600); err != nil {
+			t.Fatal(err)
 		}
-		var written bytes.Buffer
-		if err := c.encode(&written); err != nil {
-			t.Fatalf("write what %q says: %v", text, err)
+		m := udevtest.New(t, widget("w0", "A"))
+		start(t, m, state).end()
+		var log strings.Builder
+		r := start(t, m, "", logs(&log, state))
+		if snapshot, _ := r.Snapshot(); snapshot.Find("node-A-w") == nil {
+			t.Errorf("the device is missing: %s", describe(snapshot))
 		}
-		again, err := (&Store{}).decode(written.Bytes())
-		if err != nil {
-			t.Fatalf("%q is written as %q: %v", text, written.Bytes(), err)
-		}
-		if len(c.Devices) == 0 {
-			c.Devices, again.Devices = nil, nil
-		}
-		var second bytes.Buffer
-		if err := again.encode(&second); err != nil || second.String() != written.String() {
-			t.Errorf("%q is written as %q, then as %q: %v", text, written.Bytes(), second.Bytes(), err)
-		}
-		if !reflect.DeepEqual(ids(c), ids(again)) {
-			t.Errorf("%q has %v, written %v", text, ids(c), ids(again))
+		r.end()
+		if strings.Contains(log.String(), "state lost") {
+			t.Errorf("%q was saved as something that cannot be read:\n%s", text, log.String())
 		}
 	})
-}
-
-func ids(c contents) (all []string) {
-	for _, r := range c.Devices {
-		all = append(all, r.ID)
-	}
-	return all
 }

@@ -5,6 +5,9 @@ package inventory
 import (
 	"slices"
 	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 // Holding is how the kubelet's pods stand to a device.
@@ -25,113 +28,21 @@ const (
 	Free
 )
 
-// tenancy is how pods stand to a device, one after the other.
-type tenancy struct {
-	held     bool // a pod holds it, as far as is known
-	due      bool // allocated since a container was last started with it: what precedes a start is to be done in full
-	dirty    bool // a container was started with it since it was last cleared
-	leftover bool // what is on the disk is what a pod has left there
-	booked   bool // since it was last allocated the kubelet has listed a pod that holds it
-
-	as         []string  // the IDs by which pods may hold it, sorted; never written, only replaced
-	allocated  time.Time // when a container was last given it
-	appearance string    // of the disk, as [device.Target.Appearance] tells it: a leftover is of that one
-	medium     string    // what the disk itself is known by, also in another boot, as [device.Target.Medium] tells it
-	given      string    // the medium that containers were started with since it was last cleared; empty: it did not say
-	left       remains   // what the pod has left, when nobody has had it since
-	seen       remains   // the same at the last look
-	wrote      wrote     // what the kernel had counted as written when a look noted left
-	pods       []string  // UIDs of those that containers were started for since it was last cleared; never written, only replaced
-
-	initialised string // the [device.Rule].Init that was done to this appearance of the hardware
-	instance    uint64 // of it, see [device.Host.Instance]
-
-	worked *work // nil: nothing was ever done to it
+// books are what the kubelet's books say of a device.
+type books struct {
+	as        []string  // the IDs by which pods may hold it, sorted; never written, only replaced
+	allocated time.Time // when a container was last given it
+	booked    bool      // since then the kubelet has listed a pod that holds it, or is known to be done with that Allocate
+	owed      bool      // it was allocated, and nothing has shown that the kubelet is done with that
+	kubelet   string    // that asked for that; empty: it is not known
 }
 
-// work is what is being done to a device, or was last, and what is wrong with that. It is apart since it is rare.
-type work struct {
-	failed   string    // why it could not be reset or erased
-	byHand   ByHand    // what of that somebody tried by hand
-	lingerer string    // who has it open still, though its pod is gone
-	under    int       // resets and erasures under way
-	why      string    // it is Unhealthy meanwhile
-	own      bool      // what the hardware does since may still be our own doing
-	back     time.Time // until then it may be missing after our own reset
-	anew     *subject  // of which a new look is wanted
-	after    int       // how many looks have come back by then
-	uninit   string    // why it could not be initialised
-	settling time.Time // until then the hardware may be another after that
-
-	from      string // the appearance of the disk when the work began
-	vouched   string // the one that the helper has proven to be the same medium after it
-	suspended bool   // what a pod has left was on another appearance than is seen now, which nothing vouches for yet
-	recheck   bool   // the disk was just read in full, and is probed once more before it is offered
-	unread    string // why the disk is not being read, or an adopted one not erased
+// holdAs notes IDs by which pods may hold it.
+func (b *books) holdAs(names []string) {
+	b.as = slices.Compact(slices.Sorted(slices.Values(slices.Concat(b.as, names))))
 }
 
-// remains is by what the data that a pod has left on a disk is known again; the zero value: it is not known.
-type remains struct {
-	fingerprint string
-	blank       bool // nothing was found
-}
-
-// wrote is a [device.Sighting].Written and the appearance that it counts in.
-type wrote struct {
-	in      string
-	sectors uint64
-}
-
-// vouch notes the appearance of a disk after our own work that is proven to be the medium of before.
-func (e *entry) vouch(appearance string) {
-	w := e.atWork()
-	w.vouched = appearance
-	if w.suspended && appearance != "" && appearance == e.appearance {
-		e.leftover, w.suspended = true, false
-	}
-}
-
-// work returns what is being done to a device, or was, to be read.
-func (e *entry) work() work {
-	if e.worked == nil {
-		return work{}
-	}
-	return *e.worked
-}
-
-// atWork returns it to be written.
-func (e *entry) atWork() *work {
-	if e.worked == nil {
-		e.worked = &work{}
-	}
-	return e.worked
-}
-
-// lingers notes who has a device open still though its pod is gone; empty: nobody.
-func (e *entry) lingers(who string) {
-	if e.work().lingerer != who {
-		e.atWork().lingerer = who
-	}
-}
-
-// hold notes whether a pod holds a device. Looks ask for it while the loop goes on.
-func (l *loop) hold(e *entry, held bool) {
-	e.held = held
-	if held {
-		l.holding.Store(e.device.ID, true)
-	} else {
-		e.booked = false
-		l.holding.Delete(e.device.ID)
-	}
-}
-
-// Holds tells whether a pod holds a device, as far as is known. It does not wait.
-func (i *Inventory) Holds(id string) bool {
-	_, held := i.holding.Load(id)
-	return held
-}
-
-// allocated notes that pods are about to hold these devices. It holds at once; the readers hear of it a little later,
+// allocated notes that pods are about to hold these devices. It takes effect at once; the readers hear of it a little later,
 // since the kubelet is waiting for our answer just now. started: it is not given to a pod, but a container of its pod is
 // about to be started, perhaps again, or its pod is gone by now.
 func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
@@ -141,28 +52,46 @@ func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 		if e == nil {
 			continue
 		}
-		e.allocated, e.booked, e.due = now, e.booked && started, e.due || !started
+		if e.allocated, e.booked = now, e.booked && started; started {
+			l.settle(e)
+		}
 		e.holdAs(names)
-		if !e.held {
-			l.hold(e, true)
+		if !e.lease.Held() {
 			held = append(held, e)
+		}
+		switch {
+		case !started:
+			_ = l.change(e, lease.Event{Name: lease.Allocate})
+		case !e.lease.Held():
+			l.started(e, lease.Event{Name: lease.Listed, Residue: e.lease.Residue})
 		}
 	}
 	if len(held) > 0 {
-		time.AfterFunc(publishGap, func() { l.post(func(l *loop) { l.heldSince(held) }) })
+		time.AfterFunc(publishGap, func() { l.post(func(l *loop) { l.judgeAgain(held) }) })
 	}
 }
 
-// holdAs notes IDs by which pods may hold it.
-func (e *entry) holdAs(names []string) {
-	e.as = slices.Concat(e.as, names)
-	slices.Sort(e.as)
-	e.as = slices.Compact(e.as)
+// settleAll notes of the devices that some kubelets have allocated that the kubelet has booked them by now, or never will.
+func (l *loop) settleAll(now time.Time, by func(kubelet string) bool) {
+	for e := range l.owing {
+		if by(e.kubelet) {
+			e.allocated, e.booked = now, true
+			l.settle(e)
+		}
+	}
 }
 
-// heldSince has entries judged anew that have been held for a little while.
-func (l *loop) heldSince(held []*entry) {
-	for _, e := range held {
+// settle notes that the kubelet is done with the Allocate of a device.
+func (l *loop) settle(e *entry) {
+	if e.owed {
+		e.owed, e.line, l.unsaved = false, nil, true
+		delete(l.owing, e)
+	}
+}
+
+// judgeAgain queues a judgement of those entries that are still there.
+func (l *loop) judgeAgain(all []*entry) {
+	for _, e := range all {
 		if l.entries[e.device.ID] == e {
 			l.changed(e)
 		}
@@ -172,19 +101,19 @@ func (l *loop) heldSince(held []*entry) {
 // released notes that no pod holds these devices any more.
 func (l *loop) released(ids []string) {
 	for _, id := range ids {
-		if e := l.entries[id]; e != nil && e.held {
+		if e := l.entries[id]; e != nil && e.lease.Held() {
 			l.vacate(e)
-			l.changed(e)
 		}
 	}
 }
 
 // vacate notes that no pod holds a device any more. What one has done to it shows at the next look.
 func (l *loop) vacate(e *entry) {
-	if e.held {
-		l.hold(e, false)
+	if e.lease.Held() {
+		_ = l.apply(e, lease.Event{Name: lease.Gone})
 		l.lookAnew(e)
 	}
+	l.changed(e)
 }
 
 // confirm takes in how the kubelet's pods stand to devices. Only what is free can leave the offer: the kubelet crashes
@@ -198,17 +127,11 @@ func (l *loop) confirm(asked time.Time, holdings map[string]Holding) {
 		}
 		switch {
 		case holding == Held, holding == Named:
-			e.booked = e.booked || holding == Held && asked.After(e.allocated)
-			// The kubelet may have started a container before we were registered again, and told nobody. Of one that it
-			// was given and has not announced, it has still to announce the start.
-			started := !e.dirty && !e.due && time.Since(e.allocated) > l.Grace
-			if started {
-				l.started(e, nil, false)
+			if holding == Held && asked.After(e.allocated) {
+				e.booked = true
+				l.settle(e)
 			}
-			if started || !e.held {
-				l.hold(e, true)
-				l.changed(e)
-			}
+			l.listedByKubelet(e, nil)
 		case holding == Remembered:
 			l.resend[e.resource] = true
 		case holding == Free && l.mayBeFree(e, asked):
@@ -217,14 +140,47 @@ func (l *loop) confirm(asked time.Time, holdings map[string]Holding) {
 	}
 }
 
-// mayBeFree tells whether a device that is not in the kubelet's books may count as free: it was in them, or it was allocated
-// so long ago that it would be. With one share listed, it is not known of the others. When one was allocated that no
-// container was started with, we have forgotten if that was before our own start.
+// listedByKubelet notes that the kubelet lists a pod that holds a device. The kubelet may have started a container before we were
+// registered again, and told nobody. Of one that it was given and has not announced, it has still to announce the start.
+func (l *loop) listedByKubelet(e *entry, pods []string) {
+	recent := time.Since(e.allocated) <= l.Grace
+	switch {
+	case e.lease.Held() && (e.lease.Used || e.lease.Hold == lease.Due || recent):
+	case !e.lease.Used && recent:
+		_ = l.apply(e, lease.Event{Name: lease.Allocate})
+	default:
+		// What was on a disk before that nobody has vouched for is not the pod's.
+		residue := e.lease.Residue || e.lease.State == lease.Free && l.owns(e)
+		l.started(e, lease.Event{Name: lease.Listed, Tenants: pods, Residue: residue})
+	}
+}
+
+// started notes that a container may be using the device from now on.
+func (l *loop) started(e *entry, event lease.Event) {
+	event.Medium = e.medium
+	_ = l.apply(e, event)
+	e.left, e.seen = remains{}, remains{}
+	e.lingers("")
+}
+
+// owns reports whether what is on a device counts as its tenant's once a container was started with it: it is a disk of its
+// own, and its resource does not give out disks with the host's data.
+func (l *loop) owns(e *entry) bool {
+	rule := l.rule(e)
+	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !l.twins[e.medium]
+}
+
+// mayBeFree reports whether a device that is not in the kubelet's books may count as free: it was in them, or the kubelet is
+// known to be done with its Allocate. A kubelet that stands still may be at that for as long as it likes (R12): time alone
+// proves nothing. With one share listed, it is not known of the others.
 func (l *loop) mayBeFree(e *entry, asked time.Time) bool {
-	if e.booked && len(e.as) <= 1 {
+	switch {
+	case e.owed:
+		return false
+	case e.booked && len(e.as) <= 1:
 		return asked.After(e.allocated)
 	}
-	return time.Since(e.allocated) > l.Grace && (!e.due || time.Since(l.began) > l.Grace)
+	return time.Since(e.allocated) > l.Grace && (e.lease.Hold != lease.Due || time.Since(l.began) > l.Grace)
 }
 
 // free notes that certainly no pod holds a device. Only now it may leave the offer, and first it is cleared by the rule of
@@ -237,13 +193,50 @@ func (l *loop) free(e *entry) {
 		l.resend[e.resource] = true
 	}
 	e.as = nil
-	waits := e.sighting != nil && (l.uncleared(e) || e.sighting.Unread && l.spares(e))
-	if e.offered = e.offered && (l.unfit(e) == nil || waits); !e.offered {
+	f := l.facts(e)
+	waits := e.sighting != nil && (f.uncleared() || e.sighting.Unread && f.spared())
+	if e.offered = e.offered && (f.unfit() == nil || waits); !e.offered {
 		e.leave()
 		if e.sighting != nil {
 			e.resource = e.sighting.Resource // or it would be offered by the old one once more
 			l.look(e.owner)
 		}
 	}
+	l.changed(e)
+}
+
+// leave ends the account of a device that is no longer in the offer. Only of a disk it goes on: nobody may have it before it
+// is erased, and it may be back.
+func (e *entry) leave() {
+	e.lingers("")
+	if !e.isDisk() {
+		e.lease = newLease()
+	}
+}
+
+// restoreRemembered takes in the devices that the kubelet knows and the store does not.
+func (l *loop) restoreRemembered() {
+	for _, r := range l.rules {
+		for id, known := range l.Remembered[r.Resource] {
+			l.remember(r, id, known)
+		}
+	}
+}
+
+func (l *loop) remember(r device.Rule, id string, known Known) {
+	e := l.entries[id]
+	switch {
+	case e == nil:
+		e = &entry{
+			device:   &device.Device{ID: id, Class: r.Class, NUMANode: known.NUMANode},
+			resource: r.Resource, offered: true, lease: newLease(),
+		}
+		l.entries[id] = e
+		// It was started, for all that is known. What is on a disk is not known.
+		l.started(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})
+	case !e.lease.Held() || !e.lease.StartedFor(known.Pods):
+		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // we ended before we could note it
+	}
+	e.holdAs(known.As)
 	l.changed(e)
 }

@@ -31,6 +31,9 @@ const (
 	// allocationGrace is how long the kubelet may take after Allocate to have the device in its books. Once it has listed
 	// the pod, the device is free when it is in them no more.
 	allocationGrace = 30 * time.Second
+	// fileClock is how much the time of a file may be behind: the kernel takes it from its last tick
+	// (current_time, fs/inode.c), at 100 Hz or more.
+	fileClock = 10 * time.Millisecond
 	// settlePoll is how often that is looked at meanwhile.
 	settlePoll = 5 * time.Millisecond
 	// publishGap is the least time between two snapshots while looks are still running.
@@ -77,21 +80,13 @@ type Known struct {
 // Inventory is the set of devices of this machine. Its methods are safe for concurrent use.
 type Inventory struct {
 	Options
-	requests  chan request
+	requests  requests
 	done      chan struct{} // closed when the loop has ended, so that no caller waits for it
 	ready     chan struct{} // closed with the first complete snapshot
 	published atomic.Pointer[publication]
-	holding   sync.Map // the IDs of the devices that pods hold
-	working   sync.Map // the IDs of the devices that something is being done to
-	prints    sync.Map // by ID, the fingerprint of what a pod has left on a disk
-	spared    sync.Map // the IDs of the disks that are offered whatever is on them
-	proven    sync.Map // the IDs of the disks with evidence
 	counts    counters
 	cordoning sync.Mutex // held while the cordons change
 }
-
-// request is something that others ask of the goroutine that owns the inventory.
-type request func(*loop)
 
 type publication struct {
 	snapshot *Snapshot
@@ -108,15 +103,10 @@ func New(o Options) *Inventory {
 	o.Shown = cmp.Or(o.Shown, cordonShown)
 	i := &Inventory{
 		Options:  o,
-		requests: make(chan request, 64),
+		requests: requests{wake: make(chan struct{}, 1)},
 		done:     make(chan struct{}),
 		ready:    make(chan struct{}),
 	}
-	host := *o.Host
-	host.Holds = func(id string) bool { return i.Holds(id) || i.works(id) } // neither may a look disturb
-	host.Erases, host.Fingerprint = i.spares, i.fingerprint
-	host.Proven = func(id string) bool { _, proven := i.proven.Load(id); return proven }
-	i.Host = &host
 	i.published.Store(&publication{snapshot: &Snapshot{}, changed: make(chan struct{})})
 	return i
 }
@@ -132,10 +122,29 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 }
 
 // Allocated notes that a container is about to be given devices: by their own IDs those by which the kubelet knows them.
-// It does not wait.
-func (i *Inventory) Allocated(as map[string][]string) {
+// kubelet identifies the kubelet that asked for that from those before and after it; empty: it is not known. It does not wait.
+func (i *Inventory) Allocated(as map[string][]string, kubelet string) {
 	now := time.Now()
-	i.post(func(l *loop) { l.allocated(as, now, false) })
+	i.post(func(l *loop) {
+		// The kubelet allocates for one container at a time: what it was given before is in its books, or nowhere.
+		l.settleAll(now, func(by string) bool { return by == kubelet })
+		l.allocated(as, now, false)
+		for id := range as {
+			if e := l.entries[id]; e != nil {
+				e.owed, e.kubelet = true, kubelet
+				l.owing[e] = true
+			}
+		}
+	})
+}
+
+// Kubelet notes which kubelet there is; empty: it is not known. What another has allocated before that has died with it, or is
+// in the checkpoint. It does not wait.
+func (i *Inventory) Kubelet(kubelet string) {
+	now := time.Now()
+	i.post(func(l *loop) {
+		l.settleAll(now, func(by string) bool { return by != "" && kubelet != "" && by != kubelet })
+	})
 }
 
 // Starting notes that a container is about to be started, perhaps again, with devices that its pod was given. It does not
@@ -155,6 +164,19 @@ func (i *Inventory) Released(ids []string) {
 // more, leaves the offer; what is remembered makes the list be sent again. It does not wait.
 func (i *Inventory) Confirm(asked time.Time, holdings map[string]Holding) {
 	i.post(func(l *loop) { l.confirm(asked, holdings) })
+}
+
+// Booked notes which devices the kubelet's checkpoint names that was written at a time: it is done with the Allocate of those.
+// It takes a device from a pod before it gives it to another, so a checkpoint that is newer than the Allocate names no pod of
+// before. It does not wait.
+func (i *Inventory) Booked(written time.Time, ids []string) {
+	i.post(func(l *loop) {
+		for _, id := range ids {
+			if e := l.entries[id]; e != nil && written.Add(fileClock).After(e.allocated) {
+				l.settle(e)
+			}
+		}
+	})
 }
 
 // Recovered notes that somebody has reset or repaired these devices: what events and error counters have said of their
@@ -177,7 +199,7 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 		l.rules, l.Remembered = rules, remembered
 		for _, e := range l.entries {
 			e.proof = proof{} // some rules want none
-			l.tellSpared(e)
+			l.inform(e)
 		}
 		l.restoreRemembered()
 		for _, s := range l.subjects { // a class of which there was no rule before
@@ -195,25 +217,7 @@ func (i *Inventory) Alive(ctx context.Context) error {
 	if err := i.Source.Alive(ctx); err != nil {
 		return err
 	}
-	answered := make(chan struct{})
-	select {
-	case i.requests <- func(*loop) { close(answered) }:
-	case <-ctx.Done():
-		return fmt.Errorf("ask the inventory: %w", ctx.Err())
-	}
-	select {
-	case <-answered:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the inventory: %w", ctx.Err())
-	}
-}
-
-func (i *Inventory) post(r request) {
-	select {
-	case i.requests <- r:
-	case <-i.done:
-	}
+	return i.ask(ctx, func(*loop) {})
 }
 
 // Run listens to the source, enumerates it and keeps the inventory until ctx ends. The error is that of the source, or
@@ -255,8 +259,8 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 		case e := <-events:
 			l.event(e)
 			l.drain(events)
-		case r := <-l.requests:
-			r(l)
+		case <-l.requests.wake:
+			l.carryOut()
 		case <-audit.C:
 			l.enumerate()
 		case now := <-settle.C:

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +21,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/sysfs"
+	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/integration/udevtest"
 	"github.com/metalplug/metalplug/udev"
 )
@@ -256,7 +258,7 @@ func TestFailedEnumerationIsNotTheEnd(t *testing.T) {
 func TestIDLeavesOnlyWhenFree(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "")
-	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}})
+	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}, "")
 	m.Unplug("/sys/devices/virtual/widget/widget0")
 	r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
 	for _, holding := range []inventory.Holding{inventory.Unknown, inventory.Held, inventory.Remembered} {
@@ -274,7 +276,7 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "", func(o *inventory.Options) { o.Grace = time.Hour })
 	before := time.Now()
-	allocate := func() { r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}) }
+	allocate := func() { r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}, "") }
 	allocate()
 	m.Unplug("/sys/devices/virtual/widget/widget0")
 	confirm := func(asked time.Time, holding inventory.Holding, want string) {
@@ -309,8 +311,8 @@ func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	m, dir := udevtest.New(t, widget("widget0", "A")), t.TempDir()
 	patient := func(o *inventory.Options) { o.Grace = time.Hour }
 	r := start(t, m, dir, patient)
-	r.Allocated(map[string][]string{id: {id}})
-	r.until("it is held", func(s *inventory.Snapshot) bool { return s.Find(id).Held })
+	r.Allocated(map[string][]string{id: {id}}, "")
+	r.until("it is held", func(s *inventory.Snapshot) bool { return s.Find(id).Held() })
 	r.stop()
 	r.stop = func() {}
 	r = start(t, m, dir, patient)
@@ -319,8 +321,55 @@ func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	if err := r.Alive(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !r.Holds(id) {
+	if s, err := r.Current(t.Context(), id); err != nil || !s.Held() {
 		t.Error("it counts as free, and its pod may not be in the kubelet's books yet")
+	}
+}
+
+// TestAllocateIsOwed: a kubelet that stands still may be at its Allocate for as long as it likes, and dies if the ID leaves the
+// list before it goes on. Only what it does next proves that it is done with that.
+func TestAllocateIsOwed(t *testing.T) {
+	const id = "node-A-widget"
+	holds := func(h inventory.Holding) func(*running) {
+		return func(r *running) { r.Confirm(time.Now(), map[string]inventory.Holding{id: h}) }
+	}
+	for _, test := range []struct {
+		name string
+		does func(*running)
+		free bool
+	}{
+		{"nothing", func(*running) {}, false},
+		{"it asks again for the same", func(r *running) { r.Allocated(map[string][]string{id: {id}}, "7") }, false},
+		{"it allocates another", func(r *running) { r.Allocated(map[string][]string{"node-B-widget": {"node-B-widget"}}, "7") }, true},
+		{"another process allocates", func(r *running) { r.Allocated(map[string][]string{"node-B-widget": {"node-B-widget"}}, "8") }, false},
+		{"it answers", func(r *running) { r.Kubelet("7") }, false},
+		{"another process answers", func(r *running) { r.Kubelet("8") }, true},
+		{"its checkpoint names the pod of before", holds(inventory.Named), false},
+		{"it lists the pod", holds(inventory.Held), true},
+		{"it starts a container", func(r *running) { r.Starting(map[string][]string{id: {id}}) }, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, state := udevtest.New(t, "F: /proc/sys/kernel/random/boot_id=1\n\n"+widget("widget0", "A")+widget("widget1", "B")), t.TempDir()
+				r := start(t, m, state)
+				r.Allocated(map[string][]string{id: {id}}, "7")
+				clock.Pass(time.Hour)
+				r.stop()
+				r.stop = func() {}
+				m.Unplug("/sys/devices/virtual/widget/widget0")
+				r = start(t, m, state)
+				test.does(r)
+				for range 3 {
+					clock.Pass(time.Hour)
+					holds(inventory.Free)(r)
+					synctest.Wait()
+				}
+				snapshot, _ := r.Snapshot()
+				if left := snapshot.Find(id) == nil; left != test.free {
+					t.Errorf("it has left the list: %t", left)
+				}
+			})
+		})
 	}
 }
 
@@ -329,7 +378,7 @@ func TestOneShareSaysNothingOfAnother(t *testing.T) {
 	const id = "node-A-widget"
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) { o.Grace = time.Hour })
 	for _, share := range []string{id + "::0", id + "::1"} {
-		r.Allocated(map[string][]string{id: {share}})
+		r.Allocated(map[string][]string{id: {share}}, "")
 		if err := r.Alive(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -339,7 +388,7 @@ func TestOneShareSaysNothingOfAnother(t *testing.T) {
 	if err := r.Alive(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !r.Holds(id) {
+	if s, err := r.Current(t.Context(), id); err != nil || !s.Held() {
 		t.Error("it counts as free, and the pod with the other share may not be in the kubelet's books yet")
 	}
 }
@@ -373,10 +422,11 @@ func TestIDsByWhichADeviceIsHeldStayUntilItIsFree(t *testing.T) {
 		r.until(what, func(s *inventory.Snapshot) bool { return slices.Equal(s.Offer(resource).Find(id).As, want) })
 	}
 	as("what the kubelet remembers", id+"::2")
-	r.Allocated(map[string][]string{id: {id + "::1", id + "::0"}})
+	r.Allocated(map[string][]string{id: {id + "::1", id + "::0"}}, "1")
 	r.LookAgain(id)
 	as("what was allocated beside", id+"::0", id+"::1", id+"::2")
 	before, _ := r.Snapshot()
+	r.Kubelet("2")
 	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
 	as("nothing")
 	after, _ := r.Snapshot()
@@ -394,45 +444,6 @@ func TestRememberedIDMakesTheListBeSentAgain(t *testing.T) {
 	})
 }
 
-func TestPodMayUseWhatItHolds(t *testing.T) {
-	const id = "nvme-eui.00000000000000000000000000000001"
-	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", ""))
-	r := start(t, m, "")
-	r.offers(nvmeResource, id+" Healthy")
-	r.Allocated(map[string][]string{id: {id}})
-	m.Apply(blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
-	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Held})
-	if err := r.Alive(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	r.offers(nvmeResource, id+" Healthy")
-	// Nobody else may have it.
-	r.until("it is for its pod alone", func(s *inventory.Snapshot) bool {
-		return strings.Contains(s.Offer(nvmeResource).Find(id).Used, "ext4")
-	})
-	// Released with its contents, it must not be handed to anyone else.
-	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
-	r.until("no healthy one", func(s *inventory.Snapshot) bool {
-		d := s.Offer(nvmeResource).Find(id)
-		return d == nil || !d.Healthy
-	})
-	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
-	r.offers(nvmeResource, "")
-	s, _ := r.Snapshot()
-	if len(s.Others) != 1 || !strings.Contains(s.Others[0].Reason, "ext4") {
-		t.Errorf("no reason with ext4 in it: %s", describe(s))
-	}
-}
-
-func TestUsedDiskIsNeverOffered(t *testing.T) {
-	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
-	r := start(t, m, "")
-	s, _ := r.Snapshot()
-	if got := describeOffer(s.Offer(nvmeResource)); got != "" {
-		t.Errorf("offered: %s", got)
-	}
-}
-
 func TestEventAboveADeviceIsNoticed(t *testing.T) {
 	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", ""))
 	r := start(t, m, "")
@@ -448,15 +459,15 @@ func TestEventAboveADeviceIsNoticed(t *testing.T) {
 func TestIdentitiesSurviveARestart(t *testing.T) {
 	state := t.TempDir()
 	r := start(t, udevtest.New(t, widget("widget0", "A")+widget("widget1", "B")), state)
-	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}})
-	r.until("A is held", func(s *inventory.Snapshot) bool { return s.Offer("example.org/widget").Find("node-A-widget").Held })
+	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}, "")
+	r.until("A is held", func(s *inventory.Snapshot) bool { return s.Offer("example.org/widget").Find("node-A-widget").Held() })
 	r.stop()
 	r.stop = func() {}
 
 	r = start(t, udevtest.New(t, widget("widget5", "B")), state) // A is missing, B has another name
 	r.offers("example.org/widget", "node-A-widget Unhealthy (not seen since metalplug was started), node-B-widget Healthy")
 	s, _ := r.Snapshot()
-	if !s.Offer("example.org/widget").Find("node-A-widget").Held {
+	if !s.Offer("example.org/widget").Find("node-A-widget").Held() {
 		t.Error("that a pod holds A is forgotten")
 	}
 }
@@ -530,7 +541,8 @@ func TestNoLinkIsWrittenThrough(t *testing.T) {
 func TestHeldDeviceDoesNotChangeItsResource(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "")
-	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}})
+	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}, "")
+	r.Confirm(time.Now(), map[string]inventory.Holding{"node-A-widget": inventory.Held})
 	other := []device.Rule{{Resource: "example.org/other", Class: &device.Generic, Match: rules[0].Match}, rules[0]}
 	<-r.SetRules(other, nil)
 	r.offers("example.org/other", "")

@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"maps"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -67,13 +68,53 @@ func (l *loop) startLooks() {
 
 // begin looks at a subject beside the loop and posts what was seen.
 func (l *loop) begin(s *subject) {
-	u, rules := s.udev, l.rules
+	u, rules, host := s.udev, l.rules, l.informed()
 	watch := time.AfterFunc(slowLook, func() { l.post(func(l *loop) { l.slow(s, u) }) })
 	go func() {
-		sightings := device.Look(l.Host, rules, u)
+		sightings := device.Look(host, rules, u)
 		watch.Stop()
 		l.post(func(l *loop) { l.seen(s, u.SysPath, sightings) })
 	}()
+}
+
+// note is what a look has to know of a device.
+type note struct {
+	held        bool   // a pod holds it, or we are at work on it: neither may a look disturb
+	erased      bool   // the disk is offered whatever is on it, since that is erased
+	proven      bool   // there is evidence that nothing is on the disk
+	fingerprint string // by what the data that a tenant has left on the disk is known
+}
+
+// inform notes what looks that begin from now on have to know of a device.
+func (l *loop) inform(e *entry) {
+	id, n := e.device.ID, note{held: e.lease.Held() || e.busy()}
+	if e.isDisk() {
+		v := l.evidenceOf(e)
+		n.erased, n.proven = l.spares(e), v != nil && v.Kind != "" && v.Scrub == ""
+		if e.lease.Residue {
+			n.fingerprint = e.left.fingerprint
+		}
+	}
+	if l.notes[id] == n {
+		return
+	}
+	if l.notes[id], l.noted = n, nil; n == (note{}) {
+		delete(l.notes, id)
+	}
+}
+
+// informed returns the host for a look that begins now. A device may be found where it was not before, so that each look
+// gets the notes of all.
+func (l *loop) informed() *device.Host {
+	if l.noted == nil {
+		l.noted = maps.Clone(l.notes)
+	}
+	host, noted := *l.Host, l.noted
+	host.Holds = func(id string) bool { return noted[id].held }
+	host.Erases = func(id string) bool { return noted[id].erased }
+	host.Proven = func(id string) bool { return noted[id].proven }
+	host.Fingerprint = func(id string) string { return noted[id].fingerprint }
+	return &host
 }
 
 // slow gives the place of a look that takes long to another.

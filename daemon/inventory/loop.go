@@ -14,48 +14,81 @@ import (
 // loop is what the goroutine of [Inventory.Run] owns. None of its methods reads hardware or waits for anything.
 type loop struct {
 	*Inventory
-	rules    []device.Rule
+	rules   []device.Rule
+	entries map[string]*entry // by device ID
+	owing   map[*entry]bool   // those that are owed
+	began   time.Time         // when we started
+	looks
+	disks
+	faults
+	cordoned
+	publishing
+	saving
+	settling
+}
+
+// looks are what is looked at.
+type looks struct {
 	polled   map[*device.Class]bool // classes of which a look without event is due
 	subjects subjects               // the udev devices that stand for hardware
-
-	queue   []*subject // to be looked at, in order
-	looking int        // looks under way that hold a place
-	slowly  int        // looks under way that do not any more
+	queue    []*subject             // to be looked at, in order
+	looking  int                    // looks under way that hold a place
+	slowly   int                    // looks under way that do not any more
 
 	enumerating bool            // an enumeration is under way
 	again       bool            // and another one is wanted after it
 	newer       map[string]bool // paths of which an event came while it is: what the event says is newer
 	enumerated  bool            // the first one is in
 
-	entries map[string]*entry // by device ID
-	others  map[*subject][]*Status
-	dirty   map[*entry]bool // changed since the last publication
-	stale   bool            // what is seen and not offered changed since then
-	resend  map[string]bool // resources whose list is to be sent again though nothing changed
-	unsaved bool            // an identity or a mark changed since the last save
+	notes map[string]note // what looks have to know of devices, by ID, apart from those of which there is nothing to know
+	noted map[string]note // the same as it was handed to the last look, never written; nil: it has changed since
+}
 
-	evidence map[string]*Evidence // why disks count as nobody's, by medium; written only by the loop
+// disks are what is known of disks.
+type disks struct {
+	evidence map[string]*Evidence // why they count as unused, by medium
 	media    map[string]*entry    // the last entry that was seen with a medium
 	twins    map[string]bool      // media that two disks have claimed at once since the start
+	boot     string               // in which their appearances count
+}
 
-	marks   marks             // what events say of hardware, until it is over
-	counted map[count]uint64  // what error counters are measured by
-	boot    string            // for which both hold
-	cordons map[string]Cordon // why devices are kept from new pods, by ID; replaced, never written
+// faults are what events and counters say of hardware, until it is over. They apply in one boot.
+type faults struct {
+	marks   marks
+	counted map[count]uint64 // what error counters are measured by
+}
 
+// cordoned are the cordons by the ID of the device.
+type cordoned struct {
+	cordons     map[string]Cordon // replaced, never written
 	nextCordons map[string]Cordon // as saved; they take effect once they are on disk
-	lost        bool              // the state of the last run is lost: each device found at the start may have been cordoned
+}
 
-	began        time.Time // when we started
-	cause        time.Time // when the first event since the last publication arrived
+// publishing is what the next snapshot is made of.
+type publishing struct {
+	others       map[*subject][]*Status // hardware without an identity
+	dirty        map[*entry]bool        // changed since the last publication
+	stale        bool                   // what is seen and not offered changed since then
+	resend       map[string]bool        // resources whose list is to be sent again though nothing changed
+	cause        time.Time              // when the first event since the last publication arrived
 	publishedAt  time.Time
 	crowded      bool // many devices have changed in that snapshot
 	publishTimer *time.Timer
-	saveTimer    *time.Timer
-	saving       bool // the timer runs
+}
+
+// saving is what the state file still lacks.
+type saving struct {
+	unsaved   bool // an identity or a fault changed since the last save
+	saveTimer *time.Timer
+	isTimed   bool // the timer runs
+	lost      bool // the state of the last run is lost: each device found at the start may have been cordoned
+}
+
+// settling is what the first snapshot, and that of a reload, wait for.
+type settling struct {
 	isReady      bool
-	deadline     time.Time       // of the settling, unless another device is seen
-	lastDeadline time.Time       // of the settling
+	deadline     time.Time       // unless another device is seen
+	lastDeadline time.Time       // in any case
 	ruled        []chan struct{} // closed once everything has been looked at by the newest rules
 }
 
@@ -97,24 +130,19 @@ func (s *subject) class() *device.Class {
 }
 
 func newLoop(i *Inventory) *loop {
+	now := time.Now()
 	return &loop{
-		Inventory:    i,
-		rules:        i.Rules,
-		polled:       make(map[*device.Class]bool),
-		entries:      make(map[string]*entry),
-		others:       make(map[*subject][]*Status),
-		dirty:        make(map[*entry]bool),
-		resend:       make(map[string]bool),
-		evidence:     make(map[string]*Evidence),
-		media:        make(map[string]*entry),
-		twins:        make(map[string]bool),
-		marks:        make(marks),
-		counted:      make(map[count]uint64),
-		began:        time.Now(),
-		publishTimer: stoppedTimer(),
-		saveTimer:    stoppedTimer(),
-		deadline:     time.Now().Add(i.Settle),
-		lastDeadline: time.Now().Add(settleMost * i.Settle),
+		Inventory:  i,
+		rules:      i.Rules,
+		entries:    make(map[string]*entry),
+		owing:      make(map[*entry]bool),
+		began:      now,
+		looks:      looks{polled: make(map[*device.Class]bool), notes: make(map[string]note)},
+		disks:      disks{evidence: make(map[string]*Evidence), media: make(map[string]*entry), twins: make(map[string]bool)},
+		faults:     faults{marks: make(marks), counted: make(map[count]uint64)},
+		publishing: publishing{others: make(map[*subject][]*Status), dirty: make(map[*entry]bool), resend: make(map[string]bool), publishTimer: stoppedTimer()},
+		saving:     saving{saveTimer: stoppedTimer()},
+		settling:   settling{deadline: now.Add(i.Settle), lastDeadline: now.Add(settleMost * i.Settle)},
 	}
 }
 
@@ -310,4 +338,17 @@ func (l *loop) allBack() bool {
 		}
 	}
 	return true
+}
+
+// carryOut carries out the requests that are waiting.
+func (l *loop) carryOut() {
+	for _, r := range l.requests.take() {
+		r(l)
+	}
+}
+
+// finish notes what is still waiting when the inventory stops, so that it is kept.
+func (l *loop) finish() {
+	l.carryOut()
+	l.unsaved = l.unsaved || len(l.dirty) > 0
 }

@@ -27,7 +27,7 @@ func (e *entry) believe(s *device.Sighting, now time.Time) *device.Sighting {
 	}
 	switch {
 	case !device.OnlyUnanswered(s.Offer):
-		free := !e.held && e.work().under == 0 && !e.outdated() // else it was not read
+		free := !e.lease.Held() && !e.busy() && !e.outdated() // else it was not read
 		e.proof = proof{sound: free && !s.Unread && s.Offer == nil && s.Health == nil, sick: s.Health}
 		return s
 	case !e.sound || s.Health != nil:

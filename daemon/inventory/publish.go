@@ -115,7 +115,7 @@ func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed 
 			continue
 		}
 		l.report(old, e.status)
-		l.unsaved = l.unsaved || old == nil || !sameIdentity(old, e.status) || !sameTurn(old, e.status)
+		l.unsaved = l.unsaved || old == nil || !sameIdentity(old, e.status)
 		if old != nil && old.Resource != "" && old.Resource != e.status.Resource {
 			if removed[old.Resource] == nil {
 				removed[old.Resource] = make(map[string]bool)
@@ -126,7 +126,7 @@ func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed 
 			changed[e.status.Resource] = append(changed[e.status.Resource], e.status)
 		}
 		l.stale = l.stale || e.status.Resource == "" || old != nil && old.Resource == ""
-		if e.sighting == nil && !e.offered && !e.dirty {
+		if e.sighting == nil && !e.offered && !e.lease.Used {
 			delete(l.entries, e.device.ID)
 		}
 	}
@@ -134,24 +134,17 @@ func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed 
 	return changed, removed
 }
 
-// same tells whether a reader could not tell a from b.
+// same reports whether a reader could not tell a from b.
 func same(a, b *Status) bool {
-	return sameIdentity(a, b) && sameTurn(a, b) && a.Healthy == b.Healthy && a.Reason == b.Reason &&
-		a.Warning == b.Warning && a.Used == b.Used && a.Stale == b.Stale && a.Cordon.Same(b.Cordon) &&
-		slices.Equal(a.As, b.As) && slices.Equal(a.Nodes, b.Nodes) &&
+	return sameIdentity(a, b) && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon.Same(b.Cordon) && a.LeftBlank == b.LeftBlank &&
+		a.Fingerprint == b.Fingerprint && a.Blocked == b.Blocked && a.Taker == b.Taker && a.Init == b.Init && a.Todo == b.Todo &&
+		slices.Equal(a.As, b.As) && slices.Equal(a.Nodes, b.Nodes) && a.Target.Alike(b.Target) &&
 		len(a.Allocation.Nodes) == len(b.Allocation.Nodes) && maps.Equal(a.Allocation.Env, b.Allocation.Env)
 }
 
-// sameTurn tells whether a and b stand alike between two pods.
-func sameTurn(a, b *Status) bool {
-	return a.State == b.State && a.Taker == b.Taker && a.Evidence == b.Evidence && a.Readable == b.Readable && a.Due == b.Due && a.Dirty == b.Dirty && a.Leftover == b.Leftover && a.Own == b.Own && a.Pending == b.Pending && a.Failure == b.Failure &&
-		a.Erasable == b.Erasable && a.Uncleared == b.Uncleared && a.Init == b.Init && slices.Equal(a.Pods, b.Pods) &&
-		a.Target.Alike(b.Target)
-}
-
-// sameIdentity tells whether what the store keeps of a and b is the same.
+// sameIdentity reports whether what the store keeps of a and b is the same.
 func sameIdentity(a, b *Status) bool {
-	return a.Resource == b.Resource && a.Held == b.Held && a.Present == b.Present && a.Device.SysPath == b.Device.SysPath &&
+	return a.Resource == b.Resource && a.Lease.Equal(b.Lease) && a.Present == b.Present && a.Device.SysPath == b.Device.SysPath &&
 		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode
 }
 

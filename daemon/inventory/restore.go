@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 // restore takes in the devices of the last run. They are in the offer from the start, Unhealthy until they are seen.
@@ -31,7 +32,7 @@ func (l *loop) restore() {
 	sameBoot := kept.Health.Boot == l.boot
 	for _, r := range kept.Devices {
 		class, offered := device.ClassNamed(r.Class), l.configured(r.Resource) && !r.Away
-		if class == nil || !offered && !(r.Dirty && class.Disks) {
+		if class == nil || !offered && !(r.Used && class.Disks) {
 			continue
 		}
 		e := &entry{
@@ -41,42 +42,24 @@ func (l *loop) restore() {
 			resource: r.Resource,
 			offered:  offered,
 			awaited:  r.Present && l.AfterBoot,
-			tenancy:  tenancy{due: r.Due, dirty: r.Dirty, leftover: r.Leftover, pods: r.Pods},
+			lease:    r.Lease,
 		}
-		if r.Failed != "" {
-			e.worked = &work{failed: r.Failed, byHand: r.ByHand}
-			if !sameBoot && r.ByHand == EraseByHand { // another disk may have its ID by now
-				e.worked.byHand = 0
-			}
-		}
-		e.medium, e.given, e.left = r.Medium, r.Given, remains{r.Fingerprint, r.Blank}
-		e.leftover = e.leftover && (sameBoot || r.outlastsBoot())
+		e.medium, e.left = r.Disk, remains{r.Fingerprint, r.Blank}
 		if sameBoot {
 			e.appearance, e.initialised, e.instance = r.Appearance, r.Initialised, r.Instance
 		}
-		l.hold(e, r.Held)
+		if r.Owed != nil && sameBoot {
+			e.owed, e.kubelet, l.owing[e] = true, *r.Owed, true
+		}
+		_ = l.change(e, lease.Event{Name: lease.Restart})
+		if !sameBoot {
+			_ = l.change(e, lease.Event{Name: lease.Reboot})
+			if !r.outlastsBoot() {
+				l.replaced(e)
+			}
+		}
 		l.entries[r.ID] = e
 		l.changed(e)
-	}
-}
-
-// restoreRemembered takes in the devices that the kubelet knows and the store does not.
-func (l *loop) restoreRemembered() {
-	for _, r := range l.rules {
-		for id, known := range l.Remembered[r.Resource] {
-			e := l.entries[id]
-			if e == nil {
-				e = &entry{device: &device.Device{ID: id, Class: r.Class, NUMANode: known.NUMANode}, resource: r.Resource, offered: true}
-				l.entries[id] = e
-				l.started(e, known.Pods, false) // for all that is known
-				e.leftover = false              // but not of what is on a disk
-			} else if !e.held || !e.startedFor(known.Pods) {
-				e.due = true // it was allocated, and we ended before we could note it
-			}
-			l.hold(e, true)
-			e.holdAs(known.As)
-			l.changed(e)
-		}
 	}
 }
 
@@ -84,9 +67,9 @@ func (l *loop) configured(resource string) bool {
 	return slices.ContainsFunc(l.rules, func(r device.Rule) bool { return r.Resource == resource })
 }
 
-// outlastsBoot tells whether what is on a disk may count as left by a pod after a boot. Another disk may have its name or
+// outlastsBoot reports whether what is on a disk may count as left by a tenant after a boot. Another disk may have its name or
 // its place, so that it has to say which one it is. And it may have served elsewhere: unless nobody may have it before
 // it is erased, it has to be known by what was left on it, which is not read while a pod holds it.
 func (r record) outlastsBoot() bool {
-	return r.Medium != "" && (r.Dirty || r.Fingerprint != "" && !r.Held)
+	return r.Disk != "" && (r.Used || r.Fingerprint != "" && !r.Held())
 }

@@ -3,14 +3,15 @@
 package inventory
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 )
 
 // saveLater has it saved soon. What changes until then is saved with it.
 func (l *loop) saveLater() {
-	if !l.saving {
-		l.saving = true
+	if !l.isTimed {
+		l.isTimed = true
 		l.saveTimer.Reset(savePause)
 	}
 }
@@ -31,7 +32,7 @@ func (l *loop) saveFirst() {
 
 // save has the state written if it has changed: all offered devices, disks that have to be erased, faults, evidence, cordons.
 func (l *loop) save() {
-	l.saving = false
+	l.isTimed = false
 	if l.Store == nil || !l.unsaved {
 		return
 	}
@@ -39,28 +40,52 @@ func (l *loop) save() {
 		return
 	}
 	l.unsaved = false
-	records := make([]record, 0, len(l.entries))
+	lines := make([][]byte, 0, len(l.entries))
 	for _, e := range l.entries {
-		if !e.offered && !e.dirty {
+		if !e.offered && !e.lease.Used {
 			continue
 		}
-		records = append(records, record{
-			ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model,
-			SysPath: e.device.SysPath, NUMANode: e.device.NUMANode, Present: e.sighting != nil, Held: e.held,
-			Away: !e.offered, Due: e.due, Dirty: e.dirty, Leftover: e.leftover, Failed: e.work().failed, ByHand: e.work().byHand, Pods: e.pods,
-			Appearance: e.appearance, Medium: e.medium, Given: e.given, Fingerprint: e.kept().fingerprint, Blank: e.kept().blank,
-			Initialised: e.initialised, Instance: e.instance,
-		})
+		if e.line == nil {
+			line, err := json.Marshal(l.record(e))
+			if err != nil {
+				l.Log.Error("state not saved", "device", e.device.ID, "err", err)
+				continue
+			}
+			e.line = line
+		}
+		lines = append(lines, e.line)
 	}
 	evidence := make([]evidenceRecord, 0, len(l.evidence)) // the store reads it beside the loop
 	for _, medium := range slices.Sorted(maps.Keys(l.evidence)) {
 		v := *l.evidence[medium]
-		if e := l.media[medium]; e != nil && e.work().under > 0 { // a crash may leave other content than was adopted
+		if e := l.media[medium]; e != nil && e.busy() { // a crash may leave other content than was adopted
 			v.Fingerprint = ""
 		}
 		evidence = append(evidence, evidenceRecord{medium, v})
 	}
-	l.Store.save(contents{
-		Version: stateVersion, Devices: records, Health: l.savedHealth(), Evidence: evidence, Cordons: l.nextCordons,
-	})
+	c := contents{Version: stateVersion, Machine: l.Store.Machine, Health: l.savedHealth(), Evidence: evidence, Cordons: l.nextCordons}
+	all, err := c.encode(lines)
+	if err != nil {
+		l.Log.Error("state not saved", "err", err)
+		return
+	}
+	l.Store.save(all)
+}
+
+// record returns what the store keeps of a device. Of a disk that is being erased it is not known what a crash leaves
+// there, and after our own work it is not known yet whether the disk that appeared is the same.
+func (l *loop) record(e *entry) record {
+	r := record{
+		ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,
+		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Lease: e.lease, Disk: e.medium,
+		Fingerprint: e.left.fingerprint, Blank: e.left.blank,
+		Appearance: e.appearance, Initialised: e.initialised, Instance: e.instance,
+	}
+	if e.owed {
+		r.Owed = &e.kubelet
+	}
+	if e.busy() {
+		r.Fingerprint, r.Blank, r.Appearance = "", false, e.window.from
+	}
+	return r
 }

@@ -4,54 +4,58 @@ package inventory
 
 import (
 	"cmp"
+	"fmt"
 	"iter"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 // Status is one device as it stands in a snapshot. It is never written after it was published.
 type Status struct {
-	Device     *device.Device    // shared with other snapshots
-	Allocation device.Allocation // as of the last look at the device
-	Nodes      []device.Node     // of the device, also of one that is not offered, as far as they are there
-	Target     *device.Target    // of that look too: who does anything to the device does it to the one that was seen
-	Resource   string            // whose offer it is in; empty: it is seen and not offered
-	Reason     string            // why it is Unhealthy or not offered; empty for a healthy one
-	Warning    string            // what is not as it should be, though it can be used
-	Since      time.Time         // when Healthy or Reason last changed
-	As         []string          // the IDs by which pods may hold it, sorted
-	Used       string            // why nobody but the pod that holds it may have it: the host uses it, or it holds data
-	Init       string            // what has to be done before anybody may have it; empty: nothing
-	Failure    string            // why it could not be reset or erased
-	Pods       []string          // UIDs of those that containers were started for since it was last cleared; nil: not known
-
-	FailedByHand ByHand // what somebody tried by hand, of which Failure tells why it went wrong
-	Healthy      bool
-	Present      bool // whether the hardware is there
-	Held         bool // whether a pod holds it, as far as is known
-	Stale        bool // whether it is in the offer only because a pod may still hold it
-	// Parked: it is Unhealthy only because it is cordoned. A pod that holds it may go on, and start its containers again.
-	Parked   bool
-	Cordon   *Cordon // by which the operator keeps it from new pods; nil: nobody does
-	Erasable bool    // whether Used is what its last pod has left, and is erased before the next gets it
-	Due      bool    // whether it was given to a container that has not been started yet
-	Dirty    bool    // whether a container was started with it since it was last cleared
-	Leftover bool    // whether what is on the disk is what a pod has left there
-	Own      bool    // whether the disk is the one that its pods were given: they may go on with what is on it, wherever it has been
-	// Fingerprint is by what that is known again, see [device.Reading]; empty: it is not known.
-	Fingerprint string
-	LeftBlank   bool   // whether nothing was on it when its pod had gone
-	Pending     bool   // whether it must be cleared after its last pod, or that has gone wrong
-	State       State  // of its lease
-	Taker       string // the resource that takes it, offered or not; empty: none does
-	// Evidence is why a disk counts as nobody's, or how far the read is that shall prove it.
+	Device *device.Device // shared with other snapshots
+	Verdict
+	Observation
+	lease.Lease
+	Resource string   // whose offer it is in; empty: it is not offered
+	Taker    string   // the resource that takes it, offered or not; empty: none does
+	As       []string // the IDs by which pods may hold it, sorted
+	Cordon   *Cordon  // by which the operator keeps it from new pods; nil: there is none
+	// Evidence is why a disk counts as unused, or how far the read is that shall prove it.
 	Evidence  Evidence
-	Readable  bool   // whether the disk is to be read for evidence
-	Blocked   string // why the disk cannot be adopted: the host uses it, or it is not for containers
-	Uncleared bool   // whether nobody may have it before it was cleared
+	LeftBlank bool // whether nothing was on the disk when its tenant had gone
+	// Fingerprint is by what the content that the tenant left is known again, see [device.Reading]; empty: it is not known.
+	Fingerprint string
+	Blocked     string // why the disk cannot be adopted: the host uses it, or it is not for containers
+	Init        string // the vendor's unit that has to run before a tenant may have it; empty: none
+	Todo        Todo   // what it waits for that no tenant has
+}
+
+// Observation is what the last look at a device saw.
+type Observation struct {
+	Present    bool
+	Allocation device.Allocation
+	Nodes      []device.Node  // of the device, also of one that is not offered, as far as they are there
+	Target     *device.Target // the work on the device is done to the one that was seen
+}
+
+// Same reports whether the disk is the one that its tenants' containers were started with, wherever it has been: they may go
+// on with what is on it.
+func (s *Status) Same() bool {
+	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
+}
+
+// reading is the reason of a disk that is being read.
+func reading(v Evidence) string {
+	return fmt.Sprintf("%v: being read, %d %%", device.ErrUnproven, v.Percent())
+}
+
+// Gist is the reason of a status without how far a disk was read, which changes all the time.
+func (s *Status) Gist() string {
+	return strings.Replace(s.Reason, reading(s.Evidence), reading(Evidence{}), 1)
 }
 
 // Offer is what the kubelet is told of one resource. It is never written after it was published.

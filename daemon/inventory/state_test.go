@@ -77,8 +77,8 @@ func TestStateLost(t *testing.T) {
 	}{
 		"cut":             {func(file string) error { return os.Truncate(file, 20) }, "unexpected end of JSON input"},
 		"empty":           {func(file string) error { return os.Truncate(file, 0) }, "unexpected end of JSON input"},
-		"null":            {rewrite("null"), "version is 0, not 1"},
-		"a later version": {rewrite(`{"version":2,"devices":[]}`), "version is 2, not 1"},
+		"null":            {rewrite("null"), "version is 0, not 2"},
+		"a later version": {rewrite(`{"version":3,"devices":[]}`), "version is 3, not 2"},
 		"too large":       {func(file string) error { return os.Truncate(file, 100<<20) }, "it is larger than 67108864 bytes"},
 		"a directory": {
 			instead(func(file string) error { return os.MkdirAll(filepath.Join(file, "full"), 0o700) }), "it is a directory",

@@ -4,6 +4,7 @@ package inventory
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -14,13 +15,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
@@ -28,7 +29,7 @@ import (
 const stateFile = "state.json"
 
 // stateVersion is the version of the file's format.
-const stateVersion = 1
+const stateVersion = 2
 
 // stateSize bounds what is read of the file: a device is less than 4 KiB of it, and no machine has 16,384.
 const stateSize = 64 << 20
@@ -42,7 +43,7 @@ type Store struct {
 
 	log    *slog.Logger
 	path   string
-	latest chan contents   // one slot: what has not been written yet
+	latest chan *encoded   // one slot: what has not been written yet
 	asked  chan chan error // clients that wait until all is written
 	ended  chan struct{}   // closed when nothing is written any more
 	closed sync.WaitGroup
@@ -60,34 +61,29 @@ type record struct {
 	NUMANode int    `json:"numaNode"`
 	Present  bool   `json:"present"`
 	Away     bool   `json:"away,omitempty"` // not in the offer: kept since it has to be erased before it is again
-	Held     bool   `json:"held,omitempty"`
-	Due      bool   `json:"due,omitempty"`
-	Dirty    bool   `json:"dirty,omitempty"`
-	Leftover bool   `json:"leftover,omitempty"`
-	Medium   string `json:"medium,omitempty"`
-	Given    string `json:"given,omitempty"`
-	// Fingerprint and Blank are by what the data that a pod has left is known.
+
+	lease.Lease
+	// Owed is the kubelet that may still be at its Allocate; nil: none is.
+	Owed *string `json:"owed,omitempty"`
+	Disk string  `json:"disk,omitempty"` // the medium that was seen
+	// Fingerprint and Blank are by what the data that a tenant has left is known.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Blank       bool   `json:"blank,omitempty"`
-	Failed      string `json:"failed,omitempty"`
-	ByHand      ByHand `json:"byHand,omitempty"`
-
-	Pods       []string `json:"pods,omitempty"`
-	Appearance string   `json:"diskseq,omitempty"` // this and what follows, in the boot of [health]
+	Appearance  string `json:"diskseq,omitempty"` // this and what follows, in the boot of [health]
 
 	Initialised string `json:"initialised,omitempty"`
 	Instance    uint64 `json:"inode,omitempty"`
 }
 
 type contents struct {
-	Version int      `json:"version"`
-	Machine string   `json:"machine"` // as in [Store]
-	Devices []record `json:"devices"`
-	Health  health   `json:"health"`
+	Version int    `json:"version"`
+	Machine string `json:"machine"` // as in [Store]
+	Health  health `json:"health"`
 	// Evidence is of disks that are here or were. A disk without is read in full before it is offered.
 	Evidence []evidenceRecord `json:"evidence,omitempty"`
 	// Cordons are why devices are kept from new pods, by ID.
 	Cordons map[string]Cordon `json:"cordons,omitempty"`
+	Devices []record          `json:"devices"` // the last
 }
 
 // OpenStore returns the store in a directory, which is made if it is missing. A daemon without its state directory still
@@ -96,7 +92,7 @@ func OpenStore(dir string, log *slog.Logger) *Store {
 	_ = os.MkdirAll(dir, 0o700)
 	s := &Store{
 		log: log, path: filepath.Join(dir, stateFile),
-		latest: make(chan contents, 1), asked: make(chan chan error), ended: make(chan struct{}),
+		latest: make(chan *encoded, 1), asked: make(chan chan error), ended: make(chan struct{}),
 	}
 	s.closed.Go(s.writeAll)
 	return s
@@ -150,6 +146,11 @@ func (s *Store) decode(text []byte) (c contents, err error) {
 	case err == nil && s.Machine != "" && c.Machine != s.Machine:
 		err = errors.New("it was written on another machine")
 	}
+	for _, r := range c.Devices {
+		if invalid := r.Valid(); err == nil && invalid != nil {
+			err = fmt.Errorf("%s: %w", r.ID, invalid)
+		}
+	}
 	return c, err
 }
 
@@ -163,8 +164,42 @@ func syncFile(name string) error {
 	return errors.Join(f.Sync(), fsutil.SyncDir(filepath.Dir(name)))
 }
 
-// save has the contents written. It does not wait; only the newest are written.
-func (s *Store) save(c contents) {
+// encoded is the JSON of the contents, with a line for each device. A device that has not changed keeps its line: of thousands
+// they are megabytes, and a container waits for the file.
+type encoded struct {
+	head  []byte
+	lines [][]byte // never written
+}
+
+// encode encodes all but the devices.
+func (c contents) encode(lines [][]byte) (*encoded, error) {
+	c.Devices = nil
+	head, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	return &encoded{bytes.TrimSuffix(head, []byte("null}")), lines}, nil
+}
+
+// writeTo writes the devices in the order of their IDs, with which each line begins.
+func (c *encoded) writeTo(w io.Writer) error {
+	b := bufio.NewWriterSize(w, 64<<10)
+	b.Write(c.head)
+	b.WriteByte('[')
+	slices.SortFunc(c.lines, bytes.Compare)
+	for i, line := range c.lines {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('\n')
+		b.Write(line)
+	}
+	b.WriteString("\n]}\n")
+	return b.Flush() // returns the first error of them all
+}
+
+// save gives the writer what is to be written. It does not wait; only the newest is written.
+func (s *Store) save(c *encoded) {
 	select {
 	case <-s.latest:
 	default:
@@ -197,7 +232,7 @@ func (s *Store) flush() chan error {
 // newer is saved.
 func (s *Store) writeAll() {
 	defer close(s.ended)
-	var unwritten *contents
+	var unwritten *encoded
 	var complaint string
 	pause := minSaveBackoff
 	for {
@@ -211,12 +246,12 @@ func (s *Store) writeAll() {
 			if !ok {
 				return // the attempt at what is unwritten has just been made
 			}
-			unwritten, pause = &c, minSaveBackoff
+			unwritten, pause = c, minSaveBackoff
 		case asked = <-s.asked:
 			select {
 			case c, ok := <-s.latest:
 				if ok {
-					unwritten, pause = &c, minSaveBackoff
+					unwritten, pause = c, minSaveBackoff
 				}
 			default:
 			}
@@ -244,14 +279,12 @@ func (s *Store) writeAll() {
 
 // write replaces the file; nil is written already. A disk that is full, or read-only, has what it has: contents that are in
 // the file already need no room.
-func (s *Store) write(c *contents) error {
+func (s *Store) write(c *encoded) error {
 	if c == nil {
 		return nil
 	}
-	c.Machine = s.Machine
-	slices.SortFunc(c.Devices, func(a, b record) int { return strings.Compare(a.ID, b.ID) })
 	sum := sha256.New()
-	err := fsutil.ReplaceFile(s.path, 0o600, func(w io.Writer) error { return c.encode(io.MultiWriter(w, sum)) })
+	err := fsutil.ReplaceFile(s.path, 0o600, func(w io.Writer) error { return c.writeTo(io.MultiWriter(w, sum)) })
 	switch {
 	case errors.Is(err, fsutil.ErrUnsynced):
 		s.onDisk = [sha256.Size]byte{}
@@ -261,42 +294,9 @@ func (s *Store) write(c *contents) error {
 		err = fmt.Errorf("%w: make paths.state a directory and restart metalplugd", err)
 	default:
 		sum.Reset()
-		if c.encode(sum) == nil && s.onDisk == [sha256.Size]byte(sum.Sum(nil)) {
+		if c.writeTo(sum) == nil && s.onDisk == [sha256.Size]byte(sum.Sum(nil)) {
 			return nil
 		}
 	}
 	return err
-}
-
-// encode writes the JSON of c with a line for each device, piece by piece: of thousands it is megabytes.
-func (c contents) encode(w io.Writer) error {
-	b := bufio.NewWriterSize(w, 64<<10)
-	lines := json.NewEncoder(b)
-	fmt.Fprintf(b, `{"version":%d,"machine":%q,"health":`, c.Version, c.Machine)
-	if err := lines.Encode(c.Health); err != nil {
-		return err
-	}
-	if len(c.Evidence) > 0 {
-		fmt.Fprint(b, `,"evidence":`)
-		if err := lines.Encode(c.Evidence); err != nil {
-			return err
-		}
-	}
-	if len(c.Cordons) > 0 {
-		fmt.Fprint(b, `,"cordons":`)
-		if err := lines.Encode(c.Cordons); err != nil {
-			return err
-		}
-	}
-	fmt.Fprint(b, `,"devices":[`)
-	for i, r := range c.Devices {
-		if i > 0 {
-			fmt.Fprint(b, ",")
-		}
-		if err := lines.Encode(r); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintln(b, "]}")
-	return b.Flush() // returns the first error of them all
 }

@@ -50,7 +50,8 @@ func (w *wedge) hang(t *testing.T) (answer func()) {
 func TestStuckLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wedge
-		r := start(t, udevtest.New(t, diskOf(7)), "", func(o *inventory.Options) { o.Host.Touch.Probe = w.probe })
+		r := start(t, udevtest.New(t, blank(1, "0011", "")), "", func(o *inventory.Options) { o.Host.Touch.Probe = w.probe })
+		const diskID = "nvme-eui.0011"
 		const healthy, stuck = diskID + " Healthy", diskID + " Unhealthy (no answer from the hardware for 1m0s)"
 		r.offers(nvmeResource, healthy)
 		answer := w.hang(t)
@@ -90,9 +91,9 @@ func goroutines() int {
 func TestStopWhileALookHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wedge
-		r := start(t, udevtest.New(t, diskOf(7)), "", func(o *inventory.Options) { o.Host.Touch.Probe = w.probe })
+		r := start(t, udevtest.New(t, blank(1, "0011", "")), "", func(o *inventory.Options) { o.Host.Touch.Probe = w.probe })
 		w.hang(t)
-		r.LookAgain(diskID)
+		r.LookAgain("nvme-eui.0011")
 		synctest.Wait()
 		r.stop()
 		r.stop = func() {}

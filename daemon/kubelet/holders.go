@@ -8,6 +8,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"syscall"
 	"time"
 
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -34,6 +36,13 @@ type Holders struct {
 
 	// Soon tells that the next answer may be another one: something of the last was new, and holds when it is said twice.
 	Soon bool
+
+	// Kubelet identifies the kubelet that gave the last answer; empty: it is not known.
+	Kubelet string
+
+	// Booked are the devices that the kubelet's checkpoint named then, and Written is when it was written.
+	Booked  []string
+	Written time.Time
 
 	missed     map[string]bool       // devices that the last answer did not name
 	remembered map[string]remembered // devices that the checkpoint alone names
@@ -64,7 +73,9 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 	if err != nil {
 		return nil, err
 	}
-	h.pods = listed
+	h.Kubelet = In(h.Dir)
+	h.pods, h.Written = listed, written
+	h.Booked = slices.DeleteFunc(slices.Clone(devices), func(id string) bool { return !saved[id] })
 	holdings := make(map[string]inventory.Holding, len(devices))
 	h.missed = make(map[string]bool)
 	said := h.remembered
@@ -109,4 +120,13 @@ func (h *Holders) list(ctx context.Context) (map[string][]Pod, error) {
 		return nil, fmt.Errorf("ask %s: %w", h.Socket, Readable(err, podResourcesLimit))
 	}
 	return podsOf(answer), nil
+}
+
+// In identifies the kubelet of a directory from those before and after it: each makes a new socket. Empty: there is none.
+func In(dir string) string {
+	var st syscall.Stat_t
+	if err := syscall.Lstat(filepath.Join(dir, "kubelet.sock"), &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFSOCK {
+		return ""
+	}
+	return fmt.Sprint(st.Dev, st.Ino, st.Ctim)
 }

@@ -53,7 +53,7 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 // mayGoOn tells whether a container may start with a device that is not healthy: its pod has it since before, and it is
 // cordoned and nothing else, or its reset has failed, which is tried again now.
 func mayGoOn(d *inventory.Status) bool {
-	return d.Parked && d.Held || d.Failure != "" && d.Reason == d.Failure
+	return d.Parked && d.Held() || d.Failure != "" && d.Reason == d.Failure
 }
 
 // errTooFew is why a container gets nothing.
@@ -132,13 +132,12 @@ func (s service) unused(devices []*inventory.Status) error {
 		if s.Resource.Shares > 1 { // the other shares' pods are using it
 			continue
 		}
-		if d.Uncleared {
+		if d.Barred != "" {
 			s.Inventory.Released([]string{d.Device.ID})
-			return fmt.Errorf("%s is %w: being cleared after its last pod", d.Device.ID, errUnhealthy)
-		}
-		if d.Used != "" && !d.Erasable {
-			s.Inventory.Released([]string{d.Device.ID})
-			return fmt.Errorf("%s is %w after its last pod: %s", d.Device.ID, errUnhealthy, d.Used)
+			if d.Barred == d.Reserved {
+				return fmt.Errorf("%s is %w after its last pod: %s", d.Device.ID, errUnhealthy, d.Barred)
+			}
+			return fmt.Errorf("%s is %w: %s", d.Device.ID, errUnhealthy, d.Barred)
 		}
 	}
 	return nil

@@ -61,7 +61,7 @@ func (r *Resource) held(offer *inventory.Offer) map[string]bool {
 	held := make(map[string]bool)
 	for _, s := range offer.Devices {
 		for n := range max(1, r.Shares) {
-			if s.Held {
+			if s.Held() {
 				held[r.shareID(s.Device.ID, n)] = true
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 func TestListTellsNUMANodesForAllOrNone(t *testing.T) {
@@ -44,7 +45,7 @@ func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 	offer := &inventory.Offer{}
 	for i := range 40_000 {
 		offer.Devices = append(offer.Devices, &inventory.Status{
-			Device: &device.Device{ID: fmt.Sprintf("node-a-rather-long-serial-number-%06d", i), NUMANode: 1}, Healthy: true,
+			Device: &device.Device{ID: fmt.Sprintf("node-a-rather-long-serial-number-%06d", i), NUMANode: 1}, Verdict: inventory.Verdict{Healthy: true},
 		})
 	}
 	var l lister
@@ -56,7 +57,7 @@ func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 	// Twice as many do not fit. Those that were sent before stay.
 	for i := range 50_000 {
 		offer.Devices = append(offer.Devices, &inventory.Status{
-			Device: &device.Device{ID: fmt.Sprintf("node-00-another-long-serial-number-%06d", i), NUMANode: 1}, Healthy: true,
+			Device: &device.Device{ID: fmt.Sprintf("node-00-another-long-serial-number-%06d", i), NUMANode: 1}, Verdict: inventory.Verdict{Healthy: true},
 		})
 	}
 	second := l.response(&Resource{Shares: 1}, offer, log)
@@ -78,8 +79,12 @@ func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 func TestListThatIsCutKeepsWhatIsHeld(t *testing.T) {
 	offer := &inventory.Offer{}
 	for i := range 100 {
+		hold := lease.NoTenant
+		if i == 99 {
+			hold = lease.Started
+		}
 		offer.Devices = append(offer.Devices, &inventory.Status{
-			Device: &device.Device{ID: fmt.Sprintf("gpu-%036d", i)}, Healthy: true, Held: i == 99,
+			Device: &device.Device{ID: fmt.Sprintf("gpu-%036d", i)}, Verdict: inventory.Verdict{Healthy: true}, Lease: lease.Lease{Hold: hold},
 		})
 	}
 	r := &Resource{Shares: 1000}
@@ -136,8 +141,8 @@ func TestShareIDs(t *testing.T) {
 }
 
 func TestSharesOfBeforeStayAndKeepOthersAway(t *testing.T) {
-	held := &inventory.Status{Device: &device.Device{ID: "a", NUMANode: -1}, Healthy: true, As: []string{"a::0", "a::3"}}
-	free := &inventory.Status{Device: &device.Device{ID: "b", NUMANode: -1}, Healthy: true}
+	held := &inventory.Status{Device: &device.Device{ID: "a", NUMANode: -1}, Verdict: inventory.Verdict{Healthy: true}, As: []string{"a::0", "a::3"}}
+	free := &inventory.Status{Device: &device.Device{ID: "b", NUMANode: -1}, Verdict: inventory.Verdict{Healthy: true}}
 	offer := &inventory.Offer{Devices: []*inventory.Status{held, free}}
 	for _, test := range []struct {
 		shares int

@@ -90,7 +90,7 @@ func (r *Resource) candidates(offer *inventory.Offer, available []string) []cand
 }
 
 // barred tells whether a device has only just been given up by its pod: the kubelet takes it for free before we can know.
-func barred(d *inventory.Status) bool { return d.Uncleared || d.Used != "" && !d.Erasable }
+func barred(d *inventory.Status) bool { return d.Barred != "" }
 
 // unbarred leaves out what Allocate would refuse, if enough is left.
 func unbarred(candidates []candidate, n int) []candidate {

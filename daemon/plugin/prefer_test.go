@@ -19,7 +19,7 @@ func offerOf(numa []int, paths ...string) *inventory.Offer {
 	for i, path := range paths {
 		o.Devices = append(o.Devices, &inventory.Status{
 			Device:  &device.Device{ID: fmt.Sprintf("%c", 'a'+i), SysPath: "/sys/devices/" + path, NUMANode: numa[i]},
-			Healthy: true,
+			Verdict: inventory.Verdict{Healthy: true},
 		})
 	}
 	return o
@@ -259,10 +259,10 @@ func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
 // The kubelet believes a device free as soon as its pod is gone, which is before we can know.
 func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 	offer := &inventory.Offer{Devices: []*inventory.Status{
-		{Device: &device.Device{ID: "a", NUMANode: 0}, Uncleared: true},
+		{Device: &device.Device{ID: "a", NUMANode: 0}, Verdict: inventory.Verdict{Barred: "being cleared after its last pod"}},
 		{Device: &device.Device{ID: "b", NUMANode: 1}},
-		{Device: &device.Device{ID: "c", NUMANode: 0}, Used: "ext4 is on it"},
-		{Device: &device.Device{ID: "d", NUMANode: 0}, Used: "ext4 is on it", Erasable: true},
+		{Device: &device.Device{ID: "c", NUMANode: 0}, Verdict: inventory.Verdict{Reserved: "ext4 is on it", Barred: "ext4 is on it"}},
+		{Device: &device.Device{ID: "d", NUMANode: 0}, Verdict: inventory.Verdict{Reserved: "ext4 is on it"}},
 	}}
 	all := []string{"a", "b", "c", "d"}
 	for _, test := range []struct {

@@ -18,6 +18,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // service is the DevicePlugin API of one endpoint.
@@ -135,7 +136,7 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 		}
 	}
 	s.noteAsked()
-	s.Inventory.Allocated(held)
+	s.Inventory.Allocated(held, kubelet.In(s.Dir))
 	if s.Allocated != nil {
 		s.Allocated(given)
 	}

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package turnover makes a device fit for its next pod: before a container starts, after a pod has gone, and by hand.
+// Package turnover makes a device fit for its next tenant: before a container starts, after a pod has gone, and by order of
+// the operator.
 //
-// It makes sure that nobody has the device open, resets it by the method of its class, erases it where that is asked
-// for, and tells the inventory what has come of it. What touches a device is done by the helpers ([device.Touch]), which
-// check everything again. One thing at a time is done to a device. Whatever goes wrong or cannot be told keeps it from
-// everybody: it fails closed.
+// It makes sure that no process has the device open, resets it by the method of its class, erases it where that is asked
+// for, and posts the events of its lease to the inventory. The helpers touch the device ([device.Touch]) and check
+// everything again. One thing at a time is done to a device. What goes wrong, or cannot be known, keeps the device from all
+// pods: it fails closed.
 package turnover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +21,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 // Words of the configuration for methods.
@@ -28,18 +31,20 @@ const (
 )
 
 var (
-	// ErrBusy: somebody has the device open who should not.
+	// ErrBusy: a process that should not has the device open.
 	ErrBusy = errors.New("device busy")
 	// ErrUnfit: the device must be left as it is.
 	ErrUnfit = errors.New("not possible")
+	// errUnkept: a disk is fit, which the next daemon would not know.
+	errUnkept = errors.New("that it was erased could be forgotten")
 )
 
-// patience is how long it is looked, with pauses of glancePause, whether a process of this host that has a device open is
-// only passing by, and whether a pod that has had it is about to end: its sandbox is stopped after its containers, which
-// takes a runtime a second or two.
 const (
-	patience    = 5 * time.Second
-	glancePause = 200 * time.Millisecond
+	// lingerPause is the time between two questions about a process that has outlived its pod.
+	lingerPause = 2 * time.Second
+	// retryFirst and retryLast bound the time between attempts to do what has gone wrong.
+	retryFirst = 10 * time.Second
+	retryLast  = 10 * time.Minute
 )
 
 // Care is what is to be done to the devices of a resource between two pods.
@@ -54,13 +59,26 @@ type Care struct {
 	Units Units // beside that of the rule, [device.Rule].Init
 }
 
-// clears tells whether anything is to be done after the last pod.
+// clears reports whether anything is to be done after the last pod.
 func (c Care) clears() bool { return c.AtRelease || c.Units.Release != "" }
 
-// acts tells whether anything is to be done.
-func (c Care) acts() bool { return c.Method != None || c.scrubs() }
-
 func (c Care) scrubs() bool { return c.Scrub != None && c.Scrub != "" }
+
+// rule is what the lease asks of the care for a device.
+func (c Care) rule(s *inventory.Status) lease.Rule {
+	return lease.Rule{Disk: s.Target.IsDisk(), Shared: c.Open, Scrubs: c.scrubs(), AtStart: c.AtStart, AtRelease: c.AtRelease}
+}
+
+// mends reports whether an order of the operator that went wrong is made good by what is done to a released device.
+func (c Care) mends(failed lease.Order) bool {
+	switch failed {
+	case lease.Reset:
+		return !c.Open && (c.Method != None || c.scrubs())
+	case lease.Erase:
+		return !c.Open && c.scrubs()
+	}
+	return true
+}
 
 // Turnover is safe for concurrent use.
 type Turnover struct {
@@ -71,41 +89,177 @@ type Turnover struct {
 	Care func(resource string) (c Care, ok bool)
 	// Owners returns the UIDs of the pods that the kubelet has given devices, by the ID of the device.
 	Owners func() (map[string][]string, error)
-	// Running tells whether a pod, by its UID, has a process still, whatever that has open; nil: nobody can tell.
+	// Running reports whether a pod, by its UID, has a process still, whatever that has open; nil: it cannot be known.
 	Running func(pod string) (bool, error)
 	// Unit carries out a vendor's own step, which has a name in the configuration, for a device, and returns when it has
 	// succeeded or failed. It ends with ctx. nil: there are no such steps, as on a recording.
 	Unit func(ctx context.Context, step Step) error
-	// Audit is told of all that is done to devices; may be nil.
+	// Audit takes in all that is done to devices; may be nil.
 	Audit *audit.Log
-	// Done is told of every reset and erasure for whoever counts; may be nil.
+	// Done counts each reset and erasure; may be nil.
 	Done func(resource, method string, took time.Duration, err error)
 
 	mu    sync.Mutex
 	locks map[string]chan struct{} // by device: one slot, full while something is done to it
 }
 
-func (t *Turnover) careOf(resource string) Care {
-	if c, ok := t.Care(resource); ok {
+func (t *Turnover) careOf(s *inventory.Status) Care {
+	if c, ok := t.Care(cmp.Or(s.Resource, s.Taker)); ok {
 		return c
 	}
 	return Care{Method: None, Scrub: None}
 }
 
-// owners asks for the pods that the kubelet has given devices to.
-func (t *Turnover) owners() (map[string][]string, error) {
-	if t.Owners == nil {
-		return nil, nil
-	}
-	owners, err := t.Owners()
-	if err != nil {
-		return nil, fmt.Errorf("whose devices are cannot be told: %w", err)
-	}
-	return owners, nil
-}
-
-// find returns the newest status of a device.
+// find returns the newest status of a device, or nil.
 func (t *Turnover) find(id string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()
 	return snapshot.Find(id)
+}
+
+// note writes down what has happened to a device, or that it could not be done.
+func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e audit.Entry) {
+	e.Event, e.Resource, e.Device, e.Identity, e.Result = event, s.Resource, s.Device.ID, s.Target.Attributes(), "ok"
+	if len(e.Pods) == 0 {
+		e.Pods = s.Tenants
+	}
+	if err != nil {
+		e.Result = err.Error()
+		if event != audit.Refused {
+			e.Event = audit.Failed
+		}
+	}
+	t.Audit.Note(e)
+}
+
+// Run does what follows the release of devices and what precedes their offer, until ctx ends: to each that has something
+// to do, by one worker, again and again until it is done. It waits for the workers.
+func (t *Turnover) Run(ctx context.Context, started func()) error {
+	started()
+	var all sync.WaitGroup
+	defer all.Wait()
+	workers := make(map[string]bool) // IDs of the devices that have one
+	over := make(chan string)
+	for {
+		snapshot, changed := t.Inventory.Snapshot()
+		for s := range snapshot.All() {
+			id := s.Device.ID
+			if s.Todo != inventory.Nothing && !workers[id] {
+				workers[id] = true
+				all.Go(func() {
+					t.work(ctx, id)
+					select {
+					case over <- id:
+					case <-ctx.Done():
+					}
+				})
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case id := <-over:
+			delete(workers, id)
+		case <-changed:
+		}
+	}
+}
+
+// work does what there is to do to a device until there is nothing more or ctx ends. What goes wrong is done again after a
+// pause, twice as long each time.
+func (t *Turnover) work(ctx context.Context, id string) {
+	if s := t.find(id); s != nil && s.Used && s.Todo == inventory.CleanUp {
+		t.note(s, audit.Released, nil, audit.Entry{})
+	}
+	for pause := retryFirst; ; {
+		snapshot, changed := t.Inventory.Snapshot()
+		s := snapshot.Find(id)
+		if s == nil || s.Todo == inventory.Nothing {
+			return
+		}
+		wait, todo, err := lingerPause, s.Todo, t.do(ctx, id, s.Todo)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil: // which the next snapshot shows
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+			continue
+		case errors.Is(err, errFound):
+			wait, todo = foundPause, inventory.ReadAgain
+		case unlessBusy(err) == nil:
+		default:
+			t.Log.Error(string(todo), "device", id, "resource", s.Resource, "err", err)
+			wait, pause = pause, min(2*pause, retryLast)
+		}
+		t.rest(ctx, id, wait, todo)
+	}
+}
+
+func (t *Turnover) do(ctx context.Context, id string, todo inventory.Todo) error {
+	switch todo {
+	case inventory.CleanUp:
+		return t.cleanUp(ctx, id)
+	case inventory.EraseAdopted:
+		return t.eraseAdopted(ctx, id)
+	case inventory.ReadDisk, inventory.ReadAgain:
+		return t.read(ctx, id)
+	case inventory.AskHolders:
+		return t.askHolders(ctx, id)
+	}
+	return t.initialise(ctx, id)
+}
+
+// rest waits, unless ctx ends or the device waits for something else.
+func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo inventory.Todo) {
+	over := time.After(wait)
+	for {
+		snapshot, changed := t.Inventory.Snapshot()
+		if s := snapshot.Find(id); s == nil || s.Todo != todo {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			return
+		case <-changed:
+		}
+	}
+}
+
+// failed is what has come of work that an error has ended.
+func failed(err error, order lease.Order) inventory.Outcome {
+	switch {
+	case errors.Is(err, device.ErrForeign): // the next look shows why the disk is not for pods
+		return inventory.Outcome{Foreign: true}
+	case unlessBusy(err) == nil:
+		return inventory.Outcome{}
+	}
+	half := errors.As(err, new(halfErased))
+	return inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: err, Order: order, Touched: half}}
+}
+
+// halfErased is an error after which a disk may hold other things than before.
+type halfErased struct{ error }
+
+// Unwrap returns what went wrong.
+func (e halfErased) Unwrap() error { return e.error }
+
+// unlessBusy returns an error of which the device is the cause, and nil for one after which it is as it was.
+func unlessBusy(err error) error {
+	if errors.Is(err, ErrBusy) || errors.Is(err, device.ErrInUse) {
+		return nil
+	}
+	return err
+}
+
+// keptErased makes sure that an erasure is on disk before it is reported: what is written to the disk from then on would be
+// lost if, after a crash, it were taken for that of a pod.
+func (t *Turnover) keptErased(ctx context.Context) error {
+	if err := t.Inventory.Kept(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errUnkept, err)
+	}
+	return nil
 }

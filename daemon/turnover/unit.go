@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/audit"
-	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
@@ -45,35 +45,20 @@ func (t *Turnover) unit(ctx context.Context, s *inventory.Status, stage, templat
 	return nil
 }
 
-// begin carries out what precedes the start of a container when the device is reset and erased. One that a pod has held
-// since before it had to be initialised is so now.
-func (t *Turnover) begin(ctx context.Context, care Care, s *inventory.Status) error {
-	if end, ok := ctx.Deadline(); ok { // what is left is for stopping a unit
-		limited, cancel := context.WithDeadline(ctx, end.Add(-device.AnswerTime))
-		defer cancel()
-		ctx = limited
-	}
-	if s.Init != "" {
-		err := t.unit(ctx, s, unit.Init, s.Init)
-		t.Inventory.Initialised(s.Device.ID, s.Init, err)
-		if err != nil {
-			return err
-		}
-	}
-	return t.unit(ctx, s, unit.Start, care.Units.Start)
-}
-
 // initialise does what has to be done to a device before it is offered. nil also if that is not the case any more.
 func (t *Turnover) initialise(ctx context.Context, id string) error {
-	s, unlock, err := t.take(ctx, id)
+	unlock, err := t.take(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if !wanting(s) || s.Pending {
-		return nil
+	s, err := t.Inventory.Current(ctx, id)
+	if err != nil || s.Todo != inventory.Initialise {
+		return err
 	}
-	t.Inventory.Work(id, "being initialised")
+	if s, err = t.Inventory.Begin(ctx, id, lease.Clear, "being initialised"); err != nil {
+		return err
+	}
 	defer t.Inventory.Worked(id, inventory.Outcome{})
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
 	defer cancel()

@@ -163,7 +163,7 @@ func (s *sequence) checkBroken(which string, mend func()) {
 	s.t.Helper()
 	id := s.disks[0].id()
 	var ids []string
-	if which == "probe" || which == "survey" { // what is on the disk is not known: nobody gets it
+	if which != "prepare" { // what is on the disk, or who has it open, is not known: no pod gets it
 		s.shows(diskResource, id, "")
 	} else {
 		s.shows(diskResource, id, pluginapi.Healthy)

@@ -170,7 +170,7 @@ func (p *parts) ask(ctx context.Context) error {
 	var doubtful []string
 	for _, offer := range snapshot.Offers {
 		for _, d := range offer.Devices {
-			if d.Held || d.Stale {
+			if d.Held() || d.Stale {
 				doubtful = append(doubtful, d.Device.ID)
 			}
 		}
@@ -180,6 +180,8 @@ func (p *parts) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.inventory.Kubelet(p.holders.Kubelet)
+	p.inventory.Booked(p.holders.Written, p.holders.Booked)
 	p.inventory.Confirm(asked, holdings)
 	return p.inventory.Alive(ctx)
 }

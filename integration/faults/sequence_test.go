@@ -462,7 +462,7 @@ func (s *sequence) unsettled() error {
 	snapshot, _ := s.parts.inventory.Snapshot()
 	for _, offer := range snapshot.Offers {
 		for _, d := range offer.Devices {
-			if d.Held && !s.holds(d.Device.ID) && !s.slow[d.Device.ID] {
+			if d.Held() && !s.holds(d.Device.ID) && !s.slow[d.Device.ID] {
 				return fmt.Errorf("%s is free and counts as held", d.Device.ID)
 			}
 		}

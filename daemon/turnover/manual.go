@@ -7,91 +7,105 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 )
 
 const (
-	// sliceTime is how long a disk is read at a time: the device is locked for as long, and what was read before is not
-	// read again after a restart.
-	sliceTime = 8 * time.Second
-	// foundPause is how often a disk is asked again whether it still holds what a read has found.
-	foundPause = 10 * time.Minute
-	// anyController is a method of resetting a disk that hits all disks of its controllers.
-	anyController = "nvme-controller"
 	// adoptScrub erases adopted disks of a resource that erases none.
 	adoptScrub = "zero"
 	// adoptLimit bounds one attempt to erase an adopted disk: overwriting a large one takes a day.
 	adoptLimit = 48*time.Hour - time.Minute
 )
 
-// waits is the reason why a disk is not read at present.
-const waits = "the read waits for a pod that uses its controller"
-
-// errWaits: the read of a disk waits until a pod has ended.
-var errWaits = fmt.Errorf("%w: %s", ErrBusy, waits)
-
-// errFound: a disk holds data, and is not proven.
-var errFound = fmt.Errorf("%w: it holds data", ErrBusy)
-
-// adopted reports whether the operator lets a disk be erased that is not yet.
-func adopted(s *inventory.Status) bool { return s.Evidence.Scrub != "" && !s.Held }
-
-// survey reads the next part of a disk that nothing is known of. While a pod uses another disk of the same controllers,
-// it waits. nil also if the disk is not to be read any more.
-func (t *Turnover) survey(ctx context.Context, id string) error {
-	s, unlock, err := t.take(ctx, id)
+// ByHand resets a device that no pod holds, or with a scrub erases it, with the same checks. It blocks until that is
+// done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] and what went wrong.
+func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
+	s := t.find(id)
+	if s == nil {
+		return fmt.Errorf("%s: %w", id, inventory.ErrUnknownDevice)
+	}
+	if t.Host.Touch.Prepare == nil {
+		return fmt.Errorf("%s: %w: the hardware is a recording, in which nothing can be touched", id, ErrUnfit)
+	}
+	care := t.careOf(s)
+	unlock, err := t.take(ctx, id, care.Method, scrub)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if jobOf(s) != reading && jobOf(s) != readAgain {
-		return nil
+	if s, err = t.Inventory.Current(ctx, id); err != nil {
+		return err
 	}
-	paths, err := t.hits(ctx, s, anyController)
+	switch {
+	case !s.Present:
+		return fmt.Errorf("%s: %w", id, device.ErrGone)
+	case s.Held():
+		return fmt.Errorf("%s: %w: a pod holds it", id, ErrBusy)
+	}
+	if err := t.left(ctx, s); err != nil {
+		return fmt.Errorf("%s: %w", id, err)
+	}
+	reason, order := "being reset by hand", lease.Reset
+	if scrub != "" {
+		reason, order = "being erased by hand", lease.Erase
+	}
+	if s, err = t.Inventory.Begin(ctx, id, lease.Clear, reason); err != nil {
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	outcome := inventory.Outcome{}
+	defer func() { t.Inventory.Worked(id, outcome) }()
+	if err := t.carryOut(ctx, care, s, scrub); err != nil {
+		switch {
+		case errors.Is(err, ErrUnfit) && !errors.Is(err, device.ErrForeign): // nothing was done
+		case errors.Is(err, errUnkept):
+			outcome = failed(err, lease.NoOrder)
+		default:
+			outcome = failed(fmt.Errorf("%s by hand: %w", order, err), order)
+		}
+		return err
+	}
+	t.Inventory.Recovered(id)
+	// A reset alone is not what a resource waits for that is erased when a pod has left it, nor is it the vendor's step.
+	enough := !s.Used || care.Units.Release == "" && (scrub != "" || !care.AtRelease || !care.scrubs())
+	// Nor does it make good for an erasure.
+	mended := scrub != "" || s.Order == lease.Reset
+	switch {
+	case enough && (mended || s.Order == lease.NoOrder):
+		outcome.Event = lease.Cleared
+	case mended:
+		outcome.Event = lease.Mended
+	}
+	return nil
+}
+
+// carryOut resets a device, or erases it, whatever is on it, because the operator says so.
+func (t *Turnover) carryOut(ctx context.Context, care Care, s *inventory.Status, scrub string) error {
+	s.Fingerprint = ""
+	w := lease.Work{Erase: scrub != "", Reset: scrub == "", Tenant: s.Residue, ByHand: true}
+	if care.Scrub = scrub; care.Method == None {
+		care.Method = Auto
+	}
+	if w.Reset {
+		if method, err := t.method(ctx, s, care.Method); err != nil {
+			return err
+		} else if method == "" {
+			return fmt.Errorf("%s: %w: no method of its class fits it as it stands: name one in [resource.reset]", s.Device.ID, ErrUnfit)
+		}
+	}
+	p, err := t.touch(ctx, care, s, w)
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(paths, func(path string) bool { other := t.at(path); return other != nil && other.Held }) {
-		t.Inventory.Unread(id, waits)
-		return errWaits
+	t.Inventory.Prepared(s.Device.ID, p)
+	if scrub == "" {
+		return nil
 	}
-	limited, cancel := context.WithTimeout(ctx, sliceTime+device.AnswerTime)
-	defer cancel()
-	target := *s.Target
-	target.Pods = s.Pods
-	found, err := t.Host.Touch.Survey(limited, target, s.Evidence.Read)
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case err == nil && found.Content == "" && found.Read <= s.Evidence.Read && found.Read < found.Size:
-		err = errors.New("no progress")
-		fallthrough
-	case err != nil && found.Read <= s.Evidence.Read:
-		why := fmt.Sprintf("the read fails at byte %d: %v", s.Evidence.Read, err)
-		if !errors.Is(err, device.ErrUnanswered) && !errors.Is(err, device.ErrInUse) {
-			why += "; " + inventory.Way(id, s.Target)
-		}
-		t.Inventory.Unread(id, why)
-		return fmt.Errorf("%s: read it at byte %d: %w", id, s.Evidence.Read, err)
-	}
-	t.Inventory.Surveyed(id, s.Target, s.Evidence, found)
-	switch now, err := t.Inventory.Current(ctx, id); {
-	case err != nil:
-		return err
-	case found.Content != "":
-		if s.Evidence.Found == "" {
-			t.note(s, audit.Unproven, nil, audit.Entry{Verified: found.Content})
-		}
-		return errFound
-	case now.Evidence.Kind == inventory.Blank:
-		t.note(s, audit.Proven, nil, audit.Entry{Verified: fmt.Sprintf("all %d bytes were read and are blank", found.Size)})
-	}
-	return nil
+	return t.keptErased(ctx)
 }
 
 // Adopt lets a disk be erased and offered, whatever is on it, because the operator says so. It is erased by the method of
@@ -102,16 +116,20 @@ func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, er
 	if found == nil {
 		return "", fmt.Errorf("%s: %w", id, inventory.ErrUnknownDevice)
 	}
-	s, unlock, err := t.take(ctx, id)
+	unlock, err := t.take(ctx, id)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	care := t.careOf(s.Taker)
+	s, err := t.Inventory.Current(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	care := t.careOf(s)
 	if err := t.adoptable(care, s, found); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
 	}
-	if kind := s.Evidence.Kind; kind != "" && s.State == inventory.StateFree && s.Resource != "" {
+	if kind := s.Evidence.Kind; kind != "" && s.State == lease.Free && s.Resource != "" {
 		return "it is offered already: its evidence is " + kind, nil
 	}
 	if err := t.left(ctx, s); err != nil {
@@ -132,14 +150,14 @@ func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, er
 	return "it is being erased by " + scrub + ", and offered after that", nil
 }
 
-// adoptable returns why a disk cannot be adopted. as is its newest status, which says who uses it.
+// adoptable returns why a disk cannot be adopted. as is its newest status, which says which process uses it.
 func (t *Turnover) adoptable(care Care, s, as *inventory.Status) error {
 	switch {
 	case t.Host.Touch.Survey == nil || t.Host.Touch.Prepare == nil:
 		return fmt.Errorf("%w: the hardware is simulated from a recording", ErrUnfit)
 	case !s.Present:
 		return device.ErrGone
-	case s.Held:
+	case s.Held():
 		return fmt.Errorf("%w: a pod holds it", ErrBusy)
 	case s.Taker == "":
 		return fmt.Errorf("%w: no resource takes it; see metalplugctl why", ErrUnfit)
@@ -163,21 +181,19 @@ func (t *Turnover) eraseAdopted(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	s, unlock, err := t.take(ctx, id, s.Evidence.Scrub)
+	unlock, err := t.take(ctx, id, s.Evidence.Scrub)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	care := t.careOf(s.Taker)
-	if !wanting(s) || !adopted(s) {
-		return nil
+	if s, err = t.Inventory.Current(ctx, id); err != nil || s.Todo != inventory.EraseAdopted {
+		return err
 	}
-	err = t.adoptable(care, s, cmp.Or(t.find(id), s))
-	if err == nil {
+	if err = t.adoptable(t.careOf(s), s, cmp.Or(t.find(id), s)); err == nil {
 		err = t.left(ctx, s)
 	}
 	if err == nil {
-		err = t.wipeAdopted(ctx, s)
+		err = t.wipeAdopted(ctx, id)
 	}
 	switch {
 	case ctx.Err() != nil: // it is done again after the next start
@@ -190,15 +206,17 @@ func (t *Turnover) eraseAdopted(ctx context.Context, id string) error {
 	return err
 }
 
-func (t *Turnover) wipeAdopted(ctx context.Context, s *inventory.Status) error {
-	id := s.Device.ID
-	t.Inventory.Work(id, "adopted, being erased")
+func (t *Turnover) wipeAdopted(ctx context.Context, id string) error {
+	s, err := t.Inventory.Begin(ctx, id, lease.Clear, "adopted, being erased")
+	if err != nil {
+		return err
+	}
 	outcome := inventory.Outcome{}
 	defer func() { t.Inventory.Worked(id, outcome) }()
 	limited, cancel := context.WithTimeout(ctx, adoptLimit)
 	defer cancel()
 	s.Fingerprint = s.Evidence.Fingerprint
-	p, err := t.touch(limited, s, device.Work{Scrub: s.Evidence.Scrub, ByHand: true})
+	p, err := t.touch(limited, Care{Scrub: s.Evidence.Scrub}, s, lease.Work{Erase: true, ByHand: true})
 	if err != nil {
 		if outcome.Touched = errors.As(err, new(halfErased)); outcome.Touched {
 			outcome.Fingerprint, _ = t.Host.Touch.Print(ctx, *s.Target)
@@ -211,6 +229,6 @@ func (t *Turnover) wipeAdopted(ctx context.Context, s *inventory.Status) error {
 		return err
 	}
 	t.Inventory.Recovered(id)
-	outcome.Cleared = true
+	outcome.Event = lease.Cleared
 	return nil
 }

@@ -14,17 +14,26 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// tenants are the processes that have a device open.
-type tenants struct {
+// patience is how long a process of this host that has a device open may be only passing by, and how long a pod that has
+// had it may take to end: its sandbox is stopped after its containers, which takes a runtime a second or two. In between it
+// is asked again after glancePause.
+const (
+	patience    = 5 * time.Second
+	glancePause = 200 * time.Millisecond
+)
+
+// users are the processes that have a device open.
+type users struct {
 	own    bool   // some of the pod that it belongs to
 	others string // the first of all others, for people; empty: there are none
 	soon   bool   // that may be over in a moment: a process of this host, or the end of a pod
 }
 
-// look finds out who has a device open. owners are the pods that the kubelet has given it to, which may if ours is set. Of a
-// device that is not for one alone, as GPUs are open to daemons that watch them, only pods count that have had it. Of
-// processes that could not be read only those count whose pod could have it: an owner, or one that has had it.
-func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []string, ours bool) (who tenants, err error) {
+// look finds out which processes have a device open. owners are the pods that the kubelet has given it to, which may if ours
+// is set. Of a device that is not for one alone, as GPUs are open to daemons that watch them, only pods count that have had
+// it. Of processes that could not be read only those count whose pod could have it: an owner, or one that has had it, and
+// any pod where it is not known which have had it.
+func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []string, ours bool) (who users, err error) {
 	nodes := s.Allocation.Own()
 	if t.Host.Touch.Holders == nil {
 		return who, nil
@@ -37,11 +46,12 @@ func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []strin
 		return who, fmt.Errorf("who has %s open cannot be told: %w", s.Device.ID, err)
 	}
 	for _, h := range holders {
+		owner, had := slices.Contains(owners, h.PodUID), slices.Contains(s.Tenants, h.PodUID)
 		switch {
-		case h.Unread != "" && !slices.Contains(owners, h.PodUID) && !slices.Contains(s.Pods, h.PodUID):
-		case ours && h.PodUID != "" && slices.Contains(owners, h.PodUID):
+		case h.Unread != "" && !owner && !had && !(s.Unnamed && s.Target.IsSole()):
+		case ours && h.PodUID != "" && owner:
 			who.own = true
-		case who.others != "", !s.Target.IsSole() && !slices.Contains(s.Pods, h.PodUID):
+		case who.others != "", !s.Target.IsSole() && !had:
 		case h.Unread != "":
 			who.others = fmt.Sprintf("pod %s may have it open: %s", h.PodUID, h.Unread)
 		case h.PodUID != "":
@@ -54,7 +64,7 @@ func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []strin
 }
 
 // lookForNext does the same for the next pod: no process may have the device open, nor may a pod that has had it still run.
-func (t *Turnover) lookForNext(ctx context.Context, s *inventory.Status, owners []string) (who tenants, err error) {
+func (t *Turnover) lookForNext(ctx context.Context, s *inventory.Status, owners []string) (who users, err error) {
 	if who, err = t.look(ctx, s, owners, false); err != nil || who.others != "" {
 		return who, err
 	}
@@ -65,7 +75,7 @@ func (t *Turnover) lookForNext(ctx context.Context, s *inventory.Status, owners 
 
 // patiently looks again for a while: udev opens a disk after every change, and so do we, and the sandbox of a pod ends
 // after its containers.
-func patiently(ctx context.Context, look func() (tenants, error)) (who tenants, err error) {
+func patiently(ctx context.Context, look func() (users, error)) (who users, err error) {
 	for end := time.Now().Add(patience); ; {
 		if who, err = look(); err != nil || !who.soon || time.Now().After(end) {
 			return who, err
@@ -85,8 +95,8 @@ func (t *Turnover) running(s *inventory.Status) (who string, err error) {
 	if t.Running == nil || !s.Target.IsSole() {
 		return "", nil
 	}
-	scrubs := s.Target.IsDisk() && t.careOf(s.Resource).scrubs()
-	for _, pod := range s.Pods {
+	scrubs := s.Target.IsDisk() && t.careOf(s).scrubs()
+	for _, pod := range s.Tenants {
 		runs, err := t.Running(pod)
 		switch {
 		case err != nil && scrubs:
@@ -99,4 +109,20 @@ func (t *Turnover) running(s *inventory.Status) (who string, err error) {
 		}
 	}
 	return "", nil
+}
+
+// left makes sure that no process has a released device open, and that its pods have ended.
+func (t *Turnover) left(ctx context.Context, s *inventory.Status) error {
+	who, err := patiently(ctx, func() (users, error) { return t.lookForNext(ctx, s, nil) })
+	lingers := who.others
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		lingers = err.Error()
+	case who.others != "":
+		err = fmt.Errorf("%w: %s", ErrBusy, who.others)
+	}
+	t.Inventory.Lingers(s.Device.ID, lingers)
+	return err
 }

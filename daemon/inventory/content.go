@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/lease"
+)
+
+// content is which disk was seen, and by what the data that a tenant has left on it is known.
+type content struct {
+	appearance string  // of the disk, as [device.Target.Appearance] returns it
+	medium     string  // what the disk itself is known by, also in another boot, as [device.Target.Medium] returns it
+	left       remains // what the tenant has left, when nobody has had it since
+	seen       remains // the same at the last look
+	wrote      wrote   // what the kernel had counted as written when a look noted left
+}
+
+// remains is by what the data that a tenant has left on a disk is known again; the zero value: it is not known.
+type remains struct {
+	fingerprint string
+	blank       bool // nothing was found
+}
+
+// wrote is a [device.Sighting].Written and the appearance that it counts in.
+type wrote struct {
+	in      string
+	sectors uint64
+}
+
+// replaced notes that another medium may be in the place of a disk.
+func (l *loop) replaced(e *entry) {
+	if e.lease.Residue || e.lease.Order == lease.Erase {
+		_ = l.apply(e, lease.Event{Name: lease.Replaced})
+	}
+}
+
+// appears notes which appearance of a disk was seen. What a tenant has left there was on the one before. Of a disk that says
+// nothing of itself, on a kernel that does not count disks, only its directory in sysfs shows that it is another. One that
+// appears again while we are at work on it may be another with the same identity: it counts as the same only if the helper
+// vouches for it, which the end of the work shows.
+func (l *loop) appears(e *entry, s *device.Sighting) {
+	appearance, medium := s.Target.Appearance(), s.Target.Medium()
+	other := e.appearance != "" && appearance != e.appearance || e.medium != "" && medium != e.medium
+	if appearance == "" && medium == "" {
+		other = other || e.instance != 0 && s.Instance != e.instance
+	}
+	if other {
+		e.proof = proof{}
+		same := e.medium != "" && medium == e.medium
+		if w := e.window; !same || w == nil || w.busy == 0 && (appearance == "" || appearance != w.vouched) {
+			l.replaced(e)
+		}
+	}
+	e.appearance, e.medium = appearance, medium
+}
+
+// noteTwin compares the medium of a disk with those of the others. Evidence of one disk would be taken for that of another with
+// the same serial number: from then on each of them is known by its appearance alone. Which of them a tenant has had is not
+// known, nor whether both are one disk.
+func (l *loop) noteTwin(e *entry) {
+	if e.medium == "" || l.twins[e.medium] {
+		return
+	}
+	other := l.media[e.medium]
+	l.media[e.medium] = e
+	if other == nil || other == e || other.sighting == nil || other.medium != e.medium {
+		return
+	}
+	l.Log.Warn("two disks have one identity", "device", e.device.ID, "detail", "the other is "+other.device.ID+": what is known of either is forgotten")
+	delete(l.evidence, e.medium)
+	l.twins[e.medium] = true
+	l.replaced(e)
+	l.replaced(other)
+	l.unsaved = true
+	l.changed(other)
+}
+
+// compare notes what is on a disk that a tenant has left and nobody is at work on, and at each look after that makes sure
+// that it is the same. If it is not, another machine or an operator wrote it.
+func (l *loop) compare(e *entry, s *device.Sighting) {
+	found := remains{s.Fingerprint, s.Blank}
+	known := s.Fingerprint != "" || s.Blank && l.needsEvidence(e)
+	if !known || e.lease.Held() || e.lease.Used || e.lease.Failure != "" || e.busy() || e.outdated() {
+		return
+	}
+	if e.left.fingerprint != "" && e.left.fingerprint != s.Asked && e.left.blank == s.Blank {
+		return // the probe began before that was known, and has read other places
+	}
+	before, now := e.wrote, wrote{e.appearance, s.Written}
+	grown := now.in != "" && now.in == before.in && now.sectors > before.sectors
+	e.seen, e.wrote = found, now
+	switch {
+	case !e.lease.Residue || e.left == found && !grown:
+		return
+	case e.left != (remains{}):
+		l.foreign(e, "it differs from what its last pod has left")
+	}
+	e.left, l.unsaved = found, true
+}
+
+// foreign notes that what is on a disk was not left there by a tenant.
+func (l *loop) foreign(e *entry, reason string) {
+	if e.lease.Residue {
+		l.Log.Warn("disk written by others", "device", e.device.ID,
+			"err", "what is on it is not what its last pod has left there: it is not erased")
+	}
+	_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: reason})
+}
+
+// spares is [Facts.spared] of an entry.
+func (l *loop) spares(e *entry) bool {
+	return (&Facts{Offered: e.offered, Lease: e.lease, Rule: l.rule(e)}).spared()
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/integration/udevtest"
+)
+
+func onlyDisks(o *inventory.Options) {
+	o.Rules = []device.Rule{{Resource: nvmeResource, Class: &device.NVMe}}
+}
+
+// TestFirstSnapshotWaitsForDisksThatAreRead: with several slow disks it is long complete before the wait for any one of
+// them is over.
+func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const mounts = "F: /proc/self/mountinfo=\n\n" // once for all
+		var machine strings.Builder
+		machine.WriteString(mounts)
+		for n := range 5 {
+			machine.WriteString(strings.TrimPrefix(blank(n, fmt.Sprintf("S%d", n), ""), mounts))
+		}
+		bus := make(chan bool, 1)
+		r := start(t, udevtest.New(t, machine.String()), "", onlyDisks, settledSoon, func(o *inventory.Options) {
+			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
+				bus <- true
+				<-time.After(o.Settle * 9 / 10) // of the bubble's clock
+				<-bus
+				return device.Reading{}, nil
+			}
+		})
+		s, _ := r.Snapshot()
+		if got := len(s.Offer(nvmeResource).Devices); got != 5 {
+			t.Errorf("the first snapshot has %d disks of 5", got)
+		}
+	})
+}
+
+// TestFirstSnapshotSaysWhatItIsWithout: a device that answers too late is not waited for, and why is in the log.
+func TestFirstSnapshotSaysWhatItIsWithout(t *testing.T) {
+	const line = "started before all was seen"
+	slow := make(chan struct{})
+	for _, test := range []struct {
+		name   string
+		change func(*udevtest.Machine, *inventory.Options)
+		want   string
+	}{
+		{"all is there", func(*udevtest.Machine, *inventory.Options) {}, ""},
+		{"udevd is late", func(m *udevtest.Machine, _ *inventory.Options) { m.SetSettled(false) }, "udevd has not worked off its events"},
+		{"a disk is slow", func(_ *udevtest.Machine, o *inventory.Options) {
+			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
+				<-slow
+				return device.Reading{}, nil
+			}
+		}, "devices that are still looked at: 1"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow = make(chan struct{}) // of this bubble
+				var log strings.Builder
+				m := udevtest.New(t, blank(0, "S0", ""))
+				r := start(t, m, "", onlyDisks, settledSoon, func(o *inventory.Options) {
+					o.Log = slog.New(slog.NewTextHandler(&log, nil))
+					test.change(m, o)
+				})
+				synctest.Wait()
+				if strings.Contains(log.String(), line) != (test.want != "") || !strings.Contains(log.String(), test.want) {
+					t.Errorf("the log is %q, wanted %q", log.String(), test.want)
+				}
+				close(slow)
+				r.stop()
+				r.stop = func() {}
+			})
+		})
+	}
+}

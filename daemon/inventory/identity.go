@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// claim gives a subject the devices that were seen in it and takes away those that were not.
+func (l *loop) claim(s *subject) {
+	found := make([]*entry, 0, len(s.sightings))
+	before := s.contested
+	s.contested = nil
+	var others []*Status
+	var unreadable error
+	for n := range s.sightings {
+		sighting := &s.sightings[n]
+		if sighting.Device.ID == "" {
+			if !errors.Is(sighting.Offer, device.ErrPart) { // then another has what this one stood for until now
+				unreadable = sighting.Offer
+			}
+			others = append(others, unidentified(sighting))
+			continue
+		}
+		if e := l.entryFor(s, sighting, before); e != nil {
+			found = append(found, e)
+		}
+	}
+	for _, e := range s.entries {
+		if !slices.Contains(found, e) && e.owner == s && l.missing(e, unreadable) {
+			found = append(found, e)
+		}
+	}
+	s.entries = found
+	l.setOthers(s, others)
+}
+
+// missing notes that a device was not seen in its subject: it is gone, or what is there could not be identified. Then it
+// may be there still.
+func (l *loop) missing(e *entry, unreadable error) (there bool) {
+	e.sighting, e.stuck, e.proof = nil, false, proof{}
+	if unreadable == nil {
+		e.departs()
+	}
+	if e.appearance == "" { // then nothing will tell it from the next
+		l.replaced(e)
+	}
+	if there = unreadable != nil && e.offered; there {
+		e.sighting = &device.Sighting{Device: e.device, Resource: e.resource, Offer: unreadable}
+	}
+	l.changed(e)
+	return there
+}
+
+// entryFor returns the entry for a device seen in a subject, or nil while another subject has the ID that it claims.
+// before are the IDs that were contested at the last look.
+func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string]bool) *entry {
+	id := l.idFor(s, sighting, before)
+	if id == "" {
+		return nil
+	}
+	if raw := l.entries[sighting.Device.ID]; id != sighting.Device.ID && raw != nil && raw.sighting != nil {
+		sighting.Twin(raw.device.SysPath)
+	}
+	e := l.entries[id]
+	if e == nil {
+		e = &entry{device: sighting.Device, lease: newLease()}
+		l.entries[id] = e
+	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath { // the kubelet alone may have known it
+		l.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
+	}
+	sighting.Device.ID = id
+	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware may be going away right now: it has not moved
+		sighting.Device.NUMANode = e.device.NUMANode
+	}
+	if *sighting.Device == *e.device { // then the one that is known is kept, for good, and not one of each look
+		sighting.Device = e.device
+	}
+	e.device, e.owner, e.stuck = sighting.Device, s, false
+	e.onItsWay(sighting)
+	if sighting.Target != nil || !e.isDisk() { // else it is not known which appearance was seen
+		l.appears(e, sighting)
+		l.noteTwin(e)
+	}
+	e.sighting = e.believe(sighting, time.Now())
+	l.unsaved = e.arrives(sighting) || l.unsaved
+	if sighting.Resource != "" && !e.offered {
+		e.resource = sighting.Resource
+	}
+	l.compare(e, sighting)
+	l.weigh(e, sighting)
+	e.closeWindow()
+	l.changed(e)
+	return e
+}
+
+// idFor returns the ID by which a device goes that was seen in a subject: its own, or where another device has that, one
+// with its place in it; "" while that is not decided.
+func (l *loop) idFor(s *subject, sighting *device.Sighting, before map[string]bool) string {
+	id := sighting.Device.ID
+	suffixed := device.MakeID(id, place(sighting.Device))
+	if e := l.entries[suffixed]; e != nil && (e.owner == s || e.owner == nil) {
+		return suffixed
+	}
+	e := l.entries[id]
+	switch {
+	case e == nil, e.owner == s, e.sighting == nil, !e.owner.vanished.IsZero(): // then that is its other name
+		return id
+	case !before[id] || e.owner.running:
+		l.contest(s, id, e)
+		return ""
+	}
+	l.Log.Warn("identity claimed twice", "device", id, "syspath", sighting.Device.SysPath,
+		"err", fmt.Errorf("%s has it: the other is offered as %s", e.device.SysPath, suffixed))
+	return suffixed
+}
+
+// place returns where in the machine a device is, which no other is: its path through the buses as udev knows it, else
+// the address of its PCI function, else its sysfs path.
+func place(d *device.Device) string {
+	if busPath := d.Udev.Properties.Value("ID_PATH"); busPath != "" {
+		return busPath
+	}
+	if device.FunctionIn(d.SysPath) == d.SysPath {
+		return path.Base(d.SysPath)
+	}
+	return strings.ReplaceAll(strings.TrimPrefix(d.SysPath, "/sys/devices/"), "/", "-")
+}
+
+// contest puts off the decision about an ID that a subject claims and another has: mostly the hardware has moved, and
+// the old subject is about to go. If both are still there at the next look, two devices claim one identity, and the
+// newcomer gets an ID with its place in it.
+func (l *loop) contest(s *subject, id string, owned *entry) {
+	if s.contested == nil {
+		s.contested = make(map[string]bool)
+	}
+	s.contested[id] = true
+	l.replaced(owned) // which of them a tenant has had is not known
+	l.changed(owned)
+	l.look(owned.owner)
+}
+
+// unfinished reports whether a subject is worth another look without an event.
+func (s *subject) unfinished() bool {
+	return len(s.contested) > 0 || slices.ContainsFunc(s.sightings, func(sighting device.Sighting) bool {
+		return errors.Is(sighting.Offer, device.ErrIncomplete)
+	})
+}
+
+// onItsWay holds a disk back of which the kernel removes the attributes, or has not made them all: without its diskseq
+// another disk would be taken for it.
+func (e *entry) onItsWay(s *device.Sighting) {
+	if e.appearance != "" && s.Target.IsDisk() && s.Target.Appearance() == "" {
+		s.Target, s.Offer = nil, fmt.Errorf("%w: its diskseq cannot be read", device.ErrIncomplete)
+	}
+}
+
+// arrives notes which appearance of the hardware was seen, and reports whether it is another one, which is not initialised.
+func (e *entry) arrives(s *device.Sighting) (another bool) {
+	if another = s.Instance != e.instance; another {
+		e.departs()
+	}
+	e.instance = s.Instance
+	return another
+}
+
+// departs notes that hardware has gone, or that other hardware is in its place: it is initialised no more. That our own
+// reset makes it drop off the bus, or the firmware that it was just given, does not count.
+func (e *entry) departs() {
+	now := time.Now()
+	if w := e.window; now.Before(e.settling) || w != nil && (w.busy > 0 || w.own && (e.outdated() || now.Before(w.until))) {
+		return
+	}
+	e.initialised, e.uninit = "", ""
+}
+
+// unidentified is the status of hardware that is seen and has no identity.
+func unidentified(s *device.Sighting) *Status {
+	return &Status{Device: s.Device, Verdict: Verdict{Reason: s.Offer.Error(), Since: time.Now()}, Observation: Observation{Present: true}}
+}

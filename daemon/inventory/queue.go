@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// request is something that others ask of the goroutine that owns the inventory.
+type request func(*loop)
+
+// requests are those that the loop has not carried out yet, without a limit: who posts one never waits for the loop. The
+// methods are safe for concurrent use.
+type requests struct {
+	wake    chan struct{} // one slot, full while there are any
+	mu      sync.Mutex
+	waiting []request
+}
+
+func (q *requests) add(r request) {
+	q.mu.Lock()
+	q.waiting = append(q.waiting, r)
+	q.mu.Unlock()
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the waiting requests, the oldest first, and leaves none.
+func (q *requests) take() []request {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := q.waiting
+	q.waiting = nil
+	return all
+}
+
+// post asks the loop to carry out a request. It does not wait. After the end of the loop, nothing carries it out.
+func (i *Inventory) post(r request) { i.requests.add(r) }
+
+// ask asks the loop to carry out a request, and returns when it has.
+func (i *Inventory) ask(ctx context.Context, r request) error {
+	answered := make(chan struct{})
+	i.post(func(l *loop) { r(l); close(answered) })
+	select {
+	case <-answered:
+		return nil
+	case <-i.done:
+		select {
+		case <-answered: // by the last that the loop has done
+			return nil
+		default:
+			return errStopped
+		}
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the inventory: %w", ctx.Err())
+	}
+}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/lease"
+)
+
+// Facts are all that a verdict is made of.
+type Facts struct {
+	Seen     *device.Sighting // of the last look; nil: the hardware is not there
+	Known    bool             // whether it was seen since the start
+	Resource string           // whose offer it is in or would be in
+	Offered  bool             // whether it is in the offer, which it leaves only when it is certainly free
+	Faults   Faults
+	Lease    lease.Lease
+	Rule     *device.Rule // of the resource; nil: it is not configured
+	Cordon   *Cordon      // nil: none
+	Disk     DiskFacts
+	Lingerer string   // the process that has it open though its tenant has gone
+	Firmware string   // the [device.Rule].Init that was carried out
+	Uninit   string   // why that could not be carried out
+	Work     string   // why it is Unhealthy while we are at work on it; empty: it is not, or we are not
+	Frozen   *settled // the verdict that applies while what is seen is our own doing; nil: that of the facts
+}
+
+// DiskFacts are what is known of what is on a disk.
+type DiskFacts struct {
+	Evident bool  // whether it is offered on evidence alone
+	Doubt   error // why it is not proven to be unused; nil: it is, or need not be
+	Same    bool  // whether its content is what a look noted after its tenant had gone
+}
+
+// Faults are what speaks against the hardware itself.
+type Faults struct {
+	Marks    []string // of events and counters, on the device and above it
+	Warnings []string // of the same, though the device can be used
+	Stuck    bool     // a look does not come back
+	Flapping string   // why a device that is well is not trusted yet
+}
+
+// Verdict is what a device counts as.
+type Verdict struct {
+	Healthy bool
+	Parked  bool // whether it is Unhealthy only because it is cordoned: a pod that holds it may start its containers again
+	Stale   bool // whether it is in the offer only because a pod may still hold it
+	Reason  string
+	Warning string // what is not as it should be, though it can be used
+	// Reserved is why nobody but the tenant that holds it may have it: the host uses it, or it holds data. Barred is the same
+	// where nothing erases that before the next start, or the reason why it is to be cleared first.
+	Reserved, Barred string
+	Since            time.Time // when Healthy or Reason last changed
+}
+
+var (
+	// errElsewhere is why a device is Unhealthy in a resource that it belonged to when it was offered. It cannot be in both:
+	// a pod may hold it by the old name, and the kubelet would give it out once more by the new.
+	errElsewhere = errors.New("it belongs to another resource now,")
+	// errNotBack is why a device of the last run is Unhealthy that has not been seen since.
+	errNotBack = errors.New("not seen since metalplug was started")
+)
+
+// justLeft is the reason of a disk that is not erased after its last pod, and not read yet.
+const justLeft = "its last pod has just left it"
+
+// beingCleared is the reason of a device that its resource clears after the last pod.
+const beingCleared = "being cleared after its last pod"
+
+// unfit returns why the device must not be offered, nil: it may be. A tenant that has a device may use it, and what it
+// leaves behind is no reason where that is erased.
+func (f *Facts) unfit() error {
+	switch {
+	case f.Seen == nil && !f.Known:
+		return errNotBack
+	case f.Seen == nil:
+		return device.ErrGone
+	case f.Offered && f.Seen.Resource != "" && f.Seen.Resource != f.Resource:
+		return fmt.Errorf("%w %s: it changes over once no pod holds it", errElsewhere, f.Seen.Resource)
+	case f.Lease.Held() && device.OnlyInUse(f.Seen.Offer), f.erasable():
+		return nil
+	case f.Seen.Offer != nil && (f.Lease.Held() || !device.OnlyData(f.Seen.Offer)):
+		return f.Seen.Offer
+	}
+	return cmp.Or(f.unproven(), f.Seen.Offer)
+}
+
+// unproven returns why a disk that nobody has must not be offered for want of evidence; nil: it may be.
+func (f *Facts) unproven() error {
+	switch {
+	case f.Lease.Held(), !f.Disk.Evident, f.spared() && f.Disk.Same:
+		return nil
+	case f.Lease.Used && f.Offered: // see waiting
+		return nil
+	case f.Lease.Used:
+		return fmt.Errorf("%w: %s", device.ErrUnproven, justLeft)
+	}
+	return f.Disk.Doubt
+}
+
+// spared reports whether a disk is offered whatever a tenant has left on it.
+func (f *Facts) spared() bool {
+	erased := f.Rule != nil && (f.Rule.ErasedAtStart || f.Rule.ClearedAtRelease && f.Lease.Used)
+	return f.Offered && f.Lease.Residue && erased
+}
+
+// erasable reports whether all that speaks against offering a device is what a tenant has left on it, and that is erased
+// before another tenant sees it.
+func (f *Facts) erasable() bool {
+	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.spared() && (f.Lease.Used || f.Disk.Same)
+}
+
+// uncleared reports whether the device is cleared before another tenant gets it.
+func (f *Facts) uncleared() bool { return f.Lease.Used && f.Rule != nil && f.Rule.ClearedAtRelease }
+
+// sick returns what the last look, events and counters have found wrong with the hardware.
+func (f *Facts) sick() string {
+	reasons := f.Faults.Marks
+	switch {
+	case f.Faults.Stuck:
+		reasons = append([]string{fmt.Sprintf("no answer from the hardware for %v", stuckLook)}, reasons...)
+	case f.Seen.Health != nil:
+		reasons = append([]string{f.Seen.Health.Error()}, reasons...)
+	}
+	return strings.Join(reasons, "; ")
+}
+
+func (f *Facts) warning() string {
+	if f.Seen.Warning == "" {
+		return strings.Join(f.Faults.Warnings, "; ")
+	}
+	return strings.Join(append([]string{f.Seen.Warning}, f.Faults.Warnings...), "; ")
+}
+
+// waiting returns what a device waits for that no tenant has; empty: nothing.
+func (f *Facts) waiting() string {
+	switch {
+	case f.Lease.Held():
+		return ""
+	case f.Lease.Used && f.Lingerer != "":
+		return "its pod is gone, but " + f.Lingerer
+	case f.uncleared():
+		return beingCleared
+	case f.Lease.Used && f.Disk.Evident && !f.spared():
+		return fmt.Sprintf("%v: %s", device.ErrUnproven, justLeft)
+	case f.init() != "":
+		return cmp.Or(f.Uninit, "being initialised")
+	}
+	return ""
+}
+
+// init returns what has to be done to a device before it is offered; empty: nothing, or it was done already.
+func (f *Facts) init() string {
+	if !f.Offered || f.Rule == nil || f.Firmware == f.Rule.Init || f.unfit() != nil {
+		return ""
+	}
+	return f.Rule.Init
+}
+
+// Verdict returns what a device counts as. It is the only place in which health and its reason are made.
+func (f *Facts) Verdict() Verdict {
+	var v Verdict
+	unfit := f.unfit()
+	v.Stale = f.Offered && unfit != nil
+	if unfit == nil && f.Seen.Offer != nil { // forgiven
+		v.Reserved = f.Seen.Offer.Error()
+	}
+	switch {
+	case f.uncleared():
+		v.Barred = beingCleared
+	case !f.erasable():
+		v.Barred = v.Reserved
+	}
+	if unfit != nil {
+		v.Reason = unfit.Error()
+	} else {
+		v.Warning = f.warning()
+		v.Reason = cmp.Or(f.sick(), f.Faults.Flapping, f.Lease.Failure, f.waiting())
+		v.Healthy = v.Reason == ""
+	}
+	if f.Frozen != nil {
+		v.Healthy, v.Reason = f.Frozen.Healthy, f.Frozen.Reason
+	}
+	return v
+}
+
+// restrained returns the verdict with what the operator and we ourselves keep the device from pods for.
+func (f *Facts) restrained(v Verdict) Verdict {
+	if f.Work != "" {
+		v.Healthy, v.Reason = false, cmp.Or(v.Reason, f.Work)
+	}
+	if f.Cordon != nil {
+		reason := "cordoned: " + f.Cordon.Reason
+		if v.Reason != "" {
+			reason += "; " + v.Reason
+		}
+		v.Healthy, v.Parked, v.Reason = false, v.Healthy, reason
+	}
+	return v
+}
+
+// facts are those of an entry as it stands.
+func (l *loop) facts(e *entry) *Facts {
+	f := &Facts{
+		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: l.rule(e),
+		Disk: DiskFacts{Evident: l.needsEvidence(e), Same: e.left == e.seen}, Firmware: e.initialised, Uninit: e.uninit,
+	}
+	f.Faults.Stuck = e.stuck
+	f.Faults.Marks, f.Faults.Warnings = l.marks.on(e)
+	if w := e.window; w != nil {
+		f.Lingerer, f.Work = w.lingerer, w.why
+	}
+	if c, ok := l.cordons[e.device.ID]; ok {
+		f.Cordon = &c
+	}
+	if f.Disk.Evident {
+		f.Disk.Doubt = l.doubt(e)
+	}
+	return f
+}
+
+// judge makes the status of a device out of all that is known of it.
+func (l *loop) judge(e *entry, now time.Time) *Status {
+	e.line = nil
+	l.reconcile(e, now)
+	f := l.facts(e)
+	unfit := f.unfit()
+	e.offered = e.offered || unfit == nil && e.resource != ""
+	f.Offered = e.offered
+	frozen := e.frozen(now)
+	if frozen {
+		f.Frozen = e.settled
+	}
+	if unfit == nil {
+		if !frozen {
+			f.Faults.Flapping = e.distrust(f.sick(), now)
+		}
+		l.calmLater(e, now)
+	}
+	s := &Status{Device: e.device, Lease: e.lease, Verdict: f.Verdict(), As: e.as}
+	if s.Observation = e.observation(); f.Frozen != nil {
+		s.Present, s.Allocation = f.Frozen.Present, f.Frozen.Allocation
+	} else {
+		e.settled = &settled{s.Verdict, s.Observation}
+	}
+	if s.Nodes = s.Allocation.Nodes; len(s.Nodes) == 0 && e.sighting != nil {
+		s.Nodes = e.sighting.Nodes
+	}
+	s.Verdict, s.Cordon = f.restrained(s.Verdict), f.Cordon
+	if e.offered {
+		s.Resource = e.resource
+	}
+	l.fillIn(e, f, s)
+	s.Since = now
+	if old := e.status; old != nil && old.Healthy == s.Healthy && old.Gist() == s.Gist() {
+		s.Since = old.Since
+	}
+	return s
+}
+
+// observation returns what the last look saw.
+func (e *entry) observation() Observation {
+	if e.sighting == nil {
+		return Observation{}
+	}
+	return Observation{Present: true, Allocation: e.sighting.Allocation, Target: e.sighting.Target}
+}
+
+// fillIn fills in what is to be done to a device, and what is known of its disk.
+func (l *loop) fillIn(e *entry, f *Facts, s *Status) {
+	if s.Taker = e.resource; e.sighting != nil && !e.offered {
+		s.Taker = e.sighting.Resource
+	}
+	if e.sighting != nil && e.sighting.Offer != nil && !device.OnlyData(e.sighting.Offer) {
+		s.Blocked = e.sighting.Offer.Error()
+	}
+	s.Fingerprint, s.LeftBlank = e.left.fingerprint, e.left.blank
+	readable := l.readable(e)
+	if v := l.evidenceOf(e); v != nil {
+		s.Evidence = *v
+	} else if readable {
+		s.Evidence = Evidence{In: l.appearanceOf(e.appearance), Written: e.sighting.Written}
+	}
+	s.Init = f.init()
+	if s.Todo = f.todo(s, readable); s.Todo == Nothing && f.Disk.Evident && !s.Held() && !s.Used && l.complete(e) && !l.asked(e) {
+		s.Todo = AskHolders
+	}
+}
+
+// Todo is what a device waits for that no tenant has.
+type Todo string
+
+// What there is to do.
+const (
+	Nothing      Todo = ""
+	EraseAdopted Todo = "adopted disk not erased" // what is logged where it goes wrong
+	CleanUp      Todo = "device not cleared"
+	ReadDisk     Todo = "disk not read"
+	ReadAgain    Todo = "disk not read again" // data was found on it, which may be gone
+	Initialise   Todo = "device not initialised"
+	AskHolders   Todo = "disk not checked" // which processes have it open
+)
+
+// todo returns what is to be done to a device. A disk whose content is not a tenant's, or that nothing erases now, has only
+// to be free of the tenant's processes.
+func (f *Facts) todo(s *Status, readable bool) Todo {
+	isDisk := s.Device.Class != nil && s.Device.Class.Disks
+	idle := f.Lease.Used && isDisk && (!f.Lease.Residue || f.Rule != nil && !f.Rule.ClearedAtRelease)
+	switch {
+	case f.Seen == nil, f.Lease.Held():
+	case s.Evidence.Scrub != "":
+		return EraseAdopted
+	case f.Offered && (f.Lease.Used || f.Lease.Failure != ""), idle:
+		return CleanUp
+	case readable && s.Evidence.Found != "":
+		return ReadAgain
+	case readable:
+		return ReadDisk
+	case s.Init != "":
+		return Initialise
+	}
+	return Nothing
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/lease"
+)
+
+// returnLimit is how long after a reset that went well a device may be missing: the helper has seen it come back, udev
+// has yet to report it.
+const returnLimit = 10 * time.Second
+
+// window is our own work on a device. While it is open, what the hardware does is our own doing.
+type window struct {
+	busy     int       // pieces of work under way, also on other devices that hit this one
+	why      string    // the device is Unhealthy in the meantime, with this reason
+	own      bool      // what the hardware does since may still be our own doing
+	until    time.Time // until then it may be missing after our own reset
+	anew     *subject  // of which a new look is wanted
+	after    int       // how many looks have come back by then
+	lingerer string    // who has it open still, though its pod is gone
+	from     string    // the appearance of the disk when the work began
+	vouched  string    // the one that the helper has proven to be the same medium after it
+	recheck  bool      // the disk was just read in full, and is probed once more before it is offered
+	unread   string    // why the disk is not being read, or an adopted one not erased
+}
+
+// atWork returns the window of a device to be written.
+func (e *entry) atWork() *window {
+	if e.window == nil {
+		e.window = &window{}
+	}
+	return e.window
+}
+
+// work returns the window of a device to be read.
+func (e *entry) work() window {
+	if e.window == nil {
+		return window{}
+	}
+	return *e.window
+}
+
+// busy reports whether we are at work on a device, or on another that hits it.
+func (e *entry) busy() bool { return e.window != nil && e.window.busy > 0 }
+
+// lingers notes who has a device open still though its pod is gone; empty: nobody.
+func (e *entry) lingers(who string) {
+	if e.work().lingerer != who {
+		e.atWork().lingerer = who
+	}
+}
+
+// lookAnew asks for a look. Until one is back that begins from now on, the last one counts as out of date.
+func (l *loop) lookAnew(e *entry) {
+	if e.owner == nil || e.owner.removed {
+		return
+	}
+	w := e.atWork()
+	w.anew, w.after, e.proof = e.owner, e.owner.looks+1, proof{}
+	if e.owner.running {
+		w.after++ // the look that is under way may have been too early
+	}
+	l.look(e.owner)
+}
+
+// outdated reports whether the last look was before [loop.lookAnew].
+func (e *entry) outdated() bool {
+	w := e.window
+	return w != nil && w.anew != nil && w.anew == e.owner && !e.owner.removed && e.owner.looks < w.after
+}
+
+// frozen reports whether what the hardware does is our own doing. What has gone wrong is shown all the same.
+func (e *entry) frozen(now time.Time) bool {
+	w := e.window
+	switch {
+	case w == nil, e.lease.Failure != "", e.stuck:
+		return false
+	case w.busy > 0:
+		return true
+	}
+	return w.own && (e.outdated() || e.sighting == nil && now.Before(w.until))
+}
+
+// closeWindow ends the window once a look has come back that began after the work.
+func (e *entry) closeWindow() {
+	if w := e.window; w != nil && w.busy == 0 && !e.outdated() {
+		w.own = false
+	}
+}
+
+// A Failure is why work on a device failed.
+type Failure struct {
+	Err   error
+	Order lease.Order // that an operator gave; empty: none
+	// Touched reports that what is on the disk may be another than before: an erasure has gone wrong.
+	Touched bool
+	// Fingerprint is that of a disk which was touched, by now, as in [Evidence]; empty: it is not known.
+	Fingerprint string
+}
+
+// Outcome is what has come of work on a device; the zero value: nothing was done to it.
+type Outcome struct {
+	Event lease.Name // [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused], which is also the empty name
+	Failure
+	Foreign bool     // what is on the disk is not what a tenant has left there: nothing was done to it
+	Tenants []string // of a start: the UIDs of the pods that it is for, as far as they are known
+}
+
+// Begin notes that work on a device begins: [lease.Prepare], [lease.Clear], or without a name work on another device that
+// hits this one. Until the call of [Inventory.Worked] and a look after that it stays as it is in the eyes of the kubelet,
+// whatever the hardware does; with a reason, which people are shown, it is Unhealthy until then. Looks do not open it in the
+// meantime. Begin returns the device as it stands. It waits for the goroutine that owns the inventory. The error is
+// [ErrUnknownDevice], a [*lease.ErrEvent] if its state does not allow the work, or that of ctx.
+func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
+	if askErr := i.ask(ctx, func(l *loop) {
+		e := l.entries[id]
+		if e == nil || e.status == nil {
+			err = fmt.Errorf("%s: %w", id, ErrUnknownDevice)
+			return
+		}
+		s = l.current(id)
+		if event != "" {
+			err = l.apply(e, lease.Event{Name: event})
+		}
+		if err == nil {
+			l.beginWork(e, reason)
+		}
+	}); askErr != nil {
+		return nil, askErr
+	}
+	return s, err
+}
+
+func (l *loop) beginWork(e *entry, reason string) {
+	w := e.atWork()
+	if w.busy == 0 {
+		w.from, w.vouched = e.appearance, ""
+	}
+	w.busy++
+	w.why = cmp.Or(reason, w.why)
+	// If we end before we have noted what has come of it, it has gone for good.
+	if v := l.evidenceOf(e); e.left != (remains{}) || v != nil && v.Fingerprint != "" {
+		l.keepSoon(e)
+	}
+	l.changed(e)
+}
+
+// Prepared notes the outcome of work on a device while more work goes on: [Inventory.Kept] waits until that is kept. It does
+// not wait.
+func (i *Inventory) Prepared(id string, p device.Prepared) {
+	i.post(func(l *loop) {
+		if e := l.entries[id]; e != nil {
+			e.atWork().vouched = p.Appearance
+			if p.Erased {
+				l.erased(e, p)
+			}
+		}
+	})
+}
+
+// Worked notes what has come of work that [Inventory.Begin] has announced. It does not wait.
+func (i *Inventory) Worked(id string, o Outcome) {
+	i.post(func(l *loop) {
+		if e := l.entries[id]; e != nil && e.busy() {
+			l.worked(e, o)
+		}
+	})
+}
+
+func (l *loop) worked(e *entry, o Outcome) {
+	w := e.atWork()
+	other := e.appearance != w.from && e.appearance != w.vouched // then it is not the disk that we were at work on
+	if w.busy--; w.busy == 0 {
+		w.why = ""
+	}
+	w.own = true
+	v := l.evidenceOf(e)
+	if o.Event != "" || o.Foreign { // what was written was our doing
+		if e.wrote = (wrote{}); v != nil {
+			v.In = ""
+		}
+	}
+	if o.Touched {
+		if e.left, e.seen = (remains{}), (remains{}); v != nil {
+			v.Fingerprint = o.Fingerprint
+		}
+	}
+	if o.Foreign {
+		l.foreign(e, "others have written to the disk")
+	}
+	l.outcome(e, o, other)
+	if other {
+		l.replaced(e)
+	}
+	l.unsaved = true
+	l.saveLater()
+	if o.Err == nil && (e.owner == nil || e.owner.removed || e.sighting == nil) {
+		w.until = time.Now().Add(returnLimit)
+		time.AfterFunc(returnLimit, func() { l.post(func(l *loop) { l.judgeAgain([]*entry{e}) }) })
+	}
+	l.lookAnew(e)
+	l.changed(e)
+}
+
+// outcome changes the lease by what has come of work. other reports that it was done to another disk than the one that is
+// there now.
+func (l *loop) outcome(e *entry, o Outcome, other bool) {
+	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Order: o.Order}
+	switch o.Event {
+	case lease.Start:
+		again := e.lease.Used && e.lease.Hold == lease.Started // nothing is erased then: it is whose it was
+		event.Residue = !other && (again && e.lease.Residue || !again && l.owns(e))
+		l.started(e, event)
+		l.settle(e)
+		return
+	case lease.Cleared:
+		e.lingers("")
+	case lease.Fail:
+		event.Reason = o.Err.Error()
+	case "":
+		event.Name = lease.Refused
+	}
+	if e.lease.Working() {
+		_ = l.apply(e, event)
+	}
+}
+
+// Lingers notes who has a device open though its pod is gone; empty: nobody any more. It does not wait.
+func (i *Inventory) Lingers(id, who string) {
+	i.post(func(l *loop) {
+		if e := l.entries[id]; e != nil && e.work().lingerer != who {
+			e.lingers(who)
+			l.changed(e)
+		}
+	})
+}
+
+// Initialised notes that what its rule wants done to a device before it is offered was done, or why it could not be. It
+// holds for as long as the hardware is there, in this boot. It does not wait.
+func (i *Inventory) Initialised(id, init string, err error) {
+	i.post(func(l *loop) {
+		e := l.entries[id]
+		if e == nil {
+			return
+		}
+		if e.initialised, e.uninit = init, ""; err != nil {
+			e.initialised, e.uninit = "", err.Error()
+		}
+		e.settling = time.Now().Add(returnLimit)
+		l.keepSoon(e)
+	})
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package turnover_test
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/audit"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/turnover"
+)
+
+// checks are the commands that want something.
+func (n *node) checks() map[string]verb {
+	of := func(check func(s *inventory.Status, text string) error) verb {
+		return func(name, text string) error {
+			s, err := n.status(name)
+			if err != nil {
+				return err
+			}
+			if err := check(s, text); err != nil {
+				return fmt.Errorf("%w; %s: healthy %t, resource %q, reason %q, evidence %+v", err, s.State, s.Healthy, s.Resource, s.Reason, s.Evidence)
+			}
+			return nil
+		}
+	}
+	fails := func(word string) verb { // COMMAND-fails NAME TEXT...
+		return func(name, text string) error { return matches(n.do(word+" "+name), text) }
+	}
+	return map[string]verb{
+		"did":      func(a, b string) error { return same(n.since(), strings.TrimSpace(a+" "+b)) }, // by the helpers; nothing: they did nothing
+		"did-also": func(a, b string) error { done := n.since(); return must(strings.Contains(done, a+" "+b), done) },
+		"did-once": func(a, b string) error { done := n.since(); return must(strings.Count(done, a+" "+b) == 1, done) },
+		"did-both": func(a, b string) error { // in any order
+			sorted := func(text string) string {
+				return strings.Join(slices.Sorted(strings.SplitSeq(text, ", ")), ", ")
+			}
+			return same(sorted(n.since()), sorted(a+" "+b))
+		},
+		"read":  n.wantRead,
+		"audit": n.wantAudit,
+		"healthy": of(func(s *inventory.Status, _ string) error {
+			return must(s.Healthy && s.Resource != "", "it is not healthy")
+		}),
+		"unhealthy": of(func(s *inventory.Status, text string) error { // unhealthy NAME REASON, which may end in "..."
+			return errors.Join(must(!s.Healthy, "it is healthy"), same(s.Reason, text))
+		}),
+		"healthy-all-the-same": of(func(s *inventory.Status, _ string) error {
+			return must(s.Healthy && s.Resource != "", "it is not healthy")
+		}),
+		"withheld": of(func(s *inventory.Status, _ string) error {
+			return must(!s.Healthy || s.Resource == "", "a pod may get it")
+		}),
+		"warns":    of(func(s *inventory.Status, text string) error { return same(s.Warning, text) }),
+		"state":    of(func(s *inventory.Status, text string) error { return same(string(s.State), text) }),
+		"resource": of(func(s *inventory.Status, text string) error { return same(s.Resource, text) }),
+		"evidence": of(func(s *inventory.Status, text string) error {
+			proven := s.Healthy && s.Resource != "" && s.State != lease.Unproven
+			return must(s.Evidence.Kind == text && proven == (text != ""), "the evidence is another")
+		}),
+		"intact": func(name, _ string) error { // it has data, of which the helpers have erased nothing
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			done := strings.Join(n.done, ", ")
+			return must((n.content[name] != "" || n.hidden[name] > 0) && !strings.Contains(done, "erase "+name),
+				fmt.Sprintf("on it is %q, and the helpers did %q", n.content[name], done))
+		},
+		"listing": func(string, string) error { n.lists = n.listed(); return nil },
+		"unlisted": func(string, string) error { // since listing the kubelet was sent no list
+			return must(n.listed() == n.lists, "the kubelet was sent a list")
+		},
+		"safe": of(func(s *inventory.Status, _ string) error { // no pod gets it with data
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			name := path.Base(s.Device.SysPath)
+			return must(!s.Healthy || s.Resource == "" || n.content[name] == "" && n.hidden[name] == 0, "a pod gets data")
+		}),
+		"blank": func(name, _ string) error { return same(n.contentOf(name), "") },
+		"took":  func(duration, _ string) error { return same(n.took.String(), duration) }, // the last start
+		"allocate-fails": func(pod, text string) error {
+			name, text, _ := strings.Cut(text, " ")
+			return matches(n.allocate(pod, name), text)
+		},
+		"start-fails":         fails("start"),
+		"adopt-fails":         fails("adopt"),
+		"by-hand-fails":       fails("by-hand"),
+		"erase-by-hand-fails": func(name, text string) error { return matches(n.do("by-hand "+name+" zero"), text) },
+		"untouchable": func(name, text string) error { // where there are no helpers
+			of := &turnover.Turnover{Inventory: n.inventory, Host: &device.Host{}, Log: n.turnover.Log, Care: n.careOf}
+			return matches(of.ByHand(context.Background(), idOf(name), "zero"), text)
+		},
+		"purge-names": n.purgeNames,
+	}
+}
+
+func (n *node) listed() uint64 {
+	snapshot, _ := n.inventory.Snapshot()
+	return snapshot.Offer(diskResource).Listed
+}
+
+func must(ok bool, what string) error {
+	if !ok {
+		return errors.New(what)
+	}
+	return nil
+}
+
+// same wants a text to be another, or to begin with it where that ends in "...". "nothing" is the empty text.
+func same(got, want string) error {
+	begin, open := strings.CutSuffix(want, "...")
+	ok := got == strings.TrimPrefix(strings.TrimSpace(want), "nothing") || open && strings.HasPrefix(got, begin)
+	return must(ok, fmt.Sprintf("it is %q", got))
+}
+
+func matches(err error, text string) error {
+	if err == nil || !strings.Contains(err.Error(), text) {
+		return fmt.Errorf("want an error with %q: %w", text, cmp.Or(err, errors.New("it did not fail")))
+	}
+	return nil
+}
+
+// wantRead wants that to have been read since the last read: "read NAME" in full, "read NAME BYTE..." from there on, "read nothing".
+func (n *node) wantRead(name, from string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	got := strings.Join(n.read, ", ")
+	n.read = nil
+	var want []string
+	for at := range strings.FieldsSeq(cmp.Or(from, "0 131072 262144 393216")) {
+		want = append(want, name+" "+at)
+	}
+	if name == "nothing" {
+		want = nil
+	}
+	return must(name == "..." || got == strings.Join(want, ", "), fmt.Sprintf("the helpers read %q", got))
+}
+
+// wantAudit wants the entries of the audit: "EVENT METHOD RESULT of PODS", without what is empty or "ok", joined by ";".
+func (n *node) wantAudit(a, b string) error {
+	n.end()
+	f, err := os.Open(n.state + "/audit.jsonl")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var all []string
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var e audit.Entry
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return err
+		}
+		if e.Time.IsZero() || e.Device != idOf("nvme1n1") || e.Resource != diskResource && e.Event != audit.Proven || e.Identity["wwid"] != "eui.11" || e.Identity["diskseq"] != "7" {
+			return fmt.Errorf("entry %+v", e)
+		}
+		words := []string{string(e.Event), e.Method}
+		if e.Result != "ok" {
+			words = append(words, e.Result)
+		}
+		if len(e.Pods) > 0 {
+			words = append(words, "of "+strings.Join(e.Pods, ","))
+		}
+		all = append(all, strings.Join(strings.Fields(strings.Join(words, " ")), " "))
+	}
+	return same(strings.Join(all, "; "), a+" "+b)
+}
+
+// purgeNames wants the package's purge, which reads the state file by itself, to name those disks.
+func (n *node) purgeNames(a, b string) error {
+	postrm, err := os.ReadFile("../../packaging/debian/metalplug.postrm")
+	if err != nil {
+		return err
+	}
+	function := regexp.MustCompile(`(?ms)^unerased\(\) \{\n.*?^\}\n`).Find(postrm)
+	if function == nil {
+		return errors.New("metalplug.postrm has no function unerased")
+	}
+	out, err := exec.Command("sh", "-euc", string(function)+"unerased \"$1\"", "sh", path.Join(n.state, "state.json")).Output()
+	return errors.Join(err, same(strings.Join(strings.Fields(string(out)), " "), strings.TrimSpace(a+" "+b)))
+}

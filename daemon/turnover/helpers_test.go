@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package turnover_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/turnover"
+)
+
+// helpers simulate the programs that open device nodes, the kubelet's checkpoint, cgroups and vendor units. They refuse the same
+// work as the real ones and record the rest.
+type helpers struct {
+	root func() string // of the machine
+
+	mu      sync.Mutex
+	content map[string]string // of disks, by name
+	hidden  map[string]int64  // by name: the byte at which only a full read finds data
+	size    int64             // of each disk
+	answers map[string]string // by name: how a disk answers a probe
+	open    map[string][]string
+	unread  []device.Holder
+	owners  map[string][]string // UIDs of pods by ID, as in the kubelet's checkpoint
+	running map[string]time.Time
+	runErr  error
+	fail    map[string]error
+	during  map[string]func(context.Context) error
+
+	slices int      // that were read of any disk
+	done   []string // since the last did
+	read   []string // since the last read
+}
+
+// diskSize is the size of each disk in bytes.
+const diskSize = 1024 * 512
+
+func newHelpers() *helpers {
+	return &helpers{
+		content: make(map[string]string), hidden: make(map[string]int64), size: diskSize, answers: make(map[string]string),
+		open: make(map[string][]string), owners: make(map[string][]string), running: make(map[string]time.Time),
+		fail: make(map[string]error), during: make(map[string]func(context.Context) error),
+	}
+}
+
+func (h *helpers) touch() device.Touch {
+	return device.Touch{Probe: h.probe, Prepare: h.prepare, Survey: h.survey, Holders: h.holders}
+}
+
+// called records a call and does what the story wants to happen in between.
+func (h *helpers) called(ctx context.Context, what, note string) error {
+	h.mu.Lock()
+	if note != "" {
+		h.done = append(h.done, note)
+	}
+	err, during := h.fail[what], h.during[what]
+	h.mu.Unlock()
+	if during != nil {
+		if failed := during(ctx); failed != nil {
+			return failed
+		}
+	}
+	return err
+}
+
+func (h *helpers) contentOf(name string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.content[name]
+}
+
+func fingerprint(content string) string {
+	if content == "" {
+		return ""
+	}
+	sum := fnv.New64a()
+	sum.Write([]byte(content))
+	return fmt.Sprintf("5eed:%x", sum.Sum64())
+}
+
+func (h *helpers) probe(ctx context.Context, t device.Target, held bool) (r device.Reading, err error) {
+	if err := h.called(ctx, "probe", ""); err != nil {
+		return r, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	name := path.Base(t.SysPath)
+	switch h.answers[name] {
+	case "silent":
+		return r, fmt.Errorf("%w: not over after 16s", device.ErrUnanswered)
+	case "error":
+		return r, errors.New("I/O error")
+	case "in-use":
+		return r, fmt.Errorf("%w: another process has it", device.ErrInUse)
+	case "read-only":
+		r.Smart = device.Smart{Known: true, Warning: 8}
+	}
+	if held {
+		return r, nil
+	}
+	r.Content, r.Fingerprint, r.Size = h.content[name], fingerprint(h.content[name]), h.size
+	if h.answers[name] == "anonymous" {
+		r.Fingerprint = ""
+	}
+	if r.Claimed = h.answers[name] == "claimed"; r.Claimed && t.Offered {
+		return r, fmt.Errorf("%w: cannot be opened exclusively", device.ErrInUse)
+	}
+	return r, nil
+}
+
+// survey reads a quarter of a disk. The Nth call is also known as survey-N.
+func (h *helpers) survey(ctx context.Context, t device.Target, from int64) (s device.Surveyed, err error) {
+	name := path.Base(t.SysPath)
+	h.mu.Lock()
+	h.slices++
+	slice := fmt.Sprintf("survey-%d", h.slices)
+	h.mu.Unlock()
+	if err := errors.Join(h.called(ctx, "survey", ""), h.called(ctx, slice, "")); err != nil {
+		return s, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.read = append(h.read, fmt.Sprintf("%s %d", name, from))
+	s = device.Surveyed{Read: min(from+h.size/4, h.size), Size: h.size}
+	if at := h.hidden[name]; at > 0 && at >= from && at < s.Read {
+		s.Read, s.Content = at, fmt.Sprintf("unknown data at byte %d", at)
+	}
+	return s, nil
+}
+
+// permitted returns why the real helper would refuse the work.
+func (h *helpers) permitted(t device.Target, w device.Work) error {
+	for _, a := range t.Identity {
+		now, err := os.ReadFile(filepath.Join(h.root(), t.SysPath, a.Name))
+		if err != nil {
+			return device.ErrGone
+		}
+		if strings.TrimSpace(string(now)) != a.Value {
+			return fmt.Errorf("%w: another device than meant", turnover.ErrUnfit)
+		}
+	}
+	content := h.contentOf(path.Base(t.SysPath))
+	foreign := fmt.Errorf("%w: %w: %s is on it", turnover.ErrUnfit, device.ErrForeign, content)
+	known := t.Fingerprint == "" || t.Fingerprint == fingerprint(content)
+	switch {
+	case w.Resource == "":
+		return fmt.Errorf("%w: no resource is named", turnover.ErrUnfit)
+	case w.Blank && content != "":
+		return foreign
+	case len(t.Identity) == 0:
+		return fmt.Errorf("%w: nothing identifies the device", turnover.ErrUnfit)
+	case w.Scrub != "" && !w.Tenant && !w.ByHand:
+		return fmt.Errorf("%w: no pod of this node has left data", turnover.ErrUnfit)
+	case content == "", w.ByHand && w.Scrub != "" && known, w.Tenant && known:
+		return nil
+	}
+	return foreign
+}
+
+// prepare resets, then erases or proves blank. A disk with another diskseq is the same medium if it has the same content.
+func (h *helpers) prepare(ctx context.Context, t device.Target, w device.Work) (p device.Prepared, err error) {
+	name := path.Base(t.SysPath)
+	if err := h.permitted(t, w); err != nil {
+		return p, err
+	}
+	before := h.contentOf(name)
+	if w.Method != "" {
+		note := fmt.Sprintf("reset %s %s", name, w.Method)
+		for _, other := range t.Together {
+			note += " with " + path.Base(other)
+		}
+		if err := h.called(ctx, "reset", note); err != nil {
+			return p, err
+		}
+		t.Identity = slices.DeleteFunc(slices.Clone(t.Identity), func(a device.Attribute) bool { return a.Name == "diskseq" })
+		if err := h.permitted(t, w); err != nil {
+			return p, err
+		}
+	}
+	appearance := func() string {
+		text, _ := os.ReadFile(filepath.Join(h.root(), t.SysPath, "diskseq")) // a VFIO group has none
+		return strings.TrimSpace(string(text))
+	}
+	now := appearance()
+	same := h.contentOf(name) == before
+	if same {
+		p.Appearance = now
+	}
+	p.Done, p.Size = "reset", diskSize
+	switch {
+	case w.Scrub == "":
+		return p, nil
+	case !same:
+		return device.Prepared{}, errors.New("another medium may be in its place")
+	}
+	if err := h.called(ctx, "erase", fmt.Sprintf("erase %s %s", name, w.Scrub)); err != nil {
+		return device.Prepared{}, err
+	}
+	if appearance() != now {
+		return device.Prepared{}, errors.New("it has not come back")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.content[name], h.hidden[name] = "", 0
+	p.Done, p.Erased, p.Size = "erased", h.fail["verify"] == nil, h.size
+	if h.fail["medium"] != nil {
+		p.Appearance = ""
+	}
+	return p, nil
+}
+
+func (h *helpers) holders(ctx context.Context, nodes []string) (all []device.Holder, err error) {
+	if err := h.called(ctx, "holders", ""); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, node := range nodes {
+		for _, pod := range h.open[path.Base(node)] {
+			all = append(all, device.Holder{PID: 7, Command: "dd", Node: node, PodUID: strings.TrimPrefix(pod, "host")})
+		}
+	}
+	return append(all, h.unread...), nil
+}
+
+// unit runs a vendor unit. Its template names it for fails and during.
+func (h *helpers) unit(ctx context.Context, step turnover.Step) error {
+	return h.called(ctx, step.Unit, step.Unit+" "+step.Device)
+}
+
+// ownersNow is the kubelet's checkpoint.
+func (h *helpers) ownersNow() (map[string][]string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make(map[string][]string)
+	for id, pods := range h.owners {
+		all[id] = slices.Clone(pods)
+	}
+	return all, h.fail["owners"]
+}
+
+// runs reports whether a pod has a process.
+func (h *helpers) runs(pod string) (bool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Now().Before(h.running[pod]), h.runErr
+}

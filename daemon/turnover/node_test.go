@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package turnover_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/audit"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/sysfs"
+	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/integration/clock"
+	"github.com/metalplug/metalplug/integration/udevtest"
+)
+
+const (
+	diskResource   = "example.org/disk"
+	widgetResource = "example.org/widget"
+	setResource    = "example.org/set"
+)
+
+// node is a machine with the inventory and the turnover over it. What a story does to either goes through this file alone.
+type node struct {
+	t *testing.T
+	*helpers
+	machine   *udevtest.Machine
+	devices   map[string]string // recordings by name
+	mounts    string
+	boot      string
+	state     string   // the directory
+	resources []string // the first takes the disks, the others match none
+	care      turnover.Care
+	rule      device.Rule
+	init      string
+	audit     *audit.Log
+	inventory *inventory.Inventory
+	turnover  *turnover.Turnover
+	stop      func()            // nil: neither runs
+	given     map[string]string // IDs that pods were given, by name
+	took      time.Duration     // by the last start
+	lists     uint64            // of which the kubelet had been sent that many
+	slices    int               // that were read
+	behind    sync.WaitGroup    // what go began
+	errs      chan error
+}
+
+func newNode(t *testing.T) *node {
+	n := &node{
+		t: t, helpers: newHelpers(), devices: make(map[string]string), given: make(map[string]string), boot: "1", state: t.TempDir(),
+		resources: []string{diskResource}, errs: make(chan error, 16),
+	}
+	_ = n.setCare("")
+	n.root = func() string { return n.machine.Root() }
+	n.machine = udevtest.New(t, n.text())
+	t.Cleanup(n.end)
+	return n
+}
+
+// text is the recording of the machine.
+func (n *node) text() string {
+	text := fmt.Sprintf("F: /proc/self/mountinfo=%s\nF: /proc/sys/kernel/random/boot_id=%s\n\n", n.mounts, n.boot)
+	for _, name := range slices.Sorted(maps.Keys(n.devices)) {
+		text += n.devices[name]
+	}
+	return text
+}
+
+// recordingOf returns the recording of a device: nvmeN, widget0, vdb, vfio, or set, which are the nodes of vfio as one device.
+func recordingOf(name string, is map[string]string) (string, error) {
+	is["seq"] = cmp.Or(is["seq"], "7")
+	more := ""
+	if is["fs"] != "" {
+		more += "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=" + is["fs"] + "\n"
+	}
+	if is["holder"] != "" {
+		more += "A: holders/" + is["holder"] + "=\n"
+	}
+	if is["device-serial"] != "" {
+		more += "A: device/serial=" + is["device-serial"] + "\n"
+	}
+	if is["seq"] != "none" {
+		more += "A: diskseq=" + is["seq"] + "\n"
+	}
+	switch name {
+	case "widget0":
+		return "P: /devices/virtual/widget/widget0\nN: widget0\nE: DEVNAME=/dev/widget0\nE: SUBSYSTEM=widget\n" +
+			"E: ID_SERIAL=A\nE: ID_SERIAL_SHORT=A\nE: MAJOR=240\nE: MINOR=0\n\n", nil
+	case "vdb": // a disk that its slot alone identifies
+		return "P: /devices/pci0000:00/0000:00:05.0/virtio1/block/vdb\nN: vdb\nE: SUBSYSTEM=block\nE: DEVTYPE=disk\nE: DEVNAME=/dev/vdb\n" +
+			"E: MAJOR=254\nE: MINOR=16\nE: ID_PATH=pci-0000:00:05.0\nA: size=1024\nA: ro=0\nA: dev=254:16\n" + more + "\n", nil
+	case "vfio", "set":
+		return "P: /devices/pci0000:6a/0000:6b:00.1\nE: SUBSYSTEM=pci\nE: DRIVER=vfio-pci\nE: PCI_CLASS=B4000\nE: PCI_ID=8086:4941\n" +
+			"E: PCI_SLOT_NAME=0000:6b:00.1\nA: reset=\nL: driver=../../../bus/pci/drivers/vfio-pci\n" +
+			"L: iommu_group=../../../kernel/iommu_groups/120\n\n" +
+			"P: /devices/virtual/vfio/120\nN: vfio/120\nE: DEVNAME=/dev/vfio/120\nE: SUBSYSTEM=vfio\nE: MAJOR=511\nE: MINOR=0\nA: dev=511:0\n\n" +
+			"P: /devices/virtual/misc/vfio\nN: vfio/vfio\nE: DEVNAME=/dev/vfio/vfio\nE: SUBSYSTEM=misc\nE: MAJOR=10\nE: MINOR=196\n\n", nil
+	}
+	var number, namespaces int
+	if _, err := fmt.Sscanf(name, "nvme%d", &number); err != nil {
+		return "", fmt.Errorf("unknown device %s", name)
+	}
+	fmt.Sscan(cmp.Or(is["ns"], "1"), &namespaces)
+	text := fmt.Sprintf("P: %[1]s\nE: SUBSYSTEM=pci\nE: DRIVER=nvme\n\nP: %[1]s/nvme/%[2]s\nE: SUBSYSTEM=nvme\nA: state=live\n"+
+		"A: transport=pcie\nA: serial=%[3]s\n\n", pathOf(name), name, cmp.Or(is["serial"], fmt.Sprintf("S%d", number)))
+	for ns := 1; ns <= namespaces; ns++ {
+		text += fmt.Sprintf("P: %[1]s/nvme/%[2]s/%[2]sn%[3]d\nN: %[2]sn%[3]d\nE: SUBSYSTEM=block\nE: DEVTYPE=disk\nE: DEVNAME=/dev/%[2]sn%[3]d\n"+
+			"E: MAJOR=259\nE: MINOR=%[4]d\n%[5]sA: wwid=%[6]s\nA: nsid=%[3]d\nA: size=1024\nA: ro=0\nA: hidden=0\n\n",
+			pathOf(name), name, ns, 16*number+ns, more, cmp.Or(is["wwid"], fmt.Sprintf("eui.%d%d", number, ns)))
+	}
+	return text, nil
+}
+
+// pathOf returns the path of an NVMe controller's PCI function in a recording.
+func pathOf(name string) string {
+	return fmt.Sprintf("/devices/pci0000:00/0000:00:%02s.0", strings.TrimPrefix(name, "nvme"))
+}
+
+// idOf returns the ID of a device by the name of its node.
+func idOf(name string) string {
+	switch name {
+	case "widget0":
+		return "node-A-widget"
+	case "vdb":
+		return "node-pci-0000:00:05.0"
+	case "120":
+		return "node-vfio-0000:6b:00.1"
+	case "set":
+		return "group-" + strings.Replace(setResource, "/", ":", 1)
+	}
+	return "nvme-eui." + strings.ReplaceAll(strings.TrimPrefix(name, "nvme"), "n", "")
+}
+
+// status returns a device: the one at that name, else the one that was.
+func (n *node) status(name string) (*inventory.Status, error) {
+	snapshot, _ := n.inventory.Snapshot()
+	for s := range snapshot.All() {
+		if s.Present && path.Base(s.Device.SysPath) == name && idOf("set") != s.Device.ID {
+			return s, nil
+		}
+	}
+	if s := snapshot.Find(idOf(name)); s != nil {
+		return s, nil
+	}
+	return nil, fmt.Errorf("no device %s", name)
+}
+
+// setCare sets what is configured, "method=auto scrub=zero when=both timeout=1h start=UNIT release=UNIT open=true", as the daemon does.
+func (n *node) setCare(words string) error {
+	care := turnover.Care{Method: turnover.None, Scrub: turnover.None, Timeout: 20 * time.Second}
+	for word := range strings.FieldsSeq(words) {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "method":
+			care.Method = value
+		case "scrub":
+			care.Scrub = value
+		case "when":
+			care.AtStart, care.AtRelease = value != "release", value != "start"
+			if care.AtRelease {
+				care.Timeout = time.Hour
+			}
+		case "timeout":
+			care.Timeout, _ = time.ParseDuration(value)
+		case "start":
+			care.Units.Start = value
+		case "release":
+			care.Units.Release = value
+		case "open":
+			care.Open = true
+		default:
+			return fmt.Errorf("unknown key %s", key)
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.care = care
+	return nil
+}
+
+func (n *node) rules() []device.Rule {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	acts := n.care.Method != turnover.None || n.care.Scrub != turnover.None
+	rule := device.Rule{
+		AllowInUse: n.care.Open, ErasedAtStart: n.care.AtStart && n.care.Scrub != turnover.None,
+		ClearedAtRelease: n.care.AtRelease && acts || n.care.Units.Release != "", Init: n.init,
+	}
+	var all []device.Rule
+	add := func(resource string, class *device.Class, match map[string]string) *device.Rule {
+		rule.Resource, rule.Class, rule.Match = resource, class, match
+		all = append(all, rule)
+		return &all[len(all)-1]
+	}
+	if n.devices["set"] != "" {
+		add(setResource, &device.Generic, nil).Group = &device.Group{Nodes: []string{"/dev/vfio/120", "/dev/vfio/vfio"}}
+	}
+	for i, resource := range n.resources {
+		var match map[string]string
+		if i > 0 {
+			match = map[string]string{"DEVNAME": "/dev/nothing"}
+		}
+		add(resource, &device.NVMe, match)
+	}
+	add(widgetResource, &device.Generic, map[string]string{"DEVNAME": "/dev/widget0|/dev/vfio/120|/dev/vdb"})
+	return all
+}
+
+// careOf is what is configured for a resource.
+func (n *node) careOf(resource string) (turnover.Care, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.care, slices.Contains(append(n.resources, widgetResource, setResource), resource)
+}
+
+// begin starts both with what is in the state directory.
+func (n *node) begin() {
+	log := slog.New(slog.NewTextHandler(n.t.Output(), nil))
+	host := &device.Host{Tree: sysfs.At(n.machine.Root()), Touch: n.touch()}
+	remembered := make(map[string]map[string]inventory.Known)
+	for id, pods := range n.owners {
+		resource := widgetResource
+		if strings.HasPrefix(id, "nvme-") {
+			resource = n.resources[0]
+		}
+		if remembered[resource] == nil {
+			remembered[resource] = make(map[string]inventory.Known)
+		}
+		remembered[resource][id] = inventory.Known{NUMANode: -1, As: []string{id}, Pods: pods}
+	}
+	n.inventory = inventory.New(inventory.Options{
+		Source: n.machine, Host: host, Rules: n.rules(), Log: log, Settle: time.Second, Grace: time.Nanosecond,
+		Store: inventory.OpenStore(n.state, log), Remembered: remembered,
+	})
+	n.audit = audit.Open(n.state, log)
+	n.turnover = &turnover.Turnover{
+		Inventory: n.inventory, Host: host, Log: log, Owners: n.ownersNow, Unit: n.unit, Care: n.careOf, Running: n.runs, Audit: n.audit,
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var both sync.WaitGroup
+	run := func(what string, f func() error) {
+		both.Go(func() {
+			if err := f(); err != nil {
+				n.t.Errorf("%s: %v", what, err)
+			}
+		})
+	}
+	run("inventory", func() error { return n.inventory.Run(ctx) })
+	run("turnover", func() error { return n.turnover.Run(ctx, func() {}) })
+	closeAudit := n.audit.Close
+	n.stop = func() {
+		cancel()
+		both.Wait()
+		closeAudit()
+	}
+	<-n.inventory.Ready()
+}
+
+// end stops both, if they run.
+func (n *node) end() {
+	if n.stop != nil {
+		n.stop()
+		n.stop = nil
+	}
+}
+
+// crash ends both and begins with what is on disk at this moment.
+func (n *node) crash() error {
+	left := n.t.TempDir()
+	if err := os.CopyFS(left, os.DirFS(n.state)); err != nil {
+		return err
+	}
+	n.end()
+	n.state = left
+	n.begin()
+	return nil
+}
+
+// allocate gives a pod devices, as the plugin's Allocate does.
+func (n *node) allocate(pod string, names ...string) error {
+	as := make(map[string][]string)
+	for _, name := range names {
+		s, err := n.status(name)
+		switch {
+		case err != nil:
+			return err
+		case s.Resource == "":
+			return fmt.Errorf("%s is not offered", name)
+		case !s.Healthy:
+			return errors.New(s.Reason)
+		case s.Barred != "":
+			n.inventory.Released([]string{s.Device.ID})
+			return errors.New("left by the last pod")
+		}
+		as[s.Device.ID], n.given[name] = []string{s.Device.ID}, s.Device.ID
+	}
+	n.mu.Lock()
+	for id := range as {
+		n.owners[id] = []string{pod} // the kubelet has taken it from the pod before
+	}
+	n.mu.Unlock()
+	n.inventory.Allocated(as, "")
+	n.inventory.Booked(time.Now(), slices.Collect(maps.Keys(as)))
+	return nil
+}
+
+// start prepares devices for a container, as the plugin's PreStartContainer does.
+func (n *node) start(ctx context.Context, names ...string) error {
+	began := time.Now()
+	defer func() { n.mu.Lock(); n.took = time.Since(began); n.mu.Unlock() }()
+	snapshot, _ := n.inventory.Snapshot()
+	devices := make([]*inventory.Status, len(names))
+	for i, name := range names {
+		if devices[i] = snapshot.Find(cmp.Or(n.given[name], idOf(name))); devices[i] == nil {
+			return fmt.Errorf("no device %s", name)
+		}
+	}
+	return n.turnover.Start(ctx, cmp.Or(devices[0].Resource, devices[0].Taker), devices)
+}
+
+// books passes on how the kubelet's books name a device.
+func (n *node) books(name string, h inventory.Holding) error {
+	clock.Pass(time.Millisecond) // since it was allocated
+	s, err := n.status(name)
+	if err == nil {
+		n.inventory.Confirm(time.Now(), map[string]inventory.Holding{s.Device.ID: h})
+	}
+	return err
+}
+
+// free ends the pods that have a device, as the kubelet's books show it.
+func (n *node) free(name string) error {
+	s, err := n.status(name)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	delete(n.owners, s.Device.ID)
+	n.mu.Unlock()
+	return n.books(name, inventory.Free)
+}

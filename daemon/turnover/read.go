@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package turnover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/audit"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+const (
+	// sliceTime is how long a disk is read at a time: the device is locked for as long, and what was read before is not
+	// read again after a restart.
+	sliceTime = 8 * time.Second
+	// foundPause is the time until a disk is read again at the place where a read has found something.
+	foundPause = 10 * time.Minute
+	// anyController is a method of resetting a disk that hits all disks of its controllers.
+	anyController = "nvme-controller"
+	// askLimit bounds the questions about who has a disk open that is to be offered.
+	askLimit = 15 * time.Second
+	// waits is the reason why a disk is not read at present.
+	waits = "the read waits for a pod that uses its controller"
+)
+
+var (
+	// errWaits: the read of a disk waits until a pod has ended.
+	errWaits = fmt.Errorf("%w: %s", ErrBusy, waits)
+	// errFound: a disk holds data, and is not proven.
+	errFound = fmt.Errorf("%w: it holds data", ErrBusy)
+)
+
+// read reads the next part of a disk of which nothing is known. While a pod uses another disk of the same controllers,
+// it waits. nil also if the disk is not to be read any more.
+func (t *Turnover) read(ctx context.Context, id string) error {
+	unlock, err := t.take(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := t.Inventory.Current(ctx, id)
+	if err != nil || s.Todo != inventory.ReadDisk && s.Todo != inventory.ReadAgain {
+		return err
+	}
+	paths, err := t.hits(ctx, s, anyController)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(paths, func(path string) bool { other := t.at(path); return other != nil && other.Held() }) {
+		t.Inventory.Unread(id, waits)
+		return errWaits
+	}
+	limited, cancel := context.WithTimeout(ctx, sliceTime+device.AnswerTime)
+	defer cancel()
+	target := *s.Target
+	target.Pods = s.Tenants
+	found, err := t.Host.Touch.Survey(limited, target, s.Evidence.Read)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err == nil && found.Content == "" && found.Read <= s.Evidence.Read && found.Read < found.Size:
+		err = errors.New("no progress")
+		fallthrough
+	case err != nil && found.Read <= s.Evidence.Read:
+		why := fmt.Sprintf("the read fails at byte %d: %v", s.Evidence.Read, err)
+		if !errors.Is(err, device.ErrUnanswered) && !errors.Is(err, device.ErrInUse) {
+			why += "; " + inventory.Way(id, s.Target)
+		}
+		t.Inventory.Unread(id, why)
+		return fmt.Errorf("%s: read it at byte %d: %w", id, s.Evidence.Read, err)
+	}
+	t.Inventory.Surveyed(id, s.Target, s.Evidence, found)
+	switch now, err := t.Inventory.Current(ctx, id); {
+	case err != nil:
+		return err
+	case found.Content != "":
+		if s.Evidence.Found == "" {
+			t.note(s, audit.Unproven, nil, audit.Entry{Verified: found.Content})
+		}
+		return errFound
+	case now.Evidence.Kind == inventory.Blank:
+		t.note(s, audit.Proven, nil, audit.Entry{Verified: fmt.Sprintf("all %d bytes were read and are blank", found.Size)})
+	}
+	return nil
+}
+
+// askHolders makes sure that no process has a disk open that is to be offered. nil also if that is not to be done any more.
+func (t *Turnover) askHolders(ctx context.Context, id string) error {
+	unlock, err := t.take(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := t.Inventory.Current(ctx, id)
+	if err != nil || s.Todo != inventory.AskHolders {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	who, err := patiently(limited, func() (users, error) { return t.look(limited, s, nil, false) })
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err == nil:
+		err = limited.Err() // the last answer is older
+	}
+	switch {
+	case err != nil:
+		t.Inventory.Unread(id, err.Error())
+		return err
+	case who.others != "":
+		t.Inventory.Unread(id, who.others)
+		return fmt.Errorf("%s: %w: %s", id, ErrBusy, who.others)
+	}
+	t.Inventory.Unheld(id, s.Target)
+	return nil
+}

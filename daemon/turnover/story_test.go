@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package turnover_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/integration/clock"
+)
+
+// tale is a story of a file: its lines, and the alternatives for each name that begins with "$" in them.
+type tale struct {
+	name  string
+	lines []numbered
+	names []string
+	each  [][]string
+}
+
+type numbered struct {
+	number int
+	text   string
+}
+
+// TestStories plays the stories in testdata/story, each in a synctest bubble, in which time passes only by "pass".
+//
+// "story NAME" begins a story, "each X: A | B | -" repeats it with A, B and nothing for $X. Every other line is a command, or
+// several that "&&" joins, or "then" in a command that another has. The node comes to rest after each line and not after each command. "#" begins a comment. The first
+// commands, up to "begin", are plug, care, init and the like.
+func TestStories(t *testing.T) {
+	files, err := filepath.Glob("testdata/story/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no stories: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			for _, story := range tales(t, file) {
+				story.repeat(t, file, nil)
+			}
+		})
+	}
+}
+
+func tales(t *testing.T, file string) (all []*tale) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		number++
+		line, _, _ = strings.Cut(line, "#")
+		line = strings.TrimSpace(line)
+		verb, rest, _ := strings.Cut(line, " ")
+		switch {
+		case line == "":
+		case verb == "story":
+			all = append(all, &tale{name: rest})
+		case verb == "each":
+			story := all[len(all)-1]
+			name, values, _ := strings.Cut(rest, ": ")
+			story.names, story.each = append(story.names, "$"+name), append(story.each, strings.Split(values, " | "))
+		default:
+			story := all[len(all)-1]
+			story.lines = append(story.lines, numbered{number, line})
+		}
+	}
+	return all
+}
+
+// repeat plays a story with each choice of its alternatives.
+func (s *tale) repeat(t *testing.T, file string, chosen []string) {
+	if left := s.each[len(chosen)/2:]; len(left) > 0 {
+		for _, value := range left[0] {
+			s.repeat(t, file, append(chosen[:len(chosen):len(chosen)], s.names[len(chosen)/2], strings.Trim(value, "- ")))
+		}
+		return
+	}
+	name := s.name
+	for i := 1; i < len(chosen); i += 2 {
+		name += ", " + cmp.Or(chosen[i], "-")
+	}
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			for _, line := range s.lines {
+				text := strings.NewReplacer(chosen...).Replace(line.text)
+				if err := n.do(text); err != nil {
+					t.Fatalf("%s:%d: %s: %v", file, line.number, text, err)
+				}
+				synctest.Wait()
+			}
+		})
+	})
+}
+
+// do carries out the commands of a line.
+func (n *node) do(line string) error {
+	for command := range strings.SplitSeq(line, "&&") {
+		verb, rest, _ := strings.Cut(strings.TrimSpace(command), " ")
+		if verb == "" {
+			continue
+		}
+		if verbs := n.verbs(); verbs[verb] != nil {
+			name, text, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			if err := verbs[verb](name, strings.TrimSpace(text)); err != nil {
+				return fmt.Errorf("%s: %w", strings.TrimSpace(command), err)
+			}
+			continue
+		}
+		return fmt.Errorf("unknown command %s", verb)
+	}
+	return nil
+}
+
+// verb carries out a command: its first word, and the rest.
+type verb = func(name, text string) error
+
+func (n *node) verbs() map[string]verb {
+	all := n.happenings()
+	for word, check := range n.checks() {
+		all[word] = check
+	}
+	return all
+}
+
+// happenings are the commands that do something.
+func (n *node) happenings() map[string]verb {
+	ctx := context.Background()
+	locked := func(f verb) verb {
+		return func(name, text string) error {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return f(name, text)
+		}
+	}
+	return map[string]verb{
+		"plug":      n.plug(n.apply), // plug NAME [seq=N] [ns=N] [wwid=W] [serial=S] [fs=TYPE] [holder=NAME]
+		"plug-deaf": n.plug(func() { n.machine.Silently(n.text()) }),
+		"unplug":    func(name, _ string) error { delete(n.devices, name); n.apply(); return nil },
+		"mount":     n.mount, // mount [NAME]: on /srv, all others are unmounted
+		"controller": func(name, state string) error {
+			n.machine.SetAttr("/sys"+pathOf(name)+"/nvme/"+name, "state", state)
+			return nil
+		},
+		"wrote": func(name, sectors string) error { // wrote NAME SECTORS since it was plugged in, of which no event tells
+			stat := fmt.Sprintf("9 0 72 1 %[1]s 0 %[1]s 1 0 2 2 0 0 0 0 0 0", sectors)
+			controller, _, _ := strings.Cut(name, "n1")
+			n.machine.SetAttr("/sys"+pathOf(controller)+"/nvme/"+controller+"/"+name, "stat", stat)
+			return nil
+		},
+		"care":   func(a, b string) error { return errors.Join(n.setCare(a+" "+b), n.reload()) },
+		"early":  func(a, b string) error { return n.setCare(a + " " + b) }, // the turnover has a care before the inventory
+		"init":   func(unit, _ string) error { n.init = unit; return n.reload() },
+		"begin":  func(string, string) error { n.begin(); synctest.Wait(); clock.Pass(time.Second); return nil },
+		"stop":   func(string, string) error { n.end(); return nil },
+		"crash":  func(string, string) error { return n.crash() },
+		"forget": func(string, string) error { n.end(); return os.RemoveAll(n.state) },
+		"spoil":  func(text, _ string) error { return os.WriteFile(n.state+"/state.json", []byte(text), 0o600) },
+		"reboot": func(boot, _ string) error { n.end(); n.boot = boot; n.apply(); n.begin(); return nil },
+		"resources": func(a, b string) error { // resources NAME...: the first takes the disks; none: no resource does
+			n.mu.Lock()
+			n.resources = strings.Fields(a + " " + b)
+			n.mu.Unlock()
+			return n.reload()
+		},
+		"pass": func(duration, _ string) error {
+			d, err := time.ParseDuration(duration)
+			clock.Pass(d)
+			return err
+		},
+		"look": func(name, _ string) error { n.inventory.LookAgain(idOf(name)); return nil },
+
+		"allocate": func(pod, names string) error { return n.allocate(pod, strings.Fields(names)...) },
+		"start":    func(a, b string) error { return n.start(ctx, strings.Fields(a+" "+b)...) },
+		"start-cancelled": func(name, _ string) error { // the kubelet has gone away
+			ended, cancel := context.WithCancel(ctx)
+			cancel()
+			return n.start(ended, name)
+		},
+		"free": func(a, b string) error {
+			var errs []error
+			for name := range strings.FieldsSeq(a + " " + b) {
+				errs = append(errs, n.free(name))
+			}
+			return errors.Join(errs...)
+		},
+		"listed": func(name, _ string) error { return n.books(name, inventory.Held) },
+		"used": func(pod, name string) error { // a pod starts with a disk and writes to it
+			if err := errors.Join(n.allocate(pod, name), n.start(ctx, name)); err != nil {
+				return err
+			}
+			synctest.Wait()
+			_, err := n.since(), n.verbs()["write"](name, pod+"'s ext4")
+			return err
+		},
+		"adopt":   func(name, scrub string) error { _, err := n.turnover.Adopt(ctx, idOf(name), scrub); return err },
+		"by-hand": func(name, scrub string) error { return n.turnover.ByHand(ctx, idOf(name), scrub) },
+		"cordon": func(name, reason string) error {
+			return n.inventory.Cordon(ctx, idOf(name), inventory.Cordon{Reason: reason})
+		},
+		"uncordon": func(name, _ string) error { _, err := n.inventory.Uncordon(ctx, idOf(name)); return err },
+
+		"write": locked(func(name, content string) error { n.content[name] = content; return nil }),
+		"hide": locked(func(name, at string) (err error) { // hide NAME BYTE: data that only a full read finds; 0: none
+			n.hidden[name], err = strconv.ParseInt(at, 10, 64)
+			return err
+		}),
+		"grow":   locked(func(string, string) error { n.size *= 2; return nil }),
+		"answer": locked(func(name, how string) error { n.answers[name] = how; return nil }), // see probe
+		"open":   locked(func(name, pods string) error { n.open[name] = strings.Fields(pods); return nil }),
+		"unread": locked(func(pod, _ string) error { // whose processes cannot be read
+			if n.unread = nil; pod != "" {
+				n.unread = []device.Holder{{PodUID: pod, Unread: "process 7: the kernel does not answer about it"}}
+			}
+			return nil
+		}),
+		"owner":     locked(func(name, pod string) error { n.owners[idOf(name)] = []string{pod}; return nil }),
+		"no-owners": locked(func(string, string) error { clear(n.owners); return nil }),
+		"runs": locked(func(pod, duration string) error { // runs POD DURATION
+			d, err := time.ParseDuration(duration)
+			n.running[pod] = time.Now().Add(d)
+			return err
+		}),
+		"runs-unknown": locked(func(a, b string) error { // runs-unknown [no-cgroups|TEXT]
+			n.runErr = map[bool]error{true: cgroup.ErrNoKubepods, false: errors.New(a + " " + b)}[a == "no-cgroups"]
+			if a == "" {
+				n.runErr = nil
+			}
+			return nil
+		}),
+		"break": locked(func(what, text string) error {
+			n.fail[what] = errors.New(cmp.Or(text, "media error"))
+			if text == "unfit" { // and nothing was done
+				n.fail[what] = fmt.Errorf("%w: not now", turnover.ErrUnfit)
+			}
+			return nil
+		}),
+		"mend":   locked(func(what, _ string) error { delete(n.fail, what); return nil }),
+		"during": locked(func(what, line string) error { n.during[what] = n.hook(what, line, false); return nil }),
+		"once":   locked(func(what, line string) error { n.during[what] = n.hook(what, line, true); return nil }),
+		"full":   func(string, string) error { return os.MkdirAll(n.state+"/state.json.new/full", 0o755) }, // the state disk
+		"room":   func(string, string) error { return os.RemoveAll(n.state + "/state.json.new") },
+		"at": func(word, text string) error { // at WORD $X: COMMAND, if $X begins with that word
+			value, line, _ := strings.Cut(text, ": ")
+			if first, _, _ := strings.Cut(value, " "); first != word {
+				return nil
+			}
+			return n.do(line)
+		},
+		"go": func(a, b string) error { // go COMMAND: beside the next ones, until join
+			n.behind.Go(func() { n.errs <- n.do(strings.ReplaceAll(a+" "+b, " then ", " && ")) })
+			return nil
+		},
+		"join": func(string, string) error {
+			n.behind.Wait()
+			var errs []error
+			for range len(n.errs) {
+				errs = append(errs, <-n.errs)
+			}
+			return errors.Join(errs...)
+		},
+	}
+}
+
+func (n *node) apply() { n.machine.Apply(n.text()) }
+
+func (n *node) plug(apply func()) verb {
+	return func(name, text string) error {
+		is := make(map[string]string)
+		for word := range strings.FieldsSeq(text) {
+			key, value, _ := strings.Cut(word, "=")
+			is[key] = value
+		}
+		recording, err := recordingOf(name, is)
+		n.devices[name] = recording
+		apply()
+		return err
+	}
+}
+
+func (n *node) mount(name, _ string) error {
+	var controller, namespace int
+	if n.mounts = ""; name != "" {
+		fmt.Sscanf(name, "nvme%dn%d", &controller, &namespace)
+		n.mounts = fmt.Sprintf(`36 25 259:%d / /srv rw - xfs /dev/%s rw\n`, 16*controller+namespace, name)
+	}
+	n.apply()
+	return nil
+}
+
+// reload lets the rules that are configured now take effect, if the daemon runs.
+func (n *node) reload() error {
+	if n.stop != nil {
+		<-n.inventory.SetRules(n.rules(), nil)
+	}
+	return nil
+}
+
+// hook returns what happens while a helper is at work: "hang" until its time is up, "unfit", or a line of commands. A line that
+// is empty is none.
+func (n *node) hook(what, line string, once bool) func(context.Context) error {
+	if line == "" {
+		return nil
+	}
+	line = strings.ReplaceAll(line, " then ", " && ")
+	return func(ctx context.Context) error {
+		if once {
+			n.mu.Lock()
+			delete(n.during, what)
+			n.mu.Unlock()
+		}
+		if line == "hang" {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		if err := n.do(line); err != nil {
+			n.t.Errorf("during %s: %v", what, err)
+		}
+		return nil
+	}
+}
+
+// since returns what the helpers have done since it was last called.
+func (n *node) since() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	done := strings.Join(n.done, ", ")
+	n.done = nil
+	return done
+}
