@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
@@ -31,7 +32,7 @@ func FuzzState(f *testing.F) {
 		m := udevtest.New(t, widget("w0", "A"))
 		start(t, m, state).end()
 		var log strings.Builder
-		r := start(t, m, "", logs(&log, state))
+		r := start(t, m, "", logs(&log, state), func(o *inventory.Options) { o.Store.Machine = "" })
 		if snapshot, _ := r.Snapshot(); snapshot.Find("node-A-w") == nil {
 			t.Errorf("the device is missing: %s", describe(snapshot))
 		}

@@ -10,9 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -102,7 +100,6 @@ func (n *node) checks() map[string]verb {
 			of := &turnover.Turnover{Inventory: n.inventory, Host: &device.Host{}, Log: n.turnover.Log, Care: n.careOf}
 			return matches(of.ByHand(context.Background(), idOf(name), "zero"), text)
 		},
-		"purge-names": n.purgeNames,
 	}
 }
 
@@ -175,18 +172,4 @@ func (n *node) wantAudit(a, b string) error {
 		all = append(all, strings.Join(strings.Fields(strings.Join(words, " ")), " "))
 	}
 	return same(strings.Join(all, "; "), a+" "+b)
-}
-
-// purgeNames wants the package's purge, which reads the state file by itself, to name those disks.
-func (n *node) purgeNames(a, b string) error {
-	postrm, err := os.ReadFile("../../packaging/debian/metalplug.postrm")
-	if err != nil {
-		return err
-	}
-	function := regexp.MustCompile(`(?ms)^unerased\(\) \{\n.*?^\}\n`).Find(postrm)
-	if function == nil {
-		return errors.New("metalplug.postrm has no function unerased")
-	}
-	out, err := exec.Command("sh", "-euc", string(function)+"unerased \"$1\"", "sh", path.Join(n.state, "state.json")).Output()
-	return errors.Join(err, same(strings.Join(strings.Fields(string(out)), " "), strings.TrimSpace(a+" "+b)))
 }

@@ -15,10 +15,10 @@ import (
 // Budgets for the product. The mean length of a file has no limit, which would split files by length and not by content. Where
 // the code is over its aim, the limit is a little above what it has: lower it with each step.
 const (
-	productLines   = 29_200 // of code; the aim is 22,500
+	productLines   = 26_800 // of code; the aim is 22,500
 	inventoryLines = 3_385  // the aim is 1,800
 	turnoverLines  = 1_105  // the aim is 600
-	testsToProduct = 1.06   // lines of code of unit tests to one of the product; the aim is 0.9
+	testsToProduct = 1.09   // lines of code of unit tests to one of the product; the aim is 0.9
 	whiteBox       = 0.77   // the same of those in the package that they test; the aim is 0.3, a third
 	commentsMin    = 15     // percent of the lines of the product that are not blank
 	commentsMax    = 22
@@ -39,7 +39,6 @@ var larger = map[string][3]int{
 	"daemon/inventory.subject":   {20, 6, 30},
 	"daemon/lease.Rule":          {20, 5, 30}, // what a resource asks for
 	"daemon/lease.Work":          {20, 5, 30}, // what a helper is asked for
-	"daemon/plugin.Endpoint":     {36, 5, 46},
 	"daemon/reset.Request":       {20, 6, 30},
 	"daemon/reset.host":          {20, 3, 122},
 	"daemon/sysfs.Tree":          {20, 3, 46},

@@ -148,7 +148,7 @@ func (n *node) pods(t *testing.T) {
 func TestManPageShowsRealOutput(t *testing.T) {
 	lookAtSources(t)
 	n := started(t, "")
-	sick := n.prints(t, exitProblem, "doctor")
+	sick := n.prints(t, exitProblem, "doctor", "--config", "try.toml")
 	remedy := strings.Index(sick, "->")
 	if remedy < 0 {
 		t.Fatalf("the doctor finds nothing: %s", sick)

@@ -76,7 +76,7 @@ var faults = []fault{
 	},
 	{
 		name: "the kubelet does not run",
-		ask:  []string{"doctor"}, code: exitProblem, cause: "the kubelet is not running",
+		ask:  []string{"doctor", "--config", "try.toml"}, code: exitProblem, cause: "the kubelet is not running",
 	},
 	{
 		name: "the kubelet is not connected",

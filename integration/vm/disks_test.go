@@ -352,7 +352,8 @@ func exported(s *story, t *testing.T) {
 		s.trigger(block(n))
 		s.await(t, nvme, before)
 	}
-	s.m.Sh("echo " + n + " > " + namespace + "/device_path; echo 1 > " + namespace + "/enable; umount /sys/kernel/config")
+	s.m.Sh("echo " + n + " > " + namespace + "/device_path; echo 1 > " + namespace + "/enable; " +
+		"for i in $(seq 100); do umount /sys/kernel/config && break; sleep 0.1; done; ! mountpoint -q /sys/kernel/config") // a helper may be reading there
 	s.trigger(block(n))
 	s.because(t, path.Base(n), "configfs")
 	s.m.Sh("mount -t configfs configfs /sys/kernel/config; echo 0 > " + namespace + "/enable; rmdir " + namespace +
