@@ -62,7 +62,6 @@ const (
 const (
 	Save        Effect = "save before anything else" // the state is on disk before the caller goes on
 	EndEvidence Effect = "end the evidence"
-	Audit       Effect = "audit"
 	Inspect     Effect = "inspect the device"
 )
 
@@ -80,18 +79,18 @@ var anyState = States
 // Table is the life of a device. Of the rows for a state and an event the first applies whose condition is met.
 var Table = []Row{
 	// A tenant gets it. The kubelet decides, so no state can refuse it: the preparation does.
-	{[]State{Free, Unproven, Released}, Allocate, Always, Allocated, []Effect{SetDue, Audit}},
-	{[]State{Allocated, Preparing, InUse, Clearing, Failed}, Allocate, Always, "", []Effect{SetDue, Audit}},
+	{[]State{Free, Unproven, Released}, Allocate, Always, Allocated, []Effect{SetDue}},
+	{[]State{Allocated, Preparing, InUse, Clearing, Failed}, Allocate, Always, "", []Effect{SetDue}},
 	{[]State{Free, Unproven, Released, Allocated, InUse}, Listed, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, EndEvidence, Save}},
 	{[]State{Preparing, Clearing, Failed}, Listed, IfHeld, "", nil},
 	{[]State{Preparing, Clearing, Failed}, Listed, Always, "", []Effect{SetUsed, SetStarted, EndEvidence, Save}},
 
 	// A container starts.
 	{[]State{Free, Unproven, Allocated, InUse, Released, Failed}, Prepare, Always, Preparing, []Effect{Save}},
-	{[]State{Preparing}, Start, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, ClearFailure, EndEvidence, Save, Audit}},
+	{[]State{Preparing}, Start, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, ClearFailure, EndEvidence, Save}},
 
 	// It has gone.
-	{[]State{InUse}, Gone, Always, Released, []Effect{ClearHold, Inspect, Audit}},
+	{[]State{InUse}, Gone, Always, Released, []Effect{ClearHold, Inspect}},
 	{[]State{Allocated}, Gone, IfUsed, Released, []Effect{ClearHold, Inspect}},
 	{[]State{Allocated}, Gone, IfProven, Free, []Effect{ClearHold, Inspect}},
 	{[]State{Allocated}, Gone, Always, Unproven, []Effect{ClearHold, Inspect}},
@@ -106,10 +105,10 @@ var Table = []Row{
 	{[]State{Clearing}, Mended, IfUsed, Released, []Effect{ClearFailure, Inspect}},
 	{[]State{Clearing}, Mended, IfProven, Free, []Effect{ClearFailure, Inspect}},
 	{[]State{Clearing}, Mended, Always, Unproven, []Effect{ClearFailure, Inspect}},
-	{[]State{Preparing, Clearing}, Erased, Always, "", []Effect{ClearResidue, Save, Audit}},
+	{[]State{Preparing, Clearing}, Erased, Always, "", []Effect{ClearResidue, Save}},
 
 	// The work goes wrong, or ends without having done anything.
-	{[]State{Preparing, Clearing}, Fail, Always, Failed, []Effect{SetFailure, Save, Inspect, Audit}},
+	{[]State{Preparing, Clearing}, Fail, Always, Failed, []Effect{SetFailure, Save, Inspect}},
 	{[]State{Preparing, Clearing}, Refused, IfFailed, Failed, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Refused, IfDue, Allocated, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Refused, IfHeld, InUse, []Effect{Inspect}},
@@ -127,8 +126,8 @@ var Table = []Row{
 	// Evidence.
 	{[]State{Unproven}, Proven, Always, Free, []Effect{SetResidue, Save}},
 	{[]State{Free}, Doubted, Always, Unproven, nil},
-	{[]State{Free, Unproven}, Adopted, Always, Unproven, []Effect{Save, Audit}},
-	{[]State{Released, Failed}, Adopted, Always, "", []Effect{Save, Audit}},
+	{[]State{Free, Unproven}, Adopted, Always, Unproven, []Effect{Save}},
+	{[]State{Released, Failed}, Adopted, Always, "", []Effect{Save}},
 
 	// The daemon is back.
 	{[]State{Preparing, Clearing}, Restart, IfFailed, Failed, []Effect{Inspect}},

@@ -48,7 +48,7 @@ func (l Lease) Preparation(r Rule, first, same bool) Work {
 	own := l.Residue || !first && same
 	switch {
 	case !r.Disk:
-	case first && l.Residue && r.AtStart && r.Scrubs:
+	case first && l.Residue && r.Scrubs: // also where the kubelet was faster than the clean-up
 		w.Erase, w.Tenant = true, true
 	case first || !own:
 		w.Blank = true

@@ -1,0 +1,624 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lease_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/lease"
+)
+
+// The exploration visits every state of a small world that events, hardware and crashes can lead to, and holds the promises
+// of a lease in each. The table and the choice of work are the product's. The world around them is a model: a kubelet with two
+// pods, two disks that can take each other's place, a helper, and a state file.
+
+// explorer visits worlds.
+type explorer struct {
+	rule    lease.Rule
+	index   map[world]int32
+	queue   []world
+	from    []int32   // per world: the first that led to it
+	next    [][]int32 // per world: where the daemon, pods and the operator can lead
+	edges   int
+	current world
+	fair    bool // the step needs neither a crash nor other hardware
+	asked   map[question]bool
+	calm    bool // nothing goes wrong: no crash, other hardware, failure or operator
+	broken  string
+}
+
+func (x *explorer) fail(format string, a ...any) {
+	if x.broken == "" {
+		x.broken = fmt.Sprintf(format, a...)
+	}
+}
+
+// to notes that the world can become w.
+func (x *explorer) to(w world) {
+	x.edges++
+	w = w.tidy()
+	x.check(w)
+	n, known := x.index[w]
+	if !known {
+		n = int32(len(x.queue))
+		x.index[w] = n
+		x.queue = append(x.queue, w)
+		x.next = append(x.next, nil)
+		x.from = append(x.from, x.index[x.current])
+	}
+	if from := x.index[x.current]; x.fair && from != n {
+		x.next[from] = append(x.next[from], n)
+	}
+}
+
+// apply posts an event to the lease. One that the state does not have is a defect of the table.
+func (x *explorer) apply(w *world, e lease.Event) {
+	e.Proven = x.offerable(*w)
+	x.asked[ask(w.mem, e)] = true
+	l, effects, err := w.mem.lease().Apply(e)
+	if err != nil {
+		x.fail("%v", err)
+		return
+	}
+	w.mem = pack(l)
+	for _, do := range effects {
+		switch do {
+		case lease.Save:
+			w.save()
+		case lease.EndEvidence:
+			w.proof = false
+		}
+	}
+}
+
+// applyUnsaved does the same, and the state file follows only in a step of its own.
+func (x *explorer) applyUnsaved(w *world, e lease.Event) (saves bool) {
+	before := *w
+	x.apply(w, e)
+	saves = w.saved()
+	w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile = before.file, before.proofFile, before.seenFile, before.staleFile, before.printFile
+	w.writtenFile = before.writtenFile
+	return saves
+}
+
+// offerable reports whether the device may be offered without a tenant, as the inventory tells the lease.
+func (x *explorer) offerable(w world) bool {
+	l := w.mem.lease()
+	return !x.rule.Disk || w.proof || l.Residue && x.rule.Scrubs && x.rule.AtStart
+}
+
+// check holds what must be true in every world.
+func (x *explorer) check(w world) {
+	l := w.mem.lease()
+	if w.down {
+		return
+	}
+	switch {
+	case w.pod != nobody && !l.Held():
+		x.fail("the kubelet holds the device and the lease does not: its ID could leave the list")
+	case w.runs && !l.Used:
+		x.fail("a container runs on a device that counts as not used")
+	case w.runs && !w.file.lease().Used:
+		x.fail("a container runs, and the state file does not say that the device was used")
+	case l.State == lease.Free && x.rule.Disk && !w.stale && !w.written && !l.Residue && w.on != blank:
+		x.fail("a disk with content %d counts as free", w.on)
+	case l.State == lease.Failed && l.Failure == "", l.State == lease.Allocated && !l.Held(), l.State == lease.InUse && !(l.Held() && l.Used),
+		l.State == lease.Released && (l.Held() || !l.Used), l.Order != "" && !l.Working() && l.State != lease.Failed:
+		x.fail("a lease that cannot be")
+	case l.State == lease.Unproven && !w.stale && w.seen == this && x.offerable(w):
+		x.fail("a disk with evidence counts as unproven")
+	case l.State == lease.Free && l.Failure != "":
+		x.fail("a device whose work failed counts as free")
+	case (l.State == lease.Free || l.State == lease.Unproven || l.State == lease.Released) && l.Held():
+		x.fail("a held device counts as %s", l.State)
+	case (l.State == lease.Free || l.State == lease.Unproven) && l.Used:
+		x.fail("a used device counts as %s", l.State)
+	case (w.phase == idle || w.phase == noted) == l.Working():
+		x.fail("the lease says %s and the worker is in phase %d", l.State, w.phase)
+	}
+}
+
+// erase is the helper's erasure.
+func (x *explorer) erase(w *world, byHand bool) {
+	c := w.on
+	switch {
+	case byHand && w.job == erasesAdopted:
+		if !w.adopted {
+			x.fail("a disk is erased that nobody has adopted")
+		}
+	case byHand && w.ordered != this:
+		x.fail("an order to erase one disk erases another")
+	case !byHand && c == foreign:
+		x.fail("content is erased that is no tenant's")
+	case w.job == prepares && w.ran && c == w.starts.data() && w.pod == w.starts:
+		x.fail("a repeated start erases the data of its own pod")
+	}
+	w.on = blank
+}
+
+// halfErase is an erasure that ends in between.
+func (x *explorer) halfErase(w *world, byHand bool) {
+	before := w.on
+	if x.erase(w, byHand); before == ofA || before == ofB || before == half {
+		w.on = half
+	} else {
+		w.on = before
+	}
+}
+
+// visit makes all steps from a world.
+func (x *explorer) visit(w world) {
+	x.current = w
+	if x.fair = false; !x.calm {
+		x.hardware(w)
+		x.crashes(w)
+	}
+	x.fair = true
+	x.kubelet(w)
+	if w.down {
+		return
+	}
+	x.looks(w)
+	if x.works(w); !x.calm {
+		x.operator(w)
+	}
+}
+
+// hardware lets disks come, go and change.
+func (x *explorer) hardware(w world) {
+	if !x.rule.Disk {
+		return
+	}
+	n := w // the host writes to a disk that nothing shows as a tenant's
+	if l := w.mem.lease(); !w.down && w.phase == idle && !l.Held() && !l.Used && !l.Residue && l.Failure == "" {
+		n.on, n.written, n.writtenFile = foreign, true, true
+		x.to(n)
+	}
+	n = w // plugged in again
+	n.stale, n.staleFile, n.moved, n.opens = true, true, w.phase != idle, false
+	x.to(n)
+	n.on = foreign // it was elsewhere in between
+	x.to(n)
+	n.replace()
+	x.to(n)
+}
+
+// crashes lets the daemon end, with its helper, and come back.
+func (x *explorer) crashes(w world) {
+	if !w.down {
+		n := w
+		n.down, n.phase = true, idle
+		n.mem, n.proof, n.print = compact{}, false, unknown
+		x.to(n)
+		if w.phase == asked && x.workOf(w).Erase && !w.stale && !w.moved && w.subject == this {
+			byHand, at := x.workOf(w).ByHand, w
+			x.erase(&at, byHand)
+			n.on = at.on
+			x.to(n)
+			at = w
+			x.halfErase(&at, byHand)
+			n.on = at.on
+			x.to(n)
+		}
+		return
+	}
+	x.fair = true
+	n := w
+	n.down, n.mem, n.proof, n.seen, n.stale, n.print = false, w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile
+	n.written = w.writtenFile
+	x.apply(&n, lease.Event{Name: lease.Restart})
+	x.settle(&n)
+	x.books(&n)
+	x.to(n)
+	x.fair = false
+	n = w // its state is lost
+	n.down, n.mem, n.proof, n.adopted, n.seen, n.stale = false, w.file, false, false, this, false
+	n.print, n.written = unknown, false
+	n.mem = pack(lease.Lease{State: lease.Unproven})
+	x.apply(&n, lease.Event{Name: lease.Lost})
+	x.settle(&n)
+	n.save()
+	x.books(&n)
+	x.to(n)
+}
+
+// books reads what the kubelet holds, as the daemon does before it serves.
+func (x *explorer) books(w *world) {
+	l := w.mem.lease()
+	known := slices.Contains(l.Tenants, uids[w.pod])
+	switch {
+	case w.pod == nobody:
+	case w.ran && !known: // the state file knows nothing of it
+		x.apply(w, lease.Event{Name: lease.Listed, Tenants: w.pod.names()})
+	case !l.Held() || !known && l.Hold == lease.Started: // allocated, and we ended before we could note it
+		if l.Held() {
+			x.apply(w, lease.Event{Name: lease.Gone})
+		}
+		x.apply(w, lease.Event{Name: lease.Allocate})
+	}
+}
+
+// kubelet lets pods come, write and go.
+func (x *explorer) kubelet(w world) {
+	n := w
+	if w.runs {
+		if w.opens {
+			n.on = w.pod.data()
+			x.to(n)
+		}
+		n = w
+		n.runs = false
+		x.to(n)
+	}
+	if w.pod != nobody {
+		n = w
+		n.pod, n.runs, n.ran = nobody, false, false
+		x.to(n)
+	}
+	if w.down {
+		return
+	}
+	if w.pod == nobody {
+		if w.mem.lease().Held() { // the daemon notices
+			n = w
+			x.apply(&n, lease.Event{Name: lease.Gone})
+			x.to(n)
+		}
+		for _, pod := range []tenant{podA, podB} {
+			if w.known(pod) { // no pod comes back
+				continue
+			}
+			n = w
+			if n.mem.lease().Held() { // the kubelet gives only what no pod holds
+				x.apply(&n, lease.Event{Name: lease.Gone})
+			}
+			x.apply(&n, lease.Event{Name: lease.Allocate})
+			n.pod = pod
+			x.to(n)
+		}
+		return
+	}
+	if !w.runs && w.phase == idle {
+		n = w
+		l := n.mem.lease()
+		n.job, n.starts, n.first, n.subject = prepares, w.pod, l.First(w.pod.names()), w.seen
+		x.sets(&n, lease.Event{Name: lease.Prepare})
+	}
+}
+
+// looks lets the inventory see the hardware.
+func (x *explorer) looks(w world) {
+	l := w.mem.lease()
+	if w.stale {
+		n := w
+		n.proof = n.proof && w.seen == this && w.on == blank
+		n.stale, n.seen, n.written = false, this, false
+		if n.other = l.Working(); !n.other { // else the worker posts it when it ends
+			x.apply(&n, lease.Event{Name: lease.Replaced})
+		}
+		x.settle(&n)
+		x.to(n)
+	}
+	if !w.stale && !l.Working() && !l.Held() { // the content is read or compared
+		n := w
+		n.written = false
+		switch {
+		case !l.Residue:
+		case w.print == unknown && !l.Used:
+			n.print = w.on
+		case w.print != unknown && w.print != w.on:
+			x.changes(&n)
+		}
+		n.proof = n.proof && w.on == blank
+		x.settle(&n)
+		x.to(n)
+		if n.mem.lease().State == lease.Unproven && w.on == blank {
+			n.proof = true
+			x.settle(&n)
+			x.to(n)
+		}
+	}
+	if !w.saved() {
+		n := w
+		n.save()
+		x.to(n)
+	}
+}
+
+// changes notes that the content is not what the tenant left.
+func (x *explorer) changes(w *world) {
+	if w.on == half {
+		x.fail("half an erasure counts as the content of another")
+	}
+	x.apply(w, lease.Event{Name: lease.Changed})
+}
+
+// settle tells the lease whether the evidence stands.
+func (x *explorer) settle(w *world) {
+	switch l := w.mem.lease(); {
+	case l.State == lease.Free && !x.offerable(*w):
+		x.apply(w, lease.Event{Name: lease.Doubted})
+	case l.State == lease.Unproven && (!x.rule.Disk || w.proof):
+		x.apply(w, lease.Event{Name: lease.Proven})
+	}
+}
+
+// workOf returns what the helper is asked for.
+func (x *explorer) workOf(w world) lease.Work {
+	l := w.mem.lease()
+	switch w.job {
+	case prepares:
+		return l.Preparation(x.rule, w.first, l.Medium != "" && l.Medium == media[w.subject])
+	case cleans:
+		return l.CleanUp(x.rule)
+	case eraseByHand, erasesAdopted:
+		return lease.Work{Erase: true, ByHand: true}
+	}
+	return lease.Work{Reset: true, ByHand: true}
+}
+
+// works lets the worker go on.
+func (x *explorer) works(w world) {
+	l := w.mem.lease()
+	n := w
+	switch w.phase {
+	case idle:
+		if !l.Held() && (l.State == lease.Released || l.State == lease.Failed) {
+			x.begin(w, cleans)
+		}
+		if !l.Held() && l.State == lease.Unproven && w.adopted && w.seen == this && !w.stale {
+			x.begin(w, erasesAdopted)
+		}
+	case begun:
+		n.phase = asked
+		n.save()
+		x.to(n)
+	case asked:
+		x.asks(w)
+	case done:
+		x.ends(w)
+	case noted:
+		n.save()
+		n.phase = idle
+		if w.job == prepares && w.pod == w.starts {
+			n.runs, n.ran = true, true
+			if !w.moved && w.subject == this {
+				n.opens = true
+				x.starts(n)
+			}
+		}
+		x.to(n)
+	}
+}
+
+// starts holds what must be true where a container gets a disk.
+func (x *explorer) starts(w world) {
+	if c := w.on; x.rule.Disk && c != blank && c != w.pod.data() && (c != foreign || w.first) {
+		x.fail("pod %s gets a disk with content %d (first start: %t)", uids[w.pod], c, w.first)
+	}
+}
+
+func (x *explorer) begin(w world, j job) {
+	w.job, w.subject = j, w.seen
+	x.sets(&w, lease.Event{Name: lease.Clear})
+}
+
+// sets the worker to work. What is known of the content is forgotten before it is erased.
+func (x *explorer) sets(w *world, e lease.Event) {
+	w.asks, w.moved = unknown, w.stale
+	if work := x.workOf(*w); work.Erase {
+		w.asks, w.print = w.print, unknown
+	}
+	w.phase = asked
+	if x.applyUnsaved(w, e) {
+		w.phase = begun
+	}
+	x.to(*w)
+}
+
+// finish posts the outcome of the work, and that the disk was replaced in the meantime.
+func (x *explorer) finish(w *world, e lease.Event) {
+	w.phase = idle
+	x.apply(w, e)
+	x.notice(w)
+}
+
+func (x *explorer) notice(w *world) {
+	if w.other {
+		x.apply(w, lease.Event{Name: lease.Replaced})
+	}
+	x.settle(w)
+}
+
+// asks lets the helper act.
+func (x *explorer) asks(w world) {
+	n, work := w, x.workOf(w) // it is busy
+	x.finish(&n, lease.Event{Name: lease.Refused})
+	x.to(n)
+	if n = w; !x.calm { // the hardware fails, or it is not the disk that was seen
+		x.finish(&n, lease.Event{Name: lease.Fail, Reason: "it failed", Order: w.order()})
+		x.to(n)
+	}
+	if x.rule.Disk && (w.moved || w.stale || w.subject != this) {
+		return
+	}
+	n = w
+	switch {
+	case work.Erase && !work.ByHand && w.asks != unknown && w.asks != w.on: // the helper compares what the tenant has left
+		x.changes(&n)
+		x.finish(&n, lease.Event{Name: lease.Refused})
+		x.to(n)
+		return
+	case work.Erase:
+		wrong := w
+		x.halfErase(&wrong, work.ByHand)
+		if !x.calm {
+			x.finish(&wrong, lease.Event{Name: lease.Fail, Reason: "it failed", Order: w.order()})
+			x.to(wrong)
+		}
+		x.erase(&n, work.ByHand)
+		n.proof, n.adopted = true, false
+		x.apply(&n, lease.Event{Name: lease.Erased})
+		n.save()
+	case work.Blank && w.on != blank:
+		x.apply(&n, lease.Event{Name: lease.Changed})
+		x.finish(&n, lease.Event{Name: lease.Refused})
+		x.to(n)
+		return
+	}
+	n.phase = done
+	x.to(n)
+}
+
+// order is what a failure of the work is recorded with.
+func (w world) order() lease.Order {
+	switch w.job {
+	case resetByHand:
+		return lease.Reset
+	case eraseByHand:
+		return lease.Erase
+	case cleans:
+		return w.mem.lease().Order
+	}
+	return lease.NoOrder
+}
+
+// ends notes the outcome of work that went well.
+func (x *explorer) ends(w world) {
+	n := w
+	e := lease.Event{Name: lease.Cleared}
+	switch l := w.mem.lease(); {
+	case w.job == prepares:
+		same := !x.rule.Disk || !w.moved
+		residue := x.rule.Disk && same && (w.first || l.Residue)
+		e = lease.Event{Name: lease.Start, Tenants: w.starts.names(), Medium: media[w.subject], Residue: residue}
+	case w.job == resetByHand && (l.Used || l.Order == lease.Erase):
+		e.Name = lease.Mended
+	}
+	if w.job != prepares {
+		x.finish(&n, e)
+		x.to(n)
+		return
+	}
+	n.phase = noted
+	x.applyUnsaved(&n, e)
+	x.notice(&n)
+	x.to(n)
+}
+
+// operator lets a person act.
+func (x *explorer) operator(w world) {
+	l := w.mem.lease()
+	if w.phase != idle || l.Held() {
+		return
+	}
+	x.begin(w, resetByHand)
+	if !x.rule.Disk || w.stale {
+		return
+	}
+	n := w
+	n.ordered = w.seen
+	x.begin(n, eraseByHand)
+	if l.State == lease.Unproven {
+		n = w
+		x.apply(&n, lease.Event{Name: lease.Adopted})
+		n.adopted, n.proof = true, false
+		n.save()
+		x.to(n)
+	}
+}
+
+// rules are the resources that are explored.
+var rules = []lease.Rule{
+	{AtStart: true},
+	{AtRelease: true},
+	{Disk: true},
+	{Disk: true, Scrubs: true, AtStart: true},
+	{Disk: true, Scrubs: true, AtRelease: true},
+}
+
+// explore visits all worlds of a rule and returns the first broken promise; empty: none is broken.
+func explore(rule lease.Rule, calm bool) (x *explorer) {
+	x = &explorer{rule: rule, calm: calm, index: make(map[world]int32), asked: make(map[question]bool)}
+	w := world{mem: pack(lease.Lease{State: lease.Unproven}), seen: this, seenFile: this, print: unknown, printFile: unknown}
+	if !rule.Disk {
+		w.mem = pack(lease.Lease{State: lease.Free})
+	}
+	w.file = w.mem
+	x.current = w
+	x.to(w)
+	for n := 0; n < len(x.queue) && x.broken == ""; n++ {
+		x.visit(x.queue[n])
+	}
+	if x.broken == "" {
+		x.ways()
+	}
+	return x
+}
+
+// ways holds that from every world there is a way to a free device, or on to a person: by what the daemon, pods and the
+// operator do, without a crash or other hardware.
+func (x *explorer) ways() {
+	back := make([][]int32, len(x.queue))
+	for from, to := range x.next {
+		for _, n := range to {
+			back[n] = append(back[n], int32(from))
+		}
+	}
+	reached := make([]bool, len(x.queue))
+	var todo []int32
+	for n, w := range x.queue {
+		state := w.mem.lease().State
+		waits := x.rule.Disk && !x.rule.Scrubs && state == lease.Unproven // for the operator
+		if !w.down && w.phase == idle && (state == lease.Free || waits) {
+			reached[n] = true
+			todo = append(todo, int32(n))
+		}
+	}
+	for len(todo) > 0 {
+		n := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for _, from := range back[n] {
+			if !reached[from] {
+				reached[from] = true
+				todo = append(todo, from)
+			}
+		}
+	}
+	for n, w := range x.queue {
+		if !reached[n] {
+			x.fail("no way to a free device")
+			x.current = w
+			return
+		}
+	}
+}
+
+// path lists the worlds that led to the broken promise.
+func (x *explorer) path() string {
+	var lines []string
+	for n := x.index[x.current]; ; n = x.from[n] {
+		lines = append(lines, fmt.Sprintf("%+v %+v", x.queue[n].mem.lease(), x.queue[n]))
+		if n == x.from[n] {
+			break
+		}
+	}
+	slices.Reverse(lines)
+	return strings.Join(lines, "\n")
+}
+
+// TestExplore visits all reachable states and holds the promises in each.
+func TestExplore(t *testing.T) {
+	for _, rule := range rules {
+		for _, calm := range []bool{true, false} {
+			x := explore(rule, calm)
+			if x.broken != "" {
+				t.Errorf("rule %+v, calm %t: %s\n%s", rule, calm, x.broken, x.path())
+			}
+			t.Logf("rule %+v, calm %t: %d worlds, %d transitions", rule, calm, len(x.queue), x.edges)
+		}
+	}
+}

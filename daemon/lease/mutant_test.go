@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lease_test
+
+import (
+	"flag"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/lease"
+)
+
+// A mutant is one change of the table.
+type mutant struct {
+	name   string
+	change func(table []lease.Row) []lease.Row
+}
+
+// mutants returns each row without one of its states or effects, with each other next state, and with each other condition.
+func mutants() (all []mutant) {
+	for i, r := range lease.Table {
+		row := fmt.Sprintf("row %d, %s of %v if %q", i, r.Event, r.From, r.If)
+		set := func(name string, change func(r *lease.Row)) {
+			all = append(all, mutant{row + ": " + name, func(table []lease.Row) []lease.Row {
+				changed := table[i]
+				change(&changed)
+				table[i] = changed
+				return table
+			}})
+		}
+		for _, state := range r.From {
+			set(fmt.Sprintf("not in state %s", state), func(r *lease.Row) {
+				r.From = slices.DeleteFunc(slices.Clone(r.From), func(s lease.State) bool { return s == state })
+			})
+		}
+		for n, do := range r.Do {
+			if do == lease.Inspect { // the worlds are looked at at any time
+				continue
+			}
+			set(fmt.Sprintf("without %q", do), func(r *lease.Row) { r.Do = slices.Delete(slices.Clone(r.Do), n, n+1) })
+		}
+		for _, to := range append([]lease.State{""}, lease.States...) {
+			if to != r.To && !(r.To == "" && len(r.From) == 1 && to == r.From[0]) {
+				set(fmt.Sprintf("to %q", to), func(r *lease.Row) { r.To = to })
+			}
+		}
+		for _, c := range conditions {
+			if c != r.If {
+				set(fmt.Sprintf("if %q", c), func(r *lease.Row) { r.If = c })
+			}
+		}
+	}
+	return all
+}
+
+var conditions = []lease.Condition{lease.Always, lease.IfDue, lease.IfHeld, lease.IfUsed, lease.IfFailed, lease.IfProven}
+
+var everyWorld = flag.Bool("every-world", false, "look for mutants in all worlds, which takes an hour of processor time, and not only where nothing goes wrong")
+
+// minCaught is how many mutants the calm worlds alone notice.
+const minCaught = 288
+
+// TestMutants changes the table at one place after the other. The promises must notice it. A mutant that gives the same answers to
+// everything that is ever asked is none.
+func TestMutants(t *testing.T) {
+	table := lease.Table
+	defer func() { lease.Table = table }()
+	answers := make(map[question]string)
+	for _, rule := range rules {
+		for q := range explore(rule, !*everyWorld).asked {
+			answers[q], _ = q.answer()
+		}
+	}
+	caught, same, missed := 0, 0, 0
+	for _, m := range mutants() {
+		lease.Table = m.change(slices.Clone(table))
+		switch {
+		case !differs(answers):
+			same++
+		case noticed(true), *everyWorld && noticed(false):
+			caught++
+		default:
+			missed++
+			t.Logf("not caught: %s", m.name)
+		}
+	}
+	t.Logf("%d mutants caught, %d not; %d answer all that is asked as before", caught, missed, same)
+	if caught < minCaught {
+		t.Errorf("%d mutants are caught, at least %d were before", caught, minCaught)
+	}
+}
+
+func differs(answers map[question]string) bool {
+	for q, was := range answers {
+		if now, ok := q.answer(); !ok || now != was {
+			return true
+		}
+	}
+	return false
+}
+
+// noticed reports whether a promise is broken in the worlds of a rule. In calm ones nothing goes wrong.
+func noticed(calm bool) bool {
+	return slices.ContainsFunc(rules, func(r lease.Rule) bool { return explore(r, calm).broken != "" })
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lease_test
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/metalplug/metalplug/daemon/lease"
+)
+
+// content is what is on a disk.
+type content uint8
+
+const (
+	blank   content = iota
+	ofA             // pod A wrote it
+	ofB             // pod B wrote it
+	foreign         // another machine or the host wrote it
+	half            // a tenant wrote it, and an erasure ended in between
+	unknown         // of a fingerprint: there is none
+)
+
+// tenant is a pod of the kubelet.
+type tenant uint8
+
+const (
+	nobody tenant = iota
+	podA
+	podB
+)
+
+var uids = [...]string{"", "a", "b"}
+
+func (p tenant) names() []string {
+	if p == nobody {
+		return nil
+	}
+	return []string{uids[p]}
+}
+
+func (p tenant) data() content { return content(p) }
+
+// compact is a lease as a comparable value. Indexes stand for its texts.
+type compact struct {
+	state, hold, order uint8
+	used, residue      bool
+	failed             bool
+	tenants            uint8 // bit 1: pod A, bit 2: pod B
+	medium             uint8 // 1: of the disk in the slot, 2: of another, 0: none
+}
+
+var (
+	holds  = []lease.Hold{lease.NoTenant, lease.Due, lease.Started}
+	orders = []lease.Order{lease.NoOrder, lease.Reset, lease.Erase}
+	media  = []string{"", "this disk", "another"}
+	groups = [][]string{nil, {"a"}, {"b"}, {"a", "b"}}
+)
+
+func pack(l lease.Lease) compact {
+	c := compact{
+		state: uint8(slices.Index(lease.States, l.State)), hold: uint8(slices.Index(holds, l.Hold)), order: uint8(slices.Index(orders, l.Order)),
+		used: l.Used, residue: l.Residue, failed: l.Failure != "", medium: uint8(slices.Index(media, l.Medium)),
+	}
+	for _, uid := range l.Tenants {
+		c.tenants |= 1 << (slices.Index(uids[:], uid) - 1)
+	}
+	return c
+}
+
+func (c compact) lease() lease.Lease {
+	l := lease.Lease{
+		State: lease.States[c.state], Hold: holds[c.hold], Order: orders[c.order], Used: c.used, Residue: c.residue,
+		Medium: media[c.medium], Tenants: groups[c.tenants],
+	}
+	if c.failed {
+		l.Failure = "it failed"
+	}
+	return l
+}
+
+// phase is how far work on the device is.
+type phase uint8
+
+const (
+	idle  phase = iota
+	begun       // the lease says so; the state file may not
+	asked       // the helper may act at any time
+	done        // the helper has answered
+	noted       // the outcome is in the lease; the state file may not have it
+)
+
+// job is what the worker does.
+type job uint8
+
+const (
+	noJob job = iota
+	prepares
+	cleans
+	resetByHand
+	eraseByHand
+	erasesAdopted
+)
+
+// this and another tell disks apart, as seen from the slot. A disk that was replaced does not come back.
+const (
+	this    uint8 = 1
+	another uint8 = 2
+)
+
+// world is everything that the promises depend on.
+type world struct {
+	mem, file            compact // the lease in memory and in the state file
+	seen, seenFile       uint8   // the disk of the last look, and the same in the state file
+	proof, proofFile     bool    // there is evidence of that disk
+	stale, staleFile     bool    // the disk in the slot was plugged in after that look
+	print, printFile     content // the fingerprint of what the last tenant left
+	adopted              bool    // the operator allows to erase the disk in the slot; in the state file
+	ordered              uint8   // the disk that the operator ordered to erase
+	on                   content // of the disk in the slot
+	down                 bool    // the daemon does not run
+	pod                  tenant  // that the kubelet gave the device
+	ran, runs, opens     bool    // a container of it was started, runs, and can write to the disk in the slot
+	phase                phase
+	job                  job
+	starts               tenant  // prepares: for a container of this pod
+	first                bool    // prepares: its first
+	subject              uint8   // the disk that the work is about
+	asks                 content // the fingerprint that the helper is to compare
+	moved                bool    // it was unplugged since the work began
+	other                bool    // a look since then saw another appearance
+	written, writtenFile bool    // the host wrote after the last look
+}
+
+// question is an event that was posted to a lease.
+type question struct {
+	lease           compact
+	event           lease.Name
+	tenants, medium uint8
+	reason          bool
+	order           uint8
+	proven, residue bool
+}
+
+func ask(c compact, e lease.Event) question {
+	return question{
+		c, e.Name, pack(lease.Lease{Tenants: e.Tenants}).tenants, uint8(max(0, slices.Index(media, e.Medium))), e.Reason != "",
+		uint8(slices.Index(orders, e.Order)), e.Proven, e.Residue,
+	}
+}
+
+// answer asks the table once more.
+func (q question) answer() (string, bool) {
+	e := lease.Event{
+		Name: q.event, Tenants: groups[q.tenants], Medium: media[q.medium], Order: orders[q.order], Proven: q.proven, Residue: q.residue,
+	}
+	if q.reason {
+		e.Reason = "it failed"
+	}
+	l, effects, err := q.lease.lease().Apply(e)
+	return fmt.Sprint(l, effects), err == nil
+}
+
+// tidy removes what has no meaning any more.
+func (w world) tidy() world {
+	if w.phase == idle {
+		w.job, w.starts, w.first, w.subject, w.moved, w.other, w.asks = noJob, nobody, false, 0, false, false, unknown
+	}
+	w.opens = w.opens && w.runs
+	if !w.mem.residue {
+		w.print = unknown
+	}
+	if !w.file.residue {
+		w.printFile = unknown
+	}
+	if w.mem.lease().Order != lease.Erase && w.file.lease().Order != lease.Erase && w.job != eraseByHand {
+		w.ordered = 0
+	}
+	if w.pod == podB || w.pod == nobody && w.starts == podB || w.pod == nobody && w.starts == nobody && w.on == ofB {
+		w.rename()
+	}
+	return w
+}
+
+// rename swaps the names of the pods, which stand for each other.
+func (w *world) rename() {
+	swap := func(t tenant) tenant { return [...]tenant{nobody, podB, podA}[t] }
+	w.pod, w.starts = swap(w.pod), swap(w.starts)
+	for _, c := range []*content{&w.on, &w.print, &w.printFile} {
+		if *c <= ofB {
+			*c = swap(tenant(*c)).data()
+		}
+	}
+	w.mem.tenants, w.file.tenants = w.mem.tenants>>1|w.mem.tenants&1<<1, w.file.tenants>>1|w.file.tenants&1<<1
+}
+
+// replace puts a foreign disk into the slot.
+func (w *world) replace() {
+	for _, of := range []*uint8{&w.seen, &w.seenFile, &w.mem.medium, &w.file.medium, &w.subject, &w.ordered} {
+		if *of == this {
+			*of = another
+		}
+	}
+	w.adopted, w.opens, w.on = false, false, foreign
+}
+
+// saved reports whether the state file has all that is in memory.
+func (w *world) saved() bool {
+	stale := w.stale || w.other && w.mem.lease().Working()
+	return w.mem == w.file && w.proof == w.proofFile && w.seen == w.seenFile && stale == w.staleFile && w.print == w.printFile && w.written == w.writtenFile
+}
+
+// save writes the state file.
+func (w *world) save() {
+	w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile = w.mem, w.proof, w.seen, w.stale, w.print
+	w.writtenFile = w.written
+	if w.mem.lease().Working() { // the file has the appearance from before the work
+		w.staleFile = w.stale || w.other
+	}
+}
+
+// known reports whether the UID of a pod was used before, as far as any record shows.
+func (w world) known(p tenant) bool {
+	bit := uint8(1) << (p - 1)
+	return (w.mem.tenants|w.file.tenants)&bit != 0 || w.starts == p || w.on == p.data()
+}
