@@ -465,8 +465,14 @@ func TestHoldersUnderAllAttacks(t *testing.T) {
 	}
 	holder, _ := child(t, "open", "/dev/full")
 	for _, attack := range [][]string{
-		{"churn", "memory"}, {"churn", "/dev/shm"}, {"threads", "8000", "/dev/full"}, {"forks"}, {"execs", "/dev/full"},
-		{"vfork", "/dev/full"}, {"undumpable", "/dev/full"}, {"moving", "/var/tmp"},
+		{"churn", "memory"},
+		{"churn", "/dev/shm"},
+		{"threads", "8000", "/dev/full"},
+		{"forks"},
+		{"execs", "/dev/full"},
+		{"vfork", "/dev/full"},
+		{"undumpable", "/dev/full"},
+		{"moving", "/var/tmp"},
 	} {
 		pid, _ := child(t, attack[0], attack[1:]...)
 		r.move(pid, "kubepods/pod"+uid)

@@ -398,16 +398,18 @@ func (f *fixture) examine(t *testing.T) []finding {
 	}
 	d := &doctor{
 		ctx: t.Context(), file: file, client: control.Client{Socket: filepath.Join(dir, "none.sock")},
-		machine: machine{root: dir, label: func(name string) (string, error) {
-			if f.label == "" {
-				return "", &os.PathError{Op: "lgetxattr", Path: name, Err: unix.ENODATA}
-			}
-			return f.label, nil
-		},
+		machine: machine{
+			root: dir, label: func(name string) (string, error) {
+				if f.label == "" {
+					return "", &os.PathError{Op: "lgetxattr", Path: name, Err: unix.ENODATA}
+				}
+				return f.label, nil
+			},
 			number: func(node string) (kind, number string, ok bool) {
 				number, ok = f.numbers[strings.TrimPrefix(node, dir)]
 				return "block", number, ok
-			}},
+			},
+		},
 	}
 	if d.config, err = config.Load(file); err != nil {
 		d.config = config.Default()

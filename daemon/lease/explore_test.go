@@ -613,12 +613,15 @@ func (x *explorer) path() string {
 // TestExplore visits all reachable states and holds the promises in each.
 func TestExplore(t *testing.T) {
 	for _, rule := range rules {
-		for _, calm := range []bool{true, false} {
-			x := explore(rule, calm)
-			if x.broken != "" {
-				t.Errorf("rule %+v, calm %t: %s\n%s", rule, calm, x.broken, x.path())
+		t.Run(fmt.Sprintf("%+v", rule), func(t *testing.T) {
+			t.Parallel()
+			for _, calm := range []bool{true, false} {
+				x := explore(rule, calm)
+				if x.broken != "" {
+					t.Errorf("calm %t: %s\n%s", calm, x.broken, x.path())
+				}
+				t.Logf("calm %t: %d worlds, %d transitions", calm, len(x.queue), x.edges)
 			}
-			t.Logf("rule %+v, calm %t: %d worlds, %d transitions", rule, calm, len(x.queue), x.edges)
-		}
+		})
 	}
 }

@@ -160,8 +160,11 @@ func TestFormat(t *testing.T) {
 			d.fna, r.Together = 1<<0, []string{secondPath}
 		}, Refused, `nvme0n2 would be erased too; erase nvme0n1 alone with scrub = "zero"`, nil},
 		{"erases the other one too", "format", func(d *drive, _, _ *fakeNode, _ *Request) { d.fna = 1 << 1 }, Refused, "nvme0n2 would be erased too", nil},
-		{"erases all, and is alone", "format", func(d *drive, _, _ *fakeNode, r *Request) { d.alone().fna = 1 << 1 },
-			OK, "formatted namespace 1", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
+		{
+			"erases all, and is alone", "format", func(d *drive, _, _ *fakeNode, r *Request) { d.alone().fna = 1 << 1 },
+			OK, "formatted namespace 1",
+			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"},
+		},
 		{"a namespace that is nowhere", "format", func(d *drive, _, _ *fakeNode, r *Request) {
 			d.alone().fna, d.nsids = 1<<1, []uint32{1, 7}
 		}, Refused, "namespace 7 would be erased too", nil},

@@ -43,7 +43,6 @@ type node struct {
 	state     string   // the directory
 	resources []string // the first takes the disks, the others match none
 	care      turnover.Care
-	rule      device.Rule
 	init      string
 	audit     *audit.Log
 	inventory *inventory.Inventory
@@ -52,7 +51,6 @@ type node struct {
 	given     map[string]string // IDs that pods were given, by name
 	took      time.Duration     // by the last start
 	lists     uint64            // of which the kubelet had been sent that many
-	slices    int               // that were read
 	behind    sync.WaitGroup    // what go began
 	errs      chan error
 }
