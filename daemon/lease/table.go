@@ -60,7 +60,7 @@ const (
 
 // Effects that the caller of [Lease.Apply] carries out.
 const (
-	Save        Effect = "save before anything else" // the state is on disk before the caller goes on
+	Save        Effect = "save" // at once; where the answer to the kubelet or an erasure depends on it, the worker waits for the disk
 	EndEvidence Effect = "end the evidence"
 	Inspect     Effect = "inspect the device"
 )
@@ -79,8 +79,8 @@ var anyState = States
 // Table is the life of a device. Of the rows for a state and an event the first applies whose condition is met.
 var Table = []Row{
 	// A tenant gets it. The kubelet decides, so no state can refuse it: the preparation does.
-	{[]State{Free, Unproven, Released}, Allocate, Always, Allocated, []Effect{SetDue}},
-	{[]State{Allocated, Preparing, InUse, Clearing, Failed}, Allocate, Always, "", []Effect{SetDue}},
+	{[]State{Free, Unproven, Released}, Allocate, Always, Allocated, []Effect{SetDue, Save}},
+	{[]State{Allocated, Preparing, InUse, Clearing, Failed}, Allocate, Always, "", []Effect{SetDue, Save}},
 	{[]State{Free, Unproven, Released, Allocated, InUse}, Listed, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, EndEvidence, Save}},
 	{[]State{Preparing, Clearing, Failed}, Listed, IfHeld, "", nil},
 	{[]State{Preparing, Clearing, Failed}, Listed, Always, "", []Effect{SetUsed, SetStarted, EndEvidence, Save}},
@@ -120,8 +120,8 @@ var Table = []Row{
 	{[]State{Free}, Replaced, Always, Unproven, []Effect{ClearResidue, LapseErase, Save, Inspect}},
 	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Replaced, Always, "", []Effect{ClearResidue, LapseErase, Save, Inspect}},
 	{[]State{Free}, Changed, IfProven, "", []Effect{ClearResidue}},
-	{[]State{Free}, Changed, Always, Unproven, []Effect{ClearResidue, EndEvidence}},
-	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Changed, Always, "", []Effect{ClearResidue, EndEvidence}},
+	{[]State{Free}, Changed, Always, Unproven, []Effect{ClearResidue, LapseErase, EndEvidence, Save}},
+	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Changed, Always, "", []Effect{ClearResidue, LapseErase, EndEvidence, Save}},
 
 	// Evidence.
 	{[]State{Unproven}, Proven, Always, Free, []Effect{SetResidue, Save}},

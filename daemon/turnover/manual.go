@@ -226,6 +226,7 @@ func (t *Turnover) wipeAdopted(ctx context.Context, id string) error {
 	}
 	t.Inventory.Prepared(id, p)
 	if err := t.keptErased(ctx); err != nil {
+		outcome = failed(err, lease.NoOrder) // after a crash it would be erased once more
 		return err
 	}
 	t.Inventory.Recovered(id)
