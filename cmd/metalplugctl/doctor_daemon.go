@@ -197,7 +197,7 @@ func alike[K comparable](devices []control.Device, of func(control.Device) K) (k
 	return kinds, by
 }
 
-// ailing notes the devices that are offered and not as somebody would want them: one finding for each reason.
+// ailing notes the devices that are offered and have a reason or a warning, with one finding for each reason.
 func (d *doctor) ailing() {
 	type kind struct{ level, text string }
 	kinds, by := alike(d.devices, func(v control.Device) kind {

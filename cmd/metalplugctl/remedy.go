@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// What to do about a resource that is not served. What else there is to do is part of the reason.
+// Remedies for a resource that is not served. What else there is to do is part of the reason.
 const (
 	// restart makes a configuration apply of which a reload takes over only a part.
 	restart   = "systemctl restart metalplugd"

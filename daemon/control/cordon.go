@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// CordonedBy names who has cordoned a device, by a cordon that is not nil; empty: nobody knows.
+// CordonedBy names who has cordoned a device, by a cordon that is not nil. It is empty if that is not known.
 func CordonedBy(c *inventory.Cordon) string {
 	if c.Since.IsZero() {
 		return ""

@@ -130,7 +130,7 @@ func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
 		if !unsuited(s.Offer) { // which says more than that no rule takes it
 			s.Offer = err
 		}
-		found, _ := d.allocate(h) // what is missing matters to nobody who cannot have it
+		found, _ := d.allocate(h) // a device that is not offered may lack nodes
 		s.Nodes = found.Nodes
 		return s
 	}

@@ -11,7 +11,7 @@ import (
 type content struct {
 	appearance string  // of the disk, as [device.Target.Appearance] returns it
 	medium     string  // what the disk itself is known by, also in another boot, as [device.Target.Medium] returns it
-	left       remains // what the tenant has left, when nobody has had it since
+	left       remains // what the last tenant has left, if no process has written there since
 	seen       remains // the same at the last look
 	wrote      wrote   // what the kernel had counted as written when a look noted left
 }
