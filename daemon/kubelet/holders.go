@@ -7,6 +7,7 @@ package kubelet
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -40,7 +41,8 @@ type Holders struct {
 	// Kubelet identifies the kubelet that gave the last answer; empty: it is not known.
 	Kubelet string
 
-	// Booked are the devices that the kubelet's checkpoint named then, and Written is when it was written.
+	// Booked are all devices and shares that the kubelet's checkpoint named then, asked for or not. Written is when the
+	// kubelet wrote it.
 	Booked  []string
 	Written time.Time
 
@@ -75,7 +77,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 	}
 	h.Kubelet = In(h.Dir)
 	h.pods, h.Written = listed, written
-	h.Booked = slices.DeleteFunc(slices.Clone(devices), func(id string) bool { return !saved[id] })
+	h.Booked = slices.Collect(maps.Keys(saved))
 	holdings := make(map[string]inventory.Holding, len(devices))
 	h.missed = make(map[string]bool)
 	said := h.remembered

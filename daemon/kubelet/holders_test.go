@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -118,6 +119,19 @@ func TestHolders(t *testing.T) {
 	server.Stop()
 	if _, err := h.Ask(t.Context(), devices); err == nil {
 		t.Error("no error without a kubelet")
+	}
+}
+
+// TestBookedIsAllThatTheCheckpointNames: a device may have been given out a moment ago, and the caller not have asked for it.
+// When its pod ends at once, no later checkpoint names it, so that it would count as held for good.
+func TestBookedIsAllThatTheCheckpointNames(t *testing.T) {
+	_, h := (&books{}).serve(t)
+	if _, err := h.Ask(t.Context(), []string{"free"}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"a1", "a2", "s1", "s1::0", "s1::1"}
+	if slices.Sort(h.Booked); !slices.Equal(h.Booked, want) {
+		t.Errorf("booked %v, want %v", h.Booked, want)
 	}
 }
 
