@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -17,13 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// Reasons for which a container does not get its devices.
-var (
-	errUnknown   = errors.New("not a device of this resource")
-	errUnhealthy = errors.New("unhealthy")
-	errNoSpec    = errors.New("cannot be given out by CDI name")
-	errNotReady  = errors.New("not ready for the container")
-)
+// errUnknown is the error of an ID that the kubelet took from the list of another plugin.
+var errUnknown = errors.New("not a device of this resource")
 
 // pick finds the devices of which the kubelet names the shares, sorted by ID and each once, and by what IDs it knows each, by
 // their own. All must be healthy; for a container whose start failed when they were reset, it may be that alone which they
@@ -41,7 +34,7 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 			return nil, nil, fmt.Errorf("%s: %w %s", shorten(share), errUnknown, s.Resource.Name)
 		}
 		if !d.Healthy && !(again && mayGoOn(d)) {
-			return nil, nil, fmt.Errorf("%s is %w: %s", d.Device.ID, errUnhealthy, d.Reason)
+			return nil, nil, fmt.Errorf("%s is unhealthy: %s", d.Device.ID, d.Reason)
 		}
 		devices = append(devices, d)
 		names[d.Device.ID] = append(names[d.Device.ID], share)
@@ -127,7 +120,7 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 func (s service) unused(devices []*inventory.Status) error {
 	for _, d := range devices {
 		if old := s.Resource.outdated(d); len(old) > 0 {
-			return fmt.Errorf("%s is %w: a pod holds it as %s, of another number of shares", d.Device.ID, errUnhealthy, old[0])
+			return fmt.Errorf("%s is unhealthy: a pod holds it as %s, of another number of shares", d.Device.ID, old[0])
 		}
 		if s.Resource.Shares > 1 { // the other shares' pods are using it
 			continue
@@ -135,9 +128,9 @@ func (s service) unused(devices []*inventory.Status) error {
 		if d.Barred != "" {
 			s.Inventory.Released([]string{d.Device.ID})
 			if d.Barred == d.Reserved {
-				return fmt.Errorf("%s is %w after its last pod: %s", d.Device.ID, errUnhealthy, d.Barred)
+				return fmt.Errorf("%s is unhealthy after its last pod: %s", d.Device.ID, d.Barred)
 			}
-			return fmt.Errorf("%s is %w: %s", d.Device.ID, errUnhealthy, d.Barred)
+			return fmt.Errorf("%s is unhealthy: %s", d.Device.ID, d.Barred)
 		}
 	}
 	return nil
@@ -212,19 +205,7 @@ func (s service) cdiNames(devices []*inventory.Status) ([]string, error) {
 	}
 	names, err := s.Resource.CDI(devices)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", strings.Join(ids(devices), ", "), errNoSpec, err)
+		return nil, fmt.Errorf("%s: cannot be given out by CDI name: %w", strings.Join(ids(devices), ", "), err)
 	}
 	return names, nil
-}
-
-// toStatus returns an error as gRPC carries it. Its text ends up in the status of the pod.
-func toStatus(err error) error {
-	code := codes.Internal
-	switch {
-	case errors.Is(err, errUnknown):
-		code = codes.NotFound
-	case errors.Is(err, errUnhealthy), errors.Is(err, device.ErrGone), errors.Is(err, errNoSpec), errors.Is(err, errNotReady):
-		code = codes.FailedPrecondition
-	}
-	return status.Error(code, err.Error())
 }

@@ -3,11 +3,17 @@
 package plugin
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/peer"
 )
 
 // maxClients is how many connections a socket of ours has at once. The kubelet has one for its stream, and a second one
@@ -33,7 +39,7 @@ type client struct {
 	clients *clients
 }
 
-// Accept waits for the next client.
+// Accept waits for the next client of uid 0 or of our own uid. It closes the connections of others.
 func (l *clients) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.AcceptUnix()
@@ -41,7 +47,7 @@ func (l *clients) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		peer, err := peerOf(conn)
-		if err != nil {
+		if err != nil || peer.Uid != 0 && peer.Uid != uint32(os.Geteuid()) {
 			conn.Close()
 			continue
 		}
@@ -67,6 +73,40 @@ func (l *clients) add(c *client) (oldest *client) {
 		l.log.Warn("too many clients", "detail", fmt.Sprintf("process %d was disconnected from the plugin socket: ss -xp names the others", l.open[i].pid))
 	}
 	return l.open[i]
+}
+
+// RemoteAddr returns the client, which gRPC passes on to each call.
+func (c *client) RemoteAddr() net.Addr { return c }
+
+// Network returns "unix".
+func (c *client) Network() string { return "unix" }
+
+// String returns the process.
+func (c *client) String() string { return fmt.Sprintf("process %d", c.pid) }
+
+// clientOf returns the client whose call it is, or nil.
+func clientOf(ctx context.Context) *client {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	c, _ := p.Addr.(*client)
+	return c
+}
+
+// peerOf asks the kernel for the process at the other end: the one that connected, or for a client the one that listens.
+func peerOf(c *net.UnixConn) (peer *unix.Ucred, err error) {
+	raw, err := c.SyscallConn()
+	if err == nil {
+		closed := raw.Control(func(fd uintptr) {
+			peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		})
+		err = errors.Join(closed, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask for the peer: %w", err)
+	}
+	return peer, nil
 }
 
 // Close closes the connection.

@@ -246,9 +246,6 @@ func (e *Endpoint) converge(ctx context.Context) time.Duration {
 // ensureSocket makes our socket if it is not there, and serves it.
 func (e *Endpoint) ensureSocket() error {
 	made, err := e.socket.ensure()
-	if err != nil {
-		e.Watch.Rearm()
-	}
 	if made != nil {
 		go e.server.Serve(&clients{UnixListener: made, isKubelet: e.streams.isKubelet, log: e.Log}) // until either is closed
 	}

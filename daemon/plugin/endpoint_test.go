@@ -188,38 +188,6 @@ func TestSocketIsForRootAloneAndGoesWithTheEndpoint(t *testing.T) {
 	}
 }
 
-func TestForeignKubeletSocketsAreWaitedOut(t *testing.T) {
-	tests := []struct {
-		name string
-		make func(path string) error
-	}{
-		{"a file", func(path string) error { return os.WriteFile(path, nil, 0o600) }},
-		{"a directory", func(path string) error { return os.Mkdir(path, 0o700) }},
-		{"a dangling link", func(path string) error { return os.Symlink("nowhere", path) }},
-		{"a socket that nobody serves", func(path string) error {
-			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-			if err != nil {
-				return err
-			}
-			l.SetUnlinkOnClose(false)
-			return l.Close()
-		}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			b := newBench(t)
-			path := filepath.Join(b.dir, "kubelet.sock")
-			if err := test.make(path); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
-			b.allocatable(b.startKubelet(), 1)
-		})
-	}
-}
-
 // refusing is a kubelet that refuses the first registrations.
 type refusing struct {
 	pluginapi.UnimplementedRegistrationServer
@@ -303,24 +271,6 @@ func TestStreamThatEndsIsRegisteredAgain(t *testing.T) {
 	}
 }
 
-// A kubelet that has asked for a start before it knows the endpoint, such as one whose Register call is under way, has it done.
-func TestStartBeforeRegistration(t *testing.T) {
-	started := 0
-	b := newBench(t, func(e *plugin.Endpoint) {
-		e.Resource.Start = func(context.Context, []*inventory.Status) error {
-			started++
-			return nil
-		}
-	})
-	if s := b.endpoint.Status(); s.Registered {
-		t.Fatalf("%+v", s)
-	}
-	_, err := b.client().PreStartContainer(t.Context(), &pluginapi.PreStartContainerRequest{DevicesIds: []string{"node-A-widget"}})
-	if err != nil || started != 1 {
-		t.Errorf("%v, %d starts", err, started)
-	}
-}
-
 func TestAllocateErrorsNameTheDevice(t *testing.T) {
 	b := newBench(t)
 	client := b.client()
@@ -330,11 +280,11 @@ func TestAllocateErrorsNameTheDevice(t *testing.T) {
 		code codes.Code
 		text string
 	}{
-		{"invented", []string{"nvme-invented"}, codes.NotFound, `"nvme-invented": not a device of this resource`},
-		{"one of two invented", []string{"node-A-widget", "x"}, codes.NotFound, `"x"`},
-		{"empty ID", []string{""}, codes.NotFound, `""`},
-		{"none", nil, codes.NotFound, "no device"},
-		{"4 KiB", []string{strings.Repeat("x", 4096)}, codes.NotFound, "(4096 bytes)"},
+		{"invented", []string{"nvme-invented"}, codes.FailedPrecondition, `"nvme-invented": not a device of this resource`},
+		{"one of two invented", []string{"node-A-widget", "x"}, codes.FailedPrecondition, `"x"`},
+		{"empty ID", []string{""}, codes.FailedPrecondition, `""`},
+		{"none", nil, codes.FailedPrecondition, "no device"},
+		{"4 KiB", []string{strings.Repeat("x", 4096)}, codes.FailedPrecondition, "(4096 bytes)"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -2,17 +2,5 @@
 
 package plugin
 
-import (
-	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
-)
-
-// Drop is drop, for the tests.
-func (p *Parked) Drop(resource string) bool { return p.drop(resource) }
-
 // RemoveStale is removeStale, for the tests.
 var RemoveStale = removeStale
-
-// Service is what the kubelet talks to, without a socket, for tests with a clock of their own.
-func (e *Endpoint) Service() pluginapi.DevicePluginServer {
-	return service{Endpoint: e, places: &places{}}
-}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -28,7 +29,7 @@ type lister struct {
 func (l *lister) response(r *Resource, offer *inventory.Offer, log *slog.Logger) *pluginapi.ListAndWatchResponse {
 	list := &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
 	// The exact size takes as long as to send the list.
-	full := roughSize(list) > listSize && size(list) > listSize
+	full := roughSize(list) > listSize && proto.Size(list) > listSize
 	if full {
 		list.Devices = l.cut(list.Devices, r.held(offer), log)
 	}
@@ -94,7 +95,7 @@ func (l *lister) cut(devices []*pluginapi.Device, held map[string]bool, log *slo
 
 // wireSize is what a device takes in the list: tag, length and content.
 func wireSize(d *pluginapi.Device) int {
-	return protowire.SizeTag(1) + protowire.SizeBytes(size(d))
+	return protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(d))
 }
 
 // list returns the devices as the kubelet knows them, one for each share. NUMA nodes are told for all devices of a

@@ -9,37 +9,12 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
-	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/lease"
 )
-
-func TestListTellsNUMANodesForAllOrNone(t *testing.T) {
-	tests := []struct {
-		name string
-		numa []int
-		want bool
-	}{
-		{"all have one", []int{0, 1}, true},
-		{"one has none", []int{0, -1}, false},
-		{"none has one", []int{-1, -1}, false},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			for i, d := range (&Resource{}).list(offerOf(test.numa, "x/a", "x/b")) {
-				if got := d.GetTopology() != nil; got != test.want {
-					t.Fatalf("%s: topology %v, want %v", d.GetID(), got, test.want)
-				}
-				if test.want && d.GetTopology().GetNodes()[0].GetID() != int64(test.numa[i]) {
-					t.Errorf("%s: node %v, want %d", d.GetID(), d.GetTopology(), test.numa[i])
-				}
-			}
-		})
-	}
-}
 
 func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 	offer := &inventory.Offer{}
@@ -100,43 +75,6 @@ func TestListThatIsCutKeepsWhatIsHeld(t *testing.T) {
 	}
 	if held != 1000 {
 		t.Errorf("%d of 1000 shares of the device that a pod holds", held)
-	}
-}
-
-func TestWireSize(t *testing.T) {
-	d := &pluginapi.Device{
-		ID: "some-device", Health: pluginapi.Healthy,
-		Topology: &pluginapi.TopologyInfo{Nodes: []*pluginapi.NUMANode{{ID: 1}}},
-	}
-	for n := range 3 {
-		list := &pluginapi.ListAndWatchResponse{}
-		for range n {
-			list.Devices = append(list.Devices, d)
-		}
-		if got, want := n*wireSize(d), proto.Size(list); got != want {
-			t.Errorf("%d devices: %d bytes, want %d", n, got, want)
-		}
-	}
-}
-
-func TestShareIDs(t *testing.T) {
-	r := Resource{Shares: 3}
-	for _, test := range []struct {
-		share, device string
-		ok            bool
-	}{
-		{"node-a::0", "node-a", true},
-		{"node-a::2", "node-a", true},
-		{"0000:3b:00.0::1", "0000:3b:00.0", true},
-		{"node-a::3", "node-a", false},
-		{"node-a::-1", "node-a", false},
-		{"node-a::x", "node-a", false},
-		{"node-a", "node-a", false},
-		{"", "", false},
-	} {
-		if device, ok := r.deviceID(test.share); device != test.device || ok != test.ok {
-			t.Errorf("deviceID(%q) = %q, %v, want %q, %v", test.share, device, ok, test.device, test.ok)
-		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -124,7 +125,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, registerLimit)
 	defer cancel()
-	client, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(peerCredentials{}),
+	client, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }))
 	if err != nil {
 		return err

@@ -132,41 +132,6 @@ func TestListUnderWay(t *testing.T) {
 	}
 }
 
-// Two lists one after the other, each of which is under way when the kubelet is asked, are no reason either.
-func TestListsUnderWay(t *testing.T) {
-	h := newHeldBench(t, true)
-	k := h.startKubelet()
-	h.connected(k, h.registered)
-	h.counting.set(nil, "node-A-widget")
-	h.other("third.sock")
-	h.look()
-	asked, second, answer := 0, make(chan struct{}), make(chan struct{})
-	h.counting.mu.Lock()
-	h.counting.by = func() []string { // called once for each question
-		switch asked++; asked {
-		case 1:
-			return nil
-		case 2:
-			close(second)
-			<-answer
-			return nil
-		}
-		return []string{"node-A-widget"}
-	}
-	h.counting.mu.Unlock()
-	h.stirUp()
-	<-second
-	h.machine.Unplug("/sys/devices/virtual/widget/widget0")
-	h.allocatable(k, 0)
-	h.machine.Plug(widget)
-	h.allocatable(k, 1)
-	close(answer)
-	h.look()
-	if s := h.endpoint.Status(); s.Conflict || !s.Connected || len(h.registered) > 0 {
-		t.Errorf("%+v, %d registrations", s, len(h.registered))
-	}
-}
-
 // No list is sent from the appearance of another plugin until the kubelet has said what it counts: it would hide the list of
 // the other.
 func TestNoListBesideANewPlugin(t *testing.T) {

@@ -12,9 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -31,7 +29,6 @@ type service struct {
 // newServer returns the endpoint's gRPC server. A panic in a call is that call's error, not the daemon's end.
 func (e *Endpoint) newServer() *grpc.Server {
 	server := grpc.NewServer(
-		grpc.Creds(peerCredentials{}),
 		grpc.MaxRecvMsgSize(receiveSize),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
@@ -99,16 +96,6 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 	}
 }
 
-// clientOf returns the client whose call it is, or nil.
-func clientOf(ctx context.Context) *client {
-	if p, ok := peer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(peerInfo); ok {
-			return info.client
-		}
-	}
-	return nil
-}
-
 // Allocate answers from the newest snapshot; of the hardware it only looks whether the nodes are still there.
 func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	snapshot, _ := s.Inventory.Snapshot()
@@ -163,7 +150,7 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	}
 	if s.Resource.Start != nil {
 		if err := s.Resource.Start(ctx, devices); err != nil {
-			return nil, s.refuse("PreStartContainer", fmt.Errorf("%w: %w", errNotReady, err))
+			return nil, s.refuse("PreStartContainer", fmt.Errorf("not ready for the container: %w", err))
 		}
 	}
 	s.Inventory.Starting(names)
@@ -192,7 +179,7 @@ func (s service) refuse(call string, err error) error {
 	if errors.Is(err, errUnknown) { // the kubelet took the list of another plugin for ours
 		s.noteAsked()
 	}
-	return toStatus(err)
+	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
 // noteAsked notes that the kubelet asks us for devices, and so no other plugin.
@@ -210,6 +197,3 @@ func ids(devices []*inventory.Status) []string {
 	}
 	return ids
 }
-
-// size is the size of a message in bytes on the wire.
-func size(m proto.Message) int { return proto.Size(m) }

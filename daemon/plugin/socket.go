@@ -63,30 +63,25 @@ type socket struct {
 	path     string
 	listener *net.UnixListener // nil: it has to be made
 	own      identity          // of the socket that the listener made
-	// unreachable is why no process may connect to the socket that was made last, as of unreached; nil: it can be reached.
-	unreachable error
-	unreached   time.Time
+	reached  bool              // a connection to the listener succeeded
 }
 
-// ensure makes the socket, also when it was removed: always at the same path, which is where the kubelet looks for it. The
-// listener is nil if the socket is there.
+// ensure makes the socket, also when it was removed: always at the same path, which is where the kubelet looks for it. It returns
+// the listener once, when it can be reached. A socket that cannot be reached stays: making it again would be the next hint.
 func (s *socket) ensure() (made *net.UnixListener, err error) {
-	if s.listener != nil && socketIdentity(s.path).sameFile(s.own) {
+	if s.listener == nil || !socketIdentity(s.path).sameFile(s.own) {
+		s.drop()
+		if err := s.listen(); err != nil {
+			return nil, err
+		}
+	}
+	if s.reached {
 		return nil, nil
 	}
-	s.drop()
-	// That it comes and goes is a hint to look again, and would be the next one's reason.
-	if s.unreachable != nil && time.Since(s.unreached) < backstop {
-		return nil, s.unreachable
-	}
-	s.unreachable = nil
-	if err := s.listen(); err != nil {
-		return nil, err
-	}
 	if err := s.reach(); err != nil {
-		s.drop()
 		return nil, err
 	}
+	s.reached = true
 	return s.listener, nil
 }
 
@@ -116,11 +111,7 @@ func (s *socket) reach() error {
 	if err == nil {
 		return c.Close()
 	}
-	err = fmt.Errorf("connect to own socket %s: %w", s.path, plainCause(err))
-	if !errors.Is(err, unix.ENOENT) { // which the kubelet's sweep may do at any time
-		s.unreachable, s.unreached = err, time.Now()
-	}
-	return err
+	return fmt.Errorf("connect to own socket %s: %w", s.path, plainCause(err))
 }
 
 // drop closes the listener and removes the socket if that is still the one at path: while it is there, no process can listen at
@@ -133,7 +124,7 @@ func (s *socket) drop() {
 	if socketIdentity(s.path).sameFile(s.own) {
 		os.Remove(s.path)
 	}
-	s.listener = nil
+	s.listener, s.reached = nil, false
 }
 
 // plainCause drops what the net and os packages put around an errno: the caller names the operation and the path.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/metalplug/metalplug/directory"
 	"github.com/metalplug/metalplug/internal/liveness"
@@ -25,12 +26,9 @@ type Watch struct {
 	Stir func()
 
 	probe   liveness.Probe
+	watcher *directory.Watch // owned by Run
 	mu      sync.Mutex
 	hints   map[chan struct{}]bool
-	watcher *directory.Watch // nil until Run
-
-	arming    sync.Mutex // held by Rearm
-	unwatched string     // what it has logged last
 }
 
 // Subscribe returns a channel on which a hint waits, and a function that ends that.
@@ -50,55 +48,70 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 }
 
 // Run watches until ctx ends; started is called when nothing can be missed any more.
-func (w *Watch) Run(ctx context.Context, started func()) error {
-	watcher, err := directory.Open(w.Dir)
-	if err != nil {
+func (w *Watch) Run(ctx context.Context, started func()) (err error) {
+	if w.watcher, err = directory.Open(w.Dir); err != nil {
 		return err
 	}
-	defer watcher.Close()
-	w.mu.Lock()
-	w.watcher = watcher
-	w.mu.Unlock()
-	w.Rearm()
+	defer w.watcher.Close()
+	complaint := w.rearm("")
 	started()
 	for {
+		var again <-chan time.Time
+		if complaint != "" {
+			again = time.After(backstop)
+		}
+		ok, lost := true, false
 		select {
 		case <-ctx.Done():
 			return nil
-		case e, ok := <-watcher.Events:
-			if !ok {
-				return fmt.Errorf("watch %s: the watch has ended", w.Dir)
-			}
-			w.event(e)
-		case err, ok := <-watcher.Errors:
-			if !ok {
-				return fmt.Errorf("watch %s: the watch has ended", w.Dir)
-			}
-			w.Log.Debug("kubelet directory watch", "err", err) // an overflow, mostly: look at everything
-			w.Rearm()
-			w.hint()
-			w.stir()
+		case e, more := <-w.watcher.Events:
+			ok, lost = more, more && w.event(e)
+		case err, more := <-w.watcher.Errors: // an overflow, usually
+			ok, lost = more, true
+			w.Log.Debug("kubelet directory watch", "err", err)
+		case <-again:
+			lost = true
 		case answer := <-w.probe.Asked():
 			answer()
 		}
+		if !ok {
+			return fmt.Errorf("watch %s: the watch has ended", w.Dir)
+		}
+		if lost {
+			complaint = w.rearm(complaint)
+			w.Hint()
+			w.stir()
+		}
 	}
+}
+
+// rearm watches the directory that is there now, and the nearest one above it that exists, so that a missing one is noticed when it
+// is made. It returns and logs why it cannot, unless that is the last complaint.
+func (w *Watch) rearm(last string) (complaint string) {
+	if err := w.watcher.Rearm(); err != nil {
+		complaint = err.Error()
+	}
+	if complaint != "" && complaint != last {
+		w.Log.Warn("kubelet directory not watched", "err", complaint)
+	}
+	return complaint
 }
 
 // Alive returns once Run, which is running, has gone round, or with the error of ctx.
 func (w *Watch) Alive(ctx context.Context) error { return w.probe.Alive(ctx, "watch of "+w.Dir) }
 
-func (w *Watch) event(e directory.Event) {
+// event deals with an event. It reports whether the directory, or one above it, came or went.
+func (w *Watch) event(e directory.Event) (itself bool) {
 	switch {
-	case w.watcher.Itself(e): // it, or a directory above it, came or went
-		w.Rearm()
-		w.hint()
-		w.stir()
+	case w.watcher.Itself(e):
+		return true
 	case filepath.Dir(e.Name) != w.Dir:
 	case isSocketName(filepath.Base(e.Name)):
-		w.hint()
+		w.Hint()
 	case isOther(filepath.Base(e.Name)) && directory.Moved(e):
 		w.stir()
 	}
+	return false
 }
 
 // isSocketName tells whether a file of that name in the kubelet's directory is of interest.
@@ -117,9 +130,7 @@ func (w *Watch) stir() {
 }
 
 // Hint lets every endpoint look at how things stand. It does not block.
-func (w *Watch) Hint() { w.hint() }
-
-func (w *Watch) hint() {
+func (w *Watch) Hint() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := range w.hints {
@@ -128,33 +139,4 @@ func (w *Watch) hint() {
 		default:
 		}
 	}
-}
-
-// Rearm watches the directory, whichever is there now, and the nearest one above it that exists, so that it is noticed
-// when a missing one is made. That it cannot is logged once: each attempt at a socket asks for it.
-func (w *Watch) Rearm() {
-	w.mu.Lock()
-	watcher := w.watcher
-	w.mu.Unlock()
-	if watcher == nil {
-		return
-	}
-	if complaint := w.rearm(watcher); complaint != "" {
-		w.Log.Warn("kubelet directory not watched", "err", complaint)
-	}
-}
-
-// rearm is Rearm; it returns what is to be logged, which may take its time. One that asks later knows of it.
-func (w *Watch) rearm(watcher *directory.Watch) (complaint string) {
-	w.arming.Lock()
-	defer w.arming.Unlock()
-	last := w.unwatched
-	w.unwatched = ""
-	if err := watcher.Rearm(); err != nil {
-		w.unwatched = err.Error()
-	}
-	if w.unwatched == last {
-		return ""
-	}
-	return w.unwatched
 }
