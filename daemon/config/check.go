@@ -15,10 +15,8 @@ import (
 
 // Patterns of whole values.
 const (
-	// labels is a DNS-1123 subdomain: the domain of a resource name.
-	labels = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
-	// word is what a qualified name of Kubernetes has after the slash.
-	word = `^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
+	// resourceName is a DNS-1123 subdomain, a slash, and what a qualified name of Kubernetes has after it.
+	resourceName = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
 	// cdiWord is the vendor or the class of a CDI kind.
 	cdiWord = `^[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
 	// property is the name of a udev property.
@@ -45,32 +43,22 @@ func matches(pattern, s string) bool { return regexp.MustCompile(pattern).MatchS
 // checkName holds a resource name against the rule by which the kubelet accepts registrations: IsExtendedResourceName in
 // k8s.io/kubernetes/pkg/apis/core/v1/helper.
 func checkName(name string) error {
-	domain, rest, ok := strings.Cut(name, "/")
+	domain, rest, _ := strings.Cut(name, "/")
 	switch {
-	case !ok:
-		return fmt.Errorf(`%s has no domain: it must be like "example.com/name"`, quoted(name))
-	case strings.Contains(name, "kubernetes.io/"):
-		return fmt.Errorf("%s is in a domain of Kubernetes itself, kubernetes.io", quoted(name))
-	case strings.HasPrefix(name, "requests."):
-		return fmt.Errorf(`%s begins with "requests.", which names quotas`, quoted(name))
-	case strings.Contains(rest, "/"):
-		return fmt.Errorf("%s has more than one slash", quoted(name))
-	case len(domain) > domainSize:
-		return fmt.Errorf("%s has a domain of %d bytes, at most %d are possible", quoted(name), len(domain), domainSize)
-	case !matches(labels, domain):
-		return fmt.Errorf(`%s has no valid domain before the slash: lower-case letters, digits, "-" and "." like "example.com"`,
-			quoted(name))
-	case len(rest) > wordSize:
-		return fmt.Errorf("%s has %d bytes after the slash, at most %d are possible", quoted(name), len(rest), wordSize)
-	case !matches(word, rest):
-		return fmt.Errorf(`%s has no valid name after the slash: letters, digits, "-", "_" and ".", at both ends a letter or digit`,
-			quoted(name))
+	case strings.Contains(name, "kubernetes.io/"), strings.HasPrefix(name, "requests."):
+		return fmt.Errorf("%s is a name of Kubernetes itself: take a domain of your own", quoted(name))
+	case !matches(resourceName, name), len(domain) > domainSize, len(rest) > wordSize:
+		return fmt.Errorf(`%s is not a resource name like "example.com/name": at most %d lower-case letters, digits, "-" and ".", a slash, `+
+			`and at most %d letters, digits, "-", "_" and "."`, quoted(name), domainSize, wordSize)
 	}
 	return nil
 }
 
-// checkCDIKind holds a CDI kind against the CDI specification, "Kind".
+// checkCDIKind holds a CDI kind against the CDI specification, "Kind". It may be empty.
 func checkCDIKind(kind string) error {
+	if kind == "" {
+		return nil
+	}
 	vendor, class, ok := strings.Cut(kind, "/")
 	if !ok || !matches(cdiWord, vendor) || !matches(cdiWord, class) {
 		return fmt.Errorf(`%s is not vendor/class as in "nvidia.com/gpu"`, quoted(kind))
@@ -94,9 +82,9 @@ func checkPermissions(permissions string) error {
 	return nil
 }
 
-// checkUnit accepts the name of a template unit of type service.
+// checkUnit accepts the name of a template unit of type service, and none.
 func checkUnit(name string) error {
-	if len(name) > unitSize || !matches(template, name) {
+	if name != "" && (len(name) > unitSize || !matches(template, name)) {
 		return fmt.Errorf(`%s is no template unit like "name@.service"`, quoted(name))
 	}
 	return nil

@@ -58,8 +58,8 @@ type Config struct {
 	Resources []Resource // in the order in which they are tried; a device belongs to the first that matches
 	Files     []string   // that it was read from, in the order of reading
 
-	source Problem            // where hardware.source names a recording; What is empty
-	places map[string][]place // where each resource that a file names is written, in the order of reading, by name
+	source Problem           // where hardware.source names a recording; What is empty
+	places map[string]*table // where each resource that a file names is written, by name; a moved one has not changed
 }
 
 // Paths is the table [paths]: where the parts of the machine are. All are absolute.

@@ -4,7 +4,6 @@ package config
 
 import (
 	_ "embed"
-	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
 )
@@ -101,13 +100,4 @@ func defaultResources() []Resource {
 		all = append(all, r)
 	}
 	return all
-}
-
-// newResource returns a resource with the defaults of all its keys.
-func newResource(name string, class *device.Class, match map[string]string) Resource {
-	return Resource{
-		Name: name, Class: class, Match: match,
-		Shares: 1, Prefer: Packed, Inject: InjectNodes, Permissions: "rw",
-		Reset: ResourceReset{Method: Auto, Scrub: None, When: WhenStart, Timeout: 20 * time.Second},
-	}
 }

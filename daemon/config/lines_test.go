@@ -4,7 +4,6 @@ package config
 
 import (
 	"maps"
-	"slices"
 	"testing"
 
 	"github.com/BurntSushi/toml"
@@ -49,33 +48,5 @@ func TestLineIndex(t *testing.T) {
 				t.Errorf("%v, want %v", got, test.want)
 			}
 		})
-	}
-}
-
-func TestLineOfWhatIsNotThere(t *testing.T) {
-	index := lineIndex{"a": 3, "a.b": 4}
-	for path, want := range map[string]toml.Key{
-		"itself": {"a", "b"}, "below": {"a", "b", "c", "d"},
-	} {
-		if got := index.line(want); got != 4 {
-			t.Errorf("%s: line %d, want 4", path, got)
-		}
-	}
-	if got := index.line(toml.Key{"a", "x"}); got != 3 {
-		t.Errorf("beside: line %d, want 3", got)
-	}
-	if got := index.line(toml.Key{"x"}); got != 1 {
-		t.Errorf("nowhere: line %d, want 1", got)
-	}
-}
-
-// What is no TOML has no use here, but must not end in a panic.
-func TestKeyLinesOfNonsense(t *testing.T) {
-	for text, want := range map[string][]int{
-		"": nil, "\"": nil, "'''": nil, "\"\\": nil, "]}": nil, "[": {1}, "#": nil, "\n=": {2}, "\"\"\"\"\"\"\"": nil, "\xff=": {1},
-	} {
-		if got := keyLines(text); !slices.Equal(got, want) {
-			t.Errorf("%q: %v, want %v", text, got, want)
-		}
 	}
 }

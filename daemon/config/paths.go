@@ -39,22 +39,23 @@ func (h Hardware) Source() string {
 
 // Pending tells what of next a daemon that runs with c does not take over by a reload: a sentence for each key of [paths],
 // [hardware] and [reset] in which they differ. What is in [[resource]] it does take over.
-func (c Config) Pending(next Config) []string {
-	var all []string
-	compare := func(key, now, then string) {
-		if now != then {
-			all = append(all, fmt.Sprintf("%s is %s until metalplugd is restarted, then %s", key, now, then))
+func (c Config) Pending(next Config) (all []string) {
+	then := next.fixed()
+	for i, now := range c.fixed() {
+		if now != then[i] {
+			all = append(all, fmt.Sprintf("%s is %s until metalplugd is restarted, then %s", now[0], now[1], then[i][1]))
 		}
 	}
-	then := next.Paths.keys()
-	for i, now := range c.Paths.keys() {
-		compare("paths."+now.key, *now.to, *then[i].to)
-	}
-	compare("hardware.source", c.Hardware.Source(), next.Hardware.Source())
-	compare("reset.socket", c.Reset.Socket, next.Reset.Socket)
-	compare("reset.holders", c.Reset.Holders, next.Reset.Holders)
-	compare("reset.units", c.Reset.Units, next.Reset.Units)
 	return all
+}
+
+// fixed returns the keys that only a start takes over, each with its value.
+func (c Config) fixed() (all [][2]string) {
+	for _, path := range c.Paths.keys() {
+		all = append(all, [2]string{"paths." + path.key, *path.to})
+	}
+	return append(all, [2]string{"hardware.source", c.Hardware.Source()}, [2]string{"reset.socket", c.Reset.Socket},
+		[2]string{"reset.holders", c.Reset.Holders}, [2]string{"reset.units", c.Reset.Units})
 }
 
 // Reloaded returns the configuration of a daemon that ran with c and has taken over next by a reload: next, without what

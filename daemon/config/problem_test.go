@@ -133,7 +133,7 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"twice in a file, the first broken", "[[resource]]\nname = \"x\"\nclass = \"gpu\"\n[[resource]]\nname = \"x\"\nclass = \"gpu\"\n",
-			"m.toml:2: resource.name: \"x\" has no domain: it must be like \"example.com/name\"\n" +
+			"m.toml:2: resource.name: \"x\" is not a resource name like \"example.com/name\": at most 244 lower-case letters, digits, \"-\" and \".\", a slash, and at most 63 letters, digits, \"-\", \"_\" and \".\"\n" +
 				"m.toml:5: resource.name: \"x\" is defined twice, first on line 2: make one of the two",
 		},
 		{
@@ -306,7 +306,7 @@ socket = ""
 `)
 	want := `m.toml:2: paths.dev: "dev" is not an absolute path
 m.toml:3: colour: unknown key
-m.toml:6: resource.name: "example" has no domain: it must be like "example.com/name"
+m.toml:6: resource.name: "example" is not a resource name like "example.com/name": at most 244 lower-case letters, digits, "-" and ".", a slash, and at most 63 letters, digits, "-", "_" and "."
 m.toml:9: resource.match.PCI_ID: "[" is no pattern: an unfinished "[" or a "\" at the end
 m.toml:10: resource.match."PCI ID": is neither a udev property like "PCI_ID" nor "ATTR{name}"
 m.toml:15: resource.reset.scrub: "x" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize
@@ -321,23 +321,11 @@ m.toml:22: paths.x: unknown key`
 func TestLongTexts(t *testing.T) {
 	long := strings.Repeat("ä", 2048)
 	got := problems(t, "[[resource]]\nname = \""+long+"\"\nclass = \"gpu\"\nmatch.\""+long+"\" = \"[\"\n\""+long+"\" = 1\n")
-	want := `m.toml:2: resource.name: "` + long[:160] + `" has no domain: it must be like "example.com/name"
+	want := `m.toml:2: resource.name: "` + long[:160] + `" is not a resource name like "example.com/name": at most 244 lower-case letters, digits, "-" and ".", a slash, and at most 63 letters, digits, "-", "_" and "."
 m.toml:4: resource.match."` + long[:288] + `: is neither a udev property like "PCI_ID" nor "ATTR{name}"
 m.toml:4: resource.match."` + long[:288] + `: "[" is no pattern: an unfinished "[" or a "\" at the end
 m.toml:5: resource."` + long[:300] + `: unknown key`
 	if got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
-	}
-}
-
-func TestProblemString(t *testing.T) {
-	for want, p := range map[string]Problem{
-		"f:2: a.b: wrong": {File: "f", Line: 2, Key: "a.b", What: "wrong"},
-		"f:2: wrong":      {File: "f", Line: 2, What: "wrong"},
-		"f: wrong":        {File: "f", What: "wrong"},
-	} {
-		if got := p.String(); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
 	}
 }

@@ -44,10 +44,11 @@ var classAbilities = map[string]abilities{
 
 // resource takes one [[resource]].
 func resource(t *table) Resource {
-	r := newResource("", nil, nil)
-	if t.text("name", &r.Name) {
-		t.check("name", checkName(r.Name))
+	r := Resource{
+		Shares: 1, Prefer: Packed, Inject: InjectNodes, Permissions: "rw",
+		Reset: ResourceReset{Method: Auto, Scrub: None, When: WhenStart, Timeout: 20 * time.Second},
 	}
+	t.checked("name", &r.Name, checkName)
 	t.require("name", "the name by which pods ask for the devices")
 	takeClass(t, &r)
 	r.Match, r.Exclude = properties(t.whole("match")), properties(t.whole("exclude"))
@@ -101,9 +102,7 @@ func properties(t *table) map[string]string {
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		t.check(key, checkProperty(key))
 		var pattern string
-		if t.text(key, &pattern) {
-			t.check(key, checkPattern(pattern))
-		}
+		t.checked(key, &pattern, checkPattern)
 		patterns[key] = pattern
 	}
 	return patterns
@@ -114,15 +113,11 @@ func takeOffer(t *table, r *Resource) {
 	t.number("shares", 1, sharesMost, &r.Shares)
 	t.choice("prefer", "preference", &r.Prefer, Packed, Spread)
 	t.choice("inject", "way of injection", &r.Inject, InjectNodes, InjectCDI)
-	if t.text("cdi_kind", &r.CDIKind) && r.CDIKind != "" {
-		t.check("cdi_kind", checkCDIKind(r.CDIKind))
-		if r.Inject != InjectCDI {
-			t.reportf("cdi_kind", `needs inject = "cdi"`)
-		}
+	t.checked("cdi_kind", &r.CDIKind, checkCDIKind)
+	if r.CDIKind != "" && r.Inject != InjectCDI {
+		t.reportf("cdi_kind", `needs inject = "cdi"`)
 	}
-	if t.text("permissions", &r.Permissions) {
-		t.check("permissions", checkPermissions(r.Permissions))
-	}
+	t.checked("permissions", &r.Permissions, checkPermissions)
 	takeNodes(t, r)
 	t.boolean("allow_in_use", &r.AllowInUse)
 	if r.AllowInUse && r.Class != nil && r.Class != &device.NVMe && r.Class != &device.Generic {
@@ -237,13 +232,8 @@ func (r *Resource) settle() {
 
 // takeUnits takes [resource.units].
 func takeUnits(t *table, u *Units) {
-	for _, unit := range []struct {
-		key string
-		to  *string
-	}{{"init", &u.Init}, {"start", &u.Start}, {"release", &u.Release}} {
-		if t.text(unit.key, unit.to) && *unit.to != "" {
-			t.check(unit.key, checkUnit(*unit.to))
-		}
-	}
+	t.checked("init", &u.Init, checkUnit)
+	t.checked("start", &u.Start, checkUnit)
+	t.checked("release", &u.Release, checkUnit)
 	t.end()
 }

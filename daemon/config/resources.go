@@ -12,28 +12,22 @@ import (
 // takeResources takes all [[resource]] of the files, and the built-in resources if these apply.
 func (c *Config) takeResources(root *table, builtin bool) {
 	tables := resourceTables(root, builtin)
-	named := make(map[string]bool)
+	c.places = make(map[string]*table)
 	for _, t := range tables {
 		r := resource(t)
-		named[r.Name] = true
-		c.clash(t, r)
 		c.Resources = append(c.Resources, r)
-		c.note(r.Name, t)
-	}
-	for i, t := range tables {
-		c.checkNamedTwice(t, c.Resources[:i], c.Resources[i])
-	}
-	if !builtin {
-		return
+		c.places[r.Name] = t
 	}
 	for _, r := range defaultResources() {
-		if !named[r.Name] {
+		if builtin && c.places[r.Name] == nil {
 			c.Resources = append(c.Resources, r)
 		}
 	}
 	for i, t := range tables {
-		for _, r := range c.Resources[len(tables):] {
-			clash(t, c.Resources[i], r)
+		for j, other := range c.Resources {
+			if j < i || j >= len(tables) {
+				c.clash(t, c.Resources[i], other)
+			}
 		}
 	}
 }
@@ -69,29 +63,17 @@ func resourceTables(root *table, builtin bool) []*table {
 	return all
 }
 
-// clash reports a resource of which a container could not tell the devices from those of another: the names differ, but
-// not those of the variables that are made of them.
-func (c *Config) clash(t *table, r Resource) {
-	for _, other := range c.Resources {
-		clash(t, r, other)
-	}
-}
-
-func clash(t *table, r, other Resource) {
+// clash reports a resource of which a container could not tell the devices from those of another, since the names of their
+// variables are the same, and one that names a device by its ID though the other does.
+func (c *Config) clash(t *table, r, other Resource) {
 	if other.Name != r.Name && other.Variable() == r.Variable() {
 		t.reportf("name", "%s and %s have the same environment variable %s in a container: rename one",
 			quoted(r.Name), quoted(other.Name), r.Variable())
 	}
-}
-
-// checkNamedTwice reports a device that a resource names by its ID though an earlier resource does.
-func (c *Config) checkNamedTwice(t *table, earlier []Resource, r Resource) {
-	for _, other := range earlier {
-		for _, id := range namedIDs(r) {
-			if slices.Contains(namedIDs(other), id) {
-				t.reportBelowf("match", device.IDProperty, "%s is named by %s too (%s): a device belongs to one resource, take it out of one match",
-					quoted(id), quoted(other.Name), c.Where(other.Name, "match."+device.IDProperty))
-			}
+	for _, id := range namedIDs(r) {
+		if slices.Contains(namedIDs(other), id) {
+			t.reportBelowf("match", device.IDProperty, "%s is named by %s too (%s): a device belongs to one resource, take it out of one match",
+				quoted(id), quoted(other.Name), c.Where(other.Name, "match."+device.IDProperty))
 		}
 	}
 }

@@ -121,6 +121,13 @@ func take[T any](t *table, key, wanted string) (value T, ok bool) {
 // text takes a string.
 func (t *table) text(key string, to *string) bool { return set(t, key, "a string", to) }
 
+// checked takes a string and notes a problem with it.
+func (t *table) checked(key string, to *string, check func(string) error) {
+	if t.text(key, to) {
+		t.check(key, check(*to))
+	}
+}
+
 // boolean takes true or false.
 func (t *table) boolean(key string, to *bool) bool { return set(t, key, "true or false", to) }
 
