@@ -41,35 +41,30 @@ func (d *daemon) unwritten() []string {
 	return all
 }
 
-// serveControl serves the control socket. The devices are served all the same where it cannot.
-func (d *daemon) serveControl(ctx context.Context, ready func()) error {
-	l, err := d.listener("control")
-	if err == nil && l == nil {
-		l, err = control.Listen(filepath.Join(d.Config.Paths.Run, controlSocket))
+// serveSocket returns the task that serves a socket: the one that systemd passes on, or one that listen makes; nil: none then. The
+// devices are served all the same where it cannot.
+func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, error), serve func(context.Context, net.Listener) error,
+) func(context.Context, func()) error {
+	return func(ctx context.Context, ready func()) error {
+		l, err := d.listener(name)
+		if err == nil && l == nil && listen != nil {
+			l, err = listen()
+		}
+		ready()
+		if l != nil && err == nil {
+			err = serve(ctx, l)
+		}
+		if err != nil {
+			d.Log.Error(failed, "err", err)
+		}
+		<-ctx.Done()
+		return nil
 	}
-	ready()
-	if err == nil {
-		err = d.control.Serve(ctx, l)
-	}
-	if err != nil {
-		d.Log.Error("control socket not served", "err", err)
-	}
-	<-ctx.Done()
-	return nil
 }
 
-// serveMetrics serves the socket of the metrics, where systemd passes one on.
-func (d *daemon) serveMetrics(ctx context.Context, ready func()) error {
-	ready()
-	l, err := d.listener("metrics")
-	if l != nil {
-		err = d.control.ServeMetrics(ctx, l)
-	}
-	if err != nil {
-		d.Log.Error("metrics not served", "err", err)
-	}
-	<-ctx.Done()
-	return nil
+// listenControl makes the control socket.
+func (d *daemon) listenControl() (net.Listener, error) {
+	return control.Listen(filepath.Join(d.Config.Paths.Run, controlSocket))
 }
 
 // listener returns a socket that systemd passes on; nil if it does not.

@@ -246,8 +246,8 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 // tasks are the parts, in the order in which they are started. Nothing is served before the inventory is complete.
 func (d *daemon) tasks() []task {
 	return []task{
-		{"control socket", d.serveControl},
-		{"metrics", d.serveMetrics},
+		{"control socket", d.serveSocket("control", "control socket not served", d.listenControl, d.control.Serve)},
+		{"metrics", d.serveSocket("metrics", "metrics not served", nil, d.control.ServeMetrics)},
 		{"kubelet directory watch", d.watch.Run},
 		{"mounts", d.watchMounts},
 		{"other plugins", d.peers.Run},

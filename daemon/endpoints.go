@@ -157,10 +157,7 @@ func (e *endpoints) tell() {
 	if e.told != nil {
 		e.told()
 	}
-	select {
-	case e.changed <- struct{}{}:
-	default:
-	}
+	poke(e.changed)
 }
 
 // standing returns how each resource stands with the kubelet.

@@ -26,6 +26,14 @@ const (
 	givenRounds = 3
 )
 
+// poke puts a signal into a channel of one slot. It does not block.
+func poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
 // askHolders asks the kubelet which devices its pods hold, as long as there is a device of which that has to be known:
 // one that a pod holds, or one that is in the offer only because a pod may hold it. Otherwise it sleeps.
 func (d *daemon) askHolders(ctx context.Context, ready func()) error {
@@ -35,45 +43,39 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	soon := 0 // rounds of questions that are soon to follow one another
 	for {
 		snapshot, changed := d.inventory.Snapshot()
-		devices := doubtful(snapshot)
-		if len(devices) == 0 {
-			select {
-			case <-ctx.Done():
+		var next <-chan time.Time // nothing is to be asked
+		if devices := doubtful(snapshot); len(devices) > 0 {
+			asked := time.Now()
+			holdings, err := holders.Ask(ctx, devices)
+			switch {
+			case ctx.Err() != nil:
 				return nil
-			case <-changed:
-			case <-d.podGone: // it had none of our devices
-			case <-d.podGiven:
-				soon = givenRounds
+			case err == nil:
+				complaint = ""
+				d.control.SetHolders(holders.Pods())
+				d.noteHolders(snapshot, holders.Pods())
+				d.inventory.Kubelet(holders.Kubelet)
+				d.inventory.Booked(holders.Written, holders.Booked)
+				d.inventory.Confirm(asked, holdings)
+			case err.Error() != complaint:
+				complaint = err.Error()
+				d.Log.Info("holders not known", "err", err)
 			}
-			continue
-		}
-		asked := time.Now()
-		holdings, err := holders.Ask(ctx, devices)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err == nil:
-			complaint = ""
-			d.control.SetHolders(holders.Pods())
-			d.noteHolders(snapshot, holders.Pods())
-			d.inventory.Kubelet(holders.Kubelet)
-			d.inventory.Booked(holders.Written, holders.Booked)
-			d.inventory.Confirm(asked, holdings)
-		case err.Error() != complaint:
-			complaint = err.Error()
-			d.Log.Info("holders not known", "err", err)
-		}
-		interval := holdersInterval
-		if soon > 0 || holders.Soon {
-			soon = max(soon-1, 0)
-			interval = goneInterval
+			interval := holdersInterval
+			if soon > 0 || holders.Soon {
+				soon, interval = max(soon-1, 0), goneInterval
+			}
+			next, changed = time.After(interval), nil
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(interval):
+		case <-changed:
+		case <-next:
 		case <-d.podGone:
-			soon = goneRounds
+			if next != nil { // it may have had one of our devices
+				soon = goneRounds
+			}
 		case <-d.podGiven:
 			soon = max(soon, givenRounds)
 		}
@@ -83,14 +85,8 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 // watchPods has the kubelet asked as soon as the cgroup of a pod is gone. Without cgroups to watch, it is asked now and
 // then all the same.
 func (d *daemon) watchPods(ctx context.Context, ready func()) error {
-	gone := func() {
-		select {
-		case d.podGone <- struct{}{}:
-		default:
-		}
-	}
 	if root := d.Config.Paths.Cgroup; root != "" {
-		if err := cgroup.Watch(ctx, root, ready, gone); err != nil {
+		if err := cgroup.Watch(ctx, root, ready, func() { poke(d.podGone) }); err != nil {
 			d.Log.Warn("pods not watched", "err", fmt.Errorf("%w: the kubelet is asked every %v instead", err, holdersInterval))
 		}
 	}

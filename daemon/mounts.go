@@ -129,12 +129,7 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	mounted := make(chan struct{}, 1)
 	var table sync.WaitGroup
 	table.Go(func() {
-		_ = udev.WatchMountTable(ctx, paths.Proc, func() { // a procfs without them gives no hint
-			select {
-			case mounted <- struct{}{}:
-			default:
-			}
-		})
+		_ = udev.WatchMountTable(ctx, paths.Proc, func() { poke(mounted) }) // a procfs without them gives no hint
 	})
 	defer table.Wait()
 	defer cancel()

@@ -26,12 +26,7 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 		entries[i] = about(s, audit.Allocated)
 	}
 	d.audit.Note(entries...)
-	time.AfterFunc(answering, func() {
-		select {
-		case d.podGiven <- struct{}{}:
-		default:
-		}
-	})
+	time.AfterFunc(answering, func() { poke(d.podGiven) })
 }
 
 // noteHolders notes which pods hold our devices that did not the last time, by name. After a start that is all of them.

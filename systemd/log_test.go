@@ -4,7 +4,6 @@ package systemd
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -320,30 +319,4 @@ func (f *flaky) String() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.text.String()
-}
-
-// TestManyLoggers: the handlers of one log may be used at once.
-func TestManyLoggers(t *testing.T) {
-	var out bytes.Buffer
-	log := openLog(&out, func(w io.Writer) slog.Handler { return textHandler(w, slog.LevelInfo) })
-	var all sync.WaitGroup
-	for n := range 8 {
-		one := log.With("seqnum", n)
-		all.Go(func() {
-			for range 50 {
-				one.LogAttrs(context.Background(), slog.LevelInfo, "line")
-			}
-		})
-	}
-	all.Wait()
-	log.Close()
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	for _, line := range lines {
-		if !strings.HasPrefix(line, "level=INFO msg=line seqnum=") || len(line) != len("level=INFO msg=line seqnum=0") {
-			t.Errorf("a torn line: %q", line)
-		}
-	}
-	if len(lines) != 400 {
-		t.Errorf("%d lines", len(lines))
-	}
 }

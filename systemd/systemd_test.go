@@ -111,16 +111,6 @@ func TestQuietNotifierSaysNothing(t *testing.T) {
 	}
 }
 
-func TestNoServiceManagerIsNoError(t *testing.T) {
-	t.Setenv("NOTIFY_SOCKET", "")
-	if err := (Notifier{}).Ready(); err != nil {
-		t.Error(err)
-	}
-	if interval, err := (Notifier{}).WatchdogInterval(); interval != 0 || err != nil {
-		t.Errorf("interval %v, %v", interval, err)
-	}
-}
-
 func TestLevels(t *testing.T) {
 	for name, want := range map[string]journal.Priority{
 		"debug": journal.PriDebug, "info": journal.PriInfo, "notice": journal.PriNotice,

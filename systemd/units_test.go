@@ -209,20 +209,6 @@ func (p *peer) GetAll(of string) (map[string]dbus.Variant, *dbus.Error) {
 	return all, nil
 }
 
-func TestUnitName(t *testing.T) {
-	for instance, want := range map[string]string{ // as systemd-escape --template=x@.service has it
-		"nvme-eui.0025388": `x@nvme\x2deui.0025388.service`,
-		"GPU_1:2":          "x@GPU_1:2.service",
-		"a/b":              "x@a-b.service",
-		".hidden":          `x@\x2ehidden.service`,
-		`back\slash é`:     `x@back\x5cslash\x20\xc3\xa9.service`,
-	} {
-		if got := UnitName("x@.service", instance); got != want {
-			t.Errorf("%q: %s, want %s", instance, got, want)
-		}
-	}
-}
-
 func TestRun(t *testing.T) {
 	const name = `fpga-start@fpga\x2d1.service`
 	reset, restart := "reset "+name, "restart "+name+" replace"
@@ -310,16 +296,5 @@ func TestComplaints(t *testing.T) {
 	want = []string{"whether there is a@.service, b@.service cannot be told: connect to systemd: nobody"}
 	if got := u.Complaints(t.Context(), "a@.service", "b@.service"); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-func TestNobodyToAsk(t *testing.T) {
-	nobody := errors.New("nobody")
-	u := Units{dial: func(context.Context) (*systemd.Conn, error) { return nil, nobody }}
-	if err := u.Run(t.Context(), "x@.service", "1"); !errors.Is(err, nobody) {
-		t.Error(err)
-	}
-	if _, err := u.Unusable(t.Context(), "x@.service"); !errors.Is(err, nobody) {
-		t.Error(err)
 	}
 }

@@ -34,7 +34,9 @@ func readCheckpoint(file string) (ids map[string]bool, written time.Time, err er
 	ids = make(map[string]bool)
 	for _, entry := range entries {
 		for _, node := range entry.DeviceIDs {
-			addShares(ids, node)
+			for _, share := range node {
+				ids[share], ids[Parent(share)] = true, true
+			}
 		}
 	}
 	return ids, written, err
@@ -136,13 +138,11 @@ func Remembered(dir string) (map[string]map[string]inventory.Known, error) {
 // Owners returns the UIDs of the pods to which the kubelet has given devices, by the ID of the device, as its
 // checkpoint in its directory says.
 func Owners(dir string) (map[string][]string, error) {
-	entries, _, err := parseCheckpoint(filepath.Join(dir, CheckpointFile))
+	resources, err := Remembered(dir)
 	owners := make(map[string][]string)
-	for _, entry := range entries {
-		for _, shares := range entry.DeviceIDs {
-			for _, share := range shares {
-				owners[Parent(share)] = append(owners[Parent(share)], entry.PodUID)
-			}
+	for _, devices := range resources {
+		for id, known := range devices {
+			owners[id] = append(owners[id], known.Pods...)
 		}
 	}
 	return owners, err
@@ -168,11 +168,4 @@ func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 		}
 	}
 	return others, err
-}
-
-func addShares(ids map[string]bool, shares []string) {
-	for _, share := range shares {
-		ids[share] = true
-		ids[Parent(share)] = true
-	}
 }

@@ -3,6 +3,7 @@
 package kubelet
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -10,18 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
-
-// callError is an error of a call to the kubelet as people read it.
-type callError struct {
-	text string
-	err  error // as gRPC has it
-}
-
-// Error returns the text.
-func (e callError) Error() string { return e.text }
-
-// Unwrap returns what gRPC returned.
-func (e callError) Unwrap() error { return e.err }
 
 // hungUp is said of whoever accepts a connection and then closes it, or answers something else than gRPC. What the kernel or
 // HTTP/2 calls that depends on who was quicker: a broken pipe, a connection that was reset, a frame that is too large.
@@ -35,14 +24,14 @@ func Readable(err error, limit time.Duration) error {
 		return err
 	}
 	if s.Code() == codes.DeadlineExceeded {
-		return callError{fmt.Sprintf("no answer after %v: is what listens there the kubelet, and is it well?", limit), err}
+		return fmt.Errorf("no answer after %v: is what listens there the kubelet, and is it well?", limit)
 	}
 	if s.Code() != codes.Unavailable { // which no kubelet says: it is about the connection
-		return callError{s.Message(), err}
+		return errors.New(s.Message())
 	}
 	// connection error: desc = "transport: …: dial unix /x: connect: …" (internal/transport/http2_client.go).
 	if _, cause, ok := strings.Cut(s.Message(), ": connect: "); ok && strings.Contains(s.Message(), "dial unix ") {
-		return callError{"connect: " + strings.TrimSuffix(cause, `"`), err} // where to is told beside it
+		return errors.New("connect: " + strings.TrimSuffix(cause, `"`)) // where to is told beside it
 	}
-	return callError{hungUp, err}
+	return errors.New(hungUp)
 }

@@ -184,19 +184,6 @@ func TestDeviceOfAnInitContainerIsHeld(t *testing.T) {
 	ask("and may have ended just then", inventory.Remembered, true)
 }
 
-func TestIDsThatHoldTheMarkThemselves(t *testing.T) {
-	dir := t.TempDir()
-	text := `{"Data":{"PodDeviceEntries":[{"ResourceName":"example.org/a","DeviceIDs":{"0":["node-a::b","node-a::b::1","x::+1"]}}]}}`
-	if err := os.WriteFile(filepath.Join(dir, "kubelet_internal_checkpoint"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	devices, err := kubelet.Remembered(dir)
-	want := map[string]inventory.Known{"node-a::b": {As: []string{"node-a::b", "node-a::b::1"}, Pods: []string{"", ""}}, "x::+1": {As: []string{"x::+1"}, Pods: []string{""}}}
-	if err != nil || !reflect.DeepEqual(devices["example.org/a"], want) {
-		t.Errorf("%v, %v, want %v", devices, err, want)
-	}
-}
-
 func TestRemembered(t *testing.T) {
 	dir := t.TempDir()
 	if devices, err := kubelet.Remembered(dir); len(devices) != 0 || err != nil {

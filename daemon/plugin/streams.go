@@ -86,11 +86,16 @@ func (s *streams) over(st *stream) {
 	s.tell()
 }
 
-func (s *streams) tell() {
+// poke puts a signal into a channel of one slot. It does not block.
+func poke(c chan<- struct{}) {
 	select {
-	case s.changed <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
+}
+
+func (s *streams) tell() {
+	poke(s.changed)
 }
 
 // open reports whether the kubelet has any.
@@ -143,10 +148,7 @@ func (s *streams) repeat() {
 // wake lets each stream look for something to send. The caller holds mu.
 func (s *streams) wake() {
 	for st := range s.live {
-		select {
-		case st.wake <- struct{}{}:
-		default:
-		}
+		poke(st.wake)
 	}
 }
 

@@ -134,9 +134,6 @@ func (w *Watch) Hint() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := range w.hints {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
+		poke(c)
 	}
 }
