@@ -358,7 +358,7 @@ func (c *conflict) setContested(found finding) {
 func (c *conflict) find(counted []string) (_ finding, example string) {
 	e := c.e
 	sent := e.streams.lastSent()
-	if id := e.foreign(counted, sent[0], sent[1]); id != "" {
+	if id := e.Foreign(counted); id != "" {
 		return foreign, id
 	}
 	if len(counted) == 0 && sent[0] != nil && slices.ContainsFunc(sent[0].Devices, func(s *inventory.Status) bool {
@@ -378,10 +378,12 @@ func (c *conflict) find(counted []string) (_ finding, example string) {
 	return ours, ""
 }
 
-// foreign returns a device that the kubelet counts and that is in none of the lists nor in the newest one; empty: there is none.
-func (e *Endpoint) foreign(counted []string, lists ...*inventory.Offer) string {
+// Foreign returns the ID of a device that the kubelet counts for the resource and that is neither in the newest list nor in one of
+// the last two that were sent; empty: there is none.
+func (e *Endpoint) Foreign(counted []string) string {
 	snapshot, _ := e.Inventory.Snapshot()
-	lists = append(lists, snapshot.Offer(e.Resource.Name))
+	sent := e.streams.lastSent()
+	lists := append(sent[:], snapshot.Offer(e.Resource.Name))
 	for _, id := range counted {
 		if !slices.ContainsFunc(lists, func(o *inventory.Offer) bool { return o != nil && e.Resource.find(o, id) != nil }) {
 			return id
@@ -389,10 +391,6 @@ func (e *Endpoint) foreign(counted []string, lists ...*inventory.Offer) string {
 	}
 	return ""
 }
-
-// Foreign returns the ID of a device that the kubelet counts for the resource and that is none of ours; empty: there is
-// none. For some milliseconds after a change the kubelet may count a device that has just gone.
-func (e *Endpoint) Foreign(counted []string) string { return e.foreign(counted) }
 
 // newest returns the number of the newest plugin; 0: there is none.
 func newest(live []uint64) uint64 {

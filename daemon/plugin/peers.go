@@ -5,6 +5,7 @@ package plugin
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,8 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 )
 
 const (
@@ -201,41 +200,19 @@ func (p *Peers) follow(ctx context.Context, file socketFile, n *neighbor) {
 	}
 }
 
-// linger waits until the other end closes a connection, or ctx ends. It speaks as far as gRPC's greeting: a server that waits
-// for that does not stop before its time is up (grpc-go: two minutes).
+// greeting is what an HTTP/2 client sends first: the preface and empty settings (RFC 9113, 3.4 and 6.5).
+const greeting = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+// linger waits until the other end closes a connection or is about to (GOAWAY, RFC 9113, 6.8), or ctx ends. It speaks as far as the
+// greeting: a server that waits for that does not stop before its time is up (grpc-go: two minutes).
 func linger(ctx context.Context, conn net.Conn) {
+	const headerSize, goAway = 9, 7
 	defer conn.Close()
-	once, ended := make(chan net.Conn, 1), make(chan struct{})
-	once <- &lingering{Conn: conn, ended: sync.OnceFunc(func() { close(ended) })}
-	client, err := grpc.NewClient("passthrough:///peer", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithAuthority("localhost"), grpc.WithIdleTimeout(0),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-			select {
-			case c := <-once:
-				return c, nil
-			default:
-				return nil, net.ErrClosed
-			}
-		}))
-	if err != nil {
-		return
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	_, err := io.WriteString(conn, greeting)
+	for header := make([]byte, headerSize); err == nil && header[3] != goAway; {
+		if _, err = io.ReadFull(conn, header); err == nil {
+			_, err = io.CopyN(io.Discard, conn, int64(header[0])<<16|int64(header[1])<<8|int64(header[2]))
+		}
 	}
-	defer client.Close()
-	client.Connect()
-	select {
-	case <-ended:
-	case <-ctx.Done():
-	}
-}
-
-// lingering is a connection that reports its end. The states of a client do not: from idle to idle they may be missed.
-type lingering struct {
-	net.Conn
-	ended func()
-}
-
-// Close closes the connection.
-func (l *lingering) Close() error {
-	l.ended()
-	return l.Conn.Close()
 }

@@ -246,3 +246,25 @@ func TestPreferManyBelowOneBridge(t *testing.T) {
 		t.Errorf("of another offer: %v", got)
 	}
 }
+
+// Among many, those closest to what must be included are chosen, and without room on one node the fewest nodes.
+func TestPreferManyCloseToWhatMustBe(t *testing.T) {
+	offer, ids := offerOfMany(400)
+	var want []string
+	for i := 32; i < 48; i += 2 { // below one switch
+		want = append(want, ids[i])
+	}
+	if got := (&Resource{}).prefer(&places{}, offer, ids, want[3:4], 8); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	free := slices.Concat(ids[:100], want)
+	odd := 0
+	for _, id := range (&Resource{}).prefer(&places{}, offer, free, nil, 60) { // 50 are on the other node
+		if offer.Find(id).Device.NUMANode == 1 {
+			odd++
+		}
+	}
+	if odd > 10 {
+		t.Errorf("%d of 60 on the smaller node", odd)
+	}
+}

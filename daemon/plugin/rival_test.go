@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	real "github.com/metalplug/metalplug/daemon/kubelet"
@@ -255,4 +258,23 @@ func watched(t *testing.T, dir string, stir func()) *plugin.Watch {
 	})
 	<-started
 	return w
+}
+
+// A plugin that stops gracefully does not wait for the connection that Peers has to it.
+func TestGracefulStopBesidePeers(t *testing.T) {
+	h := newHeldBench(t, true)
+	path := filepath.Join(h.dir, "vendor.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	h.beside.until(t, "it is seen", func() bool { return len(h.peers.Live()) == 1 })
+	s.GracefulStop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	h.beside.until(t, "it ends", func() bool { return len(h.peers.Live()) == 0 })
 }
