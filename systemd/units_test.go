@@ -285,16 +285,3 @@ func TestUnusable(t *testing.T) {
 		t.Errorf("without a template: %v, %v", got, err)
 	}
 }
-
-func TestComplaints(t *testing.T) {
-	p := &peer{t: t, files: map[string]string{"a@.service": "static", "c@.service": "masked"}}
-	want := []string{"the unit b@.service is missing on this machine", "the unit c@.service is masked on this machine"}
-	if got := p.units().Complaints(t.Context(), "a@.service", "b@.service", "c@.service"); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-	u := Units{dial: func(context.Context) (*systemd.Conn, error) { return nil, errors.New("nobody") }}
-	want = []string{"whether there is a@.service, b@.service cannot be told: connect to systemd: nobody"}
-	if got := u.Complaints(t.Context(), "a@.service", "b@.service"); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-}

@@ -4,12 +4,9 @@ package plugin_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,91 +18,17 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// crowdEnv names the socket to which this process connects many times; with streamsEnv it opens a stream each time.
-const (
-	crowdEnv   = "METALPLUG_PLUGIN_CROWD"
-	streamsEnv = "METALPLUG_PLUGIN_STREAMS"
-)
-
-// crowd is how many clients come.
-const crowd = 300
-
-// beCrowd connects, says nothing, and stays until its input ends.
-func beCrowd(path string) {
-	for range crowd {
-		if os.Getenv(streamsEnv) != "" {
-			openStream(path)
-			continue
-		}
-		c, err := net.Dial("unix", path)
-		if err != nil {
-			os.Exit(1)
-		}
-		defer c.Close()
-	}
-	os.Stdout.WriteString("here\n")
-	_, _ = io.Copy(io.Discard, os.Stdin)
-}
-
-// openStream opens a stream as the kubelet does, over a connection of its own, and reads nothing of it.
-func openStream(path string) {
-	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err == nil {
-		_, err = pluginapi.NewDevicePluginClient(conn).ListAndWatch(context.Background(), &pluginapi.Empty{})
-	}
-	if err != nil {
-		os.Exit(1)
-	}
-}
-
-// startCrowd has another process connect to the endpoint.
-func (b *bench) startCrowd(env ...string) {
-	b.t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(append(os.Environ(), crowdEnv+"="+b.sockets()[0]), env...)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.t.Fatal(err)
-	}
-	b.t.Cleanup(func() {
-		stdin.Close()
-		if err := cmd.Wait(); err != nil {
-			b.t.Error(err)
-		}
-	})
-	if _, err := io.ReadFull(stdout, make([]byte, len("here\n"))); err != nil {
-		b.t.Fatal(err)
-	}
-}
-
-// TestSilentClients: many clients that say nothing, or open a stream and read nothing, of another process or of the kubelet's, take few descriptors. The stream of
-// the kubelet stays, devices come and go, and the next kubelet is served too.
+// TestSilentClients: many clients that say nothing, or open a stream and read nothing, take few descriptors. The stream of the
+// kubelet stays, devices come and go, and the next kubelet is served too.
 func TestSilentClients(t *testing.T) {
-	for name, come := range map[string]func(*bench){
-		"of another process":                    func(b *bench) { b.startCrowd() },
-		"of another process that opens streams": func(b *bench) { b.startCrowd(streamsEnv + "=1") },
-		"of the kubelet": func(b *bench) {
-			for range crowd {
-				c, err := net.Dial("unix", b.sockets()[0])
-				if err != nil {
-					b.t.Fatal(err)
-				}
-				b.t.Cleanup(func() { c.Close() })
-			}
-		},
-	} {
+	for name, come := range map[string]func(*testing.T, string){"silent": beSilent, "with a stream": openStream} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
 			k := b.startKubelet()
 			b.allocatable(k, 1)
-			come(b)
+			for range 300 {
+				come(t, b.sockets()[0])
+			}
 			b.fewConnections()
 			b.machine.Apply("")
 			b.allocatable(k, 0)
@@ -120,6 +43,29 @@ func TestSilentClients(t *testing.T) {
 			k.Stop()
 			b.allocatable(b.startKubelet(), 1)
 		})
+	}
+}
+
+// beSilent connects and says nothing.
+func beSilent(t *testing.T, path string) {
+	t.Helper()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+}
+
+// openStream opens a stream as the kubelet does, over a connection of its own, and reads nothing of it.
+func openStream(t *testing.T, path string) {
+	t.Helper()
+	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err == nil {
+		t.Cleanup(func() { conn.Close() })
+		_, err = pluginapi.NewDevicePluginClient(conn).ListAndWatch(t.Context(), &pluginapi.Empty{})
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -352,20 +352,6 @@ func TestKubeletThatDoesNotSay(t *testing.T) {
 	}
 }
 
-// The list of an endpoint before this one may be counted for a moment.
-func TestOwnListOfBefore(t *testing.T) {
-	h := newHeldBench(t, true, "node-A-widget")
-	k := h.startKubelet()
-	for h.asked() == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	h.counting.set(nil)
-	h.connected(k, h.registered)
-	if h.endpoint.Status().Held != "" {
-		t.Error("held back")
-	}
-}
-
 // overtaken is a bench whose resource was registered by another plugin after us.
 func overtaken(t *testing.T) (h *heldBench, k *kubelet.Kubelet, end func()) {
 	t.Helper()

@@ -9,11 +9,5 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// TestMain: no test leaves anything running. With [crowdEnv] the process is many clients.
-func TestMain(m *testing.M) {
-	if path := os.Getenv(crowdEnv); path != "" {
-		beCrowd(path)
-		return
-	}
-	os.Exit(leak.Main(m))
-}
+// TestMain: no test leaves anything running.
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

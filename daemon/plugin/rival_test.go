@@ -14,6 +14,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	real "github.com/metalplug/metalplug/daemon/kubelet"
@@ -271,6 +275,15 @@ func TestGracefulStopBesidePeers(t *testing.T) {
 	s := grpc.NewServer()
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
+	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = conn.Invoke(t.Context(), "/none/none", &pluginapi.Empty{}, &pluginapi.Empty{}, grpc.WaitForReady(true)) // it serves
+	if status.Code(err) != codes.Unimplemented {
+		t.Error(err)
+	}
+	conn.Close()
 	h.beside.until(t, "it is seen", func() bool { return len(h.peers.Live()) == 1 })
 	s.GracefulStop()
 	if err := <-served; err != nil {
