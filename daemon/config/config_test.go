@@ -3,6 +3,7 @@
 package config
 
 import (
+	_ "embed"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -16,6 +17,11 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 )
+
+// reference shows every key, commented out, with its default.
+//
+//go:embed metalplug.toml
+var reference string
 
 // tree writes files, by path below a new directory, and returns the directory.
 func tree(t *testing.T, files map[string]string) string {
@@ -288,8 +294,8 @@ var setting = regexp.MustCompile(`(?m)^#(\S)`)
 
 func TestReference(t *testing.T) {
 	for name, text := range map[string]string{
-		"as it is":    Reference(),
-		"uncommented": setting.ReplaceAllString(Reference(), "$1"),
+		"as it is":    reference,
+		"uncommented": setting.ReplaceAllString(reference, "$1"),
 	} {
 		c := good(t, text)
 		c.Files, c.places = nil, nil
@@ -313,13 +319,13 @@ func TestReferenceShowsEveryKey(t *testing.T) {
 	}
 	for spelling, key := range f.known {
 		pattern := `(?m)^#(` + key[len(key)-1] + ` = |\[+` + regexp.QuoteMeta(spelling) + `\]+$)`
-		if !regexp.MustCompile(pattern).MatchString(Reference()) {
+		if !regexp.MustCompile(pattern).MatchString(reference) {
 			t.Errorf("metalplug.toml does not show %s", spelling)
 		}
 	}
 	for _, class := range device.Classes {
 		for _, method := range append(classAbilities[class.Name].methods, classAbilities[class.Name].scrubs...) {
-			if !strings.Contains(Reference(), method) {
+			if !strings.Contains(reference, method) {
 				t.Errorf("metalplug.toml does not mention %s of class %s", method, class.Name)
 			}
 		}
@@ -329,7 +335,7 @@ func TestReferenceShowsEveryKey(t *testing.T) {
 // The examples at the end are real ones.
 func TestReferenceExamples(t *testing.T) {
 	var lines []string
-	for line := range strings.Lines(Reference()) {
+	for line := range strings.Lines(reference) {
 		if example, ok := strings.CutPrefix(line, "#     "); ok {
 			lines = append(lines, example)
 		}

@@ -2,11 +2,7 @@
 
 package config
 
-import (
-	_ "embed"
-
-	"github.com/metalplug/metalplug/daemon/device"
-)
+import "github.com/metalplug/metalplug/daemon/device"
 
 // Default returns the configuration that holds without any file.
 func Default() Config {
@@ -14,12 +10,6 @@ func Default() Config {
 	c.apply("/")
 	return c
 }
-
-// Reference returns the text of metalplug.toml, in which every key is shown, commented out, with its default.
-func Reference() string { return reference }
-
-//go:embed metalplug.toml
-var reference string
 
 // basic returns the defaults of all keys that do not depend on others.
 func basic() Config {

@@ -15,8 +15,8 @@ import (
 // FuzzLoad reads any text as a drop-in. What is accepted must be usable as it is, and what is refused must be told with
 // a line that is there, in one line of printable text.
 func FuzzLoad(f *testing.F) {
-	f.Add(Reference())
-	f.Add(setting.ReplaceAllString(Reference(), "$1"))
+	f.Add(reference)
+	f.Add(setting.ReplaceAllString(reference, "$1"))
 	f.Add("\ufeff[[resource]]\r\nname = \"example.com/x\"\r\nclass = \"nvme\"\r\n")
 	f.Add("resource = [{ name = 'a/b', class = 'node', match.DEVNAME = '/dev/x' }, {}]")
 	f.Add(valid + "match = { \"ATTR{\\u0000}\" = \"[\" }\nreset = { scrub = \"zero\", when = \"both\", timeout = \"9h\" }\n")
@@ -68,7 +68,7 @@ func checkUsable(t *testing.T, c Config) {
 
 // FuzzLines holds the scanner of lines against the parser: for every document both find the same number of keys.
 func FuzzLines(f *testing.F) {
-	f.Add(setting.ReplaceAllString(Reference(), "$1"))
+	f.Add(setting.ReplaceAllString(reference, "$1"))
 	f.Add("a = [ { b = 1 }, { 'c=' = \"\"\"=\"\"\"\"\" } ] # =\n[ \"d\" . e ]\n[[f]]\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		lines := keyLines(text)
