@@ -18,6 +18,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // books is a kubelet that says of every disk of the machine that one pod holds it.
@@ -66,7 +67,7 @@ func TestWhoHoldsADevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := n.allocated()
-	if want := (control.Holder{Namespace: "shop", Pod: "db-0", Container: "postgres"}); *d.Allocated != want || !d.Held || d.Holders != nil {
+	if want := (kubelet.Pod{Namespace: "shop", Name: "db-0", Container: "postgres"}); *d.Allocated != want || !d.Held || d.Holders != nil {
 		t.Errorf("%+v", d)
 	}
 	for _, test := range []struct {

@@ -205,5 +205,5 @@ func (o *operator) change(cmd *cobra.Command, output format, id, verb string, c 
 	if d.Note != "" {
 		text += " (" + d.Note + ")"
 	}
-	return show(cmd, output, d, func(s *screen) { fmt.Fprintln(s, clean(text)) })
+	return show(cmd.OutOrStdout(), output, false, d, func(s *screen) { s.line("", "", text) })
 }

@@ -47,7 +47,7 @@ resource takes from it, and which resources take nothing. No daemon is needed fo
 				return err
 			}
 		}
-		return show(cmd, *output, checked, func(s *screen) { s.checked(checked) })
+		return show(cmd.OutOrStdout(), *output, false, checked, func(s *screen) { s.checked(checked) })
 	}
 	return cmd
 }
@@ -69,7 +69,7 @@ func (s *screen) checked(c checkedFiles) {
 		fmt.Fprintf(s, "%s: not there: the defaults hold\n", c.File)
 	}
 	for _, text := range c.Warnings {
-		s.paragraph(0, "warning: ", yellow, text)
+		s.line("warning: ", yellow, text)
 	}
 	for _, r := range c.Resources {
 		s.WriteString("\n")

@@ -3,11 +3,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -106,7 +106,7 @@ Exit code 1: a line is fail; 3: the daemon does not answer.`,
 		}
 		d.config, d.client = o.configured(d.file)
 		found := d.examine()
-		err := show(cmd, *output, found, func(s *screen) { s.findings(found) })
+		err := show(cmd.OutOrStdout(), *output, false, found, func(s *screen) { s.findings(found) })
 		switch {
 		case err != nil:
 			return err
@@ -175,30 +175,33 @@ func (d *doctor) fail(remedy, format string, args ...any) {
 // reason is one line.
 func (s *screen) findings(all []finding) {
 	counts := make(map[string]int)
-	levels := []string{levelFail, levelWarn, levelSkip, levelOK}
-	colours := map[string]string{levelOK: green, levelSkip: bold, levelWarn: yellow, levelFail: red}
-	all = slices.SortedStableFunc(slices.Values(all), func(a, b finding) int {
-		return cmp.Compare(slices.Index(levels, a.Level), slices.Index(levels, b.Level))
-	})
-	var lines []finding
+	skipped := make(map[finding][]string) // the checks, by what is said of them
 	for _, f := range all {
 		counts[f.Level]++
-		i := slices.IndexFunc(lines, func(l finding) bool {
-			return f.Level == levelSkip && l.Level == levelSkip && l.Text == f.Text && l.Remedy == f.Remedy
-		})
-		if i < 0 {
-			lines = append(lines, f)
-		} else {
-			lines[i].Check += ", " + f.Check
+		if check := f.Check; f.Level == levelSkip {
+			f.Check = ""
+			skipped[f] = append(skipped[f], check)
 		}
 	}
-	for _, f := range lines {
-		s.paragraph(0, fmt.Sprintf("%-5s ", f.Level), colours[f.Level], f.Check+": "+f.Text)
-		if f.Remedy != "" {
-			s.paragraph(6, "-> ", bold, f.Remedy)
+	for _, level := range []struct{ name, colour string }{{levelFail, red}, {levelWarn, yellow}, {levelSkip, bold}, {levelOK, green}} {
+		for _, f := range all {
+			if f.Level != level.name {
+				continue
+			}
+			if f.Level == levelSkip {
+				f.Check = ""
+				checks := skipped[f]
+				if delete(skipped, f); checks == nil {
+					continue
+				}
+				f.Check = strings.Join(checks, ", ")
+			}
+			s.line(fmt.Sprintf("%-5s ", f.Level), level.colour, f.Check+": "+f.Text)
+			if f.Remedy != "" {
+				s.line("      -> ", bold, f.Remedy)
+			}
 		}
 	}
-	s.WriteString("\n")
-	s.paragraph(0, "", "", fmt.Sprintf("%d ok, %d not checked, %d to be warned of, %d failed",
-		counts[levelOK], counts[levelSkip], counts[levelWarn], counts[levelFail]))
+	fmt.Fprintf(s, "\n%d ok, %d not checked, %d to be warned of, %d failed\n",
+		counts[levelOK], counts[levelSkip], counts[levelWarn], counts[levelFail])
 }

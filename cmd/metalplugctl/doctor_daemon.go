@@ -170,7 +170,6 @@ func (d *doctor) checkDevices() (fine string) {
 		}
 	}
 	d.ailing()
-	withheld(d)
 	total := d.status.Devices
 	if len(d.found) == before && total.Healthy+total.Unhealthy == 0 {
 		d.warn("metalplugctl list --all shows these; what the kernel sees: lspci -k",
@@ -179,44 +178,24 @@ func (d *doctor) checkDevices() (fine string) {
 	return fmt.Sprintf("%d healthy", total.Healthy)
 }
 
-// alike sorts devices by what is to be said of them, in the order of the first of each kind; those of which nothing is to
-// be said, for which of returns the zero value, are left out.
-func alike[K comparable](devices []control.Device, of func(control.Device) K) (kinds []K, by map[K][]control.Device) {
-	by = make(map[K][]control.Device)
-	var none K
-	for _, v := range devices {
-		k := of(v)
-		if k == none {
+// ailing notes what is wrong with the devices, with one finding for each reason.
+func (d *doctor) ailing() {
+	alike := make(map[[2]string]int)
+	for _, v := range d.devices {
+		level, text := complaint(v)
+		alike[[2]string{level, text}]++
+	}
+	for _, v := range d.devices {
+		level, text := complaint(v)
+		kind := [2]string{level, text}
+		if level == "" || alike[kind] == 0 {
 			continue
 		}
-		if by[k] == nil {
-			kinds = append(kinds, k)
+		name := cmp.Or(v.ID, v.SysPath)
+		if more := alike[kind] - 1; more > 0 {
+			text += fmt.Sprintf(" (and %d more like it: metalplugctl list --all)", more)
 		}
-		by[k] = append(by[k], v)
-	}
-	return kinds, by
-}
-
-// ailing notes the devices that are offered and have a reason or a warning, with one finding for each reason.
-func (d *doctor) ailing() {
-	type kind struct{ level, text string }
-	kinds, by := alike(d.devices, func(v control.Device) kind {
-		switch {
-		case v.Resource == "":
-		case v.Cordoned:
-			return kind{levelWarn, " is " + reasonOf(v)}
-		case v.Health != "Healthy":
-			return kind{levelFail, " is unhealthy: " + v.Reason}
-		case v.Warning != "":
-			return kind{levelWarn, ": " + v.Warning}
-		}
-		return kind{}
-	})
-	for _, k := range kinds {
-		first, text, more := by[k][0], by[k][0].ID+k.text, len(by[k])-1
-		if more > 0 {
-			text += fmt.Sprintf(" (and %d more like it: metalplugctl list)", more)
-		}
-		d.note(k.level, cmp.Or(remedy(first), "metalplugctl why "+first.ID), text)
+		alike[kind] = 0
+		d.note(level, cmp.Or(remedy(v), "metalplugctl why "+name), name+text)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -95,17 +94,15 @@ func (d *doctor) checkRootDir() (fine string) {
 // registration, and that it has dialled back and keeps its stream open. Only the second makes devices allocatable.
 func (d *doctor) checkRegistration() (fine string) {
 	for _, r := range d.status.Resources {
-		switch {
+		switch text, ok := r.KubeletState(); {
+		case ok:
+			d.ok("%s: %s", r.Name, text)
 		case r.Held != "":
-			d.warn(endOther, "%s: held back: %s", r.Name, r.Held)
-		case r.Connected:
-			d.ok("%s: registered, and the kubelet's stream is open", r.Name)
-		case !expected(r):
-			d.ok("%s: no device, so the kubelet is not told of it", r.Name)
-		case r.Registered:
-			d.fail(reconnect, "%s: registered, but the kubelet has opened no stream", r.Name)
+			d.warn(servedBy(r), "%s: %s", r.Name, text)
+		case expected(r):
+			d.fail(servedBy(r), "%s: %s", r.Name, text)
 		default:
-			d.fail(reconnect, "%s", strings.TrimSuffix(r.Name+": the kubelet does not know it: "+r.Complaint, ": "))
+			d.ok("%s: no device, so the kubelet is not told of it", r.Name)
 		}
 	}
 	return ""

@@ -22,6 +22,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/integration/need"
 	"github.com/metalplug/metalplug/systemd"
 )
@@ -50,8 +51,9 @@ const (
 
 // soundMachine is a machine on which nothing is wrong.
 func soundMachine() fixture {
-	resources := []control.Resource{{Name: nvmeName, Class: "nvme", Shares: 1, Healthy: 1, Registered: true, Connected: true}}
-	last := time.Now()
+	resources := []control.Resource{{
+		Name: nvmeName, Class: "nvme", Shares: 1, Totals: control.Totals{Healthy: 1}, Status: plugin.Status{Registered: true, Connected: true},
+	}}
 	return fixture{
 		files: map[string]string{
 			"/run/udev/control": "socket", kubeletSocket: "socket", resetSocket: "socket", holdersSocket: "socket",
@@ -62,7 +64,7 @@ func soundMachine() fixture {
 		},
 		status: &control.Status{
 			Version: "1.0", Ready: true, Source: "udev", Resources: resources, Uptime: 60,
-			Devices: control.Totals{Healthy: 1}, Events: control.EventCounts{Received: 3, Last: &last},
+			Devices: control.Totals{Healthy: 1}, Events: control.EventCounts{Counts: inventory.Counts{Events: 3, LastEvent: time.Now()}},
 		},
 		devices: []control.Device{{
 			ID: "nvme-1", Resource: nvmeName, Class: "nvme", Health: "Healthy", Nodes: []string{"/dev/nvme1n1"}, Hardware: control.Hardware{Present: true},
@@ -178,7 +180,7 @@ func TestDoctor(t *testing.T) {
 		"warning": func(f *fixture) { f.devices[0].Warning = "the link is narrow" },
 		"no-link": func(f *fixture) {
 			delete(f.files, "/dev/block/259:1")
-			f.devices[0].Held, f.devices[0].Allocated = true, &control.Holder{Namespace: "default", Pod: "db-0", Container: "db"}
+			f.devices[0].Held, f.devices[0].Allocated = true, &kubelet.Pod{Namespace: "default", Name: "db-0", Container: "db"}
 		},
 		"cgroup-driver": func(f *fixture) { f.files["/var/lib/kubelet/config.yaml"] = "cgroupDriver: \"cgroupfs\"\n" },
 		"cdi-off": func(f *fixture) {
@@ -260,7 +262,7 @@ func TestDoctor(t *testing.T) {
 			f := soundMachine()
 			spoil(&f)
 			found := f.examine(t)
-			s := screen{width: plainWidth}
+			s := screen{}
 			s.findings(found)
 			golden(t, filepath.Join("doctor", name+".txt"), s.String(), `\(last \d+s ago\)`, "(last 0s ago)")
 		})

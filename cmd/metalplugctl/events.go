@@ -36,10 +36,7 @@ func (o *operator) eventsCommand() *cobra.Command {
 				_, err := fmt.Fprintf(out, "%s\n", line)
 				return err
 			}
-			s := newScreen(out)
-			s.event(e)
-			_, err := s.WriteTo(out)
-			return err
+			return show(out, *output, false, e, func(s *screen) { s.event(e) })
 		})
 	}
 	return cmd
@@ -106,8 +103,6 @@ func (s *screen) event(e control.Event) {
 		about = append(about, "the configuration, the old one holds:", e.Problem)
 	case e.Event == "reloaded":
 		about = append(about, "the configuration")
-	case e.Event == "skipped":
-		about = append(about, fmt.Sprintf("%d states in between: too fast for us", e.Skipped))
 	default:
 		about = append(about, e.Resource)
 	}
@@ -123,7 +118,7 @@ func eventColour(event string) string {
 		return green
 	case "unhealthy", "gone", "disconnected", "refused":
 		return red
-	case "warning", "cordoned", "skipped":
+	case "warning", "cordoned":
 		return yellow
 	}
 	return ""

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
 // following is a command that runs until it is stopped.
@@ -155,7 +156,7 @@ func TestTenThousandDevices(t *testing.T) {
 	}
 	socket := answering(t, map[string]any{
 		"/v1/devices":   devices,
-		"/v1/resources": []control.Resource{{Name: "example.org/widget", Class: "node", Healthy: count, Connected: true}},
+		"/v1/resources": []control.Resource{{Name: "example.org/widget", Class: "node", Totals: control.Totals{Healthy: count}, Status: plugin.Status{Connected: true}}},
 	})
 	code, stdout, stderr := ctl(t, "--socket", socket, "list", "-o", "json")
 	var listed []control.Device

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,7 +32,7 @@ The exit code does not depend on the health of the devices: see "metalplugctl st
 		if err != nil {
 			return err
 		}
-		return show(cmd, *output, devices, func(s *screen) { s.devices(devices, resources, all) })
+		return show(cmd.OutOrStdout(), *output, false, devices, func(s *screen) { s.devices(devices, resources, all) })
 	}
 	return cmd
 }
@@ -52,31 +53,30 @@ func (s *screen) devices(devices []control.Device, resources []control.Resource,
 	for _, r := range resources {
 		held[r.Name] = r.Held
 	}
-	row := func(device, resource string, health cell, numa, pci, node, by, text string) []cell {
-		row := append(cells(device, resource), health)
-		row = append(row, cells(numa)...)
-		if all {
-			row = append(row, cells(pci)...)
-		}
-		return append(row, cells(node, by, text)...)
-	}
-	rows := [][]cell{row("DEVICE", "RESOURCE", cell{text: "HEALTH"}, "NUMA", "PCI", "NODE", "HELD BY", "MODEL OR REASON")}
+	rows := [][]cell{cells("DEVICE", "RESOURCE", "HEALTH", "NUMA", "PCI", "NODE", "HELD BY", "MODEL OR REASON")}
 	more := 0
 	for _, d := range devices {
 		if d.Resource == "" && !all {
 			more++
 			continue
 		}
-		rows = append(rows, row(cmp.Or(d.ID, d.SysPath), cmp.Or(d.Resource, "-"), healthCell(d), numaNode(d.NUMANode),
-			cmp.Or(d.PCI, "-"), firstNode(d.Nodes), holder(d), cmp.Or(remark(d, held[d.Resource]), d.Model)))
+		row := cells(cmp.Or(d.ID, d.SysPath), cmp.Or(d.Resource, "-"), "", numaNode(d.NUMANode), cmp.Or(d.PCI, "-"),
+			firstOf(d.Nodes), holder(d), cmp.Or(remark(d, held[d.Resource]), d.Model))
+		row[2] = healthCell(d)
+		rows = append(rows, row)
+	}
+	for i := range rows {
+		if !all {
+			rows[i] = slices.Delete(rows[i], 4, 5)
+		}
 	}
 	if len(rows) > 1 {
-		s.table(0, rows...)
+		s.table("", rows...)
 	} else {
-		s.paragraph(0, "", "", "No device is offered.")
+		s.WriteString("No device is offered.\n")
 	}
 	if more > 0 {
-		s.paragraph(0, "", "", fmt.Sprintf("%d more seen and not offered: see 'metalplugctl list --all'.", more))
+		fmt.Fprintf(s, "%d more seen and not offered: see 'metalplugctl list --all'.\n", more)
 	}
 }
 

@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -59,19 +58,6 @@ func outputFlag(cmd *cobra.Command) *format {
 	output := format("table")
 	cmd.Flags().VarP(&output, "output", "o", "format of the output")
 	return &output
-}
-
-// show writes what a command has found, as JSON or as table lays it out.
-func show(cmd *cobra.Command, output format, found any, table func(*screen)) error {
-	if output == "json" {
-		encoder := json.NewEncoder(cmd.OutOrStdout())
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(found)
-	}
-	s := newScreen(cmd.OutOrStdout())
-	table(s)
-	_, err := s.WriteTo(cmd.OutOrStdout())
-	return err
 }
 
 // deviceIDs completes the IDs of devices.

@@ -578,7 +578,6 @@ func (refusal) Register(context.Context, *pluginapi.RegisterRequest) (*pluginapi
 	return nil, errors.New("the resource name is invalid")
 }
 
-// TestNarrowScreen: on 40 columns nothing is wider, and no ID is torn apart that fits.
 func TestColours(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	var devices []control.Device
@@ -587,7 +586,7 @@ func TestColours(t *testing.T) {
 	if err := errors.Join(c.Get(t.Context(), "/v1/devices", &devices), c.Get(t.Context(), "/v1/resources", &resources)); err != nil {
 		t.Fatal(err)
 	}
-	colours := &screen{width: 100, colours: true}
+	colours := &screen{colours: true}
 	colours.devices(devices, resources, false)
 	if !strings.Contains(colours.String(), green+"Healthy"+normal) {
 		t.Errorf("no colour: %s", colours.String())
@@ -595,8 +594,8 @@ func TestColours(t *testing.T) {
 }
 
 func TestWhatHardwareSaysSteersNoTerminal(t *testing.T) {
-	s := &screen{width: 40}
-	s.paragraph(0, "", "", "a\x1b[2Jb\nc\u202ed")
+	s := &screen{}
+	s.line("", "", "a\x1b[2Jb\nc\u202ed")
 	if strings.ContainsAny(s.String(), "\x1b\u202e") || strings.Count(s.String(), "\n") != 1 {
 		t.Errorf("%q", s.String())
 	}

@@ -16,29 +16,44 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/helper"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/systemd"
+	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// preview is what "metalplugctl preview" shows.
+// preview is what "metalplugctl preview" is asked for.
 type preview struct {
-	config    config.Config
-	file      string // of the configuration
-	recording string
-	title     string // of the machine, for the first line
-	allocate  []string
-	requests  []request
-	output    *format
-	live      bool // go on until interrupted, and show every change
-	logLevel  string
-	log       *slog.Logger
-	out       io.Writer
+	config     config.Config
+	file       string // of the configuration
+	title      string // of the machine
+	containers []container
+	output     *format
+	live       bool // go on until interrupted, and show every change
+	log        *slog.Logger
+	out        io.Writer
+}
+
+// previewState is everything that is shown at one moment.
+type previewState struct {
+	Machine    string           `json:"machine"`
+	Resources  []listed         `json:"resources"`
+	Devices    []control.Device `json:"devices"`
+	NotOffered []control.Device `json:"notOffered"`
+	Containers []container      `json:"containers,omitempty"`
+}
+
+// listed is a line of the output of "kubectl describe node".
+type listed struct {
+	Name        string `json:"name"`
+	Capacity    int    `json:"capacity"`
+	Allocatable int    `json:"allocatable"`
 }
 
 // previewCommand shows what would be offered: the inventory runs without a kubelet.
@@ -57,51 +72,47 @@ A recording is the text that umockdev-record writes. Saving the file is a hotplu
   metalplugctl preview --recording gpu-server --allocate nvidia.com/gpu=2
   metalplugctl preview --config my.toml -o json`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&p.file, "config", config.DefaultFile, "configuration file; the default one may be missing")
-	flags.StringVar(&p.recording, "recording", "", "a file, or the name of a bundled recording, instead of this machine")
-	flags.StringArrayVar(&p.allocate, "allocate", nil, "show what a container gets that asks for `RESOURCE=COUNT`")
+	recorded := flags.String("recording", "", "a file, or the name of a bundled recording, instead of this machine")
+	allocate := flags.StringArray("allocate", nil, "show what a container gets that asks for `RESOURCE=COUNT`")
 	p.output = outputFlag(cmd)
 	flags.BoolVar(&p.live, "live", false,
 		"go on until interrupted and show every change; if not given: whether the output is a terminal")
-	flags.StringVar(&p.logLevel, "log-level", "warn", "least level of the log: debug, info, notice, warn, error")
+	logLevel := flags.String("log-level", "warn", "least level of the log: debug, info, notice, warn, error")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		p.out = cmd.OutOrStdout()
+		if !cmd.Flags().Changed("live") {
+			p.live = isTerminal(p.out)
+		}
+		level, err := systemd.ParseLevel(*logLevel)
+		if err != nil {
+			return usage("%w", err)
+		}
+		p.log = systemd.TextLogger(cmd.ErrOrStderr(), level)
+		for _, text := range *allocate {
+			c, err := parseContainer(text)
+			if err != nil {
+				return usage("allocate %w", err)
+			}
+			p.containers = append(p.containers, c)
+		}
+		if p.config, err = config.Load(p.file); err != nil {
+			return err
+		}
+		remove, err := p.machine(*recorded)
+		if err != nil {
+			return err
+		}
+		defer remove()
+		return p.run(cmd.Context())
+	}
 	return cmd
 }
 
-// run shows the preview that the flags ask for.
-func (p *preview) run(cmd *cobra.Command) error {
-	p.out = cmd.OutOrStdout()
-	if !cmd.Flags().Changed("live") {
-		p.live = isTerminal(p.out)
-	}
-	level, err := systemd.ParseLevel(p.logLevel)
-	if err != nil {
-		return usage("%w", err)
-	}
-	p.log = systemd.TextLogger(cmd.ErrOrStderr(), level)
-	for _, text := range p.allocate {
-		r, err := parseRequest(text)
-		if err != nil {
-			return usage("allocate %w", err)
-		}
-		p.requests = append(p.requests, r)
-	}
-	if p.config, err = config.Load(p.file); err != nil {
-		return err
-	}
-	remove, title, err := p.machine(&p.config)
-	if err != nil {
-		return err
-	}
-	defer remove()
-	p.title = title
-	return p.follow(cmd.Context())
-}
-
-// follow shows what the inventory offers, until ctx ends or once.
-func (p *preview) follow(ctx context.Context) error {
+// run shows what the inventory offers, until ctx ends or once.
+func (p *preview) run(ctx context.Context) error {
 	source, host, closeSource, err := hardware(p.config, p.log)
 	if err != nil {
 		return err
@@ -136,10 +147,10 @@ func (p *preview) show(ctx context.Context, devices *inventory.Inventory, host *
 	var last previewState
 	for {
 		snapshot, changed := devices.Snapshot()
-		s, refused := p.state(host, snapshot)
-		if !reflect.DeepEqual(s, last) {
-			last = s
-			if err := p.draw(s); err != nil {
+		state, refused := p.state(host, snapshot)
+		if !reflect.DeepEqual(state, last) {
+			last = state
+			if err := show(p.out, *p.output, p.live, state, func(s *screen) { s.preview(state) }); err != nil {
 				return err
 			}
 		}
@@ -154,38 +165,60 @@ func (p *preview) show(ctx context.Context, devices *inventory.Inventory, host *
 	}
 }
 
-// machine makes the configuration one of the machine that was asked for, and returns its title. remove puts away what was
-// made for that.
-func (p *preview) machine(c *config.Config) (remove func(), title string, err error) {
+// machine makes the configuration one of the machine that was asked for. remove puts away what was made for that.
+func (p *preview) machine(recorded string) (remove func(), err error) {
 	remove = func() {}
-	all := recording.Bundled()
-	bundled := slices.IndexFunc(all, func(r recording.Named) bool { return r.Name == p.recording })
-	switch info, statErr := os.Stat(p.recording); {
-	case p.recording == "" && c.Hardware.Recording == "":
+	bundled := slices.IndexFunc(recording.Bundled(), func(r recording.Named) bool { return r.Name == recorded })
+	switch info, statErr := os.Stat(recorded); {
+	case recorded == "" && p.config.Hardware.Recording == "":
 		name, err := os.Hostname()
 		if err != nil {
 			name = "this machine"
 		}
-		return remove, "Machine " + name, nil
-	case p.recording == "":
-		return remove, "Recording " + c.Hardware.Recording, nil
+		p.title = "Machine " + name
+	case recorded == "":
+		p.title = "Recording " + p.config.Hardware.Recording
 	case bundled >= 0 && (statErr != nil || !info.Mode().IsRegular()):
-		r := all[bundled]
+		r := recording.Bundled()[bundled]
 		dir, err := os.MkdirTemp("", "metalplug-bundled-")
 		if err != nil {
-			return nil, "", fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
+			return nil, fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
 		}
-		c.Hardware.Recording = filepath.Join(dir, r.Name+".umockdev")
-		if err := os.WriteFile(c.Hardware.Recording, r.Text, 0o600); err != nil {
-			os.RemoveAll(dir)
-			return nil, "", fmt.Errorf("unpack recording %s: %w: set TMPDIR", r.Name, err)
+		remove = func() { os.RemoveAll(dir) }
+		p.title, p.config.Hardware.Recording = fmt.Sprintf("Recording %s: %s", r.Name, r.Title), filepath.Join(dir, r.Name+".umockdev")
+		if err := os.WriteFile(p.config.Hardware.Recording, r.Text, 0o600); err != nil {
+			remove()
+			return nil, fmt.Errorf("unpack recording %s: %w: set TMPDIR", r.Name, err)
 		}
-		return func() { os.RemoveAll(dir) }, fmt.Sprintf("Recording %s: %s", r.Name, r.Title), nil
 	case errors.Is(statErr, fs.ErrNotExist):
-		return nil, "", fmt.Errorf("recording %q: no such file, and none of the bundled ones:\n%s", p.recording, bundledRecordings(""))
+		return nil, fmt.Errorf("recording %q: no such file, and none of the bundled ones:\n%s", recorded, bundledRecordings(""))
+	default:
+		p.title = "Recording " + recorded
+		p.config.Hardware.Recording, err = filepath.Abs(recorded) // what is no file is refused when it is opened
 	}
-	c.Hardware.Recording, err = filepath.Abs(p.recording) // what is no file is refused when it is opened
-	return remove, "Recording " + p.recording, err
+	return remove, err
+}
+
+// hardware opens what a configuration is about; done puts away what was made for that.
+func hardware(c config.Config, log *slog.Logger) (source udev.Source, h *device.Host, done func(), err error) {
+	if file := c.Hardware.Recording; file != "" {
+		s, err := recording.Open(file)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		s.Warn = func(err error) { log.Warn("recording not taken over", "err", err) }
+		return s, &device.Host{Tree: sysfs.At(s.Root())}, func() { s.Close() }, nil
+	}
+	s, err := udev.Open(udev.Options{Proc: c.Paths.Proc, Cgroup: c.Paths.Cgroup})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return s, &device.Host{Tree: treeOf(c)}, func() { s.Close() }, nil
+}
+
+// treeOf is where a configuration has the kernel's files.
+func treeOf(c config.Config) sysfs.Tree {
+	return sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}
 }
 
 // bundledRecordings lists the names and titles of the bundled recordings, each after the words before.
@@ -197,12 +230,59 @@ func bundledRecordings(before string) string {
 	return list.String()
 }
 
-// isTerminal tells whether what is written to out is read by a person at this moment.
-func isTerminal(out any) bool {
-	f, ok := out.(*os.File)
-	if !ok {
-		return false
+// state returns what a snapshot offers, and what containers would get of it; the error is the reason why one gets nothing.
+func (p *preview) state(h *device.Host, snapshot *inventory.Snapshot) (previewState, error) {
+	s := previewState{Machine: p.title, Resources: []listed{}, Devices: []control.Device{}, NotOffered: []control.Device{}}
+	for _, r := range p.config.Resources {
+		line, shares := listed{Name: r.Name}, max(1, r.Shares)
+		for _, d := range snapshot.Offer(r.Name).Devices {
+			line.Capacity += shares
+			if d.Healthy {
+				line.Allocatable += shares
+			}
+		}
+		if !r.Optional || line.Capacity > 0 {
+			s.Resources = append(s.Resources, line)
+		}
 	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+	for d := range snapshot.All() {
+		if shown := control.NewDevice(d, nil); shown.Resource != "" {
+			s.Devices = append(s.Devices, shown)
+		} else {
+			s.NotOffered = append(s.NotOffered, shown)
+		}
+	}
+	var refused []error
+	var taken []string
+	for _, c := range p.containers {
+		err := c.assign(p.config, h, snapshot, taken)
+		taken = append(taken, c.Devices...)
+		s.Containers, refused = append(s.Containers, c), append(refused, err)
+	}
+	return s, errors.Join(refused...)
+}
+
+// preview writes a state for people.
+func (s *screen) preview(state previewState) {
+	s.line("", "", state.Machine)
+	if len(state.Resources) > 0 {
+		s.WriteString("\nIn \"kubectl describe node\":\n\n")
+		rows := [][]cell{cells("RESOURCE", "CAPACITY", "ALLOCATABLE")}
+		for _, r := range state.Resources {
+			rows = append(rows, cells(r.Name, fmt.Sprint(r.Capacity), fmt.Sprint(r.Allocatable)))
+		}
+		s.table("  ", rows...)
+	}
+	s.WriteString("\n")
+	if len(state.Devices) == 0 {
+		s.WriteString("This machine has no device that the configuration takes. To see what other machines would offer:\n\n" +
+			bundledRecordings(os.Args[0]+" preview --recording ") + "\n")
+	}
+	if all := slices.Concat(state.Devices, state.NotOffered); len(all) > 0 {
+		s.devices(all, nil, true)
+	}
+	for _, c := range state.Containers {
+		s.container(c)
+	}
+	s.WriteString("\n")
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/recording"
 )
@@ -56,7 +55,7 @@ firmware versions and PCI addresses are in it. Needs no daemon; run as root, it 
 // record writes those of the devices that say anything about what is offered.
 func record(out io.Writer, c config.Config, devices []udev.Device, serials bool) error {
 	r := recording.Recorder{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc, Serials: serials}
-	host := &device.Host{Tree: sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}}
+	host := &device.Host{Tree: treeOf(c)}
 	masked := "Serial numbers are made up."
 	if serials {
 		masked = "Serial numbers are in it."

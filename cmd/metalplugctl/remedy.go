@@ -3,8 +3,6 @@
 package main
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 
 	"github.com/metalplug/metalplug/daemon/control"
@@ -19,6 +17,14 @@ const (
 	reconnect = "systemctl start kubelet; if it runs: journalctl -u metalplugd -e -g 'not registered|not listening|waiting for'"
 )
 
+// servedBy returns what to do about a resource whose devices the kubelet does not see.
+func servedBy(r control.Resource) string {
+	if r.Held != "" {
+		return endOther
+	}
+	return reconnect
+}
+
 // remedy returns what to do about a device that pods cannot get; empty where that is part of the reason.
 func remedy(d control.Device) string {
 	if d.Cordoned {
@@ -27,39 +33,38 @@ func remedy(d control.Device) string {
 	return ""
 }
 
-// How the reasons begin that [withheld] is about (daemon/device, reason.go and explain.go).
+// How the reasons begin that [complaint] is about (daemon/device, reason.go and explain.go).
 const (
 	notComplete = "not complete"
 	noResource  = "no resource"
 	unproven    = "unproven"
 )
 
-// withheld notes the hardware that is seen and not offered, though nothing that the host does with it is in the way: one
-// finding for each reason. What the host uses, and what is no device for pods, is as it should be.
-func withheld(d *doctor) {
-	type kind struct{ class, reason string }
-	kinds, by := alike(d.devices, func(v control.Device) kind {
-		if v.Resource != "" || !isWithheld(v) {
-			return kind{}
-		}
-		return kind{v.Class, v.Reason}
-	})
-	slices.SortFunc(kinds, func(a, b kind) int { return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.reason, b.reason)) })
-	for _, k := range kinds {
-		find := d.warn
-		if strings.HasPrefix(k.reason, notComplete) {
-			find = d.fail
-		}
-		first := by[k][0]
-		find("metalplugctl why "+cmp.Or(first.ID, first.SysPath), "%d of class %s not offered: %s", len(by[k]), k.class, k.reason)
+// complaint returns what is wrong with a device, in words that follow its name; empty: nothing. Hardware that is not offered
+// since the host uses it, or since it is not for pods, is as it should be.
+func complaint(v control.Device) (level, text string) {
+	switch {
+	case v.Resource == "" && strings.HasPrefix(v.Reason, notComplete):
+		return levelFail, " is not offered: " + v.Reason
+	case v.Resource == "" && isWithheld(v):
+		return levelWarn, " is not offered: " + v.Reason
+	case v.Resource == "":
+		return "", ""
+	case v.Cordoned:
+		return levelWarn, " is " + reasonOf(v)
+	case v.Health != "Healthy":
+		return levelFail, " is unhealthy: " + v.Reason
+	case v.Warning != "":
+		return levelWarn, ": " + v.Warning
 	}
+	return "", ""
 }
 
-// isWithheld excludes the disks for which no file names a resource: that is how the package is installed.
+// isWithheld reports whether a device could be offered, if the operator did something. It excludes the disks for which no
+// file names a resource: that is how the package is installed.
 func isWithheld(v control.Device) bool {
-	if v.Class == device.NVMe.Name && v.Reason == noResource+" of class nvme is configured" {
-		return false
+	if strings.HasPrefix(v.Reason, unproven) { // else it is being read
+		return strings.Contains(v.Reason, "erases and offers it")
 	}
-	adoptable := strings.HasPrefix(v.Reason, unproven) && strings.Contains(v.Reason, "erases and offers it") // no read makes that good
-	return adoptable || strings.HasPrefix(v.Reason, notComplete) || strings.HasPrefix(v.Reason, noResource)
+	return strings.HasPrefix(v.Reason, noResource) && (v.Class != device.NVMe.Name || v.Reason != noResource+" of class nvme is configured")
 }

@@ -5,21 +5,18 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"text/tabwriter"
 	"unicode"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
 
-// plainWidth is how wide paragraphs are that go to no terminal, in columns, and the most that is used of one.
-const plainWidth = 100
-
-// Colours of a terminal (ECMA-48 SGR). Those of table cells have the same length.
+// Control sequences of a terminal (ECMA-48 SGR, CUP and ED). The colours of table cells have the same length.
 const (
 	plain  = "\x1b[39m"
 	green  = "\x1b[32m"
@@ -27,29 +24,47 @@ const (
 	yellow = "\x1b[33m"
 	bold   = "\x1b[1m"
 	normal = "\x1b[0m"
+
+	clearScreen = "\x1b[H\x1b[J"
 )
 
-// screen is text that is laid out for a width and written in one piece, so that a terminal does not flicker and a pipe
-// that closes is noticed once. Widths are counted in characters: nothing that hardware says of itself is wider than
-// that.
+// screen is text that is written in one piece, so that a terminal does not flicker and a pipe that closes is noticed once.
 type screen struct {
 	bytes.Buffer
-	width   int
 	colours bool
 }
 
-// newScreen returns a screen for whoever reads out.
-func newScreen(out io.Writer) *screen {
-	s := &screen{width: plainWidth}
+// show writes a state, as JSON or as table lays it out. A live one takes the place of the last one on a terminal, and is one
+// line of JSON.
+func show(out io.Writer, output format, live bool, state any, table func(*screen)) error {
+	terminal := isTerminal(out)
+	s := &screen{colours: terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+	if output == "json" {
+		encoder := json.NewEncoder(s)
+		if !live {
+			encoder.SetIndent("", "  ")
+		}
+		if err := encoder.Encode(state); err != nil {
+			return err
+		}
+	} else {
+		if live && terminal {
+			s.WriteString(clearScreen)
+		}
+		table(s)
+	}
+	_, err := s.WriteTo(out)
+	return err
+}
+
+// isTerminal reports whether a terminal shows what is written to out.
+func isTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
-	if !ok || !isTerminal(out) {
-		return s
+	if !ok {
+		return false
 	}
-	s.colours = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-	if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
-		s.width = min(int(size.Col), plainWidth)
-	}
-	return s
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 // paint returns text in a colour, if there are any.
@@ -60,32 +75,9 @@ func (s *screen) paint(colour, text string) string {
 	return colour + text + normal
 }
 
-// paragraph writes text after a mark, in lines of the width of the screen that begin below the text.
-func (s *screen) paragraph(indent int, mark, colour, text string) {
-	hang := indent + utf8.RuneCountInString(mark)
-	mark = s.paint(colour, clean(mark))
-	for i, line := range wrap(clean(text), s.width-hang) {
-		if i > 0 {
-			indent, mark = hang, ""
-		}
-		fmt.Fprintf(s, "%*s%s%s\n", indent, "", mark, line)
-	}
-}
-
-// wrap cuts text between words into lines of at most room columns, if no word is longer.
-func wrap(text string, room int) []string {
-	lines := []string{""}
-	for word := range strings.FieldsSeq(text) {
-		switch last := &lines[len(lines)-1]; {
-		case *last == "":
-			*last = word
-		case utf8.RuneCountInString(*last)+1+utf8.RuneCountInString(word) <= room:
-			*last += " " + word
-		default:
-			lines = append(lines, word)
-		}
-	}
-	return lines
+// line writes text after a mark, however wide the terminal is: what is on one line can be searched for.
+func (s *screen) line(mark, colour, text string) {
+	s.WriteString(strings.TrimRight(s.paint(colour, clean(mark))+clean(text), " ") + "\n")
 }
 
 // clean takes out of a text, some of which is what hardware says of itself, all that could steer a terminal.
@@ -114,21 +106,18 @@ func cells(texts ...string) []cell {
 
 // table writes rows in columns, without lines between them: what is written can be cut and sorted. The head is the first
 // row. With colours each cell has one, since tabwriter counts the bytes of a colour as columns.
-func (s *screen) table(indent int, rows ...[]cell) {
+func (s *screen) table(indent string, rows ...[]cell) {
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintf(w, "%*s", indent, "")
+		texts := make([]string, len(row))
 		for i, c := range row {
-			if i > 0 {
-				io.WriteString(w, "\t")
-			}
-			io.WriteString(w, s.paint(cmp.Or(c.colour, plain), clean(c.text)))
+			texts[i] = s.paint(cmp.Or(c.colour, plain), clean(c.text))
 		}
-		io.WriteString(w, "\n")
+		fmt.Fprintln(w, strings.Join(texts, "\t"))
 	}
 	w.Flush()
 	for line := range strings.Lines(text.String()) {
-		s.WriteString(strings.TrimRight(line, " \n") + "\n")
+		s.WriteString(indent + strings.TrimRight(line, " \n") + "\n")
 	}
 }

@@ -12,44 +12,9 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/daemon/plugin"
 )
-
-func TestTable(t *testing.T) {
-	rows := [][]cell{
-		cells("DEVICE", "HEALTH", "NUMA", "NODE"),
-		{{"nvme-1", ""}, {"Healthy", green}, {"-", ""}, {"/dev/nvme0n1", ""}},
-		{{"a-much-longer-name", ""}, {"Unhealthy", red}, {"1", ""}, {"\x1b[2J", ""}},
-	}
-	want := `  DEVICE              HEALTH     NUMA  NODE
-  nvme-1              Healthy    -     /dev/nvme0n1
-  a-much-longer-name  Unhealthy  1      [2J
-`
-	s := &screen{width: 80}
-	if s.table(2, rows...); s.String() != want {
-		t.Errorf("%s\nwant\n%s", s, want)
-	}
-	coloured := &screen{width: 80, colours: true}
-	coloured.table(2, rows...)
-	if part := green + "Healthy" + normal + "    "; !strings.Contains(coloured.String(), part) {
-		t.Errorf("%q has no %q", coloured, part)
-	}
-	text := coloured.String()
-	for _, colour := range []string{plain, green, red, normal} {
-		text = strings.ReplaceAll(text, colour, "")
-	}
-	if text != want {
-		t.Errorf("without its colours\n%s\nwant\n%s", text, want)
-	}
-}
-
-func TestParagraphsHang(t *testing.T) {
-	s := &screen{width: 30}
-	s.paragraph(2, "ok  ", green, "one two three four five six seven")
-	s.paragraph(0, "", "", "")
-	if want := "  ok  one two three four five\n      six seven\n\n"; s.String() != want {
-		t.Errorf("%q, want %q", s, want)
-	}
-}
 
 func TestEventsOnOneLine(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
@@ -72,7 +37,6 @@ func TestEventsOnOneLine(t *testing.T) {
 			control.Event{Event: "refused", Problem: "t.toml:1: x: unknown key\nt.toml:2: y: unknown key"},
 			"refused       the configuration, the old one holds: t.toml:1: x: unknown key t.toml:2: y: unknown key",
 		},
-		{control.Event{Event: "skipped", Skipped: 7}, "skipped       7 states in between: too fast for us"},
 		{
 			control.Event{Event: "unhealthy", Device: disk(func(d *control.Device) { d.Reason = "dead\n\x1b[2J" })},
 			"unhealthy     nvme-1 (t/r) - dead  [2J",
@@ -89,7 +53,7 @@ func TestEventsOnOneLine(t *testing.T) {
 			"warning       nvme-1 (t/r) - narrow",
 		},
 		{control.Event{Event: "allocated", Device: disk(func(d *control.Device) {
-			d.Held, d.Allocated = true, &control.Holder{Namespace: "n", Pod: "p"}
+			d.Held, d.Allocated = true, &kubelet.Pod{Namespace: "n", Name: "p"}
 		})}, "allocated     nvme-1 (t/r) to n/p"},
 		{control.Event{Event: "released", Device: disk(func(d *control.Device) { d.Reason = "gone" })}, "released      nvme-1 (t/r)"},
 		{
@@ -98,7 +62,7 @@ func TestEventsOnOneLine(t *testing.T) {
 		},
 	} {
 		test.event.Time = at
-		s := &screen{width: 40} // it is one line all the same
+		s := &screen{}
 		s.event(test.event)
 		if want := "03:04:05.006  " + test.want + "\n"; s.String() != want {
 			t.Errorf("%q, want %q", s, want)
@@ -109,7 +73,7 @@ func TestEventsOnOneLine(t *testing.T) {
 func TestAllWell(t *testing.T) {
 	sound := func() control.Status {
 		return control.Status{Ready: true, Resources: []control.Resource{
-			{Name: "t/r", Healthy: 1, Connected: true}, {Name: "t/none", Optional: true},
+			{Name: "t/r", Totals: control.Totals{Healthy: 1}, Status: plugin.Status{Connected: true}}, {Name: "t/none", Optional: true},
 		}}
 	}
 	for name, test := range map[string]struct {
@@ -135,20 +99,19 @@ func TestAllWell(t *testing.T) {
 func TestStatusOfADaemonInTrouble(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	last := now.Add(-time.Hour)
-	s := &screen{width: 100}
+	s := &screen{}
 	s.status(control.Status{
 		Version: "1.0", Uptime: 90, Source: "udev",
 		Configuration: control.Configuration{Files: []string{"/etc/a.toml", "/etc/b.toml"}, Problem: "/etc/b.toml:3: nonsense: unknown key"},
 		Devices:       control.Totals{Healthy: 1, Unhealthy: 2, Cordoned: 1, Allocated: 1, NotOffered: 4},
-		Events:        control.EventCounts{Received: 12, Last: &last, Overflows: 1, Resyncs: 2},
-		Resources:     []control.Resource{{Name: "t/r", Healthy: 1, Unhealthy: 2}, {Name: "t/none", Optional: true}},
+		Events:        control.EventCounts{Counts: inventory.Counts{Events: 12, LastEvent: last, Overflows: 1, Resyncs: 2}},
+		Resources:     []control.Resource{{Name: "t/r", Totals: control.Totals{Healthy: 1, Unhealthy: 2}}, {Name: "t/none", Optional: true}},
 		Refused:       []control.Refusal{{Time: last, Resource: "t/r", Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"}},
 	}, now)
 	want := `metalplugd    1.0, up 1m30s
 hardware      udev
               not looked at yet
-configuration /etc/a.toml, /etc/b.toml; the last reload was refused: /etc/b.toml:3: nonsense:
-              unknown key
+configuration /etc/a.toml, /etc/b.toml; the last reload was refused: /etc/b.toml:3: nonsense: unknown key
 devices       1 healthy, 2 unhealthy (1 cordoned), 1 held by pods, 4 seen and not offered
 events        12 (last 1h0m0s ago), 1 overflows, 2 resyncs
 

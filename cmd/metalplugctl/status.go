@@ -30,7 +30,7 @@ the configuration was refused, or one of the daemon's files cannot be written.`,
 		if err != nil {
 			return err
 		}
-		err = show(cmd, *output, status, func(s *screen) { s.status(status, time.Now()) })
+		err = show(cmd.OutOrStdout(), *output, false, status, func(s *screen) { s.status(status, time.Now()) })
 		if err == nil && !allWell(status) {
 			err = errFound
 		}
@@ -58,7 +58,7 @@ const cordonsShown = 5
 
 // status writes the daemon as a whole.
 func (s *screen) status(v control.Status, now time.Time) {
-	fact := func(name, text string) { s.paragraph(0, fmt.Sprintf("%-14s", name), bold, text) }
+	fact := func(name, text string) { s.line(fmt.Sprintf("%-14s", name), bold, text) }
 	fact("metalplugd", fmt.Sprintf("%s, up %s", v.Version, age(time.Duration(v.Uptime*float64(time.Second)))))
 	fact("hardware", v.Source)
 	if !v.Ready {
@@ -94,13 +94,12 @@ func (s *screen) status(v control.Status, now time.Time) {
 		}
 	}
 	s.WriteString("\n")
-	s.table(0, rows...)
+	s.table("", rows...)
 	s.complaints(v.Resources)
 	if len(v.Refused) > 0 {
-		s.WriteString("\n")
-		s.paragraph(0, "", "", "Containers that did not get their devices:")
+		s.WriteString("\nContainers that did not get their devices:\n")
 		for _, r := range v.Refused {
-			s.paragraph(2, "", "", fmt.Sprintf("%s ago, %s, %s: %s", age(now.Sub(r.Time)), r.Resource, r.Call, r.Reason))
+			s.line("  ", "", fmt.Sprintf("%s ago, %s, %s: %s", age(now.Sub(r.Time)), r.Resource, r.Call, r.Reason))
 		}
 	}
 }
@@ -109,16 +108,15 @@ func (s *screen) status(v control.Status, now time.Time) {
 func (s *screen) complaints(resources []control.Resource) {
 	var told []string
 	for _, r := range resources {
-		text, do := r.Complaint, reconnect
-		switch {
-		case r.Held != "":
-			text, do = r.Name+" is held back: "+r.Held, endOther
-		case !expected(r) || r.Connected || text == "" || slices.Contains(told, text):
+		text := r.Complaint
+		if r.Held != "" {
+			text = r.Name + " is held back: " + r.Held
+		} else if !expected(r) || r.Connected || text == "" || slices.Contains(told, text) {
 			continue
 		}
 		told = append(told, text)
-		s.WriteString("\n")
-		s.paragraph(0, "", "", text)
-		s.paragraph(2, "-> ", bold, do)
+		s.line("", "", "")
+		s.line("", "", text)
+		s.line("  -> ", bold, servedBy(r))
 	}
 }

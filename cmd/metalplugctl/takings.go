@@ -11,9 +11,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
-	"github.com/metalplug/metalplug/udev/recording"
 )
 
 // taking is what a resource would take of the devices that are present.
@@ -84,24 +82,6 @@ func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	})
 }
 
-// hardware opens what a configuration is about; done puts away what was made for that.
-func hardware(c config.Config, log *slog.Logger) (source udev.Source, h *device.Host, done func(), err error) {
-	if file := c.Hardware.Recording; file != "" {
-		s, err := recording.Open(file)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		s.Warn = func(err error) { log.Warn("recording not taken over", "err", err) }
-		return s, &device.Host{Tree: sysfs.At(s.Root())}, func() { s.Close() }, nil
-	}
-	s, err := udev.Open(udev.Options{Proc: c.Paths.Proc, Cgroup: c.Paths.Cgroup})
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	tree := sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}
-	return s, &device.Host{Tree: tree}, func() { s.Close() }, nil
-}
-
 // devices counts devices.
 func devices(n int) string {
 	if n == 1 {
@@ -119,15 +99,15 @@ func (s *screen) taking(t taking) {
 	case len(t.Devices) == 0:
 		text = "takes nothing: no device that is present matches"
 	}
-	s.paragraph(0, t.Resource+"  ", bold, text)
+	s.line(t.Resource+"  ", bold, text)
 	for _, d := range t.Devices {
 		line := d.ID
 		if d.Reason != "" {
 			line += ": not for pods now: " + d.Reason
 		}
-		s.paragraph(2, "", "", line)
+		s.line("  ", "", line)
 	}
 	for _, d := range t.Lost {
-		s.paragraph(2, "-- ", yellow, d.ID+": "+d.By+" takes it first")
+		s.line("  -- ", yellow, d.ID+": "+d.By+" takes it first")
 	}
 }

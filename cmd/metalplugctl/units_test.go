@@ -2,13 +2,10 @@
 
 package main
 
-import (
-	"bytes"
-	"testing"
-)
+import "testing"
 
 func TestCheckWarns(t *testing.T) {
-	s := newScreen(&bytes.Buffer{})
+	s := &screen{}
 	s.checked(checkedFiles{Files: []string{"m.toml"}, Warnings: []string{"the unit a@.service is missing"}})
 	if got, want := s.String(), "m.toml: ok\nwarning: the unit a@.service is missing\n"; got != want {
 		t.Errorf("%q, want %q", got, want)

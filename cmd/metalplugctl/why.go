@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -39,7 +38,7 @@ Exit code 1: pods cannot get it, also because the kubelet is not connected.`,
 		if err := o.client().Get(cmd.Context(), "/v1/why?what="+url.QueryEscape(asked(args[0])), &answer); err != nil {
 			return err
 		}
-		err := show(cmd, *output, answer, func(s *screen) { s.answer(answer) })
+		err := show(cmd.OutOrStdout(), *output, false, answer, func(s *screen) { s.answer(answer) })
 		if err == nil && slices.ContainsFunc(answer.Found, isKept) {
 			err = errFound
 		}
@@ -71,7 +70,7 @@ func cure(e control.Explanation) string {
 		return remedy(*e.Device)
 	case e.Would != "":
 		return "add this"
-	case strings.Contains(complaint, "held back"):
+	case strings.HasPrefix(complaint, "held back"):
 		return endOther
 	case complaint != "" && e.Device.Resource != "":
 		return reconnect
@@ -97,7 +96,7 @@ func (s *screen) answer(a control.Answer) {
 		if e.Device != nil {
 			name = cmp.Or(e.Device.ID, name)
 		}
-		s.paragraph(0, "", "", name)
+		s.line("", "", name)
 		for _, step := range e.Steps {
 			mark, colour := "ok", green
 			switch {
@@ -110,14 +109,14 @@ func (s *screen) answer(a control.Answer) {
 			if step.Where != "" {
 				text += " (" + step.Where + ")"
 			}
-			s.paragraph(2, mark+"  ", colour, text)
+			s.line("  "+mark+"  ", colour, text)
 		}
-		s.paragraph(2, "=>  ", bold, e.Verdict)
+		s.line("  =>  ", bold, e.Verdict)
 		if do := cure(e); do != "" {
-			s.paragraph(6, "-> ", bold, do)
+			s.line("      -> ", bold, do)
 		}
 		for line := range strings.Lines(e.Would) {
-			fmt.Fprintf(s, "%9s%s\n", "", clean(strings.TrimSuffix(line, "\n"))) // in one piece, to be copied
+			s.line("         ", "", line)
 		}
 	}
 }

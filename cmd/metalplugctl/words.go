@@ -11,6 +11,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // standing is a resource on one line.
@@ -66,15 +67,18 @@ func reasonOf(d control.Device) string { return d.Reason + cordonedBy(d.Cordon) 
 
 // holder names who holds a device.
 func holder(d control.Device) string {
-	switch {
-	case len(d.Holders) > 1:
-		return fmt.Sprintf("%s/%s +%d", d.Holders[0].Namespace, d.Holders[0].Pod, len(d.Holders)-1)
-	case d.Allocated != nil:
-		return d.Allocated.Namespace + "/" + d.Allocated.Pod
-	case d.Held:
+	pods := d.Holders
+	if d.Allocated != nil && pods == nil {
+		pods = []kubelet.Pod{*d.Allocated}
+	}
+	var names []string
+	for _, p := range pods {
+		names = append(names, p.Namespace+"/"+p.Name)
+	}
+	if names == nil && d.Held {
 		return "a pod"
 	}
-	return "-"
+	return firstOf(names)
 }
 
 // age is a duration as people say it, to the second, or to the minute from an hour on.
@@ -89,10 +93,10 @@ func age(d time.Duration) string {
 // says that events do not arrive.
 func eventLine(e control.EventCounts, now time.Time) string {
 	last := "none yet"
-	if e.Last != nil {
-		last = "last " + age(now.Sub(*e.Last)) + " ago"
+	if !e.LastEvent.IsZero() {
+		last = "last " + age(now.Sub(e.LastEvent)) + " ago"
 	}
-	return fmt.Sprintf("%d (%s), %d overflows, %d resyncs", e.Received, last, e.Overflows, e.Resyncs)
+	return fmt.Sprintf("%d (%s), %d overflows, %d resyncs", e.Events, last, e.Overflows, e.Resyncs)
 }
 
 // configured is where the configuration is from, and what is wrong with the one that was to replace it.
@@ -104,15 +108,15 @@ func configured(c control.Configuration) string {
 	return text
 }
 
-// firstNode names the first of several nodes and how many more there are; "-" where there is none.
-func firstNode(nodes []string) string {
-	switch len(nodes) {
+// firstOf names the first of several and how many more there are; "-" where there is none.
+func firstOf(names []string) string {
+	switch len(names) {
 	case 0:
 		return "-"
 	case 1:
-		return nodes[0]
+		return names[0]
 	}
-	return fmt.Sprintf("%s +%d", nodes[0], len(nodes)-1)
+	return fmt.Sprintf("%s +%d", names[0], len(names)-1)
 }
 
 // numaNode is a NUMA node; "-" where none is known, which is -1.

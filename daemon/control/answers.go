@@ -10,30 +10,32 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/udev"
 )
 
 // Device is a device as it is shown. The names of its fields are fixed: other programs read them.
 type Device struct {
 	// ID is the device plugin's ID of the device, without the number of a share; empty: it could not be identified.
-	ID        string    `json:"id"`
-	Resource  string    `json:"resource"`  // empty: it is seen and not offered
-	Class     string    `json:"class"`     // as in the configuration: gpu, fpga, infiniband, nvme or node
-	Health    string    `json:"health"`    // "Healthy" or "Unhealthy"
-	Reason    string    `json:"reason"`    // why it is Unhealthy or not offered
-	Since     time.Time `json:"since"`     // when health or reason last changed
-	NUMANode  int       `json:"numaNode"`  // -1: none is known
-	SysPath   string    `json:"sysfsPath"` // of the udev device that stands for it, or where it was last
-	Nodes     []string  `json:"nodes"`     // as a container finds them, or would
-	Cordoned  bool      `json:"cordoned"`  // an operator keeps it from new pods, for the reason that reason tells
-	Allocated *Holder   `json:"allocated"` // null: no pod holds it, or which one is not known
+	ID        string       `json:"id"`
+	Resource  string       `json:"resource"`  // empty: it is seen and not offered
+	Class     string       `json:"class"`     // as in the configuration: gpu, fpga, infiniband, nvme or node
+	Health    string       `json:"health"`    // "Healthy" or "Unhealthy"
+	Reason    string       `json:"reason"`    // why it is Unhealthy or not offered
+	Since     time.Time    `json:"since"`     // when health or reason last changed
+	NUMANode  int          `json:"numaNode"`  // -1: none is known
+	SysPath   string       `json:"sysfsPath"` // of the udev device that stands for it, or where it was last
+	Nodes     []string     `json:"nodes"`     // as a container finds them, or would
+	Cordoned  bool         `json:"cordoned"`  // an operator keeps it from new pods, for the reason that reason tells
+	Allocated *kubelet.Pod `json:"allocated"` // null: no pod holds it, or which one is not known
 
 	State    string            `json:"state"`              // of its lease: free, allocated, preparing, in-use, released, clearing, failed or unproven
 	Evidence *Evidence         `json:"evidence,omitempty"` // why a disk is offered
 	Taker    string            `json:"taker,omitempty"`    // the resource that takes a device which is not offered yet
 	Cordon   *inventory.Cordon `json:"cordon,omitempty"`   // by whom, where it is cordoned
 	Held     bool              `json:"held"`               // a pod holds it, as far as is known
-	Holders  []Holder          `json:"holders,omitempty"`  // all of them, where there are several
+	Holders  []kubelet.Pod     `json:"holders,omitempty"`  // all of them, where there are several
 	Warning  string            `json:"warning,omitempty"`  // what is not as it should be though it can be used
 	Hardware                   // its fields are the device's
 }
@@ -59,35 +61,32 @@ type Reading struct {
 	Percent int `json:"percent"` // of all their bytes
 }
 
-// Holder is the container of a pod that holds a device.
-type Holder struct {
-	Namespace string `json:"namespace"`
-	Pod       string `json:"pod"`
-	Container string `json:"container"`
-}
-
 // Resource is a resource as it is shown.
 type Resource struct {
-	Name       string `json:"name"`       // as pods ask for it
-	Class      string `json:"class"`      // of its devices
-	Shares     int    `json:"shares"`     // how many times each device is offered
-	Inject     string `json:"inject"`     // "nodes" or "cdi"
-	Reset      string `json:"reset"`      // method: what is done to a device between two pods
-	Scrub      string `json:"scrub"`      // how it is erased
-	When       string `json:"when"`       // "start", "release" or "both"
-	Optional   bool   `json:"optional"`   // registered only once it has a device
-	Registered bool   `json:"registered"` // the last registration with the kubelet was accepted
-	Connected  bool   `json:"connected"`  // the kubelet's stream is open
-	// Complaint is what keeps the kubelet from knowing the resource, as the journal has it; empty: nothing, as far as is known.
-	Complaint string `json:"complaint,omitempty"`
-	Held      string `json:"heldBack,omitempty"` // why the resource is not registered: another plugin serves its name
-	Conflict  bool   `json:"conflict,omitempty"` // another plugin serves the resource, also where it is not held back
+	Name     string `json:"name"`     // as pods ask for it
+	Class    string `json:"class"`    // of its devices
+	Shares   int    `json:"shares"`   // how many times each device is offered
+	Inject   string `json:"inject"`   // "nodes" or "cdi"
+	Reset    string `json:"reset"`    // method: what is done to a device between two pods
+	Scrub    string `json:"scrub"`    // how it is erased
+	When     string `json:"when"`     // "start", "release" or "both"
+	Optional bool   `json:"optional"` // registered only once it has a device
+	Capacity int    `json:"capacity"` // as the kubelet counts: each share
+	plugin.Status
+	Totals
+}
 
-	Healthy   int `json:"healthy"`   // devices, not shares; so are the next three
-	Unhealthy int `json:"unhealthy"` // gone, sick or cordoned
-	Cordoned  int `json:"cordoned"`  // of the unhealthy ones
-	Allocated int `json:"allocated"` // held by a pod, as far as is known
-	Capacity  int `json:"capacity"`  // as the kubelet counts: each share
+// KubeletState describes how a resource stands with the kubelet; ok reports whether the kubelet sees its devices.
+func (r Resource) KubeletState() (text string, ok bool) {
+	switch {
+	case r.Held != "":
+		return "held back: " + r.Held, false
+	case r.Connected:
+		return "registered, and the kubelet's stream is open", true
+	case r.Registered:
+		return "registered, but the kubelet has opened no stream", false
+	}
+	return strings.TrimSuffix("the kubelet does not know it: "+r.Complaint, ": "), false
 }
 
 // Configuration is where the configuration is from and what became of the last reload.
@@ -122,21 +121,18 @@ type Status struct {
 // Totals count devices, not shares.
 type Totals struct {
 	Healthy    int `json:"healthy"`
-	Unhealthy  int `json:"unhealthy"`
-	Cordoned   int `json:"cordoned"` // of the unhealthy ones
-	Allocated  int `json:"allocated"`
-	NotOffered int `json:"notOffered"`
+	Unhealthy  int `json:"unhealthy"`            // gone, sick or cordoned
+	Cordoned   int `json:"cordoned"`             // of the unhealthy ones
+	Allocated  int `json:"allocated"`            // held by a pod, as far as is known
+	NotOffered int `json:"notOffered,omitempty"` // 0 for a single resource
 }
 
 // EventCounts are what came of the hardware since the start.
 type EventCounts struct {
-	Received    uint64     `json:"received"`             // of udevd
-	Last        *time.Time `json:"last"`                 // null: none has come
-	Overflows   uint64     `json:"overflows"`            // times that the kernel had to drop some: everything was looked at again
-	Resyncs     uint64     `json:"resyncs"`              // enumerations after the first, for whatever reason
-	Foreign     uint64     `json:"foreign"`              // not from udevd
-	Malformed   uint64     `json:"malformed"`            // could not be decoded
-	Overwritten uint64     `json:"kernelLogOverwritten"` // times that lines of the kernel's log were lost
+	inventory.Counts
+	Foreign     uint64 `json:"foreign"`              // not from udevd
+	Malformed   uint64 `json:"malformed"`            // could not be decoded
+	Overwritten uint64 `json:"kernelLogOverwritten"` // times that lines of the kernel's log were lost
 }
 
 // Refusal is a container that did not get its devices.
@@ -155,7 +151,7 @@ type Counted struct {
 }
 
 // NewDevice returns a device of a snapshot as the control socket shows it. holders are the pods that hold devices, by ID.
-func NewDevice(s *inventory.Status, holders map[string][]Holder) Device {
+func NewDevice(s *inventory.Status, holders map[string][]kubelet.Pod) Device {
 	d := Device{
 		ID: s.Device.ID, Resource: s.Resource, Class: className(s), Health: health(s.Healthy), Reason: s.Reason,
 		Since: s.Since.UTC(), NUMANode: s.Device.NUMANode, SysPath: s.Device.SysPath, Nodes: []string{},
@@ -228,16 +224,13 @@ func health(healthy bool) string {
 func (s *Server) resources(snapshot *inventory.Snapshot) []Resource {
 	standing, all := s.Standing(), []Resource{}
 	for _, r := range s.Config.Load().Resources {
-		at := standing[r.Name]
-		var t Totals
-		t.add(snapshot.Offer(r.Name))
-		all = append(all, Resource{
+		shown := Resource{
 			Name: r.Name, Class: r.Class.Name, Shares: r.Shares, Inject: r.Inject, Optional: r.Optional,
-			Reset: r.Reset.Method, Scrub: r.Reset.Scrub, When: r.Reset.When,
-			Registered: at.Registered, Connected: at.Connected, Complaint: at.Complaint, Held: at.Held, Conflict: at.Conflict,
-			Healthy: t.Healthy, Unhealthy: t.Unhealthy, Cordoned: t.Cordoned, Allocated: t.Allocated,
-			Capacity: (t.Healthy + t.Unhealthy) * max(1, r.Shares),
-		})
+			Reset: r.Reset.Method, Scrub: r.Reset.Scrub, When: r.Reset.When, Status: standing[r.Name],
+		}
+		shown.add(snapshot.Offer(r.Name))
+		shown.Capacity = (shown.Healthy + shown.Unhealthy) * max(1, r.Shares)
+		all = append(all, shown)
 	}
 	return all
 }
@@ -245,26 +238,26 @@ func (s *Server) resources(snapshot *inventory.Snapshot) []Resource {
 // Status returns the daemon as a whole.
 func (s *Server) Status() Status {
 	snapshot, _ := s.Inventory.Snapshot()
-	counts, dropped, c := s.Inventory.Counts(), udev.Dropped{}, s.Config.Load()
+	dropped, c := udev.Dropped{}, s.Config.Load()
 	if source, ok := s.Source.(*udev.System); ok { // a recording loses nothing
 		dropped = source.Dropped()
 	}
 	all := Status{
 		Version: s.Version, Started: s.Started.UTC(), Uptime: time.Since(s.Started).Seconds(), Source: c.Hardware.Source(),
 		Ready: snapshot.Version > 0, Configuration: s.configuration(), DevicePlugins: c.Paths.DevicePlugins,
-		Resources: s.resources(snapshot), Cordons: cordons(snapshot), Unwritten: s.Unwritten(), Reading: reading(snapshot),
+		Resources: s.resources(snapshot), Cordons: []Cordoned{}, Unwritten: s.Unwritten(), Reading: reading(snapshot),
 		Events: EventCounts{
-			Received: counts.Events, Overflows: counts.Overflows, Resyncs: counts.Resyncs,
-			Foreign: dropped.Foreign, Malformed: dropped.Malformed, Overwritten: dropped.Overwritten,
+			Counts: s.Inventory.Counts(), Foreign: dropped.Foreign, Malformed: dropped.Malformed, Overwritten: dropped.Overwritten,
 		},
+	}
+	for d := range snapshot.All() {
+		if d.Cordon != nil {
+			all.Cordons = append(all.Cordons, Cordoned{Device: d.Device.ID, Resource: d.Resource, Cordon: *d.Cordon})
+		}
 	}
 	s.mu.Lock()
 	all.Refused = append([]Refusal{}, s.refusals...)
 	s.mu.Unlock()
-	if !counts.LastEvent.IsZero() {
-		last := counts.LastEvent.UTC()
-		all.Events.Last = &last
-	}
 	for _, offer := range snapshot.Offers { // also those of resources that are configured no more, while pods may hold them
 		all.Devices.add(offer)
 	}

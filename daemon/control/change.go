@@ -11,10 +11,9 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/reset"
@@ -25,6 +24,8 @@ type Change struct {
 	Reason string `json:"reason,omitempty"` // of a cordon; for people, on one line
 	Login  string `json:"login,omitempty"`  // of who has logged in where the request comes from; for people too
 	Scrub  string `json:"scrub,omitempty"`  // of a reset: erase the device too, by this method; of an adoption: by another than its resource's
+
+	uid uint32 // of the client, as the kernel tells
 }
 
 // Changed is a device after a change.
@@ -48,11 +49,12 @@ const (
 	loginSize  = 64
 )
 
-// changing lets only uid 0, and the daemon's own uid, change a device; afterwards the device is sent as it is then.
-func (s *Server) changing(change func(ctx context.Context, uid uint32, id string, c Change) (note string, code int, err error)) http.HandlerFunc {
+// changing lets only uid 0, and the daemon's own uid, change a device; afterwards the device is sent as it is then. failed
+// is the code of an error of change that is not about the request.
+func (s *Server) changing(failed int, change func(ctx context.Context, id string, c Change) (note string, err error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		peer, ok := r.Context().Value(peerKey{}).(*unix.Ucred)
-		if !ok || peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
+		uid, err := strconv.ParseUint(r.RemoteAddr, 10, 32)
+		if err != nil || uid != 0 && int(uid) != os.Geteuid() {
 			refuse(w, http.StatusForbidden, errors.New("only uid 0 may change a device: use sudo"))
 			return
 		}
@@ -66,13 +68,18 @@ func (s *Server) changing(change func(ctx context.Context, uid uint32, id string
 		}
 		id, limits := r.PathValue("id"), http.NewResponseController(w)
 		_ = limits.SetReadDeadline(time.Time{}) // to erase takes an hour
-		note, code, err := change(r.Context(), peer.Uid, id, c)
+		c.uid = uint32(uid)
+		note, err := change(r.Context(), id, c)
 		_ = limits.SetWriteDeadline(time.Now().Add(answerLimit))
-		if errors.Is(err, inventory.ErrUnknownDevice) {
-			code, err = http.StatusNotFound, s.unknown(id)
-		}
-		if err != nil {
-			refuse(w, code, err)
+		switch {
+		case errors.Is(err, inventory.ErrUnknownDevice):
+			refuse(w, http.StatusNotFound, s.unknown(id))
+			return
+		case errors.Is(err, errNoReason):
+			refuse(w, http.StatusBadRequest, err)
+			return
+		case err != nil:
+			refuse(w, failed, err)
 			return
 		}
 		d, err := s.device(id)
@@ -94,38 +101,8 @@ func readChange(body io.Reader) (c Change, err error) {
 	if len(c.Reason) > reasonSize || len(c.Login) > loginSize {
 		return Change{}, fmt.Errorf("read the request: a reason has at most %d bytes, a login %d", reasonSize, loginSize)
 	}
-	return c, nil
-}
-
-// scrubbable refuses a device that there is not, and what is no way to erase one; an empty method is none.
-func (s *Server) scrubbable(id, method string) (code int, err error) {
-	if method != "" {
-		if err := CheckScrub(method); err != nil {
-			return http.StatusBadRequest, err
-		}
+	if c.Scrub != "" {
+		err = CheckScrub(c.Scrub)
 	}
-	_, err = s.device(id)
-	return http.StatusNotFound, err
-}
-
-// reset resets a device. It goes on when the client leaves: what has begun is better brought to its end.
-func (s *Server) reset(ctx context.Context, _ uint32, id string, c Change) (note string, code int, err error) {
-	if code, err := s.scrubbable(id, c.Scrub); err != nil {
-		return "", code, err
-	}
-	if err := s.Reset(context.WithoutCancel(ctx), id, c.Scrub); err != nil {
-		return "", http.StatusConflict, err
-	}
-	return "", 0, nil
-}
-
-// adopt lets a disk be erased and offered, whatever is on it.
-func (s *Server) adopt(ctx context.Context, _ uint32, id string, c Change) (note string, code int, err error) {
-	if code, err := s.scrubbable(id, c.Scrub); err != nil {
-		return "", code, err
-	}
-	if note, err = s.Adopt(ctx, id, c.Scrub); err != nil {
-		return "", http.StatusConflict, err
-	}
-	return note, 0, nil
+	return c, err
 }

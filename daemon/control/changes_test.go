@@ -4,7 +4,6 @@ package control
 
 import (
 	"net/http/httptest"
-	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -83,54 +82,6 @@ func TestChangesOfADevice(t *testing.T) {
 	} {
 		if got := strings.Join(changes(test.old, test.now), " "); got != test.want {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)
-		}
-	}
-}
-
-func TestDeviceAsItIsShown(t *testing.T) {
-	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("", 3600))
-	s := offered(held, warned, func(s *inventory.Status) {
-		s.Since, s.Device.Model = since, "Drive"
-		s.Nodes = []device.Node{{Host: "/dev/disk/by-id/x", Container: "/dev/nvme0n1"}, {Container: "/dev/other"}}
-	})
-	two := []Holder{{"n", "p", "c"}, {"n", "q", "c"}}
-	want := Device{
-		ID: "d", Resource: "t/r", Class: "nvme", Health: "Healthy", Since: since.UTC(), NUMANode: 1, SysPath: "/sys/devices/d",
-		Nodes: []string{"/dev/nvme0n1", "/dev/other"}, Allocated: &two[0], Held: true, Holders: two,
-		Warning: "narrow", Hardware: Hardware{Model: "Drive", Present: true},
-	}
-	if got := NewDevice(s, map[string][]Holder{"d": two}); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	one := NewDevice(s, map[string][]Holder{"d": two[:1]})
-	if one.Holders != nil || *one.Allocated != two[0] {
-		t.Errorf("with one holder %+v", one)
-	}
-	// What the kubelet said last may be older than what is known since.
-	if free := NewDevice(offered(), map[string][]Holder{"d": two}); free.Allocated != nil || free.Holders != nil {
-		t.Errorf("held by nobody: %+v", free)
-	}
-	unknown := NewDevice(&inventory.Status{Device: &device.Device{}, Verdict: inventory.Verdict{Reason: "no wwid"}}, nil)
-	if unknown.Class != "" || unknown.Nodes == nil || unknown.Health != "Unhealthy" {
-		t.Errorf("not identified: %+v", unknown)
-	}
-}
-
-func TestChangesAreReadStrictly(t *testing.T) {
-	for body, want := range map[string]Change{
-		"":                              {},
-		"{}":                            {},
-		`{"reason":" loose \n cable "}`: {Reason: "loose cable"},
-		`{"scrub":"zero"}`:              {Scrub: "zero"},
-		`{"login":" ann\u001b "}`:       {Login: "ann\x1b"}, // the one who shows it takes out what steers a terminal
-	} {
-		if got, err := readChange(strings.NewReader(body)); err != nil || got != want {
-			t.Errorf("%q: %+v, %v", body, got, err)
-		}
-	}
-	for _, body := range []string{"[]", "{", `{"reason":1}`, `{"scrubb":"zero"}`, `{"reason":"` + strings.Repeat("x", 201) + `"}`, `{"login":"` + strings.Repeat("x", 65) + `"}`} {
-		if got, err := readChange(strings.NewReader(body)); err == nil || got != (Change{}) {
-			t.Errorf("%q: %+v, %v", body, got, err)
 		}
 	}
 }

@@ -43,7 +43,8 @@ type Client struct {
 func (c Client) Get(ctx context.Context, path string, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, clientLimit)
 	defer cancel()
-	return c.decode(ctx, http.MethodGet, path, nil, answer)
+	stream, err := c.ask(ctx, http.MethodGet, path, nil)
+	return c.decode(stream, err, answer)
 }
 
 // Post asks for a change and decodes the answer. It blocks until the change is done, as long as that takes, or ctx
@@ -53,7 +54,8 @@ func (c Client) Post(ctx context.Context, path string, change Change, answer any
 	if err != nil {
 		return err
 	}
-	return c.decode(ctx, http.MethodPost, path, body, answer)
+	stream, err := c.ask(ctx, http.MethodPost, path, body)
+	return c.decode(stream, err, answer)
 }
 
 // Stream asks for path and returns the answer as it comes, until it is closed or ctx ends.
@@ -61,9 +63,8 @@ func (c Client) Stream(ctx context.Context, path string) (io.ReadCloser, error) 
 	return c.ask(ctx, http.MethodGet, path, nil)
 }
 
-// decode asks and decodes what comes. Nothing is decoded into a nil answer but a refusal.
-func (c Client) decode(ctx context.Context, method, path string, body []byte, answer any) error {
-	stream, err := c.ask(ctx, method, path, body)
+// decode decodes an answer, unless there is an error instead.
+func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 	if err != nil {
 		return err
 	}
@@ -81,13 +82,12 @@ func (c Client) ask(ctx context.Context, method, path string, body []byte) (io.R
 	if err != nil {
 		return nil, err
 	}
-	transport := &http.Transport{
+	response, err := (&http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", c.Socket)
 		},
-	}
-	response, err := transport.RoundTrip(request)
+	}).RoundTrip(request)
 	if err != nil {
 		return nil, c.noAnswer(ctx, err)
 	}
@@ -102,11 +102,9 @@ func (c Client) ask(ctx context.Context, method, path string, body []byte) (io.R
 	return nil, &Refused{Code: response.StatusCode, Text: said.Error}
 }
 
-// noAnswer tells why there is no answer, in the words of somebody who has to do something about it. What the network
-// packages wrap around the cause, a URL that nobody has typed among it, is left out.
+// noAnswer tells why there is no answer. It leaves out what the network packages wrap around the cause.
 func (c Client) noAnswer(ctx context.Context, err error) error {
 	var op *net.OpError
-	dialled := !errors.As(err, &op) || op.Op != "dial"
 	switch {
 	case errors.Is(context.Cause(ctx), context.Canceled):
 		return context.Canceled
@@ -118,7 +116,7 @@ func (c Client) noAnswer(ctx context.Context, err error) error {
 		err = errors.New("nobody listens there, or it is no socket")
 	case errors.Is(err, fs.ErrPermission):
 		err = fmt.Errorf("%w: use sudo, or join the group metalplug", fs.ErrPermission)
-	case dialled:
+	case !errors.As(err, &op) || op.Op != "dial":
 		err = errors.New("it hung up: it stops, or is not metalplugd's socket")
 	default:
 		err = plainCause(err)

@@ -86,34 +86,6 @@ func TestClientThatIsInterrupted(t *testing.T) {
 	}
 }
 
-// TestMetricsInTheFormatThatIsAskedFor: Prometheus asks for OpenMetrics first.
-func TestMetricsInTheFormatThatIsAskedFor(t *testing.T) {
-	b := start(t, machine())
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", b.Socket)
-	}}
-	for accept, want := range map[string]string{
-		"": "text/plain",
-		"application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5":                          "text/plain", // what is only text is understood by all
-		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited": "application/vnd.google.protobuf",
-	} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/metrics", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("Accept", accept)
-		response, err := transport.RoundTrip(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(response.Body)
-		response.Body.Close()
-		if got := response.Header.Get("Content-Type"); err != nil || !strings.HasPrefix(got, want) || len(body) == 0 {
-			t.Errorf("%q is answered %q, %d bytes, %v", accept, got, len(body), err)
-		}
-	}
-}
-
 // TestStopCutsEverybodyOff: a client that follows does not keep the daemon from stopping.
 func TestStopCutsEverybodyOff(t *testing.T) {
 	dir, err := os.MkdirTemp("", "mp")

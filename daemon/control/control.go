@@ -6,7 +6,7 @@
 // Whoever may open the socket may read; only uid 0 may change anything, as the kernel tells of the peer. No client can
 // hold anything up: at most 64 are served at once; each answer is made of an immutable snapshot, and a client that does not
 // speak or does not read is cut off. Nothing is queued for a client that follows the events: it is sent what has changed
-// since the snapshot that it was sent last, so that a slow one gets fewer and later events and is told so.
+// since the snapshot that it was sent last, so that a slow one gets fewer and later events.
 //
 // The requests. They are fixed, since other programs send them, but for the two marked with an asterisk:
 //
@@ -97,10 +97,8 @@ type Server struct {
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced when something changed that is in no snapshot
-	reloaded *time.Time    // when the last reload ended; nil: there was none
-	problem  string        // why it has changed nothing
-	pending  []string      // what of it applies from the next start only
-	holders  map[string][]Holder
+	reload   Configuration // how the last reload ended
+	holders  map[string][]kubelet.Pod
 	refusals []Refusal // the last ones, oldest first
 }
 
@@ -132,30 +130,24 @@ func (s *Server) next() <-chan struct{} {
 func (s *Server) Reloaded(pending []string, err error) {
 	now := time.Now().UTC()
 	s.mu.Lock()
-	if s.reloaded = &now; err != nil {
-		s.problem = err.Error()
+	if s.reload.Reloaded = &now; err != nil {
+		s.reload.Problem = err.Error()
 	} else {
-		s.problem, s.pending = "", pending
+		s.reload.Problem, s.reload.Pending = "", pending
 	}
 	s.mu.Unlock()
 	s.Changed()
 }
 
-// SetHolders notes which pods hold which device, by its ID.
+// SetHolders notes which pods hold which device, by its ID. by is not to be written from then on.
 func (s *Server) SetHolders(by map[string][]kubelet.Pod) {
-	holders := make(map[string][]Holder, len(by))
-	for id, pods := range by {
-		for _, p := range pods {
-			holders[id] = append(holders[id], Holder{Namespace: p.Namespace, Pod: p.Name, Container: p.Container})
-		}
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.holders = holders
+	s.holders = by
 }
 
 // heldBy returns who holds which device; what is returned is never written.
-func (s *Server) heldBy() map[string][]Holder {
+func (s *Server) heldBy() map[string][]kubelet.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.holders
@@ -179,16 +171,17 @@ func (s *Server) refused(resource, call string, err error) {
 
 // configuration returns where the configuration is from, and how its last reload has ended.
 func (s *Server) configuration() Configuration {
-	files := []string{} // absolute: who asks is somewhere else
-	for _, name := range s.Config.Load().Files {
+	s.mu.Lock()
+	c := s.reload
+	s.mu.Unlock()
+	c.File, c.Files = s.File, []string{}
+	for _, name := range s.Config.Load().Files { // absolute: the client has another directory
 		if absolute, err := filepath.Abs(name); err == nil {
 			name = absolute
 		}
-		files = append(files, name)
+		c.Files = append(c.Files, name)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return Configuration{File: s.File, Files: files, Reloaded: s.reloaded, Problem: s.problem, Pending: s.pending}
+	return c
 }
 
 // Serve answers on a unix socket until ctx ends. It closes l.
@@ -215,7 +208,6 @@ func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler)
 		MaxHeaderBytes:    headerSize,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ConnContext:       withPeer,
 	}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()

@@ -7,28 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
-
-// CordonedBy names who has cordoned a device, by a cordon that is not nil. It is empty if that is not known.
-func CordonedBy(c *inventory.Cordon) string {
-	if c.Since.IsZero() {
-		return ""
-	}
-	return who(c.UID, c.User, c.Login)
-}
-
-// who names who asks for a change: sudo makes root of everybody, but the login is still known.
-func who(uid uint32, name, login string) string {
-	name = cmp.Or(name, fmt.Sprintf("uid %d", uid))
-	if login != "" && login != name {
-		return login + " as " + name
-	}
-	return name
-}
 
 // Cordoned is a device that is cordoned.
 type Cordoned struct {
@@ -37,50 +19,52 @@ type Cordoned struct {
 	inventory.Cordon
 }
 
-// cordons lists what is cordoned.
-func cordons(snapshot *inventory.Snapshot) []Cordoned {
-	all := []Cordoned{}
-	for d := range everyDevice(snapshot) {
-		if d.Cordon != nil {
-			all = append(all, Cordoned{Device: d.Device.ID, Resource: d.Resource, Cordon: *d.Cordon})
-		}
+// CordonedBy names who has cordoned a device, by a cordon that is not nil: sudo makes root of everybody, but the login is
+// still known. It is empty if that is not known.
+func CordonedBy(c *inventory.Cordon) string {
+	if c.Since.IsZero() {
+		return ""
 	}
-	return all
+	name := cmp.Or(c.User, fmt.Sprintf("uid %d", c.UID))
+	if c.Login != "" && c.Login != name {
+		return c.Login + " as " + name
+	}
+	return name
 }
 
-// cordon keeps a device from new pods. It needs a reason: the one who finds it cordoned is rarely the one who did it.
-func (s *Server) cordon(ctx context.Context, uid uint32, id string, c Change) (note string, code int, err error) {
+// errNoReason: the next operator who finds a device cordoned is rarely the one who did it.
+var errNoReason = errors.New("a cordon needs a reason, for whoever wonders")
+
+// by returns the cordon that a change asks for. The users' file is not read: the daemon may not, so that a uid other than 0
+// has no name.
+func (c Change) by() inventory.Cordon {
+	made := inventory.Cordon{Reason: c.Reason, UID: c.uid, Login: c.Login, Since: time.Now().UTC().Truncate(time.Second)}
+	if c.uid == 0 {
+		made.User = "root"
+	}
+	return made
+}
+
+// cordon keeps a device from new pods.
+func (s *Server) cordon(ctx context.Context, id string, c Change) (note string, err error) {
 	if c.Reason == "" {
-		return "", http.StatusBadRequest, errors.New("a cordon needs a reason, for whoever wonders")
+		return "", errNoReason
 	}
-	name := userName(uid)
-	err = s.Inventory.Cordon(ctx, id, inventory.Cordon{
-		Reason: c.Reason, UID: uid, User: name, Login: c.Login, Since: time.Now().UTC().Truncate(time.Second),
-	})
-	if err == nil {
-		s.Log.Info("device cordoned", "device", id, "user", who(uid, name, c.Login), "err", c.Reason)
+	by := c.by()
+	if err = s.Inventory.Cordon(ctx, id, by); err == nil {
+		s.Log.Info("device cordoned", "device", id, "user", CordonedBy(&by), "err", c.Reason)
 	}
-	return "", http.StatusInternalServerError, err
+	return "", err
 }
 
 // uncordon gives a device to pods again.
-func (s *Server) uncordon(ctx context.Context, uid uint32, id string, c Change) (note string, code int, err error) {
+func (s *Server) uncordon(ctx context.Context, id string, c Change) (note string, err error) {
 	was, err := s.Inventory.Uncordon(ctx, id)
-	switch {
-	case err != nil:
-	case !was:
-		note = "it was not cordoned"
-	default:
-		s.Log.Info("device uncordoned", "device", id, "user", who(uid, userName(uid), c.Login))
+	if err == nil && !was {
+		return "it was not cordoned", nil
 	}
-	return note, http.StatusInternalServerError, err
-}
-
-// userName returns the name of a user who may change something; empty: it is only a number, as that of a daemon which
-// somebody has started by hand. No file is asked: the daemon has no business with that of the users, and may not read it.
-func userName(uid uint32) string {
-	if uid == 0 {
-		return "root"
+	if by := c.by(); err == nil {
+		s.Log.Info("device uncordoned", "device", id, "user", CordonedBy(&by))
 	}
-	return ""
+	return "", err
 }

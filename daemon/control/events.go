@@ -6,13 +6,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"iter"
 	"maps"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
 // Event is something that happened, as it is sent to whoever follows. Events are made by comparing the state that the
@@ -29,12 +30,10 @@ type Event struct {
 	//   warning: what is not as it should be; nothing in it: that is over
 	//   connected, disconnected: the kubelet, to a resource
 	//   reloaded, refused: the configuration; where it was refused, Problem says why and the old one holds
-	//   skipped: the client was too slow for Skipped states in between
 	Event    string  `json:"event"`
 	Device   *Device `json:"device,omitempty"`
 	Resource string  `json:"resource,omitempty"`
 	Problem  string  `json:"problem,omitempty"`
-	Skipped  uint64  `json:"skipped,omitempty"`
 }
 
 // sendEvents sends a line for each event until the client leaves or does not read for a while.
@@ -57,12 +56,12 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 		}
 		return limits.Flush()
 	}
-	f.look(time.Now())
+	f.look()
 	if write([]Event{{Time: time.Now().UTC(), Event: "listening"}}) != nil {
 		return
 	}
 	for f.wait(r.Context()) {
-		if events := f.look(time.Now()); len(events) > 0 && write(events) != nil {
+		if events := f.look(); len(events) > 0 && write(events) != nil {
 			return
 		}
 	}
@@ -72,10 +71,9 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 // as well; that is all that a slow client costs.
 type follower struct {
 	*Server
-	last      *inventory.Snapshot // that it has been told of
-	connected map[string]bool     // resources that the kubelet was connected to then
-	reloaded  *time.Time          // when the configuration was last reloaded then
-
+	snapshot  *inventory.Snapshot // that it was sent
+	standing  map[string]plugin.Status
+	reload    Configuration
 	changes   <-chan struct{} // of the snapshot
 	resources <-chan struct{} // and of the rest
 }
@@ -92,85 +90,47 @@ func (f *follower) wait(ctx context.Context) bool {
 }
 
 // look returns what has happened since the last look; at the first one nothing has.
-func (f *follower) look(now time.Time) []Event {
+func (f *follower) look() (events []Event) {
+	last := *f
 	f.resources = f.next()
-	snapshot, changes := f.Inventory.Snapshot()
-	connected := make(map[string]bool)
-	for name, r := range f.Standing() {
-		connected[name] = r.Connected
-	}
-	configuration := f.configuration()
-	last, lastConnected, lastReloaded := f.last, f.connected, f.reloaded
-	f.last, f.changes, f.connected, f.reloaded = snapshot, changes, connected, configuration.Reloaded
-	if last == nil {
+	f.snapshot, f.changes = f.Inventory.Snapshot()
+	f.standing, f.reload = f.Standing(), f.configuration()
+	if last.snapshot == nil {
 		return nil
 	}
-	var events []Event
-	if snapshot.Version > last.Version+1 {
-		events = append(events, Event{Event: "skipped", Skipped: snapshot.Version - last.Version - 1})
-	}
-	events = append(events, difference(last, snapshot, f.heldBy())...)
-	events = append(events, kubeletEvents(lastConnected, connected)...)
-	events = append(events, reloadEvents(lastReloaded, configuration)...)
-	for i := range events {
-		events[i].Time = now.UTC()
-	}
-	return events
-}
-
-// kubeletEvents tells which resources the kubelet has connected to, or left.
-func kubeletEvents(before, after map[string]bool) []Event {
-	var events []Event
-	for _, name := range slices.Sorted(maps.Keys(after)) {
-		switch {
-		case after[name] && !before[name]:
+	events = difference(last.snapshot, f.snapshot, f.heldBy())
+	for _, name := range slices.Sorted(maps.Keys(f.standing)) {
+		switch was, is := last.standing[name].Connected, f.standing[name].Connected; {
+		case is && !was:
 			events = append(events, Event{Event: "connected", Resource: name})
-		case !after[name] && before[name]:
+		case was && !is:
 			events = append(events, Event{Event: "disconnected", Resource: name})
 		}
 	}
+	switch at := f.reload.Reloaded; {
+	case at == last.reload.Reloaded: // there was none since
+	case f.reload.Problem != "":
+		events = append(events, Event{Event: "refused", Problem: f.reload.Problem})
+	default:
+		events = append(events, Event{Event: "reloaded"})
+	}
+	now := time.Now().UTC()
+	for i := range events {
+		events[i].Time = now
+	}
 	return events
-}
-
-// reloadEvents tells how the last reload has ended, if there was one since.
-func reloadEvents(last *time.Time, now Configuration) []Event {
-	switch {
-	case now.Reloaded == nil || last != nil && now.Reloaded.Equal(*last):
-		return nil
-	case now.Problem != "":
-		return []Event{{Event: "refused", Problem: now.Problem}}
-	}
-	return []Event{{Event: "reloaded"}}
-}
-
-// everyDevice yields all devices: offered ones by resource and ID, then those that are only seen.
-func everyDevice(s *inventory.Snapshot) iter.Seq[*inventory.Status] {
-	return func(yield func(*inventory.Status) bool) {
-		for _, resource := range slices.Sorted(maps.Keys(s.Offers)) {
-			for _, d := range s.Offers[resource].Devices {
-				if !yield(d) {
-					return
-				}
-			}
-		}
-		for _, d := range s.Others {
-			if !yield(d) {
-				return
-			}
-		}
-	}
 }
 
 // difference tells what happened between two snapshots, device by device. What is the same in both costs a comparison
 // of pointers: a snapshot shares with the one before it all that has not changed. A device that is in the first alone
 // has left the offer, and nothing is known of it any more.
-func difference(before, after *inventory.Snapshot, holders map[string][]Holder) []Event {
+func difference(before, after *inventory.Snapshot, holders map[string][]kubelet.Pod) []Event {
 	was := make(map[string]*inventory.Status)
-	for d := range everyDevice(before) {
+	for d := range before.All() {
 		was[key(d)] = d
 	}
 	var events []Event
-	for d := range everyDevice(after) {
+	for d := range after.All() {
 		old := was[key(d)]
 		delete(was, key(d))
 		if old == d {

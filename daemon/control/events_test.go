@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -147,31 +145,4 @@ func TestSlowClientsHoldNothingUp(t *testing.T) {
 	if len(seen) != 200 {
 		t.Errorf("the late one has seen %d devices: %v", len(seen), lines.Err())
 	}
-}
-
-// A client that hangs up in the midst of an answer is no concern of anybody.
-func TestClientThatLeaves(t *testing.T) {
-	b := start(t, machine())
-	for range 50 {
-		c := b.dial()
-		fmt.Fprint(c, "GET /v1/devices HTTP/1.1\r\nHost: x\r\n\r\n")
-		c.Close()
-	}
-	get[control.Status](b, "/v1/status")
-}
-
-func TestGarbageIsRefused(t *testing.T) {
-	b := start(t, machine())
-	for _, garbage := range []string{"\x00\x01\x02\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "PRI * HTTP/2.0\r\n\r\n", strings.Repeat("x", 100_000)} {
-		c := b.dial()
-		_ = c.SetDeadline(time.Now().Add(patience))
-		go func() { _, _ = io.WriteString(c, garbage) }() // it may hang up before it has read that
-		answer, _ := io.ReadAll(c)
-		if !slices.ContainsFunc([]string{"HTTP/1.1 4", "HTTP/1.1 5", ""}, func(p string) bool {
-			return p != "" && strings.HasPrefix(string(answer), p) || len(answer) == 0
-		}) {
-			t.Errorf("%.20q is answered %.40q", garbage, answer)
-		}
-	}
-	get[control.Status](b, "/v1/status")
 }

@@ -3,6 +3,7 @@
 package control
 
 import (
+	"cmp"
 	"net/http"
 	"runtime"
 	"time"
@@ -10,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
@@ -151,28 +151,22 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 		gauge(conflictDesc, one(r.Conflict), r.Name)
 	}
 	holders := s.heldBy()
-	for _, device := range snapshot.Others { // a disk that is not proven yet
-		if device.Taker != "" && device.Device.ID != "" {
-			gauge(stateDesc, 1, device.Taker, device.Device.ID, string(device.State))
+	for d := range snapshot.All() {
+		id, resource := d.Device.ID, cmp.Or(d.Resource, d.Taker)
+		if id == "" || resource == "" {
+			continue
 		}
-	}
-	for resource, offer := range snapshot.Offers {
-		for _, device := range offer.Devices {
-			gauge(healthDesc, one(device.Healthy), resource, device.Device.ID)
-			gauge(stateDesc, 1, resource, device.Device.ID, string(device.State))
-			for _, by := range holdersOf(device, holders) {
-				gauge(allocatedDesc, 1, resource, device.Device.ID, by.Namespace, by.Pod, by.Container)
+		gauge(stateDesc, 1, resource, id, string(d.State))
+		if d.Resource == "" { // a disk that is not proven yet
+			continue
+		}
+		gauge(healthDesc, one(d.Healthy), resource, id)
+		for _, by := range holders[id] { // who may have left since the kubelet told
+			if d.Held() {
+				gauge(allocatedDesc, 1, resource, id, by.Namespace, by.Name, by.Container)
 			}
 		}
 	}
-}
-
-// holdersOf returns who holds a device; nobody of whom the kubelet has not said it yet.
-func holdersOf(d *inventory.Status, holders map[string][]Holder) []Holder {
-	if !d.Held() {
-		return nil
-	}
-	return holders[d.Device.ID]
 }
 
 // one is a truth as a gauge has it.

@@ -3,63 +3,39 @@
 package control
 
 import (
-	"context"
 	"net"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-// peerKey is the key of the peer in the context of a request.
-type peerKey struct{}
-
-// identified is a listener whose connections know the process at the other end, as the kernel noted it when the client
-// connected (SO_PEERCRED, unix(7)): a client cannot claim to be another, and one that has dropped privileges since is who
-// it was. It is the address of the peer, which survives the wrapping of a connection. Over a network there is none.
+// identified is a listener on a unix socket. The address of each client is its uid, as the kernel noted it when the client
+// connected (SO_PEERCRED, unix(7)): a client cannot claim to be another, and one that has dropped privileges since is the
+// one it was. It is empty where the kernel does not tell, and that of the network where the listener is for one.
 type identified struct{ net.Listener }
 
 // Accept waits for the next client.
 func (l identified) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
-	if u, ok := c.(*net.UnixConn); ok && err == nil {
-		if peer := peerOf(u); peer != nil {
-			return peerConn{c, peerAddr{c.RemoteAddr(), peer}}, nil
-		}
+	u, ok := c.(*net.UnixConn)
+	if err != nil || !ok {
+		return c, err
 	}
-	return c, err
+	client := clientConn{Conn: c}
+	if raw, err := u.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+				client.uid = strconv.FormatUint(uint64(peer.Uid), 10)
+			}
+		})
+	}
+	return client, nil
 }
 
-type peerConn struct {
+type clientConn struct {
 	net.Conn
-	addr peerAddr
+	uid string
 }
 
-// RemoteAddr returns a [peerAddr].
-func (c peerConn) RemoteAddr() net.Addr { return c.addr }
-
-type peerAddr struct {
-	net.Addr
-	*unix.Ucred
-}
-
-// withPeer keeps the peer of a connection in the context of its requests.
-func withPeer(ctx context.Context, c net.Conn) context.Context {
-	if addr, ok := c.RemoteAddr().(peerAddr); ok {
-		return context.WithValue(ctx, peerKey{}, addr.Ucred)
-	}
-	return ctx
-}
-
-// peerOf asks the kernel who connected; nil: it does not tell.
-func peerOf(u *net.UnixConn) (peer *unix.Ucred) {
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return nil
-	}
-	_ = raw.Control(func(fd uintptr) {
-		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err != nil {
-		return nil
-	}
-	return peer
-}
+// RemoteAddr returns the uid, which net/http gives to a request as its address.
+func (c clientConn) RemoteAddr() net.Addr { return &net.UnixAddr{Name: c.uid, Net: "unix"} }

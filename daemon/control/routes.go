@@ -4,6 +4,7 @@ package control
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,10 +29,14 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /v1/why", s.sendWhy)
 	mux.HandleFunc("GET /v1/kubelet", s.sendKubelet)
 	mux.Handle("GET /metrics", s.sendMetrics())
-	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.changing(s.cordon))
-	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.changing(s.uncordon))
-	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(s.reset))
-	mux.HandleFunc("POST /v1/devices/{id}/adopt", s.changing(s.adopt))
+	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.changing(http.StatusInternalServerError, s.cordon))
+	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.changing(http.StatusInternalServerError, s.uncordon))
+	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(http.StatusConflict,
+		func(ctx context.Context, id string, c Change) (string, error) { // a reset that has begun goes on when the client leaves
+			return "", s.Reset(context.WithoutCancel(ctx), id, c.Scrub)
+		}))
+	mux.HandleFunc("POST /v1/devices/{id}/adopt", s.changing(http.StatusConflict,
+		func(ctx context.Context, id string, c Change) (string, error) { return s.Adopt(ctx, id, c.Scrub) }))
 	return mux
 }
 
@@ -62,21 +67,15 @@ func (s *Server) sendDevices(w http.ResponseWriter, _ *http.Request) {
 	out := bufio.NewWriterSize(w, 32<<10)
 	defer out.Flush()
 	lines := json.NewEncoder(out)
-	between := "["
-	one := func(d *inventory.Status) error {
-		if _, err := out.WriteString(between); err != nil {
-			return err
+	out.WriteString("[")
+	first := true
+	for d := range snapshot.All() {
+		if !first {
+			out.WriteString(",")
 		}
-		between = ","
-		return lines.Encode(NewDevice(d, holders))
-	}
-	for d := range everyDevice(snapshot) {
-		if one(d) != nil {
-			return
+		if first = false; lines.Encode(NewDevice(d, holders)) != nil {
+			return // the client has left
 		}
-	}
-	if between == "[" {
-		out.WriteString(between)
 	}
 	out.WriteString("]\n")
 }

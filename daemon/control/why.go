@@ -27,13 +27,11 @@ type Answer struct {
 
 // Explanation is everything that was decided about one device, in that order.
 type Explanation struct {
-	SysPath   string  `json:"sysfsPath"`
-	Node      string  `json:"node,omitempty"`
-	Subsystem string  `json:"subsystem,omitempty"`
-	Device    *Device `json:"device"` // as it stands now; null: nothing is known of it
-	Steps     []Step  `json:"steps"`
-	Verdict   string  `json:"verdict"`
-	Would     string  `json:"would,omitempty"` // a [[resource]] that would take it, in TOML, where none is about such devices
+	SysPath string  `json:"sysfsPath"`
+	Device  *Device `json:"device"` // as it stands now; null: nothing is known of it
+	Steps   []Step  `json:"steps"`
+	Verdict string  `json:"verdict"`
+	Would   string  `json:"would,omitempty"` // a [[resource]] that would take it, in TOML, where none is about such devices
 }
 
 // Step is one decision.
@@ -106,15 +104,18 @@ func (q *question) answer() (answer Answer, err error) {
 		known = users[0]
 	}
 	if known != nil && !known.Present {
-		answer.Found = []Explanation{q.absent(known)}
+		x := Explanation{SysPath: known.Device.SysPath}
+		x.add("udev", "", false, "its hardware is not there; it was last at "+known.Device.SysPath)
+		q.conclude(&x, known)
+		answer.Found = []Explanation{x}
 		return answer, nil
 	}
 	if q.devices, err = q.Source.Enumerate(); err != nil {
 		return answer, err
 	}
-	explained := q.explain(q.candidates(known))
-	for _, e := range explained {
-		if known == nil || len(explained) == 1 || claims(e.Device.ID, known) {
+	explained := q.candidates(known)
+	for _, e := range explained { // an ID with its place added is that of a device whose own ID another has
+		if known == nil || len(explained) == 1 || strings.HasPrefix(known.Device.ID, e.Device.ID) {
 			answer.Found = append(answer.Found, q.told(e))
 		}
 	}
@@ -141,16 +142,14 @@ func (q *question) told(e device.Sighting) Explanation {
 	if u.DevNode != "" {
 		known += ", its node is " + u.DevNode
 	}
-	x := Explanation{
-		SysPath: e.Device.SysPath, Node: u.DevNode, Subsystem: u.Subsystem, Steps: []Step{{What: "udev", OK: true, Why: known}},
-	}
+	x := Explanation{SysPath: e.Device.SysPath, Steps: []Step{{What: "udev", OK: true, Why: known}}}
 	for _, step := range e.Steps {
 		x.Steps = append(x.Steps, Step{What: step.What, Name: step.Name, OK: step.OK, Why: step.Why, Where: q.whereIs(step)})
 	}
 	var err error
 	x.Would, err = q.would(e)
-	for d := range everyDevice(q.snapshot) {
-		if d.Present && d.Device.SysPath == e.Device.SysPath && claims(e.Device.ID, d) {
+	for d := range q.snapshot.All() {
+		if d.Present && d.Device.SysPath == e.Device.SysPath && strings.HasPrefix(d.Device.ID, e.Device.ID) {
 			q.conclude(&x, d)
 			return x
 		}
@@ -168,15 +167,6 @@ func (q *question) whereIs(step device.Step) string {
 		return ""
 	}
 	return q.config.Where(step.Rule, step.Key)
-}
-
-// absent explains a device of which the hardware is not there.
-func (q *question) absent(d *inventory.Status) Explanation {
-	x := Explanation{SysPath: d.Device.SysPath, Steps: []Step{
-		{What: "udev", Why: "its hardware is not there; it was last at " + d.Device.SysPath},
-	}}
-	q.conclude(&x, d)
-	return x
 }
 
 // conclude adds how a device stands, and the verdict. The state may say more than the look: what an event or a counter
@@ -214,7 +204,7 @@ func (q *question) conclude(x *Explanation, d *inventory.Status) {
 		x.Verdict += "Healthy"
 	}
 	if by := shown.Allocated; by != nil {
-		x.Verdict += fmt.Sprintf(", held by %s/%s (%s)", by.Namespace, by.Pod, by.Container)
+		x.Verdict += fmt.Sprintf(", held by %s/%s (%s)", by.Namespace, by.Name, by.Container)
 	} else if d.Held() {
 		x.Verdict += ", held by a pod"
 	}
@@ -278,20 +268,10 @@ func (x *Explanation) add(what, name string, ok bool, why string) {
 
 // tellKubelet adds whether the kubelet hears of a resource.
 func (q *question) tellKubelet(x *Explanation, resource string) (connected bool) {
+	text := "the resource is not configured any more: it goes once no pod holds it"
 	if slices.ContainsFunc(q.config.Resources, func(r config.Resource) bool { return r.Name == resource }) {
-		switch r := q.Standing()[resource]; {
-		case r.Held != "":
-			x.add("kubelet", resource, false, "the resource is held back: "+r.Held)
-		case r.Connected:
-			x.add("kubelet", resource, true, "it is registered, and the kubelet's stream is open")
-			return true
-		case r.Registered:
-			x.add("kubelet", resource, false, "it is registered, but the kubelet has opened no stream")
-		default:
-			x.add("kubelet", resource, false, strings.TrimSuffix("it is not registered: "+r.Complaint, ": "))
-		}
-		return false
+		text, connected = Resource{Status: q.Standing()[resource]}.KubeletState()
 	}
-	x.add("kubelet", resource, false, "the resource is not configured any more: it goes once no pod holds it")
-	return false
+	x.add("kubelet", resource, connected, text)
+	return connected
 }

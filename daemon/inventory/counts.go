@@ -11,10 +11,10 @@ import (
 
 // Counts are what an inventory has taken in since it was made.
 type Counts struct {
-	Events    uint64    // of udevd
-	Overflows uint64    // times that events were lost
-	Resyncs   uint64    // enumerations after the first: at the audit, after an overflow, for new rules
-	LastEvent time.Time // when the last event arrived; zero: none has
+	Events    uint64    `json:"received"`      // of udevd
+	Overflows uint64    `json:"overflows"`     // times that events were lost
+	Resyncs   uint64    `json:"resyncs"`       // enumerations after the first: at the audit, after an overflow, for new rules
+	LastEvent time.Time `json:"last,omitzero"` // when the last event arrived; zero: none has
 }
 
 // counters are the counts while they are counted, by the loop alone.

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -68,11 +69,10 @@ type Offer struct {
 
 // Find returns the device of that ID, or nil. It takes a binary search.
 func (o *Offer) Find(id string) *Status {
-	n, ok := slices.BinarySearchFunc(o.Devices, id, compareID)
-	if !ok {
-		return nil
+	if n, ok := slices.BinarySearchFunc(o.Devices, id, compareID); ok {
+		return o.Devices[n]
 	}
-	return o.Devices[n]
+	return nil
 }
 
 func compareID(s *Status, id string) int { return strings.Compare(s.Device.ID, id) }
@@ -92,11 +92,11 @@ func (s *Snapshot) Offer(resource string) *Offer {
 	return &Offer{}
 }
 
-// All yields every device, offered or not.
+// All yields every device: offered ones by resource and ID, then the others.
 func (s *Snapshot) All() iter.Seq[*Status] {
 	return func(yield func(*Status) bool) {
-		for _, o := range s.Offers {
-			for _, d := range o.Devices {
+		for _, resource := range slices.Sorted(maps.Keys(s.Offers)) {
+			for _, d := range s.Offers[resource].Devices {
 				if !yield(d) {
 					return
 				}

@@ -19,7 +19,9 @@ import (
 
 // Pod is who holds a device: a container of a pod.
 type Pod struct {
-	Namespace, Name, Container string
+	Namespace string `json:"namespace"`
+	Name      string `json:"pod"`
+	Container string `json:"container"`
 }
 
 // Pods returns who holds which device, by its ID, as the last answer to Ask said: of a device with shares several. It

@@ -99,11 +99,11 @@ type Endpoint struct {
 
 // Status is how an endpoint stands with the kubelet.
 type Status struct {
-	Registered bool   // the last registration was accepted
-	Connected  bool   // the kubelet's ListAndWatch stream is open
-	Complaint  string // why the kubelet does not know the resource, as it is logged; empty: no reason is known
-	Held       string // why the resource is held back; empty: it is not
-	Conflict   bool   // another plugin serves the name, as far as the kubelet shows it
+	Registered bool   `json:"registered"`          // the last registration was accepted
+	Connected  bool   `json:"connected"`           // the kubelet's ListAndWatch stream is open
+	Complaint  string `json:"complaint,omitempty"` // why the kubelet does not know the resource, as it is logged; empty: no reason is known
+	Held       string `json:"heldBack,omitempty"`  // why the resource is held back; empty: it is not
+	Conflict   bool   `json:"conflict,omitempty"`  // another plugin serves the name, as far as the kubelet shows it
 }
 
 // Status returns how the endpoint stands with the kubelet.

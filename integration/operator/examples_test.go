@@ -24,10 +24,6 @@ import (
 
 var update = flag.Bool("update", false, "write the examples of the man page anew")
 
-// pageWidth is the widest line of an example, in characters, a table apart: what the programs print at most where nobody
-// looks.
-const pageWidth = 100
-
 // books is a kubelet that says of one disk that a pod holds it.
 type books struct {
 	podresources.UnimplementedPodResourcesListerServer
@@ -50,11 +46,6 @@ func (n *node) example(t *testing.T, name, commandLine, output string) {
 	output = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d\.\d{3}`).ReplaceAllString(output, "10:15:30.456")
 	output = regexp.MustCompile(`\(by [^)]*\)`).ReplaceAllString(output, "(by root)")
 	got := "$ " + commandLine + "\n" + output
-	for line := range strings.Lines(got) {
-		if len([]rune(strings.TrimSuffix(line, "\n"))) > pageWidth && name != "list" {
-			t.Errorf("%s is wider than %d columns: %s", name, pageWidth, line)
-		}
-	}
 	file := filepath.Join("../../packaging/man/examples", name+".txt")
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
