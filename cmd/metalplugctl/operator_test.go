@@ -302,7 +302,7 @@ func TestWhyOfNodesThatAreNobodys(t *testing.T) {
 // says nothing about; the answer names the line of the rule, or one that would take it. The list has each reason once.
 func TestWhyOfWhatIsNotOffered(t *testing.T) {
 	const sound = "P: /devices/pci0000:00/0000:00:1f.0\nE: SUBSYSTEM=pci\nE: PCI_CLASS=40300\nE: PCI_SLOT_NAME=0000:00:1f.0\n\n" +
-		"P: /devices/pci0000:00/0000:00:1f.0/sound/card0/controlC0\nN: snd/controlC0\nE: SUBSYSTEM=sound\nE: DEVNAME=/dev/snd/controlC0\n\n" +
+		"P: /devices/pci0000:00/0000:00:1f.0/sound/card0/controlC0\nN: snd/controlC0\nE: SUBSYSTEM=sound\nE: DEVNAME=/dev/snd/controlC0\nE: ID_PATH=pci-0000:00:1f.0\n\n" +
 		"P: /devices/pci0000:00/0000:00:1f.4\nE: SUBSYSTEM=pci\nE: PCI_CLASS=c0500\nE: PCI_SLOT_NAME=0000:00:1f.4\n\n"
 	n := newNode(t, sound+bundledText(t, "gpu-server"), `
 [[resource]]

@@ -244,21 +244,6 @@ func TestOnlyOurFilesAreRemoved(t *testing.T) {
 	}
 }
 
-func TestNothingIsMadeWhereNothingIsDescribed(t *testing.T) {
-	b := newBench(t, null)
-	b.specs = &cdi.Specs{Dir: b.dir, Inventory: b.inventory, Host: b.specs.Host, Log: b.specs.Log}
-	b.specs.Set([]config.Resource{{Name: resource, Permissions: "rw"}})
-	b.update(true)
-	b.allocate("node-null")
-	b.update(true)
-	if _, err := os.Stat(b.dir); !os.IsNotExist(err) {
-		t.Errorf("the directory was made: %v", err)
-	}
-	if _, err := b.specs.Names(resource, b.devices(1)); err == nil {
-		t.Error("there are names without a spec")
-	}
-}
-
 // A spec without devices would be an error to the runtime.
 func TestLastDeviceTakesTheFileAlong(t *testing.T) {
 	b := newBench(t, null)
@@ -272,71 +257,5 @@ func TestLastDeviceTakesTheFileAlong(t *testing.T) {
 	}
 	if _, err := b.specs.Names(resource, was); err == nil || !strings.Contains(err.Error(), "has just changed") {
 		t.Errorf("the device that is gone: %v", err)
-	}
-}
-
-func TestNamesMakeTheFileAnew(t *testing.T) {
-	for name, test := range map[string]struct {
-		harm    func(b *bench)
-		devices int
-	}{
-		"removed": {func(b *bench) { os.RemoveAll(b.dir) }, 1},
-		"not yet": {func(b *bench) { b.machine.Apply(null + zero) }, 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := newBench(t, null)
-			b.update(true)
-			test.harm(b)
-			names, err := b.specs.Names(resource, b.devices(test.devices))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if missing, err := b.load().InjectDevices(&specs.Spec{}, names...); err != nil {
-				t.Errorf("%v: %v", missing, err)
-			}
-		})
-	}
-}
-
-func TestNoNamesWithoutTheFile(t *testing.T) {
-	b := newBench(t, null)
-	if err := os.WriteFile(b.dir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	b.update(false)
-	b.update(false)
-	if _, err := b.specs.Names(resource, b.devices(1)); err == nil ||
-		!strings.HasPrefix(err.Error(), "write the CDI spec of example.org/thing: ") {
-		t.Errorf("the error is %v", err)
-	}
-	if n := strings.Count(b.log.String(), "CDI spec not written"); n != 1 {
-		t.Errorf("it was logged %d times", n)
-	}
-	if b.specs.Unwritten()[resource] == nil {
-		t.Error("nobody is told that it is not written")
-	}
-	os.Remove(b.dir)
-	if _, err := b.specs.Names(resource, b.devices(1)); err != nil {
-		t.Error(err)
-	}
-	if unwritten := b.specs.Unwritten(); len(unwritten) > 0 {
-		t.Errorf("in the end: %v", unwritten)
-	}
-	if !strings.Contains(b.log.String(), "CDI spec written") {
-		t.Errorf("the log is:\n%s", &b.log)
-	}
-}
-
-func TestRunFollowsTheInventory(t *testing.T) {
-	b := newBench(t, null)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- b.specs.Run(ctx, func() {}) }()
-	b.until("the first device is not described", func() bool { return len(b.load().ListDevices()) == 1 })
-	b.machine.Apply(null + zero)
-	b.until("the second device is not described", func() bool { return len(b.load().ListDevices()) == 2 })
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 }

@@ -358,18 +358,6 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-func TestWhyOfAPCIAddressLeadsToWhatIsBelow(t *testing.T) {
-	const function = "P: /devices/pci0000:00/0000:00:01.0\nE: SUBSYSTEM=pci\nE: PCI_CLASS=20000\nE: PCI_SLOT_NAME=0000:00:01.0\n\n"
-	below := strings.ReplaceAll(widget("widget0", "A"), "/devices/virtual/", "/devices/pci0000:00/0000:00:01.0/")
-	b := start(t, function+below)
-	for _, what := range []string{"0000:00:01.0", "00:01.0"} {
-		answer := get[control.Answer](b, "/v1/why?what="+what)
-		if len(answer.Found) != 1 || answer.Found[0].Device == nil || answer.Found[0].Device.ID != alpha {
-			t.Errorf("%s: %+v", what, answer)
-		}
-	}
-}
-
 // asNobody connects as another user would be seen: the kernel notes who connects, which only this thread then is.
 func asNobody(t *testing.T, path string) net.Conn {
 	t.Helper()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/metalplug/metalplug/daemon/plugin"
@@ -39,19 +40,26 @@ const (
 // newMetrics makes the metrics of a server. Names and labels are fixed: dashboards and alerts of users depend on them. Units and
 // suffixes follow the instrumentation guidelines of Kubernetes (seconds, _total, no label whose values nobody can list).
 func newMetrics(s *Server) *metrics {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(scrape{s})
+	register := promauto.With(registry)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "metalplug_" + name, Help: help}, labels)
+		return register.NewCounterVec(prometheus.CounterOpts{Name: "metalplug_" + name, Help: help}, labels)
 	}
-	m := &metrics{
-		registry:      prometheus.NewRegistry(),
+	register.NewGauge(prometheus.GaugeOpts{
+		Name: "metalplug_build_info", Help: "1; the labels are the version and what it was built with.",
+		ConstLabels: prometheus.Labels{"version": s.Version, "goversion": runtime.Version()},
+	}).Set(1)
+	return &metrics{
+		registry:      registry,
 		allocations:   counter("allocations_total", "Calls of Allocate that were answered.", "resource", "result"),
 		registrations: counter("registrations_total", "Attempts to register with the kubelet.", "resource", "result"),
 		resets:        counter("resets_total", "Resets and erasures of devices.", "resource", "method", "result"),
-		resetTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+		resetTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_reset_duration_seconds", Help: "How long a reset or an erasure took.",
 			Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 25, 60, 300, 1800, 7200}, // 25 s: the most before a start
 		}),
-		sendTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+		sendTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_uevent_to_send_seconds",
 			Help: "From an event of udevd to the list that was sent to the kubelet because of it.",
 			Buckets: []float64{ // finest about the budget in README, "How fast it is": p50 1 ms, p99 5 ms
@@ -59,13 +67,6 @@ func newMetrics(s *Server) *metrics {
 			},
 		}),
 	}
-	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "metalplug_build_info", Help: "1; the labels are the version and what it was built with.",
-		ConstLabels: prometheus.Labels{"version": s.Version, "goversion": runtime.Version()},
-	})
-	build.Set(1)
-	m.registry.MustRegister(m.allocations, m.registrations, m.resets, m.resetTime, m.sendTime, build, scrape{s})
-	return m
 }
 
 // Endpoints returns what counts for endpoints, and remembers their refusals. It is called on the way of an answer to the

@@ -36,7 +36,7 @@ type Explanation struct {
 
 // Step is one decision.
 type Step struct {
-	What string `json:"what"` // "node", "udev", "class", "identity", "rule", "offer", "health", "nodes", "state", "evidence", "units" or "kubelet"
+	What string `json:"what"` // "node", "udev", "class", "identity", "rule", "offer", "health", "nodes", "state", "evidence" or "kubelet"
 	Name string `json:"name"` // of the class or the resource that was tried
 	OK   bool   `json:"ok"`   // it does not keep the device from pods
 	Why  string `json:"why"`
@@ -144,7 +144,7 @@ func (q *question) told(e device.Sighting) Explanation {
 	}
 	x := Explanation{SysPath: e.Device.SysPath, Steps: []Step{{What: "udev", OK: true, Why: known}}}
 	for _, step := range e.Steps {
-		x.Steps = append(x.Steps, Step{What: step.What, Name: step.Name, OK: step.OK, Why: step.Why, Where: q.whereIs(step)})
+		x.Steps = append(x.Steps, Step{What: step.What, Name: step.Name, OK: step.OK, Why: step.Why, Where: q.config.Where(step.Rule, step.Key)})
 	}
 	var err error
 	x.Would, err = q.would(e)
@@ -159,14 +159,6 @@ func (q *question) told(e device.Sighting) Explanation {
 		x.Verdict = "not offered: " + q.untaken(e, err)
 	}
 	return x
-}
-
-// whereIs tells where the rule is written that a step is about; empty for none, and for a default one.
-func (q *question) whereIs(step device.Step) string {
-	if step.Rule == "" {
-		return ""
-	}
-	return q.config.Where(step.Rule, step.Key)
 }
 
 // conclude adds how a device stands, and the verdict. The state may say more than the look: what an event or a counter
@@ -190,7 +182,7 @@ func (q *question) conclude(x *Explanation, d *inventory.Status) {
 		x.add("state", "", true, "warning: "+d.Warning)
 	}
 	if d.Resource == "" {
-		x.Verdict = "not offered: " + d.Reason + x.decidedAt()
+		x.Verdict = "not offered: " + d.Reason
 		return
 	}
 	connected := q.tellKubelet(x, d.Resource)
@@ -236,29 +228,6 @@ func (x *Explanation) evidence(d *inventory.Status) {
 		return
 	}
 	x.add("evidence", "", ok, why)
-}
-
-// decidedAt tells, of a device that no rule takes, where the rule is written that decides, if it is one alone.
-func (x *Explanation) decidedAt() string {
-	where := ""
-	for _, step := range x.Steps {
-		switch {
-		case step.What != "rule":
-		case step.OK || where != "":
-			return ""
-		default:
-			where = step.Where
-		}
-	}
-	return inBrackets(where)
-}
-
-// inBrackets is how a place is added to a sentence; nothing is for none.
-func inBrackets(where string) string {
-	if where == "" {
-		return ""
-	}
-	return " (" + where + ")"
 }
 
 // add adds a step.

@@ -4,7 +4,6 @@ package control
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -29,14 +28,11 @@ func (q *question) would(e device.Sighting) (text string, err error) {
 			return "", nil
 		}
 	}
-	err = errors.New("it has no device node")
-	for i := range rules {
-		var rule *device.Rule
-		if rule, err = e.Taker(q.Host, rules[i:i+1]); err == nil {
-			return inTOML(rule), nil
-		}
+	rule, err := e.Taker(q.Host, rules)
+	if err != nil {
+		return "", err
 	}
-	return "", err
+	return inTOML(rule), nil
 }
 
 // isExclude tells whether a step is that a rule excludes the device.
@@ -82,7 +78,7 @@ func inTOML(r *device.Rule) string {
 func (q *question) untaken(e device.Sighting, would error) string {
 	for _, step := range e.Steps {
 		if isExclude(step) {
-			return "no class takes it: " + step.Why + inBrackets(q.whereIs(step))
+			return "no class takes it: " + step.Why
 		}
 	}
 	if would == nil {
