@@ -21,39 +21,26 @@ import (
 // cordonCommand keeps a device from new pods. The daemon has the reason on disk before it answers, so that exit code 0
 // means that the cordon outlives a power failure.
 func (o *operator) cordonCommand() *cobra.Command {
-	var reason string
-	cmd := &cobra.Command{
+	var c control.Change
+	cmd := o.changeCommand(cobra.Command{
 		Use:   "cordon ID",
 		Short: "Keep a device from new pods, also across reboots",
 		Long: `Keep a device from new pods, also across restarts and reboots, until it is uncordoned. The kubelet is told that it is
 Unhealthy; a pod that holds it keeps it. Who has done it and when is shown with the reason. Needs uid 0.`,
-		Example:           `  metalplugctl cordon nvme-eui.36344830545001230025384300000001 --reason "worn out, ticket 4711"`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: o.deviceIDs,
-	}
-	cmd.Flags().StringVarP(&reason, "reason", "r", "by the operator", "why, for whoever wonders")
-	output := outputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return o.change(cmd, *output, args[0], "cordon", control.Change{Reason: reason, Login: login(loginFile)})
-	}
+		Example: `  metalplugctl cordon nvme-eui.36344830545001230025384300000001 --reason "worn out, ticket 4711"`,
+	}, &c, nil)
+	cmd.Flags().StringVarP(&c.Reason, "reason", "r", "by the operator", "why, for whoever wonders")
 	return cmd
 }
 
 // uncordonCommand ends a cordon. A device that is not there any more can be uncordoned too, else its ID would be
 // cordoned for good.
 func (o *operator) uncordonCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:               "uncordon ID",
-		Short:             "Give a cordoned device to pods again",
-		Long:              `Give a cordoned device to pods again. Needs uid 0.`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: o.deviceIDs,
-	}
-	output := outputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return o.change(cmd, *output, args[0], "uncordon", control.Change{Login: login(loginFile)})
-	}
-	return cmd
+	return o.changeCommand(cobra.Command{
+		Use:   "uncordon ID",
+		Short: "Give a cordoned device to pods again",
+		Long:  `Give a cordoned device to pods again. Needs uid 0.`,
+	}, &control.Change{}, nil)
 }
 
 // resetCommand resets a device or erases it. What is lost is asked for twice: on a terminal by typing the ID, in a
@@ -93,34 +80,58 @@ Requires root.`,
 
 // erasingCommand completes a command that erases with a scrub, or that always does.
 func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
-	var scrub string
+	var c control.Change
 	var yes bool
-	cmd, verb := &command, command.Name()
-	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), o.deviceIDs
-	cmd.Flags().StringVar(&scrub, "scrub", "", fmt.Sprintf(usageOfScrub, "discard, secure-discard, zero, format, crypto-erase or sanitize"))
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before it is erased")
-	output := outputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if scrub != "" {
-			if err := control.CheckScrub(scrub); err != nil {
+	cmd := o.changeCommand(command, &c, func(cmd *cobra.Command, id string) error {
+		if c.Scrub != "" {
+			if err := control.CheckScrub(c.Scrub); err != nil {
 				return usage("--scrub: %w", err)
 			}
+		} else if !always {
+			return nil
 		}
-		if scrub != "" || always {
-			if err := o.mayErase(cmd, verb, args[0], yes); err != nil {
+		return o.mayErase(cmd, id, yes)
+	})
+	cmd.Flags().StringVar(&c.Scrub, "scrub", "", fmt.Sprintf(usageOfScrub, "discard, secure-discard, zero, format, crypto-erase or sanitize"))
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before it is erased")
+	return cmd
+}
+
+// changeCommand completes a command that has the daemon change a device, and shows how it stands then. It does not change one
+// where may, which can be nil, returns an error.
+func (o *operator) changeCommand(command cobra.Command, c *control.Change, may func(cmd *cobra.Command, id string) error) *cobra.Command {
+	cmd := &command
+	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), o.deviceIDs
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		id, verb := args[0], cmd.Name()
+		if may != nil {
+			if err := may(cmd, id); err != nil {
 				return err
 			}
 		}
-		return o.change(cmd, *output, args[0], verb, control.Change{Scrub: scrub, Login: login(loginFile)})
+		c.Login = login(loginFile)
+		var d control.Changed
+		if err := o.client().Post(cmd.Context(), pathOf(id)+"/"+verb, *c, &d); err != nil {
+			return failed(verb, id, err)
+		}
+		text := d.ID + ": " + d.Health
+		if d.Reason != "" {
+			text += ": " + d.Reason
+		}
+		if d.Note != "" {
+			text += " (" + d.Note + ")"
+		}
+		return show(cmd.OutOrStdout(), *output, false, d, func(s *screen) { s.line("", "", text) })
 	}
 	return cmd
 }
 
 // mayErase shows which device is to be erased, and asks for its ID once more unless yes.
-func (o *operator) mayErase(cmd *cobra.Command, verb, id string, yes bool) error {
+func (o *operator) mayErase(cmd *cobra.Command, id string, yes bool) error {
 	var d control.Device
 	if err := o.client().Get(cmd.Context(), pathOf(id), &d); err != nil {
-		return failed(verb, id, err)
+		return failed(cmd.Name(), id, err)
 	}
 	fmt.Fprintln(cmd.ErrOrStderr(), clean(described(d)))
 	if yes {
@@ -190,20 +201,4 @@ func pathOf(id string) string {
 		escaped = strings.ReplaceAll(id, ".", "%2E")
 	}
 	return "/v1/devices/" + escaped
-}
-
-// change has the daemon change a device and shows how it stands then.
-func (o *operator) change(cmd *cobra.Command, output format, id, verb string, c control.Change) error {
-	var d control.Changed
-	if err := o.client().Post(cmd.Context(), pathOf(id)+"/"+verb, c, &d); err != nil {
-		return failed(verb, id, err)
-	}
-	text := d.ID + ": " + d.Health
-	if d.Reason != "" {
-		text += ": " + d.Reason
-	}
-	if d.Note != "" {
-		text += " (" + d.Note + ")"
-	}
-	return show(cmd.OutOrStdout(), output, false, d, func(s *screen) { s.line("", "", text) })
 }

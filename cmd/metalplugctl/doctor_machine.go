@@ -103,13 +103,6 @@ func (d *doctor) checkSELinux() (fine string) {
 	return mode + ", the labels are right and nothing was denied"
 }
 
-// ownUnits are the units that a node with metalplug needs.
-var ownUnits = []string{
-	"metalplugd.service", "metalplugd-uevent.socket", "metalplugd-control.socket", "metalplug-mounts.service",
-	"metalplug-reset.socket", "metalplug-reset@.service", "metalplug-holders.socket", "metalplug-holders@.service",
-	"metalplug-unit.socket", "metalplug-unit@.service",
-}
-
 // checkSandbox looks for what keeps systemd from starting the units: a masked unit, and a kernel without user namespaces.
 // It has no line for a node on which nothing does.
 func (d *doctor) checkSandbox() (fine string) {
@@ -120,10 +113,11 @@ func (d *doctor) checkSandbox() (fine string) {
 		d.fail("sysctl -w user.max_user_namespaces=1024, and the same in /etc/sysctl.d",
 			"user.max_user_namespaces is 0, so PrivateUsers= of metalplugd.service fails (217/USER)")
 	}
-	for _, unit := range ownUnits {
-		for _, mask := range []struct{ dir, option string }{{"/etc", ""}, {"/run", "--runtime "}} { // as systemctl mask does
-			if to, err := os.Readlink(d.path(mask.dir + "/systemd/system/" + unit)); err == nil && to == "/dev/null" {
-				d.fail("systemctl unmask "+mask.option+unit, "%s is masked", unit)
+	for _, mask := range []struct{ dir, option string }{{"/etc", ""}, {"/run", "--runtime "}} { // as systemctl mask does
+		units, _ := filepath.Glob(d.path(mask.dir + "/systemd/system/metalplug*")) // the pattern is well-formed
+		for _, unit := range units {
+			if to, err := os.Readlink(unit); err == nil && to == "/dev/null" {
+				d.fail("systemctl unmask "+mask.option+filepath.Base(unit), "%s is masked", filepath.Base(unit))
 			}
 		}
 	}

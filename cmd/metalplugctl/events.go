@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -62,11 +61,7 @@ func (o *operator) follow(ctx context.Context, told func(line []byte, e control.
 			return err
 		}
 	}
-	err = lines.Err()
-	if err == nil {
-		err = io.ErrUnexpectedEOF
-	}
-	if errors.Is(err, bufio.ErrTooLong) {
+	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
 		return fmt.Errorf("read the events of %s: %w", c.Socket, err)
 	}
 	return ended(ctx, fmt.Errorf("%w: %s: it has stopped, or cut us off since we were too slow", control.ErrNoAnswer, c.Socket))

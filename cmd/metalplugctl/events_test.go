@@ -6,20 +6,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
 // following is a command that runs until it is stopped.
@@ -140,32 +135,6 @@ func TestWatch(t *testing.T) {
 	n.stop()
 	if code := <-objects.code; code != exitNoAnswer {
 		t.Errorf("without the daemon: exit %d", code)
-	}
-}
-
-// TestTenThousandDevices: the list is whole. The daemon is a made-up one: the recording of so many takes long to
-// unpack.
-func TestTenThousandDevices(t *testing.T) {
-	const count = 10_000
-	devices := make([]control.Device, count)
-	for i := range devices {
-		devices[i] = control.Device{
-			ID: fmt.Sprintf("node-S%05d-widget", i), Resource: "example.org/widget", Class: "node", Health: "Healthy",
-			Nodes: []string{fmt.Sprintf("/dev/w%d", i)}, Hardware: control.Hardware{Present: true},
-		}
-	}
-	socket := answering(t, map[string]any{
-		"/v1/devices":   devices,
-		"/v1/resources": []control.Resource{{Name: "example.org/widget", Class: "node", Totals: control.Totals{Healthy: count}, Status: plugin.Status{Connected: true}}},
-	})
-	code, stdout, stderr := ctl(t, "--socket", socket, "list", "-o", "json")
-	var listed []control.Device
-	if err := json.Unmarshal([]byte(stdout), &listed); code != exitOK || err != nil || !reflect.DeepEqual(listed, devices) {
-		t.Errorf("exit %d, %d devices, %v: %s", code, len(listed), err, stderr)
-	}
-	code, stdout, _ = ctl(t, "--socket", socket, "list")
-	if lines := strings.Count(stdout, "\n"); code != exitOK || lines != count+1 {
-		t.Errorf("exit %d, %d lines", code, lines)
 	}
 }
 

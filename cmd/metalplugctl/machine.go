@@ -90,11 +90,7 @@ func (m machine) denials() (n int, err error) {
 		return 0, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > auditSize {
-		if _, err := f.Seek(-auditSize, io.SeekEnd); err != nil {
-			return 0, err
-		}
-	}
+	_, _ = f.Seek(-auditSize, io.SeekEnd) // a shorter file is read from its beginning
 	text, err := io.ReadAll(io.LimitReader(f, 2*auditSize))
 	if err != nil {
 		return 0, err
@@ -125,10 +121,7 @@ func selinuxLabel(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for n > 0 && buf[n-1] == 0 {
-		n--
-	}
-	return string(buf[:n]), nil
+	return strings.TrimRight(string(buf[:n]), "\x00"), nil
 }
 
 // nodeNumber reads what kind of node a file is, and its numbers.

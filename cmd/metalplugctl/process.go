@@ -65,37 +65,26 @@ func (m machine) kubelet(pid string) (p process, ok bool) {
 	if !m.ofRoot(pid) {
 		return p, false
 	}
-	words := strings.FieldsFunc(m.read("/proc/"+pid+"/cmdline"), func(r rune) bool { return r == 0 })
+	title, rest, _ := strings.Cut(m.read("/proc/"+pid+"/cmdline"), "\x00")
+	// k3s writes "k3s server" in the place of its command line, and hides its flags.
+	words := append(strings.Fields(title), strings.FieldsFunc(rest, func(r rune) bool { return r == 0 })...)
 	if len(words) == 0 {
 		return p, false
 	}
-	title := strings.Fields(words[0]) // k3s writes "k3s server" in its place, and hides its flags
-	if len(title) == 0 {
-		return p, false
-	}
-	p = process{pid: pid, name: filepath.Base(title[0])}
-	rest := slices.Concat(title[1:], words[1:])
-	first := ""
-	if len(rest) > 0 {
-		first = rest[0]
-	}
+	p = process{pid: pid, name: filepath.Base(words[0])}
+	words = words[1:]
+	runs := func(commands ...string) bool { return len(words) > 0 && slices.Contains(commands, words[0]) }
 	switch p.name {
 	case "kubelet":
-		p.args = rest
+		p.args = words
+		return p, true
 	case "kubelite":
-		p.args = m.argumentsFile(pid, process{args: rest}.flag("kubelet-args-file"))
-	case "k3s-server", "k3s-agent":
-		p.args, p.hidden = passedOn(rest), true
-	case "k3s":
-		p.args, p.hidden = passedOn(rest), true
-		return p, first == "server" || first == "agent"
-	case "microshift":
-		p.hidden = true
-		return p, first == "run"
-	default:
-		return p, false
+		p.args = m.argumentsFile(pid, process{args: words}.flag("kubelet-args-file"))
+		return p, true
 	}
-	return p, true
+	p.args, p.hidden = passedOn(words), true
+	server := p.name == "k3s-server" || p.name == "k3s-agent"
+	return p, server || p.name == "k3s" && runs("server", "agent") || p.name == "microshift" && runs("run")
 }
 
 // ofRoot reports whether a process is of the user who owns /proc, which is root.

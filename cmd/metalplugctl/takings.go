@@ -47,13 +47,13 @@ func takings(c config.Config) ([]taking, error) {
 	}
 	for _, u := range devices {
 		for _, s := range device.Look(host, rules, &u) {
-			if s.Resource == "" {
-				continue
-			}
-			owner := slices.IndexFunc(rules, func(r device.Rule) bool { return r.Resource == s.Resource })
-			all[owner].Devices = append(all[owner].Devices, taken{ID: s.Device.ID, Reason: reason(s)})
-			for i := owner + 1; i < len(rules); i++ {
-				if matchesToo(host, rules[i], u, s.Device.ID) {
+			seen := false // the resource that takes it
+			for i, r := range rules {
+				switch {
+				case s.Resource == r.Resource:
+					seen = true
+					all[i].Devices = append(all[i].Devices, taken{ID: s.Device.ID, Reason: reason(s)})
+				case seen && matchesToo(host, r, u, s.Device.ID):
 					all[i].Lost = append(all[i].Lost, taken{ID: s.Device.ID, By: s.Resource})
 				}
 			}
@@ -82,30 +82,21 @@ func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 	})
 }
 
-// devices counts devices.
-func devices(n int) string {
-	if n == 1 {
-		return "1 device"
-	}
-	return fmt.Sprintf("%d devices", n)
-}
-
 // taking writes what a resource would take.
 func (s *screen) taking(t taking) {
-	text := "takes " + devices(len(t.Devices))
+	text := fmt.Sprintf("devices: %d", len(t.Devices))
 	switch {
 	case len(t.Devices) == 0 && len(t.Lost) > 0:
-		text = "takes nothing: earlier resources take what it matches, " + devices(len(t.Lost))
+		text += "; earlier resources take what it matches"
 	case len(t.Devices) == 0:
-		text = "takes nothing: no device that is present matches"
+		text += "; no device that is present matches"
 	}
 	s.line(t.Resource+"  ", bold, text)
 	for _, d := range t.Devices {
-		line := d.ID
 		if d.Reason != "" {
-			line += ": not for pods now: " + d.Reason
+			d.ID += ": not for pods now: " + d.Reason
 		}
-		s.line("  ", "", line)
+		s.line("  ", "", d.ID)
 	}
 	for _, d := range t.Lost {
 		s.line("  -- ", yellow, d.ID+": "+d.By+" takes it first")

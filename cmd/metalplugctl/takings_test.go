@@ -64,13 +64,3 @@ match = { PCI_ID = "10DF:*" }
 		}
 	}
 }
-
-func TestCheckOfARecordingThatIsNotThere(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "t.toml")
-	if err := place(file, "hardware.source = \"recording:none\"\n"); err != nil {
-		t.Fatal(err)
-	}
-	if code, _, stderr := ctl(t, "check", file, "--explain"); code != exitProblem || !strings.Contains(stderr, "none") {
-		t.Errorf("exit %d: %s", code, stderr)
-	}
-}

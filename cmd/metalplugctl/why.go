@@ -47,32 +47,23 @@ Exit code 1: pods cannot get it, also because the kubelet is not connected.`,
 	return cmd
 }
 
-// isKept tells whether pods cannot get a device: as it stands, or since its resource lacks something.
+// isKept reports whether pods cannot get a device: as it stands, or since its resource lacks something.
 func isKept(e control.Explanation) bool {
-	return e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy" || lacks(e, "kubelet") != "" || lacks(e, "units") != ""
-}
-
-// lacks returns why a step keeps a device from pods that is about its resource; empty: it does not.
-func lacks(e control.Explanation, what string) string {
-	for _, step := range e.Steps {
-		if step.What == what && !step.OK {
-			return step.Why
-		}
-	}
-	return ""
+	return e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy" ||
+		slices.ContainsFunc(e.Steps, func(s control.Step) bool { return !s.OK && s.What == "kubelet" })
 }
 
 // cure is what to do about what keeps a device from pods; empty: nothing that would fit every machine.
 func cure(e control.Explanation) string {
-	complaint := lacks(e, "kubelet")
+	at := slices.IndexFunc(e.Steps, func(s control.Step) bool { return !s.OK && s.What == "kubelet" })
 	switch {
 	case e.Device != nil && e.Device.Cordoned:
 		return remedy(*e.Device)
 	case e.Would != "":
 		return "add this"
-	case strings.HasPrefix(complaint, "held back"):
+	case at >= 0 && strings.HasPrefix(e.Steps[at].Why, "held back"):
 		return endOther
-	case complaint != "" && e.Device.Resource != "":
+	case at >= 0:
 		return reconnect
 	}
 	return ""
