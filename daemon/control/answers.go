@@ -121,10 +121,10 @@ type Status struct {
 // Totals count devices, not shares.
 type Totals struct {
 	Healthy    int `json:"healthy"`
-	Unhealthy  int `json:"unhealthy"`            // gone, sick or cordoned
-	Cordoned   int `json:"cordoned"`             // of the unhealthy ones
-	Allocated  int `json:"allocated"`            // held by a pod, as far as is known
-	NotOffered int `json:"notOffered,omitempty"` // 0 for a single resource
+	Unhealthy  int `json:"unhealthy"`  // gone, sick or cordoned
+	Cordoned   int `json:"cordoned"`   // of the unhealthy ones
+	Allocated  int `json:"allocated"`  // held by a pod, as far as is known
+	NotOffered int `json:"notOffered"` // seen and not offered; of a resource: those that it takes
 }
 
 // EventCounts are what came of the hardware since the start.
@@ -229,6 +229,11 @@ func (s *Server) resources(snapshot *inventory.Snapshot) []Resource {
 			Reset: r.Reset.Method, Scrub: r.Reset.Scrub, When: r.Reset.When, Status: standing[r.Name],
 		}
 		shown.add(snapshot.Offer(r.Name))
+		for _, d := range snapshot.Others {
+			if d.Taker == r.Name {
+				shown.NotOffered++
+			}
+		}
 		shown.Capacity = (shown.Healthy + shown.Unhealthy) * max(1, r.Shares)
 		all = append(all, shown)
 	}

@@ -31,12 +31,6 @@ type metrics struct {
 	sendTime      prometheus.Histogram
 }
 
-// Results in the label "result".
-const (
-	resultOK     = "ok"
-	resultFailed = "failed"
-)
-
 // newMetrics makes the metrics of a server. Names and labels are fixed: dashboards and alerts of users depend on them. Units and
 // suffixes follow the instrumentation guidelines of Kubernetes (seconds, _total, no label whose values nobody can list).
 func newMetrics(s *Server) *metrics {
@@ -95,9 +89,9 @@ func (s *Server) CountReset(resource, method string, took time.Duration, err err
 // result is the label of an outcome. What the error says is in the log: as a label it would have no bound.
 func result(err error) string {
 	if err != nil {
-		return resultFailed
+		return "failed"
 	}
-	return resultOK
+	return "ok"
 }
 
 // sendMetrics sends all metrics in the format that the client prefers. They are put together before the first byte is
