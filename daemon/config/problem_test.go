@@ -178,10 +178,10 @@ func TestProblems(t *testing.T) {
 		},
 
 		// [resource.reset].
-		{"method", disk + "reset.method = \"flr\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.method: "flr" is not a method of class nvme: auto, none, nvme-controller, nvme-subsystem, pci or vfio`},
+		{"method", disk + "reset.method = \"flr\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.method: "flr" is not a method of class nvme: auto, none, nvme-controller, pci or vfio`},
 		{
 			"way that no kernel knows", disk + "reset.method = \"pci:hard\"\nreset.scrub = \"none\"\n",
-			`m.toml:4: resource.reset.method: "pci:hard" is not a method of class nvme: auto, none, nvme-controller, nvme-subsystem, pci or vfio`,
+			`m.toml:4: resource.reset.method: "pci:hard" is not a method of class nvme: auto, none, nvme-controller, pci or vfio`,
 		},
 		{
 			"method of another class", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nreset.method = \"vfio\"\n",

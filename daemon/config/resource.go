@@ -35,7 +35,7 @@ var classAbilities = map[string]abilities{
 	"fpga":       {methods: []string{"dfl-port", "pci", "vfio"}, auto: true},
 	"infiniband": {methods: []string{"pci"}},
 	"nvme": {
-		methods: []string{"nvme-controller", "nvme-subsystem", "pci", "vfio"},
+		methods: []string{"nvme-controller", "pci", "vfio"},
 		auto:    true,
 		scrubs:  []string{"discard", "zero", "format", "crypto-erase", "sanitize"},
 	},

@@ -46,7 +46,7 @@ func nvmeAuto(h *Host, d Device) string {
 func nvmeHits(h *Host, d Device, method string) []string {
 	controllers := h.NVMeControllers(d.SysPath)
 	switch {
-	case method == "nvme-subsystem", method == "sanitize":
+	case method == "sanitize":
 		for _, c := range controllers {
 			controllers = append(controllers, h.NVMeSiblings(c)...)
 		}

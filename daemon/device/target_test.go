@@ -40,7 +40,7 @@ func TestNVMeTargets(t *testing.T) {
 				Class: "nvme", SysPath: "/sys" + pci2 + "/nvme2n1", Disk: true, Sole: true,
 				Identity: []device.Attribute{{"wwid", "eui.36344830545001230025384300000001"}, {"diskseq", "9"}, {"device/serial", "S64HNE0T500123"}},
 			},
-			auto: "nvme-controller", hits: map[string]string{"nvme-controller": "", "nvme-subsystem": "", "format": ""},
+			auto: "nvme-controller", hits: map[string]string{"nvme-controller": "", "format": ""},
 		},
 		{
 			name: "two namespaces", recording: "nvme", edits: []string{"F: /proc/1/mountinfo", another + "F: /proc/1/mountinfo"},
@@ -49,7 +49,7 @@ func TestNVMeTargets(t *testing.T) {
 				Identity: []device.Attribute{{"wwid", "eui.36344830545001230025384300000001"}},
 			},
 			hits: map[string]string{
-				"nvme-controller": "nvme2n2", "pci": "nvme2n2", "pci:flr": "nvme2n2", "nvme-subsystem": "nvme2n2", "sanitize": "nvme2n2",
+				"nvme-controller": "nvme2n2", "pci": "nvme2n2", "pci:flr": "nvme2n2", "sanitize": "nvme2n2",
 				"format": "", "crypto-erase": "", "zero": "", "discard": "",
 			},
 		},
@@ -59,7 +59,7 @@ func TestNVMeTargets(t *testing.T) {
 				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
 				Identity: []device.Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
 			},
-			auto: "nvme-controller", hits: map[string]string{"nvme-controller": "", "nvme-subsystem": "", "sanitize": ""},
+			auto: "nvme-controller", hits: map[string]string{"nvme-controller": "", "sanitize": ""},
 		},
 		{
 			name: "two heads, one over both controllers", recording: "nvme-multipath",
@@ -68,7 +68,7 @@ func TestNVMeTargets(t *testing.T) {
 				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
 				Identity: []device.Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
 			},
-			hits: map[string]string{"nvme-controller": "nvme3n2", "nvme-subsystem": "nvme3n2", "sanitize": "nvme3n2", "format": ""},
+			hits: map[string]string{"nvme-controller": "nvme3n2", "sanitize": "nvme3n2", "format": ""},
 		},
 		{
 			name: "a head that another controller of the subsystem alone reaches", recording: "nvme-multipath",
@@ -81,7 +81,7 @@ func TestNVMeTargets(t *testing.T) {
 				Identity: []device.Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
 			},
 			auto: "nvme-controller",
-			hits: map[string]string{"nvme-controller": "", "pci": "", "nvme-subsystem": "nvme3n2", "sanitize": "nvme3n2"},
+			hits: map[string]string{"nvme-controller": "", "pci": "", "sanitize": "nvme3n2"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

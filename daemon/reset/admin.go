@@ -18,11 +18,10 @@ import (
 )
 
 const (
-	nvmeIoctlID          = 0x4e40     // NVME_IOCTL_ID: the namespace ID, as the result
-	nvmeIoctlAdminCmd    = 0xc0484e41 // NVME_IOCTL_ADMIN_CMD
-	nvmeIoctlIOCmd       = 0xc0484e43 // NVME_IOCTL_IO_CMD
-	nvmeIoctlReset       = 0x4e44     // NVME_IOCTL_RESET, of a controller's node only
-	nvmeIoctlSubsysReset = 0x4e45     // NVME_IOCTL_SUBSYS_RESET, the same
+	nvmeIoctlID       = 0x4e40     // NVME_IOCTL_ID: the namespace ID, as the result
+	nvmeIoctlAdminCmd = 0xc0484e41 // NVME_IOCTL_ADMIN_CMD
+	nvmeIoctlIOCmd    = 0xc0484e43 // NVME_IOCTL_IO_CMD
+	nvmeIoctlReset    = 0x4e44     // NVME_IOCTL_RESET, of a controller's node only
 )
 
 // adminCommand is struct nvme_passthru_cmd, 72 bytes.

@@ -22,7 +22,7 @@ func (h *host) reset(ctx context.Context, r Request) (done string, err error) {
 	return done, h.back(ctx, r)
 }
 
-const knownMethods = "must be nvme-controller, nvme-subsystem, dfl-port, vfio, pci or pci:METHOD"
+const knownMethods = "must be nvme-controller, dfl-port, vfio, pci or pci:METHOD"
 
 // resetter returns the function of a method; nil: there is none of that name.
 func (h *host) resetter(method string) func(context.Context, Request) (string, error) {
@@ -34,7 +34,7 @@ func (h *host) resetter(method string) func(context.Context, Request) (string, e
 		return nil
 	}
 	return map[string]func(context.Context, Request) (string, error){
-		"nvme-controller": h.resetControllers, "nvme-subsystem": h.resetSubsystem, "dfl-port": h.resetPort, "vfio": h.resetVFIO,
+		"nvme-controller": h.resetControllers, "dfl-port": h.resetPort, "vfio": h.resetVFIO,
 	}[name]
 }
 
@@ -68,44 +68,24 @@ func (h *host) resetControllers(_ context.Context, r Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return h.resetNVMe(r, controllers, controllers, nvmeIoctlReset)
-}
-
-// resetSubsystem resets all controllers of the NVM subsystem at once, where they can (CAP.NSSRS) and all of them are here. On
-// PCI Express the link mostly goes down with it and the disks come anew (nvme_pci_subsystem_reset), so that they are let go
-// of before they are waited for: else they would get other names.
-func (h *host) resetSubsystem(_ context.Context, r Request) (string, error) {
-	controllers, err := h.localNVMe(r.SysPath)
+	disks, err := h.namespacesOf(controllers)
 	if err != nil {
 		return "", err
 	}
-	return h.resetNVMe(r, h.NVMeSiblings(controllers[0]), controllers[:1], nvmeIoctlSubsysReset)
-}
-
-// resetNVMe makes a reset at some controllers that hits all of hit, with their disks held.
-func (h *host) resetNVMe(r Request, hit, at []string, request uintptr) (string, error) {
-	disks, err := h.namespacesOf(hit)
-	if err != nil {
-		return "", err
+	if !slices.Contains(disks, r.SysPath) {
+		return "", errorf(Failed, "%s is not among what its reset hits", path.Base(r.SysPath))
 	}
 	held, err := h.holdReset(r, disks)
 	if err != nil {
 		return "", err
 	}
 	defer h.releaseAll(held)
-	if i := slices.IndexFunc(held, func(c *claim) bool { return c.sysPath == r.SysPath }); i < 0 {
-		return "", errorf(Failed, "%s is not among what its reset hits", path.Base(r.SysPath))
-	} else if request == nvmeIoctlSubsysReset {
-		if err := h.allOurs(held[i], hit); err != nil {
+	for _, c := range controllers {
+		if err := h.resetController(r, c); err != nil {
 			return "", err
 		}
 	}
-	for _, c := range at {
-		if err := h.atController(r, c, request); err != nil {
-			return "", err
-		}
-	}
-	return fmt.Sprintf("reset NVMe controller %s with %d namespaces", namesOf(hit), len(held)), nil
+	return fmt.Sprintf("reset NVMe controller %s with %d namespaces", namesOf(controllers), len(held)), nil
 }
 
 // namesOf returns the names of devices, for people.
@@ -117,8 +97,8 @@ func namesOf(sysPaths []string) string {
 	return strings.Join(names, ", ")
 }
 
-// atController makes an ioctl that resets on the node of a controller.
-func (h *host) atController(r Request, sysPath string, request uintptr) error {
+// resetController resets one controller by its own node.
+func (h *host) resetController(r Request, sysPath string) error {
 	fd, err := h.opened(sysPath, unix.O_RDONLY)
 	if err != nil {
 		return err
@@ -129,7 +109,7 @@ func (h *host) atController(r Request, sysPath string, request uintptr) error {
 	}
 	name := path.Base(sysPath)
 	h.step.is("the reset of %s", name)
-	switch _, err := h.ioctl(fd, request, 0); {
+	switch _, err := h.ioctl(fd, nvmeIoctlReset, 0); {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENETRESET): // nvme_reset_ctrl_sync

@@ -21,10 +21,7 @@ func resetOf0(method string) Request {
 	return Request{Op: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Method: method, TimeoutMS: minute}
 }
 
-const (
-	resetIoctl  = "ioctl nvme0 0x4e44 0000000000000000"
-	subsysIoctl = "ioctl nvme0 0x4e45 0000000000000000"
-)
+const resetIoctl = "ioctl nvme0 0x4e44 0000000000000000"
 
 func TestControllerReset(t *testing.T) {
 	for _, c := range []struct {
@@ -117,7 +114,7 @@ func TestComesBack(t *testing.T) {
 					time.AfterFunc(c.after, func() { m.rename(away, m.root+disk0) })
 					return 0, nil
 				}
-				r := resetOf0("nvme-subsystem")
+				r := resetOf0("nvme-controller")
 				r.Identity = append(r.Identity, Attribute{"diskseq", "9"})
 				began := time.Now()
 				got := m.ask(r)
@@ -127,20 +124,11 @@ func TestComesBack(t *testing.T) {
 				if took := time.Since(began); c.want == OK && (took < c.after || took > c.after+time.Second) || c.want != OK && took < r.Timeout() {
 					t.Errorf("it took %v", took)
 				}
-				if !slices.Equal(m.calls, []string{subsysIoctl}) {
+				if !slices.Equal(m.calls, []string{resetIoctl}) {
 					t.Errorf("it did %q", m.calls)
 				}
 			})
 		})
-	}
-}
-
-func TestSubsystemReset(t *testing.T) {
-	m, _ := twoPaths(t)
-	m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.ENOTTY }
-	r := Request{Op: Prepare, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09"), Method: "nvme-subsystem"}
-	if got := m.ask(r); got.Result != Unsupported || got.Detail != "reset nvme0: it has no such reset" {
-		t.Errorf("answer is %+v", got)
 	}
 }
 
@@ -174,7 +162,7 @@ func twoPaths(t *testing.T) (*machine, *fakeNode) {
 // still in the way.
 func TestPluggedInAgain(t *testing.T) {
 	const again, generic = controller0 + "/nvme3n2", controller0 + "/ng0n2"
-	for _, method := range []string{"nvme-controller", "nvme-subsystem", "pci", "zero", "format", "sanitize"} {
+	for _, method := range []string{"nvme-controller", "pci", "zero", "format", "sanitize"} {
 		for _, whole := range []bool{true, false} {
 			t.Run(fmt.Sprint(method, whole), func(t *testing.T) {
 				d, _, _ := newDrive(t)
@@ -527,18 +515,15 @@ func TestFunctionInUserSpace(t *testing.T) {
 
 // TestControllerIsSwapped: another controller takes name and number of ours when its node is opened.
 func TestControllerIsSwapped(t *testing.T) {
-	for _, method := range []string{"nvme-controller", "nvme-subsystem"} {
-		synctest.Test(t, func(t *testing.T) {
-			m, _ := oneNVMe(t)
-			m.nodes["/dev/nvme0"].opened = func() {
-				m.files(map[string]string{disk0 + "/wwid": "eui.02\n", disk0 + "/diskseq": "10\n", controller0 + "/serial": "S2\n"})
-			}
-			r := resetOf0(method)
-			r.TimeoutMS = 100
-			got := m.ask(r)
-			if got.Result != Refused || len(m.calls) > 0 {
-				t.Errorf("%s: answer is %+v, it did %q", method, got, m.calls)
-			}
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := oneNVMe(t)
+		m.nodes["/dev/nvme0"].opened = func() {
+			m.files(map[string]string{disk0 + "/wwid": "eui.02\n", disk0 + "/diskseq": "10\n", controller0 + "/serial": "S2\n"})
+		}
+		r := resetOf0("nvme-controller")
+		r.TimeoutMS = 100
+		if got := m.ask(r); got.Result != Refused || len(m.calls) > 0 {
+			t.Errorf("answer is %+v, it did %q", got, m.calls)
+		}
+	})
 }

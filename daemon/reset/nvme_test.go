@@ -421,7 +421,7 @@ func TestControllersOfOthers(t *testing.T) {
 		{"of others", 2, []uint16{1, 7, 65}, 0, Refused, "what uses controller 7, 65 of the NVM subsystem, which the driver nvme does not have here, would be hit too"},
 		{"that do not tell", 2, nil, 0x4002, Refused, "whether others have a controller of the NVM subsystem cannot be told: identify (CNS 0x13): NVMe status 0x002: invalid field in command"},
 	} {
-		for _, method := range []string{"sanitize", "format", "nvme-subsystem"} {
+		for _, method := range []string{"sanitize", "format"} {
 			t.Run(c.name+", "+method, func(t *testing.T) {
 				d, first, _ := newDrive(t)
 				d.alone().files(map[string]string{controller0 + "/cntlid": "1\n"})
@@ -445,14 +445,10 @@ func TestControllersOfOthers(t *testing.T) {
 					}
 					return status, err
 				}
-				r := eraseOf0(method)
-				if method == "nvme-subsystem" {
-					r.Method, r.Scrub = method, ""
-				}
-				if got := d.ask(r); got.Result != c.want || got.Detail != c.detail {
+				if got := d.ask(eraseOf0(method)); got.Result != c.want || got.Detail != c.detail {
 					t.Errorf("answer is %+v", got)
 				}
-				did := slices.ContainsFunc(d.calls, func(call string) bool { return strings.HasPrefix(call, "admin ") || call == subsysIoctl })
+				did := slices.ContainsFunc(d.calls, func(call string) bool { return strings.HasPrefix(call, "admin ") })
 				if did != (c.want == OK) {
 					t.Errorf("it did %q", d.calls)
 				}

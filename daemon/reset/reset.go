@@ -37,7 +37,7 @@ type Request struct {
 	// this resource does not select, and a method or scrub that it does not name.
 	Resource string `json:"resource,omitempty"`
 
-	// Method is how a prepare resets the device first: "nvme-controller", "nvme-subsystem", "dfl-port", "vfio", "pci" or,
+	// Method is how a prepare resets the device first: "nvme-controller", "dfl-port", "vfio", "pci" or,
 	// to choose one of the attribute reset_method, "pci:flr". Empty: it does not.
 	Method string `json:"method,omitempty"`
 

@@ -125,7 +125,7 @@ func TestShared(t *testing.T) {
 	} {
 		methods, classes := []string{"", "zero"}, []string{"nvme"}
 		if c.name == "attached to another host" || c.name == "another host is registered" || c.name == "one controller" {
-			methods = []string{"", "discard", "secure-discard", "zero", "format", "crypto-erase", "sanitize", "nvme-controller", "nvme-subsystem", "pci", "pci:flr"}
+			methods = []string{"", "discard", "secure-discard", "zero", "format", "crypto-erase", "sanitize", "nvme-controller", "pci", "pci:flr"}
 			classes = append(classes, "node")
 		}
 		for _, method := range methods {
@@ -148,7 +148,7 @@ func TestShared(t *testing.T) {
 					case method == "":
 						r.Op, r.Tenant = Probe, false
 						first.set(0)
-					case slices.Contains([]string{"nvme-controller", "nvme-subsystem", "pci", "pci:flr"}, method):
+					case slices.Contains([]string{"nvme-controller", "pci", "pci:flr"}, method):
 						r.Method, r.Scrub = method, ""
 					}
 					got := d.ask(r)

@@ -288,9 +288,6 @@ func notByQEMU(t *testing.T, d disks, node string) {
 		r = leftover(r)
 		want(t, d.ask(t, r), reset.Unsupported, text)
 	}
-	r := d.reset(node, "nvme-subsystem")
-	r = leftover(r)
-	want(t, d.ask(t, r), reset.Unsupported, "it has no such reset")
 }
 
 // TestResetVFIO is the same against a function in the hands of user space, behind an emulated IOMMU.
