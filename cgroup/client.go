@@ -57,7 +57,7 @@ const (
 func Serve(proc string) error {
 	debug.SetMemoryLimit(memoryLimit)
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), maxProcs))
-	return exchange.ServePeer(func(pid int, request []byte) []byte { return reply(proc, pid, request) })
+	return exchange.Serve(func(_ context.Context, pid int, request []byte) []byte { return reply(proc, pid, request) })
 }
 
 func reply(proc string, asker int, request []byte) []byte {

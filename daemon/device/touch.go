@@ -116,7 +116,10 @@ func (t *Target) Attributes() map[string]string {
 }
 
 // Attribute is the value of an attribute in sysfs, by its name below the path of a device: "wwid", "device/serial".
-type Attribute struct{ Name, Value string }
+type Attribute struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
 
 // Holder is a process that has a node open, or all those of a pod that could not be read, which may have one open if the
 // kubelet has given it to that pod.
@@ -168,12 +171,12 @@ type Surveyed struct {
 
 // Smart is how an NVMe controller says it is (NVM Express Base Specification 2.0, 5.16.1.3, SMART / Health Information).
 type Smart struct {
-	Known       bool   // whether it has told
-	Warning     uint8  // its critical warnings, one a bit
-	Used        uint8  // percent of its life; may exceed 100
-	Spare       uint8  // percent of the spare blocks that are left
-	Temperature int    // degrees Celsius
-	MediaErrors uint64 // pieces of data that could not be read back
+	Known       bool   `json:"known"`       // whether it has told
+	Warning     uint8  `json:"warning"`     // its critical warnings, one a bit
+	Used        uint8  `json:"used"`        // percent of its life; may exceed 100, 255 is the highest
+	Spare       uint8  `json:"spare"`       // percent of the spare blocks that are left
+	Temperature int    `json:"temperature"` // degrees Celsius
+	MediaErrors uint64 `json:"mediaErrors"` // pieces of data that could not be read back
 }
 
 // probeLimit bounds a probe: a disk that takes longer to give two megabytes is not well.

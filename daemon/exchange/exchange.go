@@ -57,24 +57,15 @@ func Decode(message []byte, v any) error {
 	return fmt.Errorf("%w: %w: %.80q", ErrMessage, err, message)
 }
 
+// Answer makes the answer to a request. ctx ends when the peer no longer waits. pid is the process that asks: the one that has
+// connected, or in direct mode has started this one (SO_PEERCRED of unix(7)); 0 for a process of another PID namespace.
+type Answer func(ctx context.Context, pid int, request []byte) []byte
+
 // Serve answers the one request that comes over standard input. It blocks until the request is there and answered. A
 // request of a foreign peer is not read.
-func Serve(answer func(request []byte) []byte) error {
-	return ServePeer(func(_ int, request []byte) []byte { return answer(request) })
-}
+func Serve(answer Answer) error { return serve(int(os.Stdin.Fd()), answer) }
 
-// ServePeer is [Serve] with the process that asks: the one that has connected, or in direct mode has started this one
-// (SO_PEERCRED of unix(7)). It is 0 for a process of another PID namespace.
-func ServePeer(answer func(pid int, request []byte) []byte) error {
-	return serve(int(os.Stdin.Fd()), func(_ context.Context, pid int, request []byte) []byte { return answer(pid, request) })
-}
-
-// ServeUntilGone is [Serve] with a context that ends when the peer no longer waits for the answer.
-func ServeUntilGone(answer func(ctx context.Context, request []byte) []byte) error {
-	return serve(int(os.Stdin.Fd()), func(ctx context.Context, _ int, request []byte) []byte { return answer(ctx, request) })
-}
-
-func serve(fd int, answer func(ctx context.Context, pid int, request []byte) []byte) error {
+func serve(fd int, answer Answer) error {
 	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return fmt.Errorf("ask for the peer of standard input: %w", err)

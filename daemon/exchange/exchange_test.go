@@ -21,11 +21,11 @@ import (
 
 // TestMain lets the test's own program stand for one that answers: started under the name of one, it is that one.
 func TestMain(m *testing.M) {
-	answers := map[string]func([]byte) []byte{
-		"echo":   func(request []byte) []byte { return append([]byte("answer to "), request...) },
-		"talker": func([]byte) []byte { return make([]byte, MessageSize+1) },
-		"sleeper": func([]byte) []byte { // until nobody waits for the answer any more
-			receive(0)
+	answers := map[string]Answer{
+		"echo":   func(_ context.Context, _ int, request []byte) []byte { return append([]byte("answer to "), request...) },
+		"talker": func(context.Context, int, []byte) []byte { return make([]byte, MessageSize+1) },
+		"sleeper": func(ctx context.Context, _ int, _ []byte) []byte { // until nobody waits for the answer any more
+			<-ctx.Done()
 			return nil
 		},
 	}

@@ -68,11 +68,8 @@ func Unit(c config.Reset, file string) func(context.Context, turnover.Step) erro
 }
 
 // request makes a request out of a target. Its time is that of ctx.
-func request(ctx context.Context, op reset.Op, t device.Target) reset.Request {
-	r := reset.Request{Op: op, SysPath: t.SysPath, Class: t.Class, TimeoutMS: time.Minute.Milliseconds()}
-	for _, a := range t.Identity {
-		r.Identity = append(r.Identity, reset.Attribute{Name: a.Name, Value: a.Value})
-	}
+func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
+	r := reset.Request{Do: do, SysPath: t.SysPath, Class: t.Class, Identity: t.Identity, TimeoutMS: time.Minute.Milliseconds()}
 	if len(t.Pods) <= reset.MaxList { // else each pod counts
 		r.Pods = t.Pods
 	}
@@ -97,8 +94,14 @@ func (h *client) claim(ctx context.Context, path string) (release func(), err er
 
 // probe claims nothing of a disk that a pod holds.
 func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.Reading, error) {
-	r := request(ctx, reset.Probe, t)
-	r.Held, r.Offered = held, t.Offered
+	do := reset.Probe
+	switch {
+	case held:
+		do = reset.Look
+	case t.Offered:
+		do = reset.Offer
+	}
+	r := request(ctx, do, t)
 	if !held {
 		release, err := h.claim(ctx, t.SysPath)
 		if err != nil {
@@ -108,13 +111,7 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 	}
 	r.Fingerprint = t.Fingerprint // to read the same places: else what is there could not be compared
 	a, err := h.do(ctx, r)
-	return device.Reading{
-		Content: a.Content, Fingerprint: a.Fingerprint, Size: a.Size, Claimed: a.Claimed,
-		Smart: device.Smart{
-			Known: a.Smart.Known, Warning: a.Smart.Warning, Used: a.Smart.Used, Spare: a.Smart.Spare,
-			Temperature: a.Smart.Temperature, MediaErrors: a.Smart.MediaErrors,
-		},
-	}, err
+	return device.Reading{Content: a.Content, Fingerprint: a.Fingerprint, Size: a.Size, Claimed: a.Claimed, Smart: a.Smart}, err
 }
 
 // survey claims the disk, so that it is not taken for a process that has it open.
@@ -140,13 +137,15 @@ func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (d
 	what := w.Scrub + " " + t.Appearance()
 	for {
 		r := request(ctx, reset.Prepare, t)
-		r.Resource, r.Method, r.Scrub, r.Tenant, r.Blank, r.ByHand = w.Resource, w.Method, w.Scrub, w.Tenant, w.Blank, w.ByHand
-		r.Together = t.Together
-		if w.Tenant || w.ByHand {
+		r.Resource, r.Method, r.Scrub, r.Tenant, r.ByHand, r.Together = w.Resource, w.Method, w.Scrub, w.Tenant, w.ByHand, t.Together
+		switch {
+		case w.Blank:
+			r.Fingerprint = reset.Blank
+		case w.Tenant, w.ByHand:
 			r.Fingerprint = t.Fingerprint
 		}
 		if r.Follow = w.Scrub != "" && h.following(t.SysPath) == what; r.Follow { // what is on the disk by now is what it has made of it
-			r.Fingerprint, r.Blank, r.Method = "", false, ""
+			r.Fingerprint, r.Method = "", ""
 		}
 		a, err := h.do(ctx, r)
 		switch {

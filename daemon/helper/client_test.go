@@ -73,7 +73,7 @@ func (r *resetter) answer(message []byte) []byte {
 	if len(r.answers) > 1 {
 		r.answers = r.answers[1:]
 	}
-	if request.Op != reset.Prepare {
+	if request.Do != reset.Prepare {
 		a.Done, a.Appearance = "", ""
 	} else if a.Result == reset.OK {
 		a.Done, a.Erased = cmp.Or(a.Done, "done so"), request.Scrub != ""
@@ -104,7 +104,7 @@ const unknown = "0000000000000000:00000000000000000000000000000000"
 
 func TestWhatTheHelperIsAsked(t *testing.T) {
 	asked := reset.Request{
-		SysPath: target.SysPath, Class: "nvme", Fingerprint: unknown, Pods: target.Pods, Identity: []reset.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
+		SysPath: target.SysPath, Class: "nvme", Fingerprint: unknown, Pods: target.Pods, Identity: []device.Attribute{{Name: "wwid", Value: "eui.1"}, {Name: "diskseq", Value: "7"}},
 	}
 	for _, c := range []struct {
 		name string
@@ -113,7 +113,7 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 		want any
 	}{
 		{"probe", func(ctx context.Context, touch device.Touch) (any, error) { return touch.Probe(ctx, target, false) }, func(r *reset.Request) {
-			r.Op = reset.Probe
+			r.Do = reset.Probe
 		}, device.Reading{
 			Content: "ext4", Fingerprint: unknown, Size: 16384, Claimed: true,
 			Smart: device.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Temperature: -4, MediaErrors: 5},
@@ -122,42 +122,42 @@ func TestWhatTheHelperIsAsked(t *testing.T) {
 			reading, err := touch.Probe(ctx, target, true)
 			return reading.Content, err
 		}, func(r *reset.Request) {
-			r.Op, r.Held = reset.Probe, true
+			r.Do = reset.Look
 		}, "ext4"},
 		{"probe of what will be erased", func(ctx context.Context, touch device.Touch) (any, error) {
 			spared := target
 			spared.Offered = true
 			reading, err := touch.Probe(ctx, spared, false)
 			return reading.Claimed, err
-		}, func(r *reset.Request) { r.Op, r.Offered = reset.Probe, true }, true},
+		}, func(r *reset.Request) { r.Do = reset.Offer }, true},
 		{"survey", func(ctx context.Context, touch device.Touch) (any, error) {
 			return touch.Survey(ctx, target, 4096)
 		}, func(r *reset.Request) {
-			r.Op, r.From, r.Fingerprint = reset.Survey, 4096, ""
+			r.Do, r.From, r.Fingerprint = reset.Survey, 4096, ""
 		}, device.Surveyed{Read: 8192, Size: 16384, Content: "ext4"}},
 		{"reset", func(ctx context.Context, touch device.Touch) (any, error) {
 			return touch.Prepare(ctx, target, device.Work{Resource: "example.org/nvme", Method: "nvme-controller", Tenant: true})
 		}, func(r *reset.Request) {
-			r.Op, r.Method, r.Tenant = reset.Prepare, "nvme-controller", true
+			r.Do, r.Method, r.Tenant = reset.Prepare, "nvme-controller", true
 			r.Resource, r.Together = "example.org/nvme", target.Together
 		}, device.Prepared{Done: "done so", Appearance: "8", Size: 16384}},
 		{"erase by hand", func(ctx context.Context, touch device.Touch) (any, error) {
 			return touch.Prepare(ctx, target, device.Work{Resource: "example.org/nvme", Scrub: "zero", ByHand: true})
 		}, func(r *reset.Request) {
-			r.Op, r.Scrub, r.ByHand = reset.Prepare, "zero", true
+			r.Do, r.Scrub, r.ByHand = reset.Prepare, "zero", true
 			r.Resource, r.Together = "example.org/nvme", target.Together
 		}, device.Prepared{Done: "done so", Erased: true, Appearance: "8", Size: 16384}},
 		{"prove blank", func(ctx context.Context, touch device.Touch) (any, error) {
 			return touch.Prepare(ctx, target, device.Work{Resource: "example.org/nvme", Blank: true})
 		}, func(r *reset.Request) {
-			r.Op, r.Blank, r.Fingerprint = reset.Prepare, true, ""
+			r.Do, r.Fingerprint = reset.Prepare, reset.Blank
 			r.Resource, r.Together = "example.org/nvme", target.Together
 		}, device.Prepared{Done: "done so", Appearance: "8", Size: 16384}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &resetter{answers: []reset.Answer{{
 				Result: reset.OK, Content: "ext4", Fingerprint: unknown, Read: 8192, Size: 16384, Appearance: "8", Claimed: true, Done: "done so",
-				Smart: reset.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Temperature: -4, MediaErrors: 5},
+				Smart: device.Smart{Known: true, Warning: 1, Used: 2, Spare: 3, Temperature: -4, MediaErrors: 5},
 			}}}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -228,7 +228,7 @@ func TestOneThingAtATime(t *testing.T) {
 	begun, over := make(chan struct{}), make(chan struct{})
 	var first sync.Once
 	r := &resetter{answers: []reset.Answer{{Result: reset.OK}}, during: func(r reset.Request) {
-		if r.Op == reset.Probe && r.Held {
+		if r.Do == reset.Look {
 			return
 		}
 		mu.Lock()

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 const (
@@ -198,6 +200,7 @@ func (h *host) controllerOf(c *claim) (controller, error) {
 
 // namespace is what we ask of Identify Namespace (NVM Command Set Specification, figure 97).
 type namespace struct {
+	nsid       uint32
 	flbas, dps uint8
 	shared     bool   // NMIC bit 0: several controllers may have it attached at once
 	reservable bool   // RESCAP: it supports any type of reservation
@@ -205,33 +208,29 @@ type namespace struct {
 	used       uint64 // NUSE: blocks that are allocated
 }
 
-func (h *host) namespaceOf(fd int, nsid uint32) (namespace, error) {
-	b, err := h.identify(fd, cnsNamespace, nsid)
+// namespace asks the controller of an open disk. Its ID the kernel knows by itself.
+func (h *host) namespace(c *claim) (namespace, error) {
+	id, err := h.ioctl(c.fd, nvmeIoctlID, nil)
 	if err != nil {
-		return namespace{}, commandError(fmt.Sprintf("identify namespace %d", nsid), err)
+		return namespace{}, commandError("ask for the namespace ID", err)
+	}
+	b, err := h.identify(c.fd, cnsNamespace, uint32(id))
+	if err != nil {
+		return namespace{}, commandError(fmt.Sprintf("identify namespace %d", id), err)
 	}
 	return namespace{
-		flbas: b[26], dps: b[29], shared: b[30]&1 != 0, reservable: b[31] != 0,
+		nsid: uint32(id), flbas: b[26], dps: b[29], shared: b[30]&1 != 0, reservable: b[31] != 0,
 		thin: b[24]&1 != 0, used: binary.LittleEndian.Uint64(b[16:]),
 	}, nil
 }
 
-// nsid returns the namespace ID of an open disk, which the kernel knows without asking the device.
-func (h *host) nsid(fd int) (uint32, error) {
-	id, err := h.ioctl(fd, nvmeIoctlID, 0)
-	if err != nil {
-		return 0, commandError("ask for the namespace ID", err)
-	}
-	return uint32(id), nil
-}
-
 // smart reads the log page; what cannot be read is not known.
-func (h *host) smart(fd int) Smart {
+func (h *host) smart(fd int) device.Smart {
 	b, err := h.log(fd, logSmart)
 	if err != nil {
-		return Smart{}
+		return device.Smart{}
 	}
-	s := Smart{
+	s := device.Smart{
 		Known: true, Warning: b[0], Spare: b[3], Used: b[5],
 		Temperature: int(binary.LittleEndian.Uint16(b[1:])) - 273, // kelvin
 		MediaErrors: binary.LittleEndian.Uint64(b[160:]),

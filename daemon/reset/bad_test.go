@@ -86,11 +86,11 @@ func TestUnreadableBlocksProveNothing(t *testing.T) {
 	const at = 5<<20 + 8192
 	want := fmt.Sprintf("read nvme0n1 at byte %d: input/output error; if no one needs what is on it, erase it by hand: metalplugctl reset ID --scrub zero", at)
 	for name, r := range map[string]Request{
-		"probe":                           {Op: Probe},
-		"prove":                           {Op: Prepare, Blank: true},
-		"erase what a pod has left blank": {Op: Prepare, Blank: true, Scrub: "zero", Tenant: true},
+		"probe":                           {Do: Probe},
+		"prove":                           {Do: Prepare, Fingerprint: Blank},
+		"erase what a pod has left blank": {Do: Prepare, Fingerprint: Blank, Scrub: "zero", Tenant: true},
 		"erase what was readable when its pod left": {
-			Op: Prepare, Scrub: "zero", Tenant: true, Fingerprint: "0123456789abcdee:000102030405060708090a0b0c0d0e0f",
+			Do: Prepare, Scrub: "zero", Tenant: true, Fingerprint: "0123456789abcdee:000102030405060708090a0b0c0d0e0f",
 		},
 	} {
 		m, n := oneNVMe(t)

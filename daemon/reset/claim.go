@@ -58,34 +58,35 @@ type claim struct {
 //
 // The kernel claims a block device and knows nothing of another way to the disk, so that hold opens its twins too. Besides are
 // the paths that the caller holds by themselves.
-func (h *host) hold(sysPath string, flags int, besides ...string) (*claim, error) {
-	c, err := h.take(sysPath, flags|unix.O_EXCL)
-	if err != nil {
-		return nil, err
-	}
-	for _, twin := range c.Twins {
-		if slices.Contains(besides, twin) {
-			continue
-		}
-		fd, err := h.opened(twin, unix.O_RDONLY|unix.O_EXCL)
-		if err != nil {
-			h.release(c)
-			return nil, err
-		}
-		c.twins = append(c.twins, fd)
-	}
-	return c, nil
-}
-
-// look opens a disk to read it, in nobody's way: what it was is known, not what it will be.
-func (h *host) look(sysPath string) (*claim, error) { return h.take(sysPath, unix.O_RDONLY) }
-
-func (h *host) take(sysPath string, flags int) (*claim, error) {
+func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
 	if d, err := h.diskAt(sysPath); err != nil {
 		return nil, err
 	} else if err := h.unused(d); err != nil { // who uses it is more than that somebody does
 		return nil, err
 	}
+	if c, err = h.look(sysPath, flags|unix.O_EXCL); err != nil {
+		return nil, err
+	}
+	err = h.unused(c.disk)
+	for _, twin := range c.Twins {
+		if err != nil || slices.Contains(besides, twin) {
+			continue
+		}
+		var fd int
+		if fd, err = h.opened(twin, readOnly|unix.O_EXCL); err == nil {
+			c.twins = append(c.twins, fd)
+		}
+	}
+	if err != nil {
+		h.release(c)
+		return nil, err
+	}
+	return c, nil
+}
+
+// look opens a disk, and makes sure that it is the one that sysfs tells of. To read, and not exclusively, that is in no one's
+// way.
+func (h *host) look(sysPath string, flags int) (*claim, error) {
 	fd, err := h.opened(sysPath, flags)
 	if err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func (h *host) release(c *claim) {
 	h.close(c.fd)
 }
 
-// inspect makes sure that the disk that is open is the one that sysfs tells of, and that nobody uses it.
+// inspect makes sure that the disk that is open is the one that sysfs tells of.
 func (h *host) inspect(c *claim, sysPath string) (err error) {
 	if c.seq, err = h.sameAppearance(c.fd, sysPath); err != nil {
 		return err
@@ -127,23 +128,20 @@ func (h *host) inspect(c *claim, sysPath string) (err error) {
 	if c.disk, err = h.diskAt(sysPath); err != nil {
 		return err
 	}
-	if c.size, err = h.bytesOf(c.fd); err != nil {
-		return errorf(Failed, "ask for the size of %s: %w", c.name(), err)
+	if c.size, c.block, err = h.sizes(c.fd); err != nil {
+		return commandError("ask for the size of "+c.name(), err)
 	}
 	if c.size == 0 {
 		return errorf(Gone, "%s has no size: its driver has given it up, or it is being formatted", c.name())
 	}
-	if c.block, err = h.blockOf(c.fd); err != nil {
-		return errorf(Failed, "ask for the block size of %s: %w", c.name(), err)
-	}
-	return h.unused(c.disk)
+	return nil
 }
 
 // sameAppearance compares the number that the kernel counts up with each disk that appears: of the open one, and in
 // sysfs. A disk that took the place of another in between has another one. It returns that of the open disk.
 func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 	want := h.Uint(sysPath, "diskseq")
-	seq, err = h.appearance(fd)
+	seq, err = h.number(fd, blkGetDiskSeq, 8)
 	switch {
 	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
 		return 0, nil // before Linux 5.15; then the device number has to do
@@ -164,22 +162,21 @@ func (r Request) sameDisk(c *claim) error {
 	return nil
 }
 
-func (h *host) appearance(fd int) (uint64, error) {
-	b := make([]byte, 8)
-	_, err := h.ioctlOn(fd, blkGetDiskSeq, b)
+// number asks an open disk for a number of 4 or 8 bytes.
+func (h *host) number(fd int, request uintptr, size int) (uint64, error) {
+	b := make([]byte, size)
+	_, err := h.ioctl(fd, request, b)
+	if size == 4 {
+		return uint64(binary.NativeEndian.Uint32(b)), err
+	}
 	return binary.NativeEndian.Uint64(b), err
 }
 
-func (h *host) bytesOf(fd int) (int64, error) {
-	b := make([]byte, 8)
-	_, err := h.ioctlOn(fd, blkGetSize64, b)
-	return int64(binary.NativeEndian.Uint64(b)), err
-}
-
-func (h *host) blockOf(fd int) (int64, error) {
-	b := make([]byte, 4)
-	_, err := h.ioctlOn(fd, blkSSZGet, b)
-	return int64(binary.NativeEndian.Uint32(b)), err
+// sizes returns the bytes of an open disk, and of one of its logical blocks.
+func (h *host) sizes(fd int) (size, block int64, err error) {
+	all, err1 := h.number(fd, blkGetSize64, 8)
+	one, err2 := h.number(fd, blkSSZGet, 4)
+	return int64(all), int64(one), errors.Join(err1, err2)
 }
 
 // flush writes back what is cached of a disk, also by the drive itself (blkdev_fsync, block/fops.c), and forgets it, so
@@ -188,7 +185,7 @@ func (h *host) flush(c *claim) error {
 	if err := h.fsync(c.fd); err != nil {
 		return errorf(Failed, "have %s write back what it caches: %w", c.name(), err)
 	}
-	if _, err := h.ioctl(c.fd, blkFlsBuf, 0); err != nil {
+	if _, err := h.ioctl(c.fd, blkFlsBuf, nil); err != nil {
 		return errorf(Failed, "write back what is cached of %s: %w", c.name(), err)
 	}
 	return nil

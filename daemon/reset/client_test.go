@@ -25,12 +25,14 @@ import (
 func TestMain(m *testing.M) {
 	programs := map[string]func() error{
 		Program: func() error {
-			return exchange.ServeUntilGone(unheldHost(exchange.ConfigFile(config.DefaultFile)).answer)
+			return exchange.Serve(unheldHost(exchange.ConfigFile(config.DefaultFile)).answer)
 		},
-		"locking":  locking,
-		"killed":   killing,
-		"nonsense": func() error { return exchange.Serve(func([]byte) []byte { return []byte("yes\n") }) },
-		"silent":   func() error { return nil },
+		"locking": locking,
+		"killed":  killing,
+		"nonsense": func() error {
+			return exchange.Serve(func(context.Context, int, []byte) []byte { return []byte("yes\n") })
+		},
+		"silent": func() error { return nil },
 	}
 	serve, ok := programs[filepath.Base(os.Args[0])]
 	if !ok {
@@ -60,7 +62,7 @@ func asChild(t *testing.T, program string) Client {
 
 // TestClient: what the program answers arrives, whatever it is.
 func TestClient(t *testing.T) {
-	a, err := asChild(t, Program).Do(t.Context(), Request{Op: Probe, Class: "node", SysPath: "/sys/devices/nothing", TimeoutMS: minute})
+	a, err := asChild(t, Program).Do(t.Context(), Request{Do: Probe, Class: "node", SysPath: "/sys/devices/nothing", TimeoutMS: minute})
 	want := Answer{Result: Gone, Detail: "/sys/devices/nothing is not there"}
 	if err != nil || !reflect.DeepEqual(a, want) || !errors.Is(a.Err(), Gone) {
 		t.Errorf("answer is %+v, %v", a, err)
@@ -69,7 +71,7 @@ func TestClient(t *testing.T) {
 
 // TestClientWithoutAnswer: an error says that nothing is known of the device.
 func TestClientWithoutAnswer(t *testing.T) {
-	valid := Request{Op: Probe, Class: "node", SysPath: "/sys/devices/x", TimeoutMS: minute}
+	valid := Request{Do: Probe, Class: "node", SysPath: "/sys/devices/x", TimeoutMS: minute}
 	none := valid
 	none.TimeoutMS = 0
 	missing := filepath.Join(t.TempDir(), "no.sock")
@@ -81,7 +83,7 @@ func TestClientWithoutAnswer(t *testing.T) {
 	}{
 		{"no time", asChild(t, Program), none, "timeoutMs 0: must be from 1 to 172800000"},
 		{"nobody serves", Client{exchange.Peer{Program: Program, Socket: missing}}, valid, "connect to " + missing},
-		{"nonsense", asChild(t, "nonsense"), valid, "ask nonsense: parse answer: invalid message"},
+		{"nonsense", asChild(t, "nonsense"), valid, "ask nonsense: malformed message"},
 		{"no word", asChild(t, "silent"), valid, "ask silent: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {

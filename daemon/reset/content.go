@@ -65,33 +65,18 @@ func (s seed) count() int {
 	return randomCount
 }
 
-// fingerprint is what was on a disk: a hash over all blocks that were read and are not blank.
-type fingerprint struct {
-	seed seed
-	sum  [16]byte
-}
-
-// String returns it as answers have it.
-func (f fingerprint) String() string {
-	return hex.EncodeToString(f.seed[:]) + ":" + hex.EncodeToString(f.sum[:])
-}
-
-func parseFingerprint(text string) (f fingerprint, err error) {
-	first, second, _ := strings.Cut(text, ":")
-	seed, err1 := hex.DecodeString(first)
-	sum, err2 := hex.DecodeString(second)
-	if err1 != nil || err2 != nil || len(seed) != len(f.seed) || len(sum) != len(f.sum) {
-		return f, invalidf("fingerprint %.60q: must be as a probe has reported it", text)
-	}
-	return fingerprint{seed: [8]byte(seed), sum: [16]byte(sum)}, nil
-}
-
 // seedOf returns the seed of the fingerprint in a request, or a new one.
 func (h *host) seedOf(r Request) seed {
-	if f, err := parseFingerprint(r.Fingerprint); err == nil {
-		return f.seed
+	if fingerprints.MatchString(r.Fingerprint) {
+		return seedIn(r.Fingerprint)
 	}
 	return h.newSeed(r.SysPath)
+}
+
+// seedIn returns the seed of a fingerprint.
+func seedIn(fingerprint string) (s seed) {
+	hex.Decode(s[:], []byte(fingerprint[:2*len(s)])) // digits, as it was checked or made here
+	return s
 }
 
 // surfaceOf reads a disk.
@@ -283,8 +268,8 @@ func (s *surface) readable() error {
 
 func unknownData(at int64) string { return fmt.Sprintf("unknown data at byte %d", at) }
 
-// fingerprint returns the hash by which what is on the disk is known again.
-func (s *surface) fingerprint() fingerprint {
+// fingerprint returns the seed, and the hash over all blocks that were read and are not blank.
+func (s *surface) fingerprint() string {
 	sum := sha256.New()
 	for at, b := range s.blocks() {
 		if !blank(b) { // some drives give now 00 and now ff for blocks that were never written
@@ -292,7 +277,7 @@ func (s *surface) fingerprint() fingerprint {
 			sum.Write(b)
 		}
 	}
-	return fingerprint{s.seed, [16]byte(sum.Sum(nil))}
+	return hex.EncodeToString(s.seed[:]) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
 // blocks yields all blocks, in their order. One that cannot be read is nil.

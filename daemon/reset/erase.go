@@ -26,7 +26,7 @@ type erasure struct {
 	// ready refuses a disk that the method cannot erase, or not alone; nil: there is none.
 	ready func(c *claim) error
 	// run erases the disk and returns what it did, in words. had is what was found there before.
-	run func(ctx context.Context, r Request, c *claim, had prints) (done string, err error)
+	run func(ctx context.Context, r Request, c *claim, had *evidence) (done string, err error)
 }
 
 // everyErasure is all methods by their names.
@@ -46,7 +46,7 @@ func Erasures() []string { return slices.Sorted(maps.Keys((&host{}).everyErasure
 
 // erase erases a disk that was examined before, and returns what it did. It holds the disk, open to write now, and reads it
 // again: in between this process may have been stopped, and a reset may have made the disk appear anew.
-func (h *host) erase(ctx context.Context, r Request, before state, a *Answer) (done string, err error) {
+func (h *host) erase(ctx context.Context, r Request, before string, a *Answer) (done string, err error) {
 	c, err := h.hold(r.SysPath, readWrite)
 	if err != nil {
 		return "", err
@@ -67,7 +67,7 @@ func (h *host) erase(ctx context.Context, r Request, before state, a *Answer) (d
 	if err := h.can(e, c); err != nil { // before the disk is read for an hour
 		return "", err
 	}
-	had, err := h.written(ctx, c, now)
+	had, err := h.written(ctx, c, e.promise, now)
 	if err != nil {
 		return "", err
 	}
@@ -90,7 +90,7 @@ func (h *host) erase(ctx context.Context, r Request, before state, a *Answer) (d
 	if _, err := h.sameAppearance(c.fd, c.sysPath); err != nil {
 		return done, errorf(Failed, "the erasure of %s cannot be verified: %w", c.name(), err)
 	}
-	seen, err := h.verify(ctx, c, e.promise, had, a)
+	seen, err := h.verify(ctx, c, had, a)
 	if err != nil {
 		return done, err
 	}
@@ -116,7 +116,7 @@ func (h *host) can(e erasure, c *claim) error {
 
 // examined reads a disk again while it is held to be erased. It must be the one that was examined before, also after a reset,
 // and hold the same. Nil: it cannot be read.
-func (h *host) examined(ctx context.Context, r Request, c *claim, before state) (*surface, error) {
+func (h *host) examined(ctx context.Context, r Request, c *claim, before string) (*surface, error) {
 	switch err := r.sameDisk(c); {
 	case err != nil && r.Method != "":
 		return nil, errorf(Failed, "%w: another medium may be in its place; erase the disk without a reset", err)
@@ -126,11 +126,11 @@ func (h *host) examined(ctx context.Context, r Request, c *claim, before state) 
 	if err := h.identified(r); err != nil {
 		return nil, err
 	}
-	if before.unread || h.withheld(r, c) {
+	if before == "" || h.withheld(r, c) {
 		return nil, nil
 	}
-	s, err := h.surfaceOf(ctx, c, before.print.seed)
-	if err == nil && s.fingerprint() != before.print {
+	s, err := h.surfaceOf(ctx, c, seedIn(before))
+	if err == nil && s.fingerprint() != before {
 		err = errorf(Foreign, "%s was written to while it was examined: another process uses it", c.name())
 	}
 	return s, err
@@ -141,7 +141,7 @@ func (h *host) forgetPartitions(c *claim) error {
 	if len(c.partitions) == 0 {
 		return nil
 	}
-	if _, err := h.ioctl(c.fd, blkRRPart, 0); err != nil {
+	if _, err := h.ioctl(c.fd, blkRRPart, nil); err != nil {
 		return errorf(Failed, "read the partition table of %s again: %w", c.name(), err)
 	}
 	return nil
@@ -154,8 +154,8 @@ const (
 )
 
 // inChunks makes an ioctl on all of a disk, piece by piece.
-func (h *host) inChunks(what string, chunk int64, request uintptr) func(context.Context, Request, *claim, prints) (string, error) {
-	return func(ctx context.Context, r Request, c *claim, _ prints) (string, error) {
+func (h *host) inChunks(what string, chunk int64, request uintptr) func(context.Context, Request, *claim, *evidence) (string, error) {
+	return func(ctx context.Context, r Request, c *claim, _ *evidence) (string, error) {
 		began := time.Now()
 		for from := int64(0); from < c.size; from += chunk {
 			if ctx.Err() != nil {
@@ -177,7 +177,7 @@ func (h *host) inChunks(what string, chunk int64, request uintptr) func(context.
 // ranged makes an ioctl with uint64_t range[2].
 func (h *host) ranged(fd int, request uintptr, from, length int64) error {
 	b := binary.NativeEndian.AppendUint64(nil, uint64(from))
-	_, err := h.ioctlOn(fd, request, binary.NativeEndian.AppendUint64(b, uint64(length)))
+	_, err := h.ioctl(fd, request, binary.NativeEndian.AppendUint64(b, uint64(length)))
 	return err
 }
 
@@ -199,41 +199,47 @@ const (
 // enough is in how many parts of a disk data must be known to be, to prove by them that it was erased.
 const enough = 16
 
-// prints are blocks of a disk that held something, by their place.
-type prints struct {
+// evidence is blocks of a disk that held something before an erasure, by their place, and how the blocks read that were read
+// back after it.
+type evidence struct {
+	must  promise
+	known bool // whether the disk could be read before; else nothing is known of any block
 	seed  maphash.Seed
 	at    map[int64]uint64 // 0: the block could not be read
-	known bool             // whether the disk could be read; else nothing is known of any block
+
+	noise, other int
+	unknown      int64 // where a block holds something of which nothing is known; -1: nowhere
+	bad          error
 }
 
 // add notes a block; nil: it cannot be read.
-func (p *prints) add(at int64, b []byte) {
-	if p.at[at] = 0; b != nil {
-		p.at[at] = maphash.Bytes(p.seed, b)
+func (e *evidence) add(at int64, b []byte) {
+	if e.at[at] = 0; b != nil {
+		e.at[at] = maphash.Bytes(e.seed, b)
 	}
 }
 
 // written finds places that hold something, or that cannot be read, in the quick check s and then, where that has found few,
 // by reading the disk. It holds no more than the ends of what it finds in each part. s is nil where a sanitize keeps the
 // disk from being read.
-func (h *host) written(ctx context.Context, c *claim, s *surface) (prints, error) {
-	p := prints{seed: maphash.MakeSeed(), at: make(map[int64]uint64), known: s != nil}
+func (h *host) written(ctx context.Context, c *claim, must promise, s *surface) (*evidence, error) {
+	e := &evidence{must: must, known: s != nil, seed: maphash.MakeSeed(), at: make(map[int64]uint64), unknown: -1}
 	if s == nil {
-		return p, nil
+		return e, nil
 	}
 	part, parts := int64(-1), 0
 	for at, b := range s.blocks() {
 		if blank(b) {
 			continue
 		}
-		p.add(at, b)
+		e.add(at, b)
 		if at/stretch != part {
 			part = at / stretch
 			parts++
 		}
 	}
 	if parts >= enough {
-		return p, nil
+		return e, nil
 	}
 	parts = 0
 	err := h.readUntil(ctx, c, "what to verify its erasure by", func(one chunk) bool {
@@ -243,32 +249,31 @@ func (h *host) written(ctx context.Context, c *claim, s *surface) (prints, error
 		}
 		for at, b := range one.blocks() {
 			if at == first || at == last {
-				p.add(at, b)
+				e.add(at, b)
 			}
 		}
 		parts++
 		return parts >= enough
 	})
-	return p, err
+	return e, err
 }
 
 // verify reads the disk itself, not what is cached of it, and describes how it reads: the places that held something, the
 // ends and new random places; or all of it where nothing is known of what it held. A disk that does not keep the promise is
 // [Failed].
-func (h *host) verify(ctx context.Context, c *claim, must promise, had prints, a *Answer) (seen string, err error) {
+func (h *host) verify(ctx context.Context, c *claim, e *evidence, a *Answer) (seen string, err error) {
 	if err := h.flush(c); err != nil {
 		return "", err
 	}
-	check := tally{must: must, had: had, unknown: -1}
 	each := func(one chunk) bool {
 		for at, b := range one.blocks() {
-			check.block(at, b)
+			e.block(at, b)
 		}
-		return check.bad != nil
+		return e.bad != nil
 	}
 	h.step.is("reading %s back", c.name())
-	held := make([]chunk, 0, len(had.at))
-	for _, at := range slices.Sorted(maps.Keys(had.at)) {
+	held := make([]chunk, 0, len(e.at))
+	for _, at := range slices.Sorted(maps.Keys(e.at)) {
 		held = append(held, chunk{at: at, b: make([]byte, min(blockSize, c.size-at))})
 	}
 	if err := together(ctx, held, h.reading(c)); err != nil {
@@ -282,78 +287,70 @@ func (h *host) verify(ctx context.Context, c *claim, must promise, had prints, a
 		return "", err
 	}
 	for at, b := range s.blocks() {
-		if _, done := had.at[at]; !done {
-			check.block(at, b)
+		if _, done := e.at[at]; !done {
+			e.block(at, b)
 		}
 	}
-	if !had.known && check.bad == nil {
+	if !e.known && e.bad == nil {
 		if err := h.readUntil(ctx, c, "that nothing is left there", each); err != nil {
 			return "", err
 		}
 	}
-	if err := check.verdict(); err != nil {
+	if err := e.verdict(); err != nil {
 		return "", errorf(Failed, "verify %s: %w", c.name(), err)
 	}
-	if check.noise > 0 {
-		a.Fingerprint = s.fingerprint().String()
+	if e.noise > 0 {
+		a.Fingerprint = s.fingerprint()
 	}
-	return check.inWords(), nil
+	return e.inWords(), nil
 }
 
-// tally is how the blocks read that were read back.
-type tally struct {
-	must         promise
-	had          prints
-	noise, other int
-	unknown      int64 // where a block holds something of which nothing is known; -1: nowhere
-	bad          error
-}
-
-func (t *tally) block(at int64, b []byte) {
-	before, held := t.had.at[at]
+// block judges a block that was read back.
+func (e *evidence) block(at int64, b []byte) {
+	before, held := e.at[at]
 	switch {
-	case t.bad != nil:
+	case e.bad != nil:
 	case b == nil:
-		t.bad = fmt.Errorf("byte %d cannot be read: an erased block must be readable; replace the drive", at)
+		e.bad = fmt.Errorf("byte %d cannot be read: an erased block must be readable; replace the drive", at)
 	case bytes.Count(b, []byte{0}) == len(b):
-	case t.must == mustBeZero:
-		t.bad = fmt.Errorf("byte %d and after are not zeroes", at)
+	case e.must == mustBeZero:
+		e.bad = fmt.Errorf("byte %d and after are not zeroes", at)
 	case blank(b):
-		t.other++
-	case t.must == mustVanish:
-		t.bad = fmt.Errorf("there is data at byte %d still: this drive keeps data that is discarded; scrub = \"zero\" erases it", at)
-	case !t.had.known, held && before == 0:
-		t.unknown = max(t.unknown, at)
-	case held && before == maphash.Bytes(t.had.seed, b):
-		t.bad = fmt.Errorf("at byte %d it reads as before", at)
+		e.other++
+	case e.must == mustVanish:
+		e.bad = fmt.Errorf("there is data at byte %d still: this drive keeps data that is discarded; scrub = \"zero\" erases it", at)
+	case !e.known, held && before == 0:
+		e.unknown = max(e.unknown, at)
+	case held && before == maphash.Bytes(e.seed, b):
+		e.bad = fmt.Errorf("at byte %d it reads as before", at)
 	default:
-		t.noise++
+		e.noise++
 	}
 }
 
 // verdict returns why the erasure is not verified. Noise is what a new key makes of a block; a block of which nothing is known
 // counts as that only where another one is proven to have changed.
-func (t *tally) verdict() error {
-	if t.bad == nil && t.unknown >= 0 && t.noise == 0 {
-		return fmt.Errorf("at byte %d is data that could not be read before the erasure, and nothing tells the one from the other; erase the disk again", t.unknown)
+func (e *evidence) verdict() error {
+	if e.bad == nil && e.unknown >= 0 && e.noise == 0 {
+		return fmt.Errorf("at byte %d is data that could not be read before the erasure, and nothing tells the one from the other; erase the disk again", e.unknown)
 	}
-	return t.bad
+	return e.bad
 }
 
 // inWords describes how a disk reads.
-func (t *tally) inWords() string {
-	had := fmt.Sprintf("%d blocks of %d bytes had held something", len(t.had.at), blockSize)
+func (e *evidence) inWords() string {
+	had := fmt.Sprintf("%d blocks of %d bytes had held something", len(e.at), blockSize)
 	switch {
-	case !t.had.known:
+	case !e.known:
 		had = "it could not be read before"
-	case len(t.had.at) == 0:
+	case len(e.at) == 0:
 		had = "the disk was blank"
 	}
 	switch {
-	case t.noise > 0:
-		return fmt.Sprintf("%s, none reads as before, %d read as noise", had, t.noise)
-	case t.other > 0:
-		return fmt.Sprintf("%s, all read as 00 or ff, %d of them not as zeroes", had, t.other)
+	case e.noise > 0:
+		return fmt.Sprintf("%s, none reads as before, %d read as noise", had, e.noise)
+	case e.other > 0:
+		return fmt.Sprintf("%s, all read as 00 or ff, %d of them not as zeroes", had, e.other)
 	}
 	return had + ", all read as zeroes"
 }

@@ -23,7 +23,7 @@ func (h *host) formatBy(ses uint32) erasure {
 	return erasure{
 		promise: mustChange,
 		ready:   func(c *claim) error { return h.formattable(c, ses) },
-		run:     func(_ context.Context, _ Request, c *claim, _ prints) (string, error) { return h.format(c, ses) },
+		run:     func(_ context.Context, _ Request, c *claim, _ *evidence) (string, error) { return h.format(c, ses) },
 	}
 }
 
@@ -31,20 +31,16 @@ func (h *host) formatBy(ses uint32) erasure {
 // the controller until it is over, which nothing can interrupt (nvme_passthru_start): seconds, or minutes where a disk
 // really erases its cells.
 func (h *host) format(c *claim, ses uint32) (string, error) {
-	nsid, err := h.nsid(c.fd)
-	if err != nil {
-		return "", err
-	}
-	ns, err := h.namespaceOf(c.fd, nsid)
+	ns, err := h.namespace(c)
 	if err != nil {
 		return "", err
 	}
 	h.step.is("formatting %s", c.name())
 	word := formatWord(ns, ses)
-	if err := h.command(c.fd, nvmeIoctlAdminCmd, adminCommand{opcode: opFormatNVM, nsid: nsid, cdw10: word}, formatTime, nil); err != nil {
+	if err := h.command(c.fd, nvmeIoctlAdminCmd, adminCommand{opcode: opFormatNVM, nsid: ns.nsid, cdw10: word}, formatTime, nil); err != nil {
 		return "", commandError("format "+c.name(), err)
 	}
-	return fmt.Sprintf("formatted namespace %d, SES %d, LBA format %d kept", nsid, ses, formatOf(ns)), nil
+	return fmt.Sprintf("formatted namespace %d, SES %d, LBA format %d kept", ns.nsid, ses, formatOf(ns)), nil
 }
 
 // formattable asks the controller whether it can do that, to this namespace alone.
@@ -78,13 +74,9 @@ func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flb
 
 // sameSize checks that a disk has kept its size and its blocks.
 func (h *host) sameSize(c *claim) error {
-	size, err := h.bytesOf(c.fd)
+	size, block, err := h.sizes(c.fd)
 	if err != nil {
 		return commandError("ask for the size of "+c.name(), err)
-	}
-	block, err := h.blockOf(c.fd)
-	if err != nil {
-		return commandError("ask for the block size of "+c.name(), err)
 	}
 	if size != c.size || block != c.block {
 		return errorf(Failed, "%s has %d bytes in blocks of %d now, not %d in blocks of %d", c.name(), size, block, c.size, c.block)
@@ -131,15 +123,15 @@ func (h *host) sole(c *claim) error {
 			return errorf(Refused, "%s would be erased too; erase %s alone with scrub = \"zero\"", path.Base(d), c.name())
 		}
 	}
-	if err := h.allOurs(c, own); err != nil {
+	if err := h.allOurs(c); err != nil {
 		return err
 	}
 	return h.noOther(c)
 }
 
-// allOurs checks that the NVM subsystem has no controllers but these: one that a virtual machine has through VFIO, or
+// allOurs checks that the NVM subsystem has no controllers but those here: one that a virtual machine has through VFIO, or
 // another host by the other port of the drive, uses namespaces that nobody here knows of.
-func (h *host) allOurs(c *claim, controllers []string) error {
+func (h *host) allOurs(c *claim) error {
 	id, err := h.controllerOf(c)
 	if err != nil || !id.has(severalControllers) {
 		return err
@@ -148,7 +140,7 @@ func (h *host) allOurs(c *claim, controllers []string) error {
 	if err != nil {
 		return errorf(Refused, "whether others have a controller of the NVM subsystem cannot be told: %w", err)
 	}
-	strange, err := h.strangers(list, controllers)
+	strange, err := h.strangers(c, list)
 	if err != nil {
 		return err
 	}
@@ -170,7 +162,7 @@ func (h *host) noOther(c *claim) error {
 	if id.has(managesNS) {
 		cns = cnsNamespaces
 	}
-	own, err := h.nsid(c.fd)
+	own, err := h.namespace(c)
 	if err != nil {
 		return err
 	}
@@ -179,7 +171,7 @@ func (h *host) noOther(c *claim) error {
 		return commandError("list the namespaces", err)
 	}
 	for b := range slices.Chunk(list, 4) {
-		if nsid := binary.LittleEndian.Uint32(b); nsid != 0 && nsid != own {
+		if nsid := binary.LittleEndian.Uint32(b); nsid != 0 && nsid != own.nsid {
 			return errorf(Refused, "namespace %d would be erased too; erase %s alone with scrub = \"zero\"", nsid, c.name())
 		}
 	}
@@ -259,7 +251,7 @@ func (h *host) sanitizable(c *claim) error {
 // sanitize erases the whole subsystem. One that is running is followed, whoever has begun it. One that is over counts if
 // the request says that it has asked for it, or if the controller says that nothing has been written since, and if the disk
 // is blank: nothing tells other content from what was there before.
-func (h *host) sanitize(ctx context.Context, r Request, c *claim, had prints) (string, error) {
+func (h *host) sanitize(ctx context.Context, r Request, c *claim, had *evidence) (string, error) {
 	id, err := h.controllerOf(c)
 	if err != nil {
 		return "", err

@@ -22,7 +22,7 @@ import (
 // eraseOf0 is the request to erase disk0, which a pod has left.
 func eraseOf0(method string) Request {
 	return Request{
-		Op: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Scrub: method, Tenant: true, TimeoutMS: minute,
+		Do: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Scrub: method, Tenant: true, TimeoutMS: minute,
 	}
 }
 
@@ -36,7 +36,7 @@ func (m *machine) export(name string) {
 // printOf0 is what a probe knows what is on disk0 by.
 func printOf0(m *machine) string {
 	r := eraseOf0("")
-	r.Op, r.Tenant = Probe, false
+	r.Do, r.Tenant = Probe, false
 	print := m.ask(r).Fingerprint
 	m.calls = nil
 	return print
@@ -119,9 +119,12 @@ func TestErasureIsRefused(t *testing.T) {
 		want   Result
 		detail string
 	}{
-		{"a file system of nobody's", func(m *machine, n *fakeNode, r *Request) { r.Tenant, r.Blank, r.ByHand = false, true, true; n.ext4() }, Foreign, "nvme0n1 holds unknown data at byte 0; if no one needs that"},
+		{"a file system of nobody's", func(m *machine, n *fakeNode, r *Request) {
+			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
+			n.ext4()
+		}, Foreign, "nvme0n1 holds unknown data at byte 0; if no one needs that"},
 		{"a byte of nobody's", func(m *machine, n *fakeNode, r *Request) {
-			r.Tenant, r.Blank, r.ByHand = false, true, true
+			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
 			n.data[4<<20-1] = 1
 		}, Foreign, "nvme0n1 holds unknown data at byte 4190208"},
 		{"a file system over what a pod has left", func(m *machine, n *fakeNode, r *Request) {
@@ -135,7 +138,7 @@ func TestErasureIsRefused(t *testing.T) {
 			n.data[4<<20-1]++
 		}, Foreign, "nvme0n1 holds unknown data at byte 0, which its last pod did not leave there"},
 		{"partitions of nobody's", func(m *machine, n *fakeNode, r *Request) {
-			r.Tenant, r.Blank, r.ByHand = false, true, true
+			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
 			m.partition(disk0+"/nvme0n1p1", "259:1")
 		}, Foreign, "nvme0n1 holds partitions that the kernel still knows of"},
 		{"read-only", func(m *machine, n *fakeNode, r *Request) { m.files(map[string]string{disk0 + "/ro": "1\n"}) }, Refused, "is read-only"},
@@ -201,7 +204,7 @@ func TestErasureIsRefused(t *testing.T) {
 		{"another request", func(m *machine, n *fakeNode, r *Request) { m.locked = map[string]bool{disk0: true} }, Busy, "another request is at work"},
 		{"no such way", func(m *machine, n *fakeNode, r *Request) { r.Scrub = "nvme-controller" }, Refused, `invalid scrub "nvme-controller": must be one of crypto-erase, discard,`},
 		{"no disk", func(m *machine, n *fakeNode, r *Request) {
-			r.SysPath, r.Class, r.Identity = controller0, "node", []Attribute{{"serial", "S1"}}
+			r.SysPath, r.Class, r.Identity = controller0, "node", identity("serial", "S1")
 		}, Refused, "is not a disk: there is nothing to erase"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -272,7 +275,7 @@ func TestOtherWayToTheDisk(t *testing.T) {
 						m.controller(function1, "nvme1", "S1")
 						first, twin = m.disk(disk0, "259:0", "eui.01"), m.disk(other, "259:1", "eui.01")
 					} else {
-						r.SysPath, at, r.Class, r.Identity = scsi+"/block/sda", scsi1+"/block/sdb", "node", []Attribute{{"device/wwid", "naa.01"}}
+						r.SysPath, at, r.Class, r.Identity = scsi+"/block/sda", scsi1+"/block/sdb", "node", identity("device/wwid", "naa.01")
 						first, twin = m.disk(r.SysPath, "259:0", ""), m.disk(at, "259:1", "")
 						for _, sysPath := range []string{r.SysPath, at} {
 							m.remove(sysPath + "/wwid")
@@ -416,7 +419,7 @@ func TestKernelDoesNotComeBack(t *testing.T) {
 		r := eraseOf0("zero")
 		began := time.Now()
 		m.wants(&r)
-		a, err := ParseAnswer(m.answer(m.Context(), r.Encode()))
+		a, err := ParseAnswer(m.answer(m.Context(), 0, r.Encode()))
 		if err != nil || a.Result != Failed || time.Since(began) != r.Timeout()+grace ||
 			a.Detail != "not over after 1m0s: erasing nvme0n1 by zero cannot be interrupted and goes on; allow more time" {
 			t.Errorf("answer is %+v, %v", a, err)

@@ -27,9 +27,8 @@ type kernel struct {
 	flock func(fd, how int) error
 	fsync func(fd int) error
 	pread func(fd int, p []byte, offset int64) (n int, err error)
-	// ioctl passes a plain number, or with ioctlOn the address of an argument, which the kernel may change.
-	ioctl   func(fd int, request, argument uintptr) (result int, err error)
-	ioctlOn func(fd int, request uintptr, argument []byte) (result int, err error)
+	// ioctl passes the address of an argument, which the kernel may change; nil: 0.
+	ioctl func(fd int, request uintptr, argument []byte) (result int, err error)
 	// pass passes an NVMe command by NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD; data goes either way. The status is the
 	// controller's, 0 for success.
 	pass  func(fd int, request uintptr, c *adminCommand, data []byte) (status uint16, err error)
@@ -56,9 +55,6 @@ func theKernel() kernel {
 		fsync: unix.Fsync,
 		pread: pread,
 		ioctl: ioctl,
-		ioctlOn: func(fd int, request uintptr, b []byte) (int, error) {
-			return ioctlAt(fd, request, unsafe.Pointer(&b[0]))
-		},
 		pass:  pass,
 		write: writeAttribute,
 
@@ -98,12 +94,8 @@ func pread(fd int, p []byte, offset int64) (int, error) {
 	}
 }
 
-func ioctl(fd int, request, argument uintptr) (int, error) {
-	result, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, argument)
-	if errno != 0 {
-		return -1, errno
-	}
-	return int(result), nil
+func ioctl(fd int, request uintptr, argument []byte) (int, error) {
+	return ioctlAt(fd, request, unsafe.Pointer(unsafe.SliceData(argument)))
 }
 
 func ioctlAt(fd int, request uintptr, argument unsafe.Pointer) (int, error) {

@@ -77,13 +77,12 @@ func killing() error {
 			select {}
 		}
 	}
-	open, ioctlOn, ioctl := h.kernel.open, h.kernel.ioctlOn, h.kernel.ioctl
+	open, ioctl := h.kernel.open, h.kernel.ioctl
 	h.kernel.open = func(path string, flags int) (int, error) { die(); return open(path, flags) }
-	h.kernel.ioctl = func(fd int, request, argument uintptr) (int, error) { die(); return ioctl(fd, request, argument) }
-	h.kernel.ioctlOn = func(fd int, request uintptr, b []byte) (int, error) {
+	h.kernel.ioctl = func(fd int, request uintptr, b []byte) (int, error) {
 		die()
 		if request == blkZeroOut { // and in between, of which the kernel has done a part
-			ranged := func(from, length uint64) (int, error) { return ioctlOn(fd, request, rangeOf(from, length)) }
+			ranged := func(from, length uint64) (int, error) { return ioctl(fd, request, rangeOf(from, length)) }
 			for from := uint64(0); from < loopSize; from += loopSize / 16 {
 				if _, err := ranged(from, loopSize/16); err != nil {
 					return -1, err
@@ -92,9 +91,9 @@ func killing() error {
 			}
 			return 0, nil
 		}
-		return ioctlOn(fd, request, b)
+		return ioctl(fd, request, b)
 	}
-	return exchange.ServeUntilGone(h.answer)
+	return exchange.Serve(h.answer)
 }
 
 func rangeOf(from, length uint64) []byte {

@@ -90,8 +90,8 @@ func (l *loop) attach(t *testing.T) error {
 	return nil
 }
 
-func (l loop) request(op Op, scrub string) Request {
-	return Request{Op: op, SysPath: l.sysPath, Class: "node", Scrub: scrub, TimeoutMS: minute, Identity: []Attribute{{"diskseq", l.seq}}}
+func (l loop) request(do Do, scrub string) Request {
+	return Request{Do: do, SysPath: l.sysPath, Class: "node", Scrub: scrub, TimeoutMS: minute, Identity: identity("diskseq", l.seq)}
 }
 
 // configured writes a configuration with a resource that selects the disk and erases it as a request asks for.
@@ -124,7 +124,7 @@ func (l loop) do(t *testing.T, r Request) Answer {
 	t.Helper()
 	c := asChild(t, Program)
 	c.Peer.Config = l.configured(t, r)
-	if r.Op == Prepare {
+	if r.Do == Prepare {
 		r.Resource = "example.org/disk"
 	}
 	a, err := c.Do(t.Context(), r)
@@ -167,7 +167,7 @@ func TestLoopIsLeftAlone(t *testing.T) {
 		result Result
 		detail string
 	}{
-		{"nobody says that it is leftover", func(t *testing.T, l loop, r *Request) { r.Tenant, r.Blank, r.ByHand = false, true, true }, Foreign, "holds unknown data at byte 0; if no one needs that"},
+		{"nobody says that it is leftover", func(t *testing.T, l loop, r *Request) { r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true }, Foreign, "holds unknown data at byte 0; if no one needs that"},
 		{"claimed", func(t *testing.T, l loop, r *Request) {
 			fd := must(unix.Open(l.node, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0))(t)
 			t.Cleanup(func() { unix.Close(fd) })
@@ -263,7 +263,7 @@ func TestRealIoctls(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.release(c)
-	seq, err := h.appearance(c.fd)
+	seq, err := h.number(c.fd, blkGetDiskSeq, 8)
 	if err != nil || fmt.Sprint(seq) != l.seq || c.size != loopSize || c.block != 512 {
 		t.Errorf("it is number %d of size %d in blocks of %d, %v", seq, c.size, c.block, err)
 	}

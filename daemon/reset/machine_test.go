@@ -84,10 +84,7 @@ func newMachine(t *testing.T) *machine {
 	m.host = &host{Tree: sysfs.At(root), kernel: kernel{
 		open: m.openNode, close: m.closeNode, node: func(fd int) (node, error) { return m.at(fd).node, nil },
 		flock: m.lockNode, fsync: m.syncNode, pread: m.readNode, write: m.writeAttr,
-		ioctl: func(fd int, request, argument uintptr) (int, error) {
-			return m.ioctlNode(fd, request, binary.NativeEndian.AppendUint64(nil, uint64(argument)))
-		},
-		ioctlOn: m.ioctlNode, pass: m.passNode, openLock: m.openLock, idle: func() {},
+		ioctl: m.ioctlNode, pass: m.passNode, openLock: m.openLock, idle: func() {},
 	}}
 	m.run, m.locks, m.selects = root+"/run", "/locks", m.selected
 	m.settings = func() (config.Config, error) { return m.config, nil }
@@ -338,7 +335,7 @@ func (m *machine) ioctlNode(fd int, request uintptr, b []byte) (int, error) {
 	case nvmeIoctlID:
 		return n.nsid, nil
 	}
-	m.note("ioctl %s %#x %x", n.name, request, b)
+	m.note("ioctl %s %#x %016x", n.name, request, b)
 	if m.onIoctl != nil {
 		return m.onIoctl(n, request, b)
 	}
@@ -388,7 +385,7 @@ func (m *machine) ask(r Request) Answer {
 		r.TimeoutMS = minute
 	}
 	m.wants(&r)
-	a, err := ParseAnswer(m.answer(m.Context(), r.Encode()))
+	a, err := ParseAnswer(m.answer(m.Context(), 0, r.Encode()))
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -413,7 +410,7 @@ func anything() config.Config {
 
 // wants makes the configuration say what a request asks for, for the resource that the request then names.
 func (m *machine) wants(r *Request) {
-	if r.Op != Prepare || r.Resource != "" {
+	if r.Do != Prepare || r.Resource != "" {
 		return
 	}
 	r.Resource = "test/" + r.Class
@@ -432,7 +429,15 @@ func (m *machine) wanted(r Request) Request {
 }
 
 // byWWID identifies the disks of the tests.
-func byWWID(wwid string) []Attribute { return []Attribute{{"wwid", wwid}} }
+func byWWID(wwid string) []device.Attribute { return identity("wwid", wwid) }
+
+// identity are attributes: a name and a value each.
+func identity(pairs ...string) (all []device.Attribute) {
+	for i := 0; i < len(pairs); i += 2 {
+		all = append(all, device.Attribute{Name: pairs[i], Value: pairs[i+1]})
+	}
+	return all
+}
 
 // do runs the request without the daemon's end, for an error that can be looked at.
 func (m *machine) do(r Request) (a Answer, err error) {

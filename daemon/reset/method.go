@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // reset brings a device to a known state by the method that is asked for, and returns what it did.
@@ -109,7 +111,7 @@ func (h *host) resetController(r Request, sysPath string) error {
 	}
 	name := path.Base(sysPath)
 	h.step.is("the reset of %s", name)
-	switch _, err := h.ioctl(fd, nvmeIoctlReset, 0); {
+	switch _, err := h.ioctl(fd, nvmeIoctlReset, nil); {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENETRESET): // nvme_reset_ctrl_sync
@@ -143,7 +145,7 @@ func (h *host) resetPort(_ context.Context, r Request) (string, error) {
 		return "", err
 	}
 	h.step.is("the reset of %s", name)
-	if _, err := h.ioctl(fd, dflPortReset, 0); err != nil {
+	if _, err := h.ioctl(fd, dflPortReset, nil); err != nil {
 		return "", commandError("reset "+name, err)
 	}
 	return "reset port " + name, nil
@@ -167,13 +169,13 @@ func (h *host) back(ctx context.Context, r Request) error {
 
 // anyAppearance is the request without the diskseq: a disk that appears again has another one.
 func (r Request) anyAppearance() Request {
-	r.Identity = slices.DeleteFunc(slices.Clone(r.Identity), func(a Attribute) bool { return path.Base(a.Name) == "diskseq" })
+	r.Identity = slices.DeleteFunc(slices.Clone(r.Identity), func(a device.Attribute) bool { return path.Base(a.Name) == "diskseq" })
 	return r
 }
 
 // works returns nil if the device is there and works, or what is the matter.
 func (h *host) works(r Request) error {
-	if err := h.find(r.asProbe()); err != nil {
+	if err := h.find(r); err != nil {
 		return err
 	}
 	if h.Link(r.SysPath, "subsystem") != "block" {
@@ -195,12 +197,6 @@ func (h *host) works(r Request) error {
 		}
 	}
 	return nil
-}
-
-// asProbe is the request for which nothing has to identify the device.
-func (r Request) asProbe() Request {
-	r.Op = Probe
-	return r
 }
 
 // answers tells whether a PCI function answers: one that does not reads as ones everywhere (PCI_SET_ERROR_RESPONSE).

@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // resetOf0 is the request to reset disk0.
 func resetOf0(method string) Request {
-	return Request{Op: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Method: method, TimeoutMS: minute}
+	return Request{Do: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Method: method, TimeoutMS: minute}
 }
 
 const resetIoctl = "ioctl nvme0 0x4e44 0000000000000000"
@@ -33,7 +35,7 @@ func TestControllerReset(t *testing.T) {
 		{"alone", func(m *machine, n *fakeNode, r *Request) {}, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
 		{"with what a pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Tenant = true }, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
 		{
-			"with what nobody has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Blank = true },
+			"with what nobody has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Fingerprint = Blank },
 			Answer{Result: Foreign, Content: "unknown data at byte 0", Detail: "nvme0n1 holds unknown data at byte 0; if no one needs that, erase it by hand: metalplugctl reset ID --scrub zero"},
 			nil,
 		},
@@ -115,7 +117,7 @@ func TestComesBack(t *testing.T) {
 					return 0, nil
 				}
 				r := resetOf0("nvme-controller")
-				r.Identity = append(r.Identity, Attribute{"diskseq", "9"})
+				r.Identity = append(r.Identity, device.Attribute{Name: "diskseq", Value: "9"})
 				began := time.Now()
 				got := m.ask(r)
 				if got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
@@ -213,7 +215,7 @@ func TestControllersOfAMultipathDisk(t *testing.T) {
 	if err != nil || !slices.Equal(disks, []string{headPath}) {
 		t.Errorf("disks are %q, %v", disks, err)
 	}
-	r := Request{Op: Prepare, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09"), Method: "nvme-controller"}
+	r := Request{Do: Prepare, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09"), Method: "nvme-controller"}
 	if got := m.ask(r); got.Result != OK || !slices.Equal(m.calls, []string{resetIoctl, "ioctl nvme1 0x4e44 0000000000000000"}) {
 		t.Errorf("answer is %+v, it did %q", got, m.calls)
 	}
@@ -235,7 +237,7 @@ func port(t *testing.T) (*machine, *fakeNode, Request) {
 	})
 	m.selectsAll()
 	n := m.node("/dev/dfl-port.0", "244:1", false)
-	return m, n, Request{Op: Prepare, SysPath: portPath, Class: "fpga", Method: "dfl-port", Identity: []Attribute{{"afu_id", "0123456789abcdef"}}}
+	return m, n, Request{Do: Prepare, SysPath: portPath, Class: "fpga", Method: "dfl-port", Identity: identity("afu_id", "0123456789abcdef")}
 }
 
 func TestPortReset(t *testing.T) {
@@ -244,7 +246,7 @@ func TestPortReset(t *testing.T) {
 	if got := m.ask(r); !reflect.DeepEqual(got, Answer{Result: OK, Done: "reset port dfl-port.0"}) || !slices.Equal(m.calls, []string{open, ioctl}) {
 		t.Errorf("answer is %+v, it did %q", got, m.calls)
 	}
-	if got := m.ask(Request{Op: Probe, SysPath: portPath, Class: "fpga"}); !reflect.DeepEqual(got, Answer{Result: OK}) {
+	if got := m.ask(Request{Do: Probe, SysPath: portPath, Class: "fpga"}); !reflect.DeepEqual(got, Answer{Result: OK}) {
 		t.Errorf("a look finds %+v", got)
 	}
 	m.onIoctl = func(*fakeNode, uintptr, []byte) (int, error) { return -1, unix.ETIMEDOUT }
@@ -282,8 +284,8 @@ func vfioMachine(t *testing.T) (*machine, *fakeNode) {
 }
 
 func TestVFIOReset(t *testing.T) {
-	byFunction := Request{Op: Prepare, SysPath: function0, Class: "node", Method: "vfio", Identity: []Attribute{{"vendor", "0x1b36"}}}
-	byGroup := Request{Op: Prepare, SysPath: groupPath, Class: "node", Method: "vfio", Identity: []Attribute{{"dev", "243:0"}}}
+	byFunction := Request{Do: Prepare, SysPath: function0, Class: "node", Method: "vfio", Identity: identity("vendor", "0x1b36")}
+	byGroup := Request{Do: Prepare, SysPath: groupPath, Class: "node", Method: "vfio", Identity: identity("dev", "243:0")}
 	for name, r := range map[string]Request{"a function": byFunction, "a group": byGroup} {
 		t.Run(name, func(t *testing.T) {
 			m, _ := vfioMachine(t)
@@ -321,7 +323,7 @@ func TestVFIOResetGoesWrong(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m, group := vfioMachine(t)
 			c.change(m, group)
-			r := Request{Op: Prepare, SysPath: function0, Class: "node", Method: "vfio", Identity: []Attribute{{"vendor", "0x1b36"}}}
+			r := Request{Do: Prepare, SysPath: function0, Class: "node", Method: "vfio", Identity: identity("vendor", "0x1b36")}
 			if got := m.ask(r); got.Result != c.want || !strings.Contains(got.Detail, c.detail) {
 				t.Errorf("answer is %+v, want %v with %q", got, c.want, c.detail)
 			}
@@ -341,7 +343,7 @@ func busyAt(m *machine, node string) func(string, int) (int, error) {
 
 // functionRequest is to reset the PCI function of disk0.
 func functionRequest(method string) Request {
-	return Request{Op: Prepare, SysPath: function0, Class: "node", Method: method, Identity: []Attribute{{"vendor", "0x1b36"}}, Together: []string{disk0}}
+	return Request{Do: Prepare, SysPath: function0, Class: "node", Method: method, Identity: identity("vendor", "0x1b36"), Together: []string{disk0}}
 }
 
 const (

@@ -34,9 +34,6 @@ func (h *host) resetFunction(ctx context.Context, r Request, choice string) (str
 	if err != nil {
 		return "", err
 	}
-	if _, err := h.resetMethods(function, choice); err != nil {
-		return "", err
-	}
 	if function != r.SysPath {
 		unlock, err := h.only(ctx, function)
 		if err != nil {
@@ -55,9 +52,12 @@ func (h *host) resetFunction(ctx context.Context, r Request, choice string) (str
 	return h.resetBy(function, choice)
 }
 
-// resetBy makes the reset. A method that is chosen is so for this one time.
+// resetBy makes the reset if the function may be reset. A method that is chosen is so for this one time.
 func (h *host) resetBy(function, choice string) (done string, err error) {
 	address := path.Base(function)
+	if err := h.mayReset(function); err != nil {
+		return "", err
+	}
 	listed, err := h.resetMethods(function, choice)
 	if err != nil {
 		return "", err
@@ -271,9 +271,6 @@ func (h *host) resetVFIO(_ context.Context, r Request) (string, error) {
 		return "", err
 	}
 	for _, f := range functions {
-		if err := h.mayReset(f); err != nil {
-			return "", err
-		}
 		if _, err := h.resetBy(f, ""); err != nil {
 			return "", err
 		}

@@ -12,15 +12,14 @@ import (
 )
 
 // prepare does what the request asks for, in this order: prove, reset, erase.
-func (h *host) prepare(ctx context.Context, r Request, a *Answer) error {
-	disk := h.Link(r.SysPath, "subsystem") == "block"
+func (h *host) prepare(ctx context.Context, r Request, disk bool, a *Answer) error {
 	_, erasable := h.everyErasure()[r.Scrub]
 	switch {
 	case r.Scrub != "" && !erasable:
 		return errorf(Refused, "invalid scrub %q: must be one of %s", r.Scrub, strings.Join(Erasures(), ", "))
 	case r.Method != "" && h.resetter(r.Method) == nil:
 		return errorf(Refused, "invalid method %q: %s", r.Method, knownMethods)
-	case (r.Scrub != "" || r.Blank) && !disk:
+	case (r.Scrub != "" || r.Fingerprint == Blank) && !disk:
 		return errorf(Refused, "%s is not a disk: there is nothing to erase or to read", r.SysPath)
 	case r.Scrub != "" && !r.Tenant && !r.ByHand:
 		return errorf(Refused, "erase %s: no pod of this node left what is on it; only the operator may have it erased: metalplugctl reset ID --scrub %s", r.SysPath, r.Scrub)
@@ -40,12 +39,6 @@ func (h *host) prepare(ctx context.Context, r Request, a *Answer) error {
 	done, err := h.reset(ctx, r)
 	a.Done = done
 	return err
-}
-
-// state is what was on a disk when it was read.
-type state struct {
-	unread bool // it was not, or could not be
-	print  fingerprint
 }
 
 func (h *host) prepareDisk(ctx context.Context, r Request, a *Answer) error {
@@ -75,7 +68,7 @@ func (h *host) prepareDisk(ctx context.Context, r Request, a *Answer) error {
 	}
 	if len(done) == 0 {
 		done = append(done, path.Base(r.SysPath)+" is free")
-		if r.Blank {
+		if r.Fingerprint == Blank {
 			done[0] += " and blank, as far as the quick check reads"
 		}
 	}
@@ -91,34 +84,34 @@ func appearanceOf(seq uint64) string {
 	return strconv.FormatUint(seq, 10)
 }
 
-// examine proves that a disk is free and may be touched, and reads what is on it as far as that matters. It leaves no trace:
-// the disk is open to read only, and udev inspects a disk again when a descriptor for writing is closed. It notes in r which
-// disk it was.
-func (h *host) examine(ctx context.Context, r *Request, a *Answer) (before state, err error) {
+// examine proves that a disk is free and may be touched, and returns the fingerprint of what is on it, as far as that matters;
+// empty: it was not, or could not be read. It leaves no trace: the disk is open to read only, and udev inspects a disk again
+// when a descriptor for writing is closed. It notes in r which disk it was.
+func (h *host) examine(ctx context.Context, r *Request, a *Answer) (print string, err error) {
 	c, err := h.hold(r.SysPath, readOnly)
 	if err != nil {
-		return state{}, err
+		return "", err
 	}
 	defer h.release(c)
 	if err := h.lock(ctx, c, shared); err != nil {
-		return state{}, err
+		return "", err
 	}
 	if err := h.identified(*r); err != nil {
-		return state{}, err
+		return "", err
 	}
 	if err := h.shared(c); err != nil {
-		return state{}, err
+		return "", err
 	}
 	r.seq, a.Size = c.seq, c.size
 	if r.Scrub != "" && h.Uint(c.sysPath, "ro") != 0 {
-		return state{}, errorf(Refused, "%s is read-only", c.name())
+		return "", errorf(Refused, "%s is read-only", c.name())
 	}
-	if !r.Blank && r.Scrub == "" && r.Method == "" || h.withheld(*r, c) {
-		return state{unread: true}, nil
+	if r.Fingerprint != Blank && r.Scrub == "" && r.Method == "" || h.withheld(*r, c) {
+		return "", nil
 	}
 	s, err := h.surfaceOf(ctx, c, h.seedOf(*r))
 	if err != nil {
-		return state{}, err
+		return "", err
 	}
 	return h.allowed(*r, c, s, a)
 }
@@ -128,42 +121,32 @@ func (h *host) withheld(r Request, c *claim) bool { return r.Scrub == "sanitize"
 
 // allowed refuses what the request may not be done to: a disk that is not blank where it must be, and to erase what no pod
 // left there.
-func (h *host) allowed(r Request, c *claim, s *surface, a *Answer) (state, error) {
-	if err := s.readable(); err != nil && r.Blank {
-		return state{}, err
-	}
-	content := s.content()
-	if content == "" && len(c.partitions) > 0 && r.Blank {
+func (h *host) allowed(r Request, c *claim, s *surface, a *Answer) (print string, err error) {
+	print, content, signs := s.fingerprint(), s.content(), s.signs()
+	if content == "" && len(c.partitions) > 0 && r.Fingerprint == Blank {
 		content = knownPartitions
 	}
-	is := state{print: s.fingerprint()}
+	other, holds := r.Fingerprint != "" && r.Fingerprint != print, ""
 	switch {
 	case content == "":
-		return is, nil
-	case r.Blank:
-		a.Content = content
-		return is, errorf(Foreign, "%s holds %s; if no one needs that, erase it by hand: %s", c.name(), content, byHand)
-	case r.ByHand && (r.Fingerprint == "" || r.Follow || is.print.String() == r.Fingerprint):
-		return is, nil
+	case r.Fingerprint == Blank:
+		holds = content + "; if no one needs that, erase it by hand: " + byHand
+	case r.ByHand && other:
+		holds = content + ", which was written after its adoption; if no one needs that, adopt it again: metalplugctl adopt ID"
 	case r.ByHand:
-		if err := s.readable(); err != nil {
-			return is, err
-		}
-		a.Content = content
-		return is, errorf(Foreign, "%s holds %s, which was written after its adoption; if no one needs that, adopt it again: metalplugctl adopt ID", c.name(), content)
+	case len(signs) > 0 && r.Scrub != "":
+		holds = signs[0] + ", which is erased by hand only; if no one needs it: " + byHand
+	case r.Tenant && other:
+		holds = content + ", which its last pod did not leave there; if no one needs it, erase it by hand: " + byHand
 	}
-	if signs := s.signs(); len(signs) > 0 && r.Scrub != "" {
-		a.Content = content
-		return is, errorf(Foreign, "%s holds %s, which is erased by hand only; if no one needs it: %s", c.name(), signs[0], byHand)
+	if holds == "" {
+		return print, nil
 	}
-	if r.Tenant && r.Fingerprint != "" && !r.Follow && is.print.String() != r.Fingerprint {
-		if err := s.readable(); err != nil {
-			return is, err
-		}
-		a.Content = content
-		return is, errorf(Foreign, "%s holds %s, which its last pod did not leave there; if no one needs it, erase it by hand: %s", c.name(), content, byHand)
+	if err := s.readable(); err != nil {
+		return "", err
 	}
-	return is, nil
+	a.Content = content
+	return "", errorf(Foreign, "%s holds %s", c.name(), holds)
 }
 
 // byHand is how an operator erases a disk.
@@ -177,7 +160,7 @@ func (h *host) readUntil(ctx context.Context, c *claim, purpose string, enough f
 	h.step.is("reading all of %s to know %s", c.name(), purpose)
 	read, done := h.directly(c)
 	defer done()
-	err := reader{size: c.size, read: read}.each(ctx, 0, func(one chunk) error {
+	err := sweep(ctx, 0, c.size, read, func(one chunk) error {
 		if enough(one) {
 			return errEnough
 		}

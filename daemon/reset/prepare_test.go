@@ -16,6 +16,7 @@ import (
 
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/integration/clock"
 )
 
@@ -38,7 +39,7 @@ func (m *machine) full(r Request) Answer {
 	if r.TimeoutMS == 0 {
 		r.TimeoutMS = minute
 	}
-	a, err := ParseAnswer(m.answer(m.Context(), m.wanted(r).Encode()))
+	a, err := ParseAnswer(m.answer(m.Context(), 0, m.wanted(r).Encode()))
 	if err != nil {
 		m.Error(err)
 	}
@@ -69,7 +70,7 @@ func TestBlankDiskIsProven(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m, n := oneNVMe(t)
 			c.change(n.bigger())
-			r := Request{Op: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Blank: true}
+			r := Request{Do: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Fingerprint: Blank}
 			got := m.full(r)
 			want := map[bool]Result{true: OK, false: Foreign}[c.content == ""]
 			if got.Result != want || !strings.HasPrefix(got.Content, c.content) || got.Size != int64(len(n.data)) || got.Erased {
@@ -78,7 +79,7 @@ func TestBlankDiskIsProven(t *testing.T) {
 			if want == OK && got.Appearance != "9" {
 				t.Errorf("appearance is %q", got.Appearance)
 			}
-			if probe := m.full(Request{Op: Probe, SysPath: disk0, Class: "nvme"}); !strings.HasPrefix(probe.Content, c.content) || (probe.Fingerprint == "") != (c.content == "") {
+			if probe := m.full(Request{Do: Probe, SysPath: disk0, Class: "nvme"}); !strings.HasPrefix(probe.Content, c.content) || (probe.Fingerprint == "") != (c.content == "") {
 				t.Errorf("a probe finds %+v", probe)
 			}
 			m.untouched()
@@ -272,8 +273,8 @@ func TestAppearsAgain(t *testing.T) {
 					return 0, nil
 				}
 				got := m.full(Request{
-					Op: Prepare, SysPath: disk0, Class: "nvme", Method: "nvme-controller", Scrub: scrub, Tenant: true,
-					Identity: append(byWWID("eui.01"), Attribute{"diskseq", "9"}),
+					Do: Prepare, SysPath: disk0, Class: "nvme", Method: "nvme-controller", Scrub: scrub, Tenant: true,
+					Identity: append(byWWID("eui.01"), device.Attribute{Name: "diskseq", Value: "9"}),
 				})
 				if scrub == "" && (got.Result != OK || got.Appearance != "") || scrub != "" && (got.Result != Failed || !strings.Contains(got.Detail, "another medium may be in its place")) {
 					t.Errorf("answer is %+v", got)

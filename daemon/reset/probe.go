@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"path"
-	"runtime"
 	"strings"
 	"time"
 	"unsafe"
@@ -17,90 +16,49 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// probe reads, and changes nothing. Of another device than a disk it finds only that it is there: to open its node might
-// disturb a process, or reset the device (afu_release in drivers/fpga/dfl-afu-main.c).
+// probe reads a disk, and changes nothing. It does not hold the disk for that: "mkfs DISK && mount DISK" of an operator, of
+// which the first makes us look, must not fail at the second because we do.
 func (h *host) probe(ctx context.Context, r Request, a *Answer) error {
-	if h.Link(r.SysPath, "subsystem") == "block" {
-		return h.probeDisk(ctx, r, a)
-	}
-	return nil
-}
-
-func (h *host) probeDisk(ctx context.Context, r Request, a *Answer) error {
-	d, err := h.diskAt(r.SysPath)
-	if err != nil {
-		return err
-	}
-	h.step.is("reading what %s says of itself", d.name())
-	if err := h.describe(r.SysPath, a); err != nil {
-		return err
-	}
-	if err := h.unused(d); err != nil || r.Held {
-		return err
-	}
-	err = h.contentOf(ctx, r, a)
-	a.Claimed = errors.Is(err, errClaimed)
-	return err
-}
-
-// describe opens the disk just to read: somebody may use it.
-func (h *host) describe(sysPath string, a *Answer) error {
-	fd, err := h.opened(sysPath, unix.O_RDONLY)
-	if err != nil {
-		return err
-	}
-	defer h.close(fd)
-	if _, err := h.sameAppearance(fd, sysPath); err != nil {
-		return err
-	}
-	c := &claim{disk: disk{sysPath: sysPath}, fd: fd}
-	if !h.IsNVMe(sysPath) {
-		return nil
-	}
-	a.Smart = h.smart(fd)
-	if s, err := h.sanitizing(c); err == nil && s.status == sanitizeRunning {
-		return errorf(Running, "a sanitize of %s goes on (%d %%): nothing can be read", path.Base(sysPath), s.percent())
-	}
-	return h.shared(c)
-}
-
-// contentOf reads a disk when nobody is at work on it, and does not hold it for that: "mkfs DISK && mount DISK" of an
-// operator, of which the first makes us look, must not fail at the second because we do. That an earlier request of ours,
-// which the kernel did not let go of, holds it still is no sign of anybody using it.
-func (h *host) contentOf(ctx context.Context, r Request, a *Answer) error {
-	return h.alone(ctx, r.SysPath, func(c *claim) error {
-		if err := h.lock(ctx, c, shared); err != nil {
-			return err
-		}
-		return h.contentOfFree(ctx, r, c, a)
-	})
-}
-
-// alone opens a disk to read it while no other request is at work on the disk. Else the result is [Late].
-func (h *host) alone(ctx context.Context, sysPath string, read func(c *claim) error) error {
-	unlock, err := h.only(ctx, sysPath)
-	if errors.Is(err, Busy) {
-		return errorf(Late, "%w", err)
-	} else if err != nil {
-		return err
-	}
-	defer unlock()
-	c, err := h.look(sysPath)
+	h.step.is("reading what %s says of itself", path.Base(r.SysPath))
+	c, err := h.look(r.SysPath, readOnly)
 	if err != nil {
 		return err
 	}
 	defer h.release(c)
-	return read(c)
+	if err := h.describe(c, a); err != nil {
+		return err
+	}
+	if err := h.unused(c.disk); err != nil || r.Do == Look {
+		return err
+	}
+	if err := h.lock(ctx, c, shared); err != nil {
+		return err
+	}
+	err = h.contentOf(ctx, r, c, a)
+	a.Claimed = errors.Is(err, errClaimed)
+	return err
 }
 
-// contentOfFree reads an open disk. One that would be offered, as it is blank or whatever is on it, is held for a
-// moment, to find out whether somebody else holds it; who does for a moment may have written to it.
-func (h *host) contentOfFree(ctx context.Context, r Request, c *claim, a *Answer) error {
+// describe asks a disk, which may be in use.
+func (h *host) describe(c *claim, a *Answer) error {
+	if !h.IsNVMe(c.sysPath) {
+		return nil
+	}
+	a.Smart = h.smart(c.fd)
+	if s, err := h.sanitizing(c); err == nil && s.status == sanitizeRunning {
+		return errorf(Running, "a sanitize of %s goes on (%d %%): nothing can be read", c.name(), s.percent())
+	}
+	return h.shared(c)
+}
+
+// contentOf reads an open disk. One that would be offered, as it is blank or whatever is on it, is held for a moment, to
+// find out whether another process holds it. One that did so for a moment may have written to it.
+func (h *host) contentOf(ctx context.Context, r Request, c *claim, a *Answer) error {
 	waiting, cancel := context.WithTimeout(ctx, claimedFor)
 	defer cancel()
 	for claimed := false; ; {
 		err := h.contentIn(ctx, r, c, a)
-		if err != nil || a.Content != "" && !r.Offered {
+		if err != nil || a.Content != "" && r.Do != Offer {
 			return err
 		}
 		err = h.holdable(r.SysPath)
@@ -130,7 +88,7 @@ func (h *host) contentIn(ctx context.Context, r Request, c *claim, a *Answer) er
 	}
 	content := s.content()
 	if content != "" {
-		a.Fingerprint = s.fingerprint().String()
+		a.Fingerprint = s.fingerprint()
 	} else if len(c.partitions) > 0 {
 		content = knownPartitions
 	}
@@ -145,56 +103,31 @@ func (h *host) vfioBound(function string) bool {
 
 // Reading a disk from one end to the other.
 
-// stretch is how much is read at once.
-const stretch = 4 << 20
+const (
+	stretch = 4 << 20 // bytes of one read
+	abreast = 2       // reads at once
+)
 
 // errEnough ends a reading that has found what it was for.
 var errEnough = errors.New("enough")
 
-// reader reads a disk in stretches. While one is looked at, the next is read.
-type reader struct {
-	size  int64
-	quiet func() // makes the reading thread a quiet one; nil: it is as urgent as any
-	read  func(b []byte, at int64) error
-}
-
-// each calls f for all stretches in their order, until one of both fails or ctx ends. f must not keep the bytes.
-func (r reader) each(ctx context.Context, from int64, f func(c chunk) error) error {
-	type stretched struct {
-		chunk
-		err error
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	free, full := make(chan []byte, 2), make(chan stretched)
-	for range cap(free) {
-		free <- aligned(stretch)
-	}
-	go func() {
-		defer close(full)
-		if r.quiet != nil {
-			runtime.LockOSThread() // and the thread ends with this function
-			r.quiet()
+// sweep reads a disk of a size from a byte to its end and calls f for each stretch, in their order, until one of both fails or
+// ctx ends. f must not keep the bytes.
+func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) error, f func(c chunk) error) error {
+	buffer := aligned(abreast * stretch)
+	for at := from; at < size; {
+		var all []chunk
+		for ; len(all) < abreast && at < size; at += stretch {
+			all = append(all, chunk{at: at, b: buffer[len(all)*stretch:][:min(stretch, size-at)]})
 		}
-		for at := from; at < r.size && ctx.Err() == nil; at += stretch {
-			one := stretched{chunk: chunk{at: at, b: (<-free)[:min(stretch, r.size-at)]}}
-			one.err = mistakes(func() error { return one.fill(r.read) })
-			full <- one
-		}
-	}()
-	defer func() {
-		cancel()
-		for range full { // the last read has to end before the disk is closed
-		}
-	}()
-	for one := range full {
-		err := one.err
-		if err == nil {
-			err = f(one.chunk)
-		}
-		if err != nil {
+		if err := together(ctx, all, read); err != nil {
 			return err
 		}
-		free <- one.b[:stretch]
+		for _, one := range all {
+			if err := f(one); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -227,13 +160,11 @@ func (c *chunk) filled() (first, last int64) {
 // holds something, when the time is up, and when the asker has gone. It holds no claim: whoever begins to use the disk may,
 // and then it ends as [Busy]. It takes no samples: a probe has done that, and on a slow disk they take all of the time.
 func (h *host) survey(ctx context.Context, r Request, a *Answer) error {
-	if h.Link(r.SysPath, "subsystem") != "block" {
-		return errorf(Refused, "%s is not a disk: there is nothing to read", r.SysPath)
+	c, err := h.look(r.SysPath, readOnly)
+	if err != nil {
+		return err
 	}
-	return h.alone(ctx, r.SysPath, func(c *claim) error { return h.surveyDisk(ctx, r, c, a) })
-}
-
-func (h *host) surveyDisk(ctx context.Context, r Request, c *claim, a *Answer) error {
+	defer h.release(c)
 	if r.From > c.size {
 		return errorf(Refused, "%s has %d bytes: there is no byte %d to read on from", c.name(), c.size, r.From)
 	}
@@ -269,11 +200,7 @@ func (h *host) unallocated(c *claim) bool {
 	if !h.IsNVMe(c.sysPath) {
 		return false
 	}
-	nsid, err := h.nsid(c.fd)
-	if err != nil {
-		return false
-	}
-	ns, err := h.namespaceOf(c.fd, nsid)
+	ns, err := h.namespace(c)
 	return err == nil && ns.thin && ns.used == 0
 }
 
@@ -284,9 +211,13 @@ func (h *host) readOn(ctx context.Context, r Request, c *claim, a *Answer) error
 	h.step.is("reading all of %s", c.name())
 	read, done := h.directly(c)
 	defer done()
+	quietly := func(b []byte, at int64) error {
+		h.idle()
+		return read(b, at)
+	}
 	looked := time.Now()
 	// Whole blocks: an earlier survey may have ended at the end of a smaller disk.
-	err := reader{c.size, h.idle, read}.each(ctx, r.From&^(blockSize-1), func(one chunk) error {
+	err := sweep(ctx, r.From&^(blockSize-1), c.size, quietly, func(one chunk) error {
 		if first, _ := one.filled(); first >= 0 {
 			a.Read = max(a.Read, first)
 			if len(one.bad) > 0 && one.bad[0].at == first {
@@ -313,6 +244,9 @@ func (h *host) readOn(ctx context.Context, r Request, c *claim, a *Answer) error
 func (h *host) untaken(r Request, c *claim) error {
 	now := *c // which is being read
 	if err := h.inspect(&now, r.SysPath); err != nil {
+		return err
+	}
+	if err := h.unused(now.disk); err != nil {
 		return err
 	}
 	if err := h.identified(r); err != nil {

@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // probeOf0 is the request to look at disk0.
 func probeOf0() Request {
-	return Request{Op: Probe, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")}
+	return Request{Do: Probe, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")}
 }
 
 // tells lets a controller answer Identify and the SMART log.
@@ -59,7 +61,9 @@ func TestProbe(t *testing.T) {
 			m, n := oneNVMe(t)
 			m.tells(1<<1, 1<<2, 0, 0)
 			c.setup(m, n)
-			c.want.Smart = Smart{true, 4, 101, 90, 38, 7}
+			if n.data != nil { // else its driver has given it up
+				c.want.Smart = device.Smart{Known: true, Warning: 4, Used: 101, Spare: 90, Temperature: 38, MediaErrors: 7}
+			}
 			got := m.ask(probeOf0())
 			if printed := got.Fingerprint != ""; printed != (c.want.Content != "" && c.want.Content != knownPartitions) {
 				t.Errorf("fingerprint is %q", got.Fingerprint)
@@ -130,9 +134,11 @@ func TestClaimedWithContent(t *testing.T) {
 			copy(n.data[128<<10:], "\x0c\xb1\xba\x00\x00\x00\x00\x00")
 			n.busy = c.busy
 			r := probeOf0()
-			r.Offered = c.offered
+			if c.offered {
+				r.Do = Offer
+			}
 			got := m.ask(r)
-			got.Smart, got.Fingerprint, got.Size = Smart{}, "", 0
+			got.Smart, got.Fingerprint, got.Size = device.Smart{}, "", 0
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("answer is %+v\nwant %+v", got, c.want)
 			}
@@ -187,7 +193,7 @@ func TestProbeWithoutAnAnswer(t *testing.T) {
 		n.readHook = func() { <-end }
 		r := probeOf0()
 		r.TimeoutMS = minute
-		first, err := ParseAnswer(m.answer(m.Context(), r.Encode()))
+		first, err := ParseAnswer(m.answer(m.Context(), 0, r.Encode()))
 		want := Answer{Result: Late, Detail: "not over after 1m0s: reading nvme0n1 cannot be interrupted and goes on"}
 		if err != nil || !reflect.DeepEqual(first, want) {
 			t.Errorf("answer is %+v, %v\nwant %+v", first, err, want)
@@ -208,7 +214,7 @@ func TestProbeLeavesPodsAlone(t *testing.T) {
 	n.busy, n.readError = true, unix.EIO
 	m.locked = map[string]bool{disk0: true}
 	r := probeOf0()
-	r.Held = true
+	r.Do = Look
 	if got := m.ask(r); got.Result != OK || !got.Smart.Known {
 		t.Errorf("answer is %+v", got)
 	}
@@ -233,7 +239,7 @@ func TestProbeIdentifiesTheControllerOnce(t *testing.T) {
 func TestProbeOfWhatIsNoDisk(t *testing.T) {
 	m, _ := oneNVMe(t)
 	m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/vfio-pci"), function0 + "/class": "0x030200\n"})
-	got := m.ask(Request{Op: Probe, SysPath: function0, Class: "gpu"})
+	got := m.ask(Request{Do: Probe, SysPath: function0, Class: "gpu"})
 	if want := (Answer{Result: OK}); !reflect.DeepEqual(got, want) {
 		t.Errorf("answer is %+v", got)
 	}
@@ -272,17 +278,17 @@ func TestWhichDeviceItIs(t *testing.T) {
 			m.files(map[string]string{disk0 + "/hidden": "1"})
 		}, Refused, "is one of several paths"},
 		{"another serial number", func(m *machine, n *fakeNode, r *Request) {
-			r.Identity = append(r.Identity, Attribute{"device/serial", "S2"})
+			r.Identity = append(r.Identity, device.Attribute{Name: "device/serial", Value: "S2"})
 		}, Refused, `device/serial is "S1", not "S2"`},
 		{"an attribute that is not there", func(m *machine, n *fakeNode, r *Request) {
-			r.Identity = []Attribute{{"nguid", "x"}}
+			r.Identity = identity("nguid", "x")
 		}, Gone, "has no attribute nguid"},
 		{"an empty attribute", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{disk0 + "/wwid": "\n"})
 			r.Identity = byWWID("")
 		}, Refused, "is another device"},
 		{"an attribute elsewhere", func(m *machine, n *fakeNode, r *Request) {
-			r.Identity = []Attribute{{"device/../../x", "x"}}
+			r.Identity = identity("device/../../x", "x")
 		}, Refused, "is not the name of an attribute"},
 		{"an attribute that leads away", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{disk0 + "/wwid": "-> " + m.root + "/proc/1/mountinfo"})
@@ -299,13 +305,13 @@ func TestWhichDeviceItIs(t *testing.T) {
 		}, Refused, `wwid is "eui.02", not "eui.01"`},
 	} {
 		for op, asked := range map[string]Request{
-			"probe": {Op: Probe}, "survey": {Op: Survey}, "erase": {Op: Prepare, Scrub: "zero", Tenant: true}, "reset": {Op: Prepare, Method: "nvme-controller"},
-			"prove": {Op: Prepare, Blank: true},
+			"probe": {Do: Probe}, "survey": {Do: Survey}, "erase": {Do: Prepare, Scrub: "zero", Tenant: true}, "reset": {Do: Prepare, Method: "nvme-controller"},
+			"prove": {Do: Prepare, Fingerprint: Blank},
 		} {
 			t.Run(op+"/"+c.name, func(t *testing.T) {
 				m, n := oneNVMe(t)
 				r := probeOf0()
-				r.Op, r.Method, r.Scrub, r.Tenant, r.Blank = asked.Op, asked.Method, asked.Scrub, asked.Tenant, asked.Blank
+				r.Do, r.Method, r.Scrub, r.Tenant, r.Fingerprint = asked.Do, asked.Method, asked.Scrub, asked.Tenant, asked.Fingerprint
 				c.change(m, n, &r)
 				_, err := m.do(r)
 				if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.detail) {
@@ -327,7 +333,7 @@ func (m *machine) untouched() {
 
 func TestNothingIdentifies(t *testing.T) {
 	m, _ := oneNVMe(t)
-	r := Request{Op: Prepare, SysPath: disk0, Class: "nvme", Scrub: "zero", Tenant: true}
+	r := Request{Do: Prepare, SysPath: disk0, Class: "nvme", Scrub: "zero", Tenant: true}
 	if got := m.ask(r); got.Result != Refused || !strings.Contains(got.Detail, "nothing in the request identifies") {
 		t.Errorf("answer is %+v", got)
 	}
@@ -337,7 +343,7 @@ func TestNothingIdentifies(t *testing.T) {
 func TestMistakesAreAnswers(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.readHook = func() { panic("a mistake") }
-	a, err := ParseAnswer(m.answer(m.Context(), func() []byte { r := probeOf0(); r.TimeoutMS = minute; return r.Encode() }()))
+	a, err := ParseAnswer(m.answer(m.Context(), 0, func() []byte { r := probeOf0(); r.TimeoutMS = minute; return r.Encode() }()))
 	if err != nil || a.Result != Failed || a.Detail != "a mistake in metalplug-reset: a mistake" {
 		t.Errorf("answer is %+v, %v", a, err)
 	}

@@ -12,26 +12,33 @@ package reset
 import (
 	"fmt"
 	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Op is the operation of a request.
-type Op string
+// Do is what a request is for.
+type Do string
 
-// Operations.
+// What a request is for. The first four only read.
 const (
-	Probe   Op = "probe"   // reads only: who uses the device, what is on it, how it is, what can be done with it
-	Survey  Op = "survey"  // reads a disk from Request.From to its end
-	Prepare Op = "prepare" // proves a device free, resets it, and erases it or proves it blank
+	Look    Do = "look"    // who uses the device, and how it is; a disk is neither read nor claimed: a pod has it
+	Probe   Do = "probe"   // the same, and what is on the disk
+	Offer   Do = "offer"   // the same, and who has a claim on it, for it would be offered whatever is on it: nothing else shows an imported ZFS pool
+	Survey  Do = "survey"  // reads a disk from Request.From to its end
+	Prepare Do = "prepare" // proves a device free, resets it, and erases it or proves it blank
 )
 
-// Request is one operation on one device. The zero value of an optional field is left out of the message.
+// Blank in the place of a fingerprint is that of a disk that is blank in the quick check.
+const Blank = "blank"
+
+// Request is what to do to one device. The zero value of an optional field is left out of the message.
 type Request struct {
-	Op      Op     `json:"op"`
+	Do      Do     `json:"do"`
 	SysPath string `json:"sysPath"` // "/sys/devices/…", without a link anywhere in it
 	Class   string `json:"class"`   // "nvme", "fpga", "gpu", "infiniband" or "node"
 
 	// Identity are attributes of sysfs that must read so, surrounding blanks aside. To prepare takes at least one.
-	Identity []Attribute `json:"identity,omitempty"`
+	Identity []device.Attribute `json:"identity,omitempty"`
 
 	// Resource is the resource whose rules apply to a prepare. The helper reads /etc/metalplug and refuses a device that
 	// this resource does not select, and a method or scrub that it does not name.
@@ -48,24 +55,14 @@ type Request struct {
 	// Tenant reports whether a pod of this node left what is on the disk, as the daemon's state has it.
 	Tenant bool `json:"tenant,omitempty"`
 
-	// Blank reports whether the disk must read as blank in the quick check before anything is done to it. Else the result
-	// is [Foreign], with the Content.
-	Blank bool `json:"blank,omitempty"`
-
 	// ByHand reports whether the operator asked for it. Then neither data that no pod left nor the signatures of volume
 	// managers, RAID, LUKS, ZFS and Ceph refuse an erasure.
 	ByHand bool `json:"byHand,omitempty"`
 
-	// Fingerprint is that of what the tenant left or the operator adopted, from the answer to a probe. A prepare refuses other
-	// data as [Foreign]. A probe reads the same places again, so that its answer can be compared. Empty: not known.
+	// Fingerprint is that of what the tenant left or the operator adopted, from the answer to a probe, or [Blank]. A prepare
+	// refuses other data as [Foreign], with the Content. A probe reads the same places again, so that its answer can be
+	// compared. Empty: not known.
 	Fingerprint string `json:"fingerprint,omitempty"`
-
-	// Held reports whether a pod has the probed disk: the probe neither reads nor claims it.
-	Held bool `json:"held,omitempty"`
-
-	// Offered reports whether a probed disk would be offered whatever is on it, since it will be erased. Then the probe
-	// also checks that no one has a claim on a disk that is not blank: nothing else shows an imported ZFS pool.
-	Offered bool `json:"offered,omitempty"`
 
 	// From is the byte at which a survey goes on.
 	From int64 `json:"from,omitempty"`
@@ -91,12 +88,6 @@ type Request struct {
 // Timeout returns how long the request may take.
 func (r Request) Timeout() time.Duration { return time.Duration(r.TimeoutMS) * time.Millisecond }
 
-// Attribute is an attribute in sysfs, by its name below the path of a device, such as "wwid" or "device/serial".
-type Attribute struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
-}
-
 // Result is how a request ended. All but [OK] are errors: see [Answer.Err].
 type Result string
 
@@ -119,30 +110,20 @@ func (r Result) Error() string { return string(r) }
 
 // Answer is the outcome of a request.
 type Answer struct {
-	Result      Result `json:"result"`
-	Detail      string `json:"detail,omitempty"`      // for people, one line: what, where, what to do next
-	Content     string `json:"content,omitempty"`     // on the disk: "ext4" or "gpt, unknown data at byte 4096"; empty: nothing was found
-	Fingerprint string `json:"fingerprint,omitempty"` // of all that was read of a disk that is not blank; empty: it is blank
-	Claimed     bool   `json:"claimed,omitempty"`     // of a probe: the one sign of use is that the kernel refuses an exclusive open
-	Smart       Smart  `json:"smart,omitzero"`        // of a probe of an NVMe namespace
-	Done        string `json:"done,omitempty"`        // of a prepare: what was done and how it was verified
-	Size        int64  `json:"size,omitempty"`        // of a disk, in bytes
-	Read        int64  `json:"read,omitempty"`        // of a survey: all before this byte was read and is blank; Size: all of the disk
-	Erased      bool   `json:"erased,omitempty"`      // of a prepare: the disk was erased, and that was verified
+	Result      Result       `json:"result"`
+	Detail      string       `json:"detail,omitempty"`      // for people, one line: what, where, what to do next
+	Content     string       `json:"content,omitempty"`     // on the disk: "ext4" or "gpt, unknown data at byte 4096"; empty: nothing was found
+	Fingerprint string       `json:"fingerprint,omitempty"` // of all that was read of a disk that is not blank; empty: it is blank
+	Claimed     bool         `json:"claimed,omitempty"`     // of a probe: the one sign of use is that the kernel refuses an exclusive open
+	Smart       device.Smart `json:"smart,omitzero"`        // of a probe of an NVMe namespace
+	Done        string       `json:"done,omitempty"`        // of a prepare: what was done and how it was verified
+	Size        int64        `json:"size,omitempty"`        // of a disk, in bytes
+	Read        int64        `json:"read,omitempty"`        // of a survey: all before this byte was read and is blank; Size: all of the disk
+	Erased      bool         `json:"erased,omitempty"`      // of a prepare: the disk was erased, and that was verified
 
 	// Appearance is the diskseq of the disk that was proven to be the same medium afterwards, by the kernel's number or by
 	// our exclusive hold. Empty: that is not proven.
 	Appearance string `json:"appearance,omitempty"`
-}
-
-// Smart is how an NVMe controller describes its health (SMART / Health Information, NVMe Base Specification 2.0, 5.16.1.3).
-type Smart struct {
-	Known       bool   `json:"known"`       // whether the controller has told
-	Warning     uint8  `json:"warning"`     // critical warning: 1 spare low, 2 temperature, 4 reliability, 8 read-only, 16 backup, 32 PMR
-	Used        uint8  `json:"used"`        // percent of the life that is used; 100 may be exceeded, 255 is the highest
-	Spare       uint8  `json:"spare"`       // percent of the spare blocks that are left
-	Temperature int    `json:"temperature"` // degrees Celsius
-	MediaErrors uint64 `json:"mediaErrors"` // data that could not be read back or was found damaged
 }
 
 // Err returns nil if all went well, or an error that is the result (errors.Is) and has the detail.

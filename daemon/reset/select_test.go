@@ -104,13 +104,13 @@ func TestProvenWithoutConfiguration(t *testing.T) {
 	m, _ := oneNVMe(t)
 	m.settings = func() (config.Config, error) { return config.Config{}, os.ErrNotExist }
 	for _, r := range []Request{
-		{Op: Probe, SysPath: disk0, Class: "nvme"},
+		{Do: Probe, SysPath: disk0, Class: "nvme"},
 		surveyOf0(0),
-		{Op: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Blank: true},
+		{Do: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Fingerprint: Blank},
 	} {
 		r.TimeoutMS = minute
 		if got := m.attempt(t.Context(), r); got.Result != OK {
-			t.Errorf("%s: %+v", r.Op, got)
+			t.Errorf("%s: %+v", r.Do, got)
 		}
 	}
 }

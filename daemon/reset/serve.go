@@ -20,7 +20,7 @@ import (
 
 // Serve answers the one request on standard input. It blocks until that is done: for as long as the request allows and
 // little more, whatever the device does. The configuration is that of a file.
-func Serve(file string) error { return exchange.ServeUntilGone(newHost(file).answer) }
+func Serve(file string) error { return exchange.Serve(newHost(file).answer) }
 
 // newHost returns this machine, with the configuration of a file.
 func newHost(file string) *host {
@@ -55,13 +55,13 @@ func (s *step) String() string {
 // answer makes an answer of a request. asked ends when no one waits for the answer any more, which ends a survey. Where the
 // kernel does not come back in time, the answer says so; the step then cannot be interrupted, and keeps this process, with
 // its claims on the device, until it is over.
-func (h *host) answer(asked context.Context, message []byte) []byte {
+func (h *host) answer(asked context.Context, _ int, message []byte) []byte {
 	r, err := ParseRequest(message)
 	if err != nil {
 		return Answer{Result: Malformed, Detail: err.Error()}.Encode()
 	}
 	ctx := context.Background()
-	if r.Op == Survey {
+	if r.Do == Survey {
 		ctx = asked
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout())
@@ -75,7 +75,7 @@ func (h *host) answer(asked context.Context, message []byte) []byte {
 	case a = <-done:
 	case <-overdue.C:
 		a.Detail = fmt.Sprintf("not over after %v: %s cannot be interrupted and goes on", r.Timeout(), &h.step)
-		if a.Result = Late; r.Op == Prepare {
+		if a.Result = Late; r.Do == Prepare {
 			a.Result, a.Detail = Failed, a.Detail+"; allow more time"
 		}
 	}
@@ -89,7 +89,7 @@ func (h *host) attempt(ctx context.Context, r Request) (a Answer) {
 	if err != nil {
 		a.Result, a.Detail = resultOf(err), err.Error()
 	}
-	if a.Result == Late && r.Op == Prepare {
+	if a.Result == Late && r.Do == Prepare {
 		a.Result = Failed
 	}
 	if a.Result != OK {
@@ -127,18 +127,33 @@ func (h *host) do(ctx context.Context, r Request, a *Answer) error {
 	if err := h.find(r); err != nil {
 		return err
 	}
-	switch r.Op {
-	case Probe:
+	disk := h.Link(r.SysPath, "subsystem") == "block"
+	switch {
+	case len(r.Identity) == 0 && (r.Do == Survey || r.Do == Prepare):
+		return errorf(Refused, "%s: nothing in the request identifies the device", r.SysPath)
+	case disk || r.Do == Prepare:
+	case r.Do == Survey:
+		return errorf(Refused, "%s is not a disk: there is nothing to read", r.SysPath)
+	default: // to open its node might disturb a process, or reset the device (afu_release in drivers/fpga/dfl-afu-main.c)
+		return nil
+	}
+	if r.Do == Look {
 		return h.probe(ctx, r, a)
-	case Survey:
-		return h.survey(ctx, r, a)
 	}
 	unlock, err := h.only(ctx, r.SysPath)
-	if err != nil {
+	if errors.Is(err, Busy) && r.Do != Prepare { // an earlier request which the kernel did not let go of is no sign of use
+		return errorf(Late, "%w", err)
+	} else if err != nil {
 		return err
 	}
 	defer unlock()
-	return h.prepare(ctx, r, a)
+	switch r.Do {
+	case Prepare:
+		return h.prepare(ctx, r, disk, a)
+	case Survey:
+		return h.survey(ctx, r, a)
+	}
+	return h.probe(ctx, r, a)
 }
 
 // pause waits, less if the time is up; then it returns false.

@@ -11,6 +11,7 @@ package reset
 // same command.
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -26,9 +27,9 @@ func (h *host) shared(c *claim) error {
 	if !h.IsNVMe(c.sysPath) {
 		return nil
 	}
-	err := h.attachedElsewhere(c)
+	ns, err := h.namespace(c)
 	if err == nil {
-		err = h.reserved(c)
+		err = cmp.Or(h.attachedElsewhere(c, ns), h.reserved(c, ns))
 	}
 	if err == nil || errors.Is(err, Busy) || resultOf(err) == Gone {
 		return err
@@ -46,40 +47,30 @@ func (h *host) free(c *claim) error {
 }
 
 // attachedElsewhere returns [Busy] if a controller that is not one of this kernel has the namespace attached.
-func (h *host) attachedElsewhere(c *claim) error {
-	nsid, err := h.nsid(c.fd)
-	if err != nil {
-		return err
+func (h *host) attachedElsewhere(c *claim, ns namespace) error {
+	if !ns.shared {
+		return nil
 	}
-	ns, err := h.namespaceOf(c.fd, nsid)
-	if err != nil || !ns.shared {
-		return err
-	}
-	controllers, err := h.controllersOf(c.sysPath)
-	if err != nil {
-		return err
-	}
-	own := h.NVMeSiblings(controllers[0])
-	list, err := h.identify(c.fd, cnsAttachedControllers, nsid)
+	list, err := h.identify(c.fd, cnsAttachedControllers, ns.nsid)
 	var status nvmeStatus
 	if errors.As(err, &status) && (status.code() == statusInvalidField || status.code() == statusInvalidOpcode) {
 		// A drive without Namespace Management need not know. Then all controllers that there are have to be here.
-		return h.allOurs(c, own)
+		return h.allOurs(c)
 	} else if err != nil {
 		return err
 	}
-	strange, err := h.strangers(list, own)
+	strange, err := h.strangers(c, list)
 	if err == nil && len(strange) > 0 {
 		err = errorf(Busy, "%s is shared: controller %s, which the driver nvme does not have here, has namespace %d too; detach it there",
-			c.name(), strings.Join(strange, ", "), nsid)
+			c.name(), strings.Join(strange, ", "), ns.nsid)
 	}
 	return err
 }
 
 // strangers returns the IDs in a Controller List that are not those of controllers here. The list has their number and
 // then their IDs, 16 bits each (Base Specification, Controller List).
-func (h *host) strangers(list []byte, own []string) (strange []string, err error) {
-	seen, err := h.idsOf(own)
+func (h *host) strangers(c *claim, list []byte) (strange []string, err error) {
+	seen, err := h.ownIDs(c)
 	if err != nil {
 		return nil, err
 	}
@@ -93,12 +84,16 @@ func (h *host) strangers(list []byte, own []string) (strange []string, err error
 	return strange, nil
 }
 
-// idsOf returns the IDs by which a drive calls controllers here.
-func (h *host) idsOf(controllers []string) (ids []string, err error) {
-	for _, c := range controllers {
-		id, err := h.Attr(c, "cntlid")
+// ownIDs returns the IDs by which a drive calls the controllers here.
+func (h *host) ownIDs(c *claim) (ids []string, err error) {
+	controllers, err := h.controllersOf(c.sysPath)
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range h.NVMeSiblings(controllers[0]) {
+		id, err := h.Attr(one, "cntlid")
 		if err != nil {
-			return nil, errorf(Busy, "the ID of controller %s is not known: %w", path.Base(c), err)
+			return nil, errorf(Busy, "the ID of controller %s is not known: %w", path.Base(one), err)
 		}
 		ids = append(ids, id)
 	}
@@ -121,24 +116,19 @@ var (
 )
 
 // reserved returns [Busy] if another host is registered with a namespace, or holds a reservation on it.
-func (h *host) reserved(c *claim) error {
+func (h *host) reserved(c *claim, ns namespace) error {
 	id, err := h.controllerOf(c)
 	if err != nil || !id.has(reserves) {
 		return err
 	}
-	nsid, err := h.nsid(c.fd)
-	if err != nil {
-		return err
-	}
-	report, format, err := h.reservations(c.fd, nsid)
+	report, format, err := h.reservations(c.fd, ns.nsid)
 	var status nvmeStatus
 	if errors.As(err, &status) {
 		switch status.code() {
 		case statusSanitizeInProgress, statusSanitizeFailed:
 			return nil // no host reaches the data, and reservations were asked for before the sanitize began
 		case statusInvalidOpcode, statusInvalidField:
-			ns, err := h.namespaceOf(c.fd, nsid)
-			if err == nil && !ns.reservable {
+			if !ns.reservable {
 				return nil
 			}
 		}
@@ -146,16 +136,12 @@ func (h *host) reserved(c *claim) error {
 	if err != nil {
 		return err
 	}
-	controllers, err := h.controllersOf(c.sysPath)
-	if err != nil {
-		return err
-	}
-	strange, err := h.registrants(report, format, h.NVMeSiblings(controllers[0]))
+	strange, err := h.registrants(c, report, format)
 	switch {
 	case err != nil:
 		return err
 	case len(strange) > 0:
-		return errorf(Busy, "%s is reserved: %s registered with namespace %d; release it there", c.name(), strings.Join(strange, ", "), nsid)
+		return errorf(Busy, "%s is reserved: %s registered with namespace %d; release it there", c.name(), strings.Join(strange, ", "), ns.nsid)
 	}
 	return nil
 }
@@ -182,8 +168,8 @@ func (h *host) reservations(fd int, nsid uint32) (report []byte, format reservat
 }
 
 // registrants returns those of a report that are not controllers here, in words. More than fit are strangers.
-func (h *host) registrants(report []byte, format reservationFormat, own []string) (strange []string, err error) {
-	seen, err := h.idsOf(own)
+func (h *host) registrants(c *claim, report []byte, format reservationFormat) (strange []string, err error) {
+	seen, err := h.ownIDs(c)
 	if err != nil {
 		return nil, err
 	}

@@ -146,7 +146,7 @@ func TestShared(t *testing.T) {
 					r.Class = class
 					switch {
 					case method == "":
-						r.Op, r.Tenant = Probe, false
+						r.Do, r.Tenant = Probe, false
 						first.set(0)
 					case slices.Contains([]string{"nvme-controller", "pci", "pci:flr"}, method):
 						r.Method, r.Scrub = method, ""
@@ -191,7 +191,7 @@ func TestSharedByPaths(t *testing.T) {
 			s := &sharer{nmic: 1, cmic: 2, attached: []uint16{1, 2}, oncs: 1 << 5, registered: []uint16{1}}
 			s.on(m)
 			c.change(m)
-			got := m.ask(Request{Op: Probe, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09")})
+			got := m.ask(Request{Do: Probe, SysPath: headPath, Class: "nvme", Identity: byWWID("eui.09")})
 			if got.Result != c.want || !strings.HasPrefix(got.Detail, c.detail) {
 				t.Errorf("answer is %+v", got)
 			}

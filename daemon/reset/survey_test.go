@@ -15,7 +15,7 @@ import (
 )
 
 func surveyOf0(from int64) Request {
-	return Request{Op: Survey, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), From: from}
+	return Request{Do: Survey, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), From: from}
 }
 
 // TestSurvey: it finds what the quick check cannot, wherever it is, and says where it is.
@@ -95,7 +95,7 @@ func TestSurveyOfWhatIsWritten(t *testing.T) {
 			m.files(map[string]string{disk0 + "/stat": "0 0 0 0 256 0 2048 0 0 0 0\n"})
 		}
 	}
-	got := m.full(Request{Op: Survey, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")})
+	got := m.full(Request{Do: Survey, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01")})
 	if got.Result != Busy || got.Read != 0 || got.Detail != "a process wrote to nvme0n1 while it was read" {
 		t.Errorf("answer is %+v", got)
 	}
@@ -118,7 +118,7 @@ func TestSurveyEndsWithItsAsker(t *testing.T) {
 		r := surveyOf0(0)
 		r.TimeoutMS = minute
 		began := time.Now()
-		a, err := ParseAnswer(m.answer(asked, r.Encode()))
+		a, err := ParseAnswer(m.answer(asked, 0, r.Encode()))
 		if took := time.Since(began); err != nil || took > 12*time.Second || a.Read >= a.Size || len(m.open) > 0 {
 			t.Errorf("after %v: %+v, %v", took, a, err)
 		}
@@ -224,7 +224,7 @@ func TestSurveyIsRefused(t *testing.T) {
 		t.Errorf("answer is %+v", got)
 	}
 	r := surveyOf0(0)
-	r.SysPath, r.Class, r.Identity = controller0, "node", []Attribute{{"serial", "S1"}}
+	r.SysPath, r.Class, r.Identity = controller0, "node", identity("serial", "S1")
 	if got := m.full(r); got.Result != Refused || !strings.Contains(got.Detail, "is not a disk") {
 		t.Errorf("answer is %+v", got)
 	}

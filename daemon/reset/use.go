@@ -85,7 +85,7 @@ func (h *host) below(loop string) (number string, err error) {
 	}
 	defer h.close(fd)
 	info := make([]byte, 232)
-	if _, err := h.ioctlOn(fd, loopGetStatus64, info); err != nil {
+	if _, err := h.ioctl(fd, loopGetStatus64, info); err != nil {
 		return "", err
 	}
 	device := binary.NativeEndian.Uint64(info[16:])

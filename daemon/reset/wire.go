@@ -2,17 +2,13 @@
 
 package reset
 
-// A message is one JSON object (RFC 8259) and nothing after it. A field that this version does not know is an error: the
-// other end would rely on it.
+// A message is one JSON object: see [exchange.Decode].
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -29,67 +25,43 @@ const (
 	maxTimeout = 48 * time.Hour // overwriting a large disk takes a day (NVMe Base Specification 2.0, 8.21)
 )
 
-// errMessage: a message is not of the form that this version knows.
-var errMessage = errors.New("invalid message")
-
 func invalidf(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", errMessage, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s", exchange.ErrMessage, fmt.Sprintf(format, args...))
 }
 
 // Encode returns the message. [ParseRequest] refuses that of an invalid request.
-func (r Request) Encode() []byte { return encode(r) }
+func (r Request) Encode() []byte { return exchange.Encode(r) }
 
 // ParseRequest reads a message. The request is of a valid form then, no more: names and paths may lead anywhere.
-func ParseRequest(message []byte) (Request, error) { return parse[Request]("request", message) }
+func ParseRequest(message []byte) (r Request, err error) {
+	if err = exchange.Decode(message, &r); err == nil {
+		err = r.validate()
+	}
+	return r, err
+}
 
 // Encode returns the message. Strings that are too long or have control characters are changed: an answer always arrives.
 func (a Answer) Encode() []byte {
 	a.Detail, a.Content, a.Done = plain(a.Detail), plain(a.Content), plain(a.Done)
-	return encode(a)
+	return exchange.Encode(a)
 }
 
 // ParseAnswer reads a message.
-func ParseAnswer(message []byte) (Answer, error) { return parse[Answer]("answer", message) }
-
-func parse[T interface{ validate() error }](what string, message []byte) (v T, err error) {
-	if err = decode(message, &v); err == nil {
-		err = v.validate()
+func ParseAnswer(message []byte) (a Answer, err error) {
+	if err = exchange.Decode(message, &a); err == nil {
+		err = a.validate()
 	}
-	if err != nil {
-		var none T
-		return none, fmt.Errorf("parse %s: %w", what, err)
-	}
-	return v, nil
+	return a, err
 }
 
-func encode(v any) []byte {
-	message, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // strings, numbers and lists of them: there is nothing that JSON lacks
-	}
-	return message
-}
-
-func decode(message []byte, v any) error {
-	if len(message) > exchange.MessageSize {
-		return invalidf("%d bytes, at most %d are allowed", len(message), exchange.MessageSize)
-	}
-	d := json.NewDecoder(bytes.NewReader(message))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return invalidf("%v", strings.TrimPrefix(err.Error(), "json: "))
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return invalidf("data after the end of the object")
-	}
-	return nil
-}
+// fingerprints are those of a probe.
+var fingerprints = regexp.MustCompile(`^[0-9a-f]{16}:[0-9a-f]{32}$`)
 
 // validate checks the values by themselves.
 func (r Request) validate() error {
-	switch ops := []Op{Probe, Survey, Prepare}; {
-	case !slices.Contains(ops, r.Op):
-		return invalidf("op %.40q: must be one of %v", r.Op, ops)
+	switch all := []Do{Look, Probe, Offer, Survey, Prepare}; {
+	case !slices.Contains(all, r.Do):
+		return invalidf("do %.40q: must be one of %v", r.Do, all)
 	case device.ClassNamed(r.Class) == nil:
 		return invalidf("class %.40q: there is none of that name", r.Class)
 	case len(r.Identity) > MaxList || len(r.Together) > MaxList || len(r.Pods) > MaxList:
@@ -98,17 +70,15 @@ func (r Request) validate() error {
 		return invalidf("timeoutMs %d: must be from 1 to %d", r.TimeoutMS, maxTimeout.Milliseconds())
 	case r.From < 0:
 		return invalidf("from %d: must not be negative", r.From)
+	case r.Fingerprint != "" && r.Fingerprint != Blank && !fingerprints.MatchString(r.Fingerprint):
+		return invalidf("fingerprint %.60q: must be %s, or as a probe has reported it", r.Fingerprint, Blank)
 	}
 	for _, p := range append([]string{r.SysPath}, r.Together...) {
 		if !path.IsAbs(p) || path.Clean(p) != p {
 			return invalidf("path %.80q: must be absolute, without empty parts, . or ..", p)
 		}
 	}
-	if r.Fingerprint == "" {
-		return nil
-	}
-	_, err := parseFingerprint(r.Fingerprint)
-	return err
+	return nil
 }
 
 // validate checks the values by themselves.
@@ -174,12 +144,12 @@ func (a Answer) fits(r Request) error {
 	switch {
 	case a.Result != OK:
 		return nil
-	case (a.Done == "") != (r.Op != Prepare):
-		return invalidf("done is %q in the answer to a %s", a.Done, r.Op)
-	case r.Op == Survey && (a.Size == 0 || a.Read < r.From):
+	case (a.Done == "") != (r.Do != Prepare):
+		return invalidf("done is %q in the answer to a %s", a.Done, r.Do)
+	case r.Do == Survey && (a.Size == 0 || a.Read < r.From):
 		return invalidf("read is %d of %d in the answer to a survey from %d", a.Read, a.Size, r.From)
-	case a.Erased != (r.Op == Prepare && r.Scrub != ""):
-		return invalidf("erased is %v in the answer to a %s with scrub %q", a.Erased, r.Op, r.Scrub)
+	case a.Erased != (r.Do == Prepare && r.Scrub != ""):
+		return invalidf("erased is %v in the answer to a %s with scrub %q", a.Erased, r.Do, r.Scrub)
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ const maxError = exchange.MessageSize / 8
 // Serve answers the one request that comes over standard input. It blocks until the unit has succeeded or failed.
 func (h Helper) Serve() error { return exchange.Serve(h.reply) }
 
-func (h Helper) reply(request []byte) []byte {
+func (h Helper) reply(_ context.Context, _ int, request []byte) []byte {
 	var a answer
 	if err := h.do(request); err != nil {
 		a.Error = err.Error()

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/exchange"
 	"github.com/metalplug/metalplug/daemon/reset"
 )
@@ -87,7 +88,7 @@ func (b *bench) proven(disk *loopDisk, client reset.Client, empty string) ([]res
 	}
 	var ours, theirs samples
 	for range b.times(50) {
-		took, err := atOnce(func() error { return disk.ask(client, reset.Request{Op: reset.Probe, Held: true}, nil) })
+		took, err := atOnce(func() error { return disk.ask(client, reset.Request{Do: reset.Look}, nil) })
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +107,7 @@ func (d *loopDisk) survey(client reset.Client) (result, error) {
 		return result{}, err
 	}
 	begun := time.Now()
-	err := d.ask(client, reset.Request{Op: reset.Survey}, func(a reset.Answer) error {
+	err := d.ask(client, reset.Request{Do: reset.Survey}, func(a reset.Answer) error {
 		if a.Read != diskSize || a.Content != "" {
 			return fmt.Errorf("a survey of a blank disk has read %d of %d bytes and found %q", a.Read, a.Size, a.Content)
 		}
@@ -202,7 +203,7 @@ func (d *loopDisk) probe(client reset.Client) error {
 	if err := d.forget(); err != nil {
 		return err
 	}
-	return d.ask(client, reset.Request{Op: reset.Probe}, func(a reset.Answer) error {
+	return d.ask(client, reset.Request{Do: reset.Probe}, func(a reset.Answer) error {
 		if a.Content != "" {
 			return fmt.Errorf("%s is on a disk of zeroes", a.Content)
 		}
@@ -213,7 +214,7 @@ func (d *loopDisk) probe(client reset.Client) error {
 // ask makes a request about the disk.
 func (d *loopDisk) ask(client reset.Client, r reset.Request, check func(reset.Answer) error) error {
 	r.SysPath, r.Class, r.TimeoutMS = d.sysPath, "node", time.Minute.Milliseconds()
-	r.Identity = []reset.Attribute{{Name: "diskseq", Value: d.seq}}
+	r.Identity = []device.Attribute{{Name: "diskseq", Value: d.seq}}
 	a, err := client.Do(context.Background(), r)
 	if err == nil {
 		err = a.Err()

@@ -37,8 +37,7 @@ var larger = map[string][3]int{
 	"daemon/inventory.subject":   {20, 6, 30},
 	"daemon/lease.Rule":          {20, 5, 30}, // what a resource asks for
 	"daemon/lease.Work":          {20, 5, 30}, // what a helper is asked for
-	"daemon/reset.Request":       {20, 6, 30},
-	"daemon/reset.host":          {20, 3, 122},
+	"daemon/reset.host":          {20, 3, 113},
 	"daemon/sysfs.Tree":          {20, 3, 46},
 	"daemon/turnover.Turnover":   {20, 3, 42},
 }

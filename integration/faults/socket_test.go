@@ -152,15 +152,12 @@ func (i *impostor) answer(message []byte) []byte {
 	if err != nil {
 		return reset.Answer{Result: reset.Malformed, Detail: err.Error()}.Encode()
 	}
-	target := device.Target{SysPath: r.SysPath}
-	for _, a := range r.Identity {
-		target.Identity = append(target.Identity, device.Attribute{Name: a.Name, Value: a.Value})
-	}
+	target := device.Target{SysPath: r.SysPath, Identity: r.Identity}
 	a := reset.Answer{Result: reset.OK}
-	switch r.Op {
-	case reset.Probe:
+	switch r.Do {
+	case reset.Look, reset.Probe, reset.Offer:
 		var reading device.Reading
-		reading, err = i.helper.Probe(context.Background(), target, r.Held)
+		reading, err = i.helper.Probe(context.Background(), target, r.Do == reset.Look)
 		a.Content, a.Size = reading.Content, reading.Size
 	case reset.Survey:
 		var s device.Surveyed
@@ -169,7 +166,7 @@ func (i *impostor) answer(message []byte) []byte {
 	case reset.Prepare:
 		var p device.Prepared
 		p, err = i.helper.Prepare(context.Background(), target, device.Work{
-			Resource: r.Resource, Method: r.Method, Scrub: r.Scrub, Tenant: r.Tenant, Blank: r.Blank, ByHand: r.ByHand,
+			Resource: r.Resource, Method: r.Method, Scrub: r.Scrub, Tenant: r.Tenant, Blank: r.Fingerprint == reset.Blank, ByHand: r.ByHand,
 		})
 		a.Done, a.Erased, a.Appearance, a.Size = p.Done, p.Erased, p.Appearance, p.Size
 	}

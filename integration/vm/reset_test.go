@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/reset"
 	"github.com/metalplug/metalplug/integration/vm"
 )
@@ -25,7 +26,7 @@ func (d disks) ask(t *testing.T, r reset.Request) reset.Answer {
 	if r.TimeoutMS == 0 {
 		r.TimeoutMS = time.Minute.Milliseconds()
 	}
-	if r.Op == reset.Prepare {
+	if r.Do == reset.Prepare {
 		r.Resource = "example.org/disk"
 		d.m.Write("/tmp/metalplug.toml", d.configuration(r))
 	}
@@ -35,7 +36,7 @@ func (d disks) ask(t *testing.T, r reset.Request) reset.Answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s %s%s of %s: %s in %v: %s%s", r.Op, r.Method, r.Scrub, path.Base(r.SysPath), a.Result, time.Since(began), a.Detail, a.Done)
+	t.Logf("%s %s%s of %s: %s in %v: %s%s", r.Do, r.Method, r.Scrub, path.Base(r.SysPath), a.Result, time.Since(began), a.Detail, a.Done)
 	return a
 }
 
@@ -53,33 +54,33 @@ func (d disks) configuration(r reset.Request) string {
 }
 
 // request is one about the disk with a node.
-func (d disks) request(node string, op reset.Op) reset.Request {
-	attr := func(name string) reset.Attribute {
-		return reset.Attribute{Name: name, Value: strings.TrimSpace(d.m.Sh("cat /sys/class/block/" + path.Base(node) + "/" + name))}
+func (d disks) request(node string, do reset.Do) reset.Request {
+	attr := func(name string) device.Attribute {
+		return device.Attribute{Name: name, Value: strings.TrimSpace(d.m.Sh("cat /sys/class/block/" + path.Base(node) + "/" + name))}
 	}
 	return reset.Request{
-		Op: op, Class: "nvme", SysPath: strings.TrimSpace(d.m.Sh("readlink -f /sys/class/block/" + path.Base(node))),
-		Identity: []reset.Attribute{attr("wwid"), attr("diskseq")},
+		Do: do, Class: "nvme", SysPath: strings.TrimSpace(d.m.Sh("readlink -f /sys/class/block/" + path.Base(node))),
+		Identity: []device.Attribute{attr("wwid"), attr("diskseq")},
 	}
 }
 
 // erase is the request to erase a disk that is blank.
 func (d disks) erase(node, scrub string) reset.Request {
 	r := d.request(node, reset.Prepare)
-	r.Scrub, r.ByHand, r.Blank = scrub, true, true
+	r.Scrub, r.ByHand, r.Fingerprint = scrub, true, reset.Blank
 	return r
 }
 
 // reset is the request to reset a disk that is blank.
 func (d disks) reset(node, method string) reset.Request {
 	r := d.request(node, reset.Prepare)
-	r.Method, r.Blank = method, true
+	r.Method, r.Fingerprint = method, reset.Blank
 	return r
 }
 
 // leftover makes a request one for a disk whatever is on it.
 func leftover(r reset.Request) reset.Request {
-	r.Tenant, r.ByHand, r.Blank = true, true, false
+	r.Tenant, r.ByHand, r.Fingerprint = true, true, ""
 	return r
 }
 
@@ -308,16 +309,16 @@ func TestResetVFIO(t *testing.T) {
 		"/driver/unbind && echo " + address + " >/sys/bus/pci/drivers_probe && udevadm settle")
 	group := "/dev/vfio/" + path.Base(strings.TrimSpace(m.Sh("readlink "+function+"/iommu_group")))
 	r := reset.Request{
-		Op: reset.Prepare, Class: "node", Method: "vfio", SysPath: function,
-		Identity: []reset.Attribute{{Name: "vendor", Value: "0x1b36"}},
+		Do: reset.Prepare, Class: "node", Method: "vfio", SysPath: function,
+		Identity: []device.Attribute{{Name: "vendor", Value: "0x1b36"}},
 	}
 	want(t, d.ask(t, r), reset.Refused, "does not select "+address) // it is the group that a pod gets
 	probe := r
-	probe.Op, probe.Method = reset.Probe, ""
+	probe.Do, probe.Method = reset.Probe, ""
 	want(t, d.ask(t, probe), reset.OK, "")
 	byGroup := r
 	byGroup.SysPath = "/sys/devices/virtual/vfio/" + path.Base(group)
-	byGroup.Identity = []reset.Attribute{{Name: "dev", Value: strings.TrimSpace(m.Sh("cat " + byGroup.SysPath + "/dev"))}}
+	byGroup.Identity = []device.Attribute{{Name: "dev", Value: strings.TrimSpace(m.Sh("cat " + byGroup.SysPath + "/dev"))}}
 	want(t, d.ask(t, byGroup), reset.OK, "vfio reset of "+address)
 	m.Sh("sleep 60 <>" + group + " >/dev/null 2>&1 & echo $! >/tmp/holder")
 	want(t, d.ask(t, byGroup), reset.Busy, "is open: a virtual machine or a pod has it")
