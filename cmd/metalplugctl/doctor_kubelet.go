@@ -17,6 +17,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 const (
@@ -45,9 +46,9 @@ func (d *doctor) checkKubelet() (fine string) {
 		d.fail("start it: systemctl start kubelet, or k3s, k3s-agent, rke2-agent, k0sworker, microshift"+elsewhere,
 			"its directory %s is not there: the kubelet has never run", dir)
 	case errors.Is(err, fs.ErrPermission):
-		d.skip(d.unread(err, ""), "%s: %v", dir, plainCause(err))
+		d.skip(d.unread(err, ""), "%s: %v", dir, fsutil.Cause(err))
 	case err != nil:
-		d.fail("ls -ld "+dir+elsewhere, "%s: %v", dir, plainCause(err))
+		d.fail("ls -ld "+dir+elsewhere, "%s: %v", dir, fsutil.Cause(err))
 	case !info.IsDir():
 		d.fail("move it away and restart the kubelet, which makes the directory"+elsewhere, "%s is no directory", dir)
 	case errors.Is(socketErr, fs.ErrPermission):
@@ -145,7 +146,7 @@ func (d *doctor) checkCheckpoint() (fine string) {
 	remembered, err := kubelet.Remembered(dir)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		d.skip(d.unread(err, ""), "the kubelet's file is for root: %v", plainCause(err))
+		d.skip(d.unread(err, ""), "the kubelet's file is for root: %v", fsutil.Cause(err))
 		return ""
 	case err != nil:
 		d.fail("stop the kubelet, move the file away, start it: its pods are admitted anew", "%v", err)
@@ -177,13 +178,4 @@ func (d *doctor) checkRefused() (fine string) {
 			"%s ago, %s: %s (%s)", age(time.Since(r.Time)), r.Resource, r.Reason, state)
 	}
 	return "none of the last ones"
-}
-
-// plainCause drops the operation and the path from an error of the os package.
-func plainCause(err error) error {
-	var of *fs.PathError
-	if errors.As(err, &of) {
-		return of.Err
-	}
-	return err
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 // ErrNoAnswer: the daemon does not answer on its socket. The error says why.
@@ -119,7 +121,7 @@ func (c Client) noAnswer(ctx context.Context, err error) error {
 	case !errors.As(err, &op) || op.Op != "dial":
 		err = errors.New("it hung up: it stops, or is not metalplugd's socket")
 	default:
-		err = plainCause(err)
+		err = fsutil.Cause(err)
 	}
 	return fmt.Errorf("%w: %s: %w", ErrNoAnswer, c.Socket, err)
 }

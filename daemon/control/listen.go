@@ -3,13 +3,12 @@
 package control
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 
-	"golang.org/x/sys/unix"
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 // Listen makes the socket at path, for the uid of the daemon alone: the one that systemd makes is for a group too. A socket
@@ -26,20 +25,11 @@ func Listen(path string) (*net.UnixListener, error) {
 	_ = os.Remove(path) // what is still there is in the way
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, plainCause(err))
+		return nil, fmt.Errorf("listen on %s: %w", path, fsutil.Cause(err))
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()
-		return nil, fmt.Errorf("listen on %s: %w", path, plainCause(err))
+		return nil, fmt.Errorf("listen on %s: %w", path, fsutil.Cause(err))
 	}
 	return l, nil
-}
-
-// plainCause drops what the net and os packages put around an errno: the caller names the operation and the path.
-func plainCause(err error) error {
-	var errno unix.Errno
-	if errors.As(err, &errno) {
-		return errno
-	}
-	return err
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/internal/fsutil"
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
@@ -255,7 +256,7 @@ func (e *Endpoint) ensureSocket() error {
 // absent returns why there is no kubelet to register with.
 func absent(path string) error {
 	if _, err := os.Lstat(path); err != nil {
-		return fmt.Errorf("look for %s: %w", path, plainCause(err))
+		return fmt.Errorf("look for %s: %w", path, fsutil.Cause(err))
 	}
 	return fmt.Errorf("look for %s: it is not a socket", path)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 // registration is what an endpoint knows of the kubelet. Run owns it.
@@ -168,7 +169,7 @@ func (e *Endpoint) dial() (*net.UnixConn, error) {
 	path := filepath.Join(e.Dir, kubeletSocket)
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", path, plainCause(err))
+		return nil, fmt.Errorf("connect to %s: %w", path, fsutil.Cause(err))
 	}
 	return c, nil
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 const (
@@ -93,13 +95,13 @@ func (s *socket) listen() error {
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w", s.path, plainCause(err))
+		return fmt.Errorf("listen on %s: %w", s.path, fsutil.Cause(err))
 	}
 	l.SetUnlinkOnClose(false)
 	s.listener, s.own = l, socketIdentity(s.path)
 	if err := os.Chmod(s.path, 0o600); err != nil {
 		s.drop()
-		return fmt.Errorf("listen on %s: %w", s.path, plainCause(err))
+		return fmt.Errorf("listen on %s: %w", s.path, fsutil.Cause(err))
 	}
 	return nil
 }
@@ -111,7 +113,7 @@ func (s *socket) reach() error {
 	if err == nil {
 		return c.Close()
 	}
-	return fmt.Errorf("connect to own socket %s: %w", s.path, plainCause(err))
+	return fmt.Errorf("connect to own socket %s: %w", s.path, fsutil.Cause(err))
 }
 
 // drop closes the listener and removes the socket if that is still the one at path: while it is there, no process can listen at
@@ -125,15 +127,6 @@ func (s *socket) drop() {
 		os.Remove(s.path)
 	}
 	s.listener, s.reached = nil, false
-}
-
-// plainCause drops what the net and os packages put around an errno: the caller names the operation and the path.
-func plainCause(err error) error {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
-		return errno
-	}
-	return err
 }
 
 // removeStale removes the sockets that earlier starts have left behind for a resource. One that answers is another's.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fsutil reads and replaces the files that metalplug keeps.
+// Package fsutil reads and replaces the files that metalplug keeps, and says in short why that failed.
 package fsutil
 
 import (
@@ -79,4 +79,13 @@ func SyncDir(dir string) error {
 	}
 	defer d.Close()
 	return d.Sync()
+}
+
+// Cause returns the errno in an error, without what the os and net packages put around it, for a caller that names the operation
+// and the path. It returns an error without an errno as it is.
+func Cause(err error) error {
+	if errno := unix.Errno(0); errors.As(err, &errno) {
+		return errno
+	}
+	return err
 }
