@@ -95,11 +95,7 @@ func pread(fd int, p []byte, offset int64) (int, error) {
 }
 
 func ioctl(fd int, request uintptr, argument []byte) (int, error) {
-	return ioctlAt(fd, request, unsafe.Pointer(unsafe.SliceData(argument)))
-}
-
-func ioctlAt(fd int, request uintptr, argument unsafe.Pointer) (int, error) {
-	result, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(argument))
+	result, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(unsafe.SliceData(argument))))
 	if errno != 0 {
 		return -1, errno
 	}
@@ -114,11 +110,8 @@ func pass(fd int, request uintptr, c *adminCommand, data []byte) (uint16, error)
 		pinned.Pin(&data[0])
 		c.addr, c.dataLen = uint64(uintptr(unsafe.Pointer(&data[0]))), uint32(len(data))
 	}
-	status, err := ioctlAt(fd, request, unsafe.Pointer(c))
-	if err != nil {
-		return 0, err
-	}
-	return uint16(status), nil
+	status, err := ioctl(fd, request, unsafe.Slice((*byte)(unsafe.Pointer(c)), unsafe.Sizeof(*c)))
+	return uint16(max(status, 0)), err
 }
 
 // writeAttribute does what "echo value > path" does, in one write, which is what sysfs takes.

@@ -108,19 +108,9 @@ func TestOnlyOne(t *testing.T) {
 // TestLocksOfOthers: a directory that another user could enter is none for locks.
 func TestLocksOfOthers(t *testing.T) {
 	base := t.TempDir()
-	open := filepath.Join(base, "open")
-	if err := os.Mkdir(open, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(open, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	good := filepath.Join(base, "good")
-	if err := os.Mkdir(good, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	link := filepath.Join(base, "link")
-	if err := errors.Join(os.Symlink(good, link), os.Symlink("/dev/null", filepath.Join(good, "lock"))); err != nil {
+	open, good, link := filepath.Join(base, "open"), filepath.Join(base, "good"), filepath.Join(base, "link")
+	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o755), os.Mkdir(good, 0o700), os.Symlink(good, link),
+		os.Symlink("/dev/null", filepath.Join(good, "lock"))); err != nil {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]string{

@@ -76,7 +76,7 @@ func (h *host) resetBy(function, choice string) (done string, err error) {
 	if err := h.write(h.Path(function+"/reset"), "1"); err != nil {
 		return "", resetError(address, err)
 	}
-	return "pci reset of " + address + " by " + usedMethod(choice, listed), nil
+	return "pci reset of " + address + " by " + cmp.Or(choice, strings.ReplaceAll(listed, " ", " or "), "the kernel's choice"), nil
 }
 
 func resetError(address string, err error) error {
@@ -87,19 +87,6 @@ func resetError(address string, err error) error {
 		return errorf(Busy, "reset %s: %w", address, err)
 	}
 	return commandError("reset "+address, err)
-}
-
-// usedMethod says how it was reset: where several were possible the kernel does not tell which it was.
-func usedMethod(choice, listed string) string {
-	switch {
-	case choice != "":
-		return choice
-	case listed == "":
-		return "the kernel's choice"
-	case strings.Contains(listed, " "):
-		return "the first that works of " + listed
-	}
-	return listed
 }
 
 // functionOf returns the one PCI function of a device.

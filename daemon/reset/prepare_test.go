@@ -58,6 +58,7 @@ func TestBlankDiskIsProven(t *testing.T) {
 	}{
 		{"blank", func(n *fakeNode) {}, ""},
 		{"ff among 00", func(n *fakeNode) { copy(n.data[36<<20:], bytes.Repeat([]byte{0xff}, 22<<20)) }, ""},
+		{"00 and ff in one block", func(n *fakeNode) { copy(n.data[36<<20:], bytes.Repeat([]byte{0xff}, 512)); copy(n.data[4096:], "\xff") }, "unknown data at byte 4096"},
 		{"A everywhere", func(n *fakeNode) { n.set('A') }, "unknown data at byte 0"},
 		{"17 MiB in the middle", func(n *fakeNode) { n.noiseAt(40<<20, 17<<20) }, "unknown data at byte"},
 		{"1 MiB at the end", func(n *fakeNode) { n.noiseAt(79<<20, 1<<20) }, "unknown data at byte 82837504"},

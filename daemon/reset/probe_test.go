@@ -236,15 +236,6 @@ func TestProbeIdentifiesTheControllerOnce(t *testing.T) {
 	}
 }
 
-func TestProbeOfWhatIsNoDisk(t *testing.T) {
-	m, _ := oneNVMe(t)
-	m.files(map[string]string{function0 + "/driver": in(function0, "/sys/bus/pci/drivers/vfio-pci"), function0 + "/class": "0x030200\n"})
-	got := m.ask(Request{Do: Probe, SysPath: function0, Class: "gpu"})
-	if want := (Answer{Result: OK}); !reflect.DeepEqual(got, want) {
-		t.Errorf("answer is %+v", got)
-	}
-}
-
 // TestWhichDeviceItIs: all that a wrong or changed device can look like is refused, by every operation.
 func TestWhichDeviceItIs(t *testing.T) {
 	const p1 = disk0 + "/nvme0n1p1"
@@ -329,15 +320,6 @@ func (m *machine) untouched() {
 	for _, call := range m.calls {
 		m.Errorf("it did: %s", call)
 	}
-}
-
-func TestNothingIdentifies(t *testing.T) {
-	m, _ := oneNVMe(t)
-	r := Request{Do: Prepare, SysPath: disk0, Class: "nvme", Scrub: "zero", Tenant: true}
-	if got := m.ask(r); got.Result != Refused || !strings.Contains(got.Detail, "nothing in the request identifies") {
-		t.Errorf("answer is %+v", got)
-	}
-	m.untouched()
 }
 
 func TestMistakesAreAnswers(t *testing.T) {

@@ -104,15 +104,9 @@ func (h *host) ownIDs(c *claim) (ids []string, err error) {
 // structure). The extended structure has host identifiers of 16 bytes in the place of 8.
 const (
 	opReservationReport = 0x0e
-	extendedStatus      = 1 // EDS, bit 0 of dword 11
-)
-
-// reservationFormat is where in a structure the entries begin and how long each is.
-type reservationFormat struct{ head, entry int }
-
-var (
-	reservationPlain    = reservationFormat{24, 24}
-	reservationExtended = reservationFormat{64, 64}
+	extendedStatus      = 1  // EDS, bit 0 of dword 11
+	plainEntry          = 24 // bytes of an entry, and of what is before the first
+	extendedEntry       = 64
 )
 
 // reserved returns [Busy] if another host is registered with a namespace, or holds a reservation on it.
@@ -121,7 +115,7 @@ func (h *host) reserved(c *claim, ns namespace) error {
 	if err != nil || !id.has(reserves) {
 		return err
 	}
-	report, format, err := h.reservations(c.fd, ns.nsid)
+	report, entry, err := h.reservations(c.fd, ns.nsid)
 	var status nvmeStatus
 	if errors.As(err, &status) {
 		switch status.code() {
@@ -136,7 +130,7 @@ func (h *host) reserved(c *claim, ns namespace) error {
 	if err != nil {
 		return err
 	}
-	strange, err := h.registrants(c, report, format)
+	strange, err := h.registrants(c, report, entry)
 	switch {
 	case err != nil:
 		return err
@@ -147,13 +141,13 @@ func (h *host) reserved(c *claim, ns namespace) error {
 }
 
 // reservations asks for the report in the format that fits the host identifier, as nvme_pr_resv_report does.
-func (h *host) reservations(fd int, nsid uint32) (report []byte, format reservationFormat, err error) {
-	for _, try := range []struct {
-		format reservationFormat
-		cdw11  uint32
-	}{{reservationExtended, extendedStatus}, {reservationPlain, 0}} {
-		format, report = try.format, make([]byte, identifySize)
-		command := adminCommand{opcode: opReservationReport, nsid: nsid, cdw10: identifySize/4 - 1, cdw11: try.cdw11}
+func (h *host) reservations(fd int, nsid uint32) (report []byte, entry int, err error) {
+	for _, eds := range []uint32{extendedStatus, 0} {
+		report = make([]byte, identifySize)
+		if entry = plainEntry; eds == extendedStatus {
+			entry = extendedEntry
+		}
+		command := adminCommand{opcode: opReservationReport, nsid: nsid, cdw10: identifySize/4 - 1, cdw11: eds}
 		err = h.command(fd, nvmeIoctlIOCmd, command, shortly, report)
 		var status nvmeStatus
 		inconsistent := errors.As(err, &status) && (status.code() == statusHostIDFormat || status.code() == statusInvalidField)
@@ -164,19 +158,19 @@ func (h *host) reservations(fd int, nsid uint32) (report []byte, format reservat
 	if err != nil {
 		err = fmt.Errorf("reservation report: %w", err)
 	}
-	return report, format, err
+	return report, entry, err
 }
 
 // registrants returns those of a report that are not controllers here, in words. More than fit are strangers.
-func (h *host) registrants(c *claim, report []byte, format reservationFormat) (strange []string, err error) {
+func (h *host) registrants(c *claim, report []byte, size int) (strange []string, err error) {
 	seen, err := h.ownIDs(c)
 	if err != nil {
 		return nil, err
 	}
 	count := int(binary.LittleEndian.Uint16(report[5:]))
-	fit := (len(report) - format.head) / format.entry
+	fit := len(report)/size - 1
 	for i := range min(count, fit) {
-		entry := report[format.head+i*format.entry:]
+		entry := report[(i+1)*size:]
 		cntlid := strconv.Itoa(int(binary.LittleEndian.Uint16(entry)))
 		if slices.Contains(seen, cntlid) {
 			continue

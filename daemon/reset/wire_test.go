@@ -119,16 +119,6 @@ func TestAnswersAlwaysArrive(t *testing.T) {
 	}
 }
 
-func TestAnswerErr(t *testing.T) {
-	if err := (Answer{Result: OK, Detail: "ignored"}).Err(); err != nil {
-		t.Errorf("Err of what went well is %v", err)
-	}
-	err := Answer{Result: Busy, Detail: "nvme0n1 is mounted"}.Err()
-	if !errors.Is(err, Busy) || errors.Is(err, Refused) || err.Error() != "busy: nvme0n1 is mounted" {
-		t.Errorf("Err is %v", err)
-	}
-}
-
 // FuzzRequest: what parses is within its bounds, and is written so that it parses to the same.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(requestText))
