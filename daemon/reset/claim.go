@@ -5,6 +5,7 @@ package reset
 // Holding a disk so that nobody else can begin to use it.
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -176,7 +177,7 @@ func (h *host) number(fd int, request uintptr, size int) (uint64, error) {
 func (h *host) sizes(fd int) (size, block int64, err error) {
 	all, err1 := h.number(fd, blkGetSize64, 8)
 	one, err2 := h.number(fd, blkSSZGet, 4)
-	return int64(all), int64(one), errors.Join(err1, err2)
+	return int64(all), int64(one), cmp.Or(err1, err2)
 }
 
 // flush writes back what is cached of a disk, also by the drive itself (blkdev_fsync, block/fops.c), and forgets it, so

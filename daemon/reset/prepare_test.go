@@ -338,22 +338,38 @@ func TestStoppedInBetween(t *testing.T) {
 }
 
 // TestOpenElsewhere: who has the disk, a partition, its controller or its character device open is asked right before it is
-// written to.
+// written to. Processes of a pod that has had the disk, and that cannot be read, may have it open. Those of other pods cannot;
+// where it is not known which pod had the disk, each may.
 func TestOpenElsewhere(t *testing.T) {
 	const partition, generic = disk0 + "/nvme0n1p1", controller0 + "/ng0n1"
-	own := cgroup.Number{Block: true, Major: 259}
+	const unknown = "which processes have nvme0n1 open is not known: "
+	const unread = unknown + "look at processes: not all processes could be looked at: 2 of them: process 9: permission denied"
+	opens := func(n cgroup.Number) func(m *machine, r *Request) {
+		return func(m *machine, _ *Request) { m.others = []cgroup.Holder{{PID: 42, Comm: "qemu", Number: n}} }
+	}
+	pod := func(unread string, tenant bool, pods ...string) func(m *machine, r *Request) {
+		return func(m *machine, r *Request) {
+			m.pods = []cgroup.Unread{{PodUID: unread, Count: 2, Cause: "process 9: permission denied"}}
+			r.Pods, r.Tenant, r.ByHand = pods, tenant, !tenant
+		}
+	}
 	for _, c := range []struct {
 		name   string
-		number cgroup.Number
-		unread error
+		change func(m *machine, r *Request)
 		want   string
 	}{
-		{"the disk", own, nil, "nvme0n1 is open in process 42 (qemu)"},
-		{"a partition", cgroup.Number{Block: true, Major: 259, Minor: 1}, nil, "nvme0n1p1 is open in process 42 (qemu)"},
-		{"its controller", cgroup.Number{Major: 245}, nil, "nvme0 is open in process 42 (qemu)"},
-		{"its character device", cgroup.Number{Major: 242, Minor: 7}, nil, "ng0n1 is open in process 42 (qemu)"},
-		{"not known", cgroup.Number{Block: true, Major: 8}, errors.New("process 9 cannot be read"), "which processes have nvme0n1 open is not known: process 9 cannot be read"},
-		{"another disk", cgroup.Number{Block: true, Major: 8}, nil, ""},
+		{"the disk", opens(cgroup.Number{Block: true, Major: 259}), "nvme0n1 is open in process 42 (qemu)"},
+		{"a partition", opens(cgroup.Number{Block: true, Major: 259, Minor: 1}), "nvme0n1p1 is open in process 42 (qemu)"},
+		{"its controller", opens(cgroup.Number{Major: 245}), "nvme0 is open in process 42 (qemu)"},
+		{"its character device", opens(cgroup.Number{Major: 242, Minor: 7}), "ng0n1 is open in process 42 (qemu)"},
+		{"another disk", opens(cgroup.Number{Block: true, Major: 8}), ""},
+		{"not known", func(m *machine, _ *Request) { m.unread = errors.New("process 9 cannot be read") }, unknown + "process 9 cannot be read"},
+		{"unread, of its pod", pod("mine", true, "mine"), unread},
+		{"unread, of its pod, by hand", pod("mine", false, "mine"), unread},
+		{"unread, of an earlier pod", pod("mine", true, "last", "mine"), unread},
+		{"unread, of another pod", pod("other", true, "mine"), ""},
+		{"unread, of a pod, with no tenant known", pod("other", true), unread},
+		{"unread, of a pod, with no tenant", pod("other", false), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -363,9 +379,10 @@ func TestOpenElsewhere(t *testing.T) {
 				m.files(map[string]string{
 					generic + "/subsystem": in(generic, "/sys/class/nvme-generic"), generic + "/dev": "242:7\n", generic + "/uevent": "DEVNAME=ng0n1\n",
 				})
-				m.others, m.unread = []cgroup.Holder{{PID: 42, Comm: "qemu", Number: c.number}}, c.unread
+				r := eraseOf0("zero")
+				c.change(m, &r)
 				began := time.Now()
-				got := m.full(eraseOf0("zero"))
+				got := m.full(r)
 				if c.want == "" {
 					if got.Result != OK || !got.Erased {
 						t.Errorf("answer is %+v", got)
@@ -424,43 +441,6 @@ func TestTheQuestionComesLast(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestUnreadPods: processes of a pod that has had the disk, and that cannot be read, may have it open. Those of other pods
-// cannot; where it is not known which pod had the disk, each may.
-func TestUnreadPods(t *testing.T) {
-	mine := []cgroup.Unread{{PodUID: "mine", Count: 2, Cause: "process 9: permission denied"}}
-	others := []cgroup.Unread{{PodUID: "other", Count: 1, Cause: "process 8: permission denied"}}
-	for _, c := range []struct {
-		name   string
-		pods   []string
-		tenant bool
-		unread []cgroup.Unread
-		want   string
-	}{
-		{"of its pod", []string{"mine"}, true, slices.Concat(mine, others), "look at processes: not all processes could be looked at: 2 of them: process 9: permission denied"},
-		{"of its pod, by hand", []string{"mine"}, false, mine, "2 of them: process 9: permission denied"},
-		{"of an earlier pod", []string{"last", "mine"}, true, mine, "2 of them: process 9: permission denied"},
-		{"of another pod", []string{"mine"}, true, others, ""},
-		{"of a pod, with no tenant known", nil, true, others, "1 of them: process 8: permission denied"},
-		{"of a pod, with no tenant", nil, false, others, ""},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m, n := oneNVMe(t)
-				n.fill()
-				m.pods = c.unread
-				r := eraseOf0("zero")
-				r.Pods, r.Tenant, r.ByHand = c.pods, c.tenant, !c.tenant
-				got := m.full(r)
-				busy := got.Result == Busy && strings.HasPrefix(got.Detail, "which processes have nvme0n1 open is not known: ") && strings.HasSuffix(got.Detail, c.want)
-				switch {
-				case c.want == "" && (got.Result != OK || !n.blank()), c.want != "" && (!busy || n.blank()):
-					t.Errorf("answer is %+v, want %q", got, c.want)
-				}
-			})
-		})
 	}
 }
 

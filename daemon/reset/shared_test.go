@@ -200,14 +200,14 @@ func TestSharedByPaths(t *testing.T) {
 }
 
 // TestSharedAtTheLastMoment: another host attaches the namespace, or this one exports the disk, while the disk is read before
-// it is erased. That nobody used it before does not count.
+// it is erased, or by a survey. That nobody used it before does not count.
 func TestSharedAtTheLastMoment(t *testing.T) {
 	for name, happens := range map[string]func(m *machine, s *sharer){
 		"attached": func(_ *machine, s *sharer) { s.nmic, s.attached = 1, []uint16{1, 77} },
 		"reserved": func(_ *machine, s *sharer) { s.registered = []uint16{77} },
 		"exported": func(m *machine, _ *sharer) { m.export("//dev/nvme0n1") },
 	} {
-		for _, method := range []string{"zero", "discard", "format"} {
+		for _, method := range []string{"zero", "discard", "format", "survey"} {
 			t.Run(name+"/"+method, func(t *testing.T) {
 				d, first, _ := newDrive(t)
 				d.files(map[string]string{controller0 + "/cntlid": "1\n"})
@@ -215,36 +215,19 @@ func TestSharedAtTheLastMoment(t *testing.T) {
 				s.on(d.machine)
 				writes := func(call string) bool { return call == "open nvme0n1 for writing" }
 				first.readHook = func() {
-					if slices.ContainsFunc(d.calls, writes) { // it has been looked at, and is read before the erasure
+					if method == "survey" || slices.ContainsFunc(d.calls, writes) { // it has been looked at, and is read before the erasure
 						happens(d.machine, s)
 					}
 				}
-				if got := d.ask(eraseOf0(method)); got.Result != Busy || first.blank() {
+				r := eraseOf0(method)
+				if method == "survey" {
+					r = surveyOf0(0)
+					first.set(0)
+				}
+				if got := d.ask(r); got.Result != Busy || method != "survey" && first.blank() {
 					t.Errorf("answer is %+v", got)
 				}
 			})
-		}
-	}
-}
-
-// TestSharedDuringASurvey: another host attaches the namespace, or reserves it, while the disk is read.
-func TestSharedDuringASurvey(t *testing.T) {
-	for name, happens := range map[string]func(s *sharer){
-		"attached": func(s *sharer) { s.nmic, s.attached = 1, []uint16{1, 77} },
-		"reserved": func(s *sharer) { s.registered = []uint16{77} },
-	} {
-		m, n := oneNVMe(t)
-		n.bigger()
-		m.files(map[string]string{controller0 + "/cntlid": "1\n"})
-		s := &sharer{oncs: 1 << 5}
-		s.on(m)
-		n.onRead = func(at int64, _ int) {
-			if at == 60<<20 {
-				happens(s)
-			}
-		}
-		if got := m.full(surveyOf0(0)); got.Result != Busy {
-			t.Errorf("%s: answer is %+v", name, got)
 		}
 	}
 }
