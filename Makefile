@@ -9,6 +9,7 @@
 #   make sandbox       what a program in the sandbox of each unit reaches, under systemd 252 and 257; needs root
 #   make faults-shown  what keeps devices from pods, and the one command that names each cause (ARGS=kubelet for some)
 #   make fuzz          each fuzz target for FUZZTIME=60s
+#   make words         figures of the sentences in comments and documents (ARGS=README.md: its hard ones)
 #   make vulncheck     asks the Go vulnerability database, which takes a network
 #   make bench-parts   the parts' Go benchmarks, ten times each, summed up by benchstat; OLD=FILE: beside those of before
 #   make bench         measures the budgets beside their floors, into a table and bench.json; needs root
@@ -52,7 +53,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build run test integration integration-night devicemanager integration-releases faults faults-shown fuzz vulncheck sandbox vm bench bench-parts lint clean deps install packages packages-check repo selinux
+.PHONY: all build run test integration integration-night devicemanager integration-releases faults faults-shown fuzz vulncheck words sandbox vm bench bench-parts lint clean deps install packages packages-check repo selinux
 all: build
 
 deps:
@@ -102,6 +103,9 @@ faults-shown: build
 
 fuzz:
 	integration/faults/fuzz.sh $(FUZZTIME)
+
+words:
+	@$(GO) run ./integration/words $(ARGS)
 
 vulncheck:
 	$(GO) run $(GOVULNCHECK) ./...
