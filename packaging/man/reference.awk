@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes mdoc(7) of metalplug.toml: explanation ("# text") becomes paragraphs, settings ("#key = value") and what is
-# indented within explanation become displays.
+# Makes mdoc(7) of metalplug.toml. A line "# ---- title ----" becomes a heading. A setting ("#key = value") that explanation
+# ("# text") follows at once becomes an item of a list. Explanation alone becomes paragraphs. Other settings, and lines that are
+# indented within explanation, become displays.
 
 function text(line) {
 	gsub(/\\/, "\\e", line)
@@ -11,7 +12,44 @@ function text(line) {
 	return line
 }
 
-function display(on) {
+function quoted(line) {
+	gsub(/"/, "\\(dq", line)
+	return "\"" line "\""
+}
+
+function list(on) {
+	if (on && !listed)
+		print ".Bl -tag -width Ds"
+	if (!on && listed)
+		print ".El"
+	listed = on
+}
+
+# flush prints the settings that wait: as items when explanation follows them, else as a display.
+function flush(explained, i) {
+	if (!waiting)
+		return
+	if (!explained) {
+		list(0)
+		print ".Bd -literal -offset indent"
+	}
+	for (i = 1; i <= waiting; i++)
+		if (explained && setting[i] == title)
+			continue
+		else if (explained && setting[i] ~ /^\[/) {
+			list(0)
+			print ".Pp\n.Li " quoted(text(setting[i]))
+		} else if (explained) {
+			list(1)
+			print ".It Li " quoted(text(setting[i]))
+		} else
+			print text(setting[i])
+	if (!explained)
+		print ".Ed"
+	waiting = 0
+}
+
+function example(on) {
 	if (on && !shown)
 		print ".Bd -literal -offset indent"
 	if (!on && shown)
@@ -21,26 +59,56 @@ function display(on) {
 
 NR == 1 { next } # the title of the file
 
-/^# *$/ || /^$/ { gap = 1; next }
-
-{
-	line = substr($0, 2)
-	setting = line !~ /^ / || line ~ /^     /
-	if (gap && !(setting && shown))
-		display(0)
-	if (setting) {
-		if (gap && shown)
-			print ""
-		display(1)
-		sub(/^     /, "", line)
-	} else {
-		display(0)
-		if (gap)
-			print ".Pp"
-		sub(/^ /, "", line)
-	}
-	gap = 0
-	print text(line)
+/^# *$/ || /^$/ {
+	if (waiting && setting[waiting] ~ /^\[/)
+		next # a table, whose keys follow
+	flush(0)
+	gap = 1
+	next
 }
 
-END { display(0) }
+/^# ---- .* ----$/ {
+	example(0)
+	list(0)
+	sub(/^# ---- /, "")
+	sub(/ ----$/, "")
+	title = $0
+	print ".Ss " text($0)
+	gap = 0
+	next
+}
+
+/^#     / {
+	list(0)
+	if (gap && shown)
+		print ""
+	example(1)
+	print text(substr($0, 7))
+	gap = 0
+	next
+}
+
+/^# / {
+	example(0)
+	if (waiting)
+		flush(1)
+	else if (gap) {
+		list(0)
+		print ".Pp"
+	}
+	print text(substr($0, 3))
+	gap = 0
+	next
+}
+
+/^#/ {
+	example(0)
+	setting[++waiting] = substr($0, 2)
+	gap = 0
+}
+
+END {
+	flush(0)
+	example(0)
+	list(0)
+}
