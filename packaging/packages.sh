@@ -45,9 +45,10 @@ documents() {
 payload() {
 	local tree=$work/$2-$1/payload zsh=/usr/share/zsh/site-functions
 	[[ $2 != deb ]] || zsh=/usr/share/zsh/vendor-completions
-	mkdir -p "$tree/usr/share/doc/metalplug/sbom"
+	mkdir -p "$tree/usr/share/doc/metalplug/sbom" "$tree/usr/share/doc/metalplug/docs"
 	ZSH=$zsh packaging/install.sh "$work/programs-$1" "$work/documents" "$tree"
 	cp README.md "$work/sbom-$1/NOTICES" "$tree/usr/share/doc/metalplug/"
+	cp docs/*.md "$tree/usr/share/doc/metalplug/docs/"
 	cp "$work/sbom-$1"/*.json "$tree/usr/share/doc/metalplug/sbom/"
 }
 

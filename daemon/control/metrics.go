@@ -56,7 +56,7 @@ func newMetrics(s *Server) *metrics {
 		sendTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_uevent_to_send_seconds",
 			Help: "From an event of udevd to the list that was sent to the kubelet because of it.",
-			Buckets: []float64{ // finest about the budget in README, "How fast it is": p50 1 ms, p99 5 ms
+			Buckets: []float64{ // finest about the budget in docs/performance.md: p50 1 ms, p99 5 ms
 				0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5,
 			},
 		}),

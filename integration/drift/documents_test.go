@@ -238,14 +238,18 @@ func stem(expression string) int {
 // The tests that a README names are there: who looks for the proof of a sentence finds it.
 func TestReadmesNameTestsThatAreThere(t *testing.T) {
 	tests := make(map[string]bool)
-	for _, pattern := range []string{"integration/devicemanager/*_test.go", "integration/faults/*_test.go", "integration/vm/*_test.go"} {
+	for _, pattern := range []string{"integration/devicemanager/*_test.go", "integration/faults/*_test.go", "integration/vm/*_test.go", "cmd/metalplugctl/*_test.go", "daemon/lease/*_test.go"} {
 		for _, name := range names(t, pattern) {
 			for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(text(t, filepath.Dir(pattern)+"/"+name), -1) {
 				tests[found[1]] = true
 			}
 		}
 	}
-	for _, readme := range []string{"README.md", "integration/README.md", "integration/devicemanager/README.md", "integration/vm/README.md"} {
+	all := []string{"README.md", "integration/README.md", "integration/devicemanager/README.md", "integration/vm/README.md"}
+	for _, name := range names(t, "docs/*.md") {
+		all = append(all, "docs/"+name)
+	}
+	for _, readme := range all {
 		for _, found := range regexp.MustCompile("`[^`]*\\b(Test[A-Z]\\w*)[^`]*`").FindAllStringSubmatch(text(t, readme), -1) {
 			if !tests[found[1]] {
 				t.Errorf("%s names %s, which is no test", readme, found[1])
@@ -279,4 +283,38 @@ func TestScenariosHaveTests(t *testing.T) {
 			t.Errorf("%s has %q: neither a test of %s nor a reason", row[1], row[2], folder)
 		}
 	}
+}
+
+// TestLinksOfDocuments: a link within the repository leads to a file and a heading that are there.
+func TestLinksOfDocuments(t *testing.T) {
+	all := []string{"README.md", "integration/README.md"}
+	for _, name := range names(t, "docs/*.md") {
+		all = append(all, "docs/"+name)
+	}
+	for _, from := range all {
+		for _, found := range regexp.MustCompile(`\]\(([^)#]*)(?:#([^)]*))?\)`).FindAllStringSubmatch(text(t, from), -1) {
+			if strings.Contains(found[1], "://") {
+				continue
+			}
+			to := from
+			if found[1] != "" {
+				to = filepath.Join(filepath.Dir(from), found[1])
+			}
+			if _, err := os.Stat("../../" + to); err != nil {
+				t.Errorf("%s links to %s: %v", from, to, err)
+			} else if found[2] != "" && !slices.Contains(anchors(text(t, to)), found[2]) {
+				t.Errorf("%s links to %s#%s, which is no heading", from, to, found[2])
+			}
+		}
+	}
+}
+
+// anchors returns the names of the headings of a page, as GitHub makes them.
+func anchors(page string) []string {
+	var all []string
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(page, -1) {
+		kept := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		all = append(all, strings.ReplaceAll(kept, " ", "-"))
+	}
+	return all
 }

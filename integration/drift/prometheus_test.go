@@ -142,3 +142,21 @@ func TestPromtool(t *testing.T) {
 		}
 	}
 }
+
+// TestMonitoringPage: docs/monitoring.md has each metric and each alert, and no other metric.
+func TestMonitoringPage(t *testing.T) {
+	page, metrics := text(t, "docs/monitoring.md"), metricNames(t)
+	if unknown := unknownMetrics(strings.ReplaceAll(page, "metalplugd_metrics_tcp", ""), metrics); len(unknown) > 0 {
+		t.Errorf("docs/monitoring.md has %q, which are not metrics", unknown)
+	}
+	for _, name := range metrics {
+		if !strings.Contains(page, "| `"+name+"` |") {
+			t.Errorf("docs/monitoring.md has no row for %s", name)
+		}
+	}
+	for _, alert := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(text(t, "packaging/prometheus/alerts.yml"), -1) {
+		if !strings.Contains(page, "| "+alert[1]+" |") {
+			t.Errorf("docs/monitoring.md has no row for the alert %s", alert[1])
+		}
+	}
+}

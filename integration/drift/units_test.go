@@ -88,7 +88,7 @@ func TestExposure(t *testing.T) {
 		found = append(found, strings.Fields(level)[1])
 	}
 	line := strings.Join(found[:3], ", ") + " and " + found[3]
-	for _, document := range []string{"README.md", "docs/threat-model.md"} {
+	for _, document := range []string{"docs/threat-model.md"} {
 		if words := strings.Join(strings.Fields(text(t, document)), " "); !strings.Contains(words, line) {
 			t.Errorf("%s: systemd-analyze finds %s, which it does not say", document, line)
 		}

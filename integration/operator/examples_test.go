@@ -38,7 +38,7 @@ func (b books) List(context.Context, *podresources.ListPodResourcesRequest) (*po
 }
 
 // example compares what a command line prints with what the man page shows of it. What differs from run to run is put
-// in one form: the directory of the node is that of the README, and times are one time.
+// in one form: the directory of the node is that of docs/operating.md, and times are one time.
 func (n *node) example(t *testing.T, name, commandLine, output string) {
 	t.Helper()
 	output = strings.ReplaceAll(output, n.dir, "/tmp/try")

@@ -14,7 +14,7 @@ const (
 	gpus     = "[[resource]]\nname = \"nvidia.com/gpu\"\nclass = \"gpu\"\n"
 )
 
-// Exit codes of metalplugctl, as README and metalplugctl(1) have them.
+// Exit codes of metalplugctl, as docs/operating.md and metalplugctl(1) have them.
 const (
 	exitOK       = 0
 	exitProblem  = 1

@@ -23,7 +23,7 @@ import (
 const patience = 30 * time.Second
 
 // node is a machine of recorded hardware with the programs as they are installed, in a directory of its own. The daemon
-// reads try.toml there, as in the README.
+// reads try.toml there, as in docs/operating.md.
 type node struct {
 	programs string // the directory of metalplugd and metalplugctl
 	dir      string

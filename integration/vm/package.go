@@ -28,7 +28,7 @@ const (
 
 // packed is what the packages are made of, below the repository's root.
 var packed = []string{
-	"cgroup", "cmd", "daemon", "packaging", "selinux", "systemd", "udev",
+	"cgroup", "cmd", "daemon", "directory", "docs", "internal", "packaging", "selinux", "systemd", "udev",
 	"go.mod", "go.sum", "CHANGELOG.md", "LICENSE", "README.md",
 }
 
