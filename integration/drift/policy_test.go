@@ -64,6 +64,30 @@ func TestPolicyAllowsTheIoctlsOfTheCode(t *testing.T) {
 	}
 }
 
+// TestPolicyGivesTypesToInterfaces: an interface of the base policy is called with a type, and not with an attribute or a set. Those
+// of Fedora and RHEL add their argument to an attribute (kernel_read_system_state in policy/modules/kernel/kernel.if of
+// fedora-selinux/selinux-policy), which takes a type only: the module would compile for refpolicy alone.
+func TestPolicyGivesTypesToInterfaces(t *testing.T) {
+	policy := text(t, "selinux/metalplug.te") + text(t, "selinux/metalplug.if")
+	var attributes []string
+	for _, declared := range regexp.MustCompile(`(?m)^\s*attribute ([^;]+);`).FindAllStringSubmatch(policy, -1) {
+		attributes = append(attributes, strings.FieldsFunc(declared[1], func(r rune) bool { return r == ',' || r == ' ' })...)
+	}
+	calls := regexp.MustCompile(`(?m)^\s*([a-z0-9_]+)\(([^`+"`"+`)]+)\)`).FindAllStringSubmatch(policy, -1)
+	if len(calls) < 40 || len(attributes) == 0 {
+		t.Fatalf("%d calls and %d attributes found: this test looks at the wrong place", len(calls), len(attributes))
+	}
+	for _, call := range calls {
+		// Patterns and our own interfaces are allow rules.
+		if strings.HasSuffix(call[1], "_pattern") || strings.HasPrefix(call[1], "metalplug") {
+			continue
+		}
+		if first, _, _ := strings.Cut(call[2], ","); strings.Contains(first, "{") || slices.Contains(attributes, first) {
+			t.Errorf("%s(%s) does not compile where the interface adds its argument to an attribute: call it for each type", call[1], call[2])
+		}
+	}
+}
+
 // byFolder sorts the sources of metalplug-reset by their package's folder. The ioctls of metalplug-holders are about files of
 // procfs, for which its domain has all of read_file_perms.
 func byFolder(all []source) map[string][]source {
