@@ -88,6 +88,9 @@ again() {
 families
 linters
 installs
+for deb in "$dist"/metalplug_*_"$(dpkg --print-architecture)".deb; do
+	((EUID != 0)) || packaging/purge.sh "$deb" || bad purge.sh
+done
 if [[ ${1:-} = --again ]]; then
 	shift
 	again "$@"
