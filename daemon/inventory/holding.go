@@ -72,7 +72,8 @@ func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 }
 
 // settleAll notes of the devices that some kubelets have allocated that the kubelet has booked them by now, or never will.
-func (l *loop) settleAll(now time.Time, by func(kubelet string) bool) {
+func (l *loop) settleAll(by func(kubelet string) bool) {
+	now := time.Now()
 	for e := range l.owing {
 		if by(e.kubelet) {
 			e.allocated, e.booked = now, true

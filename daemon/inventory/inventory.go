@@ -121,13 +121,17 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 	return p.snapshot, p.changed
 }
 
+// Asked notes that the kubelet asks for devices for a container, whatever the answer will be. The kubelet allocates for one
+// container at a time: what the same kubelet was given before is in its books, or nowhere. It does not wait.
+func (i *Inventory) Asked(kubelet string) {
+	i.post(func(l *loop) { l.settleAll(func(by string) bool { return by == kubelet }) })
+}
+
 // Allocated notes that a container is about to be given devices: by their own IDs those by which the kubelet knows them.
 // kubelet identifies the kubelet that asked for that from those before and after it; empty: it is not known. It does not wait.
 func (i *Inventory) Allocated(as map[string][]string, kubelet string) {
 	now := time.Now()
 	i.post(func(l *loop) {
-		// The kubelet allocates for one container at a time: what it was given before is in its books, or nowhere.
-		l.settleAll(now, func(by string) bool { return by == kubelet })
 		l.allocated(as, now, false)
 		for id := range as {
 			if e := l.entries[id]; e != nil {
@@ -141,10 +145,7 @@ func (i *Inventory) Allocated(as map[string][]string, kubelet string) {
 // Kubelet notes which kubelet there is; empty: it is not known. What another has allocated before that has died with it, or is
 // in the checkpoint. It does not wait.
 func (i *Inventory) Kubelet(kubelet string) {
-	now := time.Now()
-	i.post(func(l *loop) {
-		l.settleAll(now, func(by string) bool { return by != "" && kubelet != "" && by != kubelet })
-	})
+	i.post(func(l *loop) { l.settleAll(func(by string) bool { return by != "" && kubelet != "" && by != kubelet }) })
 }
 
 // Starting notes that a container is about to be started, perhaps again, with devices that its pod was given. It does not

@@ -98,6 +98,8 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 
 // Allocate answers from the newest snapshot; of the hardware it only looks whether the nodes are still there.
 func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	by := kubelet.In(s.Dir)
+	s.Inventory.Asked(by)
 	snapshot, _ := s.Inventory.Snapshot()
 	offer := snapshot.Offer(s.Resource.Name)
 	resp := &pluginapi.AllocateResponse{}
@@ -123,7 +125,7 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 		}
 	}
 	s.noteAsked()
-	s.Inventory.Allocated(held, kubelet.In(s.Dir))
+	s.Inventory.Allocated(held, by)
 	if s.Allocated != nil {
 		s.Allocated(given)
 	}

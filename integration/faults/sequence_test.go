@@ -450,6 +450,7 @@ func (s *sequence) release(p *pod) {
 func (s *sequence) settlePods() {
 	s.say("the kubelet is asked")
 	s.must(eventually(func() error {
+		s.kubelet.askInVain(s.t.Context())
 		if err := s.parts.ask(s.t.Context()); err != nil {
 			return err
 		}
