@@ -125,6 +125,7 @@ func (s *story) do(words []string) error {
 		"adopt":                s.adopt,         // adopt NAME: the operator does
 		"adopt-fails":          s.adoptFails,    // adopt-fails NAME TEXT...
 		"write":                s.write,         // write NAME [CONTENT]: the disk has that, and udev does not see it
+		"owner":                s.owner,         // owner POD: the kubelet's checkpoint names it for the last container
 		"open":                 s.open,          // open NAME [POD|host]: who has the node open
 		"touched":              s.touched,       // touched reset|erase NAME METHOD: that was done next
 		"untouched":            s.untouched,     // nothing more was done

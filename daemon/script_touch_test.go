@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
 
@@ -118,6 +120,13 @@ func (s *story) write(words []string) error {
 	defer s.helpers.mu.Unlock()
 	s.helpers.content[words[0]] = strings.Join(words[1:], " ")
 	return nil
+}
+
+// owner writes the kubelet's checkpoint.
+func (s *story) owner(words []string) error {
+	text := fmt.Sprintf(`{"Data":{"PodDeviceEntries":[{"PodUID":%q,"ContainerName":"c","ResourceName":%q,"DeviceIDs":{"-1":["%s"]}}]}}`,
+		words[0], s.resource, strings.Join(s.container.Devices, `","`))
+	return os.WriteFile(s.path("plugins/"+kubelet.CheckpointFile), []byte(text), 0o600)
 }
 
 func (s *story) open(words []string) error {

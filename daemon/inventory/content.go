@@ -7,13 +7,19 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
+// sameDisk is by what a disk that was seen is told from another.
+type sameDisk struct {
+	appearance string // of the disk, as [device.Target.Appearance] returns it
+	medium     string // what the disk itself is known by, also in another boot, as [device.Target.Medium] returns it
+	instance   uint64 // of the hardware, see [device.Host.Instance]
+}
+
 // content is which disk was seen, and by what the data that a tenant has left on it is known.
 type content struct {
-	appearance string  // of the disk, as [device.Target.Appearance] returns it
-	medium     string  // what the disk itself is known by, also in another boot, as [device.Target.Medium] returns it
-	left       remains // what the last tenant has left, if no process has written there since
-	seen       remains // the same at the last look
-	wrote      wrote   // what the kernel had counted as written when a look noted left
+	sameDisk
+	left  remains // what the last tenant has left, if no process has written there since
+	seen  remains // the same at the last look
+	wrote wrote   // what the kernel had counted as written when a look noted left
 }
 
 // remains is by what the data that a tenant has left on a disk is known again; the zero value: it is not known.
@@ -110,5 +116,5 @@ func (l *loop) foreign(e *entry, reason string) {
 
 // spares is [Facts.spared] of an entry.
 func (l *loop) spares(e *entry) bool {
-	return (&Facts{Offered: e.offered, Lease: e.lease, Rule: l.rule(e)}).spared()
+	return (&Facts{Offered: e.offered, Lease: e.lease, Rule: l.rule(e.resource)}).spared()
 }

@@ -44,7 +44,6 @@ type firmware struct {
 	initialised string    // the [device.Rule].Init that was done to this appearance of the hardware
 	uninit      string    // why it could not be initialised; empty: it was not tried
 	settling    time.Time // until then the hardware may be another after that
-	instance    uint64    // of the hardware, see [device.Host.Instance]
 }
 
 // newLease is that of a device of which nothing is known. The first judgement says whether it can be offered.
@@ -129,9 +128,9 @@ func (l *loop) reconcile(e *entry, now time.Time) {
 	}
 }
 
-// rule returns the rule of an entry's resource; nil if it is not configured.
-func (l *loop) rule(e *entry) *device.Rule {
-	i := slices.IndexFunc(l.rules, func(r device.Rule) bool { return r.Resource == e.resource })
+// rule returns the rule of a resource; nil if it is not configured.
+func (l *loop) rule(resource string) *device.Rule {
+	i := slices.IndexFunc(l.rules, func(r device.Rule) bool { return r.Resource == resource })
 	if i < 0 {
 		return nil
 	}

@@ -20,6 +20,9 @@ const (
 	Adopted = "adopted" // the operator said that it may be erased; it was
 )
 
+// alsoOthers is what was found on a disk that a pod has left and of which no proof says that the pod wrote all of it.
+const alsoOthers = "a pod had it, and another machine or process may have written to it since"
+
 // maxEvidence bounds the disks of which evidence is kept: those of a node, and those that were in it.
 const maxEvidence = 1024
 
@@ -85,7 +88,7 @@ func (l *loop) evidenceOf(e *entry) *Evidence {
 
 // needsEvidence reports whether a device is offered on evidence alone.
 func (l *loop) needsEvidence(e *entry) bool {
-	rule := l.rule(e)
+	rule := l.rule(e.resource)
 	return l.Host.Touch.Survey != nil && rule != nil && !rule.AllowInUse && e.sighting != nil && e.sighting.Target.IsDisk()
 }
 
@@ -195,7 +198,7 @@ func (l *loop) checkAppearance(e *entry, v *Evidence) {
 	case v.Of == seen:
 		v.Of = ""
 		l.keepSoon(e)
-	case v.Scrub != "" && !sameBoot: // diskseq starts again with each boot
+	case v.Scrub != "" && !sameBoot: // diskseq starts again with each boot; the helper compares the content
 		v.Of = seen
 		l.keepSoon(e)
 	default:
@@ -255,6 +258,8 @@ func (l *loop) doubt(e *entry) error {
 		return fmt.Errorf("%w: adopted, and not erased yet: %s", device.ErrUnproven, w.unread)
 	case v != nil && v.Scrub != "":
 		return fmt.Errorf("%w: adopted, being erased", device.ErrUnproven)
+	case v != nil && v.Found == alsoOthers:
+		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, v.Found, Way(id, e.sighting.Target))
 	case offer != nil && v.proves(l.appearanceOf(e.appearance)):
 		return fmt.Errorf("%w: %s, which is not on it any more; run \"udevadm trigger %s\" if this stays", device.ErrUnproven, contentOf(offer), e.device.SysPath)
 	case offer != nil:
@@ -350,12 +355,12 @@ type evidenceRecord struct {
 	Evidence
 }
 
-// restoreEvidence takes in what the last run knew of disks.
-func (l *loop) restoreEvidence(kept []evidenceRecord) {
+// restoreEvidence takes in what the last run knew of disks. An adoption outlasts a boot only if the content is known that was
+// adopted: the disk may have served elsewhere.
+func (l *loop) restoreEvidence(kept []evidenceRecord, sameBoot bool) {
 	for _, r := range kept {
-		sameBoot := strings.HasPrefix(r.Medium, l.bootKey())
-		lapsed := r.Of != "" && r.Scrub == "" && !strings.HasPrefix(r.Of, l.bootKey())
-		if r.Medium == "" || lapsed || strings.HasPrefix(r.Medium, "boot=") && !sameBoot {
+		lapsed := r.Of != "" && r.Scrub == "" || r.Scrub != "" && r.Fingerprint == "" || strings.HasPrefix(r.Medium, "boot=")
+		if r.Medium == "" || lapsed && !sameBoot {
 			continue
 		}
 		l.evidence[r.Medium] = &r.Evidence

@@ -61,9 +61,10 @@ func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 		}
 		switch {
 		case !started:
+			e.atWork().given = true
 			_ = l.change(e, lease.Event{Name: lease.Allocate})
 		case !e.lease.Held():
-			l.started(e, lease.Event{Name: lease.Listed, Residue: e.lease.Residue})
+			l.started(e, lease.Event{Name: lease.Listed, Medium: e.medium, Residue: e.lease.Residue})
 		}
 	}
 	if len(held) > 0 {
@@ -152,23 +153,27 @@ func (l *loop) listedByKubelet(e *entry, pods []string) {
 	default:
 		// What was on a disk before that nobody has vouched for is not the pod's.
 		residue := e.lease.Residue || e.lease.State == lease.Free && l.owns(e)
-		l.started(e, lease.Event{Name: lease.Listed, Tenants: pods, Residue: residue})
+		l.started(e, lease.Event{Name: lease.Listed, Tenants: pods, Medium: e.medium, Residue: residue})
 	}
 }
 
 // started notes that a container may be using the device from now on.
 func (l *loop) started(e *entry, event lease.Event) {
-	event.Medium = e.medium
 	_ = l.apply(e, event)
 	e.left, e.seen = remains{}, remains{}
 	e.lingers("")
 }
 
 // owns reports whether what is on a device counts as its tenant's once a container was started with it: it is a disk of its
-// own, and its resource does not give out disks with the host's data.
+// own, and its resource neither gives out disks with the host's data nor one disk to several tenants.
 func (l *loop) owns(e *entry) bool {
-	rule := l.rule(e)
-	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !l.twins[e.medium]
+	rule := l.rule(e.resource)
+	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.twins[e.medium]
+}
+
+// shared reports whether pods hold a device by the IDs of its shares.
+func (e *entry) shared() bool {
+	return slices.ContainsFunc(e.as, func(id string) bool { return id != e.device.ID })
 }
 
 // mayBeFree reports whether a device that is not in the kubelet's books may count as free: it was in them, or the kubelet is
@@ -190,7 +195,7 @@ func (l *loop) mayBeFree(e *entry, asked time.Time) bool {
 func (l *loop) free(e *entry) {
 	l.vacate(e)
 	// IDs of shares that the resource does not have any more leave the list.
-	if slices.ContainsFunc(e.as, func(id string) bool { return id != e.device.ID }) {
+	if e.shared() {
 		l.resend[e.resource] = true
 	}
 	e.as = nil
@@ -235,7 +240,7 @@ func (l *loop) remember(r device.Rule, id string, known Known) {
 		l.entries[id] = e
 		// It was started, for all that is known. What is on a disk is not known.
 		l.started(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})
-	case !e.lease.Held() || !e.lease.StartedFor(known.Pods):
+	case !e.lease.Held() || e.lease.Hold != lease.Doubtful && !e.lease.StartedFor(known.Pods):
 		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // we ended before we could note it
 	}
 	e.holdAs(known.As)

@@ -234,7 +234,8 @@ func (i *Inventory) Run(ctx context.Context) error {
 	l.restore()
 	l.enumerate()
 	err := l.run(ctx, events, listening)
-	l.finish()
+	l.carryOut() // what is still waiting is kept
+	l.unsaved = l.unsaved || len(l.dirty) > 0
 	close(i.done)
 	l.save()
 	if i.Store != nil {

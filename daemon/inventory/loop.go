@@ -207,12 +207,7 @@ func (l *loop) concerns(d udev.Device) bool {
 			return true
 		}
 	}
-	for _, r := range l.rules {
-		if r.Class == &device.Generic && d.DevNode != "" {
-			return true
-		}
-	}
-	return false
+	return d.DevNode != "" && l.wanted(&device.Generic)
 }
 
 func (l *loop) add(d udev.Device) {
@@ -269,7 +264,11 @@ func (l *loop) listed(devices []udev.Device, err error) {
 	l.enumerating = false
 	if err != nil {
 		l.Log.Error("devices not enumerated", "err", err)
-		time.AfterFunc(l.enumerateLater(), func() { l.post((*loop).enumerate) })
+		pause := time.Second // as long as nothing is known at all
+		if l.enumerated {
+			pause = retryLast
+		}
+		time.AfterFunc(pause, func() { l.post((*loop).enumerate) })
 	}
 	for _, d := range devices {
 		s := l.subjects.at(d.SysPath)
@@ -288,14 +287,6 @@ func (l *loop) listed(devices []udev.Device, err error) {
 	if l.again {
 		l.enumerate()
 	}
-}
-
-// enumerateLater is when to enumerate again what could not be enumerated: soon, as long as nothing is known at all.
-func (l *loop) enumerateLater() time.Duration {
-	if l.enumerated {
-		return retryLast
-	}
-	return time.Second
 }
 
 // settled tells whether the first snapshot can be published: the devices are enumerated and looked at, and udev has
@@ -322,8 +313,11 @@ func (l *loop) missingYet() string {
 		return fmt.Sprintf("devices that are still looked at: %d", looks)
 	case !l.Source.Settled():
 		return "udevd has not worked off its events"
-	case !l.allBack():
-		return "devices of the last run are not back"
+	}
+	for _, e := range l.entries {
+		if e.awaited && e.sighting == nil {
+			return "devices of the last run are not back"
+		}
 	}
 	return ""
 }
@@ -331,24 +325,9 @@ func (l *loop) missingYet() string {
 // busy tells whether looks are waiting or under way, slow ones apart.
 func (l *loop) busy() bool { return len(l.queue) > 0 || l.looking > 0 }
 
-func (l *loop) allBack() bool {
-	for _, e := range l.entries {
-		if e.awaited && e.sighting == nil {
-			return false
-		}
-	}
-	return true
-}
-
 // carryOut carries out the requests that are waiting.
 func (l *loop) carryOut() {
 	for _, r := range l.requests.take() {
 		r(l)
 	}
-}
-
-// finish notes what is still waiting when the inventory stops, so that it is kept.
-func (l *loop) finish() {
-	l.carryOut()
-	l.unsaved = l.unsaved || len(l.dirty) > 0
 }

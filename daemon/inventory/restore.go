@@ -4,7 +4,6 @@ package inventory
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/lease"
@@ -25,13 +24,13 @@ func (l *loop) restore() {
 	}
 	l.cordons, l.nextCordons = kept.Cordons, kept.Cordons
 	if kept.Version == 0 { // from now on a file that is missing is one that was removed
-		defer l.saveFirst()
+		defer func() { l.unsaved = true; l.save() }()
 	}
 	l.restoreHealth(kept.Health)
-	l.restoreEvidence(kept.Evidence)
 	sameBoot := kept.Health.Boot == l.boot
+	l.restoreEvidence(kept.Evidence, sameBoot)
 	for _, r := range kept.Devices {
-		class, offered := device.ClassNamed(r.Class), l.configured(r.Resource) && !r.Away
+		class, offered := device.ClassNamed(r.Class), l.rule(r.Resource) != nil && !r.Away
 		if class == nil || !offered && !(r.Used && class.Disks) {
 			continue
 		}
@@ -55,6 +54,10 @@ func (l *loop) restore() {
 		if !sameBoot {
 			_ = l.change(e, lease.Event{Name: lease.Reboot})
 			if !r.outlastsBoot() {
+				if e.lease.Residue {
+					l.Log.Warn("disk left to the operator", "device", r.ID,
+						"reason", "what a pod wrote to it before the machine went down is not known: it is not erased; adopt it once its pod has gone")
+				}
 				l.replaced(e)
 			}
 		}
@@ -63,13 +66,10 @@ func (l *loop) restore() {
 	}
 }
 
-func (l *loop) configured(resource string) bool {
-	return slices.ContainsFunc(l.rules, func(r device.Rule) bool { return r.Resource == resource })
-}
-
 // outlastsBoot reports whether what is on a disk may count as left by a tenant after a boot. Another disk may have its name or
-// its place, so that it has to say which one it is. And it may have served elsewhere: unless nobody may have it before
-// it is erased, it has to be known by what was left on it, which is not read while a pod holds it.
+// its place, so that it has to say which one it is. It may also have served elsewhere, so that it has to be known by the
+// content that was left on it. There is no such fingerprint while a pod may write: then the same pod has to start a container
+// with it again ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
-	return r.Disk != "" && (r.Used || r.Fingerprint != "" && !r.Held())
+	return r.Disk != "" && (r.Fingerprint != "" && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }

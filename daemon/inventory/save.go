@@ -24,12 +24,6 @@ func (l *loop) saveSoon() {
 	}
 }
 
-// saveFirst saves the state of a first start.
-func (l *loop) saveFirst() {
-	l.unsaved = true
-	l.save()
-}
-
 // save has the state written if it has changed: all offered devices, disks that have to be erased, faults, evidence, cordons.
 func (l *loop) save() {
 	l.isTimed = false
@@ -85,7 +79,7 @@ func (l *loop) record(e *entry) record {
 		r.Owed = &e.kubelet
 	}
 	if e.busy() {
-		r.Fingerprint, r.Blank, r.Appearance = "", false, e.window.from
+		r.Fingerprint, r.Blank, r.Appearance = "", false, e.window.from.appearance
 	}
 	return r
 }

@@ -208,7 +208,7 @@ func (f *Facts) restrained(v Verdict) Verdict {
 // facts are those of an entry as it stands.
 func (l *loop) facts(e *entry) *Facts {
 	f := &Facts{
-		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: l.rule(e),
+		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: l.rule(e.resource),
 		Disk: DiskFacts{Evident: l.needsEvidence(e), Same: e.left == e.seen}, Firmware: e.initialised, Uninit: e.uninit,
 	}
 	f.Faults.Stuck = e.stuck

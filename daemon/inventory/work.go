@@ -25,10 +25,20 @@ type window struct {
 	anew     *subject  // of which a new look is wanted
 	after    int       // how many looks have come back by then
 	lingerer string    // who has it open still, though its pod is gone
-	from     string    // the appearance of the disk when the work began
+	from     sameDisk  // the disk when the work began
 	vouched  string    // the one that the helper has proven to be the same medium after it
+	given    bool      // the kubelet gave it to a pod since the work began
 	recheck  bool      // the disk was just read in full, and is probed once more before it is offered
 	unread   string    // why the disk is not being read, or an adopted one not erased
+}
+
+// other reports whether a disk that is seen now may be another than the one that the work was begun on. Linux counts the
+// appearances of disks since 5.15; on an older kernel the directory in sysfs shows that one has appeared again.
+func (w *window) other(now sameDisk) bool {
+	if now.appearance == "" && w.from.appearance == "" {
+		return now != w.from
+	}
+	return now.medium != w.from.medium || now.appearance != w.from.appearance && now.appearance != w.vouched
 }
 
 // atWork returns the window of a device to be written.
@@ -141,7 +151,7 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reas
 func (l *loop) beginWork(e *entry, reason string) {
 	w := e.atWork()
 	if w.busy == 0 {
-		w.from, w.vouched = e.appearance, ""
+		w.from, w.vouched, w.given = e.sameDisk, "", false
 	}
 	w.busy++
 	w.why = cmp.Or(reason, w.why)
@@ -176,7 +186,7 @@ func (i *Inventory) Worked(id string, o Outcome) {
 
 func (l *loop) worked(e *entry, o Outcome) {
 	w := e.atWork()
-	other := e.appearance != w.from && e.appearance != w.vouched // then it is not the disk that we were at work on
+	other := w.other(e.sameDisk) // then it is not the disk that we were at work on
 	if w.busy--; w.busy == 0 {
 		w.why = ""
 	}
@@ -212,10 +222,10 @@ func (l *loop) worked(e *entry, o Outcome) {
 // outcome changes the lease by what has come of work. other reports that it was done to another disk than the one that is
 // there now.
 func (l *loop) outcome(e *entry, o Outcome, other bool) {
-	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Order: o.Order}
+	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work().from.medium, Given: e.work().given, Order: o.Order}
 	switch o.Event {
 	case lease.Start:
-		again := e.lease.Used && e.lease.Hold == lease.Started // nothing is erased then: it is whose it was
+		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due // nothing is erased then: it is whose it was
 		event.Residue = !other && (again && e.lease.Residue || !again && l.owns(e))
 		l.started(e, event)
 		l.settle(e)
@@ -228,7 +238,10 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 		event.Name = lease.Refused
 	}
 	if e.lease.Working() {
-		_ = l.apply(e, event)
+		abandoned := o.Event == lease.Cleared && e.lease.Used && !e.lease.Residue && l.needsEvidence(e) && l.evidenceOf(e) == nil
+		if _ = l.apply(e, event); abandoned {
+			l.setEvidence(e, Evidence{Found: alsoOthers, Since: time.Now().UTC()})
+		}
 	}
 }
 

@@ -214,6 +214,11 @@ func (x *explorer) crashes(w world) {
 	x.books(&n)
 	x.to(n)
 	x.fair = false
+	if x.fair = false; x.rule.Disk {
+		x.boots(w, w.on)
+		x.boots(w, foreign)
+	}
+	x.fair = true
 	n = w // its state is lost
 	n.down, n.mem, n.proof, n.adopted, n.seen, n.stale = false, w.file, false, false, this, false
 	n.print, n.written = unknown, false
@@ -225,18 +230,31 @@ func (x *explorer) crashes(w world) {
 	x.to(n)
 }
 
+// boots lets the daemon come back after a boot. The disk holds other content by then, or the same.
+func (x *explorer) boots(w world, on content) {
+	w.written = on != w.on || w.writtenFile
+	w.down, w.mem, w.proof, w.seen, w.stale, w.print, w.on = false, w.file, w.proofFile, w.seenFile, w.staleFile, w.printFile, on
+	w.runs, w.opens = false, false
+	x.apply(&w, lease.Event{Name: lease.Restart})
+	x.apply(&w, lease.Event{Name: lease.Reboot})
+	if l := w.mem.lease(); l.Hold != lease.Interrupted && (w.print == unknown || l.Held()) {
+		x.apply(&w, lease.Event{Name: lease.Replaced})
+	}
+	w.elsewhere = on == foreign
+	x.settle(&w)
+	x.books(&w)
+	x.to(w)
+}
+
 // books reads what the kubelet holds, as the daemon does before it serves.
 func (x *explorer) books(w *world) {
 	l := w.mem.lease()
 	known := slices.Contains(l.Tenants, uids[w.pod])
 	switch {
 	case w.pod == nobody:
-	case w.ran && !known: // the state file knows nothing of it
+	case w.ran && !known && !l.Unnamed: // the state file knows nothing of it
 		x.apply(w, lease.Event{Name: lease.Listed, Tenants: w.pod.names()})
 	case !l.Held() || !known && l.Hold == lease.Started: // allocated, and we ended before we could note it
-		if l.Held() {
-			x.apply(w, lease.Event{Name: lease.Gone})
-		}
 		x.apply(w, lease.Event{Name: lease.Allocate})
 	}
 }
@@ -275,18 +293,30 @@ func (x *explorer) kubelet(w world) {
 			if n.mem.lease().Held() { // the kubelet gives only what no pod holds
 				x.apply(&n, lease.Event{Name: lease.Gone})
 			}
-			x.apply(&n, lease.Event{Name: lease.Allocate})
-			n.pod = pod
+			x.applyUnsaved(&n, lease.Event{Name: lease.Allocate})
+			n.pod, n.given = pod, true
 			x.to(n)
 		}
 		return
 	}
 	if !w.runs && w.phase == idle {
 		n = w
-		l := n.mem.lease()
-		n.job, n.starts, n.first, n.subject = prepares, w.pod, l.First(w.pod.names()), w.seen
-		x.sets(&n, lease.Event{Name: lease.Prepare})
+		x.startOf(n, w.pod.names())
+		if !x.calm {
+			x.startOf(n, nil)
+		}
 	}
+}
+
+// startOf lets a container of the pod start, of which the checkpoint has these names.
+func (x *explorer) startOf(w world, names []string) {
+	l := w.mem.lease()
+	if x.rule.Disk && l.Ambiguous(names) {
+		return // it is refused
+	}
+	w.job, w.starts, w.first, w.nameless, w.subject = prepares, w.pod, l.First(names), names == nil, w.seen
+	w.given = false
+	x.sets(&w, lease.Event{Name: lease.Prepare})
 }
 
 // looks lets the inventory see the hardware.
@@ -494,7 +524,10 @@ func (x *explorer) ends(w world) {
 	case w.job == prepares:
 		same := !x.rule.Disk || !w.moved
 		residue := x.rule.Disk && same && (w.first || l.Residue)
-		e = lease.Event{Name: lease.Start, Tenants: w.starts.names(), Medium: media[w.subject], Residue: residue}
+		e = lease.Event{Name: lease.Start, Medium: media[w.subject], Residue: residue, Given: w.given}
+		if !w.nameless {
+			e.Tenants = w.starts.names()
+		}
 	case w.job == resetByHand && (l.Used || l.Order == lease.Erase):
 		e.Name = lease.Mended
 	}
@@ -504,7 +537,9 @@ func (x *explorer) ends(w world) {
 		return
 	}
 	n.phase = noted
-	x.applyUnsaved(&n, e)
+	if x.applyUnsaved(&n, e); w.elsewhere && !w.moved && w.subject == this { // what its own pod is given again counts as the pod's
+		n.on = w.starts.data()
+	}
 	x.notice(&n)
 	x.to(n)
 }

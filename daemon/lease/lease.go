@@ -35,9 +35,13 @@ type Hold string
 
 // Holds of a lease.
 const (
-	NoTenant Hold = ""        // no tenant has it
-	Due      Hold = "due"     // a tenant has it, and its first container was not started
-	Started  Hold = "started" // a container of the tenant was started
+	NoTenant Hold = ""         // no tenant has it
+	Due      Hold = "due"      // a tenant has it, and its first container was not started
+	Started  Hold = "started"  // a container of the tenant was started
+	Doubtful Hold = "doubtful" // the same, of a tenant whose UID is not known, and the daemon was restarted since
+
+	// Interrupted is the same where the node went down since: no container was started again yet.
+	Interrupted Hold = "interrupted"
 )
 
 // Order is work that an operator ordered.
@@ -69,7 +73,7 @@ func (l Lease) Valid() error {
 	switch {
 	case !slices.Contains(States, l.State):
 		return fmt.Errorf("invalid state %q", l.State)
-	case l.Hold != NoTenant && l.Hold != Due && l.Hold != Started:
+	case !slices.Contains([]Hold{NoTenant, Due, Started, Doubtful, Interrupted}, l.Hold):
 		return fmt.Errorf("invalid hold %q", l.Hold)
 	case l.Order != NoOrder && l.Order != Reset && l.Order != Erase:
 		return fmt.Errorf("invalid order %q", l.Order)
@@ -105,6 +109,7 @@ type Event struct {
 	// Proven reports that the device can be offered without a tenant: it needs no evidence, its evidence is complete, or its
 	// residue is erased before the next start.
 	Proven bool
+	Given  bool // of started: the kubelet gave it to the next tenant since the work began
 	// Residue reports, of proven, that a tenant's data is there, which is erased before the next start. Of started and listed,
 	// it reports that all that is on the disk from now on counts as the tenant's: the disk was
 	// proven or erased before, it is the one that was prepared, and its resource does not share the disks of the host.
@@ -160,6 +165,10 @@ func (l Lease) meets(c Condition, e Event) bool {
 		return l.Failure != ""
 	case IfProven:
 		return e.Proven
+	case IfInterrupted:
+		return l.Hold == Interrupted
+	case IfGiven:
+		return e.Given && l.Hold == Due
 	}
 	panic("unknown condition " + string(c))
 }
@@ -173,6 +182,14 @@ func (l *Lease) carryOut(do Effect, e Event) bool {
 		l.Hold = Started
 	case ClearHold:
 		l.Hold = NoTenant
+	case DoubtTenant:
+		if l.Hold == Started && l.Unnamed {
+			l.Hold = Doubtful
+		}
+	case InterruptTenant:
+		if l.Hold == Started || l.Hold == Doubtful {
+			l.Hold = Interrupted
+		}
 	case SetUsed:
 		// The kubelet's checkpoint may be behind: then it names the tenants of before.
 		l.Unnamed = l.Unnamed || len(e.Tenants) == 0 || l.Hold == Due && l.StartedFor(e.Tenants) && len(l.Tenants) > 0

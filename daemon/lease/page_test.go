@@ -98,6 +98,11 @@ holds these promises in each:
 - No tenant gets a disk with the data of another tenant.
 - The ID of a device stays in the device list while the kubelet holds it.
 - A start that is repeated erases nothing that its own pod wrote.
+- After a boot, content counts as a tenant's if it is what was found after the tenant had gone, or if the same tenant starts a
+  container with it again. A disk that a tenant held when the machine went down may have served elsewhere. If the tenant does not
+  start again, the disk is unproven after it, and the operator decides.
+- If the daemon restarts and it is not known which tenant wrote what is on a disk, no container starts with the disk. When its
+  tenant has gone, the disk is cleaned up.
 - From every state there is a way to a free device, or to an order of the operator.
 
 `

@@ -33,12 +33,14 @@ type Condition string
 
 // Conditions of the table.
 const (
-	Always   Condition = ""
-	IfDue    Condition = "a tenant waits for its first start"
-	IfHeld   Condition = "a tenant has it"
-	IfUsed   Condition = "it was used since it was last cleared"
-	IfFailed Condition = "the work before it failed"
-	IfProven Condition = "it can be offered"
+	Always        Condition = ""
+	IfDue         Condition = "a tenant waits for its first start"
+	IfHeld        Condition = "a tenant has it"
+	IfUsed        Condition = "it was used since it was last cleared"
+	IfFailed      Condition = "the work before it failed"
+	IfProven      Condition = "it can be offered"
+	IfGiven       Condition = "the next tenant was given it since the work began, and waits"
+	IfInterrupted Condition = "the node went down since its container was started"
 )
 
 // Effect is what a row does beside the change of the state.
@@ -46,16 +48,18 @@ type Effect string
 
 // Effects on the lease itself.
 const (
-	SetDue       Effect = "tenant waits"
-	SetStarted   Effect = "tenant started"
-	ClearHold    Effect = "no tenant"
-	SetUsed      Effect = "used by these tenants"
-	ClearUsed    Effect = "not used"
-	SetResidue   Effect = "content is the tenant's"
-	ClearResidue Effect = "content is no tenant's"
-	SetFailure   Effect = "record the failure"
-	ClearFailure Effect = "forget the failure"
-	LapseErase   Effect = "an order to erase lapses"
+	SetDue          Effect = "tenant waits"
+	SetStarted      Effect = "tenant started"
+	ClearHold       Effect = "no tenant"
+	DoubtTenant     Effect = "doubt a tenant without a name"
+	InterruptTenant Effect = "interrupt a tenant that was started"
+	SetUsed         Effect = "used by these tenants"
+	ClearUsed       Effect = "not used"
+	SetResidue      Effect = "content is the tenant's"
+	ClearResidue    Effect = "content is no tenant's"
+	SetFailure      Effect = "record the failure"
+	ClearFailure    Effect = "forget the failure"
+	LapseErase      Effect = "an order to erase lapses"
 )
 
 // Effects that the caller of [Lease.Apply] carries out.
@@ -80,6 +84,7 @@ var anyState = States
 var Table = []Row{
 	// A tenant gets it. The kubelet decides, so no state can refuse it: the preparation does.
 	{[]State{Free, Unproven, Released}, Allocate, Always, Allocated, []Effect{SetDue, Save}},
+	{[]State{Preparing, InUse, Clearing, Failed}, Allocate, IfInterrupted, "", []Effect{SetDue, ClearResidue, Save}},
 	{[]State{Allocated, Preparing, InUse, Clearing, Failed}, Allocate, Always, "", []Effect{SetDue, Save}},
 	{[]State{Free, Unproven, Released, Allocated, InUse}, Listed, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, EndEvidence, Save}},
 	{[]State{Preparing, Clearing, Failed}, Listed, IfHeld, "", nil},
@@ -87,9 +92,12 @@ var Table = []Row{
 
 	// A container starts.
 	{[]State{Free, Unproven, Allocated, InUse, Released, Failed}, Prepare, Always, Preparing, []Effect{Save}},
+	{[]State{Preparing}, Start, IfGiven, Allocated, []Effect{SetUsed, SetResidue, ClearFailure, EndEvidence, Save}},
 	{[]State{Preparing}, Start, Always, InUse, []Effect{SetUsed, SetStarted, SetResidue, ClearFailure, EndEvidence, Save}},
 
 	// It has gone.
+	{[]State{InUse}, Gone, IfInterrupted, Released, []Effect{ClearHold, ClearResidue, Inspect}},
+	{[]State{Preparing, Clearing, Failed}, Gone, IfInterrupted, "", []Effect{ClearHold, ClearResidue}},
 	{[]State{InUse}, Gone, Always, Released, []Effect{ClearHold, Inspect}},
 	{[]State{Allocated}, Gone, IfUsed, Released, []Effect{ClearHold, Inspect}},
 	{[]State{Allocated}, Gone, IfProven, Free, []Effect{ClearHold, Inspect}},
@@ -129,13 +137,14 @@ var Table = []Row{
 	{[]State{Free, Unproven}, Adopted, Always, Unproven, []Effect{Save}},
 	{[]State{Released, Failed}, Adopted, Always, "", []Effect{Save}},
 
-	// The daemon is back.
-	{[]State{Preparing, Clearing}, Restart, IfFailed, Failed, []Effect{Inspect}},
+	// The daemon is back. The kubelet may have given the device to another tenant, and the daemon ended before it could note that.
+	{[]State{Preparing, Clearing}, Restart, IfFailed, Failed, []Effect{DoubtTenant, Inspect}},
 	{[]State{Preparing, Clearing}, Restart, IfDue, Allocated, []Effect{Inspect}},
-	{[]State{Preparing, Clearing}, Restart, IfHeld, InUse, []Effect{Inspect}},
+	{[]State{Preparing, Clearing}, Restart, IfHeld, InUse, []Effect{DoubtTenant, Inspect}},
 	{[]State{Preparing, Clearing}, Restart, IfUsed, Released, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Restart, Always, Unproven, []Effect{Inspect}},
-	{[]State{Free, Unproven, Allocated, InUse, Released, Failed}, Restart, Always, "", nil},
-	{anyState, Reboot, Always, "", []Effect{LapseErase}},
+	{[]State{InUse, Failed}, Restart, Always, "", []Effect{DoubtTenant}},
+	{[]State{Free, Unproven, Allocated, Released}, Restart, Always, "", nil},
+	{anyState, Reboot, Always, "", []Effect{InterruptTenant, LapseErase, Save}},
 	{anyState, Lost, Always, Unproven, []Effect{ClearHold, ClearUsed, ClearResidue, ClearFailure, EndEvidence}},
 }

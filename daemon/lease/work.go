@@ -25,12 +25,19 @@ type Work struct {
 // First reports whether a start is that of a first container of its tenant: the kubelet gave it the device and no container
 // was started since, or none was started of these UIDs, where all are known.
 func (l Lease) First(tenants []string) bool {
-	named := len(tenants) > 0 && len(l.Tenants) > 0 && !l.Unnamed
+	named := len(tenants) > 0 && len(l.Tenants) > 0 && (!l.Unnamed || l.doubted())
 	if l.Hold == Due || !named {
 		return l.Hold != Started
 	}
 	return !l.StartedFor(tenants)
 }
+
+// Ambiguous reports whether a start for these tenants may be a repeated one, of which the data must stay, or that of the next
+// tenant, which must not see the data. The disk of such a start is neither erased nor given.
+func (l Lease) Ambiguous(tenants []string) bool { return l.doubted() && l.First(tenants) }
+
+// doubted reports whether the tenant that has the device may be another than the one whose containers were started with it.
+func (l Lease) doubted() bool { return l.Hold == Doubtful || l.Hold == Interrupted }
 
 // StartedFor reports whether a container of each of these tenants was started, as far as that is known.
 func (l Lease) StartedFor(tenants []string) bool {

@@ -45,13 +45,13 @@ func (p tenant) data() content { return content(p) }
 type compact struct {
 	state, hold, order uint8
 	used, residue      bool
-	failed             bool
+	failed, unnamed    bool
 	tenants            uint8 // bit 1: pod A, bit 2: pod B
 	medium             uint8 // 1: of the disk in the slot, 2: of another, 0: none
 }
 
 var (
-	holds  = []lease.Hold{lease.NoTenant, lease.Due, lease.Started}
+	holds  = []lease.Hold{lease.NoTenant, lease.Due, lease.Started, lease.Doubtful, lease.Interrupted}
 	orders = []lease.Order{lease.NoOrder, lease.Reset, lease.Erase}
 	media  = []string{"", "this disk", "another"}
 	groups = [][]string{nil, {"a"}, {"b"}, {"a", "b"}}
@@ -60,7 +60,7 @@ var (
 func pack(l lease.Lease) compact {
 	c := compact{
 		state: uint8(slices.Index(lease.States, l.State)), hold: uint8(slices.Index(holds, l.Hold)), order: uint8(slices.Index(orders, l.Order)),
-		used: l.Used, residue: l.Residue, failed: l.Failure != "", medium: uint8(slices.Index(media, l.Medium)),
+		used: l.Used, residue: l.Residue, unnamed: l.Unnamed, failed: l.Failure != "", medium: uint8(slices.Index(media, l.Medium)),
 	}
 	for _, uid := range l.Tenants {
 		c.tenants |= 1 << (slices.Index(uids[:], uid) - 1)
@@ -70,7 +70,7 @@ func pack(l lease.Lease) compact {
 
 func (c compact) lease() lease.Lease {
 	l := lease.Lease{
-		State: lease.States[c.state], Hold: holds[c.hold], Order: orders[c.order], Used: c.used, Residue: c.residue,
+		State: lease.States[c.state], Hold: holds[c.hold], Order: orders[c.order], Used: c.used, Residue: c.residue, Unnamed: c.unnamed,
 		Medium: media[c.medium], Tenants: groups[c.tenants],
 	}
 	if c.failed {
@@ -125,11 +125,14 @@ type world struct {
 	job                  job
 	starts               tenant  // prepares: for a container of this pod
 	first                bool    // prepares: its first
+	given                bool    // prepares: the kubelet gave the device to another pod since then
+	nameless             bool    // prepares: the checkpoint does not name the pod
 	subject              uint8   // the disk that the work is about
 	asks                 content // the fingerprint that the helper is to compare
 	moved                bool    // it was unplugged since the work began
 	other                bool    // a look since then saw another appearance
 	written, writtenFile bool    // the host wrote after the last look
+	elsewhere            bool    // the pod's disk served elsewhere while the node was down, and no container was started with it since
 }
 
 // question is an event that was posted to a lease.
@@ -140,19 +143,20 @@ type question struct {
 	reason          bool
 	order           uint8
 	proven, residue bool
+	given           bool
 }
 
 func ask(c compact, e lease.Event) question {
 	return question{
 		c, e.Name, pack(lease.Lease{Tenants: e.Tenants}).tenants, uint8(max(0, slices.Index(media, e.Medium))), e.Reason != "",
-		uint8(slices.Index(orders, e.Order)), e.Proven, e.Residue,
+		uint8(slices.Index(orders, e.Order)), e.Proven, e.Residue, e.Given,
 	}
 }
 
 // answer asks the table once more.
 func (q question) answer() (string, bool) {
 	e := lease.Event{
-		Name: q.event, Tenants: groups[q.tenants], Medium: media[q.medium], Order: orders[q.order], Proven: q.proven, Residue: q.residue,
+		Name: q.event, Tenants: groups[q.tenants], Medium: media[q.medium], Order: orders[q.order], Proven: q.proven, Residue: q.residue, Given: q.given,
 	}
 	if q.reason {
 		e.Reason = "it failed"
@@ -164,9 +168,15 @@ func (q question) answer() (string, bool) {
 // tidy removes what has no meaning any more.
 func (w world) tidy() world {
 	if w.phase == idle {
-		w.job, w.starts, w.first, w.subject, w.moved, w.other, w.asks = noJob, nobody, false, 0, false, false, unknown
+		w.job, w.starts, w.first, w.given, w.nameless, w.subject, w.moved, w.other, w.asks = noJob, nobody, false, false, false, 0, false, false, unknown
 	}
 	w.opens = w.opens && w.runs
+	known := w.mem
+	if w.down {
+		known = w.file
+	}
+	w.elsewhere = w.elsewhere && w.on == foreign && known.lease().Hold == lease.Interrupted
+	w.given = w.given && w.mem.lease().Hold == lease.Due
 	if !w.mem.residue {
 		w.print = unknown
 	}

@@ -43,6 +43,7 @@ type node struct {
 	state     string   // the directory
 	resources []string // the first takes the disks, the others match none
 	care      turnover.Care
+	shares    bool // each device has several, by which pods know it
 	init      string
 	audit     *audit.Log
 	inventory *inventory.Inventory
@@ -178,6 +179,8 @@ func (n *node) setCare(words string) error {
 			care.Units.Release = value
 		case "open":
 			care.Open = true
+		case "shares": // of each device several: none of them is of the host
+			care.Open, n.shares = true, true
 		default:
 			return fmt.Errorf("unknown key %s", key)
 		}
@@ -193,7 +196,7 @@ func (n *node) rules() []device.Rule {
 	defer n.mu.Unlock()
 	acts := n.care.Method != turnover.None || n.care.Scrub != turnover.None
 	rule := device.Rule{
-		AllowInUse: n.care.Open, ErasedAtStart: n.care.AtStart && n.care.Scrub != turnover.None,
+		AllowInUse: n.care.Open && !n.shares, ErasedAtStart: n.care.AtStart && n.care.Scrub != turnover.None,
 		ClearedAtRelease: n.care.AtRelease && acts || n.care.Units.Release != "", Init: n.init,
 	}
 	var all []device.Rule
@@ -276,13 +279,21 @@ func (n *node) end() {
 
 // crash ends both and begins with what is on disk at this moment.
 func (n *node) crash() error {
+	if err := n.cut(); err != nil {
+		return err
+	}
+	n.begin()
+	return nil
+}
+
+// cut ends both, and leaves what is on disk at this moment.
+func (n *node) cut() error {
 	left := n.t.TempDir()
 	if err := os.CopyFS(left, os.DirFS(n.state)); err != nil {
 		return err
 	}
 	n.end()
 	n.state = left
-	n.begin()
 	return nil
 }
 
@@ -303,6 +314,9 @@ func (n *node) allocate(pod string, names ...string) error {
 			return errors.New("left by the last pod")
 		}
 		as[s.Device.ID], n.given[name] = []string{s.Device.ID}, s.Device.ID
+		if n.shares {
+			as[s.Device.ID] = []string{s.Device.ID + "::0"}
+		}
 	}
 	n.mu.Lock()
 	for id := range as {

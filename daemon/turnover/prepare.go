@@ -94,6 +94,8 @@ func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, 
 		return p, t.begin(ctx, care, s)
 	case !s.Present:
 		return p, fmt.Errorf("%s: %w", s.Device.ID, device.ErrGone)
+	case s.Target.IsDisk() && s.Ambiguous(owners):
+		return p, fmt.Errorf("%s: %w: another pod may have written what is on it; delete the pod that has it", s.Device.ID, ErrBusy)
 	}
 	first := s.First(owners)
 	who, err := patiently(ctx, func() (users, error) {

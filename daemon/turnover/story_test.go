@@ -168,6 +168,7 @@ func (n *node) happenings() map[string]verb {
 		"begin":  func(string, string) error { n.begin(); synctest.Wait(); clock.Pass(time.Second); return nil },
 		"stop":   func(string, string) error { n.end(); return nil },
 		"crash":  func(string, string) error { return n.crash() },
+		"cut":    func(string, string) error { return n.cut() }, // the power
 		"forget": func(string, string) error { n.end(); return os.RemoveAll(n.state) },
 		"spoil":  func(text, _ string) error { return os.WriteFile(n.state+"/state.json", []byte(text), 0o600) },
 		"reboot": func(boot, _ string) error { n.end(); n.boot = boot; n.apply(); n.begin(); return nil },
