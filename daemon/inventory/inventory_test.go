@@ -20,6 +20,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/integration/udevtest"
@@ -324,6 +325,28 @@ func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	if s, err := r.Current(t.Context(), id); err != nil || !s.Held() {
 		t.Error("it counts as free, and its pod may not be in the kubelet's books yet")
 	}
+}
+
+// TestWorkWithoutItsCaller: a caller that has gone never says that its work is over, so that the work must not begin.
+func TestWorkWithoutItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const id = "node-A-widget"
+		m := udevtest.New(t, "F: /proc/sys/kernel/random/boot_id=1\n\n"+widget("widget0", "A"))
+		r := start(t, m, t.TempDir())
+		ended, end := context.WithCancel(t.Context())
+		end()
+		for range 20 {
+			_, err := r.Begin(ended, id, lease.Prepare, "")
+			synctest.Wait()
+			s, askErr := r.Current(t.Context(), id)
+			if askErr != nil || s.Working() != (err == nil) {
+				t.Fatalf("the error is %v, and the device is %v (%v)", err, s.Lease, askErr)
+			}
+			if err == nil {
+				r.Worked(id, inventory.Outcome{})
+			}
+		}
+	})
 }
 
 // TestAllocateIsOwed: a kubelet that stands still may be at its Allocate for as long as it likes, and dies if the ID leaves the

@@ -41,21 +41,22 @@ func (q *requests) take() []request {
 // post asks the loop to carry out a request. It does not wait. After the end of the loop, nothing carries it out.
 func (i *Inventory) post(r request) { i.requests.add(r) }
 
-// ask asks the loop to carry out a request, and returns when it has.
-func (i *Inventory) ask(ctx context.Context, r request) error {
+// ask asks the loop to carry out a request, and returns when it has. With an error the loop never carries it out.
+func (i *Inventory) ask(ctx context.Context, r request) (ended error) {
+	var once sync.Once // the request, or the end of the wait for it
 	answered := make(chan struct{})
-	i.post(func(l *loop) { r(l); close(answered) })
+	i.post(func(l *loop) {
+		once.Do(func() {
+			r(l)
+			close(answered)
+		})
+	})
 	select {
 	case <-answered:
-		return nil
 	case <-i.done:
-		select {
-		case <-answered: // by the last that the loop has done
-			return nil
-		default:
-			return errStopped
-		}
+		once.Do(func() { ended = errStopped })
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the inventory: %w", ctx.Err())
+		once.Do(func() { ended = fmt.Errorf("wait for the inventory: %w", ctx.Err()) })
 	}
+	return ended
 }
