@@ -258,8 +258,6 @@ func (l *loop) doubt(e *entry) error {
 		return fmt.Errorf("%w: adopted, and not erased yet: %s", device.ErrUnproven, w.unread)
 	case v != nil && v.Scrub != "":
 		return fmt.Errorf("%w: adopted, being erased", device.ErrUnproven)
-	case v != nil && v.Found == alsoOthers:
-		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, v.Found, Way(id, e.sighting.Target))
 	case offer != nil && v.proves(l.appearanceOf(e.appearance)):
 		return fmt.Errorf("%w: %s, which is not on it any more; run \"udevadm trigger %s\" if this stays", device.ErrUnproven, contentOf(offer), e.device.SysPath)
 	case offer != nil:
