@@ -231,13 +231,13 @@ func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo
 
 // failed is what has come of work that an error has ended.
 func failed(err error, order lease.Order) inventory.Outcome {
+	half := errors.As(err, new(halfErased))
 	switch {
 	case errors.Is(err, device.ErrForeign): // the next look shows why the disk is not for pods
 		return inventory.Outcome{Foreign: true}
-	case unlessBusy(err) == nil:
+	case unlessBusy(err) == nil, errors.Is(err, device.ErrGone) && !half: // the next look shows whether it is back
 		return inventory.Outcome{}
 	}
-	half := errors.As(err, new(halfErased))
 	return inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: err, Order: order, Touched: half}}
 }
 
