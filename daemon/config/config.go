@@ -65,7 +65,7 @@ type Config struct {
 // Paths is the table [paths]: where the parts of the machine are. All are absolute.
 type Paths struct {
 	DevicePlugins string // device_plugins: directory of kubelet.sock, "/var/lib/kubelet/device-plugins"; at most 76 bytes
-	PodResources  string // pod_resources: socket of the kubelet, "/var/lib/kubelet/pod-resources/kubelet.sock"
+	PodResources  string // pod_resources: socket of the kubelet; pod-resources/kubelet.sock next to the directory device_plugins
 	State         string // state: directory of what outlives a reboot, "/var/lib/metalplug"
 	Run           string // run: directory of the control socket, "/run/metalplug"
 	CDI           string // cdi: directory of the CDI specs, "/run/cdi"

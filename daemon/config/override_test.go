@@ -47,6 +47,24 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// The kubelet's two directories have one parent, so pod_resources follows device_plugins unless a file sets it.
+func TestPodResourcesFollow(t *testing.T) {
+	const moved, own = "[paths]\ndevice_plugins = \"/a/kubelet/device-plugins\"\n", "[paths]\npod_resources = \"/b/s.sock\"\n"
+	for _, test := range []struct{ main, drop, want string }{
+		{"", "", "/var/lib/kubelet/pod-resources/kubelet.sock"},
+		{moved, "", "/a/kubelet/pod-resources/kubelet.sock"},
+		{"", moved, "/a/kubelet/pod-resources/kubelet.sock"},
+		{own, moved, "/b/s.sock"},
+		{moved, own, "/b/s.sock"},
+		{moved + "pod_resources = \"/b/s.sock\"\n", "", "/b/s.sock"},
+		{"[paths]\ndevice_plugins = \"/plugins\"\n", "", "/pod-resources/kubelet.sock"},
+	} {
+		if got := loaded(t, map[string]string{"m.toml": test.main, "conf.d/a.toml": test.drop}).Paths.PodResources; got != test.want {
+			t.Errorf("%q and %q: %q, want %q", test.main, test.drop, got, test.want)
+		}
+	}
+}
+
 // A built-in resource is overridden key by key: what no file says stays.
 func TestOverrideBuiltIn(t *testing.T) {
 	want := find(t, Default(), "nvidia.com/gpu")

@@ -74,6 +74,9 @@ func takePaths(t *table, p *Paths) {
 		}
 		t.pathname(path.key, path.to)
 	}
+	if !t.has("pod_resources") {
+		p.PodResources = filepath.Join(filepath.Dir(p.DevicePlugins), "pod-resources/kubelet.sock")
+	}
 	for _, socket := range []struct{ key, name string }{
 		{"device_plugins", p.DevicePlugins + "/" + endpoint}, {"pod_resources", p.PodResources}, {"run", p.Run + "/control.sock"},
 	} {
