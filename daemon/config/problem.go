@@ -65,12 +65,3 @@ func alternatives(words []string) string {
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
-
-// quotedAll returns each word in quotes.
-func quotedAll(words []string) []string {
-	all := make([]string, len(words))
-	for i, word := range words {
-		all[i] = quoted(word)
-	}
-	return all
-}

@@ -202,22 +202,22 @@ func TestProblems(t *testing.T) {
 		{"scrub", disk + "reset.scrub = \"shred\"\n", `m.toml:4: resource.reset.scrub: "shred" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize`},
 		{
 			"no scrub", disk, `m.toml:1: resource.reset.scrub: is missing: say what becomes of the data of a pod before the next one gets the disk: ` +
-				`add [resource.reset] with scrub = "discard", "zero", "format", "crypto-erase", "sanitize" or "none"; with "none" the next pod can read it`,
+				`add [resource.reset] with scrub = "discard", "zero", "format", "crypto-erase", "sanitize" or "none"; with "none" the disk is offered again only if the pod left it blank`,
 		},
 		{
 			"no scrub beside other keys", disk + "[resource.reset]\nmethod = \"none\"\n",
 			`m.toml:4: resource.reset.scrub: is missing: say what becomes of the data of a pod before the next one gets the disk: ` +
-				`add [resource.reset] with scrub = "discard", "zero", "format", "crypto-erase", "sanitize" or "none"; with "none" the next pod can read it`,
+				`add [resource.reset] with scrub = "discard", "zero", "format", "crypto-erase", "sanitize" or "none"; with "none" the disk is offered again only if the pod left it blank`,
 		},
 		{
 			"no scrub of the built-in disks", "[[resource]]\nname = \"metalplug.io/nvme\"\n",
 			`m.toml:1: resource.reset.scrub: is missing: say what becomes of the data of a pod before the next one gets the disk: ` +
-				`add [resource.reset] with scrub = "discard", "zero", "format", "crypto-erase", "sanitize" or "none"; with "none" the next pod can read it`,
+				`add [resource.reset] with scrub = "discard", "zero", "format", "crypto-erase", "sanitize" or "none"; with "none" the disk is offered again only if the pod left it blank`,
 		},
 		{
 			"no scrub of block devices", node + "match.SUBSYSTEM = \"block\"\n",
 			`m.toml:1: resource.reset.scrub: is missing: say what becomes of the data of a pod before the next one gets the disk: ` +
-				`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the next pod can read it`,
+				`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the disk is offered again only if the pod left it blank`,
 		},
 		{"when", disk + "reset.when = \"stop\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.when: "stop" is not a moment: start, release or both`},
 		{"timeout", valid + "reset.timeout = \"20\"\n", `m.toml:4: resource.reset.timeout: "20" is no duration such as "20s" or "1h30m"`},

@@ -196,8 +196,8 @@ func (r *Resource) requireScrub(t *table) {
 	}
 	if r.Class == &device.NVMe || r.Match["SUBSYSTEM"] == "block" {
 		t.reportf("scrub", "is missing: say what becomes of the data of a pod before the next one gets the disk: "+
-			"add [resource.reset] with scrub = %s; with \"none\" the next pod can read it",
-			alternatives(quotedAll(append(slices.Clone(classAbilities[r.Class.Name].scrubs), None))))
+			"add [resource.reset] with scrub = \"%s\" or \"none\"; with \"none\" the disk is offered again only if the pod left it blank",
+			strings.Join(classAbilities[r.Class.Name].scrubs, `", "`))
 		return
 	}
 	r.Reset.ScrubUnset = true
