@@ -167,6 +167,9 @@ func TestProblems(t *testing.T) {
 		},
 
 		{"takeover", valid + "takeover = \"yes\"\n", `m.toml:4: resource.takeover: is a string, not true or false`},
+		{"serve by the device plugin API", valid + "serve = \"plugin\"\n", ""},
+		{"serve by DRA", valid + "serve = \"dra\"\n", `m.toml:4: resource.serve: "dra" needs the DRA driver, which this version does not have; write "plugin"`},
+		{"serve", valid + "serve = \"csi\"\n", `m.toml:4: resource.serve: "csi" is not a kubelet API: plugin or dra`},
 		{"builtin", "builtin = 1\n", `m.toml:1: builtin: is an integer, not true or false`},
 		{
 			"a built-in name without the built-in resources", "builtin = false\n[[resource]]\nname = \"amd.com/gpu\"\n",

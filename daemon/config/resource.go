@@ -60,6 +60,10 @@ func resource(t *table) Resource {
 	reset := t.table("reset")
 	takeReset(reset, &r)
 	t.boolean("takeover", &r.Takeover)
+	var api string
+	if t.choice("serve", "kubelet API", &api, "plugin", "dra"); api == "dra" {
+		t.reportf("serve", `"dra" needs the DRA driver, which this version does not have; write "plugin"`)
+	}
 	checkExclusive(t, reset, r)
 	r.settle()
 	if reset.has("when") && r.Reset.When != WhenStart && !r.Reset.acts() {
