@@ -20,9 +20,6 @@ const (
 	Adopted = "adopted" // the operator said that it may be erased; it was
 )
 
-// alsoOthers is what was found on a disk that a pod has left and of which no proof says that the pod wrote all of it.
-const alsoOthers = "a pod had it, and another machine or process may have written to it since"
-
 // maxEvidence bounds the disks of which evidence is kept: those of a node, and those that were in it.
 const maxEvidence = 1024
 

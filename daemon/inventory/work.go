@@ -238,10 +238,7 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 		event.Name = lease.Refused
 	}
 	if e.lease.Working() {
-		abandoned := o.Event == lease.Cleared && e.lease.Used && !e.lease.Residue && l.needsEvidence(e) && l.evidenceOf(e) == nil
-		if _ = l.apply(e, event); abandoned {
-			l.setEvidence(e, Evidence{Found: alsoOthers, Since: time.Now().UTC()})
-		}
+		_ = l.apply(e, event)
 	}
 }
 
