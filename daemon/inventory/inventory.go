@@ -228,7 +228,8 @@ func (i *Inventory) Run(ctx context.Context) error {
 	defer cancel()
 	events := make(chan udev.Event, 256)
 	listening := make(chan error, 1)
-	go func() { listening <- i.Source.Listen(ctx, events) }()
+	var listener sync.WaitGroup
+	listener.Go(func() { listening <- i.Source.Listen(ctx, events) })
 
 	l := newLoop(i)
 	l.restore()
@@ -241,6 +242,8 @@ func (i *Inventory) Run(ctx context.Context) error {
 	if i.Store != nil {
 		i.Store.Close()
 	}
+	cancel()
+	listener.Wait() // only then the source may be closed
 	return err
 }
 
