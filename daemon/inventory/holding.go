@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -200,7 +201,10 @@ func (l *loop) free(e *entry) {
 	}
 	e.as = nil
 	f := l.facts(e)
-	waits := e.sighting != nil && (f.uncleared() || e.sighting.Unread && f.spared())
+	// One that waits only for the answer which processes have it open would be back at once, and the kubelet might give it out
+	// by the list of before.
+	asks := errors.Is(f.unfit(), device.ErrUnproven) && f.Disk.Evident && l.complete(e)
+	waits := e.sighting != nil && (f.uncleared() || e.sighting.Unread && f.spared() || asks)
 	if e.offered = e.offered && (f.unfit() == nil || waits); !e.offered {
 		e.leave()
 		if e.sighting != nil {
