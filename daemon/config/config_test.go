@@ -82,7 +82,7 @@ func TestDefault(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	c.Resources = nil
+	c.Resources, c.places = nil, nil
 	expected := Config{
 		Paths: Paths{
 			DevicePlugins: "/var/lib/kubelet/device-plugins", PodResources: "/var/lib/kubelet/pod-resources/kubelet.sock",
@@ -298,7 +298,7 @@ func TestReference(t *testing.T) {
 		"uncommented": setting.ReplaceAllString(reference, "$1"),
 	} {
 		c := good(t, text)
-		c.Files, c.places = nil, nil
+		c.Files, c.places = nil, map[string]*table{}
 		for i := range c.Resources { // what stands in a file is wanted in any case
 			if c.Resources[i].Optional != (name == "as it is") {
 				t.Errorf("metalplug.toml %s: resource %s is optional: %v", name, c.Resources[i].Name, c.Resources[i].Optional)

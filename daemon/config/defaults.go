@@ -77,17 +77,3 @@ func BuiltinRules() []device.Rule {
 	}
 	return rules
 }
-
-// defaultResources returns the built-in resources that apply where no file names them.
-func defaultResources() []Resource {
-	var all []Resource
-	for _, values := range builtin {
-		if values["name"] == nvme {
-			continue
-		}
-		r := resource(&table{layers: []layer{{values: values}}})
-		r.Optional = true
-		all = append(all, r)
-	}
-	return all
-}

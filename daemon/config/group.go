@@ -45,12 +45,8 @@ func checkGroup(t *table, r Resource) {
 			t.reportf("optional", "%s is in the group already", quoted(node))
 		}
 	}
-	for _, table := range []struct {
-		key      string
-		patterns map[string]string
-	}{{"match", r.Match}, {"exclude", r.Exclude}} {
-		checkHardwareOnly(t, table.key, table.patterns, r.Group.By)
-	}
+	checkHardwareOnly(t, "match", r.Match, r.Group.By)
+	checkHardwareOnly(t, "exclude", r.Exclude, r.Group.By)
 }
 
 // checkHardwareOnly finds conditions that a group cannot fulfil. Those of its nodes are in the group itself; those of

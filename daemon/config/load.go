@@ -120,18 +120,14 @@ func parse(name, text string) *file {
 // apply makes c what the files say together, and returns what is wrong with them, by file and line. A recording is looked
 // for in dir.
 func (c *Config) apply(dir string, files ...*file) Problems {
-	root := &table{}
+	root := &table{layers: []layer{{}}} // the first says nothing, as without a file
 	for _, f := range files {
 		c.Files = append(c.Files, f.name)
 		if f.problems == nil {
 			root.layers = append(root.layers, layer{file: f, values: f.tree})
 		}
 	}
-	if len(root.layers) > 0 {
-		c.take(root, dir)
-	} else {
-		c.Resources = defaultResources()
-	}
+	c.take(root, dir)
 	c.complete()
 	var problems Problems
 	for _, f := range files {

@@ -227,7 +227,7 @@ func TestFormsOfText(t *testing.T) {
 func TestNothingConfigured(t *testing.T) {
 	for _, text := range []string{"", "\n", "# only a comment", "\ufeff", "\r\n", "resource = []", "[paths]\n[reset]\n[hardware]\n"} {
 		c := good(t, text)
-		c.Files, c.places = nil, nil
+		c.Files = nil
 		if !reflect.DeepEqual(c, Default()) {
 			t.Errorf("%q means %+v", text, c)
 		}

@@ -124,7 +124,6 @@ func takeHardware(t *table, c *Config, dir string) {
 		recording, ok := strings.CutPrefix(source, "recording:")
 		switch {
 		case source == "udev":
-			h.Recording = ""
 		case !ok || recording == "" || strings.ContainsRune(recording, 0):
 			t.reportf("source", `%s is neither "udev" nor "recording:PATH"`, quoted(source))
 		case filepath.IsAbs(recording):
@@ -132,7 +131,6 @@ func takeHardware(t *table, c *Config, dir string) {
 		default:
 			h.Recording = filepath.Join(dir, recording)
 		}
-		c.source = Problem{}
 		if h.Recording != "" {
 			at := t.place("source")
 			c.source = at.file.problem(at.at("source"), "")

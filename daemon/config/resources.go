@@ -10,16 +10,18 @@ import (
 )
 
 // takeResources takes all [[resource]] of the files, and the built-in resources if these apply.
-func (c *Config) takeResources(root *table, builtin bool) {
-	tables := resourceTables(root, builtin)
+func (c *Config) takeResources(root *table, apply bool) {
+	tables := resourceTables(root, apply)
 	c.places = make(map[string]*table)
 	for _, t := range tables {
 		r := resource(t)
 		c.Resources = append(c.Resources, r)
 		c.places[r.Name] = t
 	}
-	for _, r := range defaultResources() {
-		if builtin && c.places[r.Name] == nil {
+	for _, values := range builtin {
+		if name := values["name"].(string); apply && name != nvme && c.places[name] == nil {
+			r := resource(&table{layers: []layer{{values: values}}})
+			r.Optional = true
 			c.Resources = append(c.Resources, r)
 		}
 	}

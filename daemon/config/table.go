@@ -140,16 +140,13 @@ func set[T any](t *table, key, wanted string, to *T) bool {
 }
 
 // number takes an integer from least to most.
-func (t *table) number(key string, least, most int, to *int) bool {
+func (t *table) number(key string, least, most int, to *int) {
 	n, ok := take[int64](t, key, "an integer")
 	if ok && (n < int64(least) || n > int64(most)) {
 		t.reportf(key, "%d is not between %d and %d", n, least, most)
-		return false
-	}
-	if ok {
+	} else if ok {
 		*to = int(n)
 	}
-	return ok
 }
 
 // choice takes one of the words, which noun says what they are.
