@@ -362,6 +362,25 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 	}
 }
 
+// TestRootIsNotToldToBecomeRoot: whatever it is that keeps root from a file.
+func TestRootIsNotToldToBecomeRoot(t *testing.T) {
+	d := machine{}
+	for _, otherwise := range []string{"", "ls -Zd /x"} {
+		got := d.unread(&os.PathError{Op: "open", Path: "/x", Err: unix.EACCES}, otherwise)
+		if got == "" || strings.Contains(got, "run it as root") || !strings.Contains(got, otherwise) {
+			t.Errorf("%q: %q", otherwise, got)
+		}
+	}
+	f := soundMachine()
+	f.files["/sys/fs/selinux/enforce"] = "1"
+	delete(f.files, "/var/lib/kubelet/config.yaml")
+	for _, found := range f.examine(t) {
+		if strings.Contains(found.Remedy, "run it as root") {
+			t.Errorf("%+v", found)
+		}
+	}
+}
+
 // examine makes the machine and lets the doctor look at it. Where its files really are is left out of what is found.
 func (f *fixture) examine(t *testing.T) []finding {
 	t.Helper()

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -242,5 +243,20 @@ func TestNothingHalfWritten(t *testing.T) {
 	}
 	if got, err := os.ReadFile(f.name); err != nil || len(got) != 2*len(line) {
 		t.Errorf("%d bytes, %v, want %d", len(got), err, 2*len(line))
+	}
+}
+
+// TestNotedAfterTheEnd: a late entry is logged, since nothing writes the file any more.
+func TestNotedAfterTheEnd(t *testing.T) {
+	log, said := logger()
+	dir := t.TempDir()
+	l := Open(dir, log)
+	l.Close()
+	l.Note(Entry{Event: Erased, Device: "late"})
+	if !strings.Contains(said.String(), "device=late") {
+		t.Errorf("not logged:\n%s", said)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "audit.jsonl")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file was written after the end: %v", err)
 	}
 }

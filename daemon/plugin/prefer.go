@@ -13,6 +13,8 @@ import (
 const (
 	// exactLimit is up to how many candidates the best choice is searched for: 16 over 8 are 12,870 choices.
 	exactLimit = 16
+	// seedLimit is how many beginnings are tried beyond that.
+	seedLimit = 8
 	// bridgeCost is the distance between two PCI host bridges, more than any path below one.
 	bridgeCost = 32
 	// sameDeviceCost is the distance between two shares of one device: a container that asks for two wants two devices.
@@ -188,25 +190,64 @@ func (s *search) extend(chosen []candidate, from int, cost int64) {
 	}
 }
 
-// closeBy finds a choice of low cost among many candidates: on the NUMA nodes of those that are fixed and then on the largest ones,
-// those that are closest to what is fixed.
+// closeBy finds a choice of low cost among many candidates: it grows one around each of a few seeds, always by what is
+// closest to it, and keeps the best.
 func closeBy(fixed, free []candidate, n int) []candidate {
-	size := make(map[int]int64)
-	for _, c := range free {
-		size[c.numa]++
+	seeds := seedLimit
+	if len(fixed) > 0 {
+		seeds = 1
 	}
-	cost := make(map[string]int64, len(free))
-	for _, c := range free {
-		cost[c.share] = step(fixed, c)
-		if cost[c.share] >= nodeCost {
-			cost[c.share] = nodeCost - size[c.numa]
+	best, choice := int64(-1), []candidate(nil)
+	for s := range seeds {
+		chosen, cost := grow(fixed, free, n, s*len(free)/seeds)
+		if best < 0 || cost < best {
+			best, choice = cost, chosen
 		}
 	}
-	free = slices.Clone(free)
-	slices.SortStableFunc(free, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(cost[a.share], cost[b.share]), cmp.Compare(a.numa, b.numa))
-	})
-	return slices.Concat(fixed, free[:n-len(fixed)])
+	return choice
+}
+
+// grow extends fixed to n candidates; without any fixed it begins with the one at seed.
+func grow(fixed, free []candidate, n, seed int) (chosen []candidate, cost int64) {
+	costs := make([]int64, len(free)) // the sum of the distances to what is chosen
+	nodes := make(map[int]bool)
+	taken := make([]bool, len(free))
+	take := func(c candidate) {
+		chosen = append(chosen, c)
+		nodes[c.numa] = true
+		for i := range free {
+			costs[i] += distance(free[i], c)
+		}
+	}
+	for _, c := range fixed {
+		take(c)
+	}
+	if len(fixed) == 0 && n > 0 {
+		taken[seed] = true
+		take(free[seed])
+	}
+	for len(chosen) < n {
+		next, price := nearest(free, taken, costs, nodes)
+		taken[next] = true
+		cost += price
+		take(free[next])
+	}
+	return chosen, cost
+}
+
+// nearest returns the candidate that adds the least.
+func nearest(free []candidate, taken []bool, costs []int64, nodes map[int]bool) (index int, cost int64) {
+	index = -1
+	for i, c := range free {
+		price := costs[i]
+		if !nodes[c.numa] {
+			price += nodeCost
+		}
+		if !taken[i] && (index < 0 || price < cost) {
+			index, cost = i, price
+		}
+	}
+	return index, cost
 }
 
 // spread takes the shares of the devices of which the fewest are taken, those of the choice itself included.

@@ -170,6 +170,24 @@ func TestPreferManyIsValid(t *testing.T) {
 	}
 }
 
+func TestPreferManyKeepsToOneNode(t *testing.T) {
+	o := &inventory.Offer{}
+	var all []string
+	for i := range 40 {
+		id := fmt.Sprintf("d%02d", i)
+		all = append(all, id)
+		o.Devices = append(o.Devices, &inventory.Status{Device: &device.Device{
+			ID: id, NUMANode: i % 2, SysPath: fmt.Sprintf("/sys/devices/pci0000:%d0/0000:%d0:%02x.0", i%2, i%2, i/2),
+		}})
+	}
+	got := (&Resource{}).prefer(&places{}, o, all, nil, 8)
+	for _, id := range got {
+		if o.Find(id).Device.NUMANode != o.Find(got[0]).Device.NUMANode {
+			t.Fatalf("%v are of several nodes", got)
+		}
+	}
+}
+
 func TestPreferSpread(t *testing.T) {
 	o := offerOf([]int{0, 0}, "pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0")
 	r := Resource{Shares: 3, Spread: true}
@@ -185,6 +203,56 @@ func TestPreferPackedTakesSharesOfSeveralDevices(t *testing.T) {
 	got := r.prefer(&places{}, o, []string{"a::0", "a::1", "b::0", "b::1"}, nil, 2)
 	if want := []string{"a::0", "b::0"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// spreadPlainly takes one share after the other, each time of the device of which the fewest are taken.
+func spreadPlainly(fixed, free []candidate, n int) []candidate {
+	chosen, free := slices.Clone(fixed), slices.Clone(free)
+	load := make(map[string]int)
+	for _, c := range slices.Concat(fixed, free) {
+		load[c.id] = c.taken
+	}
+	for _, c := range fixed {
+		load[c.id]++
+	}
+	for len(chosen) < n {
+		next := 0
+		for i, c := range free {
+			if load[c.id] < load[free[next].id] {
+				next = i
+			}
+		}
+		load[free[next].id]++
+		chosen = append(chosen, free[next])
+		free = slices.Delete(free, next, next+1)
+	}
+	return chosen
+}
+
+func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 500 {
+		var all []candidate
+		for d := range 1 + random.IntN(8) {
+			taken := random.IntN(4)
+			for s := range random.IntN(5) {
+				all = append(all, candidate{share: fmt.Sprintf("%d::%d", d, s), id: fmt.Sprint(d), taken: taken})
+			}
+		}
+		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		at := random.IntN(len(all) + 1)
+		fixed, free := all[:at], all[at:]
+		n := at + random.IntN(len(free)+1)
+		shares := func(chosen []candidate) (shares []string) {
+			for _, c := range chosen {
+				shares = append(shares, c.share)
+			}
+			return shares
+		}
+		if got, want := shares(spread(fixed, free, n)), shares(spreadPlainly(fixed, free, n)); !slices.Equal(got, want) {
+			t.Fatalf("%d of %+v and %+v: %v, want %v", n, fixed, free, got, want)
+		}
 	}
 }
 

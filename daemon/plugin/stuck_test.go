@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/sysfs"
+	"github.com/metalplug/metalplug/integration/clock"
+	"github.com/metalplug/metalplug/integration/udevtest"
+)
+
+const disk = `F: /proc/self/mountinfo=
+
+P: /devices/pci0000:00/0000:00:01.0/block/vda
+N: vda
+E: SUBSYSTEM=block
+E: DEVTYPE=disk
+E: DEVNAME=/dev/vda
+E: MAJOR=252
+E: MINOR=0
+E: ID_SERIAL=D
+E: ID_SERIAL_SHORT=D
+A: size=1024
+`
+
+// TestStuckLook: a device that has not answered for a minute is given to no container, also of the pod that holds it, and
+// no call waits for the hardware to find out.
+func TestStuckLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newWedged(t)
+		if err := b.allocate(); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		b.hangs.Store(true)
+		b.inventory.LookAgain(b.id)
+		clock.Pass(time.Minute)
+		synctest.Wait()
+		began := time.Now()
+		for call, err := range map[string]error{"Allocate": b.allocate(), "PreStartContainer": b.start()} {
+			if err == nil || !strings.Contains(err.Error(), "no answer from the hardware") {
+				t.Errorf("%s: %v", call, err)
+			}
+		}
+		if waited := time.Since(began); waited != 0 || b.started {
+			t.Errorf("it took %v; the device was made ready for a container: %v", waited, b.started)
+		}
+	})
+}
+
+// wedged is a service, in a synctest bubble, with a disk at which a look may hang.
+type wedged struct {
+	t         *testing.T
+	inventory *inventory.Inventory
+	service   pluginapi.DevicePluginServer
+	id        string
+	hangs     atomic.Bool
+	started   bool // the device was made ready
+}
+
+func newWedged(t *testing.T) *wedged {
+	t.Helper()
+	m, log, answer := udevtest.New(t, disk), slog.New(slog.DiscardHandler), make(chan struct{})
+	b := &wedged{t: t}
+	host := &device.Host{Tree: sysfs.At(m.Root())}
+	host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
+		if b.hangs.Load() {
+			<-answer
+		}
+		return device.Reading{}, nil
+	}
+	b.inventory = inventory.New(inventory.Options{
+		Source: m, Host: host, Log: log,
+		Rules: []device.Rule{{Resource: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "block"}}},
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- b.inventory.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil { // whatever hangs
+			t.Error(err)
+		}
+		close(answer)
+	})
+	<-b.inventory.Ready()
+	snapshot, _ := b.inventory.Snapshot()
+	b.id = snapshot.Offer(resource).Devices[0].Device.ID
+	b.service = (&plugin.Endpoint{Inventory: b.inventory, Host: host, Log: log, Resource: plugin.Resource{
+		Name: resource, Permissions: "rw", Variable: "X",
+		Start: func(context.Context, []*inventory.Status) error {
+			b.started = true
+			return nil
+		},
+	}}).Service()
+	return b
+}
+
+func (b *wedged) allocate() error {
+	_, err := b.service.Allocate(b.t.Context(), &pluginapi.AllocateRequest{
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{b.id}}},
+	})
+	return err
+}
+
+func (b *wedged) start() error {
+	_, err := b.service.PreStartContainer(b.t.Context(), &pluginapi.PreStartContainerRequest{DevicesIds: []string{b.id}})
+	return err
+}
