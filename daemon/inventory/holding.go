@@ -75,10 +75,9 @@ func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 
 // settleAll notes of the devices that some kubelets have allocated that the kubelet has booked them by now, or never will.
 func (l *loop) settleAll(by func(kubelet string) bool) {
-	now := time.Now()
 	for e := range l.owing {
 		if by(e.kubelet) {
-			e.allocated, e.booked = now, true
+			e.allocated, e.booked = time.Now(), true
 			l.settle(e)
 		}
 	}
@@ -203,8 +202,8 @@ func (l *loop) free(e *entry) {
 	f := l.facts(e)
 	// One that waits only for the answer which processes have it open would be back at once, and the kubelet might give it out
 	// by the list of before.
-	asks := errors.Is(f.unfit(), device.ErrUnproven) && f.Disk.Evident && l.complete(e)
-	waits := e.sighting != nil && (f.uncleared() || e.sighting.Unread && f.spared() || asks)
+	waits := e.sighting != nil && (f.uncleared() || e.sighting.Unread && f.spared() ||
+		errors.Is(f.unfit(), device.ErrUnproven) && f.Disk.Evident && l.complete(e))
 	if e.offered = e.offered && (f.unfit() == nil || waits); !e.offered {
 		e.leave()
 		if e.sighting != nil {

@@ -121,8 +121,8 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 	return p.snapshot, p.changed
 }
 
-// Asked notes that the kubelet asks for devices for a container, whatever the answer will be. The kubelet allocates for one
-// container at a time: what the same kubelet was given before is in its books, or nowhere. It does not wait.
+// Asked notes that the kubelet asked for devices for a container and was refused. The kubelet allocates for one container at a
+// time: what the same kubelet was given before is in its books, or nowhere. It does not wait.
 func (i *Inventory) Asked(kubelet string) {
 	i.post(func(l *loop) { l.settleAll(func(by string) bool { return by == kubelet }) })
 }
@@ -132,6 +132,7 @@ func (i *Inventory) Asked(kubelet string) {
 func (i *Inventory) Allocated(as map[string][]string, kubelet string) {
 	now := time.Now()
 	i.post(func(l *loop) {
+		l.settleAll(func(by string) bool { return by == kubelet }) // as in Asked, and at the same moment
 		l.allocated(as, now, false)
 		for id := range as {
 			if e := l.entries[id]; e != nil {

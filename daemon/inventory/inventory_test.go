@@ -362,12 +362,11 @@ func TestAllocateIsOwed(t *testing.T) {
 		free bool
 	}{
 		{"nothing", func(*running) {}, false},
-		{"it asks again, and is given the same", func(r *running) {
-			r.Asked("7")
-			r.Allocated(map[string][]string{id: {id}}, "7")
-		}, false},
+		{"it asks again for the same", func(r *running) { r.Allocated(map[string][]string{id: {id}}, "7") }, false},
+		{"it allocates another", func(r *running) { r.Allocated(map[string][]string{"node-B-widget": {"node-B-widget"}}, "7") }, true},
+		{"another process allocates", func(r *running) { r.Allocated(map[string][]string{"node-B-widget": {"node-B-widget"}}, "8") }, false},
 		{"it asks again, and is refused", func(r *running) { r.Asked("7") }, true},
-		{"another process asks", func(r *running) { r.Asked("8") }, false},
+		{"another process is refused", func(r *running) { r.Asked("8") }, false},
 		{"it answers", func(r *running) { r.Kubelet("7") }, false},
 		{"another process answers", func(r *running) { r.Kubelet("8") }, true},
 		{"its checkpoint names the pod of before", holds(inventory.Named), false},

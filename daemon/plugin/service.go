@@ -98,8 +98,6 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 
 // Allocate answers from the newest snapshot; of the hardware it only looks whether the nodes are still there.
 func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
-	by := kubelet.In(s.Dir)
-	s.Inventory.Asked(by)
 	snapshot, _ := s.Inventory.Snapshot()
 	offer := snapshot.Offer(s.Resource.Name)
 	resp := &pluginapi.AllocateResponse{}
@@ -125,7 +123,7 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 		}
 	}
 	s.noteAsked()
-	s.Inventory.Allocated(held, by)
+	s.Inventory.Allocated(held, kubelet.In(s.Dir))
 	if s.Allocated != nil {
 		s.Allocated(given)
 	}
@@ -178,6 +176,9 @@ func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.Prefer
 func (s service) refuse(call string, err error) error {
 	s.Log.Warn("container refused", "action", call, "err", err)
 	s.Metrics.answered(s.Resource.Name, call, err)
+	if call == "Allocate" {
+		s.Inventory.Asked(kubelet.In(s.Dir))
+	}
 	if errors.Is(err, errUnknown) { // the kubelet took the list of another plugin for ours
 		s.noteAsked()
 	}
