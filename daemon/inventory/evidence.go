@@ -355,9 +355,11 @@ type evidenceRecord struct {
 func (l *loop) restoreEvidence(kept []evidenceRecord, sameBoot bool) {
 	for _, r := range kept {
 		lapsed := r.Of != "" && r.Scrub == "" || r.Scrub != "" && r.Fingerprint == "" || strings.HasPrefix(r.Medium, "boot=")
-		if r.Medium == "" || lapsed && !sameBoot {
-			continue
+		switch {
+		case !lapsed || sameBoot:
+			l.evidence[r.Medium] = &r.Evidence
+		case r.Scrub != "":
+			l.Log.Warn("adoption ended", "device", r.Medium, "err", "the node went down before the erasure: adopt the disk again")
 		}
-		l.evidence[r.Medium] = &r.Evidence
 	}
 }

@@ -55,8 +55,7 @@ func (l *loop) restore() {
 			_ = l.change(e, lease.Event{Name: lease.Reboot})
 			if !r.outlastsBoot() {
 				if e.lease.Residue {
-					l.Log.Warn("disk left to the operator", "device", r.ID,
-						"reason", "what a pod wrote to it before the machine went down is not known: it is not erased; adopt it once its pod has gone")
+					l.Log.Warn("disk left to the operator", "device", r.ID, "reason", "the node went down before it was erased; adopt it")
 				}
 				l.replaced(e)
 			}
