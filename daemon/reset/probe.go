@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"path"
+	"runtime"
 	"strings"
 	"time"
 	"unsafe"
@@ -212,6 +213,8 @@ func (h *host) readOn(ctx context.Context, r Request, c *claim, a *Answer) error
 	read, done := h.directly(c)
 	defer done()
 	quietly := func(b []byte, at int64) error {
+		runtime.LockOSThread() // which is what the kernel counts as idle
+		defer runtime.UnlockOSThread()
 		h.idle()
 		return read(b, at)
 	}
