@@ -89,7 +89,11 @@ families
 linters
 installs
 for deb in "$dist"/metalplug_*_"$(dpkg --print-architecture)".deb; do
-	((EUID != 0)) || packaging/purge.sh "$deb" || bad purge.sh
+	if [[ ! -e $deb ]] || ((EUID != 0)); then
+		echo 'check.sh: purge.sh is left out: it takes root, and a deb for this machine'
+	else
+		packaging/purge.sh "$deb" || bad purge.sh
+	fi
 done
 if [[ ${1:-} = --again ]]; then
 	shift
