@@ -55,9 +55,9 @@ StandardOutput=truncate:/out/reached
 // that the rules for devices refuse terminals, also where /dev/pts is seen.
 const victims = `
 mkdir -p /var/lib/kubelet/device-plugins /var/lib/kubelet/pod-resources /var/lib/kubelet/pki /var/lib/kubelet/pods/x /var/lib/kubelet/plugins /var/lib/kubelet/plugins_registry /etc/cron.d \
-	/etc/kubernetes /var/spool/cron /opt/x /srv/x /mnt/x /root/.ssh /home/x /boot/x /victim/x /run/cdi /run/user/0 /run/credentials/x
+	/etc/kubernetes /var/spool/cron /opt/x /srv/x /mnt/x ~root/.ssh /home/x /boot/x /victim/x /run/cdi /run/user/0 /run/credentials/x
 for file in /var/lib/kubelet/kubeadm-flags.env /var/lib/kubelet/config.yaml /var/lib/kubelet/pki/kubelet.key \
-	/var/lib/kubelet/pods/x/token /etc/kubernetes/admin.conf /etc/cron.d/x /root/.ssh/id /home/x/secret /boot/x/key \
+	/var/lib/kubelet/pods/x/token /etc/kubernetes/admin.conf /etc/cron.d/x ~root/.ssh/id /home/x/secret /boot/x/key \
 	/opt/x/key /srv/x/key /mnt/x/key /victim/x/key /var/spool/cron/root /run/credentials/x/key /run/cdi/other.json \
 	/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint; do
 	echo secret >$file
