@@ -29,7 +29,7 @@ func (o *operator) cordonCommand() *cobra.Command {
 Unhealthy; a pod that holds it keeps it. Who has done it and when is shown with the reason. Needs uid 0.`,
 		Example: `  metalplugctl cordon nvme-eui.36344830545001230025384300000001 --reason "worn out, ticket 4711"`,
 	}, &c, nil)
-	cmd.Flags().StringVarP(&c.Reason, "reason", "r", "by the operator", "why, for whoever wonders")
+	cmd.Flags().StringVarP(&c.Reason, "reason", "r", "by the operator", "why the device is cordoned")
 	return cmd
 }
 

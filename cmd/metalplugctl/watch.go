@@ -10,7 +10,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
-// redrawPause is the least time between two drawings: nobody reads faster.
+// redrawPause is the least time between two drawings: a person reads no faster.
 const redrawPause = 100 * time.Millisecond
 
 // watchCommand redraws the list at each change. It follows the events only to know when: what is drawn is asked for

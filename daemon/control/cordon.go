@@ -33,7 +33,7 @@ func CordonedBy(c *inventory.Cordon) string {
 }
 
 // errNoReason: the next operator who finds a device cordoned is rarely the one who did it.
-var errNoReason = errors.New("a cordon needs a reason, for whoever wonders")
+var errNoReason = errors.New("a cordon needs a reason: it is shown with the device")
 
 // by returns the cordon that a change asks for. The users' file is not read: the daemon may not, so that a uid other than 0
 // has no name.

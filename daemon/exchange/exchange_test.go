@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	answers := map[string]Answer{
 		"echo":   func(_ context.Context, _ int, request []byte) []byte { return append([]byte("answer to "), request...) },
 		"talker": func(context.Context, int, []byte) []byte { return make([]byte, MessageSize+1) },
-		"sleeper": func(ctx context.Context, _ int, _ []byte) []byte { // until nobody waits for the answer any more
+		"sleeper": func(ctx context.Context, _ int, _ []byte) []byte { // until the asker has gone
 			<-ctx.Done()
 			return nil
 		},

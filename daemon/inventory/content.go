@@ -7,7 +7,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// sameDisk is by what a disk that was seen is told from another.
+// sameDisk identifies the disk that a look saw. Two looks that saw the same disk have equal values.
 type sameDisk struct {
 	appearance string // of the disk, as [device.Target.Appearance] returns it
 	medium     string // what the disk itself is known by, also in another boot, as [device.Target.Medium] returns it

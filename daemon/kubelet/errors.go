@@ -31,7 +31,7 @@ func Readable(err error, limit time.Duration) error {
 	}
 	// connection error: desc = "transport: …: dial unix /x: connect: …" (internal/transport/http2_client.go).
 	if _, cause, ok := strings.Cut(s.Message(), ": connect: "); ok && strings.Contains(s.Message(), "dial unix ") {
-		return errors.New("connect: " + strings.TrimSuffix(cause, `"`)) // where to is told beside it
+		return errors.New("connect: " + strings.TrimSuffix(cause, `"`)) // the caller names the socket
 	}
 	return errors.New(hungUp)
 }

@@ -97,7 +97,7 @@ func (x *explorer) check(w world) {
 		return
 	}
 	switch {
-	case w.pod != nobody && !l.Held():
+	case w.pod != noPod && !l.Held():
 		x.fail("the kubelet holds the device and the lease does not: its ID could leave the list")
 	case w.runs && !l.Used:
 		x.fail("a container runs on a device that counts as not used")
@@ -127,7 +127,7 @@ func (x *explorer) erase(w *world, byHand bool) {
 	switch {
 	case byHand && w.job == erasesAdopted:
 		if !w.adopted {
-			x.fail("a disk is erased that nobody has adopted")
+			x.fail("a disk is erased that no operator has adopted")
 		}
 	case byHand && w.ordered != this:
 		x.fail("an order to erase one disk erases another")
@@ -251,7 +251,7 @@ func (x *explorer) books(w *world) {
 	l := w.mem.lease()
 	known := slices.Contains(l.Tenants, uids[w.pod])
 	switch {
-	case w.pod == nobody:
+	case w.pod == noPod:
 	case w.ran && !known && !l.Unnamed: // the state file knows nothing of it
 		x.apply(w, lease.Event{Name: lease.Listed, Tenants: w.pod.names()})
 	case !l.Held() || !known && l.Hold == lease.Started: // allocated, and we ended before we could note it
@@ -271,15 +271,15 @@ func (x *explorer) kubelet(w world) {
 		n.runs = false
 		x.to(n)
 	}
-	if w.pod != nobody {
+	if w.pod != noPod {
 		n = w
-		n.pod, n.runs, n.ran = nobody, false, false
+		n.pod, n.runs, n.ran = noPod, false, false
 		x.to(n)
 	}
 	if w.down {
 		return
 	}
-	if w.pod == nobody {
+	if w.pod == noPod {
 		if w.mem.lease().Held() { // the daemon notices
 			n = w
 			x.apply(&n, lease.Event{Name: lease.Gone})

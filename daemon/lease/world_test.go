@@ -25,7 +25,7 @@ const (
 type tenant uint8
 
 const (
-	nobody tenant = iota
+	noPod tenant = iota
 	podA
 	podB
 )
@@ -33,7 +33,7 @@ const (
 var uids = [...]string{"", "a", "b"}
 
 func (p tenant) names() []string {
-	if p == nobody {
+	if p == noPod {
 		return nil
 	}
 	return []string{uids[p]}
@@ -168,7 +168,7 @@ func (q question) answer() (string, bool) {
 // tidy removes what has no meaning any more.
 func (w world) tidy() world {
 	if w.phase == idle {
-		w.job, w.starts, w.first, w.given, w.nameless, w.subject, w.moved, w.other, w.asks = noJob, nobody, false, false, false, 0, false, false, unknown
+		w.job, w.starts, w.first, w.given, w.nameless, w.subject, w.moved, w.other, w.asks = noJob, noPod, false, false, false, 0, false, false, unknown
 	}
 	w.opens = w.opens && w.runs
 	known := w.mem
@@ -186,7 +186,7 @@ func (w world) tidy() world {
 	if w.mem.lease().Order != lease.Erase && w.file.lease().Order != lease.Erase && w.job != eraseByHand {
 		w.ordered = 0
 	}
-	if w.pod == podB || w.pod == nobody && w.starts == podB || w.pod == nobody && w.starts == nobody && w.on == ofB {
+	if w.pod == podB || w.pod == noPod && w.starts == podB || w.pod == noPod && w.starts == noPod && w.on == ofB {
 		w.rename()
 	}
 	return w
@@ -194,7 +194,7 @@ func (w world) tidy() world {
 
 // rename swaps the names of the pods, which stand for each other.
 func (w *world) rename() {
-	swap := func(t tenant) tenant { return [...]tenant{nobody, podB, podA}[t] }
+	swap := func(t tenant) tenant { return [...]tenant{noPod, podB, podA}[t] }
 	w.pod, w.starts = swap(w.pod), swap(w.starts)
 	for _, c := range []*content{&w.on, &w.print, &w.printFile} {
 		if *c <= ofB {

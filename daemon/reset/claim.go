@@ -62,7 +62,7 @@ type claim struct {
 func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
 	if d, err := h.diskAt(sysPath); err != nil {
 		return nil, err
-	} else if err := h.unused(d); err != nil { // who uses it is more than that somebody does
+	} else if err := h.unused(d); err != nil { // this error names the user of the disk, that of an exclusive open does not
 		return nil, err
 	}
 	if c, err = h.look(sysPath, flags|unix.O_EXCL); err != nil {

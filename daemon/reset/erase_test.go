@@ -119,7 +119,7 @@ func TestErasureIsRefused(t *testing.T) {
 		want   Result
 		detail string
 	}{
-		{"a file system of nobody's", func(m *machine, n *fakeNode, r *Request) {
+		{"a file system that no pod left", func(m *machine, n *fakeNode, r *Request) {
 			r.Tenant, r.Fingerprint, r.ByHand = false, Blank, true
 			n.ext4()
 		}, Foreign, "nvme0n1 holds unknown data at byte 0; if no one needs that"},

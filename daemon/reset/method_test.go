@@ -35,7 +35,7 @@ func TestControllerReset(t *testing.T) {
 		{"alone", func(m *machine, n *fakeNode, r *Request) {}, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
 		{"with what a pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Tenant = true }, Answer{Result: OK, Done: "reset NVMe controller nvme0 with 1 namespaces"}, []string{resetIoctl}},
 		{
-			"with what nobody has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Fingerprint = Blank },
+			"with what no pod has left", func(m *machine, n *fakeNode, r *Request) { n.ext4(); r.Fingerprint = Blank },
 			Answer{Result: Foreign, Content: "unknown data at byte 0", Detail: "nvme0n1 holds unknown data at byte 0; if no one needs that, erase it by hand: metalplugctl reset ID --scrub zero"},
 			nil,
 		},

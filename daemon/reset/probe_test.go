@@ -55,7 +55,7 @@ func TestProbe(t *testing.T) {
 		{"empty", Probe, func(m *machine, n *fakeNode) {}, Answer{Result: OK}},
 		{"a file system", Probe, func(m *machine, n *fakeNode) { n.ext4() }, Answer{Result: OK, Content: "unknown data at byte 0"}},
 		{"a byte somewhere", Probe, func(m *machine, n *fakeNode) { n.data[3<<20+5000] = 1 }, Answer{Result: OK, Content: "unknown data at byte 3149824"}},
-		{"a partition that nobody sees on the disk", Probe, func(m *machine, n *fakeNode) { m.partition(disk0+"/nvme0n1p1", "259:1") }, Answer{Result: OK, Content: "partitions that the kernel still knows of"}},
+		{"a partition that is not in the table", Probe, func(m *machine, n *fakeNode) { m.partition(disk0+"/nvme0n1p1", "259:1") }, Answer{Result: OK, Content: "partitions that the kernel still knows of"}},
 		{"mounted", Probe, func(m *machine, n *fakeNode) {
 			m.files(map[string]string{"/proc/1/mountinfo": "30 22 259:0 / /data\\040a rw - ext4 /dev/nvme0n1 rw\n"})
 		}, Answer{Result: Busy, Detail: "nvme0n1 is mounted on /data a"}},

@@ -19,7 +19,7 @@ import (
 // Do is what a request is for.
 type Do string
 
-// What a request is for. The first four only read.
+// Kinds of requests. The first four only read.
 const (
 	Look    Do = "look"    // who uses the device, and how it is; a disk is neither read nor claimed: a pod has it
 	Probe   Do = "probe"   // the same, and what is on the disk
