@@ -192,14 +192,11 @@ func (r Resource) NeedsSpec() bool { return r.Inject == InjectCDI && r.CDIKind =
 // METALPLUG_NVIDIA_COM_GPU for nvidia.com/gpu.
 func (r Resource) Variable() string {
 	return "METALPLUG_" + strings.Map(func(c rune) rune {
-		switch {
-		case c >= 'a' && c <= 'z':
-			return c - 'a' + 'A'
-		case c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		if c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
 			return c
 		}
 		return '_'
-	}, r.Name)
+	}, strings.ToUpper(r.Name))
 }
 
 // Rules returns which devices belong to which resource, in the order in which they are to be tried.

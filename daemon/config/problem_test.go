@@ -223,9 +223,9 @@ func TestProblems(t *testing.T) {
 				`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the disk is offered again only if the pod left it blank`,
 		},
 		{"when", disk + "reset.when = \"stop\"\nreset.scrub = \"none\"\n", `m.toml:4: resource.reset.when: "stop" is not a moment: start, release or both`},
-		{"timeout", valid + "reset.timeout = \"20\"\n", `m.toml:4: resource.reset.timeout: "20" is no duration such as "20s" or "1h30m"`},
-		{"no timeout", valid + "reset.timeout = \"0s\"\n", `m.toml:4: resource.reset.timeout: 0s is not longer than 0s`},
-		{"negative timeout", valid + "reset.timeout = \"-1s\"\n", `m.toml:4: resource.reset.timeout: -1s is not longer than 0s`},
+		{"timeout", valid + "reset.timeout = \"20\"\n", `m.toml:4: resource.reset.timeout: "20" is not a duration above 0s such as "20s" or "1h30m"`},
+		{"no timeout", valid + "reset.timeout = \"0s\"\n", `m.toml:4: resource.reset.timeout: "0s" is not a duration above 0s such as "20s" or "1h30m"`},
+		{"negative timeout", valid + "reset.timeout = \"-1s\"\n", `m.toml:4: resource.reset.timeout: "-1s" is not a duration above 0s such as "20s" or "1h30m"`},
 		{
 			"long timeout", valid + "reset.timeout = \"25.1s\"\n",
 			`m.toml:4: resource.reset.timeout: 25.1s is more than 25s: the kubelet waits 30s for everything that precedes a start`,

@@ -165,20 +165,15 @@ func (t *table) choice(key, noun string, to *string, words ...string) bool {
 // duration takes a time span longer than nothing.
 func (t *table) duration(key string, to *time.Duration) bool {
 	text, ok := take[string](t, key, `a duration such as "20s"`)
-	if !ok {
+	d, err := time.ParseDuration(text)
+	if ok && (err != nil || d <= 0) {
+		t.reportf(key, `%s is not a duration above 0s such as "20s" or "1h30m"`, quoted(text))
 		return false
 	}
-	d, err := time.ParseDuration(text)
-	switch {
-	case err != nil:
-		t.reportf(key, `%s is no duration such as "20s" or "1h30m"`, quoted(text))
-	case d <= 0:
-		t.reportf(key, "%s is not longer than 0s", d)
-	default:
+	if ok {
 		*to = d
-		return true
 	}
-	return false
+	return ok
 }
 
 // table takes a table of which each key can be overridden alone; an empty one if it is not there.
