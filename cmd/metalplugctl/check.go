@@ -11,19 +11,19 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// checkCommand reads the configuration as the daemon does and says all that is wrong with it. A file can be
-// checked on another machine: a unit that this one lacks is no more than a warning. Only with --explain are devices
-// looked at, those of this machine.
+// checkCommand reads the configuration as the daemon does and reports all errors. A file can be checked on another machine:
+// a unit or a device that this one lacks is only a warning.
 func (o *operator) checkCommand() *cobra.Command {
 	var explain bool
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Read the configuration and its drop-ins and say what is wrong with them",
 		Long: `Read the configuration and its drop-ins and say what is wrong with them, each with file and line. Without a FILE it is
-/etc/metalplug/metalplug.toml. Where systemd runs, units of the configuration that it does not know are warned of.
+/etc/metalplug/metalplug.toml. It warns of units that systemd does not know, of resources that take no
+device of this machine, and of patterns that look like regular expressions.
 
-With --explain it also says which of the devices that are present each resource would take: which ones an earlier
-resource takes from it, and which resources take nothing. No daemon is needed for that.`,
+With --explain it also lists the devices that each resource would take, those that an earlier resource takes from it,
+and those that no resource takes. No daemon is needed for that.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.Flags().BoolVar(&explain, "explain", false, "say which devices of this machine each resource would take")
@@ -42,10 +42,20 @@ resource takes from it, and which resources take nothing. No daemon is needed fo
 		}
 		checked.Files = append([]string{}, c.Files...)
 		checked.Warnings = systemd.Units{}.Complaints(cmd.Context(), c.Templates()...)
-		if explain {
-			if checked.Resources, err = takings(c); err != nil {
-				return err
+		all, unclaimed, err := takings(c)
+		if explain && err != nil {
+			return err
+		}
+		for i, r := range c.Resources {
+			checked.Warnings = append(checked.Warnings, expressions(c, r.Name, "match", r.Match)...)
+			checked.Warnings = append(checked.Warnings, expressions(c, r.Name, "exclude", r.Exclude)...)
+			if err == nil && !r.Optional && all[i].idle() != "" {
+				checked.Warnings = append(checked.Warnings, fmt.Sprintf("%s: %s takes no device: %s; see metalplugctl check --explain",
+					c.Where(r.Name, "match"), r.Name, all[i].idle()))
 			}
+		}
+		if explain {
+			checked.Resources, checked.Unclaimed = all, unclaimed
 		}
 		return show(cmd.OutOrStdout(), *output, false, checked, func(s *screen) { s.checked(checked) })
 	}
@@ -58,6 +68,7 @@ type checkedFiles struct {
 	Files     []string `json:"files"`
 	Warnings  []string `json:"warnings,omitempty"`  // what this machine lacks
 	Resources []taking `json:"resources,omitempty"` // what each would take, if that was asked for
+	Unclaimed []taken  `json:"unclaimed,omitempty"` // what no resource takes, if that was asked for
 }
 
 // checked writes the files, and what the resources would take.
@@ -70,6 +81,9 @@ func (s *screen) checked(c checkedFiles) {
 	}
 	for _, text := range c.Warnings {
 		s.line("warning: ", yellow, text)
+	}
+	if len(c.Unclaimed) > 0 {
+		c.Resources = append(c.Resources, taking{Resource: "no resource", Devices: c.Unclaimed})
 	}
 	for _, r := range c.Resources {
 		s.WriteString("\n")

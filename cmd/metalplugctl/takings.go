@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -30,23 +32,26 @@ type taken struct {
 
 // takings looks at all devices that are present, or in the recording that is configured, and sorts them by resource, in
 // the order of the configuration. It reads what the daemon would read and changes nothing.
-func takings(c config.Config) ([]taking, error) {
+func takings(c config.Config) (all []taking, unclaimed []taken, err error) {
 	source, host, done, err := hardware(c, slog.New(slog.DiscardHandler))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer done()
 	devices, err := source.Enumerate()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	rules := c.Rules()
-	all := make([]taking, len(rules))
+	all = make([]taking, len(rules))
 	for i, r := range rules {
 		all[i] = taking{Resource: r.Resource, Devices: []taken{}, Lost: []taken{}}
 	}
 	for _, u := range devices {
 		for _, s := range device.Look(host, rules, &u) {
+			if s.Resource == "" {
+				unclaimed = append(unclaimed, taken{ID: cmp.Or(s.Device.ID, s.Device.SysPath), Reason: reason(s)})
+			}
 			seen := false // the resource that takes it
 			for i, r := range rules {
 				switch {
@@ -60,11 +65,38 @@ func takings(c config.Config) ([]taking, error) {
 		}
 	}
 	byID := func(a, b taken) int { return strings.Compare(a.ID, b.ID) }
+	slices.SortFunc(unclaimed, byID)
 	for i := range all {
 		slices.SortFunc(all[i].Devices, byID)
 		slices.SortFunc(all[i].Lost, byID)
 	}
-	return all, nil
+	return all, unclaimed, nil
+}
+
+// idle returns why the resource takes no device; empty if it takes one.
+func (t taking) idle() string {
+	switch {
+	case len(t.Devices) > 0:
+		return ""
+	case len(t.Lost) > 0:
+		return t.Lost[0].By + " comes earlier and takes what it matches"
+	}
+	return "no device that is present matches"
+}
+
+// expression is what regular expressions have and shell patterns do not need.
+var expression = regexp.MustCompile(`^\^|\$$|\.[*+]|\]\+|\\[dws]|\(.*\|.*\)`)
+
+// expressions returns a warning for each pattern of a table of the resource that looks like a regular expression. Names of
+// device nodes have dots themselves.
+func expressions(c config.Config, resource, table string, patterns map[string]string) (warnings []string) {
+	for _, key := range slices.Sorted(maps.Keys(patterns)) {
+		if key != "DEVNAME" && expression.MatchString(patterns[key]) {
+			warnings = append(warnings, fmt.Sprintf("%s: %q looks like a regular expression; write a shell pattern, with * for any text, "+
+				"? for one character and | between alternatives", c.Where(resource, table+"."+key), patterns[key]))
+		}
+	}
+	return warnings
 }
 
 // reason is why a device that a resource takes is of no use to a pod at present; empty: it is.
@@ -84,14 +116,8 @@ func matchesToo(h *device.Host, r device.Rule, u udev.Device, id string) bool {
 
 // taking writes what a resource would take.
 func (s *screen) taking(t taking) {
-	text := fmt.Sprintf("devices: %d", len(t.Devices))
-	switch {
-	case len(t.Devices) == 0 && len(t.Lost) > 0:
-		text += "; earlier resources take what it matches"
-	case len(t.Devices) == 0:
-		text += "; no device that is present matches"
-	}
-	s.line(t.Resource+"  ", bold, text)
+	text := fmt.Sprintf("devices: %d; %s", len(t.Devices), t.idle())
+	s.line(t.Resource+"  ", bold, strings.TrimSuffix(text, "; "))
 	for _, d := range t.Devices {
 		if d.Reason != "" {
 			d.ID += ": not for pods now: " + d.Reason

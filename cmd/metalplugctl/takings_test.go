@@ -32,7 +32,8 @@ match = { PCI_SLOT_NAME = "0000:1d:00.0" }
 [[resource]]
 name = "example.org/typo"
 class = "gpu"
-match = { PCI_ID = "10DF:*" }
+match = { PCI_ID = "^10DE:.*" }
+exclude = { ID_MODEL = "A(1|2)", DEVNAME = "/dev/x.*" }
 `
 	if err := place(file, text); err != nil {
 		t.Fatal(err)
@@ -45,10 +46,15 @@ match = { PCI_ID = "10DF:*" }
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
 	golden(t, "check-explain.txt", strings.ReplaceAll(stdout, dir, "DIR"))
+	_, stdout, _ = ctl(t, "check", file)
+	golden(t, "check.txt", strings.ReplaceAll(stdout, dir, "DIR"))
 	code, stdout, stderr = ctl(t, "check", file, "--explain", "-o", "json")
 	var checked checkedFiles
 	if err := json.Unmarshal([]byte(stdout), &checked); code != exitOK || err != nil {
 		t.Fatalf("exit %d, %v: %s", code, err, stderr)
+	}
+	if len(checked.Unclaimed) == 0 {
+		t.Error("the GPUs are not listed, which no resource takes")
 	}
 	var counts [][2]int
 	for _, r := range checked.Resources {
