@@ -72,11 +72,8 @@ func checkPermissions(permissions string) error {
 		return errors.New("is empty: a container could not use the device")
 	}
 	for i, p := range permissions {
-		if !strings.ContainsRune("rwm", p) {
-			return fmt.Errorf(`%s has %q, only "r", "w" and "m" are permissions`, quoted(permissions), p)
-		}
-		if strings.ContainsRune(permissions[:i], p) {
-			return fmt.Errorf("%s has %q twice", quoted(permissions), p)
+		if !strings.ContainsRune("rwm", p) || strings.ContainsRune(permissions[:i], p) {
+			return fmt.Errorf(`%s is not a choice of "r", "w" and "m", each at most once`, quoted(permissions))
 		}
 	}
 	return nil

@@ -56,12 +56,15 @@ func (f *file) reportUnknown() {
 	}
 }
 
+// foreign has keys of other programs, and what takes their place.
+var foreign = map[string]string{"log_level": "metalplugd --log-level", "metrics": "metalplugd-metrics.socket", "replicas": "shares"}
+
 // meant returns the known key that is most like an unknown one: a key of the same table with nearly the same name, else
-// one of another table with just that name; empty if there is none.
+// one of another table with just that name, else what takes the place of a foreign one; empty if there is none.
 func (f *file) meant(path toml.Key) string {
 	last := len(path) - 1
 	name := strings.ToLower(path[last])
-	elsewhere := ""
+	elsewhere := foreign[name]
 	for edits := range min(2, len(name)/2) + 1 {
 		for _, key := range slices.Sorted(maps.Keys(f.known)) {
 			known := f.known[key]

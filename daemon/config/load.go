@@ -155,10 +155,17 @@ func syntax(name string, err error) Problem {
 	if !errors.As(err, &parseError) {
 		return Problem{File: name, What: err.Error()}
 	}
+	remedy := `; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`
+	switch what := parseError.Message; {
+	case strings.Contains(what, "UTF-8"), strings.Contains(what, "control characters"):
+		remedy = "; save the file as plain UTF-8 text"
+	case strings.Contains(what, "already been defined"):
+		remedy = "; write it once"
+	}
 	return Problem{
 		File: name,
 		Line: max(1, parseError.Position.Line), // it is 0 where a file of one line ends too early
 		Key:  plain(parseError.LastKey),
-		What: plain(parseError.Message),
+		What: strings.TrimSuffix(plain(parseError.Message), ".") + remedy,
 	}
 }

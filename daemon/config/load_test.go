@@ -174,7 +174,7 @@ func TestProblemsOfSeveralFiles(t *testing.T) {
 	}
 	_, err := Load(filepath.Join(dir, "m.toml"))
 	want := `m.toml:1: colour: unknown key
-conf.d/a.toml:1: unexpected '=': key name appears blank
+conf.d/a.toml:1: unexpected '=': key name appears blank; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes
 conf.d/b.toml:4: resource.shares: 0 is not between 1 and 1000
 conf.d/b.toml:6: resource.name: "example.com/x" is defined twice, first on line 2: make one of the two
 conf.d/c.toml: read: is a directory

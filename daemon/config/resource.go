@@ -65,7 +65,9 @@ func resource(t *table) Resource {
 		t.reportf("serve", `"dra" needs the DRA driver, which this version does not have; write "plugin"`)
 	}
 	checkExclusive(t, reset, r)
-	r.settle()
+	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class != nil && !classAbilities[r.Class.Name].auto) {
+		r.Reset.Method = None // it cannot come to anything
+	}
 	if reset.has("when") && r.Reset.When != WhenStart && !r.Reset.acts() {
 		reset.reportf("when", "%s needs a scrub or a method: nothing would be done", r.Reset.When)
 	}
@@ -224,13 +226,6 @@ func checkExclusive(t, reset *table, r Resource) {
 	}
 	if r.Reset.Scrub != None && r.AllowInUse {
 		t.reportf("allow_in_use", "would let %s erase what this host uses", r.Reset.Scrub)
-	}
-}
-
-// settle makes "none" of "auto" where it cannot come to anything.
-func (r *Resource) settle() {
-	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class != nil && !classAbilities[r.Class.Name].auto) {
-		r.Reset.Method = None
 	}
 }
 

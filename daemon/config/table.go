@@ -119,7 +119,7 @@ func take[T any](t *table, key, wanted string) (value T, ok bool) {
 }
 
 // text takes a string.
-func (t *table) text(key string, to *string) bool { return set(t, key, "a string", to) }
+func (t *table) text(key string, to *string) bool { return set(t, key, "a string in quotes", to) }
 
 // checked takes a string and notes a problem with it.
 func (t *table) checked(key string, to *string, check func(string) error) {
@@ -151,7 +151,7 @@ func (t *table) number(key string, least, most int, to *int) {
 
 // choice takes one of the words, which noun says what they are.
 func (t *table) choice(key, noun string, to *string, words ...string) bool {
-	word, ok := take[string](t, key, "a string")
+	word, ok := take[string](t, key, "a string in quotes")
 	if ok && !slices.Contains(words, word) {
 		t.reportf(key, "%s is not a %s: %s", quoted(word), noun, alternatives(words))
 		return false
