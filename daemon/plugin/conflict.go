@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -51,7 +53,7 @@ type finding int
 const (
 	ours    finding = iota // it counts nothing that was not in our list
 	foreign                // it counts another device: another plugin serves the name
-	nothing                // it counts nothing, and our list has healthy devices: it takes the endpoint for ended
+	nothing                // it has worked through our list, which has healthy devices, and counts nothing: it takes the endpoint for ended
 	over                   // it counts our devices, after it counted others
 	same                   // it counts our devices, and a container has one that it was not given by us: another plugin has the same
 )
@@ -309,6 +311,9 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		c.again = lateInterval
 	}
 	found, id := c.find(counted)
+	if found == nothing && e.checkpoint() == e.streams.checkpoint() { // the kubelet has not worked through our list
+		found, c.again = ours, lateInterval
+	}
 	list := e.streams.lastSent()[0]
 	// A list that was sent in between may be under way, too. What a container was given needs no confirmation.
 	confirmed := found == same || found == c.suspect && (found != nothing || list == c.list)
@@ -376,6 +381,12 @@ func (c *conflict) find(counted []string) (_ finding, example string) {
 		}
 	}
 	return ours, ""
+}
+
+// checkpoint returns the identity of the kubelet's checkpoint. The kubelet replaces the file after each list that it has worked
+// through (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
+func (e *Endpoint) checkpoint() identity {
+	return identityOf(filepath.Join(e.Dir, kubelet.CheckpointFile), syscall.S_IFREG)
 }
 
 // Foreign returns the ID of a device that the kubelet counts for the resource and that is neither in the newest list nor in one of

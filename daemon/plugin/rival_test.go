@@ -139,6 +139,26 @@ func TestListUnderWay(t *testing.T) {
 	}
 }
 
+// The kubelet may need seconds for a long list. Until it has worked through ours, it is no sign that it counts nothing.
+func TestListNotWorkedThrough(t *testing.T) {
+	h := newHeldBench(t, true)
+	k := h.startKubelet()
+	h.connected(k, h.registered)
+	for n := range 3 {
+		before := h.asked()
+		h.other(fmt.Sprintf("vendor%d.sock", n))
+		h.counting.news.until(t, "the kubelet is asked", func() bool { return h.asked() > before })
+	}
+	if err := h.endpoint.Alive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := h.endpoint.Status(); !s.Connected || len(h.registered) > 0 {
+		t.Errorf("%+v, %d registrations", s, len(h.registered))
+	}
+	h.stirUp()
+	h.connected(k, h.registered)
+}
+
 // No list is sent from the appearance of another plugin until the kubelet has said what it counts: it would hide the list of
 // the other.
 func TestNoListBesideANewPlugin(t *testing.T) {

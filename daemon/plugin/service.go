@@ -78,7 +78,7 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 		snapshot, changed := s.Inventory.Snapshot()
 		offer := snapshot.Offer(s.Resource.Name)
 		if round, send := s.streams.now(); send && (first || offer.Listed != sent || round != last) {
-			s.streams.sending(offer)
+			s.streams.sending(offer, s.checkpoint())
 			if err := kubelet.Send(list.response(&s.Resource, offer, s.Log)); err != nil {
 				return err
 			}

@@ -47,9 +47,12 @@ type identity struct {
 }
 
 // socketIdentity returns the identity of a socket; the zero identity if there is none at that path.
-func socketIdentity(path string) identity {
+func socketIdentity(path string) identity { return identityOf(path, syscall.S_IFSOCK) }
+
+// identityOf returns the identity of a file of a type, such as [syscall.S_IFREG]; the zero identity if there is none at that path.
+func identityOf(path string, kind uint32) identity {
 	var st syscall.Stat_t
-	if err := syscall.Lstat(path, &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFSOCK {
+	if err := syscall.Lstat(path, &st); err != nil || st.Mode&syscall.S_IFMT != kind {
 		return identity{}
 	}
 	return identity{device: st.Dev, inode: st.Ino, changed: st.Ctim}

@@ -26,6 +26,7 @@ type streams struct {
 	silent  bool                // nothing is sent
 	round   int                 // the list is sent again for each
 	sent    [2]*inventory.Offer // the last two lists, the newest first
+	before  identity            // of the kubelet's checkpoint when the newest was sent
 }
 
 // stream is one of them.
@@ -159,10 +160,11 @@ func (s *streams) now() (round int, send bool) {
 	return s.round, !s.silent
 }
 
-// sending notes a list that is about to be sent.
-func (s *streams) sending(list *inventory.Offer) {
+// sending notes a list that is about to be sent, and the kubelet's checkpoint that was there before.
+func (s *streams) sending(list *inventory.Offer, checkpoint identity) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.before = checkpoint
 	if s.sent[0] != list {
 		s.sent = [2]*inventory.Offer{list, s.sent[0]}
 	}
@@ -173,6 +175,13 @@ func (s *streams) lastSent() [2]*inventory.Offer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sent
+}
+
+// checkpoint returns the identity of the kubelet's checkpoint before the newest list was sent.
+func (s *streams) checkpoint() identity {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.before
 }
 
 // connection returns that of the kubelet, or nil if it has no stream.
