@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// features are what kernels mediate: this machine's parser compiles each profile for them. The first is Ubuntu's with sockets,
-// the second that of Debian's stable kernels.
+// features are the mediation of kernels. This machine's parser compiles each profile for them. The first is Ubuntu's with
+// sockets, the second that of Debian's stable kernels.
 var features = []string{"/etc/apparmor.d/abi/3.0", "/etc/apparmor.d/abi/kernel-5.4-vanilla"}
 
 // TestProfilesCompile asks AppArmor's own parser, which loads nothing (-Q) and keeps nothing (-K).
@@ -37,8 +37,9 @@ func TestProfilesCompile(t *testing.T) {
 	}
 }
 
-// TestProfilesMatchTheUnits: a profile attaches to the program of a unit by its path, or the unit names it, and it gives no
-// capability that the unit does not give. metalplug-holders has none: see packaging/apparmor/metalplugd.
+// TestProfilesMatchTheUnits checks that a profile attaches to the program of a unit by its path, or that the unit names
+// it, and that it gives no capability that the unit does not give. metalplug-holders has none. See
+// packaging/apparmor/metalplugd.
 func TestProfilesMatchTheUnits(t *testing.T) {
 	profiles := names(t, "packaging/apparmor/*")
 	postrm := text(t, "packaging/debian/metalplug.postrm")

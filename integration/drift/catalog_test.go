@@ -22,7 +22,7 @@ const catalogFile = "../../systemd/metalplug.catalog"
 // entry is what the catalog says to one message.
 type entry struct{ head, text string }
 
-// catalog reads the catalog: by MESSAGE_ID what stands there.
+// catalog reads the catalog. The key is the MESSAGE_ID.
 func catalog(t *testing.T) map[string]entry {
 	t.Helper()
 	text, err := os.ReadFile(catalogFile)
@@ -41,8 +41,8 @@ func catalog(t *testing.T) map[string]entry {
 	return entries
 }
 
-// TestCatalogExplainsEachMessage: each message that has an ID is logged by somebody and is explained, nothing else is, and
-// an explanation says what is what and what to do.
+// TestCatalogExplainsEachMessage checks that the code logs each message that has an ID, that the catalog explains each of
+// them and no other, and that an explanation says what the state is and what to do.
 func TestCatalogExplainsEachMessage(t *testing.T) {
 	entries, logged := catalog(t), literals(t)
 	seen := make(map[string]string)
@@ -70,8 +70,8 @@ func TestCatalogExplainsEachMessage(t *testing.T) {
 	}
 }
 
-// TestErrorsAreExplained: after an error somebody has to do something, and journalctl -x is to say what. A message that is
-// not named where it is logged is not seen here.
+// TestErrorsAreExplained checks the errors in the log. After an error the operator has to act, and journalctl -x says
+// how. The test does not see a message that is not named where it is logged.
 func TestErrorsAreExplained(t *testing.T) {
 	ids, named := systemd.MessageIDs(), 0
 	for _, s := range sources(t) {
@@ -92,7 +92,7 @@ func TestErrorsAreExplained(t *testing.T) {
 	}
 }
 
-// TestDevicesAreExplained: each line of the audit has an ID, as has each line about the evidence of a disk.
+// TestDevicesAreExplained checks that each line of the audit has an ID, as has each line about the evidence of a disk.
 func TestDevicesAreExplained(t *testing.T) {
 	ids, named := systemd.MessageIDs(), 0
 	about := regexp.MustCompile(`^(device|disk|two disks|evidence|adoption) [a-z ]+[a-z]$`)
@@ -138,7 +138,7 @@ func loggedError(n ast.Node) (message string, ok bool) {
 	return message, err == nil
 }
 
-// TestCatalogNamesFieldsThatThereAre: @FIELD@ stands for a field of the line.
+// TestCatalogNamesFieldsThatThereAre checks that each @FIELD@ stands for a field of the line.
 func TestCatalogNamesFieldsThatThereAre(t *testing.T) {
 	for id, e := range catalog(t) {
 		for _, field := range regexp.MustCompile(`@([A-Z_]+)@`).FindAllStringSubmatch(e.head+e.text, -1) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drift holds what no compiler holds: who may import whom, and that what lies outside Go names every class and
-// node. It has only tests.
+// Package drift holds the properties that no compiler checks, such as which package may import which, and that the files
+// outside of Go name every class and node. It has only tests.
 package drift

@@ -98,7 +98,7 @@ func wordsIn(t *testing.T, file, pattern string) []string {
 	return all
 }
 
-// flags lists the flags of a program: the first words that the methods of a flag set are called with.
+// flags lists the flags of a program. They are the first words of the calls to the methods of a flag set.
 func flags(t *testing.T, folder string) []string {
 	t.Helper()
 	var all []string
@@ -120,7 +120,7 @@ func flags(t *testing.T, folder string) []string {
 				at = 1
 			}
 			if len(call.Args) < at+3 {
-				return true // no flag: it has a name, a default and a text
+				return true // a flag has a name, a default and a text
 			}
 			if literal, ok := call.Args[at].(*ast.BasicLit); ok {
 				if name, err := strconv.Unquote(literal.Value); err == nil {
@@ -165,7 +165,7 @@ func commands(t *testing.T) []string {
 	return all
 }
 
-// TestClassesSayWhatTheyDo: the head of each class tells what an operator of such a device would ask first.
+// TestClassesSayWhatTheyDo checks the head of each class. It answers the first questions of an operator of such a device.
 func TestClassesSayWhatTheyDo(t *testing.T) {
 	found := 0
 	for _, s := range sources(t) {
@@ -185,7 +185,8 @@ func TestClassesSayWhatTheyDo(t *testing.T) {
 	}
 }
 
-// TestPolicyLabelsWhatIsInstalled: a program, unit or directory without a label would run unconfined.
+// TestPolicyLabelsWhatIsInstalled checks that each program, unit and directory has a label. Without one it would run
+// unconfined.
 func TestPolicyLabelsWhatIsInstalled(t *testing.T) {
 	var patterns []*regexp.Regexp
 	for line := range strings.Lines(text(t, "selinux/metalplug.fc")) {
@@ -209,7 +210,8 @@ func TestPolicyLabelsWhatIsInstalled(t *testing.T) {
 	}
 }
 
-// TestPolicyIsMoreSpecificThanTheBase: a label that another expression of the base policy wins over is none.
+// TestPolicyIsMoreSpecificThanTheBase checks that no expression of the base policy wins over one of ours. Our label would
+// have no effect then.
 func TestPolicyIsMoreSpecificThanTheBase(t *testing.T) {
 	wide := []string{"/usr/bin", "/usr/sbin", "/usr/libexec", "/usr/lib/systemd/system", "/etc", "/run", "/var/lib/kubelet/device-plugins"}
 	for line := range strings.Lines(text(t, "selinux/metalplug.fc")) {
@@ -226,7 +228,7 @@ func TestPolicyIsMoreSpecificThanTheBase(t *testing.T) {
 	}
 }
 
-// stem is what decides which of two expressions is the more specific: the letters before the first special character
+// stem returns the letters before the first special character. They decide which of two expressions is the more specific
 // (semanage_fc_compare, libsemanage/src/semanage_store.c).
 func stem(expression string) int {
 	if i := strings.IndexAny(expression, `.^$?*+|[({\`); i >= 0 && i < len(expression)-1 {
@@ -235,7 +237,7 @@ func stem(expression string) int {
 	return len(expression) + 1 // an expression without any wins over all that have one
 }
 
-// The tests that a README names are there: who looks for the proof of a sentence finds it.
+// The tests that a README names exist. A reader who looks for the proof of a sentence finds it.
 func TestReadmesNameTestsThatAreThere(t *testing.T) {
 	tests := make(map[string]bool)
 	for _, pattern := range []string{"integration/devicemanager/*_test.go", "integration/faults/*_test.go", "integration/vm/*_test.go", "cmd/metalplugctl/*_test.go", "daemon/lease/*_test.go"} {
@@ -285,7 +287,7 @@ func TestScenariosHaveTests(t *testing.T) {
 	}
 }
 
-// TestLinksOfDocuments: a link within the repository leads to a file and a heading that are there.
+// TestLinksOfDocuments checks that a link within the repository leads to an existing file and heading.
 func TestLinksOfDocuments(t *testing.T) {
 	all := []string{"README.md", "integration/README.md"}
 	for _, name := range names(t, "docs/*.md") {

@@ -43,7 +43,7 @@ func packages(t *testing.T) []pkg {
 	}
 }
 
-// only are the outside modules that not everybody may use: by path prefix, who may, and why nobody else.
+// only are the outside modules that few packages may import, by path prefix, with these packages and the reason.
 var only = []struct {
 	prefix string
 	users  []string
@@ -95,7 +95,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 	}
 }
 
-// layers are the packages from the ground up: one may import those before it in the list, not those after it.
+// layers are the packages from the ground up. One may import those before it in the list, not those after it.
 var layers = []string{
 	"directory", "internal/fsutil", "internal/liveness", "udev", "udev/recording", "daemon/exchange",
 	"cgroup", "daemon/sysfs", "systemd", "daemon/audit", "daemon/device", "daemon/config",
@@ -104,7 +104,8 @@ var layers = []string{
 	"cmd/metalplug-unit",
 }
 
-// TestHoldersLinksLittle: what may look at all processes is worth an attack; it has no code that it does not need.
+// TestHoldersLinksLittle keeps metalplug-holders small. It may look at all processes, which makes it worth an attack, so
+// it has no code that it does not need.
 func TestHoldersLinksLittle(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module+"cmd/metalplug-holders").Output()
 	if err != nil {
@@ -152,7 +153,7 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 	}
 }
 
-// TestWhatTouchesDevicesIsSmall: what runs with CAP_SYS_ADMIN is what one can read in an afternoon.
+// TestWhatTouchesDevicesIsSmall keeps the code that runs with CAP_SYS_ADMIN small enough to read in an afternoon.
 func TestWhatTouchesDevicesIsSmall(t *testing.T) {
 	// As the Makefile and packaging/build.sh build it.
 	c := exec.Command("go", "list", "-deps", "-tags", "netgo,osusergo,nolibudev", "-f", "{{if .Standard}}std {{end}}{{.ImportPath}}", module+"cmd/metalplug-reset")

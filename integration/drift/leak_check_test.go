@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// unwatched are the folders with tests after which nobody looks for what is left running or open, and why.
+// unwatched are the folders with tests that no check for processes or files left open follows, and why.
 var unwatched = map[string]string{
 	"integration/leak":          "its tests ask what runs, and would find the goroutine in which leak.Main has them run",
 	"integration/devicemanager": "a module of its own, whose tests run device managers as processes and kill them at their end",
 }
 
-// TestLeaksAreLookedFor: after the tests of each package nothing may be left running or open.
+// TestLeaksAreLookedFor checks that after the tests of each package nothing is left running or open.
 func TestLeaksAreLookedFor(t *testing.T) {
 	tested, looks := make(map[string]bool), make(map[string]bool) // by folder
 	for _, name := range goFiles(t) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// firstKey is where in a logger's methods the keys begin; each is followed by its value.
+// firstKey is the argument of a logger's method at which the keys begin. Each key is followed by its value.
 var firstKey = map[string]int{"Debug": 1, "Info": 1, "Warn": 1, "Error": 1, "Log": 3, "With": 0}
 
 // fieldKeys are all keys that a log line of the daemon may have. In the journal they are upper case with the prefix METALPLUG_.
@@ -20,7 +20,7 @@ var fieldKeys = []string{
 	"syspath", "user",
 }
 
-// TestLogKeysAreListed: each key becomes a field in the journal, which people search by.
+// TestLogKeysAreListed checks the keys. Each key becomes a field in the journal, which people search by.
 func TestLogKeysAreListed(t *testing.T) {
 	used := make(map[string]bool)
 	for _, s := range sources(t) {
@@ -41,7 +41,7 @@ func TestLogKeysAreListed(t *testing.T) {
 	}
 }
 
-// logKeys returns the keys of a call to a logger's method; none for any other node.
+// logKeys returns the keys of a call to a logger's method, and none for any other node.
 func logKeys(n ast.Node) []string {
 	call, ok := n.(*ast.CallExpr)
 	if !ok {

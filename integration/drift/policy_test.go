@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// classNode says which nodes take the ioctls of a kernel subsystem, by the second byte of their number (include/uapi/linux:
-// Documentation/userspace-api/ioctl/ioctl-number.rst): the type and class in the policy.
+// classNode maps a kernel subsystem, by the second byte of its ioctl numbers, to the nodes that take them, as type and
+// class in the policy (include/uapi/linux, Documentation/userspace-api/ioctl/ioctl-number.rst).
 var classNode = map[uint64][]string{
 	0x12: {"fixed_disk_device_t:blk_file"},
 	0x4c: {"fixed_disk_device_t:blk_file"},
@@ -25,8 +25,8 @@ var classNode = map[uint64][]string{
 	0x3b: {"vfio_device_t:chr_file"},
 }
 
-// TestPolicyAllowsTheIoctlsOfTheCode: the policy allows each ioctl that the code makes, and no other. SELinux compares the low
-// 16 bits alone (ioctl_has_perm in security/selinux/hooks.c).
+// TestPolicyAllowsTheIoctlsOfTheCode checks that the policy allows each ioctl that the code makes, and no other. SELinux
+// compares the low 16 bits alone (ioctl_has_perm in security/selinux/hooks.c).
 func TestPolicyAllowsTheIoctlsOfTheCode(t *testing.T) {
 	made := make(map[uint64]string)
 	for folder, files := range byFolder(sources(t)) {
@@ -64,9 +64,10 @@ func TestPolicyAllowsTheIoctlsOfTheCode(t *testing.T) {
 	}
 }
 
-// TestPolicyGivesTypesToInterfaces: an interface of the base policy is called with a type, and not with an attribute or a set. Those
-// of Fedora and RHEL add their argument to an attribute (kernel_read_system_state in policy/modules/kernel/kernel.if of
-// fedora-selinux/selinux-policy), which takes a type only: the module would compile for refpolicy alone.
+// TestPolicyGivesTypesToInterfaces checks that an interface of the base policy is called with a type, and not with an
+// attribute or a set. Those of Fedora and RHEL add their argument to an attribute (kernel_read_system_state in
+// policy/modules/kernel/kernel.if of fedora-selinux/selinux-policy), which takes a type only. The module would compile
+// for refpolicy alone.
 func TestPolicyGivesTypesToInterfaces(t *testing.T) {
 	policy := text(t, "selinux/metalplug.te") + text(t, "selinux/metalplug.if")
 	var attributes []string
@@ -101,7 +102,7 @@ func byFolder(all []source) map[string][]source {
 }
 
 // ioctls returns the ioctls that a package makes, by their low 16 bits. An ioctl is the argument of a parameter named
-// "request"; see daemon/reset/kernel.go. The constant must be one of the package.
+// "request" (see daemon/reset/kernel.go). The constant must be one of the package.
 func ioctls(t *testing.T, folder string, files []source) map[uint64]string {
 	t.Helper()
 	constants, takers := make(map[string]uint64), make(map[string]int)
@@ -135,7 +136,7 @@ func ioctls(t *testing.T, folder string, files []source) map[uint64]string {
 			}
 			name := called(call)
 			if name == "Syscall" && argument(call, 2) == "procmapQueryIoctl" {
-				return true // of a file in procfs: the right to read it is enough
+				return true // a file in procfs, for which the right to read suffices
 			}
 			if strings.HasPrefix(name, "Ioctl") || name == "Syscall" && strings.Contains(argument(call, 0), "SYS_IOCTL") && argument(call, 2) != "request" {
 				t.Errorf("%s: %s makes an ioctl beside the kernel's seam, where this test does not see it", s.name, name)

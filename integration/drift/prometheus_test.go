@@ -16,7 +16,7 @@ import (
 
 const prometheusDir = "../../packaging/prometheus/"
 
-// metricNames are the metrics that there are; a test of daemon/control holds that.
+// metricNames are the names of all metrics. A test of daemon/control holds that.
 func metricNames(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../daemon/control/testdata/metrics.txt")
@@ -68,7 +68,7 @@ func queries(t *testing.T) map[string][]string {
 	return all
 }
 
-// TestDashboardAndAlertsKnowTheMetrics: they ask for metrics that there are, and the dashboard shows every one.
+// TestDashboardAndAlertsKnowTheMetrics checks that both ask for existing metrics, and that the dashboard shows every one.
 func TestDashboardAndAlertsKnowTheMetrics(t *testing.T) {
 	names := metricNames(t)
 	shown := ""
@@ -96,7 +96,7 @@ func TestDashboardAndAlertsKnowTheMetrics(t *testing.T) {
 	}
 }
 
-// TestScrapeMeetsTheSocket: the job asks where the socket of the metrics listens.
+// TestScrapeMeetsTheSocket checks that the job asks at the address of the metrics socket.
 func TestScrapeMeetsTheSocket(t *testing.T) {
 	unit, err := os.ReadFile("../../systemd/metalplugd-metrics.socket")
 	if err != nil {
@@ -112,8 +112,8 @@ func TestScrapeMeetsTheSocket(t *testing.T) {
 	}
 }
 
-// TestPromtool has Prometheus' own program check everything: the job, the alerts with their cases, and each expression
-// of the dashboard, in which a duration stands for Grafana's.
+// TestPromtool lets Prometheus' own program check the job, the alerts with their cases, and each expression of the
+// dashboard. A duration stands for Grafana's in these expressions.
 func TestPromtool(t *testing.T) {
 	promtool := program(t, "promtool", "prometheus")
 	rules := "groups:\n- name: dashboard\n  rules:\n"
@@ -143,7 +143,7 @@ func TestPromtool(t *testing.T) {
 	}
 }
 
-// TestMonitoringPage: docs/monitoring.md has each metric and each alert, and no other metric.
+// TestMonitoringPage checks that docs/monitoring.md has each metric and each alert, and no other metric.
 func TestMonitoringPage(t *testing.T) {
 	page, metrics := text(t, "docs/monitoring.md"), metricNames(t)
 	if unknown := unknownMetrics(strings.ReplaceAll(page, "metalplugd_metrics_tcp", ""), metrics); len(unknown) > 0 {

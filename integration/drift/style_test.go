@@ -29,7 +29,8 @@ type source struct {
 	lines func(ast.Node) int
 }
 
-// goFiles returns the names of all Go files of this repository. What another process makes and removes meanwhile is none.
+// goFiles returns the names of all Go files of this repository. It leaves out files that another process makes and
+// removes in between.
 func goFiles(t *testing.T) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir("../..", func(name string, entry fs.DirEntry, err error) error {
@@ -138,7 +139,7 @@ func undocumented(t *testing.T, file string, d *ast.GenDecl) {
 	}
 }
 
-// TestErrorsSayWhat: an error is "verb object: cause"; that something has failed is what makes it an error.
+// TestErrorsSayWhat checks that an error is "verb object: cause". It does not repeat that something has failed.
 func TestErrorsSayWhat(t *testing.T) {
 	banned := []string{"failed to", "unable to", "error while", "error when"}
 	for _, s := range sources(t) {

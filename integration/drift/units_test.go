@@ -24,7 +24,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// unitFile is a unit file: all values of each directive, in order.
+// unitFile is a unit file, with all values of each directive, in order.
 type unitFile map[string][]string
 
 // readUnit reads a unit of the folder systemd.
@@ -69,7 +69,7 @@ var exposures = []struct {
 	most int
 }{{"metalplugd.service", 10}, {"metalplug-reset@.service", 15}, {"metalplug-holders@.service", 15}, {"metalplug-unit@.service", 15}}
 
-// TestExposure: what systemd-analyze finds in the units is within bounds, and is what the documents say.
+// TestExposure checks that the result of systemd-analyze for the units is within bounds, and agrees with the documents.
 func TestExposure(t *testing.T) {
 	var found []string
 	for _, e := range exposures {
@@ -115,7 +115,7 @@ func TestDaemonMayDoNothing(t *testing.T) {
 	}
 }
 
-// TestCapabilitiesOfHelpers: one more is nothing that comes by itself.
+// TestCapabilitiesOfHelpers checks that no helper gets a further capability by accident.
 func TestCapabilitiesOfHelpers(t *testing.T) {
 	for name, want := range map[string]string{
 		"metalplug-reset@.service":   "CAP_SYS_ADMIN",
@@ -128,7 +128,8 @@ func TestCapabilitiesOfHelpers(t *testing.T) {
 	}
 }
 
-// TestDescriptorsHaveTheNamesThatTheDaemonKnows: what the daemon takes by a name, some unit passes on under it.
+// TestDescriptorsHaveTheNamesThatTheDaemonKnows checks that some unit passes each descriptor on under the name by which
+// the daemon takes it.
 func TestDescriptorsHaveTheNamesThatTheDaemonKnows(t *testing.T) {
 	passed := make(map[string]bool)
 	for _, name := range names(t, "systemd/metalplugd*.socket") {
@@ -183,7 +184,8 @@ func TestSocketsAreWhereTheConfigurationHasThem(t *testing.T) {
 			writable[parent+dir[strings.LastIndexByte(dir, ':')+1:]] = true
 		}
 	}
-	// /proc for systemd, which applies AppArmorProfile= there. What the kernel lets it write is in the threat model.
+	// /proc for systemd, which applies AppArmorProfile= there. The threat model lists the files that the kernel lets it
+	// write.
 	want := []string{c.Paths.DevicePlugins, c.Paths.State, c.Paths.Run, c.Paths.CDI, "/proc"}
 	slices.Sort(want)
 	if got := slices.Sorted(maps.Keys(writable)); !slices.Equal(got, want) {
@@ -191,7 +193,7 @@ func TestSocketsAreWhereTheConfigurationHasThem(t *testing.T) {
 	}
 }
 
-// TestRuleMatchesWhatTheClassesDo: the rule that says whether there is a device says what the classes say.
+// TestRuleMatchesWhatTheClassesDo checks that the rule that starts the daemon for a device agrees with the classes.
 func TestRuleMatchesWhatTheClassesDo(t *testing.T) {
 	rules := text(t, "systemd/70-metalplug.rules")
 	want := 0
@@ -221,12 +223,12 @@ func rule(m udev.Match) string {
 	return strings.Join(parts, ", ") + `, GOTO="metalplug_wants"`
 }
 
-// opened says of the nodes of the classes by which names of /proc/devices the helper is allowed to open them, and what
-// SELinux calls them. Those without are reset through sysfs, and nobody but the container opens them.
+// opened maps the nodes of the classes to the name in /proc/devices by which the helper may open them, and to the SELinux
+// type. The others are reset through sysfs, and only the container opens them.
 var opened = map[string]struct{ group, label string }{
 	"/dev/nvme[0-9]*n[0-9]*":            {"block-*", "fixed_disk_device_t"}, // and the controller, char-nvme
 	"/dev/dfl-port.[0-9]*":              {"char-dfl-port", "metalplug_dfl_device_t"},
-	"/dev/*":                            {"char-vfio", "vfio_device_t"}, // of the class node: VFIO groups, and disks as above
+	"/dev/*":                            {"char-vfio", "vfio_device_t"}, // of the class node, with VFIO groups, and disks as above
 	"/dev/ng[0-9]*n[0-9]*":              {},
 	"/dev/intel-fpga-port.[0-9]*":       {},
 	"/dev/xdma[0-9]*_user":              {},
@@ -250,7 +252,8 @@ var opened = map[string]struct{ group, label string }{
 	"/dev/nvidia-caps/nvidia-cap[0-9]*": {},
 }
 
-// TestUnitAndPolicyKnowTheNodes: whoever adds a node to a class decides here whether the helper opens it.
+// TestUnitAndPolicyKnowTheNodes fails when a class gets a further node, until it is decided here whether the helper opens
+// it.
 func TestUnitAndPolicyKnowTheNodes(t *testing.T) {
 	allowed := readUnit(t, "metalplug-reset@.service")["DeviceAllow"]
 	policy := text(t, "selinux/metalplug.te")
@@ -273,7 +276,8 @@ func TestUnitAndPolicyKnowTheNodes(t *testing.T) {
 	}
 }
 
-// TestHelpersAreBounded: a request that a pod makes costly ends in the helper, not in the memory or the time of the node.
+// TestHelpersAreBounded checks that a request that a pod makes costly ends in the helper, not in the memory or the time
+// of the node.
 func TestHelpersAreBounded(t *testing.T) {
 	for name, want := range map[string]struct{ memory, time string }{
 		"metalplug-reset@.service":   {"256M", "49h"},
@@ -298,16 +302,17 @@ func TestHelpersAreBounded(t *testing.T) {
 	}
 }
 
-// TestNothingEnablesItself: on Fedora the operator enables the daemon; a preset of ours would start it at the next boot.
+// TestNothingEnablesItself checks that no preset is shipped. On Fedora the operator enables the daemon, and a preset of
+// ours would start it at the next boot.
 func TestNothingEnablesItself(t *testing.T) {
 	if found, err := filepath.Glob("../../systemd/*.preset"); err != nil || len(found) > 0 {
 		t.Errorf("presets: %q, %v", found, err)
 	}
 }
 
-// TestEachPathHasOneMount: systemd 252 and 257 keep one mount for a path (drop_duplicates in src/core/namespace.c). A
-// second line for it undoes the first: ExecPaths=/usr/lib left that writable under ProtectSystem=strict, and
-// NoExecPaths=/run left /run as it was.
+// TestEachPathHasOneMount checks the paths of the units. systemd 252 and 257 keep one mount for a path (drop_duplicates
+// in src/core/namespace.c). A second line for it undoes the first. ExecPaths=/usr/lib left that writable under
+// ProtectSystem=strict, and NoExecPaths=/run left /run as it was.
 func TestEachPathHasOneMount(t *testing.T) {
 	for _, name := range names(t, "systemd/*.service") {
 		u, seen := readUnit(t, name), make(map[string]string)

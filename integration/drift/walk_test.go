@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWalk: each function that docs/architecture.md names is in the file that it names.
+// TestWalk checks that each function in docs/architecture.md is in the file that the page names.
 func TestWalk(t *testing.T) {
 	page, err := os.ReadFile("../../docs/architecture.md")
 	if err != nil {

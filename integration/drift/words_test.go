@@ -19,7 +19,7 @@ const (
 	daemonMean  = 20  // words in a sentence of metalplugd(8)
 )
 
-// Limits for comments, a little above what they have: lower them with each step.
+// Limits for comments, a little above the present numbers. Lower them with each step.
 const (
 	productOpeners = 2.55
 	productMarks   = 31.7

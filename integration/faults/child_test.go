@@ -55,7 +55,7 @@ func beDaemon(dir string) error {
 			return h, err
 		}
 		defer conn.Close()
-		var answer handOver // a new one: the slices of h are the daemon's
+		var answer handOver // a new one, because the slices of h are the daemon's
 		err = errors.Join(json.NewEncoder(conn).Encode(h), json.NewDecoder(conn).Decode(&answer))
 		if err == nil && answer.Error != "" {
 			err = errors.New(answer.Error)
@@ -90,10 +90,11 @@ func beDaemon(dir string) error {
 	})
 }
 
-// step is a request to the hands: the next of that kind for that disk, of which a look at what a pod has is none.
+// step is a request to the helpers. It means the next one of that kind for that disk. A look at the content for a pod
+// does not count.
 type step struct {
 	op    string
-	after bool // when it is carried out and not answered; else when it comes
+	after bool // after it is carried out and before the answer, or else when it comes
 }
 
 // String names it.
@@ -109,10 +110,10 @@ type mortal struct {
 	*whole
 	config string // with room for its directory
 	cmd    *exec.Cmd
-	log    func(*exec.Cmd) // says where the next one logs; nil: to the journal of the test
+	log    func(*exec.Cmd) // sets the log of the next one, or nil for the journal of the test
 
 	stepMu sync.Mutex
-	next   *step // at which it is to be killed; nil: at none
+	next   *step // the step at which it is to be killed, or nil
 	disk   *disk // of which
 	deaths int
 }
@@ -133,7 +134,7 @@ func newMortal(t *testing.T, config string) *mortal {
 		m.kill()
 		l.Close()
 		serving.Wait()
-		if strings.Contains(m.journal.String(), "WARNING: DATA RACE") { // of whatever life; how it ended does not tell
+		if strings.Contains(m.journal.String(), "WARNING: DATA RACE") { // of any life. The way in which it ended does not show it
 			t.Errorf("a race in the daemon:\n%s", m.journal.String())
 		}
 	})
@@ -274,7 +275,7 @@ func (m *mortal) record() {
 	m.must(errors.Join(os.WriteFile(file+".new", []byte(m.text()), 0o600), os.Rename(file+".new", file)))
 }
 
-// gone waits until nobody is given a device.
+// gone waits until no pod is given a device.
 func (m *mortal) gone(resource, id string) {
 	m.t.Helper()
 	m.must(eventually(func() error {

@@ -22,25 +22,25 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
-// wallClock is clock_gettime as a process has it after [mortal.jump]: the kernel's answer, and to that of the wall clock
-// (clock 0) the seconds are added that follow the code. Registers as in the System V ABI for amd64.
+// wallClock is clock_gettime as a process has it after [mortal.jump]. It adds the seconds that follow the code to the
+// kernel's answer for the wall clock (clock 0). Registers are as in the System V ABI for amd64.
 //
-// For arm64 it would take its instructions, the name __kernel_clock_gettime and another jump. No such machine was at hand, and code
-// that has never run would show nothing. Of what the test is about nothing is made for one architecture.
+// For arm64 it would take its instructions, the name __kernel_clock_gettime and another jump. No such machine was at
+// hand, and code that has never run would show nothing. The code under test has nothing for one architecture.
 var wallClock = []byte{
 	0xb8, 0xe4, 0, 0, 0, //       mov  eax, 228 (clock_gettime)
 	0x0f, 0x05, //                syscall
 	0x85, 0xff, //                test edi, edi
 	0x75, 0x0a, //                jnz  ret
-	0x48, 0x8b, 0x0d, 4, 0, 0, 0, // mov  rcx, [rip+4]: what follows
+	0x48, 0x8b, 0x0d, 4, 0, 0, 0, // mov  rcx, [rip+4], which is the value after the code
 	0x48, 0x01, 0x0e, //          add  [rsi], rcx
 	0xc3, //                      ret
 }
 
-// jump has the wall clock of the daemon jump, and nobody else's. A Go program asks no library for the time and no kernel,
-// but the code that the kernel maps into each process (vdso(7)), and that of one process can be replaced. The new code goes
-// where there is none, behind the old, which begins with a jump to it from then on: who is in the old meanwhile gets through,
-// unless it is just in the five bytes of that jump.
+// jump lets only the wall clock of the daemon jump. A Go program asks no library for the time and no kernel, but the code
+// that the kernel maps into each process (vdso(7)), and that of one process can be replaced. The new code goes into free
+// space behind the old, which begins with a jump to it from then on. A thread that is in the old code at that time gets
+// through, unless it is just in the five bytes of that jump.
 func (m *mortal) jump(by time.Duration) {
 	m.t.Helper()
 	memory, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", m.cmd.Process.Pid), os.O_RDWR, 0)
@@ -89,15 +89,15 @@ func (m *mortal) vdso(memory io.ReaderAt) (base int64, image []byte) {
 	return 0, nil
 }
 
-// jumps are what happens to a wall clock: a battery that is empty, a time server that is wrong, or right at last.
+// jumps are events of a wall clock. A battery is empty, a time server is wrong, or it is right at last.
 var jumps = map[string]time.Duration{
 	"to next year": 366 * 24 * time.Hour,
 	"to 1970":      -time.Until(time.Unix(86400, 0)).Abs(),
 }
 
-// TestWallClockJumps: the wall clock jumps while the daemon runs, and back when it is started again. Who holds what, what is
-// offered and what has to be erased does not depend on it. It takes as long as the daemon does to be sure that a pod has
-// gone: half a minute.
+// TestWallClockJumps lets the wall clock jump while the daemon runs, and back when it is started again. The holders, the
+// device list and the pending erasures do not depend on it. The test takes half a minute, which the daemon needs to be
+// sure that a pod has gone.
 func TestWallClockJumps(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -156,7 +156,7 @@ func (m *mortal) lastAudited() (e entry) {
 	return e
 }
 
-// audited waits until the last line of the audit is of about a time: the day that it tells.
+// audited waits until the last line of the audit is of about a time, by the day in the line.
 func (m *mortal) audited(about time.Time) {
 	m.t.Helper()
 	m.must(eventually(func() error {

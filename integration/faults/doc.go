@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faults holds the tests of what must never happen, whatever else does: random sequences of plugging, failing,
-// allocating and restarting, and each part taken away, stopped, filled up or answered with nonsense at each step.
+// Package faults holds the tests of the guarantees. They play random sequences of plugging, failing, allocating and
+// restarting. At each step, one part is taken away, stopped, filled up or answered with nonsense.
 //
-// Above the daemon is a device manager that notices what would crash the kubelet's, below it is hardware that notices
-// who is given what another has left behind.
+// Above the daemon is a device manager that notices any crash of the kubelet's. Below it is hardware that notices when a
+// pod is given the data of another.
 package faults

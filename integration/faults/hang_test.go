@@ -19,9 +19,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// TestHangingAttribute: of a disk that does not answer nothing is known, and nobody waits for it: the daemon gets ready,
-// everything else goes on, and the daemon stops when it is
-// told to. What becomes of it after a minute is in TestStuckLook of package inventory.
+// TestHangingAttribute lets a disk not answer. Nothing is known of it, and nothing waits for it. The daemon gets ready,
+// the other devices work, and the daemon stops when systemd stops it. TestStuckLook of package inventory covers the time
+// after a minute.
 func TestHangingAttribute(t *testing.T) {
 	noLeaks(t)
 	for _, attribute := range []string{"wwid", "diskseq", "size", "../state"} { // below its sysfs path
@@ -48,7 +48,7 @@ func TestHangingAttribute(t *testing.T) {
 	}
 }
 
-// TestHangingAfterAReset: a reset after which the disk does not answer any more keeps nothing waiting but the disk.
+// TestHangingAfterAReset lets a disk not answer after a reset. Only the disk waits.
 func TestHangingAfterAReset(t *testing.T) {
 	noLeaks(t)
 	wedged := make(chan struct{})
@@ -83,7 +83,7 @@ func TestHangingAfterAReset(t *testing.T) {
 	s.stops()
 }
 
-// TestHangingAttributeAndEvents: however many events of a disk that does not answer come, one look waits for it.
+// TestHangingAttributeAndEvents sends many events of a disk that does not answer. One look waits for it.
 func TestHangingAttributeAndEvents(t *testing.T) {
 	noLeaks(t)
 	s := newNode(t, nil)
@@ -113,8 +113,8 @@ func looks() (n int) {
 	return n
 }
 
-// hang puts a FIFO in the place of an attribute of the disk, which is read for as long as a register of a wedged PCIe device
-// is: for good. In the end whoever reads it gets its value.
+// hang puts a FIFO in the place of an attribute of the disk. A read of it blocks without end, as one of a register of a
+// wedged PCIe device does. In the end every reader gets its value.
 func hang(t *testing.T, root, attribute string) {
 	t.Helper()
 	file := filepath.Join(root, "sys", (&disk{slot: 1}).sysPath(), attribute)
@@ -129,7 +129,7 @@ func hang(t *testing.T, root, attribute string) {
 		fifo, err := os.OpenFile(file, os.O_RDWR, 0)
 		if err == nil {
 			defer fifo.Close()
-			err = errors.Join(os.Remove(file), os.WriteFile(file, value, 0o600)) // for whoever looks from now on
+			err = errors.Join(os.Remove(file), os.WriteFile(file, value, 0o600)) // for every reader from now on
 			_, writeErr := fifo.Write(value)
 			err = errors.Join(err, writeErr)
 		}

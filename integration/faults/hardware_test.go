@@ -25,17 +25,17 @@ const (
 	diskResource   = "metalplug.io/nvme"
 )
 
-// disk is an NVMe namespace: the thing itself, plugged in or not.
+// disk is an NVMe namespace, plugged in or not.
 type disk struct {
 	serial   string
-	slot     int    // of the controller; 0: it is not plugged in
-	pulled   int    // the slot that it is being pulled out of, in which it still is for whoever has looked before; 0: none
+	slot     int    // of the controller, or 0 while it is not plugged in
+	pulled   int    // the slot that it is being pulled out of, or 0. A process that has looked before still sees it there
 	sequence int    // diskseq of this appearance
 	sick     bool   // its controller is dead
 	falls    int    // how often it became sick
-	content  string // the pod that has written to it since it was erased; empty: nothing is on it
-	moved    bool   // it was plugged in again since it was written to: nobody knows whose that is
-	unknown  bool   // a pod was given it that the daemon did not note: nobody knows what was on it before
+	content  string // the pod that has written to it since it was erased, or empty
+	moved    bool   // it was plugged in again since it was written to, so its data may be of any origin
+	unknown  bool   // a pod was given it that the daemon did not note, so the data before that is unknown
 	user     string // the pod that has it open
 	failing  bool   // it cannot be erased
 	failed   bool   // which was tried
@@ -93,7 +93,7 @@ type hardware struct {
 	disks    []*disk
 	widgets  map[string]string // serials by node name
 	sequence int
-	has      func(pod, id string) bool // whether a pod has a disk; nil: nobody knows
+	has      func(pod, id string) bool // reports whether a pod has a disk, or nil if unknown
 	crime    error                     // the first
 }
 
@@ -133,14 +133,14 @@ func (h *hardware) unplug(d *disk) {
 	d.slot, d.pulled, d.user = 0, 0, "" // what has it open, has nothing any more
 }
 
-// pull begins to take a disk out: until it is unplugged nobody can say whether it is there.
+// pull begins to take a disk out. Until it is unplugged, the test does not know whether it is there.
 func (h *hardware) pull(d *disk) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d.slot, d.pulled, d.user = 0, d.slot, ""
 }
 
-// behind returns the ID of the device that a node leads to at this moment; "": there is none. The caller holds mu.
+// behind returns the ID of the device that a node leads to at this moment, or "". The caller holds mu.
 func (h *hardware) behind(node string) string {
 	name := strings.TrimPrefix(node, "/dev/")
 	if serial := h.widgets[name]; serial != "" {
@@ -154,8 +154,8 @@ func (h *hardware) behind(node string) string {
 	return ""
 }
 
-// handed notes the nodes that a pod was given for these IDs, and returns the IDs of what they lead to. Shares of one device
-// are one node; of another device there must be none, whatever moves or goes meanwhile.
+// handed notes the nodes that a pod was given for these IDs, and returns the IDs of the devices that they lead to. Shares
+// of one device are one node. A node of another device is an error, even if devices move or go in between.
 func (h *hardware) handed(pod string, ids []string, nodes []*pluginapi.DeviceSpec) (things []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -276,8 +276,8 @@ func (h *hardware) prepare(_ context.Context, t device.Target, w device.Work) (d
 	return p, nil
 }
 
-// allowed makes sure, as the helper does, that nobody uses a disk and that what is on it may go. That it is asked to do
-// otherwise is a crime, though it refuses.
+// allowed makes sure, as the helper does, that no process uses a disk and that its data may go. A request against that
+// counts as a defect, though the helper refuses it.
 func (h *hardware) allowed(t device.Target, leftover bool) (*disk, error) {
 	d, err := h.aimed(t)
 	switch {
@@ -306,7 +306,7 @@ func (h *hardware) holders(_ context.Context, nodes []string) ([]device.Holder, 
 	return all, nil
 }
 
-// work has a container of a pod work with its disks from now on: it reads what is there, and writes.
+// work lets a container of a pod use its disks from now on. It reads their content, and writes.
 func (h *hardware) work(pod string, ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -50,7 +50,7 @@ func newNode(t *testing.T, change func(*setup)) *sequence {
 	return s
 }
 
-// shows waits until the kubelet shows a device that way; "": not at all.
+// shows waits until the kubelet shows a device that way, or not at all for "".
 func (s *sequence) shows(resource, id, health string) {
 	s.t.Helper()
 	if err := eventually(func() error {
@@ -91,7 +91,7 @@ func (s *sequence) admitted(uid, resource string) []string {
 	return ids
 }
 
-// broken are the ways in which a helper may fail: it does not come, it does not answer, it answers what makes no sense.
+// broken are the ways in which a helper may fail. It does not start, it does not answer, or its answer is invalid.
 var broken = map[string]func(ctx context.Context) error{
 	"missing": func(context.Context) error { return errors.New("connect to /run/x: no such file or directory") },
 	"hanging": func(ctx context.Context) error {
@@ -101,8 +101,8 @@ var broken = map[string]func(ctx context.Context) error{
 	"nonsense": func(context.Context) error { return errors.New("parse the answer: it is not one") },
 }
 
-// TestBrokenHelper: whichever helper is broken in whatever way, no container starts with a disk that was not cleared, or
-// of which nobody knows who has it open; everything else goes on; and once the helper is back all is well.
+// TestBrokenHelper breaks each helper in each way. No container starts with a disk that was not cleared, or whose users
+// are unknown. Everything else goes on. Once the helper works again, all recovers.
 func TestBrokenHelper(t *testing.T) {
 	noLeaks(t)
 	for how, fail := range broken {
@@ -163,7 +163,7 @@ func (s *sequence) checkBroken(which string, mend func()) {
 	s.t.Helper()
 	id := s.disks[0].id()
 	var ids []string
-	if which != "prepare" { // what is on the disk, or who has it open, is not known: no pod gets it
+	if which != "prepare" { // the content of the disk, or its users, are unknown, so no pod gets it
 		s.shows(diskResource, id, "")
 	} else {
 		s.shows(diskResource, id, pluginapi.Healthy)
@@ -191,8 +191,8 @@ func (s *sequence) checkBroken(which string, mend func()) {
 	}
 }
 
-// goesOn makes sure that widgets come, go, and are given to pods. Their containers start too, unless nobody can tell who
-// has a widget open: then none does.
+// goesOn makes sure that widgets come, go, and are given to pods. Their containers start too. If the users of a widget
+// are unknown, none does.
 func (s *sequence) goesOn(broken string) {
 	s.t.Helper()
 	s.count++

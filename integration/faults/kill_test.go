@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// TestKilledAtEachStepOfAStart: the daemon dies at each request to its hands while it makes a disk fit for a container,
-// before and after it is carried out. The container does not start, and does with the next daemon, as its own.
+// TestKilledAtEachStepOfAStart kills the daemon at each request to its helpers while it prepares a disk for a container,
+// before and after the request is carried out. The container does not start. With the next daemon it does, with its own
+// disk.
 func TestKilledAtEachStepOfAStart(t *testing.T) {
 	noLeaks(t)
 	for _, c := range []struct {

@@ -24,7 +24,7 @@ import (
 // checkpointName is where the device manager keeps what it has allocated (pkg/kubelet/cm/devicemanager).
 const checkpointName = "kubelet_internal_checkpoint"
 
-// assignment is what a pod was given of a resource: one entry of the kubelet's checkpoint.
+// assignment is one entry of the kubelet's checkpoint, the devices of a resource that a pod was given.
 type assignment struct {
 	PodUID, ContainerName, ResourceName string
 	DeviceIDs                           map[string][]string // by NUMA node
@@ -42,9 +42,9 @@ type registered struct {
 	connected bool
 }
 
-// kubelet is a device manager that lives in a directory: it keeps a checkpoint, answers PodResources, cuts off the newest
-// plugin of a resource when the stream of an older one ends, as those before 1.37 do, and notes as a crash what makes the
-// real one crash: an ID that leaves its list while a pod holds it or is being given it.
+// kubelet is a device manager that lives in a directory. It keeps a checkpoint and answers PodResources. It cuts off the
+// newest plugin of a resource when the stream of an older one ends, as those before 1.37 do. It notes as a crash an event
+// that crashes the real one, which is an ID that leaves its list while a pod holds it or is being given it.
 type kubelet struct {
 	pluginapi.UnimplementedRegistrationServer
 	podresources.UnimplementedPodResourcesListerServer
@@ -237,13 +237,13 @@ func (k *kubelet) clean() {
 // initOnly ends the UID of a pod of which only an init container has devices.
 const initOnly = "-init"
 
-// GetAllocatableResources counts nothing: no other plugin has registered before the daemon.
+// GetAllocatableResources counts nothing, because no other plugin has registered before the daemon.
 func (k *kubelet) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest,
 ) (*podresources.AllocatableResourcesResponse, error) {
 	return &podresources.AllocatableResourcesResponse{}, nil
 }
 
-// List is PodResources: it cleans, but does not write the checkpoint, and does not tell of init containers.
+// List is PodResources. It cleans, but does not write the checkpoint, and leaves out init containers.
 func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -263,11 +263,11 @@ func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (
 	return answer, nil
 }
 
-// errNone: too few devices are healthy and free, or there is no plugin.
+// errNone is the error when too few devices are healthy and free, or when there is no plugin.
 var errNone = errors.New("none to be had")
 
-// choose returns n devices that are healthy and free, by the order of the kubelet's map, which is none; the plugin's
-// preference is asked for.
+// choose returns n devices that are healthy and free, in the order of the kubelet's map, which is random. It asks the
+// plugin for its preference.
 func (k *kubelet) choose(ctx context.Context, resource string, n int, shuffle func([]string)) (*registered, []string, error) {
 	k.mu.Lock()
 	p := k.plugins[resource]
@@ -289,7 +289,7 @@ func (k *kubelet) choose(ctx context.Context, resource string, n int, shuffle fu
 	_, err := p.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
 		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: free, AllocationSize: int32(n)}},
 	})
-	return p, free[:n], err // any choice must do: the kubelet asks only where it can
+	return p, free[:n], err // any choice must do, because the kubelet asks only where it can
 }
 
 // held tells whether a pod has a device. The caller holds mu.
@@ -327,8 +327,8 @@ func (k *kubelet) allocate(ctx context.Context, pod, resource string, n int, shu
 	return ids, reply.GetContainerResponses()[0], k.save()
 }
 
-// askInVain asks for a device that no plugin has. A pod may have been given a device and have gone before a checkpoint named
-// it: then the kubelet's next Allocate is what proves that the kubelet is done with the one before.
+// askInVain asks for a device that no plugin has. A pod may have been given a device and have gone before a checkpoint
+// named it. The kubelet's next Allocate proves then that the kubelet is done with the one before.
 func (k *kubelet) askInVain(ctx context.Context) {
 	k.mu.Lock()
 	plugins := slices.Collect(maps.Values(k.plugins))
@@ -362,7 +362,7 @@ func (k *kubelet) view(resource string) map[string]string {
 	return nil
 }
 
-// failure returns what has crashed it, nil: it is alive.
+// failure returns the cause of a crash, or nil while it is alive.
 func (k *kubelet) failure() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

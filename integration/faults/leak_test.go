@@ -23,7 +23,7 @@ func inUse(t *testing.T) resources {
 	return resources{len(stacks()), len(entries)}
 }
 
-// stacks returns the stacks of the goroutines that somebody has started for good.
+// stacks returns the stacks of the goroutines that run without end.
 func stacks() []string {
 	buffer := make([]byte, 64<<20)
 	buffer = buffer[:runtime.Stack(buffer, true)]

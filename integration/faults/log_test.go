@@ -39,7 +39,7 @@ type unread struct {
 	read    func() string // what comes next
 }
 
-// fullPipe is a pipe that nobody reads, as of a supervisor that has stopped.
+// fullPipe is a pipe without a reader, as of a supervisor that has stopped.
 func fullPipe(t *testing.T) unread {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -110,8 +110,8 @@ func stoppedJournal(t *testing.T) unread {
 	}
 }
 
-// TestLogThatIsNotRead: the reader of the log stands still from before the start. Hotplug, allocation, start and the next
-// kubelet go on all the same. Once the reader goes on, the log has what happened first.
+// TestLogThatIsNotRead stops the reader of the log before the start. Hotplug, allocation, start and the next kubelet go
+// on all the same. Once the reader goes on, the log has the first events.
 func TestLogThatIsNotRead(t *testing.T) {
 	noLeaks(t)
 	for name, make := range map[string]func(*testing.T) unread{"pipe": fullPipe, "journal": stoppedJournal} {

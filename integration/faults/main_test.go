@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// TestMain is the daemon where that is asked for. Else it keeps the recorded hardware in memory where there is any to
-// be had: it is thousands of small files.
+// TestMain runs the daemon where the environment asks for it. Otherwise it keeps the recorded hardware in memory where
+// the machine allows that, because it is thousands of small files.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		if err := beDaemon(dir); err != nil {

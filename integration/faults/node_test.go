@@ -27,8 +27,8 @@ import (
 // patience is how long a test waits for what must happen.
 const patience = time.Minute
 
-// parts are the parts of the daemon that decide who gets what, put together as package daemon does, but for the pace at
-// which the kubelet is asked: here the test asks.
+// parts are the parts of the daemon that decide which pod gets which device. They are put together as package daemon
+// does, but for the pace at which the daemon asks the kubelet. The test asks here.
 type parts struct {
 	inventory *inventory.Inventory
 	turnover  *turnover.Turnover
@@ -45,7 +45,7 @@ type setup struct {
 	state  string
 	care   turnover.Care // of disks
 	shares int           // of a widget
-	kinds  int           // of widgets, each with a resource of its own; 0: one, without a number
+	kinds  int           // of widgets, each with a resource of its own, or 0 for one without a number
 	log    *slog.Logger
 }
 
@@ -206,7 +206,7 @@ func (j *journal) String() string {
 	return j.text.String()
 }
 
-// shortDir makes a directory whose name is short: the path of a unix socket has 107 bytes.
+// shortDir makes a directory with a short name, because the path of a unix socket has 107 bytes.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp")
@@ -241,7 +241,7 @@ func eventually(holds func() error) error {
 	}
 }
 
-// errNever: waiting does not help.
+// errNever is an error that does not go away by waiting.
 var errNever = errors.New("must never happen")
 
 // remove takes a value out of a list.

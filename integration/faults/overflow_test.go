@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWatchThatOverflows: more happens in the kubelet's directory than the queue of its watch holds while the daemon is
-// stopped, and its sockets are removed after that. No event tells of them and no stream ends: that the queue has overflowed
-// is all that makes it look.
+// TestWatchThatOverflows makes more events in the kubelet's directory than the queue of its watch holds while the daemon
+// is stopped. The daemon's sockets are removed after that. No event reports it and no stream ends. The overflow of the
+// queue is the only reason for the daemon to look.
 func TestWatchThatOverflows(t *testing.T) {
 	noLeaks(t)
 	m := newMortal(t, wholeText)
@@ -55,8 +55,8 @@ func (m *mortal) halt() {
 	}
 }
 
-// flood makes at least n events in the kubelet's directory, which concern nobody. That a file gets another name is two, and
-// no two of them are alike, which would make them one (inotify(7)).
+// flood makes at least n events in the kubelet's directory that do not concern the daemon. A rename is two events. No two
+// of them are alike, because the kernel would merge those (inotify(7)).
 func (m *mortal) flood(n int) {
 	m.t.Helper()
 	from, to := filepath.Join(m.setup.dir, ".flood-0"), filepath.Join(m.setup.dir, ".flood-1")
@@ -67,7 +67,7 @@ func (m *mortal) flood(n int) {
 	}
 }
 
-// overflowed tells if nothing has: then the test proves nothing.
+// overflowed returns an error if no queue has overflowed. The test proves nothing then.
 func (m *mortal) overflowed() error {
 	if strings.Contains(m.journal.String(), `msg="kubelet directory watch" err="fsnotify: queue or buffer overflow"`) {
 		return nil
@@ -89,7 +89,7 @@ func queueSize(t *testing.T) int {
 	return n
 }
 
-// connect tells which of these sockets nobody serves.
+// connect returns an error that names the sockets without a server.
 func connect(sockets []string) error {
 	for _, name := range sockets {
 		conn, err := net.Dial("unix", name)

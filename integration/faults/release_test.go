@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// TestKilledAtEachStepOfARelease: the daemon dies at each request to its hands after a pod has gone. The next one ends
-// what was begun, and nobody gets the disk before. It takes as long as the daemon does to be sure that the pod has gone:
-// half a minute.
+// TestKilledAtEachStepOfARelease kills the daemon at each request to its helpers after a pod has gone. The next daemon
+// ends what was begun, and no pod gets the disk before. The test takes half a minute, which the daemon needs to be sure
+// that the pod has gone.
 func TestKilledAtEachStepOfARelease(t *testing.T) {
 	noLeaks(t)
 	for _, op := range []string{"holders", "prepare", "probe"} {

@@ -26,8 +26,8 @@ var (
 	restarts = flag.Int("restarts", 20, "how often the kubelet is restarted")
 )
 
-// crowd is a source of many devices, in a tree of which the test moves a part away and back: much faster than to write
-// it anew.
+// crowd is a source of many devices, in a tree of which the test moves a part away and back. That is much faster than to
+// write it anew.
 type crowd struct {
 	root    string
 	present []udev.Device
@@ -45,7 +45,7 @@ E: MINOR=%[2]d
 
 `
 
-// newCrowd makes n widgets of so many kinds; 0: of the kind that has no number.
+// newCrowd makes n widgets of so many kinds, or of the kind without a number for 0.
 func newCrowd(t *testing.T, n, kinds int) *crowd {
 	t.Helper()
 	var text strings.Builder
@@ -67,7 +67,7 @@ func newCrowd(t *testing.T, n, kinds int) *crowd {
 	return c
 }
 
-// Enumerate lists all; those that are not there are found out by a look.
+// Enumerate lists all. A look shows which of them are absent.
 func (c *crowd) Enumerate() ([]udev.Device, error) { return slices.Clone(c.present), nil }
 
 // Settled is always true.
@@ -131,7 +131,7 @@ func (h *crowded) boot() {
 	h.kubelet = k
 }
 
-// healthy counts the healthy devices of all resources; ok: all are registered.
+// healthy counts the healthy devices of all resources. It reports ok when all are registered.
 func (h *crowded) healthy() (n int, ok bool) {
 	for resource := range maps.Values(h.setup.widgetKinds()) {
 		list := h.kubelet.view(resource)
@@ -163,7 +163,7 @@ func (h *crowded) until(want int) {
 	}
 }
 
-// TestManyDevices: of thousands of devices, in one resource or in ten, every change meets a kubelet that has just been
+// TestManyDevices has thousands of devices, in one resource or in ten. Every change meets a kubelet that has just been
 // restarted, and a hundred restarts leave nothing behind.
 func TestManyDevices(t *testing.T) {
 	noLeaks(t)
@@ -188,8 +188,9 @@ func TestManyDevices(t *testing.T) {
 	}
 }
 
-// alone counts what is in use while there is no kubelet, once that does not change any more. With one, a busy machine may have
-// two streams of a resource: one that is not opened within a second has us register again.
+// alone counts the resources in use while there is no kubelet, once that does not change any more. With one, a busy
+// machine may have two streams of a resource, because the daemon registers again when a stream is not opened within a
+// second.
 func (h *crowded) alone() (last resources) {
 	h.t.Helper()
 	h.kubelet.stop()

@@ -33,14 +33,14 @@ var (
 	seed      = flag.Uint64("seed", 0, "the seed of the first one; play one again with -sequences 1 -seed N")
 )
 
-// players is how many are played at once: they wait more than they compute.
+// players is how many sequences run at once. They wait more than they compute.
 const players = 8
 
-// TestSequences plays random sequences of what happens to a node, and looks after each step for what must never be: a
-// device with two pods, a held ID out of the list, a sick device that is healthy, hardware that is not offered, a crash
-// of the kubelet, a disk with what another pod has left there.
+// TestSequences plays random sequences of events on a node. After each step it looks for a broken guarantee. These are a
+// device with two pods, a held ID out of the list, an unhealthy device that is listed as healthy, hardware that is not
+// offered, a crash of the kubelet, and a disk with the data of another pod.
 func TestSequences(t *testing.T) {
-	noLeaks(t) // of all of them: they are over by then
+	noLeaks(t) // of all of them, which are over by then
 	began, done, waits := time.Now(), atomic.Int64{}, lags{}
 	var playing sync.WaitGroup
 	next := make(chan uint64)
@@ -74,12 +74,12 @@ func TestSequences(t *testing.T) {
 const (
 	// soon is how long after a change the offer is to be the hardware, once all is quiet.
 	soon = time.Second
-	// manySteps is of how many a percentile says something: a busy machine is late now and then, and that is no defect.
+	// manySteps is how many steps a percentile needs. A busy machine is late now and then, and that is no defect.
 	manySteps = 10_000
 )
 
-// TestSequenceIsPlayedAgain: the seed alone says what happens to the hardware and to both sides. Which pod has what then is also
-// a matter of who is faster.
+// TestSequenceIsPlayedAgain checks that the seed alone decides the events of the hardware and of both sides. The devices
+// of each pod depend on the order of the goroutines as well.
 func TestSequenceIsPlayedAgain(t *testing.T) {
 	for n := range uint64(4) {
 		n += 33 // in which widgets are unplugged while there is more than one
@@ -112,7 +112,7 @@ func (l *lags) add(d time.Duration) {
 	l.all = append(l.all, d)
 }
 
-// at returns a percentile, and of how many; 0 of none.
+// at returns a percentile, and the number of measurements, which may be 0.
 func (l *lags) at(percent int) (lag time.Duration, of int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +135,7 @@ func (l *lags) String() string {
 type pod struct {
 	uid, resource string
 	ids           []string
-	things        []string // IDs of the devices whose nodes it was given, whatever it was told
+	things        []string // IDs of the devices whose nodes it was given, by the nodes and not by the answer
 	started       bool
 }
 
@@ -147,8 +147,8 @@ type sequence struct {
 	setup   setup
 	machine *udevtest.Machine
 	*hardware
-	kubelet *kubelet // nil: it is not running
-	parts   *parts   // nil: the daemon is not running
+	kubelet *kubelet // nil while it is not running
+	parts   *parts   // nil while the daemon is not running
 	journal journal
 	said    []string // the steps
 	lags    *lags
@@ -156,7 +156,7 @@ type sequence struct {
 	podsMu sync.Mutex // the kubelet asks for them
 	pods   []*pod
 	count  int
-	// slow are devices of which the checkpoint alone has told: it may take minutes until they count as free.
+	// slow are devices that only the checkpoint has named. Minutes may pass until they count as free.
 	slow map[string]bool
 }
 
@@ -206,8 +206,8 @@ func (s *sequence) say(format string, args ...any) {
 	s.setup.log.Info("STEP " + s.said[len(s.said)-1])
 }
 
-// play plays the whole sequence: both sides start in any order, things happen, and in the end all pods go and all that is
-// left is well.
+// play plays the whole sequence. Both sides start in any order, things happen, and in the end all pods go and all that is
+// left is healthy.
 func (s *sequence) play() {
 	starts := []func(){s.daemonStart, s.kubeletStart}
 	s.random.Shuffle(len(starts), func(i, j int) { starts[i], starts[j] = starts[j], starts[i] })
@@ -215,7 +215,7 @@ func (s *sequence) play() {
 		start()
 	}
 	for n := uint64(1); len(s.said) < *steps; n++ {
-		s.random = rand.New(rand.NewPCG(s.seed, n)) // whatever was drawn in the steps before
+		s.random = rand.New(rand.NewPCG(s.seed, n)) // independent of the draws in the steps before
 		s.step()
 		quiet := time.Now()
 		s.must(eventually(s.check))
@@ -439,7 +439,7 @@ func (s *sequence) stepRelease() {
 	}
 }
 
-// release ends a pod; nobody is told.
+// release ends a pod. Neither side is notified.
 func (s *sequence) release(p *pod) {
 	s.say("%s ends", p.uid)
 	s.end(p.uid)
@@ -607,8 +607,8 @@ func (s *sequence) stepDaemonRestart() {
 	s.daemonStart()
 }
 
-// stepDaemonCrash restarts the daemon, which has only what was on disk when it stopped. Of a disk that a pod was given in
-// the moment in which it came, that may be nothing: then the kubelet alone knows of it, and not what was on it.
+// stepDaemonCrash restarts the daemon, which has only the state on disk when it stopped. If a disk came and was given to
+// a pod at that moment, there may be no state. The kubelet alone knows of the disk then, and not of its content.
 func (s *sequence) stepDaemonCrash() {
 	s.say("the daemon crashes")
 	file := filepath.Join(s.setup.state, "state.json")
@@ -692,8 +692,8 @@ func (s *sequence) checkWidgets(list map[string]string) error {
 	return nil
 }
 
-// checkPlaces compares where what is offered is known to be with where it is: an ID stays when its device moves. The caller
-// holds mu.
+// checkPlaces compares the known place of each offered device with its actual one. An ID stays when its device moves. The
+// caller holds mu.
 func (s *sequence) checkPlaces() error {
 	snapshot, _ := s.parts.inventory.Snapshot()
 	for _, offer := range snapshot.Offers {

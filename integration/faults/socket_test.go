@@ -21,8 +21,8 @@ import (
 	"github.com/metalplug/metalplug/integration/exchangetest"
 )
 
-// TestImpostor: whoever is at the other end of whichever helper's socket, no container starts with a disk that was not
-// cleared, or of which nobody knows who has it open; everything else goes on; and once the helper is there all is well.
+// TestImpostor puts each impostor at each helper's socket. No container starts with a disk that was not cleared, or whose
+// users are unknown. Everything else goes on. Once the helper is there, all recovers.
 func TestImpostor(t *testing.T) {
 	noLeaks(t)
 	for _, how := range []string{"nobody", "silent", "random", "other", "closes"} {
@@ -39,8 +39,8 @@ func TestImpostor(t *testing.T) {
 	}
 }
 
-// impostor is at a socket in the place of a helper until that is mended: nobody at all, one that accepts and is silent, one
-// that answers random bytes, one that answers what would do for another request, one that hangs up.
+// impostor is at a socket in the place of a helper until the test restores it. There is no listener, one that accepts and
+// is silent, one that answers random bytes, one that gives a valid answer to another request, or one that hangs up.
 type impostor struct {
 	how, which string
 	mended     context.Context
@@ -67,7 +67,8 @@ func (i *impostor) between(t *testing.T, h device.Touch) device.Touch {
 	return h
 }
 
-// holders asks who has disks open by their numbers: their nodes are not on this machine, where the daemon would look.
+// holders asks which processes have disks open by their numbers. Their nodes are not on this machine, where the daemon
+// would look.
 func (i *impostor) holders(ctx context.Context, nodes []string) (all []device.Holder, err error) {
 	client := cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: i.file}}
 	answer, err := client.Holders(ctx, []cgroup.Number{{Block: true, Major: 259, Minor: 1}})
@@ -106,7 +107,7 @@ func (i *impostor) serve(fd int) {
 	request := make([]byte, exchange.MessageSize)
 	n, err := unix.Read(fd, request)
 	if err != nil || n == 0 {
-		return // nobody waits any more
+		return // the daemon does not wait any more
 	}
 	var answer []byte
 	switch {
@@ -121,13 +122,13 @@ func (i *impostor) serve(fd int) {
 	default:
 		answer = i.other()
 	}
-	_, _ = unix.Write(fd, answer) // nobody may be waiting for it any more
+	_, _ = unix.Write(fd, answer) // the daemon may not wait for it any more
 }
 
 // other is what would do for another request.
 func (i *impostor) other() []byte {
 	switch i.which {
-	case "holders": // of the node of a disk that somebody has open
+	case "holders": // of the node of a disk that a process has open
 		return []byte(`{"holders":[{"pid":7,"comm":"dd","node":"b 8:0"}]}`)
 	case "probe":
 		return reset.Answer{Result: reset.OK, Done: "erased"}.Encode()

@@ -15,9 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
-// TestStateLostWhileHeld: from one moment to the next nothing can be kept any more, while a pod works with a disk that has to
-// be erased after it. The pod goes on, and the next one gets the disk only erased and once that can be kept, also if the
-// daemon dies meanwhile.
+// TestStateLostWhileHeld makes all saves fail, while a pod works with a disk that has to be erased after it. The pod goes
+// on. The next one gets the disk only erased and once that can be saved, also if the daemon dies in between.
 func TestStateLostWhileHeld(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -52,8 +51,8 @@ func TestStateLostWhileHeld(t *testing.T) {
 	}
 }
 
-// TestOfferedAgainIsNobodys: a disk that was erased after its pod is offered once that is kept, not before. What its owner
-// writes to it then is not taken for the pod's, should the daemon die at that very moment.
+// TestOfferedAgainIsNobodys checks that a disk that was erased after its pod is offered once that is saved, not before.
+// Data that its owner writes to it then does not count as the pod's, should the daemon die at that very moment.
 func TestOfferedAgainIsNobodys(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -83,7 +82,7 @@ func TestOfferedAgainIsNobodys(t *testing.T) {
 	}
 }
 
-// hostData is what somebody has written to a disk who is no pod.
+// hostData is the data that the host, and no pod, has written to a disk.
 const hostData = "what the host keeps"
 
 func (m *mortal) hostWrites(id string) {
@@ -92,7 +91,7 @@ func (m *mortal) hostWrites(id string) {
 	m.find(id).content = hostData
 }
 
-// leftAlone tells why a disk is not one to which the host has written, and which the daemon lets nobody have for that reason.
+// leftAlone returns an error if the host has not written to a disk, or if the daemon offers it all the same.
 func (m *mortal) leftAlone(id string) error {
 	content, err := m.says(id, "unproven: "+hostData)
 	if content != hostData {
@@ -110,7 +109,7 @@ func (m *mortal) waitsToBeKept(id string) error {
 	return err
 }
 
-// says returns what is on a disk, and why the daemon does not say that nobody gets it for that reason.
+// says returns the content of a disk, and an error if the daemon does not give that reason for not offering it.
 func (m *mortal) says(id, reason string) (content string, err error) {
 	var d control.Device
 	socket := filepath.Join(m.dir, "run", "control.sock")
@@ -132,7 +131,7 @@ func (m *mortal) working(uid string) (ids []string) {
 	return p.ids
 }
 
-// starts gives a pod a disk and starts a container of it, which works with it; else the pod is none.
+// starts gives a pod a disk and starts a container of it, which works with it. Without a disk, the pod does not count.
 func (m *mortal) starts(p *pod) error {
 	m.remember(p)
 	ids, _, err := m.kubelet.allocate(m.t.Context(), p.uid, p.resource, 1, func([]string) {})
@@ -149,8 +148,8 @@ func (m *mortal) starts(p *pod) error {
 	return nil
 }
 
-// listed waits until the daemon has seen a pod in the kubelet's list: one that ends before, and was given what another has
-// just left, may count as there for a while.
+// listed waits until the daemon has seen a pod in the kubelet's list. A pod that ends before, with a disk that another
+// has just left, may count as present for a while.
 func (m *mortal) listed(uid string) {
 	m.t.Helper()
 	m.await(func() error {
@@ -161,7 +160,7 @@ func (m *mortal) listed(uid string) {
 	})
 }
 
-// goesOnWith makes sure that a pod has its disks still: its next container starts.
+// goesOnWith makes sure that a pod still has its disks, by starting its next container.
 func (m *mortal) goesOnWith(uid string, ids []string) {
 	m.t.Helper()
 	m.has(uid, ids)

@@ -62,7 +62,8 @@ func (v volume) free() {
 	}
 }
 
-// protect makes it read-only, and unprotect writable again: by a mount over it, since a file may be open for writing.
+// protect makes it read-only, and unprotect writable again. Both put a mount over it, since a file may be open for
+// writing.
 func (v volume) protect() {
 	v.t.Helper()
 	err := unix.Mount(v.dir, v.dir, "", unix.MS_BIND, "")
@@ -136,7 +137,7 @@ when = "both"
 timeout = "10s"
 `
 
-// run starts the daemon; done has what it returned.
+// run starts the daemon. The channel done gets its result.
 func (w *whole) run() (done <-chan error) {
 	w.t.Helper()
 	file := filepath.Join(w.dir, "metalplug.toml")
@@ -174,8 +175,8 @@ var spoils = map[string]trouble{
 	"read-only": {volume.protect, volume.unprotect},
 }
 
-// TestStateThatCannotBeKept: what was promised stays, but no container starts with a disk that has to be erased after it
-// if that could be forgotten.
+// TestStateThatCannotBeKept checks that the daemon keeps its promises, but starts no container with a disk whose later
+// erasure could be forgotten.
 func TestStateThatCannotBeKept(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -207,7 +208,7 @@ func TestStateThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// tells waits until the daemon says which file it cannot write; empty: none.
+// tells waits until the daemon reports which file it cannot write, or none for "".
 func (w *whole) tells(file string) {
 	w.t.Helper()
 	if err := eventually(func() error {
@@ -224,7 +225,8 @@ func (w *whole) tells(file string) {
 	}
 }
 
-// TestRunThatCannotBeWritten: the devices are served without the control socket, and the log says so.
+// TestRunThatCannotBeWritten checks that the daemon serves the devices without the control socket, and that the log says
+// so.
 func TestRunThatCannotBeWritten(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)
@@ -246,8 +248,8 @@ func TestRunThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestSpecsThatCannotBeWritten: what is given out by name only is not given out, everything else is; once there is room
-// the names are there.
+// TestSpecsThatCannotBeWritten checks that devices that are injected by a CDI name are not offered, and that all others
+// are. Once there is room, the names are there.
 func TestSpecsThatCannotBeWritten(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)

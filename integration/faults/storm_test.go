@@ -100,7 +100,7 @@ func newWired(t *testing.T, c *crowd, buffer int) *wired {
 	w := &wired{crowd: c, thread: make(chan func())}
 	ready := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: it ends with the namespace
+		runtime.LockOSThread() // and never unlocked, because it ends with the namespace
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
 			err = w.open(buffer)
@@ -148,7 +148,8 @@ func (w *wired) send(events []udev.Event) (err error) {
 		defer close(done)
 		to := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << 1}
 		for _, e := range events {
-			// Also sent to the kernel, which does not listen, and to a full buffer: that is no error of ours.
+			// The message also goes to the kernel, which does not listen, and to a full buffer. Neither is an error of
+			// the test.
 			if e := unix.Sendto(w.socket, message(e), 0, to); e != nil && !errors.Is(e, unix.ECONNREFUSED) && !errors.Is(e, unix.ENOBUFS) {
 				err = errors.Join(err, fmt.Errorf("send an event: %w", e))
 			}
@@ -158,8 +159,8 @@ func (w *wired) send(events []udev.Event) (err error) {
 	return err
 }
 
-// message is an event as udevd sends it: struct monitor_netlink_header in systemd's
-// src/libsystemd/sd-device/device-monitor.c, then the properties.
+// message is an event as udevd sends it. It has struct monitor_netlink_header of systemd's
+// src/libsystemd/sd-device/device-monitor.c, and then the properties.
 func message(e udev.Event) []byte {
 	const head = 40
 	body := fmt.Sprintf("ACTION=%s\x00DEVPATH=%s\x00SEQNUM=1\x00", e.Action, strings.TrimPrefix(e.Device.SysPath, "/sys"))
@@ -175,8 +176,8 @@ func message(e udev.Event) []byte {
 	return append(message, body...)
 }
 
-// TestStorm: hundreds of times as many events as there is room for, of devices that come and go, end in the state of a
-// daemon that has just been started.
+// TestStorm sends hundreds of times as many events as the buffers hold, of devices that come and go. They end in the
+// state of a daemon that has just been started.
 func TestStorm(t *testing.T) {
 	needRoot(t)
 	noLeaks(t)

@@ -14,8 +14,8 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// TestStreamThatIsNeverRead: somebody who opens a stream and reads nothing from it keeps none of the others waiting, and
-// when it reads at last it gets the newest list at once and not all that were missed.
+// TestStreamThatIsNeverRead opens a stream and reads nothing from it. The other streams do not wait. When the test reads
+// at last, it gets the newest list at once and not all that were missed.
 func TestStreamThatIsNeverRead(t *testing.T) {
 	noLeaks(t)
 	const (

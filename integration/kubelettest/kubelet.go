@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelettest is a small device manager: it does with device plugins what the kubelet's does, as far as the tests
-// need it. It runs no container and talks to no API server.
+// Package kubelettest is a small device manager. It treats device plugins as the kubelet's does, as far as the tests need
+// it. It runs no container and talks to no API server.
 package kubelettest
 
 import (
@@ -56,10 +56,10 @@ type resource struct {
 type Resource struct {
 	Name        string
 	Capacity    int                 // devices, healthy or not
-	Allocatable int                 // healthy ones; 0 while the plugin is not connected
+	Allocatable int                 // healthy ones, or 0 while the plugin is not connected
 	Connected   bool                // its stream is open
 	Lists       int                 // messages received since it registered
-	Devices     []*pluginapi.Device // as last received; not to be written
+	Devices     []*pluginapi.Device // as last received. The caller must not write to it
 }
 
 // Start empties dir of sockets as the kubelet does, and serves kubelet.sock in it.
@@ -94,7 +94,7 @@ func removeSockets(dir string) error {
 	return nil
 }
 
-// Stop ends it as the death of the kubelet would: all streams are cut, kubelet.sock stays and refuses connections.
+// Stop ends it as the death of the kubelet would. All streams are cut, kubelet.sock stays and refuses connections.
 func (k *Kubelet) Stop() {
 	k.server.Stop()
 	k.cancel()
@@ -195,7 +195,7 @@ func (k *Kubelet) Resources() []Resource {
 	return all
 }
 
-// Resource returns how one resource stands; nothing for one that never registered.
+// Resource returns the state of one resource, or the zero value for one that never registered.
 func (k *Kubelet) Resource(name string) Resource {
 	for _, r := range k.Resources() {
 		if r.Name == name {

@@ -20,8 +20,8 @@ type Container struct {
 // errTooFew is why a pod is not admitted.
 var errTooFew = errors.New("too few healthy devices are free")
 
-// Allocate gives n devices of a resource to a container, as at the admission of its pod: GetPreferredAllocation, then
-// Allocate.
+// Allocate gives n devices of a resource to a container, as at the admission of its pod. It calls GetPreferredAllocation,
+// then Allocate.
 func (k *Kubelet) Allocate(ctx context.Context, name string, n int) (Container, error) {
 	k.mu.Lock()
 	r := k.resources[name]
@@ -67,7 +67,7 @@ func (r *resource) choose(ctx context.Context, free []string, n int) ([]string, 
 	if len(answer.GetContainerResponses()) == 1 {
 		chosen = answer.GetContainerResponses()[0].GetDeviceIDs()
 	}
-	for _, id := range free { // too few chosen: filled up
+	for _, id := range free { // the plugin chose too few
 		if len(chosen) < n && !slices.Contains(chosen, id) {
 			chosen = append(chosen, id)
 		}

@@ -17,8 +17,8 @@ import (
 // patience is how long what was told to end may take to do so.
 const patience = 10 * time.Second
 
-// Main runs the tests of a package and returns the exit status for its TestMain: 1 also if goroutines are left that run
-// code of this module, whose stacks it prints, or descriptors that were not open before.
+// Main runs the tests of a package and returns the exit status for its TestMain. The status is also 1 if goroutines are
+// left that run code of this module, whose stacks it prints, or descriptors that were not open before.
 func Main(m *testing.M) int {
 	before := descriptors()
 	status := m.Run()

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// Lacks ends a test for which something is missing, and says what: as a failure where the environment's INTEGRATION_NEED
-// lists that need or "all", as CI has it, else as a skip. "root" stands also for what root needs a kernel for, such as a
-// loop device, a cgroup or a group of netlink.
+// Lacks ends a test that lacks something, and prints the text. It is a failure where the environment's INTEGRATION_NEED
+// lists that need or "all", as CI has it, and a skip elsewhere. "root" stands also for kernel features that root needs,
+// such as a loop device, a cgroup or a group of netlink.
 func Lacks(t testing.TB, need, format string, args ...any) {
 	t.Helper()
 	if listed(os.Getenv("INTEGRATION_NEED"), need) {

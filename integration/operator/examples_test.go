@@ -37,8 +37,8 @@ func (b books) List(context.Context, *podresources.ListPodResourcesRequest) (*po
 	}}}, nil
 }
 
-// example compares what a command line prints with what the man page shows of it. What differs from run to run is put
-// in one form: the directory of the node is that of docs/operating.md, and times are one time.
+// example compares the output of a command line with the man page. It normalizes the parts that differ from run to run.
+// The directory of the node becomes that of docs/operating.md, and times become one time.
 func (n *node) example(t *testing.T, name, commandLine, output string) {
 	t.Helper()
 	output = strings.ReplaceAll(output, n.dir, "/tmp/try")
@@ -84,7 +84,7 @@ func (n *node) until(t *testing.T, word string, args ...string) {
 	}
 }
 
-// started returns a node whose daemon is ready; resources are in its configuration.
+// started returns a node whose daemon is ready, with resources in its configuration.
 func started(t *testing.T, resources string) *node {
 	t.Helper()
 	n, err := newNode(programs, gpuServer(), resources)
@@ -134,7 +134,7 @@ func (n *node) pods(t *testing.T) {
 	n.until(t, "shop/db-0", "list")
 }
 
-// TestManPageShowsRealOutput: what the page of metalplugctl shows is what the programs print over the bundled
+// TestManPageShowsRealOutput checks that the page of metalplugctl shows the output of the programs over the bundled
 // recording.
 func TestManPageShowsRealOutput(t *testing.T) {
 	lookAtSources(t)

@@ -25,15 +25,15 @@ const (
 type fault struct {
 	name      string
 	hardware  change   // beside what the recording has
-	resources string   // configured ones; empty: the defaults hold
-	before    []string // a command of somebody else's
+	resources string   // configured ones, or empty for the defaults
+	before    []string // a command that runs first, as another program on the node would
 	stopped   bool     // the daemon does not run
 	ask       []string
 	code      int    // exit code of ask
 	cause     string // in what it prints
 }
 
-// change is a text of the recording and what is there in its place; nothing is the recording as it is.
+// change is a text of the recording and its replacement. The zero value leaves the recording as it is.
 type change struct{ from, to string }
 
 // faults are what operators of such nodes have asked about most.

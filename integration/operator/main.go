@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command operator plays what keeps devices from pods: it prepares each fault on a node of recorded hardware, with the
-// programs as they are installed, and runs the one command that names the cause. It shows what that command prints.
+// Command operator plays faults for which pods get no devices. It prepares each fault on a node of recorded hardware,
+// with the programs as they are installed, and runs the one command that names the cause. It shows the output of that
+// command.
 //
 //	go run ./integration/operator [-programs DIR] [WORD ...]
 //
-// With words, only the faults are played in whose name one of them is. The exit code is 1 where a cause is not named.
-// Its tests play the same, and hold the output that the man page of metalplugctl shows.
+// With words, it plays only the faults whose name has one of them. The exit code is 1 if a cause is not named. Its tests
+// play the same, and hold the output that the man page of metalplugctl shows.
 package main
 
 import (
@@ -36,7 +37,7 @@ func main() {
 	}
 }
 
-// chosen are the faults with one of the words in their name; all of them without words.
+// chosen are the faults with one of the words in their name, or all of them without words.
 func chosen(words []string) []fault {
 	return slices.DeleteFunc(slices.Clone(faults), func(f fault) bool {
 		return len(words) > 0 && !slices.ContainsFunc(words, func(word string) bool { return strings.Contains(f.name, word) })

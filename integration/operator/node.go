@@ -30,23 +30,24 @@ type node struct {
 	daemon   *exec.Cmd
 	stderr   bytes.Buffer  // of the daemon, once it has ended
 	notify   *net.UnixConn // the service manager's end
-	ended    <-chan error  // how the daemon has ended; nil: it does not run
+	ended    <-chan error  // the exit of the daemon, or nil while it does not run
 }
 
-// gpuServer is the hardware: eight GPUs, eight InfiniBand adapters and eight NVMe drives, of which the system has one.
+// gpuServer is the hardware. It has eight GPUs, eight InfiniBand adapters and eight NVMe drives, of which the system has
+// one.
 func gpuServer() string {
 	all := recording.Bundled()
 	i := slices.IndexFunc(all, func(r recording.Named) bool { return r.Name == "gpu-server" })
 	return string(all[i].Text)
 }
 
-// newNode makes a node; resources are added to its configuration.
+// newNode makes a node. It adds resources to the configuration.
 func newNode(programs, hardware, resources string) (*node, error) {
 	programs, err := filepath.Abs(programs)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
+	dir, err := os.MkdirTemp("", "mp") // short, because the path of a unix socket has 107 bytes
 	if err != nil {
 		return nil, err
 	}

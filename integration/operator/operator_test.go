@@ -61,7 +61,8 @@ func lookAtSources(t *testing.T) {
 	}
 }
 
-// TestFromNothingToTheCause: each fault ends in "capacity is 0" or in too few devices, and one command names the cause.
+// TestFromNothingToTheCause checks that each fault ends in "capacity is 0" or in too few devices, and that one command
+// names the cause.
 func TestFromNothingToTheCause(t *testing.T) {
 	lookAtSources(t)
 	for _, f := range faults {
@@ -78,7 +79,8 @@ func TestFromNothingToTheCause(t *testing.T) {
 	}
 }
 
-// TestShow: what is not named is counted and said, and what cannot be prepared is an error.
+// TestShow checks that causes that are not named are counted and reported, and that a fault that cannot be prepared is an
+// error.
 func TestShow(t *testing.T) {
 	stopped := chosen([]string{"the daemon does not run"})
 	if len(stopped) != 1 || len(chosen(nil)) != len(faults) || len(chosen([]string{"nonsense"})) != 0 {

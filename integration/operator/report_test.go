@@ -19,7 +19,7 @@ const (
 	otherDisk = "devices/pci0000:15/0000:15:01.0/0000:99:00.0/nvme/nvme9"
 )
 
-// TestReport: the script for a node of somebody else finds out what metalplug does not know of, and says it.
+// TestReport checks that the script for a remote node finds and reports devices that metalplug does not know.
 func TestReport(t *testing.T) {
 	lookAtSources(t)
 	for _, test := range []struct {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package prose measures the sentences of comments and documents: how they begin, how long they are, and how many marks
-// are inside them.
+// Package prose measures the sentences of comments and documents, by their openers, their length, and the marks inside
+// them.
 package prose
 
 import (
@@ -13,9 +13,9 @@ import (
 type Figures struct {
 	Sentences int
 	Words     int
-	Openers   int // sentences that open with What, Who, Whoever, That or Of
+	Openers   int // sentences with a headless opener, which opener lists
 	Marks     int // sentences with a colon or semicolon inside
-	Vague     int // uses of somebody, nobody, whoever and whatever
+	Vague     int // uses of the indefinite words that vague lists
 }
 
 // Add adds the counts of other.
@@ -46,7 +46,7 @@ var (
 	mark   = regexp.MustCompile(`[:;]\s`)
 	vague  = regexp.MustCompile(`(?i)\b(?:somebody|nobody|whoever|whatever)\b`)
 
-	// end is where a sentence ends: its mark, and the start of the next one.
+	// end matches the end of a sentence, which is its mark, and the start of the next one.
 	end = regexp.MustCompile("[.!?][)\"”]*\\s+(\\S)")
 	// short are abbreviations whose full stop ends no sentence.
 	short = regexp.MustCompile(`(?:\b(?:e\.g|i\.e|cf|vs|etc|al|Sec|No|approx)|\b[A-Z]|\.\.)\.$`)

@@ -136,7 +136,8 @@ func Man(page string) []string {
 	return b.paragraphs
 }
 
-// TOML returns the paragraphs of the explanations in metalplug.toml: lines of "# text". It leaves out settings and examples.
+// TOML returns the paragraphs of the explanations in metalplug.toml, which are lines of "# text". It leaves out settings
+// and examples.
 func TOML(file string) []string {
 	var b builder
 	_, file, _ = strings.Cut(file, "\n") // the title

@@ -40,7 +40,7 @@ func Comments(root string, keep func(path string) bool) (Figures, error) {
 	return f, nil
 }
 
-// Product reports whether a Go file of this repository is shipped: it is neither a test nor support for tests.
+// Product reports whether a Go file of this repository is shipped. Tests and support for tests are not.
 func Product(path string) bool {
 	return !strings.HasSuffix(path, "_test.go") && !strings.HasPrefix(path, "integration"+string(filepath.Separator))
 }
