@@ -28,7 +28,7 @@ func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target,
 				return
 			}
 			l.setEvidence(e, Evidence{
-				Kind: Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: l.appearanceOf(e.appearance), Fingerprint: fingerprint,
+				Kind: Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: l.here(e), Fingerprint: fingerprint,
 			})
 		}
 	}); err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -67,13 +68,13 @@ func (l *loop) evidenceKey(e *entry) string {
 	case e.medium != "" && !l.twins[e.medium]:
 		return e.medium
 	case e.appearance != "" && l.boot != "":
-		return l.bootKey() + e.appearance
+		return l.here(e)
 	}
 	return ""
 }
 
-// bootKey begins the key of every disk that is known by its appearance in this boot alone.
-func (l *loop) bootKey() string { return "boot=" + l.boot + " diskseq=" }
+// bootKey begins all that tells one appearance of a disk from others: the kernel counts them anew in each boot.
+func (l *loop) bootKey() string { return "boot=" + l.boot + " " }
 
 // evidenceOf returns what is known of a disk; nil: nothing.
 func (l *loop) evidenceOf(e *entry) *Evidence {
@@ -158,11 +159,11 @@ func (l *loop) weigh(e *entry, s *device.Sighting) {
 		l.endEvidence(e, fmt.Sprintf("the size was %d bytes and is %d now", v.Size, s.Size))
 		return
 	}
-	switch seen := l.appearanceOf(e.appearance); {
+	switch seen := l.here(e); {
 	case v.In != seen:
 		v.In, v.Written = seen, s.Written
 		l.keepSoon(e)
-	case seen != "" && s.Written > v.Written && !e.lease.Held() && v.Scrub == "" && v.Found == "":
+	case s.Written > v.Written && !e.lease.Held() && v.Scrub == "" && v.Found == "":
 		l.endEvidence(e, "a process wrote to the disk while no pod had it")
 		return
 	}
@@ -177,18 +178,22 @@ func (l *loop) weigh(e *entry, s *device.Sighting) {
 	}
 }
 
-// appearanceOf returns the appearance of a disk with the boot that counts it.
-func (l *loop) appearanceOf(appearance string) string {
+// presence returns what tells a disk in one of its appearances from all other disks with its medium. Where the kernel does not
+// count appearances (before Linux 5.15), it is the directory of the disk in sysfs.
+func (l *loop) presence(e *entry, appearance string) string {
 	if appearance == "" {
-		return ""
+		return l.bootKey() + "directory=" + strconv.FormatUint(e.instance, 10)
 	}
-	return l.bootKey() + appearance
+	return l.bootKey() + "diskseq=" + appearance
 }
+
+// here is the presence in which the disk was seen last.
+func (l *loop) here(e *entry) string { return l.presence(e, e.appearance) }
 
 // checkAppearance compares the appearance that evidence is limited to with the one that was seen. An erasure proves nothing of
 // another disk with the same identity that came in its place, nor does the operator's word about it.
 func (l *loop) checkAppearance(e *entry, v *Evidence) {
-	seen := l.appearanceOf(e.appearance)
+	seen := l.here(e)
 	sameBoot := strings.HasPrefix(v.Of, l.bootKey())
 	switch {
 	case v.Of == "" || v.Of == seen && v.Scrub != "":
@@ -221,13 +226,13 @@ func Way(id string, target *device.Target) string {
 func (l *loop) proves(e *entry) bool { return l.complete(e) && l.asked(e) }
 
 func (l *loop) complete(e *entry) bool {
-	return e.sighting.Offer == nil && !e.work().recheck && l.evidenceOf(e).proves(l.appearanceOf(e.appearance))
+	return e.sighting.Offer == nil && !e.work().recheck && l.evidenceOf(e).proves(l.here(e))
 }
 
 // asked reports whether it is known that no process has had the disk open since it has appeared. A process that only reads has
 // left no trace that a look could find.
 func (l *loop) asked(e *entry) bool {
-	return l.Host.Touch.Holders == nil || l.evidenceOf(e).Asked == l.appearanceOf(e.appearance)
+	return l.Host.Touch.Holders == nil || l.evidenceOf(e).Asked == l.here(e)
 }
 
 // Unheld notes that no process has a disk open that was seen as target. It does not wait.
@@ -238,7 +243,7 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 			return
 		}
 		if v := l.evidenceOf(e); v != nil {
-			v.Asked, e.atWork().unread = l.appearanceOf(e.appearance), ""
+			v.Asked, e.atWork().unread = l.here(e), ""
 			l.keepSoon(e)
 		}
 	})
@@ -255,7 +260,7 @@ func (l *loop) doubt(e *entry) error {
 		return fmt.Errorf("%w: adopted, and not erased yet: %s", device.ErrUnproven, w.unread)
 	case v != nil && v.Scrub != "":
 		return fmt.Errorf("%w: adopted, being erased", device.ErrUnproven)
-	case offer != nil && v.proves(l.appearanceOf(e.appearance)):
+	case offer != nil && v.proves(l.here(e)):
 		return fmt.Errorf("%w: %s, which is not on it any more; run \"udevadm trigger %s\" if this stays", device.ErrUnproven, contentOf(offer), e.device.SysPath)
 	case offer != nil:
 		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, contentOf(offer), Way(id, e.sighting.Target))
@@ -332,12 +337,12 @@ func (i *Inventory) Unread(id, why string) {
 // erased notes that a disk was erased. The appearance that the helper vouches for need not be the one that was seen last.
 func (l *loop) erased(e *entry, p device.Prepared) {
 	// Before the erasure no process had it open.
-	v := Evidence{Kind: Erased, Size: p.Size, Since: time.Now().UTC(), Asked: l.appearanceOf(p.Appearance)}
+	v := Evidence{Kind: Erased, Size: p.Size, Since: time.Now().UTC(), Asked: l.presence(e, p.Appearance)}
 	if before := l.evidenceOf(e); before != nil && before.Kind == Adopted {
 		v.Kind = Adopted
 	}
 	if p.Appearance != e.appearance {
-		v.Of = l.appearanceOf(p.Appearance)
+		v.Of = l.presence(e, p.Appearance)
 	}
 	e.left, e.seen = remains{}, remains{}
 	_ = l.apply(e, lease.Event{Name: lease.Erased})

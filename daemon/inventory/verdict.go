@@ -285,7 +285,7 @@ func (l *loop) fillIn(e *entry, f *Facts, s *Status) {
 	if v := l.evidenceOf(e); v != nil {
 		s.Evidence = *v
 	} else if readable {
-		s.Evidence = Evidence{In: l.appearanceOf(e.appearance), Written: e.sighting.Written}
+		s.Evidence = Evidence{In: l.here(e), Written: e.sighting.Written}
 	}
 	s.Init = f.init()
 	if s.Todo = f.todo(s, readable); s.Todo == Nothing && f.Disk.Evident && !s.Held() && !s.Used && l.complete(e) && !l.asked(e) {
