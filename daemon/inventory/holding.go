@@ -136,6 +136,11 @@ func (l *loop) confirm(asked time.Time, holdings map[string]Holding) {
 			l.listedByKubelet(e, nil)
 		case holding == Remembered:
 			l.resend[e.resource] = true
+			if l.rule(e.resource) == nil { // the kubelet is sent no list of it any more, and writes the checkpoint with any
+				for _, r := range l.rules {
+					l.resend[r.Resource] = true
+				}
+			}
 		case holding == Free && l.mayBeFree(e, asked):
 			l.free(e)
 		}

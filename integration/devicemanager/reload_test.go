@@ -4,6 +4,7 @@ package devicemanager
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -115,4 +116,20 @@ func TestShares(t *testing.T) {
 	checkNodes(t, got, 2)
 	d.plug(plain(1))
 	sees(t, k, widgetResource, 6, 3)
+}
+
+// A resource gets another name while a pod holds devices of the old one. Those that are free have the new name at once, and
+// those of the pod have it when the pod has gone.
+func TestRenamedWhileHeld(t *testing.T) {
+	k, d := offered(t, Options{}, plain(8))
+	d.must(os.Mkdir(d.cgroup("p1"), 0o755))
+	admit(t, k, pod("p1", widgetResource, 3))
+	run(t, k, "p1", "main")
+	const renamed = "example.org/gadget"
+	d.reload(strings.Replace(widgets, widgetResource, renamed, 1))
+	sees(t, k, renamed, 5, 5)
+	remove(t, k, "p1")
+	d.must(os.Remove(d.cgroup("p1")))
+	sees(t, k, renamed, 8, 8)
+	admit(t, k, pod("p2", renamed, 8))
 }
