@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
 // reload makes the daemon read its configuration again.
@@ -128,6 +130,9 @@ func TestRenamedWhileHeld(t *testing.T) {
 	const renamed = "example.org/gadget"
 	d.reload(strings.Replace(widgets, widgetResource, renamed, 1))
 	sees(t, k, renamed, 5, 5)
+	// A device manager of v1.31 keeps the pod that was admitted last in its books (pkg/kubelet/cm/devicemanager, manager.go,
+	// pendingAdmissionPod).
+	admit(t, k, protocol.Pod{UID: "p0", Namespace: "default", Name: "p0", Containers: []protocol.Container{{Name: "main"}}})
 	remove(t, k, "p1")
 	d.must(os.Remove(d.cgroup("p1")))
 	sees(t, k, renamed, 8, 8)
