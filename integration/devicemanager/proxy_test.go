@@ -46,11 +46,11 @@ const realSocket = ".kubelet.sock"
 // proxy stands between the device manager of a node and its plugins, so that the test can act at an exact moment of a
 // call, and not at some time near it.
 //
-// It has kubelet.sock, and one socket of its own for each endpoint that is registered. That has the same name with a dot
-// before it, and is the one that the device manager hears of. Each connection to it is one connection to the other side,
-// made before the first byte is read. If that fails, as when a plugin's socket is gone, so does this one. If one side
-// leaves, the proxy leaves the other. All files stay in the one directory, so that the kubelet's sweep and its checkpoint
-// are at their usual places. To a plugin the kubelet is the process of the test, over all restarts.
+// It has kubelet.sock, and one socket of its own for each endpoint that is registered. Its socket has the same name with
+// a dot before it, and is the one that the device manager hears of. Each connection to it is one connection to the other
+// side, made before the first byte is read. If that fails, as when a plugin's socket is gone, so does this one. If one
+// side leaves, the proxy leaves the other. All files stay in the one directory, so that the kubelet's sweep and its
+// checkpoint are at their usual places. To a plugin the kubelet is the process of the test, over all restarts.
 type proxy struct {
 	dir string
 

@@ -43,7 +43,7 @@ func TestReload(t *testing.T) {
 
 // The same process serves a changed resource again. If it registers while the device manager is busy with the end of the
 // old stream, the device manager cuts it off right after (Kubernetes issue 121994, until 1.36), and it has to register
-// once more. That must be rare, and must heal.
+// once more. Such a cut must be rare, and must heal.
 func TestReloadOfAResource(t *testing.T) {
 	k, d := offered(t, Options{}, plain(2))
 	const rounds = 20

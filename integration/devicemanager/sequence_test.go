@@ -121,7 +121,7 @@ func newSequence(t *testing.T, seed uint64) *sequence {
 }
 
 // memoryDir returns a short directory that is not on a disk. Both sides write a file to it in each step, and the kubelet
-// takes no list meanwhile. That would be long where another process keeps the disk busy.
+// takes no list meanwhile. The write would be slow where another process keeps the disk busy.
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	const memory = "/dev/shm"

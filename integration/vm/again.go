@@ -74,10 +74,11 @@ func (o *outcome) skip(asked bool) (pattern string, again bool) {
 }
 
 // Main runs the tests of a package and checks for processes and files that they leave. The emulator lets the guest's
-// kernel crash once in many hours, at any point, when an interrupt meets code that the kernel has just patched. That is
-// not a result of the test. Main runs such a test once more, on a new machine, and prints that. A test that has failed in
-// any other way has failed, unless METALPLUG_VM_AGAIN is set. Then Main runs it once more as well, and calls it flaky if
-// it passes. At the end, which readers of a long log see first, Main prints the state of the machine when a step failed.
+// kernel crash once in many hours, at any point, when an interrupt meets code that the kernel has just patched. Such a
+// crash is not a result of the test. Main runs the test once more, on a new machine, and prints that. A test that has
+// failed in any other way has failed, unless METALPLUG_VM_AGAIN is set. Then Main runs it once more as well, and calls it
+// flaky if it passes. At the end, which readers of a long log see first, Main prints the state of the machine when a step
+// failed.
 func Main(m *testing.M) {
 	code := leak.Main(m)
 	skip, again := told.skip(os.Getenv("METALPLUG_VM_AGAIN") != "")

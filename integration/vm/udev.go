@@ -38,8 +38,8 @@ func (m *Machine) watchUdev(prefix ...string) *Udev {
 }
 
 // Event waits for an event after a mark that has the action ("add") and whose sysfs path ends in the name ("nvme1n1",
-// "0000:02:00.0"). Of several that had arrived from udevd by then it returns the last one, and of later ones the first.
-// Its time is that of the arrival.
+// "0000:02:00.0"). If several had arrived from udevd by then it returns the last one, and of later ones the first. Its
+// time is that of the arrival.
 func (u *Udev) Event(from int, action, name string, by time.Time) Line {
 	u.m.t.Helper()
 	matches := isEvent(action, name)
