@@ -34,7 +34,7 @@ func (p *Parked) Take(passed map[string]*os.File) {
 	}
 }
 
-// parkedName returns what the names of a resource's connections begin with; without a resource, those of all.
+// parkedName returns the prefix of the names of a resource's connections, or of all connections if resource is empty.
 func parkedName(resource string) string {
 	if resource == "" {
 		return "held-"
@@ -42,7 +42,7 @@ func parkedName(resource string) string {
 	return "held-" + resourceHash(resource) + "-"
 }
 
-// park keeps a connection of a resource open; nil stands for none. The error is that of the service manager.
+// park keeps a connection of a resource open, or does nothing for nil. The error is that of the service manager.
 func (p *Parked) park(resource string, conn *net.UnixConn) error {
 	if p == nil || conn == nil {
 		return nil

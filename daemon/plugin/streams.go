@@ -10,11 +10,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// streams are the ListAndWatch streams that are open. Those of the kubelet count; another process of uid 0 may have one too. The
-// kubelet is the client that makes the first call after we began to register: it asks for our options, and opens its stream on
-// the same connection (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, handler.go).
+// streams are the ListAndWatch streams that are open. Those of the kubelet count. Another process of uid 0 may have one
+// too. The kubelet is the client that makes the first call after we began to register. It asks for our options, and opens
+// its stream on the same connection (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, handler.go).
 type streams struct {
-	changed chan struct{} // one slot: a stream was opened or has ended
+	changed chan struct{} // one slot, filled when a stream was opened or has ended
 
 	mu      sync.Mutex
 	kubelet *client // nil also where calls come without a connection, in tests
@@ -34,7 +34,7 @@ type stream struct {
 	client *client
 	opened time.Time
 	stop   chan struct{} // closed to end it
-	wake   chan struct{} // one slot: round or silent has changed
+	wake   chan struct{} // one slot, filled when round or silent has changed
 }
 
 // expect lets the next client that calls be the kubelet.
@@ -111,7 +111,7 @@ func (s *streams) open() bool {
 	return false
 }
 
-// pid returns the process of the kubelet; 0: it is in a PID namespace that we do not see into.
+// pid returns the process of the kubelet, or 0 if it is in a PID namespace that we do not see into.
 func (s *streams) pid() int32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
