@@ -21,8 +21,8 @@ const holdersInterval = 10 * time.Second
 const (
 	goneInterval = time.Second
 	goneRounds   = 6
-	// givenRounds is how often after a container was given devices: once the kubelet has listed its pod, it need not be
-	// waited for when that is gone again.
+	// givenRounds is how often after a container was given devices. Once the kubelet has listed its pod, its end needs no
+	// wait.
 	givenRounds = 3
 )
 
@@ -34,8 +34,8 @@ func poke(c chan<- struct{}) {
 	}
 }
 
-// askHolders asks the kubelet which devices its pods hold, as long as there is a device of which that has to be known:
-// one that a pod holds, or one that is in the offer only because a pod may hold it. Otherwise it sleeps.
+// askHolders asks the kubelet which devices its pods hold, as long as there is a device for which that matters. A pod
+// holds such a device, or it is in the list only because a pod may hold it. Otherwise it sleeps.
 func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	ready()
 	holders := kubelet.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}

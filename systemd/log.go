@@ -18,7 +18,7 @@ import (
 const (
 	// queueSize bounds the lines that wait for a reader, in bytes.
 	queueSize = 1 << 20
-	// errorSize bounds them where the next line is an error: lines of less importance leave room for errors.
+	// errorSize bounds them where the next line is an error. Lines of less importance leave room for errors.
 	errorSize = 4 << 20
 	// logCloseLimit bounds how long Close waits for a reader.
 	logCloseLimit = 5 * time.Second
@@ -26,9 +26,9 @@ const (
 	journalPath = "/run/systemd/journal/socket"
 )
 
-// Log is a logger whose callers never wait for its reader. Lines wait in a bounded queue; a goroutine writes them. Lines that
-// find the queue full or that cannot be written are dropped and counted. A warning reports the count once the queue is empty and
-// the last write succeeded.
+// Log is a logger whose callers never wait for its reader. Lines wait in a bounded queue, and a goroutine writes them.
+// Lines that find the queue full or that cannot be written are dropped and counted. A warning reports the count once the
+// queue is empty and the last write succeeded.
 type Log struct {
 	*slog.Logger
 
@@ -144,12 +144,12 @@ func (l *Log) write() {
 	}
 }
 
-// journalSocket sends each write as one datagram. The socket is connected: only then does the kernel wake a sender that found
-// the queue of the receiver full with the datagrams of others (net/unix/af_unix.c, unix_dgram_peer_wake_me).
+// journalSocket sends each write as one datagram. The socket is connected. Only then does the kernel wake a sender that
+// found the queue of the receiver full with the datagrams of others (net/unix/af_unix.c, unix_dgram_peer_wake_me).
 type journalSocket struct {
 	path string
-	conn net.Conn  // nil: not connected
-	text io.Writer // standard error: its stream outlives a new socket, which a sandbox that binds the old file does not show
+	conn net.Conn  // nil while not connected
+	text io.Writer // standard error. Its stream outlives a new socket, which a sandbox that binds the old file does not show
 }
 
 // Write sends a datagram, to the new socket if journald has made one. If there is no socket, it writes the message as text.
