@@ -13,6 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 // endpoints are the endpoints that run, one a resource. A reload touches only those whose resource has changed.
@@ -157,7 +158,7 @@ func (e *endpoints) tell() {
 	if e.told != nil {
 		e.told()
 	}
-	poke(e.changed)
+	liveness.Poke(e.changed)
 }
 
 // standing returns how each resource stands with the kubelet.

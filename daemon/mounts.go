@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/internal/liveness"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -130,7 +131,7 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	mounted := make(chan struct{}, 1)
 	var table sync.WaitGroup
 	table.Go(func() {
-		_ = udev.WatchMountTable(ctx, paths.Proc, func() { poke(mounted) }) // a procfs without them gives no hint
+		_ = udev.WatchMountTable(ctx, paths.Proc, func() { liveness.Poke(mounted) }) // a procfs without them gives no hint
 	})
 	defer table.Wait()
 	defer cancel()

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/journal"
+
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 const (
@@ -71,17 +73,10 @@ func (l *Log) Close() {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
-	l.wakeUp()
+	liveness.Poke(l.wake)
 	select {
 	case <-l.written:
 	case <-time.After(logCloseLimit):
-	}
-}
-
-func (l *Log) wakeUp() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -101,7 +96,7 @@ func (q queue) Write(line []byte) (int, error) {
 		return len(line), nil
 	}
 	q.lines, q.size = append(q.lines, bytes.Clone(line)), q.size+len(line)
-	q.wakeUp()
+	liveness.Poke(q.wake)
 	return len(line), nil
 }
 
@@ -164,14 +159,8 @@ func (j *journalSocket) Write(datagram []byte) (n int, err error) {
 		if n, err = j.conn.Write(datagram); err == nil {
 			return n, nil
 		}
-		j.close()
-	}
-	return j.text.Write(textOf(datagram))
-}
-
-func (j *journalSocket) close() {
-	if j.conn != nil {
 		j.conn.Close()
 		j.conn = nil
 	}
+	return j.text.Write(textOf(datagram))
 }

@@ -134,7 +134,7 @@ func (c *conflict) holdBack(sock identity, found finding, id string) time.Durati
 	c.hold = c.newHold(sock, found)
 	c.asked.Store(false)
 	e.streams.mute(true)
-	if err := e.Parked.park(e.Resource.Name, e.streams.connection()); err != nil {
+	if err := e.Parked.park(e.Resource.Name, e.streams.client()); err != nil {
 		e.Log.Warn("stream not stored", "err", fmt.Errorf("a restart may cut off the other plugin: %w", err))
 	}
 	held := c.reason(found, id)
@@ -313,13 +313,13 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		c.again = lateInterval
 	}
 	found, id := c.find(counted)
-	if found == nothing && e.checkpoint() == e.streams.checkpoint() { // the kubelet has not worked through our list
+	sent, before := e.streams.lastSent()
+	if found == nothing && e.checkpoint() == before { // the kubelet has not worked through our list
 		found, c.again = ours, lateInterval
 	}
-	list := e.streams.lastSent()[0]
 	// A list that was sent in between may be under way, too. A device that a container has needs no confirmation.
-	confirmed := found == same || found == c.suspect && (found != nothing || list == c.list)
-	c.suspect, c.list = found, list
+	confirmed := found == same || found == c.suspect && (found != nothing || sent[0] == c.list)
+	c.suspect, c.list = found, sent[0]
 	e.streams.mute((found == foreign || found == same) && e.Resource.Yields) // so that no list of ours hides the other's
 	switch {
 	case found == ours:
@@ -329,13 +329,13 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		return c.takeBack()
 	case e.Resource.Yields:
 		return c.holdBack(sock, found, id)
-	case c.contested == ours:
-		c.setContested(found)
-		e.Log.Warn("another plugin offers the resource", "err", fmt.Errorf("%s; the kubelet asks only the one that has registered "+
-			"last: end the other, or name the resource differently", c.reason(found, id)))
-		c.suspect = ours
 	default:
 		c.suspect = ours
+		if c.contested == ours {
+			c.setContested(found)
+			e.Log.Warn("another plugin offers the resource", "err", fmt.Errorf("%s; the kubelet asks only the one that has "+
+				"registered last: end the other, or name the resource differently", c.reason(found, id)))
+		}
 	}
 	return c.again
 }
@@ -364,7 +364,7 @@ func (c *conflict) setContested(found finding) {
 // containers with what we have.
 func (c *conflict) find(counted []string) (_ finding, example string) {
 	e := c.e
-	sent := e.streams.lastSent()
+	sent, _ := e.streams.lastSent()
 	if id := e.Foreign(counted); id != "" {
 		return foreign, id
 	}
@@ -395,7 +395,7 @@ func (e *Endpoint) checkpoint() identity {
 // in one of the last two that were sent, or "".
 func (e *Endpoint) Foreign(counted []string) string {
 	snapshot, _ := e.Inventory.Snapshot()
-	sent := e.streams.lastSent()
+	sent, _ := e.streams.lastSent()
 	lists := append(sent[:], snapshot.Offer(e.Resource.Name))
 	for _, id := range counted {
 		if !slices.ContainsFunc(lists, func(o *inventory.Offer) bool { return o != nil && e.Resource.find(o, id) != nil }) {

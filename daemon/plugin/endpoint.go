@@ -9,6 +9,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,7 +91,7 @@ type Endpoint struct {
 	Before time.Time
 
 	probe    liveness.Probe
-	status   atomic.Pointer[Status]
+	status   atomic.Value // of Status
 	server   *grpc.Server // serves all incarnations of the socket
 	streams  streams
 	conflict conflict
@@ -119,10 +120,8 @@ func (e *Endpoint) Status() Status {
 
 // last returns the status as Run has set it.
 func (e *Endpoint) last() Status {
-	if s := e.status.Load(); s != nil {
-		return *s
-	}
-	return Status{}
+	s, _ := e.status.Load().(Status)
+	return s
 }
 
 // Run serves the resource until ctx ends, registering with every kubelet that comes. It calls started after the first
@@ -176,6 +175,7 @@ func (e *Endpoint) prepare() error {
 	}
 	e.streams.changed = make(chan struct{}, 1)
 	e.conflict.e, e.kubelet.begun = e, time.Now()
+	e.Peers, e.Parked = cmp.Or(e.Peers, &Peers{}), cmp.Or(e.Parked, &Parked{})
 	e.server = e.newServer()
 	return nil
 }
@@ -290,7 +290,7 @@ func (e *Endpoint) setRegistered(registered bool) {
 func (e *Endpoint) set(change func(*Status)) {
 	s := e.last()
 	change(&s)
-	e.status.Store(&s)
+	e.status.Store(s)
 	e.tell()
 }
 

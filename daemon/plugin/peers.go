@@ -29,7 +29,7 @@ const (
 // Peers knows which other plugins in the kubelet's directory are alive. A plugin that is killed leaves its socket behind,
 // and no inotify event reports that its process is gone. So Peers holds a connection to each, over which it calls
 // nothing. The kernel ends the connection with the process (unix_release_sock, net/unix/af_unix.c). Its methods are safe
-// for concurrent use, and a nil Peers knows none.
+// for concurrent use. The zero value knows none.
 type Peers struct {
 	Dir  string
 	Hint func() // called after each event. It must not block
@@ -80,9 +80,6 @@ func (p *Peers) Stir() {
 
 // Live lists the directory and returns the numbers of the plugins that are alive, the newest last. It does not block.
 func (p *Peers) Live() (live []uint64) {
-	if p == nil {
-		return nil
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ctx == nil {
@@ -115,9 +112,6 @@ func (p *Peers) Live() (live []uint64) {
 
 // Events returns how often a plugin has come or ended, or may have sent a list, so far.
 func (p *Peers) Events() uint64 {
-	if p == nil {
-		return 0
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.events
@@ -125,9 +119,6 @@ func (p *Peers) Events() uint64 {
 
 // Ended returns how many plugins have ended so far.
 func (p *Peers) Ended() uint64 {
-	if p == nil {
-		return 0
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ended

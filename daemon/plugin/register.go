@@ -65,7 +65,7 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	if err != nil {
 		return e.again(err)
 	}
-	if e.streams.pid() == peer.Pid {
+	if c := e.streams.client(); c != nil && c.pid == peer.Pid { // 0 is a PID namespace that we do not see into
 		e.kubelet.registered, e.kubelet.known = kubelet, true
 		e.setRegistered(true)
 		return 0

@@ -17,6 +17,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 // service is the DevicePlugin API of one endpoint.
@@ -189,7 +190,7 @@ func (s service) refuse(call string, err error) error {
 func (s service) noteAsked() {
 	if s.Status().Conflict {
 		s.conflict.asked.Store(true)
-		s.streams.tell()
+		liveness.Poke(s.streams.changed)
 	}
 }
 

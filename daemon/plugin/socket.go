@@ -7,11 +7,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -138,18 +138,12 @@ func (s *socket) drop() {
 
 // removeStale removes the sockets that earlier starts have left behind for a resource. One that answers is another's.
 func removeStale(dir, resource string) {
-	files, _ := os.ReadDir(dir) // where it is missing, nothing was left behind
-	for _, file := range files {
-		if !strings.HasPrefix(file.Name(), socketPrefix+resourceHash(resource)+"-") || !strings.HasSuffix(file.Name(), ".sock") {
-			continue
-		}
-		path := filepath.Join(dir, file.Name())
-		c, err := net.Dial("unix", path)
-		if err == nil {
+	names, _ := fs.Glob(os.DirFS(dir), socketPrefix+resourceHash(resource)+"-*.sock") // the pattern is valid
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		if c, err := net.Dial("unix", path); err == nil {
 			c.Close()
-			continue
-		}
-		if errors.Is(err, unix.ECONNREFUSED) {
+		} else if errors.Is(err, unix.ECONNREFUSED) {
 			os.Remove(path)
 		}
 	}

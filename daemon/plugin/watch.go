@@ -135,6 +135,6 @@ func (w *Watch) Hint() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := range w.hints {
-		poke(c)
+		liveness.Poke(c)
 	}
 }
