@@ -14,7 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// controlSocket is the name of the control socket in paths.run. It is fixed: other programs connect to it, and its unit has it.
+// controlSocket is the name of the control socket in paths.run. It is fixed, because other programs connect to it, and
+// its unit has it.
 const controlSocket = "control.sock"
 
 // newControl makes the control socket's side of the daemon. The endpoints are made after it, for they count with it.
@@ -41,8 +42,8 @@ func (d *daemon) unwritten() []string {
 	return all
 }
 
-// serveSocket returns the task that serves a socket: the one that systemd passes on, or one that listen makes; nil: none then. The
-// devices are served all the same where it cannot.
+// serveSocket returns the task that serves a socket. It is the one that systemd passes on, or one that listen makes, or
+// none if listen is nil. The devices are served all the same if it fails.
 func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, error), serve func(context.Context, net.Listener) error,
 ) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
@@ -67,7 +68,7 @@ func (d *daemon) listenControl() (net.Listener, error) {
 	return control.Listen(filepath.Join(d.Config.Paths.Run, controlSocket))
 }
 
-// listener returns a socket that systemd passes on; nil if it does not.
+// listener returns a socket that systemd passes on, or nil.
 func (d *daemon) listener(name string) (net.Listener, error) {
 	f := d.Sockets[name]
 	if f == nil {

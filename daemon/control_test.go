@@ -14,14 +14,15 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// TestOneNotice: the parts below do not know systemd, which gives the level its priority in the journal.
+// TestOneNotice checks that the packages below have no systemd, which gives the level its priority in the journal.
 func TestOneNotice(t *testing.T) {
 	if inventory.LevelNotice != systemd.LevelNotice {
 		t.Errorf("%v and %v", inventory.LevelNotice, systemd.LevelNotice)
 	}
 }
 
-// TestControlSocketOfTheServiceManager: the socket that is passed on is served, and stays when the daemon stops.
+// TestControlSocketOfTheServiceManager checks that the socket that is passed on is served, and stays when the daemon
+// stops.
 func TestControlSocketOfTheServiceManager(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c.sock")
 	made, err := control.Listen(path)
@@ -57,7 +58,7 @@ func TestControlSocketOfTheServiceManager(t *testing.T) {
 	}
 }
 
-// TestSocketIsNotPassedOn: who is started by systemd without the socket of events is told how to get it.
+// TestSocketIsNotPassedOn checks that a daemon that systemd starts without the socket of events reports how to get it.
 func TestSocketIsNotPassedOn(t *testing.T) {
 	err := errors.New("address family not supported by protocol")
 	const remedy = "systemctl stop metalplugd && systemctl start metalplugd"

@@ -37,18 +37,18 @@ const auditing = 5 * time.Minute
 // Options are what a daemon is made of.
 type Options struct {
 	Config   config.Config
-	File     string                        // the main file of the configuration, absolute, for people; may be empty
-	Load     func() (config.Config, error) // reads the configuration anew, for a reload; nil: there is none
-	Reload   <-chan os.Signal              // each signal asks for a reload; may be nil
+	File     string                        // the main file of the configuration, absolute, for messages, or empty
+	Load     func() (config.Config, error) // reads the configuration anew, for a reload, or nil
+	Reload   <-chan os.Signal              // each signal asks for a reload. It may be nil
 	Log      *slog.Logger
 	Notifier systemd.Notifier
-	Sockets  map[string]*os.File // passed on by the service manager: "uevent", "kmsg", "control", "metrics", and what was stored with it
+	Sockets  map[string]*os.File // passed on by the service manager, as "uevent", "kmsg", "control", "metrics", and those stored with it
 	Version  string              // of the program, for people
 	// Touch, if not nil, is used in the place of the helpers of the configuration.
 	Touch *device.Touch
 	// Unit, if not nil, takes the place of the helper that runs the units of the configuration.
 	Unit func(ctx context.Context, step turnover.Step) error
-	// Watching, if not nil, is called with the inventory before anything runs, for whoever wants to watch it.
+	// Watching, if not nil, is called with the inventory before anything runs, so that a caller can watch it.
 	Watching func(*inventory.Inventory)
 }
 
@@ -65,10 +65,10 @@ type daemon struct {
 	specs     *cdi.Specs
 	turnover  *turnover.Turnover
 	audit     *audit.Log
-	holding   map[string][]kubelet.Pod // who held what when that was last noted; owned by askHolders
+	holding   map[string][]kubelet.Pod // the holders when they were last noted, owned by askHolders
 	endpoints *endpoints
-	podGone   chan struct{} // one slot: a pod has gone since the kubelet was last asked
-	podGiven  chan struct{} // one slot: a container was given devices since then
+	podGone   chan struct{} // one slot, filled when a pod has gone since the kubelet was last asked
+	podGiven  chan struct{} // one slot, filled when a container was given devices since then
 	control   *control.Server
 	config    atomic.Pointer[config.Config] // as it applies, after reloads too
 	files     mount                         // with the directory of the configuration
@@ -98,7 +98,7 @@ func Run(ctx context.Context, o Options) error {
 	return runTasks(ctx, d.tasks(), d.ready)
 }
 
-// open opens the source of the devices: this machine's udev or a recording.
+// open opens the source of the devices, which is this machine's udev or a recording.
 func (d *daemon) open() (closeSource func(), err error) {
 	paths := d.Config.Paths
 	if file := d.Config.Hardware.Recording; file != "" {
@@ -131,8 +131,8 @@ func (d *daemon) open() (closeSource func(), err error) {
 	return func() { s.Close() }, nil
 }
 
-// notPassed tells with an error what to do where systemd should have passed on the socket of events and has not, as after
-// its unit was changed while it was active: in the sandbox of the unit nobody can open another.
+// notPassed adds a remedy to an error if systemd should have passed on the socket of events and has not, as after its
+// unit was changed while it was active. In the sandbox of the unit no process can open another.
 func (d *daemon) notPassed(err error) error {
 	if len(d.Sockets) == 0 || d.Sockets["uevent"] != nil {
 		return err
@@ -284,7 +284,7 @@ func (d *daemon) notify(err error) {
 	}
 }
 
-// serve runs the endpoints once the inventory is complete and the CDI specs are written: as soon as an endpoint is
+// serve runs the endpoints once the inventory is complete and the CDI specs are written. As soon as an endpoint is
 // registered the kubelet may start a container with names that it was given before a reboot.
 func (d *daemon) serve(ctx context.Context, ready func()) error {
 	select {

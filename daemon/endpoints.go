@@ -13,15 +13,16 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 // endpoints are the endpoints that run, one a resource. A reload touches only those whose resource has changed.
 type endpoints struct {
 	make    func(config.Resource) *plugin.Endpoint
-	changed chan struct{} // one slot: the set has changed
-	told    func()        // called when the set, or how one stands with the kubelet, has changed; may be nil
+	changed chan struct{} // one slot, filled when the set has changed
+	told    func()        // called when the set, or the registration state of one, has changed, or nil
 	begun   chan struct{} // closed once they run, and apply may be called
-	last    time.Time     // when an endpoint of a daemon before this one was last registered; zero: there was none since the boot
+	last    time.Time     // when an endpoint of a daemon before this one was last registered, or zero if none was since the boot
 
 	mu      sync.Mutex
 	running map[string]*running
@@ -38,7 +39,7 @@ type running struct {
 	done     chan struct{} // closed when it has stopped
 }
 
-// run runs an endpoint for each resource until ctx ends; ready is called when each has looked for the kubelet once.
+// run runs an endpoint for each resource until ctx ends. It calls ready when each has looked for the kubelet once.
 func (e *endpoints) run(ctx context.Context, resources []config.Resource, ready func()) error {
 	e.mu.Lock()
 	e.ctx, e.failed, e.running, e.served = ctx, make(chan error, 1), make(map[string]*running), make(map[string]bool)
@@ -54,8 +55,8 @@ func (e *endpoints) run(ctx context.Context, resources []config.Resource, ready 
 	}
 }
 
-// apply makes the endpoints those of the resources: what is new is started, what is gone is stopped, what has changed is
-// stopped and started. started is called when all that were started run.
+// apply makes the endpoints those of the resources. It starts new ones, stops those that are gone, and restarts those
+// that have changed. It calls started when all that were started run.
 func (e *endpoints) apply(resources []config.Resource, started func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -88,8 +89,8 @@ func (e *endpoints) apply(resources []config.Resource, started func()) {
 	}()
 }
 
-// sameService tells whether an endpoint serves a and b in the same way. What they match is the inventory's concern, and
-// what is done to a device between two pods that of the turnover.
+// sameService reports whether an endpoint serves a and b in the same way. Their matches are the inventory's concern, and
+// the work on a device between two pods that of the turnover.
 func sameService(a, b config.Resource) bool {
 	a.Match, a.Exclude, a.AllowInUse, a.Reset = nil, nil, false, config.ResourceReset{}
 	a.Units, b.Units = config.Units{}, config.Units{}
@@ -157,7 +158,7 @@ func (e *endpoints) tell() {
 	if e.told != nil {
 		e.told()
 	}
-	poke(e.changed)
+	liveness.Poke(e.changed)
 }
 
 // standing returns how each resource stands with the kubelet.
@@ -180,7 +181,7 @@ func (e *endpoints) registered() (connected, all int) {
 	return connected, len(standing)
 }
 
-// names returns how the endpoint of a resource names devices to the container runtime; nil: it does not.
+// names returns the function by which the endpoint of a resource names devices to the container runtime, or nil.
 func (d *daemon) names(r config.Resource) func([]*inventory.Status) ([]string, error) {
 	switch {
 	case r.Inject != config.InjectCDI:

@@ -10,6 +10,7 @@ import (
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 // holdersInterval is how often the kubelet is asked which devices its pods hold, while that matters. It allows 100
@@ -21,21 +22,13 @@ const holdersInterval = 10 * time.Second
 const (
 	goneInterval = time.Second
 	goneRounds   = 6
-	// givenRounds is how often after a container was given devices: once the kubelet has listed its pod, it need not be
-	// waited for when that is gone again.
+	// givenRounds is how often after a container was given devices. Once the kubelet has listed its pod, its end needs no
+	// wait.
 	givenRounds = 3
 )
 
-// poke puts a signal into a channel of one slot. It does not block.
-func poke(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// askHolders asks the kubelet which devices its pods hold, as long as there is a device of which that has to be known:
-// one that a pod holds, or one that is in the offer only because a pod may hold it. Otherwise it sleeps.
+// askHolders asks the kubelet which devices its pods hold, as long as there is a device for which that matters. A pod
+// holds such a device, or it is in the list only because a pod may hold it. Otherwise it sleeps.
 func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 	ready()
 	holders := kubelet.Holders{Socket: d.Config.Paths.PodResources, Dir: d.Config.Paths.DevicePlugins}
@@ -86,7 +79,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 // then all the same.
 func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 	if root := d.Config.Paths.Cgroup; root != "" {
-		if err := cgroup.Watch(ctx, root, ready, func() { poke(d.podGone) }); err != nil {
+		if err := cgroup.Watch(ctx, root, ready, func() { liveness.Poke(d.podGone) }); err != nil {
 			d.Log.Warn("pods not watched", "err", fmt.Errorf("%w: the kubelet is asked every %v instead", err, holdersInterval))
 		}
 	}

@@ -21,9 +21,10 @@ const startMark = "started"
 var errOther = errors.New("another metalplugd uses this directory; stop it, or give this one another")
 
 // lockPaths keeps other instances away from the state directory, which it makes if it is missing, and from the kubelet's
-// directory: two instances would overwrite each other's state, or register the same resources. It locks the directories
-// themselves by flock(2): no file can be removed under the lock, and links lead to the same lock. The locks end with the
-// process. A directory that cannot be opened has no lock: the daemon serves without its state, and waits for the kubelet.
+// directory. Two instances would overwrite each other's state, or register the same resources. It locks the directories
+// themselves by flock(2). No file can be removed under the lock, and links lead to the same lock. The locks end with the
+// process. A directory that cannot be opened has no lock. The daemon serves without its state then, or waits for the
+// kubelet.
 func lockPaths(paths config.Paths) (unlock func(), err error) {
 	_ = os.MkdirAll(paths.State, 0o700) // the store logs what is wrong
 	var locks []*os.File
@@ -49,8 +50,8 @@ func lockPaths(paths config.Paths) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// markStart returns when a daemon before this one was last registered with a kubelet. The time is zero at the first start since
-// the node was booted: systemd empties paths.run then, and the mark in it.
+// markStart returns when a daemon before this one was last registered with a kubelet. The time is zero at the first start
+// since the node was booted, because systemd empties paths.run then, with the mark in it.
 func markStart(run string) (last time.Time) {
 	_ = os.MkdirAll(run, 0o755) // serving the control socket fails otherwise, which is logged
 	mark := filepath.Join(run, startMark)

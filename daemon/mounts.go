@@ -16,24 +16,26 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/internal/liveness"
 	"github.com/metalplug/metalplug/udev"
 )
 
-// remount is the remedy for a mount of the sandbox that is not what it should be: a start makes all of them.
+// remount is the remedy for a wrong mount in the sandbox. A start makes all of them.
 const remount = "systemctl restart metalplugd"
 
-// recheck is how long after a hint the mounts are compared again: rm -rf first empties a directory, which is the hint,
+// recheck is how long after a hint the mounts are compared again. rm -rf first empties a directory, which is the hint,
 // and then removes it.
 var recheck = [...]time.Duration{0, 200 * time.Millisecond, time.Second, 5 * time.Second}
 
-// view is what a path leads to: a directory in a file system, whatever mount shows it.
+// view is the target of a path, as a directory in a file system, through any mount.
 type view struct{ device, path string }
 
-// deleted ends the root of a mount whose directory was removed (d_path in fs/d_path.c; show_mountinfo has one slash more).
+// deleted ends the root of a mount whose directory was removed (d_path in fs/d_path.c, and show_mountinfo has one slash
+// more).
 const deleted = "//deleted"
 
-// viewOf returns what a path without symbolic links leads to in a mount namespace, by its /proc/PID/mountinfo (proc(5)).
-// The zero view: it cannot be told.
+// viewOf returns the target of a path without symbolic links in a mount namespace, by its /proc/PID/mountinfo (proc(5)).
+// It returns the zero view if it is unknown.
 func viewOf(mountinfo, path string) view {
 	found, length := view{}, -1
 	for line := range strings.Lines(mountinfo) {
@@ -46,7 +48,7 @@ func viewOf(mountinfo, path string) view {
 		if !below || rest != "" && rest[0] != '/' || len(point) < length {
 			continue
 		}
-		// Of several mounts at one point, the last is on top.
+		// The last of several mounts at one point is on top.
 		found, length = view{fields[2], strings.TrimSuffix(root, "/") + rest}, len(point)
 	}
 	return found
@@ -97,8 +99,8 @@ func (m mount) hidden() bool {
 	return m.own != m.host && errors.Is(err, os.ErrNotExist) && !strings.HasSuffix(m.own.path, deleted)
 }
 
-// replaced returns an error if the directory was removed or replaced since m was made: the daemon has the old one. The kernel keeps
-// the path of a bound directory up to date when it or one above it is renamed or removed.
+// replaced returns an error if the directory was removed or replaced since m was made, so that the daemon has the old
+// one. The kernel keeps the path of a bound directory up to date when it or one above it is renamed or removed.
 func (m mount) replaced(proc string) error {
 	now := newMount(proc, m.key, m.path)
 	moved := now.own != m.own || strings.HasSuffix(now.own.path, deleted)
@@ -129,7 +131,7 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	mounted := make(chan struct{}, 1)
 	var table sync.WaitGroup
 	table.Go(func() {
-		_ = udev.WatchMountTable(ctx, paths.Proc, func() { poke(mounted) }) // a procfs without them gives no hint
+		_ = udev.WatchMountTable(ctx, paths.Proc, func() { liveness.Poke(mounted) }) // a procfs without them gives no hint
 	})
 	defer table.Wait()
 	defer cancel()
@@ -156,8 +158,8 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	}
 }
 
-// unbound returns an error where a new configuration needs a mount that only a start makes: of the directory that the
-// configuration is read from, which was replaced, or of that of the CDI specs.
+// unbound returns an error where a new configuration needs a mount that only a start makes. It may be that of the
+// directory that the configuration is read from, which was replaced, or that of the CDI specs.
 func (d *daemon) unbound(next config.Config) error {
 	if err := d.files.replaced(d.Config.Paths.Proc); err != nil {
 		return fmt.Errorf("%w: %s", err, remount)
@@ -165,8 +167,8 @@ func (d *daemon) unbound(next config.Config) error {
 	return CheckCDI(next)
 }
 
-// CheckCDI returns an error where a resource has inject = "cdi" and the sandbox shows no directory for its spec: the unit
-// binds it only where a resource used it at the start. It writes nothing.
+// CheckCDI returns an error where a resource has inject = "cdi" and the sandbox shows no directory for its spec. The unit
+// binds the directory only if a resource used it at the start. CheckCDI writes nothing.
 func CheckCDI(c config.Config) error {
 	if !slices.ContainsFunc(c.Resources, config.Resource.NeedsSpec) {
 		return nil

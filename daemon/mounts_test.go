@@ -100,7 +100,7 @@ func TestReplacedMounts(t *testing.T) {
 	}
 }
 
-// TestMountsOfThisMachine: outside a sandbox nothing is hidden, and a directory may be replaced.
+// TestMountsOfThisMachine checks that outside a sandbox nothing is hidden, and a directory may be replaced.
 func TestMountsOfThisMachine(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "plugins")
 	if err := os.Mkdir(dir, 0o755); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 // about returns an entry of the audit about a device.
@@ -26,7 +27,7 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 		entries[i] = about(s, audit.Allocated)
 	}
 	d.audit.Note(entries...)
-	time.AfterFunc(answering, func() { poke(d.podGiven) })
+	time.AfterFunc(answering, func() { liveness.Poke(d.podGiven) })
 }
 
 // noteHolders notes which pods hold our devices that did not the last time, by name. After a start that is all of them.

@@ -18,7 +18,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// TestHoldersAreNotedOnce: a pod that holds a device is noted when it is new, and by name; devices of others are not.
+// TestHoldersAreNotedOnce checks that a new pod that holds a device is noted, by its name. Devices of other resources are
+// not noted.
 func TestHoldersAreNotedOnce(t *testing.T) {
 	dir := t.TempDir()
 	d := &daemon{audit: audit.Open(dir, slog.New(slog.DiscardHandler))}

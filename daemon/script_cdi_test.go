@@ -81,8 +81,8 @@ func (s *story) nodes(words []string) error {
 	return nil
 }
 
-// specDir does something to the directory of the CDI specs: "remove" as a reboot does, "block" so that nothing can be
-// written, "unblock" again.
+// specDir acts on the directory of the CDI specs. "remove" removes it as a reboot does, "block" makes it unwritable, and
+// "unblock" makes it writable again.
 func (s *story) specDir(words []string) error {
 	switch strings.Join(words, " ") {
 	case "remove":

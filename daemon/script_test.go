@@ -27,8 +27,8 @@ import (
 // patience is how long a story waits for what it expects.
 const patience = 20 * time.Second
 
-// TestScript plays the stories in testdata/script: hardware below, a small device manager above, the daemon between.
-// Each line is a command, "#" begins a comment; the commands are the methods in verbs.
+// TestScript plays the stories in testdata/script. Hardware is below, a small device manager above, and the daemon in
+// between. Each line is a command, and "#" begins a comment. The commands are the methods in verbs.
 func TestScript(t *testing.T) {
 	files, err := filepath.Glob("testdata/script/*.txt")
 	if err != nil || len(files) == 0 {
@@ -50,13 +50,13 @@ type story struct {
 	kubelet   *kubelet.Kubelet
 	container kubelet.Container // of the last allocate
 	resource  string            // that it was allocated of
-	stop      func()            // of the daemon, nil: it does not run
+	stop      func()            // of the daemon, or nil while it does not run
 	hangup    chan os.Signal
-	helpers   *helpers // nil: there are none
+	helpers   *helpers // nil if there are none
 }
 
 func newStory(t *testing.T) *story {
-	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
+	dir, err := os.MkdirTemp("", "mp") // short, because the path of a unix socket has 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,16 +91,16 @@ func (s *story) play(file string) {
 // do carries out one command.
 func (s *story) do(words []string) error {
 	verbs := map[string]func([]string) error{
-		"plug":                 s.plug,               // plug widget NAME SERIAL [NUMA]; plug disk NUMBER EUI [CONTENT]
+		"plug":                 s.plug,               // plug widget NAME SERIAL [NUMA] or plug disk NUMBER EUI [CONTENT]
 		"unplug":               s.unplug,             // unplug NAME...
-		"at-once":              s.atOnce,             // at-once COUNT: that many widgets
+		"at-once":              s.atOnce,             // at-once COUNT plugs that many widgets
 		"resource":             s.addResource,        // resource LINE of the configuration, in [[resource]] widgets
 		"daemon":               s.daemonVerb,         // daemon start|stop|restart|reload
 		"kubelet":              s.kubeletVerb,        // kubelet start|stop|restart
 		"expect":               s.expect,             // expect RESOURCE CAPACITY ALLOCATABLE
 		"lists-at-most":        s.listsAtMost,        // lists-at-most RESOURCE N
-		"allocate":             s.allocate,           // allocate RESOURCE N [ID...]: these are chosen
-		"allocate-fails-until": s.allocateFailsUntil, // allocate-fails-until RESOURCE N TEXT...: at last with that text
+		"allocate":             s.allocate,           // allocate RESOURCE N [ID...] checks that these are chosen
+		"allocate-fails-until": s.allocateFailsUntil, // allocate-fails-until RESOURCE N TEXT... waits until it fails with that text
 		"allocate-fails":       s.allocateFails,      // allocate-fails RESOURCE N TEXT...
 		"prestart":             s.prestart,
 		"prestart-fails":       s.prestartFails, // prestart-fails TEXT...
@@ -114,20 +114,20 @@ func (s *story) do(words []string) error {
 		"env":                  s.env,           // env NAME=VALUE of the last container
 		"nodes":                s.nodes,         // nodes PATH... of the last container, which gets no CDI device
 		"cdi":                  s.cdiNames,      // cdi NAME... of the last container, which gets no node
-		"spec":                 s.spec,          // spec RESOURCE [ID...]: its CDI spec describes these
+		"spec":                 s.spec,          // spec RESOURCE [ID...] checks that its CDI spec describes these
 		"spec-dir":             s.specDir,       // spec-dir remove|block|unblock
 		"plain-resource":       s.plainResource, // takes back all resource lines
 		"helpers":              s.useHelpers,    // from the next start of the daemon on, devices can be touched
-		"hide":                 s.hide,          // hide NAME: the disk has data that only a full read finds
-		"reads":                s.reads,         // reads NAME N: the disk was read so often
-		"state":                s.state,         // state NAME STATE [REASON...]: at last that is the state of its lease
+		"hide":                 s.hide,          // hide NAME puts data on the disk that only a full read finds
+		"reads":                s.reads,         // reads NAME N checks how often the disk was read
+		"state":                s.state,         // state NAME STATE [REASON...] waits until that is the state of its lease
 		"evidence":             s.evidence,      // evidence NAME KIND
-		"adopt":                s.adopt,         // adopt NAME: the operator does
+		"adopt":                s.adopt,         // adopt NAME, as the operator does
 		"adopt-fails":          s.adoptFails,    // adopt-fails NAME TEXT...
-		"write":                s.write,         // write NAME [CONTENT]: the disk has that, and udev does not see it
-		"owner":                s.owner,         // owner POD: the kubelet's checkpoint names it for the last container
-		"open":                 s.open,          // open NAME [POD|host]: who has the node open
-		"touched":              s.touched,       // touched reset|erase NAME METHOD: that was done next
+		"write":                s.write,         // write NAME [CONTENT] writes to the disk without an event of udev
+		"owner":                s.owner,         // owner POD, which the kubelet's checkpoint names for the last container
+		"open":                 s.open,          // open NAME [POD|host], which has the node open
+		"touched":              s.touched,       // touched reset|erase NAME METHOD checks that it was the next request
 		"untouched":            s.untouched,     // nothing more was done
 		"allocate-at-last":     s.allocateAtLast,
 	}

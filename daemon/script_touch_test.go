@@ -22,8 +22,8 @@ import (
 // helpers stand in a story for the programs that touch devices.
 type helpers struct {
 	mu      sync.Mutex
-	content map[string]string // of disks, by name: "nvme1n1"
-	open    map[string]string // the pod that has a device open; "host" is none
+	content map[string]string // of disks, by name, such as "nvme1n1"
+	open    map[string]string // the pod that has a device open, or "host"
 	done    []string          // "erase nvme1n1 zero"
 	hidden  map[string]bool   // disks with data that only a full read finds
 	read    map[string]int    // how often a disk was read
@@ -232,7 +232,7 @@ func (s *story) state(words []string) error {
 		if got = strings.TrimSpace(d.State + " " + d.Reason); err == nil && got == want {
 			return nil
 		}
-		time.Sleep(100 * time.Millisecond) // it is asked again: nothing depends on when
+		time.Sleep(100 * time.Millisecond) // it is asked again, and nothing depends on the time
 	}
 	return fmt.Errorf("it is %s", got)
 }

@@ -42,7 +42,7 @@ func runTasks(parent context.Context, tasks []task, allReady func()) error {
 	}
 	running.Wait()
 	if parent.Err() != nil {
-		return nil // whatever else went wrong did so because of that
+		return nil // any other error followed from that
 	}
 	return context.Cause(ctx)
 }

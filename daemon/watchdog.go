@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// pingWatchdog tells the service manager that the daemon is alive, as long as all its loops go round: the events of udev, the
-// inventory, the watch of the kubelet's directory, and each endpoint.
+// pingWatchdog notifies the service manager that the daemon is alive, as long as all its loops make progress. These are
+// the events of udev, the inventory, the watch of the kubelet's directory, and each endpoint.
 func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	ready()
 	interval, err := d.Notifier.WatchdogInterval()
@@ -29,8 +29,8 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 			return nil
 		case <-tick.C:
 		}
-		// Asked again at once: who only was late is heard of before the service manager has waited for two intervals, and who
-		// stands still is named before that.
+		// Ask again at once. A loop that was only late answers before the service manager has waited for two intervals,
+		// and a loop that is stuck is named before that.
 		for err := d.alive(ctx, interval/2); err != nil; err = d.alive(ctx, interval/2) {
 			if ctx.Err() != nil {
 				return nil

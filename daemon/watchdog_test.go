@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon"
 )
 
-// jam is a log in which whoever says a certain thing gets no further.
+// jam is a log in which a goroutine that logs a certain message stops.
 type jam struct {
 	slog.Handler
 	at    string
@@ -78,7 +78,7 @@ func manager(t *testing.T, dir string) happens {
 	return told
 }
 
-// await waits until something happens, and fails when something else does before that; "": whatever else.
+// await waits until want happens, and fails if never, unless it is "", happens before that.
 func (h happens) await(t *testing.T, want, never string) {
 	t.Helper()
 	limit, last := time.After(patience), ""
@@ -98,7 +98,8 @@ func (h happens) await(t *testing.T, want, never string) {
 	}
 }
 
-// TestWatchdog: whichever loop stands still, the service manager is told no more that all is well, and the log says which.
+// TestWatchdog checks that, for each loop that is stuck, the service manager gets no more notices, and the log names the
+// loop.
 func TestWatchdog(t *testing.T) {
 	for _, c := range []struct {
 		name, at, loop string

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package directory follows directories by inotify: also those that are missing, or are removed and made again.
+// Package directory follows directories by inotify, also those that are missing, or are removed and made again.
 package directory
 
 import (
@@ -14,12 +14,12 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Event says that something has happened to a file in one of the directories, or to a directory: [Name] tells which. It is only
-// a hint; who gets it looks for himself.
+// Event reports a change of a file in one of the directories, or of a directory. [Name] returns which. It is only a hint,
+// and the receiver looks for itself.
 type Event = fsnotify.Event
 
-// Watch is one or more directories that are followed. Events come from its channel Events; what comes from its channel Errors
-// says that some may have been lost. It has to be closed.
+// Watch is one or more directories that are followed. Events come from its channel Events. An error from its channel
+// Errors means that some may have been lost. It has to be closed.
 type Watch struct {
 	*fsnotify.Watcher
 	dirs []string
@@ -34,10 +34,10 @@ func Open(dirs ...string) (*Watch, error) {
 	return &Watch{w, dirs}, nil
 }
 
-// Rearm watches the directories, whichever are there now, and for each the nearest one above it that exists, so that it is
-// noticed when a missing one is made. What happens further up is not told of, nor that a file system is mounted there: who
-// cares for that looks from time to time. It is due after an event of which [Watch.Itself] says so, and after a lost one. It is
-// safe for concurrent use.
+// Rearm watches the directories that exist now, and for each the nearest existing one above it, so that it is noticed
+// when a missing one is made. It gets no event of changes further up, nor of a mount there. A caller that needs those
+// looks from time to time. It is due after an event for which [Watch.Itself] is true, and after a lost one. It is safe
+// for concurrent use.
 func (w *Watch) Rearm() error {
 	var all error
 	for _, dir := range w.dirs {
@@ -54,7 +54,7 @@ func (w *Watch) Itself(e Event) bool {
 	return slices.ContainsFunc(w.dirs, func(dir string) bool { return name == dir || strings.HasPrefix(dir, name+"/") })
 }
 
-// Name returns the path of what an event is of, the plain one: what lies directly in / has two slashes in front in e.Name.
+// Name returns the plain path of an event. A file directly in / has two slashes in front in e.Name.
 func Name(e Event) string { return filepath.Clean(e.Name) }
 
 // Touched tells whether more has happened to a file than a change of its mode or its times.
@@ -63,8 +63,8 @@ func Touched(e Event) bool { return !e.Has(fsnotify.Chmod) }
 // Moved tells whether a file or directory has come or gone, and was not only written to.
 func Moved(e Event) bool { return e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0 }
 
-// rearm repeats what may have come too late: a directory that was made before the one above it was watched is not told
-// of by any event.
+// rearm repeats a step that may have come too late. A directory that was made before the one above it was watched causes
+// no event.
 func rearm(dir string, add func(dir string) error) error {
 	for {
 		missing, err := addNearest(dir, add)
@@ -78,7 +78,7 @@ func rearm(dir string, add func(dir string) error) error {
 }
 
 // addNearest adds dir and the nearest directory above it that exists, and returns the last one on the way up that was
-// missing; empty: none was. The error is that of dir, if it is not missing.
+// missing, or "". The error is that of dir, if it is not missing.
 func addNearest(dir string, add func(dir string) error) (missing string, err error) {
 	if err = add(dir); errors.Is(err, os.ErrNotExist) {
 		missing, err = dir, nil

@@ -81,7 +81,7 @@ func inRoot(t *testing.T, root string, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // and never unlocked, because the thread ends with the goroutine
 		err := unix.Unshare(unix.CLONE_FS)
 		if err == nil {
 			err = unix.Chroot(root)
@@ -98,7 +98,8 @@ func inRoot(t *testing.T, root string, f func() error) {
 	}
 }
 
-// TestDirectoryInTheRoot: it is followed as any other, and what lies in it, or beside it, is not taken for it.
+// TestDirectoryInTheRoot checks that it is followed as any other, and is not confused with the files in it, or next to
+// it.
 func TestDirectoryInTheRoot(t *testing.T) {
 	root := t.TempDir()
 	w, err := Open("/state", "/far/down")

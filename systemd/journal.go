@@ -16,7 +16,7 @@ import (
 	"github.com/coreos/go-systemd/v22/journal"
 )
 
-// LevelNotice is slog's place for what is normal but significant: the journal's priority 5.
+// LevelNotice is the level in slog for normal but significant messages, which is the journal's priority 5.
 const LevelNotice = slog.Level(2)
 
 // TextLogger returns a logger that writes text to w, without time. Its callers wait for w.
@@ -42,7 +42,7 @@ func plain(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// ParseLevel returns the level of that name: debug, info, notice, warn or error.
+// ParseLevel returns the level of a name, which is debug, info, notice, warn or error.
 func ParseLevel(name string) (slog.Level, error) {
 	levels := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "notice": LevelNotice, "warn": slog.LevelWarn, "error": slog.LevelError,
@@ -64,8 +64,8 @@ type journalHandler struct {
 // Enabled tells whether a line of that level is written.
 func (h *journalHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
-// Handle writes a line: the message and its particulars as text, and each of them as a field. Message and priority are the first
-// two fields, for [textOf].
+// Handle writes a line. The message and its attributes are its text, and each of them is a field. Message and priority
+// are the first two fields, for [textOf].
 func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	var text strings.Builder
 	var fields []byte
@@ -101,12 +101,13 @@ func textOf(entry []byte) []byte {
 	return fmt.Appendf(nil, "<%s>%s\n", bytes.TrimPrefix(priority, []byte("PRIORITY=")), bytes.TrimPrefix(message, []byte("MESSAGE=")))
 }
 
-// fieldSize is the longest value of a field in bytes. A datagram must fit into the send buffer of its socket, of 212,992 bytes
-// unless net.core.wmem_default says otherwise (socket(7)): a line has all keys at most, and their values once more as text.
+// fieldSize is the longest value of a field in bytes. A datagram must fit into the send buffer of its socket, which has
+// 212,992 bytes unless net.core.wmem_default differs (socket(7)). A line has all keys at most, and their values once more
+// as text.
 const fieldSize = 12 << 10
 
-// appendField appends a field of the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/): with the size of
-// the value before it, as 64 bits in little endian, where a newline is in the value.
+// appendField appends a field of the journal's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/). If the
+// value has a newline, its size comes before it, as 64 bits in little endian.
 func appendField(entry []byte, name, value string) []byte {
 	if len(value) > fieldSize {
 		value = value[:fieldSize] + "..."
@@ -127,7 +128,7 @@ func (h *journalHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &next
 }
 
-// WithGroup returns the same: the journal's fields are flat.
+// WithGroup returns the same handler, because the journal's fields are flat.
 func (h *journalHandler) WithGroup(string) slog.Handler { return h }
 
 func priority(level slog.Level) journal.Priority {

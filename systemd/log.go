@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/journal"
+
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 const (
 	// queueSize bounds the lines that wait for a reader, in bytes.
 	queueSize = 1 << 20
-	// errorSize bounds them where the next line is an error: lines of less importance leave room for errors.
+	// errorSize bounds them where the next line is an error. Lines of less importance leave room for errors.
 	errorSize = 4 << 20
 	// logCloseLimit bounds how long Close waits for a reader.
 	logCloseLimit = 5 * time.Second
@@ -26,9 +28,9 @@ const (
 	journalPath = "/run/systemd/journal/socket"
 )
 
-// Log is a logger whose callers never wait for its reader. Lines wait in a bounded queue; a goroutine writes them. Lines that
-// find the queue full or that cannot be written are dropped and counted. A warning reports the count once the queue is empty and
-// the last write succeeded.
+// Log is a logger whose callers never wait for its reader. Lines wait in a bounded queue, and a goroutine writes them.
+// Lines that find the queue full or that cannot be written are dropped and counted. A warning reports the count once the
+// queue is empty and the last write succeeded.
 type Log struct {
 	*slog.Logger
 
@@ -71,17 +73,10 @@ func (l *Log) Close() {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
-	l.wakeUp()
+	liveness.Poke(l.wake)
 	select {
 	case <-l.written:
 	case <-time.After(logCloseLimit):
-	}
-}
-
-func (l *Log) wakeUp() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -101,7 +96,7 @@ func (q queue) Write(line []byte) (int, error) {
 		return len(line), nil
 	}
 	q.lines, q.size = append(q.lines, bytes.Clone(line)), q.size+len(line)
-	q.wakeUp()
+	liveness.Poke(q.wake)
 	return len(line), nil
 }
 
@@ -144,12 +139,12 @@ func (l *Log) write() {
 	}
 }
 
-// journalSocket sends each write as one datagram. The socket is connected: only then does the kernel wake a sender that found
-// the queue of the receiver full with the datagrams of others (net/unix/af_unix.c, unix_dgram_peer_wake_me).
+// journalSocket sends each write as one datagram. The socket is connected. Only then does the kernel wake a sender that
+// found the queue of the receiver full with the datagrams of others (net/unix/af_unix.c, unix_dgram_peer_wake_me).
 type journalSocket struct {
 	path string
-	conn net.Conn  // nil: not connected
-	text io.Writer // standard error: its stream outlives a new socket, which a sandbox that binds the old file does not show
+	conn net.Conn  // nil while not connected
+	text io.Writer // standard error. Its stream outlives a new socket, which a sandbox that binds the old file does not show
 }
 
 // Write sends a datagram, to the new socket if journald has made one. If there is no socket, it writes the message as text.
@@ -164,14 +159,8 @@ func (j *journalSocket) Write(datagram []byte) (n int, err error) {
 		if n, err = j.conn.Write(datagram); err == nil {
 			return n, nil
 		}
-		j.close()
-	}
-	return j.text.Write(textOf(datagram))
-}
-
-func (j *journalSocket) close() {
-	if j.conn != nil {
 		j.conn.Close()
 		j.conn = nil
 	}
+	return j.text.Write(textOf(datagram))
 }

@@ -105,8 +105,8 @@ func (s *stuck) String() string {
 	return s.text.String()
 }
 
-// TestReaderThatIsStuck: no caller waits for the reader. Lines are written in their order once it reads; the count of dropped
-// lines follows, and errors are not among them.
+// TestReaderThatIsStuck checks that no caller waits for the reader. Lines are written in their order once it reads. The
+// count of dropped lines follows, and errors are not among them.
 func TestReaderThatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := &stuck{free: make(chan struct{})}
@@ -142,7 +142,7 @@ func TestReaderThatIsStuck(t *testing.T) {
 	})
 }
 
-// TestErrorsAreBoundedToo: a flood of errors takes no memory without end.
+// TestErrorsAreBoundedToo checks that a flood of errors takes bounded memory.
 func TestErrorsAreBoundedToo(t *testing.T) {
 	reader := &stuck{free: make(chan struct{})}
 	log := openLog(reader, func(w io.Writer) slog.Handler { return textHandler(w, slog.LevelInfo) })
@@ -160,7 +160,7 @@ func TestErrorsAreBoundedToo(t *testing.T) {
 	log.Close()
 }
 
-// TestCloseIsBounded: the end of the daemon does not wait for a reader that is stuck.
+// TestCloseIsBounded checks that the end of the daemon does not wait for a reader that is stuck.
 func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := &stuck{free: make(chan struct{})}
@@ -176,8 +176,8 @@ func TestCloseIsBounded(t *testing.T) {
 	})
 }
 
-// TestJournalIsNotRead: journald reads nothing, and its queue is full with the datagrams of others. The callers go on, and
-// journald gets the lines once it reads.
+// TestJournalIsNotRead has a journald that reads nothing, and its queue is full with the datagrams of others. The callers
+// go on, and journald gets the lines once it reads.
 func TestJournalIsNotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
 	journald, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -227,7 +227,8 @@ func listen(t *testing.T, path string) *net.UnixConn {
 	return journald
 }
 
-// TestJournalIsReplaced: journald makes another socket. Lines go to standard error as long as the daemon does not see it.
+// TestJournalIsReplaced has a journald that makes another socket. Lines go to standard error as long as the daemon does
+// not see it.
 func TestJournalIsReplaced(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -276,7 +277,8 @@ func TestJournalIsReplaced(t *testing.T) {
 	}
 }
 
-// TestLostLinesAreReported: what neither journald nor standard error took is counted, once one of them takes lines again.
+// TestLostLinesAreReported checks that lines that neither journald nor standard error took are counted, once one of them
+// takes lines again.
 func TestLostLinesAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := new(flaky)
@@ -300,7 +302,7 @@ type flaky struct {
 	fails atomic.Bool
 	mu    sync.Mutex
 	text  bytes.Buffer
-	calls chan struct{} // nil: no test waits for them
+	calls chan struct{} // nil if no test waits for them
 }
 
 func (f *flaky) Write(p []byte) (int, error) {

@@ -17,7 +17,7 @@ const machineVariable = "METALPLUG_MACHINE_ID"
 var application = [16]byte{0xe4, 0xe8, 0xf5, 0x2b, 0xc2, 0xdb, 0x4d, 0x32, 0xa2, 0x50, 0xe0, 0xa6, 0x00, 0x65, 0x46, 0xcf}
 
 // MachineID returns an ID of this machine for metalplug alone, as sd_id128_get_machine_app_specific(3) makes it of
-// machine-id(5): 32 hexadecimal digits. It is empty where the machine has no ID yet, or METALPLUG_MACHINE_ID is empty.
+// machine-id(5), in 32 hexadecimal digits. It is empty where the machine has no ID yet, or METALPLUG_MACHINE_ID is empty.
 func MachineID() string {
 	text, passed := os.LookupEnv(machineVariable)
 	if !passed {

@@ -4,9 +4,9 @@ package systemd
 
 import "maps"
 
-// MessageIDs returns the MESSAGE_ID of each line of the log that has one, by its message: all errors, and those after which
-// somebody may have to do something, or wants to look for later. metalplug.catalog explains each (journalctl -x). An ID never
-// changes and is never given to another message.
+// MessageIDs returns the MESSAGE_ID of each line of the log that has one, by its message. These are all errors, and the
+// lines after which an operator may have to act, or may want to look for later. metalplug.catalog explains each
+// (journalctl -x). An ID never changes and is never given to another message.
 func MessageIDs() map[string]string { return maps.Clone(messageIDs) }
 
 var messageIDs = map[string]string{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd is how the daemon talks to the service manager: readiness, watchdog and status, the sockets that it
-// passes on, and the journal. Without systemd every function does nothing, or says that there is nothing.
+// Package systemd connects the daemon to the service manager. It has readiness, watchdog and status, the sockets that
+// systemd passes on, and the journal. Without systemd every function does nothing, or returns nothing.
 package systemd
 
 import (
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Notifier sends states to the service manager (sd_notify(3)). The zero value sends to $NOTIFY_SOCKET; Quiet sends
+// Notifier sends states to the service manager (sd_notify(3)). The zero value sends to $NOTIFY_SOCKET. Quiet sends
 // nothing, for a daemon inside another program.
 type Notifier struct {
 	Quiet bool
@@ -27,7 +27,7 @@ func (n Notifier) Ready() error { return n.send(daemon.SdNotifyReady) }
 // Stopping says that the end has begun.
 func (n Notifier) Stopping() error { return n.send(daemon.SdNotifyStopping) }
 
-// Reloading says that a reload has begun; [Notifier.Ready] ends it.
+// Reloading notifies the service manager that a reload has begun. [Notifier.Ready] ends it.
 func (n Notifier) Reloading() error {
 	return n.send(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 }
@@ -77,7 +77,8 @@ func (n Notifier) send(state string) error {
 	return nil
 }
 
-// WatchdogInterval returns how often the service manager wants [Notifier.Alive]: half of WatchdogSec=; 0: not at all.
+// WatchdogInterval returns how often the service manager wants [Notifier.Alive]. It is half of WatchdogSec=, or 0 for
+// never.
 func (n Notifier) WatchdogInterval() (time.Duration, error) {
 	if n.Quiet {
 		return 0, nil

@@ -126,7 +126,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// TestMachineID: as "systemd-id128 machine-id --app-specific=e4e8f52bc2db4d32a250e0a6006546cf" has it.
+// TestMachineID compares with "systemd-id128 machine-id --app-specific=e4e8f52bc2db4d32a250e0a6006546cf".
 func TestMachineID(t *testing.T) {
 	for machine, want := range map[string]string{
 		"3d1219c7c4c5404aaa1f6d2a48adfda4": "cf48992234ae445d9b97943a67cc086c",

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// jobLook is how often it is looked whether systemd is still there while a job of it runs: a daemon-reexec drops
-	// the connection, and with it the signal that ends the job.
+	// jobLook is how often Run checks that systemd is still there while a job of it runs. A daemon-reexec drops the
+	// connection, and with it the signal that ends the job.
 	jobLook = time.Second
 	// stopLimit bounds the request to stop a unit whose time is up.
 	stopLimit = 2 * time.Second
-	// askLimit bounds a question that somebody waits for.
+	// askLimit bounds a question for which a caller waits.
 	askLimit = 5 * time.Second
 	// replace is the job mode by which a job takes the place of one that is queued for the same unit.
 	replace = "replace"
 )
 
-// Units asks systemd about units and has it run them, by D-Bus: as root on the socket that systemctl uses, which is there
-// without a bus daemon, else on the system bus. The zero value is ready. Its methods are safe for concurrent use.
+// Units asks systemd about units and lets it run them, by D-Bus. As root it uses the socket of systemctl, which is there
+// without a bus daemon, and otherwise the system bus. The zero value is ready. Its methods are safe for concurrent use.
 type Units struct {
-	dial func(ctx context.Context) (*dbus.Conn, error) // nil: to this machine's systemd
+	dial func(ctx context.Context) (*dbus.Conn, error) // nil for this machine's systemd
 }
 
 // Booted tells whether this machine runs systemd (sd_booted(3)).
@@ -60,10 +60,10 @@ func (u Units) connect(ctx context.Context) (*dbus.Conn, error) {
 	return c, nil
 }
 
-// Run runs the unit of a template for an instance: one that is active still is stopped before, so that its steps are
-// always carried out. It blocks until the unit is active or has ended as its Type= says, of a oneshot until all its
-// commands have succeeded. The error tells how systemd says that it has failed. When the time of ctx is up, the unit is
-// stopped; when ctx is only cancelled, it goes on.
+// Run runs the unit of a template for an instance. It stops one that is active still, so that its steps are always
+// carried out. It blocks until the unit is active or has ended as its Type= demands, which for a oneshot is until all its
+// commands have succeeded. The error has systemd's own result. When the time of ctx is up, Run stops the unit. When ctx
+// is only cancelled, the unit goes on.
 func (u Units) Run(ctx context.Context, template, instance string) error {
 	name := UnitName(template, instance)
 	if err := u.run(ctx, name); err != nil {
@@ -78,8 +78,8 @@ func (u Units) run(ctx context.Context, name string) error {
 		return fmt.Errorf("connect to systemd: %w", err)
 	}
 	defer c.Close()
-	// How often it may be started within a time (StartLimitBurst=) is about crash loops; here each start is asked for.
-	// The error says that the unit is not loaded, so that there is nothing to reset.
+	// The limit of starts within a time (StartLimitBurst=) is about crash loops, and here each start is asked for. An
+	// error means that the unit is not loaded, so that there is nothing to reset.
 	_ = c.ResetFailedUnitContext(ctx, name)
 	over := make(chan string, 1)
 	result := ""
@@ -87,11 +87,11 @@ func (u Units) run(ctx context.Context, name string) error {
 		result, err = await(ctx, c, over)
 	}
 	switch {
-	case err == nil && result == "done": // also if a condition of the unit does not hold: nothing is to be done then
+	case err == nil && result == "done": // also if a condition of the unit does not hold, in which case nothing is to be done
 		return nil
 	case err == nil:
 		return fmt.Errorf("%s; see: journalctl -u '%s'", failure(ctx, c, name, result), name)
-	case errors.Is(err, context.DeadlineExceeded): // also while systemd was asked: it may have started it
+	case errors.Is(err, context.DeadlineExceeded): // also while systemd was asked, which may have started it
 		stopping, cancel := context.WithTimeout(context.Background(), stopLimit)
 		defer cancel()
 		_, _ = c.StopUnitContext(stopping, name, replace, nil) // if it cannot be stopped, it is replaced when it is run again
@@ -151,8 +151,8 @@ func (u Unusable) String() string {
 	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, what)
 }
 
-// Complaints returns what is to be said of templates that are to be run, for people: which systemd does not know, or that
-// it cannot be asked. It is nothing where no systemd runs. It blocks for some seconds at most.
+// Complaints returns warnings about templates that are to be run, for people. systemd does not know a template, or cannot
+// be asked. There are none where no systemd runs. It blocks for some seconds at most.
 func (u Units) Complaints(ctx context.Context, templates ...string) []string {
 	if u.dial == nil && !Booted() {
 		return nil

@@ -35,9 +35,9 @@ type peer struct {
 	mu       sync.Mutex
 	conns    []*dbus.Conn
 	asked    []string
-	result   string            // of the job; empty: it never ends
+	result   string            // of the job, or empty if it never ends
 	refuse   *dbus.Error       // the answer to RestartUnit
-	stands   chan struct{}     // RestartUnit is not answered before it is closed; nil: it is at once
+	stands   chan struct{}     // RestartUnit is not answered before it is closed, or at once if it is nil
 	service  map[string]any    // properties of the unit
 	files    map[string]string // unit files and their states
 	dropping bool              // it closes a connection in the place of a result
@@ -63,7 +63,8 @@ func socketPair(t *testing.T) (a, b net.Conn) {
 	return ends[0], ends[1]
 }
 
-// pipe returns two ends of a stream that is in this process alone: whoever waits for it waits in the bubble of a test.
+// pipe returns two ends of a stream that is in this process alone. A goroutine that waits for it waits in the bubble of a
+// test.
 func pipe(t *testing.T) (a, b net.Conn) {
 	t.Helper()
 	a, b = net.Pipe()
@@ -176,7 +177,7 @@ func (p *peer) RestartUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dropping {
-		p.conns[1].Close() // that of the signals; the answer goes by the other
+		p.conns[1].Close() // that of the signals. The answer goes by the other
 	}
 	for _, c := range p.conns {
 		if p.result != "" {
@@ -216,7 +217,7 @@ func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		peer  *peer
-		want  string // empty: it succeeds
+		want  string // empty if it succeeds
 		asked []string
 	}{
 		{"it succeeds", &peer{result: "done"}, "", []string{reset, restart}},
@@ -251,7 +252,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestTimeIsUp: by the clock of a bubble, so that however long the machine takes to ask, the time is up after that.
+// TestTimeIsUp uses the clock of a bubble, so that the time is up after the question on machines of any speed.
 func TestTimeIsUp(t *testing.T) {
 	for name, answered := range map[string]bool{"for the unit": true, "for systemd": false} {
 		t.Run(name, func(t *testing.T) {

@@ -26,7 +26,7 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
-	exitConfig = 78 // EX_CONFIG of sysexits.h; the unit does not restart after it
+	exitConfig = 78 // EX_CONFIG of sysexits.h, after which the unit does not restart
 )
 
 // version is set when a release is built.
@@ -95,7 +95,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	plugin.LogTo(log.Logger)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop)   // the second signal kills
-	signal.Ignore(syscall.SIGPIPE) // a log that nobody reads any more stops nothing
+	signal.Ignore(syscall.SIGPIPE) // the daemon goes on without a reader of its log
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	err = daemon.Run(ctx, daemon.Options{

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit writes down who had which device when, what was done to it in between, and how that was verified.
+// Package audit records which pod had which device when, the work on it in between, and how that was verified.
 //
-// Each entry is a line in the journal and a line of JSON in the file audit.jsonl, which is only appended to. One goroutine writes
-// the file: no caller waits for the disk. The log must not block. Entries that cannot be written wait in a bounded queue. Where
-// there are too many, new ones are dropped, and both the file and the log say how many.
+// Each entry is a line in the journal and a line of JSON in the file audit.jsonl, which is only appended to. One
+// goroutine writes the file, so that no caller waits for the disk. The log must not block. Entries that cannot be written
+// wait in a bounded queue. When it is full, new ones are dropped, and both the file and the log report how many.
 package audit
 
 import (
@@ -28,13 +28,13 @@ const (
 	Erased    Event = "erased"
 	Proven    Event = "proven"   // a disk was read in full and is blank
 	Unproven  Event = "unproven" // a disk was read and holds data that no pod of this node has left there
-	Adopted   Event = "adopted"  // the operator lets a disk be erased, whatever is on it
+	Adopted   Event = "adopted"  // the operator lets a disk be erased, with any content
 	Stepped   Event = "unit"     // a vendor's step was carried out
 	Refused   Event = "refused"  // a container was not started with it
 	Failed    Event = "failed"   // it could not be reset, erased, or a vendor's step has failed
 )
 
-// message is what is logged of an event; empty: whoever has refused it, or failed, says so.
+// message is the log message of an event, or empty. A refusal or a failure is logged where it happens.
 func (e Event) message() string {
 	return map[Event]string{
 		Allocated: "device allocated",
@@ -50,13 +50,13 @@ func (e Event) message() string {
 	}[e]
 }
 
-// Entry is one line of the audit. What is not known, or makes no sense for an event, is empty.
+// Entry is one line of the audit. Fields that are unknown, or have no meaning for an event, are empty.
 type Entry struct {
 	Time      time.Time         `json:"time"`
 	Event     Event             `json:"event"`
 	Resource  string            `json:"resource,omitempty"`
 	Device    string            `json:"device,omitempty"`
-	Identity  map[string]string `json:"identity,omitempty"` // attributes of the hardware: serial number, wwid
+	Identity  map[string]string `json:"identity,omitempty"` // attributes of the hardware, such as serial number and wwid
 	Namespace string            `json:"namespace,omitempty"`
 	Pod       string            `json:"pod,omitempty"`
 	Container string            `json:"container,omitempty"`
@@ -68,10 +68,10 @@ type Entry struct {
 	Lost      int               `json:"lost,omitempty"`     // entries before this one that were dropped
 }
 
-// queueSize is how many entries wait at most for a disk that cannot be written: some hundred bytes each.
+// queueSize is how many entries wait at most for a disk that cannot be written. Each has some hundred bytes.
 const queueSize = 4096
 
-// Log is an audit that is being written. Its methods are safe for concurrent use; those of nil do nothing.
+// Log is an audit that is being written. Its methods are safe for concurrent use. Those of nil do nothing.
 type Log struct {
 	log  *slog.Logger
 	file file

@@ -98,7 +98,7 @@ func TestEntry(t *testing.T) {
 	}
 }
 
-// TestTornLine: what a crash has left half written spoils only itself.
+// TestTornLine checks that a line that a crash has left half written spoils only itself.
 func TestTornLine(t *testing.T) {
 	log, _ := logger()
 	dir := t.TempDir()
@@ -148,7 +148,7 @@ func full(t *testing.T, dir string) (mend func()) {
 	}
 }
 
-// TestFullDisk: nobody waits, and what was noted meanwhile is written when there is room.
+// TestFullDisk checks that no caller waits, and that the entries are written when there is room.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	mend := full(t, dir)
@@ -176,7 +176,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestTooMuchForAFullDisk: new entries are dropped; the next write to the file says how many, and so does the log.
+// TestTooMuchForAFullDisk checks that new entries are dropped, and that the next write to the file and the log report how
+// many.
 func TestTooMuchForAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	mend := full(t, dir)
@@ -215,7 +216,7 @@ func mount(t *testing.T, dir, size string) {
 	})
 }
 
-// TestStopOnAFullDisk: what is lost for good stands in the journal.
+// TestStopOnAFullDisk checks that entries that are lost are in the journal.
 func TestStopOnAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	full(t, dir)
@@ -229,7 +230,7 @@ func TestStopOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestNothingHalfWritten: a disk that is full in the middle of a line keeps none of it.
+// TestNothingHalfWritten checks that a disk that is full in the middle of a line keeps none of it.
 func TestNothingHalfWritten(t *testing.T) {
 	dir := t.TempDir()
 	mount(t, dir, "8k")
@@ -246,7 +247,7 @@ func TestNothingHalfWritten(t *testing.T) {
 	}
 }
 
-// TestNotedAfterTheEnd: a late entry is logged, since nothing writes the file any more.
+// TestNotedAfterTheEnd checks that a late entry is logged, since nothing writes the file any more.
 func TestNotedAfterTheEnd(t *testing.T) {
 	log, said := logger()
 	dir := t.TempDir()

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// fileSize is how large the file grows before it becomes audit.jsonl.1, in bytes: some forty thousand entries.
+	// fileSize is the size at which the file becomes audit.jsonl.1, in bytes. These are some forty thousand entries.
 	fileSize = 16 << 20
 	// retryInterval is the time between attempts to write what could not be written.
 	retryInterval = 10 * time.Second

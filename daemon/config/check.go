@@ -26,7 +26,7 @@ const (
 )
 
 const (
-	// domainSize and wordSize are the most bytes of the two parts of a resource name: a subdomain may have 253, but the
+	// domainSize and wordSize are the most bytes of the two parts of a resource name. A subdomain may have 253, but the
 	// kubelet looks at the name with the prefix "requests.".
 	domainSize = 253 - len("requests.")
 	wordSize   = 63
@@ -40,8 +40,8 @@ const (
 
 func matches(pattern, s string) bool { return regexp.MustCompile(pattern).MatchString(s) }
 
-// checkName holds a resource name against the rule by which the kubelet accepts registrations: IsExtendedResourceName in
-// k8s.io/kubernetes/pkg/apis/core/v1/helper.
+// checkName holds a resource name against the rule by which the kubelet accepts registrations, which is
+// IsExtendedResourceName in k8s.io/kubernetes/pkg/apis/core/v1/helper.
 func checkName(name string) error {
 	domain, rest, _ := strings.Cut(name, "/")
 	switch {

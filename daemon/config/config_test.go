@@ -128,7 +128,7 @@ issm = true
 	}
 }
 
-// TestPending: whichever key it is that a reload does not take over, it is named.
+// TestPending checks that each key that a reload does not apply is named.
 func TestPending(t *testing.T) {
 	now := Default()
 	if pending := now.Pending(Default()); pending != nil {
@@ -155,7 +155,7 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// TestReloaded: a reload takes over the resources, and where they are written.
+// TestReloaded checks that a reload applies the resources, and the places where they are written.
 func TestReloaded(t *testing.T) {
 	now, then := good(t, valid), good(t, "\n\n"+valid)
 	got, name := now.Reloaded(then), then.Resources[0].Name

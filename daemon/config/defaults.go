@@ -42,7 +42,7 @@ func (c *Config) complete() {
 	}
 }
 
-// builtin has the built-in resources, as a file would say them: under the names that the vendors' own plugins gave them, so
+// builtin has the built-in resources, as a file would write them. They have the names of the vendors' own plugins, so
 // that pods which ask for these keep working.
 var builtin = []map[string]any{
 	{"name": "nvidia.com/gpu", "class": "gpu", "match": map[string]any{"PCI_ID": "10DE:*"}},
@@ -58,7 +58,7 @@ var builtin = []map[string]any{
 // nvme is the built-in resource that is off until a file names it with a scrub.
 const nvme = "metalplug.io/nvme"
 
-// builtinValues returns what is built in under a name; nil if nothing is.
+// builtinValues returns the built-in values of a name, or nil.
 func builtinValues(name string) map[string]any {
 	for _, values := range builtin {
 		if values["name"] == name {

@@ -59,8 +59,8 @@ func (f *file) reportUnknown() {
 // foreign has keys of other programs, and what takes their place.
 var foreign = map[string]string{"log_level": "metalplugd --log-level", "metrics": "metalplugd-metrics.socket", "replicas": "shares"}
 
-// meant returns the known key that is most like an unknown one: a key of the same table with nearly the same name, else
-// one of another table with just that name, else what takes the place of a foreign one; empty if there is none.
+// meant returns the known key that is most like an unknown one, or "". It tries a key of the same table with nearly the
+// same name, then one of another table with just that name, then the replacement of a foreign one.
 func (f *file) meant(path toml.Key) string {
 	last := len(path) - 1
 	name := strings.ToLower(path[last])

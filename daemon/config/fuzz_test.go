@@ -12,8 +12,8 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// FuzzLoad reads any text as a drop-in. What is accepted must be usable as it is, and what is refused must be told with
-// a line that is there, in one line of printable text.
+// FuzzLoad reads any text as a drop-in. An accepted file must be usable as it is. The error for a refused one must name a
+// line of the file, in one line of printable text.
 func FuzzLoad(f *testing.F) {
 	f.Add(reference)
 	f.Add(setting.ReplaceAllString(reference, "$1"))
@@ -66,7 +66,7 @@ func checkUsable(t *testing.T, c Config) {
 	}
 }
 
-// FuzzLines holds the scanner of lines against the parser: for every document both find the same number of keys.
+// FuzzLines holds the scanner of lines against the parser. For every document both find the same number of keys.
 func FuzzLines(f *testing.F) {
 	f.Add(setting.ReplaceAllString(reference, "$1"))
 	f.Add("a = [ { b = 1 }, { 'c=' = \"\"\"=\"\"\"\"\" } ] # =\n[ \"d\" . e ]\n[[f]]\n")

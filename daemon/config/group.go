@@ -49,9 +49,9 @@ func checkGroup(t *table, r Resource) {
 	checkHardwareOnly(t, "exclude", r.Exclude, r.Group.By)
 }
 
-// checkHardwareOnly finds conditions that a group cannot fulfil. Those of its nodes are in the group itself; those of
-// its hardware are held against what the kernel reports of it, since udev's database has nothing for whoever sees a
-// part.
+// checkHardwareOnly finds conditions that a group cannot fulfil. Those of its nodes are in the group itself. Those of its
+// hardware are compared with the kernel's own properties of it, since udev's database has nothing for a process that sees
+// a part.
 func checkHardwareOnly(t *table, key string, patterns map[string]string, by string) {
 	for _, property := range slices.Sorted(maps.Keys(patterns)) {
 		switch {

@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// node is the beginning of a resource of class node; its last line is the third.
+// node is the beginning of a resource of class node. Its last line is the third.
 const node = "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\n"
 
 func TestGroup(t *testing.T) {

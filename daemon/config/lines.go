@@ -12,8 +12,8 @@ import (
 // resourceKey is the one array of tables that the file has.
 const resourceKey = "resource"
 
-// lineIndex knows on which line each key of a file stands, by its path: the dotted key, in which the number of the
-// table, from 0, follows "resource".
+// lineIndex knows the line of each key of a file by its path, which is the dotted key, in which the number of the table,
+// from 0, follows "resource".
 type lineIndex map[string]int
 
 // newLineIndex joins the keys of a document, which the parser tells in the order in which they stand
@@ -28,7 +28,7 @@ func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 			}
 			path = append(toml.Key{resourceKey, strconv.Itoa(element)}, path[1:]...)
 		}
-		// A table can be named again, by [resource.reset] after reset.method; the first place is the one.
+		// A table can be named again, by [resource.reset] after reset.method. The first place counts.
 		if _, ok := index[path.String()]; !ok {
 			index[path.String()] = lines[i]
 		}
@@ -36,7 +36,7 @@ func newLineIndex(lines []int, keys []toml.Key) lineIndex {
 	return index
 }
 
-// line returns the line of what is at path, or of the nearest table around it that is written down; at least 1.
+// line returns the line of the value at path, or of the nearest table around it that is written down. It is at least 1.
 func (x lineIndex) line(path toml.Key) int {
 	for ; len(path) > 0; path = path[:len(path)-1] {
 		if line, ok := x[path.String()]; ok {

@@ -17,10 +17,10 @@ import (
 )
 
 // Load reads a configuration file and then, in the order of their names, the drop-ins conf.d/*.toml in the same
-// directory. A key that a later file sets holds. A [[resource]] of a name that an earlier file has, or a built-in resource,
-// overrides that one key by key; match and exclude are one key each. The resources of the files come in the order in which
-// the files name them, and the built-in ones that no file names after them. The file must exist unless it is [DefaultFile].
-// An error is a [Problems].
+// directory. A key in a later file replaces the earlier value. A [[resource]] of a name that an earlier file has, or a
+// built-in resource, overrides that one key by key. match and exclude are one key each. The resources of the files come
+// in the order in which the files name them, and the built-in ones that no file names after them. The file must exist
+// unless it is [DefaultFile]. An error is a [Problems].
 func Load(file string) (Config, error) {
 	if file == "" {
 		return Config{}, Problems{{File: `""`, What: "no file has an empty name: name one, or none at all for " + DefaultFile}}
@@ -59,8 +59,8 @@ func load(main string, optional bool) (Config, error) {
 	return c, nil
 }
 
-// Check looks at what the configuration names and a daemon cannot start without: the recording, if there is one. It
-// reads it. An error is a [Problems], with the line that names it.
+// Check looks for the files that the configuration names and a daemon cannot start without. This is the recording, if
+// there is one, which Check reads. An error is a [Problems], with the line that names it.
 func (c Config) Check() error {
 	if c.Hardware.Recording == "" {
 		return nil
@@ -82,7 +82,7 @@ func unreadable(name string, err error) Problem {
 	return Problem{File: name, What: err.Error()}
 }
 
-// dropIns returns the files of a directory that count, by name; none if the directory is not there.
+// dropIns returns the drop-in files of a directory, by name, or none if the directory is not there.
 func dropIns(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -107,7 +107,7 @@ func read(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// parse reads the text of a file. What is wrong with it as a whole is among its problems.
+// parse reads the text of a file. Faults of the whole file are among its problems.
 func parse(name, text string) *file {
 	var tree map[string]any
 	meta, err := toml.Decode(text, &tree)
@@ -149,7 +149,8 @@ func (c *Config) take(root *table, dir string) {
 	root.end()
 }
 
-// syntax is the problem of a file that is not TOML. There is only the first: what follows is anyone's guess.
+// syntax is the problem of a file that is not TOML. There is only the first, because the text after it cannot be read
+// reliably.
 func syntax(name string, err error) Problem {
 	var parseError toml.ParseError
 	if !errors.As(err, &parseError) {

@@ -156,7 +156,7 @@ func TestMissingFile(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with one file, the others are looked at as well.
+// An error in one file does not stop the check of the others.
 func TestProblemsOfSeveralFiles(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"m.toml":        "colour = 1\n",
@@ -195,7 +195,7 @@ func TestUnreadable(t *testing.T) {
 		"unreadable/m": "unreadable/m: open: permission denied",
 	} {
 		if strings.HasPrefix(name, "unreadable") && os.Geteuid() == 0 {
-			continue // root may read everything; TestPermissionDenied stands in
+			continue // root may read everything. TestPermissionDenied stands in
 		}
 		_, err := Load(filepath.Join(dir, name))
 		if err == nil || !strings.HasSuffix(err.Error(), want) {
@@ -234,7 +234,7 @@ func TestNothingConfigured(t *testing.T) {
 	}
 }
 
-// TestCheck: a recording that cannot be opened is told with the line that names it, be it in a drop-in.
+// TestCheck checks that a recording that cannot be opened is reported with the line that names it, also in a drop-in.
 func TestCheck(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"good.rec": "P: /devices/virtual/x/x0\nE: SUBSYSTEM=x\n", "bad.rec": "P: /devices/x\nnonsense\n",

@@ -65,7 +65,7 @@ func TestPodResourcesFollow(t *testing.T) {
 	}
 }
 
-// A built-in resource is overridden key by key: what no file says stays.
+// A built-in resource is overridden key by key. The other keys stay.
 func TestOverrideBuiltIn(t *testing.T) {
 	want := find(t, Default(), "nvidia.com/gpu")
 	want.Shares, want.Optional, want.Reset.Method = 4, false, None // shared, so that auto comes to nothing
@@ -165,7 +165,7 @@ func TestDiskNamedTwice(t *testing.T) {
 	}
 }
 
-// A name that is built in yields to another plugin, also where a file overrides a key; takeover says that it does not.
+// A built-in name yields to another plugin, also where a file overrides a key, unless takeover is set.
 func TestYields(t *testing.T) {
 	c := good(t, `
 [[resource]]

@@ -29,7 +29,7 @@ func (p *Paths) keys() []pathKey {
 	}
 }
 
-// Source is hardware.source as it is written: "udev" or "recording:PATH".
+// Source is hardware.source as it is written, "udev" or "recording:PATH".
 func (h Hardware) Source() string {
 	if h.Recording == "" {
 		return "udev"
@@ -37,8 +37,8 @@ func (h Hardware) Source() string {
 	return "recording:" + h.Recording
 }
 
-// Pending tells what of next a daemon that runs with c does not take over by a reload: a sentence for each key of [paths],
-// [hardware] and [reset] in which they differ. What is in [[resource]] it does take over.
+// Pending returns the parts of next that a daemon that runs with c does not apply by a reload. It has a sentence for each
+// key of [paths], [hardware] and [reset] in which they differ. A reload applies [[resource]].
 func (c Config) Pending(next Config) (all []string) {
 	then := next.fixed()
 	for i, now := range c.fixed() {
@@ -58,8 +58,8 @@ func (c Config) fixed() (all [][2]string) {
 		[2]string{"reset.holders", c.Reset.Holders}, [2]string{"reset.units", c.Reset.Units})
 }
 
-// Reloaded returns the configuration of a daemon that ran with c and has taken over next by a reload: next, without what
-// [Config.Pending] lists.
+// Reloaded returns the configuration of a daemon that ran with c and has applied next by a reload. It is next, without
+// the keys that [Config.Pending] lists.
 func (c Config) Reloaded(next Config) Config {
 	next.Paths, next.Hardware, next.Reset, next.source = c.Paths, c.Hardware, c.Reset, c.source
 	return next

@@ -12,12 +12,12 @@ import (
 // Problem is one thing that is wrong with a configuration.
 type Problem struct {
 	File string
-	Line int    // in File, from 1; 0 if the file as a whole is meant
-	Key  string // the dotted key as TOML writes it, "resource.reset.method"; empty if none is meant
+	Line int    // in File, from 1, or 0 for the file as a whole
+	Key  string // the dotted key as TOML writes it, "resource.reset.method", or empty
 	What string // is wrong
 }
 
-// String returns the problem as FILE:LINE: key: what.
+// String returns the problem as FILE:LINE: KEY: TEXT.
 func (p Problem) String() string {
 	var b strings.Builder
 	b.WriteString(p.File)
@@ -31,8 +31,8 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems is the error of a configuration that cannot be used: all that is wrong, never empty, in the order in which
-// the files are read and by line.
+// Problems is the error of a configuration that cannot be used. It has all errors, is never empty, and is in the order in
+// which the files are read and by line.
 type Problems []Problem
 
 // Error returns all problems, one a line.
@@ -47,7 +47,7 @@ func (p Problems) Error() string {
 // quoted returns a text of a file in quotes, and no more than its first 80 characters.
 func quoted(s string) string { return fmt.Sprintf("%.80q", s) }
 
-// plain returns a text of a file without quotes: on one line, and no more than its first 160 characters.
+// plain returns a text of a file without quotes, on one line, and no more than its first 160 characters.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

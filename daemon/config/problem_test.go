@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The beginnings of resources; the last line is the third. A disk must still say scrub.
+// The beginnings of resources. The last line is the third. A disk must still set scrub.
 const (
 	valid = "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\n"
 	disk  = "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\n"
@@ -322,7 +322,7 @@ m.toml:22: paths.x: unknown key`
 	}
 }
 
-// What a file says at great length is not repeated at great length.
+// A long text of a file is shortened in an error.
 func TestLongTexts(t *testing.T) {
 	long := strings.Repeat("ä", 2048)
 	got := problems(t, "[[resource]]\nname = \""+long+"\"\nclass = \"gpu\"\nmatch.\""+long+"\" = \"[\"\n\""+long+"\" = 1\n")

@@ -24,12 +24,12 @@ const (
 // abilities are what can be done to the devices of a class between two containers, beside nothing.
 type abilities struct {
 	methods []string // of reset
-	auto    bool     // "auto" may choose one of them: the driver stays bound and survives
+	auto    bool     // "auto" may choose one of them, because the driver stays bound and survives
 	scrubs  []string
 }
 
-// classAbilities has the abilities of each class, by its name: what metalplug-reset can do to one of its devices. Which of
-// it a device survives depends on its driver, and is for the helper to refuse.
+// classAbilities has the abilities of each class, by its name. They are the methods of metalplug-reset for its devices.
+// The helper refuses those that a device does not survive with its driver.
 var classAbilities = map[string]abilities{
 	"gpu":        {methods: []string{"pci", "vfio"}, auto: true},
 	"fpga":       {methods: []string{"dfl-port", "pci", "vfio"}, auto: true},
@@ -98,7 +98,7 @@ func takeClass(t *table, r *Resource) {
 	t.require("class", alternatives(names))
 }
 
-// properties takes the table match or exclude; nil if it is empty.
+// properties takes the table match or exclude. It returns nil if that is empty.
 func properties(t *table) map[string]string {
 	values := t.layers[0].values
 	if len(values) == 0 {
@@ -114,7 +114,7 @@ func properties(t *table) map[string]string {
 	return patterns
 }
 
-// takeOffer takes what makes the difference to whoever asks for a device.
+// takeOffer takes the keys that matter to the user of a device.
 func takeOffer(t *table, r *Resource) {
 	t.number("shares", 1, sharesMost, &r.Shares)
 	t.choice("prefer", "preference", &r.Prefer, Packed, Spread)
@@ -193,9 +193,9 @@ func takeReset(t *table, r *Resource) {
 	t.end()
 }
 
-// requireScrub reports a resource of disks that does not say what becomes of the data of a pod. There is no default: only
-// the operator knows. Which disks a resource of class node takes without naming their subsystem shows only with the
-// hardware; those are not offered then.
+// requireScrub reports a resource of disks that does not set how the data of a pod is erased. There is no default,
+// because only the operator knows. A resource of class node may take disks without naming their subsystem, which shows
+// only with the hardware. Those are not offered then.
 func (r *Resource) requireScrub(t *table) {
 	if t.has("scrub") || r.Class != &device.NVMe && r.Class != &device.Generic {
 		return

@@ -13,7 +13,7 @@ import (
 
 // layer is what one file says of a table.
 type layer struct {
-	file   *file // nil: the built-in resources
+	file   *file // nil for the built-in resources
 	path   toml.Key
 	values map[string]any // empty for a table that the file does not have
 }
@@ -21,8 +21,8 @@ type layer struct {
 // at returns the path of a key of the table.
 func (l layer) at(key string) toml.Key { return append(slices.Clone(l.path), key) }
 
-// table is a table as all files say it together: of a key that several have, the last one holds. Its methods take the value of
-// a key; what none has asked for in the end is unknown.
+// table is a table of all files together. If several have a key, the last one holds. Its methods take the value of a key.
+// A key that no method has taken in the end is unknown.
 type table struct {
 	layers []layer // in the order of reading, at least one
 	known  []string
@@ -38,7 +38,7 @@ func (t *table) said(key string) (l layer, ok bool) {
 	return t.layers[len(t.layers)-1], false
 }
 
-// has reports whether the key is there, whatever its value.
+// has reports whether the key is there, with any value.
 func (t *table) has(key string) bool {
 	_, ok := t.said(key)
 	return ok
@@ -50,7 +50,7 @@ func (t *table) value(key string) any {
 	return l.values[key]
 }
 
-// place returns the layer at which a problem with a key is reported: a built-in resource has no file.
+// place returns the layer at which a problem with a key is reported. A built-in resource has no file.
 func (t *table) place(key string) layer {
 	if l, _ := t.said(key); l.file != nil {
 		return l
@@ -84,7 +84,7 @@ func (t *table) require(key, wanted string) {
 	}
 }
 
-// end notes which keys of the table nobody has asked for.
+// end notes which keys of the table no method has taken.
 func (t *table) end() {
 	for _, l := range t.layers {
 		if l.file == nil {
@@ -176,7 +176,7 @@ func (t *table) duration(key string, to *time.Duration) bool {
 	return ok
 }
 
-// table takes a table of which each key can be overridden alone; an empty one if it is not there.
+// table takes a table of which each key can be overridden alone. It is empty if it is not there.
 func (t *table) table(key string) *table {
 	sub := &table{}
 	take[map[string]any](t, key, fmt.Sprintf("a table: write [%s]", spelt(t.layers[len(t.layers)-1].at(key))))
@@ -187,7 +187,7 @@ func (t *table) table(key string) *table {
 	return sub
 }
 
-// whole takes a table that is overridden as a whole; an empty one if it is not there.
+// whole takes a table that is overridden as a whole. It is empty if it is not there.
 func (t *table) whole(key string) *table {
 	values, _ := take[map[string]any](t, key, fmt.Sprintf("a table: write [%s]", spelt(t.layers[len(t.layers)-1].at(key))))
 	l, _ := t.said(key)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestWhere: each rule is found again in the file that has it, however it is written there.
+// TestWhere checks that each rule is found in the file that has it, in any notation.
 func TestWhere(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

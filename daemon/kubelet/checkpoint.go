@@ -52,8 +52,8 @@ type allocation struct {
 	AllocResp     []byte              // the plugin's ContainerAllocateResponse
 }
 
-// parseCheckpoint returns what the kubelet has given to containers, and when it wrote that. It reads no further: the IDs of all
-// devices of the node follow.
+// parseCheckpoint returns the devices of containers in the kubelet's checkpoint, and the time when it wrote that. It
+// reads no further, because the IDs of all devices of the node follow.
 func parseCheckpoint(file string) (entries []allocation, written time.Time, err error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +63,7 @@ func parseCheckpoint(file string) (entries []allocation, written time.Time, err 
 		return nil, time.Time{}, err
 	}
 	defer f.Close()
-	info, err := f.Stat() // of what is read: the kubelet replaces the file
+	info, err := f.Stat() // of the open file, because the kubelet replaces it
 	if err != nil {
 		return nil, time.Time{}, err
 	}
@@ -148,8 +148,8 @@ func Owners(dir string) (map[string][]string, error) {
 	return owners, err
 }
 
-// GivenByOthers returns the containers that have a device of a resource from another plugin, each with one of its devices: the
-// answer that the kubelet keeps does not set the variable that ours sets. The keys are of no other use.
+// GivenByOthers returns the containers that have a device of a resource from another plugin, each with one of its
+// devices. The answer that the kubelet keeps does not set the variable that ours sets. The keys are of no other use.
 func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
 	entries, _, err := parseCheckpoint(filepath.Join(dir, CheckpointFile))
 	others := make(map[string]string)

@@ -11,7 +11,7 @@ import (
 const fuzzCheckpoint = `{"Data":{"PodDeviceEntries":[{"PodUID":"p","ContainerName":"c","ResourceName":"example.org/x",` +
 	`"DeviceIDs":{"0":["a::1","b"],"-1":["c"]},"AllocResp":"CgA="}],"RegisteredDevices":{"example.org/x":["a"]}},"Checksum":1}`
 
-// FuzzCheckpoint: whatever the kubelet has left in its directory, the three readers of it agree on what it names.
+// FuzzCheckpoint checks that for any checkpoint file the three readers of it agree on the IDs in it.
 func FuzzCheckpoint(f *testing.F) {
 	for _, text := range []string{fuzzCheckpoint, `{}`, `{"Data":null}`, `[`, ``, `{"Data":{"PodDeviceEntries":[{"DeviceIDs":{"x":[""]}}]}}`} {
 		f.Add([]byte(text))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet asks the kubelet what it has given to its pods and which devices it counts: by its PodResources service and by the
-// checkpoint of its device manager.
+// Package kubelet asks the kubelet which devices its pods hold and which it counts. It reads the PodResources service and
+// the checkpoint of the device manager.
 package kubelet
 
 import (
@@ -21,11 +21,11 @@ import (
 const (
 	// podResourcesLimit bounds a question to the kubelet.
 	podResourcesLimit = 5 * time.Second
-	// podResourcesSize is the largest answer in bytes; the kubelet itself sets no limit.
+	// podResourcesSize is the largest answer in bytes. The kubelet itself sets no limit.
 	podResourcesSize = 64 << 20
-	// rememberedFirst is how long an answer by the checkpoint alone stands at first, twice as long each time after that, and
-	// rememberedLast at most. The kubelet cleans it of the pods that are gone only when it writes it: a pod that has ended just
-	// after that is named still, while an init container has its device for hours.
+	// rememberedFirst is how long an answer by the checkpoint alone holds at first. Each later one holds twice as long,
+	// at most rememberedLast. The kubelet removes pods that are gone from it only when it writes it. It may still name a
+	// pod that has ended just after that, while an init container has its device for hours.
 	rememberedFirst = 20 * time.Second
 	rememberedLast  = 10 * time.Minute
 )
@@ -35,10 +35,10 @@ type Holders struct {
 	Socket string // of the kubelet's PodResources service
 	Dir    string // the kubelet's device plugin directory
 
-	// Soon tells that the next answer may be another one: something of the last was new, and holds when it is said twice.
+	// Soon reports that the next answer may differ. Part of the last answer was new, and holds when it is repeated.
 	Soon bool
 
-	// Kubelet identifies the kubelet that gave the last answer; empty: it is not known.
+	// Kubelet identifies the kubelet that gave the last answer, or is empty if unknown.
 	Kubelet string
 
 	// Booked are all devices and shares that the kubelet's checkpoint named then, asked for or not. Written is when the
@@ -58,15 +58,16 @@ type remembered struct {
 	written time.Time     // the checkpoint that named it
 }
 
-// Ask returns how the kubelet's pods stand to each of the devices. A device is free if neither the pods nor the
-// kubelet's checkpoint name it, and did not the last time either: between our answer to Allocate and the checkpoint it
-// is in neither. One that the checkpoint alone names is remembered, which is said now and then; if the checkpoint that the
-// kubelet writes thereupon names it still, a pod holds it: the kubelet lists none whose init container alone has a device.
+// Ask returns for each of the devices whether the kubelet's pods hold it. A device is free if neither the pods nor the
+// kubelet's checkpoint name it, and did not the last time either. Between our answer to Allocate and the checkpoint it is
+// in neither. One that the checkpoint alone names is Remembered, which Ask returns now and then. If the next checkpoint
+// of the kubelet still names it, a pod holds it. The kubelet does not list a pod whose init container alone has a device.
 // Ask blocks until the kubelet has answered, at most five seconds. One call at a time.
 func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]inventory.Holding, error) {
 	before := h.missed
 	h.missed, h.Soon = nil, false
-	// In this order: of a device that is given out in between, the checkpoint alone would tell if that were read last.
+	// In this order, because for a device that is given out in between, only the checkpoint would name it if it were read
+	// last.
 	saved, written, err := readCheckpoint(filepath.Join(h.Dir, CheckpointFile))
 	if err != nil {
 		return nil, err
@@ -108,7 +109,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 	return holdings, nil
 }
 
-// list returns who holds what by the kubelet's PodResources service; of a share also the device.
+// list returns the holders by the kubelet's PodResources service. A holder of a share also holds the device.
 func (h *Holders) list(ctx context.Context) (map[string][]Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
 	defer cancel()
@@ -124,7 +125,8 @@ func (h *Holders) list(ctx context.Context) (map[string][]Pod, error) {
 	return podsOf(answer), nil
 }
 
-// In identifies the kubelet of a directory from those before and after it: each makes a new socket. Empty: there is none.
+// In identifies the kubelet of a directory from those before and after it, because each makes a new socket. It returns ""
+// if there is none.
 func In(dir string) string {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(filepath.Join(dir, "kubelet.sock"), &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFSOCK {

@@ -85,7 +85,8 @@ func (g *giving) List(ctx context.Context, r *podresources.ListPodResourcesReque
 	return answer, err
 }
 
-// That the checkpoint alone names a device stands for minutes: of one that is given out meanwhile it must not be said.
+// The answer that only the checkpoint names a device holds for minutes. It must not be given for a device that is given
+// out in between.
 func TestDeviceGivenWhileTheKubeletIsAsked(t *testing.T) {
 	g := &giving{}
 	_, h := serveBooks(t, g)
@@ -122,8 +123,8 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// TestBookedIsAllThatTheCheckpointNames: a device may have been given out a moment ago, and the caller not have asked for it.
-// When its pod ends at once, no later checkpoint names it, so that it would count as held for good.
+// TestBookedIsAllThatTheCheckpointNames has a device that was given out a moment ago, and for which the caller has not
+// asked. When its pod ends at once, no later checkpoint names it, so that it would count as held indefinitely.
 func TestBookedIsAllThatTheCheckpointNames(t *testing.T) {
 	_, h := (&books{}).serve(t)
 	if _, err := h.Ask(t.Context(), []string{"free"}); err != nil {

@@ -17,19 +17,19 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// Pod is who holds a device: a container of a pod.
+// Pod is a container of a pod that holds a device.
 type Pod struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"pod"`
 	Container string `json:"container"`
 }
 
-// Pods returns who holds which device, by its ID, as the last answer to Ask said: of a device with shares several. It
-// is not to be written. Like Ask it is for one goroutine.
+// Pods returns the holders of each device, by its ID, from the last answer to Ask. A device with shares may have several.
+// The caller must not write to the result. Like Ask it is for one goroutine.
 func (h *Holders) Pods() map[string][]Pod { return h.pods }
 
-// podsOf sorts what PodResources lists by device and share. It lists restartable init containers and app containers of
-// active pods, of all plugins: an ID that is another plugin's is there too and does no harm.
+// podsOf sorts the list of PodResources by device and share. The list has restartable init containers and app containers
+// of active pods, of all plugins. An ID of another plugin does no harm.
 func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]Pod {
 	by := make(map[string][]Pod)
 	for _, pod := range answer.GetPodResources() {
@@ -52,13 +52,14 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]Pod {
 	return by
 }
 
-// ErrNotCounted is of a kubelet that does not say which devices it counts: one before 1.21, and one before 1.28 in which the
-// feature gate KubeletPodResourcesGetAllocatable is off.
+// ErrNotCounted is the error of a kubelet that does not report which devices it counts. It is one before 1.21, or one
+// before 1.28 in which the feature gate KubeletPodResourcesGetAllocatable is off.
 var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so that another plugin with one of our " +
 	"resources is not noticed")
 
-// Allocatable asks the kubelet's PodResources service at socket which devices it counts as healthy: the sorted IDs, of a
-// resource with shares those of the shares, by resource. It blocks until the kubelet has answered, at most five seconds.
+// Allocatable asks the kubelet's PodResources service at socket which devices it counts as healthy. It returns the sorted
+// IDs by resource, which are those of the shares if the resource has shares. It blocks until the kubelet has answered, at
+// most five seconds.
 func Allocatable(ctx context.Context, socket string) (map[string][]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
 	defer cancel()
@@ -69,7 +70,8 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	defer client.Close()
 	answer, err := podresources.NewPodResourcesListerClient(client).GetAllocatableResources(ctx,
 		&podresources.AllocatableResourcesRequest{})
-	// kubernetes v1.27 pkg/kubelet/apis/podresources/server_v1.go: "Pod Resources API GetAllocatableResources disabled"
+	// kubernetes v1.27 pkg/kubelet/apis/podresources/server_v1.go has "Pod Resources API GetAllocatableResources
+	// disabled"
 	if s := status.Convert(err); s.Code() == codes.Unimplemented || s.Code() == codes.Unknown && strings.Contains(s.Message(), "disabled") {
 		return nil, fmt.Errorf("ask %s: %w", socket, ErrNotCounted)
 	}
@@ -87,7 +89,7 @@ func Allocatable(ctx context.Context, socket string) (map[string][]string, error
 	return ids, nil
 }
 
-// podResources returns a connection to the kubelet's PodResources service; it is made with the first call.
+// podResources returns a connection to the kubelet's PodResources service. The first call makes it.
 func podResources(socket string) (*grpc.ClientConn, error) {
 	client, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(podResourcesSize)))

@@ -62,7 +62,7 @@ func TestPods(t *testing.T) {
 // uncounted is a kubelet that does not say what it counts.
 type uncounted struct {
 	podresources.UnimplementedPodResourcesListerServer
-	err error // nil: it does not know the question
+	err error // nil if it does not know the question
 }
 
 func (u uncounted) GetAllocatableResources(ctx context.Context, r *podresources.AllocatableResourcesRequest,

@@ -18,9 +18,9 @@ import (
 // errUnknown is the error of an ID that the kubelet took from the list of another plugin.
 var errUnknown = errors.New("not a device of this resource")
 
-// pick finds the devices of which the kubelet names the shares, sorted by ID and each once, and by what IDs it knows each, by
-// their own. All must be healthy; for a container whose start failed when they were reset, it may be that alone which they
-// are not.
+// pick finds the devices whose shares the kubelet names, sorted by ID and each once. For each device it returns the IDs
+// by which the kubelet named it. All must be healthy. A device whose reset failed is allowed for a container whose start
+// failed at that reset.
 func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	devices []*inventory.Status, names map[string][]string, err error,
 ) {
@@ -43,8 +43,8 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 	return slices.Compact(devices), names, nil
 }
 
-// mayGoOn tells whether a container may start with a device that is not healthy: its pod has it since before, and it is
-// cordoned and nothing else, or its reset has failed, which is tried again now.
+// mayGoOn reports whether a container may start with a device that is not healthy. Its pod has held the device since
+// before. The device must be cordoned and have no other fault, or its reset must have failed, which is tried again now.
 func mayGoOn(d *inventory.Status) bool {
 	return d.Parked && d.Held() || d.Failure != "" && d.Reason == d.Failure
 }
@@ -57,7 +57,7 @@ type Assigned struct {
 	Devices []string          `json:"devices"` // their IDs, or those of shares
 	Env     map[string]string `json:"env"`
 	Nodes   []AssignedNode    `json:"nodes"`
-	CDI     []string          `json:"cdiDevices,omitempty"` // in place of nodes: names of CDI devices
+	CDI     []string          `json:"cdiDevices,omitempty"` // names of CDI devices, in place of nodes
 }
 
 // AssignedNode is a device node in a container.
@@ -67,8 +67,8 @@ type AssignedNode struct {
 	Permissions string `json:"permissions"`
 }
 
-// Assign returns what a container would get that asks for n devices of a resource: the kubelet would give it healthy ones that
-// are not taken, as the plugin prefers. It changes nothing.
+// Assign returns the answer for a container that asks for n devices of a resource. As the kubelet does, it takes healthy
+// devices that are not taken, as the plugin prefers. It changes nothing.
 func Assign(h *device.Host, r Resource, offer *inventory.Offer, taken []string, n int) (Assigned, error) {
 	var free []string
 	for _, d := range r.list(offer) {
@@ -102,7 +102,7 @@ func Assign(h *device.Host, r Resource, offer *inventory.Offer, taken []string, 
 	return a, nil
 }
 
-// find returns the device of which the kubelet names a share, also by an ID of before; nil if there is none.
+// find returns the device of a share that the kubelet names, also by an earlier ID, or nil.
 func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status {
 	if id, ok := r.deviceID(share); ok {
 		if d := offer.Find(id); d != nil {
@@ -116,7 +116,7 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 }
 
 // unused refuses devices that only the pod which holds them may have. The kubelet gives none to a new pod before it has
-// taken it from the old one, so that pod is gone, and what it has left behind is for nobody to see.
+// taken it from the old one. So that pod is gone, and no other pod may see its data.
 func (s service) unused(devices []*inventory.Status) error {
 	for _, d := range devices {
 		if old := s.Resource.outdated(d); len(old) > 0 {
@@ -144,7 +144,8 @@ func shorten(id string) string {
 	return fmt.Sprintf("%q", id)
 }
 
-// answer returns what a container gets that uses all these devices: their nodes or their CDI names, never both.
+// answer returns the answer for a container that uses all these devices. It has their nodes or their CDI names, never
+// both.
 func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
 	if err := s.nodesPresent(devices); err != nil {
 		return nil, err
@@ -167,7 +168,7 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 				answer.Devices = append(answer.Devices, s.spec(n))
 			}
 		}
-		// Also with CDI: of several devices in a spec that set one variable, the last would win.
+		// Also with CDI, because the last of several devices in a spec that set one variable would win.
 		for key, value := range d.Allocation.Env {
 			if before := answer.Envs[key]; before != "" {
 				value = before + "," + value
@@ -198,7 +199,7 @@ func (s service) nodesPresent(devices []*inventory.Status) error {
 	return nil
 }
 
-// cdiNames returns the names by which the container runtime finds the devices; none if it is given their nodes.
+// cdiNames returns the names by which the container runtime finds the devices, or none if the container gets their nodes.
 func (s service) cdiNames(devices []*inventory.Status) ([]string, error) {
 	if s.Resource.CDI == nil {
 		return nil, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// offerOfMany makes an offer of n PCI devices: two sockets, eight devices below each switch.
+// offerOfMany makes an offer of n PCI devices, with two sockets and eight devices below each switch.
 func offerOfMany(n int) (o *inventory.Offer, ids []string) {
 	o = &inventory.Offer{}
 	for i := range n {

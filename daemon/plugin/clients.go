@@ -20,8 +20,8 @@ import (
 // while we register (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, client.go and handler.go).
 const maxClients = 8
 
-// clients is a listener that bounds the connections, and with them our descriptors. A new client is always let in, since it may be
-// the kubelet: the oldest one that is not the kubelet is closed for it.
+// clients is a listener that bounds the connections, and with them our descriptors. It always lets a new client in, since
+// it may be the kubelet. For that it closes the oldest client that is not the kubelet.
 type clients struct {
 	*net.UnixListener
 	isKubelet func(*client) bool
@@ -94,7 +94,7 @@ func clientOf(ctx context.Context) *client {
 	return c
 }
 
-// peerOf asks the kernel for the process at the other end: the one that connected, or for a client the one that listens.
+// peerOf asks the kernel for the process at the other end, which has connected, or listens if c is a client.
 func peerOf(c *net.UnixConn) (peer *unix.Ucred, err error) {
 	raw, err := c.SyscallConn()
 	if err == nil {

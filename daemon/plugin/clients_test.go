@@ -18,8 +18,8 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// TestSilentClients: many clients that say nothing, or open a stream and read nothing, take few descriptors. The stream of the
-// kubelet stays, devices come and go, and the next kubelet is served too.
+// TestSilentClients opens many clients that call nothing, or open a stream and read nothing. They take few descriptors.
+// The stream of the kubelet stays, devices come and go, and the next kubelet is served too.
 func TestSilentClients(t *testing.T) {
 	for name, come := range map[string]func(*testing.T, string){"silent": beSilent, "with a stream": openStream} {
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +109,7 @@ func accepted(path string) (n int, err error) {
 		if len(fields) != 8 || fields[7] != path || !mine[fields[6]] {
 			continue
 		}
-		if flags, err := strconv.ParseUint(fields[3], 16, 32); err == nil && flags&(1<<16) == 0 { // __SO_ACCEPTCON: it listens
+		if flags, err := strconv.ParseUint(fields[3], 16, 32); err == nil && flags&(1<<16) == 0 { // __SO_ACCEPTCON is not set, so it does not listen
 			n++
 		}
 	}

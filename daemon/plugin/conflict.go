@@ -16,21 +16,23 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// Two plugins may serve one name. The kubelet asks the one that registered last for devices, takes the lists of both, and keeps
-// the stream of the first open, which therefore learns nothing. Before 1.37 the end of any stream of a name cuts off the plugin
-// that registered last (kubernetes v1.36 pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go, runClient). From 1.37 on the
-// kubelet counts the last list as long as any stream of the name is open (v1.37, manager.go, PluginDisconnected).
+// Two plugins may serve one name. The kubelet asks the one that registered last for devices, takes the lists of both, and
+// keeps the stream of the first open, which therefore learns nothing. Before 1.37 the end of any stream of a name cuts
+// off the plugin that registered last (kubernetes v1.36 pkg/kubelet/cm/devicemanager, plugin/v1beta1/handler.go,
+// runClient). From 1.37 on the kubelet counts the last list as long as any stream of the name is open (v1.37, manager.go,
+// PluginDisconnected).
 //
-// So an endpoint asks what the kubelet counts before it registers a resource that yields, and after each event of [Peers]. A
-// device that was never in our list belongs to another plugin, and the resource is held back: it is not registered, or if the
-// other plugin came later, our stream stays open and silent. It is registered once a plugin has ended and the kubelet counts
-// nothing. If a plugin ends whose devices are all unhealthy, that is the only sign.
+// So an endpoint asks the kubelet for its count before it registers a resource that yields, and after each event of
+// [Peers]. A device that was never in our list belongs to another plugin, and the resource is held back. The endpoint
+// does not register it, or if the other plugin came later, our stream stays open and silent. The endpoint registers it
+// once a plugin has ended and the kubelet counts nothing. If a plugin ends whose devices are all unhealthy, its end is
+// the only sign.
 //
 // A resource that does not yield is registered again once the other plugin has ended.
 const (
 	// askPause is the least time between two questions.
 	askPause = 100 * time.Millisecond
-	// askAgain is when to ask again before an answer counts: a list, or the end of a stream, may be under way.
+	// askAgain is when to ask again before an answer counts. A list, or the end of a stream, may be under way.
 	askAgain = 300 * time.Millisecond
 	// returnPause is how long a plugin that has ended may take to restart before ours is registered.
 	returnPause = time.Second
@@ -39,8 +41,8 @@ const (
 	kubeletGrace = 10 * time.Second
 	// heldInterval is how often to ask without an event while the resource is held back.
 	heldInterval = time.Minute
-	// lateEnd is how long, and lateInterval how often, to ask after a second registration: the kubelet may deal with the end
-	// of the first stream after it.
+	// lateEnd is how long, and lateInterval how often, to ask after a second registration. The kubelet may deal with the
+	// end of the first stream after it.
 	lateEnd      = 4 * time.Second
 	lateInterval = time.Second
 	// registerAgainAfter is the least time between two registrations because of an answer, unless a plugin has ended.
@@ -52,37 +54,37 @@ type finding int
 
 const (
 	ours    finding = iota // it counts nothing that was not in our list
-	foreign                // it counts another device: another plugin serves the name
-	nothing                // it has worked through our list, which has healthy devices, and counts nothing: it takes the endpoint for ended
+	foreign                // it counts another device, so another plugin serves the name
+	nothing                // it has worked through our list, which has healthy devices, and counts nothing, so it takes the endpoint for ended
 	over                   // it counts our devices, after it counted others
-	same                   // it counts our devices, and a container has one that it was not given by us: another plugin has the same
+	same                   // it counts our devices, and a container has one from another plugin, so that plugin has the same devices
 )
 
 // conflict is what an endpoint knows of another plugin with its name. Run owns it, except for asked.
 type conflict struct {
 	e         *Endpoint
-	asked     atomic.Bool       // the kubelet has asked us for devices during a conflict; Run takes it
+	asked     atomic.Bool       // the kubelet has asked us for devices during a conflict. Run takes it
 	at        time.Time         // time of the last question
 	events    uint64            // Peers.Events before that question
-	again     time.Duration     // after what time to ask without an event; 0: never
+	again     time.Duration     // when to ask without an event, or 0 for never
 	late      bool              // the kubelet may deal with the end of an earlier stream
-	suspect   finding           // of the last answer; the next one confirms it
+	suspect   finding           // of the last answer. The next one confirms it
 	list      *inventory.Offer  // what was sent last before that answer
 	given     map[string]string // containers that had devices of another plugin when this endpoint registered
-	contested finding           // of a resource that does not yield: how another plugin shows; ours: there is none
+	contested finding           // how another plugin shows that offers a resource that does not yield, or ours
 	taken     time.Time         // time of the last registration because of an answer
 	ended     uint64            // Peers.Ended at that time
-	hold      *hold             // nil: the resource is not held back
+	hold      *hold             // nil if the resource is not held back
 }
 
 // hold is why a resource is held back.
 type hold struct {
 	kubelet identity
 	found   finding   // how the other plugin shows
-	rival   uint64    // most likely the other plugin: the newest when its devices were seen; 0: none
+	rival   uint64    // the newest plugin when its devices were seen, which is most likely the other one, or 0
 	ended   uint64    // Peers.Ended when a plugin was last seen to end
 	end     time.Time // time of that end, until its consequence is known
-	grace   time.Time // end of kubeletGrace; zero: this kubelet has counted devices of the other plugin
+	grace   time.Time // end of kubeletGrace, or zero once this kubelet has counted devices of the other plugin
 }
 
 // begin forgets what belongs to an earlier registration. A kubelet that has known an endpoint may deal with its end after this, in
@@ -100,7 +102,7 @@ func (c *conflict) forget() {
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 }
 
-// precheck asks the kubelet whether another plugin serves the resource. It returns after what time to look again; 0: register.
+// precheck asks the kubelet whether another plugin serves the resource. It returns when to look again, or 0 to register.
 func (c *conflict) precheck(ctx context.Context, sock identity) time.Duration {
 	e := c.e
 	if !e.Resource.Yields || e.Counted == nil {
@@ -132,7 +134,7 @@ func (c *conflict) holdBack(sock identity, found finding, id string) time.Durati
 	c.hold = c.newHold(sock, found)
 	c.asked.Store(false)
 	e.streams.mute(true)
-	if err := e.Parked.park(e.Resource.Name, e.streams.connection()); err != nil {
+	if err := e.Parked.park(e.Resource.Name, e.streams.client()); err != nil {
 		e.Log.Warn("stream not stored", "err", fmt.Errorf("a restart may cut off the other plugin: %w", err))
 	}
 	held := c.reason(found, id)
@@ -154,7 +156,7 @@ func (c *conflict) newHold(sock identity, found finding) *hold {
 	return &hold{kubelet: sock, found: found, rival: newest(c.e.Peers.Live()), ended: c.e.Peers.Ended()}
 }
 
-// reconsider asks whether the resource stays held back. It returns after what time to ask again; 0: it is not held back.
+// reconsider asks whether the resource stays held back. It returns when to ask again, or 0 if it is not held back.
 func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
 	e := c.e
 	if sock != c.hold.kubelet {
@@ -263,8 +265,8 @@ func (c *conflict) notHeld() {
 	c.e.Log.Info("resource no longer held back")
 }
 
-// unpark closes the connections of an earlier endpoint that were kept for the other plugin. It returns how long the kubelet
-// needs to deal with their end; 0: there were none.
+// unpark closes the connections of an earlier endpoint that were kept for the other plugin. It returns how long the
+// kubelet needs to deal with their end, or 0 if there were none.
 func (c *conflict) unpark() time.Duration {
 	if !c.e.Parked.drop(c.e.Resource.Name) {
 		return 0
@@ -273,8 +275,8 @@ func (c *conflict) unpark() time.Duration {
 	return restartPause
 }
 
-// compare asks what the kubelet counts if another plugin has come, has ended or may have sent a list, and does what follows.
-// It returns after what time to ask again; 0: after the next event. Our stream is open.
+// compare asks for the kubelet's count if another plugin has come, has ended or may have sent a list, and acts on the
+// answer. It returns when to ask again, or 0 for the next event. Our stream is open.
 func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	e := c.e
 	if c.asked.Swap(false) && c.contested != ours { // the list of the other came after ours
@@ -285,7 +287,7 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	if e.Counted == nil || events == c.events && c.again == 0 {
 		return 0
 	}
-	if events != c.events { // another plugin may be about to send its list: ours after it would hide it
+	if events != c.events { // another plugin may be about to send its list, and ours after it would hide it
 		e.streams.mute(e.Resource.Yields)
 	}
 	pause := max(c.again, askPause)
@@ -311,13 +313,13 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		c.again = lateInterval
 	}
 	found, id := c.find(counted)
-	if found == nothing && e.checkpoint() == e.streams.checkpoint() { // the kubelet has not worked through our list
+	sent, before := e.streams.lastSent()
+	if found == nothing && e.checkpoint() == before { // the kubelet has not worked through our list
 		found, c.again = ours, lateInterval
 	}
-	list := e.streams.lastSent()[0]
-	// A list that was sent in between may be under way, too. What a container was given needs no confirmation.
-	confirmed := found == same || found == c.suspect && (found != nothing || list == c.list)
-	c.suspect, c.list = found, list
+	// A list that was sent in between may be under way, too. A device that a container has needs no confirmation.
+	confirmed := found == same || found == c.suspect && (found != nothing || sent[0] == c.list)
+	c.suspect, c.list = found, sent[0]
 	e.streams.mute((found == foreign || found == same) && e.Resource.Yields) // so that no list of ours hides the other's
 	switch {
 	case found == ours:
@@ -327,13 +329,13 @@ func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 		return c.takeBack()
 	case e.Resource.Yields:
 		return c.holdBack(sock, found, id)
-	case c.contested == ours:
-		c.setContested(found)
-		e.Log.Warn("another plugin offers the resource", "err", fmt.Errorf("%s; the kubelet asks only the one that has registered "+
-			"last: end the other, or name the resource differently", c.reason(found, id)))
-		c.suspect = ours
 	default:
 		c.suspect = ours
+		if c.contested == ours {
+			c.setContested(found)
+			e.Log.Warn("another plugin offers the resource", "err", fmt.Errorf("%s; the kubelet asks only the one that has "+
+				"registered last: end the other, or name the resource differently", c.reason(found, id)))
+		}
 	}
 	return c.again
 }
@@ -352,7 +354,7 @@ func (c *conflict) takeBack() time.Duration {
 	return settlePause
 }
 
-// setContested notes how another plugin shows that offers a resource that does not yield; ours: none does.
+// setContested notes how another plugin shows that offers a resource that does not yield, or ours if none does.
 func (c *conflict) setContested(found finding) {
 	c.contested = found
 	c.e.set(func(s *Status) { s.Conflict = found != ours })
@@ -362,7 +364,7 @@ func (c *conflict) setContested(found finding) {
 // containers with what we have.
 func (c *conflict) find(counted []string) (_ finding, example string) {
 	e := c.e
-	sent := e.streams.lastSent()
+	sent, _ := e.streams.lastSent()
 	if id := e.Foreign(counted); id != "" {
 		return foreign, id
 	}
@@ -389,11 +391,11 @@ func (e *Endpoint) checkpoint() identity {
 	return identityOf(filepath.Join(e.Dir, kubelet.CheckpointFile), syscall.S_IFREG)
 }
 
-// Foreign returns the ID of a device that the kubelet counts for the resource and that is neither in the newest list nor in one of
-// the last two that were sent; empty: there is none.
+// Foreign returns the ID of a device that the kubelet counts for the resource and that is neither in the newest list nor
+// in one of the last two that were sent, or "".
 func (e *Endpoint) Foreign(counted []string) string {
 	snapshot, _ := e.Inventory.Snapshot()
-	sent := e.streams.lastSent()
+	sent, _ := e.streams.lastSent()
 	lists := append(sent[:], snapshot.Offer(e.Resource.Name))
 	for _, id := range counted {
 		if !slices.ContainsFunc(lists, func(o *inventory.Offer) bool { return o != nil && e.Resource.find(o, id) != nil }) {
@@ -403,7 +405,7 @@ func (e *Endpoint) Foreign(counted []string) string {
 	return ""
 }
 
-// newest returns the number of the newest plugin; 0: there is none.
+// newest returns the number of the newest plugin, or 0.
 func newest(live []uint64) uint64 {
 	if len(live) == 0 {
 		return 0

@@ -12,8 +12,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// TestCordonLeavesThePodAlone: a container of the pod that holds a cordoned device starts again, unless the device is sick
-// besides; no other container gets it.
+// TestCordonLeavesThePodAlone checks that a container of the pod that holds a cordoned device starts again, unless the
+// device is unhealthy for another reason. No other container gets it.
 func TestCordonLeavesThePodAlone(t *testing.T) {
 	b := newBench(t)
 	k := b.startKubelet()

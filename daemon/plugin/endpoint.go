@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plugin is a resource as the kubelet sees it: a socket in the kubelet's device plugin directory, registered
-// with its device manager, that serves the DevicePlugin API v1beta1.
+// Package plugin is a resource as the kubelet sees it. It has a socket in the kubelet's device plugin directory, is
+// registered with the device manager, and serves the DevicePlugin API v1beta1.
 //
-// An endpoint never reacts to what an event says. Whatever happens, it looks at four things (our socket, kubelet.sock,
-// the open stream, the last registration) and does what is missing. So a hint that is lost, repeated or late does no
+// An endpoint never acts on the content of an event. After each event it looks at four things (our socket, kubelet.sock,
+// the open stream, the last registration) and does the missing steps. So a hint that is lost, repeated or late does no
 // harm, and the slow look without a hint ends in the same state.
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,8 +30,8 @@ import (
 )
 
 const (
-	// eager is how long after a new kubelet.sock, and how often, a connection is tried without pause: the kubelet binds
-	// before it listens, so the first attempt may be refused.
+	// eager is how long after a new kubelet.sock, and eagerPause how often, a connection is tried without a longer pause.
+	// The kubelet binds before it listens, so the first attempt may be refused.
 	eager      = time.Second
 	eagerPause = time.Millisecond
 	// backstop is how often an endpoint without a stream looks without a hint.
@@ -39,31 +40,31 @@ const (
 	registerLimit = 3 * time.Second
 	// streamLimit is how long after a registration the kubelet may take to open its stream.
 	streamLimit = time.Second
-	// settlePause is the least time between the end of a stream and the next registration with the same kubelet: its
+	// settlePause is the least time between the end of a stream and the next registration with the same kubelet. Its
 	// device manager may still be busy with the end of the old one, and would then cut off the new one (before 1.37).
 	settlePause = 100 * time.Millisecond
 	// restartPause is the same where an endpoint before this one has ended, of which only the time is known.
 	restartPause = 2 * settlePause
 	// lastPause is the longest time between two attempts to register.
 	lastPause = time.Second
-	// receiveSize is the largest request in bytes: GetPreferredAllocation carries the IDs of all free devices.
+	// receiveSize is the largest request in bytes. GetPreferredAllocation carries the IDs of all free devices.
 	receiveSize = 16 << 20
 )
 
 // Resource is what an endpoint offers, and how.
 type Resource struct {
 	Name        string
-	Shares      int    // how many times each device is offered; 0 is 1
+	Shares      int    // how many times each device is offered. 0 is 1
 	Spread      bool   // prefer the devices with the fewest shares taken to those that are close to each other
 	Permissions string // of "rwm", for the nodes of a container
 	Optional    bool   // the kubelet hears of it only once it has a device
 	Yields      bool   // it is held back while another plugin serves its name
 	Variable    string // environment variable in which a container finds the IDs of its devices
-	// CDI returns the names by which the container runtime finds devices in a CDI spec, or why it would not find them.
-	// It is called when a container is to get them. nil: containers get the device nodes.
+	// CDI returns the names by which the container runtime finds devices in a CDI spec, or an error with the reason why
+	// it would not. Allocate calls it. If it is nil, containers get the device nodes.
 	CDI func(devices []*inventory.Status) ([]string, error)
-	// Start makes devices fit for a container that is about to start; it may block for as long as ctx allows. nil: there is
-	// nothing to do.
+	// Start prepares devices for a container that is about to start. It may block for as long as ctx allows. It may be
+	// nil.
 	Start func(ctx context.Context, devices []*inventory.Status) error
 }
 
@@ -75,22 +76,22 @@ type Endpoint struct {
 	Host      *device.Host
 	Watch     *Watch
 	Log       *slog.Logger
-	// Allocated is called with the devices that a container is given, before the kubelet has its answer; it must not block.
-	// May be nil.
+	// Allocated is called with the devices that a container is given, before the kubelet has its answer. It must not
+	// block. It may be nil.
 	Allocated func([]*inventory.Status)
 	Metrics   Metrics
-	Changed   func() // called when the endpoint's [Status] has changed; may be nil
-	// Counted asks the kubelet which devices of the resource it counts as healthy, of whichever plugin. It may block for some
-	// seconds. The error is [kubelet.ErrNotCounted] of a kubelet that never answers. nil: nothing is held back.
+	Changed   func() // called when the endpoint's [Status] has changed, or nil
+	// Counted asks the kubelet which devices of the resource it counts as healthy, of any plugin. It may block for some
+	// seconds. The error is [kubelet.ErrNotCounted] of a kubelet that never answers. If it is nil, nothing is held back.
 	Counted func(ctx context.Context) ([]string, error)
-	Peers   *Peers  // the other plugins; nil: none is known
-	Parked  *Parked // connections that outlive the endpoint while it is held back; may be nil
-	// Before is when the last endpoint of the resource, also of another process, was registered or ended. A kubelet that was there
-	// then has to deal with its end first. Zero: there was none.
+	Peers   *Peers  // the other plugins, or nil
+	Parked  *Parked // connections that outlive the endpoint while it is held back, or nil
+	// Before is when the last endpoint of the resource, also of another process, was registered or ended, or zero. A
+	// kubelet that was there then has to deal with its end first.
 	Before time.Time
 
 	probe    liveness.Probe
-	status   atomic.Pointer[Status]
+	status   atomic.Value // of Status
 	server   *grpc.Server // serves all incarnations of the socket
 	streams  streams
 	conflict conflict
@@ -102,8 +103,8 @@ type Endpoint struct {
 type Status struct {
 	Registered bool   `json:"registered"`          // the last registration was accepted
 	Connected  bool   `json:"connected"`           // the kubelet's ListAndWatch stream is open
-	Complaint  string `json:"complaint,omitempty"` // why the kubelet does not know the resource, as it is logged; empty: no reason is known
-	Held       string `json:"heldBack,omitempty"`  // why the resource is held back; empty: it is not
+	Complaint  string `json:"complaint,omitempty"` // why the kubelet does not know the resource, as it is logged, or empty
+	Held       string `json:"heldBack,omitempty"`  // why the resource is held back, or empty
 	Conflict   bool   `json:"conflict,omitempty"`  // another plugin serves the name, as far as the kubelet shows it
 }
 
@@ -119,14 +120,13 @@ func (e *Endpoint) Status() Status {
 
 // last returns the status as Run has set it.
 func (e *Endpoint) last() Status {
-	if s := e.status.Load(); s != nil {
-		return *s
-	}
-	return Status{}
+	s, _ := e.status.Load().(Status)
+	return s
 }
 
-// Run serves the resource until ctx ends, registering with every kubelet that comes. started is called after the first
-// look for one: by then the socket is there, if the kubelet's directory is. The error is one that no waiting will cure.
+// Run serves the resource until ctx ends, registering with every kubelet that comes. It calls started after the first
+// look for one. The socket is there by then, if the kubelet's directory is. Run returns only an error that does not go
+// away with time.
 func (e *Endpoint) Run(ctx context.Context, started func()) error {
 	defer e.probe.End()
 	if err := e.prepare(); err != nil {
@@ -175,17 +175,18 @@ func (e *Endpoint) prepare() error {
 	}
 	e.streams.changed = make(chan struct{}, 1)
 	e.conflict.e, e.kubelet.begun = e, time.Now()
+	e.Peers, e.Parked = cmp.Or(e.Peers, &Peers{}), cmp.Or(e.Parked, &Parked{})
 	e.server = e.newServer()
 	return nil
 }
 
-// Alive returns once Run has gone round or has ended, or with the error of ctx. That may take as long as the kubelet
-// may take to answer.
+// Alive returns once Run has made progress or has ended, or with the error of ctx. It may take as long as the kubelet may
+// take to answer.
 func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
 
-// wanted waits until an optional resource has a device; false if ctx has ended before.
+// wanted waits until an optional resource has a device. It reports false if ctx has ended before.
 func (e *Endpoint) wanted(ctx context.Context, started func()) bool {
 	for e.Resource.Optional {
 		snapshot, changed := e.Inventory.Snapshot()
@@ -204,8 +205,8 @@ func (e *Endpoint) wanted(ctx context.Context, started func()) bool {
 	return true
 }
 
-// converge does what is missing for the kubelet to know our devices, and returns after what time to look again if no
-// hint comes; 0: not at all.
+// converge does the steps that are missing until the kubelet knows our devices. It returns when to look again without a
+// hint, or 0 for never.
 func (e *Endpoint) converge(ctx context.Context) time.Duration {
 	if err := e.ensureSocket(); err != nil {
 		e.complain("endpoint not listening", err)
@@ -276,7 +277,7 @@ func (e *Endpoint) complain(message string, err error) {
 	e.Log.Log(context.Background(), level, message, "err", err)
 }
 
-// setRegistered notes whether the kubelet knows the resource; if it does, there is nothing to complain about.
+// setRegistered notes whether the kubelet knows the resource. If it does, the complaint is over.
 func (e *Endpoint) setRegistered(registered bool) {
 	e.set(func(s *Status) {
 		if s.Registered = registered; registered {
@@ -289,7 +290,7 @@ func (e *Endpoint) setRegistered(registered bool) {
 func (e *Endpoint) set(change func(*Status)) {
 	s := e.last()
 	change(&s)
-	e.status.Store(&s)
+	e.status.Store(s)
 	e.tell()
 }
 

@@ -59,7 +59,7 @@ func newBench(t *testing.T, changes ...func(*plugin.Endpoint)) *bench {
 // newBenchOf is newBench over another machine.
 func newBenchOf(t *testing.T, recording string, changes ...func(*plugin.Endpoint)) *bench {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
+	dir, err := os.MkdirTemp("", "mp") // short, because the path of a unix socket has 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ type refusing struct {
 	pluginapi.UnimplementedRegistrationServer
 	mu       sync.Mutex
 	refusals int
-	open     func(context.Context) error // the stream, before it answers; may be nil
+	open     func(context.Context) error // the stream, before it answers, or nil
 	accepted chan string                 // endpoints
 }
 
@@ -236,8 +236,8 @@ func TestRefusedRegistrationIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestStreamThatEndsIsRegisteredAgain plays the device manager's race: it cuts off a healthy stream. Like the kubelet it opens
-// that during the call: the endpoint waits only a second for one that comes after.
+// TestStreamThatEndsIsRegisteredAgain plays the device manager's race, which cuts off a healthy stream. Like the kubelet
+// it opens that during the call, because the endpoint waits only a second for one that comes after.
 func TestStreamThatEndsIsRegisteredAgain(t *testing.T) {
 	b := newBench(t)
 	client, cuts := b.client(), make(chan context.CancelFunc, 10)
@@ -446,8 +446,8 @@ func TestOnlyTheKubeletsStreamsCount(t *testing.T) {
 	b.allocatable(b.startKubelet(), 1)
 }
 
-// A second registration with a kubelet is doubted: the kubelet may deal with the end of the endpoint before after it, and is asked
-// what it counts. The first one is not.
+// A second registration with a kubelet is in doubt. The kubelet may deal with the end of the endpoint before after it, so
+// the endpoint asks for its count. The first registration is not in doubt.
 func TestSecondRegistrationIsDoubted(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		h := newHeldBenchOf(t, func(e *plugin.Endpoint) {

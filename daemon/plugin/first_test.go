@@ -110,8 +110,8 @@ func manyWidgets(n int) (recording string, ids []string) {
 	return strings.Join(blocks, "\n"), ids
 }
 
-// A list replaces the one before it, so that a first one without all devices would take those away that pods hold: of
-// each stream the first message is the whole list, whoever opens it, however early.
+// A list replaces the one before it, so that a first one without all devices would take devices away from pods. The first
+// message of each stream is the whole list, for any client at any time.
 func TestTheFirstMessageIsTheWholeList(t *testing.T) {
 	recording, want := manyWidgets(9)
 	for start := range 5 {

@@ -10,7 +10,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// FuzzPrefer: whatever the kubelet asks for, the answer is one that it can take, or none.
+// FuzzPrefer checks that the kubelet can take the answer to each request, or gets none.
 func FuzzPrefer(f *testing.F) {
 	f.Add("a b c d e f g h", "g", 3, false, 1)
 	f.Add("a::0 a::1 b::0 b::1", "a::1", 2, true, 2)
@@ -43,7 +43,7 @@ func FuzzPrefer(f *testing.F) {
 	})
 }
 
-// FuzzShare: the ID of a share leads back to its device, and none does that is not one.
+// FuzzShare checks that the ID of a share leads back to its device, and that no other ID does.
 func FuzzShare(f *testing.F) {
 	f.Add("a", 2, 1)
 	f.Add("a::1", 3, 2)

@@ -9,8 +9,9 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// LogTo makes gRPC write its errors to log, at the level debug: it would write them to standard error and wait for its
-// reader. What matters of them is an error of a call, too. It is for a program that has called nothing of gRPC yet.
+// LogTo makes gRPC write its errors to log, at the level debug. It would write them to standard error otherwise and wait
+// for its reader. An error that matters is an error of a call, too. LogTo is for a program that has called nothing of
+// gRPC yet.
 func LogTo(log *slog.Logger) {
 	lines := slog.NewLogLogger(log.Handler(), slog.LevelDebug).Writer()
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, lines))

@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// TestGRPCLog: what gRPC logs goes to the log that waits for no reader, in a process of its own.
+// TestGRPCLog checks that gRPC's log goes to the log that waits for no reader, in a process of its own.
 func TestGRPCLog(t *testing.T) {
 	const child = "METALPLUG_TEST_GRPC_LOG"
 	if os.Getenv(child) != "" {

@@ -27,10 +27,10 @@ import (
 
 // counting is what a kubelet says that it counts.
 type counting struct {
-	gate  chan struct{} // no answer before it is closed; may be nil
+	gate  chan struct{} // no answer before it is closed, or nil
 	mu    sync.Mutex
 	next  [][]string      // the next answers, before ids
-	by    func() []string // in the place of ids; may be nil
+	by    func() []string // in the place of ids, or nil
 	ids   []string
 	err   error
 	asked int
@@ -133,7 +133,7 @@ type heldBench struct {
 	beside     news // of peers
 	parked     *plugin.Parked
 	storing    sync.Mutex
-	stored     map[string]bool // with the service manager; guarded by storing
+	stored     map[string]bool // with the service manager, guarded by storing
 	registered chan error
 	changed    chan struct{}
 	saved      []any // what containers have, in the checkpoint
@@ -219,7 +219,7 @@ func (h *heldBench) held(want bool) {
 	h.await(fmt.Sprintf("held back: %v", want), func(s plugin.Status) bool { return (s.Held != "") == want })
 }
 
-// other serves a plugin that says nothing; end ends it as a crash does.
+// other serves a plugin that calls nothing. end ends it as a crash does.
 func (h *heldBench) other(name string) (end func()) {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name)

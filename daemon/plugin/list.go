@@ -15,12 +15,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// listSize is the largest list in bytes that the kubelet receives: gRPC's default, which it does not raise.
+// listSize is the largest list in bytes that the kubelet receives. It is gRPC's default, which the kubelet does not
+// raise.
 const listSize = 4 << 20
 
 // lister makes the lists of one stream.
 type lister struct {
-	sent map[string]bool // IDs that were in a list: a pod may hold them, so they have the first claim on the room
+	sent map[string]bool // IDs that were in a list. A pod may hold them, so they have the first claim on the room
 	full bool            // the last list had no room for all
 }
 
@@ -38,7 +39,7 @@ func (l *lister) response(r *Resource, offer *inventory.Offer, log *slog.Logger)
 	return list
 }
 
-// roughSize is more than a list has in bytes: beside its ID a device takes 32 at most.
+// roughSize is more than a list has in bytes. In addition to its ID a device takes 32 at most.
 func roughSize(list *pluginapi.ListAndWatchResponse) (bytes int) {
 	for _, d := range list.Devices {
 		bytes += len(d.ID) + 32
@@ -46,7 +47,7 @@ func roughSize(list *pluginapi.ListAndWatchResponse) (bytes int) {
 	return bytes
 }
 
-// remember keeps which IDs were sent, but only once the list has come near the limit: it costs memory.
+// remember keeps which IDs were sent, but only once the list has come near the limit, because it costs memory.
 func (l *lister) remember(devices []*pluginapi.Device) {
 	if len(devices) < listSize/256 {
 		return
@@ -73,8 +74,8 @@ func (r *Resource) held(offer *inventory.Offer) map[string]bool {
 	return held
 }
 
-// cut returns as many devices as there is room for, those first that were sent before or that a pod holds: the kubelet
-// that has restarted has a new stream, and its pods have their devices still.
+// cut returns as many devices as there is room for. Those that were sent before or that a pod holds come first. A kubelet
+// that has restarted has a new stream, and its pods still have their devices.
 func (l *lister) cut(devices []*pluginapi.Device, held map[string]bool, log *slog.Logger) []*pluginapi.Device {
 	room := listSize
 	kept := make([]*pluginapi.Device, 0, len(devices))
@@ -93,19 +94,19 @@ func (l *lister) cut(devices []*pluginapi.Device, held map[string]bool, log *slo
 	return kept
 }
 
-// wireSize is what a device takes in the list: tag, length and content.
+// wireSize is the size of a device in the list, with tag, length and content.
 func wireSize(d *pluginapi.Device) int {
 	return protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(d))
 }
 
-// list returns the devices as the kubelet knows them, one for each share. NUMA nodes are told for all devices of a
-// resource or for none: one without would never be allocated under a strict topology policy.
+// list returns the devices as the kubelet knows them, one for each share. It sends NUMA nodes for all devices of a
+// resource or for none, because a device without one would never be allocated under a strict topology policy.
 func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 	withNUMA := true
 	for _, s := range offer.Devices {
 		withNUMA = withNUMA && s.Device.NUMANode >= 0
 	}
-	all := make([]pluginapi.Device, 0, len(offer.Devices)*max(1, r.Shares)) // in one piece: there may be thousands
+	all := make([]pluginapi.Device, 0, len(offer.Devices)*max(1, r.Shares)) // in one piece, because there may be thousands
 	nodes := make(map[int]*pluginapi.TopologyInfo)
 	for _, s := range offer.Devices {
 		d := pluginapi.Device{Health: pluginapi.Unhealthy}
@@ -131,8 +132,8 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 }
 
 // outdated returns the IDs by which pods hold a device from a time when the resource had another number of shares. They
-// stay in the list until the device is free, and it is given to nobody else: what was promised to one pod alone would be
-// shared, or shared with more than it was to be.
+// stay in the list until the device is free, and no other pod gets it. A device that was promised to one pod alone would
+// otherwise be shared, or shared with more pods than promised.
 func (r *Resource) outdated(s *inventory.Status) []string {
 	var ids []string
 	for _, id := range s.As {
@@ -159,7 +160,7 @@ func (r *Resource) shareID(id string, n int) string {
 	return id + kubelet.ShareMark + strconv.Itoa(n)
 }
 
-// deviceID returns the ID of the device of which id is a share; ok is false if id is none of ours.
+// deviceID returns the ID of the device of which id is a share. It reports ok false if id is not a share of the resource.
 func (r *Resource) deviceID(id string) (_ string, ok bool) {
 	if r.Shares <= 1 {
 		return id, true

@@ -8,8 +8,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// Metrics is told what endpoints do, for whoever counts it. Each function may be nil; it is called from many goroutines
-// and must not block. An error is nil where the kubelet got what it wanted.
+// Metrics receives the calls of endpoints for their counters. Each function may be nil. Many goroutines call it, and it
+// must not block. An error is nil where the kubelet's call succeeded.
 type Metrics struct {
 	// Answered is told of each call of Allocate and of each PreStartContainer that was refused.
 	Answered   func(resource, call string, err error)

@@ -3,7 +3,6 @@
 package plugin
 
 import (
-	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -13,7 +12,7 @@ import (
 
 // Parked keeps connections of the kubelet open beyond their endpoint, while another plugin serves the resource. A kubelet
 // before 1.37 would take their end for the end of the other plugin. The service manager keeps a copy of each for the next
-// process. The methods are safe for concurrent use, and a nil Parked keeps nothing.
+// process. The methods are safe for concurrent use. The zero value keeps nothing.
 type Parked struct {
 	Store  func(name string, f *os.File) error // gives the service manager a copy
 	Remove func(name string) error             // lets the service manager close its copy
@@ -34,7 +33,7 @@ func (p *Parked) Take(passed map[string]*os.File) {
 	}
 }
 
-// parkedName returns what the names of a resource's connections begin with; without a resource, those of all.
+// parkedName returns the prefix of the names of a resource's connections, or of all connections if resource is empty.
 func parkedName(resource string) string {
 	if resource == "" {
 		return "held-"
@@ -42,14 +41,14 @@ func parkedName(resource string) string {
 	return "held-" + resourceHash(resource) + "-"
 }
 
-// park keeps a connection of a resource open; nil stands for none. The error is that of the service manager.
-func (p *Parked) park(resource string, conn *net.UnixConn) error {
-	if p == nil || conn == nil {
+// park keeps a connection of a resource open, or does nothing for nil. The error is that of the service manager.
+func (p *Parked) park(resource string, c *client) error {
+	if p.Store == nil || c == nil {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	f, err := conn.File()
+	f, err := c.File()
 	if err != nil {
 		return nil // it has ended
 	}
@@ -60,9 +59,6 @@ func (p *Parked) park(resource string, conn *net.UnixConn) error {
 
 // has reports whether a connection of a resource is kept.
 func (p *Parked) has(resource string) bool {
-	if p == nil {
-		return false
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name := range p.files {
@@ -75,9 +71,6 @@ func (p *Parked) has(resource string) bool {
 
 // drop closes the connections of a resource, and reports whether there were any.
 func (p *Parked) drop(resource string) (dropped bool) {
-	if p == nil {
-		return false
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name, f := range p.files {

@@ -20,22 +20,22 @@ const (
 	// peerPause is the least time between two connections to a plugin, and peerLastPause the most.
 	peerPause     = 10 * time.Millisecond
 	peerLastPause = time.Second
-	// peerDoubt is how long a new socket may refuse connections until its plugin counts as ended, and peerPatience how long to
-	// try: a plugin binds its socket before it listens.
+	// peerDoubt is how long a new socket may refuse connections until its plugin counts as ended, and peerPatience how
+	// long to try. A plugin binds its socket before it listens.
 	peerDoubt    = 100 * time.Millisecond
 	peerPatience = 30 * time.Second
 )
 
-// Peers knows which other plugins in the kubelet's directory are alive. A plugin that is killed leaves its socket behind, and
-// no inotify event reports that its process is gone. So Peers holds a connection to each, over which it calls nothing: the
-// kernel ends it with the process (unix_release_sock, net/unix/af_unix.c). Its methods are safe for concurrent use, and a nil
-// Peers knows none.
+// Peers knows which other plugins in the kubelet's directory are alive. A plugin that is killed leaves its socket behind,
+// and no inotify event reports that its process is gone. So Peers holds a connection to each, over which it calls
+// nothing. The kernel ends the connection with the process (unix_release_sock, net/unix/af_unix.c). Its methods are safe
+// for concurrent use. The zero value knows none.
 type Peers struct {
 	Dir  string
-	Hint func() // called after each event; must not block
+	Hint func() // called after each event. It must not block
 
 	mu     sync.Mutex
-	ctx    context.Context // of all connections; nil until Run
+	ctx    context.Context // of all connections, or nil until Run
 	known  map[socketFile]*neighbor
 	last   uint64 // number of the newest
 	events uint64
@@ -80,9 +80,6 @@ func (p *Peers) Stir() {
 
 // Live lists the directory and returns the numbers of the plugins that are alive, the newest last. It does not block.
 func (p *Peers) Live() (live []uint64) {
-	if p == nil {
-		return nil
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ctx == nil {
@@ -115,9 +112,6 @@ func (p *Peers) Live() (live []uint64) {
 
 // Events returns how often a plugin has come or ended, or may have sent a list, so far.
 func (p *Peers) Events() uint64 {
-	if p == nil {
-		return 0
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.events
@@ -125,9 +119,6 @@ func (p *Peers) Events() uint64 {
 
 // Ended returns how many plugins have ended so far.
 func (p *Peers) Ended() uint64 {
-	if p == nil {
-		return 0
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ended
@@ -200,11 +191,11 @@ func (p *Peers) follow(ctx context.Context, file socketFile, n *neighbor) {
 	}
 }
 
-// greeting is what an HTTP/2 client sends first: the preface and empty settings (RFC 9113, 3.4 and 6.5).
+// greeting is the first message of an HTTP/2 client, with the preface and empty settings (RFC 9113, 3.4 and 6.5).
 const greeting = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
-// linger waits until the other end closes a connection or is about to (GOAWAY, RFC 9113, 6.8), or ctx ends. It speaks as far as the
-// greeting: a server that waits for that does not stop before its time is up (grpc-go: two minutes).
+// linger waits until the other end closes a connection or is about to (GOAWAY, RFC 9113, 6.8), or ctx ends. It sends the
+// greeting, because a server that waits for that does not stop before a timeout (two minutes in grpc-go).
 func linger(ctx context.Context, conn net.Conn) {
 	const headerSize, goAway = 9, 7
 	defer conn.Close()

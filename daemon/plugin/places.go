@@ -17,8 +17,8 @@ type places struct {
 	last *order
 }
 
-// order is the devices of an offer by NUMA node, then by their paths on the tree of buses: what is below one bridge follows one
-// another. What two devices have in common of their paths is the least that two neighbors between them have in common.
+// order is the devices of an offer by NUMA node, then by their paths on the tree of buses. Devices below one bridge
+// follow one another. The common part of two paths is the least that two neighbors between them have in common.
 type order struct {
 	listed uint64
 	at     map[string]int // the place of a device, by its ID
@@ -59,10 +59,10 @@ func newOrder(offer *inventory.Offer) *order {
 	return o
 }
 
-// together returns n of the available shares, of as many devices on one NUMA node: those next to one another with the shortest way
-// from the first to the last. It returns nil if no node has that many. It takes one pass over the devices.
+// together returns n of the available shares, of as many devices on one NUMA node. They are next to one another with the
+// shortest way from the first to the last. It returns nil if no node has that many. It takes one pass over the devices.
 func (o *order) together(r *Resource, offer *inventory.Offer, available []string, n int) []string {
-	shares := make([]string, len(o.stops)) // by place; empty: not available
+	shares := make([]string, len(o.stops)) // by place, empty if not available
 	for _, share := range available {
 		id, ok := r.deviceID(share)
 		at, known := o.at[id]

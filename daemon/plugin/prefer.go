@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// exactLimit is up to how many candidates the best choice is searched for: 16 over 8 are 12,870 choices.
+	// exactLimit is the number of candidates up to which the best choice is searched for. 16 over 8 are 12,870 choices.
 	exactLimit = 16
 	// seedLimit is how many beginnings are tried beyond that.
 	seedLimit = 8
 	// bridgeCost is the distance between two PCI host bridges, more than any path below one.
 	bridgeCost = 32
-	// sameDeviceCost is the distance between two shares of one device: a container that asks for two wants two devices.
+	// sameDeviceCost is the distance between two shares of one device. A container that asks for two wants two devices.
 	sameDeviceCost = 256
-	// nodeCost is what each NUMA node costs: more than the distances of any choice can add up to.
+	// nodeCost is the cost of each NUMA node. It is more than the distances of any choice can add up to.
 	nodeCost = 1 << 32
 )
 
@@ -33,9 +33,9 @@ type candidate struct {
 	barred bool     // Allocate would refuse it
 }
 
-// prefer chooses n of the available shares, among them all that must be included: what is close together, or with
-// Spread what is used least. It is deterministic. It returns nothing where the request makes no sense, which leaves the
-// choice to the kubelet.
+// prefer chooses n of the available shares, among them all that must be included. It prefers devices that are close
+// together, or with Spread those that are used least. It is deterministic. It returns nothing for an invalid request,
+// which leaves the choice to the kubelet.
 func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []string, n int) []string {
 	if !r.Spread && len(must) == 0 && n > 0 && len(available) > exactLimit {
 		if chosen := p.of(offer).together(r, offer, available, n); chosen != nil {
@@ -89,7 +89,8 @@ func (r *Resource) candidates(offer *inventory.Offer, available []string) []cand
 	return candidates
 }
 
-// barred tells whether a device has only just been given up by its pod: the kubelet takes it for free before we can know.
+// barred reports whether the pod of a device has only just released it. The kubelet takes it for free before metalplug
+// can know.
 func barred(d *inventory.Status) bool { return d.Barred != "" }
 
 // unbarred leaves out what Allocate would refuse, if enough is left.
@@ -126,7 +127,7 @@ func pciPath(sysPath string) []string {
 	return elements[:last]
 }
 
-// distance is how many steps it is from a to b on the tree of buses: up to what they have in common and down again.
+// distance is the number of steps from a to b on the tree of buses, up to their common parent and down again.
 func distance(a, b candidate) int64 {
 	if a.id == b.id {
 		return sameDeviceCost
@@ -162,8 +163,8 @@ func step(chosen []candidate, c candidate) int64 {
 	return cost
 }
 
-// closest finds the choice of the least cost: fewest NUMA nodes, then the smallest sum of distances, then the first in
-// the order of the IDs. It tries every choice that can still be better than the best so far.
+// closest finds the choice of the least cost. Fewest NUMA nodes count first, then the smallest sum of distances, then the
+// order of the IDs. It tries every choice that can still be better than the best so far.
 func closest(fixed, free []candidate, n int) []candidate {
 	s := search{free: free, n: n, best: -1}
 	s.extend(slices.Clone(fixed), 0, 0)
@@ -173,7 +174,7 @@ func closest(fixed, free []candidate, n int) []candidate {
 type search struct {
 	free   []candidate
 	n      int
-	best   int64 // cost of the best choice so far; -1: none yet
+	best   int64 // cost of the best choice so far, or -1
 	choice []candidate
 }
 
@@ -190,8 +191,8 @@ func (s *search) extend(chosen []candidate, from int, cost int64) {
 	}
 }
 
-// closeBy finds a choice of low cost among many candidates: it grows one around each of a few seeds, always by what is
-// closest to it, and keeps the best.
+// closeBy finds a choice of low cost among many candidates. It grows one around each of a few seeds, always by the
+// candidate closest to it, and keeps the best.
 func closeBy(fixed, free []candidate, n int) []candidate {
 	seeds := seedLimit
 	if len(fixed) > 0 {
@@ -207,7 +208,7 @@ func closeBy(fixed, free []candidate, n int) []candidate {
 	return choice
 }
 
-// grow extends fixed to n candidates; without any fixed it begins with the one at seed.
+// grow extends fixed to n candidates. Without any fixed it begins with the one at seed.
 func grow(fixed, free []candidate, n, seed int) (chosen []candidate, cost int64) {
 	costs := make([]int64, len(free)) // the sum of the distances to what is chosen
 	nodes := make(map[int]bool)

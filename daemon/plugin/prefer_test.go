@@ -137,7 +137,7 @@ func randomMachine(random *rand.Rand, n int) *inventory.Offer {
 	return offerOf(numa, paths...)
 }
 
-// TestPreferManyIsValid tries what is beyond an exact search: every answer must be one that the kubelet can take.
+// TestPreferManyIsValid tries requests beyond an exact search. Every answer must be one that the kubelet can take.
 func TestPreferManyIsValid(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 50 {
@@ -272,7 +272,7 @@ func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 	}{
 		{nil, 1, []string{"b"}},
 		{nil, 2, []string{"b", "d"}},
-		{nil, 3, []string{"a", "c", "d"}}, // not enough: which of them, Allocate will tell
+		{nil, 3, []string{"a", "c", "d"}}, // not enough, which Allocate reports
 		{[]string{"a"}, 2, []string{"a", "d"}},
 	} {
 		if got := (&Resource{}).prefer(&places{}, offer, all, test.must, test.n); !slices.Equal(got, test.want) {
@@ -281,8 +281,8 @@ func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 	}
 }
 
-// Among many, those below one bridge are chosen where it has enough of them, in whatever order the kubelet names them. The order
-// of an offer is of no other.
+// Among many, those below one bridge are chosen where it has enough of them, in any order of the kubelet's request. The
+// order of an offer is of no other use.
 func TestPreferManyBelowOneBridge(t *testing.T) {
 	offer, ids := offerOfMany(400)
 	var taken []string

@@ -23,13 +23,13 @@ import (
 
 // registration is what an endpoint knows of the kubelet. Run owns it.
 type registration struct {
-	begun      time.Time     // when Run began: an endpoint before this one had ended
+	begun      time.Time     // when Run began. An endpoint before this one had ended
 	seen       identity      // kubelet.sock that is there now
 	since      time.Time     // when it was first seen
 	known      bool          // it has known an endpoint of the resource
-	registered identity      // kubelet.sock at the last registration; zero: there was none, or its stream has ended
+	registered identity      // kubelet.sock at the last registration, or zero if there was none or its stream has ended
 	at         time.Time     // of that registration
-	pause      time.Duration // before the next attempt; 0: none has gone wrong
+	pause      time.Duration // before the next attempt, or 0 if none has failed
 	notBefore  time.Time     // of the next attempt
 }
 
@@ -52,8 +52,9 @@ func (r *registration) backOff() time.Duration {
 	return r.pause
 }
 
-// replaced deals with a new kubelet.sock while the stream is open. If the same process listens there, the socket was
-// only made anew or relabelled. If it is another, the old kubelet lingers: its stream is ended, and the end registers.
+// replaced handles a new kubelet.sock while the stream is open. If the same process listens there, the socket was only
+// recreated or relabelled. If it is another, the old kubelet still runs. replaced ends its stream then, and that end
+// leads to a registration.
 func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	conn, err := e.dial()
 	if err != nil {
@@ -64,7 +65,7 @@ func (e *Endpoint) replaced(kubelet identity) time.Duration {
 	if err != nil {
 		return e.again(err)
 	}
-	if e.streams.pid() == peer.Pid {
+	if c := e.streams.client(); c != nil && c.pid == peer.Pid { // 0 is a PID namespace that we do not see into
 		e.kubelet.registered, e.kubelet.known = kubelet, true
 		e.setRegistered(true)
 		return 0
@@ -103,7 +104,7 @@ func (e *Endpoint) register(ctx context.Context, kubelet identity) time.Duration
 		return e.unanswered(err)
 	}
 	defer conn.Close()
-	// The kubelet empties its directory before it makes kubelet.sock: now that it answers, look at our socket again.
+	// The kubelet empties its directory before it makes kubelet.sock. It answers now, so look at our socket again.
 	if err := e.ensureSocket(); err != nil {
 		return e.again(err)
 	}
@@ -148,8 +149,8 @@ func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 	return nil
 }
 
-// reachable makes our socket again, should it go, until the kubelet has answered Register: without it the kubelet does not
-// answer but dials us until the call ends (client.go, dial: 10 s).
+// reachable recreates our socket, should it go, until the kubelet has answered Register. Without the socket the kubelet
+// does not answer but dials us until the call ends (client.go, dial: 10 s).
 func (e *Endpoint) reachable(answered <-chan error) error {
 	tick := time.NewTicker(settlePause)
 	defer tick.Stop()
@@ -174,8 +175,8 @@ func (e *Endpoint) dial() (*net.UnixConn, error) {
 	return c, nil
 }
 
-// unanswered notes that no connection to the kubelet was to be had and returns the time to the next attempt: next to
-// none where the kubelet is about to listen.
+// unanswered notes that no connection to the kubelet was possible and returns the time to the next attempt. The time is
+// very short where the kubelet is about to listen.
 func (e *Endpoint) unanswered(err error) time.Duration {
 	if time.Since(e.kubelet.since) < eager && (errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)) {
 		e.kubelet.notBefore = time.Now().Add(eagerPause)

@@ -68,8 +68,8 @@ func TestContested(t *testing.T) {
 	}
 }
 
-// A plugin with our own devices shows when it gives one to a container: the answer that the kubelet keeps is not ours. It does
-// not matter what it gave before the endpoint registered, nor what the endpoint gives.
+// A plugin with our own devices shows when it gives one to a container, because the answer that the kubelet keeps is not
+// ours. The devices that it gave before the endpoint registered do not count, nor do those that the endpoint gives.
 func TestOwnDevicesOfAnother(t *testing.T) {
 	for _, yields := range []bool{false, true} {
 		h := newHeldBench(t, yields)
@@ -97,7 +97,8 @@ func TestOwnDevicesOfAnother(t *testing.T) {
 	}
 }
 
-// A plugin with our own devices gave one before the kubelet asked us again: that it asks us for devices ends the conflict.
+// A plugin with our own devices gave one before the kubelet asked us again. The kubelet's request to us ends the
+// conflict.
 func TestAskedBesideAnother(t *testing.T) {
 	for _, yields := range []bool{false, true} {
 		h := newHeldBench(t, yields)
@@ -159,8 +160,8 @@ func TestListNotWorkedThrough(t *testing.T) {
 	h.connected(k, h.registered)
 }
 
-// No list is sent from the appearance of another plugin until the kubelet has said what it counts: it would hide the list of
-// the other.
+// No list is sent from the appearance of another plugin until the kubelet has answered with its count. The list would
+// hide that of the other plugin.
 func TestNoListBesideANewPlugin(t *testing.T) {
 	h := newHeldBench(t, true)
 	k := h.startKubelet()

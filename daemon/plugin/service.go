@@ -17,6 +17,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 // service is the DevicePlugin API of one endpoint.
@@ -55,13 +56,13 @@ func (e *Endpoint) recovered(method string, err *error) {
 	}
 }
 
-// options are what the kubelet is told of us. PreStartContainer is always wanted: it is the last moment at which a
-// container can be kept from starting with a device that is gone.
+// options are our options for the kubelet. PreStartContainer is always wanted, because it is the last moment to stop a
+// container from starting with a device that is gone.
 func options() *pluginapi.DevicePluginOptions {
 	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
 }
 
-// GetDevicePluginOptions answers at once: the kubelet asks while our Register call is under way.
+// GetDevicePluginOptions answers at once, because the kubelet asks while our Register call is under way.
 func (s service) GetDevicePluginOptions(ctx context.Context, _ *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
 	s.streams.call(clientOf(ctx))
 	return options(), nil
@@ -96,7 +97,7 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 	}
 }
 
-// Allocate answers from the newest snapshot; of the hardware it only looks whether the nodes are still there.
+// Allocate answers from the newest snapshot. It looks at the hardware only to see whether the nodes are still there.
 func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	snapshot, _ := s.Inventory.Snapshot()
 	offer := snapshot.Offer(s.Resource.Name)
@@ -157,8 +158,8 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	return &pluginapi.PreStartContainerResponse{}, nil
 }
 
-// GetPreferredAllocation never fails: an error would keep the pod from running. Without an opinion it answers nothing,
-// and the kubelet chooses.
+// GetPreferredAllocation never fails, because an error would keep the pod from running. Without a preference its answer
+// is empty, and the kubelet chooses.
 func (s service) GetPreferredAllocation(_ context.Context, req *pluginapi.PreferredAllocationRequest,
 ) (*pluginapi.PreferredAllocationResponse, error) {
 	snapshot, _ := s.Inventory.Snapshot()
@@ -189,7 +190,7 @@ func (s service) refuse(call string, err error) error {
 func (s service) noteAsked() {
 	if s.Status().Conflict {
 		s.conflict.asked.Store(true)
-		s.streams.tell()
+		liveness.Poke(s.streams.changed)
 	}
 }
 

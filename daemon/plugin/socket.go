@@ -7,11 +7,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -26,11 +26,11 @@ const (
 	kubeletSocket = "kubelet.sock"
 	// socketPrefix is what the names of our sockets begin with.
 	socketPrefix = "mp-"
-	// socketPathSize is the longest path of a unix socket: sun_path has 108 bytes with the final NUL (unix(7)).
+	// socketPathSize is the longest path of a unix socket. sun_path has 108 bytes with the final NUL (unix(7)).
 	socketPathSize = 107
 )
 
-// socketName returns the name of a resource's socket: short, plain, and another one at each start.
+// socketName returns the name of a resource's socket. It is short and plain, and differs at each start.
 func socketName(resource string, start time.Time) string {
 	return socketPrefix + resourceHash(resource) + "-" + strconv.FormatInt(start.UnixMicro(), 36) + ".sock"
 }
@@ -46,10 +46,11 @@ type identity struct {
 	changed       syscall.Timespec
 }
 
-// socketIdentity returns the identity of a socket; the zero identity if there is none at that path.
+// socketIdentity returns the identity of a socket, or the zero identity if there is none at that path.
 func socketIdentity(path string) identity { return identityOf(path, syscall.S_IFSOCK) }
 
-// identityOf returns the identity of a file of a type, such as [syscall.S_IFREG]; the zero identity if there is none at that path.
+// identityOf returns the identity of a file of a type, such as [syscall.S_IFREG], or the zero identity if there is none
+// at that path.
 func identityOf(path string, kind uint32) identity {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(path, &st); err != nil || st.Mode&syscall.S_IFMT != kind {
@@ -58,7 +59,8 @@ func identityOf(path string, kind uint32) identity {
 	return identity{device: st.Dev, inode: st.Ino, changed: st.Ctim}
 }
 
-// sameFile tells whether a and b are the same file, whatever happened to it meanwhile. Two that are missing are not.
+// sameFile reports whether a and b are the same file, also after a change of its attributes. Two that are missing are
+// not.
 func (a identity) sameFile(b identity) bool {
 	return a.device == b.device && a.inode == b.inode && a.inode != 0
 }
@@ -66,13 +68,14 @@ func (a identity) sameFile(b identity) bool {
 // socket is our socket in the kubelet's directory. Run owns it.
 type socket struct {
 	path     string
-	listener *net.UnixListener // nil: it has to be made
+	listener *net.UnixListener // nil until it is made
 	own      identity          // of the socket that the listener made
 	reached  bool              // a connection to the listener succeeded
 }
 
-// ensure makes the socket, also when it was removed: always at the same path, which is where the kubelet looks for it. It returns
-// the listener once, when it can be reached. A socket that cannot be reached stays: making it again would be the next hint.
+// ensure makes the socket, also when it was removed. It is always at the same path, where the kubelet looks for it. It
+// returns the listener once, when it can be reached. A socket that cannot be reached stays, because a new one would be
+// the next hint.
 func (s *socket) ensure() (made *net.UnixListener, err error) {
 	if s.listener == nil || !socketIdentity(s.path).sameFile(s.own) {
 		s.drop()
@@ -90,7 +93,8 @@ func (s *socket) ensure() (made *net.UnixListener, err error) {
 	return s.listener, nil
 }
 
-// listen makes the socket for its owner alone. The file stays when the listener is closed: by then it may be another's.
+// listen makes the socket for its owner alone. The file stays when the listener is closed, because by then it may be
+// another process's.
 func (s *socket) listen() error {
 	if len(s.path) > socketPathSize {
 		return fmt.Errorf("listen on %s: the path has %d bytes, at most %d are possible: set a shorter paths.device_plugins",
@@ -109,8 +113,8 @@ func (s *socket) listen() error {
 	return nil
 }
 
-// reach connects to the socket as the kubelet will: a registration that fails because the kubelet does not reach us would leave
-// its books in disorder.
+// reach connects to the socket as the kubelet will. A registration that fails because the kubelet does not reach us would
+// leave its state in disorder.
 func (s *socket) reach() error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err == nil {
@@ -119,8 +123,8 @@ func (s *socket) reach() error {
 	return fmt.Errorf("connect to own socket %s: %w", s.path, fsutil.Cause(err))
 }
 
-// drop closes the listener and removes the socket if that is still the one at path: while it is there, no process can listen at
-// path again.
+// drop closes the listener and removes the socket if that is still the one at path. While it is there, no process can
+// listen at path again.
 func (s *socket) drop() {
 	if s.listener == nil {
 		return
@@ -134,18 +138,12 @@ func (s *socket) drop() {
 
 // removeStale removes the sockets that earlier starts have left behind for a resource. One that answers is another's.
 func removeStale(dir, resource string) {
-	files, _ := os.ReadDir(dir) // where it is missing, nothing was left behind
-	for _, file := range files {
-		if !strings.HasPrefix(file.Name(), socketPrefix+resourceHash(resource)+"-") || !strings.HasSuffix(file.Name(), ".sock") {
-			continue
-		}
-		path := filepath.Join(dir, file.Name())
-		c, err := net.Dial("unix", path)
-		if err == nil {
+	names, _ := fs.Glob(os.DirFS(dir), socketPrefix+resourceHash(resource)+"-*.sock") // the pattern is valid
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		if c, err := net.Dial("unix", path); err == nil {
 			c.Close()
-			continue
-		}
-		if errors.Is(err, unix.ECONNREFUSED) {
+		} else if errors.Is(err, unix.ECONNREFUSED) {
 			os.Remove(path)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket to which no process may connect, as SELinux can have it, is not made again: that it comes and goes would be the next
-// reason to.
+// A socket to which no process may connect, as SELinux can cause it, is not recreated. Each new socket would be the next
+// reason to recreate it.
 func TestUnreachableSocket(t *testing.T) {
 	s := socket{path: filepath.Join(t.TempDir(), "s.sock")}
 	defer s.drop()

@@ -3,18 +3,18 @@
 package plugin
 
 import (
-	"net"
 	"sync"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// streams are the ListAndWatch streams that are open. Those of the kubelet count; another process of uid 0 may have one too. The
-// kubelet is the client that makes the first call after we began to register: it asks for our options, and opens its stream on
-// the same connection (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, handler.go).
+// streams are the ListAndWatch streams that are open. Those of the kubelet count. Another process of uid 0 may have one
+// too. The kubelet is the client that makes the first call after we began to register. It asks for our options, and opens
+// its stream on the same connection (kubernetes v1.36 pkg/kubelet/cm/devicemanager/plugin/v1beta1, handler.go).
 type streams struct {
-	changed chan struct{} // one slot: a stream was opened or has ended
+	changed chan struct{} // one slot, filled when a stream was opened or has ended
 
 	mu      sync.Mutex
 	kubelet *client // nil also where calls come without a connection, in tests
@@ -34,7 +34,7 @@ type stream struct {
 	client *client
 	opened time.Time
 	stop   chan struct{} // closed to end it
-	wake   chan struct{} // one slot: round or silent has changed
+	wake   chan struct{} // one slot, filled when round or silent has changed
 }
 
 // expect lets the next client that calls be the kubelet.
@@ -72,7 +72,7 @@ func (s *streams) begin(c *client) *stream {
 		s.opened = st.opened
 	}
 	s.mu.Unlock()
-	s.tell()
+	liveness.Poke(s.changed)
 	return st
 }
 
@@ -84,19 +84,7 @@ func (s *streams) over(st *stream) {
 		s.lived = s.ended.Sub(st.opened)
 	}
 	s.mu.Unlock()
-	s.tell()
-}
-
-// poke puts a signal into a channel of one slot. It does not block.
-func poke(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-func (s *streams) tell() {
-	poke(s.changed)
+	liveness.Poke(s.changed)
 }
 
 // open reports whether the kubelet has any.
@@ -109,16 +97,6 @@ func (s *streams) open() bool {
 		}
 	}
 	return false
-}
-
-// pid returns the process of the kubelet; 0: it is in a PID namespace that we do not see into.
-func (s *streams) pid() int32 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.kubelet == nil {
-		return 0
-	}
-	return s.kubelet.pid
 }
 
 // last returns whether the kubelet has opened one since we began to register, when its last one ended, and how long that was open.
@@ -149,7 +127,7 @@ func (s *streams) repeat() {
 // wake lets each stream look for something to send. The caller holds mu.
 func (s *streams) wake() {
 	for st := range s.live {
-		poke(st.wake)
+		liveness.Poke(st.wake)
 	}
 }
 
@@ -170,31 +148,21 @@ func (s *streams) sending(list *inventory.Offer, checkpoint identity) {
 	}
 }
 
-// lastSent returns the last two lists, the newest first.
-func (s *streams) lastSent() [2]*inventory.Offer {
+// lastSent returns the last two lists, the newest first, and the kubelet's checkpoint before that was sent.
+func (s *streams) lastSent() (lists [2]*inventory.Offer, before identity) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sent
+	return s.sent, s.before
 }
 
-// checkpoint returns the identity of the kubelet's checkpoint before the newest list was sent.
-func (s *streams) checkpoint() identity {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.before
-}
-
-// connection returns that of the kubelet, or nil if it has no stream.
-func (s *streams) connection() *net.UnixConn {
+// client returns the kubelet if it has a stream, or nil.
+func (s *streams) client() *client {
 	if !s.open() {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.kubelet == nil {
-		return nil
-	}
-	return s.kubelet.UnixConn
+	return s.kubelet
 }
 
 // end ends them all.

@@ -35,8 +35,8 @@ E: ID_SERIAL_SHORT=D
 A: size=1024
 `
 
-// TestStuckLook: a device that has not answered for a minute is given to no container, also of the pod that holds it, and
-// no call waits for the hardware to find out.
+// TestStuckLook checks that no container gets a device that has not answered for a minute, also of the pod that holds it,
+// and that no call waits for the hardware to find out.
 func TestStuckLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newWedged(t)
@@ -90,7 +90,7 @@ func newWedged(t *testing.T) *wedged {
 	go func() { ended <- b.inventory.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil { // whatever hangs
+		if err := <-ended; err != nil { // any reason
 			t.Error(err)
 		}
 		close(answer)

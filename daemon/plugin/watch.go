@@ -15,14 +15,14 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// Watch tells endpoints when something happened in the kubelet's directory that may concern them: kubelet.sock or one
-// of our sockets came or went, or the directory itself did. It is only a hint; who gets it looks for itself.
+// Watch notifies endpoints of events in the kubelet's directory that may concern them. kubelet.sock or one of our sockets
+// came or went, or the directory itself did. It is only a hint, and each endpoint looks for itself.
 type Watch struct {
-	Dir string // the kubelet's device plugin directory; may be missing, may be replaced
+	Dir string // the kubelet's device plugin directory, which may be missing or replaced
 	Log *slog.Logger
-	// Stir is called when another plugin's socket may have come or gone, and when the kubelet has written its checkpoint, as it
-	// does after each list (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback). It must not
-	// block; may be nil.
+	// Stir is called when another plugin's socket may have come or gone, and when the kubelet has written its checkpoint,
+	// as it does after each list (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go,
+	// genericDeviceUpdateCallback). It must not block. It may be nil.
 	Stir func()
 
 	probe   liveness.Probe
@@ -47,7 +47,7 @@ func (w *Watch) Subscribe() (hints <-chan struct{}, stop func()) {
 	}
 }
 
-// Run watches until ctx ends; started is called when nothing can be missed any more.
+// Run watches until ctx ends. It calls started when it can miss no event any more.
 func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 	if w.watcher, err = directory.Open(w.Dir); err != nil {
 		return err
@@ -119,8 +119,9 @@ func isSocketName(name string) bool {
 	return name == kubeletSocket || strings.HasPrefix(name, socketPrefix)
 }
 
-// isOther reports whether a file of that name in the kubelet's directory, which is not ours, may be another plugin's socket or
-// the checkpoint: it is not what the checkpoint is written to (kubernetes v1.36 pkg/kubelet/util/store, tmpPrefix).
+// isOther reports whether a file of that name in the kubelet's directory, which is not ours, may be another plugin's
+// socket or the checkpoint. It leaves out the temporary files of the checkpoint (kubernetes v1.36 pkg/kubelet/util/store,
+// tmpPrefix).
 func isOther(name string) bool { return !strings.HasPrefix(name, ".") }
 
 func (w *Watch) stir() {
@@ -134,6 +135,6 @@ func (w *Watch) Hint() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := range w.hints {
-		poke(c)
+		liveness.Poke(c)
 	}
 }

@@ -57,8 +57,8 @@ func checkNodes(t *testing.T, got *protocol.RunOptions, n int) {
 	t.Logf("nodes: %+v", got.Nodes)
 }
 
-// Two of four, of which the first and the third share a NUMA node: chance
-// would find a pair on one node in a third of all cases.
+// The pod gets two of four devices, of which the first and the third share a NUMA node. A random choice would find a pair
+// on one node in a third of all cases.
 func TestPreferredAllocation(t *testing.T) {
 	k, _ := offered(t, Options{NUMANodes: 2}, aligned(4))
 	for i := range 20 {

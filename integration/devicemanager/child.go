@@ -22,7 +22,7 @@ import (
 // of the crash comes with it.
 var ErrDied = errors.New("kubelet died")
 
-// child is one life of a kubelet: a process and the lines to it.
+// child is one life of a kubelet, which is a process and the pipes to it.
 type child struct {
 	cmd    *exec.Cmd
 	stderr tail
@@ -172,8 +172,7 @@ func (c *child) died() error {
 	return fmt.Errorf("%w: %v\n%s", ErrDied, c.cmd.ProcessState, c.stderr.String())
 }
 
-// kill ends the process as the kernel would, without a word to anybody, and
-// waits until its sockets are closed.
+// kill ends the process as the kernel would, without a warning, and waits until its sockets are closed.
 func (c *child) kill() {
 	_ = c.cmd.Process.Kill() // gone already is fine
 	<-c.done

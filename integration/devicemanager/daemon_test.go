@@ -27,7 +27,7 @@ type daemon struct {
 	log   daemonLog
 	cmd   *exec.Cmd
 	done  chan struct{} // closed when cmd is gone
-	ready chan struct{} // the daemon has said READY=1, once for each time; has room for a test's
+	ready chan struct{} // the daemon has sent READY=1, once for each time. The buffer suffices for one test
 	store fdStore
 	asked bool // to end
 }
@@ -45,8 +45,7 @@ func program(t *testing.T) string {
 	return path
 }
 
-// paths is the head of a configuration: the daemon's own directory and the
-// kubelet's.
+// paths is the head of a configuration. It sets the daemon's own directory and the kubelet's.
 const paths = `
 [paths]
 device_plugins = "%[2]s/device-plugins"
@@ -151,7 +150,7 @@ func (d *daemon) plug(hardware []widget) {
 	d.must(os.Rename(d.path("hardware/.new"), d.path("hardware/recording")))
 }
 
-// start returns at once. What the daemon tells systemd goes to notify.
+// start returns at once. The messages of the daemon to systemd go to notify.
 func (d *daemon) start() {
 	d.t.Helper()
 	for len(d.ready) > 0 {
@@ -217,7 +216,7 @@ func (s *fdStore) kept() (names []string, files []*os.File) {
 	return names, files
 }
 
-// listen stands in for systemd: it notes when the daemon is ready.
+// listen stands in for systemd. It notes when the daemon is ready.
 func (d *daemon) listen() {
 	d.t.Helper()
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: d.path("notify"), Net: "unixgram"})
@@ -286,8 +285,7 @@ func (d *daemon) killed() bool {
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
-// cgroup is the directory of a pod's cgroup, which whoever has pods come and go
-// may make and remove.
+// cgroup is the directory of a pod's cgroup. The test that starts and ends pods makes and removes it.
 func (d *daemon) cgroup(uid string) string { return d.path("cgroup/kubepods/pod" + uid) }
 
 // descriptors is how many it has open.
@@ -297,8 +295,8 @@ func (d *daemon) descriptors() int {
 	return len(open)
 }
 
-// sockets are the daemon's sockets in the kubelet's directory, and others what
-// else is there; a kubelet that is killed leaves dot files.
+// sockets returns the daemon's sockets in the kubelet's directory, and as others the rest of the files. A kubelet that is
+// killed leaves dot files there.
 func (d *daemon) sockets() (own, others []string) {
 	d.t.Helper()
 	dir := filepath.Join(d.node, "device-plugins")

@@ -14,9 +14,8 @@ import (
 	"testing"
 )
 
-// The daemon is killed after each line that it logs while it starts, which it
-// does with its debug log at each step: the next start must find its way, with
-// every pod's devices in the list from the first message on.
+// The daemon is killed after each line that it logs during its start. At debug level it logs at each step. The next start
+// must succeed, with every pod's devices in the list from the first message on.
 func TestKilledAtEachStepOfTheStart(t *testing.T) {
 	k, d := offered(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2}, aligned(4))
 	admit(t, k, pod("p1", widgetResource, 1))
@@ -60,7 +59,7 @@ func (d *daemon) startUntilLine(n int, do func()) (hit bool) {
 		do()
 		return true
 	case <-d.ready:
-		<-ready // it logs that it is ready before it says so: what was logged until then may still be on its way
+		<-ready // the line precedes READY=1, so some lines of the start may still be on their way
 		do()
 		select {
 		case <-reached:
@@ -84,8 +83,7 @@ func (d *daemon) awaitLog(text string) {
 	})
 }
 
-// watch has a function called at the nth line from now on, and one when the
-// daemon is ready; nil: none.
+// watch calls reached at the nth line from now on, and ready when the daemon is ready. Either may be nil.
 func (l *daemonLog) watch(n int, reached, ready func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,9 +126,8 @@ func (l *daemonLog) race() bool {
 	return l.raced
 }
 
-// A daemon that is stopped, as by a debugger or a frozen cgroup, holds up
-// neither the kubelet's list nor its restart, and is back when it goes on: also
-// if so much happened in the directory meanwhile that its watch has overflowed
+// A daemon that is stopped, as by a debugger or a frozen cgroup, delays neither the kubelet's list nor its restart. It
+// serves again when it continues, even if its watch on the directory has overflowed in between
 // (fs.inotify.max_queued_events, 16384 by default).
 func TestStoppedProcess(t *testing.T) {
 	k, d := offered(t, Options{}, plain(4))
@@ -155,9 +152,8 @@ func TestStoppedProcess(t *testing.T) {
 	sees(t, k, widgetResource, 5, 5)
 }
 
-// A kubelet that is stopped holds up the daemon in nothing: lists that it does
-// not take, registrations that it does not answer, a reload, and the daemon's
-// end and start. When it goes on, it has the last list.
+// A stopped kubelet does not delay the daemon. It takes no list and answers no registration, and the daemon still
+// reloads, ends and starts. When the kubelet continues, it has the last list.
 func TestStoppedKubelet(t *testing.T) {
 	k := newNode(t, Options{})
 	d := newDaemon(t, k.options.Dir, plain(4))

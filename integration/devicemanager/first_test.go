@@ -11,8 +11,8 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// heard are the lists of all streams. The device manager's own books would not
-// do: they may be read after a list and before the next, or not.
+// heard holds the lists of all streams. The view of the device manager does not suffice, because a test may miss one
+// between two reads.
 type heard struct {
 	mu     sync.Mutex
 	lists  []string
@@ -73,10 +73,9 @@ func wholeLists(hardware []widget, gone ...string) map[string]map[string]string 
 	return want
 }
 
-// Nothing is said before all is known: the first list of each stream has all
-// devices, as has each list while none changes. So it is when the daemon
-// starts, for each further kubelet, and when it starts again while pods have
-// devices, also where one of these has gone.
+// The daemon sends no list before it knows all devices. The first list of each stream has all devices, as has each list
+// while none changes. The test covers the start of the daemon, each further kubelet, and a start while pods have devices,
+// also where one of these is gone.
 func TestFirstListIsWhole(t *testing.T) {
 	hardware := append(aligned(6), widget{n: 10, numa: -1, kind: "sprocket"}, widget{n: 11, numa: -1, kind: "sprocket"})
 	all, h := wholeLists(hardware), &heard{}

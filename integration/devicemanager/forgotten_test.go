@@ -14,10 +14,9 @@ import (
 // gone.
 const grace = 5*time.Minute + time.Second
 
-// The daemon is away for longer than the device manager keeps its resource in
-// mind, also if the kubelet restarts meanwhile. No container starts until it is
-// back, and then all is as it was: what a pod holds is its own, also what was
-// unplugged meanwhile.
+// The daemon is away for longer than the device manager remembers its resource, also if the kubelet restarts in between.
+// No container starts until the daemon is back. Then each pod holds the same devices as before, also those that were
+// unplugged in between.
 func TestForgotten(t *testing.T) {
 	for name, pass := range map[string]func(*testing.T, *Kubelet){
 		"kubelet stays": forget,

@@ -2,8 +2,8 @@
 
 package devicemanager
 
-// The tests in this file prove the harness with a hand-written plugin: that it
-// behaves as the kubelet was seen to behave, also where that hurts a plugin.
+// The tests in this file prove the harness with a hand-written plugin. The harness must behave as a real kubelet was
+// observed to behave, also where that hurts a plugin.
 
 import (
 	"errors"
@@ -196,8 +196,8 @@ func TestHarnessTopology(t *testing.T) {
 	rejected(t, k, pod("p2", gadget, 3), "TopologyAffinityError")
 }
 
-// The PodResources server tells a device with two NUMA nodes once for each: as
-// the server of the tests of daemon/plugin does.
+// The PodResources server lists a device with two NUMA nodes once for each node. The server of the tests of daemon/plugin
+// does the same.
 func TestHarnessPodResources(t *testing.T) {
 	wide := onNode("a", 0)
 	wide.Topology.Nodes = append(wide.Topology.Nodes, &api.NUMANode{ID: 1})

@@ -226,8 +226,8 @@ func TestHeldBackFromBefore(t *testing.T) {
 	}
 }
 
-// Another plugin registers after the daemon: it is not disturbed, and the daemon comes back once it has gone. With the
-// devices of the daemon it shows when it has given one to a pod.
+// Another plugin registers after the daemon. The daemon does not disturb it, and serves again once it has gone. Because
+// the other plugin has the same IDs, the daemon notices when the kubelet has given one of them to a pod.
 func TestHeldBackFromAfter(t *testing.T) {
 	for _, ids := range []struct {
 		name string
@@ -344,8 +344,8 @@ func TestTakeover(t *testing.T) {
 	d.awaitHeld(t, false)
 }
 
-// All devices of the other plugin are unhealthy when the daemon starts, and get well: the kubelet asks the daemon all the
-// same, which is not held back while the other lives, nor after it.
+// All devices of the other plugin are unhealthy when the daemon starts, and recover. The kubelet asks the daemon all the
+// same. The daemon is held back neither while the other plugin lives nor after its end.
 func TestHeldBackAfterUnhealthy(t *testing.T) {
 	for _, end := range []struct {
 		name string
@@ -371,8 +371,8 @@ func TestHeldBackAfterUnhealthy(t *testing.T) {
 	}
 }
 
-// Plugins of other resources come and crash beside one that has overtaken the daemon: it is not disturbed, and neither are the
-// lists of a daemon that serves.
+// Plugins of other resources come and crash next to one that has overtaken the daemon. They disturb neither that plugin
+// nor the lists of a daemon that serves.
 func TestHeldBackBesideCrashes(t *testing.T) {
 	t.Parallel()
 	k := newNode(t, Options{})
@@ -404,8 +404,8 @@ func TestHeldBackBesideCrashes(t *testing.T) {
 	}
 }
 
-// The daemon restarts, is killed and reloads while another plugin has overtaken it: the kubelet keeps the stream of the other,
-// and the daemon comes back when that has gone.
+// The daemon restarts, is killed and reloads while another plugin has overtaken it. The kubelet keeps the stream of the
+// other plugin, and the daemon serves again when that plugin has gone.
 func TestHeldBackAcrossDaemons(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -13,13 +13,12 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// patience is how long a test waits for what must happen. What must happen
-// fast is measured and printed, not asserted.
+// patience is how long a test waits for an event that must happen. A test of speed measures and prints the time. It
+// asserts none.
 const patience = 15 * time.Second
 
-// leisure is when a kubelet of these tests admits the pods that were there
-// before it. Real ones did after 25 to 190 ms, on machines that had nothing
-// else to do; how a plugin stands with that is printed by TestRestartTimes.
+// leisure is when a kubelet of these tests admits the pods that were there before it. Real ones did so after 25 to 190
+// ms, on idle machines. TestRestartTimes prints how a plugin compares with that.
 const leisure = 500 * time.Millisecond
 
 func TestMain(m *testing.M) {
@@ -29,8 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// newNode starts a kubelet in a directory whose name is short: a socket's path
-// has at most 107 bytes.
+// newNode starts a kubelet in a directory with a short name, because the path of a socket has at most 107 bytes.
 func newNode(t *testing.T, o Options) *Kubelet {
 	t.Helper()
 	if o.Dir == "" {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devicemanager gives a test a kubelet that consists of the real
-// device manager, topology manager and PodResources server.
+// Package devicemanager gives a test a kubelet that consists of the real device manager, topology manager and
+// PodResources server.
 //
-// Each life of that kubelet is a process: killing it cuts connections as a
-// kubelet restart does, and a crash of the device manager is an error for the
-// test instead of its end. What outlives a kubelet lives here: the pods and
-// what the container runtime knows of them.
+// Each life of that kubelet is a process. A kill cuts connections as a kubelet restart does, and a crash of the device
+// manager is an error for the test instead of its end. The data that outlives a kubelet lives here. These are the pods
+// and the view of the container runtime.
 package devicemanager
 
 import (
@@ -31,11 +30,11 @@ type Options struct {
 	Dir            string        // holds device-plugins/ and pod-resources/
 	TopologyPolicy string        // "none" if empty
 	NUMANodes      int           // one if zero
-	FirstBatch     time.Duration // from kubelet.sock to the admission of the pods that were there before; OnDemand
+	FirstBatch     time.Duration // from kubelet.sock to the admission of the pods that were there before, or OnDemand
 	Verbosity      int           // of the device manager's log, which is shown when it dies
 	Socket         string        // what it makes instead of kubelet.sock, for one that stands between it and its plugins
-	Booted         func() error  // called when it accepts connections, in each life; nil: nobody wants to know
-	Command        []string      // a stand-in that reads host.Env; the running program itself if nil
+	Booted         func() error  // called when it accepts connections, in each life, or nil
+	Command        []string      // a stand-in that reads host.Env, or nil for the running program itself
 }
 
 // OnDemand as Options.FirstBatch lets Kubelet.FirstBatch say when.
@@ -72,8 +71,8 @@ func (k *Kubelet) PodResourcesSocket() string {
 	return filepath.Join(k.options.Dir, "pod-resources", "kubelet.sock")
 }
 
-// Boot starts the kubelet again after Kill, and returns when kubelet.sock
-// accepts connections. The pods are admitted later: see FirstBatch.
+// Boot starts the kubelet again after Kill, and returns when kubelet.sock accepts connections. The pods are admitted
+// later, by FirstBatch.
 func (k *Kubelet) Boot(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -92,8 +91,8 @@ func (k *Kubelet) Boot(ctx context.Context) error {
 	return k.options.Booted()
 }
 
-// Kill ends the kubelet with SIGKILL: all connections break, kubelet.sock and
-// the checkpoint stay. So does a kubelet that is restarted.
+// Kill ends the kubelet with SIGKILL. All connections break, and kubelet.sock and the checkpoint stay. A restart of the
+// kubelet does the same.
 func (k *Kubelet) Kill() { k.life().kill() }
 
 // Signal sends the kubelet's process a signal, such as SIGSTOP.
@@ -124,9 +123,8 @@ func (k *Kubelet) life() *child {
 	return k.child
 }
 
-// FirstBatch waits until the pods that were there before the kubelet are
-// admitted. A pod that was not is lost: its containers are killed, and it is
-// one of the errors in the result.
+// FirstBatch waits until the pods that were there before the kubelet are admitted. A pod that was not admitted is lost.
+// Its containers are killed, and it is one of the errors in the result.
 func (k *Kubelet) FirstBatch(ctx context.Context) error {
 	c := k.life()
 	if k.options.FirstBatch < 0 {
@@ -142,7 +140,7 @@ func (k *Kubelet) FirstBatch(ctx context.Context) error {
 		return fmt.Errorf("admit the first batch: %w", ctx.Err())
 	}
 	var lost []error
-	for uid, why := range c.rejected { // nobody writes after ready
+	for uid, why := range c.rejected { // no goroutine writes after ready
 		lost = append(lost, fmt.Errorf("pod %s: %w", uid, why))
 		k.forget(uid)
 	}
@@ -240,8 +238,8 @@ func (k *Kubelet) Status(ctx context.Context, uid string) ([]protocol.Device, er
 	return reply.Devices, err
 }
 
-// Age has the plugin of a resource, which has gone, gone that much earlier: after
-// five minutes the device manager forgets the resource.
+// Age moves the time at which the plugin of a resource left back by that much. The device manager forgets the resource
+// after five minutes.
 func (k *Kubelet) Age(ctx context.Context, resource string, by time.Duration) error {
 	_, err := k.life().call(ctx, protocol.Request{Op: protocol.OpAge, Resource: resource, By: by})
 	return err

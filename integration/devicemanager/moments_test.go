@@ -2,8 +2,7 @@
 
 package devicemanager
 
-// The tests in this file do what they do at a moment that a proxy holds: each
-// round hits it, or fails.
+// A proxy holds the moments at which the tests in this file act. Each round hits its moment, or fails.
 
 import (
 	"errors"
@@ -19,8 +18,7 @@ import (
 // served are the moments of a container's way to its devices.
 var served = []moment{allocateAsked, allocateAnswered, preStartAsked, preStartAnswered}
 
-// starting admits a pod and runs its container. The admission's result comes
-// first; where it is an error, none follows.
+// starting admits a pod and runs its container. The result of the admission comes first. After an error no other follows.
 func starting(t *testing.T, k *Kubelet, uid string) (admitted, started <-chan error) {
 	t.Helper()
 	ctx, first, second := within(t), make(chan error, 1), make(chan error, 1)
@@ -53,9 +51,8 @@ var ends = []end{
 	{moment: preStartAnswered, taken: true, admitted: true, started: true},
 }
 
-// The daemon is killed at each moment of an admission and of the start of a
-// container, with and without a restart of the kubelet after it: the kubelet
-// lives, what the pod has is in the list, and what it did not get is free.
+// The daemon is killed at each moment of an admission and of the start of a container, with and without a restart of the
+// kubelet after it. The kubelet lives, the pod's devices are in the list, and devices that it did not get are free.
 func TestKilledDuringAllocateAndStart(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2, FirstBatch: OnDemand}, aligned(2))
 	for round := range 4 * len(ends) {
@@ -135,8 +132,7 @@ func checkAfter(t *testing.T, k *Kubelet, uid string, admitted bool) {
 	}
 }
 
-// The same with the kubelet's end: its next life finds all devices, and the
-// pods that are in its checkpoint keep theirs.
+// The kubelet is killed at the same moments. Its next life finds all devices, and the pods in its checkpoint keep theirs.
 func TestKubeletKilledDuringAllocateAndStart(t *testing.T) {
 	k, _, p := offeredByProxy(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2, FirstBatch: OnDemand}, aligned(2))
 	for round := range 4 * len(served) {
@@ -184,9 +180,8 @@ func unlinkOwn(d *daemon) (n int) {
 	return n
 }
 
-// The daemon's sockets are removed at each moment of an admission and of the
-// start of a container: the daemon makes them again at once, and the call does
-// not notice.
+// The daemon's sockets are removed at each moment of an admission and of the start of a container. The daemon recreates
+// them at once, and the call does not notice.
 func TestOwnSocketDeletedAtEachMoment(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{}, plain(2))
 	checkSockets(t, d)
@@ -210,9 +205,9 @@ func TestOwnSocketDeletedAtEachMoment(t *testing.T) {
 	}
 }
 
-// The daemon's sockets are removed after it has looked at them for the last
-// time and before the device manager connects; when that asks for the options;
-// and before the daemon knows that it is registered.
+// The daemon's sockets are removed at three moments. The first is after its last look at them and before the device
+// manager connects, the second when the device manager asks for the options, and the third before the daemon knows that
+// it is registered.
 func TestOwnSocketDeletedDuringRegister(t *testing.T) {
 	for _, m := range []moment{registerAsked, optionsAsked, registerAnswered} {
 		t.Run(string(m), func(t *testing.T) {
@@ -257,8 +252,7 @@ func TestOwnSocketDeletedAtEachStepOfTheStart(t *testing.T) {
 	run(t, k, "p1", "main")
 }
 
-// While a plugin is at Allocate, admissions wait and nothing else does: lists
-// are taken, containers start, pods leave.
+// While a plugin is at Allocate, only admissions wait. Lists are taken, containers start, and pods leave.
 func TestSlowAllocate(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{}, plain(4))
 	admit(t, k, pod("p0", widgetResource, 1))
@@ -287,12 +281,10 @@ func TestSlowAllocate(t *testing.T) {
 	}
 }
 
-// The kubelet's checkpoint is lost, and it admits the pods that were there
-// before the daemon has registered: it knows no such resource and asks for
-// nothing. Since the daemon wants PreStartContainer called, their containers
-// are refused then, and none starts without its device; without it they would
-// get devices from concurrent calls of Allocate (v1.36
-// pkg/kubelet/cm/devicemanager/manager.go, GetDeviceRunContainerOptions).
+// The kubelet's checkpoint is lost, and the kubelet admits the pods that were there before the daemon has registered. It
+// knows no such resource and asks for nothing. Since the daemon wants PreStartContainer called, the kubelet refuses their
+// containers then, and none starts without its device. Without that they would get devices from concurrent calls of
+// Allocate (v1.36 pkg/kubelet/cm/devicemanager/manager.go, GetDeviceRunContainerOptions).
 func TestLostCheckpoint(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{FirstBatch: OnDemand}, plain(2))
 	uids := []string{"p0", "p1"}

@@ -21,8 +21,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core/v1/helper"
 )
 
-// What a name may have before its slash and after it, and what it may not. The
-// names in the test of daemon/config are among those that are made of them.
+// These are the valid and the invalid parts of a name, before its slash and after it. The names in the test of
+// daemon/config are made of some of them.
 var (
 	longDomain = strings.TrimSuffix(strings.Repeat(strings.Repeat("d", 60)+".", 4), ".") // 243 bytes
 	domains    = []string{

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// idFormat is what an ID may look like: a CDI device name of at most 63 bytes.
+// idFormat is the format of an ID, which is a CDI device name of at most 63 bytes.
 var idFormat = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.:-]{0,61}[A-Za-z0-9])?$`)
 
 func TestStart(t *testing.T) {
@@ -33,7 +33,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// The daemon is there first, as after boot: not even the directory exists.
+// The daemon starts first, as after boot. Not even the directory exists.
 func TestStartBeforeKubelet(t *testing.T) {
 	dir := shortDir(t)
 	d := newDaemon(t, dir, plain(2))
@@ -55,7 +55,7 @@ func TestHotplug(t *testing.T) {
 		}
 	}
 
-	d.plug(plain(1)) // nobody holds it, so its ID may go, in time
+	d.plug(plain(1)) // no pod holds it, so its ID may leave the list
 	allocatable(t, k, 1)
 	d.plug(plain(2))
 	sees(t, k, widgetResource, 2, 2)
@@ -154,8 +154,8 @@ func statusOf(t *testing.T, k *Kubelet, uid string) string {
 	return list[0].Health
 }
 
-// All NUMA nodes or none are told: a device without one would never be
-// allocated under a strict policy.
+// The daemon sends the NUMA node of each device or of none. A device without one would never be allocated under a strict
+// policy.
 func TestNUMANodes(t *testing.T) {
 	k, d := offered(t, Options{NUMANodes: 2}, aligned(4))
 	for id, got := range devices(t, k) {

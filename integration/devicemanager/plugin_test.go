@@ -66,7 +66,7 @@ func (r *rival) register(ctx context.Context) error {
 	return registerAs(ctx, r.dir, r.endpoint, r.resource)
 }
 
-// kill ends the plugin as a crash does: its socket stays.
+// kill ends the plugin as a crash does. Its socket stays.
 func (r *rival) kill() {
 	r.listener.SetUnlinkOnClose(false)
 	r.server.Stop()
@@ -89,8 +89,8 @@ func registerAs(ctx context.Context, dir, endpoint, resource string) error {
 	return err
 }
 
-// accepting waits until a socket accepts connections: it is bound before it
-// listens, and gRPC would take its time after a refusal.
+// accepting waits until a socket accepts connections. A server binds its socket before it listens, and gRPC would wait
+// long after a refusal.
 func accepting(ctx context.Context, path string) error {
 	for tick := time.Tick(time.Millisecond); ; {
 		conn, err := net.Dial("unix", path)
@@ -136,7 +136,7 @@ func (r *rival) PreStartContainer(context.Context, *api.PreStartContainerRequest
 	return &api.PreStartContainerResponse{}, r.prestart()
 }
 
-// onNode is a device on a NUMA node; without one if negative.
+// onNode is a device on a NUMA node, or on none if the number is negative.
 func onNode(id string, node int64) *api.Device {
 	d := &api.Device{ID: id, Health: api.Healthy}
 	if node >= 0 {

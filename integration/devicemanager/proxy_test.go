@@ -22,9 +22,8 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// moment is where a call between the device manager and a plugin can be held:
-// one side has asked and the other has not heard of it yet, or the other has
-// answered and the first does not know.
+// moment is a point where the proxy can hold a call between the device manager and a plugin. Either one side has asked
+// and the other has not heard of it yet, or the other has answered and the first does not know.
 type moment string
 
 // The moments of a plugin's life.
@@ -40,22 +39,18 @@ const (
 	streamEnded      moment = "ListAndWatch ended" // by the plugin
 )
 
-// realSocket is where the device manager listens behind a proxy. The kubelet's
-// sweep takes it as any socket; nobody else looks at dot files.
+// realSocket is the socket of a device manager behind a proxy. The kubelet's sweep removes it like any socket. No other
+// process looks at dot files.
 const realSocket = ".kubelet.sock"
 
-// proxy stands between the device manager of a node and its plugins, so that
-// whatever has to happen at a certain moment of a call happens at that moment,
-// and not at some time near it.
+// proxy stands between the device manager of a node and its plugins, so that the test can act at an exact moment of a
+// call, and not at some time near it.
 //
-// It has kubelet.sock, and for each endpoint that is registered one of its own,
-// of the same name with a dot before, which is the one that the device manager
-// hears of. Each connection to it is one connection to the other side, made
-// before the first byte is read: where that fails, as when a plugin's socket is
-// gone, so does this one, and where one side leaves, the other is left. All
-// files stay in the one directory, so that the kubelet's sweep and its
-// checkpoint are where they always are. To a plugin the kubelet is the process
-// of the test, over all restarts.
+// It has kubelet.sock, and one socket of its own for each endpoint that is registered. Its socket has the same name with
+// a dot before it, and is the one that the device manager hears of. Each connection to it is one connection to the other
+// side, made before the first byte is read. If that fails, as when a plugin's socket is gone, so does this one. If one
+// side leaves, the proxy leaves the other. All files stay in the one directory, so that the kubelet's sweep and its
+// checkpoint are at their usual places. To a plugin the kubelet is the process of the test, over all restarts.
 type proxy struct {
 	dir string
 
@@ -255,8 +250,8 @@ func (p *proxy) editLists(edit func(*api.ListAndWatchResponse)) {
 	p.edit = edit
 }
 
-// hearLists has a function hear each list as the plugin has sent it: of which
-// resource, and which of its stream, from 0.
+// hearLists sets the function that gets each list as the plugin has sent it, with its resource and its number in the
+// stream, from 0.
 func (p *proxy) hearLists(hear func(resource string, nth int, list *api.ListAndWatchResponse)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,7 +265,7 @@ func (p *proxy) ears() (hear func(string, int, *api.ListAndWatchResponse), edit 
 	return p.hear, p.edit
 }
 
-// through is the transport of one side: its handshake connects to the other.
+// through is the transport of one side. Its handshake connects to the other side.
 type through struct {
 	credentials.TransportCredentials
 	back string
@@ -282,7 +277,7 @@ type link struct {
 	other *grpc.ClientConn
 }
 
-// ServerHandshake fails if there is nobody on the other side.
+// ServerHandshake fails if the other side has no listener.
 func (c through) ServerHandshake(front net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	front, info, err := c.TransportCredentials.ServerHandshake(front)
 	if err != nil {

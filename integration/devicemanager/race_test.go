@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// The end of a stream that the device manager deals with late ends the newest one of the resource, whoever has opened it
-// (Kubernetes issue 121994, until 1.36). So nothing is waited for here between the end of an endpoint and the next: what
-// is cut off has to come back, in each round.
+// A stream that ends late for the device manager ends the newest one of the resource, of any plugin (Kubernetes issue
+// 121994, until 1.36). So the test does not wait between the end of an endpoint and the next. An endpoint that was cut
+// off has to come back, in each round.
 func TestRestartedAtOnce(t *testing.T) {
 	const rounds = 50
 	for name, again := range map[string]func(k *Kubelet, d *daemon){
@@ -34,7 +34,7 @@ func TestRestartedAtOnce(t *testing.T) {
 			})
 			d.must(k.Signal(syscall.SIGCONT))
 		},
-		"reloaded": func(_ *Kubelet, d *daemon) { // twice: the second one meets an endpoint that has not registered yet
+		"reloaded": func(_ *Kubelet, d *daemon) { // twice, so that the second one meets an endpoint that has not registered yet
 			for n := range 2 {
 				d.reload(permitted(n))
 				d.awaitReady()

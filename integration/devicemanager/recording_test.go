@@ -10,10 +10,10 @@ import (
 
 // widget is a device that only exists in a recording.
 type widget struct {
-	n    int    // names it: /dev/widgetN, serial WN
-	numa int    // of its NUMA node; none if negative
-	kind string // the middle of the resource's name; "widget" if empty
-	slot int    // of the PCI function that it is below; below none if zero
+	n    int    // the number in /dev/widgetN and in the serial WN
+	numa int    // its NUMA node, or negative for none
+	kind string // the middle of the resource's name, "widget" if empty
+	slot int    // the slot of its parent PCI function, or zero for no parent
 	sick bool   // that function does not answer
 }
 

@@ -10,11 +10,9 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// The kubelet is killed at each moment of a registration: before it hears of
-// it, while it asks back, and when it has answered and the daemon does not
-// know. The daemon hears of that by the end of its call, by an answer from a
-// kubelet that is no more, or only when the next one is there. That one finds
-// all devices, and the pod that had one keeps it.
+// The kubelet is killed at each moment of a registration: before the call reaches it, while it asks back, and after its
+// answer and before the daemon has it. The daemon learns of it from the end of its call, from an answer of a kubelet that
+// has ended, or only when the next kubelet starts. The next kubelet finds all devices, and the pod that had one keeps it.
 func TestKubeletKilledDuringRegister(t *testing.T) {
 	moments := []moment{registerAsked, optionsAsked, registerAnswered}
 	k, d, p := offeredByProxy(t, Options{FirstBatch: OnDemand}, plain(3))
@@ -52,8 +50,8 @@ func bootAgain(t *testing.T, k *Kubelet, m moment, widgets int64) {
 	}
 }
 
-// The same when the daemon has said which device it prefers and the kubelet does
-// not know: none is given out, and the next one may give any.
+// The kubelet is killed when the daemon has answered which device it prefers and the kubelet has not read it. The kubelet
+// allocates none then, and the next one may allocate any.
 func TestKubeletKilledDuringPreference(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{FirstBatch: OnDemand}, plain(2))
 	for round := range 6 {

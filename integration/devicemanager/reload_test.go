@@ -43,10 +43,9 @@ func TestReload(t *testing.T) {
 	run(t, k, "p1", "main")
 }
 
-// A resource that changed is served anew by the same process. If that registers
-// while the device manager is busy with the end of the old stream, it is cut
-// off right after (Kubernetes issue 121994, until 1.36) and has to register
-// once more. That must be rare, and must heal.
+// The same process serves a changed resource again. If it registers while the device manager is busy with the end of the
+// old stream, the device manager cuts it off right after (Kubernetes issue 121994, until 1.36), and it has to register
+// once more. Such a cut must be rare, and must heal.
 func TestReloadOfAResource(t *testing.T) {
 	k, d := offered(t, Options{}, plain(2))
 	const rounds = 20
@@ -70,8 +69,8 @@ func shared(n int) string {
 	return strings.Replace(widgets, "class", fmt.Sprintf("shares = %d\nclass", n), 1)
 }
 
-// The number of shares has changed while the daemon was down. What pods hold by the old IDs stays theirs: the device
-// manager of some releases ends over an ID that it has given out and does not find any more.
+// The number of shares has changed while the daemon was down. Pods keep the devices that they hold by the old IDs. The
+// device manager of some releases crashes over an allocated ID that it does not find any more.
 func TestSharesChangedWhilePodsHoldThem(t *testing.T) {
 	k := newNode(t, Options{})
 	d := newDaemon(t, k.options.Dir, plain(2))
@@ -85,7 +84,7 @@ func TestSharesChangedWhilePodsHoldThem(t *testing.T) {
 	d.stop()
 	d.configure(widgets)
 	d.start()
-	sees(t, k, widgetResource, 3, 1) // two devices and the share; the device that is held is for nobody else
+	sees(t, k, widgetResource, 3, 1) // two devices and the share. No other pod gets the device that is held
 	if err := k.Restart(within(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,8 @@ func TestKubeletAway(t *testing.T) {
 	sees(t, k, widgetResource, 3, 3)
 }
 
-// With each life of the kubelet there is other hardware, and each has all of it; the daemon takes no descriptor with time.
+// Each life of the kubelet has other hardware and sees all of it. The daemon's count of descriptors does not grow with
+// time.
 func TestChangeWithEachRestart(t *testing.T) {
 	k, d := offered(t, Options{}, plain(4))
 	before := d.descriptors()
@@ -141,8 +142,7 @@ func TestDaemonRestart(t *testing.T) {
 	}
 }
 
-// The daemon's own sockets are deleted by somebody: it must still be there for
-// the next kubelet, and for this one.
+// Another process deletes the daemon's own sockets. The daemon must still serve this kubelet and the next one.
 func TestOwnSocketDeleted(t *testing.T) {
 	k, d := offered(t, Options{}, plain(2))
 	own, _ := d.sockets()
@@ -209,9 +209,8 @@ func TestDirectoryReplaced(t *testing.T) {
 // restarts is how often the times below are taken.
 const restarts = 50
 
-// TestRestartTimes prints how long the devices are away after kubelet.sock is
-// back, for metalplugd and, in the same run, for the least that a plugin could
-// do. A pod that is lost once they are back is a failure; a time is not.
+// TestRestartTimes prints how long the devices are away after kubelet.sock is back. It prints it for metalplugd and, in
+// the same run, for a minimal plugin. A pod that is lost once the devices are back is a failure. A time is not.
 func TestRestartTimes(t *testing.T) {
 	t.Run("metalplugd", func(t *testing.T) {
 		k, _ := offered(t, Options{FirstBatch: OnDemand}, plain(8))
@@ -282,7 +281,7 @@ func (r *rival) follow(ctx context.Context) error {
 			if !e.Op.Has(fsnotify.Create) || filepath.Base(e.Name) != "kubelet.sock" {
 				continue
 			}
-			_ = r.register(ctx) // fails when the kubelet has left again: the next one will come
+			_ = r.register(ctx) // fails when the kubelet has left again, and the next kubelet follows
 		case <-ctx.Done():
 			return nil
 		}

@@ -31,9 +31,8 @@ func registerNobody(t *testing.T, k *Kubelet) {
 	}
 }
 
-// Another plugin's registration for the same resource fails: the device manager
-// forgets the connection to the daemon that it has, and does not notice its end
-// any more. The daemon goes on, and its next start puts that in order.
+// The registration of another plugin for the same resource fails. The device manager forgets its connection to the
+// daemon, and does not notice its end any more. The daemon goes on, and its next start repairs that.
 func TestFailedRegistrationOfAnother(t *testing.T) {
 	k, d := offered(t, Options{}, plain(2))
 	registerNobody(t, k)
@@ -58,11 +57,9 @@ func TestFailedRegistrationOfAnother(t *testing.T) {
 	run(t, k, "p1", "main")
 }
 
-// Another plugin takes the name of a resource for itself, and leaves. The
-// device manager knows one endpoint a name: Allocate goes to the last that was
-// registered, also once that has gone, while the lists of both are taken. The
-// stream of the daemon is open all the time; it asks what the kubelet counts,
-// and registers again.
+// Another plugin takes the name of a resource for itself, and leaves. The device manager knows one endpoint a name. It
+// sends Allocate to the last that was registered, also once that has gone, and takes the lists of both. The stream of the
+// daemon is open all the time. The daemon asks the kubelet for its counts, and registers again.
 func TestRival(t *testing.T) {
 	others := []*api.Device{onNode("x", -1)}
 	ours := []*api.Device{onNode(plain(1)[0].id(), -1)}
@@ -125,9 +122,8 @@ func serves(t *testing.T, k *Kubelet) {
 	run(t, k, p, "main")
 }
 
-// A plugin that was there before the daemon, with the same device, is killed:
-// the device manager takes the end of its stream for that of the last that has
-// registered, and cuts the daemon off, which sees that.
+// A plugin that was there before the daemon, with the same device, is killed. The device manager takes the end of its
+// stream for the end of the stream that was registered last, and cuts the daemon off. The daemon sees that.
 func TestRivalOfBefore(t *testing.T) {
 	t.Parallel()
 	k := newNode(t, Options{})

@@ -164,10 +164,9 @@ type saved struct {
 	}
 }
 
-// saves tells whether the checkpoint has the resource and what the pods were
-// given: else the next life of the kubelet would know nothing of them, and admit
-// pods without devices. It may not have it for a while: the kubelet writes it
-// after each list and each Allocate, and the older of two may come last (v1.36
+// saves reports whether the checkpoint has the resource and the devices of the pods. Without them the next life of the
+// kubelet would not know them, and would admit pods without devices. The checkpoint may lack them for a while. The
+// kubelet writes it after each list and each Allocate, and the older of two may come last (v1.36
 // pkg/kubelet/cm/devicemanager, writeCheckpoint).
 func (s *sequence) saves() bool {
 	var c saved

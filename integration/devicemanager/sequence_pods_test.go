@@ -76,8 +76,8 @@ func (s *sequence) stepAdmit() {
 	}
 }
 
-// newPod is the next pod that asks for n widgets. Of some the init container has
-// them, which PodResources does not list.
+// newPod returns the next pod that asks for n widgets. In some pods the init container has them, which PodResources does
+// not list.
 func (s *sequence) newPod(n int64) (protocol.Pod, *tenant) {
 	s.count++
 	p := pod(fmt.Sprintf("pod%d", s.count), widgetResource, n)
@@ -157,8 +157,8 @@ func (s *sequence) stepUnplugDuringAdmission() {
 	}
 }
 
-// slow notes that of these widgets the checkpoint alone may have told who has
-// them: where that is not written, it takes a while, up to ten minutes, until they count as free.
+// slow notes the widgets whose holder only the checkpoint may have named. While the kubelet does not write it, up to ten
+// minutes pass until they count as free.
 func (s *sequence) slow(p *tenant) {
 	for _, id := range p.ids {
 		s.find(id).slow = true
@@ -179,9 +179,8 @@ func (s *sequence) stepRun() {
 	}
 }
 
-// run starts the container of a pod, perhaps again. The kubelet that has
-// restarted asks nobody before the daemon has registered, and one that has lost
-// the daemon starts nothing.
+// run starts the container of a pod, perhaps again. A kubelet that has restarted asks no plugin before the daemon has
+// registered, and one that has lost the daemon starts nothing.
 func (s *sequence) run(p *tenant) {
 	s.exit(p)
 	got, err := s.kubelet.Run(within(s.t), p.uid, p.container)
@@ -237,13 +236,12 @@ func (s *sequence) forget(p *tenant) {
 	s.pods = slices.DeleteFunc(s.pods, func(other *tenant) bool { return other == p })
 }
 
-// forgetting is how long the daemon may take to be sure that nobody has what is
-// gone: it asks every ten seconds, and what it has never seen in the kubelet's
-// books may for half a minute be on its way there.
+// forgetting is how long the daemon may take to be sure that no pod has a device that is gone. It asks every ten seconds.
+// A device that it has never seen with the kubelet may be on its way there for half a minute.
 const forgetting = time.Minute
 
-// stepForget waits until what is gone and held by nobody has left the list, but
-// for what may take minutes.
+// stepForget waits until the devices that are gone and free have left the list. It leaves out those that may take
+// minutes.
 func (s *sequence) stepForget() {
 	if !s.up || !s.serving {
 		return
@@ -267,10 +265,9 @@ func (s *sequence) stepForget() {
 	})
 }
 
-// readmitted takes in what came of the pods that were there before the kubelet.
-// Of those whose container does not run it loses the ones with a device that is
-// not healthy, or not known yet; and, running or not, with the policy restricted
-// those whose devices are apart, once there are enough on one NUMA node.
+// readmitted records the outcome for the pods that were there before the kubelet. Pods whose container does not run lose
+// devices that are not healthy, or not known yet. With the policy restricted, running or not, pods whose devices are
+// apart are lost once there are enough devices on one NUMA node.
 func (s *sequence) readmitted(err error) {
 	var why *protocol.Rejection
 	if err != nil && !errors.As(err, &why) {

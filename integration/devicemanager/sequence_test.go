@@ -21,7 +21,7 @@ var (
 	seed      = flag.Uint64("seed", 0, "the seed of the first one; play one again with -sequences 1 -seed N")
 )
 
-// players is how many are played at once: they wait more than they compute.
+// players is how many sequences run at once. They wait more than they compute.
 const players = 8
 
 // TestSequences plays random sequences of what happens to a node, each with a
@@ -72,8 +72,8 @@ type tenant struct {
 	running   bool // the container
 }
 
-// sequence is a node to which things happen. The kubelet and the daemon are
-// what they are; all else is what they have to know.
+// sequence is a node to which things happen. The kubelet and the daemon are real. The other fields hold what the checks
+// have to know.
 type sequence struct {
 	t      *testing.T
 	seed   uint64
@@ -82,7 +82,7 @@ type sequence struct {
 	said   []string   // the steps
 
 	kubelet   *Kubelet
-	proxy     *proxy // between the two; nil: there is none
+	proxy     *proxy // between the two, or nil
 	daemon    *daemon
 	up        bool // the kubelet is
 	serving   bool // the daemon runs
@@ -120,9 +120,8 @@ func newSequence(t *testing.T, seed uint64) *sequence {
 	return s
 }
 
-// memoryDir is a short directory that is not on a disk: both sides write a file
-// to it in each step, and the kubelet takes no list meanwhile, which is long
-// where somebody else keeps the disk busy.
+// memoryDir returns a short directory that is not on a disk. Both sides write a file to it in each step, and the kubelet
+// takes no list meanwhile. The write would be slow where another process keeps the disk busy.
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	const memory = "/dev/shm"
@@ -145,7 +144,7 @@ func (s *sequence) say(format string, args ...any) {
 func (s *sequence) play() {
 	s.settle()
 	for n := uint64(1); len(s.said) < *steps; n++ {
-		s.random = rand.New(rand.NewPCG(s.seed, n)) // whatever was drawn in the steps before
+		s.random = rand.New(rand.NewPCG(s.seed, n)) // independent of the draws in the steps before
 		before := len(s.said)
 		if s.step(); len(s.said) > before {
 			s.settle()
@@ -154,8 +153,7 @@ func (s *sequence) play() {
 	s.finish()
 }
 
-// finish has everything come back and every pod go: then all widgets can be had,
-// one by one.
+// finish brings all devices back and ends every pod. Then a pod can get each widget, one by one.
 func (s *sequence) finish() {
 	s.stepDaemonStart()
 	s.stepKubeletBoot()
@@ -254,8 +252,7 @@ func (s *sequence) hardware() []widget {
 // apply makes the hardware known.
 func (s *sequence) apply() { s.daemon.plug(s.hardware()) }
 
-// mostFalls is how often a widget may become sick: with one more the daemon
-// would not trust it for minutes.
+// mostFalls is how often a widget may become unhealthy. After one more the daemon would damp it for minutes.
 const mostFalls = 3
 
 func (s *sequence) stepPlug() {
@@ -298,8 +295,8 @@ func (s *sequence) stepWell() {
 	}
 }
 
-// stepReload has the daemon read another configuration: one of a resource more
-// or less, which is no matter of the widgets, or one that cannot be used.
+// stepReload reloads the daemon with another configuration. It has one resource more or less, which does not affect the
+// widgets, or it is invalid.
 func (s *sequence) stepReload() {
 	if !s.serving {
 		return
@@ -366,8 +363,8 @@ func (s *sequence) stepKubeletKill() {
 	}
 }
 
-// stepKubeletBoot starts the kubelet again. It admits the pods at once, or when
-// it has seen the devices; at once only where that is the same for all of them.
+// stepKubeletBoot starts the kubelet again. The kubelet admits the pods at once, or when it has seen the devices. It does
+// so at once only where the result is the same for all pods.
 func (s *sequence) stepKubeletBoot() {
 	if s.up {
 		return

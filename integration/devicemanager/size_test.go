@@ -13,18 +13,16 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// listLimit is what the device manager receives in one message, in bytes:
-// gRPC's default, which it does not raise
-// (pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go, dial).
+// listLimit is the largest message that the device manager receives, in bytes. It is gRPC's default, which the device
+// manager does not raise (pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go, dial).
 const listLimit = 4 << 20
 
-// shareSize is the most that a share of these widgets takes in a list,
-// in bytes: a tag and a length of one each for the device, its ID, such as
-// "node-widget-W100-widget::100", and its health.
+// shareSize is the most that a share of these widgets takes in a list, in bytes. The device, its ID (such as
+// "node-widget-W100-widget::100") and its health each have a tag and a length of one byte.
 const shareSize = 2 + 2 + 28 + 2 + len(api.Unhealthy)
 
-// More devices than fit into one list: as many are offered as do, and what a
-// pod holds is among them, gone or not, after each restart.
+// The node has more devices than fit into one list. The daemon offers as many as fit, after each restart. The devices of
+// pods are always among them, present or gone.
 func TestListTooLong(t *testing.T) {
 	hardware := plain(150)
 	k := newNode(t, Options{})
@@ -64,8 +62,8 @@ func full(t *testing.T, k *Kubelet, wanted func(protocol.Counts) bool) {
 	})
 }
 
-// A list that is too long costs the stream, and the harness shows that: the
-// daemon registers again and again, and is back when the list is short.
+// A list that is too long costs the stream, and the harness shows that. The daemon registers again and again, and serves
+// when the list is short.
 func TestHarnessListTooLong(t *testing.T) {
 	k, d, p := offeredByProxy(t, Options{}, plain(1))
 	p.editLists(func(list *api.ListAndWatchResponse) {

@@ -12,7 +12,7 @@ func singleNode() Options { return Options{TopologyPolicy: "single-numa-node", N
 
 func TestTopologyAligns(t *testing.T) {
 	k, _ := offered(t, singleNode(), aligned(8))
-	for i := range 4 { // four pairs fit, whatever the order
+	for i := range 4 { // four pairs fit, in any order
 		uid := fmt.Sprintf("p%d", i)
 		admit(t, k, pod(uid, widgetResource, 2))
 		if got := assigned(t, k, uid); got[0].NUMA[0] != got[1].NUMA[0] {
@@ -30,7 +30,7 @@ func TestTopologyRejects(t *testing.T) {
 	admit(t, k, pod("p3", widgetResource, 2))
 }
 
-// A sick device does not count: what is left on each node decides.
+// An unhealthy device does not count. The healthy ones on each node decide.
 func TestTopologyUnhealthy(t *testing.T) {
 	k, d := offered(t, singleNode(), aligned(4))
 	admit(t, k, pod("p0", widgetResource, 2)) // holds one node

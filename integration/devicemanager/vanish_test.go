@@ -24,11 +24,9 @@ var vanishings = flag.Int("vanishings", 250, "how often devices vanish during ad
 // policies are the topology policies of the kubelet.
 var policies = []string{"none", "best-effort", "restricted", "single-numa-node"}
 
-// The kubelet crashes if an ID leaves its list during the Allocate of that ID,
-// or, with a topology policy, while a pod holds it. Here it takes a list
-// without a healthy device while an Allocate is under way, in each round: in
-// half of them the daemon has not heard of that Allocate yet, and in half it
-// has answered and the kubelet does not know.
+// The kubelet crashes if an ID leaves its list during the Allocate of that ID, or, with a topology policy, while a pod
+// holds it. In each round it takes a list without a healthy device while an Allocate is under way. In half of them the
+// daemon has not heard of that Allocate yet. In the other half it has answered and the kubelet does not know.
 func TestVanishDuringAllocate(t *testing.T) {
 	for _, policy := range policies {
 		t.Run(policy, func(t *testing.T) {
@@ -57,9 +55,8 @@ func TestVanishDuringAllocate(t *testing.T) {
 	}
 }
 
-// restartWithout restarts the kubelet while a pod holds a widget that is gone.
-// The other one stays: only as long as a device has a NUMA node the kubelet
-// asks for those of the held ones, which is where it may die.
+// restartWithout restarts the kubelet while a pod holds a widget that is gone. The other widget stays. The kubelet asks
+// for the NUMA nodes of held devices, which is where it may crash, only as long as a device has a NUMA node.
 func restartWithout(t *testing.T, k *Kubelet, d *daemon, uid string) {
 	t.Helper()
 	d.plug(aligned(2))
@@ -150,9 +147,8 @@ func checkHeld(t *testing.T, k *Kubelet, uid string) {
 	}
 }
 
-// A held device that is gone stays in the list over restarts of both sides, and
-// for as long as it is held: else the kubelet crashes when it admits the pod
-// again.
+// A held device that is gone stays in the list over restarts of both sides, and for as long as it is held. The kubelet
+// would crash otherwise when it admits the pod again.
 func TestVanishedAcrossRestarts(t *testing.T) {
 	k, d := offered(t, Options{TopologyPolicy: "single-numa-node", NUMANodes: 2}, aligned(2))
 	admit(t, k, pod("p1", widgetResource, 1))
@@ -190,9 +186,8 @@ func TestVanishedAcrossRestarts(t *testing.T) {
 	run(t, k, "p1", "main")
 }
 
-// What nobody holds any more leaves the list in the end, also if the kubelet
-// has no reason to write its checkpoint. The daemon may take its time to be
-// sure.
+// A device that no pod holds any more leaves the list in the end, also if the kubelet has no reason to write its
+// checkpoint. The daemon may take its time to be sure.
 func TestVanishedIsForgotten(t *testing.T) {
 	t.Parallel() // it only waits
 	k, d := offered(t, Options{}, plain(2))
@@ -214,8 +209,7 @@ func dropGone(list *api.ListAndWatchResponse) {
 	list.Devices = slices.DeleteFunc(list.Devices, func(d *api.Device) bool { return d.Health != api.Healthy })
 }
 
-// The tests above would see the crash: with a daemon that drops what is gone,
-// the kubelet dies.
+// The tests above would see the crash. With a daemon that drops a device that is gone, the kubelet crashes.
 func TestHarnessCrashByVanishing(t *testing.T) {
 	for _, policy := range policies {
 		t.Run(policy, func(t *testing.T) {

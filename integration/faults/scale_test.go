@@ -26,8 +26,8 @@ var (
 	restarts = flag.Int("restarts", 20, "how often the kubelet is restarted")
 )
 
-// crowd is a source of many devices, in a tree of which the test moves a part away and back. That is much faster than to
-// write it anew.
+// crowd is a source of many devices, in a tree of which the test moves a part away and back. A move is much faster than
+// to write it anew.
 type crowd struct {
 	root    string
 	present []udev.Device

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// suites are the Debian releases whose systemd starts the units: 252 and 257.
+// suites are the Debian releases whose systemd starts the units. They have 252 and 257.
 var suites = []string{"bookworm", "trixie"}
 
 // sandboxes are the units whose sandbox is tried, by the name of their list in the threat model.
@@ -50,9 +50,9 @@ StandardInput=file:/out/list
 StandardOutput=truncate:/out/reached
 `
 
-// victims is what a node has that a program of uid 0 would like to reach: sockets of services that trust uid 0, files of
-// the kubelet, devices, and the terminal of a login. The node victim-terminal leads to no terminal outside of devpts: it shows
-// that the rules for devices refuse terminals, also where /dev/pts is seen.
+// victims are the parts of a node that a program of uid 0 would like to reach. They are sockets of services that trust
+// uid 0, files of the kubelet, devices, and the terminal of a login. The node victim-terminal leads to no terminal
+// outside of devpts. It shows that the rules for devices refuse terminals, also where /dev/pts is seen.
 const victims = `
 mkdir -p /var/lib/kubelet/device-plugins /var/lib/kubelet/pod-resources /var/lib/kubelet/pki /var/lib/kubelet/pods/x /var/lib/kubelet/plugins /var/lib/kubelet/plugins_registry /etc/cron.d \
 	/etc/kubernetes /var/spool/cron /opt/x /srv/x /mnt/x ~root/.ssh /home/x /boot/x /victim/x /run/cdi /run/user/0 /run/credentials/x
@@ -75,7 +75,8 @@ systemd-run -q --unit=victim-terminal /usr/libexec/metalplug/probe terminal
 systemd-run -q --unit=victim-seqpacket /usr/libexec/metalplug/probe listen seqpacket /run/victim-seqpacket @victim-seqpacket
 `
 
-// TestReach: a program in the sandbox of a unit reaches what the threat model says, on each systemd, and nothing else.
+// TestReach checks that a program in the sandbox of a unit reaches what the threat model lists, on each systemd, and
+// nothing else.
 func TestReach(t *testing.T) {
 	model := lists(t)
 	met := make(map[string]bool) // lists and lines of the model that something has matched
@@ -143,7 +144,7 @@ func (m *machine) reached(unit, config string) []string {
 	return lines[:len(lines)-1]
 }
 
-// lists returns the lists of the threat model, by their names: blocks of code that begin with "reach NAME".
+// lists returns the lists of the threat model, by their names. A list is a block of code that begins with "reach NAME".
 func lists(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/threat-model.md")
@@ -167,7 +168,7 @@ func lists(t *testing.T) map[string][]string {
 	return all
 }
 
-// match returns the pattern that a line matches: "/**" at the end stands for everything below, "*" for one element.
+// match returns the pattern that a line matches. "/**" at the end stands for everything below, and "*" for one element.
 func match(patterns []string, line string) string {
 	i := slices.IndexFunc(patterns, func(p string) bool {
 		if above, all := strings.CutSuffix(p, "/**"); all {

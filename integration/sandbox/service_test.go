@@ -25,13 +25,13 @@ ExecStart=/bin/sh -c 'echo "%I" >>/run/steps'
 // sockets lists the plugin sockets of the daemon.
 const sockets = "ls /var/lib/kubelet/device-plugins | grep '^mp-'"
 
-// TestService: under the lines of its unit, the daemon still does all that it did with more in sight.
+// TestService checks that the daemon, under the lines of its unit, still does all that it did with a wider view.
 func TestService(t *testing.T) {
 	for _, suite := range suites {
 		t.Run(suite, func(t *testing.T) {
 			m := boot(t, suite)
 			m.write("/etc/metalplug/metalplug.toml", zeroConfig)
-			m.sh("systemctl start metalplugd") // sd_notify: systemd waits for READY=1
+			m.sh("systemctl start metalplugd") // systemd waits for READY=1 (sd_notify)
 			for _, step := range []struct {
 				name string
 				run  func(*machine)
@@ -71,7 +71,7 @@ func events(m *machine) {
 	m.want("list", m.sh("metalplugctl list"), "Healthy")
 	m.sh("udevadm trigger /sys/class/mem/zero; udevadm settle")
 	m.await("an event", func() bool { out, _ := m.try("metalplugctl status"); return strings.Contains(out, "events        1 ") }) // which fails without a kubelet
-	// By the native protocol: by standard error there would be no fields.
+	// By the native protocol, because the lines of standard error have no fields.
 	m.await("a line in the journal", func() bool {
 		return strings.Contains(m.sh("journalctl -b -o cat METALPLUG_DEVICE=node-zero"), "device added")
 	})
@@ -117,7 +117,7 @@ func replacedDirectory(m *machine) {
 		}
 		for _, how := range []string{
 			"mv KUBELET/device-plugins KUBELET/old; mkdir KUBELET/device-plugins",
-			"until rm -rf KUBELET/*; do :; done",                    // as kubeadm reset; the daemon may make a socket again in between
+			"until rm -rf KUBELET/*; do :; done",                    // as kubeadm reset. The daemon may recreate a socket in between
 			"rm -rf KUBELET/x; mv KUBELET/device-plugins KUBELET/x", // and nothing makes another
 			"until rm -rf KUBELET; do :; done; mkdir KUBELET",       // and that above it
 			"mkdir -p /mnt/data/device-plugins; mount --bind /mnt/data KUBELET",
@@ -178,8 +178,8 @@ func watchdog(m *machine) {
 	m.sh("rm -r /etc/systemd/system/metalplugd.service.d; systemctl daemon-reload; systemctl restart metalplugd")
 }
 
-// locks: two instances of the helper that touches devices exclude each other, which a lock on sysfs does not since
-// systemd 254.
+// locks checks that two instances of the helper that touches devices exclude each other. A lock on sysfs would not do
+// that since systemd 254.
 func locks(m *machine) {
 	m.write("/etc/systemd/system/metalplug-reset@.service.d/lock.conf", `[Service]
 ExecStart=
@@ -197,7 +197,8 @@ StandardInput=null
 	m.sh("rm -r /etc/systemd/system/metalplug-reset@.service.d; systemctl daemon-reload")
 }
 
-// replacedJournal: the sandbox shows the old socket of journald. The lines come by standard error, whose stream systemd keeps.
+// replacedJournal replaces journald. The sandbox shows its old socket then. The lines come by standard error, whose
+// stream systemd keeps.
 func replacedJournal(m *machine) {
 	m.sh("systemctl restart metalplugd; ls -i /run/systemd/journal/socket >/run/before; journalctl --rotate --vacuum-time=1s -q")
 	m.sh("systemctl restart systemd-journald.socket; ls -i /run/systemd/journal/socket >/run/after; ! cmp /run/before /run/after")

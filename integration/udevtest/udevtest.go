@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package udevtest gives a test a machine whose hardware it can change: the tree of a recording, and a [udev.Source]
-// that sends what udevd would send, or what the test wants it to.
+// Package udevtest gives a test a machine whose hardware it can change. It has the tree of a recording, and a
+// [udev.Source] that sends the events of udevd, or those that the test wants it to send.
 package udevtest
 
 import (
@@ -20,10 +20,10 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// Machine is hardware for a test. All methods may be called at any time from any goroutine, but those that change the
+// Machine is hardware for a test. All methods may be called at any time from any goroutine. Those that change the
 // hardware end the test when they cannot, so only from the test's own.
 //
-// Events wait in a queue without bound until Listen takes them: no method blocks because nobody listens.
+// Events wait in a queue without bound until Listen takes them. No method blocks for lack of a listener.
 type Machine struct {
 	t     testing.TB
 	root  string
@@ -53,8 +53,8 @@ func New(t testing.TB, text string) *Machine {
 // memory is where Linux keeps POSIX shared memory (shm_overview(7)), a tmpfs.
 const memory = "/dev/shm"
 
-// directory makes one in memory where there is any to be had: like sysfs, and unlike a disk, a tmpfs gives the number of
-// a directory that is gone to no other soon (shmem_get_inode, mm/shmem.c).
+// directory makes a directory, in memory if the machine has such a file system. A tmpfs is like sysfs here, and unlike a
+// disk. It does not soon reuse the number of a removed directory (shmem_get_inode, mm/shmem.c).
 func directory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(memory, "udevtest-")
@@ -121,7 +121,7 @@ func (m *Machine) SetAttr(sysPath, name, value string) {
 	m.change(joined(all), true)
 }
 
-// blocks cuts the text of a recording: the block of each device by its first line, and each other file by its name.
+// blocks cuts the text of a recording. The key is the first line of a device's block, or the name of any other file.
 func blocks(text string) map[string]string {
 	all, head := make(map[string]string), ""
 	for line := range strings.Lines(text) {
@@ -146,7 +146,7 @@ func joined(all map[string]string) string {
 	return strings.Join(slices.Collect(maps.Values(all)), "\n")
 }
 
-// Send sends any event; nothing else changes. Without a time it is received now.
+// Send sends any event. Nothing else changes. An event without a time gets the present one.
 func (m *Machine) Send(event udev.Event) {
 	if event.Received.IsZero() {
 		event.Received = time.Now()
@@ -157,7 +157,7 @@ func (m *Machine) Send(event udev.Event) {
 	m.wake()
 }
 
-// SetSettled says what Settled answers; at first that is true.
+// SetSettled sets the answer of Settled, which is true at first.
 func (m *Machine) SetSettled(settled bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

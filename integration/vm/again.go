@@ -56,9 +56,8 @@ func (o *outcome) panicked(t testing.TB, console string) {
 	}
 }
 
-// skip is a pattern of the tests that need not be told again, where there are
-// others of which each may be: because its machine's kernel crashed, or because
-// that was asked for.
+// skip returns a pattern of the tests that passed, which need not run again. It reports again if others are to run once
+// more, because their machine's kernel crashed or because asked is set.
 func (o *outcome) skip(asked bool) (pattern string, again bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -74,14 +73,12 @@ func (o *outcome) skip(asked bool) (pattern string, again bool) {
 	return "^(" + strings.Join(quoted, "|") + ")$", len(o.failed) > 0
 }
 
-// Main runs the tests of a package and looks for what they leave running or open.
-// The emulator has the guest's kernel crash
-// once in many hours, in the middle of anything, when an interrupt meets code
-// that the kernel has just patched. That says nothing of what was tested: such a
-// test is told once more, on a new machine, and that is said. What has failed in
-// any other way has failed, unless METALPLUG_VM_AGAIN is set: then it is told once
-// more as well, and is called flaky if it passes. Last of all, where the end of a
-// long log is read first, Main prints how things stood when a step had failed.
+// Main runs the tests of a package and checks for processes and files that they leave. The emulator lets the guest's
+// kernel crash once in many hours, at any point, when an interrupt meets code that the kernel has just patched. Such a
+// crash is not a result of the test. Main runs the test once more, on a new machine, and prints that. A test that has
+// failed in any other way has failed, unless METALPLUG_VM_AGAIN is set. Then Main runs it once more as well, and calls it
+// flaky if it passes. At the end, which readers of a long log see first, Main prints the state of the machine when a step
+// failed.
 func Main(m *testing.M) {
 	code := leak.Main(m)
 	skip, again := told.skip(os.Getenv("METALPLUG_VM_AGAIN") != "")

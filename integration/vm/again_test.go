@@ -11,7 +11,8 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// TestToldAgain: what has not passed is told again, and what a crash of the kernel has not ended only where that is asked for.
+// TestToldAgain checks that tests that have not passed run again. A test that failed without a crash of the kernel does
+// so only if that is asked for.
 func TestToldAgain(t *testing.T) {
 	for _, c := range []struct {
 		name           string

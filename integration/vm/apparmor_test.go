@@ -18,7 +18,7 @@ const profiled = "apparmor=1 security=apparmor " + everyDenial
 // profiles are the names of the profiles that the package brings, each in a file of that name.
 var profiles = []string{"metalplugd", "metalplug-reset", "metalplug-unit"}
 
-// profilesComplain: the package has loaded its profiles in enforce mode. From here on they only log.
+// profilesComplain checks that the package has loaded its profiles in enforce mode. From here on they only log.
 func profilesComplain(in *installation, t *testing.T) {
 	in.confinedBy(t, "enforce")
 	for _, p := range profiles {
@@ -28,8 +28,8 @@ func profilesComplain(in *installation, t *testing.T) {
 	in.confinedBy(t, "complain")
 }
 
-// container is a profile as containerd and Docker give to containers: only a process below it, or one without a profile, may look
-// at one below it (profile_tracee_perm in security/apparmor/ipc.c).
+// container is a profile as containerd and Docker give to containers. Only a process below it, or one without a profile,
+// may look at one below it (profile_tracee_perm in security/apparmor/ipc.c).
 const container = `abi <abi/3.0>,
 include <tunables/global>
 profile like-a-container flags=(attach_disconnected) {
@@ -38,8 +38,8 @@ profile like-a-container flags=(attach_disconnected) {
 }
 `
 
-// profilesEnforce: AppArmor's own service has loaded them at the boot. From here on a process runs whose profile lets no confined
-// program look at its files: it keeps no pod from starting.
+// profilesEnforce checks that AppArmor's own service has loaded them at the boot. From here on a process runs whose
+// profile lets no confined program look at its files. It keeps no pod from starting.
 func profilesEnforce(in *installation, t *testing.T) {
 	in.confinedBy(t, "enforce")
 	in.m.Write("/tmp/container", container)
@@ -51,7 +51,7 @@ func profilesEnforce(in *installation, t *testing.T) {
 	})
 }
 
-// confinedBy: the kernel has each profile in a mode, and runs the daemon below its own.
+// confinedBy checks that the kernel has each profile in a mode, and runs the daemon below its own.
 func (in *installation) confinedBy(t *testing.T, mode string) {
 	t.Helper()
 	loaded := strings.Split(in.m.Run("cat", "/sys/kernel/security/apparmor/profiles"), "\n")
@@ -68,7 +68,7 @@ func (in *installation) confinedBy(t *testing.T, mode string) {
 // verdict is a line of AppArmor about something that a profile does not allow (audit_pre in security/apparmor/audit.c).
 var verdict = regexp.MustCompile(`apparmor="(ALLOWED|DENIED)" .*metalplug`)
 
-// withinProfiles: since the boot, no program of metalplug did anything that its profile does not allow.
+// withinProfiles checks that, since the boot, no program of metalplug did anything that its profile does not allow.
 func withinProfiles(in *installation, t *testing.T) {
 	var said []string
 	for line := range in.kernelLog() {
@@ -137,7 +137,7 @@ func takenOver(in *installation, t *testing.T) {
 	in.m.Run("rm", probe)
 }
 
-// sockets: where the kernel mediates connect(2) to a socket with a path, the daemon reaches its own alone.
+// sockets checks that, where the kernel mediates connect(2) to a socket with a path, the daemon reaches its own alone.
 func sockets(in *installation, t *testing.T, below func(profile, script string) (string, bool)) {
 	const feature = "/sys/kernel/security/apparmor/features/network/af_unix"
 	mediated := in.m.Try("test", "-e", feature).Code == 0

@@ -11,8 +11,8 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// erasedAtStart: what a pod leaves stays until the next starts, and the drive is offered all the same. It is erased then,
-// unless it is something else by then.
+// erasedAtStart leaves a pod's data in place until the next pod starts, and the drive is offered all the same. The data
+// is erased then, unless it has changed by then.
 func erasedAtStart(s *story, t *testing.T) {
 	// The kubelet does not wait for longer.
 	s.reload(t, strings.NewReplacer(`"both"`, `"start"`, `"2m"`, `"25s"`).Replace(turnoverConfig))

@@ -13,8 +13,7 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// locked is a command in the machine that udevd does not miss the end of; see
-// inUse.
+// locked is a command in the machine whose end udevd does not miss. See inUse.
 func locked(command string, nodes ...string) string {
 	return "udevadm lock --device " + strings.Join(nodes, " --device ") + " " + command
 }
@@ -51,7 +50,7 @@ func (s *story) members() (nodes []string) {
 	return nodes
 }
 
-// raid: a stopped array leaves nothing behind but its superblocks.
+// raid checks that a stopped array leaves nothing behind but its superblocks.
 func raid(s *story, t *testing.T) {
 	nodes := s.members()
 	// Or mdadm's own rules for udev assemble it again as soon as it is stopped.
@@ -67,7 +66,7 @@ func raid(s *story, t *testing.T) {
 	s.blank(t, "md RAID1", nodes...)
 }
 
-// volume: a volume group of which no volume is active holds nothing open.
+// volume checks a volume group without an active volume. It holds nothing open.
 func volume(s *story, t *testing.T) {
 	n := s.members()[0]
 	s.taken(t, "LVM physical volume", locked("pvcreate --quiet "+n, n), n)
@@ -96,7 +95,7 @@ func cache(s *story, t *testing.T) {
 	s.blank(t, "bcache", n)
 }
 
-// exclusive: nothing in sysfs tells that a process has claimed a drive.
+// exclusive lets a process claim a drive, which no file in sysfs shows.
 func exclusive(s *story, t *testing.T) {
 	n := s.members()[0]
 	p := s.m.Start("/run/vm/agent", "hold", n)
@@ -116,8 +115,8 @@ func exclusive(s *story, t *testing.T) {
 	})
 }
 
-// standstill: a drive that does not answer for a while is not withdrawn for that. After 30 s the kernel would reset its
-// controller (nvme_core.io_timeout), which is another matter.
+// standstill checks that a drive that does not answer for a while stays in the list. After 30 s the kernel would reset
+// its controller (nvme_core.io_timeout), which is another matter.
 func standstill(s *story, t *testing.T) {
 	d, n := members[1], s.members()[1]
 	timeout := block(n) + "/queue/io_timeout" // in milliseconds
@@ -134,8 +133,8 @@ func standstill(s *story, t *testing.T) {
 	s.onlyAllocatable(t, from, nvme, count)
 }
 
-// fabricUUID is what the target gives its namespace for an identity, as QEMU's
-// drives cannot: the kernel takes none from them.
+// fabricUUID is the identity that the target gives its namespace. QEMU's drives cannot give one, because the kernel takes
+// none from them.
 const fabricUUID = "11111111-2222-3333-4444-555555555555"
 
 const (
@@ -157,8 +156,8 @@ const (
 	rmdir subsystems/t1/namespaces/1 subsystems/t1 /sys/kernel/config/nullb/backing; modprobe -r nvme-loop nvmet null_blk`
 )
 
-// loopNamespace: what is reached by anything but PCI Express is seen, and not
-// offered, whatever its identity.
+// loopNamespace checks that a namespace that is reached by anything but PCI Express is seen, and not offered, with any
+// identity.
 func loopNamespace(s *story, t *testing.T) {
 	from, before := s.kubelet.Mark(), s.allocatable(nvme)
 	events := s.udev.Mark()
@@ -175,7 +174,7 @@ func loopNamespace(s *story, t *testing.T) {
 	s.onlyAllocatable(t, from, nvme, before)
 }
 
-// scsi: a disk of class node is erased as a namespace is.
+// scsi checks that a disk of class node is erased as a namespace is.
 func scsi(s *story, t *testing.T) {
 	s.expect(t, change{
 		name: "a SCSI disk", act: func() { s.m.Run("modprobe", "scsi_debug", "dev_size_mb=16") }, resource: scratch, by: 1,

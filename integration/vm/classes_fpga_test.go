@@ -19,7 +19,7 @@ const portPath = "/sys/bus/platform/devices/dfl-port.0"
 // accelerator is the identity that the fake card gives what is in it.
 const accelerator = "00112233445566778899aabbccddeeff"
 
-// fpgaPort: the kernel's own DFL drivers on a card of our own.
+// fpgaPort runs the kernel's own DFL drivers on a card of the test.
 func fpgaPort(s *story, t *testing.T) {
 	load := func() {
 		s.expect(t, change{
@@ -55,7 +55,7 @@ func fpgaPort(s *story, t *testing.T) {
 	s.await(t, port, 0)
 }
 
-// portUsed: a container gets a port that was reset, and that nobody has open.
+// portUsed checks that a container gets a port that was reset and that no process has open.
 func portUsed(s *story, t *testing.T) {
 	pod := vm.Pod{UID: "accelerates", Limits: map[string]int64{port: 1}}
 	s.kubelet.AdmitPod(pod)
@@ -84,7 +84,7 @@ func portUsed(s *story, t *testing.T) {
 	}
 }
 
-// portErrors: the port latches what went wrong until somebody writes it back.
+// portErrors checks that the port latches its errors until they are written back.
 func portErrors(s *story, t *testing.T, card string) {
 	t.Helper()
 	look := "; udevadm trigger --action change " + portPath

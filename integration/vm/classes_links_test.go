@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// rdmaRenamed: the name of an RDMA device changes, as rdma-core's rule does it
-// with each, and the mode in which network namespaces see it.
+// rdmaRenamed changes the name of an RDMA device, as rdma-core's rule does it with each, and the mode in which network
+// namespaces see it.
 func rdmaRenamed(s *story, t *testing.T) {
 	s.m.Sh(`modprobe rdma_rxe; ip link add dummy0 type dummy; ip addr add 192.0.2.1/24 dev dummy0
 		ip link set dummy0 up; rdma link add rxe0 type rxe netdev dummy0`)
@@ -68,8 +68,8 @@ func namespaces(s *story, t *testing.T) {
 // renderLink is what systemd would know the render node by.
 const renderNode, renderLink = "/dev/dri/renderD128", "/dev/char/226:128"
 
-// withoutLink: the link is gone, and nothing tells of it; the next look finds
-// out, and an event for the device has udevd make the link again.
+// withoutLink removes the link, which no event reports. The next look finds out, and after an event for the device udevd
+// makes the link again.
 func withoutLink(s *story, t *testing.T) {
 	const warning = renderNode + " has no link " + renderLink + ": systemctl daemon-reload would take it from running containers"
 	from := s.kubelet.Mark()
@@ -103,8 +103,8 @@ func (s *story) opens(properties ...string) (ask func(t *testing.T, when string,
 	}, p.Stop
 }
 
-// daemonReload: a container's scope keeps its device as long as the link is
-// there, and one that has none never gets it.
+// daemonReload checks that a container's scope keeps its device as long as the link is there, and that one without a link
+// never gets it.
 func daemonReload(s *story, t *testing.T) {
 	with, end := s.opens("--property=DeviceAllow=" + renderLink + " rw")
 	defer end()
@@ -117,8 +117,8 @@ func daemonReload(s *story, t *testing.T) {
 	}
 }
 
-// shippedRules: what the package installs for udev makes the links that udev
-// does not: to the generic nodes of namespaces, and to NVIDIA's nodes.
+// shippedRules checks that the udev rules of the package make the links that udev does not make, to the generic nodes of
+// namespaces and to NVIDIA's nodes.
 func shippedRules(s *story, t *testing.T) {
 	node := s.m.Namespaces()["BOTH"]
 	generic := strings.Replace(node, "/nvme", "/ng", 1)
@@ -138,8 +138,8 @@ func shippedRules(s *story, t *testing.T) {
 	nvidiaLinks(s, t)
 }
 
-// nvidiaLinks: a driver of that name, and a module of the other's, make the
-// links to nodes that are not there yet.
+// nvidiaLinks checks that a driver of that name, and a module of the other's, make the links to nodes that are not there
+// yet.
 func nvidiaLinks(s *story, t *testing.T) {
 	t.Helper()
 	card := s.pciFunction("0x1af4", "0x1110")

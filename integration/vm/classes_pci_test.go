@@ -18,8 +18,8 @@ func (s *story) function(class string) string {
 }
 
 // Errors of PCI Express by their bits in the uncorrectable error status register (PCI_ERR_UNC_POISON_TLP and
-// PCI_ERR_UNC_MALF_TLP in include/uapi/linux/pci_regs.h). The first is nonfatal and the second fatal unless somebody has
-// said otherwise.
+// PCI_ERR_UNC_MALF_TLP in include/uapi/linux/pci_regs.h). The first is nonfatal and the second fatal unless the severity
+// register says otherwise.
 const (
 	poisoned  = 1 << 12
 	malformed = 1 << 18
@@ -34,8 +34,9 @@ func (s *story) signal(t *testing.T, id, what string) {
 	}
 }
 
-// inject has the kernel find an error of PCI Express at a function: it is told what the registers of the function and of
-// its root port read (aer_inject, struct aer_error_inj of drivers/pci/pcie/aer_inject.c), and from there on all is real.
+// inject lets the kernel find an error of PCI Express at a function. It gives the kernel the register values of the
+// function and of its root port (aer_inject, struct aer_error_inj of drivers/pci/pcie/aer_inject.c). From there on all is
+// real.
 func (s *story) inject(t *testing.T, function string, status uint32) {
 	t.Helper()
 	var domain uint32
@@ -60,7 +61,7 @@ func (s *story) rebind(function string) {
 	s.m.Sh("cd $(realpath " + function + "/driver); echo " + address + " > unbind; echo " + address + " > bind")
 }
 
-// unrecovered: no driver of virtio knows what to do after an error.
+// unrecovered uses a driver of virtio, none of which handles an error.
 func unrecovered(s *story, t *testing.T) {
 	const name = "renderD128"
 	function := s.function("/sys/class/drm/renderD128")
@@ -78,9 +79,9 @@ func unrecovered(s *story, t *testing.T) {
 	s.because(t, name, "")
 }
 
-// recovered: e1000e does; the clock on its card is fit for use, and somebody should know. QEMU 7.2 cannot
-// signal that: the bits that enable it are missing in its e1000e (Device Control reads 0 whatever is written), and the
-// drivers of its devices that have them, of virtio, do not know what to do.
+// recovered uses e1000e, which handles an error. The clock on its card is fit for use, and the operator should know of
+// the error. QEMU 7.2 cannot signal it. The bits that enable it are missing in its e1000e (Device Control reads 0 after
+// any write), and the drivers of its devices that have them, of virtio, do not handle an error.
 func recovered(s *story, t *testing.T) {
 	const name = "ptp0"
 	s.inject(t, s.function("/sys/class/ptp/ptp0"), poisoned)
@@ -91,10 +92,10 @@ func recovered(s *story, t *testing.T) {
 	}
 }
 
-// fatal: data was lost. The kernel resets the link, which QEMU's slots do not survive in good order ("Data Link Layer Link
-// Active not set"), so that it gives up; the function is taken out and put in again. Linux 6.12 does not count a fatal
-// error of an endpoint (aer_get_device_error_info reads nothing over a link that may be bad), so that what it says of the
-// recovery is all there is.
+// fatal loses data. The kernel resets the link, which QEMU's slots do not survive in good order ("Data Link Layer Link
+// Active not set"), so that it gives up. The function is taken out and put in again. Linux 6.12 does not count a fatal
+// error of an endpoint (aer_get_device_error_info reads nothing over a link that may be bad), so its messages about the
+// recovery are the only evidence.
 func fatal(s *story, t *testing.T) {
 	const name = "ptp0"
 	function := s.function("/sys/class/ptp/ptp0")

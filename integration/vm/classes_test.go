@@ -21,8 +21,8 @@ const (
 	scratch = "metalplug.io/scratch"
 )
 
-// classesConfig has disks probed, so that what udevd has missed counts too, and
-// asks for what only some want: the generic nodes of a namespace, umad.
+// classesConfig has disks probed, so that disks that udevd has missed count too. It asks for the nodes that are off by
+// default, which are the generic nodes of a namespace and umad.
 const classesConfig = `
 [reset]
 socket = "direct"
@@ -78,9 +78,8 @@ when = "both"
 
 var members = []vm.Drive{{Serial: "MEMBER1"}, {Serial: "MEMBER2"}}
 
-// TestClasses is what the kernel shows of each class of hardware beyond that it
-// comes and goes: the many ways to use a disk, errors of the bus, a card that
-// is programmed, links that change their name.
+// TestClasses is what the kernel shows of each class of hardware, apart from plug and unplug. It covers the many ways to
+// use a disk, errors of the bus, a card that is programmed, and links that change their name.
 func TestClasses(t *testing.T) {
 	s := begin(t, classesConfig, vm.Options{
 		Slots:   4,
@@ -122,8 +121,7 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// startClasses: the drive of which the generic node is asked for waits for the
-// rule that makes its link.
+// startClasses checks that the drive whose generic node is asked for waits for the rule that makes its link.
 func startClasses(s *story, t *testing.T) {
 	s.m.StartDaemon()
 	s.await(t, nvme, int64(len(members)))
@@ -134,7 +132,7 @@ func startClasses(s *story, t *testing.T) {
 	}
 }
 
-// displays: what QEMU gives a machine to draw on is seen, and why it is no GPU.
+// displays checks that QEMU's display adapters are seen, with the reason why they are not GPUs.
 func displays(s *story, t *testing.T) {
 	for device, driver := range map[string]string{"0x12340x1111": "bochs-drm", "0x1af40x1050": "virtio-pci"} {
 		s.because(t, path.Base(s.pciFunction(device[:6], device[6:])), "a display of driver "+driver+", no GPU")
@@ -162,8 +160,7 @@ func (s *story) list(t *testing.T) []shown {
 	return all
 }
 
-// shown finds a device by its name in sysfs; the zero value: the daemon knows
-// of none.
+// shown finds a device by its name in sysfs. It returns the zero value if the daemon does not know the device.
 func (s *story) shown(t *testing.T, name string) shown {
 	t.Helper()
 	for _, d := range s.list(t) {

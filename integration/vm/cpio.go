@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// entry is one file, folder or link of an archive; the type is in mode.
+// entry is one file, folder or link of an archive. The type is in mode.
 type entry struct {
 	name string
 	mode uint32 // as in st_mode

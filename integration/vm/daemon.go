@@ -19,8 +19,7 @@ var programs = []struct{ dir, path string }{
 	{"cmd/metalplug-unit", "/usr/libexec/metalplug/metalplug-unit"},
 }
 
-// daemonUnit runs the daemon as systemd does, but with all rights: the unit of
-// the package is another test's subject.
+// daemonUnit runs the daemon as systemd does, but with all rights. Other tests are about the unit of the package.
 const daemonUnit = `[Unit]
 Description=metalplugd under test
 

@@ -23,9 +23,8 @@ import (
 // mib is a mebibyte in bytes.
 const mib = 1 << 20
 
-// TestDisks attacks disks from outside of the machine. The test writes the
-// images, swaps them, and compares them afterwards: the machine's word is no
-// proof of what is on a disk.
+// TestDisks attacks disks from outside of the machine. The test writes the images, swaps them, and compares them
+// afterwards, because the machine's word is no proof of the content of a disk.
 func TestDisks(t *testing.T) {
 	playTurnover(t, []act{
 		{"one block of data keeps a disk", oneBlock},
@@ -118,8 +117,8 @@ func (s *story) plug(t *testing.T, d vm.Drive) string {
 	return path.Base(node)
 }
 
-// oneBlock: 4 KiB anywhere between the samples are found by the first read, and
-// the disk is neither offered nor written to.
+// oneBlock checks that the first read finds 4 KiB anywhere between the samples, and that the disk is neither offered nor
+// written to.
 func oneBlock(s *story, t *testing.T) {
 	const size = 96
 	count := s.allocatable(nvme)
@@ -153,7 +152,7 @@ func oneBlock(s *story, t *testing.T) {
 	}
 }
 
-// adopted: the operator's word alone gives a disk with data to pods, erased.
+// adopted checks that only the operator's command gives a disk with data to pods, erased.
 func adopted(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "ONEBLOCK"}
 	count := s.allocatable(nvme)
@@ -180,8 +179,8 @@ func (s *story) unplugErased(t *testing.T, d vm.Drive, count int64) {
 	}
 }
 
-// readOnce: the evidence of a disk goes with it, into another slot and past a
-// restart, and ends with the first byte that another host has written.
+// readOnce checks that the evidence of a disk goes with it, into another slot and past a restart. It ends with the first
+// byte that another host has written.
 func readOnce(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "ONEBLOCK"}
 	count := s.allocatable(nvme)
@@ -221,8 +220,8 @@ func (s *story) endsAll(t *testing.T, pod vm.Pod, count int64) {
 	s.await(t, nvme, count)
 }
 
-// otherData: a disk leaves with a pod's data, before its erasure, and returns
-// with data of another host between all samples. This node does not erase it.
+// otherData lets a disk leave with a pod's data, before its erasure, and return with data of another host between all
+// samples. This node does not erase it.
 func otherData(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "ELSEWHERE", SizeMiB: 96}
 	count := s.allocatable(nvme)
@@ -244,14 +243,14 @@ func otherData(s *story, t *testing.T) {
 	}
 }
 
-// zeroing is a script that succeeds when a helper has been in BLKZEROOUT for a
-// while: on a drive that answers it is over sooner.
+// zeroing is a script that succeeds when a helper has been in BLKZEROOUT for a while. On a drive that answers it is over
+// sooner.
 const zeroing = `for p in $(pgrep -x metalplug-reset); do
 	if grep -qs zeroout /proc/$p/task/*/stack && sleep 2 && grep -qs zeroout /proc/$p/task/*/stack; then exit 0; fi
 done; exit 1`
 
-// twin: while a helper is stuck in an erasure, another disk with the same serial
-// number takes the place of the first. It keeps its file system.
+// twin replaces a disk by another with the same serial number while a helper is stuck in an erasure. The other disk keeps
+// its file system.
 func twin(s *story, t *testing.T) {
 	const serial = "TWIN"
 	first, second := vm.Drive{Serial: serial}, vm.Drive{Serial: serial, Medium: "TWIN-OTHER"}
@@ -286,8 +285,8 @@ func twin(s *story, t *testing.T) {
 	}
 }
 
-// keepsDiscarded: a drive that acknowledges Deallocate and keeps the data is
-// found out. The next pod does not get it, and zero erases it.
+// keepsDiscarded uses a drive that acknowledges Deallocate and keeps the data. metalplug detects that. The next pod does
+// not get it, and zero erases it.
 func keepsDiscarded(s *story, t *testing.T) {
 	s.reload(t, strings.Replace(turnoverConfig, `"zero"`, `"discard"`, 1))
 	d := vm.Drive{Serial: "KEEPS", SizeMiB: 96, KeepsDiscarded: true}
@@ -306,9 +305,8 @@ func keepsDiscarded(s *story, t *testing.T) {
 	s.unplugErased(t, d, count)
 }
 
-// otherNumber: a process keeps the old node of a drive open while the drive is
-// plugged anew, so that the kernel numbers disk and generic node differently.
-// The drive serves all the same.
+// otherNumber keeps the old node of a drive open while the drive is plugged anew, so that the kernel numbers disk and
+// generic node differently. The drive serves all the same.
 func otherNumber(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "NUMBER"}
 	count := s.allocatable(nvme)
@@ -332,7 +330,7 @@ func otherNumber(s *story, t *testing.T) {
 	s.await(t, nvme, count)
 }
 
-// exported: a target names a disk as it likes; metalplug compares the disk.
+// exported lets a target give a disk any name. metalplug compares the disk.
 func exported(s *story, t *testing.T) {
 	n := s.m.Namespaces()[drives[0].Serial]
 	before := s.allocatable(nvme)

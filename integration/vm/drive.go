@@ -17,17 +17,17 @@ import (
 // Drive is an NVMe drive. It keeps its content while it is unplugged.
 type Drive struct {
 	Serial string // also names it here
-	// SizeMiB is fixed at the first insertion; default 64.
+	// SizeMiB is fixed at the first insertion. The default is 64.
 	SizeMiB int64
 	// Namespaces, if not 0, makes a drive that says of itself that it may have
 	// more than one controller, as drives with two ports do. The kernel then shows
 	// each namespace as a multipath head without a PCI parent. Such a drive can be
 	// there at boot only, and not come back.
 	Namespaces int
-	// Controllers are two or more ways to those namespaces; default one.
+	// Controllers are two or more ways to those namespaces. The default is one.
 	Controllers int
-	// Medium names the blocks behind the drive; default Serial. Two drives with one
-	// serial number and two media are what a test of identities needs.
+	// Medium names the blocks behind the drive. The default is Serial. A test of identities needs two drives with one
+	// serial number and two media.
 	Medium string
 	// KeepsDiscarded makes a drive that acknowledges Deallocate and keeps the data.
 	KeepsDiscarded bool
@@ -229,9 +229,9 @@ func (m *Machine) throttle(d Drive, limit string, on bool) {
 	}
 }
 
-// Namespaces maps each namespace that the machine's kernel has now, as the
-// drive's serial number and for all but the first "/" and the namespace's ID, to
-// its node, such as /dev/nvme1n1. Numbers are no order: look, and never assume.
+// Namespaces maps each namespace that the machine's kernel has now, as the drive's serial number and for all but the
+// first "/" and the namespace's ID, to its node, such as /dev/nvme1n1. The numbers are in no order, so look, and never
+// assume.
 func (m *Machine) Namespaces() map[string]string {
 	m.t.Helper()
 	nodes := make(map[string]string)

@@ -50,8 +50,7 @@ func atOnce(s *story, t *testing.T) {
 	})
 }
 
-// inSoftware: as close to a pulled drive as QEMU gets, and what an operator does
-// with a drive that hangs.
+// inSoftware removes a drive as an operator does with one that hangs. It is as close to a pulled drive as QEMU gets.
 func inSoftware(s *story, t *testing.T) {
 	node := path.Base(s.m.Namespaces()[atBoot.Serial])
 	s.expect(t, change{
@@ -65,13 +64,13 @@ func inSoftware(s *story, t *testing.T) {
 	})
 }
 
-// storm: what an administrator's udevadm trigger sends is no news.
+// storm sends the events of an administrator's udevadm trigger, which report no change.
 func storm(s *story, t *testing.T) {
 	from, before := s.kubelet.Mark(), s.kubelet.Capacity()
 	s.m.Sh(`for action in change add bind; do
 		udevadm trigger --action $action --subsystem-match pci --subsystem-match nvme --subsystem-match block --subsystem-match drm
 	done; udevadm settle`)
-	// The daemon answers events in order: after this one, it has seen the others.
+	// The daemon answers events in order. After this one, it has seen the others.
 	s.expect(t, change{
 		name: "plug after a storm", act: func() { s.m.Plug(plugged[0]) }, resource: nvme, by: 1,
 		action: "add", device: func() string { return path.Base(s.m.Namespaces()[plugged[0].Serial]) },
@@ -90,7 +89,7 @@ func storm(s *story, t *testing.T) {
 	}
 }
 
-// headsGo: the namespaces of a drive that the kernel shows as multipath heads.
+// headsGo removes the namespaces of a drive that the kernel shows as multipath heads.
 func headsGo(s *story, t *testing.T) {
 	node := path.Base(s.m.Namespaces()[heads.Serial])
 	s.expect(t, change{
@@ -99,8 +98,7 @@ func headsGo(s *story, t *testing.T) {
 	})
 }
 
-// inUse: a drive is withdrawn when the host takes it and comes back when it is
-// blank again.
+// inUse checks that a drive leaves the list when the host takes it and comes back when it is blank again.
 func inUse(s *story, t *testing.T) {
 	node := s.m.Namespaces()[atBoot.Serial]
 	for _, use := range []struct{ name, begin, end string }{
@@ -111,10 +109,9 @@ func inUse(s *story, t *testing.T) {
 		{"swap", "LOCK mkswap NODE; swapon NODE", "swapoff NODE"},
 	} {
 		sh := func(script string) func() {
-			// udevd looks at a disk when it is closed after a write, and misses the
-			// close that comes while it looks. Who locks the disk is not missed, nor
-			// told by mkfs that it is in use in the moment in which a look of ours
-			// makes sure that it is not: the storm before this has many.
+			// udevd looks at a disk when it is closed after a write, and misses a close that comes while it looks. A
+			// process that locks the disk is not missed. mkfs does not find it in use either at the moment of a check by
+			// the daemon, of which the storm before this causes many.
 			replace := strings.NewReplacer("NODE", node, "LOCK", "udevadm lock --device "+node)
 			return func() { s.m.Sh(replace.Replace(script)) }
 		}
@@ -129,8 +126,7 @@ func inUse(s *story, t *testing.T) {
 	}
 }
 
-// mountedUnseen: a mount is seen even where udevd says nothing, because
-// somebody holds the disk's lock.
+// mountedUnseen checks that a mount is seen even where udevd reports nothing, because a process holds the disk's lock.
 func mountedUnseen(s *story, t *testing.T) {
 	node := s.m.Namespaces()[atBoot.Serial]
 	lock := s.m.Start("flock", node, "sh", "-c", "echo locked; sleep infinity")
@@ -154,16 +150,16 @@ func mountedUnseen(s *story, t *testing.T) {
 	s.await(t, nvme, before)
 }
 
-// leftBehind: a pod may make a file system on its drive. The drive stays
-// healthy while the pod lives, and is not for the next one until it is blank.
+// leftBehind lets a pod make a file system on its drive. The drive stays healthy while the pod lives, and no other pod
+// gets it until it is blank.
 func leftBehind(s *story, t *testing.T) {
 	pod := vm.Pod{UID: "makes-data", Limits: map[string]int64{nvme: 1}}
 	node := s.run(pod)[0]
 	from := s.kubelet.Mark()
-	// With the lock, so that udevd learns of it; see inUse.
+	// With the lock, so that udevd learns of it. See inUse.
 	s.m.Sh("udevadm lock --device " + node + " mkfs.ext4 -q " + node +
 		"; mount " + node + " /mnt; echo data > /mnt/file; umount /mnt; udevadm settle")
-	// The daemon answers events in order: after this one, it has seen the others.
+	// The daemon answers events in order. After this one, it has seen the others.
 	s.expect(t, change{
 		name: "plug beside a pod's mkfs", act: func() { s.m.Plug(plugged[0]) }, resource: nvme, by: 1,
 		action: "add", device: func() string { return path.Base(s.m.Namespaces()[plugged[0].Serial]) },

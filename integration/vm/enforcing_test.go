@@ -18,11 +18,11 @@ import (
 // enforcing makes the kernel hold the machine to its policy from the start.
 const enforcing = "selinux=1 security=selinux enforcing=1 " + everyDenial
 
-// everyDenial makes the kernel keep what it has to say of that: there is no auditd, so that each denial is a line of its log
-// as well, of which it otherwise drops those beyond ten in 5 s.
+// everyDenial makes the kernel keep all its reports of denials. There is no auditd, so that each denial is a line of its
+// log as well, of which it otherwise drops those beyond ten in 5 s.
 const everyDenial = "audit_backlog_limit=8192 sysctl.kernel.printk_ratelimit=0 log_buf_len=4M"
 
-// labels: the daemon runs in its domain, and what it writes and listens on has its label.
+// labels checks that the daemon runs in its domain, and that its files and sockets have its label.
 func labels(in *installation, t *testing.T) {
 	if got := in.m.Sh("tr -d '\\0' </proc/" + in.pid() + "/attr/current"); got != "system_u:system_r:metalplugd_t:s0" {
 		t.Errorf("metalplugd runs as %s", got)
@@ -52,8 +52,9 @@ func labels(in *installation, t *testing.T) {
 	}
 }
 
-// unlabelled: up to the reboot, the node has a loop device that is set up, which metalplug-reset asks for its file before each erasure,
-// and a process with a directory of a file system open that has no label, which metalplug-holders asks the kernel about at each start.
+// unlabelled prepares two things without a label, up to the reboot. A loop device is set up, which metalplug-reset asks
+// for its file before each erasure. A process has a directory of a file system without a label open, which
+// metalplug-holders asks the kernel about at each start.
 func unlabelled(in *installation, t *testing.T) {
 	// The policy does not concern the test's own programs.
 	in.m.Sh(`trap 'setenforce 1' EXIT
@@ -75,8 +76,8 @@ func unlabelled(in *installation, t *testing.T) {
 	}
 }
 
-// rebooted: after a boot, with the module loaded by the kernel's first process, the service is there by itself, with the
-// drives that it had. It is a drive that starts it, as [startedByEvent] has left it: no part of the boot, which ends before.
+// rebooted checks that after a boot, with the module loaded by the kernel's first process, the service is there, with the
+// drives that it had. A drive starts it, as [startedByEvent] has left it. It is not part of the boot, which ends before.
 func rebooted(in *installation, t *testing.T) {
 	ids := in.healthy(nvme)
 	in.m.Reboot()
@@ -92,8 +93,8 @@ func rebooted(in *installation, t *testing.T) {
 	}
 }
 
-// audit is what the kernel has said of SELinux since the boot: what it refused to metalplug's domains, or to others with
-// what is metalplug's; what it refused to others; and that it could not say all of it.
+// audit holds the kernel's reports about SELinux since the boot. ours are the denials to metalplug's domains, or to
+// others on metalplug's objects. others are all other denials. lost are the reports that the kernel could not write.
 type audit struct{ ours, others, lost []string }
 
 func (in *installation) audit() (a audit) {
@@ -128,8 +129,8 @@ func (in *installation) kernelLog() iter.Seq[string] {
 // there was more than they could keep.
 var lostLine = regexp.MustCompile(`audit_lost=[1-9]|Missed [0-9]+ kernel messages`)
 
-// noDenials: nothing of the story so far was refused, and nobody has lost a line that may have said so. What the
-// distribution's policy refuses to its own programs is only shown.
+// noDenials checks that nothing of the story so far was refused, and that no line that may have reported a denial was
+// lost. Denials of the distribution's policy to its own programs are only shown.
 func noDenials(in *installation, t *testing.T) {
 	a := in.audit()
 	slices.Sort(a.ours)
@@ -149,7 +150,7 @@ func noDenials(in *installation, t *testing.T) {
 	}
 }
 
-// canary: a denial would have been seen. The shell may not put on the daemon's domain.
+// canary checks that the test would have seen a denial. The shell may not put on the daemon's domain.
 func canary(in *installation, t *testing.T) {
 	if r := in.m.Try("runcon", "system_u:system_r:metalplugd_t:s0", "/usr/bin/true"); r.Code == 0 {
 		t.Error("anybody may run as metalplugd_t")

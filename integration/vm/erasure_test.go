@@ -12,15 +12,16 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// installedMiB is the size of a drive: each is written, erased and compared several times.
+// installedMiB is the size of a drive. Each is written, erased and compared several times.
 const installedMiB = 16
 
-// startTries is how often a container is tried to be started, as in vm.TryPod: an emulated machine may take longer for a
+// startTries is how often the test tries to start a container, as in vm.TryPod. An emulated machine may take longer for a
 // start than the kubelet waits.
 const startTries = 4
 
-// erasedBy: the first container of a pod writes, the next pod reads zeroes. Each start resets each controller once. All of
-// it is done by helpers that systemd has started, one for each request, while the daemon has no capability.
+// erasedBy checks that the first container of a pod writes and the next pod reads zeroes. Each start resets each
+// controller once. Helpers that systemd has started, one for each request, do all of it, while the daemon has no
+// capability.
 func erasedBy(scrub string) func(*installation, *testing.T) {
 	return func(in *installation, t *testing.T) {
 		in.configure(scrub)
@@ -51,8 +52,8 @@ func erasedBy(scrub string) func(*installation, *testing.T) {
 	}
 }
 
-// runAndReset starts a pod, as often as a kubelet would. Of the start that succeeds the kernel must have said that the
-// controller of each drive came up anew: once, unless a helper of a try before was late.
+// runAndReset starts a pod, as often as a kubelet would. For the start that succeeds the kernel must have logged that the
+// controller of each drive came up anew. It must have done so once, unless a helper of a try before was late.
 func (in *installation) runAndReset(t *testing.T, pod vm.Pod) []string {
 	t.Helper()
 	in.kubelet.AdmitPod(pod)
@@ -76,7 +77,7 @@ func (in *installation) runAndReset(t *testing.T, pod vm.Pod) []string {
 	}
 }
 
-// helped: systemd has started an instance of each of these helpers since a cursor of the journal.
+// helped checks that systemd has started an instance of each of these helpers since a cursor of the journal.
 func (in *installation) helped(t *testing.T, cursor string, helpers ...string) {
 	t.Helper()
 	for _, helper := range helpers {

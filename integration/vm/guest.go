@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/integration/vm/wire"
 )
 
-// commandTimeout bounds a command in the machine; emulated, it is slow.
+// commandTimeout bounds a command in the machine, which is slow because it is emulated.
 const commandTimeout = 5 * time.Minute
 
 // Result is what a command in the machine left.
@@ -33,8 +33,8 @@ type guest struct {
 
 	mu      sync.Mutex
 	last    uint64                   // under mu
-	pending map[uint64]func(message) // who gets the answers; under mu
-	err     error                    // why there are none any more; under mu
+	pending map[uint64]func(message) // receives the answers, under mu
+	err     error                    // the reason why no more come, under mu
 }
 
 type message struct {
@@ -87,8 +87,7 @@ func (g *guest) forget(err error) {
 	clear(g.pending)
 }
 
-// request sends a frame; deliver is called for each answer, in order, from one
-// goroutine, and must not block.
+// request sends a frame. It calls deliver for each answer, in order, from one goroutine. deliver must not block.
 func (g *guest) request(f wire.Frame, body []byte, deliver func(message)) (uint64, error) {
 	g.mu.Lock()
 	if g.err != nil {
@@ -134,8 +133,8 @@ func (g *guest) run(stdin []byte, timeout time.Duration, argv ...string) (Result
 	return Result{Code: m.Code, Stdout: string(m.body[:m.Stdout]), Stderr: string(m.body[m.Stdout:])}, nil
 }
 
-// Try runs a command in the machine and returns what it left, whatever its exit
-// code. The test fails only when the command could not run at all.
+// Try runs a command in the machine and returns its output and exit code, also of a command that failed. The test fails
+// only when the command could not run at all.
 func (m *Machine) Try(argv ...string) Result {
 	m.t.Helper()
 	return m.try(commandTimeout, argv...)
@@ -212,9 +211,8 @@ func (m *Machine) Pull(path string) string {
 	return string(answer.body)
 }
 
-// Eventually polls until the condition holds, and fails the test when it does
-// not in time. What is awaited should be an event where there is one; see
-// Stream.Await.
+// Eventually polls until the condition holds, and fails the test when it does not in time. A test that can wait for an
+// event should do so, by Stream.Await.
 func (m *Machine) Eventually(what string, timeout time.Duration, condition func() bool) {
 	m.t.Helper()
 	deadline := time.Now().Add(timeout)

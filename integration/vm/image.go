@@ -21,8 +21,8 @@ import (
 // self is this package, wherever a test that uses it runs.
 const self = "github.com/metalplug/metalplug/integration/vm"
 
-// Need ends the test when the need called name is missing: as a failure where
-// the environment's INTEGRATION_NEED lists the name, else as a skip.
+// Need ends the test when the need called name is missing. It is a failure where the environment's INTEGRATION_NEED lists
+// the name, and a skip elsewhere.
 func Need(t testing.TB, name string, missing error) {
 	t.Helper()
 	if missing == nil {
@@ -31,11 +31,10 @@ func Need(t testing.TB, name string, missing error) {
 	need.Lacks(t, name, "need %s: %v", name, missing)
 }
 
-// Build compiles a program of this repository and returns its path. dir is a
-// folder below the repository's root ("cmd/metalplugd") and may lie in a module
-// of its own. A static program carries no cgo; one that is not needs a machine
-// whose C library is as new as this host's, and shares with the programs of this
-// host what is compiled for them. One is built at a time, for the same reason.
+// Build compiles a program of this repository and returns its path. dir is a folder below the repository's root
+// ("cmd/metalplugd") and may lie in a module of its own. A static program carries no cgo. One that is not static needs a
+// machine whose C library is as new as this host's, and shares compiled packages with the programs of this host. Build
+// compiles one at a time, for the same reason.
 func Build(t testing.TB, dir string, static bool) string {
 	t.Helper()
 	building.Lock()

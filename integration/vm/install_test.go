@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// installedConfig is a drop-in beside the configuration that the package brings: each drive is reset before a container
+// installedConfig is a drop-in for the configuration that the package brings. Each drive is reset before a container
 // starts and erased between two pods. ID_MODEL is in udevd's database alone, which metalplug-reset reads, too.
 const installedConfig = `[[resource]]
 name = "metalplug.io/nvme"
@@ -31,7 +31,7 @@ var exposures = map[string]float64{
 	"metalplugd.service": 1.0, "metalplug-reset@1.service": 1.5, "metalplug-holders@1.service": 1.5, "metalplug-unit@1.service": 1.5,
 }
 
-// installation is a machine into which the packages are installed, as they are: shipped units, started by systemd.
+// installation is a machine into which the packages are installed, as they are. systemd starts the shipped units.
 type installation struct {
 	*story
 	debs vm.Debs
@@ -39,7 +39,7 @@ type installation struct {
 	files []string
 }
 
-// step is one part of a story; the first that fails ends it where nothing after it can be told.
+// step is one part of a story. The story ends when the first step fails.
 type step struct {
 	name string
 	run  func(*installation, *testing.T)
@@ -105,8 +105,8 @@ func TestInstall(t *testing.T) {
 	})
 }
 
-// install is what an administrator types, and what is there then. The policy module comes after the package, as when
-// somebody switches SELinux on for a node that has metalplug already.
+// install types the commands of an administrator, and checks the result. The policy module comes after the package, as
+// when an administrator switches SELinux on for a node that has metalplug already.
 func install(in *installation, t *testing.T) {
 	if mode := in.m.Run("getenforce"); mode != "Enforcing" {
 		t.Fatalf("SELinux is %s", mode)
@@ -170,7 +170,8 @@ func (in *installation) active(t *testing.T) {
 	}
 }
 
-// withoutRights is the daemon as the kernel sees it: no capability, no network, no new privileges, and no device.
+// withoutRights checks the daemon as the kernel sees it. It has no capability, no network, no new privileges, and no
+// device.
 func withoutRights(in *installation, t *testing.T) {
 	status := in.m.Run("cat", "/proc/"+in.pid()+"/status")
 	for _, want := range []string{
@@ -217,8 +218,8 @@ func exposure(in *installation, t *testing.T) {
 }
 
 // watchHelpers prints, for each helper that it sees, the program, its effective capabilities and its domain. A helper
-// lives for some 40 ms, in which nothing else can be started: all of this is the shell's own. The kernel cuts off a
-// name after 15 letters (TASK_COMM_LEN).
+// lives for some 40 ms, in which nothing else can be started, so the script uses only builtins of the shell. The kernel
+// cuts off a name after 15 letters (TASK_COMM_LEN).
 const watchHelpers = `while :; do for p in /proc/[0-9]*; do
 name=; read -r name <$p/comm
 case $name in metalplug-reset) ;; metalplug-holde) name=metalplug-holders ;; *) continue ;; esac
@@ -233,7 +234,7 @@ func (in *installation) seenHelpers(t *testing.T) []string {
 	watch := in.m.Start("sh", "-c", watchHelpers)
 	pod := one("watched")
 	in.run(pod)
-	watch.Stop() // before anything has to wait: it leaves the machine no rest
+	watch.Stop() // before any wait, because it keeps the machine busy
 	in.free(t, pod)
 	var seen []string
 	for _, l := range watch.Lines(0) {
@@ -243,8 +244,8 @@ func (in *installation) seenHelpers(t *testing.T) []string {
 	return slices.Compact(seen)
 }
 
-// helpersRights: each is a process of its own for one request, with the capabilities of its unit and no other, in a domain
-// of its own.
+// helpersRights checks that each helper is a process of its own for one request, with the capabilities of its unit and no
+// other, in a domain of its own.
 func helpersRights(in *installation, t *testing.T) {
 	seen := in.seenHelpers(t)
 	t.Logf("helpers: %q", seen)
@@ -259,7 +260,7 @@ func helpersRights(in *installation, t *testing.T) {
 	}
 }
 
-// busyRefused: who has a drive open is named to the pod that does not get it.
+// busyRefused checks that the pod that does not get a drive sees the process that has it open.
 func busyRefused(in *installation, t *testing.T) {
 	heldByHost(in.story, t)
 }
@@ -278,7 +279,7 @@ func asked(in *installation, t *testing.T) {
 	}
 }
 
-// hotplugged: what udevd says reaches the daemon through systemd's socket.
+// hotplugged checks that udevd's events reach the daemon through systemd's socket.
 func hotplugged(in *installation, t *testing.T) {
 	before := int64(len(in.healthy(nvme)))
 	in.m.Plug(plugged[0])

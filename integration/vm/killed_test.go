@@ -12,14 +12,14 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// formatting is a script that succeeds when a helper has been in a command to a controller for a while: the looks at a
+// formatting is a script that succeeds when a helper has been in a command to a controller for a while. The looks at a
 // drive are over sooner.
 const formatting = `for p in $(pgrep -x metalplug-reset); do
 	if grep -q nvme_ /proc/$p/task/*/stack && sleep 3 && grep -q nvme_ /proc/$p/task/*/stack; then exit 0; fi
 done; exit 1`
 
-// killedInFormat: the kernel lets go of nobody who formats a drive. A helper that is killed meanwhile ends with the
-// format, and never answers. Nobody gets the drive until it was erased once more.
+// killedInFormat kills a helper in a format, which the kernel does not interrupt. The helper ends with the format, and
+// never answers. No pod gets the drive until it was erased once more.
 func killedInFormat(s *story, t *testing.T) {
 	s.reload(t, strings.Replace(turnoverConfig, `"zero"`, `"format"`, 1))
 	pod := one("formats-for-long")

@@ -57,8 +57,8 @@ type said struct {
 	} `json:"run"`
 }
 
-// StartKubelet starts the stand-in, and returns when kubelet.sock accepts
-// connections. Stop ends it as a crash does; what it left stays.
+// StartKubelet starts the stand-in, and returns when kubelet.sock accepts connections. Stop ends it as a crash does, and
+// its files stay.
 func (m *Machine) StartKubelet() *Kubelet {
 	m.t.Helper()
 	if m.Try("test", "-x", kubeletProgram).Code != 0 {
@@ -73,7 +73,7 @@ func (m *Machine) StartKubelet() *Kubelet {
 	return k
 }
 
-// decode reads a line; one that is not JSON, such as a log line, is empty.
+// decode reads a line. It returns the zero value for one that is not JSON, such as a log line.
 func decode(l Line) said {
 	var s said
 	_ = json.Unmarshal([]byte(l.Text), &s)
@@ -163,8 +163,7 @@ func (k *Kubelet) Listening() time.Time {
 	return time.Time{}
 }
 
-// RunPod admits a pod and starts its container; it returns the device nodes and
-// variables that the container gets.
+// RunPod admits a pod and starts its container. It returns the device nodes and variables that the container gets.
 func (k *Kubelet) RunPod(p Pod) (nodes []string, env map[string]string) {
 	k.m.t.Helper()
 	k.AdmitPod(p)
@@ -175,12 +174,11 @@ func (k *Kubelet) RunPod(p Pod) (nodes []string, env map[string]string) {
 	return nodes, env
 }
 
-// startTries is how often a container is tried to be started: in an emulated
-// machine a reset and an erasure may take longer than the kubelet waits for.
+// startTries is how often TryPod tries to start a container. In an emulated machine a reset and an erasure may take
+// longer than the kubelet waits for.
 const startTries = 4
 
-// TryPod starts the container of a pod and, as the kubelet does, tries again;
-// the error is the last one.
+// TryPod starts the container of a pod and, as the kubelet does, tries again. The error is the last one.
 func (k *Kubelet) TryPod(p Pod) (nodes []string, env map[string]string, err error) {
 	k.m.t.Helper()
 	for range startTries {
@@ -195,7 +193,7 @@ func (k *Kubelet) TryPod(p Pod) (nodes []string, env map[string]string, err erro
 // has it.
 func (p Pod) cgroup() string { return "/sys/fs/cgroup/kubepods/pod" + p.UID }
 
-// AdmitPod admits a pod: its devices are allocated, and it has a cgroup.
+// AdmitPod admits a pod. Its devices are allocated, and it has a cgroup.
 func (k *Kubelet) AdmitPod(p Pod) {
 	k.m.t.Helper()
 	k.m.Run("mkdir", "-p", p.cgroup())
@@ -205,8 +203,7 @@ func (k *Kubelet) AdmitPod(p Pod) {
 	}})
 }
 
-// StartPod starts the container of a pod, perhaps again; the error is what the
-// kubelet would show in the status of the pod.
+// StartPod starts the container of a pod, perhaps again. The kubelet would show the error in the status of the pod.
 func (k *Kubelet) StartPod(p Pod) (nodes []string, env map[string]string, err error) {
 	k.m.t.Helper()
 	s := k.answer("run", map[string]any{"uid": p.UID, "container": "main"})

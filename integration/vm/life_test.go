@@ -22,8 +22,8 @@ const (
 	render = "metalplug.io/render"
 )
 
-// hardwareConfig offers the classes of the story. That render nodes of virtual
-// GPUs are offered is asked for by name; as GPUs they must never be.
+// hardwareConfig offers the classes of the story. It asks for the render nodes of virtual GPUs by name. They must never
+// be offered as GPUs.
 const hardwareConfig = `
 [reset]
 socket = "direct"
@@ -58,8 +58,8 @@ var (
 // atRest is how many namespaces are allocatable between the steps.
 const atRest = 3
 
-// TestHardware is the life of a node: hardware comes, changes and goes while
-// metalplugd runs, under the real udevd and the real device manager.
+// TestHardware is the life of a node. Hardware comes, changes and goes while metalplugd runs, under the real udevd and
+// the real device manager.
 func TestHardware(t *testing.T) {
 	s := begin(t, hardwareConfig, vm.Options{
 		Drives:  []vm.Drive{atBoot, heads},
@@ -105,7 +105,7 @@ func tidy(s *story) {
 	}
 }
 
-// start: what was there at boot is offered, and nothing else.
+// start checks that the devices that were there at boot are offered, and nothing else.
 func start(s *story, t *testing.T) {
 	from, began := s.kubelet.Mark(), s.now(t)
 	s.m.StartDaemon()
@@ -123,8 +123,8 @@ func start(s *story, t *testing.T) {
 	}
 }
 
-// bootDisk: the drive that the machine runs from is an NVMe drive as well. A
-// pod that takes all there is must not get it.
+// bootDisk checks the drive that the machine runs from, which is an NVMe drive as well. A pod that takes all there is
+// must not get it.
 func bootDisk(s *story, t *testing.T) {
 	pod := vm.Pod{UID: "takes-all", Limits: map[string]int64{nvme: s.allocatable(nvme)}}
 	real := s.run(pod)
@@ -144,8 +144,7 @@ func bootDisk(s *story, t *testing.T) {
 	}
 }
 
-// renderNodes: virtual GPUs are nobody's idea of a GPU, but their nodes can be
-// asked for by name.
+// renderNodes checks that virtual GPUs are not offered as GPUs, but that a resource can ask for their nodes by name.
 func renderNodes(s *story, t *testing.T) {
 	virtio := path.Base(s.m.Sh("ls -d /sys/bus/virtio/drivers/virtio_gpu/virtio*"))
 	driver := func(verb string) func() {
@@ -166,9 +165,8 @@ func renderNodes(s *story, t *testing.T) {
 	s.gets(t, render, "/dev/dri/renderD128")
 }
 
-// rdma: a soft RoCE device comes, its link goes down and up, which the kernel
-// sends no uevent for, and it goes. The first device of a machine is complete
-// only when udevd has loaded the module that makes rdma_cm.
+// rdma lets a soft RoCE device come, its link go down and up, for which the kernel sends no uevent, and the device go.
+// The first device of a machine is complete only when udevd has loaded the module that makes rdma_cm.
 func rdma(s *story, t *testing.T) {
 	s.m.Sh("modprobe rdma_rxe; ip link add dummy0 type dummy; ip addr add 192.0.2.1/24 dev dummy0; ip link set dummy0 up")
 	add := func() { s.m.Sh("rdma link add rxe0 type rxe netdev dummy0") }

@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// kubeletAway: a kubelet that starts again gets everything again, as it is now.
+// kubeletAway checks that a kubelet that starts again gets all devices again, in their present state.
 func kubeletAway(s *story, t *testing.T) {
 	s.await(t, nvme, atRest)
 	s.kubelet.Stop()
@@ -34,8 +34,7 @@ func kubeletAway(s *story, t *testing.T) {
 	})
 }
 
-// plugUnseen plugs a drive while somebody is away, and returns its namespace
-// when udevd is done with it.
+// plugUnseen plugs a drive while the daemon or the kubelet is away, and returns its namespace when udevd is done with it.
 func (s *story) plugUnseen(t *testing.T, d vm.Drive) string {
 	t.Helper()
 	from := s.udev.Mark()
@@ -44,7 +43,7 @@ func (s *story) plugUnseen(t *testing.T, d vm.Drive) string {
 	return path.Base(s.m.Namespaces()[d.Serial])
 }
 
-// daemonAway: what happened while nobody listened is seen at the start.
+// daemonAway checks that the daemon sees at its start the changes that happened without it.
 func daemonAway(s *story, t *testing.T) {
 	before := s.await(t, nvme, atRest)
 	s.m.StopDaemon()
@@ -68,8 +67,8 @@ func daemonAway(s *story, t *testing.T) {
 	}
 }
 
-// reboot: the IDs that pods hold are the same after a boot that finds the same
-// drives in other slots, and so under other names.
+// reboot checks that the IDs that pods hold are the same after a boot that finds the same drives in other slots, and so
+// under other names.
 func reboot(s *story, t *testing.T) {
 	s.m.Plug(plugged[0], plugged[1])
 	before := s.await(t, nvme, atRest+2)
@@ -101,7 +100,7 @@ func (s *story) await(t *testing.T, resource string, want int64) []string {
 	return s.healthy(resource)
 }
 
-// restart: the IDs that pods hold are the same in the next life.
+// restart checks that the IDs that pods hold are the same in the next life.
 func restart(s *story, t *testing.T) {
 	s.m.Plug(plugged...)
 	defer func() {
@@ -132,9 +131,9 @@ func restart(s *story, t *testing.T) {
 	}
 }
 
-// onlyMore fails when, after a moment, the device manager was told of fewer
-// devices than before: where its log says that it could not read all in time, as
-// seven drives at once on an emulated CPU that others want too.
+// onlyMore fails if, after a moment, the device manager received fewer devices than before. Callers use it where the
+// daemon's log says that it could not read all in time, as seven drives at once on an emulated CPU that other processes
+// want too.
 func (s *story) onlyMore(t *testing.T, from int, resource string, after time.Time) {
 	t.Helper()
 	seen := s.kubelet.AllocatablesSince(after, from, resource)
@@ -143,10 +142,9 @@ func (s *story) onlyMore(t *testing.T, from int, resource string, after time.Tim
 	}
 }
 
-// onlyAllOrNone fails when, after a moment, the device manager counted some of a
-// resource's devices, or none, other than while the plugin is away: its first
-// message must be complete. Away is what it counts until then: the capacity
-// where it had a list before, and nothing in a new kubelet.
+// onlyAllOrNone fails if, after a moment, the device manager counted some of a resource's devices, or none, other than
+// while the plugin is away. The plugin's first message must be complete. The argument away is the count until then. It is
+// the capacity where the device manager had a list before, and nothing in a new kubelet.
 func (s *story) onlyAllOrNone(t *testing.T, from int, since time.Time, resource string, away vm.Counts, all int64) {
 	t.Helper()
 	seen := s.kubelet.CountsSince(since, from, resource)

@@ -22,11 +22,11 @@ import (
 // Options are what a machine has when it boots. The zero value is a machine
 // with a boot disk on NVMe and empty slots.
 type Options struct {
-	// CPUs is 1 by default. More are no faster: QEMU runs them in turn, because
-	// a kernel that patches its own code crashes when they run at once (int3).
+	// CPUs is 1 by default. More are no faster. QEMU runs them in turn, because a kernel that patches its own code
+	// crashes when they run at once (int3).
 	CPUs      int
 	MemoryMiB int // default 1536
-	Slots     int // hotplug slots ("slot1" ...); default 8
+	Slots     int // hotplug slots ("slot1" ...), 8 by default
 	// Drives are there at boot, in the first slots.
 	Drives []Drive
 	// Devices are further -device arguments, Objects the -object arguments that
@@ -37,10 +37,9 @@ type Options struct {
 	Packages []string
 	// Kernel is appended to the kernel's command line.
 	Kernel string
-	// Unhurried gives the machine a clock that counts the instructions which it has
-	// carried out, a nanosecond each, and follows this host's only while it has
-	// nothing to do (QEMU's -icount). Ten minutes of this host may be two there: a
-	// deadline allows as much work as on real hardware, however busy this host is.
+	// Unhurried gives the machine a clock that counts the instructions which it has carried out, a nanosecond each, and
+	// follows this host's only while it has nothing to do (QEMU's -icount). Ten minutes of this host may be two there. A
+	// deadline allows as much work as on real hardware, also while this host is busy.
 	Unhurried bool
 	// BootTimeout bounds the time to a system that has started all units.
 	BootTimeout time.Duration // default 5 min
@@ -52,8 +51,8 @@ const bootSerial = "BOOT0"
 // Machine is one booted guest. It is switched off when its test ends. One
 // goroutine at a time uses it.
 type Machine struct {
-	t       testing.TB // that fails when something does; see Step
-	dir     string     // sockets, console log, drives; removed with the test
+	t       testing.TB // the running test or step (see Step)
+	dir     string     // sockets, console log, drives, removed with the test
 	alive   io.Closer  // QEMU runs until this is closed
 	exit    chan error // holds QEMU's end
 	qmp     *QMP
@@ -62,7 +61,7 @@ type Machine struct {
 	hot     []Drive           // plugged since the boot
 	kubelet *Kubelet          // the last that was started
 	boot    time.Duration     // how long a boot may take
-	shell   net.Listener      // nil until QEMU runs; see listen
+	shell   net.Listener      // nil until QEMU runs (see listen)
 }
 
 // Boot starts a machine and returns when systemd has started all units. Its
@@ -76,7 +75,7 @@ func Boot(t *testing.T, o Options) *Machine {
 	img, err := image(o.Packages)
 	Need(t, "vm", err)
 	m := &Machine{t: t, exit: make(chan error, 1), slots: make(map[string]string), boot: o.BootTimeout}
-	// Not t.TempDir: its path holds the test's name, and a socket's path is short.
+	// Not t.TempDir, whose path holds the test's name, because a socket's path is short.
 	if m.dir, err = os.MkdirTemp(memory(), "vm"); err != nil {
 		t.Fatal(err)
 	}
@@ -103,12 +102,11 @@ func Boot(t *testing.T, o Options) *Machine {
 	return m
 }
 
-// memory is where the drives of a machine lie: in this host's memory where it
-// has a file system for that, so that a disk of this host that stands still for
-// half a minute, as one with the mount option "discard" may after much was
-// deleted, is no dead drive to the machine. "" is [os.TempDir].
+// memory returns the directory for the drives of a machine. It is in this host's memory where the host has a file system
+// for that. A disk of this host may stand still for half a minute, as one with the mount option "discard" may after a
+// large deletion, and the machine would take its drive for dead. "" is [os.TempDir].
 func memory() string {
-	const dir, enough = "/dev/shm", 4 << 30 // bytes; the boot disk's changes are some hundred MiB
+	const dir, enough = "/dev/shm", 4 << 30 // in bytes. The changes of the boot disk take some hundred MiB
 	var fs unix.Statfs_t
 	if unix.Statfs(dir, &fs) == nil && fs.Type == unix.TMPFS_MAGIC && fs.Bavail*uint64(fs.Bsize) >= enough {
 		return dir
@@ -157,8 +155,8 @@ func (m *Machine) start(img string, o Options) error {
 	return nil
 }
 
-// leash runs a command that ends with this process, however that ends: when
-// the other end of standard input is closed.
+// leash runs a command that ends with this process, however that ends. It ends it when the other end of standard input is
+// closed.
 const leash = `exec 3<&0; "$@" </dev/null & child=$!; { cat <&3 >/dev/null; kill "$child"; } & wait "$child"`
 
 func (m *Machine) run(args []string) error {
@@ -202,8 +200,8 @@ func (m *Machine) dial(name string) (net.Conn, error) {
 	}
 }
 
-// arguments are QEMU's. KVM is not used even where there is a /dev/kvm: the
-// tests must run, and take equally long, on hosts without one.
+// arguments are QEMU's. KVM is not used even where there is a /dev/kvm, because the tests must run, and take equally
+// long, on hosts without one.
 func (m *Machine) arguments(img string, o Options) ([]string, error) {
 	args := []string{
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",

@@ -12,7 +12,7 @@ import (
 // NodePackages are Debian's for a machine that is a node of Kubernetes.
 var NodePackages = []string{"containerd", "runc"}
 
-// NodeImage is the only container image that a node has: busybox, as /bin/sh.
+// NodeImage is the only container image of a node. It is busybox as /bin/sh.
 const NodeImage = "localhost/busybox:1"
 
 // manifests is where the kubelet finds its static pods.
@@ -60,9 +60,8 @@ WantedBy=multi-user.target
 `,
 }
 
-// importImage makes an image out of the machine's own busybox: one layer, as
-// "docker save" would write it (moby image specification, v1.2). It does nothing
-// by itself but to wait, so that it is the sandbox's image as well.
+// importImage makes an image out of the machine's own busybox. It has one layer, as "docker save" would write it (moby
+// image specification, v1.2). Its default command only waits, so that it is the sandbox's image as well.
 const importImage = `set -eu
 mkdir -p /run/image/layer/bin; cd /run/image
 cp /bin/busybox layer/bin/

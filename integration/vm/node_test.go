@@ -23,9 +23,8 @@ echo "has $d, on it [$(dd if=$d bs=512 count=1 2>/dev/null | tr -d '\0')]"
 echo precious | dd of=$d bs=4096 conv=sync,fsync 2>/dev/null && echo written
 exec sleep 1000000`
 
-// TestKubelet is a node with everything real: the package, the kubelet,
-// containerd and runc, and a static pod, for there is no API server. AppArmor
-// confines it: up to the reboot the profiles complain, then they enforce.
+// TestKubelet is a node with everything real, which is the package, the kubelet, containerd and runc, and a static pod,
+// since there is no API server. AppArmor confines it. The profiles complain up to the reboot, and enforce after it.
 func TestKubelet(t *testing.T) {
 	debs := vm.Packages(t)
 	in := &installation{
@@ -58,7 +57,7 @@ func TestKubelet(t *testing.T) {
 	})
 }
 
-// noKubeletYet: the package is the first that is installed on a node, and the daemon waits.
+// noKubeletYet installs the package first on a node, and the daemon waits.
 func noKubeletYet(in *installation, t *testing.T) {
 	if in.m.Try("test", "-e", "/var/lib/kubelet").Code == 0 {
 		t.Fatal("there is a kubelet's directory already")
@@ -82,8 +81,8 @@ Options=bind
 WantedBy=multi-user.target
 `
 
-// mountedLate: a file system is mounted over the kubelet's directory while the daemon runs. The sandbox keeps the directory that
-// it has bound, so the daemon ends, and the next one has the new one. At the next boot it is there before.
+// mountedLate mounts a file system over the kubelet's directory while the daemon runs. The sandbox keeps the directory
+// that it has bound, so the daemon ends, and the next one has the new one. At the next boot it is there before.
 func mountedLate(in *installation, t *testing.T) {
 	pid := in.pid()
 	in.m.Run("mkdir", "-p", "-m", "750", "/srv/kubelet")
@@ -102,7 +101,7 @@ func mountedLate(in *installation, t *testing.T) {
 	}
 }
 
-// firstOutput is what somebody does who has a node.
+// firstOutput types the first commands of an operator on a node.
 func firstOutput(in *installation, t *testing.T) {
 	began := in.now(t)
 	in.m.Run("systemctl", "start", "kubelet")
@@ -149,7 +148,7 @@ func (in *installation) process() string {
 	return in.m.Run("pgrep", "--full", "--exact", "sleep 1000000")
 }
 
-// kubeletRestarts: the pod does not notice, and everything is registered anew.
+// kubeletRestarts checks that the pod does not notice, and that everything is registered anew.
 func kubeletRestarts(in *installation, t *testing.T) {
 	before := in.process()
 	in.m.Run("systemctl", "restart", "kubelet")
@@ -162,7 +161,7 @@ func kubeletRestarts(in *installation, t *testing.T) {
 	}
 }
 
-// containerCrashes: the next container of the pod has the same drive, with its data.
+// containerCrashes checks that the next container of the pod has the same drive, with its data.
 func containerCrashes(in *installation, t *testing.T) {
 	in.m.Run("kill", "-KILL", in.process())
 	in.says(t, "writer", 1, "[precious]")
@@ -184,7 +183,7 @@ func (in *installation) held(pod string) (held vm.Drive) {
 	return held
 }
 
-// nodeReboots: everything comes up by itself, and the pod has its drive again.
+// nodeReboots checks that everything starts, and that the pod has its drive again.
 func nodeReboots(in *installation, t *testing.T) {
 	d := in.held("writer")
 	in.m.Reboot()
@@ -194,7 +193,7 @@ func nodeReboots(in *installation, t *testing.T) {
 	}
 }
 
-// podGoes: its drive is erased.
+// podGoes checks that the pod's drive is erased.
 func podGoes(in *installation, t *testing.T) {
 	d := in.held("writer")
 	_, cursor := in.journal("")
@@ -211,8 +210,9 @@ func podGoes(in *installation, t *testing.T) {
 	}
 }
 
-// unpluggedUnderPod: the pod runs on, and its drive is Unhealthy until it is back. The pod's next container goes on with what
-// is on it. Since it may have been elsewhere, that is kept when the pod is gone, and nobody else gets it.
+// unpluggedUnderPod checks that the pod runs on, and that its drive is Unhealthy until it is back. The pod's next
+// container continues with the data on it. Since the drive may have been elsewhere, its data is kept when the pod is
+// gone, and no other pod gets it.
 func unpluggedUnderPod(in *installation, t *testing.T) {
 	in.m.StaticPod("second", nvme, 1, writer)
 	in.says(t, "second", 0, "[]")

@@ -40,8 +40,8 @@ scrub = "none"
 // linkRules is where a package puts the rules that make links.
 const linkRules = "/usr/lib/udev/rules.d/60-metalplug.rules"
 
-// TestNodes is about nodes: sets of them, those that NVMe has beside its disks,
-// and the links by which udev and systemd know them.
+// TestNodes is about sets of nodes, the nodes that NVMe has in addition to its disks, and the links by which udev and
+// systemd know them.
 func TestNodes(t *testing.T) {
 	rules, err := os.ReadFile("../../udev/60-metalplug.rules")
 	if err != nil {
@@ -65,8 +65,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// withoutRules: a generic node is not handed out by a name that may be another
-// disk's after the next boot.
+// withoutRules checks that a generic node is not handed out by a name that may be another disk's after the next boot.
 func withoutRules(s *story, t *testing.T) {
 	from := s.kubelet.Mark()
 	s.m.StartDaemon()
@@ -96,7 +95,7 @@ func genericLink(s *story, t *testing.T) {
 }
 
 func setOfNodes(s *story, t *testing.T) {
-	// Each time another pod: the kubelet answers one that it knows by itself.
+	// Each time another pod, because the kubelet answers for a pod that it knows without a call to the plugin.
 	gets := func(uid string) string {
 		pod := vm.Pod{UID: uid, Limits: map[string]int64{tunnels: 1}}
 		defer s.kubelet.RemovePod(pod)
@@ -124,10 +123,9 @@ func setOfNodes(s *story, t *testing.T) {
 	})
 }
 
-// reloadGuard: a device stays where its link goes, for it works, but not without
-// a word.
+// reloadGuard checks that a device without its link stays in the list, since it works, with a warning.
 func reloadGuard(s *story, t *testing.T) {
-	const link = "/dev/char/10:229" // of fuse: Documentation/admin-guide/devices.txt
+	const link = "/dev/char/10:229" // of fuse (Documentation/admin-guide/devices.txt)
 	warned := func(what string) func() bool {
 		return func() bool { return strings.Contains(s.m.Journal("metalplugd", "50"), what) }
 	}

@@ -99,8 +99,7 @@ func cacheFolder() (string, error) {
 	return dir, nil
 }
 
-// content is a hash of files and folders below root: of names, modes and bytes,
-// without tests.
+// content is a hash of the names, modes and bytes of files and folders below root, without tests.
 func content(root string, names []string) (string, error) {
 	sum := sha256.New()
 	for _, name := range names {

@@ -15,8 +15,7 @@ import (
 // twoWays is a drive that two controllers lead to.
 var twoWays = vm.Drive{Serial: "TWOWAYS", Namespaces: 1, Controllers: 2}
 
-// TestPaths is a namespace with two controllers: one device, whichever of the
-// two is there.
+// TestPaths is a namespace with two controllers. It is one device, through either of the two.
 func TestPaths(t *testing.T) {
 	s := begin(t, hardwareConfig, vm.Options{Drives: []vm.Drive{twoWays}})
 	if !s.m.Step(t, "offered once", func(t *testing.T) { offeredOnce(s, t) }) {
@@ -26,8 +25,7 @@ func TestPaths(t *testing.T) {
 	s.m.Step(t, "the other goes", func(t *testing.T) { otherWayGoes(s, t) })
 }
 
-// offeredOnce: the two ways are nodes that the kernel hides, and a container
-// gets the one above them.
+// offeredOnce checks that the two ways are nodes that the kernel hides, and that a container gets the one above them.
 func offeredOnce(s *story, t *testing.T) {
 	s.m.StartDaemon()
 	s.await(t, nvme, 1)
@@ -37,7 +35,7 @@ func offeredOnce(s *story, t *testing.T) {
 	s.gets(t, nvme, s.m.Namespaces()[twoWays.Serial])
 }
 
-// oneWayGoes: nobody notices.
+// oneWayGoes checks that no pod notices.
 func oneWayGoes(s *story, t *testing.T) {
 	from, before := s.kubelet.Mark(), s.healthy(nvme)
 	mark := s.udev.Mark()

@@ -26,9 +26,9 @@ type QMP struct {
 	answers chan answer
 
 	mu     sync.Mutex
-	events []Event       // all so far; under mu
-	grown  chan struct{} // closed at the next event; under mu
-	err    error         // why there will be no more; under mu
+	events []Event       // all so far, under mu
+	grown  chan struct{} // closed at the next event, under mu
+	err    error         // the reason why no more come, under mu
 }
 
 type answer struct {
@@ -108,15 +108,14 @@ func (q *QMP) Execute(command string, arguments, result any) error {
 	}
 }
 
-// Human runs a command of the monitor that people use, for what has no command
-// of its own in the protocol, and returns what it says; an error, too, is only
-// said there.
+// Human runs a command of the monitor that people use, for an action without a command in the protocol, and returns its
+// output. Errors are part of that output, too.
 func (q *QMP) Human(command string) (said string, err error) {
 	err = q.Execute("human-monitor-command", map[string]any{"command-line": command}, &said)
 	return said, err
 }
 
-// mark is a place in the events: those that are yet to come.
+// mark returns a place in the events, before all later ones.
 func (q *QMP) mark() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

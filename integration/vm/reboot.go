@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// Reboot restarts the machine's system and returns when it has started all
-// units. The disks keep their content and the slots their drives; commands that
-// ran are gone, with their streams.
+// Reboot restarts the machine's system and returns when it has started all units. The disks keep their content and the
+// slots their drives. Commands that ran are gone, with their streams.
 func (m *Machine) Reboot() {
 	m.t.Helper()
 	before := m.bootID()
@@ -30,7 +29,7 @@ func (m *Machine) Reboot() {
 	}
 }
 
-// bootID is the kernel's name for this boot; empty while nobody answers.
+// bootID is the kernel's name for this boot, or empty while the machine does not answer.
 func (m *Machine) bootID() string {
 	r, err := m.guest.run(nil, 2*time.Second, "cat", "/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -78,7 +78,7 @@ func (d disks) reset(node, method string) reset.Request {
 	return r
 }
 
-// leftover makes a request one for a disk whatever is on it.
+// leftover makes a request one for a disk with any content.
 func leftover(r reset.Request) reset.Request {
 	r.Tenant, r.ByHand, r.Fingerprint = true, true, ""
 	return r
@@ -138,7 +138,7 @@ func lookAtDisk(t *testing.T, d disks, node string) {
 	d.m.Warn(atBoot, 0)
 }
 
-// rootDisk: whatever is asked for, it stays as it is.
+// rootDisk checks that the root disk stays as it is under each request.
 func rootDisk(t *testing.T, d disks, _ string) {
 	root := d.m.Namespaces()["BOOT0"]
 	start := "blockdev --flushbufs " + root + "; head -c 1M " + root + " | md5sum"
@@ -157,7 +157,7 @@ func rootDisk(t *testing.T, d disks, _ string) {
 	}
 }
 
-// usedDisk: every use and every content that the host can put on a disk.
+// usedDisk checks every use and every content that the host can put on a disk.
 func usedDisk(t *testing.T, d disks, node string) {
 	for _, c := range []struct {
 		name, begin, end string
@@ -235,7 +235,7 @@ func resetController(t *testing.T, d disks, node string) {
 	}
 }
 
-// resets counts how often the kernel has set up the controller of a disk: it says each time how many queues there are.
+// resets counts how often the kernel has set up the controller of a disk. Each time it logs how many queues there are.
 func (d disks) resets(node string) int {
 	controller := path.Base(strings.TrimSpace(d.m.Sh("readlink -f /sys/class/block/" + path.Base(node) + "/device")))
 	n, _ := strconv.Atoi(strings.TrimSpace(d.m.Sh("dmesg | grep -c 'nvme " + controller + ": .*queues' || true")))
@@ -256,7 +256,8 @@ func resetFunction(t *testing.T, d disks, node string) {
 	want(t, d.ask(t, r), reset.Unsupported, "not by \"pm\"")
 }
 
-// twoNamespaces: what hits a whole controller needs both, what hits one leaves the other alone. They are multipath heads.
+// twoNamespaces checks that a method that affects a whole controller needs both namespaces, and that one that affects one
+// leaves the other alone. They are multipath heads.
 func twoNamespaces(t *testing.T, d disks, _ string) {
 	both := strings.Fields(d.m.Sh("ls -d /sys/devices/virtual/nvme-subsystem/*/nvme*n*"))
 	if len(both) != 2 {
@@ -282,7 +283,7 @@ func twoNamespaces(t *testing.T, d disks, _ string) {
 	}
 }
 
-// notByQEMU: what the emulated controller cannot do is said, not pretended.
+// notByQEMU checks that the helper reports the methods that the emulated controller lacks, and does not pretend success.
 func notByQEMU(t *testing.T, d disks, node string) {
 	for method, text := range map[string]string{"crypto-erase": "no cryptographic erasure", "sanitize": "no Sanitize command", "secure-discard": "not supported"} {
 		r := d.erase(node, method)

@@ -17,11 +17,9 @@ const (
 	watched = 5
 )
 
-// atRestCost is what a running metalplugd takes: how often it woke up in each
-// watch, and then, over all of them, ticks of CPU time, resident KiB and
-// descriptors. A thread that waits has gone to sleep once for each time that it was
-// woken (proc_pid_status(5)); CPU time is counted in ticks of 10 ms
-// (proc_pid_stat(5)).
+// atRestCost measures a running metalplugd. It prints how often it woke up in each watch, and then, over all of them,
+// ticks of CPU time, resident KiB and descriptors. A thread that waits has gone to sleep once for each time that it was
+// woken (proc_pid_status(5)). CPU time is counted in ticks of 10 ms (proc_pid_stat(5)).
 const atRestCost = `pid=$(systemctl show --value --property MainPID metalplugd)
 wakes() { awk '/^voluntary_ctxt_switches/ {n += $2} END {print n}' /proc/$pid/task/*/status; }
 ticks() { awk '{print $14 + $15}' /proc/$pid/stat; }
@@ -31,10 +29,9 @@ while [ $i -lt %d ]; do
 done
 echo " $(($(ticks) - c)) $(awk '/^VmRSS/ {print $2}' /proc/$pid/status) $(ls /proc/$pid/fd | wc -l)"`
 
-// rests: where nothing happens, nothing is done, but that each minute what no
-// event tells of is looked at. What it costs is printed; that it polls is a
-// failure: in most watches nothing wakes the daemon, which whoever looks every ten
-// seconds cannot say. It returns how many descriptors the daemon had then.
+// rests checks that an idle daemon does nothing, except for the check once a minute of properties that no event reports.
+// The cost is printed. Polling is a failure. In most watches nothing wakes the daemon, which could not be so if it looked
+// every ten seconds. It returns how many descriptors the daemon had then.
 func rests(s *story, t *testing.T) (descriptors int) {
 	t.Helper()
 	wakes, descriptors := s.wakes(t)
@@ -74,8 +71,8 @@ func (s *story) wakes(t *testing.T) (wakes []int, descriptors int) {
 	return wakes, descriptors
 }
 
-// clockJumps: somebody sets the clock, as NTP does on a machine whose battery
-// is empty. Nothing is lost by it, and nothing waits until it is over.
+// clockJumps sets the clock, as NTP does on a machine whose battery is empty. Nothing is lost by it, and nothing waits
+// until it is over.
 func clockJumps(s *story, t *testing.T) {
 	defer s.m.Sh("date --set='1 day'")
 	ids := s.healthy(nvme)

@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// atRestCosts watches a daemon that has nothing to do: it does nothing, and takes no descriptor with time. What it does
-// after the step before is over first.
+// atRestCosts watches a daemon that has nothing to do. It does nothing, and its number of descriptors does not grow with
+// time. The work after the step before is over first.
 func atRestCosts(in *installation, t *testing.T) {
 	before := in.m.Sh("sleep 60; ls /proc/" + in.pid() + "/fd | wc -l")
 	if after := fmt.Sprint(rests(in.story, t)); after != before {
@@ -30,7 +30,7 @@ class = "nvme"
 reset.scrub = "none"
 `
 
-// badReload: the reload fails and says where, and nothing else happens.
+// badReload checks that the reload fails with the place of the error, and that nothing else happens.
 func badReload(in *installation, t *testing.T) {
 	pid, ids := in.pid(), in.healthy(nvme)
 	in.m.Write(dropIn, badConfig)
@@ -93,7 +93,7 @@ func killed(in *installation, t *testing.T) {
 	in.comeBack(t, func(pid string) { in.m.Run("kill", "-KILL", pid) })
 }
 
-// stopped: a process that makes no progress is replaced by the watchdog.
+// stopped checks that the watchdog replaces a process that makes no progress.
 func stopped(in *installation, t *testing.T) {
 	_, cursor := in.journal("")
 	in.comeBack(t, func(pid string) { in.m.Run("kill", "-STOP", pid) })
@@ -102,8 +102,8 @@ func stopped(in *installation, t *testing.T) {
 	}
 }
 
-// neverStarts: with a configuration error the service fails once, says where, and neither its restart nor an event tries
-// it again.
+// neverStarts checks that with a configuration error the service fails once, with the place of the error. Neither its
+// restart nor an event tries it again.
 func neverStarts(in *installation, t *testing.T) {
 	in.m.Run("systemctl", "stop", "metalplugd")
 	in.m.Write(dropIn, badConfig)
@@ -137,7 +137,7 @@ func neverStarts(in *installation, t *testing.T) {
 	in.active(t)
 }
 
-// upgraded: a higher version is installed while a pod has a drive, over a configuration that somebody has edited.
+// upgraded installs a higher version while a pod has a drive, over a configuration that an administrator has edited.
 func upgraded(in *installation, t *testing.T) {
 	const main, mine = "/etc/metalplug/metalplug.toml", "# ours: asked for by the operators"
 	in.m.Sh("echo '" + mine + "' >>" + main)
@@ -153,8 +153,8 @@ func upgraded(in *installation, t *testing.T) {
 	}
 }
 
-// purged: the policy module goes before the package, and leaves no file with a label that nobody knows any more. Removal
-// keeps what an administrator wrote, and purge leaves the machine as it was.
+// purged removes the policy module before the package. It leaves no file with an unknown label. Removal keeps the files
+// that an administrator wrote, and purge leaves the machine as it was.
 func purged(in *installation, t *testing.T) {
 	in.aptGet("purge", "metalplug-selinux")
 	if modules := in.m.RunFor(10*time.Minute, "semodule", "-lfull"); strings.Contains(modules, "metalplug") {

@@ -15,9 +15,8 @@ import (
 // has failed.
 const stays = "METALPLUG_VM_STAY"
 
-// listen has the machine carry out what others than its test want of it: each
-// connection to the socket "shell" is a script, up to its end, and gets what that
-// writes. The test is not disturbed, unless by what the script does.
+// listen lets processes other than the test run commands in the machine. Each connection to the socket "shell" is a
+// script, up to its end, and gets the output of that. Only the effects of the script can disturb the test.
 func (m *Machine) listen() error {
 	l, err := net.Listen("unix", m.path("shell"))
 	if err != nil {
@@ -53,8 +52,8 @@ func (m *Machine) serve(conn net.Conn) {
 	}
 }
 
-// stay keeps a machine, where the environment says so, until somebody connects to
-// the socket "go" in its folder or QEMU has ended.
+// stay keeps a machine, where the environment asks for it, until a process connects to the socket "go" in its folder or
+// QEMU has ended.
 func (m *Machine) stay() {
 	if os.Getenv(stays) == "" {
 		return

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// heldBackStart has the installed service wait in each start, before there is a daemon, and that tell of each event. The
-// command sees the /run of the unit, also with "+": systemd 257 masks it there, too.
+// heldBackStart lets the installed service wait in each start, before there is a daemon, and log each event. The command
+// sees the /run of the unit, also with "+", because systemd 257 masks it there, too.
 const heldBackStart = `[Service]
 ExecStartPre=+/bin/sh -c 'until test -e /run/metalplug/go-on; do sleep 0.2; done; rm /run/metalplug/go-on'
 ExecStart=
@@ -21,7 +21,7 @@ ExecStart=/usr/sbin/metalplugd --log-level debug
 // testDropIn changes the installed service for a step.
 const testDropIn = "/etc/systemd/system/metalplugd.service.d/test.conf"
 
-// changeService changes the installed service from its next start on; with "" it is as it was.
+// changeService changes the installed service from its next start on. With "" it is as it was.
 func (in *installation) changeService(text string) {
 	if text == "" {
 		in.m.Run("rm", "-f", testDropIn)
@@ -32,8 +32,8 @@ func (in *installation) changeService(text string) {
 	in.m.Run("systemctl", "daemon-reload")
 }
 
-// eventsWait: what udev tells of while there is no daemon waits in systemd's socket for the next one, however the one
-// before has ended.
+// eventsWait checks that udevd's events wait in systemd's socket while there is no daemon. The next daemon gets them,
+// however the one before has ended.
 func eventsWait(in *installation, t *testing.T) {
 	in.changeService(heldBackStart)
 	defer in.changeService("") // no later step may wait, also after a failure
@@ -68,7 +68,8 @@ func eventsWait(in *installation, t *testing.T) {
 	}
 }
 
-// scraped: systemd listens for the metrics as soon as somebody has switched that on, and until it is switched off.
+// scraped checks that systemd listens for the metrics as soon as the administrator has switched that on, and until it is
+// switched off.
 func scraped(in *installation, t *testing.T) {
 	again := func() {
 		from := in.kubelet.Mark()
@@ -97,8 +98,8 @@ func (in *installation) units() string {
 	return in.m.Try("systemctl", "list-units", "--no-legend", "--plain", "--state", "active,activating,failed", "metalplug*").Stdout
 }
 
-// startedByEvent: where the service hangs on the target for devices, nothing of it runs until there is one, and what
-// else happens on the machine does not start it.
+// startedByEvent lets the target for devices start the service. Nothing of it runs until there is a device, and no other
+// event on the machine starts it.
 func startedByEvent(in *installation, t *testing.T) {
 	in.m.Run("systemctl", "disable", "--now", "metalplugd")
 	in.m.Run("systemctl", "add-wants", "metalplug-device.target", "metalplugd.service")
@@ -117,8 +118,8 @@ func startedByEvent(in *installation, t *testing.T) {
 	in.await(t, nvme, int64(len(drives)))
 }
 
-// stateReadOnly: where the disk is full, or its file system read-only after an error, the daemon runs and offers what there
-// is. Only no container starts with a drive, for that it is to be erased after it could be forgotten.
+// stateReadOnly checks a full disk, and a file system that is read-only after an error. The daemon runs and offers its
+// devices. Only no container starts with a drive, because the erasure after it could be forgotten.
 func stateReadOnly(in *installation, t *testing.T) {
 	const dir = "/var/lib/metalplug"
 	for _, c := range []struct {

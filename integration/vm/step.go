@@ -32,8 +32,8 @@ func (m *Machine) Step(t *testing.T, name string, step func(t *testing.T)) bool 
 	})
 }
 
-// account is how things stand in the machine: what the tool says of the devices,
-// and the ends of what the device manager and the daemon have said.
+// account describes the state of the machine. It has the tool's view of the devices, and the ends of the logs of the
+// device manager and the daemon.
 func (m *Machine) account() string {
 	var b strings.Builder
 	for _, argv := range [][]string{

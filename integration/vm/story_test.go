@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/integration/vm"
 )
 
-// patience is how long a change may take in an emulated machine. It is no
-// budget: those are in the table that the test prints.
+// patience is how long a change may take in an emulated machine. It is no budget. The table that the test prints has
+// those.
 const patience = 3 * time.Minute
 
 // slow is what the log shows all events of.
@@ -31,18 +31,15 @@ type story struct {
 	table   []latency
 }
 
-// latency is one row of the table: how long after an event the device manager
-// had it.
+// latency is one row of the table. It says how long after an event the device manager had it.
 type latency struct {
 	step, event string
 	took        time.Duration
-	// floor is how long after it a process that does nothing else had the event;
-	// 0 where there is no event.
+	// floor is how long after it a process that does nothing else had the event, or 0 where there is no event.
 	floor time.Duration
 }
 
-// begin boots a machine and starts all in it: the kubelet first, as on a node
-// where metalplug is installed later.
+// begin boots a machine and starts all in it. The kubelet comes first, as on a node where metalplug is installed later.
 func begin(t *testing.T, config string, o vm.Options) *story {
 	s := &story{m: vm.Boot(t, o)}
 	s.m.InstallDaemon(config)
@@ -90,8 +87,7 @@ type change struct {
 	act      func()
 	resource string
 	by       int64 // of its allocatable devices
-	// action and device are those of the udev event that says so; device is
-	// asked for after the change has been seen.
+	// action and device are those of the udev event that reports it. device is called after the change has been seen.
 	action string
 	device func() string
 }
@@ -119,8 +115,8 @@ func (s *story) expect(t *testing.T, c change) {
 	s.noDetour(t, fromKubelet, c, before)
 }
 
-// noDetour fails when the way from before to after left the straight line: a
-// device that was offered for a moment, or withdrawn for one.
+// noDetour fails if the count left the straight line from before to after. A device was offered for a moment then, or
+// missing for one.
 func (s *story) noDetour(t *testing.T, from int, c change, before int64) {
 	t.Helper()
 	last := before
@@ -153,8 +149,8 @@ func (s *story) gets(t *testing.T, resource string, want ...string) {
 	}
 }
 
-// ends removes a pod, and returns when the daemon knows that nobody holds a device
-// any more: then the disks among them are read, and offered again.
+// ends removes a pod, and returns when the daemon knows that no pod holds a device any more. The disks among them are
+// read then, and offered again.
 func (s *story) ends(t *testing.T, pod vm.Pod) {
 	t.Helper()
 	s.kubelet.RemovePod(pod)

@@ -16,15 +16,14 @@ import (
 // Line is one line that a command in the machine wrote.
 type Line struct {
 	Text string
-	// Time is when the agent read it, by the machine's clock: two lines of two
-	// commands compare.
+	// Time is when the agent read it, by the machine's clock. Lines of two commands can be compared by it.
 	Time time.Time
 	// Uptime is the same moment as CLOCK_MONOTONIC, for what is stamped so.
 	Uptime time.Duration
 }
 
-// Stream is the output of a command that runs in the machine: all of it, kept,
-// so that a test may act first and look then.
+// Stream is the output of a command that runs in the machine. It keeps all of it, so that a test may act first and look
+// then.
 type Stream struct {
 	name string
 	m    *Machine
@@ -32,8 +31,8 @@ type Stream struct {
 
 	mu    sync.Mutex
 	lines []Line        // under mu
-	grown chan struct{} // closed at the next line or the end; under mu
-	ended error         // why there will be no more; under mu
+	grown chan struct{} // closed at the next line or the end, under mu
+	ended error         // the reason why no more come, under mu
 }
 
 // Start runs a command in the machine beside the test. It ends with the
@@ -94,7 +93,7 @@ func (s *Stream) Send(line string) {
 	}
 }
 
-// Mark is a place in the output: what is yet to come.
+// Mark returns a place in the output, before all later lines.
 func (s *Stream) Mark() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

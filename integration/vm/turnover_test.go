@@ -32,8 +32,8 @@ timeout = "2m"
 
 var drives = []vm.Drive{{Serial: "RESET1"}, {Serial: "RESET2"}}
 
-// TestTurnover is what lies between two pods, on real drives of an emulated
-// machine: the helpers are started by the daemon, which runs as by hand.
+// TestTurnover is the time between two pods, on real drives of an emulated machine. The daemon starts the helpers itself,
+// as when an administrator runs it.
 func TestTurnover(t *testing.T) {
 	playTurnover(t, []act{
 		{"a container starts with a drive that was reset", resetAtStart},
@@ -102,8 +102,8 @@ func (s *story) resets() int {
 	return strings.Count(s.m.Try("dmesg").Stdout, "default/read/poll queues")
 }
 
-// forgotten waits until metalplugd knows that no pod holds anything: from a pod whose container was never started nothing
-// has to be cleared, so that nothing shows it.
+// forgotten waits until metalplugd knows that no pod holds anything. A pod whose container was never started needs no
+// cleanup, so that nothing else shows it.
 func (s *story) forgotten() {
 	s.m.Eventually("no device to be held", 2*patience, func() bool {
 		return s.m.Try("grep", "--quiet", `"held":true`, "/var/lib/metalplug/state.json").Code == 1
@@ -138,7 +138,7 @@ func resetAtStart(s *story, t *testing.T) {
 	if n := s.resets() - before; n != 1 {
 		t.Errorf("%d controllers came up, not the one", n)
 	}
-	// The container crashes and is started again: it must find its data.
+	// The container crashes and is started again. It must find its data.
 	s.m.Sh("echo precious | dd of=" + node + " bs=4096 conv=sync,fsync status=none")
 	if _, _, err := s.kubelet.TryPod(pod); err != nil {
 		t.Error(err)
@@ -211,7 +211,7 @@ func (s *story) removeCgroup(pod vm.Pod) {
 	s.m.Sh("find /sys/fs/cgroup/kubepods/pod" + pod.UID + " -depth -type d -exec rmdir {} +")
 }
 
-// lingering: a pod is deleted by force, and its container runs on.
+// lingering deletes a pod by force, and its container runs on.
 func lingering(s *story, t *testing.T) {
 	pod := one("11111111-2222-3333-4444-555555555555")
 	node := s.run(pod)[0]
@@ -237,8 +237,8 @@ func lingering(s *story, t *testing.T) {
 	s.removeCgroup(pod)
 }
 
-// heldByHost: whoever has just opened a drive claims nothing; a container must
-// not get it all the same.
+// heldByHost checks a drive that a process on the host has opened without a claim. A container must not get it all the
+// same.
 func heldByHost(s *story, t *testing.T) {
 	pod := one("meets-the-host")
 	s.kubelet.AdmitPod(pod)
@@ -287,8 +287,7 @@ func mountedBetween(s *story, t *testing.T) {
 	s.await(t, nvme, int64(len(drives)))
 }
 
-// foreignData: a file system that udevd does not know of, since it was made
-// behind its back.
+// foreignData makes a file system that udevd does not know of, because it was made without an event.
 func foreignData(s *story, t *testing.T) {
 	node := s.m.Namespaces()[drives[0].Serial]
 	s.m.StopDaemon()
@@ -311,7 +310,7 @@ func foreignData(s *story, t *testing.T) {
 	s.free(t, pod)
 }
 
-// smart: the kernel sends nothing; whoever looks again sees it.
+// smart changes a drive's health, for which the kernel sends no event. The next look sees it.
 func smart(s *story, t *testing.T) {
 	d := drives[0]
 	s.m.Warn(d, 1<<2) // reliability degraded

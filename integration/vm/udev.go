@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// Udev is a witness beside metalplugd: udevadm's own view of the events that
-// udevd sends.
+// Udev is a second witness of udevd's events. It is udevadm's own view of them.
 type Udev struct{ *Stream }
 
-// WatchUdev starts to listen to udevd and returns when it does. It comes before
-// other processes, so that it dates an event before anybody reacts to it.
+// WatchUdev starts to listen to udevd and returns when it does. It comes before other processes, so that it dates an
+// event before any of them reacts to it.
 func (m *Machine) WatchUdev() *Udev {
 	m.t.Helper()
 	return m.watchUdev("chrt", "--fifo", "10")
@@ -38,10 +37,9 @@ func (m *Machine) watchUdev(prefix ...string) *Udev {
 	return &Udev{s}
 }
 
-// Event waits for an event after a mark that has the action ("add") and whose
-// sysfs path ends in the name ("nvme1n1", "0000:02:00.0"). Of several it returns
-// the last one that had arrived from udevd by then, of those that came later the
-// first. Its time is that of the arrival.
+// Event waits for an event after a mark that has the action ("add") and whose sysfs path ends in the name ("nvme1n1",
+// "0000:02:00.0"). If several had arrived from udevd by then it returns the last one, and of later ones the first. Its
+// time is that of the arrival.
 func (u *Udev) Event(from int, action, name string, by time.Time) Line {
 	u.m.t.Helper()
 	matches := isEvent(action, name)
@@ -85,8 +83,7 @@ func isEvent(action, name string) func(Line) bool {
 	}
 }
 
-// Block waits for the first event after a mark with the action on a block
-// device, whatever its name.
+// Block waits for the first event after a mark with the action on any block device.
 func (u *Udev) Block(from int, action string) Line {
 	u.m.t.Helper()
 	return u.await(from, action+" of a block device", func(l Line) bool {

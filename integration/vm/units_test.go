@@ -162,7 +162,8 @@ func startFails(s *story, t *testing.T) {
 	s.steps(t)
 }
 
-// sandboxed: the unit of the package starts the helper, which reads the name of the step in /etc/metalplug itself.
+// sandboxed checks that the unit of the package starts the helper, which reads the name of the step in /etc/metalplug
+// itself.
 func sandboxed(s *story, t *testing.T) {
 	for _, unit := range []string{"metalplug-unit.socket", "metalplug-unit@.service"} {
 		s.m.Push("../../systemd/"+unit, "/etc/systemd/system/"+unit)

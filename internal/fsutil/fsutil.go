@@ -16,11 +16,11 @@ import (
 // ErrUnsynced is the error of a replacement that a crash may undo.
 var ErrUnsynced = errors.New("the directory cannot be synced")
 
-// ReplaceFile replaces a file by what encode writes, with these permissions whatever the umask. After a crash the old or the
-// new file is there, whole. It writes to NAME.new first; one call at a time for a file.
+// ReplaceFile replaces a file by the output of encode, with these permissions under any umask. After a crash the old or
+// the new file is there, whole. It writes to NAME.new first. Only one call at a time may replace a file.
 func ReplaceFile(name string, permissions os.FileMode, encode func(io.Writer) error) error {
 	next := name + ".new"
-	_ = os.Remove(next) // of a crash; it could be a link
+	_ = os.Remove(next) // left by a crash. It could be a link
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err

@@ -62,3 +62,11 @@ func (p *Probe) Alive(ctx context.Context, name string) error {
 	}
 	return nil
 }
+
+// Poke puts a signal into a channel of one slot, unless there is one. It does not block.
+func Poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -13,10 +13,10 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// TestMain: no test leaves anything running.
+// TestMain checks that no test leaves anything running.
 func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
 
-// TestAlive: a loop answers as often as it is asked, also after a question that was given up.
+// TestAlive checks that a loop answers each question, also after a question that was given up.
 func TestAlive(t *testing.T) {
 	woken := make(chan struct{}, 1)
 	p := liveness.Probe{Wake: func() { woken <- struct{}{} }}
@@ -55,7 +55,8 @@ func TestAlive(t *testing.T) {
 	}
 }
 
-// TestNotAlive: the error of a loop that is stuck is that of the context, whether the slot for questions is free or not.
+// TestNotAlive checks that the error of a loop that is stuck is that of the context, with and without a free slot for
+// questions.
 func TestNotAlive(t *testing.T) {
 	var p liveness.Probe
 	for range 2 {

@@ -9,15 +9,13 @@ import (
 	"time"
 )
 
-// Age has the plugin of a resource gone by that much earlier than it has: the
-// device manager forgets it once that is longer ago than its grace period
-// (pkg/kubelet/cm/devicemanager/types.go, endpointStopGracePeriod), for which
-// no test waits.
+// Age moves the time at which the plugin of a resource left back by that much. The device manager forgets a plugin once
+// that time is longer ago than its grace period (pkg/kubelet/cm/devicemanager/types.go, endpointStopGracePeriod). No test
+// waits for that.
 //
-// It keeps that time to itself, in ManagerImpl.endpoints[resource].e, which is
-// an *endpointImpl: its stopTime, zero while the plugin is there. The names are
-// the same in all releases; where they are not, this panics, and so ends the
-// process with what is missing.
+// The device manager keeps the time private, in ManagerImpl.endpoints[resource].e. That field is an *endpointImpl, and
+// its stopTime is zero while the plugin is there. The names are the same in all releases. If one is missing, Age panics
+// with its name, and the process ends.
 func (n *Node) Age(resource string, by time.Duration) error {
 	fields := reflect.ValueOf(n.manager).Elem()
 	mu := (*sync.Mutex)(fields.FieldByName("mutex").Addr().UnsafePointer())

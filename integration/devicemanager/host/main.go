@@ -14,8 +14,7 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// Env names the environment variable that makes a test binary a stand-in: the
-// options as JSON.
+// Env names the environment variable that makes a test binary a stand-in. Its value is the options as JSON.
 const Env = "METALPLUG_DM_OPTIONS"
 
 // Requested says whether this process was started as a stand-in.

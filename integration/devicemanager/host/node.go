@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host runs the kubelet's real device manager, with the real topology
-// manager and PodResources server beside it, in directories of its own.
+// Package host runs the kubelet's real device manager, with the real topology manager and PodResources server, in
+// directories of its own.
 //
-// It does what the kubelet does at its start: read the checkpoint, clean the
-// directory, listen, and admit the first batch of pods before sources are
-// ready. As the kubelet it is ended by a signal: nothing is stopped or
-// unlinked. A crash of the device manager is a crash of the process.
+// It follows the start of the kubelet: it reads the checkpoint, cleans the directory, listens, and admits the first batch
+// of pods before sources are ready. A signal ends it, as it ends the kubelet, and it stops and unlinks nothing. A crash
+// of the device manager is a crash of the process.
 package host
 
 import (
@@ -41,8 +40,7 @@ type Node struct {
 	sock     time.Time  // when kubelet.sock accepted connections
 }
 
-// Start starts the device manager of a node. The pods of the first batch are
-// not admitted yet: see FirstBatch.
+// Start starts the device manager of a node. The pods of the first batch are not admitted yet. FirstBatch does that.
 func Start(o protocol.Options) (*Node, error) {
 	n := &Node{ready: config.NewSourcesReady(func(seen sets.Set[string]) bool { return seen.Has(source) })}
 	var err error
@@ -90,9 +88,9 @@ func numaNodes(n int) []cadvisor.Node {
 // Listening is when kubelet.sock accepted connections.
 func (n *Node) Listening() time.Time { return n.sock }
 
-// FirstBatch admits the pods that were on the node before the kubelet started,
-// as the kubelet does: running containers are recognized as long as sources are
-// not ready. It calls admitted for each and makes sources ready at the end.
+// FirstBatch admits the pods that were on the node before the kubelet started, as the kubelet does. The device manager
+// recognizes running containers as long as sources are not ready. FirstBatch calls admitted for each pod and makes
+// sources ready at the end.
 func (n *Node) FirstBatch(pods []protocol.Pod, admitted func(uid string, why *protocol.Rejection)) {
 	api := make([]*v1.Pod, 0, len(pods))
 	for _, p := range pods {
@@ -106,7 +104,7 @@ func (n *Node) FirstBatch(pods []protocol.Pod, admitted func(uid string, why *pr
 	n.ready.AddSource(source)
 }
 
-// Admit admits a new pod; what is not nil says why it was rejected.
+// Admit admits a new pod. It returns the rejection, or nil.
 func (n *Node) Admit(p protocol.Pod) *protocol.Rejection {
 	pod := newPod(p)
 	n.pods.add(pod)

@@ -30,8 +30,8 @@ func (p podDevices) GetAllocatableDevices() []*api.ContainerDevices {
 	return containerDevices(p.ManagerImpl.GetAllocatableDevices())
 }
 
-// containerDevices follows containerDevicesFromResourceDeviceInstances in
-// pkg/kubelet/cm: one entry for each ID and NUMA node.
+// containerDevices follows containerDevicesFromResourceDeviceInstances in pkg/kubelet/cm. It returns one entry for each
+// ID and NUMA node.
 func containerDevices(all devicemanager.ResourceDeviceInstances) []*api.ContainerDevices {
 	var out []*api.ContainerDevices
 	for name, devices := range all {

@@ -16,8 +16,7 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// podList is the kubelet's pod manager: the pods that have not ended. Safe for
-// concurrent use.
+// podList is the kubelet's pod manager. It holds the pods that have not ended, and is safe for concurrent use.
 type podList struct {
 	mu   sync.RWMutex
 	pods []*v1.Pod
@@ -30,7 +29,7 @@ func (l *podList) GetActivePods() []*v1.Pod {
 	return append([]*v1.Pod(nil), l.pods...)
 }
 
-// GetPods is the same here: a pod that has ended is gone.
+// GetPods is the same here, because a pod that has ended is gone.
 func (l *podList) GetPods() []*v1.Pod { return l.GetActivePods() }
 
 // GetPodByName implements PodResources' Get.
@@ -110,8 +109,8 @@ func newContainers(list []protocol.Container) []v1.Container {
 	return out
 }
 
-// runtimeView is what the kubelet reads from the container runtime at its
-// start: which containers exist, and which of them run.
+// runtimeView is the answer of the container runtime to a kubelet that starts. It lists the containers that exist, and
+// which of them run.
 func runtimeView(pods []protocol.Pod) (containermap.ContainerMap, sets.Set[string]) {
 	known, running := containermap.NewContainerMap(), sets.New[string]()
 	for _, p := range pods {

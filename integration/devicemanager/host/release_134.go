@@ -4,9 +4,9 @@
 
 package host
 
-// Release is the Kubernetes release that this package was built from. Its
-// kubelet Crashes if an ID leaves the list during its Allocate, and KeepsLast:
-// what the last pod has counts as taken until another is admitted.
+// Release is the Kubernetes release that this package was built from. Crashes reports whether its kubelet crashes if an
+// ID leaves the list during the Allocate of that ID. KeepsLast reports whether the devices of the last pod count as taken
+// until another pod is admitted.
 const (
 	Release   = "v1.34.4"
 	Crashes   = true

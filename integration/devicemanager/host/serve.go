@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/integration/devicemanager/protocol"
 )
 
-// session is a node that somebody talks to.
+// session is a node with the test that talks to it.
 type session struct {
 	node  *Node
 	batch func()     // admits the first batch, once
@@ -35,7 +35,7 @@ func Serve(o protocol.Options, in io.Reader, out io.Writer) error {
 	s.batch = sync.OnceFunc(func() { s.firstBatch(o.Pods) })
 	switch {
 	case len(o.Pods) == 0:
-		go s.batch() // nobody can tell the difference
+		go s.batch() // the order makes no difference to a test
 	case o.FirstBatch >= 0:
 		time.AfterFunc(o.FirstBatch, s.batch)
 	}
@@ -88,8 +88,8 @@ func (s *session) stop(r protocol.Request) error {
 	return err
 }
 
-// send writes one line. What cannot be written is lost with its reader, whose
-// end of stdin ends the process.
+// send writes one line. A line that cannot be written is lost. Its reader has gone then, and the end of stdin ends the
+// process.
 func (s *session) send(r protocol.Reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

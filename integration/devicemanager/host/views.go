@@ -28,8 +28,8 @@ func (n *Node) Capacity() map[string]protocol.Counts {
 	return out
 }
 
-// Wait waits until a resource reads as wanted and says since when, to the
-// millisecond: it polls, because the device manager tells nobody.
+// Wait waits until a resource reads as wanted and returns since when, to the millisecond. It polls, because the device
+// manager notifies no one.
 func (n *Node) Wait(resource string, want protocol.Counts, timeout time.Duration) (time.Time, error) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -46,9 +46,8 @@ func (n *Node) Wait(resource string, want protocol.Counts, timeout time.Duration
 	}
 }
 
-// Devices are all devices of the last ListAndWatch message of each resource.
-// The device manager keeps them to itself: it shows counts, and IDs only of
-// the healthy ones.
+// Devices returns all devices of the last ListAndWatch message of each resource. The device manager keeps them private.
+// It shows counts, and IDs only of the healthy ones.
 func (n *Node) Devices() []protocol.Device {
 	fields := reflect.ValueOf(n.manager).Elem()
 	mu := (*sync.Mutex)(fields.FieldByName("mutex").Addr().UnsafePointer())

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package protocol is what a test and a kubelet stand-in say to each other:
-// one JSON object a line, requests on the stand-in's stdin, replies and events
-// on its stdout. A reply carries the ID of its request; requests may overlap.
-// The end of stdin ends the stand-in.
+// Package protocol defines the messages between a test and a kubelet stand-in. A message is one JSON object a line. The
+// stand-in reads requests on its stdin, and writes replies and events to its stdout. A reply carries the ID of its
+// request, and requests may overlap. The end of stdin ends the stand-in.
 package protocol
 
 import "time"
@@ -12,11 +11,11 @@ import "time"
 type Options struct {
 	DevicePlugins  string        `json:"devicePlugins"`            // directory of kubelet.sock and the checkpoint
 	Socket         string        `json:"socket,omitempty"`         // in that directory, instead of kubelet.sock
-	PodResources   string        `json:"podResources"`             // socket of the PodResources API; none if empty
-	TopologyPolicy string        `json:"topologyPolicy,omitempty"` // as in the kubelet's configuration; "none" if empty
-	NUMANodes      int           `json:"numaNodes,omitempty"`      // nodes 0..n-1; one if zero
+	PodResources   string        `json:"podResources"`             // socket of the PodResources API, or empty for none
+	TopologyPolicy string        `json:"topologyPolicy,omitempty"` // as in the kubelet's configuration, "none" if empty
+	NUMANodes      int           `json:"numaNodes,omitempty"`      // nodes 0..n-1, or one node if zero
 	Pods           []Pod         `json:"pods,omitempty"`           // pods of the first batch, with what the runtime knows of them
-	FirstBatch     time.Duration `json:"firstBatch,omitempty"`     // from kubelet.sock to the first batch of pods; OpBatch if negative
+	FirstBatch     time.Duration `json:"firstBatch,omitempty"`     // from kubelet.sock to the first batch of pods, or negative for OpBatch
 	Verbosity      int           `json:"verbosity,omitempty"`      // klog -v
 	Watch          bool          `json:"watch,omitempty"`          // an event each time the capacity changes
 }
@@ -55,12 +54,12 @@ type Op string
 // The requests.
 const (
 	OpCapacity Op = "capacity" // Reply.Resources
-	OpDevices  Op = "devices"  // Reply.Devices: all, healthy or not
-	OpAdmit    Op = "admit"    // Request.Pod; Reply.Rejected says why not
+	OpDevices  Op = "devices"  // Reply.Devices has all, healthy or not
+	OpAdmit    Op = "admit"    // Request.Pod, and the reason in Reply.Rejected if it was rejected
 	OpRemove   Op = "remove"   // Request.UID leaves the node
-	OpRun      Op = "run"      // Request.UID, .Container: what a container start needs; calls PreStartContainer
-	OpAssigned Op = "assigned" // Request.UID, .Container: Reply.Devices
-	OpStatus   Op = "status"   // Request.UID: Reply.Devices with the health that the pod's status shows
+	OpRun      Op = "run"      // Request.UID, .Container. It does the start of a container and calls PreStartContainer
+	OpAssigned Op = "assigned" // Request.UID, .Container, and the answer in Reply.Devices
+	OpStatus   Op = "status"   // Request.UID, and Reply.Devices with the health that the pod's status shows
 	OpWait     Op = "wait"     // until Request.Resource reads Request.Want or Request.Timeout has passed
 	OpBatch    Op = "batch"    // admit the first batch now
 	OpAge      Op = "age"      // the plugin of Request.Resource, which has gone, went Request.By earlier
@@ -94,18 +93,18 @@ type Reply struct {
 	Run       *RunOptions       `json:"run,omitempty"`
 }
 
-// Event names a Reply that nobody asked for.
+// Event names a Reply without a request.
 type Event string
 
 // The events.
 const (
 	EventListening Event = "listening" // kubelet.sock accepts connections
 	EventAdmitted  Event = "admitted"  // Reply.UID of the first batch was admitted, or Reply.Rejected
-	EventReady     Event = "ready"     // the first batch is done: sources are ready
-	EventCapacity  Event = "capacity"  // Reply.Resources changed; only with Options.Watch
+	EventReady     Event = "ready"     // the first batch is done and sources are ready
+	EventCapacity  Event = "capacity"  // Reply.Resources changed, only with Options.Watch
 )
 
-// Rejection is the end of a pod: its status becomes Failed with these.
+// Rejection is the end of a pod. Its status becomes Failed with these.
 type Rejection struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`

@@ -2,13 +2,14 @@
 
 // SPDX-License-Identifier: Apache-2.0
 
-// Command probe shows what a process can reach: it tries, and prints one line for each thing that it was let.
+// Command probe shows which parts of the node a process can reach. It tries, and prints one line for each permitted
+// access.
 //
 //	probe list           prints the paths of all files that are to be tried
 //	probe listen KIND PATH...  listens on sockets until it is killed
 //	probe web ADDRESS    listens on port 80, also of an address that it gives to the loopback interface, until it is killed
 //	probe terminal       holds a terminal until it is killed
-//	probe                tries what it sees itself, and the paths on standard input
+//	probe                tries all that it sees itself, and the paths on standard input
 //
 // It writes nothing, and opens nothing that acts when it is opened, such as a watchdog.
 package main
@@ -165,7 +166,7 @@ func walk() map[string]fs.FileMode {
 	return all
 }
 
-// process returns the number of the process in whose directory a file of /proc is; 0: in none.
+// process returns the number of the process in whose directory a file of /proc is, or 0.
 func process(path string) int {
 	rest, _ := strings.CutPrefix(path, "/proc/")
 	name, _, _ := strings.Cut(rest, "/")
@@ -176,7 +177,7 @@ func process(path string) int {
 // reached has one line for each thing that the process was let.
 type reached map[string]bool
 
-// note adds a line if err says that nothing forbade it: what fails for another reason was permitted.
+// note adds a line unless err says that the access was forbidden. An access that failed for another reason was permitted.
 func (r reached) note(line string, err error) {
 	for _, refused := range []error{unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOENT, unix.ENOSYS, unix.ENOTDIR, unix.ESRCH, unix.EAFNOSUPPORT, unix.ETXTBSY} {
 		if errors.Is(err, refused) {
@@ -186,7 +187,7 @@ func (r reached) note(line string, err error) {
 	r[line] = true
 }
 
-// files tries all files that are seen, or named by somebody who sees more.
+// files tries all files that it sees, and those that a process with a wider view has named.
 func (r reached) files() {
 	all := walk()
 	names := bufio.NewScanner(os.Stdin)
@@ -223,7 +224,7 @@ func (r reached) file(path string, kind fs.FileMode) {
 	case kind&fs.ModeSocket != 0:
 		r.connect(path, "socket "+name)
 	case kind&fs.ModeSymlink != 0:
-		if process(path) > 0 { // root, cwd, exe, fd/N, ns/N: a way to what another process has
+		if process(path) > 0 { // root, cwd, exe, fd/N and ns/N lead to the files of another process
 			r.open("follow "+name, path, unix.O_PATH)
 		}
 	case kind&fs.ModeDevice != 0:
@@ -247,7 +248,7 @@ func (r reached) file(path string, kind fs.FileMode) {
 // ownCgroup returns the directory of the cgroup in which the probe is.
 var ownCgroup = sync.OnceValue(func() string {
 	text, _ := os.ReadFile("/proc/self/cgroup")
-	for line := range strings.Lines(string(text)) { // of which cgroups(7) has one that begins with 0:: for version 2
+	for line := range strings.Lines(string(text)) { // cgroups(7) has one line that begins with 0:: for version 2
 		if path, ok := strings.CutPrefix(line, "0::"); ok {
 			return "/sys/fs/cgroup" + strings.TrimSpace(path)
 		}
@@ -343,7 +344,7 @@ func (r reached) rights() {
 	r.passed()
 }
 
-// passed tries to connect elsewhere by the sockets of a network that systemd has passed on (sd_listen_fds(3)): a socket that
+// passed tries to connect elsewhere by the network sockets that systemd has passed on (sd_listen_fds(3)). A socket that
 // listens is an ordinary one again after connect(2) with AF_UNSPEC.
 func (r reached) passed() {
 	n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
@@ -365,7 +366,8 @@ func (r reached) passed() {
 	}
 }
 
-// capabilities notes the effective ones, by number, that mean something to the node: those of the first user namespace.
+// capabilities notes, by number, the effective ones that count for the node. Those are the ones of the first user
+// namespace.
 func (r reached) capabilities() {
 	ids, _ := os.ReadFile("/proc/self/uid_map")
 	if !strings.Contains(string(ids), "4294967295") {

@@ -2,12 +2,11 @@
 
 // SPDX-License-Identifier: Apache-2.0
 
-// Command agent runs in the test machine: it does what the test asks for over
-// a virtio serial port and answers. It is linked statically and comes with the
-// initrd, so the disk image does not change when it does.
+// Command agent runs in the test machine. It carries out the requests of the test over a virtio serial port and answers.
+// It is linked statically and comes with the initrd, so the disk image does not change when it does.
 //
-// "agent hold NODE" opens a node exclusively, as a program that has a disk for
-// itself does, says "open" and stays; no shell can do that.
+// "agent hold NODE" opens a node exclusively, as a program that claims a disk does, prints "open" and stays. No shell can
+// do that.
 package main
 
 import (
@@ -45,8 +44,8 @@ func main() {
 	log.Fatal(a.serve(bufio.NewReaderSize(waitingReader{port}, 1<<20)))
 }
 
-// hold keeps a node open exclusively until somebody ends it. It opens for reading
-// only: udevd looks at a disk again when one who could write closes it.
+// hold keeps a node open exclusively until a signal ends it. It opens for reading only, because udevd looks at a disk
+// again when a writer closes it.
 func hold(node string) error {
 	f, err := os.OpenFile(node, os.O_RDONLY|syscall.O_EXCL, 0)
 	if err != nil {
@@ -70,8 +69,7 @@ func openPort(path string) (*os.File, error) {
 	}
 }
 
-// waitingReader reads a virtio port, which reports end of file for as long as
-// nobody has the other end open.
+// waitingReader reads a virtio port, which reports end of file while no process has the other end open.
 type waitingReader struct{ port *os.File }
 
 func (r waitingReader) Read(p []byte) (int, error) {
@@ -96,7 +94,7 @@ type agent struct {
 // running is a command that has not ended.
 type running struct {
 	cancel context.CancelFunc
-	stdin  *os.File // what Input writes to; nil for Run
+	stdin  *os.File // the target of Input, or nil for Run
 }
 
 // serve answers requests until the port fails. Each has a goroutine of its

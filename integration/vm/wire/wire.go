@@ -2,9 +2,8 @@
 
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire is the language between a test and the agent in its machine:
-// frames of a JSON header and raw bytes, so that a file of 100 MB passes an
-// emulated CPU without base64.
+// Package wire is the language between a test and the agent in its machine. A frame has a JSON header and raw bytes, so
+// that a file of 100 MB passes an emulated CPU without base64.
 package wire
 
 import (
@@ -14,7 +13,7 @@ import (
 	"io"
 )
 
-// What a frame asks for or says. A request and all that answers it share ID.
+// The kinds of frames. A request and all its answers share ID.
 const (
 	// Run runs Argv with the body as standard input and answers Done.
 	Run = "run"
@@ -31,11 +30,11 @@ const (
 	Pull = "pull"
 	// Line carries one line of output, with the time when it was read.
 	Line = "line"
-	// Done ends a request: exit code or error, and what was written.
+	// Done ends a request. It has the exit code or error, and the output.
 	Done = "done"
 )
 
-// maxHeader bounds a header: what is longer is not ours.
+// maxHeader bounds a header. The connection refuses a longer one.
 const maxHeader = 1 << 20
 
 // Frame is the header of one message.
@@ -45,17 +44,16 @@ type Frame struct {
 	Argv []string `json:"argv,omitempty"`
 	Path string   `json:"path,omitempty"`
 	Mode uint32   `json:"mode,omitempty"`
-	// TimeoutMS bounds a Run; 0 is no bound.
+	// TimeoutMS bounds a Run. 0 is no bound.
 	TimeoutMS int64 `json:"timeoutMS,omitempty"`
-	// Code is the exit code in Done; -1 when a signal ended the command.
+	// Code is the exit code in Done, or -1 when a signal ended the command.
 	Code int `json:"code,omitempty"`
 	// Err says in Done why there was no exit code.
 	Err string `json:"err,omitempty"`
 	// UnixNano and MonotonicNano are the machine's two clocks at a Line.
 	UnixNano      int64 `json:"unixNano,omitempty"`
 	MonotonicNano int64 `json:"monotonicNano,omitempty"`
-	// Stdout is how many bytes of the body in Done are standard output; the
-	// rest is standard error.
+	// Stdout is how many bytes of the body in Done are standard output. The rest is standard error.
 	Stdout int `json:"stdout,omitempty"`
 	// Size is the length of the body. Write sets it.
 	Size int `json:"size"`

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command dm is the kubelet's device manager as a program: a stand-in for the
-// kubelet on a machine that has none. It reads requests from stdin and writes
-// replies to stdout, one JSON object a line (see package protocol), and runs
-// until its stdin ends or a signal comes, which cuts everything as the end of
-// a kubelet does.
+// Command dm is the kubelet's device manager as a program, for a machine that has no kubelet. It reads requests from
+// stdin and writes replies to stdout, one JSON object a line (see package protocol). It runs until its stdin ends or a
+// signal comes. Both cut all connections as the end of a kubelet does.
 package main
 
 import (
