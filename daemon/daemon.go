@@ -248,6 +248,7 @@ func (d *daemon) tasks() []task {
 	return []task{
 		{"control socket", d.serveSocket("control", "control socket not served", d.listenControl, d.control.Serve)},
 		{"metrics", d.serveSocket("metrics", "metrics not served", nil, d.control.ServeMetrics)},
+		{"release times", d.control.TimeReleases},
 		{"kubelet directory watch", d.watch.Run},
 		{"mounts", d.watchMounts},
 		{"other plugins", d.peers.Run},

@@ -5,17 +5,21 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"os/user"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
 // cordonCommand keeps a device from new pods. The daemon has the reason on disk before it answers, so that exit code 0
@@ -23,23 +27,60 @@ import (
 func (o *operator) cordonCommand() *cobra.Command {
 	var c control.Change
 	cmd := o.changeCommand(cobra.Command{
-		Use:   "cordon ID",
-		Short: "Keep a device from new pods, also across reboots",
-		Long: `Keep a device from new pods, also across restarts and reboots, until it is uncordoned. The kubelet is told that it is
-Unhealthy; a pod that holds it keeps it. Who has done it and when is shown with the reason. Needs uid 0.`,
-		Example: `  metalplugctl cordon nvme-eui.36344830545001230025384300000001 --reason "worn out, ticket 4711"`,
+		Use:   "cordon NAME...",
+		Short: "Keep devices from new pods, also across reboots",
+		Long: `Keep devices from new pods, also across restarts and reboots, until they are uncordoned. The kubelet sees a cordoned device
+as Unhealthy. A pod that holds it keeps it, and the answer names the pod. A device is named as for "why": by its ID, a node,
+a PCI address and so on. A device that is cordoned already keeps its reason unless a new one is given. Requires root.`,
+		Example: `  metalplugctl cordon nvme-eui.36344830545001230025384300000001 --reason "worn out, ticket 4711"
+  metalplugctl cordon 3b:00.0 5e:00.0 --wait`,
+		Args: cobra.MinimumNArgs(1),
 	}, &c, nil)
-	cmd.Flags().StringVarP(&c.Reason, "reason", "r", "by the operator", "why the device is cordoned")
+	cmd.Flags().StringVarP(&c.Reason, "reason", "r", inventory.Unexplained, "why the devices are cordoned")
+	cmd.Flags().Bool(waitFlag, false, "wait until no pod holds the devices any more")
 	return cmd
 }
+
+// waitFlag makes a command wait until no pod holds the devices.
+const waitFlag = "wait"
+
+// awaitRelease waits until no pod holds the devices any more.
+func (o *operator) awaitRelease(ctx context.Context, held []string) error {
+	err := o.follow(ctx, func(_ []byte, e control.Event) error {
+		if e.Device == nil && e.Event != "listening" || e.Device != nil && !slices.Contains(held, e.Device.ID) {
+			return nil
+		}
+		held = slices.DeleteFunc(held, func(id string) bool {
+			var d control.Device
+			err := o.client().Get(ctx, pathOf(id), &d)
+			refused := new(control.Refused)
+			return err == nil && !d.Held || errors.As(err, &refused) && refused.Code == http.StatusNotFound
+		})
+		if len(held) == 0 {
+			return errReleased
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errReleased):
+		return nil
+	case err == nil:
+		err = ctx.Err()
+	}
+	return fmt.Errorf("wait for the pods that hold %s: %w", strings.Join(held, ", "), err)
+}
+
+// errReleased: no pod holds the devices any more.
+var errReleased = errors.New("released")
 
 // uncordonCommand ends a cordon. A device that is not there any more can be uncordoned too, else its ID would be
 // cordoned for good.
 func (o *operator) uncordonCommand() *cobra.Command {
 	return o.changeCommand(cobra.Command{
-		Use:   "uncordon ID",
-		Short: "Give a cordoned device to pods again",
-		Long:  `Give a cordoned device to pods again. Needs uid 0.`,
+		Use:   "uncordon NAME...",
+		Short: "Give cordoned devices to pods again",
+		Long:  `Give cordoned devices to pods again. A device is named as for "why". Requires root.`,
+		Args:  cobra.MinimumNArgs(1),
 	}, &control.Change{}, nil)
 }
 
@@ -82,6 +123,7 @@ Requires root.`,
 func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
 	var c control.Change
 	var yes bool
+	command.Args = cobra.ExactArgs(1)
 	cmd := o.changeCommand(command, &c, func(cmd *cobra.Command, id string) error {
 		if c.Scrub != "" {
 			if err := control.CheckScrub(c.Scrub); err != nil {
@@ -97,34 +139,56 @@ func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, al
 	return cmd
 }
 
-// changeCommand completes a command that has the daemon change a device, and shows how it stands then. It does not change one
-// where may, which can be nil, returns an error.
-func (o *operator) changeCommand(command cobra.Command, c *control.Change, may func(cmd *cobra.Command, id string) error) *cobra.Command {
+// changeCommand completes a command that has the daemon change devices, and shows how each stands then. It does not change one
+// where may, which can be nil, returns an error. A device that is not changed does not keep the others.
+func (o *operator) changeCommand(command cobra.Command, c *control.Change, may func(cmd *cobra.Command, name string) error) *cobra.Command {
 	cmd := &command
-	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), o.deviceIDs
+	cmd.ValidArgsFunction = o.deviceIDs
 	output := outputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		id, verb := args[0], cmd.Name()
-		if may != nil {
-			if err := may(cmd, id); err != nil {
+	cmd.RunE = func(cmd *cobra.Command, names []string) error {
+		c.Login = login(loginFile)
+		var errs []error
+		var held []string
+		for _, name := range names {
+			var d control.Changed
+			err := error(nil)
+			if may != nil {
+				err = may(cmd, name)
+			}
+			if err == nil {
+				err = failed(cmd.Name(), name, o.client().Post(cmd.Context(), pathOf(name)+"/"+cmd.Name(), *c, &d))
+			}
+			if err == nil {
+				err = show(cmd.OutOrStdout(), *output, false, d, func(s *screen) { s.line("", "", changed(d)) })
+			}
+			if errors.Is(err, control.ErrNoAnswer) {
 				return err
 			}
+			if errs = append(errs, err); d.Held {
+				held = append(held, d.ID)
+			}
 		}
-		c.Login = login(loginFile)
-		var d control.Changed
-		if err := o.client().Post(cmd.Context(), pathOf(id)+"/"+verb, *c, &d); err != nil {
-			return failed(verb, id, err)
+		if wait, _ := cmd.Flags().GetBool(waitFlag); wait && len(held) > 0 {
+			errs = append(errs, o.awaitRelease(cmd.Context(), held))
 		}
-		text := d.ID + ": " + d.Health
-		if d.Reason != "" {
-			text += ": " + d.Reason
-		}
-		if d.Note != "" {
-			text += " (" + d.Note + ")"
-		}
-		return show(cmd.OutOrStdout(), *output, false, d, func(s *screen) { s.line("", "", text) })
+		return errors.Join(errs...)
 	}
 	return cmd
+}
+
+// changed is a device after a change, on one line.
+func changed(d control.Changed) string {
+	text := d.ID + ": " + d.Health
+	if d.Reason != "" {
+		text += ": " + d.Reason
+	}
+	if d.Held {
+		text += "; held by " + holder(d.Device)
+	}
+	if d.Note != "" {
+		text += " (" + d.Note + ")"
+	}
+	return text
 }
 
 // mayErase shows which device is to be erased, and asks for its ID once more unless yes.
@@ -185,8 +249,11 @@ func confirm(in io.Reader, out io.Writer, id string) error {
 	return fmt.Errorf("erase %s: what was typed is not its ID: nothing was done", id)
 }
 
-// failed tells what was not done to which device. The daemon names the device, too.
+// failed tells what was not done to which device; nil: it was. The daemon names the device, too.
 func failed(verb, id string, err error) error {
+	if err == nil {
+		return nil
+	}
 	if refused := new(control.Refused); errors.As(err, &refused) {
 		refused.Text = strings.TrimPrefix(refused.Text, id+": ")
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -60,15 +61,16 @@ func outputFlag(cmd *cobra.Command) *format {
 	return &output
 }
 
-// deviceIDs completes the IDs of devices.
+// deviceIDs completes the IDs of devices: the first one, or all of a command that takes several. Only a device that is cordoned
+// can be uncordoned.
 func (o *operator) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var devices []control.Device
-	if len(args) > 0 || o.client().Get(cmd.Context(), "/v1/devices", &devices) != nil {
+	if cmd.ValidateArgs(append(slices.Clone(args), "x")) != nil || o.client().Get(cmd.Context(), "/v1/devices", &devices) != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var ids []string
 	for _, d := range devices {
-		if d.ID != "" {
+		if d.ID != "" && !slices.Contains(args, d.ID) && (cmd.Name() != "uncordon" || d.Cordoned) {
 			ids = append(ids, fmt.Sprintf("%s\t%s", d.ID, d.Resource))
 		}
 	}

@@ -267,8 +267,10 @@ func TestListStatusWhyCordon(t *testing.T) {
 		{"why-mounted.txt", exitProblem, []string{"why", rootDisk}},
 		{"why-gpu.txt", exitOK, []string{"why", "18:00.0"}},
 		{"why.json", exitProblem, []string{"why", rootDisk, "-o", "json"}},
-		{"uncordon.txt", exitOK, []string{"uncordon", lastDisk}},
+		{"cordon-again.txt", exitOK, []string{"cordon", "/dev/nvme7n1"}},
+		{"uncordon.txt", exitOK, []string{"uncordon", lastPCI}},
 		{"uncordon-again.txt", exitOK, []string{"uncordon", lastDisk}},
+		{"cordon-several.txt", exitOK, []string{"cordon", "nvme1n1", "ibp25s0"}},
 	} {
 		code, stdout, stderr := n.ctl(step.args...)
 		if code != step.code || stderr != "" {
@@ -358,6 +360,25 @@ func TestCordonOutlivesTheDaemon(t *testing.T) {
 	}
 }
 
+// TestCordonWaits: the answer comes at once and says that a pod holds a device; the command ends when no pod holds any.
+func TestCordonWaits(t *testing.T) {
+	n := newNode(t, bundledText(t, "gpu-server"), "")
+	held := map[string][]string{lastDisk: {lastDisk}}
+	n.inventory.Allocated(held, "")
+	n.until("held", func(s *inventory.Snapshot) bool { return s.Find(lastDisk).Held() })
+	waiting, interrupted := n.follow("cordon", "nvme1n1", lastPCI, "--wait"), n.follow("cordon", lastDisk, "--wait")
+	waiting.until(lastDisk, "cordoned: by the operator; held by a pod")
+	interrupted.until(lastDisk, "held by a pod")
+	interrupted.cancel()
+	if code := <-interrupted.code; code != exitProblem {
+		t.Errorf("interrupted: exit %d", code)
+	}
+	n.inventory.Released([]string{lastDisk})
+	if code := <-waiting.code; code != exitOK {
+		t.Errorf("exit %d: %s", code, waiting.stderr)
+	}
+}
+
 func TestWhatTheDaemonRefuses(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	for _, test := range []struct {
@@ -376,8 +397,7 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		{[]string{"reset", "..", "--scrub", "zero"}, exitProblem, "metalplugctl: reset ..: no such device: see 'metalplugctl list --all'\n"},
 		{[]string{"reset", ".", "--scrub", "zero", "--yes"}, exitProblem, "metalplugctl: reset .: no such device: see 'metalplugctl list --all'\n"},
 		{[]string{"why", ".."}, exitProblem, "no device that udev knows"},
-		{[]string{"cordon", "/dev/nvme7n1"}, exitProblem, "cordon /dev/nvme7n1: no such device: the ID of its device is " + lastDisk + "\n"},
-		{[]string{"uncordon", lastPCI}, exitProblem, "uncordon " + lastPCI + ": no such device: the ID of its device is " + lastDisk + "\n"},
+		{[]string{"cordon", "/dev/nvidiactl"}, exitProblem, "cordon /dev/nvidiactl: name one of these devices: GPU-36f675cc-"},
 		{[]string{"reset", lastDisk + "::1"}, exitProblem, "no such device: the ID of its device is " + lastDisk + "\n"},
 		{[]string{"reset", "/dev/nvme7n1", "--scrub", "zero"}, exitProblem, "metalplugctl: reset /dev/nvme7n1: no such device: the ID of its"},
 		{[]string{"reset", "none", "--scrub", "zero"}, exitProblem, "metalplugctl: reset none: no such device"},

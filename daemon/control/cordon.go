@@ -7,6 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -45,16 +48,56 @@ func (c Change) by() inventory.Cordon {
 	return made
 }
 
+// named lets a request name a device as why does, where the name leads to one device. Other names stay as they are, also the
+// ID of a device that was cordoned and is gone.
+func (s *Server) named(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch ids := s.idsOf(r.Context(), r.PathValue("id")); {
+		case len(ids) == 1:
+			r.SetPathValue("id", ids[0])
+		case len(ids) > 1:
+			refuse(w, http.StatusConflict, fmt.Errorf("%s: name one of these devices: %s", r.PathValue("id"), strings.Join(ids, ", ")))
+			return
+		}
+		next(w, r)
+	}
+}
+
+// idsOf returns the IDs of the devices that have a name, each once.
+func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
+	q := question{Server: s, what: name}
+	q.snapshot, _ = s.Inventory.Snapshot()
+	for _, d := range q.known() {
+		ids = append(ids, d.Device.ID)
+	}
+	if len(ids) == 0 {
+		answer, _ := s.explain(ctx, name) // without one the name leads nowhere
+		for _, x := range answer.Found {
+			if x.Device != nil {
+				ids = append(ids, x.Device.ID)
+			}
+		}
+	}
+	ids = slices.DeleteFunc(ids, func(id string) bool { return id == "" })
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
 // cordon keeps a device from new pods.
 func (s *Server) cordon(ctx context.Context, id string, c Change) (note string, err error) {
 	if c.Reason == "" {
 		return "", errNoReason
 	}
 	by := c.by()
-	if err = s.Inventory.Cordon(ctx, id, by); err == nil {
-		s.Log.Info("device cordoned", "device", id, "user", CordonedBy(&by), "err", c.Reason)
+	if err = s.Inventory.Cordon(ctx, id, by); err != nil {
+		return "", err
 	}
-	return "", err
+	snapshot, _ := s.Inventory.Snapshot()
+	if d := snapshot.Find(id); d != nil && by.Reason == inventory.Unexplained && !d.Cordon.Same(&by) {
+		return "it was cordoned already", nil
+	}
+	s.Log.Info("device cordoned", "device", id, "user", CordonedBy(&by), "err", c.Reason)
+	return "", nil
 }
 
 // uncordon gives a device to pods again.

@@ -6,12 +6,17 @@ import (
 	"cmp"
 	"net/http"
 	"runtime"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
@@ -20,14 +25,15 @@ import (
 //
 // The series are bounded by what is configured and by the hardware: none is kept for a device that is out of the
 // inventory or for a pod that holds nothing any more, since these are made anew at each scrape. With 10,000 devices
-// there are some 10,000 series of metalplug_device_health, and of metalplug_device_allocated one for each container
-// that holds a device at this moment, of which the kubelet admits at most some hundred a node.
+// there are some 10,000 series each of metalplug_device_health, _state, _info and _cordoned. Of metalplug_device_allocated
+// there is one for each container that holds a device at this moment. The kubelet admits at most some hundred a node.
 type metrics struct {
 	registry      *prometheus.Registry
 	allocations   *prometheus.CounterVec
 	registrations *prometheus.CounterVec
 	resets        *prometheus.CounterVec
 	resetTime     prometheus.Histogram
+	offerTime     prometheus.Histogram
 	sendTime      prometheus.Histogram
 }
 
@@ -52,6 +58,11 @@ func newMetrics(s *Server) *metrics {
 		resetTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_reset_duration_seconds", Help: "How long a reset or an erasure took.",
 			Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 25, 60, 300, 1800, 7200}, // 25 s: the most before a start
+		}),
+		offerTime: register.NewHistogram(prometheus.HistogramOpts{
+			Name:    "metalplug_release_to_offer_seconds",
+			Help:    "From the release of a device by its last pod to its offer to the next one.",
+			Buckets: []float64{0.01, 0.1, 1, 2, 5, 10, 25, 60, 300, 1800, 7200, 43200}, // an erasure of a large disk takes hours
 		}),
 		sendTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_uevent_to_send_seconds",
@@ -117,6 +128,11 @@ var (
 	allocatedDesc = desc("device_allocated", "1 for each container that holds a device.",
 		"resource", "device", "namespace", "pod", "container")
 	connectedDesc = desc("stream_connected", "1 if the kubelet's stream of a resource is open.", "resource")
+	infoDesc      = desc("device_info", "1 for each device; the labels say which one it is.", "resource", "device", "model", "pci", "numa")
+	cordonedDesc  = desc("device_cordoned", "1 for a device that an operator keeps from new pods, 0 for one that is not.", "resource", "device")
+	readingDesc   = desc("disks_reading", "Disks that are being read before they are offered.")
+	othersDesc    = desc("devices_not_offered", "Devices that are seen and not offered.", "class")
+	reloadDesc    = desc("config_reload_success", "0 if the last reload of the configuration was refused, else 1.")
 	conflictDesc  = desc("resource_conflict", "1 if another plugin serves the name of a resource, as far as the kubelet shows it.", "resource")
 	eventsDesc    = desc("uevents_total", "Events of udevd.")
 	overflowsDesc = desc("uevent_overflows_total", "Times that events were lost and everything was enumerated again.")
@@ -138,6 +154,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 	count(eventsDesc, counts.Events)
 	count(overflowsDesc, counts.Overflows)
 	count(resyncsDesc, counts.Resyncs)
+	gauge(reloadDesc, one(s.configuration().Problem == ""))
 	snapshot, _ := s.Inventory.Snapshot()
 	for _, r := range s.resources(snapshot) {
 		gauge(devicesDesc, float64(r.Healthy), r.Name, health(true))
@@ -145,21 +162,47 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 		gauge(connectedDesc, one(r.Connected), r.Name)
 		gauge(conflictDesc, one(r.Conflict), r.Name)
 	}
+	if snapshot.Version == 0 { // before the first one 0 would not be true
+		return
+	}
+	var disks int
+	if r := reading(snapshot); r != nil {
+		disks = r.Disks
+	}
+	gauge(readingDesc, float64(disks))
+	others := make(map[string]int)
+	for _, c := range device.Classes {
+		others[c.Name] = 0
+	}
+	for _, d := range snapshot.Others {
+		others[className(d)]++
+	}
+	for class, n := range others {
+		gauge(othersDesc, float64(n), class)
+	}
 	holders := s.heldBy()
 	for d := range snapshot.All() {
-		id, resource := d.Device.ID, cmp.Or(d.Resource, d.Taker)
-		if id == "" || resource == "" {
-			continue
-		}
-		gauge(stateDesc, 1, resource, id, string(d.State))
-		if d.Resource == "" { // a disk that is not proven yet
-			continue
-		}
-		gauge(healthDesc, one(d.Healthy), resource, id)
-		for _, by := range holders[id] { // who may have left since the kubelet told
-			if d.Held() {
-				gauge(allocatedDesc, 1, resource, id, by.Namespace, by.Name, by.Container)
-			}
+		s.collect(gauge, d, holders[d.Device.ID])
+	}
+}
+
+// collect makes the metrics of one device.
+func (s scrape) collect(gauge func(of *prometheus.Desc, value float64, labels ...string), d *inventory.Status, holders []kubelet.Pod) {
+	shown := NewDevice(d, nil)
+	id, resource := shown.ID, cmp.Or(d.Resource, d.Taker)
+	if id == "" || resource == "" {
+		return
+	}
+	gauge(infoDesc, 1, resource, id, strings.ToValidUTF8(shown.Model, "?"), shown.PCI, strconv.Itoa(shown.NUMANode))
+	gauge(stateDesc, 1, resource, id, shown.State)
+	gauge(cordonedDesc, one(shown.Cordoned), resource, id)
+	if d.Resource == "" { // a disk that is not proven yet
+		return
+	}
+	gauge(healthDesc, one(d.Healthy), resource, id)
+	for _, by := range holders { // who may have left since the kubelet told
+		if d.Held() {
+			gauge(allocatedDesc, 1, resource, id, by.Namespace, by.Name, by.Container)
 		}
 	}
 }

@@ -37,16 +37,29 @@ func (b *bench) metrics() string {
 const wantMetrics = `metalplug_allocations_total{resource="example.org/widget",result="failed"} 1
 metalplug_allocations_total{resource="example.org/widget",result="ok"} 2
 metalplug_build_info{goversion="GO",version="1.2"} 1
+metalplug_config_reload_success 0
 metalplug_device_allocated{container="c",device="node-A-widget",namespace="n",pod="p",resource="example.org/widget"} 1
 metalplug_device_allocated{container="d",device="node-A-widget",namespace="n",pod="p",resource="example.org/widget"} 1
+metalplug_device_cordoned{device="node-A-widget",resource="example.org/widget"} 0
+metalplug_device_cordoned{device="node-B-widget",resource="example.org/widget"} 1
 metalplug_device_health{device="node-A-widget",resource="example.org/widget"} 1
 metalplug_device_health{device="node-B-widget",resource="example.org/widget"} 0
+metalplug_device_info{device="node-A-widget",model="",numa="-1",pci="",resource="example.org/widget"} 1
+metalplug_device_info{device="node-B-widget",model="",numa="-1",pci="",resource="example.org/widget"} 1
 metalplug_device_state{device="node-A-widget",resource="example.org/widget",state="allocated"} 1
 metalplug_device_state{device="node-B-widget",resource="example.org/widget",state="free"} 1
 metalplug_devices{health="Healthy",resource="example.org/widget"} 1
 metalplug_devices{health="Unhealthy",resource="example.org/widget"} 1
+metalplug_devices_not_offered{class="fpga"} 0
+metalplug_devices_not_offered{class="gpu"} 0
+metalplug_devices_not_offered{class="infiniband"} 0
+metalplug_devices_not_offered{class="node"} 0
+metalplug_devices_not_offered{class="nvme"} 0
+metalplug_disks_reading 0
 metalplug_registrations_total{resource="example.org/widget",result="failed"} 1
 metalplug_registrations_total{resource="example.org/widget",result="ok"} 1
+metalplug_release_to_offer_seconds_sum 0
+metalplug_release_to_offer_seconds_count 0
 metalplug_reset_duration_seconds_sum 3
 metalplug_reset_duration_seconds_count 1
 metalplug_resets_total{method="dfl-port",resource="example.org/widget",result="failed"} 1
@@ -74,6 +87,7 @@ func TestMetrics(t *testing.T) {
 	tally.Registered(resource, errors.New("x"))
 	tally.Sent(resource, 2*time.Millisecond)
 	b.server.CountReset(resource, "dfl-port", 3*time.Second, errors.New("x"))
+	b.server.Reloaded(nil, errors.New("x"))
 	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
 	if err := b.cordon("node-B-widget", "x"); err != nil {
 		t.Fatal(err)
@@ -83,6 +97,28 @@ func TestMetrics(t *testing.T) {
 	got = regexp.MustCompile(`goversion="[^"]*"`).ReplaceAllString(got, `goversion="GO"`)
 	if got != wantMetrics {
 		t.Errorf("%s\nwant\n%s", got, wantMetrics)
+	}
+}
+
+// TestReleaseToOffer: a device that a pod has had is offered again, which is measured.
+func TestReleaseToOffer(t *testing.T) {
+	b := start(t, machine())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- b.server.TimeReleases(ctx, func() {}) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	const none = "metalplug_release_to_offer_seconds_count 0\n"
+	hold := func(held bool) {
+		if held {
+			b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
+		} else {
+			b.inventory.Released([]string{alpha})
+		}
+		b.until("another holder", func(s *inventory.Snapshot) bool { return s.Find(alpha).Held() == held })
+	}
+	for strings.Contains(b.metrics(), none) { // until the server has seen one of the releases in time
+		hold(true)
+		hold(false)
 	}
 }
 

@@ -29,8 +29,8 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /v1/why", s.sendWhy)
 	mux.HandleFunc("GET /v1/kubelet", s.sendKubelet)
 	mux.Handle("GET /metrics", s.sendMetrics())
-	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.changing(http.StatusInternalServerError, s.cordon))
-	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.changing(http.StatusInternalServerError, s.uncordon))
+	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.named(s.changing(http.StatusInternalServerError, s.cordon)))
+	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.named(s.changing(http.StatusInternalServerError, s.uncordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(http.StatusConflict,
 		func(ctx context.Context, id string, c Change) (string, error) { // a reset that has begun goes on when the client leaves
 			return "", s.Reset(context.WithoutCancel(ctx), id, c.Scrub)

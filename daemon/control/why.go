@@ -3,6 +3,7 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -65,22 +66,30 @@ func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, errors.New("what= is to be an ID, a node in /dev, a PCI address or a path in sysfs"))
 		return
 	}
+	answer, err := s.explain(r.Context(), what)
+	switch {
+	case r.Context().Err() != nil:
+	case errors.Is(err, errBusy):
+		refuse(w, http.StatusServiceUnavailable, err)
+	case err != nil:
+		refuse(w, http.StatusNotFound, err)
+	default:
+		send(w, answer)
+	}
+}
+
+// explain answers a question. It waits for the answer to an earlier one, for a while: the error may be [errBusy] or that of ctx.
+func (s *Server) explain(ctx context.Context, what string) (Answer, error) {
 	select {
 	case s.asking <- struct{}{}:
 		defer func() { <-s.asking }()
-	case <-r.Context().Done():
-		return
+	case <-ctx.Done():
+		return Answer{}, ctx.Err()
 	case <-time.After(askLimit):
-		refuse(w, http.StatusServiceUnavailable, errBusy)
-		return
+		return Answer{}, errBusy
 	}
 	q := question{Server: s, what: what, config: s.Config.Load()}
-	answer, err := q.answer()
-	if err != nil {
-		refuse(w, http.StatusNotFound, err)
-		return
-	}
-	send(w, answer)
+	return q.answer()
 }
 
 // question is why something is offered or not, with what is known when it is answered.

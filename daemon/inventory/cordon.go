@@ -20,6 +20,9 @@ var errStopped = errors.New("the inventory has stopped")
 // one each publishGap.
 const cordonShown = 10 * publishGap
 
+// Unexplained is the reason of a cordon for which the operator gave none.
+const Unexplained = "by the operator"
+
 // mayHaveBeen is the reason of a cordon where the state of the last run is lost.
 const mayHaveBeen = "it may have been before the state was lost: uncordon it if not"
 
@@ -34,9 +37,16 @@ type Cordon struct {
 
 // Cordon keeps a device from new pods, for a reason that people are told, until [Inventory.Uncordon]. It is listed
 // Unhealthy; a pod that holds it keeps it. It holds across restarts and reboots: c is on disk when Cordon returns, else
-// that is an error and nothing has changed. The error may also be [ErrUnknownDevice] or that of ctx.
+// that is an error and nothing has changed. A cordon that is [Unexplained] does not replace another. The error may also be
+// [ErrUnknownDevice] or that of ctx.
 func (i *Inventory) Cordon(ctx context.Context, id string, c Cordon) error {
-	return i.changeCordon(ctx, id, func(cordons map[string]Cordon) bool { cordons[id] = c; return true })
+	return i.changeCordon(ctx, id, func(cordons map[string]Cordon) bool {
+		if _, is := cordons[id]; is && c.Reason == Unexplained {
+			return false
+		}
+		cordons[id] = c
+		return true
+	})
 }
 
 // Uncordon ends what [Inventory.Cordon] began, also for a device that is not there any more, and tells whether there was
@@ -65,13 +75,11 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 	// From here on the change is carried out though the client may have gone: the loop waits for nothing.
 	unhurried := context.WithoutCancel(ctx)
 	var wanted *Cordon
-	var known, changed bool
-	var saved chan error
+	var known bool
+	var saved chan error // nil: there was nothing to change
 	if err := i.ask(unhurried, func(l *loop) {
-		next := maps.Clone(l.cordons)
-		if next == nil {
-			next = make(map[string]Cordon)
-		}
+		next := make(map[string]Cordon)
+		maps.Copy(next, l.cordons)
 		_, known = next[id]
 		known = known || l.entries[id] != nil
 		if !known || !change(next) {
@@ -80,7 +88,6 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 		if c, cordoned := next[id]; cordoned {
 			wanted = &c
 		}
-		changed = true
 		saved = l.saveCordons(next)
 	}); err != nil {
 		return err
@@ -88,7 +95,7 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 	switch {
 	case !known:
 		return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
-	case !changed:
+	case saved == nil:
 		return nil
 	}
 	err := <-saved
@@ -131,10 +138,8 @@ func (i *Inventory) awaitCordon(ctx context.Context, id string, wanted *Cordon) 
 
 // cordonKnown cordons each device that a resource takes: it may have been cordoned before.
 func (l *loop) cordonKnown() {
-	cordons := maps.Clone(l.cordons)
-	if cordons == nil {
-		cordons = make(map[string]Cordon)
-	}
+	cordons := make(map[string]Cordon)
+	maps.Copy(cordons, l.cordons)
 	for id, e := range l.entries {
 		if _, is := cordons[id]; !is && e.resource != "" {
 			cordons[id] = Cordon{Reason: mayHaveBeen}

@@ -51,7 +51,10 @@ func TestCordon(t *testing.T) {
 	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "to be replaced"}); err != nil {
 		t.Fatal(err)
 	}
-	check("cordoned for another reason", standing{cordoned: true, reason: "cordoned: to be replaced"})
+	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: inventory.Unexplained}); err != nil {
+		t.Fatal(err)
+	}
+	check("cordoned for another reason, then for none", standing{cordoned: true, reason: "cordoned: to be replaced"})
 	if _, err := r.Uncordon(t.Context(), cordonedWidget); err != nil {
 		t.Fatal(err)
 	}
