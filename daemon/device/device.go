@@ -97,8 +97,8 @@ type Class struct {
 	Identify func(*Host, udev.Device) ([]Device, error)
 	// Offer tells why a device must not be handed out at present, though it may be in perfect health.
 	Offer func(*Host, Device) error
-	// Health returns nil for a healthy device, else why it is not. What all PCI functions have in common is found out
-	// without it (pci_health.go).
+	// Health returns nil for a healthy device, a [warning] for one that is usable all the same, or else why it is not healthy.
+	// It leaves out the health that all PCI functions have in common (pci_health.go).
 	Health func(*Host, Device) error
 	// Target tells how a helper finds a device by itself; nil: there is nothing that it could do.
 	Target func(*Host, Device) *Target
@@ -107,8 +107,6 @@ type Class struct {
 	Auto func(*Host, Device) string
 	// Hits returns the sysfs paths of the other devices that a method of resetting or erasing a device hits too.
 	Hits func(h *Host, d Device, method string) []string
-	// Warn returns what is not as it should be with a device that is usable all the same; empty: nothing.
-	Warn func(*Host, Device) string
 	// Functions finds the PCI functions by which a device is reached, any of them, where that is not the one above it.
 	Functions func(*Host, Device) []string
 	// NeedsAll says that a device is sick with any of its functions; else one of them is enough.

@@ -63,7 +63,6 @@ var GPU = Class{
 	Identify: gpuIdentify,
 	Offer:    gpuOffer,
 	Health:   gpuHealth,
-	Warn:     gpuWarn,
 	Notice:   gpuNotice,
 	Target:   functionTarget,
 	Allocate: gpuAllocate,
@@ -135,6 +134,8 @@ func gpuHealth(h *Host, d Device) error {
 		return errors.New("no driver is bound")
 	case "habanalabs":
 		return habanaHealth(h, d.SysPath)
+	case "amdgpu":
+		return amdHealth(h, d.SysPath)
 	}
 	return nil
 }
@@ -150,13 +151,6 @@ func habanaHealth(h *Host, sysPath string) error {
 		return err
 	}
 	return fmt.Errorf("driver habanalabs: status is %q", status)
-}
-
-func gpuWarn(h *Host, d Device) string {
-	if h.Link(d.SysPath, "driver") == "amdgpu" {
-		return amdWarn(h, d.SysPath)
-	}
-	return ""
 }
 
 func gpuAllocate(r *recipe, d Device) {

@@ -159,13 +159,10 @@ func (r *recipe) addPartition(d Device) {
 	}
 }
 
-// amdWarn counts the pages of memory that are bad and could not be taken out of use: flag F, of lines
-// "0x00000001 : 0x00001000 : F". R is out of use, P will be.
-func amdWarn(h *Host, sysPath string) string {
-	text, err := h.ReadAll(sysPath + "/ras/gpu_vram_bad_pages")
-	if err != nil {
-		return ""
-	}
+// amdHealth counts the pages of memory that are bad and could not be taken out of use. They have flag F, in lines such as
+// "0x00000001 : 0x00001000 : F". Flag R is out of use, and P will be.
+func amdHealth(h *Host, sysPath string) error {
+	text, _ := h.ReadAll(sysPath + "/ras/gpu_vram_bad_pages") // only some chips have it
 	bad := 0
 	for line := range strings.Lines(text) {
 		if strings.HasSuffix(strings.TrimSpace(line), ": F") {
@@ -173,7 +170,7 @@ func amdWarn(h *Host, sysPath string) string {
 		}
 	}
 	if bad == 0 {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("%d bad pages of its memory could not be taken out of use (gpu_vram_bad_pages)", bad)
+	return warningf("%d bad pages of its memory could not be taken out of use (gpu_vram_bad_pages)", bad)
 }

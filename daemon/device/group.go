@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -85,7 +86,7 @@ func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 
 // usbAbove returns the sysfs path of the USB device at or above sysPath; empty: there is none.
 func usbAbove(h *Host, sysPath string) string {
-	for p := sysPath; strings.HasPrefix(p, "/sys/devices/"); p = path.Dir(p) {
+	for p := range sysfs.Up(sysPath) {
 		if h.Link(p, "subsystem") == "usb" && h.Properties(p)["DEVTYPE"] == "usb_device" {
 			return p
 		}

@@ -44,25 +44,17 @@ func (h *Host) PCIParent(sysPath string) string {
 // NUMANode returns the NUMA node of the device at sysPath or of the nearest device above it that has one; -1 if none
 // has, or if that node is not online. The kubelet refuses nodes that it does not know.
 func (h *Host) NUMANode(sysPath string) int {
-	node := h.numaAttr(sysPath)
-	for above := range sysfs.Parents(sysPath) {
-		if node >= 0 {
-			break
+	for p := range sysfs.Up(sysPath) {
+		node, err := h.Int(p, "numa_node")
+		if err != nil || node < 0 {
+			continue
 		}
-		node = h.numaAttr(above)
+		if h.Present("/sys/devices/system/node") && !h.Present(fmt.Sprintf("/sys/devices/system/node/node%d", node)) {
+			return -1
+		}
+		return int(node)
 	}
-	if node >= 0 && h.Present("/sys/devices/system/node") && !h.Present(fmt.Sprintf("/sys/devices/system/node/node%d", node)) {
-		return -1
-	}
-	return node
-}
-
-func (h *Host) numaAttr(sysPath string) int {
-	n, err := h.Int(sysPath, "numa_node")
-	if err != nil {
-		return -1
-	}
-	return int(n)
+	return -1
 }
 
 // Node returns the node name for a container: in the container its usual name, on the host the first of the links that

@@ -56,7 +56,6 @@ var InfiniBand = Class{
 	Identify: infinibandIdentify,
 	Offer:    infinibandOffer,
 	Health:   infinibandHealth,
-	Warn:     infinibandWarn,
 	Target:   functionTarget,
 	Allocate: infinibandAllocate,
 }
@@ -112,14 +111,14 @@ func infinibandOffer(h *Host, d Device) error {
 	return excludedf("divided into virtual functions, which are offered in its place: %s", strings.Join(parts, ", "))
 }
 
-// infinibandWarn tells of the mode in which every RDMA device belongs to one network namespace. The parameter is not
-// only what the module was loaded with: "rdma system set netns" changes the same variable (rdma_compatdev_set).
-func infinibandWarn(h *Host, _ Device) string {
+// namespaceWarning warns of the mode in which every RDMA device belongs to one network namespace. The parameter is not only
+// the one that the module was loaded with, because "rdma system set netns" changes the same variable (rdma_compatdev_set).
+func namespaceWarning(h *Host) error {
 	if shared, err := h.Read("/sys/module/ib_core/parameters/netns_mode"); err != nil || shared != "N" {
-		return ""
+		return nil
 	}
-	return "RDMA devices belong to one network namespace each: only pods with hostNetwork can open it " +
-		"(rdma system set netns shared)"
+	return warningf("RDMA devices belong to one network namespace each: only pods with hostNetwork can open it " +
+		"(rdma system set netns shared)")
 }
 
 // infinibandHealth asks the adapter for the state of its ports (ib_query_port), which may take as long as a dead
@@ -129,7 +128,7 @@ func infinibandHealth(h *Host, d Device) error {
 	for _, port := range h.Names(d.SysPath + "/ports") {
 		err := portHealth(h, d.SysPath+"/ports/"+port)
 		if err == nil {
-			return nil
+			return namespaceWarning(h)
 		}
 		reasons = append(reasons, fmt.Errorf("port %s: %w", port, err))
 	}

@@ -10,6 +10,7 @@ package device
 import (
 	"path"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -70,7 +71,7 @@ func noticeRecovery(d udev.Device) (Mark, bool) {
 // FunctionIn returns the part of a sysfs path that is the nearest PCI function; empty: there is none. It goes by the
 // names alone, so that it can tell of what is gone.
 func FunctionIn(sysPath string) string {
-	for p := sysPath; len(p) > 1; p = path.Dir(p) {
+	for p := range sysfs.Up(sysPath) {
 		if udev.IsPCIAddress(path.Base(p)) {
 			return p
 		}

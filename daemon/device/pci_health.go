@@ -64,24 +64,22 @@ func functionsOf(h *Host, d Device) []string {
 }
 
 // pciHealth finds out about the functions of a device. None answers, or one that is needed: the device is sick.
-func pciHealth(h *Host, functions []string, s *Sighting) {
+func pciHealth(h *Host, s *Sighting) {
 	var silent []error
-	var warnings []string
-	for _, function := range functions {
+	for _, function := range s.Functions {
 		s.Counters = append(s.Counters, errorCounters(h, function)...)
 		if h.asleep(function) {
 			continue // to ask would wake it: pci_config_pm_runtime_get
 		}
 		if err := h.answers(function); err != nil {
 			silent = append(silent, err)
-		} else if warning := linkWarning(h, function); warning != "" {
-			warnings = append(warnings, warning)
+		} else {
+			s.warn(linkWarning(h, function))
 		}
 	}
-	if len(silent) > 0 && (s.NeedsAll || len(silent) == len(functions)) && s.Health == nil {
+	if len(silent) > 0 && (s.Device.Class.NeedsAll || len(silent) == len(s.Functions)) && s.Health == nil {
 		s.Health = silent[0]
 	}
-	s.Warning = strings.Join(warnings, "; ")
 }
 
 // answers returns why a PCI function, or for a virtual one the physical one that makes it, does not answer any more.

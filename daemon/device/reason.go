@@ -65,6 +65,22 @@ type hostUse struct {
 // Unwrap returns the reason.
 func (u hostUse) Unwrap() error { return u.error }
 
+// warning is what the operator should see to with a device that is usable all the same. It is the error of a [Class].Health.
+type warning string
+
+// Error returns the text.
+func (w warning) Error() string { return string(w) }
+
+func warningf(format string, args ...any) error { return warning(fmt.Sprintf(format, args...)) }
+
+// warn adds a warning to those that there are. An empty text is no warning.
+func (s *Sighting) warn(text string) {
+	if text != "" && s.Warning != "" {
+		s.Warning += "; "
+	}
+	s.Warning += text
+}
+
 // excludedf returns an error that is [ErrExcluded] with the particulars.
 func excludedf(format string, args ...any) error { return classified(ErrExcluded, format, args) }
 

@@ -30,14 +30,3 @@ func reloadWarning(h *Host, a Allocation) string {
 	}
 	return strings.Join(without, ", ") + ": systemctl daemon-reload would take it from running containers"
 }
-
-// warn adds a warning to those that there are.
-func (s *Sighting) warn(text string) {
-	switch {
-	case text == "":
-	case s.Warning == "":
-		s.Warning = text
-	default:
-		s.Warning += "; " + text
-	}
-}

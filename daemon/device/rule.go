@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -30,18 +31,19 @@ type Rule struct {
 	Group      *Group            // of class node: what it takes is one device; nil: each node is one
 	Nodes      string            // of class nvme: [NVMeBlock], [NVMeGeneric] or [NVMeBoth]; empty: NVMeBlock
 
-	// ScrubUnset reports that nobody has said how a disk is erased: one that the rule takes is not offered.
-	ScrubUnset bool
-	// Scrubs reports that a disk is erased between two pods: a node by which only a part of a disk, or another way to it, is
-	// reached is not offered.
-	Scrubs bool
-	// ErasedAtStart: before a container gets a device, what the last pod has left on it is erased.
+	// Scrub is how a disk is erased between two pods, in the words of the configuration. Empty means not at all, and [ScrubUnset]
+	// that no file says it. Only a whole disk can be erased, so the rule offers no node that reaches a part of a disk.
+	Scrub string
+	// ErasedAtStart reports whether the data of the last pod is erased before a container gets the device.
 	ErasedAtStart bool
-	// ClearedAtRelease: after its last pod a device is reset or erased, and not offered before that is done.
+	// ClearedAtRelease reports whether a device is reset or erased after its last pod, and not offered before that.
 	ClearedAtRelease bool
-	// Init is what has to be done once to each appearance of the hardware before it is offered; empty: nothing.
+	// Init is the unit that must run once for each appearance of the hardware before it is offered, or empty.
 	Init string
 }
+
+// ScrubUnset is the [Rule].Scrub of a resource that does not say how a disk is erased. The rule offers no disk.
+const ScrubUnset = "unset"
 
 // partProperty is the property by which rules tell the parts of a device from each other and from a whole one.
 const partProperty = "METALPLUG_PART"
@@ -157,8 +159,8 @@ func (h *Host) property(u matched, key string) (string, bool) {
 	if value, ok := u.Property(key); ok {
 		return value, true
 	}
-	for above := range sysfs.Parents(u.SysPath) {
-		if value, ok := h.Properties(above)[key]; ok {
+	for p := range sysfs.Up(path.Dir(u.SysPath)) {
+		if value, ok := h.Properties(p)[key]; ok {
 			return value, true
 		}
 	}

@@ -47,13 +47,13 @@ const (
 )
 
 // exported looks for targets of the kernel that have opened a disk, its generic node or one of its controllers.
-func (t *Tree) exported(d Disk) error {
-	exports, err := t.exports()
+func exported(t *Tree, d Disk) error {
+	all, err := exports(t)
 	if err != nil {
 		return unread(d, "exported", err)
 	}
-	for _, e := range exports {
-		n, err := t.opens(e, d.Nodes)
+	for _, e := range all {
+		n, err := opens(t, e, d.Nodes)
 		if err != nil {
 			return unread(d, "exported", err)
 		}
@@ -65,7 +65,7 @@ func (t *Tree) exported(d Disk) error {
 }
 
 // opens returns that of the nodes which an export has open; empty: none. An error means that it cannot be told.
-func (t *Tree) opens(e export, nodes []Node) (Node, error) {
+func opens(t *Tree, e export, nodes []Node) (Node, error) {
 	if e.number != "" {
 		return find(nodes, func(n Node) bool { return n.Block && n.Number == e.number }), nil
 	}
@@ -78,7 +78,7 @@ func (t *Tree) opens(e export, nodes []Node) (Node, error) {
 		if err != nil {
 			continue
 		}
-		if n := find(nodes, func(n Node) bool { return t.isNode(n, found) }); n.SysPath != "" {
+		if n := find(nodes, func(n Node) bool { return isNodeOf(t, n, found) }); n.SysPath != "" {
 			return n, nil
 		}
 		known = known || found.Mode&unix.S_IFMT != unix.S_IFDIR
@@ -121,7 +121,7 @@ func spellings(name string) []string {
 }
 
 // isNode reports whether a file is the node of a device: any with its number, or that in /dev.
-func (t *Tree) isNode(n Node, found unix.Stat_t) bool {
+func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
 	kind := map[bool]uint32{false: unix.S_IFCHR, true: unix.S_IFBLK}[n.Block]
 	if found.Mode&unix.S_IFMT == kind && n.Number != "" {
 		rdev := uint64(found.Rdev) // its type differs between architectures
@@ -133,7 +133,7 @@ func (t *Tree) isNode(n Node, found unix.Stat_t) bool {
 
 // exports lists what is exported; nothing where a target is not there. A file or a directory that is there and cannot be
 // read is an error, and so is a target that is at work while configfs does not show its exports.
-func (t *Tree) exports() ([]export, error) {
+func exports(t *Tree) ([]export, error) {
 	r := targets{Tree: t}
 	const configfs = "/sys/kernel/config/"
 	r.shown("nvmet", configfs+"nvmet")

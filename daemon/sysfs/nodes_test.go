@@ -84,7 +84,7 @@ func TestNodes(t *testing.T) {
 		{"/sys/devices/virtual/mem/null", nil},
 		{"/sys/devices/gone", nil},
 	} {
-		got, _ := tree.reaching(c.of)
+		got, _ := reaching(&tree, c.of)
 		if got[0] != c.of {
 			t.Errorf("reaching(%s) begins with %s", c.of, got[0])
 		}

@@ -37,9 +37,9 @@ func (t *Tree) NVMeControllers(sysPath string) []string {
 	case nvmeClass:
 		return []string{above}
 	case nvmeSubsystemClass:
-		return slices.DeleteFunc(t.members(above), func(controller string) bool {
+		return slices.DeleteFunc(members(t, above), func(controller string) bool {
 			return !slices.ContainsFunc(t.Names(controller), func(name string) bool {
-				return t.isPath(controller+"/"+name, sysPath)
+				return isPath(t, controller+"/"+name, sysPath)
 			})
 		})
 	}
@@ -47,7 +47,7 @@ func (t *Tree) NVMeControllers(sysPath string) []string {
 }
 
 // members returns the controllers of a subsystem, which has a link to each (nvme_init_subsystem).
-func (t *Tree) members(subsystem string) (controllers []string) {
+func members(t *Tree, subsystem string) (controllers []string) {
 	for _, name := range t.Names(subsystem) {
 		if c := t.Resolve(subsystem + "/" + name); c != "" && t.Link(c, "subsystem") == nvmeClass {
 			controllers = append(controllers, c)
@@ -58,17 +58,17 @@ func (t *Tree) members(subsystem string) (controllers []string) {
 
 // NVMeSiblings returns the controllers of the subsystem that a controller belongs to, itself included.
 func (t *Tree) NVMeSiblings(controller string) []string {
-	if subsystem := t.subsystemOf(controller); subsystem != "" {
-		return t.members(subsystem)
+	if subsystem := subsystemOf(t, controller); subsystem != "" {
+		return members(t, subsystem)
 	}
 	return []string{controller}
 }
 
 // subsystemOf returns the subsystem that has a link to a controller; empty: the kernel shows none.
-func (t *Tree) subsystemOf(controller string) string {
+func subsystemOf(t *Tree, controller string) string {
 	const class = "/sys/class/" + nvmeSubsystemClass
 	for _, name := range t.Names(class) {
-		if s := t.Resolve(class + "/" + name); s != "" && slices.Contains(t.members(s), controller) {
+		if s := t.Resolve(class + "/" + name); s != "" && slices.Contains(members(t, s), controller) {
 			return s
 		}
 	}
@@ -76,14 +76,14 @@ func (t *Tree) subsystemOf(controller string) string {
 }
 
 // isPath reports whether a hidden disk below a controller is a path to a head.
-func (t *Tree) isPath(hidden, head string) bool {
-	return t.Link(hidden, "subsystem") == "block" && t.Uint(hidden, "hidden") != 0 && t.sameNamespace(hidden, head)
+func isPath(t *Tree, hidden, head string) bool {
+	return t.Link(hidden, "subsystem") == "block" && t.Uint(hidden, "hidden") != 0 && sameNamespace(t, hidden, head)
 }
 
 // sameNamespace reports whether two devices of one subsystem are the same namespace. What both have decides: a
 // namespace ID is that of one namespace only where no other controller has a private one of the same ID, so that it
 // decides together with the wwid. A generic node has neither.
-func (t *Tree) sameNamespace(a, b string) bool {
+func sameNamespace(t *Tree, a, b string) bool {
 	told := false
 	for _, name := range []string{"nsid", "wwid"} {
 		of, errA := t.Attr(a, name)
@@ -112,7 +112,7 @@ func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 		d := controller + "/" + name
 		switch t.Link(d, "subsystem") {
 		case nvmeGenericClass:
-			if t.beside(d, "block") == "" {
+			if beside(t, d, "block") == "" {
 				without = append(without, d)
 			}
 		case "block":
@@ -120,7 +120,7 @@ func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 				disks = append(disks, d)
 				continue
 			}
-			heads := t.headsOf(controller, d)
+			heads := headsOf(t, controller, d)
 			if len(heads) == 0 {
 				without = append(without, d)
 			}
@@ -132,10 +132,10 @@ func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 }
 
 // headsOf returns the heads that a hidden disk may be a path to.
-func (t *Tree) headsOf(controller, hidden string) (heads []string) {
-	subsystem := t.subsystemOf(controller)
+func headsOf(t *Tree, controller, hidden string) (heads []string) {
+	subsystem := subsystemOf(t, controller)
 	for _, name := range t.Names(subsystem) {
-		if head := subsystem + "/" + name; subsystem != "" && t.Link(head, "subsystem") == "block" && t.isPath(hidden, head) {
+		if head := subsystem + "/" + name; subsystem != "" && t.Link(head, "subsystem") == "block" && isPath(t, hidden, head) {
 			heads = append(heads, head)
 		}
 	}
@@ -144,14 +144,14 @@ func (t *Tree) headsOf(controller, hidden string) (heads []string) {
 
 // NVMeGeneric returns the generic device of a namespace, ".../nvme4/ng4n2" for ".../nvme4/nvme3n2"; empty: it has none.
 // Both have the same parent.
-func (t *Tree) NVMeGeneric(sysPath string) string { return t.beside(sysPath, nvmeGenericClass) }
+func (t *Tree) NVMeGeneric(sysPath string) string { return beside(t, sysPath, nvmeGenericClass) }
 
 // beside returns the device of a subsystem that is the same namespace as the one at sysPath and has the same parent.
-func (t *Tree) beside(sysPath, subsystem string) string {
+func beside(t *Tree, sysPath, subsystem string) string {
 	parent := path.Dir(sysPath)
 	for _, name := range t.Names(parent) {
 		p := parent + "/" + name
-		if t.Link(p, "subsystem") == subsystem && t.Uint(p, "hidden") == 0 && t.sameNamespace(p, sysPath) {
+		if t.Link(p, "subsystem") == subsystem && t.Uint(p, "hidden") == 0 && sameNamespace(t, p, sysPath) {
 			return p
 		}
 	}
@@ -163,7 +163,7 @@ func (t *Tree) beside(sysPath, subsystem string) string {
 // generic device, and the controllers that reach it, through which commands for each of their namespaces can be sent
 // (drivers/nvme/host/ioctl.c, nvme_dev_ioctl); and of a disk all that of its twins. A partition is reached by its disk, and
 // a node of SCSI commands is one of its disk. An exclusive open of the disk notices none of those.
-func (t *Tree) reaching(sysPath string) (all, twins []string) {
+func reaching(t *Tree, sysPath string) (all, twins []string) {
 	all, number := []string{sysPath}, ""
 	add := func(paths ...string) {
 		for _, p := range paths {
@@ -185,11 +185,11 @@ func (t *Tree) reaching(sysPath string) (all, twins []string) {
 		}
 	}
 	for _, p := range slices.Clone(all) {
-		add(t.nvmeNodes(p)...)
+		add(nvmeNodes(t, p)...)
 		twins = append(twins, otherWays(t, p)...)
 		for _, twin := range twins {
 			add(twin)
-			add(t.nvmeNodes(twin)...)
+			add(nvmeNodes(t, twin)...)
 		}
 	}
 	for _, p := range slices.Clone(all) {
@@ -228,7 +228,7 @@ func (t *Tree) NodesOf(sysPath string) ([]Node, error) {
 
 // DiskAt returns a block device with all nodes by which it can be reached.
 func (t *Tree) DiskAt(sysPath string) Disk {
-	all, twins := t.reaching(sysPath)
+	all, twins := reaching(t, sysPath)
 	d := Disk{Twins: twins}
 	for _, p := range all {
 		number, err := t.Attr(p, "dev")
@@ -241,7 +241,7 @@ func (t *Tree) DiskAt(sysPath string) Disk {
 }
 
 // nvmeNodes returns the other devices of a namespace, and the controllers that reach it; none of what is no namespace.
-func (t *Tree) nvmeNodes(sysPath string) (found []string) {
+func nvmeNodes(t *Tree, sysPath string) (found []string) {
 	if class := t.Link(sysPath, "subsystem"); class != "block" && class != nvmeGenericClass {
 		return nil
 	}
@@ -251,7 +251,7 @@ func (t *Tree) nvmeNodes(sysPath string) (found []string) {
 	case nvmeClass:
 		dirs = t.NVMeSiblings(parent)
 	case nvmeSubsystemClass:
-		dirs = append(dirs, t.members(parent)...)
+		dirs = append(dirs, members(t, parent)...)
 	default:
 		return nil
 	}
@@ -260,7 +260,7 @@ func (t *Tree) nvmeNodes(sysPath string) (found []string) {
 		for _, name := range t.Names(dir) {
 			p := dir + "/" + name
 			class := t.Link(p, "subsystem")
-			if class != "block" && class != nvmeGenericClass || !t.sameNamespace(p, sysPath) {
+			if class != "block" && class != nvmeGenericClass || !sameNamespace(t, p, sysPath) {
 				continue
 			}
 			reaches = true

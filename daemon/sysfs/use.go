@@ -135,8 +135,8 @@ func (t *Tree) InUse(d Disk) error {
 	if d.err != nil {
 		return unread(d, "used", d.err)
 	}
-	for _, check := range []func(Disk) error{t.mounted, t.swapped, t.held, t.inBtrfs, t.backing, t.exported} {
-		if err := check(d); err != nil {
+	for _, check := range []func(*Tree, Disk) error{mounted, swapped, held, inBtrfs, backing, exported} {
+		if err := check(t, d); err != nil {
 			return err
 		}
 	}
@@ -145,7 +145,7 @@ func (t *Tree) InUse(d Disk) error {
 
 // mounted looks among the mounts of this host, which may be others than those of a confined process, and among its own.
 // Where procfs hides process 1 (hidepid=2), its own have to do.
-func (t *Tree) mounted(d Disk) error {
+func mounted(t *Tree, d Disk) error {
 	var errs []error
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
 		table, err := t.ReadAll(name)
@@ -154,7 +154,7 @@ func (t *Tree) mounted(d Disk) error {
 			continue
 		}
 		for m := range mounts(table) {
-			if p, ok := t.mountOf(m, d); ok {
+			if p, ok := mountOf(t, m, d); ok {
 				return usef(true, "%s is mounted on %s", p.Name(), m.where)
 			}
 		}
@@ -170,17 +170,17 @@ func (t *Tree) mounted(d Disk) error {
 }
 
 // mountOf returns the part of a disk that a mount is about, if any.
-func (t *Tree) mountOf(m mount, d Disk) (Node, bool) {
+func mountOf(t *Tree, m mount, d Disk) (Node, bool) {
 	p, ok := d.Part(func(n Node) bool { return n.Number == m.number })
 	if !ok && m.anonymous() {
-		return t.partNamed(m.source, d)
+		return partNamed(t, m.source, d)
 	}
 	return p, ok
 }
 
 // partNamed returns that part of a disk whose node a name in /dev leads to. The kernel claims what is mounted or swapped
 // to, and tells the number of what is below a loop device; a name is enough for those.
-func (t *Tree) partNamed(name string, d Disk) (Node, bool) {
+func partNamed(t *Tree, name string, d Disk) (Node, bool) {
 	if !strings.HasPrefix(name, "/dev/") {
 		return Node{}, false
 	}
@@ -191,7 +191,7 @@ func (t *Tree) partNamed(name string, d Disk) (Node, bool) {
 	return d.Part(func(n Node) bool { return isNode(target, n.Name()) })
 }
 
-func (t *Tree) swapped(d Disk) error {
+func swapped(t *Tree, d Disk) error {
 	table, err := t.ReadAll("/proc/swaps")
 	switch {
 	case errors.Is(err, ErrGone):
@@ -200,7 +200,7 @@ func (t *Tree) swapped(d Disk) error {
 		return unread(d, "swapped to", err)
 	}
 	for name := range swaps(table) {
-		if p, ok := t.partNamed(name, d); ok {
+		if p, ok := partNamed(t, name, d); ok {
 			return usef(true, "%s is swapped to", p.Name())
 		}
 	}
@@ -208,7 +208,7 @@ func (t *Tree) swapped(d Disk) error {
 }
 
 // held looks for what the kernel has built on top: LVM, md, bcache.
-func (t *Tree) held(d Disk) error {
+func held(t *Tree, d Disk) error {
 	if p, ok := d.Part(func(n Node) bool { return len(t.Names(n.SysPath+"/holders")) > 0 }); ok {
 		return usef(false, "%s is part of %s", p.Name(), strings.Join(t.Names(p.SysPath+"/holders"), ", "))
 	}
@@ -216,7 +216,7 @@ func (t *Tree) held(d Disk) error {
 }
 
 // inBtrfs looks for file systems of which the disk is not the device that mountinfo names.
-func (t *Tree) inBtrfs(d Disk) error {
+func inBtrfs(t *Tree, d Disk) error {
 	for _, filesystem := range t.Names("/sys/fs/btrfs") {
 		if p, ok := d.Part(func(n Node) bool { return t.Present("/sys/fs/btrfs/" + filesystem + "/devices/" + n.Name()) }); ok {
 			return usef(false, "%s is part of the mounted btrfs %s", p.Name(), filesystem)
@@ -227,7 +227,7 @@ func (t *Tree) inBtrfs(d Disk) error {
 
 // backing looks for loop devices on top, which claim nothing, so that even an exclusive open would not notice; and for
 // zram. An attribute that cannot be read is that of a device which is not set up.
-func (t *Tree) backing(d Disk) error {
+func backing(t *Tree, d Disk) error {
 	for _, name := range t.Names("/sys/class/block") {
 		for _, kind := range []struct{ prefix, attr string }{{"loop", "loop/backing_file"}, {"zram", "backing_dev"}} {
 			if !Numbered(name, kind.prefix) {
@@ -237,7 +237,7 @@ func (t *Tree) backing(d Disk) error {
 			if err != nil {
 				continue
 			}
-			if p, ok := t.partNamed(backing, d); ok {
+			if p, ok := partNamed(t, backing, d); ok {
 				return usef(false, "%s is the file of %s", p.Name(), name)
 			}
 		}

@@ -220,7 +220,7 @@ func TestExportedByAHiddenName(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := tree(t, with(plain, c.files))
 			for sysPath, want := range map[string]bool{disk: c.nvme, "/sys/devices/sda": c.other} {
-				err := h.exported(h.DiskAt(sysPath))
+				err := exported(h, h.DiskAt(sysPath))
 				if (err != nil) != want || want && !strings.Contains(err.Error(), fmt.Sprintf("has opened %q, which leads to nothing", hidden)) {
 					t.Errorf("%s: %v", sysPath, err)
 				}
