@@ -49,7 +49,7 @@ func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	return r, nil
 }
 
-// trace records the steps of a look. A nil trace records nothing, so that a look that nobody asked about makes no text.
+// trace records the steps of a look. A nil trace records nothing, so that a look without Explain makes no text.
 type trace []Step
 
 // fork returns a trace that begins with the same steps.

@@ -4,11 +4,10 @@ package device
 
 // Sets of device nodes that are offered as one device.
 //
-// Follows: Documentation/ABI/stable/sysfs-dev (/sys/dev/char and /sys/dev/block);
-// Documentation/ABI/stable/sysfs-bus-usb.
+// Follows Documentation/ABI/stable/sysfs-dev (/sys/dev/char and /sys/dev/block) and Documentation/ABI/stable/sysfs-bus-usb.
 //
-// The members are found in sysfs, so that each of them sees the same group, whichever of them an event was about. The
-// first of them stands for the group; the others are seen and not offered, as parts of it.
+// The members are found in sysfs, so that each of them sees the same group, whichever of them an event was about. The first
+// of them stands for the group. The others are seen and not offered, as parts of it.
 
 import (
 	"cmp"
@@ -30,25 +29,25 @@ const (
 	GroupPCI = "pci" // each PCI function has
 )
 
-// Group is a set of device nodes that are offered as one device. The patterns are those of [udev.Glob], over names such
-// as "/dev/snd/controlC0". The Match and Exclude of its rule are about the hardware that By names, of which only what
-// the kernel reports is known; without By they are empty.
+// Group is a set of device nodes that are offered as one device. The patterns are those of [udev.Glob], over names such as
+// "/dev/snd/controlC0". The Match and Exclude of its rule are about the hardware that By names, of which only the kernel's
+// properties are known. Without By they are empty.
 type Group struct {
 	Nodes    []string // each has to find a node, or the device is not complete
 	Optional []string // each may find nodes, which belong to the device then
-	By       string   // [GroupUSB] or [GroupPCI]; empty: the nodes of the whole machine are one group
+	By       string   // [GroupUSB] or [GroupPCI], or empty if the nodes of the whole machine are one group
 }
 
-// names tells whether any pattern is about a node.
+// names reports whether any pattern is about a node.
 func (g *Group) names(node string) bool { return node != "" && g.rank(node) >= 0 }
 
-// rank returns the number of the first pattern that a node matches, those that are optional last; -1: none.
+// rank returns the number of the first pattern that a node matches, or -1. The optional patterns come last.
 func (g *Group) rank(node string) int {
 	return slices.IndexFunc(slices.Concat(g.Nodes, g.Optional), func(pattern string) bool { return udev.Glob(pattern, node) })
 }
 
-// missing returns as [ErrIncomplete] which of the patterns that have to find a node have found none. taken are nodes
-// that belong to something else, and to what.
+// missing returns as [ErrIncomplete] which of the patterns that have to find a node have found none. taken has the owners of
+// nodes that belong to something else.
 func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	var reasons []error
 	for _, pattern := range g.Nodes {
@@ -71,8 +70,8 @@ func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 
 func isPattern(name string) bool { return strings.ContainsAny(name, `*?[|\`) }
 
-// hardware returns the sysfs path of the hardware that a node at sysPath is of, as the group divides it; empty: it is
-// of none. ok is false where that means that it is in no group.
+// hardware returns the sysfs path of the hardware that a node at sysPath is of, as the group divides it, or "". ok reports
+// whether the node is in a group.
 func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 	switch g.By {
 	case GroupUSB:
@@ -85,7 +84,7 @@ func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 	return owner, owner != ""
 }
 
-// usbAbove returns the sysfs path of the USB device at or above sysPath; empty: there is none.
+// usbAbove returns the sysfs path of the USB device at or above sysPath, or "".
 func usbAbove(h *Host, sysPath string) string {
 	for p := range sysfs.Up(sysPath) {
 		if h.Link(p, "subsystem") == "usb" && h.Properties(p)["DEVTYPE"] == "usb_device" {
@@ -127,9 +126,9 @@ func kernelDevice(h *Host, sysPath string) udev.Device {
 	return d
 }
 
-// nodeRule returns the rule of class node that takes u: the first of which it is the member of a group, then with the
-// hardware that the group is of, else the first that takes it as a device of its own; nil: none does. A member cannot
-// be a device of its own, even where that rule comes first: two containers would get it.
+// nodeRule returns the rule of class node that takes u, or nil. The first rule with a group that u is a member of comes
+// first, with the hardware of the group as owner. Otherwise it is the first rule that takes u as a device of its own. A
+// member cannot be a device of its own, even where that rule comes first, because two containers would get it.
 func nodeRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner string) {
 	if u.DevNode == "" {
 		t.add("class", Generic.Name, errors.New("it has no device node"), "")
@@ -159,8 +158,8 @@ func nodeRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner st
 // errNoMember is why a rule with a group does not take a udev device.
 var errNoMember = errors.New("no member of its group")
 
-// groupRule returns the first rule of which u is the member of a group, with the hardware that the group is of; nil: of
-// none.
+// groupRule returns the first rule with a group that u is a member of, and the hardware of the group. It returns nil if there
+// is none.
 func groupRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner string) {
 	for i := range rules {
 		r := &rules[i]
@@ -176,8 +175,8 @@ func groupRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner s
 	return nil, ""
 }
 
-// groupOf tells whether u belongs to a group of the rule, and the hardware that it is of. A piece of hardware that has
-// only nodes which are optional has no group.
+// groupOf reports whether u belongs to a group of the rule, and returns the hardware of the group. A piece of hardware that
+// has only nodes which are optional has no group.
 func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	g := r.Group
 	if !g.names(u.DevNode) {
@@ -225,8 +224,8 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 	}}, nil
 }
 
-// ownMembers finds the nodes of a group, and those that match it but that another class looks after or that belong to the
-// group of an earlier rule: to what.
+// ownMembers finds the nodes of a group. Nodes that match it but belong to another class or to the group of an earlier rule
+// are in taken, with the name of that.
 func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.Device, taken map[string]string) {
 	taken = make(map[string]string)
 	for _, m := range r.Group.members(h, owner) {
@@ -243,8 +242,8 @@ func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.De
 	return members, taken
 }
 
-// groupable keeps back a node that may not be handed out at all, or through which a disk is reached: what udev has found
-// on that is known of the disk by itself only.
+// groupable keeps back a node that may not be handed out at all, or that reaches a disk. What udev found on a disk is known
+// only of the node of the disk itself.
 func groupable(h *Host, m udev.Device) error {
 	if err := barred(m); err != nil {
 		return err
@@ -299,7 +298,7 @@ func groupModel(h *Host, owner string) string {
 	return model
 }
 
-// commonNUMANode returns the NUMA node of all members that have one; -1: none has, or they differ.
+// commonNUMANode returns the NUMA node of all members that have one, or -1 if none has one or they differ.
 func commonNUMANode(h *Host, members []udev.Device) int {
 	node := -1
 	for _, m := range members {
@@ -314,8 +313,8 @@ func commonNUMANode(h *Host, members []udev.Device) int {
 	return node
 }
 
-// linksBeside lists the links in the directories where udev's rules put those to nodes of that kind, wherever they
-// lead: /dev/v4l/by-id for /dev/video0.
+// linksBeside lists the links in the directories where udev's rules put those to nodes of that kind, such as /dev/v4l/by-id
+// for /dev/video0. The links may lead to other nodes.
 func linksBeside(h *Host, node string) []string {
 	directories := map[string]string{"video": "v4l", "v4l-subdev": "v4l", "ttyUSB": "serial", "ttyACM": "serial"}
 	kind := strings.TrimRight(path.Base(node), "0123456789")

@@ -118,7 +118,7 @@ func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
 	}
 	if err != nil {
 		t.add("offer", "", s.Offer, notAgainst)
-		if !unsuited(s.Offer) { // which says more than that no rule takes it
+		if !unsuited(s.Offer) { // which says more
 			s.Offer = err
 		}
 		found, _ := d.allocate(h) // a device that is not offered may lack nodes

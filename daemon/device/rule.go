@@ -16,20 +16,20 @@ import (
 
 // Rule assigns devices of a class to a resource. The first rule that matches a device takes it.
 //
-// The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs; the values are patterns
-// as [udev.Glob] reads them. A property that the device itself does not have is looked for among those which the kernel
-// reports for the devices above it, nearest first, so that PCI_SLOT_NAME works for an InfiniBand device and DRIVER for
-// an NVMe namespace. "METALPLUG_ID" is the ID of the device. Of a part of a device, "METALPLUG_PART" says which; a whole device
-// has no such property.
+// The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs. The values are patterns as
+// [udev.Glob] reads them. A property that the device itself does not have is looked for among those which the kernel reports
+// for the devices above it, nearest first, so that PCI_SLOT_NAME works for an InfiniBand device and DRIVER for an NVMe
+// namespace. "METALPLUG_ID" is the ID of the device. "METALPLUG_PART" is the name of a part of a device. A whole device has
+// no such property.
 type Rule struct {
 	Resource   string
 	Class      *Class
 	Match      map[string]string // all must hold
 	Exclude    map[string]string // any that holds excludes the device
 	AllowInUse bool              // offer it even if this host uses it
-	Extras     []string          // nodes that the class gives only if asked for: "umad", "issm"
-	Group      *Group            // of class node: what it takes is one device; nil: each node is one
-	Nodes      string            // of class nvme: [NVMeBlock], [NVMeGeneric] or [NVMeBoth]; empty: NVMeBlock
+	Extras     []string          // nodes that the class gives only if asked for, such as "umad" and "issm"
+	Group      *Group            // of class node, makes one device of several nodes, or nil
+	Nodes      string            // of class nvme, one of [NVMeBlock], [NVMeGeneric] and [NVMeBoth], and empty is NVMeBlock
 
 	// Scrub is how a disk is erased between two pods, in the words of the configuration. Empty means not at all, and [ScrubUnset]
 	// that no file says it. Only a whole disk can be erased, so the rule offers no node that reaches a part of a disk.
@@ -51,10 +51,10 @@ const partProperty = "METALPLUG_PART"
 // IDProperty is the property by which rules name a device by its ID.
 const IDProperty = "METALPLUG_ID"
 
-// matched is what rules match: a udev device, with the ID and the name of the part of the device that was found in it.
+// matched is a udev device that rules match, with the ID and the name of the part of the device that was found in it.
 type matched struct {
 	udev.Device
-	id   func() string // nil: there is none
+	id   func() string // nil if there is none
 	part string
 }
 
@@ -121,8 +121,8 @@ func fits(key, pattern, value string) bool {
 	return udev.Glob(pattern, value)
 }
 
-// forgive drops the reasons against an offer if the rule's author has overruled them all: a device in use where the
-// resource allows it, one that is unusual by its kind where the rule names just that one.
+// forgive drops the reasons against an offer if the rule's author overruled them all. A resource may allow devices in use,
+// and a rule may name a device of an unusual kind.
 func (r *Rule) forgive(err error) error {
 	inUse, byName := errors.Is(err, ErrInUse) || errors.Is(err, ErrData), errors.Is(err, ErrByName)
 	switch {
