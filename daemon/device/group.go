@@ -242,8 +242,8 @@ func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.De
 	return members, taken
 }
 
-// groupable keeps back a node that may not be handed out at all, or that reaches a disk. What udev found on a disk is known
-// only of the node of the disk itself.
+// groupable keeps back a node that may not be handed out at all, or that reaches a disk. The content that udev found on a
+// disk is known only of the node of the disk itself.
 func groupable(h *Host, m udev.Device) error {
 	if err := barred(m); err != nil {
 		return err

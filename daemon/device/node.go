@@ -133,7 +133,7 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 	return joined(reasons...)
 }
 
-// disksBehind returns the block devices whose content a node reaches. That is the node itself, or the disk to which a SCSI
+// disksBehind returns the block devices whose content a node reaches. They are the node itself, or the disk to which a SCSI
 // generic node is another way.
 func disksBehind(h *Host, u udev.Device) []udev.Device {
 	switch u.Subsystem {
