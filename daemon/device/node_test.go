@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// anyNode is a rule that takes whatever has a node.
+// anyNode is a rule that takes every device with a node.
 func anyNode(match map[string]string) []device.Rule {
 	return []device.Rule{{Resource: "test/node", Class: &device.Generic, Match: match}}
 }
@@ -353,7 +353,7 @@ func TestNodeIsThere(t *testing.T) {
 	}
 }
 
-// A disk of which nobody has said what becomes of the data is not offered, by whichever node it is reached. Nothing else is
+// A disk whose resource does not say what becomes of the data is not offered, by any node that reaches it. Nothing else is
 // kept back for that, and it is not erased either.
 func TestDiskWithoutAScrub(t *testing.T) {
 	const byNode = `node that reaches a disk and does not say what becomes of the data of a pod: match the disk itself, ` +

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// tree makes the three directories with files; "-> " begins where a link leads to, a name that ends in "/" is a directory.
+// tree makes the three directories with files. "-> " begins the target of a link. A name that ends in "/" is a directory.
 func tree(t *testing.T, files map[string]string) *Tree {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -100,7 +100,7 @@ func TestExports(t *testing.T) {
 			}
 		})
 	}
-	// What cannot be read could be anything.
+	// A file that cannot be read could hold anything.
 	h := tree(t, map[string]string{nvmetNS + "enable/x": ""})
 	if _, err := exports(h); err == nil || err.Error() != "read "+nvmetNS+"enable: is a directory" {
 		t.Errorf("not readable: %v", err)
