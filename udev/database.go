@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// databaseSize bounds the record of a device in udev's database; the kernel's own events have 2 KiB at most
+// databaseSize bounds the record of a device in udev's database, in bytes. The kernel's own events have 2 KiB at most
 // (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
 const databaseSize = 64 << 10
 
@@ -48,7 +48,7 @@ func ReadKernel(sys, sysPath string) (Device, error) {
 	return d, nil
 }
 
-// ReadDevice returns a device as udev has it, without libudev: from sysfs at sys, and from udevd's database below run. A
+// ReadDevice returns a device as udev has it, without libudev. It reads sysfs at sys, and udevd's database below run. A
 // device that udevd has not processed has the kernel's properties alone. It reads the formats of udevd's
 // device_update_db_handle and device_read_db_internal (systemd, src/libsystemd/sd-device).
 func ReadDevice(sys, run, sysPath string) (Device, error) {
@@ -79,8 +79,8 @@ func recordName(d Device, all map[string]string) string {
 	return "+" + d.Subsystem + ":" + filepath.Base(d.SysPath)
 }
 
-// takeRecord adds what a record says: E:KEY=VALUE a property, S:NAME a link below /dev, G:TAG and Q:TAG a tag that it has had
-// and that it has.
+// takeRecord adds the content of a record. E:KEY=VALUE is a property, S:NAME a link below /dev, G:TAG a tag that the device
+// has had, and Q:TAG one that it has.
 func takeRecord(all map[string]string, text string) {
 	var links, tags, current []string
 	for line := range strings.Lines(text) {

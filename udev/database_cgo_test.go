@@ -6,7 +6,7 @@ package udev
 
 import "testing"
 
-// TestReadDeviceAsLibudev: on this machine both say the same of all devices.
+// TestReadDeviceAsLibudev checks that both report the same of all devices of this machine.
 func TestReadDeviceAsLibudev(t *testing.T) {
 	all, err := enumerate()
 	if err != nil {

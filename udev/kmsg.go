@@ -19,9 +19,9 @@ import (
 
 // kernelLog makes events of what drivers write into the kernel's log about a PCI function, where they send none.
 //
-// Follows Documentation/ABI/testing/dev-kmsg: each read gives one record, "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n",
-// what cannot be printed as \xNN, then lines that begin with a blank. Where records were overwritten before they were
-// read, a read gives EPIPE once, and the next one the oldest record that is left.
+// Follows Documentation/ABI/testing/dev-kmsg. Each read gives one record, "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n", then
+// lines that begin with a blank. Bytes that cannot be printed are \xNN. Where records were overwritten before they were read,
+// a read gives EPIPE once, and the next one the oldest record that is left.
 type kernelLog struct {
 	file        *os.File
 	pulse       *pulse
@@ -31,12 +31,12 @@ type kernelLog struct {
 }
 
 const (
-	// kernelLogPath is the node of the kernel's log. To open it takes CAP_SYSLOG where kernel.dmesg_restrict is set, as
-	// Debian has it (devkmsg_open); to read what systemd has opened does not.
+	// kernelLogPath is the node of the kernel's log. To open it takes CAP_SYSLOG where kernel.dmesg_restrict is set, as on
+	// Debian (devkmsg_open). To read a log that systemd has opened takes no capability.
 	kernelLogPath = "/dev/kmsg"
-	// longestRecord is more than a record can have (PRINTK_MESSAGE_MAX): else the read gives EINVAL.
+	// longestRecord is more than a record can have (PRINTK_MESSAGE_MAX). With less the read gives EINVAL.
 	longestRecord = 16 << 10 // bytes
-	// fromUser is the first facility that a process can write with; the kernel's own is 0 (devkmsg_write).
+	// fromUser is the first facility that a process can write with. The kernel's own is 0 (devkmsg_write).
 	fromUser = 8
 )
 
@@ -53,8 +53,8 @@ func openKernelLog() (*kernelLog, error) {
 	return newKernelLog(fd), nil
 }
 
-// kernelLogFromFile takes the log as systemd has opened and keeps it: what was written while nobody read is still to
-// come. The log has a descriptor of its own; f stays the caller's and may be closed.
+// kernelLogFromFile takes the log that systemd has opened and keeps. Its first reads give the messages that no process has
+// read. The log has a descriptor of its own. f stays the caller's and may be closed.
 func kernelLogFromFile(f *os.File) (*kernelLog, error) {
 	own, err := duplicate(f)
 	if err != nil {
@@ -128,8 +128,8 @@ func (k *kernelLog) event(line string) (Event, bool) {
 	}}, true
 }
 
-// functionIn returns the address of the PCI function that a message is about, empty: it is none that tells of health.
-// NVIDIA's driver leaves out the function, which is 0 for every GPU.
+// functionIn returns the address of the PCI function that a message about health is about, or "". NVIDIA's driver leaves out
+// the function, which is 0 for every GPU.
 func functionIn(message string) string {
 	rest, ok := strings.CutPrefix(message, "NVRM: Xid (PCI:")
 	switch {

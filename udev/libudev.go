@@ -11,8 +11,8 @@ import (
 	libudev "github.com/jochenvg/go-udev"
 )
 
-// batch is how many devices of libudev's, some KiB each in C's memory, wait for the garbage collector at most: their
-// finalizers alone free them, and it does not see what they hold.
+// batch is how many devices of libudev's wait for the garbage collector at most. Each has some KiB in C's memory, which the
+// collector does not see, and only its finalizer frees it.
 const batch = 512
 
 func checkLibudev() error { return nil }
@@ -30,7 +30,7 @@ func enumerate() ([]Device, error) {
 	}
 	devices := make([]Device, 0, len(paths))
 	for i, path := range paths {
-		if d := u.NewDeviceFromSyspath(path); d != nil && d.Subsystem() != "" { // nil: it has vanished
+		if d := u.NewDeviceFromSyspath(path); d != nil && d.Subsystem() != "" { // nil if it has vanished
 			devices = append(devices, copied(d))
 		}
 		if i%batch == batch-1 {
@@ -40,7 +40,7 @@ func enumerate() ([]Device, error) {
 	return devices, nil
 }
 
-// copied takes over what libudev says of a device. All strings but the path are parts of the properties' text.
+// copied copies a device of libudev. All strings but the path are parts of the properties' text.
 func copied(d *libudev.Device) Device {
 	all := NewProperties(d.Properties())
 	return Device{

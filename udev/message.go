@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// The head of the messages that udevd sends to its listeners: struct monitor_netlink_header in systemd's
-// src/libsystemd/sd-device/device-monitor.c. The offsets count from the beginning of the message; all numbers but the
-// magic one are in the machine's own byte order.
+// The head of the messages that udevd sends to its listeners is struct monitor_netlink_header in systemd's
+// src/libsystemd/sd-device/device-monitor.c. The offsets count from the beginning of the message. All numbers but the magic
+// one are in the machine's own byte order.
 const (
 	prefix       = "libudev\x00"
 	magic        = 0xfeedcafe
@@ -24,7 +24,7 @@ const (
 	shortestHead = 24
 )
 
-// decode reads one message of udevd's: what it says of the device comes out, the time does not.
+// decode reads one message of udevd's. The event it returns has no time.
 func decode(message []byte) (Event, error) {
 	text, err := body(message)
 	if err != nil {
@@ -85,7 +85,7 @@ func newEvent(all map[string]string) (Event, error) {
 // isDevPath tells whether a path stays below /sys.
 func isDevPath(p string) bool { return len(p) > 1 && p[0] == '/' && path.Clean(p) == p }
 
-// gone is what a renamed device leaves behind: a removal under its old path, which nobody else reports.
+// gone returns the removal of a renamed device from its old path, which udevd does not report.
 func gone(e Event) (Event, bool) {
 	old := e.Device.Properties.Value("DEVPATH_OLD")
 	if e.Action != "move" || old == "" {

@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	// groupUdev is the multicast group to which udevd sends a device when its node, links and permissions are ready;
-	// group 1 has the kernel's own events. A group's bit in an address is 1 << (group - 1).
+	// groupUdev is the multicast group to which udevd sends a device when its node, links and permissions are ready. Group 1
+	// has the kernel's own events. A group's bit in an address is 1 << (group - 1).
 	groupUdev    = 2
 	groupUdevBit = 1 << (groupUdev - 1)
 
-	// receiveBuffer is what libudev asks for as well: an event takes more than 1 KiB of it.
+	// receiveBuffer is what libudev asks for as well. An event takes more than 1 KiB of it.
 	receiveBuffer = 128 << 20 // bytes
 
-	// largestMessage is far above what udevd sends: the kernel's part alone is at most 2 KiB (UEVENT_BUFFER_SIZE).
+	// largestMessage is far above what udevd sends. The kernel's part alone is at most 2 KiB (UEVENT_BUFFER_SIZE).
 	largestMessage = 64 << 10 // bytes
 )
 
 // Monitor is the socket on which udevd reports events. It queues them from the moment it is opened.
 //
-// It is our own instead of libudev's, for three reasons: a socket from systemd needs no network namespace of the host;
-// libudev cannot tell an overflow from an empty queue; and without /run/udev/control it silently joins no group.
+// It is our own instead of libudev's, for three reasons. A socket from systemd needs no network namespace of the host.
+// libudev cannot tell an overflow from an empty queue. And without /run/udev/control it silently joins no group.
 type Monitor struct {
 	file  *os.File
 	pulse *pulse
@@ -42,7 +42,7 @@ type Dropped struct {
 	Malformed uint64 // messages that could not be decoded
 	Overflows uint64 // times that the kernel had to drop messages, each reported as [Overflow]
 
-	Overwritten uint64 // times that the kernel's log was overwritten before it was read; nothing makes up for that
+	Overwritten uint64 // times that the kernel's log was overwritten before it was read, which loses the messages
 }
 
 // OpenMonitor opens the socket. Events of the machine come only in the host's network namespace. The kernel grants the
@@ -64,8 +64,8 @@ func OpenMonitor() (*Monitor, error) {
 	return m, nil
 }
 
-// MonitorFromFile takes the socket that systemd passes for ListenNetlink=kobject-uevent 2. The monitor has a descriptor
-// of its own; f stays the caller's and may be closed.
+// MonitorFromFile takes the socket that systemd passes for ListenNetlink=kobject-uevent 2. The monitor has a descriptor of
+// its own. f stays the caller's and may be closed.
 func MonitorFromFile(f *os.File) (*Monitor, error) {
 	own, err := duplicate(f)
 	if err != nil {
@@ -89,7 +89,7 @@ func newMonitor(fd int) (*Monitor, error) {
 	return &Monitor{file: file, pulse: newPulse(file)}, nil
 }
 
-// Close closes the socket; a Listen that runs returns an error.
+// Close closes the socket. A Listen that runs returns an error.
 func (m *Monitor) Close() error { return m.file.Close() }
 
 // Dropped returns the counters. It is safe for concurrent use.
@@ -97,8 +97,8 @@ func (m *Monitor) Dropped() Dropped {
 	return Dropped{Foreign: m.foreign.Load(), Malformed: m.malformed.Load(), Overflows: m.overflows.Load()}
 }
 
-// Listen sends every event to events until ctx ends, whose error it then returns. It may be called once. Where events
-// were lost, what the kernel kept is followed by an [Overflow]; from that one on nothing is missing.
+// Listen sends every event to events until ctx ends, whose error it then returns. It may be called once. If events were lost,
+// an [Overflow] follows the events that the kernel kept. After it nothing is missing.
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 	r := newReceiver()
 	var got received
@@ -119,7 +119,7 @@ func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 	})
 }
 
-// Alive returns once Listen has gone round, or has ended, or with the error of ctx. It takes no event from it.
+// Alive returns once Listen has made progress or has ended, or with the error of ctx. It takes no event from it.
 func (m *Monitor) Alive(ctx context.Context) error { return m.pulse.Alive(ctx, "events of udev") }
 
 // judge makes an event of what was read, unless it is to be dropped.
@@ -131,7 +131,7 @@ func (m *Monitor) judge(got received) (event Event, ok bool) {
 	case !trusted(got):
 		m.foreign.Add(1)
 		return Event{}, false
-	case got.truncated: // something happened, and we cannot tell what
+	case got.truncated: // something happened, and it is not known what
 		m.malformed.Add(1)
 		return Event{Action: Overflow}, true
 	}
@@ -142,8 +142,8 @@ func (m *Monitor) judge(got received) (event Event, ok bool) {
 	return event, err == nil
 }
 
-// trusted tells whether udevd may have sent a message: uid 0 did, to all members of udev's group. Whoever is root in
-// another user namespace has another uid here, and a message to this socket alone is not udevd's.
+// trusted reports whether udevd may have sent a message. It came from uid 0 to all members of udev's group. A process that is
+// root in another user namespace has another uid here, and a message to this socket alone is not udevd's.
 func trusted(got received) bool {
 	return got.groups == groupUdevBit && got.credentials != nil && got.credentials.Uid == 0
 }

@@ -80,7 +80,7 @@ func (w *wire) send(t *testing.T, group uint32, messages ...[]byte) {
 	w.on(func(fd int) {
 		for _, message := range messages {
 			err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: group})
-			// ENOBUFS says that a listener's queue is full; ECONNREFUSED that there is no listener.
+			// ENOBUFS says that a listener's queue is full, and ECONNREFUSED that there is no listener.
 			if err != nil && err != unix.ENOBUFS && err != unix.ECONNREFUSED {
 				t.Errorf("send: %v", err)
 			}
@@ -88,7 +88,7 @@ func (w *wire) send(t *testing.T, group uint32, messages ...[]byte) {
 	})
 }
 
-// listen starts to listen; the events are expected with expect.
+// listen starts to listen. expect takes the events.
 func (w *wire) listen(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	w.cancel = cancel
@@ -137,7 +137,7 @@ func TestMonitor(t *testing.T) {
 	if e := w.expect(t, "move", "/sys/devices/new"); e.Seqnum != 8 {
 		t.Errorf("sequence number %d", e.Seqnum)
 	}
-	w.expect(t, "remove", "/sys/devices/old") // after it: by then nobody is there any more
+	w.expect(t, "remove", "/sys/devices/old") // after it, when no listener is there any more
 	if got, want := w.Dropped(), (Dropped{Malformed: 2}); got != want {
 		t.Errorf("dropped %+v, want %+v", got, want)
 	}
@@ -147,8 +147,8 @@ func TestMonitorForeign(t *testing.T) {
 	w := newWire(t)
 	w.listen(t)
 	w.on(func(fd int) {
-		// For this thread alone, hence not unix.Setresuid. The effective uid stays 0, or nothing could be sent; the
-		// kernel stamps a message with the real one.
+		// For this thread alone, hence not unix.Setresuid. The effective uid stays 0, or nothing could be sent. The kernel
+		// stamps a message with the real one.
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 1000, 0, 0); errno != 0 {
 			t.Errorf("setresuid: %v", errno)
 		}
@@ -185,8 +185,8 @@ func (m *Monitor) port() (port uint32, err error) {
 	return port, errors.Join(err, controlErr)
 }
 
-// TestMonitorOverflow: the loop of go-udev (DeviceChan) goes deaf for good here, as it takes ENOBUFS for the end of what is to be
-// read, and its edge-triggered epoll tells of nothing more while the buffer is full.
+// The loop of go-udev (DeviceChan) goes deaf permanently here. It takes ENOBUFS for the end of the queue, and its
+// edge-triggered epoll reports nothing more while the buffer is full.
 func TestMonitorOverflow(t *testing.T) {
 	w := newWire(t)
 	w.setBuffer(t, 8<<10)

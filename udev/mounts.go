@@ -29,9 +29,9 @@ func WatchMountTable(ctx context.Context, proc string, changed func()) error {
 	})
 }
 
-// mountWatch waits for changes of a few files in procfs. The kernel marks a change since the last look, for each open
-// file, as an exceptional condition (poll(2), POLLPRI; mounts_poll in fs/proc_namespace.c, swaps_poll in
-// mm/swapfile.c). An epoll of those is itself a file on which the runtime's poller can wait.
+// mountWatch waits for changes of a few files in procfs. The kernel marks a change since the last look, for each open file,
+// as an exceptional condition (POLLPRI in poll(2), mounts_poll in fs/proc_namespace.c, swaps_poll in mm/swapfile.c). An epoll
+// of those is itself a file on which the runtime's poller can wait.
 type mountWatch struct {
 	epoll *os.File
 	pulse *pulse
@@ -40,8 +40,8 @@ type mountWatch struct {
 	used  map[string]struct{}        // the keys as last reported
 }
 
-// openMounts watches the mounts of this process and, where it may read them, of process 1: a unit has a mount namespace of
-// its own. proc is where procfs is.
+// openMounts watches the mounts of this process and, where it may read them, of process 1, because a unit has a mount
+// namespace of its own. proc is where procfs is.
 func openMounts(proc string) (*mountWatch, error) {
 	return openTables(proc, usedDevices, "self/mountinfo", "1/mountinfo", "swaps")
 }
@@ -53,7 +53,7 @@ func openTables(proc string, keys func(string) []string, names ...string) (*moun
 	if err != nil {
 		return nil, fmt.Errorf("watch mounts: %w", err)
 	}
-	_ = unix.SetNonblock(fd, true) // tells os.NewFile to use the poller; fcntl(2) cannot refuse that
+	_ = unix.SetNonblock(fd, true) // for the poller of os.NewFile, fcntl(2) cannot refuse that
 	epoll := os.NewFile(uintptr(fd), "epoll")
 	w := &mountWatch{epoll: epoll, pulse: newPulse(epoll), keys: keys}
 	for i, name := range names {
@@ -98,8 +98,8 @@ func (w *mountWatch) listen(ctx context.Context, events chan<- Event) error {
 
 // each calls report after each change.
 //
-// The files are read again whenever the poller wakes up, and the epoll is never asked which of them it was: to look for
-// the mark is to clear it, and the runtime's own epoll has done that already.
+// It reads the files again whenever the poller wakes up, and never asks the epoll which of them changed. The runtime's own
+// epoll has looked for the mark, and so has cleared it.
 func (w *mountWatch) each(ctx context.Context, report func() error) error {
 	var used map[string]struct{}
 	return w.pulse.run(ctx, "watch mounts", func(int) (err error) {
@@ -117,7 +117,7 @@ func (w *mountWatch) each(ctx context.Context, report func() error) error {
 func (w *mountWatch) read() (map[string]struct{}, error) {
 	used := make(map[string]struct{})
 	for _, f := range w.files {
-		// From its beginning; the kernel makes the text anew.
+		// From its beginning, where the kernel makes the text anew.
 		text, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<62))
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", f.Name(), err)
@@ -131,12 +131,12 @@ func (w *mountWatch) read() (map[string]struct{}, error) {
 	return used, nil
 }
 
-// usedDevices returns the block devices in a line of /proc/swaps or /proc/PID/mountinfo (proc_pid_mountinfo(5)): MAJOR:MINOR
-// of what is mounted, and the name below /dev of what is mounted or swapped to.
+// usedDevices returns the block devices in a line of /proc/swaps or /proc/PID/mountinfo (proc_pid_mountinfo(5)). It returns
+// MAJOR:MINOR of what is mounted, and the name below /dev of what is mounted or swapped to.
 func usedDevices(line string) (used []string) {
 	source := line
 	if mount, rest, ok := strings.Cut(line, " - "); ok {
-		if fields := strings.Fields(mount); len(fields) > 2 && !strings.HasPrefix(fields[2], "0:") { // 0: tmpfs, btrfs and others
+		if fields := strings.Fields(mount); len(fields) > 2 && !strings.HasPrefix(fields[2], "0:") { // major 0 is tmpfs, btrfs and others
 			used = append(used, fields[2])
 		}
 		_, source, _ = strings.Cut(rest, " ") // behind the type of the file system

@@ -47,7 +47,7 @@ func namespace(t *testing.T) (proc string, on func(func() error)) {
 	proc = t.TempDir()
 	do, done := make(chan func() error), make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // and never unlocked, so the thread ends with the goroutine
 		for f := range do {
 			done <- f()
 		}
@@ -130,7 +130,7 @@ func TestWatchMounts(t *testing.T) {
 	}
 }
 
-// TestWatchMountTable: also a mount that brings no block device into use is a change.
+// A mount that brings no block device into use is a change too.
 func TestWatchMountTable(t *testing.T) {
 	proc, on := namespace(t)
 	if err := os.Symlink("self", filepath.Join(proc, "1")); err != nil {

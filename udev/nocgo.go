@@ -6,7 +6,8 @@ package udev
 
 import "errors"
 
-// errNoLibudev is all that is left of the machine's udev without cgo, or with the tag nolibudev; recordings and the event socket still work.
+// errNoLibudev is the answer of the machine's udev without cgo, or with the tag nolibudev. Recordings and the event socket
+// still work.
 var errNoLibudev = errors.New("open udev: built without libudev")
 
 func checkLibudev() error { return errNoLibudev }

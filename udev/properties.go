@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// Properties are what udev knows of a device: DEVNAME, ID_SERIAL, …, all but DEVPATH, see [Device.Property]. They are
-// immutable, and == compares them. The zero value is none.
+// Properties are the properties of a device in udev, such as DEVNAME and ID_SERIAL. Only DEVPATH is missing, see
+// [Device.Property]. They are immutable, and == compares them. The zero value is none.
 //
-// They are one text, as udevd sends them, and not a map: a machine may have ten thousand devices with twenty properties
-// each, which take 0.5 KiB a device as text and 2 KiB as a map.
+// They are one text, as udevd sends them, and not a map. A machine may have ten thousand devices with twenty properties each,
+// which take 0.5 KiB a device as text and 2 KiB as a map.
 type Properties struct {
 	text string // "KEY=VALUE\x00" for each, in the order of the keys, each key once
 }
 
-// NewProperties makes them of a map. DEVPATH is left out. No key holds "=" or NUL, no value NUL: none of udev's does.
+// NewProperties makes them of a map. DEVPATH is left out. No key of udev's holds "=" or NUL, and no value holds NUL.
 func NewProperties(all map[string]string) Properties {
 	size := 0
 	for key, value := range all {
@@ -37,7 +37,7 @@ func NewProperties(all map[string]string) Properties {
 	return Properties{text.String()}
 }
 
-// Value returns the value of a property; empty if it is not there.
+// Value returns the value of a property, or "" if it is not there.
 func (p Properties) Value(key string) string {
 	value, _ := p.Lookup(key)
 	return value

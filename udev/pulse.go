@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
-// pulse is the liveness of a loop that waits in reads of a file. A read deadline in the past ends the read; without one
+// pulse is the liveness of a loop that waits in reads of a file. A read deadline in the past ends the read. Without one
 // nothing wakes up.
 type pulse struct {
 	liveness.Probe
@@ -63,7 +63,7 @@ func (p *pulse) woken(err error) bool {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false
 	}
-	_ = p.file.SetReadDeadline(time.Time{}) // before the question is taken: the next one sets it again
+	_ = p.file.SetReadDeadline(time.Time{}) // before the question is taken, because the next one sets it again
 	select {
 	case answer := <-p.Asked():
 		answer()
@@ -72,8 +72,8 @@ func (p *pulse) woken(err error) bool {
 	return true
 }
 
-// duplicate returns a descriptor for a file that systemd has passed. It is fit for the runtime's poller: systemd passes
-// descriptors that block. f stays the caller's and may be closed.
+// duplicate returns a descriptor for a file that systemd has passed. systemd passes descriptors that block. The own one is
+// fit for the runtime's poller. f stays the caller's and may be closed.
 func duplicate(f *os.File) (own int, err error) {
 	conn, err := f.SyscallConn()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAlive: a source that waits for events answers, as often as it is asked, and loses no event by that.
+// TestAlive checks that a source that waits for events answers each question, and loses no event by that.
 func TestAlive(t *testing.T) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
@@ -78,7 +78,7 @@ func (w *wire) queued(t *testing.T) bool {
 	return readErr != unix.EAGAIN
 }
 
-// TestNotAlive: a monitor whose events nobody takes does not go round, and says so; the question does no harm after that.
+// A monitor whose events are not taken makes no progress, and reports it. The question does no harm after that.
 func TestNotAlive(t *testing.T) {
 	w := newWire(t)
 	w.events = make(chan Event)

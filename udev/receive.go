@@ -10,9 +10,9 @@ import (
 type received struct {
 	message     []byte // valid until the next one is received
 	truncated   bool
-	overflow    bool        // the kernel dropped messages, of which all that it kept have been read since; nothing else is set
-	groups      uint32      // of the address it was sent to; 0: to this socket alone
-	credentials *unix.Ucred // of the sender, as the kernel saw it; nil: unknown
+	overflow    bool        // the kernel dropped messages, and those that it kept have been read since, so nothing else is set
+	groups      uint32      // of the address it was sent to, or 0 for this socket alone
+	credentials *unix.Ucred // of the sender, as the kernel saw it, or nil
 }
 
 // receiver holds the buffers for one message.
@@ -25,9 +25,9 @@ func newReceiver() *receiver {
 	return &receiver{make([]byte, largestMessage), make([]byte, 256), false}
 }
 
-// readOn reads on after an overflow. The kernel reports it once, with ENOBUFS, but goes on dropping messages until the
-// queue is empty (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). Who looks at everything again before that misses
-// something for good, so the overflow is reported when the queue is empty.
+// readOn reads on after an overflow. The kernel reports it once, with ENOBUFS, but goes on dropping messages until the queue
+// is empty (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). A reader that looks at everything again before that misses
+// events for good. So the overflow is reported when the queue is empty.
 func (r *receiver) readOn(fd int) (received, error) {
 	for {
 		got, err := r.read(fd)

@@ -30,7 +30,7 @@ func script(t *testing.T, subsystem, name string) string {
 	if found == nil {
 		t.Fatalf("%s has no script for subsystem %s", rulesFile, subsystem)
 	}
-	// udev(7), substitutions: "$$" is "$", "%k" the kernel's name, "%p" the path of the device.
+	// In the substitutions of udev(7) "$$" is "$", "%k" the kernel's name, "%p" the path of the device.
 	return strings.NewReplacer("$$", "$", "%k", path.Base(name), "%p", name).Replace(string(found[1]))
 }
 
@@ -52,7 +52,7 @@ func run(t *testing.T, script string, files map[string]string) (said string, lin
 		t.Fatal(err)
 	}
 	moved := regexp.MustCompile(`/(dev|proc|sys)/`).ReplaceAllString(script, root+"/$1/")
-	// A script that waits is not made to: what is there at once has to do.
+	// A script that waits for a file does not wait here. The files that are there at once are enough.
 	out, err := exec.Command("/bin/sh", "-c", strings.ReplaceAll(moved, "sleep 0.1", "true")).Output()
 	if err != nil {
 		return "", nil
@@ -70,8 +70,8 @@ func run(t *testing.T, script string, files map[string]string) (said string, lin
 	return strings.TrimSpace(string(out)), links
 }
 
-// TestRuleForNVMe: the link of a generic node is by the wwid of its own namespace, whatever its numbers are, and not by that
-// of the namespace whose disk has these numbers.
+// The link of a generic node is by the wwid of its own namespace, with any numbers, and not by that of the namespace whose
+// disk has these numbers.
 func TestRuleForNVMe(t *testing.T) {
 	const first, second, head = "/devices/pci0000:00/0000:00:1d.0/nvme/nvme4/", "/devices/pci0000:00/0000:00:1e.0/nvme/nvme3/", "/devices/virtual/nvme-subsystem/nvme-subsys5/"
 	files := map[string]string{

@@ -15,13 +15,13 @@ import (
 
 // Options say where the system's parts are. The zero value is this machine as it usually is.
 type Options struct {
-	Socket *os.File // udev's event socket as systemd passes it, for [MonitorFromFile]; nil: open one
-	// KernelLog is /dev/kmsg as systemd passes it, of which everything is read that was not read before; nil: open it, and
-	// read what comes from now on.
+	Socket *os.File // udev's event socket as systemd passes it, for [MonitorFromFile], or nil to open one
+	// KernelLog is /dev/kmsg as systemd passes it, which is read from the first message that was not read before. With nil
+	// [Open] opens it, and reads the messages from now on.
 	KernelLog *os.File
-	Proc      string // where procfs is; empty: /proc
-	Run       string // where udevd keeps its state, in the directory udev; empty: /run
-	Cgroup    string // where cgroup v2 is, in which udevd's unit has one; empty: /sys/fs/cgroup
+	Proc      string // where procfs is, or empty for /proc
+	Run       string // where udevd keeps its state in the directory udev, or empty for /run
+	Cgroup    string // where cgroup v2 is, in which udevd's unit has one, or empty for /sys/fs/cgroup
 }
 
 // System is this machine's udev, as a [Source]. Devices come from libudev, events from a [Monitor], for what is
@@ -30,12 +30,12 @@ type System struct {
 	monitor *Monitor
 	mounts  *mountWatch
 	udevd   *udevdWatch
-	log     *kernelLog            // nil: it could not be opened
-	logErr  atomic.Pointer[error] // why it is not read; nil: it is
+	log     *kernelLog            // nil if it could not be opened
+	logErr  atomic.Pointer[error] // why it is not read, or nil
 	run     string
 }
 
-// Open begins to listen; what happens from then on waits for Listen. The caller has to close the system.
+// Open begins to listen. Events from then on wait for Listen. The caller has to close the system.
 func Open(o Options) (*System, error) {
 	if err := checkLibudev(); err != nil {
 		return nil, err
@@ -78,8 +78,7 @@ func (s *System) Close() error {
 	return s.monitor.Close()
 }
 
-// KernelLog tells why the kernel's log is not read, or not any more; nil: it is. Without it all is as ever, but no
-// [Logged] comes.
+// KernelLog returns why the kernel's log is not read, or not any more, or nil. Without the log no [Logged] comes.
 func (s *System) KernelLog() error {
 	if err := s.logErr.Load(); err != nil {
 		return *err
@@ -87,8 +86,8 @@ func (s *System) KernelLog() error {
 	return nil
 }
 
-// Enumerate lists all devices that have a subsystem, also those that udevd has not worked off. It reads the whole of
-// sysfs and udev's database, some 0.1 ms for each device; one that vanishes meanwhile is left out.
+// Enumerate lists all devices that have a subsystem, also those that udevd has not processed. It reads the whole of sysfs and
+// udev's database, some 0.1 ms for each device. It leaves out a device that vanishes in between.
 func (s *System) Enumerate() ([]Device, error) {
 	devices, err := enumerate()
 	if err != nil {
@@ -120,7 +119,7 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	return context.Cause(ctx)
 }
 
-// Alive returns once each of the three has gone round, or has ended, or with the error of ctx.
+// Alive returns once each of the three has made progress or has ended, or with the error of ctx.
 func (s *System) Alive(ctx context.Context) error {
 	err := errors.Join(s.monitor.Alive(ctx), s.mounts.pulse.Alive(ctx, "watch of the mounts"))
 	if s.log != nil {
@@ -129,14 +128,14 @@ func (s *System) Alive(ctx context.Context) error {
 	return err
 }
 
-// Settled tells whether udevd has no event left to work off: its queue file is not there. In the sandbox of the unit it
-// never is; metalplug-mounts.service waits for udevd before the daemon starts.
+// Settled reports whether udevd has no event left to process, by its queue file, which is not there then. In the sandbox of
+// the unit the file is never there. metalplug-mounts.service waits for udevd before the daemon starts.
 func (s *System) Settled() bool {
 	_, err := os.Lstat(filepath.Join(s.run, "udev/queue"))
 	return err != nil
 }
 
-// Running reports whether there is an udevd. Without one no event comes and no node gets its links; Listen sends [Missed] at
+// Running reports whether there is an udevd. Without one no event comes and no node gets its links. Listen sends [Missed] at
 // intervals instead.
 func (s *System) Running() bool { return s.udevd.running() }
 

@@ -2,9 +2,9 @@
 
 // Package udev reports the devices of this machine and what happens to them, as udevd sees it.
 //
-// Two rules hold for whoever uses it. An event is only a hint to look again at a sysfs path: the kernel may lose,
-// reorder and repeat events. And a source listens from the moment it is opened, so that enumerating afterwards misses
-// nothing: what happens in between is seen twice, never not at all.
+// Two rules hold for its users. An event is only a hint to look again at a sysfs path, because the kernel may lose, reorder
+// and repeat events. And a source listens from the moment it is opened, so that enumerating afterwards misses nothing. A
+// change in between is seen twice.
 package udev
 
 import (
@@ -14,18 +14,17 @@ import (
 	"time"
 )
 
-// Device is one device as udev reports it: a copy, no handle of libudev leaves this package. == tells whether two reports
-// say the same.
+// Device is a copy of one device as udev reports it. No handle of libudev leaves this package. == compares two reports.
 type Device struct {
 	Subsystem  string // of the kernel, "nvme", "drm", "infiniband"
-	DevType    string // udev's devtype, "disk", "partition", "drm_minor"; mostly empty
+	DevType    string // udev's devtype, "disk", "partition", "drm_minor", usually empty
 	SysPath    string // "/sys/devices/…", always with the prefix "/sys", also for a recording
 	DevNode    string // "/dev/nvme0n1", empty for a device without a node
 	Properties Properties
 }
 
-// Property returns the value of a property, and whether it is there. DEVPATH is, though it is not among the Properties:
-// the path is long, and there once already.
+// Property returns the value of a property, and whether it is there. DEVPATH is, though it is not among the Properties. The
+// path is long, and SysPath has it already.
 func (d Device) Property(key string) (value string, ok bool) {
 	if key == devPath {
 		return strings.CutPrefix(d.SysPath, "/sys")
@@ -44,7 +43,7 @@ const (
 	Missed = "missed"
 	// Mounts says that the set of block devices which this host has mounted or swaps to has changed.
 	Mounts = "mounts"
-	// Logged says that a driver has written something about a device into the kernel's log: the property MESSAGE.
+	// Logged says that a driver has written a message about a device into the kernel's log. The property MESSAGE holds it.
 	Logged = "logged"
 )
 
@@ -52,21 +51,20 @@ const (
 type Event struct {
 	Action   string    // "add", "remove", "change", "move", "bind", "unbind", … or [Overflow], [Missed], [Mounts], [Logged]
 	Seqnum   uint64    // the kernel's sequence number, 0 where there is none
-	Device   Device    // as the event reports it; empty for the first three, for [Logged] hardly more than the path
+	Device   Device    // as the event reports it, empty for the first three, and for [Logged] hardly more than the path
 	Received time.Time // when this process read it
 }
 
-// Source is where devices come from: the machine's udev, or a recording of another machine.
+// Source is where devices come from, the machine's udev or a recording of another machine.
 type Source interface {
 	// Enumerate lists all devices that are present now. It blocks while it reads sysfs and udev's database.
 	Enumerate() ([]Device, error)
 	// Listen sends every event since the source was opened, until ctx ends, whose error it then returns.
 	// It may be called once.
 	Listen(ctx context.Context, events chan<- Event) error
-	// Alive returns once Listen, which runs, has gone round: it waits for what happens, and for nobody else. The error is
-	// that of ctx.
+	// Alive returns once Listen, which runs, waits for events and has nothing else to do. The error is that of ctx.
 	Alive(ctx context.Context) error
-	// Settled tells whether the source has worked off the events of the boot.
+	// Settled reports whether the source has processed the events of the boot.
 	Settled() bool
 }
 
@@ -74,10 +72,10 @@ type Source interface {
 type Match struct {
 	Subsystem  string
 	DevType    string
-	Properties map[string]string // property name to [Glob] pattern; all must hold
+	Properties map[string]string // property name to [Glob] pattern, of which all must hold
 }
 
-// Matches tells whether d is selected.
+// Matches reports whether d is selected.
 func (m Match) Matches(d Device) bool {
 	if m.Subsystem != "" && m.Subsystem != d.Subsystem || m.DevType != "" && m.DevType != d.DevType {
 		return false
@@ -91,11 +89,11 @@ func (m Match) Matches(d Device) bool {
 	return true
 }
 
-// Glob tells whether value matches a shell pattern as udev's rules write it: alternatives separated by "|", each with
-// "*", "?" and "[…]" (udev(7), PATTERN MATCHING). Unlike in a file name, "*" also matches "/". A malformed pattern
-// matches nothing; [CheckGlob] finds it beforehand.
+// Glob reports whether value matches a shell pattern as udev's rules write it. It has alternatives separated by "|", each
+// with "*", "?" and "[…]" (udev(7), PATTERN MATCHING). Unlike in a file name, "*" also matches "/". A malformed pattern
+// matches nothing. [CheckGlob] finds it beforehand.
 func Glob(pattern, value string) bool {
-	// path.Match stops "*" at a slash; no property holds a NUL, so it can stand in for the slash on both sides.
+	// path.Match stops "*" at a slash. No property holds a NUL, so it can stand in for the slash on both sides.
 	pattern, value = strings.ReplaceAll(pattern, "/", "\x00"), strings.ReplaceAll(value, "/", "\x00")
 	for alternative := range strings.SplitSeq(pattern, "|") {
 		if ok, err := path.Match(alternative, value); ok && err == nil {
@@ -115,7 +113,7 @@ func CheckGlob(pattern string) error {
 	return nil
 }
 
-// IsPCIAddress reports whether a name is the address of a PCI function, 0000:3b:00.0; a domain may have more digits.
+// IsPCIAddress reports whether a name is the address of a PCI function, 0000:3b:00.0. A domain may have more digits.
 func IsPCIAddress(name string) bool {
 	number, function, ok := strings.Cut(name, ".")
 	fields := strings.Split(number, ":")

@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// absentInterval is how often everything is to be enumerated while there is no udevd: no event comes.
+// absentInterval is how often everything is to be enumerated while there is no udevd, since no event comes.
 const absentInterval = 5 * time.Second
 
-// udevdCgroup has the file cgroup.events of udevd's unit: "populated" says whether a process is in the cgroup, and a change
-// modifies the file (kernel, Documentation/admin-guide/cgroup-v2.rst, "[Un]populated Notification").
+// udevdCgroup is the file cgroup.events of udevd's unit. Its key "populated" says whether a process is in the cgroup, and a
+// change modifies the file ("[Un]populated Notification" in the kernel's Documentation/admin-guide/cgroup-v2.rst).
 const udevdCgroup = "system.slice/systemd-udevd.service/cgroup.events"
 
-// udevdWatch notices that udevd ends. Events of that time never come: udevd does not make up for them when it is back. Nothing
-// wakes up while udevd runs.
+// udevdWatch notices that udevd ends. Events of that time never come, because udevd does not send them when it is back.
+// Nothing wakes up while udevd runs.
 type udevdWatch struct {
 	cgroup   string // where cgroup v2 is
 	run      string // where udevd keeps its state, in the directory udev
@@ -40,8 +40,8 @@ func openUdevdWatch(cgroup, run string) (*udevdWatch, error) {
 
 func (w *udevdWatch) close() { w.inotify.Close() }
 
-// running reports whether udevd's cgroup has a process. Where systemd has no cgroup v2, the files of udevd tell. The sandbox of
-// the unit hides the control socket, since udevd obeys every process of uid 0 there; the database is there for good.
+// running reports whether udevd's cgroup has a process. Where systemd has no cgroup v2, the files of udevd tell. The sandbox
+// of the unit hides the control socket, since udevd obeys every process of uid 0 there. The database is there permanently.
 func (w *udevdWatch) running() bool {
 	if _, err := os.Stat(filepath.Join(w.cgroup, "system.slice")); err == nil {
 		text, err := os.ReadFile(filepath.Join(w.cgroup, udevdCgroup))
@@ -59,7 +59,7 @@ func (w *udevdWatch) running() bool {
 // returns.
 func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 	defer context.AfterFunc(ctx, func() { _ = w.inotify.SetReadDeadline(time.Unix(1, 0)) })()
-	buf := make([]byte, 4<<10) // inotify(7): room for at least one event
+	buf := make([]byte, 4<<10) // room for at least one event, see inotify(7)
 	for changed := false; ; changed = true {
 		w.arm()
 		var limit time.Time

@@ -94,8 +94,7 @@ func (c cgroups) missed(events <-chan Event) {
 	}
 }
 
-// TestUdevdThatEnds: while there is no udevd everything is to be enumerated again and again, and once more when there is one
-// again, as often as that happens.
+// While there is no udevd, everything is enumerated at intervals, and once more when it is back, each time.
 func TestUdevdThatEnds(t *testing.T) {
 	for name, end := range map[string]func(cgroups){
 		"its cgroup is empty": func(c cgroups) { c.put("0") },
@@ -117,8 +116,7 @@ func TestUdevdThatEnds(t *testing.T) {
 	}
 }
 
-// TestUdevdIsBackAtOnce: no interval passes before everything is enumerated, neither when udevd ends nor when it is back, also
-// with other units that start in between.
+// Everything is enumerated at once when udevd ends and when it is back, also with other units that start in between.
 func TestUdevdIsBackAtOnce(t *testing.T) {
 	c := newCgroups(t)
 	events := c.watch(time.Hour)
@@ -136,7 +134,7 @@ func TestUdevdIsBackAtOnce(t *testing.T) {
 	c.missed(events)
 }
 
-// TestUdevdIsRestarted: it is back before anybody has looked.
+// TestUdevdIsRestarted has udevd back before the watch has looked.
 func TestUdevdIsRestarted(t *testing.T) {
 	c := newCgroups(t)
 	c.put("1")
@@ -158,7 +156,7 @@ func TestUdevdIsRestarted(t *testing.T) {
 	}
 }
 
-// TestNoUdevdAtTheStart: it is not there yet.
+// TestNoUdevdAtTheStart begins before udevd.
 func TestNoUdevdAtTheStart(t *testing.T) {
 	c := newCgroups(t)
 	events := c.watch(20 * time.Millisecond)
@@ -168,7 +166,7 @@ func TestNoUdevdAtTheStart(t *testing.T) {
 	c.missed(events)
 }
 
-// TestUdevdRunning: where systemd has no cgroup v2, the files of udevd tell.
+// TestUdevdRunning checks that the files of udevd decide where systemd has no cgroup v2.
 func TestUdevdRunning(t *testing.T) {
 	c := newCgroups(t)
 	w := &udevdWatch{cgroup: c.root, run: c.root}

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cdi writes the CDI specs of what is offered: for each resource whose devices containers get by name, a file in
-// which the container runtime finds what is behind the names.
+// Package cdi writes the CDI specs of the offered devices. Each resource whose devices containers get by name has a file, in
+// which the container runtime finds the nodes behind the names.
 //
-// A name is given out only while the file describes the device as it is. A file is a function of the newest snapshot, so it can
-// be written again at any time. It goes with the configuration: once the names of a resource are not in use, there is no file.
+// A name is given out only while the file describes the device as it is. A file is a function of the newest snapshot, so it
+// can be written again at any time. It goes with the configuration. A resource whose names are not in use has no file.
 package cdi
 
 import (
@@ -63,11 +63,11 @@ func (s *Specs) Set(resources []config.Resource) {
 	}
 }
 
-// Run keeps the files up to date until ctx ends. ready is called at once: who needs the files first calls Update.
+// Run keeps the files up to date until ctx ends. It calls ready at once. A caller that needs the files first calls Update.
 func (s *Specs) Run(ctx context.Context, ready func()) error {
 	ready()
 	for {
-		_, changed := s.Inventory.Snapshot() // first the channel: what changes from here on is not missed
+		_, changed := s.Inventory.Snapshot() // taken before Update, so that no later change is missed
 		var again <-chan time.Time
 		if !s.Update() {
 			again = time.After(retry)
@@ -81,8 +81,8 @@ func (s *Specs) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// Update makes the files those of the newest snapshot; before the first complete one it does nothing. What does not
-// succeed is logged, once; ok is false then.
+// Update makes the files those of the newest snapshot. Before the first complete one it does nothing. It logs an error once,
+// and returns false.
 func (s *Specs) Update() (ok bool) {
 	select {
 	case <-s.Inventory.Ready():
@@ -105,7 +105,7 @@ func (s *Specs) put(sp *spec, offer *inventory.Offer) error {
 		return nil
 	}
 	d := make(description)
-	for _, device := range offer.Devices { // healthy or not; what is gone is not described: another may have its number by now
+	for _, device := range offer.Devices { // healthy or not, but not what is gone, because another may have its number by now
 		if nodes := s.nodes(sp.resource, device); len(nodes) > 0 {
 			d[device.Device.ID] = nodes
 		}
@@ -159,7 +159,7 @@ func (s *Specs) Names(resource string, devices []*inventory.Status) ([]string, e
 	return Names(Kind(resource), devices), nil
 }
 
-// describes reports whether the file says of all these devices what is the case.
+// describes reports whether the file describes all these devices as they are.
 func (s *Specs) describes(sp *spec, devices []*inventory.Status) bool {
 	return !slices.ContainsFunc(devices, func(d *inventory.Status) bool {
 		nodes := s.nodes(sp.resource, d)

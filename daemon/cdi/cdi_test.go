@@ -203,7 +203,7 @@ func TestFileIsReadableWhateverTheUmask(t *testing.T) {
 	}
 }
 
-// A runtime watches the directory: a change that makes no difference to it must not wake it.
+// A runtime watches the directory. A change that makes no difference to it must not wake it.
 func TestSameContentIsNotWrittenAgain(t *testing.T) {
 	b := newBench(t, null)
 	b.update(true)

@@ -21,10 +21,10 @@ const (
 	fileSize = 240
 )
 
-// Kind returns the CDI kind of a resource's devices, "metalplug.nvidia.com/gpu" for nvidia.com/gpu. It is not the name
-// of the resource as it stands: that is the kind under which the vendor's own tools describe the same devices, and a
-// runtime takes no device that two specs describe. The domain is in the vendor because a class with a dot in it is
-// unknown to runtimes with CDI before 0.6.
+// Kind returns the CDI kind of a resource's devices, "metalplug.nvidia.com/gpu" for nvidia.com/gpu. It is not the name of the
+// resource as it stands. The vendor's own tools describe the same devices under that kind, and a runtime takes no device that
+// two specs describe. The domain is in the vendor because a class with a dot in it is unknown to runtimes with CDI before
+// 0.6.
 func Kind(resource string) string {
 	domain, class, _ := strings.Cut(resource, "/")
 	if !parser.IsLetter(rune(class[0])) {

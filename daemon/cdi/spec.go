@@ -21,15 +21,15 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// description is what a spec says: the nodes of each device, by ID.
+// description is the content of a spec, the nodes of each device by its ID.
 type description map[string][]specs.DeviceNode
 
 // spec is the spec of one resource.
 type spec struct {
 	resource config.Resource
 	file     string      // its path
-	version  uint64      // of the offer that it was last compared with; 0: none
-	written  description // what the file says; nil: not known
+	version  uint64      // of the offer that it was last compared with, or 0
+	written  description // content of the file, or nil if it is not known
 	err      error       // why the file does not say what it should
 }
 
@@ -75,7 +75,7 @@ func encode(w io.Writer, kind string, d description) error {
 	return lines.Encode(spec)
 }
 
-// nodes returns the nodes of a device; none if one of them is missing.
+// nodes returns the nodes of a device, or nil if one of them is missing.
 func (s *Specs) nodes(r config.Resource, d *inventory.Status) []specs.DeviceNode {
 	nodes := make([]specs.DeviceNode, 0, len(d.Allocation.Nodes))
 	for _, n := range d.Allocation.Nodes {
@@ -88,8 +88,7 @@ func (s *Specs) nodes(r config.Resource, d *inventory.Status) []specs.DeviceNode
 	return nodes
 }
 
-// resolve returns the node that a link leads to. The runtime follows no links (deviceInfoFromPath in pkg/cdi of the library:
-// "not a device node").
+// resolve returns the node that a link leads to. The runtime follows no links (deviceInfoFromPath in pkg/cdi of the library).
 func (s *Specs) resolve(name string) (string, error) {
 	node, err := filepath.EvalSymlinks(s.Host.Path(name))
 	dev, devErr := filepath.EvalSymlinks(s.Host.Dev)

@@ -181,9 +181,16 @@ func (c Config) Templates() []string {
 
 // Rule returns which devices belong to the resource.
 func (r Resource) Rule() device.Rule {
+	scrub := r.Reset.Scrub
+	switch {
+	case r.Reset.ScrubUnset:
+		scrub = device.ScrubUnset
+	case scrub == None:
+		scrub = ""
+	}
 	return device.Rule{
 		Resource: r.Name, Class: r.Class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse,
-		Group: r.Group, Nodes: r.Nodes, ScrubUnset: r.Reset.ScrubUnset, Extras: r.Extras, Scrubs: r.Reset.Scrub != None,
+		Group: r.Group, Nodes: r.Nodes, Extras: r.Extras, Scrub: scrub,
 		ErasedAtStart:    r.Reset.AtStart() && r.Reset.Scrub != None,
 		ClearedAtRelease: r.Reset.AtRelease() || r.Units.Release != "", Init: r.Units.Init,
 	}

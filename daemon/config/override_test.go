@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // loaded loads m.toml among files that must have no problem.
@@ -200,7 +202,7 @@ func TestScrubUnset(t *testing.T) {
 		node + "match.DEVNAME = \"/dev/x*\"\nreset.method = \"none\"\n": true,
 		valid: false,
 	} {
-		if r := good(t, text).Resources[0]; r.Reset.ScrubUnset != want || r.Rule().ScrubUnset != want {
+		if r := good(t, text).Resources[0]; r.Reset.ScrubUnset != want || (r.Rule().Scrub == device.ScrubUnset) != want {
 			t.Errorf("%s: %v", text, r.Reset.ScrubUnset)
 		}
 	}

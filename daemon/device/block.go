@@ -2,10 +2,10 @@
 
 package device
 
-// Whether this host uses a block device, or anything on it would be lost: then it must not be handed out.
+// Whether this host uses a block device, or data on it would be lost. Such a device must not be handed out.
 //
-// What the kernel tells, package sysfs reads; what was put away is only known by what udev has read off the disk, and udev
-// may be late. All of it is a first sieve: who opens the node, exclusively, has the last word.
+// Package sysfs reads what the kernel shows. Data that nothing uses at present is known only from what udev read off the
+// disk, and udev may be late. All of it is a first sieve. The helper that opens the node exclusively has the last word.
 
 import (
 	"errors"
@@ -19,8 +19,8 @@ import (
 // onTop selects what is built on disks, which is not below them in sysfs.
 var onTop = udev.Match{Subsystem: "block", Properties: map[string]string{"DEVNAME": "/dev/dm-*|/dev/md*|/dev/bcache*|/dev/loop*"}}
 
-// inUse returns why a block device must be left alone, as [ErrInUse] if it is used; nil if nothing was found. Of a disk that is
-// reached by two ways what one of them shows, such as what was written, is not all that there is.
+// inUse returns why a block device must be left alone, as [ErrInUse] if it is used, or nil if nothing was found. Where two
+// ways reach a disk, each of them shows only a part of its use, such as what was written.
 func inUse(h *Host, u udev.Device) error {
 	var use *sysfs.Use
 	d := h.DiskAt(u.SysPath)
@@ -37,7 +37,7 @@ func inUse(h *Host, u udev.Device) error {
 
 var errTwin = errors.New("two ways to one disk, or a copy")
 
-// twin is why a disk is not offered that another one may be a way to: two pods would have it.
+// twin returns why a disk is not offered to which another device may be a second way. Two pods would have the disk.
 func twin(name string) error {
 	return excludedf("%s has the same identity: %w; join the ways (nvme_core.multipath, multipathd), or remove one", name, errTwin)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// What the compiler cannot say of a class, a value.
+// TestClasses checks what the compiler cannot check of a class, which is a value.
 func TestClasses(t *testing.T) {
 	wellFormed := regexp.MustCompile(`^[a-z]+$`)
 	names := make(map[string]bool)
@@ -68,7 +68,7 @@ func TestClassFilesSayWhatTheyNeed(t *testing.T) {
 	}
 }
 
-// recordings are all that there are, by name: of the tests and of the program.
+// recordings are all recordings of the tests and of the program, by name.
 func recordings(t *testing.T) map[string]string {
 	t.Helper()
 	texts := make(map[string]string)
@@ -127,7 +127,7 @@ func checkSighting(t *testing.T, name string, s device.Sighting) {
 	}
 }
 
-// Hardware may go at any moment: no class may make up a device of what is left, or break.
+// Hardware may go at any moment. No class may make up a device of what is left, or break.
 func TestLookAtWhatIsGoing(t *testing.T) {
 	rules := slices.Concat(everything, anyNode(nil))
 	for name, text := range recordings(t) {
@@ -139,7 +139,7 @@ func TestLookAtWhatIsGoing(t *testing.T) {
 			if sightings := device.Look(h, rules, &u); len(sightings) > 0 {
 				t.Errorf("%s: %s is gone, and seen", name, u.SysPath)
 			}
-			if err := os.MkdirAll(h.Path(u.SysPath), 0o755); err != nil { // an empty directory: only the attributes went
+			if err := os.MkdirAll(h.Path(u.SysPath), 0o755); err != nil { // an empty directory, where only the attributes went
 				t.Fatal(err)
 			}
 			for _, s := range device.Look(h, rules, &u) {
@@ -149,7 +149,7 @@ func TestLookAtWhatIsGoing(t *testing.T) {
 	}
 }
 
-// Whatever is reached by a PCI function that does not answer is sick: whole devices, all their parts, all their ports.
+// A device that is reached by a PCI function without an answer is unhealthy, with all its parts and all its ports.
 func TestSickFunctionIsSickInEveryPart(t *testing.T) {
 	rules := slices.Concat(everything, anyNode(nil))
 	sick := 0

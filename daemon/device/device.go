@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package device knows the classes of hardware that metalplug offers: what a device of each class is, how it is
-// recognised across reboots, whether it is well, and what a container needs to use it.
+// Package device knows the classes of hardware that metalplug offers. It says what a device of each class is, how it is
+// recognised across reboots, whether it is healthy, and what a container needs to use it.
 //
-// A class is a value, [Class]: match rules and a handful of functions in one file. Its functions read sysfs, procfs and
-// /dev through a [Host] and keep nothing: what is needed later is read again. They may block for as long as the kernel
-// does, so they run beside the inventory's loop, never in it.
+// A class is a value of type [Class] with match rules and a handful of functions in one file. Its functions read sysfs,
+// procfs and /dev through a [Host]. They keep nothing, and read again what they need later. They may block for as long as the
+// kernel does, so they run beside the inventory's loop, never in it.
 package device
 
 import (
@@ -15,17 +15,17 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Device is one thing that a container can be given. It says what the device is; sysfs says how it is.
+// Device is one thing that a container can be given. It says what the device is, and sysfs says in which state.
 type Device struct {
 	ID       string // stable across reboots and slots, unique on the machine, as [MakeID] makes it
 	Class    *Class
-	Model    string       // for people; may be empty
+	Model    string       // for people, may be empty
 	SysPath  string       // of the udev device that it was identified from
-	Part     string       // which part of that udev device, for a class that finds several in one; mostly empty
-	NUMANode int          // -1: none known
-	Udev     *udev.Device // the udev device that it was identified from, shared; nil: it was not seen yet
-	rule     *Rule        // that takes it; nil: none does
-	group    *members     // while it is looked at; nil: it is no group
+	Part     string       // which part of that udev device, or empty for a whole one
+	NUMANode int          // or -1 if it is not known
+	Udev     *udev.Device // the udev device that it was identified from, shared, or nil before the first look
+	rule     *Rule        // that takes it, or nil
+	group    *members     // of a group during a look, or nil
 }
 
 // nodes returns the udev devices that have the nodes of a device of class node.
@@ -38,13 +38,13 @@ func (d Device) nodes() []udev.Device {
 
 // Node is a device node that a container gets.
 type Node struct {
-	Host        string // where the runtime finds it: a link that outlives renumbering where udev makes one
+	Host        string // where the runtime finds it, by a link that outlives renumbering if udev makes one
 	Container   string // its path in the container
-	Permissions string // of "rwm"; empty: what the resource says
+	Permissions string // of "rwm", or empty for those of the resource
 }
 
-// Shared tells whether there is one such node for all devices of a class, so that somebody who has it open need not have
-// any of the devices.
+// Shared reports whether all devices of a class have this one node. A process that has it open need not have any of the
+// devices.
 func (n Node) Shared() bool {
 	return slices.Contains([]string{
 		"/dev/kfd",                                                                          // drivers/gpu/drm/amd/amdkfd/kfd_chardev.c
@@ -57,7 +57,7 @@ func (n Node) Shared() bool {
 // Allocation is what a container gets for one device.
 type Allocation struct {
 	Nodes []Node
-	Env   map[string]string // names that users of the class know; over several devices the values are joined by commas
+	Env   map[string]string // names that users of the class know, with the values of several devices joined by commas
 }
 
 // Own returns the host paths of the nodes that are of one device alone.
@@ -71,7 +71,7 @@ func (a Allocation) Own() []string {
 	return nodes
 }
 
-// Class is a kind of hardware. A nil function is an ability that the class does not have; Identify and Allocate are
+// Class is a kind of hardware. A nil function is an ability that the class does not have. Identify, Health and Allocate are
 // never nil. No function may mention [Classes].
 type Class struct {
 	Name string // as in the configuration
@@ -82,36 +82,35 @@ type Class struct {
 	// Wakes selects events of other devices after which every subject of the class must be looked at again. Events
 	// above and below a subject's own sysfs path always have that effect.
 	Wakes []udev.Match
-	// Disks says that its devices are disks, or reach one: what this host mounts and what it builds on top concerns them.
+	// Disks reports whether its devices are disks, or reach one. They are looked at again after each change of what this host
+	// mounts or builds on disks.
 	Disks bool
-	// Renamed says that udev gives its devices other names: that one is not at its path does not say that it is gone.
+	// Renamed reports whether udev gives its devices other names. A device that is not at its path need not be gone then.
 	Renamed bool
-	// Every is how often its subjects are looked at without an event, for the health that the kernel sends none of.
-	// 0: only at the audit.
+	// Every is how often its subjects are looked at without an event, for the health that the kernel sends none of. With 0
+	// only the audit looks at them.
 	Every time.Duration
-	// DevNodes are shell patterns of all nodes that the class hands out; the unit and the policy are checked against it.
+	// DevNodes are shell patterns of all nodes that the class hands out. A test checks the unit and the policy against them.
 	DevNodes []string
 
-	// Identify finds the devices in a subject. An error means none, and says why: [ErrExcluded], [ErrGone] or whatever
-	// kept it from being read.
+	// Identify finds the devices in a subject. An error means that there is none, and says why, such as [ErrExcluded],
+	// [ErrGone] or the error of a read.
 	Identify func(*Host, udev.Device) ([]Device, error)
 	// Offer tells why a device must not be handed out at present, though it may be in perfect health.
 	Offer func(*Host, Device) error
-	// Health returns nil for a healthy device, else why it is not. What all PCI functions have in common is found out
-	// without it (pci_health.go).
+	// Health returns nil for a healthy device, a [warning] for one that is usable all the same, or else why it is not healthy.
+	// It leaves out the health that all PCI functions have in common (pci_health.go).
 	Health func(*Host, Device) error
-	// Target tells how a helper finds a device by itself; nil: there is nothing that it could do.
+	// Target returns how a helper finds a device by itself, or nil if the helper can do nothing to it.
 	Target func(*Host, Device) *Target
-	// Auto returns the reset method that is the right one for a device as it stands, of those which it survives with its
-	// driver bound and which hit nothing else; empty: none is.
+	// Auto returns the right reset method for a device as it stands, or "". The device survives it with its driver bound, and
+	// it hits nothing else.
 	Auto func(*Host, Device) string
 	// Hits returns the sysfs paths of the other devices that a method of resetting or erasing a device hits too.
 	Hits func(h *Host, d Device, method string) []string
-	// Warn returns what is not as it should be with a device that is usable all the same; empty: nothing.
-	Warn func(*Host, Device) string
 	// Functions finds the PCI functions by which a device is reached, any of them, where that is not the one above it.
 	Functions func(*Host, Device) []string
-	// NeedsAll says that a device is sick with any of its functions; else one of them is enough.
+	// NeedsAll reports whether a device is unhealthy with any of its functions. Otherwise one healthy function is enough.
 	NeedsAll bool
 	// Notice returns the mark that an event leaves on the hardware, where sysfs does not show later what it says. It is
 	// asked about every event of the machine.
@@ -120,8 +119,8 @@ type Class struct {
 	Allocate func(*recipe, Device)
 }
 
-// slowCheck is how often hardware is looked at for what no event tells: PCI functions that fall off the bus where there
-// is no hotplug, counters, attributes of drivers.
+// slowCheck is how often hardware is looked at for changes without an event. These are PCI functions that fall off the bus
+// where there is no hotplug, counters, and attributes of drivers.
 const slowCheck = time.Minute
 
 // Classes are all classes, in the order in which a udev device is tried.
@@ -138,8 +137,8 @@ func ClassNamed(name string) *Class {
 // Selects tells whether d is a subject of the class.
 func (c *Class) Selects(d udev.Device) bool { return anyMatch(c.Match, d) }
 
-// WokenBy tells whether an event of d is a reason to look at every subject of the class: d may be a member of a group
-// that one of them stands for.
+// WokenBy reports whether an event of d is a reason to look at every subject of the class, because d may be a member of a
+// group that one of them stands for.
 func (c *Class) WokenBy(d udev.Device, rules ...Rule) bool {
 	return anyMatch(c.Wakes, d) || slices.ContainsFunc(rules, func(r Rule) bool {
 		return r.Class == c && r.Group != nil && r.Group.names(d.DevNode)

@@ -12,33 +12,25 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Step is one thing that a look decides about a device.
+// Step is one decision of a look about a device.
 type Step struct {
 	What string // "class", "identity", "offer", "rule", "health" or "nodes"
-	Name string // of the class or the resource that was tried; empty where there is no choice
-	OK   bool   // it does not keep the device back
-	Why  string // for people: what was found, or what is missing
-	Rule string // the resource whose rule has decided; empty: none has
-	Key  string // of that rule, by which it has: "match" or "exclude", mostly with the property, "match.PCI_ID"; else "name"
+	Name string // of the class or the resource that was tried, or empty if there is no choice
+	OK   bool   // the step does not keep the device back
+	Why  string // for people, what was found or what is missing
+	Rule string // the resource whose rule decided, or empty
+	Key  string // the key of that rule which decided, "match", "match.PCI_ID", "exclude.PCI_ID" or "name"
 }
 
-// errNoDevice: a subject of a class has no device in it.
-var errNoDevice = errors.New("there is no device in it")
-
-// Explain looks at one udev device as [Look] does, and returns its steps with what it finds. Where Look finds nothing,
-// there is one sighting, whose device has no ID. It blocks as Look does.
+// Explain looks at one udev device as [Look] does, and records the steps. Where Look finds nothing, Explain returns one
+// sighting whose device has no ID. It blocks as Look does.
 func Explain(h *Host, rules []Rule, seen udev.Device) []Sighting {
-	u, t := withFunction(h, &seen), new(trace)
-	found := lookAt(h, rules, u, t)
-	if len(found) == 0 {
-		d := &Device{Class: t.class, SysPath: u.SysPath, NUMANode: -1, Udev: u}
-		found = []Sighting{{Device: d, Offer: t.err, Steps: t.steps}}
-	}
+	found, _ := lookAt(h, rules, withFunction(h, &seen), new(trace))
 	return found
 }
 
-// Taker returns the first of other rules that would take the device; the error is the reason why none would. It reads
-// sysfs and looks at no disk.
+// Taker returns the first of other rules that would take the device. The error says why none would. It reads sysfs and looks at
+// no disk.
 func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	if s.Device.Class != nil {
 		return ruleFor(h, rules, *s.Device, nil)
@@ -57,59 +49,54 @@ func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	return r, nil
 }
 
-// trace records the steps of a look. A nil trace records nothing.
-type trace struct {
-	steps []Step
-	class *Class // where the look found nothing: the class that selects the udev device, or nil
-	err   error  // and why it found nothing
-}
+// trace records the steps of a look. A nil trace records nothing, so that a look without Explain makes no text.
+type trace []Step
 
 // fork returns a trace that begins with the same steps.
 func (t *trace) fork() *trace {
 	if t == nil {
 		return nil
 	}
-	return &trace{steps: slices.Clip(t.steps)}
+	own := slices.Clip(*t)
+	return &own
 }
 
-// add adds a step that ended with err or, if that is nil, with found.
+// steps returns the steps so far.
+func (t *trace) steps() []Step {
+	if t == nil {
+		return nil
+	}
+	return *t
+}
+
+// add adds a step that ended with err or, if err is nil, with found.
 func (t *trace) add(what, name string, err error, found string) {
 	if t == nil {
 		return
 	}
-	s := Step{What: what, Name: name, OK: err == nil, Why: found}
 	if err != nil {
-		s.Why = err.Error()
+		found = err.Error()
 	}
-	t.steps = append(t.steps, s)
+	*t = append(*t, Step{What: what, Name: name, OK: err == nil, Why: found})
 }
 
-// nothing adds why there is no device in a subject of a class.
-func (t *trace) nothing(class *Class, err error) {
-	if t != nil {
-		t.class, t.err = class, err
-		t.add("identity", class.Name, err, "")
-	}
-}
-
-// rule adds the decision of a rule; found is called if it takes the device.
+// rule adds the decision of a rule. It calls found if the rule takes the device.
 func (t *trace) rule(what, name string, r *Rule, err error, found func() string) {
 	if t == nil {
 		return
 	}
 	s := Step{What: what, Name: name, OK: err == nil, Rule: r.Resource, Key: "name"}
-	var unlike mismatch
-	switch {
-	case err == nil && len(r.Match) > 0:
-		s.Why, s.Key = found(), "match"
-	case err == nil:
-		s.Why = found()
-	case errors.As(err, &unlike):
-		s.Why, s.Key = err.Error(), unlike.key
-	default:
+	if err != nil {
 		s.Why = err.Error()
+	} else {
+		s.Why = found()
 	}
-	t.steps = append(t.steps, s)
+	if unlike, ok := errors.AsType[mismatch](err); ok {
+		s.Key = unlike.key
+	} else if err == nil && len(r.Match) > 0 {
+		s.Key = "match"
+	}
+	*t = append(*t, s)
 }
 
 // asked adds the decision of a rule of class node about a udev device.
@@ -120,29 +107,25 @@ func (t *trace) asked(r *Rule, err error) {
 	t.rule("class", Generic.Name, r, err, func() string { return "asked for by " + r.Resource })
 }
 
-// offer adds what is against handing the device out, and what is left of that after a rule, which may be nil.
-func (t *trace) offer(r *Rule, offer, left error) {
+// looked adds the last steps of a look at a device that rule takes. offer is what was against the device before the rule.
+func (t *trace) looked(s *Sighting, rule *Rule, offer error, a Allocation, nodes error) {
 	if t == nil {
 		return
 	}
-	if offer != nil && left == nil {
-		t.add("offer", "", nil, fmt.Sprintf("%v: overruled by %s", offer, r.Resource))
-		return
+	if offer != nil && s.Offer == nil {
+		t.add("offer", "", nil, fmt.Sprintf("%v: overruled by %s", offer, rule.Resource))
+	} else {
+		t.add("offer", "", offer, notAgainst)
 	}
-	t.add("offer", "", offer, "nothing about the device itself is against it")
-}
-
-// nodes adds the nodes that a container would get.
-func (t *trace) nodes(a Allocation, err error) {
-	if t == nil {
-		return
-	}
+	t.add("health", "", s.Health, strings.TrimRight("the hardware is well; "+s.Warning, "; "))
 	var names []string
 	for _, n := range a.Nodes {
 		names = append(names, n.Container)
 	}
-	t.add("nodes", "", err, strings.Join(names, " "))
+	t.add("nodes", "", nodes, strings.Join(names, " "))
 }
+
+const notAgainst = "nothing about the device itself is against it"
 
 // describe returns by what a rule matches that takes a device.
 func (r *Rule) describe(h *Host, u matched) string {

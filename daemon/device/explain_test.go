@@ -26,8 +26,7 @@ func steps(e device.Sighting) string {
 	return text.String()
 }
 
-// TestExplanationsAgreeWithLooks: whatever is on a machine, the explanation ends where the look does, and what keeps a
-// device back is one of its steps.
+// On every machine the explanation ends where the look does, and one of its steps is the reason that keeps a device back.
 func TestExplanationsAgreeWithLooks(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.umockdev")
 	if err != nil || len(files) == 0 {

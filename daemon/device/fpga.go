@@ -2,27 +2,27 @@
 
 package device
 
-// FPGAs: the ports of DFL cards (Intel, Altera, Silicom), with the kernel's drivers or the older ones of OPAE; cards of
-// Xilinx and AMD with XRT, or with the driver xdma (fpga_xilinx.go).
+// FPGAs, which are the ports of DFL cards (Intel, Altera, Silicom), with the kernel's drivers or the older ones of OPAE, and
+// cards of Xilinx and AMD with XRT, or with the driver xdma (fpga_xilinx.go).
 //
 // Follows: Documentation/fpga/dfl.rst; Documentation/ABI/testing/sysfs-platform-dfl-port and sysfs-class-fpga-manager;
 // drivers/fpga/dfl-afu-main.c, dfl-afu-error.c and fpga-mgr.c; for OPAE's own drivers plugins/xfpga/sysfs.c of
 // OPAE/opae-sdk.
 //
-// Identity: the PCI address of the card and, on it, the number of the port: no card says a serial number in sysfs to
-// everybody, and the accelerator in it (afu_id, xclbinuuid) changes with every programming. The number in dfl-port.N is
-// the order of discovery.
+// Identity: the PCI address of the card and, on it, the number of the port. No card shows a serial number in sysfs to all
+// users, and the accelerator in it (afu_id, xclbinuuid) changes with every programming. The number in dfl-port.N is the order
+// of discovery.
 //
-// Health: DFL: no error is latched in the port (until somebody writes it back, or the port is reset), and the
-// accelerator is not stopped for its power. For all of them: the last programming, as the card's fpga_manager remembers
-// it, has not ended in an error; until the next, nobody knows what is in it. And what pci_health.go says. No event
-// tells of it: it is read every minute.
+// Health: no error is latched in a DFL port, and the accelerator is not stopped for its power. An error stays until it is
+// written back, or the port is reset. The last programming of any card, as its fpga_manager remembers it, has not ended in an
+// error. After such an error the content is unknown until the next programming. And what pci_health.go says. The kernel sends
+// no event, so it is read every minute.
 //
-// Nodes: /dev/dfl-port.N. Never /dev/dfl-fme.N, through which the card is programmed and taken apart: the drivers ask
-// for no capability there.
+// Nodes: /dev/dfl-port.N. Never /dev/dfl-fme.N, through which the card is programmed and taken apart. The drivers ask for no
+// capability there.
 //
-// Reset: of a DFL port, within a millisecond; it hits nothing else, and leaves memory beside the accelerator as it is.
-// Cards of other families have none.
+// Reset: of a DFL port, within a millisecond. It hits nothing else, and leaves memory beside the accelerator as it is. Cards
+// of other families have none.
 //
 // Needs: sysfs. No ioctl, no capability, no node is opened.
 
@@ -36,7 +36,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// FPGA is the class of accelerators in FPGAs: one device a DFL port or a card of Xilinx.
+// FPGA is the class of accelerators in FPGAs. Each DFL port and each card of Xilinx is a device.
 var FPGA = Class{
 	Name: "fpga",
 	Doc:  "FPGA accelerators: ports of DFL cards, cards of Xilinx with XRT or xdma",
@@ -102,8 +102,8 @@ func fpgaHealth(h *Host, d Device) error {
 	return joined(err, programmed(h, h.PCIParent(d.SysPath)))
 }
 
-// programmed returns what kept the FPGA of a PCI function from being programmed as it was meant to, the last time:
-// "write init error" and the like (state_show of fpga-mgr.c). Of a card with several ports it is not known which one.
+// programmed returns the error of the last programming of the FPGA of a PCI function, such as "write init error" (state_show
+// of fpga-mgr.c). It is not known which port of a card the error is about.
 func programmed(h *Host, function string) error {
 	const class = "/sys/class/fpga_manager"
 	for _, name := range h.Names(class) {
@@ -122,8 +122,8 @@ func programmed(h *Host, function string) error {
 // only slow it down, and pass.
 const powerStopped = 6
 
-// dflHealth reads what the port has latched. Errors stay until somebody writes them back (dfl-afu-error.c); a port of
-// which the bitstream has no error feature has none of these attributes.
+// dflHealth reads what the port has latched. Errors stay until a process writes them back (dfl-afu-error.c). A port whose
+// bitstream has no error feature has none of these attributes.
 func dflHealth(h *Host, sysPath string) error {
 	for _, name := range []string{"errors/errors", "errors/first_error"} {
 		text, err := h.Attr(sysPath, name)

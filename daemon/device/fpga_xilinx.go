@@ -2,22 +2,21 @@
 
 package device
 
-// FPGA cards of Xilinx and AMD: with XRT, or with the driver xdma of the DMA engine that designs of one's own have.
+// FPGA cards of Xilinx and AMD, with XRT, or with the driver xdma of the DMA engine that the users' own designs have.
 //
 // Follows: src/runtime_src/core/pcie/driver/linux/xocl of Xilinx/XRT (userpf/xocl_sysfs.c, mgmtpf/mgmt-sysfs.c);
 // XDMA/linux-kernel/xdma/xdma_cdev.c of Xilinx/dma_ip_drivers.
 //
-// A card with XRT has two PCI functions and is one device: the user function, of driver xocl, stands for it. In a
-// virtual machine it may be alone.
+// A card with XRT has two PCI functions and is one device. The user function, of driver xocl, stands for it. In a virtual
+// machine it may be alone.
 //
-// Health: of XRT, both functions are ready and not offline, and the user function is not in a bad state; and that the
-// management function answers. Driver xdma says nothing of its own.
+// Health: of XRT, both functions are ready and not offline, the user function is not in a bad state, and the management
+// function answers. Driver xdma says nothing of its own.
 //
-// Nodes: of XRT the render node; never /dev/xclmgmtN, by which the card is programmed (who must has it with class
-// node). Of xdma those by which the design is used: user, bypass, the DMA channels h2c and c2h, and events. Never
-// control, by which a DMA engine can be made to read and write any memory, xvc, the way to the debugger in the FPGA,
-// and the descriptors of the engines (bypass_h2c, bypass_c2h). The number in xdmaN is the order of discovery; no link
-// outlives it.
+// Nodes: of XRT the render node. Never /dev/xclmgmtN, by which the card is programmed, and which class node can offer. With
+// xdma it is the nodes by which the design is used, which are user, bypass, the DMA channels h2c and c2h, and events. Never
+// control, by which a DMA engine can be made to read and write any memory, xvc, the way to the debugger in the FPGA, and the
+// descriptors of the engines (bypass_h2c, bypass_c2h). The number in xdmaN is the order of discovery. No link outlives it.
 
 import (
 	"errors"
@@ -28,7 +27,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// xrtHealth reads the attributes of both functions of a card; versions of XRT differ in which there are.
+// xrtHealth reads the attributes of both functions of a card. Versions of XRT have different ones.
 func xrtHealth(h *Host, user string) error {
 	if err := xrtState(h, user, "xocl"); err != nil {
 		return err
@@ -45,7 +44,7 @@ func xrtHealth(h *Host, user string) error {
 	return xrtState(h, management, "xclmgmt")
 }
 
-// xrtState reads what a driver of XRT says of a function. Numbers are decimal or with 0x: xocl's ready is "0x1".
+// xrtState reads what a driver of XRT says of a function. Numbers are decimal or with 0x, such as "0x1" in xocl's ready.
 func xrtState(h *Host, function, driver string) error {
 	for _, good := range []struct {
 		name string
@@ -63,7 +62,7 @@ func xrtState(h *Host, function, driver string) error {
 	return nil
 }
 
-// xrtManagement returns the management function of the card that a user function is on; empty: it is not on this
+// xrtManagement returns the management function of the card that a user function is on. It returns "" if that is not on this
 // machine.
 func xrtManagement(h *Host, user string) string {
 	slot, _, _ := strings.Cut(path.Base(user), ".")
@@ -76,10 +75,10 @@ func xrtManagement(h *Host, user string) string {
 	return ""
 }
 
-// xdmaNodes are the names of the devices that are for who uses the design in the FPGA.
+// xdmaNodes are the names of the devices for users of the design in the FPGA.
 const xdmaNodes = "xdma[0-9]*_user|xdma[0-9]*_bypass|xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*|xdma[0-9]*_events_[0-9]*"
 
-// xdmaEngines are those among them of which the driver makes one for each DMA engine: without any it is not done.
+// xdmaEngines are the names of the devices that the driver makes for each DMA engine. Before it has made one, it is not done.
 const xdmaEngines = "xdma[0-9]*_h2c_[0-9]*|xdma[0-9]*_c2h_[0-9]*"
 
 // addXDMA adds the nodes of a function of driver xdma.

@@ -8,23 +8,23 @@ package device
 // Follows: Documentation/gpu/drm-uapi.rst; Documentation/accel/introduction.rst;
 // Documentation/ABI/testing/sysfs-bus-pci; include/linux/pci_ids.h (base class 0x03, class 0x1200).
 //
-// Identity: what the hardware itself says: NVIDIA's UUID (gpu_nvidia.go), AMD's unique_id. It goes with the card from
-// slot to slot. Where there is none (Intel, consumer cards of AMD, accelerators) the PCI address, which stays with the
-// slot. Numbers of nodes are never used: DRM gives the lowest free minor to whoever comes next (drm_minor_alloc).
+// Identity: what the hardware itself reports, which is NVIDIA's UUID (gpu_nvidia.go) or AMD's unique_id. It goes with the
+// card from slot to slot. Where there is none (Intel, consumer cards of AMD, accelerators) the PCI address, which stays with
+// the slot. Numbers of nodes are never used, because DRM gives the lowest free minor to the next device (drm_minor_alloc).
 //
-// Parts: a GPU that is divided is offered as its parts and not as a whole, since both would be the same memory: MIG
-// devices (gpu_mig.go), AMD's partitions (gpu_amd.go), virtual functions, which are PCI functions of their own.
+// Parts: a GPU that is divided is offered as its parts and not as a whole, since both would be the same memory. Parts are MIG
+// devices (gpu_mig.go), AMD's partitions (gpu_amd.go), and virtual functions, which are PCI functions of their own.
 //
-// Health: a driver is bound, Gaudi's says that the card is operational, and what pci_health.go says. Reported once, so
-// kept as marks: DRM's WEDGED until the driver says "none" or is bound again, i915's ERROR and RESET until ERROR=0, a
-// reset that amdgpu failed until one succeeds, NVIDIA's Xid until the driver's recovery action (Xid 154) is None or it
-// is bound again (gpu_health.go, gpu_xid.go).
+// Health: a driver is bound, Gaudi's says that the card is operational, and what pci_health.go says. Marks keep what a driver
+// reports once (gpu_health.go, gpu_xid.go). DRM's WEDGED stands until the driver says "none" or is bound again, i915's ERROR
+// and RESET until ERROR=0, and a failed reset of amdgpu until one succeeds. NVIDIA's Xid stands until the driver's recovery
+// action (Xid 154) is None or it is bound again.
 //
 // Nodes: those which the driver makes below the function, /dev/dri/card*, /dev/dri/renderD*, /dev/accel/accel*. Never
-// /dev/accel/accel_controlD*, by which Gaudi is steered. More for NVIDIA and AMD: see there.
+// /dev/accel/accel_controlD*, by which Gaudi is steered. gpu_nvidia.go and gpu_amd.go add more.
 //
-// Reset: none by itself: the drivers of NVIDIA, AMD and Intel do not survive that of the PCI function. By name "pci",
-// 0.1 s, for those that do (daemon/reset/pci.go, survivors).
+// Reset: none automatically, because the drivers of NVIDIA, AMD and Intel do not survive that of the PCI function. By name
+// "pci", 0.1 s, for those that do (daemon/reset/pci.go, survivors).
 //
 // Needs: sysfs and, for NVIDIA, /proc/driver/nvidia. No ioctl, no capability, no node is opened.
 
@@ -38,17 +38,18 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// GPU is the class of graphics processors and accelerators: one device a PCI function.
+// GPU is the class of graphics processors and accelerators. Each PCI function is a device.
 var GPU = Class{
 	Name: "gpu",
 	Doc:  "GPUs and processing accelerators (NVIDIA, AMD, Intel, and whatever is in the subsystem accel)",
 	Match: []udev.Match{
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "3????"}},
-		// FPGA cards have this class too (xocl, dfl-pci): only whose vendor or driver makes it an accelerator.
+		// FPGA cards have this class too (xocl, dfl-pci). The vendor or the driver shows which ones are accelerators.
 		{Subsystem: "pci", Properties: map[string]string{"PCI_CLASS": "1200??", "PCI_ID": "1002:*|10DE:*|1DA3:*"}},
 		{Subsystem: "pci", Properties: map[string]string{"DRIVER": "intel_vpu|habanalabs|qaic|amdxdna"}},
 	},
-	// What NVIDIA's modules make has no device in sysfs and no event. The nearest that the kernel reports is the module.
+	// The nodes that NVIDIA's modules make have no device in sysfs and no event. The nearest that the kernel reports is the
+	// module.
 	Wakes: []udev.Match{
 		{Subsystem: "module", Properties: map[string]string{"DEVPATH": "/module/nvidia*"}},
 		// The nodes of AMD's partitions are below no PCI function.
@@ -63,7 +64,6 @@ var GPU = Class{
 	Identify: gpuIdentify,
 	Offer:    gpuOffer,
 	Health:   gpuHealth,
-	Warn:     gpuWarn,
 	Notice:   gpuNotice,
 	Target:   functionTarget,
 	Allocate: gpuAllocate,
@@ -75,8 +75,8 @@ const (
 	vendorAMD    = "1002"
 )
 
-// Displays for people, which compute nothing: those of virtual machines and of management controllers. The PCI class
-// does not tell them from GPUs: virtio-gpu has 0x0380, as data-centre GPUs do, and a render node on top.
+// Displays of virtual machines and of management controllers, which compute nothing. The PCI class does not tell them from
+// GPUs. virtio-gpu has 0x0380, as data-centre GPUs do, and also a render node.
 const (
 	displayDrivers = "bochs-drm|bochs|virtio-pci|virtio_gpu|ast|mgag200|hibmc-drm|simpledrm|simple-framebuffer|cirrus|cirrus-qemu|qxl|" +
 		"vmwgfx|hyperv_drm"
@@ -121,7 +121,7 @@ func gpuOffer(h *Host, d Device) error {
 			return err
 		}
 	}
-	// The firmware's display may have no driver that renders: then it is of use to the console only.
+	// The firmware's display may have no driver that renders. Then only the console can use it.
 	boot, err := h.Attr(d.SysPath, "boot_vga")
 	if err == nil && boot == "1" && len(drmNames(h, d.SysPath, "renderD")) == 0 {
 		return byNamef("the display of the console (boot_vga), without a render node")
@@ -135,12 +135,14 @@ func gpuHealth(h *Host, d Device) error {
 		return errors.New("no driver is bound")
 	case "habanalabs":
 		return habanaHealth(h, d.SysPath)
+	case "amdgpu":
+		return amdHealth(h, d.SysPath)
 	}
 	return nil
 }
 
-// habanaHealth reads what Gaudi's driver says of the card: "operational", "in reset", "disabled" and others
-// (Documentation/ABI/testing/sysfs-driver-habanalabs, status; hl_device_status).
+// habanaHealth reads the status of the card from Gaudi's driver, such as "operational", "in reset" or "disabled" (status in
+// Documentation/ABI/testing/sysfs-driver-habanalabs, hl_device_status).
 func habanaHealth(h *Host, sysPath string) error {
 	status, err := h.Attr(sysPath, "status")
 	switch {
@@ -150,13 +152,6 @@ func habanaHealth(h *Host, sysPath string) error {
 		return err
 	}
 	return fmt.Errorf("driver habanalabs: status is %q", status)
-}
-
-func gpuWarn(h *Host, d Device) string {
-	if h.Link(d.SysPath, "driver") == "amdgpu" {
-		return amdWarn(h, d.SysPath)
-	}
-	return ""
 }
 
 func gpuAllocate(r *recipe, d Device) {
@@ -188,8 +183,8 @@ func (r *recipe) addFunction(function string) {
 	}
 }
 
-// drmNames lists the DRM devices of a PCI function that have a node: "card" or "renderD" and a number, not the
-// connectors. Those of virtio_gpu are one level further down (virtio_gpu_probe).
+// drmNames lists the DRM devices of a PCI function that have a node, "card" or "renderD" and a number. Connectors have none.
+// Those of virtio_gpu are one level further down (virtio_gpu_probe).
 func drmNames(h *Host, sysPath, prefix string) []string {
 	directories := []string{sysPath + "/drm"}
 	for _, name := range h.Names(sysPath) {

@@ -2,23 +2,23 @@
 
 package device
 
-// GPUs below AMD's driver: whole, or divided into partitions (XCP: an Instinct in the modes DPX, TPX, QPX and CPX).
+// GPUs below AMD's driver, whole or divided into partitions (XCP), as an Instinct in the modes DPX, TPX, QPX and CPX.
 //
 // Follows: drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c (current_compute_partition), amdxcp/amdgpu_xcp_drv.c,
 // amdkfd/kfd_topology.c (node_show, kfd_topology_add_device), amdgpu_ras.c (amdgpu_ras_badpages_read).
 //
-// Identity: unique_id, else the PCI address; of a partition also the mode and its place among the partitions, "cpx3",
-// counted in the order of the compute driver's topology, in which the driver adds them (kfd_topology_add_device). The
-// node amdgpu_xcp_N of a partition is no identity: N counts over all GPUs.
+// Identity: unique_id, else the PCI address. A partition also has the mode and its place among the partitions, "cpx3",
+// counted in the order of the compute driver's topology, in which the driver adds them (kfd_topology_add_device). The node
+// amdgpu_xcp_N of a partition is not an identity, because N counts over all GPUs.
 //
-// Which nodes are a partition's only the compute driver tells, by the minor of the render node: all but those of the
-// first lie below platform devices without a PCI parent, and they are there whether the GPU is divided or not. No event
-// tells that the mode has changed: the GPU is looked at every minute.
+// Only the compute driver shows which nodes belong to a partition, by the minor of the render node. All but those of the
+// first lie below platform devices without a PCI parent, and they are there whether the GPU is divided or not. The kernel
+// sends no event when the mode changes, so the GPU is looked at every minute.
 //
 // Health: the GPU's. Its RAS counters are not read (gpu_health.go). A page of its memory that is bad and cannot be
 // taken out of use is a warning.
 //
-// Nodes: the render node and the card, and /dev/kfd, one for all GPUs: what keeps them apart there is the render node.
+// Nodes: the render node and the card, and /dev/kfd, one for all GPUs. The render node keeps them apart there.
 
 import (
 	"errors"
@@ -51,8 +51,8 @@ func amdDevices(h *Host, gpu Device, sysPath string) ([]Device, error) {
 	return devices, nil
 }
 
-// amdIdentity reads the number that the chip was made with (amdgpu_get_unique_id). Consumer cards have none: there the
-// attribute is missing or empty, and the address of the slot has to do.
+// amdIdentity reads the number that the chip was made with (amdgpu_get_unique_id). Consumer cards have none. The attribute is
+// missing or empty there, and the address of the slot takes its place.
 func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	unique, err := h.Attr(sysPath, "unique_id")
 	switch {
@@ -61,16 +61,16 @@ func amdIdentity(h *Host, sysPath string) (id string, err error) {
 	case strings.Trim(unique, "0") != "":
 		return MakeID("gpu", unique), nil
 	case len(drmNames(h, sysPath, "renderD")) == 0:
-		// amdgpu_pci_probe makes the attribute first and the nodes last: without nodes it may still come.
+		// amdgpu_pci_probe makes the attribute first and the nodes last. It may still come while there are no nodes.
 		return "", incompletef("driver amdgpu has not made its nodes yet")
 	}
 	return MakeID("gpu", path.Base(sysPath)), nil
 }
 
-// amdMode returns the mode in which a GPU is divided, in lower case; empty: it is not.
+// amdMode returns the mode in which a GPU is divided, in lower case, or "".
 func amdMode(h *Host, sysPath string) string {
 	mode, err := h.Attr(sysPath, "current_compute_partition")
-	if err != nil || !slices.Contains([]string{"DPX", "TPX", "QPX", "CPX"}, mode) { // SPX: one partition; UNKNOWN
+	if err != nil || !slices.Contains([]string{"DPX", "TPX", "QPX", "CPX"}, mode) { // not SPX, which is one partition, and not UNKNOWN
 		return ""
 	}
 	return strings.ToLower(mode)
@@ -104,8 +104,9 @@ func kfdNodes(h *Host, function string) []kfdNode {
 	return nodes
 }
 
-// kfdAt tells whether a location is that of the PCI function with an address: bus, device and function in 16 bits. Of a
-// partition its number is in there too: in place of the function in some kernels, in the uppermost four bits in others.
+// kfdAt reports whether a location is that of the PCI function with an address. It has bus, device and function in 16 bits.
+// The location of a partition has its number too. Some kernels put it in place of the function, others in the uppermost four
+// bits.
 func kfdAt(domain, location uint64, address string) bool {
 	const function, partition = 0x7, 0xf0000000
 	var d, bus, slot, f uint64
@@ -142,8 +143,8 @@ func (r *recipe) addAMD(d Device) {
 	r.addIfThere("/dev/kfd")
 }
 
-// addPartition adds the nodes of a partition: the render node that the compute driver names, and the card of the same
-// DRM device. Where udev links to them it does so by amdgpu_xcp_N.
+// addPartition adds the nodes of a partition. These are the render node that the compute driver names, and the card of the
+// same DRM device. Where udev links to them it does so by amdgpu_xcp_N.
 func (r *recipe) addPartition(d Device) {
 	nodes := kfdNodes(r.Host, d.SysPath)
 	i, err := strconv.Atoi(strings.TrimLeft(d.Part, "dtqcpx"))
@@ -159,13 +160,10 @@ func (r *recipe) addPartition(d Device) {
 	}
 }
 
-// amdWarn counts the pages of memory that are bad and could not be taken out of use: flag F, of lines
-// "0x00000001 : 0x00001000 : F". R is out of use, P will be.
-func amdWarn(h *Host, sysPath string) string {
-	text, err := h.ReadAll(sysPath + "/ras/gpu_vram_bad_pages")
-	if err != nil {
-		return ""
-	}
+// amdHealth counts the pages of memory that are bad and could not be taken out of use. They have flag F, in lines such as
+// "0x00000001 : 0x00001000 : F". Flag R is out of use, and P will be.
+func amdHealth(h *Host, sysPath string) error {
+	text, _ := h.ReadAll(sysPath + "/ras/gpu_vram_bad_pages") // only some chips have it
 	bad := 0
 	for line := range strings.Lines(text) {
 		if strings.HasSuffix(strings.TrimSpace(line), ": F") {
@@ -173,7 +171,7 @@ func amdWarn(h *Host, sysPath string) string {
 		}
 	}
 	if bad == 0 {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("%d bad pages of its memory could not be taken out of use (gpu_vram_bad_pages)", bad)
+	return warningf("%d bad pages of its memory could not be taken out of use (gpu_vram_bad_pages)", bad)
 }

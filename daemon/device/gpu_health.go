@@ -2,14 +2,14 @@
 
 package device
 
-// What the drivers of GPUs report once and do not show afterwards.
+// Faults that the drivers of GPUs report once and do not show afterwards.
 //
-// Follows: Documentation/gpu/drm-uapi.rst, Device Wedging (Linux 6.15); drivers/gpu/drm/i915/gt/intel_reset.c
-// (intel_gt_reset_global); drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged); drivers/gpu/drm/amd/amdgpu/
-// amdgpu_device.c (amdgpu_device_gpu_recover). For NVIDIA see gpu_xid.go.
+// Follows Documentation/gpu/drm-uapi.rst, Device Wedging (Linux 6.15), drivers/gpu/drm/i915/gt/intel_reset.c
+// (intel_gt_reset_global), drivers/gpu/drm/xe/xe_device.c (xe_device_declare_wedged) and
+// drivers/gpu/drm/amd/amdgpu/amdgpu_device.c (amdgpu_device_gpu_recover). For NVIDIA see gpu_xid.go.
 //
-// Not read: ras/*_err_count of amdgpu, for to read it resets the counters of most chips (amdgpu_ras_sysfs_read), and
-// whoever else reads them loses theirs.
+// It does not read ras/*_err_count of amdgpu. A read resets the counters of most chips (amdgpu_ras_sysfs_read), and other
+// readers lose theirs.
 
 import (
 	"path"
@@ -27,7 +27,7 @@ func gpuNotice(e udev.Event) (Mark, bool) {
 		return Mark{}, false
 	}
 	m := Mark{SysPath: FunctionIn(e.Device.SysPath), Source: "drm"}
-	if m.SysPath == "" { // a GPU of a system on chip: the device is above the directory drm
+	if m.SysPath == "" { // the device of a GPU of a system on chip is above the directory drm
 		m.SysPath = path.Dir(path.Dir(e.Device.SysPath))
 	}
 	p := e.Device.Properties
@@ -59,8 +59,8 @@ func gpuLogged(d udev.Device) (Mark, bool) {
 	return Mark{}, false
 }
 
-// amdReset reads how a reset by amdgpu has ended: "GPU reset(3) succeeded!" or "GPU reset end with ret = -110". That it
-// has begun is no news: meanwhile its unique_id cannot be read.
+// amdReset reads how a reset by amdgpu has ended, "GPU reset(3) succeeded!" or "GPU reset end with ret = -110". Its beginning
+// leaves no mark, because the unique_id cannot be read until its end.
 func amdReset(sysPath, text string) (Mark, bool) {
 	m := Mark{SysPath: sysPath, Source: "drm"}
 	if number, ok := strings.CutPrefix(text, " end with ret = "); ok {

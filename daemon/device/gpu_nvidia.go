@@ -7,11 +7,11 @@ package device
 // Follows: kernel-open/nvidia/nv-procfs.c (nv_procfs_read_gpu_info), nv-chardev-numbers.h and nv-caps.c of
 // NVIDIA/open-gpu-kernel-modules.
 //
-// Identity: the GPU's UUID, which is also what nvidia-smi, CUDA and the CDI specs of nvidia-ctk call it. The driver
-// knows it once it has initialised the GPU for the first user since it was loaded; nvidia-persistenced is one.
+// Identity: the GPU's UUID, which is also what nvidia-smi, CUDA and the CDI specs of nvidia-ctk call it. The driver knows it
+// once it has initialised the GPU for the first user since it was loaded, such as nvidia-persistenced.
 //
-// Nodes: by the device minor that the driver tells, which follows neither the PCI address nor the UUID. No link
-// outlives renumbering: who needs one across reboots injects by CDI. The nodes are made by nvidia-modprobe, without an
+// Nodes: by the device minor that the driver tells, which follows neither the PCI address nor the UUID. No link outlives
+// renumbering. A resource that needs one across reboots injects by CDI. The nodes are made by nvidia-modprobe, without an
 // event.
 
 import (
@@ -105,7 +105,7 @@ func (r *recipe) addNVIDIA(d Device) {
 	}
 	if d.Part != "" {
 		r.addMIG(information["Device Minor"], d.Part)
-	} else { // for graphics; compute does without, and MIG devices draw nothing
+	} else { // for graphics, which compute and MIG devices do without
 		r.addIfThere("/dev/nvidia-modeset")
 	}
 }

@@ -184,7 +184,7 @@ func TestNVIDIA(t *testing.T) {
 	})
 }
 
-// What is a display for people is never offered by a rule for all GPUs, and what is no hardware is not even seen.
+// A rule for all GPUs never offers a display for people. A device without hardware is not even seen.
 func TestDisplays(t *testing.T) {
 	h, devices := recorded(t, "gpu-displays")
 	got := make(map[string]error)
@@ -243,7 +243,7 @@ func TestVirtualFunctions(t *testing.T) {
 	})
 }
 
-// A module that comes later is a reason to look again: its nodes come without an event of their own.
+// A module that comes later is a reason to look again, because its nodes come without an event of their own.
 func TestGPUWokenByModule(t *testing.T) {
 	_, devices := machine(t, "P: /module/nvidia_uvm\nE: SUBSYSTEM=module\n\nP: /module/nvme\nE: SUBSYSTEM=module\n")
 	for _, d := range devices {

@@ -2,7 +2,7 @@
 
 package device
 
-// What NVIDIA's driver reports in the kernel's log only: errors with a number, Xid.
+// Errors with a number, Xid, which NVIDIA's driver reports only in the kernel's log.
 //
 // Follows: src/nvidia/arch/nvalloc/unix and src/common/sdk/nvidia/inc/nverror.h of NVIDIA/open-gpu-kernel-modules
 // (XID_PRINT_WITH_ATTR, ROBUST_CHANNEL_*); "Xid Errors" of NVIDIA's documentation; internal/rm/health.go of
@@ -14,22 +14,23 @@ import (
 	"strings"
 )
 
-// xidAction is the Xid by which newer drivers say what has to be done to make the GPU usable again, if anything: "GPU
+// xidAction is the Xid by which newer drivers say what has to be done to make the GPU usable again, if anything, as in "GPU
 // recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)". It comes after the Xid that is the cause.
 const xidAction = 154
 
-// xidOfApplications are errors that a program makes, or that cost nothing but the program: channel errors (13, 31, 43,
-// 45, 68, 109), memory that was taken out of use in time (63), a memory error that was contained (94).
+// xidOfApplications are errors that a program makes, or that cost nothing but the program. These are channel errors (13, 31,
+// 43, 45, 68, 109), memory that was taken out of use in time (63), and a memory error that was contained (94).
 func xidOfApplications() []int { return []int{13, 31, 43, 45, 63, 68, 94, 109} }
 
-// xidFatal are errors after which the GPU computes wrongly or not at all until it is reset: memory (48, 64, 92, 95, 140,
-// 156, 157, 171, 172), processors inside (62, 119, 120, 143), the bus (79, 158, 167), NVLink and C2C (74, 136, 173).
+// xidFatal are errors after which the GPU computes wrongly or not at all until it is reset. They are about memory (48, 64,
+// 92, 95, 140, 156, 157, 171, 172), processors inside (62, 119, 120, 143), the bus (79, 158, 167), and NVLink and C2C (74,
+// 136, 173).
 func xidFatal() []int {
 	return []int{48, 62, 64, 74, 79, 92, 95, 119, 120, 136, 140, 143, 156, 157, 158, 167, 171, 172, 173}
 }
 
-// xidMark reads the text of an Xid: "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." What is in no
-// list is a warning: the driver reports far more numbers than are documented.
+// xidMark reads the text of an Xid, "(PCI:0000:18:00): 79, pid=…, name=…, GPU has fallen off the bus." A number in no list is
+// a warning, because the driver reports far more numbers than are documented.
 func xidMark(sysPath, text string) (Mark, bool) {
 	_, text, ok := strings.Cut(text, "): ")
 	digits, message, _ := strings.Cut(text, ",")
@@ -51,7 +52,8 @@ func xidMark(sysPath, text string) (Mark, bool) {
 	return m, true
 }
 
-// xidVerdict reads the driver's own word on the GPU: with "None" it is well again, whatever was reported before.
+// xidVerdict reads the recovery action that the driver asks for. With "None" the GPU is healthy again after any earlier
+// report.
 func xidVerdict(sysPath, message string) (Mark, bool) {
 	begin, end := strings.LastIndexByte(message, '('), strings.LastIndexByte(message, ')')
 	if begin < 0 || end < begin {

@@ -4,21 +4,22 @@ package device
 
 // Sets of device nodes that are offered as one device.
 //
-// Follows: Documentation/ABI/stable/sysfs-dev (/sys/dev/char and /sys/dev/block);
-// Documentation/ABI/stable/sysfs-bus-usb.
+// Follows Documentation/ABI/stable/sysfs-dev (/sys/dev/char and /sys/dev/block) and Documentation/ABI/stable/sysfs-bus-usb.
 //
-// The members are found in sysfs, so that each of them sees the same group, whichever of them an event was about. The
-// first of them stands for the group; the others are seen and not offered, as parts of it.
+// The members are found in sysfs, so that each of them sees the same group, whichever of them an event was about. The first
+// of them stands for the group. The others are seen and not offered, as parts of it.
 
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path"
 	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -28,25 +29,25 @@ const (
 	GroupPCI = "pci" // each PCI function has
 )
 
-// Group is a set of device nodes that are offered as one device. The patterns are those of [udev.Glob], over names such
-// as "/dev/snd/controlC0". The Match and Exclude of its rule are about the hardware that By names, of which only what
-// the kernel reports is known; without By they are empty.
+// Group is a set of device nodes that are offered as one device. The patterns are those of [udev.Glob], over names such as
+// "/dev/snd/controlC0". The Match and Exclude of its rule are about the hardware that By names, of which only the kernel's
+// properties are known. Without By they are empty.
 type Group struct {
 	Nodes    []string // each has to find a node, or the device is not complete
 	Optional []string // each may find nodes, which belong to the device then
-	By       string   // [GroupUSB] or [GroupPCI]; empty: the nodes of the whole machine are one group
+	By       string   // [GroupUSB] or [GroupPCI], or empty if the nodes of the whole machine are one group
 }
 
-// names tells whether any pattern is about a node.
+// names reports whether any pattern is about a node.
 func (g *Group) names(node string) bool { return node != "" && g.rank(node) >= 0 }
 
-// rank returns the number of the first pattern that a node matches, those that are optional last; -1: none.
+// rank returns the number of the first pattern that a node matches, or -1. The optional patterns come last.
 func (g *Group) rank(node string) int {
 	return slices.IndexFunc(slices.Concat(g.Nodes, g.Optional), func(pattern string) bool { return udev.Glob(pattern, node) })
 }
 
-// missing returns as [ErrIncomplete] which of the patterns that have to find a node have found none. taken are nodes
-// that belong to something else, and to what.
+// missing returns as [ErrIncomplete] which of the patterns that have to find a node have found none. taken has the owners of
+// nodes that belong to something else.
 func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	var reasons []error
 	for _, pattern := range g.Nodes {
@@ -69,8 +70,8 @@ func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 
 func isPattern(name string) bool { return strings.ContainsAny(name, `*?[|\`) }
 
-// hardware returns the sysfs path of the hardware that a node at sysPath is of, as the group divides it; empty: it is
-// of none. ok is false where that means that it is in no group.
+// hardware returns the sysfs path of the hardware that a node at sysPath is of, as the group divides it, or "". ok reports
+// whether the node is in a group.
 func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 	switch g.By {
 	case GroupUSB:
@@ -83,9 +84,9 @@ func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 	return owner, owner != ""
 }
 
-// usbAbove returns the sysfs path of the USB device at or above sysPath; empty: there is none.
+// usbAbove returns the sysfs path of the USB device at or above sysPath, or "".
 func usbAbove(h *Host, sysPath string) string {
-	for p := sysPath; strings.HasPrefix(p, "/sys/devices/"); p = path.Dir(p) {
+	for p := range sysfs.Up(sysPath) {
 		if h.Link(p, "subsystem") == "usb" && h.Properties(p)["DEVTYPE"] == "usb_device" {
 			return p
 		}
@@ -125,9 +126,9 @@ func kernelDevice(h *Host, sysPath string) udev.Device {
 	return d
 }
 
-// nodeRule returns the rule of class node that takes u: the first of which it is the member of a group, then with the
-// hardware that the group is of, else the first that takes it as a device of its own; nil: none does. A member cannot
-// be a device of its own, even where that rule comes first: two containers would get it.
+// nodeRule returns the rule of class node that takes u, or nil. The first rule with a group that u is a member of comes
+// first, with the hardware of the group as owner. Otherwise it is the first rule that takes u as a device of its own. A
+// member cannot be a device of its own, even where that rule comes first, because two containers would get it.
 func nodeRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner string) {
 	if u.DevNode == "" {
 		t.add("class", Generic.Name, errors.New("it has no device node"), "")
@@ -157,8 +158,8 @@ func nodeRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner st
 // errNoMember is why a rule with a group does not take a udev device.
 var errNoMember = errors.New("no member of its group")
 
-// groupRule returns the first rule of which u is the member of a group, with the hardware that the group is of; nil: of
-// none.
+// groupRule returns the first rule with a group that u is a member of, and the hardware of the group. It returns nil if there
+// is none.
 func groupRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner string) {
 	for i := range rules {
 		r := &rules[i]
@@ -174,8 +175,8 @@ func groupRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner s
 	return nil, ""
 }
 
-// groupOf tells whether u belongs to a group of the rule, and the hardware that it is of. A piece of hardware that has
-// only nodes which are optional has no group.
+// groupOf reports whether u belongs to a group of the rule, and returns the hardware of the group. A piece of hardware that
+// has only nodes which are optional has no group.
 func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	g := r.Group
 	if !g.names(u.DevNode) {
@@ -192,4 +193,140 @@ func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 		return owner, len(members) > 0 && g.rank(members[0].DevNode) < len(g.Nodes)
 	}
 	return owner, true
+}
+
+// members are the nodes of a group.
+type members struct {
+	all     []udev.Device // the one that stands for the group is the first
+	missing error         // which are not there
+}
+
+// identifyGroup finds a group by one of its members. Only the first of them stands for it.
+func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) ([]Device, error) {
+	all, taken := ownMembers(h, rules, r, owner)
+	id := groupID(h, r, owner)
+	if len(all) == 0 || all[0].SysPath != u.SysPath {
+		return nil, fmt.Errorf("%w of %s", ErrPart, id)
+	}
+	for i := range all {
+		m := &all[i]
+		if err := groupable(h, *m); err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			*m = *u // of which udev's links are known
+		} else {
+			m.Properties = m.Properties.With("DEVLINKS", strings.Join(linksBeside(h, m.DevNode), " "))
+		}
+	}
+	return []Device{{
+		ID: id, Model: groupModel(h, owner), NUMANode: commonNUMANode(h, all), rule: r, group: &members{all, r.Group.missing(all, taken)},
+	}}, nil
+}
+
+// ownMembers finds the nodes of a group. Nodes that match it but belong to another class or to the group of an earlier rule
+// are in taken, with the name of that.
+func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.Device, taken map[string]string) {
+	taken = make(map[string]string)
+	for _, m := range r.Group.members(h, owner) {
+		first, _ := groupRule(h, rules, m, nil)
+		switch class := selecting(m, nil); {
+		case class != nil:
+			taken[m.DevNode] = "class " + class.Name
+		case first != nil && first != r:
+			taken[m.DevNode] = first.Resource
+		default:
+			members = append(members, m)
+		}
+	}
+	return members, taken
+}
+
+// groupable keeps back a node that may not be handed out at all, or that reaches a disk. The content that udev found on a
+// disk is known only of the node of the disk itself.
+func groupable(h *Host, m udev.Device) error {
+	if err := barred(m); err != nil {
+		return err
+	}
+	if len(disksBehind(h, m)) > 0 {
+		return excludedf("%s is in the group and reaches a disk: offer it by itself", m.DevNode)
+	}
+	return nil
+}
+
+// groupID makes the ID of a group. It begins with the resource, since another one may have a group of the same
+// hardware.
+func groupID(h *Host, r *Rule, owner string) string {
+	parts := []string{"group", strings.ReplaceAll(r.Resource, "/", ":")}
+	switch r.Group.By {
+	case GroupUSB:
+		parts = append(parts, usbIdentity(h, owner)...)
+	case GroupPCI:
+		parts = append(parts, path.Base(owner))
+	}
+	return MakeID(parts...)
+}
+
+// usbIdentity returns vendor and product of a USB device and its serial number, or else the controller and the ports
+// that it is at.
+func usbIdentity(h *Host, sysPath string) []string {
+	if serial, err := h.Attr(sysPath, "serial"); err == nil && serial != "" {
+		vendor, _ := h.Attr(sysPath, "idVendor") // without them the serial number has to do
+		product, _ := h.Attr(sysPath, "idProduct")
+		return []string{vendor + ":" + product, serial}
+	}
+	ports, err := h.Attr(sysPath, "devpath")
+	if err != nil {
+		return []string{"usb", path.Base(sysPath)}
+	}
+	controller := sysPath
+	for !sysfs.Numbered(path.Base(controller), "usb") && controller != "/" { // the root hub, directly below its controller
+		controller = path.Dir(controller)
+	}
+	return []string{path.Base(path.Dir(controller)), "usb", ports}
+}
+
+// groupModel returns what a USB device says of itself.
+func groupModel(h *Host, owner string) string {
+	if owner == "" {
+		return ""
+	}
+	model, err := h.Attr(owner, "product")
+	if err != nil {
+		return ""
+	}
+	return model
+}
+
+// commonNUMANode returns the NUMA node of all members that have one, or -1 if none has one or they differ.
+func commonNUMANode(h *Host, members []udev.Device) int {
+	node := -1
+	for _, m := range members {
+		switch own := nodeNUMA(h, m); {
+		case own < 0:
+		case node >= 0 && own != node:
+			return -1
+		default:
+			node = own
+		}
+	}
+	return node
+}
+
+// linksBeside lists the links in the directories where udev's rules put those to nodes of that kind, such as /dev/v4l/by-id
+// for /dev/video0. The links may lead to other nodes.
+func linksBeside(h *Host, node string) []string {
+	directories := map[string]string{"video": "v4l", "v4l-subdev": "v4l", "ttyUSB": "serial", "ttyACM": "serial"}
+	kind := strings.TrimRight(path.Base(node), "0123456789")
+	directory := "/dev/" + directories[kind]
+	if directories[kind] == "" {
+		directory = path.Dir(node) // /dev/snd, /dev/input, /dev/dri
+	}
+	var links []string
+	for _, by := range []string{"by-id", "by-path"} {
+		for _, name := range h.Names(directory + "/" + by) {
+			links = append(links, directory+"/"+by+"/"+name)
+		}
+	}
+	return links
 }

@@ -253,7 +253,7 @@ func TestGroupIsWokenByItsMembers(t *testing.T) {
 	}
 }
 
-// Whatever the hardware and however rules overlap, no node is offered twice, and each look of each member says the same.
+// With any hardware and rules that overlap, no node is offered twice, and each look at each member finds the same.
 func TestGroupsShareNoNode(t *testing.T) {
 	rules := []device.Rule{{Resource: "example.com/any", Class: &device.Generic}}
 	for i, g := range []device.Group{

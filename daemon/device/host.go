@@ -11,23 +11,24 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Host is the machine whose devices are looked at: the one seam between the classes and the kernel.
+// Host is the machine whose devices are looked at. It is the one seam between the classes and the kernel.
 type Host struct {
 	sysfs.Tree
 	Touch
 
-	Holds func(id string) bool // tells whether a pod holds a device; nil: none does
-	// Fingerprint returns by what the data that a pod has left on a disk is known; nil or empty: it is not known.
+	Holds func(id string) bool // reports whether a pod holds a device, may be nil
+	// Fingerprint returns the fingerprint of the data that a pod left on a disk, or "". It may be nil.
 	Fingerprint func(id string) string
 
-	Erases func(id string) bool // tells whether a disk is offered whatever is on it, since that will be erased; nil: none is
+	Erases func(id string) bool // reports whether a disk is offered with any content, because that will be erased, may be nil
 	// Proven reports whether there is evidence that nothing is on a disk. A look reads such a disk even if udev found data,
-	// since udev's database is older than an erasure until udevd has inspected the disk again. nil: there is none.
+	// since udev's database is older than an erasure until udevd has inspected the disk again. It may be nil.
 	Proven func(id string) bool
 }
 
-// Instance returns a number that tells what is at a sysfs path from what was there before, within a boot: that of the
-// directory, which the kernel gives to no other for a long time (kernfs_new_node, fs/kernfs/dir.c). 0: nothing is there.
+// Instance returns a number that differs between two devices that were at the same sysfs path within a boot, or 0 if there is
+// none. It is the inode of the directory. The kernel gives it to no other directory for a long time (kernfs_new_node,
+// fs/kernfs/dir.c).
 func (h *Host) Instance(sysPath string) uint64 {
 	found, err := h.Stat(sysPath)
 	if err != nil {
@@ -36,37 +37,29 @@ func (h *Host) Instance(sysPath string) uint64 {
 	return found.Ino
 }
 
-// PCIParent returns the sysfs path of the nearest PCI function at or above sysPath; empty if there is none.
+// PCIParent returns the sysfs path of the nearest PCI function at or above sysPath, or "" if there is none.
 func (h *Host) PCIParent(sysPath string) string {
 	return h.Above(sysPath, "pci")
 }
 
-// NUMANode returns the NUMA node of the device at sysPath or of the nearest device above it that has one; -1 if none
-// has, or if that node is not online. The kubelet refuses nodes that it does not know.
+// NUMANode returns the NUMA node of the device at sysPath or of the nearest device above it that has one. It returns -1 if
+// none has one, or if that node is not online. The kubelet refuses nodes that it does not know.
 func (h *Host) NUMANode(sysPath string) int {
-	node := h.numaAttr(sysPath)
-	for above := range sysfs.Parents(sysPath) {
-		if node >= 0 {
-			break
+	for p := range sysfs.Up(sysPath) {
+		node, err := h.Int(p, "numa_node")
+		if err != nil || node < 0 {
+			continue
 		}
-		node = h.numaAttr(above)
+		if h.Present("/sys/devices/system/node") && !h.Present(fmt.Sprintf("/sys/devices/system/node/node%d", node)) {
+			return -1
+		}
+		return int(node)
 	}
-	if node >= 0 && h.Present("/sys/devices/system/node") && !h.Present(fmt.Sprintf("/sys/devices/system/node/node%d", node)) {
-		return -1
-	}
-	return node
+	return -1
 }
 
-func (h *Host) numaAttr(sysPath string) int {
-	n, err := h.Int(sysPath, "numa_node")
-	if err != nil {
-		return -1
-	}
-	return int(n)
-}
-
-// Node returns the node name for a container: in the container its usual name, on the host the first of the links that
-// leads to it, so that the name still means the same device after a reboot. Not being there is [ErrIncomplete].
+// Node returns the node name for a container. In the container it has its usual name. On the host it has the first of the
+// links that leads to it, which means the same device after a reboot. The error is [ErrIncomplete] if the node is missing.
 func (h *Host) Node(name string, links ...string) (Node, error) {
 	target, err := h.Stat(name)
 	if err != nil {
@@ -83,8 +76,8 @@ func (h *Host) Node(name string, links ...string) (Node, error) {
 	return n, nil
 }
 
-// Number returns the name below /dev by which a device node goes by its number, "char/195:0" or "block/259:1"; empty: the
-// name leads to no device node.
+// Number returns the name below /dev of a device node by its number, "char/195:0" or "block/259:1". It returns "" if the name
+// does not lead to a device node.
 func (h *Host) Number(name string) string {
 	found, err := h.Stat(name)
 	if err != nil {

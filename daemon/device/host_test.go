@@ -160,7 +160,7 @@ func TestHostNode(t *testing.T) {
 	}
 }
 
-// TestInstance: what takes the place of something is another one.
+// TestInstance checks that a device in the place of another one has another instance.
 func TestInstance(t *testing.T) {
 	root := t.TempDir()
 	h := &device.Host{Tree: sysfs.Tree{Sys: root}}

@@ -2,27 +2,27 @@
 
 package device
 
-// RDMA devices: InfiniBand and RoCE adapters, whole or virtual functions.
+// RDMA devices, which are InfiniBand and RoCE adapters, whole or virtual functions.
 //
 // Follows: Documentation/ABI/stable/sysfs-class-infiniband; Documentation/infiniband/user_verbs.rst and user_mad.rst;
 // drivers/infiniband/core/sysfs.c, uverbs_main.c, user_mad.c and device.c (netns_mode).
 //
-// Identity: the node GUID, which the vendor gives (RoCE derives it from the MAC address). The name, mlx5_0, is changed
-// by rdma-core's udev rule soon after the device has come, and the number of uverbsN is the order of discovery. A
-// virtual function that nobody has configured has the GUID 0: there the PCI address has to do.
+// Identity: the node GUID, which the vendor gives (RoCE derives it from the MAC address). The name, mlx5_0, is changed by
+// rdma-core's udev rule soon after the device has come, and the number of uverbsN is the order of discovery. A virtual
+// function that is not configured has the GUID 0. The PCI address takes its place there.
 //
-// An adapter of which virtual functions are RDMA devices of this host is not offered beside them: they share its link.
+// An adapter whose virtual functions are RDMA devices of this host is not offered beside them, because they share its link.
 //
-// Health: a port is ACTIVE and its link is up. No event tells when that changes: it is read every five seconds. And
-// what pci_health.go says. Where RDMA devices belong to one network namespace each ("rdma system set netns exclusive")
-// a pod with a network namespace of its own cannot open what is in the host's (ib_uverbs_open gives EPERM), unless its
-// network plugin moves the device there. That is a warning: pods in the host's namespace can.
+// Health: a port is ACTIVE and its link is up. The kernel sends no event when that changes, so it is read every five seconds.
+// And what pci_health.go says. Where RDMA devices belong to one network namespace each ("rdma system set netns exclusive") a
+// pod with a network namespace of its own cannot open what is in the host's (ib_uverbs_open gives EPERM), unless its network
+// plugin moves the device there. It is only a warning, because pods in the host's namespace can.
 //
-// Nodes: /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, one for all devices, without which no connection can be
-// made by address. Where the resource asks for them, umadN of every port, by which packets are sent to who manages the
-// fabric, and issmN, which only ports of InfiniBand have and whoever opens it is the subnet manager.
+// Nodes: /dev/infiniband/uverbsN, and /dev/infiniband/rdma_cm, one for all devices, without which no connection can be made
+// by address. Where the resource asks for them, umadN of every port, by which packets are sent to the manager of the fabric,
+// and issmN, which only ports of InfiniBand have. A process that opens issmN is the subnet manager.
 //
-// Reset: none by itself: no RDMA driver survives that of the PCI function. The last close of uverbsN frees what a
+// Reset: none automatically, because no RDMA driver survives that of the PCI function. The last close of uverbsN frees what a
 // process had of the adapter (ib_uverbs_close).
 //
 // Needs: sysfs. No ioctl, no capability, no node is opened. Containers need RLIMIT_MEMLOCK or CAP_IPC_LOCK.
@@ -38,8 +38,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// InfiniBand is the class of RDMA devices: one device an adapter, port or virtual function that the kernel shows as
-// one.
+// InfiniBand is the class of RDMA devices. A device is an adapter, port or virtual function that the kernel shows as one.
 var InfiniBand = Class{
 	Name:  "infiniband",
 	Doc:   "RDMA devices (InfiniBand, RoCE)",
@@ -56,7 +55,6 @@ var InfiniBand = Class{
 	Identify: infinibandIdentify,
 	Offer:    infinibandOffer,
 	Health:   infinibandHealth,
-	Warn:     infinibandWarn,
 	Target:   functionTarget,
 	Allocate: infinibandAllocate,
 }
@@ -106,20 +104,20 @@ func infinibandOffer(h *Host, d Device) error {
 			parts = append(parts, h.Names(function+"/"+name+"/infiniband")...)
 		}
 	}
-	if len(parts) == 0 { // virtual machines have them, or nobody
+	if len(parts) == 0 { // virtual machines have them, or they are unused
 		return nil
 	}
 	return excludedf("divided into virtual functions, which are offered in its place: %s", strings.Join(parts, ", "))
 }
 
-// infinibandWarn tells of the mode in which every RDMA device belongs to one network namespace. The parameter is not
-// only what the module was loaded with: "rdma system set netns" changes the same variable (rdma_compatdev_set).
-func infinibandWarn(h *Host, _ Device) string {
+// namespaceWarning warns of the mode in which every RDMA device belongs to one network namespace. The parameter is not only
+// the one that the module was loaded with, because "rdma system set netns" changes the same variable (rdma_compatdev_set).
+func namespaceWarning(h *Host) error {
 	if shared, err := h.Read("/sys/module/ib_core/parameters/netns_mode"); err != nil || shared != "N" {
-		return ""
+		return nil
 	}
-	return "RDMA devices belong to one network namespace each: only pods with hostNetwork can open it " +
-		"(rdma system set netns shared)"
+	return warningf("RDMA devices belong to one network namespace each: only pods with hostNetwork can open it " +
+		"(rdma system set netns shared)")
 }
 
 // infinibandHealth asks the adapter for the state of its ports (ib_query_port), which may take as long as a dead
@@ -129,7 +127,7 @@ func infinibandHealth(h *Host, d Device) error {
 	for _, port := range h.Names(d.SysPath + "/ports") {
 		err := portHealth(h, d.SysPath+"/ports/"+port)
 		if err == nil {
-			return nil
+			return namespaceWarning(h)
 		}
 		reasons = append(reasons, fmt.Errorf("port %s: %w", port, err))
 	}
@@ -167,7 +165,7 @@ func infinibandAllocate(r *recipe, d Device) {
 	}
 }
 
-// addInfiniBand adds the nodes of one kind that the RDMA device at sysPath has: one for it, or one for each port.
+// addInfiniBand adds the nodes of one kind that the RDMA device at sysPath has, one for it or one for each port.
 func (r *recipe) addInfiniBand(sysPath, kind string) {
 	class, missing := "infiniband_mad", "load the module ib_umad"
 	switch kind {

@@ -2,7 +2,7 @@
 
 package device
 
-// What events say of the health of hardware and sysfs does not show afterwards, and when it is over.
+// Faults that events report and sysfs does not show afterwards, and the events that end them.
 //
 // Follows: drivers/pci/pci-driver.c (pci_uevent_ers) and pcie/err.c (pcie_do_recovery);
 // Documentation/PCI/pci-error-recovery.rst.
@@ -10,19 +10,20 @@ package device
 import (
 	"path"
 
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
 )
 
 // Mark is what an event, or a counter, says of the hardware at a sysfs path and of everything below it. The inventory
 // keeps it until another mark replaces it or takes it back. As long as it stands what is there is sick.
 //
-// Two marks take back: one of the same source without a reason, and what makes a fresh start, which has no source: the
-// hardware was taken away or put in, or a driver was bound to it. Both also hold for a part of the hardware that is
-// marked: then the rest stays marked.
+// Two kinds of marks take another back. One has the same source and no reason. The other has no source and is a fresh start,
+// when the hardware was taken away or put in, or a driver was bound to it. If one of them is about a part of the hardware
+// that is marked, the rest stays marked.
 type Mark struct {
 	SysPath string
-	Source  string // of marks at one path, those of one source replace each other; "a" takes back "a/b" too; empty: all
-	Reason  string // for people; empty: takes back what the source has said
+	Source  string // a mark replaces those of the same source at its path, "a" takes back "a/b" too, empty takes back all
+	Reason  string // for people, or empty if the mark takes back
 	Warning bool   // the hardware is usable all the same
 }
 
@@ -50,9 +51,9 @@ func Notice(e udev.Event) (m Mark, ok bool) {
 	return Mark{}, false
 }
 
-// noticeRecovery reads what the kernel reports while it recovers a PCI function from an error. The beginning and the
-// success are reported of the function; the failure of each function below the bridge (report_perm_failure_detected, in
-// Linux 6.12.107), by older kernels of the bridge itself. Only a fresh start ends that.
+// noticeRecovery reads what the kernel reports while it recovers a PCI function from an error. It reports the beginning and
+// the success of the function. It reports the failure of each function below the bridge (report_perm_failure_detected, in
+// Linux 6.12.107). Older kernels report the failure of the bridge itself. Only a fresh start ends that.
 func noticeRecovery(d udev.Device) (Mark, bool) {
 	m := Mark{SysPath: d.SysPath, Source: "recovery"}
 	switch d.Properties.Value("ERROR_EVENT") {
@@ -67,10 +68,10 @@ func noticeRecovery(d udev.Device) (Mark, bool) {
 	return m, d.Subsystem == "pci"
 }
 
-// FunctionIn returns the part of a sysfs path that is the nearest PCI function; empty: there is none. It goes by the
-// names alone, so that it can tell of what is gone.
+// FunctionIn returns the part of a sysfs path that is the nearest PCI function, or "". It goes by the names alone, so the
+// device may be gone.
 func FunctionIn(sysPath string) string {
-	for p := sysPath; len(p) > 1; p = path.Dir(p) {
+	for p := range sysfs.Up(sysPath) {
 		if udev.IsPCIAddress(path.Base(p)) {
 			return p
 		}

@@ -27,7 +27,7 @@ func TestNotice(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		event udev.Event
-		want  device.Mark // none: no mark
+		want  device.Mark // empty if there is no mark
 	}{
 		{"add", event("add", "pci", gpu), device.Mark{SysPath: gpu}},
 		{"remove", event("remove", "pci", gpu), device.Mark{SysPath: gpu}},

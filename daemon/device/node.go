@@ -2,25 +2,25 @@
 
 package device
 
-// Any other device with a node, where a rule asks for it: serial adapters, cameras, /dev/kvm, VFIO groups, work queues
-// of DSA and IAA, disks. Sets of nodes that are offered as one device are in group.go.
+// Any other device with a node, where a rule asks for it, such as serial adapters, cameras, /dev/kvm, VFIO groups, work
+// queues of DSA and IAA, and disks. Sets of nodes that are offered as one device are in group.go.
 //
 // Follows: Documentation/admin-guide/devices.rst; udev(7); the rules 60-serial, 60-persistent-storage and
 // 60-persistent-v4l of udev; Documentation/driver-api/vfio.rst; Documentation/ABI/stable/sysfs-driver-dma-idxd.
 //
-// Identity: what udev or the kernel knows: the serial number, which goes with the device from port to port; else the
-// path through the buses, which stays with the port; else the name of the node, which is right for those that are no
-// hardware (/dev/kvm, /dev/net/tun). See node_identity.go.
+// Identity: the serial number, which goes with the device from port to port. Without one it is the path through the buses,
+// which stays with the port. The last is the name of the node, which is right for nodes without hardware (/dev/kvm,
+// /dev/net/tun). udev or the kernel knows these. See node_identity.go.
 //
-// Health: the node is there, and what pci_health.go says of the function that it is below. A VFIO group is sick with
-// any of the functions in it.
+// Health: the node is there, and what pci_health.go says of the function that it is below. A VFIO group is unhealthy with any
+// of the functions in it.
 //
 // Nodes: its own, on the host by a link that udev makes from the identity. A VFIO group needs /dev/vfio/vfio too, a
 // VFIO device without a group /dev/iommu.
 //
-// Reset: of a VFIO group, each function in it, 0.1 s each; of a disk none, but it can be erased. See daemon/reset.
+// Reset: of a VFIO group, each function in it, 0.1 s each. A disk has none, but it can be erased. See daemon/reset.
 //
-// Needs: udev's database; for disks what block.go needs. No ioctl, no capability, no node is opened.
+// Needs: udev's database, and for disks the needs of block.go. No ioctl, no capability, no node is opened.
 
 import (
 	"errors"
@@ -32,7 +32,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Generic is the class of any device with a node. It has no match of its own: its subjects are what its rules take.
+// Generic is the class of any device with a node. It has no match of its own. Its rules choose its subjects.
 var Generic = Class{
 	Name: "node",
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
@@ -60,7 +60,7 @@ func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
 	return []Device{{ID: nodeID(h, u), Model: nodeModel(h, u), NUMANode: nodeNUMA(h, u)}}, nil
 }
 
-// nodeNUMA returns the NUMA node of a device node, for a VFIO group that of the function in it; -1: none.
+// nodeNUMA returns the NUMA node of a device node, for a VFIO group that of the function in it, or -1.
 func nodeNUMA(h *Host, u udev.Device) int {
 	if functions := vfioFunctions(h, u); len(functions) > 0 {
 		return h.NUMANode(functions[0])
@@ -68,8 +68,8 @@ func nodeNUMA(h *Host, u udev.Device) int {
 	return h.NUMANode(u.SysPath)
 }
 
-// barred keeps back nodes through which a container would reach more than it was given, disks that this host uses among
-// it, whatever a rule says.
+// barred keeps back nodes through which a container would reach more than it was given, such as disks that this host uses. No
+// rule overrules it.
 func barred(u udev.Device) error {
 	name := path.Base(u.SysPath)
 	switch {
@@ -110,11 +110,16 @@ func nodeOffer(h *Host, d Device) error {
 func diskOffer(h *Host, r *Rule, u udev.Device) error {
 	var reasons []error
 	for _, disk := range disksBehind(h, u) {
-		if r != nil && r.ScrubUnset {
-			return excludedf("%s takes a disk and does not say what becomes of the data of a pod: "+
-				`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the next pod can read it`, r.Resource)
-		}
-		if r != nil && r.Scrubs && (disk.SysPath != u.SysPath || u.DevType == "partition") {
+		whole := disk.SysPath == u.SysPath && u.DevType != "partition"
+		switch {
+		case r == nil, r.Scrub == "":
+		case r.Scrub == ScrubUnset && whole:
+			return excludedf("%s takes a disk and does not say what becomes of the data of a pod: add [resource.reset] with "+
+				`scrub = "discard", "zero" or "none"; with "none" the disk is offered again only if the pod left it blank`, r.Resource)
+		case r.Scrub == ScrubUnset:
+			return excludedf("%s takes a node that reaches a disk and does not say what becomes of the data of a pod: match the disk "+
+				`itself, or add [resource.reset] with scrub = "none"; with "none" the next pod can read the data`, r.Resource)
+		case !whole:
 			return excludedf("%s erases disks, and only a whole disk can be erased: match the disk itself, or set scrub = \"none\"", r.Resource)
 		}
 		reasons = append(reasons, inUse(h, disk))
@@ -128,8 +133,8 @@ func diskOffer(h *Host, r *Rule, u udev.Device) error {
 	return joined(reasons...)
 }
 
-// disksBehind returns the block devices whose content a node reaches: itself, or the disk that a SCSI generic node is
-// another way to.
+// disksBehind returns the block devices whose content a node reaches. They are the node itself, or the disk to which a SCSI
+// generic node is another way.
 func disksBehind(h *Host, u udev.Device) []udev.Device {
 	switch u.Subsystem {
 	case "block":

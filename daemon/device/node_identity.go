@@ -2,13 +2,13 @@
 
 package device
 
-// By what a device node of class node is recognised.
+// The identity of a device node of class node.
 //
-// Follows: the builtins usb_id and path_id of udev; drivers/hid/hid-core.c (hid_uevent); drivers/dma/idxd/cdev.c.
+// Follows the builtins usb_id and path_id of udev, drivers/hid/hid-core.c (hid_uevent) and drivers/dma/idxd/cdev.c.
 //
-// The serial number goes with the device from port to port; the path through the buses stays with the port; the name of
-// the node is right for those that are no hardware, and the last resort for others. Several nodes of one device have
-// the first two in common, so that what tells them apart is added.
+// The serial number goes with the device from port to port. The path through the buses stays with the port. The name of the
+// node is right for nodes without hardware, and the last resort for others. Several nodes of one device have the first two in
+// common, so a part is added that differs.
 
 import (
 	"cmp"
@@ -59,8 +59,8 @@ func nodeIDOf(h *Host, u udev.Device, identity string) string {
 	return MakeID(parts...)
 }
 
-// nodeMember tells the nodes of one piece of hardware apart: by number where they are of one kind, as partitions, the
-// ports of a serial adapter and the nodes of a camera, else by kind.
+// nodeMember tells the nodes of one piece of hardware apart. Nodes of one kind have a number, such as partitions, the ports
+// of a serial adapter and the nodes of a camera. Others have the name of their kind.
 func nodeMember(h *Host, u udev.Device) string {
 	switch u.Subsystem {
 	case "block":
@@ -69,7 +69,7 @@ func nodeMember(h *Host, u udev.Device) string {
 		}
 		return ""
 	case "tty":
-		// Of the usb-serial device that the terminal belongs to (port_number_show).
+		// The usb-serial device that the terminal belongs to has it (port_number_show).
 		if port, err := h.Attr(path.Dir(path.Dir(u.SysPath)), "port_number"); err == nil && port != "0" {
 			return "port" + port
 		}
@@ -84,7 +84,7 @@ func nodeMember(h *Host, u udev.Device) string {
 	return kind
 }
 
-// hidAbove returns the sysfs path of the HID device that a hidraw node belongs to; empty: u is none.
+// hidAbove returns the sysfs path of the HID device that a hidraw node belongs to, or "" for another node.
 func hidAbove(u udev.Device) string {
 	if u.Subsystem != "hidraw" {
 		return ""
@@ -92,8 +92,8 @@ func hidAbove(u udev.Device) string {
 	return path.Dir(path.Dir(u.SysPath))
 }
 
-// hidIdentity returns what the kernel knows of an HID device, for which few versions of udev have a rule: its bus,
-// vendor and product, its serial number or else the port it is at, and which of its interfaces it is. Nil: it is none.
+// hidIdentity returns the identity of an HID device, or nil. Few versions of udev have a rule for it. It is its bus, vendor
+// and product, its serial number or else its port, and which of its interfaces it is.
 func hidIdentity(h *Host, u udev.Device) []string {
 	above := hidAbove(u)
 	if above == "" {
@@ -109,7 +109,7 @@ func hidIdentity(h *Host, u udev.Device) []string {
 		return nil
 	}
 	identity := []string{"hid"}
-	for number := range strings.SplitSeq(strings.ToLower(p["HID_ID"]), ":") { // "0003:00001050:00000407": bus, vendor, product
+	for number := range strings.SplitSeq(strings.ToLower(p["HID_ID"]), ":") { // bus, vendor, product of "0003:00001050:00000407"
 		identity = append(identity, strings.TrimPrefix(number, "0000"))
 	}
 	identity = append(identity, serial)
@@ -119,9 +119,8 @@ func hidIdentity(h *Host, u udev.Device) []string {
 	return identity
 }
 
-// pciIdentity returns the address of the PCI function that u is a device of and which of its devices it is: those of a
-// kind are counted, since their names have the order of discovery over all functions. Nil: it is not directly below
-// one.
+// pciIdentity returns the address of the PCI function that u is directly below, and which of its devices it is, or nil. It
+// counts the devices of a kind, because their names have the order of discovery over all functions.
 func pciIdentity(h *Host, u udev.Device) []string {
 	if queue := queueOf(u); queue != "" {
 		_, number, _ := strings.Cut(path.Base(queue), ".") // of "wq0.1" the 0 is the order of discovery
@@ -142,5 +141,5 @@ func pciIdentity(h *Host, u udev.Device) []string {
 	return identity
 }
 
-// byNumber compares names of one kind by the number at their end: "ttyS9" before "ttyS10".
+// byNumber compares names of one kind by the number at their end, so that "ttyS9" comes before "ttyS10".
 func byNumber(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }

@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// anyNode is a rule that takes whatever has a node.
+// anyNode is a rule that takes every device with a node.
 func anyNode(match map[string]string) []device.Rule {
 	return []device.Rule{{Resource: "test/node", Class: &device.Generic, Match: match}}
 }
@@ -353,28 +353,29 @@ func TestNodeIsThere(t *testing.T) {
 	}
 }
 
-// A disk of which nobody has said what becomes of the data is not offered, by whichever node it is reached. Nothing else is
+// A disk whose resource does not say what becomes of the data is not offered, by any node that reaches it. Nothing else is
 // kept back for that, and it is not erased either.
 func TestDiskWithoutAScrub(t *testing.T) {
+	const byNode = `node that reaches a disk and does not say what becomes of the data of a pod: match the disk itself, ` +
+		`or add [resource.reset] with scrub = "none"; with "none" the next pod can read the data`
 	for _, c := range []struct {
-		recording, node string
-		kept            bool
+		recording, node, want string
 	}{
-		{"node-disk", "/dev/sda", true}, {"node-disk", "/dev/sg0", true}, {"node-serial", "/dev/ttyUSB0", false},
+		{"node-disk", "/dev/sda", `disk and does not say what becomes of the data of a pod: add [resource.reset] with ` +
+			`scrub = "discard", "zero" or "none"; with "none" the disk is offered again only if the pod left it blank`},
+		{"node-disk", "/dev/sda1", byNode}, {"node-disk", "/dev/sg0", byNode}, {"node-serial", "/dev/ttyUSB0", ""},
 	} {
 		h, devices := recorded(t, c.recording)
 		i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.DevNode == c.node })
 		if i < 0 {
 			t.Fatalf("the recording %s has no %s", c.recording, c.node)
 		}
-		rule := device.Rule{Resource: "test/node", Class: &device.Generic, Match: map[string]string{"DEVNAME": c.node}, ScrubUnset: true, AllowInUse: true}
+		rule := device.Rule{Resource: "test/node", Class: &device.Generic, Match: map[string]string{"DEVNAME": c.node}, Scrub: device.ScrubUnset, AllowInUse: true}
 		s := device.Look(h, []device.Rule{rule}, &devices[i])[0]
-		const want = `not for containers: test/node takes a disk and does not say what becomes of the data of a pod: ` +
-			`add [resource.reset] with scrub = "discard", "zero" or "none"; with "none" the next pod can read it`
-		if c.kept && (s.Offer == nil || s.Offer.Error() != want) || !c.kept && s.Offer != nil {
+		if want := c.want; want != "" && (s.Offer == nil || s.Offer.Error() != "not for containers: test/node takes a "+want) || want == "" && s.Offer != nil {
 			t.Errorf("%s: %v", c.node, s.Offer)
 		}
-		rule.ScrubUnset = false
+		rule.Scrub = ""
 		if s := device.Look(h, []device.Rule{rule}, &devices[i])[0]; s.Offer != nil {
 			t.Errorf("%s with a scrub: %v", c.node, s.Offer)
 		}
@@ -402,7 +403,7 @@ func TestNodeByID(t *testing.T) {
 // erasing makes rules those of a resource with a scrub.
 func erasing(rules []device.Rule) []device.Rule {
 	for i := range rules {
-		rules[i].Scrubs = true
+		rules[i].Scrub = "zero"
 	}
 	return rules
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// recipe collects what a container needs of a device. After the first error it adds nothing more: the nodes that were
-// found before are enough to tell the device by, and not for a container.
+// recipe collects what a container needs of a device. After the first error it adds nothing more. The nodes that were found
+// before identify the device, but are not enough for a container.
 type recipe struct {
 	*Host
 	Allocation
-	err error // [ErrIncomplete] names what is missing; nil: nothing is
+	err error // [ErrIncomplete] names what is missing, or nil
 }
 
 // allocate finds the nodes and variables that a container needs of a device.
@@ -65,8 +65,8 @@ func (r *recipe) addDRM(function string, names ...string) {
 	}
 }
 
-// linksIn returns those of the links that udev made to the node of u which lie in a directory of one of the names, such
-// as "by-id": those of the first name first.
+// linksIn returns the links that udev made to the node of u in a directory with one of the names, such as "by-id". The links
+// in the directories of the first name come first.
 func linksIn(u udev.Device, directories ...string) []string {
 	var links []string
 	for _, directory := range directories {

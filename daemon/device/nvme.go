@@ -7,26 +7,26 @@ package device
 // Follows: drivers/nvme/host/sysfs.c, core.c and multipath.c; Documentation/admin-guide/nvme-multipath.rst;
 // 60-persistent-storage.rules of udev.
 //
-// Identity: the attribute wwid, which the namespace itself tells: UUID, NGUID or EUI-64, and for those that have none
-// vendor, serial number, model and namespace ID. Nothing else is stable: the numbers in nvme0n1 are the order in which
-// controllers and namespaces were found, and the second is not the namespace ID.
+// Identity: the attribute wwid, which is the UUID, NGUID or EUI-64 that the namespace itself reports. A namespace without one
+// has vendor, serial number, model and namespace ID instead. Nothing else is stable. The numbers in nvme0n1 are the order in
+// which controllers and namespaces were found, and the second is not the namespace ID.
 //
-// Health: a controller that reaches it is live, and what pci_health.go says of the controllers' functions: with native
+// Health: a controller that reaches it is live, and what pci_health.go says of the controllers' functions. With native
 // multipathing one good path is enough.
 //
-// Nodes: /dev/nvmeXnY, on the host by the link that udev makes from the wwid; where a rule asks for it, /dev/ngXnY, by
-// the link that our own rule makes (udev/60-metalplug.rules). Never a partition: since Linux 6.2 whoever can open one
-// reads all of the namespace (nvme_user_cmd checks without the partition flag). Never /dev/nvmeX; a whole controller is
-// given to a container by its VFIO group, which is class node.
+// Nodes: /dev/nvmeXnY, on the host by the link that udev makes from the wwid. Where a rule asks for it, /dev/ngXnY, by the
+// link that our own rule makes (udev/60-metalplug.rules). Never a partition, because since Linux 6.2 a process that can open
+// one reads all of the namespace (nvme_user_cmd checks without the partition flag). Never /dev/nvmeX. A container gets a
+// whole controller by its VFIO group, which is class node.
 //
 // Zones: a host-managed zoned namespace is a disk that refuses most writes (Documentation/ABI/stable/sysfs-block,
 // queue/zoned). It is held back unless the rule asks for ATTR{queue/zoned}.
 //
 // With native multipathing a namespace that several controllers could reach is a disk without a PCI parent, below its
-// subsystem; its paths are hidden disks without a node, and no udev device of which is ever a subject.
+// subsystem. Its paths are hidden disks without a node, whose udev devices are never a subject.
 //
-// Reset: that of the controller, 0.1 s, where this is its only namespace: I/O of all of them waits for it. Erasures are
-// the resource's to ask for. See daemon/reset.
+// Reset: that of the controller, 0.1 s, where this is its only namespace. I/O of all its namespaces waits for it. The
+// resource says how to erase. See daemon/reset.
 //
 // Needs: sysfs, /proc/swaps, the mountinfo of process 1. No ioctl, no capability, no node is opened.
 
@@ -42,7 +42,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// NVMe is the class of NVMe namespaces that hold nothing and that nobody uses: one device a namespace.
+// NVMe is the class of NVMe namespaces that are empty and unused. Each namespace is a device.
 var NVMe = Class{
 	Name:  "nvme",
 	Doc:   "NVMe namespaces that are empty and unused",
@@ -82,8 +82,8 @@ func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {
 	return []Device{d}, nil
 }
 
-// nvmeID makes an ID of a wwid (wwid_show). What a namespace without an identifier of its own gets is spelt as people
-// know it: the serial number decoded, the model, which the serial number makes superfluous, left out.
+// nvmeID makes an ID of a wwid (wwid_show). A namespace without an identifier of its own has its serial number in it, decoded
+// as people know it. The model is left out, because the serial number is enough.
 func nvmeID(wwid string) string {
 	fallback, ok := strings.CutPrefix(wwid, "nvme.")
 	fields := strings.Split(fallback, "-") // vendor, serial number, model, namespace ID
@@ -116,11 +116,11 @@ func nvmeOffer(h *Host, d Device) error {
 	if size, err := h.Int(d.SysPath, "size"); err == nil && size == 0 {
 		return incompletef("its size is 0") // being formatted, or given up by the driver (nvme_mark_namespaces_dead)
 	}
-	// All reasons are told: to overrule one is not to overrule the others.
+	// All reasons are reported, because a rule that overrules one does not overrule the others.
 	return joined(inUse(h, *d.Udev), nvmeReach(h, d), readOnly(h, d.SysPath), nvmeZoned(h, d))
 }
 
-// nvmeZoned keeps back a namespace that is written zone by zone, unless whoever asks for it knows.
+// nvmeZoned keeps back a namespace that is written zone by zone, unless the rule asks for one.
 func nvmeZoned(h *Host, d Device) error {
 	const attr = "queue/zoned"
 	if d.rule != nil && d.rule.Match["ATTR{"+attr+"}"] != "" {
@@ -132,7 +132,7 @@ func nvmeZoned(h *Host, d Device) error {
 	return nil
 }
 
-// nvmeReach keeps back a namespace over a network: others may be using it.
+// nvmeReach keeps back a namespace over a network, which other hosts may be using.
 func nvmeReach(h *Host, d Device) error {
 	for _, controller := range h.NVMeControllers(d.SysPath) {
 		transport, err := h.Attr(controller, "transport")
@@ -183,7 +183,7 @@ func nvmeFunctions(h *Host, d Device) []string {
 	return functions
 }
 
-// Values of [Rule].Nodes: by which nodes a container reaches a namespace.
+// Values of [Rule].Nodes, the nodes by which a container reaches a namespace.
 const (
 	NVMeBlock   = "block"   // /dev/nvmeXnY, a block device
 	NVMeGeneric = "generic" // /dev/ngXnY, a character device for passthrough commands
@@ -202,7 +202,8 @@ func nvmeAllocate(r *recipe, d Device) {
 	}
 	if nodes != NVMeGeneric {
 		links := linksIn(*d.Udev, "by-id")
-		// Of two links by model and serial number the longer one has the namespace ID too, and leads to no other disk.
+		// There are two links by model and serial number. The longer one has the namespace ID too, and leads to no other
+		// disk.
 		slices.SortStableFunc(links, func(a, b string) int { return len(b) - len(a) })
 		r.add(d.Udev.DevNode, slices.Insert(links, 0, "/dev/disk/by-id/nvme-"+wwid)...)
 	}
@@ -211,11 +212,11 @@ func nvmeAllocate(r *recipe, d Device) {
 	}
 }
 
-// nvmeGenericLink is what the link to a generic node begins with that our rule for udev makes; the wwid follows.
+// nvmeGenericLink is the beginning of the link to a generic node that our rule for udev makes. The wwid follows.
 const nvmeGenericLink = "/dev/nvme-generic/by-id/nvme-"
 
-// addGeneric adds the character node. Its name alone is not enough: the kubelet keeps it with the pod, and after a reboot
-// it may be that of another disk.
+// addGeneric adds the character node. Its name alone is not enough. The kubelet keeps it with the pod, and after a reboot it
+// may be the name of another disk.
 func (r *recipe) addGeneric(sysPath, link string) {
 	node := r.DevNode(r.NVMeGeneric(sysPath))
 	if node == "" {

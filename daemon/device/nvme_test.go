@@ -176,7 +176,7 @@ func TestNVMeInUse(t *testing.T) {
 	})
 }
 
-// Of a btrfs over several disks, mountinfo names one.
+// For a btrfs over several disks, mountinfo names one.
 func TestInUseByBtrfs(t *testing.T) {
 	h, devices := recorded(t, "nvme")
 	member := filepath.Join(h.Sys, "fs/btrfs/6f1c9f2e-0d5a-4a53-8a0e-9d1a9f0f1b2c/devices/nvme2n1")
@@ -191,7 +191,7 @@ func TestInUseByBtrfs(t *testing.T) {
 	}
 }
 
-// What the kernel serves over a network it has not claimed.
+// The kernel does not claim a disk that it serves over a network.
 func TestInUseByAnExport(t *testing.T) {
 	const subsystem, object = "kernel/config/nvmet/subsystems/nqn.1/", "kernel/config/target/core/fileio_0/d/"
 	for _, c := range []struct {

@@ -2,9 +2,9 @@
 
 package device
 
-// What is the same for every PCI function: its address, its vendor and whether it still answers.
+// The address of a PCI function, its vendor, and whether it still answers.
 //
-// Follows Documentation/ABI/testing/sysfs-bus-pci; drivers/pci/pci-sysfs.c.
+// Follows Documentation/ABI/testing/sysfs-bus-pci and drivers/pci/pci-sysfs.c.
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// pciAddress returns the address of the PCI function at or above sysPath, such as 0000:3b:00.0; empty: there is none.
+// pciAddress returns the address of the PCI function at or above sysPath, such as 0000:3b:00.0, or "".
 func (h *Host) pciAddress(sysPath string) string {
 	if function := h.PCIParent(sysPath); function != "" {
 		return path.Base(function)
@@ -24,7 +24,7 @@ func (h *Host) pciAddress(sysPath string) string {
 	return ""
 }
 
-// pciVendor returns the vendor of a PCI function as the kernel's PCI_ID has it: four digits, upper case.
+// pciVendor returns the vendor of a PCI function as the kernel's PCI_ID has it, in four digits and upper case.
 func pciVendor(u udev.Device) string {
 	vendor, _, _ := strings.Cut(u.Properties.Value("PCI_ID"), ":")
 	return vendor
@@ -45,8 +45,8 @@ func (h *Host) asleep(function string) bool {
 	return err == nil && status == "suspended"
 }
 
-// pciAnswers returns why a PCI function does not answer any more, nil: it does. After a surprise removal every read
-// gives all ones (PCI_SET_ERROR_RESPONSE), while the attributes vendor and device are cached and look as ever.
+// pciAnswers returns why a PCI function does not answer any more, or nil. After a surprise removal every read gives all ones
+// (PCI_SET_ERROR_RESPONSE), while the attributes vendor and device are cached and look as ever.
 func (h *Host) pciAnswers(sysPath string) error {
 	vendor, err := h.config(sysPath, 2)
 	switch {
@@ -60,9 +60,8 @@ func (h *Host) pciAnswers(sysPath string) error {
 	return nil
 }
 
-// isVirtual tells whether a function of which the vendor reads as all ones is a virtual one that answers: it has no
-// vendor and no device ID of its own (PCI Express, Single Root I/O Virtualization, VF Vendor ID), but a command and a
-// status.
+// isVirtual reports whether a function whose vendor reads as all ones is a virtual one that answers. Such a function has no
+// vendor and no device ID of its own (PCI Express, Single Root I/O Virtualization, VF Vendor ID), but a command and a status.
 func (h *Host) isVirtual(sysPath string) bool {
 	head, err := h.config(sysPath, 8)
 	return err == nil && head != strings.Repeat("\xff", 8)

@@ -2,17 +2,18 @@
 
 package device
 
-// The health that all hardware on PCI has in common: whether it answers, its error counters, the width of its link.
+// The health that all hardware on PCI has in common, which is whether it answers, its error counters and the width of its
+// link.
 //
 // Follows: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (Linux counts, nothing is asked of the hardware);
 // drivers/pci/pci-sysfs.c (current_link_width, max_link_width).
 //
-// Fatal errors: the link was not reliable any more and data was lost. Nonfatal ones are a warning only: they include
-// requests that a function merely does not support, the driver can recover from the others, and where it could not the
-// kernel says so (mark.go). Corrected ones are normal.
+// A fatal error means that the link was not reliable any more and data was lost. A nonfatal one is only a warning. Nonfatal
+// errors include requests that a function merely does not support. The driver can recover from the others, and the kernel
+// reports it where the driver could not (mark.go). Corrected ones are normal.
 //
-// The width of a link below what both of its ends can do is a warning: a worn or dirty contact, but a link that works.
-// Its speed says nothing, for it goes down when there is nothing to do (ASPM).
+// A link that is narrower than both of its ends allow is a warning. The contact is worn or dirty, but the link works. Its
+// speed says nothing, for it goes down when there is nothing to do (ASPM).
 
 import (
 	"fmt"
@@ -32,7 +33,7 @@ type Counter struct {
 	SysPath string // of what it counts for
 	Name    string // of the attribute
 	Value   uint64
-	Fatal   bool // a rise makes the hardware sick; else it is a warning
+	Fatal   bool // a rise makes the hardware unhealthy, and is not only a warning
 }
 
 // Mark returns the mark for a counter that has risen since it had another value. Only a fresh start takes it back. The
@@ -63,25 +64,24 @@ func functionsOf(h *Host, d Device) []string {
 	return nil
 }
 
-// pciHealth finds out about the functions of a device. None answers, or one that is needed: the device is sick.
-func pciHealth(h *Host, functions []string, s *Sighting) {
+// pciHealth checks the functions of a device. The device is unhealthy if no function answers, or if one does not that it
+// needs.
+func pciHealth(h *Host, s *Sighting) {
 	var silent []error
-	var warnings []string
-	for _, function := range functions {
+	for _, function := range s.Functions {
 		s.Counters = append(s.Counters, errorCounters(h, function)...)
 		if h.asleep(function) {
-			continue // to ask would wake it: pci_config_pm_runtime_get
+			continue // to ask would wake it (pci_config_pm_runtime_get)
 		}
 		if err := h.answers(function); err != nil {
 			silent = append(silent, err)
-		} else if warning := linkWarning(h, function); warning != "" {
-			warnings = append(warnings, warning)
+		} else {
+			s.warn(linkWarning(h, function))
 		}
 	}
-	if len(silent) > 0 && (s.NeedsAll || len(silent) == len(functions)) && s.Health == nil {
+	if len(silent) > 0 && (s.Device.Class.NeedsAll || len(silent) == len(s.Functions)) && s.Health == nil {
 		s.Health = silent[0]
 	}
-	s.Warning = strings.Join(warnings, "; ")
 }
 
 // answers returns why a PCI function, or for a virtual one the physical one that makes it, does not answer any more.
@@ -127,7 +127,7 @@ func errorTotal(text string) (uint64, bool) {
 	return 0, false
 }
 
-// widest is the most lanes that a link can have. What does not answer gives more, a function without a link 0.
+// widest is the most lanes that a link can have. A function that does not answer gives more, and one without a link gives 0.
 const widest = 32
 
 // linkWarning tells of a link that is narrower than both the function and the bridge above it can do. A card with lanes

@@ -5,18 +5,17 @@ package device
 // Whether a container would keep its devices through "systemctl daemon-reload".
 //
 // Container runtimes that use systemd's cgroup driver name each node to systemd as /dev/char/MAJOR:MINOR or
-// /dev/block/MAJOR:MINOR, and leave it out where that does not exist (opencontainers/cgroups, devices/systemd.go). They
-// set the kernel's rule themselves, so all is well until systemd applies its own list again: then the container has
-// lost the device. udevd makes these links for all nodes that it knows of; for those that a vendor's program makes
-// nobody does.
+// /dev/block/MAJOR:MINOR, and leave it out where that does not exist (opencontainers/cgroups, devices/systemd.go). They set
+// the kernel's rule themselves, so all is well until systemd applies its own list again. Then the container loses the device.
+// udevd makes these links for all nodes that it knows of. Nodes that a vendor's program makes have no link.
 
 import (
 	"fmt"
 	"strings"
 )
 
-// reloadWarning tells which nodes lack the link by which systemd would know them; empty: none. It is no reason to hold
-// a device back: it works until then, and where nobody makes the links it has always been so.
+// reloadWarning returns which nodes lack the link by which systemd would know them, or "". It is not a reason to hold a
+// device back. The device works until the next daemon-reload, with any device plugin.
 func reloadWarning(h *Host, a Allocation) string {
 	var without []string
 	for _, n := range a.Nodes {
@@ -29,15 +28,4 @@ func reloadWarning(h *Host, a Allocation) string {
 		return ""
 	}
 	return strings.Join(without, ", ") + ": systemctl daemon-reload would take it from running containers"
-}
-
-// warn adds a warning to those that there are.
-func (s *Sighting) warn(text string) {
-	switch {
-	case text == "":
-	case s.Warning == "":
-		s.Warning = text
-	default:
-		s.Warning += "; " + text
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -15,33 +16,34 @@ import (
 
 // Rule assigns devices of a class to a resource. The first rule that matches a device takes it.
 //
-// The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs; the values are patterns
-// as [udev.Glob] reads them. A property that the device itself does not have is looked for among those which the kernel
-// reports for the devices above it, nearest first, so that PCI_SLOT_NAME works for an InfiniBand device and DRIVER for
-// an NVMe namespace. "METALPLUG_ID" is the ID of the device. Of a part of a device, "METALPLUG_PART" says which; a whole device
-// has no such property.
+// The keys of Match and Exclude are udev properties, or "ATTR{name}" for an attribute in sysfs. The values are patterns as
+// [udev.Glob] reads them. A property that the device itself does not have is looked for among those which the kernel reports
+// for the devices above it, nearest first, so that PCI_SLOT_NAME works for an InfiniBand device and DRIVER for an NVMe
+// namespace. "METALPLUG_ID" is the ID of the device. "METALPLUG_PART" is the name of a part of a device. A whole device has
+// no such property.
 type Rule struct {
 	Resource   string
 	Class      *Class
 	Match      map[string]string // all must hold
 	Exclude    map[string]string // any that holds excludes the device
 	AllowInUse bool              // offer it even if this host uses it
-	Extras     []string          // nodes that the class gives only if asked for: "umad", "issm"
-	Group      *Group            // of class node: what it takes is one device; nil: each node is one
-	Nodes      string            // of class nvme: [NVMeBlock], [NVMeGeneric] or [NVMeBoth]; empty: NVMeBlock
+	Extras     []string          // nodes that the class gives only if asked for, such as "umad" and "issm"
+	Group      *Group            // of class node, makes one device of several nodes, or nil
+	Nodes      string            // of class nvme, one of [NVMeBlock], [NVMeGeneric] and [NVMeBoth], and empty is NVMeBlock
 
-	// ScrubUnset reports that nobody has said how a disk is erased: one that the rule takes is not offered.
-	ScrubUnset bool
-	// Scrubs reports that a disk is erased between two pods: a node by which only a part of a disk, or another way to it, is
-	// reached is not offered.
-	Scrubs bool
-	// ErasedAtStart: before a container gets a device, what the last pod has left on it is erased.
+	// Scrub is how a disk is erased between two pods, in the words of the configuration. Empty means not at all, and [ScrubUnset]
+	// that no file says it. Only a whole disk can be erased, so the rule offers no node that reaches a part of a disk.
+	Scrub string
+	// ErasedAtStart reports whether the data of the last pod is erased before a container gets the device.
 	ErasedAtStart bool
-	// ClearedAtRelease: after its last pod a device is reset or erased, and not offered before that is done.
+	// ClearedAtRelease reports whether a device is reset or erased after its last pod, and not offered before that.
 	ClearedAtRelease bool
-	// Init is what has to be done once to each appearance of the hardware before it is offered; empty: nothing.
+	// Init is the unit that must run once for each appearance of the hardware before it is offered, or empty.
 	Init string
 }
+
+// ScrubUnset is the [Rule].Scrub of a resource that does not say how a disk is erased. The rule offers no disk.
+const ScrubUnset = "unset"
 
 // partProperty is the property by which rules tell the parts of a device from each other and from a whole one.
 const partProperty = "METALPLUG_PART"
@@ -49,10 +51,10 @@ const partProperty = "METALPLUG_PART"
 // IDProperty is the property by which rules name a device by its ID.
 const IDProperty = "METALPLUG_ID"
 
-// matched is what rules match: a udev device, with the ID and the name of the part of the device that was found in it.
+// matched is a udev device that rules match, with the ID and the name of the part of the device that was found in it.
 type matched struct {
 	udev.Device
-	id   func() string // nil: there is none
+	id   func() string // nil if there is none
 	part string
 }
 
@@ -119,8 +121,8 @@ func fits(key, pattern, value string) bool {
 	return udev.Glob(pattern, value)
 }
 
-// forgive drops the reasons against an offer if the rule's author has overruled them all: a device in use where the
-// resource allows it, one that is unusual by its kind where the rule names just that one.
+// forgive drops the reasons against an offer if the rule's author overruled them all. A resource may allow devices in use,
+// and a rule may name a device of an unusual kind.
 func (r *Rule) forgive(err error) error {
 	inUse, byName := errors.Is(err, ErrInUse) || errors.Is(err, ErrData), errors.Is(err, ErrByName)
 	switch {
@@ -157,8 +159,8 @@ func (h *Host) property(u matched, key string) (string, bool) {
 	if value, ok := u.Property(key); ok {
 		return value, true
 	}
-	for above := range sysfs.Parents(u.SysPath) {
-		if value, ok := h.Properties(above)[key]; ok {
+	for p := range sysfs.Up(path.Dir(u.SysPath)) {
+		if value, ok := h.Properties(p)[key]; ok {
 			return value, true
 		}
 	}

@@ -13,8 +13,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// TestNodesOfWhatCannotBeGiven: of a device that no rule takes, and of one that is not complete, the nodes that there are
-// tell which it is; nothing of that can be given to a container.
+// The existing nodes identify a device that no rule takes, and one that is not complete. A container cannot get them.
 func TestNodesOfWhatCannotBeGiven(t *testing.T) {
 	no := func(class *device.Class) []device.Rule {
 		return []device.Rule{{Resource: "t/x", Class: class, Exclude: map[string]string{"SUBSYSTEM": "*"}}}
@@ -57,7 +56,7 @@ func TestNodesOfWhatCannotBeGiven(t *testing.T) {
 	}
 }
 
-// TestStepsNameTheRule: what has decided, a rule and its key, to be found again in the configuration.
+// TestStepsNameTheRule checks that a step names the rule and the key that decided, to be found in the configuration.
 func TestStepsNameTheRule(t *testing.T) {
 	rules := []device.Rule{
 		{Resource: "t/intel", Class: &device.NVMe, Match: map[string]string{"PCI_ID": "8086:*"}},
@@ -100,7 +99,8 @@ func TestStepsNameTheRule(t *testing.T) {
 	}
 }
 
-// TestTaker: a rule that is not configured would take it; none does what this host uses, or what no rule may take.
+// TestTaker checks that a rule that is not configured would take a device. None would take a device that this host uses, or
+// that no rule may take.
 func TestTaker(t *testing.T) {
 	usual := []device.Rule{
 		{Resource: "t/gpu", Class: &device.GPU},

@@ -17,12 +17,12 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// sight is one case of a table: a recording, changed here and there, and what is seen of it.
+// sight is one case of a table, with a recording, changes to it, and the sightings.
 type sight struct {
 	name      string
 	recording string        // in testdata, without its ending
 	edits     []string      // what to replace in its text, by what, alternating
-	rules     []device.Rule // nil: one for each class, without a match
+	rules     []device.Rule // nil for one for each class, without a match
 	want      string        // as [described] says it
 }
 

@@ -21,8 +21,8 @@ func (h *Host) identity(sysPath string, names ...string) []Attribute {
 	return all
 }
 
-// nvmeTarget finds a namespace. The serial number of its controller is there too: a namespace that has no identity of its
-// own has one made of that. diskseq grows each time that a disk appears (Documentation/ABI/testing/sysfs-block).
+// nvmeTarget finds a namespace. The serial number of its controller is there too, because a namespace without an identity of
+// its own has one made of that. diskseq grows each time that a disk appears (Documentation/ABI/testing/sysfs-block).
 func nvmeTarget(h *Host, d Device) *Target {
 	return &Target{
 		Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true,
@@ -30,7 +30,7 @@ func nvmeTarget(h *Host, d Device) *Target {
 	}
 }
 
-// nvmeAuto: a reset of the controller stops all of its namespaces for a moment, so it must be the only one.
+// nvmeAuto returns the reset of the controller if the namespace is its only one, because it stops all of them for a moment.
 func nvmeAuto(h *Host, d Device) string {
 	controllers := h.NVMeControllers(d.SysPath)
 	if len(controllers) != 1 {
@@ -42,7 +42,7 @@ func nvmeAuto(h *Host, d Device) string {
 	return "nvme-controller"
 }
 
-// nvmeHits returns the other namespaces that a method hits: those of its controllers, or of the whole subsystem.
+// nvmeHits returns the other namespaces that a method hits, which are those of its controllers or of the whole subsystem.
 func nvmeHits(h *Host, d Device, method string) []string {
 	controllers := h.NVMeControllers(d.SysPath)
 	switch {
@@ -74,7 +74,7 @@ func portTarget(h *Host, d Device) *Target {
 	return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Identity: h.identity(d.SysPath, "dev", "id")}
 }
 
-// portAuto: the port comes back from a reset with its driver bound, and nothing else is hit.
+// portAuto returns the reset of the port. The port comes back from it with its driver bound, and nothing else is hit.
 func portAuto(h *Host, d Device) string {
 	if h.Link(d.SysPath, "driver") != "dfl-port" {
 		return ""

@@ -144,7 +144,8 @@ func TestNodeTargets(t *testing.T) {
 	}
 }
 
-// TestRemovableMedium: what identifies a drive outlasts the medium in it. Nothing that is known of one medium counts for the next.
+// TestRemovableMedium checks that the identity of a drive is not that of the medium in it. Nothing that is known of one
+// medium counts for the next.
 func TestRemovableMedium(t *testing.T) {
 	for removable, medium := range map[string]string{"0": "wwid=naa.5", "1": ""} {
 		h, devices := recorded(t, "node-disk", "E: MAJOR=8\nE: MINOR=0", "A: diskseq=3\nA: wwid=naa.5\nA: removable="+removable+"\nA: dev=8:0\nE: MAJOR=8\nE: MINOR=0")
@@ -181,7 +182,7 @@ func TestPortTargets(t *testing.T) {
 	}
 }
 
-// TestVFIOTargets: what user space has is reset by its group, where each function in it can be.
+// TestVFIOTargets checks that a device of a process is reset by its group, where each function in it can be.
 func TestVFIOTargets(t *testing.T) {
 	const qat, drive = "P: /devices/pci0000:6a/0000:6b:00.1\n", "P: /devices/pci0000:80/0000:80:01.0/0000:81:00.0\n"
 	const first, second = "P: /devices/pci0000:c0/0000:c1:00.0\n", "P: /devices/pci0000:c0/0000:c1:00.1\n"
@@ -231,7 +232,7 @@ func TestVFIOTargets(t *testing.T) {
 	}
 }
 
-// TestVFIODeviceTarget: a VFIO device is reset by its group too, where that has a node.
+// TestVFIODeviceTarget checks that a VFIO device is reset by its group too, where that has a node.
 func TestVFIODeviceTarget(t *testing.T) {
 	const function, node = "P: /devices/pci0000:6a/0000:6b:00.2\n", "P: /devices/virtual/vfio/121\nN: vfio/121\nE: SUBSYSTEM=vfio\n\n"
 	for want, edits := range map[string][]string{
@@ -248,7 +249,7 @@ func TestVFIODeviceTarget(t *testing.T) {
 	}
 }
 
-// TestFunctionTargets: a GPU and an RDMA device are known by what sysfs says of them.
+// TestFunctionTargets checks that the target of a GPU and an RDMA device has their attributes of sysfs.
 func TestFunctionTargets(t *testing.T) {
 	for recording, want := range map[string]string{"gpu-amd": "unique_id", "infiniband-mlx5": "node_guid"} {
 		h, devices := recorded(t, recording)

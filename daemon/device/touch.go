@@ -11,27 +11,27 @@ import (
 	"time"
 )
 
-// Touch is what takes a device's node to be opened, which the daemon may not do: the helpers do it. A function that is
-// nil cannot be had, as on a recording, where there is nothing to touch. All of them block until they have an answer or
-// ctx ends, and are safe for concurrent use. What they do to a device has to be over [AnswerTime] before ctx ends.
+// Touch has the functions for which a device's node must be opened. The daemon may not open it, so the helpers do. A function
+// is nil where there is no hardware, as on a recording. All of them block until they have an answer or ctx ends, and are safe
+// for concurrent use. Their work on a device has to end [AnswerTime] before ctx.
 type Touch struct {
-	// Probe tells what is on a disk and how the disk says it is, by reading only. Of a disk that a pod holds nothing is
-	// read, nor is it claimed: the pod may be about to. The error is [ErrInUse] where the host uses it, and
+	// Probe returns what is on a disk, and its health as the disk reports it. It only reads. It neither reads nor claims a
+	// disk that a pod holds, because the pod may be about to claim it. The error is [ErrInUse] where the host uses it, and
 	// [ErrUnanswered] where there is no answer in time.
 	Probe func(ctx context.Context, t Target, held bool) (Reading, error)
 	// Survey reads a disk from a byte on, up to its end, the first block that holds something or the deadline of ctx, and
 	// changes nothing. The error is as for Probe.
 	Survey func(ctx context.Context, t Target, from int64) (Surveyed, error)
-	// Prepare does to a device whatever precedes its next container. It resets the device, then erases a disk or proves
-	// it blank. The error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk holds anything
-	// that may not be erased; then the disk is as it was.
+	// Prepare makes a device ready for its next container. It resets the device, then erases a disk or proves it blank. The
+	// error is [ErrInUse] if another process uses the device, and [ErrForeign] if the disk holds anything that may not be
+	// erased. With an error the disk is as it was.
 	Prepare func(ctx context.Context, t Target, w Work) (Prepared, error)
-	// Holders tells which processes have one of the nodes open, of host paths.
+	// Holders returns which processes have one of the nodes open, which are host paths.
 	Holders func(ctx context.Context, nodes []string) ([]Holder, error)
 }
 
-// Print returns the fingerprint of what is on a disk; empty: it cannot be read, or the quick check finds nothing there. The error
-// is [ErrInUse]. It blocks for 20 s at most.
+// Print returns the fingerprint of what is on a disk. It is empty if the disk cannot be read, or if the quick check finds
+// nothing there. The error is [ErrInUse]. It blocks for 20 s at most.
 func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	if t.Probe == nil {
 		return "", nil
@@ -45,32 +45,32 @@ func (t Touch) Print(ctx context.Context, target Target) (string, error) {
 	return reading.Fingerprint, nil
 }
 
-// AnswerTime is left for the answer of a helper: it notices with a delay that its time is up, and then says what it was
-// at.
+// AnswerTime is left for the answer of a helper. The helper notices with a delay that its time is up, and then reports its
+// last step.
 const AnswerTime = 4 * time.Second
 
-// Target is a device as a helper can find it by itself, and know that it is the one that is meant. Nil is none: there is
-// nothing that a helper could do, and nothing is known of it.
+// Target describes a device so that a helper finds it by itself and knows that it is the right one. With a nil Target a
+// helper can do nothing to the device, and nothing is known of it.
 type Target struct {
 	Class    string
 	SysPath  string
-	Disk     bool        // it is one: what is on it can be read and erased
+	Disk     bool        // its content can be read and erased
 	Sole     bool        // only one at a time may have it open, be it a pod or a process of this host
-	Identity []Attribute // that must read just so
-	// Fingerprint is the [Reading].Fingerprint of what a pod has left on a disk; empty: not known.
+	Identity []Attribute // that must have exactly these values
+	// Fingerprint is the [Reading].Fingerprint of what a pod has left on a disk, or empty.
 	Fingerprint string
-	Offered     bool     // a probed disk would be offered whatever is on it: who has a claim on it is asked all the same
+	Offered     bool     // a probed disk would be offered with any content, and the probe only asks who has a claim on it
 	Together    []string // sysfs paths of further devices that a reset of it hits
 	Pods        []string // UIDs of the pods that have had it, as far as they are known
 }
 
-// IsDisk tells whether it is one.
+// IsDisk reports whether the target is a disk.
 func (t *Target) IsDisk() bool { return t != nil && t.Disk }
 
-// IsSole tells whether only one at a time may have it open.
+// IsSole reports whether only one at a time may have it open.
 func (t *Target) IsSole() bool { return t != nil && t.Sole }
 
-// Alike tells whether both are known by the same.
+// Alike reports whether both have the same identity.
 func (t *Target) Alike(other *Target) bool { return slices.Equal(t.identity(), other.identity()) }
 
 func (t *Target) identity() []Attribute {
@@ -81,7 +81,7 @@ func (t *Target) identity() []Attribute {
 }
 
 // Appearance returns the number by which the kernel tells one appearance of a disk from the next, also of the same disk
-// (diskseq, since Linux 5.15; it starts anew with each boot). Empty: it is not known.
+// (diskseq, since Linux 5.15). It starts anew with each boot. It is empty if it is not known.
 func (t *Target) Appearance() string {
 	for _, a := range t.identity() {
 		if a.Name == "diskseq" {
@@ -91,8 +91,8 @@ func (t *Target) Appearance() string {
 	return ""
 }
 
-// Medium returns what identifies the disk itself, in whatever slot or machine it is; empty: nothing does, as for a disk
-// that is known by its name or place alone.
+// Medium returns what identifies the disk itself, in any slot and machine. It is empty for a disk that is known by its name
+// or place alone.
 func (t *Target) Medium() string {
 	var parts []string
 	for _, a := range t.identity() {
@@ -103,7 +103,7 @@ func (t *Target) Medium() string {
 	return strings.Join(parts, " ")
 }
 
-// Attributes returns the identity by name; nil if there is none.
+// Attributes returns the identity by name, or nil.
 func (t *Target) Attributes() map[string]string {
 	if len(t.identity()) == 0 {
 		return nil
@@ -115,7 +115,7 @@ func (t *Target) Attributes() map[string]string {
 	return all
 }
 
-// Attribute is the value of an attribute in sysfs, by its name below the path of a device: "wwid", "device/serial".
+// Attribute is the value of an attribute in sysfs, by its name below the path of a device, "wwid" or "device/serial".
 type Attribute struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
@@ -127,26 +127,26 @@ type Holder struct {
 	PID     int
 	Command string // as in /proc/PID/comm
 	Node    string // the host path that was asked for
-	PodUID  string // of the pod that it belongs to; empty: it is a process of this host
-	Unread  string // why the processes of PodUID could not be read; empty: it is a process that has Node open
+	PodUID  string // of the pod that it belongs to, or empty for a process of this host
+	Unread  string // why the processes of PodUID could not be read, or empty for a process that has Node open
 }
 
 // Reading is what a probe has found.
 type Reading struct {
-	Content string // what is on the disk, for people: "ext4"; empty: nothing
-	// Fingerprint is by what the content is known again. A probe with this one in [Target] makes one that can be compared.
-	// Empty: nothing was read.
+	Content string // what is on the disk, for people, such as "ext4", or empty
+	// Fingerprint is by what the content is known again. A probe with this one in [Target] makes one that can be compared. It
+	// is empty if nothing was read.
 	Fingerprint string
-	Size        int64 // of the disk, in bytes; 0: not known
-	Claimed     bool  // the error is all that is known of who uses it: the kernel opens it for nobody else
+	Size        int64 // of the disk in bytes, or 0 if it is not known
+	Claimed     bool  // all that is known of the user is that the kernel refuses an exclusive open
 	Smart       Smart
 }
 
 // Work is the task of one [Touch].Prepare.
 type Work struct {
-	Resource string // whose configuration permits the work; the helper checks that
-	Method   string // how to reset the device first; empty: not at all
-	Scrub    string // how to erase the disk after that; empty: not at all
+	Resource string // whose configuration permits the work, which the helper checks
+	Method   string // how to reset the device first, or empty
+	Scrub    string // how to erase the disk after that, or empty
 	Tenant   bool   // what is on the disk was left by a pod of this node
 	Blank    bool   // the disk must be blank
 	ByHand   bool   // the operator has asked for it
@@ -156,35 +156,36 @@ type Work struct {
 type Prepared struct {
 	Done   string // what was done and how it was verified, for people
 	Erased bool   // the disk was erased, and that was verified
-	// Appearance is the [Target.Appearance] of the disk afterwards, if it is proven to be the same medium; empty: it is
-	// not, or the kernel does not count disks.
+	// Appearance is the [Target.Appearance] of the disk afterwards, if it is proven to be the same medium. It is empty if it
+	// is not, or if the kernel does not count disks.
 	Appearance string
-	Size       int64 // of the disk, in bytes; 0: not known
+	Size       int64 // of the disk in bytes, or 0 if it is not known
 }
 
 // Surveyed is the outcome of a [Touch].Survey.
 type Surveyed struct {
 	Read    int64  // all bytes before this one are blank
 	Size    int64  // of the disk
-	Content string // what is at Read, for people; empty: nothing was found
+	Content string // what is at Read, for people, or empty
 }
 
-// Smart is how an NVMe controller says it is (NVM Express Base Specification 2.0, 5.16.1.3, SMART / Health Information).
+// Smart is the health that an NVMe controller reports (NVM Express Base Specification 2.0, 5.16.1.3, SMART / Health
+// Information).
 type Smart struct {
-	Known       bool   `json:"known"`       // whether it has told
+	Known       bool   `json:"known"`       // whether the controller reported it
 	Warning     uint8  `json:"warning"`     // its critical warnings, one a bit
-	Used        uint8  `json:"used"`        // percent of its life; may exceed 100, 255 is the highest
+	Used        uint8  `json:"used"`        // percent of its life, which may exceed 100, at most 255
 	Spare       uint8  `json:"spare"`       // percent of the spare blocks that are left
 	Temperature int    `json:"temperature"` // degrees Celsius
 	MediaErrors uint64 `json:"mediaErrors"` // pieces of data that could not be read back
 }
 
-// probeLimit bounds a probe: a disk that takes longer to give two megabytes is not well.
+// probeLimit bounds a probe. A disk that takes longer to give two megabytes is not healthy.
 const probeLimit = 20 * time.Second
 
-// says returns what a disk says of itself: why it must not be handed out if sick is set, else what the operator should see
-// to though the disk can be used. The bits are those of the NVM Express Base Specification 2.0, figure 207; nvme.h of libnvme
-// has the same.
+// says returns what a disk reports of itself. If sick is set, it is why the disk must not be handed out, else what the
+// operator should see to though the disk can be used. The bits are those of the NVM Express Base Specification 2.0, figure
+// 207, as in nvme.h of libnvme.
 func (s Smart) says(sick bool) string {
 	var all []string
 	for bit, says := range []struct {
@@ -208,8 +209,8 @@ func (s Smart) says(sick bool) string {
 	return strings.Join(all, "; ")
 }
 
-// aim notes the target, with the identity of the device that was identified and of no other: one that takes its place
-// between this look and what is done to it must be known by it.
+// aim notes the target, with the identity of the device that was identified and of no other. A device that takes its place
+// later must differ from the target.
 func (s *Sighting) aim(h *Host) {
 	d := *s.Device
 	if d.Class.Target == nil {
@@ -226,9 +227,9 @@ func (s *Sighting) aim(h *Host) {
 	s.Target = target
 }
 
-// probe adds to a sighting what only whoever opens the node can tell. A disk that cannot be proven empty is not
-// offered, unless it may be in use. What a pod has, or what is kept back anyway, is not read; of a disk with data that
-// will be erased it is asked who has a claim on it.
+// probe adds to a sighting what only the helper that opens the node can find out. A disk that cannot be proven empty is not
+// offered, unless it may be in use. It does not read a disk that a pod has, or that is kept back anyway. If a disk has data
+// that will be erased, it asks who has a claim on the disk.
 func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	held := h.Holds != nil && h.Holds(s.Device.ID)
 	if h.Touch.Probe == nil || !s.Target.IsDisk() {
@@ -247,7 +248,7 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	defer cancel()
 	reading, err := h.Touch.Probe(ctx, target, held)
 	switch {
-	case err != nil && mayBeUsed: // then nothing has to be proven
+	case err != nil && mayBeUsed: // nothing has to be proven then
 	case err != nil && !held && errors.Is(err, ErrInUse):
 		s.Offer = joined(s.Offer, claimedUse(err, reading.Claimed))
 	case known && (err == nil || errors.Is(err, ErrUnanswered)): // that udev has found data is enough

@@ -58,11 +58,11 @@ func TestProbe(t *testing.T) {
 		missing string // node
 		held    bool
 		allowed bool // to be in use
-		erases  bool // whatever is on it
+		erases  bool // with any content
 		proven  bool // that nothing is on it
 		reading device.Reading
 		err     error
-		asked   string // how it was probed; empty: it was not
+		asked   string // how it was probed, or empty
 		want    seen
 	}{
 		{name: "blank", asked: "free", want: seen{"<nil>", "<nil>", ""}},
@@ -175,7 +175,7 @@ func TestOnlyDisksAreProbed(t *testing.T) {
 	}
 }
 
-// TestAnotherDiskComesMeanwhile: between the moments when a disk is identified and when it is aimed at.
+// TestAnotherDiskComesMeanwhile has another disk come after the first is identified and before its target is noted.
 func TestAnotherDiskComesMeanwhile(t *testing.T) {
 	h, devices := recorded(t, "nvme")
 	target := device.NVMe.Target
@@ -191,7 +191,7 @@ func TestAnotherDiskComesMeanwhile(t *testing.T) {
 	}
 }
 
-// TestOnlyUnanswered: what is known of a disk counts, and what nobody could tell does not.
+// A known reason counts, and a helper without an answer does not.
 func TestOnlyUnanswered(t *testing.T) {
 	silent := fmt.Errorf("%w: it cannot be proven empty: %w: x", device.ErrIncomplete, device.ErrUnanswered)
 	for _, c := range []struct {

@@ -2,11 +2,11 @@
 
 package device
 
-// Hardware that a driver of the kernel hands on as a whole to one process: VFIO groups and devices, and the work queues
-// of DSA and IAA.
+// Hardware that a driver of the kernel hands on as a whole to one process. These are VFIO groups and devices, and the work
+// queues of DSA and IAA.
 //
-// Follows: Documentation/driver-api/vfio.rst; drivers/vfio/vfio_main.c; drivers/iommu/iommu.c
-// (iommu_group_claim_dma_owner); drivers/dma/idxd/cdev.c; Documentation/ABI/stable/sysfs-driver-dma-idxd.
+// Follows Documentation/driver-api/vfio.rst, drivers/vfio/vfio_main.c, drivers/iommu/iommu.c (iommu_group_claim_dma_owner),
+// drivers/dma/idxd/cdev.c and Documentation/ABI/stable/sysfs-driver-dma-idxd.
 
 import (
 	"maps"
@@ -17,9 +17,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// vfioFunctions returns the sysfs paths of what is given away with a VFIO group, sorted: PCI functions or other
-// devices, whatever their drivers are at present. A bridge that happens to be in the group is not. Nil: u is no VFIO
-// group or device.
+// vfioFunctions returns the sorted sysfs paths of the PCI functions or other devices that are handed out with a VFIO group,
+// with any driver. A bridge that happens to be in the group is not. It returns nil if u is not a VFIO group or device.
 func vfioFunctions(h *Host, u udev.Device) []string {
 	switch u.Subsystem {
 	case "vfio":
@@ -44,11 +43,11 @@ func vfioMembers(h *Host, u udev.Device) []string {
 	return members
 }
 
-// isVFIO tells by its name whether a driver is one of VFIO: vfio-pci, mlx5_vfio_pci, vfio-platform, vfio_mdev.
+// isVFIO reports by its name whether a driver is one of VFIO, such as vfio-pci, mlx5_vfio_pci, vfio-platform and vfio_mdev.
 func isVFIO(driver string) bool { return strings.Contains(driver, "vfio") }
 
-// vfioViable returns why a process could not open a VFIO group, nil: it can, or u is none. Each device in the group
-// must be bound to a driver of VFIO, to none, or to one that does no DMA (driver_managed_dma).
+// vfioViable returns why a process could not open a VFIO group. It returns nil if it can, or if u is not one. Each device in
+// the group must be bound to a driver of VFIO, to none, or to one that does no DMA (driver_managed_dma).
 func vfioViable(h *Host, u udev.Device) error {
 	if u.Subsystem != "vfio" {
 		return nil
@@ -77,7 +76,7 @@ const noIOMMU = "noiommu-"
 // vfioContainer is the node that a process adds its groups to.
 const vfioContainer = "/dev/vfio/vfio"
 
-// vfioCompanion returns the node without which that of a VFIO group or device is of no use; empty: there is none.
+// vfioCompanion returns the node without which that of a VFIO group or device is of no use, or "".
 func vfioCompanion(u udev.Device) string {
 	switch u.Subsystem {
 	case "vfio":
@@ -88,9 +87,8 @@ func vfioCompanion(u udev.Device) string {
 	return ""
 }
 
-// withFunction returns the udev device of a VFIO group, which is a virtual one, with what the kernel reports of the
-// first function in it, so that rules can be about the hardware: PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER. Any other is
-// returned as it is.
+// withFunction returns the udev device of a VFIO group, which is a virtual one, with the properties of the first function in
+// it (PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER). So rules can be about the hardware. Any other is returned as it is.
 func withFunction(h *Host, u *udev.Device) *udev.Device {
 	if u.Subsystem != "vfio" {
 		return u
@@ -108,8 +106,9 @@ func withFunction(h *Host, u *udev.Device) *udev.Device {
 	return u
 }
 
-// nodeAuto: whoever has a VFIO group has all functions in it. Where one of them cannot be reset by itself (it has no
-// attribute reset then, pci_dev_reset_attr_is_visible), or is no PCI function, nothing is.
+// nodeAuto returns the reset of a VFIO group. A process that has the group has all functions in it. Where one of them cannot
+// be reset by itself (it has no attribute reset then, pci_dev_reset_attr_is_visible), or is not a PCI function, none is
+// reset.
 func nodeAuto(h *Host, d Device) string {
 	group := h.vfioGroup(d)
 	if group == "" || !h.Present("/sys/devices/virtual/vfio/"+group) { // only its group is opened for a reset
@@ -118,7 +117,7 @@ func nodeAuto(h *Host, d Device) string {
 	bound := 0
 	for _, function := range vfioFunctions(h, *d.Udev) {
 		if !isVFIO(h.Link(function, "driver")) {
-			continue // the kernel has it, or nobody
+			continue // the kernel has it, or it is unused
 		}
 		if h.Link(function, "subsystem") != "pci" || !h.Present(function+"/reset") {
 			return ""
@@ -131,7 +130,7 @@ func nodeAuto(h *Host, d Device) string {
 	return "vfio"
 }
 
-// vfioGroup returns the name of the group by which a VFIO group or device is opened; empty: it is none.
+// vfioGroup returns the name of the group by which a VFIO group or device is opened, or "".
 func (h *Host) vfioGroup(d Device) string {
 	switch d.Udev.Subsystem {
 	case "vfio":
@@ -143,7 +142,7 @@ func (h *Host) vfioGroup(d Device) string {
 }
 
 // queueOf returns the sysfs path of the work queue that a node of DSA or IAA belongs to, .../dsa0/wq0.1 for
-// .../dsa0/wq0.1/dsa!wq0.1 (idxd_wq_add_cdev); empty: u is none.
+// .../dsa0/wq0.1/dsa!wq0.1 (idxd_wq_add_cdev). It returns "" for another node.
 func queueOf(u udev.Device) string {
 	if u.Subsystem != "dsa" || u.DevNode == "" {
 		return ""
@@ -151,7 +150,7 @@ func queueOf(u udev.Device) string {
 	return path.Dir(u.SysPath)
 }
 
-// queueReady returns why a work queue of DSA or IAA cannot be used by a process, nil: it can, or u is none.
+// queueReady returns why a process cannot use a work queue of DSA or IAA. It returns nil if it can, or if u is not one.
 func queueReady(h *Host, u udev.Device) error {
 	queue := queueOf(u)
 	if queue == "" {

@@ -114,7 +114,7 @@ func (a marks) on(e *entry) (sick, warnings []string) {
 	for _, function := range e.sighting.Functions {
 		reasons, more := a.of(function)
 		warnings = append(warnings, more...)
-		if len(reasons) == 0 && !e.sighting.NeedsAll {
+		if len(reasons) == 0 && !e.sighting.Device.Class.NeedsAll {
 			return sick, unique(warnings)
 		}
 		elsewhere = append(elsewhere, reasons...)

@@ -191,7 +191,7 @@ func (s service) spec(n device.Node) *pluginapi.DeviceSpec {
 func (s service) nodesPresent(devices []*inventory.Status) error {
 	for _, d := range devices {
 		for _, n := range d.Allocation.Nodes {
-			if !s.Host.Exists(n.Host) {
+			if _, err := s.Host.Stat(n.Host); err != nil {
 				return fmt.Errorf("%s: its node %s is %w", d.Device.ID, n.Host, device.ErrGone)
 			}
 		}

@@ -2,17 +2,17 @@
 
 package sysfs
 
-// Block devices that the kernel serves to others: over a network, or to virtual machines.
+// Block devices that the kernel serves to others, over a network or to virtual machines.
 //
 // Follows: drivers/nvme/target/configfs.c, io-cmd-bdev.c, io-cmd-file.c and passthru.c;
 // drivers/target/target_core_configfs.c, target_core_iblock.c and target_core_file.c;
-// drivers/usb/gadget/function/storage_common.c; drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c; fs/configfs/mount.c.
-// Only iblock claims what it opens: for the others an exclusive open of the disk succeeds beside them.
+// drivers/usb/gadget/function/storage_common.c; drivers/block/rnbd/rnbd-srv.c and rnbd-srv-sysfs.c; fs/configfs/mount.c. Only
+// iblock claims what it opens. While another target has a disk open, an exclusive open of it succeeds.
 //
 // A target opens a name in the mount namespace of the process that configured it. The name may be a link, or a node that
-// mknod made, so that only the device number decides. Where the name leads to nothing here, the use is unknown: no unit of
-// ours may trace process 1, and so none can look below /proc/1/root (proc_pid_get_link). A link may lead to any disk, so
-// that all of them then count as exported, except where the kernel shows that the target has none of them: see [reach].
+// mknod made, so that only the device number decides. Where the name leads to nothing here, the use is unknown. No unit of
+// ours may trace process 1, and so none can look below /proc/1/root (proc_pid_get_link). A link may lead to any disk, so all
+// of them then count as exported, except where the kernel shows that the target has none of them (see [reach]).
 
 import (
 	"cmp"
@@ -30,9 +30,9 @@ import (
 
 // export is what a target of the kernel has open.
 type export struct {
-	by     string // the target, for people: "the NVMe subsystem nqn.2014-08.org:disk", "the SCSI target fileio_0/disk"
-	name   string // what it opened: "/dev/nvme0n1", a link to that, a file; in passthrough "/dev/nvme0"
-	number string // "8:16", of the block device, where the target shows it; the name then does not matter
+	by     string // the target, for people, such as "the NVMe subsystem nqn.2014-08.org:disk" or "the SCSI target fileio_0/disk"
+	name   string // what it opened, "/dev/nvme0n1", a link to that, a file, or in passthrough "/dev/nvme0"
+	number string // "8:16", of the block device, where the target shows it, so that the name does not matter
 	scsi   string // "2:0:1:3", of the device that SCSI commands go to, where the target shows it
 	reach  reach  // where the name leads to nothing here
 }
@@ -43,17 +43,17 @@ type reach int
 const (
 	anyDisk       reach = iota
 	anyController       // of NVMe
-	noDisk              // a regular file; or a disk that the target claims, which an exclusive open notices
+	noDisk              // a regular file, or a disk that the target claims, which an exclusive open notices
 )
 
 // exported looks for targets of the kernel that have opened a disk, its generic node or one of its controllers.
-func (t *Tree) exported(d Disk) error {
-	exports, err := t.exports()
+func exported(t *Tree, d Disk) error {
+	all, err := exports(t)
 	if err != nil {
 		return unread(d, "exported", err)
 	}
-	for _, e := range exports {
-		n, err := t.opens(e, d.Nodes)
+	for _, e := range all {
+		n, err := opens(t, e, d.Nodes)
 		if err != nil {
 			return unread(d, "exported", err)
 		}
@@ -64,8 +64,8 @@ func (t *Tree) exported(d Disk) error {
 	return nil
 }
 
-// opens returns that of the nodes which an export has open; empty: none. An error means that it cannot be told.
-func (t *Tree) opens(e export, nodes []Node) (Node, error) {
+// opens returns the node that an export has open, or an empty one. An error means that it is unknown.
+func opens(t *Tree, e export, nodes []Node) (Node, error) {
 	if e.number != "" {
 		return find(nodes, func(n Node) bool { return n.Block && n.Number == e.number }), nil
 	}
@@ -78,7 +78,7 @@ func (t *Tree) opens(e export, nodes []Node) (Node, error) {
 		if err != nil {
 			continue
 		}
-		if n := find(nodes, func(n Node) bool { return t.isNode(n, found) }); n.SysPath != "" {
+		if n := find(nodes, func(n Node) bool { return isNodeOf(t, n, found) }); n.SysPath != "" {
 			return n, nil
 		}
 		known = known || found.Mode&unix.S_IFMT != unix.S_IFDIR
@@ -107,8 +107,8 @@ func find(nodes []Node, is func(Node) bool) Node {
 	return Node{}
 }
 
-// spellings returns the names to look for: the one that was given, and what it is called here if it was given in a
-// container that has the host's /dev elsewhere, such as "/host/dev/nvme0n1".
+// spellings returns the names to look for. One is the given name. The other is the name in our /dev of a name that was given
+// in a container with the host's /dev elsewhere, such as "/host/dev/nvme0n1".
 func spellings(name string) []string {
 	if !path.IsAbs(name) {
 		return nil // relative to the directory of the process that configured it
@@ -120,8 +120,8 @@ func spellings(name string) []string {
 	return names
 }
 
-// isNode reports whether a file is the node of a device: any with its number, or that in /dev.
-func (t *Tree) isNode(n Node, found unix.Stat_t) bool {
+// isNodeOf reports whether a file is a node of a device. It is one with the number of the device, or the one in /dev.
+func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
 	kind := map[bool]uint32{false: unix.S_IFCHR, true: unix.S_IFBLK}[n.Block]
 	if found.Mode&unix.S_IFMT == kind && n.Number != "" {
 		rdev := uint64(found.Rdev) // its type differs between architectures
@@ -131,9 +131,9 @@ func (t *Tree) isNode(n Node, found unix.Stat_t) bool {
 	return err == nil && own.Dev == found.Dev && own.Ino == found.Ino
 }
 
-// exports lists what is exported; nothing where a target is not there. A file or a directory that is there and cannot be
-// read is an error, and so is a target that is at work while configfs does not show its exports.
-func (t *Tree) exports() ([]export, error) {
+// exports lists what is exported. A target that is not there exports nothing. A file or a directory that is there and cannot
+// be read is an error, and so is a target that is at work while configfs does not show its exports.
+func exports(t *Tree) ([]export, error) {
 	r := targets{Tree: t}
 	const configfs = "/sys/kernel/config/"
 	r.shown("nvmet", configfs+"nvmet")
@@ -147,7 +147,7 @@ func (t *Tree) exports() ([]export, error) {
 	return r.exports, r.err
 }
 
-// shown makes sure that what a module exports is seen: each export holds a reference to its module (configfs_mkdir), and
+// shown makes sure that what a module exports is seen. Each export holds a reference to its module (configfs_mkdir), and
 // keeps on working while configfs is not mounted.
 func (r *targets) shown(module, dir string) {
 	sysPath := "/sys/module/" + module
@@ -178,9 +178,9 @@ func (r *targets) nvme(dir string) {
 	}
 }
 
-// scsi looks at the storage objects of LIO. Of a file and of a block device info shows what is open; udev_path is what the
-// tool that made them has noted. What a process serves through LIO (target_core_user) that process has open. iblock and pscsi
-// claim the disk (iblock_configure_device, pscsi_create_type_disk).
+// scsi looks at the storage objects of LIO. For a file and a block device, info shows what is open, and udev_path is what the
+// tool that made the object noted. A disk that a process serves through LIO (target_core_user) is open in that process.
+// iblock and pscsi claim the disk (iblock_configure_device, pscsi_create_type_disk).
 func (r *targets) scsi(dir string) {
 	for _, plugin := range r.dirs(dir) { // "fileio_0"
 		for _, object := range r.dirs(dir + "/" + plugin) {
@@ -211,8 +211,9 @@ func (r *targets) scsi(dir string) {
 	}
 }
 
-// scsiAddress returns what sysfs calls the device that pscsi sends commands to (pscsi_show_configfs_dev_params): host, channel,
-// target and LUN. The claim and udev_path may be those of another disk. In the mode of a whole host, the plugin has its number.
+// scsiAddress returns what sysfs calls the device that pscsi sends commands to (pscsi_show_configfs_dev_params), which is
+// host, channel, target and LUN. The claim and udev_path may be those of another disk. In the mode of a whole host, the
+// plugin has its number.
 func scsiAddress(plugin, shown string) string {
 	host := between(shown, "Host ID: ", "\n")
 	if !isNumber(host) {
@@ -222,7 +223,7 @@ func scsiAddress(plugin, shown string) string {
 }
 
 // regular reports whether a storage object of fileio is a regular file. fd_configure_device wants a size for that, and gives
-// it another bound of WRITE SAME than a block device, 0x1000. Both can be set to other values: then it may be a disk.
+// it another bound of WRITE SAME than a block device, 0x1000. Both can be set to other values. Then it may be a disk.
 func (r *targets) regular(place, shown string) bool {
 	size := between(shown, "  Size: ", " ")
 	return isNumber(size) && strings.Trim(size, "0") != "" && r.text(place+"/attrib/max_write_same_len") == "4096"
@@ -244,8 +245,8 @@ func (r *targets) usb(dir string) {
 	}
 }
 
-// rnbd looks for what RDMA block devices of other hosts are made of: there is a directory for each that is mapped, with a
-// link to the disk (Documentation/ABI/testing/sysfs-class-rnbd-server).
+// rnbd looks for disks behind RDMA block devices of other hosts. Each one that is mapped has a directory with a link to the
+// disk (Documentation/ABI/testing/sysfs-class-rnbd-server).
 func (r *targets) rnbd(dir string) {
 	for _, device := range r.dirs(dir) {
 		target, err := os.Readlink(r.Path(dir + "/" + device + "/block_dev"))
@@ -255,8 +256,8 @@ func (r *targets) rnbd(dir string) {
 	}
 }
 
-// scst looks at the devices of SCST, a target that is not part of Linux. The first line of the attribute is the name;
-// "[key]" follows where it is not the default.
+// scst looks at the devices of SCST, a target that is not part of Linux. The first line of the attribute is the name. "[key]"
+// follows where it is not the default.
 func (r *targets) scst(dir string) {
 	for _, device := range r.Names(dir) {
 		if file := dir + "/" + device + "/filename"; r.Present(file) {
@@ -279,7 +280,7 @@ func (r *targets) add(by, name string, reach reach) {
 	}
 }
 
-// dirs lists the directories in one; the attributes beside them are none of what it lists.
+// dirs lists the directories in one, without the attributes beside them.
 func (r *targets) dirs(dir string) (names []string) {
 	entries, err := os.ReadDir(r.Path(dir))
 	r.note(err)
@@ -298,7 +299,7 @@ func (r *targets) text(name string) string {
 	return text
 }
 
-// note keeps an error, but not that something is not there, or not any more.
+// note keeps an error, except that a file is not there, or not any more.
 func (r *targets) note(err error) {
 	if err != nil && r.err == nil && !errors.Is(err, fs.ErrNotExist) {
 		r.err = err
@@ -310,7 +311,7 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// between returns what stands between two texts; empty: they are not there.
+// between returns the text between two others, or "" if they are not there.
 func between(text, before, after string) string {
 	_, rest, _ := strings.Cut(text, before)
 	found, _, ok := strings.Cut(rest, after)

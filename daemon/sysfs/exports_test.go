@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// tree makes the three directories with files; "-> " begins where a link leads to, a name that ends in "/" is a directory.
+// tree makes the three directories with files. "-> " begins the target of a link. A name that ends in "/" is a directory.
 func tree(t *testing.T, files map[string]string) *Tree {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -95,14 +95,14 @@ func TestExports(t *testing.T) {
 		{"groups of ports", map[string]string{"/sys/kernel/config/target/core/alua/lu_gps/default_lu_gp/members": "", "/sys/kernel/config/target/core/fileio_0/hba_info": "x"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got, err := tree(t, c.files).exports(); err != nil || !reflect.DeepEqual(got, c.want) {
+			if got, err := exports(tree(t, c.files)); err != nil || !reflect.DeepEqual(got, c.want) {
 				t.Errorf("%+v, %v; want %+v", got, err, c.want)
 			}
 		})
 	}
-	// What cannot be read could be anything.
+	// A file that cannot be read could hold anything.
 	h := tree(t, map[string]string{nvmetNS + "enable/x": ""})
-	if _, err := h.exports(); err == nil || err.Error() != "read "+nvmetNS+"enable: is a directory" {
+	if _, err := exports(h); err == nil || err.Error() != "read "+nvmetNS+"enable: is a directory" {
 		t.Errorf("not readable: %v", err)
 	}
 }

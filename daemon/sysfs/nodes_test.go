@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestNodes: a process that has another node of a disk open has the disk, and the kernel's exclusive open does not notice.
+// A process that has another node of a disk open has the disk, and the kernel's exclusive open does not notice.
 func TestNodes(t *testing.T) {
 	const (
 		pci     = "/sys/devices/pci0000:00/0000:00:01.0/"
@@ -37,11 +37,11 @@ func TestNodes(t *testing.T) {
 	for path, class := range map[string]string{
 		nvme + "nvme4": "nvme", nvme + "nvme5": "nvme", nvme + "nvme6": "nvme", nvme + "nvme7": "nvme", nvme + "nvme9": "nvme",
 		virtual + "nvme-subsys3": "nvme-subsystem", virtual + "nvme-subsys8": "nvme-subsystem",
-		// A disk by the number of its subsystem, and its generic device by that of its controller, as after a hotplug; the
+		// A disk by the number of its subsystem, and its generic device by that of its controller, as after a hotplug. The
 		// namespace beside it has the controller in common.
 		nvme + "nvme4/nvme3n2": "block", nvme + "nvme4/nvme3n2/nvme3n2p1": "block", nvme + "nvme4/ng4n2": "nvme-generic",
 		nvme + "nvme4/nvme3n1": "block", nvme + "nvme4/ng4n1": "nvme-generic",
-		// A namespace with two paths; a third controller of the subsystem does not reach it.
+		// A namespace with two paths. A third controller of the subsystem does not reach it.
 		virtual + "nvme-subsys8/nvme8n1": "block", virtual + "nvme-subsys8/ng8n1": "nvme-generic",
 		nvme + "nvme5/nvme8c5n1": "block", nvme + "nvme6/nvme8c6n1": "block",
 		// A controller without a subsystem, as of an old kernel, and a disk of SCSI.
@@ -84,7 +84,7 @@ func TestNodes(t *testing.T) {
 		{"/sys/devices/virtual/mem/null", nil},
 		{"/sys/devices/gone", nil},
 	} {
-		got, _ := tree.reaching(c.of)
+		got, _ := reaching(&tree, c.of)
 		if got[0] != c.of {
 			t.Errorf("reaching(%s) begins with %s", c.of, got[0])
 		}

@@ -2,15 +2,15 @@
 
 package sysfs
 
-// Which NVMe namespaces, controllers and subsystems hang together.
+// Which NVMe namespaces, controllers and subsystems belong together.
 //
 // Follows: drivers/nvme/host/core.c, sysfs.c and multipath.c. Without native multipathing a namespace is a disk below its
-// controller. With it the disk, the head, is below the subsystem in /sys/devices/virtual; each path to the head is a
-// hidden disk below a controller.
+// controller. With it the disk, the head, is below the subsystem in /sys/devices/virtual. Each path to the head is a hidden
+// disk below a controller.
 //
-// Names pair nothing. nvme_alloc_ns numbers a disk by the instance of the subsystem, nvme_add_ns_cdev its generic node by
-// that of the controller; these differ once an open node has kept an earlier subsystem. Only the number behind the last n
-// is the same in all of them: that of the namespace in its subsystem (head->instance). The parent tells the rest.
+// Names do not pair devices. nvme_alloc_ns numbers a disk by the instance of the subsystem, nvme_add_ns_cdev its generic node
+// by that of the controller. These differ once an open node has kept an earlier subsystem. Only the number behind the last n
+// is the same in all of them. It is that of the namespace in its subsystem (head->instance). The parent shows the rest.
 
 import (
 	"errors"
@@ -30,16 +30,16 @@ func (t *Tree) IsNVMe(sysPath string) bool {
 	return slices.Contains([]string{nvmeClass, nvmeSubsystemClass}, t.Link(path.Dir(sysPath), "subsystem"))
 }
 
-// NVMeControllers returns the controllers that reach a namespace, and none of what is no namespace.
+// NVMeControllers returns the controllers that reach a namespace, or nil for another device.
 func (t *Tree) NVMeControllers(sysPath string) []string {
 	above := path.Dir(sysPath)
 	switch t.Link(above, "subsystem") {
 	case nvmeClass:
 		return []string{above}
 	case nvmeSubsystemClass:
-		return slices.DeleteFunc(t.members(above), func(controller string) bool {
+		return slices.DeleteFunc(members(t, above), func(controller string) bool {
 			return !slices.ContainsFunc(t.Names(controller), func(name string) bool {
-				return t.isPath(controller+"/"+name, sysPath)
+				return isPath(t, controller+"/"+name, sysPath)
 			})
 		})
 	}
@@ -47,7 +47,7 @@ func (t *Tree) NVMeControllers(sysPath string) []string {
 }
 
 // members returns the controllers of a subsystem, which has a link to each (nvme_init_subsystem).
-func (t *Tree) members(subsystem string) (controllers []string) {
+func members(t *Tree, subsystem string) (controllers []string) {
 	for _, name := range t.Names(subsystem) {
 		if c := t.Resolve(subsystem + "/" + name); c != "" && t.Link(c, "subsystem") == nvmeClass {
 			controllers = append(controllers, c)
@@ -58,17 +58,17 @@ func (t *Tree) members(subsystem string) (controllers []string) {
 
 // NVMeSiblings returns the controllers of the subsystem that a controller belongs to, itself included.
 func (t *Tree) NVMeSiblings(controller string) []string {
-	if subsystem := t.subsystemOf(controller); subsystem != "" {
-		return t.members(subsystem)
+	if subsystem := subsystemOf(t, controller); subsystem != "" {
+		return members(t, subsystem)
 	}
 	return []string{controller}
 }
 
-// subsystemOf returns the subsystem that has a link to a controller; empty: the kernel shows none.
-func (t *Tree) subsystemOf(controller string) string {
+// subsystemOf returns the subsystem that has a link to a controller, or "" if the kernel shows none.
+func subsystemOf(t *Tree, controller string) string {
 	const class = "/sys/class/" + nvmeSubsystemClass
 	for _, name := range t.Names(class) {
-		if s := t.Resolve(class + "/" + name); s != "" && slices.Contains(t.members(s), controller) {
+		if s := t.Resolve(class + "/" + name); s != "" && slices.Contains(members(t, s), controller) {
 			return s
 		}
 	}
@@ -76,14 +76,14 @@ func (t *Tree) subsystemOf(controller string) string {
 }
 
 // isPath reports whether a hidden disk below a controller is a path to a head.
-func (t *Tree) isPath(hidden, head string) bool {
-	return t.Link(hidden, "subsystem") == "block" && t.Uint(hidden, "hidden") != 0 && t.sameNamespace(hidden, head)
+func isPath(t *Tree, hidden, head string) bool {
+	return t.Link(hidden, "subsystem") == "block" && t.Uint(hidden, "hidden") != 0 && sameNamespace(t, hidden, head)
 }
 
-// sameNamespace reports whether two devices of one subsystem are the same namespace. What both have decides: a
-// namespace ID is that of one namespace only where no other controller has a private one of the same ID, so that it
-// decides together with the wwid. A generic node has neither.
-func (t *Tree) sameNamespace(a, b string) bool {
+// sameNamespace reports whether two devices of one subsystem are the same namespace. The attributes that both have decide.
+// Controllers may have private namespaces of the same ID, so the ID decides only together with the wwid. A generic node has
+// neither.
+func sameNamespace(t *Tree, a, b string) bool {
 	told := false
 	for _, name := range []string{"nsid", "wwid"} {
 		of, errA := t.Attr(a, name)
@@ -99,20 +99,20 @@ func (t *Tree) sameNamespace(a, b string) bool {
 	return told || instanceOf(a) == instanceOf(b)
 }
 
-// instanceOf returns the number behind the last n in the name of a namespace: 2 of nvme3n2, nvme3c0n2 and ng4n2.
+// instanceOf returns the number behind the last n in the name of a namespace, such as 2 for nvme3n2, nvme3c0n2 and ng4n2.
 func instanceOf(sysPath string) string {
 	name := path.Base(sysPath)
 	return name[strings.LastIndexByte(name, 'n')+1:]
 }
 
-// NVMeNamespaces returns the disks that a controller reaches, each once: in the place of a path the head. Without is what
-// the kernel has no disk for, such as a namespace of key-value pairs.
+// NVMeNamespaces returns the disks that a controller reaches, each once, with the head in the place of a path. without has
+// the namespaces for which the kernel has no disk, such as one of key-value pairs.
 func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 	for _, name := range t.Names(controller) {
 		d := controller + "/" + name
 		switch t.Link(d, "subsystem") {
 		case nvmeGenericClass:
-			if t.beside(d, "block") == "" {
+			if beside(t, d, "block") == "" {
 				without = append(without, d)
 			}
 		case "block":
@@ -120,7 +120,7 @@ func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 				disks = append(disks, d)
 				continue
 			}
-			heads := t.headsOf(controller, d)
+			heads := headsOf(t, controller, d)
 			if len(heads) == 0 {
 				without = append(without, d)
 			}
@@ -132,38 +132,38 @@ func (t *Tree) NVMeNamespaces(controller string) (disks, without []string) {
 }
 
 // headsOf returns the heads that a hidden disk may be a path to.
-func (t *Tree) headsOf(controller, hidden string) (heads []string) {
-	subsystem := t.subsystemOf(controller)
+func headsOf(t *Tree, controller, hidden string) (heads []string) {
+	subsystem := subsystemOf(t, controller)
 	for _, name := range t.Names(subsystem) {
-		if head := subsystem + "/" + name; subsystem != "" && t.Link(head, "subsystem") == "block" && t.isPath(hidden, head) {
+		if head := subsystem + "/" + name; subsystem != "" && t.Link(head, "subsystem") == "block" && isPath(t, hidden, head) {
 			heads = append(heads, head)
 		}
 	}
 	return heads
 }
 
-// NVMeGeneric returns the generic device of a namespace, ".../nvme4/ng4n2" for ".../nvme4/nvme3n2"; empty: it has none.
-// Both have the same parent.
-func (t *Tree) NVMeGeneric(sysPath string) string { return t.beside(sysPath, nvmeGenericClass) }
+// NVMeGeneric returns the generic device of a namespace, ".../nvme4/ng4n2" for ".../nvme4/nvme3n2", or "". Both have the same
+// parent.
+func (t *Tree) NVMeGeneric(sysPath string) string { return beside(t, sysPath, nvmeGenericClass) }
 
 // beside returns the device of a subsystem that is the same namespace as the one at sysPath and has the same parent.
-func (t *Tree) beside(sysPath, subsystem string) string {
+func beside(t *Tree, sysPath, subsystem string) string {
 	parent := path.Dir(sysPath)
 	for _, name := range t.Names(parent) {
 		p := parent + "/" + name
-		if t.Link(p, "subsystem") == subsystem && t.Uint(p, "hidden") == 0 && t.sameNamespace(p, sysPath) {
+		if t.Link(p, "subsystem") == subsystem && t.Uint(p, "hidden") == 0 && sameNamespace(t, p, sysPath) {
 			return p
 		}
 	}
 	return ""
 }
 
-// reaching returns the sysfs paths of all devices by whose nodes a device can be reached, its own first: of a disk its
-// partitions and the nodes of SCSI commands (drivers/scsi/sg.c, block/bsg.c), of a namespace of NVMe also its disk or its
-// generic device, and the controllers that reach it, through which commands for each of their namespaces can be sent
-// (drivers/nvme/host/ioctl.c, nvme_dev_ioctl); and of a disk all that of its twins. A partition is reached by its disk, and
-// a node of SCSI commands is one of its disk. An exclusive open of the disk notices none of those.
-func (t *Tree) reaching(sysPath string) (all, twins []string) {
+// reaching returns the sysfs paths of all devices by whose nodes a device can be reached, its own first. A disk is reached by
+// its partitions, by the nodes of SCSI commands (drivers/scsi/sg.c, block/bsg.c), and by all nodes of its twins. A namespace
+// of NVMe is also reached by its disk or its generic device, and by its controllers. Commands for each of their namespaces
+// can be sent through these (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). A partition is reached by its disk, and a node of
+// SCSI commands is one of its disk. An exclusive open of the disk notices none of those.
+func reaching(t *Tree, sysPath string) (all, twins []string) {
 	all, number := []string{sysPath}, ""
 	add := func(paths ...string) {
 		for _, p := range paths {
@@ -185,11 +185,11 @@ func (t *Tree) reaching(sysPath string) (all, twins []string) {
 		}
 	}
 	for _, p := range slices.Clone(all) {
-		add(t.nvmeNodes(p)...)
+		add(nvmeNodes(t, p)...)
 		twins = append(twins, otherWays(t, p)...)
 		for _, twin := range twins {
 			add(twin)
-			add(t.nvmeNodes(twin)...)
+			add(nvmeNodes(t, twin)...)
 		}
 	}
 	for _, p := range slices.Clone(all) {
@@ -214,10 +214,10 @@ func (t *Tree) reaching(sysPath string) (all, twins []string) {
 type Node struct {
 	SysPath string
 	Block   bool   // or a character device
-	Number  string // "259:0"; empty: the device is going, or has none
+	Number  string // "259:0", or empty if the device is going or has none
 }
 
-// Name returns what the kernel calls the device: "nvme0n1p2".
+// Name returns the kernel's name of the device, such as "nvme0n1p2".
 func (n Node) Name() string { return path.Base(n.SysPath) }
 
 // NodesOf returns all nodes by which a device can be reached, its own first.
@@ -228,7 +228,7 @@ func (t *Tree) NodesOf(sysPath string) ([]Node, error) {
 
 // DiskAt returns a block device with all nodes by which it can be reached.
 func (t *Tree) DiskAt(sysPath string) Disk {
-	all, twins := t.reaching(sysPath)
+	all, twins := reaching(t, sysPath)
 	d := Disk{Twins: twins}
 	for _, p := range all {
 		number, err := t.Attr(p, "dev")
@@ -240,8 +240,9 @@ func (t *Tree) DiskAt(sysPath string) Disk {
 	return d
 }
 
-// nvmeNodes returns the other devices of a namespace, and the controllers that reach it; none of what is no namespace.
-func (t *Tree) nvmeNodes(sysPath string) (found []string) {
+// nvmeNodes returns the other devices of a namespace, and the controllers that reach it. It returns nil for a device that is
+// not a namespace.
+func nvmeNodes(t *Tree, sysPath string) (found []string) {
 	if class := t.Link(sysPath, "subsystem"); class != "block" && class != nvmeGenericClass {
 		return nil
 	}
@@ -251,7 +252,7 @@ func (t *Tree) nvmeNodes(sysPath string) (found []string) {
 	case nvmeClass:
 		dirs = t.NVMeSiblings(parent)
 	case nvmeSubsystemClass:
-		dirs = append(dirs, t.members(parent)...)
+		dirs = append(dirs, members(t, parent)...)
 	default:
 		return nil
 	}
@@ -260,7 +261,7 @@ func (t *Tree) nvmeNodes(sysPath string) (found []string) {
 		for _, name := range t.Names(dir) {
 			p := dir + "/" + name
 			class := t.Link(p, "subsystem")
-			if class != "block" && class != nvmeGenericClass || !t.sameNamespace(p, sysPath) {
+			if class != "block" && class != nvmeGenericClass || !sameNamespace(t, p, sysPath) {
 				continue
 			}
 			reaches = true

@@ -12,7 +12,7 @@ import (
 )
 
 // nvmeTree makes controllers, subsystems and what is below them. Each line is a path below /sys/devices, the class, and
-// attributes; one of a subsystem names its controllers.
+// attributes. The line of a subsystem names its controllers.
 func nvmeTree(t *testing.T, lines string) *Tree {
 	t.Helper()
 	files := make(map[string]string)
@@ -56,8 +56,8 @@ func bases(paths []string) string {
 }
 
 const (
-	// A drive that was plugged in again while its old node was open: the kernel has kept subsystem 3, where namespace
-	// instance 1 is taken, and made controller 4.
+	// A drive was plugged in again while its old node was open. The kernel has kept subsystem 3, where namespace instance 1
+	// is taken, and made controller 4.
 	again = `
 		a/nvme/nvme4 nvme
 		a/nvme/nvme4/nvme3n2 block hidden=0 nsid=1 wwid=eui.01
@@ -86,7 +86,7 @@ const (
 		b/nvme/nvme1/nvme5c1n3 block hidden=1 nsid=2 wwid=eui.13`
 )
 
-// TestNVMeTopology: what belongs together the kernel tells by parents, attributes and links.
+// TestNVMeTopology checks that parents, attributes and links show which devices belong together.
 func TestNVMeTopology(t *testing.T) {
 	for _, c := range []struct {
 		name, tree  string

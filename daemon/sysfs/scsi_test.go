@@ -32,8 +32,7 @@ func aSCSIDisk() map[string]string {
 	}
 }
 
-// TestExportedSCSIDisk: an export of a partition, or of a node of SCSI commands, is one of the disk, and that of the disk one of
-// its partition.
+// An export of a partition, or of a node of SCSI commands, is one of the disk, and that of the disk one of its partition.
 func TestExportedSCSIDisk(t *testing.T) {
 	for opened, want := range map[string]string{
 		"/dev/sdb": "sdb", "/dev/sdb1": "sdb1", "/dev/sg1": "sg1", "/host/dev/sdb1": "sdb1", "/host/dev/sg1": "sg1",
@@ -53,7 +52,7 @@ func TestExportedSCSIDisk(t *testing.T) {
 	}
 }
 
-// TestExportedByItsSCSIAddress: pscsi claims what udev_path names, and sends its commands to the device of an address.
+// pscsi claims the disk that udev_path names, and sends its commands to the device of an address.
 func TestExportedByItsSCSIAddress(t *testing.T) {
 	for _, c := range []struct{ plugin, at, host, want string }{
 		{"pscsi_0", "0 Target ID: 1 LUN: 3", "2", "sdb is exported by the SCSI target pscsi_0/d"},

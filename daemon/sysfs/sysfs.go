@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sysfs reads the kernel's files: attributes and links of sysfs, and what sysfs, procfs and configfs show of who
-// uses a block device. The daemon and the helper that opens device nodes share it, so that both give one answer.
+// Package sysfs reads the kernel's files. These are attributes and links of sysfs, and the files of sysfs, procfs and configfs
+// that show who uses a block device. The daemon and the helper that opens device nodes share it, so both give one answer.
 // It opens no device node and makes no ioctl.
 //
-// Follows: Documentation/filesystems/sysfs.rst.
+// Follows Documentation/filesystems/sysfs.rst.
 package sysfs
 
 import (
@@ -19,19 +19,21 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// ErrGone: the device, or the attribute, is not there.
+// ErrGone says that the device, or the attribute, is not there.
 var ErrGone = errors.New("gone")
 
-// AttrSize is the most that there is of one attribute, in bytes: sysfs gives a page.
+// AttrSize is the size of the largest attribute in bytes. The kernel gives one page.
 const AttrSize = 4096
 
-// Devices is where the kernel keeps all devices; everything elsewhere in sysfs is links to there.
+// Devices is where the kernel keeps all devices. The rest of sysfs has links to there.
 const Devices = "/sys/devices/"
 
 // Tree is where the kernel's files are. Its methods take the names that the kernel uses ("/sys/devices/…", "/dev/…",
-// "/proc/…"), wherever the three directories really are. The zero value has all of them in /.
+// "/proc/…") and look below the three directories. The zero value has all of them in /.
 type Tree struct {
 	Sys  string // where sysfs is, "/sys"
 	Dev  string // where the device nodes are, "/dev"
@@ -47,7 +49,7 @@ func (t *Tree) roots() [3]prefixed {
 	return [3]prefixed{{"/sys", t.Sys}, {"/dev", t.Dev}, {"/proc", t.Proc}}
 }
 
-// Path returns where a path of the kernel's ("/sys/…", "/dev/…", "/proc/…") is to be found.
+// Path returns the place in this tree of a path of the kernel's ("/sys/…", "/dev/…", "/proc/…").
 func (t *Tree) Path(name string) string {
 	for _, r := range t.roots() {
 		if rest, ok := strings.CutPrefix(name, r.prefix); ok && (rest == "" || rest[0] == '/') {
@@ -57,35 +59,29 @@ func (t *Tree) Path(name string) string {
 	return name
 }
 
-// Present reports whether a path of the kernel's exists; a link counts without what it points to.
+// Present reports whether a path of the kernel's exists. It does not follow a link.
 func (t *Tree) Present(name string) bool {
 	var found unix.Stat_t
 	return unix.Lstat(t.Path(name), &found) == nil
 }
 
-// Stat returns what a path of the kernel's leads to. Unlike os.Stat it makes no garbage but the path: each look asks for
-// dozens.
+// Stat returns the file that a path of the kernel's leads to. Unlike os.Stat it allocates nothing but the path. Each look
+// calls it dozens of times.
 func (t *Tree) Stat(name string) (found unix.Stat_t, err error) {
 	err = unix.Stat(t.Path(name), &found)
 	return found, err
 }
 
-// Exists reports whether what a path of the kernel's leads to exists.
-func (t *Tree) Exists(name string) bool {
-	_, err := t.Stat(name)
-	return err == nil
-}
-
-// ReadStart returns the first bytes of a file, at most size. It is one plain read, past the Go poller: some drivers
-// answer EAGAIN, after which os.ReadFile would wait for ever. No more is read: some devices hang when the whole of their
-// configuration space is (pci_read_config). The error is [ErrGone] if there is no such file.
+// ReadStart returns the first bytes of a file, at most size. It makes one plain read, past the Go poller. Some drivers
+// answer EAGAIN, and os.ReadFile would wait forever then. It reads no more, because some devices hang when a process reads the
+// whole of their configuration space (pci_read_config). The error is [ErrGone] if there is no such file.
 func (t *Tree) ReadStart(name string, size int) (string, error) {
 	fd, err := unix.Open(t.Path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", readError(name, err)
 	}
 	defer unix.Close(fd)
-	var page [AttrSize]byte // on the stack: a look at all devices reads tens of thousands of attributes
+	var page [AttrSize]byte // on the stack, because a look at all devices reads tens of thousands of attributes
 	b := page[:]
 	if size > len(page) {
 		b = make([]byte, size)
@@ -97,7 +93,7 @@ func (t *Tree) ReadStart(name string, size int) (string, error) {
 	return string(b[:n]), nil
 }
 
-// Read returns the beginning, one page, of a file in sysfs or procfs, without surrounding blanks.
+// Read returns the first page of a file in sysfs or procfs, without surrounding blanks.
 func (t *Tree) Read(name string) (string, error) {
 	text, err := t.ReadStart(name, AttrSize)
 	return strings.TrimSpace(text), err
@@ -117,10 +113,7 @@ func (t *Tree) ReadAll(name string) (string, error) {
 }
 
 func readError(name string, err error) error {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
-		err = pathError.Err
-	}
+	err = fsutil.Cause(err)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
 		err = fmt.Errorf("%w: %w", ErrGone, err)
 	}
@@ -140,18 +133,14 @@ func (t *Tree) Int(sysPath, name string) (int64, error) {
 	return n, nil
 }
 
-// Uint reads an attribute that holds a number; 0 if it is not there.
+// Uint reads an attribute that holds a number of at most 63 bits. It returns 0 if the attribute is not there.
 func (t *Tree) Uint(sysPath, name string) uint64 {
-	text, _ := t.Attr(sysPath, name)
-	n, err := strconv.ParseUint(text, 0, 64)
-	if err != nil {
-		return 0
-	}
-	return n
+	n, _ := t.Int(sysPath, name)
+	return uint64(max(n, 0))
 }
 
-// Link returns the last element of what a link in sysfs points to, such as the name of the driver; empty if it is not
-// there.
+// Link returns the last element of the target of a link in sysfs, such as the name of the driver. It returns "" if the link is
+// not there.
 func (t *Tree) Link(sysPath, name string) string {
 	target, err := os.Readlink(t.Path(sysPath + "/" + name))
 	if err != nil {
@@ -160,8 +149,8 @@ func (t *Tree) Link(sysPath, name string) string {
 	return path.Base(target)
 }
 
-// Resolve returns the kernel's path that a link leads to, such as "device"; empty if it is not there, or outside of the
-// tree.
+// Resolve returns the kernel's path that a link leads to, such as "device". It returns "" if the link is not there or leads out
+// of the tree.
 func (t *Tree) Resolve(name string) string {
 	real, err := filepath.EvalSymlinks(t.Path(name))
 	if err != nil {
@@ -179,7 +168,7 @@ func (t *Tree) Resolve(name string) string {
 	return ""
 }
 
-// Names lists a directory in sysfs, procfs or /dev, sorted; nothing if it is not there.
+// Names lists a directory in sysfs, procfs or /dev, sorted. A directory that is not there has no names.
 func (t *Tree) Names(dir string) []string {
 	entries, err := os.ReadDir(t.Path(dir))
 	if err != nil {
@@ -192,8 +181,8 @@ func (t *Tree) Names(dir string) []string {
 	return names
 }
 
-// Properties returns what the kernel itself reports of the device at sysPath (its attribute "uevent"): DRIVER,
-// PCI_SLOT_NAME, MAJOR and the like.
+// Properties returns the properties that the kernel itself reports of the device at sysPath in its attribute "uevent", such as
+// DRIVER, PCI_SLOT_NAME and MAJOR.
 func (t *Tree) Properties(sysPath string) map[string]string {
 	text, err := t.Attr(sysPath, "uevent")
 	if err != nil {
@@ -208,7 +197,7 @@ func (t *Tree) Properties(sysPath string) map[string]string {
 	return properties
 }
 
-// DevNode returns the node of the device at sysPath, "/dev/nvme0n1"; empty if it has none.
+// DevNode returns the node of the device at sysPath, "/dev/nvme0n1", or "" if it has none.
 func (t *Tree) DevNode(sysPath string) string {
 	name := t.Properties(sysPath)["DEVNAME"]
 	if name == "" || path.Clean("/"+name) != "/"+name {
@@ -217,12 +206,9 @@ func (t *Tree) DevNode(sysPath string) string {
 	return "/dev/" + name
 }
 
-// Above returns the nearest device at or above sysPath of a subsystem; empty if there is none.
+// Above returns the nearest device of a subsystem at or above sysPath, or "" if there is none.
 func (t *Tree) Above(sysPath, subsystem string) string {
-	if t.Link(sysPath, "subsystem") == subsystem {
-		return sysPath
-	}
-	for p := range Parents(sysPath) {
+	for p := range Up(sysPath) {
 		if t.Link(p, "subsystem") == subsystem {
 			return p
 		}
@@ -230,13 +216,10 @@ func (t *Tree) Above(sysPath, subsystem string) string {
 	return ""
 }
 
-// Parents yields the sysfs paths above sysPath, nearest first, down to those directly below /sys/devices.
-func Parents(sysPath string) iter.Seq[string] {
+// Up yields sysPath and the paths above it, nearest first, up to the one directly below /sys/devices.
+func Up(sysPath string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for p := path.Dir(sysPath); strings.HasPrefix(p, Devices); p = path.Dir(p) {
-			if !yield(p) {
-				return
-			}
+		for p := sysPath; strings.HasPrefix(p, Devices) && yield(p); p = path.Dir(p) {
 		}
 	}
 }

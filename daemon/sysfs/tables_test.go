@@ -28,7 +28,7 @@ func TestMounts(t *testing.T) {
 			t.Errorf("%+v", m)
 		}
 		if m.number == "0:21" {
-			break // as whoever has found what is looked for does
+			break // as a caller does that has found the name
 		}
 	}
 }
@@ -83,7 +83,7 @@ func TestUnescape(t *testing.T) {
 	}
 }
 
-// FuzzMounts: no line keeps one that is whole from being told.
+// FuzzMounts checks that no line hides a whole one.
 func FuzzMounts(f *testing.F) {
 	f.Add(`36 35 259:1 / /mnt rw,noatime shared:1 - ext4 /dev/nvme0n1 rw`)
 	f.Add(`36 35 0:40 / /mnt\040x rw - btrfs /dev/nvme0n1p1 rw`)

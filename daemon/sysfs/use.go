@@ -2,16 +2,16 @@
 
 package sysfs
 
-// Whether this machine uses a block device, as far as the kernel tells without opening it.
+// Whether this machine uses a block device, as far as the kernel shows without opening it.
 //
-// Follows: Documentation/ABI/stable/sysfs-block (holders, partition, dev); block/holder.c; fs/btrfs/sysfs.c;
-// drivers/block/loop.c and zram/zram_drv.c; for mounts and swaps see tables.go, for exports exports.go.
+// Follows Documentation/ABI/stable/sysfs-block (holders, partition, dev), block/holder.c, fs/btrfs/sysfs.c,
+// drivers/block/loop.c and zram/zram_drv.c.
 //
-// No single source tells. A mounted file system is in mountinfo, but btrfs shows a device number of its own there and
-// names one of its devices; LVM, md and bcache are in holders/ while they run. Unknown is in use.
+// No single source is enough. A mounted file system is in mountinfo, but btrfs shows a device number of its own there and
+// names one of its devices. LVM, md and bcache are in holders/ while they run. Unknown is in use.
 //
 // A disk that the kernel reaches by two ways is two block devices, unless native multipathing (nvme_core.multipath) or dm
-// joins them. The use of either is the use of both: see [Disk].
+// joins them. The use of either is the use of both (see [Disk]).
 
 import (
 	"errors"
@@ -32,7 +32,7 @@ type Disk struct {
 	err   error    // of the numbers of the nodes
 }
 
-// Name returns what the kernel calls it: "nvme0n1p2".
+// Name returns the kernel's name of the disk, such as "nvme0n1p2".
 func (d Disk) Name() string { return d.Nodes[0].Name() }
 
 // Part returns the first block device of a disk for which is returns true.
@@ -44,7 +44,7 @@ func (d Disk) Part(is func(Node) bool) (Node, bool) {
 	return d.Nodes[i], true
 }
 
-// otherWays returns the sysfs paths of the other disks with the WWID of the one at sysPath: the WWID is that of a namespace
+// otherWays returns the sysfs paths of the other disks with the WWID of the one at sysPath. The WWID is that of a namespace
 // (wwid_show in drivers/nvme/host/sysfs.c) or of a logical unit (scsi_vpd_lun_id). Hidden disks are paths that native
 // multipathing has joined, and a device of dm has no WWID. A slot for media that can be removed has that of the reader.
 func otherWays(t *Tree, sysPath string) (found []string) {
@@ -68,14 +68,14 @@ func otherWays(t *Tree, sysPath string) (found []string) {
 }
 
 // Removable reports whether the medium of a disk can be removed from its drive, whose WWID and serial number then say nothing
-// of the medium (Documentation/ABI/stable/sysfs-block, removable). Its diskseq does: the kernel counts it up when it notices
-// another medium, which is at its next poll or at the next open (disk_check_events in block/disk-events.c, sd_open), before
-// the medium can be read.
+// of the medium (Documentation/ABI/stable/sysfs-block, removable). Its diskseq does. The kernel counts it up before another
+// medium can be read, at its next poll or at the next open (disk_check_events in block/disk-events.c, sd_open).
 func Removable(t *Tree, sysPath string) bool { return t.Uint(sysPath, "removable") != 0 }
 
 // Written returns how many sectors of the disk at sysPath were written and discarded since it appeared, also through its
 // partitions (Documentation/block/stat.rst). Commands that are passed through to the drive do not count there, nor anything
-// while queue/iostats is 0, nor what Linux before 6.4 writes to an NVMe disk with native multipathing. 0: it is not known.
+// while queue/iostats is 0, nor what Linux before 6.4 writes to an NVMe disk with native multipathing. It is 0 if it is not
+// known.
 func Written(t *Tree, sysPath string) (sectors uint64) {
 	text, _ := t.Attr(sysPath, "stat")
 	fields := strings.Fields(text)
@@ -105,7 +105,7 @@ func (t *Tree) Partitions(sysPath string) []string {
 // Use is how this machine uses a block device. It is an error.
 type Use struct {
 	Text string // "nvme0n1p1 is mounted on /data"
-	// ByHost: no pod that has the device can have done this.
+	// ByHost reports whether no pod that has the device can have done this.
 	ByHost bool
 	// Unread is why the use cannot be found out, or nil. The device then counts as in use.
 	Unread error
@@ -135,8 +135,8 @@ func (t *Tree) InUse(d Disk) error {
 	if d.err != nil {
 		return unread(d, "used", d.err)
 	}
-	for _, check := range []func(Disk) error{t.mounted, t.swapped, t.held, t.inBtrfs, t.backing, t.exported} {
-		if err := check(d); err != nil {
+	for _, check := range []func(*Tree, Disk) error{mounted, swapped, held, inBtrfs, backing, exported} {
+		if err := check(t, d); err != nil {
 			return err
 		}
 	}
@@ -145,7 +145,7 @@ func (t *Tree) InUse(d Disk) error {
 
 // mounted looks among the mounts of this host, which may be others than those of a confined process, and among its own.
 // Where procfs hides process 1 (hidepid=2), its own have to do.
-func (t *Tree) mounted(d Disk) error {
+func mounted(t *Tree, d Disk) error {
 	var errs []error
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
 		table, err := t.ReadAll(name)
@@ -154,7 +154,7 @@ func (t *Tree) mounted(d Disk) error {
 			continue
 		}
 		for m := range mounts(table) {
-			if p, ok := t.mountOf(m, d); ok {
+			if p, ok := mountOf(t, m, d); ok {
 				return usef(true, "%s is mounted on %s", p.Name(), m.where)
 			}
 		}
@@ -170,17 +170,17 @@ func (t *Tree) mounted(d Disk) error {
 }
 
 // mountOf returns the part of a disk that a mount is about, if any.
-func (t *Tree) mountOf(m mount, d Disk) (Node, bool) {
+func mountOf(t *Tree, m mount, d Disk) (Node, bool) {
 	p, ok := d.Part(func(n Node) bool { return n.Number == m.number })
 	if !ok && m.anonymous() {
-		return t.partNamed(m.source, d)
+		return partNamed(t, m.source, d)
 	}
 	return p, ok
 }
 
-// partNamed returns that part of a disk whose node a name in /dev leads to. The kernel claims what is mounted or swapped
-// to, and tells the number of what is below a loop device; a name is enough for those.
-func (t *Tree) partNamed(name string, d Disk) (Node, bool) {
+// partNamed returns that part of a disk whose node a name in /dev leads to. The kernel claims what is mounted or swapped to,
+// and shows the number of the device below a loop device. A name is enough for those.
+func partNamed(t *Tree, name string, d Disk) (Node, bool) {
 	if !strings.HasPrefix(name, "/dev/") {
 		return Node{}, false
 	}
@@ -191,7 +191,7 @@ func (t *Tree) partNamed(name string, d Disk) (Node, bool) {
 	return d.Part(func(n Node) bool { return isNode(target, n.Name()) })
 }
 
-func (t *Tree) swapped(d Disk) error {
+func swapped(t *Tree, d Disk) error {
 	table, err := t.ReadAll("/proc/swaps")
 	switch {
 	case errors.Is(err, ErrGone):
@@ -200,15 +200,15 @@ func (t *Tree) swapped(d Disk) error {
 		return unread(d, "swapped to", err)
 	}
 	for name := range swaps(table) {
-		if p, ok := t.partNamed(name, d); ok {
+		if p, ok := partNamed(t, name, d); ok {
 			return usef(true, "%s is swapped to", p.Name())
 		}
 	}
 	return nil
 }
 
-// held looks for what the kernel has built on top: LVM, md, bcache.
-func (t *Tree) held(d Disk) error {
+// held looks for what the kernel has built on top, such as LVM, md and bcache.
+func held(t *Tree, d Disk) error {
 	if p, ok := d.Part(func(n Node) bool { return len(t.Names(n.SysPath+"/holders")) > 0 }); ok {
 		return usef(false, "%s is part of %s", p.Name(), strings.Join(t.Names(p.SysPath+"/holders"), ", "))
 	}
@@ -216,7 +216,7 @@ func (t *Tree) held(d Disk) error {
 }
 
 // inBtrfs looks for file systems of which the disk is not the device that mountinfo names.
-func (t *Tree) inBtrfs(d Disk) error {
+func inBtrfs(t *Tree, d Disk) error {
 	for _, filesystem := range t.Names("/sys/fs/btrfs") {
 		if p, ok := d.Part(func(n Node) bool { return t.Present("/sys/fs/btrfs/" + filesystem + "/devices/" + n.Name()) }); ok {
 			return usef(false, "%s is part of the mounted btrfs %s", p.Name(), filesystem)
@@ -225,9 +225,9 @@ func (t *Tree) inBtrfs(d Disk) error {
 	return nil
 }
 
-// backing looks for loop devices on top, which claim nothing, so that even an exclusive open would not notice; and for
-// zram. An attribute that cannot be read is that of a device which is not set up.
-func (t *Tree) backing(d Disk) error {
+// backing looks for zram, and for loop devices on top. Loop devices claim nothing, so that even an exclusive open would not
+// notice them. An attribute that cannot be read is that of a device which is not set up.
+func backing(t *Tree, d Disk) error {
 	for _, name := range t.Names("/sys/class/block") {
 		for _, kind := range []struct{ prefix, attr string }{{"loop", "loop/backing_file"}, {"zram", "backing_dev"}} {
 			if !Numbered(name, kind.prefix) {
@@ -237,7 +237,7 @@ func (t *Tree) backing(d Disk) error {
 			if err != nil {
 				continue
 			}
-			if p, ok := t.partNamed(backing, d); ok {
+			if p, ok := partNamed(t, backing, d); ok {
 				return usef(false, "%s is the file of %s", p.Name(), name)
 			}
 		}
@@ -247,16 +247,16 @@ func (t *Tree) backing(d Disk) error {
 
 // The tables of procfs by which a block device is in use.
 //
-// Follows: Documentation/filesystems/proc.rst, 3.5 (mountinfo); mm/swapfile.c (/proc/swaps); fs/seq_file.c (mangle_path).
+// Follows Documentation/filesystems/proc.rst, 3.5 (mountinfo), mm/swapfile.c (/proc/swaps) and fs/seq_file.c (mangle_path).
 
 // mount is a line of mountinfo.
 type mount struct {
-	number string // of the device, "259:1"; "0:N" where the file system has none or, as btrfs, several
+	number string // of the device, "259:1", or "0:N" where the file system has none or, as btrfs, several
 	where  string
-	source string // what is mounted, as mount(2) was told: "/dev/nvme0n1p1", or a link of udev's to that
+	source string // the source given to mount(2), "/dev/nvme0n1p1" or a link of udev's to that
 }
 
-// anonymous tells that the number is that of no block device, so that only the source may name one.
+// anonymous reports whether the number is not that of a block device, so that only the source may name one.
 func (m mount) anonymous() bool { return strings.HasPrefix(m.number, "0:") }
 
 // mounts yields the mounts of the text of a mountinfo file.
@@ -279,7 +279,7 @@ func mounts(table string) iter.Seq[mount] {
 	}
 }
 
-// swaps yields the names in the text of /proc/swaps: of nodes and files, and that of the column.
+// swaps yields the names of nodes and files in the text of /proc/swaps, and that of the column.
 func swaps(table string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for line := range strings.Lines(table) {
@@ -297,7 +297,7 @@ func isNode(name, device string) bool {
 	return path.Base(name) == path.Base(strings.ReplaceAll(device, "!", "/"))
 }
 
-// unescape undoes what the kernel does to blanks in a path: "\040" and the like.
+// unescape undoes the escapes such as "\040" that the kernel writes for blanks in a path.
 func unescape(text string) string {
 	for from := 0; ; from++ {
 		i := strings.IndexByte(text[from:], '\\')

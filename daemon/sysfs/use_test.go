@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// The disk of the tests: a namespace with a partition and a generic node, whose numbers are those of the kernel where a drive
+// The disk of the tests is a namespace with a partition and a generic node. The numbers are those of the kernel where a drive
 // was plugged in again.
 const (
 	ctrl    = "/sys/devices/pci0000:00/0000:00:04.0/nvme/nvme4"
@@ -52,7 +52,7 @@ func TestInUse(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		files  map[string]string
-		want   string // empty: it is not used
+		want   string // empty if it is not used
 		byHost bool
 	}{
 		{"not", nil, "", false},
@@ -92,7 +92,7 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-// TestInUseOfAPartition: a claim on the disk is one on its partitions.
+// TestInUseOfAPartition checks that a claim on the disk is one on its partitions.
 func TestInUseOfAPartition(t *testing.T) {
 	h := tree(t, with(aDisk(), map[string]string{disk + "/holders/dm-0": ""}))
 	if err := h.InUse(h.DiskAt(part)); err == nil || err.Error() != "nvme3n2 is part of dm-0" {
@@ -111,13 +111,13 @@ func exporting(name string) map[string]map[string]string {
 	}
 }
 
-// TestExported: by whichever name a target has opened the disk. DIR is a directory outside of /dev, and NODE where the node of
-// the disk really is.
+// TestExported checks each name by which a target may have opened the disk. DIR is a directory outside of /dev, and NODE
+// where the node of the disk really is.
 func TestExported(t *testing.T) {
 	for _, c := range []struct {
 		name, opened string
 		files        map[string]string
-		want         string // by what is exported; empty: another; "?": it cannot be told
+		want         string // by what it is exported, empty for another disk, "?" if it is unknown
 	}{
 		{"its name", "/dev/nvme3n2", nil, "nvme3n2"},
 		{"its partition", "/dev/nvme3n2p1", nil, "nvme3n2p1"},
@@ -189,8 +189,8 @@ func TestExported(t *testing.T) {
 	}
 }
 
-// TestExportedByAHiddenName: a name below /var leads to nothing in the sandbox. It counts for what it could be, and the reason
-// names the export.
+// TestExportedByAHiddenName has a name below /var, which leads to nothing in the sandbox. It counts for what it could be, and
+// the reason names the export.
 func TestExportedByAHiddenName(t *testing.T) {
 	const hidden = "/var/lib/target/disk1"
 	file := func(size, bound string) map[string]string {
@@ -220,7 +220,7 @@ func TestExportedByAHiddenName(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := tree(t, with(plain, c.files))
 			for sysPath, want := range map[string]bool{disk: c.nvme, "/sys/devices/sda": c.other} {
-				err := h.exported(h.DiskAt(sysPath))
+				err := exported(h, h.DiskAt(sysPath))
 				if (err != nil) != want || want && !strings.Contains(err.Error(), fmt.Sprintf("has opened %q, which leads to nothing", hidden)) {
 					t.Errorf("%s: %v", sysPath, err)
 				}
@@ -229,7 +229,7 @@ func TestExportedByAHiddenName(t *testing.T) {
 	}
 }
 
-// TestExportedByNumber: a node that mknod made is the disk, whatever it is called; LIO's iblock shows the number itself.
+// A node of any name that mknod made is the disk. LIO's iblock shows the number itself.
 func TestExportedByNumber(t *testing.T) {
 	shown := func(number string) map[string]string {
 		major, minor, _ := strings.Cut(number, ":")
@@ -273,7 +273,7 @@ func TestExportedByNumber(t *testing.T) {
 	}
 }
 
-// TestExportsThatAreNotShown: a target keeps on serving when configfs is not mounted any more, or something is mounted on it.
+// A target keeps on serving when configfs is not mounted any more, or something is mounted on it.
 func TestExportsThatAreNotShown(t *testing.T) {
 	for _, c := range []struct {
 		name, module, refs, dir string

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attrs writes the attributes in a directory of a device and those in directories below it that are no devices. Which
-// there are is not listed anywhere, so everything is read that is not known to be useless or harmful: a class that does
-// not exist yet may need it, and a recording cannot be asked again.
+// attrs writes the attributes in a directory of a device and those in directories below it that are no devices. The kernel
+// lists them nowhere, so it reads everything that is not known to be useless or harmful. A class that does not exist yet may
+// need it, and a recording cannot be asked again.
 func (r *Recorder) attrs(text *strings.Builder, s secrets, dir, below string, depth int) {
 	entries, err := os.ReadDir(filepath.Join(dir, below))
 	if err != nil {
@@ -47,8 +47,8 @@ func (r *Recorder) attrs(text *strings.Builder, s secrets, dir, below string, de
 	}
 }
 
-// skipped tells what is left alone of a device's directory: what follows from the rest, what is large, what to read has
-// an effect or asks the hardware for long, and what nobody has a use for.
+// skipped reports whether an entry of a device's directory is left alone. It follows from the rest, is large or of no use, or
+// a read of it has an effect or takes the hardware long.
 func skipped(name string) bool {
 	switch name {
 	case "uevent", "dev", "subsystem", "power", "vpd", "rom", "trace", "msi_irqs", "msi_bus", "firmware_node", "wakeup",
@@ -61,7 +61,7 @@ func skipped(name string) bool {
 	})
 }
 
-// errUnread: an attribute that only takes.
+// errUnread is the error of an attribute that can only be written.
 var errUnread = errors.New("cannot be read")
 
 // readAttr reads an attribute in one plain read, past the Go poller, which would wait for ever where a driver answers
@@ -95,7 +95,7 @@ func writeAttr(text *strings.Builder, name, value string) {
 	fmt.Fprintf(text, "H: %s=%s\n", name, hex.EncodeToString([]byte(value)))
 }
 
-// escape is the inverse of unescape: g_strescape.
+// escape is the inverse of unescape, as g_strescape of GLib.
 func escape(text string) string {
 	var b strings.Builder
 	for i := range len(text) {

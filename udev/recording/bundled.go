@@ -14,9 +14,9 @@ var bundled embed.FS
 
 // Named is a recording that comes with the program.
 type Named struct {
-	Name  string // of the file, without its ending: "nvme-blank"
-	Title string // one line for people, from the comment "# title: …" that begins the text
-	Text  []byte // for [Parse]; the caller may write to it
+	Name  string // of the file, without its ending, "nvme-blank"
+	Title string // one line for people, from the comment with "title" that begins the text
+	Text  []byte // for [Parse], and the caller may write to it
 }
 
 // Bundled lists the recordings that come with the program, sorted by name.

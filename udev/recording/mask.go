@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// secretSize is the shortest identity that is masked, in bytes: what is shorter is in every other word of the text.
+// secretSize is the shortest identity that is masked, in bytes. A shorter one is in every other word of the text.
 const secretSize = 5
 
-// secrets are the identities in a recording, by which somebody could find the machine or its owner: serial numbers,
-// UUIDs, world wide names, GUIDs, MAC addresses, names of file systems. What says of which kind the hardware is stays,
-// for that is what a bug report is about: models, firmware versions, PCI addresses and IDs, mount points of disks.
+// secrets are the identities in a recording by which a reader could find the machine or its owner. They are serial numbers,
+// UUIDs, world wide names, GUIDs, MAC addresses and names of file systems. The kind of the hardware stays, because a bug
+// report is about that. It is in models, firmware versions, PCI addresses and IDs, and mount points of disks.
 type secrets map[string]bool
 
 // secretProperties are udev's properties that are an identity and nothing else.
@@ -27,8 +27,8 @@ var secretProperties = []string{
 	"ID_REVISION_SERIAL", "ID_NET_NAME_MAC",
 }
 
-// secretAttrs are the names of attributes in sysfs that are: of NVMe controllers and namespaces, GPUs, RDMA devices,
-// USB and network devices (Documentation/ABI in the kernel's sources).
+// secretAttrs are the names of attributes in sysfs that are an identity of NVMe controllers and namespaces, GPUs, RDMA
+// devices, USB and network devices (Documentation/ABI in the kernel's sources).
 var secretAttrs = []string{
 	"serial", "serial_number", "wwid", "wwn", "uuid", "nguid", "eui", "unique_id", "node_guid", "sys_image_guid", "board_serial",
 	"product_serial", "hostnqn", "hostid", "subsysnqn", "address", "phys_port_id", "phys_switch_id",
@@ -45,7 +45,7 @@ func (s secrets) attr(name, value string) {
 		return
 	}
 	value = strings.TrimSpace(value)
-	if strings.HasPrefix(value, "nqn.") { // NVMe Base Specification 2.0, 4.5: who made the name, and then the name
+	if strings.HasPrefix(value, "nqn.") { // the name follows its authority (NVMe Base Specification 2.0, 4.5)
 		value = value[strings.LastIndexByte(value, ':')+1:]
 	}
 	s.add(value)
@@ -65,8 +65,8 @@ func (s secrets) text(content string) {
 	}
 }
 
-// add notes an identity. What is short or says nothing, as the serial numbers of cheap hardware do, would be found in
-// half of the text. What it begins with says of what kind it is, and stays.
+// add notes an identity. An identity that is short or empty, as the serial numbers of cheap hardware, would be found in half
+// of the text. The prefix names its kind, and stays.
 func (s secrets) add(value string) {
 	for _, kind := range []string{"eui.", "uuid.", "nvme.", "naa.", "t10.", "0x", "GPU-"} {
 		value = strings.TrimPrefix(value, kind)
@@ -77,8 +77,8 @@ func (s secrets) add(value string) {
 	s[value] = true
 }
 
-// mask replaces each identity, wherever it stands, by one of the same form that says nothing: the same one everywhere
-// in this text, another one in the next.
+// mask replaces each identity everywhere by a random one of the same form. It is the same one everywhere in this text, and
+// another one in the next.
 func (s secrets) mask(text string) string {
 	longestFirst := func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }
 	var replacements []string
@@ -88,8 +88,8 @@ func (s secrets) mask(text string) string {
 	return strings.NewReplacer(replacements...).Replace(text)
 }
 
-// pseudonym returns a random text of the same form: digits for digits, letters for letters of the same case, hexadecimal
-// where all of it is; the rest stays, so that it is still an address, a UUID or a name for a file.
+// pseudonym returns a random text of the same form, with digits for digits and letters for letters of the same case. A
+// hexadecimal text stays one. The rest stays, so that it is still an address, a UUID or a name for a file.
 func pseudonym(value string) string {
 	letters := 26
 	if strings.Trim(value, "0123456789abcdefABCDEF-:.") == "" {

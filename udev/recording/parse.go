@@ -39,7 +39,7 @@ func Parse(text []byte) (*Recording, error) {
 // parser is the state between two lines.
 type parser struct {
 	recording  *Recording
-	path       string // of the block's device, below /sys; empty between blocks
+	path       string // of the block's device, below /sys, or empty between blocks
 	text       strings.Builder
 	properties map[string]string
 	node       string // of N:, below /dev, "nvme0"
@@ -98,7 +98,7 @@ func (p *parser) parseField(tag byte, value string) error {
 	case 'L':
 		return p.parseLink(value)
 	case 'M', 'R', 'J', 'U', 'T', 'D', 'I', 'Q', 'V', 'B':
-		return nil // udevadm(8), info: all of it is in the properties too
+		return nil // the properties have all of it too, see info in udevadm(8)
 	}
 	return fmt.Errorf("expected one of P: N: S: E: A: H: L: F:, found %q", string(tag)+":")
 }
@@ -120,7 +120,8 @@ func (p *parser) beginBlock(devPath string) error {
 	return p.recording.tree.addDir("sys" + devPath)
 }
 
-// endBlock adds the device. The name of its node and its links are properties even where the text has them only as N: and S:.
+// endBlock adds the device. The name of its node and its links are properties even where the text has them only in lines N
+// and S.
 func (p *parser) endBlock() error {
 	if p.path == "" {
 		return nil
@@ -238,7 +239,7 @@ func unhex(text string) (string, error) {
 	return string(decoded), nil
 }
 
-// unescape undoes g_strescape, with which umockdev-record writes attributes: the letters of C and octal numbers.
+// unescape undoes g_strescape, with which umockdev-record writes attributes. It uses the letters of C and octal numbers.
 func unescape(text string) (string, error) {
 	var b strings.Builder
 	b.Grow(len(text))
@@ -258,7 +259,7 @@ func unescape(text string) (string, error) {
 	}
 }
 
-// Limits on paths: NAME_MAX of Linux, and its PATH_MAX with room for the root.
+// Limits on paths are NAME_MAX of Linux, and its PATH_MAX with room for the root.
 const (
 	maxElement = 255
 	maxPath    = 3072
@@ -274,8 +275,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkTarget returns what is wrong with the target of a link in the directory dir below /sys. No link may lead out of
-// sysfs: with ".." only at its beginning, counting levels is proof.
+// checkTarget returns what is wrong with the target of a link in the directory dir below /sys. No link may lead out of sysfs.
+// A target has ".." only at its beginning, so that counting levels is proof.
 func checkTarget(dir, target string) error {
 	down := target + "/"
 	for strings.HasPrefix(down, "../") {

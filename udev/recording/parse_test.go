@@ -68,7 +68,7 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// TestWindowsLineEnds: bug reports come by way of web forms.
+// TestWindowsLineEnds has the line ends of bug reports from web forms.
 func TestWindowsLineEnds(t *testing.T) {
 	r := mustParse(t, strings.ReplaceAll(disk, "\n", "\r\n"))
 	if len(r.Devices()) != 2 || r.Devices()[0].Subsystem != "pci" {
@@ -76,9 +76,9 @@ func TestWindowsLineEnds(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever parses makes a tree, inside its root and without a link that leads out of it. A large tree is
-// left to the other tests: Go's fuzzer ends a process that stays with one input for 10 s (internal/fuzz/worker.go),
-// and where other work has the processors the hundreds of files of a large one took that long.
+// FuzzParse checks that every text that parses makes a tree inside its root, without a link that leads out of it. The other
+// tests have large trees. Go's fuzzer ends a process that stays with one input for 10 s (internal/fuzz/worker.go), and under
+// load the hundreds of files of a large tree took that long.
 func FuzzParse(f *testing.F) {
 	const largest = 8 << 10
 	nothing, err := recording.Parse(nil)

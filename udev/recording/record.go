@@ -14,26 +14,26 @@ import (
 )
 
 const (
-	// attrSize is the most that is read of one attribute: sysfs gives a page (Documentation/filesystems/sysfs.rst).
+	// attrSize is the most that is read of one attribute, in bytes. sysfs gives a page (Documentation/filesystems/sysfs.rst).
 	attrSize = 4096
-	// configSize is what is recorded of PCI configuration space: its header, which the kernel keeps
+	// configSize is the part of PCI configuration space that is recorded, in bytes. It is the header, which the kernel keeps
 	// (PCI_STD_HEADER_SIZEOF).
 	configSize = 64
-	// attrDepth is how deep attributes lie below their device: "ports/1/gid_attrs/ndevs/0" of InfiniBand is the
-	// deepest.
+	// attrDepth is how deep attributes lie below their device. The deepest is "ports/1/gid_attrs/ndevs/0" of InfiniBand.
 	attrDepth = 5
 )
 
-// Recorder writes recordings of a machine: the text that umockdev-record writes, with files of /proc and nodes of /dev
-// in lines of our own (F:). It needs no privileges, but what only root may read is not in the recording without them.
+// Recorder writes recordings of a machine. They are the text that umockdev-record writes, with files of /proc and nodes of
+// /dev in lines of our own, which begin with F. It needs no privileges, but what only root may read is not in the recording
+// without them.
 type Recorder struct {
 	Sys, Dev, Proc string // where the trees are, "/sys", "/dev" and "/proc"
-	Serials        bool   // keep serial numbers and other identities as they are; else each is replaced by a made-up one
+	Serials        bool   // keep serial numbers and other identities, instead of a made-up one for each
 }
 
 // Record writes the devices, with their attributes, and what of /proc and /dev says how they are used. The text is what
-// [Parse] reads. What vanishes meanwhile is left out. It blocks as long as the kernel does: what is read asks some
-// hardware.
+// [Parse] reads. A device that vanishes in between is left out. It blocks as long as the kernel does, because some reads ask
+// the hardware.
 func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
 	var text strings.Builder
 	secrets := make(secrets)
@@ -80,8 +80,8 @@ func (r *Recorder) device(text *strings.Builder, s secrets, d udev.Device) {
 	text.WriteString("\n")
 }
 
-// files writes what is known of the machine outside of sysfs, as far as a class reads it: what is mounted and swapped
-// to, what NVIDIA's driver says, and its nodes, which udev does not know.
+// files writes the files outside of sysfs that a class reads. They show what is mounted and swapped to, what NVIDIA's driver
+// reports, and its nodes, which udev does not know.
 func (r *Recorder) files(text *strings.Builder, s secrets, devices []udev.Device) {
 	write := func(name, content string) { fmt.Fprintf(text, "F: %s=%s\n", name, escape(content)) }
 	for _, name := range []string{"/proc/1/mountinfo", "/proc/self/mountinfo"} {
@@ -120,7 +120,7 @@ func (r *Recorder) proc(name string) (string, error) {
 	return string(content), err
 }
 
-// ofDisks returns the lines of mountinfo that are about a block device: the others tell of nothing but people's files.
+// ofDisks returns the lines of mountinfo that are about a block device. The others show only people's files.
 func ofDisks(mountinfo string, devices []udev.Device) string {
 	numbers := make(map[string]bool)
 	for _, d := range devices {

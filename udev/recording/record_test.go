@@ -42,7 +42,7 @@ func record(t *testing.T, text string, serials bool) (*recording.Recording, stri
 	return second, out.String()
 }
 
-// TestRecordingOfARecording: recorded again, each bundled machine is the same.
+// TestRecordingOfARecording checks that each bundled machine is the same when it is recorded again.
 func TestRecordingOfARecording(t *testing.T) {
 	for _, b := range recording.Bundled() {
 		t.Run(b.Name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestRecordingOfARecording(t *testing.T) {
 	}
 }
 
-// plain leaves out the order of links, which nobody relies on, and the moment.
+// plain leaves out the order of links, which has no meaning, and the moment.
 func plain(d udev.Device) udev.Device {
 	properties := maps.Collect(d.Properties.All())
 	delete(properties, "USEC_INITIALIZED")
@@ -75,7 +75,8 @@ func plain(d udev.Device) udev.Device {
 	return d
 }
 
-// files returns the tree of a recording but what is left alone on purpose: content by name, links by their target.
+// files returns the content or link target of each file in the tree of a recording, except files that are left alone on
+// purpose.
 func files(t *testing.T, r *recording.Recording) map[string]string {
 	t.Helper()
 	root := t.TempDir()
@@ -98,7 +99,7 @@ func files(t *testing.T, r *recording.Recording) map[string]string {
 			slices.Sort(lines)
 			content = []byte(strings.Join(lines, "\n"))
 		}
-		if !strings.HasPrefix(rest, "/dev/") { // what is on a disk is nobody's business
+		if !strings.HasPrefix(rest, "/dev/") { // the content of a disk is private
 			all[rest] = string(content)
 		}
 		return err

@@ -18,12 +18,12 @@
 //	F: /proc/swaps=Filename\tType\n                    a file below /proc or /dev that belongs to no device
 //	F: /proc/4242/                                     a directory there
 //
-// The other lines of udevadm's export (M: R: J: U: T: D: I: Q: V: B: and a link priority) say nothing that the
-// properties do not, and are passed over, as is DEVPATH. Unlike umockdev, a path may begin with /module/ too.
+// The other lines of udevadm's export (those with M, R, J, U, T, D, I, Q, V and B, and a link priority) say nothing that the
+// properties do not. They are passed over, as is DEVPATH. Unlike umockdev, a path may begin with /module/ too.
 //
-// Nothing is made up: what a recording does not hold, such as a NUMA node, the tree does not have. What sysfs and udev
-// themselves derive from the rest is added: uevent, dev, the links of subsystem, class, bus, driver and IOMMU group,
-// the links of /dev/block and /dev/char.
+// Nothing is made up. An attribute that a recording does not hold, such as a NUMA node, is not in the tree. The files and
+// links that sysfs and udev themselves derive from the rest are added. These are uevent, dev, the links of subsystem, class,
+// bus, driver and IOMMU group, and the links of /dev/block and /dev/char.
 package recording
 
 import (
@@ -57,17 +57,17 @@ func (r *Recording) Devices() []udev.Device {
 	return devices
 }
 
-// paths lists the paths of the devices: parents come before their children.
+// paths lists the paths of the devices, parents before their children.
 func (r *Recording) paths() []string { return slices.Sorted(maps.Keys(r.devices)) }
 
-// Write makes the tree of the recording: root/sys, root/dev and root/proc. The directory root is made where it is
-// missing, and should be empty.
+// Write makes the tree of the recording in root/sys, root/dev and root/proc. The directory root is made where it is missing,
+// and should be empty.
 func (r *Recording) Write(root string) error { return apply(root, new(tree), r.tree) }
 
 // Update turns the tree below root, which r has written, into that of another recording, and returns the events of the
-// difference in the order in which udevd would send them: removals, children before their parents; additions, parents
-// before their children; changes. The tree is as the events say before they are returned. A change of a table of mounts
-// or swaps is the event [udev.Mounts], of another file that belongs to no device [udev.Overflow].
+// difference in the order in which udevd would send them. Removals come first, children before their parents. Then come
+// additions, parents before their children, and then changes. The tree is as the events say before they are returned. A
+// change of a table of mounts or swaps is the event [udev.Mounts], of another file that belongs to no device [udev.Overflow].
 //
 // After an error the tree may be neither the one nor the other.
 func (r *Recording) Update(root string, to *Recording) ([]udev.Event, error) {

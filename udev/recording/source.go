@@ -19,18 +19,18 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// quiet is how long a file has to rest before it is read: a save is several writes, and no event tells the last.
+// quiet is how long a file has to rest before it is read. A save is several writes, and no event marks the last.
 const quiet = 20 * time.Millisecond
 
 // maxText is the largest recording that is read, in bytes. A machine of 10,000 devices has some 20 MB.
 const maxText = 64 << 20
 
-// Source is a recording in a file, as a [udev.Source]: saving the file is a hotplug. Of the recording it keeps only the
-// devices in memory. Its tree and a copy of the text are in a directory of its own below $TMPDIR, which had better be in
+// Source is a recording in a file, as a [udev.Source]. Saving the file is a hotplug. It keeps only the devices of the
+// recording in memory. Its tree and a copy of the text are in a directory of its own below $TMPDIR, which had better be in
 // memory for a machine of thousands of devices, each of which is a dozen files.
 type Source struct {
-	// Warn is called from Listen with the reason why a saved file was not taken over; everything then stays as it was. It
-	// must be set before. Nil: the reason is lost.
+	// Warn is called from Listen with the reason why a saved file was not taken over. Everything then stays as it was. It
+	// must be set before. It may be nil.
 	Warn func(error)
 
 	file    string
@@ -55,8 +55,8 @@ func Open(file string) (_ *Source, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	// The directory, for an editor puts a new file in place of the old one. Watch first, then read: a save between is
-	// seen twice, never missed.
+	// The directory, for an editor puts a new file in place of the old one. It watches first and then reads, so that a save
+	// in between is seen twice, never missed.
 	if s.watcher, err = directory.Open(filepath.Dir(file)); err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (s *Source) Enumerate() ([]udev.Device, error) {
 	return slices.Clone(s.devices), nil
 }
 
-// Settled is always true: a recording has no boot.
+// Settled is always true, because a recording has no boot.
 func (s *Source) Settled() bool { return true }
 
 // Listen applies each save of the file to the tree and sends the events of the difference. A file that is gone changes
@@ -163,15 +163,15 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 	}
 }
 
-// Alive returns once Listen has gone round, or with the error of ctx.
+// Alive returns once Listen has made progress, or with the error of ctx.
 func (s *Source) Alive(ctx context.Context) error {
 	return s.probe.Alive(ctx, "recording")
 }
 
-// reload takes over the file as it is now: it replaces the tree and the copy of its text.
+// reload takes over the file as it is now. It replaces the tree and the copy of its text.
 func (s *Source) reload() ([]udev.Event, error) {
 	if _, err := os.Lstat(s.file); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // an editor may be at work; the next file is an event
+		return nil, nil // an editor may be at work, and the next file is an event
 	}
 	text, after, err := read(s.file)
 	if err != nil {

@@ -25,7 +25,7 @@ type opened struct {
 	file    string
 	events  chan udev.Event
 	warned  chan error
-	passing string // in the warning of a source that is faster than the test while it changes the file; empty: of none
+	passing string // in the warning of a source that is faster than the test while it changes the file, or empty
 }
 
 func openSource(t *testing.T, text string) *opened {
@@ -58,7 +58,7 @@ func openSource(t *testing.T, text string) *opened {
 	return o
 }
 
-// save writes the file as some editors do: truncate, then write.
+// save truncates and then writes the file, as some editors do.
 func (o *opened) save(t *testing.T, text string) {
 	t.Helper()
 	o.passing = "the file is empty"
@@ -67,7 +67,7 @@ func (o *opened) save(t *testing.T, text string) {
 	}
 }
 
-// replace writes the file as other editors do: a new one, renamed.
+// replace writes a new file and renames it, as other editors do.
 func (o *opened) replace(t *testing.T, text string) {
 	t.Helper()
 	if err := os.WriteFile(o.file+"~", []byte(text), 0o600); err != nil {
@@ -156,7 +156,7 @@ func TestSourceSurvivesABrokenFile(t *testing.T) {
 	o.expect(t, "add nvme0n1", "add nvme0n1p1")
 }
 
-// TestSourceSeesASaveBeforeListen: the source listens from the moment it is opened.
+// TestSourceSeesASaveBeforeListen checks that the source listens from the moment it is opened.
 func TestSourceSeesASaveBeforeListen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "machine")
 	o := &opened{file: file, events: make(chan udev.Event, 4)}

@@ -13,8 +13,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// tree is what lies below a root: names are relative to it, "sys/devices/…". That no name leads through a file or a
-// link of the tree is what keeps every write inside the root.
+// tree is what lies below a root. Names are relative to it, "sys/devices/…". No name leads through a file or a link of the
+// tree, so every write stays inside the root.
 type tree struct {
 	entries map[string]entry
 	dirs    map[string]struct{}
@@ -69,7 +69,7 @@ func (t *tree) derive(d udev.Device) {
 			uevent.WriteString(key + "=" + strings.TrimPrefix(value, "/dev/") + "\n")
 		}
 	}
-	_ = t.add(dir+"/uevent", entry{text: uevent.String()}) // an error: the text's own word counts
+	_ = t.add(dir+"/uevent", entry{text: uevent.String()}) // not where the text has its own
 	node := strings.TrimPrefix(d.DevNode, "/")
 	for link := range strings.FieldsSeq(d.Properties.Value("DEVLINKS")) {
 		t.link(link[1:], node)
@@ -112,7 +112,7 @@ func (t *tree) link(name, target string) {
 	}
 }
 
-// ofKernel reports whether the kernel reports a property: all but those that udevd and its rules add.
+// ofKernel reports whether the kernel reports a property. It does not report those that udevd and its rules add.
 func ofKernel(key string) bool {
 	switch key {
 	case "ACTION", "SEQNUM", "SUBSYSTEM", "DEVLINKS", "TAGS", "CURRENT_TAGS", "USEC_INITIALIZED":
@@ -123,7 +123,7 @@ func ofKernel(key string) bool {
 	})
 }
 
-// isBus reports whether a subsystem is a bus of the kernel's and not a class; a recording does not say.
+// isBus reports whether a subsystem is a bus of the kernel's and not a class, which a recording does not say.
 func isBus(subsystem string) bool {
 	return slices.Contains([]string{
 		"acpi", "auxiliary", "ccw", "clockevents", "clocksource", "container", "cpu", "css", "cxl", "dax", "dfl",
@@ -133,8 +133,8 @@ func isBus(subsystem string) bool {
 	}, subsystem)
 }
 
-// apply turns the tree below root from one state into another. What stays the same is not touched, and a file that
-// changes is replaced at one stroke: no reader ever finds half of it, or nothing.
+// apply turns the tree below root from one state into another. A file that stays the same is not touched. A file that changes
+// is replaced at one stroke, so that no reader ever finds half of it, or nothing.
 func apply(root string, from, to *tree) error {
 	for name := range from.entries {
 		if _, ok := to.entries[name]; !ok {
@@ -168,8 +168,8 @@ func apply(root string, from, to *tree) error {
 	return nil
 }
 
-// write makes the file or link. If read is set, a process may be reading: it makes it beside
-// sys and dev first, and moves it into its place.
+// write makes the file or link. If read is set, a process may be reading. Then it makes the file beside sys and dev first,
+// and moves it into its place.
 func (e entry) write(root, name string, read bool) error {
 	at := filepath.Join(root, name)
 	to := at
