@@ -125,7 +125,7 @@ func (s *story) do(words []string) error {
 		"adopt":                s.adopt,         // adopt NAME, as the operator does
 		"adopt-fails":          s.adoptFails,    // adopt-fails NAME TEXT...
 		"write":                s.write,         // write NAME [CONTENT] writes to the disk without an event of udev
-		"owner":                s.owner,         // owner POD, which the kubelet's checkpoint names for the last container
+		"no-checkpoint":        s.noCheckpoint,  // the kubelet writes it when it is sent a list
 		"open":                 s.open,          // open NAME [POD|host], which has the node open
 		"touched":              s.touched,       // touched reset|erase NAME METHOD checks that it was the next request
 		"untouched":            s.untouched,     // nothing more was done
@@ -242,6 +242,7 @@ pod_resources = %q
 state = %q
 run = %q
 cdi = %q
+cgroup = ""
 [hardware]
 source = "recording:recording"
 [[resource]]
@@ -352,7 +353,9 @@ func (s *story) kubeletStart() error {
 		return err
 	}
 	k, err := kubelet.Start(s.path("plugins"))
-	s.kubelet = k
+	if s.kubelet = k; err == nil {
+		k.KeepCheckpoint()
+	}
 	return err
 }
 

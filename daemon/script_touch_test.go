@@ -122,11 +122,9 @@ func (s *story) write(words []string) error {
 	return nil
 }
 
-// owner writes the kubelet's checkpoint.
-func (s *story) owner(words []string) error {
-	text := fmt.Sprintf(`{"Data":{"PodDeviceEntries":[{"PodUID":%q,"ContainerName":"c","ResourceName":%q,"DeviceIDs":{"-1":["%s"]}}]}}`,
-		words[0], s.resource, strings.Join(s.container.Devices, `","`))
-	return os.WriteFile(s.path("plugins/"+kubelet.CheckpointFile), []byte(text), 0o600)
+// noCheckpoint removes the kubelet's checkpoint.
+func (s *story) noCheckpoint([]string) error {
+	return os.Remove(s.path("plugins/" + kubelet.CheckpointFile))
 }
 
 func (s *story) open(words []string) error {

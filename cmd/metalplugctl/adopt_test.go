@@ -106,6 +106,7 @@ func TestAdoptIsRefused(t *testing.T) {
 	d := &drives{erased: make(map[string]string), open: "nvme6n1"}
 	n := touchable(t, adoptable(), adoptableResources, d.touch())
 	n.inventory.Allocated(map[string][]string{"nvme-eui.2": {"nvme-eui.2"}}, "")
+	n.inventory.Booked(time.Now(), map[string][]string{"nvme-eui.3": {"A"}})
 	n.inventory.Confirm(time.Now(), map[string]inventory.Holding{"nvme-eui.3": inventory.Held})
 	const virtual = "node-pci-0000:00:0f.0"
 	for _, c := range []struct {

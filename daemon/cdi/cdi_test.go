@@ -107,7 +107,7 @@ func (b *bench) devices(n int) []*inventory.Status {
 func (b *bench) allocate(id string) {
 	b.t.Helper()
 	b.inventory.Allocated(map[string][]string{id: {id}}, "")
-	b.inventory.Booked(time.Now(), []string{id})
+	b.inventory.Booked(time.Now(), map[string][]string{id: {"A"}})
 	b.until("the device is not held", func() bool {
 		snapshot, _ := b.inventory.Snapshot()
 		return snapshot.Offer(resource).Find(id).Held()

@@ -35,6 +35,7 @@ type books struct {
 	allocated time.Time // when a container was last given it
 	booked    bool      // since then the kubelet has listed a pod that holds it, or is known to be done with that Allocate
 	owed      bool      // it was allocated, and nothing has shown that the kubelet is done with that
+	pods      []string  // UIDs of those that the kubelet's checkpoint named last
 	kubelet   string    // that asked for that; empty: it is not known
 }
 
@@ -133,7 +134,7 @@ func (l *loop) confirm(asked time.Time, holdings map[string]Holding) {
 				e.booked = true
 				l.settle(e)
 			}
-			l.listedByKubelet(e, nil)
+			l.listedByKubelet(e)
 		case holding == Remembered:
 			l.resend[e.resource] = true
 			if l.rule(e.resource) == nil { // the kubelet is sent no list of it any more, and writes the checkpoint with any
@@ -148,17 +149,20 @@ func (l *loop) confirm(asked time.Time, holdings map[string]Holding) {
 }
 
 // listedByKubelet notes that the kubelet lists a pod that holds a device. The kubelet may have started a container before we were
-// registered again, and told nobody. Of one that it was given and has not announced, it has still to announce the start.
-func (l *loop) listedByKubelet(e *entry, pods []string) {
+// registered again. It has still to announce the start of a container that it was given a device for and has not announced. If
+// its checkpoint does not name the pod yet, the kubelet writes it when it is sent the list.
+func (l *loop) listedByKubelet(e *entry) {
 	recent := time.Since(e.allocated) <= l.Grace
 	switch {
 	case e.lease.Held() && (e.lease.Used || e.lease.Hold == lease.Due || recent):
 	case !e.lease.Used && recent:
 		_ = l.apply(e, lease.Event{Name: lease.Allocate})
+	case len(e.pods) == 0:
+		l.resend[e.resource] = true
 	default:
 		// What was on a disk before that nobody has vouched for is not the pod's.
 		residue := e.lease.Residue || e.lease.State == lease.Free && l.owns(e)
-		l.started(e, lease.Event{Name: lease.Listed, Tenants: pods, Medium: e.medium, Residue: residue})
+		l.started(e, lease.Event{Name: lease.Listed, Tenants: e.pods, Medium: e.medium, Residue: residue})
 	}
 }
 
@@ -248,7 +252,7 @@ func (l *loop) remember(r device.Rule, id string, known Known) {
 		l.entries[id] = e
 		// It was started, for all that is known. What is on a disk is not known.
 		l.started(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})
-	case !e.lease.Held() || e.lease.Hold != lease.Doubtful && !e.lease.StartedFor(known.Pods):
+	case !e.lease.Held() || e.lease.First(known.Pods):
 		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // we ended before we could note it
 	}
 	e.holdAs(known.As)

@@ -168,13 +168,13 @@ func (i *Inventory) Confirm(asked time.Time, holdings map[string]Holding) {
 	i.post(func(l *loop) { l.confirm(asked, holdings) })
 }
 
-// Booked notes which devices the kubelet's checkpoint names that was written at a time: it is done with the Allocate of those.
-// It takes a device from a pod before it gives it to another, so a checkpoint that is newer than the Allocate names no pod of
-// before. It does not wait.
-func (i *Inventory) Booked(written time.Time, ids []string) {
+// Booked notes the UIDs of the pods that the kubelet's checkpoint names for each device, and when the kubelet wrote it. The
+// kubelet is done with the Allocate of these devices. It takes a device from a pod before it gives it to another, so a
+// checkpoint that is newer than the Allocate does not name a pod of before. Booked does not wait.
+func (i *Inventory) Booked(written time.Time, pods map[string][]string) {
 	i.post(func(l *loop) {
-		for _, id := range ids {
-			if e := l.entries[id]; e != nil && written.Add(fileClock).After(e.allocated) {
+		for id, e := range l.entries {
+			if e.pods = pods[id]; len(e.pods) > 0 && written.Add(fileClock).After(e.allocated) {
 				l.settle(e)
 			}
 		}

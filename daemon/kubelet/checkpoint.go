@@ -27,19 +27,22 @@ const (
 	checkpointSize = 64 << 20
 )
 
-// readCheckpoint returns the IDs that the kubelet's checkpoint names, of a share also the device, and when it was
-// written. Without a checkpoint, no pod has ever held a device.
-func readCheckpoint(file string) (ids map[string]bool, written time.Time, err error) {
+// readCheckpoint returns the UIDs of the pods that the kubelet's checkpoint names, by the device and by the share, and when
+// the kubelet wrote it. Without a checkpoint, no pod has ever held a device.
+func readCheckpoint(file string) (pods map[string][]string, written time.Time, err error) {
 	entries, written, err := parseCheckpoint(file)
-	ids = make(map[string]bool)
+	pods = make(map[string][]string)
 	for _, entry := range entries {
 		for _, node := range entry.DeviceIDs {
 			for _, share := range node {
-				ids[share], ids[Parent(share)] = true, true
+				pods[share] = append(pods[share], entry.PodUID)
+				if device := Parent(share); device != share {
+					pods[device] = append(pods[device], entry.PodUID)
+				}
 			}
 		}
 	}
-	return ids, written, err
+	return pods, written, err
 }
 
 // allocation is what the kubelet has given to a container, as its checkpoint has it (kubernetes v1.36

@@ -30,13 +30,13 @@ func FuzzCheckpoint(f *testing.F) {
 		}
 		for _, devices := range remembered {
 			for id, known := range devices {
-				if !ids[id] || owners[id] == nil || len(known.As) != len(known.Pods) {
+				if ids[id] == nil || owners[id] == nil || len(known.As) != len(known.Pods) {
 					t.Errorf("%q: %s is remembered as %+v; named %v, owners %v", text, id, known, ids[id], owners[id])
 				}
 			}
 		}
 		for id := range ids {
-			if !ids[Parent(id)] {
+			if ids[Parent(id)] == nil {
 				t.Errorf("%q names %s and not %s", text, id, Parent(id))
 			}
 		}

@@ -7,9 +7,7 @@ package kubelet
 import (
 	"context"
 	"fmt"
-	"maps"
 	"path/filepath"
-	"slices"
 	"syscall"
 	"time"
 
@@ -41,9 +39,9 @@ type Holders struct {
 	// Kubelet identifies the kubelet that gave the last answer, or is empty if unknown.
 	Kubelet string
 
-	// Booked are all devices and shares that the kubelet's checkpoint named then, asked for or not. Written is when the
-	// kubelet wrote it.
-	Booked  []string
+	// Booked are the UIDs of the pods that the kubelet's checkpoint named then, by the device or share. Written is when the
+	// kubelet wrote the checkpoint.
+	Booked  map[string][]string
 	Written time.Time
 
 	missed     map[string]bool       // devices that the last answer did not name
@@ -78,7 +76,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 	}
 	h.Kubelet = In(h.Dir)
 	h.pods, h.Written = listed, written
-	h.Booked = slices.Collect(maps.Keys(saved))
+	h.Booked = saved
 	holdings := make(map[string]inventory.Holding, len(devices))
 	h.missed = make(map[string]bool)
 	said := h.remembered
@@ -87,7 +85,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 		switch {
 		case len(listed[id]) > 0:
 			holdings[id] = inventory.Held
-		case saved[id]:
+		case len(saved[id]) > 0:
 			last, known := said[id]
 			switch {
 			case !known || time.Since(last.at) > last.stands:

@@ -246,15 +246,15 @@ func (x *explorer) boots(w world, on content) {
 	x.to(w)
 }
 
-// books reads what the kubelet holds, as the daemon does before it serves.
+// books reads the kubelet's checkpoint, as the daemon does before it serves.
 func (x *explorer) books(w *world) {
 	l := w.mem.lease()
 	known := slices.Contains(l.Tenants, uids[w.pod])
 	switch {
 	case w.pod == noPod:
-	case w.ran && !known && !l.Unnamed: // the state file knows nothing of it
+	case w.ran && !known: // the state was lost
 		x.apply(w, lease.Event{Name: lease.Listed, Tenants: w.pod.names()})
-	case !l.Held() || !known && l.Hold == lease.Started: // allocated, and we ended before we could note it
+	case !l.Held() || l.First(w.pod.names()): // the daemon ended before it could note the Allocate
 		x.apply(w, lease.Event{Name: lease.Allocate})
 	}
 }
@@ -299,23 +299,25 @@ func (x *explorer) kubelet(w world) {
 		}
 		return
 	}
-	if !w.runs && w.phase == idle {
-		n = w
-		x.startOf(n, w.pod.names())
-		if !x.calm {
-			x.startOf(n, nil)
+	if w.runs || w.phase != idle {
+		return
+	}
+	x.startOf(w, w.pod.names())
+	if l := w.mem.lease(); !x.calm {
+		x.startOf(w, nil)
+		if l.Hold == lease.Due { // the checkpoint still names the pods of before
+			x.startOf(w, l.Tenants)
 		}
 	}
 }
 
-// startOf lets a container of the pod start, of which the checkpoint has these names.
+// startOf lets a container of the pod start while the checkpoint names these pods.
 func (x *explorer) startOf(w world, names []string) {
 	l := w.mem.lease()
-	if x.rule.Disk && l.Ambiguous(names) {
-		return // it is refused
+	if l.Behind(names) {
+		return // the worker refuses it, and the kubelet tries again
 	}
-	w.job, w.starts, w.first, w.nameless, w.subject = prepares, w.pod, l.First(names), names == nil, w.seen
-	w.given = false
+	w.job, w.starts, w.first, w.subject, w.given = prepares, w.pod, l.First(names), w.seen, false
 	x.sets(&w, lease.Event{Name: lease.Prepare})
 }
 
@@ -493,7 +495,7 @@ func (x *explorer) asks(w world) {
 		n.proof, n.adopted = true, false
 		x.apply(&n, lease.Event{Name: lease.Erased})
 		n.save()
-	case work.Blank && w.on != blank:
+	case work.Content == lease.Blank && w.on != blank:
 		x.apply(&n, lease.Event{Name: lease.Changed})
 		x.finish(&n, lease.Event{Name: lease.Refused})
 		x.to(n)
@@ -524,10 +526,7 @@ func (x *explorer) ends(w world) {
 	case w.job == prepares:
 		same := !x.rule.Disk || !w.moved
 		residue := x.rule.Disk && same && (w.first || l.Residue)
-		e = lease.Event{Name: lease.Start, Medium: media[w.subject], Residue: residue, Given: w.given}
-		if !w.nameless {
-			e.Tenants = w.starts.names()
-		}
+		e = lease.Event{Name: lease.Start, Medium: media[w.subject], Residue: residue, Given: w.given, Tenants: w.starts.names()}
 	case w.job == resetByHand && (l.Used || l.Order == lease.Erase):
 		e.Name = lease.Mended
 	}
@@ -569,10 +568,10 @@ func (x *explorer) operator(w world) {
 // rules are the resources that are explored.
 var rules = []lease.Rule{
 	{AtStart: true},
-	{AtRelease: true},
+	{},
 	{Disk: true},
 	{Disk: true, Scrubs: true, AtStart: true},
-	{Disk: true, Scrubs: true, AtRelease: true},
+	{Disk: true, Scrubs: true},
 }
 
 // explore visits all worlds of a rule and returns the first broken promise; empty: none is broken.

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lease describes the life of a device between two tenants: its states, the events that change them, and the
-// effects of each change, as one table.
+// Package lease describes the life of a device between two tenants as one table of states, events and effects.
 //
 // [Table] is the whole of it. [Lease.Apply] looks up the row for an event and carries out its effects. Nothing else changes
-// a lease. The package reads no hardware and no clock. The page docs/lease.md is made from the table.
+// a lease. The package reads no hardware and no clock. A test writes the page docs/lease.md from the table.
 package lease
 
 import (
@@ -15,14 +14,14 @@ import (
 // State is where a device stands between two tenants.
 type State string
 
-// States of a lease. The names are those of the control socket and of the metric metalplug_device_state.
+// States of a lease. The control socket and the metric metalplug_device_state use the same names.
 const (
 	Free      State = "free"      // the next tenant may have it
 	Allocated State = "allocated" // a tenant has it, and no container was started with it
 	Preparing State = "preparing" // the worker prepares it for a container
 	InUse     State = "in-use"    // a container was started with it
 	Released  State = "released"  // its last tenant has gone, and it is not cleaned up
-	Clearing  State = "clearing"  // the worker cleans it up, or does what the operator ordered
+	Clearing  State = "clearing"  // the worker cleans it up, or carries out the operator's order
 	Failed    State = "failed"    // its preparation or clean-up failed
 	Unproven  State = "unproven"  // a disk that is not proven to be unused
 )
@@ -35,13 +34,10 @@ type Hold string
 
 // Holds of a lease.
 const (
-	NoTenant Hold = ""         // no tenant has it
-	Due      Hold = "due"      // a tenant has it, and its first container was not started
-	Started  Hold = "started"  // a container of the tenant was started
-	Doubtful Hold = "doubtful" // the same, of a tenant whose UID is not known, and the daemon was restarted since
-
-	// Interrupted is the same where the node went down since: no container was started again yet.
-	Interrupted Hold = "interrupted"
+	NoTenant    Hold = ""            // no tenant has it
+	Due         Hold = "due"         // a tenant has it, and its first container was not started
+	Started     Hold = "started"     // a container of the tenant was started
+	Interrupted Hold = "interrupted" // the node went down since then, and no container was started again
 )
 
 // Order is work that an operator ordered.
@@ -54,28 +50,27 @@ const (
 	Erase   Order = "erase"
 )
 
-// Lease is the state of a device between two tenants. The zero value is not valid: a device begins as [Unproven] if it is
-// offered on evidence, else as [Free]. A lease is a value; its slice is replaced and never written.
+// Lease is the state of a device between two tenants. The zero value is not valid. A device begins as [Unproven] if it is
+// offered on evidence, else as [Free]. A lease is a value. Its slice is replaced and never written.
 type Lease struct {
 	State   State    `json:"state"`
 	Hold    Hold     `json:"hold,omitempty"`
 	Used    bool     `json:"used,omitempty"`    // a container was started with it since it was last cleared
-	Residue bool     `json:"residue,omitempty"` // a tenant of this node wrote what is on the disk
-	Tenants []string `json:"tenants,omitempty"` // UIDs of the pods or claims that have had it since it was last cleared, sorted
-	Unnamed bool     `json:"unnamed,omitempty"` // a container of a tenant was started since then whose UID is not known
+	Residue bool     `json:"residue,omitempty"` // a tenant of this node wrote the content of the disk
+	Tenants []string `json:"tenants,omitempty"` // UIDs of the pods or claims that containers were started for since it was last cleared, sorted
 	Medium  string   `json:"medium,omitempty"`  // of the disk that its containers were started with, see [device.Target.Medium]
-	Failure string   `json:"failure,omitempty"` // why the last work failed; kept until work succeeds
+	Failure string   `json:"failure,omitempty"` // why the last work failed, until work succeeds
 	Order   Order    `json:"order,omitempty"`   // the work that failed, if the operator ordered it
 }
 
-// Valid returns why the lease is not one that [Table] makes; nil: its words are known.
+// Valid returns why the lease has a word that [Table] does not know, or nil.
 func (l Lease) Valid() error {
 	switch {
 	case !slices.Contains(States, l.State):
 		return fmt.Errorf("invalid state %q", l.State)
-	case !slices.Contains([]Hold{NoTenant, Due, Started, Doubtful, Interrupted}, l.Hold):
+	case !slices.Contains([]Hold{NoTenant, Due, Started, Interrupted}, l.Hold):
 		return fmt.Errorf("invalid hold %q", l.Hold)
-	case l.Order != NoOrder && l.Order != Reset && l.Order != Erase:
+	case !slices.Contains([]Order{NoOrder, Reset, Erase}, l.Order):
 		return fmt.Errorf("invalid order %q", l.Order)
 	}
 	return nil
@@ -84,39 +79,33 @@ func (l Lease) Valid() error {
 // Held reports whether a tenant has the device.
 func (l Lease) Held() bool { return l.Hold != NoTenant }
 
-// Working reports whether the worker has the device. What the hardware does in the meantime is our own doing.
+// Working reports whether the worker has the device. The worker causes the changes of the hardware in the meantime.
 func (l Lease) Working() bool { return l.State == Preparing || l.State == Clearing }
 
 // Equal reports whether two leases are the same.
-func (l Lease) Equal(other Lease) bool {
-	tenants := slices.Equal(l.Tenants, other.Tenants)
-	l.Tenants, other.Tenants = nil, nil
-	return tenants && l.same(other)
+func (l Lease) Equal(o Lease) bool {
+	return l.State == o.State && l.Hold == o.Hold && l.Used == o.Used && l.Residue == o.Residue && l.Medium == o.Medium &&
+		l.Failure == o.Failure && l.Order == o.Order && slices.Equal(l.Tenants, o.Tenants)
 }
 
-func (l Lease) same(o Lease) bool {
-	return l.State == o.State && l.Hold == o.Hold && l.Used == o.Used && l.Residue == o.Residue && l.Unnamed == o.Unnamed && l.Medium == o.Medium &&
-		l.Failure == o.Failure && l.Order == o.Order
-}
-
-// Event is what happened to a device, with the facts that the table needs.
+// Event is a change in the life of a device, with the facts that the table needs.
 type Event struct {
 	Name    Name
-	Tenants []string // of started and listed: their UIDs, as far as the kubelet names them
-	Medium  string   // of started: the medium of the disk
-	Reason  string   // of failed: what went wrong
-	Order   Order    // of failed: the work, if the operator ordered it
-	// Proven reports that the device can be offered without a tenant: it needs no evidence, its evidence is complete, or its
+	Tenants []string // of started and listed, the UIDs that the kubelet's checkpoint names
+	Medium  string   // of started, the medium of the disk
+	Reason  string   // of failed, the cause
+	Order   Order    // of failed, the work if the operator ordered it
+	// Proven reports that the device can be offered without a tenant. It needs no evidence, its evidence is complete, or its
 	// residue is erased before the next start.
 	Proven bool
-	Given  bool // of started: the kubelet gave it to the next tenant since the work began
-	// Residue reports, of proven, that a tenant's data is there, which is erased before the next start. Of started and listed,
-	// it reports that all that is on the disk from now on counts as the tenant's: the disk was
-	// proven or erased before, it is the one that was prepared, and its resource does not share the disks of the host.
+	Given  bool // of started, whether the kubelet gave the device to the next tenant since the work began
+	// Residue reports, for proven, that a tenant's data is on the disk and is erased before the next start. For started and
+	// listed it reports that the content counts as the tenant's from now on. The disk was proven or erased before, it is the
+	// one that was prepared, and its resource does not share the disks of the host.
 	Residue bool
 }
 
-// An ErrEvent is returned for an event that a state does not have.
+// ErrEvent is the error for an event that a state does not have.
 type ErrEvent struct {
 	State State
 	Event Name
@@ -128,7 +117,7 @@ func (e *ErrEvent) Error() string {
 }
 
 // Apply returns the lease after an event, and the effects that the caller has to carry out. An event that the state does
-// not have changes nothing, and the error is an [*ErrEvent].
+// not have changes nothing and returns an [*ErrEvent].
 func (l Lease) Apply(e Event) (Lease, []Effect, error) {
 	for i := range Table {
 		r := &Table[i]
@@ -150,7 +139,7 @@ func (l Lease) Apply(e Event) (Lease, []Effect, error) {
 	return l, nil, &ErrEvent{l.State, e.Name}
 }
 
-// meets reports whether a condition of the table is met.
+// meets reports whether the lease meets a condition of the table.
 func (l Lease) meets(c Condition, e Event) bool {
 	switch c {
 	case Always:
@@ -173,7 +162,7 @@ func (l Lease) meets(c Condition, e Event) bool {
 	panic("unknown condition " + string(c))
 }
 
-// carryOut changes the lease by an effect, and reports whether that is all that the effect asks for.
+// carryOut changes the lease by an effect, and reports whether the effect asks for nothing else.
 func (l *Lease) carryOut(do Effect, e Event) bool {
 	switch do {
 	case SetDue:
@@ -182,21 +171,15 @@ func (l *Lease) carryOut(do Effect, e Event) bool {
 		l.Hold = Started
 	case ClearHold:
 		l.Hold = NoTenant
-	case DoubtTenant:
-		if l.Hold == Started && l.Unnamed {
-			l.Hold = Doubtful
-		}
 	case InterruptTenant:
-		if l.Hold == Started || l.Hold == Doubtful {
+		if l.Hold == Started {
 			l.Hold = Interrupted
 		}
 	case SetUsed:
-		// The kubelet's checkpoint may be behind: then it names the tenants of before.
-		l.Unnamed = l.Unnamed || len(e.Tenants) == 0 || l.Hold == Due && l.StartedFor(e.Tenants) && len(l.Tenants) > 0
 		l.Used, l.Medium = true, e.Medium
 		l.Tenants = slices.Compact(slices.Sorted(slices.Values(slices.Concat(l.Tenants, e.Tenants))))
 	case ClearUsed:
-		l.Used, l.Unnamed, l.Medium, l.Tenants = false, false, "", nil
+		l.Used, l.Medium, l.Tenants = false, "", nil
 	case SetResidue:
 		l.Residue = e.Residue
 	case ClearResidue:

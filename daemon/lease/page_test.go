@@ -101,8 +101,7 @@ holds these promises in each:
 - After a boot, content counts as a tenant's if it is what was found after the tenant had gone, or if the same tenant starts a
   container with it again. A disk that a tenant held when the machine went down may have served elsewhere. If the tenant does not
   start again, the disk is unproven after it, and the operator decides.
-- If the daemon restarts and it is not known which tenant wrote what is on a disk, no container starts with the disk. When its
-  tenant has gone, the disk is cleaned up.
+- A container starts only if the kubelet's checkpoint names its pod.
 - From every state there is a way to a free device, or to an order of the operator.
 
 `

@@ -2,21 +2,21 @@
 
 package lease
 
-// Name is the name of an event.
+// Name names an event.
 type Name string
 
 // Events of a lease.
 const (
 	Allocate Name = "allocate" // the kubelet gave it to a pod, or to a claim
-	Listed   Name = "listed"   // the kubelet names a tenant that it started without us
+	Listed   Name = "listed"   // the kubelet names a tenant that it started without the daemon
 	Prepare  Name = "prepare"  // a container of its tenant is about to start
 	Start    Name = "started"  // the device is prepared, and the container starts
 	Refused  Name = "refused"  // the work ended and did nothing
-	Fail     Name = "failed"   // the work went wrong
-	Gone     Name = "gone"     // by the kubelet's own evidence no tenant has it
+	Fail     Name = "failed"   // the work failed
+	Gone     Name = "gone"     // the kubelet itself shows that no tenant has it
 	Clear    Name = "clear"    // the worker begins to clean it up, or the operator's order
 	Cleared  Name = "cleared"  // the clean-up is done
-	Mended   Name = "mended"   // the operator's order is done; it is not the clean-up
+	Mended   Name = "mended"   // the operator's order is done, which is not the clean-up
 	Erased   Name = "erased"   // an erasure was verified
 	Replaced Name = "replaced" // another medium may be in its place, and nothing proves that it is the same
 	Changed  Name = "changed"  // the content is not what a tenant of this node left, or the host uses the disk
@@ -24,11 +24,11 @@ const (
 	Doubted  Name = "doubted"  // the evidence has ended
 	Adopted  Name = "adopted"  // the operator allows to erase the disk
 	Restart  Name = "restart"  // the daemon, a helper or the power ended, and the daemon is back
-	Reboot   Name = "reboot"   // the node was started anew: another disk may have its ID
+	Reboot   Name = "reboot"   // the node was booted, and another disk may have its ID
 	Lost     Name = "lost"     // the daemon is back without its state
 )
 
-// Condition decides between rows of one state and event. The first row that it meets applies.
+// Condition decides between the rows of one state and event. The first row whose condition is met applies.
 type Condition string
 
 // Conditions of the table.
@@ -43,7 +43,7 @@ const (
 	IfInterrupted Condition = "the node went down since its container was started"
 )
 
-// Effect is what a row does beside the change of the state.
+// Effect is a change that a row makes besides that of the state.
 type Effect string
 
 // Effects on the lease itself.
@@ -51,7 +51,6 @@ const (
 	SetDue          Effect = "tenant waits"
 	SetStarted      Effect = "tenant started"
 	ClearHold       Effect = "no tenant"
-	DoubtTenant     Effect = "doubt a tenant without a name"
 	InterruptTenant Effect = "interrupt a tenant that was started"
 	SetUsed         Effect = "used by these tenants"
 	ClearUsed       Effect = "not used"
@@ -64,12 +63,12 @@ const (
 
 // Effects that the caller of [Lease.Apply] carries out.
 const (
-	Save        Effect = "save" // at once; where the answer to the kubelet or an erasure depends on it, the worker waits for the disk
+	Save        Effect = "save" // at once, and the worker waits for it before it answers the kubelet or erases
 	EndEvidence Effect = "end the evidence"
 	Inspect     Effect = "inspect the device"
 )
 
-// Row says what an event does in some states. To is empty where the state stays.
+// Row says how an event changes some states. To is empty where the state stays.
 type Row struct {
 	From  []State
 	Event Name
@@ -80,9 +79,9 @@ type Row struct {
 
 var anyState = States
 
-// Table is the life of a device. Of the rows for a state and an event the first applies whose condition is met.
+// Table is the life of a device. Among the rows for a state and an event, the first applies whose condition is met.
 var Table = []Row{
-	// A tenant gets it. The kubelet decides, so no state can refuse it: the preparation does.
+	// A tenant gets it. The kubelet decides, so no state can refuse it. The preparation refuses instead.
 	{[]State{Free, Unproven, Released}, Allocate, Always, Allocated, []Effect{SetDue, Save}},
 	{[]State{Preparing, InUse, Clearing, Failed}, Allocate, IfInterrupted, "", []Effect{SetDue, ClearResidue, Save}},
 	{[]State{Allocated, Preparing, InUse, Clearing, Failed}, Allocate, Always, "", []Effect{SetDue, Save}},
@@ -115,7 +114,7 @@ var Table = []Row{
 	{[]State{Clearing}, Mended, Always, Unproven, []Effect{ClearFailure, Inspect}},
 	{[]State{Preparing, Clearing}, Erased, Always, "", []Effect{ClearResidue, Save}},
 
-	// The work goes wrong, or ends without having done anything.
+	// The work fails, or ends and has done nothing.
 	{[]State{Preparing, Clearing}, Fail, Always, Failed, []Effect{SetFailure, Save, Inspect}},
 	{[]State{Preparing, Clearing}, Refused, IfFailed, Failed, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Refused, IfDue, Allocated, []Effect{Inspect}},
@@ -124,7 +123,7 @@ var Table = []Row{
 	{[]State{Preparing, Clearing}, Refused, IfProven, Free, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Refused, Always, Unproven, []Effect{Inspect}},
 
-	// The disk, or what is on it, is another.
+	// Another disk or other content is there.
 	{[]State{Free}, Replaced, Always, Unproven, []Effect{ClearResidue, LapseErase, Save, Inspect}},
 	{[]State{Unproven, Allocated, Preparing, InUse, Released, Clearing, Failed}, Replaced, Always, "", []Effect{ClearResidue, LapseErase, Save, Inspect}},
 	{[]State{Free}, Changed, IfProven, "", []Effect{ClearResidue}},
@@ -138,13 +137,12 @@ var Table = []Row{
 	{[]State{Released, Failed}, Adopted, Always, "", []Effect{Save}},
 
 	// The daemon is back. The kubelet may have given the device to another tenant, and the daemon ended before it could note that.
-	{[]State{Preparing, Clearing}, Restart, IfFailed, Failed, []Effect{DoubtTenant, Inspect}},
+	{[]State{Preparing, Clearing}, Restart, IfFailed, Failed, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Restart, IfDue, Allocated, []Effect{Inspect}},
-	{[]State{Preparing, Clearing}, Restart, IfHeld, InUse, []Effect{DoubtTenant, Inspect}},
+	{[]State{Preparing, Clearing}, Restart, IfHeld, InUse, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Restart, IfUsed, Released, []Effect{Inspect}},
 	{[]State{Preparing, Clearing}, Restart, Always, Unproven, []Effect{Inspect}},
-	{[]State{InUse, Failed}, Restart, Always, "", []Effect{DoubtTenant}},
-	{[]State{Free, Unproven, Allocated, Released}, Restart, Always, "", nil},
+	{[]State{Free, Unproven, Allocated, InUse, Released, Failed}, Restart, Always, "", nil},
 	{anyState, Reboot, Always, "", []Effect{InterruptTenant, LapseErase, Save}},
 	{anyState, Lost, Always, Unproven, []Effect{ClearHold, ClearUsed, ClearResidue, ClearFailure, EndEvidence}},
 }

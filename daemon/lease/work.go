@@ -4,73 +4,70 @@ package lease
 
 import "slices"
 
-// Rule is what a resource asks for between two tenants.
+// Rule is what a resource asks for between two tenants. A device that several tenants or the host may have at once has no
+// rule. It is neither reset nor erased.
 type Rule struct {
-	Disk      bool // what a tenant writes there stays
-	Shared    bool // several tenants, or the host, may have it at once: it is neither reset nor erased
-	Scrubs    bool // the resource names a method to erase
-	AtStart   bool // it is reset, and a disk erased, before the first container of a tenant
-	AtRelease bool // the same after the last tenant
+	Disk    bool // a tenant's data stays on the device
+	Scrubs  bool // the resource names a method to erase
+	AtStart bool // the device is reset, and a disk erased, before the first container of a tenant
 }
 
-// Work is what the helper is asked to do to a device. The zero value asks for nothing.
+// Content is what a disk must hold before the helper works on it.
+type Content string
+
+// Contents that the helper makes sure of.
+const (
+	AnyContent Content = ""
+	Blank      Content = "blank"
+	OfTenant   Content = "of a tenant" // it stays unless the work erases it
+)
+
+// Work is what the worker asks the helper to do to a device. The zero value asks for nothing.
 type Work struct {
-	Reset  bool // by the method of the resource
-	Erase  bool
-	Blank  bool // the disk must be proven blank
-	Tenant bool // what is on the disk is its tenant's, and stays unless Erase is set
-	ByHand bool // the operator ordered it: the content is not compared
+	Reset   bool // by the method of the resource
+	Erase   bool
+	ByHand  bool // the operator ordered it, and the helper does not compare the content
+	Content Content
 }
 
-// First reports whether a start is that of a first container of its tenant: the kubelet gave it the device and no container
-// was started since, or none was started of these UIDs, where all are known.
-func (l Lease) First(tenants []string) bool {
-	named := len(tenants) > 0 && len(l.Tenants) > 0 && (!l.Unnamed || l.doubted())
-	if l.Hold == Due || !named {
-		return l.Hold != Started
-	}
-	return !l.StartedFor(tenants)
+// Behind reports whether the kubelet's checkpoint, which names these tenants, is older than the tenant that has the device.
+// It names none, or after an Allocate only tenants that containers were started for before.
+func (l Lease) Behind(tenants []string) bool {
+	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }
 
-// Ambiguous reports whether a start for these tenants may be a repeated one, of which the data must stay, or that of the next
-// tenant, which must not see the data. The disk of such a start is neither erased nor given.
-func (l Lease) Ambiguous(tenants []string) bool { return l.doubted() && l.First(tenants) }
+// First reports whether a start for these tenants is that of a first container. Either the kubelet gave them the device and
+// no container was started since, or none was started for one of them.
+func (l Lease) First(tenants []string) bool { return l.Hold == Due || !l.startedFor(tenants) }
 
-// doubted reports whether the tenant that has the device may be another than the one whose containers were started with it.
-func (l Lease) doubted() bool { return l.Hold == Doubtful || l.Hold == Interrupted }
-
-// StartedFor reports whether a container of each of these tenants was started, as far as that is known.
-func (l Lease) StartedFor(tenants []string) bool {
-	unknown := func(uid string) bool { return !slices.Contains(l.Tenants, uid) }
-	return len(l.Tenants) == 0 || !slices.ContainsFunc(tenants, unknown)
+// startedFor reports whether a container was started for each of these tenants.
+func (l Lease) startedFor(tenants []string) bool {
+	return !slices.ContainsFunc(tenants, func(uid string) bool { return !slices.Contains(l.Tenants, uid) })
 }
 
-// Preparation returns the work that precedes the start of a container. first is [Lease.First]; same reports whether the
-// medium is the one that the tenant's containers were started with before.
+// Preparation returns the work that precedes the start of a container. first is [Lease.First]. same reports whether the
+// medium is the one that the tenant's containers were started with before. After the node went down, the content counts
+// only for the same tenant, since the disk may have served elsewhere.
 func (l Lease) Preparation(r Rule, first, same bool) Work {
-	if r.Shared {
-		return Work{}
-	}
 	w := Work{Reset: r.AtStart}
-	own := l.Residue || !first && same
 	switch {
 	case !r.Disk:
-	case first && l.Residue && r.Scrubs: // also where the kubelet was faster than the clean-up
-		w.Erase, w.Tenant = true, true
-	case first || !own:
-		w.Blank = true
+	case first && l.Residue && r.Scrubs && l.Hold != Interrupted: // also where the kubelet was faster than the clean-up
+		w.Erase, w.Content = true, OfTenant
+	case !first && (l.Residue || same):
+		w.Content = OfTenant
 	default:
-		w.Tenant = true
+		w.Content = Blank
 	}
 	return w
 }
 
 // CleanUp returns the work that follows the last tenant, or that makes good for work that failed.
 func (l Lease) CleanUp(r Rule) Work {
-	if r.Shared {
-		return Work{}
+	w := Work{Reset: true}
+	if l.Residue {
+		w.Content = OfTenant
 	}
-	w := Work{Reset: true, Tenant: l.Residue}
 	switch {
 	case !r.Disk:
 	case l.Order == Erase && r.Scrubs:
@@ -83,7 +80,7 @@ func (l Lease) CleanUp(r Rule) Work {
 	case l.Used:
 		return Work{}
 	default:
-		w.Blank = true
+		w.Content = Blank
 	}
 	return w
 }

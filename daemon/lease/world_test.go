@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// content is what is on a disk.
+// content is the content of a disk.
 type content uint8
 
 const (
@@ -18,7 +18,7 @@ const (
 	ofB             // pod B wrote it
 	foreign         // another machine or the host wrote it
 	half            // a tenant wrote it, and an erasure ended in between
-	unknown         // of a fingerprint: there is none
+	unknown         // there is no fingerprint of it
 )
 
 // tenant is a pod of the kubelet.
@@ -45,13 +45,13 @@ func (p tenant) data() content { return content(p) }
 type compact struct {
 	state, hold, order uint8
 	used, residue      bool
-	failed, unnamed    bool
+	failed             bool
 	tenants            uint8 // bit 1: pod A, bit 2: pod B
 	medium             uint8 // 1: of the disk in the slot, 2: of another, 0: none
 }
 
 var (
-	holds  = []lease.Hold{lease.NoTenant, lease.Due, lease.Started, lease.Doubtful, lease.Interrupted}
+	holds  = []lease.Hold{lease.NoTenant, lease.Due, lease.Started, lease.Interrupted}
 	orders = []lease.Order{lease.NoOrder, lease.Reset, lease.Erase}
 	media  = []string{"", "this disk", "another"}
 	groups = [][]string{nil, {"a"}, {"b"}, {"a", "b"}}
@@ -60,7 +60,7 @@ var (
 func pack(l lease.Lease) compact {
 	c := compact{
 		state: uint8(slices.Index(lease.States, l.State)), hold: uint8(slices.Index(holds, l.Hold)), order: uint8(slices.Index(orders, l.Order)),
-		used: l.Used, residue: l.Residue, unnamed: l.Unnamed, failed: l.Failure != "", medium: uint8(slices.Index(media, l.Medium)),
+		used: l.Used, residue: l.Residue, failed: l.Failure != "", medium: uint8(slices.Index(media, l.Medium)),
 	}
 	for _, uid := range l.Tenants {
 		c.tenants |= 1 << (slices.Index(uids[:], uid) - 1)
@@ -70,7 +70,7 @@ func pack(l lease.Lease) compact {
 
 func (c compact) lease() lease.Lease {
 	l := lease.Lease{
-		State: lease.States[c.state], Hold: holds[c.hold], Order: orders[c.order], Used: c.used, Residue: c.residue, Unnamed: c.unnamed,
+		State: lease.States[c.state], Hold: holds[c.hold], Order: orders[c.order], Used: c.used, Residue: c.residue,
 		Medium: media[c.medium], Tenants: groups[c.tenants],
 	}
 	if c.failed {
@@ -79,18 +79,18 @@ func (c compact) lease() lease.Lease {
 	return l
 }
 
-// phase is how far work on the device is.
+// phase is how far the work on the device is.
 type phase uint8
 
 const (
 	idle  phase = iota
-	begun       // the lease says so; the state file may not
+	begun       // in the lease, and not yet in the state file
 	asked       // the helper may act at any time
 	done        // the helper has answered
-	noted       // the outcome is in the lease; the state file may not have it
+	noted       // the outcome is in the lease, and not yet in the state file
 )
 
-// job is what the worker does.
+// job is the work of the worker.
 type job uint8
 
 const (
@@ -114,8 +114,8 @@ type world struct {
 	seen, seenFile       uint8   // the disk of the last look, and the same in the state file
 	proof, proofFile     bool    // there is evidence of that disk
 	stale, staleFile     bool    // the disk in the slot was plugged in after that look
-	print, printFile     content // the fingerprint of what the last tenant left
-	adopted              bool    // the operator allows to erase the disk in the slot; in the state file
+	print, printFile     content // the fingerprint of the content that the last tenant left
+	adopted              bool    // the state file says that the operator allows to erase the disk in the slot
 	ordered              uint8   // the disk that the operator ordered to erase
 	on                   content // of the disk in the slot
 	down                 bool    // the daemon does not run
@@ -123,10 +123,9 @@ type world struct {
 	ran, runs, opens     bool    // a container of it was started, runs, and can write to the disk in the slot
 	phase                phase
 	job                  job
-	starts               tenant  // prepares: for a container of this pod
-	first                bool    // prepares: its first
-	given                bool    // prepares: the kubelet gave the device to another pod since then
-	nameless             bool    // prepares: the checkpoint does not name the pod
+	starts               tenant  // the pod that the container belongs to, for prepares
+	first                bool    // it is the first container of that pod
+	given                bool    // the kubelet gave the device to another pod since the preparation began
 	subject              uint8   // the disk that the work is about
 	asks                 content // the fingerprint that the helper is to compare
 	moved                bool    // it was unplugged since the work began
@@ -165,10 +164,10 @@ func (q question) answer() (string, bool) {
 	return fmt.Sprint(l, effects), err == nil
 }
 
-// tidy removes what has no meaning any more.
+// tidy removes facts that have lost their meaning.
 func (w world) tidy() world {
 	if w.phase == idle {
-		w.job, w.starts, w.first, w.given, w.nameless, w.subject, w.moved, w.other, w.asks = noJob, noPod, false, false, false, 0, false, false, unknown
+		w.job, w.starts, w.first, w.given, w.subject, w.moved, w.other, w.asks = noJob, noPod, false, false, 0, false, false, unknown
 	}
 	w.opens = w.opens && w.runs
 	known := w.mem

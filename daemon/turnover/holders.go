@@ -31,8 +31,7 @@ type users struct {
 
 // look finds out which processes have a device open. owners are the pods that the kubelet has given it to, which may if ours
 // is set. Of a device that is not for one alone, as GPUs are open to daemons that watch them, only pods count that have had
-// it. Of processes that could not be read only those count whose pod could have it: an owner, or one that has had it, and
-// any pod where it is not known which have had it.
+// it. Of processes that could not be read only those count whose pod could have it: an owner, or one that has had it.
 func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []string, ours bool) (who users, err error) {
 	nodes := s.Allocation.Own()
 	if t.Host.Touch.Holders == nil {
@@ -48,7 +47,7 @@ func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []strin
 	for _, h := range holders {
 		owner, had := slices.Contains(owners, h.PodUID), slices.Contains(s.Tenants, h.PodUID)
 		switch {
-		case h.Unread != "" && !owner && !had && !(s.Unnamed && s.Target.IsSole()):
+		case h.Unread != "" && !owner && !had:
 		case ours && h.PodUID != "" && owner:
 			who.own = true
 		case who.others != "", !s.Target.IsSole() && !had:

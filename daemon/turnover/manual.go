@@ -86,7 +86,10 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 // carryOut resets a device, or erases it, whatever is on it, because the operator says so.
 func (t *Turnover) carryOut(ctx context.Context, care Care, s *inventory.Status, scrub string) error {
 	s.Fingerprint = ""
-	w := lease.Work{Erase: scrub != "", Reset: scrub == "", Tenant: s.Residue, ByHand: true}
+	w := lease.Work{Erase: scrub != "", Reset: scrub == "", ByHand: true}
+	if s.Residue {
+		w.Content = lease.OfTenant
+	}
 	if care.Scrub = scrub; care.Method == None {
 		care.Method = Auto
 	}
@@ -175,34 +178,24 @@ func (t *Turnover) adoptable(care Care, s, as *inventory.Status) error {
 	return nil
 }
 
-// eraseAdopted erases a disk that the operator has adopted. nil also if that is not to be done any more.
-func (t *Turnover) eraseAdopted(ctx context.Context, id string) error {
-	s, err := t.Inventory.Current(ctx, id)
-	if err != nil {
-		return err
-	}
-	unlock, err := t.take(ctx, id, s.Evidence.Scrub)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if s, err = t.Inventory.Current(ctx, id); err != nil || s.Todo != inventory.EraseAdopted {
-		return err
-	}
-	if err = t.adoptable(t.careOf(s), s, cmp.Or(t.find(id), s)); err == nil {
+// eraseAdopted erases a disk that the operator has adopted.
+func (t *Turnover) eraseAdopted(ctx context.Context, s *inventory.Status) error {
+	id := s.Device.ID
+	err := t.adoptable(t.careOf(s), s, cmp.Or(t.find(id), s))
+	if err == nil {
 		err = t.left(ctx, s)
 	}
 	if err == nil {
 		err = t.wipeAdopted(ctx, id)
 	}
+	why := ""
 	switch {
 	case ctx.Err() != nil: // it is done again after the next start
 		return ctx.Err()
 	case err != nil:
-		t.Inventory.Unread(id, err.Error())
-	default:
-		t.Inventory.Unread(id, "")
+		why = err.Error()
 	}
+	t.Inventory.Unread(id, why)
 	return err
 }
 

@@ -324,7 +324,9 @@ func (n *node) allocate(pod string, names ...string) error {
 	}
 	n.mu.Unlock()
 	n.inventory.Allocated(as, "")
-	n.inventory.Booked(time.Now(), slices.Collect(maps.Keys(as)))
+	n.mu.Lock()
+	n.inventory.Booked(time.Now(), maps.Clone(n.owners))
+	n.mu.Unlock()
 	return nil
 }
 
@@ -347,6 +349,9 @@ func (n *node) books(name string, h inventory.Holding) error {
 	clock.Pass(time.Millisecond) // since it was allocated
 	s, err := n.status(name)
 	if err == nil {
+		n.mu.Lock()
+		n.inventory.Booked(time.Now(), maps.Clone(n.owners))
+		n.mu.Unlock()
 		n.inventory.Confirm(time.Now(), map[string]inventory.Holding{s.Device.ID: h})
 	}
 	return err

@@ -27,19 +27,13 @@ const startLimit = 25 * time.Second
 // which the device is as it was: its own pod has it, or another has it still. It blocks until all is done and noted, at
 // most 29 seconds. The end of ctx does not stop it: a kubelet that goes away has not made a device unfit.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
-	care, ok := t.Care(resource)
-	if !ok {
-		care = Care{Method: None, Scrub: None}
-	}
+	care := t.care(resource)
 	limit := min(startLimit, max(care.Timeout, time.Second)) + device.AnswerTime
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	var owners map[string][]string
-	if t.Owners != nil {
-		var err error
-		if owners, err = t.Owners(); err != nil {
-			return fmt.Errorf("whose devices are cannot be told: %w", err)
-		}
+	owners, err := t.ownersOf(ctx, care, devices)
+	if err != nil {
+		return err
 	}
 	ids := make([]string, len(devices))
 	errs := make([]error, len(devices))
@@ -49,7 +43,7 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 		all.Go(func() { errs[i] = t.startOne(ctx, care, s.Device.ID, owners[s.Device.ID]) })
 	}
 	all.Wait()
-	if err := errors.Join(errs...); err != nil {
+	if err = errors.Join(errs...); err != nil {
 		return err
 	}
 	// What has to be erased must not be forgotten, nor that the evidence of a disk has ended. Of others it is only a pity.
@@ -60,6 +54,38 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 		}
 	}
 	return t.Inventory.Started(ctx, ids...)
+}
+
+// ownersOf returns the UIDs of the pods that the kubelet's checkpoint names, by the ID of the device. The kubelet writes the
+// checkpoint before it starts a container, but a write for a list that a plugin sent may put an older state in its place
+// (writeCheckpoint in kubernetes v1.31 and v1.36, pkg/kubelet/cm/devicemanager/manager.go, collects under its lock and writes
+// after it). The next list makes the kubelet write again. ownersOf has the list sent, and waits for that a while.
+func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory.Status) (map[string][]string, error) {
+	for end := time.Now().Add(patience); ; {
+		owners, err := t.Owners()
+		if err != nil {
+			return nil, fmt.Errorf("whose devices are cannot be told: %w", err)
+		}
+		behind := make(map[string]inventory.Holding)
+		for _, s := range devices {
+			now, err := t.Inventory.Current(ctx, s.Device.ID)
+			if err != nil {
+				return nil, err
+			}
+			if !care.Open && now.Behind(owners[s.Device.ID]) {
+				behind[s.Device.ID] = inventory.Remembered
+			}
+		}
+		if len(behind) == 0 || time.Now().After(end) {
+			return owners, nil
+		}
+		t.Inventory.Confirm(time.Now(), behind)
+		select {
+		case <-time.After(glancePause):
+		case <-ctx.Done():
+			return owners, nil
+		}
+	}
 }
 
 func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []string) error {
@@ -94,8 +120,8 @@ func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, 
 		return p, t.begin(ctx, care, s)
 	case !s.Present:
 		return p, fmt.Errorf("%s: %w", s.Device.ID, device.ErrGone)
-	case s.Target.IsDisk() && s.Ambiguous(owners):
-		return p, fmt.Errorf("%s: %w: another pod may have written what is on it; delete the pod that has it", s.Device.ID, ErrBusy)
+	case s.Behind(owners):
+		return p, fmt.Errorf("%s: %w: the kubelet's checkpoint does not name its pod; delete the pod if this stays", s.Device.ID, ErrBusy)
 	}
 	first := s.First(owners)
 	who, err := patiently(ctx, func() (users, error) {

@@ -36,17 +36,9 @@ var (
 )
 
 // read reads the next part of a disk of which nothing is known. While a pod uses another disk of the same controllers,
-// it waits. nil also if the disk is not to be read any more.
-func (t *Turnover) read(ctx context.Context, id string) error {
-	unlock, err := t.take(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	s, err := t.Inventory.Current(ctx, id)
-	if err != nil || s.Todo != inventory.ReadDisk && s.Todo != inventory.ReadAgain {
-		return err
-	}
+// it waits.
+func (t *Turnover) read(ctx context.Context, s *inventory.Status) error {
+	id := s.Device.ID
 	paths, err := t.hits(ctx, s, anyController)
 	if err != nil {
 		return err
@@ -89,17 +81,9 @@ func (t *Turnover) read(ctx context.Context, id string) error {
 	return nil
 }
 
-// askHolders makes sure that no process has a disk open that is to be offered. nil also if that is not to be done any more.
-func (t *Turnover) askHolders(ctx context.Context, id string) error {
-	unlock, err := t.take(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	s, err := t.Inventory.Current(ctx, id)
-	if err != nil || s.Todo != inventory.AskHolders {
-		return err
-	}
+// askHolders makes sure that no process has a disk open that is to be offered.
+func (t *Turnover) askHolders(ctx context.Context, s *inventory.Status) error {
+	id := s.Device.ID
 	limited, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	who, err := patiently(limited, func() (users, error) { return t.look(limited, s, nil, false) })

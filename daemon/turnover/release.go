@@ -22,25 +22,11 @@ func (c Care) cleanUpLimit() time.Duration {
 	return max(c.Timeout, time.Hour)
 }
 
-// cleanUp makes a device fit for the next pod after the last one has gone. nil also if a new pod has come in the meantime.
-func (t *Turnover) cleanUp(ctx context.Context, id string) error {
-	s, err := t.Inventory.Current(ctx, id)
-	if err != nil {
-		return err
-	}
-	care := t.careOf(s)
-	unlock, err := t.take(ctx, id, care.Method, care.Scrub)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if s, err = t.Inventory.Current(ctx, id); err != nil {
-		return err
-	}
-	switch {
-	case s.Todo != inventory.CleanUp || s.Barred != "" && !care.clears(): // the last: a reload is under way
-		return nil
-	case !care.mends(s.Order): // that is for the operator who ordered it
+// cleanUp makes a device fit for the next pod after the last one has gone. It returns nil also if a new pod has come in the
+// meantime, if a reload is under way, or if the operator has to repeat an order that failed.
+func (t *Turnover) cleanUp(ctx context.Context, s *inventory.Status) error {
+	id, care := s.Device.ID, t.careOf(s)
+	if s.Barred != "" && !care.clears() || !care.mends(s.Order) {
 		return nil
 	}
 	if !care.Open {
@@ -48,7 +34,7 @@ func (t *Turnover) cleanUp(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	s, err = t.Inventory.Begin(ctx, id, lease.Clear, "")
+	s, err := t.Inventory.Begin(ctx, id, lease.Clear, "")
 	if stale := new(lease.ErrEvent); errors.As(err, &stale) { // a pod has come
 		return nil
 	} else if err != nil {

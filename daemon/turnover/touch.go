@@ -119,12 +119,13 @@ func (t *Turnover) hits(ctx context.Context, s *inventory.Status, method string)
 
 // touch does the work to a device by the methods of its care, while nothing is done to what else that hits.
 func (t *Turnover) touch(ctx context.Context, care Care, s *inventory.Status, todo lease.Work) (p device.Prepared, err error) {
-	w := device.Work{Resource: s.Resource, Tenant: todo.Tenant, Blank: todo.Blank, ByHand: todo.ByHand}
+	blank := todo.Content == lease.Blank
+	w := device.Work{Resource: s.Resource, Tenant: todo.Content == lease.OfTenant, Blank: blank, ByHand: todo.ByHand}
 	if w.Resource == "" {
 		w.Resource = s.Taker
 	}
 	if todo.Erase {
-		w.Scrub, w.Blank = care.Scrub, todo.Blank || s.LeftBlank && !todo.ByHand // data that has appeared since is not the tenant's
+		w.Scrub, w.Blank = care.Scrub, blank || s.LeftBlank && !todo.ByHand // data that has appeared since is not the tenant's
 	}
 	if todo.Reset {
 		if todo.ByHand && care.Method == None && !todo.Erase {

@@ -66,7 +66,7 @@ func (c Care) scrubs() bool { return c.Scrub != None && c.Scrub != "" }
 
 // rule is what the lease asks of the care for a device.
 func (c Care) rule(s *inventory.Status) lease.Rule {
-	return lease.Rule{Disk: s.Target.IsDisk(), Shared: c.Open, Scrubs: c.scrubs(), AtStart: c.AtStart, AtRelease: c.AtRelease}
+	return lease.Rule{Disk: s.Target.IsDisk(), Scrubs: c.scrubs(), AtStart: c.AtStart}
 }
 
 // mends reports whether an order of the operator that went wrong is made good by what is done to a released device.
@@ -103,8 +103,11 @@ type Turnover struct {
 	locks map[string]chan struct{} // by device: one slot, full while something is done to it
 }
 
-func (t *Turnover) careOf(s *inventory.Status) Care {
-	if c, ok := t.Care(cmp.Or(s.Resource, s.Taker)); ok {
+func (t *Turnover) careOf(s *inventory.Status) Care { return t.care(cmp.Or(s.Resource, s.Taker)) }
+
+// care returns the configuration of a resource. A resource that is not configured asks for nothing.
+func (t *Turnover) care(resource string) Care {
+	if c, ok := t.Care(resource); ok {
 		return c
 	}
 	return Care{Method: None, Scrub: None}
@@ -197,18 +200,38 @@ func (t *Turnover) work(ctx context.Context, id string) {
 	}
 }
 
+// do locks a device and does what it waits for. It returns nil if the device does not wait for that any more.
 func (t *Turnover) do(ctx context.Context, id string, todo inventory.Todo) error {
+	s, err := t.Inventory.Current(ctx, id)
+	if err != nil {
+		return err
+	}
+	var methods []string
+	switch care := t.careOf(s); todo {
+	case inventory.CleanUp:
+		methods = []string{care.Method, care.Scrub}
+	case inventory.EraseAdopted:
+		methods = []string{s.Evidence.Scrub}
+	}
+	unlock, err := t.take(ctx, id, methods...)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if s, err = t.Inventory.Current(ctx, id); err != nil || s.Todo != todo {
+		return err
+	}
 	switch todo {
 	case inventory.CleanUp:
-		return t.cleanUp(ctx, id)
+		return t.cleanUp(ctx, s)
 	case inventory.EraseAdopted:
-		return t.eraseAdopted(ctx, id)
+		return t.eraseAdopted(ctx, s)
 	case inventory.ReadDisk, inventory.ReadAgain:
-		return t.read(ctx, id)
+		return t.read(ctx, s)
 	case inventory.AskHolders:
-		return t.askHolders(ctx, id)
+		return t.askHolders(ctx, s)
 	}
-	return t.initialise(ctx, id)
+	return t.initialise(ctx, s)
 }
 
 // rest waits, unless ctx ends or the device waits for something else.

@@ -45,18 +45,11 @@ func (t *Turnover) unit(ctx context.Context, s *inventory.Status, stage, templat
 	return nil
 }
 
-// initialise does what has to be done to a device before it is offered. nil also if that is not the case any more.
-func (t *Turnover) initialise(ctx context.Context, id string) error {
-	unlock, err := t.take(ctx, id)
+// initialise does what has to be done to a device before it is offered.
+func (t *Turnover) initialise(ctx context.Context, s *inventory.Status) error {
+	id := s.Device.ID
+	s, err := t.Inventory.Begin(ctx, id, lease.Clear, "being initialised")
 	if err != nil {
-		return err
-	}
-	defer unlock()
-	s, err := t.Inventory.Current(ctx, id)
-	if err != nil || s.Todo != inventory.Initialise {
-		return err
-	}
-	if s, err = t.Inventory.Begin(ctx, id, lease.Clear, "being initialised"); err != nil {
 		return err
 	}
 	defer t.Inventory.Worked(id, inventory.Outcome{})

@@ -6,6 +6,7 @@ package kubelettest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -21,7 +22,8 @@ import (
 )
 
 const (
-	socketName = "kubelet.sock"
+	socketName     = "kubelet.sock"
+	checkpointName = "kubelet_internal_checkpoint"
 	// dialLimit is how long the kubelet waits for a plugin's socket (pkg/kubelet/cm/devicemanager/plugin/v1beta1).
 	dialLimit = 10 * time.Second
 	// preStartLimit is how long PreStartContainer may take (v1beta1.KubeletPreStartContainerRPCTimeoutInSecs).
@@ -38,7 +40,9 @@ type Kubelet struct {
 
 	mu        sync.Mutex
 	resources map[string]*resource
-	changed   chan struct{} // closed and replaced at every change
+	allocated map[string]map[string]string // by resource and device, the UID of the pod
+	saves     bool                         // it keeps a checkpoint
+	changed   chan struct{}                // closed and replaced at every change
 }
 
 // resource is what is known of one resource. Everything in it is guarded by Kubelet.mu.
@@ -49,7 +53,6 @@ type resource struct {
 	devices   []*pluginapi.Device
 	connected bool
 	lists     int // messages received
-	allocated map[string]bool
 }
 
 // Resource is how a resource stands, as "kubectl describe node" would show it.
@@ -72,11 +75,18 @@ func Start(dir string) (*Kubelet, error) {
 		return nil, fmt.Errorf("start the device manager: %w", err)
 	}
 	l.SetUnlinkOnClose(false) // a kubelet that dies leaves its socket behind
-	k := &Kubelet{dir: dir, server: grpc.NewServer(), resources: make(map[string]*resource), changed: make(chan struct{})}
+	k := &Kubelet{dir: dir, server: grpc.NewServer(), resources: make(map[string]*resource), allocated: make(map[string]map[string]string), changed: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	pluginapi.RegisterRegistrationServer(k.server, k)
 	go k.server.Serve(l) // returns when the server is stopped
 	return k, nil
+}
+
+// KeepCheckpoint reads the checkpoint, and writes it from then on.
+func (k *Kubelet) KeepCheckpoint() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.allocated, k.saves = readCheckpoint(k.dir), true
 }
 
 func removeSockets(dir string) error {
@@ -118,14 +128,14 @@ func (k *Kubelet) Register(ctx context.Context, req *pluginapi.RegisterRequest) 
 	if err != nil {
 		return nil, err
 	}
-	r := &resource{conn: conn, client: pluginapi.NewDevicePluginClient(conn), allocated: make(map[string]bool)}
+	r := &resource{conn: conn, client: pluginapi.NewDevicePluginClient(conn)}
 	if r.options, err = r.client.GetDevicePluginOptions(ctx, &pluginapi.Empty{}); err != nil {
 		conn.Close()
 		return nil, err
 	}
 	k.mu.Lock()
 	if old := k.resources[req.GetResourceName()]; old != nil {
-		r.devices, r.allocated = old.devices, old.allocated
+		r.devices = old.devices
 	}
 	k.resources[req.GetResourceName()] = r
 	k.mu.Unlock()
@@ -164,12 +174,66 @@ func (k *Kubelet) watch(name string, r *resource) {
 	}
 }
 
+// update makes a change and writes the checkpoint, as the kubelet does after each list and each Allocate.
 func (k *Kubelet) update(change func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	change()
+	if k.saves {
+		k.writeCheckpoint()
+	}
 	close(k.changed)
 	k.changed = make(chan struct{})
+}
+
+// assignment is an entry of the checkpoint (pkg/kubelet/cm/devicemanager/checkpoint, PodDevicesEntry).
+type assignment struct {
+	PodUID, ContainerName, ResourceName string
+	DeviceIDs                           map[string][]string // by NUMA node
+}
+
+// checkpoint is the file.
+type checkpoint struct {
+	Data struct{ PodDeviceEntries []assignment }
+}
+
+// readCheckpoint returns the devices that pods have by the checkpoint of a directory. Without one, no pod has any.
+func readCheckpoint(dir string) map[string]map[string]string {
+	var text checkpoint
+	if written, err := os.ReadFile(filepath.Join(dir, checkpointName)); err == nil {
+		_ = json.Unmarshal(written, &text)
+	}
+	all := make(map[string]map[string]string)
+	for _, a := range text.Data.PodDeviceEntries {
+		for _, ids := range a.DeviceIDs {
+			give(all, a.ResourceName, ids, a.PodUID)
+		}
+	}
+	return all
+}
+
+func give(all map[string]map[string]string, resource string, ids []string, pod string) {
+	if all[resource] == nil {
+		all[resource] = make(map[string]string)
+	}
+	for _, id := range ids {
+		all[resource][id] = pod
+	}
+}
+
+// writeCheckpoint replaces the checkpoint. A directory that is gone has none.
+func (k *Kubelet) writeCheckpoint() {
+	var text checkpoint
+	for name, allocated := range k.allocated {
+		for id, pod := range allocated {
+			text.Data.PodDeviceEntries = append(text.Data.PodDeviceEntries, assignment{pod, "c", name, map[string][]string{"-1": {id}}})
+		}
+	}
+	written, _ := json.Marshal(text)
+	next := filepath.Join(k.dir, "."+checkpointName)
+	if os.WriteFile(next, written, 0o600) == nil {
+		_ = os.Rename(next, filepath.Join(k.dir, checkpointName))
+	}
 }
 
 // Changed returns a channel that is closed at the next change of any resource. Take it before looking.

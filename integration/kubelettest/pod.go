@@ -4,6 +4,7 @@ package kubelettest
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,7 +30,7 @@ func (k *Kubelet) Allocate(ctx context.Context, name string, n int) (Container, 
 		k.mu.Unlock()
 		return Container{}, fmt.Errorf("allocate %d of %s: no plugin is registered for it", n, name)
 	}
-	free := slices.DeleteFunc(healthy(r.devices), func(id string) bool { return r.allocated[id] })
+	free := slices.DeleteFunc(healthy(r.devices), func(id string) bool { return k.allocated[name][id] != "" })
 	k.mu.Unlock()
 	if n < 1 || len(free) < n {
 		return Container{}, fmt.Errorf("allocate %d of %s: %w (%d)", n, name, errTooFew, len(free))
@@ -42,11 +43,7 @@ func (k *Kubelet) Allocate(ctx context.Context, name string, n int) (Container, 
 	if err != nil {
 		return Container{}, fmt.Errorf("allocate %d of %s: %w", n, name, err)
 	}
-	k.update(func() {
-		for _, id := range ids {
-			r.allocated[id] = true
-		}
-	})
+	k.update(func() { give(k.allocated, name, ids, rand.Text()) })
 	return c, nil
 }
 
@@ -105,10 +102,8 @@ func (k *Kubelet) PreStart(ctx context.Context, name string, c Container) error 
 // Release takes the devices back, as after the end of a pod. The plugin is not told.
 func (k *Kubelet) Release(name string, c Container) {
 	k.update(func() {
-		if r := k.resources[name]; r != nil {
-			for _, id := range c.Devices {
-				delete(r.allocated, id)
-			}
+		for _, id := range c.Devices {
+			delete(k.allocated[name], id)
 		}
 	})
 }
