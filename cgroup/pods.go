@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,8 +49,8 @@ func findPods(root string) (map[string][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := walk{pods: make(map[string][]string)}
-	if err := w.anywhere(dir); err != nil {
+	w := walk{services: true, pods: make(map[string][]string)}
+	if err := w.below(dir, anywhere); err != nil {
 		return nil, fmt.Errorf("look for pods in %s: %w", root, err)
 	}
 	if !w.kubepods {
@@ -79,80 +80,58 @@ func hierarchy(root string) (string, error) {
 // walk looks for the cgroups of pods.
 type walk struct {
 	visit    func(dir string) error // called before a directory is read, whose children matter; or nil
+	services bool                   // the cgroup of all pods may be in a service
 	kubepods bool                   // there is a cgroup of all pods
 	pods     map[string][]string    // directories by UID
 }
 
-// anywhere looks for the cgroup of all pods in a directory and below it, but not in those of users, machines and
-// containers, whose pods are those of other kubelets. The directory may be a link, as "memory" in version 1.
-func (w *walk) anywhere(dir string) error {
-	return filepath.WalkDir(dir+"/.", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return skipRemoved(err)
-		}
-		name := entry.Name()
+const (
+	// anywhere is the depth of a walk over all directories that may come before the cgroup of all pods.
+	anywhere = math.MaxInt
+	// prefixes is how many directories of a --cgroup-root may come before the cgroup of all pods that is watched. Further down
+	// most cgroups are those of services, which come and go all the time.
+	prefixes = 2
+	// inside is the depth of a walk in the cgroup of all pods, or of a class.
+	inside = -1
+)
+
+// below looks in a directory for the cgroup of all pods, which may be as many directories further down as depth says, and
+// for pods inside of it. The directory may be a link, as "memory" in version 1.
+func (w *walk) below(dir string, depth int) error {
+	names, err := w.children(dir)
+	for _, name := range names {
+		child := filepath.Join(dir, name)
+		uid, pod := podUID(filepath.Base(dir), name)
 		switch {
-		case !entry.IsDir():
-			return nil
+		case depth == inside && pod:
+			w.pods[uid] = append(w.pods[uid], child)
+		case depth == inside && isClass(name):
+			err = errors.Join(err, w.below(child, inside))
+		case depth == inside:
 		case isKubepods(name):
 			w.kubepods = true
-			if err := w.class(path); err != nil {
-				return err
-			}
-			return fs.SkipDir
-		case isContainer(name), name == "user.slice", name == "machine.slice":
-			return fs.SkipDir
+			err = errors.Join(err, w.below(child, inside))
+		case depth > 0 && w.leads(name):
+			err = errors.Join(err, w.below(child, depth-1))
 		}
-		return nil
-	})
+	}
+	return err
 }
 
 func isKubepods(name string) bool {
 	return name == kubepods || name == kubepods+".slice" || strings.HasSuffix(name, "-"+kubepods+".slice")
 }
 
-// prefixes is how many directories of a --cgroup-root may come before the cgroup of all pods that is watched. Further down
-// most cgroups are those of services, which come and go all the time.
-const prefixes = 2
-
-// prefix looks for the cgroup of all pods in a directory.
-func (w *walk) prefix(dir string, depth int) error {
-	names, err := w.children(dir)
-	for _, name := range names {
-		child := filepath.Join(dir, name)
-		switch {
-		case isKubepods(name):
-			w.kubepods = true
-			err = errors.Join(err, w.class(child))
-		case depth < prefixes && mayLead(name):
-			err = errors.Join(err, w.prefix(child, depth+1))
-		}
-	}
-	return err
-}
-
-// mayLead tells whether the cgroup of all pods may be below one of that name. It is not in a unit of systemd that is no
-// slice, nor in the slices where services, users and machines come and go all the time, nor in a container.
-func mayLead(name string) bool {
-	switch name {
-	case "system.slice", "user.slice", "machine.slice":
+// leads reports whether the cgroup of all pods may be below one of that name. The pods of users, machines and containers
+// are those of other kubelets.
+func (w *walk) leads(name string) bool {
+	switch {
+	case isContainer(name), name == "user.slice", name == "machine.slice":
 		return false
+	case w.services:
+		return true
 	}
-	return !isContainer(name) && (filepath.Ext(name) == "" || filepath.Ext(name) == ".slice")
-}
-
-// class takes down the pods of a class, or of all classes.
-func (w *walk) class(dir string) error {
-	names, err := w.children(dir)
-	for _, name := range names {
-		child := filepath.Join(dir, name)
-		if uid, ok := podUID(filepath.Base(dir), name); ok {
-			w.pods[uid] = append(w.pods[uid], child)
-		} else if isClass(name) {
-			err = errors.Join(err, w.class(child))
-		}
-	}
-	return err
+	return name != "system.slice" && (filepath.Ext(name) == "" || filepath.Ext(name) == ".slice")
 }
 
 // isClass tells whether a cgroup of that name is of a class of pods: "burstable", "kubepods-burstable.slice".

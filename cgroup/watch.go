@@ -81,7 +81,7 @@ func (w watches) look(root string) error {
 		w.dirs[wd], seen[wd] = dir, true
 		return nil
 	}}
-	if err := found.prefix(dir, 0); err != nil {
+	if err := found.below(dir, prefixes); err != nil {
 		return fmt.Errorf("look for pods in %s: %w", root, err)
 	}
 	for wd := range w.dirs {

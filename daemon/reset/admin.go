@@ -186,11 +186,11 @@ const (
 )
 
 // controllerOf asks the controller of an open disk once.
-func (h *host) controllerOf(c *claim) (controller, error) {
+func (c *claim) controllerOf() (controller, error) {
 	if c.controller != nil {
 		return c.controller, nil
 	}
-	b, err := h.identify(c.fd, cnsController, 0)
+	b, err := c.identify(c.fd, cnsController, 0)
 	if err != nil {
 		return nil, commandError("identify controller", err)
 	}
@@ -209,12 +209,12 @@ type namespace struct {
 }
 
 // namespace asks the controller of an open disk. Its ID the kernel knows by itself.
-func (h *host) namespace(c *claim) (namespace, error) {
-	id, err := h.ioctl(c.fd, nvmeIoctlID, nil)
+func (c *claim) namespace() (namespace, error) {
+	id, err := c.ioctl(c.fd, nvmeIoctlID, nil)
 	if err != nil {
 		return namespace{}, commandError("ask for the namespace ID", err)
 	}
-	b, err := h.identify(c.fd, cnsNamespace, uint32(id))
+	b, err := c.identify(c.fd, cnsNamespace, uint32(id))
 	if err != nil {
 		return namespace{}, commandError(fmt.Sprintf("identify namespace %d", id), err)
 	}
@@ -230,13 +230,9 @@ func (h *host) smart(fd int) device.Smart {
 	if err != nil {
 		return device.Smart{}
 	}
-	s := device.Smart{
+	return device.Smart{
 		Known: true, Warning: b[0], Spare: b[3], Used: b[5],
 		Temperature: int(binary.LittleEndian.Uint16(b[1:])) - 273, // kelvin
-		MediaErrors: binary.LittleEndian.Uint64(b[160:]),
+		MediaErrors: binary.LittleEndian.Uint64(b[160:]),          // of 128 bits
 	}
-	if binary.LittleEndian.Uint64(b[168:]) != 0 { // of 128 bits
-		s.MediaErrors = ^uint64(0)
-	}
-	return s
 }

@@ -42,6 +42,7 @@ const (
 
 // claim is a disk that is open.
 type claim struct {
+	*host
 	disk
 	fd    int
 	twins []int  // descriptors of other ways to the disk
@@ -79,7 +80,7 @@ func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err
 		}
 	}
 	if err != nil {
-		h.release(c)
+		c.release()
 		return nil, err
 	}
 	return c, nil
@@ -92,8 +93,8 @@ func (h *host) look(sysPath string, flags int) (*claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &claim{fd: fd}
-	if err := h.inspect(c, sysPath); err != nil {
+	c := &claim{host: h, fd: fd}
+	if err := c.inspect(sysPath); err != nil {
 		h.close(fd)
 		return nil, err
 	}
@@ -109,27 +110,27 @@ const claimedFor = time.Second
 func (h *host) holdable(sysPath string) error {
 	c, err := h.hold(sysPath, unix.O_RDONLY)
 	if err == nil {
-		h.release(c)
+		c.release()
 	}
 	return err
 }
 
-func (h *host) release(c *claim) {
+func (c *claim) release() {
 	for _, fd := range c.twins {
-		h.close(fd)
+		c.close(fd)
 	}
-	h.close(c.fd)
+	c.close(c.fd)
 }
 
 // inspect makes sure that the disk that is open is the one that sysfs tells of.
-func (h *host) inspect(c *claim, sysPath string) (err error) {
-	if c.seq, err = h.sameAppearance(c.fd, sysPath); err != nil {
+func (c *claim) inspect(sysPath string) (err error) {
+	if c.seq, err = c.sameAppearance(c.fd, sysPath); err != nil {
 		return err
 	}
-	if c.disk, err = h.diskAt(sysPath); err != nil {
+	if c.disk, err = c.diskAt(sysPath); err != nil {
 		return err
 	}
-	if c.size, c.block, err = h.sizes(c.fd); err != nil {
+	if c.size, c.block, err = c.sizes(c.fd); err != nil {
 		return commandError("ask for the size of "+c.name(), err)
 	}
 	if c.size == 0 {
@@ -182,11 +183,11 @@ func (h *host) sizes(fd int) (size, block int64, err error) {
 
 // flush writes back what is cached of a disk, also by the drive itself (blkdev_fsync, block/fops.c), and forgets it, so
 // that what is read next comes from the disk.
-func (h *host) flush(c *claim) error {
-	if err := h.fsync(c.fd); err != nil {
+func (c *claim) flush() error {
+	if err := c.fsync(c.fd); err != nil {
 		return errorf(Failed, "have %s write back what it caches: %w", c.name(), err)
 	}
-	if _, err := h.ioctl(c.fd, blkFlsBuf, nil); err != nil {
+	if _, err := c.ioctl(c.fd, blkFlsBuf, nil); err != nil {
 		return errorf(Failed, "write back what is cached of %s: %w", c.name(), err)
 	}
 	return nil
@@ -197,8 +198,8 @@ const lockedFor = 5 * time.Second
 
 // lock keeps udev from looking at a disk until it is closed, and makes sure that no tool is at work on it that locks it
 // (systemd.io/BLOCK_DEVICE_LOCKING). How is LOCK_SH for a look, which is in nobody's way, or LOCK_EX.
-func (h *host) lock(ctx context.Context, c *claim, how int) error {
-	err := h.flocked(ctx, c.fd, how, lockedFor)
+func (c *claim) lock(ctx context.Context, how int) error {
+	err := c.flocked(ctx, c.fd, how, lockedFor)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return errorf(Busy, "%s is locked by another process at work on it", c.name())
 	} else if err != nil {
@@ -207,7 +208,7 @@ func (h *host) lock(ctx context.Context, c *claim, how int) error {
 	return nil
 }
 
-// holdAll holds further disks, in the order of their names so that two requests cannot wait for each other.
+// holdAll holds further disks.
 func (h *host) holdAll(sysPaths []string) (held []*claim, err error) {
 	slices.Sort(sysPaths)
 	for _, p := range slices.Compact(sysPaths) {
@@ -223,7 +224,7 @@ func (h *host) holdAll(sysPaths []string) (held []*claim, err error) {
 
 func (h *host) releaseAll(held []*claim) {
 	for _, c := range held {
-		h.release(c)
+		c.release()
 	}
 }
 
@@ -258,8 +259,7 @@ func (h *host) flocked(ctx context.Context, fd, how int, limit time.Duration) er
 	defer cancel()
 	for {
 		err := h.flock(fd, how|unix.LOCK_NB)
-		again := errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR)
-		if !again || !pause(ctx, 20*time.Millisecond) {
+		if !errors.Is(err, unix.EWOULDBLOCK) || !pause(ctx, 20*time.Millisecond) {
 			return err
 		}
 	}

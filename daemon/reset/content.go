@@ -80,14 +80,14 @@ func seedIn(fingerprint string) (s seed) {
 }
 
 // surfaceOf reads a disk.
-func (h *host) surfaceOf(ctx context.Context, c *claim, s seed) (*surface, error) {
-	h.step.is("reading %s", c.name())
-	return readSurface(ctx, c.size, s, h.reading(c))
+func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
+	c.step.is("reading %s", c.name())
+	return readSurface(ctx, c.size, s, c.reading())
 }
 
 // reading returns a function that reads a disk.
-func (h *host) reading(c *claim) func(p []byte, offset int64) error {
-	return func(p []byte, offset int64) error { return h.readFrom(c.fd, c.name(), p, offset) }
+func (c *claim) reading() func(p []byte, offset int64) error {
+	return func(p []byte, offset int64) error { return c.readFrom(c.fd, c.name(), p, offset) }
 }
 
 // readSurface reads a disk of a size: all of it where that is not twice as much as the places of one that does not turn.
@@ -187,7 +187,7 @@ func together(ctx context.Context, all []chunk, read func(p []byte, offset int64
 				if err != nil {
 					err = errorf(Late, "reading the disk took too long: %w", err)
 				} else {
-					err = mistakes(func() error { return all[i].fill(read) })
+					err = all[i].fill(read)
 				}
 				if err != nil {
 					next.Store(int64(len(all)))

@@ -23,26 +23,29 @@ import (
 // erasure is one method on a disk that is held.
 type erasure struct {
 	promise promise
-	// ready refuses a disk that the method cannot erase, or not alone; nil: there is none.
+	// ready refuses a disk that the method cannot erase, or not alone.
 	ready func(c *claim) error
 	// run erases the disk and returns what it did, in words. had is what was found there before.
 	run func(ctx context.Context, r Request, c *claim, had *evidence) (done string, err error)
 }
 
-// everyErasure is all methods by their names.
-func (h *host) everyErasure() map[string]erasure {
+// erasures returns all methods by their names.
+func erasures() map[string]erasure {
+	always := func(*claim) error { return nil }
 	return map[string]erasure{
-		"discard":        {mustVanish, nil, h.inChunks("discarded", discardChunk, blkDiscard)},
-		"secure-discard": {mustChange, nil, h.inChunks("securely discarded", discardChunk, blkSecDiscard)},
-		"zero":           {mustBeZero, nil, h.inChunks("wrote zeroes over", zeroChunk, blkZeroOut)},
-		"format":         h.formatBy(eraseUserData),
-		"crypto-erase":   h.formatBy(eraseCrypto),
-		"sanitize":       {mustChange, h.sanitizable, h.sanitize},
+		"discard":        {mustVanish, always, inChunks("discarded", discardChunk, blkDiscard)},
+		"secure-discard": {mustChange, always, inChunks("securely discarded", discardChunk, blkSecDiscard)},
+		"zero":           {mustBeZero, always, inChunks("wrote zeroes over", zeroChunk, blkZeroOut)},
+		"format":         formatBy(eraseUserData),
+		"crypto-erase":   formatBy(eraseCrypto),
+		"sanitize": {mustChange, (*claim).sanitizable, func(ctx context.Context, r Request, c *claim, had *evidence) (string, error) {
+			return c.sanitize(ctx, r, had)
+		}},
 	}
 }
 
 // Erasures are the names of the methods by which a disk is erased, where it can be by that.
-func Erasures() []string { return slices.Sorted(maps.Keys((&host{}).everyErasure())) }
+func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 
 // erase erases a disk that was examined before, and returns what it did. It holds the disk, open to write now, and reads it
 // again: in between this process may have been stopped, and a reset may have made the disk appear anew.
@@ -51,31 +54,31 @@ func (h *host) erase(ctx context.Context, r Request, before string, a *Answer) (
 	if err != nil {
 		return "", err
 	}
-	defer h.release(c)
-	if err := h.lock(ctx, c, exclusive); err != nil {
+	defer c.release()
+	if err := c.lock(ctx, exclusive); err != nil {
 		return "", err
 	}
-	if err := h.flush(c); err != nil { // or what is cached would be written later
+	if err := c.flush(); err != nil { // or what is cached would be written later
 		return "", err
 	}
-	now, err := h.examined(ctx, r, c, before)
+	now, err := c.examined(ctx, r, before)
 	if err != nil {
 		return "", err
 	}
 	a.Appearance = appearanceOf(c.seq)
-	e := h.everyErasure()[r.Scrub]
-	if err := h.can(e, c); err != nil { // before the disk is read for an hour
+	e := erasures()[r.Scrub]
+	if err := e.ready(c); err != nil { // before the disk is read for an hour
 		return "", err
 	}
-	had, err := h.written(ctx, c, e.promise, now)
+	had, err := c.written(ctx, e.promise, now)
 	if err != nil {
 		return "", err
 	}
-	if err := h.unheld(ctx, r, c); err != nil {
+	if err := c.unheld(ctx, r); err != nil {
 		return "", err
 	}
 	// The answer about processes ages from here on: nothing below takes longer than the drive needs to describe itself.
-	if err := cmp.Or(h.can(e, c), h.free(c), h.identified(r.anyAppearance())); err != nil {
+	if err := cmp.Or(e.ready(c), c.free(), h.identified(r.anyAppearance())); err != nil {
 		return "", err
 	}
 	h.step.is("erasing %s by %s", c.name(), r.Scrub)
@@ -84,52 +87,44 @@ func (h *host) erase(ctx context.Context, r Request, before string, a *Answer) (
 	if err != nil {
 		return "", err
 	}
-	if err := cmp.Or(h.back(ctx, r), h.sameSize(c)); err != nil {
+	if err := cmp.Or(h.back(ctx, r), c.sameSize()); err != nil {
 		return done, err
 	}
 	if _, err := h.sameAppearance(c.fd, c.sysPath); err != nil {
 		return done, errorf(Failed, "the erasure of %s cannot be verified: %w", c.name(), err)
 	}
-	seen, err := h.verify(ctx, c, had, a)
+	seen, err := c.verify(ctx, had, a)
 	if err != nil {
 		return done, err
 	}
 	if time.Since(began) > passingFor { // a process may have opened it meanwhile, and written behind the erasure
-		if err := h.unheld(ctx, r, c); err != nil {
+		if err := c.unheld(ctx, r); err != nil {
 			return done, err
 		}
 	}
-	if err := h.forgetPartitions(c); err != nil {
+	if err := c.forgetPartitions(); err != nil {
 		return done, err
 	}
 	a.Erased = true
 	return done + "; " + seen, nil
 }
 
-// can returns why a disk cannot be erased by a method, or not alone.
-func (h *host) can(e erasure, c *claim) error {
-	if e.ready == nil {
-		return nil
-	}
-	return e.ready(c)
-}
-
 // examined reads a disk again while it is held to be erased. It must be the one that was examined before, also after a reset,
 // and hold the same. Nil: it cannot be read.
-func (h *host) examined(ctx context.Context, r Request, c *claim, before string) (*surface, error) {
+func (c *claim) examined(ctx context.Context, r Request, before string) (*surface, error) {
 	switch err := r.sameDisk(c); {
 	case err != nil && r.Method != "":
 		return nil, errorf(Failed, "%w: another medium may be in its place; erase the disk without a reset", err)
 	case err != nil:
 		return nil, err
 	}
-	if err := h.identified(r); err != nil {
+	if err := c.identified(r); err != nil {
 		return nil, err
 	}
-	if before == "" || h.withheld(r, c) {
+	if before == "" || c.withheld(r) {
 		return nil, nil
 	}
-	s, err := h.surfaceOf(ctx, c, seedIn(before))
+	s, err := c.surfaceOf(ctx, seedIn(before))
 	if err == nil && s.fingerprint() != before {
 		err = errorf(Foreign, "%s was written to while it was examined: another process uses it", c.name())
 	}
@@ -137,11 +132,11 @@ func (h *host) examined(ctx context.Context, r Request, c *claim, before string)
 }
 
 // forgetPartitions makes the kernel see that there are no partitions any more: it does not look by itself.
-func (h *host) forgetPartitions(c *claim) error {
+func (c *claim) forgetPartitions() error {
 	if len(c.partitions) == 0 {
 		return nil
 	}
-	if _, err := h.ioctl(c.fd, blkRRPart, nil); err != nil {
+	if _, err := c.ioctl(c.fd, blkRRPart, nil); err != nil {
 		return errorf(Failed, "read the partition table of %s again: %w", c.name(), err)
 	}
 	return nil
@@ -154,14 +149,14 @@ const (
 )
 
 // inChunks makes an ioctl on all of a disk, piece by piece.
-func (h *host) inChunks(what string, chunk int64, request uintptr) func(context.Context, Request, *claim, *evidence) (string, error) {
+func inChunks(what string, chunk int64, request uintptr) func(context.Context, Request, *claim, *evidence) (string, error) {
 	return func(ctx context.Context, r Request, c *claim, _ *evidence) (string, error) {
 		began := time.Now()
 		for from := int64(0); from < c.size; from += chunk {
 			if ctx.Err() != nil {
 				return "", errorf(Failed, "%s on %s: %d of %d bytes in %v: allow more time", r.Scrub, c.name(), from, c.size, time.Since(began).Round(time.Second))
 			}
-			err := h.ranged(c.fd, request, from, min(chunk, c.size-from))
+			err := c.ranged(request, from, min(chunk, c.size-from))
 			switch {
 			case err == nil:
 			case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
@@ -175,9 +170,9 @@ func (h *host) inChunks(what string, chunk int64, request uintptr) func(context.
 }
 
 // ranged makes an ioctl with uint64_t range[2].
-func (h *host) ranged(fd int, request uintptr, from, length int64) error {
+func (c *claim) ranged(request uintptr, from, length int64) error {
 	b := binary.NativeEndian.AppendUint64(nil, uint64(from))
-	_, err := h.ioctl(fd, request, binary.NativeEndian.AppendUint64(b, uint64(length)))
+	_, err := c.ioctl(c.fd, request, binary.NativeEndian.AppendUint64(b, uint64(length)))
 	return err
 }
 
@@ -222,7 +217,7 @@ func (e *evidence) add(at int64, b []byte) {
 // written finds places that hold something, or that cannot be read, in the quick check s and then, where that has found few,
 // by reading the disk. It holds no more than the ends of what it finds in each part. s is nil where a sanitize keeps the
 // disk from being read.
-func (h *host) written(ctx context.Context, c *claim, must promise, s *surface) (*evidence, error) {
+func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidence, error) {
 	e := &evidence{must: must, known: s != nil, seed: maphash.MakeSeed(), at: make(map[int64]uint64), unknown: -1}
 	if s == nil {
 		return e, nil
@@ -242,7 +237,7 @@ func (h *host) written(ctx context.Context, c *claim, must promise, s *surface) 
 		return e, nil
 	}
 	parts = 0
-	err := h.readUntil(ctx, c, "what to verify its erasure by", func(one chunk) bool {
+	err := c.readUntil(ctx, "what to verify its erasure by", func(one chunk) bool {
 		first, last := one.filled()
 		if first < 0 {
 			return false
@@ -261,8 +256,8 @@ func (h *host) written(ctx context.Context, c *claim, must promise, s *surface) 
 // verify reads the disk itself, not what is cached of it, and describes how it reads: the places that held something, the
 // ends and new random places; or all of it where nothing is known of what it held. A disk that does not keep the promise is
 // [Failed].
-func (h *host) verify(ctx context.Context, c *claim, e *evidence, a *Answer) (seen string, err error) {
-	if err := h.flush(c); err != nil {
+func (c *claim) verify(ctx context.Context, e *evidence, a *Answer) (seen string, err error) {
+	if err := c.flush(); err != nil {
 		return "", err
 	}
 	each := func(one chunk) bool {
@@ -271,18 +266,18 @@ func (h *host) verify(ctx context.Context, c *claim, e *evidence, a *Answer) (se
 		}
 		return e.bad != nil
 	}
-	h.step.is("reading %s back", c.name())
+	c.step.is("reading %s back", c.name())
 	held := make([]chunk, 0, len(e.at))
 	for _, at := range slices.Sorted(maps.Keys(e.at)) {
 		held = append(held, chunk{at: at, b: make([]byte, min(blockSize, c.size-at))})
 	}
-	if err := together(ctx, held, h.reading(c)); err != nil {
+	if err := together(ctx, held, c.reading()); err != nil {
 		return "", err
 	}
 	for _, one := range held {
 		each(one)
 	}
-	s, err := h.surfaceOf(ctx, c, h.newSeed(c.sysPath))
+	s, err := c.surfaceOf(ctx, c.newSeed(c.sysPath))
 	if err != nil {
 		return "", err
 	}
@@ -292,7 +287,7 @@ func (h *host) verify(ctx context.Context, c *claim, e *evidence, a *Answer) (se
 		}
 	}
 	if !e.known && e.bad == nil {
-		if err := h.readUntil(ctx, c, "that nothing is left there", each); err != nil {
+		if err := c.readUntil(ctx, "that nothing is left there", each); err != nil {
 			return "", err
 		}
 	}

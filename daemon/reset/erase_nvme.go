@@ -19,33 +19,33 @@ const (
 )
 
 // formatBy returns the erasure by Format NVM with one of those settings.
-func (h *host) formatBy(ses uint32) erasure {
+func formatBy(ses uint32) erasure {
 	return erasure{
 		promise: mustChange,
-		ready:   func(c *claim) error { return h.formattable(c, ses) },
-		run:     func(_ context.Context, _ Request, c *claim, _ *evidence) (string, error) { return h.format(c, ses) },
+		ready:   func(c *claim) error { return c.formattable(ses) },
+		run:     func(_ context.Context, _ Request, c *claim, _ *evidence) (string, error) { return c.format(ses) },
 	}
 }
 
 // format formats one namespace as it is formatted, erasing what is on it. The kernel stops the I/O of all namespaces of
 // the controller until it is over, which nothing can interrupt (nvme_passthru_start): seconds, or minutes where a disk
 // really erases its cells.
-func (h *host) format(c *claim, ses uint32) (string, error) {
-	ns, err := h.namespace(c)
+func (c *claim) format(ses uint32) (string, error) {
+	ns, err := c.namespace()
 	if err != nil {
 		return "", err
 	}
-	h.step.is("formatting %s", c.name())
+	c.step.is("formatting %s", c.name())
 	word := formatWord(ns, ses)
-	if err := h.command(c.fd, nvmeIoctlAdminCmd, adminCommand{opcode: opFormatNVM, nsid: ns.nsid, cdw10: word}, formatTime, nil); err != nil {
+	if err := c.command(c.fd, nvmeIoctlAdminCmd, adminCommand{opcode: opFormatNVM, nsid: ns.nsid, cdw10: word}, formatTime, nil); err != nil {
 		return "", commandError("format "+c.name(), err)
 	}
 	return fmt.Sprintf("formatted namespace %d, SES %d, LBA format %d kept", ns.nsid, ses, formatOf(ns)), nil
 }
 
 // formattable asks the controller whether it can do that, to this namespace alone.
-func (h *host) formattable(c *claim, ses uint32) error {
-	id, err := h.localController(c)
+func (c *claim) formattable(ses uint32) error {
+	id, err := c.localController()
 	switch {
 	case err != nil:
 		return err
@@ -54,7 +54,7 @@ func (h *host) formattable(c *claim, ses uint32) error {
 	case ses == eraseCrypto && !id.has(cryptoFormat):
 		return errorf(Unsupported, "the controller of %s has no cryptographic erasure (FNA bit 2)", c.name())
 	case id.has(formatHitsAll):
-		return h.sole(c)
+		return c.sole()
 	}
 	return nil
 }
@@ -73,8 +73,8 @@ func formatWord(ns namespace, ses uint32) uint32 {
 func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flbas>>5&3)<<4 }
 
 // sameSize checks that a disk has kept its size and its blocks.
-func (h *host) sameSize(c *claim) error {
-	size, block, err := h.sizes(c.fd)
+func (c *claim) sameSize() error {
+	size, block, err := c.sizes(c.fd)
 	if err != nil {
 		return commandError("ask for the size of "+c.name(), err)
 	}
@@ -100,21 +100,21 @@ func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 }
 
 // localController asks the controller of an open disk, which must be in this machine.
-func (h *host) localController(c *claim) (controller, error) {
-	if _, err := h.localNVMe(c.sysPath); err != nil {
+func (c *claim) localController() (controller, error) {
+	if _, err := c.localNVMe(c.sysPath); err != nil {
 		return nil, err
 	}
-	return h.controllerOf(c)
+	return c.controllerOf()
 }
 
 // sole refuses an erasure of the whole NVM subsystem unless the disk is the only namespace there.
-func (h *host) sole(c *claim) error {
-	controllers, err := h.controllersOf(c.sysPath)
+func (c *claim) sole() error {
+	controllers, err := c.controllersOf(c.sysPath)
 	if err != nil {
 		return err
 	}
-	own := h.NVMeSiblings(controllers[0])
-	disks, err := h.namespacesOf(own)
+	own := c.NVMeSiblings(controllers[0])
+	disks, err := c.namespacesOf(own)
 	if err != nil {
 		return err
 	}
@@ -123,24 +123,24 @@ func (h *host) sole(c *claim) error {
 			return errorf(Refused, "%s would be erased too; erase %s alone with scrub = \"zero\"", path.Base(d), c.name())
 		}
 	}
-	if err := h.allOurs(c); err != nil {
+	if err := c.allOurs(); err != nil {
 		return err
 	}
-	return h.noOther(c)
+	return c.noOther()
 }
 
 // allOurs checks that the NVM subsystem has no controllers but those here: one that a virtual machine has through VFIO, or
 // another host by the other port of the drive, uses namespaces that nobody here knows of.
-func (h *host) allOurs(c *claim) error {
-	id, err := h.controllerOf(c)
+func (c *claim) allOurs() error {
+	id, err := c.controllerOf()
 	if err != nil || !id.has(severalControllers) {
 		return err
 	}
-	list, err := h.identify(c.fd, cnsControllers, 0)
+	list, err := c.identify(c.fd, cnsControllers, 0)
 	if err != nil {
 		return errorf(Refused, "whether others have a controller of the NVM subsystem cannot be told: %w", err)
 	}
-	strange, err := h.strangers(c, list)
+	strange, err := c.strangers(list)
 	if err != nil {
 		return err
 	}
@@ -153,8 +153,8 @@ func (h *host) allOurs(c *claim) error {
 
 // noOther checks that the drive knows no other namespace: one may be attached to another controller, or to none. A
 // controller that cannot manage namespaces has none that is not attached.
-func (h *host) noOther(c *claim) error {
-	id, err := h.controllerOf(c)
+func (c *claim) noOther() error {
+	id, err := c.controllerOf()
 	if err != nil {
 		return err
 	}
@@ -162,11 +162,11 @@ func (h *host) noOther(c *claim) error {
 	if id.has(managesNS) {
 		cns = cnsNamespaces
 	}
-	own, err := h.namespace(c)
+	own, err := c.namespace()
 	if err != nil {
 		return err
 	}
-	list, err := h.identify(c.fd, cns, 0)
+	list, err := c.identify(c.fd, cns, 0)
 	if err != nil {
 		return commandError("list the namespaces", err)
 	}
@@ -220,43 +220,43 @@ func (h *host) stateOf(fd int) (sanitizeState, error) {
 }
 
 // unreadable tells whether a sanitize keeps a disk from being read: one that runs, or one that has failed.
-func (h *host) unreadable(c *claim) bool {
-	s, err := h.sanitizing(c)
+func (c *claim) unreadable() bool {
+	s, err := c.sanitizing()
 	return err == nil && (s.status == sanitizeRunning || s.status == sanitizeHasFailed)
 }
 
 // sanitizing returns the state of the last sanitize, of a controller that knows of any.
-func (h *host) sanitizing(c *claim) (sanitizeState, error) {
-	id, err := h.controllerOf(c)
+func (c *claim) sanitizing() (sanitizeState, error) {
+	id, err := c.controllerOf()
 	if err != nil || !id.has(canSanitize) {
 		return sanitizeState{}, err
 	}
-	return h.stateOf(c.fd)
+	return c.stateOf(c.fd)
 }
 
 func (s sanitizeState) over() bool { return s.status == sanitizeDone || s.status == sanitizeDoneNoFree }
 
 // sanitizable asks the controller whether it can do that, to this namespace alone.
-func (h *host) sanitizable(c *claim) error {
-	id, err := h.localController(c)
+func (c *claim) sanitizable() error {
+	id, err := c.localController()
 	switch {
 	case err != nil:
 		return err
 	case !id.has(canSanitize):
 		return errorf(Unsupported, "the controller of %s has no Sanitize command (SANICAP)", c.name())
 	}
-	return h.sole(c)
+	return c.sole()
 }
 
 // sanitize erases the whole subsystem. One that is running is followed, whoever has begun it. One that is over counts if
 // the request says that it has asked for it, or if the controller says that nothing has been written since, and if the disk
 // is blank: nothing tells other content from what was there before.
-func (h *host) sanitize(ctx context.Context, r Request, c *claim, had *evidence) (string, error) {
-	id, err := h.controllerOf(c)
+func (c *claim) sanitize(ctx context.Context, r Request, had *evidence) (string, error) {
+	id, err := c.controllerOf()
 	if err != nil {
 		return "", err
 	}
-	state, err := h.stateOf(c.fd)
+	state, err := c.stateOf(c.fd)
 	if err != nil {
 		return "", err
 	}
@@ -268,11 +268,11 @@ func (h *host) sanitize(ctx context.Context, r Request, c *claim, had *evidence)
 		return "", errorf(Failed, "the sanitize of %s is over, and nothing tells what is there now from what was there before; sanitize it again", c.name())
 	case state.status == sanitizeHasFailed && r.Follow:
 	default:
-		if err := h.command(c.fd, nvmeIoctlAdminCmd, adminCommand{opcode: opSanitize, cdw10: actionFor(id)}, shortly, nil); err != nil {
+		if err := c.command(c.fd, nvmeIoctlAdminCmd, adminCommand{opcode: opSanitize, cdw10: actionFor(id)}, shortly, nil); err != nil {
 			return "", commandError("sanitize "+c.name(), err)
 		}
 	}
-	return h.followed(ctx, c)
+	return c.followed(ctx)
 }
 
 // actionFor chooses: erased cells are the surest, a thrown away key is quickest, overwriting is for what is not flash.
@@ -288,10 +288,10 @@ func actionFor(id controller) uint32 {
 }
 
 // followed waits until a sanitize is over, or the time is: then it is [Running].
-func (h *host) followed(ctx context.Context, c *claim) (string, error) {
+func (c *claim) followed(ctx context.Context) (string, error) {
 	began := time.Now()
 	for {
-		state, err := h.stateOf(c.fd)
+		state, err := c.stateOf(c.fd)
 		if err != nil {
 			return "", err
 		}

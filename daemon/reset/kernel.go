@@ -53,7 +53,7 @@ func theKernel() kernel {
 		node:  nodeOf,
 		flock: unix.Flock,
 		fsync: unix.Fsync,
-		pread: pread,
+		pread: unix.Pread,
 		ioctl: ioctl,
 		pass:  pass,
 		write: writeAttribute,
@@ -83,15 +83,6 @@ func nodeOf(fd int) (node, error) {
 		return node{}, errors.New("not a device node")
 	}
 	return node{kind == unix.S_IFBLK, fmt.Sprintf("%d:%d", unix.Major(s.Rdev), unix.Minor(s.Rdev))}, nil
-}
-
-func pread(fd int, p []byte, offset int64) (int, error) {
-	for {
-		n, err := unix.Pread(fd, p, offset)
-		if !errors.Is(err, unix.EINTR) {
-			return n, err
-		}
-	}
 }
 
 func ioctl(fd int, request uintptr, argument []byte) (int, error) {

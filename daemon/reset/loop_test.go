@@ -257,15 +257,15 @@ func TestRealIoctls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer h.release(c)
+	defer c.release()
 	seq, err := h.number(c.fd, blkGetDiskSeq, 8)
 	if err != nil || fmt.Sprint(seq) != l.seq || c.size != loopSize || c.block != 512 {
 		t.Errorf("it is number %d of size %d in blocks of %d, %v", seq, c.size, c.block, err)
 	}
-	if err := h.ranged(c.fd, blkZeroOut, 4096, 8192); err != nil {
+	if err := c.ranged(blkZeroOut, 4096, 8192); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.flush(c); err != nil {
+	if err := c.flush(); err != nil {
 		t.Fatal(err)
 	}
 	b := l.content(t)

@@ -50,7 +50,7 @@ func (h *host) holdReset(r Request, hit []string) (held []*claim, err error) {
 		return nil, err
 	}
 	for _, c := range held {
-		err = errors.Join(err, h.shared(c))
+		err = errors.Join(err, c.shared())
 		if c.sysPath == r.SysPath {
 			err = errors.Join(err, r.sameDisk(c))
 		}

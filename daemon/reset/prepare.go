@@ -9,11 +9,13 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // prepare does what the request asks for, in this order: prove, reset, erase.
 func (h *host) prepare(ctx context.Context, r Request, disk bool, a *Answer) error {
-	_, erasable := h.everyErasure()[r.Scrub]
+	_, erasable := erasures()[r.Scrub]
 	switch {
 	case r.Scrub != "" && !erasable:
 		return errorf(Refused, "invalid scrub %q: must be one of %s", r.Scrub, strings.Join(Erasures(), ", "))
@@ -92,36 +94,36 @@ func (h *host) examine(ctx context.Context, r *Request, a *Answer) (print string
 	if err != nil {
 		return "", err
 	}
-	defer h.release(c)
-	if err := h.lock(ctx, c, shared); err != nil {
+	defer c.release()
+	if err := c.lock(ctx, shared); err != nil {
 		return "", err
 	}
 	if err := h.identified(*r); err != nil {
 		return "", err
 	}
-	if err := h.shared(c); err != nil {
+	if err := c.shared(); err != nil {
 		return "", err
 	}
 	r.seq, a.Size = c.seq, c.size
 	if r.Scrub != "" && h.Uint(c.sysPath, "ro") != 0 {
 		return "", errorf(Refused, "%s is read-only", c.name())
 	}
-	if r.Fingerprint != Blank && r.Scrub == "" && r.Method == "" || h.withheld(*r, c) {
+	if r.Fingerprint != Blank && r.Scrub == "" && r.Method == "" || c.withheld(*r) {
 		return "", nil
 	}
-	s, err := h.surfaceOf(ctx, c, h.seedOf(*r))
+	s, err := c.surfaceOf(ctx, h.seedOf(*r))
 	if err != nil {
 		return "", err
 	}
-	return h.allowed(*r, c, s, a)
+	return c.allowed(*r, s, a)
 }
 
 // withheld reports whether a sanitize keeps the disk from being read that is to be sanitized.
-func (h *host) withheld(r Request, c *claim) bool { return r.Scrub == "sanitize" && h.unreadable(c) }
+func (c *claim) withheld(r Request) bool { return r.Scrub == "sanitize" && c.unreadable() }
 
 // allowed refuses what the request may not be done to: a disk that is not blank where it must be, and to erase what no pod
 // left there.
-func (h *host) allowed(r Request, c *claim, s *surface, a *Answer) (print string, err error) {
+func (c *claim) allowed(r Request, s *surface, a *Answer) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signs()
 	if content == "" && len(c.partitions) > 0 && r.Fingerprint == Blank {
 		content = knownPartitions
@@ -156,11 +158,17 @@ const byHand = "metalplugctl reset ID --scrub zero"
 const knownPartitions = "partitions that the kernel still knows of"
 
 // readUntil reads a disk from its first byte until a part of it is enough, or to the end. purpose says to people why.
-func (h *host) readUntil(ctx context.Context, c *claim, purpose string, enough func(chunk) bool) error {
-	h.step.is("reading all of %s to know %s", c.name(), purpose)
-	read, done := h.directly(c)
-	defer done()
-	err := sweep(ctx, 0, c.size, read, func(one chunk) error {
+func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk) bool) error {
+	c.step.is("reading all of %s to know %s", c.name(), purpose)
+	direct, err := c.look(c.sysPath, readOnly|unix.O_DIRECT)
+	if err != nil {
+		return err
+	}
+	defer direct.release()
+	if direct.seq != c.seq {
+		return errorf(Gone, "another disk has taken the place of %s: its diskseq is %d, not %d", c.name(), direct.seq, c.seq)
+	}
+	err = sweep(ctx, 0, c.size, direct.reading(), func(one chunk) error {
 		if enough(one) {
 			return errEnough
 		}

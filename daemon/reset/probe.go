@@ -25,44 +25,44 @@ func (h *host) probe(ctx context.Context, r Request, a *Answer) error {
 	if err != nil {
 		return err
 	}
-	defer h.release(c)
-	if err := h.describe(c, a); err != nil {
+	defer c.release()
+	if err := c.describe(a); err != nil {
 		return err
 	}
 	if err := h.unused(c.disk); err != nil || r.Do == Look {
 		return err
 	}
-	if err := h.lock(ctx, c, shared); err != nil {
+	if err := c.lock(ctx, shared); err != nil {
 		return err
 	}
-	err = h.contentOf(ctx, r, c, a)
+	err = c.contentOf(ctx, r, a)
 	a.Claimed = errors.Is(err, errClaimed)
 	return err
 }
 
 // describe asks a disk, which may be in use.
-func (h *host) describe(c *claim, a *Answer) error {
-	if !h.IsNVMe(c.sysPath) {
+func (c *claim) describe(a *Answer) error {
+	if !c.IsNVMe(c.sysPath) {
 		return nil
 	}
-	a.Smart = h.smart(c.fd)
-	if s, err := h.sanitizing(c); err == nil && s.status == sanitizeRunning {
+	a.Smart = c.smart(c.fd)
+	if s, err := c.sanitizing(); err == nil && s.status == sanitizeRunning {
 		return errorf(Running, "a sanitize of %s goes on (%d %%): nothing can be read", c.name(), s.percent())
 	}
-	return h.shared(c)
+	return c.shared()
 }
 
 // contentOf reads an open disk. One that would be offered, as it is blank or whatever is on it, is held for a moment, to
 // find out whether another process holds it. One that did so for a moment may have written to it.
-func (h *host) contentOf(ctx context.Context, r Request, c *claim, a *Answer) error {
+func (c *claim) contentOf(ctx context.Context, r Request, a *Answer) error {
 	waiting, cancel := context.WithTimeout(ctx, claimedFor)
 	defer cancel()
 	for claimed := false; ; {
-		err := h.contentIn(ctx, r, c, a)
+		err := c.contentIn(ctx, r, a)
 		if err != nil || a.Content != "" && r.Do != Offer {
 			return err
 		}
-		err = h.holdable(r.SysPath)
+		err = c.holdable(r.SysPath)
 		switch {
 		case errors.Is(err, errClaimed) && pause(waiting, 20*time.Millisecond):
 			claimed = true
@@ -75,12 +75,12 @@ func (h *host) contentOf(ctx context.Context, r Request, c *claim, a *Answer) er
 }
 
 // contentIn describes what is on an open disk: what was read, and its partitions.
-func (h *host) contentIn(ctx context.Context, r Request, c *claim, a *Answer) error {
-	if err := h.identified(r); err != nil {
+func (c *claim) contentIn(ctx context.Context, r Request, a *Answer) error {
+	if err := c.identified(r); err != nil {
 		return err
 	}
 	a.Content, a.Fingerprint, a.Size = "", "", c.size
-	s, err := h.surfaceOf(ctx, c, h.seedOf(r))
+	s, err := c.surfaceOf(ctx, c.seedOf(r))
 	if err != nil {
 		return err
 	}
@@ -161,28 +161,28 @@ func (c *chunk) filled() (first, last int64) {
 // holds something, when the time is up, and when the asker has gone. It holds no claim: whoever begins to use the disk may,
 // and then it ends as [Busy]. It takes no samples: a probe has done that, and on a slow disk they take all of the time.
 func (h *host) survey(ctx context.Context, r Request, a *Answer) error {
-	c, err := h.look(r.SysPath, readOnly)
+	c, err := h.look(r.SysPath, readOnly|unix.O_DIRECT)
 	if err != nil {
 		return err
 	}
-	defer h.release(c)
+	defer c.release()
 	if r.From > c.size {
 		return errorf(Refused, "%s has %d bytes: there is no byte %d to read on from", c.name(), c.size, r.From)
 	}
 	a.Size, a.Read = c.size, r.From
 	written := sysfs.Written(&h.Tree, c.sysPath)
-	if err := cmp.Or(h.untaken(r, c), h.shared(c)); err != nil {
+	if err := cmp.Or(c.untaken(r), c.shared()); err != nil {
 		return err
 	}
-	if h.unallocated(c) {
+	if c.unallocated() {
 		a.Read = c.size
-		return h.untaken(r, c)
+		return c.untaken(r)
 	}
 	// A process that has the disk open without a claim could write behind the place that is read.
-	if err := h.unheld(ctx, r, c); err != nil {
+	if err := c.unheld(ctx, r); err != nil {
 		return err
 	}
-	if err := h.readOn(ctx, r, c, a); err != nil {
+	if err := c.readOn(ctx, r, a); err != nil {
 		return err
 	}
 	if sysfs.Written(&h.Tree, c.sysPath) != written { // a process may have come and gone while the disk was read
@@ -192,31 +192,29 @@ func (h *host) survey(ctx context.Context, r Request, a *Answer) error {
 	if a.Read < c.size {
 		return nil
 	}
-	return cmp.Or(h.unheld(ctx, r, c), h.shared(c)) // reading the disk has taken its time
+	return cmp.Or(c.unheld(ctx, r), c.shared()) // reading the disk has taken its time
 }
 
 // unallocated reports whether the drive says that no block of the namespace is in use: with thin provisioning NUSE counts
 // those that are (NVM Command Set Specification 1.0, figure 97: NSFEAT bit 0, NUSE).
-func (h *host) unallocated(c *claim) bool {
-	if !h.IsNVMe(c.sysPath) {
+func (c *claim) unallocated() bool {
+	if !c.IsNVMe(c.sysPath) {
 		return false
 	}
-	ns, err := h.namespace(c)
+	ns, err := c.namespace()
 	return err == nil && ns.thin && ns.used == 0
 }
 
 // watchEvery is how often a survey checks that no one has begun to use the disk.
 const watchEvery = time.Second
 
-func (h *host) readOn(ctx context.Context, r Request, c *claim, a *Answer) error {
-	h.step.is("reading all of %s", c.name())
-	read, done := h.directly(c)
-	defer done()
+func (c *claim) readOn(ctx context.Context, r Request, a *Answer) error {
+	c.step.is("reading all of %s", c.name())
 	quietly := func(b []byte, at int64) error {
 		runtime.LockOSThread() // which is what the kernel counts as idle
 		defer runtime.UnlockOSThread()
-		h.idle()
-		return read(b, at)
+		c.idle()
+		return c.readFrom(c.fd, c.name(), b, at)
 	}
 	looked := time.Now()
 	// Whole blocks: an earlier survey may have ended at the end of a smaller disk.
@@ -234,49 +232,29 @@ func (h *host) readOn(ctx context.Context, r Request, c *claim, a *Answer) error
 			return nil
 		}
 		looked = time.Now()
-		return h.untaken(r, c)
+		return c.untaken(r)
 	})
 	switch {
 	case err == nil, err == errEnough, ctx.Err() != nil:
-		return h.untaken(r, c)
+		return c.untaken(r)
 	}
 	return err
 }
 
 // untaken checks that a disk which is read for long is the same, and that no one has begun to use it.
-func (h *host) untaken(r Request, c *claim) error {
+func (c *claim) untaken(r Request) error {
 	now := *c // which is being read
-	if err := h.inspect(&now, r.SysPath); err != nil {
+	if err := now.inspect(r.SysPath); err != nil {
 		return err
 	}
-	if err := h.unused(now.disk); err != nil {
+	if err := c.unused(now.disk); err != nil {
 		return err
 	}
-	if err := h.identified(r); err != nil {
+	if err := c.identified(r); err != nil {
 		return errorf(Gone, "%w", err)
 	}
 	if len(now.partitions) > 0 {
 		return errorf(Busy, "%s has partitions now", c.name())
 	}
-	return h.holdable(r.SysPath)
-}
-
-// directly returns a function that reads a held disk past the page cache, or through it where the node refuses that.
-func (h *host) directly(c *claim) (read func(b []byte, at int64) error, done func()) {
-	through := h.reading(c)
-	fd, err := h.opened(c.sysPath, unix.O_RDONLY|unix.O_DIRECT)
-	if err != nil {
-		return through, func() {}
-	}
-	if seq, err := h.sameAppearance(fd, c.sysPath); err != nil || seq != c.seq {
-		h.close(fd)
-		return through, func() {}
-	}
-	return func(b []byte, at int64) error {
-		err := h.readFrom(fd, c.name(), b, at)
-		if errors.Is(err, unix.EINVAL) {
-			err = through(b, at)
-		}
-		return err
-	}, func() { h.close(fd) }
+	return c.holdable(r.SysPath)
 }

@@ -303,12 +303,3 @@ func (m *machine) untouched() {
 		m.Errorf("it did: %s", call)
 	}
 }
-
-func TestMistakesAreAnswers(t *testing.T) {
-	m, n := oneNVMe(t)
-	n.readHook = func() { panic("a mistake") }
-	a, err := ParseAnswer(m.answer(m.Context(), 0, func() []byte { r := probeOf0(); r.TimeoutMS = minute; return r.Encode() }()))
-	if err != nil || a.Result != Failed || a.Detail != "a mistake in metalplug-reset: a mistake" {
-		t.Errorf("answer is %+v, %v", a, err)
-	}
-}

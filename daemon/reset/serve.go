@@ -82,11 +82,10 @@ func (h *host) answer(asked context.Context, _ int, message []byte) []byte {
 	return a.Encode()
 }
 
-// attempt never panics: a mistake of ours is a device whose state is not known.
+// attempt carries out the request and makes the answer.
 func (h *host) attempt(ctx context.Context, r Request) (a Answer) {
 	a.Result = OK
-	err := mistakes(func() error { return h.do(ctx, r, &a) })
-	if err != nil {
+	if err := h.do(ctx, r, &a); err != nil {
 		a.Result, a.Detail = resultOf(err), err.Error()
 	}
 	if a.Result == Late && r.Do == Prepare {
@@ -96,16 +95,6 @@ func (h *host) attempt(ctx context.Context, r Request) (a Answer) {
 		a.Erased, a.Appearance = false, ""
 	}
 	return a
-}
-
-// mistakes makes a panic an error: on a goroutine of its own it would end the program without an answer.
-func mistakes(do func() error) (err error) {
-	defer func() {
-		if mistake := recover(); mistake != nil {
-			err = errorf(Failed, "a mistake in %s: %v", Program, mistake)
-		}
-	}()
-	return do()
 }
 
 // resultOf returns the result that an error is of. One without a result is a failure.

@@ -23,13 +23,13 @@ import (
 
 // shared returns [Busy] if an NVMe drive reports that another host or a virtual machine has the disk of a claim, or if the
 // drive does not report it. It returns nil for a disk that is not NVMe.
-func (h *host) shared(c *claim) error {
-	if !h.IsNVMe(c.sysPath) {
+func (c *claim) shared() error {
+	if !c.IsNVMe(c.sysPath) {
 		return nil
 	}
-	ns, err := h.namespace(c)
+	ns, err := c.namespace()
 	if err == nil {
-		err = cmp.Or(h.attachedElsewhere(c, ns), h.reserved(c, ns))
+		err = cmp.Or(c.attachedElsewhere(ns), c.reserved(ns))
 	}
 	if err == nil || errors.Is(err, Busy) || resultOf(err) == Gone {
 		return err
@@ -39,27 +39,27 @@ func (h *host) shared(c *claim) error {
 
 // free checks once more, right before a write, that a disk that is held is not used. An export, a loop device or another
 // host claims nothing, and reading the disk has taken its time.
-func (h *host) free(c *claim) error {
-	if err := h.unused(c.disk); err != nil {
+func (c *claim) free() error {
+	if err := c.unused(c.disk); err != nil {
 		return err
 	}
-	return h.shared(c)
+	return c.shared()
 }
 
 // attachedElsewhere returns [Busy] if a controller that is not one of this kernel has the namespace attached.
-func (h *host) attachedElsewhere(c *claim, ns namespace) error {
+func (c *claim) attachedElsewhere(ns namespace) error {
 	if !ns.shared {
 		return nil
 	}
-	list, err := h.identify(c.fd, cnsAttachedControllers, ns.nsid)
+	list, err := c.identify(c.fd, cnsAttachedControllers, ns.nsid)
 	var status nvmeStatus
 	if errors.As(err, &status) && (status.code() == statusInvalidField || status.code() == statusInvalidOpcode) {
 		// A drive without Namespace Management need not know. Then all controllers that there are have to be here.
-		return h.allOurs(c)
+		return c.allOurs()
 	} else if err != nil {
 		return err
 	}
-	strange, err := h.strangers(c, list)
+	strange, err := c.strangers(list)
 	if err == nil && len(strange) > 0 {
 		err = errorf(Busy, "%s is shared: controller %s, which the driver nvme does not have here, has namespace %d too; detach it there",
 			c.name(), strings.Join(strange, ", "), ns.nsid)
@@ -69,8 +69,8 @@ func (h *host) attachedElsewhere(c *claim, ns namespace) error {
 
 // strangers returns the IDs in a Controller List that are not those of controllers here. The list has their number and
 // then their IDs, 16 bits each (Base Specification, Controller List).
-func (h *host) strangers(c *claim, list []byte) (strange []string, err error) {
-	seen, err := h.ownIDs(c)
+func (c *claim) strangers(list []byte) (strange []string, err error) {
+	seen, err := c.ownIDs()
 	if err != nil {
 		return nil, err
 	}
@@ -85,13 +85,13 @@ func (h *host) strangers(c *claim, list []byte) (strange []string, err error) {
 }
 
 // ownIDs returns the IDs by which a drive calls the controllers here.
-func (h *host) ownIDs(c *claim) (ids []string, err error) {
-	controllers, err := h.controllersOf(c.sysPath)
+func (c *claim) ownIDs() (ids []string, err error) {
+	controllers, err := c.controllersOf(c.sysPath)
 	if err != nil {
 		return nil, err
 	}
-	for _, one := range h.NVMeSiblings(controllers[0]) {
-		id, err := h.Attr(one, "cntlid")
+	for _, one := range c.NVMeSiblings(controllers[0]) {
+		id, err := c.Attr(one, "cntlid")
 		if err != nil {
 			return nil, errorf(Busy, "the ID of controller %s is not known: %w", path.Base(one), err)
 		}
@@ -110,12 +110,12 @@ const (
 )
 
 // reserved returns [Busy] if another host is registered with a namespace, or holds a reservation on it.
-func (h *host) reserved(c *claim, ns namespace) error {
-	id, err := h.controllerOf(c)
+func (c *claim) reserved(ns namespace) error {
+	id, err := c.controllerOf()
 	if err != nil || !id.has(reserves) {
 		return err
 	}
-	report, entry, err := h.reservations(c.fd, ns.nsid)
+	report, entry, err := c.reservations(c.fd, ns.nsid)
 	var status nvmeStatus
 	if errors.As(err, &status) {
 		switch status.code() {
@@ -130,7 +130,7 @@ func (h *host) reserved(c *claim, ns namespace) error {
 	if err != nil {
 		return err
 	}
-	strange, err := h.registrants(c, report, entry)
+	strange, err := c.registrants(report, entry)
 	switch {
 	case err != nil:
 		return err
@@ -162,8 +162,8 @@ func (h *host) reservations(fd int, nsid uint32) (report []byte, entry int, err 
 }
 
 // registrants returns those of a report that are not controllers here, in words. More than fit are strangers.
-func (h *host) registrants(c *claim, report []byte, size int) (strange []string, err error) {
-	seen, err := h.ownIDs(c)
+func (c *claim) registrants(report []byte, size int) (strange []string, err error) {
+	seen, err := c.ownIDs()
 	if err != nil {
 		return nil, err
 	}

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 func surveyOf0(from int64) Request {
@@ -197,24 +195,6 @@ func TestSurveyOfAThinNamespace(t *testing.T) {
 		if got.Result != OK || got.Read != got.Size || (stretches == 0) != c.all {
 			t.Errorf("NSFEAT %d, NUSE %d: %d stretches were read: %+v", c.nsfeat, c.nuse, stretches, got)
 		}
-	}
-}
-
-// TestSurveyOfANodeThatRefusesDirectReads: then it reads through the page cache.
-func TestSurveyOfANodeThatRefusesDirectReads(t *testing.T) {
-	m, n := oneNVMe(t)
-	n.bigger()
-	open := m.kernel.open
-	direct := 0
-	m.kernel.open = func(name string, flags int) (int, error) {
-		if flags&unix.O_DIRECT != 0 {
-			direct++
-			return -1, unix.EINVAL
-		}
-		return open(name, flags)
-	}
-	if got := m.full(surveyOf0(0)); got.Result != OK || got.Read != got.Size || direct != 1 {
-		t.Errorf("answer is %+v, %d direct opens", got, direct)
 	}
 }
 

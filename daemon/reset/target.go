@@ -7,6 +7,7 @@ package reset
 import (
 	"errors"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -70,7 +71,7 @@ func (h *host) wholeDisk(sysPath string) error {
 // identified checks that the attributes by which the request knows the device read just so.
 func (h *host) identified(r Request) error {
 	for _, a := range r.Identity {
-		if !isAttribute(a.Name) {
+		if !attributeName.MatchString(a.Name) {
 			return errorf(Refused, "%q is not the name of an attribute", a.Name)
 		}
 		real := h.Resolve(r.SysPath + "/" + a.Name)
@@ -91,11 +92,8 @@ func (h *host) identified(r Request) error {
 	return nil
 }
 
-// isAttribute tells whether a name is that of an attribute of a device or of the one it is part of ("device/serial").
-func isAttribute(name string) bool {
-	rest := strings.TrimPrefix(strings.TrimPrefix(name, "device/"), "device/")
-	return rest != "" && rest != "." && rest != ".." && strings.Trim(rest, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == ""
-}
+// attributeName is the name of an attribute of a device or of the one it is part of ("device/serial").
+var attributeName = regexp.MustCompile(`^(device/){0,2}[A-Za-z0-9_-][A-Za-z0-9_.-]*$`)
 
 // opened opens the node of a device and makes sure that it is the node of that device: by number, for a name in /dev
 // says nothing. The error is [Busy] where the kernel says so.

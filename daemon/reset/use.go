@@ -108,12 +108,12 @@ func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (
 
 // unheld makes sure that no other process has a disk, a part of it or its controllers open. A process that cannot be looked
 // at may have.
-func (h *host) unheld(ctx context.Context, r Request, c *claim) error {
-	settings, err := h.settings()
+func (c *claim) unheld(ctx context.Context, r Request) error {
+	settings, err := c.settings()
 	if err != nil { // a survey needs no configuration; an erasure has read it
 		settings = config.Default()
 	}
-	nodes, err := h.NodesOf(c.sysPath)
+	nodes, err := c.NodesOf(c.sysPath)
 	if err != nil {
 		return errorf(Busy, "which processes have %s open is not known: %w", c.name(), err)
 	}
@@ -123,10 +123,10 @@ func (h *host) unheld(ctx context.Context, r Request, c *claim) error {
 			names[n] = node.Name()
 		}
 	}
-	h.step.is("asking who has %s open", c.name())
+	c.step.is("asking who has %s open", c.name())
 	for end := time.Now().Add(passingFor); ; {
 		limited, cancel := context.WithTimeout(ctx, questionLimit)
-		answer, err := h.holders(limited, settings, slices.Collect(maps.Keys(names)))
+		answer, err := c.holders(limited, settings, slices.Collect(maps.Keys(names)))
 		cancel()
 		err = r.free(c, names, answer, err)
 		if err == nil || time.Now().After(end) || !pause(ctx, 100*time.Millisecond) {
