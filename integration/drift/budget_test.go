@@ -34,7 +34,8 @@ var larger = map[string][3]int{
 	"daemon/inventory.Inventory": {20, 3, 36},
 	"daemon/inventory.loop":      {20, 3, 117},
 	"daemon/inventory.subject":   {20, 6, 30},
-	"daemon/reset.host":          {20, 3, 113},
+	"daemon/reset.claim":         {20, 3, 42},
+	"daemon/reset.host":          {20, 3, 66},
 	"daemon/turnover.Turnover":   {20, 3, 42},
 }
 
