@@ -162,8 +162,9 @@ E: SUBSYSTEM=block
 E: DEVTYPE=disk
 E: DEVNAME=/dev/nvme%[1]sn1
 E: MAJOR=259
-E: MINOR=1
+E: MINOR=%[1]s
 %[3]sA: wwid=eui.%[2]s
+A: diskseq=%[1]s
 A: size=1024
 `
 

@@ -59,9 +59,12 @@ type Target struct {
 	Identity []Attribute // that must have exactly these values
 	// Fingerprint is the [Reading].Fingerprint of what a pod has left on a disk, or empty.
 	Fingerprint string
-	Offered     bool     // a probed disk would be offered with any content, and the probe only asks who has a claim on it
-	Together    []string // sysfs paths of further devices that a reset of it hits
-	Pods        []string // UIDs of the pods that have had it, as far as they are known
+	// Written is the [Sighting].Written of a disk that is to be erased, from the time when its last pod had gone or the operator
+	// allowed to erase it. If more was written since, it is not erased. nil: not known.
+	Written  *uint64
+	Offered  bool     // a probed disk would be offered with any content, and the probe only asks who has a claim on it
+	Together []string // sysfs paths of further devices that a reset of it hits
+	Pods     []string // UIDs of the pods that have had it, as far as they are known
 }
 
 // IsDisk reports whether the target is a disk.

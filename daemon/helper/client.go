@@ -138,6 +138,7 @@ func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (d
 	for {
 		r := request(ctx, reset.Prepare, t)
 		r.Resource, r.Method, r.Scrub, r.Tenant, r.ByHand, r.Together = w.Resource, w.Method, w.Scrub, w.Tenant, w.ByHand, t.Together
+		r.Written = t.Written
 		switch {
 		case w.Blank:
 			r.Fingerprint = reset.Blank
@@ -145,7 +146,7 @@ func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (d
 			r.Fingerprint = t.Fingerprint
 		}
 		if r.Follow = w.Scrub != "" && h.following(t.SysPath) == what; r.Follow { // what is on the disk by now is what it has made of it
-			r.Fingerprint, r.Method = "", ""
+			r.Fingerprint, r.Method, r.Written = "", "", nil
 		}
 		a, err := h.do(ctx, r)
 		switch {

@@ -19,7 +19,7 @@ type content struct {
 	sameDisk
 	left  remains // what the last tenant has left, if no process has written there since
 	seen  remains // the same at the last look
-	wrote wrote   // what the kernel had counted as written when a look noted left
+	wrote wrote   // what was written to the disk when it was last known who wrote; the zero value: not known
 }
 
 // remains is by what the data that a tenant has left on a disk is known again; the zero value: it is not known.
@@ -28,10 +28,10 @@ type remains struct {
 	blank       bool // nothing was found
 }
 
-// wrote is a [device.Sighting].Written and the appearance that it counts in.
+// wrote is how many sectors were written to a disk in one presence, see [loop.presence].
 type wrote struct {
-	in      string
-	sectors uint64
+	In      string `json:"in,omitempty"`
+	Sectors uint64 `json:"sectors,omitempty"`
 }
 
 // replaced notes that another medium may be in the place of a disk.
@@ -41,16 +41,14 @@ func (l *loop) replaced(e *entry) {
 	}
 }
 
-// appears notes which appearance of a disk was seen. What a tenant has left there was on the one before. Of a disk that says
-// nothing of itself, on a kernel that does not count disks, only its directory in sysfs shows that it is another. One that
+// appears notes which appearance of a disk was seen. What a tenant has left there was on the one before. On a kernel that
+// does not count disks, its directory in sysfs shows that it has appeared again. One that
 // appears again while we are at work on it may be another with the same identity: it counts as the same only if the helper
 // vouches for it, which the end of the work shows.
 func (l *loop) appears(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
-	other := e.appearance != "" && appearance != e.appearance || e.medium != "" && medium != e.medium
-	if appearance == "" && medium == "" {
-		other = other || e.instance != 0 && s.Instance != e.instance
-	}
+	other := e.appearance != "" && appearance != e.appearance || e.medium != "" && medium != e.medium ||
+		appearance == "" && e.instance != 0 && s.Instance != e.instance
 	if other {
 		e.proof = proof{}
 		same := e.medium != "" && medium == e.medium
@@ -93,16 +91,44 @@ func (l *loop) compare(e *entry, s *device.Sighting) {
 	if e.left.fingerprint != "" && e.left.fingerprint != s.Asked && e.left.blank == s.Blank {
 		return // the probe began before that was known, and has read other places
 	}
-	before, now := e.wrote, wrote{e.appearance, s.Written}
-	grown := now.in != "" && now.in == before.in && now.sectors > before.sectors
-	e.seen, e.wrote = found, now
+	e.seen = found
 	switch {
-	case !e.lease.Residue || e.left == found && !grown:
+	case !e.lease.Residue || e.left == found:
 		return
 	case e.left != (remains{}):
 		l.foreign(e, "it differs from what its last pod has left")
 	}
 	e.left, l.unsaved = found, true
+}
+
+// noteWrites compares what was written to a disk with what the last look saw. While no container of a tenant has the disk,
+// and we are not at work on it, another process has written the rest. Then an order and an adoption lapse, and what is on the
+// disk is not the tenant's.
+func (l *loop) noteWrites(e *entry, s *device.Sighting) {
+	switch {
+	case !s.Target.IsDisk(), e.busy(), e.outdated():
+		return
+	case e.lease.Held() && e.lease.Hold != lease.Due:
+		e.wrote = wrote{}
+		return
+	}
+	before, now := e.wrote, wrote{l.here(e), s.Written}
+	if before == now {
+		return
+	}
+	e.wrote = now
+	v := l.evidenceOf(e)
+	adopted, tenants := v != nil && v.Scrub != "", e.lease.Residue || e.lease.Order == lease.Erase
+	l.unsaved = l.unsaved || adopted || tenants
+	if before.In != now.In || now.Sectors <= before.Sectors {
+		return
+	}
+	if adopted {
+		l.endEvidence(e, "a process wrote to the disk")
+	}
+	if tenants {
+		l.foreign(e, "a process wrote to the disk while no pod had it")
+	}
 }
 
 // foreign notes that what is on a disk was not left there by a tenant.

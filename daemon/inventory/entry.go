@@ -116,8 +116,9 @@ func (l *loop) reconcile(e *entry, now time.Time) {
 	held, used := e.lease.Held(), e.lease.Used
 	empty := !held && !used && !e.outdated() && e.sighting.Offer == nil && !(l.needsEvidence(e) && l.spares(e))
 	// The operator's order was about the content of before, and not about what the host writes after that.
-	hostUse := e.sighting.HostUse(held || used)
-	if (e.lease.Residue && (empty || hostUse) || e.lease.Order == lease.Erase && hostUse) && !e.frozen(now) {
+	rule := l.rule(e.resource)
+	hostUse, open := e.sighting.HostUse(held || used), rule != nil && rule.AllowInUse
+	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.frozen(now) {
 		_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the host uses the disk, or it is empty"})
 	}
 	switch offerable := l.offerable(e, lease.Proven); {

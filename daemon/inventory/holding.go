@@ -37,11 +37,31 @@ type books struct {
 	owed      bool      // it was allocated, and nothing has shown that the kubelet is done with that
 	pods      []string  // UIDs of those that the kubelet's checkpoint named last
 	kubelet   string    // that asked for that; empty: it is not known
+	given     []string  // the nodes that its pods were given; never written, only replaced
 }
 
 // holdAs notes IDs by which pods may hold it.
 func (b *books) holdAs(names []string) {
 	b.as = slices.Compact(slices.Sorted(slices.Values(slices.Concat(b.as, names))))
+}
+
+// handed notes by what its next pod is about to be given a device.
+func (e *entry) handed() {
+	var given []string
+	if e.sighting != nil {
+		for _, node := range e.sighting.Allocation.Nodes {
+			given = append(given, node.Host)
+		}
+	}
+	e.given = slices.Compact(slices.Sorted(slices.Values(slices.Concat(e.given, given))))
+}
+
+// moved reports whether a pod was given nodes of a device that are not its nodes any more. The kubelet starts the containers of
+// that pod with them again. Links such as those by identity stay.
+func (e *entry) moved() bool {
+	return e.sighting != nil && slices.ContainsFunc(e.given, func(given string) bool {
+		return !slices.ContainsFunc(e.sighting.Allocation.Nodes, func(n device.Node) bool { return n.Host == given })
+	})
 }
 
 // allocated notes that pods are about to hold these devices. It takes effect at once; the readers hear of it a little later,
@@ -60,6 +80,10 @@ func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 		e.holdAs(names)
 		if !e.lease.Held() {
 			held = append(held, e)
+			e.given = nil
+		}
+		if !started || !e.lease.Held() { // a container that is started again has the nodes of before
+			e.handed()
 		}
 		switch {
 		case !started:

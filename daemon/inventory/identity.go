@@ -94,6 +94,7 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 	if sighting.Resource != "" && !e.offered {
 		e.resource = sighting.Resource
 	}
+	l.noteWrites(e, sighting)
 	l.compare(e, sighting)
 	l.weigh(e, sighting)
 	e.closeWindow()

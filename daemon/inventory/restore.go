@@ -43,9 +43,9 @@ func (l *loop) restore() {
 			awaited:  r.Present && l.AfterBoot,
 			lease:    r.Lease,
 		}
-		e.medium, e.left = r.Disk, remains{r.Fingerprint, r.Blank}
+		e.medium, e.left, e.given = r.Disk, remains{r.Fingerprint, r.Blank}, r.Given
 		if sameBoot {
-			e.appearance, e.initialised, e.instance = r.Appearance, r.Initialised, r.Instance
+			e.appearance, e.initialised, e.instance, e.wrote = r.Appearance, r.Initialised, r.Instance, r.Wrote
 		}
 		if r.Owed != nil && sameBoot {
 			e.owed, e.kubelet, l.owing[e] = true, *r.Owed, true

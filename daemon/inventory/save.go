@@ -73,13 +73,13 @@ func (l *loop) record(e *entry) record {
 		ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,
 		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Lease: e.lease, Disk: e.medium,
 		Fingerprint: e.left.fingerprint, Blank: e.left.blank,
-		Appearance: e.appearance, Initialised: e.initialised, Instance: e.instance,
+		Appearance: e.appearance, Initialised: e.initialised, Instance: e.instance, Wrote: e.wrote, Given: e.given,
 	}
 	if e.owed {
 		r.Owed = &e.kubelet
 	}
 	if e.busy() {
-		r.Fingerprint, r.Blank, r.Appearance = "", false, e.window.from.appearance
+		r.Fingerprint, r.Blank, r.Appearance, r.Wrote = "", false, e.window.from.appearance, wrote{}
 	}
 	return r
 }

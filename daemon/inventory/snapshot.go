@@ -27,7 +27,9 @@ type Status struct {
 	Cordon   *Cordon  // by which the operator keeps it from new pods; nil: there is none
 	// Evidence is why a disk counts as unused, or how far the read is that shall prove it.
 	Evidence  Evidence
-	LeftBlank bool // whether nothing was on the disk when its tenant had gone
+	Moved     bool    // whether its pod was given nodes that are not its nodes any more
+	LeftBlank bool    // whether nothing was on the disk when its tenant had gone
+	Written   *uint64 // see [device.Target.Written]
 	// Fingerprint is by what the content that the tenant left is known again, see [device.Reading]; empty: it is not known.
 	Fingerprint string
 	Blocked     string // why the disk cannot be adopted: the host uses it, or it is not for containers

@@ -67,9 +67,11 @@ type record struct {
 	Owed *string `json:"owed,omitempty"`
 	Disk string  `json:"disk,omitempty"` // the medium that was seen
 	// Fingerprint and Blank are by what the data that a tenant has left is known.
-	Fingerprint string `json:"fingerprint,omitempty"`
-	Blank       bool   `json:"blank,omitempty"`
-	Appearance  string `json:"diskseq,omitempty"` // this and what follows, in the boot of [health]
+	Fingerprint string   `json:"fingerprint,omitempty"`
+	Blank       bool     `json:"blank,omitempty"`
+	Appearance  string   `json:"diskseq,omitempty"` // this and what follows, in the boot of [health]
+	Wrote       wrote    `json:"wrote,omitzero"`
+	Given       []string `json:"given,omitempty"` // the nodes that its pods were given
 
 	Initialised string `json:"initialised,omitempty"`
 	Instance    uint64 `json:"inode,omitempty"`

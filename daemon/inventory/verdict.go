@@ -280,7 +280,10 @@ func (l *loop) fillIn(e *entry, f *Facts, s *Status) {
 	if e.sighting != nil && e.sighting.Offer != nil && !device.OnlyData(e.sighting.Offer) {
 		s.Blocked = e.sighting.Offer.Error()
 	}
-	s.Fingerprint, s.LeftBlank = e.left.fingerprint, e.left.blank
+	s.Fingerprint, s.LeftBlank, s.Moved = e.left.fingerprint, e.left.blank, e.lease.Held() && e.moved()
+	if sectors := e.wrote.Sectors; e.wrote.In == l.here(e) {
+		s.Written = &sectors
+	}
 	readable := l.readable(e)
 	if v := l.evidenceOf(e); v != nil {
 		s.Evidence = *v
@@ -314,9 +317,10 @@ func (f *Facts) todo(s *Status, readable bool) Todo {
 	idle := f.Lease.Used && isDisk && (!f.Lease.Residue || f.Rule != nil && !f.Rule.ClearedAtRelease)
 	switch {
 	case f.Seen == nil, f.Lease.Held():
-	case s.Evidence.Scrub != "":
+	case f.Cordon != nil && !readable: // the operator may be using it
+	case s.Evidence.Scrub != "" && f.Cordon == nil:
 		return EraseAdopted
-	case f.Offered && (f.Lease.Used || f.Lease.Failure != ""), idle:
+	case f.Cordon == nil && (f.Offered && (f.Lease.Used || f.Lease.Failure != "") || idle):
 		return CleanUp
 	case readable && s.Evidence.Found != "":
 		return ReadAgain

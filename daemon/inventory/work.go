@@ -156,7 +156,7 @@ func (l *loop) beginWork(e *entry, reason string) {
 	w.busy++
 	w.why = cmp.Or(reason, w.why)
 	// If we end before we have noted what has come of it, it has gone for good.
-	if v := l.evidenceOf(e); e.left != (remains{}) || v != nil && v.Fingerprint != "" {
+	if v := l.evidenceOf(e); e.left != (remains{}) || e.wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
 		l.keepSoon(e)
 	}
 	l.changed(e)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -144,6 +145,10 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	if err := s.nodesPresent(devices); err != nil {
 		s.Inventory.LookAgain(ids(devices)...)
 		return nil, s.refuse("PreStartContainer", err)
+	}
+	if at := slices.IndexFunc(devices, func(d *inventory.Status) bool { return d.Moved }); at >= 0 && s.Resource.CDI == nil {
+		return nil, s.refuse("PreStartContainer", fmt.Errorf("%s has another node than its pod was given, which may be another device by now; delete the pod",
+			devices[at].Device.ID))
 	}
 	// The names that the container was given may be from before a reboot.
 	if _, err := s.cdiNames(devices); err != nil {

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // prepare does what the request asks for, in this order: prove, reset, erase.
@@ -107,6 +109,9 @@ func (h *host) examine(ctx context.Context, r *Request, a *Answer) (print string
 	r.seq, a.Size = c.seq, c.size
 	if r.Scrub != "" && h.Uint(c.sysPath, "ro") != 0 {
 		return "", errorf(Refused, "%s is read-only", c.name())
+	}
+	if r.Written != nil && sysfs.Written(&h.Tree, c.sysPath) > *r.Written {
+		return "", errorf(Foreign, "a process wrote to %s after its last pod had gone or the operator allowed to erase it", c.name())
 	}
 	if r.Fingerprint != Blank && r.Scrub == "" && r.Method == "" || c.withheld(*r) {
 		return "", nil

@@ -64,6 +64,10 @@ type Request struct {
 	// compared. Empty: not known.
 	Fingerprint string `json:"fingerprint,omitempty"`
 
+	// Written is the number of sectors that had been written to the disk ([sysfs.Written]) when its last pod had gone or the
+	// operator allowed to erase it. A prepare that erases refuses a disk with more as [Foreign]. nil: not known.
+	Written *uint64 `json:"written,omitempty"`
+
 	// From is the byte at which a survey goes on.
 	From int64 `json:"from,omitempty"`
 

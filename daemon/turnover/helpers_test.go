@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
 
@@ -37,9 +38,10 @@ type helpers struct {
 	fail    map[string]error
 	during  map[string]func(context.Context) error
 
-	slices int      // that were read of any disk
-	done   []string // since the last did
-	read   []string // since the last read
+	slices  int      // that were read of any disk
+	sectors int      // that were written to any disk
+	done    []string // since the last did
+	read    []string // since the last read
 }
 
 // diskSize is the size of each disk in bytes.
@@ -151,8 +153,11 @@ func (h *helpers) permitted(t device.Target, w device.Work) error {
 	}
 	content := h.contentOf(path.Base(t.SysPath))
 	foreign := fmt.Errorf("%w: %w: %s is on it", turnover.ErrUnfit, device.ErrForeign, content)
+	tree := sysfs.At(h.root())
 	known := t.Fingerprint == "" || t.Fingerprint == fingerprint(content)
 	switch {
+	case t.Written != nil && sysfs.Written(&tree, t.SysPath) > *t.Written:
+		return foreign
 	case w.Resource == "":
 		return fmt.Errorf("%w: no resource is named", turnover.ErrUnfit)
 	case w.Blank && content != "":

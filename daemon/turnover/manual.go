@@ -85,7 +85,7 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 
 // carryOut resets a device, or erases it, whatever is on it, because the operator says so.
 func (t *Turnover) carryOut(ctx context.Context, care Care, s *inventory.Status, scrub string) error {
-	s.Fingerprint = ""
+	s.Fingerprint, s.Written = "", nil // whatever is there by now
 	w := lease.Work{Erase: scrub != "", Reset: scrub == "", ByHand: true}
 	if s.Residue {
 		w.Content = lease.OfTenant
@@ -150,6 +150,9 @@ func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, er
 		return "", err
 	}
 	t.note(s, audit.Adopted, nil, audit.Entry{Method: scrub})
+	if s.Cordon != nil {
+		return "it is erased by " + scrub + " and offered once you uncordon it", nil
+	}
 	return "it is being erased by " + scrub + ", and offered after that", nil
 }
 

@@ -127,6 +127,17 @@ func pathOf(name string) string {
 	return fmt.Sprintf("/devices/pci0000:00/0000:00:%02s.0", strings.TrimPrefix(name, "nvme"))
 }
 
+// wrote makes the kernel count so many sectors as written to a disk, if that is there.
+func (n *node) wrote(name, sectors string) {
+	at := "/sys/devices/pci0000:00/0000:00:05.0/virtio1/block/vdb"
+	if end := strings.LastIndex(name, "n"); end > 0 {
+		at = "/sys" + pathOf(name[:end]) + "/nvme/" + name[:end] + "/" + name
+	}
+	if _, err := os.Stat(n.machine.Root() + at); err == nil {
+		n.machine.SetAttr(at, "stat", fmt.Sprintf("9 0 72 1 %[1]s 0 %[1]s 1 0 2 2 0 0 0 0 0 0", sectors))
+	}
+}
+
 // idOf returns the ID of a device by the name of its node.
 func idOf(name string) string {
 	switch name {

@@ -138,7 +138,11 @@ func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, 
 	case who.own: // another container of the pod works with it, as a sidecar does
 		return p, nil
 	}
-	if p, err = t.touch(ctx, care, s, s.Preparation(care.rule(s), first, s.Same())); err != nil {
+	w := s.Preparation(care.rule(s), first, s.Same())
+	if w.Erase && s.Cordon != nil {
+		return p, fmt.Errorf("%s: %w: it is cordoned, and not erased until \"metalplugctl uncordon %[1]s\"", s.Device.ID, ErrBusy)
+	}
+	if p, err = t.touch(ctx, care, s, w); err != nil {
 		return p, err
 	}
 	return p, t.begin(ctx, care, s)

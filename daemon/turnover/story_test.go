@@ -157,9 +157,7 @@ func (n *node) happenings() map[string]verb {
 			return nil
 		},
 		"wrote": func(name, sectors string) error { // wrote NAME SECTORS since it was plugged in, of which no event tells
-			stat := fmt.Sprintf("9 0 72 1 %[1]s 0 %[1]s 1 0 2 2 0 0 0 0 0 0", sectors)
-			controller, _, _ := strings.Cut(name, "n1")
-			n.machine.SetAttr("/sys"+pathOf(controller)+"/nvme/"+controller+"/"+name, "stat", stat)
+			n.wrote(name, sectors)
 			return nil
 		},
 		"care":   func(a, b string) error { return errors.Join(n.setCare(a+" "+b), n.reload()) },
@@ -215,7 +213,16 @@ func (n *node) happenings() map[string]verb {
 		},
 		"uncordon": func(name, _ string) error { _, err := n.inventory.Uncordon(ctx, idOf(name)); return err },
 
-		"write": locked(func(name, content string) error { n.content[name] = content; return nil }),
+		"write": func(name, content string) error { // it may be unplugged
+			n.mu.Lock()
+			n.content[name] = content
+			n.sectors += 8
+			sectors := strconv.Itoa(n.sectors)
+			n.mu.Unlock()
+			n.wrote(name, sectors)
+			return nil
+		},
+		"keep": locked(func(name, content string) error { n.content[name] = content; return nil }), // keep NAME CONTENT, as a drive that lies
 		"hide": locked(func(name, at string) (err error) { // hide NAME BYTE: data that only a full read finds; 0: none
 			n.hidden[name], err = strconv.ParseInt(at, 10, 64)
 			return err

@@ -145,6 +145,9 @@ func (t *Turnover) touch(ctx context.Context, care Care, s *inventory.Status, to
 	}
 	target := *s.Target
 	target.Fingerprint, target.Pods = s.Fingerprint, s.Tenants
+	if w.Scrub != "" {
+		target.Written = s.Written
+	}
 	if todo.ByHand && s.Evidence.Scrub == "" {
 		target.Fingerprint = "" // the operator means whatever is there
 	}
