@@ -108,8 +108,6 @@ type Class struct {
 	Auto func(*Host, Device) string
 	// Hits returns the sysfs paths of the other devices that a method of resetting or erasing a device hits too.
 	Hits func(h *Host, d Device, method string) []string
-	// Functions finds the PCI functions by which a device is reached, any of them, where that is not the one above it.
-	Functions func(*Host, Device) []string
 	// NeedsAll reports whether a device is unhealthy with any of its functions. Otherwise one healthy function is enough.
 	NeedsAll bool
 	// Notice returns the mark that an event leaves on the hardware, where sysfs does not show later what it says. It is

@@ -46,32 +46,21 @@ func (h *Host) asleep(function string) bool {
 }
 
 // pciAnswers returns why a PCI function does not answer any more, or nil. After a surprise removal every read gives all ones
-// (PCI_SET_ERROR_RESPONSE), while the attributes vendor and device are cached and look as ever.
+// (PCI_SET_ERROR_RESPONSE), while the attributes vendor and device are cached and look as ever. A virtual function has no vendor
+// and no device ID of its own, and gives ones for them (PCI Express, Single Root I/O Virtualization, VF Vendor ID), but it has a
+// command and a status, which are the next four bytes.
 func (h *Host) pciAnswers(sysPath string) error {
-	vendor, err := h.config(sysPath, 2)
+	const size = 8
+	head, err := h.ReadStart(sysPath+"/config", size)
 	switch {
 	case errors.Is(err, ErrGone):
-		return nil // sysfs without it tells nothing
+		return nil // sysfs without it shows nothing
 	case err != nil:
 		return err
-	case vendor == "\xff\xff" && !h.isVirtual(sysPath):
+	case len(head) < 2:
+		return fmt.Errorf("read %s/config: %w", sysPath, io.ErrUnexpectedEOF)
+	case strings.HasPrefix(head, "\xff\xff") && (len(head) < size || head == strings.Repeat("\xff", size)):
 		return errors.New("its PCI configuration space does not answer: it has fallen off the bus")
 	}
 	return nil
-}
-
-// isVirtual reports whether a function whose vendor reads as all ones is a virtual one that answers. Such a function has no
-// vendor and no device ID of its own (PCI Express, Single Root I/O Virtualization, VF Vendor ID), but a command and a status.
-func (h *Host) isVirtual(sysPath string) bool {
-	head, err := h.config(sysPath, 8)
-	return err == nil && head != strings.Repeat("\xff", 8)
-}
-
-// config returns the first bytes of a function's configuration space. Fewer are an error.
-func (h *Host) config(sysPath string, size int) (string, error) {
-	head, err := h.ReadStart(sysPath+"/config", size)
-	if err == nil && len(head) < size {
-		err = fmt.Errorf("read %s/config: %w", sysPath, io.ErrUnexpectedEOF)
-	}
-	return head, err
 }

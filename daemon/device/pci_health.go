@@ -18,6 +18,7 @@ package device
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -53,15 +54,24 @@ func (c Counter) Mark(before uint64) Mark {
 	}
 }
 
-// functionsOf returns the sysfs paths of the PCI functions by which a device is reached.
+// functionsOf returns the sorted sysfs paths of the PCI functions by which a device is reached. They are those of a VFIO group,
+// those of the controllers of a namespace, or the one above.
 func functionsOf(h *Host, d Device) []string {
-	if d.Class.Functions != nil {
-		return d.Class.Functions(h, d)
+	var all []string
+	for _, u := range d.nodes() {
+		all = append(all, vfioFunctions(h, u)...)
+		reach := h.NVMeControllers(u.SysPath)
+		if len(reach) == 0 && u.Subsystem != "vfio" && u.Subsystem != "vfio-dev" {
+			reach = []string{u.SysPath}
+		}
+		for _, p := range reach {
+			if function := h.PCIParent(p); function != "" {
+				all = append(all, function)
+			}
+		}
 	}
-	if function := h.PCIParent(d.SysPath); function != "" {
-		return []string{function}
-	}
-	return nil
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // pciHealth checks the functions of a device. The device is unhealthy if no function answers, or if one does not that it
