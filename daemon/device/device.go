@@ -96,7 +96,7 @@ type Class struct {
 	// Identify finds the devices in a subject. An error means that there is none, and says why, such as [ErrExcluded],
 	// [ErrGone] or the error of a read.
 	Identify func(*Host, udev.Device) ([]Device, error)
-	// Offer tells why a device must not be handed out at present, though it may be in perfect health.
+	// Offer returns why a device must not be handed out at present, or nil. The device may be healthy all the same.
 	Offer func(*Host, Device) error
 	// Health returns nil for a healthy device, a [warning] for one that is usable all the same, or else why it is not healthy.
 	// It leaves out the health that all PCI functions have in common (pci_health.go).
@@ -132,7 +132,7 @@ func ClassNamed(name string) *Class {
 	return nil
 }
 
-// Selects tells whether d is a subject of the class.
+// Selects reports whether d is a subject of the class.
 func (c *Class) Selects(d udev.Device) bool { return anyMatch(c.Match, d) }
 
 // WokenBy reports whether an event of d is a reason to look at every subject of the class, because d may be a member of a

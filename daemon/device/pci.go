@@ -39,7 +39,7 @@ func (h *Host) virtualFunctions(function string) int64 {
 	return n
 }
 
-// asleep tells whether a PCI function is suspended. To read its configuration space would wake it.
+// asleep reports whether a PCI function is suspended. To read its configuration space would wake it.
 func (h *Host) asleep(function string) bool {
 	status, err := h.Attr(function, "power/runtime_status")
 	return err == nil && status == "suspended"
