@@ -286,10 +286,7 @@ func groupModel(h *Host, owner string) string {
 	if owner == "" {
 		return ""
 	}
-	model, err := h.Attr(owner, "product")
-	if err != nil {
-		return ""
-	}
+	model, _ := h.Attr(owner, "product")
 	return model
 }
 

@@ -30,15 +30,6 @@ func pciVendor(u udev.Device) string {
 	return vendor
 }
 
-// virtualFunctions returns into how many virtual functions a PCI function is divided at present (sriov_numvfs_show).
-func (h *Host) virtualFunctions(function string) int64 {
-	n, err := h.Int(function, "sriov_numvfs")
-	if err != nil {
-		return 0 // it cannot be divided
-	}
-	return n
-}
-
 // asleep reports whether a PCI function is suspended. To read its configuration space would wake it.
 func (h *Host) asleep(function string) bool {
 	status, err := h.Attr(function, "power/runtime_status")

@@ -143,15 +143,11 @@ const widest = 32
 // linkWarning tells of a link that is narrower than both the function and the bridge above it can do. A card with lanes
 // that the slot does not have is as it should be.
 func linkWarning(h *Host, function string) string {
-	width, err := h.Int(function, "current_link_width")
-	if err != nil || width <= 0 || width > widest {
+	width, most := h.Uint(function, "current_link_width"), h.Uint(function, "max_link_width")
+	if width == 0 || width > widest || most > widest {
 		return ""
 	}
-	most, err := h.Int(function, "max_link_width")
-	if err != nil || most <= width || most > widest {
-		return ""
-	}
-	if slot, err := h.Int(path.Dir(function), "max_link_width"); err == nil && slot > 0 {
+	if slot := h.Uint(path.Dir(function), "max_link_width"); slot > 0 {
 		most = min(most, slot)
 	}
 	if width >= most {
