@@ -18,16 +18,17 @@ import (
 // (UEVENT_BUFFER_SIZE, include/linux/kobject.h).
 const databaseSize = 64 << 10
 
-// ReadKernel returns a device as far as the kernel knows it, from sysfs at sys.
+// ReadKernel returns a device as far as the kernel knows it, from sysfs at sys. With an error only the path is known.
 func ReadKernel(sys, sysPath string) (Device, error) {
+	d := Device{SysPath: sysPath}
 	dir := sys + strings.TrimPrefix(sysPath, "/sys")
 	text, err := fsutil.ReadRegular(dir+"/uevent", databaseSize)
 	if err != nil {
-		return Device{}, fmt.Errorf("read device %s: %w", sysPath, err)
+		return d, fmt.Errorf("read device %s: %w", sysPath, err)
 	}
 	subsystem, err := os.Readlink(dir + "/subsystem")
 	if err != nil {
-		return Device{}, fmt.Errorf("read device %s: %w", sysPath, err)
+		return d, fmt.Errorf("read device %s: %w", sysPath, err)
 	}
 	all := make(map[string]string)
 	for line := range strings.Lines(string(text)) {
@@ -35,7 +36,7 @@ func ReadKernel(sys, sysPath string) (Device, error) {
 			all[key] = value
 		}
 	}
-	d := Device{Subsystem: filepath.Base(subsystem), DevType: all["DEVTYPE"], SysPath: sysPath}
+	d.Subsystem, d.DevType = filepath.Base(subsystem), all["DEVTYPE"]
 	all["SUBSYSTEM"] = d.Subsystem
 	if name := all["DEVNAME"]; name != "" && !strings.HasPrefix(name, "/") {
 		all["DEVNAME"] = "/dev/" + name

@@ -82,7 +82,7 @@ func newEvent(all map[string]string) (Event, error) {
 	return Event{Action: all["ACTION"], Seqnum: seqnum, Device: d}, nil
 }
 
-// isDevPath tells whether a path stays below /sys.
+// isDevPath reports whether a path stays below /sys.
 func isDevPath(p string) bool { return len(p) > 1 && p[0] == '/' && path.Clean(p) == p }
 
 // gone returns the removal of a renamed device from its old path, which udevd does not report.

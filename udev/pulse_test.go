@@ -27,7 +27,7 @@ func TestAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	reader.Close()
-	proc, _ := namespace(t) // what is mounted on this host meanwhile is an event too
+	proc, _ := namespace(t) // a mount on this host during the test is an event too
 	mounts, err := openMounts(proc)
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestAlive(t *testing.T) {
 	}
 }
 
-// queued tells whether there is a message that the monitor has not read.
+// queued reports whether there is a message that the monitor has not read.
 func (w *wire) queued(t *testing.T) bool {
 	t.Helper()
 	conn, err := w.file.SyscallConn()

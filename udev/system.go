@@ -70,7 +70,7 @@ func Open(o Options) (*System, error) {
 	return s, nil
 }
 
-// Close ends listening for good. Listen must have returned.
+// Close ends listening permanently. Listen must have returned.
 func (s *System) Close() error {
 	s.mounts.close()
 	s.udevd.close()

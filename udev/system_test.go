@@ -146,7 +146,7 @@ func TestSystemGoesOnWithoutTheKernelLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer k.close()
-	proc, _ := namespace(t) // what is mounted on this host meanwhile is an event too
+	proc, _ := namespace(t) // a mount on this host during the test is an event too
 	mounts, err := openMounts(proc)
 	if err != nil {
 		t.Fatal(err)

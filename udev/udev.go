@@ -10,6 +10,7 @@ package udev
 import (
 	"context"
 	"path"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -114,9 +115,6 @@ func CheckGlob(pattern string) error {
 }
 
 // IsPCIAddress reports whether a name is the address of a PCI function, 0000:3b:00.0. A domain may have more digits.
-func IsPCIAddress(name string) bool {
-	number, function, ok := strings.Cut(name, ".")
-	fields := strings.Split(number, ":")
-	return ok && len(function) == 1 && len(fields) == 3 && len(fields[0]) >= 4 && len(fields[1]) == 2 && len(fields[2]) == 2 &&
-		strings.Trim(number, "0123456789abcdef:") == "" && "0" <= function && function <= "7"
-}
+func IsPCIAddress(name string) bool { return pciAddress.MatchString(name) }
+
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)

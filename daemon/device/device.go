@@ -96,7 +96,7 @@ type Class struct {
 	// Identify finds the devices in a subject. An error means that there is none, and says why, such as [ErrExcluded],
 	// [ErrGone] or the error of a read.
 	Identify func(*Host, udev.Device) ([]Device, error)
-	// Offer tells why a device must not be handed out at present, though it may be in perfect health.
+	// Offer returns why a device must not be handed out at present, or nil. The device may be healthy all the same.
 	Offer func(*Host, Device) error
 	// Health returns nil for a healthy device, a [warning] for one that is usable all the same, or else why it is not healthy.
 	// It leaves out the health that all PCI functions have in common (pci_health.go).
@@ -108,8 +108,6 @@ type Class struct {
 	Auto func(*Host, Device) string
 	// Hits returns the sysfs paths of the other devices that a method of resetting or erasing a device hits too.
 	Hits func(h *Host, d Device, method string) []string
-	// Functions finds the PCI functions by which a device is reached, any of them, where that is not the one above it.
-	Functions func(*Host, Device) []string
 	// NeedsAll reports whether a device is unhealthy with any of its functions. Otherwise one healthy function is enough.
 	NeedsAll bool
 	// Notice returns the mark that an event leaves on the hardware, where sysfs does not show later what it says. It is
@@ -134,7 +132,7 @@ func ClassNamed(name string) *Class {
 	return nil
 }
 
-// Selects tells whether d is a subject of the class.
+// Selects reports whether d is a subject of the class.
 func (c *Class) Selects(d udev.Device) bool { return anyMatch(c.Match, d) }
 
 // WokenBy reports whether an event of d is a reason to look at every subject of the class, because d may be a member of a

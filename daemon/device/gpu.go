@@ -110,7 +110,7 @@ func gpuOffer(h *Host, d Device) error {
 	case udev.Glob(displayVendors, vendor):
 		return byNamef("a display of vendor %s, no GPU", vendor)
 	}
-	if n := h.virtualFunctions(d.SysPath); n > 0 {
+	if n := h.Uint(d.SysPath, "sriov_numvfs"); n > 0 { // sriov_numvfs_show
 		return excludedf("divided into %d virtual functions, which are offered in its place", n)
 	}
 	switch driver {

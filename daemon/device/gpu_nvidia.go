@@ -23,16 +23,22 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// nvidiaInformation reads what the driver says of the GPU at a PCI address, as lines of "Key: value".
-func nvidiaInformation(h *Host, address string) (map[string]string, error) {
+// nvidiaInformation reads the driver's lines of "Key: value" about the GPU at a PCI address, and returns its UUID too. Older drivers
+// write question marks in place of an unknown UUID, newer ones leave the line out.
+func nvidiaInformation(h *Host, address string) (information map[string]string, uuid string, err error) {
 	text, err := h.Read("/proc/driver/nvidia/gpus/" + address + "/information")
 	switch {
 	case errors.Is(err, ErrGone):
-		return nil, incompletef("driver nvidia does not know it yet")
+		return nil, "", incompletef("driver nvidia does not know it yet")
 	case err != nil:
-		return nil, err
+		return nil, "", err
 	}
-	return keyed(text, ":"), nil
+	information = keyed(text, ":")
+	uuid = information["GPU UUID"]
+	if !strings.HasPrefix(uuid, "GPU-") || strings.Contains(uuid, "?") {
+		err = incompletef("its UUID is not known before its first use: start nvidia-persistenced, or run nvidia-smi once")
+	}
+	return information, uuid, err
 }
 
 // keyed reads lines of a key, a separator and a value.
@@ -46,23 +52,9 @@ func keyed(text, separator string) map[string]string {
 	return all
 }
 
-// nvidiaUUID returns the UUID among what the driver says. Older drivers write question marks in its place, newer ones
-// leave the line out.
-func nvidiaUUID(information map[string]string) (string, error) {
-	uuid := information["GPU UUID"]
-	if !strings.HasPrefix(uuid, "GPU-") || strings.Contains(uuid, "?") {
-		return "", incompletef("its UUID is not known before its first use: start nvidia-persistenced, or run nvidia-smi once")
-	}
-	return uuid, nil
-}
-
 // nvidiaDevices returns the GPU and, if it is divided, its parts.
 func nvidiaDevices(h *Host, gpu Device, address string) ([]Device, error) {
-	information, err := nvidiaInformation(h, address)
-	if err != nil {
-		return nil, err
-	}
-	uuid, err := nvidiaUUID(information)
+	information, uuid, err := nvidiaInformation(h, address)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +64,7 @@ func nvidiaDevices(h *Host, gpu Device, address string) ([]Device, error) {
 
 // nvidiaOffer keeps back a GPU that the driver was told to leave alone, and one that is divided.
 func nvidiaOffer(h *Host, d Device) error {
-	information, err := nvidiaInformation(h, path.Base(d.SysPath))
+	information, _, err := nvidiaInformation(h, path.Base(d.SysPath))
 	switch {
 	case err != nil:
 		return err
@@ -85,9 +77,7 @@ func nvidiaOffer(h *Host, d Device) error {
 }
 
 func (r *recipe) addNVIDIA(d Device) {
-	information, err := nvidiaInformation(r.Host, path.Base(d.SysPath))
-	r.fail(err)
-	uuid, err := nvidiaUUID(information)
+	information, uuid, err := nvidiaInformation(r.Host, path.Base(d.SysPath))
 	r.fail(err)
 	own := "nvidia" + information["Device Minor"]
 	if !sysfs.Numbered(own, "nvidia") {

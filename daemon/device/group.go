@@ -109,7 +109,8 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 				continue
 			}
 			if of, ok := g.hardware(h, sysPath); ok && of == owner {
-				members = append(members, kernelDevice(h, sysPath))
+				member, _ := udev.ReadKernel(h.Sys, sysPath) // of one that vanishes only the path is known
+				members = append(members, member)
 			}
 		}
 	}
@@ -117,13 +118,6 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 		return cmp.Or(g.rank(a.DevNode)-g.rank(b.DevNode), byNumber(a.DevNode, b.DevNode))
 	})
 	return members
-}
-
-// kernelDevice returns the device at sysPath as far as the kernel knows it, without what udev's rules have added.
-func kernelDevice(h *Host, sysPath string) udev.Device {
-	d, _ := udev.ReadKernel(h.Sys, sysPath) // of what vanishes meanwhile nothing is known
-	d.SysPath = sysPath
-	return d
 }
 
 // nodeRule returns the rule of class node that takes u, or nil. The first rule with a group that u is a member of comes
@@ -185,7 +179,8 @@ func (r *Rule) groupOf(h *Host, u udev.Device) (owner string, ok bool) {
 	if owner, ok = g.hardware(h, u.SysPath); !ok || owner == "" {
 		return "", ok
 	}
-	if r.matches(h, matched{Device: kernelDevice(h, owner)}) != nil {
+	hardware, _ := udev.ReadKernel(h.Sys, owner)
+	if r.matches(h, matched{Device: hardware}) != nil {
 		return "", false
 	}
 	if g.rank(u.DevNode) >= len(g.Nodes) {
@@ -291,10 +286,7 @@ func groupModel(h *Host, owner string) string {
 	if owner == "" {
 		return ""
 	}
-	model, err := h.Attr(owner, "product")
-	if err != nil {
-		return ""
-	}
+	model, _ := h.Attr(owner, "product")
 	return model
 }
 

@@ -84,10 +84,8 @@ func infinibandIdentify(h *Host, u udev.Device) ([]Device, error) {
 // infinibandModel puts together what the driver says of the adapter, if it does.
 func infinibandModel(h *Host, sysPath string) string {
 	var model []string
-	for _, name := range []string{"hca_type", "board_id"} {
-		if text, err := h.Attr(sysPath, name); err == nil && text != "" {
-			model = append(model, text)
-		}
+	for _, a := range h.identity(sysPath, "hca_type", "board_id") {
+		model = append(model, a.Value)
 	}
 	return strings.Join(model, " ")
 }
@@ -95,7 +93,7 @@ func infinibandModel(h *Host, sysPath string) string {
 // infinibandOffer keeps back the physical function of virtual ones that are RDMA devices of this host.
 func infinibandOffer(h *Host, d Device) error {
 	function := h.PCIParent(d.SysPath)
-	if function == "" || h.virtualFunctions(function) == 0 {
+	if function == "" || h.Uint(function, "sriov_numvfs") == 0 {
 		return nil
 	}
 	var parts []string

@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Mark is what an event, or a counter, says of the hardware at a sysfs path and of everything below it. The inventory
-// keeps it until another mark replaces it or takes it back. As long as it stands what is there is sick.
+// Mark is what an event, or a counter, says of the hardware at a sysfs path and of everything below it. The inventory keeps
+// it until another mark replaces it or takes it back. As long as the mark stands, the hardware there is unhealthy.
 //
 // Two kinds of marks take another back. One has the same source and no reason. The other has no source and is a fresh start,
 // when the hardware was taken away or put in, or a driver was bound to it. If one of them is about a part of the hardware

@@ -26,7 +26,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/metalplug/metalplug/udev"
@@ -37,17 +36,16 @@ var Generic = Class{
 	Name: "node",
 	Doc:  "any other device node, by rule (serial adapters, cameras, kvm, VFIO groups, disks)",
 	// Whether a VFIO group can be opened depends on the drivers of functions that are not above it.
-	Wakes:     []udev.Match{onTop, {Subsystem: "pci"}},
-	Disks:     true,
-	DevNodes:  []string{"/dev/*"},
-	Identify:  nodeIdentify,
-	Offer:     nodeOffer,
-	Health:    nodeHealth,
-	Functions: nodeFunctions,
-	NeedsAll:  true,
-	Allocate:  nodeAllocate,
-	Target:    nodeTarget,
-	Auto:      nodeAuto,
+	Wakes:    []udev.Match{onTop, {Subsystem: "pci"}},
+	Disks:    true,
+	DevNodes: []string{"/dev/*"},
+	Identify: nodeIdentify,
+	Offer:    nodeOffer,
+	Health:   nodeHealth,
+	NeedsAll: true,
+	Allocate: nodeAllocate,
+	Target:   nodeTarget,
+	Auto:     nodeAuto,
 }
 
 func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
@@ -158,19 +156,6 @@ func nodeHealth(h *Host, d Device) error {
 		}
 	}
 	return joined(reasons...)
-}
-
-func nodeFunctions(h *Host, d Device) []string {
-	var all []string
-	for _, u := range d.nodes() {
-		functions := vfioFunctions(h, u)
-		if function := h.PCIParent(u.SysPath); len(functions) == 0 && function != "" {
-			functions = []string{function}
-		}
-		all = append(all, functions...)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
 }
 
 func nodeAllocate(r *recipe, d Device) {

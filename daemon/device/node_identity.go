@@ -27,22 +27,21 @@ func nodeID(h *Host, u udev.Device) string {
 		return MakeID("node", u.Subsystem, path.Base(functions[0])) // the number of the group is the order of discovery
 	}
 	p := u.Properties
-	switch {
-	case p.Value("ID_SERIAL") != "" && p.Value("ID_SERIAL_SHORT") != "": // without the latter it is only the name of the model
-		return nodeIDOf(h, u, p.Value("ID_SERIAL"))
-	case p.Value("DM_UUID") != "":
-		return nodeIDOf(h, u, p.Value("DM_UUID"))
-	case p.Value("MD_UUID") != "":
-		return nodeIDOf(h, u, p.Value("MD_UUID"))
+	identity := cmp.Or(p.Value("DM_UUID"), p.Value("MD_UUID"))
+	if serial := p.Value("ID_SERIAL"); serial != "" && p.Value("ID_SERIAL_SHORT") != "" { // without the latter it is only the name of the model
+		identity = serial
 	}
-	if identity := hidIdentity(h, u); identity != nil {
-		return MakeID(append([]string{"node"}, identity...)...)
+	if identity != "" {
+		return nodeIDOf(h, u, identity)
+	}
+	if hid := hidIdentity(h, u); hid != nil {
+		return MakeID(append([]string{"node"}, hid...)...)
 	}
 	if p.Value("ID_PATH") != "" {
 		return nodeIDOf(h, u, p.Value("ID_PATH"))
 	}
-	if identity := pciIdentity(h, u); identity != nil {
-		return MakeID(append([]string{"node"}, identity...)...)
+	if pci := pciIdentity(h, u); pci != nil {
+		return MakeID(append([]string{"node"}, pci...)...)
 	}
 	return MakeID("node", strings.ReplaceAll(strings.TrimPrefix(u.DevNode, "/dev/"), "/", "-"))
 }

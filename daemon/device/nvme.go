@@ -54,17 +54,16 @@ var NVMe = Class{
 		{Subsystem: "nvme-generic"}, // which comes after the disk, beside it
 		onTop,
 	},
-	Disks:     true,
-	Every:     slowCheck,
-	DevNodes:  []string{"/dev/nvme[0-9]*n[0-9]*", "/dev/ng[0-9]*n[0-9]*"},
-	Identify:  nvmeIdentify,
-	Offer:     nvmeOffer,
-	Health:    nvmeHealth,
-	Functions: nvmeFunctions,
-	Allocate:  nvmeAllocate,
-	Target:    nvmeTarget,
-	Auto:      nvmeAuto,
-	Hits:      nvmeHits,
+	Disks:    true,
+	Every:    slowCheck,
+	DevNodes: []string{"/dev/nvme[0-9]*n[0-9]*", "/dev/ng[0-9]*n[0-9]*"},
+	Identify: nvmeIdentify,
+	Offer:    nvmeOffer,
+	Health:   nvmeHealth,
+	Allocate: nvmeAllocate,
+	Target:   nvmeTarget,
+	Auto:     nvmeAuto,
+	Hits:     nvmeHits,
 }
 
 func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {
@@ -170,17 +169,6 @@ func nvmeHealth(h *Host, d Device) error {
 		return errors.New("no controller reaches it")
 	}
 	return joined(reasons...)
-}
-
-// nvmeFunctions returns the PCI functions of the controllers that reach a namespace.
-func nvmeFunctions(h *Host, d Device) []string {
-	var functions []string
-	for _, controller := range h.NVMeControllers(d.SysPath) {
-		if function := h.PCIParent(controller); function != "" {
-			functions = append(functions, function)
-		}
-	}
-	return functions
 }
 
 // Values of [Rule].Nodes, the nodes by which a container reaches a namespace.

@@ -30,48 +30,28 @@ func pciVendor(u udev.Device) string {
 	return vendor
 }
 
-// virtualFunctions returns into how many virtual functions a PCI function is divided at present (sriov_numvfs_show).
-func (h *Host) virtualFunctions(function string) int64 {
-	n, err := h.Int(function, "sriov_numvfs")
-	if err != nil {
-		return 0 // it cannot be divided
-	}
-	return n
-}
-
-// asleep tells whether a PCI function is suspended. To read its configuration space would wake it.
+// asleep reports whether a PCI function is suspended. To read its configuration space would wake it.
 func (h *Host) asleep(function string) bool {
 	status, err := h.Attr(function, "power/runtime_status")
 	return err == nil && status == "suspended"
 }
 
 // pciAnswers returns why a PCI function does not answer any more, or nil. After a surprise removal every read gives all ones
-// (PCI_SET_ERROR_RESPONSE), while the attributes vendor and device are cached and look as ever.
+// (PCI_SET_ERROR_RESPONSE), while the attributes vendor and device are cached and look as ever. A virtual function has no vendor
+// and no device ID of its own, and gives ones for them (PCI Express, Single Root I/O Virtualization, VF Vendor ID), but it has a
+// command and a status, which are the next four bytes.
 func (h *Host) pciAnswers(sysPath string) error {
-	vendor, err := h.config(sysPath, 2)
+	const size = 8
+	head, err := h.ReadStart(sysPath+"/config", size)
 	switch {
 	case errors.Is(err, ErrGone):
-		return nil // sysfs without it tells nothing
+		return nil // sysfs without it shows nothing
 	case err != nil:
 		return err
-	case vendor == "\xff\xff" && !h.isVirtual(sysPath):
+	case len(head) < 2:
+		return fmt.Errorf("read %s/config: %w", sysPath, io.ErrUnexpectedEOF)
+	case strings.HasPrefix(head, "\xff\xff") && (len(head) < size || head == strings.Repeat("\xff", size)):
 		return errors.New("its PCI configuration space does not answer: it has fallen off the bus")
 	}
 	return nil
-}
-
-// isVirtual reports whether a function whose vendor reads as all ones is a virtual one that answers. Such a function has no
-// vendor and no device ID of its own (PCI Express, Single Root I/O Virtualization, VF Vendor ID), but a command and a status.
-func (h *Host) isVirtual(sysPath string) bool {
-	head, err := h.config(sysPath, 8)
-	return err == nil && head != strings.Repeat("\xff", 8)
-}
-
-// config returns the first bytes of a function's configuration space. Fewer are an error.
-func (h *Host) config(sysPath string, size int) (string, error) {
-	head, err := h.ReadStart(sysPath+"/config", size)
-	if err == nil && len(head) < size {
-		err = fmt.Errorf("read %s/config: %w", sysPath, io.ErrUnexpectedEOF)
-	}
-	return head, err
 }

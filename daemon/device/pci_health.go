@@ -18,6 +18,7 @@ package device
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -53,15 +54,24 @@ func (c Counter) Mark(before uint64) Mark {
 	}
 }
 
-// functionsOf returns the sysfs paths of the PCI functions by which a device is reached.
+// functionsOf returns the sorted sysfs paths of the PCI functions by which a device is reached. They are those of a VFIO group,
+// those of the controllers of a namespace, or the one above.
 func functionsOf(h *Host, d Device) []string {
-	if d.Class.Functions != nil {
-		return d.Class.Functions(h, d)
+	var all []string
+	for _, u := range d.nodes() {
+		all = append(all, vfioFunctions(h, u)...)
+		reach := h.NVMeControllers(u.SysPath)
+		if len(reach) == 0 && u.Subsystem != "vfio" && u.Subsystem != "vfio-dev" {
+			reach = []string{u.SysPath}
+		}
+		for _, p := range reach {
+			if function := h.PCIParent(p); function != "" {
+				all = append(all, function)
+			}
+		}
 	}
-	if function := h.PCIParent(d.SysPath); function != "" {
-		return []string{function}
-	}
-	return nil
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // pciHealth checks the functions of a device. The device is unhealthy if no function answers, or if one does not that it
@@ -133,15 +143,11 @@ const widest = 32
 // linkWarning tells of a link that is narrower than both the function and the bridge above it can do. A card with lanes
 // that the slot does not have is as it should be.
 func linkWarning(h *Host, function string) string {
-	width, err := h.Int(function, "current_link_width")
-	if err != nil || width <= 0 || width > widest {
+	width, most := h.Uint(function, "current_link_width"), h.Uint(function, "max_link_width")
+	if width == 0 || width > widest || most > widest {
 		return ""
 	}
-	most, err := h.Int(function, "max_link_width")
-	if err != nil || most <= width || most > widest {
-		return ""
-	}
-	if slot, err := h.Int(path.Dir(function), "max_link_width"); err == nil && slot > 0 {
+	if slot := h.Uint(path.Dir(function), "max_link_width"); slot > 0 {
 		most = min(most, slot)
 	}
 	if width >= most {

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// whiteout makes a device node. This one, char 0:0, anybody may make (vfs_mknod).
+// whiteout makes a device node. Any process may make this one, char 0:0 (vfs_mknod).
 func whiteout(t *testing.T, h *device.Host, name string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(h.Path(name)), 0o755); err != nil {

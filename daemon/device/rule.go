@@ -58,7 +58,7 @@ type matched struct {
 	part string
 }
 
-// ruleFor returns the first rule that takes d, or an error that tells for every rule of the class why it did not.
+// ruleFor returns the first rule that takes d, or an error that says for every rule of the class why it did not.
 func ruleFor(h *Host, rules []Rule, d Device, t *trace) (*Rule, error) {
 	var reasons []error
 	u := matched{*d.Udev, func() string { return d.ID }, d.Part}
@@ -134,7 +134,7 @@ func (r *Rule) forgive(err error) error {
 	return nil
 }
 
-// byName tells whether the rule names its devices by slot, hardware ID, driver or node, without a pattern.
+// byName reports whether the rule names its devices by slot, hardware ID, driver or node, without a pattern.
 func (r *Rule) byName() bool {
 	for _, key := range []string{"PCI_SLOT_NAME", "PCI_ID", "DRIVER", "DEVNAME"} {
 		if value, ok := r.Match[key]; ok && !strings.ContainsAny(value, "*?[") {

@@ -10,7 +10,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// identity reads the attributes that make up a target's identity, those that are there.
+// identity reads those of the attributes that are there and not empty, such as those of a target's identity.
 func (h *Host) identity(sysPath string, names ...string) []Attribute {
 	var all []Attribute
 	for _, name := range names {

@@ -85,22 +85,16 @@ func (t *Target) identity() []Attribute {
 
 // Appearance returns the number by which the kernel tells one appearance of a disk from the next, also of the same disk
 // (diskseq, since Linux 5.15). It starts anew with each boot. It is empty if it is not known.
-func (t *Target) Appearance() string {
-	for _, a := range t.identity() {
-		if a.Name == "diskseq" {
-			return a.Value
-		}
-	}
-	return ""
-}
+func (t *Target) Appearance() string { return t.Attributes()["diskseq"] }
 
 // Medium returns what identifies the disk itself, in any slot and machine. It is empty for a disk that is known by its name
 // or place alone.
 func (t *Target) Medium() string {
+	all := t.Attributes()
 	var parts []string
-	for _, a := range t.identity() {
-		if slices.Contains([]string{"wwid", "device/wwid", "device/serial"}, a.Name) {
-			parts = append(parts, a.Name+"="+a.Value)
+	for _, name := range []string{"wwid", "device/wwid", "device/serial"} {
+		if value := all[name]; value != "" {
+			parts = append(parts, name+"="+value)
 		}
 	}
 	return strings.Join(parts, " ")
@@ -253,7 +247,10 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 	switch {
 	case err != nil && mayBeUsed: // nothing has to be proven then
 	case err != nil && !held && errors.Is(err, ErrInUse):
-		s.Offer = joined(s.Offer, claimedUse(err, reading.Claimed))
+		if reading.Claimed { // by a pod, or by what it built on top, while the disk is not cleared
+			err = hostUse{err, false}
+		}
+		s.Offer = joined(s.Offer, err)
 	case known && (err == nil || errors.Is(err, ErrUnanswered)): // that udev has found data is enough
 	case err != nil && !held:
 		s.Offer = joined(s.Offer, incompletef("it cannot be proven empty: %w", err))
@@ -268,13 +265,4 @@ func (h *Host) probe(s *Sighting, mayBeUsed bool) {
 		s.Health = joined(s.Health, errors.New(sick))
 	}
 	s.warn(reading.Smart.says(false))
-}
-
-// claimedUse makes the host's use of a claim. While the disk is not cleared it may be a pod's, as what is built on top
-// may be.
-func claimedUse(err error, claimed bool) error {
-	if claimed {
-		return hostUse{err, false}
-	}
-	return err
 }

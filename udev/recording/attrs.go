@@ -64,8 +64,7 @@ func skipped(name string) bool {
 // errUnread is the error of an attribute that can only be written.
 var errUnread = errors.New("cannot be read")
 
-// readAttr reads an attribute in one plain read, past the Go poller, which would wait for ever where a driver answers
-// EAGAIN.
+// readAttr reads an attribute in one plain read, past the Go poller, which would wait forever where a driver answers EAGAIN.
 func readAttr(file string, e fs.DirEntry) (string, error) {
 	if info, err := e.Info(); err != nil || info.Mode().Perm()&0o444 == 0 {
 		return "", errUnread
