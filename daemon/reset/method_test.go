@@ -464,8 +464,7 @@ func (m *machine) sibling(address, file string) {
 	})
 }
 
-// TestRootBus resets a function on a root bus, which no reset takes down. Of the other functions only those in the same slot
-// count.
+// TestRootBus resets a function on a root bus, which no reset takes down. Only the other functions in the same slot count.
 func TestRootBus(t *testing.T) {
 	const bus = "/sys/devices/pci0000:00/"
 	m := newMachine(t)

@@ -87,8 +87,8 @@ func (s *sharer) report(c adminCommand, data []byte) (uint16, error) {
 	return 0, nil
 }
 
-// TestShared takes no disk whose namespace another host has attached or is registered with. That holds for each look, erasure
-// and reset of each class.
+// TestShared takes no disk whose namespace another host has attached or is registered with. The rule holds for each look,
+// erasure and reset of each class.
 func TestShared(t *testing.T) {
 	many := make([]uint16, 100)
 	for i := range many {
