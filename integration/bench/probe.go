@@ -142,10 +142,11 @@ func (b *bench) helpersIn(programs string) (h helpers, end func(), err error) {
 		return h, nil, err
 	}
 	config := filepath.Join(dir, "metalplug.toml")
-	text := fmt.Sprintf("[paths]\nrun = %q\n[reset]\nholders = %q\n", filepath.Join(dir, "run"), exchange.Direct)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, "[reset]\nholders = %q\n", exchange.Direct), 0o600); err != nil {
 		return h, nil, err
 	}
+	// The unit of metalplug-reset has a directory for locks, so that not each request needs the configuration.
+	env := []string{"METALPLUG_CONFIG=" + config, "RUNTIME_DIRECTORY=" + filepath.Join(dir, "locks")}
 	var all []*net.UnixListener
 	end = func() {
 		for _, l := range all {
@@ -163,7 +164,7 @@ func (b *bench) helpersIn(programs string) (h helpers, end func(), err error) {
 			return h, nil, err
 		}
 		all = append(all, listener)
-		go startForEach(listener, filepath.Join(programs, p.program), config)
+		go startForEach(listener, filepath.Join(programs, p.program), env)
 		*p.peer = exchange.Peer{Program: p.program, Socket: socket}
 	}
 	return h, end, nil
@@ -248,7 +249,7 @@ func (b *bench) survey(client reset.Client, disk *loopDisk) (result, error) {
 }
 
 // startForEach starts the program for each connection, as systemd does for a socket with Accept=yes.
-func startForEach(listener *net.UnixListener, program, config string) {
+func startForEach(listener *net.UnixListener, program string, env []string) {
 	for {
 		conn, err := listener.AcceptUnix()
 		if err != nil {
@@ -256,7 +257,7 @@ func startForEach(listener *net.UnixListener, program, config string) {
 		}
 		if stdin, err := conn.File(); err == nil {
 			child := exec.Command(program)
-			child.Stdin, child.Stderr, child.Env = stdin, os.Stderr, append(os.Environ(), "METALPLUG_CONFIG="+config)
+			child.Stdin, child.Stderr, child.Env = stdin, os.Stderr, append(os.Environ(), env...)
 			if child.Start() == nil {
 				go child.Wait() // what it has to say it says in its answer
 			}
