@@ -18,7 +18,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,10 +25,10 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// maxResident bounds the memory of metalplug-holders, whatever processes do; MemoryMax= of its unit is above it.
+// maxResident bounds the memory of metalplug-holders under each attack. MemoryMax= of its unit is above it.
 const maxResident = 64 << 10 // KiB
 
-// eight are the nodes that are asked about: one that a process holds, and seven that none has.
+// eight are the nodes of the question. A process holds the first, and none holds the seven others.
 var eight = []Number{full, {Major: 240}, {Major: 240, Minor: 1}, {Major: 240, Minor: 2}, {Block: true, Major: 240}, {Block: true, Major: 240, Minor: 1}, {Block: true, Major: 240, Minor: 2}, {Block: true, Major: 240, Minor: 3}}
 
 // attacks are roles of processes without privileges that make it hard to see which devices they and others hold.
@@ -48,7 +47,7 @@ var attacks = map[string]func(args []string) error{
 	"role=exit":       func([]string) error { os.Exit(0); return nil },
 }
 
-// churn replaces the oldest of 3,000 mappings all the time: of memory, or of files in a directory that are removed already.
+// churn replaces the oldest of 3,000 mappings all the time. They are of memory, or of removed files in a directory.
 func churn(args []string) error {
 	if err := becomeNobody(); err != nil {
 		return err
@@ -113,7 +112,7 @@ func names(args []string) error {
 	return becomeNobody()
 }
 
-// threads starts threads with tables of descriptors of their own; the last opens a node.
+// threads starts threads with tables of descriptors of their own. The last opens a node.
 func threads(args []string) error {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -189,7 +188,7 @@ func vfork(args []string) error {
 	return errno
 }
 
-// chain moves itself into a cgroup, opens a node and starts a process, which starts another one, and so on; each ends at once.
+// chain moves itself into a cgroup, opens a node and starts a process, which starts another one, and so on. Each ends at once.
 func chain(args []string) error {
 	if err := errors.Join(os.WriteFile(args[0], []byte("0"), 0), open(args[1]), becomeNobody()); err != nil {
 		return err
@@ -350,8 +349,8 @@ func onHost(t *testing.T) {
 	}
 }
 
-// TestHoldersUnderAttack: whatever unprivileged processes do, the question about eight devices is answered, in bounded
-// memory, with no process unread.
+// TestHoldersUnderAttack answers the question about eight devices, in bounded memory and with no process unread, while
+// unprivileged processes attack it. "make bench" measures how long it takes.
 func TestHoldersUnderAttack(t *testing.T) {
 	onHost(t)
 	dir := "/dev/shm"
@@ -426,9 +425,8 @@ func TestHoldersUnderAttack(t *testing.T) {
 			holder, _ := child(t, "open", "/dev/full")
 			pids := append(c.start(t), holder)
 			slices.Sort(pids)
-			began := time.Now()
 			a, resident := asked(t)
-			t.Logf("%v, %d MiB", time.Since(began), resident>>10)
+			t.Logf("%d MiB", resident>>10)
 			var got []int
 			for _, h := range a.Holders {
 				if h.Number == c.number && slices.Contains(pids, h.PID) {
@@ -446,8 +444,8 @@ func TestHoldersUnderAttack(t *testing.T) {
 	}
 }
 
-// TestHoldersUnderAllAttacks: among many processes the holders are found whatever the processes of a pod do, all at once, and no
-// other pod's devices are in doubt.
+// TestHoldersUnderAllAttacks finds the holders among many processes while a pod makes all attacks at once. The devices of no
+// other pod are in doubt.
 func TestHoldersUnderAllAttacks(t *testing.T) {
 	onHost(t)
 	before, _ := asked(t)
@@ -478,9 +476,8 @@ func TestHoldersUnderAllAttacks(t *testing.T) {
 		r.move(pid, "kubepods/pod"+uid)
 		t.Cleanup(func() { r.move(pid, "") })
 	}
-	began := time.Now()
 	a, resident := asked(t)
-	t.Logf("%v, %d MiB, %d processes hold one, unread: %+v", time.Since(began), resident>>10, len(a.Holders), a.Unread)
+	t.Logf("%d MiB, %d processes hold one, unread: %+v", resident>>10, len(a.Holders), a.Unread)
 	if len(leaders(a.Holders, holder)) != 1 || resident > maxResident {
 		t.Errorf("process %d is not found, or it takes %d KiB", holder, resident)
 	}
@@ -489,7 +486,7 @@ func TestHoldersUnderAllAttacks(t *testing.T) {
 	}
 }
 
-// TestRealForkChain: a pod whose processes leave a node to each other is named, or counts as unread.
+// TestRealForkChain names a pod whose processes leave a node to each other, or counts it as unread.
 func TestRealForkChain(t *testing.T) {
 	onHost(t)
 	r := realRoot(t, 1)
@@ -513,8 +510,8 @@ func TestRealForkChain(t *testing.T) {
 	}
 }
 
-// TestFilesOfAnotherUser: even root may not look at what another user's file server shows (fuse(4), allow_other), as SELinux
-// forbids it for unlabelled files. Such a file keeps no device in use.
+// TestFilesOfAnotherUser shows root a file of another user's file server that root may not look at (fuse(4), allow_other).
+// SELinux forbids the same for unlabelled files. Such a file keeps no device in use.
 func TestFilesOfAnotherUser(t *testing.T) {
 	onHost(t)
 	before, _ := asked(t)
@@ -534,7 +531,7 @@ func TestFilesOfAnotherUser(t *testing.T) {
 	}
 }
 
-// TestWorkOfThreads: threads with tables of their own cost no more than a sort.
+// TestWorkOfThreads reads threads with tables of their own at the cost of a sort.
 func TestWorkOfThreads(t *testing.T) {
 	needsRoot(t)
 	const n = 1000
@@ -549,7 +546,7 @@ func TestWorkOfThreads(t *testing.T) {
 	}
 }
 
-// TestHarmless: a file that cannot be looked at is judged by what it is, without looking at it.
+// TestHarmless judges a file that cannot be looked at by its kind, without looking at it.
 func TestHarmless(t *testing.T) {
 	needsRoot(t)
 	dir := t.TempDir()
@@ -564,7 +561,7 @@ func TestHarmless(t *testing.T) {
 	}
 	defer unix.Close(pair[0])
 	defer unix.Close(pair[1])
-	// A thread of nobody, which the permissions keep from looking as the policy of SELinux does.
+	// The permissions keep a thread of uid 65534 from looking, as the policy of SELinux does.
 	questions, answers := make(chan int), make(chan bool)
 	defer close(questions)
 	go func() {
@@ -609,8 +606,8 @@ func TestHarmless(t *testing.T) {
 	check("a socket", pair[0], true)
 }
 
-// TestStuck: a process about which the kernel does not answer counts as unread, and only where its pod could have the
-// device. No other of its pod is tried; those of other pods are, and all of the host.
+// TestStuck counts a process as unread about which the kernel does not answer, and only where its pod could have the device.
+// No other process of that pod is tried. All processes of other pods and of the host are.
 func TestStuck(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -700,7 +697,7 @@ func release(t *testing.T, fifos []string) {
 	writers.Wait()
 }
 
-// TestTooMuchOfAPod: a pod with too much to look at counts as unread, and keeps no other from being read.
+// TestTooMuchOfAPod counts a pod with too much to look at as unread, and still reads the others.
 func TestTooMuchOfAPod(t *testing.T) {
 	proc := newTree(t)
 	for pid, pod := range map[int]string{7: "a", 8: "a", 9: "b"} {
@@ -728,7 +725,7 @@ func TestTooMuchOfAPod(t *testing.T) {
 	}
 }
 
-// TestTooManyThreadsOfAPod: a pod with more threads than a list of them may have is not listed at all, and counts as unread.
+// TestTooManyThreadsOfAPod does not list the threads of a process that has too many, and counts its pod as unread.
 func TestTooManyThreadsOfAPod(t *testing.T) {
 	proc := newTree(t)
 	proc.process(7, "x", "S", 0, 640_000)
@@ -746,7 +743,7 @@ func TestTooManyThreadsOfAPod(t *testing.T) {
 	}
 }
 
-// TestPrivilegedPod: processes of a pod that has all devices count as those of the host, if they cannot be read.
+// TestPrivilegedPod counts unreadable processes of a pod that has all devices as those of the host.
 func TestPrivilegedPod(t *testing.T) {
 	for _, c := range []struct {
 		name, space, bounding string
@@ -771,8 +768,8 @@ func TestPrivilegedPod(t *testing.T) {
 	}
 }
 
-// TestMovingFileCountsAgainstItsPod: a file that is mapped elsewhere all the time may never be asked about. That is so for
-// the pod that does it alone.
+// TestMovingFileCountsAgainstItsPod maps a file elsewhere all the time, so that it may never be asked about. It counts against
+// its own pod alone.
 func TestMovingFileCountsAgainstItsPod(t *testing.T) {
 	needsRoot(t)
 	for kind, newRoot := range roots {
@@ -794,7 +791,7 @@ func TestMovingFileCountsAgainstItsPod(t *testing.T) {
 	}
 }
 
-// TestAskerIsLeftOut: the process that asks, with all its threads, and no other.
+// TestAskerIsLeftOut leaves out the process that asks with all its threads, and no other.
 func TestAskerIsLeftOut(t *testing.T) {
 	needsRoot(t)
 	asker, _ := child(t, "thread", "/dev/full")
@@ -812,7 +809,7 @@ func TestAskerIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestMappingsBothWays: the kernel says the same of the mapped files by numbers and by the text of maps.
+// TestMappingsBothWays gets the same mapped files by numbers and by the text of maps.
 func TestMappingsBothWays(t *testing.T) {
 	needsRoot(t)
 	pid, _ := child(t, "map", "/dev/zero")

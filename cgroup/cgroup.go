@@ -10,9 +10,9 @@ import "strings"
 // podOf reads the path of a cgroup as /proc/PID/cgroup has it (cgroups(7)), of version 1 or 2, also one that begins above the
 // reader's own cgroup namespace ("/../../kubepods/…"). It returns the UID of the pod, empty for that of the host.
 //
-// The outermost pod is the one: a kubelet in a container of a pod has pods of its own, unknown to the kubelet of this
-// host. What encloses a pod, such as the container that is a node of kind or minikube, does not count. In user.slice,
-// where users make cgroups of whatever name, there is no pod.
+// The outermost pod counts. A kubelet in a container of a pod has pods of its own, unknown to the kubelet of this host. The
+// container around a pod, such as a node of kind or minikube, does not count. In user.slice, where users make cgroups of any
+// name, there is no pod.
 //
 // A path with a pod comes from the kubelet (pkg/kubelet/cm/cgroup_manager_linux.go) and the runtime:
 //
@@ -20,7 +20,7 @@ import "strings"
 //	systemd   /kubepods.slice[/kubepods-QOS.slice]/kubepods[-QOS]-podUID.slice/{cri-containerd|crio|docker}-ID.scope
 //	mixed     [/system.slice/containerd.service]/kubepods[-QOS]-podUID.slice:cri-containerd:ID
 //
-// In the name of a slice the UID has "_" for "-". A --cgroup-root R comes before: "/R/kubepods",
+// In the name of a slice the UID has "_" for "-". A --cgroup-root R comes before, as in "/R/kubepods" and
 // "/R.slice/R-kubepods.slice".
 func podOf(path string) string {
 	above := ""
@@ -39,7 +39,7 @@ func podOf(path string) string {
 	return ""
 }
 
-// podUID reads the name of a pod's cgroup; above is the name of the one above it.
+// podUID reads the name of a pod's cgroup. above is the name of the cgroup above it.
 func podUID(above, name string) (uid string, ok bool) {
 	if slice, ok := strings.CutSuffix(name, ".slice"); ok {
 		at := strings.LastIndex(slice, kubepods+"-")
@@ -62,7 +62,7 @@ func podUID(above, name string) (uid string, ok bool) {
 		return "", false
 	case above == kubepods, above == qos[0], above == qos[1]:
 		return uid, true
-	case above == "..": // outside of the reader's namespace; it may be any directory
+	case above == "..": // outside of the reader's namespace, where it may be any directory
 		return uid, isUID(uid)
 	}
 	return "", false
@@ -75,15 +75,15 @@ const kubepods = "kubepods"
 // (pkg/apis/core/v1/helper/qos).
 var qos = [...]string{"burstable", "besteffort"}
 
-// isUID tells whether a pod's UID is of the usual form: a UUID, or of a static pod the MD5 of its manifest
+// isUID reports whether a pod's UID is of the usual form. It is a UUID, or for a static pod the MD5 of its manifest
 // (pkg/kubelet/config, applyDefaults). A static pod may bring any other.
 func isUID(uid string) bool {
 	digits := strings.ReplaceAll(uid, "-", "")
 	return len(digits) == 32 && isHex(digits)
 }
 
-// idLength is the length of a container ID in hexadecimal digits: 32 random bytes in containerd (internal/cri/util,
-// GenerateID), CRI-O (containers/storage, pkg/stringid), docker (pkg/stringid) and podman.
+// idLength is the length of a container ID in hexadecimal digits. It stands for 32 random bytes in containerd
+// (internal/cri/util, GenerateID), CRI-O (containers/storage, pkg/stringid), docker (pkg/stringid) and podman.
 const idLength = 64
 
 // isContainer reports whether a cgroup has the name of a container, or of a process that a runtime keeps beside it.

@@ -25,7 +25,7 @@ var paths = []struct {
 	path string
 	want string
 }{
-	// cgroupfs driver: kubernetes pkg/kubelet/cm/cgroup_manager_linux.go, containerd internal/cri/server getCgroupsPath
+	// By the cgroupfs driver, see kubernetes pkg/kubelet/cm/cgroup_manager_linux.go, containerd internal/cri/server getCgroupsPath
 	{"kubelet cgroupfs, containerd, guaranteed", "/kubepods/pod" + uid + "/" + id1, uid},
 	{"kubelet cgroupfs, containerd, burstable", "/kubepods/burstable/pod" + uid + "/" + id1, uid},
 	{"kubelet cgroupfs, containerd, best effort", "/kubepods/besteffort/pod" + uid + "/" + id1, uid},
@@ -38,7 +38,7 @@ var paths = []struct {
 	{"kind before 0.12, cgroupfs", "/kubelet/kubepods/burstable/pod" + uid + "/" + id1, uid},
 	{"kata-containers, sandbox_cgroup_only", "/kubepods/besteffort/pod" + uid + "/kata_" + id1, uid},
 
-	// systemd driver: opencontainers/cgroups systemd ExpandSlice
+	// By the systemd driver, see opencontainers/cgroups systemd ExpandSlice
 	{"cryptnono issue 47, k3s", "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + uid_ + ".slice/cri-containerd-" + id1 + ".scope", uid},
 	{"netdata issue 4868, burstable", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uid_ + ".slice/cri-containerd-" + id1 + ".scope", uid},
 	{"netdata issue 4868, static pod", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + static + ".slice/cri-containerd-" + id1 + ".scope", static},
@@ -71,7 +71,7 @@ var paths = []struct {
 	{"a kubelet in a pod: ours is the outer one", "/kubepods/pod" + uid + "/" + id1 + "/kubelet/kubepods/burstable/pod" + uid2 + "/" + id2, uid},
 	{"the same with systemd", "/kubepods.slice/kubepods-pod" + uid_ + ".slice/crio-" + id1 + ".scope/kubepods.slice/kubepods-pod" + uid2_ + ".slice/crio-" + id2 + ".scope", uid},
 
-	// from inside another cgroup namespace: kernel/cgroup/cgroup.c cgroup_path_ns, cgroup_namespaces(7)
+	// From inside another cgroup namespace, see kernel/cgroup/cgroup.c cgroup_path_ns, cgroup_namespaces(7)
 	{"from a sibling container", "/../" + id1, ""},
 	{"from another pod of that class, cgroupfs", "/../../pod" + uid + "/" + id1, uid},
 	{"from another class, cgroupfs", "/../../../besteffort/pod" + uid + "/" + id1, uid},
@@ -95,7 +95,7 @@ var paths = []struct {
 
 	{"a kubelet of a user", "/user.slice/user-1000.slice/user@1000.service/kubepods/pod" + uid + "/" + id1, ""},
 
-	// of version 2, removed: kernel/cgroup/cgroup.c proc_cgroup_show
+	// Removed, in version 2, see kernel/cgroup/cgroup.c proc_cgroup_show
 	{"removed, with a zombie", "/kubepods.slice/kubepods-pod" + uid_ + ".slice/crio-" + id1 + ".scope (deleted)", uid},
 
 	// the host

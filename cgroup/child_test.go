@@ -20,8 +20,8 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// The test's own program stands for others: under the name of the program that looks at processes it is that one, and
-// with a role as its first argument it is a process that holds something, or that looks with few capabilities.
+// The program of the test stands for others. Under the name metalplug-holders it is that program. With a role as its first
+// argument it is a process that holds something, or that looks with few capabilities.
 
 func init() {
 	runtime.LockOSThread() // so that TestMain knows the first thread, which is the process to others
@@ -94,7 +94,7 @@ func mapAndClose(node string) error {
 	if err != nil {
 		return err
 	}
-	// Private: a shared mapping of /dev/zero is none of the device (drivers/char/mem.c, mmap_zero).
+	// A shared mapping of /dev/zero would not be one of the device (drivers/char/mem.c, mmap_zero).
 	if _, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE); err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func becomeNobody() error {
 	return errors.Join(unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0), syscall.Setgid(65534), syscall.Setuid(65534), unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
 }
 
-// onThread runs f on another thread; if it does not return, the first thread ends.
+// onThread runs f on another thread. If it does not return, the first thread ends.
 func onThread(f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -121,8 +121,8 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// look is a look at the processes in the first argument with the capabilities in the second alone, a mask: those that a
-// program of root's gets are bounded (capabilities(7)).
+// look looks at the processes in the first argument, with no capabilities but those in the mask of the second. They bound
+// those that a program of root gets (capabilities(7)).
 func look(args []string) error {
 	keep, err := strconv.ParseUint(args[1], 0, 64)
 	if err != nil {

@@ -21,11 +21,10 @@ type Client struct {
 	Peer exchange.Peer
 }
 
-// Holders is the function [Holders] in a process of its own, which ends with it, without the process that calls it: a
-// caller that has the devices open itself is not named. At most [MaxNumbers] numbers can be asked about; the more there
-// are to name, the fewer of one pod. The error is that of [Answer.Err] without pods where a process could not be
-// read; the answer then names the others, and [Answer.Err] tells about those of pods. It blocks until the answer is there
-// or ctx ends.
+// Holders calls the function [Holders] in a process of its own, which ends with it. It does not name the calling process,
+// which may have the devices open itself. It takes at most [MaxNumbers] numbers. The more processes there are to name, the
+// fewer it names of one pod. If a process could not be read, the error is that of [Answer.Err] without pods. The answer then
+// names the others, and [Answer.Err] reports those of pods. It blocks until the answer is there or ctx ends.
 func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	if len(numbers) > MaxNumbers {
 		return Answer{}, fmt.Errorf("ask %s: %d device numbers, at most %d are possible", c.Peer.Program, len(numbers), MaxNumbers)
@@ -46,7 +45,7 @@ func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	return answer, answer.Err()
 }
 
-// memoryLimit is what the garbage collector keeps to, and maxProcs what bounds the threads of the runtime: MemoryMax= and
+// memoryLimit, in bytes, bounds the heap of the garbage collector, and maxProcs the threads of the runtime. MemoryMax= and
 // TasksMax= in metalplug-holders@.service leave room for that on a machine of any size.
 const (
 	memoryLimit = 40 << 20

@@ -24,8 +24,8 @@ type file struct {
 	inode uint64
 }
 
-// descriptors adds the devices to held that a thread has open. The links in the directory are followed, not read: what
-// they say is a path in some mount namespace, or that of a node which is deleted.
+// descriptors adds the devices to held that a thread has open. It follows the links in the directory and does not read them.
+// Their text is a path in some mount namespace, or that of a deleted node.
 func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	dir := task + "/fd"
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -54,23 +54,23 @@ func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	}))
 }
 
-// A walk of mappings is charged to the pod as well where each file is known already: a child process costs as much as the
-// first one. A unit of work is one file, or so many mappings, or so many bytes of the text of /proc/PID/maps.
+// A walk of mappings is charged to the pod as well where each file is known already, so that a child process costs as much as
+// the first one. A unit of work is one file, or so many mappings, or so many bytes of the text of /proc/PID/maps.
 const (
 	mappingsCharged = 8
 	textCharged     = 1 << 10
 )
 
-// mappingRounds is how often the mappings of a process are read in which a file cannot be asked about: each time it is
-// mapped elsewhere before its link is followed.
+// mappingRounds is how often the mappings of a process are read in which a file cannot be asked about, because it is mapped
+// elsewhere each time before its link is followed.
 const mappingRounds = 32
 
-// mappings adds the devices to held that a process has mapped, and reports whether it has any memory. What "maps" says of a
-// file is its path and its inode; of which device that is a node, only the links in map_files know
-// (proc_pid_map_files(5)). A file is asked about once in a scan: most are the libraries of many processes. One that was
-// listed and whose links are gone is asked about again by those in the next round, or is mapped no more.
+// mappings adds the devices to held that a process has mapped, and reports whether it has any memory. "maps" has the path and
+// the inode of a file. Only the links in map_files lead to its device number (proc_pid_map_files(5)). A scan asks about a file
+// once, as most are the libraries of many processes. One that was listed and whose links are gone is asked about again by
+// those in the next round, or is mapped no more.
 func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err error) {
-	var missed map[file]bool // nil: all are asked about
+	var missed map[file]bool // nil asks about all
 	for range mappingRounds {
 		again := make(map[file]bool)
 		err := r.eachMapping(task, func(name string, f file) error {
@@ -101,7 +101,7 @@ func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err er
 	return some, nil
 }
 
-// ask returns of which wanted device a mapped file is a node; zero: of none.
+// ask returns the wanted device of which a mapped file is a node, or zero.
 func (r *scanner) ask(l link) (Number, error) {
 	r.mu.Lock()
 	number, known := r.mapped[l.file]
@@ -136,9 +136,9 @@ func (r *scanner) ask(l link) (Number, error) {
 	return number, nil
 }
 
-// eachMapping calls f for each mapping of a process, with the name of its link in map_files; inode 0 says that no file is
-// mapped. The kernel is asked for the numbers alone where it can be (PROCMAP_QUERY of include/uapi/linux/fs.h, Linux 6.11):
-// to write a path takes it longer than all the rest, and paths are as long as the process likes.
+// eachMapping calls f for each mapping of a process, with the name of its link in map_files. Inode 0 stands for memory without
+// a file. It asks the kernel for the numbers alone where it can (PROCMAP_QUERY of include/uapi/linux/fs.h, Linux 6.11). To
+// write a path takes the kernel longer than all the rest, and paths are as long as the process likes.
 func (r *scanner) eachMapping(task string, f func(name string, of file) error) error {
 	maps, err := os.Open(task + "/maps")
 	if err != nil {
@@ -249,7 +249,7 @@ func parseMapping(line []byte) (name string, f file, err error) {
 }
 
 // ownMemory returns the device of the kernel's own tmpfs, of memfd_create(2) and of shared anonymous memory, in which no
-// process can make a node (mm/shmem.c, shm_mnt). Zero: it could not be found out.
+// process can make a node (mm/shmem.c, shm_mnt). It returns zero if it cannot find out.
 func ownMemory() (d device) {
 	page, err := unix.Mmap(-1, 0, 1, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -274,7 +274,7 @@ type link struct {
 	dirfd     int // of dir, or AT_FDCWD
 	dir, name string
 	task      string // directory of the thread
-	file      file   // zero: it is open and not mapped
+	file      file   // zero for a file that is open and not mapped
 }
 
 func (l link) path() string {
@@ -309,13 +309,13 @@ func (r *scanner) look(l link) (Number, file, error) {
 }
 
 // harmless reports whether a file that could not be looked at keeps no device in use, by what procfs and the kernel's own
-// tables say. No file system is asked: not the policy of SELinux either, nor a server that has gone.
+// tables say. It asks no file system, nor the policy of SELinux, nor a server that has gone.
 func (r *scanner) harmless(l link) bool {
 	var start [1]byte
 	if n, err := unix.Readlink(l.path(), start[:]); err != nil || n != 1 {
 		return isGone(err)
 	}
-	if start[0] != '/' { // "socket:[7]", "pipe:[7]", "anon_inode:[eventfd]": all but files with a place have no "/" first
+	if start[0] != '/' { // "socket:[7]", "pipe:[7]", "anon_inode:[eventfd]", where only files with a place have a "/" first
 		return true
 	}
 	if r.barren(l) {
@@ -330,8 +330,8 @@ func (r *scanner) harmless(l link) bool {
 	if !errors.Is(err, unix.ENOTDIR) {
 		return isGone(err)
 	}
-	// Only regular files and directories have attributes of users. The kernel says ENODATA of all others before it asks whether
-	// the attributes may be read, or whether the file system has any (fs/xattr.c, xattr_permission; xattr(7)).
+	// Only regular files and directories have attributes of users. The kernel says ENODATA of all others before it asks
+	// whether the attributes may be read, or whether the file system has any (fs/xattr.c, xattr_permission, xattr(7)).
 	_, err = unix.Getxattr(l.path(), "user.metalplug", nil)
 	return err == nil || isGone(err) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP)
 }

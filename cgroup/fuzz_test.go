@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// FuzzMapping: no line of /proc/PID/maps, in which the process names the files, leads out of map_files.
+// FuzzMapping leads out of map_files by no line of /proc/PID/maps, in which the process names the files.
 func FuzzMapping(f *testing.F) {
 	f.Add([]byte("7f0000000000-7f0000001000 r--p 00000000 00:06 1234 /dev/nvidia0"))
 	f.Add([]byte("00400000-00401000 r-xp 00000000 fe:01 5 /bin/x (deleted)"))
@@ -27,7 +27,7 @@ func FuzzMapping(f *testing.F) {
 	})
 }
 
-// FuzzMount: no path in a line of /proc/PID/mountinfo makes a mount one without device nodes.
+// FuzzMount makes no mount one without device nodes by a path in a line of /proc/PID/mountinfo.
 func FuzzMount(f *testing.F) {
 	f.Add("36 35 98:0 /mnt1 ", "/mnt2", " rw,noatime master:1 - ext3 /dev/root rw,errors=continue")
 	f.Add("30 1 0:27 / ", "/run - nfs x", " rw,nodev - tmpfs tmpfs rw")

@@ -133,7 +133,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 			p.link("42/fd/0", "/dev/null")
 		}, nil},
 		{"a thread with descriptors of its own, the first one has ended", func(p tree) {
-			p.process(1<<22+1, "x", "Z", 0, 2) // beyond PID_MAX_LIMIT: kcmp(2) knows neither
+			p.process(1<<22+1, "x", "Z", 0, 2) // kcmp(2) knows neither number beyond PID_MAX_LIMIT
 			p.process(1<<22+2, "x", "S", 0, 2)
 			p.link("4194305/task/4194305", "../..")
 			p.link("4194305/task/4194306", "../..")
@@ -153,7 +153,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 	}
 }
 
-// TestHoldersOfWhatCannotBeRead: that nobody is named means nothing then.
+// TestHoldersOfWhatCannotBeRead takes an answer without holders as no proof.
 func TestHoldersOfWhatCannotBeRead(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -238,7 +238,7 @@ func TestHoldersSeesThatProcessesAreHidden(t *testing.T) {
 	}
 }
 
-// TestForkChain: a process starts another one while /proc is read, which inherits its descriptors, and ends.
+// TestForkChain starts a process, which inherits descriptors, and ends the first while /proc is read.
 func TestForkChain(t *testing.T) {
 	const none, endless = 0, 1 << 20
 	heir := []Holder{{PID: 103, Comm: "x", Number: null, PodUID: "a"}}
@@ -276,7 +276,7 @@ func TestForkChain(t *testing.T) {
 	}
 }
 
-// forkChain makes processes from 100 on with a node open. Each has a pipe in the place of its cgroup: while that is read, the
+// forkChain makes processes from 100 on with a node open. Each has a pipe in the place of its cgroup. While that is read, the
 // process starts the next one and ends. The one after so many stays.
 type forkChain struct {
 	dir, cgroup string

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounts are those of a process (proc_pid_mountinfo(5)), and whether an open file below one is never a device node: by its
-// option nodev, or because a server of files, which may never answer, has made it. Root alone can mount such a server so that
-// nodes can be opened.
+// mounts has the mounts of a process (proc_pid_mountinfo(5)), and whether an open file below one is never a device node. It is
+// never one below the option nodev, or if a server of files, which may never answer, has made it. Root alone can mount such a
+// server so that nodes can be opened.
 type mounts struct {
 	byID     map[int]bool
 	byDevice map[device]bool // of all mounts of it
@@ -40,7 +40,7 @@ func (r *scanner) barren(l link) bool {
 	return err == nil && (flags&unix.O_PATH != 0 || r.mounts.byID[id])
 }
 
-// maxMount bounds a line, in bytes: an overlay names all its layers.
+// maxMount bounds a line, in bytes, as an overlay names all its layers.
 const maxMount = 1 << 20
 
 // readMounts reads the mounts of a process. One that cannot be read is as if it were not there.
@@ -63,7 +63,7 @@ func readMounts(task string) *mounts {
 	return all
 }
 
-// parseMount reads a line: ID PARENT MAJOR:MINOR ROOT PLACE OPTIONS [TAGS…] - TYPE SOURCE OPTIONS.
+// parseMount reads a line of the form ID PARENT MAJOR:MINOR ROOT PLACE OPTIONS [TAGS…] - TYPE SOURCE OPTIONS.
 func parseMount(line string) (id int, d device, barren bool, err error) {
 	before, after, ok := strings.Cut(line, " - ")
 	fields := strings.Fields(before)

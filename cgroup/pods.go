@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoKubepods means that there is no cgroup of all pods: the kubelet has not started since the host did, or it runs with
+// ErrNoKubepods means that there is no cgroup of all pods. The kubelet has not started since the host did, or it runs with
 // cgroups-per-qos=false. It does not follow that a pod is gone.
 var ErrNoKubepods = errors.New("no kubepods cgroup")
 
 // controllersFile is in each cgroup of version 2 (Documentation/admin-guide/cgroup-v2.rst), in none of version 1.
 const controllersFile = "cgroup.controllers"
 
-// Populated tells whether there is a process in the cgroup of a pod, or below it; there is none in one that does not
-// exist. A zombie is none.
+// Populated reports whether there is a process in the cgroup of a pod, or below it. It returns false for a cgroup that does
+// not exist. A zombie does not count.
 func Populated(root, podUID string) (bool, error) {
 	pods, err := findPods(root)
 	if err != nil {
@@ -41,9 +41,9 @@ func Populated(root, podUID string) (bool, error) {
 // findPods returns the directories of the pods that have a cgroup, by UID. root is where the cgroups are ("/sys/fs/cgroup"), of
 // version 1 or 2. The error is [ErrNoKubepods] if there is no cgroup of all pods.
 //
-// The kubelet makes the cgroup of a pod before its first container and removes it when the last process is gone, also of
-// a pod that was deleted by force. But with a kubelet that uses systemd and a containerd that does not, containers are
-// elsewhere and outlive the cgroup of their pod: [Holders] sees them, this does not.
+// The kubelet makes the cgroup of a pod before its first container and removes it when the last process is gone, also of a pod
+// that was deleted by force. But with a kubelet that uses systemd and a containerd that does not, containers are elsewhere and
+// outlive the cgroup of their pod. [Holders] sees them, and this does not.
 func findPods(root string) (map[string][]string, error) {
 	dir, err := hierarchy(root)
 	if err != nil {
@@ -79,7 +79,7 @@ func hierarchy(root string) (string, error) {
 
 // walk looks for the cgroups of pods.
 type walk struct {
-	visit    func(dir string) error // called before a directory is read, whose children matter; or nil
+	visit    func(dir string) error // called before a directory is read whose children matter, or nil
 	services bool                   // the cgroup of all pods may be in a service
 	kubepods bool                   // there is a cgroup of all pods
 	pods     map[string][]string    // directories by UID
@@ -134,14 +134,14 @@ func (w *walk) leads(name string) bool {
 	return name != "system.slice" && (filepath.Ext(name) == "" || filepath.Ext(name) == ".slice")
 }
 
-// isClass tells whether a cgroup of that name is of a class of pods: "burstable", "kubepods-burstable.slice".
+// isClass reports whether a cgroup of that name is of a class of pods, as "burstable" or "kubepods-burstable.slice".
 func isClass(name string) bool {
 	return slices.ContainsFunc(qos[:], func(class string) bool {
 		return name == class || strings.HasSuffix(name, kubepods+"-"+class+".slice")
 	})
 }
 
-// children returns the names of the directories in one; of one that is gone there are none.
+// children returns the names of the directories in a directory, and none if that is gone.
 func (w *walk) children(dir string) ([]string, error) {
 	if w.visit != nil {
 		if err := w.visit(dir); err != nil {
@@ -158,8 +158,8 @@ func (w *walk) children(dir string) ([]string, error) {
 	return names, skipRemoved(err)
 }
 
-// isPopulated tells whether there is a process in a cgroup or below it. In version 2 the kernel says that in
-// cgroup.events; in version 1 each cgroup lists its own.
+// isPopulated reports whether there is a process in a cgroup or below it. In version 2 the kernel says that in cgroup.events.
+// In version 1 each cgroup lists its own processes.
 func isPopulated(dir string) (bool, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 	if err == nil {
@@ -183,8 +183,8 @@ func isPopulated(dir string) (bool, error) {
 	return populated, err
 }
 
-// skipRemoved returns no error for a cgroup that is removed meanwhile: kernfs has no such file any more, or one that was
-// open has no cgroup (fs/kernfs, kernfs_get_active).
+// skipRemoved returns no error for a cgroup that is removed in between. kernfs has no such file any more, or one that was open
+// has no cgroup (fs/kernfs, kernfs_get_active).
 func skipRemoved(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 		return nil

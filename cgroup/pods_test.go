@@ -109,7 +109,7 @@ func (r root) move(pid int, cgroup string) {
 	}
 }
 
-// TestHoldersInARealCgroup: what the kernel says of a process in the cgroup of a container.
+// TestHoldersInARealCgroup reads from the kernel of a process in the cgroup of a container.
 func TestHoldersInARealCgroup(t *testing.T) {
 	needsRoot(t)
 	for kind, newRoot := range roots {

@@ -25,12 +25,12 @@ type scanner struct {
 	careful bool         // files of network file systems are not looked at
 	steps   atomic.Int64 // grows with each answer of the kernel
 	looking atomic.Bool  // it asks about a file
-	mounts  *mounts      // nil: not asked for yet
+	mounts  *mounts      // nil before the first question
 
 	// guarded by scan.mu
 	comm  string
 	owner *owner
-	over  bool // it was read or given up: what is found after that does not count
+	over  bool // it was read or given up, and later finds do not count
 }
 
 func (r *scanner) run() {
@@ -74,7 +74,7 @@ func (r *scanner) files(dir string, threads int, held map[Number]bool) (err erro
 			return err
 		}
 	}
-	// All threads have the same memory; but one that has ended before the others has none any more.
+	// All threads have the same memory, but one that has ended before the others has none any more.
 	for _, tid := range tids {
 		if some, err := r.mappings(filepath.Join(r.proc, strconv.Itoa(tid)), held); some || err != nil {
 			return err
@@ -103,11 +103,11 @@ type status struct {
 }
 
 const (
-	pfKthread = 0x00200000 // PF_KTHREAD of include/linux/sched.h: a thread of the kernel's, without descriptors
+	pfKthread = 0x00200000 // PF_KTHREAD of include/linux/sched.h, for a thread of the kernel, without descriptors
 	kcmpFiles = 2          // KCMP_FILES of include/uapi/linux/kcmp.h
 )
 
-// readStatus reads /proc/PID/stat (proc_pid_stat(5)): PID (COMM) STATE, and behind those the flags as the 9th field and
+// readStatus reads /proc/PID/stat (proc_pid_stat(5)). It has PID (COMM) STATE, and behind those the flags as the 9th field and
 // the number of threads as the 20th.
 func readStatus(dir string) (status, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "stat"))
@@ -133,13 +133,12 @@ func readStatus(dir string) (status, error) {
 	}, nil
 }
 
-// tables returns one thread for each table of descriptors. Most processes have a single one; but a thread may have left it
-// (unshare(2), CLONE_FILES), and the first thread may have ended before the others, after which the directory of the
-// process itself shows nothing. Every thread has a directory like that of a process, although procfs does not list it
-// (proc_tid(5)).
+// tables returns one thread for each table of descriptors. Most processes have a single one, but a thread may have left it
+// (unshare(2), CLONE_FILES). The first thread may have ended before the others, after which the directory of the process
+// itself shows nothing. Every thread has a directory like that of a process, although procfs does not list it (proc_tid(5)).
 //
 // kcmp(2) gives tables a total order (kernel/kcmp.c, kptr_obfuscate), so that they can be sorted. The sort is charged before
-// the threads are listed: the list alone may be larger than this program may be.
+// the threads are listed, as the list alone may be larger than this program may be.
 func (r *scanner) tables(dir string, threads int) ([]int, error) {
 	if err := r.charge(threads * bits.Len(uint(threads))); err != nil {
 		return nil, err
@@ -195,7 +194,7 @@ func list(dir string, charge func(int) error) (numbers []int, err error) {
 	return numbers, err
 }
 
-// eachName calls f for the names in an open directory, some at a time: a process decides how many there are.
+// eachName calls f for the names in an open directory, some at a time, as a process decides how many there are.
 func eachName(fd int, dir string, f func(names []string) error) error {
 	var buf [8 << 10]byte
 	var names []string

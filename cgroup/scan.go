@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// rounds is how often processes are listed at most: once more finds those that were started in between and have inherited
+	// rounds is how often processes are listed at most. Once more finds those that were started in between and have inherited
 	// descriptors. Processes are always starting somewhere, so there must be an end.
 	rounds = 8
 	// scanners is how many processes are read at once, and maxScanners how many beside those that are stuck in the kernel.
 	scanners, maxScanners = 4, 32
 	// maxStuck bounds the threads that wait in the kernel for an answer about some process, of which one pod keeps one, and
-	// maxStuckPods those for pods: the rest is for processes of the host. The kubelet runs 110 pods by default. TasksMax= in
+	// maxStuckPods those for pods. The rest is for processes of the host. The kubelet runs 110 pods by default. TasksMax= in
 	// metalplug-holders@.service leaves room for all threads.
 	maxStuck, maxStuckPods = 256, 224
-	// maxWork bounds what is read of the processes of one pod: descriptors, mapped files and comparisons of threads. It is
+	// maxWork bounds what is read of the processes of one pod, in descriptors, mapped files and comparisons of threads. It is
 	// some ten times what a large pod has, and done in a second or two.
 	maxWork = 1 << 19
 	// maxFiles bounds the mapped files that are remembered, at some 40 bytes each.
@@ -54,20 +54,20 @@ type scan struct {
 	wanted   map[Number]bool
 	asker    int
 	patience time.Duration
-	memory   device // of the kernel's own tmpfs; zero: not known
+	memory   device // of the kernel's own tmpfs, or zero if it is not known
 
 	seen map[int]bool
 
 	mu      sync.Mutex
-	owners  map[string]*owner // by pod UID; "" is the host
-	mapped  map[file]Number   // files; zero: not a wanted device
+	owners  map[string]*owner // by pod UID, with "" for the host
+	mapped  map[file]Number   // files, with zero for one that is not a wanted device
 	holders []Holder
 	stuck   int  // threads that wait in the kernel
-	remote  bool // a file kept the kernel from answering: files of network file systems are not looked at any more
+	remote  bool // a file kept the kernel from answering, so that files of network file systems are not looked at any more
 }
 
-// work is what is read one after the other: a process of the host, or all those of a pod, so that a pod whose processes are
-// stuck keeps one thread.
+// work is processes that are read one after the other. It is one of the host, or all those of a pod, so that a pod whose
+// processes are stuck keeps one thread.
 type work struct {
 	podUID string
 	pids   []int
@@ -76,7 +76,7 @@ type work struct {
 // owner is what is known of the processes of a pod, or of the host.
 type owner struct {
 	pod    bool
-	pids   []int // of a pod: the first ones
+	pids   []int // the first ones of a pod
 	work   atomic.Int64
 	err    error // why no further process is read, or nil
 	late   bool  // a process was started after the first round
@@ -128,8 +128,8 @@ func (s *scan) round(n int) (found int, err error) {
 	return len(pids), nil
 }
 
-// unsettled counts the pods as unread in which processes have started all the time: one that has ended before it was read may
-// have left what it held to another. Processes of the host come and go all the time on some nodes and are not counted.
+// unsettled counts the pods as unread in which processes have started all the time. One that has ended before it was read may
+// have left its descriptors to another. Processes of the host come and go all the time on some nodes and are not counted.
 func (s *scan) unsettled() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +141,7 @@ func (s *scan) unsettled() {
 	}
 }
 
-// divide makes the queue of a round. The processes of the host come first: the limit of stuck threads is met by pods alone.
+// divide makes the queue of a round. The processes of the host come first, so that pods alone meet the limit of stuck threads.
 func (s *scan) divide(pids []int, late bool) []work {
 	var host, pods []work
 	at := make(map[string]int) // in pods
@@ -168,8 +168,8 @@ func (s *scan) divide(pids []int, late bool) []work {
 	return append(host, pods...)
 }
 
-// drain reads the processes in a queue, some at once. For each one that is stuck in the kernel two others begin: many pods may
-// be stuck.
+// drain reads the processes in a queue, some at once. For each one that is stuck in the kernel two others begin, as many pods
+// may be stuck.
 func (s *scan) drain(queue []work) {
 	permits := make(chan struct{}, maxScanners)
 	for range scanners {
@@ -198,9 +198,9 @@ func (s *scan) drain(queue []work) {
 	all.Wait()
 }
 
-// read reads a process. After the time of patience without an answer of the kernel it gives the process up, with the thread that
-// waits, calls stuck, and no other process of the pod is read. If that may be because of a file of a network file system, it
-// returns true: the process is to be read again, without such files.
+// read reads a process. After the time of patience without an answer of the kernel it gives the process up, with the thread
+// that waits, calls stuck, and no other process of the pod is read. If that may be because of a file of a network file system,
+// it returns true, and the process is to be read again, without such files.
 func (s *scan) read(pid int, podUID string, stuck func()) (again bool) {
 	s.mu.Lock()
 	r := &scanner{scan: s, pid: pid, podUID: podUID, owner: s.owners[podUID], careful: s.remote}
@@ -263,7 +263,7 @@ func (s *scan) admit(r *scanner, comm, podUID string) error {
 	return r.owner.err
 }
 
-// ownerOf returns the owner of a process; the caller holds the lock, or nothing is read.
+// ownerOf returns the owner of a process. The caller holds the lock, or nothing is read.
 func (s *scan) ownerOf(podUID string, pid int) *owner {
 	o := s.owners[podUID]
 	if o == nil {
@@ -296,7 +296,7 @@ func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) {
 	}
 }
 
-// unread counts a process of an owner; the caller holds the lock.
+// unread counts a process of an owner. The caller holds the lock.
 func (s *scan) unread(o *owner, pid int, comm string, err error) {
 	if o.unread == 0 {
 		o.cause = fmt.Sprintf("process %d (%q): %v", pid, comm, err)
@@ -323,10 +323,10 @@ func (s *scan) answer() Answer {
 // initUserNamespace is the host's user namespace (USER_NS_INIT_INO of include/uapi/linux/nsfs.h, 0xEFFFFFFD).
 const initUserNamespace = "user:[4026531837]"
 
-// privileged reports whether a process could have got CAP_SYS_ADMIN on the host, as those of a privileged pod could, which
-// has all devices. Nothing else cheap says what a pod may open: the device cgroup of version 2 is a BPF program, which
-// only CAP_BPF may list. In a user namespace of its own a process has all capabilities, and none over devices; outside of
-// one the bounding set only shrinks (capabilities(7)). One that is gone says nothing: its pod has others.
+// privileged reports whether a process could have got CAP_SYS_ADMIN on the host, as those of a privileged pod could, which has
+// all devices. Nothing else cheap says what a pod may open. The device cgroup of version 2 is a BPF program, which only
+// CAP_BPF may list. In a user namespace of its own a process has all capabilities, and none over devices. Outside of one the
+// bounding set only shrinks (capabilities(7)). A process that is gone says nothing, and its pod has others.
 func (s *scan) privileged(pid int) bool {
 	dir := filepath.Join(s.proc, strconv.Itoa(pid))
 	space, err := os.Readlink(filepath.Join(dir, "ns/user"))

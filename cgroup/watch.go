@@ -19,7 +19,7 @@ import (
 // since the last one, and for events that were lost. It calls started once, when it misses no removal any more. root is where
 // the cgroups are ("/sys/fs/cgroup"), of version 1 or 2.
 //
-// It sleeps until a cgroup comes or goes beside that of a pod. That there is no cgroup of all pods yet is not an error.
+// It sleeps until a cgroup comes or goes beside that of a pod. It is not an error if there is no cgroup of all pods yet.
 func Watch(ctx context.Context, root string, started, gone func()) error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK) // so that os.NewFile uses the poller
 	if err != nil {
@@ -52,14 +52,15 @@ func Watch(ctx context.Context, root string, started, gone func()) error {
 
 // watches are those on the directories in which a pod may come or go (inotify(7)), by watch descriptor.
 //
-// The kernel reports a cgroup that is removed to a watch on the directory above it alone: a watch on itself gets neither
-// IN_DELETE_SELF nor IN_IGNORED, and stays (Linux 6.18, both versions; kernfs keeps the inode that is watched).
+// The kernel reports a cgroup that is removed to a watch on the directory above it alone. A watch on itself gets neither
+// IN_DELETE_SELF nor IN_IGNORED, and stays (Linux 6.18, both versions, kernfs keeps the inode that is watched).
 type watches struct {
 	fd   int
 	dirs map[int]string
 }
 
-// watched are the events that say that a directory has come or gone. Not IN_MODIFY: memory.events changes all the time.
+// watched are the events that say that a directory has come or gone. IN_MODIFY is left out, as memory.events changes all the
+// time.
 const watched = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF |
 	unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
@@ -87,14 +88,14 @@ func (w watches) look(root string) error {
 	for wd := range w.dirs {
 		if !seen[wd] {
 			delete(w.dirs, wd)
-			_, _ = unix.InotifyRmWatch(w.fd, uint32(wd)) // EINVAL: it has ended by itself, as it does on a tmpfs
+			_, _ = unix.InotifyRmWatch(w.fd, uint32(wd)) // EINVAL if it has ended by itself, as it does on a tmpfs
 		}
 	}
 	return nil
 }
 
 // removed reports whether events, of struct inotify_event (include/uapi/linux/inotify.h), say or may say that the cgroup of a
-// pod was removed: WD, MASK, COOKIE and LEN, four bytes each, and LEN bytes of a name that ends with zeros.
+// pod was removed. An event has WD, MASK, COOKIE and LEN, four bytes each, and LEN bytes of a name that ends with zeros.
 func (w watches) removed(events []byte) (gone bool) {
 	for len(events) >= unix.SizeofInotifyEvent {
 		dir := w.dirs[int(int32(binary.NativeEndian.Uint32(events)))]

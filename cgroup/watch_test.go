@@ -83,7 +83,7 @@ func removeCgroup(dir string) error {
 	return errors.Join(err, unix.Rmdir(dir))
 }
 
-// do carries out commands: "+PATH" makes a directory, "-PATH" removes an empty one.
+// do carries out commands. "+PATH" makes a directory, and "-PATH" removes an empty one.
 func (r root) do(commands ...string) {
 	r.Helper()
 	for _, c := range commands {
@@ -226,7 +226,7 @@ func watchesOn(t *testing.T, text string) (count int) {
 	return count
 }
 
-// TestWatchesEnd: a watch on a cgroup that is removed does not end by itself, and there may be only so many.
+// TestWatchesEnd removes the watch on a removed cgroup, which does not end by itself. The number of watches is bounded.
 func TestWatchesEnd(t *testing.T) {
 	for kind, newRoot := range roots {
 		t.Run(kind, func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestWatchErrors(t *testing.T) {
 	if err := Watch(t.Context(), t.TempDir(), never, never); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Watch in a directory of no cgroups: %v", err)
 	}
-	// The hierarchy goes while it is watched: that says nothing of the pods.
+	// A hierarchy that goes while it is watched says nothing of the pods.
 	r := plainRoot(t)
 	r.do("+kubepods", "+kubepods/poda")
 	running := startWatch(t, r.root)

@@ -128,7 +128,7 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// TestUnreadCountsWhereItCould: a process of a pod counts against the devices of that pod, one of the host against all.
+// TestUnreadCountsWhereItCould counts a process of a pod against the devices of that pod, and one of the host against all.
 func TestUnreadCountsWhereItCould(t *testing.T) {
 	const pods, privileged, host = 0, 1, 2
 	all := []Unread{{PodUID: "a", Count: 3, Cause: "of a"}, {PodUID: "p", Any: true, Count: 1, Cause: "of p"}, {Any: true, Count: 1, Cause: "of the host"}}

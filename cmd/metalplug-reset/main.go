@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command metalplug-reset reads one disk, resets one device or erases it: one request over the socket that is its standard
-// input, one answer, and it ends. The service manager starts it for each connection to metalplug-reset.socket.
+// Command metalplug-reset reads one disk, resets one device or erases it. It takes one request over the socket that is its
+// standard input, gives one answer, and ends. The service manager starts it for each connection to metalplug-reset.socket.
 package main
 
 import (

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package exchange carries one request and one answer between the daemon and a program that lives just for that: the
-// helpers, which touch what the daemon may not.
+// Package exchange carries one request and one answer between the daemon and a program that lives just for that. These
+// programs are the helpers, which touch what the daemon may not.
 //
-// The two are the ends of a unix socket that keeps message boundaries (SOCK_SEQPACKET, unix(7)): a message is whole or
-// not there at all. The service manager accepts the connection and starts the program with it as standard input
-// (systemd.socket(5), Accept=yes); without one, [Peer] starts the program itself.
+// The two are the ends of a unix socket that keeps message boundaries (SOCK_SEQPACKET, unix(7)). A message is whole or not
+// there at all. The service manager accepts the connection and starts the program with it as standard input
+// (systemd.socket(5), Accept=yes). Without a service manager, [Peer] starts the program itself.
 package exchange
 
 import (
@@ -24,13 +24,13 @@ import (
 // (net.core.wmem_default, 212992).
 const MessageSize = 64 << 10
 
-// ErrForeign: the one at the other end is neither uid 0 nor our own uid.
+// ErrForeign means that the process at the other end has neither uid 0 nor our own uid.
 var ErrForeign = errors.New("peer is not allowed")
 
-// errSize: a message is longer than [MessageSize].
+// errSize means that a message is longer than [MessageSize].
 var errSize = errors.New("message is too long")
 
-// ErrMessage: a message is not what the other end may send.
+// ErrMessage means that the other end may not send such a message.
 var ErrMessage = errors.New("malformed message")
 
 // Encode returns the message that is the JSON (RFC 8259) of a value. It panics if that has none.
@@ -42,7 +42,7 @@ func Encode(v any) []byte {
 	return message
 }
 
-// Decode reads a message, which must be one JSON value. An unknown field is an error, which is [ErrMessage]: the other end
+// Decode reads a message, which must be one JSON value. An unknown field is an error, which is [ErrMessage], as the other end
 // would rely on it.
 func Decode(message []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(message))
@@ -57,8 +57,8 @@ func Decode(message []byte, v any) error {
 	return fmt.Errorf("%w: %w: %.80q", ErrMessage, err, message)
 }
 
-// Answer makes the answer to a request. ctx ends when the peer no longer waits. pid is the process that asks: the one that has
-// connected, or in direct mode has started this one (SO_PEERCRED of unix(7)); 0 for a process of another PID namespace.
+// Answer makes the answer to a request. ctx ends when the peer no longer waits. pid is the process that asks. It has
+// connected, or in direct mode has started this one (SO_PEERCRED of unix(7)). It is 0 for a process of another PID namespace.
 type Answer func(ctx context.Context, pid int, request []byte) []byte
 
 // Serve answers the one request that comes over standard input. It blocks until the request is there and answered. A
@@ -113,7 +113,7 @@ func send(fd int, message []byte) error {
 	}
 }
 
-// receive returns the next message. An empty one is the end: nobody sends any.
+// receive returns the next message. An empty message is the end, as no process sends any.
 func receive(fd int) ([]byte, error) {
 	message := make([]byte, MessageSize)
 	for {

@@ -19,7 +19,7 @@ import (
 	"github.com/metalplug/metalplug/integration/need"
 )
 
-// TestMain lets the test's own program stand for one that answers: started under the name of one, it is that one.
+// TestMain lets the program of the test stand for one that answers, when it was started under that name.
 func TestMain(m *testing.M) {
 	answers := map[string]Answer{
 		"echo":   func(_ context.Context, _ int, request []byte) []byte { return append([]byte("answer to "), request...) },
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(Main(name, "is for tests.", func() error { return Serve(answer) }))
 }
 
-// program makes the test's own program known under a name, and returns that: beside itself, where Direct looks first.
+// program links the program of the test under a name next to itself, where Direct looks first. It returns the name.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	own, err := os.Executable()
@@ -88,7 +88,7 @@ func TestAskOfWhatGoesWrong(t *testing.T) {
 	}
 }
 
-// TestByHand: whoever starts such a program, which asks nobody for anything, is told what it is.
+// TestByHand starts such a program without a request, and reads what it is.
 func TestByHand(t *testing.T) {
 	own, err := os.Executable()
 	if err != nil {
@@ -182,7 +182,7 @@ func pairOf(t *testing.T, uid int) (ends [2]int) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread, which is another user's now, ends with this function
+		runtime.LockOSThread() // never unlocked, so that the thread, which is of another user now, ends with this function
 		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
 		if errno != 0 {
 			done <- errno
@@ -198,7 +198,7 @@ func pairOf(t *testing.T, uid int) (ends [2]int) {
 	return ends
 }
 
-// TestActivatedPeer: a socket that another process has put in the place of systemd's is not asked.
+// TestActivatedPeer does not ask a socket that another process has put in the place of the one of systemd.
 func TestActivatedPeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Direct in the place of a socket's path stands for: start the program as a child process.
+// Direct in the place of a socket's path starts the program as a child process.
 const Direct = "direct"
 
 // libexec is where the packages put the programs (packaging/install.sh).
@@ -33,19 +33,19 @@ func ConfigFile(standard string) string {
 
 // Peer is a program that answers one request a life. Its methods are safe for concurrent use.
 type Peer struct {
-	Program string // its name: "metalplug-reset"
-	Socket  string // of the service manager; or [Direct]
-	Config  string // with [Direct]: the configuration file of the program; empty: its default
+	Program string // its name, such as "metalplug-reset"
+	Socket  string // of the service manager, or [Direct]
+	Config  string // the configuration file of the program with [Direct], or "" for its default
 	// Activated refuses a socket on which another process than the service manager listens. metalplugd can replace the
 	// sockets in its directory, so a helper that asks another must not believe what answers there.
 	Activated bool
-	// Slots holds a value for each request under way and bounds them by its capacity; nil: no bound. The service manager
-	// refuses more connections than MaxConnections= of the socket (systemd.socket(5)).
+	// Slots holds a value for each request under way and bounds them by its capacity. Without Slots there is no bound. The
+	// service manager refuses more connections than MaxConnections= of the socket (systemd.socket(5)).
 	Slots chan struct{}
 }
 
-// Ask sends a request and returns the answer. It blocks until that is there or ctx ends, which does not end what the
-// program is doing: that ends with the program.
+// Ask sends a request and returns the answer. It blocks until that is there or ctx ends. The program goes on then until it has
+// done its work.
 func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 	if p.Slots != nil {
 		select {
@@ -70,7 +70,7 @@ func (p Peer) Ask(ctx context.Context, request []byte) ([]byte, error) {
 		answer, err = receive(fd)
 	}
 	if !stop() {
-		<-ended // or the shutdown might be that of somebody else's descriptor
+		<-ended // or the shutdown might hit a later descriptor of the same number
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -131,7 +131,7 @@ func (p Peer) start() (fd int, err error) {
 	return ends[0], nil
 }
 
-// find returns where the program is: beside our own, as in a build, or where the packages put it.
+// find returns the path of the program. It is next to our own, as in a build, or where the packages put it.
 func (p Peer) find() (string, error) {
 	own, err := os.Executable()
 	if err != nil {

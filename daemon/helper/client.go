@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package helper is metalplugd's side of the helpers: it makes a request of what is to be done to a device, and of the answer
-// what the rest of the daemon understands. One request at a time is made for a device.
+// Package helper is metalplugd's side of the helpers. It makes a request of the work on a device, and makes of the answer a
+// value for the rest of the daemon. One request at a time is made for a device.
 package helper
 
 import (
@@ -38,10 +38,10 @@ type client struct {
 	reset   reset.Client
 	holders cgroup.Client
 
-	slots sync.Map // by sysfs path: a chan struct{} with one slot, which is full while a helper works on the device
+	slots sync.Map // a chan struct{} by sysfs path, with one slot that is full while a helper works on the device
 
 	mu     sync.Mutex
-	follow map[string]string // by sysfs path: the method and the appearance of a disk that erases itself
+	follow map[string]string // the method and the appearance of a disk that erases itself, by sysfs path
 }
 
 // Touch returns the requests to the helpers that touch devices. root is where sysfs is. The configuration was read from file,
@@ -79,7 +79,7 @@ func request(ctx context.Context, do reset.Do, t device.Target) reset.Request {
 	return r
 }
 
-// claim waits until no helper works on a device: a disk that one helper holds to read it cannot be held by another to erase
+// claim waits until no helper works on a device. A disk that one helper holds to read it cannot be held by another to erase
 // it.
 func (h *client) claim(ctx context.Context, path string) (release func(), err error) {
 	value, _ := h.slots.LoadOrStore(path, make(chan struct{}, 1))
@@ -109,7 +109,7 @@ func (h *client) probe(ctx context.Context, t device.Target, held bool) (device.
 		}
 		defer release()
 	}
-	r.Fingerprint = t.Fingerprint // to read the same places: else what is there could not be compared
+	r.Fingerprint = t.Fingerprint // to read the same places, or the content could not be compared
 	a, err := h.do(ctx, r)
 	return device.Reading{Content: a.Content, Fingerprint: a.Fingerprint, Size: a.Size, Claimed: a.Claimed, Smart: a.Smart}, err
 }
@@ -172,7 +172,7 @@ func (h *client) following(path string) string {
 	return h.follow[path]
 }
 
-// setFollowing notes what goes on in a disk; empty: nothing, whatever it was.
+// setFollowing notes the work that goes on in a disk, or with "" that none does.
 func (h *client) setFollowing(path, what string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

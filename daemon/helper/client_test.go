@@ -32,7 +32,7 @@ import (
 // serve answers on a socket, each connection by itself, as the service manager has it done.
 func serve(t *testing.T, answer func(request []byte) []byte) (socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
+	dir, err := os.MkdirTemp("", "mp") // short, as the path of a unix socket has 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,14 +42,14 @@ func serve(t *testing.T, answer func(request []byte) []byte) (socket string) {
 		request := make([]byte, exchange.MessageSize)
 		if n, err := unix.Read(fd, request); err == nil && n > 0 {
 			if reply := answer(request[:n]); reply != nil {
-				unix.Write(fd, reply) // nobody may be waiting for it any more
+				unix.Write(fd, reply) // the client may not wait for it any more
 			}
 		}
 	})
 	return socket
 }
 
-// resetter is a helper that touches devices: it notes what it was asked and says what it is told to.
+// resetter is a helper that touches devices. It notes the requests and gives the answers of the test.
 type resetter struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -221,7 +221,8 @@ func TestHelperThatDies(t *testing.T) {
 	}
 }
 
-// TestOneThingAtATime: of one disk. A disk that a pod holds is not claimed by a probe, which therefore need not wait.
+// TestOneThingAtATime makes one request at a time for a disk. A probe does not claim a disk that a pod holds, so it need not
+// wait.
 func TestOneThingAtATime(t *testing.T) {
 	var mu sync.Mutex
 	under := 0
@@ -270,7 +271,7 @@ func TestOneThingAtATime(t *testing.T) {
 	}
 }
 
-// TestSanitizeIsFollowed: also when it takes longer than anybody waits, by the next who asks for it.
+// TestSanitizeIsFollowed lets the next request go on with a sanitize that takes longer than the first one waits.
 func TestSanitizeIsFollowed(t *testing.T) {
 	r := &resetter{answers: []reset.Answer{
 		{Result: reset.Running, Detail: "10 %"},
@@ -279,7 +280,7 @@ func TestSanitizeIsFollowed(t *testing.T) {
 		{Result: reset.OK, Done: "sanitized"},
 		{Result: reset.OK, Done: "sanitized again"},
 	}}
-	touch := touching(t, r) // outside of the bubble: who waits for a socket keeps its time from passing
+	touch := touching(t, r) // outside of the bubble, whose time does not pass while a goroutine waits for a socket
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), followPause+followPause/2)
 		defer cancel()
@@ -356,7 +357,7 @@ func TestHolding(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce: questions about more devices than the socket takes connections wait for each other.
+// TestManyAtOnce lets questions about more devices wait for each other than the socket takes connections.
 func TestManyAtOnce(t *testing.T) {
 	const devices = 3 * maxAsking
 	var asking atomic.Int64
@@ -397,7 +398,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestWeHoldNothing: our own helper that reads a disk is not found to have it open.
+// TestWeHoldNothing does not name a helper of ours that has a disk open to read it.
 func TestWeHoldNothing(t *testing.T) {
 	null, err := filepath.EvalSymlinks("/sys/dev/char/1:3")
 	if err != nil {
@@ -426,8 +427,8 @@ func TestWeHoldNothing(t *testing.T) {
 	probe.Wait()
 }
 
-// TestStaleFollow: a sanitize that nobody waited for was over, and the disk was erased in another way and given to a
-// pod since. What that pod leaves is not erased by the sanitize of before.
+// TestStaleFollow ends a sanitize for which no request waits. The disk was erased in another way since, and given to a pod.
+// The old sanitize does not stand for an erasure of what that pod leaves.
 func TestStaleFollow(t *testing.T) {
 	r := &resetter{answers: []reset.Answer{{Result: reset.Running, Detail: "10 %"}, {Result: reset.OK, Done: "zeroes"}, {Result: reset.OK, Done: "sanitized"}}}
 	touch := touching(t, r)

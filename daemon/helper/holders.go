@@ -15,8 +15,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// holding asks the helper that sees all processes who has one of the nodes open, or another node of the same device. It
-// waits until no helper of ours works on the devices: one that reads a disk has it open and is in nobody's way.
+// holding asks the helper that sees all processes who has one of the nodes open, or another node of the same device. It waits
+// until no helper of ours works on the devices, as a helper that reads a disk has it open and is no holder.
 func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, error) {
 	paths := make(map[cgroup.Number][]string) // several where namespaces have a controller in common
 	var numbers []cgroup.Number
@@ -97,8 +97,8 @@ func numberOf(path string) (n cgroup.Number, err error) {
 	}, nil
 }
 
-// reaching returns the numbers of all nodes by which a device can be reached, its own first, and their sysfs paths. Of a
-// device that is not in sysfs it is its own number alone (Documentation/ABI/testing/sysfs-dev).
+// reaching returns the numbers of all nodes by which a device can be reached, its own first, and their sysfs paths. For a
+// device that is not in sysfs it returns its own number alone (Documentation/ABI/testing/sysfs-dev).
 func (h *client) reaching(n cgroup.Number) (numbers []cgroup.Number, paths []string, err error) {
 	kind := "char"
 	if n.Block {

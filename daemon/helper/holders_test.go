@@ -14,7 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// TestReaching: a process with the controller, the generic node or a partition of a disk open has the disk open.
+// TestReaching takes a process with the controller, the generic node or a partition of a disk open for one with the disk open.
 func TestReaching(t *testing.T) {
 	root := t.TempDir()
 	controller := filepath.Join(root, "devices/pci0000:00/0000:00:01.0/nvme/nvme4")

@@ -2,11 +2,11 @@
 
 package reset
 
-// NVMe admin commands, each through the node of a namespace: the kernel passes them to the controller as they are
-// (nvme_ns_ioctl), so that what is open exclusively is also what is acted on, and no further node is needed.
+// NVMe admin commands, each through the node of a namespace. The kernel passes them to the controller as they are
+// (nvme_ns_ioctl). So the helper acts on the disk that it has open exclusively, and needs no further node.
 //
-// Numbers are those of the NVM Express Base Specification 2.0 and NVM Command Set Specification 1.0; those of ioctls are
-// in include/uapi/linux/nvme_ioctl.h.
+// Numbers are those of the NVM Express Base Specification 2.0 and NVM Command Set Specification 1.0. Numbers of ioctls are in
+// include/uapi/linux/nvme_ioctl.h.
 
 import (
 	"encoding/binary"
@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	nvmeIoctlID       = 0x4e40     // NVME_IOCTL_ID: the namespace ID, as the result
+	nvmeIoctlID       = 0x4e40     // NVME_IOCTL_ID, whose result is the namespace ID
 	nvmeIoctlAdminCmd = 0xc0484e41 // NVME_IOCTL_ADMIN_CMD
 	nvmeIoctlIOCmd    = 0xc0484e43 // NVME_IOCTL_IO_CMD
 	nvmeIoctlReset    = 0x4e44     // NVME_IOCTL_RESET, of a controller's node only
@@ -49,7 +49,7 @@ const (
 // Time that a command is given, after which the kernel resets the controller (nvme_timeout in drivers/nvme/host/pci.c).
 const (
 	shortly    = 5 * time.Second  // what only tells something
-	formatTime = 10 * time.Minute // as much as nvme-cli gives; to reset a controller that formats makes nothing better
+	formatTime = 10 * time.Minute // as much as nvme-cli gives, for to reset a controller that formats makes nothing better
 )
 
 // command passes a command by one of the two ioctls for that, and waits for it, which nothing can interrupt.
@@ -62,12 +62,12 @@ func (h *host) command(fd int, request uintptr, c adminCommand, limit time.Durat
 	return err
 }
 
-// What Identify tells about (Base Specification, figure 273: CNS).
+// Subjects of Identify (Base Specification, figure 273, CNS).
 const (
 	cnsNamespace           = 0x00
 	cnsController          = 0x01
 	cnsActiveNamespaces    = 0x02
-	cnsNamespaces          = 0x10 // the inactive ones too; where namespaces can be managed
+	cnsNamespaces          = 0x10 // the inactive ones too, where namespaces can be managed
 	cnsAttachedControllers = 0x12 // the IDs of the controllers that have a namespace attached
 	cnsControllers         = 0x13 // the IDs of all controllers of the NVM subsystem
 )
@@ -103,7 +103,7 @@ func (h *host) log(fd int, page uint32) ([]byte, error) {
 	return b, nil
 }
 
-// nvmeStatus is how a command ended: the status code type << 8 | the status code, and some flags.
+// nvmeStatus is how a command ended. It is the status code type << 8 | the status code, and some flags.
 type nvmeStatus uint16
 
 // code is the status without the flags More and Do Not Retry.
@@ -164,21 +164,21 @@ type feature struct {
 
 // Features.
 var (
-	severalControllers = feature{76, 1 << 1}  // CMIC: the NVM subsystem may have further controllers
+	severalControllers = feature{76, 1 << 1}  // the NVM subsystem may have further controllers (CMIC)
 	canFormat          = feature{256, 1 << 1} // OACS
 	managesNS          = feature{256, 1 << 3} // OACS
 	canSanitize        = feature{328, sanitizeCrypto | sanitizeBlock | sanitizeOverwrite}
 	sanitizesByBlock   = feature{328, sanitizeBlock}  // SANICAP
 	sanitizesByKey     = feature{328, sanitizeCrypto} // SANICAP
-	reserves           = feature{520, 1 << 5}         // ONCS: it supports reservations
-	formatHitsAll      = feature{524, 1<<0 | 1<<1}    // FNA: a format, or an erasure with it, is one of all namespaces
+	reserves           = feature{520, 1 << 5}         // it supports reservations (ONCS)
+	formatHitsAll      = feature{524, 1<<0 | 1<<1}    // a format, or an erasure with it, hits all namespaces (FNA)
 	cryptoFormat       = feature{524, 1 << 2}         // FNA
 )
 
 // has reports whether a controller has a feature.
 func (id controller) has(f feature) bool { return id[f.at]&f.mask != 0 }
 
-// Kinds of sanitize: bits of SANICAP.
+// Kinds of sanitize, as bits of SANICAP.
 const (
 	sanitizeCrypto    = 1 << 0
 	sanitizeBlock     = 1 << 1
@@ -202,10 +202,10 @@ func (c *claim) controllerOf() (controller, error) {
 type namespace struct {
 	nsid       uint32
 	flbas, dps uint8
-	shared     bool   // NMIC bit 0: several controllers may have it attached at once
-	reservable bool   // RESCAP: it supports any type of reservation
-	thin       bool   // NSFEAT bit 0: the namespace is thinly provisioned, so that NUSE counts
-	used       uint64 // NUSE: blocks that are allocated
+	shared     bool   // several controllers may have it attached at once (NMIC bit 0)
+	reservable bool   // it supports any type of reservation (RESCAP)
+	thin       bool   // it is thinly provisioned, so that NUSE counts (NSFEAT bit 0)
+	used       uint64 // blocks that are allocated (NUSE)
 }
 
 // namespace asks the controller of an open disk. Its ID the kernel knows by itself.
@@ -224,7 +224,7 @@ func (c *claim) namespace() (namespace, error) {
 	}, nil
 }
 
-// smart reads the log page; what cannot be read is not known.
+// smart reads the log page. It returns the zero value, which means not known, if the page cannot be read.
 func (h *host) smart(fd int) device.Smart {
 	b, err := h.log(fd, logSmart)
 	if err != nil {

@@ -30,7 +30,8 @@ func inARow(at int64, count int) (places []int64) {
 	return places
 }
 
-// TestErasureOfUnreadableBlocks: a block that cannot be read holds something before an erasure, and has to be blank after it.
+// TestErasureOfUnreadableBlocks counts a block that cannot be read as data before an erasure. After the erasure the block has
+// to be readable and blank.
 func TestErasureOfUnreadableBlocks(t *testing.T) {
 	const size = 80 << 20
 	for name, places := range map[string][]int64{
@@ -65,8 +66,7 @@ func TestErasureOfUnreadableBlocks(t *testing.T) {
 	}
 }
 
-// TestErasureOfUnreadableBlocksWithData: the data around such a block is verified by as well, and a drive that keeps it is
-// found out.
+// TestErasureOfUnreadableBlocksWithData verifies by the data around such a block as well, and finds out a drive that keeps it.
 func TestErasureOfUnreadableBlocksWithData(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.bigger().noiseAt(45<<20, 3*blockSize).badAt(unix.EIO, 45<<20+blockSize)
@@ -81,7 +81,7 @@ func TestErasureOfUnreadableBlocksWithData(t *testing.T) {
 	}
 }
 
-// TestUnreadableBlocksProveNothing: no disk with one is blank, and the reason names the block and what to do.
+// TestUnreadableBlocksProveNothing takes no disk with such a block as blank. The reason names the block and the remedy.
 func TestUnreadableBlocksProveNothing(t *testing.T) {
 	const at = 5<<20 + 8192
 	want := fmt.Sprintf("read nvme0n1 at byte %d: input/output error; if no one needs what is on it, erase it by hand: metalplugctl reset ID --scrub zero", at)
@@ -110,7 +110,7 @@ func TestUnreadableBlocksProveNothing(t *testing.T) {
 	}
 }
 
-// TestUnreadableDrive: an error that is not about a block is none of a place that holds something.
+// TestUnreadableDrive takes an error that is not about a block as no sign of data.
 func TestUnreadableDrive(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.bigger().badAt(unix.ENXIO, 45<<20)
@@ -122,8 +122,8 @@ func TestUnreadableDrive(t *testing.T) {
 	}
 }
 
-// TestProbeOfADiskThatTurns: the quick check of a disk of 7,200 rpm, at 10 ms for a place and 150 MB a second, is over in the
-// time of a probe.
+// TestProbeOfADiskThatTurns ends the quick check of a disk of 7,200 rpm in the time of a probe. The disk takes 10 ms for a
+// place and reads 150 MB a second.
 func TestProbeOfADiskThatTurns(t *testing.T) {
 	const probeTime = 16 * time.Second // device.probeLimit less device.AnswerTime
 	for rotational, limit := range map[string]time.Duration{"1\n": probeTime, "0\n": time.Minute} {

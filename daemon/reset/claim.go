@@ -2,7 +2,7 @@
 
 package reset
 
-// Holding a disk so that nobody else can begin to use it.
+// Holding a disk so that no other process can begin to use it.
 
 import (
 	"cmp"
@@ -22,9 +22,9 @@ import (
 
 // ioctls of block devices (include/uapi/linux/fs.h).
 const (
-	blkRRPart     = 0x125f     // BLKRRPART: read the partition table again
-	blkFlsBuf     = 0x1261     // BLKFLSBUF: write back and drop what is cached
-	blkSSZGet     = 0x1268     // BLKSSZGET: bytes of a logical block
+	blkRRPart     = 0x125f     // BLKRRPART reads the partition table again
+	blkFlsBuf     = 0x1261     // BLKFLSBUF writes back and drops the cache
+	blkSSZGet     = 0x1268     // BLKSSZGET gets the bytes of a logical block
 	blkDiscard    = 0x1277     // BLKDISCARD
 	blkSecDiscard = 0x127d     // BLKSECDISCARD
 	blkZeroOut    = 0x127f     // BLKZEROOUT
@@ -48,15 +48,15 @@ type claim struct {
 	twins []int  // descriptors of other ways to the disk
 	size  int64  // bytes
 	block int64  // bytes of a logical block
-	seq   uint64 // diskseq; 0: before Linux 5.15
+	seq   uint64 // diskseq, or 0 before Linux 5.15
 
 	controller controller // as it has described itself, or nil
 }
 
-// hold opens a disk exclusively: then none of it can be mounted, swapped to or made part of anything, and nothing of the
-// kind is so already (bd_may_claim in block/bdev.c). Only the kernel counts for that: a process, or a virtual machine,
-// that has just opened the node is not in the way. Flags are O_RDONLY or O_RDWR; udev looks at a disk again when a
-// descriptor for writing is closed, so that a look alone must not have one.
+// hold opens a disk exclusively. Then no part of it is mounted, swapped to or part of another device, and none can become so
+// (bd_may_claim in block/bdev.c). Only users in the kernel count for that. A process, or a virtual machine, that has just
+// opened the node is not in the way. Flags are O_RDONLY or O_RDWR. udev inspects a disk again when a descriptor for writing is
+// closed, so a look alone must not have one.
 //
 // The kernel claims a block device and knows nothing of another way to the disk, so that hold opens its twins too. Besides are
 // the paths that the caller holds by themselves.
@@ -101,12 +101,11 @@ func (h *host) look(sysPath string, flags int) (*claim, error) {
 	return c, nil
 }
 
-// claimedFor is how long a claim on a disk is waited for of which nothing tells but that there is one: who makes sure
-// that a disk is free (blkdiscard, mkfs and wipefs do, by O_EXCL) has it for a moment, and whoever has it for longer has a
-// use for it.
+// claimedFor is how long the helper waits for a claim on a disk without another sign of use. Tools that make sure that a disk
+// is free have a claim for a moment (blkdiscard, mkfs and wipefs, by O_EXCL). A process that has it for longer uses the disk.
 const claimedFor = time.Second
 
-// holdable tells whether a disk could be held now. It is held just for as long as that takes.
+// holdable returns why a disk could not be held now, or nil. It is held just for as long as that takes.
 func (h *host) holdable(sysPath string) error {
 	c, err := h.hold(sysPath, unix.O_RDONLY)
 	if err == nil {
@@ -139,14 +138,14 @@ func (c *claim) inspect(sysPath string) (err error) {
 	return nil
 }
 
-// sameAppearance compares the number that the kernel counts up with each disk that appears: of the open one, and in
-// sysfs. A disk that took the place of another in between has another one. It returns that of the open disk.
+// sameAppearance compares the number of the open disk with that in sysfs. The kernel counts the number up with each disk that
+// appears. A disk that took the place of another in between has another one. It returns that of the open disk.
 func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 	want := h.Uint(sysPath, "diskseq")
 	seq, err = h.number(fd, blkGetDiskSeq, 8)
 	switch {
 	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
-		return 0, nil // before Linux 5.15; then the device number has to do
+		return 0, nil // before Linux 5.15, where the device number has to do
 	case err != nil:
 		return 0, errorf(Gone, "ask %s for its number of appearance: %w", sysPath, err)
 	case seq != want:
@@ -155,8 +154,8 @@ func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 	return seq, nil
 }
 
-// sameDisk checks that a disk is the one that the request had open before: by its diskseq, for its name and its number may
-// be those of another disk by now.
+// sameDisk checks by its diskseq that a disk is the one that the request had open before. Its name and its number may be those
+// of another disk by now.
 func (r Request) sameDisk(c *claim) error {
 	if c.sysPath == r.SysPath && r.seq != 0 && c.seq != r.seq {
 		return errorf(Gone, "another disk has taken the place of %s: its diskseq is %d, not %d", c.sysPath, c.seq, r.seq)
@@ -193,11 +192,11 @@ func (c *claim) flush() error {
 	return nil
 }
 
-// lockedFor is how long a lock of somebody else on a disk is waited for: udev's own lasts as long as one look.
+// lockedFor is how long the helper waits for a lock of another process on a disk. The lock of udev lasts as long as one look.
 const lockedFor = 5 * time.Second
 
 // lock keeps udev from looking at a disk until it is closed, and makes sure that no tool is at work on it that locks it
-// (systemd.io/BLOCK_DEVICE_LOCKING). How is LOCK_SH for a look, which is in nobody's way, or LOCK_EX.
+// (systemd.io/BLOCK_DEVICE_LOCKING). how is LOCK_SH for a look, which keeps no other look away, or LOCK_EX.
 func (c *claim) lock(ctx context.Context, how int) error {
 	err := c.flocked(ctx, c.fd, how, lockedFor)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -228,11 +227,11 @@ func (h *host) releaseAll(held []*claim) {
 	}
 }
 
-// One request at a time acts on a device. The lock is a file in a directory that all instances of the program share. It is
-// not in sysfs: since systemd 254 each instance has a sysfs of its own (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c),
-// where a lock holds no other instance back, and any local process can lock a directory of sysfs.
+// One request at a time acts on a device. The lock is a file in a directory that all instances of the program share. It is not
+// in sysfs. Since systemd 254 each instance has a sysfs of its own (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c),
+// where a lock holds no other instance back. Also any local process can lock a directory of sysfs.
 
-// onlyFor is how long a lock of another instance is waited for: one whose asker has gone ends within that.
+// onlyFor is how long the helper waits for the lock of another instance. An instance whose asker has gone ends within that.
 const onlyFor = time.Second
 
 // only makes this the only instance that acts on a device, until unlock is called. The error is [Busy].
@@ -265,7 +264,7 @@ func (h *host) flocked(ctx context.Context, fd, how int, limit time.Duration) er
 	}
 }
 
-// lockName returns the name of a device's lock file: a hash of its path, which is longer than a name may be.
+// lockName returns the name of a device's lock file. It is a hash of its path, which is longer than a name may be.
 func lockName(sysPath string) string {
 	sum := sha256.Sum256([]byte(sysPath))
 	return hex.EncodeToString(sum[:16])

@@ -20,8 +20,8 @@ import (
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// TestMain lets the test's own program stand for metalplug-reset and for one that is not well: started under such a name,
-// it is that one.
+// TestMain lets the program of the test stand for metalplug-reset and for one that fails. It is that program when it was
+// started under its name.
 func TestMain(m *testing.M) {
 	programs := map[string]func() error{
 		Program: func() error {
@@ -60,7 +60,7 @@ func asChild(t *testing.T, program string) Client {
 	return Client{Peer: exchange.Peer{Program: program, Socket: exchange.Direct}}
 }
 
-// TestClient: what the program answers arrives, whatever it is.
+// TestClient receives each answer of the program.
 func TestClient(t *testing.T) {
 	a, err := asChild(t, Program).Do(t.Context(), Request{Do: Probe, Class: "node", SysPath: "/sys/devices/nothing", TimeoutMS: minute})
 	want := Answer{Result: Gone, Detail: "/sys/devices/nothing is not there"}
@@ -69,7 +69,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// TestClientWithoutAnswer: an error says that nothing is known of the device.
+// TestClientWithoutAnswer returns an error, which says nothing of the device.
 func TestClientWithoutAnswer(t *testing.T) {
 	valid := Request{Do: Probe, Class: "node", SysPath: "/sys/devices/x", TimeoutMS: minute}
 	none := valid
@@ -95,7 +95,7 @@ func TestClientWithoutAnswer(t *testing.T) {
 	}
 }
 
-// TestTheKernel: the real seam, as far as files go.
+// TestTheKernel uses the real kernel as far as files go.
 func TestTheKernel(t *testing.T) {
 	k := theKernel()
 	file := filepath.Join(t.TempDir(), "attribute")
@@ -136,7 +136,7 @@ func TestTheKernel(t *testing.T) {
 	}
 }
 
-// unheldHost is this machine, of which no process is asked what it has open: not each can be read where tests run.
+// unheldHost returns this machine with no process that has a device open. Where tests run, not each process can be read.
 func unheldHost(file string) *host {
 	h := newHost(file)
 	h.holders = func(context.Context, config.Config, []cgroup.Number) (cgroup.Answer, error) {

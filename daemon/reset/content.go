@@ -2,7 +2,7 @@
 
 package reset
 
-// What is on a disk, by the quick check: its first and last 16 MiB, with all places where volume managers and file systems
+// The quick check of what is on a disk reads its first and last 16 MiB, with all places where volume managers and file systems
 // leave a mark, and 4,096 random places between. A disk is blank if each block that was read is 00 or ff over and over.
 
 import (
@@ -31,8 +31,8 @@ const (
 	blockSize   = 4096     // bytes that are compared at once
 	randomCount = 4096     // random places, of a block each
 	turnedCount = 1024     // the same on a disk that turns
-	readers     = 8        // reads at once: NVMe drives answer random reads side by side
-	mostBad     = 16       // blocks of a read that are found out to be unreadable: each may take a drive seconds
+	readers     = 8        // reads at once, as NVMe drives answer random reads side by side
+	mostBad     = 16       // blocks of a read that are found to be unreadable, of which each may take a drive seconds
 )
 
 // surface is what the quick check has read of a disk.
@@ -43,8 +43,8 @@ type surface struct {
 }
 
 // seed decides which places are read. Each check takes another, so that no one can prepare a disk for it. Its lowest bit
-// reports whether the disk turns: then there are fewer places. A disk of 7,200 rpm takes up to 10 ms for each, and a probe
-// has 16 s.
+// reports whether the disk turns. Then there are fewer places. A disk of 7,200 rpm takes up to 10 ms for each, and a probe has
+// 16 s.
 type seed [8]byte
 
 // newSeed returns a new seed for the disk at sysPath (Documentation/ABI/stable/sysfs-block, queue/rotational).
@@ -90,7 +90,8 @@ func (c *claim) reading() func(p []byte, offset int64) error {
 	return func(p []byte, offset int64) error { return c.readFrom(c.fd, c.name(), p, offset) }
 }
 
-// readSurface reads a disk of a size: all of it where that is not twice as much as the places of one that does not turn.
+// readSurface reads the places of a disk. It reads all of the disk where that is not twice as much as the places of one that
+// does not turn.
 func readSurface(ctx context.Context, size int64, from seed, read func(p []byte, offset int64) error) (*surface, error) {
 	s := &surface{size: size, seed: from}
 	add := func(at, end int64) {
@@ -123,8 +124,8 @@ type badBlock struct {
 	err error
 }
 
-// isBad reports whether an error of a read is about what is read, and not about the drive: its data is lost
-// (blk_errors in block/blk-core.c: BLK_STS_MEDIUM, BLK_STS_PROTECTION). The page cache makes EIO of each (filemap_read).
+// isBad reports whether an error of a read is about what is read, and not about the drive. Its data is lost (blk_errors in
+// block/blk-core.c, BLK_STS_MEDIUM, BLK_STS_PROTECTION). The page cache makes EIO of each (filemap_read).
 func isBad(err error) bool {
 	return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EILSEQ)
 }
@@ -201,7 +202,7 @@ func together(ctx context.Context, all []chunk, read func(p []byte, offset int64
 }
 
 // places returns random blocks between the ends of a disk, in their order, each as likely as any other. The same seed gives
-// the same places (ChaCha8: C2SP chacha8rand).
+// the same places (ChaCha8, C2SP chacha8rand).
 func places(size int64, from seed) (chosen []int64) {
 	blocks := uint64(lastFrom(size)-edge) / blockSize
 	source := rand.NewChaCha8(sha256.Sum256(from[:]))
@@ -212,7 +213,7 @@ func places(size int64, from seed) (chosen []int64) {
 	return slices.Compact(chosen)
 }
 
-// lastFrom returns where the last blocks begin that are read: at least so many bytes before the end, in whole blocks.
+// lastFrom returns where the last blocks begin that are read. They begin at a whole block, at least edge bytes before the end.
 func lastFrom(size int64) int64 { return (size - edge) &^ (blockSize - 1) }
 
 // readFrom reads all of p. A disk that is gone ends at 0 bytes.
@@ -239,7 +240,7 @@ func (s *surface) has(at int64, text string) bool {
 	return i >= 0 && at-s.chunks[i].at < int64(len(s.chunks[i].b)) && bytes.HasPrefix(s.chunks[i].b[at-s.chunks[i].at:], []byte(text))
 }
 
-// content describes what is on the disk: the signatures, or where other data begins. Empty: it is blank.
+// content describes what is on the disk by its signatures, or by where other data begins. It returns "" for a blank disk.
 func (s *surface) content() string {
 	for at, b := range s.blocks() {
 		if blank(b) {
@@ -293,7 +294,7 @@ func (s *surface) blocks() iter.Seq2[int64, []byte] {
 	}
 }
 
-// blank reports whether a block is one byte over and over, 00 or ff: flash reads so where nothing was written. A block that
+// blank reports whether a block is one byte over and over, 00 or ff. Flash reads so where nothing was written. A block that
 // cannot be read is not blank.
 func blank(b []byte) bool {
 	return len(b) > 0 && (b[0] == 0 || b[0] == 0xff) && bytes.Count(b, b[:1]) == len(b)

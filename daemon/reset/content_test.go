@@ -36,7 +36,7 @@ func seededFrom(t *testing.T, size int64, from seed, at map[int64]string) *surfa
 	return s
 }
 
-// section is what a tool has made of a disk: see testdata/content.sh.
+// section is what a tool has made of a disk. See testdata/content.sh.
 type section struct {
 	want, command string
 	size          int64
@@ -77,8 +77,8 @@ func sections(t *testing.T) (all []section) {
 	return all
 }
 
-// TestContentOfRealTools: what tools for volumes write is known by its name, and a file system or a partition table, which a pod
-// may have made, is not taken for one of those.
+// TestContentOfRealTools knows by its name what tools for volumes write. A pod may have made a file system or a partition
+// table, which is not taken for one of those.
 func TestContentOfRealTools(t *testing.T) {
 	all := sections(t)
 	if len(all) < 30 {
@@ -97,7 +97,7 @@ func TestContentOfRealTools(t *testing.T) {
 	}
 }
 
-// TestContentOfOthers: what no tool for Linux writes, or none that can be run without more. The bytes are those of the
+// TestContentOfOthers knows what no tool for Linux writes, or no tool that runs without more. The bytes are those of the
 // documents that signature.go names. At 1 MiB a zapped partition table leaves them. See TestKeptIsNotErased for more.
 func TestContentOfOthers(t *testing.T) {
 	const size = 64<<20 + 512
@@ -130,7 +130,7 @@ func TestContentOfOthers(t *testing.T) {
 	}
 }
 
-// TestSurfaceStaysOnTheDisk: nothing is read beyond its ends.
+// TestSurfaceStaysOnTheDisk reads nothing beyond the ends of a disk.
 func TestSurfaceStaysOnTheDisk(t *testing.T) {
 	for size := int64(512); size <= 200<<20; size = size*3/2&^511 + 512 {
 		s, err := readSurface(t.Context(), size, seed{}, func(p []byte, offset int64) error {
@@ -146,7 +146,8 @@ func TestSurfaceStaysOnTheDisk(t *testing.T) {
 	}
 }
 
-// TestPlaces: whole blocks between the ends, in their order, the same for a seed and others for another.
+// TestPlaces returns whole blocks between the ends, in their order. A seed gives the same places each time, and another seed
+// gives others.
 func TestPlaces(t *testing.T) {
 	const size = 1<<40 + 512
 	all := places(size, seed{4})
@@ -174,8 +175,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestWhatTheQuickCheckSees: the chance to see an extent is that of 4,096 random places, each time anew. The seeds are fixed,
-// so that the test sees the same each time.
+// TestWhatTheQuickCheckSees measures the chance that 4,096 random places hit an extent. The seeds are fixed, so that the test
+// sees the same each time.
 func TestWhatTheQuickCheckSees(t *testing.T) {
 	const size = 960 << 30
 	turns := byte(0)
@@ -202,7 +203,7 @@ func TestWhatTheQuickCheckSees(t *testing.T) {
 	}
 }
 
-// TestFingerprint: what is on a disk has one fingerprint for a seed, and anything else another.
+// TestFingerprint gives a disk one fingerprint for a seed, and a changed disk another.
 func TestFingerprint(t *testing.T) {
 	const size = 8 << 20
 	seen := make(map[string]string)

@@ -2,8 +2,8 @@
 
 package reset
 
-// Making what is on a disk unreadable. Whatever the method, the disk is held exclusively and locked against udev before
-// anything is written, read again then, and read afterwards where it held something.
+// Making what is on a disk unreadable. Each method holds the disk exclusively and locks it against udev before it writes. It
+// reads the disk again then, and afterwards in the places that held something.
 
 import (
 	"bytes"
@@ -48,7 +48,7 @@ func erasures() map[string]erasure {
 func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 
 // erase erases a disk that was examined before, and returns what it did. It holds the disk, open to write now, and reads it
-// again: in between this process may have been stopped, and a reset may have made the disk appear anew.
+// again. In between this process may have been stopped, and a reset may have made the disk appear anew.
 func (h *host) erase(ctx context.Context, r Request, before string, a *Answer) (done string, err error) {
 	c, err := h.hold(r.SysPath, readWrite)
 	if err != nil {
@@ -77,7 +77,7 @@ func (h *host) erase(ctx context.Context, r Request, before string, a *Answer) (
 	if err := c.unheld(ctx, r); err != nil {
 		return "", err
 	}
-	// The answer about processes ages from here on: nothing below takes longer than the drive needs to describe itself.
+	// The answer about processes ages from here on. Nothing below takes longer than the drive needs to describe itself.
 	if err := cmp.Or(e.ready(c), c.free(), h.identified(r.anyAppearance())); err != nil {
 		return "", err
 	}
@@ -110,7 +110,7 @@ func (h *host) erase(ctx context.Context, r Request, before string, a *Answer) (
 }
 
 // examined reads a disk again while it is held to be erased. It must be the one that was examined before, also after a reset,
-// and hold the same. Nil: it cannot be read.
+// and hold the same. It returns nil for a disk that cannot be read.
 func (c *claim) examined(ctx context.Context, r Request, before string) (*surface, error) {
 	switch err := r.sameDisk(c); {
 	case err != nil && r.Method != "":
@@ -131,7 +131,7 @@ func (c *claim) examined(ctx context.Context, r Request, before string) (*surfac
 	return s, err
 }
 
-// forgetPartitions makes the kernel see that there are no partitions any more: it does not look by itself.
+// forgetPartitions makes the kernel see that there are no partitions any more. The kernel does not look by itself.
 func (c *claim) forgetPartitions() error {
 	if len(c.partitions) == 0 {
 		return nil
@@ -177,17 +177,16 @@ func (c *claim) ranged(request uintptr, from, length int64) error {
 }
 
 // An erasure is verified by reading what was written before it. A drive may acknowledge Deallocate and keep the data (NVM
-// Command Set Specification 1.0, 3.2.3: the host cannot tell), so that places which were blank before prove nothing.
+// Command Set Specification 1.0, 3.2.3). The host cannot tell, so that places which were blank before prove nothing.
 
 // promise is what a disk has to read as after an erasure.
 type promise int
 
 const (
 	mustBeZero promise = iota
-	// mustVanish: 00 or ff: a discard is a hint that a disk may ignore, in parts even.
+	// mustVanish is for a disk that must read as 00 or ff. A discard is a hint that a disk may ignore, in parts even.
 	mustVanish
-	// mustChange: that, or noise: after its key has changed, what was there reads as something else (NVMe Base
-	// Specification 2.0, 8.21).
+	// mustChange allows noise too. After its key has changed, a block reads as other data (NVMe Base Specification 2.0, 8.21).
 	mustChange
 )
 
@@ -198,16 +197,16 @@ const enough = 16
 // back after it.
 type evidence struct {
 	must  promise
-	known bool // whether the disk could be read before; else nothing is known of any block
+	known bool // whether the disk could be read before, else nothing is known of any block
 	seed  maphash.Seed
-	at    map[int64]uint64 // 0: the block could not be read
+	at    map[int64]uint64 // hashes, 0 of a block that could not be read
 
 	noise, other int
-	unknown      int64 // where a block holds something of which nothing is known; -1: nowhere
+	unknown      int64 // where a block holds something of which nothing is known, or -1
 	bad          error
 }
 
-// add notes a block; nil: it cannot be read.
+// add notes a block, which is nil if it cannot be read.
 func (e *evidence) add(at int64, b []byte) {
 	if e.at[at] = 0; b != nil {
 		e.at[at] = maphash.Bytes(e.seed, b)
@@ -253,9 +252,9 @@ func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidenc
 	return e, err
 }
 
-// verify reads the disk itself, not what is cached of it, and describes how it reads: the places that held something, the
-// ends and new random places; or all of it where nothing is known of what it held. A disk that does not keep the promise is
-// [Failed].
+// verify reads the disk itself, not what is cached of it, and describes how it reads. It reads the places that held something,
+// the ends and new random places. It reads all of the disk where nothing is known of what it held. A disk that does not keep
+// the promise is [Failed].
 func (c *claim) verify(ctx context.Context, e *evidence, a *Answer) (seen string, err error) {
 	if err := c.flush(); err != nil {
 		return "", err
@@ -323,8 +322,8 @@ func (e *evidence) block(at int64, b []byte) {
 	}
 }
 
-// verdict returns why the erasure is not verified. Noise is what a new key makes of a block; a block of which nothing is known
-// counts as that only where another one is proven to have changed.
+// verdict returns why the erasure is not verified. A new key makes noise of a block. A block of which nothing is known counts
+// as noise only where another one is proven to have changed.
 func (e *evidence) verdict() error {
 	if e.bad == nil && e.unknown >= 0 && e.noise == 0 {
 		return fmt.Errorf("at byte %d is data that could not be read before the erasure, and nothing tells the one from the other; erase the disk again", e.unknown)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Secure Erase Settings of Format NVM: bits 11:9 of dword 10 (Base Specification, figure 190).
+// Secure Erase Settings of Format NVM, bits 11:9 of dword 10 (Base Specification, figure 190).
 const (
 	eraseUserData = 1
 	eraseCrypto   = 2
@@ -27,8 +27,8 @@ func formatBy(ses uint32) erasure {
 	}
 }
 
-// format formats one namespace as it is formatted, erasing what is on it. The kernel stops the I/O of all namespaces of
-// the controller until it is over, which nothing can interrupt (nvme_passthru_start): seconds, or minutes where a disk
+// format formats one namespace as it is formatted, erasing what is on it. The kernel stops the I/O of all namespaces of the
+// controller until it is over, which nothing can interrupt (nvme_passthru_start). It takes seconds, or minutes where a disk
 // really erases its cells.
 func (c *claim) format(ses uint32) (string, error) {
 	ns, err := c.namespace()
@@ -59,8 +59,8 @@ func (c *claim) formattable(ses uint32) error {
 	return nil
 }
 
-// formatWord returns dword 10 of the command that changes nothing of how the namespace is formatted: LBA format, place of
-// the metadata and protection information are what FLBAS and DPS tell. 0 instead would change the block size.
+// formatWord returns dword 10 of the command that changes nothing of how the namespace is formatted. It takes the LBA format,
+// the place of the metadata and the protection information from FLBAS and DPS. 0 instead would change the block size.
 func formatWord(ns namespace, ses uint32) uint32 {
 	format := formatOf(ns)
 	metadata := uint32(ns.flbas >> 4 & 1) // FLBAS bit 4 to MSET
@@ -69,7 +69,7 @@ func formatWord(ns namespace, ses uint32) uint32 {
 	return format&0xf | metadata<<4 | protection<<5 | first<<8 | ses<<9 | format>>4<<12
 }
 
-// formatOf returns the number of the LBA format in use: FLBAS bits 3:0, and 6:5 above them.
+// formatOf returns the number of the LBA format in use. It has FLBAS bits 3:0, and 6:5 above them.
 func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flbas>>5&3)<<4 }
 
 // sameSize checks that a disk has kept its size and its blocks.
@@ -84,8 +84,8 @@ func (c *claim) sameSize() error {
 	return nil
 }
 
-// localNVMe returns the controllers of an NVMe namespace, which must be in this machine: over a network others may use what
-// is behind them.
+// localNVMe returns the controllers of an NVMe namespace, which must be in this machine. Over a network others may use what is
+// behind them.
 func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 	controllers, err = h.controllersOf(sysPath)
 	if err != nil {
@@ -129,8 +129,8 @@ func (c *claim) sole() error {
 	return c.noOther()
 }
 
-// allOurs checks that the NVM subsystem has no controllers but those here: one that a virtual machine has through VFIO, or
-// another host by the other port of the drive, uses namespaces that nobody here knows of.
+// allOurs checks that the NVM subsystem has no controllers but those here. A virtual machine may have one through VFIO, or
+// another host by the other port of the drive. It uses namespaces that this kernel does not know of.
 func (c *claim) allOurs() error {
 	id, err := c.controllerOf()
 	if err != nil || !id.has(severalControllers) {
@@ -151,8 +151,8 @@ func (c *claim) allOurs() error {
 	return nil
 }
 
-// noOther checks that the drive knows no other namespace: one may be attached to another controller, or to none. A
-// controller that cannot manage namespaces has none that is not attached.
+// noOther checks that the drive knows no other namespace. One may be attached to another controller, or to none. A controller
+// that cannot manage namespaces has none that is not attached.
 func (c *claim) noOther() error {
 	id, err := c.controllerOf()
 	if err != nil {
@@ -178,19 +178,19 @@ func (c *claim) noOther() error {
 	return nil
 }
 
-// Sanitize: the controller erases everything that the NVM subsystem holds, all namespaces, caches and spare blocks, in the
-// background. Nothing stops it, no reset and no loss of power; until it is over no namespace can be read (NVMe Base
+// By a sanitize the controller erases everything that the NVM subsystem holds, all namespaces, caches and spare blocks, in the
+// background. Nothing stops it, no reset and no loss of power. Until it is over no namespace can be read (NVMe Base
 // Specification 2.0, 8.21). Seconds with cryptographic erasure, up to a day with overwriting.
 
 // sanitizeState is the Sanitize Status log page (Base Specification, figure 291).
 type sanitizeState struct {
 	status   uint8  // SSTAT bits 2:0
-	erased   bool   // SSTAT bit 8: nothing has been written since
+	erased   bool   // nothing has been written since (SSTAT bit 8)
 	progress uint16 // 65536ths
 	action   uint32 // SCDW10 bits 2:0
 }
 
-// What SSTAT says of the last sanitize.
+// States of the last sanitize in SSTAT.
 const (
 	sanitizeDone       = 1
 	sanitizeRunning    = 2
@@ -198,12 +198,12 @@ const (
 	sanitizeDoneNoFree = 4 // without deallocating the blocks
 )
 
-// Actions: dword 10 bits 2:0 of the command (Base Specification, figure 303).
+// Actions, in dword 10 bits 2:0 of the command (Base Specification, figure 303).
 const (
 	actBlockErase  = 2
 	actOverwrite   = 3
 	actCryptoErase = 4
-	onePass        = 1 << 4 // Overwrite Pass Count; 0 would be 16 passes
+	onePass        = 1 << 4 // Overwrite Pass Count, of which 0 would be 16 passes
 )
 
 // stateOf reads the log page.
@@ -219,7 +219,7 @@ func (h *host) stateOf(fd int) (sanitizeState, error) {
 	}, nil
 }
 
-// unreadable tells whether a sanitize keeps a disk from being read: one that runs, or one that has failed.
+// unreadable reports whether a sanitize that runs or has failed keeps a disk from being read.
 func (c *claim) unreadable() bool {
 	s, err := c.sanitizing()
 	return err == nil && (s.status == sanitizeRunning || s.status == sanitizeHasFailed)
@@ -248,9 +248,9 @@ func (c *claim) sanitizable() error {
 	return c.sole()
 }
 
-// sanitize erases the whole subsystem. One that is running is followed, whoever has begun it. One that is over counts if
-// the request says that it has asked for it, or if the controller says that nothing has been written since, and if the disk
-// is blank: nothing tells other content from what was there before.
+// sanitize erases the whole subsystem. It follows a sanitize that runs, also of another. A sanitize that is over counts if the
+// request says that it has asked for it, or if the controller says that nothing has been written since. The disk must be blank
+// then, as nothing tells other content from what was there before.
 func (c *claim) sanitize(ctx context.Context, r Request, had *evidence) (string, error) {
 	id, err := c.controllerOf()
 	if err != nil {
@@ -275,8 +275,9 @@ func (c *claim) sanitize(ctx context.Context, r Request, had *evidence) (string,
 	return c.followed(ctx)
 }
 
-// actionFor chooses: erased cells are the surest, a thrown away key is quickest, overwriting is for what is not flash.
-// Deallocation afterwards is not forbidden, nor is it allowed to go on after a failure without another sanitize.
+// actionFor chooses an action. Erased cells are the surest, a thrown away key is quickest, and overwriting is for disks
+// without flash. Deallocation afterwards is not forbidden, nor is it allowed to go on after a failure without another
+// sanitize.
 func actionFor(id controller) uint32 {
 	switch {
 	case id.has(sanitizesByBlock):
@@ -287,7 +288,7 @@ func actionFor(id controller) uint32 {
 	return actOverwrite | onePass
 }
 
-// followed waits until a sanitize is over, or the time is: then it is [Running].
+// followed waits until a sanitize is over, or the time is up. Then the error is [Running].
 func (c *claim) followed(ctx context.Context) (string, error) {
 	began := time.Now()
 	for {
@@ -310,7 +311,7 @@ func (c *claim) followed(ctx context.Context) (string, error) {
 // percent returns how much of a sanitize that runs is done.
 func (s sanitizeState) percent() int { return int(s.progress) * 100 / 65536 }
 
-// pollEvery is how long to wait between looks: often at first, for some are over within a second.
+// pollEvery returns how long to wait between looks. They are frequent at first, for some sanitizes are over within a second.
 func pollEvery(since time.Duration) time.Duration {
 	return min(max(since/10, 50*time.Millisecond), 5*time.Second)
 }

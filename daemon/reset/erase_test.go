@@ -42,7 +42,7 @@ func printOf0(m *machine) string {
 	return print
 }
 
-// TestErasureOfWhatIsKnown: what a pod has left is erased when it is what was seen of it, or nothing any more.
+// TestErasureOfWhatIsKnown erases what a pod has left if the disk still holds that, or is blank by now.
 func TestErasureOfWhatIsKnown(t *testing.T) {
 	for name, change := range map[string]func(n *fakeNode){
 		"the same":     func(*fakeNode) {},
@@ -79,7 +79,7 @@ func (n *fakeNode) pattern(seed byte) {
 	}
 }
 
-// TestErasureOfBlocks: the requests and ranges that reach the kernel, and nothing else.
+// TestErasureOfBlocks checks which requests and ranges reach the kernel.
 func TestErasureOfBlocks(t *testing.T) {
 	for method, want := range map[string]struct {
 		ioctls []string
@@ -111,7 +111,7 @@ func TestErasureOfBlocks(t *testing.T) {
 	}
 }
 
-// TestErasureIsRefused: nothing is written, and nothing is opened for writing.
+// TestErasureIsRefused writes nothing and opens nothing for writing.
 func TestErasureIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -227,7 +227,7 @@ func TestErasureIsRefused(t *testing.T) {
 	}
 }
 
-// TestMountedMeanwhile: what begins between the first look and the exclusive open is seen too.
+// TestMountedMeanwhile sees a use that begins between the first look and the exclusive open.
 func TestMountedMeanwhile(t *testing.T) {
 	m, n := oneNVMe(t)
 	opens := 0
@@ -244,8 +244,7 @@ func TestMountedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestOtherWayToTheDisk: the kernel has two block devices for one disk, and this host uses it by the other one. Nothing is
-// erased.
+// TestOtherWayToTheDisk erases no disk that this host uses by a second block device of the kernel.
 func TestOtherWayToTheDisk(t *testing.T) {
 	const (
 		function1   = "/sys/devices/pci0000:00/0000:00:1e.0/0000:03:00.0"
@@ -313,7 +312,7 @@ func TestOtherWayToTheDisk(t *testing.T) {
 	}
 }
 
-// TestVerification: what a disk may and may not read as.
+// TestVerification checks how a disk may read after each erasure.
 func TestVerification(t *testing.T) {
 	same := func(n *fakeNode) {}
 	for _, c := range []struct {
@@ -354,7 +353,7 @@ func (n *fakeNode) set(b byte) {
 
 func (n *fakeNode) noise() { n.pattern(77) }
 
-// TestErasureGoesWrong: errors of the kernel while it erases.
+// TestErasureGoesWrong reports errors of the kernel while it erases.
 func TestErasureGoesWrong(t *testing.T) {
 	for _, c := range []struct {
 		request uintptr
@@ -385,7 +384,7 @@ func TestErasureGoesWrong(t *testing.T) {
 	}
 }
 
-// TestTimeIsUp: between two pieces the time is looked at, and what was done until then is told.
+// TestTimeIsUp ends an erasure between two pieces and reports how far it has come.
 func TestTimeIsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)
@@ -403,7 +402,7 @@ func TestTimeIsUp(t *testing.T) {
 	})
 }
 
-// TestKernelDoesNotComeBack: the answer is there in time all the same, and says what goes on.
+// TestKernelDoesNotComeBack answers in time and names the step that goes on.
 func TestKernelDoesNotComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := oneNVMe(t)

@@ -4,8 +4,8 @@ package reset
 
 import "testing"
 
-// FuzzContent: whatever a pod leaves in the first or last 16 MiB of a disk, it is looked at to the end, and a disk that is
-// not blank is never taken for an empty one.
+// FuzzContent reads any bytes in the first or last 16 MiB of a disk to the end. A disk that is not blank is never taken for an
+// empty one.
 func FuzzContent(f *testing.F) {
 	f.Add(int64(4<<20), int64(0), []byte("LUKS\xba\xbe\x00\x02"))
 	f.Add(int64(4<<20), int64(1080), []byte("\x53\xef"))

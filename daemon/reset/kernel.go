@@ -27,9 +27,9 @@ type kernel struct {
 	flock func(fd, how int) error
 	fsync func(fd int) error
 	pread func(fd int, p []byte, offset int64) (n int, err error)
-	// ioctl passes the address of an argument, which the kernel may change; nil: 0.
+	// ioctl passes the address of an argument, which the kernel may change, or 0 for nil.
 	ioctl func(fd int, request uintptr, argument []byte) (result int, err error)
-	// pass passes an NVMe command by NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD; data goes either way. The status is the
+	// pass passes an NVMe command by NVME_IOCTL_ADMIN_CMD or NVME_IOCTL_IO_CMD. Data goes either way. The status is the
 	// controller's, 0 for success.
 	pass  func(fd int, request uintptr, c *adminCommand, data []byte) (status uint16, err error)
 	write func(path, value string) error // an attribute of sysfs
@@ -122,7 +122,7 @@ func writeAttribute(path, value string) error {
 // thread. Where it is not allowed the reads are as urgent as any.
 func idle() {
 	const (
-		whoProcess = 1 // IOPRIO_WHO_PROCESS; 0 is the calling thread
+		whoProcess = 1 // IOPRIO_WHO_PROCESS, with 0 for the calling thread
 		classIdle  = 3 // IOPRIO_CLASS_IDLE
 		classShift = 13
 	)

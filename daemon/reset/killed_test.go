@@ -15,7 +15,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-// TestKilledWriter: the helper is killed at random points of 50 erasures. The next one erases the same disk, or refuses; no
+// TestKilledWriter kills the helper at random points of 50 erasures. The next helper erases the same disk, or refuses. No
 // other disk is ever touched.
 func TestKilledWriter(t *testing.T) {
 	target, other := newLoop(t), newLoop(t)
@@ -33,7 +33,7 @@ func TestKilledWriter(t *testing.T) {
 	client.Peer.Config = target.configured(t, r)
 	killed := 0
 	for i := range 50 {
-		// The program ends itself at a step that the number of its file names: after so many calls of the kernel.
+		// The program ends itself after as many calls of the kernel as the number of its file says.
 		if err := os.WriteFile(client.Peer.Config+".steps", []byte{byte(1 + rand.N(60)), byte(i)}, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -77,7 +77,7 @@ func lockProcess(t *testing.T, dir, sysPath string, apart bool) (said string, en
 	return strings.TrimSpace(line), end
 }
 
-// TestOnlyOne: two instances hold each other off, also where each has a sysfs of its own.
+// TestOnlyOne lets one of two instances act on a device, also where each has a sysfs of its own.
 func TestOnlyOne(t *testing.T) {
 	if os.Geteuid() != 0 {
 		need.Lacks(t, "root", "only root can make namespaces")
@@ -105,7 +105,7 @@ func TestOnlyOne(t *testing.T) {
 	}
 }
 
-// TestLocksOfOthers: a directory that another user could enter is none for locks.
+// TestLocksOfOthers refuses a directory of locks that another user could enter.
 func TestLocksOfOthers(t *testing.T) {
 	base := t.TempDir()
 	open, good, link := filepath.Join(base, "open"), filepath.Join(base, "good"), filepath.Join(base, "link")

@@ -205,7 +205,8 @@ func TestLoopIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestLoopWithPartitions: they protect a disk unless a pod has left them, and are forgotten with what they were.
+// TestLoopWithPartitions protects a disk by its partitions unless a pod has left them. An erasure makes the kernel forget
+// them.
 func TestLoopWithPartitions(t *testing.T) {
 	l := newLoop(t)
 	l.partition(t)
@@ -231,7 +232,8 @@ func TestLoopWithPartitions(t *testing.T) {
 	}
 }
 
-// partition writes a table with one partition, as of old, and makes the kernel know that; it may not read such tables.
+// partition writes an MBR table with one partition and makes the kernel know that partition. The kernel may not read such
+// tables.
 func (l loop) partition(t *testing.T) {
 	t.Helper()
 	fd := must(unix.Open(l.node, unix.O_RDWR|unix.O_CLOEXEC, 0))(t)
@@ -249,7 +251,7 @@ func (l loop) partition(t *testing.T) {
 	}
 }
 
-// TestRealIoctls: the numbers and the arguments are what the kernel understands.
+// TestRealIoctls checks the numbers and arguments of ioctls against the kernel.
 func TestRealIoctls(t *testing.T) {
 	l := newLoop(t)
 	h := &host{Tree: sysfs.At(""), kernel: theKernel()}

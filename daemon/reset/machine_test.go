@@ -34,14 +34,14 @@ type machine struct {
 	mu     sync.Mutex
 	open   map[int]*fakeNode
 	next   int
-	locked map[string]bool // paths of devices that another instance is at work on
-	turn   chan struct{}   // one read at a time runs what a test has it run
+	locked map[string]bool // paths of devices on which another instance works
+	turn   chan struct{}   // lets one read at a time run the hooks of a test
 	config config.Config
 	others []cgroup.Holder // processes that have nodes open
 	unread error           // of the question for them
 	pods   []cgroup.Unread // whose processes could not be read
 	calls  []string        // everything that could change anything
-	// admin and ioctl answer; nil: success.
+	// The answers to admin commands and ioctls, or nil for success.
 	onAdmin func(c adminCommand, data []byte) (uint16, error)
 	onIO    func(c adminCommand, data []byte) (uint16, error)
 	onIoctl func(n *fakeNode, request uintptr, argument []byte) (int, error)
@@ -57,7 +57,7 @@ type fakeNode struct {
 	node      node
 	exclusive int // descriptors that are open exclusively
 	busy      bool
-	claimed   func() bool // whether it is busy for whoever opens it now
+	claimed   func() bool // reports whether it is busy when it is opened now
 	locked    bool
 	bad       map[int64]error // blocks that cannot be read, by where they begin
 	partly    bool            // a read of more than a bad block returns what is before it
@@ -99,7 +99,7 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-// files writes files; a value that begins with "-> " makes a link, a name that ends in "/." a directory.
+// files writes files. A value that begins with "-> " makes a link, and a name that ends in "/." makes a directory.
 func (m *machine) files(all map[string]string) {
 	m.Helper()
 	for name, content := range all {
@@ -367,7 +367,7 @@ func (m *machine) adminNode(fd int, c *adminCommand, data []byte) (uint16, error
 	return m.onAdmin(*c, data)
 }
 
-// ioNode answers an I/O command, by default as a drive that nobody has registered with.
+// ioNode answers an I/O command, by default as a drive without registrants.
 func (m *machine) ioNode(fd int, c *adminCommand, data []byte) (uint16, error) {
 	if c.opcode != opReservationReport {
 		m.Errorf("I/O command %#x of %s", c.opcode, m.at(fd).name)
@@ -419,7 +419,7 @@ func (m *machine) wants(r *Request) {
 	}
 }
 
-// selectsAll makes the configuration select each device: the test is about the method. See TestSelected.
+// selectsAll makes the configuration select each device, for a test about the method. See TestSelected.
 func (m *machine) selectsAll() { m.selects = func(Request) error { return nil } }
 
 // wanted is the request as the configuration then wants it.
@@ -431,7 +431,7 @@ func (m *machine) wanted(r Request) Request {
 // byWWID identifies the disks of the tests.
 func byWWID(wwid string) []device.Attribute { return identity("wwid", wwid) }
 
-// identity are attributes: a name and a value each.
+// identity returns attributes from pairs of a name and a value.
 func identity(pairs ...string) (all []device.Attribute) {
 	for i := 0; i < len(pairs); i += 2 {
 		all = append(all, device.Attribute{Name: pairs[i], Value: pairs[i+1]})
@@ -455,5 +455,5 @@ func (n *fakeNode) ext4() *fakeNode {
 	return n
 }
 
-// blank tells whether all of the disk is zeroes.
+// blank reports whether all of the disk is zeroes.
 func (n *fakeNode) blank() bool { return bytes.Count(n.data, []byte{0}) == len(n.data) }

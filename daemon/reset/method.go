@@ -26,7 +26,7 @@ func (h *host) reset(ctx context.Context, r Request) (done string, err error) {
 
 const knownMethods = "must be nvme-controller, dfl-port, vfio, pci or pci:METHOD"
 
-// resetter returns the function of a method; nil: there is none of that name.
+// resetter returns the function of a method, or nil if no method has that name.
 func (h *host) resetter(method string) func(context.Context, Request) (string, error) {
 	name, choice, chosen := strings.Cut(method, ":")
 	switch {
@@ -62,8 +62,8 @@ func (h *host) holdReset(r Request, hit []string) (held []*claim, err error) {
 	return held, nil
 }
 
-// resetControllers resets the controllers that reach a namespace, one after the other. Everything behind them waits, and
-// loses nothing: I/O is done again. 50 ms in an emulator; the kernel waits up to twice CAP.TO (at most 127.5 s) and a
+// resetControllers resets the controllers that reach a namespace, one after the other. Everything behind them waits and loses
+// nothing, as I/O is done again. It takes 50 ms in an emulator. The kernel waits up to twice CAP.TO (at most 127.5 s) and a
 // quirk's 2.3 s for a controller (nvme_reset_work), which nothing can interrupt.
 func (h *host) resetControllers(_ context.Context, r Request) (string, error) {
 	controllers, err := h.localNVMe(r.SysPath)
@@ -125,12 +125,12 @@ func (h *host) resetController(r Request, sysPath string) error {
 	}
 }
 
-// dflPortReset is DFL_FPGA_PORT_RESET (include/uapi/linux/fpga-dfl.h), which takes no argument: it must be 0.
+// dflPortReset is DFL_FPGA_PORT_RESET (include/uapi/linux/fpga-dfl.h), which takes no argument and wants 0.
 const dflPortReset = 0xb640
 
-// resetPort resets the accelerator behind a port: within a millisecond, or it is a time-out (RST_POLL_TIMEOUT). That
-// touches neither the memory beside it nor the bitstream. An exclusive open is the kernel's own word that nobody has the
-// port (dfl_feature_dev_use_begin); the last close resets it once more.
+// resetPort resets the accelerator behind a port. It takes a millisecond, or is a time-out (RST_POLL_TIMEOUT). It touches
+// neither the memory beside it nor the bitstream. By an exclusive open the kernel says that no process has the port
+// (dfl_feature_dev_use_begin). The last close resets it once more.
 func (h *host) resetPort(_ context.Context, r Request) (string, error) {
 	name := path.Base(r.SysPath)
 	if h.Link(r.SysPath, "driver") != "dfl-port" {
@@ -151,8 +151,8 @@ func (h *host) resetPort(_ context.Context, r Request) (string, error) {
 	return "reset port " + name, nil
 }
 
-// back waits until a device that was reset or erased is there again, is the same, and works. What cannot be told by its
-// attributes counts as working.
+// back waits until a device that was reset or erased is there again, is the same, and works. A device whose attributes do not
+// show its state counts as working.
 func (h *host) back(ctx context.Context, r Request) error {
 	h.step.is("waiting for %s to come back", path.Base(r.SysPath))
 	r = r.anyAppearance()
@@ -167,7 +167,7 @@ func (h *host) back(ctx context.Context, r Request) error {
 	}
 }
 
-// anyAppearance is the request without the diskseq: a disk that appears again has another one.
+// anyAppearance is the request without the diskseq, as a disk that appears again has another one.
 func (r Request) anyAppearance() Request {
 	r.Identity = slices.DeleteFunc(slices.Clone(r.Identity), func(a device.Attribute) bool { return path.Base(a.Name) == "diskseq" })
 	return r
@@ -199,7 +199,7 @@ func (h *host) works(r Request) error {
 	return nil
 }
 
-// answers tells whether a PCI function answers: one that does not reads as ones everywhere (PCI_SET_ERROR_RESPONSE).
+// answers returns an error if a PCI function does not answer. Then it reads as ones everywhere (PCI_SET_ERROR_RESPONSE).
 func (h *host) answers(function string) error {
 	if function == "" {
 		return nil

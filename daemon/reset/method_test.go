@@ -90,7 +90,7 @@ func TestControllerReset(t *testing.T) {
 	}
 }
 
-// TestComesBack: a reset is over when the disk is there again and is the same; a new diskseq is no other disk.
+// TestComesBack ends a reset when the same disk is there again. A new diskseq does not make it another disk.
 func TestComesBack(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -159,9 +159,9 @@ func twoPaths(t *testing.T) (*machine, *fakeNode) {
 	return m, n
 }
 
-// TestPluggedInAgain: a drive whose old node is open comes back with a disk that has the number of its subsystem, and a generic
-// node that has the number of its controller. It is reset and erased like any other, and a generic node without a disk is
-// still in the way.
+// TestPluggedInAgain plugs a drive in again whose old node is open. Its disk has the number of its subsystem by then, and its
+// generic node the number of its controller. It is reset and erased like any other. A generic node without a disk is still in
+// the way.
 func TestPluggedInAgain(t *testing.T) {
 	const again, generic = controller0 + "/nvme3n2", controller0 + "/ng0n2"
 	for _, method := range []string{"nvme-controller", "pci", "zero", "format", "sanitize"} {
@@ -464,7 +464,7 @@ func (m *machine) sibling(address, file string) {
 	})
 }
 
-// TestRootBus: nothing resets that, so that what else is on it does not matter, but for the functions in the same slot.
+// TestRootBus resets a function on a root bus, which no reset takes down. Only the other functions in the same slot count.
 func TestRootBus(t *testing.T) {
 	const bus = "/sys/devices/pci0000:00/"
 	m := newMachine(t)
@@ -480,7 +480,7 @@ func TestRootBus(t *testing.T) {
 	}
 }
 
-// TestFunctionDoesNotAnswer: after its reset a function that reads as ones is gone.
+// TestFunctionDoesNotAnswer reports a function as gone that reads as ones after its reset.
 func TestFunctionDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := oneNVMe(t)
@@ -496,7 +496,7 @@ func TestFunctionDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// TestControllerIsSwapped: another controller takes name and number of ours when its node is opened.
+// TestControllerIsSwapped opens a node when another controller has taken its name and number.
 func TestControllerIsSwapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := oneNVMe(t)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAdminCommand: the layout is that of struct nvme_passthru_cmd, as the C compiler has it.
+// TestAdminCommand compares the layout with struct nvme_passthru_cmd as the C compiler has it.
 func TestAdminCommand(t *testing.T) {
 	var c adminCommand
 	got := []uintptr{
@@ -32,7 +32,7 @@ func TestAdminCommand(t *testing.T) {
 	}
 }
 
-// TestFormatWord: nothing but the erasure is changed by a format.
+// TestFormatWord changes nothing by a format but erases.
 func TestFormatWord(t *testing.T) {
 	for _, c := range []struct {
 		flbas, dps uint8
@@ -275,8 +275,8 @@ func TestSanitize(t *testing.T) {
 	}
 }
 
-// TestSanitizeHitsAll: a sanitize is of each namespace that the drive has, also of a blank one. It is refused before the disk is
-// read for hours.
+// TestSanitizeHitsAll refuses a sanitize, which hits each namespace of the drive, also where another namespace is blank. It
+// refuses before the disk is read for hours.
 func TestSanitizeHitsAll(t *testing.T) {
 	d, first, _ := newDrive(t)
 	d.sanicap = sanitizeBlock
@@ -293,8 +293,8 @@ func TestSanitizeHitsAll(t *testing.T) {
 	}
 }
 
-// TestSanitizeGoesOn: a long one is told of when the time is up, is not begun twice, and is verified in the end. While it
-// runs nothing can be read.
+// TestSanitizeGoesOn reports a long sanitize when the time is up, does not begin it twice, and verifies it in the end. While
+// it runs nothing can be read.
 func TestSanitizeGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, first, _ := newDrive(t)
@@ -339,7 +339,7 @@ func TestSanitizeGoesOn(t *testing.T) {
 	})
 }
 
-// TestAdminGoesWrong: a controller that answers nothing but errors is not touched.
+// TestAdminGoesWrong leaves a controller alone that answers only errors.
 func TestAdminGoesWrong(t *testing.T) {
 	for _, c := range []struct {
 		opcode uint8
@@ -380,8 +380,8 @@ func TestAdminGoesWrong(t *testing.T) {
 	}
 }
 
-// TestProbeWithoutWords: what can be done with a disk is known though its controller tells nothing, but not whether another
-// host uses it.
+// TestProbeWithoutWords probes a disk whose controller answers nothing. The test shows that only the question about another
+// host stays open.
 func TestProbeWithoutWords(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.ext4()
@@ -395,8 +395,8 @@ func TestProbeWithoutWords(t *testing.T) {
 	}
 }
 
-// TestControllersOfOthers: one that a virtual machine has, or another host, is no device of the driver here, and what
-// it uses would be erased with the NVM subsystem.
+// TestControllersOfOthers refuses to erase an NVM subsystem with a controller of a virtual machine or of another host. The
+// driver here does not have such a controller, and its data would be erased too.
 func TestControllersOfOthers(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -2,7 +2,7 @@
 
 package reset
 
-// The attributes reset and reset_method of a PCI function (Documentation/ABI/testing/sysfs-bus-pci; drivers/pci/pci.c).
+// The attributes reset and reset_method of a PCI function (Documentation/ABI/testing/sysfs-bus-pci, drivers/pci/pci.c).
 
 import (
 	"cmp"
@@ -20,14 +20,14 @@ import (
 // baseBridge is PCI_BASE_CLASS_BRIDGE (include/linux/pci_ids.h), the attribute class without its last two bytes.
 const baseBridge = 0x06
 
-// survivors are the drivers that save what they need before a reset and go on after it: those with reset_prepare and
-// reset_done in their pci_error_handlers, in Linux 6.12. No GPU driver but those of Gaudi and of Intel's and Qualcomm's
-// accelerators is one, and no RDMA driver. Left out are drivers of network and storage adapters, which other hosts see
-// go, and cxl_pci, which has reset_done only to warn that memory of the system may be lost.
+// survivors are the drivers that save what they need before a reset and go on after it. They have reset_prepare and reset_done
+// in their pci_error_handlers, in Linux 6.12. No GPU driver but those of Gaudi and of Intel's and Qualcomm's accelerators is
+// one, and no RDMA driver. Left out are drivers of network and storage adapters, which other hosts see go, and cxl_pci, which
+// has reset_done only to warn that memory of the system may be lost.
 func survivors() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
 
-// resetFunction resets a PCI function by one method of those that its reset_method lists, or the first that works:
-// "flr" takes 100 ms and hits the function alone, "pm" 10 ms; "bus" takes the link down for 1 s (pci_reset_secondary_bus,
+// resetFunction resets a PCI function by one method of those that its reset_method lists, or the first that works. "flr" takes
+// 100 ms and hits the function alone. "pm" takes 10 ms. "bus" takes the link down for 1 s (pci_reset_secondary_bus,
 // pci_bridge_wait_for_secondary_bus), and is possible only where nothing else is on the bus.
 func (h *host) resetFunction(ctx context.Context, r Request, choice string) (string, error) {
 	function, err := h.functionOf(r.SysPath)
@@ -108,7 +108,7 @@ func (h *host) functionOf(sysPath string) (string, error) {
 	return f, nil
 }
 
-// resetMethods returns what the attribute reset_method lists; the choice, if there is one, has to be among it.
+// resetMethods returns the list in the attribute reset_method. The choice, if there is one, has to be among it.
 func (h *host) resetMethods(function, choice string) (listed string, err error) {
 	address := path.Base(function)
 	if !h.Present(function + "/reset") {
@@ -124,9 +124,9 @@ func (h *host) resetMethods(function, choice string) (listed string, err error) 
 	return listed, nil
 }
 
-// freeFunction makes sure that a reset disturbs nobody who uses the function, and that nobody begins to until letGo is
-// called: its driver survives, or there is none; it has no network interface; its disks are not used; and where user space
-// has it, no process has opened it. Who has just opened a node of it is another program's business to find.
+// freeFunction makes sure that a reset disturbs no user of the function, and that no use begins until letGo is called. Its
+// driver survives, or there is none. It has no network interface. Its disks are not used. Where user space has it, no process
+// has opened it. metalplug-holders finds processes that have just opened a node of it.
 func (h *host) freeFunction(r Request, function, choice string) (letGo func(), err error) {
 	if err := h.mayReset(function); err != nil {
 		return nil, err
@@ -179,8 +179,8 @@ func (h *host) mayReset(function string) error {
 	return nil
 }
 
-// scope returns the functions that a reset by any of some methods can hit: flr, af_flr and pm the function alone; the others,
-// and what is not known, all that is behind the same bridge. On a root bus, which cannot be reset, that is the slot.
+// scope returns the functions that a reset by any of some methods can hit. flr, af_flr and pm hit the function alone. The
+// others, and unknown ones, hit all that is behind the same bridge. On a root bus, which cannot be reset, that is the slot.
 func (h *host) scope(function, methods string) []string {
 	alone := methods != ""
 	for m := range strings.FieldsSeq(methods) {
@@ -201,9 +201,9 @@ func (h *host) scope(function, methods string) []string {
 	return hit
 }
 
-// hasNetwork reports whether a function has a network interface. The directory net is there in each sysfs; what is in it,
-// only in that of its network namespace (net_ns_type_operations; class_dir_create_and_add in drivers/base/core.c). It may
-// be that of a device below, such as one of virtio or of the auxiliary bus.
+// hasNetwork reports whether a function has a network interface. The directory net is there in each sysfs. Its entries are
+// only in that of its network namespace (net_ns_type_operations, class_dir_create_and_add in drivers/base/core.c). It may be
+// that of a device below, such as one of virtio or of the auxiliary bus.
 func (h *host) hasNetwork(function string) (found bool) {
 	root := h.Path(function)
 	filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -237,13 +237,12 @@ func (h *host) disksOf(function string) (disks []string, err error) {
 	return slices.Compact(slices.Sorted(slices.Values(append(disks, heads...)))), err
 }
 
-// Devices in the hands of user space through VFIO (Documentation/driver-api/vfio.rst; include/uapi/linux/vfio.h).
+// Devices in the hands of user space through VFIO (Documentation/driver-api/vfio.rst, include/uapi/linux/vfio.h).
 
 const vfioGroupClass = "/sys/devices/virtual/vfio/"
 
 // resetVFIO resets a PCI function that a VFIO driver has, or all of a group, by the attribute reset, which does the same as
-// VFIO_DEVICE_RESET (vfio_pci_ioctl_reset). A group can be opened once only, so that to have it is to know that nobody else
-// does.
+// VFIO_DEVICE_RESET (vfio_pci_ioctl_reset). A group can be opened once only, so that no other process has it then.
 func (h *host) resetVFIO(_ context.Context, r Request) (string, error) {
 	group, functions, err := h.vfioGroup(r.SysPath)
 	if err != nil {

@@ -2,7 +2,8 @@
 
 package reset
 
-// What a start of a pod, a release and the operator ask for: prove a device free, reset it, and erase it or prove it blank.
+// The work that a start of a pod, a release and the operator ask for proves a device free, resets it, and erases it or proves
+// it blank.
 
 import (
 	"context"
@@ -15,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// prepare does what the request asks for, in this order: prove, reset, erase.
+// prepare does what the request asks for. It proves, resets and erases, in this order.
 func (h *host) prepare(ctx context.Context, r Request, disk bool, a *Answer) error {
 	_, erasable := erasures()[r.Scrub]
 	switch {
@@ -88,9 +89,9 @@ func appearanceOf(seq uint64) string {
 	return strconv.FormatUint(seq, 10)
 }
 
-// examine proves that a disk is free and may be touched, and returns the fingerprint of what is on it, as far as that matters;
-// empty: it was not, or could not be read. It leaves no trace: the disk is open to read only, and udev inspects a disk again
-// when a descriptor for writing is closed. It notes in r which disk it was.
+// examine proves that a disk is free and may be touched, and returns the fingerprint of what is on it. The fingerprint is
+// empty if the disk was not or could not be read. A look leaves no trace. The disk is open to read only, for udev inspects a
+// disk again when a descriptor for writing is closed. It notes in r which disk it was.
 func (h *host) examine(ctx context.Context, r *Request, a *Answer) (print string, err error) {
 	c, err := h.hold(r.SysPath, readOnly)
 	if err != nil {
@@ -126,8 +127,7 @@ func (h *host) examine(ctx context.Context, r *Request, a *Answer) (print string
 // withheld reports whether a sanitize keeps the disk from being read that is to be sanitized.
 func (c *claim) withheld(r Request) bool { return r.Scrub == "sanitize" && c.unreadable() }
 
-// allowed refuses what the request may not be done to: a disk that is not blank where it must be, and to erase what no pod
-// left there.
+// allowed refuses a disk that is not blank where it must be, and to erase data that no pod left there.
 func (c *claim) allowed(r Request, s *surface, a *Answer) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signs()
 	if content == "" && len(c.partitions) > 0 && r.Fingerprint == Blank {
@@ -188,8 +188,8 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 	return err
 }
 
-// proven returns the diskseq of a disk after a reset if the disk has not appeared again; empty: another medium with the same
-// identity may be in its place, and nothing that can be read tells the one from the other.
+// proven returns the diskseq of a disk after a reset if the disk has not appeared again, else "". Another medium with the same
+// identity may be in its place then, and no attribute tells the one from the other.
 func (h *host) proven(r Request) string {
 	if r.seq == 0 || h.Uint(r.SysPath, "diskseq") != r.seq {
 		return ""

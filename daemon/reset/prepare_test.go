@@ -49,7 +49,7 @@ func (m *machine) full(r Request) Answer {
 	return a
 }
 
-// TestBlankDiskIsProven: a start of a pod on a disk that is not erased. Nothing may be on the disk, wherever it is.
+// TestBlankDiskIsProven starts a pod on a disk that is not erased. The disk must hold nothing in any place.
 func TestBlankDiskIsProven(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -88,7 +88,7 @@ func TestBlankDiskIsProven(t *testing.T) {
 	}
 }
 
-// TestKeptIsNotErased: volume managers, RAID and the like are erased by hand only, whatever the daemon says.
+// TestKeptIsNotErased erases volume managers, RAID and the like only by hand. The word of the daemon does not change that.
 func TestKeptIsNotErased(t *testing.T) {
 	for _, c := range []struct {
 		want  string
@@ -133,7 +133,7 @@ func TestKeptIsNotErased(t *testing.T) {
 	}
 }
 
-// TestAdoptedContent: the operator has adopted what was on a disk then, and nothing else.
+// TestAdoptedContent erases the content that the operator adopted, and no other.
 func TestAdoptedContent(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.ext4()
@@ -150,7 +150,7 @@ func TestAdoptedContent(t *testing.T) {
 	}
 }
 
-// TestNoOneAnswersForIt: what no pod left is not erased unless the operator asks for it.
+// TestNoOneAnswersForIt erases data that no pod left only if the operator asks for it.
 func TestNoOneAnswersForIt(t *testing.T) {
 	m, n := oneNVMe(t)
 	r := eraseOf0("zero")
@@ -164,7 +164,7 @@ func TestNoOneAnswersForIt(t *testing.T) {
 	m.untouched()
 }
 
-// TestDrivesThatLie: each drive acknowledges the erasure. What was written before it proves whether it was one.
+// TestDrivesThatLie verifies by the data of before whether an acknowledged erasure was one.
 func TestDrivesThatLie(t *testing.T) {
 	const granule = 1 << 20
 	parts := func(n *fakeNode, from, length int64, keep func(at int64) bool) {
@@ -232,7 +232,7 @@ func TestDrivesThatLie(t *testing.T) {
 	}
 }
 
-// TestTooLittleTime: where the places to verify by are not found in time, nothing is erased.
+// TestTooLittleTime erases nothing if the places to verify by are not found in time.
 func TestTooLittleTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)
@@ -256,8 +256,8 @@ func TestTooLittleTime(t *testing.T) {
 	})
 }
 
-// TestAppearsAgain: a reset makes the disk appear again. Whatever is on it, another medium with the same identity may be in its
-// place: it is not erased, and does not count as the same.
+// TestAppearsAgain resets a disk that appears again. Another medium with the same identity may be in its place. The disk is
+// not erased, and does not count as the same.
 func TestAppearsAgain(t *testing.T) {
 	for name, write := range map[string]func(n *fakeNode){
 		"blank": func(n *fakeNode) {}, "with data": func(n *fakeNode) { n.ext4() }, "with data that the quick check misses": func(n *fakeNode) { n.bigger().noiseAt(40<<20, 512) },
@@ -288,7 +288,7 @@ func TestAppearsAgain(t *testing.T) {
 	}
 }
 
-// TestAppearsAgainWhileErased: an erasure after which the disk is another is not one.
+// TestAppearsAgainWhileErased does not count an erasure after which the disk is another.
 func TestAppearsAgainWhileErased(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.fill()
@@ -305,8 +305,8 @@ func TestAppearsAgainWhileErased(t *testing.T) {
 	}
 }
 
-// TestStoppedInBetween: the process is stopped wherever it can be, and another disk takes the name, the number and the
-// identity of the first. Nothing is written to it.
+// TestStoppedInBetween stops the process at each possible place, and another disk takes the name, the number and the identity
+// of the first. Nothing is written to it.
 func TestStoppedInBetween(t *testing.T) {
 	for stop := 1; ; stop++ {
 		m, n := oneNVMe(t)
@@ -337,9 +337,9 @@ func TestStoppedInBetween(t *testing.T) {
 	}
 }
 
-// TestOpenElsewhere: who has the disk, a partition, its controller or its character device open is asked right before it is
-// written to. Processes of a pod that has had the disk, and that cannot be read, may have it open. Those of other pods cannot;
-// where it is not known which pod had the disk, each may.
+// TestOpenElsewhere asks right before it writes which processes have the disk, a partition, its controller or its character
+// device open. Unreadable processes of a pod that has had the disk may have it open. Unreadable processes of other pods
+// cannot. Each may if it is not known which pod had the disk.
 func TestOpenElsewhere(t *testing.T) {
 	const partition, generic = disk0 + "/nvme0n1p1", controller0 + "/ng0n1"
 	const unknown = "which processes have nvme0n1 open is not known: "
@@ -400,8 +400,8 @@ func TestOpenElsewhere(t *testing.T) {
 	}
 }
 
-// TestTheQuestionComesLast: the answer about processes is true when it is given. Nothing that takes time lies between it and the
-// erasure, and after a long erasure it is asked for again.
+// TestTheQuestionComesLast checks that nothing slow lies between the answer about processes and the erasure. After a long
+// erasure the helper asks again.
 func TestTheQuestionComesLast(t *testing.T) {
 	for _, scrub := range []string{"zero", "format", "sanitize"} {
 		for _, opened := range []bool{false, true} {
@@ -444,7 +444,7 @@ func TestTheQuestionComesLast(t *testing.T) {
 	}
 }
 
-// TestPassers: udev has the disk open for a moment.
+// TestPassers lets udev have the disk open for a moment.
 func TestPassers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// probe reads a disk, and changes nothing. It does not hold the disk for that: "mkfs DISK && mount DISK" of an operator, of
-// which the first makes us look, must not fail at the second because we do.
+// probe reads a disk, and changes nothing. It does not hold the disk for that. The mkfs in "mkfs DISK && mount DISK" of an
+// operator makes us look, and the mount must not fail because of it.
 func (h *host) probe(ctx context.Context, r Request, a *Answer) error {
 	h.step.is("reading what %s says of itself", path.Base(r.SysPath))
 	c, err := h.look(r.SysPath, readOnly)
@@ -52,8 +52,8 @@ func (c *claim) describe(a *Answer) error {
 	return c.shared()
 }
 
-// contentOf reads an open disk. One that would be offered, as it is blank or whatever is on it, is held for a moment, to
-// find out whether another process holds it. One that did so for a moment may have written to it.
+// contentOf reads an open disk. A disk that would be offered, blank or with any content, is held for a moment to find out
+// whether another process holds it. A process that did so for a moment may have written to it.
 func (c *claim) contentOf(ctx context.Context, r Request, a *Answer) error {
 	waiting, cancel := context.WithTimeout(ctx, claimedFor)
 	defer cancel()
@@ -74,7 +74,7 @@ func (c *claim) contentOf(ctx context.Context, r Request, a *Answer) error {
 	}
 }
 
-// contentIn describes what is on an open disk: what was read, and its partitions.
+// contentIn describes the content of an open disk as it was read, and its partitions.
 func (c *claim) contentIn(ctx context.Context, r Request, a *Answer) error {
 	if err := c.identified(r); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (c *claim) contentIn(ctx context.Context, r Request, a *Answer) error {
 	return nil
 }
 
-// vfioBound tells whether a PCI function is in the hands of user space.
+// vfioBound reports whether a PCI function has a VFIO driver.
 func (h *host) vfioBound(function string) bool {
 	return function != "" && strings.Contains(strings.ReplaceAll(h.Link(function, "driver"), "-", "_"), "vfio_pci")
 }
@@ -133,8 +133,7 @@ func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) 
 	return nil
 }
 
-// aligned returns memory that may be read into past the page cache: it begins at a page, which suits each drive (open(2),
-// O_DIRECT).
+// aligned returns memory for reads past the page cache. It begins at a page, which suits each drive (open(2), O_DIRECT).
 func aligned(n int) []byte {
 	const page = 4096
 	b := make([]byte, n+page)
@@ -142,7 +141,7 @@ func aligned(n int) []byte {
 	return b[skip:][:n:n]
 }
 
-// filled returns where the first and the last block begin that hold something, or cannot be read; -1: none.
+// filled returns where the first and the last block begin that hold something, or cannot be read, or -1.
 func (c *chunk) filled() (first, last int64) {
 	first, last = -1, -1
 	for at, b := range c.blocks() {
@@ -158,8 +157,9 @@ func (c *chunk) filled() (first, last int64) {
 }
 
 // survey reads a disk from a byte to its end, in the idle I/O class and past the page cache. It ends at the first block that
-// holds something, when the time is up, and when the asker has gone. It holds no claim: whoever begins to use the disk may,
-// and then it ends as [Busy]. It takes no samples: a probe has done that, and on a slow disk they take all of the time.
+// holds something, when the time is up, and when the asker has gone. It holds no claim, so that another process may begin to
+// use the disk. Then it ends as [Busy]. It takes no samples, as a probe has done that, and on a slow disk they take all of the
+// time.
 func (h *host) survey(ctx context.Context, r Request, a *Answer) error {
 	c, err := h.look(r.SysPath, readOnly|unix.O_DIRECT)
 	if err != nil {
@@ -195,8 +195,8 @@ func (h *host) survey(ctx context.Context, r Request, a *Answer) error {
 	return cmp.Or(c.unheld(ctx, r), c.shared()) // reading the disk has taken its time
 }
 
-// unallocated reports whether the drive says that no block of the namespace is in use: with thin provisioning NUSE counts
-// those that are (NVM Command Set Specification 1.0, figure 97: NSFEAT bit 0, NUSE).
+// unallocated reports whether the drive says that no block of the namespace is in use. With thin provisioning NUSE counts
+// those in use (NVM Command Set Specification 1.0, figure 97, NSFEAT bit 0 and NUSE).
 func (c *claim) unallocated() bool {
 	if !c.IsNVMe(c.sysPath) {
 		return false
@@ -217,7 +217,7 @@ func (c *claim) readOn(ctx context.Context, r Request, a *Answer) error {
 		return c.readFrom(c.fd, c.name(), b, at)
 	}
 	looked := time.Now()
-	// Whole blocks: an earlier survey may have ended at the end of a smaller disk.
+	// It begins at a whole block, as an earlier survey may have ended at the end of a smaller disk.
 	err := sweep(ctx, r.From&^(blockSize-1), c.size, quietly, func(one chunk) error {
 		if first, _ := one.filled(); first >= 0 {
 			a.Read = max(a.Read, first)

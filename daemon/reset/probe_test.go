@@ -60,7 +60,7 @@ func TestProbe(t *testing.T) {
 			m.files(map[string]string{"/proc/1/mountinfo": "30 22 259:0 / /data\\040a rw - ext4 /dev/nvme0n1 rw\n"})
 		}, Answer{Result: Busy, Detail: "nvme0n1 is mounted on /data a"}},
 		{"claimed", Probe, func(m *machine, n *fakeNode) { n.busy = true }, Answer{Result: Busy, Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"}},
-		// A disk of a ZFS pool that is imported, or of a Ceph OSD that runs: the kernel lists neither a mount nor a holder.
+		// The kernel lists neither a mount nor a holder of a disk in an imported ZFS pool, or of a running Ceph OSD.
 		{"claimed, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: Busy, Content: "zfs_member", Claimed: true, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"}},
 		{"of no one, to be offered", Offer, func(m *machine, n *fakeNode) { n.zfs() }, Answer{Result: OK, Content: "zfs_member"}},
 		{"claimed, and not offered", Probe, func(m *machine, n *fakeNode) { n.zfs().busy = true }, Answer{Result: OK, Content: "zfs_member"}},
@@ -92,7 +92,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestProbeHoldsNothing: while a disk is read or its lock is waited for, somebody else can mount it. One with content is
+// TestProbeHoldsNothing lets another process mount a disk while it is read or its lock is waited for. A disk with content is
 // not held at all.
 func TestProbeHoldsNothing(t *testing.T) {
 	for _, c := range []struct {
@@ -128,7 +128,7 @@ func TestProbeHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestProbeWaitsForAClaim: of somebody who passes by, and not for long.
+// TestProbeWaitsForAClaim waits for a short claim of another process, and not for long.
 func TestProbeWaitsForAClaim(t *testing.T) {
 	const claimed = "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"
 	for _, c := range []struct {
@@ -167,7 +167,7 @@ func TestProbeWaitsForAClaim(t *testing.T) {
 	}
 }
 
-// TestProbeWithoutAnAnswer: it tells nothing of the disk, neither by itself nor by what it leaves behind.
+// TestProbeWithoutAnAnswer learns nothing of the disk, neither by itself nor by what it leaves behind.
 func TestProbeWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)
@@ -202,7 +202,7 @@ func TestProbeLeavesPodsAlone(t *testing.T) {
 	}
 }
 
-// TestProbeIdentifiesTheControllerOnce: each look at each disk costs that command.
+// TestProbeIdentifiesTheControllerOnce counts the commands of each look at each disk.
 func TestProbeIdentifiesTheControllerOnce(t *testing.T) {
 	m, _ := oneNVMe(t)
 	m.tells(1<<1, 1<<2, sanitizeBlock, 0)
@@ -218,7 +218,7 @@ func TestProbeIdentifiesTheControllerOnce(t *testing.T) {
 	}
 }
 
-// TestWhichDeviceItIs: all that a wrong or changed device can look like is refused, by every operation.
+// TestWhichDeviceItIs refuses a wrong or changed device in every operation.
 func TestWhichDeviceItIs(t *testing.T) {
 	const p1 = disk0 + "/nvme0n1p1"
 	for _, c := range []struct {

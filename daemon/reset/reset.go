@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reset reads a disk, resets a device and erases it: the daemon's end ([Client]) and the end of the program
-// metalplug-reset ([Serve]), which lives for one request and is the only one that opens the nodes of devices.
+// Package reset reads a disk, resets a device and erases it. It has the daemon's end ([Client]) and the end of the program
+// metalplug-reset ([Serve]). The program lives for one request and is the only one that opens the nodes of devices.
 //
-// That program believes nothing about a device. It finds the device below /sys/devices. It reads /etc/metalplug and
-// refuses a device or a method that no resource selects. It checks by the kernel's attributes which device it is, and that
-// no one uses it; opens it exclusively where the kernel can do that; checks again while it holds the device; acts;
-// verifies; and reports what it has done. Whatever is not certain is a refusal.
+// metalplug-reset believes nothing about a device. It finds the device below /sys/devices. It reads /etc/metalplug and refuses
+// a device or a method that no resource selects. It checks by the kernel's attributes which device it is, and that no one uses
+// it. It opens the device exclusively where the kernel can do that, and checks again while it holds the device. Then it acts,
+// verifies, and reports what it has done. It refuses where it is not certain.
 package reset
 
 import (
@@ -21,9 +21,9 @@ type Do string
 
 // Kinds of requests. The first four only read.
 const (
-	Look    Do = "look"    // who uses the device, and how it is; a disk is neither read nor claimed: a pod has it
+	Look    Do = "look"    // who uses the device, and how it is; neither reads nor claims a disk, as a pod has it
 	Probe   Do = "probe"   // the same, and what is on the disk
-	Offer   Do = "offer"   // the same, and who has a claim on it, for it would be offered whatever is on it: nothing else shows an imported ZFS pool
+	Offer   Do = "offer"   // as probe, and who has a claim on the disk, which would be offered with any content; nothing else shows an imported ZFS pool
 	Survey  Do = "survey"  // reads a disk from Request.From to its end
 	Prepare Do = "prepare" // proves a device free, resets it, and erases it or proves it blank
 )
@@ -44,12 +44,12 @@ type Request struct {
 	// this resource does not select, and a method or scrub that it does not name.
 	Resource string `json:"resource,omitempty"`
 
-	// Method is how a prepare resets the device first: "nvme-controller", "dfl-port", "vfio", "pci" or,
-	// to choose one of the attribute reset_method, "pci:flr". Empty: it does not.
+	// Method is how a prepare resets the device first, as "nvme-controller", "dfl-port", "vfio", "pci" or, to choose one of
+	// the attribute reset_method, "pci:flr". With "" it does not.
 	Method string `json:"method,omitempty"`
 
-	// Scrub is how a prepare erases the disk after that: "discard", "secure-discard", "zero", "format", "crypto-erase",
-	// "sanitize". Empty: it does not. A scrub needs Tenant or ByHand.
+	// Scrub is how a prepare erases the disk after that, as "discard", "secure-discard", "zero", "format", "crypto-erase" or
+	// "sanitize". With "" it does not. A scrub needs Tenant or ByHand.
 	Scrub string `json:"scrub,omitempty"`
 
 	// Tenant reports whether a pod of this node left what is on the disk, as the daemon's state has it.
@@ -61,7 +61,7 @@ type Request struct {
 
 	// Fingerprint is that of what the tenant left or the operator adopted, from the answer to a probe, or [Blank]. A prepare
 	// refuses other data as [Foreign], with the Content. A probe reads the same places again, so that its answer can be
-	// compared. Empty: not known.
+	// compared. It is "" if it is not known.
 	Fingerprint string `json:"fingerprint,omitempty"`
 
 	// Written is the number of sectors that had been written to the disk ([sysfs.Written]) when its last pod had gone or the
@@ -71,7 +71,8 @@ type Request struct {
 	// From is the byte at which a survey goes on.
 	From int64 `json:"from,omitempty"`
 
-	// Follow reports whether the last answer was [Running]. A sanitize that ended since then was this one; none is started.
+	// Follow reports whether the last answer was [Running]. A sanitize that ended since then was this one, and none is
+	// started.
 	Follow bool `json:"follow,omitempty"`
 
 	// Together are the sysfs paths of the further disks that will be hit too and that no pod holds. Each is checked like
@@ -81,32 +82,33 @@ type Request struct {
 	// Pods are the UIDs of the pods that have had the disk. Processes of theirs that cannot be read may have it open.
 	Pods []string `json:"pods,omitempty"`
 
-	// TimeoutMS is how long it may take, in milliseconds, at most 48 h. Waits end there. A step that the kernel does not
-	// let go of goes on: the answer, which then comes 2 s later, names it.
+	// TimeoutMS is how long it may take, in milliseconds, at most 48 h. Waits end there. A step that the kernel does not let
+	// go of goes on. The answer then comes 2 s later and names the step.
 	TimeoutMS int64 `json:"timeoutMs"`
 
-	// seq is the diskseq of the disk that this request first had open; 0: not known. Every later open must find the same.
+	// seq is the diskseq of the disk that this request first had open, or 0 if it is not known. Every later open must find the
+	// same.
 	seq uint64
 }
 
 // Timeout returns how long the request may take.
 func (r Request) Timeout() time.Duration { return time.Duration(r.TimeoutMS) * time.Millisecond }
 
-// Result is how a request ended. All but [OK] are errors: see [Answer.Err].
+// Result is how a request ended. All but [OK] are errors. See [Answer.Err].
 type Result string
 
 // Results.
 const (
-	OK          Result = "ok"          // done and verified; of a probe or a survey: no one uses it
+	OK          Result = "ok"          // done and verified, or not in use after a probe or a survey
 	Refused     Result = "refused"     // the request does not fit the device, or the device must be left alone
-	Foreign     Result = "foreign"     // the disk holds other data than it may; nothing was done
+	Foreign     Result = "foreign"     // the disk holds other data than it may, and nothing was done
 	Busy        Result = "busy"        // another process or the kernel uses it
 	Gone        Result = "gone"        // it is not there, or did not come back
 	Unsupported Result = "unsupported" // the device or the kernel cannot do that
-	Failed      Result = "failed"      // it was tried; the state of the device is not known
-	Late        Result = "late"        // of a probe or a survey: there is no answer yet, which says nothing of the device
-	Running     Result = "running"     // it goes on in the device: ask again, with Follow
-	Malformed   Result = "malformed"   // the request is not valid; nothing was looked at
+	Failed      Result = "failed"      // it was tried, and the state of the device is not known
+	Late        Result = "late"        // a probe or a survey has no answer yet, which says nothing of the device
+	Running     Result = "running"     // it goes on in the device, and a request with Follow asks again
+	Malformed   Result = "malformed"   // the request is not valid, and nothing was looked at
 )
 
 // Error returns the result itself, so that errors.Is(err, reset.Busy) holds for the error of [Answer.Err].
@@ -115,18 +117,18 @@ func (r Result) Error() string { return string(r) }
 // Answer is the outcome of a request.
 type Answer struct {
 	Result      Result       `json:"result"`
-	Detail      string       `json:"detail,omitempty"`      // for people, one line: what, where, what to do next
-	Content     string       `json:"content,omitempty"`     // on the disk: "ext4" or "gpt, unknown data at byte 4096"; empty: nothing was found
-	Fingerprint string       `json:"fingerprint,omitempty"` // of all that was read of a disk that is not blank; empty: it is blank
-	Claimed     bool         `json:"claimed,omitempty"`     // of a probe: the one sign of use is that the kernel refuses an exclusive open
+	Detail      string       `json:"detail,omitempty"`      // one line for people, with what, where and what to do next
+	Content     string       `json:"content,omitempty"`     // on the disk, as "ext4" or "gpt, unknown data at byte 4096", or ""
+	Fingerprint string       `json:"fingerprint,omitempty"` // of all that was read of a disk, or "" for a blank one
+	Claimed     bool         `json:"claimed,omitempty"`     // the one sign of use in a probe is that the kernel refuses an exclusive open
 	Smart       device.Smart `json:"smart,omitzero"`        // of a probe of an NVMe namespace
-	Done        string       `json:"done,omitempty"`        // of a prepare: what was done and how it was verified
+	Done        string       `json:"done,omitempty"`        // by a prepare, and how it was verified
 	Size        int64        `json:"size,omitempty"`        // of a disk, in bytes
-	Read        int64        `json:"read,omitempty"`        // of a survey: all before this byte was read and is blank; Size: all of the disk
-	Erased      bool         `json:"erased,omitempty"`      // of a prepare: the disk was erased, and that was verified
+	Read        int64        `json:"read,omitempty"`        // by a survey, which found all before this byte blank; Size after the whole disk
+	Erased      bool         `json:"erased,omitempty"`      // a prepare erased the disk and verified that
 
-	// Appearance is the diskseq of the disk that was proven to be the same medium afterwards, by the kernel's number or by
-	// our exclusive hold. Empty: that is not proven.
+	// Appearance is the diskseq of the disk that was proven to be the same medium afterwards, by the kernel's number or by our
+	// exclusive hold. It is "" if that is not proven.
 	Appearance string `json:"appearance,omitempty"`
 }
 
@@ -144,7 +146,7 @@ type outcome struct {
 	err error
 }
 
-// Error leaves out the result: that is told beside it.
+// Error leaves out the result, which stands next to it.
 func (o outcome) Error() string { return o.err.Error() }
 
 // Unwrap returns both, so that errors.As finds the outermost result.

@@ -2,8 +2,8 @@
 
 package reset
 
-// Whether the operator wants that: /etc/metalplug says which resource has a device, and by which method it may be reset and
-// erased. The daemon, which may have been taken over, can only ask.
+// /etc/metalplug says which resource has a device, and by which method the device may be reset and erased. The daemon, which
+// may have been taken over, can only ask.
 
 import (
 	"fmt"

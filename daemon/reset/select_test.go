@@ -11,7 +11,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 )
 
-// TestSelected: the helper does what a resource of the configuration names, whatever it is asked for.
+// TestSelected does only what a resource of the configuration names.
 func TestSelected(t *testing.T) {
 	const scratch = `
 [[resource]]
@@ -99,7 +99,7 @@ scrub = "none"
 	}
 }
 
-// TestProvenWithoutConfiguration: what changes nothing needs no resource.
+// TestProvenWithoutConfiguration needs no resource for a request that changes nothing.
 func TestProvenWithoutConfiguration(t *testing.T) {
 	m, _ := oneNVMe(t)
 	m.settings = func() (config.Config, error) { return config.Config{}, os.ErrNotExist }

@@ -18,8 +18,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Serve answers the one request on standard input. It blocks until that is done: for as long as the request allows and
-// little more, whatever the device does. The configuration is that of a file.
+// Serve answers the one request on standard input. It blocks for as long as the request allows and little more, even if the
+// device hangs. The configuration is that of a file.
 func Serve(file string) error { return exchange.Serve(newHost(file).answer) }
 
 // newHost returns this machine, with the configuration of a file.
@@ -44,7 +44,7 @@ type step struct{ text atomic.Value }
 
 func (s *step) is(format string, args ...any) { s.text.Store(fmt.Sprintf(format, args...)) }
 
-// String returns it; at first there is only a look.
+// String returns the step. At first there is only a look.
 func (s *step) String() string {
 	if text, ok := s.text.Load().(string); ok {
 		return text
@@ -53,8 +53,8 @@ func (s *step) String() string {
 }
 
 // answer makes an answer of a request. asked ends when no one waits for the answer any more, which ends a survey. Where the
-// kernel does not come back in time, the answer says so; the step then cannot be interrupted, and keeps this process, with
-// its claims on the device, until it is over.
+// kernel does not come back in time, the answer says so. The step then cannot be interrupted. It keeps this process, with its
+// claims on the device, until it is over.
 func (h *host) answer(asked context.Context, _ int, message []byte) []byte {
 	r, err := ParseRequest(message)
 	if err != nil {
@@ -145,7 +145,7 @@ func (h *host) do(ctx context.Context, r Request, a *Answer) error {
 	return h.probe(ctx, r, a)
 }
 
-// pause waits, less if the time is up; then it returns false.
+// pause waits. It returns false at once when the time is up.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

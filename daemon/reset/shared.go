@@ -2,13 +2,13 @@
 
 package reset
 
-// Whether another host, or a virtual machine through a controller of its own, uses an NVMe namespace: dual-port drives,
-// virtual functions and drives over a network have namespaces that several controllers reach. The kernel here knows only
-// its own controllers, so the drive is asked.
+// Another host, or a virtual machine through a controller of its own, may use an NVMe namespace. Dual-port drives, virtual
+// functions and drives over a network have namespaces that several controllers reach. The kernel here knows only its own
+// controllers, so the helper asks the drive.
 //
-// Follows: NVM Express Base Specification 2.0, Identify (NMIC; CNS 12h; CNS 13h) and Reservation Report. The block layer
-// shows reservations to user space by no ioctl of Linux 6.12 (include/uapi/linux/pr.h); drivers/nvme/host/pr.c sends the
-// same command.
+// This follows NVM Express Base Specification 2.0, Identify (NMIC, CNS 12h, CNS 13h) and Reservation Report. The block layer
+// shows reservations to user space by no ioctl of Linux 6.12 (include/uapi/linux/pr.h). drivers/nvme/host/pr.c sends the same
+// command.
 
 import (
 	"cmp"

@@ -27,7 +27,7 @@ type sharer struct {
 	asked              []string
 }
 
-// on puts the drive into a machine; what it does not tell, the machine's own drive does.
+// on puts the drive into a machine. The drive of the machine answers the commands that this one does not know.
 func (s *sharer) on(m *machine) {
 	before := m.onAdmin
 	m.onAdmin = func(c adminCommand, data []byte) (status uint16, err error) {
@@ -87,8 +87,8 @@ func (s *sharer) report(c adminCommand, data []byte) (uint16, error) {
 	return 0, nil
 }
 
-// TestShared: another host has the namespace attached, or has registered with it. No way of looking, erasing or resetting
-// takes such a disk, by whichever class it goes.
+// TestShared takes no disk whose namespace another host has attached or is registered with. The rule holds for each look,
+// erasure and reset of each class.
 func TestShared(t *testing.T) {
 	many := make([]uint16, 100)
 	for i := range many {
@@ -171,7 +171,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestSharedByPaths: of a namespace with two paths both controllers are ours, as long as both are here.
+// TestSharedByPaths takes both controllers of a namespace with two paths as ours while both are here.
 func TestSharedByPaths(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(m *machine)
@@ -199,8 +199,8 @@ func TestSharedByPaths(t *testing.T) {
 	}
 }
 
-// TestSharedAtTheLastMoment: another host attaches the namespace, or this one exports the disk, while the disk is read before
-// it is erased, or by a survey. That nobody used it before does not count.
+// TestSharedAtTheLastMoment attaches the namespace to another host, or exports the disk, while an erasure or a survey reads
+// it. An earlier proof does not count.
 func TestSharedAtTheLastMoment(t *testing.T) {
 	for name, happens := range map[string]func(m *machine, s *sharer){
 		"attached": func(_ *machine, s *sharer) { s.nmic, s.attached = 1, []uint16{1, 77} },
@@ -232,7 +232,7 @@ func TestSharedAtTheLastMoment(t *testing.T) {
 	}
 }
 
-// TestSharedIsAskedDuringASanitize: nothing can be read then, not even reservations, and the sanitize is followed to its end.
+// TestSharedIsAskedDuringASanitize follows a sanitize to its end, during which not even reservations can be read.
 func TestSharedIsAskedDuringASanitize(t *testing.T) {
 	d, first, _ := newDrive(t)
 	d.alone().files(map[string]string{controller0 + "/cntlid": "1\n"})

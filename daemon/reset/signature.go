@@ -2,9 +2,10 @@
 
 package reset
 
-// Where volume managers, RAID sets, encrypted volumes and clusters leave their mark on a disk: one of several disks, or one
-// whose owner is not mounted. Only the operator may have it erased. Linux's own marks are named at the line by their header.
-// What is not here is unknown data, and is erased only if a pod has left it; udev's ID_FS_TYPE names it for people.
+// Where volume managers, RAID sets, encrypted volumes and clusters leave their mark on a disk. It may be one of several disks,
+// or one whose owner is not mounted. Only the operator may have it erased. Linux's own marks are named at the line by their
+// header. Other content is unknown data, which is erased only if a pod has left it. The property ID_FS_TYPE of udev names it
+// for people.
 
 import (
 	"encoding/binary"
@@ -15,12 +16,12 @@ import (
 type signature struct {
 	name  string
 	magic string
-	align int64   // what the end is rounded down to; 0 is 1
-	at    []int64 // bytes; negative: from the end
+	align int64   // bytes to which the end is rounded down, with 0 for 1
+	at    []int64 // bytes, from the end if negative
 }
 
-// places returns where on a disk of a size the signature may be: counted from an end, and from where the first partition
-// of a disk usually begins, which a lost partition table leaves behind.
+// places returns where on a disk of a size the signature may be. It counts from an end, and from where the first partition of
+// a disk usually begins, which a lost partition table leaves behind.
 func (s signature) places(size int64) (all []int64) {
 	for _, at := range s.at {
 		if at < 0 {
@@ -43,18 +44,18 @@ func signatures() []signature {
 	)
 	start, zfs := []int64{0}, uberblocks()
 	all := []signature{
-		{"LVM2_member", "LABELONE", 0, []int64{0, 512, 1024, 1536}}, // LVM2 lib/label/label.h: in one of the first four sectors
+		{"LVM2_member", "LABELONE", 0, []int64{0, 512, 1024, 1536}}, // LVM2 lib/label/label.h, in one of the first four sectors
 		{"LVM1_member", "HM\x01\x00", 0, start},                     // LVM2 lib/format1/disk-rep.h
 		{"LVM1_member", "HM\x02\x00", 0, start},
-		{"crypto_LUKS", "LUKS\xba\xbe", 0, start}, // LUKS2 On-Disk Format Specification 1.1, 2.1; LUKS1 has the same
+		{"crypto_LUKS", "LUKS\xba\xbe", 0, start}, // LUKS2 On-Disk Format Specification 1.1, 2.1, and the same in LUKS1
 		// Its second header, one place for each size of the first.
 		{"crypto_LUKS", "SKUL\xba\xbe", 0, []int64{0x4000, 0x8000, 0x10000, 0x20000, 0x40000, 0x80000, 0x100000, 0x200000, 0x400000}},
 		{"linux_raid_member", md, 0, []int64{0, 4096}},                                    // versions 1.1 and 1.2
 		{"linux_raid_member", md, 4096, []int64{-8192}},                                   // 1.0
 		{"linux_raid_member", md, 65536, []int64{-65536}},                                 // 0.90, MD_NEW_SIZE_SECTORS
 		{"linux_raid_member", "\xa9\x2b\x4e\xfc", 65536, []int64{-65536}},                 // the same, of another byte order
-		{"ddf_raid_member", "\xde\x11\xde\x11", 0, []int64{-512, -4096}},                  // SNIA DDF 2.0, 4.1: anchor header in the last block
-		{"isw_raid_member", "Intel Raid ISM Cfg Sig. ", 0, []int64{-1024, -8192}},         // mdadm super-intel.c MPB_SIGNATURE: second block from the end
+		{"ddf_raid_member", "\xde\x11\xde\x11", 0, []int64{-512, -4096}},                  // SNIA DDF 2.0, 4.1, anchor header in the last block
+		{"isw_raid_member", "Intel Raid ISM Cfg Sig. ", 0, []int64{-1024, -8192}},         // mdadm super-intel.c MPB_SIGNATURE, second block from the end
 		{"lsi_mega_raid_member", "$XIDE$", 0, []int64{-512}},                              // dmraid lib/format/ataraid/lsi.h
 		{"nvidia_raid_member", "NVIDIA", 0, []int64{-1024}},                               // dmraid lib/format/ataraid/nv.h
 		{"jmicron_raid_member", "JM", 0, []int64{-512}},                                   // dmraid lib/format/ataraid/jm.h
@@ -72,7 +73,7 @@ func signatures() []signature {
 		{"oracle_asm", "ORCLDISK", 0, []int64{32}},                         // oracleasm kernel/oracleasm.h
 		{"vmfs_volume", "\x0d\xd0\x01\xc0", 0, []int64{0x100000}},          // vmfs-tools vmfs_volume.h VMFS_VOLINFO_MAGIC
 		{"vmfs", "\x5e\xf1\xab\x2f", 0, []int64{0x200000}},                 // vmfs-tools vmfs_fs.h VMFS_FSINFO_MAGIC
-		{"ldm", "PRIVHEAD", 0, []int64{3072}},                              // block/partitions/ldm.h: Windows dynamic disk, MBR
+		{"ldm", "PRIVHEAD", 0, []int64{3072}},                              // block/partitions/ldm.h, Windows dynamic disk with MBR
 		{"storage_spaces", "SPACEDB ", 0, []int64{4096}},                   // Windows Storage Spaces, as read off a disk
 	}
 	for _, version := range []string{"\x6a", "\x6b", "\x6c", "\x6d"} { // drivers/block/drbd/drbd_int.h DRBD_MD_MAGIC_07 to _09
@@ -84,8 +85,8 @@ func signatures() []signature {
 // uberblock is UBERBLOCK_MAGIC (OpenZFS include/sys/uberblock_impl.h).
 const uberblock = 0x00bab10c
 
-// uberblocks returns the places where the four labels of a ZFS disk, each of 256 KiB, have their uberblocks: 128 KiB into
-// each, 1 KiB apart or more (OpenZFS include/sys/vdev_impl.h).
+// uberblocks returns the places where the four labels of a ZFS disk, each of 256 KiB, have their uberblocks. They begin 128
+// KiB into each, 1 KiB apart or more (OpenZFS include/sys/vdev_impl.h).
 func uberblocks() (all []int64) {
 	const label = 256 << 10
 	for _, start := range [...]int64{0, label, -2 * label, -label} {

@@ -16,7 +16,7 @@ func surveyOf0(from int64) Request {
 	return Request{Do: Survey, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), From: from}
 }
 
-// TestSurvey: it finds what the quick check cannot, wherever it is, and says where it is.
+// TestSurvey finds data that the quick check cannot see, and says where the data begins.
 func TestSurvey(t *testing.T) {
 	const size = 80 << 20
 	for _, c := range []struct {
@@ -52,8 +52,8 @@ func TestSurvey(t *testing.T) {
 	}
 }
 
-// TestSurveyIsInterrupted: it says how far it has come, and goes on from there. A disk that takes a second for each read
-// is read to its end as well.
+// TestSurveyIsInterrupted reports how far it has come and goes on from there. A disk that takes a second for each read is read
+// to its end as well.
 func TestSurveyIsInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)
@@ -82,7 +82,7 @@ func TestSurveyIsInterrupted(t *testing.T) {
 	})
 }
 
-// TestSurveyOfWhatIsWritten: a process writes behind the place that is read, and is gone before the end.
+// TestSurveyOfWhatIsWritten notices a process that writes behind the place that is read and is gone before the end.
 func TestSurveyOfWhatIsWritten(t *testing.T) {
 	m, n := oneNVMe(t)
 	n.bigger()
@@ -99,7 +99,7 @@ func TestSurveyOfWhatIsWritten(t *testing.T) {
 	}
 }
 
-// TestSurveyEndsWithItsAsker: no one waits for the answer any more.
+// TestSurveyEndsWithItsAsker ends when no process waits for the answer any more.
 func TestSurveyEndsWithItsAsker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n := oneNVMe(t)
@@ -123,7 +123,7 @@ func TestSurveyEndsWithItsAsker(t *testing.T) {
 	})
 }
 
-// TestSurveyOfWhatIsTaken: it holds no claim, so that the disk can be taken while it is read, and notices that.
+// TestSurveyOfWhatIsTaken holds no claim. Another process can take the disk while it is read, and the survey notices that.
 func TestSurveyOfWhatIsTaken(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -171,7 +171,7 @@ func TestSurveyOfWhatIsTaken(t *testing.T) {
 	}
 }
 
-// TestSurveyOfAThinNamespace: the drive says that no block is in use, which is enough.
+// TestSurveyOfAThinNamespace takes the word of the drive that no block is in use.
 func TestSurveyOfAThinNamespace(t *testing.T) {
 	for _, c := range []struct {
 		nsfeat, nuse byte

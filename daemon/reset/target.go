@@ -95,8 +95,8 @@ func (h *host) identified(r Request) error {
 // attributeName is the name of an attribute of a device or of the one it is part of ("device/serial").
 var attributeName = regexp.MustCompile(`^(device/){0,2}[A-Za-z0-9_-][A-Za-z0-9_.-]*$`)
 
-// opened opens the node of a device and makes sure that it is the node of that device: by number, for a name in /dev
-// says nothing. The error is [Busy] where the kernel says so.
+// opened opens the node of a device and makes sure that it is the node of that device. It compares the number, for a name in
+// /dev proves nothing. The error is [Busy] where the kernel says so.
 func (h *host) opened(sysPath string, flags int) (fd int, err error) {
 	number, err := h.Attr(sysPath, "dev")
 	if err != nil {
@@ -128,7 +128,7 @@ func (h *host) isNode(fd int, name, number string, block bool) error {
 	return nil
 }
 
-// errClaimed: the kernel says that somebody has a claim on a disk, and not who.
+// errClaimed means that the kernel reports a claim on a disk, and not of whom.
 var errClaimed = errors.New("cannot be opened exclusively: it is mounted, or part of something, or open")
 
 // openError makes an error of what open(2) says of a node.
@@ -144,7 +144,7 @@ func openError(node string, err error) error {
 	return errorf(Failed, "open %s: %w", node, err)
 }
 
-// Which NVMe namespaces a request hits; see package sysfs for how they hang together.
+// NVMe namespaces that a request hits. See package sysfs for their topology.
 
 // controllersOf returns the sysfs paths of the controllers that reach a namespace.
 func (h *host) controllersOf(sysPath string) ([]string, error) {
@@ -158,8 +158,8 @@ func (h *host) controllersOf(sysPath string) ([]string, error) {
 	return controllers, nil
 }
 
-// namespacesOf returns the disks behind controllers. A namespace without a disk, such as one of key-value pairs, is
-// [Refused]: nobody can tell whether it is used.
+// namespacesOf returns the disks behind controllers. A namespace without a disk, such as one of key-value pairs, is [Refused],
+// as its use cannot be told.
 func (h *host) namespacesOf(controllers []string) (disks []string, err error) {
 	for _, c := range controllers {
 		found, without := h.NVMeNamespaces(c)

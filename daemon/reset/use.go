@@ -2,8 +2,8 @@
 
 package reset
 
-// Whether anybody uses a disk, as far as the kernel tells. The package sysfs answers that for the daemon as well; only
-// this program opens nodes, so only it asks a loop device for the number of what is below it.
+// Users of a disk, as far as the kernel reports them. Package sysfs answers that for the daemon as well. Only this program
+// opens nodes, so only it asks a loop device for the number of its backing device.
 
 import (
 	"context"
@@ -53,8 +53,8 @@ func (h *host) unused(d disk) error {
 	return h.looped(d)
 }
 
-// looped looks for loop devices on top: these claim nothing, so that an exclusive open does not notice. The name of what
-// is below one may be that of a node anywhere, so that the loop device itself is asked.
+// looped looks for loop devices on top. These claim nothing, so that an exclusive open does not notice them. The name of a
+// backing file may be that of a node anywhere, so the helper asks the loop device itself.
 func (h *host) looped(d disk) error {
 	for _, name := range h.Names("/sys/block") {
 		if !h.Present("/sys/block/" + name + "/loop/backing_file") {
@@ -74,10 +74,10 @@ func (h *host) looped(d disk) error {
 	return nil
 }
 
-// loopGetStatus64 is LOOP_GET_STATUS64 (include/uapi/linux/loop.h); of struct loop_info64, 232 bytes, lo_rdevice is at 16.
+// loopGetStatus64 is LOOP_GET_STATUS64 (include/uapi/linux/loop.h). struct loop_info64 has 232 bytes, with lo_rdevice at 16.
 const loopGetStatus64 = 0x4c05
 
-// below returns the number of the device that a loop device is set up on; 0:0 for a regular file.
+// below returns the number of the device that backs a loop device, or 0:0 for a regular file.
 func (h *host) below(loop string) (number string, err error) {
 	fd, err := h.opened("/sys/block/"+loop, unix.O_RDONLY)
 	if err != nil {
@@ -92,10 +92,10 @@ func (h *host) below(loop string) (number string, err error) {
 	return fmt.Sprintf("%d:%d", unix.Major(device), unix.Minor(device)), nil
 }
 
-// Who has a disk open. An exclusive open notices claims of the kernel, and not a process that has just opened the node, such
-// as a virtual machine: the helper that sees all processes is asked.
+// Processes that have a disk open. An exclusive open notices claims in the kernel. It does not notice a process that has just
+// opened the node, such as a virtual machine. The helper that sees all processes answers for those.
 
-// passingFor is how long a process that has a disk open is waited for: udev's workers pass in a moment.
+// passingFor is how long the helper waits for a process that has a disk open. Workers of udev close it in a moment.
 const passingFor = 2 * time.Second
 
 // questionLimit bounds one question. The service manager of a busy machine may take seconds to start the helper that answers.
@@ -110,7 +110,7 @@ func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (
 // at may have.
 func (c *claim) unheld(ctx context.Context, r Request) error {
 	settings, err := c.settings()
-	if err != nil { // a survey needs no configuration; an erasure has read it
+	if err != nil { // a survey needs no configuration, and an erasure has read it
 		settings = config.Default()
 	}
 	nodes, err := c.NodesOf(c.sysPath)

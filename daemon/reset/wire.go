@@ -2,7 +2,7 @@
 
 package reset
 
-// A message is one JSON object: see [exchange.Decode].
+// A message is one JSON object. See [exchange.Decode].
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-// MaxList bounds the entries of a list; NVMe subsystems with more namespaces are not for pods.
+// MaxList bounds the entries of a list. NVMe subsystems with more namespaces are not for pods.
 const MaxList = 128
 
 const (
@@ -32,7 +32,7 @@ func invalidf(format string, args ...any) error {
 // Encode returns the message. [ParseRequest] refuses that of an invalid request.
 func (r Request) Encode() []byte { return exchange.Encode(r) }
 
-// ParseRequest reads a message. The request is of a valid form then, no more: names and paths may lead anywhere.
+// ParseRequest reads a message. The request is of a valid form then, but its names and paths may lead anywhere.
 func ParseRequest(message []byte) (r Request, err error) {
 	if err = exchange.Decode(message, &r); err == nil {
 		err = r.validate()
@@ -40,7 +40,8 @@ func ParseRequest(message []byte) (r Request, err error) {
 	return r, err
 }
 
-// Encode returns the message. Strings that are too long or have control characters are changed: an answer always arrives.
+// Encode returns the message. It changes strings that are too long or have control characters, so that an answer always
+// arrives.
 func (a Answer) Encode() []byte {
 	a.Detail, a.Content, a.Done = plain(a.Detail), plain(a.Content), plain(a.Done)
 	return exchange.Encode(a)
@@ -93,8 +94,8 @@ func (a Answer) validate() error {
 	return nil
 }
 
-// plain returns a text for people that a message can have: control characters and what is not UTF-8 replaced, and cut where
-// it is too long.
+// plain returns a text for people as a message can have it. It replaces control characters and invalid UTF-8, and cuts a long
+// text.
 func plain(text string) string {
 	text = strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f {
@@ -115,9 +116,9 @@ const grace = 2 * time.Second
 // Client asks the program metalplug-reset. Its methods are safe for concurrent use.
 type Client struct{ Peer exchange.Peer }
 
-// Do sends a request and returns the answer, whatever that is: see [Answer.Err]. An error says that there is none: the
-// program cannot be reached, answers nonsense, or ctx ended or the request's time was up long before it answered. Then the
-// state of the device is not known. A survey ends with ctx.
+// Do sends a request and returns the answer of any result, as in [Answer.Err]. It returns an error if the program cannot be
+// reached or answers nonsense, if ctx ends, or if the time of the request is up long before the answer. Then the state of the
+// device is not known. A survey ends with ctx.
 func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
 	message := r.Encode()
 	if _, err := ParseRequest(message); err != nil {

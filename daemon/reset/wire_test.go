@@ -42,8 +42,8 @@ func TestRequestOnTheWire(t *testing.T) {
 	}
 }
 
-// TestMalformedRequest: a request that is cut short, too large, of another version or of impossible values is refused, and
-// nothing is done.
+// TestMalformedRequest refuses a request that is cut short, too large, of another version or of impossible values. Nothing is
+// done.
 func TestMalformedRequest(t *testing.T) {
 	m, _ := oneNVMe(t)
 	replaced := func(old, new string) string { return strings.Replace(requestText, old, new, 1) }
@@ -111,7 +111,7 @@ func TestAnswersAlwaysArrive(t *testing.T) {
 	}
 }
 
-// FuzzRequest: what parses is within its bounds, and is written so that it parses to the same.
+// FuzzRequest parses requests. A parsed request is within its bounds, and parses to the same when it is written again.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(requestText))
 	f.Add(Request{Do: Probe, SysPath: "/sys/devices/x", Class: "gpu", TimeoutMS: 1}.Encode())

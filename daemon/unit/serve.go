@@ -18,7 +18,7 @@ type Helper struct {
 	Run func(ctx context.Context, template, instance string) error
 }
 
-// maxError bounds the text of an error, in bytes: each may take six in JSON.
+// maxError bounds the text of an error, in bytes, as each may take six in JSON.
 const maxError = exchange.MessageSize / 8
 
 // Serve answers the one request that comes over standard input. It blocks until the unit has succeeded or failed.

@@ -2,8 +2,8 @@
 
 // Package unit is the request by which metalplugd has a vendor's unit run, and the helper that answers it.
 //
-// A request names a resource, a stage and a device, never a unit: the helper reads the unit's name from the
-// configuration. So a request starts nothing that the operator has not configured.
+// A request names a resource, a stage and a device, never a unit. The helper reads the unit's name from the configuration. So
+// a request starts nothing that the operator has not configured.
 package unit
 
 import (
@@ -22,7 +22,7 @@ const Program = "metalplug-unit"
 // MaxTimeout is the longest time that a request may give a unit. metalplug-unit@.service ends a helper a little later.
 const MaxTimeout = time.Hour
 
-// The stages of a device at which a unit runs: the keys of [resource.units].
+// The stages of a device at which a unit runs are the keys of [resource.units].
 const (
 	Init    = "init"
 	Start   = "start"
@@ -40,7 +40,7 @@ type Request struct {
 
 // answer is the reply to a request.
 type answer struct {
-	Error string `json:"error,omitempty"` // empty: the unit has succeeded
+	Error string `json:"error,omitempty"` // "" if the unit has succeeded
 }
 
 // Client sends requests to the helper. Its method is safe for concurrent use.
@@ -48,8 +48,8 @@ type Client struct {
 	Peer exchange.Peer
 }
 
-// Run runs the unit of a resource and stage for a device. It blocks until the unit has succeeded or failed. When the
-// deadline of ctx passes, the helper stops the unit; when ctx is cancelled, the unit goes on.
+// Run runs the unit of a resource and stage for a device. It blocks until the unit has succeeded or failed. When the deadline
+// of ctx passes, the helper stops the unit. When ctx is cancelled, the unit goes on.
 func (c Client) Run(ctx context.Context, resource, stage, id string) error {
 	r := Request{Resource: resource, Stage: stage, Device: id, TimeoutMS: MaxTimeout.Milliseconds()}
 	asking, cancel := context.WithCancelCause(context.WithoutCancel(ctx))

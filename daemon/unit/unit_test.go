@@ -142,7 +142,7 @@ func TestBadConfigurationRunsNothing(t *testing.T) {
 	}
 }
 
-// TestDeadline: the helper gives the unit the time of the caller, and says that it was not enough.
+// TestDeadline gives the unit the time of the caller, and reports that it was not enough.
 func TestDeadline(t *testing.T) {
 	client, _ := helper(t, configuration)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -152,7 +152,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestCancel: a daemon that stops does not wait for the unit.
+// TestCancel lets a daemon stop without waiting for the unit.
 func TestCancel(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "unit.sock")
 	asked := make(chan struct{})

@@ -3,83 +3,169 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/cgroup"
-	"github.com/metalplug/metalplug/daemon/exchange"
 )
 
-// crowd is how many processes there are when it is asked who has devices open.
+// crowd is how many processes there are during a question for the processes that have devices open.
 const crowd = 2000
 
-// holders measures the question who has eight devices open: a process for each, as systemd starts it. The floor is to start
-// an empty program and to read the same files of /proc once.
-func (b *bench) holders() (results []result, err error) {
-	socket := filepath.Join(b.dir, "holders.sock")
-	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	if err != nil {
-		return nil, err
-	}
-	defer listener.Close()
-	go startForEach(listener, filepath.Join(filepath.Dir(b.daemon), cgroup.Program))
-	empty, err := buildEmpty(b.dir)
-	if err != nil {
-		return nil, err
-	}
+// holders measures the question which processes have eight devices open, with a process for each question, as systemd starts
+// it. The floor is to start an empty program and to read the same files of /proc once.
+func (b *bench) holders() ([]result, error) {
 	end, err := gather(crowd)
 	defer end()
 	if err != nil {
 		return nil, err
 	}
-	numbers := []cgroup.Number{{Major: 1, Minor: 7}} // /dev/full, which this process holds, and is left out
-	full, err := os.Open("/dev/full")
+	return b.question(fmt.Sprintf("who has these 8 devices open, %d processes", crowd), b.times(50), nil)
+}
+
+// attack measures the same while processes without privileges make the answer hard. They are the attackers of the test of
+// package cgroup, all at once.
+func (b *bench) attack() (results []result, err error) {
+	end, err := gather(crowd)
+	defer end()
+	if err != nil {
+		return nil, err
+	}
+	program := filepath.Join(b.dir, "attack")
+	if out, err := exec.Command("go", "test", "-c", "-o", program, "./cgroup").CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the attackers: %w: %s", err, lastLines(string(out)))
+	}
+	names, err := b.subdir("names")
+	if err != nil {
+		return nil, err
+	}
+	apart := &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{HostID: 65534, Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: 65534, Size: 1}},
+	}
+	var pids []int // that hold what is asked about
+	for _, a := range []struct {
+		attributes *syscall.SysProcAttr
+		holds      bool
+		args       []string
+	}{
+		{nil, false, []string{"churn", "memory"}},
+		{nil, false, []string{"churn", "/dev/shm"}},
+		{nil, false, []string{"names", names}},
+		{nil, true, []string{"threads", "8000", held}},
+		{nil, false, []string{"forks"}},
+		{nil, true, []string{"vfork", held}},
+		{nil, true, []string{"undumpable", held}},
+		{apart, true, []string{"open", held}},
+	} {
+		pid, stop, err := attacker(program, a.attributes, a.args)
+		defer stop()
+		if err != nil {
+			return nil, err
+		}
+		if a.holds {
+			pids = append(pids, pid)
+		}
+	}
+	return b.question(fmt.Sprintf("the same under attack, %d processes", crowd), b.times(5), pids)
+}
+
+// held is a device node that attackers hold.
+const held = "/dev/full"
+
+// attacker starts a process in a role of the test of package cgroup and waits until it is ready. stop ends the process.
+func attacker(program string, attributes *syscall.SysProcAttr, args []string) (pid int, stop func(), err error) {
+	stop = func() {}
+	c := exec.Command(program, append([]string{"role=" + args[0]}, args[1:]...)...)
+	if c.SysProcAttr = attributes; attributes == nil {
+		c.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	c.SysProcAttr.Pdeathsig, c.Stderr = unix.SIGKILL, os.Stderr
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return 0, stop, err
+	}
+	if err := c.Start(); err != nil {
+		return 0, stop, fmt.Errorf("start the attacker %q: %w", args, err)
+	}
+	stop = func() {
+		c.Process.Kill()
+		c.Wait()
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if lines.Text() == "ready" {
+			return c.Process.Pid, stop, nil
+		}
+	}
+	return 0, stop, fmt.Errorf("start the attacker %q: it has ended", args)
+}
+
+// question asks as many times, and checks that the answer names these processes and not this one.
+func (b *bench) question(what string, times int, pids []int) ([]result, error) {
+	h, end, err := b.helpers()
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	empty, err := buildEmpty(b.dir)
+	if err != nil {
+		return nil, err
+	}
+	full, err := os.Open(held) // this process holds it, and is left out
 	if err != nil {
 		return nil, err
 	}
 	defer full.Close()
+	numbers := []cgroup.Number{{Major: 1, Minor: 7}} // of held
 	for minor := range uint32(7) {
 		numbers = append(numbers, cgroup.Number{Block: true, Major: 240, Minor: minor})
 	}
-	client := cgroup.Client{Peer: exchange.Peer{Program: cgroup.Program, Socket: socket}}
-	var ours, theirs samples
-	for range b.times(50) {
-		begun := time.Now()
-		answer, err := client.Holders(context.Background(), numbers)
+	ours, theirs, err := alternate(times, func() error {
+		answer, err := h.holders.Holders(context.Background(), numbers)
 		if err != nil && !errors.Is(err, cgroup.ErrIncomplete) { // on some machines root cannot read process 1
-			return nil, err
+			return err
 		}
-		ours = append(ours, time.Since(begun))
-		for _, h := range answer.Holders {
-			if h.PID == os.Getpid() {
-				return nil, fmt.Errorf("%s names the process that asks", cgroup.Program)
-			}
-		}
-		begun = time.Now()
+		return named(answer, pids)
+	}, func() error {
 		if err := exec.Command(empty).Run(); err != nil {
-			return nil, fmt.Errorf("run the empty program: %w", err)
+			return fmt.Errorf("run the empty program: %w", err)
 		}
-		if err := readProcesses(); err != nil {
-			return nil, err
-		}
-		theirs = append(theirs, time.Since(begun))
+		return readProcesses()
+	})
+	if err != nil {
+		return nil, err
 	}
-	what := fmt.Sprintf("who has these 8 devices open, %d processes", crowd)
 	return []result{
 		ratio(what+", p50", "ms", ours.percentile(50), theirs.percentile(50), 2).over(ours),
-		within(what+", p99", "ms", ours.percentile(99), 2000).of(len(ours)),
+		within(what+", p99", "ms", ours.percentile(99), 2000).above(theirs.percentile(99)).of(len(ours)),
 	}, nil
+}
+
+// named checks that an answer names all of these processes and not this one.
+func named(a cgroup.Answer, pids []int) error {
+	names := func(pid int) bool {
+		return slices.ContainsFunc(a.Holders, func(h cgroup.Holder) bool { return h.PID == pid })
+	}
+	if names(os.Getpid()) {
+		return fmt.Errorf("%s names the process that asks", cgroup.Program)
+	}
+	for _, pid := range pids {
+		if !names(pid) {
+			return fmt.Errorf("%s does not name process %d: %+v", cgroup.Program, pid, a)
+		}
+	}
+	return nil
 }
 
 // gather starts so many processes that do nothing, and returns what ends them.
@@ -104,7 +190,7 @@ func gather(n int) (end func(), err error) {
 	return end, nil
 }
 
-// readProcesses reads what says of each process what it holds. One that ends in between has nothing to say.
+// readProcesses reads the files that show what each process holds. It leaves out a process that ends in between.
 func readProcesses() error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

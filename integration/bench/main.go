@@ -49,6 +49,7 @@ var rows = []row{
 	{"look", (*bench).look},
 	{"probe", (*bench).probe},
 	{"holders", (*bench).holders},
+	{"attack", (*bench).attack},
 }
 
 func main() {
