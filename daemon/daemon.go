@@ -222,7 +222,7 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 	return &plugin.Endpoint{
 		Resource: plugin.Resource{
 			Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
-			Optional: r.Optional, Yields: r.Yields(), Variable: r.Variable(), CDI: d.names(r),
+			Optional: r.Optional, Yields: r.Yields(), Variable: r.Variable(), Env: r.Env, CDI: d.names(r),
 			Start: func(ctx context.Context, devices []*inventory.Status) error {
 				return d.turnover.Start(ctx, r.Name, devices)
 			},

@@ -144,11 +144,7 @@ type Unusable struct {
 
 // String says so.
 func (u Unusable) String() string {
-	what := "missing"
-	if u.Masked {
-		what = "masked"
-	}
-	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, what)
+	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, map[bool]string{false: "missing", true: "masked"}[u.Masked])
 }
 
 // Complaints returns warnings about templates that are to be run, for people. systemd does not know a template, or cannot
