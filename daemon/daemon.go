@@ -194,7 +194,7 @@ func (d *daemon) running(pod string) (bool, error) {
 	return running, err
 }
 
-// remembered returns what the kubelet's checkpoint says its pods hold.
+// remembered returns the devices of pods in the kubelet's checkpoint.
 func (d *daemon) remembered() map[string]map[string]inventory.Known {
 	devices, err := kubelet.Remembered(d.Config.Paths.DevicePlugins)
 	if err != nil {

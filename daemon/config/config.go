@@ -121,7 +121,7 @@ type Resource struct {
 	Reset ResourceReset
 	Units Units
 
-	// Optional tells that the kubelet hears of the resource only once it has a device. It is true for the built-in
+	// Optional reports that the kubelet hears of the resource only once it has a device. It is true for the built-in
 	// resources that no file names, and false for those in a file, so that a pod which asks for one without devices is
 	// refused rather than started without.
 	Optional bool
@@ -150,10 +150,10 @@ type ResourceReset struct {
 	ScrubUnset bool
 }
 
-// AtStart tells whether anything is to be done before a container starts.
+// AtStart reports whether anything is to be done before a container starts.
 func (r ResourceReset) AtStart() bool { return r.When != WhenRelease && r.acts() }
 
-// AtRelease tells whether anything is to be done after a release.
+// AtRelease reports whether anything is to be done after a release.
 func (r ResourceReset) AtRelease() bool { return r.When != WhenStart && r.acts() }
 
 func (r ResourceReset) acts() bool { return r.Method != None || r.Scrub != None }

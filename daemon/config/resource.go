@@ -78,8 +78,8 @@ func resource(t *table) Resource {
 	return r
 }
 
-// checkNarrow finds a resource of class node that says nothing about which nodes, unless what it says could not be
-// read.
+// checkNarrow finds a resource of class node that does not restrict its nodes. It leaves out one whose restrictions could
+// not be read.
 func checkNarrow(t *table, r Resource) {
 	_, isTable := t.value("match").(map[string]any)
 	nodes, isList := t.value("group").([]any)
@@ -211,7 +211,7 @@ func (r *Resource) requireScrub(t *table) {
 	r.Reset.ScrubUnset = true
 }
 
-// isPCIReset tells whether a method is "pci:" and one of what the attribute reset_method of a PCI function can list
+// isPCIReset reports whether a method is "pci:" and one of what the attribute reset_method of a PCI function can list
 // (pci_reset_fn_methods, drivers/pci/pci.c). Which of them a function has is for the helper to say.
 func isPCIReset(method string) bool {
 	way, ok := strings.CutPrefix(method, "pci:")

@@ -210,7 +210,7 @@ func (s service) spec(n device.Node) *pluginapi.DeviceSpec {
 	return &pluginapi.DeviceSpec{HostPath: n.Host, ContainerPath: n.Container, Permissions: permissions}
 }
 
-// nodesPresent tells whether every node that the devices need is there at this moment.
+// nodesPresent returns an error if a node that the devices need is absent at this moment.
 func (s service) nodesPresent(devices []*inventory.Status) error {
 	for _, d := range devices {
 		for _, n := range d.Allocation.Nodes {
