@@ -194,7 +194,7 @@ func (d *daemon) running(pod string) (bool, error) {
 	return running, err
 }
 
-// remembered returns what the kubelet's checkpoint says its pods hold.
+// remembered returns the devices of pods in the kubelet's checkpoint.
 func (d *daemon) remembered() map[string]map[string]inventory.Known {
 	devices, err := kubelet.Remembered(d.Config.Paths.DevicePlugins)
 	if err != nil {
@@ -222,7 +222,7 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 	return &plugin.Endpoint{
 		Resource: plugin.Resource{
 			Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
-			Optional: r.Optional, Yields: r.Yields(), Variable: r.Variable(), CDI: d.names(r),
+			Optional: r.Optional, Yields: r.Yields(), Variable: r.Variable(), Env: r.Env, CDI: d.names(r),
 			Start: func(ctx context.Context, devices []*inventory.Status) error {
 				return d.turnover.Start(ctx, r.Name, devices)
 			},

@@ -41,7 +41,7 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	}
 }
 
-// alive asks all loops at once. The error says which of them has not answered in time.
+// alive asks all loops at once. The error names one that has not answered in time.
 func (d *daemon) alive(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

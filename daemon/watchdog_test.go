@@ -28,7 +28,7 @@ type jam struct {
 	happens
 }
 
-// happens is what the service manager is told, and what is said of progress, one after the other.
+// happens has the notices to the service manager and the log lines about progress, in order.
 type happens chan string
 
 func (j *jam) Enabled(context.Context, slog.Level) bool { return true }

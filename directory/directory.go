@@ -48,7 +48,7 @@ func (w *Watch) Rearm() error {
 	return all
 }
 
-// Itself tells whether an event is of one of the directories itself, or of one above it, and not of what is in it.
+// Itself reports whether an event is of one of the directories itself, or of one above it, and not of what is in it.
 func (w *Watch) Itself(e Event) bool {
 	name := Name(e)
 	return slices.ContainsFunc(w.dirs, func(dir string) bool { return name == dir || strings.HasPrefix(dir, name+"/") })
@@ -57,10 +57,10 @@ func (w *Watch) Itself(e Event) bool {
 // Name returns the plain path of an event. A file directly in / has two slashes in front in e.Name.
 func Name(e Event) string { return filepath.Clean(e.Name) }
 
-// Touched tells whether more has happened to a file than a change of its mode or its times.
+// Touched reports whether more has happened to a file than a change of its mode or its times.
 func Touched(e Event) bool { return !e.Has(fsnotify.Chmod) }
 
-// Moved tells whether a file or directory has come or gone, and was not only written to.
+// Moved reports whether a file or directory has come or gone, and was not only written to.
 func Moved(e Event) bool { return e.Op&(fsnotify.Create|fsnotify.Remove|fsnotify.Rename) != 0 }
 
 // rearm repeats a step that may have come too late. A directory that was made before the one above it was watched causes

@@ -61,7 +61,7 @@ type journalHandler struct {
 	w     io.Writer
 }
 
-// Enabled tells whether a line of that level is written.
+// Enabled reports whether a line of that level is written.
 func (h *journalHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
 // Handle writes a line. The message and its attributes are its text, and each of them is a field. Message and priority

@@ -33,7 +33,7 @@ type Units struct {
 	dial func(ctx context.Context) (*dbus.Conn, error) // nil for this machine's systemd
 }
 
-// Booted tells whether this machine runs systemd (sd_booted(3)).
+// Booted reports whether this machine runs systemd (sd_booted(3)).
 func Booted() bool {
 	info, err := os.Lstat("/run/systemd/system")
 	return err == nil && info.IsDir()
@@ -117,7 +117,7 @@ func await(ctx context.Context, c *dbus.Conn, over <-chan string) (result string
 	}
 }
 
-// failure tells why a unit could not be started, as far as systemd knows.
+// failure returns why a unit could not be started, as far as systemd knows.
 func failure(ctx context.Context, c *dbus.Conn, name, result string) string {
 	text := "the start job ended as " + result
 	properties, err := c.GetUnitTypePropertiesContext(ctx, name, "Service")
@@ -144,11 +144,7 @@ type Unusable struct {
 
 // String says so.
 func (u Unusable) String() string {
-	what := "missing"
-	if u.Masked {
-		what = "masked"
-	}
-	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, what)
+	return fmt.Sprintf("the unit %s is %s on this machine", u.Template, map[bool]string{false: "missing", true: "masked"}[u.Masked])
 }
 
 // Complaints returns warnings about templates that are to be run, for people. systemd does not know a template, or cannot

@@ -49,7 +49,8 @@ func (c *container) assign(all config.Config, h *device.Host, snapshot *inventor
 	if at >= 0 {
 		r := all.Resources[at]
 		offered := plugin.Resource{
-			Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions, Variable: r.Variable(),
+			Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
+			Variable: r.Variable(), Env: r.Env,
 		}
 		if r.Inject == config.InjectCDI {
 			offered.CDI = func(devices []*inventory.Status) ([]string, error) {

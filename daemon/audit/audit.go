@@ -21,7 +21,7 @@ type Event string
 // Events.
 const (
 	Allocated Event = "allocated" // given to a container by the kubelet
-	Held      Event = "held"      // by a pod, as the kubelet says by name
+	Held      Event = "held"      // by a pod, which the kubelet names
 	Started   Event = "started"   // a container starts with it
 	Released  Event = "released"  // its last pod is gone
 	Reset     Event = "reset"

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -21,6 +22,8 @@ const (
 	cdiWord = `^[A-Za-z]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
 	// property is the name of a udev property.
 	property = `^[A-Za-z_.][A-Za-z0-9_.-]*$`
+	// variable is the name of an environment variable, as Kubernetes and POSIX have it (IEEE Std 1003.1, 8.1).
+	variable = `^[A-Za-z_][A-Za-z0-9_]*$`
 	// template is a systemd template unit of type service.
 	template = `^[A-Za-z0-9:_.\\-]+@\.service$`
 )
@@ -105,6 +108,33 @@ func checkProperty(key string) error {
 func checkPattern(pattern string) error {
 	if err := udev.CheckGlob(pattern); err != nil {
 		return fmt.Errorf(`%s is no pattern: an unfinished "[" or a "\" at the end`, quoted(pattern))
+	}
+	return nil
+}
+
+// placeholders are what daemon/plugin replaces in a template.
+var placeholders = []string{"{id}", "{pci}", "{node}"}
+
+// checkVariable accepts the names of variables that metalplug does not set itself.
+func checkVariable(name string) error {
+	if !matches(variable, name) {
+		return errors.New(`is not the name of a variable: letters, digits and "_", and no digit first`)
+	}
+	if strings.HasPrefix(name, variablePrefix) {
+		return fmt.Errorf("is a name of metalplug itself: take one without %s", variablePrefix)
+	}
+	return nil
+}
+
+// checkTemplate accepts the values of [Resource.Env]. Braces may hold only a placeholder.
+func checkTemplate(text string) error {
+	for _, word := range regexp.MustCompile(`\{[^{}]*\}`).FindAllString(text, -1) {
+		if !slices.Contains(placeholders, word) {
+			return fmt.Errorf("%s is not a placeholder: %s", quoted(word), alternatives(placeholders))
+		}
+	}
+	if strings.ContainsRune(text, 0) {
+		return fmt.Errorf("%s has a zero byte", quoted(text))
 	}
 	return nil
 }

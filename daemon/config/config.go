@@ -50,6 +50,9 @@ const (
 	WhenBoth    = "both"
 )
 
+// variablePrefix begins the names of the variables that metalplug sets.
+const variablePrefix = "METALPLUG_"
+
 // Config is everything that can be configured.
 type Config struct {
 	Paths     Paths
@@ -99,14 +102,15 @@ type Resource struct {
 	Match   map[string]string // match, from property to pattern, all of which must hold (see [device.Rule]), default none
 	Exclude map[string]string // exclude, as match, excludes a device for which any of them holds, default none
 
-	Shares      int      // shares, how many times each device is offered, 1 to 1000, default 1
-	Prefer      string   // prefer, [Packed] or [Spread], default packed
-	Inject      string   // inject, [InjectNodes] or [InjectCDI], default nodes
-	CDIKind     string   // cdi_kind, vendor/class of a foreign CDI spec whose devices are named instead of our own, default empty
-	Permissions string   // permissions, on the nodes, some of "rwm" for read, write and mknod, default rw
-	AllowInUse  bool     // allow_in_use, offers a device though this host uses it, only for nvme and node, default false
-	Extras      []string // umad and issm, the nodes for management datagrams, and those of a subnet manager, only for infiniband, default none
-	Nodes       string   // nodes, [device.NVMeGeneric], [device.NVMeBoth] or empty for [device.NVMeBlock], only for nvme, default block
+	Shares      int               // shares, how many times each device is offered, 1 to 1000, default 1
+	Prefer      string            // prefer, [Packed] or [Spread], default packed
+	Inject      string            // inject, [InjectNodes] or [InjectCDI], default nodes
+	CDIKind     string            // cdi_kind, vendor/class of a foreign CDI spec whose devices are named instead of our own, default empty
+	Permissions string            // permissions, on the nodes, some of "rwm" for read, write and mknod, default rw
+	Env         map[string]string // env, from variable to template in which {id}, {pci} and {node} are replaced, default none
+	AllowInUse  bool              // allow_in_use, offers a device though this host uses it, only for nvme and node, default false
+	Extras      []string          // umad and issm, the nodes for management datagrams, and those of a subnet manager, only for infiniband, default none
+	Nodes       string            // nodes, [device.NVMeGeneric], [device.NVMeBoth] or empty for [device.NVMeBlock], only for nvme, default block
 
 	// Group has the keys group, optional and group_by with the nodes that make up one device. It is only for class node,
 	// and nil by default.
@@ -117,7 +121,7 @@ type Resource struct {
 	Reset ResourceReset
 	Units Units
 
-	// Optional tells that the kubelet hears of the resource only once it has a device. It is true for the built-in
+	// Optional reports that the kubelet hears of the resource only once it has a device. It is true for the built-in
 	// resources that no file names, and false for those in a file, so that a pod which asks for one without devices is
 	// refused rather than started without.
 	Optional bool
@@ -146,10 +150,10 @@ type ResourceReset struct {
 	ScrubUnset bool
 }
 
-// AtStart tells whether anything is to be done before a container starts.
+// AtStart reports whether anything is to be done before a container starts.
 func (r ResourceReset) AtStart() bool { return r.When != WhenRelease && r.acts() }
 
-// AtRelease tells whether anything is to be done after a release.
+// AtRelease reports whether anything is to be done after a release.
 func (r ResourceReset) AtRelease() bool { return r.When != WhenStart && r.acts() }
 
 func (r ResourceReset) acts() bool { return r.Method != None || r.Scrub != None }
@@ -202,7 +206,7 @@ func (r Resource) NeedsSpec() bool { return r.Inject == InjectCDI && r.CDIKind =
 // Variable returns the name of the environment variable in which a container finds the IDs of its devices. For
 // nvidia.com/gpu it is METALPLUG_NVIDIA_COM_GPU.
 func (r Resource) Variable() string {
-	return "METALPLUG_" + strings.Map(func(c rune) rune {
+	return variablePrefix + strings.Map(func(c rune) rune {
 		if c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
 			return c
 		}

@@ -73,7 +73,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// unreadable is the problem of a file that cannot be read. The name of the file is told once.
+// unreadable is the problem of a file that cannot be read. The message has the name of the file once.
 func unreadable(name string, err error) Problem {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
@@ -120,7 +120,7 @@ func parse(name, text string) *file {
 // apply makes c what the files say together, and returns what is wrong with them, by file and line. A recording is looked
 // for in dir.
 func (c *Config) apply(dir string, files ...*file) Problems {
-	root := &table{layers: []layer{{}}} // the first says nothing, as without a file
+	root := &table{layers: []layer{{}}} // the first is empty, as without a file
 	for _, f := range files {
 		c.Files = append(c.Files, f.name)
 		if f.problems == nil {

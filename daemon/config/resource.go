@@ -51,7 +51,9 @@ func resource(t *table) Resource {
 	t.checked("name", &r.Name, checkName)
 	t.require("name", "the name by which pods ask for the devices")
 	takeClass(t, &r)
-	r.Match, r.Exclude = properties(t.whole("match")), properties(t.whole("exclude"))
+	r.Match = takePairs(t.whole("match"), checkProperty, checkPattern)
+	r.Exclude = takePairs(t.whole("exclude"), checkProperty, checkPattern)
+	r.Env = takePairs(t.whole("env"), checkVariable, checkTemplate)
 	takeGroup(t, &r)
 	if r.Class == &device.Generic && r.Group == nil {
 		checkNarrow(t, r)
@@ -76,8 +78,8 @@ func resource(t *table) Resource {
 	return r
 }
 
-// checkNarrow finds a resource of class node that says nothing about which nodes, unless what it says could not be
-// read.
+// checkNarrow finds a resource of class node that does not restrict its nodes. It leaves out one whose restrictions could
+// not be read.
 func checkNarrow(t *table, r Resource) {
 	_, isTable := t.value("match").(map[string]any)
 	nodes, isList := t.value("group").([]any)
@@ -98,20 +100,20 @@ func takeClass(t *table, r *Resource) {
 	t.require("class", alternatives(names))
 }
 
-// properties takes the table match or exclude. It returns nil if that is empty.
-func properties(t *table) map[string]string {
+// takePairs takes a table of strings. It returns nil if the table is empty.
+func takePairs(t *table, checkKey, checkValue func(string) error) map[string]string {
 	values := t.layers[0].values
 	if len(values) == 0 {
 		return nil
 	}
-	patterns := make(map[string]string)
+	pairs := make(map[string]string)
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		t.check(key, checkProperty(key))
-		var pattern string
-		t.checked(key, &pattern, checkPattern)
-		patterns[key] = pattern
+		t.check(key, checkKey(key))
+		var value string
+		t.checked(key, &value, checkValue)
+		pairs[key] = value
 	}
-	return patterns
+	return pairs
 }
 
 // takeOffer takes the keys that matter to the user of a device.
@@ -209,7 +211,7 @@ func (r *Resource) requireScrub(t *table) {
 	r.Reset.ScrubUnset = true
 }
 
-// isPCIReset tells whether a method is "pci:" and one of what the attribute reset_method of a PCI function can list
+// isPCIReset reports whether a method is "pci:" and one of what the attribute reset_method of a PCI function can list
 // (pci_reset_fn_methods, drivers/pci/pci.c). Which of them a function has is for the helper to say.
 func isPCIReset(method string) bool {
 	way, ok := strings.CutPrefix(method, "pci:")

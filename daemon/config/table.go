@@ -11,7 +11,7 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// layer is what one file says of a table.
+// layer is the part of a table that is in one file.
 type layer struct {
 	file   *file // nil for the built-in resources
 	path   toml.Key
@@ -149,7 +149,7 @@ func (t *table) number(key string, least, most int, to *int) {
 	}
 }
 
-// choice takes one of the words, which noun says what they are.
+// choice takes one of the words. noun is their common name in the error.
 func (t *table) choice(key, noun string, to *string, words ...string) bool {
 	word, ok := take[string](t, key, "a string in quotes")
 	if ok && !slices.Contains(words, word) {

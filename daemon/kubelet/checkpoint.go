@@ -113,7 +113,7 @@ func enter(d *json.Decoder, key string) error {
 	return fmt.Errorf("no %s", key)
 }
 
-// Remembered returns the devices that the kubelet's checkpoint in its directory says its pods hold, by resource and ID.
+// Remembered returns the devices of pods in the kubelet's checkpoint in its directory, by resource and ID.
 // They must be in the offer, whether we know them or not.
 func Remembered(dir string) (map[string]map[string]inventory.Known, error) {
 	entries, _, err := parseCheckpoint(filepath.Join(dir, CheckpointFile))

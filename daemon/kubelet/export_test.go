@@ -4,7 +4,7 @@ package kubelet
 
 import "time"
 
-// Age makes what h has said of remembered devices older.
+// Age makes the answers of h about remembered devices older.
 func (h *Holders) Age(by time.Duration) {
 	for id, said := range h.remembered {
 		said.at = said.at.Add(-by)

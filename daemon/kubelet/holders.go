@@ -49,7 +49,7 @@ type Holders struct {
 	pods       map[string][]Pod      // of the last answer
 }
 
-// remembered is when Ask has said of a device that the checkpoint alone names it.
+// remembered is when Ask has answered that the checkpoint alone names a device.
 type remembered struct {
 	at      time.Time
 	stands  time.Duration // for how long

@@ -71,7 +71,7 @@ func serveBooks(t *testing.T, b podresources.PodResourcesListerServer) (*grpc.Se
 	return server, &kubelet.Holders{Socket: filepath.Join(dir, "pr.sock"), Dir: dir}
 }
 
-// giving is a kubelet that gives out a device when it has just said who holds what.
+// giving is a kubelet that gives out a device right after its list of holders.
 type giving struct {
 	books
 	file string // the checkpoint
@@ -111,7 +111,7 @@ func TestHolders(t *testing.T) {
 		t.Errorf("at first %v, %v, want %v", first, err, known)
 	}
 	known["free"] = inventory.Free // only after the second time
-	delete(known, "a2")            // said once
+	delete(known, "a2")            // answered once
 	delete(known, "s1")
 	second, err := h.Ask(t.Context(), devices)
 	if err != nil || !maps.Equal(second, known) {

@@ -20,7 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// pods is what the kubelet says of its pods in these tests.
+// pods is the list of the kubelet's pods in these tests.
 type pods struct{ books }
 
 func container(name string, ids ...string) *podresources.ContainerResources {
@@ -73,7 +73,7 @@ func (u uncounted) GetAllocatableResources(ctx context.Context, r *podresources.
 	return nil, u.err
 }
 
-// A kubelet before 1.21, or before 1.28 with a feature gate off, never says what it counts. Other errors are not that.
+// A kubelet before 1.21, or before 1.28 with a feature gate off, never returns its count. Other errors are of another kind.
 func TestNotCounted(t *testing.T) {
 	for _, c := range []struct {
 		err  error

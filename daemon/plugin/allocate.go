@@ -176,7 +176,30 @@ func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAlloca
 			answer.Envs[key] = value
 		}
 	}
+	for key, template := range s.Resource.Env {
+		answer.Envs[key] = expand(template, devices)
+	}
 	return answer, nil
+}
+
+// expand returns the values of a template for these devices, joined by commas, or a template without a placeholder as it is.
+func expand(template string, devices []*inventory.Status) string {
+	var values []string
+	for _, d := range devices {
+		function, node := device.FunctionIn(d.Device.SysPath), ""
+		if function == "" && d.Device.Udev != nil { // of a VFIO group, which is no part of its PCI functions
+			function = d.Device.Udev.Properties.Value("PCI_SLOT_NAME")
+		}
+		if i := slices.IndexFunc(d.Allocation.Nodes, func(n device.Node) bool { return !n.Shared() }); i >= 0 {
+			node = d.Allocation.Nodes[i].Container
+		}
+		value := strings.NewReplacer("{id}", d.Device.ID, "{pci}", function[strings.LastIndex(function, "/")+1:], "{node}", node).Replace(template)
+		if value == template {
+			return template
+		}
+		values = append(values, value)
+	}
+	return strings.Join(values, ",")
 }
 
 func (s service) spec(n device.Node) *pluginapi.DeviceSpec {
@@ -187,7 +210,7 @@ func (s service) spec(n device.Node) *pluginapi.DeviceSpec {
 	return &pluginapi.DeviceSpec{HostPath: n.Host, ContainerPath: n.Container, Permissions: permissions}
 }
 
-// nodesPresent tells whether every node that the devices need is there at this moment.
+// nodesPresent returns an error if a node that the devices need is absent at this moment.
 func (s service) nodesPresent(devices []*inventory.Status) error {
 	for _, d := range devices {
 		for _, n := range d.Allocation.Nodes {

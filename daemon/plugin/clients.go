@@ -86,12 +86,11 @@ func (c *client) String() string { return fmt.Sprintf("process %d", c.pid) }
 
 // clientOf returns the client whose call it is, or nil.
 func clientOf(ctx context.Context) *client {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return nil
+	if p, ok := peer.FromContext(ctx); ok {
+		c, _ := p.Addr.(*client)
+		return c
 	}
-	c, _ := p.Addr.(*client)
-	return c
+	return nil
 }
 
 // peerOf asks the kernel for the process at the other end, which has connected, or listens if c is a client.

@@ -46,7 +46,7 @@ func TestSilentClients(t *testing.T) {
 	}
 }
 
-// beSilent connects and says nothing.
+// beSilent connects and calls nothing.
 func beSilent(t *testing.T, path string) {
 	t.Helper()
 	c, err := net.Dial("unix", path)

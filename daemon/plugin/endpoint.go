@@ -54,12 +54,13 @@ const (
 // Resource is what an endpoint offers, and how.
 type Resource struct {
 	Name        string
-	Shares      int    // how many times each device is offered. 0 is 1
-	Spread      bool   // prefer the devices with the fewest shares taken to those that are close to each other
-	Permissions string // of "rwm", for the nodes of a container
-	Optional    bool   // the kubelet hears of it only once it has a device
-	Yields      bool   // it is held back while another plugin serves its name
-	Variable    string // environment variable in which a container finds the IDs of its devices
+	Shares      int               // how many times each device is offered. 0 is 1
+	Spread      bool              // prefer the devices with the fewest shares taken to those that are close to each other
+	Permissions string            // of "rwm", for the nodes of a container
+	Optional    bool              // the kubelet hears of it only once it has a device
+	Yields      bool              // it is held back while another plugin serves its name
+	Variable    string            // environment variable in which a container finds the IDs of its devices
+	Env         map[string]string // more variables, with {id}, {pci} and {node} for each device
 	// CDI returns the names by which the container runtime finds devices in a CDI spec, or an error with the reason why
 	// it would not. Allocate calls it. If it is nil, containers get the device nodes.
 	CDI func(devices []*inventory.Status) ([]string, error)

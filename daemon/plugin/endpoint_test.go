@@ -390,7 +390,7 @@ func TestTooLongAPathSaysSo(t *testing.T) {
 	}
 }
 
-// registry is a kubelet that answers each call, and says which it was.
+// registry is a kubelet that answers and reports each call.
 type registry struct {
 	pluginapi.UnimplementedRegistrationServer
 	calls chan string

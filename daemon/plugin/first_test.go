@@ -19,7 +19,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// first is what the first message of a stream said, and who had the stream.
+// first is the first message of a stream, with the client that had the stream.
 type first struct {
 	who string
 	ids []string // of the healthy devices

@@ -25,7 +25,7 @@ import (
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
-// counting is what a kubelet says that it counts.
+// counting is a kubelet that answers with its count.
 type counting struct {
 	gate  chan struct{} // no answer before it is closed, or nil
 	mu    sync.Mutex
@@ -336,7 +336,7 @@ func TestKubeletThatCannotBeAsked(t *testing.T) {
 	h.connected(k, h.registered)
 }
 
-// Without another plugin, or where the kubelet never says what it counts, the resource is registered all the same.
+// Without another plugin, or if the kubelet never answers with its count, the resource is registered all the same.
 func TestKubeletThatDoesNotSay(t *testing.T) {
 	for _, err := range []error{errors.New("connect: no such file or directory"), fmt.Errorf("ask: %w", real.ErrNotCounted)} {
 		h := newHeldBench(t, true)

@@ -27,19 +27,17 @@ func (p *Parked) Take(passed map[string]*os.File) {
 	defer p.mu.Unlock()
 	p.files = make(map[string]*os.File)
 	for name, f := range passed {
-		if strings.HasPrefix(name, parkedName("")) {
+		if strings.HasPrefix(name, parkedPrefix) {
 			p.files[name] = f
 		}
 	}
 }
 
-// parkedName returns the prefix of the names of a resource's connections, or of all connections if resource is empty.
-func parkedName(resource string) string {
-	if resource == "" {
-		return "held-"
-	}
-	return "held-" + resourceHash(resource) + "-"
-}
+// parkedPrefix begins the names of all connections.
+const parkedPrefix = "held-"
+
+// parkedName returns the prefix of the names of a resource's connections.
+func parkedName(resource string) string { return parkedPrefix + resourceHash(resource) + "-" }
 
 // park keeps a connection of a resource open, or does nothing for nil. The error is that of the service manager.
 func (p *Parked) park(resource string, c *client) error {

@@ -114,7 +114,7 @@ func (w *Watch) event(e directory.Event) (itself bool) {
 	return false
 }
 
-// isSocketName tells whether a file of that name in the kubelet's directory is of interest.
+// isSocketName reports whether a file of that name is kubelet.sock or may be a socket of ours.
 func isSocketName(name string) bool {
 	return name == kubeletSocket || strings.HasPrefix(name, socketPrefix)
 }

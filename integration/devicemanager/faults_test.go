@@ -119,7 +119,7 @@ func (l *daemonLog) Write(p []byte) (int, error) {
 	return l.tail.Write(p)
 }
 
-// race tells whether the race detector has found one.
+// race reports whether the race detector has found one.
 func (l *daemonLog) race() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -212,7 +212,7 @@ func (k *Kubelet) Capacity(ctx context.Context) (map[string]protocol.Counts, err
 	return reply.Resources, err
 }
 
-// Wait waits until a resource reads as wanted, and tells how long after
+// Wait waits until a resource reads as wanted, and returns how long after
 // kubelet.sock that was (0.2 ms coarse in the first second).
 func (k *Kubelet) Wait(ctx context.Context, resource string, want protocol.Counts, timeout time.Duration) (time.Duration, error) {
 	reply, err := k.life().call(ctx, protocol.Request{Op: protocol.OpWait, Resource: resource, Want: &want, Timeout: timeout})

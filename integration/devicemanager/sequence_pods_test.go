@@ -16,7 +16,7 @@ import (
 
 // This file has the steps of a sequence that are about pods.
 
-// fits tells whether a pod that asks for n widgets must be admitted, or may be.
+// fits reports whether a pod that asks for n widgets must be admitted, or may be.
 // A topology policy has the say where they are not on one NUMA node.
 func (s *sequence) fits(n int) (must, may bool) {
 	var total, most int
@@ -60,12 +60,12 @@ func (s *sequence) find(id string) *part {
 	return nil
 }
 
-// fit tells whether all that a pod has is well.
+// fit reports whether all that a pod has is well.
 func (s *sequence) fit(p *tenant) bool {
 	return !slices.ContainsFunc(p.ids, func(id string) bool { return !s.find(id).well() })
 }
 
-// aligned tells whether all that a pod has is on one NUMA node.
+// aligned reports whether all that a pod has is on one NUMA node.
 func (s *sequence) aligned(p *tenant) bool {
 	return !slices.ContainsFunc(p.ids, func(id string) bool { return s.find(id).numa != s.find(p.ids[0]).numa })
 }

@@ -292,7 +292,7 @@ func (k *kubelet) choose(ctx context.Context, resource string, n int, shuffle fu
 	return p, free[:n], err // any choice must do, because the kubelet asks only where it can
 }
 
-// held tells whether a pod has a device. The caller holds mu.
+// held reports whether a pod has a device. The caller holds mu.
 func (k *kubelet) held(id string) bool {
 	return slices.ContainsFunc(k.assigned, func(a assignment) bool { return slices.Contains(a.ids(), id) })
 }

@@ -363,7 +363,7 @@ func (s *sequence) uids() []string {
 	return all
 }
 
-// admit tries to admit a pod and tells whether it has its devices.
+// admit tries to admit a pod and reports whether it has its devices.
 func (s *sequence) admit(resource string, n int) bool {
 	s.count++
 	p := &pod{uid: fmt.Sprintf("pod%d", s.count), resource: resource}
@@ -479,17 +479,17 @@ func (s *sequence) unsettled() error {
 	return nil
 }
 
-// holds tells whether a pod has a device.
+// holds reports whether a pod has a device.
 func (s *sequence) holds(id string) bool {
 	return slices.ContainsFunc(s.podList(), func(p *pod) bool { return p.has(id) })
 }
 
-// podHas tells whether a certain pod has a device.
+// podHas reports whether a certain pod has a device.
 func (s *sequence) podHas(uid, id string) bool {
 	return slices.ContainsFunc(s.podList(), func(p *pod) bool { return p.uid == uid && p.has(id) })
 }
 
-// has tells whether a pod has a device, or a share of it.
+// has reports whether a pod has a device, or a share of it.
 func (p *pod) has(id string) bool {
 	return slices.ContainsFunc(p.ids, func(held string) bool { return held == id || strings.HasPrefix(held, id+"::") })
 }

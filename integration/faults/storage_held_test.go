@@ -100,7 +100,7 @@ func (m *mortal) leftAlone(id string) error {
 	return err
 }
 
-// waitsToBeKept tells why a disk does not wait, erased, for that to be kept.
+// waitsToBeKept returns an error unless a disk is erased and waits until that is saved.
 func (m *mortal) waitsToBeKept(id string) error {
 	content, err := m.says(id, "could be forgotten")
 	if err == nil && content != "" {

@@ -229,7 +229,7 @@ func (k *kubelet) received() int {
 	return k.lists
 }
 
-// half tells why what is offered is not every second device, healthy.
+// half returns an error unless every second device is offered, and healthy.
 func (c *crowd) half(offer map[string]bool) error {
 	there := make(map[string]bool)
 	for n := 1; n < len(c.present); n += 2 {

@@ -21,7 +21,7 @@ func Lacks(t testing.TB, need, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// listed tells whether a list, with commas or blanks between, has a need in it.
+// listed reports whether a list, with commas or blanks between, has a need in it.
 func listed(list, need string) bool {
 	needs := strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 	return slices.Contains(needs, need) || slices.Contains(needs, "all")

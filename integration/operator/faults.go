@@ -130,7 +130,7 @@ func (f fault) play(ctx context.Context, programs string) (a answer, err error) 
 	return a, err
 }
 
-// named tells whether an answer names the cause, on however many lines, and exits as it should.
+// named reports whether an answer names the cause, on however many lines, and exits as it should.
 func (f fault) named(a answer) bool {
 	return a.code == f.code && strings.Contains(strings.Join(strings.Fields(a.text), " "), f.cause)
 }

@@ -118,7 +118,7 @@ func firstOutput(in *installation, t *testing.T) {
 	}
 }
 
-// devices is what an operator is shown. Its exit code tells that one is not well.
+// devices is the view of an operator. Its exit code reports an unhealthy one.
 func (in *installation) devices() string { return in.m.Try("metalplugctl", "list").Stdout }
 
 // registered waits until the kubelet has been told of the drives so many times.
