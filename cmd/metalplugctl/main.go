@@ -83,7 +83,7 @@ daemon does not answer.`,
 	}
 	root.AddCommand(previewCommand(), o.checkCommand(), o.listCommand(), o.whyCommand(), o.statusCommand(),
 		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.adoptCommand(), o.eventsCommand(), o.watchCommand(),
-		o.doctorCommand(), recordCommand())
+		o.doctorCommand(), recordCommand(), o.topologyCommand())
 	err := root.ExecuteContext(ctx)
 	if err != nil && !valid {
 		err = usageError{err}

@@ -106,13 +106,13 @@ A recording is the text that umockdev-record writes. Saving the file is a hotplu
 			return err
 		}
 		defer remove()
-		return p.run(cmd.Context())
+		return p.run(cmd.Context(), p.show)
 	}
 	return cmd
 }
 
-// run shows what the inventory offers, until ctx ends or once.
-func (p *preview) run(ctx context.Context) error {
+// run runs the inventory while show shows it.
+func (p *preview) run(ctx context.Context, show func(context.Context, *inventory.Inventory, *device.Host) error) error {
 	source, host, closeSource, err := hardware(p.config, p.log)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (p *preview) run(ctx context.Context) error {
 		defer cancel()
 		ended <- devices.Run(ctx)
 	}()
-	shown := p.show(ctx, devices, host)
+	shown := show(ctx, devices, host)
 	cancel()
 	return errors.Join(<-ended, shown)
 }

@@ -8,7 +8,7 @@
 // speak or does not read is cut off. Nothing is queued for a client that follows the events: it is sent what has changed
 // since the snapshot that it was sent last, so that a slow one gets fewer and later events.
 //
-// The requests. They are fixed, since other programs send them, but for the two marked with an asterisk:
+// The requests. They are fixed, since other programs send them, but for the three marked with an asterisk:
 //
 //	GET  /v1/status                  a [Status]
 //	GET  /v1/resources               an array of [Resource], in the order of the configuration
@@ -16,6 +16,7 @@
 //	GET  /v1/devices/{id}            a [Device]
 //	GET  /v1/events                  an [Event] a line, until the client leaves
 //	GET  /v1/why?what=…            * an [Answer]: why a device is offered, or is not
+//	GET  /v1/topology              * a [Topology]
 //	GET  /v1/kubelet               * {"allocatable": {RESOURCE: COUNT}}: what the kubelet counts, asked at that moment
 //	GET  /metrics                    the metrics, as Prometheus reads them
 //	POST /v1/devices/{id}/cordon     a [Change] with a reason; answered with the [Changed] device, like the next three; here and

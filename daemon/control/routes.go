@@ -27,6 +27,10 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /v1/devices/{id}", s.sendDevice)
 	mux.HandleFunc("GET /v1/events", s.sendEvents)
 	mux.HandleFunc("GET /v1/why", s.sendWhy)
+	mux.HandleFunc("GET /v1/topology", func(w http.ResponseWriter, _ *http.Request) {
+		snapshot, _ := s.Inventory.Snapshot()
+		send(w, NewTopology(&s.Host.Tree, snapshot, s.heldBy()))
+	})
 	mux.HandleFunc("GET /v1/kubelet", s.sendKubelet)
 	mux.Handle("GET /metrics", s.sendMetrics())
 	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.named(s.changing(http.StatusInternalServerError, s.cordon)))
