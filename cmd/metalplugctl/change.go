@@ -37,12 +37,9 @@ a PCI address and so on. A device that is cordoned already keeps its reason unle
 		Args: cobra.MinimumNArgs(1),
 	}, &c, nil)
 	cmd.Flags().StringVarP(&c.Reason, "reason", "r", inventory.Unexplained, "why the devices are cordoned")
-	cmd.Flags().Bool(waitFlag, false, "wait until no pod holds the devices any more")
+	cmd.Flags().Bool("wait", false, "wait until no pod holds the devices any more")
 	return cmd
 }
-
-// waitFlag makes a command wait until no pod holds the devices.
-const waitFlag = "wait"
 
 // awaitRelease waits until no pod holds the devices any more.
 func (o *operator) awaitRelease(ctx context.Context, held []string) error {
@@ -168,7 +165,7 @@ func (o *operator) changeCommand(command cobra.Command, c *control.Change, may f
 				held = append(held, d.ID)
 			}
 		}
-		if wait, _ := cmd.Flags().GetBool(waitFlag); wait && len(held) > 0 {
+		if wait, _ := cmd.Flags().GetBool("wait"); wait && len(held) > 0 {
 			errs = append(errs, o.awaitRelease(cmd.Context(), held))
 		}
 		return errors.Join(errs...)

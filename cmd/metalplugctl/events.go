@@ -99,7 +99,7 @@ func (s *screen) event(e control.Event) {
 	case e.Event == "reloaded":
 		about = append(about, "the configuration")
 	default:
-		about = append(about, e.Resource)
+		about = append(about, e.Resource+e.Problem)
 	}
 	mark := s.paint(eventColour(e.Event), fmt.Sprintf("%-12s", clean(e.Event)))
 	line := fmt.Sprintf("%s  %s  %s", e.Time.Format("15:04:05.000"), mark, clean(strings.Join(about, " ")))
@@ -113,7 +113,7 @@ func eventColour(event string) string {
 		return green
 	case "unhealthy", "gone", "disconnected", "refused":
 		return red
-	case "warning", "cordoned":
+	case "warning", "cordoned", "missed":
 		return yellow
 	}
 	return ""

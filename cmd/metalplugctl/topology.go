@@ -6,9 +6,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
+	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -59,8 +58,7 @@ A table of the distances between GPUs and HCAs follows, in the words of "nvidia-
 
 // recordedTopology returns the topology of a recording.
 func recordedTopology(cmd *cobra.Command, recorded string) (t control.Topology, err error) {
-	level, _ := systemd.ParseLevel("warn") // which there is
-	p := preview{file: config.DefaultFile, log: systemd.TextLogger(cmd.ErrOrStderr(), level)}
+	p := preview{file: config.DefaultFile, log: systemd.TextLogger(cmd.ErrOrStderr(), slog.LevelWarn)}
 	if p.config, err = config.Load(p.file); err != nil {
 		return t, err
 	}
@@ -85,8 +83,12 @@ func recordedTopology(cmd *cobra.Command, recorded string) (t control.Topology, 
 // topology writes the PCI tree and the distances.
 func (s *screen) topology(t control.Topology) {
 	var root branch
+	var names []string // of GPUs and HCAs
 	elsewhere := 0
 	for _, p := range t.Devices {
+		if t.Distances[p.Name] != nil && !slices.Contains(names, p.Name) {
+			names = append(names, p.Name)
+		}
 		if len(p.Path) == 0 {
 			elsewhere++
 			continue
@@ -105,7 +107,8 @@ func (s *screen) topology(t control.Topology) {
 	if elsewhere > 0 {
 		fmt.Fprintf(s, "%d more not on PCI: see 'metalplugctl list --all'.\n", elsewhere)
 	}
-	if names := slices.SortedFunc(maps.Keys(t.Distances), compareNames); len(names) > 1 {
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(a[:1], b[:1]) })
+	if len(names) > 1 {
 		s.WriteString("\n")
 		rows = [][]cell{append(cells(""), cells(names...)...)}
 		for _, from := range names {
@@ -117,19 +120,6 @@ func (s *screen) topology(t control.Topology) {
 		}
 		s.table("", rows...)
 	}
-}
-
-// compareNames compares names such as GPU2 and GPU10.
-func compareNames(a, b string) int {
-	class, number := split(a)
-	otherClass, other := split(b)
-	return cmp.Or(cmp.Compare(class, otherClass), cmp.Compare(number, other))
-}
-
-func split(name string) (class string, number int) {
-	class = strings.TrimRight(name, "0123456789")
-	number, _ = strconv.Atoi(name[len(class):])
-	return class, number
 }
 
 // branch is a bridge, or a function with its devices.

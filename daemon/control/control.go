@@ -6,7 +6,7 @@
 // Whoever may open the socket may read; only uid 0 may change anything, as the kernel tells of the peer. No client can
 // hold anything up: at most 64 are served at once; each answer is made of an immutable snapshot, and a client that does not
 // speak or does not read is cut off. Nothing is queued for a client that follows the events: it is sent what has changed
-// since the snapshot that it was sent last, so that a slow one gets fewer and later events.
+// since the snapshot that it was sent last, so that a slow one gets fewer and later events, and an event that tells it so.
 //
 // The requests. They are fixed, since other programs send them, but for the three marked with an asterisk:
 //

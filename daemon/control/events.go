@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -30,6 +31,7 @@ type Event struct {
 	//   warning: what is not as it should be; nothing in it: that is over
 	//   connected, disconnected: the kubelet, to a resource
 	//   reloaded, refused: the configuration; where it was refused, Problem says why and the old one holds
+	//   missed: the client took the last events so slowly that there were states which it was not sent; Problem counts them
 	Event    string  `json:"event"`
 	Device   *Device `json:"device,omitempty"`
 	Resource string  `json:"resource,omitempty"`
@@ -60,11 +62,34 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	if write([]Event{{Time: time.Now().UTC(), Event: "listening"}}) != nil {
 		return
 	}
+	var missed []Event // while the client took the last events
 	for f.wait(r.Context()) {
-		if events := f.look(); len(events) > 0 && write(events) != nil {
+		events := append(missed, f.look()...)
+		if missed = nil; len(events) == 0 {
+			continue
+		}
+		began := time.Now()
+		if write(events) != nil {
 			return
 		}
+		newest, _ := f.Inventory.Snapshot()
+		missed = missing(f.snapshot.Version, newest.Version, time.Since(began))
 	}
+}
+
+// slowClient is how long a client may take to take events before it is told that it was not sent some states. A daemon on
+// which nothing happens makes several snapshots at once, which a client that reads need not see one by one.
+const slowClient = time.Second
+
+// missing returns what to tell a client that took so long to take the events up to a snapshot, with the version of the newest.
+func missing(sent, newest uint64, took time.Duration) []Event {
+	if newest <= sent+1 || took < slowClient {
+		return nil
+	}
+	return []Event{{
+		Time: time.Now().UTC(), Event: "missed",
+		Problem: fmt.Sprintf("%d states in between: the client took %v to read the last events", newest-sent-1, took.Truncate(time.Millisecond)),
+	}}
 }
 
 // follower is one client that follows the events. It holds on to one old snapshot, of which little is not in the newest

@@ -165,11 +165,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 	if snapshot.Version == 0 { // before the first one 0 would not be true
 		return
 	}
-	var disks int
-	if r := reading(snapshot); r != nil {
-		disks = r.Disks
-	}
-	gauge(readingDesc, float64(disks))
+	gauge(readingDesc, float64(cmp.Or(reading(snapshot), &Reading{}).Disks))
 	others := make(map[string]int)
 	for _, c := range device.Classes {
 		others[c.Name] = 0
