@@ -81,8 +81,8 @@ func (o *operator) uncordonCommand() *cobra.Command {
 	}, &control.Change{}, nil)
 }
 
-// resetCommand resets a device or erases it. What is lost is asked for twice: on a terminal by typing the ID, in a
-// script by --yes; and a method has to be named, so that nobody erases who wanted a reset.
+// resetCommand resets a device or erases it. It asks twice before an erasure. On a terminal the operator types the ID, and a
+// script has --yes. An erasure needs the name of a method, so that an operator who wants a reset does not erase.
 func (o *operator) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset ID",
@@ -201,7 +201,7 @@ func (o *operator) mayErase(cmd *cobra.Command, id string, yes bool) error {
 	return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), id)
 }
 
-// described is a disk as whoever erases it should recognise it.
+// described is a disk as the operator who erases it should recognise it.
 func described(d control.Device) string {
 	text := cmp.Or(d.Model, "a disk of unknown model")
 	if d.Serial != "" {
@@ -220,7 +220,7 @@ func described(d control.Device) string {
 // (Documentation/ABI/stable/procfs-audit_loginuid).
 const loginFile = "/proc/self/loginuid"
 
-// login names who has logged in here, whoever that has become since; empty: nobody has, or it is not known.
+// login names the user who has logged in here and may have become another since. It is empty if that is not known.
 func login(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -257,8 +257,8 @@ func failed(verb, id string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, id, err)
 }
 
-// pathOf returns the path of a device at the control socket. What would lead elsewhere in a path is escaped, too: the daemon
-// says that it is no device.
+// pathOf returns the path of a device at the control socket. It escapes a name that would lead elsewhere in a path.
+// The daemon says that it is not a device.
 func pathOf(id string) string {
 	escaped := url.PathEscape(id)
 	if id == "." || id == ".." {

@@ -171,8 +171,8 @@ func (d *doctor) fail(remedy, format string, args ...any) {
 	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
 }
 
-// findings writes them, what has failed first, and how many there are of what kind. What could not be checked for one
-// reason is one line.
+// findings writes the findings, the failures first, and how many there are of each kind. Checks that could not be done for
+// one reason share a line.
 func (s *screen) findings(all []finding) {
 	counts := make(map[string]int)
 	skipped := make(map[finding][]string) // the checks, by what is said of them

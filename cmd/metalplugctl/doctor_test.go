@@ -362,7 +362,7 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 	}
 }
 
-// TestRootIsNotToldToBecomeRoot: whatever it is that keeps root from a file.
+// TestRootIsNotToldToBecomeRoot holds for each error that keeps root from a file.
 func TestRootIsNotToldToBecomeRoot(t *testing.T) {
 	d := machine{}
 	for _, otherwise := range []string{"", "ls -Zd /x"} {

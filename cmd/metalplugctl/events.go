@@ -41,8 +41,8 @@ func (o *operator) eventsCommand() *cobra.Command {
 	return cmd
 }
 
-// follow calls told with each event, as it came and decoded, until ctx ends or told returns an error. That the daemon
-// stops is an error.
+// follow calls told with each event, as it came and decoded, until ctx ends or told returns an error. It returns
+// an error if the daemon stops.
 func (o *operator) follow(ctx context.Context, told func(line []byte, e control.Event) error) error {
 	c := o.client()
 	stream, err := c.Stream(ctx, "/v1/events")
@@ -106,7 +106,7 @@ func (s *screen) event(e control.Event) {
 	s.WriteString(strings.TrimRight(line, " ") + "\n")
 }
 
-// eventColour is green for what gets better, red for what gets worse, yellow for what somebody should know.
+// eventColour is green for what gets better, red for what gets worse, yellow for what an operator should know.
 func eventColour(event string) string {
 	switch event {
 	case "healthy", "back", "connected", "uncordoned", "reloaded":

@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Remedies for a resource that is not served. What else there is to do is part of the reason.
+// Remedies for a resource that is not served. The reason has the other remedies.
 const (
 	// restart makes a configuration apply of which a reload takes over only a part.
 	restart   = "systemctl restart metalplugd"

@@ -54,7 +54,7 @@ func healthCell(d control.Device) cell {
 	return cell{d.Health, red}
 }
 
-// cordonedBy tells in brackets by whom and when a device was cordoned; empty where it is not, or nobody knows.
+// cordonedBy tells in brackets by whom and when a device was cordoned. It is empty if it is not cordoned, or that is not known.
 func cordonedBy(c *inventory.Cordon) string {
 	if c == nil || c.Since.IsZero() {
 		return ""

@@ -49,7 +49,7 @@ type Hardware struct {
 	Present bool   `json:"present"`        // it is there
 }
 
-// Evidence is why a disk counts as nobody's.
+// Evidence is why a disk counts as unused.
 type Evidence struct {
 	Kind  string    `json:"kind"`  // "blank", "erased" or "adopted"
 	Since time.Time `json:"since"` // when that was found or done

@@ -86,7 +86,7 @@ func TestChangesOfADevice(t *testing.T) {
 	}
 }
 
-// TestWhyWaitsForNobodyForLong: somebody whose question hits hardware that does not answer keeps nobody else waiting.
+// TestWhyWaitsForNobodyForLong has a client whose question hits hardware that does not answer. No other client waits for long.
 func TestWhyWaitsForNobodyForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{asking: make(chan struct{}, 1)}

@@ -78,7 +78,7 @@ func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 }
 
 // ask sends a request over a connection of its own and returns the body of the answer, which the caller closes.
-// Whatever is not 200 is an error that says what the daemon says.
+// A status other than 200 is an error with the text of the daemon.
 func (c Client) ask(ctx context.Context, method, path string, body []byte) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://metalplugd"+path, bytes.NewReader(body))
 	if err != nil {

@@ -3,10 +3,10 @@
 // Package control is the control socket: what the daemon knows and does, as JSON over HTTP/1.1 on a unix socket, and
 // what an operator may change.
 //
-// Whoever may open the socket may read; only uid 0 may change anything, as the kernel tells of the peer. No client can
-// hold anything up: at most 64 are served at once; each answer is made of an immutable snapshot, and a client that does not
-// speak or does not read is cut off. Nothing is queued for a client that follows the events: it is sent what has changed
-// since the snapshot that it was sent last, so that a slow one gets fewer and later events, and an event that tells it so.
+// Any client that may open the socket may read. Only uid 0 may change anything, as the kernel tells of the peer. No client can
+// hold anything up. At most 64 are served at once. Each answer is made of an immutable snapshot, and a client that does not
+// speak or does not read is cut off. Nothing is queued for a client that follows the events. The server sends it the changes
+// since the snapshot that it was sent last. A slow client gets fewer and later events, and an event that tells it so.
 //
 // The requests. They are fixed, since other programs send them, but for the three marked with an asterisk:
 //
@@ -24,7 +24,7 @@
 //	POST /v1/devices/{id}/reset      a [Change]; answered when it is done, be it after an hour
 //	POST /v1/devices/{id}/adopt      a [Change]; answered when it is on disk that the disk may be erased
 //
-// What is refused is answered {"error": TEXT}: 400 the request makes no sense, 403 the client is not uid 0, 404 there
+// A refused request is answered {"error": TEXT}: 400 the request makes no sense, 403 the client is not uid 0, 404 there
 // is no such device, 409 the device is not in a state for it, 413 and 431 the request is too large, 502 the kubelet does
 // not answer, 503 hardware does not answer.
 package control
@@ -54,7 +54,7 @@ import (
 
 const (
 	// headerLimit is how long a client may take for the head of a request, and idleLimit for the next one. Both are far
-	// longer than a program takes, and short enough that somebody who connects by hand and forgets it gives up its
+	// longer than a program takes, and short enough that an operator who connects by hand and forgets it gives up the
 	// place.
 	headerLimit = 5 * time.Second
 	idleLimit   = 30 * time.Second
@@ -190,15 +190,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, l, s.routes())
 }
 
-// ServeMetrics answers nothing but /metrics until ctx ends, to whoever connects. It closes l.
+// ServeMetrics answers nothing but /metrics until ctx ends, to any client. It closes l.
 func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.sendMetrics())
 	return s.serve(ctx, l, mux)
 }
 
-// serve answers on a listener until ctx ends, which cuts off whoever is connected then: a client that follows the
-// events would keep the daemon from stopping.
+// serve answers on a listener until ctx ends, which cuts off all clients. One that follows the events would keep the daemon
+// from stopping.
 func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler) error {
 	server := &http.Server{
 		Handler:           http.MaxBytesHandler(routes, bodySize),

@@ -17,9 +17,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// Event is something that happened, as it is sent to whoever follows. Events are made by comparing the state that the
-// client was told of last with the newest one. So what comes and goes between two looks is not told, but what is told
-// is true, and who has read them all knows how everything stands.
+// Event is something that happened, as it is sent to a client that follows. The server compares the state that the client
+// was told of last with the newest one. A device that comes and goes between two looks has no event. All events are true, and
+// a client that has read them all knows the state of everything.
 type Event struct {
 	Time time.Time `json:"time"`
 	// Event is one of:
@@ -146,8 +146,8 @@ func (f *follower) look() (events []Event) {
 	return events
 }
 
-// difference tells what happened between two snapshots, device by device. What is the same in both costs a comparison
-// of pointers: a snapshot shares with the one before it all that has not changed. A device that is in the first alone
+// difference tells what happened between two snapshots, device by device. A device that is the same in both costs
+// a comparison of pointers. A snapshot shares with the one before it all that has not changed. A device that is in the first alone
 // has left the offer, and nothing is known of it any more.
 func difference(before, after *inventory.Snapshot, holders map[string][]kubelet.Pod) []Event {
 	was := make(map[string]*inventory.Status)
@@ -183,7 +183,7 @@ func key(d *inventory.Status) string {
 }
 
 // changes names what has happened to a device; old is nil for one that was not there. Several things may have happened
-// at once. What follows from another is not told twice: a device that is gone is unhealthy too, as is one that is
+// at once. A change that follows from another is not told twice. A device that is gone is unhealthy too, as is one that is
 // cordoned.
 func changes(old, d *inventory.Status) []string {
 	if old == nil {

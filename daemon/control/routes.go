@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// routes are all requests that the socket knows. Reading is for whoever may open the socket; the four that change a
-// device go through changing.
+// routes are all requests that the socket knows. Any client that may open the socket may read. The four that
+// change a device go through changing.
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { send(w, s.Status()) })
@@ -104,7 +104,7 @@ func (s *Server) device(id string) (Device, error) {
 	return NewDevice(status, s.heldBy()), nil
 }
 
-// unknown is the error for an ID that no device has. What is asked for may be another name of one.
+// unknown is the error for an ID that no device has. It may be another name of one.
 func (s *Server) unknown(id string) error {
 	q := question{Server: s, what: id}
 	q.snapshot, _ = s.Inventory.Snapshot()

@@ -48,8 +48,8 @@ type Step struct {
 // timeFormat is how a time is told, in UTC.
 const timeFormat = "2006-01-02 15:04:05Z"
 
-// askLimit is how long somebody waits for the answer to another's question, which takes a second on a large machine; for
-// longer only where hardware does not answer. It leaves time for the own one ([answerLimit]).
+// askLimit is how long a client waits for the answer to the question of another. An answer takes a second on a large machine,
+// and longer only where hardware does not answer. It leaves time for the own one ([answerLimit]).
 const askLimit = 10 * time.Second
 
 // errBusy: another's question is not answered.
