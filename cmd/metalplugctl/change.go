@@ -67,7 +67,7 @@ func (o *operator) awaitRelease(ctx context.Context, held []string) error {
 	return fmt.Errorf("wait for the pods that hold %s: %w", strings.Join(held, ", "), err)
 }
 
-// errReleased: no pod holds the devices any more.
+// errReleased ends the wait for pods that hold devices.
 var errReleased = errors.New("released")
 
 // uncordonCommand ends a cordon. A device that is not there any more can be uncordoned too, else its ID would be
@@ -226,7 +226,7 @@ func login(file string) string {
 	if err != nil {
 		return ""
 	}
-	u, err := user.LookupId(strings.TrimSpace(string(text))) // 4294967295 is nobody
+	u, err := user.LookupId(strings.TrimSpace(string(text))) // 4294967295 is no user
 	if err != nil {
 		return ""
 	}
@@ -246,7 +246,7 @@ func confirm(in io.Reader, out io.Writer, id string) error {
 	return fmt.Errorf("erase %s: what was typed is not its ID: nothing was done", id)
 }
 
-// failed tells what was not done to which device; nil: it was. The daemon names the device, too.
+// failed tells what was not done to which device. It returns nil for no error. The daemon names the device, too.
 func failed(verb, id string, err error) error {
 	if err == nil {
 		return nil

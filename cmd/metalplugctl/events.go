@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
-// lineSize is the longest event in bytes: a device with hundreds of nodes.
+// lineSize is the longest event in bytes, that of a device with hundreds of nodes.
 const lineSize = 1 << 20
 
 // eventsCommand follows what happens. Each line is written as it comes, so that the command can stand in a pipe.

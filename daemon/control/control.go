@@ -60,7 +60,7 @@ const (
 	idleLimit   = 30 * time.Second
 	// answerLimit bounds reading a request and writing its answer, and each line of the events.
 	answerLimit = 30 * time.Second
-	// headerSize and bodySize are the largest request in bytes; net/http adds 4 KiB to the first. The longest that
+	// headerSize and bodySize are the largest request in bytes. net/http adds 4 KiB to the first. The longest that
 	// makes sense is a cordon with a reason of 200 bytes.
 	headerSize = 4 << 10
 	bodySize   = 4 << 10
@@ -73,8 +73,8 @@ const connections = 64
 // goroutines.
 type Options struct {
 	Version   string
-	File      string                         // the main file of the configuration, absolute; empty: none was named
-	Config    *atomic.Pointer[config.Config] // as it applies, after reloads too; its paths and its source never change
+	File      string                         // the main file of the configuration, absolute, or empty
+	Config    *atomic.Pointer[config.Config] // as it applies, after reloads too, but its paths and its source never change
 	Started   time.Time                      // of the daemon
 	Source    udev.Source                    // of the devices
 	Inventory *inventory.Inventory
@@ -94,7 +94,7 @@ type Server struct {
 	Options
 	*metrics
 
-	asking chan struct{} // holds one value while a client asks why: that enumerates everything
+	asking chan struct{} // holds one value while a client asks why, which enumerates everything
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced when something changed that is in no snapshot
@@ -147,7 +147,7 @@ func (s *Server) SetHolders(by map[string][]kubelet.Pod) {
 	s.holders = by
 }
 
-// heldBy returns who holds which device; what is returned is never written.
+// heldBy returns who holds which device. The map is never written.
 func (s *Server) heldBy() map[string][]kubelet.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +176,7 @@ func (s *Server) configuration() Configuration {
 	c := s.reload
 	s.mu.Unlock()
 	c.File, c.Files = s.File, []string{}
-	for _, name := range s.Config.Load().Files { // absolute: the client has another directory
+	for _, name := range s.Config.Load().Files { // absolute, for the client has another directory
 		if absolute, err := filepath.Abs(name); err == nil {
 			name = absolute
 		}

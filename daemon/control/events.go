@@ -103,7 +103,7 @@ type follower struct {
 	resources <-chan struct{} // and of the rest
 }
 
-// wait waits for the next change; false: ctx has ended.
+// wait waits for the next change. It returns false if ctx has ended.
 func (f *follower) wait(ctx context.Context) bool {
 	select {
 	case <-f.changes:
@@ -114,7 +114,7 @@ func (f *follower) wait(ctx context.Context) bool {
 	return true
 }
 
-// look returns what has happened since the last look; at the first one nothing has.
+// look returns what has happened since the last look, which at the first one is nothing.
 func (f *follower) look() (events []Event) {
 	last := *f
 	f.resources = f.next()
@@ -174,7 +174,7 @@ func difference(before, after *inventory.Snapshot, holders map[string][]kubelet.
 	return events
 }
 
-// key is what a device is found by again: its ID, or where it is if it has none.
+// key is what a device is found by again, which is its ID, or its place if it has none.
 func key(d *inventory.Status) string {
 	if d.Device.ID != "" {
 		return d.Device.ID
@@ -182,7 +182,7 @@ func key(d *inventory.Status) string {
 	return d.Device.SysPath
 }
 
-// changes names what has happened to a device; old is nil for one that was not there. Several things may have happened
+// changes names what has happened to a device. old is nil for one that was not there. Several things may have happened
 // at once. A change that follows from another is not told twice. A device that is gone is unhealthy too, as is one that is
 // cordoned.
 func changes(old, d *inventory.Status) []string {

@@ -37,7 +37,7 @@ type metrics struct {
 	sendTime      prometheus.Histogram
 }
 
-// newMetrics makes the metrics of a server. Names and labels are fixed: dashboards and alerts of users depend on them. Units and
+// newMetrics makes the metrics of a server. Names and labels are fixed, for dashboards and alerts of users depend on them. Units and
 // suffixes follow the instrumentation guidelines of Kubernetes (seconds, _total, no label whose values are without bound).
 func newMetrics(s *Server) *metrics {
 	registry := prometheus.NewRegistry()
@@ -57,7 +57,7 @@ func newMetrics(s *Server) *metrics {
 		resets:        counter("resets_total", "Resets and erasures of devices.", "resource", "method", "result"),
 		resetTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_reset_duration_seconds", Help: "How long a reset or an erasure took.",
-			Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 25, 60, 300, 1800, 7200}, // 25 s: the most before a start
+			Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 25, 60, 300, 1800, 7200}, // 25 s is the most before a start
 		}),
 		offerTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name:    "metalplug_release_to_offer_seconds",
@@ -139,7 +139,7 @@ var (
 	resyncsDesc   = desc("resyncs_total", "Enumerations of all devices after the first.")
 )
 
-// Describe names no metric: the registry then takes what Collect makes.
+// Describe names no metric. The registry then takes those of Collect.
 func (scrape) Describe(chan<- *prometheus.Desc) {}
 
 // Collect makes them.

@@ -94,7 +94,7 @@ func (s *Server) sendDevice(w http.ResponseWriter, r *http.Request) {
 	send(w, d)
 }
 
-// device returns a device as it stands now; the error is [inventory.ErrUnknownDevice].
+// device returns a device as it stands now. The error is [inventory.ErrUnknownDevice].
 func (s *Server) device(id string) (Device, error) {
 	snapshot, _ := s.Inventory.Snapshot()
 	status := snapshot.Find(id)

@@ -23,13 +23,13 @@ type Topology struct {
 
 // Place is a device with its place.
 type Place struct {
-	Name string   `json:"name"` // such as GPU0 or HCA1, one for each PCI function; empty: no resource takes it, or it is not on PCI
-	Path []string `json:"path"` // from the PCI host bridge down to the function; empty: it is not on PCI
+	Name string   `json:"name"` // such as GPU0 or HCA1, one for each PCI function, or empty if no resource takes it or it is not on PCI
+	Path []string `json:"path"` // from the PCI host bridge down to the function, or empty if it is not on PCI
 	Link string   `json:"link"` // its speed and its width, as far as sysfs has them
 	Device
 }
 
-// placeNames are how the devices of a class are counted; those of others are "DEV".
+// placeNames are how the devices of a class are counted. Those of others are "DEV".
 var placeNames = map[string]string{"gpu": "GPU", "infiniband": "HCA", "fpga": "FPGA", "nvme": "DISK"}
 
 // NewTopology returns the topology of a snapshot. It reads the links in sysfs. holders are the pods that hold devices, by ID.
@@ -72,7 +72,7 @@ func NewTopology(tree *sysfs.Tree, snapshot *inventory.Snapshot, holders map[str
 	return t
 }
 
-// link returns how fast the link of a PCI function is, such as "32.0 GT/s x16"; empty: sysfs does not say
+// link returns how fast the link of a PCI function is, such as "32.0 GT/s x16", or empty if sysfs does not say
 // (current_link_speed_show in drivers/pci/pci-sysfs.c).
 func link(tree *sysfs.Tree, function string) string {
 	speed, err := tree.Attr(function, "current_link_speed")
