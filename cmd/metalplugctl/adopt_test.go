@@ -21,7 +21,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// drives answers for the helpers: each disk holds data until it is erased.
+// drives answers for the helpers. Each disk holds data until it is erased.
 type drives struct {
 	mu     sync.Mutex
 	erased map[string]string // the scrub, by the name of the disk
@@ -101,7 +101,7 @@ class = "node"
 match = { SUBSYSTEM = "widget" }
 `
 
-// TestAdoptIsRefused: by the command and at the control socket alike. Nothing is erased.
+// TestAdoptIsRefused holds for the command and the control socket alike. Nothing is erased.
 func TestAdoptIsRefused(t *testing.T) {
 	d := &drives{erased: make(map[string]string), open: "nvme6n1"}
 	n := touchable(t, adoptable(), adoptableResources, d.touch())

@@ -139,8 +139,8 @@ func TestSocketOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestNoFileOfTheDaemonIsOpened: metalplugd may be taken over, and an operator runs doctor as root. What the daemon reads is
-// named and not opened.
+// TestNoFileOfTheDaemonIsOpened: metalplugd may be taken over, and an operator runs doctor as root. Doctor names the files that
+// the daemon reads and does not open them.
 func TestNoFileOfTheDaemonIsOpened(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "t.toml")
 	if err := place(file, "nonsense = 1\n"); err != nil {

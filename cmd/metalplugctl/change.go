@@ -37,12 +37,9 @@ a PCI address and so on. A device that is cordoned already keeps its reason unle
 		Args: cobra.MinimumNArgs(1),
 	}, &c, nil)
 	cmd.Flags().StringVarP(&c.Reason, "reason", "r", inventory.Unexplained, "why the devices are cordoned")
-	cmd.Flags().Bool(waitFlag, false, "wait until no pod holds the devices any more")
+	cmd.Flags().Bool("wait", false, "wait until no pod holds the devices any more")
 	return cmd
 }
-
-// waitFlag makes a command wait until no pod holds the devices.
-const waitFlag = "wait"
 
 // awaitRelease waits until no pod holds the devices any more.
 func (o *operator) awaitRelease(ctx context.Context, held []string) error {
@@ -70,7 +67,7 @@ func (o *operator) awaitRelease(ctx context.Context, held []string) error {
 	return fmt.Errorf("wait for the pods that hold %s: %w", strings.Join(held, ", "), err)
 }
 
-// errReleased: no pod holds the devices any more.
+// errReleased ends the wait for pods that hold devices.
 var errReleased = errors.New("released")
 
 // uncordonCommand ends a cordon. A device that is not there any more can be uncordoned too, else its ID would be
@@ -84,8 +81,8 @@ func (o *operator) uncordonCommand() *cobra.Command {
 	}, &control.Change{}, nil)
 }
 
-// resetCommand resets a device or erases it. What is lost is asked for twice: on a terminal by typing the ID, in a
-// script by --yes; and a method has to be named, so that nobody erases who wanted a reset.
+// resetCommand resets a device or erases it. It asks twice before an erasure. On a terminal the operator types the ID, and a
+// script has --yes. An erasure needs the name of a method, so that an operator who wants a reset does not erase.
 func (o *operator) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset ID",
@@ -168,7 +165,7 @@ func (o *operator) changeCommand(command cobra.Command, c *control.Change, may f
 				held = append(held, d.ID)
 			}
 		}
-		if wait, _ := cmd.Flags().GetBool(waitFlag); wait && len(held) > 0 {
+		if wait, _ := cmd.Flags().GetBool("wait"); wait && len(held) > 0 {
 			errs = append(errs, o.awaitRelease(cmd.Context(), held))
 		}
 		return errors.Join(errs...)
@@ -204,7 +201,7 @@ func (o *operator) mayErase(cmd *cobra.Command, id string, yes bool) error {
 	return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), id)
 }
 
-// described is a disk as whoever erases it should recognise it.
+// described is a disk as the operator who erases it should recognise it.
 func described(d control.Device) string {
 	text := cmp.Or(d.Model, "a disk of unknown model")
 	if d.Serial != "" {
@@ -223,13 +220,13 @@ func described(d control.Device) string {
 // (Documentation/ABI/stable/procfs-audit_loginuid).
 const loginFile = "/proc/self/loginuid"
 
-// login names who has logged in here, whoever that has become since; empty: nobody has, or it is not known.
+// login names the user who has logged in here and may have become another since. It is empty if that is not known.
 func login(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return ""
 	}
-	u, err := user.LookupId(strings.TrimSpace(string(text))) // 4294967295 is nobody
+	u, err := user.LookupId(strings.TrimSpace(string(text))) // 4294967295 is no user
 	if err != nil {
 		return ""
 	}
@@ -249,7 +246,7 @@ func confirm(in io.Reader, out io.Writer, id string) error {
 	return fmt.Errorf("erase %s: what was typed is not its ID: nothing was done", id)
 }
 
-// failed tells what was not done to which device; nil: it was. The daemon names the device, too.
+// failed tells what was not done to which device. It returns nil for no error. The daemon names the device, too.
 func failed(verb, id string, err error) error {
 	if err == nil {
 		return nil
@@ -260,8 +257,8 @@ func failed(verb, id string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, id, err)
 }
 
-// pathOf returns the path of a device at the control socket. What would lead elsewhere in a path is escaped, too: the daemon
-// says that it is no device.
+// pathOf returns the path of a device at the control socket. It escapes a name that would lead elsewhere in a path.
+// The daemon says that it is not a device.
 func pathOf(id string) string {
 	escaped := url.PathEscape(id)
 	if id == "." || id == ".." {

@@ -39,11 +39,11 @@ type doctor struct {
 	ctx    context.Context
 	client control.Client
 	file   string        // the configuration file
-	config config.Config // what is in it; the defaults where it cannot be used
+	config config.Config // its content, or the defaults if it cannot be used
 
-	units func(ctx context.Context, templates ...string) ([]systemd.Unusable, error) // nil: no systemd runs
+	units func(ctx context.Context, templates ...string) ([]systemd.Unusable, error) // nil if no systemd runs
 
-	status  *control.Status // nil: the daemon does not answer
+	status  *control.Status // nil if the daemon does not answer
 	devices []control.Device
 
 	check string // the name of the check that is under way
@@ -54,12 +54,12 @@ type doctor struct {
 type check struct {
 	name     string
 	daemon   bool // it needs an answer of the daemon
-	hardware bool // it is about the hardware of this machine: a recording is skipped
+	hardware bool // it is about the hardware of this machine, and skips a recording
 	// run notes what it finds. fine is the text of an ok where it finds nothing; without a text there is no line.
 	run func(*doctor) (fine string)
 }
 
-// checks are all of them, in the order in which one thing depends on the other: the first that fails is most often the
+// checks are all of them, in the order in which one thing depends on the other. The first that fails is most often the
 // cause of those after it.
 var checks = []check{
 	{name: "configuration", run: (*doctor).checkConfiguration}, // our side
@@ -120,7 +120,7 @@ Exit code 1: a line is fail; 3: the daemon does not answer.`,
 	return cmd
 }
 
-// errSilent: that the daemon does not answer was shown.
+// errSilent is the error of a daemon that does not answer, which was shown.
 var errSilent = errors.New("the daemon does not answer")
 
 // examine does all checks.
@@ -171,8 +171,8 @@ func (d *doctor) fail(remedy, format string, args ...any) {
 	d.note(levelFail, remedy, fmt.Sprintf(format, args...))
 }
 
-// findings writes them, what has failed first, and how many there are of what kind. What could not be checked for one
-// reason is one line.
+// findings writes the findings, the failures first, and how many there are of each kind. Checks that could not be done for
+// one reason share a line.
 func (s *screen) findings(all []finding) {
 	counts := make(map[string]int)
 	skipped := make(map[finding][]string) // the checks, by what is said of them

@@ -160,8 +160,8 @@ func (d *doctor) checkUnits() (fine string) {
 	return strings.Join(templates, ", ")
 }
 
-// checkDevices looks at the devices themselves. A default resource without devices is no fault: most machines have no
-// FPGA. A cordoned device is as somebody wants it, but that somebody may have forgotten it.
+// checkDevices looks at the devices themselves. A default resource without devices is no fault, for most machines have no
+// FPGA. A cordoned device is as an operator wants it, who may have forgotten it.
 func (d *doctor) checkDevices() (fine string) {
 	before := len(d.found)
 	for _, r := range d.status.Resources {

@@ -30,8 +30,8 @@ const (
 )
 
 // checkKubelet looks at the kubelet's directory and socket. The kubelet makes the directory at its first start and the
-// socket at each, and leaves the socket behind when it ends; whether somebody answers there is seen by the
-// registrations.
+// socket at each, and leaves the socket behind when it ends. The registrations show whether a kubelet answers
+// there.
 func (d *doctor) checkKubelet() (fine string) {
 	dir := d.config.Paths.DevicePlugins
 	socket := filepath.Join(dir, "kubelet.sock")
@@ -134,7 +134,7 @@ func (d *doctor) checkCounts() (fine string) {
 	return "it is the same as ours"
 }
 
-// checkCheckpoint looks for devices that the kubelet remembers and nobody knows: their pods cannot start. The daemon
+// checkCheckpoint looks for devices that the kubelet remembers and the daemon does not know. Their pods cannot start. The daemon
 // takes what the checkpoint names into its offer when it starts, so that this is a checkpoint of another machine or a
 // resource that was configured since.
 func (d *doctor) checkCheckpoint() (fine string) {
@@ -166,8 +166,8 @@ func (d *doctor) checkCheckpoint() (fine string) {
 	return "every device that it names is known"
 }
 
-// checkRefused reads what the daemon remembers, for the kubelet tells nobody without an API server. It tells of
-// containers that did not get their devices: their pods are in UnexpectedAdmissionError.
+// checkRefused reads what the daemon remembers, for without an API server the kubelet does not tell. It tells of
+// containers that did not get their devices. Their pods are in UnexpectedAdmissionError.
 func (d *doctor) checkRefused() (fine string) {
 	for _, r := range d.status.Refused {
 		state := "the pod is in UnexpectedAdmissionError"

@@ -27,10 +27,10 @@ import (
 	"github.com/metalplug/metalplug/systemd"
 )
 
-// fixture is a machine for the doctor: its files and what its daemon says.
+// fixture is a machine for the doctor, with its files and the answers of its daemon.
 type fixture struct {
 	files   map[string]string // by path: the text, or "socket", "link", "link TARGET" or "dir"
-	status  *control.Status   // nil: the daemon does not answer
+	status  *control.Status   // nil if the daemon does not answer
 	devices []control.Device
 	counts  map[string]int    // as the kubelet counts
 	foreign map[string]string // what it counts of others, by resource
@@ -74,7 +74,7 @@ func soundMachine() fixture {
 	}
 }
 
-// TestDoctor: a sound machine, and one fault after the other; what the doctor says of each is in testdata.
+// TestDoctor has a sound machine, and one fault after the other. The text of the doctor on each is in testdata.
 func TestDoctor(t *testing.T) {
 	ago, lastYear := time.Now().Add(-2*time.Hour), time.Date(2025, 1, 2, 3, 4, 5, 0, time.Local)
 	for name, spoil := range map[string]func(*fixture){
@@ -338,7 +338,7 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 	}
 	found := make(chan []finding)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // and never unlocked, for the thread ends with the goroutine
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETFSUID, 65534, 0, 0); errno != 0 {
 			t.Error(errno)
 		}
@@ -362,7 +362,7 @@ func TestWhatOthersMayNotRead(t *testing.T) {
 	}
 }
 
-// TestRootIsNotToldToBecomeRoot: whatever it is that keeps root from a file.
+// TestRootIsNotToldToBecomeRoot holds for each error that keeps root from a file.
 func TestRootIsNotToldToBecomeRoot(t *testing.T) {
 	d := machine{}
 	for _, otherwise := range []string{"", "ls -Zd /x"} {
@@ -491,7 +491,7 @@ func TestDoctorCommand(t *testing.T) {
 	}
 }
 
-// TestHelpersThatAreNeeded: a socket that nothing asks for is not missed.
+// TestHelpersThatAreNeeded holds that a socket which nothing needs is not reported as missing.
 func TestHelpersThatAreNeeded(t *testing.T) {
 	const gpu = "builtin = false\n[[resource]]\nname = \"example.org/gpu\"\nclass = \"gpu\"\n"
 	for toml, want := range map[string][]string{

@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
-// lineSize is the longest event in bytes: a device with hundreds of nodes.
+// lineSize is the longest event in bytes, that of a device with hundreds of nodes.
 const lineSize = 1 << 20
 
 // eventsCommand follows what happens. Each line is written as it comes, so that the command can stand in a pipe.
@@ -41,8 +41,8 @@ func (o *operator) eventsCommand() *cobra.Command {
 	return cmd
 }
 
-// follow calls told with each event, as it came and decoded, until ctx ends or told returns an error. That the daemon
-// stops is an error.
+// follow calls told with each event, as it came and decoded, until ctx ends or told returns an error. It returns
+// an error if the daemon stops.
 func (o *operator) follow(ctx context.Context, told func(line []byte, e control.Event) error) error {
 	c := o.client()
 	stream, err := c.Stream(ctx, "/v1/events")
@@ -99,21 +99,21 @@ func (s *screen) event(e control.Event) {
 	case e.Event == "reloaded":
 		about = append(about, "the configuration")
 	default:
-		about = append(about, e.Resource)
+		about = append(about, e.Resource+e.Problem)
 	}
 	mark := s.paint(eventColour(e.Event), fmt.Sprintf("%-12s", clean(e.Event)))
 	line := fmt.Sprintf("%s  %s  %s", e.Time.Format("15:04:05.000"), mark, clean(strings.Join(about, " ")))
 	s.WriteString(strings.TrimRight(line, " ") + "\n")
 }
 
-// eventColour is green for what gets better, red for what gets worse, yellow for what somebody should know.
+// eventColour is green for what gets better, red for what gets worse, yellow for what an operator should know.
 func eventColour(event string) string {
 	switch event {
 	case "healthy", "back", "connected", "uncordoned", "reloaded":
 		return green
 	case "unhealthy", "gone", "disconnected", "refused":
 		return red
-	case "warning", "cordoned":
+	case "warning", "cordoned", "missed":
 		return yellow
 	}
 	return ""

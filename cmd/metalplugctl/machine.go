@@ -19,7 +19,7 @@ import (
 
 // machine is the files of a machine, and its processes.
 type machine struct {
-	root string // where its files are, empty: /
+	root string // where its files are, or empty for /
 	uid  int    // whose rights the doctor has
 
 	label  func(name string) (string, error)                       // the SELinux label of a file
@@ -40,7 +40,7 @@ func (m machine) exists(name string) bool {
 	return err == nil
 }
 
-// read returns a small file of the machine; empty if it cannot be read.
+// read returns a small file of the machine. It is empty if it cannot be read.
 func (m machine) read(name string) string {
 	text, err := os.ReadFile(m.path(name))
 	if err != nil {
@@ -77,7 +77,7 @@ func (m machine) same(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-// auditLog is where auditd writes denials; auditSize is how much of its end is read, in bytes.
+// auditLog is where auditd writes denials. auditSize is how much of its end is read, in bytes.
 const (
 	auditLog  = "/var/log/audit/audit.log"
 	auditSize = 4 << 20
@@ -106,7 +106,7 @@ func (m machine) denials() (n int, err error) {
 // crio returns what CRI-O is configured by, what holds first: drop-ins, the last by name first, and the main file
 // (crio.conf.d(5)).
 func (m machine) crio() string {
-	names, _ := filepath.Glob(m.path(crioFile + ".d/*")) // the pattern is well-formed; sorted
+	names, _ := filepath.Glob(m.path(crioFile + ".d/*")) // sorted, and the pattern is well-formed
 	var all []string
 	for _, name := range slices.Backward(names) {
 		all = append(all, m.read(crioFile+".d/"+filepath.Base(name)))

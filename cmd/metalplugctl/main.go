@@ -39,7 +39,7 @@ const (
 // version is set when a release is built.
 var version = "unreleased"
 
-// errFound: what was shown is a problem; nothing more is to be said.
+// errFound is the error of a problem that was shown.
 var errFound = errors.New("a problem was found")
 
 // usageError is a command line that makes no sense.
@@ -56,7 +56,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run carries out a command line and returns the exit code. It is main without the process: tests call it.
+// run carries out a command line and returns the exit code. It is main without the process, for tests.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := &cobra.Command{
 		Use:     "metalplugctl",
@@ -83,7 +83,7 @@ daemon does not answer.`,
 	}
 	root.AddCommand(previewCommand(), o.checkCommand(), o.listCommand(), o.whyCommand(), o.statusCommand(),
 		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.adoptCommand(), o.eventsCommand(), o.watchCommand(),
-		o.doctorCommand(), recordCommand())
+		o.doctorCommand(), recordCommand(), o.topologyCommand())
 	err := root.ExecuteContext(ctx)
 	if err != nil && !valid {
 		err = usageError{err}
@@ -97,7 +97,7 @@ func exitCode(err error, stderr io.Writer) int {
 	var problems config.Problems
 	var refused *control.Refused
 	switch {
-	case err == nil, errors.Is(err, unix.EPIPE): // whoever looked has seen enough
+	case err == nil, errors.Is(err, unix.EPIPE): // the reader has seen enough
 		return exitOK
 	case errors.Is(err, errFound):
 		return exitProblem // which was shown

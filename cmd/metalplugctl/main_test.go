@@ -73,7 +73,7 @@ func withDisks(t *testing.T) string {
 	return file
 }
 
-// TestPreviewOfEveryBundledRecording: each shows devices, all of them healthy.
+// TestPreviewOfEveryBundledRecording holds that each shows devices, all of them healthy.
 func TestPreviewOfEveryBundledRecording(t *testing.T) {
 	for _, r := range recording.Bundled() {
 		t.Run(r.Name, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestPreviewAllocates(t *testing.T) {
 	}
 }
 
-// TestPreviewInitialisesNothing: devices that a vendor's unit has to initialise are shown as they would be after that.
+// TestPreviewInitialisesNothing has devices that a vendor's unit has to initialise. They are shown as they would be after that.
 func TestPreviewInitialisesNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "t.toml")
 	save(t, file, "[[resource]]\nname = \"nvidia.com/gpu\"\nunits.init = \"none@.service\"\n")
@@ -209,7 +209,7 @@ func TestPreviewEndsQuietlyWhenNobodyReads(t *testing.T) {
 	}
 }
 
-// TestChecksSayTheSame: what metalplugd refuses to run is refused by name and line.
+// TestChecksSayTheSame has configurations that metalplugd refuses to run. They are refused by name and line.
 func TestChecksSayTheSame(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "metalplug.toml")
 	text := "[[resource]]\nname = \"example.org/n\"\nclass = \"gpu\"\nunits.init = \"x.service\"\n"
@@ -224,7 +224,7 @@ func TestChecksSayTheSame(t *testing.T) {
 	}
 }
 
-// TestCheckOfAMissingRecording: the daemon would not start.
+// TestCheckOfAMissingRecording has a configuration with which the daemon would not start.
 func TestCheckOfAMissingRecording(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "metalplug.toml")
 	save(t, file, "hardware.source = \"recording:gone\"")

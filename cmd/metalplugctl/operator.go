@@ -17,7 +17,7 @@ import (
 
 // operator is what the commands have in common that ask the daemon.
 type operator struct {
-	socket string // as given; empty: that of the configuration
+	socket string // as given, or empty for that of the configuration
 }
 
 // client returns a client of the daemon.
@@ -61,7 +61,7 @@ func outputFlag(cmd *cobra.Command) *format {
 	return &output
 }
 
-// deviceIDs completes the IDs of devices: the first one, or all of a command that takes several. Only a device that is cordoned
+// deviceIDs completes the IDs of devices. It completes the first one, or all of a command that takes several. Only a device that is cordoned
 // can be uncordoned.
 func (o *operator) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var devices []control.Device

@@ -42,7 +42,7 @@ type node struct {
 	t         *testing.T
 	dir       string
 	inventory *inventory.Inventory
-	touch     *device.Touch  // nil: nothing can be touched
+	touch     *device.Touch  // nil if nothing can be touched
 	hangup    chan os.Signal // has the daemon reload
 	stop      func()
 }
@@ -60,7 +60,7 @@ func newNode(t *testing.T, recording, extra string) *node {
 // touchable is a node whose devices can be touched.
 func touchable(t *testing.T, recording, extra string, touch *device.Touch) *node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
+	dir, err := os.MkdirTemp("", "mp") // short, for the path of a unix socket has 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +360,7 @@ func TestCordonOutlivesTheDaemon(t *testing.T) {
 	}
 }
 
-// TestCordonWaits: the answer comes at once and says that a pod holds a device; the command ends when no pod holds any.
+// TestCordonWaits has a pod that holds a device. The answer comes at once, and the command ends when no pod holds any.
 func TestCordonWaits(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
 	held := map[string][]string{lastDisk: {lastDisk}}
@@ -550,7 +550,7 @@ func TestPartlyReloaded(t *testing.T) {
 	}
 }
 
-// TestUnwrittenInStatus: here the directory of the CDI specs is a file.
+// TestUnwrittenInStatus has a file in the place of the directory of the CDI specs.
 func TestUnwrittenInStatus(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n")
 	n.stop()
@@ -565,7 +565,7 @@ func TestUnwrittenInStatus(t *testing.T) {
 	}
 }
 
-// TestUnsavedStateInStatus: a directory is in the way of the file.
+// TestUnsavedStateInStatus has a directory in the way of the file.
 func TestUnsavedStateInStatus(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "")
 	n.stop()

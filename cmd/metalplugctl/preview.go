@@ -56,7 +56,7 @@ type listed struct {
 	Allocatable int    `json:"allocatable"`
 }
 
-// previewCommand shows what would be offered: the inventory runs without a kubelet.
+// previewCommand shows what would be offered. The inventory runs without a kubelet.
 func previewCommand() *cobra.Command {
 	var p preview
 	cmd := &cobra.Command{
@@ -106,19 +106,19 @@ A recording is the text that umockdev-record writes. Saving the file is a hotplu
 			return err
 		}
 		defer remove()
-		return p.run(cmd.Context())
+		return p.run(cmd.Context(), p.show)
 	}
 	return cmd
 }
 
-// run shows what the inventory offers, until ctx ends or once.
-func (p *preview) run(ctx context.Context) error {
+// run runs the inventory while show shows it.
+func (p *preview) run(ctx context.Context, show func(context.Context, *inventory.Inventory, *device.Host) error) error {
 	source, host, closeSource, err := hardware(p.config, p.log)
 	if err != nil {
 		return err
 	}
 	defer closeSource()
-	if p.config.Hardware.Recording == "" { // a disk is read to know whether it would be offered; nothing else is touched
+	if p.config.Hardware.Recording == "" { // a disk is read to know whether it would be offered, and nothing else is touched
 		host.Touch.Probe = helper.Touch(p.config.Reset, p.config.Paths.Sysfs, p.file).Probe
 	}
 	rules := p.config.Rules()
@@ -132,7 +132,7 @@ func (p *preview) run(ctx context.Context) error {
 		defer cancel()
 		ended <- devices.Run(ctx)
 	}()
-	shown := p.show(ctx, devices, host)
+	shown := show(ctx, devices, host)
 	cancel()
 	return errors.Join(<-ended, shown)
 }
@@ -199,7 +199,7 @@ func (p *preview) machine(recorded string) (remove func(), err error) {
 	return remove, err
 }
 
-// hardware opens what a configuration is about; done puts away what was made for that.
+// hardware opens what a configuration is about. done puts away what was made for that.
 func hardware(c config.Config, log *slog.Logger) (source udev.Source, h *device.Host, done func(), err error) {
 	if file := c.Hardware.Recording; file != "" {
 		s, err := recording.Open(file)
@@ -230,7 +230,7 @@ func bundledRecordings(before string) string {
 	return list.String()
 }
 
-// state returns what a snapshot offers, and what containers would get of it; the error is the reason why one gets nothing.
+// state returns what a snapshot offers, and what containers would get of it. The error is the reason why one gets nothing.
 func (p *preview) state(h *device.Host, snapshot *inventory.Snapshot) (previewState, error) {
 	s := previewState{Machine: p.title, Resources: []listed{}, Devices: []control.Device{}, NotOffered: []control.Device{}}
 	for _, r := range p.config.Resources {

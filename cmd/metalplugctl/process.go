@@ -24,7 +24,7 @@ type process struct {
 // String names it.
 func (p process) String() string { return fmt.Sprintf("%s (pid %s)", p.name, p.pid) }
 
-// flag returns the last value of a flag, as the kubelet takes it; empty: it is not there.
+// flag returns the last value of a flag, as the kubelet takes it, or empty if it is not there.
 func (p process) flag(name string) (value string) {
 	for i, arg := range p.args {
 		key, of, ok := strings.Cut(strings.TrimLeft(arg, "-"), "=")
@@ -59,7 +59,7 @@ func (m machine) kubelets() (here, elsewhere []process) {
 	return here, elsewhere
 }
 
-// kubelet reports whether a process of root's is a kubelet. RKE2 and k0s run the kubelet as a process of its own; k3s, MicroK8s and
+// kubelet reports whether a process of root's is a kubelet. RKE2 and k0s run the kubelet as a process of its own. k3s, MicroK8s and
 // MicroShift have it in theirs.
 func (m machine) kubelet(pid string) (p process, ok bool) {
 	if !m.ofRoot(pid) {

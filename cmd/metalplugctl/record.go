@@ -16,7 +16,7 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// recordCommand writes a recording. It reads sysfs itself: a bug report is often about a daemon that does not start.
+// recordCommand writes a recording. It reads sysfs itself, for a bug report is often about a daemon that does not start.
 func recordCommand() *cobra.Command {
 	var serials bool
 	cmd := &cobra.Command{

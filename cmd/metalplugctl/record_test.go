@@ -70,7 +70,7 @@ func previewed(t *testing.T, text string) previewState {
 	return s
 }
 
-// TestRecordThisMachine: whatever machine the tests run on, what is recorded of it can be read.
+// TestRecordThisMachine reads a recording of the machine on which the tests run.
 func TestRecordThisMachine(t *testing.T) {
 	code, stdout, stderr := ctl(t, "record", "--config", "/dev/null")
 	if code != exitOK || !strings.HasPrefix(stdout, "# Recorded by metalplugctl unreleased. Serial numbers are made up.\n") {

@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// Remedies for a resource that is not served. What else there is to do is part of the reason.
+// Remedies for a resource that is not served. The reason has the other remedies.
 const (
 	// restart makes a configuration apply of which a reload takes over only a part.
 	restart   = "systemctl restart metalplugd"
@@ -25,7 +25,7 @@ func servedBy(r control.Resource) string {
 	return reconnect
 }
 
-// remedy returns what to do about a device that pods cannot get; empty where that is part of the reason.
+// remedy returns what to do about a device that pods cannot get. It is empty where that is part of the reason.
 func remedy(d control.Device) string {
 	if d.Cordoned {
 		return "ask who did it; then: metalplugctl uncordon " + d.ID
@@ -40,7 +40,7 @@ const (
 	unproven    = "unproven"
 )
 
-// complaint returns what is wrong with a device, in words that follow its name; empty: nothing. Hardware that is not offered
+// complaint returns what is wrong with a device, in words that follow its name, or empty. Hardware that is not offered
 // since the host uses it, or since it is not for pods, is as it should be.
 func complaint(v control.Device) (level, text string) {
 	switch {

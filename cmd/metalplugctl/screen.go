@@ -75,7 +75,7 @@ func (s *screen) paint(colour, text string) string {
 	return colour + text + normal
 }
 
-// line writes text after a mark, however wide the terminal is: what is on one line can be searched for.
+// line writes text after a mark, however wide the terminal is, for one line can be searched for.
 func (s *screen) line(mark, colour, text string) {
 	s.WriteString(strings.TrimRight(s.paint(colour, clean(mark))+clean(text), " ") + "\n")
 }
@@ -104,7 +104,7 @@ func cells(texts ...string) []cell {
 	return row
 }
 
-// table writes rows in columns, without lines between them: what is written can be cut and sorted. The head is the first
+// table writes rows in columns, without lines between them, so that it can be cut and sorted. The head is the first
 // row. With colours each cell has one, since tabwriter counts the bytes of a colour as columns.
 func (s *screen) table(indent string, rows ...[]cell) {
 	var text bytes.Buffer

@@ -32,6 +32,7 @@ func TestEventsOnOneLine(t *testing.T) {
 		{control.Event{Event: "listening"}, "listening"},
 		{control.Event{Event: "added", Device: disk()}, "added         nvme-1 (t/r)"},
 		{control.Event{Event: "connected", Resource: "t/r"}, "connected     t/r"},
+		{control.Event{Event: "missed", Problem: "2 states in between"}, "missed        2 states in between"},
 		{control.Event{Event: "reloaded"}, "reloaded      the configuration"},
 		{
 			control.Event{Event: "refused", Problem: "t.toml:1: x: unknown key\nt.toml:2: y: unknown key"},

@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
-// statusCommand shows the daemon as a whole: the first thing to look at, and short enough for a ticket.
+// statusCommand shows the daemon as a whole. It is the first thing to look at, and short enough for a ticket.
 func (o *operator) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -53,7 +53,7 @@ func allWell(s control.Status) bool {
 // expected tells whether the kubelet is to know of a resource.
 func expected(r control.Resource) bool { return !r.Optional || r.Healthy+r.Unhealthy > 0 }
 
-// cordonsShown is how many of the cordoned devices are on the first page; the list has all.
+// cordonsShown is how many of the cordoned devices are on the first page. The list has all.
 const cordonsShown = 5
 
 // status writes the daemon as a whole.

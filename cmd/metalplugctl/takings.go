@@ -73,7 +73,7 @@ func takings(c config.Config) (all []taking, unclaimed []taken, err error) {
 	return all, unclaimed, nil
 }
 
-// idle returns why the resource takes no device; empty if it takes one.
+// idle returns why the resource takes no device, or empty if it takes one.
 func (t taking) idle() string {
 	switch {
 	case len(t.Devices) > 0:
@@ -99,7 +99,7 @@ func expressions(c config.Config, resource, table string, patterns map[string]st
 	return warnings
 }
 
-// reason is why a device that a resource takes is of no use to a pod at present; empty: it is.
+// reason is why a device that a resource takes is of no use to a pod at present, or empty.
 func reason(s device.Sighting) string {
 	if err := cmp.Or(s.Offer, s.Health); err != nil {
 		return err.Error()

@@ -10,10 +10,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
-// redrawPause is the least time between two drawings: a person reads no faster.
+// redrawPause is the least time between two drawings. A person reads no faster.
 const redrawPause = 100 * time.Millisecond
 
-// watchCommand redraws the list at each change. It follows the events only to know when: what is drawn is asked for
+// watchCommand redraws the list at each change. It follows the events only to know when. The list is asked for
 // anew, so that nothing that was missed is missing.
 func (o *operator) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{

@@ -47,13 +47,13 @@ Exit code 1: pods cannot get it, also because the kubelet is not connected.`,
 	return cmd
 }
 
-// isKept reports whether pods cannot get a device: as it stands, or since its resource lacks something.
+// isKept reports whether pods cannot get a device as it stands, or since its resource lacks something.
 func isKept(e control.Explanation) bool {
 	return e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy" ||
 		slices.ContainsFunc(e.Steps, func(s control.Step) bool { return !s.OK && s.What == "kubelet" })
 }
 
-// cure is what to do about what keeps a device from pods; empty: nothing that would fit every machine.
+// cure is what to do about what keeps a device from pods. It is empty if nothing would fit every machine.
 func cure(e control.Explanation) string {
 	at := slices.IndexFunc(e.Steps, func(s control.Step) bool { return !s.OK && s.What == "kubelet" })
 	switch {

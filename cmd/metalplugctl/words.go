@@ -39,7 +39,7 @@ func standing(r control.Resource) string {
 	return text + "; kubelet not connected"
 }
 
-// healthCell is the health of a device as an operator sees it: cordoned is another matter than sick.
+// healthCell is the health of a device as an operator sees it. A cordoned device is not a sick one.
 func healthCell(d control.Device) cell {
 	switch {
 	case d.Resource == "":
@@ -54,7 +54,7 @@ func healthCell(d control.Device) cell {
 	return cell{d.Health, red}
 }
 
-// cordonedBy tells in brackets by whom and when a device was cordoned; empty where it is not, or nobody knows.
+// cordonedBy tells in brackets by whom and when a device was cordoned. It is empty if it is not cordoned, or that is not known.
 func cordonedBy(c *inventory.Cordon) string {
 	if c == nil || c.Since.IsZero() {
 		return ""
@@ -108,7 +108,7 @@ func configured(c control.Configuration) string {
 	return text
 }
 
-// firstOf names the first of several and how many more there are; "-" where there is none.
+// firstOf names the first of several and how many more there are, or "-" where there is none.
 func firstOf(names []string) string {
 	switch len(names) {
 	case 0:
@@ -119,7 +119,7 @@ func firstOf(names []string) string {
 	return fmt.Sprintf("%s +%d", names[0], len(names)-1)
 }
 
-// numaNode is a NUMA node; "-" where none is known, which is -1.
+// numaNode is a NUMA node, or "-" where none is known, which is -1.
 func numaNode(node int) string {
 	if node < 0 {
 		return "-"

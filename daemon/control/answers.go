@@ -15,20 +15,20 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Device is a device as it is shown. The names of its fields are fixed: other programs read them.
+// Device is a device as it is shown. The names of its fields are fixed, for other programs read them.
 type Device struct {
-	// ID is the device plugin's ID of the device, without the number of a share; empty: it could not be identified.
+	// ID is the device plugin's ID of the device, without the number of a share. It is empty if it could not be identified.
 	ID        string       `json:"id"`
-	Resource  string       `json:"resource"`  // empty: it is seen and not offered
+	Resource  string       `json:"resource"`  // empty if it is seen and not offered
 	Class     string       `json:"class"`     // as in the configuration: gpu, fpga, infiniband, nvme or node
 	Health    string       `json:"health"`    // "Healthy" or "Unhealthy"
 	Reason    string       `json:"reason"`    // why it is Unhealthy or not offered
 	Since     time.Time    `json:"since"`     // when health or reason last changed
-	NUMANode  int          `json:"numaNode"`  // -1: none is known
+	NUMANode  int          `json:"numaNode"`  // -1 if none is known
 	SysPath   string       `json:"sysfsPath"` // of the udev device that stands for it, or where it was last
 	Nodes     []string     `json:"nodes"`     // as a container finds them, or would
 	Cordoned  bool         `json:"cordoned"`  // an operator keeps it from new pods, for the reason that reason tells
-	Allocated *kubelet.Pod `json:"allocated"` // null: no pod holds it, or which one is not known
+	Allocated *kubelet.Pod `json:"allocated"` // null if no pod holds it, or which one is not known
 
 	State    string            `json:"state"`              // of its lease: free, allocated, preparing, in-use, released, clearing, failed or unproven
 	Evidence *Evidence         `json:"evidence,omitempty"` // why a disk is offered
@@ -49,7 +49,7 @@ type Hardware struct {
 	Present bool   `json:"present"`        // it is there
 }
 
-// Evidence is why a disk counts as nobody's.
+// Evidence is why a disk counts as unused.
 type Evidence struct {
 	Kind  string    `json:"kind"`  // "blank", "erased" or "adopted"
 	Since time.Time `json:"since"` // when that was found or done
@@ -67,16 +67,16 @@ type Resource struct {
 	Class    string `json:"class"`    // of its devices
 	Shares   int    `json:"shares"`   // how many times each device is offered
 	Inject   string `json:"inject"`   // "nodes" or "cdi"
-	Reset    string `json:"reset"`    // method: what is done to a device between two pods
+	Reset    string `json:"reset"`    // the method by which a device is reset between two pods
 	Scrub    string `json:"scrub"`    // how it is erased
 	When     string `json:"when"`     // "start", "release" or "both"
 	Optional bool   `json:"optional"` // registered only once it has a device
-	Capacity int    `json:"capacity"` // as the kubelet counts: each share
+	Capacity int    `json:"capacity"` // as the kubelet counts, which is each share
 	plugin.Status
 	Totals
 }
 
-// KubeletState describes how a resource stands with the kubelet; ok reports whether the kubelet sees its devices.
+// KubeletState describes how a resource stands with the kubelet. ok reports whether the kubelet sees its devices.
 func (r Resource) KubeletState() (text string, ok bool) {
 	switch {
 	case r.Held != "":
@@ -91,9 +91,9 @@ func (r Resource) KubeletState() (text string, ok bool) {
 
 // Configuration is where the configuration is from and what became of the last reload.
 type Configuration struct {
-	File     string     `json:"file"`     // the main one, absolute, whether it is there or not; empty: none was named
-	Files    []string   `json:"files"`    // in the order of reading; none: the defaults hold
-	Reloaded *time.Time `json:"reloaded"` // when the last reload ended; null: there was none
+	File     string     `json:"file"`     // the main one, absolute, whether it is there or not, or empty
+	Files    []string   `json:"files"`    // in the order of reading, and none for the defaults
+	Reloaded *time.Time `json:"reloaded"` // when the last reload ended, or null
 	Problem  string     `json:"problem"`  // why the last reload has changed nothing
 	// Pending is what of the files holds from the next start only, as of the last reload that was not refused: a sentence for
 	// each key.
@@ -110,7 +110,7 @@ type Status struct {
 	Configuration Configuration `json:"configuration"`
 	DevicePlugins string        `json:"devicePlugins,omitempty"` // the kubelet's directory, which a reload does not change
 	Devices       Totals        `json:"devices"`
-	Reading       *Reading      `json:"reading,omitempty"` // null: no disk is being read
+	Reading       *Reading      `json:"reading,omitempty"` // null if no disk is being read
 	Events        EventCounts   `json:"events"`
 	Resources     []Resource    `json:"resources"`
 	Cordons       []Cordoned    `json:"cordons"`             // by resource and ID
@@ -124,7 +124,7 @@ type Totals struct {
 	Unhealthy  int `json:"unhealthy"`  // gone, sick or cordoned
 	Cordoned   int `json:"cordoned"`   // of the unhealthy ones
 	Allocated  int `json:"allocated"`  // held by a pod, as far as is known
-	NotOffered int `json:"notOffered"` // seen and not offered; of a resource: those that it takes
+	NotOffered int `json:"notOffered"` // seen and not offered, and of a resource those that it takes
 }
 
 // EventCounts are what came of the hardware since the start.
@@ -147,7 +147,7 @@ type Refusal struct {
 type Counted struct {
 	Allocatable map[string]int    `json:"allocatable"`       // healthy devices, each share for itself
 	Foreign     map[string]string `json:"foreign,omitempty"` // one that it counts and that is none of ours
-	Unknown     string            `json:"unknown,omitempty"` // why the kubelet never says what it counts; empty: it does
+	Unknown     string            `json:"unknown,omitempty"` // why the kubelet never says what it counts, or empty
 }
 
 // NewDevice returns a device of a snapshot as the control socket shows it. holders are the pods that hold devices, by ID.
@@ -179,13 +179,13 @@ func NewDevice(s *inventory.Status, holders map[string][]kubelet.Pod) Device {
 	return d
 }
 
-// serialOf returns the serial number of a disk, or the name that it gives itself; empty: it has none.
+// serialOf returns the serial number of a disk, or the name that it gives itself, or empty.
 func serialOf(t *device.Target) string {
 	names := t.Attributes()
 	return strings.TrimSpace(cmp.Or(names["device/serial"], names["wwid"], names["device/wwid"]))
 }
 
-// reading returns how far disks have been read; nil: none is being read.
+// reading returns how far disks have been read, or nil if none is being read.
 func reading(snapshot *inventory.Snapshot) *Reading {
 	var r Reading
 	var read, size int64

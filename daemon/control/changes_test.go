@@ -86,7 +86,7 @@ func TestChangesOfADevice(t *testing.T) {
 	}
 }
 
-// TestWhyWaitsForNobodyForLong: somebody whose question hits hardware that does not answer keeps nobody else waiting.
+// TestWhyWaitsForNobodyForLong has a client whose question hits hardware that does not answer. No other client waits for long.
 func TestWhyWaitsForNobodyForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{asking: make(chan struct{}, 1)}
@@ -97,4 +97,25 @@ func TestWhyWaitsForNobodyForLong(t *testing.T) {
 			t.Errorf("%d after %v: %s", answer.Code, time.Since(began), answer.Body)
 		}
 	})
+}
+
+func TestMissing(t *testing.T) {
+	for _, test := range []struct {
+		sent, newest uint64
+		took         time.Duration
+		want         string
+	}{
+		{7, 9, time.Millisecond, ""}, // an idle daemon makes two at once
+		{7, 7, time.Minute, ""},
+		{7, 8, time.Minute, ""},
+		{7, 10, time.Minute, "2 states in between: the client took 1m0s to read the last events"},
+	} {
+		got := ""
+		for _, e := range missing(test.sent, test.newest, test.took) {
+			got += e.Problem
+		}
+		if got != test.want {
+			t.Errorf("%d to %d after %v: %q, want %q", test.sent, test.newest, test.took, got, test.want)
+		}
+	}
 }

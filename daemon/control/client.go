@@ -19,7 +19,7 @@ import (
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
-// ErrNoAnswer: the daemon does not answer on its socket. The error says why.
+// ErrNoAnswer is the error of a daemon that does not answer on its socket. The error says why.
 var ErrNoAnswer = errors.New("metalplugd does not answer")
 
 // Refused is what the daemon says instead of doing what it was asked for.
@@ -31,7 +31,7 @@ type Refused struct {
 // Error returns what the daemon said.
 func (r *Refused) Error() string { return r.Text }
 
-// clientLimit is how long a client waits for an answer to begin: enough for a daemon that enumerates a large machine.
+// clientLimit is how long a client waits for an answer to begin. It is enough for a daemon that enumerates a large machine.
 const clientLimit = 30 * time.Second
 
 // Client asks the daemon over a connection of its own for each request: an operator's tool asks once or twice. It asks
@@ -78,7 +78,7 @@ func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 }
 
 // ask sends a request over a connection of its own and returns the body of the answer, which the caller closes.
-// Whatever is not 200 is an error that says what the daemon says.
+// A status other than 200 is an error with the text of the daemon.
 func (c Client) ask(ctx context.Context, method, path string, body []byte) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://metalplugd"+path, bytes.NewReader(body))
 	if err != nil {

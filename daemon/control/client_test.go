@@ -86,7 +86,7 @@ func TestClientThatIsInterrupted(t *testing.T) {
 	}
 }
 
-// TestStopCutsEverybodyOff: a client that follows does not keep the daemon from stopping.
+// TestStopCutsEverybodyOff has a client that follows. It does not keep the daemon from stopping.
 func TestStopCutsEverybodyOff(t *testing.T) {
 	dir, err := os.MkdirTemp("", "mp")
 	if err != nil {

@@ -3,12 +3,12 @@
 // Package control is the control socket: what the daemon knows and does, as JSON over HTTP/1.1 on a unix socket, and
 // what an operator may change.
 //
-// Whoever may open the socket may read; only uid 0 may change anything, as the kernel tells of the peer. No client can
-// hold anything up: at most 64 are served at once; each answer is made of an immutable snapshot, and a client that does not
-// speak or does not read is cut off. Nothing is queued for a client that follows the events: it is sent what has changed
-// since the snapshot that it was sent last, so that a slow one gets fewer and later events.
+// Any client that may open the socket may read. Only uid 0 may change anything, as the kernel tells of the peer. No client can
+// hold anything up. At most 64 are served at once. Each answer is made of an immutable snapshot, and a client that does not
+// speak or does not read is cut off. Nothing is queued for a client that follows the events. The server sends it the changes
+// since the snapshot that it was sent last. A slow client gets fewer and later events, and an event that tells it so.
 //
-// The requests. They are fixed, since other programs send them, but for the two marked with an asterisk:
+// The requests. They are fixed, since other programs send them, but for the three marked with an asterisk:
 //
 //	GET  /v1/status                  a [Status]
 //	GET  /v1/resources               an array of [Resource], in the order of the configuration
@@ -16,6 +16,7 @@
 //	GET  /v1/devices/{id}            a [Device]
 //	GET  /v1/events                  an [Event] a line, until the client leaves
 //	GET  /v1/why?what=…            * an [Answer]: why a device is offered, or is not
+//	GET  /v1/topology              * a [Topology]
 //	GET  /v1/kubelet               * {"allocatable": {RESOURCE: COUNT}}: what the kubelet counts, asked at that moment
 //	GET  /metrics                    the metrics, as Prometheus reads them
 //	POST /v1/devices/{id}/cordon     a [Change] with a reason; answered with the [Changed] device, like the next three; here and
@@ -23,7 +24,7 @@
 //	POST /v1/devices/{id}/reset      a [Change]; answered when it is done, be it after an hour
 //	POST /v1/devices/{id}/adopt      a [Change]; answered when it is on disk that the disk may be erased
 //
-// What is refused is answered {"error": TEXT}: 400 the request makes no sense, 403 the client is not uid 0, 404 there
+// A refused request is answered {"error": TEXT}: 400 the request makes no sense, 403 the client is not uid 0, 404 there
 // is no such device, 409 the device is not in a state for it, 413 and 431 the request is too large, 502 the kubelet does
 // not answer, 503 hardware does not answer.
 package control
@@ -53,13 +54,13 @@ import (
 
 const (
 	// headerLimit is how long a client may take for the head of a request, and idleLimit for the next one. Both are far
-	// longer than a program takes, and short enough that somebody who connects by hand and forgets it gives up its
+	// longer than a program takes, and short enough that an operator who connects by hand and forgets it gives up the
 	// place.
 	headerLimit = 5 * time.Second
 	idleLimit   = 30 * time.Second
 	// answerLimit bounds reading a request and writing its answer, and each line of the events.
 	answerLimit = 30 * time.Second
-	// headerSize and bodySize are the largest request in bytes; net/http adds 4 KiB to the first. The longest that
+	// headerSize and bodySize are the largest request in bytes. net/http adds 4 KiB to the first. The longest that
 	// makes sense is a cordon with a reason of 200 bytes.
 	headerSize = 4 << 10
 	bodySize   = 4 << 10
@@ -72,8 +73,8 @@ const connections = 64
 // goroutines.
 type Options struct {
 	Version   string
-	File      string                         // the main file of the configuration, absolute; empty: none was named
-	Config    *atomic.Pointer[config.Config] // as it applies, after reloads too; its paths and its source never change
+	File      string                         // the main file of the configuration, absolute, or empty
+	Config    *atomic.Pointer[config.Config] // as it applies, after reloads too, but its paths and its source never change
 	Started   time.Time                      // of the daemon
 	Source    udev.Source                    // of the devices
 	Inventory *inventory.Inventory
@@ -93,7 +94,7 @@ type Server struct {
 	Options
 	*metrics
 
-	asking chan struct{} // holds one value while a client asks why: that enumerates everything
+	asking chan struct{} // holds one value while a client asks why, which enumerates everything
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced when something changed that is in no snapshot
@@ -146,7 +147,7 @@ func (s *Server) SetHolders(by map[string][]kubelet.Pod) {
 	s.holders = by
 }
 
-// heldBy returns who holds which device; what is returned is never written.
+// heldBy returns who holds which device. The map is never written.
 func (s *Server) heldBy() map[string][]kubelet.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +176,7 @@ func (s *Server) configuration() Configuration {
 	c := s.reload
 	s.mu.Unlock()
 	c.File, c.Files = s.File, []string{}
-	for _, name := range s.Config.Load().Files { // absolute: the client has another directory
+	for _, name := range s.Config.Load().Files { // absolute, for the client has another directory
 		if absolute, err := filepath.Abs(name); err == nil {
 			name = absolute
 		}
@@ -189,15 +190,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, l, s.routes())
 }
 
-// ServeMetrics answers nothing but /metrics until ctx ends, to whoever connects. It closes l.
+// ServeMetrics answers nothing but /metrics until ctx ends, to any client. It closes l.
 func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.sendMetrics())
 	return s.serve(ctx, l, mux)
 }
 
-// serve answers on a listener until ctx ends, which cuts off whoever is connected then: a client that follows the
-// events would keep the daemon from stopping.
+// serve answers on a listener until ctx ends, which cuts off all clients. One that follows the events would keep the daemon
+// from stopping.
 func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler) error {
 	server := &http.Server{
 		Handler:           http.MaxBytesHandler(routes, bodySize),

@@ -56,7 +56,7 @@ type bench struct {
 
 func start(t *testing.T, recording string, changes ...func(*control.Options)) *bench {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mp") // short: the path of a unix socket has 107 bytes
+	dir, err := os.MkdirTemp("", "mp") // short, for the path of a unix socket has 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func (b *bench) until(what string, is func(*inventory.Snapshot) bool) {
 	}
 }
 
-// get asks and decodes; any error ends the test.
+// get asks and decodes. An error ends the test.
 func get[T any](b *bench, path string) (answer T) {
 	b.t.Helper()
 	if err := b.Get(b.t.Context(), path, &answer); err != nil {
@@ -358,7 +358,7 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// asNobody connects as another user would be seen: the kernel notes who connects, which only this thread then is.
+// asNobody connects as another user would be seen. The kernel notes who connects, which only this thread then is.
 func asNobody(t *testing.T, path string) net.Conn {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -366,7 +366,7 @@ func asNobody(t *testing.T, path string) net.Conn {
 	}
 	fds, errs := make(chan int), make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // and never unlocked, for the thread ends with the goroutine
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
 			errs <- errno
 			return
@@ -461,7 +461,7 @@ func (b *bench) dial() net.Conn {
 	return c
 }
 
-// TestClientsBeyondTheLimitWait: the 65th client is served when one of the others leaves.
+// TestClientsBeyondTheLimitWait holds that the 65th client is served when one of the others leaves.
 func TestClientsBeyondTheLimitWait(t *testing.T) {
 	b := start(t, machine())
 	var idle []net.Conn

@@ -18,11 +18,11 @@ import (
 // Cordoned is a device that is cordoned.
 type Cordoned struct {
 	Device   string `json:"device"`
-	Resource string `json:"resource"` // empty: it is seen and not offered
+	Resource string `json:"resource"` // empty if it is seen and not offered
 	inventory.Cordon
 }
 
-// CordonedBy names who has cordoned a device, by a cordon that is not nil: sudo makes root of everybody, but the login is
+// CordonedBy names who has cordoned a device, by a cordon that is not nil: sudo makes root of each user, but the login is
 // still known. It is empty if that is not known.
 func CordonedBy(c *inventory.Cordon) string {
 	if c.Since.IsZero() {
@@ -35,7 +35,7 @@ func CordonedBy(c *inventory.Cordon) string {
 	return name
 }
 
-// errNoReason: the next operator who finds a device cordoned is rarely the one who did it.
+// errNoReason refuses a cordon without a reason. The next operator who finds the device is rarely the one who cordoned it.
 var errNoReason = errors.New("a cordon needs a reason: it is shown with the device")
 
 // by returns the cordon that a change asks for. The users' file is not read: the daemon may not, so that a uid other than 0

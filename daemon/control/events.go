@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -16,9 +17,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// Event is something that happened, as it is sent to whoever follows. Events are made by comparing the state that the
-// client was told of last with the newest one. So what comes and goes between two looks is not told, but what is told
-// is true, and who has read them all knows how everything stands.
+// Event is something that happened, as it is sent to a client that follows. The server compares the state that the client
+// was told of last with the newest one. A device that comes and goes between two looks has no event. All events are true, and
+// a client that has read them all knows the state of everything.
 type Event struct {
 	Time time.Time `json:"time"`
 	// Event is one of:
@@ -30,6 +31,7 @@ type Event struct {
 	//   warning: what is not as it should be; nothing in it: that is over
 	//   connected, disconnected: the kubelet, to a resource
 	//   reloaded, refused: the configuration; where it was refused, Problem says why and the old one holds
+	//   missed: the client took the last events so slowly that there were states which it was not sent; Problem counts them
 	Event    string  `json:"event"`
 	Device   *Device `json:"device,omitempty"`
 	Resource string  `json:"resource,omitempty"`
@@ -60,11 +62,34 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	if write([]Event{{Time: time.Now().UTC(), Event: "listening"}}) != nil {
 		return
 	}
+	var missed []Event // while the client took the last events
 	for f.wait(r.Context()) {
-		if events := f.look(); len(events) > 0 && write(events) != nil {
+		events := append(missed, f.look()...)
+		if missed = nil; len(events) == 0 {
+			continue
+		}
+		began := time.Now()
+		if write(events) != nil {
 			return
 		}
+		newest, _ := f.Inventory.Snapshot()
+		missed = missing(f.snapshot.Version, newest.Version, time.Since(began))
 	}
+}
+
+// slowClient is how long a client may take to take events before it is told that it was not sent some states. A daemon on
+// which nothing happens makes several snapshots at once, which a client that reads need not see one by one.
+const slowClient = time.Second
+
+// missing returns what to tell a client that took so long to take the events up to a snapshot, with the version of the newest.
+func missing(sent, newest uint64, took time.Duration) []Event {
+	if newest <= sent+1 || took < slowClient {
+		return nil
+	}
+	return []Event{{
+		Time: time.Now().UTC(), Event: "missed",
+		Problem: fmt.Sprintf("%d states in between: the client took %v to read the last events", newest-sent-1, took.Truncate(time.Millisecond)),
+	}}
 }
 
 // follower is one client that follows the events. It holds on to one old snapshot, of which little is not in the newest
@@ -78,7 +103,7 @@ type follower struct {
 	resources <-chan struct{} // and of the rest
 }
 
-// wait waits for the next change; false: ctx has ended.
+// wait waits for the next change. It returns false if ctx has ended.
 func (f *follower) wait(ctx context.Context) bool {
 	select {
 	case <-f.changes:
@@ -89,7 +114,7 @@ func (f *follower) wait(ctx context.Context) bool {
 	return true
 }
 
-// look returns what has happened since the last look; at the first one nothing has.
+// look returns what has happened since the last look, which at the first one is nothing.
 func (f *follower) look() (events []Event) {
 	last := *f
 	f.resources = f.next()
@@ -121,8 +146,8 @@ func (f *follower) look() (events []Event) {
 	return events
 }
 
-// difference tells what happened between two snapshots, device by device. What is the same in both costs a comparison
-// of pointers: a snapshot shares with the one before it all that has not changed. A device that is in the first alone
+// difference tells what happened between two snapshots, device by device. A device that is the same in both costs
+// a comparison of pointers. A snapshot shares with the one before it all that has not changed. A device that is in the first alone
 // has left the offer, and nothing is known of it any more.
 func difference(before, after *inventory.Snapshot, holders map[string][]kubelet.Pod) []Event {
 	was := make(map[string]*inventory.Status)
@@ -149,7 +174,7 @@ func difference(before, after *inventory.Snapshot, holders map[string][]kubelet.
 	return events
 }
 
-// key is what a device is found by again: its ID, or where it is if it has none.
+// key is what a device is found by again, which is its ID, or its place if it has none.
 func key(d *inventory.Status) string {
 	if d.Device.ID != "" {
 		return d.Device.ID
@@ -157,8 +182,8 @@ func key(d *inventory.Status) string {
 	return d.Device.SysPath
 }
 
-// changes names what has happened to a device; old is nil for one that was not there. Several things may have happened
-// at once. What follows from another is not told twice: a device that is gone is unhealthy too, as is one that is
+// changes names what has happened to a device. old is nil for one that was not there. Several things may have happened
+// at once. A change that follows from another is not told twice. A device that is gone is unhealthy too, as is one that is
 // cordoned.
 func changes(old, d *inventory.Status) []string {
 	if old == nil {

@@ -103,8 +103,8 @@ func TestEvents(t *testing.T) {
 	s.next("reloaded")
 }
 
-// TestSlowClientsHoldNothingUp: some that follow and never read, and some that never say anything; meanwhile everybody
-// else is served, and one that reads late has the newest state.
+// TestSlowClientsHoldNothingUp has clients that follow and never read, and clients that never ask. All others are served in
+// between, and one that reads late has the newest state.
 func TestSlowClientsHoldNothingUp(t *testing.T) {
 	b := start(t, widget("widget0", "A"))
 	late := b.dial()

@@ -35,8 +35,8 @@ E: MAJOR=240
 E: MINOR=0
 `
 
-// FuzzRequest: whatever is sent, by uid 0 at that, has an answer that a client can read, and only a POST that names a
-// device touches one.
+// FuzzRequest sends requests as uid 0. Each has an answer that a client can read, and only a POST that names a device
+// touches one.
 func FuzzRequest(f *testing.F) {
 	for _, request := range []string{
 		"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n",

@@ -23,10 +23,10 @@ import (
 // metrics are the metrics of the daemon. There is a registry of our own: what a package registers by itself is not
 // among them.
 //
-// The series are bounded by what is configured and by the hardware: none is kept for a device that is out of the
-// inventory or for a pod that holds nothing any more, since these are made anew at each scrape. With 10,000 devices
-// there are some 10,000 series each of metalplug_device_health, _state, _info and _cordoned. Of metalplug_device_allocated
-// there is one for each container that holds a device at this moment. The kubelet admits at most some hundred a node.
+// The configuration and the hardware bound the series. None is kept for a device that is out of the inventory or for a pod
+// that holds nothing any more, since these are made at each scrape. With 10,000 devices
+// there are some 10,000 series each of metalplug_device_health, _state, _info and _cordoned. There is one
+// of metalplug_device_allocated for each container that holds a device at this moment. The kubelet admits at most some hundred a node.
 type metrics struct {
 	registry      *prometheus.Registry
 	allocations   *prometheus.CounterVec
@@ -37,8 +37,8 @@ type metrics struct {
 	sendTime      prometheus.Histogram
 }
 
-// newMetrics makes the metrics of a server. Names and labels are fixed: dashboards and alerts of users depend on them. Units and
-// suffixes follow the instrumentation guidelines of Kubernetes (seconds, _total, no label whose values nobody can list).
+// newMetrics makes the metrics of a server. Names and labels are fixed, for dashboards and alerts of users depend on them. Units and
+// suffixes follow the instrumentation guidelines of Kubernetes (seconds, _total, no label whose values are without bound).
 func newMetrics(s *Server) *metrics {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(scrape{s})
@@ -57,7 +57,7 @@ func newMetrics(s *Server) *metrics {
 		resets:        counter("resets_total", "Resets and erasures of devices.", "resource", "method", "result"),
 		resetTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "metalplug_reset_duration_seconds", Help: "How long a reset or an erasure took.",
-			Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 25, 60, 300, 1800, 7200}, // 25 s: the most before a start
+			Buckets: []float64{0.01, 0.1, 0.5, 1, 2, 5, 10, 25, 60, 300, 1800, 7200}, // 25 s is the most before a start
 		}),
 		offerTime: register.NewHistogram(prometheus.HistogramOpts{
 			Name:    "metalplug_release_to_offer_seconds",
@@ -97,7 +97,7 @@ func (s *Server) CountReset(resource, method string, took time.Duration, err err
 	s.resetTime.Observe(took.Seconds())
 }
 
-// result is the label of an outcome. What the error says is in the log: as a label it would have no bound.
+// result is the label of an outcome. The text of the error is in the log. As a label it would have no bound.
 func result(err error) string {
 	if err != nil {
 		return "failed"
@@ -112,7 +112,7 @@ func (s *Server) sendMetrics() http.Handler {
 }
 
 // scrape makes those metrics that follow from how things stand. Counted up and down at each change instead, they would
-// be wrong for ever after the first change that is missed.
+// be wrong indefinitely after the first change that is missed.
 type scrape struct{ *Server }
 
 // desc describes a metric that is made at each scrape.
@@ -139,7 +139,7 @@ var (
 	resyncsDesc   = desc("resyncs_total", "Enumerations of all devices after the first.")
 )
 
-// Describe names no metric: the registry then takes what Collect makes.
+// Describe names no metric. The registry then takes those of Collect.
 func (scrape) Describe(chan<- *prometheus.Desc) {}
 
 // Collect makes them.
@@ -165,11 +165,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 	if snapshot.Version == 0 { // before the first one 0 would not be true
 		return
 	}
-	var disks int
-	if r := reading(snapshot); r != nil {
-		disks = r.Disks
-	}
-	gauge(readingDesc, float64(disks))
+	gauge(readingDesc, float64(cmp.Or(reading(snapshot), &Reading{}).Disks))
 	others := make(map[string]int)
 	for _, c := range device.Classes {
 		others[c.Name] = 0

@@ -100,7 +100,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestReleaseToOffer: a device that a pod has had is offered again, which is measured.
+// TestReleaseToOffer measures how long a device that a pod has had takes to be offered again.
 func TestReleaseToOffer(t *testing.T) {
 	b := start(t, machine())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -122,7 +122,7 @@ func TestReleaseToOffer(t *testing.T) {
 	}
 }
 
-// TestMetricsOverTheNetwork: nothing but the metrics is to be had there.
+// TestMetricsOverTheNetwork holds that only the metrics are served there.
 func TestMetricsOverTheNetwork(t *testing.T) {
 	b := start(t, machine())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -150,7 +150,7 @@ func TestMetricsOverTheNetwork(t *testing.T) {
 	}
 }
 
-// TestNamesOfTheDesign: dashboards and alerts elsewhere use these.
+// TestNamesOfTheDesign holds the names that dashboards and alerts elsewhere use.
 func TestNamesOfTheDesign(t *testing.T) {
 	design, err := os.ReadFile(filepath.Join("testdata", "metrics.txt"))
 	if err != nil {

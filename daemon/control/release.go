@@ -29,7 +29,7 @@ func (s *Server) TimeReleases(ctx context.Context, ready func()) error {
 type releases map[string]time.Time
 
 // next returns the releases after a snapshot, and calls offered for each device that is offered again. A device that is
-// cordoned or not present is left out: its time would be the operator's.
+// cordoned or not present is left out, for its time would be the operator's.
 func (r releases) next(snapshot *inventory.Snapshot, now time.Time, offered func(took time.Duration)) releases {
 	next := make(releases)
 	for d := range snapshot.All() {

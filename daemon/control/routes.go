@@ -14,8 +14,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
-// routes are all requests that the socket knows. Reading is for whoever may open the socket; the four that change a
-// device go through changing.
+// routes are all requests that the socket knows. Any client that may open the socket may read. The four that
+// change a device go through changing.
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { send(w, s.Status()) })
@@ -27,6 +27,10 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /v1/devices/{id}", s.sendDevice)
 	mux.HandleFunc("GET /v1/events", s.sendEvents)
 	mux.HandleFunc("GET /v1/why", s.sendWhy)
+	mux.HandleFunc("GET /v1/topology", func(w http.ResponseWriter, _ *http.Request) {
+		snapshot, _ := s.Inventory.Snapshot()
+		send(w, NewTopology(&s.Host.Tree, snapshot, s.heldBy()))
+	})
 	mux.HandleFunc("GET /v1/kubelet", s.sendKubelet)
 	mux.Handle("GET /metrics", s.sendMetrics())
 	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.named(s.changing(http.StatusInternalServerError, s.cordon)))
@@ -90,7 +94,7 @@ func (s *Server) sendDevice(w http.ResponseWriter, r *http.Request) {
 	send(w, d)
 }
 
-// device returns a device as it stands now; the error is [inventory.ErrUnknownDevice].
+// device returns a device as it stands now. The error is [inventory.ErrUnknownDevice].
 func (s *Server) device(id string) (Device, error) {
 	snapshot, _ := s.Inventory.Snapshot()
 	status := snapshot.Find(id)
@@ -100,7 +104,7 @@ func (s *Server) device(id string) (Device, error) {
 	return NewDevice(status, s.heldBy()), nil
 }
 
-// unknown is the error for an ID that no device has. What is asked for may be another name of one.
+// unknown is the error for an ID that no device has. It may be another name of one.
 func (s *Server) unknown(id string) error {
 	q := question{Server: s, what: id}
 	q.snapshot, _ = s.Inventory.Snapshot()

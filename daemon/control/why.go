@@ -23,13 +23,13 @@ import (
 // inventory knows, such as a cordon or an event that has left a mark; then the kubelet.
 type Answer struct {
 	What  string        `json:"what"`  // as it was asked
-	Found []Explanation `json:"found"` // one for each device that it leads to; never empty
+	Found []Explanation `json:"found"` // one for each device that it leads to, never empty
 }
 
 // Explanation is everything that was decided about one device, in that order.
 type Explanation struct {
 	SysPath string  `json:"sysfsPath"`
-	Device  *Device `json:"device"` // as it stands now; null: nothing is known of it
+	Device  *Device `json:"device"` // as it stands now, or null if nothing is known of it
 	Steps   []Step  `json:"steps"`
 	Verdict string  `json:"verdict"`
 	Would   string  `json:"would,omitempty"` // a [[resource]] that would take it, in TOML, where none is about such devices
@@ -48,14 +48,14 @@ type Step struct {
 // timeFormat is how a time is told, in UTC.
 const timeFormat = "2006-01-02 15:04:05Z"
 
-// askLimit is how long somebody waits for the answer to another's question, which takes a second on a large machine; for
-// longer only where hardware does not answer. It leaves time for the own one ([answerLimit]).
+// askLimit is how long a client waits for the answer to the question of another. An answer takes a second on a large machine,
+// and longer only where hardware does not answer. It leaves time for the own one ([answerLimit]).
 const askLimit = 10 * time.Second
 
-// errBusy: another's question is not answered.
+// errBusy is the error while the question of another client is not answered.
 var errBusy = errors.New("it has not answered an earlier question yet: some hardware does not answer; see 'metalplugctl list'")
 
-// errNothing: what was asked for leads to no device of this machine.
+// errNothing is the error for a name that leads to no device of this machine.
 var errNothing = errors.New("no device that udev knows")
 
 // sendWhy explains what is asked for: an ID, a node in /dev, the address of a PCI function or a path in sysfs. One at a
@@ -78,7 +78,7 @@ func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// explain answers a question. It waits for the answer to an earlier one, for a while: the error may be [errBusy] or that of ctx.
+// explain answers a question. It waits for the answer to an earlier one, for a while. The error may be [errBusy] or that of ctx.
 func (s *Server) explain(ctx context.Context, what string) (Answer, error) {
 	select {
 	case s.asking <- struct{}{}:

@@ -47,7 +47,7 @@ func (p *places) of(offer *inventory.Offer) *order {
 func newOrder(offer *inventory.Offer) *order {
 	o := &order{listed: offer.Listed, at: make(map[string]int, len(offer.Devices)), stops: make([]stop, len(offer.Devices))}
 	for i, d := range offer.Devices {
-		o.stops[i] = stop{index: i, numa: d.Device.NUMANode, path: pciPath(d.Device.SysPath)}
+		o.stops[i] = stop{index: i, numa: d.Device.NUMANode, path: PCIPath(d.Device.SysPath)}
 	}
 	slices.SortStableFunc(o.stops, func(a, b stop) int { return cmp.Or(cmp.Compare(a.numa, b.numa), slices.Compare(a.path, b.path)) })
 	for i := range o.stops {

@@ -81,7 +81,7 @@ func (r *Resource) candidates(offer *inventory.Offer, available []string) []cand
 			continue
 		}
 		free[id]++
-		candidates = append(candidates, candidate{share: share, id: id, numa: d.Device.NUMANode, path: pciPath(d.Device.SysPath), barred: barred(d)})
+		candidates = append(candidates, candidate{share: share, id: id, numa: d.Device.NUMANode, path: PCIPath(d.Device.SysPath), barred: barred(d)})
 	}
 	for i := range candidates {
 		candidates[i].taken = max(1, r.Shares) - free[candidates[i].id]
@@ -114,9 +114,9 @@ func split(candidates []candidate, must []string) (fixed, free []candidate) {
 	return fixed, free
 }
 
-// pciPath returns the elements of a sysfs path from the PCI host bridge down to the function, or for what is not on PCI
+// PCIPath returns the elements of a sysfs path from the PCI host bridge down to the function, or for what is not on PCI
 // the whole path.
-func pciPath(sysPath string) []string {
+func PCIPath(sysPath string) []string {
 	elements := strings.Split(strings.TrimPrefix(sysPath, "/sys/devices/"), "/")
 	last := len(elements)
 	for i, e := range elements {
@@ -141,6 +141,34 @@ func commonDepth(a, b []string) (n int) {
 		n++
 	}
 	return n
+}
+
+// Distance is how far two PCI functions are from each other, in the words of "nvidia-smi topo -m".
+type Distance string
+
+// Distances, the nearest first.
+const (
+	PIX  Distance = "PIX"  // at most one switch is between them
+	PXB  Distance = "PXB"  // several switches, but no host bridge
+	PHB  Distance = "PHB"  // a host bridge
+	NODE Distance = "NODE" // the way between host bridges of one NUMA node
+	SYS  Distance = "SYS"  // the way between NUMA nodes
+)
+
+// DistanceOf returns how far two functions with these [PCIPath]s are from each other. oneNode reports whether they are on one
+// NUMA node. Below a switch are a downstream port and the function.
+func DistanceOf(a, b []string, oneNode bool) Distance {
+	switch common := commonDepth(a, b); {
+	case common == 0 && oneNode:
+		return NODE
+	case common == 0:
+		return SYS
+	case common == 1:
+		return PHB
+	case max(len(a), len(b))-common > 2:
+		return PXB
+	}
+	return PIX
 }
 
 // steps returns how many steps it is between two places of some depths that have some elements in common.

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/inventory"
+)
+
+func TestTopology(t *testing.T) {
+	const gpu = "P: /devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0\n"
+	text := bundledText(t, "gpu-server")
+	linked := strings.Replace(text, gpu, gpu+"A: current_link_speed=32.0 GT/s PCIe\\n\nA: current_link_width=16\\n\n", 1)
+	n := newNode(t, linked, "")
+	n.inventory.Allocated(map[string][]string{lastDisk: {lastDisk}}, "")
+	n.until("held", func(s *inventory.Snapshot) bool { return s.Find(lastDisk).Held() })
+	code, stdout, stderr := n.ctl("topology")
+	if code != exitOK || stderr != "" {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	golden(t, "topology.txt", stdout)
+
+	for _, recorded := range []string{"gpu-server", "mig-node"} {
+		code, stdout, stderr = ctl(t, "topology", "--recording", recorded, "-o", "json")
+		var got control.Topology
+		if err := json.Unmarshal([]byte(stdout), &got); code != exitOK || err != nil {
+			t.Fatalf("%s: exit %d, %v: %s", recorded, code, err, stderr)
+		}
+		gpus := make(map[string]bool)
+		for _, p := range got.Devices {
+			if p.Class == "gpu" && p.Resource != "" {
+				gpus[p.Name] = true
+			}
+		}
+		for name := range gpus { // several parts of a GPU are at one place
+			if len(got.Distances[name]) != len(got.Distances)-1 {
+				t.Errorf("%s: %q has the distances %v", recorded, name, got.Distances[name])
+			}
+		}
+		if len(gpus) == 0 {
+			t.Errorf("%s: no GPU in %s", recorded, stdout)
+		}
+	}
+}
