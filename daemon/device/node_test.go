@@ -363,7 +363,9 @@ func TestDiskWithoutAScrub(t *testing.T) {
 	}{
 		{"node-disk", "/dev/sda", `disk and does not say what becomes of the data of a pod: add [resource.reset] with ` +
 			`scrub = "discard", "zero" or "none"; with "none" the disk is offered again only if the pod left it blank`},
-		{"node-disk", "/dev/sda1", byNode}, {"node-disk", "/dev/sg0", byNode}, {"node-serial", "/dev/ttyUSB0", ""},
+		{"node-disk", "/dev/sda1", byNode},
+		{"node-disk", "/dev/sg0", byNode},
+		{"node-serial", "/dev/ttyUSB0", ""},
 	} {
 		h, devices := recorded(t, c.recording)
 		i := slices.IndexFunc(devices, func(u udev.Device) bool { return u.DevNode == c.node })
