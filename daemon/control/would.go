@@ -68,7 +68,7 @@ func inTOML(r *device.Rule) string {
 		text += "match = { " + strings.Join(match, ", ") + " }\n"
 	}
 	if r.Class == &device.NVMe || r.Match["SUBSYSTEM"] == "block" {
-		text += "reset.scrub = \"discard\" # or another; with \"none\" the next pod can read the data\n"
+		text += "reset.scrub = \"discard\" # or another; \"none\" offers it again only if the pod left it blank\n"
 	}
 	return text
 }
