@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// subjects are those of the inventory, sorted by sysfs path: what is below a path is next to each other.
+// subjects are those of the inventory, sorted by sysfs path. Subjects below one path are next to each other.
 type subjects []*subject
 
 // find returns where the subject at path is, or would be.
@@ -30,7 +30,7 @@ func (a *subjects) insert(s *subject) {
 	*a = slices.Insert(*a, n, s)
 }
 
-// remove takes away what is at path.
+// remove removes the subject at path.
 func (a *subjects) remove(path string) {
 	if n, ok := a.find(path); ok {
 		*a = slices.Delete(*a, n, n+1)
@@ -57,7 +57,7 @@ func (a subjects) related(path string) iter.Seq[*subject] {
 	}
 }
 
-// above returns the subject at the part of a path before the slash at end; nil if none is there, or it is no slash.
+// above returns the subject at the part of a path before the slash at end, or nil. It returns nil without a slash there.
 func (a subjects) above(path string, end int) *subject {
 	if path[end] != '/' {
 		return nil
