@@ -9,7 +9,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// restore takes in the devices of the last run. They are in the offer from the start, Unhealthy until they are seen.
+// restore takes in the devices of the last run. They are in the device list from the start, Unhealthy until a look sees them.
 func (l *loop) restore() {
 	defer l.restoreRemembered()
 	if l.Store == nil {
@@ -65,10 +65,10 @@ func (l *loop) restore() {
 	}
 }
 
-// outlastsBoot reports whether what is on a disk may count as left by a tenant after a boot. Another disk may have its name or
-// its place, so that it has to say which one it is. It may also have served elsewhere, so that it has to be known by the
-// content that was left on it. There is no such fingerprint while a pod may write: then the same pod has to start a container
-// with it again ([lease.Interrupted]).
+// outlastsBoot reports whether the content of a disk may count as a tenant's after a boot. Another disk may have its name or
+// its place, so that it has to identify itself. It may also have served elsewhere, so that a fingerprint of its content is
+// needed. There is none while a pod may write. Then the same pod has to start a container with it again
+// ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
 	return r.Disk != "" && (r.Fingerprint != "" && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }

@@ -31,23 +31,23 @@ const stateFile = "state.json"
 // stateVersion is the version of the file's format.
 const stateVersion = 2
 
-// stateSize bounds what is read of the file: a device is less than 4 KiB of it, and no machine has 16,384.
+// stateSize bounds the read of the file in bytes. A device takes less than 4 KiB of it, and no node has 16,384.
 const stateSize = 64 << 20
 
-// minSaveBackoff and maxSaveBackoff bound the time between attempts to save what could not be saved.
+// minSaveBackoff and maxSaveBackoff bound the time between attempts to save.
 const minSaveBackoff, maxSaveBackoff = time.Second, time.Minute
 
-// Store keeps what a restart or a reboot must not forget, in one file.
+// Store keeps the state that must outlast a restart and a reboot, in one file.
 type Store struct {
-	Machine string // which machine this is; empty: not known, and a file of any machine counts. Set before it is used.
+	Machine string // the ID of the node, set before use. A file of any node counts if it is empty.
 
 	log    *slog.Logger
 	path   string
-	latest chan *encoded   // one slot: what has not been written yet
-	asked  chan chan error // clients that wait until all is written
-	ended  chan struct{}   // closed when nothing is written any more
+	latest chan *encoded   // one slot, for the contents that are not written yet
+	asked  chan chan error // calls that wait until all is written
+	ended  chan struct{}   // closed when the writer has ended
 	closed sync.WaitGroup
-	onDisk [sha256.Size]byte // what a crash leaves in the file; zero: not known; owned by writeAll after load
+	onDisk [sha256.Size]byte // the contents after a crash, or zero if unknown, owned by writeAll after load
 	unkept atomic.Pointer[error]
 }
 
@@ -60,10 +60,10 @@ type record struct {
 	SysPath  string `json:"sysfsPath"`
 	NUMANode int    `json:"numaNode"`
 	Present  bool   `json:"present"`
-	Away     bool   `json:"away,omitempty"` // not in the offer: kept since it has to be erased before it is again
+	Away     bool   `json:"away,omitempty"` // not in the device list until it is erased
 
 	lease.Lease
-	// Owed is the kubelet that may still be at its Allocate; nil: none is.
+	// Owed is the kubelet that may not be done with its Allocate, or nil.
 	Owed *string `json:"owed,omitempty"`
 	Disk string  `json:"disk,omitempty"` // the medium that was seen
 	// Fingerprint and Blank are by what the data that a tenant has left is known.
@@ -81,15 +81,15 @@ type contents struct {
 	Version int    `json:"version"`
 	Machine string `json:"machine"` // as in [Store]
 	Health  health `json:"health"`
-	// Evidence is of disks that are here or were. A disk without is read in full before it is offered.
+	// Evidence belongs to disks, also absent ones. A disk without evidence is read in full before it is offered.
 	Evidence []evidenceRecord `json:"evidence,omitempty"`
-	// Cordons are why devices are kept from new pods, by ID.
+	// Cordons keep devices from new pods, by ID.
 	Cordons map[string]Cordon `json:"cordons,omitempty"`
 	Devices []record          `json:"devices"` // the last
 }
 
-// OpenStore returns the store in a directory, which is made if it is missing. A daemon without its state directory still
-// serves: a failure is logged when the store saves.
+// OpenStore returns the store in a directory, and makes the directory if it is missing. A daemon without its state directory
+// still serves. The store logs the failure when it saves.
 func OpenStore(dir string, log *slog.Logger) *Store {
 	_ = os.MkdirAll(dir, 0o700)
 	s := &Store{
@@ -100,7 +100,7 @@ func OpenStore(dir string, log *slog.Logger) *Store {
 	return s
 }
 
-// Close writes what is still to be written.
+// Close writes the last contents and ends the writer.
 func (s *Store) Close() {
 	close(s.latest)
 	s.closed.Wait()
@@ -166,8 +166,8 @@ func syncFile(name string) error {
 	return errors.Join(f.Sync(), fsutil.SyncDir(filepath.Dir(name)))
 }
 
-// encoded is the JSON of the contents, with a line for each device. A device that has not changed keeps its line: of thousands
-// they are megabytes, and a container waits for the file.
+// encoded is the JSON of the contents, with a line for each device. A device that has not changed keeps its line. The lines of
+// thousands are megabytes, and a container waits for the file.
 type encoded struct {
 	head  []byte
 	lines [][]byte // never written
@@ -200,7 +200,7 @@ func (c *encoded) writeTo(w io.Writer) error {
 	return b.Flush() // returns the first error of them all
 }
 
-// save gives the writer what is to be written. It does not wait; only the newest is written.
+// save passes contents to the writer, which writes only the newest. It does not wait.
 func (s *Store) save(c *encoded) {
 	select {
 	case <-s.latest:
@@ -209,7 +209,7 @@ func (s *Store) save(c *encoded) {
 	s.latest <- c
 }
 
-// Unkept returns why what was saved last cannot be written; nil: it is, or was not tried yet. It does not block.
+// Unkept returns why the last contents could not be written, or nil. It does not block.
 func (s *Store) Unkept() error {
 	if err := s.unkept.Load(); err != nil {
 		return *err
@@ -217,7 +217,7 @@ func (s *Store) Unkept() error {
 	return nil
 }
 
-// flush returns a channel of which comes, once all that was saved before is written, nil, or why it cannot be.
+// flush returns a channel that gets nil once all contents from before are written, or an error.
 func (s *Store) flush() chan error {
 	written := make(chan error, 1)
 	go func() {
@@ -230,8 +230,8 @@ func (s *Store) flush() chan error {
 	return written
 }
 
-// writeAll writes what is saved. What cannot be written is tried again, less and less often, until it can or something
-// newer is saved.
+// writeAll writes the contents that save passes. After a failure it tries again, less and less often, until it succeeds or
+// there are newer contents.
 func (s *Store) writeAll() {
 	defer close(s.ended)
 	var unwritten *encoded
@@ -246,7 +246,7 @@ func (s *Store) writeAll() {
 		select {
 		case c, ok := <-s.latest:
 			if !ok {
-				return // the attempt at what is unwritten has just been made
+				return // the last attempt has just been made
 			}
 			unwritten, pause = c, minSaveBackoff
 		case asked = <-s.asked:
@@ -279,8 +279,7 @@ func (s *Store) writeAll() {
 	}
 }
 
-// write replaces the file; nil is written already. A disk that is full, or read-only, has what it has: contents that are in
-// the file already need no room.
+// write replaces the file, unless c is nil. It returns nil on a full or read-only disk if the file has these contents already.
 func (s *Store) write(c *encoded) error {
 	if c == nil {
 		return nil
