@@ -21,7 +21,7 @@ const (
 	Adopted = "adopted" // the operator allowed to erase it, and it was erased
 )
 
-// maxEvidence bounds the disks of which evidence is kept: those of a node, and those that were in it.
+// maxEvidence bounds the number of disks with evidence, present or not.
 const maxEvidence = 1024
 
 // Evidence is the reason why a disk counts as unused. The zero value is none. It belongs to the medium, so that it outlasts
@@ -37,7 +37,7 @@ type Evidence struct {
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`
 
-	// Of limits the evidence to one appearance of the disk until a look has confirmed it. Then it is empty.
+	// The appearance in Of limits the evidence until a look has confirmed it. Then Of is empty.
 	Of string `json:"of,omitempty"`
 
 	// In is the appearance in which Written was the [device.Sighting].Written of the disk, when it was last known that no
@@ -61,8 +61,8 @@ func (v Evidence) Percent() int {
 	return int(float64(v.Read) / float64(v.Size) * 100)
 }
 
-// evidenceKey returns by what evidence of a disk is kept: its medium, or where it has none its appearance in this boot.
-// Empty: nothing would tell another disk from it.
+// evidenceKey returns the key of a disk's evidence, which is its medium, or without one its appearance in this boot. It is
+// empty if another disk could not be told from it.
 func (l *loop) evidenceKey(e *entry) string {
 	switch {
 	case e.medium != "" && !l.twins[e.medium]:
@@ -73,10 +73,10 @@ func (l *loop) evidenceKey(e *entry) string {
 	return ""
 }
 
-// bootKey begins all that tells one appearance of a disk from others: the kernel counts them anew in each boot.
+// bootKey begins the keys of appearances, which the kernel counts from the start in each boot.
 func (l *loop) bootKey() string { return "boot=" + l.boot + " " }
 
-// evidenceOf returns what is known of a disk; nil: nothing.
+// evidenceOf returns the evidence of a disk, or nil.
 func (l *loop) evidenceOf(e *entry) *Evidence {
 	if key := l.evidenceKey(e); key != "" {
 		return l.evidence[key]
@@ -200,7 +200,7 @@ func (l *loop) checkAppearance(e *entry, v *Evidence) {
 	case v.Of == seen:
 		v.Of = ""
 		l.keepSoon(e)
-	case v.Scrub != "" && !sameBoot: // diskseq starts again with each boot; the helper compares the content
+	case v.Scrub != "" && !sameBoot: // diskseq starts again with each boot, and the helper compares the content
 		v.Of = seen
 		l.keepSoon(e)
 	default:

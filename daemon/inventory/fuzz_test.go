@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
-// FuzzState: whatever is in the state file, the daemon starts, and the next start can read what it has saved.
+// FuzzState starts the daemon with any state file. The next start can read the file that it has saved.
 func FuzzState(f *testing.F) {
 	for _, text := range []string{
 		`{"version":2,"health":{},"devices":[]}`,

@@ -77,7 +77,7 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 		l.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
 	}
 	sighting.Device.ID = id
-	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware may be going away right now: it has not moved
+	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware may be going away, and has not moved
 		sighting.Device.NUMANode = e.device.NUMANode
 	}
 	if *sighting.Device == *e.device { // then the one that is known is kept, for good, and not one of each look

@@ -299,5 +299,5 @@ func ticker(interval time.Duration) *time.Ticker {
 	return t
 }
 
-// places is how many looks may run at once: they wait for the kernel more than they compute.
+// places returns how many looks may run at once. They wait for the kernel more than they compute.
 func places() int { return 4 * runtime.GOMAXPROCS(0) }

@@ -86,7 +86,7 @@ type Snapshot struct {
 	Others  []*Status         // not offered, sorted by sysfs path and ID
 }
 
-// Offer returns the offer of a resource; an empty one if it has no devices.
+// Offer returns the offer of a resource, or an empty one.
 func (s *Snapshot) Offer(resource string) *Offer {
 	if o := s.Offers[resource]; o != nil {
 		return o

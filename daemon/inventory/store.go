@@ -130,7 +130,7 @@ func (s *Store) load() (contents, error) {
 	return contents{}, fmt.Errorf("%w; it was moved to %s", err, aside)
 }
 
-// removed returns an error if there was a state file that is missing: other files of the daemon are in the directory.
+// removed returns an error if other files of the daemon show that a state file was there.
 func (s *Store) removed() error {
 	for _, trace := range []string{s.path + ".damaged", filepath.Join(filepath.Dir(s.path), "audit.jsonl")} {
 		if _, err := os.Lstat(trace); err == nil {

@@ -252,8 +252,8 @@ func (i *Inventory) Lingers(id, who string) {
 	})
 }
 
-// Initialised notes that the unit of its rule has run for a device before it is offered, or why it failed. That applies as
-// long as the hardware is there, in this boot. Initialised does not wait.
+// Initialised notes that the unit of its rule has run for a device before it is offered, or why it failed. The note
+// applies as long as the hardware is there, in this boot. Initialised does not wait.
 func (i *Inventory) Initialised(id, init string, err error) {
 	i.post(func(l *loop) {
 		e := l.entries[id]

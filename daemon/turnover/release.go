@@ -14,7 +14,7 @@ import (
 )
 
 // cleanUpLimit returns how long a reset and an erasure may take that no container waits for. The time of a resource that
-// erases before a start is bounded by the kubelet's; after one has failed there is time to read a whole disk.
+// erases before a start is bounded by the kubelet's. After a failed one there is time to read a whole disk.
 func (c Care) cleanUpLimit() time.Duration {
 	if c.AtRelease {
 		return max(c.Timeout, time.Second)
