@@ -41,7 +41,7 @@ func (i *Inventory) Kept(ctx context.Context) error {
 	var kept chan error
 	if err := i.ask(ctx, func(l *loop) {
 		if l.save(); l.Store != nil {
-			kept = l.Store.flush()
+			kept = l.Store.Flush()
 		}
 	}); err != nil || kept == nil {
 		return err

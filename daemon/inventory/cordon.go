@@ -126,7 +126,7 @@ func (l *loop) saveCordons(next map[string]Cordon) chan error {
 		saved <- nil
 		return saved
 	}
-	return l.Store.flush()
+	return l.Store.Flush()
 }
 
 // awaitCordon waits a little until a snapshot shows that cordon of a device, or with nil that there is none.

@@ -32,7 +32,7 @@ func FuzzState(f *testing.F) {
 		m := udevtest.New(t, widget("w0", "A"))
 		start(t, m, state).end()
 		var log strings.Builder
-		r := start(t, m, "", logs(&log, state), func(o *inventory.Options) { o.Store.Machine = "" })
+		r := start(t, m, "", logs(&log, state), func(o *inventory.Options) { o.Machine = "" })
 		if snapshot, _ := r.Snapshot(); snapshot.Find("node-A-w") == nil {
 			t.Errorf("the device is missing: %s", describe(snapshot))
 		}

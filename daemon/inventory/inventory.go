@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -53,10 +54,11 @@ const (
 
 // Options configure an inventory. Audit, Store and Log may be zero.
 type Options struct {
-	Source udev.Source
-	Host   *device.Host
-	Rules  []device.Rule
-	Store  *Store // keeps the state, or nil
+	Source  udev.Source
+	Host    *device.Host
+	Rules   []device.Rule
+	Store   *statefile.Store // keeps the state, or nil
+	Machine string           // the ID of the node. If it is empty, a state file of any node counts.
 	// AfterBoot reports that the node was booted since the last run. Devices of that run may still be on their way, and the
 	// first snapshot waits for them.
 	AfterBoot bool
@@ -262,7 +264,9 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 			return fmt.Errorf("listen to %T: %w", l.Source, err)
 		case e := <-events:
 			l.event(e)
-			l.drain(events)
+			for range len(events) { // a burst leads to one look at each device
+				l.event(<-events)
+			}
 		case <-l.requests.wake:
 			l.carryOut()
 		case <-audit.C:
@@ -280,13 +284,6 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 		l.tellRuled()
 	}
 	return nil
-}
-
-// drain takes in all events that are waiting, so that a burst leads to one look at each device and not to many.
-func (l *loop) drain(events <-chan udev.Event) {
-	for range len(events) {
-		l.event(<-events)
-	}
 }
 
 // ticker is time.NewTicker, or for no interval one that never ticks.

@@ -21,6 +21,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/integration/udevtest"
@@ -113,7 +114,7 @@ func begin(t *testing.T, m *udevtest.Machine, state string, changes ...func(*inv
 		Host:   &device.Host{Tree: sysfs.At(m.Root())},
 	}
 	if state != "" {
-		o.Store = inventory.OpenStore(state, log)
+		o.Store = statefile.Open(state, log)
 	}
 	for _, change := range changes {
 		change(&o)

@@ -16,8 +16,9 @@ func (l *loop) restore() {
 		l.restoreHealth(health{})
 		return
 	}
-	kept, err := l.Store.load()
-	if err != nil {
+	var kept contents
+	if err := l.Store.Load(func(text []byte) (err error) { kept, err = l.decode(text); return err }); err != nil {
+		kept = contents{}
 		l.lost = true
 		l.Log.Error("state lost", "err", fmt.Errorf("%w; the record of cordons and of erased disks is lost: "+
 			"all devices found at this start are cordoned, and disks are unproven; uncordon those that were not cordoned before", err))

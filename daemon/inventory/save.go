@@ -58,13 +58,13 @@ func (l *loop) save() {
 		}
 		evidence = append(evidence, evidenceRecord{medium, v})
 	}
-	c := contents{Version: stateVersion, Machine: l.Store.Machine, Health: l.savedHealth(), Evidence: evidence, Cordons: l.nextCordons}
-	all, err := c.encode(lines)
+	c := contents{Version: stateVersion, Machine: l.Machine, Health: l.savedHealth(), Evidence: evidence, Cordons: l.nextCordons}
+	head, err := c.head()
 	if err != nil {
 		l.Log.Error("state not saved", "err", err)
 		return
 	}
-	l.Store.save(all)
+	l.Store.Save(head, lines)
 }
 
 // record returns the record of a device. It is not known what content a crash leaves on a disk that is being erased, nor

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
@@ -24,8 +25,8 @@ import (
 func logs(log *strings.Builder, state string) func(*inventory.Options) {
 	return func(o *inventory.Options) {
 		o.Log = slog.New(slog.NewTextHandler(log, nil))
-		o.Store = inventory.OpenStore(state, o.Log)
-		o.Store.Machine = "here"
+		o.Store = statefile.Open(state, o.Log)
+		o.Machine = "here"
 	}
 }
 

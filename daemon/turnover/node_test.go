@@ -20,6 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/integration/clock"
@@ -254,7 +255,7 @@ func (n *node) begin() {
 	}
 	n.inventory = inventory.New(inventory.Options{
 		Source: n.machine, Host: host, Rules: n.rules(), Log: log, Settle: time.Second, Grace: time.Nanosecond,
-		Store: inventory.OpenStore(n.state, log), Remembered: remembered,
+		Store: statefile.Open(n.state, log), Remembered: remembered,
 	})
 	n.audit = audit.Open(n.state, log)
 	n.turnover = &turnover.Turnover{

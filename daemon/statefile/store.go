@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+// Package statefile keeps the state of the daemon in one file. A writer of its own saves it, so that a slow disk stops only the
+// calls that wait for it.
+package statefile
 
 import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,15 +22,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
 // stateFile is the name of the file in paths.state.
 const stateFile = "state.json"
-
-// stateVersion is the version of the file's format.
-const stateVersion = 2
 
 // stateSize bounds the read of the file in bytes. A device takes less than 4 KiB of it, and no node has 16,384.
 const stateSize = 64 << 20
@@ -37,10 +34,11 @@ const stateSize = 64 << 20
 // minSaveBackoff and maxSaveBackoff bound the time between attempts to save.
 const minSaveBackoff, maxSaveBackoff = time.Second, time.Minute
 
+// errClosed is the error after [Store.Close].
+var errClosed = errors.New("the state file is closed")
+
 // Store keeps the state that must outlast a restart and a reboot, in one file.
 type Store struct {
-	Machine string // the ID of the node, set before use. A file of any node counts if it is empty.
-
 	log    *slog.Logger
 	path   string
 	latest chan *encoded   // one slot, for the contents that are not written yet
@@ -51,46 +49,9 @@ type Store struct {
 	unkept atomic.Pointer[error]
 }
 
-// record is one device in the file.
-type record struct {
-	ID       string `json:"id"`
-	Class    string `json:"class"`
-	Resource string `json:"resource"`
-	Model    string `json:"model,omitempty"`
-	SysPath  string `json:"sysfsPath"`
-	NUMANode int    `json:"numaNode"`
-	Present  bool   `json:"present"`
-	Away     bool   `json:"away,omitempty"` // not in the device list until it is erased
-
-	lease.Lease
-	// Owed is the kubelet that may not be done with its Allocate, or nil.
-	Owed *string `json:"owed,omitempty"`
-	Disk string  `json:"disk,omitempty"` // the medium that was seen
-	// Fingerprint and Blank are by what the data that a tenant has left is known.
-	Fingerprint string   `json:"fingerprint,omitempty"`
-	Blank       bool     `json:"blank,omitempty"`
-	Appearance  string   `json:"diskseq,omitempty"` // this and what follows, in the boot of [health]
-	Wrote       wrote    `json:"wrote,omitzero"`
-	Given       []string `json:"given,omitempty"` // the nodes that its pods were given
-
-	Initialised string `json:"initialised,omitempty"`
-	Instance    uint64 `json:"inode,omitempty"`
-}
-
-type contents struct {
-	Version int    `json:"version"`
-	Machine string `json:"machine"` // as in [Store]
-	Health  health `json:"health"`
-	// Evidence belongs to disks, also absent ones. A disk without evidence is read in full before it is offered.
-	Evidence []evidenceRecord `json:"evidence,omitempty"`
-	// Cordons keep devices from new pods, by ID.
-	Cordons map[string]Cordon `json:"cordons,omitempty"`
-	Devices []record          `json:"devices"` // the last
-}
-
-// OpenStore returns the store in a directory, and makes the directory if it is missing. A daemon without its state directory
+// Open returns the store in a directory, and makes the directory if it is missing. A daemon without its state directory
 // still serves. The store logs the failure when it saves.
-func OpenStore(dir string, log *slog.Logger) *Store {
+func Open(dir string, log *slog.Logger) *Store {
 	_ = os.MkdirAll(dir, 0o700)
 	s := &Store{
 		log: log, path: filepath.Join(dir, stateFile),
@@ -106,28 +67,27 @@ func (s *Store) Close() {
 	s.closed.Wait()
 }
 
-// load reads the file. The error says that there was a state and that it is lost. A file that cannot be read is moved aside
-// once, as state.json.damaged.
-func (s *Store) load() (contents, error) {
+// Load reads the file and decodes it. The error says that there was a state and that it is lost. A file that cannot be read or
+// decoded is moved aside once, as state.json.damaged. Load must precede the first [Store.Save].
+func (s *Store) Load(decode func(text []byte) error) error {
 	text, err := fsutil.ReadRegular(s.path, stateSize)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return contents{}, s.removed()
+		return s.removed()
 	}
 	if err == nil {
-		var c contents
-		if c, err = s.decode(text); err == nil {
+		if err = decode(text); err == nil {
 			if syncFile(s.path) == nil { // the last daemon may have died between rename and sync
 				s.onDisk = sha256.Sum256(text)
 			}
-			return c, nil
+			return nil
 		}
 		err = fmt.Errorf("read %s: %w", s.path, err)
 	}
 	aside := s.path + ".damaged"
 	if moveErr := os.Rename(s.path, aside); moveErr != nil {
-		return contents{}, fmt.Errorf("%w; move it away: %w", err, moveErr)
+		return fmt.Errorf("%w; move it away: %w", err, moveErr)
 	}
-	return contents{}, fmt.Errorf("%w; it was moved to %s", err, aside)
+	return fmt.Errorf("%w; it was moved to %s", err, aside)
 }
 
 // removed returns an error if other files of the daemon show that a state file was there.
@@ -138,22 +98,6 @@ func (s *Store) removed() error {
 		}
 	}
 	return nil
-}
-
-func (s *Store) decode(text []byte) (c contents, err error) {
-	err = json.Unmarshal(text, &c)
-	switch {
-	case err == nil && c.Version != stateVersion:
-		err = fmt.Errorf("version is %d, not %d", c.Version, stateVersion)
-	case err == nil && s.Machine != "" && c.Machine != s.Machine:
-		err = errors.New("it was written on another machine")
-	}
-	for _, r := range c.Devices {
-		if invalid := r.Valid(); err == nil && invalid != nil {
-			err = fmt.Errorf("%s: %w", r.ID, invalid)
-		}
-	}
-	return c, err
 }
 
 // syncFile makes the file and its name outlast a crash.
@@ -173,16 +117,6 @@ type encoded struct {
 	lines [][]byte // never written
 }
 
-// encode encodes all but the devices.
-func (c contents) encode(lines [][]byte) (*encoded, error) {
-	c.Devices = nil
-	head, err := json.Marshal(c)
-	if err != nil {
-		return nil, err
-	}
-	return &encoded{bytes.TrimSuffix(head, []byte("null}")), lines}, nil
-}
-
 // writeTo writes the devices in the order of their IDs, with which each line begins.
 func (c *encoded) writeTo(w io.Writer) error {
 	b := bufio.NewWriterSize(w, 64<<10)
@@ -200,13 +134,14 @@ func (c *encoded) writeTo(w io.Writer) error {
 	return b.Flush() // returns the first error of them all
 }
 
-// save passes contents to the writer, which writes only the newest. It does not wait.
-func (s *Store) save(c *encoded) {
+// Save passes contents to the writer, which writes only the newest. They are a JSON object without its end, a list of lines as
+// the value of its last key, and the end. The lines are JSON, and are never written after that. Save does not wait.
+func (s *Store) Save(head []byte, lines [][]byte) {
 	select {
 	case <-s.latest:
 	default:
 	}
-	s.latest <- c
+	s.latest <- &encoded{head, lines}
 }
 
 // Unkept returns why the last contents could not be written, or nil. It does not block.
@@ -217,20 +152,20 @@ func (s *Store) Unkept() error {
 	return nil
 }
 
-// flush returns a channel that gets nil once all contents from before are written, or an error.
-func (s *Store) flush() chan error {
+// Flush returns a channel that gets nil once all contents from before are written, or an error.
+func (s *Store) Flush() chan error {
 	written := make(chan error, 1)
 	go func() {
 		select {
 		case s.asked <- written:
 		case <-s.ended:
-			written <- errStopped
+			written <- errClosed
 		}
 	}()
 	return written
 }
 
-// writeAll writes the contents that save passes. After a failure it tries again, less and less often, until it succeeds or
+// writeAll writes the contents that [Store.Save] passes. After a failure it tries again, less and less often, until it succeeds or
 // there are newer contents.
 func (s *Store) writeAll() {
 	defer close(s.ended)
