@@ -114,7 +114,7 @@ func (l *loop) idFor(s *subject, sighting *device.Sighting, before map[string]bo
 	switch {
 	case e == nil, e.owner == s, e.sighting == nil, !e.owner.vanished.IsZero(): // then that is its other name
 		return id
-	case !before[id] || e.owner.running:
+	case !before[id] || e.owner.phase >= looking:
 		l.contest(s, id, e)
 		return ""
 	}

@@ -350,7 +350,7 @@ func TestWorkWithoutItsCaller(t *testing.T) {
 	})
 }
 
-// TestAllocateIsOwed: a kubelet that stands still may be at its Allocate for as long as it likes, and dies if the ID leaves the
+// TestAllocateIsOwed stops the kubelet within its Allocate, for any time. The kubelet crashes if the ID leaves the
 // list before it goes on. Only what it does next proves that it is done with that.
 func TestAllocateIsOwed(t *testing.T) {
 	const id = "node-A-widget"

@@ -46,11 +46,11 @@ func (l *loop) lookAgain(ids []string) {
 // look queues one look at a subject, however often it is called until the look begins.
 func (l *loop) look(s *subject) {
 	switch {
-	case s.queued || s.removed:
-	case s.running:
+	case s.removed, s.phase == queued:
+	case s.phase != idle:
 		s.again = true
 	default:
-		s.queued = true
+		s.phase = queued
 		l.queue = append(l.queue, s)
 	}
 }
@@ -60,7 +60,7 @@ func (l *loop) startLooks() {
 	for len(l.queue) > 0 && l.looking < places() {
 		s := l.queue[0]
 		l.queue = l.queue[1:]
-		s.queued, s.running, s.began = false, true, time.Now()
+		s.phase, s.began = looking, time.Now()
 		l.looking++
 		l.begin(s)
 	}
@@ -119,10 +119,10 @@ func (l *loop) informed() *device.Host {
 
 // slow gives the place of a look that takes long to another.
 func (l *loop) slow(s *subject, u *udev.Device) {
-	if !s.running || s.slow {
+	if s.phase != looking {
 		return
 	}
-	s.slow = true
+	s.phase = slow
 	l.looking--
 	l.slowly++
 	look := s.looks
@@ -137,7 +137,7 @@ func (l *loop) slow(s *subject, u *udev.Device) {
 
 // stuck notes that the look at the devices of a subject does not come back.
 func (l *loop) stuck(s *subject, u *udev.Device) {
-	if !s.slow || s.udev.SysPath != u.SysPath {
+	if s.phase != slow || s.udev.SysPath != u.SysPath {
 		return
 	}
 	for _, e := range s.entries {
@@ -148,12 +148,12 @@ func (l *loop) stuck(s *subject, u *udev.Device) {
 
 // seen takes in the sightings of a look at a path.
 func (l *loop) seen(s *subject, at string, sightings []device.Sighting) {
-	if s.slow {
+	if s.phase == slow {
 		l.slowly--
 	} else {
 		l.looking--
 	}
-	s.running, s.slow = false, false
+	s.phase = idle
 	if s.looks++; s.looks == 1 {
 		l.deadline = time.Now().Add(l.Settle)
 	}

@@ -92,15 +92,23 @@ type settling struct {
 	ruled        []chan struct{} // closed once everything has been looked at by the newest rules
 }
 
+// phase is how far the look at a subject is.
+type phase uint8
+
+const (
+	idle    phase = iota
+	queued        // it waits for a place
+	looking       // it runs and holds a place
+	slow          // it runs and has given its place to another
+)
+
 // subject is a udev device that stands for hardware, or may do so.
 type subject struct {
 	udev    *udev.Device // the newest that was reported, which the sightings refer to
-	queued  bool         // a look is wanted and has not begun
-	running bool         // a look is under way
-	again   bool         // and another one is wanted after it
-	slow    bool         // it has given its place to another
-	removed bool         // nothing was seen, and the inventory has dropped it
-	left    bool         // udev has reported it as removed
+	phase   phase
+	again   bool // and another one is wanted after it
+	removed bool // nothing was seen, and the inventory has dropped it
+	left    bool // udev has reported it as removed
 
 	began     time.Time         // when the last look began
 	looks     int               // how many have come back

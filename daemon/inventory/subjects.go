@@ -41,8 +41,10 @@ func (a *subjects) remove(path string) {
 func (a subjects) related(path string) iter.Seq[*subject] {
 	return func(yield func(*subject) bool) {
 		for end := range path {
-			if s := a.above(path, end); s != nil && !yield(s) {
-				return
+			if path[end] == '/' {
+				if s := a.at(path[:end]); s != nil && !yield(s) {
+					return
+				}
 			}
 		}
 		if s := a.at(path); s != nil && !yield(s) {
@@ -55,12 +57,4 @@ func (a subjects) related(path string) iter.Seq[*subject] {
 			}
 		}
 	}
-}
-
-// above returns the subject at the part of a path before the slash at end, or nil. It returns nil without a slash there.
-func (a subjects) above(path string, end int) *subject {
-	if path[end] != '/' {
-		return nil
-	}
-	return a.at(path[:end])
 }

@@ -74,7 +74,7 @@ func (l *loop) lookAnew(e *entry) {
 	}
 	w := e.atWork()
 	w.anew, w.after, e.proof = e.owner, e.owner.looks+1, proof{}
-	if e.owner.running {
+	if e.owner.phase >= looking {
 		w.after++ // the look that is under way may have been too early
 	}
 	l.look(e.owner)

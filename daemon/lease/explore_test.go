@@ -438,7 +438,7 @@ func (x *explorer) begin(w world, j job) {
 	x.sets(&w, lease.Event{Name: lease.Clear})
 }
 
-// sets the worker to work. What is known of the content is forgotten before it is erased.
+// sets begins work. It forgets the fingerprint of the content before an erasure.
 func (x *explorer) sets(w *world, e lease.Event) {
 	w.asks, w.moved = unknown, w.stale
 	if work := x.workOf(*w); work.Erase {

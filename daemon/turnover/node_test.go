@@ -33,7 +33,7 @@ const (
 	setResource    = "example.org/set"
 )
 
-// node is a machine with the inventory and the turnover over it. What a story does to either goes through this file alone.
+// node is a machine with the inventory and the turnover over it. A story acts on either only through this file.
 type node struct {
 	t *testing.T
 	*helpers
