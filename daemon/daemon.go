@@ -24,6 +24,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/systemd"
@@ -148,13 +149,12 @@ func (d *daemon) build(last time.Time) {
 	if d.Unit == nil && d.Config.Hardware.Recording == "" { // a unit would not find the hardware of a recording
 		d.Unit = helper.Unit(d.Config.Reset, d.File)
 	}
-	store := inventory.OpenStore(d.Config.Paths.State, d.Log)
-	store.Machine = systemd.MachineID()
 	d.inventory = inventory.New(inventory.Options{
 		Source:     d.source,
 		Host:       d.host,
 		Rules:      d.Config.Rules(),
-		Store:      store,
+		Store:      statefile.Open(d.Config.Paths.State, d.Log),
+		Machine:    systemd.MachineID(),
 		AfterBoot:  last.IsZero(),
 		Remembered: d.remembered(),
 		Audit:      auditing,

@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// Current returns a device as it stands at this moment, which a snapshot may not show yet: all that was noted before the
-// call is in it. It waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice] or that of ctx.
+// Current returns a device as it stands, with all notes from before the call. A snapshot may not show them yet. Current waits
+// for the goroutine that owns the inventory. The error is [ErrUnknownDevice] or that of ctx.
 func (i *Inventory) Current(ctx context.Context, id string) (*Status, error) {
 	var s *Status
 	if err := i.ask(ctx, func(l *loop) { s = l.current(id) }); err != nil {
@@ -20,7 +20,7 @@ func (i *Inventory) Current(ctx context.Context, id string) (*Status, error) {
 	return s, nil
 }
 
-// current returns a status of which only health and its reasons are as they were published.
+// current returns a status with the health and reasons of the last snapshot.
 func (l *loop) current(id string) *Status {
 	e := l.entries[id]
 	if e == nil || e.status == nil {
@@ -35,13 +35,13 @@ func (l *loop) current(id string) *Status {
 	return &s
 }
 
-// Kept returns when all that was noted before the call is on disk. Without a store it waits for nothing. The error says why
-// it cannot be kept, or is that of ctx.
+// Kept returns when all notes from before the call are on disk. Without a store it does not wait. The error is that of the
+// write or of ctx.
 func (i *Inventory) Kept(ctx context.Context) error {
 	var kept chan error
 	if err := i.ask(ctx, func(l *loop) {
 		if l.save(); l.Store != nil {
-			kept = l.Store.flush()
+			kept = l.Store.Flush()
 		}
 	}); err != nil || kept == nil {
 		return err
@@ -54,8 +54,8 @@ func (i *Inventory) Kept(ctx context.Context) error {
 	}
 }
 
-// Started returns when the snapshot shows that a container has been started with each of these devices: from then on no
-// Allocate at the wrong moment can miss it. The error is that of ctx.
+// Started returns when the snapshot shows that a container has been started with each of these devices. From then on every
+// Allocate sees it. The error is that of ctx.
 func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	for _, id := range ids {
 		if err := i.await(ctx, id, func(s *Status) bool { return s == nil || s.Used }); err != nil {
@@ -65,7 +65,7 @@ func (i *Inventory) Started(ctx context.Context, ids ...string) error {
 	return nil
 }
 
-// await waits until the newest snapshot shows a device as wanted; it is called with nil if there is none of that ID.
+// await waits until wanted returns true for the device in the newest snapshot, or for nil if it is not there.
 func (i *Inventory) await(ctx context.Context, id string, wanted func(*Status) bool) error {
 	for {
 		snapshot, changed := i.Snapshot()

@@ -11,9 +11,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// Adopt notes that the operator lets a disk be erased that was seen as target, and offered after that. A fingerprint limits
-// that to the content that was on the disk. It is on disk when Adopt returns, else that is an error and nothing has changed.
-// The error may also be [ErrUnknownDevice].
+// Adopt notes that the operator allows to erase a disk that was seen as target, and to offer it after that. A fingerprint
+// limits that to the content that was on the disk. The note is on disk when Adopt returns nil. With an error nothing has
+// changed. The error may also be [ErrUnknownDevice].
 func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target, scrub, fingerprint string) error {
 	var refused error
 	if err := i.ask(ctx, func(l *loop) {

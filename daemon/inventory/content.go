@@ -10,19 +10,19 @@ import (
 // sameDisk identifies the disk that a look saw. Two looks that saw the same disk have equal values.
 type sameDisk struct {
 	appearance string // of the disk, as [device.Target.Appearance] returns it
-	medium     string // what the disk itself is known by, also in another boot, as [device.Target.Medium] returns it
+	medium     string // identifies the disk itself, also in another boot, as [device.Target.Medium] returns it
 	instance   uint64 // of the hardware, see [device.Host.Instance]
 }
 
-// content is which disk was seen, and by what the data that a tenant has left on it is known.
+// content identifies the disk that was seen, and the data that a tenant has left on it.
 type content struct {
 	sameDisk
-	left  remains // what the last tenant has left, if no process has written there since
+	left  remains // of the last tenant, if no process has written there since
 	seen  remains // the same at the last look
 	wrote wrote   // what was written to the disk when it was last known who wrote; the zero value: not known
 }
 
-// remains is by what the data that a tenant has left on a disk is known again; the zero value: it is not known.
+// remains identifies the data that a tenant has left on a disk. With the zero value the data is not known.
 type remains struct {
 	fingerprint string
 	blank       bool // nothing was found
@@ -60,8 +60,8 @@ func (l *loop) appears(e *entry, s *device.Sighting) {
 }
 
 // noteTwin compares the medium of a disk with those of the others. Evidence of one disk would be taken for that of another with
-// the same serial number: from then on each of them is known by its appearance alone. Which of them a tenant has had is not
-// known, nor whether both are one disk.
+// the same serial number. From then on each of them is known by its appearance alone. It is not known which of them a tenant
+// has had, nor whether both are one disk.
 func (l *loop) noteTwin(e *entry) {
 	if e.medium == "" || l.twins[e.medium] {
 		return
@@ -80,8 +80,8 @@ func (l *loop) noteTwin(e *entry) {
 	l.changed(other)
 }
 
-// compare notes what is on a disk that a tenant has left and nobody is at work on, and at each look after that makes sure
-// that it is the same. If it is not, another machine or an operator wrote it.
+// compare notes the content of a disk that a tenant has left and no worker works on. At each look after that it makes sure
+// that the content is the same. If it differs, another node or an operator wrote it.
 func (l *loop) compare(e *entry, s *device.Sighting) {
 	found := remains{s.Fingerprint, s.Blank}
 	known := s.Fingerprint != "" || s.Blank && l.needsEvidence(e)

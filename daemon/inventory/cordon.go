@@ -10,14 +10,13 @@ import (
 	"time"
 )
 
-// ErrUnknownDevice: the inventory has no device of that ID.
+// ErrUnknownDevice is the error for an ID that the inventory does not have.
 var ErrUnknownDevice = errors.New("no such device")
 
-// errStopped: the inventory runs no more.
+// errStopped is the error after the end of the inventory.
 var errStopped = errors.New("the inventory has stopped")
 
-// cordonShown is how long Cordon and Uncordon wait for the snapshot that shows it: while looks are under way there is
-// one each publishGap.
+// cordonShown is how long Cordon and Uncordon wait for the snapshot that shows it. During looks there is one each publishGap.
 const cordonShown = 10 * publishGap
 
 // Unexplained is the reason of a cordon for which the operator gave none.
@@ -29,15 +28,15 @@ const mayHaveBeen = "it may have been before the state was lost: uncordon it if 
 // Cordon is why a device is kept from new pods, by whom and since when.
 type Cordon struct {
 	Reason string    `json:"reason"`
-	UID    uint32    `json:"uid"`            // of who asked for it, as the kernel says
-	User   string    `json:"user"`           // the name of that; empty: it has none
-	Login  string    `json:"login"`          // who had logged in there, as the client says, for sudo makes root of everybody; empty: not known
-	Since  time.Time `json:"since,omitzero"` // zero: not known, nor who it was
+	UID    uint32    `json:"uid"`            // of the client, as the kernel reports it
+	User   string    `json:"user"`           // its name, or empty
+	Login  string    `json:"login"`          // the login name that the client reports, since sudo makes every user root, or empty
+	Since  time.Time `json:"since,omitzero"` // zero if the state was lost
 }
 
-// Cordon keeps a device from new pods, for a reason that people are told, until [Inventory.Uncordon]. It is listed
-// Unhealthy; a pod that holds it keeps it. It holds across restarts and reboots: c is on disk when Cordon returns, else
-// that is an error and nothing has changed. A cordon that is [Unexplained] does not replace another. The error may also be
+// Cordon keeps a device from new pods until [Inventory.Uncordon], for a reason that people are shown. The device is listed
+// Unhealthy, and a pod that holds it keeps it. A cordon outlasts restarts and reboots. It is on disk when Cordon returns nil.
+// With an error nothing has changed. A cordon that is [Unexplained] does not replace another. The error may also be
 // [ErrUnknownDevice] or that of ctx.
 func (i *Inventory) Cordon(ctx context.Context, id string, c Cordon) error {
 	return i.changeCordon(ctx, id, func(cordons map[string]Cordon) bool {
@@ -49,8 +48,8 @@ func (i *Inventory) Cordon(ctx context.Context, id string, c Cordon) error {
 	})
 }
 
-// Uncordon ends what [Inventory.Cordon] began, also for a device that is not there any more, and tells whether there was
-// anything to end. The errors are the same.
+// Uncordon ends a cordon, also that of an absent device, and reports whether there was one. The errors are those of
+// [Inventory.Cordon].
 func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err error) {
 	err = i.changeCordon(ctx, id, func(cordons map[string]Cordon) bool {
 		_, was = cordons[id]
@@ -60,8 +59,9 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 	return was, err
 }
 
-// changeCordon has a change of the cordons saved, if it says that it is one, then makes it take effect and waits a little for it
-// to be seen. The order matters: a cordon that is in effect and not on disk would be gone after a power failure.
+// changeCordon saves a change of the cordons, if the function makes one. Then the change takes effect, and changeCordon waits a
+// little for the snapshot that shows it. The order matters, since a cordon that is not on disk would be gone after a power
+// failure.
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map[string]Cordon) bool) error {
 	select {
 	case <-i.ready: // else a lost state would cordon the device again
@@ -72,7 +72,7 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 	}
 	i.cordoning.Lock() // one change at a time
 	defer i.cordoning.Unlock()
-	// From here on the change is carried out though the client may have gone: the loop waits for nothing.
+	// From here on the change is carried out though the client may have gone. The loop never waits.
 	unhurried := context.WithoutCancel(ctx)
 	var wanted *Cordon
 	var known bool
@@ -126,17 +126,17 @@ func (l *loop) saveCordons(next map[string]Cordon) chan error {
 		saved <- nil
 		return saved
 	}
-	return l.Store.flush()
+	return l.Store.Flush()
 }
 
-// awaitCordon waits a little until a snapshot shows that cordon of a device; nil: none.
+// awaitCordon waits a little until a snapshot shows that cordon of a device, or with nil that there is none.
 func (i *Inventory) awaitCordon(ctx context.Context, id string, wanted *Cordon) {
 	ctx, cancel := context.WithTimeout(ctx, i.Shown)
 	defer cancel()
 	_ = i.await(ctx, id, func(s *Status) bool { return s == nil || s.Cordon.Same(wanted) }) // it holds all the same
 }
 
-// cordonKnown cordons each device that a resource takes: it may have been cordoned before.
+// cordonKnown cordons each device that a resource takes, since it may have been cordoned before.
 func (l *loop) cordonKnown() {
 	cordons := make(map[string]Cordon)
 	maps.Copy(cordons, l.cordons)
@@ -150,7 +150,7 @@ func (l *loop) cordonKnown() {
 	l.saveSoon()
 }
 
-// Same tells whether two cordons are one; nil is none.
+// Same reports whether two cordons are equal. Either may be nil.
 func (c *Cordon) Same(other *Cordon) bool {
 	if c == nil || other == nil {
 		return c == other

@@ -85,7 +85,7 @@ func TestCordonOutlivesRestartAndHardware(t *testing.T) {
 	}
 }
 
-// TestCordonIsSomebodys: who has cordoned a device and when outlives the daemon, and is replaced by who does it again.
+// TestCordonIsSomebodys restarts the daemon. The operator and the time of a cordon stay until another operator repeats it.
 func TestCordonIsSomebodys(t *testing.T) {
 	state := t.TempDir()
 	of := func(r *running) *inventory.Cordon {
@@ -164,7 +164,7 @@ func TestCordonRefused(t *testing.T) {
 	}
 }
 
-// TestCordonAtTheStart: what is presumed of the devices that are found then is not lost with the first that somebody names.
+// TestCordonAtTheStart cordons one device by name. The cordons that a lost state gave to the others stay.
 func TestCordonAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := t.TempDir()

@@ -9,18 +9,18 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// Counts are what an inventory has taken in since it was made.
+// Counts are the numbers of events and enumerations since the inventory was made.
 type Counts struct {
 	Events    uint64    `json:"received"`      // of udevd
 	Overflows uint64    `json:"overflows"`     // times that events were lost
-	Resyncs   uint64    `json:"resyncs"`       // enumerations after the first: at the audit, after an overflow, for new rules
-	LastEvent time.Time `json:"last,omitzero"` // when the last event arrived; zero: none has
+	Resyncs   uint64    `json:"resyncs"`       // enumerations after the first, by the audit, an overflow or new rules
+	LastEvent time.Time `json:"last,omitzero"` // when the last event arrived, or zero
 }
 
 // counters are the counts while they are counted, by the loop alone.
 type counters struct {
 	events, overflows, resyncs atomic.Uint64
-	last                       atomic.Int64 // Unix time in nanoseconds; 0: none
+	last                       atomic.Int64 // Unix time in nanoseconds, or 0
 }
 
 // Counts returns the counts. It does not wait.
@@ -32,7 +32,7 @@ func (i *Inventory) Counts() Counts {
 	return c
 }
 
-// event counts an event. What is mounted and what drivers log is none of udevd's.
+// event counts an event. Mounts and messages of drivers do not come from udevd.
 func (c *counters) event(e udev.Event) {
 	switch e.Action {
 	case udev.Overflow:

@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// fallLimit failures within fallWindow make a device Unhealthy until it has been well for calm: pods that are sent
-	// to a device that fails again and again are worse off than those that wait for another.
+	// fallLimit failures within fallWindow make a device Unhealthy until it has been healthy for calm. Pods are worse off with
+	// a device that fails again and again than when they wait for another.
 	fallLimit  = 4
 	fallWindow = 10 * time.Minute
 	calm       = 5 * time.Minute
 )
 
-// damper keeps a device Unhealthy of which the health changes all the time. It knows only what it is told; the zero
-// value and nil are that of a device that was never sick.
+// damper keeps a device Unhealthy while its health changes often. The zero value and nil belong to a device that was never
+// unhealthy.
 type damper struct {
 	falls  []time.Time // when it became sick, none longer ago than the window
 	sick   bool
@@ -25,8 +25,8 @@ type damper struct {
 	unruly bool      // it has become sick too often
 }
 
-// observe takes in the state of a device, reason "" for well, and returns why it is not to be trusted though it is well;
-// "": it is. Of states that are the same only the first counts.
+// observe takes in the fault of a device, or empty. It returns why a device without a fault is not trusted, or empty. Among
+// states that are the same only the first counts.
 func (d *damper) observe(reason string, now time.Time) (distrust string) {
 	switch {
 	case reason != "" && !d.sick:
@@ -52,7 +52,7 @@ func (d *damper) observe(reason string, now time.Time) (distrust string) {
 	return fmt.Sprintf("it fails too often (last: %s): it has to be well for %v", d.last, calm)
 }
 
-// until returns when the device can be trusted again if nothing happens; zero: it is trusted, or sick.
+// until returns when the device can be trusted again if nothing happens. It is zero for a trusted or faulty device.
 func (d *damper) until() time.Time {
 	if d == nil || !d.unruly || d.sick {
 		return time.Time{}

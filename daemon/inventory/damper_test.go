@@ -51,7 +51,7 @@ func TestDamper(t *testing.T) {
 	}
 }
 
-// What is kept does not grow with what happens.
+// The memory of a damper does not grow with the number of failures.
 func TestDamperForgets(t *testing.T) {
 	var d damper
 	now := time.Now()

@@ -38,7 +38,7 @@ L: device=../../../0:0:0:0
 
 `
 
-// TestBothNodesOfADiskAreUsed: what is mounted, or has something built on it, is so by whichever node it is reached.
+// TestBothNodesOfADiskAreUsed reaches a disk by each of its nodes. A mount or a holder counts for both.
 func TestBothNodesOfADiskAreUsed(t *testing.T) {
 	m := udevtest.New(t, scsiDisk)
 	r := start(t, m, "", func(o *inventory.Options) {

@@ -14,42 +14,42 @@ import (
 // entry is a device with an identity, present or not.
 type entry struct {
 	device   *device.Device   // never written once it was published
-	resource string           // whose offer it is in or would be in
-	owner    *subject         // in which it was last found; nil: not since the start
-	sighting *device.Sighting // of the last look; nil: the hardware is not there
-	offered  bool             // it was in the offer: an ID is a promise, it stays until it is certainly free
+	resource string           // in whose list it is or would be
+	owner    *subject         // in which it was last found, or nil since the start
+	sighting *device.Sighting // of the last look, or nil while the hardware is not there
+	offered  bool             // it is in a list, and stays there until it is certainly free
 	awaited  bool             // it was there when the last run ended
 	stuck    bool             // the look at it does not come back
-	status   *Status          // as published, nil: not yet
-	settled  *settled         // the last verdict that our own work had no part in; nil: there is none
+	status   *Status          // as published, or nil
+	settled  *settled         // the last verdict that the daemon's own work had no part in, or nil
 	lease    lease.Lease      // changed by [loop.apply] alone
-	damper   *damper          // nil: it was never sick
-	calm     *time.Timer      // of the moment when the damper lets it go; nil: it does not hold it
-	line     []byte           // of the state file; nil: it has changed
-	window   *window          // nil: we have done nothing to it
+	damper   *damper          // or nil if it was never unhealthy
+	calm     *time.Timer      // until the damper releases it, or nil
+	line     []byte           // of the state file, or nil after a change
+	window   *window          // the daemon's own work on it, or nil
 	books
 	content
 	firmware
 	proof
 }
 
-// settled is what a device counts as while our own work is seen of it.
+// settled is the verdict of a device while looks see the daemon's own work on it.
 type settled struct {
 	Verdict
 	Observation
 }
 
-// firmware is what was loaded into a device by its vendor's unit.
+// firmware is the state that the vendor's unit has loaded into a device.
 type firmware struct {
 	initialised string    // the [device.Rule].Init that was done to this appearance of the hardware
-	uninit      string    // why it could not be initialised; empty: it was not tried
-	settling    time.Time // until then the hardware may be another after that
+	uninit      string    // why it could not be initialised, or empty
+	settling    time.Time // until then the unit may change the hardware
 }
 
 // newLease is that of a device of which nothing is known. The first judgement says whether it can be offered.
 func newLease() lease.Lease { return lease.Lease{State: lease.Unproven} }
 
-// isDisk reports whether what a tenant writes there stays.
+// isDisk reports whether a tenant's data stays on the device.
 func (e *entry) isDisk() bool { return e.device.Class != nil && e.device.Class.Disks }
 
 // changed queues an entry for a judgement at the next publication.
@@ -58,15 +58,15 @@ func (l *loop) changed(e *entry) {
 	l.inform(e)
 }
 
-// apply changes the lease of a device by an event, and carries out what that asks for. An event that the state does not
-// have is an error, and changes nothing.
+// apply changes the lease of a device by an event, and carries out the effects. An event that the state does not have is an
+// error, and changes nothing.
 func (l *loop) apply(e *entry, event lease.Event) error {
 	err := l.change(e, event)
 	l.changed(e)
 	return err
 }
 
-// change is apply of which the readers do not hear yet.
+// change does the same without a new snapshot.
 func (l *loop) change(e *entry, event lease.Event) error {
 	event.Proven = l.offerable(e, event.Name)
 	next, effects, err := e.lease.Apply(event)
@@ -94,8 +94,8 @@ func (l *loop) change(e *entry, event lease.Event) error {
 	return nil
 }
 
-// offerable reports whether a device without a tenant can be offered: it needs no evidence, its evidence is complete, or
-// what a tenant has left is erased before the next start.
+// offerable reports whether a device without a tenant can be offered. It needs no evidence, its evidence is complete, or a
+// tenant's data is erased before the next start.
 func (l *loop) offerable(e *entry, event lease.Name) bool {
 	switch {
 	case !l.needsEvidence(e):
@@ -106,9 +106,9 @@ func (l *loop) offerable(e *entry, event lease.Name) bool {
 	return l.spares(e) || l.proves(e)
 }
 
-// reconcile compares the lease of a device that nobody has with the evidence. Before that it forgets that a tenant has
-// left what is on a disk, once the host uses it, or the disk is seen to be empty. What is built on a disk that is not
-// cleared may be the tenant's doing: udev assembles an array of what looks like a part of one.
+// reconcile compares the lease of a device without a tenant with the evidence. Before that it forgets that a tenant has left
+// the content of a disk, once the host uses the disk or a look sees it empty. A use of a disk that is not cleared may be the
+// tenant's doing, since udev assembles an array from a disk that looks like a part of one.
 func (l *loop) reconcile(e *entry, now time.Time) {
 	if e.sighting == nil {
 		return
@@ -129,7 +129,7 @@ func (l *loop) reconcile(e *entry, now time.Time) {
 	}
 }
 
-// rule returns the rule of a resource; nil if it is not configured.
+// rule returns the rule of a resource, or nil.
 func (l *loop) rule(resource string) *device.Rule {
 	i := slices.IndexFunc(l.rules, func(r device.Rule) bool { return r.Resource == resource })
 	if i < 0 {
@@ -138,7 +138,7 @@ func (l *loop) rule(resource string) *device.Rule {
 	return &l.rules[i]
 }
 
-// distrust returns why a device that is well, reason "", is not to be trusted yet; "": it is.
+// distrust returns why a device without a fault is not trusted yet, or empty. reason is its fault.
 func (e *entry) distrust(reason string, now time.Time) string {
 	switch {
 	case e.damper != nil:
@@ -150,7 +150,7 @@ func (e *entry) distrust(reason string, now time.Time) string {
 	return e.damper.observe(reason, now)
 }
 
-// calmLater queues a judgement of a device for when its damper lets it go.
+// calmLater queues a judgement of a device for the time when its damper releases it.
 func (l *loop) calmLater(e *entry, now time.Time) {
 	until := e.damper.until()
 	if until.IsZero() || e.calm != nil {

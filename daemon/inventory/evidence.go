@@ -18,30 +18,30 @@ import (
 const (
 	Blank   = "blank"   // every block was read once
 	Erased  = "erased"  // by us, verified
-	Adopted = "adopted" // the operator said that it may be erased; it was
+	Adopted = "adopted" // the operator allowed to erase it, and it was erased
 )
 
-// maxEvidence bounds the disks of which evidence is kept: those of a node, and those that were in it.
+// maxEvidence bounds the number of disks with evidence, present or not.
 const maxEvidence = 1024
 
-// Evidence is the reason why a disk counts as nobody's. The zero value is none. It is kept for the medium, so that it
-// outlasts unplugging, another slot and a reboot.
+// Evidence is the reason why a disk counts as unused. The zero value is none. It belongs to the medium, so that it outlasts
+// unplugging, another slot and a reboot.
 type Evidence struct {
-	Kind  string `json:"kind,omitempty"`  // empty: the disk is still being read
-	Size  int64  `json:"size,omitempty"`  // of the disk, in bytes; 0: not known yet
-	Read  int64  `json:"read,omitempty"`  // with no Kind: all bytes before this one were read and are blank
-	Found string `json:"found,omitempty"` // with no Kind: what is at Read
-	Scrub string `json:"scrub,omitempty"` // how an adopted disk is still to be erased; empty: it was
-	// Fingerprint is that of the content which the operator adopted, see [device.Reading]; empty: not
-	// known. Other content is not erased.
+	Kind  string `json:"kind,omitempty"`  // or empty while the disk is being read
+	Size  int64  `json:"size,omitempty"`  // of the disk in bytes, or 0 while unknown
+	Read  int64  `json:"read,omitempty"`  // without a Kind, the number of bytes that were read and are blank
+	Found string `json:"found,omitempty"` // without a Kind, the content at Read
+	Scrub string `json:"scrub,omitempty"` // how to erase an adopted disk, or empty after that
+	// Fingerprint is that of the content which the operator adopted, see [device.Reading], or empty if unknown. Other content
+	// is not erased.
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	Since       time.Time `json:"since"`
 
-	// Of limits the evidence to one appearance of the disk until a look has confirmed it; empty: confirmed.
+	// The appearance in Of limits the evidence until a look has confirmed it. Then Of is empty.
 	Of string `json:"of,omitempty"`
 
-	// In is the appearance in which Written was the [device.Sighting].Written of the disk: when it was last known that no other
-	// process had written there. Each appearance counts from 0.
+	// In is the appearance in which Written was the [device.Sighting].Written of the disk, when it was last known that no
+	// other process had written there. Each appearance counts from 0.
 	In      string `json:"in,omitempty"`
 	Written uint64 `json:"written,omitempty"`
 	// Asked is the appearance in which no process had the disk open when it was to be offered.
@@ -61,8 +61,8 @@ func (v Evidence) Percent() int {
 	return int(float64(v.Read) / float64(v.Size) * 100)
 }
 
-// evidenceKey returns by what evidence of a disk is kept: its medium, or where it has none its appearance in this boot.
-// Empty: nothing would tell another disk from it.
+// evidenceKey returns the key of a disk's evidence, which is its medium, or without one its appearance in this boot. It is
+// empty if another disk could not be told from it.
 func (l *loop) evidenceKey(e *entry) string {
 	switch {
 	case e.medium != "" && !l.twins[e.medium]:
@@ -73,10 +73,10 @@ func (l *loop) evidenceKey(e *entry) string {
 	return ""
 }
 
-// bootKey begins all that tells one appearance of a disk from others: the kernel counts them anew in each boot.
+// bootKey begins the keys of appearances, which the kernel counts from the start in each boot.
 func (l *loop) bootKey() string { return "boot=" + l.boot + " " }
 
-// evidenceOf returns what is known of a disk; nil: nothing.
+// evidenceOf returns the evidence of a disk, or nil.
 func (l *loop) evidenceOf(e *entry) *Evidence {
 	if key := l.evidenceKey(e); key != "" {
 		return l.evidence[key]
@@ -84,13 +84,13 @@ func (l *loop) evidenceOf(e *entry) *Evidence {
 	return nil
 }
 
-// needsEvidence reports whether a device is offered on evidence alone.
+// needsEvidence reports whether a device is offered only on evidence.
 func (l *loop) needsEvidence(e *entry) bool {
 	rule := l.rule(e.resource)
 	return l.Host.Touch.Survey != nil && rule != nil && !rule.AllowInUse && e.sighting != nil && e.sighting.Target.IsDisk()
 }
 
-// setEvidence records evidence of a disk. Where there is too much, the oldest of a disk that is not here goes.
+// setEvidence records evidence of a disk. Above maxEvidence the oldest of an absent disk goes.
 func (l *loop) setEvidence(e *entry, v Evidence) {
 	key := l.evidenceKey(e)
 	if key == "" {
@@ -117,7 +117,7 @@ func (l *loop) dropOldest(besides string) {
 	delete(l.evidence, oldest)
 }
 
-// endEvidence forgets the evidence of a disk. reason is for the log; empty: a container is about to write there.
+// endEvidence forgets the evidence of a disk. reason is for the log, and empty before a container writes there.
 func (l *loop) endEvidence(e *entry, reason string) {
 	v := l.evidenceOf(e)
 	if v == nil {
@@ -200,7 +200,7 @@ func (l *loop) checkAppearance(e *entry, v *Evidence) {
 	case v.Of == seen:
 		v.Of = ""
 		l.keepSoon(e)
-	case v.Scrub != "" && !sameBoot: // diskseq starts again with each boot; the helper compares the content
+	case v.Scrub != "" && !sameBoot: // diskseq starts again with each boot, and the helper compares the content
 		v.Of = seen
 		l.keepSoon(e)
 	default:
@@ -213,8 +213,8 @@ func contentOf(offer error) string {
 	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }
 
-// Way returns how the operator gives a disk to pods that is not blank. An adoption is of a medium: where nothing identifies
-// that, it would count for another disk in its place as well.
+// Way returns the command by which the operator gives a disk with data to pods. An adoption belongs to a medium. Without an
+// identity it would count for another disk in its place as well.
 func Way(id string, target *device.Target) string {
 	if target.Medium() == "" {
 		return fmt.Sprintf("metalplugctl reset %s --scrub zero erases and offers it, until it is plugged in again", id)
@@ -222,15 +222,15 @@ func Way(id string, target *device.Target) string {
 	return fmt.Sprintf("metalplugctl adopt %s erases and offers it", id)
 }
 
-// proves reports whether the evidence of a disk is complete, and nothing speaks against it.
+// proves reports whether the evidence of a disk is complete, and no process had the disk open.
 func (l *loop) proves(e *entry) bool { return l.complete(e) && l.asked(e) }
 
 func (l *loop) complete(e *entry) bool {
 	return e.sighting.Offer == nil && !e.work().recheck && l.evidenceOf(e).proves(l.here(e))
 }
 
-// asked reports whether it is known that no process has had the disk open since it has appeared. A process that only reads has
-// left no trace that a look could find.
+// asked reports whether it is known that no process has had the disk open since it has appeared. A look finds no trace of a
+// process that only reads.
 func (l *loop) asked(e *entry) bool {
 	return l.Host.Touch.Holders == nil || l.evidenceOf(e).Asked == l.here(e)
 }
@@ -249,7 +249,7 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 	})
 }
 
-// doubt returns why a disk that is offered on evidence is not proven to be unused; nil: it is.
+// doubt returns why a disk that is offered on evidence is not proven to be unused, or nil.
 func (l *loop) doubt(e *entry) error {
 	v, w, id := l.evidenceOf(e), e.work(), e.device.ID
 	offer := e.sighting.Offer
@@ -287,7 +287,8 @@ func (l *loop) readable(e *entry) bool {
 		(v == nil || v.Kind == "") && e.lease.Failure == ""
 }
 
-// Surveyed notes how far the read of a disk has come that was seen as target, and read on from that evidence. It does not wait.
+// Surveyed notes how far the read of a disk has come that was seen as target. The read continued that evidence. Surveyed does
+// not wait.
 func (i *Inventory) Surveyed(id string, target *device.Target, from Evidence, s device.Surveyed) {
 	i.post(func(l *loop) {
 		e := l.entries[id]
@@ -301,8 +302,8 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from Evidence, s 
 	})
 }
 
-// surveyed takes in a part of the read of a disk. The part counts for nothing if the evidence that it continues has ended
-// meanwhile. If data that an earlier part found are gone, another process has changed the disk, and the read begins again.
+// surveyed takes in a part of the read of a disk. It drops the part if the evidence that it continues has ended. If data that
+// an earlier part found is gone, another process has changed the disk, and the read begins again.
 func (l *loop) surveyed(e *entry, from Evidence, s device.Surveyed) {
 	v := from
 	switch before := l.evidenceOf(e); {
@@ -324,7 +325,7 @@ func (l *loop) surveyed(e *entry, from Evidence, s device.Surveyed) {
 	l.setEvidence(e, v)
 }
 
-// Unread notes why a disk is not being read, or an adopted one not erased; empty: it is. It does not wait.
+// Unread notes why a disk is not being read, or an adopted one not erased, or with an empty text that it is. It does not wait.
 func (i *Inventory) Unread(id, why string) {
 	i.post(func(l *loop) {
 		if e := l.entries[id]; e != nil && e.work().unread != why {
@@ -355,8 +356,8 @@ type evidenceRecord struct {
 	Evidence
 }
 
-// restoreEvidence takes in what the last run knew of disks. An adoption outlasts a boot only if the content is known that was
-// adopted: the disk may have served elsewhere.
+// restoreEvidence takes in the evidence of the last run. An adoption outlasts a boot only if the adopted content is known,
+// since the disk may have served elsewhere.
 func (l *loop) restoreEvidence(kept []evidenceRecord, sameBoot bool) {
 	for _, r := range kept {
 		lapsed := r.Of != "" && r.Scrub == "" || r.Scrub != "" && r.Fingerprint == "" || strings.HasPrefix(r.Medium, "boot=")

@@ -20,8 +20,7 @@ func onlyDisks(o *inventory.Options) {
 	o.Rules = []device.Rule{{Resource: nvmeResource, Class: &device.NVMe}}
 }
 
-// TestFirstSnapshotWaitsForDisksThatAreRead: with several slow disks it is long complete before the wait for any one of
-// them is over.
+// TestFirstSnapshotWaitsForDisksThatAreRead has several slow disks. Together they take longer than the wait for one of them.
 func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const mounts = "F: /proc/self/mountinfo=\n\n" // once for all
@@ -46,7 +45,7 @@ func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
 	})
 }
 
-// TestFirstSnapshotSaysWhatItIsWithout: a device that answers too late is not waited for, and why is in the log.
+// TestFirstSnapshotSaysWhatItIsWithout has a device that answers too late. The snapshot does not wait, and the log says why.
 func TestFirstSnapshotSaysWhatItIsWithout(t *testing.T) {
 	const line = "started before all was seen"
 	slow := make(chan struct{})

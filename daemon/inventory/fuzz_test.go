@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
 
-// FuzzState: whatever is in the state file, the daemon starts, and the next start can read what it has saved.
+// FuzzState starts the daemon with any state file. The next start can read the file that it has saved.
 func FuzzState(f *testing.F) {
 	for _, text := range []string{
 		`{"version":2,"health":{},"devices":[]}`,
@@ -32,7 +32,7 @@ func FuzzState(f *testing.F) {
 		m := udevtest.New(t, widget("w0", "A"))
 		start(t, m, state).end()
 		var log strings.Builder
-		r := start(t, m, "", logs(&log, state), func(o *inventory.Options) { o.Store.Machine = "" })
+		r := start(t, m, "", logs(&log, state), func(o *inventory.Options) { o.Machine = "" })
 		if snapshot, _ := r.Snapshot(); snapshot.Find("node-A-w") == nil {
 			t.Errorf("the device is missing: %s", describe(snapshot))
 		}

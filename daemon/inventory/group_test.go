@@ -18,7 +18,7 @@ func group(g device.Group) func(*inventory.Options) {
 	}
 }
 
-// state describes the one device of the resource: its nodes, and why it is Unhealthy.
+// state describes the nodes and the fault of the one device of the resource.
 func state(s *inventory.Snapshot) string {
 	devices := s.Offer("test/group").Devices
 	if len(devices) != 1 {

@@ -10,7 +10,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// health is what the store keeps of marks and counters. It holds for one boot: the next one starts all hardware anew.
+// health is the record of marks and counters. It applies in one boot, since the next boot resets all hardware.
 type health struct {
 	Boot   string        `json:"boot,omitempty"`
 	Marks  []markRecord  `json:"marks,omitempty"`
@@ -31,7 +31,7 @@ type countRecord struct {
 	Value   uint64 `json:"value"`
 }
 
-// restoreHealth takes in marks and counters of the last run, unless the machine was booted since.
+// restoreHealth takes in marks and counters of the last run, unless the node was booted since.
 func (l *loop) restoreHealth(h health) {
 	if boot, err := l.Host.Read("/proc/sys/kernel/random/boot_id"); err == nil {
 		l.boot = boot
@@ -48,7 +48,7 @@ func (l *loop) restoreHealth(h health) {
 	}
 }
 
-// savedHealth returns what the store is to keep.
+// savedHealth returns the record of marks and counters.
 func (l *loop) savedHealth() health {
 	h := health{Boot: l.boot}
 	for _, at := range slices.Sorted(maps.Keys(l.marks)) {

@@ -11,27 +11,27 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// Holding is how the kubelet's pods stand to a device.
+// Holding is the kubelet's answer whether a pod holds a device.
 type Holding int
 
 const (
-	// Unknown: the kubelet did not say.
+	// Unknown means that the kubelet gave no answer.
 	Unknown Holding = iota
-	// Held: a pod holds it, as the kubelet lists it.
+	// Held means that the kubelet lists a pod that holds it.
 	Held
-	// Named: the kubelet lists no pod that holds it, but has written it into its checkpoint anew, as for a pod whose init
-	// container alone has a device.
+	// Named means that the kubelet lists no pod that holds it, but has written it into its checkpoint again. It does so for a
+	// pod in which only an init container has a device.
 	Named
-	// Remembered: no pod holds it, but the kubelet's checkpoint still names it. The kubelet writes the checkpoint anew
-	// when it is sent a list, without the pods that it knows to be gone.
+	// Remembered means that no pod holds it, but the kubelet's checkpoint still names it. When the plugin sends a list, the
+	// kubelet writes the checkpoint again, without the pods that have gone.
 	Remembered
-	// Free: certainly no pod holds it.
+	// Free means that certainly no pod holds it.
 	Free
 )
 
-// books are what the kubelet's books say of a device.
+// books are the kubelet's records of a device.
 type books struct {
-	as        []string  // the IDs by which pods may hold it, sorted; never written, only replaced
+	as        []string  // the IDs by which pods may hold it, sorted, and never written
 	allocated time.Time // when a container was last given it
 	booked    bool      // since then the kubelet has listed a pod that holds it, or is known to be done with that Allocate
 	owed      bool      // it was allocated, and nothing has shown that the kubelet is done with that
@@ -98,7 +98,7 @@ func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 	}
 }
 
-// settleAll notes of the devices that some kubelets have allocated that the kubelet has booked them by now, or never will.
+// settleAll notes that some kubelets have booked the devices that they allocated, or never will.
 func (l *loop) settleAll(by func(kubelet string) bool) {
 	for e := range l.owing {
 		if by(e.kubelet) {
@@ -134,7 +134,7 @@ func (l *loop) released(ids []string) {
 	}
 }
 
-// vacate notes that no pod holds a device any more. What one has done to it shows at the next look.
+// vacate notes that no pod holds a device any more. The next look shows the state in which the pod left it.
 func (l *loop) vacate(e *entry) {
 	if e.lease.Held() {
 		_ = l.apply(e, lease.Event{Name: lease.Gone})
@@ -143,9 +143,9 @@ func (l *loop) vacate(e *entry) {
 	l.changed(e)
 }
 
-// confirm takes in how the kubelet's pods stand to devices. Only what is free can leave the offer: the kubelet crashes
-// over an allocated ID that it does not know (kubernetes v1.35 and v1.36, devicemanager). It gives a device to no pod before
-// it has taken it out of its books, so that who is in them after that, and not before, is the pod that we know of.
+// confirm takes in the kubelet's answers. Only a free device can leave the device list, since the kubelet crashes over an
+// allocated ID that it does not know (kubernetes v1.35 and v1.36, devicemanager). It takes a device from one pod before it
+// gives it to the next, so that a later record names the pod that the daemon knows of.
 func (l *loop) confirm(asked time.Time, holdings map[string]Holding) {
 	for id, holding := range holdings {
 		e := l.entries[id]
@@ -184,7 +184,7 @@ func (l *loop) listedByKubelet(e *entry) {
 	case len(e.pods) == 0:
 		l.resend[e.resource] = true
 	default:
-		// What was on a disk before that nobody has vouched for is not the pod's.
+		// Content without evidence from before the pod is not the pod's.
 		residue := e.lease.Residue || e.lease.State == lease.Free && l.owns(e)
 		l.started(e, lease.Event{Name: lease.Listed, Tenants: e.pods, Medium: e.medium, Residue: residue})
 	}
@@ -197,8 +197,8 @@ func (l *loop) started(e *entry, event lease.Event) {
 	e.lingers("")
 }
 
-// owns reports whether what is on a device counts as its tenant's once a container was started with it: it is a disk of its
-// own, and its resource neither gives out disks with the host's data nor one disk to several tenants.
+// owns reports whether the content of a device counts as its tenant's once a container was started with it. It is a disk
+// without a twin, and its resource gives out neither disks with the host's data nor one disk to several tenants.
 func (l *loop) owns(e *entry) bool {
 	rule := l.rule(e.resource)
 	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.twins[e.medium]
@@ -209,9 +209,9 @@ func (e *entry) shared() bool {
 	return slices.ContainsFunc(e.as, func(id string) bool { return id != e.device.ID })
 }
 
-// mayBeFree reports whether a device that is not in the kubelet's books may count as free: it was in them, or the kubelet is
-// known to be done with its Allocate. A kubelet that stands still may be at that for as long as it likes (R12): time alone
-// proves nothing. With one share listed, it is not known of the others.
+// mayBeFree reports whether a device that is not in the kubelet's books may count as free. It was in them, or the kubelet is
+// known to be done with its Allocate. A stopped kubelet may take any time for that (R12), so that time alone proves nothing.
+// With one share listed, the others are not known.
 func (l *loop) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.owed:
@@ -222,9 +222,8 @@ func (l *loop) mayBeFree(e *entry, asked time.Time) bool {
 	return time.Since(e.allocated) > l.Grace && (e.lease.Hold != lease.Due || time.Since(l.began) > l.Grace)
 }
 
-// free notes that certainly no pod holds a device. Only now it may leave the offer, and first it is cleared by the rule of
-// the resource that it leaves. A disk of which nobody answers whether what a pod has left is on it still waits for the
-// answer.
+// free notes that certainly no pod holds a device. Only now it may leave the device list. First it is cleared by the rule of
+// the resource that it leaves. A disk waits for an answer about its content.
 func (l *loop) free(e *entry) {
 	l.vacate(e)
 	// IDs of shares that the resource does not have any more leave the list.
@@ -233,8 +232,8 @@ func (l *loop) free(e *entry) {
 	}
 	e.as = nil
 	f := l.facts(e)
-	// One that waits only for the answer which processes have it open would be back at once, and the kubelet might give it out
-	// by the list of before.
+	// A device that waits only for the question about open files would be back at once, and the kubelet might give it out by
+	// the older list.
 	waits := e.sighting != nil && (f.uncleared() || e.sighting.Unread && f.spared() ||
 		errors.Is(f.unfit(), device.ErrUnproven) && f.Disk.Evident && l.complete(e))
 	if e.offered = e.offered && (f.unfit() == nil || waits); !e.offered {
@@ -247,8 +246,8 @@ func (l *loop) free(e *entry) {
 	l.changed(e)
 }
 
-// leave ends the account of a device that is no longer in the offer. Only of a disk it goes on: nobody may have it before it
-// is erased, and it may be back.
+// leave ends the lease of a device that is no longer in the device list. The lease of a disk goes on, since the disk may come
+// back and has to be erased.
 func (e *entry) leave() {
 	e.lingers("")
 	if !e.isDisk() {
@@ -274,10 +273,10 @@ func (l *loop) remember(r device.Rule, id string, known Known) {
 			resource: r.Resource, offered: true, lease: newLease(),
 		}
 		l.entries[id] = e
-		// It was started, for all that is known. What is on a disk is not known.
+		// A container may have been started with it. The content of a disk is not known.
 		l.started(e, lease.Event{Name: lease.Listed, Tenants: known.Pods})
 	case !e.lease.Held() || e.lease.First(known.Pods):
-		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // we ended before we could note it
+		_ = l.apply(e, lease.Event{Name: lease.Allocate}) // the daemon ended before it could note it
 	}
 	e.holdAs(known.As)
 	l.changed(e)

@@ -13,7 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// claim gives a subject the devices that were seen in it and takes away those that were not.
+// claim gives a subject the devices that a look saw in it, and removes the others.
 func (l *loop) claim(s *subject) {
 	found := make([]*entry, 0, len(s.sightings))
 	before := s.contested
@@ -42,8 +42,8 @@ func (l *loop) claim(s *subject) {
 	l.setOthers(s, others)
 }
 
-// missing notes that a device was not seen in its subject: it is gone, or what is there could not be identified. Then it
-// may be there still.
+// missing notes that a device was not seen in its subject. It is gone, or it may still be there while it cannot be
+// identified.
 func (l *loop) missing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.proof = nil, false, proof{}
 	if unreadable == nil {
@@ -77,7 +77,7 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 		l.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
 	}
 	sighting.Device.ID = id
-	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware may be going away right now: it has not moved
+	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware may be going away, and has not moved
 		sighting.Device.NUMANode = e.device.NUMANode
 	}
 	if *sighting.Device == *e.device { // then the one that is known is kept, for good, and not one of each look
@@ -102,8 +102,8 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 	return e
 }
 
-// idFor returns the ID by which a device goes that was seen in a subject: its own, or where another device has that, one
-// with its place in it; "" while that is not decided.
+// idFor returns the ID of a device that was seen in a subject. It is its own, or one with its place in it if another device
+// has that. It is empty while that is not decided.
 func (l *loop) idFor(s *subject, sighting *device.Sighting, before map[string]bool) string {
 	id := sighting.Device.ID
 	suffixed := device.MakeID(id, place(sighting.Device))
@@ -114,7 +114,7 @@ func (l *loop) idFor(s *subject, sighting *device.Sighting, before map[string]bo
 	switch {
 	case e == nil, e.owner == s, e.sighting == nil, !e.owner.vanished.IsZero(): // then that is its other name
 		return id
-	case !before[id] || e.owner.running:
+	case !before[id] || e.owner.phase >= looking:
 		l.contest(s, id, e)
 		return ""
 	}
@@ -123,8 +123,8 @@ func (l *loop) idFor(s *subject, sighting *device.Sighting, before map[string]bo
 	return suffixed
 }
 
-// place returns where in the machine a device is, which no other is: its path through the buses as udev knows it, else
-// the address of its PCI function, else its sysfs path.
+// place returns the place of a device in the node, which no other device has. It is the path through the buses as udev knows
+// it, else the address of its PCI function, else its sysfs path.
 func place(d *device.Device) string {
 	if busPath := d.Udev.Properties.Value("ID_PATH"); busPath != "" {
 		return busPath
@@ -135,9 +135,9 @@ func place(d *device.Device) string {
 	return strings.ReplaceAll(strings.TrimPrefix(d.SysPath, "/sys/devices/"), "/", "-")
 }
 
-// contest puts off the decision about an ID that a subject claims and another has: mostly the hardware has moved, and
-// the old subject is about to go. If both are still there at the next look, two devices claim one identity, and the
-// newcomer gets an ID with its place in it.
+// contest postpones the decision about an ID that a subject claims and another has. Usually the hardware has moved, and the
+// old subject is about to go. If both are still there at the next look, two devices claim one identity, and the new one gets
+// an ID with its place in it.
 func (l *loop) contest(s *subject, id string, owned *entry) {
 	if s.contested == nil {
 		s.contested = make(map[string]bool)
@@ -155,15 +155,15 @@ func (s *subject) unfinished() bool {
 	})
 }
 
-// onItsWay holds a disk back of which the kernel removes the attributes, or has not made them all: without its diskseq
-// another disk would be taken for it.
+// onItsWay holds a disk back while the kernel removes its attributes, or has not made them all. Without its diskseq another
+// disk would be taken for it.
 func (e *entry) onItsWay(s *device.Sighting) {
 	if e.appearance != "" && s.Target.IsDisk() && s.Target.Appearance() == "" {
 		s.Target, s.Offer = nil, fmt.Errorf("%w: its diskseq cannot be read", device.ErrIncomplete)
 	}
 }
 
-// arrives notes which appearance of the hardware was seen, and reports whether it is another one, which is not initialised.
+// arrives notes the appearance of the hardware, and reports whether it is another one, which is not initialised.
 func (e *entry) arrives(s *device.Sighting) (another bool) {
 	if another = s.Instance != e.instance; another {
 		e.departs()
@@ -172,8 +172,8 @@ func (e *entry) arrives(s *device.Sighting) (another bool) {
 	return another
 }
 
-// departs notes that hardware has gone, or that other hardware is in its place: it is initialised no more. That our own
-// reset makes it drop off the bus, or the firmware that it was just given, does not count.
+// departs notes that hardware has gone, or that other hardware is in its place, which is not initialised. A reset by the
+// daemon or new firmware may make it drop off the bus, which does not count.
 func (e *entry) departs() {
 	now := time.Now()
 	if w := e.window; now.Before(e.settling) || w != nil && (w.busy > 0 || w.own && (e.outdated() || now.Before(w.until))) {

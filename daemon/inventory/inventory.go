@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inventory knows which devices are present and in what state, and is the only owner of that.
+// Package inventory is the only owner of the list of devices and of their state.
 //
-// One goroutine owns everything. It never reads hardware: looks run beside it and post what they saw. Whatever
-// happens, an event, a lost event, the slow audit, is the same request to it: look at this path again. Readers take an
-// immutable [Snapshot] and are told when there is a newer one.
+// One goroutine owns everything. It never reads hardware. Looks run next to it and post their results. An event, a lost
+// event and the slow audit all make the same request, a look at a path. Readers take an immutable [Snapshot] with a channel
+// that is closed when there is a newer one.
 package inventory
 
 import (
@@ -18,62 +18,64 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/udev"
 )
 
 const (
-	// settleLimit is how long the first snapshot waits for udev and, after a boot, for the devices of the last run: from
-	// the start, and again from each first look at a device that has come back, for where there are many disks to read,
-	// or slow ones, it would be incomplete.
+	// settleLimit is how long the first snapshot waits for udev and, after a boot, for the devices of the last run. The time
+	// begins at the start, and again with each first look at a device that has come back. With many disks to read, or slow
+	// ones, the snapshot would otherwise be incomplete.
 	settleLimit = 10 * time.Second
-	// settleMost is how many times that it waits at most: TimeoutStartSec= of the unit is 90 s.
+	// settleMost is how many times settleLimit it waits at most. TimeoutStartSec= of the unit is 90 s.
 	settleMost = 6
 	// allocationGrace is how long the kubelet may take after Allocate to have the device in its books. Once it has listed
 	// the pod, the device is free when it is in them no more.
 	allocationGrace = 30 * time.Second
-	// fileClock is how much the time of a file may be behind: the kernel takes it from its last tick
-	// (current_time, fs/inode.c), at 100 Hz or more.
+	// fileClock is how much the time of a file may be behind. The kernel takes it from its last tick (current_time,
+	// fs/inode.c), at 100 Hz or more.
 	fileClock = 10 * time.Millisecond
 	// settlePoll is how often that is looked at meanwhile.
 	settlePoll = 5 * time.Millisecond
 	// publishGap is the least time between two snapshots while looks are still running.
 	publishGap = 100 * time.Millisecond
-	// crowdGap is the least time to the next one after a snapshot in which more than crowd devices have changed: where so
-	// many come at once, more are about to.
+	// crowdGap is the least time to the next one after a snapshot in which more than crowd devices have changed. More changes
+	// are likely to follow so many.
 	crowdGap = 50 * time.Millisecond
 	crowd    = 16
-	// savePause is how long after a change the identities are saved: the kubelet is told first.
+	// savePause is how long after a change the identities are saved. The kubelet gets the change first.
 	savePause = 100 * time.Millisecond
-	// slowLook is when a look gives its place to another; it goes on by itself.
+	// slowLook is when a look gives its place to another, and goes on.
 	slowLook = time.Second
-	// stuckLook is when a device that does not answer becomes Unhealthy. A read of a wedged PCIe device blocks for
-	// good and cannot be cancelled.
+	// stuckLook is when a device that does not answer becomes Unhealthy. A read of a wedged PCIe device blocks permanently and
+	// cannot be cancelled.
 	stuckLook = 60 * time.Second
 )
 
-// Options are what an inventory is made of. Audit, Store and Log may be zero.
+// Options configure an inventory. Audit, Store and Log may be zero.
 type Options struct {
-	Source udev.Source
-	Host   *device.Host
-	Rules  []device.Rule
-	Store  *Store // where the state is kept; nil: nowhere
-	// AfterBoot says that the machine was booted since the last run: devices of that run may still be on their way, and
-	// the first snapshot waits for them.
+	Source  udev.Source
+	Host    *device.Host
+	Rules   []device.Rule
+	Store   *statefile.Store // keeps the state, or nil
+	Machine string           // the ID of the node. If it is empty, a state file of any node counts.
+	// AfterBoot reports that the node was booted since the last run. Devices of that run may still be on their way, and the
+	// first snapshot waits for them.
 	AfterBoot bool
-	// Remembered are devices that the kubelet says its pods hold, by resource and ID. Those that Store does not have,
-	// since it was lost, are in the offer too.
+	// Remembered are devices that pods hold by the kubelet's checkpoint, by resource and ID. Devices that a lost Store does not
+	// have are in the device list too.
 	Remembered map[string]map[string]Known
-	Audit      time.Duration // how often everything is enumerated again in case an event was lost; 0: never
-	Settle     time.Duration // how long the first snapshot may wait for udev and for devices without seeing any; 0: ten seconds
-	Grace      time.Duration // how long a device cannot be free after a container was given it; 0: 30 seconds
-	Shown      time.Duration // how long a change of the cordons waits for the snapshot that shows it; 0: one second
+	Audit      time.Duration // how often everything is enumerated again in case an event was lost, or 0 for never
+	Settle     time.Duration // how long the first snapshot waits for udev and devices while none comes, by default 10 s
+	Grace      time.Duration // how long a device cannot be free after a container was given it, by default 30 s
+	Shown      time.Duration // how long a change of the cordons waits for the snapshot that shows it, by default 1 s
 	Log        *slog.Logger
 }
 
-// Known is what the kubelet knows of a device that its pods hold.
+// Known holds the kubelet's facts about a device that its pods hold.
 type Known struct {
-	NUMANode int      // -1: none
-	As       []string // the IDs by which they hold it: its own, or those of shares
+	NUMANode int      // or -1
+	As       []string // the IDs by which they hold it, its own or those of shares
 	Pods     []string // their UIDs
 }
 
@@ -111,8 +113,8 @@ func New(o Options) *Inventory {
 	return i
 }
 
-// Ready is closed when the first complete snapshot is there: everything enumerated, udev's queue empty and, after
-// a boot, the devices of the last run back, or [Options].Settle gone without a look at another device.
+// Ready is closed when the first complete snapshot is there. Then everything is enumerated, udev's queue is empty and, after
+// a boot, the devices of the last run are back. Otherwise [Options].Settle has passed without a look at another device.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
 // Snapshot returns the newest snapshot and a channel that is closed when there is a newer one.
@@ -122,13 +124,13 @@ func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 }
 
 // Asked notes that the kubelet asked for devices for a container and was refused. The kubelet allocates for one container at a
-// time: what the same kubelet was given before is in its books, or nowhere. It does not wait.
+// time. It has booked the devices that it was given before, or never will. Asked does not wait.
 func (i *Inventory) Asked(kubelet string) {
 	i.post(func(l *loop) { l.settleAll(func(by string) bool { return by == kubelet }) })
 }
 
-// Allocated notes that a container is about to be given devices: by their own IDs those by which the kubelet knows them.
-// kubelet identifies the kubelet that asked for that from those before and after it; empty: it is not known. It does not wait.
+// Allocated notes that a container is about to be given devices. as has the IDs by which the kubelet knows each device.
+// kubelet tells the kubelet that asked from those before and after it, and is empty if unknown. Allocated does not wait.
 func (i *Inventory) Allocated(as map[string][]string, kubelet string) {
 	now := time.Now()
 	i.post(func(l *loop) {
@@ -143,8 +145,8 @@ func (i *Inventory) Allocated(as map[string][]string, kubelet string) {
 	})
 }
 
-// Kubelet notes which kubelet there is; empty: it is not known. What another has allocated before that has died with it, or is
-// in the checkpoint. It does not wait.
+// Kubelet notes which kubelet runs, or empty if unknown. Allocations of another one before it have ended with that kubelet,
+// or are in the checkpoint. Kubelet does not wait.
 func (i *Inventory) Kubelet(kubelet string) {
 	i.post(func(l *loop) { l.settleAll(func(by string) bool { return by != "" && kubelet != "" && by != kubelet }) })
 }
@@ -156,14 +158,14 @@ func (i *Inventory) Starting(as map[string][]string) {
 	i.post(func(l *loop) { l.allocated(as, now, true) })
 }
 
-// Released notes that the pods which held these devices are gone: the kubelet was about to give them to another. It does
-// not wait.
+// Released notes that the pods which held these devices are gone, since the kubelet was about to give the devices to
+// another. It does not wait.
 func (i *Inventory) Released(ids []string) {
 	i.post(func(l *loop) { l.released(ids) })
 }
 
-// Confirm takes in how the kubelet's pods stand to devices, as of when it was asked. What is free, and not to be offered any
-// more, leaves the offer; what is remembered makes the list be sent again. It does not wait.
+// Confirm notes which devices the kubelet's pods hold, as of the time when the kubelet was asked. A free device that must not
+// be offered leaves the device list. A remembered one makes the plugin send the list again. Confirm does not wait.
 func (i *Inventory) Confirm(asked time.Time, holdings map[string]Holding) {
 	i.post(func(l *loop) { l.confirm(asked, holdings) })
 }
@@ -181,20 +183,19 @@ func (i *Inventory) Booked(written time.Time, pods map[string][]string) {
 	})
 }
 
-// Recovered notes that somebody has reset or repaired these devices: what events and error counters have said of their
-// hardware is over. It does not wait.
+// Recovered notes that these devices were reset or repaired. It clears the faults that events and error counters have
+// reported. It does not wait.
 func (i *Inventory) Recovered(ids ...string) {
 	i.post(func(l *loop) { l.recovered(ids) })
 }
 
-// LookAgain asks for a look at these devices, since somebody noticed that they are not as the snapshot says.
+// LookAgain queues a look at these devices, which differ from the snapshot. It does not wait.
 func (i *Inventory) LookAgain(ids ...string) {
 	i.post(func(l *loop) { l.lookAgain(ids) })
 }
 
-// SetRules makes other rules hold and has everything looked at again; remembered are the devices that the kubelet says its
-// pods hold, as in [Options]. The channel is closed with the first snapshot in which nothing is left of the old rules.
-// It does not wait.
+// SetRules replaces the rules and queues a look at everything. remembered is as in [Options]. The channel is closed with the
+// first snapshot that the old rules have no part in. SetRules does not wait.
 func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[string]Known) <-chan struct{} {
 	done := make(chan struct{})
 	i.post(func(l *loop) {
@@ -213,8 +214,7 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 	return done
 }
 
-// Alive returns once the source has gone round and the goroutine that owns the inventory has answered, or with the error
-// of ctx.
+// Alive returns once the source and the goroutine that owns the inventory have answered, or with the error of ctx.
 func (i *Inventory) Alive(ctx context.Context) error {
 	if err := i.Source.Alive(ctx); err != nil {
 		return err
@@ -264,7 +264,9 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 			return fmt.Errorf("listen to %T: %w", l.Source, err)
 		case e := <-events:
 			l.event(e)
-			l.drain(events)
+			for range len(events) { // a burst leads to one look at each device
+				l.event(<-events)
+			}
 		case <-l.requests.wake:
 			l.carryOut()
 		case <-audit.C:
@@ -284,13 +286,6 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 	return nil
 }
 
-// drain takes in all events that are waiting, so that a burst leads to one look at each device and not to many.
-func (l *loop) drain(events <-chan udev.Event) {
-	for range len(events) {
-		l.event(<-events)
-	}
-}
-
 // ticker is time.NewTicker, or for no interval one that never ticks.
 func ticker(interval time.Duration) *time.Ticker {
 	if interval > 0 {
@@ -301,5 +296,5 @@ func ticker(interval time.Duration) *time.Ticker {
 	return t
 }
 
-// places is how many looks may run at once: they wait for the kernel more than they compute.
+// places returns how many looks may run at once. They wait for the kernel more than they compute.
 func places() int { return 4 * runtime.GOMAXPROCS(0) }

@@ -21,6 +21,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/integration/udevtest"
@@ -33,7 +34,7 @@ func widget(name, serial string) string {
 		"E: ID_SERIAL=%[2]s\nE: ID_SERIAL_SHORT=%[2]s\nE: MAJOR=240\nE: MINOR=0\nA: sick=0\n\n", name, serial)
 }
 
-// blank is the recording of an NVMe namespace that nobody uses.
+// blank is the recording of an unused NVMe namespace.
 func blank(controller int, serial, properties string) string {
 	pci := fmt.Sprintf("/devices/pci0000:00/0000:00:%02x.0", controller)
 	return fmt.Sprintf(`F: /proc/self/mountinfo=
@@ -113,7 +114,7 @@ func begin(t *testing.T, m *udevtest.Machine, state string, changes ...func(*inv
 		Host:   &device.Host{Tree: sysfs.At(m.Root())},
 	}
 	if state != "" {
-		o.Store = inventory.OpenStore(state, log)
+		o.Store = statefile.Open(state, log)
 	}
 	for _, change := range changes {
 		change(&o)
@@ -156,7 +157,7 @@ func (r *running) until(what string, wanted func(*inventory.Snapshot) bool) *inv
 	}
 }
 
-// offers waits for the offer of a resource to be as described: "ID Healthy, ID Unhealthy (reason)".
+// offers waits until the offer of a resource is as described, in the form "ID Healthy, ID Unhealthy (reason)".
 func (r *running) offers(resource, want string) {
 	r.t.Helper()
 	r.until(resource+" is "+want, func(s *inventory.Snapshot) bool { return describeOffer(s.Offer(resource)) == want })
@@ -220,7 +221,7 @@ func TestTwoDevicesWithOneIdentity(t *testing.T) {
 	}
 }
 
-// Two ways to one disk, as of a drive with two ports where the kernel does not join them: two pods would share it.
+// There are two ways to one disk, as to a drive with two ports that the kernel does not join. Two pods would share it.
 func TestTwoDisksWithOneIdentity(t *testing.T) {
 	const wwid = "00000000000000000000000000000001"
 	m := udevtest.New(t, blank(1, wwid, ""))
@@ -306,7 +307,7 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	confirm(time.Now(), inventory.Free, "") // it was in the kubelet's books, and is no more
 }
 
-// TestAllocationBeforeAStartOfOurs may be seconds old, whatever we have forgotten of it.
+// TestAllocationBeforeAStartOfOurs may be seconds old, and the daemon has forgotten it.
 func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	const id = "node-A-widget"
 	m, dir := udevtest.New(t, widget("widget0", "A")), t.TempDir()
@@ -327,7 +328,7 @@ func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	}
 }
 
-// TestWorkWithoutItsCaller: a caller that has gone never says that its work is over, so that the work must not begin.
+// TestWorkWithoutItsCaller begins work for a caller that has gone. It never ends its work, so that the work must not begin.
 func TestWorkWithoutItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const id = "node-A-widget"
@@ -349,7 +350,7 @@ func TestWorkWithoutItsCaller(t *testing.T) {
 	})
 }
 
-// TestAllocateIsOwed: a kubelet that stands still may be at its Allocate for as long as it likes, and dies if the ID leaves the
+// TestAllocateIsOwed stops the kubelet within its Allocate, for any time. The kubelet crashes if the ID leaves the
 // list before it goes on. Only what it does next proves that it is done with that.
 func TestAllocateIsOwed(t *testing.T) {
 	const id = "node-A-widget"
@@ -398,7 +399,7 @@ func TestAllocateIsOwed(t *testing.T) {
 	}
 }
 
-// TestOneShareSaysNothingOfAnother: that one is listed does not make the other one's pod known.
+// TestOneShareSaysNothingOfAnother lists one share. The pod of the other stays unknown.
 func TestOneShareSaysNothingOfAnother(t *testing.T) {
 	const id = "node-A-widget"
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) { o.Grace = time.Hour })
@@ -542,7 +543,7 @@ func TestIdentitiesAreKeptOnceTheyCanBe(t *testing.T) {
 	}
 }
 
-// TestNoLinkIsWrittenThrough: what a crash, or somebody, has left where the file is written first is not touched.
+// TestNoLinkIsWrittenThrough leaves a link at the name of the temporary file. Its target is not touched.
 func TestNoLinkIsWrittenThrough(t *testing.T) {
 	state := t.TempDir()
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
@@ -606,7 +607,7 @@ func TestHangingDeviceHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// hang plugs in a widget of which an attribute cannot be read: the read blocks until the test is over.
+// hang plugs in a widget with an attribute whose read blocks until the test is over.
 func hang(t *testing.T, m *udevtest.Machine, name, serial string) {
 	t.Helper()
 	all := widget("widget0", "A") + widget(name, serial)
@@ -620,7 +621,7 @@ func hang(t *testing.T, m *udevtest.Machine, name, serial string) {
 	}
 	t.Cleanup(func() {
 		if fd, err := unix.Open(fifo, unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
-			os.Remove(fifo) // whoever looks again from now on finds a file
+			os.Remove(fifo) // later looks find a file
 			os.WriteFile(fifo, []byte("0\n"), 0o600)
 			unix.Write(fd, []byte("0\n"))
 			unix.Close(fd)

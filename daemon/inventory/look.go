@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// retryFirst and retryLast bound the time between looks at a device that is not complete yet: some drivers say
-	// nothing when they are (NVIDIA's makes its nodes without an event). In between see [pause].
+	// retryFirst and retryLast bound the time between looks at a device that is not complete yet, see [pause]. Some drivers
+	// send no event when it is. NVIDIA's makes its nodes without one.
 	retryFirst = 50 * time.Millisecond
 	retryLast  = 5 * time.Minute
 )
 
-// lookWhere has every subject looked at that the function selects, and tells whether there is any.
+// lookWhere queues a look at every subject that the function selects, and reports whether there is any.
 func (l *loop) lookWhere(selects func(*subject) bool) (found bool) {
 	for _, s := range l.subjects {
 		if selects(s) {
@@ -28,7 +28,7 @@ func (l *loop) lookWhere(selects func(*subject) bool) (found bool) {
 	return found
 }
 
-// lookRelated has every subject looked at that is at a path, above it or below it.
+// lookRelated queues a look at every subject at a path, above it or below it.
 func (l *loop) lookRelated(sysPath string) {
 	for s := range l.subjects.related(sysPath) {
 		l.look(s)
@@ -43,14 +43,14 @@ func (l *loop) lookAgain(ids []string) {
 	}
 }
 
-// look has a subject looked at: once, however often it is asked for until the look begins.
+// look queues one look at a subject, however often it is called until the look begins.
 func (l *loop) look(s *subject) {
 	switch {
-	case s.queued || s.removed:
-	case s.running:
+	case s.removed, s.phase == queued:
+	case s.phase != idle:
 		s.again = true
 	default:
-		s.queued = true
+		s.phase = queued
 		l.queue = append(l.queue, s)
 	}
 }
@@ -60,13 +60,13 @@ func (l *loop) startLooks() {
 	for len(l.queue) > 0 && l.looking < places() {
 		s := l.queue[0]
 		l.queue = l.queue[1:]
-		s.queued, s.running, s.began = false, true, time.Now()
+		s.phase, s.began = looking, time.Now()
 		l.looking++
 		l.begin(s)
 	}
 }
 
-// begin looks at a subject beside the loop and posts what was seen.
+// begin looks at a subject outside of the loop and posts the sightings.
 func (l *loop) begin(s *subject) {
 	u, rules, host := s.udev, l.rules, l.informed()
 	watch := time.AfterFunc(slowLook, func() { l.post(func(l *loop) { l.slow(s, u) }) })
@@ -77,15 +77,15 @@ func (l *loop) begin(s *subject) {
 	}()
 }
 
-// note is what a look has to know of a device.
+// note holds the facts about a device that a look needs.
 type note struct {
-	held        bool   // a pod holds it, or we are at work on it: neither may a look disturb
-	erased      bool   // the disk is offered whatever is on it, since that is erased
-	proven      bool   // there is evidence that nothing is on the disk
-	fingerprint string // by what the data that a tenant has left on the disk is known
+	held        bool   // a pod holds it, or the daemon works on it, and a look must not disturb that
+	erased      bool   // the disk is offered with any content, which is erased
+	proven      bool   // there is evidence that the disk is empty
+	fingerprint string // of the data that a tenant has left on the disk
 }
 
-// inform notes what looks that begin from now on have to know of a device.
+// inform changes the note of a device for looks that begin from now on.
 func (l *loop) inform(e *entry) {
 	id, n := e.device.ID, note{held: e.lease.Held() || e.busy()}
 	if e.isDisk() {
@@ -103,8 +103,8 @@ func (l *loop) inform(e *entry) {
 	}
 }
 
-// informed returns the host for a look that begins now. A device may be found where it was not before, so that each look
-// gets the notes of all.
+// informed returns the host for a look that begins now. A look may find a device at a new place, so that each look gets the
+// notes of all.
 func (l *loop) informed() *device.Host {
 	if l.noted == nil {
 		l.noted = maps.Clone(l.notes)
@@ -119,10 +119,10 @@ func (l *loop) informed() *device.Host {
 
 // slow gives the place of a look that takes long to another.
 func (l *loop) slow(s *subject, u *udev.Device) {
-	if !s.running || s.slow {
+	if s.phase != looking {
 		return
 	}
-	s.slow = true
+	s.phase = slow
 	l.looking--
 	l.slowly++
 	look := s.looks
@@ -135,9 +135,9 @@ func (l *loop) slow(s *subject, u *udev.Device) {
 	})
 }
 
-// stuck marks the devices of a subject whose look does not come back.
+// stuck notes that the look at the devices of a subject does not come back.
 func (l *loop) stuck(s *subject, u *udev.Device) {
-	if !s.slow || s.udev.SysPath != u.SysPath {
+	if s.phase != slow || s.udev.SysPath != u.SysPath {
 		return
 	}
 	for _, e := range s.entries {
@@ -146,14 +146,14 @@ func (l *loop) stuck(s *subject, u *udev.Device) {
 	}
 }
 
-// seen takes in what a look at a path saw.
+// seen takes in the sightings of a look at a path.
 func (l *loop) seen(s *subject, at string, sightings []device.Sighting) {
-	if s.slow {
+	if s.phase == slow {
 		l.slowly--
 	} else {
 		l.looking--
 	}
-	s.running, s.slow = false, false
+	s.phase = idle
 	if s.looks++; s.looks == 1 {
 		l.deadline = time.Now().Add(l.Settle)
 	}
@@ -176,7 +176,7 @@ func (l *loop) seen(s *subject, at string, sightings []device.Sighting) {
 	}
 }
 
-// retryLater has a subject looked at again that is not complete, or claims what another has: longer and longer after.
+// retryLater queues another look at a subject that is not complete, or claims an ID of another. The pause grows each time.
 func (l *loop) retryLater(s *subject) {
 	if s.retry != nil {
 		s.retry.Stop()
@@ -197,9 +197,8 @@ func (l *loop) retryLater(s *subject) {
 	})
 }
 
-// pause is how long a device that is not complete is left alone after a look that took so long: a quarter of the time
-// since it was first found so, and no less than the look has taken, so that a machine which is too busy to answer in time
-// is not made busier by the next question.
+// pause returns the time between a look at a device that is not complete and the next. It is a quarter of the time since the
+// device was first found so. It is not less than the look took, so that the looks do not load a busy node even more.
 func pause(since, took time.Duration) time.Duration {
 	return min(max(retryFirst, since/4, took), retryLast)
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// loop is what the goroutine of [Inventory.Run] owns. None of its methods reads hardware or waits for anything.
+// loop is the state that the goroutine of [Inventory.Run] owns. None of its methods reads hardware or waits.
 type loop struct {
 	*Inventory
 	rules   []device.Rule
 	entries map[string]*entry // by device ID
 	owing   map[*entry]bool   // those that are owed
-	began   time.Time         // when we started
+	began   time.Time         // when the daemon started
 	looks
 	disks
 	faults
@@ -27,24 +27,24 @@ type loop struct {
 	settling
 }
 
-// looks are what is looked at.
+// looks are the subjects and the looks at them.
 type looks struct {
 	polled   map[*device.Class]bool // classes of which a look without event is due
 	subjects subjects               // the udev devices that stand for hardware
-	queue    []*subject             // to be looked at, in order
+	queue    []*subject             // waiting for a look, in order
 	looking  int                    // looks under way that hold a place
 	slowly   int                    // looks under way that do not any more
 
 	enumerating bool            // an enumeration is under way
 	again       bool            // and another one is wanted after it
-	newer       map[string]bool // paths of which an event came while it is: what the event says is newer
+	newer       map[string]bool // paths with an event since it began, which is newer
 	enumerated  bool            // the first one is in
 
-	notes map[string]note // what looks have to know of devices, by ID, apart from those of which there is nothing to know
-	noted map[string]note // the same as it was handed to the last look, never written; nil: it has changed since
+	notes map[string]note // for looks, by ID, without the zero ones
+	noted map[string]note // the copy that the last look got, never written, or nil after a change
 }
 
-// disks are what is known of disks.
+// disks are the facts about disks.
 type disks struct {
 	evidence map[string]*Evidence // why they count as unused, by medium
 	media    map[string]*entry    // the last entry that was seen with a medium
@@ -52,7 +52,7 @@ type disks struct {
 	boot     string               // in which their appearances count
 }
 
-// faults are what events and counters say of hardware, until it is over. They apply in one boot.
+// faults are those that events and counters report of hardware, until they are cleared. They apply in one boot.
 type faults struct {
 	marks   marks
 	counted map[count]uint64 // what error counters are measured by
@@ -61,30 +61,30 @@ type faults struct {
 // cordoned are the cordons by the ID of the device.
 type cordoned struct {
 	cordons     map[string]Cordon // replaced, never written
-	nextCordons map[string]Cordon // as saved; they take effect once they are on disk
+	nextCordons map[string]Cordon // they take effect once they are on disk
 }
 
-// publishing is what the next snapshot is made of.
+// publishing collects the next snapshot.
 type publishing struct {
 	others       map[*subject][]*Status // hardware without an identity
 	dirty        map[*entry]bool        // changed since the last publication
-	stale        bool                   // what is seen and not offered changed since then
-	resend       map[string]bool        // resources whose list is to be sent again though nothing changed
+	stale        bool                   // a device that is not offered changed since then
+	resend       map[string]bool        // resources whose list is sent again though nothing changed
 	cause        time.Time              // when the first event since the last publication arrived
 	publishedAt  time.Time
 	crowded      bool // many devices have changed in that snapshot
 	publishTimer *time.Timer
 }
 
-// saving is what the state file still lacks.
+// saving is the work on the state file.
 type saving struct {
 	unsaved   bool // an identity or a fault changed since the last save
 	saveTimer *time.Timer
 	isTimed   bool // the timer runs
-	lost      bool // the state of the last run is lost: each device found at the start may have been cordoned
+	lost      bool // the state of the last run is lost, and each device found at the start may have been cordoned
 }
 
-// settling is what the first snapshot, and that of a reload, wait for.
+// settling is the wait for the first snapshot, and for that of a reload.
 type settling struct {
 	isReady      bool
 	deadline     time.Time       // unless another device is seen
@@ -92,19 +92,27 @@ type settling struct {
 	ruled        []chan struct{} // closed once everything has been looked at by the newest rules
 }
 
+// phase is how far the look at a subject is.
+type phase uint8
+
+const (
+	idle    phase = iota
+	queued        // it waits for a place
+	looking       // it runs and holds a place
+	slow          // it runs and has given its place to another
+)
+
 // subject is a udev device that stands for hardware, or may do so.
 type subject struct {
-	udev    *udev.Device // the newest that was reported; what was seen refers to it
-	queued  bool         // a look is wanted and has not begun
-	running bool         // a look is under way
-	again   bool         // and another one is wanted after it
-	slow    bool         // it has given its place to another
-	removed bool         // nothing was seen: it is none of the inventory's any more
-	left    bool         // udev has said that it is gone
+	udev    *udev.Device // the newest that was reported, which the sightings refer to
+	phase   phase
+	again   bool // and another one is wanted after it
+	removed bool // nothing was seen, and the inventory has dropped it
+	left    bool // udev has reported it as removed
 
 	began     time.Time         // when the last look began
 	looks     int               // how many have come back
-	vanished  time.Time         // when nothing was seen first, though udev has not said so; zero: it was seen
+	vanished  time.Time         // when a look first saw nothing without a report of udev, or zero
 	sightings []device.Sighting // of the last look
 	entries   []*entry          // the devices found in it
 	contested map[string]bool   // IDs that it claims and another subject has
@@ -112,16 +120,16 @@ type subject struct {
 	waiting   time.Time         // since when there is such a look to come
 }
 
-// reported takes in what udev says of it. What is no news does not take the place of the same from before, which what was
-// seen in it refers to: the memory would be taken twice.
+// reported takes in a report of udev. A report without news does not replace the old one. The sightings refer to that, and
+// both would take memory.
 func (s *subject) reported(d udev.Device) {
 	if *s.udev != d {
-		newer := d // the one of most calls stays on the stack
+		newer := d // so that d stays on the stack in most calls
 		s.udev = &newer
 	}
 }
 
-// class returns the class of what was seen in the subject; nil before the first look.
+// class returns the class of the devices in the subject, or nil before the first look.
 func (s *subject) class() *device.Class {
 	if len(s.sightings) == 0 {
 		return nil
@@ -173,7 +181,7 @@ func (l *loop) event(e udev.Event) {
 	}
 }
 
-// hint has everything looked at that an event of one device may concern.
+// hint queues a look at everything that an event of one device may concern.
 func (l *loop) hint(e udev.Event) {
 	d := e.Device
 	if l.enumerating {
@@ -200,7 +208,7 @@ func (l *loop) hint(e udev.Event) {
 	}
 }
 
-// concerns tells whether d may be a subject. What needs sysfs to be told is left to the look.
+// concerns reports whether d may be a subject. A look decides where sysfs is needed.
 func (l *loop) concerns(d udev.Device) bool {
 	for _, c := range device.Classes {
 		if c.Selects(d) {
@@ -226,12 +234,12 @@ func (l *loop) pollSubject(s *subject) {
 	}
 }
 
-// wanted tells whether any rule is about a class.
+// wanted reports whether any rule is about a class.
 func (l *loop) wanted(c *device.Class) bool {
 	return slices.ContainsFunc(l.rules, func(r device.Rule) bool { return r.Class == c })
 }
 
-// poll has the subjects of a class looked at after its interval, and so on for as long as there are any.
+// poll queues looks at the subjects of a class at its interval, as long as there are any.
 func (l *loop) poll(c *device.Class) {
 	l.polled[c] = true
 	time.AfterFunc(c.Every, func() {
@@ -244,8 +252,8 @@ func (l *loop) poll(c *device.Class) {
 	})
 }
 
-// enumerate lists all devices beside the loop and has each looked at. One enumeration runs at a time; a request
-// meanwhile makes for another one after it.
+// enumerate lists all devices outside of the loop and queues a look at each. One enumeration runs at a time. A request in
+// the meantime starts another one after it.
 func (l *loop) enumerate() {
 	if l.enumerating {
 		l.again = true
@@ -259,7 +267,7 @@ func (l *loop) enumerate() {
 	}()
 }
 
-// listed takes in an enumeration. Where an event came meanwhile, the event is newer.
+// listed takes in an enumeration. An event in the meantime is newer.
 func (l *loop) listed(devices []udev.Device, err error) {
 	l.enumerating = false
 	if err != nil {
@@ -289,8 +297,8 @@ func (l *loop) listed(devices []udev.Device, err error) {
 	}
 }
 
-// settled tells whether the first snapshot can be published: the devices are enumerated and looked at, and udev has
-// worked off its queue and the devices of the last run are back, unless they have kept us waiting too long.
+// settled reports whether the first snapshot can be published. Then the devices are enumerated and looked at, udev has
+// processed its queue, and the devices of the last run are back, or the time for that is over.
 func (l *loop) settled(now time.Time) bool {
 	missing := l.missingYet()
 	if l.enumerated && (missing == "" || now.After(l.deadline) || now.After(l.lastDeadline)) {
@@ -305,7 +313,7 @@ func (l *loop) settled(now time.Time) bool {
 	return l.isReady
 }
 
-// missingYet is why the first snapshot would not have all that is there; empty: it would.
+// missingYet returns why the first snapshot would be incomplete, or empty.
 func (l *loop) missingYet() string {
 	looks := len(l.queue) + l.looking + l.slowly
 	switch {
@@ -322,7 +330,7 @@ func (l *loop) missingYet() string {
 	return ""
 }
 
-// busy tells whether looks are waiting or under way, slow ones apart.
+// busy reports whether looks are waiting or running, without slow ones.
 func (l *loop) busy() bool { return len(l.queue) > 0 || l.looking > 0 }
 
 // carryOut carries out the requests that are waiting.

@@ -11,28 +11,28 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// marks are what events and counters say of hardware, by sysfs path, until it is over. They stand for paths and not for
-// devices: whatever is found later in marked hardware is sick too.
+// marks are the faults that events and counters report of hardware, by sysfs path, until they are cleared. They belong to
+// paths and not to devices. A device that is found later in faulty hardware is Unhealthy too.
 type marks map[string][]mark
 
 // mark is a [device.Mark] that stands.
 type mark struct {
 	device.Mark
-	spared []string // paths below, for which it does not stand any more; sorted
+	spared []string // paths below for which it was cleared, sorted
 }
 
-// within tells whether a sysfs path is another one or below it.
+// within reports whether a sysfs path is another one or below it.
 func within(sysPath, above string) bool {
 	rest, ok := strings.CutPrefix(sysPath, above)
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// takesBack tells whether a mark without a reason takes back those of a source.
+// takesBack reports whether a mark without a reason clears those of a source.
 func takesBack(m device.Mark, source string) bool {
 	return m.Source == "" || m.Source == source || strings.HasPrefix(source, m.Source+"/")
 }
 
-// take adds a mark, or takes back those that it takes back, and tells whether anything is different now.
+// take adds a mark, or clears those that it takes back, and reports whether anything has changed.
 func (a marks) take(m device.Mark) (changed bool) {
 	if m.SysPath == "" {
 		return false
@@ -60,8 +60,8 @@ func (a marks) takeBack(m device.Mark) (changed bool) {
 		case within(at, m.SysPath):
 			standing = slices.DeleteFunc(standing, func(s mark) bool { return takesBack(m, s.Source) })
 		case within(m.SysPath, at) && device.FunctionIn(m.SysPath) == m.SysPath:
-			// A function is well again, the bridge above it may not be. Of what is no function, such as a disk that was
-			// found again, the event says nothing about the hardware.
+			// A function is healthy again, and the bridge above it may not be. An event of another device, such as a disk that
+			// was found again, has no news of the hardware.
 			for i := range standing {
 				changed = takesBack(m, standing[i].Source) && standing[i].spare(m.SysPath) || changed
 			}
@@ -74,7 +74,7 @@ func (a marks) takeBack(m device.Mark) (changed bool) {
 	return changed
 }
 
-// spare takes a path below out of what the mark stands for, and tells whether it was in.
+// spare clears the mark for a path below, and reports whether it applied there.
 func (m *mark) spare(sysPath string) bool {
 	i, found := slices.BinarySearch(m.spared, sysPath)
 	if !found {
@@ -87,7 +87,7 @@ func (m *mark) spares(sysPath string) bool {
 	return slices.ContainsFunc(m.spared, func(spared string) bool { return within(sysPath, spared) })
 }
 
-// of returns why the hardware at a path is sick, and what else is to be said of it: the marks on it and above it.
+// of returns the faults and warnings of the hardware at a path, which are the marks on it and above it.
 func (a marks) of(sysPath string) (sick, warnings []string) {
 	for at := sysPath; len(at) > 1 && len(a) > 0; at = path.Dir(at) {
 		for _, m := range a[at] {
@@ -103,8 +103,8 @@ func (a marks) of(sysPath string) (sick, warnings []string) {
 	return sick, warnings
 }
 
-// on returns why a device is sick: for what is above it, and when those PCI functions are marked by which it is
-// reached: all of them, or any where it needs all.
+// on returns the faults and warnings of a device. They are those above it and those of the PCI functions by which it is
+// reached. A faulty function counts if it is needed, or if all are faulty.
 func (a marks) on(e *entry) (sick, warnings []string) {
 	sick, warnings = a.of(e.device.SysPath)
 	if len(a) == 0 || e.sighting == nil {
@@ -132,16 +132,16 @@ type count struct {
 	SysPath, Name string
 }
 
-// notice takes in what an event says of the health of hardware.
+// notice takes in the news of an event about the health of hardware.
 func (l *loop) notice(e udev.Event) {
 	if m, ok := device.Notice(e); ok {
 		l.mark(m)
 	}
 }
 
-// mark takes in a mark and has the devices judged that it concerns.
+// mark takes in a mark and queues a judgement of the devices that it concerns.
 func (l *loop) mark(m device.Mark) {
-	if m.Source == "" { // a fresh start: the next look says from where to count
+	if m.Source == "" { // the next look gives the new start of the counters
 		for _, name := range []string{device.FatalErrors, device.NonfatalErrors} {
 			delete(l.counted, count{m.SysPath, name})
 		}
@@ -159,7 +159,7 @@ func (l *loop) mark(m device.Mark) {
 	}
 }
 
-// recovered has devices start anew: what was said of their hardware is over, though no event said so.
+// recovered clears the faults of devices without an event.
 func (l *loop) recovered(ids []string) {
 	for _, id := range ids {
 		e := l.entries[id]
@@ -176,8 +176,8 @@ func (l *loop) recovered(ids []string) {
 	}
 }
 
-// count takes in the counters of a look. The first value is what the next ones are measured by; a lower one shows that
-// the hardware is another, or was started anew without our knowledge.
+// count takes in the counters of a look. The next values are compared with the first. A lower one shows that the hardware is
+// another, or was reset.
 func (l *loop) count(counters []device.Counter) {
 	for _, c := range counters {
 		key := count{c.SysPath, c.Name}

@@ -65,7 +65,7 @@ func (r *running) send(text string) {
 	r.machine.Send(udev.Event{Action: fields[0], Device: d})
 }
 
-// states writes down what is offered, and why it is not well: "ID", "ID sick: REASON", "ID but: WARNING".
+// states lists the offered devices as "ID", "ID sick: REASON" or "ID but: WARNING".
 func states(s *inventory.Snapshot) string {
 	var all []string
 	for _, o := range s.Offers {
@@ -100,7 +100,7 @@ func TestHealth(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name, recording string
-		steps           []string // alternating: what happens, and what is offered then
+		steps           []string // by turns an event and the devices that are offered after it
 	}{
 		{"Xid", "gpu-nvidia", []string{
 			xid + "31, pid=1, name=a, Ch 8", gpuID,
@@ -207,7 +207,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// happens does what a step says: an event, "set SYSPATH ATTRIBUTE VALUE" or "recovered ID". It returns when the
+// happens carries out a step, which is an event, "set SYSPATH ATTRIBUTE VALUE" or "recovered ID". It returns when the
 // inventory has nothing more to do for it, in a synctest bubble.
 func (r *running) happens(step string) {
 	r.t.Helper()
@@ -223,7 +223,7 @@ func (r *running) happens(step string) {
 	synctest.Wait()
 }
 
-// No part of sick hardware is Healthy: over all recordings, for each PCI function in turn.
+// No part of faulty hardware is Healthy, in all recordings, for each PCI function in turn.
 func TestNoPartOfSickHardwareIsHealthy(t *testing.T) {
 	names, err := filepath.Glob("../device/testdata/*.umockdev")
 	if err != nil || len(names) == 0 {
@@ -271,7 +271,7 @@ func healthyIn(s *inventory.Snapshot, sysPath string) (n int) {
 	return n
 }
 
-// What is found in sick hardware only later is sick as well.
+// A part of faulty hardware that is found later is Unhealthy as well.
 func TestPartThatComesLaterIsSick(t *testing.T) {
 	const disk = "P: /devices/pci0000:64/0000:64:02.0/0000:65:00.0/nvme/nvme2/nvme2n1"
 	text := testdata(t, "nvme")
@@ -367,10 +367,10 @@ func TestHealthIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// A device that fails again and again is kept back until it has been well for a while; then it comes back by itself.
+// A device that fails again and again stays Unhealthy until it has been healthy for a while.
 func TestFlappingIsDamped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Of a class that is not looked at without an event.
+		// Its class is only looked at after an event.
 		const gpu, id = "pci0000:40/0000:40:01.0/0000:41:00.0", "node-vfio-0000:41:00.0"
 		r := start(t, udevtest.New(t, testdata(t, "node-virtual")), "", everything)
 		now := func(want string) {

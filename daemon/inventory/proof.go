@@ -9,17 +9,16 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// proof is what is known of a disk while nobody answers what is on it.
+// proof is the last answer about the content of a disk, for the time without an answer.
 type proof struct {
-	sound bool      // the last answer was that nothing is, and no pod has had it since
-	sick  error     // what was wrong with its health by then
-	since time.Time // when a look first had no answer after that; zero: the last one had
+	sound bool      // the disk was empty by the last answer, and no pod has had it since
+	sick  error     // the fault of its health by then
+	since time.Time // when a look first had no answer after that, or zero
 }
 
-// believe returns a sighting as it is to be taken. That nobody has answered says nothing of a disk: it stays what the last
-// answer has made of it, but no longer than any hardware may take to answer (stuckLook). Whoever gets it meanwhile is
-// safe: before a container starts it has to be proven empty once more. A disk of which there was no answer yet is not
-// offered.
+// believe returns a sighting with the last answer in place of a missing one, for at most the time in which hardware may
+// answer (stuckLook). A pod that gets the disk in the meantime is safe. Before its container starts, the disk has to be
+// proven empty once more. A disk without any answer yet is not offered.
 func (e *entry) believe(s *device.Sighting, now time.Time) *device.Sighting {
 	if s.Unread && s.Health == nil && e.sick != nil {
 		as := *s

@@ -13,11 +13,11 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// LevelNotice is slog's place for the journal's "notice": normal but significant. Package systemd has the same.
+// LevelNotice is the level of the journal's "notice", for normal but significant events. Package systemd has the same.
 const LevelNotice = slog.Level(2)
 
-// publish makes a snapshot of what has changed and wakes the readers: at once, but where more is about to change not before
-// [loop.gap] is over, so that a burst of events leads to few messages to the kubelet.
+// publish makes a snapshot after a change and wakes the readers. It waits for [loop.gap], so that a burst of events leads to
+// few messages to the kubelet.
 func (l *loop) publish(now time.Time) {
 	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale {
 		if !l.busy() {
@@ -50,7 +50,7 @@ func (l *loop) gap() time.Duration {
 
 func (l *loop) publishedOnce() bool { return !l.publishedAt.IsZero() }
 
-// tellRuled tells those who have set rules that these hold everywhere.
+// tellRuled closes the channels of [Inventory.SetRules] once the rules apply everywhere.
 func (l *loop) tellRuled() {
 	if len(l.ruled) == 0 || l.enumerating || l.busy() || len(l.dirty)+len(l.resend) > 0 || l.stale || !l.publishedOnce() {
 		return
@@ -94,7 +94,7 @@ func (l *loop) next(now time.Time) *Snapshot {
 	return next
 }
 
-// affected lists the resources whose offer is a new one.
+// affected lists the resources with a new offer.
 func affected(changed map[string][]*Status, removed map[string]map[string]bool, resend map[string]bool) []string {
 	resources := slices.Collect(maps.Keys(changed))
 	resources = slices.AppendSeq(resources, maps.Keys(removed))
@@ -103,7 +103,7 @@ func affected(changed map[string][]*Status, removed map[string]map[string]bool, 
 	return slices.Compact(resources)
 }
 
-// judgeDirty judges the entries that have changed: by resource, what is new in its offer and what is out of it.
+// judgeDirty judges the entries that have changed. It returns the new statuses of each offer, and the IDs that leave it.
 func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed map[string]map[string]bool) {
 	changed, removed = make(map[string][]*Status), make(map[string]map[string]bool)
 	byID := func(a, b *entry) int { return strings.Compare(a.device.ID, b.device.ID) } // for the log's sake
@@ -134,7 +134,7 @@ func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed 
 	return changed, removed
 }
 
-// same reports whether a reader could not tell a from b.
+// same reports whether a and b are equal for a reader.
 func same(a, b *Status) bool {
 	return sameIdentity(a, b) && a.Verdict == b.Verdict && a.Evidence == b.Evidence && a.Cordon.Same(b.Cordon) && a.LeftBlank == b.LeftBlank &&
 		a.Fingerprint == b.Fingerprint && a.Blocked == b.Blocked && a.Taker == b.Taker && a.Init == b.Init && a.Todo == b.Todo &&
@@ -142,13 +142,13 @@ func same(a, b *Status) bool {
 		len(a.Allocation.Nodes) == len(b.Allocation.Nodes) && maps.Equal(a.Allocation.Env, b.Allocation.Env)
 }
 
-// sameIdentity reports whether what the store keeps of a and b is the same.
+// sameIdentity reports whether the records of a and b in the store are the same.
 func sameIdentity(a, b *Status) bool {
 	return a.Resource == b.Resource && a.Lease.Equal(b.Lease) && a.Present == b.Present && a.Device.SysPath == b.Device.SysPath &&
 		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode
 }
 
-// setOthers notes the hardware in s that is seen and has no identity.
+// setOthers notes the hardware in s without an identity.
 func (l *loop) setOthers(s *subject, others []*Status) {
 	old := l.others[s]
 	if slices.EqualFunc(old, others, func(a, b *Status) bool { return a.Reason == b.Reason }) {
@@ -162,7 +162,7 @@ func (l *loop) setOthers(s *subject, others []*Status) {
 	l.others[s] = others
 }
 
-// collectOthers lists everything that is seen and not offered.
+// collectOthers lists everything that is not offered.
 func (l *loop) collectOthers() []*Status {
 	var all []*Status
 	for _, others := range l.others {
@@ -177,7 +177,7 @@ func (l *loop) collectOthers() []*Status {
 	return all
 }
 
-// report logs what has become of a device, once.
+// report logs a change of a device once.
 func (l *loop) report(old, s *Status) {
 	log := l.Log.With("device", s.Device.ID, "class", className(s.Device), "resource", s.Resource)
 	ctx := context.Background()
@@ -204,7 +204,7 @@ func (l *loop) report(old, s *Status) {
 	}
 }
 
-// reportWarning logs what is new about a device that is usable all the same.
+// reportWarning logs a new warning of a device that can be used.
 func reportWarning(log *slog.Logger, old, s *Status) {
 	before := ""
 	if old != nil {

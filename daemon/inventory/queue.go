@@ -8,10 +8,10 @@ import (
 	"sync"
 )
 
-// request is something that others ask of the goroutine that owns the inventory.
+// request is a call that the goroutine which owns the inventory carries out for another.
 type request func(*loop)
 
-// requests are those that the loop has not carried out yet, without a limit: who posts one never waits for the loop. The
+// requests are those that the loop has not carried out yet. There is no limit, so that a post never waits for the loop. The
 // methods are safe for concurrent use.
 type requests struct {
 	wake    chan struct{} // one slot, full while there are any

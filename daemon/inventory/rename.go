@@ -11,12 +11,12 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// renameLimit is how long it may take until udev reports a name that the kernel has given a device: in between nothing is
-// at the old path. 300 ms in an emulated machine.
+// renameLimit is how long udev may take to report a name that the kernel has given a device. In between the old path is gone.
+// It took 300 ms in an emulated machine.
 const renameLimit = 2 * time.Second
 
-// renamed has a subject go on at the path that its device has now ("move" of device_rename in drivers/base/core.c), as if
-// nothing had been: the device is what it was, in the hands of whoever has it.
+// renamed moves a subject to the path that its device has now ("move" of device_rename in drivers/base/core.c). The device is
+// the same, and its tenant keeps it.
 func (l *loop) renamed(d udev.Device) {
 	old := "/sys" + d.Properties.Value("DEVPATH_OLD")
 	s := l.subjects.at(old)
@@ -28,8 +28,8 @@ func (l *loop) renamed(d udev.Device) {
 	l.subjects.insert(s)
 }
 
-// astray tells whether a look at a path says nothing of a subject: it has another path since, or may have one, of which
-// udev will tell. What was seen before holds until then.
+// astray reports whether a look at a path has no news of a subject. The subject has another path since, or may have one that
+// udev will report. The sightings from before apply until then.
 func (l *loop) astray(s *subject, at string, sightings []device.Sighting) bool {
 	switch {
 	case at != s.udev.SysPath:
@@ -47,7 +47,7 @@ func (l *loop) astray(s *subject, at string, sightings []device.Sighting) bool {
 	return true
 }
 
-// vanished tells whether a look found nothing at a path, or nothing any more before it was over.
+// vanished reports whether a look found nothing at a path, or the device went during the look.
 func vanished(sightings []device.Sighting) bool {
 	return len(sightings) == 0 || slices.ContainsFunc(sightings, func(s device.Sighting) bool {
 		return errors.Is(s.Offer, device.ErrGone) || errors.Is(s.Health, device.ErrGone)

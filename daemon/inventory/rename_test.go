@@ -43,7 +43,7 @@ E: DEVNAME=/dev/infiniband/rdma_cm
 `, name, more)
 }
 
-// TestRename: no pod, and no list for the kubelet, notices that an adapter has got another name.
+// TestRename gives an adapter another name. Its pod and the list of the kubelet do not change.
 func TestRename(t *testing.T) {
 	const (
 		id  = "infiniband-505400fffe123456"

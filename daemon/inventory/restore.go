@@ -9,15 +9,16 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// restore takes in the devices of the last run. They are in the offer from the start, Unhealthy until they are seen.
+// restore takes in the devices of the last run. They are in the device list from the start, Unhealthy until a look sees them.
 func (l *loop) restore() {
 	defer l.restoreRemembered()
 	if l.Store == nil {
 		l.restoreHealth(health{})
 		return
 	}
-	kept, err := l.Store.load()
-	if err != nil {
+	var kept contents
+	if err := l.Store.Load(func(text []byte) (err error) { kept, err = l.decode(text); return err }); err != nil {
+		kept = contents{}
 		l.lost = true
 		l.Log.Error("state lost", "err", fmt.Errorf("%w; the record of cordons and of erased disks is lost: "+
 			"all devices found at this start are cordoned, and disks are unproven; uncordon those that were not cordoned before", err))
@@ -65,10 +66,10 @@ func (l *loop) restore() {
 	}
 }
 
-// outlastsBoot reports whether what is on a disk may count as left by a tenant after a boot. Another disk may have its name or
-// its place, so that it has to say which one it is. It may also have served elsewhere, so that it has to be known by the
-// content that was left on it. There is no such fingerprint while a pod may write: then the same pod has to start a container
-// with it again ([lease.Interrupted]).
+// outlastsBoot reports whether the content of a disk may count as a tenant's after a boot. Another disk may have its name or
+// its place, so that it has to identify itself. It may also have served elsewhere, so that a fingerprint of its content is
+// needed. There is none while a pod may write. Then the same pod has to start a container with it again
+// ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
 	return r.Disk != "" && (r.Fingerprint != "" && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// saveLater has it saved soon. What changes until then is saved with it.
+// saveLater saves the state soon, with the changes until then.
 func (l *loop) saveLater() {
 	if !l.isTimed {
 		l.isTimed = true
@@ -16,21 +16,22 @@ func (l *loop) saveLater() {
 	}
 }
 
-// saveSoon has it saved, also when no device that is known is any different for it.
+// saveSoon saves the state though no known device has changed.
 func (l *loop) saveSoon() {
 	l.unsaved = true
-	if l.isReady { // before, who was there in the last run is not known to be back
+	if l.isReady { // before, the devices of the last run may be missing
 		l.saveLater()
 	}
 }
 
-// save has the state written if it has changed: all offered devices, disks that have to be erased, faults, evidence, cordons.
+// save passes the state to the writer if it has changed. It has all offered devices, disks that have to be erased, faults,
+// evidence and cordons.
 func (l *loop) save() {
 	l.isTimed = false
 	if l.Store == nil || !l.unsaved {
 		return
 	}
-	if l.lost && !l.isReady { // the next start would take the little that was seen for all that was ever kept
+	if l.lost && !l.isReady { // the next start would take the few devices that were seen for the whole state
 		return
 	}
 	l.unsaved = false
@@ -49,7 +50,7 @@ func (l *loop) save() {
 		}
 		lines = append(lines, e.line)
 	}
-	evidence := make([]evidenceRecord, 0, len(l.evidence)) // the store reads it beside the loop
+	evidence := make([]evidenceRecord, 0, len(l.evidence)) // the writer reads it next to the loop
 	for _, medium := range slices.Sorted(maps.Keys(l.evidence)) {
 		v := *l.evidence[medium]
 		if e := l.media[medium]; e != nil && e.busy() { // a crash may leave other content than was adopted
@@ -57,17 +58,17 @@ func (l *loop) save() {
 		}
 		evidence = append(evidence, evidenceRecord{medium, v})
 	}
-	c := contents{Version: stateVersion, Machine: l.Store.Machine, Health: l.savedHealth(), Evidence: evidence, Cordons: l.nextCordons}
-	all, err := c.encode(lines)
+	c := contents{Version: stateVersion, Machine: l.Machine, Health: l.savedHealth(), Evidence: evidence, Cordons: l.nextCordons}
+	head, err := c.head()
 	if err != nil {
 		l.Log.Error("state not saved", "err", err)
 		return
 	}
-	l.Store.save(all)
+	l.Store.Save(head, lines)
 }
 
-// record returns what the store keeps of a device. Of a disk that is being erased it is not known what a crash leaves
-// there, and after our own work it is not known yet whether the disk that appeared is the same.
+// record returns the record of a device. It is not known what content a crash leaves on a disk that is being erased, nor
+// whether the disk that appears after the work is the same.
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,

@@ -21,32 +21,32 @@ type Status struct {
 	Verdict
 	Observation
 	lease.Lease
-	Resource string   // whose offer it is in; empty: it is not offered
-	Taker    string   // the resource that takes it, offered or not; empty: none does
+	Resource string   // in whose list it is, or empty
+	Taker    string   // the resource that takes it, offered or not, or empty
 	As       []string // the IDs by which pods may hold it, sorted
-	Cordon   *Cordon  // by which the operator keeps it from new pods; nil: there is none
-	// Evidence is why a disk counts as unused, or how far the read is that shall prove it.
+	Cordon   *Cordon  // by which the operator keeps it from new pods, or nil
+	// Evidence is why a disk counts as unused, or how far the read is that may prove it.
 	Evidence  Evidence
 	Moved     bool    // whether its pod was given nodes that are not its nodes any more
 	LeftBlank bool    // whether nothing was on the disk when its tenant had gone
 	Written   *uint64 // see [device.Target.Written]
 	// Fingerprint is by what the content that the tenant left is known again, see [device.Reading]; empty: it is not known.
 	Fingerprint string
-	Blocked     string // why the disk cannot be adopted: the host uses it, or it is not for containers
-	Init        string // the vendor's unit that has to run before a tenant may have it; empty: none
-	Todo        Todo   // what it waits for that no tenant has
+	Blocked     string // why the disk cannot be adopted, since the host uses it or it is not for containers
+	Init        string // the vendor's unit that has to run before a tenant may have it, or empty
+	Todo        Todo   // the work that it waits for without a tenant
 }
 
-// Observation is what the last look at a device saw.
+// Observation holds the facts of the last look at a device.
 type Observation struct {
 	Present    bool
 	Allocation device.Allocation
-	Nodes      []device.Node  // of the device, also of one that is not offered, as far as they are there
-	Target     *device.Target // the work on the device is done to the one that was seen
+	Nodes      []device.Node  // of the device that are there, also without an offer
+	Target     *device.Target // the device that was seen, to which work is done
 }
 
-// Same reports whether the disk is the one that its tenants' containers were started with, wherever it has been: they may go
-// on with what is on it.
+// Same reports whether the disk is the one that its tenants' containers were started with. Then they may go on with its
+// content.
 func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }
@@ -56,17 +56,17 @@ func reading(v Evidence) string {
 	return fmt.Sprintf("%v: being read, %d %%", device.ErrUnproven, v.Percent())
 }
 
-// Gist is the reason of a status without how far a disk was read, which changes all the time.
+// Gist returns the reason of a status without the progress of a read.
 func (s *Status) Gist() string {
 	return strings.Replace(s.Reason, reading(s.Evidence), reading(Evidence{}), 1)
 }
 
-// Offer is what the kubelet is told of one resource. It is never written after it was published.
+// Offer is the device list of one resource. It is never written after it was published.
 type Offer struct {
 	Version uint64    // grows with every change of this offer
-	Listed  uint64    // grows with every change that the kubelet is told of: IDs, health, NUMA nodes
+	Listed  uint64    // grows with every change of IDs, health and NUMA nodes, which the kubelet sees
 	Devices []*Status // sorted by ID
-	Cause   time.Time // when the first event arrived that led to this version; zero: no event did
+	Cause   time.Time // when the first event arrived that led to this version, or zero
 }
 
 // Find returns the device of that ID, or nil. It takes a binary search.
@@ -83,10 +83,10 @@ func compareID(s *Status, id string) int { return strings.Compare(s.Device.ID, i
 type Snapshot struct {
 	Version uint64
 	Offers  map[string]*Offer // by resource
-	Others  []*Status         // seen and not offered, sorted by sysfs path and ID
+	Others  []*Status         // not offered, sorted by sysfs path and ID
 }
 
-// Offer returns the offer of a resource; an empty one if it has no devices.
+// Offer returns the offer of a resource, or an empty one.
 func (s *Snapshot) Offer(resource string) *Offer {
 	if o := s.Offers[resource]; o != nil {
 		return o
@@ -94,7 +94,7 @@ func (s *Snapshot) Offer(resource string) *Offer {
 	return &Offer{}
 }
 
-// All yields every device: offered ones by resource and ID, then the others.
+// All yields the offered devices by resource and ID, then the others.
 func (s *Snapshot) All() iter.Seq[*Status] {
 	return func(yield func(*Status) bool) {
 		for _, resource := range slices.Sorted(maps.Keys(s.Offers)) {
@@ -112,7 +112,7 @@ func (s *Snapshot) All() iter.Seq[*Status] {
 	}
 }
 
-// Find returns the device of that ID, offered or not; nil: there is none.
+// Find returns the device of that ID, offered or not, or nil.
 func (s *Snapshot) Find(id string) *Status {
 	for _, o := range s.Offers {
 		if d := o.Find(id); d != nil {
@@ -160,7 +160,7 @@ func (o *Offer) patch(changed []*Status, removed map[string]bool) *Offer {
 	return next
 }
 
-// sameListing tells whether the kubelet is told the same of a and b.
+// sameListing reports whether a and b are equal for the kubelet.
 func sameListing(a, b *Status) bool {
 	return a.Healthy == b.Healthy && a.Device.NUMANode == b.Device.NUMANode
 }

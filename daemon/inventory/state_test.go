@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
@@ -24,8 +25,8 @@ import (
 func logs(log *strings.Builder, state string) func(*inventory.Options) {
 	return func(o *inventory.Options) {
 		o.Log = slog.New(slog.NewTextHandler(log, nil))
-		o.Store = inventory.OpenStore(state, o.Log)
-		o.Store.Machine = "here"
+		o.Store = statefile.Open(state, o.Log)
+		o.Machine = "here"
 	}
 }
 
@@ -35,7 +36,7 @@ func (r *running) end() {
 	r.stop = func() {}
 }
 
-// block keeps the state from being saved, until unblock is called: a directory is in the way. The store may be saving: both are
+// block puts a directory in the way of the state file until unblock is called. The store may be saving, so that both are
 // one step each.
 func block(t *testing.T, state string) (unblock func()) {
 	t.Helper()
@@ -62,7 +63,7 @@ func block(t *testing.T, state string) (unblock func()) {
 
 var mayHaveBeen = standing{cordoned: true, reason: "cordoned: it may have been before the state was lost: uncordon it if not"}
 
-// TestStateLost: one line says what was lost and what to do. Each device that is found at that start is cordoned until an
+// TestStateLost expects one line that names the loss and the remedy. Each device that is found at that start is cordoned until an
 // operator uncordons it. A later device is not, nor is any after the next start. A file that cannot be read is moved aside, once.
 func TestStateLost(t *testing.T) {
 	rewrite := func(text string) func(string) error {
@@ -142,7 +143,7 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestStateLostTwice: the daemon ends before anything is known. The next start knows as well that the state is lost.
+// TestStateLostTwice ends the daemon before it knows a device. The next start knows as well that the state is lost.
 func TestStateLostTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := t.TempDir()
@@ -159,7 +160,7 @@ func TestStateLostTwice(t *testing.T) {
 	})
 }
 
-// TestFirstStart: nothing is lost where nothing ever was, also if other programs use the directory.
+// TestFirstStart starts without a state, which is not lost, also if other programs use the directory.
 func TestFirstStart(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	m := udevtest.New(t, widget("w0", "A"))
@@ -178,7 +179,7 @@ func TestFirstStart(t *testing.T) {
 	}
 }
 
-// TestStateThatIsNoDirectory: one line says so, with what to do, and the devices are offered.
+// TestStateThatIsNoDirectory expects one line with the remedy, and the devices are offered.
 func TestStateThatIsNoDirectory(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	if err := os.WriteFile(state, nil, 0o600); err != nil {
@@ -196,7 +197,7 @@ func TestStateThatIsNoDirectory(t *testing.T) {
 	}
 }
 
-// TestFullDiskHasWhatItHas: contents that are in the file need no room, also those of the last run; others are not saved until
+// TestFullDiskHasWhatItHas fills the disk. Contents that are in the file need no room. Others are not saved until
 // there is room.
 func TestFullDiskHasWhatItHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -227,7 +228,7 @@ func TestFullDiskHasWhatItHas(t *testing.T) {
 	})
 }
 
-// TestUncordonThatIsNotSaved: it fails, and the device stays cordoned, also after a restart.
+// TestUncordonThatIsNotSaved fails to save, and the device stays cordoned, also after a restart.
 func TestUncordonThatIsNotSaved(t *testing.T) {
 	state := t.TempDir()
 	m := udevtest.New(t, widget("w0", "A"))

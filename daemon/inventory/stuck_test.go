@@ -19,10 +19,10 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// wedge is a disk at which a look hangs, whatever its context says, as at a register of a wedged PCIe device.
+// wedge is a disk at which a look hangs also after the end of its context, as at a register of a wedged PCIe device.
 type wedge struct {
 	looks atomic.Int64
-	until atomic.Pointer[chan struct{}] // nil: it answers
+	until atomic.Pointer[chan struct{}] // or nil if it answers
 }
 
 func (w *wedge) probe(context.Context, device.Target, bool) (device.Reading, error) {
@@ -45,7 +45,7 @@ func (w *wedge) hang(t *testing.T) (answer func()) {
 	return answer
 }
 
-// TestStuckLook: a device that has no answer for a minute is sick, until it has one. It takes no place from the others, and
+// TestStuckLook has a device without an answer for a minute. It is Unhealthy until it has one. It takes no place from the others, and
 // of all its events none takes anything.
 func TestStuckLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -81,13 +81,13 @@ func TestStuckLook(t *testing.T) {
 	})
 }
 
-// goroutines counts those of synctest bubbles: the runtime has some of its own, which come with a collection of garbage.
+// goroutines counts those of synctest bubbles. The runtime has some of its own, which come with a collection of garbage.
 func goroutines() int {
 	stacks := make([]byte, 1<<20)
 	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte(", synctest bubble "))
 }
 
-// TestStopWhileALookHangs: nobody waits for it.
+// TestStopWhileALookHangs does not wait for the look.
 func TestStopWhileALookHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wedge

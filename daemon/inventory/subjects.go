@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// subjects are those of the inventory, sorted by sysfs path: what is below a path is next to each other.
+// subjects are those of the inventory, sorted by sysfs path. Subjects below one path are next to each other.
 type subjects []*subject
 
 // find returns where the subject at path is, or would be.
@@ -30,7 +30,7 @@ func (a *subjects) insert(s *subject) {
 	*a = slices.Insert(*a, n, s)
 }
 
-// remove takes away what is at path.
+// remove removes the subject at path.
 func (a *subjects) remove(path string) {
 	if n, ok := a.find(path); ok {
 		*a = slices.Delete(*a, n, n+1)
@@ -41,8 +41,10 @@ func (a *subjects) remove(path string) {
 func (a subjects) related(path string) iter.Seq[*subject] {
 	return func(yield func(*subject) bool) {
 		for end := range path {
-			if s := a.above(path, end); s != nil && !yield(s) {
-				return
+			if path[end] == '/' {
+				if s := a.at(path[:end]); s != nil && !yield(s) {
+					return
+				}
 			}
 		}
 		if s := a.at(path); s != nil && !yield(s) {
@@ -55,12 +57,4 @@ func (a subjects) related(path string) iter.Seq[*subject] {
 			}
 		}
 	}
-}
-
-// above returns the subject at the part of a path before the slash at end; nil if none is there, or it is no slash.
-func (a subjects) above(path string, end int) *subject {
-	if path[end] != '/' {
-		return nil
-	}
-	return a.at(path[:end])
 }

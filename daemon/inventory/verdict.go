@@ -13,55 +13,55 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// Facts are all that a verdict is made of.
+// Facts are all that a verdict depends on.
 type Facts struct {
-	Seen     *device.Sighting // of the last look; nil: the hardware is not there
+	Seen     *device.Sighting // of the last look, or nil while the hardware is not there
 	Known    bool             // whether it was seen since the start
-	Resource string           // whose offer it is in or would be in
-	Offered  bool             // whether it is in the offer, which it leaves only when it is certainly free
+	Resource string           // in whose list it is or would be
+	Offered  bool             // whether it is in the list, which it leaves only when it is certainly free
 	Faults   Faults
 	Lease    lease.Lease
-	Rule     *device.Rule // of the resource; nil: it is not configured
-	Cordon   *Cordon      // nil: none
+	Rule     *device.Rule // of the resource, or nil
+	Cordon   *Cordon      // or nil
 	Disk     DiskFacts
 	Lingerer string   // the process that has it open though its tenant has gone
 	Firmware string   // the [device.Rule].Init that was carried out
 	Uninit   string   // why that could not be carried out
-	Work     string   // why it is Unhealthy while we are at work on it; empty: it is not, or we are not
-	Frozen   *settled // the verdict that applies while what is seen is our own doing; nil: that of the facts
+	Work     string   // why it is Unhealthy during work on it, or empty
+	Frozen   *settled // the verdict that applies while the daemon's own work is seen, or nil
 }
 
-// DiskFacts are what is known of what is on a disk.
+// DiskFacts are the facts about the content of a disk.
 type DiskFacts struct {
-	Evident bool  // whether it is offered on evidence alone
-	Doubt   error // why it is not proven to be unused; nil: it is, or need not be
-	Same    bool  // whether its content is what a look noted after its tenant had gone
+	Evident bool  // whether it is offered only on evidence
+	Doubt   error // why it is not proven to be unused, or nil
+	Same    bool  // whether its content is the same as when its tenant had gone
 }
 
-// Faults are what speaks against the hardware itself.
+// Faults are those of the hardware itself.
 type Faults struct {
 	Marks    []string // of events and counters, on the device and above it
-	Warnings []string // of the same, though the device can be used
+	Warnings []string // of the same, while the device can be used
 	Stuck    bool     // a look does not come back
-	Flapping string   // why a device that is well is not trusted yet
+	Flapping string   // why a device without a fault is not trusted yet
 }
 
-// Verdict is what a device counts as.
+// Verdict is the health of a device with its reason.
 type Verdict struct {
 	Healthy bool
-	Parked  bool // whether it is Unhealthy only because it is cordoned: a pod that holds it may start its containers again
-	Stale   bool // whether it is in the offer only because a pod may still hold it
+	Parked  bool // whether it is Unhealthy only because it is cordoned, so that a pod that holds it may start containers again
+	Stale   bool // whether it is in the list only because a pod may still hold it
 	Reason  string
-	Warning string // what is not as it should be, though it can be used
-	// Reserved is why nobody but the tenant that holds it may have it: the host uses it, or it holds data. Barred is the same
-	// where nothing erases that before the next start, or the reason why it is to be cleared first.
+	Warning string // a fault with which it can be used
+	// Reserved is why only the tenant that holds it may have it, since the host uses it or it holds data. Barred is the same
+	// where nothing erases that before the next start, or the reason why it has to be cleared first.
 	Reserved, Barred string
 	Since            time.Time // when Healthy or Reason last changed
 }
 
 var (
-	// errElsewhere is why a device is Unhealthy in a resource that it belonged to when it was offered. It cannot be in both:
-	// a pod may hold it by the old name, and the kubelet would give it out once more by the new.
+	// errElsewhere is why a device is Unhealthy in a resource that it belonged to when it was offered. It cannot be in both. A
+	// pod may hold it by the old name, and the kubelet would give it out once more by the new.
 	errElsewhere = errors.New("it belongs to another resource now,")
 	// errNotBack is why a device of the last run is Unhealthy that has not been seen since.
 	errNotBack = errors.New("not seen since metalplug was started")
@@ -73,8 +73,8 @@ const justLeft = "its last pod has just left it"
 // beingCleared is the reason of a device that its resource clears after the last pod.
 const beingCleared = "being cleared after its last pod"
 
-// unfit returns why the device must not be offered, nil: it may be. A tenant that has a device may use it, and what it
-// leaves behind is no reason where that is erased.
+// unfit returns why the device must not be offered, or nil. A tenant that has a device may use it. Its data is not a reason
+// where the data is erased.
 func (f *Facts) unfit() error {
 	switch {
 	case f.Seen == nil && !f.Known:
@@ -91,7 +91,7 @@ func (f *Facts) unfit() error {
 	return cmp.Or(f.unproven(), f.Seen.Offer)
 }
 
-// unproven returns why a disk that nobody has must not be offered for want of evidence; nil: it may be.
+// unproven returns why a disk without a tenant must not be offered for want of evidence, or nil.
 func (f *Facts) unproven() error {
 	switch {
 	case f.Lease.Held(), !f.Disk.Evident, f.spared() && f.Disk.Same:
@@ -104,14 +104,13 @@ func (f *Facts) unproven() error {
 	return f.Disk.Doubt
 }
 
-// spared reports whether a disk is offered whatever a tenant has left on it.
+// spared reports whether a disk is offered with any data of a tenant.
 func (f *Facts) spared() bool {
 	erased := f.Rule != nil && (f.Rule.ErasedAtStart || f.Rule.ClearedAtRelease && f.Lease.Used)
 	return f.Offered && f.Lease.Residue && erased
 }
 
-// erasable reports whether all that speaks against offering a device is what a tenant has left on it, and that is erased
-// before another tenant sees it.
+// erasable reports whether a tenant's data is the only reason against a device, and is erased before another tenant sees it.
 func (f *Facts) erasable() bool {
 	return f.Seen != nil && device.OnlyData(f.Seen.Offer) && f.spared() && (f.Lease.Used || f.Disk.Same)
 }
@@ -119,7 +118,7 @@ func (f *Facts) erasable() bool {
 // uncleared reports whether the device is cleared before another tenant gets it.
 func (f *Facts) uncleared() bool { return f.Lease.Used && f.Rule != nil && f.Rule.ClearedAtRelease }
 
-// sick returns what the last look, events and counters have found wrong with the hardware.
+// sick returns the faults of the hardware by the last look, events and counters.
 func (f *Facts) sick() string {
 	reasons := f.Faults.Marks
 	switch {
@@ -138,7 +137,7 @@ func (f *Facts) warning() string {
 	return strings.Join(append([]string{f.Seen.Warning}, f.Faults.Warnings...), "; ")
 }
 
-// waiting returns what a device waits for that no tenant has; empty: nothing.
+// waiting returns the reason for which a device without a tenant waits, or empty.
 func (f *Facts) waiting() string {
 	switch {
 	case f.Lease.Held():
@@ -155,7 +154,7 @@ func (f *Facts) waiting() string {
 	return ""
 }
 
-// init returns what has to be done to a device before it is offered; empty: nothing, or it was done already.
+// init returns the unit that has to run before a device is offered, or empty.
 func (f *Facts) init() string {
 	if !f.Offered || f.Rule == nil || f.Firmware == f.Rule.Init || f.unfit() != nil {
 		return ""
@@ -163,7 +162,7 @@ func (f *Facts) init() string {
 	return f.Rule.Init
 }
 
-// Verdict returns what a device counts as. It is the only place in which health and its reason are made.
+// Verdict returns the verdict on a device. It is the only place in which health and its reason are made.
 func (f *Facts) Verdict() Verdict {
 	var v Verdict
 	unfit := f.unfit()
@@ -190,7 +189,7 @@ func (f *Facts) Verdict() Verdict {
 	return v
 }
 
-// restrained returns the verdict with what the operator and we ourselves keep the device from pods for.
+// restrained returns the verdict with the operator's cordon and the daemon's own work.
 func (f *Facts) restrained(v Verdict) Verdict {
 	if f.Work != "" {
 		v.Healthy, v.Reason = false, cmp.Or(v.Reason, f.Work)
@@ -225,7 +224,7 @@ func (l *loop) facts(e *entry) *Facts {
 	return f
 }
 
-// judge makes the status of a device out of all that is known of it.
+// judge makes the status of a device.
 func (l *loop) judge(e *entry, now time.Time) *Status {
 	e.line = nil
 	l.reconcile(e, now)
@@ -264,7 +263,7 @@ func (l *loop) judge(e *entry, now time.Time) *Status {
 	return s
 }
 
-// observation returns what the last look saw.
+// observation returns the facts of the last look.
 func (e *entry) observation() Observation {
 	if e.sighting == nil {
 		return Observation{}
@@ -272,7 +271,7 @@ func (e *entry) observation() Observation {
 	return Observation{Present: true, Allocation: e.sighting.Allocation, Target: e.sighting.Target}
 }
 
-// fillIn fills in what is to be done to a device, and what is known of its disk.
+// fillIn fills in the work that a device waits for, and the facts about its disk.
 func (l *loop) fillIn(e *entry, f *Facts, s *Status) {
 	if s.Taker = e.resource; e.sighting != nil && !e.offered {
 		s.Taker = e.sighting.Resource
@@ -296,21 +295,21 @@ func (l *loop) fillIn(e *entry, f *Facts, s *Status) {
 	}
 }
 
-// Todo is what a device waits for that no tenant has.
+// Todo is the work that a device without a tenant waits for.
 type Todo string
 
-// What there is to do.
+// The works. The journal has these words if one fails.
 const (
 	Nothing      Todo = ""
-	EraseAdopted Todo = "adopted disk not erased" // what is logged where it goes wrong
+	EraseAdopted Todo = "adopted disk not erased"
 	CleanUp      Todo = "device not cleared"
 	ReadDisk     Todo = "disk not read"
-	ReadAgain    Todo = "disk not read again" // data was found on it, which may be gone
+	ReadAgain    Todo = "disk not read again" // the data that was found on it may be gone
 	Initialise   Todo = "device not initialised"
 	AskHolders   Todo = "disk not checked" // which processes have it open
 )
 
-// todo returns what is to be done to a device. A disk whose content is not a tenant's, or that nothing erases now, has only
+// todo returns the work that a device waits for. A disk whose content is not a tenant's, or that nothing erases now, has only
 // to be free of the tenant's processes.
 func (f *Facts) todo(s *Status, readable bool) Todo {
 	isDisk := s.Device.Class != nil && s.Device.Class.Disks

@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// TestVerdict: health and its reason are made of the facts alone.
+// TestVerdict makes health and its reason from the facts alone.
 func TestVerdict(t *testing.T) {
 	ext4 := fmt.Errorf("%w: ext4 is on it", device.ErrData)
 	mounted := fmt.Errorf("%w: it is mounted", device.ErrInUse)

@@ -12,19 +12,19 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// returnLimit is how long after a reset that went well a device may be missing: the helper has seen it come back, udev
-// has yet to report it.
+// returnLimit is how long after a successful reset a device may be missing. The helper has seen it come back, and udev has
+// yet to report it.
 const returnLimit = 10 * time.Second
 
-// window is our own work on a device. While it is open, what the hardware does is our own doing.
+// window is the daemon's own work on a device. While it is open, the work causes the changes of the hardware.
 type window struct {
 	busy     int       // pieces of work under way, also on other devices that hit this one
 	why      string    // the device is Unhealthy in the meantime, with this reason
-	own      bool      // what the hardware does since may still be our own doing
-	until    time.Time // until then it may be missing after our own reset
+	own      bool      // the work may still cause changes of the hardware
+	until    time.Time // until then it may be missing after a reset by the daemon
 	anew     *subject  // of which a new look is wanted
 	after    int       // how many looks have come back by then
-	lingerer string    // who has it open still, though its pod is gone
+	lingerer string    // the process that still has it open though its pod is gone
 	from     sameDisk  // the disk when the work began
 	vouched  string    // the one that the helper has proven to be the same medium after it
 	given    bool      // the kubelet gave it to a pod since the work began
@@ -32,8 +32,8 @@ type window struct {
 	unread   string    // why the disk is not being read, or an adopted one not erased
 }
 
-// other reports whether a disk that is seen now may be another than the one that the work was begun on. Linux counts the
-// appearances of disks since 5.15; on an older kernel the directory in sysfs shows that one has appeared again.
+// other reports whether the disk that is seen now may be another than the one that the work began on. Linux counts the
+// appearances of disks since 5.15. On an older kernel the directory in sysfs shows that one has appeared again.
 func (w *window) other(now sameDisk) bool {
 	if now.appearance == "" && w.from.appearance == "" {
 		return now != w.from
@@ -41,7 +41,7 @@ func (w *window) other(now sameDisk) bool {
 	return now.medium != w.from.medium || now.appearance != w.from.appearance && now.appearance != w.vouched
 }
 
-// atWork returns the window of a device to be written.
+// atWork returns the window of a device, to write to.
 func (e *entry) atWork() *window {
 	if e.window == nil {
 		e.window = &window{}
@@ -49,7 +49,7 @@ func (e *entry) atWork() *window {
 	return e.window
 }
 
-// work returns the window of a device to be read.
+// work returns the window of a device, to read.
 func (e *entry) work() window {
 	if e.window == nil {
 		return window{}
@@ -57,24 +57,24 @@ func (e *entry) work() window {
 	return *e.window
 }
 
-// busy reports whether we are at work on a device, or on another that hits it.
+// busy reports whether the daemon works on a device, or on another that hits it.
 func (e *entry) busy() bool { return e.window != nil && e.window.busy > 0 }
 
-// lingers notes who has a device open still though its pod is gone; empty: nobody.
+// lingers notes the process that still has a device open though its pod is gone, or empty.
 func (e *entry) lingers(who string) {
 	if e.work().lingerer != who {
 		e.atWork().lingerer = who
 	}
 }
 
-// lookAnew asks for a look. Until one is back that begins from now on, the last one counts as out of date.
+// lookAnew queues a look. Until a look is back that begins from now on, the last one counts as out of date.
 func (l *loop) lookAnew(e *entry) {
 	if e.owner == nil || e.owner.removed {
 		return
 	}
 	w := e.atWork()
 	w.anew, w.after, e.proof = e.owner, e.owner.looks+1, proof{}
-	if e.owner.running {
+	if e.owner.phase >= looking {
 		w.after++ // the look that is under way may have been too early
 	}
 	l.look(e.owner)
@@ -86,7 +86,7 @@ func (e *entry) outdated() bool {
 	return w != nil && w.anew != nil && w.anew == e.owner && !e.owner.removed && e.owner.looks < w.after
 }
 
-// frozen reports whether what the hardware does is our own doing. What has gone wrong is shown all the same.
+// frozen reports whether the daemon's own work causes the changes of the hardware. A failure is shown all the same.
 func (e *entry) frozen(now time.Time) bool {
 	w := e.window
 	switch {
@@ -105,29 +105,29 @@ func (e *entry) closeWindow() {
 	}
 }
 
-// A Failure is why work on a device failed.
+// Failure is why work on a device failed.
 type Failure struct {
 	Err   error
-	Order lease.Order // that an operator gave; empty: none
-	// Touched reports that what is on the disk may be another than before: an erasure has gone wrong.
+	Order lease.Order // of an operator, or empty
+	// Touched reports that the content of the disk may have changed, since an erasure failed.
 	Touched bool
-	// Fingerprint is that of a disk which was touched, by now, as in [Evidence]; empty: it is not known.
+	// Fingerprint is that of a touched disk after the failure, as in [Evidence], or empty if unknown.
 	Fingerprint string
 }
 
-// Outcome is what has come of work on a device; the zero value: nothing was done to it.
+// Outcome is the result of work on a device. With the zero value nothing was done to it.
 type Outcome struct {
 	Event lease.Name // [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused], which is also the empty name
 	Failure
-	Foreign bool     // what is on the disk is not what a tenant has left there: nothing was done to it
-	Tenants []string // of a start: the UIDs of the pods that it is for, as far as they are known
+	Foreign bool     // the content of the disk is not a tenant's, and nothing was done to it
+	Tenants []string // of a start, the UIDs of the pods that it is for
 }
 
-// Begin notes that work on a device begins: [lease.Prepare], [lease.Clear], or without a name work on another device that
-// hits this one. Until the call of [Inventory.Worked] and a look after that it stays as it is in the eyes of the kubelet,
-// whatever the hardware does; with a reason, which people are shown, it is Unhealthy until then. Looks do not open it in the
-// meantime. Begin returns the device as it stands. It waits for the goroutine that owns the inventory. The error is
-// [ErrUnknownDevice], a [*lease.ErrEvent] if its state does not allow the work, or that of ctx.
+// Begin notes that work on a device begins, which is [lease.Prepare], [lease.Clear], or without a name work on another device
+// that hits this one. Until the call of [Inventory.Worked] and a look after that, the kubelet sees no change of the hardware.
+// With a reason, which people are shown, the device is Unhealthy until then. Looks do not open it in the meantime. Begin
+// returns the device as it stands. It waits for the goroutine that owns the inventory. The error is [ErrUnknownDevice], a
+// [*lease.ErrEvent] if the state does not allow the work, or that of ctx.
 func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reason string) (s *Status, err error) {
 	if askErr := i.ask(ctx, func(l *loop) {
 		e := l.entries[id]
@@ -162,8 +162,8 @@ func (l *loop) beginWork(e *entry, reason string) {
 	l.changed(e)
 }
 
-// Prepared notes the outcome of work on a device while more work goes on: [Inventory.Kept] waits until that is kept. It does
-// not wait.
+// Prepared notes the outcome of work on a device while more work goes on. [Inventory.Kept] waits until it is saved. Prepared
+// does not wait.
 func (i *Inventory) Prepared(id string, p device.Prepared) {
 	i.post(func(l *loop) {
 		if e := l.entries[id]; e != nil {
@@ -175,7 +175,7 @@ func (i *Inventory) Prepared(id string, p device.Prepared) {
 	})
 }
 
-// Worked notes what has come of work that [Inventory.Begin] has announced. It does not wait.
+// Worked notes the outcome of work that [Inventory.Begin] has announced. It does not wait.
 func (i *Inventory) Worked(id string, o Outcome) {
 	i.post(func(l *loop) {
 		if e := l.entries[id]; e != nil && e.busy() {
@@ -186,13 +186,13 @@ func (i *Inventory) Worked(id string, o Outcome) {
 
 func (l *loop) worked(e *entry, o Outcome) {
 	w := e.atWork()
-	other := w.other(e.sameDisk) // then it is not the disk that we were at work on
+	other := w.other(e.sameDisk) // then the work was on another disk
 	if w.busy--; w.busy == 0 {
 		w.why = ""
 	}
 	w.own = true
 	v := l.evidenceOf(e)
-	if o.Event != "" || o.Foreign { // what was written was our doing
+	if o.Event != "" || o.Foreign { // the work wrote to the disk
 		if e.wrote = (wrote{}); v != nil {
 			v.In = ""
 		}
@@ -219,13 +219,13 @@ func (l *loop) worked(e *entry, o Outcome) {
 	l.changed(e)
 }
 
-// outcome changes the lease by what has come of work. other reports that it was done to another disk than the one that is
+// outcome changes the lease by the outcome of work. other reports that the work was on another disk than the one that is
 // there now.
 func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work().from.medium, Given: e.work().given, Order: o.Order}
 	switch o.Event {
 	case lease.Start:
-		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due // nothing is erased then: it is whose it was
+		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due // nothing was erased, and the content stays its tenant's
 		event.Residue = !other && (again && e.lease.Residue || !again && l.owns(e))
 		l.started(e, event)
 		l.settle(e)
@@ -242,7 +242,7 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	}
 }
 
-// Lingers notes who has a device open though its pod is gone; empty: nobody any more. It does not wait.
+// Lingers notes the process that has a device open though its pod is gone, or empty. It does not wait.
 func (i *Inventory) Lingers(id, who string) {
 	i.post(func(l *loop) {
 		if e := l.entries[id]; e != nil && e.work().lingerer != who {
@@ -252,8 +252,8 @@ func (i *Inventory) Lingers(id, who string) {
 	})
 }
 
-// Initialised notes that what its rule wants done to a device before it is offered was done, or why it could not be. It
-// holds for as long as the hardware is there, in this boot. It does not wait.
+// Initialised notes that the unit of its rule has run for a device before it is offered, or why it failed. The note
+// applies as long as the hardware is there, in this boot. Initialised does not wait.
 func (i *Inventory) Initialised(id, init string, err error) {
 	i.post(func(l *loop) {
 		e := l.entries[id]

@@ -12,7 +12,7 @@ import (
 )
 
 // The exploration visits every state of a small world that events, hardware and crashes can lead to, and holds the promises
-// of a lease in each. The table and the choice of work are the product's. The world around them is a model: a kubelet with two
+// of a lease in each. The table and the choice of work are the product's. The world around them is a model with a kubelet with two
 // pods, two disks that can take each other's place, a helper, and a state file.
 
 // explorer visits worlds.
@@ -20,13 +20,13 @@ type explorer struct {
 	rule    lease.Rule
 	index   map[world]int32
 	queue   []world
-	from    []int32   // per world: the first that led to it
-	next    [][]int32 // per world: where the daemon, pods and the operator can lead
+	from    []int32   // the first that led to each world
+	next    [][]int32 // from each world, where the daemon, pods and the operator can lead
 	edges   int
 	current world
 	fair    bool // the step needs neither a crash nor other hardware
 	asked   map[question]bool
-	calm    bool // nothing goes wrong: no crash, other hardware, failure or operator
+	calm    bool // without a crash, other hardware, failure or operator
 	broken  string
 }
 
@@ -438,7 +438,7 @@ func (x *explorer) begin(w world, j job) {
 	x.sets(&w, lease.Event{Name: lease.Clear})
 }
 
-// sets the worker to work. What is known of the content is forgotten before it is erased.
+// sets begins work. It forgets the fingerprint of the content before an erasure.
 func (x *explorer) sets(w *world, e lease.Event) {
 	w.asks, w.moved = unknown, w.stale
 	if work := x.workOf(*w); work.Erase {
@@ -574,7 +574,7 @@ var rules = []lease.Rule{
 	{Disk: true, Scrubs: true},
 }
 
-// explore visits all worlds of a rule and returns the first broken promise; empty: none is broken.
+// explore visits all worlds of a rule and returns the explorer, with the first broken promise.
 func explore(rule lease.Rule, calm bool) (x *explorer) {
 	x = &explorer{rule: rule, calm: calm, index: make(map[world]int32), asked: make(map[question]bool)}
 	w := world{mem: pack(lease.Lease{State: lease.Unproven}), seen: this, seenFile: this, print: unknown, printFile: unknown}
@@ -593,7 +593,7 @@ func explore(rule lease.Rule, calm bool) (x *explorer) {
 	return x
 }
 
-// ways holds that from every world there is a way to a free device, or on to a person: by what the daemon, pods and the
+// ways holds that from every world there is a way to a free device, or on to a person, by the steps of the daemon, pods and the
 // operator do, without a crash or other hardware.
 func (x *explorer) ways() {
 	back := make([][]int32, len(x.queue))

@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/lease.md from the table")
 
-// TestPage: docs/lease.md has the table and the picture of the table that the program uses.
+// TestPage compares docs/lease.md with the table that the program uses.
 func TestPage(t *testing.T) {
 	const file = "../../docs/lease.md"
 	want := page()

@@ -46,8 +46,8 @@ type compact struct {
 	state, hold, order uint8
 	used, residue      bool
 	failed             bool
-	tenants            uint8 // bit 1: pod A, bit 2: pod B
-	medium             uint8 // 1: of the disk in the slot, 2: of another, 0: none
+	tenants            uint8 // bit 1 is pod A, bit 2 is pod B
+	medium             uint8 // 1 of the disk in the slot, 2 of another, or 0
 }
 
 var (

@@ -39,7 +39,7 @@ func (n *node) checks() map[string]verb {
 		return func(name, text string) error { return matches(n.do(word+" "+name), text) }
 	}
 	return map[string]verb{
-		"did":      func(a, b string) error { return same(n.since(), strings.TrimSpace(a+" "+b)) }, // by the helpers; nothing: they did nothing
+		"did":      func(a, b string) error { return same(n.since(), strings.TrimSpace(a+" "+b)) }, // by the helpers, or nothing
 		"did-also": func(a, b string) error { done := n.since(); return must(strings.Contains(done, a+" "+b), done) },
 		"did-once": func(a, b string) error { done := n.since(); return must(strings.Count(done, a+" "+b) == 1, done) },
 		"did-both": func(a, b string) error { // in any order
@@ -129,7 +129,7 @@ func matches(err error, text string) error {
 	return nil
 }
 
-// wantRead wants that to have been read since the last read: "read NAME" in full, "read NAME BYTE..." from there on, "read nothing".
+// wantRead compares the reads since the last call with "read NAME" in full, "read NAME BYTE..." from there on, "read nothing".
 func (n *node) wantRead(name, from string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -145,7 +145,7 @@ func (n *node) wantRead(name, from string) error {
 	return must(name == "..." || got == strings.Join(want, ", "), fmt.Sprintf("the helpers read %q", got))
 }
 
-// wantAudit wants the entries of the audit: "EVENT METHOD RESULT of PODS", without what is empty or "ok", joined by ";".
+// wantAudit compares the audit with the entries "EVENT METHOD RESULT of PODS", without what is empty or "ok", joined by ";".
 func (n *node) wantAudit(a, b string) error {
 	n.end()
 	f, err := os.Open(n.state + "/audit.jsonl")

@@ -27,9 +27,9 @@ type helpers struct {
 
 	mu      sync.Mutex
 	content map[string]string // of disks, by name
-	hidden  map[string]int64  // by name: the byte at which only a full read finds data
+	hidden  map[string]int64  // by name, the byte at which only a full read finds data
 	size    int64             // of each disk
-	answers map[string]string // by name: how a disk answers a probe
+	answers map[string]string // by name, how a disk answers a probe
 	open    map[string][]string
 	unread  []device.Holder
 	owners  map[string][]string // UIDs of pods by ID, as in the kubelet's checkpoint

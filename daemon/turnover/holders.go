@@ -14,9 +14,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// patience is how long a process of this host that has a device open may be only passing by, and how long a pod that has
-// had it may take to end: its sandbox is stopped after its containers, which takes a runtime a second or two. In between it
-// is asked again after glancePause.
+// patience is how long a process of the node may have a device open for a moment, and how long the pod of before may take to
+// end. A runtime stops the sandbox after the containers, which takes a second or two. The question is repeated each
+// glancePause.
 const (
 	patience    = 5 * time.Second
 	glancePause = 200 * time.Millisecond
@@ -25,13 +25,13 @@ const (
 // users are the processes that have a device open.
 type users struct {
 	own    bool   // some of the pod that it belongs to
-	others string // the first of all others, for people; empty: there are none
-	soon   bool   // that may be over in a moment: a process of this host, or the end of a pod
+	others string // the first of all others, for people, or empty
+	soon   bool   // others may be over in a moment, as a process of the node or the end of a pod
 }
 
 // look finds out which processes have a device open. owners are the pods that the kubelet has given it to, which may if ours
-// is set. Of a device that is not for one alone, as GPUs are open to daemons that watch them, only pods count that have had
-// it. Of processes that could not be read only those count whose pod could have it: an owner, or one that has had it.
+// is set. If daemons may watch a device, as they do with GPUs, only the pods count that have had it. A process that could not
+// be read counts only if its pod could have the device, as an owner or a pod of before.
 func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []string, ours bool) (who users, err error) {
 	nodes := s.Allocation.Own()
 	if t.Host.Touch.Holders == nil {
@@ -62,7 +62,7 @@ func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []strin
 	return who, nil
 }
 
-// lookForNext does the same for the next pod: no process may have the device open, nor may a pod that has had it still run.
+// lookForNext does the same for the next pod. No process may have the device open, and the pods of before must have ended.
 func (t *Turnover) lookForNext(ctx context.Context, s *inventory.Status, owners []string) (who users, err error) {
 	if who, err = t.look(ctx, s, owners, false); err != nil || who.others != "" {
 		return who, err
@@ -72,8 +72,8 @@ func (t *Turnover) lookForNext(ctx context.Context, s *inventory.Status, owners 
 	return who, err
 }
 
-// patiently looks again for a while: udev opens a disk after every change, and so do we, and the sandbox of a pod ends
-// after its containers.
+// patiently looks again for a while. udev and the daemon open a disk after every change, and the sandbox of a pod ends after
+// its containers.
 func patiently(ctx context.Context, look func() (users, error)) (who users, err error) {
 	for end := time.Now().Add(patience); ; {
 		if who, err = look(); err != nil || !who.soon || time.Now().After(end) {
@@ -87,9 +87,9 @@ func patiently(ctx context.Context, look func() (users, error)) (who users, err 
 	}
 }
 
-// running returns, for people, which of the pods that a device was started for has a process still: that may open the device
-// at any time, and files that it has registered with io_uring are seen nowhere. Empty: none has. The error is [ErrBusy] for
-// a disk that is erased, if that is not known. Of other devices the pods may be unknown.
+// running returns, for people, a pod of before that still has a process, or empty. The process may open the device at any time,
+// and no list shows the files that it has registered with io_uring. For a disk that is erased the error is [ErrBusy] if the
+// answer is not known. For other devices the pods may be unknown.
 func (t *Turnover) running(s *inventory.Status) (who string, err error) {
 	if t.Running == nil || !s.Target.IsSole() {
 		return "", nil

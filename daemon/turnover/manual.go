@@ -18,12 +18,12 @@ import (
 const (
 	// adoptScrub erases adopted disks of a resource that erases none.
 	adoptScrub = "zero"
-	// adoptLimit bounds one attempt to erase an adopted disk: overwriting a large one takes a day.
+	// adoptLimit bounds one attempt to erase an adopted disk. Overwriting a large one takes a day.
 	adoptLimit = 48*time.Hour - time.Minute
 )
 
 // ByHand resets a device that no pod holds, or with a scrub erases it, with the same checks. It blocks until that is
-// done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] and what went wrong.
+// done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] and those of the work.
 func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	s := t.find(id)
 	if s == nil {
@@ -70,7 +70,7 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 		return err
 	}
 	t.Inventory.Recovered(id)
-	// A reset alone is not what a resource waits for that is erased when a pod has left it, nor is it the vendor's step.
+	// A reset alone is not enough for a resource that erases after a pod or runs a vendor's unit.
 	enough := !s.Used || care.Units.Release == "" && (scrub != "" || !care.AtRelease || !care.scrubs())
 	// Nor does it make good for an erasure.
 	mended := scrub != "" || s.Order == lease.Reset
@@ -83,7 +83,7 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	return nil
 }
 
-// carryOut resets a device, or erases it, whatever is on it, because the operator says so.
+// carryOut resets a device, or erases it with any content, by the operator's order.
 func (t *Turnover) carryOut(ctx context.Context, care Care, s *inventory.Status, scrub string) error {
 	s.Fingerprint, s.Written = "", nil // whatever is there by now
 	w := lease.Work{Erase: scrub != "", Reset: scrub == "", ByHand: true}
@@ -111,9 +111,9 @@ func (t *Turnover) carryOut(ctx context.Context, care Care, s *inventory.Status,
 	return t.keptErased(ctx)
 }
 
-// Adopt lets a disk be erased and offered, whatever is on it, because the operator says so. It is erased by the method of
-// its resource unless scrub names another. Adopt returns when that is on disk; [Turnover.Run] erases it. note says that
-// there was nothing to do. The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
+// Adopt allows to erase a disk with any content and to offer it, by the operator's order. The method is that of its resource
+// unless scrub names another. Adopt returns when the state file has the order. [Turnover.Run] erases the disk. note is for
+// people, and says so if there was nothing to do. The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, err error) {
 	found := t.find(id)
 	if found == nil {
@@ -193,7 +193,7 @@ func (t *Turnover) eraseAdopted(ctx context.Context, s *inventory.Status) error 
 	}
 	why := ""
 	switch {
-	case ctx.Err() != nil: // it is done again after the next start
+	case ctx.Err() != nil: // the next daemon does it again
 		return ctx.Err()
 	case err != nil:
 		why = err.Error()

@@ -20,6 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/integration/clock"
@@ -32,7 +33,7 @@ const (
 	setResource    = "example.org/set"
 )
 
-// node is a machine with the inventory and the turnover over it. What a story does to either goes through this file alone.
+// node is a machine with the inventory and the turnover over it. A story acts on either only through this file.
 type node struct {
 	t *testing.T
 	*helpers
@@ -48,7 +49,7 @@ type node struct {
 	audit     *audit.Log
 	inventory *inventory.Inventory
 	turnover  *turnover.Turnover
-	stop      func()            // nil: neither runs
+	stop      func()            // or nil while neither runs
 	given     map[string]string // IDs that pods were given, by name
 	took      time.Duration     // by the last start
 	lists     uint64            // of which the kubelet had been sent that many
@@ -77,7 +78,7 @@ func (n *node) text() string {
 	return text
 }
 
-// recordingOf returns the recording of a device: nvmeN, widget0, vdb, vfio, or set, which are the nodes of vfio as one device.
+// recordingOf returns the recording of nvmeN, widget0, vdb, vfio, or set, which has the nodes of vfio as one device.
 func recordingOf(name string, is map[string]string) (string, error) {
 	is["seq"] = cmp.Or(is["seq"], "7")
 	more := ""
@@ -153,7 +154,7 @@ func idOf(name string) string {
 	return "nvme-eui." + strings.ReplaceAll(strings.TrimPrefix(name, "nvme"), "n", "")
 }
 
-// status returns a device: the one at that name, else the one that was.
+// status returns the device at that name, else the one that was there.
 func (n *node) status(name string) (*inventory.Status, error) {
 	snapshot, _ := n.inventory.Snapshot()
 	for s := range snapshot.All() {
@@ -190,7 +191,7 @@ func (n *node) setCare(words string) error {
 			care.Units.Release = value
 		case "open":
 			care.Open = true
-		case "shares": // of each device several: none of them is of the host
+		case "shares": // several of each device, none of them the host's
 			care.Open, n.shares = true, true
 		default:
 			return fmt.Errorf("unknown key %s", key)
@@ -254,7 +255,7 @@ func (n *node) begin() {
 	}
 	n.inventory = inventory.New(inventory.Options{
 		Source: n.machine, Host: host, Rules: n.rules(), Log: log, Settle: time.Second, Grace: time.Nanosecond,
-		Store: inventory.OpenStore(n.state, log), Remembered: remembered,
+		Store: statefile.Open(n.state, log), Remembered: remembered,
 	})
 	n.audit = audit.Open(n.state, log)
 	n.turnover = &turnover.Turnover{

@@ -17,15 +17,15 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// startLimit is how long all that precedes a start may take: the kubelet allows PreStartContainer 30 s
-// (kubernetes v1.36, pluginapi.KubeletPreStartContainerRPCTimeoutInSecs), of which some are for the way there and back,
-// and for the answer of the helper.
+// startLimit is how long the work before a start may take. The kubelet allows PreStartContainer 30 s (kubernetes v1.36,
+// pluginapi.KubeletPreStartContainerRPCTimeoutInSecs), of which some are for the way there and back, and for the answer of
+// the helper.
 const startLimit = 25 * time.Second
 
-// Start does what precedes the start of a container with these devices of a resource, to all at once. It may be called
-// again for the same devices, as the kubelet does. On any error the container must not start. [ErrBusy] is one after
-// which the device is as it was: its own pod has it, or another has it still. It blocks until all is done and noted, at
-// most 29 seconds. The end of ctx does not stop it: a kubelet that goes away has not made a device unfit.
+// Start prepares these devices of a resource for the start of a container, all at once. The kubelet may call it again for the
+// same devices. On any error the container must not start. After [ErrBusy] the device is as it was, because its own pod or
+// another still has it. Start blocks until all is done and noted, at most 29 seconds. The end of ctx does not stop it, since
+// the device is not at fault if the kubelet goes away.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
 	care := t.care(resource)
 	limit := min(startLimit, max(care.Timeout, time.Second)) + device.AnswerTime
@@ -46,7 +46,7 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 	if err = errors.Join(errs...); err != nil {
 		return err
 	}
-	// What has to be erased must not be forgotten, nor that the evidence of a disk has ended. Of others it is only a pity.
+	// The state file must have each disk that has to be erased, and the end of its evidence. Other devices do no harm.
 	disks := slices.ContainsFunc(devices, func(s *inventory.Status) bool { return s.Target.IsDisk() })
 	if care.AtRelease || care.scrubs() || disks {
 		if err := t.Inventory.Kept(ctx); err != nil {
@@ -101,7 +101,7 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 	outcome := inventory.Outcome{}
 	defer func() { t.Inventory.Worked(id, outcome) }()
 	p, err := t.prepare(ctx, care, s, owners)
-	// No earlier: if the daemon ends before the vendor's step has, what that has left there is to be erased as well.
+	// Not earlier. If the daemon ends before the vendor's unit has, the data of the unit has to be erased as well.
 	t.Inventory.Prepared(id, p)
 	if err != nil {
 		outcome = failed(err, lease.NoOrder)
@@ -113,7 +113,7 @@ func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []
 	return nil
 }
 
-// prepare makes a device fit for a container of its pod. One that others may have open is only given its vendor's steps.
+// prepare prepares a device for a container of its pod. For a device that others may have open, only the vendor's units run.
 func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, owners []string) (p device.Prepared, err error) {
 	switch {
 	case care.Open:
@@ -125,7 +125,7 @@ func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, 
 	}
 	first := s.First(owners)
 	who, err := patiently(ctx, func() (users, error) {
-		if first { // no container of its pod was started with it, so no process of that pod may have it open
+		if first { // so that no process of its pod may have it open
 			return t.lookForNext(ctx, s, owners)
 		}
 		return t.look(ctx, s, owners, true)
@@ -148,10 +148,10 @@ func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, 
 	return p, t.begin(ctx, care, s)
 }
 
-// begin carries out what precedes the start of a container when the device is reset and erased. One that a pod has held
-// since before it had to be initialised is so now.
+// begin runs the vendor's units after the reset and the erasure. A device that a pod held before it had to be initialised is
+// initialised now.
 func (t *Turnover) begin(ctx context.Context, care Care, s *inventory.Status) error {
-	if end, ok := ctx.Deadline(); ok { // what is left is for stopping a unit
+	if end, ok := ctx.Deadline(); ok { // the rest of the time is for stopping a unit
 		limited, cancel := context.WithDeadline(ctx, end.Add(-device.AnswerTime))
 		defer cancel()
 		ctx = limited

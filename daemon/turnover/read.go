@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// sliceTime is how long a disk is read at a time: the device is locked for as long, and what was read before is not
-	// read again after a restart.
+	// sliceTime is how long a disk is read and locked at a time. After a restart the read goes on after the last slice.
 	sliceTime = 8 * time.Second
 	// foundPause is the time until a disk is read again at the place where a read has found something.
 	foundPause = 10 * time.Minute
@@ -29,14 +28,13 @@ const (
 )
 
 var (
-	// errWaits: the read of a disk waits until a pod has ended.
+	// errWaits is the error if the read of a disk waits until a pod has ended.
 	errWaits = fmt.Errorf("%w: %s", ErrBusy, waits)
-	// errFound: a disk holds data, and is not proven.
+	// errFound is the error if a disk holds data.
 	errFound = fmt.Errorf("%w: it holds data", ErrBusy)
 )
 
-// read reads the next part of a disk of which nothing is known. While a pod uses another disk of the same controllers,
-// it waits.
+// read reads the next part of a disk without evidence. While a pod uses another disk of the same controllers, it waits.
 func (t *Turnover) read(ctx context.Context, s *inventory.Status) error {
 	id := s.Device.ID
 	paths, err := t.hits(ctx, s, anyController)

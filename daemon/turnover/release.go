@@ -14,7 +14,7 @@ import (
 )
 
 // cleanUpLimit returns how long a reset and an erasure may take that no container waits for. The time of a resource that
-// erases before a start is bounded by the kubelet's; after one has failed there is time to read a whole disk.
+// erases before a start is bounded by the kubelet's. After a failed one there is time to read a whole disk.
 func (c Care) cleanUpLimit() time.Duration {
 	if c.AtRelease {
 		return max(c.Timeout, time.Second)
@@ -45,19 +45,19 @@ func (t *Turnover) cleanUp(ctx context.Context, s *inventory.Status) error {
 	err = t.restore(ctx, care, s)
 	switch {
 	case err == nil:
-	case ctx.Err() != nil: // we are being stopped: it is done again after the next start
+	case ctx.Err() != nil: // the daemon stops, and the next one does it again
 		outcome = inventory.Outcome{}
 	case unlessBusy(err) == nil:
 		outcome = inventory.Outcome{}
 		t.Inventory.Lingers(id, err.Error())
 	default:
-		outcome = failed(err, s.Order) // the operator's order is to be made good as well
+		outcome = failed(err, s.Order) // the work made good for the operator's order as well
 	}
 	return err
 }
 
-// restore does to a released device what its resource asks for, and then its vendor's step. What has gone wrong before is
-// made good.
+// restore resets and erases a released device as its resource asks, and then runs the vendor's unit. It makes good for work
+// that failed before.
 func (t *Turnover) restore(ctx context.Context, care Care, s *inventory.Status) error {
 	var p device.Prepared
 	if !care.Open && (care.AtRelease || s.Failure != "") {
@@ -69,7 +69,7 @@ func (t *Turnover) restore(ctx context.Context, care Care, s *inventory.Status) 
 		}
 		t.Inventory.Prepared(s.Device.ID, p)
 	}
-	// What has gone wrong with a disk may be just that its erasure, also one by hand, could not be kept.
+	// The failure of a disk may be only that the state file could not take its erasure.
 	if p.Erased || s.Failure != "" && s.Target.IsDisk() {
 		if err := t.keptErased(ctx); err != nil {
 			return err

@@ -22,7 +22,7 @@ import (
 	"github.com/metalplug/metalplug/integration/clock"
 )
 
-// tale is a story of a file: its lines, and the alternatives for each name that begins with "$" in them.
+// tale is a story of a file with its lines and the alternatives for each name that begins with "$" in them.
 type tale struct {
 	name  string
 	lines []numbered
@@ -126,7 +126,7 @@ func (n *node) do(line string) error {
 	return nil
 }
 
-// verb carries out a command: its first word, and the rest.
+// verb carries out a command with its first word and the rest.
 type verb = func(name, text string) error
 
 func (n *node) verbs() map[string]verb {
@@ -151,7 +151,7 @@ func (n *node) happenings() map[string]verb {
 		"plug":      n.plug(n.apply), // plug NAME [seq=N] [ns=N] [wwid=W] [serial=S] [fs=TYPE] [holder=NAME]
 		"plug-deaf": n.plug(func() { n.machine.Silently(n.text()) }),
 		"unplug":    func(name, _ string) error { delete(n.devices, name); n.apply(); return nil },
-		"mount":     n.mount, // mount [NAME]: on /srv, all others are unmounted
+		"mount":     n.mount, // mount [NAME] on /srv and unmount all others
 		"controller": func(name, state string) error {
 			n.machine.SetAttr("/sys"+pathOf(name)+"/nvme/"+name, "state", state)
 			return nil
@@ -170,7 +170,7 @@ func (n *node) happenings() map[string]verb {
 		"forget": func(string, string) error { n.end(); return os.RemoveAll(n.state) },
 		"spoil":  func(text, _ string) error { return os.WriteFile(n.state+"/state.json", []byte(text), 0o600) },
 		"reboot": func(boot, _ string) error { n.end(); n.boot = boot; n.apply(); n.begin(); return nil },
-		"resources": func(a, b string) error { // resources NAME...: the first takes the disks; none: no resource does
+		"resources": func(a, b string) error { // resources NAME... of which the first takes the disks
 			n.mu.Lock()
 			n.resources = strings.Fields(a + " " + b)
 			n.mu.Unlock()
@@ -262,14 +262,14 @@ func (n *node) happenings() map[string]verb {
 		"once":   locked(func(what, line string) error { n.during[what] = n.hook(what, line, true); return nil }),
 		"full":   func(string, string) error { return os.MkdirAll(n.state+"/state.json.new/full", 0o755) }, // the state disk
 		"room":   func(string, string) error { return os.RemoveAll(n.state + "/state.json.new") },
-		"at": func(word, text string) error { // at WORD $X: COMMAND, if $X begins with that word
+		"at": func(word, text string) error { // at WORD $X runs the COMMAND after the colon if $X begins with that word
 			value, line, _ := strings.Cut(text, ": ")
 			if first, _, _ := strings.Cut(value, " "); first != word {
 				return nil
 			}
 			return n.do(line)
 		},
-		"go": func(a, b string) error { // go COMMAND: beside the next ones, until join
+		"go": func(a, b string) error { // go COMMAND runs next to the following ones, until join
 			n.behind.Go(func() { n.errs <- n.do(strings.ReplaceAll(a+" "+b, " then ", " && ")) })
 			return nil
 		},

@@ -16,8 +16,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
-// take waits until nothing else is done to a device, nor to those that the methods would hit too. It locks them in the order
-// of their IDs, so that two of us cannot wait for each other. The error is [ErrBusy] when ctx ends before,
+// take waits until no other worker works on a device, nor on those that the methods would hit too. It locks them in the order
+// of their IDs, so that two workers cannot wait for each other. The error is [ErrBusy] when ctx ends before,
 // [device.ErrUnanswered] when the hardware has not answered by then, or [inventory.ErrUnknownDevice].
 func (t *Turnover) take(ctx context.Context, id string, methods ...string) (unlock func(), err error) {
 	s, err := t.Inventory.Current(ctx, id)
@@ -68,7 +68,7 @@ func (t *Turnover) slot(id string) chan struct{} {
 	return t.locks[id]
 }
 
-// ask calls f, which asks the hardware of a device, and gives up when ctx ends: a read of a wedged PCIe device blocks
+// ask calls f, which asks the hardware of a device, and gives up when ctx ends. A read of a wedged PCIe device blocks
 // permanently and cannot be cancelled. Then f goes on, and that device is not asked again until it is back.
 func ask[T any](ctx context.Context, t *Turnover, id string, f func() T) (answer T, err error) {
 	asking := t.slot("ask " + id) // no ID has a blank
@@ -90,7 +90,7 @@ func ask[T any](ctx context.Context, t *Turnover, id string, f func() T) (answer
 	}
 }
 
-// method returns how a device is to be reset, as a method of the configuration says; empty: not at all.
+// method returns the method to reset a device by the configuration, or empty.
 func (t *Turnover) method(ctx context.Context, s *inventory.Status, method string) (string, error) {
 	d := s.Device
 	switch {
@@ -98,7 +98,7 @@ func (t *Turnover) method(ctx context.Context, s *inventory.Status, method strin
 		return "", nil
 	case method != Auto:
 		return method, nil
-	case d.Class.Auto == nil || s.Target == nil: // of a group there is none: it is several devices
+	case d.Class.Auto == nil || s.Target == nil: // a group of devices has none
 		return "", nil
 	}
 	method, err := ask(ctx, t, d.ID, func() string { return d.Class.Auto(t.Host, *d) })
@@ -117,7 +117,7 @@ func (t *Turnover) hits(ctx context.Context, s *inventory.Status, method string)
 	return ask(ctx, t, d.ID, func() []string { return d.Class.Hits(t.Host, *d, method) })
 }
 
-// touch does the work to a device by the methods of its care, while nothing is done to what else that hits.
+// touch asks the helper for work on a device by the methods of its care. The other devices that it hits are locked.
 func (t *Turnover) touch(ctx context.Context, care Care, s *inventory.Status, todo lease.Work) (p device.Prepared, err error) {
 	blank := todo.Content == lease.Blank
 	w := device.Work{Resource: s.Resource, Tenant: todo.Content == lease.OfTenant, Blank: blank, ByHand: todo.ByHand}
@@ -125,7 +125,7 @@ func (t *Turnover) touch(ctx context.Context, care Care, s *inventory.Status, to
 		w.Resource = s.Taker
 	}
 	if todo.Erase {
-		w.Scrub, w.Blank = care.Scrub, blank || s.LeftBlank && !todo.ByHand // data that has appeared since is not the tenant's
+		w.Scrub, w.Blank = care.Scrub, blank || s.LeftBlank && !todo.ByHand // later data is not the tenant's
 	}
 	if todo.Reset {
 		if todo.ByHand && care.Method == None && !todo.Erase {
@@ -149,7 +149,7 @@ func (t *Turnover) touch(ctx context.Context, care Care, s *inventory.Status, to
 		target.Written = s.Written
 	}
 	if todo.ByHand && s.Evidence.Scrub == "" {
-		target.Fingerprint = "" // the operator means whatever is there
+		target.Fingerprint = "" // the operator means any content
 	}
 	release, err := t.together(ctx, s, &target, methods, w.Scrub != "")
 	if err != nil {
@@ -182,8 +182,8 @@ func (t *Turnover) count(s *inventory.Status, w device.Work, methods []string, p
 	}
 }
 
-// prepared asks the helper. What was known of the disk is forgotten before it is erased, permanently: after a crash in
-// between it is not what is there.
+// prepared asks the helper. Before an erasure the fingerprint of the disk is dropped from the state file, since it is wrong
+// after a crash in between.
 func (t *Turnover) prepared(ctx context.Context, target device.Target, w device.Work) (p device.Prepared, err error) {
 	if w.Scrub != "" && target.Fingerprint != "" {
 		if err := t.Inventory.Kept(ctx); err != nil {
@@ -203,8 +203,8 @@ func (t *Turnover) prepared(ctx context.Context, target device.Target, w device.
 	return p, err
 }
 
-// together notes the other devices that methods hit, which [Turnover.take] has locked. One that a pod holds, or that is not
-// ours to hit, forbids it.
+// together begins work on the other devices that methods hit, which [Turnover.take] has locked. It returns an error if a pod
+// holds one of them, or if the daemon may not hit it.
 func (t *Turnover) together(ctx context.Context, s *inventory.Status, target *device.Target, methods []string, erases bool) (over func(), err error) {
 	var begun []string
 	end := func() {
@@ -251,7 +251,7 @@ func (t *Turnover) together(ctx context.Context, s *inventory.Status, target *de
 	return end, nil
 }
 
-// at returns the device at a sysfs path that is offered, or would be if it were proven; nil: there is none.
+// at returns the device at a sysfs path that is offered, or would be if it were proven, or nil.
 func (t *Turnover) at(sysPath string) *inventory.Status {
 	snapshot, _ := t.Inventory.Snapshot()
 	for s := range snapshot.All() {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package turnover makes a device fit for its next tenant: before a container starts, after a pod has gone, and by order of
-// the operator.
+// Package turnover prepares a device for its next tenant before a container starts, after a pod has gone, and by order of the
+// operator.
 //
-// It makes sure that no process has the device open, resets it by the method of its class, erases it where that is asked
-// for, and posts the events of its lease to the inventory. The helpers touch the device ([device.Touch]) and check
-// everything again. One thing at a time is done to a device. What goes wrong, or cannot be known, keeps the device from all
-// pods: it fails closed.
+// It makes sure that no process has the device open, resets it by the method of its class, erases it where the resource asks
+// for that, and posts the events of its lease to the inventory. The helpers touch the device ([device.Touch]) and check
+// everything again. One worker at a time works on a device. A failure or a missing answer keeps the device from all pods.
 package turnover
 
 import (
@@ -26,50 +25,51 @@ import (
 
 // Words of the configuration for methods.
 const (
-	Auto = "auto" // the method that the class thinks right for the device as it stands, or none
+	Auto = "auto" // the method that the class chooses for the device as it stands, or none
 	None = "none"
 )
 
 var (
-	// ErrBusy: a process that should not has the device open.
+	// ErrBusy is the error if another process has the device open.
 	ErrBusy = errors.New("device busy")
-	// ErrUnfit: the device must be left as it is.
+	// ErrUnfit is the error if the device must be left as it is.
 	ErrUnfit = errors.New("not possible")
-	// errUnkept: a disk is fit, which the next daemon would not know.
+	// errUnkept is the error if a disk is erased and the state file does not say so.
 	errUnkept = errors.New("that it was erased could be forgotten")
 )
 
 const (
 	// lingerPause is the time between two questions about a process that has outlived its pod.
 	lingerPause = 2 * time.Second
-	// retryFirst and retryLast bound the time between attempts to do what has gone wrong.
+	// retryFirst and retryLast bound the time between attempts after a failure.
 	retryFirst = 10 * time.Second
 	retryLast  = 10 * time.Minute
 )
 
-// Care is what is to be done to the devices of a resource between two pods.
+// Care is the configured work on the devices of a resource between two pods.
 type Care struct {
 	Method    string // of the class, [Auto] or [None]
 	Scrub     string // how a disk is erased, or [None]
-	AtStart   bool   // before each container starts; a disk is erased only for the first container of a pod
+	AtStart   bool   // before each container starts, but a disk is erased only for the first container of a pod
 	AtRelease bool   // after the last pod
 	Timeout   time.Duration
-	// Open: others may have it open, since it has several shares or the host may use it. It is neither reset nor erased.
+	// Open reports that others may have it open, since it has several shares or the host may use it. It is neither reset nor
+	// erased.
 	Open  bool
-	Units Units // beside that of the rule, [device.Rule].Init
+	Units Units // besides that of the rule, [device.Rule].Init
 }
 
-// clears reports whether anything is to be done after the last pod.
+// clears reports whether there is work after the last pod.
 func (c Care) clears() bool { return c.AtRelease || c.Units.Release != "" }
 
 func (c Care) scrubs() bool { return c.Scrub != None && c.Scrub != "" }
 
-// rule is what the lease asks of the care for a device.
+// rule returns the rule for the lease of a device.
 func (c Care) rule(s *inventory.Status) lease.Rule {
 	return lease.Rule{Disk: s.Target.IsDisk(), Scrubs: c.scrubs(), AtStart: c.AtStart}
 }
 
-// mends reports whether an order of the operator that went wrong is made good by what is done to a released device.
+// mends reports whether the work on a released device makes good for an order of the operator that failed.
 func (c Care) mends(failed lease.Order) bool {
 	switch failed {
 	case lease.Reset:
@@ -89,18 +89,18 @@ type Turnover struct {
 	Care func(resource string) (c Care, ok bool)
 	// Owners returns the UIDs of the pods that the kubelet has given devices, by the ID of the device.
 	Owners func() (map[string][]string, error)
-	// Running reports whether a pod, by its UID, has a process still, whatever that has open; nil: it cannot be known.
+	// Running reports whether a pod, by its UID, still has a process. It may be nil.
 	Running func(pod string) (bool, error)
-	// Unit carries out a vendor's own step, which has a name in the configuration, for a device, and returns when it has
-	// succeeded or failed. It ends with ctx. nil: there are no such steps, as on a recording.
+	// Unit runs a vendor's unit, which the configuration names, for a device. It returns when the unit has succeeded or failed.
+	// It ends with ctx. It is nil on a recording.
 	Unit func(ctx context.Context, step Step) error
-	// Audit takes in all that is done to devices; may be nil.
+	// Audit records all work on devices, or is nil.
 	Audit *audit.Log
-	// Done counts each reset and erasure; may be nil.
+	// Done counts each reset and erasure, or is nil.
 	Done func(resource, method string, took time.Duration, err error)
 
 	mu    sync.Mutex
-	locks map[string]chan struct{} // by device: one slot, full while something is done to it
+	locks map[string]chan struct{} // by device, with one slot that is full during work on it
 }
 
 func (t *Turnover) careOf(s *inventory.Status) Care { return t.care(cmp.Or(s.Resource, s.Taker)) }
@@ -119,7 +119,7 @@ func (t *Turnover) find(id string) *inventory.Status {
 	return snapshot.Find(id)
 }
 
-// note writes down what has happened to a device, or that it could not be done.
+// note writes an event of a device, or its failure, to the audit log.
 func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e audit.Entry) {
 	e.Event, e.Resource, e.Device, e.Identity, e.Result = event, s.Resource, s.Device.ID, s.Target.Attributes(), "ok"
 	if len(e.Pods) == 0 {
@@ -134,8 +134,8 @@ func (t *Turnover) note(s *inventory.Status, event audit.Event, err error, e aud
 	t.Audit.Note(e)
 }
 
-// Run does what follows the release of devices and what precedes their offer, until ctx ends: to each that has something
-// to do, by one worker, again and again until it is done. It waits for the workers.
+// Run works on devices after their release and before their offer until ctx ends. Each device that waits for work has one
+// worker, which tries again until the work is done. Run waits for the workers.
 func (t *Turnover) Run(ctx context.Context, started func()) error {
 	started()
 	var all sync.WaitGroup
@@ -167,8 +167,8 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 	}
 }
 
-// work does what there is to do to a device until there is nothing more or ctx ends. What goes wrong is done again after a
-// pause, twice as long each time.
+// work does the work that a device waits for until there is no more or ctx ends. After a failure it tries again after a pause,
+// twice as long each time.
 func (t *Turnover) work(ctx context.Context, id string) {
 	if s := t.find(id); s != nil && s.Used && s.Todo == inventory.CleanUp {
 		t.note(s, audit.Released, nil, audit.Entry{})
@@ -200,7 +200,7 @@ func (t *Turnover) work(ctx context.Context, id string) {
 	}
 }
 
-// do locks a device and does what it waits for. It returns nil if the device does not wait for that any more.
+// do locks a device and does the work that it waits for. It returns nil if the device does not wait for that any more.
 func (t *Turnover) do(ctx context.Context, id string, todo inventory.Todo) error {
 	s, err := t.Inventory.Current(ctx, id)
 	if err != nil {
@@ -234,7 +234,7 @@ func (t *Turnover) do(ctx context.Context, id string, todo inventory.Todo) error
 	return t.initialise(ctx, s)
 }
 
-// rest waits, unless ctx ends or the device waits for something else.
+// rest waits until ctx ends or the device waits for other work, or for the given time.
 func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo inventory.Todo) {
 	over := time.After(wait)
 	for {
@@ -252,7 +252,7 @@ func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo
 	}
 }
 
-// failed is what has come of work that an error has ended.
+// failed returns the outcome of work that an error has ended.
 func failed(err error, order lease.Order) inventory.Outcome {
 	half := errors.As(err, new(halfErased))
 	switch {
@@ -264,13 +264,13 @@ func failed(err error, order lease.Order) inventory.Outcome {
 	return inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: err, Order: order, Touched: half}}
 }
 
-// halfErased is an error after which a disk may hold other things than before.
+// halfErased is an error after which a disk may hold other content than before.
 type halfErased struct{ error }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the cause.
 func (e halfErased) Unwrap() error { return e.error }
 
-// unlessBusy returns an error of which the device is the cause, and nil for one after which it is as it was.
+// unlessBusy returns an error that the device has caused, and nil for one after which the device is as it was.
 func unlessBusy(err error) error {
 	if errors.Is(err, ErrBusy) || errors.Is(err, device.ErrInUse) {
 		return nil
@@ -278,8 +278,8 @@ func unlessBusy(err error) error {
 	return err
 }
 
-// keptErased makes sure that an erasure is on disk before it is reported: what is written to the disk from then on would be
-// lost if, after a crash, it were taken for that of a pod.
+// keptErased makes sure that the state file has an erasure before it is reported. After a crash, later data on the disk would
+// otherwise count as a pod's and be lost.
 func (t *Turnover) keptErased(ctx context.Context) error {
 	if err := t.Inventory.Kept(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errUnkept, err)

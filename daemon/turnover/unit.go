@@ -13,11 +13,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/unit"
 )
 
-// unitLimit is how long a step may take that no container waits for. The unit's own limit (TimeoutStartSec=) is to be
-// less.
+// unitLimit is how long a unit may take that no container waits for. The unit's own limit (TimeoutStartSec=) has to be less.
 const unitLimit = unit.MaxTimeout
 
-// Step is a vendor's own step for one device.
+// Step is one run of a vendor's unit for a device.
 type Step struct {
 	Resource string
 	Stage    string // unit.Init, unit.Start or unit.Release
@@ -25,13 +24,13 @@ type Step struct {
 	Device   string // ID
 }
 
-// Units are a vendor's own steps between two pods, by the names that [Turnover].Unit knows; empty: there is none.
+// Units are the names of a vendor's units between two pods, or empty.
 type Units struct {
 	Start   string // before each container starts, after the reset and the erasure
 	Release string // after the last pod, after the reset and the erasure
 }
 
-// unit carries out a step; without a name, nothing.
+// unit runs a vendor's unit, unless its name is empty.
 func (t *Turnover) unit(ctx context.Context, s *inventory.Status, stage, template string) error {
 	if template == "" || t.Unit == nil {
 		return nil
@@ -45,7 +44,7 @@ func (t *Turnover) unit(ctx context.Context, s *inventory.Status, stage, templat
 	return nil
 }
 
-// initialise does what has to be done to a device before it is offered.
+// initialise runs the unit of a device that precedes its offer.
 func (t *Turnover) initialise(ctx context.Context, s *inventory.Status) error {
 	id := s.Device.ID
 	s, err := t.Inventory.Begin(ctx, id, lease.Clear, "being initialised")
@@ -56,7 +55,7 @@ func (t *Turnover) initialise(ctx context.Context, s *inventory.Status) error {
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
 	defer cancel()
 	err = t.unit(limited, s, unit.Init, s.Init)
-	if ctx.Err() != nil { // we are being stopped: it is done again after the next start
+	if ctx.Err() != nil { // the daemon stops, and the next one does it again
 		return ctx.Err()
 	}
 	t.Inventory.Initialised(id, s.Init, err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -72,7 +73,7 @@ func (s *stack) serve(dir string) (stop func(), err error) {
 	}
 	log := slog.New(slog.NewTextHandler(null, nil)) // written, as the daemon's is
 	inv := inventory.New(inventory.Options{
-		Source: s.source, Host: s.host(), Rules: rules, Log: log, Store: inventory.OpenStore(filepath.Join(dir, "state"), log),
+		Source: s.source, Host: s.host(), Rules: rules, Log: log, Store: statefile.Open(filepath.Join(dir, "state"), log),
 	})
 	watch := &plugin.Watch{Dir: dir, Log: log}
 	endpoint := &plugin.Endpoint{

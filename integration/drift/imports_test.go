@@ -99,7 +99,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 var layers = []string{
 	"directory", "internal/fsutil", "internal/liveness", "udev", "udev/recording", "daemon/exchange",
 	"cgroup", "daemon/sysfs", "systemd", "daemon/audit", "daemon/device", "daemon/config",
-	"daemon/unit", "daemon/reset", "daemon/lease", "daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/kubelet", "daemon/plugin",
+	"daemon/unit", "daemon/reset", "daemon/lease", "daemon/statefile", "daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/kubelet", "daemon/plugin",
 	"daemon/control", "daemon", "cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
 	"cmd/metalplug-unit",
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 	real "github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/integration/udevtest"
@@ -90,7 +91,7 @@ func (s setup) run() (*parts, error) {
 	}
 	inv := inventory.New(inventory.Options{
 		Source: s.source, Host: host, Rules: s.rules(), Log: s.log, Settle: 5 * time.Second, Grace: time.Nanosecond,
-		Store: inventory.OpenStore(s.state, s.log), Remembered: s.remembered(),
+		Store: statefile.Open(s.state, s.log), Remembered: s.remembered(),
 	})
 	turn := &turnover.Turnover{
 		Inventory: inv, Host: host, Log: s.log,

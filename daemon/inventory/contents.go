@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/metalplug/metalplug/daemon/lease"
+)
+
+// stateVersion is the version of the format of the state file.
+const stateVersion = 2
+
+// record is one device in the file.
+type record struct {
+	ID       string `json:"id"`
+	Class    string `json:"class"`
+	Resource string `json:"resource"`
+	Model    string `json:"model,omitempty"`
+	SysPath  string `json:"sysfsPath"`
+	NUMANode int    `json:"numaNode"`
+	Present  bool   `json:"present"`
+	Away     bool   `json:"away,omitempty"` // not in the device list until it is erased
+
+	lease.Lease
+	// Owed is the kubelet that may not be done with its Allocate, or nil.
+	Owed *string `json:"owed,omitempty"`
+	Disk string  `json:"disk,omitempty"` // the medium that was seen
+	// Fingerprint and Blank identify the data that a tenant has left.
+	Fingerprint string   `json:"fingerprint,omitempty"`
+	Blank       bool     `json:"blank,omitempty"`
+	Appearance  string   `json:"diskseq,omitempty"` // with the next fields, in the boot of [health]
+	Wrote       wrote    `json:"wrote,omitzero"`
+	Given       []string `json:"given,omitempty"` // the nodes that its pods were given
+
+	Initialised string `json:"initialised,omitempty"`
+	Instance    uint64 `json:"inode,omitempty"`
+}
+
+type contents struct {
+	Version int    `json:"version"`
+	Machine string `json:"machine"` // as in [Options]
+	Health  health `json:"health"`
+	// Evidence belongs to disks, also absent ones. A disk without evidence is read in full before it is offered.
+	Evidence []evidenceRecord `json:"evidence,omitempty"`
+	// Cordons keep devices from new pods, by ID.
+	Cordons map[string]Cordon `json:"cordons,omitempty"`
+	Devices []record          `json:"devices"` // the last
+}
+
+// decode returns the contents of a state file. They must be of this version and of this node.
+func (i *Inventory) decode(text []byte) (c contents, err error) {
+	err = json.Unmarshal(text, &c)
+	switch {
+	case err == nil && c.Version != stateVersion:
+		err = fmt.Errorf("version is %d, not %d", c.Version, stateVersion)
+	case err == nil && i.Machine != "" && c.Machine != i.Machine:
+		err = errors.New("it was written on another machine")
+	}
+	for _, r := range c.Devices {
+		if invalid := r.Valid(); err == nil && invalid != nil {
+			err = fmt.Errorf("%s: %w", r.ID, invalid)
+		}
+	}
+	return c, err
+}
+
+// head encodes all but the devices.
+func (c contents) head() ([]byte, error) {
+	c.Devices = nil
+	head, err := json.Marshal(c)
+	return bytes.TrimSuffix(head, []byte("null}")), err
+}

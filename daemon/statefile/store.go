@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package statefile keeps the state of the daemon in one file. A writer of its own saves it, so that a slow disk stops only the
+// calls that wait for it.
+package statefile
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/internal/fsutil"
+)
+
+// stateFile is the name of the file in paths.state.
+const stateFile = "state.json"
+
+// stateSize bounds the read of the file in bytes. A device takes less than 4 KiB of it, and no node has 16,384.
+const stateSize = 64 << 20
+
+// minSaveBackoff and maxSaveBackoff bound the time between attempts to save.
+const minSaveBackoff, maxSaveBackoff = time.Second, time.Minute
+
+// errClosed is the error after [Store.Close].
+var errClosed = errors.New("the state file is closed")
+
+// Store keeps the state that must outlast a restart and a reboot, in one file.
+type Store struct {
+	log    *slog.Logger
+	path   string
+	latest chan *encoded   // one slot, for the contents that are not written yet
+	asked  chan chan error // calls that wait until all is written
+	ended  chan struct{}   // closed when the writer has ended
+	closed sync.WaitGroup
+	onDisk [sha256.Size]byte // the contents after a crash, or zero if unknown, owned by writeAll after load
+	unkept atomic.Pointer[error]
+}
+
+// Open returns the store in a directory, and makes the directory if it is missing. A daemon without its state directory
+// still serves. The store logs the failure when it saves.
+func Open(dir string, log *slog.Logger) *Store {
+	_ = os.MkdirAll(dir, 0o700)
+	s := &Store{
+		log: log, path: filepath.Join(dir, stateFile),
+		latest: make(chan *encoded, 1), asked: make(chan chan error), ended: make(chan struct{}),
+	}
+	s.closed.Go(s.writeAll)
+	return s
+}
+
+// Close writes the last contents and ends the writer.
+func (s *Store) Close() {
+	close(s.latest)
+	s.closed.Wait()
+}
+
+// Load reads the file and decodes it. The error says that there was a state and that it is lost. A file that cannot be read or
+// decoded is moved aside once, as state.json.damaged. Load must precede the first [Store.Save].
+func (s *Store) Load(decode func(text []byte) error) error {
+	text, err := fsutil.ReadRegular(s.path, stateSize)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return s.removed()
+	}
+	if err == nil {
+		if err = decode(text); err == nil {
+			if syncFile(s.path) == nil { // the last daemon may have died between rename and sync
+				s.onDisk = sha256.Sum256(text)
+			}
+			return nil
+		}
+		err = fmt.Errorf("read %s: %w", s.path, err)
+	}
+	aside := s.path + ".damaged"
+	if moveErr := os.Rename(s.path, aside); moveErr != nil {
+		return fmt.Errorf("%w; move it away: %w", err, moveErr)
+	}
+	return fmt.Errorf("%w; it was moved to %s", err, aside)
+}
+
+// removed returns an error if other files of the daemon show that a state file was there.
+func (s *Store) removed() error {
+	for _, trace := range []string{s.path + ".damaged", filepath.Join(filepath.Dir(s.path), "audit.jsonl")} {
+		if _, err := os.Lstat(trace); err == nil {
+			return fmt.Errorf("%s was removed, and %s is still there", s.path, filepath.Base(trace))
+		}
+	}
+	return nil
+}
+
+// syncFile makes the file and its name outlast a crash.
+func syncFile(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return errors.Join(f.Sync(), fsutil.SyncDir(filepath.Dir(name)))
+}
+
+// encoded is the JSON of the contents, with a line for each device. A device that has not changed keeps its line. The lines of
+// thousands are megabytes, and a container waits for the file.
+type encoded struct {
+	head  []byte
+	lines [][]byte // never written
+}
+
+// writeTo writes the devices in the order of their IDs, with which each line begins.
+func (c *encoded) writeTo(w io.Writer) error {
+	b := bufio.NewWriterSize(w, 64<<10)
+	b.Write(c.head)
+	b.WriteByte('[')
+	slices.SortFunc(c.lines, bytes.Compare)
+	for i, line := range c.lines {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('\n')
+		b.Write(line)
+	}
+	b.WriteString("\n]}\n")
+	return b.Flush() // returns the first error of them all
+}
+
+// Save passes contents to the writer, which writes only the newest. They are a JSON object without its end, a list of lines as
+// the value of its last key, and the end. The lines are JSON, and are never written after that. Save does not wait.
+func (s *Store) Save(head []byte, lines [][]byte) {
+	select {
+	case <-s.latest:
+	default:
+	}
+	s.latest <- &encoded{head, lines}
+}
+
+// Unkept returns why the last contents could not be written, or nil. It does not block.
+func (s *Store) Unkept() error {
+	if err := s.unkept.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Flush returns a channel that gets nil once all contents from before are written, or an error.
+func (s *Store) Flush() chan error {
+	written := make(chan error, 1)
+	go func() {
+		select {
+		case s.asked <- written:
+		case <-s.ended:
+			written <- errClosed
+		}
+	}()
+	return written
+}
+
+// writeAll writes the contents that [Store.Save] passes. After a failure it tries again, less and less often, until it succeeds or
+// there are newer contents.
+func (s *Store) writeAll() {
+	defer close(s.ended)
+	var unwritten *encoded
+	var complaint string
+	pause := minSaveBackoff
+	for {
+		var again <-chan time.Time
+		if unwritten != nil {
+			again = time.After(pause)
+		}
+		var asked chan error
+		select {
+		case c, ok := <-s.latest:
+			if !ok {
+				return // the last attempt has just been made
+			}
+			unwritten, pause = c, minSaveBackoff
+		case asked = <-s.asked:
+			select {
+			case c, ok := <-s.latest:
+				if ok {
+					unwritten, pause = c, minSaveBackoff
+				}
+			default:
+			}
+		case <-again:
+			pause = min(2*pause, maxSaveBackoff)
+		}
+		err := s.write(unwritten)
+		switch {
+		case err == nil && complaint != "":
+			s.log.Info("state saved again")
+			fallthrough
+		case err == nil:
+			unwritten, complaint = nil, ""
+			s.unkept.Store(nil)
+		case err.Error() != complaint:
+			complaint = err.Error()
+			s.unkept.Store(&err)
+			s.log.Error("state not saved", "err", err)
+		}
+		if asked != nil {
+			asked <- err
+		}
+	}
+}
+
+// write replaces the file, unless c is nil. It returns nil on a full or read-only disk if the file has these contents already.
+func (s *Store) write(c *encoded) error {
+	if c == nil {
+		return nil
+	}
+	sum := sha256.New()
+	err := fsutil.ReplaceFile(s.path, 0o600, func(w io.Writer) error { return c.writeTo(io.MultiWriter(w, sum)) })
+	switch {
+	case errors.Is(err, fsutil.ErrUnsynced):
+		s.onDisk = [sha256.Size]byte{}
+	case err == nil:
+		s.onDisk = [sha256.Size]byte(sum.Sum(nil))
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		err = fmt.Errorf("%w: make paths.state a directory and restart metalplugd", err)
+	default:
+		sum.Reset()
+		if c.writeTo(sum) == nil && s.onDisk == [sha256.Size]byte(sum.Sum(nil)) {
+			return nil
+		}
+	}
+	return err
+}
