@@ -30,7 +30,7 @@ func erasedAtStart(s *story, t *testing.T) {
 	s.kubelet.AdmitPod(both)
 	s.m.Run("mkfs.ext4", "-qF", "-L", "somebodys", node)
 	sum := s.m.Run("sha256sum", node)
-	if _, _, err := s.kubelet.TryPod(both); err == nil || !strings.Contains(err.Error(), "which its last pod did not leave there") {
+	if _, _, err := s.kubelet.TryPod(both); err == nil || !strings.Contains(err.Error(), "written by others") {
 		t.Errorf("start with what somebody has written: %v", err)
 	}
 	s.ends(t, both)
