@@ -23,18 +23,18 @@ esac
 # The compiler of this machine's own architecture has no prefix on every distribution.
 [ "$arch" = "$(go env GOHOSTARCH)" ] || export CC="$triplet-gcc"
 
-export CGO_ENABLED=1 GOOS=linux GOARCH="$arch"
+# What the caller's environment or "go env -w" has set would make other bytes, or programs for newer processors alone.
+export CGO_ENABLED=1 GOOS=linux GOARCH="$arch" GOAMD64=v1 GOARM64=v8.0 GOFLAGS=-trimpath GOEXPERIMENT=
 export CGO_CFLAGS="-O2 -g -fstack-protector-strong -fstack-clash-protection $guard -D_FORTIFY_SOURCE=2 -Wformat -Werror=format-security"
 export CGO_LDFLAGS="-Wl,-z,relro,-z,now,-z,noexecstack,-z,defs"
 mkdir -p "$out"
 for program; do
-	# netgo and osusergo: the resolver and the user database of Go, so that libc is asked for little. grpcnotrace: see
-	# the Makefile, which builds with the same.
-	tags=netgo,osusergo,grpcnotrace
+	# Those of the Makefile.
+	tags=netgo,osusergo,grpcnotrace,nethttpomithttp2
 	case $program in
 	metalplug-reset | metalplug-holders | metalplug-unit) tags=$tags,nolibudev ;; # no libudev in a process with privileges
 	esac
-	go build -trimpath -buildvcs=false -buildmode=pie -tags "$tags" \
+	go build -buildvcs=false -buildmode=pie -tags "$tags" \
 		-ldflags "-linkmode=external -s -w -buildid= -X main.version=${VERSION:-unreleased}" \
 		-o "$out/$program" "./cmd/$program"
 done

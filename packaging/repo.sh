@@ -14,7 +14,7 @@ packages=$(realpath "$1")
 mkdir -p "$2"
 out=$(realpath "$2")
 key=${KEY:-}
-export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(packaging/epoch.sh)}
 
 apt() {
 	local root=$out/apt arch dir
