@@ -52,14 +52,27 @@ families() {
 		diff <(list "$work/deb-$arch") <(list "$work/rpm-$arch") || bad "deb and rpm of $arch have different files"
 		diff -r "$work/deb-$arch/usr/lib" "$work/rpm-$arch/usr/lib" || bad "units of $arch differ"
 		[[ $(rpm -qp --configfiles "$rpm") = $(dpkg-deb --ctrl-tarfile "$deb" | tar -xO ./conffiles | grep -v '^/etc/apparmor.d/') ]] || bad "configuration of $arch differs"
+		licences "$work/deb-$arch" "$rpm"
 		# No path of whoever built it.
 		! grep -rlF -e "$PWD" -e "${HOME%/}/" "$work/deb-$arch/usr/sbin" "$work/deb-$arch/usr/bin" || bad 'a path of this machine is in a program'
 	done
 }
 
+# licences TREE RPM holds that the rpm names the licence of each module in the programs, and debian/copyright the module.
+licences() {
+	local module
+	local -a modules
+	mapfile -t modules < <(packaging/licences.sh modules "$1"/usr/{sbin,bin,libexec/metalplug}/metalplug*)
+	[[ $(rpm -qp --qf '%{LICENSE}' "$2") = "$(packaging/licences.sh spdx "${modules[@]}")" ]] || bad "$2 names other licences than $(packaging/licences.sh spdx "${modules[@]}")"
+	for module in "${modules[@]}"; do
+		grep -qxF "Files: vendor/${module%@*}/*" "$1/usr/share/doc/metalplug/copyright" || bad "debian/copyright lacks $module"
+	done
+	ls "$1"/usr/share/doc/metalplug/sbom/*.cdx.json >/dev/null || bad 'the deb has no SBOM with the name that scanners look for'
+}
+
 # installs installs the rpm of this machine into an empty tree, verifies it, and removes it.
 installs() {
-	local root=$work/root rpm
+	local root=$work/root left rpm
 	rpm=$(echo "$dist"/metalplug-[0-9]*."$(uname -m)".rpm)
 	[[ -e $rpm ]] || return 0
 	mkdir "$root"
@@ -69,15 +82,21 @@ installs() {
 	echo '# changed' >>"$root/etc/metalplug/metalplug.toml"
 	rpm --root "$root" --nodeps --noscripts -e metalplug || bad 'rpm -e'
 	[[ $(cd "$root" && find etc/metalplug usr -type f) = etc/metalplug/metalplug.toml.rpmsave ]] || bad 'rpm -e leaves something, or takes what was edited'
+	left=$(find "$root/usr" -type d | grep -E 'metalplug|zsh|fish|bash-completion' || true)
+	[[ -z $left ]] || bad "rpm -e leaves directories that no package owns: $left"
 }
 
-# again builds a second time, from a copy in another place, for the machine's own architecture.
+# again builds a second time for the machine's own architecture: from a copy in another place without git, as of a
+# tarball, and in an environment that asks for other programs and modes.
 again() {
 	local arch differing
 	arch=$(go env GOHOSTARCH)
 	cp -r . "$work/elsewhere"
-	rm -rf "$work/elsewhere/dist"
-	ARCHES=$arch "$work/elsewhere/packaging/packages.sh" "$work/again" "$@" >/dev/null 2>"$work/again.log" || {
+	rm -rf "$work/elsewhere/dist" "$work/elsewhere/.git"
+	sed -i "s/^time='.*/time='${SOURCE_DATE_EPOCH:-$(packaging/epoch.sh)}'/" "$work/elsewhere/packaging/epoch.sh"
+	umask 077
+	unset SOURCE_DATE_EPOCH
+	ARCHES=$arch GOAMD64=v3 GOFLAGS=-tags=elsewhere TZ=Pacific/Kiritimati LC_ALL=C.UTF-8 "$work/elsewhere/packaging/packages.sh" "$work/again" "$@" >/dev/null 2>"$work/again.log" || {
 		cat "$work/again.log" >&2
 		return 1
 	}

@@ -17,7 +17,7 @@ out=$1
 shift
 mkdir -p "$out"
 out=$(realpath "$out")
-export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(packaging/epoch.sh)}
 export VERSION=${VERSION:-}
 if [[ -z $VERSION || $VERSION = unreleased ]]; then
 	VERSION=0.0.0~$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S)
@@ -60,6 +60,7 @@ deb() {
 	cp -r packaging/apparmor "$tree/debian/apparmor"
 	cp CHANGELOG.md "$tree/"
 	cp -r "$work/selinux" "$tree/selinux"
+	cat "$work/sbom-$1/copyright" >>"$tree/debian/copyright"
 	sed -i "s/@MAINTAINER@/$maintainer/" "$tree/debian/control"
 	cat >"$tree/debian/changelog" <<-END
 		metalplug ($VERSION-1) unstable; urgency=medium
@@ -73,7 +74,7 @@ deb() {
 		cat "$tree.log" >&2
 		return 1
 	}
-	mv "$work"/*.deb "$out/"
+	mv "$work"/*.deb "$work"/*.buildinfo "$out/"
 }
 
 # rpm ARCH SELECTION: "all" builds the package for all architectures as well.
@@ -82,10 +83,8 @@ rpm() {
 	case $1 in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; esac
 	payload "$1" rpm
 	gzip -9n "$tree"/payload/usr/share/man/*/*
-	cp LICENSE CHANGELOG.md "$tree/"
-	cp -r "$work/selinux" "$tree/selinux"
 	rpmbuild -bb --quiet --target "$machine-linux" -D "systemd_macros $PWD/packaging/rpm/macros" \
-		-D "_topdir $tree/top" -D "_builddir $tree" -D "_rpmdir $out" -D '_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm' \
+		-D "_topdir $tree/top" -D "sources $PWD" -D "payload $tree/payload" -D "_rpmdir $out" -D '_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm' \
 		-D "version $VERSION" -D "maintainer $maintainer" -D "with_selinux $2" \
 		-D "date $(LC_ALL=C date -u -d "@$SOURCE_DATE_EPOCH" '+%a %b %d %Y')" \
 		-D '_buildhost metalplug' -D 'use_source_date_epoch_as_buildtime 1' -D 'clamp_mtime_to_source_date_epoch 1' \

@@ -1,0 +1,104 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Prints the licences of Go modules, from vendor/ if it exists, otherwise from the module cache.
+#
+#   licences.sh notices MODULE@VERSION...    the text of each licence and notice
+#   licences.sh copyright MODULE@VERSION...  paragraphs of debian/copyright, in the format of its first line
+#   licences.sh spdx MODULE@VERSION...       the SPDX expression for the programs: our licence, Go's and theirs
+#   licences.sh modules PROGRAM...           the modules that the linker wrote into the programs
+#
+# Exit status: 1 if a module has no licence, or one that this script does not know.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+die() {
+	echo "licences.sh: $*" >&2
+	exit 1
+}
+
+# directory MODULE@VERSION prints where the module is.
+directory() {
+	if [[ -d vendor ]]; then
+		echo "vendor/${1%@*}"
+	else
+		go list -m -f '{{.Dir}}' "${1%@*}"
+	fi
+}
+
+# files MODULE@VERSION PATTERN... prints the files in the top directory of the module.
+files() {
+	local dir pattern
+	dir=$(directory "$1")
+	shift
+	for pattern; do
+		compgen -G "$dir/$pattern" || true
+	done | sort
+}
+
+# spdx FILE prints the identifier of the licence in the file.
+spdx() {
+	local text
+	text=$(tr -s '[:space:]' ' ' <"$1")
+	case $text in
+	*'Apache License'*'Version 2.0'*) echo Apache-2.0 ;;
+	*'Permission is hereby granted, free of charge'*) echo MIT ;;
+	*'Redistribution and use in source and binary forms'*[Nn]'either the name'*) echo BSD-3-Clause ;;
+	*'Redistribution and use in source and binary forms'*) echo BSD-2-Clause ;;
+	*) die "unknown licence in $1" ;;
+	esac
+}
+
+# expression MODULE@VERSION... prints all of their licences, joined by AND.
+expression() {
+	local module file
+	for module; do
+		[[ -n $(files "$module" 'LICEN[CS]E*' 'COPYING*') ]] || die "no licence in $(directory "$module")"
+		for file in $(files "$module" 'LICEN[CS]E*' 'COPYING*'); do
+			spdx "$file"
+		done
+	done | sort -u | paste -sd '&' | sed 's/&/ AND /g'
+}
+
+# holders MODULE@VERSION prints who has the copyright: from its licence, otherwise from the heads of its sources.
+holders() {
+	local dir found
+	dir=$(directory "$1")
+	found=$(files "$1" 'LICEN[CS]E*' 'COPYING*' 'NOTICE*' | xargs grep -hE '^[ #/*]*(Portions )?Copyright .*[0-9]{4}' || true)
+	[[ -n $found ]] || found=$(grep -rhE --include='*.go' --include='*.proto' '^[ #/*]*Copyright .*[0-9]{4}' "$dir" || true)
+	[[ -n $found ]] || found="the authors of ${1%@*}"
+	sed -E 's/^[^[:alnum:]]*//; s/^(Portions )?Copyright( \((c|C)\)| ©)?:? *//; s/,? *All [Rr]ights [Rr]eserved\.?.*//; s/[[:space:]]+$//' <<<"$found" | sort -u
+}
+
+mode=${1:?usage: licences.sh notices|copyright|spdx|modules ...}
+shift
+case $mode in
+modules) for program; do go version -m "$program"; done | awk '$1 == "dep" { print $2 "@" $3 }' | sort -u ;;
+spdx) { echo Apache-2.0 BSD-3-Clause | tr ' ' '\n' && expression "$@" | sed 's/ AND /\n/g'; } | sort -u | paste -sd '&' | sed 's/&/ AND /g' ;;
+notices)
+	echo 'The programs of metalplug contain the modules below, under these licences, and the runtime and standard library'
+	echo 'of Go, whose licence is that of golang.org/x/sys.'
+	for module; do
+		found=$(files "$module" 'LICEN[CS]E*' 'COPYING*' 'NOTICE*')
+		[[ -n $found ]] || die "no licence in $(directory "$module")"
+		printf '\n%s\n%s\n%s\n' "${rule:=$(printf '=%.0s' {1..80})}" "$module" "$rule"
+		for file in $found; do
+			echo
+			cat "$file"
+		done
+	done
+	;;
+copyright)
+	for module; do
+		licence=$(expression "$module" | sed 's/ AND / and /g')
+		printf '\nFiles: vendor/%s/*\nCopyright: %s\nLicense: %s\n' "${module%@*}" "$(holders "$module" | sed '2,$s/^/ /')" "$licence"
+		# Licences that /usr/share/common-licenses does not have stand in full, one a module: their texts name the holder.
+		for file in $(files "$module" 'LICEN[CS]E*' 'COPYING*'); do
+			[[ $(spdx "$file") != Apache-2.0 ]] || continue
+			sed -E 's/[[:space:]]+$//; s/^$/./; s/^/ /' "$file"
+		done
+		case $licence in *Apache-2.0*) echo ' On Debian systems, the text of Apache-2.0 is in /usr/share/common-licenses/Apache-2.0.' ;; esac
+	done
+	;;
+*) die "unknown mode $mode: must be notices, copyright, spdx or modules" ;;
+esac
