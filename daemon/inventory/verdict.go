@@ -144,6 +144,8 @@ func (f *Facts) waiting() string {
 		return ""
 	case f.Lease.Used && f.Lingerer != "":
 		return "its pod is gone, but " + f.Lingerer
+	case f.uncleared() && f.Cordon != nil:
+		return "to be cleared after its last pod, once it is uncordoned"
 	case f.uncleared():
 		return beingCleared
 	case f.Lease.Used && f.Disk.Evident && !f.spared():
