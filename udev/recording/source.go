@@ -85,6 +85,16 @@ func Check(file string) error {
 
 // read reads a recording.
 func read(file string) (text []byte, r *Recording, err error) {
+	if text, err = readText(file); err != nil {
+		return nil, nil, err
+	}
+	if r, err = Parse(text); err != nil {
+		return nil, nil, fmt.Errorf("open recording %s: %w", file, err)
+	}
+	return text, r, nil
+}
+
+func readText(file string) (text []byte, err error) {
 	info, err := os.Stat(file)
 	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxText) { // a pipe would wait for its writer
 		err = fmt.Errorf("it is not a regular file of at most %d bytes", maxText)
@@ -95,13 +105,10 @@ func read(file string) (text []byte, r *Recording, err error) {
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pathError.Err // the name follows
 	}
-	if err == nil {
-		r, err = Parse(text)
-	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("open recording %s: %w", file, err)
+		return nil, fmt.Errorf("open recording %s: %w", file, err)
 	}
-	return text, r, nil
+	return text, nil
 }
 
 // Root is the directory in which sys, dev and proc are.
@@ -173,7 +180,7 @@ func (s *Source) reload() ([]udev.Event, error) {
 	if _, err := os.Lstat(s.file); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // an editor may be at work, and the next file is an event
 	}
-	text, after, err := read(s.file)
+	text, err := readText(s.file)
 	if err != nil {
 		return nil, err
 	}
@@ -182,8 +189,15 @@ func (s *Source) reload() ([]udev.Event, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	present, before, err := read(s.copyName())
-	if err != nil || bytes.Equal(present, text) {
+	if present, err := readText(s.copyName()); err != nil || bytes.Equal(present, text) {
+		return nil, err
+	}
+	after, err := Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("open recording %s: %w", s.file, err)
+	}
+	_, before, err := read(s.copyName())
+	if err != nil {
 		return nil, err
 	}
 	events, err := before.Update(s.root, after)
