@@ -86,6 +86,24 @@ installs() {
 	[[ -z $left ]] || bad "rpm -e leaves directories that no package owns: $left"
 }
 
+# repositories holds that two runs of repo.sh give the same files, whatever the umask, that every user can read them, and
+# that apt finds the package of this machine.
+repositories() {
+	local root=$work/repo
+	local -a option
+	(umask 077 && packaging/repo.sh "$dist" "$root" && cp -a "$root" "$root.first") >/dev/null
+	sleep 1 # the dates in the indices have seconds
+	packaging/repo.sh "$dist" "$root" >/dev/null
+	diff -r "$root.first" "$root" || bad 'a second run of repo.sh gives other indices'
+	[[ -z $(find "$root" ! -perm -444 -o -type d ! -perm -111) ]] || bad 'a file of the repository is not readable for all'
+	mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
+	sed "s|file:///srv/mirror/metalplug|file://$root|" "$root/apt/metalplug.sources" >"$work/apt/metalplug.sources"
+	option=(-o Dir::Etc::SourceParts=/nowhere -o Dir::Etc::SourceList="$work/apt/metalplug.sources" -o Dir::State::lists="$work/apt/lists"
+		-o Dir::Cache="$work/apt/cache" -o APT::Sandbox::User=root)
+	apt-get "${option[@]}" -qq update || bad 'apt cannot read the repository'
+	apt-cache "${option[@]}" policy metalplug | grep -q "file://\|file:/" || bad 'apt finds no metalplug in the repository'
+}
+
 # again builds a second time for the machine's own architecture: from a copy in another place without git, as of a
 # tarball, and in an environment that asks for other programs and modes.
 again() {
@@ -107,6 +125,7 @@ again() {
 families
 linters
 installs
+repositories
 for deb in "$dist"/metalplug_*_"$(dpkg --print-architecture)".deb; do
 	if [[ ! -e $deb ]] || ((EUID != 0)); then
 		echo 'check.sh: purge.sh is left out: it takes root, and a deb for this machine'

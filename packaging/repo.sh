@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Lays out packages as repositories of apt and of dnf, to be copied to a mirror as they are.
+# Lays out packages as repositories of apt and of dnf, to be copied to a mirror as they are. Packages of other versions
+# that the directory already has stay in it, for a downgrade.
 #
 #   repo.sh PACKAGES DIRECTORY
 #
@@ -10,6 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+umask 022 # a mirror serves files that each user can read
 packages=$(realpath "$1")
 mkdir -p "$2"
 out=$(realpath "$2")
@@ -18,7 +20,7 @@ export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(packaging/epoch.sh)}
 
 apt() {
 	local root=$out/apt arch dir
-	rm -rf "$root"
+	rm -rf "$root/dists"
 	mkdir -p "$root/pool"
 	cp "$packages"/*.deb "$root/pool/"
 	cd "$root"
@@ -32,6 +34,7 @@ apt() {
 	apt-ftparchive -o APT::FTPArchive::Release::Origin=metalplug -o APT::FTPArchive::Release::Label=metalplug \
 		-o APT::FTPArchive::Release::Suite=stable -o APT::FTPArchive::Release::Codename=stable \
 		-o APT::FTPArchive::Release::Architectures='amd64 arm64' -o APT::FTPArchive::Release::Components=main \
+		-o APT::FTPArchive::Release::Date="$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")" \
 		release dists/stable >"$root/Release"
 	mv Release dists/stable/Release
 	if [[ -n $key ]]; then
@@ -39,18 +42,28 @@ apt() {
 		gpg --batch --yes --local-user "$key" --clearsign --output dists/stable/InRelease dists/stable/Release
 		gpg --armor --export "$key" >metalplug.asc
 	fi
+	cat >metalplug.sources <<-END
+		# Replace URIs with the place of this directory on your mirror, and copy metalplug.asc to /etc/apt/keyrings.
+		Types: deb
+		URIs: file:///srv/mirror/metalplug/apt
+		Suites: stable
+		Components: main
+		$([[ -n $key ]] && echo 'Signed-By: /etc/apt/keyrings/metalplug.asc' || echo 'Trusted: yes')
+	END
 }
 
 dnf() {
 	local root=$out/dnf
-	rm -rf "$root"
+	local -a new
 	mkdir -p "$root"
 	cp "$packages"/*.rpm "$root/"
+	mapfile -t new < <(cd "$packages" && printf './%s\n' *.rpm)
 	cd "$root"
 	if [[ -n $key ]]; then
 		# Debian's rpm looks for another gpg.
-		rpmsign --define "_gpg_name $key" --define "__gpg $(command -v gpg)" --addsign ./*.rpm
+		rpmsign --define "_gpg_name $key" --define "__gpg $(command -v gpg)" --addsign "${new[@]}"
 	fi
+	touch -d "@$SOURCE_DATE_EPOCH" "${new[@]}" # the index has the time of each file
 	createrepo_c --quiet --general-compress-type gz --no-database --revision "$SOURCE_DATE_EPOCH" --set-timestamp-to-revision .
 	if [[ -n $key ]]; then
 		gpg --batch --yes --local-user "$key" --armor --detach-sign --output repodata/repomd.xml.asc repodata/repomd.xml

@@ -25,7 +25,7 @@ changes() {
 		metalplugd_t dir metalplugd_var_lib_t metalplugd_runtime_t metalplugd_cdi_t
 		metalplugd_t dir container_var_lib_t container_file_t var_lib_t var_run_t
 		metalplugd_t sock_file metalplugd_runtime_t metalplugd_plugin_sock_t container_var_lib_t container_file_t
-		metalplugd_t sock_file kubelet_var_lib_t var_lib_t
+		metalplugd_t sock_file kubelet_var_lib_t var_lib_t systemd_runtime_notify_t
 		metalplug_reset_t file metalplug_reset_t metalplug_sysfs_reset_t init_tmpfs_t
 		metalplug_reset_t chr_file fixed_disk_device_t metalplug_dfl_device_t vfio_device_t
 		metalplug_reset_t blk_file fixed_disk_device_t
@@ -230,7 +230,8 @@ case ${1:-} in
 *) die 'usage: check.sh MODULE.pp | --policy FILE' ;;
 esac
 
-# A policy that setools cannot read, or that has no such domain, has no rule, and that ends it here.
+seinfo "$policy" >/dev/null || die "setools cannot read $policy: see the error above"
+# A policy that has no such domain has no rule, and that ends it here.
 for domain in "${domains[@]}"; do
 	dump "$domain"
 done
