@@ -6,6 +6,8 @@
 #   make integration   the real device manager and kubelet, faults, and the life of a node and of the package in virtual machines
 #   make integration-night  all there is of that: each release of Kubernetes, thousands of sequences, all machines; hours
 #   make integration-releases  the device managers of all supported releases of Kubernetes; an hour from nothing
+#   make cluster       stories of pods in a cluster: control plane, kubelets, metalplug on recorded hardware; needs root
+#   make cluster-up    such a cluster with two nodes for kubectl, until Ctrl-C; needs root
 #   make sandbox       what a program in the sandbox of each unit reaches, under systemd 252 and 257; needs root
 #   make faults-shown  what keeps devices from pods, and the one command that names each cause (ARGS=kubelet for some)
 #   make fuzz          each fuzz target for FUZZTIME=60s
@@ -54,7 +56,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build run test integration integration-night devicemanager integration-releases faults faults-shown fuzz vulncheck words sandbox vm bench bench-parts lint clean deps install packages packages-check repo selinux
+.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-up cluster-programs faults faults-shown fuzz vulncheck words sandbox vm bench bench-parts lint clean deps install packages packages-check repo selinux
 all: build
 
 deps:
@@ -93,6 +95,22 @@ release-%: build
 
 integration-releases: devicemanager $(RELEASES:%=release-%)
 	METALPLUGD=../../bin/race/metalplugd $(MAKE) devicemanager
+
+# The programs of a release of Kubernetes are one file in bin/cluster. The first build of a release takes minutes.
+RELEASE ?= v1.36
+KUBE_MOD = $(if $(filter v1.36,$(RELEASE)),go.mod,go.$(RELEASE).mod)
+HARDWARE ?= udev/recording/bundled/gpu-server.umockdev udev/recording/bundled/nvme-blank.umockdev
+cluster-programs: build
+	cd integration/cluster && CGO_ENABLED=0 $(GO) build -o ../../bin/cluster/ ./cmd/... && \
+		version=$$($(GO) list -modfile=$(KUBE_MOD) -m -f '{{.Version}}' k8s.io/kubernetes) && \
+		CGO_ENABLED=0 $(GO) build -modfile=$(KUBE_MOD) -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" \
+		-o ../../bin/cluster/kube-$(RELEASE) ./kube
+
+cluster: cluster-programs
+	cd integration/cluster && RELEASE=$(RELEASE) $(GO) test -count=1 -v -timeout 20m -run '$(RUN)' .
+
+cluster-up: cluster-programs
+	bin/cluster/up --release $(RELEASE) $(HARDWARE)
 
 # What "make test" does in short: a thousand sequences (SEQUENCES), ten thousand devices.
 faults:
@@ -138,6 +156,7 @@ lint:
 	GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./... && GOARCH=arm64 CGO_ENABLED=0 $(GO) vet -tags integration ./integration/vm/... ./integration/sandbox ./integration/faults
 	$(GO) run $(STATICCHECK) ./... && $(GO) run $(STATICCHECK) -tags integration ./integration/vm/... ./integration/sandbox ./integration/faults
 	cd integration/devicemanager && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...
+	cd integration/cluster && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...
 	shellcheck $$(git ls-files '*.sh' .ci/run 'packaging/debian/*.post*' packaging/debian/*.prerm)
 
 install: build

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster runs a real Kubernetes cluster on one machine: etcd, kube-apiserver, kube-scheduler,
+// kube-controller-manager, and nodes with a real kubelet, metalplugd on recorded hardware, and a container runtime
+// without containers. Only root can run it.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	// startLimit bounds the wait for a program to be ready. On two idle cores the slowest takes two seconds.
+	startLimit = 2 * time.Minute
+	// pollInterval is the time between two questions whether a program is ready.
+	pollInterval = 20 * time.Millisecond
+)
+
+// Options are the programs of a cluster and the place for its files.
+type Options struct {
+	Dir    string // a new directory with a short path, which Stop removes; the path of a socket has 107 bytes
+	Kube   string // the program of folder kube
+	CRI    string // the program of folder cmd/cri
+	Daemon string // metalplugd
+}
+
+// Cluster is a control plane and its nodes. Its methods are for one goroutine at a time.
+type Cluster struct {
+	Client kubernetes.Interface // as an administrator
+
+	options   Options
+	authority *authority
+	parts     []*process
+	nodes     []*Node
+}
+
+// Start starts the control plane and returns when all of its parts are ready. On an error nothing is left running.
+func Start(ctx context.Context, o Options) (*Cluster, error) {
+	for _, file := range []*string{&o.Dir, &o.Kube, &o.CRI, &o.Daemon} {
+		var err error
+		if *file, err = filepath.Abs(*file); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.Mkdir(o.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	c := &Cluster{options: o}
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return c, nil
+}
+
+// Stop ends all processes and removes all files.
+func (c *Cluster) Stop() error {
+	var errs []error
+	for _, n := range slices.Clone(c.nodes) {
+		errs = append(errs, n.Stop())
+	}
+	for _, p := range slices.Backward(c.parts) {
+		p.kill()
+	}
+	return errors.Join(append(errs, os.RemoveAll(c.options.Dir))...)
+}
+
+// File returns the path of a file of the cluster, such as admin.kubeconfig.
+func (c *Cluster) File(name string) string { return filepath.Join(c.options.Dir, name) }
+
+func (c *Cluster) start(ctx context.Context) error {
+	ports, err := freePorts(5)
+	if err != nil {
+		return err
+	}
+	server := fmt.Sprintf("https://127.0.0.1:%d", ports[0])
+	if err := c.certify(server); err != nil {
+		return err
+	}
+	etcd := fmt.Sprintf("http://127.0.0.1:%d", ports[1])
+	if err := c.run("etcd", "--data-dir="+c.File("etcd"), "--listen="+etcd, fmt.Sprintf("--peer=http://127.0.0.1:%d", ports[2])); err != nil {
+		return err
+	}
+	if err := c.run("apiserver", c.serverFlags(etcd, ports[0])...); err != nil {
+		return err
+	}
+	if err := c.connect(); err != nil {
+		return err
+	}
+	if err := c.await(ctx, "apiserver", c.Client.Discovery().RESTClient(), "/readyz"); err != nil {
+		return err
+	}
+	if err := c.run("scheduler", c.componentFlags("scheduler", ports[3])...); err != nil {
+		return err
+	}
+	if err := c.run("controllers", append(c.componentFlags("controllers", ports[4]),
+		"--use-service-account-credentials=true",
+		"--service-account-private-key-file="+c.File("sa.key"), "--root-ca-file="+c.File("ca.crt"),
+		"--cluster-signing-cert-file="+c.File("ca.crt"), "--cluster-signing-key-file="+c.File("ca.key"))...); err != nil {
+		return err
+	}
+	for i, name := range []string{"scheduler", "controllers"} {
+		probe, err := loopback(ports[3+i])
+		if err != nil {
+			return err
+		}
+		if err := c.await(ctx, name, probe, "/healthz"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// certify writes the keys, certificates and kubeconfigs of the control plane.
+func (c *Cluster) certify(server string) error {
+	var err error
+	if c.authority, err = newAuthority(c.options.Dir, server); err != nil {
+		return err
+	}
+	return errors.Join(
+		c.authority.serve("apiserver"),
+		c.authority.client("admin", "kubernetes-admin", "system:masters"),
+		c.authority.client("kubelet-client", "kube-apiserver-kubelet-client", "system:masters"),
+		c.authority.client("scheduler", "system:kube-scheduler"),
+		c.authority.client("controllers", "system:kube-controller-manager"))
+}
+
+func (c *Cluster) connect() error {
+	config, err := clientcmd.BuildConfigFromFlags("", c.File("admin.kubeconfig"))
+	if err != nil {
+		return err
+	}
+	config.QPS = -1 // no limit
+	c.Client, err = kubernetes.NewForConfig(config)
+	return err
+}
+
+// run starts a program of Kubernetes as a part of the control plane.
+func (c *Cluster) run(name string, flags ...string) error {
+	p, err := spawn(c.options.Dir, name, append([]string{c.options.Kube, name}, flags...)...)
+	if err == nil {
+		c.parts = append(c.parts, p)
+	}
+	return err
+}
+
+// await waits until a part answers a path with success.
+func (c *Cluster) await(ctx context.Context, name string, client rest.Interface, path string) error {
+	p := c.parts[slices.IndexFunc(c.parts, func(p *process) bool { return p.name == name })]
+	return poll(ctx, name+" is not ready", func(ctx context.Context) error {
+		if !p.alive() {
+			return fatal{fmt.Errorf("%s ended: %v: see %s", name, p.cmd.ProcessState, c.File(name+".log"))}
+		}
+		return client.Get().AbsPath(path).Do(ctx).Error()
+	})
+}
+
+// fatal is an error after which waiting is of no use.
+type fatal struct{ error }
+
+// poll calls try until it returns nil, a fatal error, or startLimit is over.
+func poll(ctx context.Context, what string, try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	for {
+		err := try(ctx)
+		var end fatal
+		if err == nil || errors.As(err, &end) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w; the last answer: %w", what, ctx.Err(), err)
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+// loopback is a client of a part with a certificate that it signed itself.
+func loopback(port int) (rest.Interface, error) {
+	return rest.UnversionedRESTClientFor(&rest.Config{
+		Host:            net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true},
+		ContentConfig:   rest.ContentConfig{NegotiatedSerializer: scheme.Codecs.WithoutConversion()},
+	})
+}
+
+// freePorts returns ports of loopback that no process listens on.
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, n)
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close() // after the last one, so that each port differs
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports, nil
+}

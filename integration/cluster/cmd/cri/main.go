@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Cri is a container runtime without containers. The kubelet talks CRI to it. It starts no process: a container runs
+// until the kubelet stops it, or ends at once if its command is "exit CODE". The log of a container is one line of JSON
+// that says which environment, mounts and devices it got. CDI devices are resolved by the library that containerd and
+// CRI-O use.
+//
+// A pod has a directory below --cgroup, from the start of its sandbox to its end, in place of its cgroup.
+//
+//	cri --listen SOCKET --cdi DIR --cgroup DIR
+package main
+
+import (
+	"flag"
+	"fmt"
+	"net"
+	"os"
+
+	"google.golang.org/grpc"
+	api "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+)
+
+func main() {
+	listen := flag.String("listen", "/run/containerd/containerd.sock", "`SOCKET` for the kubelet")
+	specs := flag.String("cdi", "/run/cdi", "`DIR` of the CDI specs")
+	cgroup := flag.String("cgroup", "/run/cgroup/kubepods", "`DIR` of the pods' directories")
+	flag.Parse()
+	if err := serve(*listen, *specs, *cgroup); err != nil {
+		fmt.Fprintln(os.Stderr, "cri:", err)
+		os.Exit(1)
+	}
+}
+
+// serve answers until the process is killed.
+func serve(listen, specs, cgroup string) error {
+	if err := cdi.Configure(cdi.WithSpecDirs(specs)); err != nil {
+		return err
+	}
+	l, err := net.Listen("unix", listen)
+	if err != nil {
+		return err
+	}
+	r := newRuntime(cgroup)
+	s := grpc.NewServer()
+	api.RegisterRuntimeServiceServer(s, r)
+	api.RegisterImageServiceServer(s, images{})
+	return s.Serve(l)
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Up starts a cluster of two nodes with metalplugd on recorded hardware, prints how to use it, and ends it with Ctrl-C.
+//
+//	up --dir DIR --programs DIR --release v1.36 RECORDING...
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/metalplug/metalplug/integration/cluster"
+)
+
+func main() {
+	dir := flag.String("dir", "/tmp/metalplug-cluster", "`DIR` for all files, which is removed at the start and at the end")
+	programs := flag.String("programs", "bin", "`DIR` of metalplugd and of cluster/")
+	release := flag.String("release", "v1.36", "`RELEASE` of Kubernetes")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *dir, *programs, *release, flag.Args()); err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "up:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, dir, programs, release string, recordings []string) (err error) {
+	began := time.Now()
+	programs, err = filepath.Abs(programs)
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	c, err := cluster.Start(ctx, cluster.Options{
+		Dir:    dir,
+		Kube:   filepath.Join(programs, "cluster", "kube-"+release),
+		CRI:    filepath.Join(programs, "cluster", "cri"),
+		Daemon: filepath.Join(programs, "metalplugd"),
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Stop()) }()
+	fmt.Printf("%5.1f s  control plane\n", time.Since(began).Seconds())
+	for i, file := range recordings {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		name := fmt.Sprintf("node%d", i+1)
+		if _, err := c.StartNode(ctx, cluster.NodeOptions{Name: name, Recording: string(text)}); err != nil {
+			return err
+		}
+		fmt.Printf("%5.1f s  %s with %s\n", time.Since(began).Seconds(), name, filepath.Base(file))
+	}
+	if err := os.Symlink(filepath.Join(programs, "cluster", "kube-"+release), c.File("kubectl")); err != nil {
+		return err
+	}
+	fmt.Printf(usage, c.File(""), c.File("admin.kubeconfig"), c.File("node1"), programs)
+	<-ctx.Done()
+	return nil
+}
+
+const usage = `
+In another terminal:
+
+    export PATH=%[1]s:$PATH KUBECONFIG=%[2]s
+    kubectl describe node node1
+    kubectl get pods -A --watch
+
+The log of a container says which devices it got. The programs of a node write their logs to %[3]s/*.log.
+To unplug a device, remove it from %[3]s/var/hardware/recording and save the file. metalplugctl on a node is
+
+    export METALPLUG_SOCKET=%[3]s/run/metalplug/control.sock
+    %[4]s/metalplugctl list
+
+Ctrl-C ends everything and removes the files.
+`

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// defaultResources are the disks beside the built-in resources. Nothing can be erased in a recording.
+const defaultResources = `
+[[resource]]
+name = "metalplug.io/nvme"
+reset.scrub = "none"
+`
+
+// Configure writes metalplugd's configuration for its next start or reload. Without resources it has the built-in ones
+// and the disks.
+func (n *Node) Configure(resources string) error {
+	builtin := resources == ""
+	if builtin {
+		resources = defaultResources
+	}
+	return replace(n.path("var/lib/metalplug.toml"), fmt.Appendf(nil, `builtin = %v
+hardware.source = "recording:/var/hardware/recording"
+paths.cgroup = "/run/cgroup"
+%s`, builtin, resources))
+}
+
+// Plug makes a recording the hardware of the node. metalplugd sees the difference as devices that come and go. The node
+// gets the device nodes that the recording names, for the container runtime, which asks the kernel what they are.
+func (n *Node) Plug(recording string) error {
+	for _, old := range devices(n.options.Recording) {
+		if err := removeMissing(n.path(old.file)); err != nil {
+			return err
+		}
+	}
+	n.options.Recording = recording
+	for _, d := range devices(recording) {
+		if err := os.MkdirAll(filepath.Dir(n.path(d.file)), 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mknod(n.path(d.file), d.mode|0o600, int(unix.Mkdev(d.major, d.minor))); err != nil {
+			return fmt.Errorf("make device node %s: %w", d.file, err)
+		}
+	}
+	return replace(n.path("var/hardware/recording"), []byte(recording))
+}
+
+// deviceNode is a device node of a recording.
+type deviceNode struct {
+	file         string // below the node's root
+	mode         uint32 // S_IFBLK or S_IFCHR
+	major, minor uint32
+}
+
+// devices returns the device nodes of a recording: of each block of lines, "N: NAME" and its properties.
+func devices(recording string) []deviceNode {
+	var all []deviceNode
+	for block := range strings.SplitSeq(recording, "\n\n") {
+		d := deviceNode{mode: unix.S_IFCHR}
+		for line := range strings.Lines(block) {
+			line = strings.TrimSpace(line)
+			if name, ok := strings.CutPrefix(line, "N: "); ok {
+				name, _, _ = strings.Cut(name, "=") // after it is the content
+				d.file = filepath.Join("dev", name)
+			}
+			if line == "E: SUBSYSTEM=block" {
+				d.mode = unix.S_IFBLK
+			}
+			_, _ = fmt.Sscanf(line, "E: MAJOR=%d", &d.major) // other lines do not match
+			_, _ = fmt.Sscanf(line, "E: MINOR=%d", &d.minor)
+		}
+		if d.file != "" && d.major != 0 {
+			all = append(all, d)
+		}
+	}
+	return all
+}

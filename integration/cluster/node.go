@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+//go:embed node.sh
+var nodeScript string
+
+// stopLimit is the time that metalplugd has to stop, as in its unit.
+const stopLimit = 20 * time.Second
+
+// NodeOptions describe a node.
+type NodeOptions struct {
+	Name      string // a DNS label
+	Recording string // text of the recorded hardware
+	Resources string // [[resource]] tables of metalplugd's configuration; empty: the built-in ones and the disks
+	Kubelet   string // lines added to the kubelet's configuration
+}
+
+// Node is a node with its own /var, /run and /dev. Its programs share a mount namespace.
+type Node struct {
+	Name string
+
+	cluster *Cluster
+	dir     string
+	options NodeOptions
+	port    int // of the kubelet
+	runtime *process
+	kubelet *process
+	daemon  *process
+}
+
+// StartNode starts a node and returns when the API server shows it as Ready. metalplugd registers in between.
+func (c *Cluster) StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
+	n := &Node{Name: o.Name, cluster: c, dir: c.File(o.Name), options: o}
+	c.nodes = append(c.nodes, n)
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	n.port = ports[0]
+	if err := c.authority.client("node-"+n.Name, "system:node:"+n.Name, "system:nodes"); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{"var/lib/kubelet/manifests", "var/lib/metalplug", "var/log", "var/tmp", "var/hardware"} {
+		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.WriteFile(n.path("var/lib/kubelet/config.yaml"), []byte(n.kubeletConfig()), 0o600); err != nil {
+		return nil, err
+	}
+	if err := n.Configure(o.Resources); err != nil {
+		return nil, err
+	}
+	if err := n.boot(ctx); err != nil {
+		return nil, err
+	}
+	return n, n.AwaitReady(ctx)
+}
+
+// path returns where a file of the node is on the machine.
+func (n *Node) path(name string) string { return filepath.Join(n.dir, name) }
+
+// boot starts the container runtime, metalplugd and the kubelet with nothing in /run and /dev.
+func (n *Node) boot(ctx context.Context) error {
+	for _, dir := range []string{"dev", "run"} {
+		if err := os.RemoveAll(n.path(dir)); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{"dev", "run/bin", "run/sysctl", "run/tmp", "run/cdi", "run/containerd", "run/cgroup/kubepods"} {
+		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(n.path("run/cgroup/cgroup.controllers"), nil, 0o600); err != nil { // of version 2
+		return err
+	}
+	if err := n.Plug(n.options.Recording); err != nil {
+		return err
+	}
+	o := n.cluster.options
+	var err error
+	if n.runtime, err = spawn(n.dir, "cri", "unshare", "--mount", "--propagation", "private", "--",
+		"sh", "-c", nodeScript, "node.sh", n.dir, o.Kube, o.CRI, o.Daemon); err != nil {
+		return err
+	}
+	if err := poll(ctx, "the container runtime is not ready", func(context.Context) error {
+		if !n.runtime.alive() {
+			return fatal{fmt.Errorf("the container runtime ended: %v: see %s", n.runtime.cmd.ProcessState, n.path("cri.log"))}
+		}
+		_, err := os.Stat(n.path("run/containerd/containerd.sock"))
+		return err
+	}); err != nil {
+		return err
+	}
+	return errors.Join(n.StartDaemon(), n.StartKubelet())
+}
+
+// Reboot kills all processes of the node and boots it. It returns when the kubelet was started.
+func (n *Node) Reboot(ctx context.Context) error {
+	n.crash()
+	return n.boot(ctx)
+}
+
+func (n *Node) crash() {
+	for _, p := range []*process{n.kubelet, n.daemon, n.runtime} {
+		p.kill()
+	}
+}
+
+// enter starts a program in the node's mount namespace.
+func (n *Node) enter(name string, command ...string) (*process, error) {
+	space := fmt.Sprintf("--mount=/proc/%d/ns/mnt", n.runtime.cmd.Process.Pid)
+	return spawn(n.dir, name, append([]string{"nsenter", space, "--", "env", "TMPDIR=/run/tmp"}, command...)...)
+}
+
+// StartKubelet starts the kubelet and does not wait for it.
+func (n *Node) StartKubelet() error {
+	var err error
+	n.kubelet, err = n.enter("kubelet", "/run/bin/kube", "kubelet", "--config=/var/lib/kubelet/config.yaml",
+		"--kubeconfig="+n.cluster.File("node-"+n.Name+".kubeconfig"), "--hostname-override="+n.Name, "--node-ip=127.0.0.1")
+	return err
+}
+
+// KillKubelet ends the kubelet as a crash does.
+func (n *Node) KillKubelet() { n.kubelet.kill() }
+
+// StartDaemon starts metalplugd and does not wait for it.
+func (n *Node) StartDaemon() error {
+	var err error
+	n.daemon, err = n.enter("metalplugd", "/run/bin/metalplugd", "--config=/var/lib/metalplug.toml", "--log-level=debug")
+	return err
+}
+
+// StopDaemon stops metalplugd as systemd does. The error says that it did not stop in order.
+func (n *Node) StopDaemon() error {
+	if n.daemon == nil {
+		return nil
+	}
+	if !n.daemon.alive() {
+		return fmt.Errorf("metalplugd on %s ended too early: %v", n.Name, n.daemon.cmd.ProcessState)
+	}
+	_ = n.daemon.cmd.Process.Signal(syscall.SIGTERM) // it may end in between
+	select {
+	case <-n.daemon.done:
+	case <-time.After(stopLimit):
+		n.daemon.kill()
+		return fmt.Errorf("metalplugd on %s did not stop within %v", n.Name, stopLimit)
+	}
+	if code := n.daemon.cmd.ProcessState.ExitCode(); code != 0 {
+		return fmt.Errorf("metalplugd on %s: %v", n.Name, n.daemon.cmd.ProcessState)
+	}
+	return nil
+}
+
+// Stop stops metalplugd, kills the other programs, and deletes the Node and the files.
+func (n *Node) Stop() error {
+	err := n.StopDaemon()
+	n.crash()
+	n.cluster.nodes = slices.DeleteFunc(n.cluster.nodes, func(other *Node) bool { return other == n })
+	if n.cluster.Client != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+		defer cancel()
+		gone := n.cluster.Client.CoreV1().Nodes().Delete(ctx, n.Name, metav1.DeleteOptions{})
+		if gone != nil && !apierrors.IsNotFound(gone) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return errors.Join(err, os.RemoveAll(n.dir))
+}
+
+// AwaitReady waits until the API server shows the node as Ready.
+func (n *Node) AwaitReady(ctx context.Context) error {
+	return poll(ctx, n.Name+" is not Ready", func(ctx context.Context) error {
+		if !n.kubelet.alive() {
+			return fatal{fmt.Errorf("the kubelet of %s ended: %v: see %s", n.Name, n.kubelet.cmd.ProcessState, n.path("kubelet.log"))}
+		}
+		node, err := n.cluster.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == v1.NodeReady && c.Status == v1.ConditionTrue {
+				return nil
+			}
+		}
+		return fmt.Errorf("its conditions are %v", node.Status.Conditions)
+	})
+}
+
+// Static writes the manifest of a static pod, or removes it if there is no text.
+func (n *Node) Static(name string, manifest []byte) error {
+	file := n.path("var/lib/kubelet/manifests/" + name + ".yaml")
+	if manifest == nil {
+		return os.Remove(file)
+	}
+	return replace(file, manifest)
+}
+
+// Ctl runs metalplugctl on the node and returns what it printed. The error has its exit code.
+func (n *Node) Ctl(ctx context.Context, args ...string) (string, error) {
+	program := filepath.Join(filepath.Dir(n.cluster.options.Daemon), "metalplugctl")
+	c := exec.CommandContext(ctx, program, args...)
+	c.Env = append(os.Environ(), "METALPLUG_SOCKET="+n.path("run/metalplug/control.sock"))
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
+// kubeletConfig is the configuration of the kubelet. It makes no cgroups, since containers have no processes, and leaves
+// the machine's iptables alone. It reports its status each second and not each ten, so that no story waits for that.
+func (n *Node) kubeletConfig() string {
+	return `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: 127.0.0.1
+port: ` + strconv.Itoa(n.port) + `
+healthzPort: 0
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: ` + n.cluster.File("ca.crt") + `}}
+authorization: {mode: Webhook}
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+staticPodPath: /var/lib/kubelet/manifests
+volumePluginDir: /var/lib/kubelet/volume-plugins
+fileCheckFrequency: 1s
+nodeStatusUpdateFrequency: 1s
+cgroupDriver: cgroupfs
+cgroupsPerQOS: false
+enforceNodeAllocatable: []
+failCgroupV1: false
+failSwapOn: false
+localStorageCapacityIsolation: false
+makeIPTablesUtilChains: false
+oomScoreAdj: 0
+evictionHard: {memory.available: 1Mi}
+` + n.options.Kubelet
+}
+
+// replace writes a file in one step, as an editor saves it.
+func replace(file string, text []byte) error {
+	next := filepath.Join(filepath.Dir(file), ".next")
+	if err := os.WriteFile(next, text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, file)
+}
+
+// removeMissing removes a file that may be missing.
+func removeMissing(file string) error {
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,29 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Makes the calling process a node, in the mount namespace that it has alone, and runs the container runtime in it. The
+# node has /dev, /run and /var of its own, below DIR. The programs are in /run/bin. /proc/sys has copies of the values
+# that the kubelet sets (setupKernelTunables in pkg/kubelet/cm/container_manager_linux.go).
+#
+#	unshare --mount --propagation private node.sh DIR KUBE CRI METALPLUGD
+set -eu
+
+dir=$1
+for name in null zero full random urandom kmsg; do
+	touch "$dir/dev/$name"
+	mount --bind "/dev/$name" "$dir/dev/$name"
+done
+for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
+	copy=$dir/run/sysctl/$(basename "$name")
+	cat "/proc/sys/$name" >"$copy"
+	mount --bind "$copy" "/proc/sys/$name"
+done
+for name in kube cri metalplugd; do
+	shift
+	touch "$dir/run/bin/$name"
+	mount --bind "$1" "$dir/run/bin/$name"
+done
+mount --rbind "$dir/dev" /dev
+mount --rbind "$dir/run" /run
+mount --bind "$dir/var" /var
+exec /run/bin/cri

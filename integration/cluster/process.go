@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+)
+
+// process is a child that the kernel kills when this process ends, however it ends.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+}
+
+// spawn starts a program. Its output is appended to NAME.log in dir.
+func spawn(dir, name string, command ...string) (*process, error) {
+	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	p := &process{name: name, cmd: exec.Command(command[0], command[1:]...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setpgid:   true, // Ctrl-C at the terminal reaches this process alone, which ends the others in order
+		Pdeathsig: syscall.SIGKILL,
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait() // ProcessState has the outcome
+	}()
+	return p, nil
+}
+
+// kill ends the process as a crash does. A process that has ended or was not started is fine.
+func (p *process) kill() {
+	if p == nil {
+		return
+	}
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// alive reports whether the process runs.
+func (p *process) alive() bool {
+	if p == nil {
+		return false
+	}
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
