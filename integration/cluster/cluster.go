@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -24,7 +25,7 @@ import (
 
 const (
 	// startLimit bounds the wait for a program to be ready. On two idle cores the slowest takes two seconds.
-	startLimit = 2 * time.Minute
+	startLimit = time.Minute
 	// pollInterval is the time between two questions whether a program is ready.
 	pollInterval = 20 * time.Millisecond
 )
@@ -120,7 +121,10 @@ func (c *Cluster) start(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return poll(ctx, "no service account for pods", func(ctx context.Context) error {
+		_, err := c.Client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
 }
 
 // certify writes the keys, certificates and kubeconfigs of the control plane.
@@ -209,4 +213,19 @@ func freePorts(n int) ([]int, error) {
 		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return ports, nil
+}
+
+// ownAddress returns an address of this machine that is not of loopback, which a kubelet refuses (validateNodeIP in
+// pkg/kubelet/kubelet_node_status.go). The API server asks there for logs.
+func ownAddress() (string, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return "", err
+	}
+	for _, a := range all {
+		if network, ok := a.(*net.IPNet); ok && network.IP.IsGlobalUnicast() && network.IP.To4() != nil {
+			return network.IP.String(), nil
+		}
+	}
+	return "", errors.New("this machine has no IPv4 address but those of loopback")
 }

@@ -16,6 +16,7 @@ func (c *Cluster) serverFlags(etcd string, port int) []string {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.File("sa.pub"), "--service-account-signing-key-file=" + c.File("sa.key"),
 		"--service-cluster-ip-range=10.96.0.0/24", "--allow-privileged=true",
+		"--kubelet-preferred-address-types=InternalIP", // no DNS knows the names of the nodes
 		"--kubelet-client-certificate=" + c.File("kubelet-client.crt"), "--kubelet-client-key=" + c.File("kubelet-client.key"),
 	}
 }

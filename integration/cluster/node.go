@@ -3,16 +3,19 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -29,10 +32,10 @@ const stopLimit = 20 * time.Second
 
 // NodeOptions describe a node.
 type NodeOptions struct {
-	Name      string // a DNS label
-	Recording string // text of the recorded hardware
-	Resources string // [[resource]] tables of metalplugd's configuration; empty: the built-in ones and the disks
-	Kubelet   string // lines added to the kubelet's configuration
+	Name      string        // a DNS label
+	Recording string        // text of the recorded hardware
+	Resources string        // [[resource]] tables of metalplugd's configuration; empty: the built-in ones and the disks
+	Status    time.Duration // between two looks of the kubelet at its own status; 0: one second
 }
 
 // Node is a node with its own /var, /run and /dev. Its programs share a mount namespace.
@@ -42,16 +45,23 @@ type Node struct {
 	cluster *Cluster
 	dir     string
 	options NodeOptions
-	port    int // of the kubelet
+	ip      string // of the kubelet's server
+	port    int
 	runtime *process
 	kubelet *process
 	daemon  *process
+	notify  *net.UnixConn // systemd's end of metalplugd's socket
+	ready   chan struct{} // metalplugd said READY=1
 }
 
 // StartNode starts a node and returns when the API server shows it as Ready. metalplugd registers in between.
 func (c *Cluster) StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
 	n := &Node{Name: o.Name, cluster: c, dir: c.File(o.Name), options: o}
 	c.nodes = append(c.nodes, n)
+	var err error
+	if n.ip, err = ownAddress(); err != nil {
+		return nil, err
+	}
 	ports, err := freePorts(1)
 	if err != nil {
 		return nil, err
@@ -60,7 +70,7 @@ func (c *Cluster) StartNode(ctx context.Context, o NodeOptions) (*Node, error) {
 	if err := c.authority.client("node-"+n.Name, "system:node:"+n.Name, "system:nodes"); err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{"var/lib/kubelet/manifests", "var/lib/metalplug", "var/log", "var/tmp", "var/hardware"} {
+	for _, dir := range []string{"var/lib/kubelet/manifests", "var/lib/kubelet/device-plugins", "var/lib/kubelet/pod-resources", "var/lib/metalplug", "var/log", "var/tmp", "var/hardware"} {
 		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
 			return nil, err
 		}
@@ -95,7 +105,7 @@ func (n *Node) boot(ctx context.Context) error {
 	if err := os.WriteFile(n.path("run/cgroup/cgroup.controllers"), nil, 0o600); err != nil { // of version 2
 		return err
 	}
-	if err := n.Plug(n.options.Recording); err != nil {
+	if err := errors.Join(n.Plug(n.options.Recording), n.listen()); err != nil {
 		return err
 	}
 	o := n.cluster.options
@@ -113,7 +123,10 @@ func (n *Node) boot(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return errors.Join(n.StartDaemon(), n.StartKubelet())
+	if err := n.StartDaemon(ctx); err != nil {
+		return err
+	}
+	return n.StartKubelet()
 }
 
 // Reboot kills all processes of the node and boots it. It returns when the kubelet was started.
@@ -126,9 +139,12 @@ func (n *Node) crash() {
 	for _, p := range []*process{n.kubelet, n.daemon, n.runtime} {
 		p.kill()
 	}
+	if n.notify != nil {
+		n.notify.Close()
+	}
 }
 
-// enter starts a program in the node's mount namespace.
+// enter starts a program in the node's mount namespace. Before its path there may be variables of its environment.
 func (n *Node) enter(name string, command ...string) (*process, error) {
 	space := fmt.Sprintf("--mount=/proc/%d/ns/mnt", n.runtime.cmd.Process.Pid)
 	return spawn(n.dir, name, append([]string{"nsenter", space, "--", "env", "TMPDIR=/run/tmp"}, command...)...)
@@ -138,18 +154,57 @@ func (n *Node) enter(name string, command ...string) (*process, error) {
 func (n *Node) StartKubelet() error {
 	var err error
 	n.kubelet, err = n.enter("kubelet", "/run/bin/kube", "kubelet", "--config=/var/lib/kubelet/config.yaml",
-		"--kubeconfig="+n.cluster.File("node-"+n.Name+".kubeconfig"), "--hostname-override="+n.Name, "--node-ip=127.0.0.1")
+		"--kubeconfig="+n.cluster.File("node-"+n.Name+".kubeconfig"), "--hostname-override="+n.Name, "--node-ip="+n.ip)
 	return err
 }
 
 // KillKubelet ends the kubelet as a crash does.
 func (n *Node) KillKubelet() { n.kubelet.kill() }
 
-// StartDaemon starts metalplugd and does not wait for it.
-func (n *Node) StartDaemon() error {
+// StartDaemon starts metalplugd and waits until it is ready, as systemd does before it starts the kubelet.
+func (n *Node) StartDaemon(ctx context.Context) error {
+	for len(n.ready) > 0 {
+		<-n.ready // of an earlier start
+	}
 	var err error
-	n.daemon, err = n.enter("metalplugd", "/run/bin/metalplugd", "--config=/var/lib/metalplug.toml", "--log-level=debug")
-	return err
+	if n.daemon, err = n.enter("metalplugd", "NOTIFY_SOCKET=/run/notify",
+		"/run/bin/metalplugd", "--config=/var/lib/metalplug.toml", "--log-level=debug"); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	select {
+	case <-n.ready:
+		return nil
+	case <-n.daemon.done:
+		return fmt.Errorf("metalplugd ended: %v: see %s", n.daemon.cmd.ProcessState, n.path("metalplugd.log"))
+	case <-ctx.Done():
+		return fmt.Errorf("metalplugd is not ready: %w", ctx.Err())
+	}
+}
+
+// listen stands in for systemd, which metalplugd tells when it is ready, until the socket is closed.
+func (n *Node) listen() error {
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: n.path("run/notify"), Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	n.notify, n.ready = notify, make(chan struct{}, 1)
+	go func() {
+		for message := make([]byte, 4096); ; {
+			size, err := notify.Read(message)
+			if err != nil {
+				return
+			}
+			if slices.Contains(strings.Split(string(message[:size]), "\n"), "READY=1") {
+				select {
+				case n.ready <- struct{}{}:
+				default: // a reload, for which StartDaemon does not wait
+				}
+			}
+		}
+	}()
+	return nil
 }
 
 // StopDaemon stops metalplugd as systemd does. The error says that it did not stop in order.
@@ -231,7 +286,7 @@ func (n *Node) Ctl(ctx context.Context, args ...string) (string, error) {
 func (n *Node) kubeletConfig() string {
 	return `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-address: 127.0.0.1
+address: ` + n.ip + `
 port: ` + strconv.Itoa(n.port) + `
 healthzPort: 0
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: ` + n.cluster.File("ca.crt") + `}}
@@ -240,7 +295,7 @@ containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 staticPodPath: /var/lib/kubelet/manifests
 volumePluginDir: /var/lib/kubelet/volume-plugins
 fileCheckFrequency: 1s
-nodeStatusUpdateFrequency: 1s
+nodeStatusUpdateFrequency: ` + cmp.Or(n.options.Status, time.Second).String() + `
 cgroupDriver: cgroupfs
 cgroupsPerQOS: false
 enforceNodeAllocatable: []
@@ -250,7 +305,7 @@ localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 oomScoreAdj: 0
 evictionHard: {memory.available: 1Mi}
-` + n.options.Kubelet
+`
 }
 
 // replace writes a file in one step, as an editor saves it.

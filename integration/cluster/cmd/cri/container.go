@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -89,7 +90,7 @@ func (r *runtime) CreateContainer(_ context.Context, req *api.CreateContainerReq
 		return nil, status.Errorf(codes.NotFound, "no sandbox %q", req.GetPodSandboxId())
 	}
 	c := &container{
-		id: r.next("container"), sandbox: s.id, config: req.GetConfig(), got: g, created: time.Now().UnixNano(),
+		id: rand.Text(), sandbox: s.id, config: req.GetConfig(), got: g, created: time.Now().UnixNano(),
 		log: filepath.Join(s.config.GetLogDirectory(), req.GetConfig().GetLogPath()),
 	}
 	r.containers[c.id] = c

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,7 +24,7 @@ type runtime struct {
 	cgroup string // has a directory for each pod
 
 	mu         sync.Mutex
-	count      int // of all sandboxes and containers there were
+	count      int // of all sandboxes there were
 	sandboxes  map[string]*sandbox
 	containers map[string]*container
 }
@@ -38,12 +39,6 @@ type sandbox struct {
 
 func newRuntime(cgroup string) *runtime {
 	return &runtime{cgroup: cgroup, sandboxes: make(map[string]*sandbox), containers: make(map[string]*container)}
-}
-
-// next returns an ID. The caller holds mu.
-func (r *runtime) next(kind string) string {
-	r.count++
-	return fmt.Sprintf("%s-%d", kind, r.count)
 }
 
 func (r *runtime) podCgroup(s *sandbox) string {
@@ -71,7 +66,8 @@ func (r *runtime) UpdateRuntimeConfig(context.Context, *api.UpdateRuntimeConfigR
 func (r *runtime) RunPodSandbox(_ context.Context, req *api.RunPodSandboxRequest) (*api.RunPodSandboxResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := &sandbox{id: r.next("sandbox"), config: req.GetConfig(), created: time.Now().UnixNano()}
+	r.count++
+	s := &sandbox{id: rand.Text(), config: req.GetConfig(), created: time.Now().UnixNano()}
 	s.ip = fmt.Sprintf("10.88.%d.%d", r.count>>8&0xff, r.count&0xff)
 	if err := os.MkdirAll(r.podCgroup(s), 0o755); err != nil {
 		return nil, err

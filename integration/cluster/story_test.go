@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	widget = corev1.ResourceName("example.org/widget")
+	space  = "default"
+	// environment is the variable by which a container knows its widgets.
+	environment = "METALPLUG_EXAMPLE_ORG_WIDGET"
+)
+
+// resources are those of a node with widgets.
+const resources = `
+[[resource]]
+name  = "example.org/widget"
+class = "node"
+match = { SUBSYSTEM = "widget" }
+`
+
+// shared is the control plane of all stories. Each story starts its own nodes.
+var shared *Cluster
+
+// told are the stories that were played, each with its time.
+var told []string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	began := time.Now()
+	before, err := takeTraces()
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	shared, err = Start(context.Background(), programs())
+	if err != nil {
+		fmt.Printf("start the cluster: %v\n", err)
+		return 1
+	}
+	fmt.Printf("control plane of %s ready after %.1f s\n", release(), time.Since(began).Seconds())
+	code := m.Run()
+	fmt.Printf("\n%s", strings.Join(told, ""))
+	dir := shared.options.Dir
+	if err := shared.Stop(); err != nil {
+		fmt.Printf("stop the cluster: %v\n", err)
+		code = 1
+	}
+	if err := before.compare(dir); err != nil {
+		fmt.Printf("left over: %v\n", err)
+		code = 1
+	}
+	return code
+}
+
+// programs are those that "make cluster" builds. The directory is new with each run.
+func programs() Options {
+	bin := filepath.Join("..", "..", "bin")
+	return Options{
+		Dir:    filepath.Join(os.TempDir(), fmt.Sprintf("mpc%d", os.Getpid())),
+		Kube:   filepath.Join(bin, "cluster", "kube-"+release()),
+		CRI:    filepath.Join(bin, "cluster", "cri"),
+		Daemon: filepath.Join(bin, "metalplugd"),
+	}
+}
+
+// release is that of Kubernetes, from the environment of "make cluster".
+func release() string {
+	if r := os.Getenv("RELEASE"); r != "" {
+		return r
+	}
+	return "v1.36"
+}
+
+// story is one test with its clock.
+type story struct {
+	*testing.T
+	title string
+	began time.Time
+	last  time.Time
+}
+
+// tell begins a story. Its end is noted for the table that TestMain prints.
+func tell(t *testing.T, title string) *story {
+	t.Helper()
+	s := &story{T: t, title: title, began: time.Now(), last: time.Now()}
+	t.Cleanup(func() {
+		outcome := "ok  "
+		if t.Failed() {
+			outcome = "FAIL"
+		}
+		told = append(told, fmt.Sprintf("%s %6.2f s  %s\n", outcome, time.Since(s.began).Seconds(), title))
+	})
+	return s
+}
+
+// step logs what has happened, with the time since the last step.
+func (s *story) step(format string, args ...any) {
+	s.Helper()
+	s.Logf("%6.2f s  %s", time.Since(s.last).Seconds(), fmt.Sprintf(format, args...))
+	s.last = time.Now()
+}
+
+func (s *story) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// node starts a node with widgets 0 to n-1 and waits until the API server shows them. The pods of the story and the node
+// are removed at its end.
+func (s *story) node(n int) *Node {
+	return s.nodeOf(NodeOptions{Name: s.label(""), Recording: widgets(n)}, n)
+}
+
+// nodeOf is node with other options.
+func (s *story) nodeOf(o NodeOptions, n int) *Node {
+	s.Helper()
+	if o.Resources == "" {
+		o.Resources = resources
+	}
+	s.Cleanup(func() { // after the pods are gone
+		if i := slices.IndexFunc(shared.nodes, func(n *Node) bool { return n.Name == o.Name }); i >= 0 {
+			if node := shared.nodes[i]; s.Failed() {
+				s.Logf("last lines of the logs:\n%s", node.tails("metalplugd", "kubelet", "cri"))
+			}
+			if err := shared.nodes[i].Stop(); err != nil {
+				s.Error(err)
+			}
+		}
+	})
+	node, err := shared.StartNode(s.Context(), o)
+	s.must(err)
+	s.allocatable(node, n)
+	s.step("node %s is Ready with %d widgets", o.Name, n)
+	return node
+}
+
+// label is a name that no other story has.
+func (s *story) label(more string) string {
+	return strings.ToLower(strings.TrimPrefix(s.Name(), "Test")) + more
+}
+
+// tails returns the last lines of logs.
+func (n *Node) tails(names ...string) string {
+	var b strings.Builder
+	for _, name := range names {
+		text, err := os.ReadFile(n.path(name + ".log"))
+		if err != nil {
+			continue
+		}
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		fmt.Fprintf(&b, "%s:\n\t%s\n", name, strings.Join(lines[max(0, len(lines)-25):], "\n\t"))
+	}
+	return b.String()
+}
+
+// await waits until a condition holds. The error of the last try is in the failure.
+func (s *story) await(what string, try func(context.Context) error) {
+	s.Helper()
+	s.must(poll(s.Context(), what, try))
+}
+
+// allocatable waits until the API server shows this number of widgets that can be given to pods.
+func (s *story) allocatable(n *Node, want int) {
+	s.Helper()
+	s.await(fmt.Sprintf("%s has no %d widgets", n.Name, want), func(ctx context.Context) error {
+		node, err := shared.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		quantity, there := node.Status.Allocatable[widget]
+		if got := int(quantity.Value()); got != want || !there {
+			return fmt.Errorf("allocatable is %d", got)
+		}
+		return nil
+	})
+}
+
+// create makes a pod. It is deleted at the end of the story, and the story waits until it has gone.
+func (s *story) create(pod *corev1.Pod) {
+	s.Helper()
+	s.await("create pod "+pod.Name, func(ctx context.Context) error { // until the service account is there
+		_, err := shared.Client.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
+		return err
+	})
+	s.Cleanup(func() { s.remove(pod.Name) })
+}
+
+// remove deletes a pod and waits until it has gone.
+func (s *story) remove(name string) {
+	s.Helper()
+	ctx := context.WithoutCancel(s.Context()) // a cleanup may call it
+	if err := poll(ctx, "pod "+name+" stays", func(ctx context.Context) error {
+		err := shared.Client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{})
+		if isGone(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("it is still there"))
+	}); err != nil {
+		s.Error(err)
+	}
+}
+
+// get returns a pod.
+func (s *story) get(name string) *corev1.Pod {
+	s.Helper()
+	pod, err := shared.Client.CoreV1().Pods(space).Get(s.Context(), name, metav1.GetOptions{})
+	s.must(err)
+	return pod
+}
+
+// phase waits until a pod is in a phase and, if that is Running, until all its containers are ready.
+func (s *story) phase(name string, want corev1.PodPhase) *corev1.Pod {
+	s.Helper()
+	var pod *corev1.Pod
+	s.await(fmt.Sprintf("pod %s is not %s", name, want), func(ctx context.Context) error {
+		var err error
+		if pod, err = shared.Client.CoreV1().Pods(space).Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		ready := want != corev1.PodRunning
+		for _, c := range pod.Status.Conditions {
+			ready = ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		}
+		if pod.Status.Phase != want || !ready {
+			return fmt.Errorf("it is %s: %s %s; %v", pod.Status.Phase, pod.Status.Reason, pod.Status.Message, pod.Status.Conditions)
+		}
+		return nil
+	})
+	return pod
+}
+
+// exists returns an error if there is no such pod.
+func (s *story) exists(name string) error {
+	_, err := shared.Client.CoreV1().Pods(space).Get(s.Context(), name, metav1.GetOptions{})
+	return err
+}
+
+// running waits until one of these pods runs, and holds that no other does.
+func (s *story) running(names map[string]bool) string {
+	s.Helper()
+	var found []string
+	s.await("no pod runs", func(ctx context.Context) error {
+		found = nil
+		pods, err := shared.Client.CoreV1().Pods(space).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, p := range pods.Items {
+			if names[p.Name] && p.Status.Phase == corev1.PodFailed {
+				return fatal{fmt.Errorf("pod %s failed: %s %s", p.Name, p.Status.Reason, p.Status.Message)}
+			}
+			if names[p.Name] && p.Status.Phase == corev1.PodRunning {
+				found = append(found, p.Name)
+			}
+		}
+		if len(found) == 0 {
+			return errors.New("all wait")
+		}
+		return nil
+	})
+	if len(found) != 1 {
+		s.Fatalf("pods %v run at the same time", found)
+	}
+	return found[0]
+}
+
+// restarted waits until a pod runs in another container than before.
+func (s *story) restarted(before *corev1.Pod) {
+	s.Helper()
+	s.await("pod "+before.Name+" was not restarted", func(ctx context.Context) error {
+		now := s.phase(before.Name, corev1.PodRunning)
+		if now.Status.ContainerStatuses[0].ContainerID == before.Status.ContainerStatuses[0].ContainerID {
+			return errors.New("its container is that of before")
+		}
+		return nil
+	})
+}
+
+// unschedulable waits until the scheduler says that no node has room for a pod.
+func (s *story) unschedulable(name string) {
+	s.Helper()
+	s.await(fmt.Sprintf("pod %s is not Unschedulable", name), func(ctx context.Context) error {
+		pod, err := shared.Client.CoreV1().Pods(space).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable &&
+				strings.Contains(c.Message, "Insufficient "+string(widget)) {
+				return nil
+			}
+		}
+		return fmt.Errorf("its conditions are %v", pod.Status.Conditions)
+	})
+}
+
+// container is what a container got, as its log says.
+type container struct {
+	Env     map[string]string
+	Devices []struct{ Host, Container, Permissions string }
+	CDI     []string
+	Spec    *struct {
+		Linux struct {
+			Devices []struct {
+				Path         string
+				Type         string
+				Major, Minor int64
+			}
+		}
+	}
+}
+
+// log returns what a container of a pod got.
+func (s *story) log(pod, name string) container {
+	s.Helper()
+	var c container
+	s.await("no log of "+pod, func(ctx context.Context) error {
+		text, err := shared.Client.CoreV1().Pods(space).GetLogs(pod, &corev1.PodLogOptions{Container: name}).DoRaw(ctx)
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(text, &c)
+	})
+	return c
+}
+
+// widgetsOf returns the IDs of the widgets that a container got, sorted, and holds its nodes against them.
+func (s *story) widgetsOf(pod, name string) []string {
+	s.Helper()
+	c := s.log(pod, name)
+	if c.Env[environment] == "" {
+		if len(c.Devices) > 0 {
+			s.Errorf("%s/%s has devices %v without an ID", pod, name, c.Devices)
+		}
+		return nil
+	}
+	ids := strings.Split(c.Env[environment], ",")
+	slices.Sort(ids)
+	var nodes []string
+	for _, d := range c.Devices {
+		nodes = append(nodes, d.Container)
+	}
+	slices.Sort(nodes)
+	var want []string
+	for _, id := range ids {
+		want = append(want, "/dev/widget"+strings.TrimSuffix(strings.TrimPrefix(id, "node-widget-W"), "-widget"))
+	}
+	slices.Sort(want)
+	if !slices.Equal(nodes, want) {
+		s.Errorf("%s/%s has the IDs %v and the nodes %v", pod, name, ids, nodes)
+	}
+	return ids
+}
