@@ -222,28 +222,31 @@ func (s *scan) read(pid int, podUID string, stuck func()) (again bool) {
 			last, still = now, -1
 		}
 	}
-	stuck()
-	return s.giveUp(r)
+	waits, again := s.giveUp(r)
+	if waits { // which is counted by now, so that those that begin in its place meet the limit
+		stuck()
+	}
+	return again
 }
 
 // giveUp counts a process as unread that waits in the kernel, unless it is over by now, or is to be read again.
-func (s *scan) giveUp(r *scanner) (again bool) {
+func (s *scan) giveUp(r *scanner) (waits, again bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.over {
-		return false
+		return false, false
 	}
 	r.over = true
 	s.stuck++
 	if r.looking.Load() && !r.careful {
 		s.remote = true
-		return true
+		return true, true
 	}
 	s.unread(r.owner, r.pid, r.comm, errStuck)
 	if r.owner.pod {
 		r.owner.err = errStuck
 	}
-	return false
+	return true, false
 }
 
 // admit makes known to which owner the process of a scanner belongs by now. It returns why no process of that is read any more.
