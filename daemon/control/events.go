@@ -77,8 +77,8 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// slowClient is how long a client may take to take events before it is told that it was not sent some states. A daemon on
-// which nothing happens makes several snapshots at once, which a client that reads need not see one by one.
+// slowClient is the longest that a client may need to read the events of one state. A slower client gets an event that says how
+// many states it missed. A client that keeps up may miss some too, for the daemon makes several snapshots at once.
 const slowClient = time.Second
 
 // missing returns what to tell a client that took so long to take the events up to a snapshot, with the version of the newest.

@@ -53,7 +53,10 @@ func (e *entry) handed() {
 			given = append(given, node.Host)
 		}
 	}
-	e.given = slices.Compact(slices.Sorted(slices.Values(slices.Concat(e.given, given))))
+	if e.lease.Held() && e.shared() { // the nodes of the other pods
+		given = append(given, e.given...)
+	}
+	e.given = slices.Compact(slices.Sorted(slices.Values(given)))
 }
 
 // moved reports whether a pod was given nodes of a device that are not its nodes any more. The kubelet starts the containers of
@@ -80,7 +83,6 @@ func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 		e.holdAs(names)
 		if !e.lease.Held() {
 			held = append(held, e)
-			e.given = nil
 		}
 		if !started || !e.lease.Held() { // a container that is started again has the nodes of before
 			e.handed()

@@ -319,9 +319,9 @@ func (f *Facts) todo(s *Status, readable bool) Todo {
 	switch {
 	case f.Seen == nil, f.Lease.Held():
 	case f.Cordon != nil && !readable: // the operator may be using it
-	case s.Evidence.Scrub != "" && f.Cordon == nil:
+	case s.Evidence.Scrub != "":
 		return EraseAdopted
-	case f.Cordon == nil && (f.Offered && (f.Lease.Used || f.Lease.Failure != "") || idle):
+	case f.Offered && (f.Lease.Used || f.Lease.Failure != ""), idle:
 		return CleanUp
 	case readable && s.Evidence.Found != "":
 		return ReadAgain
