@@ -359,13 +359,13 @@ func TestHoldersUnderAttack(t *testing.T) {
 		start  func(t *testing.T) []int // processes that hold what is asked about
 		number Number
 	}{
-		{"memory that is mapped anew", func(t *testing.T) []int {
+		{"memory that is mapped again", func(t *testing.T) []int {
 			for range 4 {
 				child(t, "churn", "memory")
 			}
 			return nil
 		}, full},
-		{"removed files that are mapped anew", func(t *testing.T) []int {
+		{"removed files that are mapped again", func(t *testing.T) []int {
 			for range 4 {
 				child(t, "churn", dir)
 			}

@@ -39,7 +39,7 @@ const auditing = 5 * time.Minute
 type Options struct {
 	Config   config.Config
 	File     string                        // the main file of the configuration, absolute, for messages, or empty
-	Load     func() (config.Config, error) // reads the configuration anew, for a reload, or nil
+	Load     func() (config.Config, error) // reads the configuration for a reload, or nil
 	Reload   <-chan os.Signal              // each signal asks for a reload. It may be nil
 	Log      *slog.Logger
 	Notifier systemd.Notifier

@@ -475,7 +475,7 @@ func (s *story) replaceDir([]string) error {
 	return errors.Join(s.removeDir(nil), s.makeDir(nil))
 }
 
-// removeDir removes the kubelet's directory, in which the daemon may be making its socket anew at that moment.
+// removeDir removes the kubelet's directory, in which the daemon may be recreating its socket at that moment.
 func (s *story) removeDir([]string) error {
 	for {
 		err := os.RemoveAll(s.path("plugins"))

@@ -117,7 +117,7 @@ func (w *mountWatch) each(ctx context.Context, report func() error) error {
 func (w *mountWatch) read() (map[string]struct{}, error) {
 	used := make(map[string]struct{})
 	for _, f := range w.files {
-		// From its beginning, where the kernel makes the text anew.
+		// From its beginning, where the kernel makes a new text.
 		text, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<62))
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", f.Name(), err)

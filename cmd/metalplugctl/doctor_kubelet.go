@@ -149,7 +149,7 @@ func (d *doctor) checkCheckpoint() (fine string) {
 		d.skip(d.unread(err, ""), "the kubelet's file is for root: %v", fsutil.Cause(err))
 		return ""
 	case err != nil:
-		d.fail("stop the kubelet, move the file away, start it: its pods are admitted anew", "%v", err)
+		d.fail("stop the kubelet, move the file away, start it: it admits its pods again", "%v", err)
 		return ""
 	case d.status == nil:
 		d.skip("see above what is said of the daemon", "the daemon does not answer")

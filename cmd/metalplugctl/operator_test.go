@@ -35,7 +35,7 @@ import (
 // patience is how long a test waits for what it expects.
 const patience = 20 * time.Second
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "replace the golden files")
 
 // node is a machine with a daemon.
 type node struct {
@@ -214,7 +214,7 @@ func golden(t *testing.T, name, got string, changing ...string) {
 	}
 	want, err := os.ReadFile(file)
 	if err != nil || got != string(want) {
-		t.Errorf("%s (-update writes it anew): %v\n%s\nwant\n%s", file, err, got, want)
+		t.Errorf("%s (-update replaces it): %v\n%s\nwant\n%s", file, err, got, want)
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 // redrawPause is the least time between two drawings. A person reads no faster.
 const redrawPause = 100 * time.Millisecond
 
-// watchCommand redraws the list at each change. It follows the events only to know when. The list is asked for
-// anew, so that nothing that was missed is missing.
+// watchCommand redraws the list at each change. It follows the events only to know when. Each drawing asks
+// for the whole list, so that a missed event does no harm.
 func (o *operator) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",

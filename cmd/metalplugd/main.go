@@ -34,7 +34,7 @@ var version = "unreleased"
 
 const help = `metalplugd offers the devices of this machine to the kubelet until it is stopped.
 
-SIGHUP reads the configuration anew: a bad one changes nothing, a good one touches only the resources that changed.
+SIGHUP reloads the configuration: a bad one changes nothing, a good one touches only the resources that changed.
 Drop-ins, *.toml in the directory conf.d beside the configuration file, are read after it in the order of their names.
 
 Exit codes: 0 all is well; 1 a part failed; 2 the command line makes no sense; 78 the configuration cannot be used.

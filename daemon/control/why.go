@@ -102,8 +102,8 @@ type question struct {
 	devices  []udev.Device // all that are present
 }
 
-// answer finds what is asked for and explains it. Hardware that is gone is explained by what is kept of it; everything
-// else is looked at anew, so that the answer holds now and not as of the last event.
+// answer finds what is asked for and explains it. Hardware that is gone is explained by what is kept of it; it looks
+// at everything else, so that the answer holds now and not as of the last event.
 func (q *question) answer() (answer Answer, err error) {
 	q.rules, answer.What = q.config.Rules(), q.what
 	q.snapshot, _ = q.Inventory.Snapshot()

@@ -84,7 +84,7 @@ func (t *Target) identity() []Attribute {
 }
 
 // Appearance returns the number by which the kernel tells one appearance of a disk from the next, also of the same disk
-// (diskseq, since Linux 5.15). It starts anew with each boot. It is empty if it is not known.
+// (diskseq, since Linux 5.15). The kernel counts from 1 in each boot. It is empty if it is not known.
 func (t *Target) Appearance() string { return t.Attributes()["diskseq"] }
 
 // Medium returns what identifies the disk itself, in any slot and machine. It is empty for a disk that is known by its name

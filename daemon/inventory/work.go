@@ -22,7 +22,7 @@ type window struct {
 	why      string    // the device is Unhealthy in the meantime, with this reason
 	own      bool      // the work may still cause changes of the hardware
 	until    time.Time // until then it may be missing after a reset by the daemon
-	anew     *subject  // of which a new look is wanted
+	relook   *subject  // of which a new look is wanted
 	after    int       // how many looks have come back by then
 	lingerer string    // the process that still has it open though its pod is gone
 	from     sameDisk  // the disk when the work began
@@ -73,7 +73,7 @@ func (l *loop) lookAnew(e *entry) {
 		return
 	}
 	w := e.atWork()
-	w.anew, w.after, e.proof = e.owner, e.owner.looks+1, proof{}
+	w.relook, w.after, e.proof = e.owner, e.owner.looks+1, proof{}
 	if e.owner.phase >= looking {
 		w.after++ // the look that is under way may have been too early
 	}
@@ -83,7 +83,7 @@ func (l *loop) lookAnew(e *entry) {
 // outdated reports whether the last look was before [loop.lookAnew].
 func (e *entry) outdated() bool {
 	w := e.window
-	return w != nil && w.anew != nil && w.anew == e.owner && !e.owner.removed && e.owner.looks < w.after
+	return w != nil && w.relook != nil && w.relook == e.owner && !e.owner.removed && e.owner.looks < w.after
 }
 
 // frozen reports whether the daemon's own work causes the changes of the hardware. A failure is shown all the same.

@@ -48,7 +48,7 @@ func erasures() map[string]erasure {
 func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 
 // erase erases a disk that was examined before, and returns what it did. It holds the disk, open to write now, and reads it
-// again. In between this process may have been stopped, and a reset may have made the disk appear anew.
+// again. In between this process may have been stopped, and a reset may have made the disk appear again.
 func (h *host) erase(ctx context.Context, r Request, before string, a *Answer) (done string, err error) {
 	c, err := h.hold(r.SysPath, readWrite)
 	if err != nil {

@@ -61,7 +61,7 @@ func (b *bench) restarts() (_ []result, err error) {
 	return milliseconds("kubelet.sock created to devices visible", ours, theirs, map[int]float64{50: 10, 99: 10}), nil
 }
 
-// restart starts the kubelet anew and returns how long it took until the devices were there. Then it ends it.
+// restart starts a new kubelet and returns how long it took until the devices were there. Then it ends it.
 func restart(dir string) (time.Duration, error) {
 	begun := time.Now()
 	k, err := kubelet.Start(dir)

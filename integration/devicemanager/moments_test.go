@@ -173,7 +173,7 @@ func TestKubeletKilledDuringAllocateAndStart(t *testing.T) {
 func unlinkOwn(d *daemon) (n int) {
 	own, _ := filepath.Glob(filepath.Join(d.node, "device-plugins", "mp-*"))
 	for _, name := range own {
-		if os.Remove(name) == nil { // it may be making it anew
+		if os.Remove(name) == nil { // it may be recreating it
 			n++
 		}
 	}

@@ -180,7 +180,7 @@ func TestForeignFiles(t *testing.T) {
 	sees(t, k, widgetResource, 1, 1)
 }
 
-// The directory is moved away and made anew, as when /var/lib/kubelet is reset
+// The directory is moved away and recreated, as when /var/lib/kubelet is reset
 // or a file system is mounted over it.
 func TestDirectoryReplaced(t *testing.T) {
 	for _, which := range []string{"k/device-plugins", "k"} {

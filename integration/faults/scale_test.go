@@ -27,7 +27,7 @@ var (
 )
 
 // crowd is a source of many devices, in a tree of which the test moves a part away and back. A move is much faster than
-// to write it anew.
+// to replace it.
 type crowd struct {
 	root    string
 	present []udev.Device

@@ -22,7 +22,7 @@ import (
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
 
-var update = flag.Bool("update", false, "write the examples of the man page anew")
+var update = flag.Bool("update", false, "replace the examples of the man page")
 
 // books is a kubelet that says of one disk that a pod holds it.
 type books struct {
@@ -54,7 +54,7 @@ func (n *node) example(t *testing.T, name, commandLine, output string) {
 	}
 	want, err := os.ReadFile(file)
 	if err != nil || got != string(want) {
-		t.Errorf("the man page shows something else than is printed (-update writes %s anew): %v\n%s\nwant\n%s", file, err, got, want)
+		t.Errorf("the man page shows something else than is printed (-update replaces %s): %v\n%s\nwant\n%s", file, err, got, want)
 	}
 }
 

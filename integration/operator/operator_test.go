@@ -44,7 +44,7 @@ func build(dir string) error {
 	return nil
 }
 
-// lookAtSources is for "go test", which runs a test anew when files have changed that the test itself has looked at, and
+// lookAtSources is for "go test", which runs a test again when files have changed that the test itself has looked at, and
 // does not see what the compiler reads.
 func lookAtSources(t *testing.T) {
 	t.Helper()

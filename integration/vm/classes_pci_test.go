@@ -54,8 +54,8 @@ func (s *story) inject(t *testing.T, function string, status uint32) {
 	s.m.Sh("modprobe aer_inject; printf '" + octal.String() + "' > /dev/aer_inject")
 }
 
-// rebind takes a function's driver away and binds it again, which starts the
-// hardware anew.
+// rebind takes a function's driver away and binds it again, which restarts the
+// hardware.
 func (s *story) rebind(function string) {
 	address := path.Base(function)
 	s.m.Sh("cd $(realpath " + function + "/driver); echo " + address + " > unbind; echo " + address + " > bind")
@@ -105,7 +105,7 @@ func fatal(s *story, t *testing.T) {
 	})
 	s.because(t, name, "the kernel could not recover it from a PCIe error")
 	s.expect(t, change{
-		name: "function anew", resource: clock, by: 1,
+		name: "function again", resource: clock, by: 1,
 		act:    func() { s.m.Sh("echo 1 > " + function + "/remove; echo 1 > /sys/bus/pci/rescan") },
 		action: "add", device: always(path.Base(function)),
 	})

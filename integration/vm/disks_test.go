@@ -305,7 +305,7 @@ func keepsDiscarded(s *story, t *testing.T) {
 	s.unplugErased(t, d, count)
 }
 
-// otherNumber keeps the old node of a drive open while the drive is plugged anew, so that the kernel numbers disk and
+// otherNumber keeps the old node of a drive open while the drive is plugged again, so that the kernel numbers disk and
 // generic node differently. The drive serves all the same.
 func otherNumber(s *story, t *testing.T) {
 	d := vm.Drive{Serial: "NUMBER"}

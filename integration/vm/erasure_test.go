@@ -53,7 +53,7 @@ func erasedBy(scrub string) func(*installation, *testing.T) {
 }
 
 // runAndReset starts a pod, as often as a kubelet would. For the start that succeeds the kernel must have logged that the
-// controller of each drive came up anew. It must have done so once, unless a helper of a try before was late.
+// controller of each drive came up again. It must have done so once, unless a helper of a try before was late.
 func (in *installation) runAndReset(t *testing.T, pod vm.Pod) []string {
 	t.Helper()
 	in.kubelet.AdmitPod(pod)

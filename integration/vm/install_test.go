@@ -134,7 +134,7 @@ func (in *installation) apt(files ...string) {
 	in.aptGet(args...)
 }
 
-// aptGet answers no question. An emulated machine takes minutes to make a policy anew.
+// aptGet answers no question. An emulated machine takes minutes to rebuild a policy.
 func (in *installation) aptGet(args ...string) {
 	began := time.Now()
 	in.m.RunFor(20*time.Minute, append([]string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y"}, args...)...)

@@ -148,7 +148,7 @@ func (in *installation) process() string {
 	return in.m.Run("pgrep", "--full", "--exact", "sleep 1000000")
 }
 
-// kubeletRestarts checks that the pod does not notice, and that everything is registered anew.
+// kubeletRestarts checks that the pod does not notice, and that everything is registered again.
 func kubeletRestarts(in *installation, t *testing.T) {
 	before := in.process()
 	in.m.Run("systemctl", "restart", "kubelet")
