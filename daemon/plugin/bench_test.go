@@ -18,7 +18,7 @@ func offerOfMany(n int) (o *inventory.Offer, ids []string) {
 		id, socket := fmt.Sprintf("gpu-%06d", i), i%2
 		o.Devices = append(o.Devices, &inventory.Status{Verdict: inventory.Verdict{Healthy: true}, Device: &device.Device{
 			ID: id, NUMANode: socket,
-			SysPath: fmt.Sprintf("/sys/devices/pci0000:%02x/0000:%02x:%02x.0/0000:%02x:00.%d", socket, socket, i/16, i/16, i%8),
+			SysPath: fmt.Sprintf("/sys/devices/pci0000:%02x/0000:%02x:%02x.0/0000:%02x:00.%d", socket, socket, i/16, i/16, i%16/2),
 		}})
 		ids = append(ids, id)
 	}

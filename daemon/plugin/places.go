@@ -3,94 +3,92 @@
 package plugin
 
 import (
-	"cmp"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// places keeps the order of an offer's devices from one request to the next. The zero value is ready. It is safe for concurrent
-// use.
+// places keeps where an offer's devices are, from one request to the next. The zero value is ready. It is safe for
+// concurrent use.
 type places struct {
 	mu   sync.Mutex
-	last *order
+	last *tree
 }
 
-// order is the devices of an offer by NUMA node, then by their paths on the tree of buses. Devices below one bridge
-// follow one another. The common part of two paths is the least that two neighbors between them have in common.
-type order struct {
-	listed uint64
-	at     map[string]int // the place of a device, by its ID
-	stops  []stop
+// tree is the NUMA nodes and below them the tree of buses, with the devices of an offer.
+type tree struct {
+	listed uint64         // of the offer
+	index  map[string]int // of a device in the offer, by ID
+	root   *branch
 }
 
-// stop is a device in that order.
-type stop struct {
-	index  int // in the offer
-	numa   int
-	path   []string
-	common int // elements that the path has in common with that of the one before
+// branch is a place on the tree where the paths of devices part.
+type branch struct {
+	way      int64 // up to the next branch, in steps
+	use      int64 // cost of any choice with a device below it
+	leaves   []leaf
+	branches []*branch
 }
 
-// of returns the order of an offer. It takes some milliseconds for 10,000 devices after each change of the list, and next to
-// nothing otherwise.
-func (p *places) of(offer *inventory.Offer) *order {
+// leaf is a device that shares its way up to the next branch with no other.
+type leaf struct {
+	device int // its index in the offer
+	way    int64
+	path   []string // of its NUMA node and its buses
+}
+
+// of returns the tree of an offer. It takes some milliseconds for 10,000 devices after each change of the list, and next to
+// nothing otherwise. A flat tree has all devices in one place.
+func (p *places) of(offer *inventory.Offer, flat bool) *tree {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.last == nil || p.last.listed != offer.Listed || len(p.last.stops) != len(offer.Devices) {
-		p.last = newOrder(offer)
+	if p.last != nil && p.last.listed == offer.Listed && len(p.last.index) == len(offer.Devices) {
+		return p.last
 	}
-	return p.last
-}
-
-func newOrder(offer *inventory.Offer) *order {
-	o := &order{listed: offer.Listed, at: make(map[string]int, len(offer.Devices)), stops: make([]stop, len(offer.Devices))}
+	t := &tree{listed: offer.Listed, index: make(map[string]int, len(offer.Devices))}
+	leaves := make([]leaf, len(offer.Devices))
 	for i, d := range offer.Devices {
-		o.stops[i] = stop{index: i, numa: d.Device.NUMANode, path: PCIPath(d.Device.SysPath)}
-	}
-	slices.SortStableFunc(o.stops, func(a, b stop) int { return cmp.Or(cmp.Compare(a.numa, b.numa), slices.Compare(a.path, b.path)) })
-	for i := range o.stops {
-		o.at[offer.Devices[o.stops[i].index].Device.ID] = i
-		if i > 0 {
-			o.stops[i].common = commonDepth(o.stops[i-1].path, o.stops[i].path)
+		t.index[d.Device.ID] = i
+		leaves[i].device = i
+		if !flat {
+			leaves[i].path = append([]string{strconv.Itoa(d.Device.NUMANode)}, PCIPath(d.Device.SysPath)...)
 		}
 	}
-	return o
+	slices.SortStableFunc(leaves, func(a, b leaf) int { return slices.Compare(a.path, b.path) })
+	t.root = newBranch(leaves, 0)
+	p.last = t
+	return t
 }
 
-// together returns n of the available shares, of as many devices on one NUMA node. They are next to one another with the
-// shortest way from the first to the last. It returns nil if no node has that many. It takes one pass over the devices.
-func (o *order) together(r *Resource, offer *inventory.Offer, available []string, n int) []string {
-	shares := make([]string, len(o.stops)) // by place, empty if not available
-	for _, share := range available {
-		id, ok := r.deviceID(share)
-		at, known := o.at[id]
-		if ok && known && !barred(offer.Devices[o.stops[at].index]) && (shares[at] == "" || share < shares[at]) {
-			shares[at] = share
+// newBranch returns the branch of devices, sorted by path, whose paths have their elements before depth in common.
+func newBranch(devices []leaf, depth int) *branch {
+	b := &branch{}
+	for len(devices) > 0 {
+		first, n, common := devices[0], 1, len(devices[0].path)
+		for n < len(devices) && commonDepth(first.path, devices[n].path) > depth {
+			common = commonDepth(first.path, devices[n].path)
+			n++
 		}
+		if way := height(common) - height(depth); n == 1 && depth > 0 || len(first.path) == depth {
+			b.leaves = append(b.leaves, leaf{device: first.device, way: way})
+		} else {
+			below := newBranch(devices[:n], common)
+			if below.way = way; depth == 0 {
+				below.use = nodeCost
+			}
+			b.branches = append(b.branches, below)
+		}
+		devices = devices[n:]
 	}
-	row := make([]string, 0, len(o.stops)) // those that are available, in order
-	ways := make([]int64, 0, len(o.stops)) // from the first of its node to each
-	begin, last, shared := 0, -1, 0
-	best, chosen := int64(-1), []string(nil)
-	for at, s := range o.stops {
-		shared = min(shared, s.common)
-		switch {
-		case shares[at] == "":
-			continue
-		case last < 0 || s.numa != o.stops[last].numa:
-			begin, ways = len(row), append(ways, 0)
-		default:
-			ways = append(ways, ways[len(row)-1]+steps(len(s.path), len(o.stops[last].path), shared))
-		}
-		row = append(row, shares[at])
-		last, shared = at, len(s.path)
-		if first := len(row) - n; first >= begin && (best < 0 || ways[len(row)-1]-ways[first] < best) {
-			best, chosen = ways[len(row)-1]-ways[first], row[first:]
-		}
+	return b
+}
+
+// height is the way from the root of the tree, in steps, to so many elements of a path.
+func height(depth int) int64 {
+	if depth < 2 { // a NUMA node
+		return 0
 	}
-	chosen = slices.Clone(chosen)
-	slices.Sort(chosen)
-	return chosen
+	return int64(depth) + bridgeWay
 }

@@ -5,295 +5,179 @@ package plugin
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
+// A choice that packs costs its number of NUMA nodes, then the sum of the ways between each two of its shares on the tree
+// of buses. A step on the tree counts once for each pair of shares that it separates, so the cheapest choices of a branch
+// are made of the cheapest ones below it. A choice that spreads costs the shares of its devices that are taken.
 const (
-	// exactLimit is the number of candidates up to which the best choice is searched for. 16 over 8 are 12,870 choices.
-	exactLimit = 16
-	// seedLimit is how many beginnings are tried beyond that.
-	seedLimit = 8
-	// bridgeCost is the distance between two PCI host bridges, more than any path below one.
-	bridgeCost = 32
-	// sameDeviceCost is the distance between two shares of one device. A container that asks for two wants two devices.
+	// bridgeWay is the way above a PCI host bridge. It makes the way between two of them longer than any below one.
+	bridgeWay = 16
+	// sameDeviceCost is the cost of two shares of one device. A container that asks for two wants two devices.
 	sameDeviceCost = 256
-	// nodeCost is the cost of each NUMA node. It is more than the distances of any choice can add up to.
+	// nodeCost is the cost of each NUMA node. It is more than the ways of any choice can add up to.
 	nodeCost = 1 << 32
 )
 
-// candidate is a share of a device that may be chosen.
-type candidate struct {
-	share  string
-	id     string
-	numa   int
-	path   []string // the elements of the sysfs path down to the PCI function
-	taken  int      // how many shares of the device are not available
-	barred bool     // Allocate would refuse it
+// request is what the kubelet asks for.
+type request struct {
+	n      int
+	must   map[string]int // -1 for a share that must be chosen
+	shares [][]string     // that are available, by the index of their device, first those that must be chosen
+	taken  []int          // how many shares of a device are not available, or nil for a choice that packs
 }
+
+// choice is the cheapest choice of some number of shares. It is a share and a choice of one less, or it is two choices.
+type choice struct {
+	cost  int64 // or noChoice
+	share string
+	parts [2]*choice
+}
+
+// noChoice is the cost where that number of shares is not possible.
+const noChoice = -1
 
 // prefer chooses n of the available shares, among them all that must be included. It prefers devices that are close
 // together, or with Spread those that are used least. It is deterministic. It returns nothing for an invalid request,
 // which leaves the choice to the kubelet.
 func (r *Resource) prefer(p *places, offer *inventory.Offer, available, must []string, n int) []string {
-	if !r.Spread && len(must) == 0 && n > 0 && len(available) > exactLimit {
-		if chosen := p.of(offer).together(r, offer, available, n); chosen != nil {
-			return chosen
+	if n <= 0 {
+		return nil
+	}
+	t := p.of(offer, r.Spread)
+	best := r.request(t, offer, available, must, n).cheapest(t.root)
+	if n >= len(best) || best[n].cost == noChoice {
+		return nil
+	}
+	chosen := slices.Sorted(slices.Values(best[n].appendTo(nil)))
+	for _, share := range must {
+		if _, ok := slices.BinarySearch(chosen, share); !ok {
+			return nil
 		}
 	}
-	candidates := r.candidates(offer, available)
-	must = slices.Compact(slices.Sorted(slices.Values(must)))
-	if n <= 0 || n > len(candidates) || n < len(must) {
-		return nil
-	}
-	fixed, free := split(candidates, must)
-	if len(fixed) != len(must) {
-		return nil
-	}
-	free = unbarred(free, n-len(fixed))
-	var chosen []candidate
-	switch {
-	case r.Spread:
-		chosen = spread(fixed, free, n)
-	case len(free) <= exactLimit:
-		chosen = closest(fixed, free, n)
-	default:
-		chosen = closeBy(fixed, free, n)
-	}
-	shares := make([]string, len(chosen))
-	for i, c := range chosen {
-		shares[i] = c.share
-	}
-	slices.Sort(shares)
-	return shares
+	return chosen
 }
 
-// candidates returns what is known of the available shares, sorted, each once. Unknown ones are left out.
-func (r *Resource) candidates(offer *inventory.Offer, available []string) []candidate {
-	free := make(map[string]int)
-	available = slices.Compact(slices.Sorted(slices.Values(available)))
-	candidates := make([]candidate, 0, len(available))
-	for _, share := range available {
+// request sorts the shares by device. It leaves out unknown ones.
+func (r *Resource) request(t *tree, offer *inventory.Offer, available, must []string, n int) *request {
+	q := &request{n: n, must: make(map[string]int), shares: make([][]string, len(offer.Devices))}
+	for _, share := range must {
+		q.must[share] = -1
+	}
+	room := make([]string, len(available)) // in one piece, because there may be thousands
+	for i, share := range available {
 		id, ok := r.deviceID(share)
-		d := offer.Find(id)
-		if !ok || d == nil {
+		device, known := t.index[id]
+		if !ok || !known {
 			continue
 		}
-		free[id]++
-		candidates = append(candidates, candidate{share: share, id: id, numa: d.Device.NUMANode, path: PCIPath(d.Device.SysPath), barred: barred(d)})
+		if q.shares[device] == nil {
+			q.shares[device] = room[i : i : i+1]
+		}
+		q.shares[device] = append(q.shares[device], share)
 	}
-	for i := range candidates {
-		candidates[i].taken = max(1, r.Shares) - free[candidates[i].id]
-	}
-	return candidates
-}
-
-// barred reports whether the pod of a device has only just released it. The kubelet takes it for free before metalplug
-// can know.
-func barred(d *inventory.Status) bool { return d.Barred != "" }
-
-// unbarred leaves out what Allocate would refuse, if enough is left.
-func unbarred(candidates []candidate, n int) []candidate {
-	rest := slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool { return c.barred })
-	if len(rest) < n {
-		return candidates
-	}
-	return rest
-}
-
-// split takes the shares that must be chosen out of the candidates.
-func split(candidates []candidate, must []string) (fixed, free []candidate) {
-	for _, c := range candidates {
-		if slices.Contains(must, c.share) {
-			fixed = append(fixed, c)
-		} else {
-			free = append(free, c)
+	for device, shares := range q.shares {
+		if len(shares) > 1 {
+			slices.SortFunc(shares, func(a, b string) int { return cmp.Or(q.must[a]-q.must[b], cmp.Compare(a, b)) })
+			q.shares[device] = slices.Compact(shares)
+		}
+		if r.Spread {
+			q.taken = append(q.taken, max(1, r.Shares)-len(q.shares[device]))
 		}
 	}
-	return fixed, free
+	q.unbar(offer)
+	return q
 }
 
-// PCIPath returns the elements of a sysfs path from the PCI host bridge down to the function, or for what is not on PCI
-// the whole path.
-func PCIPath(sysPath string) []string {
-	elements := strings.Split(strings.TrimPrefix(sysPath, "/sys/devices/"), "/")
-	last := len(elements)
-	for i, e := range elements {
-		if strings.Count(e, ":") == 2 && strings.Contains(e, ".") {
-			last = i + 1
+// unbar leaves out the shares that Allocate would refuse, if enough are left. The pods of their devices have only just
+// released them. The kubelet takes such a device for free before metalplug can know.
+func (q *request) unbar(offer *inventory.Offer) {
+	left, barred := 0, make(map[int][]string)
+	for device, shares := range q.shares {
+		if offer.Devices[device].Barred != "" {
+			shares = slices.DeleteFunc(slices.Clone(shares), func(share string) bool { return q.must[share] == 0 })
+			barred[device] = shares
+		}
+		left += len(shares)
+	}
+	if left >= q.n {
+		for device, shares := range barred {
+			q.shares[device] = shares
 		}
 	}
-	return elements[:last]
 }
 
-// distance is the number of steps from a to b on the tree of buses, up to their common parent and down again.
-func distance(a, b candidate) int64 {
-	if a.id == b.id {
-		return sameDeviceCost
+// cheapest returns the cheapest choices of shares below a branch, by their number.
+func (q *request) cheapest(b *branch) []choice {
+	best := q.singles(b.leaves)
+	for _, below := range b.branches {
+		best = q.join(best, q.cheapest(below))
 	}
-	return steps(len(a.path), len(b.path), commonDepth(a.path, b.path))
-}
-
-// commonDepth returns how many elements two paths have in common.
-func commonDepth(a, b []string) (n int) {
-	for n < min(len(a), len(b)) && a[n] == b[n] {
-		n++
-	}
-	return n
-}
-
-// Distance is how far two PCI functions are from each other, in the words of "nvidia-smi topo -m".
-type Distance string
-
-// Distances, the nearest first.
-const (
-	PIX  Distance = "PIX"  // at most one switch is between them
-	PXB  Distance = "PXB"  // several switches, but no host bridge
-	PHB  Distance = "PHB"  // a host bridge
-	NODE Distance = "NODE" // the way between host bridges of one NUMA node
-	SYS  Distance = "SYS"  // the way between NUMA nodes
-)
-
-// DistanceOf returns how far two functions with these [PCIPath]s are from each other. oneNode reports whether they are on one
-// NUMA node. Below a switch are a downstream port and the function.
-func DistanceOf(a, b []string, oneNode bool) Distance {
-	switch common := commonDepth(a, b); {
-	case common == 0 && oneNode:
-		return NODE
-	case common == 0:
-		return SYS
-	case common == 1:
-		return PHB
-	case max(len(a), len(b))-common > 2:
-		return PXB
-	}
-	return PIX
-}
-
-// steps returns how many steps it is between two places of some depths that have some elements in common.
-func steps(a, b, common int) int64 {
-	if common == 0 {
-		return int64(a+b) + bridgeCost
-	}
-	return int64(a + b - 2*common)
-}
-
-// step is what c adds to the cost of a choice.
-func step(chosen []candidate, c candidate) int64 {
-	cost := int64(nodeCost)
-	for _, other := range chosen {
-		cost += distance(c, other)
-	}
-	if slices.ContainsFunc(chosen, func(other candidate) bool { return other.numa == c.numa }) {
-		cost -= nodeCost
-	}
-	return cost
-}
-
-// closest finds the choice of the least cost. Fewest NUMA nodes count first, then the smallest sum of distances, then the
-// order of the IDs. It tries every choice that can still be better than the best so far.
-func closest(fixed, free []candidate, n int) []candidate {
-	s := search{free: free, n: n, best: -1}
-	s.extend(slices.Clone(fixed), 0, 0)
-	return s.choice
-}
-
-type search struct {
-	free   []candidate
-	n      int
-	best   int64 // cost of the best choice so far, or -1
-	choice []candidate
-}
-
-func (s *search) extend(chosen []candidate, from int, cost int64) {
-	if s.best >= 0 && cost >= s.best {
-		return
-	}
-	if len(chosen) == s.n {
-		s.best, s.choice = cost, slices.Clone(chosen)
-		return
-	}
-	for i := from; i <= len(s.free)-(s.n-len(chosen)); i++ {
-		s.extend(append(chosen, s.free[i]), i+1, cost+step(chosen, s.free[i]))
-	}
-}
-
-// closeBy finds a choice of low cost among many candidates. It grows one around each of a few seeds, always by the
-// candidate closest to it, and keeps the best.
-func closeBy(fixed, free []candidate, n int) []candidate {
-	seeds := seedLimit
-	if len(fixed) > 0 {
-		seeds = 1
-	}
-	best, choice := int64(-1), []candidate(nil)
-	for s := range seeds {
-		chosen, cost := grow(fixed, free, n, s*len(free)/seeds)
-		if best < 0 || cost < best {
-			best, choice = cost, chosen
+	for k := range best {
+		if k > 0 && best[k].cost != noChoice {
+			best[k].cost += b.use + b.way*int64(k)*int64(q.n-k)
 		}
 	}
-	return choice
+	return best
 }
 
-// grow extends fixed to n candidates. Without any fixed it begins with the one at seed.
-func grow(fixed, free []candidate, n, seed int) (chosen []candidate, cost int64) {
-	costs := make([]int64, len(free)) // the sum of the distances to what is chosen
-	nodes := make(map[int]bool)
-	taken := make([]bool, len(free))
-	take := func(c candidate) {
-		chosen = append(chosen, c)
-		nodes[c.numa] = true
-		for i := range free {
-			costs[i] += distance(free[i], c)
+// singles returns the cheapest choices of shares of these devices, by their number. They are the cheapest shares, because
+// each share of a device costs more than the one before.
+func (q *request) singles(leaves []leaf) []choice {
+	best, fixed := make([]choice, 1, len(leaves)+1), 0
+	for _, l := range leaves {
+		for i, share := range q.shares[l.device] {
+			cost := l.way*int64(q.n-2*i-1) + int64(sameDeviceCost*i)
+			if q.taken != nil {
+				cost = int64(q.taken[l.device] + i)
+			}
+			best = append(best, choice{cost: cost, share: share})
+			fixed -= q.must[share]
 		}
 	}
-	for _, c := range fixed {
-		take(c)
+	slices.SortStableFunc(best[1:], func(a, b choice) int {
+		return cmp.Or(q.must[a.share]-q.must[b.share], cmp.Compare(a.cost, b.cost))
+	})
+	best = best[:min(len(best), q.n+1)]
+	for k := range best[1:] {
+		best[k+1].cost += best[k].cost
+		best[k+1].parts[0] = &best[k]
 	}
-	if len(fixed) == 0 && n > 0 {
-		taken[seed] = true
-		take(free[seed])
+	for k := range best[:min(fixed, len(best))] {
+		best[k].cost = noChoice
 	}
-	for len(chosen) < n {
-		next, price := nearest(free, taken, costs, nodes)
-		taken[next] = true
-		cost += price
-		take(free[next])
-	}
-	return chosen, cost
+	return best
 }
 
-// nearest returns the candidate that adds the least.
-func nearest(free []candidate, taken []bool, costs []int64, nodes map[int]bool) (index int, cost int64) {
-	index = -1
-	for i, c := range free {
-		price := costs[i]
-		if !nodes[c.numa] {
-			price += nodeCost
+// join returns the cheapest choices of shares from two places, by their number. Of those with one cost it takes the one with
+// the most shares from the first place.
+func (q *request) join(first, second []choice) []choice {
+	best := make([]choice, min(q.n, len(first)+len(second)-2)+1)
+	for k := range best {
+		cost, from := int64(noChoice), 0
+		for i := min(k, len(first)-1); i >= max(0, k-len(second)+1); i-- {
+			a, b := first[i].cost, second[k-i].cost
+			if a != noChoice && b != noChoice && (cost == noChoice || a+b < cost) {
+				cost, from = a+b, i
+			}
 		}
-		if !taken[i] && (index < 0 || price < cost) {
-			index, cost = i, price
+		best[k].cost = cost
+		if cost != noChoice {
+			best[k].parts = [2]*choice{&first[from], &second[k-from]}
 		}
 	}
-	return index, cost
+	return best
 }
 
-// spread takes the shares of the devices of which the fewest are taken, those of the choice itself included.
-func spread(fixed, free []candidate, n int) []candidate {
-	load := make(map[string]int)
-	for _, c := range slices.Concat(fixed, free) {
-		load[c.id] = c.taken
+// appendTo appends the shares of a choice.
+func (c *choice) appendTo(shares []string) []string {
+	if c == nil {
+		return shares
 	}
-	for _, c := range fixed {
-		load[c.id]++
+	if c.share != "" {
+		shares = append(shares, c.share)
 	}
-	// Each share of a device comes after one more is taken, so their order is known beforehand.
-	turns := slices.Clone(free)
-	for i := range turns {
-		turns[i].taken = load[turns[i].id]
-		load[turns[i].id]++
-	}
-	slices.SortStableFunc(turns, func(a, b candidate) int { return cmp.Compare(a.taken, b.taken) })
-	return slices.Concat(fixed, turns[:n-len(fixed)])
+	return c.parts[1].appendTo(c.parts[0].appendTo(shares))
 }

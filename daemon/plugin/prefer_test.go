@@ -76,15 +76,18 @@ func TestPreferPacked(t *testing.T) {
 }
 
 // cost is what prefer is to keep small, computed the plain way.
-func cost(o *inventory.Offer, choice []string) int64 {
-	r := Resource{}
-	c := r.candidates(o, choice)
+func cost(o *inventory.Offer, choice []string) (sum int64) {
 	nodes := make(map[int]bool)
-	var sum int64
-	for i := range c {
-		nodes[c[i].numa] = true
-		for j := range i {
-			sum += distance(c[i], c[j])
+	for i, id := range choice {
+		a := o.Find(id).Device
+		nodes[a.NUMANode] = true
+		for _, other := range choice[:i] {
+			b := o.Find(other).Device
+			from, to := PCIPath(a.SysPath), PCIPath(b.SysPath)
+			common := commonDepth(from, to)
+			if sum += int64(len(from) + len(to) - 2*common); common == 0 {
+				sum += 2 * bridgeWay
+			}
 		}
 	}
 	return int64(len(nodes))*nodeCost + sum
@@ -128,16 +131,17 @@ func TestPreferPackedIsOptimal(t *testing.T) {
 func randomMachine(random *rand.Rand, n int) *inventory.Offer {
 	var paths []string
 	var numa []int
+	nodes := []int{random.IntN(3) - 1, random.IntN(3) - 1, random.IntN(3) - 1} // of the bridges
 	for i := range n {
 		bridge := random.IntN(3)
 		paths = append(paths, fmt.Sprintf("pci0000:%d0/0000:%d0:0%d.0/0000:%d1:0%d.0/0000:%d2:%02x.0",
 			bridge, bridge, random.IntN(2), bridge, random.IntN(2), bridge, i))
-		numa = append(numa, random.IntN(3)-1)
+		numa = append(numa, nodes[bridge])
 	}
 	return offerOf(numa, paths...)
 }
 
-// TestPreferManyIsValid tries requests beyond an exact search. Every answer must be one that the kubelet can take.
+// TestPreferManyIsValid tries requests among many devices. Every answer must be one that the kubelet can take.
 func TestPreferManyIsValid(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 50 {
@@ -206,52 +210,38 @@ func TestPreferPackedTakesSharesOfSeveralDevices(t *testing.T) {
 	}
 }
 
-// spreadPlainly takes one share after the other, each time of the device of which the fewest are taken.
-func spreadPlainly(fixed, free []candidate, n int) []candidate {
-	chosen, free := slices.Clone(fixed), slices.Clone(free)
-	load := make(map[string]int)
-	for _, c := range slices.Concat(fixed, free) {
-		load[c.id] = c.taken
-	}
-	for _, c := range fixed {
-		load[c.id]++
-	}
-	for len(chosen) < n {
-		next := 0
-		for i, c := range free {
-			if load[c.id] < load[free[next].id] {
-				next = i
-			}
-		}
-		load[free[next].id]++
-		chosen = append(chosen, free[next])
-		free = slices.Delete(free, next, next+1)
-	}
-	return chosen
-}
-
+// Each share is taken as if alone, from the device of which the fewest are taken.
 func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
+	o := offerOf(make([]int, 8), make([]string, 8)...)
 	for range 500 {
-		var all []candidate
-		for d := range 1 + random.IntN(8) {
-			taken := random.IntN(4)
-			for s := range random.IntN(5) {
-				all = append(all, candidate{share: fmt.Sprintf("%d::%d", d, s), id: fmt.Sprint(d), taken: taken})
+		var free []string
+		taken := make(map[string]int)
+		for range random.IntN(30) {
+			device := o.Devices[random.IntN(8)].Device.ID
+			taken[device] = random.IntN(4)
+		}
+		for _, d := range o.Devices {
+			for n := taken[d.Device.ID]; n < 4; n++ {
+				free = append(free, fmt.Sprintf("%s::%d", d.Device.ID, n))
 			}
 		}
-		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		at := random.IntN(len(all) + 1)
-		fixed, free := all[:at], all[at:]
-		n := at + random.IntN(len(free)+1)
-		shares := func(chosen []candidate) (shares []string) {
-			for _, c := range chosen {
-				shares = append(shares, c.share)
+		n := 1 + random.IntN(len(free))
+		var want []string
+		for range n {
+			next := o.Devices[0].Device.ID
+			for _, d := range o.Devices {
+				if taken[d.Device.ID] < taken[next] {
+					next = d.Device.ID
+				}
 			}
-			return shares
+			want = append(want, fmt.Sprintf("%s::%d", next, taken[next]))
+			taken[next]++
 		}
-		if got, want := shares(spread(fixed, free, n)), shares(spreadPlainly(fixed, free, n)); !slices.Equal(got, want) {
-			t.Fatalf("%d of %+v and %+v: %v, want %v", n, fixed, free, got, want)
+		slices.Sort(want)
+		random.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
+		if got := (&Resource{Shares: 4, Spread: true}).prefer(&places{}, o, free, nil, n); !slices.Equal(got, want) {
+			t.Fatalf("%d of %v: %v, want %v", n, free, got, want)
 		}
 	}
 }
@@ -270,7 +260,7 @@ func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 		n    int
 		want []string
 	}{
-		{nil, 1, []string{"b"}},
+		{nil, 1, []string{"d"}},
 		{nil, 2, []string{"b", "d"}},
 		{nil, 3, []string{"a", "c", "d"}}, // not enough, which Allocate reports
 		{[]string{"a"}, 2, []string{"a", "d"}},
