@@ -5,7 +5,6 @@ package main
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -29,9 +28,11 @@ func (o *operator) cordonCommand() *cobra.Command {
 	cmd := o.changeCommand(cobra.Command{
 		Use:   "cordon NAME...",
 		Short: "Keep devices from new pods, also across reboots",
-		Long: `Keep devices from new pods, also across restarts and reboots, until they are uncordoned. The kubelet sees a cordoned device
-as Unhealthy. A pod that holds it keeps it, and the answer names the pod. A device is named as for "why": by its ID, a node,
-a PCI address and so on. A device that is cordoned already keeps its reason unless a new one is given. Requires root.`,
+		Long: `Keep devices from new pods, also across restarts and reboots, until they are
+uncordoned. The kubelet sees a cordoned device as Unhealthy. A pod that holds it
+keeps it, and the answer names the pod. A device is named as for "why": by its ID,
+a node, a PCI address and so on. A device that is cordoned already keeps its
+reason unless a new one is given. Requires root.`,
 		Example: `  metalplugctl cordon nvme-eui.36344830545001230025384300000001 --reason "worn out, ticket 4711"
   metalplugctl cordon 3b:00.0 5e:00.0 --wait`,
 		Args: cobra.MinimumNArgs(1),
@@ -41,15 +42,18 @@ a PCI address and so on. A device that is cordoned already keeps its reason unle
 	return cmd
 }
 
-// awaitRelease waits until no pod holds the devices any more.
-func (o *operator) awaitRelease(ctx context.Context, held []string) error {
-	err := o.follow(ctx, func(_ []byte, e control.Event) error {
-		if e.Device == nil && e.Event != "listening" || e.Device != nil && !slices.Contains(held, e.Device.ID) {
-			return nil
+// awaitRelease waits until no pod holds the devices any more, also while the daemon is restarted. A daemon that has not looked at
+// the hardware yet knows no device.
+func (o *operator) awaitRelease(cmd *cobra.Command, held []string) error {
+	ctx, c := cmd.Context(), o.client()
+	err := o.follow(cmd, true, func([]byte, control.Event) error {
+		var status control.Status
+		if err := c.Get(ctx, "/v1/status", &status); err != nil || !status.Ready {
+			return err
 		}
 		held = slices.DeleteFunc(held, func(id string) bool {
 			var d control.Device
-			err := o.client().Get(ctx, pathOf(id), &d)
+			err := c.Get(ctx, pathOf(id), &d)
 			refused := new(control.Refused)
 			return err == nil && !d.Held || errors.As(err, &refused) && refused.Code == http.StatusNotFound
 		})
@@ -58,13 +62,10 @@ func (o *operator) awaitRelease(ctx context.Context, held []string) error {
 		}
 		return nil
 	})
-	switch {
-	case errors.Is(err, errReleased):
+	if errors.Is(err, errReleased) {
 		return nil
-	case err == nil:
-		err = ctx.Err()
 	}
-	return fmt.Errorf("wait for the pods that hold %s: %w", strings.Join(held, ", "), err)
+	return fmt.Errorf("wait for the pods that hold %s: %w", strings.Join(held, ", "), cmp.Or(err, ctx.Err()))
 }
 
 // errReleased ends the wait for pods that hold devices.
@@ -85,11 +86,12 @@ func (o *operator) uncordonCommand() *cobra.Command {
 // script has --yes. An erasure needs the name of a method, so that an operator who wants a reset does not erase.
 func (o *operator) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
-		Use:   "reset ID",
+		Use:   "reset NAME",
 		Short: "Reset a device now, or erase it",
-		Long: `Reset a device now, by the method of its resource or of its class. With --scrub it is erased instead: everything on it
-is lost, and its ID has to be typed once more unless --yes is given. A device that a pod holds, that somebody has open or that
-this host uses is left alone. Needs uid 0.`,
+		Long: `Reset a device now, by the method of its resource or of its class. With --scrub
+it is erased instead. Everything on it is lost, and its ID has to be typed once
+more unless --yes is given. A device that a pod holds, that a process has open or
+that this host uses is left alone. A device is named as for "why". Requires root.`,
 		Example: `  metalplugctl reset nvme-eui.36344830545001230025384300000001
   metalplugctl reset nvme-eui.36344830545001230025384300000001 --scrub discard`,
 	}, "erase it, by this `METHOD`: %s", false)
@@ -99,18 +101,22 @@ this host uses is left alone. Needs uid 0.`,
 // does.
 func (o *operator) adoptCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
-		Use:   "adopt ID",
+		Use:   "adopt NAME",
 		Short: "Erase a disk, whatever is on it, and offer it",
-		Long: `Erase a disk, whatever is on it, and offer it to pods from then on. Everything on the disk is lost. The command shows
-which disk it is and what is on it, and the ID has to be typed once more unless --yes is given.
+		Long: `Erase a disk, whatever is on it, and offer it to pods from then on. Everything on
+the disk is lost. The command shows which disk it is and what is on it, and the ID
+has to be typed once more unless --yes is given.
 
-metalplug offers a disk only if it has read all of it and found it blank, or has erased it. A disk with other data stays
-unproven until its operator adopts it. The disk is erased by the scrub of its resource, or by "zero" if that is "none".
-The daemon saves the adoption before it answers, and erases after that, also after a restart. A disk that is plugged in
-again, mounted or written before it is erased has to be adopted again.
+metalplug offers a disk only if it has read all of it and found it blank, or has
+erased it. A disk with other data stays unproven until its operator adopts it. The
+disk is erased by the scrub of its resource, or by "zero" if that is "none". The
+daemon saves the adoption before it answers, and erases after that, also after a
+restart. A disk that is plugged in again, mounted or written before it is erased
+has to be adopted again.
 
-A disk that a pod holds, that a process has open, that this host uses or that has no wwid or serial number is left alone.
-Requires root.`,
+A disk that a pod holds, that a process has open, that this host uses or that has
+no wwid or serial number is left alone. A disk is named as for "why". Requires
+root.`,
 		Example: `  metalplugctl adopt nvme-eui.36344830545001230025384300000001
   metalplugctl adopt nvme-eui.36344830545001230025384300000001 --scrub zero --yes`,
 	}, "erase it by this `METHOD`: %s (default: that of its resource)", true)
@@ -121,24 +127,30 @@ func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, al
 	var c control.Change
 	var yes bool
 	command.Args = cobra.ExactArgs(1)
-	cmd := o.changeCommand(command, &c, func(cmd *cobra.Command, id string) error {
+	cmd := o.changeCommand(command, &c, func(cmd *cobra.Command, name string) (id string, err error) {
 		if c.Scrub != "" {
 			if err := control.CheckScrub(c.Scrub); err != nil {
-				return usage("--scrub: %w", err)
+				return "", usage("--scrub: %w", err)
 			}
-		} else if !always {
-			return nil
 		}
-		return o.mayErase(cmd, id, yes)
+		var d control.Device
+		if err := o.client().Get(cmd.Context(), pathOf(name), &d); err != nil {
+			return "", failed(cmd.Name(), name, err)
+		}
+		if always || c.Scrub != "" {
+			err = mayErase(cmd, name, d, yes)
+		}
+		return d.ID, err
 	})
 	cmd.Flags().StringVar(&c.Scrub, "scrub", "", fmt.Sprintf(usageOfScrub, "discard, secure-discard, zero, format, crypto-erase or sanitize"))
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before it is erased")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before it is erased; needs the ID of the disk")
 	return cmd
 }
 
-// changeCommand completes a command that has the daemon change devices, and shows how each stands then. It does not change one
-// where may, which can be nil, returns an error. A device that is not changed does not keep the others.
-func (o *operator) changeCommand(command cobra.Command, c *control.Change, may func(cmd *cobra.Command, name string) error) *cobra.Command {
+// changeCommand completes a command that has the daemon change devices, and shows how each stands then. It changes the device
+// with the ID that may returns for a name, and none where that returns an error; a nil one leaves the name to the daemon. A device
+// that is not changed does not keep the others.
+func (o *operator) changeCommand(command cobra.Command, c *control.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
 	cmd := &command
 	cmd.ValidArgsFunction = o.deviceIDs
 	output := outputFlag(cmd)
@@ -150,7 +162,7 @@ func (o *operator) changeCommand(command cobra.Command, c *control.Change, may f
 			var d control.Changed
 			err := error(nil)
 			if may != nil {
-				err = may(cmd, name)
+				name, err = may(cmd, name)
 			}
 			if err == nil {
 				err = failed(cmd.Name(), name, o.client().Post(cmd.Context(), pathOf(name)+"/"+cmd.Name(), *c, &d))
@@ -166,7 +178,7 @@ func (o *operator) changeCommand(command cobra.Command, c *control.Change, may f
 			}
 		}
 		if wait, _ := cmd.Flags().GetBool("wait"); wait && len(held) > 0 {
-			errs = append(errs, o.awaitRelease(cmd.Context(), held))
+			errs = append(errs, o.awaitRelease(cmd, held))
 		}
 		return errors.Join(errs...)
 	}
@@ -188,22 +200,22 @@ func changed(d control.Changed) string {
 	return text
 }
 
-// mayErase shows which device is to be erased, and asks for its ID once more unless yes.
-func (o *operator) mayErase(cmd *cobra.Command, id string, yes bool) error {
-	var d control.Device
-	if err := o.client().Get(cmd.Context(), pathOf(id), &d); err != nil {
-		return failed(cmd.Name(), id, err)
-	}
+// mayErase shows which device is to be erased, and asks for its ID once more unless yes. Another name than the ID may be that of
+// another disk after a reboot, so that a script has to give the ID.
+func mayErase(cmd *cobra.Command, name string, d control.Device, yes bool) error {
 	fmt.Fprintln(cmd.ErrOrStderr(), clean(described(d)))
-	if yes {
-		return nil
+	switch {
+	case !yes:
+		return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), d.ID)
+	case name != d.ID:
+		return failed(cmd.Name(), name, fmt.Errorf("with --yes, name the disk by its ID, %s: nothing was done", d.ID))
 	}
-	return confirm(cmd.InOrStdin(), cmd.ErrOrStderr(), id)
+	return nil
 }
 
 // described is a disk as the operator who erases it should recognise it.
 func described(d control.Device) string {
-	text := cmp.Or(d.Model, "a disk of unknown model")
+	text := d.ID + ": " + cmp.Or(d.Model, "a disk of unknown model")
 	if d.Serial != "" {
 		text += ", serial number " + d.Serial
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -24,13 +25,15 @@ func (o *operator) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Follow what happens, a line for each event",
-		Long:  `Follow what happens, a line for each event, until it is interrupted. With -o json each line is an object.`,
-		Args:  cobra.NoArgs,
+		Long: `Follow what happens, a line for each event, until it is interrupted. With -o json
+each line is an object. A restart of the daemon does not end it: a line
+"listening" shows when it follows the next one.`,
+		Args: cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		out := cmd.OutOrStdout()
-		return o.follow(cmd.Context(), func(line []byte, e control.Event) error {
+		return o.follow(cmd, false, func(line []byte, e control.Event) error {
 			if *output == "json" {
 				_, err := fmt.Fprintf(out, "%s\n", line)
 				return err
@@ -41,13 +44,40 @@ func (o *operator) eventsCommand() *cobra.Command {
 	return cmd
 }
 
-// follow calls told with each event, as it came and decoded, until ctx ends or told returns an error. It returns
-// an error if the daemon stops.
-func (o *operator) follow(ctx context.Context, told func(line []byte, e control.Event) error) error {
+// retryPause is how long a command waits before it asks again for a daemon that has stopped.
+const retryPause = 500 * time.Millisecond
+
+// follow calls told with each event, as it came and decoded, until ctx ends or told returns an error. When a daemon stops that has
+// answered, it says so, and goes on with the next one, whose first event is "listening" again.
+func (o *operator) follow(cmd *cobra.Command, answered bool, told func(line []byte, e control.Event) error) error {
+	ctx, waiting := cmd.Context(), false
+	for {
+		err := o.stream(ctx, func(line []byte, e control.Event) error {
+			answered, waiting = true, false
+			return told(line, e)
+		})
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case !answered || !errors.Is(err, control.ErrNoAnswer):
+			return err
+		case !waiting:
+			waiting = true
+			fmt.Fprintf(cmd.ErrOrStderr(), "metalplugctl: %v; waiting for it\n", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryPause):
+		}
+	}
+}
+
+// stream calls told with each event of one daemon. The error is [control.ErrNoAnswer] when that stops.
+func (o *operator) stream(ctx context.Context, told func(line []byte, e control.Event) error) error {
 	c := o.client()
 	stream, err := c.Stream(ctx, "/v1/events")
 	if err != nil {
-		return ended(ctx, err)
+		return err
 	}
 	defer stream.Close()
 	lines := bufio.NewScanner(stream)
@@ -64,15 +94,7 @@ func (o *operator) follow(ctx context.Context, told func(line []byte, e control.
 	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
 		return fmt.Errorf("read the events of %s: %w", c.Socket, err)
 	}
-	return ended(ctx, fmt.Errorf("%w: %s: it has stopped, or cut us off since we were too slow", control.ErrNoAnswer, c.Socket))
-}
-
-// ended is no error where the operator wanted the end.
-func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
+	return fmt.Errorf("%w: %s: it has stopped, or cut us off since we were too slow", control.ErrNoAnswer, c.Socket)
 }
 
 // event writes an event on one line, however wide the screen is.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -103,7 +104,8 @@ func TestEvents(t *testing.T) {
 	text.until("disconnected", nvmeName)
 	n.hangup <- nil
 	text.until("reloaded", "the configuration")
-	if err := os.WriteFile(n.path("t.toml"), []byte("nonsense = 1\n"), 0o600); err != nil {
+	valid, err := os.ReadFile(n.path("t.toml"))
+	if err := errors.Join(err, os.WriteFile(n.path("t.toml"), []byte("nonsense = 1\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	n.hangup <- nil
@@ -113,8 +115,15 @@ func TestEvents(t *testing.T) {
 		t.Errorf("interrupted: exit %d: %s", code, text.stderr)
 	}
 	n.stop()
-	if code := <-objects.code; code != exitNoAnswer {
-		t.Errorf("without the daemon: exit %d", code)
+	if err := os.WriteFile(n.path("t.toml"), valid, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	objects.until(`"event":"listening"`)
+	objects.cancel()
+	code, said := <-objects.code, objects.stderr.String()
+	if code != exitOK || strings.Count(said, "\n") != 1 || !strings.Contains(said, "does not answer: "+n.socket()) || !strings.Contains(said, "; waiting for it\n") {
+		t.Errorf("after a restart of the daemon: exit %d: %s", code, said)
 	}
 }
 
@@ -133,8 +142,14 @@ func TestWatch(t *testing.T) {
 		t.Errorf("interrupted: exit %d: %s", code, text.stderr)
 	}
 	n.stop()
-	if code := <-objects.code; code != exitNoAnswer {
-		t.Errorf("without the daemon: exit %d", code)
+	n.start()
+	if _, _, stderr := n.ctl("uncordon", lastDisk); stderr != "" {
+		t.Fatal(stderr)
+	}
+	objects.until(lastDisk, `"cordoned":false`)
+	objects.cancel()
+	if code := <-objects.code; code != exitOK {
+		t.Errorf("after a restart of the daemon: exit %d: %s", code, objects.stderr)
 	}
 }
 

@@ -373,6 +373,8 @@ func TestCordonWaits(t *testing.T) {
 	if code := <-interrupted.code; code != exitProblem {
 		t.Errorf("interrupted: exit %d", code)
 	}
+	n.stop()
+	n.start()
 	n.inventory.Released([]string{lastDisk})
 	if code := <-waiting.code; code != exitOK {
 		t.Errorf("exit %d: %s", code, waiting.stderr)
@@ -398,8 +400,9 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		{[]string{"reset", ".", "--scrub", "zero", "--yes"}, exitProblem, "metalplugctl: reset .: no such device: see 'metalplugctl list --all'\n"},
 		{[]string{"why", ".."}, exitProblem, "no device that udev knows"},
 		{[]string{"cordon", "/dev/nvidiactl"}, exitProblem, "cordon /dev/nvidiactl: name one of these devices: GPU-36f675cc-"},
-		{[]string{"reset", lastDisk + "::1"}, exitProblem, "no such device: the ID of its device is " + lastDisk + "\n"},
-		{[]string{"reset", "/dev/nvme7n1", "--scrub", "zero"}, exitProblem, "metalplugctl: reset /dev/nvme7n1: no such device: the ID of its"},
+		{[]string{"cordon", "nvme-"}, exitProblem, "cordon nvme-: name one of these devices: nvme-eui."},
+		{[]string{"reset", lastDisk + "::1"}, exitProblem, "reset " + lastDisk + ": not possible: the hardware is a recording"},
+		{[]string{"reset", "/dev/nvme7n1", "--scrub", "zero"}, exitProblem, "Type its ID once more to erase it: \nmetalplugctl: erase " + lastDisk},
 		{[]string{"reset", "none", "--scrub", "zero"}, exitProblem, "metalplugctl: reset none: no such device"},
 		{[]string{"reset", lastDisk, "--scrub", "bogus"}, exitUsage, `"bogus" is no way to erase: there are crypto-erase, discard, format, `},
 		{[]string{"reset", lastDisk, "--scrub", "bogus", "--yes"}, exitUsage, `"bogus" is no way to erase`},
@@ -412,7 +415,7 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		{[]string{"adopt", lastDisk, "--scrub", "", "--yes"}, exitUsage, "--scrub is empty"},
 		{[]string{"adopt", lastDisk}, exitProblem, "what was typed is not its ID: nothing was done"},
 		{[]string{"adopt", lastDisk, "--yes"}, exitProblem, "not possible: the hardware is simulated from a recording"},
-		{[]string{"adopt", "/dev/nvme7n1", "--yes"}, exitProblem, "metalplugctl: adopt /dev/nvme7n1: no such device: the ID of its device is " + lastDisk + "\n"},
+		{[]string{"adopt", "/dev/nvme7n1", "--yes"}, exitProblem, "adopt /dev/nvme7n1: with --yes, name the disk by its ID, " + lastDisk + ": nothing was done"},
 		{[]string{"why", "/dev/none"}, exitProblem, "no device that udev knows"},
 		{[]string{"why"}, exitUsage, "accepts 1 arg(s), received 0"},
 		{[]string{"list", "-o", "xml"}, exitUsage, `"xml"`},

@@ -141,7 +141,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// TestFollowOfABrokenStream: what is no event, and what is too long for one, ends the command with a reason.
+// TestFollowOfABrokenStream has text that is not an event, or too long for one. It ends the command with a reason.
 func TestFollowOfABrokenStream(t *testing.T) {
 	for text, want := range map[string]string{
 		"nonsense":                      "read the events of",
@@ -149,14 +149,14 @@ func TestFollowOfABrokenStream(t *testing.T) {
 		`{"event":"listening"}` + "\n":  "it has stopped",
 	} {
 		o := operator{socket: answering(t, map[string]any{"/v1/events": raw(text)})}
-		err := o.follow(t.Context(), func([]byte, control.Event) error { return nil })
+		err := o.stream(t.Context(), func([]byte, control.Event) error { return nil })
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20q: %v, want %q", text, err, want)
 		}
 	}
 	o := operator{socket: answering(t, map[string]any{"/v1/events": raw(`{"event":"listening"}`)})}
 	full := errors.New("no space left")
-	if err := o.follow(t.Context(), func([]byte, control.Event) error { return full }); !errors.Is(err, full) {
+	if err := o.stream(t.Context(), func([]byte, control.Event) error { return full }); !errors.Is(err, full) {
 		t.Error(err)
 	}
 }

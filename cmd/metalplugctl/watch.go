@@ -26,14 +26,14 @@ follows the last one; with -o json it is an array of devices on one line.`,
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var drawn time.Time
-		return o.follow(cmd.Context(), func(_ []byte, e control.Event) error {
+		return o.follow(cmd, false, func(_ []byte, e control.Event) error {
 			if e.Time.Equal(drawn) { // the drawing at the first of several changes shows them all
 				return nil
 			}
 			drawn = e.Time
 			devices, resources, err := o.ask(cmd)
 			if err != nil {
-				return ended(cmd.Context(), err)
+				return err
 			}
 			out := cmd.OutOrStdout()
 			err = show(out, *output, true, devices, func(s *screen) {

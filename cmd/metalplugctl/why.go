@@ -23,8 +23,10 @@ func (o *operator) whyCommand() *cobra.Command {
 		Long: `Say why a device is offered, or is not: every class and rule that was tried, what matched, what excluded it and what is
 missing, in the order in which the daemon decides.
 
-A device is named by its ID, a node in /dev, the address of a PCI function, a name of the kernel such as mlx5_0, a serial
-number, or a path in sysfs, as udev writes it too; "list --all" shows them.
+A device is named by its ID or the beginning of that, a node in /dev, the address
+of a PCI function, a name of the kernel such as mlx5_0, a serial number, or a path
+in sysfs. "list --all" shows them.
+
 Exit code 1: pods cannot get it, also because the kubelet is not connected.`,
 		Example: `  metalplugctl why /dev/nvme0n1
   metalplugctl why 3b:00.0

@@ -73,7 +73,7 @@ func (s *Server) changing(failed int, change func(ctx context.Context, id string
 		_ = limits.SetWriteDeadline(time.Now().Add(answerLimit))
 		switch {
 		case errors.Is(err, inventory.ErrUnknownDevice):
-			refuse(w, http.StatusNotFound, s.unknown(id))
+			refuse(w, http.StatusNotFound, unknown(id))
 			return
 		case errors.Is(err, errNoReason):
 			refuse(w, http.StatusBadRequest, err)

@@ -13,14 +13,14 @@
 //	GET  /v1/status                  a [Status]
 //	GET  /v1/resources               an array of [Resource], in the order of the configuration
 //	GET  /v1/devices                 an array of [Device], by resource and ID, then those that are not offered
-//	GET  /v1/devices/{id}            a [Device]
+//	GET  /v1/devices/{id}            a [Device]; here, and to cordon and uncordon, {id} is any name that why takes
 //	GET  /v1/events                  an [Event] a line, until the client leaves
 //	GET  /v1/why?what=…            * an [Answer]: why a device is offered, or is not
 //	GET  /v1/topology              * a [Topology]
 //	GET  /v1/kubelet               * {"allocatable": {RESOURCE: COUNT}}: what the kubelet counts, asked at that moment
 //	GET  /metrics                    the metrics, as Prometheus reads them
-//	POST /v1/devices/{id}/cordon     a [Change] with a reason; answered with the [Changed] device, like the next three; here and
-//	POST /v1/devices/{id}/uncordon   nothing                       with the next, {id} is any name of a device that why takes
+//	POST /v1/devices/{id}/cordon     a [Change] with a reason; answered with the [Changed] device, like the next three
+//	POST /v1/devices/{id}/uncordon   nothing
 //	POST /v1/devices/{id}/reset      a [Change]; answered when it is done, be it after an hour
 //	POST /v1/devices/{id}/adopt      a [Change]; answered when it is on disk that the disk may be erased
 //

@@ -13,8 +13,11 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// known finds what is asked for among what the inventory knows: by ID, also that of a share, by serial number, PCI address
-// or name of the kernel, or all that have a node or need it while it is missing.
+// minBeginning is the shortest beginning of an ID that names a device. A shorter one is a slip of the hand.
+const minBeginning = 4
+
+// known finds what is asked for among what the inventory knows: by ID, also that of a share, by serial number, PCI address,
+// node or name of the kernel, or all that need a node while it is missing. A name that is nothing else is the beginning of IDs.
 func (q *question) known() (all []*inventory.Status) {
 	id := q.what
 	if at := strings.LastIndex(id, "::"); at > 0 && q.snapshot.Find(id) == nil {
@@ -23,21 +26,31 @@ func (q *question) known() (all []*inventory.Status) {
 	if s := q.snapshot.Find(id); s != nil {
 		return []*inventory.Status{s}
 	}
+	var begun []*inventory.Status
 	for d := range q.snapshot.All() {
 		names := []string{serialOf(d.Target), path.Base(d.Device.SysPath)}
 		for _, n := range d.Nodes {
-			names = append(names, n.Host, n.Container)
+			names = append(names, n.Host, n.Container, strings.TrimPrefix(n.Container, "/dev/"))
 		}
 		if slices.Contains(names, q.what) || path.Base(device.FunctionIn(d.Device.SysPath)) == q.address() ||
 			strings.Contains(d.Reason, q.what+" is missing") {
 			all = append(all, d)
 		}
+		if len(id) >= minBeginning && strings.HasPrefix(d.Device.ID, id) {
+			begun = append(begun, d)
+		}
+	}
+	if all == nil {
+		return begun
 	}
 	return all
 }
 
+// serials are udev's properties that name a piece of hardware. The partitions of a disk have those of the disk.
+var serials = []string{"ID_SERIAL", "ID_SERIAL_SHORT", "ID_WWN"}
+
 // candidates explains the udev devices that are asked for: that of a known device, else those of a node, a path in sysfs, a
-// PCI address or a name of the kernel. A node without any may belong to a device of its class that could not be identified.
+// PCI address, a serial number or a name of the kernel. A node without any may belong to a device of its class that could not be identified.
 func (q *question) candidates(known *inventory.Status) []device.Sighting {
 	sysPath, address := q.sysPath(), q.address()
 	found := q.explain(true, func(u *udev.Device) bool {
@@ -45,7 +58,8 @@ func (q *question) candidates(known *inventory.Status) []device.Sighting {
 			return u.SysPath == known.Device.SysPath
 		}
 		return u.SysPath == sysPath || u.DevNode == q.what || path.Base(u.SysPath) == q.what ||
-			u.Subsystem == "pci" && path.Base(u.SysPath) == address || slices.Contains(strings.Fields(u.Properties.Value("DEVLINKS")), q.what)
+			u.Subsystem == "pci" && path.Base(u.SysPath) == address || slices.Contains(strings.Fields(u.Properties.Value("DEVLINKS")), q.what) ||
+			u.Properties.Value("DEVTYPE") != "partition" && slices.ContainsFunc(serials, func(key string) bool { return u.Properties.Value(key) == q.what })
 	})
 	if len(found) > 0 {
 		return found

@@ -24,7 +24,7 @@ func (s *Server) routes() http.Handler {
 		send(w, s.resources(snapshot))
 	})
 	mux.HandleFunc("GET /v1/devices", s.sendDevices)
-	mux.HandleFunc("GET /v1/devices/{id}", s.sendDevice)
+	mux.HandleFunc("GET /v1/devices/{id}", s.named(s.sendDevice))
 	mux.HandleFunc("GET /v1/events", s.sendEvents)
 	mux.HandleFunc("GET /v1/why", s.sendWhy)
 	mux.HandleFunc("GET /v1/topology", func(w http.ResponseWriter, _ *http.Request) {
@@ -84,7 +84,7 @@ func (s *Server) sendDevices(w http.ResponseWriter, _ *http.Request) {
 	out.WriteString("]\n")
 }
 
-// sendDevice sends one device by its ID, offered or not.
+// sendDevice sends one device, offered or not.
 func (s *Server) sendDevice(w http.ResponseWriter, r *http.Request) {
 	d, err := s.device(r.PathValue("id"))
 	if err != nil {
@@ -99,23 +99,14 @@ func (s *Server) device(id string) (Device, error) {
 	snapshot, _ := s.Inventory.Snapshot()
 	status := snapshot.Find(id)
 	if status == nil {
-		return Device{}, s.unknown(id)
+		return Device{}, unknown(id)
 	}
 	return NewDevice(status, s.heldBy()), nil
 }
 
-// unknown is the error for an ID that no device has. It may be another name of one.
-func (s *Server) unknown(id string) error {
-	q := question{Server: s, what: id}
-	q.snapshot, _ = s.Inventory.Snapshot()
-	hint := "see 'metalplugctl list --all'"
-	if known := q.known(); len(known) > 0 {
-		hint = "the ID of its device is"
-		for _, d := range known {
-			hint += " " + d.Device.ID
-		}
-	}
-	return fmt.Errorf("%s: %w: %s", id, inventory.ErrUnknownDevice, hint)
+// unknown is the error for a name that no device has.
+func unknown(name string) error {
+	return fmt.Errorf("%s: %w: see 'metalplugctl list --all'", name, inventory.ErrUnknownDevice)
 }
 
 // sendKubelet sends what the kubelet itself counts, which has to be asked.

@@ -123,7 +123,11 @@ func (q *question) answer() (answer Answer, err error) {
 		return answer, err
 	}
 	explained := q.candidates(known)
-	for _, e := range explained { // an ID with its place added is that of a device whose own ID another has
+	for i, e := range explained { // an ID with its place added is that of a device whose own ID another has
+		same := func(other device.Sighting) bool { return other.Device.SysPath == e.Device.SysPath && other.Device.ID == e.Device.ID }
+		if slices.ContainsFunc(explained[:i], same) {
+			continue // it is next to several
+		}
 		if known == nil || len(explained) == 1 || strings.HasPrefix(known.Device.ID, e.Device.ID) {
 			answer.Found = append(answer.Found, q.told(e))
 		}
