@@ -68,11 +68,14 @@ func (c *container) assign(all config.Config, h *device.Host, snapshot *inventor
 
 // container writes what a container would get.
 func (s *screen) container(c container) {
+	s.WriteString("\n")
+	asks := fmt.Sprintf("A container that asks for %s=%d gets", c.Resource, c.Count)
 	if c.Error != "" {
-		fmt.Fprintf(s, "\nA container that asks for %s=%d gets nothing: %s\n", c.Resource, c.Count, clean(c.Error))
+		s.line("", "", asks+" nothing: "+c.Error)
 		return
 	}
-	fmt.Fprintf(s, "\nA container that asks for %s=%d gets:\n\n", c.Resource, c.Count)
+	s.line("", "", asks+":")
+	s.WriteString("\n")
 	var rows [][]cell
 	for _, id := range c.Devices {
 		rows = append(rows, cells("device", id))

@@ -127,20 +127,21 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestWatch has a program that follows the states, and a pipe and --once, which get one.
 func TestWatch(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
-	text, objects := n.follow("watch"), n.follow("watch", "-o", "json")
-	text.until(lastDisk, "Healthy")
+	for _, args := range [][]string{{"watch"}, {"watch", "--once"}} {
+		code, stdout, stderr := n.ctl(args...)
+		if code != exitOK || stderr != "" || strings.Count(stdout, "DEVICE") != 1 || !strings.HasPrefix(stdout, nvmeName+"        7 of 7 healthy; ") {
+			t.Errorf("%q: exit %d, %s\n%s", args, code, stderr, stdout)
+		}
+	}
+	objects := n.follow("watch", "-o", "json")
 	objects.until(lastDisk, `"cordoned":false`)
 	if _, _, stderr := n.ctl("cordon", lastDisk); stderr != "" {
 		t.Fatal(stderr)
 	}
-	text.until(lastDisk, "Cordoned")
 	objects.until(lastDisk, `"cordoned":true`)
-	text.cancel()
-	if code := <-text.code; code != exitOK {
-		t.Errorf("interrupted: exit %d: %s", code, text.stderr)
-	}
 	n.stop()
 	n.start()
 	if _, _, stderr := n.ctl("uncordon", lastDisk); stderr != "" {

@@ -47,8 +47,12 @@ func (o *operator) ask(cmd *cobra.Command) (devices []control.Device, resources 
 	return devices, resources, err
 }
 
-// devices writes a table of devices. Only with all it has those that are not offered, and PCI addresses.
+// devices writes a table of devices. Only with all it has those that are not offered, and PCI addresses. In a view those come first
+// that are not as they should be.
 func (s *screen) devices(devices []control.Device, resources []control.Resource, all bool) {
+	if s.wraps {
+		devices = slices.SortedStableFunc(slices.Values(devices), func(a, b control.Device) int { return cmp.Compare(calm(a), calm(b)) })
+	}
 	held := make(map[string]string)
 	for _, r := range resources {
 		held[r.Name] = r.Held
@@ -73,11 +77,22 @@ func (s *screen) devices(devices []control.Device, resources []control.Resource,
 	if len(rows) > 1 {
 		s.table("", rows...)
 	} else {
-		s.WriteString("No device is offered.\n")
+		s.line("", "", "No device is offered.")
 	}
 	if more > 0 {
-		fmt.Fprintf(s, "%d more seen and not offered: see 'metalplugctl list --all'.\n", more)
+		s.line("", "", fmt.Sprintf("%d more seen and not offered: see 'metalplugctl list --all'.", more))
 	}
+}
+
+// calm is the higher the less a device needs an operator.
+func calm(d control.Device) int {
+	switch {
+	case d.Resource == "":
+		return 1
+	case d.Health == "Healthy" && d.Warning == "":
+		return 2
+	}
+	return 0
 }
 
 // remark returns why a device is not as an operator wants it; held is why its resource is held back.

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -201,7 +200,7 @@ func TestPreviewEndsQuietlyWhenNobodyReads(t *testing.T) {
 	r.Close()
 	defer w.Close()
 	var stderr bytes.Buffer
-	if code := run(t.Context(), []string{"preview", "--recording", "nvme-blank", "--live"}, w, &stderr); code != exitOK {
+	if code := run(t.Context(), []string{"preview", "--recording", "nvme-blank"}, w, &stderr); code != exitOK {
 		t.Errorf("exit %d, %q", code, stderr.String())
 	}
 	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
@@ -233,29 +232,6 @@ func TestCheckOfAMissingRecording(t *testing.T) {
 	}
 }
 
-func TestLivePreviewShowsAHotplug(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "edge.umockdev")
-	save(t, file, "")
-	ctx, stop := context.WithCancel(t.Context())
-	states := make(stateWriter, 100)
-	done := make(chan int, 1)
-	var stderr bytes.Buffer
-	go func() {
-		done <- run(ctx, []string{"preview", "--config", withDisks(t), "--recording", file, "--live", "-o", "json"}, states, &stderr)
-	}()
-	states.until(t, 0)
-	for _, r := range recording.Bundled() {
-		if r.Name == "nvme-blank" {
-			save(t, file, string(r.Text))
-		}
-	}
-	states.until(t, 1)
-	stop()
-	if code := <-done; code != exitOK {
-		t.Errorf("exit %d: %s", code, stderr.String())
-	}
-}
-
 // save puts a recording in the place of another in one piece.
 func save(t *testing.T, file, text string) {
 	t.Helper()
@@ -264,27 +240,5 @@ func save(t *testing.T, file, text string) {
 	}
 	if err := os.Rename(file+".new", file); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// stateWriter takes the states that a live preview prints.
-type stateWriter chan previewState
-
-func (w stateWriter) Write(p []byte) (int, error) {
-	var s previewState
-	if err := json.Unmarshal(p, &s); err != nil {
-		return 0, err
-	}
-	w <- s
-	return len(p), nil
-}
-
-// until waits for a state with that many devices.
-func (w stateWriter) until(t *testing.T, devices int) {
-	t.Helper()
-	for s := range w {
-		if len(s.Devices) == devices {
-			return
-		}
 	}
 }

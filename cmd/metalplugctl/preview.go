@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +35,7 @@ type preview struct {
 	title      string // of the machine
 	containers []container
 	output     *format
-	live       bool // go on until interrupted, and show every change
+	view       *view // of each state until the reader leaves, or nil for one state
 	log        *slog.Logger
 	out        io.Writer
 }
@@ -65,7 +65,7 @@ func previewCommand() *cobra.Command {
 		Long: `Show what this machine, or a recorded one, would offer to the kubelet.
 
 No daemon, kubelet or cluster is needed, and nothing on the machine changes: no device is reset, erased or initialised. On a
-terminal the view is live until it is interrupted; elsewhere one state is printed.
+terminal each change is shown until you leave with q. The keys are those of "watch". Elsewhere one state is printed.
 
 A recording is the text that umockdev-record writes. Saving the file is a hotplug.`,
 		Example: `  metalplugctl preview
@@ -78,19 +78,14 @@ A recording is the text that umockdev-record writes. Saving the file is a hotplu
 	recorded := flags.String("recording", "", "a file, or the name of a bundled recording, instead of this machine")
 	allocate := flags.StringArray("allocate", nil, "show what a container gets that asks for `RESOURCE=COUNT`")
 	p.output = outputFlag(cmd)
-	flags.BoolVar(&p.live, "live", false,
-		"go on until interrupted and show every change; if not given: whether the output is a terminal")
+	once := onceFlag(cmd)
 	logLevel := flags.String("log-level", "warn", "least level of the log: debug, info, notice, warn, error")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		p.out = cmd.OutOrStdout()
-		if !cmd.Flags().Changed("live") {
-			p.live = isTerminal(p.out)
-		}
 		level, err := systemd.ParseLevel(*logLevel)
 		if err != nil {
 			return usage("%w", err)
 		}
-		p.log = systemd.TextLogger(cmd.ErrOrStderr(), level)
 		for _, text := range *allocate {
 			c, err := parseContainer(text)
 			if err != nil {
@@ -106,7 +101,17 @@ A recording is the text that umockdev-record writes. Saving the file is a hotplu
 			return err
 		}
 		defer remove()
-		return p.run(cmd.Context(), p.show)
+		start := func(ctx context.Context, log io.Writer) error {
+			p.log = systemd.TextLogger(log, level)
+			return p.run(ctx, p.show)
+		}
+		if *once || *p.output == "json" || !isLive(p.out) {
+			return start(cmd.Context(), cmd.ErrOrStderr())
+		}
+		return inView(cmd, func(ctx context.Context, v *view) error {
+			p.view = v
+			return start(ctx, cmd.ErrOrStderr())
+		})
 	}
 	return cmd
 }
@@ -150,12 +155,13 @@ func (p *preview) show(ctx context.Context, devices *inventory.Inventory, host *
 		state, refused := p.state(host, snapshot)
 		if !reflect.DeepEqual(state, last) {
 			last = state
-			if err := show(p.out, *p.output, p.live, state, func(s *screen) { s.preview(state) }); err != nil {
+			draw := func(s *screen) { s.preview(state) }
+			if p.view == nil {
+				return cmp.Or(show(p.out, *p.output, false, state, draw), refused)
+			}
+			if err := p.view.show(draw); err != nil {
 				return err
 			}
-		}
-		if !p.live {
-			return refused
 		}
 		select {
 		case <-ctx.Done():
@@ -191,7 +197,9 @@ func (p *preview) machine(recorded string) (remove func(), err error) {
 			return nil, fmt.Errorf("unpack recording %s: %w: set TMPDIR", r.Name, err)
 		}
 	case errors.Is(statErr, fs.ErrNotExist):
-		return nil, fmt.Errorf("recording %q: no such file, and none of the bundled ones:\n%s", recorded, bundledRecordings(""))
+		var names screen
+		names.bundledRecordings("")
+		return nil, fmt.Errorf("recording %q: no such file, and none of the bundled ones:\n%s", recorded, &names)
 	default:
 		p.title = "Recording " + recorded
 		p.config.Hardware.Recording, err = filepath.Abs(recorded) // what is no file is refused when it is opened
@@ -222,12 +230,10 @@ func treeOf(c config.Config) sysfs.Tree {
 }
 
 // bundledRecordings lists the names and titles of the bundled recordings, each after the words before.
-func bundledRecordings(before string) string {
-	var list strings.Builder
+func (s *screen) bundledRecordings(before string) {
 	for _, r := range recording.Bundled() {
-		fmt.Fprintf(&list, "  %s%-12s  # %s\n", before, r.Name, r.Title)
+		s.line("  ", "", fmt.Sprintf("%s%-12s  # %s", before, r.Name, r.Title))
 	}
-	return list.String()
 }
 
 // state returns what a snapshot offers, and what containers would get of it. The error is the reason why one gets nothing.
@@ -262,27 +268,31 @@ func (p *preview) state(h *device.Host, snapshot *inventory.Snapshot) (previewSt
 	return s, errors.Join(refused...)
 }
 
-// preview writes a state for people.
+// preview writes a state for people. It begins with a summary, and with what may surprise.
 func (s *screen) preview(state previewState) {
 	s.line("", "", state.Machine)
 	if len(state.Resources) > 0 {
-		s.WriteString("\nIn \"kubectl describe node\":\n\n")
+		s.WriteString("\n")
+		s.line("", "", "In \"kubectl describe node\":")
+		s.WriteString("\n")
 		rows := [][]cell{cells("RESOURCE", "CAPACITY", "ALLOCATABLE")}
 		for _, r := range state.Resources {
 			rows = append(rows, cells(r.Name, fmt.Sprint(r.Capacity), fmt.Sprint(r.Allocatable)))
 		}
 		s.table("  ", rows...)
 	}
+	for _, c := range state.Containers {
+		s.container(c)
+	}
 	s.WriteString("\n")
 	if len(state.Devices) == 0 {
-		s.WriteString("This machine has no device that the configuration takes. To see what other machines would offer:\n\n" +
-			bundledRecordings(os.Args[0]+" preview --recording ") + "\n")
+		s.line("", "", "The configuration takes no device of this machine. To see what other machines would offer:")
+		s.WriteString("\n")
+		s.bundledRecordings(os.Args[0] + " preview --recording ")
+		s.WriteString("\n")
 	}
 	if all := slices.Concat(state.Devices, state.NotOffered); len(all) > 0 {
 		s.devices(all, nil, true)
-	}
-	for _, c := range state.Containers {
-		s.container(c)
 	}
 	s.WriteString("\n")
 }

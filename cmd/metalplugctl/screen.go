@@ -4,67 +4,74 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
 
-// Control sequences of a terminal (ECMA-48 SGR, CUP and ED). The colours of table cells have the same length.
+// Control sequences of a terminal (ECMA-48 SGR).
 const (
-	plain  = "\x1b[39m"
 	green  = "\x1b[32m"
 	red    = "\x1b[31m"
 	yellow = "\x1b[33m"
 	bold   = "\x1b[1m"
 	normal = "\x1b[0m"
-
-	clearScreen = "\x1b[H\x1b[J"
 )
 
 // screen is text that is written in one piece, so that a terminal does not flicker and a pipe that closes is noticed once.
 type screen struct {
 	bytes.Buffer
 	colours bool
+	width   int  // of the terminal in columns, or 0 where lines may have any length
+	wraps   bool // lines do, too, and not tables alone
 }
 
-// show writes a state, as JSON or as table lays it out. A live one takes the place of the last one on a terminal, and is one
-// line of JSON.
-func show(out io.Writer, output format, live bool, state any, table func(*screen)) error {
-	terminal := isTerminal(out)
-	s := &screen{colours: terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+// newScreen returns an empty screen for what is written to out.
+func newScreen(out io.Writer) *screen {
+	width, _ := terminalSize(out)
+	return &screen{colours: width > 0 && os.Getenv("NO_COLOR") == "" && canMove(), width: width}
+}
+
+// canMove reports whether the terminal knows control sequences.
+func canMove() bool { return os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" }
+
+// show writes a state, as JSON or as table lays it out. A compact one is one line of JSON.
+func show(out io.Writer, output format, compact bool, state any, table func(*screen)) error {
+	s := newScreen(out)
 	if output == "json" {
 		encoder := json.NewEncoder(s)
-		if !live {
+		if !compact {
 			encoder.SetIndent("", "  ")
 		}
 		if err := encoder.Encode(state); err != nil {
 			return err
 		}
 	} else {
-		if live && terminal {
-			s.WriteString(clearScreen)
-		}
 		table(s)
 	}
 	_, err := s.WriteTo(out)
 	return err
 }
 
-// isTerminal reports whether a terminal shows what is written to out.
-func isTerminal(out io.Writer) bool {
+// terminalSize returns how many columns and rows a terminal has to which out writes. They are 0 where it is not a terminal.
+func terminalSize(out io.Writer) (width, height int) {
 	f, ok := out.(*os.File)
 	if !ok {
-		return false
+		return 0, 0
 	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0
+	}
+	if size.Col == 0 || size.Row == 0 { // a serial line does not know
+		return 80, 24
+	}
+	return int(size.Col), int(size.Row)
 }
 
 // paint returns text in a colour, if there are any.
@@ -75,9 +82,36 @@ func (s *screen) paint(colour, text string) string {
 	return colour + text + normal
 }
 
-// line writes text after a mark, however wide the terminal is, for one line can be searched for.
+// line writes text after a mark. Only where lines wrap it takes several lines. Elsewhere one line can be searched for.
 func (s *screen) line(mark, colour, text string) {
-	s.WriteString(strings.TrimRight(s.paint(colour, clean(mark))+clean(text), " ") + "\n")
+	mark, lines := clean(mark), []string{clean(text)}
+	if s.wraps {
+		lines = wrapped(lines[0], s.width-len(mark))
+	}
+	for i, line := range lines {
+		if i > 0 {
+			mark = strings.Repeat(" ", len(mark))
+		}
+		s.WriteString(strings.TrimRight(s.paint(colour, mark)+line, " ") + "\n")
+	}
+}
+
+// wrapped breaks a text into lines of at most so many columns, between words where it can.
+func wrapped(text string, width int) (lines []string) {
+	width = max(width, 8)
+	line := ""
+	for _, word := range strings.Split(text, " ") {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
+			lines, line = append(lines, line), ""
+		} else if line != "" {
+			line += " "
+		}
+		for line += word; utf8.RuneCountInString(line) > width; {
+			runes := []rune(line)
+			lines, line = append(lines, string(runes[:width])), string(runes[width:])
+		}
+	}
+	return append(lines, line)
 }
 
 // clean takes out of a text, some of which is what hardware says of itself, all that could steer a terminal.
@@ -104,20 +138,59 @@ func cells(texts ...string) []cell {
 	return row
 }
 
-// table writes rows in columns, without lines between them, so that it can be cut and sorted. The head is the first
-// row. With colours each cell has one, since tabwriter counts the bytes of a colour as columns.
+// gap is between two columns of a table. A row that is wider than the terminal goes on below, indented by deeper.
+const (
+	gap    = "  "
+	deeper = "    "
+)
+
+// table writes rows in columns, without lines between them, so that it can be cut and sorted. The head is the first row. The last
+// cell of a row may be longer than its column.
 func (s *screen) table(indent string, rows ...[]cell) {
-	var text bytes.Buffer
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	var widths []int
 	for _, row := range rows {
-		texts := make([]string, len(row))
-		for i, c := range row {
-			texts[i] = s.paint(cmp.Or(c.colour, plain), clean(c.text))
+		for i := range row {
+			row[i].text = clean(row[i].text)
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			if i < len(row)-1 {
+				widths[i] = max(widths[i], utf8.RuneCountInString(row[i].text))
+			}
 		}
-		fmt.Fprintln(w, strings.Join(texts, "\t"))
 	}
-	w.Flush()
-	for line := range strings.Lines(text.String()) {
-		s.WriteString(indent + strings.TrimRight(line, " \n") + "\n")
+	for _, row := range rows {
+		s.row(indent, widths, row)
 	}
+}
+
+// row writes a row of a table.
+func (s *screen) row(indent string, widths []int, row []cell) {
+	line, used := indent, len(indent)
+	flush := func(next string) {
+		s.WriteString(strings.TrimRight(line, " ") + "\n")
+		line, used = next, len(next)
+	}
+	for i, c := range row {
+		length := utf8.RuneCountInString(c.text)
+		width := widths[i]
+		if i == len(row)-1 {
+			width = length
+		}
+		if s.width > 0 && used+width > s.width && used > len(indent+deeper) {
+			flush(indent + deeper)
+		}
+		if s.width > 0 && used+length > s.width {
+			parts := wrapped(c.text, s.width-used)
+			for _, part := range parts[:len(parts)-1] {
+				line += s.paint(c.colour, part)
+				flush(strings.Repeat(" ", used))
+			}
+			c.text = parts[len(parts)-1]
+			length = utf8.RuneCountInString(c.text)
+		}
+		line += s.paint(c.colour, c.text) + strings.Repeat(" ", max(0, width-length)) + gap
+		used += width + len(gap)
+	}
+	flush("")
 }

@@ -87,14 +87,8 @@ func (s *screen) status(v control.Status, now time.Time) {
 		}
 		fact("cordoned", c.Device+": "+c.Reason+cordonedBy(&c.Cordon))
 	}
-	var rows [][]cell
-	for _, r := range v.Resources {
-		if expected(r) || r.Connected {
-			rows = append(rows, []cell{{r.Name, bold}, {text: standing(r)}})
-		}
-	}
 	s.WriteString("\n")
-	s.table("", rows...)
+	s.standings(v.Resources)
 	s.complaints(v.Resources)
 	if len(v.Refused) > 0 {
 		s.WriteString("\nContainers that did not get their devices:\n")
@@ -102,6 +96,17 @@ func (s *screen) status(v control.Status, now time.Time) {
 			s.line("  ", "", fmt.Sprintf("%s ago, %s, %s: %s", age(now.Sub(r.Time)), r.Resource, r.Call, r.Reason))
 		}
 	}
+}
+
+// standings writes how the resources stand.
+func (s *screen) standings(resources []control.Resource) {
+	var rows [][]cell
+	for _, r := range resources {
+		if expected(r) || r.Connected {
+			rows = append(rows, []cell{{r.Name, bold}, {text: standing(r)}})
+		}
+	}
+	s.table("", rows...)
 }
 
 // complaints writes why resources are held back, and why the kubelet is not connected, once where all have one reason.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,35 +20,64 @@ func (o *operator) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "Show the list of devices live",
-		Long: `Show the list of devices, redrawn at each change, until it is interrupted. Where the output is no terminal, each state
-follows the last one; with -o json it is an array of devices on one line.`,
+		Long: `Show the resources and the list of devices, redrawn at each change. What is not Healthy comes first. The arrow keys, PgUp,
+PgDn, Home and End scroll, and q leaves.
+
+Where the output is not a terminal, one state is printed. With -o json each state is an array of devices on one line, until
+the command is interrupted.`,
 		Args: cobra.NoArgs,
 	}
-	output := outputFlag(cmd)
+	output, once := outputFlag(cmd), onceFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var drawn time.Time
-		return o.follow(cmd, false, func(_ []byte, e control.Event) error {
-			if e.Time.Equal(drawn) { // the drawing at the first of several changes shows them all
-				return nil
-			}
-			drawn = e.Time
-			devices, resources, err := o.ask(cmd)
-			if err != nil {
-				return err
-			}
-			out := cmd.OutOrStdout()
-			err = show(out, *output, true, devices, func(s *screen) {
-				s.devices(devices, resources, false)
-				if !isTerminal(out) {
-					s.WriteString("\n")
-				}
-			})
-			select {
-			case <-cmd.Context().Done():
-			case <-time.After(redrawPause):
-			}
-			return err
+		out := cmd.OutOrStdout()
+		switch {
+		case *once || *output != "json" && !isLive(out):
+			return o.redraw(cmd, *output, nil)
+		case *output == "json":
+			return o.eachState(cmd, *output, nil)
+		}
+		return inView(cmd, func(ctx context.Context, v *view) error {
+			cmd.SetContext(ctx)
+			return o.eachState(cmd, *output, v)
 		})
 	}
 	return cmd
+}
+
+// eachState shows the state at each change until the command ends.
+func (o *operator) eachState(cmd *cobra.Command, output format, v *view) error {
+	var drawn time.Time
+	return o.follow(cmd, false, func(_ []byte, e control.Event) error {
+		if e.Time.Equal(drawn) { // the drawing at the first of several changes shows them all
+			return nil
+		}
+		drawn = e.Time
+		err := o.redraw(cmd, output, v)
+		select {
+		case <-cmd.Context().Done():
+		case <-time.After(redrawPause):
+		}
+		return err
+	})
+}
+
+// redraw shows the state as it is now, in a view or in the output.
+func (o *operator) redraw(cmd *cobra.Command, output format, v *view) error {
+	devices, resources, err := o.ask(cmd)
+	if err != nil {
+		return err
+	}
+	draw := func(s *screen) { s.watched(devices, resources) }
+	if v == nil {
+		return show(cmd.OutOrStdout(), output, true, devices, draw)
+	}
+	v.forget() // that the daemon did not answer
+	return v.show(draw)
+}
+
+// watched writes how the resources stand, and the devices.
+func (s *screen) watched(devices []control.Device, resources []control.Resource) {
+	s.standings(resources)
+	s.WriteString("\n")
+	s.devices(devices, resources, false)
 }

@@ -43,7 +43,7 @@ func standing(r control.Resource) string {
 func healthCell(d control.Device) cell {
 	switch {
 	case d.Resource == "":
-		return cell{"Not offered", plain}
+		return cell{text: "Not offered"}
 	case d.Cordoned:
 		return cell{"Cordoned", yellow}
 	case d.Health == "Healthy" && d.Warning != "":

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// view is a state on the alternate screen of a terminal, drawn again at each change and scrolled by keys. Nothing of it is left
+// when it ends. Its methods are safe for concurrent use.
+type view struct {
+	out   *os.File
+	leave context.CancelFunc
+
+	mu    sync.Mutex
+	draw  func(*screen) // or nil before the first state
+	notes []string      // to be seen whatever is drawn, the newest last
+	top   int           // the first line that is shown
+	shown string        // what is on the terminal
+	err   error         // of the last write
+}
+
+// notesShown is how many of the newest notes are on the screen.
+const notesShown = 3
+
+// Control sequences of the view (xterm's ctlseqs, "DEC Private Mode Set"): the alternate screen without a cursor and without
+// wrapping of long lines, CUP, EL and ED.
+const (
+	openView  = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+	closeView = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+	home      = "\x1b[H"
+	endLine   = "\x1b[K"
+	endScreen = "\x1b[J"
+	reverse   = "\x1b[7m"
+)
+
+// keys are what a key does: go by lines, by pages, or leave.
+var keys = []struct {
+	codes        []string
+	lines, pages int
+	leave        bool
+}{
+	{codes: []string{"q"}, leave: true},
+	{codes: []string{"\x1b[A", "\x1bOA", "k"}, lines: -1},
+	{codes: []string{"\x1b[B", "\x1bOB", "j", "\r", "\n"}, lines: 1},
+	{codes: []string{"\x1b[5~", "b"}, pages: -1},
+	{codes: []string{"\x1b[6~", "f", " "}, pages: 1},
+	{codes: []string{"\x1b[H", "\x1b[1~", "\x1bOH", "g"}, pages: -1 << 20},
+	{codes: []string{"\x1b[F", "\x1b[4~", "\x1bOF", "G"}, pages: 1 << 20},
+}
+
+// isLive reports whether what is written to out can be a view.
+func isLive(out io.Writer) bool {
+	width, _ := terminalSize(out)
+	return width > 0 && canMove()
+}
+
+// onceFlag adds the flag --once and returns where its value is.
+func onceFlag(cmd *cobra.Command) *bool {
+	return cmd.Flags().Bool("once", false, "print one state and end, as without a terminal")
+}
+
+// inView calls run with a view on the terminal of a command, until it returns. Its context ends when the reader leaves. What the
+// command writes to a terminal as an error is in the view.
+func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {
+	ctx, cancel := context.WithCancel(cmd.Context())
+	v := &view{out: cmd.OutOrStdout().(*os.File), leave: cancel}
+	if errors := cmd.ErrOrStderr(); isLive(errors) {
+		cmd.SetErr(v)
+		defer cmd.SetErr(errors)
+	}
+	fd := int(v.out.Fd())
+	if before, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
+		raw := *before
+		raw.Lflag &^= unix.ICANON | unix.ECHO
+		raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 0, 2 // a read ends after 0.2 s, so that the reader ends
+		raw.Cc[unix.VSUSP] = 0                       // Ctrl-Z would leave the shell on this screen
+		_ = unix.IoctlSetTermios(fd, unix.TCSETS, &raw)
+		defer unix.IoctlSetTermios(fd, unix.TCSETSF, before)
+	}
+	fmt.Fprint(v.out, openView)
+	defer fmt.Fprint(v.out, closeView)
+	resized := make(chan os.Signal, 1)
+	signal.Notify(resized, unix.SIGWINCH)
+	defer signal.Stop(resized)
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer cancel()
+	readers.Go(func() { v.readKeys(ctx) })
+	readers.Go(func() {
+		for ctx.Err() == nil {
+			select {
+			case <-resized:
+				v.change(func() {})
+			case <-ctx.Done():
+			}
+		}
+	})
+	return run(ctx, v)
+}
+
+// Write takes lines that are to be seen whatever is drawn.
+func (v *view) Write(text []byte) (int, error) {
+	return len(text), v.change(func() {
+		v.notes = append(v.notes, strings.Split(strings.TrimSpace(string(text)), "\n")...)
+		v.notes = v.notes[max(0, len(v.notes)-notesShown):]
+	})
+}
+
+// show draws a state in the place of the last one.
+func (v *view) show(draw func(*screen)) error { return v.change(func() { v.draw = draw }) }
+
+// forget takes the notes away.
+func (v *view) forget() { _ = v.change(func() { v.notes = nil }) }
+
+// change makes a change and draws what is seen after it. It returns the error of the last write.
+func (v *view) change(of func()) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	of()
+	if frame := v.frame(); frame != v.shown && v.err == nil {
+		v.shown = frame
+		_, v.err = io.WriteString(v.out, frame)
+	}
+	return v.err
+}
+
+// frame returns what is to be on the terminal. Each line takes the place of the one that was there, so that nothing flickers.
+func (v *view) frame() string {
+	s := newScreen(v.out)
+	s.wraps = true
+	_, height := terminalSize(v.out)
+	if v.draw != nil {
+		v.draw(s)
+	}
+	body := strings.Split(strings.TrimRight(s.String(), "\n"), "\n")
+	s.Reset()
+	for _, note := range v.notes {
+		s.line("", "", note)
+	}
+	notes := strings.SplitAfter(s.String(), "\n")
+	notes = notes[:min(len(notes)-1, max(0, height-2))]
+	rows := max(1, height-1-len(notes))
+	v.top = max(0, min(v.top, len(body)-rows))
+	last := min(v.top+rows, len(body))
+	var frame strings.Builder
+	frame.WriteString(home)
+	for _, line := range body[v.top:last] {
+		frame.WriteString(line + endLine + "\n")
+	}
+	frame.WriteString(endScreen)
+	for _, note := range notes {
+		frame.WriteString(s.paint(yellow, strings.TrimSuffix(note, "\n")) + endLine + "\n")
+	}
+	foot := "q leaves"
+	if rows < len(body) {
+		foot += fmt.Sprintf("  %d-%d of %d lines: arrows, PgUp, PgDn, Home, End", v.top+1, last, len(body))
+	}
+	frame.WriteString(reverse + foot[:min(len(foot), s.width-1)] + normal + endLine)
+	return frame.String()
+}
+
+// readKeys does what the keys say until ctx ends.
+func (v *view) readKeys(ctx context.Context) {
+	buf := make([]byte, 64)
+	for ctx.Err() == nil {
+		n, err := v.out.Read(buf)
+		if err != nil && err != io.EOF { // the latter where no key was pressed
+			return
+		}
+		for typed := string(buf[:n]); typed != ""; {
+			typed = v.press(typed)
+		}
+	}
+}
+
+// press does what the first key says, and returns the others.
+func (v *view) press(typed string) (rest string) {
+	for _, key := range keys {
+		for _, code := range key.codes {
+			rest, ok := strings.CutPrefix(typed, code)
+			if !ok {
+				continue
+			}
+			if key.leave {
+				v.leave()
+			}
+			_, height := terminalSize(v.out)
+			_ = v.change(func() { v.top = max(0, v.top+key.lines+key.pages*max(1, height-2)) })
+			return rest
+		}
+	}
+	return typed[1:]
+}

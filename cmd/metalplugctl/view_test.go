@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal is a command on a terminal of its own.
+type terminal struct {
+	t      *testing.T
+	keys   *os.File
+	chunks chan string // what the command writes, as it comes
+	all    string
+	code   chan int
+}
+
+// onTerminal runs a command on a terminal of so many columns and rows.
+func onTerminal(t *testing.T, columns, rows uint16, args ...string) *terminal {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: rows}); err != nil {
+		t.Fatal(err)
+	}
+	v := &terminal{t: t, keys: master, chunks: make(chan string, 1000), code: make(chan int, 1)}
+	go func() {
+		defer close(v.chunks)
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := master.Read(buf)
+			if err != nil { // EIO once nobody has the terminal open
+				return
+			}
+			v.chunks <- string(buf[:n])
+		}
+	}()
+	go func() {
+		code := run(t.Context(), args, slave, slave)
+		slave.Close()
+		v.code <- code
+	}()
+	t.Cleanup(func() { master.Close() })
+	return v
+}
+
+// until waits for a text after the last one that was waited for.
+func (v *terminal) until(text string) {
+	v.t.Helper()
+	for limit := time.After(patience); ; {
+		if _, rest, ok := strings.Cut(v.all, text); ok {
+			v.all = rest
+			return
+		}
+		select {
+		case chunk, ok := <-v.chunks:
+			if !ok {
+				v.t.Fatalf("it ends before %q: %q", text, v.all)
+			}
+			v.all += chunk
+		case <-limit:
+			v.t.Fatalf("never %q, but %q", text, v.all)
+		}
+	}
+}
+
+// press presses a key.
+func (v *terminal) press(key string) {
+	v.t.Helper()
+	if _, err := v.keys.WriteString(key); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// end waits for the exit code and returns what was written at last.
+func (v *terminal) end() (code int, last string) {
+	for chunk := range v.chunks {
+		v.all += chunk
+	}
+	return <-v.code, v.all
+}
+
+// TestLivePreview follows a hotplug and a recording that is not valid, and scrolls with keys.
+func TestLivePreview(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	file := filepath.Join(t.TempDir(), "node.umockdev")
+	save(t, file, "")
+	v := onTerminal(t, 80, 24, "preview", "--config", withDisks(t), "--recording", file)
+	v.until(openView)
+	v.until("takes no device of this machine")
+	save(t, file, bundledText(t, "gpu-server"))
+	v.until("nvidia.com/gpu           8         8")
+	v.until("gpu-0000:03:00.0                           -                        Not offered")
+	v.until("q leaves  1-23 of ")
+	v.press("\x1b[6~")
+	v.until("q leaves  23-45 of ")
+	v.press("k")
+	v.until("q leaves  22-44 of ")
+	save(t, file, "nonsense")
+	v.until("recording not taken over")
+	v.press("G?\x1b[1~")
+	v.until("In \"kubectl describe node\"")
+	v.until("recording not taken over")
+	v.press("q")
+	if code, last := v.end(); code != exitOK || !strings.HasSuffix(last, closeView) {
+		t.Errorf("exit %d, %q", code, last)
+	}
+}
+
+// TestWatchOnATerminal is at one of 20 columns, where every line fits, and goes through a restart of the daemon.
+func TestWatchOnATerminal(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	t.Setenv("NO_COLOR", "1")
+	n := newNode(t, bundledText(t, "gpu-server"), "")
+	v := onTerminal(t, 20, 60, "--socket", n.socket(), "watch")
+	v.until("    7 of 7 healthy;" + endLine)
+	if _, _, stderr := n.ctl("cordon", lastDisk, "--reason", "ticket 4711"); stderr != "" {
+		t.Fatal(stderr)
+	}
+	v.until("    6 of 7 healthy," + endLine)
+	v.until("    Cordoned")
+	v.until("    cordoned: ticket" + endLine)
+	n.stop()
+	v.until("metalplugd does not")
+	n.start()
+	v.until(endScreen + reverse + "q leaves") // and nothing between
+	v.press("q")
+	if code, last := v.end(); code != exitOK || !strings.HasSuffix(last, closeView) {
+		t.Errorf("exit %d, %q", code, last)
+	}
+}
+
+// TestTerminalThatKnowsNothing gets one plain state.
+func TestTerminalThatKnowsNothing(t *testing.T) {
+	for _, term := range []string{"", "dumb"} {
+		t.Setenv("TERM", term)
+		code, text := onTerminal(t, 80, 24, "preview", "--recording", "gpu-server").end()
+		if code != exitOK || strings.Contains(text, "\x1b") || !strings.Contains(text, "nvidia.com/gpu           8         8") {
+			t.Errorf("exit %d, %q", code, text)
+		}
+	}
+}
