@@ -19,6 +19,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/reset"
 )
 
 // cordonCommand keeps a device from new pods. The daemon has the reason on disk before it answers, so that exit code 0
@@ -28,17 +29,10 @@ func (o *operator) cordonCommand() *cobra.Command {
 	cmd := o.changeCommand(cobra.Command{
 		Use:   "cordon NAME...",
 		Short: "Keep devices from new pods, also across reboots",
-		Long: `Keep devices from new pods, also across restarts and reboots, until they are
-uncordoned. The kubelet sees a cordoned device as Unhealthy. A pod that holds it
-keeps it, and the answer names the pod. A device is named as for "why": by its ID,
-a node, a PCI address and so on. A device that is cordoned already keeps its
-reason unless a new one is given. Requires root.`,
-		Example: `  metalplugctl cordon nvme-eui.36344830545001230025384300000001 --reason "worn out, ticket 4711"
-  metalplugctl cordon 3b:00.0 5e:00.0 --wait`,
-		Args: cobra.MinimumNArgs(1),
+		Args:  cobra.MinimumNArgs(1),
 	}, &c, nil)
-	cmd.Flags().StringVarP(&c.Reason, "reason", "r", inventory.Unexplained, "why the devices are cordoned")
-	cmd.Flags().Bool("wait", false, "wait until no pod holds the devices any more")
+	cmd.Flags().StringVarP(&c.Reason, "reason", "r", inventory.Unexplained, "`TEXT` to show with them")
+	cmd.Flags().Bool("wait", false, "wait until no pod holds the devices")
 	return cmd
 }
 
@@ -77,7 +71,6 @@ func (o *operator) uncordonCommand() *cobra.Command {
 	return o.changeCommand(cobra.Command{
 		Use:   "uncordon NAME...",
 		Short: "Give cordoned devices to pods again",
-		Long:  `Give cordoned devices to pods again. A device is named as for "why". Requires root.`,
 		Args:  cobra.MinimumNArgs(1),
 	}, &control.Change{}, nil)
 }
@@ -88,13 +81,7 @@ func (o *operator) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset NAME",
 		Short: "Reset a device now, or erase it",
-		Long: `Reset a device now, by the method of its resource or of its class. With --scrub
-it is erased instead. Everything on it is lost, and its ID has to be typed once
-more unless --yes is given. A device that a pod holds, that a process has open or
-that this host uses is left alone. A device is named as for "why". Requires root.`,
-		Example: `  metalplugctl reset nvme-eui.36344830545001230025384300000001
-  metalplugctl reset nvme-eui.36344830545001230025384300000001 --scrub discard`,
-	}, "erase it, by this `METHOD`: %s", false)
+	}, "erase it, by this `METHOD`", false)
 }
 
 // adoptCommand lets a disk be erased and offered that metalplug has no evidence of. It asks twice, as a reset with --scrub
@@ -102,33 +89,18 @@ that this host uses is left alone. A device is named as for "why". Requires root
 func (o *operator) adoptCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "adopt NAME",
-		Short: "Erase a disk, whatever is on it, and offer it",
-		Long: `Erase a disk, whatever is on it, and offer it to pods from then on. Everything on
-the disk is lost. The command shows which disk it is and what is on it, and the ID
-has to be typed once more unless --yes is given.
-
-metalplug offers a disk only if it has read all of it and found it blank, or has
-erased it. A disk with other data stays unproven until its operator adopts it. The
-disk is erased by the scrub of its resource, or by "zero" if that is "none". The
-daemon saves the adoption before it answers, and erases after that, also after a
-restart. A disk that is plugged in again, mounted or written before it is erased
-has to be adopted again.
-
-A disk that a pod holds, that a process has open, that this host uses or that has
-no wwid or serial number is left alone. A disk is named as for "why". Requires
-root.`,
-		Example: `  metalplugctl adopt nvme-eui.36344830545001230025384300000001
-  metalplugctl adopt nvme-eui.36344830545001230025384300000001 --scrub zero --yes`,
-	}, "erase it by this `METHOD`: %s (default: that of its resource)", true)
+		Short: "Erase a disk and offer it",
+	}, "erase by this `METHOD` (default: its resource's)", true)
 }
 
 // erasingCommand completes a command that erases with a scrub, or that always does.
 func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
 	var c control.Change
+	var scrub *string
 	var yes bool
 	command.Args = cobra.ExactArgs(1)
 	cmd := o.changeCommand(command, &c, func(cmd *cobra.Command, name string) (id string, err error) {
-		if c.Scrub != "" {
+		if c.Scrub = *scrub; c.Scrub != "" {
 			if err := control.CheckScrub(c.Scrub); err != nil {
 				return "", usage("--scrub: %w", err)
 			}
@@ -142,8 +114,8 @@ func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, al
 		}
 		return d.ID, err
 	})
-	cmd.Flags().StringVar(&c.Scrub, "scrub", "", fmt.Sprintf(usageOfScrub, "discard, secure-discard, zero, format, crypto-erase or sanitize"))
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before it is erased; needs the ID of the disk")
+	scrub = textFlag(cmd, "scrub", "", usageOfScrub, reset.Erasures()...)
+	cmd.Flags().BoolVar(&yes, "yes", false, "erase without a question; needs the ID of the disk")
 	return cmd
 }
 

@@ -17,16 +17,10 @@ func (o *operator) checkCommand() *cobra.Command {
 	var explain bool
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
-		Short: "Read the configuration and its drop-ins and say what is wrong with them",
-		Long: `Read the configuration and its drop-ins and say what is wrong with them, each with file and line. Without a FILE it is
-/etc/metalplug/metalplug.toml. It warns of units that systemd does not know, of resources that take no
-device of this machine, and of patterns that look like regular expressions.
-
-With --explain it also lists the devices that each resource would take, those that an earlier resource takes from it,
-and those that no resource takes. No daemon is needed for that.`,
-		Args: cobra.MaximumNArgs(1),
+		Short: "Check the configuration and its drop-ins",
+		Args:  cobra.MaximumNArgs(1),
 	}
-	cmd.Flags().BoolVar(&explain, "explain", false, "say which devices of this machine each resource would take")
+	cmd.Flags().BoolVar(&explain, "explain", false, "list the devices that each resource takes")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		checked := checkedFiles{File: config.DefaultFile}

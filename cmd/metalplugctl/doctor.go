@@ -89,15 +89,10 @@ var checks = []check{
 func (o *operator) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find out what keeps devices from pods, and how to cure it",
-		Long: `Find out what keeps devices from pods, and how to cure it. Every line is ok, warn or fail, with a remedy below, what has
-failed first; skip is what could not be checked. What can be told without the daemon is told without it; as root more can
-be. The configuration is that in /etc/metalplug, unless another is named: doctor opens no file that the daemon names.
-
-Exit code 1: a line is fail; 3: the daemon does not answer.`,
-		Args: cobra.NoArgs,
+		Short: "Diagnose why pods do not get devices",
+		Args:  cobra.NoArgs,
 	}
-	file := cmd.Flags().String("config", config.DefaultFile, "configuration `FILE` of the daemon")
+	file := configFlag(cmd)
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		d := &doctor{ctx: cmd.Context(), file: *file, machine: thisMachine()}

@@ -24,11 +24,8 @@ const lineSize = 1 << 20
 func (o *operator) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
-		Short: "Follow what happens, a line for each event",
-		Long: `Follow what happens, a line for each event, until it is interrupted. With -o json
-each line is an object. A restart of the daemon does not end it: a line
-"listening" shows when it follows the next one.`,
-		Args: cobra.NoArgs,
+		Short: "Follow the events, one on a line",
+		Args:  cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

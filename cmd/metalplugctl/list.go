@@ -19,14 +19,11 @@ func (o *operator) listCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the devices: healthy or not, and who holds them",
-		Long: `List the devices: healthy or not, and who holds them. The last column has the model of a device, or the reason why it is
-not healthy. With --all also the hardware that is seen and not offered, with the reason, and the PCI address of each device.
-The exit code does not depend on the health of the devices: see "metalplugctl status".`,
-		Args: cobra.NoArgs,
+		Short: "List the devices, their health and their pods",
+		Args:  cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "hardware that is seen and not offered too, with the reason; in JSON it always is")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "with hardware that is not offered, and PCI addresses")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		devices, resources, err := o.ask(cmd)
 		if err != nil {

@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -35,6 +37,11 @@ const (
 	exitUsage    = 2
 	exitNoAnswer = 3
 )
+
+// helpTexts are what --help shows of each command, before its flags.
+//
+//go:embed help/*.txt
+var helpTexts embed.FS
 
 // version is set when a release is built.
 var version = "unreleased"
@@ -59,13 +66,9 @@ func main() {
 // run carries out a command line and returns the exit code. It is main without the process, for tests.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := &cobra.Command{
-		Use:     "metalplugctl",
-		Short:   "Look at what metalplug offers to the kubelet, and why",
-		Version: version,
-		Long: `Look at what metalplug offers to the kubelet, and why.
-
-Exit codes: 0 all is well; 1 something is wrong, with the configuration too; 2 the command line makes no sense; 3 the
-daemon does not answer.`,
+		Use:           "metalplugctl",
+		Short:         "Show what metalplug offers to the kubelet, and why",
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -74,8 +77,9 @@ daemon does not answer.`,
 	root.SetArgs(args)
 	o := operator{}
 	root.PersistentFlags().StringVar(&o.socket, "socket", os.Getenv("METALPLUG_SOCKET"),
-		"control socket of the daemon (default: $METALPLUG_SOCKET, or that of the configuration)")
-	valid := false // the command line
+		"control socket of the daemon, a `PATH`")
+	root.PersistentFlags().Lookup("socket").DefValue = "" // ENVIRONMENT in the man page
+	valid := false                                        // the command line
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		err := noEmptyValues(cmd, args)
 		valid = err == nil
@@ -84,6 +88,11 @@ daemon does not answer.`,
 	root.AddCommand(previewCommand(), o.checkCommand(), o.listCommand(), o.whyCommand(), o.statusCommand(),
 		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.adoptCommand(), o.eventsCommand(), o.watchCommand(),
 		o.doctorCommand(), recordCommand(), o.topologyCommand())
+	for _, cmd := range append(root.Commands(), root) {
+		text, _ := helpTexts.ReadFile("help/" + cmd.Name() + ".txt") // a test holds that each has one
+		cmd.Long, cmd.Example, _ = strings.Cut(string(text), "\nExamples:\n")
+		cmd.Example = strings.TrimRight(cmd.Example, "\n")
+	}
 	err := root.ExecuteContext(ctx)
 	if err != nil && !valid {
 		err = usageError{err}
@@ -121,9 +130,9 @@ func exitCode(err error, stderr io.Writer) int {
 }
 
 // noEmptyValues refuses an empty argument and a flag with an empty value: a variable of a script was not set. Without the
-// flag a disk would be reset that was to be erased, or another daemon would be asked.
+// flag a disk would be reset that was to be erased, or another daemon would be asked. The shell completes an empty word.
 func noEmptyValues(cmd *cobra.Command, args []string) (err error) {
-	if slices.Contains(args, "") {
+	if slices.Contains(args, "") && cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
 		err = usage("an argument is empty")
 	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {

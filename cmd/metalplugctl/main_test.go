@@ -64,6 +64,51 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// TestHelp holds that each command has a text, fits 80 columns, and names the value of each flag.
+func TestHelp(t *testing.T) {
+	_, stdout, _ := ctl(t, "--help")
+	_, list, _ := strings.Cut(stdout, "Available Commands:\n")
+	list, _, _ = strings.Cut(list, "\n\n")
+	commands := [][]string{{"--help"}}
+	for line := range strings.Lines(list) {
+		if name := strings.Fields(line)[0]; name != "help" && name != "completion" {
+			commands = append(commands, []string{name, "--help"})
+		}
+	}
+	if len(commands) < 10 {
+		t.Fatalf("commands: %q", commands)
+	}
+	for _, args := range commands {
+		code, stdout, stderr := ctl(t, args...)
+		if code != exitOK || stderr != "" || strings.HasPrefix(stdout, "Usage:") || strings.Contains(stdout, " string ") {
+			t.Errorf("%q: exit %d, %s\n%s", args, code, stderr, stdout)
+		}
+		for line := range strings.Lines(stdout) {
+			if len(line) > 81 {
+				t.Errorf("%q: wider than 80 columns: %s", args, line)
+			}
+		}
+	}
+}
+
+// TestCompletion has the values that the shell offers for each flag with a known set.
+func TestCompletion(t *testing.T) {
+	for _, test := range []struct{ line, want string }{
+		{"list -o ", "json"},
+		{"preview --recording ", "gpu-server\ta GPU server"},
+		{"topology --recording ", "edge-box\t"},
+		{"preview --allocate ", "nvidia.com/gpu"},
+		{"preview --log-level ", "notice"},
+		{"reset x --scrub ", "crypto-erase"},
+		{"adopt x --scrub ", "zero"},
+	} {
+		code, stdout, _ := ctl(t, append([]string{"__complete"}, strings.Split(test.line, " ")...)...)
+		if code != exitOK || !strings.Contains(stdout, test.want) {
+			t.Errorf("%s: exit %d, %q", test.line, code, stdout)
+		}
+	}
+}
+
 // withDisks returns a configuration that has the disks offered.
 func withDisks(t *testing.T) string {
 	t.Helper()

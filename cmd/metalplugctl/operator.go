@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -34,31 +33,6 @@ func (o *operator) configured(file string) (config.Config, control.Client) {
 		c = config.Default()
 	}
 	return c, control.Client{Socket: cmp.Or(o.socket, filepath.Join(c.Paths.Run, "control.sock"))}
-}
-
-// format is how a command shows what it has found: "table" or "json".
-type format string
-
-// Set takes the value of the flag.
-func (f *format) Set(value string) error {
-	if value != "table" && value != "json" {
-		return errors.New("must be table or json")
-	}
-	*f = format(value)
-	return nil
-}
-
-// String returns the value.
-func (f *format) String() string { return string(*f) }
-
-// Type is the value's name in the help.
-func (*format) Type() string { return "table|json" }
-
-// outputFlag adds the flag -o and returns where its value is.
-func outputFlag(cmd *cobra.Command) *format {
-	output := format("table")
-	cmd.Flags().VarP(&output, "output", "o", "format of the output")
-	return &output
 }
 
 // deviceIDs completes the IDs of devices. It completes the first one, or all of a command that takes several. Only a device that is cordoned

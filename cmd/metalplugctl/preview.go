@@ -61,27 +61,23 @@ func previewCommand() *cobra.Command {
 	var p preview
 	cmd := &cobra.Command{
 		Use:   "preview",
-		Short: "Show what this machine, or a recorded one, would offer to the kubelet",
-		Long: `Show what this machine, or a recorded one, would offer to the kubelet.
-
-No daemon, kubelet or cluster is needed, and nothing on the machine changes: no device is reset, erased or initialised. On a
-terminal each change is shown until you leave with q. The keys are those of "watch". Elsewhere one state is printed.
-
-A recording is the text that umockdev-record writes. Saving the file is a hotplug.`,
-		Example: `  metalplugctl preview
-  metalplugctl preview --recording gpu-server --allocate nvidia.com/gpu=2
-  metalplugctl preview --config my.toml -o json`,
-		Args: cobra.NoArgs,
+		Short: "Show what a machine would offer to the kubelet",
+		Args:  cobra.NoArgs,
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&p.file, "config", config.DefaultFile, "configuration file; the default one may be missing")
-	recorded := flags.String("recording", "", "a file, or the name of a bundled recording, instead of this machine")
-	allocate := flags.StringArray("allocate", nil, "show what a container gets that asks for `RESOURCE=COUNT`")
+	file, recorded := configFlag(cmd), recordingFlag(cmd)
+	allocate := cmd.Flags().StringArray("allocate", nil, "show what a container gets, as `RESOURCE=COUNT`")
+	_ = cmd.RegisterFlagCompletionFunc("allocate", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
+		c, _ := config.Load(*file) // without one there is nothing to complete
+		for _, r := range c.Resources {
+			names = append(names, r.Name)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	})
 	p.output = outputFlag(cmd)
 	once := onceFlag(cmd)
-	logLevel := flags.String("log-level", "warn", "least level of the log: debug, info, notice, warn, error")
+	logLevel := textFlag(cmd, "log-level", "warn", "least `LEVEL` of the log (default: warn)", "debug", "info", "notice", "warn", "error")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		p.out = cmd.OutOrStdout()
+		p.out, p.file = cmd.OutOrStdout(), *file
 		level, err := systemd.ParseLevel(*logLevel)
 		if err != nil {
 			return usage("%w", err)

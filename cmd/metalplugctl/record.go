@@ -21,18 +21,11 @@ func recordCommand() *cobra.Command {
 	var serials bool
 	cmd := &cobra.Command{
 		Use:   "record",
-		Short: "Write a recording of this machine's hardware, for a bug report",
-		Long: `Write a recording of this machine's hardware to standard output, for a bug report: the GPUs, FPGAs, InfiniBand adapters, disks
-and whatever else the configuration takes, as text that can be read before it is sent.
-
-Serial numbers and other identities are replaced by made-up ones. Names of file systems, mount points of disks, models,
-firmware versions and PCI addresses are in it. Needs no daemon; run as root, it is complete.`,
-		Example: `  metalplugctl record > machine.umockdev
-  metalplugctl preview --recording machine.umockdev`,
-		Args: cobra.NoArgs,
+		Short: "Record this machine's hardware for a bug report",
+		Args:  cobra.NoArgs,
 	}
-	file := cmd.Flags().String("config", config.DefaultFile, "configuration file; the default one may be missing")
-	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities as they are")
+	file := configFlag(cmd)
+	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := config.Load(*file)
 		if err != nil {

@@ -16,12 +16,8 @@ import (
 func (o *operator) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show how the daemon and its resources stand",
-		Long: `Show how the daemon and its resources stand.
-
-Exit code 1: a device is Unhealthy that nobody has cordoned, the kubelet is not connected to a resource, the last reload of
-the configuration was refused, or one of the daemon's files cannot be written.`,
-		Args: cobra.NoArgs,
+		Short: "Show the state of the daemon and its resources",
+		Args:  cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -23,22 +23,10 @@ import (
 func (o *operator) topologyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topology",
-		Short: "Show the PCI tree, its devices and how far they are",
-		Long: `Show the PCI tree of the node with its devices: their NUMA nodes, the speed of their links and the pods that hold them.
-Bridges in a row are on one line.
-
-A table of the distances between GPUs and HCAs follows, in the words of "nvidia-smi topo -m":
-
-  PIX   at most one PCIe switch is between them
-  PXB   several PCIe switches, but no host bridge
-  PHB   a PCIe host bridge
-  NODE  the way between host bridges of one NUMA node
-  SYS   the way between NUMA nodes`,
-		Example: `  metalplugctl topology
-  metalplugctl topology --recording gpu-server`,
-		Args: cobra.NoArgs,
+		Short: "Show the PCI tree and the distances of devices",
+		Args:  cobra.NoArgs,
 	}
-	recorded := cmd.Flags().String("recording", "", "a file, or the name of a bundled recording, instead of this machine")
+	recorded := recordingFlag(cmd)
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var t control.Topology

@@ -64,11 +64,6 @@ func isLive(out io.Writer) bool {
 	return width > 0 && canMove()
 }
 
-// onceFlag adds the flag --once and returns where its value is.
-func onceFlag(cmd *cobra.Command) *bool {
-	return cmd.Flags().Bool("once", false, "print one state and end, as without a terminal")
-}
-
 // inView calls run with a view on the terminal of a command, until it returns. Its context ends when the reader leaves. What the
 // command writes to a terminal as an error is in the view.
 func inView(cmd *cobra.Command, run func(context.Context, *view) error) error {

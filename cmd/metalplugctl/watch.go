@@ -20,12 +20,7 @@ func (o *operator) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "Show the list of devices live",
-		Long: `Show the resources and the list of devices, redrawn at each change. What is not Healthy comes first. The arrow keys, PgUp,
-PgDn, Home and End scroll, and q leaves.
-
-Where the output is not a terminal, one state is printed. With -o json each state is an array of devices on one line, until
-the command is interrupted.`,
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 	}
 	output, once := outputFlag(cmd), onceFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -18,19 +18,8 @@ import (
 // without it there is "preview", which explains what a configuration would do.
 func (o *operator) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "why ID|NODE|PCI|NAME|SERIAL",
-		Short: "Say why a device is offered, or is not",
-		Long: `Say why a device is offered, or is not: every class and rule that was tried, what matched, what excluded it and what is
-missing, in the order in which the daemon decides.
-
-A device is named by its ID or the beginning of that, a node in /dev, the address
-of a PCI function, a name of the kernel such as mlx5_0, a serial number, or a path
-in sysfs. "list --all" shows them.
-
-Exit code 1: pods cannot get it, also because the kubelet is not connected.`,
-		Example: `  metalplugctl why /dev/nvme0n1
-  metalplugctl why 3b:00.0
-  metalplugctl why GPU-5c1f9a0e-7d34-4b7e-9a51-0f3e2d1c4b6a`,
+		Use:               "why ID|NODE|PCI|NAME|SERIAL",
+		Short:             "Explain why a device is offered or not",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: o.deviceIDs,
 	}

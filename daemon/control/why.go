@@ -124,7 +124,9 @@ func (q *question) answer() (answer Answer, err error) {
 	}
 	explained := q.candidates(known)
 	for i, e := range explained { // an ID with its place added is that of a device whose own ID another has
-		same := func(other device.Sighting) bool { return other.Device.SysPath == e.Device.SysPath && other.Device.ID == e.Device.ID }
+		same := func(other device.Sighting) bool {
+			return other.Device.SysPath == e.Device.SysPath && other.Device.ID == e.Device.ID
+		}
 		if slices.ContainsFunc(explained[:i], same) {
 			continue // it is next to several
 		}
