@@ -3,7 +3,9 @@
 package main
 
 import (
-	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -41,29 +43,38 @@ func onceFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("once", false, "print one state and end, as without a terminal")
 }
 
-// format is how a command shows what it has found: "table" or "json".
-type format string
+// format is how a command shows what it has found: "table", "json", or another that the command has.
+type format struct {
+	value string
+	all   []string
+}
 
 // Set takes the value of the flag.
 func (f *format) Set(value string) error {
-	if value != "table" && value != "json" {
-		return errors.New("must be table or json")
+	if !slices.Contains(f.all, value) {
+		return fmt.Errorf("must be %s", f.choice())
 	}
-	*f = format(value)
+	f.value = value
 	return nil
 }
 
+// choice is all values, for people.
+func (f *format) choice() string {
+	last := len(f.all) - 1
+	return strings.Join(f.all[:last], ", ") + " or " + f.all[last]
+}
+
 // String returns the value.
-func (f *format) String() string { return string(*f) }
+func (f *format) String() string { return f.value }
 
 // Type is the value's name in the help.
 func (*format) Type() string { return "FORMAT" }
 
-// outputFlag adds the flag -o and returns where its value is.
-func outputFlag(cmd *cobra.Command) *format {
-	output := format("table")
-	cmd.Flags().VarP(&output, "output", "o", "table or json (default: table)")
+// outputFlag adds the flag -o and returns where its value is. Each command has a table and JSON.
+func outputFlag(cmd *cobra.Command, more ...string) *string {
+	f := &format{value: "table", all: append([]string{"table", "json"}, more...)}
+	cmd.Flags().VarP(f, "output", "o", f.choice()+" (default: table)")
 	cmd.Flags().Lookup("output").DefValue = ""
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
-	return &output
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(f.all, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	return &f.value
 }

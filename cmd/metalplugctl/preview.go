@@ -34,7 +34,7 @@ type preview struct {
 	file       string // of the configuration
 	title      string // of the machine
 	containers []container
-	output     *format
+	output     *string
 	view       *view // of each state until the reader leaves, or nil for one state
 	log        *slog.Logger
 	out        io.Writer
@@ -217,11 +217,11 @@ func hardware(c config.Config, log *slog.Logger) (source udev.Source, h *device.
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	return s, &device.Host{Tree: treeOf(c)}, func() { s.Close() }, nil
+	return s, &device.Host{Tree: sysfsOf(c)}, func() { s.Close() }, nil
 }
 
-// treeOf is where a configuration has the kernel's files.
-func treeOf(c config.Config) sysfs.Tree {
+// sysfsOf is where a configuration has the kernel's files.
+func sysfsOf(c config.Config) sysfs.Tree {
 	return sysfs.Tree{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc}
 }
 

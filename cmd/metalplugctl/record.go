@@ -48,7 +48,7 @@ func recordCommand() *cobra.Command {
 // record writes those of the devices that say anything about what is offered.
 func record(out io.Writer, c config.Config, devices []udev.Device, serials bool) error {
 	r := recording.Recorder{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc, Serials: serials}
-	host := &device.Host{Tree: treeOf(c)}
+	host := &device.Host{Tree: sysfsOf(c)}
 	masked := "Serial numbers are made up."
 	if serials {
 		masked = "Serial numbers are in it."

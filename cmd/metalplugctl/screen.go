@@ -41,7 +41,7 @@ func newScreen(out io.Writer) *screen {
 func canMove() bool { return os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" }
 
 // show writes a state, as JSON or as table lays it out. A compact one is one line of JSON.
-func show(out io.Writer, output format, compact bool, state any, table func(*screen)) error {
+func show(out io.Writer, output string, compact bool, state any, table func(*screen)) error {
 	s := newScreen(out)
 	if output == "json" {
 		encoder := json.NewEncoder(s)

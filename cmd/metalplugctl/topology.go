@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/systemd"
 )
 
@@ -26,17 +28,21 @@ func (o *operator) topologyCommand() *cobra.Command {
 		Short: "Show the PCI tree and the distances of devices",
 		Args:  cobra.NoArgs,
 	}
-	recorded := recordingFlag(cmd)
-	output := outputFlag(cmd)
+	recorded, file := recordingFlag(cmd), configFlag(cmd)
+	output := outputFlag(cmd, "svg")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var t control.Topology
 		var err error
 		if *recorded != "" {
-			t, err = recordedTopology(cmd, *recorded)
+			t, err = recordedTopology(cmd, *recorded, *file)
 		} else {
 			err = o.client().Get(cmd.Context(), "/v1/topology", &t)
 		}
 		if err != nil {
+			return err
+		}
+		if *output == "svg" {
+			_, err := io.WriteString(cmd.OutOrStdout(), picture(t))
 			return err
 		}
 		return show(cmd.OutOrStdout(), *output, false, t, func(s *screen) { s.topology(t) })
@@ -45,8 +51,8 @@ func (o *operator) topologyCommand() *cobra.Command {
 }
 
 // recordedTopology returns the topology of a recording.
-func recordedTopology(cmd *cobra.Command, recorded string) (t control.Topology, err error) {
-	p := preview{file: config.DefaultFile, log: systemd.TextLogger(cmd.ErrOrStderr(), slog.LevelWarn)}
+func recordedTopology(cmd *cobra.Command, recorded, file string) (t control.Topology, err error) {
+	p := preview{file: file, log: systemd.TextLogger(cmd.ErrOrStderr(), slog.LevelWarn)}
 	if p.config, err = config.Load(p.file); err != nil {
 		return t, err
 	}
@@ -62,20 +68,72 @@ func recordedTopology(cmd *cobra.Command, recorded string) (t control.Topology, 
 			return ctx.Err()
 		}
 		snapshot, _ := devices.Snapshot()
-		t = control.NewTopology(&host.Tree, snapshot, nil)
+		t = control.NewTopology(&host.Tree, new(control.Links), snapshot, nil)
 		return nil
 	})
 	return t, err
 }
 
+// legend explains the distances, nearest first, in the words of nvidia-smi.
+var legend = []struct {
+	distance plugin.Distance
+	text     string
+}{
+	{plugin.PIX, "at most one PCIe switch is between them"},
+	{plugin.PXB, "several PCIe switches, but no host bridge"},
+	{plugin.PHB, "a PCIe host bridge"},
+	{plugin.NODE, "the way between host bridges of one NUMA node"},
+	{plugin.SYS, "the way between NUMA nodes"},
+}
+
 // topology writes the PCI tree and the distances.
 func (s *screen) topology(t control.Topology) {
-	var root branch
-	var names []string // of GPUs and HCAs
-	elsewhere := 0
+	root, ends, elsewhere := treeOf(t)
+	rows := [][]cell{cells("PCI", "NUMA", "LINK", "NAME", "DEVICE", "HELD BY")}
+	for _, below := range root.below {
+		rows = append(rows, below.rows("")...)
+	}
+	if len(rows) == 1 {
+		s.line("", "", "No device is on PCI.")
+	} else {
+		s.table("", rows...)
+	}
+	if elsewhere > 0 {
+		s.line("", "", fmt.Sprintf("%d more not on PCI: see 'metalplugctl list --all'.", elsewhere))
+	}
+	if len(ends) < 2 {
+		return
+	}
+	rows = [][]cell{cells("")}
+	for _, to := range ends {
+		rows[0] = append(rows[0], cell{text: to.Name})
+	}
+	rows[0] = append(rows[0], cells("CPU Affinity", "NUMA Affinity")...)
+	for _, from := range ends {
+		row := cells(from.Name)
+		for _, to := range ends {
+			row = append(row, cell{text: cmp.Or(string(t.Distances[from.Name][to.Name]), "X")})
+		}
+		rows = append(rows, append(row, cells(cmp.Or(from.CPUs, "-"), numaNode(from.NUMANode))...))
+	}
+	s.WriteString("\n")
+	s.table("", rows...)
+	rows = [][]cell{cells("X", "the same PCI function")}
+	for _, l := range legend {
+		rows = append(rows, cells(string(l.distance), l.text))
+	}
+	s.WriteString("\n")
+	s.table("  ", rows...)
+}
+
+// treeOf returns the PCI tree, the GPUs and the HCAs, one for each function, and how many devices are not on PCI.
+func treeOf(t control.Topology) (root *branch, ends []control.Place, elsewhere int) {
+	root = new(branch)
+	seen := make(map[string]bool)
 	for _, p := range t.Devices {
-		if t.Distances[p.Name] != nil && !slices.Contains(names, p.Name) {
-			names = append(names, p.Name)
+		if t.Distances[p.Name] != nil && !seen[p.Name] {
+			seen[p.Name] = true
+			ends = append(ends, p)
 		}
 		if len(p.Path) == 0 {
 			elsewhere++
@@ -83,31 +141,8 @@ func (s *screen) topology(t control.Topology) {
 		}
 		root.add(p.Path, p)
 	}
-	rows := [][]cell{cells("PCI", "NUMA", "LINK", "NAME", "DEVICE", "HELD BY")}
-	for _, below := range root.below {
-		rows = append(rows, below.rows("")...)
-	}
-	if len(rows) == 1 {
-		s.WriteString("No device is on PCI.\n")
-	} else {
-		s.table("", rows...)
-	}
-	if elsewhere > 0 {
-		fmt.Fprintf(s, "%d more not on PCI: see 'metalplugctl list --all'.\n", elsewhere)
-	}
-	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(a[:1], b[:1]) })
-	if len(names) > 1 {
-		s.WriteString("\n")
-		rows = [][]cell{append(cells(""), cells(names...)...)}
-		for _, from := range names {
-			row := cells(from)
-			for _, to := range names {
-				row = append(row, cell{text: cmp.Or(string(t.Distances[from][to]), "X")})
-			}
-			rows = append(rows, row)
-		}
-		s.table("", rows...)
-	}
+	slices.SortStableFunc(ends, func(a, b control.Place) int { return cmp.Compare(a.Class, b.Class) }) // gpu, infiniband
+	return root, ends, elsewhere
 }
 
 // branch is a bridge, or a function with its devices.
@@ -131,20 +166,21 @@ func (b *branch) add(path []string, p control.Place) {
 	b.below[at].add(path[1:], p)
 }
 
+// joined returns the end of a row of bridges with one branch below each, and the names in that row.
+func (b *branch) joined() (name string, end *branch) {
+	for name = b.name; len(b.devices) == 0 && len(b.below) == 1; name += "/" + b.name {
+		b = b.below[0]
+	}
+	return name, b
+}
+
 // rows returns the branch and all that is below it. Bridges with one branch below are on one line with that.
 func (b *branch) rows(indent string) [][]cell {
-	name := indent + b.name
-	for len(b.devices) == 0 && len(b.below) == 1 {
-		b = b.below[0]
-		name += "/" + b.name
-	}
+	name, b := b.joined()
+	name = indent + name
 	var rows [][]cell
 	for _, p := range b.devices {
-		id := p.ID
-		if p.Resource == "" {
-			id = cmp.Or(id, p.Class) + " (not offered)"
-		}
-		rows = append(rows, cells(name, numaNode(p.NUMANode), cmp.Or(p.Link, "-"), cmp.Or(p.Name, "-"), id, holder(p.Device)))
+		rows = append(rows, cells(name, numaNode(p.NUMANode), cmp.Or(p.Link, "-"), cmp.Or(p.Name, "-"), placed(p), holder(p.Device)))
 		name = strings.Repeat(" ", len(name)) // several devices on one function
 	}
 	if rows == nil {
@@ -154,4 +190,12 @@ func (b *branch) rows(indent string) [][]cell {
 		rows = append(rows, below.rows(indent+"  ")...)
 	}
 	return rows
+}
+
+// placed names a device of the tree.
+func placed(p control.Place) string {
+	if p.Resource == "" {
+		return cmp.Or(p.ID, p.Class) + " (not offered)"
+	}
+	return p.ID
 }

@@ -23,6 +23,11 @@ func TestTopology(t *testing.T) {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	golden(t, "topology.txt", stdout)
+	code, stdout, stderr = ctl(t, "topology", "--recording", "gpu-server", "--config", withDisks(t), "-o", "svg")
+	if code != exitOK || stderr != "" {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	golden(t, "../../../docs/topology.svg", stdout)
 
 	for _, recorded := range []string{"gpu-server", "mig-node"} {
 		code, stdout, stderr = ctl(t, "topology", "--recording", recorded, "-o", "json")

@@ -40,7 +40,7 @@ func (o *operator) watchCommand() *cobra.Command {
 }
 
 // eachState shows the state at each change until the command ends.
-func (o *operator) eachState(cmd *cobra.Command, output format, v *view) error {
+func (o *operator) eachState(cmd *cobra.Command, output string, v *view) error {
 	var drawn time.Time
 	return o.follow(cmd, false, func(_ []byte, e control.Event) error {
 		if e.Time.Equal(drawn) { // the drawing at the first of several changes shows them all
@@ -57,7 +57,7 @@ func (o *operator) eachState(cmd *cobra.Command, output format, v *view) error {
 }
 
 // redraw shows the state as it is now, in a view or in the output.
-func (o *operator) redraw(cmd *cobra.Command, output format, v *view) error {
+func (o *operator) redraw(cmd *cobra.Command, output string, v *view) error {
 	devices, resources, err := o.ask(cmd)
 	if err != nil {
 		return err

@@ -94,6 +94,7 @@ type Server struct {
 	Options
 	*metrics
 
+	links  Links
 	asking chan struct{} // holds one value while a client asks why, which enumerates everything
 
 	mu       sync.Mutex

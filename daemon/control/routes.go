@@ -29,7 +29,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /v1/why", s.sendWhy)
 	mux.HandleFunc("GET /v1/topology", func(w http.ResponseWriter, _ *http.Request) {
 		snapshot, _ := s.Inventory.Snapshot()
-		send(w, NewTopology(&s.Host.Tree, snapshot, s.heldBy()))
+		send(w, NewTopology(&s.Host.Tree, &s.links, snapshot, s.heldBy()))
 	})
 	mux.HandleFunc("GET /v1/kubelet", s.sendKubelet)
 	mux.Handle("GET /metrics", s.sendMetrics())

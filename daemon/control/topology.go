@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
@@ -25,23 +27,75 @@ type Topology struct {
 type Place struct {
 	Name string   `json:"name"` // such as GPU0 or HCA1, one for each PCI function, or empty if no resource takes it or it is not on PCI
 	Path []string `json:"path"` // from the PCI host bridge down to the function, or empty if it is not on PCI
-	Link string   `json:"link"` // its speed and its width, as far as sysfs has them
+	Link string   `json:"link"` // its speed and its width, as far as sysfs has them, or that the function does not answer
+	CPUs string   `json:"cpus"` // those next to it, such as "0-15,32-47", as far as sysfs has them
 	Device
+}
+
+// function returns the path of the PCI function in sysfs.
+func (p Place) function() string { return "/sys/devices/" + strings.Join(p.Path, "/") }
+
+// Links reads the speeds of the links of PCI functions. The kernel asks the function (pcie_capability_read_word in
+// drivers/pci/access.c), so that a read may never end. The zero value is ready, and its methods are safe for concurrent use.
+type Links struct {
+	mu      sync.Mutex
+	reading sync.Map // the functions that have not answered yet
+}
+
+// linkLimit is how long functions may take to answer.
+const linkLimit = time.Second
+
+// speeds returns the link of each function, by its path. It asks a function only once while that does not answer.
+func (l *Links) speeds(tree *sysfs.Tree, functions []string) map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	type answer struct{ function, link string }
+	found, answers, waiting := make(map[string]string), make(chan answer, len(functions)), 0
+	for _, f := range functions {
+		if _, ok := found[f]; ok {
+			continue
+		}
+		found[f] = "no answer"
+		if _, stuck := l.reading.LoadOrStore(f, true); stuck {
+			continue
+		}
+		waiting++
+		go func() {
+			a := answer{f, link(tree, f)}
+			l.reading.Delete(f)
+			answers <- a
+		}()
+	}
+	for limit := time.After(linkLimit); waiting > 0; waiting-- {
+		select {
+		case a := <-answers:
+			found[a.function] = a.link
+		case <-limit:
+			return found
+		}
+	}
+	return found
 }
 
 // placeNames are how the devices of a class are counted. Those of others are "DEV".
 var placeNames = map[string]string{"gpu": "GPU", "infiniband": "HCA", "fpga": "FPGA", "nvme": "DISK"}
 
-// NewTopology returns the topology of a snapshot. It reads the links in sysfs. holders are the pods that hold devices, by ID.
-func NewTopology(tree *sysfs.Tree, snapshot *inventory.Snapshot, holders map[string][]kubelet.Pod) Topology {
+// NewTopology returns the topology of a snapshot. holders are the pods that hold devices, by ID.
+func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, holders map[string][]kubelet.Pod) Topology {
 	t := Topology{Devices: []Place{}, Distances: make(map[string]map[string]plugin.Distance)}
+	var functions []string
 	for d := range snapshot.All() {
 		p := Place{Path: []string{}, Device: NewDevice(d, holders)}
 		if p.PCI != "" {
 			p.Path = plugin.PCIPath(p.SysPath)
-			p.Link = link(tree, "/sys/devices/"+strings.Join(p.Path, "/"))
+			functions = append(functions, p.function())
+			p.CPUs, _ = tree.Attr(p.function(), "local_cpulist")
 		}
 		t.Devices = append(t.Devices, p)
+	}
+	speeds := links.speeds(tree, functions)
+	for i := range t.Devices {
+		t.Devices[i].Link = speeds[t.Devices[i].function()]
 	}
 	slices.SortStableFunc(t.Devices, func(a, b Place) int {
 		return cmp.Or(cmp.Compare(min(len(b.PCI), 1), min(len(a.PCI), 1)), cmp.Compare(a.PCI, b.PCI), cmp.Compare(a.ID, b.ID))
