@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd connects the daemon to the service manager. It has readiness, watchdog and status, the sockets that
-// systemd passes on, and the journal. Without systemd every function does nothing, or returns nothing.
+// Package systemd connects the daemon to the service manager. It has readiness, watchdog and status, and the
+// journal. Without systemd every function does nothing, or returns nothing.
 package systemd
 
 import (
@@ -10,7 +10,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 )
@@ -88,14 +87,4 @@ func (n Notifier) WatchdogInterval() (time.Duration, error) {
 		return 0, fmt.Errorf("read the watchdog's interval: %w", err)
 	}
 	return interval / 2, nil
-}
-
-// Sockets returns the descriptors that the service manager has passed on, by FileDescriptorName=. The caller owns them.
-// A second call returns the same.
-func Sockets() map[string]*os.File {
-	sockets := make(map[string]*os.File)
-	for name, files := range activation.FilesWithNames() {
-		sockets[name] = files[0]
-	}
-	return sockets
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/systemd"
+	"github.com/metalplug/metalplug/systemd/sockets"
 )
 
 // Exit codes.
@@ -104,7 +105,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Load:    load,
 		Reload:  hangup,
 		Log:     log.Logger,
-		Sockets: systemd.Sockets(),
+		Sockets: sockets.Passed(),
 		Version: version,
 	})
 	if err != nil {

@@ -52,7 +52,7 @@ var only = []struct {
 	{"github.com/jochenvg/go-udev", []string{"udev"}, "libudev and cgo stay in one package; all others build without"},
 	{
 		"github.com/coreos/go-systemd",
-		[]string{"systemd"},
+		[]string{"systemd", "systemd/sockets"},
 		"nothing below the daemon knows the service manager",
 	},
 	{"github.com/godbus", []string{"systemd"}, "it comes with go-systemd, and D-Bus is how systemd is asked"},
@@ -98,7 +98,7 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 // layers are the packages from the ground up. One may import those before it in the list, not those after it.
 var layers = []string{
 	"directory", "internal/fsutil", "internal/liveness", "udev", "udev/recording", "daemon/exchange",
-	"cgroup", "daemon/sysfs", "systemd", "daemon/audit", "daemon/device", "daemon/config",
+	"cgroup", "daemon/sysfs", "systemd", "systemd/sockets", "daemon/audit", "daemon/device", "daemon/config",
 	"daemon/unit", "daemon/reset", "daemon/lease", "daemon/statefile", "daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/kubelet", "daemon/plugin",
 	"daemon/control", "daemon", "cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
 	"cmd/metalplug-unit",
