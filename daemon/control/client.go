@@ -111,7 +111,7 @@ func (c Client) noAnswer(ctx context.Context, err error) error {
 	case errors.Is(context.Cause(ctx), context.Canceled):
 		return context.Canceled
 	case errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("it said nothing for %v: ss -xp | grep control.sock shows its clients", clientLimit)
+		err = fmt.Errorf("it said nothing for %v; see 'journalctl -u metalplugd'", clientLimit)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		err = errors.New("there is no such socket")
 	case errors.Is(err, unix.ECONNREFUSED):

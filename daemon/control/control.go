@@ -4,7 +4,7 @@
 // what an operator may change.
 //
 // Any client that may open the socket may read. Only uid 0 may change anything, as the kernel tells of the peer. No client can
-// hold anything up. At most 64 are served at once. Each answer is made of an immutable snapshot, and a client that does not
+// hold anything up. At most 64 of each user are served at once. Each answer is made of an immutable snapshot, and a client that does not
 // speak or does not read is cut off. Nothing is queued for a client that follows the events. The server sends it the changes
 // since the snapshot that it was sent last. A slow client gets fewer and later events, and an event that tells it so.
 //
@@ -66,7 +66,7 @@ const (
 	bodySize   = 4 << 10
 )
 
-// connections is how many clients are served at once.
+// connections is how many clients of a user are served at once, and how many over the network.
 const connections = 64
 
 // Options are the parts of the daemon that the socket shows and can change. All are needed, and each may be used from many
@@ -188,14 +188,14 @@ func (s *Server) configuration() Configuration {
 
 // Serve answers on a unix socket until ctx ends. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	return s.serve(ctx, l, s.routes())
+	return s.serve(ctx, &clients{Listener: l}, s.routes())
 }
 
 // ServeMetrics answers nothing but /metrics until ctx ends, to any client. It closes l.
 func (s *Server) ServeMetrics(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.sendMetrics())
-	return s.serve(ctx, l, mux)
+	return s.serve(ctx, netutil.LimitListener(l, connections), mux)
 }
 
 // serve answers on a listener until ctx ends, which cuts off all clients. One that follows the events would keep the daemon
@@ -213,7 +213,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, routes http.Handler)
 	}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := server.Serve(netutil.LimitListener(identified{l}, connections)); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil

@@ -461,23 +461,29 @@ func (b *bench) dial() net.Conn {
 	return c
 }
 
-// TestClientsBeyondTheLimitWait holds that the 65th client is served when one of the others leaves.
-func TestClientsBeyondTheLimitWait(t *testing.T) {
+// TestReadersLockNoOneOut connects more often than a user may, as two users that may read, of which one never leaves. Each
+// new client is served, and the oldest one of the same user is cut off for it.
+func TestReadersLockNoOneOut(t *testing.T) {
 	b := start(t, machine())
-	var idle []net.Conn
-	for range 64 {
-		c := b.dial()
-		fmt.Fprint(c, "GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
-		if _, err := c.Read(make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
-		idle = append(idle, c)
+	if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.Socket, 0o666)); err != nil {
+		t.Fatal(err)
 	}
-	answered := make(chan error, 1)
-	go func() { answered <- b.Get(t.Context(), "/v1/status", new(control.Status)) }()
-	idle[0].Close()
-	if err := <-answered; err != nil {
-		t.Error(err)
+	for _, connect := range []func() net.Conn{func() net.Conn { return asNobody(t, b.Socket) }, b.dial} {
+		var all []net.Conn
+		for range 65 {
+			c := connect()
+			fmt.Fprint(c, "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+			if _, err := c.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, c)
+		}
+		if err := b.cordon(alpha, "a disk is pulled"); err != nil {
+			t.Errorf("root, with %d clients: %v", len(all), err)
+		}
+		if _, err := io.Copy(io.Discard, all[0]); err != nil {
+			t.Errorf("the oldest client: %v", err)
+		}
 	}
 }
 
