@@ -3,7 +3,7 @@
 package reset
 
 // The quick check of what is on a disk reads its first and last 16 MiB, with all places where volume managers and file systems
-// leave a mark, and 4,096 random places between. A disk is blank if each block that was read is 00 or ff over and over.
+// leave a mark, and 4,096 random places between. A disk is blank if all that was read is 00, or all is ff.
 
 import (
 	"bytes"
@@ -242,10 +242,7 @@ func (s *surface) has(at int64, text string) bool {
 
 // content describes what is on the disk by its signatures, or by where other data begins. It returns "" for a blank disk.
 func (s *surface) content() string {
-	for at, b := range s.blocks() {
-		if blank(b) {
-			continue
-		}
+	for at, b := range s.filled() {
 		if found := s.signs(); len(found) > 0 {
 			return strings.Join(found, ", ")
 		}
@@ -280,6 +277,31 @@ func (s *surface) fingerprint() string {
 	}
 	return hex.EncodeToString(s.seed[:]) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
 }
+
+// filled yields the blocks that hold something, in their order. ff among 00 may be data, and so may 00 among ff.
+func (s *surface) filled() iter.Seq2[int64, []byte] {
+	filler := s.filler()
+	return func(yield func(int64, []byte) bool) {
+		for at, b := range s.blocks() {
+			if holds(b, filler) && !yield(at, b) {
+				return
+			}
+		}
+	}
+}
+
+// filler returns the byte of which a disk is full where nothing was written, by its first blank block.
+func (s *surface) filler() byte {
+	for _, b := range s.blocks() {
+		if blank(b) {
+			return b[0]
+		}
+	}
+	return 0
+}
+
+// holds reports whether a block holds something, on a disk with that filler.
+func holds(b []byte, filler byte) bool { return !blank(b) || b[0] != filler }
 
 // blocks yields all blocks, in their order. One that cannot be read is nil.
 func (s *surface) blocks() iter.Seq2[int64, []byte] {

@@ -184,7 +184,7 @@ type promise int
 
 const (
 	mustBeZero promise = iota
-	// mustVanish is for a disk that must read as 00 or ff. A discard is a hint that a disk may ignore, in parts even.
+	// mustVanish is for a disk that must read as 00, or as ff. A discard is a hint that a disk may ignore, in parts even.
 	mustVanish
 	// mustChange allows noise too. After its key has changed, a block reads as other data (NVMe Base Specification 2.0, 8.21).
 	mustChange
@@ -202,6 +202,7 @@ type evidence struct {
 	at    map[int64]uint64 // hashes, 0 of a block that could not be read
 
 	noise, other int
+	zeroes       int
 	unknown      int64 // where a block holds something of which nothing is known, or -1
 	bad          error
 }
@@ -222,10 +223,7 @@ func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidenc
 		return e, nil
 	}
 	part, parts := int64(-1), 0
-	for at, b := range s.blocks() {
-		if blank(b) {
-			continue
-		}
+	for at, b := range s.filled() {
 		e.add(at, b)
 		if at/stretch != part {
 			part = at / stretch
@@ -236,8 +234,9 @@ func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidenc
 		return e, nil
 	}
 	parts = 0
+	filler := s.filler()
 	err := c.readUntil(ctx, "what to verify its erasure by", func(one chunk) bool {
-		first, last := one.filled()
+		first, last := one.filled(filler)
 		if first < 0 {
 			return false
 		}
@@ -307,12 +306,13 @@ func (e *evidence) block(at int64, b []byte) {
 	case b == nil:
 		e.bad = fmt.Errorf("byte %d cannot be read: an erased block must be readable; replace the drive", at)
 	case bytes.Count(b, []byte{0}) == len(b):
+		e.zeroes++
 	case e.must == mustBeZero:
 		e.bad = fmt.Errorf("byte %d and after are not zeroes", at)
 	case blank(b):
 		e.other++
 	case e.must == mustVanish:
-		e.bad = fmt.Errorf("there is data at byte %d still: this drive keeps data that is discarded; scrub = \"zero\" erases it", at)
+		e.bad = fmt.Errorf("there is data at byte %d still%s", at, keeps)
 	case !e.known, held && before == 0:
 		e.unknown = max(e.unknown, at)
 	case held && before == maphash.Bytes(e.seed, b):
@@ -322,9 +322,15 @@ func (e *evidence) block(at int64, b []byte) {
 	}
 }
 
+// keeps is what a drive does whose erasure cannot be verified.
+const keeps = `: this drive keeps data that is discarded; scrub = "zero" erases it`
+
 // verdict returns why the erasure is not verified. A new key makes noise of a block. A block of which nothing is known counts
-// as noise only where another one is proven to have changed.
+// as noise only where another one is proven to have changed. Blocks of ff among 00 may be data.
 func (e *evidence) verdict() error {
+	if e.bad == nil && e.zeroes > 0 && e.other > 0 {
+		return fmt.Errorf("%d blocks read as ff among others that read as 00%s", e.other, keeps)
+	}
 	if e.bad == nil && e.unknown >= 0 && e.noise == 0 {
 		return fmt.Errorf("at byte %d is data that could not be read before the erasure, and nothing tells the one from the other; erase the disk again", e.unknown)
 	}
@@ -344,7 +350,7 @@ func (e *evidence) inWords() string {
 	case e.noise > 0:
 		return fmt.Sprintf("%s, none reads as before, %d read as noise", had, e.noise)
 	case e.other > 0:
-		return fmt.Sprintf("%s, all read as 00 or ff, %d of them not as zeroes", had, e.other)
+		return had + ", all read as ff"
 	}
 	return had + ", all read as zeroes"
 }

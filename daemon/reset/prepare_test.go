@@ -57,7 +57,9 @@ func TestBlankDiskIsProven(t *testing.T) {
 		content string
 	}{
 		{"blank", func(n *fakeNode) {}, ""},
-		{"ff among 00", func(n *fakeNode) { copy(n.data[36<<20:], bytes.Repeat([]byte{0xff}, 22<<20)) }, ""},
+		{"ff among 00", func(n *fakeNode) { copy(n.data[36<<20:], bytes.Repeat([]byte{0xff}, 22<<20)) }, "unknown data at byte"},
+		{"ff everywhere", func(n *fakeNode) { n.set(0xff) }, ""},
+		{"a block of 00 among ff", func(n *fakeNode) { n.set(0xff); clear(n.data[1<<20 : 1<<20+4096]) }, "unknown data at byte 1048576"},
 		{"00 and ff in one block", func(n *fakeNode) { copy(n.data[36<<20:], bytes.Repeat([]byte{0xff}, 512)); copy(n.data[4096:], "\xff") }, "unknown data at byte 4096"},
 		{"A everywhere", func(n *fakeNode) { n.set('A') }, "unknown data at byte 0"},
 		{"17 MiB in the middle", func(n *fakeNode) { n.noiseAt(40<<20, 17<<20) }, "unknown data at byte"},
@@ -187,12 +189,17 @@ func TestDrivesThatLie(t *testing.T) {
 		},
 		"erases": func(n *fakeNode, from, length int64) { clear(n.data[from : from+length]) },
 	}
+	ones := func(n *fakeNode, at, length int64) {
+		copy(n.data[at:at+length], bytes.Repeat([]byte{0xff}, int(length)))
+	}
 	contents := map[string]func(n *fakeNode){
 		"1 MiB at 32 MiB":        func(n *fakeNode) { n.noiseAt(32<<20, 1<<20) },
 		"one block":              func(n *fakeNode) { n.noiseAt(45<<20+8192, 4096) },
 		"one byte":               func(n *fakeNode) { n.data[50<<20+12345] = 1 },
 		"all over":               func(n *fakeNode) { n.fill() },
 		"blank but for the tail": func(n *fakeNode) { n.noiseAt(int64(len(n.data))-granule/2, 100) },
+		"1 MiB of ff":            func(n *fakeNode) { ones(n, 32<<20, 1<<20) },
+		"ff but for one block":   func(n *fakeNode) { n.set(0xff); clear(n.data[45<<20 : 45<<20+4096]) },
 		"blank":                  func(n *fakeNode) {},
 	}
 	for drive, erase := range drives {

@@ -142,10 +142,10 @@ func aligned(n int) []byte {
 }
 
 // filled returns where the first and the last block begin that hold something, or cannot be read, or -1.
-func (c *chunk) filled() (first, last int64) {
+func (c *chunk) filled(filler byte) (first, last int64) {
 	first, last = -1, -1
 	for at, b := range c.blocks() {
-		if blank(b) {
+		if !holds(b, filler) {
 			continue
 		}
 		if first < 0 {
@@ -216,10 +216,15 @@ func (c *claim) readOn(ctx context.Context, r Request, a *Answer) error {
 		c.idle()
 		return c.readFrom(c.fd, c.name(), b, at)
 	}
+	start := []chunk{{b: aligned(int(min(blockSize, c.size)))}}
+	if err := together(ctx, start, quietly); err != nil {
+		return err
+	}
+	filler := (&surface{chunks: start}).filler()
 	looked := time.Now()
 	// It begins at a whole block, as an earlier survey may have ended at the end of a smaller disk.
 	err := sweep(ctx, r.From&^(blockSize-1), c.size, quietly, func(one chunk) error {
-		if first, _ := one.filled(); first >= 0 {
+		if first, _ := one.filled(filler); first >= 0 {
 			a.Read = max(a.Read, first)
 			if len(one.bad) > 0 && one.bad[0].at == first {
 				return one.bad[0].err
