@@ -43,13 +43,16 @@ func TestProfilesCompile(t *testing.T) {
 func TestProfilesMatchTheUnits(t *testing.T) {
 	profiles := names(t, "packaging/apparmor/*")
 	postrm := text(t, "packaging/debian/metalplug.postrm")
-	head := regexp.MustCompile(`(?m)^profile (\S+) (?:(/\S+) )?flags=\(attach_disconnected\) \{$`)
+	head := regexp.MustCompile(`(?m)^profile (\S+) (?:(/\S+) )?flags=\(attach_disconnected(, mediate_deleted)?\) \{$`)
 	for _, name := range profiles {
 		profile := text(t, "packaging/apparmor/"+name)
 		found := head.FindAllStringSubmatch(profile, -1)
 		if len(found) != 1 || found[0][1] != name {
 			t.Errorf("%s: profiles %q, want the one of the program %s", name, found, name)
 			continue
+		}
+		if (found[0][3] != "") != (name == "metalplug-reset") {
+			t.Errorf("%s: mediate_deleted is for the program that asks loop devices for their files, which may be removed", name)
 		}
 		unit := name + "@.service"
 		if name == "metalplugd" {

@@ -39,9 +39,11 @@ profile like-a-container flags=(attach_disconnected) {
 `
 
 // profilesEnforce checks that AppArmor's own service has loaded them at the boot. From here on a process runs whose
-// profile lets no confined program look at its files. It keeps no pod from starting.
+// profile lets no confined program look at its files, and two loop devices are there, one of a file that was removed. They
+// keep no disk from being offered and no pod from starting.
 func profilesEnforce(in *installation, t *testing.T) {
 	in.confinedBy(t, "enforce")
+	in.m.Sh(`for f in /var/tmp/loop.img /var/tmp/removed.img; do truncate -s 16M $f; losetup --find $f; done; rm /var/tmp/removed.img`)
 	in.m.Write("/tmp/container", container)
 	in.m.Run("apparmor_parser", "--replace", "/tmp/container")
 	in.m.Run("systemd-run", "--unit", "confined", "aa-exec", "--profile", "like-a-container", "--", "sleep", "infinity")
