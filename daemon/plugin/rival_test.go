@@ -47,14 +47,14 @@ func (b *bench) connected(k *kubelet.Kubelet, registered chan error) {
 }
 
 // A resource that does not yield is contested while the kubelet counts another plugin's devices, and is registered again when
-// it does not any more.
+// it does not any more. The name of the other plugin's socket may begin like that of ours.
 func TestContested(t *testing.T) {
-	for _, after := range [][]string{nil, {"node-A-widget"}} {
-		t.Run(fmt.Sprint(after), func(t *testing.T) {
+	for socket, after := range map[string][]string{"vendor.sock": nil, "mp-gpu.sock": nil, "vendor-2.sock": {"node-A-widget"}} {
+		t.Run(fmt.Sprint(socket, after), func(t *testing.T) {
 			h := newHeldBench(t, false, "node-A-widget")
 			k := h.startKubelet()
 			h.connected(k, h.registered)
-			end := h.other("vendor.sock")
+			end := h.other(socket)
 			h.counts("x")
 			h.await("a conflict", func(s plugin.Status) bool { return s.Conflict && s.Connected && s.Held == "" })
 			if len(h.registered) > 0 {
@@ -254,7 +254,7 @@ func TestStir(t *testing.T) {
 		if step.stir {
 			<-stirred
 		}
-		last := path(fmt.Sprintf("mp-%d.sock", i)) // one event, so that no hint is left for the next step
+		last := path(fmt.Sprintf("mp-01234567-%d.sock", i)) // one event, so that no hint is left for the next step
 		if err := os.Mkdir(last, 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"syscall"
 	"time"
@@ -34,6 +35,9 @@ const (
 func socketName(resource string, start time.Time) string {
 	return socketPrefix + resourceHash(resource) + "-" + strconv.FormatInt(start.UnixMicro(), 36) + ".sock"
 }
+
+// ownName matches the names of our sockets and not those of another plugin that begin alike.
+var ownName = regexp.MustCompile(`^` + socketPrefix + `[0-9a-f]{8}-[0-9a-z]+\.sock$`)
 
 func resourceHash(resource string) string {
 	sum := sha256.Sum256([]byte(resource))

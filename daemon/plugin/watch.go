@@ -115,9 +115,7 @@ func (w *Watch) event(e directory.Event) (itself bool) {
 }
 
 // isSocketName reports whether a file of that name is kubelet.sock or may be a socket of ours.
-func isSocketName(name string) bool {
-	return name == kubeletSocket || strings.HasPrefix(name, socketPrefix)
-}
+func isSocketName(name string) bool { return name == kubeletSocket || ownName.MatchString(name) }
 
 // isOther reports whether a file of that name in the kubelet's directory, which is not ours, may be another plugin's
 // socket or the checkpoint. It leaves out the temporary files of the checkpoint (kubernetes v1.36 pkg/kubelet/util/store,
