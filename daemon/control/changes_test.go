@@ -3,6 +3,8 @@
 package control
 
 import (
+	"errors"
+	"io"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/integration/clock"
 )
 
 // offered is a healthy device in an offer, with changes.
@@ -95,6 +98,24 @@ func TestWhyWaitsForNobodyForLong(t *testing.T) {
 		s.sendWhy(answer, httptest.NewRequestWithContext(t.Context(), "GET", "/v1/why?what=x", nil))
 		if answer.Code != 503 || !strings.Contains(answer.Body.String(), errBusy.Error()) || time.Since(began) != askLimit {
 			t.Errorf("%d after %v: %s", answer.Code, time.Since(began), answer.Body)
+		}
+	})
+}
+
+// TestKubeletIsAskedOnceASecond has a reader ask all the time, so that the kubelet refuses no question of the daemon itself.
+func TestKubeletIsAskedOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recent
+		asked := 0
+		for range 1000 {
+			_, err := r.get(func() (map[string][]string, error) { asked++; return nil, io.EOF })
+			if !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+			clock.Pass(10 * time.Millisecond)
+		}
+		if asked != 10 {
+			t.Errorf("asked %d times in 10 s", asked)
 		}
 	})
 }

@@ -17,7 +17,7 @@
 //	GET  /v1/events                  an [Event] a line, until the client leaves
 //	GET  /v1/why?what=…            * an [Answer]: why a device is offered, or is not
 //	GET  /v1/topology              * a [Topology]
-//	GET  /v1/kubelet               * {"allocatable": {RESOURCE: COUNT}}: what the kubelet counts, asked at that moment
+//	GET  /v1/kubelet               * {"allocatable": {RESOURCE: COUNT}}: what the kubelet counts, as of the last second
 //	GET  /metrics                    the metrics, as Prometheus reads them
 //	POST /v1/devices/{id}/cordon     a [Change] with a reason; answered with the [Changed] device, like the next three
 //	POST /v1/devices/{id}/uncordon   nothing
@@ -102,6 +102,8 @@ type Server struct {
 	reload   Configuration // how the last reload ended
 	holders  map[string][]kubelet.Pod
 	refusals []Refusal // the last ones, oldest first
+
+	counted recent // what the kubelet counts
 }
 
 // New returns a server that serves nothing until [Server.Serve] and [Server.ServeMetrics].

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
+	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
@@ -109,9 +111,34 @@ func unknown(name string) error {
 	return fmt.Errorf("%s: %w: see 'metalplugctl list --all'", name, inventory.ErrUnknownDevice)
 }
 
+// countedFor is how long an answer of the kubelet holds. The kubelet refuses more than 100 questions a second of all its clients
+// together (kubernetes v1.36 pkg/kubelet/apis/podresources, constants.go), and the daemon needs its answers.
+const countedFor = time.Second
+
+// recent is an answer that holds for a while. The zero value is none.
+type recent struct {
+	mu  sync.Mutex
+	at  time.Time
+	ids map[string][]string
+	err error
+}
+
+// get returns the last answer, or a new one. One question is asked at a time.
+func (r *recent) get(ask func() (map[string][]string, error)) (map[string][]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.at.IsZero() || time.Since(r.at) >= countedFor {
+		r.ids, r.err = ask()
+		r.at = time.Now()
+	}
+	return r.ids, r.err
+}
+
 // sendKubelet sends what the kubelet itself counts, which has to be asked.
 func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
-	ids, err := kubelet.Allocatable(r.Context(), s.Config.Load().Paths.PodResources)
+	ids, err := s.counted.get(func() (map[string][]string, error) { // also for others, who do not leave with this client
+		return kubelet.Allocatable(context.WithoutCancel(r.Context()), s.Config.Load().Paths.PodResources)
+	})
 	if errors.Is(err, kubelet.ErrNotCounted) {
 		send(w, Counted{Unknown: err.Error()})
 		return
