@@ -5,8 +5,10 @@ package drift
 import (
 	"encoding/json"
 	"errors"
+	"go/version"
 	"io"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -102,6 +104,16 @@ var layers = []string{
 	"daemon/unit", "daemon/reset", "daemon/lease", "daemon/statefile", "daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/kubelet", "daemon/plugin",
 	"daemon/control", "daemon", "cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
 	"cmd/metalplug-unit",
+}
+
+// TestGoIsNewEnough checks that go.mod asks for a toolchain without GO-2026-6617 (net/http). Its line toolchain is ignored
+// with GOTOOLCHAIN=local, its line go is not.
+func TestGoIsNewEnough(t *testing.T) {
+	const fixed = "1.26.9"
+	found := regexp.MustCompile(`(?m)^go (\S+)$`).FindStringSubmatch(text(t, "go.mod"))
+	if found == nil || version.Compare("go"+found[1], "go"+fixed) < 0 {
+		t.Errorf("go.mod asks for %q, want %s or newer", found, fixed)
+	}
 }
 
 // TestHoldersLinksLittle keeps metalplug-holders small. It may look at all processes, which makes it worth an attack, so
