@@ -4,6 +4,7 @@ package reset
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -27,10 +28,7 @@ func locking() error {
 			return err
 		}
 	}
-	fd, err := h.openLock(filepath.Join(h.locks, lockName(os.Args[2])))
-	if err == nil {
-		err = h.flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-	}
+	_, err := h.only(context.Background(), os.Args[2])
 	word := "locked\n"
 	if err != nil {
 		word = err.Error() + "\n"
@@ -92,7 +90,7 @@ func TestOnlyOne(t *testing.T) {
 		if said != "locked" {
 			t.Fatalf("the first of two: %s", said)
 		}
-		if second, _ := lockProcess(t, dir, device, apart); second != unix.EWOULDBLOCK.Error() {
+		if second, _ := lockProcess(t, dir, device, apart); second != "another request is at work on "+device {
 			t.Errorf("apart %v: the second of two: %s", apart, second)
 		}
 		if other, _ := lockProcess(t, dir, filepath.Join(filepath.Dir(device), "zero"), apart); other != "locked" {
