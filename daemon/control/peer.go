@@ -16,7 +16,7 @@ import (
 // one it was. It is empty where the kernel does not tell.
 //
 // A user has a bounded number of connections. A new one is always let in, and the oldest of the same user is closed for it. So
-// no user that may read keeps root from a change.
+// no user that may read keeps root from a change. With PrivateUsers=yes all users but root have one uid (user_namespaces(7)).
 type clients struct {
 	net.Listener
 
