@@ -170,6 +170,8 @@ func TestErasureIsRefused(t *testing.T) {
 		{"the file of a loop device", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{"/sys/class/block/loop7/loop/backing_file": "/dev/nvme0n1\n"})
 		}, Busy, "nvme0n1 is the file of loop7"},
+		{"the file of a loop device, by any name", func(m *machine, n *fakeNode, r *Request) { m.loop(nil) }, Busy, "nvme0n1 is the file of loop7"},
+		{"a loop device that does not tell", func(m *machine, n *fakeNode, r *Request) { m.loop(unix.ENOENT) }, Busy, "what is below loop7 cannot be told"},
 		{"exported over NVMe", func(m *machine, n *fakeNode, r *Request) {
 			m.files(map[string]string{
 				"/sys/kernel/config/nvmet/subsystems/x/namespaces/1/enable": "1\n", "/dev/disk/by-id/it": "-> ../../nvme0n1",
@@ -352,6 +354,14 @@ func (n *fakeNode) set(b byte) {
 }
 
 func (n *fakeNode) noise() { n.pattern(77) }
+
+// loop sets up a loop device on the disk, whose node has a name outside of /dev. err is the answer when it is asked for its file.
+func (m *machine) loop(err error) {
+	const sysPath = "/sys/devices/virtual/block/loop7"
+	n := m.disk(sysPath, "7:7", "")
+	n.below, n.belowError = unix.Mkdev(259, 0), err
+	m.files(map[string]string{sysPath + "/loop/backing_file": "/srv/luns/disk1\n"})
+}
 
 // TestErasureGoesWrong reports errors of the kernel while it erases.
 func TestErasureGoesWrong(t *testing.T) {

@@ -70,6 +70,9 @@ type fakeNode struct {
 	readHook  func()
 	onRead    func(offset int64, length int)
 	opened    func()
+
+	below      uint64 // number of the device that backs a loop device
+	belowError error
 }
 
 func newMachine(t *testing.T) *machine {
@@ -334,6 +337,9 @@ func (m *machine) ioctlNode(fd int, request uintptr, b []byte) (int, error) {
 		return 0, nil
 	case nvmeIoctlID:
 		return n.nsid, nil
+	case loopGetStatus64:
+		binary.NativeEndian.PutUint64(b[16:], n.below)
+		return 0, n.belowError
 	}
 	m.note("ioctl %s %#x %016x", n.name, request, b)
 	if m.onIoctl != nil {
