@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/BurntSushi/toml"
-
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
@@ -312,8 +310,8 @@ func TestReference(t *testing.T) {
 }
 
 func TestReferenceShowsEveryKey(t *testing.T) {
-	f := &file{known: make(map[string]toml.Key)}
-	new(Config).take(&table{layers: []layer{{file: f, values: map[string]any{"resource": []map[string]any{{}}}}}}, "/")
+	f := parse("m.toml", "[[resource]]")
+	new(Config).apply("/", f)
 	if len(f.known) < 30 {
 		t.Fatalf("only %d keys are known", len(f.known))
 	}

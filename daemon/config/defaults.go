@@ -68,12 +68,21 @@ func builtinValues(name string) map[string]any {
 	return nil
 }
 
+// builtinResource returns the resource that built-in values describe.
+func builtinResource(values ...map[string]any) Resource {
+	t := &table{}
+	for _, v := range values {
+		t.merge(place{}, v)
+	}
+	return resource(t)
+}
+
 // BuiltinRules returns which devices the built-in resources take, those included that are off until a file names them.
 func BuiltinRules() []device.Rule {
 	none := map[string]any{"reset": map[string]any{"scrub": None}}
 	var rules []device.Rule
 	for _, values := range builtin {
-		rules = append(rules, resource(&table{layers: []layer{{values: values}, {values: none}}}).Rule())
+		rules = append(rules, builtinResource(values, none).Rule())
 	}
 	return rules
 }

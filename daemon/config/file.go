@@ -3,7 +3,6 @@
 package config
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -16,21 +15,9 @@ type file struct {
 	name     string
 	tree     map[string]any // as it was parsed
 	lines    lineIndex
-	known    map[string]toml.Key // all keys that a file can have, by how they are spelt
-	unknown  []toml.Key          // those that it has beside them
+	known    map[string]toml.Key // all keys that a file can have, by how they are spelt, shared by all files
+	unknown  []place             // those that it has beside them
 	problems Problems
-}
-
-// reportf notes a problem with what is at path.
-func (f *file) reportf(path toml.Key, format string, args ...any) {
-	f.problems = append(f.problems, f.problem(path, format, args...))
-}
-
-// problem makes a problem with what is at path.
-func (f *file) problem(path toml.Key, format string, args ...any) Problem {
-	return Problem{
-		File: f.name, Line: f.lines.line(path), Key: plain(spelt(path)), What: fmt.Sprintf(format, args...),
-	}
 }
 
 // spelt returns a path as the file has it.
@@ -47,11 +34,11 @@ func unnumbered(path toml.Key) toml.Key {
 // reportUnknown notes the unknown keys, each with the known one that may have been meant. It is called last, when all
 // known keys have been asked for.
 func (f *file) reportUnknown() {
-	for _, path := range f.unknown {
-		if meant := f.meant(unnumbered(path)); meant != "" {
-			f.reportf(path, "unknown key; did you mean %s?", meant)
+	for _, p := range f.unknown {
+		if meant := f.meant(unnumbered(p.path)); meant != "" {
+			p.reportf("unknown key; did you mean %s?", meant)
 		} else {
-			f.reportf(path, "unknown key")
+			p.reportf("unknown key")
 		}
 	}
 }

@@ -37,9 +37,7 @@ func takeGroup(t *table, r *Resource) {
 
 // checkGroup finds what makes no sense of a group.
 func checkGroup(t *table, r Resource) {
-	if r.Class != nil && r.Class != &device.Generic {
-		t.reportf("group", "is only for the class %s, not for %s", device.Generic.Name, r.Class.Name)
-	}
+	t.onlyFor("group", r.Class, &device.Generic)
 	for _, node := range r.Group.Optional {
 		if slices.Contains(r.Group.Nodes, node) {
 			t.reportf("optional", "%s is in the group already", quoted(node))

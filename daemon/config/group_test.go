@@ -57,7 +57,7 @@ func TestGroupProblems(t *testing.T) {
 		{node + "group = [\"/dev/a\"]\nmatch.PCI_ID = \"8086:*\"", `m.toml:5: resource.match.PCI_ID: is about the hardware of a group, which has none without group_by`},
 		{node + "group = [\"/dev/a\"]\nexclude.PCI_ID = \"8086:*\"", `m.toml:5: resource.exclude.PCI_ID: is about the hardware of a group, which has none without group_by`},
 		{node + "group = [\"/dev/a\"]\ngroup_by = \"usb\"\nmatch.ID_SERIAL = \"x\"\nexclude.TAGS = \"y\"", "m.toml:6: resource.match.ID_SERIAL: " + hardware + "\nm.toml:7: resource.exclude.TAGS: " + hardware},
-		{valid + "group = [\"/dev/a\"]", `m.toml:4: resource.group: is only for the class node, not for gpu`},
+		{valid + "group = [\"/dev/a\"]", `m.toml:4: resource.group: is only for class node, not for gpu`},
 		{node + "group = [\"/dev/a\"]\ngroups = [\"/dev/b\"]", `m.toml:5: resource.groups: unknown key; did you mean group?`},
 	} {
 		if got := problems(t, test.text); got != test.want {
@@ -78,7 +78,7 @@ func TestNodes(t *testing.T) {
 	for text, want := range map[string]string{
 		valid + `nodes = "char"`:                                     `m.toml:4: resource.nodes: "char" is not a choice of nodes: block, generic or both`,
 		valid + `nodes = []`:                                         `m.toml:4: resource.nodes: is an array, not a string in quotes`,
-		node + "match.DEVNAME = \"/dev/x\"\nnodes = \"both\"":        `m.toml:5: resource.nodes: both is only for the class nvme, not for node`,
+		node + "match.DEVNAME = \"/dev/x\"\nnodes = \"both\"":        `m.toml:5: resource.nodes: is only for class nvme, not for node`,
 		"[[resource]]\nname = \"example.com/x\"\nnodes = \"both\"\n": `m.toml:1: resource.class: is missing: gpu, fpga, infiniband, nvme or node`,
 	} {
 		if got := problems(t, text); got != want {

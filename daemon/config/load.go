@@ -18,15 +18,10 @@ import (
 
 // Load reads a configuration file and then, in the order of their names, the drop-ins conf.d/*.toml in the same
 // directory. A key in a later file replaces the earlier value. A [[resource]] of a name that an earlier file has, or a
-// built-in resource, overrides that one key by key. match and exclude are one key each. The resources of the files come
+// built-in resource, overrides that one key by key. match, exclude and env are one key each. The resources of the files come
 // in the order in which the files name them, and the built-in ones that no file names after them. The file must exist
 // unless it is [DefaultFile]. An error is a [Problems].
-func Load(file string) (Config, error) {
-	if file == "" {
-		return Config{}, Problems{{File: `""`, What: "no file has an empty name: name one, or none at all for " + DefaultFile}}
-	}
-	return load(file, file == DefaultFile)
-}
+func Load(file string) (Config, error) { return load(file, file == DefaultFile) }
 
 // load reads the files. The main one may be missing if it is optional.
 func load(main string, optional bool) (Config, error) {
@@ -34,26 +29,19 @@ func load(main string, optional bool) (Config, error) {
 	if err != nil {
 		return Config{}, Problems{unreadable(main, err)}
 	}
-	names, err := dropIns(filepath.Join(filepath.Dir(main), "conf.d"))
-	var problems Problems
-	if err != nil {
-		problems = append(problems, unreadable(filepath.Join(filepath.Dir(main), "conf.d"), err))
-	}
 	var files []*file
-	names = append([]string{main}, names...)
+	if _, err := os.Lstat(main); !optional || !errors.Is(err, fs.ErrNotExist) {
+		files = append(files, read(main))
+	}
+	names, err := dropIns(filepath.Join(filepath.Dir(main), "conf.d"))
+	if err != nil {
+		files = append(files, &file{problems: Problems{unreadable(filepath.Join(filepath.Dir(main), "conf.d"), err)}})
+	}
 	for _, name := range names {
-		if _, err := os.Lstat(name); optional && name == main && errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		text, err := read(name)
-		if err != nil {
-			files = append(files, &file{name: name, problems: Problems{unreadable(name, err)}})
-			continue
-		}
-		files = append(files, parse(name, strings.ReplaceAll(string(text), "\r\n", "\n")))
+		files = append(files, read(name))
 	}
 	c := basic()
-	if problems = append(problems, c.apply(dir, files...)...); len(problems) > 0 {
+	if problems := c.apply(dir, files...); len(problems) > 0 {
 		return Config{}, problems
 	}
 	return c, nil
@@ -97,14 +85,13 @@ func dropIns(dir string) ([]string, error) {
 	return names, err
 }
 
-// read returns the text of a file. A drop-in is masked by a link to /dev/null.
-func read(name string) ([]byte, error) {
-	null, _ := os.Stat(os.DevNull) // SameFile is false for nil
-	info, err := os.Stat(name)
-	if err == nil && !info.Mode().IsRegular() && !info.IsDir() && !os.SameFile(info, null) {
-		return nil, errors.New("is not a regular file")
+// read reads a file. A drop-in is masked by a link to /dev/null.
+func read(name string) *file {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return &file{name: name, problems: Problems{unreadable(name, err)}}
 	}
-	return os.ReadFile(name)
+	return parse(name, strings.ReplaceAll(string(text), "\r\n", "\n"))
 }
 
 // parse reads the text of a file. Faults of the whole file are among its problems.
@@ -114,22 +101,21 @@ func parse(name, text string) *file {
 	if err != nil {
 		return &file{name: name, problems: Problems{syntax(name, err)}}
 	}
-	return &file{name: name, tree: tree, lines: newLineIndex(keyLines(text), meta.Keys()), known: make(map[string]toml.Key)}
+	return &file{name: name, tree: tree, lines: newLineIndex(keyLines(text), meta.Keys())}
 }
 
 // apply makes c what the files say together, and returns what is wrong with them, by file and line. A recording is looked
 // for in dir.
-func (c *Config) apply(dir string, files ...*file) Problems {
-	root := &table{layers: []layer{{}}} // the first is empty, as without a file
+func (c *Config) apply(dir string, files ...*file) (problems Problems) {
+	root, known := &table{}, make(map[string]toml.Key)
 	for _, f := range files {
 		c.Files = append(c.Files, f.name)
-		if f.problems == nil {
-			root.layers = append(root.layers, layer{file: f, values: f.tree})
+		if f.known = known; f.problems == nil {
+			root.merge(place{file: f}, f.tree)
 		}
 	}
-	c.take(root, dir)
+	c.take(root, dir, files)
 	c.complete()
-	var problems Problems
 	for _, f := range files {
 		f.reportUnknown()
 		slices.SortStableFunc(f.problems, func(a, b Problem) int { return a.Line - b.Line })
@@ -139,13 +125,14 @@ func (c *Config) apply(dir string, files ...*file) Problems {
 }
 
 // take takes everything that the files can say.
-func (c *Config) take(root *table, dir string) {
+func (c *Config) take(root *table, dir string, files []*file) {
 	takePaths(root.table("paths"), &c.Paths)
 	takeHardware(root.table("hardware"), c, dir)
 	takeHelpers(root.table("reset"), &c.Reset)
 	builtin := true
 	root.boolean("builtin", &builtin)
-	c.takeResources(root, builtin)
+	root.known = append(root.known, resourceKey)
+	c.takeResources(files, builtin)
 	root.end()
 }
 

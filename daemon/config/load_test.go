@@ -188,7 +188,7 @@ func TestUnreadable(t *testing.T) {
 	dir := tree(t, map[string]string{"m.toml": "", "x/conf.d": "", "x/m.toml": ""})
 	for name, want := range map[string]string{
 		"":             "read: is a directory",
-		"m.toml/x":     "m.toml/x: open: not a directory",
+		"m.toml/x":     "m.toml/conf.d: open: not a directory",
 		"x/m.toml":     "x/conf.d: open: not a directory",
 		"m\x00.toml":   "m\x00.toml: open: invalid argument",
 		"nowhere/m":    "nowhere/m: open: no such file or directory",

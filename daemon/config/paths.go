@@ -84,22 +84,7 @@ func takePaths(t *table, p *Paths) {
 			t.check(socket.key, checkSocket(socket.name))
 		}
 	}
-	t.checkApart(p)
 	t.end()
-}
-
-// checkApart refuses a directory of our own that is the kubelet's, which removes each socket in it when it starts.
-func (t *table) checkApart(p *Paths) {
-	for _, own := range []pathKey{{"state", &p.State}, {"run", &p.Run}} {
-		if *own.to != p.DevicePlugins {
-			continue
-		}
-		if key := own.key; t.has(key) {
-			t.reportf(key, "%s is the kubelet's, as device_plugins says: give the daemon its own", quoted(p.DevicePlugins))
-		} else if t.has("device_plugins") {
-			t.reportf("device_plugins", "%s is the daemon's own, as %s says: it is to be the kubelet's", quoted(p.DevicePlugins), key)
-		}
-	}
 }
 
 // pathname takes an absolute path.
@@ -132,8 +117,7 @@ func takeHardware(t *table, c *Config, dir string) {
 			h.Recording = filepath.Join(dir, recording)
 		}
 		if h.Recording != "" {
-			at := t.place("source")
-			c.source = at.file.problem(at.at("source"), "")
+			c.source = t.place("source").problem("")
 		}
 	}
 	t.end()

@@ -98,18 +98,6 @@ func TestProblems(t *testing.T) {
 			"pod_resources of 108 bytes", "[paths]\npod_resources = \"/" + strings.Repeat("d", 107) + "\"\n",
 			`m.toml:2: paths.pod_resources: "/` + strings.Repeat("d", 79) + `" has 108 bytes, a socket can have 107`,
 		},
-		{
-			"state is the kubelet's", "[paths]\ndevice_plugins = \"/k\"\nstate = \"/k/\"\n",
-			`m.toml:3: paths.state: "/k" is the kubelet's, as device_plugins says: give the daemon its own`,
-		},
-		{
-			"run is the kubelet's by default", "[paths]\nrun = \"/var/lib/kubelet/device-plugins\"\n",
-			`m.toml:2: paths.run: "/var/lib/kubelet/device-plugins" is the kubelet's, as device_plugins says: give the daemon its own`,
-		},
-		{
-			"device_plugins is state by default", "[paths]\ndevice_plugins = \"/var/lib/metalplug\"\n",
-			`m.toml:2: paths.device_plugins: "/var/lib/metalplug" is the daemon's own, as state says: it is to be the kubelet's`,
-		},
 		{"state and run are one", "[paths]\nstate = \"/k\"\nrun = \"/k\"\n", ""},
 		{"source", "[hardware]\nsource = \"sysfs\"\n", `m.toml:2: hardware.source: "sysfs" is neither "udev" nor "recording:PATH"`},
 		{"no recording", "[hardware]\nsource = \"recording:\"\n", `m.toml:2: hardware.source: "recording:" is neither "udev" nor "recording:PATH"`},
@@ -173,7 +161,7 @@ func TestProblems(t *testing.T) {
 		{"permissions twice", valid + "permissions = \"rwr\"\n", `m.toml:4: resource.permissions: "rwr" is not a choice of "r", "w" and "m", each at most once`},
 		{
 			"allow_in_use of a GPU", "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\nallow_in_use = true\n",
-			`m.toml:4: resource.allow_in_use: is only for the classes nvme and node, not for gpu`,
+			`m.toml:4: resource.allow_in_use: is only for class nvme or node, not for gpu`,
 		},
 
 		{"takeover", valid + "takeover = \"yes\"\n", `m.toml:4: resource.takeover: is a string, not true or false`},
@@ -250,7 +238,7 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"umad of a GPU", "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\numad = true\n",
-			`m.toml:4: resource.umad: is only for the class infiniband, not for gpu`,
+			`m.toml:4: resource.umad: is only for class infiniband, not for gpu`,
 		},
 		{
 			"issm without umad", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nissm = true\n",

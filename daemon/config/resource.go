@@ -51,9 +51,9 @@ func resource(t *table) Resource {
 	t.checked("name", &r.Name, checkName)
 	t.require("name", "the name by which pods ask for the devices")
 	takeClass(t, &r)
-	r.Match = takePairs(t.whole("match"), checkProperty, checkPattern)
-	r.Exclude = takePairs(t.whole("exclude"), checkProperty, checkPattern)
-	r.Env = takePairs(t.whole("env"), checkVariable, checkTemplate)
+	r.Match = takePairs(t.table("match"), checkProperty, checkPattern)
+	r.Exclude = takePairs(t.table("exclude"), checkProperty, checkPattern)
+	r.Env = takePairs(t.table("env"), checkVariable, checkTemplate)
 	takeGroup(t, &r)
 	if r.Class == &device.Generic && r.Group == nil {
 		checkNarrow(t, r)
@@ -81,7 +81,7 @@ func resource(t *table) Resource {
 // checkNarrow finds a resource of class node that does not restrict its nodes. It leaves out one whose restrictions could
 // not be read.
 func checkNarrow(t *table, r Resource) {
-	_, isTable := t.value("match").(map[string]any)
+	_, isTable := t.value("match").(*table)
 	nodes, isList := t.value("group").([]any)
 	if len(r.Match) == 0 && (isTable || !t.has("match")) && (isList && len(nodes) == 0 || !t.has("group")) {
 		t.reportf("match", "is empty: class %s would take every device node of this machine", r.Class.Name)
@@ -100,14 +100,25 @@ func takeClass(t *table, r *Resource) {
 	t.require("class", alternatives(names))
 }
 
+// onlyFor finds a key that the class of a resource does not have.
+func (t *table) onlyFor(key string, class *device.Class, classes ...*device.Class) {
+	if class == nil || slices.Contains(classes, class) {
+		return
+	}
+	var names []string
+	for _, c := range classes {
+		names = append(names, c.Name)
+	}
+	t.reportf(key, "is only for class %s, not for %s", alternatives(names), class.Name)
+}
+
 // takePairs takes a table of strings. It returns nil if the table is empty.
 func takePairs(t *table, checkKey, checkValue func(string) error) map[string]string {
-	values := t.layers[0].values
-	if len(values) == 0 {
+	if len(t.values) == 0 {
 		return nil
 	}
 	pairs := make(map[string]string)
-	for _, key := range slices.Sorted(maps.Keys(values)) {
+	for _, key := range slices.Sorted(maps.Keys(t.values)) {
 		t.check(key, checkKey(key))
 		var value string
 		t.checked(key, &value, checkValue)
@@ -127,10 +138,8 @@ func takeOffer(t *table, r *Resource) {
 	}
 	t.checked("permissions", &r.Permissions, checkPermissions)
 	takeNodes(t, r)
-	t.boolean("allow_in_use", &r.AllowInUse)
-	if r.AllowInUse && r.Class != nil && r.Class != &device.NVMe && r.Class != &device.Generic {
-		t.reportf("allow_in_use", "is only for the classes %s and %s, not for %s",
-			device.NVMe.Name, device.Generic.Name, r.Class.Name)
+	if t.boolean("allow_in_use", &r.AllowInUse); r.AllowInUse {
+		t.onlyFor("allow_in_use", r.Class, &device.NVMe, &device.Generic)
 	}
 	takeManagement(t, r)
 }
@@ -143,9 +152,7 @@ func takeManagement(t *table, r *Resource) {
 			continue
 		}
 		r.Extras = append(r.Extras, key)
-		if r.Class != nil && r.Class != &device.InfiniBand {
-			t.reportf(key, "is only for the class %s, not for %s", device.InfiniBand.Name, r.Class.Name)
-		}
+		t.onlyFor(key, r.Class, &device.InfiniBand)
 	}
 	switch {
 	case !slices.Contains(r.Extras, "issm"):
@@ -164,9 +171,7 @@ func takeNodes(t *table, r *Resource) {
 		return
 	}
 	r.Nodes = nodes
-	if r.Class != nil && r.Class != &device.NVMe {
-		t.reportf("nodes", "%s is only for the class %s, not for %s", nodes, device.NVMe.Name, r.Class.Name)
-	}
+	t.onlyFor("nodes", r.Class, &device.NVMe)
 }
 
 // takeReset takes [resource.reset].

@@ -4,14 +4,17 @@ package config
 
 import (
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/BurntSushi/toml"
 
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // takeResources takes all [[resource]] of the files, and the built-in resources if these apply.
-func (c *Config) takeResources(root *table, apply bool) {
-	tables := resourceTables(root, apply)
+func (c *Config) takeResources(files []*file, apply bool) {
+	tables := resourceTables(files, apply)
 	c.places = make(map[string]*table)
 	for _, t := range tables {
 		r := resource(t)
@@ -20,7 +23,7 @@ func (c *Config) takeResources(root *table, apply bool) {
 	}
 	for _, values := range builtin {
 		if name := values["name"].(string); apply && name != nvme && c.places[name] == nil {
-			r := resource(&table{layers: []layer{{values: values}}})
+			r := builtinResource(values)
 			r.Optional = true
 			c.Resources = append(c.Resources, r)
 		}
@@ -34,35 +37,45 @@ func (c *Config) takeResources(root *table, apply bool) {
 	}
 }
 
-// resourceTables returns a table for each resource that the files name, in that order. A built-in resource that they
-// override is the first layer of its table.
-func resourceTables(root *table, builtin bool) []*table {
-	root.known = append(root.known, resourceKey)
+// resourceTables returns a table for each resource that the files name, in that order. One that overrides a built-in resource
+// begins with its values.
+func resourceTables(files []*file, builtin bool) []*table {
 	var all []*table
 	byName := make(map[string]*table)
-	for _, l := range root.layers {
+	for _, f := range files {
 		lines := make(map[string]int)
-		for _, element := range l.tables(resourceKey) {
-			name, _ := element.values["name"].(string)
+		for i, values := range f.resources() {
+			at := place{f, toml.Key{resourceKey, strconv.Itoa(i)}}
+			name, _ := values["name"].(string)
 			if line, twice := lines[name]; twice {
-				element.file.reportf(element.at("name"), "%s is defined twice, first on line %d: make one of the two", quoted(name), line)
+				at.at("name").reportf("%s is defined twice, first on line %d: make one of the two", quoted(name), line)
 				continue
 			}
 			t := byName[name]
 			if t == nil {
 				t = &table{}
-				if values := builtinValues(name); builtin && values != nil {
-					t.layers = []layer{{values: values}}
+				if builtin {
+					t.merge(place{}, builtinValues(name))
 				}
 				all = append(all, t)
 			}
-			t.layers = append(t.layers, element)
+			t.merge(at, values)
 			if name != "" {
-				byName[name], lines[name] = t, element.file.lines.line(element.at("name"))
+				byName[name], lines[name] = t, at.at("name").problem("").Line
 			}
 		}
 	}
 	return all
+}
+
+// resources returns the tables [[resource]] of the file.
+func (f *file) resources() []map[string]any {
+	array, ok := f.tree[resourceKey].([]map[string]any)
+	if empty, _ := f.tree[resourceKey].([]any); !ok && f.tree[resourceKey] != nil && (empty == nil || len(empty) > 0) { // resource = [] is none
+		at := place{f, toml.Key{resourceKey}}
+		at.reportf("is %s, not an array of tables: write [[%s]]", typeName(f.tree[resourceKey]), resourceKey)
+	}
+	return array
 }
 
 // clash reports a resource of which a container could not tell the devices from those of another, since the names of their

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,63 +12,83 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// layer is the part of a table that is in one file.
-type layer struct {
-	file   *file // nil for the built-in resources
-	path   toml.Key
-	values map[string]any // empty for a table that the file does not have
+// place is a key in a file. A built-in value has no file.
+type place struct {
+	file *file
+	path toml.Key
 }
 
-// at returns the path of a key of the table.
-func (l layer) at(key string) toml.Key { return append(slices.Clone(l.path), key) }
+// at returns the place of a key of the table at p.
+func (p place) at(key string) place { return place{p.file, append(slices.Clone(p.path), key)} }
 
-// table is a table of all files together. If several have a key, the last one holds. Its methods take the value of a key.
-// A key that no method has taken in the end is unknown.
+// problem makes a problem with what is at p.
+func (p place) problem(format string, args ...any) Problem {
+	return Problem{
+		File: p.file.name, Line: p.file.lines.line(p.path), Key: plain(spelt(p.path)), What: fmt.Sprintf(format, args...),
+	}
+}
+
+// reportf notes a problem with what is at p.
+func (p place) reportf(format string, args ...any) {
+	p.file.problems = append(p.file.problems, p.problem(format, args...))
+}
+
+// value is a value of a key, and where it is written.
+type value struct {
+	is any // a *table, or as the parser has it
+	at place
+}
+
+// table is a table of all files together. A value of a later file takes the place of an earlier one. Its methods take the value
+// of a key. A key that no method has taken in the end is unknown.
 type table struct {
-	layers []layer // in the order of reading, at least one
+	last   place // where the last file has the table
+	values map[string]value
 	known  []string
 }
 
-// said returns the layer whose value of a key holds. ok is false, and it is the last layer, if none has the key.
-func (t *table) said(key string) (l layer, ok bool) {
-	for _, l := range slices.Backward(t.layers) {
-		if _, ok := l.values[key]; ok {
-			return l, true
-		}
+// whole are the tables that a later file overrides as a whole. Any other is overridden key by key.
+var whole = []string{"match", "exclude", "env"}
+
+// merge adds the table that a file has at a place.
+func (t *table) merge(at place, values map[string]any) {
+	t.last = at
+	if t.values == nil {
+		t.values = make(map[string]value)
 	}
-	return t.layers[len(t.layers)-1], false
+	for key, v := range values {
+		if below, ok := v.(map[string]any); ok {
+			sub, _ := t.values[key].is.(*table)
+			if sub == nil || slices.Contains(whole, key) {
+				sub = &table{}
+			}
+			sub.merge(at.at(key), below)
+			v = sub
+		}
+		t.values[key] = value{v, at.at(key)}
+	}
 }
 
 // has reports whether the key is there, with any value.
-func (t *table) has(key string) bool {
-	_, ok := t.said(key)
-	return ok
-}
+func (t *table) has(key string) bool { return t.values[key].is != nil }
 
-// value returns the value of a key that holds, or nil.
-func (t *table) value(key string) any {
-	l, _ := t.said(key)
-	return l.values[key]
-}
+// value returns the value of a key, or nil.
+func (t *table) value(key string) any { return t.values[key].is }
 
-// place returns the layer at which a problem with a key is reported. A built-in resource has no file.
-func (t *table) place(key string) layer {
-	if l, _ := t.said(key); l.file != nil {
-		return l
+// place returns where a problem with a key is reported.
+func (t *table) place(key string) place {
+	if v := t.values[key]; v.at.file != nil {
+		return v.at
 	}
-	return t.layers[len(t.layers)-1]
+	return t.last.at(key)
 }
 
 // reportf notes a problem with a key.
-func (t *table) reportf(key, format string, args ...any) {
-	l := t.place(key)
-	l.file.reportf(l.at(key), format, args...)
-}
+func (t *table) reportf(key, format string, args ...any) { t.place(key).reportf(format, args...) }
 
 // reportBelowf notes a problem with a property in the table that is the value of a key.
 func (t *table) reportBelowf(key, property, format string, args ...any) {
-	l := t.place(key)
-	l.file.reportf(append(l.at(key), property), format, args...)
+	t.place(key).at(property).reportf(format, args...)
 }
 
 // check notes a problem with a key unless err is nil.
@@ -86,36 +107,28 @@ func (t *table) require(key, wanted string) {
 
 // end notes which keys of the table no method has taken.
 func (t *table) end() {
-	for _, l := range t.layers {
-		if l.file == nil {
-			continue
-		}
-		for _, key := range t.known {
-			path := unnumbered(l.at(key))
-			l.file.known[path.String()] = path
-		}
-		for _, key := range slices.Sorted(maps.Keys(l.values)) {
-			if !slices.Contains(t.known, key) {
-				l.file.unknown = append(l.file.unknown, l.at(key))
-			}
+	if t.last.file == nil {
+		return
+	}
+	for _, key := range t.known {
+		path := unnumbered(t.last.at(key).path)
+		t.last.file.known[path.String()] = path
+	}
+	for _, key := range slices.Sorted(maps.Keys(t.values)) {
+		if at := t.values[key].at; !slices.Contains(t.known, key) && at.file != nil {
+			at.file.unknown = append(at.file.unknown, at)
 		}
 	}
 }
 
-// take returns the value of a key if it is there and of the right type, which wanted names. A value that a later file
-// overrides must have that type too.
-func take[T any](t *table, key, wanted string) (value T, ok bool) {
+// take returns the value of a key if it is there and of the right type, which wanted names.
+func take[T any](t *table, key, wanted string) (taken T, ok bool) {
 	t.known = append(t.known, key)
-	for _, l := range t.layers {
-		said, there := l.values[key]
-		if !there {
-			continue
-		}
-		if value, ok = said.(T); !ok {
-			l.file.reportf(l.at(key), "is %s, not %s", typeName(said), wanted)
-		}
+	v := t.value(key)
+	if taken, ok = v.(T); !ok && v != nil {
+		t.reportf(key, "is %s, not %s", typeName(v), wanted)
 	}
-	return value, ok
+	return taken, ok
 }
 
 // text takes a string.
@@ -176,55 +189,19 @@ func (t *table) duration(key string, to *time.Duration) bool {
 	return ok
 }
 
-// table takes a table of which each key can be overridden alone. It is empty if it is not there.
+// table takes a table. It is empty if it is not there.
 func (t *table) table(key string) *table {
-	sub := &table{}
-	take[map[string]any](t, key, fmt.Sprintf("a table: write [%s]", spelt(t.layers[len(t.layers)-1].at(key))))
-	for _, l := range t.layers {
-		values, _ := l.values[key].(map[string]any)
-		sub.layers = append(sub.layers, layer{file: l.file, path: l.at(key), values: values})
+	sub, ok := take[*table](t, key, fmt.Sprintf("a table: write [%s]", spelt(t.place(key).path)))
+	if !ok {
+		sub = &table{last: t.place(key)}
 	}
 	return sub
 }
 
-// whole takes a table that is overridden as a whole. It is empty if it is not there.
-func (t *table) whole(key string) *table {
-	values, _ := take[map[string]any](t, key, fmt.Sprintf("a table: write [%s]", spelt(t.layers[len(t.layers)-1].at(key))))
-	l, _ := t.said(key)
-	return &table{layers: []layer{{file: l.file, path: l.at(key), values: values}}}
-}
-
-// tables takes an array of tables of one file.
-func (l layer) tables(key string) []layer {
-	if array, ok := l.values[key].([]any); ok && len(array) == 0 { // resource = []
-		return nil
-	}
-	array, _ := take[[]map[string]any](&table{layers: []layer{l}}, key, fmt.Sprintf("an array of tables: write [[%s]]", key))
-	all := make([]layer, len(array))
-	for i, values := range array {
-		all[i] = layer{file: l.file, path: append(l.at(key), fmt.Sprint(i)), values: values}
-	}
-	return all
-}
-
 // typeName names the type of a value for people.
-func typeName(value any) string {
-	switch value.(type) {
-	case string:
-		return "a string"
-	case int64:
-		return "an integer"
-	case float64:
-		return "a float"
-	case bool:
-		return "a boolean"
-	case time.Time:
-		return "a date or time"
-	case map[string]any:
-		return "a table"
-	case []map[string]any:
-		return "an array of tables"
-	default:
-		return "an array"
-	}
+func typeName(v any) string {
+	return cmp.Or(map[string]string{
+		"string": "a string", "int64": "an integer", "float64": "a float", "bool": "a boolean", "time.Time": "a date or time",
+		"*config.table": "a table", "map[string]interface {}": "a table", "[]map[string]interface {}": "an array of tables",
+	}[fmt.Sprintf("%T", v)], "an array")
 }

@@ -18,14 +18,13 @@ func (c Config) Where(resource, key string) string {
 		return ""
 	}
 	table, property, below := strings.Cut(key, ".")
-	l := t.place(table)
-	path := l.at(table)
+	p := t.place(table)
 	if below {
-		path = append(path, property)
+		p = p.at(property)
 	}
-	name, err := filepath.Abs(l.file.name)
-	if err != nil {
-		name = l.file.name
+	where := p.problem("")
+	if name, err := filepath.Abs(where.File); err == nil {
+		where.File = name
 	}
-	return fmt.Sprintf("%s:%d", name, l.file.lines.line(path))
+	return fmt.Sprintf("%s:%d", where.File, where.Line)
 }
