@@ -27,27 +27,16 @@ const (
 	checkpointSize = 64 << 20
 )
 
-// readCheckpoint returns the UIDs of the pods that the kubelet's checkpoint names, by the device and by the share, and when
-// the kubelet wrote it. Without a checkpoint, no pod has ever held a device.
-func readCheckpoint(file string) (pods map[string][]string, written time.Time, err error) {
-	entries, written, err := parseCheckpoint(file)
-	pods = make(map[string][]string)
-	for _, entry := range entries {
-		for _, node := range entry.DeviceIDs {
-			for _, share := range node {
-				pods[share] = append(pods[share], entry.PodUID)
-				if device := Parent(share); device != share {
-					pods[device] = append(pods[device], entry.PodUID)
-				}
-			}
-		}
-	}
-	return pods, written, err
+// given is a share of a device that the kubelet has given to a container.
+type given struct {
+	*entry
+	node  int // NUMA node, or -1
+	share string
 }
 
-// allocation is what the kubelet has given to a container, as its checkpoint has it (kubernetes v1.36
+// entry is what the kubelet has given to a container, as its checkpoint has it (kubernetes v1.36
 // pkg/kubelet/cm/devicemanager/checkpoint, PodDevicesEntry).
-type allocation struct {
+type entry struct {
 	PodUID        string
 	ContainerName string
 	ResourceName  string
@@ -55,9 +44,11 @@ type allocation struct {
 	AllocResp     []byte              // the plugin's ContainerAllocateResponse
 }
 
-// parseCheckpoint returns the devices of containers in the kubelet's checkpoint, and the time when it wrote that. It
-// reads no further, because the IDs of all devices of the node follow.
-func parseCheckpoint(file string) (entries []allocation, written time.Time, err error) {
+// readCheckpoint returns the devices of containers in the kubelet's checkpoint in its directory, and the time when it wrote
+// that. Without a checkpoint, no pod has ever held a device. It reads no further, because the IDs of all devices of the node
+// follow.
+func readCheckpoint(dir string) (all []given, written time.Time, err error) {
+	file := filepath.Join(dir, CheckpointFile)
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, time.Time{}, nil
@@ -72,10 +63,9 @@ func parseCheckpoint(file string) (entries []allocation, written time.Time, err 
 	}
 	limited := &io.LimitedReader{R: f, N: checkpointSize}
 	d := json.NewDecoder(limited)
-	for _, key := range []string{"Data", "PodDeviceEntries"} {
-		if err == nil {
-			err = enter(d, key)
-		}
+	var entries []entry
+	if err = enter(d, "Data"); err == nil {
+		err = enter(d, "PodDeviceEntries")
 	}
 	if err == nil {
 		err = d.Decode(&entries)
@@ -86,7 +76,18 @@ func parseCheckpoint(file string) (entries []allocation, written time.Time, err 
 	case err != nil:
 		return nil, time.Time{}, fmt.Errorf("read %s: %w", file, err)
 	}
-	return entries, info.ModTime(), nil
+	for i := range entries {
+		for key, shares := range entries[i].DeviceIDs {
+			node, err := strconv.Atoi(key)
+			if err != nil {
+				node = -1
+			}
+			for _, share := range shares {
+				all = append(all, given{&entries[i], node, share})
+			}
+		}
+	}
+	return all, info.ModTime(), nil
 }
 
 // enter reads the object that comes next, up to the value of a key.
@@ -116,23 +117,15 @@ func enter(d *json.Decoder, key string) error {
 // Remembered returns the devices of pods in the kubelet's checkpoint in its directory, by resource and ID.
 // They must be in the offer, whether we know them or not.
 func Remembered(dir string) (map[string]map[string]inventory.Known, error) {
-	entries, _, err := parseCheckpoint(filepath.Join(dir, CheckpointFile))
+	all, _, err := readCheckpoint(dir)
 	devices := make(map[string]map[string]inventory.Known)
-	for _, entry := range entries {
-		if devices[entry.ResourceName] == nil {
-			devices[entry.ResourceName] = make(map[string]inventory.Known)
+	for _, g := range all {
+		if devices[g.ResourceName] == nil {
+			devices[g.ResourceName] = make(map[string]inventory.Known)
 		}
-		for key, shares := range entry.DeviceIDs {
-			node, err := strconv.Atoi(key)
-			if err != nil {
-				node = -1
-			}
-			for _, share := range shares {
-				known := devices[entry.ResourceName][Parent(share)]
-				devices[entry.ResourceName][Parent(share)] = inventory.Known{
-					NUMANode: node, As: append(known.As, share), Pods: append(known.Pods, entry.PodUID),
-				}
-			}
+		known := devices[g.ResourceName][Parent(g.share)]
+		devices[g.ResourceName][Parent(g.share)] = inventory.Known{
+			NUMANode: g.node, As: append(known.As, g.share), Pods: append(known.Pods, g.PodUID),
 		}
 	}
 	return devices, err
@@ -141,33 +134,32 @@ func Remembered(dir string) (map[string]map[string]inventory.Known, error) {
 // Owners returns the UIDs of the pods to which the kubelet has given devices, by the ID of the device, as its
 // checkpoint in its directory says.
 func Owners(dir string) (map[string][]string, error) {
-	resources, err := Remembered(dir)
-	owners := make(map[string][]string)
-	for _, devices := range resources {
-		for id, known := range devices {
-			owners[id] = append(owners[id], known.Pods...)
-		}
-	}
+	owners, _, err := booked(dir)
 	return owners, err
+}
+
+// booked is Owners, with the time when the kubelet wrote that.
+func booked(dir string) (map[string][]string, time.Time, error) {
+	all, written, err := readCheckpoint(dir)
+	owners := make(map[string][]string)
+	for _, g := range all {
+		owners[Parent(g.share)] = append(owners[Parent(g.share)], g.PodUID)
+	}
+	return owners, written, err
 }
 
 // GivenByOthers returns the containers that have a device of a resource from another plugin, each with one of its
 // devices. The answer that the kubelet keeps does not set the variable that ours sets. The keys are of no other use.
 func GivenByOthers(dir, resource, variable string) (map[string]string, error) {
-	entries, _, err := parseCheckpoint(filepath.Join(dir, CheckpointFile))
+	all, _, err := readCheckpoint(dir)
 	others := make(map[string]string)
-	for _, entry := range entries {
+	for _, g := range all {
 		var answer pluginapi.ContainerAllocateResponse
-		if entry.ResourceName != resource || entry.AllocResp == nil || proto.Unmarshal(entry.AllocResp, &answer) != nil {
+		if g.ResourceName != resource || g.AllocResp == nil || proto.Unmarshal(g.AllocResp, &answer) != nil {
 			continue
 		}
-		if _, ours := answer.GetEnvs()[variable]; ours {
-			continue
-		}
-		for _, shares := range entry.DeviceIDs {
-			for _, share := range shares {
-				others[entry.PodUID+"/"+entry.ContainerName] = share
-			}
+		if _, ours := answer.GetEnvs()[variable]; !ours {
+			others[g.PodUID+"/"+g.ContainerName] = g.share
 		}
 	}
 	return others, err

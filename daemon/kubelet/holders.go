@@ -39,7 +39,7 @@ type Holders struct {
 	// Kubelet identifies the kubelet that gave the last answer, or is empty if unknown.
 	Kubelet string
 
-	// Booked are the UIDs of the pods that the kubelet's checkpoint named then, by the device or share. Written is when the
+	// Booked are the UIDs of the pods that the kubelet's checkpoint named then, by the device. Written is when the
 	// kubelet wrote the checkpoint.
 	Booked  map[string][]string
 	Written time.Time
@@ -66,7 +66,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]invento
 	h.missed, h.Soon = nil, false
 	// In this order, because for a device that is given out in between, only the checkpoint would name it if it were read
 	// last.
-	saved, written, err := readCheckpoint(filepath.Join(h.Dir, CheckpointFile))
+	saved, written, err := booked(h.Dir)
 	if err != nil {
 		return nil, err
 	}
