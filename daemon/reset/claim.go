@@ -61,12 +61,10 @@ type claim struct {
 // The kernel claims a block device and knows nothing of another way to the disk, so that hold opens its twins too. Besides are
 // the paths that the caller holds by themselves.
 func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err error) {
-	if d, err := h.diskAt(sysPath); err != nil {
-		return nil, err
-	} else if err := h.unused(d); err != nil { // this error names the user of the disk, that of an exclusive open does not
-		return nil, err
-	}
 	if c, err = h.look(sysPath, flags|unix.O_EXCL); err != nil {
+		if d, gone := h.diskAt(sysPath); gone == nil { // an exclusive open does not tell who uses the disk
+			err = cmp.Or(h.unused(d), err)
+		}
 		return nil, err
 	}
 	err = h.unused(c.disk)
