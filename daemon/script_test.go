@@ -4,6 +4,7 @@ package daemon_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -147,7 +149,7 @@ E: SUBSYSTEM=widget
 E: ID_SERIAL=%[2]s
 E: ID_SERIAL_SHORT=%[2]s
 E: MAJOR=240
-E: MINOR=0
+E: MINOR=%[4]s
 A: numa_node=%[3]s
 `
 
@@ -186,7 +188,7 @@ func (s *story) plug(words []string) error {
 	if len(words) > 3 {
 		numa = words[3]
 	}
-	s.devices[name] = fmt.Sprintf(widgetRecording, name, words[2], numa)
+	s.devices[name] = fmt.Sprintf(widgetRecording, name, words[2], numa, cmp.Or(strings.TrimLeft(name, "abcdefghijklmnopqrstuvwxyz"), "0"))
 	return s.save()
 }
 
@@ -202,7 +204,7 @@ func (s *story) atOnce(words []string) error {
 	fmt.Sscan(words[0], &n)
 	for i := range n {
 		name := fmt.Sprintf("widget%d", i)
-		s.devices[name] = fmt.Sprintf(widgetRecording, name, fmt.Sprintf("S%04d", i), "-1")
+		s.devices[name] = fmt.Sprintf(widgetRecording, name, fmt.Sprintf("S%04d", i), "-1", strconv.Itoa(i))
 	}
 	return s.save()
 }

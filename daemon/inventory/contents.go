@@ -34,7 +34,8 @@ type record struct {
 	Blank       bool     `json:"blank,omitempty"`
 	Appearance  string   `json:"diskseq,omitempty"` // with the next fields, in the boot of [health]
 	Wrote       wrote    `json:"wrote,omitzero"`
-	Given       []string `json:"given,omitempty"` // the nodes that its pods were given
+	Given       []string `json:"given,omitempty"`   // the nodes that its pods were given
+	Numbers     []string `json:"numbers,omitempty"` // of its node, by which its pods may open it
 
 	Initialised string `json:"initialised,omitempty"`
 	Instance    uint64 `json:"inode,omitempty"`

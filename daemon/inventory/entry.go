@@ -87,6 +87,7 @@ func (l *loop) change(e *entry, event lease.Event) error {
 			l.lookAnew(e)
 		}
 	}
+	l.noteNumber(e)
 	if !e.lease.Held() {
 		e.booked = false
 	}

@@ -38,6 +38,7 @@ type books struct {
 	pods      []string  // UIDs of those that the kubelet's checkpoint named last
 	kubelet   string    // that asked for that; empty: it is not known
 	given     []string  // the nodes that its pods were given; never written, only replaced
+	numbers   []string  // of its node, by which its pods may open it, see [loop.noteNumber]
 }
 
 // holdAs notes IDs by which pods may hold it.

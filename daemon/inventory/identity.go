@@ -90,6 +90,7 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 		l.noteTwin(e)
 	}
 	e.sighting = e.believe(sighting, time.Now())
+	l.noteNumber(e)
 	l.unsaved = e.arrives(sighting) || l.unsaved
 	if sighting.Resource != "" && !e.offered {
 		e.resource = sighting.Resource

@@ -31,7 +31,7 @@ import (
 // widget is the recording of a device of no particular kind.
 func widget(name, serial string) string {
 	return fmt.Sprintf("P: /devices/virtual/widget/%[1]s\nN: %[1]s\nE: DEVNAME=/dev/%[1]s\nE: SUBSYSTEM=widget\n"+
-		"E: ID_SERIAL=%[2]s\nE: ID_SERIAL_SHORT=%[2]s\nE: MAJOR=240\nE: MINOR=0\nA: sick=0\n\n", name, serial)
+		"E: ID_SERIAL=%[2]s\nE: ID_SERIAL_SHORT=%[2]s\nE: MAJOR=240\nE: MINOR=%[3]s\nA: sick=0\n\n", name, serial, strings.TrimLeft(name, "widget"))
 }
 
 // blank is the recording of an unused NVMe namespace.

@@ -49,6 +49,7 @@ type disks struct {
 	evidence map[string]*Evidence // why they count as unused, by medium
 	media    map[string]*entry    // the last entry that was seen with a medium
 	twins    map[string]bool      // media that two disks have claimed at once since the start
+	granted  map[string][]*entry  // the devices whose pods may open a node, by its number
 	boot     string               // in which their appearances count
 }
 
@@ -146,7 +147,7 @@ func newLoop(i *Inventory) *loop {
 		owing:      make(map[*entry]bool),
 		began:      now,
 		looks:      looks{polled: make(map[*device.Class]bool), notes: make(map[string]note)},
-		disks:      disks{evidence: make(map[string]*Evidence), media: make(map[string]*entry), twins: make(map[string]bool)},
+		disks:      disks{evidence: make(map[string]*Evidence), media: make(map[string]*entry), twins: make(map[string]bool), granted: make(map[string][]*entry)},
 		faults:     faults{marks: make(marks), counted: make(map[count]uint64)},
 		publishing: publishing{others: make(map[*subject][]*Status), dirty: make(map[*entry]bool), resend: make(map[string]bool), publishTimer: stoppedTimer()},
 		saving:     saving{saveTimer: stoppedTimer()},

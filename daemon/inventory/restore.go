@@ -47,6 +47,8 @@ func (l *loop) restore() {
 		e.medium, e.left, e.given = r.Disk, remains{r.Fingerprint, r.Blank}, r.Given
 		if sameBoot {
 			e.appearance, e.initialised, e.instance, e.wrote = r.Appearance, r.Initialised, r.Instance, r.Wrote
+			e.numbers = r.Numbers
+			l.numbered(e)
 		}
 		if r.Owed != nil && sameBoot {
 			e.owed, e.kubelet, l.owing[e] = true, *r.Owed, true

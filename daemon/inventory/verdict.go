@@ -24,6 +24,7 @@ type Facts struct {
 	Rule     *device.Rule // of the resource, or nil
 	Cordon   *Cordon      // or nil
 	Disk     DiskFacts
+	Opened   error    // why the pod of another device can open it, or nil
 	Lingerer string   // the process that has it open though its tenant has gone
 	Firmware string   // the [device.Rule].Init that was carried out
 	Uninit   string   // why that could not be carried out
@@ -83,6 +84,8 @@ func (f *Facts) unfit() error {
 		return device.ErrGone
 	case f.Offered && f.Seen.Resource != "" && f.Seen.Resource != f.Resource:
 		return fmt.Errorf("%w %s: it changes over once no pod holds it", errElsewhere, f.Seen.Resource)
+	case f.Opened != nil:
+		return f.Opened
 	case f.Lease.Held() && device.OnlyInUse(f.Seen.Offer), f.erasable():
 		return nil
 	case f.Seen.Offer != nil && (f.Lease.Held() || !device.OnlyData(f.Seen.Offer)):
@@ -210,7 +213,7 @@ func (f *Facts) restrained(v Verdict) Verdict {
 func (l *loop) facts(e *entry) *Facts {
 	f := &Facts{
 		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: l.rule(e.resource),
-		Disk: DiskFacts{Evident: l.needsEvidence(e), Same: e.left == e.seen}, Firmware: e.initialised, Uninit: e.uninit,
+		Disk: DiskFacts{Evident: l.needsEvidence(e), Same: e.left == e.seen}, Opened: l.opened(e), Firmware: e.initialised, Uninit: e.uninit,
 	}
 	f.Faults.Stuck = e.stuck
 	f.Faults.Marks, f.Faults.Warnings = l.marks.on(e)

@@ -43,6 +43,11 @@ type disk struct {
 
 func (d *disk) id() string { return "nvme-eui." + d.serial }
 
+// node returns the name of its node below /dev.
+func (d *disk) node() string { return fmt.Sprintf("nvme%dn1", d.slot) }
+
+func widgetID(serial string) string { return "node-" + serial + "-widget" }
+
 func (d *disk) sysPath() string {
 	return fmt.Sprintf("/devices/pci0000:00/0000:00:%02x.0/nvme/nvme%d/nvme%dn1", d.slot, d.slot, d.slot)
 }
@@ -82,7 +87,7 @@ E: SUBSYSTEM=widget
 E: ID_SERIAL=%[2]s
 E: ID_SERIAL_SHORT=%[2]s
 E: MAJOR=240
-E: MINOR=0
+E: MINOR=%[3]s
 
 `
 
@@ -91,7 +96,8 @@ E: MINOR=0
 type hardware struct {
 	mu       sync.Mutex
 	disks    []*disk
-	widgets  map[string]string // serials by node name
+	widgets  map[string]string          // serials by node name
+	were     map[string]map[string]bool // the IDs of the devices that each node has led to
 	sequence int
 	has      func(pod, id string) bool // reports whether a pod has a disk, or nil if unknown
 	crime    error                     // the first
@@ -113,7 +119,7 @@ func (h *hardware) text() string {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.widgets)) {
-		fmt.Fprintf(&b, widgetText, name, h.widgets[name])
+		fmt.Fprintf(&b, widgetText, name, h.widgets[name], strings.TrimPrefix(name, "widget"))
 	}
 	return b.String()
 }
@@ -124,6 +130,18 @@ func (h *hardware) plug(d *disk, slot int) {
 	defer h.mu.Unlock()
 	h.sequence++
 	d.slot, d.sequence, d.moved = slot, h.sequence, d.content != ""
+	h.note(d.node(), d.id())
+}
+
+// note notes that a node leads to a device.
+func (h *hardware) note(node, id string) {
+	if h.were == nil {
+		h.were = make(map[string]map[string]bool)
+	}
+	if h.were[node] == nil {
+		h.were[node] = make(map[string]bool)
+	}
+	h.were[node][id] = true
 }
 
 // unplug takes a disk out.
@@ -144,7 +162,7 @@ func (h *hardware) pull(d *disk) {
 func (h *hardware) behind(node string) string {
 	name := strings.TrimPrefix(node, "/dev/")
 	if serial := h.widgets[name]; serial != "" {
-		return "node-" + serial + "-widget"
+		return widgetID(serial)
 	}
 	for _, d := range h.disks {
 		if slot := max(d.slot, d.pulled); slot > 0 && name == fmt.Sprintf("nvme%dn1", slot) {
@@ -154,9 +172,9 @@ func (h *hardware) behind(node string) string {
 	return ""
 }
 
-// handed notes the nodes that a pod was given for these IDs, and returns the IDs of the devices that they lead to. Shares
-// of one device are one node. A node of another device is an error, even if devices move or go in between.
-func (h *hardware) handed(pod string, ids []string, nodes []*pluginapi.DeviceSpec) (things []string) {
+// handed notes the nodes that a pod was given for these IDs, and returns them with the IDs of the devices that they lead to.
+// Shares of one device are one node. A node of another device is an error, even if devices move or go in between.
+func (h *hardware) handed(pod string, ids []string, nodes []*pluginapi.DeviceSpec) (things map[string]string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var asked []string
@@ -164,12 +182,12 @@ func (h *hardware) handed(pod string, ids []string, nodes []*pluginapi.DeviceSpe
 		device, _, _ := strings.Cut(id, "::")
 		asked = append(asked, device)
 	}
+	things = make(map[string]string)
 	for _, node := range nodes {
-		things = append(things, h.behind(node.GetHostPath()))
+		things[node.GetHostPath()] = h.behind(node.GetHostPath())
 	}
 	slices.Sort(asked)
-	slices.Sort(things)
-	if !slices.Equal(slices.Compact(asked), things) {
+	if !slices.Equal(slices.Compact(asked), slices.Sorted(maps.Values(things))) {
 		h.crime = errors.Join(h.crime, fmt.Errorf("%s is to have %v and is given %v, which are %v", pod, ids, nodes, things))
 	}
 	return things

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// A container may open a device number until it ends (devices in Documentation/admin-guide/cgroup-v1/devices.rst, for
+// cgroup v2 the same by BPF). The kernel gives the number of a device that was pulled to the next one. Then the pod of the old
+// one can open the new one.
+
+// number returns the number of the node of a device that is there, "block 259:1", or "".
+func (e *entry) number() string {
+	if e.sighting == nil || e.device.Udev == nil {
+		return ""
+	}
+	u, kind := e.device.Udev, "char"
+	major, minor := u.Properties.Value("MAJOR"), u.Properties.Value("MINOR")
+	switch {
+	case major == "" || minor == "":
+		return ""
+	case u.Subsystem == "block":
+		kind = "block"
+	}
+	return kind + " " + major + ":" + minor
+}
+
+// noteNumber notes the numbers that a device has while pods hold it, and forgets them when the last pod has gone. Another
+// device may have waited for that.
+func (l *loop) noteNumber(e *entry) {
+	n := e.number()
+	switch {
+	case e.lease.Held() && n != "" && !slices.Contains(e.numbers, n):
+		e.numbers = append(slices.Clip(e.numbers), n)
+		l.numbered(e)
+	case !e.lease.Held() && len(e.numbers) > 0:
+		before := e.numbers
+		e.numbers = nil
+		for _, other := range l.entries {
+			if other != e && slices.Contains(before, other.number()) {
+				l.changed(other)
+			}
+		}
+	}
+}
+
+// numbered lists a device below its numbers.
+func (l *loop) numbered(e *entry) {
+	for _, n := range e.numbers {
+		others := slices.DeleteFunc(l.granted[n], func(o *entry) bool { return o == e || len(o.numbers) == 0 })
+		l.granted[n] = append(others, e)
+	}
+}
+
+// opened returns why a device is not given to a pod while the pod of another one can open it, or nil.
+func (l *loop) opened(e *entry) error {
+	if len(l.granted) == 0 || e.lease.Held() {
+		return nil
+	}
+	n := e.number()
+	if n == "" {
+		return nil
+	}
+	for _, other := range l.granted[n] {
+		if other != e && slices.Contains(other.numbers, n) {
+			return fmt.Errorf("%w: the pod of %s can still open it, as the kernel has given it the number of its node, %s; delete that pod",
+				device.ErrInUse, other.device.ID, n)
+		}
+	}
+	return nil
+}
