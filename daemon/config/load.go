@@ -21,7 +21,12 @@ import (
 // built-in resource, overrides that one key by key. match, exclude and env are one key each. The resources of the files come
 // in the order in which the files name them, and the built-in ones that no file names after them. The file must exist
 // unless it is [DefaultFile]. An error is a [Problems].
-func Load(file string) (Config, error) { return load(file, file == DefaultFile) }
+func Load(file string) (Config, error) {
+	if file == "" {
+		return Config{}, Problems{{File: `""`, What: "no file has an empty name: name one, or none at all for " + DefaultFile}}
+	}
+	return load(file, file == DefaultFile)
+}
 
 // load reads the files. The main one may be missing if it is optional.
 func load(main string, optional bool) (Config, error) {
@@ -87,6 +92,11 @@ func dropIns(dir string) ([]string, error) {
 
 // read reads a file. A drop-in is masked by a link to /dev/null.
 func read(name string) *file {
+	null, _ := os.Stat(os.DevNull) // SameFile is false for nil
+	info, err := os.Stat(name)
+	if err == nil && !info.Mode().IsRegular() && !info.IsDir() && !os.SameFile(info, null) {
+		return &file{name: name, problems: Problems{{File: name, What: "is not a regular file"}}}
+	}
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return &file{name: name, problems: Problems{unreadable(name, err)}}
