@@ -48,7 +48,7 @@ type Options struct {
 	// Touch, if not nil, is used in the place of the helpers of the configuration.
 	Touch *device.Touch
 	// Unit, if not nil, takes the place of the helper that runs the units of the configuration.
-	Unit func(ctx context.Context, step turnover.Step) error
+	Unit func(ctx context.Context, resource, stage, id string) error
 	// Watching, if not nil, is called with the inventory before anything runs, so that a caller can watch it.
 	Watching func(*inventory.Inventory)
 }

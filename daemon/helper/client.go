@@ -29,9 +29,6 @@ const (
 	maxAsking = 8
 )
 
-// followPause is how often a disk is asked how far it is with what goes on inside it for minutes or hours.
-const followPause = 10 * time.Second
-
 // client has the helpers as [device.Touch] has them.
 type client struct {
 	sysfs   sysfs.Tree
@@ -39,9 +36,6 @@ type client struct {
 	holders cgroup.Client
 
 	slots sync.Map // a chan struct{} by sysfs path, with one slot that is full while a helper works on the device
-
-	mu     sync.Mutex
-	follow map[string]string // the method and the appearance of a disk that erases itself, by sysfs path
 }
 
 // Touch returns the requests to the helpers that touch devices. root is where sysfs is. The configuration was read from file,
@@ -54,17 +48,13 @@ func Touch(c config.Reset, root, file string) device.Touch {
 		sysfs:   sysfs.Tree{Sys: root},
 		reset:   reset.Client{Peer: peer(reset.Program, c.Socket, maxWorking)},
 		holders: cgroup.Client{Peer: peer(cgroup.Program, c.Holders, maxAsking)},
-		follow:  make(map[string]string),
 	}
 	return device.Touch{Probe: h.probe, Survey: h.survey, Prepare: h.prepare, Holders: h.holding}
 }
 
-// Unit returns the request to the helper that runs the unit of a step.
-func Unit(c config.Reset, file string) func(context.Context, turnover.Step) error {
-	client := unit.Client{Peer: exchange.Peer{Program: unit.Program, Socket: c.Units, Config: file}}
-	return func(ctx context.Context, step turnover.Step) error {
-		return client.Run(ctx, step.Resource, step.Stage, step.Device)
-	}
+// Unit returns the request to the helper that runs the unit of a stage, see [turnover.Turnover].
+func Unit(c config.Reset, file string) func(ctx context.Context, resource, stage, id string) error {
+	return unit.Client{Peer: exchange.Peer{Program: unit.Program, Socket: c.Units, Config: file}}.Run
 }
 
 // request makes a request out of a target. Its time is that of ctx.
@@ -127,58 +117,23 @@ func (h *client) survey(ctx context.Context, t device.Target, from int64) (devic
 	return device.Surveyed{Read: a.Read, Size: a.Size, Content: a.Content}, err
 }
 
-// prepare waits for what goes on inside the disk. If it has to stop waiting, the next call goes on with that.
 func (h *client) prepare(ctx context.Context, t device.Target, w device.Work) (device.Prepared, error) {
 	release, err := h.claim(ctx, t.SysPath)
 	if err != nil {
 		return device.Prepared{}, err
 	}
 	defer release()
-	what := w.Scrub + " " + t.Appearance()
-	for {
-		r := request(ctx, reset.Prepare, t)
-		r.Resource, r.Method, r.Scrub, r.Tenant, r.ByHand, r.Together = w.Resource, w.Method, w.Scrub, w.Tenant, w.ByHand, t.Together
-		r.Written = t.Written
-		switch {
-		case w.Blank:
-			r.Fingerprint = reset.Blank
-		case w.Tenant, w.ByHand:
-			r.Fingerprint = t.Fingerprint
-		}
-		if r.Follow = w.Scrub != "" && h.following(t.SysPath) == what; r.Follow { // what is on the disk by now is what it has made of it
-			r.Fingerprint, r.Method, r.Written = "", "", nil
-		}
-		a, err := h.do(ctx, r)
-		switch {
-		case errors.Is(err, reset.Running):
-			h.setFollowing(t.SysPath, what)
-		case w.Scrub != "" && (err == nil || errors.Is(err, reset.Failed)):
-			h.setFollowing(t.SysPath, "")
-			fallthrough
-		default:
-			return device.Prepared{Done: a.Done, Erased: a.Erased, Appearance: a.Appearance, Size: a.Size}, err
-		}
-		select {
-		case <-ctx.Done():
-			return device.Prepared{}, err
-		case <-time.After(followPause):
-		}
+	r := request(ctx, reset.Prepare, t)
+	r.Resource, r.Method, r.Scrub, r.Tenant, r.ByHand, r.Together = w.Resource, w.Method, w.Scrub, w.Tenant, w.ByHand, t.Together
+	r.Written = t.Written
+	switch {
+	case w.Blank:
+		r.Fingerprint = reset.Blank
+	case w.Tenant, w.ByHand:
+		r.Fingerprint = t.Fingerprint
 	}
-}
-
-func (h *client) following(path string) string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.follow[path]
-}
-
-// setFollowing notes the work that goes on in a disk, or with "" that none does.
-func (h *client) setFollowing(path, what string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.follow[path] = what; what == "" {
-		delete(h.follow, path)
-	}
+	a, err := h.do(ctx, r)
+	return device.Prepared{Done: a.Done, Erased: a.Erased, Appearance: a.Appearance, Size: a.Size}, err
 }
 
 // do asks the helper that touches devices.

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -271,37 +270,6 @@ func TestOneThingAtATime(t *testing.T) {
 	}
 }
 
-// TestSanitizeIsFollowed lets the next request go on with a sanitize that takes longer than the first one waits.
-func TestSanitizeIsFollowed(t *testing.T) {
-	r := &resetter{answers: []reset.Answer{
-		{Result: reset.Running, Detail: "10 %"},
-		{Result: reset.Running, Detail: "20 %"},
-		{Result: reset.Running, Detail: "90 %"},
-		{Result: reset.OK, Done: "sanitized"},
-		{Result: reset.OK, Done: "sanitized again"},
-	}}
-	touch := touching(t, r) // outside of the bubble, whose time does not pass while a goroutine waits for a socket
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), followPause+followPause/2)
-		defer cancel()
-		if _, err := touch.Prepare(ctx, target, device.Work{Scrub: "sanitize", Tenant: true}); !errors.Is(err, reset.Running) {
-			t.Errorf("at first: %v", err)
-		}
-		for _, want := range []string{"sanitized", "sanitized again"} {
-			if p, err := touch.Prepare(t.Context(), target, device.Work{Scrub: "sanitize", Tenant: true}); p.Done != want || err != nil {
-				t.Errorf("%q, %v; want %q", p.Done, err, want)
-			}
-		}
-		var follow []bool
-		for _, request := range r.requests() {
-			follow = append(follow, request.Follow)
-		}
-		if want := []bool{false, true, true, true, false}; !reflect.DeepEqual(follow, want) {
-			t.Errorf("follow: %v, want %v", follow, want)
-		}
-	})
-}
-
 func TestHolding(t *testing.T) {
 	const nobody = "{}"
 	holder := func(pid int, comm, node, pod string) string {
@@ -425,27 +393,4 @@ func TestWeHoldNothing(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	probe.Wait()
-}
-
-// TestStaleFollow ends a sanitize for which no request waits. The disk was erased in another way since, and given to a pod.
-// The old sanitize does not stand for an erasure of what that pod leaves.
-func TestStaleFollow(t *testing.T) {
-	r := &resetter{answers: []reset.Answer{{Result: reset.Running, Detail: "10 %"}, {Result: reset.OK, Done: "zeroes"}, {Result: reset.OK, Done: "sanitized"}}}
-	touch := touching(t, r)
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), followPause/2)
-		defer cancel()
-		if _, err := touch.Prepare(ctx, target, device.Work{Scrub: "sanitize", Tenant: true}); !errors.Is(err, reset.Running) {
-			t.Fatal(err)
-		}
-		if _, err := touch.Prepare(t.Context(), target, device.Work{Scrub: "zero", Tenant: true}); err != nil { // by hand
-			t.Fatal(err)
-		}
-		if _, err := touch.Prepare(t.Context(), target, device.Work{Scrub: "sanitize", Tenant: true}); err != nil { // after the next pod
-			t.Fatal(err)
-		}
-		if last := r.requests()[2]; last.Follow {
-			t.Error("what the pod has left counts as erased by the sanitize before it")
-		}
-	})
 }

@@ -238,11 +238,6 @@ func (h *helpers) holders(ctx context.Context, nodes []string) (all []device.Hol
 	return append(all, h.unread...), nil
 }
 
-// unit runs a vendor unit. Its template names it for fails and during.
-func (h *helpers) unit(ctx context.Context, step turnover.Step) error {
-	return h.called(ctx, step.Unit, step.Unit+" "+step.Device)
-}
-
 // ownersNow is the kubelet's checkpoint.
 func (h *helpers) ownersNow() (map[string][]string, error) {
 	h.mu.Lock()

@@ -11,7 +11,6 @@ import (
 
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
 // patience is how long a process of the node may have a device open for a moment, and how long the pod of before may take to
@@ -32,25 +31,25 @@ type users struct {
 // look finds out which processes have a device open. owners are the pods that the kubelet has given it to, which may if ours
 // is set. If daemons may watch a device, as they do with GPUs, only the pods count that have had it. A process that could not
 // be read counts only if its pod could have the device, as an owner or a pod of before.
-func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []string, ours bool) (who users, err error) {
-	nodes := s.Allocation.Own()
-	if t.Host.Touch.Holders == nil {
+func (j *job) look(ctx context.Context, owners []string, ours bool) (who users, err error) {
+	nodes := j.Allocation.Own()
+	if j.Host.Touch.Holders == nil {
 		return who, nil
 	}
-	if len(nodes) == 0 {
-		return who, fmt.Errorf("who has %s open cannot be told: %w", s.Device.ID, device.ErrIncomplete)
+	var holders []device.Holder
+	if err = device.ErrIncomplete; len(nodes) > 0 {
+		holders, err = j.Host.Touch.Holders(ctx, nodes)
 	}
-	holders, err := t.Host.Touch.Holders(ctx, nodes)
 	if err != nil {
-		return who, fmt.Errorf("who has %s open cannot be told: %w", s.Device.ID, err)
+		return who, fmt.Errorf("who has %s open cannot be told: %w", j.Device.ID, err)
 	}
 	for _, h := range holders {
-		owner, had := slices.Contains(owners, h.PodUID), slices.Contains(s.Tenants, h.PodUID)
+		owner, had := slices.Contains(owners, h.PodUID), slices.Contains(j.Tenants, h.PodUID)
 		switch {
 		case h.Unread != "" && !owner && !had:
 		case ours && h.PodUID != "" && owner:
 			who.own = true
-		case who.others != "", !s.Target.IsSole() && !had:
+		case who.others != "", !j.Target.IsSole() && !had:
 		case h.Unread != "":
 			who.others = fmt.Sprintf("pod %s may have it open: %s", h.PodUID, h.Unread)
 		case h.PodUID != "":
@@ -63,11 +62,11 @@ func (t *Turnover) look(ctx context.Context, s *inventory.Status, owners []strin
 }
 
 // lookForNext does the same for the next pod. No process may have the device open, and the pods of before must have ended.
-func (t *Turnover) lookForNext(ctx context.Context, s *inventory.Status, owners []string) (who users, err error) {
-	if who, err = t.look(ctx, s, owners, false); err != nil || who.others != "" {
+func (j *job) lookForNext(ctx context.Context, owners []string) (who users, err error) {
+	if who, err = j.look(ctx, owners, false); err != nil || who.others != "" {
 		return who, err
 	}
-	who.others, err = t.running(s)
+	who.others, err = j.running()
 	who.soon = who.others != ""
 	return who, err
 }
@@ -90,13 +89,13 @@ func patiently(ctx context.Context, look func() (users, error)) (who users, err 
 // running returns, for people, a pod of before that still has a process, or empty. The process may open the device at any time,
 // and no list shows the files that it has registered with io_uring. For a disk that is erased the error is [ErrBusy] if the
 // answer is not known. For other devices the pods may be unknown.
-func (t *Turnover) running(s *inventory.Status) (who string, err error) {
-	if t.Running == nil || !s.Target.IsSole() {
+func (j *job) running() (who string, err error) {
+	if j.Running == nil || !j.Target.IsSole() {
 		return "", nil
 	}
-	scrubs := s.Target.IsDisk() && t.careOf(s).scrubs()
-	for _, pod := range s.Tenants {
-		runs, err := t.Running(pod)
+	scrubs := j.Target.IsDisk() && j.care.scrubs()
+	for _, pod := range j.Tenants {
+		runs, err := j.Running(pod)
 		switch {
 		case err != nil && scrubs:
 			return "", fmt.Errorf("%w: whether pod %s still runs cannot be told: %w", ErrBusy, pod, err)
@@ -111,8 +110,8 @@ func (t *Turnover) running(s *inventory.Status) (who string, err error) {
 }
 
 // left makes sure that no process has a released device open, and that its pods have ended.
-func (t *Turnover) left(ctx context.Context, s *inventory.Status) error {
-	who, err := patiently(ctx, func() (users, error) { return t.lookForNext(ctx, s, nil) })
+func (j *job) left(ctx context.Context) error {
+	who, err := patiently(ctx, func() (users, error) { return j.lookForNext(ctx, nil) })
 	lingers := who.others
 	switch {
 	case ctx.Err() != nil:
@@ -122,6 +121,6 @@ func (t *Turnover) left(ctx context.Context, s *inventory.Status) error {
 	case who.others != "":
 		err = fmt.Errorf("%w: %s", ErrBusy, who.others)
 	}
-	t.Inventory.Lingers(s.Device.ID, lingers)
+	j.Inventory.Lingers(j.Device.ID, lingers)
 	return err
 }

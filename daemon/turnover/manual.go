@@ -18,178 +18,146 @@ import (
 const (
 	// adoptScrub erases adopted disks of a resource that erases none.
 	adoptScrub = "zero"
-	// adoptLimit bounds one attempt to erase an adopted disk. Overwriting a large one takes a day.
-	adoptLimit = 48*time.Hour - time.Minute
+	// longest bounds one attempt to carry out an order of the operator. Overwriting a large disk takes a day.
+	longest = 48*time.Hour - time.Minute
 )
 
 // ByHand resets a device that no pod holds, or with a scrub erases it, with the same checks. It blocks until that is
 // done or ctx ends. The errors are [inventory.ErrUnknownDevice], [ErrBusy], [ErrUnfit] and those of the work.
 func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
-	s := t.find(id)
-	if s == nil {
-		return fmt.Errorf("%s: %w", id, inventory.ErrUnknownDevice)
-	}
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is a recording, in which nothing can be touched", id, ErrUnfit)
 	}
-	care := t.careOf(s)
-	unlock, err := t.take(ctx, id, care.Method, scrub)
+	j, err := t.take(ctx, id, scrub)
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	if s, err = t.Inventory.Current(ctx, id); err != nil {
-		return err
-	}
+	defer j.end()
 	switch {
-	case !s.Present:
+	case !j.Present:
 		return fmt.Errorf("%s: %w", id, device.ErrGone)
-	case s.Held():
+	case j.Held():
 		return fmt.Errorf("%s: %w: a pod holds it", id, ErrBusy)
 	}
-	if err := t.left(ctx, s); err != nil {
+	if err := j.left(ctx); err != nil {
 		return fmt.Errorf("%s: %w", id, err)
 	}
 	reason, order := "being reset by hand", lease.Reset
 	if scrub != "" {
 		reason, order = "being erased by hand", lease.Erase
 	}
-	if s, err = t.Inventory.Begin(ctx, id, lease.Clear, reason); err != nil {
+	if err := j.begin(ctx, lease.Clear, reason); err != nil {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
-	outcome := inventory.Outcome{}
-	defer func() { t.Inventory.Worked(id, outcome) }()
-	if err := t.carryOut(ctx, care, s, scrub); err != nil {
+	care := j.care
+	if err := j.carryOut(ctx, scrub); err != nil {
 		switch {
 		case errors.Is(err, ErrUnfit) && !errors.Is(err, device.ErrForeign): // nothing was done
 		case errors.Is(err, errUnkept):
-			outcome = failed(err, lease.NoOrder)
+			j.fail(err, lease.NoOrder)
 		default:
-			outcome = failed(fmt.Errorf("%s by hand: %w", order, err), order)
+			j.fail(fmt.Errorf("%s by hand: %w", order, err), order)
 		}
 		return err
 	}
-	t.Inventory.Recovered(id)
+	j.Inventory.Recovered(id)
 	// A reset alone is not enough for a resource that erases after a pod or runs a vendor's unit.
-	enough := !s.Used || care.Units.Release == "" && (scrub != "" || !care.AtRelease || !care.scrubs())
+	enough := !j.Used || care.Units.Release == "" && (scrub != "" || !care.AtRelease || !care.scrubs())
 	// Nor does it make good for an erasure.
-	mended := scrub != "" || s.Order == lease.Reset
+	mended := scrub != "" || j.Order == lease.Reset
 	switch {
-	case enough && (mended || s.Order == lease.NoOrder):
-		outcome.Event = lease.Cleared
+	case enough && (mended || j.Order == lease.NoOrder):
+		j.outcome.Event = lease.Cleared
 	case mended:
-		outcome.Event = lease.Mended
+		j.outcome.Event = lease.Mended
 	}
 	return nil
 }
 
-// carryOut resets a device, or erases it with any content, by the operator's order.
-func (t *Turnover) carryOut(ctx context.Context, care Care, s *inventory.Status, scrub string) error {
-	s.Fingerprint, s.Written = "", nil // whatever is there by now
+// carryOut resets the device, or erases it with any content, by the operator's order.
+func (j *job) carryOut(ctx context.Context, scrub string) error {
+	j.Fingerprint, j.Written = "", nil // whatever is there by now
 	w := lease.Work{Erase: scrub != "", Reset: scrub == "", ByHand: true}
-	if s.Residue {
+	if j.Residue {
 		w.Content = lease.OfTenant
 	}
-	if care.Scrub = scrub; care.Method == None {
-		care.Method = Auto
+	if w.Reset && j.method(true) == "" {
+		return fmt.Errorf("%s: %w: no method of its class fits it as it stands: name one in [resource.reset]", j.Device.ID, ErrUnfit)
 	}
-	if w.Reset {
-		if method, err := t.method(ctx, s, care.Method); err != nil {
-			return err
-		} else if method == "" {
-			return fmt.Errorf("%s: %w: no method of its class fits it as it stands: name one in [resource.reset]", s.Device.ID, ErrUnfit)
-		}
-	}
-	p, err := t.touch(ctx, care, s, w)
-	if err != nil {
-		return err
-	}
-	t.Inventory.Prepared(s.Device.ID, p)
-	if scrub == "" {
-		return nil
-	}
-	return t.keptErased(ctx)
+	j.care.Scrub = scrub
+	return j.clear(ctx, longest, w)
 }
 
 // Adopt allows to erase a disk with any content and to offer it, by the operator's order. The method is that of its resource
 // unless scrub names another. Adopt returns when the state file has the order. [Turnover.Run] erases the disk. note is for
 // people, and says so if there was nothing to do. The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, err error) {
-	found := t.find(id)
-	if found == nil {
-		return "", fmt.Errorf("%s: %w", id, inventory.ErrUnknownDevice)
-	}
-	unlock, err := t.take(ctx, id)
+	j, err := t.take(ctx, id, "")
 	if err != nil {
 		return "", err
 	}
-	defer unlock()
-	s, err := t.Inventory.Current(ctx, id)
-	if err != nil {
-		return "", err
-	}
-	care := t.careOf(s)
-	if err := t.adoptable(care, s, found); err != nil {
+	defer j.end()
+	if err := j.adoptable(); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
 	}
-	if kind := s.Evidence.Kind; kind != "" && s.State == lease.Free && s.Resource != "" {
+	if kind := j.Evidence.Kind; kind != "" && j.State == lease.Free && j.Resource != "" {
 		return "it is offered already: its evidence is " + kind, nil
 	}
-	if err := t.left(ctx, s); err != nil {
+	if err := j.left(ctx); err != nil {
 		return "", fmt.Errorf("%s: %w", id, err)
 	}
-	if scrub == "" && care.scrubs() {
-		scrub = care.Scrub
+	if scrub == "" && j.care.scrubs() {
+		scrub = j.care.Scrub
 	}
 	scrub = cmp.Or(scrub, adoptScrub)
-	print, err := t.Host.Touch.Print(ctx, *s.Target)
+	print, err := t.Host.Touch.Print(ctx, *j.Target)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w: %w", id, ErrBusy, err)
 	}
-	if err := t.Inventory.Adopt(ctx, id, s.Target, scrub, print); err != nil {
+	if err := t.Inventory.Adopt(ctx, id, j.Target, scrub, print); err != nil {
 		return "", err
 	}
-	t.note(s, audit.Adopted, nil, audit.Entry{Method: scrub})
-	if s.Cordon != nil {
+	t.note(j.Status, audit.Adopted, nil, audit.Entry{Method: scrub})
+	if j.Cordon != nil {
 		return "it is erased by " + scrub + " and offered once you uncordon it", nil
 	}
 	return "it is being erased by " + scrub + ", and offered after that", nil
 }
 
-// adoptable returns why a disk cannot be adopted. as is its newest status, which says which process uses it.
-func (t *Turnover) adoptable(care Care, s, as *inventory.Status) error {
+// adoptable returns why the disk cannot be adopted. Its newest status says which process uses it.
+func (j *job) adoptable() error {
+	newest := cmp.Or(j.find(j.Device.ID), j.Status)
 	switch {
-	case t.Host.Touch.Survey == nil || t.Host.Touch.Prepare == nil:
+	case j.Host.Touch.Survey == nil || j.Host.Touch.Prepare == nil:
 		return fmt.Errorf("%w: the hardware is simulated from a recording", ErrUnfit)
-	case !s.Present:
+	case !j.Present:
 		return device.ErrGone
-	case s.Held():
+	case j.Held():
 		return fmt.Errorf("%w: a pod holds it", ErrBusy)
-	case s.Taker == "":
+	case j.Taker == "":
 		return fmt.Errorf("%w: no resource takes it; see metalplugctl why", ErrUnfit)
-	case s.Target == nil && as.Reason != "":
-		return fmt.Errorf("%w: %s", ErrUnfit, as.Reason)
-	case !s.Target.IsDisk():
+	case j.Target == nil && newest.Reason != "":
+		return fmt.Errorf("%w: %s", ErrUnfit, newest.Reason)
+	case !j.Target.IsDisk():
 		return fmt.Errorf("%w: it is not a disk", ErrUnfit)
-	case care.Open:
-		return fmt.Errorf("%w: others may use the disks of %s", ErrUnfit, s.Taker)
-	case s.Target.Medium() == "":
-		return fmt.Errorf("%w: no wwid or serial number: nothing would tell another disk from it; %s", ErrUnfit, inventory.Way(s.Device.ID, s.Target))
-	case s.Blocked != "":
-		return fmt.Errorf("%w: %s", ErrBusy, s.Blocked)
+	case j.care.Open:
+		return fmt.Errorf("%w: others may use the disks of %s", ErrUnfit, j.Taker)
+	case j.Target.Medium() == "":
+		return fmt.Errorf("%w: no wwid or serial number: nothing would tell another disk from it; %s", ErrUnfit, inventory.Way(j.Device.ID, j.Target))
+	case j.Blocked != "":
+		return fmt.Errorf("%w: %s", ErrBusy, j.Blocked)
 	}
 	return nil
 }
 
 // eraseAdopted erases a disk that the operator has adopted.
-func (t *Turnover) eraseAdopted(ctx context.Context, s *inventory.Status) error {
-	id := s.Device.ID
-	err := t.adoptable(t.careOf(s), s, cmp.Or(t.find(id), s))
+func (j *job) eraseAdopted(ctx context.Context) error {
+	err := j.adoptable()
 	if err == nil {
-		err = t.left(ctx, s)
+		err = j.left(ctx)
 	}
 	if err == nil {
-		err = t.wipeAdopted(ctx, id)
+		err = j.wipe(ctx)
 	}
 	why := ""
 	switch {
@@ -198,34 +166,27 @@ func (t *Turnover) eraseAdopted(ctx context.Context, s *inventory.Status) error 
 	case err != nil:
 		why = err.Error()
 	}
-	t.Inventory.Unread(id, why)
+	j.Inventory.Unread(j.Device.ID, why)
 	return err
 }
 
-func (t *Turnover) wipeAdopted(ctx context.Context, id string) error {
-	s, err := t.Inventory.Begin(ctx, id, lease.Clear, "adopted, being erased")
-	if err != nil {
+func (j *job) wipe(ctx context.Context) error {
+	if err := j.begin(ctx, lease.Clear, "adopted, being erased"); err != nil {
 		return err
 	}
-	outcome := inventory.Outcome{}
-	defer func() { t.Inventory.Worked(id, outcome) }()
-	limited, cancel := context.WithTimeout(ctx, adoptLimit)
-	defer cancel()
-	s.Fingerprint = s.Evidence.Fingerprint
-	p, err := t.touch(limited, Care{Scrub: s.Evidence.Scrub}, s, lease.Work{Erase: true, ByHand: true})
-	if err != nil {
-		if outcome.Touched = errors.As(err, new(halfErased)); outcome.Touched {
-			outcome.Fingerprint, _ = t.Host.Touch.Print(ctx, *s.Target)
+	j.care, j.Fingerprint = Care{Scrub: j.Evidence.Scrub}, j.Evidence.Fingerprint
+	err := j.clear(ctx, longest, lease.Work{Erase: true, ByHand: true})
+	switch {
+	case err == nil:
+		j.Inventory.Recovered(j.Device.ID)
+		j.outcome.Event = lease.Cleared
+	case errors.Is(err, errUnkept):
+		j.fail(err, lease.NoOrder) // after a crash it would be erased once more
+	default:
+		if j.outcome.Touched = errors.As(err, new(halfErased)); j.outcome.Touched {
+			j.outcome.Fingerprint, _ = j.Host.Touch.Print(ctx, *j.Target)
 		}
-		outcome.Foreign = errors.Is(err, device.ErrForeign)
-		return err
+		j.outcome.Foreign = errors.Is(err, device.ErrForeign)
 	}
-	t.Inventory.Prepared(id, p)
-	if err := t.keptErased(ctx); err != nil {
-		outcome = failed(err, lease.NoOrder) // after a crash it would be erased once more
-		return err
-	}
-	t.Inventory.Recovered(id)
-	outcome.Event = lease.Cleared
-	return nil
+	return err
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
+	"github.com/metalplug/metalplug/daemon/unit"
 	"github.com/metalplug/metalplug/integration/clock"
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
@@ -236,6 +237,13 @@ func (n *node) careOf(resource string) (turnover.Care, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.care, slices.Contains(append(n.resources, widgetResource, setResource), resource)
+}
+
+// unit runs a vendor unit. Its template names it for fails and during.
+func (n *node) unit(ctx context.Context, resource, stage, id string) error {
+	care, _ := n.careOf(resource)
+	template := map[string]string{unit.Init: n.init, unit.Start: care.Units.Start, unit.Release: care.Units.Release}[stage]
+	return n.called(ctx, template, template+" "+id)
 }
 
 // begin starts both with what is in the state directory.

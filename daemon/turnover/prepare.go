@@ -27,7 +27,7 @@ const startLimit = 25 * time.Second
 // another still has it. Start blocks until all is done and noted, at most 29 seconds. The end of ctx does not stop it, since
 // the device is not at fault if the kubelet goes away.
 func (t *Turnover) Start(ctx context.Context, resource string, devices []*inventory.Status) error {
-	care := t.care(resource)
+	care := t.careFor(resource)
 	limit := min(startLimit, max(care.Timeout, time.Second)) + device.AnswerTime
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
@@ -88,80 +88,80 @@ func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory
 	}
 }
 
+// startOne prepares one device for its pods, whose UIDs are given.
 func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []string) error {
-	unlock, err := t.take(ctx, id, care.Method, care.Scrub)
+	j, err := t.take(ctx, id, "")
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	s, err := t.Inventory.Begin(ctx, id, lease.Prepare, "")
-	if err != nil {
+	defer j.end()
+	j.care = care // also if another resource has the device by now
+	if err := j.begin(ctx, lease.Prepare, ""); err != nil {
 		return err
 	}
-	outcome := inventory.Outcome{}
-	defer func() { t.Inventory.Worked(id, outcome) }()
-	p, err := t.prepare(ctx, care, s, owners)
+	p, err := j.prepare(ctx, owners)
 	// Not earlier. If the daemon ends before the vendor's unit has, the data of the unit has to be erased as well.
-	t.Inventory.Prepared(id, p)
+	j.Inventory.Prepared(id, p)
 	if err != nil {
-		outcome = failed(err, lease.NoOrder)
-		t.note(s, audit.Refused, err, audit.Entry{Pods: owners})
+		j.fail(err, lease.NoOrder)
+		j.note(j.Status, audit.Refused, err, audit.Entry{Pods: owners})
 		return err
 	}
-	t.note(s, audit.Started, nil, audit.Entry{Pods: owners})
-	outcome.Event, outcome.Tenants = lease.Start, owners
+	j.note(j.Status, audit.Started, nil, audit.Entry{Pods: owners})
+	j.outcome = inventory.Outcome{Event: lease.Start, Tenants: owners}
 	return nil
 }
 
-// prepare prepares a device for a container of its pod. For a device that others may have open, only the vendor's units run.
-func (t *Turnover) prepare(ctx context.Context, care Care, s *inventory.Status, owners []string) (p device.Prepared, err error) {
+// prepare prepares the device for a container of its pod. For a device that others may have open, only the vendor's units run.
+func (j *job) prepare(ctx context.Context, owners []string) (p device.Prepared, err error) {
+	id := j.Device.ID
 	switch {
-	case care.Open:
-		return p, t.begin(ctx, care, s)
-	case !s.Present:
-		return p, fmt.Errorf("%s: %w", s.Device.ID, device.ErrGone)
-	case s.Behind(owners):
-		return p, fmt.Errorf("%s: %w: the kubelet's checkpoint does not name its pod; delete the pod if this stays", s.Device.ID, ErrBusy)
+	case j.care.Open:
+		return p, j.runUnits(ctx)
+	case !j.Present:
+		return p, fmt.Errorf("%s: %w", id, device.ErrGone)
+	case j.Behind(owners):
+		return p, fmt.Errorf("%s: %w: the kubelet's checkpoint does not name its pod; delete the pod if this stays", id, ErrBusy)
 	}
-	first := s.First(owners)
+	first := j.First(owners)
 	who, err := patiently(ctx, func() (users, error) {
 		if first { // so that no process of its pod may have it open
-			return t.lookForNext(ctx, s, owners)
+			return j.lookForNext(ctx, owners)
 		}
-		return t.look(ctx, s, owners, true)
+		return j.look(ctx, owners, true)
 	})
 	switch {
 	case err != nil:
 		return p, err
 	case who.others != "":
-		return p, fmt.Errorf("%s: %w: %s", s.Device.ID, ErrBusy, who.others)
+		return p, fmt.Errorf("%s: %w: %s", id, ErrBusy, who.others)
 	case who.own: // another container of the pod works with it, as a sidecar does
 		return p, nil
 	}
-	w := s.Preparation(care.rule(s), first, s.Same())
-	if w.Erase && s.Cordon != nil {
-		return p, fmt.Errorf("%s: %w: it is cordoned, and not erased until \"metalplugctl uncordon %[1]s\"", s.Device.ID, ErrBusy)
+	w := j.Preparation(j.rule(), first, j.Same())
+	if w.Erase && j.Cordon != nil {
+		return p, fmt.Errorf("%s: %w: it is cordoned, and not erased until \"metalplugctl uncordon %[1]s\"", id, ErrBusy)
 	}
-	if p, err = t.touch(ctx, care, s, w); err != nil {
+	if p, err = j.touch(ctx, w); err != nil {
 		return p, err
 	}
-	return p, t.begin(ctx, care, s)
+	return p, j.runUnits(ctx)
 }
 
-// begin runs the vendor's units after the reset and the erasure. A device that a pod held before it had to be initialised is
-// initialised now.
-func (t *Turnover) begin(ctx context.Context, care Care, s *inventory.Status) error {
+// runUnits runs the vendor's units after the reset and the erasure. A device that a pod held before it had to be initialised
+// is initialised now.
+func (j *job) runUnits(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok { // the rest of the time is for stopping a unit
 		limited, cancel := context.WithDeadline(ctx, end.Add(-device.AnswerTime))
 		defer cancel()
 		ctx = limited
 	}
-	if s.Init != "" {
-		err := t.unit(ctx, s, unit.Init, s.Init)
-		t.Inventory.Initialised(s.Device.ID, s.Init, err)
+	if j.Init != "" {
+		err := j.unit(ctx, unit.Init, j.Init)
+		j.Inventory.Initialised(j.Device.ID, j.Init, err)
 		if err != nil {
 			return err
 		}
 	}
-	return t.unit(ctx, s, unit.Start, care.Units.Start)
+	return j.unit(ctx, unit.Start, j.care.Units.Start)
 }

@@ -35,56 +35,55 @@ var (
 )
 
 // read reads the next part of a disk without evidence. While a pod uses another disk of the same controllers, it waits.
-func (t *Turnover) read(ctx context.Context, s *inventory.Status) error {
-	id := s.Device.ID
-	paths, err := t.hits(ctx, s, anyController)
-	if err != nil {
+func (j *job) read(ctx context.Context) error {
+	id, evidence := j.Device.ID, j.Evidence
+	if err := j.plan(ctx, anyController); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(paths, func(path string) bool { other := t.at(path); return other != nil && other.Held() }) {
-		t.Inventory.Unread(id, waits)
+	if slices.ContainsFunc(j.hits[anyController], func(path string) bool { other := j.at(path); return other != nil && other.Held() }) {
+		j.Inventory.Unread(id, waits)
 		return errWaits
 	}
 	limited, cancel := context.WithTimeout(ctx, sliceTime+device.AnswerTime)
 	defer cancel()
-	target := *s.Target
-	target.Pods = s.Tenants
-	found, err := t.Host.Touch.Survey(limited, target, s.Evidence.Read)
+	target := *j.Target
+	target.Pods = j.Tenants
+	found, err := j.Host.Touch.Survey(limited, target, evidence.Read)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case err == nil && found.Content == "" && found.Read <= s.Evidence.Read && found.Read < found.Size:
+	case err == nil && found.Content == "" && found.Read <= evidence.Read && found.Read < found.Size:
 		err = errors.New("no progress")
 		fallthrough
-	case err != nil && found.Read <= s.Evidence.Read:
-		why := fmt.Sprintf("the read fails at byte %d: %v", s.Evidence.Read, err)
+	case err != nil && found.Read <= evidence.Read:
+		why := fmt.Sprintf("the read fails at byte %d: %v", evidence.Read, err)
 		if !errors.Is(err, device.ErrUnanswered) && !errors.Is(err, device.ErrInUse) {
-			why += "; " + inventory.Way(id, s.Target)
+			why += "; " + inventory.Way(id, j.Target)
 		}
-		t.Inventory.Unread(id, why)
-		return fmt.Errorf("%s: read it at byte %d: %w", id, s.Evidence.Read, err)
+		j.Inventory.Unread(id, why)
+		return fmt.Errorf("%s: read it at byte %d: %w", id, evidence.Read, err)
 	}
-	t.Inventory.Surveyed(id, s.Target, s.Evidence, found)
-	switch now, err := t.Inventory.Current(ctx, id); {
+	j.Inventory.Surveyed(id, j.Target, evidence, found)
+	switch now, err := j.Inventory.Current(ctx, id); {
 	case err != nil:
 		return err
 	case found.Content != "":
-		if s.Evidence.Found == "" {
-			t.note(s, audit.Unproven, nil, audit.Entry{Verified: found.Content})
+		if evidence.Found == "" {
+			j.note(j.Status, audit.Unproven, nil, audit.Entry{Verified: found.Content})
 		}
 		return errFound
 	case now.Evidence.Kind == inventory.Blank:
-		t.note(s, audit.Proven, nil, audit.Entry{Verified: fmt.Sprintf("all %d bytes were read and are blank", found.Size)})
+		j.note(j.Status, audit.Proven, nil, audit.Entry{Verified: fmt.Sprintf("all %d bytes were read and are blank", found.Size)})
 	}
 	return nil
 }
 
 // askHolders makes sure that no process has a disk open that is to be offered.
-func (t *Turnover) askHolders(ctx context.Context, s *inventory.Status) error {
-	id := s.Device.ID
+func (j *job) askHolders(ctx context.Context) error {
+	id := j.Device.ID
 	limited, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	who, err := patiently(limited, func() (users, error) { return t.look(limited, s, nil, false) })
+	who, err := patiently(limited, func() (users, error) { return j.look(limited, nil, false) })
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -93,12 +92,12 @@ func (t *Turnover) askHolders(ctx context.Context, s *inventory.Status) error {
 	}
 	switch {
 	case err != nil:
-		t.Inventory.Unread(id, err.Error())
+		j.Inventory.Unread(id, err.Error())
 		return err
 	case who.others != "":
-		t.Inventory.Unread(id, who.others)
+		j.Inventory.Unread(id, who.others)
 		return fmt.Errorf("%s: %w: %s", id, ErrBusy, who.others)
 	}
-	t.Inventory.Unheld(id, s.Target)
+	j.Inventory.Unheld(id, j.Target)
 	return nil
 }

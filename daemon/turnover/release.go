@@ -5,6 +5,7 @@ package turnover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -24,58 +25,65 @@ func (c Care) cleanUpLimit() time.Duration {
 
 // cleanUp makes a device fit for the next pod after the last one has gone. It returns nil also if a new pod has come in the
 // meantime, if a reload is under way, or if the operator has to repeat an order that failed.
-func (t *Turnover) cleanUp(ctx context.Context, s *inventory.Status) error {
-	id, care := s.Device.ID, t.careOf(s)
-	if s.Barred != "" && !care.clears() || !care.mends(s.Order) {
+func (j *job) cleanUp(ctx context.Context) error {
+	if j.Barred != "" && !j.care.clears() || !j.care.mends(j.Order) {
 		return nil
 	}
-	if !care.Open {
-		if err := t.left(ctx, s); err != nil {
+	if !j.care.Open {
+		if err := j.left(ctx); err != nil {
 			return err
 		}
 	}
-	s, err := t.Inventory.Begin(ctx, id, lease.Clear, "")
+	err := j.begin(ctx, lease.Clear, "")
 	if stale := new(lease.ErrEvent); errors.As(err, &stale) { // a pod has come
 		return nil
 	} else if err != nil {
 		return err
 	}
-	outcome := inventory.Outcome{Event: lease.Cleared}
-	defer func() { t.Inventory.Worked(id, outcome) }()
-	err = t.restore(ctx, care, s)
+	j.outcome.Event = lease.Cleared
+	err = j.restore(ctx)
 	switch {
 	case err == nil:
+		return nil
 	case ctx.Err() != nil: // the daemon stops, and the next one does it again
-		outcome = inventory.Outcome{}
+		j.outcome = inventory.Outcome{}
+		return err
 	case unlessBusy(err) == nil:
-		outcome = inventory.Outcome{}
-		t.Inventory.Lingers(id, err.Error())
-	default:
-		outcome = failed(err, s.Order) // the work made good for the operator's order as well
+		j.Inventory.Lingers(j.Device.ID, err.Error())
 	}
+	j.fail(err, j.Order) // the work made good for the operator's order as well
 	return err
 }
 
 // restore resets and erases a released device as its resource asks, and then runs the vendor's unit. It makes good for work
 // that failed before.
-func (t *Turnover) restore(ctx context.Context, care Care, s *inventory.Status) error {
-	var p device.Prepared
-	if !care.Open && (care.AtRelease || s.Failure != "") {
-		limited, cancel := context.WithTimeout(ctx, care.cleanUpLimit()+device.AnswerTime)
-		defer cancel()
-		var err error
-		if p, err = t.touch(limited, care, s, s.CleanUp(care.rule(s))); err != nil {
-			return err
-		}
-		t.Inventory.Prepared(s.Device.ID, p)
-	}
-	// The failure of a disk may be only that the state file could not take its erasure.
-	if p.Erased || s.Failure != "" && s.Target.IsDisk() {
-		if err := t.keptErased(ctx); err != nil {
+func (j *job) restore(ctx context.Context) error {
+	if !j.care.Open && (j.care.AtRelease || j.Failure != "") {
+		if err := j.clear(ctx, j.care.cleanUpLimit(), j.CleanUp(j.rule())); err != nil {
 			return err
 		}
 	}
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
 	defer cancel()
-	return t.unit(limited, s, unit.Release, care.Units.Release)
+	return j.unit(limited, unit.Release, j.care.Units.Release)
+}
+
+// clear has the helper work on a device that no tenant has. The state file must have an erasure before it is reported. After a
+// crash, later data on the disk would otherwise count as a pod's and be lost. The failure of a disk may be only that the state
+// file could not take its erasure.
+func (j *job) clear(ctx context.Context, limit time.Duration, todo lease.Work) error {
+	limited, cancel := context.WithTimeout(ctx, limit+device.AnswerTime)
+	defer cancel()
+	p, err := j.touch(limited, todo)
+	if err != nil {
+		return err
+	}
+	j.Inventory.Prepared(j.Device.ID, p)
+	if !p.Erased && (j.Failure == "" || !j.Target.IsDisk()) {
+		return nil
+	}
+	if err := j.Inventory.Kept(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errUnkept, err)
+	}
+	return nil
 }

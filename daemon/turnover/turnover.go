@@ -9,10 +9,8 @@
 package turnover
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -64,11 +62,6 @@ func (c Care) clears() bool { return c.AtRelease || c.Units.Release != "" }
 
 func (c Care) scrubs() bool { return c.Scrub != None && c.Scrub != "" }
 
-// rule returns the rule for the lease of a device.
-func (c Care) rule(s *inventory.Status) lease.Rule {
-	return lease.Rule{Disk: s.Target.IsDisk(), Scrubs: c.scrubs(), AtStart: c.AtStart}
-}
-
 // mends reports whether the work on a released device makes good for an order of the operator that failed.
 func (c Care) mends(failed lease.Order) bool {
 	switch failed {
@@ -91,22 +84,20 @@ type Turnover struct {
 	Owners func() (map[string][]string, error)
 	// Running reports whether a pod, by its UID, still has a process. It may be nil.
 	Running func(pod string) (bool, error)
-	// Unit runs a vendor's unit, which the configuration names, for a device. It returns when the unit has succeeded or failed.
-	// It ends with ctx. It is nil on a recording.
-	Unit func(ctx context.Context, step Step) error
+	// Unit runs the vendor's unit that the configuration names for a stage, as [unit.Start], of a device, by its ID. It returns
+	// when the unit has succeeded or failed. It ends with ctx. It is nil on a recording.
+	Unit func(ctx context.Context, resource, stage, id string) error
 	// Audit records all work on devices, or is nil.
 	Audit *audit.Log
 	// Done counts each reset and erasure, or is nil.
 	Done func(resource, method string, took time.Duration, err error)
 
 	mu    sync.Mutex
-	locks map[string]chan struct{} // by device, with one slot that is full during work on it
+	locks map[string]chan struct{} // by device, with one slot that is full during a job
 }
 
-func (t *Turnover) careOf(s *inventory.Status) Care { return t.care(cmp.Or(s.Resource, s.Taker)) }
-
-// care returns the configuration of a resource. A resource that is not configured asks for nothing.
-func (t *Turnover) care(resource string) Care {
+// careFor returns the configuration of a resource. A resource that is not configured asks for nothing.
+func (t *Turnover) careFor(resource string) Care {
 	if c, ok := t.Care(resource); ok {
 		return c
 	}
@@ -200,38 +191,27 @@ func (t *Turnover) work(ctx context.Context, id string) {
 	}
 }
 
-// do locks a device and does the work that it waits for. It returns nil if the device does not wait for that any more.
+// do does the work that a device waits for. It returns nil if the device does not wait for that any more.
 func (t *Turnover) do(ctx context.Context, id string, todo inventory.Todo) error {
-	s, err := t.Inventory.Current(ctx, id)
+	j, err := t.take(ctx, id, "")
 	if err != nil {
 		return err
 	}
-	var methods []string
-	switch care := t.careOf(s); todo {
-	case inventory.CleanUp:
-		methods = []string{care.Method, care.Scrub}
-	case inventory.EraseAdopted:
-		methods = []string{s.Evidence.Scrub}
-	}
-	unlock, err := t.take(ctx, id, methods...)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if s, err = t.Inventory.Current(ctx, id); err != nil || s.Todo != todo {
-		return err
+	defer j.end()
+	if j.Todo != todo {
+		return nil
 	}
 	switch todo {
 	case inventory.CleanUp:
-		return t.cleanUp(ctx, s)
+		return j.cleanUp(ctx)
 	case inventory.EraseAdopted:
-		return t.eraseAdopted(ctx, s)
+		return j.eraseAdopted(ctx)
 	case inventory.ReadDisk, inventory.ReadAgain:
-		return t.read(ctx, s)
+		return j.read(ctx)
 	case inventory.AskHolders:
-		return t.askHolders(ctx, s)
+		return j.askHolders(ctx)
 	}
-	return t.initialise(ctx, s)
+	return j.initialise(ctx)
 }
 
 // rest waits until ctx ends or the device waits for other work, or for the given time.
@@ -252,18 +232,6 @@ func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo
 	}
 }
 
-// failed returns the outcome of work that an error has ended.
-func failed(err error, order lease.Order) inventory.Outcome {
-	half := errors.As(err, new(halfErased))
-	switch {
-	case errors.Is(err, device.ErrForeign): // the next look shows why the disk is not for pods
-		return inventory.Outcome{Foreign: true}
-	case unlessBusy(err) == nil, errors.Is(err, device.ErrGone) && !half: // the next look shows whether it is back
-		return inventory.Outcome{}
-	}
-	return inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: err, Order: order, Touched: half}}
-}
-
 // halfErased is an error after which a disk may hold other content than before.
 type halfErased struct{ error }
 
@@ -276,13 +244,4 @@ func unlessBusy(err error) error {
 		return nil
 	}
 	return err
-}
-
-// keptErased makes sure that the state file has an erasure before it is reported. After a crash, later data on the disk would
-// otherwise count as a pod's and be lost.
-func (t *Turnover) keptErased(ctx context.Context) error {
-	if err := t.Inventory.Kept(ctx); err != nil {
-		return fmt.Errorf("%w: %w", errUnkept, err)
-	}
-	return nil
 }

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package turnover
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/lease"
+)
+
+// job is work on one device. No other job works on that device, or on those that it could hit, before it ends.
+type job struct {
+	*Turnover
+	*inventory.Status // of the device when the job, or its work, began
+	care              Care
+	auto              string              // the method that the class chooses for the device as it stands, or empty
+	hits              map[string][]string // by method, the sysfs paths of the other devices that it hits
+	slots             []chan struct{}     // that the job has filled
+
+	begun   []string          // IDs of the devices on which work was announced, its own first
+	outcome inventory.Outcome // of the work on its own
+}
+
+// take waits until no other job works on a device, nor on those that its methods or this scrub could hit. It locks them in the
+// order of their IDs, so that two jobs cannot wait for each other. The error is [ErrBusy] when ctx ends before,
+// [device.ErrUnanswered] when the hardware has not answered by then, or [inventory.ErrUnknownDevice].
+func (t *Turnover) take(ctx context.Context, id, scrub string) (*job, error) {
+	s, err := t.Inventory.Current(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	j := &job{Turnover: t, Status: s, care: t.careFor(cmp.Or(s.Resource, s.Taker))}
+	if err := j.plan(ctx, j.care.Method, j.care.Scrub, s.Evidence.Scrub, scrub); err != nil {
+		return nil, fmt.Errorf("%s: %w", id, err)
+	}
+	ids := []string{id}
+	for _, paths := range j.hits {
+		for _, path := range paths {
+			if other := t.at(path); other != nil {
+				ids = append(ids, other.Device.ID)
+			}
+		}
+	}
+	slices.Sort(ids)
+	for _, locked := range slices.Compact(ids) {
+		slot := t.slot(locked)
+		select {
+		case slot <- struct{}{}:
+			j.slots = append(j.slots, slot)
+		case <-ctx.Done():
+			j.end()
+			return nil, fmt.Errorf("%s: %w: something else is being done to %s: %w", id, ErrBusy, locked, ctx.Err())
+		}
+	}
+	if j.Status, err = t.Inventory.Current(ctx, id); err != nil {
+		j.end()
+		return nil, err
+	}
+	return j, nil
+}
+
+func (t *Turnover) slot(id string) chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.locks == nil {
+		t.locks = make(map[string]chan struct{})
+	}
+	if t.locks[id] == nil {
+		t.locks[id] = make(chan struct{}, 1)
+	}
+	return t.locks[id]
+}
+
+// at returns the device at a sysfs path that is offered, or would be if it were proven, or nil.
+func (t *Turnover) at(sysPath string) *inventory.Status {
+	snapshot, _ := t.Inventory.Snapshot()
+	for s := range snapshot.All() {
+		ours := s.Resource != "" || s.Taker != "" && s.Blocked == ""
+		if s.Present && s.Device.SysPath == sysPath && ours {
+			return s
+		}
+	}
+	return nil
+}
+
+// plan asks the hardware which method suits the device, and which others the methods hit. It gives up when ctx ends. A read of
+// a wedged PCIe device blocks permanently and cannot be cancelled. Then the question goes on, and the device is not asked again
+// until it is back.
+func (j *job) plan(ctx context.Context, methods ...string) error {
+	d := *j.Device
+	if d.Class == nil || j.Target == nil { // a group of devices has no methods
+		return nil
+	}
+	asking := j.slot("ask " + d.ID) // no ID has a blank
+	select {
+	case asking <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("%w from the hardware: %w", device.ErrUnanswered, ctx.Err())
+	}
+	type answer struct {
+		auto string
+		hits map[string][]string
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		defer func() { <-asking }()
+		a := answer{hits: make(map[string][]string)}
+		if d.Class.Auto != nil {
+			a.auto = d.Class.Auto(j.Host, d)
+		}
+		if d.Class.Hits != nil {
+			for _, method := range append(methods, a.auto) {
+				a.hits[method] = d.Class.Hits(j.Host, d, method)
+			}
+		}
+		answers <- a
+	}()
+	select {
+	case a := <-answers:
+		j.auto, j.hits = a.auto, a.hits
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w from the hardware: %w", device.ErrUnanswered, ctx.Err())
+	}
+}
+
+// method returns how to reset the device, or empty. An order of the operator resets also a device that its resource does not.
+func (j *job) method(byHand bool) string {
+	switch {
+	case j.care.Method == Auto, j.care.Method == None && byHand:
+		return j.auto
+	case j.care.Method == None:
+		return ""
+	}
+	return j.care.Method
+}
+
+// rule returns the rule for the lease of the device.
+func (j *job) rule() lease.Rule {
+	return lease.Rule{Disk: j.Target.IsDisk(), Scrubs: j.care.scrubs(), AtStart: j.care.AtStart}
+}
+
+// begin announces the work of an event. Until the job ends, it causes the changes of the hardware.
+func (j *job) begin(ctx context.Context, event lease.Name, reason string) error {
+	s, err := j.Inventory.Begin(ctx, j.Device.ID, event, reason)
+	if err != nil {
+		return err
+	}
+	j.Status, j.begun = s, append(j.begun, s.Device.ID)
+	return nil
+}
+
+// fail makes the outcome of an error that has ended the work.
+func (j *job) fail(err error, order lease.Order) {
+	half := errors.As(err, new(halfErased))
+	switch {
+	case errors.Is(err, device.ErrForeign): // the next look shows why the disk is not for pods
+		j.outcome = inventory.Outcome{Foreign: true}
+	case unlessBusy(err) == nil, errors.Is(err, device.ErrGone) && !half: // the next look shows whether it is back
+		j.outcome = inventory.Outcome{}
+	default:
+		j.outcome = inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: err, Order: order, Touched: half}}
+	}
+}
+
+// end posts the outcome of the work, and lets the next job work on the devices.
+func (j *job) end() {
+	for i, id := range j.begun {
+		outcome := inventory.Outcome{}
+		if i == 0 {
+			outcome = j.outcome
+		}
+		j.Inventory.Worked(id, outcome)
+	}
+	for _, slot := range j.slots {
+		<-slot
+	}
+}
