@@ -7,13 +7,8 @@ package reset
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -147,16 +142,20 @@ func (h *host) sameAppearance(fd int, sysPath string) (seq uint64, err error) {
 	case err != nil:
 		return 0, errorf(Gone, "ask %s for its number of appearance: %w", sysPath, err)
 	case seq != want:
-		return 0, errorf(Gone, "another disk has taken the place of %s: its diskseq is %d, not %d", sysPath, want, seq)
+		return 0, otherDisk(sysPath, seq, want)
 	}
 	return seq, nil
 }
 
-// sameDisk checks by its diskseq that a disk is the one that the request had open before. Its name and its number may be those
-// of another disk by now.
-func (r Request) sameDisk(c *claim) error {
-	if c.sysPath == r.SysPath && r.seq != 0 && c.seq != r.seq {
-		return errorf(Gone, "another disk has taken the place of %s: its diskseq is %d, not %d", c.sysPath, c.seq, r.seq)
+func otherDisk(sysPath string, was, is uint64) error {
+	return errorf(Gone, "another disk has taken the place of %s: its diskseq is %d, not %d", sysPath, is, was)
+}
+
+// same checks by its diskseq, 0 if that is not known, that the disk is the one that was open before. Its name and its number
+// may be those of another disk by now.
+func (c *claim) same(seq uint64) error {
+	if seq != 0 && c.seq != seq {
+		return otherDisk(c.sysPath, seq, c.seq)
 	}
 	return nil
 }
@@ -211,7 +210,7 @@ func (h *host) holdAll(sysPaths []string) (held []*claim, err error) {
 	for _, p := range slices.Compact(sysPaths) {
 		c, err := h.hold(p, unix.O_RDONLY, sysPaths...)
 		if err != nil {
-			h.releaseAll(held)
+			releaseAll(held)
 			return nil, err
 		}
 		held = append(held, c)
@@ -219,71 +218,8 @@ func (h *host) holdAll(sysPaths []string) (held []*claim, err error) {
 	return held, nil
 }
 
-func (h *host) releaseAll(held []*claim) {
+func releaseAll(held []*claim) {
 	for _, c := range held {
 		c.release()
 	}
-}
-
-// One request at a time acts on a device. The lock is a file in a directory that all instances of the program share. It is not
-// in sysfs. Since systemd 254 each instance has a sysfs of its own (PrivateNetwork=, MOUNT_PRIVATE_SYSFS in namespace.c),
-// where a lock holds no other instance back. Also any local process can lock a directory of sysfs.
-
-// onlyFor is how long the helper waits for the lock of another instance. An instance whose asker has gone ends within that.
-const onlyFor = time.Second
-
-// only makes this the only instance that acts on a device, until unlock is called. The error is [Busy].
-func (h *host) only(ctx context.Context, sysPath string) (unlock func(), err error) {
-	file := filepath.Join(h.locks, lockName(sysPath))
-	fd, err := h.openLock(file)
-	if err != nil {
-		return nil, errorf(Failed, "lock %s: %w", sysPath, err)
-	}
-	err = h.flocked(ctx, fd, unix.LOCK_EX, onlyFor)
-	if err == nil {
-		return func() { h.close(fd) }, nil
-	}
-	h.close(fd)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, errorf(Busy, "another request is at work on %s", sysPath)
-	}
-	return nil, errorf(Failed, "lock %s: %w", file, err)
-}
-
-// flocked locks an open file, LOCK_SH or LOCK_EX, and waits a while if another process has locked it.
-func (h *host) flocked(ctx context.Context, fd, how int, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for {
-		err := h.flock(fd, how|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) || !pause(ctx, 20*time.Millisecond) {
-			return err
-		}
-	}
-}
-
-// lockName returns the name of a device's lock file. It is a hash of its path, which is longer than a name may be.
-func lockName(sysPath string) string {
-	sum := sha256.Sum256([]byte(sysPath))
-	return hex.EncodeToString(sum[:16])
-}
-
-// openLock opens a lock file, which is made if it is not there. Another user must not be able to lock it.
-func openLock(file string) (fd int, err error) {
-	dir := filepath.Dir(file)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return -1, err
-	}
-	var s unix.Stat_t
-	if err := unix.Lstat(dir, &s); err != nil {
-		return -1, &os.PathError{Op: "look at", Path: dir, Err: err}
-	}
-	if s.Mode&unix.S_IFMT != unix.S_IFDIR || s.Mode&0o077 != 0 || s.Uid != uint32(os.Geteuid()) {
-		return -1, fmt.Errorf("%s must be a directory of uid %d with mode 0700; its mode is %#o, its owner uid %d", dir, os.Geteuid(), s.Mode&0o7777, s.Uid)
-	}
-	fd, err = unix.Open(file, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return -1, &os.PathError{Op: "open", Path: file, Err: err}
-	}
-	return fd, nil
 }

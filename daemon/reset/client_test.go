@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) {
 	programs := map[string]func() error{
 		Program: func() error {
-			return exchange.Serve(unheldHost(exchange.ConfigFile(config.DefaultFile)).answer)
+			return exchange.Serve(unheldHost(exchange.ConfigFile(config.DefaultFile)).reply)
 		},
 		"locking": locking,
 		"killed":  killing,

@@ -47,11 +47,15 @@ type surface struct {
 // 16 s.
 type seed [8]byte
 
-// newSeed returns a new seed for the disk at sysPath (Documentation/ABI/stable/sysfs-block, queue/rotational).
-func (h *host) newSeed(sysPath string) (s seed) {
+// seed returns the seed of a fingerprint, or without one a new seed for the disk (Documentation/ABI/stable/sysfs-block,
+// queue/rotational).
+func (c *claim) seed(fingerprint string) (s seed) {
+	if fingerprints.MatchString(fingerprint) {
+		return seedIn(fingerprint)
+	}
 	crand.Read(s[:]) // never fails
 	s[0] &^= 1
-	if h.Uint(sysPath, "queue/rotational") != 0 {
+	if c.Uint(c.sysPath, "queue/rotational") != 0 {
 		s[0] |= 1
 	}
 	return s
@@ -65,14 +69,6 @@ func (s seed) count() int {
 	return randomCount
 }
 
-// seedOf returns the seed of the fingerprint in a request, or a new one.
-func (h *host) seedOf(r Request) seed {
-	if fingerprints.MatchString(r.Fingerprint) {
-		return seedIn(r.Fingerprint)
-	}
-	return h.newSeed(r.SysPath)
-}
-
 // seedIn returns the seed of a fingerprint.
 func seedIn(fingerprint string) (s seed) {
 	hex.Decode(s[:], []byte(fingerprint[:2*len(s)])) // digits, as it was checked or made here
@@ -82,12 +78,7 @@ func seedIn(fingerprint string) (s seed) {
 // surfaceOf reads a disk.
 func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
 	c.step.is("reading %s", c.name())
-	return readSurface(ctx, c.size, s, c.reading())
-}
-
-// reading returns a function that reads a disk.
-func (c *claim) reading() func(p []byte, offset int64) error {
-	return func(p []byte, offset int64) error { return c.readFrom(c.fd, c.name(), p, offset) }
+	return readSurface(ctx, c.size, s, c.read)
 }
 
 // readSurface reads the places of a disk. It reads all of the disk where that is not twice as much as the places of one that
@@ -216,15 +207,15 @@ func places(size int64, from seed) (chosen []int64) {
 // lastFrom returns where the last blocks begin that are read. They begin at a whole block, at least edge bytes before the end.
 func lastFrom(size int64) int64 { return (size - edge) &^ (blockSize - 1) }
 
-// readFrom reads all of p. A disk that is gone ends at 0 bytes.
-func (h *host) readFrom(fd int, name string, p []byte, offset int64) error {
+// read reads all of p. A disk that is gone ends at 0 bytes.
+func (c *claim) read(p []byte, offset int64) error {
 	for done := 0; done < len(p); {
-		n, err := h.pread(fd, p[done:], offset+int64(done))
+		n, err := c.pread(c.fd, p[done:], offset+int64(done))
 		if err != nil {
-			return errorf(Failed, "read %s at byte %d: %w", name, offset+int64(done), err)
+			return errorf(Failed, "read %s at byte %d: %w", c.name(), offset+int64(done), err)
 		}
 		if n == 0 {
-			return errorf(Gone, "read %s at byte %d: there is nothing any more", name, offset+int64(done))
+			return errorf(Gone, "read %s at byte %d: there is nothing any more", c.name(), offset+int64(done))
 		}
 		done += n
 	}

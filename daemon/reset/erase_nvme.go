@@ -22,39 +22,39 @@ const (
 func formatBy(ses uint32) erasure {
 	return erasure{
 		promise: mustChange,
-		ready:   func(c *claim) error { return c.formattable(ses) },
-		run:     func(_ context.Context, _ Request, c *claim, _ *evidence) (string, error) { return c.format(ses) },
+		ready:   func(c *claim) error { return drive{c}.formattable(ses) },
+		run:     func(_ context.Context, c *claim, _ *evidence) (string, error) { return drive{c}.format(ses) },
 	}
 }
 
 // format formats one namespace as it is formatted, erasing what is on it. The kernel stops the I/O of all namespaces of the
 // controller until it is over, which nothing can interrupt (nvme_passthru_start). It takes seconds, or minutes where a disk
 // really erases its cells.
-func (c *claim) format(ses uint32) (string, error) {
-	ns, err := c.namespace()
+func (d drive) format(ses uint32) (string, error) {
+	ns, err := d.namespace()
 	if err != nil {
 		return "", err
 	}
-	c.step.is("formatting %s", c.name())
+	d.step.is("formatting %s", d.name())
 	word := formatWord(ns, ses)
-	if err := c.command(c.fd, nvmeIoctlAdminCmd, adminCommand{opcode: opFormatNVM, nsid: ns.nsid, cdw10: word}, formatTime, nil); err != nil {
-		return "", commandError("format "+c.name(), err)
+	if err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opFormatNVM, nsid: ns.nsid, cdw10: word}, formatTime, nil); err != nil {
+		return "", commandError("format "+d.name(), err)
 	}
 	return fmt.Sprintf("formatted namespace %d, SES %d, LBA format %d kept", ns.nsid, ses, formatOf(ns)), nil
 }
 
 // formattable asks the controller whether it can do that, to this namespace alone.
-func (c *claim) formattable(ses uint32) error {
-	id, err := c.localController()
+func (d drive) formattable(ses uint32) error {
+	id, err := d.localController()
 	switch {
 	case err != nil:
 		return err
 	case !id.has(canFormat):
-		return errorf(Unsupported, "the controller of %s has no Format command (OACS bit 1)", c.name())
+		return errorf(Unsupported, "the controller of %s has no Format command (OACS bit 1)", d.name())
 	case ses == eraseCrypto && !id.has(cryptoFormat):
-		return errorf(Unsupported, "the controller of %s has no cryptographic erasure (FNA bit 2)", c.name())
+		return errorf(Unsupported, "the controller of %s has no cryptographic erasure (FNA bit 2)", d.name())
 	case id.has(formatHitsAll):
-		return c.sole()
+		return d.sole()
 	}
 	return nil
 }
@@ -100,47 +100,47 @@ func (h *host) localNVMe(sysPath string) (controllers []string, err error) {
 }
 
 // localController asks the controller of an open disk, which must be in this machine.
-func (c *claim) localController() (controller, error) {
-	if _, err := c.localNVMe(c.sysPath); err != nil {
+func (d drive) localController() (controller, error) {
+	if _, err := d.localNVMe(d.sysPath); err != nil {
 		return nil, err
 	}
-	return c.controllerOf()
+	return d.controllerOf()
 }
 
 // sole refuses an erasure of the whole NVM subsystem unless the disk is the only namespace there.
-func (c *claim) sole() error {
-	controllers, err := c.controllersOf(c.sysPath)
+func (d drive) sole() error {
+	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
 		return err
 	}
-	own := c.NVMeSiblings(controllers[0])
-	disks, err := c.namespacesOf(own)
+	own := d.NVMeSiblings(controllers[0])
+	disks, err := d.namespacesOf(own)
 	if err != nil {
 		return err
 	}
-	for _, d := range disks {
-		if d != c.sysPath && !slices.Contains(c.Twins, d) {
-			return errorf(Refused, "%s would be erased too; erase %s alone with scrub = \"zero\"", path.Base(d), c.name())
+	for _, disk := range disks {
+		if disk != d.sysPath && !slices.Contains(d.Twins, disk) {
+			return errorf(Refused, "%s would be erased too; erase %s alone with scrub = \"zero\"", path.Base(disk), d.name())
 		}
 	}
-	if err := c.allOurs(); err != nil {
+	if err := d.allOurs(); err != nil {
 		return err
 	}
-	return c.noOther()
+	return d.noOther()
 }
 
 // allOurs checks that the NVM subsystem has no controllers but those here. A virtual machine may have one through VFIO, or
 // another host by the other port of the drive. It uses namespaces that this kernel does not know of.
-func (c *claim) allOurs() error {
-	id, err := c.controllerOf()
+func (d drive) allOurs() error {
+	id, err := d.controllerOf()
 	if err != nil || !id.has(severalControllers) {
 		return err
 	}
-	list, err := c.identify(c.fd, cnsControllers, 0)
+	list, err := d.identify(cnsControllers, 0)
 	if err != nil {
 		return errorf(Refused, "whether others have a controller of the NVM subsystem cannot be told: %w", err)
 	}
-	strange, err := c.strangers(list)
+	strange, err := d.strangers(list)
 	if err != nil {
 		return err
 	}
@@ -153,8 +153,8 @@ func (c *claim) allOurs() error {
 
 // noOther checks that the drive knows no other namespace. One may be attached to another controller, or to none. A controller
 // that cannot manage namespaces has none that is not attached.
-func (c *claim) noOther() error {
-	id, err := c.controllerOf()
+func (d drive) noOther() error {
+	id, err := d.controllerOf()
 	if err != nil {
 		return err
 	}
@@ -162,17 +162,17 @@ func (c *claim) noOther() error {
 	if id.has(managesNS) {
 		cns = cnsNamespaces
 	}
-	own, err := c.namespace()
+	own, err := d.namespace()
 	if err != nil {
 		return err
 	}
-	list, err := c.identify(c.fd, cns, 0)
+	list, err := d.identify(cns, 0)
 	if err != nil {
 		return commandError("list the namespaces", err)
 	}
 	for b := range slices.Chunk(list, 4) {
 		if nsid := binary.LittleEndian.Uint32(b); nsid != 0 && nsid != own.nsid {
-			return errorf(Refused, "namespace %d would be erased too; erase %s alone with scrub = \"zero\"", nsid, c.name())
+			return errorf(Refused, "namespace %d would be erased too; erase %s alone with scrub = \"zero\"", nsid, d.name())
 		}
 	}
 	return nil
@@ -207,8 +207,8 @@ const (
 )
 
 // stateOf reads the log page.
-func (h *host) stateOf(fd int) (sanitizeState, error) {
-	b, err := h.log(fd, logSanitize)
+func (d drive) stateOf() (sanitizeState, error) {
+	b, err := d.log(logSanitize)
 	if err != nil {
 		return sanitizeState{}, commandError("read the sanitize status", err)
 	}
@@ -220,59 +220,58 @@ func (h *host) stateOf(fd int) (sanitizeState, error) {
 }
 
 // unreadable reports whether a sanitize that runs or has failed keeps a disk from being read.
-func (c *claim) unreadable() bool {
-	s, err := c.sanitizing()
+func (d drive) unreadable() bool {
+	s, err := d.sanitizing()
 	return err == nil && (s.status == sanitizeRunning || s.status == sanitizeHasFailed)
 }
 
 // sanitizing returns the state of the last sanitize, of a controller that knows of any.
-func (c *claim) sanitizing() (sanitizeState, error) {
-	id, err := c.controllerOf()
+func (d drive) sanitizing() (sanitizeState, error) {
+	id, err := d.controllerOf()
 	if err != nil || !id.has(canSanitize) {
 		return sanitizeState{}, err
 	}
-	return c.stateOf(c.fd)
+	return d.stateOf()
 }
 
 func (s sanitizeState) over() bool { return s.status == sanitizeDone || s.status == sanitizeDoneNoFree }
 
 // sanitizable asks the controller whether it can do that, to this namespace alone.
-func (c *claim) sanitizable() error {
-	id, err := c.localController()
+func sanitizable(c *claim) error {
+	d := drive{c}
+	id, err := d.localController()
 	switch {
 	case err != nil:
 		return err
 	case !id.has(canSanitize):
-		return errorf(Unsupported, "the controller of %s has no Sanitize command (SANICAP)", c.name())
+		return errorf(Unsupported, "the controller of %s has no Sanitize command (SANICAP)", d.name())
 	}
-	return c.sole()
+	return d.sole()
 }
 
 // sanitize erases the whole subsystem. It follows a sanitize that runs, also of another. A sanitize that is over counts if the
-// request says that it has asked for it, or if the controller says that nothing has been written since. The disk must be blank
-// then, as nothing tells other content from what was there before.
-func (c *claim) sanitize(ctx context.Context, r Request, had *evidence) (string, error) {
-	id, err := c.controllerOf()
+// controller says that nothing has been written since. The disk must be blank then, as nothing tells other content from what
+// was there before.
+func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
+	d := drive{c}
+	id, err := d.controllerOf()
 	if err != nil {
 		return "", err
 	}
-	state, err := c.stateOf(c.fd)
+	state, err := d.stateOf()
 	if err != nil {
 		return "", err
 	}
 	blank := had.known && len(had.at) == 0
 	switch {
 	case state.status == sanitizeRunning:
-	case state.over() && (r.Follow || state.erased) && blank:
-	case state.over() && r.Follow:
-		return "", errorf(Failed, "the sanitize of %s is over, and nothing tells what is there now from what was there before; sanitize it again", c.name())
-	case state.status == sanitizeHasFailed && r.Follow:
+	case state.over() && state.erased && blank:
 	default:
-		if err := c.command(c.fd, nvmeIoctlAdminCmd, adminCommand{opcode: opSanitize, cdw10: actionFor(id)}, shortly, nil); err != nil {
-			return "", commandError("sanitize "+c.name(), err)
+		if err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opSanitize, cdw10: actionFor(id)}, shortly, nil); err != nil {
+			return "", commandError("sanitize "+d.name(), err)
 		}
 	}
-	return c.followed(ctx)
+	return d.followed(ctx)
 }
 
 // actionFor chooses an action. Erased cells are the surest, a thrown away key is quickest, and overwriting is for disks
@@ -289,10 +288,10 @@ func actionFor(id controller) uint32 {
 }
 
 // followed waits until a sanitize is over, or the time is up. Then the error is [Running].
-func (c *claim) followed(ctx context.Context) (string, error) {
+func (d drive) followed(ctx context.Context) (string, error) {
 	began := time.Now()
 	for {
-		state, err := c.stateOf(c.fd)
+		state, err := d.stateOf()
 		if err != nil {
 			return "", err
 		}
@@ -300,10 +299,10 @@ func (c *claim) followed(ctx context.Context) (string, error) {
 		case sanitizeDone, sanitizeDoneNoFree:
 			return fmt.Sprintf("sanitized the NVM subsystem, action %d", state.action), nil
 		case sanitizeHasFailed:
-			return "", errorf(Failed, "the sanitize of %s has failed, and the disk holds back everything: sanitize again, or replace it", c.name())
+			return "", errorf(Failed, "the sanitize of %s has failed, and the disk holds back everything: sanitize again, or replace it", d.name())
 		}
 		if !pause(ctx, pollEvery(time.Since(began))) {
-			return "", errorf(Running, "the sanitize of %s goes on in the disk (%d %%): ask again", c.name(), state.percent())
+			return "", errorf(Running, "the sanitize of %s goes on in the disk (%d %%): ask again", d.name(), state.percent())
 		}
 	}
 }

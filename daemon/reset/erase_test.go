@@ -426,7 +426,7 @@ func TestKernelDoesNotComeBack(t *testing.T) {
 		r := eraseOf0("zero")
 		began := time.Now()
 		m.wants(&r)
-		a, err := ParseAnswer(m.answer(m.Context(), 0, r.Encode()))
+		a, err := ParseAnswer(m.reply(m.Context(), 0, r.Encode()))
 		if err != nil || a.Result != Failed || time.Since(began) != r.Timeout()+grace ||
 			a.Detail != "not over after 1m0s: erasing nvme0n1 by zero cannot be interrupted and goes on; allow more time" {
 			t.Errorf("answer is %+v, %v", a, err)

@@ -93,7 +93,7 @@ func killing() error {
 		}
 		return ioctl(fd, request, b)
 	}
-	return exchange.Serve(h.answer)
+	return exchange.Serve(h.reply)
 }
 
 func rangeOf(from, length uint64) []byte {

@@ -391,7 +391,7 @@ func (m *machine) ask(r Request) Answer {
 		r.TimeoutMS = minute
 	}
 	m.wants(&r)
-	a, err := ParseAnswer(m.answer(m.Context(), 0, r.Encode()))
+	a, err := ParseAnswer(m.reply(m.Context(), 0, r.Encode()))
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -450,8 +450,9 @@ func (m *machine) do(r Request) (a Answer, err error) {
 	ctx, cancel := context.WithTimeout(m.Context(), time.Minute)
 	defer cancel()
 	m.wants(&r)
-	err = m.host.do(ctx, r, &a)
-	return a, err
+	one := &task{host: m.host, Request: r}
+	err = one.do(ctx)
+	return one.answer, err
 }
 
 // ext4 puts the beginning of a file system on a disk.

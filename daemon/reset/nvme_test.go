@@ -51,8 +51,8 @@ func TestFormatWord(t *testing.T) {
 	}
 }
 
-// drive answers admin commands as a controller with namespaces does.
-type drive struct {
+// fakeDrive answers admin commands as a controller with namespaces does.
+type fakeDrive struct {
 	*machine
 	oacs       uint16
 	fna        byte
@@ -66,28 +66,28 @@ type drive struct {
 }
 
 // newDrive is one with a second namespace.
-func newDrive(t *testing.T) (d *drive, first, second *fakeNode) {
+func newDrive(t *testing.T) (d *fakeDrive, first, second *fakeNode) {
 	t.Helper()
 	m, first := oneNVMe(t)
 	second = m.disk(controller0+"/nvme0n2", "259:4", "eui.02")
 	m.files(map[string]string{controller0 + "/nvme0n2/nsid": "2\n"})
 	second.nsid = 2
 	first.fill()
-	d = &drive{machine: m, oacs: 1 << 1, fna: 1 << 2, flbas: 1, nsids: []uint32{1, 2}, log: make([]byte, logSize)}
+	d = &fakeDrive{machine: m, oacs: 1 << 1, fna: 1 << 2, flbas: 1, nsids: []uint32{1, 2}, log: make([]byte, logSize)}
 	d.format = func() (uint16, error) { first.set(0); return 0, nil }
 	m.onAdmin = d.admin
 	return d, first, second
 }
 
 // alone takes the second namespace away.
-func (d *drive) alone() *drive {
+func (d *fakeDrive) alone() *fakeDrive {
 	d.remove(secondPath)
 	d.remove("/sys/block/nvme0n2")
 	d.nsids = []uint32{1}
 	return d
 }
 
-func (d *drive) admin(c adminCommand, data []byte) (uint16, error) {
+func (d *fakeDrive) admin(c adminCommand, data []byte) (uint16, error) {
 	switch {
 	case c.opcode == opIdentify && c.cdw10 == cnsController:
 		binary.LittleEndian.PutUint16(data[256:], d.oacs)
@@ -113,7 +113,7 @@ func (d *drive) admin(c adminCommand, data []byte) (uint16, error) {
 }
 
 // state sets the sanitize status.
-func (d *drive) state(status, progress uint16, action, seconds uint32) {
+func (d *fakeDrive) state(status, progress uint16, action, seconds uint32) {
 	binary.LittleEndian.PutUint16(d.log, progress)
 	binary.LittleEndian.PutUint16(d.log[2:], status)
 	binary.LittleEndian.PutUint32(d.log[4:], action)
@@ -123,7 +123,7 @@ func (d *drive) state(status, progress uint16, action, seconds uint32) {
 }
 
 // commands are the admin commands that change anything.
-func (d *drive) commands() (all []string) {
+func (d *fakeDrive) commands() (all []string) {
 	for _, call := range d.calls {
 		if strings.HasPrefix(call, "admin ") {
 			all = append(all, call)
@@ -137,59 +137,59 @@ const secondPath = controller0 + "/nvme0n2"
 func TestFormat(t *testing.T) {
 	for _, c := range []struct {
 		name, method string
-		change       func(d *drive, first, second *fakeNode, r *Request)
+		change       func(d *fakeDrive, first, second *fakeNode, r *Request)
 		want         Result
 		text         string
 		commands     []string
 	}{
 		{
-			"user data", "format", func(*drive, *fakeNode, *fakeNode, *Request) {}, OK,
+			"user data", "format", func(*fakeDrive, *fakeNode, *fakeNode, *Request) {}, OK,
 			"formatted namespace 1, SES 1, LBA format 1 kept; 1024 blocks of 4096 bytes had held something, all read as zeroes",
 			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"},
 		},
 		{
-			"cryptographic", "crypto-erase", func(d *drive, first, _ *fakeNode, _ *Request) {
+			"cryptographic", "crypto-erase", func(d *fakeDrive, first, _ *fakeNode, _ *Request) {
 				d.format = func() (uint16, error) { first.noise(); return 0, nil }
 			}, OK, "SES 2, LBA format 1 kept; 1024 blocks of 4096 bytes had held something, none reads as before, 1024 read as noise",
 			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x401 cdw11 0x0 timeout 600000"},
 		},
 		{
-			"ignored", "crypto-erase", func(d *drive, _, _ *fakeNode, _ *Request) {
+			"ignored", "crypto-erase", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
 				d.format = func() (uint16, error) { return 0, nil }
 			}, Failed, "at byte 0 it reads as before",
 			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x401 cdw11 0x0 timeout 600000"},
 		},
-		{"no such command", "format", func(d *drive, _, _ *fakeNode, _ *Request) { d.oacs = 0 }, Unsupported, "has no Format command", nil},
-		{"no keys", "crypto-erase", func(d *drive, _, _ *fakeNode, _ *Request) { d.fna = 0 }, Unsupported, "has no cryptographic erasure", nil},
-		{"hits the other one too", "format", func(d *drive, _, _ *fakeNode, r *Request) {
+		{"no such command", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) { d.oacs = 0 }, Unsupported, "has no Format command", nil},
+		{"no keys", "crypto-erase", func(d *fakeDrive, _, _ *fakeNode, _ *Request) { d.fna = 0 }, Unsupported, "has no cryptographic erasure", nil},
+		{"hits the other one too", "format", func(d *fakeDrive, _, _ *fakeNode, r *Request) {
 			d.fna, r.Together = 1<<0, []string{secondPath}
 		}, Refused, `nvme0n2 would be erased too; erase nvme0n1 alone with scrub = "zero"`, nil},
-		{"erases the other one too", "format", func(d *drive, _, _ *fakeNode, _ *Request) { d.fna = 1 << 1 }, Refused, "nvme0n2 would be erased too", nil},
+		{"erases the other one too", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) { d.fna = 1 << 1 }, Refused, "nvme0n2 would be erased too", nil},
 		{
-			"erases all, and is alone", "format", func(d *drive, _, _ *fakeNode, r *Request) { d.alone().fna = 1 << 1 },
+			"erases all, and is alone", "format", func(d *fakeDrive, _, _ *fakeNode, r *Request) { d.alone().fna = 1 << 1 },
 			OK, "formatted namespace 1",
 			[]string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"},
 		},
-		{"a namespace that is nowhere", "format", func(d *drive, _, _ *fakeNode, r *Request) {
+		{"a namespace that is nowhere", "format", func(d *fakeDrive, _, _ *fakeNode, r *Request) {
 			d.alone().fna, d.nsids = 1<<1, []uint32{1, 7}
 		}, Refused, "namespace 7 would be erased too", nil},
-		{"a namespace without a disk", "format", func(d *drive, _, _ *fakeNode, r *Request) {
+		{"a namespace without a disk", "format", func(d *fakeDrive, _, _ *fakeNode, r *Request) {
 			d.fna = 1 << 1
 			d.alone().files(map[string]string{controller0 + "/ng0n3/subsystem": in(controller0+"/ng0n3", "/sys/class/nvme-generic")})
 		}, Refused, "whether ng0n3, which has no disk, is used cannot be told", nil},
-		{"over a network", "format", func(d *drive, _, _ *fakeNode, _ *Request) {
+		{"over a network", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
 			d.files(map[string]string{controller0 + "/transport": "tcp\n"})
 		}, Refused, `is reached by "tcp", not by pcie`, nil},
-		{"invalid format", "format", func(d *drive, _, _ *fakeNode, _ *Request) {
+		{"invalid format", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
 			d.format = func() (uint16, error) { return 0x410a, nil }
 		}, Failed, "format nvme0n1: NVMe status 0x10a", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
-		{"invalid opcode", "format", func(d *drive, _, _ *fakeNode, _ *Request) {
+		{"invalid opcode", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
 			d.format = func() (uint16, error) { return 0x4001, nil }
 		}, Unsupported, "NVMe status 0x001: invalid command opcode", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
-		{"reset meanwhile", "format", func(d *drive, _, _ *fakeNode, _ *Request) {
+		{"reset meanwhile", "format", func(d *fakeDrive, _, _ *fakeNode, _ *Request) {
 			d.format = func() (uint16, error) { return 0, unix.EINTR }
 		}, Failed, "the controller was reset meanwhile", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
-		{"smaller than before", "format", func(d *drive, first, _ *fakeNode, _ *Request) {
+		{"smaller than before", "format", func(d *fakeDrive, first, _ *fakeNode, _ *Request) {
 			d.format = func() (uint16, error) { first.data = make([]byte, 1<<20); return 0, nil }
 		}, Failed, "nvme0n1 has 1048576 bytes in blocks of 512 now, not 4194304", []string{"admin nvme0n1 opcode 0x80 nsid 0x1 cdw10 0x201 cdw11 0x0 timeout 600000"}},
 	} {
@@ -216,41 +216,34 @@ const (
 func TestSanitize(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		change   func(d *drive, r *Request)
+		change   func(d *fakeDrive, r *Request)
 		want     Result
 		text     string
 		commands []string
 	}{
-		{"done at once", func(d *drive, r *Request) {}, OK, "sanitized the NVM subsystem, action 2; 1024 blocks of 4096 bytes had held something, all read as zeroes", []string{blockErase}},
-		{"keys only", func(d *drive, r *Request) { d.sanicap = sanitizeCrypto | sanitizeOverwrite }, OK, "sanitized", []string{cryptoErase}},
-		{"overwriting only", func(d *drive, r *Request) { d.sanicap = sanitizeOverwrite }, OK, "sanitized", []string{overwrite}},
-		{"a namespace that is attached nowhere", func(d *drive, r *Request) { d.oacs, d.detached = d.oacs|1<<3, []uint32{1, 9} }, Refused, "namespace 9 would be erased too", nil},
-		{"nothing of the kind", func(d *drive, r *Request) { d.sanicap = 0 }, Unsupported, "has no Sanitize command", nil},
-		{"done before, not written since", func(d *drive, r *Request) {
+		{"done at once", func(d *fakeDrive, r *Request) {}, OK, "sanitized the NVM subsystem, action 2; 1024 blocks of 4096 bytes had held something, all read as zeroes", []string{blockErase}},
+		{"keys only", func(d *fakeDrive, r *Request) { d.sanicap = sanitizeCrypto | sanitizeOverwrite }, OK, "sanitized", []string{cryptoErase}},
+		{"overwriting only", func(d *fakeDrive, r *Request) { d.sanicap = sanitizeOverwrite }, OK, "sanitized", []string{overwrite}},
+		{"a namespace that is attached nowhere", func(d *fakeDrive, r *Request) { d.oacs, d.detached = d.oacs|1<<3, []uint32{1, 9} }, Refused, "namespace 9 would be erased too", nil},
+		{"nothing of the kind", func(d *fakeDrive, r *Request) { d.sanicap = 0 }, Unsupported, "has no Sanitize command", nil},
+		{"done before, not written since", func(d *fakeDrive, r *Request) {
 			d.state(0x101, 65535, actBlockErase, 1)
 			d.nodes["/dev/nvme0n1"].set(0)
 		}, OK, "sanitized the NVM subsystem, action 2; the disk was blank", nil},
-		{"done before, not written since, and not blank", func(d *drive, r *Request) { d.state(0x101, 65535, actBlockErase, 1) }, OK, "sanitized", []string{blockErase}},
-		{"followed, over by now, and not blank", func(d *drive, r *Request) {
-			d.state(1, 65535, actBlockErase, 1)
-			r.Follow = true
-		}, Failed, "the sanitize of nvme0n1 is over, and nothing tells what is there now from what was there before", nil},
-		{"failed before, and the next keeps all", func(d *drive, r *Request) {
+		{"done before, not written since, and not blank", func(d *fakeDrive, r *Request) { d.state(0x101, 65535, actBlockErase, 1) }, OK, "sanitized", []string{blockErase}},
+		{"failed before, and the next keeps all", func(d *fakeDrive, r *Request) {
 			d.state(3, 100, actBlockErase, 1)
 			d.sanitize = func() (uint16, error) { d.state(1, 65535, actBlockErase, 1); return 0, nil }
 		}, Failed, "that could not be read before the erasure, and nothing tells the one from the other", []string{blockErase}},
-		{"done before, written since", func(d *drive, r *Request) { d.state(1, 65535, actBlockErase, 1) }, OK, "sanitized", []string{blockErase}},
-		{"followed, over by now", func(d *drive, r *Request) {
-			d.state(4, 65535, actBlockErase, 1)
-			d.nodes["/dev/nvme0n1"].set(0)
-			r.Follow = true
-		}, OK, "sanitized", nil},
-		{"followed, failed", func(d *drive, r *Request) { d.state(3, 100, actBlockErase, 1); r.Follow = true }, Failed, "has failed, and the disk holds back everything", nil},
-		{"failed before, again", func(d *drive, r *Request) { d.state(3, 100, actBlockErase, 1) }, OK, "it could not be read before", []string{blockErase}},
-		{"not possible now", func(d *drive, r *Request) {
+		{"done before, written since", func(d *fakeDrive, r *Request) { d.state(1, 65535, actBlockErase, 1) }, OK, "sanitized", []string{blockErase}},
+		{"fails", func(d *fakeDrive, r *Request) {
+			d.sanitize = func() (uint16, error) { d.state(3, 100, actBlockErase, 1); return 0, nil }
+		}, Failed, "has failed, and the disk holds back everything", []string{blockErase}},
+		{"failed before, again", func(d *fakeDrive, r *Request) { d.state(3, 100, actBlockErase, 1) }, OK, "it could not be read before", []string{blockErase}},
+		{"not possible now", func(d *fakeDrive, r *Request) {
 			d.sanitize = func() (uint16, error) { return 0x411b, nil }
 		}, Failed, "sanitize prohibited while a persistent memory region is enabled", []string{blockErase}},
-		{"lost its head", func(d *drive, r *Request) {
+		{"lost its head", func(d *fakeDrive, r *Request) {
 			d.sanitize = func() (uint16, error) { d.state(1, 65535, actBlockErase, 1); return 0, nil }
 		}, Failed, "at byte 0 it reads as before", []string{blockErase}},
 	} {
@@ -323,7 +316,6 @@ func TestSanitizeGoesOn(t *testing.T) {
 		if got := d.ask(probeOf0()); got.Result != Running {
 			t.Errorf("a look finds %+v", got)
 		}
-		r.Follow = true
 		for range 2 {
 			got = d.ask(r)
 			if got.Result != Running {

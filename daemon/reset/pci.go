@@ -26,186 +26,131 @@ const baseBridge = 0x06
 // has reset_done only to warn that memory of the system may be lost.
 func survivors() []string { return []string{"nvme", "intel_vpu", "habanalabs", "qaic"} }
 
-// resetFunction resets a PCI function by one method of those that its reset_method lists, or the first that works. "flr" takes
-// 100 ms and hits the function alone. "pm" takes 10 ms. "bus" takes the link down for 1 s (pci_reset_secondary_bus,
-// pci_bridge_wait_for_secondary_bus), and is possible only where nothing else is on the bus.
-func (h *host) resetFunction(ctx context.Context, r Request, choice string) (string, error) {
-	function, err := h.functionOf(r.SysPath)
-	if err != nil {
-		return "", err
-	}
-	if function != r.SysPath {
-		unlock, err := h.only(ctx, function)
-		if err != nil {
-			return "", err
-		}
-		defer unlock()
-	}
-	letGo, err := h.freeFunction(r, function, choice)
-	if err != nil {
-		return "", err
-	}
-	defer letGo()
-	if err := h.identified(r); err != nil {
-		return "", err
-	}
-	return h.resetBy(function, choice)
+// function is a PCI function.
+type function struct {
+	*host
+	path string // in sysfs
 }
 
-// resetBy makes the reset if the function may be reset. A method that is chosen is so for this one time.
-func (h *host) resetBy(function, choice string) (done string, err error) {
-	address := path.Base(function)
-	if err := h.mayReset(function); err != nil {
-		return "", err
+func (h *host) functionAt(sysPath string) function { return function{h, sysPath} }
+
+// name returns the address of the function, "0000:02:00.0".
+func (f function) name() string { return path.Base(f.path) }
+
+// answers returns an error if the function does not answer. Then it reads as ones everywhere (PCI_SET_ERROR_RESPONSE). A device
+// without a function answers.
+func (f function) answers() error {
+	if f.path == "" {
+		return nil
 	}
-	listed, err := h.resetMethods(function, choice)
+	const vendor = 2 // bytes, at the beginning
+	start, err := f.ReadStart(f.path+"/config", vendor)
 	if err != nil {
-		return "", err
+		return err
 	}
-	if choice != "" {
-		if err := h.write(h.Path(function+"/reset_method"), choice); err != nil {
-			return "", errorf(Failed, "choose how to reset %s: %w", address, err)
-		}
-		defer func() {
-			if restore := h.write(h.Path(function+"/reset_method"), listed); restore != nil {
-				err = errors.Join(err, errorf(Failed, "restore %q as the ways to reset %s: %w", listed, address, restore))
-			}
-		}()
-	}
-	h.step.is("the reset of %s", address)
-	if err := h.write(h.Path(function+"/reset"), "1"); err != nil {
-		return "", resetError(address, err)
-	}
-	return "pci reset of " + address + " by " + cmp.Or(choice, strings.ReplaceAll(listed, " ", " or "), "the kernel's choice"), nil
-}
-
-func resetError(address string, err error) error {
-	switch {
-	case errors.Is(err, unix.ENOTTY):
-		return errorf(Unsupported, "reset %s: no method works: %w", address, err)
-	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN):
-		return errorf(Busy, "reset %s: %w", address, err)
-	}
-	return commandError("reset "+address, err)
-}
-
-// functionOf returns the one PCI function of a device.
-func (h *host) functionOf(sysPath string) (string, error) {
-	if h.Link(sysPath, "subsystem") != "block" || !h.IsNVMe(sysPath) {
-		if f := h.Above(sysPath, "pci"); f != "" {
-			return f, nil
-		}
-		return "", errorf(Refused, "%s is on no PCI function", sysPath)
-	}
-	controllers, err := h.controllersOf(sysPath)
-	if err != nil {
-		return "", err
-	}
-	f := h.Above(controllers[0], "pci")
-	if len(controllers) > 1 || f == "" {
-		return "", errorf(Refused, "%s is not reached by just one PCI function", sysPath)
-	}
-	return f, nil
-}
-
-// resetMethods returns the list in the attribute reset_method. The choice, if there is one, has to be among it.
-func (h *host) resetMethods(function, choice string) (listed string, err error) {
-	address := path.Base(function)
-	if !h.Present(function + "/reset") {
-		return "", errorf(Unsupported, "%s has no way to reset it", address)
-	}
-	listed, err = h.Attr(function, "reset_method")
-	if err != nil && choice != "" {
-		return "", errorf(Unsupported, "how to reset %s cannot be chosen before Linux 5.15: %w", address, err)
-	}
-	if choice != "" && !slices.Contains(strings.Fields(listed), choice) {
-		return "", errorf(Unsupported, "%s is reset by %q, not by %q", address, listed, choice)
-	}
-	return listed, nil
-}
-
-// freeFunction makes sure that a reset disturbs no user of the function, and that no use begins until letGo is called. Its
-// driver survives, or there is none. It has no network interface. Its disks are not used. Where user space has it, no process
-// has opened it. metalplug-holders finds processes that have just opened a node of it.
-func (h *host) freeFunction(r Request, function, choice string) (letGo func(), err error) {
-	if err := h.mayReset(function); err != nil {
-		return nil, err
-	}
-	listed, err := h.resetMethods(function, choice)
-	if err != nil {
-		return nil, err
-	}
-	var hit []string
-	for _, f := range h.scope(function, cmp.Or(choice, listed)) {
-		if h.hasNetwork(f) {
-			return nil, errorf(Refused, "%s has a network interface, in whichever namespace, which a reset of %s would stop; unbind its driver first",
-				path.Base(f), path.Base(function))
-		}
-		disks, err := h.disksOf(f)
-		if err != nil {
-			return nil, err
-		}
-		hit = append(hit, disks...)
-	}
-	if h.vfioBound(function) {
-		fd, err := h.openGroup(h.Link(function, "iommu_group"))
-		if err != nil {
-			return nil, err
-		}
-		return func() { h.close(fd) }, nil
-	}
-	held, err := h.holdReset(r, hit)
-	if err != nil {
-		return nil, err
-	}
-	return func() { h.releaseAll(held) }, nil
-}
-
-// mayReset returns why a function must not be reset, by what sysfs tells of it.
-func (h *host) mayReset(function string) error {
-	driver, address := h.Link(function, "driver"), path.Base(function)
-	if driver != "" && !h.vfioBound(function) && !slices.Contains(survivors(), driver) {
-		return errorf(Refused, "%s is bound to %s, which does not survive a reset: unbind it first", address, driver)
-	}
-	if driver != "" && h.Present(function+"/infiniband") {
-		return errorf(Refused, "%s has an RDMA device, and no driver of those survives a reset: unbind it first", address)
-	}
-	if n := h.Uint(function, "sriov_numvfs"); n != 0 {
-		return errorf(Refused, "%s has %d virtual functions, which would be reset too: remove them first", address, n)
-	}
-	if h.Uint(function, "class")>>16 == baseBridge {
-		return errorf(Refused, "%s is a bridge: all that is behind it would be reset too", address)
+	if start == "\xff\xff" {
+		return errorf(Gone, "%s does not answer", f.name())
 	}
 	return nil
 }
 
+// vfio reports whether the function has a VFIO driver.
+func (f function) vfio() bool {
+	return f.path != "" && strings.Contains(strings.ReplaceAll(f.Link(f.path, "driver"), "-", "_"), "vfio_pci")
+}
+
+// may returns why the function must not be reset, by what sysfs tells of it.
+func (f function) may() error {
+	driver := f.Link(f.path, "driver")
+	if driver != "" && !f.vfio() && !slices.Contains(survivors(), driver) {
+		return errorf(Refused, "%s is bound to %s, which does not survive a reset: unbind it first", f.name(), driver)
+	}
+	if driver != "" && f.Present(f.path+"/infiniband") {
+		return errorf(Refused, "%s has an RDMA device, and no driver of those survives a reset: unbind it first", f.name())
+	}
+	if n := f.Uint(f.path, "sriov_numvfs"); n != 0 {
+		return errorf(Refused, "%s has %d virtual functions, which would be reset too: remove them first", f.name(), n)
+	}
+	if f.Uint(f.path, "class")>>16 == baseBridge {
+		return errorf(Refused, "%s is a bridge: all that is behind it would be reset too", f.name())
+	}
+	return nil
+}
+
+// methods returns the list in the attribute reset_method. The choice, if there is one, has to be among it.
+func (f function) methods(choice string) (listed string, err error) {
+	if !f.Present(f.path + "/reset") {
+		return "", errorf(Unsupported, "%s has no way to reset it", f.name())
+	}
+	listed, err = f.Attr(f.path, "reset_method")
+	if err != nil && choice != "" {
+		return "", errorf(Unsupported, "how to reset %s cannot be chosen before Linux 5.15: %w", f.name(), err)
+	}
+	if choice != "" && !slices.Contains(strings.Fields(listed), choice) {
+		return "", errorf(Unsupported, "%s is reset by %q, not by %q", f.name(), listed, choice)
+	}
+	return listed, nil
+}
+
+// reset makes the reset if the function may be reset. A method that is chosen is so for this one time.
+func (f function) reset(choice string) (done string, err error) {
+	if err := f.may(); err != nil {
+		return "", err
+	}
+	listed, err := f.methods(choice)
+	if err != nil {
+		return "", err
+	}
+	if choice != "" {
+		attribute := f.Path(f.path + "/reset_method")
+		if err := f.write(attribute, choice); err != nil {
+			return "", errorf(Failed, "choose how to reset %s: %w", f.name(), err)
+		}
+		defer func() {
+			if restore := f.write(attribute, listed); restore != nil {
+				err = errors.Join(err, errorf(Failed, "restore %q as the ways to reset %s: %w", listed, f.name(), restore))
+			}
+		}()
+	}
+	f.step.is("the reset of %s", f.name())
+	switch err := f.write(f.Path(f.path+"/reset"), "1"); {
+	case err == nil:
+		return "pci reset of " + f.name() + " by " + cmp.Or(choice, strings.ReplaceAll(listed, " ", " or "), "the kernel's choice"), nil
+	case errors.Is(err, unix.ENOTTY):
+		return "", errorf(Unsupported, "reset %s: no method works: %w", f.name(), err)
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN):
+		return "", errorf(Busy, "reset %s: %w", f.name(), err)
+	default:
+		return "", commandError("reset "+f.name(), err)
+	}
+}
+
 // scope returns the functions that a reset by any of some methods can hit. flr, af_flr and pm hit the function alone. The
 // others, and unknown ones, hit all that is behind the same bridge. On a root bus, which cannot be reset, that is the slot.
-func (h *host) scope(function, methods string) []string {
+func (f function) scope(methods string) (hit []function) {
 	alone := methods != ""
 	for m := range strings.FieldsSeq(methods) {
 		alone = alone && slices.Contains([]string{"flr", "af_flr", "pm"}, m)
 	}
 	if alone {
-		return []string{function}
+		return []function{f}
 	}
-	bus := path.Dir(function)
-	slot, _, _ := strings.Cut(path.Base(function), ".")
-	var hit []string
-	for _, name := range h.Names(bus) {
-		f := bus + "/" + name
-		if h.Link(f, "subsystem") == "pci" && (h.Link(bus, "subsystem") == "pci" || strings.HasPrefix(name, slot+".")) {
-			hit = append(hit, f)
+	bus := path.Dir(f.path)
+	slot, _, _ := strings.Cut(f.name(), ".")
+	for _, name := range f.Names(bus) {
+		other := f.functionAt(bus + "/" + name)
+		if f.Link(other.path, "subsystem") == "pci" && (f.Link(bus, "subsystem") == "pci" || strings.HasPrefix(name, slot+".")) {
+			hit = append(hit, other)
 		}
 	}
 	return hit
 }
 
-// hasNetwork reports whether a function has a network interface. The directory net is there in each sysfs. Its entries are
+// hasNetwork reports whether the function has a network interface. The directory net is there in each sysfs. Its entries are
 // only in that of its network namespace (net_ns_type_operations, class_dir_create_and_add in drivers/base/core.c). It may be
 // that of a device below, such as one of virtio or of the auxiliary bus.
-func (h *host) hasNetwork(function string) (found bool) {
-	root := h.Path(function)
+func (f function) hasNetwork() (found bool) {
+	root := f.Path(f.path)
 	filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil || !entry.IsDir():
@@ -213,7 +158,7 @@ func (h *host) hasNetwork(function string) (found bool) {
 		case entry.Name() == "net":
 			found = true
 			return fs.SkipAll
-		case name != root && h.Link(function+strings.TrimPrefix(name, root), "subsystem") == "pci":
+		case name != root && f.Link(f.path+strings.TrimPrefix(name, root), "subsystem") == "pci":
 			return fs.SkipDir // another function
 		}
 		return nil
@@ -221,79 +166,99 @@ func (h *host) hasNetwork(function string) (found bool) {
 	return found
 }
 
-// disksOf returns the disks that a function carries.
-func (h *host) disksOf(function string) (disks []string, err error) {
-	for _, name := range h.Names("/sys/block") {
-		d := h.Resolve("/sys/block/" + name)
-		if strings.HasPrefix(d, function+"/") && h.Uint(d, "hidden") == 0 {
+// disks returns the sysfs paths of the disks that the function carries.
+func (f function) disks() (disks []string, err error) {
+	for _, name := range f.Names("/sys/block") {
+		d := f.Resolve("/sys/block/" + name)
+		if strings.HasPrefix(d, f.path+"/") && f.Uint(d, "hidden") == 0 {
 			disks = append(disks, d)
 		}
 	}
 	var controllers []string
-	for _, name := range h.Names(function + "/nvme") {
-		controllers = append(controllers, function+"/nvme/"+name)
+	for _, name := range f.Names(f.path + "/nvme") {
+		controllers = append(controllers, f.path+"/nvme/"+name)
 	}
-	heads, err := h.namespacesOf(controllers)
+	heads, err := f.namespacesOf(controllers)
 	return slices.Compact(slices.Sorted(slices.Values(append(disks, heads...)))), err
 }
 
-// Devices in the hands of user space through VFIO (Documentation/driver-api/vfio.rst, include/uapi/linux/vfio.h).
-
-const vfioGroupClass = "/sys/devices/virtual/vfio/"
-
-// resetVFIO resets a PCI function that a VFIO driver has, or all of a group, by the attribute reset, which does the same as
-// VFIO_DEVICE_RESET (vfio_pci_ioctl_reset). A group can be opened once only, so that no other process has it then.
-func (h *host) resetVFIO(_ context.Context, r Request) (string, error) {
-	group, functions, err := h.vfioGroup(r.SysPath)
+// resetFunction resets a PCI function by one method of those that its reset_method lists, or the first that works. "flr" takes
+// 100 ms and hits the function alone. "pm" takes 10 ms. "bus" takes the link down for 1 s (pci_reset_secondary_bus,
+// pci_bridge_wait_for_secondary_bus), and is possible only where nothing else is on the bus.
+func (t *task) resetFunction(ctx context.Context, choice string) (string, error) {
+	f, err := t.function()
 	if err != nil {
 		return "", err
 	}
-	fd, err := h.openGroup(group)
-	if err != nil {
-		return "", err
-	}
-	defer h.close(fd)
-	if err := h.identified(r); err != nil {
-		return "", err
-	}
-	for _, f := range functions {
-		if _, err := h.resetBy(f, ""); err != nil {
+	if f.path != t.SysPath {
+		unlock, err := t.only(ctx, f.path)
+		if err != nil {
 			return "", err
 		}
+		defer unlock()
 	}
-	return "vfio reset of " + namesOf(functions), nil
+	letGo, err := t.freeFunction(f, choice)
+	if err != nil {
+		return "", err
+	}
+	defer letGo()
+	if err := t.identified(); err != nil {
+		return "", err
+	}
+	return f.reset(choice)
 }
 
-// vfioGroup returns the number of a group, and those of its functions that are to be reset.
-func (h *host) vfioGroup(sysPath string) (group string, functions []string, err error) {
-	if h.Link(sysPath, "subsystem") != "vfio" {
-		f := h.Above(sysPath, "pci")
-		if !h.vfioBound(f) {
-			return "", nil, errorf(Refused, "%s is not bound to a VFIO driver", sysPath)
+// function returns the one PCI function of the device.
+func (t *task) function() (f function, err error) {
+	if !t.isDisk(t.SysPath) || !t.IsNVMe(t.SysPath) {
+		if f = t.functionAt(t.Above(t.SysPath, "pci")); f.path == "" {
+			err = errorf(Refused, "%s is on no PCI function", t.SysPath)
 		}
-		return h.Link(f, "iommu_group"), []string{f}, nil
+		return f, err
 	}
-	group = path.Base(sysPath)
-	all := "/sys/kernel/iommu_groups/" + group + "/devices"
-	for _, name := range h.Names(all) {
-		if f := h.Resolve(all + "/" + name); h.vfioBound(f) {
-			functions = append(functions, f)
-		}
+	controllers, err := t.controllersOf(t.SysPath)
+	if err != nil {
+		return f, err
 	}
-	if len(functions) == 0 {
-		return "", nil, errorf(Refused, "in VFIO group %s there is no PCI function with a VFIO driver", group)
+	if f = t.functionAt(t.Above(controllers[0], "pci")); len(controllers) > 1 || f.path == "" {
+		err = errorf(Refused, "%s is not reached by just one PCI function", t.SysPath)
 	}
-	return group, functions, nil
+	return f, err
 }
 
-// openGroup has the group for us alone.
-func (h *host) openGroup(group string) (fd int, err error) {
-	if !h.Present(vfioGroupClass + group) {
-		return -1, errorf(Unsupported, "VFIO group %q has no node: is this without an IOMMU, or with IOMMUFD only?", group)
+// freeFunction makes sure that a reset disturbs no user of the function, and that no use begins until letGo is called. Its
+// driver survives, or there is none. It has no network interface. Its disks are not used. Where user space has it, no process
+// has opened it. metalplug-holders finds processes that have just opened a node of it.
+func (t *task) freeFunction(f function, choice string) (letGo func(), err error) {
+	if err := f.may(); err != nil {
+		return nil, err
 	}
-	fd, err = h.opened(vfioGroupClass+group, unix.O_RDWR)
-	if errors.Is(err, Busy) {
-		return -1, errorf(Busy, "VFIO group %s is open: a virtual machine or a pod has it", group)
+	listed, err := f.methods(choice)
+	if err != nil {
+		return nil, err
 	}
-	return fd, err
+	var hit []string
+	for _, other := range f.scope(cmp.Or(choice, listed)) {
+		if other.hasNetwork() {
+			return nil, errorf(Refused, "%s has a network interface, in whichever namespace, which a reset of %s would stop; unbind its driver first",
+				other.name(), f.name())
+		}
+		disks, err := other.disks()
+		if err != nil {
+			return nil, err
+		}
+		hit = append(hit, disks...)
+	}
+	if f.vfio() {
+		fd, err := t.openGroup(t.Link(f.path, "iommu_group"))
+		if err != nil {
+			return nil, err
+		}
+		return func() { t.close(fd) }, nil
+	}
+	held, err := t.holdReset(hit)
+	if err != nil {
+		return nil, err
+	}
+	return func() { releaseAll(held) }, nil
 }

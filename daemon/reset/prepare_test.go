@@ -39,7 +39,7 @@ func (m *machine) full(r Request) Answer {
 	if r.TimeoutMS == 0 {
 		r.TimeoutMS = minute
 	}
-	a, err := ParseAnswer(m.answer(m.Context(), 0, m.wanted(r).Encode()))
+	a, err := ParseAnswer(m.reply(m.Context(), 0, m.wanted(r).Encode()))
 	if err != nil {
 		m.Error(err)
 	}

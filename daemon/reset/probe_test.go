@@ -175,7 +175,7 @@ func TestProbeWithoutAnAnswer(t *testing.T) {
 		n.readHook = func() { <-end }
 		r := probeOf0()
 		r.TimeoutMS = minute
-		first, err := ParseAnswer(m.answer(m.Context(), 0, r.Encode()))
+		first, err := ParseAnswer(m.reply(m.Context(), 0, r.Encode()))
 		want := Answer{Result: Late, Detail: "not over after 1m0s: reading nvme0n1 cannot be interrupted and goes on"}
 		if err != nil || !reflect.DeepEqual(first, want) {
 			t.Errorf("answer is %+v, %v\nwant %+v", first, err, want)

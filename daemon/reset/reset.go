@@ -71,10 +71,6 @@ type Request struct {
 	// From is the byte at which a survey goes on.
 	From int64 `json:"from,omitempty"`
 
-	// Follow reports whether the last answer was [Running]. A sanitize that ended since then was this one, and none is
-	// started.
-	Follow bool `json:"follow,omitempty"`
-
 	// Together are the sysfs paths of the further disks that will be hit too and that no pod holds. Each is checked like
 	// the device itself. A disk that would be hit and is not listed refuses the request.
 	Together []string `json:"together,omitempty"`
@@ -85,10 +81,6 @@ type Request struct {
 	// TimeoutMS is how long it may take, in milliseconds, at most 48 h. Waits end there. A step that the kernel does not let
 	// go of goes on. The answer then comes 2 s later and names the step.
 	TimeoutMS int64 `json:"timeoutMs"`
-
-	// seq is the diskseq of the disk that this request first had open, or 0 if it is not known. Every later open must find the
-	// same.
-	seq uint64
 }
 
 // Timeout returns how long the request may take.
@@ -107,7 +99,7 @@ const (
 	Unsupported Result = "unsupported" // the device or the kernel cannot do that
 	Failed      Result = "failed"      // it was tried, and the state of the device is not known
 	Late        Result = "late"        // a probe or a survey has no answer yet, which says nothing of the device
-	Running     Result = "running"     // it goes on in the device, and a request with Follow asks again
+	Running     Result = "running"     // it goes on in the device, and the next request of the kind follows it
 	Malformed   Result = "malformed"   // the request is not valid, and nothing was looked at
 )
 

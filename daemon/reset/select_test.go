@@ -85,7 +85,7 @@ scrub = "none"
 			}
 			m.settings = func() (config.Config, error) { return config.Load(file) }
 			c.request.TimeoutMS = minute
-			got := m.attempt(t.Context(), c.request)
+			got := (&task{host: m.host, Request: c.request}).attempt(t.Context())
 			if detail := strings.ReplaceAll(got.Detail, file, "FILE"); got.Result != c.want || !strings.Contains(detail, c.detail) {
 				t.Errorf("answer is %s: %s; want %s with %q", got.Result, detail, c.want, c.detail)
 			}
@@ -109,7 +109,7 @@ func TestProvenWithoutConfiguration(t *testing.T) {
 		{Do: Prepare, SysPath: disk0, Class: "nvme", Identity: byWWID("eui.01"), Fingerprint: Blank},
 	} {
 		r.TimeoutMS = minute
-		if got := m.attempt(t.Context(), r); got.Result != OK {
+		if got := (&task{host: m.host, Request: r}).attempt(t.Context()); got.Result != OK {
 			t.Errorf("%s: %+v", r.Do, got)
 		}
 	}

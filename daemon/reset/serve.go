@@ -20,7 +20,7 @@ import (
 
 // Serve answers the one request on standard input. It blocks for as long as the request allows and little more, even if the
 // device hangs. The configuration is that of a file.
-func Serve(file string) error { return exchange.Serve(newHost(file).answer) }
+func Serve(file string) error { return exchange.Serve(newHost(file).reply) }
 
 // newHost returns this machine, with the configuration of a file.
 func newHost(file string) *host {
@@ -52,10 +52,10 @@ func (s *step) String() string {
 	return "looking at the device"
 }
 
-// answer makes an answer of a request. asked ends when no one waits for the answer any more, which ends a survey. Where the
+// reply makes an answer of a request. asked ends when no one waits for the answer any more, which ends a survey. Where the
 // kernel does not come back in time, the answer says so. The step then cannot be interrupted. It keeps this process, with its
 // claims on the device, until it is over.
-func (h *host) answer(asked context.Context, _ int, message []byte) []byte {
+func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	r, err := ParseRequest(message)
 	if err != nil {
 		return Answer{Result: Malformed, Detail: err.Error()}.Encode()
@@ -67,7 +67,7 @@ func (h *host) answer(asked context.Context, _ int, message []byte) []byte {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout())
 	defer cancel()
 	done := make(chan Answer, 1)
-	go func() { done <- h.attempt(ctx, r) }()
+	go func() { done <- (&task{host: h, Request: r}).attempt(ctx) }()
 	overdue := time.NewTimer(r.Timeout() + grace)
 	defer overdue.Stop()
 	var a Answer
@@ -82,19 +82,29 @@ func (h *host) answer(asked context.Context, _ int, message []byte) []byte {
 	return a.Encode()
 }
 
-// attempt carries out the request and makes the answer.
-func (h *host) attempt(ctx context.Context, r Request) (a Answer) {
+// task is a request that is being carried out.
+type task struct {
+	*host
+	Request
+	answer Answer // as far as it is known
+	// seq is the diskseq of the disk that the task first had open, or 0 if it is not known. Every later open must find the same.
+	seq uint64
+}
+
+// attempt carries out the request and returns the answer.
+func (t *task) attempt(ctx context.Context) Answer {
+	a := &t.answer
 	a.Result = OK
-	if err := h.do(ctx, r, &a); err != nil {
+	if err := t.do(ctx); err != nil {
 		a.Result, a.Detail = resultOf(err), err.Error()
 	}
-	if a.Result == Late && r.Do == Prepare {
+	if a.Result == Late && t.Do == Prepare {
 		a.Result = Failed
 	}
 	if a.Result != OK {
 		a.Erased, a.Appearance = false, ""
 	}
-	return a
+	return *a
 }
 
 // resultOf returns the result that an error is of. One without a result is a failure.
@@ -112,37 +122,37 @@ func resultOf(err error) Result {
 }
 
 // do serves the request, and notes in the answer what it finds.
-func (h *host) do(ctx context.Context, r Request, a *Answer) error {
-	if err := h.find(r); err != nil {
+func (t *task) do(ctx context.Context) error {
+	if err := t.find(); err != nil {
 		return err
 	}
-	disk := h.Link(r.SysPath, "subsystem") == "block"
+	disk := t.isDisk(t.SysPath)
 	switch {
-	case len(r.Identity) == 0 && (r.Do == Survey || r.Do == Prepare):
-		return errorf(Refused, "%s: nothing in the request identifies the device", r.SysPath)
-	case disk || r.Do == Prepare:
-	case r.Do == Survey:
-		return errorf(Refused, "%s is not a disk: there is nothing to read", r.SysPath)
+	case len(t.Identity) == 0 && (t.Do == Survey || t.Do == Prepare):
+		return errorf(Refused, "%s: nothing in the request identifies the device", t.SysPath)
+	case disk || t.Do == Prepare:
+	case t.Do == Survey:
+		return errorf(Refused, "%s is not a disk: there is nothing to read", t.SysPath)
 	default: // to open its node might disturb a process, or reset the device (afu_release in drivers/fpga/dfl-afu-main.c)
 		return nil
 	}
-	if r.Do == Look {
-		return h.probe(ctx, r, a)
+	if t.Do == Look {
+		return t.probe(ctx)
 	}
-	unlock, err := h.only(ctx, r.SysPath)
-	if errors.Is(err, Busy) && r.Do != Prepare { // an earlier request which the kernel did not let go of is no sign of use
+	unlock, err := t.only(ctx, t.SysPath)
+	if errors.Is(err, Busy) && t.Do != Prepare { // an earlier request which the kernel did not let go of is no sign of use
 		return errorf(Late, "%w", err)
 	} else if err != nil {
 		return err
 	}
 	defer unlock()
-	switch r.Do {
+	switch t.Do {
 	case Prepare:
-		return h.prepare(ctx, r, disk, a)
+		return t.prepare(ctx)
 	case Survey:
-		return h.survey(ctx, r, a)
+		return t.survey(ctx)
 	}
-	return h.probe(ctx, r, a)
+	return t.probe(ctx)
 }
 
 // pause waits. It returns false at once when the time is up.

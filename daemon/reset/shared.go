@@ -27,9 +27,10 @@ func (c *claim) shared() error {
 	if !c.IsNVMe(c.sysPath) {
 		return nil
 	}
-	ns, err := c.namespace()
+	d := drive{c}
+	ns, err := d.namespace()
 	if err == nil {
-		err = cmp.Or(c.attachedElsewhere(ns), c.reserved(ns))
+		err = cmp.Or(d.attachedElsewhere(ns), d.reserved(ns))
 	}
 	if err == nil || errors.Is(err, Busy) || resultOf(err) == Gone {
 		return err
@@ -37,40 +38,31 @@ func (c *claim) shared() error {
 	return errorf(Busy, "whether another host uses %s cannot be told: %w", c.name(), err)
 }
 
-// free checks once more, right before a write, that a disk that is held is not used. An export, a loop device or another
-// host claims nothing, and reading the disk has taken its time.
-func (c *claim) free() error {
-	if err := c.unused(c.disk); err != nil {
-		return err
-	}
-	return c.shared()
-}
-
 // attachedElsewhere returns [Busy] if a controller that is not one of this kernel has the namespace attached.
-func (c *claim) attachedElsewhere(ns namespace) error {
+func (d drive) attachedElsewhere(ns namespace) error {
 	if !ns.shared {
 		return nil
 	}
-	list, err := c.identify(c.fd, cnsAttachedControllers, ns.nsid)
+	list, err := d.identify(cnsAttachedControllers, ns.nsid)
 	var status nvmeStatus
 	if errors.As(err, &status) && (status.code() == statusInvalidField || status.code() == statusInvalidOpcode) {
 		// A drive without Namespace Management need not know. Then all controllers that there are have to be here.
-		return c.allOurs()
+		return d.allOurs()
 	} else if err != nil {
 		return err
 	}
-	strange, err := c.strangers(list)
+	strange, err := d.strangers(list)
 	if err == nil && len(strange) > 0 {
 		err = errorf(Busy, "%s is shared: controller %s, which the driver nvme does not have here, has namespace %d too; detach it there",
-			c.name(), strings.Join(strange, ", "), ns.nsid)
+			d.name(), strings.Join(strange, ", "), ns.nsid)
 	}
 	return err
 }
 
 // strangers returns the IDs in a Controller List that are not those of controllers here. The list has their number and
 // then their IDs, 16 bits each (Base Specification, Controller List).
-func (c *claim) strangers(list []byte) (strange []string, err error) {
-	seen, err := c.ownIDs()
+func (d drive) strangers(list []byte) (strange []string, err error) {
+	seen, err := d.ownIDs()
 	if err != nil {
 		return nil, err
 	}
@@ -85,13 +77,13 @@ func (c *claim) strangers(list []byte) (strange []string, err error) {
 }
 
 // ownIDs returns the IDs by which a drive calls the controllers here.
-func (c *claim) ownIDs() (ids []string, err error) {
-	controllers, err := c.controllersOf(c.sysPath)
+func (d drive) ownIDs() (ids []string, err error) {
+	controllers, err := d.controllersOf(d.sysPath)
 	if err != nil {
 		return nil, err
 	}
-	for _, one := range c.NVMeSiblings(controllers[0]) {
-		id, err := c.Attr(one, "cntlid")
+	for _, one := range d.NVMeSiblings(controllers[0]) {
+		id, err := d.Attr(one, "cntlid")
 		if err != nil {
 			return nil, errorf(Busy, "the ID of controller %s is not known: %w", path.Base(one), err)
 		}
@@ -110,12 +102,12 @@ const (
 )
 
 // reserved returns [Busy] if another host is registered with a namespace, or holds a reservation on it.
-func (c *claim) reserved(ns namespace) error {
-	id, err := c.controllerOf()
+func (d drive) reserved(ns namespace) error {
+	id, err := d.controllerOf()
 	if err != nil || !id.has(reserves) {
 		return err
 	}
-	report, entry, err := c.reservations(c.fd, ns.nsid)
+	report, entry, err := d.reservations(ns.nsid)
 	var status nvmeStatus
 	if errors.As(err, &status) {
 		switch status.code() {
@@ -130,25 +122,25 @@ func (c *claim) reserved(ns namespace) error {
 	if err != nil {
 		return err
 	}
-	strange, err := c.registrants(report, entry)
+	strange, err := d.registrants(report, entry)
 	switch {
 	case err != nil:
 		return err
 	case len(strange) > 0:
-		return errorf(Busy, "%s is reserved: %s registered with namespace %d; release it there", c.name(), strings.Join(strange, ", "), ns.nsid)
+		return errorf(Busy, "%s is reserved: %s registered with namespace %d; release it there", d.name(), strings.Join(strange, ", "), ns.nsid)
 	}
 	return nil
 }
 
 // reservations asks for the report in the format that fits the host identifier, as nvme_pr_resv_report does.
-func (h *host) reservations(fd int, nsid uint32) (report []byte, entry int, err error) {
+func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 	for _, eds := range []uint32{extendedStatus, 0} {
 		report = make([]byte, identifySize)
 		if entry = plainEntry; eds == extendedStatus {
 			entry = extendedEntry
 		}
 		command := adminCommand{opcode: opReservationReport, nsid: nsid, cdw10: identifySize/4 - 1, cdw11: eds}
-		err = h.command(fd, nvmeIoctlIOCmd, command, shortly, report)
+		err = d.command(nvmeIoctlIOCmd, command, shortly, report)
 		var status nvmeStatus
 		inconsistent := errors.As(err, &status) && (status.code() == statusHostIDFormat || status.code() == statusInvalidField)
 		if !inconsistent {
@@ -162,8 +154,8 @@ func (h *host) reservations(fd int, nsid uint32) (report []byte, entry int, err 
 }
 
 // registrants returns those of a report that are not controllers here, in words. More than fit are strangers.
-func (c *claim) registrants(report []byte, size int) (strange []string, err error) {
-	seen, err := c.ownIDs()
+func (d drive) registrants(report []byte, size int) (strange []string, err error) {
+	seen, err := d.ownIDs()
 	if err != nil {
 		return nil, err
 	}

@@ -237,13 +237,11 @@ func TestSharedIsAskedDuringASanitize(t *testing.T) {
 	d, first, _ := newDrive(t)
 	d.alone().files(map[string]string{controller0 + "/cntlid": "1\n"})
 	d.sanicap = sanitizeBlock
-	d.state(1, 65535, actBlockErase, 1)
+	d.state(0x101, 65535, actBlockErase, 1)
 	first.set(0)
 	s := &sharer{oncs: 1 << 5, rescap: 1, reportStatus: 0x401d}
 	s.on(d.machine)
-	r := eraseOf0("sanitize")
-	r.Follow = true
-	if got := d.ask(r); got.Result != OK {
+	if got := d.ask(eraseOf0("sanitize")); got.Result != OK {
 		t.Errorf("answer is %+v", got)
 	}
 	if len(s.asked) == 0 || d.commands() != nil {

@@ -119,7 +119,7 @@ func TestSurveyEndsWithItsAsker(t *testing.T) {
 		r := surveyOf0(0)
 		r.TimeoutMS = minute
 		began := time.Now()
-		a, err := ParseAnswer(m.answer(asked, 0, r.Encode()))
+		a, err := ParseAnswer(m.reply(asked, 0, r.Encode()))
 		if took := time.Since(began); err != nil || took > 12*time.Second || a.Read >= a.Size || len(m.open) > 0 {
 			t.Errorf("after %v: %+v, %v", took, a, err)
 		}

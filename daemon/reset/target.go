@@ -14,15 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// find returns the path of the device a request names, checked for what it is and which one it is.
-func (h *host) find(r Request) error {
-	if err := h.resolved(r.SysPath); err != nil {
+// find makes sure that the device which a request names is there, what it is and which one it is. ignored are attributes of
+// its identity that do not count.
+func (t *task) find(ignored ...string) error {
+	if err := t.resolved(t.SysPath); err != nil {
 		return err
 	}
-	if err := h.fits(r.Class, r.SysPath); err != nil {
+	if err := t.fits(t.Class, t.SysPath); err != nil {
 		return err
 	}
-	return h.identified(r)
+	return t.identified(ignored...)
 }
 
 // resolved checks that a path is that of a device, without any link or way up in it.
@@ -55,6 +56,8 @@ func (h *host) fits(class, sysPath string) error {
 	return nil
 }
 
+func (h *host) isDisk(sysPath string) bool { return h.Link(sysPath, "subsystem") == "block" }
+
 // wholeDisk checks that a block device is a disk, not a partition and not one of the paths that make up a disk.
 func (h *host) wholeDisk(sysPath string) error {
 	switch {
@@ -68,29 +71,35 @@ func (h *host) wholeDisk(sysPath string) error {
 	return nil
 }
 
-// identified checks that the attributes by which the request knows the device read just so.
-func (h *host) identified(r Request) error {
-	for _, a := range r.Identity {
+// identified checks that the attributes by which the request knows the device read just so, but for the ignored ones.
+func (t *task) identified(ignored ...string) error {
+	for _, a := range t.Identity {
 		if !attributeName.MatchString(a.Name) {
 			return errorf(Refused, "%q is not the name of an attribute", a.Name)
 		}
-		real := h.Resolve(r.SysPath + "/" + a.Name)
+		if slices.Contains(ignored, path.Base(a.Name)) {
+			continue
+		}
+		real := t.Resolve(t.SysPath + "/" + a.Name)
 		if real == "" {
-			return errorf(Gone, "%s has no attribute %s", r.SysPath, a.Name)
+			return errorf(Gone, "%s has no attribute %s", t.SysPath, a.Name)
 		}
 		if !strings.HasPrefix(real, devices) {
-			return errorf(Refused, "attribute %s of %s is none of a device", a.Name, r.SysPath)
+			return errorf(Refused, "attribute %s of %s is none of a device", a.Name, t.SysPath)
 		}
-		value, err := h.Attr(path.Dir(real), path.Base(real))
+		value, err := t.Attr(path.Dir(real), path.Base(real))
 		if err != nil {
 			return err
 		}
 		if value == "" || value != strings.TrimSpace(a.Value) {
-			return errorf(Refused, "%s is another device than meant: %s is %q, not %q", r.SysPath, a.Name, value, a.Value)
+			return errorf(Refused, "%s is another device than meant: %s is %q, not %q", t.SysPath, a.Name, value, a.Value)
 		}
 	}
 	return nil
 }
+
+// anyAppearance, as an attribute that does not count, lets a disk have appeared again.
+const anyAppearance = "diskseq"
 
 // attributeName is the name of an attribute of a device or of the one it is part of ("device/serial").
 var attributeName = regexp.MustCompile(`^(device/){0,2}[A-Za-z0-9_-][A-Za-z0-9_.-]*$`)
@@ -110,7 +119,7 @@ func (h *host) opened(sysPath string, flags int) (fd int, err error) {
 	if err != nil {
 		return -1, openError(node, err)
 	}
-	if err := h.isNode(fd, node, number, h.Link(sysPath, "subsystem") == "block"); err != nil {
+	if err := h.isNode(fd, node, number, h.isDisk(sysPath)); err != nil {
 		h.close(fd)
 		return -1, err
 	}
@@ -170,14 +179,4 @@ func (h *host) namespacesOf(controllers []string) (disks []string, err error) {
 	}
 	slices.Sort(disks)
 	return slices.Compact(disks), nil
-}
-
-// vouched checks that every disk that will be hit is the request's own or one that it lists.
-func (r Request) vouched(hit []string) error {
-	for _, d := range hit {
-		if d != r.SysPath && !slices.Contains(r.Together, d) {
-			return errorf(Refused, "%s would be hit too: nobody vouches that no pod has it", path.Base(d))
-		}
-	}
-	return nil
 }

@@ -108,12 +108,12 @@ func askHolders(ctx context.Context, c config.Config, numbers []cgroup.Number) (
 
 // unheld makes sure that no other process has a disk, a part of it or its controllers open. A process that cannot be looked
 // at may have.
-func (c *claim) unheld(ctx context.Context, r Request) error {
-	settings, err := c.settings()
+func (t *task) unheld(ctx context.Context, c *claim) error {
+	settings, err := t.settings()
 	if err != nil { // a survey needs no configuration, and an erasure has read it
 		settings = config.Default()
 	}
-	nodes, err := c.NodesOf(c.sysPath)
+	nodes, err := t.NodesOf(c.sysPath)
 	if err != nil {
 		return errorf(Busy, "which processes have %s open is not known: %w", c.name(), err)
 	}
@@ -123,12 +123,12 @@ func (c *claim) unheld(ctx context.Context, r Request) error {
 			names[n] = node.Name()
 		}
 	}
-	c.step.is("asking who has %s open", c.name())
+	t.step.is("asking who has %s open", c.name())
 	for end := time.Now().Add(passingFor); ; {
 		limited, cancel := context.WithTimeout(ctx, questionLimit)
-		answer, err := c.holders(limited, settings, slices.Collect(maps.Keys(names)))
+		answer, err := t.holders(limited, settings, slices.Collect(maps.Keys(names)))
 		cancel()
-		err = r.free(c, names, answer, err)
+		err = t.free(c, names, answer, err)
 		if err == nil || time.Now().After(end) || !pause(ctx, 100*time.Millisecond) {
 			return err
 		}
@@ -137,14 +137,14 @@ func (c *claim) unheld(ctx context.Context, r Request) error {
 
 // free returns which other process has one of the nodes open, or may have, as [Busy]. err is that of the question. Unread
 // processes of a pod count if it has had the disk, and of all pods if it is not known which of them have.
-func (r Request) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
+func (t *task) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answer, err error) error {
 	for _, holder := range answer.Holders {
 		if holder.PID != os.Getpid() {
 			return errorf(Busy, "%s is open in process %d (%s)", names[holder.Number], holder.PID, holder.Comm)
 		}
 	}
-	pods := r.Pods
-	if len(pods) == 0 && r.Tenant {
+	pods := t.Pods
+	if len(pods) == 0 && t.Tenant {
 		for _, u := range answer.Unread {
 			pods = append(pods, u.PodUID)
 		}

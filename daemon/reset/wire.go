@@ -49,9 +49,7 @@ func (a Answer) Encode() []byte {
 
 // ParseAnswer reads a message.
 func ParseAnswer(message []byte) (a Answer, err error) {
-	if err = exchange.Decode(message, &a); err == nil {
-		err = a.validate()
-	}
+	err = exchange.Decode(message, &a)
 	return a, err
 }
 
@@ -82,18 +80,6 @@ func (r Request) validate() error {
 	return nil
 }
 
-// validate checks the values by themselves.
-func (a Answer) validate() error {
-	results := []Result{OK, Refused, Foreign, Busy, Gone, Unsupported, Failed, Late, Running, Malformed}
-	switch {
-	case !slices.Contains(results, a.Result):
-		return invalidf("result %.40q: must be one of %v", a.Result, results)
-	case a.Size < 0 || a.Read < 0 || a.Read > a.Size:
-		return invalidf("read %d of %d bytes", a.Read, a.Size)
-	}
-	return nil
-}
-
 // plain returns a text for people as a message can have it. It replaces control characters and invalid UTF-8, and cuts a long
 // text.
 func plain(text string) string {
@@ -120,13 +106,12 @@ type Client struct{ Peer exchange.Peer }
 // reached or answers nonsense, if ctx ends, or if the time of the request is up long before the answer. Then the state of the
 // device is not known. A survey ends with ctx.
 func (c Client) Do(ctx context.Context, r Request) (Answer, error) {
-	message := r.Encode()
-	if _, err := ParseRequest(message); err != nil {
+	if err := r.validate(); err != nil {
 		return Answer{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout()+2*grace)
 	defer cancel()
-	reply, err := c.Peer.Ask(ctx, message)
+	reply, err := c.Peer.Ask(ctx, r.Encode())
 	if err != nil {
 		return Answer{}, err
 	}

@@ -19,6 +19,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
+// drive is the NVMe controller behind a namespace that is open.
+type drive struct{ *claim }
+
 const (
 	nvmeIoctlID       = 0x4e40     // NVME_IOCTL_ID, whose result is the namespace ID
 	nvmeIoctlAdminCmd = 0xc0484e41 // NVME_IOCTL_ADMIN_CMD
@@ -53,9 +56,9 @@ const (
 )
 
 // command passes a command by one of the two ioctls for that, and waits for it, which nothing can interrupt.
-func (h *host) command(fd int, request uintptr, c adminCommand, limit time.Duration, data []byte) error {
+func (d drive) command(request uintptr, c adminCommand, limit time.Duration, data []byte) error {
 	c.timeoutMs = uint32(limit.Milliseconds())
-	status, err := h.pass(fd, request, &c, data)
+	status, err := d.pass(d.fd, request, &c, data)
 	if err == nil && status != 0 {
 		err = nvmeStatus(status)
 	}
@@ -75,9 +78,9 @@ const (
 const identifySize = 4096
 
 // identify returns a data structure.
-func (h *host) identify(fd int, cns, nsid uint32) ([]byte, error) {
+func (d drive) identify(cns, nsid uint32) ([]byte, error) {
 	b := make([]byte, identifySize)
-	err := h.command(fd, nvmeIoctlAdminCmd, adminCommand{opcode: opIdentify, nsid: nsid, cdw10: cns}, shortly, b)
+	err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opIdentify, nsid: nsid, cdw10: cns}, shortly, b)
 	if err != nil {
 		return nil, fmt.Errorf("identify (CNS %#02x): %w", cns, err)
 	}
@@ -93,10 +96,10 @@ const (
 )
 
 // log returns the beginning of a log page of the controller.
-func (h *host) log(fd int, page uint32) ([]byte, error) {
+func (d drive) log(page uint32) ([]byte, error) {
 	b := make([]byte, logSize)
 	dwords := uint32(logSize/4 - 1)
-	err := h.command(fd, nvmeIoctlAdminCmd, adminCommand{opcode: opGetLogPage, nsid: everyNamespace, cdw10: page | dwords<<16}, shortly, b)
+	err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opGetLogPage, nsid: everyNamespace, cdw10: page | dwords<<16}, shortly, b)
 	if err != nil {
 		return nil, fmt.Errorf("get log page %#02x: %w", page, err)
 	}
@@ -186,15 +189,15 @@ const (
 )
 
 // controllerOf asks the controller of an open disk once.
-func (c *claim) controllerOf() (controller, error) {
-	if c.controller != nil {
-		return c.controller, nil
+func (d drive) controllerOf() (controller, error) {
+	if d.controller != nil {
+		return d.controller, nil
 	}
-	b, err := c.identify(c.fd, cnsController, 0)
+	b, err := d.identify(cnsController, 0)
 	if err != nil {
 		return nil, commandError("identify controller", err)
 	}
-	c.controller = b
+	d.controller = b
 	return b, nil
 }
 
@@ -209,12 +212,12 @@ type namespace struct {
 }
 
 // namespace asks the controller of an open disk. Its ID the kernel knows by itself.
-func (c *claim) namespace() (namespace, error) {
-	id, err := c.ioctl(c.fd, nvmeIoctlID, nil)
+func (d drive) namespace() (namespace, error) {
+	id, err := d.ioctl(d.fd, nvmeIoctlID, nil)
 	if err != nil {
 		return namespace{}, commandError("ask for the namespace ID", err)
 	}
-	b, err := c.identify(c.fd, cnsNamespace, uint32(id))
+	b, err := d.identify(cnsNamespace, uint32(id))
 	if err != nil {
 		return namespace{}, commandError(fmt.Sprintf("identify namespace %d", id), err)
 	}
@@ -225,8 +228,8 @@ func (c *claim) namespace() (namespace, error) {
 }
 
 // smart reads the log page. It returns the zero value, which means not known, if the page cannot be read.
-func (h *host) smart(fd int) device.Smart {
-	b, err := h.log(fd, logSmart)
+func (d drive) smart() device.Smart {
+	b, err := d.log(logSmart)
 	if err != nil {
 		return device.Smart{}
 	}

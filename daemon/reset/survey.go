@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"runtime"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
+)
+
+// Reading a disk from one end to the other.
+
+const (
+	stretch = 4 << 20 // bytes of one read
+	abreast = 2       // reads at once
+)
+
+// sweep reads a disk of a size from a byte to its end and yields each stretch, in their order. It ends with the error of a read
+// or of ctx. The bytes of a stretch are valid until the next one.
+func sweep(ctx context.Context, from, size int64, read func(b []byte, at int64) error) iter.Seq2[chunk, error] {
+	return func(yield func(chunk, error) bool) {
+		buffer := aligned(abreast * stretch)
+		for at := from; at < size; {
+			var all []chunk
+			for ; len(all) < abreast && at < size; at += stretch {
+				all = append(all, chunk{at: at, b: buffer[len(all)*stretch:][:min(stretch, size-at)]})
+			}
+			if err := together(ctx, all, read); err != nil {
+				yield(chunk{}, err)
+				return
+			}
+			for _, one := range all {
+				if !yield(one, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// aligned returns memory for reads past the page cache. It begins at a page, which suits each drive (open(2), O_DIRECT).
+func aligned(n int) []byte {
+	const page = 4096
+	b := make([]byte, n+page)
+	skip := -uintptr(unsafe.Pointer(&b[0])) % page
+	return b[skip:][:n:n]
+}
+
+// filled returns where the first and the last block begin that hold something, or cannot be read, or -1.
+func (c *chunk) filled(filler byte) (first, last int64) {
+	first, last = -1, -1
+	for at, b := range c.blocks() {
+		if !holds(b, filler) {
+			continue
+		}
+		if first < 0 {
+			first = at
+		}
+		last = at
+	}
+	return first, last
+}
+
+// readUntil reads a disk from its first byte until a part of it is enough, or to the end. purpose says to people why.
+func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk) bool) error {
+	c.step.is("reading all of %s to know %s", c.name(), purpose)
+	direct, err := c.look(c.sysPath, readOnly|unix.O_DIRECT)
+	if err != nil {
+		return err
+	}
+	defer direct.release()
+	if err := direct.same(c.seq); err != nil {
+		return err
+	}
+	for one, err := range sweep(ctx, 0, c.size, direct.read) {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return errorf(Failed, "reading all of %s to know %s was not over in time: nothing was erased; allow more time", c.name(), purpose)
+		case err != nil:
+			return err
+		case enough(one):
+			return nil
+		}
+	}
+	return nil
+}
+
+// survey reads a disk from a byte to its end, in the idle I/O class and past the page cache. It ends at the first block that
+// holds something, when the time is up, and when the asker has gone. It holds no claim, so that another process may begin to
+// use the disk. Then it ends as [Busy]. It takes no samples, as a probe has done that, and on a slow disk they take all of the
+// time.
+func (t *task) survey(ctx context.Context) error {
+	c, err := t.look(t.SysPath, readOnly|unix.O_DIRECT)
+	if err != nil {
+		return err
+	}
+	defer c.release()
+	if t.From > c.size {
+		return errorf(Refused, "%s has %d bytes: there is no byte %d to read on from", c.name(), c.size, t.From)
+	}
+	a := &t.answer
+	a.Size, a.Read = c.size, t.From
+	written := sysfs.Written(&t.Tree, c.sysPath)
+	if err := cmp.Or(t.untaken(c), c.shared()); err != nil {
+		return err
+	}
+	if c.unallocated() {
+		a.Read = c.size
+		return t.untaken(c)
+	}
+	// A process that has the disk open without a claim could write behind the place that is read.
+	if err := t.unheld(ctx, c); err != nil {
+		return err
+	}
+	if err := t.readOn(ctx, c); err != nil {
+		return err
+	}
+	if sysfs.Written(&t.Tree, c.sysPath) != written { // a process may have come and gone while the disk was read
+		a.Read, a.Content = 0, ""
+		return errorf(Busy, "a process wrote to %s while it was read", c.name())
+	}
+	if a.Read < c.size {
+		return nil
+	}
+	return cmp.Or(t.unheld(ctx, c), c.shared()) // reading the disk has taken its time
+}
+
+// unallocated reports whether the drive says that no block of the namespace is in use. With thin provisioning NUSE counts
+// those in use (NVM Command Set Specification 1.0, figure 97, NSFEAT bit 0 and NUSE).
+func (c *claim) unallocated() bool {
+	if !c.IsNVMe(c.sysPath) {
+		return false
+	}
+	ns, err := drive{c}.namespace()
+	return err == nil && ns.thin && ns.used == 0
+}
+
+// watchEvery is how often a survey checks that no one has begun to use the disk.
+const watchEvery = time.Second
+
+// readOn reads the disk of a survey, and notes how far all of it is blank.
+func (t *task) readOn(ctx context.Context, c *claim) error {
+	t.step.is("reading all of %s", c.name())
+	quietly := func(b []byte, at int64) error {
+		runtime.LockOSThread() // which is what the kernel counts as idle
+		defer runtime.UnlockOSThread()
+		t.idle()
+		return c.read(b, at)
+	}
+	start := []chunk{{b: aligned(int(min(blockSize, c.size)))}}
+	if err := together(ctx, start, quietly); err != nil {
+		return err
+	}
+	filler := (&surface{chunks: start}).filler()
+	a, looked := &t.answer, time.Now()
+	// It begins at a whole block, as an earlier survey may have ended at the end of a smaller disk.
+	for one, err := range sweep(ctx, t.From&^(blockSize-1), c.size, quietly) {
+		if err != nil && ctx.Err() != nil {
+			break
+		} else if err != nil {
+			return err
+		}
+		if first, _ := one.filled(filler); first >= 0 {
+			a.Read = max(a.Read, first)
+			if len(one.bad) > 0 && one.bad[0].at == first {
+				return one.bad[0].err
+			}
+			a.Content = unknownData(first)
+			break
+		}
+		a.Read = max(a.Read, one.at+int64(len(one.b)))
+		if time.Since(looked) < watchEvery {
+			continue
+		}
+		looked = time.Now()
+		if err := t.untaken(c); err != nil {
+			return err
+		}
+	}
+	return t.untaken(c)
+}
+
+// untaken checks that a disk which is read for long is the same, and that no one has begun to use it.
+func (t *task) untaken(c *claim) error {
+	now := *c // which is being read
+	if err := now.inspect(t.SysPath); err != nil {
+		return err
+	}
+	if err := t.unused(now.disk); err != nil {
+		return err
+	}
+	if err := t.identified(); err != nil {
+		return errorf(Gone, "%w", err)
+	}
+	if len(now.partitions) > 0 {
+		return errorf(Busy, "%s has partitions now", c.name())
+	}
+	return t.holdable(t.SysPath)
+}

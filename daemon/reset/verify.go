@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+)
+
+// An erasure is verified by reading what was written before it. A drive may acknowledge Deallocate and keep the data (NVM
+// Command Set Specification 1.0, 3.2.3). The host cannot tell, so that places which were blank before prove nothing.
+
+// promise is what a disk has to read as after an erasure.
+type promise int
+
+const (
+	mustBeZero promise = iota
+	// mustVanish is for a disk that must read as 00, or as ff. A discard is a hint that a disk may ignore, in parts even.
+	mustVanish
+	// mustChange allows noise too. After its key has changed, a block reads as other data (NVMe Base Specification 2.0, 8.21).
+	mustChange
+)
+
+// enough is in how many parts of a disk data must be known to be, to prove by them that it was erased.
+const enough = 16
+
+// evidence is blocks of a disk that held something before an erasure, by their place, and how the blocks read that were read
+// back after it.
+type evidence struct {
+	must  promise
+	known bool // whether the disk could be read before, else nothing is known of any block
+	seed  maphash.Seed
+	at    map[int64]uint64 // hashes, 0 of a block that could not be read
+
+	noise, other int
+	zeroes       int
+	unknown      int64 // where a block holds something of which nothing is known, or -1
+	bad          error
+}
+
+// add notes a block, which is nil if it cannot be read.
+func (e *evidence) add(at int64, b []byte) {
+	if e.at[at] = 0; b != nil {
+		e.at[at] = maphash.Bytes(e.seed, b)
+	}
+}
+
+// written finds places that hold something, or that cannot be read, in the quick check s and then, where that has found few,
+// by reading the disk. It holds no more than the ends of what it finds in each part. s is nil where a sanitize keeps the
+// disk from being read.
+func (c *claim) written(ctx context.Context, must promise, s *surface) (*evidence, error) {
+	e := &evidence{must: must, known: s != nil, seed: maphash.MakeSeed(), at: make(map[int64]uint64), unknown: -1}
+	if s == nil {
+		return e, nil
+	}
+	part, parts := int64(-1), 0
+	for at, b := range s.filled() {
+		e.add(at, b)
+		if at/stretch != part {
+			part = at / stretch
+			parts++
+		}
+	}
+	if parts >= enough {
+		return e, nil
+	}
+	parts = 0
+	filler := s.filler()
+	err := c.readUntil(ctx, "what to verify its erasure by", func(one chunk) bool {
+		first, last := one.filled(filler)
+		if first < 0 {
+			return false
+		}
+		for at, b := range one.blocks() {
+			if at == first || at == last {
+				e.add(at, b)
+			}
+		}
+		parts++
+		return parts >= enough
+	})
+	return e, err
+}
+
+// verify reads the disk itself, not what is cached of it. It reads the places that held something, the ends and new random
+// places, which it returns. It reads all of the disk where nothing is known of what it held. A disk that does not keep the
+// promise is [Failed].
+func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
+	if err := c.flush(); err != nil {
+		return nil, err
+	}
+	c.step.is("reading %s back", c.name())
+	held := make([]chunk, 0, len(e.at))
+	for _, at := range slices.Sorted(maps.Keys(e.at)) {
+		held = append(held, chunk{at: at, b: make([]byte, min(blockSize, c.size-at))})
+	}
+	if err := together(ctx, held, c.read); err != nil {
+		return nil, err
+	}
+	each := func(one chunk) bool {
+		for at, b := range one.blocks() {
+			e.block(at, b)
+		}
+		return e.bad != nil
+	}
+	for _, one := range held {
+		each(one)
+	}
+	s, err := c.surfaceOf(ctx, c.seed(""))
+	if err != nil {
+		return nil, err
+	}
+	for at, b := range s.blocks() {
+		if _, done := e.at[at]; !done {
+			e.block(at, b)
+		}
+	}
+	if !e.known && e.bad == nil {
+		if err := c.readUntil(ctx, "that nothing is left there", each); err != nil {
+			return nil, err
+		}
+	}
+	if err := e.verdict(); err != nil {
+		return nil, errorf(Failed, "verify %s: %w", c.name(), err)
+	}
+	return s, nil
+}
+
+// block judges a block that was read back.
+func (e *evidence) block(at int64, b []byte) {
+	before, held := e.at[at]
+	switch {
+	case e.bad != nil:
+	case b == nil:
+		e.bad = fmt.Errorf("byte %d cannot be read: an erased block must be readable; replace the drive", at)
+	case bytes.Count(b, []byte{0}) == len(b):
+		e.zeroes++
+	case e.must == mustBeZero:
+		e.bad = fmt.Errorf("byte %d and after are not zeroes", at)
+	case blank(b):
+		e.other++
+	case e.must == mustVanish:
+		e.bad = fmt.Errorf("there is data at byte %d still%s", at, keeps)
+	case !e.known, held && before == 0:
+		e.unknown = max(e.unknown, at)
+	case held && before == maphash.Bytes(e.seed, b):
+		e.bad = fmt.Errorf("at byte %d it reads as before", at)
+	default:
+		e.noise++
+	}
+}
+
+// keeps is what a drive does whose erasure cannot be verified.
+const keeps = `: this drive keeps data that is discarded; scrub = "zero" erases it`
+
+// verdict returns why the erasure is not verified. A new key makes noise of a block. A block of which nothing is known counts
+// as noise only where another one is proven to have changed. Blocks of ff among 00 may be data.
+func (e *evidence) verdict() error {
+	if e.bad == nil && e.zeroes > 0 && e.other > 0 {
+		return fmt.Errorf("%d blocks read as ff among others that read as 00%s", e.other, keeps)
+	}
+	if e.bad == nil && e.unknown >= 0 && e.noise == 0 {
+		return fmt.Errorf("at byte %d is data that could not be read before the erasure, and nothing tells the one from the other; erase the disk again", e.unknown)
+	}
+	return e.bad
+}
+
+// inWords describes how a disk reads.
+func (e *evidence) inWords() string {
+	had := fmt.Sprintf("%d blocks of %d bytes had held something", len(e.at), blockSize)
+	switch {
+	case !e.known:
+		had = "it could not be read before"
+	case len(e.at) == 0:
+		had = "the disk was blank"
+	}
+	switch {
+	case e.noise > 0:
+		return fmt.Sprintf("%s, none reads as before, %d read as noise", had, e.noise)
+	case e.other > 0:
+		return had + ", all read as ff"
+	}
+	return had + ", all read as zeroes"
+}
