@@ -22,8 +22,8 @@ type Client struct {
 }
 
 // Holders calls the function [Holders] in a process of its own, which ends with it. It does not name the calling process,
-// which may have the devices open itself. It takes at most [MaxNumbers] numbers. The more processes there are to name, the
-// fewer it names of one pod. If a process could not be read, the error is that of [Answer.Err] without pods. The answer then
+// which may have the devices open itself. It takes at most [MaxNumbers] numbers. If there are many processes to name, it names
+// one of each pod and node. If a process could not be read, the error is that of [Answer.Err] without pods. The answer then
 // names the others, and [Answer.Err] reports those of pods. It blocks until the answer is there or ctx ends.
 func (c Client) Holders(ctx context.Context, numbers []Number) (Answer, error) {
 	if len(numbers) > MaxNumbers {

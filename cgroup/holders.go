@@ -57,7 +57,7 @@ type Unread struct {
 
 // Answer is who holds some device nodes.
 type Answer struct {
-	Holders []Holder `json:"holders,omitempty"` // by PID and number, over a [Client] the first of each pod and node, and others if there is room
+	Holders []Holder `json:"holders,omitempty"` // by PID and number
 	Unread  []Unread `json:"unread,omitempty"`  // by PodUID
 }
 

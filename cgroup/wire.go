@@ -5,6 +5,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/metalplug/metalplug/daemon/exchange"
 )
@@ -37,49 +38,32 @@ func decodeRequest(message []byte) ([]Number, error) {
 	return r.Nodes, nil
 }
 
-// encodeAnswer names the unread, then a process of each pod and node, and of the rest as many as there is room for. A holder
-// that there is no room for, and that no other stands for, counts as unread, and so do the pods without room.
+// encodeAnswer returns the message. Where there is no room for all, it names one process of each pod and node, without the causes
+// of the unread. So only more pods than a node can run keep it from having an answer.
 func encodeAnswer(a Answer) []byte {
-	var out response
-	left := Unread{Any: true, Cause: "too many pods and holders to name"}
-	room := exchange.MessageSize - 2*maxText
-	fits := func(v any) bool {
-		room -= len(exchange.Encode(v)) + 1
-		return room >= 0
+	out := response{Answer{slices.Clone(a.Holders), slices.Clone(a.Unread)}, ""}
+	for i, u := range out.Unread {
+		out.Unread[i].PodUID, out.Unread[i].Cause = cut(u.PodUID), cut(u.Cause)
 	}
-	for _, u := range a.Unread {
-		if u.PodUID, u.Cause = cut(u.PodUID), cut(u.Cause); len(a.Unread) > maxCauses {
-			u.Cause = "not read"
-		}
-		if fits(u) {
-			out.Unread = append(out.Unread, u)
-		} else {
-			left.Count += u.Count
-		}
+	message := exchange.Encode(out)
+	if len(message) <= exchange.MessageSize {
+		return message
 	}
-	for _, first := range []bool{true, false} {
-		named := make(map[Holder]bool)
-		for _, h := range a.Holders {
-			group := Holder{Number: h.Number, PodUID: h.PodUID}
-			another := named[group]
-			named[group] = true
-			switch h.PodUID = cut(h.PodUID); {
-			case another == first:
-			case fits(h):
-				out.Holders = append(out.Holders, h)
-			case first:
-				left.Count++
-			}
-		}
+	for i := range out.Unread {
+		out.Unread[i].Cause = "not read"
 	}
-	if left.Count > 0 {
-		out.Unread = append(out.Unread, left)
+	named := make(map[Holder]bool)
+	out.Holders = slices.DeleteFunc(out.Holders, func(h Holder) bool {
+		of := Holder{Number: h.Number, PodUID: h.PodUID}
+		again := named[of]
+		named[of] = true
+		return again
+	})
+	if message = exchange.Encode(out); len(message) <= exchange.MessageSize {
+		return message
 	}
-	return exchange.Encode(out)
+	return encodeError(errors.New("too many pods and holders to name"))
 }
-
-// maxCauses is up to how many unread pods each has its cause in an answer. The kubelet runs 110 pods by default.
-const maxCauses = 110
 
 func encodeError(err error) []byte { return exchange.Encode(response{Error: cut(err.Error())}) }
 
@@ -92,16 +76,6 @@ func decodeAnswer(message []byte) (Answer, error) {
 	}
 	if r.Error != "" {
 		return Answer{}, errors.New(r.Error)
-	}
-	bad := false
-	for _, h := range r.Holders {
-		bad = bad || h.PID <= 0
-	}
-	for _, u := range r.Unread {
-		bad = bad || u.Count <= 0
-	}
-	if bad {
-		return Answer{}, fmt.Errorf("%w: a count out of range: %.80q", exchange.ErrMessage, message)
 	}
 	return r.Answer, nil
 }
