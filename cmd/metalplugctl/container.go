@@ -3,7 +3,7 @@
 package main
 
 import (
-	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,18 +11,15 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // container is what a container asks for and would get.
 type container struct {
 	Resource string `json:"resource"`
 	Count    int    `json:"count"`
-	plugin.Assigned
+	kubelet.Granted
 	Error string `json:"error,omitempty"`
 }
 
@@ -42,22 +39,12 @@ func parseContainer(text string) (container, error) {
 	return container{Resource: name, Count: n}, nil
 }
 
-// assign adds what the container would get. It does not get what others have taken.
-func (c *container) assign(all config.Config, h *device.Host, snapshot *inventory.Snapshot, taken []string) error {
-	err := errors.New("no resource of that name is configured")
-	at := slices.IndexFunc(all.Resources, func(r config.Resource) bool { return r.Name == c.Resource })
-	if at >= 0 {
-		r := all.Resources[at]
-		offered := plugin.Resource{
-			Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
-			Variable: r.Variable(), Env: r.Env,
-		}
-		if r.Inject == config.InjectCDI {
-			offered.CDI = func(devices []*inventory.Status) ([]string, error) {
-				return cdi.Names(cmp.Or(r.CDIKind, cdi.Kind(r.Name)), devices), nil
-			}
-		}
-		c.Assigned, err = plugin.Assign(h, offered, snapshot.Offer(r.Name), taken, c.Count)
+// ask asks the kubelet for what the container gets.
+func (c *container) ask(ctx context.Context, n *simulation, all config.Config) (err error) {
+	if slices.ContainsFunc(all.Resources, func(r config.Resource) bool { return r.Name == c.Resource }) {
+		c.Granted, err = n.kubelet.Give(ctx, c.Resource, c.Count)
+	} else {
+		err = errors.New("no resource of that name is configured")
 	}
 	if err != nil {
 		err = fmt.Errorf("allocate %d of %s: %w", c.Count, c.Resource, err)

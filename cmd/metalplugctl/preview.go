@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +19,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/helper"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/systemd"
@@ -33,16 +31,17 @@ type preview struct {
 	config     config.Config
 	file       string // of the configuration
 	title      string // of the machine
+	serve      string // the directory of its sockets, or empty for one that nobody sees
 	containers []container
 	output     *string
 	view       *view // of each state until the reader leaves, or nil for one state
-	log        *slog.Logger
 	out        io.Writer
 }
 
 // previewState is everything that is shown at one moment.
 type previewState struct {
 	Machine    string           `json:"machine"`
+	Socket     string           `json:"socket,omitempty"` // that answers other commands
 	Resources  []listed         `json:"resources"`
 	Devices    []control.Device `json:"devices"`
 	NotOffered []control.Device `json:"notOffered"`
@@ -56,7 +55,7 @@ type listed struct {
 	Allocatable int    `json:"allocatable"`
 }
 
-// previewCommand shows what would be offered. The inventory runs without a kubelet.
+// previewCommand shows what would be offered. It runs metalplugd itself, with a stand-in for the kubelet.
 func previewCommand() *cobra.Command {
 	var p preview
 	cmd := &cobra.Command{
@@ -75,9 +74,10 @@ func previewCommand() *cobra.Command {
 	})
 	p.output = outputFlag(cmd)
 	once := onceFlag(cmd)
+	serve := textFlag(cmd, "serve", "", "serve a control socket in `DIR`, a new directory")
 	logLevel := textFlag(cmd, "log-level", "warn", "least `LEVEL` of the log (default: warn)", "debug", "info", "notice", "warn", "error")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		p.out, p.file = cmd.OutOrStdout(), *file
+		p.out, p.file, p.serve = cmd.OutOrStdout(), *file, *serve
 		level, err := systemd.ParseLevel(*logLevel)
 		if err != nil {
 			return usage("%w", err)
@@ -97,71 +97,59 @@ func previewCommand() *cobra.Command {
 			return err
 		}
 		defer remove()
-		start := func(ctx context.Context, log io.Writer) error {
-			p.log = systemd.TextLogger(log, level)
-			return p.run(ctx, p.show)
+		start := func(ctx context.Context) error {
+			return p.run(ctx, systemd.TextLogger(cmd.ErrOrStderr(), level), p.show)
 		}
 		if *once || *p.output == "json" || !isLive(p.out) {
-			return start(cmd.Context(), cmd.ErrOrStderr())
+			return start(cmd.Context())
 		}
 		return inView(cmd, func(ctx context.Context, v *view) error {
 			p.view = v
-			return start(ctx, cmd.ErrOrStderr())
+			return start(ctx)
 		})
 	}
 	return cmd
 }
 
-// run runs the inventory while show shows it.
-func (p *preview) run(ctx context.Context, show func(context.Context, *inventory.Inventory, *device.Host) error) error {
-	source, host, closeSource, err := hardware(p.config, p.log)
+// run runs metalplugd, in directories of its own, while show shows it.
+func (p *preview) run(ctx context.Context, log *slog.Logger, show func(context.Context, *simulation) error) error {
+	dir, remove, err := directoryFor(p.serve)
 	if err != nil {
 		return err
 	}
-	defer closeSource()
-	if p.config.Hardware.Recording == "" { // a disk is read to know whether it would be offered, and nothing else is touched
-		host.Touch.Probe = helper.Touch(p.config.Reset, p.config.Paths.Sysfs, p.file).Probe
-	}
-	rules := p.config.Rules()
-	for i := range rules {
-		rules[i].Init = "" // as if that had been done
-	}
-	devices := inventory.New(inventory.Options{Source: source, Host: host, Rules: rules, Log: p.log})
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() {
-		defer cancel()
-		ended <- devices.Run(ctx)
-	}()
-	shown := show(ctx, devices, host)
-	cancel()
-	return errors.Join(<-ended, shown)
+	defer remove()
+	return simulate(ctx, p.config, dir, log, show)
 }
 
 // show shows each state that differs from the last one.
-func (p *preview) show(ctx context.Context, devices *inventory.Inventory, host *device.Host) error {
-	select {
-	case <-devices.Ready():
-	case <-ctx.Done():
-		return nil
-	}
+func (p *preview) show(ctx context.Context, n *simulation) error {
+	refused := n.give(ctx, p.config, p.containers)
 	var last previewState
 	for {
-		snapshot, changed := devices.Snapshot()
-		state, refused := p.state(host, snapshot)
-		if !reflect.DeepEqual(state, last) {
+		given := n.kubelet.Changed()
+		snapshot, changed := n.inventory.Snapshot()
+		if state := p.state(n, snapshot); !reflect.DeepEqual(state, last) {
 			last = state
 			draw := func(s *screen) { s.preview(state) }
-			if p.view == nil {
-				return cmp.Or(show(p.out, *p.output, false, state, draw), refused)
+			var err error
+			if p.view != nil {
+				err = p.view.show(draw)
+			} else {
+				err = show(p.out, *p.output, false, state, draw)
 			}
-			if err := p.view.show(draw); err != nil {
+			if err != nil {
 				return err
 			}
+		}
+		if p.view == nil && p.serve == "" {
+			return refused
+		} else if p.view == nil { // one state was shown
+			<-ctx.Done()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-given:
 		case <-changed:
 		}
 	}
@@ -232,41 +220,34 @@ func (s *screen) bundledRecordings(before string) {
 	}
 }
 
-// state returns what a snapshot offers, and what containers would get of it. The error is the reason why one gets nothing.
-func (p *preview) state(h *device.Host, snapshot *inventory.Snapshot) (previewState, error) {
-	s := previewState{Machine: p.title, Resources: []listed{}, Devices: []control.Device{}, NotOffered: []control.Device{}}
+// state returns what a snapshot offers, as the kubelet counts it.
+func (p *preview) state(n *simulation, snapshot *inventory.Snapshot) previewState {
+	s := previewState{Machine: p.title, Resources: []listed{}, Devices: []control.Device{}, NotOffered: []control.Device{}, Containers: p.containers}
+	if p.serve != "" {
+		s.Socket = n.client.Socket
+	}
 	for _, r := range p.config.Resources {
-		line, shares := listed{Name: r.Name}, max(1, r.Shares)
-		for _, d := range snapshot.Offer(r.Name).Devices {
-			line.Capacity += shares
-			if d.Healthy {
-				line.Allocatable += shares
-			}
-		}
-		if !r.Optional || line.Capacity > 0 {
-			s.Resources = append(s.Resources, line)
+		capacity, allocatable, known := n.kubelet.Count(r.Name)
+		if known && (capacity > 0 || !r.Optional) {
+			s.Resources = append(s.Resources, listed{r.Name, capacity, allocatable})
 		}
 	}
 	for d := range snapshot.All() {
-		if shown := control.NewDevice(d, nil); shown.Resource != "" {
+		if shown := control.NewDevice(d, n.kubelet.Pods()); shown.Resource != "" {
 			s.Devices = append(s.Devices, shown)
 		} else {
 			s.NotOffered = append(s.NotOffered, shown)
 		}
 	}
-	var refused []error
-	var taken []string
-	for _, c := range p.containers {
-		err := c.assign(p.config, h, snapshot, taken)
-		taken = append(taken, c.Devices...)
-		s.Containers, refused = append(s.Containers, c), append(refused, err)
-	}
-	return s, errors.Join(refused...)
+	return s
 }
 
 // preview writes a state for people. It begins with a summary, and with what may surprise.
 func (s *screen) preview(state previewState) {
 	s.line("", "", state.Machine)
+	if state.Socket != "" {
+		s.line("", "", "In another shell: export METALPLUG_SOCKET="+state.Socket+"; metalplugctl list")
+	}
 	if len(state.Resources) > 0 {
 		s.WriteString("\n")
 		s.line("", "", "In \"kubectl describe node\":")

@@ -15,8 +15,6 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/systemd"
 )
@@ -52,8 +50,8 @@ func (o *operator) topologyCommand() *cobra.Command {
 
 // recordedTopology returns the topology of a recording.
 func recordedTopology(cmd *cobra.Command, recorded, file string) (t control.Topology, err error) {
-	p := preview{file: file, log: systemd.TextLogger(cmd.ErrOrStderr(), slog.LevelWarn)}
-	if p.config, err = config.Load(p.file); err != nil {
+	p := preview{}
+	if p.config, err = config.Load(file); err != nil {
 		return t, err
 	}
 	remove, err := p.machine(recorded)
@@ -61,15 +59,8 @@ func recordedTopology(cmd *cobra.Command, recorded, file string) (t control.Topo
 		return t, err
 	}
 	defer remove()
-	err = p.run(cmd.Context(), func(ctx context.Context, devices *inventory.Inventory, host *device.Host) error {
-		select {
-		case <-devices.Ready():
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		snapshot, _ := devices.Snapshot()
-		t = control.NewTopology(&host.Tree, new(control.Links), snapshot, nil)
-		return nil
+	err = p.run(cmd.Context(), systemd.TextLogger(cmd.ErrOrStderr(), slog.LevelWarn), func(ctx context.Context, n *simulation) error {
+		return n.client.Get(ctx, "/v1/topology", &t)
 	})
 	return t, err
 }

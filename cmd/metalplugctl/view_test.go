@@ -127,6 +127,44 @@ func TestLivePreview(t *testing.T) {
 	}
 }
 
+// TestServe follows the try-out of the README: devices in a pod's answer, and other commands at the control socket.
+func TestServe(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	top, err := os.MkdirTemp("", "mp") // short, for the path of a unix socket has 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(top)
+	dir := filepath.Join(top, "try")
+	v := onTerminal(t, 200, 60, "preview", "--recording", "gpu-server", "--allocate", "nvidia.com/gpu=2", "--serve", dir)
+	v.until("METALPLUG_SOCKET=" + dir + "/control.sock; metalplugctl list")
+	v.until("A container that asks for nvidia.com/gpu=2 gets:")
+	v.until("METALPLUG_NVIDIA_COM_GPU=GPU-36f675cc-81e7-4ef5-a8e2-5d940ed90475,GPU-9531985d-5d9d-49f8-9818-e811892f902b")
+	v.until("default/pod-1")
+	socket := filepath.Join(dir, "control.sock")
+	for _, test := range []struct{ args, want string }{
+		{"status", "nvidia.com/gpu           8 of 8 healthy, 2 held; kubelet connected\n"},
+		{"why nvidia1", "=>  offered as nvidia.com/gpu, Healthy, held by default/pod-1 (main)\n"},
+		{"cordon nvidia3", "GPU-d23f0824-128b-4f33-8c5c-7fd0a6a3a450: Unhealthy: cordoned: by the operator\n"},
+	} {
+		code, stdout, stderr := ctl(t, append([]string{"--socket", socket}, strings.Fields(test.args)...)...)
+		if code != exitOK || stderr != "" || !strings.Contains(stdout, test.want) {
+			t.Errorf("%s: exit %d, %s\n%s", test.args, code, stderr, stdout)
+		}
+	}
+	v.until("nvidia.com/gpu           8         7")
+	if code, _, stderr := ctl(t, "preview", "--recording", "gpu-server", "--serve", dir); code != exitProblem || !strings.Contains(stderr, "it is not empty") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	v.press("q")
+	if code, _ := v.end(); code != exitOK {
+		t.Errorf("exit %d", code)
+	}
+	if left, err := os.ReadDir(top); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
 // TestWatchOnATerminal is at one of 20 columns, where every line fits, and goes through a restart of the daemon.
 func TestWatchOnATerminal(t *testing.T) {
 	t.Setenv("TERM", "xterm")

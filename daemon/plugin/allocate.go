@@ -49,59 +49,6 @@ func mayGoOn(d *inventory.Status) bool {
 	return d.Parked && d.Held() || d.Failure != "" && d.Reason == d.Failure
 }
 
-// errTooFew is why a container gets nothing.
-var errTooFew = errors.New("too few healthy devices are free")
-
-// Assigned is what a container gets.
-type Assigned struct {
-	Devices []string          `json:"devices"` // their IDs, or those of shares
-	Env     map[string]string `json:"env"`
-	Nodes   []AssignedNode    `json:"nodes"`
-	CDI     []string          `json:"cdiDevices,omitempty"` // names of CDI devices, in place of nodes
-}
-
-// AssignedNode is a device node in a container.
-type AssignedNode struct {
-	Container   string `json:"container"`
-	Host        string `json:"host"`
-	Permissions string `json:"permissions"`
-}
-
-// Assign returns the answer for a container that asks for n devices of a resource. As the kubelet does, it takes healthy
-// devices that are not taken, as the plugin prefers. It changes nothing.
-func Assign(h *device.Host, r Resource, offer *inventory.Offer, taken []string, n int) (Assigned, error) {
-	var free []string
-	for _, d := range r.list(offer) {
-		if d.GetHealth() == pluginapi.Healthy && !slices.Contains(taken, d.GetID()) {
-			free = append(free, d.GetID())
-		}
-	}
-	if len(free) < n {
-		return Assigned{}, fmt.Errorf("%w (%d)", errTooFew, len(free))
-	}
-	s := service{Endpoint: &Endpoint{Resource: r, Host: h}}
-	chosen := r.prefer(&places{}, offer, free, nil, n)
-	if chosen == nil {
-		chosen = free[:n]
-	}
-	devices, _, err := s.pick(offer, chosen, false)
-	if err != nil {
-		return Assigned{}, err
-	}
-	answer, err := s.answer(devices)
-	if err != nil {
-		return Assigned{}, err
-	}
-	a := Assigned{Devices: chosen, Env: answer.GetEnvs(), Nodes: []AssignedNode{}}
-	for _, d := range answer.GetDevices() {
-		a.Nodes = append(a.Nodes, AssignedNode{d.GetContainerPath(), d.GetHostPath(), d.GetPermissions()})
-	}
-	for _, d := range answer.GetCdiDevices() {
-		a.CDI = append(a.CDI, d.GetName())
-	}
-	return a, nil
-}
-
 // find returns the device of a share that the kubelet names, also by an earlier ID, or nil.
 func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status {
 	if id, ok := r.deviceID(share); ok {

@@ -14,24 +14,24 @@ import (
 // TestEnv covers devices with and without a PCI function. The story container.txt has the rest.
 func TestEnv(t *testing.T) {
 	vfio := udev.Device{Properties: udev.NewProperties(map[string]string{"PCI_SLOT_NAME": "0000:3b:02.0"})}
-	offer := &inventory.Offer{}
+	var devices []*inventory.Status
 	for _, d := range []*device.Device{
 		{ID: "a", SysPath: "/sys/devices/pci0000:00/0000:00:01.0/nvme/nvme0/nvme0n1"},
 		{ID: "b", SysPath: "/sys/devices/virtual/vfio/12", Udev: &vfio},
 		{ID: "c", SysPath: "/sys/devices/virtual/misc/fuse", Udev: &udev.Device{}},
 	} {
-		offer.Devices = append(offer.Devices, &inventory.Status{Device: d, Verdict: inventory.Verdict{Healthy: true}})
+		devices = append(devices, &inventory.Status{Device: d, Verdict: inventory.Verdict{Healthy: true}})
 	}
 	r := plugin.Resource{Name: resource, Variable: "IDS", Env: map[string]string{"PCI": "{pci}", "BOTH": "{id}@{pci}", "IDS2": "{id}"}}
-	got, err := plugin.Assign(&device.Host{}, r, offer, nil, 3)
+	got, err := (&plugin.Endpoint{Resource: r, Host: &device.Host{}}).Answer(devices)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
 		"IDS": "a,b,c", "IDS2": "a,b,c", "PCI": "0000:00:01.0,0000:3b:02.0,", "BOTH": "a@0000:00:01.0,b@0000:3b:02.0,c@",
 	} {
-		if got.Env[name] != want {
-			t.Errorf("%s is %q, want %q", name, got.Env[name], want)
+		if got.GetEnvs()[name] != want {
+			t.Errorf("%s is %q, want %q", name, got.GetEnvs()[name], want)
 		}
 	}
 }

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/helper"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/systemd"
+)
+
+// simulation is metalplugd in this process, with a stand-in for the kubelet. It changes no device.
+type simulation struct {
+	inventory *inventory.Inventory
+	kubelet   *kubelet.Standin
+	client    control.Client
+}
+
+// registerLimit is how long all resources may take to register.
+const registerLimit = 20 * time.Second
+
+// directoryFor makes a directory for a simulation, an empty one of that name or one of its own for no name. remove removes it, or
+// what is in it if it was there before.
+func directoryFor(name string) (dir string, remove func(), err error) {
+	if name == "" {
+		if dir, err = os.MkdirTemp("", "metalplug-"); err != nil {
+			return "", nil, fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
+		}
+		return dir, func() { os.RemoveAll(dir) }, nil
+	}
+	if dir, err = filepath.Abs(name); err != nil {
+		return "", nil, err
+	}
+	made := os.Mkdir(dir, 0o755) == nil
+	entries, err := os.ReadDir(dir)
+	if err == nil && len(entries) > 0 {
+		err = errors.New("it is not empty")
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("serve in %s: %w: name a new directory", dir, err)
+	}
+	return dir, func() {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
+		if made {
+			os.Remove(dir)
+		}
+	}, nil
+}
+
+// simulate runs metalplugd with a configuration until run returns. Its files and sockets are in dir, and the resources are registered
+// when run begins.
+func simulate(ctx context.Context, c config.Config, dir string, log *slog.Logger, run func(context.Context, *simulation) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.Resources = slices.Clone(c.Resources)
+	for i := range c.Resources {
+		c.Resources[i].Units = config.Units{} // as if that had been done
+	}
+	c.Paths.Run, c.Paths.Cgroup = dir, ""
+	c.Paths.DevicePlugins, c.Paths.State = filepath.Join(dir, "device-plugins"), filepath.Join(dir, "state")
+	c.Paths.PodResources, c.Paths.CDI = filepath.Join(dir, "pods.sock"), filepath.Join(dir, "cdi")
+	if err := os.Mkdir(c.Paths.DevicePlugins, 0o755); err != nil {
+		return err
+	}
+	n := &simulation{client: control.Client{Socket: filepath.Join(dir, "control.sock")}}
+	var err error
+	if n.kubelet, err = kubelet.StandIn(ctx, c.Paths.DevicePlugins, c.Paths.PodResources); err != nil {
+		return err
+	}
+	touch := new(device.Touch)
+	if c.Hardware.Recording == "" { // a disk is read to know whether it would be offered
+		touch.Probe = helper.Touch(c.Reset, c.Paths.Sysfs, "").Probe
+	}
+	ended, watching := make(chan error, 1), make(chan *inventory.Inventory, 1)
+	go func() {
+		defer cancel()
+		ended <- daemon.Run(ctx, daemon.Options{
+			Config: c, Touch: touch, Log: log, Notifier: systemd.Notifier{Quiet: true}, Version: version,
+			Watching: func(i *inventory.Inventory) { watching <- i },
+		})
+	}()
+	select {
+	case n.inventory = <-watching:
+		if err = n.registered(ctx); err == nil && ctx.Err() == nil {
+			err = run(ctx, n)
+		}
+	case <-ctx.Done():
+	}
+	cancel()
+	return errors.Join(<-ended, err)
+}
+
+// registered waits until the kubelet knows all resources that have devices, or need none.
+func (n *simulation) registered(ctx context.Context) error {
+	select {
+	case <-n.inventory.Ready():
+	case <-ctx.Done():
+		return nil
+	}
+	for limit := time.After(registerLimit); ; {
+		changed := n.kubelet.Changed()
+		var all []control.Resource
+		err := n.client.Get(ctx, "/v1/resources", &all)
+		missing := slices.IndexFunc(all, func(r control.Resource) bool {
+			_, _, known := n.kubelet.Count(r.Name)
+			return expected(r) && !known
+		})
+		if err == nil && missing < 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-time.After(10 * time.Millisecond): // the control socket is not served yet
+		case <-ctx.Done():
+			return nil
+		case <-limit:
+			return fmt.Errorf("not all resources are registered after %v: %w", registerLimit, err)
+		}
+	}
+}
+
+// give gives the containers what they ask for, and waits until the daemon knows. The error is why one gets nothing.
+func (n *simulation) give(ctx context.Context, c config.Config, containers []container) error {
+	var refused []error
+	for i := range containers {
+		refused = append(refused, containers[i].ask(ctx, n, c))
+	}
+	for held := n.kubelet.Pods(); ; {
+		snapshot, changed := n.inventory.Snapshot()
+		all := true
+		for d := range snapshot.All() {
+			all = all && (held[d.Device.ID] == nil || d.Held())
+		}
+		if all {
+			return errors.Join(refused...)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// Standin takes the place of the kubelet where there is no cluster. Plugins register with it. It gives their devices to pods, which
+// have one container that never starts, and lists these pods. Its methods are safe for concurrent use.
+type Standin struct {
+	pluginapi.UnimplementedRegistrationServer
+	podresources.UnimplementedPodResourcesListerServer
+	ctx context.Context // of all streams
+	dir string          // of the plugins' sockets
+
+	mu      sync.Mutex
+	plugins map[string]*registered // by resource
+	pods    []*podresources.PodResources
+	changed chan struct{} // closed and replaced at each change
+}
+
+// registered is a plugin that serves a resource.
+type registered struct {
+	client  pluginapi.DevicePluginClient
+	prefers bool                // it answers GetPreferredAllocation
+	devices []*pluginapi.Device // as last sent, or nil before the first list
+}
+
+// StandIn serves kubelet.sock in the directory plugins, and PodResources on the socket pods, until ctx ends.
+func StandIn(ctx context.Context, plugins, pods string) (*Standin, error) {
+	s := &Standin{ctx: ctx, dir: plugins, plugins: make(map[string]*registered), changed: make(chan struct{})}
+	for path, register := range map[string]func(*grpc.Server){
+		filepath.Join(plugins, "kubelet.sock"): func(server *grpc.Server) { pluginapi.RegisterRegistrationServer(server, s) },
+		pods:                                   func(server *grpc.Server) { podresources.RegisterPodResourcesListerServer(server, s) },
+	} {
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			return nil, fmt.Errorf("stand in for the kubelet: %w", err)
+		}
+		server := grpc.NewServer()
+		register(server)
+		go server.Serve(l) // returns when the server is stopped
+		context.AfterFunc(ctx, server.Stop)
+	}
+	return s, nil
+}
+
+// Register takes a plugin. As the kubelet does, it asks for the plugin's options before it returns.
+func (s *Standin) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	conn, err := grpc.NewClient("unix:"+filepath.Join(s.dir, r.GetEndpoint()), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	p := &registered{client: pluginapi.NewDevicePluginClient(conn)}
+	options, err := p.client.GetDevicePluginOptions(ctx, &pluginapi.Empty{})
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	p.prefers = options.GetGetPreferredAllocationAvailable()
+	s.change(func() { s.plugins[r.GetResourceName()] = p })
+	go func() {
+		defer conn.Close()
+		stream, err := p.client.ListAndWatch(s.ctx, &pluginapi.Empty{})
+		for err == nil {
+			var list *pluginapi.ListAndWatchResponse
+			if list, err = stream.Recv(); err == nil {
+				s.change(func() { p.devices = append([]*pluginapi.Device{}, list.GetDevices()...) })
+			}
+		}
+	}()
+	return &pluginapi.Empty{}, nil
+}
+
+// change makes a change.
+func (s *Standin) change(of func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Changed returns a channel that is closed at the next change. Take it before looking.
+func (s *Standin) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// Count returns how many devices of a resource there are, and how many of them are healthy. known reports whether the plugin has sent
+// its list.
+func (s *Standin) Count(resource string) (capacity, allocatable int, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.plugins[resource]
+	if p == nil || p.devices == nil {
+		return 0, 0, false
+	}
+	return len(p.devices), len(p.healthy(nil)), true
+}
+
+// healthy returns the IDs of the healthy devices, without those that are taken.
+func (p *registered) healthy(taken []string) (ids []string) {
+	for _, d := range p.devices {
+		if d.GetHealth() == pluginapi.Healthy && !slices.Contains(taken, d.GetID()) {
+			ids = append(ids, d.GetID())
+		}
+	}
+	return ids
+}
+
+// Granted is what a container gets.
+type Granted struct {
+	Devices []string          `json:"devices"` // their IDs, or those of shares
+	Env     map[string]string `json:"env"`
+	Nodes   []GrantedNode     `json:"nodes"`
+	CDI     []string          `json:"cdiDevices,omitempty"` // names of CDI devices, in place of nodes
+}
+
+// GrantedNode is a device node in a container.
+type GrantedNode struct {
+	Container   string `json:"container"`
+	Host        string `json:"host"`
+	Permissions string `json:"permissions"`
+}
+
+// errTooFew is why a pod is not admitted.
+var errTooFew = errors.New("too few healthy devices are free")
+
+// Give gives n devices of a resource to the container of a new pod. As at an admission it asks the plugin which devices, and then
+// for the container's answer.
+func (s *Standin) Give(ctx context.Context, resource string, n int) (Granted, error) {
+	s.mu.Lock()
+	p, number := s.plugins[resource], len(s.pods)+1
+	var free []string
+	if p != nil {
+		free = p.healthy(s.given(resource))
+	}
+	s.mu.Unlock()
+	if len(free) < n {
+		return Granted{}, fmt.Errorf("%w (%d)", errTooFew, len(free))
+	}
+	ids := free[:n]
+	if p.prefers {
+		answer, err := p.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
+			ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: free, AllocationSize: int32(n)}},
+		})
+		if err != nil {
+			return Granted{}, Readable(err, podResourcesLimit)
+		}
+		ids = answer.GetContainerResponses()[0].GetDeviceIDs()
+	}
+	answer, err := p.client.Allocate(ctx, &pluginapi.AllocateRequest{
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}},
+	})
+	if err != nil {
+		return Granted{}, Readable(err, podResourcesLimit)
+	}
+	s.change(func() {
+		s.pods = append(s.pods, &podresources.PodResources{
+			Namespace: "default", Name: fmt.Sprintf("pod-%d", number),
+			Containers: []*podresources.ContainerResources{{
+				Name: "main", Devices: []*podresources.ContainerDevices{{ResourceName: resource, DeviceIds: ids}},
+			}},
+		})
+	})
+	return granted(ids, answer.GetContainerResponses()[0]), nil
+}
+
+// granted returns the answer for a container.
+func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) Granted {
+	g := Granted{Devices: ids, Env: answer.GetEnvs(), Nodes: []GrantedNode{}}
+	for _, d := range answer.GetDevices() {
+		g.Nodes = append(g.Nodes, GrantedNode{Container: d.GetContainerPath(), Host: d.GetHostPath(), Permissions: d.GetPermissions()})
+	}
+	for _, d := range answer.GetCdiDevices() {
+		g.CDI = append(g.CDI, d.GetName())
+	}
+	return g
+}
+
+// given returns the IDs of a resource that pods have. The caller holds mu.
+func (s *Standin) given(resource string) (ids []string) {
+	for _, pod := range s.pods {
+		for _, d := range pod.GetContainers()[0].GetDevices() {
+			if d.GetResourceName() == resource {
+				ids = append(ids, d.GetDeviceIds()...)
+			}
+		}
+	}
+	return ids
+}
+
+// Pods returns the pods that hold each device.
+func (s *Standin) Pods() map[string][]Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return podsOf(&podresources.ListPodResourcesResponse{PodResources: s.pods})
+}
+
+// List lists the pods, as the kubelet's PodResources service.
+func (s *Standin) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &podresources.ListPodResourcesResponse{PodResources: slices.Clone(s.pods)}, nil
+}
+
+// GetAllocatableResources lists the healthy devices of all plugins.
+func (s *Standin) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answer := new(podresources.AllocatableResourcesResponse)
+	for resource, p := range s.plugins {
+		answer.Devices = append(answer.Devices, &podresources.ContainerDevices{ResourceName: resource, DeviceIds: p.healthy(nil)})
+	}
+	return answer, nil
+}
