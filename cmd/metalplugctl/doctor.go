@@ -95,11 +95,7 @@ func (o *operator) doctorCommand() *cobra.Command {
 	file := configFlag(cmd)
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		d := &doctor{ctx: cmd.Context(), file: *file, machine: thisMachine()}
-		if systemd.Booted() {
-			d.units = systemd.Units{}.Unusable
-		}
-		d.config, d.client = o.configured(d.file)
+		d := newDoctor(cmd.Context(), o, *file)
 		found := d.examine()
 		err := show(cmd.OutOrStdout(), *output, false, found, func(s *screen) { s.findings(found) })
 		switch {
@@ -113,6 +109,16 @@ func (o *operator) doctorCommand() *cobra.Command {
 		return nil
 	}
 	return cmd
+}
+
+// newDoctor returns a doctor for this machine, with the configuration in a file.
+func newDoctor(ctx context.Context, o *operator, file string) *doctor {
+	d := &doctor{ctx: ctx, file: file, machine: thisMachine()}
+	if systemd.Booted() {
+		d.units = systemd.Units{}.Unusable
+	}
+	d.config, d.client = o.configured(file)
+	return d
 }
 
 // errSilent is the error of a daemon that does not answer, which was shown.

@@ -87,7 +87,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	root.AddCommand(previewCommand(), o.checkCommand(), o.listCommand(), o.whyCommand(), o.statusCommand(),
 		o.cordonCommand(), o.uncordonCommand(), o.resetCommand(), o.adoptCommand(), o.eventsCommand(), o.watchCommand(),
-		o.doctorCommand(), recordCommand(), o.topologyCommand())
+		o.doctorCommand(), o.recordCommand(), o.topologyCommand())
 	for _, cmd := range append(root.Commands(), root) {
 		text, _ := helpTexts.ReadFile("help/" + cmd.Name() + ".txt") // a test holds that each has one
 		cmd.Long, cmd.Example, _ = strings.Cut(string(text), "\nExamples:\n")

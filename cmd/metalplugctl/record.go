@@ -17,7 +17,7 @@ import (
 )
 
 // recordCommand writes a recording. It reads sysfs itself, for a bug report is often about a daemon that does not start.
-func recordCommand() *cobra.Command {
+func (o *operator) recordCommand() *cobra.Command {
 	var serials bool
 	cmd := &cobra.Command{
 		Use:   "record",
@@ -25,11 +25,14 @@ func recordCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 	}
 	file := configFlag(cmd)
+	archive := textFlag(cmd, "bundle", "", "write all that a report needs to `FILE`, a .tar.gz")
 	cmd.Flags().BoolVar(&serials, "serials", false, "keep serial numbers and other identities")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := config.Load(*file)
-		if err != nil {
+		if err != nil && *archive == "" { // the report may be about that
 			return err
+		} else if err != nil {
+			c = config.Default()
 		}
 		source, err := udev.Open(udev.Options{Proc: c.Paths.Proc})
 		if err != nil {
@@ -40,23 +43,31 @@ func recordCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return record(cmd.OutOrStdout(), c, devices, serials)
+		r := &recording.Recorder{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc, Serials: serials}
+		if *archive == "" {
+			return record(cmd.OutOrStdout(), r, c, devices)
+		}
+		b := bundle{recorder: r}
+		b.collect(cmd.Context(), o, *file, c, devices)
+		if err := b.write(*archive); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: read it before you send it\n", *archive)
+		return err
 	}
 	return cmd
 }
 
 // record writes those of the devices that say anything about what is offered.
-func record(out io.Writer, c config.Config, devices []udev.Device, serials bool) error {
-	r := recording.Recorder{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc, Serials: serials}
-	host := &device.Host{Tree: sysfsOf(c)}
+func record(out io.Writer, r *recording.Recorder, c config.Config, devices []udev.Device) error {
 	masked := "Serial numbers are made up."
-	if serials {
+	if r.Serials {
 		masked = "Serial numbers are in it."
 	}
 	if _, err := fmt.Fprintf(out, "# Recorded by metalplugctl %s. %s\n\n", version, masked); err != nil {
 		return err
 	}
-	return r.Record(out, relevant(host, c.Rules(), devices))
+	return r.Record(out, relevant(&device.Host{Tree: sysfsOf(c)}, c.Rules(), devices))
 }
 
 // always are the subsystems that classes look at beside what they offer.

@@ -34,7 +34,8 @@ func TestRecordedMachineOffersTheSame(t *testing.T) {
 			want := previewed(t, string(b.Text))
 			for _, serials := range []bool{true, false} {
 				var text bytes.Buffer
-				if err := record(&text, c, parsed.Devices(), serials); err != nil {
+				r := &recording.Recorder{Sys: c.Paths.Sysfs, Dev: c.Paths.Dev, Proc: c.Paths.Proc, Serials: serials}
+				if err := record(&text, r, c, parsed.Devices()); err != nil {
 					t.Fatal(err)
 				}
 				got := previewed(t, text.String())

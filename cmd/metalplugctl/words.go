@@ -65,14 +65,18 @@ func cordonedBy(c *inventory.Cordon) string {
 // reasonOf is why a device is not healthy or not offered, and of a cordon by whom.
 func reasonOf(d control.Device) string { return d.Reason + cordonedBy(d.Cordon) }
 
+// podsOf returns the pods that hold a device, as far as they are known.
+func podsOf(d control.Device) []kubelet.Pod {
+	if d.Allocated != nil && d.Holders == nil {
+		return []kubelet.Pod{*d.Allocated}
+	}
+	return d.Holders
+}
+
 // holder names who holds a device.
 func holder(d control.Device) string {
-	pods := d.Holders
-	if d.Allocated != nil && pods == nil {
-		pods = []kubelet.Pod{*d.Allocated}
-	}
 	var names []string
-	for _, p := range pods {
+	for _, p := range podsOf(d) {
 		names = append(names, p.Namespace+"/"+p.Name)
 	}
 	if names == nil && d.Held {

@@ -45,8 +45,8 @@ type Step struct {
 	Where string `json:"where,omitempty"` // "FILE:LINE" of what has decided it in the configuration
 }
 
-// timeFormat is how a time is told, in UTC.
-const timeFormat = "2006-01-02 15:04:05Z"
+// TimeFormat is how a time is shown, in UTC.
+const TimeFormat = "2006-01-02 15:04:05Z"
 
 // askLimit is how long a client waits for the answer to the question of another. An answer takes a second on a large machine,
 // and longer only where hardware does not answer. It leaves time for the own one ([answerLimit]).
@@ -183,12 +183,12 @@ func (q *question) conclude(x *Explanation, d *inventory.Status) {
 	x.Device = &shown
 	state := d.Reason
 	if d.Healthy {
-		state = "Healthy since " + shown.Since.Format(timeFormat)
+		state = "Healthy since " + shown.Since.Format(TimeFormat)
 	}
 	x.add("state", "", d.Healthy, state)
 	x.evidence(d)
 	if by := d.Cordon; by != nil && !by.Since.IsZero() {
-		x.add("state", "", false, fmt.Sprintf("cordoned by %s, %s", CordonedBy(by), by.Since.UTC().Format(timeFormat)))
+		x.add("state", "", false, fmt.Sprintf("cordoned by %s, %s", CordonedBy(by), by.Since.UTC().Format(TimeFormat)))
 	}
 	if d.Reserved != "" {
 		x.add("state", "", true, "only the pod that holds it may have it: "+d.Reserved)
@@ -220,7 +220,7 @@ func (q *question) conclude(x *Explanation, d *inventory.Status) {
 // evidence adds what is known of a disk, and what that rests on.
 func (x *Explanation) evidence(d *inventory.Status) {
 	v := d.Evidence
-	at := v.Since.UTC().Format(timeFormat)
+	at := v.Since.UTC().Format(TimeFormat)
 	ok, why := false, ""
 	switch {
 	case v.Kind == inventory.Blank:

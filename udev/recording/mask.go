@@ -18,7 +18,9 @@ const secretSize = 5
 // secrets are the identities in a recording by which a reader could find the machine or its owner. They are serial numbers,
 // UUIDs, world wide names, GUIDs, MAC addresses and names of file systems. The kind of the hardware stays, because a bug
 // report is about that. It is in models, firmware versions, PCI addresses and IDs, and mount points of disks.
-type secrets map[string]bool
+//
+// Each has a random text in its place.
+type secrets map[string]string
 
 // secretProperties are udev's properties that are an identity and nothing else.
 var secretProperties = []string{
@@ -74,16 +76,17 @@ func (s secrets) add(value string) {
 	if len(value) < secretSize || strings.Trim(value, "0-:. ") == "" || strings.Contains(value, "unknown") {
 		return
 	}
-	s[value] = true
+	if s[value] == "" {
+		s[value] = pseudonym(value)
+	}
 }
 
-// mask replaces each identity everywhere by a random one of the same form. It is the same one everywhere in this text, and
-// another one in the next.
+// mask replaces each identity everywhere by a random one of the same form, the same one in all texts.
 func (s secrets) mask(text string) string {
 	longestFirst := func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }
 	var replacements []string
 	for _, value := range slices.SortedFunc(maps.Keys(s), longestFirst) {
-		replacements = append(replacements, value, pseudonym(value))
+		replacements = append(replacements, value, s[value])
 	}
 	return strings.NewReplacer(replacements...).Replace(text)
 }

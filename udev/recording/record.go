@@ -29,6 +29,26 @@ const (
 type Recorder struct {
 	Sys, Dev, Proc string // where the trees are, "/sys", "/dev" and "/proc"
 	Serials        bool   // keep serial numbers and other identities, instead of a made-up one for each
+
+	secrets secrets // that were found, or that are to be hidden
+}
+
+// Hide has the recorder mask further texts.
+func (r *Recorder) Hide(texts ...string) {
+	if r.secrets == nil {
+		r.secrets = make(secrets)
+	}
+	for _, text := range texts {
+		r.secrets.add(text)
+	}
+}
+
+// Mask returns a text with a made-up identity for each one that was recorded or hidden, as in the recording.
+func (r *Recorder) Mask(text string) string {
+	if r.Serials {
+		return text
+	}
+	return r.secrets.mask(text)
 }
 
 // Record writes the devices, with their attributes, and what of /proc and /dev says how they are used. The text is what
@@ -36,17 +56,13 @@ type Recorder struct {
 // the hardware.
 func (r *Recorder) Record(w io.Writer, devices []udev.Device) error {
 	var text strings.Builder
-	secrets := make(secrets)
+	r.Hide()
 	sorted := slices.SortedFunc(slices.Values(devices), func(a, b udev.Device) int { return strings.Compare(a.SysPath, b.SysPath) })
 	for _, d := range sorted {
-		r.device(&text, secrets, d)
+		r.device(&text, r.secrets, d)
 	}
-	r.files(&text, secrets, sorted)
-	masked := text.String()
-	if !r.Serials {
-		masked = secrets.mask(masked)
-	}
-	if _, err := io.WriteString(w, masked); err != nil {
+	r.files(&text, r.secrets, sorted)
+	if _, err := io.WriteString(w, r.Mask(text.String())); err != nil {
 		return fmt.Errorf("write recording: %w", err)
 	}
 	return nil

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/udev"
+	"github.com/metalplug/metalplug/udev/recording"
+)
+
+// bundle is the files of a bug report. A part that cannot be had has the reason in its place.
+type bundle struct {
+	recorder *recording.Recorder // which masks all of them
+	files    []bundled
+}
+
+// bundled is a file of a bundle, before it is masked.
+type bundled struct{ name, text string }
+
+// journalLines is how many of the newest lines of the journal are in a bundle.
+const journalLines = "5000"
+
+// add adds a file.
+func (b *bundle) add(name string, text []byte, err error) {
+	if err != nil {
+		text = fmt.Appendf(text, "not there: %v\n", err)
+	}
+	b.files = append(b.files, bundled{name, string(text)})
+}
+
+// collect collects the recording, the configuration, the answers of the daemon, the findings of the doctor, the journal of the units
+// and the versions.
+func (b *bundle) collect(ctx context.Context, o *operator, file string, c config.Config, devices []udev.Device) {
+	var text bytes.Buffer
+	err := record(&text, b.recorder, c, devices)
+	b.add("machine.umockdev", text.Bytes(), err)
+	if len(c.Files) == 0 { // it is not there, or cannot be used
+		c.Files = []string{file}
+	}
+	for _, name := range c.Files {
+		content, err := os.ReadFile(name)
+		b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
+	}
+	for _, r := range c.Resources {
+		for _, value := range r.Env { // may be a password
+			if !strings.Contains(value, "{") {
+				b.recorder.Hide(value)
+			}
+		}
+	}
+	d := newDoctor(ctx, o, file)
+	b.answers(ctx, d.client)
+	findings := screen{}
+	findings.findings(d.examine())
+	b.add("doctor.txt", findings.Bytes(), nil)
+	b.journal(ctx)
+	b.versions()
+}
+
+// answers adds what the daemon answers, with other names for pods and users, whose own may be too short to be masked.
+func (b *bundle) answers(ctx context.Context, c control.Client) {
+	add := func(name string, answer any, err error) {
+		text, _ := json.MarshalIndent(answer, "", "  ") // it was decoded
+		b.add(name, text, err)
+	}
+	var devices []control.Device
+	err := c.Get(ctx, "/v1/devices", &devices)
+	for i := range devices {
+		d := &devices[i]
+		b.hideDevice(d.ID)
+		b.recorder.Hide(d.Serial)
+		for _, p := range podsOf(*d) {
+			b.recorder.Hide(p.Namespace+"/"+p.Name, p.Name)
+			d.Allocated, d.Holders = &kubelet.Pod{Namespace: "namespace", Name: "pod", Container: "container"}, nil
+		}
+		b.hideUser(d.Cordon)
+	}
+	add("devices.json", devices, err)
+	var status control.Status
+	err = c.Get(ctx, "/v1/status", &status)
+	for i := range status.Cordons {
+		b.hideUser(&status.Cordons[i].Cordon)
+	}
+	add("status.json", status, err)
+	var counted control.Counted
+	err = c.Get(ctx, "/v1/kubelet", &counted)
+	add("kubelet.json", counted, err)
+}
+
+// hideUser masks who has cordoned a device.
+func (b *bundle) hideUser(c *inventory.Cordon) {
+	if c != nil {
+		b.recorder.Hide(control.CordonedBy(c))
+		c.User, c.Login = "user", ""
+	}
+}
+
+// pciAddress is what an ID without another identity has of its device. It is not masked.
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`)
+
+// hideDevice masks the identity in the ID of a device, which is behind the name of its class.
+func (b *bundle) hideDevice(id string) {
+	if _, identity, _ := strings.Cut(id, "-"); !pciAddress.MatchString(identity) {
+		b.recorder.Hide(identity)
+	}
+}
+
+// journal adds the newest lines of the units of metalplug, without the name of the machine.
+func (b *bundle) journal(ctx context.Context) {
+	out, err := exec.CommandContext(ctx, "journalctl", "--unit=metalplug*", "--output=json", "--all", "--lines="+journalLines).Output()
+	var text strings.Builder
+	for line := range bytes.Lines(out) {
+		var entry map[string]any
+		if json.Unmarshal(line, &entry) != nil {
+			continue
+		}
+		field := func(name string) string {
+			value, _ := entry[name].(string)
+			return value
+		}
+		b.hideDevice(field("METALPLUG_DEVICE"))
+		b.recorder.Hide(field("METALPLUG_POD"), field("METALPLUG_SERIAL"), field("METALPLUG_USER"), field("_HOSTNAME"), field("_MACHINE_ID"))
+		var microseconds int64
+		fmt.Sscan(field("__REALTIME_TIMESTAMP"), &microseconds)
+		fmt.Fprintf(&text, "%s %s %s\n", time.UnixMicro(microseconds).UTC().Format(control.TimeFormat), field("_SYSTEMD_UNIT"), field("MESSAGE"))
+	}
+	b.add("journal.txt", []byte(text.String()), err)
+}
+
+// versions adds what runs on the machine, without its name.
+func (b *bundle) versions() {
+	name, _ := os.Hostname()
+	b.recorder.Hide(name)
+	var kernel unix.Utsname
+	err := unix.Uname(&kernel)
+	system, _ := os.ReadFile("/etc/os-release")
+	b.add("versions.txt", fmt.Appendf(nil, "metalplugctl %s\n%s %s\n%s", version,
+		unix.ByteSliceToString(kernel.Release[:]), unix.ByteSliceToString(kernel.Machine[:]), system), err)
+}
+
+// write writes the masked files to a new archive, which only the user can read.
+func (b *bundle) write(name string) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	packed := gzip.NewWriter(f)
+	archive := tar.NewWriter(packed)
+	for _, file := range b.files {
+		text := b.recorder.Mask(file.text)
+		header := &tar.Header{Name: path.Join("metalplug", file.name), Mode: 0o600, Size: int64(len(text)), ModTime: time.Now()}
+		if err := archive.WriteHeader(header); err != nil {
+			return err
+		}
+		if _, err := archive.Write([]byte(text)); err != nil {
+			return err
+		}
+	}
+	for _, close := range []func() error{archive.Close, packed.Close, f.Close} {
+		if err := close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/udev/recording"
+)
+
+// unpacked returns the files of an archive.
+func unpacked(t *testing.T, name string) map[string]string {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	packed, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]string)
+	for archive := tar.NewReader(packed); ; {
+		header, err := archive.Next()
+		if err == io.EOF {
+			return all
+		}
+		content, readErr := io.ReadAll(archive)
+		if err != nil || readErr != nil {
+			t.Fatal(err, readErr)
+		}
+		all[header.Name] = string(content)
+	}
+}
+
+// TestBundle looks for secrets: identities of the hardware, also of a disk that is gone, names of pods, users and the machine, and
+// a password in the configuration.
+func TestBundle(t *testing.T) {
+	const gone = "36344830545001990025384300000001"
+	bin := t.TempDir()
+	entry := fmt.Sprintf(`{"__REALTIME_TIMESTAMP":"1795644211000000","_SYSTEMD_UNIT":"metalplugd.service","_HOSTNAME":"node-in-vienna",`+
+		`"METALPLUG_DEVICE":"nvme-eui.%[1]s","METALPLUG_POD":"shop/db-0/postgres","METALPLUG_USER":"ann as root",`+
+		`"MESSAGE":"device held device=nvme-eui.%[1]s pod=shop/db-0/postgres on node-in-vienna by ann as root"}`, gone)
+	if err := os.WriteFile(filepath.Join(bin, "journalctl"), []byte("#!/bin/sh\necho '"+entry+"'\necho nonsense\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	n := newNode(t, bundledText(t, "gpu-server"), "[[resource]]\nname = \"nvidia.com/gpu\"\nclass = \"gpu\"\n"+
+		"[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\nenv = { TOKEN = \"hunter2-and-more\", WHERE = \"{node}\" }\n")
+	change := control.Change{Reason: "ticket 4711", Login: "ann"}
+	if err := (control.Client{Socket: n.socket()}).Post(t.Context(), pathOf(lastDisk)+"/cordon", change, new(control.Changed)); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "report.tar.gz")
+	code, stdout, stderr := n.ctl("record", "--config", n.path("t.toml"), "--bundle", file)
+	if code != exitOK || stderr != "" || stdout != file+": read it before you send it\n" {
+		t.Fatalf("exit %d, %s, %s", code, stdout, stderr)
+	}
+	files := unpacked(t, file)
+	machine, _ := os.Hostname()
+	for name, text := range files {
+		for _, secret := range []string{
+			strings.TrimPrefix(lastDisk, "nvme-eui."), "36f675cc-81e7-4ef5-a8e2-5d940ed90475", gone, "shop", "db-0", "postgres", "ann as", "\"ann\"", "vienna",
+			"hunter2",
+		} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s has %q:\n%s", name, secret, text)
+			}
+		}
+		if len(machine) > 4 && strings.Contains(text, machine) {
+			t.Errorf("%s has the name of the machine", name)
+		}
+	}
+	for name, want := range map[string]string{
+		"machine.umockdev":                 "# Recorded by metalplugctl",
+		"configuration" + n.path("t.toml"): "WHERE = \"{node}\"",
+		"devices.json":                     "cordoned: ticket 4711",
+		"status.json":                      "\"connected\": false",
+		"kubelet.json":                     "not there: ",
+		"doctor.txt":                       "fail  kubelet: ",
+		"journal.txt":                      "2026-11-25 22:03:31Z metalplugd.service device held device=nvme-eui.",
+		"versions.txt":                     "metalplugctl unreleased\n",
+	} {
+		if !strings.Contains(files["metalplug/"+name], want) {
+			t.Errorf("%s has no %q:\n%s", name, want, files["metalplug/"+name])
+		}
+	}
+	if code, _, stderr := n.ctl("record", "--bundle", file); code != exitProblem || !strings.Contains(stderr, "file exists") {
+		t.Errorf("a second time: exit %d, %s", code, stderr)
+	}
+	if code, stdout, stderr := ctl(t, "record", "--socket", "/none", "--serials", "--bundle", file+"2"); code != exitOK {
+		t.Errorf("without the daemon: exit %d, %s, %s", code, stdout, stderr)
+	}
+	if text := unpacked(t, file+"2")["metalplug/status.json"]; !strings.Contains(text, "not there: metalplugd does not answer") {
+		t.Errorf("without the daemon: %s", text)
+	}
+}
+
+// TestBundleHidesPods has a pod with a name that is too short to be masked.
+func TestBundleHidesPods(t *testing.T) {
+	device := control.Device{ID: "GPU-1", Held: true, Allocated: &kubelet.Pod{Namespace: "ns", Name: "p", Container: "c"}}
+	o := operator{socket: answering(t, map[string]any{"/v1/devices": []control.Device{device}})}
+	b := bundle{recorder: new(recording.Recorder)}
+	b.answers(t.Context(), o.client())
+	if text := b.files[0].text; !strings.Contains(text, "\"pod\": \"pod\"") || strings.Contains(text, "\"ns\"") {
+		t.Error(text)
+	}
+}
