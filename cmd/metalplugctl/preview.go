@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -19,7 +19,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/systemd"
 	"github.com/metalplug/metalplug/udev"
@@ -40,19 +39,11 @@ type preview struct {
 
 // previewState is everything that is shown at one moment.
 type previewState struct {
-	Machine    string           `json:"machine"`
-	Socket     string           `json:"socket,omitempty"` // that answers other commands
-	Resources  []listed         `json:"resources"`
-	Devices    []control.Device `json:"devices"`
-	NotOffered []control.Device `json:"notOffered"`
-	Containers []container      `json:"containers,omitempty"`
-}
-
-// listed is a line of the output of "kubectl describe node".
-type listed struct {
-	Name        string `json:"name"`
-	Capacity    int    `json:"capacity"`
-	Allocatable int    `json:"allocatable"`
+	Machine    string             `json:"machine"`
+	Socket     string             `json:"socket,omitempty"` // that answers other commands
+	Resources  []control.Resource `json:"resources"`
+	Devices    []control.Device   `json:"devices"` // also those that are not offered
+	Containers []container        `json:"containers,omitempty"`
 }
 
 // previewCommand shows what would be offered. It runs metalplugd itself, with a stand-in for the kubelet.
@@ -98,7 +89,8 @@ func previewCommand() *cobra.Command {
 		}
 		defer remove()
 		start := func(ctx context.Context) error {
-			return p.run(ctx, systemd.TextLogger(cmd.ErrOrStderr(), level), p.show)
+			cmd.SetContext(ctx)
+			return p.run(ctx, systemd.TextLogger(cmd.ErrOrStderr(), level), func(n *simulation) error { return p.show(cmd, n) })
 		}
 		if *once || *p.output == "json" || !isLive(p.out) {
 			return start(cmd.Context())
@@ -111,8 +103,8 @@ func previewCommand() *cobra.Command {
 	return cmd
 }
 
-// run runs metalplugd, in directories of its own, while show shows it.
-func (p *preview) run(ctx context.Context, log *slog.Logger, show func(context.Context, *simulation) error) error {
+// run runs metalplugd, in directories of its own, until show returns.
+func (p *preview) run(ctx context.Context, log *slog.Logger, show func(*simulation) error) error {
 	dir, remove, err := directoryFor(p.serve)
 	if err != nil {
 		return err
@@ -121,38 +113,39 @@ func (p *preview) run(ctx context.Context, log *slog.Logger, show func(context.C
 	return simulate(ctx, p.config, dir, log, show)
 }
 
-// show shows each state that differs from the last one.
-func (p *preview) show(ctx context.Context, n *simulation) error {
-	refused := n.give(ctx, p.config, p.containers)
-	var last previewState
-	for {
-		given := n.kubelet.Changed()
-		snapshot, changed := n.inventory.Snapshot()
-		if state := p.state(n, snapshot); !reflect.DeepEqual(state, last) {
-			last = state
-			draw := func(s *screen) { s.preview(state) }
-			var err error
-			if p.view != nil {
-				err = p.view.show(draw)
-			} else {
-				err = show(p.out, *p.output, false, state, draw)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		if p.view == nil && p.serve == "" {
-			return refused
-		} else if p.view == nil { // one state was shown
-			<-ctx.Done()
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-given:
-		case <-changed:
-		}
+// show shows the state once, or in a view at each change.
+func (p *preview) show(cmd *cobra.Command, n *simulation) error {
+	refused := n.give(cmd.Context(), p.config, p.containers)
+	o := operator{socket: n.client.Socket}
+	state := previewState{Machine: p.title, Resources: []control.Resource{}, Containers: p.containers}
+	if p.serve != "" {
+		state.Socket = o.socket
 	}
+	draw := func() error {
+		devices, resources, err := o.ask(cmd)
+		if err != nil {
+			return err
+		}
+		state := state
+		state.Devices = devices
+		for _, r := range resources {
+			if expected(r) {
+				state.Resources = append(state.Resources, r)
+			}
+		}
+		if p.view == nil {
+			return show(p.out, *p.output, false, state, func(s *screen) { s.preview(state) })
+		}
+		return p.view.show(func(s *screen) { s.preview(state) })
+	}
+	if p.view != nil {
+		return o.eachState(cmd, draw)
+	}
+	err := draw()
+	if p.serve != "" && err == nil {
+		<-cmd.Context().Done()
+	}
+	return cmp.Or(err, refused)
 }
 
 // machine makes the configuration one of the machine that was asked for. remove puts away what was made for that.
@@ -220,28 +213,6 @@ func (s *screen) bundledRecordings(before string) {
 	}
 }
 
-// state returns what a snapshot offers, as the kubelet counts it.
-func (p *preview) state(n *simulation, snapshot *inventory.Snapshot) previewState {
-	s := previewState{Machine: p.title, Resources: []listed{}, Devices: []control.Device{}, NotOffered: []control.Device{}, Containers: p.containers}
-	if p.serve != "" {
-		s.Socket = n.client.Socket
-	}
-	for _, r := range p.config.Resources {
-		capacity, allocatable, known := n.kubelet.Count(r.Name)
-		if known && (capacity > 0 || !r.Optional) {
-			s.Resources = append(s.Resources, listed{r.Name, capacity, allocatable})
-		}
-	}
-	for d := range snapshot.All() {
-		if shown := control.NewDevice(d, n.kubelet.Pods()); shown.Resource != "" {
-			s.Devices = append(s.Devices, shown)
-		} else {
-			s.NotOffered = append(s.NotOffered, shown)
-		}
-	}
-	return s
-}
-
 // preview writes a state for people. It begins with a summary, and with what may surprise.
 func (s *screen) preview(state previewState) {
 	s.line("", "", state.Machine)
@@ -254,7 +225,7 @@ func (s *screen) preview(state previewState) {
 		s.WriteString("\n")
 		rows := [][]cell{cells("RESOURCE", "CAPACITY", "ALLOCATABLE")}
 		for _, r := range state.Resources {
-			rows = append(rows, cells(r.Name, fmt.Sprint(r.Capacity), fmt.Sprint(r.Allocatable)))
+			rows = append(rows, cells(r.Name, fmt.Sprint(r.Capacity), fmt.Sprint(r.Healthy*max(1, r.Shares))))
 		}
 		s.table("  ", rows...)
 	}
@@ -262,14 +233,14 @@ func (s *screen) preview(state previewState) {
 		s.container(c)
 	}
 	s.WriteString("\n")
-	if len(state.Devices) == 0 {
+	if !slices.ContainsFunc(state.Devices, func(d control.Device) bool { return d.Resource != "" }) {
 		s.line("", "", "The configuration takes no device of this machine. To see what other machines would offer:")
 		s.WriteString("\n")
 		s.bundledRecordings(os.Args[0] + " preview --recording ")
 		s.WriteString("\n")
 	}
-	if all := slices.Concat(state.Devices, state.NotOffered); len(all) > 0 {
-		s.devices(all, nil, true)
+	if len(state.Devices) > 0 {
+		s.devices(state.Devices, state.Resources, true)
 	}
 	s.WriteString("\n")
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,20 +18,18 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/helper"
-	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/systemd"
 )
 
 // simulation is metalplugd in this process, with a stand-in for the kubelet. It changes no device.
 type simulation struct {
-	inventory *inventory.Inventory
-	kubelet   *kubelet.Standin
-	client    control.Client
+	kubelet *kubelet.Standin
+	client  control.Client
 }
 
-// registerLimit is how long all resources may take to register.
-const registerLimit = 20 * time.Second
+// simulationLimit is how long all resources may take to register, and the daemon to ask who holds devices.
+const simulationLimit = 20 * time.Second
 
 // directoryFor makes a directory for a simulation, an empty one of that name or one of its own for no name. remove removes it, or
 // what is in it if it was there before.
@@ -65,7 +64,7 @@ func directoryFor(name string) (dir string, remove func(), err error) {
 
 // simulate runs metalplugd with a configuration until run returns. Its files and sockets are in dir, and the resources are registered
 // when run begins.
-func simulate(ctx context.Context, c config.Config, dir string, log *slog.Logger, run func(context.Context, *simulation) error) error {
+func simulate(ctx context.Context, c config.Config, dir string, log *slog.Logger, run func(*simulation) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c.Resources = slices.Clone(c.Resources)
@@ -87,73 +86,55 @@ func simulate(ctx context.Context, c config.Config, dir string, log *slog.Logger
 	if c.Hardware.Recording == "" { // a disk is read to know whether it would be offered
 		touch.Probe = helper.Touch(c.Reset, c.Paths.Sysfs, "").Probe
 	}
-	ended, watching := make(chan error, 1), make(chan *inventory.Inventory, 1)
+	ended := make(chan error, 1)
 	go func() {
 		defer cancel()
 		ended <- daemon.Run(ctx, daemon.Options{
 			Config: c, Touch: touch, Log: log, Notifier: systemd.Notifier{Quiet: true}, Version: version,
-			Watching: func(i *inventory.Inventory) { watching <- i },
 		})
 	}()
-	select {
-	case n.inventory = <-watching:
-		if err = n.registered(ctx); err == nil && ctx.Err() == nil {
-			err = run(ctx, n)
-		}
-	case <-ctx.Done():
+	if err = n.await(ctx, n.registered); err == nil && ctx.Err() == nil {
+		err = run(n)
 	}
 	cancel()
 	return errors.Join(<-ended, err)
 }
 
-// registered waits until the kubelet knows all resources that have devices, or need none.
-func (n *simulation) registered(ctx context.Context) error {
-	select {
-	case <-n.inventory.Ready():
-	case <-ctx.Done():
-		return nil
-	}
-	for limit := time.After(registerLimit); ; {
-		changed := n.kubelet.Changed()
-		var all []control.Resource
-		err := n.client.Get(ctx, "/v1/resources", &all)
-		missing := slices.IndexFunc(all, func(r control.Resource) bool {
-			_, _, known := n.kubelet.Count(r.Name)
-			return expected(r) && !known
-		})
-		if err == nil && missing < 0 {
-			return nil
+// await waits until the daemon is as wanted, or ctx ends.
+func (n *simulation) await(ctx context.Context, is func(devices []control.Device, resources []control.Resource) bool) error {
+	for limit := time.After(simulationLimit); ; {
+		var status control.Status
+		err := n.client.Get(ctx, "/v1/status", &status)
+		if err == nil && status.Ready {
+			var devices []control.Device
+			if err = n.client.Get(ctx, "/v1/devices", &devices); err == nil && is(devices, status.Resources) {
+				return nil
+			}
 		}
 		select {
-		case <-changed:
-		case <-time.After(10 * time.Millisecond): // the control socket is not served yet
+		case <-time.After(10 * time.Millisecond): // the socket is not served from the beginning, and no event has the holders
 		case <-ctx.Done():
 			return nil
 		case <-limit:
-			return fmt.Errorf("not all resources are registered after %v: %w", registerLimit, err)
+			return fmt.Errorf("metalplugd is not ready after %v: %w", simulationLimit, cmp.Or(err, errors.New("see its log: --log-level debug")))
 		}
 	}
 }
 
-// give gives the containers what they ask for, and waits until the daemon knows. The error is why one gets nothing.
+// registered reports whether the kubelet knows all resources that have devices, or need none.
+func (n *simulation) registered(_ []control.Device, resources []control.Resource) bool {
+	return !slices.ContainsFunc(resources, func(r control.Resource) bool { return expected(r) && !n.kubelet.Knows(r.Name) })
+}
+
+// give gives the containers what they ask for, and waits until the daemon knows their pods. The error is why one gets nothing.
 func (n *simulation) give(ctx context.Context, c config.Config, containers []container) error {
 	var refused []error
 	for i := range containers {
 		refused = append(refused, containers[i].ask(ctx, n, c))
 	}
-	for held := n.kubelet.Pods(); ; {
-		snapshot, changed := n.inventory.Snapshot()
-		all := true
-		for d := range snapshot.All() {
-			all = all && (held[d.Device.ID] == nil || d.Held())
-		}
-		if all {
-			return errors.Join(refused...)
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	held := n.kubelet.Pods()
+	err := n.await(ctx, func(devices []control.Device, _ []control.Resource) bool {
+		return !slices.ContainsFunc(devices, func(d control.Device) bool { return held[d.ID] != nil && d.Allocated == nil })
+	})
+	return errors.Join(append(refused, err)...)
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -59,8 +58,8 @@ func recordedTopology(cmd *cobra.Command, recorded, file string) (t control.Topo
 		return t, err
 	}
 	defer remove()
-	err = p.run(cmd.Context(), systemd.TextLogger(cmd.ErrOrStderr(), slog.LevelWarn), func(ctx context.Context, n *simulation) error {
-		return n.client.Get(ctx, "/v1/topology", &t)
+	err = p.run(cmd.Context(), systemd.TextLogger(cmd.ErrOrStderr(), slog.LevelWarn), func(n *simulation) error {
+		return n.client.Get(cmd.Context(), "/v1/topology", &t)
 	})
 	return t, err
 }

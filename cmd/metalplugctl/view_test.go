@@ -139,20 +139,21 @@ func TestServe(t *testing.T) {
 	v := onTerminal(t, 200, 60, "preview", "--recording", "gpu-server", "--allocate", "nvidia.com/gpu=2", "--serve", dir)
 	v.until("METALPLUG_SOCKET=" + dir + "/control.sock; metalplugctl list")
 	v.until("A container that asks for nvidia.com/gpu=2 gets:")
-	v.until("METALPLUG_NVIDIA_COM_GPU=GPU-36f675cc-81e7-4ef5-a8e2-5d940ed90475,GPU-9531985d-5d9d-49f8-9818-e811892f902b")
+	v.until("METALPLUG_NVIDIA_COM_GPU=")
+	given, _, _ := strings.Cut(v.all, ",")
 	v.until("default/pod-1")
 	socket := filepath.Join(dir, "control.sock")
 	for _, test := range []struct{ args, want string }{
 		{"status", "nvidia.com/gpu           8 of 8 healthy, 2 held; kubelet connected\n"},
-		{"why nvidia1", "=>  offered as nvidia.com/gpu, Healthy, held by default/pod-1 (main)\n"},
-		{"cordon nvidia3", "GPU-d23f0824-128b-4f33-8c5c-7fd0a6a3a450: Unhealthy: cordoned: by the operator\n"},
+		{"why " + given, "=>  offered as nvidia.com/gpu, Healthy, held by default/pod-1 (main)\n"},
+		{"cordon ibp25s0", "infiniband-b8cef60300a12b3c: Unhealthy: cordoned: by the operator\n"},
 	} {
 		code, stdout, stderr := ctl(t, append([]string{"--socket", socket}, strings.Fields(test.args)...)...)
 		if code != exitOK || stderr != "" || !strings.Contains(stdout, test.want) {
 			t.Errorf("%s: exit %d, %s\n%s", test.args, code, stderr, stdout)
 		}
 	}
-	v.until("nvidia.com/gpu           8         7")
+	v.until("metalplug.io/infiniband  8         7")
 	if code, _, stderr := ctl(t, "preview", "--recording", "gpu-server", "--serve", dir); code != exitProblem || !strings.Contains(stderr, "it is not empty") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}

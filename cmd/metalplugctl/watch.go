@@ -29,25 +29,25 @@ func (o *operator) watchCommand() *cobra.Command {
 		case *once || *output != "json" && !isLive(out):
 			return o.redraw(cmd, *output, nil)
 		case *output == "json":
-			return o.eachState(cmd, *output, nil)
+			return o.eachState(cmd, func() error { return o.redraw(cmd, *output, nil) })
 		}
 		return inView(cmd, func(ctx context.Context, v *view) error {
 			cmd.SetContext(ctx)
-			return o.eachState(cmd, *output, v)
+			return o.eachState(cmd, func() error { return o.redraw(cmd, *output, v) })
 		})
 	}
 	return cmd
 }
 
-// eachState shows the state at each change until the command ends.
-func (o *operator) eachState(cmd *cobra.Command, output string, v *view) error {
+// eachState calls draw at once, and at each change until the command ends.
+func (o *operator) eachState(cmd *cobra.Command, draw func() error) error {
 	var drawn time.Time
 	return o.follow(cmd, false, func(_ []byte, e control.Event) error {
 		if e.Time.Equal(drawn) { // the drawing at the first of several changes shows them all
 			return nil
 		}
 		drawn = e.Time
-		err := o.redraw(cmd, output, v)
+		err := draw()
 		select {
 		case <-cmd.Context().Done():
 		case <-time.After(redrawPause):

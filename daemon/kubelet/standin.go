@@ -28,7 +28,6 @@ type Standin struct {
 	mu      sync.Mutex
 	plugins map[string]*registered // by resource
 	pods    []*podresources.PodResources
-	changed chan struct{} // closed and replaced at each change
 }
 
 // registered is a plugin that serves a resource.
@@ -40,7 +39,7 @@ type registered struct {
 
 // StandIn serves kubelet.sock in the directory plugins, and PodResources on the socket pods, until ctx ends.
 func StandIn(ctx context.Context, plugins, pods string) (*Standin, error) {
-	s := &Standin{ctx: ctx, dir: plugins, plugins: make(map[string]*registered), changed: make(chan struct{})}
+	s := &Standin{ctx: ctx, dir: plugins, plugins: make(map[string]*registered)}
 	for path, register := range map[string]func(*grpc.Server){
 		filepath.Join(plugins, "kubelet.sock"): func(server *grpc.Server) { pluginapi.RegisterRegistrationServer(server, s) },
 		pods:                                   func(server *grpc.Server) { podresources.RegisterPodResourcesListerServer(server, s) },
@@ -70,46 +69,29 @@ func (s *Standin) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*
 		return nil, err
 	}
 	p.prefers = options.GetGetPreferredAllocationAvailable()
-	s.change(func() { s.plugins[r.GetResourceName()] = p })
+	s.mu.Lock()
+	s.plugins[r.GetResourceName()] = p
+	s.mu.Unlock()
 	go func() {
 		defer conn.Close()
 		stream, err := p.client.ListAndWatch(s.ctx, &pluginapi.Empty{})
 		for err == nil {
 			var list *pluginapi.ListAndWatchResponse
 			if list, err = stream.Recv(); err == nil {
-				s.change(func() { p.devices = append([]*pluginapi.Device{}, list.GetDevices()...) })
+				s.mu.Lock()
+				p.devices = append([]*pluginapi.Device{}, list.GetDevices()...)
+				s.mu.Unlock()
 			}
 		}
 	}()
 	return &pluginapi.Empty{}, nil
 }
 
-// change makes a change.
-func (s *Standin) change(of func()) {
+// Knows reports whether the plugin of a resource has sent its list.
+func (s *Standin) Knows(resource string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of()
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
-// Changed returns a channel that is closed at the next change. Take it before looking.
-func (s *Standin) Changed() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.changed
-}
-
-// Count returns how many devices of a resource there are, and how many of them are healthy. known reports whether the plugin has sent
-// its list.
-func (s *Standin) Count(resource string) (capacity, allocatable int, known bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := s.plugins[resource]
-	if p == nil || p.devices == nil {
-		return 0, 0, false
-	}
-	return len(p.devices), len(p.healthy(nil)), true
+	return s.plugins[resource] != nil && s.plugins[resource].devices != nil
 }
 
 // healthy returns the IDs of the healthy devices, without those that are taken.
@@ -144,7 +126,7 @@ var errTooFew = errors.New("too few healthy devices are free")
 // for the container's answer.
 func (s *Standin) Give(ctx context.Context, resource string, n int) (Granted, error) {
 	s.mu.Lock()
-	p, number := s.plugins[resource], len(s.pods)+1
+	p := s.plugins[resource]
 	var free []string
 	if p != nil {
 		free = p.healthy(s.given(resource))
@@ -169,13 +151,13 @@ func (s *Standin) Give(ctx context.Context, resource string, n int) (Granted, er
 	if err != nil {
 		return Granted{}, Readable(err, podResourcesLimit)
 	}
-	s.change(func() {
-		s.pods = append(s.pods, &podresources.PodResources{
-			Namespace: "default", Name: fmt.Sprintf("pod-%d", number),
-			Containers: []*podresources.ContainerResources{{
-				Name: "main", Devices: []*podresources.ContainerDevices{{ResourceName: resource, DeviceIds: ids}},
-			}},
-		})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pods = append(s.pods, &podresources.PodResources{
+		Namespace: "default", Name: fmt.Sprintf("pod-%d", len(s.pods)+1),
+		Containers: []*podresources.ContainerResources{{
+			Name: "main", Devices: []*podresources.ContainerDevices{{ResourceName: resource, DeviceIds: ids}},
+		}},
 	})
 	return granted(ids, answer.GetContainerResponses()[0]), nil
 }
