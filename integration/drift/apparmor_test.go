@@ -51,8 +51,8 @@ func TestProfilesMatchTheUnits(t *testing.T) {
 			t.Errorf("%s: profiles %q, want the one of the program %s", name, found, name)
 			continue
 		}
-		if (found[0][3] != "") != (name == "metalplug-reset") {
-			t.Errorf("%s: mediate_deleted is for the program that asks loop devices for their files, which may be removed", name)
+		if (found[0][3] != "") != (name != "metalplug-unit") {
+			t.Errorf("%s: mediate_deleted is for the programs that ask for files that others remove or replace", name)
 		}
 		unit := name + "@.service"
 		if name == "metalplugd" {
