@@ -56,9 +56,10 @@ func (l *loop) numbered(e *entry) {
 	}
 }
 
-// opened returns why a device is not given to a pod while the pod of another one can open it, or nil.
+// opened returns why a device is not given to a pod while the pod of another one can open it, or nil. The pod that holds the
+// device is no reason to give it out, as the kubelet may know that the pod has gone before the daemon does.
 func (l *loop) opened(e *entry) error {
-	if len(l.granted) == 0 || e.lease.Held() {
+	if len(l.granted) == 0 {
 		return nil
 	}
 	n := e.number()

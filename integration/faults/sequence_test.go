@@ -732,10 +732,12 @@ func (s *sequence) shared() error {
 			had[id] = p.uid
 		}
 		for node, thing := range p.things {
-			if other := opens[node]; other != "" && other != thing {
+			switch other := opens[node]; {
+			case other != "" && other != thing:
 				return fmt.Errorf("%s was given %s, and can open %s or is opened by its pod: %s", p.uid, thing, other, node)
+			case p.started:
+				opens[node] = thing
 			}
-			opens[node] = thing
 			owners[thing] = append(owners[thing], p.uid)
 			if most := s.most(thing); len(owners[thing]) > most {
 				return fmt.Errorf("%v were given the nodes of %s, which is for %d", owners[thing], thing, most)
