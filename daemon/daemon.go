@@ -61,7 +61,6 @@ type daemon struct {
 	started   time.Time
 	inventory *inventory.Inventory
 	watch     *plugin.Watch
-	peers     *plugin.Peers
 	parked    *plugin.Parked
 	specs     *cdi.Specs
 	turnover  *turnover.Turnover
@@ -167,8 +166,6 @@ func (d *daemon) build(last time.Time) {
 		Owners:  func() (map[string][]string, error) { return kubelet.Owners(d.Config.Paths.DevicePlugins) },
 	}
 	d.watch = &plugin.Watch{Dir: d.Config.Paths.DevicePlugins, Log: d.Log}
-	d.peers = &plugin.Peers{Dir: d.Config.Paths.DevicePlugins, Hint: d.watch.Hint}
-	d.watch.Stir = d.peers.Stir
 	d.parked = &plugin.Parked{Store: d.Notifier.Store, Remove: d.Notifier.Remove}
 	d.parked.Take(d.Sockets)
 	d.specs = &cdi.Specs{Dir: d.Config.Paths.CDI, Inventory: d.inventory, Host: d.host, Log: d.Log}
@@ -231,7 +228,6 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 		Inventory: d.inventory,
 		Host:      d.host,
 		Watch:     d.watch,
-		Peers:     d.peers,
 		Parked:    d.parked,
 		Counted: func(ctx context.Context) ([]string, error) {
 			counted, err := kubelet.Allocatable(ctx, d.Config.Paths.PodResources)
@@ -251,7 +247,6 @@ func (d *daemon) tasks() []task {
 		{"release times", d.control.TimeReleases},
 		{"kubelet directory watch", d.watch.Run},
 		{"mounts", d.watchMounts},
-		{"other plugins", d.peers.Run},
 		{"inventory", func(ctx context.Context, ready func()) error {
 			go func() {
 				select {

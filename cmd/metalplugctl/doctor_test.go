@@ -127,7 +127,7 @@ func TestDoctor(t *testing.T) {
 			f.status.Resources[0].Complaint = "endpoint not registered: register metalplug.io/nvme with the kubelet: hung up"
 		},
 		"held-back": func(f *fixture) {
-			f.status.Resources[0].Connected, f.status.Resources[0].Conflict = false, true
+			f.status.Resources[0].Connected = false
 			f.status.Resources[0].Held = "another plugin serves metalplug.io/nvme: the kubelet counts x"
 		},
 		"no-stream":     func(f *fixture) { f.status.Resources[0].Connected = false },

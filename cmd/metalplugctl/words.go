@@ -29,8 +29,6 @@ func standing(r control.Resource) string {
 	switch {
 	case r.Held != "":
 		return text + "; held back"
-	case r.Connected && r.Conflict:
-		return text + "; kubelet connected; conflict with another plugin"
 	case r.Connected:
 		return text + "; kubelet connected"
 	case r.Registered:

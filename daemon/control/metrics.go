@@ -160,7 +160,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 		gauge(devicesDesc, float64(r.Healthy), r.Name, health(true))
 		gauge(devicesDesc, float64(r.Unhealthy), r.Name, health(false))
 		gauge(connectedDesc, one(r.Connected), r.Name)
-		gauge(conflictDesc, one(r.Conflict), r.Name)
+		gauge(conflictDesc, one(r.Held != ""), r.Name)
 	}
 	if snapshot.Version == 0 { // before the first one 0 would not be true
 		return

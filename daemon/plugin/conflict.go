@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -22,18 +20,18 @@ import (
 // runClient). From 1.37 on the kubelet counts the last list as long as any stream of the name is open (v1.37, manager.go,
 // PluginDisconnected).
 //
-// So an endpoint asks the kubelet for its count before it registers a resource that yields, and after each event of
-// [Peers]. A device that was never in our list belongs to another plugin, and the resource is held back. The endpoint
-// does not register it, or if the other plugin came later, our stream stays open and silent. The endpoint registers it
-// once a plugin has ended and the kubelet counts nothing. If a plugin ends whose devices are all unhealthy, its end is
-// the only sign.
-//
-// A resource that does not yield is registered again once the other plugin has ended.
+// So an endpoint asks the kubelet for its count before it registers a resource that yields, and after each event of other
+// plugins. If another plugin serves the name, the resource is held back. The endpoint does not register it, or if the other
+// plugin came later, our stream stays open and silent. The endpoint registers it once the other plugin has ended.
 const (
-	// askPause is the least time between two questions.
+	// askPause is the least time between an answer and the next question.
 	askPause = 100 * time.Millisecond
 	// askAgain is when to ask again before an answer counts. A list, or the end of a stream, may be under way.
 	askAgain = 300 * time.Millisecond
+	// askLate is when to ask after a second registration. The kubelet may deal with the end of the first stream after it.
+	askLate = time.Second
+	// unanswered is when to ask again after the kubelet has not answered.
+	unanswered = 10 * time.Second
 	// returnPause is how long a plugin that has ended may take to restart before ours is registered.
 	returnPause = time.Second
 	// kubeletGrace is how long the other plugin may take to register with a kubelet that has restarted. A common one that polls
@@ -41,216 +39,277 @@ const (
 	kubeletGrace = 10 * time.Second
 	// heldInterval is how often to ask without an event while the resource is held back.
 	heldInterval = time.Minute
-	// lateEnd is how long, and lateInterval how often, to ask after a second registration. The kubelet may deal with the
-	// end of the first stream after it.
-	lateEnd      = 4 * time.Second
-	lateInterval = time.Second
 	// registerAgainAfter is the least time between two registrations because of an answer, unless a plugin has ended.
 	registerAgainAfter = time.Minute
 )
 
-// finding is how an answer of the kubelet compares with our list.
-type finding int
-
-const (
-	ours    finding = iota // it counts nothing that was not in our list
-	foreign                // it counts another device, so another plugin serves the name
-	nothing                // it has worked through our list, which has healthy devices, and counts nothing, so it takes the endpoint for ended
-	over                   // it counts our devices, after it counted others
-	same                   // it counts our devices, and a container has one from another plugin, so that plugin has the same devices
-)
-
 // conflict is what an endpoint knows of another plugin with its name. Run owns it, except for asked.
 type conflict struct {
-	e         *Endpoint
-	asked     atomic.Bool       // the kubelet has asked us for devices during a conflict. Run takes it
-	at        time.Time         // time of the last question
-	events    uint64            // Peers.Events before that question
-	again     time.Duration     // when to ask without an event, or 0 for never
-	late      bool              // the kubelet may deal with the end of an earlier stream
-	suspect   finding           // of the last answer. The next one confirms it
-	list      *inventory.Offer  // what was sent last before that answer
-	given     map[string]string // containers that had devices of another plugin when this endpoint registered
-	contested finding           // how another plugin shows that offers a resource that does not yield, or ours
-	taken     time.Time         // time of the last registration because of an answer
-	ended     uint64            // Peers.Ended at that time
-	hold      *hold             // nil if the resource is not held back
+	e       *Endpoint
+	asked   atomic.Bool       // the kubelet has asked us for devices while the resource was held back. Run takes it
+	last    time.Time         // of the last answer
+	next    time.Time         // of the next question, or zero if only an event leads to one
+	events  int               // of other plugins before the last question
+	suspect string            // what the last answer shows. The next one confirms it
+	given   map[string]string // containers that had devices of another plugin when this endpoint registered
+	taken   time.Time         // of the last registration because of an answer
+	ended   int               // plugins that had ended by then
+	hold    *hold             // nil if the resource is not held back
+}
+
+// hold is what is known of the other plugin while the resource is held back.
+type hold struct {
+	kubelet   identity
+	restarted bool      // the kubelet has not counted devices of the other plugin since it restarted
+	rival     int       // the newest plugin at the beginning, which is most likely the other one, or 0
+	ended     int       // plugins that have ended so far
+	until     time.Time // when the other plugin should be back, or zero if no end was seen
 }
 
 // begin forgets what belongs to an earlier registration. A kubelet that has known an endpoint may deal with its end after this, in
 // spite of all pauses.
 func (c *conflict) begin(known bool) {
-	c.suspect, c.again, c.late = ours, 0, known
-	if known {
-		c.again, c.at = lateInterval, time.Now()
-	}
 	c.forget()
+	if known {
+		c.next = time.Now().Add(askLate)
+	}
 }
 
-// forget leaves out of account what another plugin has given to containers so far.
+// forget leaves out of account what the kubelet has counted, and what another plugin has given to containers, so far.
 func (c *conflict) forget() {
+	c.suspect, c.next = "", time.Time{}
 	c.given, _ = kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 }
 
 // precheck asks the kubelet whether another plugin serves the resource. It returns when to look again, or 0 to register.
-func (c *conflict) precheck(ctx context.Context, sock identity) time.Duration {
+func (c *conflict) precheck(ctx context.Context, sock identity) (wait time.Duration) {
 	e := c.e
 	if !e.Resource.Yields || e.Counted == nil {
 		return c.unpark()
 	}
 	counted, err := e.Counted(ctx)
+	live, _, _ := e.Watch.others()
 	switch {
-	case errors.Is(err, kubelet.ErrNotCounted), err == nil && len(counted) == 0, err != nil && len(e.Peers.Live()) == 0:
-		c.suspect = ours
+	case errors.Is(err, kubelet.ErrNotCounted), err == nil && len(counted) == 0, err != nil && len(live) == 0:
+		c.suspect = ""
 		return c.unpark()
 	case err != nil && time.Since(e.kubelet.since) < eager:
-		e.kubelet.notBefore = time.Now().Add(settlePause / 10)
-		return settlePause / 10
+		wait = settlePause / 10
 	case err != nil:
 		return e.again(fmt.Errorf("ask the kubelet which plugin serves %s: %w; see paths.pod_resources, or set takeover = true "+
 			"in a [[resource]] of that name", e.Resource.Name, err))
-	case c.suspect != foreign: // it may be the list of our last endpoint
-		c.suspect = foreign
-		e.kubelet.notBefore = time.Now().Add(askAgain)
-		return askAgain
+	case c.suspect == "": // it may be the list of our last endpoint
+		c.suspect, wait = counted[0], askAgain
+	default:
+		return c.holdBack(sock, "the kubelet counts "+counted[0])
 	}
-	return c.holdBack(sock, foreign, counted[0])
-}
-
-// sendAgain sends our list, and asks only once the kubelet has had it.
-func (c *conflict) sendAgain() {
-	c.at, c.events, c.again, c.suspect = time.Now(), c.e.Peers.Events(), askAgain, ours
-	c.forget()
-	c.e.streams.repeat()
+	e.kubelet.notBefore = time.Now().Add(wait)
+	return wait
 }
 
 // compare asks for the kubelet's count if another plugin has come, has ended or may have sent a list, and acts on the
 // answer. It returns when to ask again, or 0 for the next event. Our stream is open.
 func (c *conflict) compare(ctx context.Context, sock identity) time.Duration {
 	e := c.e
-	if c.asked.Swap(false) && c.contested != ours { // the list of the other came after ours
-		c.setContested(ours)
-		c.sendAgain()
+	_, ended, events := e.Watch.others()
+	if events != c.events && c.suspect == "" {
+		c.next = c.last.Add(askPause)
 	}
-	events := e.Peers.Events()
-	news := events != c.events
-	if e.Counted == nil || !news && c.again == 0 {
+	if e.Counted == nil || c.next.IsZero() {
 		return 0
 	}
-	if news { // another plugin may be about to send its list, and ours after it would hide it
-		e.streams.mute(e.Resource.Yields)
-	}
-	pause := max(c.again, askPause)
-	if news && c.suspect == ours {
-		pause = askPause
-	}
-	if wait := time.Until(c.at.Add(pause)); wait > 0 {
+	if wait := time.Until(c.next); wait > 0 {
 		return wait
 	}
 	counted, err := e.Counted(ctx)
-	c.at = time.Now()
+	c.last, c.events, c.next = time.Now(), events, time.Time{}
+	if errors.Is(err, kubelet.ErrNotCounted) {
+		return 0
+	}
 	if err != nil {
-		e.streams.mute(false)
-		c.again = min(max(backstop, 2*c.again), heldInterval)
-		if errors.Is(err, kubelet.ErrNotCounted) {
-			c.late, c.suspect, c.events, c.again = false, ours, events, 0
-		}
-		return c.again
+		return c.askIn(unanswered)
 	}
-	c.late = c.late && time.Since(e.kubelet.at) < lateEnd
-	c.events, c.again = events, 0
-	if c.late {
-		c.again = lateInterval
+	if id := c.givenNow(); id != "" {
+		return c.holdBack(sock, fmt.Sprintf("it has given %s to a pod", id))
 	}
-	found, id := c.find(counted)
-	sent, before := e.streams.lastSent()
-	if found == nothing && e.checkpoint() == before { // the kubelet has not worked through our list
-		found, c.again = ours, lateInterval
-	}
-	// A list that was sent in between may be under way, too. A device that a container has needs no confirmation.
-	confirmed := found == same || found == c.suspect && (found != nothing || sent[0] == c.list)
-	c.suspect, c.list = found, sent[0]
-	e.streams.mute((found == foreign || found == same) && e.Resource.Yields) // so that no list of ours hides the other's
+	before, foreign := c.suspect, e.Foreign(counted)
 	switch {
-	case found == ours:
-	case !confirmed:
-		c.again = askAgain
-	case found == nothing || found == over:
-		return c.takeBack()
-	case e.Resource.Yields:
-		return c.holdBack(sock, found, id)
+	case foreign != "":
+		c.suspect = "the kubelet counts " + foreign
+	case len(counted) == 0 && c.healthy():
+		c.suspect = "the kubelet counts no device"
 	default:
-		c.suspect = ours
-		if c.contested == ours {
-			c.setContested(found)
-			e.Log.Warn("another plugin offers the resource", "err", fmt.Errorf("%s; the kubelet asks only the one that has "+
-				"registered last: end the other, or name the resource differently", c.reason(found, id)))
-		}
+		c.suspect = ""
+		return 0
 	}
-	return c.again
-}
-
-// takeBack registers again, because the kubelet asks another plugin or one that has ended. It returns after what time.
-func (c *conflict) takeBack() time.Duration {
-	ended := c.e.Peers.Ended()
-	if wait := time.Until(c.taken.Add(registerAgainAfter)); ended == c.ended && wait > 0 {
-		c.again = wait
-		return wait
+	switch again := time.Until(c.taken.Add(registerAgainAfter)); {
+	case c.suspect != before:
+		return c.askIn(askAgain)
+	case foreign != "":
+		return c.holdBack(sock, c.suspect)
+	case again > 0 && ended == c.ended:
+		return c.askIn(again)
 	}
-	c.taken, c.ended, c.suspect, c.again = time.Now(), ended, ours, 0
-	c.setContested(ours)
-	c.e.Log.Warn("registering again", "err", fmt.Errorf("the kubelet asks another plugin for devices of the resource, or one that has ended"))
-	c.e.streams.end()
+	// The kubelet takes the end of another plugin for ours.
+	c.taken, c.ended, c.suspect = time.Now(), ended, ""
+	e.Log.Warn("registering again", "err", errors.New("the kubelet counts no device of the resource"))
+	e.streams.end()
 	return settlePause
 }
 
-// setContested notes how another plugin shows that offers a resource that does not yield, or ours if none does.
-func (c *conflict) setContested(found finding) {
-	c.contested = found
-	c.e.set(func(s *Status) { s.Conflict = found != ours })
+// askIn sets when to ask next, and returns it.
+func (c *conflict) askIn(wait time.Duration) time.Duration {
+	c.next = time.Now().Add(wait)
+	return wait
 }
 
-// find compares what the kubelet counts with our lists, the newest and the last two that were sent, and what it has given to
-// containers with what we have.
-func (c *conflict) find(counted []string) (_ finding, example string) {
-	e := c.e
-	sent, _ := e.streams.lastSent()
-	if id := e.Foreign(counted); id != "" {
-		return foreign, id
-	}
-	if len(counted) == 0 && sent[0] != nil && slices.ContainsFunc(sent[0].Devices, func(s *inventory.Status) bool {
-		return s.Healthy && len(e.Resource.outdated(s)) == 0
-	}) {
-		return nothing, ""
-	}
-	if c.contested == foreign {
-		return over, ""
-	}
-	given, err := kubelet.GivenByOthers(e.Dir, e.Resource.Name, e.Resource.Variable)
+// healthy reports whether the kubelet should count a device.
+func (c *conflict) healthy() bool {
+	snapshot, _ := c.e.Inventory.Snapshot()
+	return slices.ContainsFunc(snapshot.Offer(c.e.Resource.Name).Devices, func(s *inventory.Status) bool {
+		return s.Healthy && len(c.e.Resource.outdated(s)) == 0
+	})
+}
+
+// givenNow returns a device that another plugin has given to a container since this endpoint registered, or "". It may
+// be one of ours, with which the other plugin does not show in any list.
+func (c *conflict) givenNow() string {
+	given, err := kubelet.GivenByOthers(c.e.Dir, c.e.Resource.Name, c.e.Resource.Variable)
 	for container, id := range given {
 		if _, before := c.given[container]; !before && err == nil {
-			return same, id
-		}
-	}
-	return ours, ""
-}
-
-// checkpoint returns the identity of the kubelet's checkpoint. The kubelet replaces the file after each list that it has worked
-// through (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go, genericDeviceUpdateCallback).
-func (e *Endpoint) checkpoint() identity {
-	return identityOf(filepath.Join(e.Dir, kubelet.CheckpointFile), syscall.S_IFREG)
-}
-
-// Foreign returns the ID of a device that the kubelet counts for the resource and that is neither in the newest list nor
-// in one of the last two that were sent, or "".
-func (e *Endpoint) Foreign(counted []string) string {
-	snapshot, _ := e.Inventory.Snapshot()
-	sent, _ := e.streams.lastSent()
-	lists := append(sent[:], snapshot.Offer(e.Resource.Name))
-	for _, id := range counted {
-		if !slices.ContainsFunc(lists, func(o *inventory.Offer) bool { return o != nil && e.Resource.find(o, id) != nil }) {
 			return id
 		}
 	}
 	return ""
+}
+
+// Foreign returns the ID of a device that the kubelet counts for the resource and that we do not have, or "".
+func (e *Endpoint) Foreign(counted []string) string {
+	snapshot, _ := e.Inventory.Snapshot()
+	offer := snapshot.Offer(e.Resource.Name)
+	if i := slices.IndexFunc(counted, func(id string) bool { return e.Resource.find(offer, id) == nil }); i >= 0 {
+		return counted[i]
+	}
+	return ""
+}
+
+// holdBack begins to hold the resource back.
+func (c *conflict) holdBack(sock identity, shows string) time.Duration {
+	e := c.e
+	live, ended, _ := e.Watch.others()
+	c.hold = &hold{kubelet: sock, rival: newest(live), ended: ended}
+	c.suspect, c.next = "", time.Time{}
+	c.asked.Store(false)
+	e.streams.mute(true)
+	if err := e.Parked.park(e.Resource.Name, e.streams.client()); err != nil {
+		e.Log.Warn("stream not stored", "err", fmt.Errorf("a restart may cut off the other plugin: %w", err))
+	}
+	c.setHeld(shows)
+	e.Log.Warn("resource held back", "reason", e.last().Held,
+		"remedy", "end the other plugin, or set takeover = true in a [[resource]] of that name")
+	return heldInterval
+}
+
+func (c *conflict) setHeld(shows string) {
+	c.e.set(func(s *Status) {
+		*s = Status{Held: fmt.Sprintf("another plugin serves %s: %s", c.e.Resource.Name, shows)}
+	})
+}
+
+// reconsider decides whether the resource stays held back. It does not once the kubelet has asked us for devices, or once the
+// other plugin has ended, or has not come to a new kubelet, and has had the time to come back. It returns when to look
+// again, or 0 if the resource is not held back.
+func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration {
+	e, h := c.e, c.hold
+	if c.asked.Swap(false) && e.streams.open() {
+		e.Parked.drop(e.Resource.Name)
+		c.forget()
+		c.notHeld()
+		e.setRegistered(true)
+		e.streams.repeat()
+		return 0
+	}
+	if sock != h.kubelet {
+		if !e.Resource.Yields {
+			return c.release()
+		}
+		e.Parked.drop(e.Resource.Name)
+		h.kubelet, h.restarted, h.until = sock, true, time.Now().Add(kubeletGrace)
+		c.setHeld(fmt.Sprintf("it did before the kubelet restarted, and has %v to register", kubeletGrace))
+	}
+	if wait := time.Until(c.last.Add(askPause)); wait > 0 {
+		return wait
+	}
+	counted, err := e.Counted(ctx)
+	if c.last = time.Now(); err != nil {
+		return backstop
+	}
+	live, ended, _ := e.Watch.others()
+	if h.restarted && len(counted) > 0 {
+		h.restarted, h.rival, h.until = false, newest(live), time.Time{}
+		c.setHeld("the kubelet counts " + counted[0])
+	}
+	back := c.last.Add(returnPause)
+	if noPlugin := h.until.IsZero() && len(live) == 0 && len(counted) == 0; (noPlugin || ended != h.ended) && h.until.Before(back) {
+		h.until = back
+	}
+	h.ended = ended
+	if h.until.IsZero() {
+		return heldInterval
+	}
+	if wait := time.Until(h.until); wait > 0 {
+		return wait
+	}
+	if len(counted) == 0 || c.leftover(live) {
+		return c.release()
+	}
+	if h.until = (time.Time{}); !slices.Contains(live, h.rival) { // it has restarted
+		h.rival = newest(live)
+	}
+	return heldInterval
+}
+
+// leftover reports whether what the kubelet counts is the last list of the other plugin, which has ended. A kubelet from
+// 1.37 counts that as long as our stream is open.
+func (c *conflict) leftover(live []int) bool {
+	open := c.e.streams.open() || c.e.Parked.has(c.e.Resource.Name)
+	return open && c.hold.rival != 0 && newest(live) <= c.hold.rival && !slices.Contains(live, c.hold.rival)
+}
+
+// release ends the holding back after the other plugin has ended. It returns when to register.
+func (c *conflict) release() time.Duration {
+	k := &c.e.kubelet
+	k.registered, k.pause, k.notBefore = identity{}, 0, time.Time{}
+	wait := c.unpark()
+	c.notHeld()
+	return wait
+}
+
+func (c *conflict) notHeld() {
+	c.hold = nil
+	c.e.streams.mute(false)
+	c.e.set(func(s *Status) { *s = Status{} })
+	c.e.Log.Info("resource no longer held back")
+}
+
+// unpark closes the connection of an earlier endpoint that was kept for the other plugin, and our stream. It returns how
+// long the kubelet needs to deal with their end, or 0 if there was none.
+func (c *conflict) unpark() time.Duration {
+	open := c.e.streams.open()
+	if !c.e.Parked.drop(c.e.Resource.Name) && !open {
+		return 0
+	}
+	if open {
+		c.e.streams.end()
+	}
+	c.e.kubelet.notBefore = time.Now().Add(restartPause)
+	return restartPause
+}
+
+// newest returns the number of the newest plugin, or 0.
+func newest(live []int) int {
+	if len(live) == 0 {
+		return 0
+	}
+	return live[len(live)-1]
 }

@@ -58,7 +58,7 @@ type Resource struct {
 	Spread      bool              // prefer the devices with the fewest shares taken to those that are close to each other
 	Permissions string            // of "rwm", for the nodes of a container
 	Optional    bool              // the kubelet hears of it only once it has a device
-	Yields      bool              // it is held back while another plugin serves its name
+	Yields      bool              // it is not registered while another plugin serves its name
 	Variable    string            // environment variable in which a container finds the IDs of its devices
 	Env         map[string]string // more variables, with {id}, {pci} and {node} for each device
 	// CDI returns the names by which the container runtime finds devices in a CDI spec, or an error with the reason why
@@ -85,7 +85,6 @@ type Endpoint struct {
 	// Counted asks the kubelet which devices of the resource it counts as healthy, of any plugin. It may block for some
 	// seconds. The error is [kubelet.ErrNotCounted] of a kubelet that never answers. If it is nil, nothing is held back.
 	Counted func(ctx context.Context) ([]string, error)
-	Peers   *Peers  // the other plugins, or nil
 	Parked  *Parked // connections that outlive the endpoint while it is held back, or nil
 	// Before is when the last endpoint of the resource, also of another process, was registered or ended, or zero. A
 	// kubelet that was there then has to deal with its end first.
@@ -106,13 +105,11 @@ type Status struct {
 	Connected  bool   `json:"connected"`           // the kubelet's ListAndWatch stream is open
 	Complaint  string `json:"complaint,omitempty"` // why the kubelet does not know the resource, as it is logged, or empty
 	Held       string `json:"heldBack,omitempty"`  // why the resource is held back, or empty
-	Conflict   bool   `json:"conflict,omitempty"`  // another plugin serves the name, as far as the kubelet shows it
 }
 
 // Status returns how the endpoint stands with the kubelet.
 func (e *Endpoint) Status() Status {
 	s := e.last()
-	s.Conflict = s.Conflict || s.Held != ""
 	if s.Connected = s.Held == "" && e.streams.open(); s.Connected {
 		s.Complaint = "" // it is about the next kubelet
 	}
@@ -176,7 +173,7 @@ func (e *Endpoint) prepare() error {
 	}
 	e.streams.changed = make(chan struct{}, 1)
 	e.conflict.e, e.kubelet.begun = e, time.Now()
-	e.Peers, e.Parked = cmp.Or(e.Peers, &Peers{}), cmp.Or(e.Parked, &Parked{})
+	e.Parked = cmp.Or(e.Parked, &Parked{})
 	e.server = e.newServer()
 	return nil
 }

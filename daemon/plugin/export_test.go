@@ -11,6 +11,9 @@ import (
 // RemoveStale is removeStale, for the tests.
 var RemoveStale = removeStale
 
+// Others is others, for the tests.
+func (w *Watch) Others() (live []int, ended, events int) { return w.others() }
+
 // Service is what the kubelet talks to, without a socket, for tests with a clock of their own.
 func (e *Endpoint) Service() pluginapi.DevicePluginServer {
 	return service{Endpoint: e, places: &places{}}

@@ -29,8 +29,7 @@ import (
 type counting struct {
 	gate  chan struct{} // no answer before it is closed, or nil
 	mu    sync.Mutex
-	next  [][]string      // the next answers, before ids
-	by    func() []string // in the place of ids, or nil
+	next  [][]string // the next answers, before ids
 	ids   []string
 	err   error
 	asked int
@@ -79,7 +78,7 @@ func (n *news) until(t *testing.T, what string, holds func() bool) {
 func (c *counting) set(err error, ids ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ids, c.err, c.by = ids, err, nil
+	c.ids, c.err = ids, err
 }
 
 // bar lets no answer through until the gate is closed.
@@ -119,9 +118,6 @@ func (c *counting) count(context.Context) ([]string, error) {
 		c.next = c.next[1:]
 		return ids, nil
 	}
-	if c.by != nil {
-		return c.by(), nil
-	}
 	return slices.Clone(c.ids), c.err
 }
 
@@ -129,8 +125,7 @@ func (c *counting) count(context.Context) ([]string, error) {
 type heldBench struct {
 	*bench
 	counting   *counting
-	peers      *plugin.Peers
-	beside     news // of peers
+	hints      <-chan struct{} // of other plugins, too
 	parked     *plugin.Parked
 	storing    sync.Mutex
 	stored     map[string]bool // with the service manager, guarded by storing
@@ -166,31 +161,31 @@ func newHeldBenchOf(t *testing.T, change func(*plugin.Endpoint), ids ...string) 
 		},
 	}
 	h.parked.Take(nil)
-	ctx, stop := context.WithCancel(context.Background())
-	var running sync.WaitGroup
 	h.bench = newBench(t, func(e *plugin.Endpoint) {
 		change(e)
-		e.Counted = h.counting.count
-		hint := e.Watch.Hint
-		h.peers = &plugin.Peers{Dir: e.Dir, Hint: func() { hint(); h.beside.tell() }}
-		e.Watch.Stir = h.peers.Stir
-		e.Peers, e.Parked = h.peers, h.parked
+		e.Counted, e.Parked = h.counting.count, h.parked
 		e.Metrics.Registered = func(_ string, err error) { h.registered <- err }
 		e.Changed = func() { h.changed <- struct{}{} }
-		started := make(chan struct{})
-		running.Go(func() {
-			if err := h.peers.Run(ctx, func() { close(started) }); err != nil {
-				t.Error(err)
-			}
-		})
-		<-started
-	})
-	t.Cleanup(func() {
-		h.stop()
-		stop()
-		running.Wait()
+		h.hints, _ = e.Watch.Subscribe()
 	})
 	return h
+}
+
+// besides waits until the other plugins are as wanted, by those that are alive and how many have ended.
+func (h *heldBench) besides(what string, is func(live []int, ended int) bool) {
+	h.t.Helper()
+	limit := time.After(patience)
+	for {
+		live, ended, _ := h.endpoint.Watch.Others()
+		if is(live, ended) {
+			return
+		}
+		select {
+		case <-h.hints:
+		case <-limit:
+			h.t.Fatalf("never: %s: %v alive, %d ended", what, live, ended)
+		}
+	}
 }
 
 // storedNow is how many connections the service manager has.
@@ -223,7 +218,6 @@ func (h *heldBench) held(want bool) {
 func (h *heldBench) other(name string) (end func()) {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name)
-	before := h.peers.Live()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		h.t.Fatal(err)
@@ -236,13 +230,13 @@ func (h *heldBench) other(name string) (end func()) {
 		_ = s.Serve(l)
 	}()
 	end = sync.OnceFunc(func() {
-		before := h.peers.Ended()
+		_, before, _ := h.endpoint.Watch.Others()
 		s.Stop()
 		<-served
-		h.beside.until(h.t, name+" ends", func() bool { return h.peers.Ended() != before })
+		h.besides(name+" ends", func(_ []int, ended int) bool { return ended != before })
 	})
 	h.t.Cleanup(s.Stop)
-	if slices.Equal(h.peers.Live(), before) {
+	if live, _, _ := h.endpoint.Watch.Others(); len(live) == 0 {
 		h.t.Errorf("%s is not seen", name)
 	}
 	return end
@@ -303,7 +297,7 @@ func TestHeldBackUntilTheOtherEnds(t *testing.T) {
 	end := h.other("vendor.sock")
 	h.held(true)
 	h.look()
-	if s := h.endpoint.Status(); s.Registered || s.Connected || !s.Conflict || s.Held != "another plugin serves example.org/widget: the kubelet counts x" {
+	if s := h.endpoint.Status(); s.Registered || s.Connected || s.Held != "another plugin serves example.org/widget: the kubelet counts x" {
 		t.Errorf("%+v", s)
 	}
 	h.counting.set(nil) // all its devices are unhealthy
@@ -314,9 +308,6 @@ func TestHeldBackUntilTheOtherEnds(t *testing.T) {
 	end()
 	h.held(false)
 	h.connected(k, h.registered)
-	if s := h.endpoint.Status(); s.Conflict {
-		t.Errorf("%+v", s)
-	}
 }
 
 // Beside another plugin, a kubelet that cannot be asked is asked until it can.

@@ -80,7 +80,6 @@ func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingSe
 		snapshot, changed := s.Inventory.Snapshot()
 		offer := snapshot.Offer(s.Resource.Name)
 		if round, send := s.streams.now(); send && (first || offer.Listed != sent || round != last) {
-			s.streams.sending(offer, s.checkpoint())
 			if err := kubelet.Send(list.response(&s.Resource, offer, s.Log)); err != nil {
 				return err
 			}
@@ -193,7 +192,7 @@ func (s service) refuse(call string, err error) error {
 
 // noteAsked notes that the kubelet asks us for devices, and so no other plugin.
 func (s service) noteAsked() {
-	if s.Status().Conflict {
+	if s.Status().Held != "" {
 		s.conflict.asked.Store(true)
 		liveness.Poke(s.streams.changed)
 	}

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
@@ -20,13 +19,11 @@ type streams struct {
 	kubelet *client // nil also where calls come without a connection, in tests
 	waiting bool    // for its first call
 	live    map[*stream]bool
-	opened  time.Time           // when the kubelet's last one was opened since we began to register
-	ended   time.Time           // when its last one ended
-	lived   time.Duration       // how long that one was open
-	silent  bool                // nothing is sent
-	round   int                 // the list is sent again for each
-	sent    [2]*inventory.Offer // the last two lists, the newest first
-	before  identity            // of the kubelet's checkpoint when the newest was sent
+	opened  time.Time     // when the kubelet's last one was opened since we began to register
+	ended   time.Time     // when its last one ended
+	lived   time.Duration // how long that one was open
+	silent  bool          // nothing is sent
+	round   int           // the list is sent again for each
 }
 
 // stream is one of them.
@@ -136,23 +133,6 @@ func (s *streams) now() (round int, send bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.round, !s.silent
-}
-
-// sending notes a list that is about to be sent, and the kubelet's checkpoint that was there before.
-func (s *streams) sending(list *inventory.Offer, checkpoint identity) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.before = checkpoint
-	if s.sent[0] != list {
-		s.sent = [2]*inventory.Offer{list, s.sent[0]}
-	}
-}
-
-// lastSent returns the last two lists, the newest first, and the kubelet's checkpoint before that was sent.
-func (s *streams) lastSent() (lists [2]*inventory.Offer, before identity) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sent, s.before
 }
 
 // client returns the kubelet if it has a stream, or nil.

@@ -16,19 +16,16 @@ import (
 )
 
 // Watch notifies endpoints of events in the kubelet's directory that may concern them. kubelet.sock or one of our sockets
-// came or went, or the directory itself did. It is only a hint, and each endpoint looks for itself.
+// came or went, the directory itself did, or another plugin. It is only a hint, and each endpoint looks for itself.
 type Watch struct {
 	Dir string // the kubelet's device plugin directory, which may be missing or replaced
 	Log *slog.Logger
-	// Stir is called when another plugin's socket may have come or gone, and when the kubelet has written its checkpoint,
-	// as it does after each list (kubernetes v1.36 pkg/kubelet/cm/devicemanager, manager.go,
-	// genericDeviceUpdateCallback). It must not block. It may be nil.
-	Stir func()
 
 	probe   liveness.Probe
 	watcher *directory.Watch // owned by Run
 	mu      sync.Mutex
 	hints   map[chan struct{}]bool
+	peers   peers
 }
 
 // Subscribe returns a channel on which a hint waits, and a function that ends that.
@@ -53,7 +50,13 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 		return err
 	}
 	defer w.watcher.Close()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	complaint := w.rearm("")
+	w.mu.Lock()
+	w.peers.ctx, w.peers.known = ctx, make(map[socketFile]*neighbor)
+	w.compare()
+	w.mu.Unlock()
 	started()
 	for {
 		var again <-chan time.Time
@@ -79,7 +82,7 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 		}
 		if lost {
 			complaint = w.rearm(complaint)
-			w.Hint()
+			w.hint()
 			w.stir()
 		}
 	}
@@ -107,7 +110,7 @@ func (w *Watch) event(e directory.Event) (itself bool) {
 		return true
 	case filepath.Dir(e.Name) != w.Dir:
 	case isSocketName(filepath.Base(e.Name)):
-		w.Hint()
+		w.hint()
 	case isOther(filepath.Base(e.Name)) && directory.Moved(e):
 		w.stir()
 	}
@@ -122,16 +125,15 @@ func isSocketName(name string) bool { return name == kubeletSocket || ownName.Ma
 // tmpPrefix).
 func isOther(name string) bool { return !strings.HasPrefix(name, ".") }
 
-func (w *Watch) stir() {
-	if w.Stir != nil {
-		w.Stir()
-	}
-}
-
-// Hint lets every endpoint look at how things stand. It does not block.
-func (w *Watch) Hint() {
+// hint lets every endpoint look at how things stand. It does not block.
+func (w *Watch) hint() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.poke()
+}
+
+// poke is hint for a caller that holds mu.
+func (w *Watch) poke() {
 	for c := range w.hints {
 		liveness.Poke(c)
 	}

@@ -59,7 +59,7 @@ func TestFailedRegistrationOfAnother(t *testing.T) {
 
 // Another plugin takes the name of a resource for itself, and leaves. The device manager knows one endpoint a name. It
 // sends Allocate to the last that was registered, also once that has gone, and takes the lists of both. The stream of the
-// daemon is open all the time. The daemon asks the kubelet for its counts, and registers again.
+// daemon is open all the time. The daemon asks the kubelet for its counts, and registers again after the end of the other.
 func TestRival(t *testing.T) {
 	others := []*api.Device{onNode("x", -1)}
 	ours := []*api.Device{onNode(plain(1)[0].id(), -1)}
@@ -88,6 +88,9 @@ func TestRival(t *testing.T) {
 		}},
 		{"stays, and a device comes", others, func(t *testing.T, k *Kubelet, d *daemon, r *rival) {
 			d.plug(plain(3))
+			d.awaitLog("device added")
+			sees(t, k, widgetResource, 1, 1) // the kubelet asks the other for them
+			r.kill()
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -99,11 +102,13 @@ func TestRival(t *testing.T) {
 				t.Fatal(err)
 			}
 			sees(t, k, widgetResource, 1, 1)
+			again := "registering again"
 			if test.has[0].ID == "x" {
-				d.awaitLog("another plugin offers the resource")
+				d.awaitLog("resource held back")
+				again = "resource no longer held back"
 			}
 			test.end(t, k, d, r)
-			d.awaitLog("registering again")
+			d.awaitLog(again)
 			d.plug(plain(4))
 			serves(t, k)
 			sees(t, k, widgetResource, 4, 4)
