@@ -172,9 +172,7 @@ func (d *daemon) build(last time.Time) {
 	d.specs.Set(d.Config.Resources)
 	d.control = d.newControl()
 	d.turnover.Done = d.control.CountReset
-	d.endpoints = &endpoints{
-		told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), begun: make(chan struct{}), last: last,
-	}
+	d.endpoints = &endpoints{told: d.control.Changed, make: d.endpoint, changed: make(chan struct{}, 1), last: last}
 }
 
 // running reports whether a pod has a process still. The error is [cgroup.ErrNoKubepods] where there are no cgroups of pods.
@@ -262,7 +260,6 @@ func (d *daemon) tasks() []task {
 		{"holders", d.askHolders},
 		{"pods", d.watchPods},
 		{"turnover", d.turnover.Run},
-		{"reload", d.reloads},
 		{"status", d.reportStatus},
 		{"watchdog", d.pingWatchdog},
 		{"memory", d.keepSmall},
@@ -281,7 +278,8 @@ func (d *daemon) notify(err error) {
 }
 
 // serve runs the endpoints once the inventory is complete and the CDI specs are written. As soon as an endpoint is
-// registered the kubelet may start a container with names that it was given before a reboot.
+// registered the kubelet may start a container with names that it was given before a reboot. It reads the configuration
+// again at each signal.
 func (d *daemon) serve(ctx context.Context, ready func()) error {
 	select {
 	case <-d.inventory.Ready():
@@ -289,5 +287,16 @@ func (d *daemon) serve(ctx context.Context, ready func()) error {
 		return nil
 	}
 	d.specs.Update()
-	return d.endpoints.run(ctx, d.Config.Resources, ready)
+	d.endpoints.apply(ctx, d.Config.Resources, ready)
+	for {
+		select {
+		case <-ctx.Done():
+			d.endpoints.apply(ctx, nil, func() {})
+			return nil
+		case <-d.Reload:
+			d.notify(d.Notifier.Reloading())
+			d.reload(ctx)
+			d.notify(d.Notifier.Ready())
+		}
+	}
 }

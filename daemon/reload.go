@@ -12,26 +12,7 @@ import (
 // reloadLimit bounds how long a reload waits for devices that are slow to answer.
 const reloadLimit = 10 * time.Second
 
-// reloads reads the configuration again at each signal. A bad one changes nothing.
-func (d *daemon) reloads(ctx context.Context, ready func()) error {
-	ready()
-	select { // a signal before that waits
-	case <-ctx.Done():
-		return nil
-	case <-d.endpoints.begun:
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-d.Reload:
-			d.notify(d.Notifier.Reloading())
-			d.reload(ctx)
-			d.notify(d.Notifier.Ready())
-		}
-	}
-}
-
+// reload reads the configuration again. A bad one changes nothing.
 func (d *daemon) reload(ctx context.Context) {
 	if d.Load == nil {
 		return
@@ -63,7 +44,7 @@ func (d *daemon) reload(ctx context.Context) {
 	}
 	d.specs.Set(next.Resources)
 	d.specs.Update()
-	d.endpoints.apply(next.Resources, func() {})
+	d.endpoints.apply(ctx, next.Resources, func() {})
 	d.control.Reloaded(pending, nil)
 	d.notify(d.Notifier.Status(d.status()))
 	d.Log.Info("configuration reloaded")

@@ -32,9 +32,14 @@ func (d *daemon) reportStatus(ctx context.Context, ready func()) error {
 // status is the status line as it is now. It begins with why a configuration was refused, until one is taken.
 func (d *daemon) status() string {
 	s := d.control.Status()
-	connected, all := d.endpoints.registered()
+	connected := 0
+	for _, r := range s.Resources {
+		if r.Connected {
+			connected++
+		}
+	}
 	line := fmt.Sprintf("%d devices healthy, %d unhealthy, %d seen and not offered; kubelet connected to %d of %d resources",
-		s.Devices.Healthy, s.Devices.Unhealthy, s.Devices.NotOffered, connected, all)
+		s.Devices.Healthy, s.Devices.Unhealthy, s.Devices.NotOffered, connected, len(s.Resources))
 	if refused, _, _ := strings.Cut(s.Configuration.Problem, "\n"); refused != "" {
 		return "the configuration was not reloaded: " + refused + "; " + line
 	}

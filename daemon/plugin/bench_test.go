@@ -4,7 +4,6 @@ package plugin
 
 import (
 	"fmt"
-	"log/slog"
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -46,11 +45,9 @@ func BenchmarkPrefer8Of10000(b *testing.B) { benchmarkPrefer(b, 10_000) }
 func BenchmarkListOf10000(b *testing.B) {
 	offer, ids := offerOfMany(10_000)
 	r := &Resource{Name: "example.org/gpu"}
-	log := slog.New(slog.DiscardHandler)
 	b.ReportAllocs()
 	for b.Loop() {
-		var l lister
-		if list := l.response(r, offer, log); len(list.Devices) != len(ids) {
+		if list, _ := r.response(offer); len(list.Devices) != len(ids) {
 			b.Fatalf("%d devices", len(list.Devices))
 		}
 	}

@@ -123,31 +123,32 @@ func (e *Endpoint) last() Status {
 }
 
 // Run serves the resource until ctx ends, registering with every kubelet that comes. It calls started after the first
-// look for one. The socket is there by then, if the kubelet's directory is. Run returns only an error that does not go
-// away with time.
-func (e *Endpoint) Run(ctx context.Context, started func()) error {
+// look for one. The socket is there by then, if the kubelet's directory is.
+func (e *Endpoint) Run(ctx context.Context, started func()) {
 	defer e.probe.End()
-	if err := e.prepare(); err != nil {
-		return err
-	}
+	e.Log = e.Log.With("resource", e.Resource.Name)
+	e.socket.path = filepath.Join(e.Dir, socketName(e.Resource.Name, time.Now()))
+	e.streams.changed = make(chan struct{}, 1)
+	e.conflict.e, e.kubelet.begun = e, time.Now()
+	e.Parked = cmp.Or(e.Parked, &Parked{})
+	e.server = e.newServer()
 	defer func() { // the kubelet sees its stream end
 		e.server.Stop()
 		e.socket.drop()
 	}()
 	removeStale(e.Dir, e.Resource.Name)
 	started = sync.OnceFunc(started)
-	if !e.wanted(ctx, started) {
-		return nil
-	}
 	hints, stop := e.Watch.Subscribe()
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var devices <-chan struct{} // closed when they change, while the kubelet is not to hear of the resource
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-hints:
+		case <-devices:
 		case <-e.streams.changed:
 			e.tell()
 		case answer := <-e.probe.Asked():
@@ -155,7 +156,10 @@ func (e *Endpoint) Run(ctx context.Context, started func()) error {
 			continue
 		case <-timer.C:
 		}
-		wait := e.converge(ctx)
+		var wait time.Duration
+		if devices = e.unwanted(); devices == nil {
+			wait = e.converge(ctx)
+		}
 		started()
 		timer.Stop()
 		if wait > 0 {
@@ -164,43 +168,20 @@ func (e *Endpoint) Run(ctx context.Context, started func()) error {
 	}
 }
 
-// prepare makes what Run needs. The error is that of a path that is too long.
-func (e *Endpoint) prepare() error {
-	e.Log = e.Log.With("resource", e.Resource.Name)
-	e.socket.path = filepath.Join(e.Dir, socketName(e.Resource.Name, time.Now()))
-	if len(e.socket.path) > socketPathSize {
-		return e.socket.listen()
-	}
-	e.streams.changed = make(chan struct{}, 1)
-	e.conflict.e, e.kubelet.begun = e, time.Now()
-	e.Parked = cmp.Or(e.Parked, &Parked{})
-	e.server = e.newServer()
-	return nil
-}
-
 // Alive returns once Run has made progress or has ended, or with the error of ctx. It may take as long as the kubelet may
 // take to answer.
 func (e *Endpoint) Alive(ctx context.Context) error {
 	return e.probe.Alive(ctx, "endpoint of "+e.Resource.Name)
 }
 
-// wanted waits until an optional resource has a device. It reports false if ctx has ended before.
-func (e *Endpoint) wanted(ctx context.Context, started func()) bool {
-	for e.Resource.Optional {
-		snapshot, changed := e.Inventory.Snapshot()
-		if len(snapshot.Offer(e.Resource.Name).Devices) > 0 {
-			break
-		}
-		started()
-		select {
-		case <-changed:
-		case answer := <-e.probe.Asked():
-			answer()
-		case <-ctx.Done():
-			return false
-		}
+// unwanted returns a channel that is closed when the devices change, until an optional resource has had one, or else nil.
+func (e *Endpoint) unwanted() <-chan struct{} {
+	snapshot, changed := e.Inventory.Snapshot()
+	if !e.Resource.Optional || len(snapshot.Offer(e.Resource.Name).Devices) > 0 {
+		e.Resource.Optional = false
+		return nil
 	}
-	return true
+	return changed
 }
 
 // converge does the steps that are missing until the kubelet knows our devices. It returns when to look again without a

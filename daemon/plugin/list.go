@@ -4,7 +4,6 @@ package plugin
 
 import (
 	"fmt"
-	"log/slog"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -19,24 +18,16 @@ import (
 // raise.
 const listSize = 4 << 20
 
-// lister makes the lists of one stream.
-type lister struct {
-	sent map[string]bool // IDs that were in a list. A pod may hold them, so they have the first claim on the room
-	full bool            // the last list had no room for all
-}
-
 // response returns the whole list. Where it would be more than the kubelet can receive, which would cost all devices,
-// those are left out that came last.
-func (l *lister) response(r *Resource, offer *inventory.Offer, log *slog.Logger) *pluginapi.ListAndWatchResponse {
-	list := &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
+// it returns how many it has left out.
+func (r *Resource) response(offer *inventory.Offer) (list *pluginapi.ListAndWatchResponse, left int) {
+	list = &pluginapi.ListAndWatchResponse{Devices: r.list(offer)}
 	// The exact size takes as long as to send the list.
-	full := roughSize(list) > listSize && proto.Size(list) > listSize
-	if full {
-		list.Devices = l.cut(list.Devices, r.held(offer), log)
+	if all := len(list.Devices); roughSize(list) > listSize && proto.Size(list) > listSize {
+		list.Devices = cut(list.Devices, r.held(offer))
+		left = all - len(list.Devices)
 	}
-	l.full = full
-	l.remember(list.Devices)
-	return list
+	return list, left
 }
 
 // roughSize is more than a list has in bytes. In addition to its ID a device takes 32 at most.
@@ -45,17 +36,6 @@ func roughSize(list *pluginapi.ListAndWatchResponse) (bytes int) {
 		bytes += len(d.ID) + 32
 	}
 	return bytes
-}
-
-// remember keeps which IDs were sent, but only once the list has come near the limit, because it costs memory.
-func (l *lister) remember(devices []*pluginapi.Device) {
-	if len(devices) < listSize/256 {
-		return
-	}
-	l.sent = make(map[string]bool, len(devices))
-	for _, d := range devices {
-		l.sent[d.ID] = true
-	}
 }
 
 // held returns the IDs of all shares of the devices that a pod holds.
@@ -74,24 +54,25 @@ func (r *Resource) held(offer *inventory.Offer) map[string]bool {
 	return held
 }
 
-// cut returns as many devices as there is room for. Those that were sent before or that a pod holds come first. A kubelet
-// that has restarted has a new stream, and its pods still have their devices.
-func (l *lister) cut(devices []*pluginapi.Device, held map[string]bool, log *slog.Logger) []*pluginapi.Device {
+// cut returns as many devices as there is room for. Those that a pod holds come first.
+func cut(devices []*pluginapi.Device, held map[string]bool) []*pluginapi.Device {
 	room := listSize
 	kept := make([]*pluginapi.Device, 0, len(devices))
 	for _, first := range []bool{true, false} {
 		for _, d := range devices {
-			if n := wireSize(d); (l.sent[d.ID] || held[d.ID]) == first && n <= room {
+			if n := wireSize(d); held[d.ID] == first && n <= room {
 				room -= n
 				kept = append(kept, d)
 			}
 		}
 	}
-	if !l.full {
-		log.Error("list too long", "err", fmt.Errorf("%d devices are more than the kubelet receives in one message (%d bytes): "+
-			"%d are not offered; use fewer shares or a narrower match", len(devices), listSize, len(devices)-len(kept)))
-	}
 	return kept
+}
+
+// logLeft logs how many devices were left out of a list.
+func (e *Endpoint) logLeft(left int) {
+	e.Log.Error("list too long", "err", fmt.Errorf("the kubelet receives %d bytes in one message: %d devices are not offered; "+
+		"use fewer shares or a narrower match", listSize, left))
 }
 
 // wireSize is the size of a device in the list, with tag, length and content.

@@ -4,7 +4,6 @@ package plugin
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 
@@ -23,34 +22,21 @@ func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 			Device: &device.Device{ID: fmt.Sprintf("node-a-rather-long-serial-number-%06d", i), NUMANode: 1}, Verdict: inventory.Verdict{Healthy: true},
 		})
 	}
-	var l lister
-	log := slog.New(slog.DiscardHandler)
-	first := l.response(&Resource{Shares: 1}, offer, log)
-	if len(first.Devices) != len(offer.Devices) {
-		t.Fatalf("%d of %d devices, though they fit", len(first.Devices), len(offer.Devices))
+	if list, left := (&Resource{Shares: 1}).response(offer); len(list.Devices) != len(offer.Devices) || left > 0 {
+		t.Fatalf("%d of %d devices, though they fit", len(list.Devices), len(offer.Devices))
 	}
-	// Twice as many do not fit. Those that were sent before stay.
+	// Twice as many do not fit.
 	for i := range 50_000 {
 		offer.Devices = append(offer.Devices, &inventory.Status{
 			Device: &device.Device{ID: fmt.Sprintf("node-00-another-long-serial-number-%06d", i), NUMANode: 1}, Verdict: inventory.Verdict{Healthy: true},
 		})
 	}
-	second := l.response(&Resource{Shares: 1}, offer, log)
-	if n := proto.Size(second); n > 4<<20 {
-		t.Errorf("the list has %d bytes", n)
-	}
-	kept := make(map[string]bool)
-	for _, d := range second.Devices {
-		kept[d.GetID()] = true
-	}
-	for _, d := range first.Devices {
-		if !kept[d.GetID()] {
-			t.Fatalf("%s was sent before and is dropped", d.GetID())
-		}
+	list, left := (&Resource{Shares: 1}).response(offer)
+	if n := proto.Size(list); n > 4<<20 || left == 0 || len(list.Devices)+left != len(offer.Devices) {
+		t.Errorf("the list has %d bytes, %d devices are left out", n, left)
 	}
 }
 
-// A kubelet that has restarted has a new stream, to which nothing was sent.
 func TestListThatIsCutKeepsWhatIsHeld(t *testing.T) {
 	offer := &inventory.Offer{}
 	for i := range 100 {
@@ -63,7 +49,7 @@ func TestListThatIsCutKeepsWhatIsHeld(t *testing.T) {
 		})
 	}
 	r := &Resource{Shares: 1000}
-	list := new(lister).response(r, offer, slog.New(slog.DiscardHandler))
+	list, _ := r.response(offer)
 	if len(list.Devices) >= 100*1000 {
 		t.Fatal("the list is not cut")
 	}

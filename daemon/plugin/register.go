@@ -133,37 +133,16 @@ func (e *Endpoint) callRegister(ctx context.Context, conn net.Conn) error {
 		return err
 	}
 	defer client.Close()
-	answered := make(chan error, 1)
-	go func() {
-		_, err := pluginapi.NewRegistrationClient(client).Register(ctx, &pluginapi.RegisterRequest{
-			Version:      pluginapi.Version,
-			Endpoint:     filepath.Base(e.socket.path),
-			ResourceName: e.Resource.Name,
-			Options:      options(),
-		})
-		answered <- err
-	}()
-	if err := e.reachable(answered); err != nil {
+	_, err = pluginapi.NewRegistrationClient(client).Register(ctx, &pluginapi.RegisterRequest{
+		Version:      pluginapi.Version,
+		Endpoint:     filepath.Base(e.socket.path),
+		ResourceName: e.Resource.Name,
+		Options:      options(),
+	})
+	if err != nil {
 		return kubelet.Readable(err, registerLimit)
 	}
 	return nil
-}
-
-// reachable recreates our socket, should it go, until the kubelet has answered Register. Without the socket the kubelet
-// does not answer but dials us until the call ends (client.go, dial: 10 s).
-func (e *Endpoint) reachable(answered <-chan error) error {
-	tick := time.NewTicker(settlePause)
-	defer tick.Stop()
-	for {
-		select {
-		case err := <-answered:
-			return err
-		case <-tick.C:
-		}
-		if err := e.ensureSocket(); err != nil {
-			e.complain("endpoint not listening", err)
-		}
-	}
 }
 
 func (e *Endpoint) dial() (*net.UnixConn, error) {

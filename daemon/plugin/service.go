@@ -74,13 +74,17 @@ func (s service) GetDevicePluginOptions(ctx context.Context, _ *pluginapi.Empty)
 func (s service) ListAndWatch(_ *pluginapi.Empty, kubelet grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	st := s.streams.begin(clientOf(kubelet.Context()))
 	defer s.streams.over(st)
-	var list lister
-	sent, last, first := uint64(0), 0, true
+	sent, last, first, full := uint64(0), 0, true, false
 	for {
 		snapshot, changed := s.Inventory.Snapshot()
 		offer := snapshot.Offer(s.Resource.Name)
 		if round, send := s.streams.now(); send && (first || offer.Listed != sent || round != last) {
-			if err := kubelet.Send(list.response(&s.Resource, offer, s.Log)); err != nil {
+			list, left := s.Resource.response(offer)
+			if left > 0 && !full {
+				s.logLeft(left)
+			}
+			full = left > 0
+			if err := kubelet.Send(list); err != nil {
 				return err
 			}
 			s.Metrics.sent(s.Resource.Name, offer, first)

@@ -27,8 +27,6 @@ const (
 	kubeletSocket = "kubelet.sock"
 	// socketPrefix is what the names of our sockets begin with.
 	socketPrefix = "mp-"
-	// socketPathSize is the longest path of a unix socket. sun_path has 108 bytes with the final NUL (unix(7)).
-	socketPathSize = 107
 )
 
 // socketName returns the name of a resource's socket. It is short and plain, and differs at each start.
@@ -100,10 +98,6 @@ func (s *socket) ensure() (made *net.UnixListener, err error) {
 // listen makes the socket for its owner alone. The file stays when the listener is closed, because by then it may be
 // another process's.
 func (s *socket) listen() error {
-	if len(s.path) > socketPathSize {
-		return fmt.Errorf("listen on %s: the path has %d bytes, at most %d are possible: set a shorter paths.device_plugins",
-			s.path, len(s.path), socketPathSize)
-	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.path, fsutil.Cause(err))

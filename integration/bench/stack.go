@@ -94,7 +94,7 @@ func (s *stack) serve(dir string) (stop func(), err error) {
 	<-watching
 	part(func() error { return inv.Run(ctx) })
 	<-inv.Ready()
-	part(func() error { return endpoint.Run(ctx, func() { close(started) }) })
+	running.Go(func() { endpoint.Run(ctx, func() { close(started) }) })
 	select {
 	case <-started:
 	case err = <-failed:

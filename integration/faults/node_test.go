@@ -157,7 +157,10 @@ func (p *parts) start(s setup, host *device.Host) error {
 			return p.turnover.Start(ctx, r.Name, devices)
 		}
 		endpoint := &plugin.Endpoint{Resource: r, Dir: s.dir, Inventory: p.inventory, Host: host, Watch: watch, Log: s.log}
-		await(endpoint.Run)
+		await(func(ctx context.Context, started func()) error {
+			endpoint.Run(ctx, started)
+			return nil
+		})
 	}
 	await(p.turnover.Run)
 	mu.Lock()
