@@ -47,8 +47,11 @@ func (d *daemon) unwritten() []string {
 func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, error), serve func(context.Context, net.Listener) error,
 ) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
-		l, err := d.listener(name)
-		if err == nil && l == nil && listen != nil {
+		var l net.Listener
+		var err error
+		if f := d.Sockets[name]; f != nil {
+			l, err = net.FileListener(f)
+		} else if listen != nil {
 			l, err = listen()
 		}
 		ready()
@@ -66,17 +69,4 @@ func (d *daemon) serveSocket(name, failed string, listen func() (net.Listener, e
 // listenControl makes the control socket.
 func (d *daemon) listenControl() (net.Listener, error) {
 	return control.Listen(filepath.Join(d.Config.Paths.Run, controlSocket))
-}
-
-// listener returns a socket that systemd passes on, or nil.
-func (d *daemon) listener(name string) (net.Listener, error) {
-	f := d.Sockets[name]
-	if f == nil {
-		return nil, nil
-	}
-	l, err := net.FileListener(f)
-	if err != nil {
-		return nil, fmt.Errorf("take the %s socket: %w", name, err)
-	}
-	return l, nil
 }

@@ -3,9 +3,13 @@
 package daemon
 
 import (
+	"context"
 	"errors"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,15 +39,17 @@ func TestControlSocketOfTheServiceManager(t *testing.T) {
 	}
 	made.SetUnlinkOnClose(false)
 	made.Close()
-	d := daemon{Options: Options{Sockets: map[string]*os.File{"control": f}}}
-	l, err := d.listener("control")
-	if err != nil {
+	d := daemon{Options: Options{Sockets: map[string]*os.File{"control": f}, Log: slog.New(slog.DiscardHandler)}}
+	var served []string
+	serve := d.serveSocket("control", "control socket not served", nil, func(_ context.Context, l net.Listener) error {
+		served = append(served, l.Addr().String())
+		return l.Close()
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := serve(ctx, func() {}); err != nil {
 		t.Fatal(err)
 	}
-	if l.Addr().String() != path {
-		t.Errorf("it serves %s, want %s", l.Addr(), path)
-	}
-	l.Close()
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("the service manager's socket is gone: %v", err)
 	}
@@ -53,8 +59,11 @@ func TestControlSocketOfTheServiceManager(t *testing.T) {
 	}
 	defer null.Close()
 	d.Sockets["control"] = null
-	if _, err := d.listener("control"); err == nil {
-		t.Error("what is no socket is served")
+	if err := serve(ctx, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(served, []string{path}) {
+		t.Errorf("served %q, want %q alone", served, path)
 	}
 }
 

@@ -23,9 +23,9 @@ import (
 // remount is the remedy for a wrong mount in the sandbox. A start makes all of them.
 const remount = "systemctl restart metalplugd"
 
-// recheck is how long after a hint the mounts are compared again. rm -rf first empties a directory, which is the hint,
+// recheck is how long after an event the mounts are compared again. rm -rf first empties a directory, which is the event,
 // and then removes it.
-var recheck = [...]time.Duration{0, 200 * time.Millisecond, time.Second, 5 * time.Second}
+const recheck = time.Second
 
 // view is the target of a path, as a directory in a file system, through any mount.
 type view struct{ device, path string }
@@ -136,19 +136,16 @@ func (d *daemon) watchMounts(ctx context.Context, ready func()) error {
 	defer table.Wait()
 	defer cancel()
 	ready()
-	for left := recheck[:]; ; {
-		pause := auditing
-		if len(left) > 0 {
-			pause, left = left[0], left[1:]
-		}
+	for pause := recheck; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-hints:
-			left = recheck[:]
-			continue
+			pause = recheck
 		case <-mounted:
+			pause = recheck
 		case <-time.After(pause):
+			pause = auditing
 		}
 		for _, m := range dirs {
 			if err := m.replaced(paths.Proc); err != nil {

@@ -17,17 +17,15 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	if interval == 0 {
-		<-ctx.Done()
-		return nil
+	var tick <-chan time.Time // never, without a watchdog
+	if interval > 0 {
+		tick = time.Tick(interval)
 	}
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-tick:
 		}
 		// Ask again at once. A loop that was only late answers before the service manager has waited for two intervals,
 		// and a loop that is stuck is named before that.

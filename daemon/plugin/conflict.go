@@ -226,7 +226,6 @@ func (c *conflict) reconsider(ctx context.Context, sock identity) time.Duration 
 		c.forget()
 		c.notHeld()
 		e.setRegistered(true)
-		e.streams.repeat()
 		return 0
 	}
 	if sock != h.kubelet {

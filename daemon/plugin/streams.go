@@ -23,7 +23,7 @@ type streams struct {
 	ended   time.Time     // when its last one ended
 	lived   time.Duration // how long that one was open
 	silent  bool          // nothing is sent
-	round   int           // the list is sent again for each
+	round   int           // grows when the list is to be sent again
 }
 
 // stream is one of them.
@@ -31,7 +31,7 @@ type stream struct {
 	client *client
 	opened time.Time
 	stop   chan struct{} // closed to end it
-	wake   chan struct{} // one slot, filled when round or silent has changed
+	wake   chan struct{} // one slot, filled when round has changed
 }
 
 // expect lets the next client that calls be the kubelet.
@@ -103,26 +103,12 @@ func (s *streams) last() (any bool, ended time.Time, lived time.Duration) {
 	return !s.opened.IsZero(), s.ended, s.lived
 }
 
-// mute stops sending lists on all streams, or starts it again.
+// mute stops sending lists on all streams, or sends the newest list and each later one.
 func (s *streams) mute(silent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.silent != silent {
-		s.silent = silent
-		s.wake()
-	}
-}
-
-// repeat sends the list on all streams, also if it has not changed.
-func (s *streams) repeat() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.silent = silent
 	s.round++
-	s.wake()
-}
-
-// wake lets each stream look for something to send. The caller holds mu.
-func (s *streams) wake() {
 	for st := range s.live {
 		liveness.Poke(st.wake)
 	}

@@ -216,7 +216,7 @@ func (b *bench) idle() ([]result, error) {
 		name               string
 		devices, resources int
 		rss                float64
-	}{{"8", few, 1, 20}, {"10,000", many, 1, 40}, {"10 x 1,000", many, 10, 40}} {
+	}{{"8", few, 1, 20}, {"10,000", many, 1, 64}, {"10 x 1,000", many, 10, 64}} {
 		rss, wakeups, err := b.idleWith(machine.devices, machine.resources)
 		if err != nil {
 			return nil, err
