@@ -67,8 +67,7 @@ type daemon struct {
 	audit     *audit.Log
 	holding   map[string][]kubelet.Pod // the holders when they were last noted, owned by askHolders
 	endpoints *endpoints
-	podGone   chan struct{} // one slot, filled when a pod has gone since the kubelet was last asked
-	podGiven  chan struct{} // one slot, filled when a container was given devices since then
+	pods      chan struct{} // one slot, filled when a pod has gone or was given devices since the kubelet was last asked
 	control   *control.Server
 	config    atomic.Pointer[config.Config] // as it applies, after reloads too
 	files     mount                         // with the directory of the configuration
@@ -82,7 +81,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer unlock()
-	d := &daemon{Options: o, started: time.Now(), podGone: make(chan struct{}, 1), podGiven: make(chan struct{}, 1)}
+	d := &daemon{Options: o, started: time.Now(), pods: make(chan struct{}, 1)}
 	closeSource, err := d.open()
 	if err != nil {
 		return err

@@ -17,14 +17,12 @@ import (
 // questions a second, of all its clients together (kubernetes v1.36 pkg/kubelet/apis/podresources/constants.go).
 const holdersInterval = 10 * time.Second
 
-// After a pod has gone, metalplugd asks the kubelet more often for a while. The devices of the pod are free once the kubelet's
-// service, its newly written checkpoint and both again say so.
+// After a pod has gone, or was given devices, metalplugd asks the kubelet soonRounds times, once in soonInterval. The devices of
+// the pod are free once the kubelet's service, its newly written checkpoint and both again say so. Once the kubelet has
+// listed a pod, its end needs no wait.
 const (
-	goneInterval = time.Second
-	goneRounds   = 6
-	// givenRounds is how often after a container was given devices. Once the kubelet has listed its pod, its end needs no
-	// wait.
-	givenRounds = 3
+	soonInterval = time.Second
+	soonRounds   = 6
 )
 
 // askHolders asks the kubelet which devices its pods hold, as long as there is a device for which that matters. A pod
@@ -56,7 +54,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 			}
 			interval := holdersInterval
 			if soon > 0 || holders.Soon {
-				soon, interval = max(soon-1, 0), goneInterval
+				soon, interval = max(soon-1, 0), soonInterval
 			}
 			next, changed = time.After(interval), nil
 		}
@@ -65,12 +63,8 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 			return nil
 		case <-changed:
 		case <-next:
-		case <-d.podGone:
-			if next != nil { // it may have had one of our devices
-				soon = goneRounds
-			}
-		case <-d.podGiven:
-			soon = max(soon, givenRounds)
+		case <-d.pods:
+			soon = soonRounds
 		}
 	}
 }
@@ -79,7 +73,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 // then all the same.
 func (d *daemon) watchPods(ctx context.Context, ready func()) error {
 	if root := d.Config.Paths.Cgroup; root != "" {
-		if err := cgroup.Watch(ctx, root, ready, func() { liveness.Poke(d.podGone) }); err != nil {
+		if err := cgroup.Watch(ctx, root, ready, func() { liveness.Poke(d.pods) }); err != nil {
 			d.Log.Warn("pods not watched", "err", fmt.Errorf("%w: the kubelet is asked every %v instead", err, holdersInterval))
 		}
 	}

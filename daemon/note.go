@@ -27,7 +27,7 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 		entries[i] = about(s, audit.Allocated)
 	}
 	d.audit.Note(entries...)
-	time.AfterFunc(answering, func() { liveness.Poke(d.podGiven) })
+	time.AfterFunc(answering, func() { liveness.Poke(d.pods) })
 }
 
 // noteHolders notes which pods hold our devices that did not the last time, by name. After a start that is all of them.
