@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/device"
@@ -93,20 +92,20 @@ func cost(o *inventory.Offer, choice []string) (sum int64) {
 	return int64(len(nodes))*nodeCost + sum
 }
 
-// TestPreferPackedIsOptimal compares the choice with the best of all choices on random machines.
+// TestPreferPackedIsOptimal compares the choice with the best of all choices on random machines, whose order is of no use for
+// the next one.
 func TestPreferPackedIsOptimal(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 300 {
+	var p places
+	for round := range 300 {
 		o := randomMachine(random, 2+random.IntN(9))
+		o.Listed = uint64(round)
 		var all []string
 		for _, d := range o.Devices {
 			all = append(all, d.Device.ID)
 		}
-		n := 1 + random.IntN(len(all))
-		got := (&Resource{}).prefer(&places{}, o, all, nil, n)
-		if len(got) != n {
-			t.Fatalf("%d chosen, want %d", len(got), n)
-		}
+		must := slices.Clone(all[:random.IntN(3)])
+		n := max(1, len(must)) + random.IntN(len(all)-max(1, len(must))+1)
 		best := int64(-1)
 		for mask := range 1 << len(all) {
 			var choice []string
@@ -115,12 +114,18 @@ func TestPreferPackedIsOptimal(t *testing.T) {
 					choice = append(choice, all[i])
 				}
 			}
-			if len(choice) != n {
+			missing := slices.ContainsFunc(must, func(id string) bool { return !slices.Contains(choice, id) })
+			if len(choice) != n || missing {
 				continue
 			}
 			if c := cost(o, choice); best < 0 || c < best {
 				best = c
 			}
+		}
+		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		got := (&Resource{}).prefer(&p, o, all, must, n)
+		if len(got) != n || slices.ContainsFunc(must, func(id string) bool { return !slices.Contains(got, id) }) {
+			t.Fatalf("%v chosen, want %d with %v", got, n, must)
 		}
 		if c := cost(o, got); c != best {
 			t.Fatalf("%v costs %d, the best choice %d", got, c, best)
@@ -170,24 +175,6 @@ func TestPreferManyIsValid(t *testing.T) {
 			if !slices.Equal(got, again) {
 				t.Fatalf("first %v, then %v", got, again)
 			}
-		}
-	}
-}
-
-func TestPreferManyKeepsToOneNode(t *testing.T) {
-	o := &inventory.Offer{}
-	var all []string
-	for i := range 40 {
-		id := fmt.Sprintf("d%02d", i)
-		all = append(all, id)
-		o.Devices = append(o.Devices, &inventory.Status{Device: &device.Device{
-			ID: id, NUMANode: i % 2, SysPath: fmt.Sprintf("/sys/devices/pci0000:%d0/0000:%d0:%02x.0", i%2, i%2, i/2),
-		}})
-	}
-	got := (&Resource{}).prefer(&places{}, o, all, nil, 8)
-	for _, id := range got {
-		if o.Find(id).Device.NUMANode != o.Find(got[0]).Device.NUMANode {
-			t.Fatalf("%v are of several nodes", got)
 		}
 	}
 }
@@ -268,61 +255,5 @@ func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 		if got := (&Resource{}).prefer(&places{}, offer, all, test.must, test.n); !slices.Equal(got, test.want) {
 			t.Errorf("%d with %v: %v, want %v", test.n, test.must, got, test.want)
 		}
-	}
-}
-
-// Among many, those below one bridge are chosen where it has enough of them, in any order of the kubelet's request. The
-// order of an offer is of no other use.
-func TestPreferManyBelowOneBridge(t *testing.T) {
-	offer, ids := offerOfMany(400)
-	var taken []string
-	for i, id := range ids {
-		if i/8 != 23 && i%8 < 3 || i/8 == 7 {
-			taken = append(taken, id)
-		}
-	}
-	free := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(taken, id) })
-	var p places
-	below := func(got []string) map[string]int {
-		bridges := make(map[string]int)
-		for _, id := range got {
-			path := offer.Find(id).Device.SysPath
-			bridges[path[:strings.LastIndex(path, "/")]]++
-		}
-		return bridges
-	}
-	for range 3 {
-		rand.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
-		got := (&Resource{}).prefer(&p, offer, free, nil, 5)
-		if again := (&Resource{}).prefer(&places{}, offer, free, nil, 5); len(got) != 5 || len(below(got)) != 1 || !slices.Equal(got, again) {
-			t.Errorf("%v, then %v", got, again)
-		}
-	}
-	less, _ := offerOfMany(60)
-	less.Listed = 1
-	if got := (&Resource{}).prefer(&p, less, free, nil, 2); len(got) != 2 || less.Find(got[0]) == nil || less.Find(got[1]) == nil {
-		t.Errorf("of another offer: %v", got)
-	}
-}
-
-// Among many, those closest to what must be included are chosen, and without room on one node the fewest nodes.
-func TestPreferManyCloseToWhatMustBe(t *testing.T) {
-	offer, ids := offerOfMany(400)
-	var want []string
-	for i := 32; i < 48; i += 2 { // below one switch
-		want = append(want, ids[i])
-	}
-	if got := (&Resource{}).prefer(&places{}, offer, ids, want[3:4], 8); !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	free := slices.Concat(ids[:100], want)
-	odd := 0
-	for _, id := range (&Resource{}).prefer(&places{}, offer, free, nil, 60) { // 50 are on the other node
-		if offer.Find(id).Device.NUMANode == 1 {
-			odd++
-		}
-	}
-	if odd > 10 {
-		t.Errorf("%d of 60 on the smaller node", odd)
 	}
 }
