@@ -32,6 +32,9 @@ func (w widget) id() string {
 	return fmt.Sprintf("node-%s-W%d-%s", kind, w.n, kind)
 }
 
+// majors are the major numbers of the kinds. The kernel gives a number to one device at a time.
+var majors = map[string]int{"widget": 240, "sprocket": 241, "gear": 242}
+
 // block is the widget in the format of umockdev-record.
 func (w widget) block() string {
 	kind := strings.TrimPrefix(w.resource(), "example.org/")
@@ -48,8 +51,8 @@ func (w widget) block() string {
 	fmt.Fprintf(&b, "N: %s%d\n", kind, w.n)
 	fmt.Fprintf(&b, "S: %s/by-id/%s-W%d\n", kind, kind, w.n)
 	fmt.Fprintf(&b, "E: DEVNAME=/dev/%s%d\nE: SUBSYSTEM=%s\n", kind, w.n, kind)
-	fmt.Fprintf(&b, "E: MAJOR=240\nE: MINOR=%d\nE: ID_SERIAL=%s-W%d\nE: ID_SERIAL_SHORT=W%d\n", w.n, kind, w.n, w.n)
-	fmt.Fprintf(&b, "A: dev=240:%d\\n\n", w.n)
+	fmt.Fprintf(&b, "E: MAJOR=%d\nE: MINOR=%d\nE: ID_SERIAL=%s-W%d\nE: ID_SERIAL_SHORT=W%d\n", majors[kind], w.n, kind, w.n, w.n)
+	fmt.Fprintf(&b, "A: dev=%d:%d\\n\n", majors[kind], w.n)
 	if w.numa >= 0 {
 		fmt.Fprintf(&b, "A: numa_node=%d\\n\n", w.numa)
 	}
