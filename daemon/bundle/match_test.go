@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bundle_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/metalplug/metalplug/daemon/bundle"
+)
+
+// server has two sockets with host bridges, each with two switches of the same devices, which are the counts of each kind.
+func server(sockets, switches int, each ...int) (items []bundle.Item) {
+	for s := range sockets * switches {
+		for kind, n := range each {
+			for i := range n {
+				items = append(items, bundle.Item{
+					ID: fmt.Sprintf("%d-%d-%d", kind, s, i), Kind: kind, NUMA: s / switches,
+					Path: []string{
+						fmt.Sprintf("pci0000:%02x", 16*s), fmt.Sprintf("0000:%02x:01.0", 16*s), fmt.Sprintf("0000:%02x:00.0", 16*s+1),
+						fmt.Sprintf("0000:%02x:%02x.0", 16*s+2, 8*kind+i), fmt.Sprintf("0000:%02x:00.0", 16*s+3+4*kind+i),
+					},
+				})
+			}
+		}
+	}
+	return items
+}
+
+func TestEachSetIsBelowOneSwitch(t *testing.T) {
+	sets := bundle.Match(server(2, 2, 2, 2, 2), []int{1, 1, 1}, bundle.Any)
+	if len(sets) != 8 {
+		t.Fatalf("%d sets, want 8", len(sets))
+	}
+	for _, set := range sets {
+		for _, item := range set[1:] {
+			if !bundle.Switch.Within(set[0], item) {
+				t.Errorf("%s is far from %s", item.ID, set[0].ID)
+			}
+		}
+	}
+}
+
+func TestShort(t *testing.T) {
+	if got := bundle.Short(server(1, 1, 1, 2, 0), []int{1, 3, 1}); !slices.Equal(got, []int{1, 2}) {
+		t.Errorf("kinds %v are too few, want 1 and 2", got)
+	}
+}
+
+// machine makes a random machine of at most eight devices.
+func machine(r *rand.Rand, kinds int) (items []bundle.Item) {
+	for i := range 1 + r.IntN(8) {
+		item := bundle.Item{ID: fmt.Sprint(i), Kind: r.IntN(kinds), NUMA: -1}
+		if r.IntN(8) > 0 {
+			host := r.IntN(3)
+			item.NUMA = host / 2
+			item.Path = []string{fmt.Sprint("pci", host)}
+			for range r.IntN(4) {
+				item.Path = append(item.Path, fmt.Sprint("bridge", r.IntN(2)))
+			}
+			item.Path = append(item.Path, fmt.Sprint("function", r.IntN(3)))
+		}
+		items = append(items, item)
+	}
+	return items
+}
+
+// distance returns the distance of two items of a machine: by the class of the lowest node above both, and then its height.
+func distance(all []bundle.Item, a, b bundle.Item) int {
+	common := func(a, b bundle.Item) (n int) {
+		for n < min(len(a.Path), len(b.Path)) && a.Path[n] == b.Path[n] {
+			n++
+		}
+		return n
+	}
+	level := slices.IndexFunc([]bundle.Near{bundle.Switch, bundle.Root, bundle.NUMA, bundle.Any}, func(n bundle.Near) bool { return n.Within(a, b) })
+	if (a.NUMA < 0) != (b.NUMA < 0) {
+		level = 3 // in Match, a group of its own
+	}
+	height := 0
+	for _, c := range all {
+		below, above := len(c.Path)+1, common(a, b)
+		if len(c.Path) == 0 {
+			below = 2
+		}
+		switch {
+		case level <= 1 && common(a, c) >= above:
+			height = max(height, len(c.Path)-above+1)
+		case level == 2 && c.NUMA == a.NUMA:
+			height = max(height, below)
+		case level == 3:
+			height = max(height, below+1)
+		}
+	}
+	return 64*level + height
+}
+
+// best tries all choices of sets. It returns the largest number and the smallest sum of distances.
+func best(all, left []bundle.Item, counts []int, near bundle.Near) (sets, sum int) {
+	for i, first := range left {
+		if first.Kind != 0 {
+			continue
+		}
+		extend(all, []bundle.Item{first}, slices.Delete(slices.Clone(left), i, i+1), counts, near, func(cost int, rest []bundle.Item) {
+			n, more := best(all, rest, counts, near)
+			if n, more = n+1, more+cost; n > sets || n == sets && more < sum {
+				sets, sum = n, more
+			}
+		})
+	}
+	return sets, sum
+}
+
+func extend(all, set, left []bundle.Item, counts []int, near bundle.Near, found func(cost int, rest []bundle.Item)) {
+	for kind, wanted := range counts {
+		has := 0
+		for _, item := range set {
+			if item.Kind == kind {
+				has++
+			}
+		}
+		if has == wanted {
+			continue
+		}
+		for i, item := range left {
+			last := set[len(set)-1]
+			ordered := last.Kind != kind || len(set) == 1 || last.ID < item.ID
+			if item.Kind == kind && ordered && (near == bundle.Any || distance(all, set[0], item) < 64*(int(near)+1)) {
+				extend(all, append(slices.Clone(set), item), slices.Delete(slices.Clone(left), i, i+1), counts, near, found)
+			}
+		}
+		return
+	}
+	cost := 0
+	for _, item := range set[1:] {
+		cost += distance(all, set[0], item)
+	}
+	found(cost, left)
+}
+
+func TestNoChoiceIsBetter(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	wanted := [][]int{{1, 1}, {1, 2}, {2, 1}, {1, 1, 1}, {1, 1, 2}, {3}, {2, 2}}
+	for range 500 {
+		counts := wanted[r.IntN(len(wanted))]
+		items, near := machine(r, len(counts)), bundle.Near(r.IntN(4))
+		sets, sum := bundle.Match(items, counts, near), 0
+		seen := make(map[string]bool)
+		for _, set := range sets {
+			has := make([]int, len(counts))
+			for _, item := range set {
+				has[item.Kind]++
+			}
+			if !slices.Equal(has, counts) {
+				t.Fatalf("a set %v of %v has %v, want %v", set, items, has, counts)
+			}
+			for i, item := range set {
+				if seen[item.ID] {
+					t.Fatalf("%s is in two sets", item.ID)
+				}
+				seen[item.ID] = true
+				if i > 0 {
+					sum += distance(items, set[0], item)
+				}
+				if !near.Within(set[0], item) {
+					t.Fatalf("%v is not near %v to %v", item, near, set[0])
+				}
+			}
+		}
+		if n, least := best(items, items, counts, near); n != len(sets) || least != sum {
+			t.Fatalf("%d sets with distance %d of %v with %v near %d, want %d with %d:\n%v", len(sets), sum, items, counts, near, n, least, sets)
+		}
+		again := slices.Clone(items)
+		r.Shuffle(len(again), func(i, j int) { again[i], again[j] = again[j], again[i] })
+		if other := bundle.Match(again, counts, near); !reflect.DeepEqual(sets, other) {
+			t.Fatalf("the order of %v matters: %v, not %v", items, sets, other)
+		}
+	}
+}
+
+// BenchmarkMatch takes 16 GPUs, 16 HCAs and 32 disks.
+func BenchmarkMatch(b *testing.B) {
+	items := server(2, 4, 2, 2, 4)
+	for b.Loop() {
+		bundle.Match(items, []int{1, 1, 2}, bundle.Any)
+	}
+}
