@@ -214,13 +214,7 @@ func (d *daemon) care(resource string) (c turnover.Care, ok bool) {
 // endpoint makes the endpoint of a resource.
 func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 	return &plugin.Endpoint{
-		Resource: plugin.Resource{
-			Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
-			Optional: r.Optional, Yields: r.Yields(), Variable: r.Variable(), Env: r.Env, CDI: d.names(r),
-			Start: func(ctx context.Context, devices []*inventory.Status) error {
-				return d.turnover.Start(ctx, r.Name, devices)
-			},
-		},
+		Resource:  offered(d, r),
 		Dir:       d.Config.Paths.DevicePlugins,
 		Inventory: d.inventory,
 		Host:      d.host,
@@ -234,6 +228,28 @@ func (d *daemon) endpoint(r config.Resource) *plugin.Endpoint {
 		Metrics:   d.control.Endpoints(),
 		Allocated: d.noteAllocated,
 	}
+}
+
+// offered returns a resource as the kubelet sees it.
+func offered(d *daemon, r config.Resource) plugin.Resource {
+	resource := plugin.Resource{
+		Name: r.Name, Shares: r.Shares, Spread: r.Prefer == config.Spread, Permissions: r.Permissions,
+		Optional: r.Optional, Yields: r.Yields(), Variable: r.Variable(), Env: r.Env, CDI: d.names(r),
+		Start: func(ctx context.Context, devices []*inventory.Status) error {
+			return d.turnover.Start(ctx, r.Name, devices)
+		},
+	}
+	if r.Members != nil {
+		resource.Member = func(name string) (plugin.Resource, error) {
+			for _, member := range d.config.Load().Resources {
+				if member.Name == name {
+					return offered(d, member), nil
+				}
+			}
+			return plugin.Resource{}, fmt.Errorf("resource %s is not configured any more", name)
+		}
+	}
+	return resource
 }
 
 // tasks are the parts, in the order in which they are started. Nothing is served before the inventory is complete.

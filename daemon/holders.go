@@ -88,7 +88,7 @@ func doubtful(s *inventory.Snapshot) []string {
 	for _, offer := range s.Offers {
 		for _, device := range offer.Devices {
 			if device.Held() || device.Stale {
-				ids = append(ids, device.Device.ID)
+				ids = append(ids, device.Device.ID) // of a bundle too, whose members the kubelet does not know
 			}
 		}
 	}

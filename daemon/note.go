@@ -32,16 +32,17 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 
 // noteHolders notes which pods hold our devices that did not the last time, by name. After a start that is all of them.
 func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]kubelet.Pod) {
-	for _, offer := range snapshot.Offers {
-		for _, s := range offer.Devices {
-			for _, pod := range by[s.Device.ID] {
-				if slices.Contains(d.holding[s.Device.ID], pod) {
-					continue
-				}
-				e := about(s, audit.Held)
-				e.Namespace, e.Pod, e.Container = pod.Namespace, pod.Name, pod.Container
-				d.audit.Note(e)
+	for s := range snapshot.All() {
+		if s.Resource == "" || s.Members != nil { // the members of a bundle are noted
+			continue
+		}
+		for _, pod := range by[s.Name()] {
+			if slices.Contains(d.holding[s.Name()], pod) {
+				continue
 			}
+			e := about(s, audit.Held)
+			e.Namespace, e.Pod, e.Container = pod.Namespace, pod.Name, pod.Container
+			d.audit.Note(e)
 		}
 	}
 	d.holding = by

@@ -55,6 +55,7 @@ type story struct {
 	stop      func()            // of the daemon, or nil while it does not run
 	hangup    chan os.Signal
 	helpers   *helpers // nil if there are none
+	pods      bool     // the kubelet serves PodResources
 }
 
 func newStory(t *testing.T) *story {
@@ -93,7 +94,7 @@ func (s *story) play(file string) {
 // do carries out one command.
 func (s *story) do(words []string) error {
 	verbs := map[string]func([]string) error{
-		"plug":                 s.plug,               // plug widget NAME SERIAL [NUMA] or plug disk NUMBER EUI [CONTENT]
+		"plug":                 s.plug,               // plug widget|gadget NAME SERIAL [NUMA] or plug disk NUMBER EUI [CONTENT]
 		"unplug":               s.unplug,             // unplug NAME...
 		"at-once":              s.atOnce,             // at-once COUNT plugs that many widgets
 		"resource":             s.addResource,        // resource LINE of the configuration, in [[resource]] widgets
@@ -107,6 +108,9 @@ func (s *story) do(words []string) error {
 		"prestart":             s.prestart,
 		"prestart-fails":       s.prestartFails, // prestart-fails TEXT...
 		"release":              s.release,
+		"with-pods":            s.withPods,
+		"lose-state":           s.loseState,
+		"held":                 s.held, // held NAME waits until the daemon knows the pod that holds it
 		"remove-sockets":       s.removeSockets,
 		"replace-dir":          s.replaceDir,
 		"remove-dir":           s.removeDir,
@@ -142,13 +146,13 @@ func (s *story) do(words []string) error {
 
 func (s *story) path(name string) string { return filepath.Join(s.dir, name) }
 
-const widgetRecording = `P: /devices/virtual/widget/%[1]s
+const widgetRecording = `P: /devices/virtual/%[5]s/%[1]s
 N: %[1]s
 E: DEVNAME=/dev/%[1]s
-E: SUBSYSTEM=widget
+E: SUBSYSTEM=%[5]s
 E: ID_SERIAL=%[2]s
 E: ID_SERIAL_SHORT=%[2]s
-E: MAJOR=240
+E: MAJOR=%[6]d
 E: MINOR=%[4]s
 A: numa_node=%[3]s
 `
@@ -170,6 +174,9 @@ A: diskseq=%[1]s
 A: size=1024
 `
 
+// majors are those of devices of class node.
+var majors = map[string]int{"widget": 240, "gadget": 241}
+
 func (s *story) plug(words []string) error {
 	kind, name := words[0], words[1]
 	switch kind {
@@ -180,7 +187,7 @@ func (s *story) plug(words []string) error {
 		}
 		s.devices["disk"+name] = fmt.Sprintf(diskRecording, name, words[2], content)
 		return s.save()
-	case "widget":
+	case "widget", "gadget":
 	default:
 		return fmt.Errorf("no recording of a %s", kind)
 	}
@@ -188,7 +195,7 @@ func (s *story) plug(words []string) error {
 	if len(words) > 3 {
 		numa = words[3]
 	}
-	s.devices[name] = fmt.Sprintf(widgetRecording, name, words[2], numa, cmp.Or(strings.TrimLeft(name, "abcdefghijklmnopqrstuvwxyz"), "0"))
+	s.devices[name] = fmt.Sprintf(widgetRecording, name, words[2], numa, cmp.Or(strings.TrimLeft(name, "abcdefghijklmnopqrstuvwxyz"), "0"), kind, majors[kind])
 	return s.save()
 }
 
@@ -204,7 +211,7 @@ func (s *story) atOnce(words []string) error {
 	fmt.Sscan(words[0], &n)
 	for i := range n {
 		name := fmt.Sprintf("widget%d", i)
-		s.devices[name] = fmt.Sprintf(widgetRecording, name, fmt.Sprintf("S%04d", i), "-1", strconv.Itoa(i))
+		s.devices[name] = fmt.Sprintf(widgetRecording, name, fmt.Sprintf("S%04d", i), "-1", strconv.Itoa(i), "widget", majors["widget"])
 	}
 	return s.save()
 }
@@ -358,9 +365,21 @@ func (s *story) kubeletStart() error {
 	k, err := kubelet.Start(s.path("plugins"))
 	if s.kubelet = k; err == nil {
 		k.KeepCheckpoint()
+		if s.pods {
+			err = k.ServePods(s.path("pr.sock"))
+		}
 	}
 	return err
 }
+
+// withPods has the kubelet say which pods have devices, from its next start on.
+func (s *story) withPods([]string) error {
+	s.pods = true
+	return nil
+}
+
+// loseState removes the state of the daemon.
+func (s *story) loseState([]string) error { return os.Remove(s.path("state/state.json")) }
 
 func (s *story) kubeletStop() {
 	if s.kubelet != nil {

@@ -236,6 +236,17 @@ func (s *story) state(words []string) error {
 }
 
 // evidence wants a disk to be offered on that.
+// held waits until the kubelet has told the daemon which pod holds a device.
+func (s *story) held(words []string) error {
+	for range 200 {
+		if d, err := s.find(words[0]); err == nil && d.Allocated != nil {
+			return nil
+		}
+		time.Sleep(100 * time.Millisecond) // it is asked again, and nothing depends on the time
+	}
+	return errors.New("no pod is known to hold it")
+}
+
 func (s *story) evidence(words []string) error {
 	d, err := s.find(words[0])
 	switch {

@@ -44,8 +44,12 @@ func (o *operator) checkCommand() *cobra.Command {
 			checked.Warnings = append(checked.Warnings, expressions(c, r.Name, "match", r.Match)...)
 			checked.Warnings = append(checked.Warnings, expressions(c, r.Name, "exclude", r.Exclude)...)
 			if err == nil && !r.Optional && all[i].idle() != "" {
+				key := "match"
+				if r.Members != nil {
+					key = "members"
+				}
 				checked.Warnings = append(checked.Warnings, fmt.Sprintf("%s: %s takes no device: %s; see metalplugctl check --explain",
-					c.Where(r.Name, "match"), r.Name, all[i].idle()))
+					c.Where(r.Name, key), r.Name, all[i].idle()))
 			}
 		}
 		if explain {

@@ -98,6 +98,9 @@ func remark(d control.Device, held string) string {
 	if d.Health != "Healthy" {
 		all = append(all, reasonOf(d))
 	}
+	if d.Bundle != "" {
+		all = append(all, "in "+d.Bundle)
+	}
 	if d.Warning != "" {
 		all = append(all, "warning: "+d.Warning)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -21,6 +22,8 @@ type taking struct {
 	Resource string  `json:"resource"`
 	Devices  []taken `json:"devices"` // that it takes
 	Lost     []taken `json:"lost"`    // that it matches as well, but an earlier resource takes
+	// Unfilled is why a resource of bundles has none, or empty.
+	Unfilled string `json:"unfilled,omitempty"`
 }
 
 // taken is a device that a resource takes or would take.
@@ -47,20 +50,32 @@ func takings(c config.Config) (all []taking, unclaimed []taken, err error) {
 	for i, r := range rules {
 		all[i] = taking{Resource: r.Resource, Devices: []taken{}, Lost: []taken{}}
 	}
+	var seen []device.Sighting
 	for _, u := range devices {
-		for _, s := range device.Look(host, rules, &u) {
+		found := device.Look(host, rules, &u)
+		seen = append(seen, found...)
+		for _, s := range found {
 			if s.Resource == "" {
 				unclaimed = append(unclaimed, taken{ID: cmp.Or(s.Device.ID, s.Device.SysPath), Reason: reason(s)})
 			}
-			seen := false // the resource that takes it
+			takes := false // the resource that takes it
 			for i, r := range rules {
 				switch {
 				case s.Resource == r.Resource:
-					seen = true
+					takes = true
 					all[i].Devices = append(all[i].Devices, taken{ID: s.Device.ID, Reason: reason(s)})
-				case seen && matchesToo(host, r, u, s.Device.ID):
+				case takes && matchesToo(host, r, u, s.Device.ID):
 					all[i].Lost = append(all[i].Lost, taken{ID: s.Device.ID, By: s.Resource})
 				}
+			}
+		}
+	}
+	for i, r := range rules {
+		if r.Bundle != nil {
+			var ids []string
+			ids, all[i].Unfilled = inventory.Bundles(r.Bundle, seen)
+			for _, id := range ids {
+				all[i].Devices = append(all[i].Devices, taken{ID: id})
 			}
 		}
 	}
@@ -78,6 +93,8 @@ func (t taking) idle() string {
 	switch {
 	case len(t.Devices) > 0:
 		return ""
+	case t.Unfilled != "":
+		return t.Unfilled
 	case len(t.Lost) > 0:
 		return t.Lost[0].By + " comes earlier and takes what it matches"
 	}

@@ -79,13 +79,18 @@ var legend = []struct {
 // topology writes the PCI tree and the distances.
 func (s *screen) topology(t control.Topology) {
 	root, ends, elsewhere := treeOf(t)
-	rows := [][]cell{cells("PCI", "NUMA", "LINK", "NAME", "DEVICE", "HELD BY")}
+	rows := [][]cell{cells("PCI", "NUMA", "LINK", "NAME", "DEVICE", "BUNDLE", "HELD BY")}
 	for _, below := range root.below {
 		rows = append(rows, below.rows("")...)
 	}
 	if len(rows) == 1 {
 		s.line("", "", "No device is on PCI.")
 	} else {
+		if !slices.ContainsFunc(t.Devices, func(p control.Place) bool { return p.Bundle != "" }) {
+			for i := range rows {
+				rows[i] = slices.Delete(rows[i], 5, 6)
+			}
+		}
 		s.table("", rows...)
 	}
 	if elsewhere > 0 {
@@ -170,11 +175,11 @@ func (b *branch) rows(indent string) [][]cell {
 	name = indent + name
 	var rows [][]cell
 	for _, p := range b.devices {
-		rows = append(rows, cells(name, numaNode(p.NUMANode), cmp.Or(p.Link, "-"), cmp.Or(p.Name, "-"), placed(p), holder(p.Device)))
+		rows = append(rows, cells(name, numaNode(p.NUMANode), cmp.Or(p.Link, "-"), cmp.Or(p.Name, "-"), placed(p), cmp.Or(p.Bundle, "-"), holder(p.Device)))
 		name = strings.Repeat(" ", len(name)) // several devices on one function
 	}
 	if rows == nil {
-		rows = append(rows, cells(name, "", "", "", "", ""))
+		rows = append(rows, cells(name, "", "", "", "", "", ""))
 	}
 	for _, below := range b.below {
 		rows = append(rows, below.rows(indent+"  ")...)

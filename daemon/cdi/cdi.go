@@ -105,7 +105,7 @@ func (s *Specs) put(sp *spec, offer *inventory.Offer) error {
 		return nil
 	}
 	d := make(description)
-	for _, device := range offer.Devices { // healthy or not, but not what is gone, because another may have its number by now
+	for _, device := range slices.Concat(offer.Devices, offer.Members) { // healthy or not, but not what is gone, because another may have its number by now
 		if nodes := s.nodes(sp.resource, device); len(nodes) > 0 {
 			d[device.Device.ID] = nodes
 		}

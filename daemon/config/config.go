@@ -116,6 +116,10 @@ type Resource struct {
 	// and nil by default.
 	Group *device.Group
 
+	// Members has the keys members, near and rest with the devices that make up one of class bundle. It is only for that
+	// class, and nil by default.
+	Members *device.Members
+
 	Takeover bool // takeover, registers though another plugin serves the name already (see [Resource.Yields]), default false
 
 	Reset ResourceReset
@@ -194,7 +198,7 @@ func (r Resource) Rule() device.Rule {
 	}
 	return device.Rule{
 		Resource: r.Name, Class: r.Class, Match: r.Match, Exclude: r.Exclude, AllowInUse: r.AllowInUse,
-		Group: r.Group, Nodes: r.Nodes, Extras: r.Extras, Scrub: scrub,
+		Group: r.Group, Bundle: r.Members, Nodes: r.Nodes, Extras: r.Extras, Scrub: scrub,
 		ErasedAtStart:    r.Reset.AtStart() && r.Reset.Scrub != None,
 		ClearedAtRelease: r.Reset.AtRelease() || r.Units.Release != "", Init: r.Units.Init,
 	}

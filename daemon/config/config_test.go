@@ -339,8 +339,8 @@ func TestReferenceExamples(t *testing.T) {
 		}
 	}
 	c := good(t, strings.Join(lines, ""))
-	if own := len(c.Resources) - len(Default().Resources) + 1; own != 11 { // nvidia.com/gpu is built in
-		t.Errorf("%d examples, want 11", own)
+	if own := len(c.Resources) - len(Default().Resources) + 1; own != 13 { // nvidia.com/gpu is built in
+		t.Errorf("%d examples, want 13", own)
 	}
 }
 

@@ -11,8 +11,9 @@ import (
 
 // The beginnings of resources. The last line is the third. A disk must still set scrub.
 const (
-	valid = "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\n"
-	disk  = "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\n"
+	valid   = "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\n"
+	bundled = "[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\n"
+	disk    = "[[resource]]\nname = \"example.com/x\"\nclass = \"nvme\"\n"
 )
 
 // problems loads a configuration and returns what is wrong with it, without the directory.
@@ -111,7 +112,7 @@ func TestProblems(t *testing.T) {
 		// [[resource]].
 		{
 			"nothing", "\n[[resource]]\n", "m.toml:2: resource.name: is missing: the name by which pods ask for the devices\n" +
-				"m.toml:2: resource.class: is missing: gpu, fpga, infiniband, nvme or node",
+				"m.toml:2: resource.class: is missing: gpu, fpga, infiniband, nvme, node or bundle",
 		},
 		{
 			"twice in a file", valid + "\n" + valid,
@@ -128,7 +129,7 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"no class", "[[resource]]\nname = \"example.com/x\"\nclass = \"npu\"\n",
-			`m.toml:3: resource.class: "npu" is not a class: gpu, fpga, infiniband, nvme or node`,
+			`m.toml:3: resource.class: "npu" is not a class: gpu, fpga, infiniband, nvme, node or bundle`,
 		},
 		{"everything", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\n", `m.toml:1: resource.match: is empty: class node would take every device node of this machine`},
 		{
@@ -171,7 +172,7 @@ func TestProblems(t *testing.T) {
 		{"builtin", "builtin = 1\n", `m.toml:1: builtin: is an integer, not true or false`},
 		{
 			"a built-in name without the built-in resources", "builtin = false\n[[resource]]\nname = \"amd.com/gpu\"\n",
-			`m.toml:2: resource.class: is missing: gpu, fpga, infiniband, nvme or node`,
+			`m.toml:2: resource.class: is missing: gpu, fpga, infiniband, nvme, node or bundle`,
 		},
 		{
 			"the variable of a built-in resource", "[[resource]]\nname = \"amd-com/gpu\"\nclass = \"gpu\"\n",
@@ -190,7 +191,7 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"method without a class", "[[resource]]\nname = \"example.com/x\"\nclass = \"x\"\nreset.method = \"x\"\n",
-			`m.toml:3: resource.class: "x" is not a class: gpu, fpga, infiniband, nvme or node`,
+			`m.toml:3: resource.class: "x" is not a class: gpu, fpga, infiniband, nvme, node or bundle`,
 		},
 		{
 			"scrub of a class without", "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\nreset.scrub = \"zero\"\n",
@@ -263,6 +264,42 @@ func TestProblems(t *testing.T) {
 		{
 			"release of shares", disk + "shares = 2\nreset.when = \"release\"\nreset.scrub = \"none\"\n",
 			`m.toml:5: resource.reset.when: release needs a scrub or a method: nothing would be done`,
+		},
+
+		// Bundles.
+		{"members of a GPU", valid + "members = [\"amd.com/gpu*2\"]\n", `m.toml:4: resource.members: is only for class bundle, not for gpu`},
+		{
+			"no members", "[[resource]]\nname = \"example.com/b\"\nclass = \"bundle\"\n",
+			`m.toml:1: resource.members: is missing: the resources that make up a bundle: ["nvidia.com/gpu", "metalplug.io/infiniband", "example.org/scratch*2"]`,
+		},
+		{"one member", bundled + "members = [\"nvidia.com/gpu\"]\n", `m.toml:4: resource.members: are 1 devices, not 2 to 64`},
+		{"a member that is not a resource", bundled + "members = [\"example.com/x*2\"]\n", `m.toml:4: resource.members: "example.com/x" is not a resource: add a [[resource]] of that name`},
+		{
+			"a member that is off", bundled + "members = [\"metalplug.io/nvme*2\"]\n",
+			`m.toml:4: resource.members: "metalplug.io/nvme" is off: add a [[resource]] of that name with a scrub`,
+		},
+		{"in itself", bundled + "members = [\"example.com/b*2\"]\n", `m.toml:4: resource.members: "example.com/b" is the bundle itself`},
+		{
+			"a number that is none", bundled + "members = [\"nvidia.com/gpu*two\"]\n",
+			`m.toml:4: resource.members: "nvidia.com/gpu*two" is not a resource with a number from 1 to 64, as in "example.org/scratch*2"`,
+		},
+		{
+			"a member twice", bundled + "members = [\"nvidia.com/gpu\", \"nvidia.com/gpu\"]\n",
+			`m.toml:4: resource.members: has "nvidia.com/gpu" twice: write its number of devices once, as in "nvidia.com/gpu*2"`,
+		},
+		{
+			"a shared member", "[[resource]]\nname = \"nvidia.com/gpu\"\nshares = 4\n" + bundled + "members = [\"nvidia.com/gpu*2\"]\n",
+			`m.toml:7: resource.members: "nvidia.com/gpu" has shares = 4: a device in a bundle is one container's alone`,
+		},
+		{
+			"in two bundles", bundled + "members = [\"nvidia.com/gpu*2\"]\n[[resource]]\nname = \"example.com/c\"\nclass = \"bundle\"\nmembers = [\"example.com/b\", \"nvidia.com/gpu\"]\n",
+			`m.toml:4: resource.members: "nvidia.com/gpu" is in the bundle "example.com/c" too: a device is in one bundle
+m.toml:8: resource.members: "example.com/b" is a bundle too: name its members
+m.toml:8: resource.members: "nvidia.com/gpu" is in the bundle "example.com/b" too: a device is in one bundle`,
+		},
+		{
+			"a key of the members", bundled + "members = [\"nvidia.com/gpu*2\"]\nshares = 2\n",
+			`m.toml:5: resource.shares: is not for the class bundle, which has members, near, rest or takeover: the devices of a bundle follow the keys of their own resources`,
 		},
 
 		// [resource.units].

@@ -51,6 +51,12 @@ func resource(t *table) Resource {
 	t.checked("name", &r.Name, checkName)
 	t.require("name", "the name by which pods ask for the devices")
 	takeClass(t, &r)
+	if takeBundle(t, &r); r.Class == &device.Bundle {
+		r.Reset.Method = None
+		takeApi(t, &r)
+		t.end()
+		return r
+	}
 	r.Match = takePairs(t.table("match"), checkProperty, checkPattern)
 	r.Exclude = takePairs(t.table("exclude"), checkProperty, checkPattern)
 	r.Env = takePairs(t.table("env"), checkVariable, checkTemplate)
@@ -61,11 +67,7 @@ func resource(t *table) Resource {
 	takeOffer(t, &r)
 	reset := t.table("reset")
 	takeReset(reset, &r)
-	t.boolean("takeover", &r.Takeover)
-	var api string
-	if t.choice("serve", "kubelet API", &api, "plugin", "dra"); api == "dra" {
-		t.reportf("serve", `"dra" needs the DRA driver, which this version does not have; write "plugin"`)
-	}
+	takeApi(t, &r)
 	checkExclusive(t, reset, r)
 	if r.Reset.Method == Auto && (r.Shares > 1 || r.AllowInUse || r.Class != nil && !classAbilities[r.Class.Name].auto) {
 		r.Reset.Method = None // it cannot come to anything
@@ -76,6 +78,15 @@ func resource(t *table) Resource {
 	takeUnits(t.table("units"), &r.Units)
 	t.end()
 	return r
+}
+
+// takeApi takes how the kubelet gets to know the resource.
+func takeApi(t *table, r *Resource) {
+	t.boolean("takeover", &r.Takeover)
+	var api string
+	if t.choice("serve", "kubelet API", &api, "plugin", "dra"); api == "dra" {
+		t.reportf("serve", `"dra" needs the DRA driver, which this version does not have; write "plugin"`)
+	}
 }
 
 // checkNarrow finds a resource of class node that does not restrict its nodes. It leaves out one whose restrictions could
@@ -90,12 +101,13 @@ func checkNarrow(t *table, r Resource) {
 
 func takeClass(t *table, r *Resource) {
 	var names []string
-	for _, class := range device.Classes {
+	classes := append(slices.Clone(device.Classes), &device.Bundle)
+	for _, class := range classes {
 		names = append(names, class.Name)
 	}
 	var name string
 	if t.choice("class", "class", &name, names...) {
-		r.Class = device.ClassNamed(name)
+		r.Class = classes[slices.Index(names, name)]
 	}
 	t.require("class", alternatives(names))
 }

@@ -29,6 +29,7 @@ func (c *Config) takeResources(files []*file, apply bool) {
 		}
 	}
 	for i, t := range tables {
+		c.checkMembers(t, c.Resources[i])
 		for j, other := range c.Resources {
 			if j < i || j >= len(tables) {
 				c.clash(t, c.Resources[i], other)

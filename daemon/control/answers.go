@@ -20,7 +20,7 @@ type Device struct {
 	// ID is the device plugin's ID of the device, without the number of a share. It is empty if it could not be identified.
 	ID        string       `json:"id"`
 	Resource  string       `json:"resource"`  // empty if it is seen and not offered
-	Class     string       `json:"class"`     // as in the configuration: gpu, fpga, infiniband, nvme or node
+	Class     string       `json:"class"`     // as in the configuration: gpu, fpga, infiniband, nvme, node or bundle
 	Health    string       `json:"health"`    // "Healthy" or "Unhealthy"
 	Reason    string       `json:"reason"`    // why it is Unhealthy or not offered
 	Since     time.Time    `json:"since"`     // when health or reason last changed
@@ -38,6 +38,13 @@ type Device struct {
 	Holders  []kubelet.Pod     `json:"holders,omitempty"`  // all of them, where there are several
 	Warning  string            `json:"warning,omitempty"`  // what is not as it should be though it can be used
 	Hardware                   // its fields are the device's
+	Membership
+}
+
+// Membership is what a device has to do with bundles.
+type Membership struct {
+	Bundle  string   `json:"bundle,omitempty"`  // the ID of the bundle that it is in. It is not offered on its own
+	Members []string `json:"members,omitempty"` // of a bundle, the one that the others are near to first
 }
 
 // Hardware is what people know a device by.
@@ -167,10 +174,14 @@ func NewDevice(s *inventory.Status, holders map[string][]kubelet.Pod) Device {
 	if function := device.FunctionIn(s.Device.SysPath); function != "" {
 		d.PCI = path.Base(function)
 	}
+	d.Bundle = s.Bundle
+	for _, m := range s.Members {
+		d.Members = append(d.Members, m.Device.ID)
+	}
 	for _, n := range s.Nodes {
 		d.Nodes = append(d.Nodes, n.Container)
 	}
-	if by := holders[s.Device.ID]; s.Held() && len(by) > 0 {
+	if by := holders[s.Name()]; s.Held() && len(by) > 0 {
 		d.Allocated = &by[0]
 		if len(by) > 1 {
 			d.Holders = by

@@ -68,7 +68,9 @@ func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
 	q := question{Server: s, what: name}
 	q.snapshot, _ = s.Inventory.Snapshot()
 	for _, d := range q.known() {
-		ids = append(ids, d.Device.ID)
+		for _, part := range d.Parts() { // a bundle has no cordon, and no reset, of its own
+			ids = append(ids, part.Device.ID)
+		}
 	}
 	if len(ids) == 0 {
 		answer, _ := s.explain(ctx, name) // without one the name leads nowhere

@@ -28,6 +28,9 @@ func (q *question) known() (all []*inventory.Status) {
 	}
 	var begun []*inventory.Status
 	for d := range q.snapshot.All() {
+		if d.Members != nil { // its name is its ID
+			continue
+		}
 		names := []string{serialOf(d.Target), path.Base(d.Device.SysPath)}
 		for _, n := range d.Nodes {
 			names = append(names, n.Host, n.Container, strings.TrimPrefix(n.Container, "/dev/"))

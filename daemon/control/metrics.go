@@ -178,7 +178,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 	}
 	holders := s.heldBy()
 	for d := range snapshot.All() {
-		s.collect(gauge, d, holders[d.Device.ID])
+		s.collect(gauge, d, holders[d.Name()])
 	}
 }
 

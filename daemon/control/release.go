@@ -39,6 +39,7 @@ func (r releases) next(snapshot *inventory.Snapshot, now time.Time, offered func
 			at = now
 		}
 		switch {
+		case d.Members != nil: // its members are counted
 		case d.Held():
 			next[id] = time.Time{}
 		case !known, d.Cordon != nil, !d.Present:

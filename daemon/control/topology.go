@@ -85,6 +85,9 @@ func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, h
 	t := Topology{Devices: []Place{}, Distances: make(map[string]map[string]plugin.Distance)}
 	var functions []string
 	for d := range snapshot.All() {
+		if d.Members != nil { // they are in the tree
+			continue
+		}
 		p := Place{Path: []string{}, Device: NewDevice(d, holders)}
 		if p.PCI != "" {
 			p.Path = plugin.PCIPath(p.SysPath)

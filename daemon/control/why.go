@@ -112,6 +112,10 @@ func (q *question) answer() (answer Answer, err error) {
 	if len(users) > 0 {
 		known = users[0]
 	}
+	if known != nil && known.Members != nil {
+		answer.Found = []Explanation{q.bundle(known)}
+		return answer, nil
+	}
 	if known != nil && !known.Present {
 		x := Explanation{SysPath: known.Device.SysPath}
 		x.add("udev", "", false, "its hardware is not there; it was last at "+known.Device.SysPath)
@@ -200,8 +204,12 @@ func (q *question) conclude(x *Explanation, d *inventory.Status) {
 		x.Verdict = "not offered: " + d.Reason
 		return
 	}
-	connected := q.tellKubelet(x, d.Resource)
-	x.Verdict = fmt.Sprintf("offered as %s, ", d.Resource)
+	resource, as := d.Resource, d.Resource
+	if b := q.snapshot.Find(d.Bundle); d.Bundle != "" && b != nil {
+		resource, as = b.Resource, fmt.Sprintf("%s in %s", b.Resource, b.Device.ID)
+	}
+	connected := q.tellKubelet(x, resource)
+	x.Verdict = fmt.Sprintf("offered as %s, ", as)
 	switch {
 	case !d.Healthy:
 		x.Verdict += "Unhealthy: " + d.Reason

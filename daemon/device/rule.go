@@ -29,6 +29,7 @@ type Rule struct {
 	AllowInUse bool              // offer it even if this host uses it
 	Extras     []string          // nodes that the class gives only if asked for, such as "umad" and "issm"
 	Group      *Group            // of class node, makes one device of several nodes, or nil
+	Bundle     *Members          // of class bundle, or nil
 	Nodes      string            // of class nvme, one of [NVMeBlock], [NVMeGeneric] and [NVMeBoth], and empty is NVMeBlock
 
 	// Scrub is how a disk is erased between two pods, in the words of the configuration. Empty means not at all, and [ScrubUnset]

@@ -23,7 +23,8 @@ type record struct {
 	SysPath  string `json:"sysfsPath"`
 	NUMANode int    `json:"numaNode"`
 	Present  bool   `json:"present"`
-	Away     bool   `json:"away,omitempty"` // not in the device list until it is erased
+	Away     bool   `json:"away,omitempty"`  // not in the device list until it is erased
+	Bundle   Member `json:"bundle,omitzero"` // that it is in
 
 	lease.Lease
 	// Owed is the kubelet that may not be done with its Allocate, or nil.

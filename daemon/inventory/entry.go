@@ -31,6 +31,7 @@ type entry struct {
 	content
 	firmware
 	proof
+	membership
 }
 
 // settled is the verdict of a device while looks see the daemon's own work on it.

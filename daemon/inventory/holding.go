@@ -150,28 +150,43 @@ func (l *loop) vacate(e *entry) {
 // allocated ID that it does not know (kubernetes v1.35 and v1.36, devicemanager). It takes a device from one pod before it
 // gives it to the next, so that a later record names the pod that the daemon knows of.
 func (l *loop) confirm(asked time.Time, holdings map[string]Holding) {
+	bundles := bundler{l}.byBundle()
 	for id, holding := range holdings {
-		e := l.entries[id]
-		if e == nil {
-			continue
+		if e := l.entries[id]; e != nil {
+			l.confirmOne(e, asked, holding)
 		}
-		switch {
-		case holding == Held, holding == Named:
-			if holding == Held && asked.After(e.allocated) {
-				e.booked = true
-				l.settle(e)
-			}
-			l.listedByKubelet(e)
-		case holding == Remembered:
-			l.resend[e.resource] = true
-			if l.rule(e.resource) == nil { // the kubelet is sent no list of it any more, and writes the checkpoint with any
-				for _, r := range l.rules {
-					l.resend[r.Resource] = true
+		members := bundles[id]
+		for _, e := range members {
+			l.confirmOne(e, asked, holding)
+		}
+		if slices.ContainsFunc(members, func(e *entry) bool { return e.bundle == "" }) { // the others are as free as the one that has left
+			for _, e := range members {
+				if e.bundle != "" {
+					e.aside = lostMember
+					l.confirmOne(e, asked, holding)
 				}
 			}
-		case holding == Free && l.mayBeFree(e, asked):
-			l.free(e)
 		}
+	}
+}
+
+func (l *loop) confirmOne(e *entry, asked time.Time, holding Holding) {
+	switch {
+	case holding == Held, holding == Named:
+		if holding == Held && asked.After(e.allocated) {
+			e.booked = true
+			l.settle(e)
+		}
+		l.listedByKubelet(e)
+	case holding == Remembered:
+		l.resend[e.list()] = true
+		if l.rule(e.list()) == nil { // the kubelet is sent no list of it any more, and writes the checkpoint with any
+			for _, r := range l.rules {
+				l.resend[r.Resource] = true
+			}
+		}
+	case holding == Free && l.mayBeFree(e, asked):
+		l.free(e)
 	}
 }
 
@@ -185,7 +200,7 @@ func (l *loop) listedByKubelet(e *entry) {
 	case !e.lease.Used && recent:
 		_ = l.apply(e, lease.Event{Name: lease.Allocate})
 	case len(e.pods) == 0:
-		l.resend[e.resource] = true
+		l.resend[e.list()] = true
 	default:
 		// Content without evidence from before the pod is not the pod's.
 		residue := e.lease.Residue || e.lease.State == lease.Free && l.owns(e)
@@ -209,7 +224,7 @@ func (l *loop) owns(e *entry) bool {
 
 // shared reports whether pods hold a device by the IDs of its shares.
 func (e *entry) shared() bool {
-	return slices.ContainsFunc(e.as, func(id string) bool { return id != e.device.ID })
+	return slices.ContainsFunc(e.as, func(id string) bool { return id != e.device.ID && id != e.bundle })
 }
 
 // mayBeFree reports whether a device that is not in the kubelet's books may count as free. It was in them, or the kubelet is
@@ -253,6 +268,7 @@ func (l *loop) free(e *entry) {
 // back and has to be erased.
 func (e *entry) leave() {
 	e.lingers("")
+	e.membership = membership{}
 	if !e.isDisk() {
 		e.lease = newLease()
 	}
@@ -262,12 +278,16 @@ func (e *entry) leave() {
 func (l *loop) restoreRemembered() {
 	for _, r := range l.rules {
 		for id, known := range l.Remembered[r.Resource] {
-			l.remember(r, id, known)
+			if r.Bundle != nil {
+				bundler{l}.rememberBundle(r.Resource, id, known)
+			} else if e := l.remember(r, id, known); e.bundle != "" { // the kubelet knows better than an older state file
+				e.membership = membership{}
+			}
 		}
 	}
 }
 
-func (l *loop) remember(r device.Rule, id string, known Known) {
+func (l *loop) remember(r device.Rule, id string, known Known) *entry {
 	e := l.entries[id]
 	switch {
 	case e == nil:
@@ -283,4 +303,5 @@ func (l *loop) remember(r device.Rule, id string, known Known) {
 	}
 	e.holdAs(known.As)
 	l.changed(e)
+	return e
 }

@@ -75,8 +75,9 @@ type Options struct {
 // Known holds the kubelet's facts about a device that its pods hold.
 type Known struct {
 	NUMANode int      // or -1
-	As       []string // the IDs by which they hold it, its own or those of shares
+	As       []string // the IDs by which they hold it, its own, those of shares or that of its bundle
 	Pods     []string // their UIDs
+	Members  []Member // of a bundle, as far as the kubelet knows them
 }
 
 // Inventory is the set of devices of this machine. Its methods are safe for concurrent use.
@@ -175,8 +176,8 @@ func (i *Inventory) Confirm(asked time.Time, holdings map[string]Holding) {
 // checkpoint that is newer than the Allocate does not name a pod of before. Booked does not wait.
 func (i *Inventory) Booked(written time.Time, pods map[string][]string) {
 	i.post(func(l *loop) {
-		for id, e := range l.entries {
-			if e.pods = pods[id]; len(e.pods) > 0 && written.Add(fileClock).After(e.allocated) {
+		for _, e := range l.entries {
+			if e.pods = pods[e.name()]; len(e.pods) > 0 && written.Add(fileClock).After(e.allocated) {
 				l.settle(e)
 			}
 		}

@@ -70,6 +70,8 @@ type publishing struct {
 	others       map[*subject][]*Status // hardware without an identity
 	dirty        map[*entry]bool        // changed since the last publication
 	stale        bool                   // a device that is not offered changed since then
+	unmatched    bool                   // devices may make up bundles once no look is waiting
+	bundles      map[string]*Status     // as published, by ID
 	resend       map[string]bool        // resources whose list is sent again though nothing changed
 	cause        time.Time              // when the first event since the last publication arrived
 	publishedAt  time.Time
@@ -149,7 +151,7 @@ func newLoop(i *Inventory) *loop {
 		looks:      looks{polled: make(map[*device.Class]bool), notes: make(map[string]note)},
 		disks:      disks{evidence: make(map[string]*Evidence), media: make(map[string]*entry), twins: make(map[string]bool), granted: make(map[string][]*entry)},
 		faults:     faults{marks: make(marks), counted: make(map[count]uint64)},
-		publishing: publishing{others: make(map[*subject][]*Status), dirty: make(map[*entry]bool), resend: make(map[string]bool), publishTimer: stoppedTimer()},
+		publishing: publishing{others: make(map[*subject][]*Status), dirty: make(map[*entry]bool), resend: make(map[string]bool), bundles: make(map[string]*Status), publishTimer: stoppedTimer()},
 		saving:     saving{saveTimer: stoppedTimer()},
 		settling:   settling{deadline: now.Add(i.Settle), lastDeadline: now.Add(settleMost * i.Settle)},
 	}

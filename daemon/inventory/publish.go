@@ -19,7 +19,7 @@ const LevelNotice = slog.Level(2)
 // publish makes a snapshot after a change and wakes the readers. It waits for [loop.gap], so that a burst of events leads to
 // few messages to the kubelet.
 func (l *loop) publish(now time.Time) {
-	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale {
+	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale && (!l.unmatched || l.busy()) {
 		if !l.busy() {
 			l.cause = time.Time{}
 		}
@@ -52,7 +52,7 @@ func (l *loop) publishedOnce() bool { return !l.publishedAt.IsZero() }
 
 // tellRuled closes the channels of [Inventory.SetRules] once the rules apply everywhere.
 func (l *loop) tellRuled() {
-	if len(l.ruled) == 0 || l.enumerating || l.busy() || len(l.dirty)+len(l.resend) > 0 || l.stale || !l.publishedOnce() {
+	if len(l.ruled) == 0 || l.enumerating || l.busy() || len(l.dirty)+len(l.resend) > 0 || l.stale || l.unmatched || !l.publishedOnce() {
 		return
 	}
 	for _, done := range l.ruled {
@@ -77,7 +77,9 @@ func (l *loop) next(now time.Time) *Snapshot {
 	if next.Offers == nil {
 		next.Offers = make(map[string]*Offer)
 	}
+	bundler{l}.assemble()
 	changed, removed := l.judgeDirty(now)
+	bundler{l}.join(changed, removed, now)
 	for _, resource := range affected(changed, removed, l.resend) {
 		offer := last.Offer(resource).patch(changed[resource], removed[resource])
 		offer.Cause = l.cause
@@ -144,7 +146,7 @@ func same(a, b *Status) bool {
 
 // sameIdentity reports whether the records of a and b in the store are the same.
 func sameIdentity(a, b *Status) bool {
-	return a.Resource == b.Resource && a.Lease.Equal(b.Lease) && a.Present == b.Present && a.Device.SysPath == b.Device.SysPath &&
+	return a.Resource == b.Resource && a.Bundle == b.Bundle && a.Lease.Equal(b.Lease) && a.Present == b.Present && a.Device.SysPath == b.Device.SysPath &&
 		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode
 }
 

@@ -43,6 +43,8 @@ func (l *loop) restore() {
 			offered:  offered,
 			awaited:  r.Present && l.AfterBoot,
 			lease:    r.Lease,
+
+			membership: membership{bundle: r.Bundle.ID, of: r.Bundle.Resource},
 		}
 		e.medium, e.left, e.given = r.Disk, remains{r.Fingerprint, r.Blank}, r.Given
 		if sameBoot {

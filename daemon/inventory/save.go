@@ -72,7 +72,7 @@ func (l *loop) save() {
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,
-		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Lease: e.lease, Disk: e.medium,
+		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Bundle: Member{e.of, e.bundle}, Lease: e.lease, Disk: e.medium,
 		Fingerprint: e.left.fingerprint, Blank: e.left.blank,
 		Appearance: e.appearance, Initialised: e.initialised, Instance: e.instance, Wrote: e.wrote, Given: e.given, Numbers: e.numbers,
 	}

@@ -21,10 +21,12 @@ type Status struct {
 	Verdict
 	Observation
 	lease.Lease
-	Resource string   // in whose list it is, or empty
-	Taker    string   // the resource that takes it, offered or not, or empty
-	As       []string // the IDs by which pods may hold it, sorted
-	Cordon   *Cordon  // by which the operator keeps it from new pods, or nil
+	Resource string    // in whose list it is, or empty. That of a member is hidden in its bundle
+	Bundle   string    // the ID of the bundle that it is in, or empty
+	Members  []*Status // of a bundle, the one that it is named after first
+	Taker    string    // the resource that takes it, offered or not, or empty
+	As       []string  // the IDs by which pods may hold it, sorted
+	Cordon   *Cordon   // by which the operator keeps it from new pods, or nil
 	// Evidence is why a disk counts as unused, or how far the read is that may prove it.
 	Evidence  Evidence
 	Moved     bool    // whether its pod was given nodes that are not its nodes any more
@@ -66,13 +68,16 @@ type Offer struct {
 	Version uint64    // grows with every change of this offer
 	Listed  uint64    // grows with every change of IDs, health and NUMA nodes, which the kubelet sees
 	Devices []*Status // sorted by ID
+	Members []*Status // devices of the resource that are in bundles and not in the list, sorted by ID
 	Cause   time.Time // when the first event arrived that led to this version, or zero
 }
 
-// Find returns the device of that ID, or nil. It takes a binary search.
-func (o *Offer) Find(id string) *Status {
-	if n, ok := slices.BinarySearchFunc(o.Devices, id, compareID); ok {
-		return o.Devices[n]
+// Find returns the device of that ID in the list, or nil. It takes a binary search.
+func (o *Offer) Find(id string) *Status { return find(o.Devices, id) }
+
+func find(sorted []*Status, id string) *Status {
+	if n, ok := slices.BinarySearchFunc(sorted, id, compareID); ok {
+		return sorted[n]
 	}
 	return nil
 }
@@ -94,11 +99,11 @@ func (s *Snapshot) Offer(resource string) *Offer {
 	return &Offer{}
 }
 
-// All yields the offered devices by resource and ID, then the others.
+// All yields the offered devices by resource and ID, each list before the members of bundles, then the others.
 func (s *Snapshot) All() iter.Seq[*Status] {
 	return func(yield func(*Status) bool) {
 		for _, resource := range slices.Sorted(maps.Keys(s.Offers)) {
-			for _, d := range s.Offers[resource].Devices {
+			for _, d := range slices.Concat(s.Offers[resource].Devices, s.Offers[resource].Members) {
 				if !yield(d) {
 					return
 				}
@@ -115,7 +120,7 @@ func (s *Snapshot) All() iter.Seq[*Status] {
 // Find returns the device of that ID, offered or not, or nil.
 func (s *Snapshot) Find(id string) *Status {
 	for _, o := range s.Offers {
-		if d := o.Find(id); d != nil {
+		if d := cmp.Or(o.Find(id), find(o.Members, id)); d != nil {
 			return d
 		}
 	}
@@ -133,34 +138,54 @@ func compareOthers(a, b *Status) int {
 
 // patch returns offer o with the changed devices in it and the removed ones taken out.
 func (o *Offer) patch(changed []*Status, removed map[string]bool) *Offer {
-	next := &Offer{Version: o.Version + 1, Listed: o.Listed, Devices: slices.Clone(o.Devices)}
-	var added []*Status
-	relisted := false
+	next := &Offer{Version: o.Version + 1, Listed: o.Listed}
+	var listed, members []*Status
+	unlisted, left := make(map[string]bool), make(map[string]bool)
+	maps.Copy(unlisted, removed)
+	maps.Copy(left, removed)
 	for _, s := range changed {
-		n, ok := slices.BinarySearchFunc(next.Devices, s.Device.ID, compareID)
-		if !ok {
-			added = append(added, s)
-			continue
+		if s.Bundle == "" {
+			listed, left[s.Device.ID] = append(listed, s), true
+		} else {
+			members, unlisted[s.Device.ID] = append(members, s), true
 		}
-		relisted = relisted || !sameListing(next.Devices[n], s)
-		next.Devices[n] = s
 	}
-	if len(removed) > 0 {
-		relisted = true
-		next.Devices = slices.DeleteFunc(next.Devices, func(s *Status) bool { return removed[s.Device.ID] })
-	}
-	if len(added) > 0 {
-		relisted = true
-		next.Devices = append(next.Devices, added...)
-		slices.SortFunc(next.Devices, func(a, b *Status) int { return strings.Compare(a.Device.ID, b.Device.ID) })
-	}
+	var relisted bool
+	next.Devices, relisted = patched(o.Devices, listed, unlisted)
+	next.Members, _ = patched(o.Members, members, left)
 	if relisted {
 		next.Listed++
 	}
 	return next
 }
 
+// patched returns sorted devices with the changed ones in them and the removed ones taken out. relisted reports whether the
+// kubelet sees a difference.
+func patched(before, changed []*Status, removed map[string]bool) (next []*Status, relisted bool) {
+	next = slices.Clone(before)
+	var added []*Status
+	for _, s := range changed {
+		n, ok := slices.BinarySearchFunc(next, s.Device.ID, compareID)
+		if !ok {
+			added = append(added, s)
+			continue
+		}
+		relisted = relisted || !sameListing(next[n], s)
+		next[n] = s
+	}
+	if len(removed) > 0 {
+		next = slices.DeleteFunc(next, func(s *Status) bool { return removed[s.Device.ID] })
+		relisted = relisted || len(next) < len(before)
+	}
+	if len(added) > 0 {
+		relisted = true
+		next = append(next, added...)
+		slices.SortFunc(next, func(a, b *Status) int { return strings.Compare(a.Device.ID, b.Device.ID) })
+	}
+	return next, relisted
+}
+
 // sameListing reports whether a and b are equal for the kubelet.
 func sameListing(a, b *Status) bool {
-	return a.Healthy == b.Healthy && a.Device.NUMANode == b.Device.NUMANode
+	return a.Healthy == b.Healthy && a.Device.NUMANode == b.Device.NUMANode && slices.Equal(a.NUMANodes(), b.NUMANodes())
 }

@@ -22,6 +22,7 @@ type Facts struct {
 	Faults   Faults
 	Lease    lease.Lease
 	Rule     *device.Rule // of the resource, or nil
+	Aside    string       // why it is offered neither on its own nor in a bundle, or empty
 	Cordon   *Cordon      // or nil
 	Disk     DiskFacts
 	Opened   error    // why the pod of another device can open it, or nil
@@ -50,7 +51,7 @@ type Faults struct {
 // Verdict is the health of a device with its reason.
 type Verdict struct {
 	Healthy bool
-	Parked  bool // whether it is Unhealthy only because it is cordoned, so that a pod that holds it may start containers again
+	Parked  bool // whether it is Unhealthy only because it is cordoned or changes over, so that a pod that holds it may start containers again
 	Stale   bool // whether it is in the list only because a pod may still hold it
 	Reason  string
 	Warning string // a fault with which it can be used
@@ -77,6 +78,15 @@ const beingCleared = "being cleared after its last pod"
 // unfit returns why the device must not be offered, or nil. A tenant that has a device may use it. Its data is not a reason
 // where the data is erased.
 func (f *Facts) unfit() error {
+	err := f.unusable()
+	if err == nil && f.Aside != "" && !f.Lease.Held() {
+		return errors.New(f.Aside)
+	}
+	return err
+}
+
+// unusable is unfit without bundles.
+func (f *Facts) unusable() error {
 	switch {
 	case f.Seen == nil && !f.Known:
 		return errNotBack
@@ -199,20 +209,27 @@ func (f *Facts) restrained(v Verdict) Verdict {
 	if f.Work != "" {
 		v.Healthy, v.Reason = false, cmp.Or(v.Reason, f.Work)
 	}
+	if f.Aside != "" && f.Lease.Held() {
+		v.park(f.Aside)
+	}
 	if f.Cordon != nil {
-		reason := "cordoned: " + f.Cordon.Reason
-		if v.Reason != "" {
-			reason += "; " + v.Reason
-		}
-		v.Healthy, v.Parked, v.Reason = false, v.Healthy, reason
+		v.park("cordoned: " + f.Cordon.Reason)
 	}
 	return v
+}
+
+// park makes a device Unhealthy for new pods.
+func (v *Verdict) park(reason string) {
+	if v.Reason != "" {
+		reason += "; " + v.Reason
+	}
+	v.Healthy, v.Parked, v.Reason = false, v.Healthy || v.Parked, reason
 }
 
 // facts are those of an entry as it stands.
 func (l *loop) facts(e *entry) *Facts {
 	f := &Facts{
-		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: l.rule(e.resource),
+		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: l.rule(e.resource), Aside: e.aside,
 		Disk: DiskFacts{Evident: l.needsEvidence(e), Same: e.left == e.seen}, Opened: l.opened(e), Firmware: e.initialised, Uninit: e.uninit,
 	}
 	f.Faults.Stuck = e.stuck
@@ -247,7 +264,7 @@ func (l *loop) judge(e *entry, now time.Time) *Status {
 		}
 		l.calmLater(e, now)
 	}
-	s := &Status{Device: e.device, Lease: e.lease, Verdict: f.Verdict(), As: e.as}
+	s := &Status{Device: e.device, Lease: e.lease, Verdict: f.Verdict(), As: e.as, Bundle: e.bundle}
 	if s.Observation = e.observation(); f.Frozen != nil {
 		s.Present, s.Allocation = f.Frozen.Present, f.Frozen.Allocation
 	} else {

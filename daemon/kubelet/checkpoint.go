@@ -125,7 +125,7 @@ func Remembered(dir string) (map[string]map[string]inventory.Known, error) {
 		}
 		known := devices[g.ResourceName][Parent(g.share)]
 		devices[g.ResourceName][Parent(g.share)] = inventory.Known{
-			NUMANode: g.node, As: append(known.As, g.share), Pods: append(known.Pods, g.PodUID),
+			NUMANode: g.node, As: append(known.As, g.share), Pods: append(known.Pods, g.PodUID), Members: membersOf(g.share, g.AllocResp),
 		}
 	}
 	return devices, err

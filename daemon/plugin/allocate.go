@@ -37,7 +37,9 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 			return nil, nil, fmt.Errorf("%s is unhealthy: %s", d.Device.ID, d.Reason)
 		}
 		devices = append(devices, d)
-		names[d.Device.ID] = append(names[d.Device.ID], share)
+		for _, part := range d.Parts() {
+			names[part.Device.ID] = append(names[part.Device.ID], share)
+		}
 	}
 	slices.SortFunc(devices, func(a, b *inventory.Status) int { return strings.Compare(a.Device.ID, b.Device.ID) })
 	return slices.Compact(devices), names, nil
@@ -46,7 +48,12 @@ func (s service) pick(offer *inventory.Offer, shares []string, again bool) (
 // mayGoOn reports whether a container may start with a device that is not healthy. Its pod has held the device since
 // before. The device must be cordoned and have no other fault, or its reset must have failed, which is tried again now.
 func mayGoOn(d *inventory.Status) bool {
-	return d.Parked && d.Held() || d.Failure != "" && d.Reason == d.Failure
+	for _, part := range d.Parts() {
+		if !part.Healthy && !(part.Parked && part.Held()) && (part.Failure == "" || part.Reason != part.Failure) {
+			return false
+		}
+	}
+	return true
 }
 
 // find returns the device of a share that the kubelet names, also by an earlier ID, or nil.
@@ -73,7 +80,7 @@ func (s service) unused(devices []*inventory.Status) error {
 			continue
 		}
 		if d.Barred != "" {
-			s.Inventory.Released([]string{d.Device.ID})
+			s.Inventory.Released(ids(parts([]*inventory.Status{d})))
 			if d.Barred == d.Reserved {
 				return fmt.Errorf("%s is unhealthy after its last pod: %s", d.Device.ID, d.Barred)
 			}
@@ -94,6 +101,9 @@ func shorten(id string) string {
 // answer returns the answer for a container that uses all these devices. It has their nodes or their CDI names, never
 // both.
 func (s service) answer(devices []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
+	if s.Resource.Member != nil {
+		return s.answerBundles(devices)
+	}
 	if err := s.nodesPresent(devices); err != nil {
 		return nil, err
 	}

@@ -67,6 +67,9 @@ type Resource struct {
 	// Start prepares devices for a container that is about to start. It may block for as long as ctx allows. It may be
 	// nil.
 	Start func(ctx context.Context, devices []*inventory.Status) error
+	// Member returns the resource of a member of the bundles that this resource has. The error is that of a resource which is
+	// not configured any more. Allocate calls it. It is nil for a resource that has no bundles.
+	Member func(resource string) (Resource, error)
 }
 
 // Endpoint serves one resource to the kubelet.

@@ -96,7 +96,7 @@ func (r *Resource) list(offer *inventory.Offer) []*pluginapi.Device {
 			d.Health = pluginapi.Healthy
 		}
 		if withNUMA {
-			d.Topology = topology(nodes, s.Device.NUMANode)
+			d.Topology = topology(nodes, s)
 		}
 		for n := range max(1, r.Shares) {
 			all = append(all, pluginapi.Device{ID: r.shareID(s.Device.ID, n), Health: d.Health, Topology: d.Topology})
@@ -125,12 +125,20 @@ func (r *Resource) outdated(s *inventory.Status) []string {
 	return ids
 }
 
-// topology returns the one description that all devices of a NUMA node share.
-func topology(nodes map[int]*pluginapi.TopologyInfo, node int) *pluginapi.TopologyInfo {
-	if nodes[node] == nil {
-		nodes[node] = &pluginapi.TopologyInfo{Nodes: []*pluginapi.NUMANode{{ID: int64(node)}}}
+// topology returns the one description that all devices of a NUMA node share, or one for a bundle with members on several.
+func topology(nodes map[int]*pluginapi.TopologyInfo, s *inventory.Status) *pluginapi.TopologyInfo {
+	node := s.Device.NUMANode
+	if s.Members == nil && nodes[node] != nil {
+		return nodes[node]
 	}
-	return nodes[node]
+	info := &pluginapi.TopologyInfo{}
+	for _, n := range s.NUMANodes() {
+		info.Nodes = append(info.Nodes, &pluginapi.NUMANode{ID: int64(n)})
+	}
+	if s.Members == nil {
+		nodes[node] = info
+	}
+	return info
 }
 
 // shareID returns the ID under which the kubelet knows the nth share of a device.

@@ -53,7 +53,8 @@ func (p *places) of(offer *inventory.Offer, flat bool) *tree {
 		t.index[d.Device.ID] = i
 		leaves[i].device = i
 		if !flat {
-			leaves[i].path = append([]string{strconv.Itoa(d.Device.NUMANode)}, PCIPath(d.Device.SysPath)...)
+			first := d.Parts()[0].Device
+			leaves[i].path = append([]string{strconv.Itoa(first.NUMANode)}, PCIPath(first.SysPath)...)
 		}
 	}
 	slices.SortStableFunc(leaves, func(a, b leaf) int { return slices.Compare(a.path, b.path) })

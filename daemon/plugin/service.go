@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -118,11 +117,11 @@ func (s service) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*p
 		}
 		answer, err := s.answer(devices)
 		if err != nil {
-			s.Inventory.LookAgain(ids(devices)...)
+			s.Inventory.LookAgain(ids(parts(devices))...)
 			return nil, s.refuse("Allocate", err)
 		}
 		resp.ContainerResponses = append(resp.ContainerResponses, answer)
-		given = append(given, devices...)
+		given = append(given, parts(devices)...)
 		for id, as := range names {
 			held[id] = append(held[id], as...)
 		}
@@ -146,21 +145,14 @@ func (s service) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 		return nil, s.refuse("PreStartContainer", err)
 	}
 	if err := s.nodesPresent(devices); err != nil {
-		s.Inventory.LookAgain(ids(devices)...)
+		s.Inventory.LookAgain(ids(parts(devices))...)
 		return nil, s.refuse("PreStartContainer", err)
 	}
-	if at := slices.IndexFunc(devices, func(d *inventory.Status) bool { return d.Moved }); at >= 0 && s.Resource.CDI == nil {
-		return nil, s.refuse("PreStartContainer", fmt.Errorf("%s has another node than its pod was given, which may be another device by now; delete the pod",
-			devices[at].Device.ID))
-	}
-	// The names that the container was given may be from before a reboot.
-	if _, err := s.cdiNames(devices); err != nil {
+	if err := s.ready(devices); err != nil {
 		return nil, s.refuse("PreStartContainer", err)
 	}
-	if s.Resource.Start != nil {
-		if err := s.Resource.Start(ctx, devices); err != nil {
-			return nil, s.refuse("PreStartContainer", fmt.Errorf("not ready for the container: %w", err))
-		}
+	if err := s.start(ctx, devices); err != nil {
+		return nil, s.refuse("PreStartContainer", fmt.Errorf("not ready for the container: %w", err))
 	}
 	s.Inventory.Starting(names)
 	return &pluginapi.PreStartContainerResponse{}, nil

@@ -40,7 +40,7 @@ func (t *Turnover) Start(ctx context.Context, resource string, devices []*invent
 	var all sync.WaitGroup
 	for i, s := range devices {
 		ids[i] = s.Device.ID
-		all.Go(func() { errs[i] = t.startOne(ctx, care, s.Device.ID, owners[s.Device.ID]) })
+		all.Go(func() { errs[i] = t.startOne(ctx, care, s.Device.ID, owners[s.Name()]) })
 	}
 	all.Wait()
 	if err = errors.Join(errs...); err != nil {
@@ -72,7 +72,7 @@ func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory
 			if err != nil {
 				return nil, err
 			}
-			if !care.Open && now.Behind(owners[s.Device.ID]) {
+			if !care.Open && now.Behind(owners[now.Name()]) {
 				behind[s.Device.ID] = inventory.Remembered
 			}
 		}

@@ -169,7 +169,8 @@ func commands(t *testing.T) []string {
 func TestClassesSayWhatTheyDo(t *testing.T) {
 	found := 0
 	for _, s := range sources(t) {
-		if !strings.HasPrefix(s.name, "daemon/device/") || !regexp.MustCompile(`(?m)^var \w+ = Class\{`).MatchString(text(t, s.name)) {
+		if !strings.HasPrefix(s.name, "daemon/device/") || s.name == "daemon/device/bundle.go" ||
+			!regexp.MustCompile(`(?m)^var \w+ = Class\{`).MatchString(text(t, s.name)) {
 			continue
 		}
 		found++

@@ -41,6 +41,7 @@ type Kubelet struct {
 	mu        sync.Mutex
 	resources map[string]*resource
 	allocated map[string]map[string]string // by resource and device, the UID of the pod
+	answers   map[string][]byte            // of Allocate, by the UID of the pod
 	saves     bool                         // it keeps a checkpoint
 	changed   chan struct{}                // closed and replaced at every change
 }
@@ -75,7 +76,7 @@ func Start(dir string) (*Kubelet, error) {
 		return nil, fmt.Errorf("start the device manager: %w", err)
 	}
 	l.SetUnlinkOnClose(false) // a kubelet that dies leaves its socket behind
-	k := &Kubelet{dir: dir, server: grpc.NewServer(), resources: make(map[string]*resource), allocated: make(map[string]map[string]string), changed: make(chan struct{})}
+	k := &Kubelet{dir: dir, server: grpc.NewServer(), resources: make(map[string]*resource), allocated: make(map[string]map[string]string), answers: make(map[string][]byte), changed: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	pluginapi.RegisterRegistrationServer(k.server, k)
 	go k.server.Serve(l) // returns when the server is stopped
@@ -86,7 +87,8 @@ func Start(dir string) (*Kubelet, error) {
 func (k *Kubelet) KeepCheckpoint() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.allocated, k.saves = readCheckpoint(k.dir), true
+	k.allocated, k.answers = readCheckpoint(k.dir)
+	k.saves = true
 }
 
 func removeSockets(dir string) error {
@@ -190,6 +192,7 @@ func (k *Kubelet) update(change func()) {
 type assignment struct {
 	PodUID, ContainerName, ResourceName string
 	DeviceIDs                           map[string][]string // by NUMA node
+	AllocResp                           []byte
 }
 
 // checkpoint is the file.
@@ -197,19 +200,21 @@ type checkpoint struct {
 	Data struct{ PodDeviceEntries []assignment }
 }
 
-// readCheckpoint returns the devices that pods have by the checkpoint of a directory. Without one, no pod has any.
-func readCheckpoint(dir string) map[string]map[string]string {
+// readCheckpoint returns the devices that pods have by the checkpoint of a directory, and the answers for them. Without one,
+// no pod has any.
+func readCheckpoint(dir string) (all map[string]map[string]string, answers map[string][]byte) {
 	var text checkpoint
 	if written, err := os.ReadFile(filepath.Join(dir, checkpointName)); err == nil {
 		_ = json.Unmarshal(written, &text)
 	}
-	all := make(map[string]map[string]string)
+	all, answers = make(map[string]map[string]string), make(map[string][]byte)
 	for _, a := range text.Data.PodDeviceEntries {
+		answers[a.PodUID] = a.AllocResp
 		for _, ids := range a.DeviceIDs {
 			give(all, a.ResourceName, ids, a.PodUID)
 		}
 	}
-	return all
+	return all, answers
 }
 
 func give(all map[string]map[string]string, resource string, ids []string, pod string) {
@@ -226,7 +231,7 @@ func (k *Kubelet) writeCheckpoint() {
 	var text checkpoint
 	for name, allocated := range k.allocated {
 		for id, pod := range allocated {
-			text.Data.PodDeviceEntries = append(text.Data.PodDeviceEntries, assignment{pod, "c", name, map[string][]string{"-1": {id}}})
+			text.Data.PodDeviceEntries = append(text.Data.PodDeviceEntries, assignment{pod, "c", name, map[string][]string{"-1": {id}}, k.answers[pod]})
 		}
 	}
 	written, _ := json.Marshal(text)

@@ -7,9 +7,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"slices"
 
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
 // Container is what a container gets.
@@ -43,7 +48,15 @@ func (k *Kubelet) Allocate(ctx context.Context, name string, n int) (Container, 
 	if err != nil {
 		return Container{}, fmt.Errorf("allocate %d of %s: %w", n, name, err)
 	}
-	k.update(func() { give(k.allocated, name, ids, rand.Text()) })
+	pod := rand.Text()
+	answer, err := proto.Marshal(c.Response)
+	k.update(func() {
+		give(k.allocated, name, ids, pod)
+		k.answers[pod] = answer
+	})
+	if err != nil {
+		return Container{}, err
+	}
 	return c, nil
 }
 
@@ -106,4 +119,40 @@ func (k *Kubelet) Release(name string, c Container) {
 			delete(k.allocated[name], id)
 		}
 	})
+}
+
+// books answers which pods have devices.
+type books struct {
+	podresources.UnimplementedPodResourcesListerServer
+	*Kubelet
+}
+
+// ServePods serves PodResources at a socket until the kubelet stops.
+func (k *Kubelet) ServePods(socket string) error {
+	_ = os.Remove(socket) // of a kubelet before
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return fmt.Errorf("serve the pods: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	server := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(server, books{Kubelet: k})
+	go server.Serve(l) // returns when the server is stopped
+	context.AfterFunc(k.ctx, server.Stop)
+	return nil
+}
+
+// List is the service of that name. Each device has a pod of its own.
+func (b books) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	answer := &podresources.ListPodResourcesResponse{}
+	for name, allocated := range b.allocated {
+		for id, pod := range allocated {
+			answer.PodResources = append(answer.PodResources, &podresources.PodResources{Name: pod, Namespace: "default", Containers: []*podresources.ContainerResources{
+				{Name: "c", Devices: []*podresources.ContainerDevices{{ResourceName: name, DeviceIds: []string{id}}}},
+			}})
+		}
+	}
+	return answer, nil
 }

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// Values of rest, which decides what becomes of devices that are left over from the bundles.
+const (
+	RestHold  = "hold"  // they are not offered
+	RestOffer = "offer" // they are offered by their own resource
+)
+
+// nearDefault is the default of near.
+const nearDefault = "any"
+
+// bundleKeys are the keys of a resource of bundles.
+var bundleKeys = []string{"name", "class", "members", "near", "rest", "takeover", "serve"}
+
+// memberMost is the most devices in a bundle.
+const memberMost = 64
+
+// takeBundle takes members, near and rest.
+func takeBundle(t *table, r *Resource) {
+	m, near, rest := &device.Members{}, nearDefault, RestHold
+	t.members(m)
+	t.choice("near", "distance", &near, device.Nears...)
+	t.choice("rest", "use of devices that are left over", &rest, RestHold, RestOffer)
+	if r.Class != &device.Bundle {
+		for key, set := range map[string]bool{"members": len(m.Resources) > 0, "near": near != nearDefault, "rest": rest != RestHold} {
+			if set {
+				t.onlyFor(key, r.Class, &device.Bundle)
+			}
+		}
+		return
+	}
+	t.require("members", `the resources that make up a bundle: ["nvidia.com/gpu", "metalplug.io/infiniband", "example.org/scratch*2"]`)
+	for _, key := range slices.Sorted(maps.Keys(t.values)) {
+		if t.known = append(t.known, key); !slices.Contains(bundleKeys, key) {
+			t.reportf(key, "is not for the class %s, which has %s: the devices of a bundle follow the keys of their own resources",
+				device.Bundle.Name, alternatives(bundleKeys[2:6]))
+		}
+	}
+	m.Near, m.Hold = near, rest == RestHold
+	r.Members = m
+}
+
+// members takes the members of a bundle, such as "nvidia.com/gpu" or "example.org/scratch*2".
+func (t *table) members(m *device.Members) {
+	array, _ := take[[]any](t, "members", `an array of resources: ["nvidia.com/gpu", "example.org/scratch*2"]`)
+	total := 0
+	for _, element := range array {
+		text, ok := element.(string)
+		name, number, counted := strings.Cut(text, "*")
+		n, err := strconv.Atoi(number)
+		if !counted {
+			n, err = 1, nil
+		}
+		switch {
+		case !ok:
+			t.reportf("members", "has %s in it, not only strings", typeName(element))
+		case err != nil || n < 1 || n > memberMost:
+			t.reportf("members", `%s is not a resource with a number from 1 to %d, as in "example.org/scratch*2"`, quoted(text), memberMost)
+		case checkName(name) != nil:
+			t.check("members", checkName(name))
+		case slices.Contains(m.Resources, name):
+			t.reportf("members", `has %s twice: write its number of devices once, as in "%s*2"`, quoted(name), name)
+		default:
+			m.Resources, m.Counts, total = append(m.Resources, name), append(m.Counts, n), total+n
+		}
+	}
+	if len(array) > 0 && len(array) == len(m.Resources) && (total < 2 || total > memberMost) {
+		t.reportf("members", "are %d devices, not 2 to %d", total, memberMost)
+	}
+}
+
+// checkMembers finds members that cannot be in a bundle.
+func (c *Config) checkMembers(t *table, r Resource) {
+	for _, name := range r.memberNames() {
+		at := slices.IndexFunc(c.Resources, func(o Resource) bool { return o.Name == name })
+		switch {
+		case name == r.Name:
+			t.reportf("members", "%s is the bundle itself", quoted(name))
+			continue
+		case at < 0 && name == nvme:
+			t.reportf("members", "%s is off: add a [[resource]] of that name with a scrub", quoted(name))
+			continue
+		case at < 0:
+			t.reportf("members", "%s is not a resource: add a [[resource]] of that name", quoted(name))
+			continue
+		}
+		switch member := c.Resources[at]; {
+		case member.Class == &device.Bundle:
+			t.reportf("members", "%s is a bundle too: name its members", quoted(name))
+		case member.Shares > 1:
+			t.reportf("members", "%s has shares = %d: a device in a bundle is one container's alone", quoted(name), member.Shares)
+		}
+		for _, other := range c.Resources {
+			if other.Name != r.Name && slices.Contains(other.memberNames(), name) {
+				t.reportf("members", "%s is in the bundle %s too: a device is in one bundle", quoted(name), quoted(other.Name))
+			}
+		}
+	}
+}
+
+func (r Resource) memberNames() []string {
+	if r.Members == nil {
+		return nil
+	}
+	return r.Members.Resources
+}

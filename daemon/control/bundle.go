@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/plugin"
+)
+
+// othersMost is how many other devices are named that a bundle could have had.
+const othersMost = 4
+
+// bundle explains a bundle: why it has these members, and how they stand.
+func (q *question) bundle(b *inventory.Status) (x Explanation) {
+	first := b.Members[0]
+	x.SysPath = first.Device.SysPath
+	for _, m := range b.Members {
+		why := m.Device.ID
+		switch {
+		case m != first:
+			why += fmt.Sprintf(" is %s from it; %s", far(first, m), q.others(first, m))
+		case first.Device.Udev != nil:
+			why += ", the others are near to it"
+		}
+		x.add("member", m.Resource, m.Healthy, strings.TrimSuffix(cmp.Or(withReason(why, m), why), "; "))
+	}
+	q.conclude(&x, b)
+	return x
+}
+
+func withReason(why string, m *inventory.Status) string {
+	if m.Healthy {
+		return ""
+	}
+	return fmt.Sprintf("%s; Unhealthy: %s", strings.TrimSuffix(why, "; "), m.Reason)
+}
+
+// far returns how far two devices are from each other.
+func far(a, b *inventory.Status) plugin.Distance {
+	return plugin.DistanceOf(plugin.PCIPath(a.Device.SysPath), plugin.PCIPath(b.Device.SysPath), a.Device.NUMANode == b.Device.NUMANode)
+}
+
+// others names the nearest devices that could have been in the place of a member, with what became of them.
+func (q *question) others(first, member *inventory.Status) string {
+	words := []plugin.Distance{plugin.PIX, plugin.PXB, plugin.PHB, plugin.NODE, plugin.SYS}
+	var all []*inventory.Status
+	for d := range q.snapshot.All() {
+		if cmp.Or(d.Resource, d.Taker) == member.Resource && d != member && d.Bundle != member.Bundle {
+			all = append(all, d)
+		}
+	}
+	if len(all) == 0 {
+		return "there is no other"
+	}
+	slices.SortStableFunc(all, func(a, b *inventory.Status) int {
+		return cmp.Compare(slices.Index(words, far(first, a)), slices.Index(words, far(first, b)))
+	})
+	var names []string
+	for _, d := range all[:min(len(all), othersMost)] {
+		name := fmt.Sprintf("%s %s", far(first, d), d.Device.ID)
+		if function := device.FunctionIn(d.Device.SysPath); function != "" {
+			name = fmt.Sprintf("%s %s", far(first, d), path.Base(function))
+		}
+		switch {
+		case d.Bundle != "":
+			name += " in " + d.Bundle
+		case d.Resource == "":
+			name += " not offered"
+		default:
+			name += " offered on its own"
+		}
+		names = append(names, name)
+	}
+	if more := len(all) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return "others: " + strings.Join(names, ", ")
+}

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/bundle"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/lease"
+)
+
+// membership is what a device has to do with bundles. A bundle is nothing but the devices that name it. Each keeps its own
+// lease, and is in the kubelet's books under the ID of the bundle.
+type membership struct {
+	bundle string // the ID of its bundle, or empty
+	of     string // the resource of that
+	aside  string // why it is offered neither on its own nor in a bundle, or empty
+}
+
+// Member is a device in a bundle, or a bundle itself, in the records.
+type Member struct {
+	Resource string `json:"resource"`
+	ID       string `json:"id"`
+}
+
+// bundler makes the bundles of an inventory.
+type bundler struct{ *loop }
+
+// name returns the ID by which the kubelet knows a device.
+func (e *entry) name() string { return cmp.Or(e.bundle, e.device.ID) }
+
+// list returns the resource in whose list a device is, by its own ID or in a bundle.
+func (e *entry) list() string { return cmp.Or(e.of, e.resource) }
+
+// Name returns the ID by which the kubelet knows a device, which is that of its bundle if it is in one.
+func (s *Status) Name() string { return cmp.Or(s.Bundle, s.Device.ID) }
+
+// Parts returns the members of a bundle, or a device that is not one.
+func (s *Status) Parts() []*Status {
+	if s.Members == nil {
+		return []*Status{s}
+	}
+	return s.Members
+}
+
+// NUMANodes returns the NUMA nodes of a device or of all members of a bundle, as far as they are known, each once and sorted.
+func (s *Status) NUMANodes() (nodes []int) {
+	for _, part := range s.Parts() {
+		if part.Device.NUMANode >= 0 {
+			nodes = append(nodes, part.Device.NUMANode)
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// item returns a device as the matching sees it.
+func (e *entry) item(kind int) bundle.Item {
+	if e.sighting != nil {
+		return itemOf(e.sighting, kind)
+	}
+	return itemOf(&device.Sighting{Device: e.device}, kind)
+}
+
+// itemOf returns a device that was seen as the matching sees it. One that is not below PCI may be reached by a PCI function.
+func itemOf(s *device.Sighting, kind int) bundle.Item {
+	i := bundle.Item{ID: s.Device.ID, Kind: kind, NUMA: s.Device.NUMANode}
+	function := device.FunctionIn(s.Device.SysPath)
+	if function == "" && len(s.Functions) > 0 {
+		function = device.FunctionIn(s.Functions[0])
+	}
+	if function != "" {
+		i.Path = strings.Split(strings.TrimPrefix(function, "/sys/devices/"), "/")
+	}
+	return i
+}
+
+// Bundles returns the IDs of the bundles that can be made of devices that were seen, and why there is not one more.
+func Bundles(m *device.Members, seen []device.Sighting) (ids []string, short string) {
+	var left []bundle.Item
+	for i := range seen {
+		if kind := m.Kind(seen[i].Resource); kind >= 0 && seen[i].Offer == nil {
+			left = append(left, itemOf(&seen[i], kind))
+		}
+	}
+	for _, set := range bundle.Match(left, m.Counts, near(m)) {
+		ids = append(ids, device.MakeID(device.BundlePrefix, set[0].ID))
+		left = slices.DeleteFunc(left, func(i bundle.Item) bool {
+			return slices.ContainsFunc(set, func(o bundle.Item) bool { return o.ID == i.ID })
+		})
+	}
+	return ids, shortage(m, left)
+}
+
+func near(m *device.Members) bundle.Near { return bundle.Near(slices.Index(device.Nears, m.Near)) }
+
+// shortage returns why devices that are in no bundle do not make up one more.
+func shortage(m *device.Members, left []bundle.Item) string {
+	var missing []string
+	for _, kind := range bundle.Short(left, m.Counts) {
+		missing = append(missing, m.Resources[kind])
+	}
+	if len(missing) == 0 {
+		return fmt.Sprintf("the devices that are left are not near enough (near = %q)", m.Near)
+	}
+	return "too few are left of " + strings.Join(missing, ", ")
+}
+
+// byBundle returns the members of each bundle by its ID, by kind and ID.
+func (l bundler) byBundle() map[string][]*entry {
+	all := make(map[string][]*entry)
+	for _, e := range l.entries {
+		if e.bundle != "" {
+			all[e.bundle] = append(all[e.bundle], e)
+		}
+	}
+	for id, members := range all {
+		kind := func(e *entry) int {
+			if device.MakeID(device.BundlePrefix, e.device.ID) == id {
+				return -1
+			}
+			if r := l.rule(e.of); r != nil {
+				return r.Bundle.Kind(e.resource)
+			}
+			return 0
+		}
+		slices.SortFunc(members, func(a, b *entry) int {
+			return cmp.Or(cmp.Compare(kind(a), kind(b)), strings.Compare(a.device.ID, b.device.ID))
+		})
+	}
+	return all
+}
+
+// assemble makes bundles out of devices that can be offered and are in no list. The bundles that are there keep their members.
+// A device that has to change over from its own list to a bundle, or from a bundle that is not complete, is Unhealthy until it
+// is certainly free.
+func (l bundler) assemble() {
+	stirred := l.unmatched
+	for e := range l.dirty {
+		stirred = stirred || e.membership != membership{} || device.BundleOf(l.rules, e.resource) != nil
+	}
+	if !stirred {
+		return
+	}
+	l.unmatched = l.busy()
+	bundles := l.byBundle()
+	for id, members := range bundles {
+		broken := l.broken(id, members)
+		for _, e := range members {
+			l.setAside(e, broken)
+		}
+	}
+	for i := range l.rules {
+		if l.rules[i].Bundle != nil {
+			l.match(&l.rules[i], bundles)
+		}
+	}
+	for _, e := range l.entries {
+		if e.bundle == "" && e.aside != "" && device.BundleOf(l.rules, e.resource) == nil {
+			l.setAside(e, "")
+		}
+	}
+}
+
+func (l bundler) setAside(e *entry, reason string) {
+	if e.aside != reason {
+		e.aside = reason
+		l.changed(e)
+	}
+}
+
+const (
+	whileHeld = ": it goes once no pod holds it"
+	// lostMember is why a device has to leave its bundle.
+	lostMember = "its bundle has lost a member, or is configured otherwise now" + whileHeld
+)
+
+// broken returns why a bundle has to go once no pod holds it, or empty.
+func (l bundler) broken(id string, members []*entry) string {
+	first := members[0]
+	rule := l.rule(first.of)
+	if rule == nil || rule.Bundle.Kind(first.resource) != 0 || device.MakeID(device.BundlePrefix, first.device.ID) != id {
+		return lostMember
+	}
+	counts := make([]int, len(rule.Bundle.Counts))
+	for _, e := range members {
+		kind := rule.Bundle.Kind(e.resource)
+		switch {
+		case kind < 0 || e.of != first.of:
+			return lostMember
+		case e.sighting != nil && first.sighting != nil && !near(rule.Bundle).Within(first.item(0), e.item(kind)):
+			return fmt.Sprintf("%s is too far from %s (near = %q)%s", e.device.ID, first.device.ID, rule.Bundle.Near, whileHeld)
+		}
+		counts[kind]++
+	}
+	if !slices.Equal(counts, rule.Bundle.Counts) {
+		return lostMember
+	}
+	return ""
+}
+
+// match makes the bundles of a rule. Devices that are in their own list and that no pod holds are counted on, since they can
+// change over. No bundle is made while looks are waiting, because a nearer device may be about to be found.
+func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
+	var pool []*entry
+	var items []bundle.Item
+	for _, e := range l.entries {
+		kind := r.Bundle.Kind(e.resource)
+		if kind < 0 || e.bundle != "" {
+			continue
+		}
+		pool = append(pool, e)
+		if l.spare(e) {
+			items = append(items, e.item(kind))
+		}
+	}
+	used := make(map[string]bool)
+	if !l.unmatched {
+		for _, set := range bundle.Match(items, r.Bundle.Counts, near(r.Bundle)) {
+			id := device.MakeID(device.BundlePrefix, set[0].ID)
+			ready := bundles[id] == nil && l.entries[id] == nil && !slices.ContainsFunc(set, func(i bundle.Item) bool { return l.entries[i.ID].offered })
+			for _, item := range set {
+				e := l.entries[item.ID]
+				if used[item.ID] = true; ready {
+					e.membership = membership{bundle: id, of: r.Resource}
+					l.changed(e)
+				} else {
+					l.setAside(e, fmt.Sprintf("it becomes part of a bundle of %s once no pod holds it", r.Resource))
+				}
+			}
+		}
+	}
+	left := slices.DeleteFunc(slices.Clone(items), func(i bundle.Item) bool { return used[i.ID] })
+	for _, e := range pool {
+		switch {
+		case used[e.device.ID], l.unmatched && e.offered: // it stays as it is until the devices are matched
+		case r.Bundle.Hold, l.unmatched:
+			l.setAside(e, fmt.Sprintf("it waits for a bundle of %s: %s", r.Resource, shortage(r.Bundle, left)))
+		default:
+			l.setAside(e, "")
+		}
+	}
+}
+
+// spare reports whether a device may become part of a new bundle. No pod holds it, and it can be used.
+func (l bundler) spare(e *entry) bool {
+	f := l.facts(e)
+	return e.sighting != nil && f.unusable() == nil && f.sick() == "" && f.Cordon == nil && !f.Lease.Held() && !f.Lease.Used && f.Lease.Failure == ""
+}
+
+// join makes the statuses of the bundles whose members have changed.
+func (l bundler) join(changed map[string][]*Status, removed map[string]map[string]bool, now time.Time) {
+	there := l.byBundle()
+	for _, id := range slices.Sorted(maps.Keys(there)) {
+		s := joined(id, there[id], now)
+		old := l.bundles[id]
+		if old != nil && old.Resource == s.Resource && slices.Equal(old.Members, s.Members) {
+			continue
+		}
+		if old != nil && old.Healthy == s.Healthy && old.Reason == s.Reason {
+			s.Since = old.Since
+		}
+		if old != nil && old.Resource != s.Resource {
+			remove(removed, old)
+		}
+		l.report(old, s)
+		l.bundles[id] = s
+		changed[s.Resource] = append(changed[s.Resource], s)
+	}
+	for id, old := range l.bundles {
+		if there[id] == nil {
+			delete(l.bundles, id)
+			remove(removed, old)
+			l.Log.Info("device withdrawn", "device", id, "resource", old.Resource, "reason", "the bundle is no longer complete")
+		}
+	}
+}
+
+func remove(removed map[string]map[string]bool, s *Status) {
+	if removed[s.Resource] == nil {
+		removed[s.Resource] = make(map[string]bool)
+	}
+	removed[s.Resource][s.Device.ID] = true
+}
+
+// joined makes the status of a bundle. It is as healthy as the least healthy member. Its lease is only shown. It is that of
+// the member that keeps it the most from the next pod.
+func joined(id string, members []*entry, now time.Time) *Status {
+	s := &Status{Resource: members[0].of, Taker: members[0].of}
+	s.Device = &device.Device{ID: id, Class: &device.Bundle, NUMANode: -1}
+	s.Healthy, s.Present, s.Parked, s.Since = true, true, true, now
+	var reasons, warnings, models []string
+	for _, e := range members {
+		m := e.status
+		s.Members = append(s.Members, m)
+		s.Present, s.Stale, s.Moved = s.Present && m.Present, s.Stale || m.Stale, s.Moved || m.Moved
+		s.Barred, s.Reserved = cmp.Or(s.Barred, m.Barred), cmp.Or(s.Reserved, m.Reserved)
+		s.Allocation.Nodes, s.Nodes = append(s.Allocation.Nodes, m.Allocation.Nodes...), append(s.Nodes, m.Nodes...)
+		models = append(models, cmp.Or(m.Device.Model, className(m.Device)))
+		if !m.Healthy {
+			s.Healthy, s.Parked = false, s.Parked && m.Parked
+			reasons = append(reasons, m.Device.ID+": "+m.Reason)
+		}
+		if m.Warning != "" {
+			warnings = append(warnings, m.Device.ID+": "+m.Warning)
+		}
+		if slices.Contains(m.As, id) {
+			s.As = []string{id}
+		}
+		if s.State == "" || urgency(m.Lease) > urgency(s.Lease) {
+			s.Lease = m.Lease
+		}
+	}
+	s.Parked = s.Parked && !s.Healthy
+	s.Reason, s.Warning, s.Device.Model = strings.Join(reasons, "; "), strings.Join(warnings, "; "), strings.Join(models, " + ")
+	if nodes := s.NUMANodes(); len(nodes) > 0 {
+		s.Device.NUMANode = nodes[0]
+	}
+	return s
+}
+
+// urgency orders leases by how much they keep a device from the next pod.
+func urgency(of lease.Lease) int {
+	switch {
+	case of.Failure != "":
+		return 3
+	case of.Held():
+		return 2
+	case of.State != lease.Free:
+		return 1
+	}
+	return 0
+}
+
+// rememberBundle takes in a bundle that pods hold by the kubelet's checkpoint. If the state is lost, the checkpoint has the
+// members.
+func (l bundler) rememberBundle(of, id string, known Known) {
+	members := known.Members
+	for _, e := range l.byBundle()[id] {
+		if e.of == of {
+			members = append(members, Member{e.resource, e.device.ID})
+		}
+	}
+	for _, m := range members {
+		if r := l.rule(m.Resource); r != nil {
+			l.remember(*r, m.ID, Known{NUMANode: known.NUMANode, As: known.As, Pods: known.Pods}).membership = membership{bundle: id, of: of}
+		}
+	}
+	if len(members) == 0 {
+		l.Log.Error("state lost", "device", id, "resource", of,
+			"err", errors.New("neither the state nor the kubelet's checkpoint has the members of a bundle that a pod holds: cordon them"))
+	}
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
+)
+
+// parts returns devices with each bundle replaced by its members.
+func parts(devices []*inventory.Status) (all []*inventory.Status) {
+	for _, d := range devices {
+		all = append(all, d.Parts()...)
+	}
+	return all
+}
+
+// share is the service of a member's resource with the members of some bundles.
+type share struct {
+	service
+	devices []*inventory.Status
+}
+
+// shares sorts the members of bundles by their resources, in the order of the members. For a resource that has no bundles it
+// returns its own service with the devices. The error is that of a resource that a reload has removed.
+func (s service) shares(devices []*inventory.Status) (all []share, err error) {
+	if s.Resource.Member == nil {
+		return []share{{s, devices}}, nil
+	}
+	for _, d := range parts(devices) {
+		at := slices.IndexFunc(all, func(s share) bool { return s.Resource.Name == d.Resource })
+		if at < 0 {
+			resource, err := s.Resource.Member(d.Resource)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", d.Device.ID, err)
+			}
+			at, all = len(all), append(all, share{service: service{Endpoint: &Endpoint{Resource: resource, Host: s.Host}}})
+		}
+		all[at].devices = append(all[at].devices, d)
+	}
+	return all, nil
+}
+
+// answerBundles returns the answer for a container that uses all these bundles, which is what the resources of the members
+// would give it, and the members of each in an annotation.
+func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.ContainerAllocateResponse, error) {
+	all, err := s.shares(bundles)
+	if err != nil {
+		return nil, err
+	}
+	whole := &pluginapi.ContainerAllocateResponse{
+		Envs: map[string]string{s.Resource.Variable: strings.Join(ids(bundles), ",")}, Annotations: make(map[string]string),
+	}
+	for _, b := range bundles {
+		key, value := kubelet.Annotation(b)
+		whole.Annotations[key] = value
+	}
+	for _, member := range all {
+		answer, err := member.answer(member.devices)
+		if err != nil {
+			return nil, err
+		}
+		whole.CdiDevices = append(whole.CdiDevices, answer.GetCdiDevices()...)
+		for _, d := range answer.GetDevices() {
+			if !slices.ContainsFunc(whole.Devices, func(o *pluginapi.DeviceSpec) bool { return o.GetContainerPath() == d.GetContainerPath() }) {
+				whole.Devices = append(whole.Devices, d)
+			}
+		}
+		for key, value := range answer.GetEnvs() {
+			if before := whole.Envs[key]; before != "" {
+				value = before + "," + value
+			}
+			whole.Envs[key] = value
+		}
+	}
+	return whole, nil
+}
+
+// ready returns why devices cannot be used by the container that is about to start, or nil. The names or nodes that the
+// container was given may be from before a reboot.
+func (s service) ready(devices []*inventory.Status) error {
+	all, err := s.shares(devices)
+	if err != nil {
+		return err
+	}
+	for _, member := range all {
+		for _, d := range member.devices {
+			if d.Moved && member.Resource.CDI == nil {
+				return fmt.Errorf("%s has another node than its pod was given, which may be another device by now; delete the pod", d.Device.ID)
+			}
+		}
+		if _, err := member.cdiNames(member.devices); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start prepares devices for a container, the members of bundles by the rules of their own resources, all at once.
+func (s service) start(ctx context.Context, devices []*inventory.Status) error {
+	all, err := s.shares(devices)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(all))
+	var running sync.WaitGroup
+	for i, member := range all {
+		if member.Resource.Start != nil {
+			running.Go(func() { errs[i] = member.Resource.Start(ctx, member.devices) })
+		}
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
