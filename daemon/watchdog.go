@@ -10,7 +10,7 @@ import (
 )
 
 // pingWatchdog notifies the service manager that the daemon is alive, as long as all its loops make progress. These are
-// the events of udev, the inventory, the watch of the kubelet's directory, and each endpoint.
+// the inventory, for which the events of udev wait, the watch of the kubelet's directory, and each endpoint.
 func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	ready()
 	interval, err := d.Notifier.WatchdogInterval()

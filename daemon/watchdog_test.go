@@ -105,7 +105,6 @@ func TestWatchdog(t *testing.T) {
 		name, at, loop string
 		jam            func(s *story) error
 	}{
-		{"events", "recording not taken over", "the recording", func(s *story) error { return s.breakRecording(nil) }},
 		{"inventory", "device added", "the inventory", func(s *story) error { return s.plug([]string{"widget", "late", "L"}) }},
 		{"watch", "kubelet directory not watched", "the watch of", func(s *story) error {
 			err := os.WriteFile(s.path("other"), nil, 0o600)

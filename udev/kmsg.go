@@ -4,6 +4,7 @@ package udev
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,10 +25,9 @@ import (
 // a read gives EPIPE once, and the next one the oldest record that is left.
 type kernelLog struct {
 	file        *os.File
-	pulse       *pulse
-	readOnce    func(fd int, buf []byte) (int, error)
-	functions   string        // the directory of links to the PCI functions, by address
-	overwritten atomic.Uint64 // times that the kernel overwrote records before they were read
+	read        func(buf []byte) (int, error) // of the file
+	functions   string                        // the directory of links to the PCI functions, by address
+	overwritten atomic.Uint64                 // times that the kernel overwrote records before they were read
 }
 
 const (
@@ -65,7 +65,7 @@ func kernelLogFromFile(f *os.File) (*kernelLog, error) {
 
 func newKernelLog(fd int) *kernelLog {
 	file := os.NewFile(uintptr(fd), kernelLogPath)
-	return &kernelLog{file: file, pulse: newPulse(file), readOnce: unix.Read, functions: "/sys/bus/pci/devices"}
+	return &kernelLog{file: file, read: file.Read, functions: "/sys/bus/pci/devices"}
 }
 
 // close is allowed on nil, the log that could not be opened.
@@ -77,20 +77,18 @@ func (k *kernelLog) close() {
 
 // listen sends an event for each message that is about a PCI function, until ctx ends, whose error it then returns.
 func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
-	buf, n := make([]byte, longestRecord), 0
-	return k.pulse.run(ctx, "read kernel log", func(fd int) (err error) {
-		n, err = k.readOnce(fd, buf)
-		for err == unix.EINTR || err == unix.EPIPE {
-			if err == unix.EPIPE {
-				k.overwritten.Add(1)
-			}
-			n, err = k.readOnce(fd, buf)
+	defer interrupt(ctx, k.file)()
+	buf := make([]byte, longestRecord)
+	for {
+		n, err := k.read(buf)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, unix.EPIPE):
+			k.overwritten.Add(1)
+		case err != nil:
+			return fmt.Errorf("read kernel log: %w", err)
 		}
-		if err == nil && n == 0 {
-			err = io.ErrUnexpectedEOF
-		}
-		return err
-	}, func() error {
 		received := time.Now()
 		for line := range strings.Lines(string(buf[:n])) {
 			if event, ok := k.event(line); ok {
@@ -100,8 +98,7 @@ func (k *kernelLog) listen(ctx context.Context, events chan<- Event) error {
 				}
 			}
 		}
-		return nil
-	})
+	}
 }
 
 // event makes an event of a line of a record, if it is the kernel's and about a PCI function that is there.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"strconv"
 	"strings"
 )
 
@@ -68,18 +67,11 @@ func newEvent(all map[string]string) (Event, error) {
 	if !isDevPath(all[devPath]) || moved && !isDevPath(old) {
 		return Event{}, fmt.Errorf("decode udev message: %.60q or %.60q is not a device path", all[devPath], old)
 	}
-	var seqnum uint64
-	if text, ok := all["SEQNUM"]; ok {
-		var err error
-		if seqnum, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return Event{}, fmt.Errorf("decode udev message: SEQNUM: %w", err)
-		}
-	}
 	d := Device{Subsystem: all["SUBSYSTEM"], DevType: all["DEVTYPE"], SysPath: "/sys" + all[devPath], Properties: NewProperties(all)}
 	if name := all["DEVNAME"]; name != "" {
 		d.DevNode = "/dev/" + strings.TrimPrefix(name, "/dev/")
 	}
-	return Event{Action: all["ACTION"], Seqnum: seqnum, Device: d}, nil
+	return Event{Action: all["ACTION"], Device: d}, nil
 }
 
 // isDevPath reports whether a path stays below /sys.
@@ -91,7 +83,7 @@ func gone(e Event) (Event, bool) {
 	if e.Action != "move" || old == "" {
 		return Event{}, false
 	}
-	return Event{Action: "remove", Seqnum: e.Seqnum, Received: e.Received, Device: Device{
+	return Event{Action: "remove", Received: e.Received, Device: Device{
 		Subsystem: e.Device.Subsystem, DevType: e.Device.DevType, SysPath: "/sys" + old,
 		Properties: NewProperties(map[string]string{"ACTION": "remove", "SUBSYSTEM": e.Device.Subsystem}),
 	}}, true

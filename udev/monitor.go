@@ -30,8 +30,7 @@ const (
 // It is our own instead of libudev's, for three reasons. A socket from systemd needs no network namespace of the host.
 // libudev cannot tell an overflow from an empty queue. And without /run/udev/control it silently joins no group.
 type Monitor struct {
-	file  *os.File
-	pulse *pulse
+	file *os.File
 
 	foreign, malformed, overflows atomic.Uint64
 }
@@ -85,8 +84,7 @@ func newMonitor(fd int) (*Monitor, error) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
 		return nil, err
 	}
-	file := os.NewFile(uintptr(fd), "udev")
-	return &Monitor{file: file, pulse: newPulse(file)}, nil
+	return &Monitor{file: os.NewFile(uintptr(fd), "udev")}, nil
 }
 
 // Close closes the socket. A Listen that runs returns an error.
@@ -102,7 +100,7 @@ func (m *Monitor) Dropped() Dropped {
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 	r := newReceiver()
 	var got received
-	return m.pulse.run(ctx, "read udev event socket", func(fd int) (err error) {
+	return each(ctx, "read udev event socket", m.file, func(fd int) (err error) {
 		got, err = r.readOn(fd)
 		return err
 	}, func() error {
@@ -118,9 +116,6 @@ func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 		return err
 	})
 }
-
-// Alive returns once Listen has made progress or has ended, or with the error of ctx. It takes no event from it.
-func (m *Monitor) Alive(ctx context.Context) error { return m.pulse.Alive(ctx, "events of udev") }
 
 // judge makes an event of what was read, unless it is to be dropped.
 func (m *Monitor) judge(got received) (event Event, ok bool) {

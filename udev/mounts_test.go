@@ -83,11 +83,11 @@ var errChroot = errors.New("the root directory is no mount point, as in a chroot
 
 func TestWatchMounts(t *testing.T) {
 	proc, on := namespace(t)
-	w, err := openMounts(proc)
+	tables, err := openMounts(proc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.close()
+	defer closeTables(tables)
 	dir := t.TempDir()
 	mount := func(source string) {
 		t.Helper()
@@ -98,7 +98,7 @@ func TestWatchMounts(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	events, done := make(chan Event, 16), make(chan error, 1)
-	go func() { done <- w.listen(ctx, events) }()
+	go func() { done <- tables[0].listen(ctx, events) }()
 	expect := func(what string) {
 		t.Helper()
 		select {

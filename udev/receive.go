@@ -47,9 +47,6 @@ func (r *receiver) readOn(fd int) (received, error) {
 func (r *receiver) read(fd int) (received, error) {
 	// As an argument, MSG_TRUNC asks for the true length of a message that is longer than the buffer.
 	n, controlLen, flags, from, err := unix.Recvmsg(fd, r.message, r.control, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
-	for err == unix.EINTR {
-		n, controlLen, flags, from, err = unix.Recvmsg(fd, r.message, r.control, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
-	}
 	if err != nil {
 		return received{}, err
 	}

@@ -5,7 +5,6 @@ package udev
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,7 +27,7 @@ type Options struct {
 // mounted from procfs and for what drivers only log from the kernel's log. Its methods are safe for concurrent use.
 type System struct {
 	monitor *Monitor
-	mounts  *mountWatch
+	mounts  []*table
 	udevd   *udevdWatch
 	log     *kernelLog            // nil if it could not be opened
 	logErr  atomic.Pointer[error] // why it is not read, or nil
@@ -36,12 +35,11 @@ type System struct {
 }
 
 // Open begins to listen. Events from then on wait for Listen. The caller has to close the system.
-func Open(o Options) (*System, error) {
+func Open(o Options) (s *System, err error) {
 	if err := checkLibudev(); err != nil {
 		return nil, err
 	}
-	s := &System{run: cmp.Or(o.Run, "/run")}
-	var err error
+	s = &System{run: cmp.Or(o.Run, "/run")}
 	if o.Socket != nil {
 		s.monitor, err = MonitorFromFile(o.Socket)
 	} else {
@@ -56,7 +54,7 @@ func Open(o Options) (*System, error) {
 	}
 	if s.udevd, err = openUdevdWatch(cmp.Or(o.Cgroup, "/sys/fs/cgroup"), s.run); err != nil {
 		s.monitor.Close()
-		s.mounts.close()
+		closeTables(s.mounts)
 		return nil, err
 	}
 	if o.KernelLog != nil {
@@ -72,7 +70,7 @@ func Open(o Options) (*System, error) {
 
 // Close ends listening permanently. Listen must have returned.
 func (s *System) Close() error {
-	s.mounts.close()
+	closeTables(s.mounts)
 	s.udevd.close()
 	s.log.close()
 	return s.monitor.Close()
@@ -102,7 +100,9 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	var others sync.WaitGroup
-	others.Go(func() { cancel(s.mounts.listen(ctx, events)) })
+	for _, t := range s.mounts {
+		others.Go(func() { cancel(t.listen(ctx, events)) })
+	}
 	others.Go(func() { cancel(s.udevd.listen(ctx, events)) })
 	if s.log != nil {
 		others.Go(func() {
@@ -117,15 +117,6 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 		return parent.Err()
 	}
 	return context.Cause(ctx)
-}
-
-// Alive returns once each of the three has made progress or has ended, or with the error of ctx.
-func (s *System) Alive(ctx context.Context) error {
-	err := errors.Join(s.monitor.Alive(ctx), s.mounts.pulse.Alive(ctx, "watch of the mounts"))
-	if s.log != nil {
-		err = errors.Join(err, s.log.pulse.Alive(ctx, "kernel's log"))
-	}
-	return err
 }
 
 // Settled reports whether udevd has no event left to process, by its queue file, which is not there then. In the sandbox of

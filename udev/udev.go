@@ -51,7 +51,6 @@ const (
 // Event is a hint that something happened to a device.
 type Event struct {
 	Action   string    // "add", "remove", "change", "move", "bind", "unbind", … or [Overflow], [Missed], [Mounts], [Logged]
-	Seqnum   uint64    // the kernel's sequence number, 0 where there is none
 	Device   Device    // as the event reports it, empty for the first three, and for [Logged] hardly more than the path
 	Received time.Time // when this process read it
 }
@@ -63,8 +62,6 @@ type Source interface {
 	// Listen sends every event since the source was opened, until ctx ends, whose error it then returns.
 	// It may be called once.
 	Listen(ctx context.Context, events chan<- Event) error
-	// Alive returns once Listen, which runs, waits for events and has nothing else to do. The error is that of ctx.
-	Alive(ctx context.Context) error
 	// Settled reports whether the source has processed the events of the boot.
 	Settled() bool
 }

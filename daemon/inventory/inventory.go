@@ -215,13 +215,9 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 	return done
 }
 
-// Alive returns once the source and the goroutine that owns the inventory have answered, or with the error of ctx.
-func (i *Inventory) Alive(ctx context.Context) error {
-	if err := i.Source.Alive(ctx); err != nil {
-		return err
-	}
-	return i.ask(ctx, func(*loop) {})
-}
+// Alive returns once the goroutine that owns the inventory has answered, or with the error of ctx. The goroutine that listens to
+// the source waits for that one and for nothing else.
+func (i *Inventory) Alive(ctx context.Context) error { return i.ask(ctx, func(*loop) {}) }
 
 // Run listens to the source, enumerates it and keeps the inventory until ctx ends. The error is that of the source, or
 // nil after ctx ended. It may be called once.

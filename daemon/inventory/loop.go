@@ -169,7 +169,7 @@ func (l *loop) event(e udev.Event) {
 	if l.cause.IsZero() {
 		l.cause = e.Received
 	}
-	l.Log.Debug("uevent", "action", e.Action, "syspath", e.Device.SysPath, "seqnum", e.Seqnum)
+	l.Log.Debug("uevent", "action", e.Action, "syspath", e.Device.SysPath)
 	switch e.Action {
 	case udev.Overflow, udev.Missed:
 		l.enumerate()

@@ -26,11 +26,10 @@ type hints struct {
 	mu    sync.Mutex
 	queue []udev.Event
 	more  chan struct{}
-	asked chan struct{}
 }
 
 func newHints(c *crowd) *hints {
-	return &hints{crowd: c, more: make(chan struct{}, 1), asked: make(chan struct{})}
+	return &hints{crowd: c, more: make(chan struct{}, 1)}
 }
 
 // send sends an event. It does not wait.
@@ -60,20 +59,9 @@ func (h *hints) Listen(ctx context.Context, events chan<- udev.Event) error {
 		}
 		select {
 		case <-h.more:
-		case <-h.asked:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	}
-}
-
-// Alive returns once Listen has gone round.
-func (h *hints) Alive(ctx context.Context) error {
-	select {
-	case h.asked <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

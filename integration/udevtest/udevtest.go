@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metalplug/metalplug/internal/liveness"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/recording"
 )
@@ -25,10 +24,9 @@ import (
 //
 // Events wait in a queue without bound until Listen takes them. No method blocks for lack of a listener.
 type Machine struct {
-	t     testing.TB
-	root  string
-	more  chan struct{} // holds one value while the queue may have something
-	probe liveness.Probe
+	t    testing.TB
+	root string
+	more chan struct{} // holds one value while the queue may have something
 
 	mu        sync.Mutex
 	text      string
@@ -197,8 +195,6 @@ func (m *Machine) Listen(ctx context.Context, events chan<- udev.Event) error {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-m.more:
-			case answer := <-m.probe.Asked():
-				answer()
 			}
 			continue
 		}
@@ -208,11 +204,6 @@ func (m *Machine) Listen(ctx context.Context, events chan<- udev.Event) error {
 		case events <- event:
 		}
 	}
-}
-
-// Alive returns once Listen has gone round.
-func (m *Machine) Alive(ctx context.Context) error {
-	return m.probe.Alive(ctx, "test machine")
 }
 
 func (m *Machine) next() (udev.Event, bool) {

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/directory"
-	"github.com/metalplug/metalplug/internal/liveness"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -36,7 +35,6 @@ type Source struct {
 	file    string
 	root    string
 	watcher *directory.Watch
-	probe   liveness.Probe
 
 	mu      sync.Mutex // held while the tree changes
 	devices []udev.Device
@@ -152,8 +150,6 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 		case err := <-s.watcher.Errors:
 			s.warn(fmt.Errorf("watch recording: %w", err))
 			rest.Reset(quiet) // events may have been lost
-		case answer := <-s.probe.Asked():
-			answer()
 		case <-rest.C:
 			changes, err := s.reload()
 			if err != nil {
@@ -168,11 +164,6 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 			}
 		}
 	}
-}
-
-// Alive returns once Listen has made progress, or with the error of ctx.
-func (s *Source) Alive(ctx context.Context) error {
-	return s.probe.Alive(ctx, "recording")
 }
 
 // reload takes over the file as it is now. It replaces the tree and the copy of its text.
