@@ -85,7 +85,7 @@ func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 		add(a)
 	}
 	r.Attrs(add)
-	if id := messageIDs[r.Message]; id != "" {
+	if id := messageIDs()[r.Message]; id != "" {
 		fields = appendField(fields, "MESSAGE_ID", id)
 	}
 	entry := appendField(nil, "PRIORITY", strconv.Itoa(int(priority(r.Level))))

@@ -9,19 +9,17 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/journal"
-
-	"github.com/metalplug/metalplug/internal/liveness"
 )
 
 const (
-	// queueSize bounds the lines that wait for a reader, in bytes.
-	queueSize = 1 << 20
-	// errorSize bounds them where the next line is an error. Lines of less importance leave room for errors.
-	errorSize = 4 << 20
+	// queueLines bounds the lines that wait for a reader. Most have some 200 bytes, and none exceeds [fieldSize] for each key.
+	queueLines = 4096
+	// errorLines is the part of the queue that lines of less importance leave to errors.
+	errorLines = queueLines / 4
 	// logCloseLimit bounds how long Close waits for a reader.
 	logCloseLimit = 5 * time.Second
 	// journalPath is journald's socket for its native protocol (systemd-journald.service(8)).
@@ -35,14 +33,9 @@ type Log struct {
 	*slog.Logger
 
 	w       io.Writer
-	mu      sync.Mutex
-	lines   [][]byte
-	size    int // of lines, in bytes
-	dropped int
-	failing bool // the last write failed
-	closed  bool
-
-	wake    chan struct{} // one slot
+	lines   chan []byte
+	dropped atomic.Int64  // lines since the last warning
+	closing chan struct{} // closed by Close
 	written chan struct{} // closed by the writer
 }
 
@@ -62,18 +55,15 @@ func openJournal(path string, text io.Writer, level slog.Level) *Log {
 
 // openLog returns a log of a handler that writes each line by one Write (slog.TextHandler.Handle does).
 func openLog(w io.Writer, handler func(line io.Writer) slog.Handler) *Log {
-	l := &Log{w: w, wake: make(chan struct{}, 1), written: make(chan struct{})}
+	l := &Log{w: w, lines: make(chan []byte, queueLines), closing: make(chan struct{}), written: make(chan struct{})}
 	l.Logger = slog.New(handler(queue{l}))
 	go l.write()
 	return l
 }
 
-// Close waits until all lines are written, or until the reader has taken too long. Later lines are dropped.
+// Close waits until all lines are written, or until the reader has taken too long. Later lines are lost. It may be called once.
 func (l *Log) Close() {
-	l.mu.Lock()
-	l.closed = true
-	l.mu.Unlock()
-	liveness.Poke(l.wake)
+	close(l.closing)
 	select {
 	case <-l.written:
 	case <-time.After(logCloseLimit):
@@ -85,56 +75,39 @@ type queue struct{ *Log }
 
 // Write queues a line. It does not block.
 func (q queue) Write(line []byte) (int, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	most := queueSize
-	if bytes.HasPrefix(line, []byte("PRIORITY=3\n")) || bytes.HasPrefix(line, []byte("level=ERROR ")) {
-		most = errorSize
-	}
-	if q.closed || q.size >= most {
-		q.dropped++
+	isError := bytes.HasPrefix(line, []byte("PRIORITY=3\n")) || bytes.HasPrefix(line, []byte("level=ERROR "))
+	if !isError && len(q.lines) >= queueLines-errorLines {
+		q.dropped.Add(1)
 		return len(line), nil
 	}
-	q.lines, q.size = append(q.lines, bytes.Clone(line)), q.size+len(line)
-	liveness.Poke(q.wake)
-	return len(line), nil
-}
-
-// take returns the first line in the queue, and otherwise how many lines were dropped that are to be reported now.
-func (l *Log) take() (line []byte, dropped int, closed bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case len(l.lines) > 0:
-		line, l.lines[0], l.lines = l.lines[0], nil, l.lines[1:]
-		l.size -= len(line)
-	case l.dropped > 0 && !l.failing && !l.closed:
-		dropped, l.dropped = l.dropped, 0
+	select {
+	case q.lines <- bytes.Clone(line):
 	default:
-		l.lines = nil // and with it the memory of a long queue
+		q.dropped.Add(1)
 	}
-	return line, dropped, l.closed
+	return len(line), nil
 }
 
 // write writes lines until the log is closed and its queue is empty.
 func (l *Log) write() {
 	defer close(l.written)
 	for {
-		line, dropped, closed := l.take()
-		switch {
-		case line != nil:
-			_, err := l.w.Write(line) // a log without a reader stops nothing
-			l.mu.Lock()
-			if l.failing = err != nil; l.failing {
-				l.dropped++
+		select {
+		case line := <-l.lines:
+			if _, err := l.w.Write(line); err != nil { // a log without a reader stops nothing
+				l.dropped.Add(1)
+				continue
 			}
-			l.mu.Unlock()
-		case dropped > 0:
-			l.Warn("log lines dropped", "detail", fmt.Sprintf("%d lines: the reader of the log was too slow, or away", dropped))
-		case closed:
-			return
-		default:
-			<-l.wake
+			if len(l.lines) > 0 {
+				continue
+			}
+			if dropped := l.dropped.Swap(0); dropped > 0 {
+				l.Warn("log lines dropped", "detail", fmt.Sprintf("%d lines: the reader of the log was too slow, or away", dropped))
+			}
+		case <-l.closing:
+			if len(l.lines) == 0 {
+				return
+			}
 		}
 	}
 }

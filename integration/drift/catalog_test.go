@@ -31,7 +31,8 @@ func catalog(t *testing.T) map[string]entry {
 	}
 	entries := make(map[string]entry)
 	for _, part := range strings.Split(string(text), "\n-- ")[1:] {
-		id, rest, _ := strings.Cut(part, "\n")
+		id, rest, _ := strings.Cut(part, "\n# ")
+		_, rest, _ = strings.Cut(rest, "\n") // behind the message
 		head, body, _ := strings.Cut(rest, "\n\n")
 		if _, twice := entries[id]; twice {
 			t.Errorf("%s is explained twice", id)
@@ -41,8 +42,8 @@ func catalog(t *testing.T) map[string]entry {
 	return entries
 }
 
-// TestCatalogExplainsEachMessage checks that the code logs each message that has an ID, that the catalog explains each of
-// them and no other, and that an explanation says what the state is and what to do.
+// TestCatalogExplainsEachMessage checks that the code logs each message of the catalog, and that an explanation says what the
+// state is and what to do.
 func TestCatalogExplainsEachMessage(t *testing.T) {
 	entries, logged := catalog(t), literals(t)
 	seen := make(map[string]string)
@@ -54,19 +55,16 @@ func TestCatalogExplainsEachMessage(t *testing.T) {
 			t.Errorf("%s: %q is no ID: make one with systemd-id128 new", message, id)
 		case seen[id] != "":
 			t.Errorf("%s and %s have the same ID", message, seen[id])
-		case !ok:
-			t.Errorf("%s (%s) is not explained: add it to systemd/metalplug.catalog", message, id)
-		case !strings.Contains(e.head, "Subject: ") || !strings.Contains(e.head, "Defined-By: metalplug") || len(e.text) < 60:
+		case !ok || !strings.Contains(e.head, "Subject: ") || !strings.Contains(e.head, "Defined-By: metalplug") || len(e.text) < 60:
 			t.Errorf("%s: the entry lacks a subject, its origin or an explanation:\n%s\n%s", message, e.head, e.text)
 		}
 		if !logged[message] {
 			t.Errorf("nobody logs %q: nothing is to be explained", message)
 		}
 		seen[id] = message
-		delete(entries, id)
 	}
-	for id := range entries {
-		t.Errorf("%s is explained, and no message has it", id)
+	if len(seen) != len(entries) {
+		t.Errorf("%d messages for %d entries", len(seen), len(entries))
 	}
 }
 
@@ -82,7 +80,7 @@ func TestErrorsAreExplained(t *testing.T) {
 			}
 			named++
 			if ids[message] == "" {
-				t.Errorf("%s: the error %q is not among systemd.MessageIDs: make an ID with systemd-id128 new", s.name, message)
+				t.Errorf("%s: the error %q is not in systemd/metalplug.catalog: make an ID with systemd-id128 new", s.name, message)
 			}
 			return true
 		})
@@ -110,7 +108,7 @@ func TestDevicesAreExplained(t *testing.T) {
 				return true
 			}
 			if named++; ids[message] == "" {
-				t.Errorf("%s: %q is not among systemd.MessageIDs: make an ID with systemd-id128 new", s.name, message)
+				t.Errorf("%s: %q is not in systemd/metalplug.catalog: make an ID with systemd-id128 new", s.name, message)
 			}
 			return true
 		})
@@ -155,9 +153,6 @@ func literals(t *testing.T) map[string]bool {
 	t.Helper()
 	all := make(map[string]bool)
 	for _, s := range sources(t) {
-		if s.name == "systemd/messages.go" {
-			continue
-		}
 		ast.Inspect(s.File, func(n ast.Node) bool {
 			if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
 				if text, err := strconv.Unquote(literal.Value); err == nil {
