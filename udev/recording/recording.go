@@ -39,7 +39,7 @@ import (
 type Recording struct {
 	devices map[string]device // by SysPath
 	files   map[string]string // text by path, of those that belong to no device
-	tree    *tree
+	tree    tree
 }
 
 // device is one block. The embedded Device holds no part of the text that was parsed.
@@ -62,7 +62,7 @@ func (r *Recording) paths() []string { return slices.Sorted(maps.Keys(r.devices)
 
 // Write makes the tree of the recording in root/sys, root/dev and root/proc. The directory root is made where it is missing,
 // and should be empty.
-func (r *Recording) Write(root string) error { return apply(root, new(tree), r.tree) }
+func (r *Recording) Write(root string) error { return apply(root, nil, r.tree) }
 
 // Update turns the tree below root, which r has written, into that of another recording, and returns the events of the
 // difference in the order in which udevd would send them. Removals come first, children before their parents. Then come
@@ -90,25 +90,22 @@ func (r *Recording) Update(root string, to *Recording) ([]udev.Event, error) {
 		}
 	}
 	events = append(events, changed...)
-	mounts, others := false, false
 	files := maps.Clone(r.files)
 	maps.Copy(files, to.files)
+	actions := make(map[string]bool)
 	for name := range files {
 		was, before := r.files[name]
 		is, after := to.files[name]
-		switch same := was == is && before == after; {
-		case same:
+		switch {
+		case was == is && before == after:
 		case name == "/proc/swaps" || strings.HasSuffix(name, "/mountinfo"):
-			mounts = true
+			actions[udev.Mounts] = true
 		default:
-			others = true
+			actions[udev.Overflow] = true
 		}
 	}
-	if mounts {
-		events = append(events, udev.Event{Action: udev.Mounts, Received: now})
-	}
-	if others {
-		events = append(events, udev.Event{Action: udev.Overflow, Received: now})
+	for _, action := range slices.Sorted(maps.Keys(actions)) {
+		events = append(events, udev.Event{Action: action, Received: now})
 	}
 	return events, nil
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/directory"
+	"github.com/metalplug/metalplug/internal/fsutil"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -92,19 +93,10 @@ func read(file string) (text []byte, r *Recording, err error) {
 	return text, r, nil
 }
 
-func readText(file string) (text []byte, err error) {
-	info, err := os.Stat(file)
-	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxText) { // a pipe would wait for its writer
-		err = fmt.Errorf("it is not a regular file of at most %d bytes", maxText)
-	}
-	if err == nil {
-		text, err = os.ReadFile(file)
-	}
-	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
-		err = pathError.Err // the name follows
-	}
+func readText(file string) ([]byte, error) {
+	text, err := fsutil.ReadRegular(file, maxText)
 	if err != nil {
-		return nil, fmt.Errorf("open recording %s: %w", file, err)
+		return nil, fmt.Errorf("open recording %s: %w", file, fsutil.Cause(err))
 	}
 	return text, nil
 }

@@ -3,6 +3,7 @@
 package recording
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path"
@@ -13,55 +14,98 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-// tree is what lies below a root. Names are relative to it, "sys/devices/…". No name leads through a file or a link of the
-// tree, so every write stays inside the root.
-type tree struct {
-	entries map[string]entry
-	dirs    map[string]struct{}
-}
+// tree is what lies below a root, by names relative to it, "sys/devices/…". No name leads through a file or a link of the
+// tree, and no link out of it, so every write and every read stays inside the root.
+type tree map[string]entry
 
-// entry is a file with its content, or a link with its target.
+// entry is a file with its content, a link with its target, or a directory.
 type entry struct {
 	text string
-	link bool
+	kind kind
 }
 
-func newTree() *tree {
-	return &tree{make(map[string]entry), map[string]struct{}{".": {}, "sys": {}, "dev": {}, "proc": {}}}
+type kind byte
+
+const (
+	isFile kind = iota
+	isLink
+	isDir
+)
+
+func newTree() tree {
+	return tree{".": {kind: isDir}, "sys": {kind: isDir}, "dev": {kind: isDir}, "proc": {kind: isDir}}
 }
 
-func (t *tree) add(name string, e entry) error {
-	_, isEntry := t.entries[name]
-	if _, isDir := t.dirs[name]; isEntry || isDir {
+// add adds a file or a link, and the directories above it.
+func (t tree) add(name string, e entry) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if e.kind == isLink {
+		if err := checkTarget(path.Dir(name), e.text); err != nil {
+			return err
+		}
+	}
+	if _, again := t[name]; again {
 		return fmt.Errorf("expected each file once, found /%s again", name)
 	}
 	err := t.addDir(path.Dir(name))
 	if err == nil {
-		t.entries[name] = e
+		t[name] = e
 	}
 	return err
 }
 
-// addDir adds a directory and those above it, or nothing.
-func (t *tree) addDir(name string) error {
-	var missing []string
-	for ; ; name = path.Dir(name) {
-		if _, ok := t.entries[name]; ok {
-			return fmt.Errorf("expected a directory at /%s, found a file or a link", name)
-		}
-		if _, ok := t.dirs[name]; ok {
-			break
-		}
-		missing = append(missing, name)
+// addDir adds a directory and those above it.
+func (t tree) addDir(name string) error {
+	switch e, ok := t[name]; {
+	case ok && e.kind == isDir:
+		return nil
+	case ok:
+		return fmt.Errorf("expected a directory at /%s, found a file or a link", name)
 	}
-	for _, dir := range missing {
-		t.dirs[dir] = struct{}{}
+	if err := cmp.Or(checkName(name), t.addDir(path.Dir(name))); err != nil {
+		return err
+	}
+	t[name] = entry{kind: isDir}
+	return nil
+}
+
+// Limits on paths are NAME_MAX of Linux, and its PATH_MAX with room for the root.
+const (
+	maxElement = 255
+	maxPath    = 3072
+)
+
+// checkName returns why a relative path is not the plain name of a file below the root.
+func checkName(name string) error {
+	long := func(element string) bool { return len(element) > maxElement }
+	if name == "." || !filepath.IsLocal(name) || path.Clean(name) != name || len(name) > maxPath ||
+		slices.ContainsFunc(strings.Split(name, "/"), long) {
+		return fmt.Errorf("expected a plain path, found %s", clip(name))
 	}
 	return nil
 }
 
-// derive adds the files and links that the kernel and udevd make for every device, unless something else is there.
-func (t *tree) derive(d udev.Device) {
+// checkTarget returns what is wrong with the target of a link in a directory. A target has ".." only at its beginning, so that
+// counting levels is proof that it stays inside the root.
+func checkTarget(dir, target string) error {
+	down := target + "/"
+	for strings.HasPrefix(down, "../") {
+		down = down[len("../"):]
+	}
+	if to := dir + "/" + target; !filepath.IsLocal(to) || path.Clean(to) == "." {
+		return fmt.Errorf("expected a target inside the recording, found %s", clip(target))
+	}
+	if down == "" {
+		return nil
+	}
+	return checkName(strings.TrimSuffix(down, "/"))
+}
+
+// derive adds the files and links that the kernel and udevd make for every device, unless something else is there or the name is
+// not plain.
+func (t tree) derive(d udev.Device) {
 	dir, name := d.SysPath[1:], path.Base(d.SysPath)
 	var uevent strings.Builder
 	for key, value := range d.Properties.All() {
@@ -97,18 +141,18 @@ func (t *tree) derive(d udev.Device) {
 	if d.Subsystem == "block" && d.DevType != "partition" {
 		t.link("sys/block/"+name, dir)
 	}
-	if driver := t.entries[dir+"/driver"]; driver.link {
+	if driver := t[dir+"/driver"]; driver.kind == isLink {
 		t.link(path.Join(dir, driver.text, name), dir)
 	}
-	if group := t.entries[dir+"/iommu_group"]; group.link {
+	if group := t[dir+"/iommu_group"]; group.kind == isLink {
 		t.link(path.Join(dir, group.text, "devices", name), dir)
 	}
 }
 
 // link adds a link from name to target, both relative to the root, unless something else is there.
-func (t *tree) link(name, target string) {
+func (t tree) link(name, target string) {
 	if relative, err := filepath.Rel(path.Dir(name), target); err == nil && target != "" {
-		_ = t.add(name, entry{relative, true})
+		_ = t.add(name, entry{relative, isLink})
 	}
 }
 
@@ -134,35 +178,28 @@ func isBus(subsystem string) bool {
 }
 
 // apply turns the tree below root from one state into another. A file that stays the same is not touched. A file that changes
-// is replaced at one stroke, so that no reader ever finds half of it, or nothing.
-func apply(root string, from, to *tree) error {
-	for name := range from.entries {
-		if _, ok := to.entries[name]; !ok {
-			if err := os.RemoveAll(filepath.Join(root, name)); err != nil {
-				return err
-			}
-		}
-	}
-	for dir := range from.dirs {
-		if _, ok := to.dirs[dir]; !ok { // nothing below it stays
-			if err := os.RemoveAll(filepath.Join(root, dir)); err != nil {
-				return err
-			}
-		}
-	}
-	for dir := range to.dirs {
-		if _, ok := from.dirs[dir]; !ok {
-			if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-				return err
-			}
-		}
-	}
-	for name, e := range to.entries {
-		if before, ok := from.entries[name]; ok && before == e {
+// is replaced at one stroke, so that no reader ever finds half of it, or nothing. A from of nil is a tree that no process reads.
+func apply(root string, from, to tree) error {
+	for name, e := range from {
+		if next, ok := to[name]; ok && (next.kind == isDir) == (e.kind == isDir) {
 			continue
 		}
-		if err := e.write(root, name, from.dirs != nil); err != nil {
+		if err := os.RemoveAll(filepath.Join(root, name)); err != nil {
 			return err
+		}
+	}
+	for name, e := range to {
+		if before, ok := from[name]; e.kind == isDir && (!ok || before != e) {
+			if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
+				return err
+			}
+		}
+	}
+	for name, e := range to {
+		if before, ok := from[name]; e.kind != isDir && (!ok || before != e) {
+			if err := e.write(root, name, from != nil); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -177,7 +214,7 @@ func (e entry) write(root, name string, read bool) error {
 		to = filepath.Join(root, ".spare")
 	}
 	var err error
-	if e.link {
+	if e.kind == isLink {
 		err = os.Symlink(e.text, to)
 	} else {
 		err = os.WriteFile(to, []byte(e.text), 0o644)
