@@ -42,15 +42,15 @@ const (
 
 // openKernelLog opens the log, of which only what is written from now on is read.
 func openKernelLog() (*kernelLog, error) {
-	fd, err := unix.Open(kernelLogPath, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	file, err := os.Open(kernelLogPath)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: kernelLogPath, Err: err}
+		return nil, err
 	}
-	if _, err := unix.Seek(fd, 0, io.SeekEnd); err != nil {
-		unix.Close(fd)
-		return nil, &os.PathError{Op: "seek", Path: kernelLogPath, Err: err}
+	if _, err := file.Seek(0, io.SeekEnd); err != nil {
+		file.Close()
+		return nil, err
 	}
-	return newKernelLog(fd), nil
+	return newKernelLog(file), nil
 }
 
 // kernelLogFromFile takes the log that systemd has opened and keeps. Its first reads give the messages that no process has
@@ -60,11 +60,10 @@ func kernelLogFromFile(f *os.File) (*kernelLog, error) {
 	if err != nil {
 		return nil, fmt.Errorf("take kernel log: %w", err)
 	}
-	return newKernelLog(own), nil
+	return newKernelLog(os.NewFile(uintptr(own), kernelLogPath)), nil
 }
 
-func newKernelLog(fd int) *kernelLog {
-	file := os.NewFile(uintptr(fd), kernelLogPath)
+func newKernelLog(file *os.File) *kernelLog {
 	return &kernelLog{file: file, read: file.Read, functions: "/sys/bus/pci/devices"}
 }
 

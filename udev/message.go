@@ -76,15 +76,3 @@ func newEvent(all map[string]string) (Event, error) {
 
 // isDevPath reports whether a path stays below /sys.
 func isDevPath(p string) bool { return len(p) > 1 && p[0] == '/' && path.Clean(p) == p }
-
-// gone returns the removal of a renamed device from its old path, which udevd does not report.
-func gone(e Event) (Event, bool) {
-	old := e.Device.Properties.Value("DEVPATH_OLD")
-	if e.Action != "move" || old == "" {
-		return Event{}, false
-	}
-	return Event{Action: "remove", Received: e.Received, Device: Device{
-		Subsystem: e.Device.Subsystem, DevType: e.Device.DevType, SysPath: "/sys" + old,
-		Properties: NewProperties(map[string]string{"ACTION": "remove", "SUBSYSTEM": e.Device.Subsystem}),
-	}}, true
-}

@@ -52,15 +52,11 @@ func OpenMonitor() (*Monitor, error) {
 		return nil, fmt.Errorf("open udev event socket: %w", err)
 	}
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // a small buffer overflows sooner, no more
-	m, err := newMonitor(fd)
-	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupUdevBit})
-	}
-	if err != nil {
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupUdevBit}); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("open udev event socket: %w", err)
 	}
-	return m, nil
+	return newMonitor(fd)
 }
 
 // MonitorFromFile takes the socket that systemd passes for ListenNetlink=kobject-uevent 2. The monitor has a descriptor of
@@ -70,19 +66,15 @@ func MonitorFromFile(f *os.File) (*Monitor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("take udev event socket: %w", err)
 	}
-	m, err := newMonitor(own)
-	if err != nil {
-		unix.Close(own)
-		return nil, fmt.Errorf("take udev event socket: %w", err)
-	}
-	return m, nil
+	return newMonitor(own)
 }
 
-// newMonitor makes a monitor of a socket, which is the caller's still if there is an error.
+// newMonitor makes a monitor of a socket, which it closes if there is an error.
 func newMonitor(fd int) (*Monitor, error) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) // else the buffer stays as it is
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
-		return nil, err
+		unix.Close(fd)
+		return nil, fmt.Errorf("take udev event socket: %w", err)
 	}
 	return &Monitor{file: os.NewFile(uintptr(fd), "udev")}, nil
 }
@@ -98,49 +90,21 @@ func (m *Monitor) Dropped() Dropped {
 // Listen sends every event to events until ctx ends, whose error it then returns. It may be called once. If events were lost,
 // an [Overflow] follows the events that the kernel kept. After it nothing is missing.
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
-	r := newReceiver()
-	var got received
+	r := receiver{Monitor: m, message: make([]byte, largestMessage), control: make([]byte, 256)}
+	var event Event
 	return each(ctx, "read udev event socket", m.file, func(fd int) (err error) {
-		got, err = r.readOn(fd)
+		event, err = r.next(fd)
 		return err
 	}, func() error {
-		event, ok := m.judge(got)
-		if !ok {
-			return nil
-		}
 		event.Received = time.Now()
 		err := send(ctx, event, events)
-		if old, moved := gone(event); moved && err == nil {
-			err = send(ctx, old, events)
+		// udevd does not report that a renamed device is gone from its old path.
+		if old := event.Device.Properties.Value("DEVPATH_OLD"); event.Action == "move" && old != "" && err == nil {
+			event.Action, event.Device.SysPath = "remove", "/sys"+old
+			err = send(ctx, event, events)
 		}
 		return err
 	})
-}
-
-// judge makes an event of what was read, unless it is to be dropped.
-func (m *Monitor) judge(got received) (event Event, ok bool) {
-	switch {
-	case got.overflow:
-		m.overflows.Add(1)
-		return Event{Action: Overflow}, true
-	case !trusted(got):
-		m.foreign.Add(1)
-		return Event{}, false
-	case got.truncated: // something happened, and it is not known what
-		m.malformed.Add(1)
-		return Event{Action: Overflow}, true
-	}
-	event, err := decode(got.message)
-	if err != nil {
-		m.malformed.Add(1)
-	}
-	return event, err == nil
-}
-
-// trusted reports whether udevd may have sent a message. It came from uid 0 to all members of udev's group. A process that is
-// root in another user namespace has another uid here, and a message to this socket alone is not udevd's.
-func trusted(got received) bool {
-	return got.groups == groupUdevBit && got.credentials != nil && got.credentials.Uid == 0
 }
 
 func send(ctx context.Context, event Event, events chan<- Event) error {

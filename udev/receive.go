@@ -6,71 +6,58 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// received is one message and where it came from.
-type received struct {
-	message     []byte // valid until the next one is received
-	truncated   bool
-	overflow    bool        // the kernel dropped messages, and those that it kept have been read since, so nothing else is set
-	groups      uint32      // of the address it was sent to, or 0 for this socket alone
-	credentials *unix.Ucred // of the sender, as the kernel saw it, or nil
-}
-
-// receiver holds the buffers for one message.
+// receiver reads the messages of a monitor. Its buffers hold one message.
 type receiver struct {
+	*Monitor
 	message, control []byte
 	overflown        bool // and the queue has not been empty since
 }
 
-func newReceiver() *receiver {
-	return &receiver{make([]byte, largestMessage), make([]byte, 256), false}
-}
-
-// readOn reads on after an overflow. The kernel reports it once, with ENOBUFS, but goes on dropping messages until the queue
-// is empty (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). A reader that looks at everything again before that misses
-// events for good. So the overflow is reported when the queue is empty.
-func (r *receiver) readOn(fd int) (received, error) {
+// next returns the next event. The error is EAGAIN if there is none.
+//
+// The kernel reports an overflow once, with ENOBUFS, but goes on dropping messages until the queue is empty
+// (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). A reader that looks at everything again before that misses events for
+// good. So the overflow is reported when the queue is empty.
+func (r *receiver) next(fd int) (Event, error) {
 	for {
-		got, err := r.read(fd)
+		// As an argument, MSG_TRUNC asks for the true length of a message that is longer than the buffer.
+		n, controlLen, flags, from, err := unix.Recvmsg(fd, r.message, r.control, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 		switch {
 		case err == unix.ENOBUFS:
 			r.overflown = true
 		case err == unix.EAGAIN && r.overflown:
 			r.overflown = false
-			return received{overflow: true}, nil
+			r.overflows.Add(1)
+			return Event{Action: Overflow}, nil
+		case err != nil:
+			return Event{}, err
+		case !trusted(from, r.control[:controlLen]):
+			r.foreign.Add(1)
+		case flags&unix.MSG_TRUNC != 0: // something happened, and it is not known what
+			r.malformed.Add(1)
+			return Event{Action: Overflow}, nil
 		default:
-			return got, err
+			event, err := decode(r.message[:n])
+			if err == nil {
+				return event, nil
+			}
+			r.malformed.Add(1)
 		}
 	}
 }
 
-// read reads a message if there is one.
-func (r *receiver) read(fd int) (received, error) {
-	// As an argument, MSG_TRUNC asks for the true length of a message that is longer than the buffer.
-	n, controlLen, flags, from, err := unix.Recvmsg(fd, r.message, r.control, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
-	if err != nil {
-		return received{}, err
+// trusted reports whether udevd may have sent a message. It came from uid 0 to all members of udev's group. A process that is
+// root in another user namespace has another uid here, and a message to this socket alone is not udevd's.
+func trusted(from unix.Sockaddr, control []byte) bool {
+	netlink, ok := from.(*unix.SockaddrNetlink)
+	if !ok || netlink.Groups != groupUdevBit {
+		return false
 	}
-	got := received{
-		message:     r.message[:min(n, len(r.message))],
-		truncated:   flags&unix.MSG_TRUNC != 0,
-		credentials: sender(r.control[:controlLen]),
-	}
-	if netlink, ok := from.(*unix.SockaddrNetlink); ok {
-		got.groups = netlink.Groups
-	}
-	return got, nil
-}
-
-// sender returns the credentials that came with a message.
-func sender(control []byte) *unix.Ucred {
-	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return nil
-	}
+	messages, _ := unix.ParseSocketControlMessage(control)
 	for _, message := range messages {
-		if credentials, err := unix.ParseUnixCredentials(&message); err == nil {
-			return credentials
+		if sender, err := unix.ParseUnixCredentials(&message); err == nil {
+			return sender.Uid == 0
 		}
 	}
-	return nil
+	return false
 }
