@@ -54,7 +54,7 @@ var serials = []string{"ID_SERIAL", "ID_SERIAL_SHORT", "ID_WWN"}
 
 // candidates explains the udev devices that are asked for: that of a known device, else those of a node, a path in sysfs, a
 // PCI address, a serial number or a name of the kernel. A node without any may belong to a device of its class that could not be identified.
-func (q *question) candidates(known *inventory.Status) []device.Sighting {
+func (q *question) candidates(known *inventory.Status) []device.Explained {
 	sysPath, address := q.sysPath(), q.address()
 	found := q.explain(true, func(u *udev.Device) bool {
 		if known != nil {
@@ -99,7 +99,7 @@ func (q *question) sysPath() string {
 
 // explain explains some of the udev devices, and of those in which no class has a device only what stands for them: nothing,
 // or with near what is next to them.
-func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Sighting) {
+func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.Explained) {
 	for i := range q.devices {
 		if !is(&q.devices[i]) {
 			continue
@@ -117,7 +117,7 @@ func (q *question) explain(near bool, is func(*udev.Device) bool) (all []device.
 // near explains the nearest device to a path: above it, as the GPU above a render node, else those below it, as the
 // namespaces of a controller, else those of the same PCI function, such as the RDMA device to which a node belongs. none is
 // for nothing.
-func (q *question) near(sysPath string, none []device.Sighting) []device.Sighting {
+func (q *question) near(sysPath string, none []device.Explained) []device.Explained {
 	for above := path.Dir(sysPath); above != "/"; above = path.Dir(above) {
 		if found := q.explain(false, func(u *udev.Device) bool { return u.SysPath == above }); len(found) > 0 {
 			return found

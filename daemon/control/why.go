@@ -128,7 +128,7 @@ func (q *question) answer() (answer Answer, err error) {
 	}
 	explained := q.candidates(known)
 	for i, e := range explained { // an ID with its place added is that of a device whose own ID another has
-		same := func(other device.Sighting) bool {
+		same := func(other device.Explained) bool {
 			return other.Device.SysPath == e.Device.SysPath && other.Device.ID == e.Device.ID
 		}
 		if slices.ContainsFunc(explained[:i], same) {
@@ -155,7 +155,7 @@ func (q *question) answer() (answer Answer, err error) {
 
 // told adds to what a look finds what the inventory and the kubelet make of it. The look and the inventory may disagree
 // for a moment, when something has just happened; both are told.
-func (q *question) told(e device.Sighting) Explanation {
+func (q *question) told(e device.Explained) Explanation {
 	u := e.Device.Udev
 	known := e.Device.SysPath + " is in subsystem " + u.Subsystem
 	if u.DevNode != "" {

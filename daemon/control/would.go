@@ -17,7 +17,7 @@ import (
 // would returns a [[resource]] that would take a device of whose kind the configuration says nothing: the built-in one,
 // else one of class node. It is empty where a rule was tried, since then the configuration
 // does say something; the error tells why none would take it.
-func (q *question) would(e device.Sighting) (text string, err error) {
+func (q *question) would(e device.Explained) (text string, err error) {
 	u := e.Device.Udev
 	rules := config.BuiltinRules()
 	if e.Device.Class == nil {
@@ -75,7 +75,7 @@ func inTOML(r *device.Rule) string {
 
 // untaken tells why a udev device that no class takes is not offered, and what of it can be; would is why none of
 // class node would take it.
-func (q *question) untaken(e device.Sighting, would error) string {
+func (q *question) untaken(e device.Explained, would error) string {
 	for _, step := range e.Steps {
 		if isExclude(step) {
 			return "no class takes it: " + step.Why

@@ -22,24 +22,120 @@ type Step struct {
 	Key  string // the key of that rule which decided, "match", "match.PCI_ID", "exclude.PCI_ID" or "name"
 }
 
-// Explain looks at one udev device as [Look] does, and records the steps. Where Look finds nothing, Explain returns one
-// sighting whose device has no ID. It blocks as Look does.
-func Explain(h *Host, rules []Rule, seen udev.Device) []Sighting {
-	found, _ := lookAt(h, rules, withFunction(h, &seen), new(trace))
-	return found
+// Explained is what a look found out about one device, with the steps of the look.
+type Explained struct {
+	Sighting
+	Steps []Step
+}
+
+// Explain looks at one udev device as [Look] does, and derives the steps from what the look found. Where Look finds nothing,
+// Explain returns one sighting whose device has no ID. It blocks as Look does.
+func Explain(h *Host, rules []Rule, seen udev.Device) []Explained {
+	found, _ := lookAt(h, rules, withFunction(h, &seen))
+	all := make([]Explained, len(found))
+	for i, s := range found {
+		all[i].Sighting = s
+		all[i].explain(h, rules)
+	}
+	return all
+}
+
+func (e *Explained) explain(h *Host, rules []Rule) {
+	d := *e.Device
+	e.explainClass(h, rules, *d.Udev)
+	if d.ID == "" {
+		if e.Offer != nil {
+			e.add("identity", d.Class.Name, e.Offer, "")
+		}
+		return
+	}
+	e.add("identity", d.Class.Name, nil, strings.TrimRight("it is "+d.ID+", "+d.Model, ", "))
+	if d.group != nil {
+		e.tried("rule", d.rule.Resource, try{rule: d.rule}, "it is a member of a group")
+	} else {
+		u := d.matched()
+		_, tries := tryRules(h, rules, d.Class, u)
+		for _, t := range tries {
+			e.tried("rule", t.rule.Resource, t, "matches: "+t.rule.describe(h, u))
+		}
+		if len(tries) == 0 {
+			e.add("rule", "", errUnconfigured(d.Class), "")
+		}
+	}
+	if e.objection != nil && e.Offer == nil {
+		e.add("offer", "", nil, fmt.Sprintf("%v: overruled by %s", e.objection, e.Resource))
+	} else {
+		e.add("offer", "", e.objection, "nothing about the device itself is against it")
+	}
+	if e.Resource == "" {
+		return
+	}
+	e.add("health", "", e.Health, strings.TrimRight("the hardware is well; "+e.Warning, "; "))
+	var names []string
+	a, err := d.allocate(h)
+	for _, n := range a.Nodes {
+		names = append(names, n.Container)
+	}
+	e.add("nodes", "", err, strings.Join(names, " "))
+}
+
+// explainClass adds which class takes a udev device, and for class node by which rule.
+func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
+	for _, c := range Classes {
+		switch {
+		case c.Selects(u):
+			e.add("class", c.Name, nil, "it stands for a device of this class: "+c.Doc)
+			return
+		case c != &Generic:
+			e.add("class", c.Name, fmt.Errorf("subsystem %q, devtype %q is none of its devices", u.Subsystem, u.DevType), "")
+		}
+	}
+	_, _, tries := nodeRule(h, rules, u)
+	for _, t := range tries {
+		if t.err != nil {
+			t.err = fmt.Errorf("%s: %w", t.rule.Resource, t.err)
+		}
+		e.tried("class", Generic.Name, t, "asked for by "+t.rule.Resource)
+	}
+	switch {
+	case u.DevNode == "":
+		e.add("class", Generic.Name, errors.New("it has no device node"), "")
+	case len(tries) == 0:
+		e.add("class", Generic.Name, errUnconfigured(&Generic), "")
+	}
+}
+
+// add adds a step that ended with err or, if err is nil, with found.
+func (e *Explained) add(what, name string, err error, found string) {
+	if err != nil {
+		found = err.Error()
+	}
+	e.Steps = append(e.Steps, Step{What: what, Name: name, OK: err == nil, Why: found})
+}
+
+// tried adds the decision of a rule.
+func (e *Explained) tried(what, name string, t try, found string) {
+	e.add(what, name, t.err, found)
+	s := &e.Steps[len(e.Steps)-1]
+	s.Rule, s.Key = t.rule.Resource, "name"
+	if unlike, ok := errors.AsType[mismatch](t.err); ok {
+		s.Key = unlike.key
+	} else if s.OK && len(t.rule.Match) > 0 {
+		s.Key = "match"
+	}
 }
 
 // Taker returns the first of other rules that would take the device. The error says why none would. It reads sysfs and looks at
 // no disk.
 func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	if s.Device.Class != nil {
-		return ruleFor(h, rules, *s.Device, nil)
+		return ruleFor(h, rules, *s.Device)
 	}
 	u := *s.Device.Udev
 	if err := barred(u); err != nil {
 		return nil, err
 	}
-	r, _ := nodeRule(h, rules, u, nil)
+	r, _, _ := nodeRule(h, rules, u)
 	if r == nil {
 		return nil, errors.New("no rule is about it")
 	}
@@ -48,84 +144,6 @@ func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
 	}
 	return r, nil
 }
-
-// trace records the steps of a look. A nil trace records nothing, so that a look without Explain makes no text.
-type trace []Step
-
-// fork returns a trace that begins with the same steps.
-func (t *trace) fork() *trace {
-	if t == nil {
-		return nil
-	}
-	own := slices.Clip(*t)
-	return &own
-}
-
-// steps returns the steps so far.
-func (t *trace) steps() []Step {
-	if t == nil {
-		return nil
-	}
-	return *t
-}
-
-// add adds a step that ended with err or, if err is nil, with found.
-func (t *trace) add(what, name string, err error, found string) {
-	if t == nil {
-		return
-	}
-	if err != nil {
-		found = err.Error()
-	}
-	*t = append(*t, Step{What: what, Name: name, OK: err == nil, Why: found})
-}
-
-// rule adds the decision of a rule. It calls found if the rule takes the device.
-func (t *trace) rule(what, name string, r *Rule, err error, found func() string) {
-	if t == nil {
-		return
-	}
-	s := Step{What: what, Name: name, OK: err == nil, Rule: r.Resource, Key: "name"}
-	if err != nil {
-		s.Why = err.Error()
-	} else {
-		s.Why = found()
-	}
-	if unlike, ok := errors.AsType[mismatch](err); ok {
-		s.Key = unlike.key
-	} else if err == nil && len(r.Match) > 0 {
-		s.Key = "match"
-	}
-	*t = append(*t, s)
-}
-
-// asked adds the decision of a rule of class node about a udev device.
-func (t *trace) asked(r *Rule, err error) {
-	if err != nil && t != nil {
-		err = fmt.Errorf("%s: %w", r.Resource, err)
-	}
-	t.rule("class", Generic.Name, r, err, func() string { return "asked for by " + r.Resource })
-}
-
-// looked adds the last steps of a look at a device that rule takes. offer is what was against the device before the rule.
-func (t *trace) looked(s *Sighting, rule *Rule, offer error, a Allocation, nodes error) {
-	if t == nil {
-		return
-	}
-	if offer != nil && s.Offer == nil {
-		t.add("offer", "", nil, fmt.Sprintf("%v: overruled by %s", offer, rule.Resource))
-	} else {
-		t.add("offer", "", offer, notAgainst)
-	}
-	t.add("health", "", s.Health, strings.TrimRight("the hardware is well; "+s.Warning, "; "))
-	var names []string
-	for _, n := range a.Nodes {
-		names = append(names, n.Container)
-	}
-	t.add("nodes", "", nodes, strings.Join(names, " "))
-}
-
-const notAgainst = "nothing about the device itself is against it"
 
 // describe returns by what a rule matches that takes a device.
 func (r *Rule) describe(h *Host, u matched) string {

@@ -14,7 +14,7 @@ import (
 )
 
 // steps writes an explanation, a step a line.
-func steps(e device.Sighting) string {
+func steps(e device.Explained) string {
 	var text strings.Builder
 	for _, s := range e.Steps {
 		mark := "ok"
@@ -46,8 +46,8 @@ func TestExplanationsAgreeWithLooks(t *testing.T) {
 				}
 				for i, s := range sightings {
 					e := explanations[i]
-					if described([]device.Sighting{s}) != described([]device.Sighting{e}) {
-						t.Errorf("%s: seen\n%s\nexplained\n%s", file, described([]device.Sighting{s}), described([]device.Sighting{e}))
+					if described([]device.Sighting{s}) != described([]device.Sighting{e.Sighting}) {
+						t.Errorf("%s: seen\n%s\nexplained\n%s", file, described([]device.Sighting{s}), described([]device.Sighting{e.Sighting}))
 					}
 					passed := slices.ContainsFunc(e.Steps, func(s device.Step) bool { return s.OK && s.What == "rule" }) &&
 						!slices.ContainsFunc(e.Steps, func(s device.Step) bool { return !s.OK && s.What != "class" && s.What != "rule" })

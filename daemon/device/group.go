@@ -120,54 +120,30 @@ func (g *Group) members(h *Host, owner string) []udev.Device {
 	return members
 }
 
-// nodeRule returns the rule of class node that takes u, or nil. The first rule with a group that u is a member of comes
-// first, with the hardware of the group as owner. Otherwise it is the first rule that takes u as a device of its own. A
-// member cannot be a device of its own, even where that rule comes first, because two containers would get it.
-func nodeRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner string) {
+// nodeRule returns the rule of class node that takes u, or nil, and the rules that were asked. The first rule with a group that
+// u is a member of comes first, with the hardware of the group as owner. Otherwise it is the first rule that takes u as a device
+// of its own. A member cannot be a device of its own, even where that rule comes first, because two containers would get it.
+func nodeRule(h *Host, rules []Rule, u udev.Device) (r *Rule, owner string, tries []try) {
 	if u.DevNode == "" {
-		t.add("class", Generic.Name, errors.New("it has no device node"), "")
-		return nil, ""
+		return nil, "", nil
 	}
-	if r, owner := groupRule(h, rules, u, t); r != nil {
-		return r, owner
-	}
-	m := matched{u, func() string { return nodeID(h, u) }, ""}
-	for i := range rules {
-		r := &rules[i]
-		if r.Class != &Generic || r.Group != nil {
-			continue
-		}
-		err := r.matches(h, m)
-		t.asked(r, err)
-		if err == nil {
-			return r, ""
-		}
-	}
-	if !slices.ContainsFunc(rules, func(r Rule) bool { return r.Class == &Generic }) {
-		t.add("class", Generic.Name, errors.New("no resource of class node is configured"), "")
-	}
-	return nil, ""
-}
-
-// errNoMember is why a rule with a group does not take a udev device.
-var errNoMember = errors.New("no member of its group")
-
-// groupRule returns the first rule with a group that u is a member of, and the hardware of the group. It returns nil if there
-// is none.
-func groupRule(h *Host, rules []Rule, u udev.Device, t *trace) (r *Rule, owner string) {
 	for i := range rules {
 		r := &rules[i]
 		if r.Class != &Generic || r.Group == nil {
 			continue
 		}
-		if owner, ok := r.groupOf(h, u); ok {
-			t.asked(r, nil)
-			return r, owner
+		owner, ok := r.groupOf(h, u)
+		if ok {
+			return r, owner, append(tries, try{rule: r})
 		}
-		t.asked(r, errNoMember)
+		tries = append(tries, try{r, errNoMember})
 	}
-	return nil, ""
+	r, alone := tryRules(h, rules, &Generic, matched{u, func() string { return nodeID(h, u) }, ""})
+	return r, "", append(tries, alone...)
 }
+
+// errNoMember is why a rule with a group does not take a udev device.
+var errNoMember = errors.New("no member of its group")
 
 // groupOf reports whether u belongs to a group of the rule, and returns the hardware of the group. A piece of hardware that
 // has only nodes which are optional has no group.
@@ -224,10 +200,9 @@ func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device)
 func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.Device, taken map[string]string) {
 	taken = make(map[string]string)
 	for _, m := range r.Group.members(h, owner) {
-		first, _ := groupRule(h, rules, m, nil)
-		switch class := selecting(m, nil); {
-		case class != nil:
-			taken[m.DevNode] = "class " + class.Name
+		switch first, _, _ := nodeRule(h, rules, m); {
+		case selecting(m) != nil:
+			taken[m.DevNode] = "class " + selecting(m).Name
 		case first != nil && first != r:
 			taken[m.DevNode] = first.Resource
 		default:

@@ -4,9 +4,8 @@ package device
 
 import (
 	"errors"
-	"fmt"
 	"path"
-	"strings"
+	"slices"
 
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/udev"
@@ -32,7 +31,7 @@ type Sighting struct {
 	Functions          []string  // sysfs paths of the PCI functions by which the device is reached
 	Counters           []Counter // of errors
 	Instance           uint64    // of the hardware in this boot, see [Host.Instance]
-	Steps              []Step    // of the look, recorded by [Explain]
+	objection          error     // against an offer, of which the rule may have overruled any
 }
 
 // HostUse reports whether this host uses the disk, by a mount or as swap. While a pod holds the disk, the pod may have made what
@@ -54,26 +53,25 @@ func (s *Sighting) Twin(other string) {
 // are healthy, and the nodes for a container. It reads sysfs and may block as long as the kernel does. It finds nothing in a udev
 // device that is not a subject of any class. The sightings refer to seen, which nothing may write to.
 func Look(h *Host, rules []Rule, seen *udev.Device) []Sighting {
-	found, ok := lookAt(h, rules, withFunction(h, seen), nil)
+	found, ok := lookAt(h, rules, withFunction(h, seen))
 	if !ok {
 		return nil
+	}
+	for i := range found {
+		found[i].Device.group = nil // only the look needs it
 	}
 	return found
 }
 
-// lookAt is [Look], and adds its steps to t. If it finds no device, ok is false and the one sighting says why.
-func lookAt(h *Host, rules []Rule, u *udev.Device, t *trace) (found []Sighting, ok bool) {
-	class := selecting(*u, t)
+// lookAt is [Look]. If it finds no device, ok is false and the one sighting says why.
+func lookAt(h *Host, rules []Rule, u *udev.Device) (found []Sighting, ok bool) {
+	class := selecting(*u)
 	unidentified := func(err error) []Sighting {
-		if err != nil {
-			t.add("identity", class.Name, err, "")
-		}
-		d := &Device{Class: class, SysPath: u.SysPath, NUMANode: -1, Udev: u}
-		return []Sighting{{Device: d, Offer: err, Steps: t.steps()}}
+		return []Sighting{{Device: &Device{Class: class, SysPath: u.SysPath, NUMANode: -1, Udev: u}, Offer: err}}
 	}
 	identify := func() ([]Device, error) { return class.Identify(h, *u) }
 	if class == nil {
-		r, owner := nodeRule(h, rules, *u, t)
+		r, owner, _ := nodeRule(h, rules, *u)
 		if r == nil {
 			return unidentified(nil), false
 		}
@@ -94,30 +92,24 @@ func lookAt(h *Host, rules []Rule, u *udev.Device, t *trace) (found []Sighting, 
 	}
 	for _, d := range devices {
 		d.Class, d.SysPath, d.Udev = class, u.SysPath, u
-		own := t.fork()
-		s := look(h, rules, d, own)
-		s.Device.group, s.Steps = nil, own.steps()
-		found = append(found, s)
+		found = append(found, look(h, rules, d))
 	}
 	return found, true
 }
 
 // look looks at one device that is identified.
-func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
-	t.add("identity", d.Class.Name, nil, strings.TrimRight("it is "+d.ID+", "+d.Model, ", "))
+func look(h *Host, rules []Rule, d Device) Sighting {
 	rule, err := d.rule, error(nil)
 	if rule == nil {
-		rule, err = ruleFor(h, rules, d, t)
+		rule, err = ruleFor(h, rules, d)
 		d.rule = rule
-	} else {
-		t.rule("rule", rule.Resource, rule, nil, func() string { return "it is a member of a group" })
 	}
 	s := Sighting{Device: &d, Instance: h.Instance(d.SysPath)}
 	if d.Class.Offer != nil {
 		s.Offer = d.Class.Offer(h, d)
 	}
 	if err != nil {
-		t.add("offer", "", s.Offer, notAgainst)
+		s.objection = s.Offer
 		if !unsuited(s.Offer) { // which says more
 			s.Offer = err
 		}
@@ -139,10 +131,9 @@ func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
 		s.Written = sysfs.Written(&h.Tree, d.SysPath)
 	}
 	h.probe(&s, rule.AllowInUse)
-	offer := s.Offer
-	s.Offer = rule.forgive(offer)
+	s.objection = s.Offer
+	s.Offer = rule.forgive(s.Offer)
 	s.Allocation, err = d.allocate(h)
-	t.looked(&s, rule, offer, s.Allocation, err)
 	if err != nil {
 		if s.Offer == nil || OnlyUnanswered(s.Offer) {
 			s.Offer = err
@@ -155,15 +146,9 @@ func look(h *Host, rules []Rule, d Device, t *trace) Sighting {
 
 // selecting returns the class that has u as its subject, or nil. [Generic] takes any device with a node, but has a subject
 // only where a rule asks for it.
-func selecting(u udev.Device, t *trace) *Class {
-	for _, c := range Classes {
-		if c.Selects(u) {
-			t.add("class", c.Name, nil, "it stands for a device of this class: "+c.Doc)
-			return c
-		}
-		if t != nil && c != &Generic {
-			t.add("class", c.Name, fmt.Errorf("subsystem %q, devtype %q is none of its devices", u.Subsystem, u.DevType), "")
-		}
+func selecting(u udev.Device) *Class {
+	if i := slices.IndexFunc(Classes, func(c *Class) bool { return c.Selects(u) }); i >= 0 {
+		return Classes[i]
 	}
 	return nil
 }

@@ -59,27 +59,50 @@ type matched struct {
 	part string
 }
 
-// ruleFor returns the first rule that takes d, or an error that says for every rule of the class why it did not.
-func ruleFor(h *Host, rules []Rule, d Device, t *trace) (*Rule, error) {
-	var reasons []error
-	u := matched{*d.Udev, func() string { return d.ID }, d.Part}
+// matched returns d as the rules match it.
+func (d Device) matched() matched { return matched{*d.Udev, func() string { return d.ID }, d.Part} }
+
+// try is the answer of a rule to whether it takes a device.
+type try struct {
+	rule *Rule
+	err  error // why not, or nil
+}
+
+// tryRules asks the rules of a class up to the first that takes u, which it returns, or nil. Rules with a group take no device,
+// they make one.
+func tryRules(h *Host, rules []Rule, class *Class, u matched) (taker *Rule, tries []try) {
 	for i := range rules {
-		if rules[i].Class != d.Class || rules[i].Group != nil { // those take no device, they make one
+		r := &rules[i]
+		if r.Class != class || r.Group != nil {
 			continue
 		}
-		err := rules[i].matches(h, u)
-		t.rule("rule", rules[i].Resource, &rules[i], err, func() string { return "matches: " + rules[i].describe(h, u) })
+		err := r.matches(h, u)
+		tries = append(tries, try{r, err})
 		if err == nil {
-			return &rules[i], nil
+			return r, tries
 		}
-		reasons = append(reasons, fmt.Errorf("%s: %w", rules[i].Resource, err))
+	}
+	return nil, tries
+}
+
+// ruleFor returns the first rule that takes d, or an error that says for every rule of the class why it did not.
+func ruleFor(h *Host, rules []Rule, d Device) (*Rule, error) {
+	taker, tries := tryRules(h, rules, d.Class, d.matched())
+	if taker != nil {
+		return taker, nil
+	}
+	var reasons []error
+	for _, t := range tries {
+		reasons = append(reasons, fmt.Errorf("%s: %w", t.rule.Resource, t.err))
 	}
 	if len(reasons) == 0 {
-		err := fmt.Errorf("no resource of class %s is configured", d.Class.Name)
-		t.add("rule", "", err, "")
-		return nil, err
+		return nil, errUnconfigured(d.Class)
 	}
 	return nil, fmt.Errorf("no resource takes it: %w", joined(reasons...))
+}
+
+func errUnconfigured(c *Class) error {
+	return fmt.Errorf("no resource of class %s is configured", c.Name)
 }
 
 // mismatch is why a rule does not take a device.
