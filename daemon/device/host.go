@@ -16,14 +16,17 @@ type Host struct {
 	sysfs.Tree
 	Touch
 
-	Holds func(id string) bool // reports whether a pod holds a device, may be nil
-	// Fingerprint returns the fingerprint of the data that a pod left on a disk, or "". It may be nil.
-	Fingerprint func(id string) string
+	Notes map[string]Note // by the ID of a device. Nothing writes to it during a look
+}
 
-	Erases func(id string) bool // reports whether a disk is offered with any content, because that will be erased, may be nil
-	// Proven reports whether there is evidence that nothing is on a disk. A look reads such a disk even if udev found data,
-	// since udev's database is older than an erasure until udevd has inspected the disk again. It may be nil.
-	Proven func(id string) bool
+// Note is what the inventory knows of a device and a look needs. With the zero value nothing is known.
+type Note struct {
+	Held        bool   // a pod holds it, or the daemon works on it, and a look must not disturb that
+	Erased      bool   // the disk is offered with any content, which is erased
+	Fingerprint string // of the data that a pod left on the disk, or empty
+	// Proven says that there is evidence that nothing is on the disk. A look reads such a disk even if udev found data, since
+	// udev's database is older than an erasure until udevd has inspected the disk again.
+	Proven bool
 }
 
 // Instance returns a number that differs between two devices that were at the same sysfs path within a boot, or 0 if there is

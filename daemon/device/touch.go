@@ -228,37 +228,33 @@ func (s *Sighting) aim(h *Host) {
 // offered, unless it may be in use. It does not read a disk that a pod has, or that is kept back anyway. If a disk has data
 // that will be erased, it asks who has a claim on the disk.
 func (h *Host) probe(s *Sighting, mayBeUsed bool) {
-	held := h.Holds != nil && h.Holds(s.Device.ID)
 	if h.Touch.Probe == nil || !s.Target.IsDisk() {
 		return
 	}
-	target, known := *s.Target, !held && s.Offer != nil
-	target.Offered = !held && h.Erases != nil && h.Erases(s.Device.ID)
-	if h.Fingerprint != nil {
-		target.Fingerprint = h.Fingerprint(s.Device.ID)
-	}
-	proven := h.Proven != nil && h.Proven(s.Device.ID)
-	if known && (!target.Offered && !proven || !OnlyData(s.Offer)) {
+	n, target := h.Notes[s.Device.ID], *s.Target
+	target.Fingerprint, target.Offered = n.Fingerprint, n.Erased && !n.Held
+	known := s.Offer != nil && !n.Held
+	if known && (!target.Offered && !n.Proven || !OnlyData(s.Offer)) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), probeLimit)
 	defer cancel()
-	reading, err := h.Touch.Probe(ctx, target, held)
+	reading, err := h.Touch.Probe(ctx, target, n.Held)
 	switch {
 	case err != nil && mayBeUsed: // nothing has to be proven then
-	case err != nil && !held && errors.Is(err, ErrInUse):
+	case err != nil && !n.Held && errors.Is(err, ErrInUse):
 		if reading.Claimed { // by a pod, or by what it built on top, while the disk is not cleared
 			err = hostUse{err, false}
 		}
 		s.Offer = joined(s.Offer, err)
 	case known && (err == nil || errors.Is(err, ErrUnanswered)): // that udev has found data is enough
-	case err != nil && !held:
+	case err != nil && !n.Held:
 		s.Offer = joined(s.Offer, incompletef("it cannot be proven empty: %w", err))
 	case reading.Content != "":
 		s.Offer = joined(s.Offer, dataf("%s is on it", reading.Content))
 	}
 	s.Unread = errors.Is(err, ErrUnanswered)
-	if err == nil && !held {
+	if err == nil && !n.Held {
 		s.Fingerprint, s.Asked, s.Blank, s.Size = reading.Fingerprint, target.Fingerprint, reading.Content == "", reading.Size
 	}
 	if sick := reading.Smart.says(true); sick != "" {

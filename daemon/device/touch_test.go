@@ -125,9 +125,7 @@ func TestProbe(t *testing.T) {
 				}
 			}
 			asked := ""
-			h.Holds = func(which string) bool { return which == id && c.held }
-			h.Erases = func(which string) bool { return which == id && c.erases }
-			h.Proven = func(which string) bool { return which == id && c.proven }
+			h.Notes = map[string]device.Note{id: {Held: c.held, Erased: c.erases, Proven: c.proven}}
 			h.Touch.Probe = func(ctx context.Context, target device.Target, held bool) (device.Reading, error) {
 				switch asked = "free"; {
 				case held:

@@ -77,28 +77,20 @@ func (l *loop) begin(s *subject) {
 	}()
 }
 
-// note holds the facts about a device that a look needs.
-type note struct {
-	held        bool   // a pod holds it, or the daemon works on it, and a look must not disturb that
-	erased      bool   // the disk is offered with any content, which is erased
-	proven      bool   // there is evidence that the disk is empty
-	fingerprint string // of the data that a tenant has left on the disk
-}
-
 // inform changes the note of a device for looks that begin from now on.
 func (l *loop) inform(e *entry) {
-	id, n := e.device.ID, note{held: e.lease.Held() || e.busy()}
+	id, n := e.device.ID, device.Note{Held: e.lease.Held() || e.busy()}
 	if e.isDisk() {
 		v := l.evidenceOf(e)
-		n.erased, n.proven = l.spares(e), v != nil && v.Kind != "" && v.Scrub == ""
+		n.Erased, n.Proven = l.spares(e), v != nil && v.Kind != "" && v.Scrub == ""
 		if e.lease.Residue {
-			n.fingerprint = e.left.fingerprint
+			n.Fingerprint = e.left.fingerprint
 		}
 	}
 	if l.notes[id] == n {
 		return
 	}
-	if l.notes[id], l.noted = n, nil; n == (note{}) {
+	if l.notes[id], l.noted = n, nil; n == (device.Note{}) {
 		delete(l.notes, id)
 	}
 }
@@ -109,11 +101,8 @@ func (l *loop) informed() *device.Host {
 	if l.noted == nil {
 		l.noted = maps.Clone(l.notes)
 	}
-	host, noted := *l.Host, l.noted
-	host.Holds = func(id string) bool { return noted[id].held }
-	host.Erases = func(id string) bool { return noted[id].erased }
-	host.Proven = func(id string) bool { return noted[id].proven }
-	host.Fingerprint = func(id string) string { return noted[id].fingerprint }
+	host := *l.Host
+	host.Notes = l.noted
 	return &host
 }
 

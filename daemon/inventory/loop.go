@@ -40,8 +40,8 @@ type looks struct {
 	newer       map[string]bool // paths with an event since it began, which is newer
 	enumerated  bool            // the first one is in
 
-	notes map[string]note // for looks, by ID, without the zero ones
-	noted map[string]note // the copy that the last look got, never written, or nil after a change
+	notes map[string]device.Note // for looks, by ID, without the zero ones
+	noted map[string]device.Note // the copy that the last look got, never written, or nil after a change
 }
 
 // disks are the facts about disks.
@@ -148,7 +148,7 @@ func newLoop(i *Inventory) *loop {
 		entries:    make(map[string]*entry),
 		owing:      make(map[*entry]bool),
 		began:      now,
-		looks:      looks{polled: make(map[*device.Class]bool), notes: make(map[string]note)},
+		looks:      looks{polled: make(map[*device.Class]bool), notes: make(map[string]device.Note)},
 		disks:      disks{evidence: make(map[string]*Evidence), media: make(map[string]*entry), twins: make(map[string]bool), granted: make(map[string][]*entry)},
 		faults:     faults{marks: make(marks), counted: make(map[count]uint64)},
 		publishing: publishing{others: make(map[*subject][]*Status), dirty: make(map[*entry]bool), resend: make(map[string]bool), bundles: make(map[string]*Status), publishTimer: stoppedTimer()},
