@@ -62,7 +62,7 @@ var FPGA = Class{
 
 func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 	d := Device{Model: u.Properties.Value("ID_MODEL_FROM_DATABASE"), NUMANode: h.NUMANode(u.SysPath)}
-	address := h.pciAddress(u.SysPath)
+	address := pciAddress(u.SysPath)
 	if address == "" {
 		return nil, errors.New("it is below no PCI function, by which it could be recognised")
 	}
@@ -99,7 +99,7 @@ func fpgaHealth(h *Host, d Device) error {
 	case h.Link(d.SysPath, "driver") == "xocl":
 		err = xrtHealth(h, d.SysPath)
 	}
-	return joined(err, programmed(h, h.PCIParent(d.SysPath)))
+	return joined(err, programmed(h, FunctionIn(d.SysPath)))
 }
 
 // programmed returns the error of the last programming of the FPGA of a PCI function, such as "write init error" (state_show

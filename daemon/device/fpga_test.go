@@ -30,7 +30,7 @@ func TestFPGA(t *testing.T) {
 		{name: "slowed down", recording: "fpga-dfl", edits: []string{"power_state=0x0", "power_state=0x2"}, want: port + "  /dev/dfl-port.0"},
 		{name: "stopped", recording: "fpga-dfl", edits: []string{"power_state=0x0", "power_state=0x6"}, want: port +
 			"  sick: the port has stopped the accelerator, which draws too much power (AP6)\n  /dev/dfl-port.0"},
-		{name: "below no PCI function", recording: "fpga-dfl", edits: []string{"E: SUBSYSTEM=pci\n", "E: SUBSYSTEM=other\n"}, want: `
+		{name: "below no PCI function", recording: "fpga-dfl", edits: []string{"/0000:3a:00.0/0000:3b:00.0", "/a/b"}, want: `
 			(dfl-port.0)
 			  held back: it is below no PCI function, by which it could be recognised`},
 		{name: "programmed", recording: "fpga-dfl", edits: []string{"state=unknown", "state=operating"}, want: port + "  /dev/dfl-port.0"},

@@ -36,10 +36,8 @@ func xrtHealth(h *Host, user string) error {
 	if management == "" {
 		return nil
 	}
-	if !h.asleep(management) {
-		if err := h.pciAnswers(management); err != nil {
-			return fmt.Errorf("its management function %s: %w", path.Base(management), err)
-		}
+	if err := h.pciAnswers(management); err != nil {
+		return fmt.Errorf("its management function %s: %w", path.Base(management), err)
 	}
 	return xrtState(h, management, "xclmgmt")
 }

@@ -76,32 +76,24 @@ func amdMode(h *Host, sysPath string) string {
 	return strings.ToLower(mode)
 }
 
-// kfdNode is a GPU, or a partition of one, as the compute driver describes it.
-type kfdNode struct {
-	number int    // in the topology
-	render string // name of its render node
-}
-
-// kfdNodes lists what the compute driver knows of the PCI function at a path, in the order of its topology.
-func kfdNodes(h *Host, function string) []kfdNode {
+// kfdNodes lists the render nodes that the compute driver has for the PCI function at a path, in the order of its topology. A GPU
+// that is divided has one for each partition.
+func kfdNodes(h *Host, function string) []string {
 	const topology = "/sys/class/kfd/kfd/topology/nodes"
-	var nodes []kfdNode
-	for _, name := range h.Names(topology) {
-		number, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
+	numbers := h.Names(topology)
+	slices.SortFunc(numbers, byNumber)
+	var renders []string
+	for _, number := range numbers {
 		// Nodes without these are processors. EPERM where the device cgroup bars it (kfd_devcgroup_check_permission).
-		text, _ := h.Read(topology + "/" + name + "/properties")
+		text, _ := h.Read(topology + "/" + number + "/properties")
 		p := keyed(text, " ")
 		domain, _ := strconv.ParseUint(p["domain"], 10, 32)
 		location, _ := strconv.ParseUint(p["location_id"], 10, 32)
 		if minor := p["drm_render_minor"]; minor != "" && minor != "0" && kfdAt(domain, location, path.Base(function)) {
-			nodes = append(nodes, kfdNode{number, "renderD" + minor})
+			renders = append(renders, "renderD"+minor)
 		}
 	}
-	slices.SortFunc(nodes, func(a, b kfdNode) int { return a.number - b.number })
-	return nodes
+	return renders
 }
 
 // kfdAt reports whether a location is that of the PCI function with an address. It has bus, device and function in 16 bits.
@@ -146,14 +138,14 @@ func (r *recipe) addAMD(d Device) {
 // addPartition adds the nodes of a partition. These are the render node that the compute driver names, and the card of the
 // same DRM device. Where udev links to them it does so by amdgpu_xcp_N.
 func (r *recipe) addPartition(d Device) {
-	nodes := kfdNodes(r.Host, d.SysPath)
+	renders := kfdNodes(r.Host, d.SysPath)
 	i, err := strconv.Atoi(strings.TrimLeft(d.Part, "dtqcpx"))
-	if err != nil || i >= len(nodes) {
+	if err != nil || i >= len(renders) {
 		r.fail(incompletef("the compute driver does not show it any more"))
 		return
 	}
-	r.addDRM(d.SysPath, nodes[i].render)
-	for _, name := range r.Names(path.Dir(r.Resolve("/sys/class/drm/" + nodes[i].render))) {
+	r.addDRM(d.SysPath, renders[i])
+	for _, name := range r.Names(path.Dir(r.Resolve("/sys/class/drm/" + renders[i]))) {
 		if sysfs.Numbered(name, "card") {
 			r.addDRM(d.SysPath, name)
 		}

@@ -55,9 +55,6 @@ func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 			continue
 		}
 		reason := incompletef("%s is missing", pattern)
-		if isPattern(pattern) {
-			reason = incompletef("no node is like %s", pattern)
-		}
 		for _, node := range slices.Sorted(maps.Keys(taken)) {
 			if udev.Glob(pattern, node) {
 				reason = incompletef("%s belongs to %s", node, taken[node])
@@ -68,8 +65,6 @@ func (g *Group) missing(members []udev.Device, taken map[string]string) error {
 	return joined(reasons...)
 }
 
-func isPattern(name string) bool { return strings.ContainsAny(name, `*?[|\`) }
-
 // hardware returns the sysfs path of the hardware that a node at sysPath is of, as the group divides it, or "". ok reports
 // whether the node is in a group.
 func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
@@ -77,7 +72,7 @@ func (g *Group) hardware(h *Host, sysPath string) (owner string, ok bool) {
 	case GroupUSB:
 		owner = usbAbove(h, sysPath)
 	case GroupPCI:
-		owner = h.PCIParent(sysPath)
+		owner = FunctionIn(sysPath)
 	default:
 		return "", true
 	}
@@ -172,26 +167,27 @@ type members struct {
 	missing error         // which are not there
 }
 
-// identifyGroup finds a group by one of its members. Only the first of them stands for it.
+// identifyGroup finds a group by one of its members. Only the first of them stands for it. It keeps back a node that may not be
+// handed out at all, or that reaches a disk. The content that udev found on a disk is known only of the node of the disk itself.
 func identifyGroup(h *Host, rules []Rule, r *Rule, owner string, u *udev.Device) ([]Device, error) {
 	all, taken := ownMembers(h, rules, r, owner)
 	id := groupID(h, r, owner)
 	if len(all) == 0 || all[0].SysPath != u.SysPath {
 		return nil, fmt.Errorf("%w of %s", ErrPart, id)
 	}
-	for i := range all {
-		m := &all[i]
-		if err := groupable(h, *m); err != nil {
+	for i, m := range all {
+		if err := barred(m); err != nil {
 			return nil, err
 		}
-		if i == 0 {
-			*m = *u // of which udev's links are known
-		} else {
-			m.Properties = m.Properties.With("DEVLINKS", strings.Join(linksBeside(h, m.DevNode), " "))
+		if len(disksBehind(h, m)) > 0 {
+			return nil, excludedf("%s is in the group and reaches a disk: offer it by itself", m.DevNode)
 		}
+		all[i].Properties = m.Properties.With("DEVLINKS", strings.Join(linksBeside(h, m.DevNode), " "))
 	}
+	all[0] = *u // of which udev's links are known
 	return []Device{{
-		ID: id, Model: groupModel(h, owner), NUMANode: commonNUMANode(h, all), rule: r, group: &members{all, r.Group.missing(all, taken)},
+		ID: id, Model: groupModel(h, owner), NUMANode: commonNUMANode(h, all), rule: r,
+		group: &members{all, r.Group.missing(all, taken)},
 	}}, nil
 }
 
@@ -210,18 +206,6 @@ func ownMembers(h *Host, rules []Rule, r *Rule, owner string) (members []udev.De
 		}
 	}
 	return members, taken
-}
-
-// groupable keeps back a node that may not be handed out at all, or that reaches a disk. The content that udev found on a
-// disk is known only of the node of the disk itself.
-func groupable(h *Host, m udev.Device) error {
-	if err := barred(m); err != nil {
-		return err
-	}
-	if len(disksBehind(h, m)) > 0 {
-		return excludedf("%s is in the group and reaches a disk: offer it by itself", m.DevNode)
-	}
-	return nil
 }
 
 // groupID makes the ID of a group. It begins with the resource, since another one may have a group of the same
@@ -280,19 +264,15 @@ func commonNUMANode(h *Host, members []udev.Device) int {
 	return node
 }
 
-// linksBeside lists the links in the directories where udev's rules put those to nodes of that kind, such as /dev/v4l/by-id
-// for /dev/video0. The links may lead to other nodes.
+// linksBeside lists the links in the directories where udev's rules put those to nodes such as this one, beside it, and
+// /dev/v4l for /dev/video0, /dev/serial for /dev/ttyUSB0. The links may lead to other nodes.
 func linksBeside(h *Host, node string) []string {
-	directories := map[string]string{"video": "v4l", "v4l-subdev": "v4l", "ttyUSB": "serial", "ttyACM": "serial"}
-	kind := strings.TrimRight(path.Base(node), "0123456789")
-	directory := "/dev/" + directories[kind]
-	if directories[kind] == "" {
-		directory = path.Dir(node) // /dev/snd, /dev/input, /dev/dri
-	}
 	var links []string
-	for _, by := range []string{"by-id", "by-path"} {
-		for _, name := range h.Names(directory + "/" + by) {
-			links = append(links, directory+"/"+by+"/"+name)
+	for _, by := range []string{"/by-id/", "/by-path/"} {
+		for _, directory := range []string{path.Dir(node), "/dev/v4l", "/dev/serial"} {
+			for _, name := range h.Names(directory + by) {
+				links = append(links, directory+by+name)
+			}
 		}
 	}
 	return links

@@ -58,7 +58,7 @@ func TestGroupOfTheMachine(t *testing.T) {
 			(0000:41:00.0)
 			  held back: not for containers: bound to vfio-pci: offer /dev/vfio/37 with class node
 			group-example.com:set
-			  held back: not complete: no node is like /dev/snd/*
+			  held back: not complete: /dev/snd/* is missing
 			  /dev/kvm`},
 		{name: "no node by itself", recording: "node-virtual", rules: append(virtualization, node("/dev/kvm")), want: `
 			(0000:41:00.0)

@@ -4,9 +4,6 @@ package device
 
 import (
 	"fmt"
-	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
@@ -40,11 +37,6 @@ func (h *Host) Instance(sysPath string) uint64 {
 	return found.Ino
 }
 
-// PCIParent returns the sysfs path of the nearest PCI function at or above sysPath, or "" if there is none.
-func (h *Host) PCIParent(sysPath string) string {
-	return h.Above(sysPath, "pci")
-}
-
 // NUMANode returns the NUMA node of the device at sysPath or of the nearest device above it that has one. It returns -1 if
 // none has one, or if that node is not online. The kubelet refuses nodes that it does not know.
 func (h *Host) NUMANode(sysPath string) int {
@@ -59,39 +51,4 @@ func (h *Host) NUMANode(sysPath string) int {
 		return int(node)
 	}
 	return -1
-}
-
-// Node returns the node name for a container. In the container it has its usual name. On the host it has the first of the
-// links that leads to it, which means the same device after a reboot. The error is [ErrIncomplete] if the node is missing.
-func (h *Host) Node(name string, links ...string) (Node, error) {
-	target, err := h.Stat(name)
-	if err != nil {
-		return Node{}, incompletef("%s is missing", name)
-	}
-	n := Node{Host: name, Container: name}
-	i := slices.IndexFunc(links, func(link string) bool {
-		found, err := h.Stat(link)
-		return err == nil && found.Dev == target.Dev && found.Ino == target.Ino
-	})
-	if i >= 0 {
-		n.Host = links[i]
-	}
-	return n, nil
-}
-
-// Number returns the name below /dev of a device node by its number, "char/195:0" or "block/259:1". It returns "" if the name
-// does not lead to a device node.
-func (h *Host) Number(name string) string {
-	found, err := h.Stat(name)
-	if err != nil {
-		return ""
-	}
-	number := uint64(found.Rdev) // its type differs between architectures
-	switch found.Mode & unix.S_IFMT {
-	case unix.S_IFCHR:
-		return fmt.Sprintf("char/%d:%d", unix.Major(number), unix.Minor(number))
-	case unix.S_IFBLK:
-		return fmt.Sprintf("block/%d:%d", unix.Major(number), unix.Minor(number))
-	}
-	return ""
 }

@@ -108,11 +108,6 @@ func TestHostLinks(t *testing.T) {
 	if got := h.Names(gpu + "/none"); got != nil {
 		t.Errorf("names of nothing: %q", got)
 	}
-	for path, want := range map[string]string{gpu: gpu, gpu + "/drm/card1": gpu, "/sys/devices/virtual/kfd/kfd": ""} {
-		if got := h.PCIParent(path); got != want {
-			t.Errorf("PCIParent(%s) = %q", path, got)
-		}
-	}
 }
 
 func TestHostNUMANode(t *testing.T) {
@@ -135,29 +130,6 @@ func TestHostNUMANode(t *testing.T) {
 	check("not online", card, -1)
 	write(t, h, gpu+"/numa_node", "1\n")
 	check("online", card, 1)
-}
-
-func TestHostNode(t *testing.T) {
-	h, _ := tree(t)
-	render := "/dev/dri/by-path/pci-0000:05:00.0-render"
-	for _, test := range []struct {
-		name  string
-		links []string
-		want  string
-	}{
-		{"no link", nil, "/dev/dri/renderD128"},
-		{"a link", []string{render}, render},
-		{"links that lead elsewhere", []string{"/dev/none", "/dev/dri/by-path/pci-0000:05:00.0-card"}, "/dev/dri/renderD128"},
-		{"the first that leads there", []string{"/dev/none", render, "/dev/dri/renderD128"}, render},
-	} {
-		got, err := h.Node("/dev/dri/renderD128", test.links...)
-		if want := (device.Node{Host: test.want, Container: "/dev/dri/renderD128"}); err != nil || got != want {
-			t.Errorf("%s: %+v, %v", test.name, got, err)
-		}
-	}
-	if _, err := h.Node("/dev/none", render); !errors.Is(err, device.ErrIncomplete) || err.Error() != "not complete: /dev/none is missing" {
-		t.Errorf("missing: %v", err)
-	}
 }
 
 // TestInstance checks that a device in the place of another one has another instance.

@@ -69,7 +69,7 @@ func infinibandIdentify(h *Host, u udev.Device) ([]Device, error) {
 	}
 	identity := strings.ReplaceAll(guid, ":", "")
 	if strings.Trim(identity, "0") == "" {
-		identity = h.pciAddress(u.SysPath)
+		identity = pciAddress(u.SysPath)
 	}
 	if identity == "" {
 		return nil, incompletef("its node GUID is 0, and it is below no PCI function")
@@ -92,7 +92,7 @@ func infinibandModel(h *Host, sysPath string) string {
 
 // infinibandOffer keeps back the physical function of virtual ones that are RDMA devices of this host.
 func infinibandOffer(h *Host, d Device) error {
-	function := h.PCIParent(d.SysPath)
+	function := FunctionIn(d.SysPath)
 	if function == "" || h.Uint(function, "sriov_numvfs") == 0 {
 		return nil
 	}

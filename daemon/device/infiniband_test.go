@@ -27,7 +27,7 @@ func TestInfiniBand(t *testing.T) {
 		{name: "virtual function without a GUID", recording: "infiniband-mlx5", edits: []string{"b8ce:f603:00a1:2b3c", "0000:0000:0000:0000"}, want: `
 			infiniband-0000:19:00.0 "MT4129 MT_0000000838" numa0` + nodes},
 		{name: "neither GUID nor function", recording: "infiniband-mlx5", edits: []string{
-			"b8ce:f603:00a1:2b3c", "0000:0000:0000:0000", "E: SUBSYSTEM=pci\n", "E: SUBSYSTEM=other\n",
+			"b8ce:f603:00a1:2b3c", "0000:0000:0000:0000", "/0000:15:01.0/0000:19:00.0", "/a/b",
 		}, want: `
 			(mlx5_0)
 			  held back: not complete: its node GUID is 0, and it is below no PCI function`},

@@ -161,7 +161,7 @@ func nodeHealth(h *Host, d Device) error {
 func nodeAllocate(r *recipe, d Device) {
 	for _, u := range d.nodes() {
 		r.add(u.DevNode, linksIn(u, "by-id", "by-path")...)
-		if companion := vfioCompanion(u); companion != "" {
+		if companion := vfioCompanions[u.Subsystem]; companion != "" {
 			r.add(companion)
 		}
 	}

@@ -123,7 +123,7 @@ func hidIdentity(h *Host, u udev.Device) []string {
 func pciIdentity(h *Host, u udev.Device) []string {
 	if queue := queueOf(u); queue != "" {
 		_, number, _ := strings.Cut(path.Base(queue), ".") // of "wq0.1" the 0 is the order of discovery
-		return []string{path.Base(path.Dir(u.DevNode)), h.pciAddress(u.SysPath), "wq" + number}
+		return []string{path.Base(path.Dir(u.DevNode)), pciAddress(u.SysPath), "wq" + number}
 	}
 	function := FunctionIn(u.SysPath)
 	beside := path.Dir(u.SysPath)

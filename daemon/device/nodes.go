@@ -35,14 +35,24 @@ func (r *recipe) fail(err error) {
 	}
 }
 
-// add finds a node that the container cannot do without, on the host by the first of the links that leads to it. Not
-// being there is [ErrIncomplete].
+// add adds a node that the container cannot do without. In the container it has its usual name. On the host it has the first of
+// the links that leads to it, which means the same device after a reboot. Not being there is [ErrIncomplete].
 func (r *recipe) add(name string, links ...string) {
-	node, err := r.Node(name, links...)
+	target, err := r.Stat(name)
 	if err != nil {
-		r.fail(err)
-	} else if r.err == nil && !slices.Contains(r.Nodes, node) {
-		r.Nodes = append(r.Nodes, node)
+		r.fail(incompletef("%s is missing", name))
+		return
+	}
+	n := Node{Host: name, Container: name}
+	i := slices.IndexFunc(links, func(link string) bool {
+		found, err := r.Stat(link)
+		return err == nil && found.Dev == target.Dev && found.Ino == target.Ino
+	})
+	if i >= 0 {
+		n.Host = links[i]
+	}
+	if r.err == nil && !slices.Contains(r.Nodes, n) {
+		r.Nodes = append(r.Nodes, n)
 	}
 }
 

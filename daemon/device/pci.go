@@ -17,8 +17,8 @@ import (
 )
 
 // pciAddress returns the address of the PCI function at or above sysPath, such as 0000:3b:00.0, or "".
-func (h *Host) pciAddress(sysPath string) string {
-	if function := h.PCIParent(sysPath); function != "" {
+func pciAddress(sysPath string) string {
+	if function := FunctionIn(sysPath); function != "" {
 		return path.Base(function)
 	}
 	return ""
@@ -30,17 +30,21 @@ func pciVendor(u udev.Device) string {
 	return vendor
 }
 
-// asleep reports whether a PCI function is suspended. To read its configuration space would wake it.
+// asleep reports whether a PCI function is suspended. To read its configuration space would wake it
+// (pci_config_pm_runtime_get).
 func (h *Host) asleep(function string) bool {
 	status, err := h.Attr(function, "power/runtime_status")
 	return err == nil && status == "suspended"
 }
 
-// pciAnswers returns why a PCI function does not answer any more, or nil. After a surprise removal every read gives all ones
+// pciAnswers returns why a PCI function does not answer any more, or nil. It does not ask one that sleeps. After a surprise removal every read gives all ones
 // (PCI_SET_ERROR_RESPONSE), while the attributes vendor and device are cached and look as ever. A virtual function has no vendor
 // and no device ID of its own, and gives ones for them (PCI Express, Single Root I/O Virtualization, VF Vendor ID), but it has a
 // command and a status, which are the next four bytes.
 func (h *Host) pciAnswers(sysPath string) error {
+	if h.asleep(sysPath) {
+		return nil
+	}
 	const size = 8
 	head, err := h.ReadStart(sysPath+"/config", size)
 	switch {

@@ -65,7 +65,7 @@ func functionsOf(h *Host, d Device) []string {
 			reach = []string{u.SysPath}
 		}
 		for _, p := range reach {
-			if function := h.PCIParent(p); function != "" {
+			if function := FunctionIn(p); function != "" {
 				all = append(all, function)
 			}
 		}
@@ -80,9 +80,6 @@ func pciHealth(h *Host, s *Sighting) {
 	var silent []error
 	for _, function := range s.Functions {
 		s.Counters = append(s.Counters, errorCounters(h, function)...)
-		if h.asleep(function) {
-			continue // to ask would wake it (pci_config_pm_runtime_get)
-		}
 		if err := h.answers(function); err != nil {
 			silent = append(silent, err)
 		} else {
@@ -96,45 +93,30 @@ func pciHealth(h *Host, s *Sighting) {
 
 // answers returns why a PCI function, or for a virtual one the physical one that makes it, does not answer any more.
 func (h *Host) answers(function string) error {
-	if err := h.pciAnswers(function); err != nil {
-		return err
+	err := h.pciAnswers(function)
+	if physical := h.Resolve(function + "/physfn"); err == nil && physical != "" {
+		if err = h.pciAnswers(physical); err != nil {
+			err = fmt.Errorf("its physical function %s: %w", path.Base(physical), err)
+		}
 	}
-	physical := h.Resolve(function + "/physfn")
-	if physical == "" || h.asleep(physical) {
-		return nil
-	}
-	if err := h.pciAnswers(physical); err != nil {
-		return fmt.Errorf("its physical function %s: %w", path.Base(physical), err)
-	}
-	return nil
+	return err
 }
 
-// errorCounters reads the counters that the kernel keeps where it handles the errors (AER), and the firmware does not.
+// errorCounters reads the counters that the kernel keeps where it handles the errors (AER), and the firmware does not. Each is
+// the total among lines of "NAME COUNT". Which other names there are depends on the kernel.
 func errorCounters(h *Host, function string) []Counter {
 	var counters []Counter
 	for _, c := range []Counter{{Name: FatalErrors, Fatal: true}, {Name: NonfatalErrors}} {
-		text, err := h.Attr(function, c.Name)
-		if err != nil {
-			continue
-		}
-		var ok bool
-		if c.Value, ok = errorTotal(text); ok {
-			c.SysPath = function
-			counters = append(counters, c)
+		text, _ := h.Attr(function, c.Name) // missing without AER
+		for name, count := range keyed(text, " ") {
+			total, err := strconv.ParseUint(count, 10, 64)
+			if strings.HasPrefix(name, "TOTAL_ERR_") && err == nil {
+				c.SysPath, c.Value = function, total
+				counters = append(counters, c)
+			}
 		}
 	}
 	return counters
-}
-
-// errorTotal returns the total among lines of "NAME COUNT". Which names there are depends on the kernel.
-func errorTotal(text string) (uint64, bool) {
-	for name, count := range keyed(text, " ") {
-		if strings.HasPrefix(name, "TOTAL_ERR_") {
-			total, err := strconv.ParseUint(count, 10, 64)
-			return total, err == nil
-		}
-	}
-	return 0, false
 }
 
 // widest is the most lanes that a link can have. A function that does not answer gives more, and one without a link gives 0.
@@ -143,6 +125,9 @@ const widest = 32
 // linkWarning tells of a link that is narrower than both the function and the bridge above it can do. A card with lanes
 // that the slot does not have is as it should be.
 func linkWarning(h *Host, function string) string {
+	if h.asleep(function) {
+		return ""
+	}
 	width, most := h.Uint(function, "current_link_width"), h.Uint(function, "max_link_width")
 	if width == 0 || width > widest || most > widest {
 		return ""

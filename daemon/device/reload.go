@@ -12,6 +12,8 @@ package device
 import (
 	"fmt"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // reloadWarning returns which nodes lack the link by which systemd would know them, or "". It is not a reason to hold a
@@ -19,8 +21,8 @@ import (
 func reloadWarning(h *Host, a Allocation) string {
 	var without []string
 	for _, n := range a.Nodes {
-		number := h.Number(n.Host)
-		if number != "" && h.Number("/dev/"+number) != number {
+		number := h.number(n.Host)
+		if number != "" && h.number("/dev/"+number) != number {
 			without = append(without, fmt.Sprintf("%s has no link /dev/%s", n.Container, number))
 		}
 	}
@@ -28,4 +30,16 @@ func reloadWarning(h *Host, a Allocation) string {
 		return ""
 	}
 	return strings.Join(without, ", ") + ": systemctl daemon-reload would take it from running containers"
+}
+
+// number returns the name below /dev of a device node by its number, "char/195:0" or "block/259:1". It returns "" if the name
+// does not lead to a device node.
+func (h *Host) number(name string) string {
+	found, err := h.Stat(name)
+	kind, isNode := map[uint32]string{unix.S_IFCHR: "char", unix.S_IFBLK: "block"}[found.Mode&unix.S_IFMT]
+	if err != nil || !isNode {
+		return ""
+	}
+	n := uint64(found.Rdev) // its type differs between architectures
+	return fmt.Sprintf("%s/%d:%d", kind, unix.Major(n), unix.Minor(n))
 }

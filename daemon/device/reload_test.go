@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // whiteout makes a device node. Any process may make this one, char 0:0 (vfs_mknod).
@@ -22,25 +21,6 @@ func whiteout(t *testing.T, h *device.Host, name string) {
 	_ = os.Remove(h.Path(name))
 	if err := unix.Mknod(h.Path(name), unix.S_IFCHR|0o600, 0); err != nil {
 		t.Fatalf("make %s: %v", name, err)
-	}
-}
-
-func TestHostNumber(t *testing.T) {
-	h, _ := recorded(t, "node-virtual")
-	whiteout(t, h, "/dev/whiteout")
-	if err := os.Symlink("whiteout", h.Path("/dev/link")); err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]string{
-		"/dev/whiteout": "char/0:0", "/dev/link": "char/0:0", "/dev/kvm": "", "/dev/none": "", "/dev": "",
-	} {
-		if got := h.Number(name); got != want {
-			t.Errorf("Number(%s) = %q, want %q", name, got, want)
-		}
-	}
-	root := &device.Host{Tree: sysfs.Tree{Dev: "/dev"}}
-	if got := root.Number("/dev/null"); got != "char/1:3" { // Documentation/admin-guide/devices.txt
-		t.Errorf("Number(/dev/null) = %q", got)
 	}
 }
 

@@ -73,19 +73,9 @@ func vfioViable(h *Host, u udev.Device) error {
 // noIOMMU is what the name of a group begins with that has no IOMMU (vfio_noiommu, which taints the kernel).
 const noIOMMU = "noiommu-"
 
-// vfioContainer is the node that a process adds its groups to.
-const vfioContainer = "/dev/vfio/vfio"
-
-// vfioCompanion returns the node without which that of a VFIO group or device is of no use, or "".
-func vfioCompanion(u udev.Device) string {
-	switch u.Subsystem {
-	case "vfio":
-		return vfioContainer
-	case "vfio-dev":
-		return "/dev/iommu"
-	}
-	return ""
-}
+// vfioCompanions are the nodes without which that of a VFIO group or device is of no use, by subsystem. To the container of VFIO
+// a process adds its groups.
+var vfioCompanions = map[string]string{"vfio": "/dev/vfio/vfio", "vfio-dev": "/dev/iommu"}
 
 // withFunction returns the udev device of a VFIO group, which is a virtual one, with the properties of the first function in
 // it (PCI_ID, PCI_CLASS, PCI_SLOT_NAME, DRIVER). So rules can be about the hardware. Any other is returned as it is.
@@ -110,10 +100,6 @@ func withFunction(h *Host, u *udev.Device) *udev.Device {
 // be reset by itself (it has no attribute reset then, pci_dev_reset_attr_is_visible), or is not a PCI function, none is
 // reset.
 func nodeAuto(h *Host, d Device) string {
-	group := h.vfioGroup(d)
-	if group == "" || !h.Present("/sys/devices/virtual/vfio/"+group) { // only its group is opened for a reset
-		return ""
-	}
 	bound := 0
 	for _, function := range vfioFunctions(h, *d.Udev) {
 		if !isVFIO(h.Link(function, "driver")) {
@@ -122,23 +108,16 @@ func nodeAuto(h *Host, d Device) string {
 		if h.Link(function, "subsystem") != "pci" || !h.Present(function+"/reset") {
 			return ""
 		}
+		// Only its group is opened for a reset.
+		if group := h.Link(function, "iommu_group"); d.Udev.Subsystem != "vfio" && (group == "" || !h.Present("/sys/devices/virtual/vfio/"+group)) {
+			return ""
+		}
 		bound++
 	}
 	if bound == 0 {
 		return ""
 	}
 	return "vfio"
-}
-
-// vfioGroup returns the name of the group by which a VFIO group or device is opened, or "".
-func (h *Host) vfioGroup(d Device) string {
-	switch d.Udev.Subsystem {
-	case "vfio":
-		return path.Base(d.SysPath)
-	case "vfio-dev":
-		return h.Link(path.Dir(path.Dir(d.SysPath)), "iommu_group")
-	}
-	return ""
 }
 
 // queueOf returns the sysfs path of the work queue that a node of DSA or IAA belongs to, .../dsa0/wq0.1 for

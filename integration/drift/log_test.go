@@ -16,7 +16,7 @@ var firstKey = map[string]int{"Debug": 1, "Info": 1, "Warn": 1, "Error": 1, "Log
 
 // fieldKeys are all keys that a log line of the daemon may have. In the journal they are upper case with the prefix METALPLUG_.
 var fieldKeys = []string{
-	"action", "class", "detail", "device", "duration", "endpoint", "err", "pod", "reason", "remedy", "resource", "seqnum", "serial", "stack",
+	"action", "class", "detail", "device", "duration", "endpoint", "err", "pod", "reason", "remedy", "resource", "serial", "stack",
 	"syspath", "user",
 }
 
