@@ -37,14 +37,13 @@ const auditing = 5 * time.Minute
 
 // Options are what a daemon is made of.
 type Options struct {
-	Config   config.Config
-	File     string                        // the main file of the configuration, absolute, for messages, or empty
-	Load     func() (config.Config, error) // reads the configuration for a reload, or nil
-	Reload   <-chan os.Signal              // each signal asks for a reload. It may be nil
-	Log      *slog.Logger
-	Notifier systemd.Notifier
-	Sockets  map[string]*os.File // passed on by the service manager, as "uevent", "kmsg", "control", "metrics", and those stored with it
-	Version  string              // of the program, for people
+	Config  config.Config
+	File    string                        // the main file of the configuration, absolute, for messages, or empty
+	Load    func() (config.Config, error) // reads the configuration for a reload, or nil
+	Reload  <-chan os.Signal              // each signal asks for a reload. It may be nil
+	Log     *slog.Logger
+	Sockets map[string]*os.File // passed on by the service manager, as "uevent", "kmsg", "control", "metrics", and those stored with it
+	Version string              // of the program, for people
 	// Touch, if not nil, is used in the place of the helpers of the configuration.
 	Touch *device.Touch
 	// Unit, if not nil, takes the place of the helper that runs the units of the configuration.
@@ -93,7 +92,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Watching != nil {
 		o.Watching(d.inventory)
 	}
-	context.AfterFunc(ctx, func() { d.notify(d.Notifier.Stopping()) })
+	context.AfterFunc(ctx, func() { d.notify(systemd.Stopping()) })
 	return runTasks(ctx, d.tasks(), d.ready)
 }
 
@@ -165,7 +164,7 @@ func (d *daemon) build(last time.Time) {
 		Owners:  func() (map[string][]string, error) { return kubelet.Owners(d.Config.Paths.DevicePlugins) },
 	}
 	d.watch = &plugin.Watch{Dir: d.Config.Paths.DevicePlugins, Log: d.Log}
-	d.parked = &plugin.Parked{Store: d.Notifier.Store, Remove: d.Notifier.Remove}
+	d.parked = &plugin.Parked{Store: systemd.Store, Remove: systemd.Remove}
 	d.parked.Take(d.Sockets)
 	d.specs = &cdi.Specs{Dir: d.Config.Paths.CDI, Inventory: d.inventory, Host: d.host, Log: d.Log}
 	d.specs.Set(d.Config.Resources)
@@ -283,7 +282,7 @@ func (d *daemon) tasks() []task {
 
 func (d *daemon) ready() {
 	d.Log.Info("ready", "duration", time.Since(d.started))
-	d.notify(d.Notifier.Ready())
+	d.notify(systemd.Ready())
 }
 
 func (d *daemon) notify(err error) {
@@ -309,9 +308,9 @@ func (d *daemon) serve(ctx context.Context, ready func()) error {
 			d.endpoints.apply(ctx, nil, func() {})
 			return nil
 		case <-d.Reload:
-			d.notify(d.Notifier.Reloading())
+			d.notify(systemd.Reloading())
 			d.reload(ctx)
-			d.notify(d.Notifier.Ready())
+			d.notify(systemd.Ready())
 		}
 	}
 }

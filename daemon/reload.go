@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/metalplug/metalplug/systemd"
 )
 
 // reloadLimit bounds how long a reload waits for devices that are slow to answer.
@@ -24,7 +26,7 @@ func (d *daemon) reload(ctx context.Context) {
 	if err != nil {
 		d.control.Reloaded(nil, err)
 		d.Log.Error("configuration not reloaded", "err", err)
-		d.notify(d.Notifier.Status(d.status()))
+		d.notify(systemd.Status(d.status()))
 		return
 	}
 	current := d.config.Load()
@@ -46,6 +48,6 @@ func (d *daemon) reload(ctx context.Context) {
 	d.specs.Update()
 	d.endpoints.apply(ctx, next.Resources, func() {})
 	d.control.Reloaded(pending, nil)
-	d.notify(d.Notifier.Status(d.status()))
+	d.notify(systemd.Status(d.status()))
 	d.Log.Info("configuration reloaded")
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
-	"github.com/metalplug/metalplug/systemd"
 )
 
 // patience is how long a story waits for what it expects.
@@ -298,7 +297,7 @@ func (s *story) daemonStart() error {
 	go func() {
 		done <- daemon.Run(ctx, daemon.Options{
 			Touch:  touch,
-			Config: c, Load: s.load, Reload: s.hangup, Notifier: systemd.Notifier{Quiet: true},
+			Config: c, Load: s.load, Reload: s.hangup,
 			Log: slog.New(slog.NewTextHandler(logWriter{s.t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		})
 	}()

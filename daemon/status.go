@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/metalplug/metalplug/systemd"
 )
 
 // reportStatus keeps the status line of the service up to date. A reload sends it by itself, so that it is there when
@@ -16,7 +18,7 @@ func (d *daemon) reportStatus(ctx context.Context, ready func()) error {
 	for {
 		_, changed := d.inventory.Snapshot()
 		if line := d.status(); line != last {
-			d.notify(d.Notifier.Status(line))
+			d.notify(systemd.Status(line))
 			last = line
 		}
 		select {

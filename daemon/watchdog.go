@@ -7,13 +7,15 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/metalplug/metalplug/systemd"
 )
 
 // pingWatchdog notifies the service manager that the daemon is alive, as long as all its loops make progress. These are
 // the inventory, for which the events of udev wait, the watch of the kubelet's directory, and each endpoint.
 func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 	ready()
-	interval, err := d.Notifier.WatchdogInterval()
+	interval, err := systemd.WatchdogInterval()
 	if err != nil {
 		return err
 	}
@@ -35,7 +37,7 @@ func (d *daemon) pingWatchdog(ctx context.Context, ready func()) error {
 			}
 			d.Log.Error("no progress", "err", err)
 		}
-		d.notify(d.Notifier.Alive())
+		d.notify(systemd.Alive())
 	}
 }
 

@@ -29,7 +29,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
-	"github.com/metalplug/metalplug/systemd"
 )
 
 // patience is how long a test waits for what it expects.
@@ -107,7 +106,7 @@ func (n *node) start() {
 	go func() {
 		done <- daemon.Run(ctx, daemon.Options{
 			Touch:  n.touch,
-			Config: c, File: n.path("t.toml"), Notifier: systemd.Notifier{Quiet: true}, Log: slog.New(slog.DiscardHandler), Version: "1.0",
+			Config: c, File: n.path("t.toml"), Log: slog.New(slog.DiscardHandler), Version: "1.0",
 			Load: func() (config.Config, error) { return config.Load(n.path("t.toml")) }, Reload: n.hangup,
 			Watching: func(i *inventory.Inventory) { watching <- i },
 		})

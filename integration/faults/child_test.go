@@ -68,7 +68,7 @@ func beDaemon(dir string) error {
 	log := systemd.OpenLog(os.Stderr, slog.LevelDebug)
 	defer log.Close()
 	return daemon.Run(context.Background(), daemon.Options{
-		Config: c, Notifier: systemd.Notifier{Quiet: true}, Log: log.Logger,
+		Config: c, Log: log.Logger,
 		Touch: &device.Touch{
 			Probe: func(_ context.Context, t device.Target, held bool) (device.Reading, error) {
 				h, err := ask(handOver{Op: "probe", Target: t, Held: held})

@@ -18,7 +18,6 @@ import (
 	"github.com/metalplug/metalplug/daemon"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/systemd"
 )
 
 // volume is a file system of a few pages.
@@ -148,7 +147,7 @@ func (w *whole) run() (done <-chan error) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- daemon.Run(ctx, daemon.Options{
-			Config: c, Notifier: systemd.Notifier{Quiet: true}, Touch: w.touch(),
+			Config: c, Touch: w.touch(),
 			Log: w.setup.log,
 		})
 	}()
