@@ -7,7 +7,6 @@ package systemd
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"time"
 
@@ -56,18 +55,18 @@ func Store(name string, f *os.File) error {
 }
 
 func store(path, name string, f *os.File) error {
-	to, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	to, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	defer to.Close()
+	defer unix.Close(to)
 	raw, err := f.SyscallConn() // f.Fd would make reads of its other copies block
 	if err != nil {
 		return err
 	}
 	var sent error
 	err = raw.Control(func(fd uintptr) {
-		_, _, sent = to.WriteMsgUnix([]byte("FDSTORE=1\nFDNAME="+name), unix.UnixRights(int(fd)), nil)
+		sent = unix.Sendmsg(to, []byte("FDSTORE=1\nFDNAME="+name), unix.UnixRights(int(fd)), &unix.SockaddrUnix{Name: path}, 0)
 	})
 	return errors.Join(err, sent)
 }
