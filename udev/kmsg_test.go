@@ -5,7 +5,6 @@ package udev
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -131,15 +130,6 @@ func TestKernelLogSurvivesWhatIsOverwritten(t *testing.T) {
 	}
 	if got := l.overwritten.Load(); got != 2 {
 		t.Errorf("overwritten %d times, want 2", got)
-	}
-}
-
-func TestKernelLogThatEnds(t *testing.T) {
-	l := newLogged(t)
-	l.run()
-	l.writer.Close()
-	if err := <-l.done; !errors.Is(err, io.EOF) {
-		t.Errorf("listen: %v", err)
 	}
 }
 

@@ -89,20 +89,6 @@ func TestSystemState(t *testing.T) {
 	}
 }
 
-func TestSystemListen(t *testing.T) {
-	s := openSystem(t, Options{})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- s.Listen(ctx, make(chan Event)) }()
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("Listen: %v", err)
-	}
-	if got := s.Dropped(); got != (Dropped{}) {
-		t.Errorf("dropped %+v", got)
-	}
-}
-
 func TestOpenWithAnotherSocket(t *testing.T) {
 	f, err := os.Open(os.DevNull)
 	if err != nil {

@@ -156,16 +156,6 @@ func TestUdevdIsRestarted(t *testing.T) {
 	}
 }
 
-// TestNoUdevdAtTheStart begins before udevd.
-func TestNoUdevdAtTheStart(t *testing.T) {
-	c := newCgroups(t)
-	events := c.watch(20 * time.Millisecond)
-	c.missed(events)
-	c.missed(events)
-	c.put("1")
-	c.missed(events)
-}
-
 // TestUdevdRunning checks that the files of udevd decide where systemd has no cgroup v2.
 func TestUdevdRunning(t *testing.T) {
 	c := newCgroups(t)

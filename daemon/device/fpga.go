@@ -72,7 +72,8 @@ func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 	}
 	// Until the driver is bound its attributes are missing, and open(2) gives ENXIO.
 	if driver := h.Link(u.SysPath, "driver"); driver != "dfl-port" && driver != "intel-fpga-port" {
-		return nil, incompletef("driver %s is not bound: load the module dfl_afu, or intel-fpga-afu of OPAE", portDriver(u))
+		missing, _, _ := strings.Cut(path.Base(u.DevNode), ".") // it has the name of the node without the number
+		return nil, incompletef("driver %s is not bound: load the module dfl_afu, or intel-fpga-afu of OPAE", missing)
 	}
 	port, err := h.Attr(u.SysPath, "id")
 	if err != nil {
@@ -83,12 +84,6 @@ func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {
 		d.Model = "DFL port, accelerator " + accelerator
 	}
 	return []Device{d}, nil
-}
-
-// portDriver returns the name of the driver of a port, which is that of its node without the number.
-func portDriver(u udev.Device) string {
-	name, _, _ := strings.Cut(path.Base(u.DevNode), ".")
-	return name
 }
 
 func fpgaHealth(h *Host, d Device) error {

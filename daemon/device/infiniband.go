@@ -74,20 +74,13 @@ func infinibandIdentify(h *Host, u udev.Device) ([]Device, error) {
 	if identity == "" {
 		return nil, incompletef("its node GUID is 0, and it is below no PCI function")
 	}
+	adapter, _ := h.Attr(u.SysPath, "hca_type") // not every driver says these
+	board, _ := h.Attr(u.SysPath, "board_id")
 	return []Device{{
 		ID:       MakeID("infiniband", identity),
-		Model:    infinibandModel(h, u.SysPath),
+		Model:    strings.TrimSpace(adapter + " " + board),
 		NUMANode: h.NUMANode(u.SysPath),
 	}}, nil
-}
-
-// infinibandModel puts together what the driver says of the adapter, if it does.
-func infinibandModel(h *Host, sysPath string) string {
-	var model []string
-	for _, a := range h.identity(sysPath, "hca_type", "board_id") {
-		model = append(model, a.Value)
-	}
-	return strings.Join(model, " ")
 }
 
 // infinibandOffer keeps back the physical function of virtual ones that are RDMA devices of this host.

@@ -23,7 +23,6 @@ package device
 // Needs: udev's database, and for disks the needs of block.go. No ioctl, no capability, no node is opened.
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -49,9 +48,6 @@ var Generic = Class{
 }
 
 func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {
-	if u.DevNode == "" {
-		return nil, errors.New("it has no device node")
-	}
 	if err := barred(u); err != nil {
 		return nil, err
 	}

@@ -101,11 +101,8 @@ func nvmeID(wwid string) string {
 }
 
 func nvmeModel(h *Host, controller string) string {
-	model, err := h.Attr(controller, "model")
-	if err != nil {
-		return ""
-	}
-	if firmware, err := h.Attr(controller, "firmware_rev"); err == nil && firmware != "" {
+	model, _ := h.Attr(controller, "model")
+	if firmware, _ := h.Attr(controller, "firmware_rev"); model != "" && firmware != "" {
 		model += ", firmware " + firmware
 	}
 	return model
@@ -116,11 +113,14 @@ func nvmeOffer(h *Host, d Device) error {
 		return incompletef("its size is 0") // being formatted, or given up by the driver (nvme_mark_namespaces_dead)
 	}
 	// All reasons are reported, because a rule that overrules one does not overrule the others.
-	return joined(inUse(h, *d.Udev), nvmeReach(h, d), readOnly(h, d.SysPath), nvmeZoned(h, d))
+	return joined(inUse(h, *d.Udev), nvmeReach(h, d), nvmeWritable(h, d))
 }
 
-// nvmeZoned keeps back a namespace that is written zone by zone, unless the rule asks for one.
-func nvmeZoned(h *Host, d Device) error {
+// nvmeWritable keeps back a namespace that is read-only, and one that is written zone by zone, unless the rule asks for one.
+func nvmeWritable(h *Host, d Device) error {
+	if h.Uint(d.SysPath, "ro") != 0 {
+		return excludedf("it is read-only")
+	}
 	const attr = "queue/zoned"
 	if d.rule != nil && d.rule.Match["ATTR{"+attr+"}"] != "" {
 		return nil
@@ -141,13 +141,6 @@ func nvmeReach(h *Host, d Device) error {
 		if transport != "pcie" {
 			return excludedf("controller %s is reached by %s", path.Base(controller), transport)
 		}
-	}
-	return nil
-}
-
-func readOnly(h *Host, sysPath string) error {
-	if ro, err := h.Attr(sysPath, "ro"); err == nil && ro == "1" {
-		return excludedf("it is read-only")
 	}
 	return nil
 }
