@@ -19,7 +19,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/helper"
 	"github.com/metalplug/metalplug/daemon/kubelet"
-	"github.com/metalplug/metalplug/systemd"
 )
 
 // simulation is metalplugd in this process, with a stand-in for the kubelet. It changes no device.
@@ -90,7 +89,7 @@ func simulate(ctx context.Context, c config.Config, dir string, log *slog.Logger
 	go func() {
 		defer cancel()
 		ended <- daemon.Run(ctx, daemon.Options{
-			Config: c, Touch: touch, Log: log, Notifier: systemd.Notifier{Quiet: true}, Version: version,
+			Config: c, Touch: touch, Log: log, Version: version,
 		})
 	}()
 	if err = n.await(ctx, n.registered); err == nil && ctx.Err() == nil {

@@ -154,8 +154,7 @@ func (e *Endpoint) Run(ctx context.Context, started func()) {
 		case <-devices:
 		case <-e.streams.changed:
 			e.tell()
-		case answer := <-e.probe.Asked():
-			answer()
+		case <-e.probe.Asked():
 			continue
 		case <-timer.C:
 		}

@@ -74,8 +74,7 @@ func (w *Watch) Run(ctx context.Context, started func()) (err error) {
 			w.Log.Debug("kubelet directory watch", "err", err)
 		case <-again:
 			lost = true
-		case answer := <-w.probe.Asked():
-			answer()
+		case <-w.probe.Asked():
 		}
 		if !ok {
 			return fmt.Errorf("watch %s: the watch has ended", w.Dir)

@@ -11,24 +11,21 @@ import (
 
 // Probe asks one loop whether it makes progress. The zero value is ready. Its methods are safe for concurrent use.
 type Probe struct {
-	// Wake, if not nil, ends the wait of a loop that does not wait for Asked. It may be called at any time.
-	Wake func()
-
 	once  sync.Once
-	asked chan func()
+	asked chan struct{}
 	ended chan struct{}
 	end   func()
 }
 
 func (p *Probe) init() {
 	p.once.Do(func() {
-		p.asked, p.ended = make(chan func(), 1), make(chan struct{})
+		p.asked, p.ended = make(chan struct{}), make(chan struct{})
 		p.end = sync.OnceFunc(func() { close(p.ended) })
 	})
 }
 
-// Asked returns the channel from which the loop receives a question. The loop answers by a call of it.
-func (p *Probe) Asked() <-chan func() {
+// Asked returns the channel from which the loop receives a question. To receive it is the answer.
+func (p *Probe) Asked() <-chan struct{} {
 	p.init()
 	return p.asked
 }
@@ -43,19 +40,8 @@ func (p *Probe) End() {
 // loop.
 func (p *Probe) Alive(ctx context.Context, name string) error {
 	p.init()
-	answered := make(chan struct{})
 	select {
-	case p.asked <- func() { close(answered) }:
-		if p.Wake != nil {
-			p.Wake()
-		}
-	case <-p.ended:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the %s: %w", name, ctx.Err())
-	}
-	select {
-	case <-answered:
+	case p.asked <- struct{}{}:
 	case <-p.ended:
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the %s: %w", name, ctx.Err())
