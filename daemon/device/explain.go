@@ -128,21 +128,19 @@ func (e *Explained) tried(what, name string, t try, found string) {
 // Taker returns the first of other rules that would take the device. The error says why none would. It reads sysfs and looks at
 // no disk.
 func (s *Sighting) Taker(h *Host, rules []Rule) (*Rule, error) {
-	if s.Device.Class != nil {
-		return ruleFor(h, rules, *s.Device)
+	blind := *h
+	blind.Touch = Touch{}
+	err := errors.New("no rule is about it")
+	for _, f := range Look(&blind, rules, s.Device.Udev) {
+		switch {
+		case s.Device.ID != "" && s.Device.ID != f.Device.ID: // another part
+		case f.Offer == nil:
+			return f.Device.rule, nil
+		default:
+			err = f.Offer
+		}
 	}
-	u := *s.Device.Udev
-	if err := barred(u); err != nil {
-		return nil, err
-	}
-	r, _, _ := nodeRule(h, rules, u)
-	if r == nil {
-		return nil, errors.New("no rule is about it")
-	}
-	if err := r.forgive(nodeOffer(h, Device{Class: &Generic, SysPath: u.SysPath, Udev: &u, rule: r})); err != nil {
-		return nil, err
-	}
-	return r, nil
+	return nil, err
 }
 
 // describe returns by what a rule matches that takes a device.

@@ -73,8 +73,8 @@ func TestMIGByRule(t *testing.T) {
 	h, devices := recorded(t, "gpu-nvidia-mig")
 	rules := []device.Rule{
 		{Resource: "test/small", Class: &device.GPU, Match: map[string]string{"METALPLUG_PART": "gi2/*"}},
+		{Resource: "test/gpu", Class: &device.GPU, Match: map[string]string{"PCI_ID": "10de:20b0"}, Exclude: map[string]string{"METALPLUG_PART": "*"}},
 		{Resource: "test/mig", Class: &device.GPU, Match: map[string]string{"METALPLUG_PART": "*"}},
-		{Resource: "test/gpu", Class: &device.GPU, Match: map[string]string{"PCI_ID": "10DE:20B0"}},
 	}
 	got := make(map[string]string)
 	for _, s := range lookAll(h, rules, devices) {

@@ -65,41 +65,6 @@ func TestRuleFor(t *testing.T) {
 	}
 }
 
-// A part of a device is told from the whole by a property that is not udev's.
-func TestRuleForPart(t *testing.T) {
-	h, devices := recorded(t, "gpu-nvidia")
-	u := devices[len(devices)-1]
-	rule := func(match, exclude string) []device.Rule {
-		r := device.Rule{Resource: "test/gpu", Class: &device.GPU, Match: map[string]string{"PCI_ID": "10DE:*"}}
-		if match != "" {
-			r.Match["METALPLUG_PART"] = match
-		}
-		if exclude != "" {
-			r.Exclude = map[string]string{"METALPLUG_PART": exclude}
-		}
-		return []device.Rule{r}
-	}
-	for _, test := range []struct {
-		part  string
-		rules []device.Rule
-		want  bool
-	}{
-		{"gi1/ci0", rule("", ""), true},
-		{"gi1/ci0", rule("*", ""), true},
-		{"gi1/ci0", rule("gi1/*", ""), true},
-		{"gi1/ci0", rule("gi2/*", ""), false},
-		{"gi1/ci0", rule("", "*"), false},
-		{"", rule("", ""), true},
-		{"", rule("*", ""), false},
-		{"", rule("", "*"), true},
-	} {
-		s := device.Sighting{Device: &device.Device{Class: &device.GPU, Part: test.part, Udev: &u}}
-		if _, err := s.Taker(h, test.rules); (err == nil) != test.want {
-			t.Errorf("part %q, match %v, exclude %v: %v", test.part, test.rules[0].Match, test.rules[0].Exclude, err)
-		}
-	}
-}
-
 // A rule names a device by its ID, of class node too, whose rules choose the subjects.
 func TestRuleForID(t *testing.T) {
 	h, devices := recorded(t, "gpu-nvidia")

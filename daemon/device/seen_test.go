@@ -107,6 +107,7 @@ func TestTaker(t *testing.T) {
 		{Resource: "t/nvme", Class: &device.NVMe},
 		{Resource: "t/tty", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "tty"}},
 		{Resource: "t/disk", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "block", "DEVTYPE": "disk"}},
+		{Resource: "t/controller", Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "nvme"}},
 	}
 	for _, c := range []struct {
 		name, recording, node, want string
