@@ -15,7 +15,7 @@ import (
 
 // Parse reads the text of a recording. An error names the line and says what was expected there.
 func Parse(text []byte) (*Recording, error) {
-	p := parser{recording: &Recording{make(map[string]device), make(map[string]string), newTree()}}
+	p := parser{recording: &Recording{make(map[string]device), make(map[string]bool), newTree()}}
 	number := 0
 	for line := range strings.Lines(string(text)) {
 		number++
@@ -40,7 +40,6 @@ type parser struct {
 	text       strings.Builder
 	properties map[string]string
 	node       string // of N:, below /dev, "nvme0"
-	content    string // of the node
 	links      []string
 }
 
@@ -74,12 +73,7 @@ func (p *parser) parseLine(line string) error {
 func (p *parser) parseField(tag byte, value string) error {
 	switch tag {
 	case 'N':
-		name, content, _ := strings.Cut(value, "=")
-		decoded, err := unhex(content)
-		if err != nil {
-			return fmt.Errorf("node %s: %w", clip(name), err)
-		}
-		p.node, p.content = name, decoded
+		p.node, _, _ = strings.Cut(value, "=")
 		return nil
 	case 'S':
 		p.links = append(p.links, "/dev/"+value)
@@ -141,7 +135,7 @@ func (p *parser) endBlock() error {
 	if node == "" {
 		return nil
 	}
-	return p.recording.tree.add("dev/"+node, entry{text: p.content})
+	return p.recording.tree.add("dev/"+node, entry{kind: isFile})
 }
 
 func (p *parser) parseAttr(text string, decode func(string) (string, error)) error {
@@ -152,7 +146,7 @@ func (p *parser) parseAttr(text string, decode func(string) (string, error)) err
 	if value, err = decode(value); err != nil {
 		return fmt.Errorf("attribute %s: %w", clip(name), err)
 	}
-	return p.recording.tree.add("sys"+p.path+"/"+name, entry{text: value})
+	return p.recording.tree.add("sys"+p.path+"/"+name, entry{value, isFile})
 }
 
 func (p *parser) parseLink(text string) error {
@@ -179,9 +173,9 @@ func (p *parser) parseFile(text string) error {
 	case isDir:
 		err = p.recording.tree.addDir(file)
 	default:
-		err = p.recording.tree.add(file, entry{text: value})
+		err = p.recording.tree.add(file, entry{value, isFile})
 	}
-	p.recording.files[name] = value
+	p.recording.files[file] = true
 	return err
 }
 

@@ -5,7 +5,7 @@
 // A recording is a list of blocks, separated by blank lines, one for each device:
 //
 //	P: /devices/pci0000:00/0000:00:02.0/nvme/nvme0     begins a device: its path below /sys
-//	N: nvme0[=HEX]                                     its node below /dev, with its content
+//	N: nvme0                                           its node below /dev
 //	S: disk/by-id/nvme-abc                             another name of the node, a link below /dev
 //	E: SUBSYSTEM=nvme                                  a property of udev's
 //	A: model=Blank Disk\n                              an attribute: a file in sysfs, escaped as in C
@@ -19,7 +19,7 @@
 //	F: /proc/4242/                                     a directory there
 //
 // The other lines of udevadm's export (those with M, R, J, U, T, D, I, Q, V and B, and a link priority) say nothing that the
-// properties do not. They are passed over, as is DEVPATH. Unlike umockdev, a path may begin with /module/ too.
+// properties do not. They are passed over, as are DEVPATH and the content of a node. Unlike umockdev, a path may begin with /module/ too.
 //
 // Nothing is made up. An attribute that a recording does not hold, such as a NUMA node, is not in the tree. The files and
 // links that sysfs and udev themselves derive from the rest are added. These are uevent, dev, the links of subsystem, class,
@@ -38,7 +38,7 @@ import (
 // Recording is the parsed form of a text. It is immutable and safe for concurrent use.
 type Recording struct {
 	devices map[string]device // by SysPath
-	files   map[string]string // text by path, of those that belong to no device
+	files   map[string]bool   // the names in the tree of those that belong to no device
 	tree    tree
 }
 
@@ -94,11 +94,9 @@ func (r *Recording) Update(root string, to *Recording) ([]udev.Event, error) {
 	maps.Copy(files, to.files)
 	actions := make(map[string]bool)
 	for name := range files {
-		was, before := r.files[name]
-		is, after := to.files[name]
 		switch {
-		case was == is && before == after:
-		case name == "/proc/swaps" || strings.HasSuffix(name, "/mountinfo"):
+		case r.tree[name] == to.tree[name]:
+		case name == "proc/swaps" || strings.HasSuffix(name, "/mountinfo"):
 			actions[udev.Mounts] = true
 		default:
 			actions[udev.Overflow] = true

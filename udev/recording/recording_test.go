@@ -134,7 +134,7 @@ func TestWrite(t *testing.T) {
 		"dev/char/240:0":                "-> ../nvme0",
 		"dev/block/259:1":               "-> ../nvme0n1p1",
 		"dev/nvme0n1":                   "",
-		"dev/nvme0n1p1":                 "\xca\xfe",
+		"dev/nvme0n1p1":                 "",
 		"dev/disk/by-id/part":           "-> ../../nvme0n1p1",
 		"dev/disk/by-path/x":            "-> ../../nvme0n1p1",
 		"proc/self/mountinfo":           "21 1 259:1 / /\n",

@@ -160,14 +160,13 @@ func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
 
 // reload takes over the file as it is now. It replaces the tree and the copy of its text.
 func (s *Source) reload() ([]udev.Event, error) {
-	if _, err := os.Lstat(s.file); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // an editor may be at work, and the next file is an event
-	}
 	text, err := readText(s.file)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil // an editor may be at work, and the next file is an event
+	case err != nil:
 		return nil, err
-	}
-	if len(text) == 0 {
+	case len(text) == 0:
 		return nil, fmt.Errorf("open recording %s: the file is empty; a comment alone stands for a machine without devices", s.file)
 	}
 	s.mu.Lock()

@@ -27,7 +27,7 @@ type entry struct {
 type kind byte
 
 const (
-	isFile kind = iota
+	isFile kind = iota + 1
 	isLink
 	isDir
 )
@@ -79,9 +79,11 @@ const (
 
 // checkName returns why a relative path is not the plain name of a file below the root.
 func checkName(name string) error {
-	long := func(element string) bool { return len(element) > maxElement }
-	if name == "." || !filepath.IsLocal(name) || path.Clean(name) != name || len(name) > maxPath ||
-		slices.ContainsFunc(strings.Split(name, "/"), long) {
+	plain := name != "." && filepath.IsLocal(name) && path.Clean(name) == name && len(name) <= maxPath
+	for element := range strings.SplitSeq(name, "/") {
+		plain = plain && len(element) <= maxElement
+	}
+	if !plain {
 		return fmt.Errorf("expected a plain path, found %s", clip(name))
 	}
 	return nil
@@ -113,7 +115,7 @@ func (t tree) derive(d udev.Device) {
 			uevent.WriteString(key + "=" + strings.TrimPrefix(value, "/dev/") + "\n")
 		}
 	}
-	_ = t.add(dir+"/uevent", entry{text: uevent.String()}) // not where the text has its own
+	_ = t.add(dir+"/uevent", entry{uevent.String(), isFile}) // not where the text has its own
 	node := strings.TrimPrefix(d.DevNode, "/")
 	for link := range strings.FieldsSeq(d.Properties.Value("DEVLINKS")) {
 		t.link(link[1:], node)
@@ -123,7 +125,7 @@ func (t tree) derive(d udev.Device) {
 		if d.Subsystem == "block" {
 			kind = "block"
 		}
-		_ = t.add(dir+"/dev", entry{text: number + "\n"})
+		_ = t.add(dir+"/dev", entry{number + "\n", isFile})
 		t.link("sys/dev/"+kind+"/"+number, dir)
 		t.link("dev/"+kind+"/"+number, node)
 	}
