@@ -142,20 +142,6 @@ func TestReaderThatIsStuck(t *testing.T) {
 	})
 }
 
-// TestErrorsAreBoundedToo checks that a flood of errors takes bounded memory.
-func TestErrorsAreBoundedToo(t *testing.T) {
-	reader := &stuck{free: make(chan struct{})}
-	log := openLog(reader, func(w io.Writer) slog.Handler { return textHandler(w, slog.LevelInfo) })
-	for range 2 * queueLines {
-		log.Error("stopped")
-	}
-	if dropped := log.dropped.Load(); dropped < queueLines-1 {
-		t.Errorf("%d lines were dropped", dropped)
-	}
-	close(reader.free)
-	log.Close()
-}
-
 // TestCloseIsBounded checks that the end of the daemon does not wait for a reader that is stuck.
 func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -271,26 +257,6 @@ func TestJournalIsReplaced(t *testing.T) {
 			log.Close()
 		})
 	}
-}
-
-// TestLostLinesAreReported checks that lines that neither journald nor standard error took are counted, once one of them
-// takes lines again.
-func TestLostLinesAreReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := new(flaky)
-		log := openLog(w, func(w io.Writer) slog.Handler { return textHandler(w, slog.LevelInfo) })
-		for n, fails := range []bool{false, true, true, false} {
-			w.fails.Store(fails)
-			log.Info("line", "seqnum", n)
-			synctest.Wait()
-		}
-		log.Close()
-		want := "level=INFO msg=line seqnum=0\nlevel=INFO msg=line seqnum=3\n" +
-			"level=WARN msg=\"log lines dropped\" detail=\"2 lines: the reader of the log was too slow, or away\"\n"
-		if got := w.String(); got != want {
-			t.Errorf("written:\n%s\nwant\n%s", got, want)
-		}
-	})
 }
 
 // flaky is a reader that is away at times.
