@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 )
@@ -117,13 +116,6 @@ func (s *System) Listen(parent context.Context, events chan<- Event) error {
 		return parent.Err()
 	}
 	return context.Cause(ctx)
-}
-
-// Settled reports whether udevd has no event left to process, by its queue file, which is not there then. In the sandbox of
-// the unit the file is never there. metalplug-mounts.service waits for udevd before the daemon starts.
-func (s *System) Settled() bool {
-	_, err := os.Lstat(filepath.Join(s.run, "udev/queue"))
-	return err != nil
 }
 
 // Running reports whether there is an udevd. Without one no event comes and no node gets its links. Listen sends [Missed] at

@@ -62,8 +62,6 @@ type Source interface {
 	// Listen sends every event since the source was opened, until ctx ends, whose error it then returns.
 	// It may be called once.
 	Listen(ctx context.Context, events chan<- Event) error
-	// Settled reports whether the source has processed the events of the boot.
-	Settled() bool
 }
 
 // Match selects devices. An empty field matches every device.

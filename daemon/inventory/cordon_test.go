@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/integration/udevtest"
 	"github.com/metalplug/metalplug/udev"
@@ -171,9 +172,15 @@ func TestCordonAtTheStart(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(state, "state.json"), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		m := udevtest.New(t, widget("w0", "A")+widget("w1", "B"))
-		m.SetSettled(false) // so that it is a while until the inventory is ready
-		r := begin(t, m, state, settledSoon)
+		m := udevtest.New(t, widget("w0", "A")+widget("w1", "B")+blank(0, "S0", ""))
+		answer := make(chan struct{}) // of a disk, so that it is a while until the inventory is ready
+		r := begin(t, m, state, onlyDisks, settledSoon, func(o *inventory.Options) {
+			o.Rules = append(rules, o.Rules...)
+			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
+				<-answer
+				return device.Reading{}, nil
+			}
+		})
 		synctest.Wait() // the devices are found by now
 		select {
 		case <-r.Ready():
@@ -183,6 +190,7 @@ func TestCordonAtTheStart(t *testing.T) {
 		if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "mine"}); err != nil {
 			t.Fatal(err)
 		}
+		close(answer)
 		r.stop()
 		r.stop = func() {}
 		r = start(t, m, state, settledSoon)

@@ -55,7 +55,6 @@ func TestFirstSnapshotSaysWhatItIsWithout(t *testing.T) {
 		want   string
 	}{
 		{"all is there", func(*udevtest.Machine, *inventory.Options) {}, ""},
-		{"udevd is late", func(m *udevtest.Machine, _ *inventory.Options) { m.SetSettled(false) }, "udevd has not worked off its events"},
 		{"a disk is slow", func(_ *udevtest.Machine, o *inventory.Options) {
 			o.Host.Touch.Probe = func(context.Context, device.Target, bool) (device.Reading, error) {
 				<-slow

@@ -114,8 +114,8 @@ func New(o Options) *Inventory {
 	return i
 }
 
-// Ready is closed when the first complete snapshot is there. Then everything is enumerated, udev's queue is empty and, after
-// a boot, the devices of the last run are back. Otherwise [Options].Settle has passed without a look at another device.
+// Ready is closed when the first complete snapshot is there. Then everything is enumerated and, after a boot, the devices of the
+// last run are back. Otherwise [Options].Settle has passed without a look at another device.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
 // Snapshot returns the newest snapshot and a channel that is closed when there is a newer one.

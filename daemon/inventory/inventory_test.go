@@ -505,9 +505,7 @@ func TestFirstSnapshotWaitsForTheDevicesOfTheLastBoot(t *testing.T) {
 	r.stop = func() {}
 
 	m := udevtest.New(t, "")
-	m.SetSettled(false)
 	m.Plug(widget("widget0", "A"))
-	m.SetSettled(true)
 	r = start(t, m, state, func(o *inventory.Options) { o.AfterBoot = true })
 	s, _ := r.Snapshot()
 	if s.Version != 1 {

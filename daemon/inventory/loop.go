@@ -300,8 +300,9 @@ func (l *loop) listed(devices []udev.Device, err error) {
 	}
 }
 
-// settled reports whether the first snapshot can be published. Then the devices are enumerated and looked at, udev has
-// processed its queue, and the devices of the last run are back, or the time for that is over.
+// settled reports whether the first snapshot can be published. Then the devices are enumerated and looked at, and the devices of
+// the last run are back, or the time for that is over. udevd has processed the events of the boot before the daemon starts
+// (metalplug-mounts.service).
 func (l *loop) settled(now time.Time) bool {
 	missing := l.missingYet()
 	if l.enumerated && (missing == "" || now.After(l.deadline) || now.After(l.lastDeadline)) {
@@ -318,12 +319,8 @@ func (l *loop) settled(now time.Time) bool {
 
 // missingYet returns why the first snapshot would be incomplete, or empty.
 func (l *loop) missingYet() string {
-	looks := len(l.queue) + l.looking + l.slowly
-	switch {
-	case looks > 0:
+	if looks := len(l.queue) + l.looking + l.slowly; looks > 0 {
 		return fmt.Sprintf("devices that are still looked at: %d", looks)
-	case !l.Source.Settled():
-		return "udevd has not worked off its events"
 	}
 	for _, e := range l.entries {
 		if e.awaited && e.sighting == nil {

@@ -151,9 +151,9 @@ func TestStateLostTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := udevtest.New(t, widget("w0", "A"))
-		m.SetSettled(false)
+		m.Break(errors.New("no udev"))
 		begin(t, m, state).end()
-		m.SetSettled(true)
+		m.Break(nil)
 		if got := start(t, m, state).standing(cordonedWidget); got != mayHaveBeen {
 			t.Errorf("%+v, want %+v", got, mayHaveBeen)
 		}

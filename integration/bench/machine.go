@@ -120,6 +120,3 @@ type source struct {
 
 // Enumerate lists them.
 func (s *source) Enumerate() ([]udev.Device, error) { return s.devices, nil }
-
-// Settled is always true: there is no boot.
-func (s *source) Settled() bool { return true }

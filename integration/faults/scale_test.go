@@ -70,9 +70,6 @@ func newCrowd(t *testing.T, n, kinds int) *crowd {
 // Enumerate lists all. A look shows which of them are absent.
 func (c *crowd) Enumerate() ([]udev.Device, error) { return slices.Clone(c.present), nil }
 
-// Settled is always true.
-func (c *crowd) Settled() bool { return true }
-
 // toggle takes a device away, or puts it back.
 func (c *crowd) toggle(t *testing.T, n int, there bool) udev.Event {
 	t.Helper()

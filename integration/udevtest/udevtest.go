@@ -32,7 +32,6 @@ type Machine struct {
 	text      string
 	recording *recording.Recording
 	queue     []udev.Event
-	unsettled bool
 	broken    error
 }
 
@@ -155,13 +154,6 @@ func (m *Machine) Send(event udev.Event) {
 	m.wake()
 }
 
-// SetSettled sets the answer of Settled, which is true at first.
-func (m *Machine) SetSettled(settled bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.unsettled = !settled
-}
-
 // Break makes Enumerate fail from now on, until it is called with nil.
 func (m *Machine) Break(err error) {
 	m.mu.Lock()
@@ -177,13 +169,6 @@ func (m *Machine) Enumerate() ([]udev.Device, error) {
 		return nil, m.broken
 	}
 	return m.recording.Devices(), nil
-}
-
-// Settled answers what SetSettled said.
-func (m *Machine) Settled() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return !m.unsettled
 }
 
 // Listen sends the events of the queue.

@@ -82,11 +82,4 @@ func TestMachineAnswers(t *testing.T) {
 	if _, err := m.Enumerate(); !errors.Is(err, broken) {
 		t.Errorf("a broken machine enumerates: %v", err)
 	}
-	if !m.Settled() {
-		t.Error("not settled at first")
-	}
-	m.SetSettled(false)
-	if m.Settled() {
-		t.Error("settled after SetSettled(false)")
-	}
 }

@@ -123,9 +123,6 @@ func (s *Source) Enumerate() ([]udev.Device, error) {
 	return slices.Clone(s.devices), nil
 }
 
-// Settled is always true, because a recording has no boot.
-func (s *Source) Settled() bool { return true }
-
 // Listen applies each save of the file to the tree and sends the events of the difference. A file that is gone changes
 // nothing.
 func (s *Source) Listen(ctx context.Context, events chan<- udev.Event) error {
