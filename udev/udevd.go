@@ -27,7 +27,8 @@ type udevdWatch struct {
 	cgroup   string // where cgroup v2 is
 	run      string // where udevd keeps its state, in the directory udev
 	interval time.Duration
-	inotify  *os.File
+	fd       int      // of inotify
+	inotify  *os.File // for reads that wait
 }
 
 func openUdevdWatch(cgroup, run string) (*udevdWatch, error) {
@@ -35,7 +36,7 @@ func openUdevdWatch(cgroup, run string) (*udevdWatch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch udevd: %w", err)
 	}
-	return &udevdWatch{cgroup: cgroup, run: run, interval: absentInterval, inotify: os.NewFile(uintptr(fd), "inotify")}, nil
+	return &udevdWatch{cgroup: cgroup, run: run, interval: absentInterval, fd: fd, inotify: os.NewFile(uintptr(fd), "inotify")}, nil
 }
 
 func (w *udevdWatch) close() { w.inotify.Close() }
@@ -58,7 +59,7 @@ func (w *udevdWatch) running() bool {
 // listen sends [Missed] when udevd ends and when it is back, and at intervals in between, until ctx ends, whose error it then
 // returns.
 func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
-	defer context.AfterFunc(ctx, func() { _ = w.inotify.SetReadDeadline(time.Unix(1, 0)) })()
+	defer interrupt(ctx, w.inotify)()
 	buf := make([]byte, 4<<10) // room for at least one event, see inotify(7)
 	for changed := false; ; changed = true {
 		w.arm()
@@ -88,17 +89,11 @@ func (w *udevdWatch) listen(ctx context.Context, events chan<- Event) error {
 // arm watches the cgroup that is there now, or else the directory in which it appears. Where the kernel allows no more
 // watches, udevd is looked for at intervals while it is absent, and its end is not noticed.
 func (w *udevdWatch) arm() {
-	conn, err := w.inotify.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = conn.Control(func(fd uintptr) {
-		file := filepath.Join(w.cgroup, udevdCgroup)
-		for range 2 { // the cgroup may appear before the watch of the directory is there
-			if _, err := unix.InotifyAddWatch(int(fd), file, unix.IN_MODIFY|unix.IN_DELETE_SELF); err == nil {
-				return
-			}
-			_, _ = unix.InotifyAddWatch(int(fd), filepath.Dir(filepath.Dir(file)), unix.IN_CREATE|unix.IN_ONESHOT)
+	file := filepath.Join(w.cgroup, udevdCgroup)
+	for range 2 { // the cgroup may appear before the watch of the directory is there
+		if _, err := unix.InotifyAddWatch(w.fd, file, unix.IN_MODIFY|unix.IN_DELETE_SELF); err == nil {
+			return
 		}
-	})
+		_, _ = unix.InotifyAddWatch(w.fd, filepath.Dir(filepath.Dir(file)), unix.IN_CREATE|unix.IN_ONESHOT)
+	}
 }

@@ -5,7 +5,6 @@ package udev
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -39,13 +38,8 @@ func interrupt(ctx context.Context, file *os.File) (stop func() bool) {
 // duplicate returns a descriptor for a file that systemd has passed. systemd passes descriptors that block. The own one is
 // fit for the runtime's poller. f stays the caller's and may be closed.
 func duplicate(f *os.File) (own int, err error) {
-	conn, err := f.SyscallConn()
-	if err != nil {
+	if own, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0); err != nil {
 		return -1, err
 	}
-	controlErr := conn.Control(func(fd uintptr) { own, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
-	if err = errors.Join(controlErr, err); err == nil {
-		err = unix.SetNonblock(own, true)
-	}
-	return own, err
+	return own, unix.SetNonblock(own, true)
 }
