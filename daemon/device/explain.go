@@ -81,14 +81,9 @@ func (e *Explained) explain(h *Host, rules []Rule) {
 
 // explainClass adds which class takes a udev device, and for class node by which rule.
 func (e *Explained) explainClass(h *Host, rules []Rule, u udev.Device) {
-	for _, c := range Classes {
-		switch {
-		case c.Selects(u):
-			e.add("class", c.Name, nil, "it stands for a device of this class: "+c.Doc)
-			return
-		case c != &Generic:
-			e.add("class", c.Name, fmt.Errorf("subsystem %q, devtype %q is none of its devices", u.Subsystem, u.DevType), "")
-		}
+	if c := selecting(u); c != nil {
+		e.add("class", c.Name, nil, "it stands for a device of this class: "+c.Doc)
+		return
 	}
 	_, _, tries := nodeRule(h, rules, u)
 	for _, t := range tries {
