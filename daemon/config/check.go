@@ -85,7 +85,7 @@ func checkPermissions(permissions string) error {
 // checkUnit accepts the name of a template unit of type service, and none.
 func checkUnit(name string) error {
 	if name != "" && (len(name) > unitSize || !matches(template, name)) {
-		return fmt.Errorf(`%s is no template unit like "name@.service"`, quoted(name))
+		return fmt.Errorf(`%s is not a template unit like "name@.service"`, quoted(name))
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func checkUnit(name string) error {
 func checkProperty(key string) error {
 	if name, ok := device.AttrKey(key); ok {
 		if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
-			return fmt.Errorf("%s is no attribute below the device in sysfs", quoted(name))
+			return fmt.Errorf("%s is not an attribute below the device in sysfs", quoted(name))
 		}
 		return nil
 	}
@@ -107,7 +107,7 @@ func checkProperty(key string) error {
 // checkPattern accepts the values of a [device.Rule].
 func checkPattern(pattern string) error {
 	if err := udev.CheckGlob(pattern); err != nil {
-		return fmt.Errorf(`%s is no pattern: an unfinished "[" or a "\" at the end`, quoted(pattern))
+		return fmt.Errorf(`%s is not a pattern: an unfinished "[" or a "\" at the end`, quoted(pattern))
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (f *file) reportUnknown() {
 		if meant := f.meant(unnumbered(p.path)); meant != "" {
 			p.reportf("unknown key; did you mean %s?", meant)
 		} else {
-			p.reportf("unknown key")
+			p.reportf("unknown key; man metalplug.toml lists the keys")
 		}
 	}
 }

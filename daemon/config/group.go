@@ -66,7 +66,7 @@ func checkHardwareOnly(t *table, key string, patterns map[string]string, by stri
 func checkNodePattern(pattern string) error {
 	name, ok := strings.CutPrefix(pattern, "/dev/")
 	if !ok || !filepath.IsLocal(name) || strings.ContainsAny(name, "|\x00") {
-		return fmt.Errorf(`%s is no device node like "/dev/snd/pcmC0D*"`, quoted(pattern))
+		return fmt.Errorf(`%s is not a device node like "/dev/snd/pcmC0D*"`, quoted(pattern))
 	}
 	return checkPattern(pattern)
 }

@@ -50,8 +50,8 @@ func TestProblems(t *testing.T) {
 		{"integer too large", "a = 99999999999999999999\n", `m.toml:1: a: 99999999999999999999 is out of range for int64; write key = "text", key = 1 or key = true, and a key such as "ATTR{size}" in quotes`},
 
 		// Unknown keys.
-		{"unknown table", "[colours]\n", `m.toml:1: colours: unknown key`},
-		{"unknown key", "\n[paths]\ncolour = 1\n", `m.toml:3: paths.colour: unknown key`},
+		{"unknown table", "[colours]\n", `m.toml:1: colours: unknown key; man metalplug.toml lists the keys`},
+		{"unknown key", "\n[paths]\ncolour = 1\n", `m.toml:3: paths.colour: unknown key; man metalplug.toml lists the keys`},
 		{"flag of the daemon", "log_level = \"debug\"\n", `m.toml:1: log_level: unknown key; did you mean metalplugd --log-level?`},
 		{"key of other plugins", valid + "replicas = 2\n", `m.toml:4: resource.replicas: unknown key; did you mean shares?`},
 		{"misspelt", "[paths]\nsysf = \"/sys\"\n", `m.toml:2: paths.sysf: unknown key; did you mean sysfs?`},
@@ -60,8 +60,8 @@ func TestProblems(t *testing.T) {
 		{"other table", valid + "scrub = \"zero\"\n", `m.toml:4: resource.scrub: unknown key; did you mean resource.reset.scrub?`},
 		{"units for all", valid + "[units]\n", `m.toml:4: units: unknown key; did you mean resource.units?`},
 		{"misspelt, deep", valid + "reset.timout = \"1s\"\n", `m.toml:4: resource.reset.timout: unknown key; did you mean timeout?`},
-		{"quoted", "\"a b\" = 1\n", `m.toml:1: "a b": unknown key`},
-		{"empty key", "\"\" = 1\n", `m.toml:1: "": unknown key`},
+		{"quoted", "\"a b\" = 1\n", `m.toml:1: "a b": unknown key; man metalplug.toml lists the keys`},
+		{"empty key", "\"\" = 1\n", `m.toml:1: "": unknown key; man metalplug.toml lists the keys`},
 
 		// Types.
 		{"table as value", "paths = 1\n", `m.toml:1: paths: is an integer, not a table: write [paths]`},
@@ -139,10 +139,10 @@ func TestProblems(t *testing.T) {
 		{"match of a node", "[[resource]]\nname = \"example.com/x\"\nclass = \"node\"\nmatch = 1\n", `m.toml:4: resource.match: is an integer, not a table: write [resource.match]`},
 		{"key of match", valid + "match = { \"ENV{ID_MODEL}\" = \"x\" }\n", `m.toml:4: resource.match."ENV{ID_MODEL}": is neither a udev property like "PCI_ID" nor "ATTR{name}"`},
 		{"key of match, open", valid + "match = { \"ATTR{size\" = \"x\" }\n", `m.toml:4: resource.match."ATTR{size": is neither a udev property like "PCI_ID" nor "ATTR{name}"`},
-		{"attribute without name", valid + "match = { \"ATTR{}\" = \"x\" }\n", `m.toml:4: resource.match."ATTR{}": "" is no attribute below the device in sysfs`},
-		{"attribute elsewhere", valid + "exclude = { \"ATTR{../../x}\" = \"x\" }\n", `m.toml:4: resource.exclude."ATTR{../../x}": "../../x" is no attribute below the device in sysfs`},
-		{"pattern", valid + "[resource.match]\nID_MODEL = \"a|[b\"\n", `m.toml:5: resource.match.ID_MODEL: "a|[b" is no pattern: an unfinished "[" or a "\" at the end`},
-		{"pattern of exclude", valid + "exclude.ID_MODEL = 'a\\'\n", `m.toml:4: resource.exclude.ID_MODEL: "a\\" is no pattern: an unfinished "[" or a "\" at the end`},
+		{"attribute without name", valid + "match = { \"ATTR{}\" = \"x\" }\n", `m.toml:4: resource.match."ATTR{}": "" is not an attribute below the device in sysfs`},
+		{"attribute elsewhere", valid + "exclude = { \"ATTR{../../x}\" = \"x\" }\n", `m.toml:4: resource.exclude."ATTR{../../x}": "../../x" is not an attribute below the device in sysfs`},
+		{"pattern", valid + "[resource.match]\nID_MODEL = \"a|[b\"\n", `m.toml:5: resource.match.ID_MODEL: "a|[b" is not a pattern: an unfinished "[" or a "\" at the end`},
+		{"pattern of exclude", valid + "exclude.ID_MODEL = 'a\\'\n", `m.toml:4: resource.exclude.ID_MODEL: "a\\" is not a pattern: an unfinished "[" or a "\" at the end`},
 		{
 			"unknown placeholder", valid + "env = { X = \"{pci} {serial}\" }\n",
 			`m.toml:4: resource.env.X: "{serial}" is not a placeholder: {id}, {pci} or {node}`,
@@ -231,11 +231,11 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"scrub of shares", disk + "shares = 2\n[resource.reset]\nscrub = \"zero\"\n",
-			`m.toml:6: resource.reset.scrub: zero would erase what the other holders of a device have, shares = 2`,
+			`m.toml:6: resource.reset.scrub: zero would erase what other containers have on the device, shares = 2; write shares = 1 or scrub = "none"`,
 		},
 		{
 			"method of shares", valid + "shares = 2\n[resource.reset]\nmethod = \"pci\"\n",
-			`m.toml:6: resource.reset.method: pci would break off the other holders of a device, shares = 2`,
+			`m.toml:6: resource.reset.method: pci would interrupt the other containers of the device, shares = 2; write shares = 1 or method = "none"`,
 		},
 		{
 			"umad of a GPU", "[[resource]]\nname = \"example.com/x\"\nclass = \"gpu\"\numad = true\n",
@@ -247,11 +247,11 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			"issm for several", "[[resource]]\nname = \"example.com/x\"\nclass = \"infiniband\"\nshares = 2\numad = true\nissm = true\n",
-			`m.toml:6: resource.issm: can be open in one container only, shares = 2`,
+			`m.toml:6: resource.issm: can be open in one container only, shares = 2; write shares = 1`,
 		},
 		{
 			"scrub in use", disk + "allow_in_use = true\nreset.scrub = \"zero\"\n",
-			`m.toml:4: resource.allow_in_use: would let zero erase what this host uses`,
+			`m.toml:4: resource.allow_in_use: would let zero erase what this host uses; write false, or scrub = "none"`,
 		},
 		{
 			"release without anything", disk + "reset.method = \"none\"\nreset.when = \"release\"\nreset.scrub = \"none\"\n",
@@ -303,11 +303,11 @@ m.toml:8: resource.members: "nvidia.com/gpu" is in the bundle "example.com/b" to
 		},
 
 		// [resource.units].
-		{"no template", valid + "units.init = \"qrng.service\"\n", `m.toml:4: resource.units.init: "qrng.service" is no template unit like "name@.service"`},
-		{"an instance", valid + "units.start = \"qrng@1.service\"\n", `m.toml:4: resource.units.start: "qrng@1.service" is no template unit like "name@.service"`},
-		{"no service", valid + "units.release = \"qrng@.socket\"\n", `m.toml:4: resource.units.release: "qrng@.socket" is no template unit like "name@.service"`},
-		{"a path", valid + "units.init = \"../qrng@.service\"\n", `m.toml:4: resource.units.init: "../qrng@.service" is no template unit like "name@.service"`},
-		{"no name", valid + "units.init = \"@.service\"\n", `m.toml:4: resource.units.init: "@.service" is no template unit like "name@.service"`},
+		{"no template", valid + "units.init = \"qrng.service\"\n", `m.toml:4: resource.units.init: "qrng.service" is not a template unit like "name@.service"`},
+		{"an instance", valid + "units.start = \"qrng@1.service\"\n", `m.toml:4: resource.units.start: "qrng@1.service" is not a template unit like "name@.service"`},
+		{"no service", valid + "units.release = \"qrng@.socket\"\n", `m.toml:4: resource.units.release: "qrng@.socket" is not a template unit like "name@.service"`},
+		{"a path", valid + "units.init = \"../qrng@.service\"\n", `m.toml:4: resource.units.init: "../qrng@.service" is not a template unit like "name@.service"`},
+		{"no name", valid + "units.init = \"@.service\"\n", `m.toml:4: resource.units.init: "@.service" is not a template unit like "name@.service"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := problems(t, test.text); got != test.want {
@@ -343,13 +343,13 @@ socket = ""
 [paths.x]
 `)
 	want := `m.toml:2: paths.dev: "dev" is not an absolute path
-m.toml:3: colour: unknown key
+m.toml:3: colour: unknown key; man metalplug.toml lists the keys
 m.toml:6: resource.name: "example" is not a resource name like "example.com/name": at most 244 lower-case letters, digits, "-" and ".", a slash, and at most 63 letters, digits, "-", "_" and "."
-m.toml:9: resource.match.PCI_ID: "[" is no pattern: an unfinished "[" or a "\" at the end
+m.toml:9: resource.match.PCI_ID: "[" is not a pattern: an unfinished "[" or a "\" at the end
 m.toml:10: resource.match."PCI ID": is neither a udev property like "PCI_ID" nor "ATTR{name}"
 m.toml:15: resource.reset.scrub: "x" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize
 m.toml:20: reset.socket: "" is not an absolute path
-m.toml:22: paths.x: unknown key`
+m.toml:22: paths.x: unknown key; man metalplug.toml lists the keys`
 	if got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
 	}
@@ -361,8 +361,8 @@ func TestLongTexts(t *testing.T) {
 	got := problems(t, "[[resource]]\nname = \""+long+"\"\nclass = \"gpu\"\nmatch.\""+long+"\" = \"[\"\n\""+long+"\" = 1\n")
 	want := `m.toml:2: resource.name: "` + long[:160] + `" is not a resource name like "example.com/name": at most 244 lower-case letters, digits, "-" and ".", a slash, and at most 63 letters, digits, "-", "_" and "."
 m.toml:4: resource.match."` + long[:288] + `: is neither a udev property like "PCI_ID" nor "ATTR{name}"
-m.toml:4: resource.match."` + long[:288] + `: "[" is no pattern: an unfinished "[" or a "\" at the end
-m.toml:5: resource."` + long[:300] + `: unknown key`
+m.toml:4: resource.match."` + long[:288] + `: "[" is not a pattern: an unfinished "[" or a "\" at the end
+m.toml:5: resource."` + long[:300] + `: unknown key; man metalplug.toml lists the keys`
 	if got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
 	}

@@ -171,7 +171,7 @@ func takeManagement(t *table, r *Resource) {
 	case len(r.Extras) == 1:
 		t.reportf("issm", "needs umad = true: a subnet manager sends its packets by it")
 	case r.Shares > 1:
-		t.reportf("issm", "can be open in one container only, shares = %d", r.Shares)
+		t.reportf("issm", "can be open in one container only, shares = %d; write shares = 1", r.Shares)
 	}
 }
 
@@ -238,13 +238,13 @@ func isPCIReset(method string) bool {
 // checkExclusive finds what cannot be done to a device that is not one container's alone.
 func checkExclusive(t, reset *table, r Resource) {
 	if r.Reset.Scrub != None && r.Shares > 1 {
-		reset.reportf("scrub", "%s would erase what the other holders of a device have, shares = %d", r.Reset.Scrub, r.Shares)
+		reset.reportf("scrub", `%s would erase what other containers have on the device, shares = %d; write shares = 1 or scrub = "none"`, r.Reset.Scrub, r.Shares)
 	}
 	if r.Reset.Method != None && r.Reset.Method != Auto && r.Shares > 1 {
-		reset.reportf("method", "%s would break off the other holders of a device, shares = %d", r.Reset.Method, r.Shares)
+		reset.reportf("method", `%s would interrupt the other containers of the device, shares = %d; write shares = 1 or method = "none"`, r.Reset.Method, r.Shares)
 	}
 	if r.Reset.Scrub != None && r.AllowInUse {
-		t.reportf("allow_in_use", "would let %s erase what this host uses", r.Reset.Scrub)
+		t.reportf("allow_in_use", `would let %s erase what this host uses; write false, or scrub = "none"`, r.Reset.Scrub)
 	}
 }
 
