@@ -86,7 +86,7 @@ func isUID(uid string) bool {
 // (internal/cri/util, GenerateID), CRI-O (containers/storage, pkg/stringid), docker (pkg/stringid) and podman.
 const idLength = 64
 
-// isContainer reports whether a cgroup has the name of a container, or of a process that a runtime keeps beside it.
+// isContainer reports whether a cgroup has the name of a container, or of a process that the runtime runs next to it.
 func isContainer(name string) bool {
 	name = strings.TrimSuffix(name, ".scope")
 	at := len(name) - idLength

@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 	os.Exit(leak.Main(m))
 }
 
-// roles are what a child process does before it says that it is ready.
+// roles are the actions of a child process before it reports that it is ready.
 var roles = map[string]func(args []string) error{
 	"role=open":   func(args []string) error { return open(args[0]) },
 	"role=map":    func(args []string) error { return mapAndClose(args[0]) },

@@ -125,7 +125,7 @@ func (n *simulation) registered(_ []control.Device, resources []control.Resource
 	return !slices.ContainsFunc(resources, func(r control.Resource) bool { return expected(r) && !n.kubelet.Knows(r.Name) })
 }
 
-// give gives the containers what they ask for, and waits until the daemon knows their pods. The error is why one gets nothing.
+// give allocates the devices that the containers ask for, and waits until the daemon knows their pods. The error is why one gets nothing.
 func (n *simulation) give(ctx context.Context, c config.Config, containers []container) error {
 	var refused []error
 	for i := range containers {

@@ -68,7 +68,7 @@ func (c Config) Reloaded(next Config) Config {
 // takePaths takes [paths].
 func takePaths(t *table, p *Paths) {
 	for _, path := range p.keys() {
-		if path.to == &p.Cgroup && t.value(path.key) == "" { // the operator has set that pods have no cgroups
+		if path.to == &p.Cgroup && t.value(path.key) == "" { // the operator turned the check of cgroups off
 			t.text(path.key, path.to)
 			continue
 		}

@@ -16,8 +16,8 @@ import (
 // minBeginning is the shortest beginning of an ID that names a device. A shorter one is a slip of the hand.
 const minBeginning = 4
 
-// known finds what is asked for among what the inventory knows: by ID, also that of a share, by serial number, PCI address,
-// node or name of the kernel, or all that need a node while it is missing. A name that is nothing else is the beginning of IDs.
+// known returns the devices of the inventory that have the name. It may be an ID or that of a share, a serial number, a PCI
+// address, a node or a name of the kernel. A missing node names all devices that need it. Any other name is the beginning of IDs.
 func (q *question) known() (all []*inventory.Status) {
 	id := q.what
 	if at := strings.LastIndex(id, "::"); at > 0 && q.snapshot.Find(id) == nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
-// metrics are the metrics of the daemon. There is a registry of our own: what a package registers by itself is not
-// among them.
+// metrics are the metrics of the daemon. They have a registry of their own, without the metrics that other
+// packages register.
 //
 // The configuration and the hardware bound the series. None is kept for a device that is out of the inventory or for a pod
 // that holds nothing any more, since these are made at each scrape. With 10,000 devices

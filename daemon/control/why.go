@@ -139,7 +139,7 @@ func (q *question) answer() (answer Answer, err error) {
 		}
 	}
 	switch n := len(users); {
-	case len(answer.Found) > 0 && n > 1: // what there is to say of the node is the same for all
+	case len(answer.Found) > 0 && n > 1: // the explanation of the node is the same for all
 		answer.Found = answer.Found[:1]
 		answer.Found[0].Steps = slices.Insert(answer.Found[0].Steps, 0, Step{
 			What: "node", OK: true, Why: fmt.Sprintf("%d devices share %s; this is one of them", n, q.what),

@@ -47,7 +47,7 @@ func TestXRT(t *testing.T) {
 	})
 }
 
-// Neither the engine's registers, nor its descriptors, nor the debugger is for a container.
+// TestXDMA checks that a container gets no node of the engine's registers, of its descriptors or of the debugger.
 func TestXDMA(t *testing.T) {
 	const card = "fpga-0000:5e:00.0 numa0\n"
 	const nodes = "  /dev/xdma0_bypass\n  /dev/xdma0_c2h_0\n  /dev/xdma0_events_0\n  /dev/xdma0_events_1\n  /dev/xdma0_h2c_0\n  /dev/xdma0_user"

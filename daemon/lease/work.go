@@ -15,7 +15,7 @@ type Rule struct {
 // Content is what a disk must hold before the helper works on it.
 type Content string
 
-// Contents that the helper makes sure of.
+// The helper checks the disk for one of these contents before it works on it.
 const (
 	AnyContent Content = ""
 	Blank      Content = "blank"

@@ -9,9 +9,9 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
-// A choice that packs costs its number of NUMA nodes, then the sum of the ways between each two of its shares on the tree
-// of buses. A step on the tree counts once for each pair of shares that it separates, so the cheapest choices of a branch
-// are made of the cheapest ones below it. A choice that spreads costs the shares of its devices that are taken.
+// The cost of a packed choice is its number of NUMA nodes, then the sum of the ways between each two of its shares on the
+// tree of buses. A step on the tree counts once for each pair of shares that it separates, so the cheapest choices of a branch
+// are made of the cheapest ones below it. The cost of a spread choice is the number of taken shares of its devices.
 const (
 	// bridgeWay is the way above a PCI host bridge. It makes the way between two of them longer than any below one.
 	bridgeWay = 16

@@ -65,7 +65,7 @@ type Request struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
 
 	// Written is the number of sectors that had been written to the disk ([sysfs.Written]) when its last pod had gone or the
-	// operator allowed to erase it. A prepare that erases refuses a disk with more as [Foreign]. nil: not known.
+	// operator allowed to erase it. A prepare that erases refuses a disk with more as [Foreign]. It is nil if the number is not known.
 	Written *uint64 `json:"written,omitempty"`
 
 	// From is the byte at which a survey goes on.

@@ -52,8 +52,8 @@ func (s *step) String() string {
 	return "looking at the device"
 }
 
-// reply makes an answer of a request. asked ends when no one waits for the answer any more, which ends a survey. Where the
-// kernel does not come back in time, the answer says so. The step then cannot be interrupted. It keeps this process, with its
+// reply makes an answer of a request. asked ends when no one waits for the answer any more, which ends a survey. If a
+// call of the kernel does not return in time, the answer is [Late]. The step then cannot be interrupted. It keeps this process, with its
 // claims on the device, until it is over.
 func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	r, err := ParseRequest(message)

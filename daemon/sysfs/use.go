@@ -107,7 +107,7 @@ type Use struct {
 	Text string // "nvme0n1p1 is mounted on /data"
 	// ByHost reports whether no pod that has the device can have done this.
 	ByHost bool
-	// Unread is why the use cannot be found out, or nil. The device then counts as in use.
+	// Unread is the error of a file that must be read to know the use, or nil. With an error the device counts as in use.
 	Unread error
 }
 
@@ -119,7 +119,7 @@ func (u *Use) Error() string {
 	return u.Text
 }
 
-// Unwrap returns why the use cannot be found out.
+// Unwrap returns Unread.
 func (u *Use) Unwrap() error { return u.Unread }
 
 func usef(byHost bool, format string, args ...any) error {

@@ -43,7 +43,7 @@ func (j *job) initialise(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, unitLimit)
 	defer cancel()
 	err := j.unit(limited, unit.Init, j.Init)
-	if ctx.Err() != nil { // the daemon stops, and the next one does it again
+	if ctx.Err() != nil { // the daemon stops, and the next daemon runs the unit again
 		return ctx.Err()
 	}
 	j.Inventory.Initialised(j.Device.ID, j.Init, err)

@@ -670,7 +670,7 @@ func (s *sequence) check() error {
 	return errors.Join(s.checkWidgets(widgets), s.checkPlaces())
 }
 
-// opened reports whether a device of another ID that counts as held has been in a place. Its pod may open what is there now.
+// opened reports whether a place has had another device, which a pod still holds. That pod can open the device that is there now.
 func (s *sequence) opened(place, id string) bool {
 	snapshot, _ := s.parts.inventory.Snapshot()
 	for other := range s.were[place] {

@@ -16,7 +16,7 @@ import (
 // portPath is the port in sysfs.
 const portPath = "/sys/bus/platform/devices/dfl-port.0"
 
-// accelerator is the identity that the fake card gives what is in it.
+// accelerator is the identity of the accelerator in the fake card.
 const accelerator = "00112233445566778899aabbccddeeff"
 
 // fpgaPort runs the kernel's own DFL drivers on a card of the test.

@@ -283,7 +283,7 @@ func twoNamespaces(t *testing.T, d disks, _ string) {
 	}
 }
 
-// notByQEMU checks that the helper reports the methods that the emulated controller lacks, and does not pretend success.
+// notByQEMU checks that the helper reports the methods that the emulated controller lacks, and does not report success.
 func notByQEMU(t *testing.T, d disks, node string) {
 	for method, text := range map[string]string{"crypto-erase": "no cryptographic erasure", "sanitize": "no Sanitize command", "secure-discard": "not supported"} {
 		r := d.erase(node, method)
