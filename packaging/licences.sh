@@ -8,6 +8,8 @@
 #   licences.sh spdx MODULE@VERSION...       the SPDX expression for the programs: our licence, Go's and theirs
 #   licences.sh modules PROGRAM...           the modules that the linker wrote into the programs
 #
+# PACKAGES are the Go packages whose licences count: ./cmd/... (the default), or "-test ./..." for all of a source package.
+#
 # Exit status: 1 if a module has no licence, or one that this script does not know.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,19 +22,33 @@ die() {
 # directory MODULE@VERSION prints where the module is.
 directory() {
 	if [[ -d vendor ]]; then
-		echo "vendor/${1%@*}"
+		echo "$PWD/vendor/${1%@*}"
 	else
 		go list -m -f '{{.Dir}}' "${1%@*}"
 	fi
 }
 
-# files MODULE@VERSION PATTERN... prints the files in the top directory of the module.
+# The directories of all packages that count. A directory in a module may have a licence of its own.
+# shellcheck disable=SC2086 # several words
+packages=$(go list -deps -f '{{if .Module}}{{.Dir}}{{end}}' ${PACKAGES:-./cmd/...})
+
+# files MODULE@VERSION PATTERN... prints the files in the directories of the module, from its top to the packages that count.
 files() {
-	local dir pattern
+	local dir below pattern
 	dir=$(directory "$1")
 	shift
-	for pattern; do
-		compgen -G "$dir/$pattern" || true
+	{
+		echo "$dir"
+		{ grep -F "$dir/" <<<"$packages" || true; } | while read -r below; do
+			while [[ $below != "$dir" ]]; do
+				echo "$below"
+				below=${below%/*}
+			done
+		done
+	} | sort -u | while read -r below; do
+		for pattern; do
+			compgen -G "$below/$pattern" || true
+		done
 	done | sort
 }
 
