@@ -6,7 +6,8 @@
 #
 #   build.sh ARCH DIRECTORY PROGRAM...    ARCH as Go calls it: amd64, arm64
 #
-# VERSION is what --version prints.
+# VERSION  what --version prints
+# SYMBOLS  "yes" leaves symbols and debug information in, for a distribution's tools to move into a package of their own
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -27,14 +28,26 @@ esac
 export CGO_ENABLED=1 GOOS=linux GOARCH="$arch" GOAMD64=v1 GOARM64=v8.0 GOFLAGS=-trimpath GOEXPERIMENT=
 export CGO_CFLAGS="-O2 -g -fstack-protector-strong -fstack-clash-protection $guard -D_FORTIFY_SOURCE=2 -Wformat -Werror=format-security"
 export CGO_LDFLAGS="-Wl,-z,relro,-z,now,-z,noexecstack,-z,defs"
+strip='-s -w'
+[ "${SYMBOLS:-}" != yes ] || strip=
 mkdir -p "$out"
+
+# compile TAGS PROGRAM... builds programs with the Makefile's tags and more.
+compile() {
+	tags=netgo,osusergo,grpcnotrace,nethttpomithttp2$1
+	shift
+	[ $# -eq 0 ] || go build -buildvcs=false -buildmode=pie -tags "$tags" \
+		-ldflags "-linkmode=external $strip -buildid= -X main.version=${VERSION:-unreleased}" -o "$out/" "$@"
+}
+
+helpers='' others=''
 for program; do
-	# Those of the Makefile.
-	tags=netgo,osusergo,grpcnotrace,nethttpomithttp2
 	case $program in
-	metalplug-reset | metalplug-holders | metalplug-unit) tags=$tags,nolibudev ;; # no libudev in a process with privileges
+	metalplug-reset | metalplug-holders | metalplug-unit) helpers="$helpers ./cmd/$program" ;;
+	*) others="$others ./cmd/$program" ;;
 	esac
-	go build -buildvcs=false -buildmode=pie -tags "$tags" \
-		-ldflags "-linkmode=external -s -w -buildid= -X main.version=${VERSION:-unreleased}" \
-		-o "$out/$program" "./cmd/$program"
 done
+# shellcheck disable=SC2086 # several words each
+compile ,nolibudev $helpers # no libudev in a process with privileges
+# shellcheck disable=SC2086
+compile '' $others

@@ -3,8 +3,9 @@
 #
 # Writes the man pages and the completions, which come from the programs and the configuration as they are.
 #
-#   docs.sh DIRECTORY
+#   docs.sh DIRECTORY [METALPLUGCTL]
 #
+# METALPLUGCTL is a program that this machine can run. Without it one is built.
 # SOURCE_DATE_EPOCH is the date of the pages.
 set -eu
 cd "$(dirname "$0")/.."
@@ -15,8 +16,12 @@ mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# The programs of the machine that this runs on, whichever the packages are for.
-go build -o "$work/metalplugctl" ./cmd/metalplugctl
+if [ $# -gt 1 ]; then
+	cp "$2" "$work/metalplugctl"
+else
+	# As "make" builds it: nothing is compiled twice, also in another directory.
+	CGO_ENABLED=1 go build -trimpath -tags netgo,osusergo,grpcnotrace,nethttpomithttp2 -o "$work/metalplugctl" ./cmd/metalplugctl
+fi
 
 # literal puts what a program prints into a page as it is.
 literal() {
