@@ -19,6 +19,9 @@
 #   make install       installs what is built; DESTDIR= is put before each path
 #   make packages      deb and rpm for amd64 and arm64 into dist/ (VERSION=1.2.3, ARCHES="amd64 arm64")
 #   make packages-check  lintian, rpmlint, deb against rpm, and a second build that has to give the same bytes
+#   make source        source packages for Debian and for rpm, of the last commit, into source/
+#   make source-check  builds the packages from them without a network; needs root
+#   make sysext        images for systemd-sysext into sysext/, from dist/
 #   make repo          dist/ as repositories of apt and dnf in repo/, for a mirror; signed with KEY=
 #   make selinux       compiles the SELinux module, and holds what it allows against a list
 
@@ -56,7 +59,7 @@ HELPERS = $(filter metalplug-reset metalplug-holders metalplug-unit,$(PROGRAMS))
 RELEASES = v1.31 v1.33 v1.34 v1.35
 FUZZTIME ?= 60s
 
-.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-up cluster-programs faults faults-shown fuzz vulncheck words sandbox vm bench bench-parts lint clean deps install packages packages-check repo selinux
+.PHONY: all build run test integration integration-night devicemanager integration-releases cluster cluster-up cluster-programs faults faults-shown fuzz vulncheck words sandbox vm bench bench-parts lint clean deps install packages packages-check source source-check sysext sysext-check repo selinux
 all: build
 
 deps:
@@ -80,6 +83,7 @@ integration-night: integration-releases
 	$(MAKE) devicemanager RUN=TestSequences DM_SEQUENCES=1000
 	$(MAKE) vm VM='$(NIGHT)'
 	$(MAKE) fuzz vulncheck
+	$(MAKE) packages-check source-check sysext-check
 
 # Each release of Kubernetes has a file of its own for its versions; the module has all of its dependencies for itself.
 # RUN='^$$' only builds.
@@ -169,8 +173,25 @@ packages:
 	rm -rf dist
 	VERSION='$(VERSION)' packaging/packages.sh dist $(PROGRAMS)
 
+# CI sets ARCHES to its own architecture. The other one and the source packages wait for the night: lint has compiled the
+# same sources for both architectures.
 packages-check: packages
 	VERSION='$(VERSION)' packaging/check.sh dist --again $(PROGRAMS)
+
+source:
+	rm -rf source
+	VERSION='$(VERSION)' packaging/source.sh source
+
+source-check: source
+	@packaging/build-deps.sh packages
+	packaging/source-check.sh source
+
+sysext: packages
+	rm -rf sysext
+	packaging/sysext.sh dist sysext
+
+sysext-check: sysext
+	packaging/sysext-check.sh sysext/$$($(GO) env GOARCH)/metalplug.raw
 
 repo: packages
 	packaging/repo.sh dist repo
@@ -180,4 +201,4 @@ selinux:
 	selinux/compile.sh
 
 clean:
-	rm -rf bin dist repo
+	rm -rf bin dist repo source sysext

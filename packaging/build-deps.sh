@@ -5,7 +5,8 @@
 #
 #   build-deps.sh build   a C compiler and libudev's header
 #   build-deps.sh lint    and shellcheck
-#   build-deps.sh packages  what builds deb and rpm for both architectures, their linters, and the compilers of SELinux and AppArmor
+#   build-deps.sh packages  what builds deb and rpm, their linters, and the compilers of SELinux and AppArmor; for the
+#                           architectures in ARCHES, or both
 #   build-deps.sh promtool DIR  Prometheus' linter, into DIR, unless it is installed; of Debian alone
 #
 # What the virtual machine needs, integration/vm/image.sh installs.
@@ -59,7 +60,11 @@ case "$family ${1:-build}" in
 	arm64) other=amd64 compiler=gcc-x86-64-linux-gnu ;;
 	*) other=arm64 compiler=gcc-aarch64-linux-gnu ;;
 	esac
-	wanted="gcc libc6-dev libudev-dev $compiler libc6-dev:$other libudev-dev:$other make git debhelper lintian rpm rpmlint cpio mandoc apt-utils
+	case " ${ARCHES:-$other} " in
+	*" $other "*) foreign="$compiler libc6-dev:$other libudev-dev:$other" ;;
+	*) other='' foreign='' ;;
+	esac
+	wanted="gcc libc6-dev libudev-dev $foreign make git debhelper lintian rpm rpmlint debugedit elfutils squashfs-tools cpio mandoc apt-utils
 		createrepo-c gpg systemd selinux-policy-dev policycoreutils checkpolicy setools secilc bzip2 apparmor"
 	;;
 *) die "no task is called ${1:-build}, or not on $family" ;;
@@ -78,7 +83,10 @@ Run this, then try again:
 "
 fi
 if [ "$family" = debian ]; then
-	[ -z "${other:-}" ] || dpkg --add-architecture "$other"
+	if [ -n "${other:-}" ] && ! dpkg --print-foreign-architectures | grep -qx "$other"; then
+		echo "build-deps: this system gets packages of $other too, see dpkg --print-foreign-architectures" >&2
+		dpkg --add-architecture "$other"
+	fi
 	apt-get update -qq
 fi
 # shellcheck disable=SC2086 # several words each

@@ -39,6 +39,10 @@ put 0644 systemd/metalplug.sysusers.conf /usr/lib/sysusers.d/metalplug.conf
 put 0644 systemd/70-metalplug.rules /usr/lib/udev/rules.d/70-metalplug.rules
 put 0644 udev/60-metalplug.rules /usr/lib/udev/rules.d/60-metalplug.rules
 put 0644 systemd/metalplug.catalog /usr/lib/systemd/catalog/metalplug.catalog
+put 0644 README.md /usr/share/doc/metalplug/README.md
+for page in docs/*.md; do
+	put 0644 "$page" "/usr/share/doc/metalplug/$page"
+done
 for example in alerts.yml dashboard.json scrape.yml; do
 	put 0644 "packaging/prometheus/$example" "/usr/share/doc/metalplug/prometheus/$example"
 done

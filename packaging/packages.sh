@@ -8,7 +8,8 @@
 # VERSION     of the packages and the programs (default: a version below every release, from the last commit)
 # ARCHES      amd64 and arm64, as Go calls them (default: both)
 # FORMATS     deb and rpm (default: both)
-# MAINTAINER  who answers for the packages
+# MAINTAINER  who answers for the packages, as NAME <ADDRESS>
+# KEY  the GPG key that signs SHA256SUMS (default: nothing is signed)
 # SOURCE_DATE_EPOCH  the time in all of it (default: that of the last commit)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,15 +19,12 @@ shift
 mkdir -p "$out"
 out=$(realpath "$out")
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(packaging/epoch.sh)}
-export VERSION=${VERSION:-}
-if [[ -z $VERSION || $VERSION = unreleased ]]; then
-	VERSION=0.0.0~$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S)
-fi
-[[ $VERSION =~ ^[0-9][A-Za-z0-9.+~]*$ ]] || {
-	echo "packages.sh: VERSION $VERSION: a package's version begins with a digit and has only letters, digits and . + ~" >&2
-	exit 2
-}
+VERSION=$(packaging/version.sh)
+export VERSION
 maintainer=${MAINTAINER:-The metalplug authors <metalplug@example.org>}
+if [[ $VERSION != 0.0.0~* && -z ${MAINTAINER:-} ]]; then
+	echo "packages.sh: warning: MAINTAINER is not set: the packages of $VERSION name $maintainer" >&2
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # What is packed has these modes, whoever builds it.
@@ -45,10 +43,9 @@ documents() {
 payload() {
 	local tree=$work/$2-$1/payload zsh=/usr/share/zsh/site-functions
 	[[ $2 != deb ]] || zsh=/usr/share/zsh/vendor-completions
-	mkdir -p "$tree/usr/share/doc/metalplug/sbom" "$tree/usr/share/doc/metalplug/docs"
+	mkdir -p "$tree/usr/share/doc/metalplug/sbom"
 	ZSH=$zsh packaging/install.sh "$work/programs-$1" "$work/documents" "$tree"
-	cp README.md "$work/sbom-$1/NOTICES" "$tree/usr/share/doc/metalplug/"
-	cp docs/*.md "$tree/usr/share/doc/metalplug/docs/"
+	cp "$work/sbom-$1/NOTICES" "$tree/usr/share/doc/metalplug/"
 	cp "$work/sbom-$1"/*.json "$tree/usr/share/doc/metalplug/sbom/"
 }
 
@@ -57,20 +54,15 @@ deb() {
 	local tree=$work/deb-$1
 	payload "$1" deb
 	cp -r packaging/debian "$tree/debian"
-	cp -r packaging/apparmor "$tree/debian/apparmor"
+	mkdir "$tree/packaging"
+	cp -r packaging/apparmor "$tree/packaging/apparmor"
 	cp CHANGELOG.md "$tree/"
 	cp -r "$work/selinux" "$tree/selinux"
 	cat "$work/sbom-$1/copyright" >>"$tree/debian/copyright"
-	sed -i "s/@MAINTAINER@/$maintainer/" "$tree/debian/control"
-	cat >"$tree/debian/changelog" <<-END
-		metalplug ($VERSION-1) unstable; urgency=medium
-
-		  * See /usr/share/doc/metalplug/changelog.gz.
-
-		 -- $maintainer  $(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")
-	END
-	# -d: what builds is asked for by build-deps.sh. One thread, for the number of them is in the bytes.
-	(cd "$tree" && DPKG_DEB_THREADS_MAX=1 DEB_BUILD_OPTIONS=nocheck dpkg-buildpackage "$2" -d -us -uc "-a$1" >"$tree.log" 2>&1) || {
+	VERSION=$VERSION MAINTAINER=$maintainer packaging/changelog.sh "$tree/debian"
+	# -d: what builds is asked for by build-deps.sh. One thread, for the number of them is in the bytes. Ubuntu compresses by
+	# zstd, which apt of older systems cannot read.
+	(cd "$tree" && DPKG_DEB_THREADS_MAX=1 DPKG_DEB_COMPRESSOR_TYPE=xz DEB_BUILD_OPTIONS=nocheck dpkg-buildpackage "$2" -d -us -uc "-a$1" >"$tree.log" 2>&1) || {
 		cat "$tree.log" >&2
 		return 1
 	}
@@ -85,7 +77,7 @@ rpm() {
 	gzip -9n "$tree"/payload/usr/share/man/*/*
 	rpmbuild -bb --quiet --target "$machine-linux" -D "systemd_macros $PWD/packaging/rpm/macros" \
 		-D "_topdir $tree/top" -D "sources $PWD" -D "payload $tree/payload" -D "_rpmdir $out" -D '_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm' \
-		-D "version $VERSION" -D "maintainer $maintainer" -D "with_selinux $2" \
+		-D "version $VERSION" -D "maintainer $maintainer" -D "packager $maintainer" -D "with_selinux $2" \
 		-D "date $(LC_ALL=C date -u -d "@$SOURCE_DATE_EPOCH" '+%a %b %d %Y')" \
 		-D '_buildhost metalplug' -D 'use_source_date_epoch_as_buildtime 1' -D 'clamp_mtime_to_source_date_epoch 1' \
 		-D '_binary_payload w19.zstdio' -D '_build_id_links none' \
@@ -120,3 +112,6 @@ done
 # dist may hold packages of one format only.
 shopt -s nullglob
 (cd "$out" && sha256sum ./*.deb ./*.rpm ./*.json | sed 's| \./| |' >SHA256SUMS)
+if [[ -n ${KEY:-} ]]; then # the SBOMs too are signed by it
+	gpg --batch --yes --local-user "$KEY" --armor --detach-sign --output "$out/SHA256SUMS.asc" "$out/SHA256SUMS"
+fi

@@ -1,0 +1,15 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Prints the version of the packages: VERSION, or one below every release from SOURCE_DATE_EPOCH, the time of the last commit.
+set -euo pipefail
+
+version=${VERSION:-}
+if [[ -z $version || $version = unreleased ]]; then
+	version=0.0.0~$(date -u -d "@${SOURCE_DATE_EPOCH:?}" +%Y%m%d%H%M%S)
+fi
+[[ $version =~ ^[0-9][A-Za-z0-9.+~]*$ ]] || {
+	echo "version.sh: VERSION $version: a package's version begins with a digit and has only letters, digits and . + ~" >&2
+	exit 2
+}
+echo "$version"
