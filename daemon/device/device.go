@@ -103,11 +103,6 @@ type Class struct {
 	Health func(*Host, Device) error
 	// Target returns how a helper finds a device by itself, or nil if the helper can do nothing to it.
 	Target func(*Host, Device) *Target
-	// Auto returns the right reset method for a device as it stands, or "". The device survives it with its driver bound, and
-	// it hits nothing else.
-	Auto func(*Host, Device) string
-	// Hits returns the sysfs paths of the other devices that a method of resetting or erasing a device hits too.
-	Hits func(h *Host, d Device, method string) []string
 	// NeedsAll reports whether a device is unhealthy with any of its functions. Otherwise one healthy function is enough.
 	NeedsAll bool
 	// Notice returns the mark that an event leaves on the hardware, where sysfs does not show later what it says. It is

@@ -57,7 +57,6 @@ var FPGA = Class{
 	Health:   fpgaHealth,
 	Allocate: fpgaAllocate,
 	Target:   portTarget,
-	Auto:     portAuto,
 }
 
 func fpgaIdentify(h *Host, u udev.Device) ([]Device, error) {

@@ -44,7 +44,6 @@ var Generic = Class{
 	NeedsAll: true,
 	Allocate: nodeAllocate,
 	Target:   nodeTarget,
-	Auto:     nodeAuto,
 }
 
 func nodeIdentify(h *Host, u udev.Device) ([]Device, error) {

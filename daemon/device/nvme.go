@@ -62,8 +62,6 @@ var NVMe = Class{
 	Health:   nvmeHealth,
 	Allocate: nvmeAllocate,
 	Target:   nvmeTarget,
-	Auto:     nvmeAuto,
-	Hits:     nvmeHits,
 }
 
 func nvmeIdentify(h *Host, u udev.Device) ([]Device, error) {

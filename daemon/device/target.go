@@ -3,9 +3,7 @@
 package device
 
 import (
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
@@ -22,64 +20,32 @@ func (h *Host) identity(sysPath string, names ...string) []Attribute {
 }
 
 // nvmeTarget finds a namespace. The serial number of its controller is there too, because a namespace without an identity of
-// its own has one made of that. diskseq grows each time that a disk appears (Documentation/ABI/testing/sysfs-block).
+// its own has one made of that. diskseq grows each time that a disk appears (Documentation/ABI/testing/sysfs-block). The reset of
+// its controller stops all namespaces there for a moment, and suits the only one.
 func nvmeTarget(h *Host, d Device) *Target {
-	return &Target{
+	t := &Target{
 		Class: d.Class.Name, SysPath: d.SysPath, Disk: true, Sole: true,
 		Identity: h.identity(d.SysPath, "wwid", "diskseq", "device/serial"),
 	}
+	controllers, only := h.NVMeControllers(d.SysPath), true
+	for _, c := range controllers {
+		disks, without := h.NVMeNamespaces(c)
+		t.Siblings = append(t.Siblings, slices.DeleteFunc(disks, func(disk string) bool { return disk == d.SysPath })...)
+		only = only && len(without) == 0
+	}
+	slices.Sort(t.Siblings)
+	if t.Siblings = slices.Compact(t.Siblings); only && len(controllers) == 1 && len(t.Siblings) == 0 {
+		t.Auto = "nvme-controller"
+	}
+	return t
 }
 
-// nvmeAuto returns the reset of the controller if the namespace is its only one, because it stops all of them for a moment.
-func nvmeAuto(h *Host, d Device) string {
-	controllers := h.NVMeControllers(d.SysPath)
-	if len(controllers) != 1 {
-		return ""
-	}
-	if disks, without := h.NVMeNamespaces(controllers[0]); len(disks) != 1 || len(without) > 0 {
-		return ""
-	}
-	return "nvme-controller"
-}
-
-// nvmeHits returns the other namespaces that a method hits, which are those of its controllers or of the whole subsystem.
-func nvmeHits(h *Host, d Device, method string) []string {
-	controllers := h.NVMeControllers(d.SysPath)
-	switch {
-	case method == "sanitize":
-		for _, c := range controllers {
-			controllers = append(controllers, h.NVMeSiblings(c)...)
-		}
-	case method == "nvme-controller", method == "pci", strings.HasPrefix(method, "pci:"):
-	default: // of one namespace alone
-		return nil
-	}
-	others := make(map[string]bool)
-	for _, controller := range controllers {
-		disks, _ := h.NVMeNamespaces(controller)
-		for _, namespace := range disks {
-			if namespace != d.SysPath {
-				others[namespace] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(others))
-}
-
-// portTarget finds a port of an FPGA.
+// portTarget finds a port of an FPGA. The port comes back from its reset with its driver bound, and nothing else is hit.
 func portTarget(h *Host, d Device) *Target {
 	if h.Link(d.SysPath, "driver") != "dfl-port" {
 		return nil
 	}
-	return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Identity: h.identity(d.SysPath, "dev", "id")}
-}
-
-// portAuto returns the reset of the port. The port comes back from it with its driver bound, and nothing else is hit.
-func portAuto(h *Host, d Device) string {
-	if h.Link(d.SysPath, "driver") != "dfl-port" {
-		return ""
-	}
-	return "dfl-port"
+	return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Auto: "dfl-port", Identity: h.identity(d.SysPath, "dev", "id")}
 }
 
 // functionTarget finds what stands for a PCI function, by what the vendor or the kernel calls it.
@@ -97,7 +63,7 @@ func nodeTarget(h *Host, d Device) *Target {
 	case d.group != nil:
 		return nil
 	case d.Udev.Subsystem == "vfio", d.Udev.Subsystem == "vfio-dev":
-		return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Identity: h.identity(d.SysPath, "dev")}
+		return &Target{Class: d.Class.Name, SysPath: d.SysPath, Sole: true, Auto: nodeAuto(h, d), Identity: h.identity(d.SysPath, "dev")}
 	case d.Udev.Subsystem != "block", h.IsPartition(d.SysPath):
 		return nil
 	}

@@ -30,8 +30,6 @@ func TestNVMeTargets(t *testing.T) {
 		name, recording string
 		edits           []string
 		target          device.Target
-		auto            string
-		hits            map[string]string // names of disks, by method
 	}{
 		{
 			name: "one namespace", recording: "nvme",
@@ -39,18 +37,15 @@ func TestNVMeTargets(t *testing.T) {
 			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + pci2 + "/nvme2n1", Disk: true, Sole: true,
 				Identity: []device.Attribute{{"wwid", "eui.36344830545001230025384300000001"}, {"diskseq", "9"}, {"device/serial", "S64HNE0T500123"}},
+				Auto:     "nvme-controller",
 			},
-			auto: "nvme-controller", hits: map[string]string{"nvme-controller": "", "format": ""},
 		},
 		{
 			name: "two namespaces", recording: "nvme", edits: []string{"F: /proc/1/mountinfo", another + "F: /proc/1/mountinfo"},
 			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + pci2 + "/nvme2n1", Disk: true, Sole: true,
 				Identity: []device.Attribute{{"wwid", "eui.36344830545001230025384300000001"}},
-			},
-			hits: map[string]string{
-				"nvme-controller": "nvme2n2", "pci": "nvme2n2", "pci:flr": "nvme2n2", "sanitize": "nvme2n2",
-				"format": "", "crypto-erase": "", "zero": "", "discard": "",
+				Siblings: []string{"/sys" + pci2 + "/nvme2n2"},
 			},
 		},
 		{
@@ -58,8 +53,8 @@ func TestNVMeTargets(t *testing.T) {
 			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
 				Identity: []device.Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
+				Auto:     "nvme-controller",
 			},
-			auto: "nvme-controller", hits: map[string]string{"nvme-controller": "", "sanitize": ""},
 		},
 		{
 			name: "two heads, one over both controllers", recording: "nvme-multipath",
@@ -67,8 +62,8 @@ func TestNVMeTargets(t *testing.T) {
 			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
 				Identity: []device.Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
+				Siblings: []string{"/sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme3n2"},
 			},
-			hits: map[string]string{"nvme-controller": "nvme3n2", "sanitize": "nvme3n2", "format": ""},
 		},
 		{
 			name: "a head that another controller of the subsystem alone reaches", recording: "nvme-multipath",
@@ -79,9 +74,8 @@ func TestNVMeTargets(t *testing.T) {
 			target: device.Target{
 				Class: "nvme", SysPath: "/sys" + head, Disk: true, Sole: true,
 				Identity: []device.Attribute{{"wwid", "uuid.01234567-89ab-cdef-0123-456789abcdef"}},
+				Auto:     "nvme-controller",
 			},
-			auto: "nvme-controller",
-			hits: map[string]string{"nvme-controller": "", "pci": "", "sanitize": "nvme3n2"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -96,21 +90,8 @@ func TestNVMeTargets(t *testing.T) {
 			if i < 0 {
 				t.Fatalf("%s is not seen", c.target.SysPath)
 			}
-			d := *sightings[i].Device
 			if got := sightings[i].Target; !reflect.DeepEqual(got, &c.target) {
 				t.Errorf("target\n%+v, want\n%+v", got, c.target)
-			}
-			if auto := device.NVMe.Auto(h, d); auto != c.auto {
-				t.Errorf("auto is %q, want %q", auto, c.auto)
-			}
-			for method, want := range c.hits {
-				var names []string
-				for _, hit := range device.NVMe.Hits(h, d, method) {
-					names = append(names, path.Base(hit))
-				}
-				if got := strings.Join(names, " "); got != want {
-					t.Errorf("%s hits %q, want %q", method, got, want)
-				}
 			}
 		})
 	}
@@ -166,13 +147,12 @@ func TestPortTargets(t *testing.T) {
 	found := 0
 	for _, s := range lookAll(h, everything, devices) {
 		d := s.Device
-		port := h.Link(d.SysPath, "driver") == "dfl-port"
-		if auto := device.FPGA.Auto(h, *d); (auto == "dfl-port") != port {
-			t.Errorf("%s: auto is %q", d.SysPath, auto)
+		if port := h.Link(d.SysPath, "driver") == "dfl-port"; port != (s.Target != nil) {
+			t.Errorf("%s: target is %+v", d.SysPath, s.Target)
 		}
 		if s.Target != nil {
 			found++
-			if s.Target.SysPath != d.SysPath || s.Target.Disk || !s.Target.Sole {
+			if s.Target.SysPath != d.SysPath || s.Target.Disk || !s.Target.Sole || s.Target.Auto != "dfl-port" {
 				t.Errorf("target is %+v", s.Target)
 			}
 		}
@@ -212,15 +192,15 @@ func TestVFIOTargets(t *testing.T) {
 				d := device.Device{Class: &device.Generic, SysPath: u.SysPath, Udev: &u}
 				target := device.Generic.Target(h, d)
 				if u.Subsystem != "vfio" {
-					if target != nil || device.Generic.Auto(h, d) != "" {
+					if target != nil {
 						t.Errorf("%s: %+v", u.SysPath, target)
 					}
 					continue
 				}
-				auto[path.Base(u.SysPath)] = device.Generic.Auto(h, d)
 				if target == nil || target.SysPath != u.SysPath || target.Disk || !target.Sole {
-					t.Errorf("target is %+v", target)
+					t.Fatalf("target is %+v", target)
 				}
+				auto[path.Base(u.SysPath)] = target.Auto
 				if path.Base(u.SysPath) == "120" && !reflect.DeepEqual(target.Identity, []device.Attribute{{"dev", "511:0"}}) {
 					t.Errorf("its identity is %v", target.Identity)
 				}
@@ -242,8 +222,8 @@ func TestVFIODeviceTarget(t *testing.T) {
 		h, devices := recorded(t, "node-vfio-device", edits...)
 		for _, u := range devices {
 			d := device.Device{Class: &device.Generic, SysPath: u.SysPath, Udev: &u}
-			if auto := device.Generic.Auto(h, d); u.Subsystem == "vfio-dev" && (auto != want || (device.Generic.Target(h, d) == nil || device.Generic.Target(h, d).SysPath != u.SysPath)) {
-				t.Errorf("auto is %q, want %q", auto, want)
+			if target := device.Generic.Target(h, d); u.Subsystem == "vfio-dev" && (target == nil || target.Auto != want || target.SysPath != u.SysPath) {
+				t.Errorf("target is %+v, want %q", target, want)
 			}
 		}
 	}

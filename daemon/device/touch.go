@@ -57,13 +57,18 @@ type Target struct {
 	Disk     bool        // its content can be read and erased
 	Sole     bool        // only one at a time may have it open, be it a pod or a process of this host
 	Identity []Attribute // that must have exactly these values
+	// Auto is the right reset method for the device as it stands, or empty. The device survives it with its driver bound, and it
+	// hits nothing else.
+	Auto string
+	// Siblings are the sysfs paths of the other disks that a reset hits.
+	Siblings []string
 	// Fingerprint is the [Reading].Fingerprint of what a pod has left on a disk, or empty.
 	Fingerprint string
 	// Written is the [Sighting].Written of a disk that is to be erased, from the time when its last pod had gone or the operator
 	// allowed to erase it. If more was written since, it is not erased. nil: not known.
 	Written  *uint64
 	Offered  bool     // a probed disk would be offered with any content, and the probe only asks who has a claim on it
-	Together []string // sysfs paths of further devices that a reset of it hits
+	Together []string // those of Siblings that no pod holds, for a reset
 	Pods     []string // UIDs of the pods that have had it, as far as they are known
 }
 

@@ -36,7 +36,7 @@ func (h *host) selected(r Request) error {
 	if err != nil {
 		return err
 	}
-	if err := methodNamed(machine, settings, resource, sighting, r); err != nil {
+	if err := methodNamed(settings, resource, sighting, r); err != nil {
 		return err
 	}
 	return scrubNamed(settings, resource, sighting, r)
@@ -61,10 +61,10 @@ func matched(machine *device.Host, settings config.Config, resource config.Resou
 	return device.Sighting{}, errorf(Refused, "resource %s (%s) does not select %s: %s", resource.Name, whereOf(settings, resource.Name, "match"), path.Base(sysPath), strings.Join(reasons, "; "))
 }
 
-func methodNamed(machine *device.Host, settings config.Config, resource config.Resource, s device.Sighting, r Request) error {
+func methodNamed(settings config.Config, resource config.Resource, s device.Sighting, r Request) error {
 	auto := ""
-	if s.Device.Class.Auto != nil {
-		auto = s.Device.Class.Auto(machine, *s.Device)
+	if s.Target != nil {
+		auto = s.Target.Auto
 	}
 	switch named := resource.Reset.Method; {
 	case r.Method == "", r.Method == named, r.Method == auto && (r.ByHand || named == config.Auto):

@@ -19,29 +19,23 @@ type job struct {
 	*Turnover
 	*inventory.Status // of the device when the job, or its work, began
 	care              Care
-	auto              string              // the method that the class chooses for the device as it stands, or empty
-	hits              map[string][]string // by method, the sysfs paths of the other devices that it hits
-	slots             []chan struct{}     // that the job has filled
+	filled            []chan struct{} // the slots of the devices that it has locked
 
 	begun   []string          // IDs of the devices on which work was announced, its own first
 	outcome inventory.Outcome // of the work on its own
 }
 
-// take waits until no other job works on a device, nor on those that its methods or this scrub could hit. It locks them in the
-// order of their IDs, so that two jobs cannot wait for each other. The error is [ErrBusy] when ctx ends before,
-// [device.ErrUnanswered] when the hardware has not answered by then, or [inventory.ErrUnknownDevice].
-func (t *Turnover) take(ctx context.Context, id, scrub string) (*job, error) {
+// take waits until no other job works on a device, nor on those that its reset hits. It locks them in the order of their IDs, so
+// that two jobs cannot wait for each other. The error is [ErrBusy] when ctx ends before, or [inventory.ErrUnknownDevice].
+func (t *Turnover) take(ctx context.Context, id string) (*job, error) {
 	s, err := t.Inventory.Current(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	j := &job{Turnover: t, Status: s, care: t.careFor(cmp.Or(s.Resource, s.Taker))}
-	if err := j.plan(ctx, j.care.Method, j.care.Scrub, s.Evidence.Scrub, scrub); err != nil {
-		return nil, fmt.Errorf("%s: %w", id, err)
-	}
 	ids := []string{id}
-	for _, paths := range j.hits {
-		for _, path := range paths {
+	if s.Target != nil && j.method(false) != "" {
+		for _, path := range s.Target.Siblings {
 			if other := t.at(path); other != nil {
 				ids = append(ids, other.Device.ID)
 			}
@@ -49,10 +43,11 @@ func (t *Turnover) take(ctx context.Context, id, scrub string) (*job, error) {
 	}
 	slices.Sort(ids)
 	for _, locked := range slices.Compact(ids) {
-		slot := t.slot(locked)
+		value, _ := t.slots.LoadOrStore(locked, make(chan struct{}, 1))
+		slot := value.(chan struct{})
 		select {
 		case slot <- struct{}{}:
-			j.slots = append(j.slots, slot)
+			j.filled = append(j.filled, slot)
 		case <-ctx.Done():
 			j.end()
 			return nil, fmt.Errorf("%s: %w: something else is being done to %s: %w", id, ErrBusy, locked, ctx.Err())
@@ -63,18 +58,6 @@ func (t *Turnover) take(ctx context.Context, id, scrub string) (*job, error) {
 		return nil, err
 	}
 	return j, nil
-}
-
-func (t *Turnover) slot(id string) chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.locks == nil {
-		t.locks = make(map[string]chan struct{})
-	}
-	if t.locks[id] == nil {
-		t.locks[id] = make(chan struct{}, 1)
-	}
-	return t.locks[id]
 }
 
 // at returns the device at a sysfs path that is offered, or would be if it were proven, or nil.
@@ -89,52 +72,14 @@ func (t *Turnover) at(sysPath string) *inventory.Status {
 	return nil
 }
 
-// plan asks the hardware which method suits the device, and which others the methods hit. It gives up when ctx ends. A read of
-// a wedged PCIe device blocks permanently and cannot be cancelled. Then the question goes on, and the device is not asked again
-// until it is back.
-func (j *job) plan(ctx context.Context, methods ...string) error {
-	d := *j.Device
-	if d.Class == nil || j.Target == nil { // a group of devices has no methods
-		return nil
-	}
-	asking := j.slot("ask " + d.ID) // no ID has a blank
-	select {
-	case asking <- struct{}{}:
-	case <-ctx.Done():
-		return fmt.Errorf("%w from the hardware: %w", device.ErrUnanswered, ctx.Err())
-	}
-	type answer struct {
-		auto string
-		hits map[string][]string
-	}
-	answers := make(chan answer, 1)
-	go func() {
-		defer func() { <-asking }()
-		a := answer{hits: make(map[string][]string)}
-		if d.Class.Auto != nil {
-			a.auto = d.Class.Auto(j.Host, d)
-		}
-		if d.Class.Hits != nil {
-			for _, method := range append(methods, a.auto) {
-				a.hits[method] = d.Class.Hits(j.Host, d, method)
-			}
-		}
-		answers <- a
-	}()
-	select {
-	case a := <-answers:
-		j.auto, j.hits = a.auto, a.hits
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%w from the hardware: %w", device.ErrUnanswered, ctx.Err())
-	}
-}
-
 // method returns how to reset the device, or empty. An order of the operator resets also a device that its resource does not.
 func (j *job) method(byHand bool) string {
 	switch {
 	case j.care.Method == Auto, j.care.Method == None && byHand:
-		return j.auto
+		if j.Target == nil { // a group of devices has none
+			return ""
+		}
+		return j.Target.Auto
 	case j.care.Method == None:
 		return ""
 	}
@@ -178,7 +123,7 @@ func (j *job) end() {
 		}
 		j.Inventory.Worked(id, outcome)
 	}
-	for _, slot := range j.slots {
+	for _, slot := range j.filled {
 		<-slot
 	}
 }

@@ -28,7 +28,7 @@ func (t *Turnover) ByHand(ctx context.Context, id, scrub string) error {
 	if t.Host.Touch.Prepare == nil {
 		return fmt.Errorf("%s: %w: the hardware is a recording, in which nothing can be touched", id, ErrUnfit)
 	}
-	j, err := t.take(ctx, id, scrub)
+	j, err := t.take(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (j *job) carryOut(ctx context.Context, scrub string) error {
 // unless scrub names another. Adopt returns when the state file has the order. [Turnover.Run] erases the disk. note is for
 // people, and says so if there was nothing to do. The errors are [inventory.ErrUnknownDevice], [ErrBusy] and [ErrUnfit].
 func (t *Turnover) Adopt(ctx context.Context, id, scrub string) (note string, err error) {
-	j, err := t.take(ctx, id, "")
+	j, err := t.take(ctx, id)
 	if err != nil {
 		return "", err
 	}

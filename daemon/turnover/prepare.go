@@ -90,7 +90,7 @@ func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory
 
 // startOne prepares one device for its pods, whose UIDs are given.
 func (t *Turnover) startOne(ctx context.Context, care Care, id string, owners []string) error {
-	j, err := t.take(ctx, id, "")
+	j, err := t.take(ctx, id)
 	if err != nil {
 		return err
 	}

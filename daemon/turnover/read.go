@@ -19,8 +19,6 @@ const (
 	sliceTime = 8 * time.Second
 	// foundPause is the time until a disk is read again at the place where a read has found something.
 	foundPause = 10 * time.Minute
-	// anyController is a method of resetting a disk that hits all disks of its controllers.
-	anyController = "nvme-controller"
 	// askLimit bounds the questions about who has a disk open that is to be offered.
 	askLimit = 15 * time.Second
 	// waits is the reason why a disk is not read at present.
@@ -37,10 +35,7 @@ var (
 // read reads the next part of a disk without evidence. While a pod uses another disk of the same controllers, it waits.
 func (j *job) read(ctx context.Context) error {
 	id, evidence := j.Device.ID, j.Evidence
-	if err := j.plan(ctx, anyController); err != nil {
-		return err
-	}
-	if slices.ContainsFunc(j.hits[anyController], func(path string) bool { other := j.at(path); return other != nil && other.Held() }) {
+	if slices.ContainsFunc(j.Target.Siblings, func(path string) bool { other := j.at(path); return other != nil && other.Held() }) {
 		j.Inventory.Unread(id, waits)
 		return errWaits
 	}

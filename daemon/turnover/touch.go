@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -54,8 +53,11 @@ func (j *job) prepared(ctx context.Context, w device.Work, methods []string) (p 
 	if w.ByHand && j.Evidence.Scrub == "" {
 		target.Fingerprint = "" // the operator means any content
 	}
-	if target.Together, err = j.together(ctx, methods, w.Scrub != ""); err != nil {
-		return p, err
+	if w.Method != "" {
+		target.Together = target.Siblings
+		if err := j.together(ctx, w.Scrub != ""); err != nil {
+			return p, err
+		}
 	}
 	began := time.Now()
 	if w.Scrub != "" && target.Fingerprint != "" {
@@ -96,35 +98,30 @@ func (j *job) count(w device.Work, methods []string, p device.Prepared, took tim
 	}
 }
 
-// together begins work on the other devices that methods hit, which [Turnover.take] has locked, and returns their sysfs paths.
-// It returns an error if a pod holds one of them, or if the daemon may not hit it.
-func (j *job) together(ctx context.Context, methods []string, erases bool) (paths []string, err error) {
-	for _, method := range methods {
-		paths = append(paths, j.hits[method]...)
-	}
-	slices.Sort(paths)
-	paths = slices.Compact(paths)
-	for _, path := range paths {
+// together begins work on the other devices that a reset hits, which [Turnover.take] has locked. It returns an error if a pod
+// holds one of them, or if the daemon may not hit it.
+func (j *job) together(ctx context.Context, erases bool) error {
+	for _, path := range j.Target.Siblings {
 		other := j.at(path)
 		if other == nil {
-			return nil, fmt.Errorf("%w: it would hit %s, which is not in an offer", ErrUnfit, path)
+			return fmt.Errorf("%w: it would hit %s, which is not in an offer", ErrUnfit, path)
 		}
 		id := other.Device.ID
 		now, err := j.Inventory.Begin(ctx, id, "", "")
 		if err != nil {
-			return nil, err
+			return err
 		}
 		j.begun = append(j.begun, id)
 		switch {
 		case now.Held():
-			return nil, fmt.Errorf("%w: it would hit %s, which a pod holds", ErrBusy, id)
+			return fmt.Errorf("%w: it would hit %s, which a pod holds", ErrBusy, id)
 		case j.careFor(cmp.Or(now.Resource, now.Taker)).Open:
-			return nil, fmt.Errorf("%w: it would hit %s, which others may be using", ErrUnfit, id)
+			return fmt.Errorf("%w: it would hit %s, which others may be using", ErrUnfit, id)
 		case erases && now.Reserved != "":
-			return nil, fmt.Errorf("%w: it would hit %s: %s", ErrUnfit, id, now.Reserved)
+			return fmt.Errorf("%w: it would hit %s: %s", ErrUnfit, id, now.Reserved)
 		case erases && (now.Stale || now.Resource == ""):
-			return nil, fmt.Errorf("%w: it would hit %s: %s", ErrUnfit, id, now.Reason)
+			return fmt.Errorf("%w: it would hit %s: %s", ErrUnfit, id, now.Reason)
 		}
 	}
-	return paths, nil
+	return nil
 }

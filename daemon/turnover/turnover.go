@@ -92,8 +92,7 @@ type Turnover struct {
 	// Done counts each reset and erasure, or is nil.
 	Done func(resource, method string, took time.Duration, err error)
 
-	mu    sync.Mutex
-	locks map[string]chan struct{} // by device, with one slot that is full during a job
+	slots sync.Map // a chan struct{} by the ID of a device, with one slot that is full during a job
 }
 
 // careFor returns the configuration of a resource. A resource that is not configured asks for nothing.
@@ -193,7 +192,7 @@ func (t *Turnover) work(ctx context.Context, id string) {
 
 // do does the work that a device waits for. It returns nil if the device does not wait for that any more.
 func (t *Turnover) do(ctx context.Context, id string, todo inventory.Todo) error {
-	j, err := t.take(ctx, id, "")
+	j, err := t.take(ctx, id)
 	if err != nil {
 		return err
 	}
