@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // ioctls of block devices (include/uapi/linux/fs.h).
@@ -38,12 +40,13 @@ const (
 // claim is a disk that is open.
 type claim struct {
 	*host
-	disk
-	fd    int
-	twins []int  // descriptors of other ways to the disk
-	size  int64  // bytes
-	block int64  // bytes of a logical block
-	seq   uint64 // diskseq, or 0 before Linux 5.15
+	sysfs.Disk
+	sysPath string
+	fd      int
+	twins   []int  // descriptors of other ways to the disk
+	size    int64  // bytes
+	block   int64  // bytes of a logical block
+	seq     uint64 // diskseq, or 0 before Linux 5.15
 
 	controller controller // as it has described itself, or nil
 }
@@ -62,7 +65,7 @@ func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err
 		}
 		return nil, err
 	}
-	err = h.unused(c.disk)
+	err = h.unused(c.Disk)
 	for _, twin := range c.Twins {
 		if err != nil || slices.Contains(besides, twin) {
 			continue
@@ -119,14 +122,15 @@ func (c *claim) inspect(sysPath string) (err error) {
 	if c.seq, err = c.sameAppearance(c.fd, sysPath); err != nil {
 		return err
 	}
-	if c.disk, err = c.diskAt(sysPath); err != nil {
+	if c.Disk, err = c.diskAt(sysPath); err != nil {
 		return err
 	}
+	c.sysPath = sysPath
 	if c.size, c.block, err = c.sizes(c.fd); err != nil {
-		return commandError("ask for the size of "+c.name(), err)
+		return commandError("ask for the size of "+c.Name(), err)
 	}
 	if c.size == 0 {
-		return errorf(Gone, "%s has no size: its driver has given it up, or it is being formatted", c.name())
+		return errorf(Gone, "%s has no size: its driver has given it up, or it is being formatted", c.Name())
 	}
 	return nil
 }
@@ -181,10 +185,10 @@ func (h *host) sizes(fd int) (size, block int64, err error) {
 // that what is read next comes from the disk.
 func (c *claim) flush() error {
 	if err := c.fsync(c.fd); err != nil {
-		return errorf(Failed, "have %s write back what it caches: %w", c.name(), err)
+		return errorf(Failed, "have %s write back what it caches: %w", c.Name(), err)
 	}
 	if _, err := c.ioctl(c.fd, blkFlsBuf, nil); err != nil {
-		return errorf(Failed, "write back what is cached of %s: %w", c.name(), err)
+		return errorf(Failed, "write back what is cached of %s: %w", c.Name(), err)
 	}
 	return nil
 }
@@ -197,9 +201,9 @@ const lockedFor = 5 * time.Second
 func (c *claim) lock(ctx context.Context, how int) error {
 	err := c.flocked(ctx, c.fd, how, lockedFor)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return errorf(Busy, "%s is locked by another process at work on it", c.name())
+		return errorf(Busy, "%s is locked by another process at work on it", c.Name())
 	} else if err != nil {
-		return errorf(Failed, "lock %s: %w", c.name(), err)
+		return errorf(Failed, "lock %s: %w", c.Name(), err)
 	}
 	return nil
 }

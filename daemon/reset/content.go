@@ -77,7 +77,7 @@ func seedIn(fingerprint string) (s seed) {
 
 // surfaceOf reads a disk.
 func (c *claim) surfaceOf(ctx context.Context, s seed) (*surface, error) {
-	c.step.is("reading %s", c.name())
+	c.step.is("reading %s", c.Name())
 	return readSurface(ctx, c.size, s, c.read)
 }
 
@@ -212,10 +212,10 @@ func (c *claim) read(p []byte, offset int64) error {
 	for done := 0; done < len(p); {
 		n, err := c.pread(c.fd, p[done:], offset+int64(done))
 		if err != nil {
-			return errorf(Failed, "read %s at byte %d: %w", c.name(), offset+int64(done), err)
+			return errorf(Failed, "read %s at byte %d: %w", c.Name(), offset+int64(done), err)
 		}
 		if n == 0 {
-			return errorf(Gone, "read %s at byte %d: there is nothing any more", c.name(), offset+int64(done))
+			return errorf(Gone, "read %s at byte %d: there is nothing any more", c.Name(), offset+int64(done))
 		}
 		done += n
 	}

@@ -75,10 +75,10 @@ func (t *task) erase(ctx context.Context, before string) (done string, err error
 	}
 	// The answer about processes ages from here on. Nothing below takes longer than the drive needs to describe itself. An
 	// export, a loop device or another host claims nothing, and reading the disk has taken its time.
-	if err := cmp.Or(e.ready(c), t.unused(c.disk), c.shared(), t.identified(anyAppearance)); err != nil {
+	if err := cmp.Or(e.ready(c), t.unused(c.Disk), c.shared(), t.identified(anyAppearance)); err != nil {
 		return "", err
 	}
-	t.step.is("erasing %s by %s", c.name(), t.Scrub)
+	t.step.is("erasing %s by %s", c.Name(), t.Scrub)
 	began := time.Now()
 	if done, err = e.run(ctx, c, had); err != nil {
 		return "", err
@@ -116,7 +116,7 @@ func (t *task) examined(ctx context.Context, c *claim, before string) (*surface,
 	}
 	s, err := c.surfaceOf(ctx, seedIn(before))
 	if err == nil && s.fingerprint() != before {
-		err = errorf(Foreign, "%s was written to while it was examined: another process uses it", c.name())
+		err = errorf(Foreign, "%s was written to while it was examined: another process uses it", c.Name())
 	}
 	return s, err
 }
@@ -128,7 +128,7 @@ func (t *task) verified(ctx context.Context, c *claim, had *evidence) (seen stri
 		return "", err
 	}
 	if _, err := t.sameAppearance(c.fd, c.sysPath); err != nil {
-		return "", errorf(Failed, "the erasure of %s cannot be verified: %w", c.name(), err)
+		return "", errorf(Failed, "the erasure of %s cannot be verified: %w", c.Name(), err)
 	}
 	s, err := c.verify(ctx, had)
 	if err == nil && had.noise > 0 {
@@ -139,11 +139,11 @@ func (t *task) verified(ctx context.Context, c *claim, had *evidence) (seen stri
 
 // forgetPartitions makes the kernel see that there are no partitions any more. The kernel does not look by itself.
 func (c *claim) forgetPartitions() error {
-	if len(c.partitions) == 0 {
+	if len(c.Partitions(c.sysPath)) == 0 {
 		return nil
 	}
 	if _, err := c.ioctl(c.fd, blkRRPart, nil); err != nil {
-		return errorf(Failed, "read the partition table of %s again: %w", c.name(), err)
+		return errorf(Failed, "read the partition table of %s again: %w", c.Name(), err)
 	}
 	return nil
 }
@@ -160,15 +160,15 @@ func inChunks(name, did string, chunk int64, request uintptr) func(context.Conte
 		began := time.Now()
 		for from := int64(0); from < c.size; from += chunk {
 			if ctx.Err() != nil {
-				return "", errorf(Failed, "%s on %s: %d of %d bytes in %v: allow more time", name, c.name(), from, c.size, time.Since(began).Round(time.Second))
+				return "", errorf(Failed, "%s on %s: %d of %d bytes in %v: allow more time", name, c.Name(), from, c.size, time.Since(began).Round(time.Second))
 			}
 			err := c.ranged(request, from, min(chunk, c.size-from))
 			switch {
 			case err == nil:
 			case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
-				return "", errorf(Unsupported, "%s on %s: %w", name, c.name(), err)
+				return "", errorf(Unsupported, "%s on %s: %w", name, c.Name(), err)
 			default:
-				return "", commandError(fmt.Sprintf("%s on %s at byte %d", name, c.name(), from), err)
+				return "", commandError(fmt.Sprintf("%s on %s at byte %d", name, c.Name(), from), err)
 			}
 		}
 		return fmt.Sprintf("%s %d bytes", did, c.size), nil

@@ -35,10 +35,10 @@ func (d drive) format(ses uint32) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	d.step.is("formatting %s", d.name())
+	d.step.is("formatting %s", d.Name())
 	word := formatWord(ns, ses)
 	if err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opFormatNVM, nsid: ns.nsid, cdw10: word}, formatTime, nil); err != nil {
-		return "", commandError("format "+d.name(), err)
+		return "", commandError("format "+d.Name(), err)
 	}
 	return fmt.Sprintf("formatted namespace %d, SES %d, LBA format %d kept", ns.nsid, ses, formatOf(ns)), nil
 }
@@ -50,9 +50,9 @@ func (d drive) formattable(ses uint32) error {
 	case err != nil:
 		return err
 	case !id.has(canFormat):
-		return errorf(Unsupported, "the controller of %s has no Format command (OACS bit 1)", d.name())
+		return errorf(Unsupported, "the controller of %s has no Format command (OACS bit 1)", d.Name())
 	case ses == eraseCrypto && !id.has(cryptoFormat):
-		return errorf(Unsupported, "the controller of %s has no cryptographic erasure (FNA bit 2)", d.name())
+		return errorf(Unsupported, "the controller of %s has no cryptographic erasure (FNA bit 2)", d.Name())
 	case id.has(formatHitsAll):
 		return d.sole()
 	}
@@ -76,10 +76,10 @@ func formatOf(ns namespace) uint32 { return uint32(ns.flbas&0xf) | uint32(ns.flb
 func (c *claim) sameSize() error {
 	size, block, err := c.sizes(c.fd)
 	if err != nil {
-		return commandError("ask for the size of "+c.name(), err)
+		return commandError("ask for the size of "+c.Name(), err)
 	}
 	if size != c.size || block != c.block {
-		return errorf(Failed, "%s has %d bytes in blocks of %d now, not %d in blocks of %d", c.name(), size, block, c.size, c.block)
+		return errorf(Failed, "%s has %d bytes in blocks of %d now, not %d in blocks of %d", c.Name(), size, block, c.size, c.block)
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func (d drive) sole() error {
 	}
 	for _, disk := range disks {
 		if disk != d.sysPath && !slices.Contains(d.Twins, disk) {
-			return errorf(Refused, "%s would be erased too; erase %s alone with scrub = \"zero\"", path.Base(disk), d.name())
+			return errorf(Refused, "%s would be erased too; erase %s alone with scrub = \"zero\"", path.Base(disk), d.Name())
 		}
 	}
 	if err := d.allOurs(); err != nil {
@@ -172,7 +172,7 @@ func (d drive) noOther() error {
 	}
 	for b := range slices.Chunk(list, 4) {
 		if nsid := binary.LittleEndian.Uint32(b); nsid != 0 && nsid != own.nsid {
-			return errorf(Refused, "namespace %d would be erased too; erase %s alone with scrub = \"zero\"", nsid, d.name())
+			return errorf(Refused, "namespace %d would be erased too; erase %s alone with scrub = \"zero\"", nsid, d.Name())
 		}
 	}
 	return nil
@@ -244,7 +244,7 @@ func sanitizable(c *claim) error {
 	case err != nil:
 		return err
 	case !id.has(canSanitize):
-		return errorf(Unsupported, "the controller of %s has no Sanitize command (SANICAP)", d.name())
+		return errorf(Unsupported, "the controller of %s has no Sanitize command (SANICAP)", d.Name())
 	}
 	return d.sole()
 }
@@ -268,7 +268,7 @@ func sanitize(ctx context.Context, c *claim, had *evidence) (string, error) {
 	case state.over() && state.erased && blank:
 	default:
 		if err := d.command(nvmeIoctlAdminCmd, adminCommand{opcode: opSanitize, cdw10: actionFor(id)}, shortly, nil); err != nil {
-			return "", commandError("sanitize "+d.name(), err)
+			return "", commandError("sanitize "+d.Name(), err)
 		}
 	}
 	return d.followed(ctx)
@@ -299,10 +299,10 @@ func (d drive) followed(ctx context.Context) (string, error) {
 		case sanitizeDone, sanitizeDoneNoFree:
 			return fmt.Sprintf("sanitized the NVM subsystem, action %d", state.action), nil
 		case sanitizeHasFailed:
-			return "", errorf(Failed, "the sanitize of %s has failed, and the disk holds back everything: sanitize again, or replace it", d.name())
+			return "", errorf(Failed, "the sanitize of %s has failed, and the disk holds back everything: sanitize again, or replace it", d.Name())
 		}
 		if !pause(ctx, pollEvery(time.Since(began))) {
-			return "", errorf(Running, "the sanitize of %s goes on in the disk (%d %%): ask again", d.name(), state.percent())
+			return "", errorf(Running, "the sanitize of %s goes on in the disk (%d %%): ask again", d.Name(), state.percent())
 		}
 	}
 }

@@ -104,10 +104,10 @@ func (t *task) examine(ctx context.Context) (print string, err error) {
 	}
 	t.seq, t.answer.Size = c.seq, c.size
 	if t.Scrub != "" && t.Uint(c.sysPath, "ro") != 0 {
-		return "", errorf(Refused, "%s is read-only", c.name())
+		return "", errorf(Refused, "%s is read-only", c.Name())
 	}
 	if t.Written != nil && sysfs.Written(&t.Tree, c.sysPath) > *t.Written {
-		return "", errorf(Foreign, "a process wrote to %s after its last pod had gone or the operator allowed to erase it", c.name())
+		return "", errorf(Foreign, "a process wrote to %s after its last pod had gone or the operator allowed to erase it", c.Name())
 	}
 	if t.Fingerprint != Blank && t.Scrub == "" && t.Method == "" || c.withheld(t.Scrub) {
 		return "", nil
@@ -125,7 +125,7 @@ func (c *claim) withheld(scrub string) bool { return scrub == "sanitize" && driv
 // allowed refuses a disk that is not blank where it must be, and to erase data that no pod left there.
 func (t *task) allowed(c *claim, s *surface) (print string, err error) {
 	print, content, signs := s.fingerprint(), s.content(), s.signs()
-	if content == "" && len(c.partitions) > 0 && t.Fingerprint == Blank {
+	if content == "" && len(c.Partitions(c.sysPath)) > 0 && t.Fingerprint == Blank {
 		content = knownPartitions
 	}
 	other, holds := t.Fingerprint != "" && t.Fingerprint != print, ""
@@ -148,7 +148,7 @@ func (t *task) allowed(c *claim, s *surface) (print string, err error) {
 		return "", err
 	}
 	t.answer.Content = content
-	return "", errorf(Foreign, "%s holds %s", c.name(), holds)
+	return "", errorf(Foreign, "%s holds %s", c.Name(), holds)
 }
 
 // byHand is how an operator erases a disk.

@@ -22,13 +22,13 @@ func (t *task) probe(ctx context.Context) error {
 		d := drive{c}
 		t.answer.Smart = d.smart()
 		if s, err := d.sanitizing(); err == nil && s.status == sanitizeRunning {
-			return errorf(Running, "a sanitize of %s goes on (%d %%): nothing can be read", c.name(), s.percent())
+			return errorf(Running, "a sanitize of %s goes on (%d %%): nothing can be read", c.Name(), s.percent())
 		}
 	}
 	if err := c.shared(); err != nil {
 		return err
 	}
-	if err := t.unused(c.disk); err != nil || t.Do == Look {
+	if err := t.unused(c.Disk); err != nil || t.Do == Look {
 		return err
 	}
 	if err := c.lock(ctx, shared); err != nil {
@@ -77,7 +77,7 @@ func (t *task) contentIn(ctx context.Context, c *claim) error {
 	}
 	if a.Content = s.content(); a.Content != "" {
 		a.Fingerprint = s.fingerprint()
-	} else if len(c.partitions) > 0 {
+	} else if len(c.Partitions(c.sysPath)) > 0 {
 		a.Content = knownPartitions
 	}
 	return nil

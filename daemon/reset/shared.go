@@ -35,7 +35,7 @@ func (c *claim) shared() error {
 	if err == nil || errors.Is(err, Busy) || resultOf(err) == Gone {
 		return err
 	}
-	return errorf(Busy, "whether another host uses %s cannot be told: %w", c.name(), err)
+	return errorf(Busy, "whether another host uses %s cannot be told: %w", c.Name(), err)
 }
 
 // attachedElsewhere returns [Busy] if a controller that is not one of this kernel has the namespace attached.
@@ -54,7 +54,7 @@ func (d drive) attachedElsewhere(ns namespace) error {
 	strange, err := d.strangers(list)
 	if err == nil && len(strange) > 0 {
 		err = errorf(Busy, "%s is shared: controller %s, which the driver nvme does not have here, has namespace %d too; detach it there",
-			d.name(), strings.Join(strange, ", "), ns.nsid)
+			d.Name(), strings.Join(strange, ", "), ns.nsid)
 	}
 	return err
 }
@@ -127,7 +127,7 @@ func (d drive) reserved(ns namespace) error {
 	case err != nil:
 		return err
 	case len(strange) > 0:
-		return errorf(Busy, "%s is reserved: %s registered with namespace %d; release it there", d.name(), strings.Join(strange, ", "), ns.nsid)
+		return errorf(Busy, "%s is reserved: %s registered with namespace %d; release it there", d.Name(), strings.Join(strange, ", "), ns.nsid)
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func (c *chunk) filled(filler byte) (first, last int64) {
 
 // readUntil reads a disk from its first byte until a part of it is enough, or to the end. purpose says to people why.
 func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk) bool) error {
-	c.step.is("reading all of %s to know %s", c.name(), purpose)
+	c.step.is("reading all of %s to know %s", c.Name(), purpose)
 	direct, err := c.look(c.sysPath, readOnly|unix.O_DIRECT)
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 	for one, err := range sweep(ctx, 0, c.size, direct.read) {
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return errorf(Failed, "reading all of %s to know %s was not over in time: nothing was erased; allow more time", c.name(), purpose)
+			return errorf(Failed, "reading all of %s to know %s was not over in time: nothing was erased; allow more time", c.Name(), purpose)
 		case err != nil:
 			return err
 		case enough(one):
@@ -103,7 +103,7 @@ func (t *task) survey(ctx context.Context) error {
 	}
 	defer c.release()
 	if t.From > c.size {
-		return errorf(Refused, "%s has %d bytes: there is no byte %d to read on from", c.name(), c.size, t.From)
+		return errorf(Refused, "%s has %d bytes: there is no byte %d to read on from", c.Name(), c.size, t.From)
 	}
 	a := &t.answer
 	a.Size, a.Read = c.size, t.From
@@ -124,7 +124,7 @@ func (t *task) survey(ctx context.Context) error {
 	}
 	if sysfs.Written(&t.Tree, c.sysPath) != written { // a process may have come and gone while the disk was read
 		a.Read, a.Content = 0, ""
-		return errorf(Busy, "a process wrote to %s while it was read", c.name())
+		return errorf(Busy, "a process wrote to %s while it was read", c.Name())
 	}
 	if a.Read < c.size {
 		return nil
@@ -147,7 +147,7 @@ const watchEvery = time.Second
 
 // readOn reads the disk of a survey, and notes how far all of it is blank.
 func (t *task) readOn(ctx context.Context, c *claim) error {
-	t.step.is("reading all of %s", c.name())
+	t.step.is("reading all of %s", c.Name())
 	quietly := func(b []byte, at int64) error {
 		runtime.LockOSThread() // which is what the kernel counts as idle
 		defer runtime.UnlockOSThread()
@@ -193,14 +193,14 @@ func (t *task) untaken(c *claim) error {
 	if err := now.inspect(t.SysPath); err != nil {
 		return err
 	}
-	if err := t.unused(now.disk); err != nil {
+	if err := t.unused(now.Disk); err != nil {
 		return err
 	}
 	if err := t.identified(); err != nil {
 		return errorf(Gone, "%w", err)
 	}
-	if len(now.partitions) > 0 {
-		return errorf(Busy, "%s has partitions now", c.name())
+	if len(t.Partitions(t.SysPath)) > 0 {
+		return errorf(Busy, "%s has partitions now", c.Name())
 	}
 	return t.holdable(t.SysPath)
 }

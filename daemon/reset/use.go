@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path"
 	"slices"
 	"time"
 
@@ -24,38 +23,29 @@ import (
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// disk is a whole disk with its partitions.
-type disk struct {
-	sysfs.Disk
-	sysPath    string
-	partitions []string // their sysfs paths
-}
-
-func (d disk) name() string { return path.Base(d.sysPath) }
-
 // diskAt looks at a disk.
-func (h *host) diskAt(sysPath string) (disk, error) {
-	d := disk{Disk: h.DiskAt(sysPath), sysPath: sysPath, partitions: h.Partitions(sysPath)}
+func (h *host) diskAt(sysPath string) (d sysfs.Disk, err error) {
+	d = h.DiskAt(sysPath)
 	if p, ok := d.Part(func(n sysfs.Node) bool { return n.Number == "" }); ok {
-		return disk{}, errorf(Gone, "%s has no device number", p.Name())
+		return d, errorf(Gone, "%s has no device number", p.Name())
 	}
 	return d, nil
 }
 
 // unused returns nil if nothing shows that a disk is used, or who uses it, as [Busy].
-func (h *host) unused(d disk) error {
-	if err := h.InUse(d.Disk); err != nil {
+func (h *host) unused(d sysfs.Disk) error {
+	if err := h.InUse(d); err != nil {
 		return errorf(Busy, "%w", err)
 	}
 	if !h.Present("/proc/1/mountinfo") { // what only this unit has mounted is not enough for an erasure
-		return errorf(Busy, "whether %s is mounted cannot be told: /proc/1/mountinfo is missing", d.name())
+		return errorf(Busy, "whether %s is mounted cannot be told: /proc/1/mountinfo is missing", d.Name())
 	}
 	return h.looped(d)
 }
 
 // looped looks for loop devices on top. These claim nothing, so that an exclusive open does not notice them. The name of a
 // backing file may be that of a node anywhere, so the helper asks the loop device itself.
-func (h *host) looped(d disk) error {
+func (h *host) looped(d sysfs.Disk) error {
 	for _, name := range h.Names("/sys/block") {
 		if !h.Present("/sys/block/" + name + "/loop/backing_file") {
 			continue // no loop device, or not set up
@@ -115,7 +105,7 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 	}
 	nodes, err := t.NodesOf(c.sysPath)
 	if err != nil {
-		return errorf(Busy, "which processes have %s open is not known: %w", c.name(), err)
+		return errorf(Busy, "which processes have %s open is not known: %w", c.Name(), err)
 	}
 	names := make(map[cgroup.Number]string)
 	for _, node := range nodes {
@@ -123,7 +113,7 @@ func (t *task) unheld(ctx context.Context, c *claim) error {
 			names[n] = node.Name()
 		}
 	}
-	t.step.is("asking who has %s open", c.name())
+	t.step.is("asking who has %s open", c.Name())
 	for end := time.Now().Add(passingFor); ; {
 		limited, cancel := context.WithTimeout(ctx, questionLimit)
 		answer, err := t.holders(limited, settings, slices.Collect(maps.Keys(names)))
@@ -153,7 +143,7 @@ func (t *task) free(c *claim, names map[cgroup.Number]string, answer cgroup.Answ
 		err = answer.Err(pods...)
 	}
 	if err != nil {
-		return errorf(Busy, "which processes have %s open is not known: %w", c.name(), err)
+		return errorf(Busy, "which processes have %s open is not known: %w", c.Name(), err)
 	}
 	return nil
 }

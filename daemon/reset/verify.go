@@ -93,7 +93,7 @@ func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 	if err := c.flush(); err != nil {
 		return nil, err
 	}
-	c.step.is("reading %s back", c.name())
+	c.step.is("reading %s back", c.Name())
 	held := make([]chunk, 0, len(e.at))
 	for _, at := range slices.Sorted(maps.Keys(e.at)) {
 		held = append(held, chunk{at: at, b: make([]byte, min(blockSize, c.size-at))})
@@ -125,7 +125,7 @@ func (c *claim) verify(ctx context.Context, e *evidence) (*surface, error) {
 		}
 	}
 	if err := e.verdict(); err != nil {
-		return nil, errorf(Failed, "verify %s: %w", c.name(), err)
+		return nil, errorf(Failed, "verify %s: %w", c.Name(), err)
 	}
 	return s, nil
 }
