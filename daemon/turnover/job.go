@@ -107,8 +107,10 @@ func (j *job) fail(err error, order lease.Order) {
 	switch {
 	case errors.Is(err, device.ErrForeign): // the next look shows why the disk is not for pods
 		j.outcome = inventory.Outcome{Foreign: true}
-	case unlessBusy(err) == nil, errors.Is(err, device.ErrGone) && !half: // the next look shows whether it is back
+	case unlessBusy(err) == nil:
 		j.outcome = inventory.Outcome{}
+	case errors.Is(err, device.ErrGone) && !half: // the next look shows whether it is back
+		j.outcome = inventory.Outcome{Failure: inventory.Failure{Err: err}}
 	default:
 		j.outcome = inventory.Outcome{Event: lease.Fail, Failure: inventory.Failure{Err: err, Order: order, Touched: half}}
 	}
