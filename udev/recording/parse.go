@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"path"
 	"strconv"
 	"strings"
 
@@ -157,7 +158,11 @@ func (p *parser) parseLink(text string) error {
 	if err != nil {
 		return err
 	}
-	return p.recording.tree.add("sys"+p.path+"/"+name, entry{target, isLink})
+	link := "sys" + p.path + "/" + name
+	if err := checkTarget(path.Dir(link), target); err != nil {
+		return err
+	}
+	return p.recording.tree.add(link, entry{target, isLink})
 }
 
 func (p *parser) parseFile(text string) error {
