@@ -54,7 +54,7 @@ func viewOf(mountinfo, path string) view {
 	return found
 }
 
-// visible reports whether a mount namespace has what v is at some path, by its mountinfo. A file system that is mounted above it
+// visible reports whether a mount namespace has v mounted at some path, by its mountinfo. A file system that is mounted above it
 // hides it.
 func (v view) visible(mountinfo string) bool {
 	for line := range strings.Lines(mountinfo) {

@@ -193,7 +193,7 @@ func (s *story) hide(words []string) error {
 	return nil
 }
 
-// reads wants a disk to have been read in full so often since the story began.
+// reads checks how often a disk was read in full since the story began.
 func (s *story) reads(words []string) error {
 	s.helpers.mu.Lock()
 	defer s.helpers.mu.Unlock()

@@ -48,8 +48,8 @@ func (o *operator) checkCommand() *cobra.Command {
 				if r.Members != nil {
 					key = "members"
 				}
-				checked.Warnings = append(checked.Warnings, fmt.Sprintf("%s: %s takes no device: %s; see metalplugctl check --explain",
-					c.Where(r.Name, key), r.Name, all[i].idle()))
+				checked.Warnings = append(checked.Warnings, fmt.Sprintf("%s: %s takes no device: %s; see metalplugctl check --explain %s",
+					c.Where(r.Name, key), r.Name, all[i].idle(), checked.File))
 			}
 		}
 		if explain {

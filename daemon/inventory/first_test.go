@@ -20,7 +20,7 @@ func onlyDisks(o *inventory.Options) {
 	o.Rules = []device.Rule{{Resource: nvmeResource, Class: &device.NVMe}}
 }
 
-// TestFirstSnapshotWaitsForDisksThatAreRead has several slow disks. Together they take longer than the wait for one of them.
+// TestFirstSnapshotWaitsForDisksThatAreRead reads several slow disks at the start. Together they take longer than the wait for one of them.
 func TestFirstSnapshotWaitsForDisksThatAreRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const mounts = "F: /proc/self/mountinfo=\n\n" // once for all

@@ -26,7 +26,7 @@ type request struct {
 	n      int
 	must   map[string]int // -1 for a share that must be chosen
 	shares [][]string     // that are available, by the index of their device, first those that must be chosen
-	taken  []int          // how many shares of a device are not available, or nil for a choice that packs
+	taken  []int          // how many shares of a device are not available, or nil for a packed choice
 }
 
 // choice is the cheapest choice of some number of shares. It is a share and a choice of one less, or it is two choices.

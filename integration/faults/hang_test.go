@@ -19,7 +19,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
-// TestHangingAttribute lets a disk not answer. Nothing is known of it, and nothing waits for it. The daemon gets ready,
+// TestHangingAttribute has a disk that does not answer. Nothing is known of it, and nothing waits for it. The daemon gets ready,
 // the other devices work, and the daemon stops when systemd stops it. TestStuckLook of package inventory covers the time
 // after a minute.
 func TestHangingAttribute(t *testing.T) {
