@@ -94,7 +94,7 @@ func (o *operator) stream(ctx context.Context, told func(line []byte, e control.
 	return fmt.Errorf("%w: %s: it has stopped, or cut us off since we were too slow", control.ErrNoAnswer, c.Socket)
 }
 
-// event writes an event on one line, however wide the screen is.
+// event writes an event, which is one line unless lines wrap.
 func (s *screen) event(e control.Event) {
 	var about []string
 	switch {
@@ -120,9 +120,8 @@ func (s *screen) event(e control.Event) {
 	default:
 		about = append(about, e.Resource+e.Problem)
 	}
-	mark := s.paint(eventColour(e.Event), fmt.Sprintf("%-12s", clean(e.Event)))
-	line := fmt.Sprintf("%s  %s  %s", e.Time.Format("15:04:05.000"), mark, clean(strings.Join(about, " ")))
-	s.WriteString(strings.TrimRight(line, " ") + "\n")
+	mark := fmt.Sprintf("%s  %-12s  ", e.Time.UTC().Format(control.TimeFormat), clean(e.Event))
+	s.line(mark, eventColour(e.Event), strings.Join(about, " "))
 }
 
 // eventColour is green for what gets better, red for what gets worse, yellow for what an operator should know.

@@ -44,12 +44,8 @@ func (o *operator) ask(cmd *cobra.Command) (devices []control.Device, resources 
 	return devices, resources, err
 }
 
-// devices writes a table of devices. Only with all it has those that are not offered, and PCI addresses. In a view those come first
-// that are not as they should be.
+// devices writes a table of devices. Only with all it has those that are not offered, and PCI addresses.
 func (s *screen) devices(devices []control.Device, resources []control.Resource, all bool) {
-	if s.wraps {
-		devices = slices.SortedStableFunc(slices.Values(devices), func(a, b control.Device) int { return cmp.Compare(calm(a), calm(b)) })
-	}
 	held := make(map[string]string)
 	for _, r := range resources {
 		held[r.Name] = r.Held
@@ -81,15 +77,18 @@ func (s *screen) devices(devices []control.Device, resources []control.Resource,
 	}
 }
 
-// calm is the higher the less a device needs an operator.
-func calm(d control.Device) int {
-	switch {
-	case d.Resource == "":
-		return 1
-	case d.Health == "Healthy" && d.Warning == "":
-		return 2
+// urgent returns the devices with those first that are not as they should be, and then those that are not offered.
+func urgent(devices []control.Device) []control.Device {
+	calm := func(d control.Device) int {
+		switch {
+		case d.Resource == "":
+			return 1
+		case d.Health == "Healthy" && d.Warning == "":
+			return 2
+		}
+		return 0
 	}
-	return 0
+	return slices.SortedStableFunc(slices.Values(devices), func(a, b control.Device) int { return cmp.Compare(calm(a), calm(b)) })
 }
 
 // remark returns why a device is not as an operator wants it; held is why its resource is held back.

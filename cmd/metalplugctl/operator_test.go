@@ -276,7 +276,7 @@ func TestListStatusWhyCordon(t *testing.T) {
 			t.Errorf("%v: exit %d, want %d: %s", step.args, code, step.code, stderr)
 		}
 		golden(t, step.file, stdout, anyTime, "TIME", anySecond, "since TIME", `up \d+s`, "up 1s", regexp.QuoteMeta(n.dir), "DIR",
-			`\(by [^,)]+, `+anyDay+` \d\d:\d\d\)`, "(by WHO, TIME)", `cordoned by [^,]+, `+anyDay+` [0-9:]+Z`, "cordoned by WHO, TIME")
+			`\(by [^,)]+, `+anyDay+` [0-9:]+Z\)`, "(by WHO, TIME)", `cordoned by [^,]+, `+anyDay+` [0-9:]+Z`, "cordoned by WHO, TIME")
 	}
 }
 

@@ -240,7 +240,7 @@ func (s *screen) preview(state previewState) {
 		s.WriteString("\n")
 	}
 	if len(state.Devices) > 0 {
-		s.devices(state.Devices, state.Resources, true)
+		s.devices(urgent(state.Devices), state.Resources, true)
 	}
 	s.WriteString("\n")
 }

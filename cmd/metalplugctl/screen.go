@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -31,10 +32,15 @@ type screen struct {
 	wraps   bool // lines do, too, and not tables alone
 }
 
-// newScreen returns an empty screen for what is written to out.
+// newScreen returns an empty screen for what is written to out. The variable COLUMNS is for what is no terminal, such as a page of a
+// manual.
 func newScreen(out io.Writer) *screen {
 	width, _ := terminalSize(out)
-	return &screen{colours: width > 0 && os.Getenv("NO_COLOR") == "" && canMove(), width: width}
+	s := &screen{colours: width > 0 && os.Getenv("NO_COLOR") == "" && canMove(), width: width}
+	if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && width == 0 {
+		s.width, s.wraps = columns, true
+	}
+	return s
 }
 
 // canMove reports whether the terminal knows control sequences.

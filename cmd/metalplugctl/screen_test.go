@@ -65,7 +65,7 @@ func TestEventsOnOneLine(t *testing.T) {
 		test.event.Time = at
 		s := &screen{}
 		s.event(test.event)
-		if want := "03:04:05.006  " + test.want + "\n"; s.String() != want {
+		if want := "2026-01-02 03:04:05Z  " + test.want + "\n"; s.String() != want {
 			t.Errorf("%q, want %q", s, want)
 		}
 	}

@@ -74,5 +74,5 @@ func (o *operator) redraw(cmd *cobra.Command, output string, v *view) error {
 func (s *screen) watched(devices []control.Device, resources []control.Resource) {
 	s.standings(resources)
 	s.WriteString("\n")
-	s.devices(devices, resources, false)
+	s.devices(urgent(devices), resources, false)
 }

@@ -57,7 +57,7 @@ func cordonedBy(c *inventory.Cordon) string {
 	if c == nil || c.Since.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf(" (by %s, %s)", control.CordonedBy(c), c.Since.Local().Format("2006-01-02 15:04"))
+	return fmt.Sprintf(" (by %s, %s)", control.CordonedBy(c), c.Since.UTC().Format(control.TimeFormat))
 }
 
 // reasonOf is why a device is not healthy or not offered, and of a cordon by whom.
