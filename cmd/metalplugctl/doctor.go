@@ -77,7 +77,6 @@ var checks = []check{
 	{name: "refused containers", daemon: true, run: (*doctor).checkRefused},
 	{name: "devices", daemon: true, run: (*doctor).checkDevices}, // the machine's
 	{name: "/dev/char links", daemon: true, hardware: true, run: (*doctor).checkLinks},
-	{name: "cgroup driver", run: (*doctor).checkCgroupDriver},
 	{name: "CDI", run: (*doctor).checkCDI},
 	{name: "locked memory", run: (*doctor).checkMemlock},
 	{name: "RDMA namespaces", hardware: true, run: (*doctor).checkRDMA},

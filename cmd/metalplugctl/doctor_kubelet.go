@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -92,19 +93,30 @@ func (d *doctor) checkRootDir() (fine string) {
 }
 
 // checkRegistration looks at both halves of how a resource stands with the kubelet: that it has accepted the
-// registration, and that it has dialled back and keeps its stream open. Only the second makes devices allocatable.
+// registration, and that it has dialled back and keeps its stream open. Only the second makes devices allocatable. Resources
+// that stand alike share a finding.
 func (d *doctor) checkRegistration() (fine string) {
+	names := make(map[finding][]string)
+	var kinds []finding
 	for _, r := range d.status.Resources {
-		switch text, ok := r.KubeletState(); {
+		text, ok := r.KubeletState()
+		f := finding{Level: levelOK, Text: text}
+		switch {
 		case ok:
-			d.ok("%s: %s", r.Name, text)
 		case r.Held != "":
-			d.warn(servedBy(r), "%s: %s", r.Name, text)
+			f.Level, f.Remedy = levelWarn, servedBy(r)
 		case expected(r):
-			d.fail(servedBy(r), "%s: %s", r.Name, text)
+			f.Level, f.Remedy = levelFail, servedBy(r)
 		default:
-			d.ok("%s: no device, so the kubelet is not told of it", r.Name)
+			f.Text = "no device, so the kubelet does not see it"
 		}
+		if names[f] == nil {
+			kinds = append(kinds, f)
+		}
+		names[f] = append(names[f], r.Name)
+	}
+	for _, f := range kinds {
+		d.note(f.Level, f.Remedy, strings.Join(names[f], ", ")+": "+f.Text)
 	}
 	return ""
 }

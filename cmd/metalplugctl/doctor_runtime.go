@@ -3,8 +3,6 @@
 package main
 
 import (
-	"cmp"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,11 +11,10 @@ import (
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
-// setting returns the first value that a file in YAML or TOML gives a key; empty if it gives none. Which section it is
-// in does not matter: the keys that are asked for are in one.
-func setting(text, key, between string) string {
+// setting returns the first value that a file in TOML gives a key, in any section, or empty.
+func setting(text, key string) string {
 	for line := range strings.Lines(text) {
-		name, value, ok := strings.Cut(line, between)
+		name, value, ok := strings.Cut(line, "=")
 		if ok && strings.TrimSpace(name) == key {
 			value, _, _ = strings.Cut(value, "#")
 			return strings.Trim(strings.TrimSpace(value), `"'`)
@@ -26,56 +23,11 @@ func setting(text, key, between string) string {
 	return ""
 }
 
-// checkCgroupDriver compares the drivers of the kubelet and of containerd. With different ones two programs write the
-// same cgroups, and devices come and go. Both read their configuration when they start: what is compared is what is
-// written there.
-func (d *doctor) checkCgroupDriver() (fine string) {
-	kubeletFile, flag := d.kubeletConfiguration()
-	kubelet := d.read(kubeletFile)
-	if flag != "" {
-		kubelet = "cgroupDriver: " + flag
-	}
-	if kubelet == "" {
-		_, err := os.ReadFile(d.path(kubeletFile))
-		d.skip(d.unread(err, "see cgroupDriver on the kubelet's command line and in its file"), "there is no %s that can be read", kubeletFile)
-		return ""
-	}
-	theirs := cmp.Or(setting(kubelet, "cgroupDriver", ":"), "cgroupfs") // the kubelet's default
-	runtime, containers, remedy := "containerd", "cgroupfs", "set SystemdCgroup in "+containerdFile
-	switch containerd, crio := d.read(containerdFile), d.crio(); {
-	case containerd != "":
-		if setting(containerd, "SystemdCgroup", "=") == "true" {
-			containers = "systemd"
-		}
-	case crio != "":
-		runtime, containers = "CRI-O", cmp.Or(setting(crio, "cgroup_manager", "="), "systemd") // its default
-		remedy = "set cgroup_manager in /etc/crio/crio.conf.d"
-	default:
-		d.skip("compare the runtime's cgroup driver with the kubelet's, "+theirs, "there is no %s and no %s that can be read", containerdFile, crioFile)
-		return ""
-	}
-	if theirs != containers {
-		d.warn(remedy+" to what cgroupDriver in "+kubeletFile+" says", "the kubelet uses %s, %s %s", theirs, runtime, containers)
-	}
-	return theirs + ", for the kubelet and " + runtime
-}
-
-// kubeletConfiguration returns the file that the running kubelet names with --config, and its cgroup driver where a flag says it,
-// which counts for more.
-func (m machine) kubeletConfiguration() (file, cgroupDriver string) {
-	here, _ := m.kubelets()
-	for _, p := range here {
-		file, cgroupDriver = p.flag("config"), p.flag("cgroup-driver")
-	}
-	return cmp.Or(file, kubeletFile), cgroupDriver
-}
-
 // infiniband is the class whose devices lock memory.
 const infiniband = "infiniband"
 
-// Where the kubelet and the container runtimes are configured, unless their command lines say otherwise.
+// Where the container runtimes are configured, unless their command lines say otherwise.
 const (
-	kubeletFile    = "/var/lib/kubelet/config.yaml"
 	containerdFile = "/etc/containerd/config.toml"
 	crioFile       = "/etc/crio/crio.conf"
 )
@@ -86,8 +38,8 @@ func (d *doctor) checkCDI() (fine string) {
 		return "no resource needs it"
 	}
 	runtime := d.read(containerdFile)
-	switch enabled := setting(runtime, "enable_cdi", "="); {
-	case runtime == "" && d.crio() != "":
+	switch enabled := setting(runtime, "enable_cdi"); {
+	case runtime == "" && (d.exists(crioFile) || d.exists(crioFile+".d")):
 		return "CRI-O has it on"
 	case runtime == "":
 		d.skip("see that the runtime takes CDI names: CRI-O and containerd 2 do", "there is no %s that can be read", containerdFile)

@@ -57,7 +57,6 @@ func soundMachine() fixture {
 	return fixture{
 		files: map[string]string{
 			"/run/udev/control": "socket", kubeletSocket: "socket", resetSocket: "socket", holdersSocket: "socket",
-			"/var/lib/kubelet/config.yaml":            "kind: KubeletConfiguration\ncgroupDriver: systemd\n",
 			"/etc/containerd/config.toml":             "[plugins.x]\n  SystemdCgroup = true # as the kubelet\n",
 			"/sys/bus/pci/devices/0000:65:00.0/class": "0x010802", "/sys/bus/pci/devices/0000:65:00.0/driver": "link",
 			"/dev/nvme1n1": "", "/dev/block/259:1": "link",
@@ -147,7 +146,6 @@ func TestDoctor(t *testing.T) {
 		},
 		"kubelet-no-directory": func(f *fixture) {
 			delete(f.files, kubeletSocket)
-			delete(f.files, "/var/lib/kubelet/config.yaml")
 			f.files["/var/lib/kubelet"] = ""
 		},
 		"bad-checkpoint": func(f *fixture) { f.files[kubeletDir+"/kubelet_internal_checkpoint"] = "{" },
@@ -182,7 +180,6 @@ func TestDoctor(t *testing.T) {
 			delete(f.files, "/dev/block/259:1")
 			f.devices[0].Held, f.devices[0].Allocated = true, &kubelet.Pod{Namespace: "default", Name: "db-0", Container: "db"}
 		},
-		"cgroup-driver": func(f *fixture) { f.files["/var/lib/kubelet/config.yaml"] = "cgroupDriver: \"cgroupfs\"\n" },
 		"cdi-off": func(f *fixture) {
 			f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
 			f.files["/etc/containerd/config.toml"] += "  enable_cdi = false\n"
@@ -208,7 +205,6 @@ func TestDoctor(t *testing.T) {
 		"selinux-unknown": func(f *fixture) { f.files["/sys/fs/selinux/enforce"] = "1" },
 		"recording":       func(f *fixture) { f.status.Source = "recording:/tmp/x" },
 		"no-runtime":      func(f *fixture) { delete(f.files, "/etc/containerd/config.toml"); f.needRuntime() },
-		"no-kubelet-file": func(f *fixture) { delete(f.files, "/var/lib/kubelet/config.yaml") },
 		"crio": func(f *fixture) {
 			delete(f.files, "/etc/containerd/config.toml")
 			f.needRuntime()
@@ -216,12 +212,6 @@ func TestDoctor(t *testing.T) {
 			f.files["/etc/crio/crio.conf.d/10-crun.conf"] = "[crio.runtime.runtimes.crun]\n"
 			f.files["/proc/812/comm"] = "crio\n"
 			f.files["/proc/812/limits"] = "Max locked memory         unlimited            unlimited            bytes\n"
-		},
-		"crio-cgroup-driver": func(f *fixture) {
-			delete(f.files, "/etc/containerd/config.toml")
-			f.files["/etc/crio/crio.conf"] = "cgroup_manager = \"systemd\"\n"
-			f.files["/etc/crio/crio.conf.d/10.conf"] = "cgroup_manager = \"systemd\"\n"
-			f.files["/etc/crio/crio.conf.d/20.conf"] = "cgroup_manager = \"cgroupfs\"\n"
 		},
 		"kubelet-root": func(f *fixture) {
 			f.run("/usr/bin/kubelet", "--config", "/etc/kubelet.yaml", "--root-dir=/data/kubelet", "--v=2")
@@ -240,7 +230,6 @@ func TestDoctor(t *testing.T) {
 		},
 		"kubelet-microk8s": func(f *fixture) { // 1.27 makes the link
 			delete(f.files, kubeletSocket)
-			delete(f.files, "/var/lib/kubelet/config.yaml")
 			f.files["/var/lib/kubelet"] = "link ../snap/microk8s/common/var/lib/kubelet"
 			f.files["/var/snap/microk8s/common/var/lib/kubelet/device-plugins/kubelet.sock"] = "socket"
 			f.microk8s()
@@ -256,7 +245,6 @@ func TestDoctor(t *testing.T) {
 			f.run("/usr/bin/kubelet", "--root-dir=/data")
 			f.files["/proc/4711/ns/mnt"], f.files["/proc/self/ns/mnt"] = "link mnt:[2]", "link mnt:[1]"
 		},
-		"kubelet-cgroup-driver": func(f *fixture) { f.run("/usr/bin/kubelet", "--cgroup-driver", "cgroupfs") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := soundMachine()
@@ -373,7 +361,6 @@ func TestRootIsNotToldToBecomeRoot(t *testing.T) {
 	}
 	f := soundMachine()
 	f.files["/sys/fs/selinux/enforce"] = "1"
-	delete(f.files, "/var/lib/kubelet/config.yaml")
 	for _, found := range f.examine(t) {
 		if strings.Contains(found.Remedy, "run it as root") {
 			t.Errorf("%+v", found)

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -101,17 +100,6 @@ func (m machine) denials() (n int, err error) {
 		}
 	}
 	return n, nil
-}
-
-// crio returns what CRI-O is configured by, what holds first: drop-ins, the last by name first, and the main file
-// (crio.conf.d(5)).
-func (m machine) crio() string {
-	names, _ := filepath.Glob(m.path(crioFile + ".d/*")) // sorted, and the pattern is well-formed
-	var all []string
-	for _, name := range slices.Backward(names) {
-		all = append(all, m.read(crioFile+".d/"+filepath.Base(name)))
-	}
-	return strings.TrimSpace(strings.Join(append(all, m.read(crioFile)), "\n"))
 }
 
 // selinuxLabel reads the label of a file.

@@ -185,11 +185,9 @@ func (q *question) told(e device.Explained) Explanation {
 func (q *question) conclude(x *Explanation, d *inventory.Status) {
 	shown := NewDevice(d, q.heldBy())
 	x.Device = &shown
-	state := d.Reason
-	if d.Healthy {
-		state = "Healthy since " + shown.Since.Format(TimeFormat)
+	if d.Healthy { // else the verdict has the reason
+		x.add("state", "", true, "Healthy since "+shown.Since.Format(TimeFormat))
 	}
-	x.add("state", "", d.Healthy, state)
 	x.evidence(d)
 	if by := d.Cordon; by != nil && !by.Since.IsZero() {
 		x.add("state", "", false, fmt.Sprintf("cordoned by %s, %s", CordonedBy(by), by.Since.UTC().Format(TimeFormat)))
