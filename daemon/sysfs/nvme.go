@@ -13,7 +13,6 @@ package sysfs
 // is the same in all of them. It is that of the namespace in its subsystem (head->instance). The parent shows the rest.
 
 import (
-	"errors"
 	"path"
 	"slices"
 	"strings"
@@ -156,88 +155,6 @@ func beside(t *Tree, sysPath, subsystem string) string {
 		}
 	}
 	return ""
-}
-
-// reaching returns the sysfs paths of all devices by whose nodes a device can be reached, its own first. A disk is reached by
-// its partitions, by the nodes of SCSI commands (drivers/scsi/sg.c, block/bsg.c), and by all nodes of its twins. A namespace
-// of NVMe is also reached by its disk or its generic device, and by its controllers. Commands for each of their namespaces
-// can be sent through these (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). A partition is reached by its disk, and a node of
-// SCSI commands is one of its disk. An exclusive open of the disk notices none of those.
-func reaching(t *Tree, sysPath string) (all, twins []string) {
-	all, number := []string{sysPath}, ""
-	add := func(paths ...string) {
-		for _, p := range paths {
-			if p != "" && !slices.Contains(all, p) {
-				all = append(all, p)
-			}
-		}
-	}
-	switch t.Link(sysPath, "subsystem") {
-	case "block":
-		if t.IsPartition(sysPath) {
-			number, _ = t.Attr(sysPath, "partition")
-			add(path.Dir(sysPath))
-		}
-	case "scsi_generic", "bsg":
-		disks := t.Resolve(sysPath+"/device") + "/block"
-		for _, name := range t.Names(disks) {
-			add(disks + "/" + name)
-		}
-	}
-	for _, p := range slices.Clone(all) {
-		add(nvmeNodes(t, p)...)
-		twins = append(twins, otherWays(t, p)...)
-		for _, twin := range twins {
-			add(twin)
-			add(nvmeNodes(t, twin)...)
-		}
-	}
-	for _, p := range slices.Clone(all) {
-		if t.Link(p, "subsystem") != "block" || t.IsPartition(p) {
-			continue
-		}
-		for _, partition := range t.Partitions(p) {
-			if n, err := t.Attr(partition, "partition"); err != nil || number == "" || n == number {
-				add(partition)
-			}
-		}
-		for _, class := range [...]string{"/device/scsi_generic", "/device/bsg"} {
-			for _, name := range t.Names(p + class) {
-				add(t.Resolve(p + class + "/" + name))
-			}
-		}
-	}
-	return all, twins
-}
-
-// Node is the node of a device.
-type Node struct {
-	SysPath string
-	Block   bool   // or a character device
-	Number  string // "259:0", or empty if the device is going or has none
-}
-
-// Name returns the kernel's name of the device, such as "nvme0n1p2".
-func (n Node) Name() string { return path.Base(n.SysPath) }
-
-// NodesOf returns all nodes by which a device can be reached, its own first.
-func (t *Tree) NodesOf(sysPath string) ([]Node, error) {
-	d := t.DiskAt(sysPath)
-	return d.Nodes, d.err
-}
-
-// DiskAt returns a block device with all nodes by which it can be reached.
-func (t *Tree) DiskAt(sysPath string) Disk {
-	all, twins := reaching(t, sysPath)
-	d := Disk{Twins: twins}
-	for _, p := range all {
-		number, err := t.Attr(p, "dev")
-		if err != nil && !errors.Is(err, ErrGone) {
-			d.err = err
-		}
-		d.Nodes = append(d.Nodes, Node{p, t.Link(p, "subsystem") == "block", number})
-	}
-	return d
 }
 
 // nvmeNodes returns the other devices of a namespace, and the controllers that reach it. It returns nil for a device that is

@@ -19,58 +19,9 @@ import (
 	"iter"
 	"path"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 )
-
-// Disk is a block device with the nodes that reach it. Those that are block devices are what the kernel claims together
-// (bd_may_claim in block/bdev.c), a disk with its partitions or a partition with its disk, and the same of its twins.
-type Disk struct {
-	Nodes []Node   // the device itself first
-	Twins []string // sysfs paths of other ways to the disk
-	err   error    // of the numbers of the nodes
-}
-
-// Name returns the kernel's name of the disk, such as "nvme0n1p2".
-func (d Disk) Name() string { return d.Nodes[0].Name() }
-
-// Part returns the first block device of a disk for which is returns true.
-func (d Disk) Part(is func(Node) bool) (Node, bool) {
-	i := slices.IndexFunc(d.Nodes, func(n Node) bool { return n.Block && is(n) })
-	if i < 0 {
-		return Node{}, false
-	}
-	return d.Nodes[i], true
-}
-
-// otherWays returns the sysfs paths of the other disks with the WWID of the one at sysPath. The WWID is that of a namespace
-// (wwid_show in drivers/nvme/host/sysfs.c) or of a logical unit (scsi_vpd_lun_id). Hidden disks are paths that native
-// multipathing has joined, and a device of dm has no WWID. A slot for media that can be removed has that of the reader.
-func otherWays(t *Tree, sysPath string) (found []string) {
-	const all = "/sys/block"
-	for _, attr := range [...]string{"wwid", "device/wwid"} {
-		wwid, err := t.Attr(sysPath, attr)
-		if err != nil || wwid == "" || Removable(t, sysPath) {
-			continue
-		}
-		for _, name := range t.Names(all) {
-			if other, err := t.Attr(all+"/"+name, attr); err != nil || other != wwid {
-				continue
-			}
-			p := t.Resolve(all + "/" + name)
-			if p != "" && p != sysPath && t.Uint(p, "hidden") == 0 && !Removable(t, p) {
-				found = append(found, p)
-			}
-		}
-	}
-	return found
-}
-
-// Removable reports whether the medium of a disk can be removed from its drive, whose WWID and serial number then say nothing
-// of the medium (Documentation/ABI/stable/sysfs-block, removable). Its diskseq does. The kernel counts it up before another
-// medium can be read, at its next poll or at the next open (disk_check_events in block/disk-events.c, sd_open).
-func Removable(t *Tree, sysPath string) bool { return t.Uint(sysPath, "removable") != 0 }
 
 // Written returns how many sectors of the disk at sysPath were written and discarded since it appeared, also through its
 // partitions (Documentation/block/stat.rst). Commands that are passed through to the drive do not count there, nor anything

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysfs
+
+// The nodes by which a device can be reached.
+
+import (
+	"errors"
+	"path"
+	"slices"
+)
+
+// Node is the node of a device.
+type Node struct {
+	SysPath string
+	Block   bool   // or a character device
+	Number  string // "259:0", or empty if the device is going or has none
+}
+
+// Name returns the kernel's name of the device, such as "nvme0n1p2".
+func (n Node) Name() string { return path.Base(n.SysPath) }
+
+// NodesOf returns all nodes by which a device can be reached, its own first.
+func (t *Tree) NodesOf(sysPath string) ([]Node, error) {
+	d := t.DiskAt(sysPath)
+	return d.Nodes, d.err
+}
+
+// DiskAt returns a block device with all nodes by which it can be reached.
+func (t *Tree) DiskAt(sysPath string) Disk {
+	all, twins := reaching(t, sysPath)
+	d := Disk{Twins: twins}
+	for _, p := range all {
+		number, err := t.Attr(p, "dev")
+		if err != nil && !errors.Is(err, ErrGone) {
+			d.err = err
+		}
+		d.Nodes = append(d.Nodes, Node{p, t.Link(p, "subsystem") == "block", number})
+	}
+	return d
+}
+
+// Disk is a block device with the nodes that reach it. Those that are block devices are what the kernel claims together
+// (bd_may_claim in block/bdev.c), a disk with its partitions or a partition with its disk, and the same of its twins.
+type Disk struct {
+	Nodes []Node   // the device itself first
+	Twins []string // sysfs paths of other ways to the disk
+	err   error    // of the numbers of the nodes
+}
+
+// Name returns the kernel's name of the disk, such as "nvme0n1p2".
+func (d Disk) Name() string { return d.Nodes[0].Name() }
+
+// Part returns the first block device of a disk for which is returns true.
+func (d Disk) Part(is func(Node) bool) (Node, bool) {
+	i := slices.IndexFunc(d.Nodes, func(n Node) bool { return n.Block && is(n) })
+	if i < 0 {
+		return Node{}, false
+	}
+	return d.Nodes[i], true
+}
+
+// reaching returns the sysfs paths of all devices by whose nodes a device can be reached, its own first. A disk is reached by
+// its partitions, by the nodes of SCSI commands (drivers/scsi/sg.c, block/bsg.c), and by all nodes of its twins. A namespace
+// of NVMe is also reached by its disk or its generic device, and by its controllers. Commands for each of their namespaces
+// can be sent through these (drivers/nvme/host/ioctl.c, nvme_dev_ioctl). A partition is reached by its disk, and a node of
+// SCSI commands is one of its disk. An exclusive open of the disk notices none of those.
+func reaching(t *Tree, sysPath string) (all, twins []string) {
+	all, number := []string{sysPath}, ""
+	add := func(paths ...string) {
+		for _, p := range paths {
+			if p != "" && !slices.Contains(all, p) {
+				all = append(all, p)
+			}
+		}
+	}
+	switch t.Link(sysPath, "subsystem") {
+	case "block":
+		if t.IsPartition(sysPath) {
+			number, _ = t.Attr(sysPath, "partition")
+			add(path.Dir(sysPath))
+		}
+	case "scsi_generic", "bsg":
+		disks := t.Resolve(sysPath+"/device") + "/block"
+		for _, name := range t.Names(disks) {
+			add(disks + "/" + name)
+		}
+	}
+	for _, p := range slices.Clone(all) {
+		add(nvmeNodes(t, p)...)
+		twins = append(twins, otherWays(t, p)...)
+		for _, twin := range twins {
+			add(twin)
+			add(nvmeNodes(t, twin)...)
+		}
+	}
+	for _, p := range slices.Clone(all) {
+		if t.Link(p, "subsystem") != "block" || t.IsPartition(p) {
+			continue
+		}
+		for _, partition := range t.Partitions(p) {
+			if n, err := t.Attr(partition, "partition"); err != nil || number == "" || n == number {
+				add(partition)
+			}
+		}
+		for _, class := range [...]string{"/device/scsi_generic", "/device/bsg"} {
+			for _, name := range t.Names(p + class) {
+				add(t.Resolve(p + class + "/" + name))
+			}
+		}
+	}
+	return all, twins
+}
+
+// otherWays returns the sysfs paths of the other disks with the WWID of the one at sysPath. The WWID is that of a namespace
+// (wwid_show in drivers/nvme/host/sysfs.c) or of a logical unit (scsi_vpd_lun_id). Hidden disks are paths that native
+// multipathing has joined, and a device of dm has no WWID. A slot for media that can be removed has that of the reader.
+func otherWays(t *Tree, sysPath string) (found []string) {
+	const all = "/sys/block"
+	for _, attr := range [...]string{"wwid", "device/wwid"} {
+		wwid, err := t.Attr(sysPath, attr)
+		if err != nil || wwid == "" || Removable(t, sysPath) {
+			continue
+		}
+		for _, name := range t.Names(all) {
+			if other, err := t.Attr(all+"/"+name, attr); err != nil || other != wwid {
+				continue
+			}
+			p := t.Resolve(all + "/" + name)
+			if p != "" && p != sysPath && t.Uint(p, "hidden") == 0 && !Removable(t, p) {
+				found = append(found, p)
+			}
+		}
+	}
+	return found
+}
+
+// Removable reports whether the medium of a disk can be removed from its drive, whose WWID and serial number then say nothing
+// of the medium (Documentation/ABI/stable/sysfs-block, removable). Its diskseq does. The kernel counts it up before another
+// medium can be read, at its next poll or at the next open (disk_check_events in block/disk-events.c, sd_open).
+func Removable(t *Tree, sysPath string) bool { return t.Uint(sysPath, "removable") != 0 }
