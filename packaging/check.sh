@@ -12,6 +12,7 @@ cd "$(dirname "$0")/.."
 
 dist=$(realpath "$1")
 shift
+installed=40000 # KiB of the package; make it smaller, never larger
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 status=0
@@ -52,6 +53,7 @@ families() {
 		diff <(list "$work/deb-$arch") <(list "$work/rpm-$arch") || bad "deb and rpm of $arch have different files"
 		diff -r "$work/deb-$arch/usr/lib" "$work/rpm-$arch/usr/lib" || bad "units of $arch differ"
 		[[ $(rpm -qp --configfiles "$rpm") = $(dpkg-deb --ctrl-tarfile "$deb" | tar -xO ./conffiles | grep -v '^/etc/apparmor.d/') ]] || bad "configuration of $arch differs"
+		(($(dpkg-deb -f "$deb" Installed-Size) <= installed)) || bad "$deb has more than $installed KiB: see Size in docs/packages.md"
 		licences "$work/deb-$arch" "$rpm"
 		# No path of whoever built it.
 		! grep -rlF -e "$PWD" -e "${HOME%/}/" "$work/deb-$arch/usr/sbin" "$work/deb-$arch/usr/bin" || bad 'a path of this machine is in a program'
