@@ -23,6 +23,7 @@ import (
 const (
 	widgetResource = "example.org/widget"
 	diskResource   = "metalplug.io/nvme"
+	bundleResource = "example.org/bundle"
 )
 
 // disk is an NVMe namespace, plugged in or not.

@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
@@ -321,8 +322,12 @@ func (k *kubelet) allocate(ctx context.Context, pod, resource string, n int, shu
 			k.crashed(fmt.Errorf("%s left the list during its Allocate", id))
 		}
 	}
+	kept, err := proto.Marshal(reply.GetContainerResponses()[0])
+	if err != nil {
+		return nil, nil, err
+	}
 	k.assigned = append(k.assigned, assignment{
-		PodUID: pod, ContainerName: "main", ResourceName: resource, DeviceIDs: map[string][]string{"-1": ids},
+		PodUID: pod, ContainerName: "main", ResourceName: resource, DeviceIDs: map[string][]string{"-1": ids}, AllocResp: kept,
 	})
 	return ids, reply.GetContainerResponses()[0], k.save()
 }

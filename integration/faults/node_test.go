@@ -47,6 +47,8 @@ type setup struct {
 	care   turnover.Care // of disks
 	shares int           // of a widget
 	kinds  int           // of widgets, each with a resource of its own, or 0 for one without a number
+	bundle bool          // a widget and a disk make up one device
+	hold   bool          // those that are left over are not offered
 	log    *slog.Logger
 }
 
@@ -72,6 +74,11 @@ func (s setup) rules() []device.Rule {
 	for subsystem, resource := range s.widgetKinds() {
 		rules = append(rules, device.Rule{Resource: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": subsystem}})
 	}
+	if s.bundle {
+		rules = append(rules, device.Rule{Resource: bundleResource, Class: &device.Bundle, Bundle: &device.Members{
+			Resources: []string{widgetResource, diskResource}, Counts: []int{1, 1}, Near: "any", Hold: s.hold,
+		}})
+	}
 	return rules
 }
 
@@ -80,6 +87,9 @@ func (s setup) resources() []plugin.Resource {
 	all := []plugin.Resource{{Name: diskResource, Permissions: "rw", Variable: "METALPLUG_NVME"}}
 	for _, resource := range s.widgetKinds() {
 		all = append(all, plugin.Resource{Name: resource, Permissions: "rw", Variable: "METALPLUG_WIDGET", Shares: s.shares})
+	}
+	if s.bundle {
+		all = append(all, plugin.Resource{Name: bundleResource, Permissions: "rw", Variable: "METALPLUG_BUNDLE"})
 	}
 	return all
 }
@@ -152,9 +162,13 @@ func (p *parts) start(s setup, host *device.Host) error {
 		})
 		return p.inventory.Run(ctx)
 	})
+	all := make(map[string]plugin.Resource)
 	for _, r := range s.resources() {
 		r.Start = func(ctx context.Context, devices []*inventory.Status) error {
 			return p.turnover.Start(ctx, r.Name, devices)
+		}
+		if all[r.Name] = r; r.Name == bundleResource { // the last
+			r.Member = func(name string) (plugin.Resource, error) { return all[name], nil }
 		}
 		endpoint := &plugin.Endpoint{Resource: r, Dir: s.dir, Inventory: p.inventory, Host: host, Watch: watch, Log: s.log}
 		await(func(ctx context.Context, started func()) error {

@@ -39,18 +39,26 @@ const players = 8
 // TestSequences plays random sequences of events on a node. After each step it looks for a broken guarantee. These are a
 // device with two pods, a held ID out of the list, an unhealthy device that is listed as healthy, hardware that is not
 // offered, a crash of the kubelet, and a disk with the data of another pod.
-func TestSequences(t *testing.T) {
+func TestSequences(t *testing.T) { playAll(t, false) }
+
+// TestSequencesOfBundles does the same on a node that offers a widget and a disk as one device.
+func TestSequencesOfBundles(t *testing.T) { playAll(t, true) }
+
+func playAll(t *testing.T, bundled bool) {
 	noLeaks(t) // of all of them, which are over by then
-	began, done, waits := time.Now(), atomic.Int64{}, lags{}
+	began, done, given, waits := time.Now(), atomic.Int64{}, atomic.Int64{}, lags{}
 	var playing sync.WaitGroup
 	next := make(chan uint64)
 	for range players {
 		playing.Go(func() {
 			for n := range next {
 				t.Run(fmt.Sprintf("seed=%d", n), func(t *testing.T) {
-					s := newSequence(t, n)
+					s := newSequence(t, n, bundled)
 					s.lags = &waits
-					defer func() { done.Add(int64(len(s.said))) }()
+					defer func() {
+						done.Add(int64(len(s.said)))
+						given.Add(int64(s.bundles))
+					}()
 					s.play()
 				})
 			}
@@ -64,8 +72,11 @@ func TestSequences(t *testing.T) {
 	}
 	close(next)
 	playing.Wait()
-	t.Logf("%d sequences, %d steps in %v; the offer is the hardware after %v",
-		*sequences, done.Load(), time.Since(began).Round(time.Millisecond), &waits)
+	t.Logf("%d sequences, %d steps, %d bundles in %v; the offer is the hardware after %v",
+		*sequences, done.Load(), given.Load(), time.Since(began).Round(time.Millisecond), &waits)
+	if bundled && given.Load() == 0 && !t.Failed() {
+		t.Error("no pod was given a bundle")
+	}
 	if p99, steps := waits.at(99); steps >= manySteps && p99 > soon {
 		t.Errorf("after 99 of 100 steps the offer is the hardware within %v, want %v", p99, soon)
 	}
@@ -86,7 +97,7 @@ func TestSequenceIsPlayedAgain(t *testing.T) {
 		var said [2][]string
 		for k := range said {
 			t.Run(fmt.Sprintf("seed=%d", n), func(t *testing.T) {
-				s := newSequence(t, n)
+				s := newSequence(t, n, false)
 				s.lags = &lags{}
 				s.play()
 				steps := s.said[:len(s.said)-1] // the last is the end
@@ -134,7 +145,8 @@ func (l *lags) String() string {
 // pod is a pod with one container.
 type pod struct {
 	uid, resource string
-	ids           []string
+	ids           []string          // by which the kubelet knows what it has
+	devices       []string          // the same, or the members of its bundles
 	things        map[string]string // the nodes that it was given and may open until it ends, with the IDs of the devices behind them
 	started       bool
 }
@@ -153,25 +165,35 @@ type sequence struct {
 	said    []string // the steps
 	lags    *lags
 
-	podsMu sync.Mutex // the kubelet asks for them
-	pods   []*pod
-	count  int
+	podsMu  sync.Mutex // the kubelet asks for them
+	pods    []*pod
+	count   int
+	bundles int // given to pods
 	// slow are devices that only the checkpoint has named. Minutes may pass until they count as free.
 	slow map[string]bool
 }
 
-func newSequence(t *testing.T, seed uint64) *sequence {
+func newSequence(t *testing.T, seed uint64, bundled bool) *sequence {
 	s := &sequence{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 0)), slow: map[string]bool{}, hardware: &hardware{widgets: map[string]string{}}}
 	s.has = s.podHas
 	dir := shortDir(t)
 	for n := range 4 {
 		s.disks = append(s.disks, &disk{serial: fmt.Sprintf("%032x", n+1)})
 	}
+	if bundled { // else there is hardly ever one
+		for n, d := range s.disks {
+			s.widgets[fmt.Sprintf("widget%d", n)] = fmt.Sprintf("W%d", n)
+			s.plug(d, n+1)
+		}
+	}
 	s.machine = newMachine(t, s.hardware)
 	s.setup = setup{
 		source: s.machine, root: s.machine.Root(), touch: *s.touch(), dir: filepath.Join(dir, "k"), state: filepath.Join(dir, "s"),
-		shares: 1 + s.random.IntN(2), care: cares[s.random.IntN(len(cares))],
+		shares: 1 + s.random.IntN(2), bundle: bundled, hold: seed%2 == 0, care: cares[s.random.IntN(len(cares))],
 		log: slog.New(slog.NewTextHandler(&s.journal, &slog.HandlerOptions{Level: slog.LevelInfo})),
+	}
+	if bundled {
+		s.setup.shares = 1
 	}
 	s.must(os.Mkdir(s.setup.dir, 0o755))
 	t.Cleanup(func() {
@@ -384,13 +406,25 @@ func (s *sequence) admit(resource string, n int) bool {
 	}
 	p.ids = ids
 	for _, id := range ids {
-		device, _, _ := strings.Cut(id, "::")
-		s.slow[device] = s.slow[device] || strings.HasSuffix(p.uid, initOnly)
+		members := []string{id}
+		if note, ok := answer.GetAnnotations()["metalplug.io/"+id]; ok {
+			members = nil
+			s.bundles++
+			for member := range strings.SplitSeq(note, ",") {
+				_, member, _ = strings.Cut(member, "=")
+				members = append(members, member)
+			}
+		}
+		p.devices = append(p.devices, members...)
+		for _, member := range append(members, id) {
+			device, _, _ := strings.Cut(member, "::")
+			s.slow[device] = s.slow[device] || strings.HasSuffix(p.uid, initOnly)
+		}
 	}
-	p.things = s.handed(p.uid, ids, answer.GetDevices())
+	p.things = s.handed(p.uid, p.devices, answer.GetDevices())
 	s.say("%s has %v", p.uid, p.ids)
 	if s.setup.care.AtRelease {
-		s.given(p.uid, ids)
+		s.given(p.uid, p.devices)
 	}
 	return true
 }
@@ -412,6 +446,9 @@ func (s *sequence) stepAllocate() {
 	if s.random.IntN(3) == 0 {
 		resource = widgetResource
 	}
+	if s.setup.bundle && s.random.IntN(3) > 0 {
+		resource = bundleResource
+	}
 	s.admit(resource, 1+s.random.IntN(2))
 }
 
@@ -429,7 +466,7 @@ func (s *sequence) stepStart() {
 	s.say("start of %s: %v", p.uid, err)
 	if err == nil {
 		p.started = true
-		s.work(p.uid, p.ids)
+		s.work(p.uid, p.devices)
 		s.apply()
 	}
 }
@@ -492,7 +529,7 @@ func (s *sequence) podHas(uid, id string) bool {
 
 // has reports whether a pod has a device, or a share of it.
 func (p *pod) has(id string) bool {
-	return slices.ContainsFunc(p.ids, func(held string) bool { return held == id || strings.HasPrefix(held, id+"::") })
+	return slices.ContainsFunc(slices.Concat(p.ids, p.devices), func(held string) bool { return held == id || strings.HasPrefix(held, id+"::") })
 }
 
 // stepUnplugDuringAllocate has a disk go at some moment of an admission.
@@ -658,6 +695,9 @@ func (s *sequence) check() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.setup.bundle {
+		return errors.Join(s.checkBundles(), s.checkPlaces())
+	}
 	for _, d := range s.disks {
 		healthy := disks[d.id()] == pluginapi.Healthy
 		switch {
@@ -668,6 +708,38 @@ func (s *sequence) check() error {
 		}
 	}
 	return errors.Join(s.checkWidgets(widgets), s.checkPlaces())
+}
+
+// checkBundles compares the bundles that are offered with the devices that are there. The caller holds mu.
+func (s *sequence) checkBundles() error {
+	snapshot, _ := s.parts.inventory.Snapshot()
+	in := make(map[string]string)
+	for id, health := range s.kubelet.view(bundleResource) {
+		bundle := snapshot.Find(id)
+		if bundle == nil {
+			return fmt.Errorf("%s is offered and is not known", id)
+		}
+		for _, m := range bundle.Members {
+			member := m.Device.ID
+			for _, resource := range []string{diskResource, widgetResource} {
+				if _, ok := s.kubelet.view(resource)[member]; ok {
+					return fmt.Errorf("%s is offered by %s and in %s", member, resource, id)
+				}
+			}
+			if other := in[member]; other != "" {
+				return fmt.Errorf("%s is in %s and in %s", member, id, other)
+			}
+			in[member] = id
+			d := s.find(member)
+			there := d != nil && plugged(d) && !d.sick || slices.ContainsFunc(slices.Collect(maps.Values(s.widgets)), func(serial string) bool {
+				return widgetID(serial) == member
+			})
+			if health == pluginapi.Healthy && !there {
+				return fmt.Errorf("%s is offered, and its member %s is not there", id, member)
+			}
+		}
+	}
+	return nil
 }
 
 // opened reports whether a place has had another device, which a pod still holds. That pod can open the device that is there now.
@@ -713,8 +785,10 @@ func (s *sequence) checkPlaces() error {
 	snapshot, _ := s.parts.inventory.Snapshot()
 	for _, offer := range snapshot.Offers {
 		for _, d := range offer.Devices {
-			if nodes := d.Allocation.Nodes; d.Healthy && (len(nodes) != 1 || s.behind(nodes[0].Host) != d.Device.ID) {
-				return fmt.Errorf("%s is offered as %v", d.Device.ID, nodes)
+			for _, part := range d.Parts() {
+				if nodes := part.Allocation.Nodes; d.Healthy && (len(nodes) != 1 || s.behind(nodes[0].Host) != part.Device.ID) {
+					return fmt.Errorf("%s is offered as %v", part.Device.ID, nodes)
+				}
 			}
 		}
 	}
