@@ -131,11 +131,17 @@ func takeHelpers(t *table, r *Reset) {
 	t.end()
 }
 
-// helper takes where a helper is reached.
+// helperSocket takes where a helper is reached.
 func (t *table) helperSocket(key string, to *string) {
-	if t.value(key) == Direct {
-		t.text(key, to)
-	} else if t.pathname(key, to) {
+	var name string
+	switch ok := t.text(key, &name); {
+	case !ok:
+	case name == Direct:
+		*to = name
+	case checkPath(name) != nil:
+		t.reportf(key, "%v or %q", checkPath(name), Direct)
+	default:
+		*to = filepath.Clean(name)
 		t.check(key, checkSocket(*to))
 	}
 }

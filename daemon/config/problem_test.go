@@ -102,8 +102,8 @@ func TestProblems(t *testing.T) {
 		{"state and run are one", "[paths]\nstate = \"/k\"\nrun = \"/k\"\n", ""},
 		{"source", "[hardware]\nsource = \"sysfs\"\n", `m.toml:2: hardware.source: "sysfs" is neither "udev" nor "recording:PATH"`},
 		{"no recording", "[hardware]\nsource = \"recording:\"\n", `m.toml:2: hardware.source: "recording:" is neither "udev" nor "recording:PATH"`},
-		{"socket", "[reset]\nsocket = \"reset.sock\"\n", `m.toml:2: reset.socket: "reset.sock" is not an absolute path`},
-		{"holders", "[reset]\nholders = \"Direct\"\n", `m.toml:2: reset.holders: "Direct" is not an absolute path`},
+		{"socket", "[reset]\nsocket = \"reset.sock\"\n", `m.toml:2: reset.socket: "reset.sock" is not an absolute path or "direct"`},
+		{"holders", "[reset]\nholders = \"Direct\"\n", `m.toml:2: reset.holders: "Direct" is not an absolute path or "direct"`},
 		{
 			"socket of 108 bytes", "reset.socket = \"/" + strings.Repeat("d", 107) + "\"\n",
 			`m.toml:1: reset.socket: "/` + strings.Repeat("d", 79) + `" has 108 bytes, a socket can have 107`,
@@ -348,7 +348,7 @@ m.toml:6: resource.name: "example" is not a resource name like "example.com/name
 m.toml:9: resource.match.PCI_ID: "[" is not a pattern: an unfinished "[" or a "\" at the end
 m.toml:10: resource.match."PCI ID": is neither a udev property like "PCI_ID" nor "ATTR{name}"
 m.toml:15: resource.reset.scrub: "x" is not a scrub of class nvme: none, discard, zero, format, crypto-erase or sanitize
-m.toml:20: reset.socket: "" is not an absolute path
+m.toml:20: reset.socket: "" is not an absolute path or "direct"
 m.toml:22: paths.x: unknown key; man metalplug.toml lists the keys`
 	if got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
