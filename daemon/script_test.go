@@ -109,6 +109,7 @@ func (s *story) do(words []string) error {
 		"release":              s.release,
 		"with-pods":            s.withPods,
 		"lose-state":           s.loseState,
+		"why":                  s.why,  // why ID TEXT... wants the text in one of the reasons
 		"held":                 s.held, // held NAME waits until the daemon knows the pod that holds it
 		"remove-sockets":       s.removeSockets,
 		"replace-dir":          s.replaceDir,

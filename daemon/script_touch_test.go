@@ -236,6 +236,24 @@ func (s *story) state(words []string) error {
 }
 
 // evidence wants a disk to be offered on that.
+// why wants a text among the reasons for which a device is offered, or is not.
+func (s *story) why(words []string) error {
+	var answer control.Answer
+	if err := s.client().Get(context.Background(), "/v1/why?what="+words[0], &answer); err != nil {
+		return err
+	}
+	want := strings.Join(words[1:], " ")
+	var all []string
+	for _, step := range answer.Found[0].Steps {
+		all = append(all, step.Why)
+	}
+	all = append(all, answer.Found[0].Verdict)
+	if !slices.ContainsFunc(all, func(why string) bool { return strings.Contains(why, want) }) {
+		return fmt.Errorf("the reasons are %q", all)
+	}
+	return nil
+}
+
 // held waits until the kubelet has told the daemon which pod holds a device.
 func (s *story) held(words []string) error {
 	for range 200 {

@@ -42,9 +42,15 @@ func withReason(why string, m *inventory.Status) string {
 	return fmt.Sprintf("%s; Unhealthy: %s", strings.TrimSuffix(why, "; "), m.Reason)
 }
 
-// far returns how far two devices are from each other.
+// far returns how far two devices are from each other. Only the NUMA node counts for one that is not on PCI.
 func far(a, b *inventory.Status) plugin.Distance {
-	return plugin.DistanceOf(plugin.PCIPath(a.Device.SysPath), plugin.PCIPath(b.Device.SysPath), a.Device.NUMANode == b.Device.NUMANode)
+	path := func(s *inventory.Status) []string {
+		if device.FunctionIn(s.Device.SysPath) == "" {
+			return nil
+		}
+		return plugin.PCIPath(s.Device.SysPath)
+	}
+	return plugin.DistanceOf(path(a), path(b), a.Device.NUMANode == b.Device.NUMANode)
 }
 
 // others names the nearest devices that could have been in the place of a member, with what became of them.
