@@ -31,7 +31,8 @@ func (l *loop) restore() {
 	sameBoot := kept.Health.Boot == l.boot
 	l.restoreEvidence(kept.Evidence, sameBoot)
 	for _, r := range kept.Devices {
-		class, offered := device.ClassNamed(r.Class), l.rule(r.Resource) != nil && !r.Away
+		// A pod may hold a device of a resource that has gone since. Another resource that takes it waits for that pod.
+		class, offered := device.ClassNamed(r.Class), (l.rule(r.Resource) != nil || r.Held()) && !r.Away
 		if class == nil || !offered && !(r.Used && class.Disks) {
 			continue
 		}
