@@ -8,6 +8,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -56,15 +57,7 @@ func (b *bundle) collect(ctx context.Context, o *operator, file string, c config
 		c.Files = []string{file}
 	}
 	for _, name := range c.Files {
-		content, err := os.ReadFile(name)
-		b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
-	}
-	for _, r := range c.Resources {
-		for _, value := range r.Env { // may be a password
-			if !strings.Contains(value, "{") {
-				b.recorder.Hide(value)
-			}
-		}
+		b.configuration(name)
 	}
 	d := newDoctor(ctx, o, file)
 	b.answers(ctx, d.client)
@@ -73,6 +66,29 @@ func (b *bundle) collect(ctx context.Context, o *operator, file string, c config
 	b.add("doctor.txt", findings.Bytes(), nil)
 	b.journal(ctx)
 	b.versions()
+}
+
+// placeholder is what of a value of env is not the operator's.
+var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
+
+// configuration adds a file of the configuration. A value of env may be a password, and is masked. If the values cannot be told from
+// the rest of the file, or are written in another way than they read, the file is left out.
+func (b *bundle) configuration(name string) {
+	content, err := os.ReadFile(name)
+	values, invalid := config.EnvValues(string(content))
+	for _, value := range values {
+		if placeholder.ReplaceAllString(value, "") == "" {
+			continue
+		}
+		b.recorder.Hide(value)
+		if !bytes.Contains(content, []byte(value)) {
+			invalid = errors.New("a string of env has an escape")
+		}
+	}
+	if err == nil && invalid != nil {
+		content, err = nil, fmt.Errorf("it may have passwords in env that are not masked: %w", invalid)
+	}
+	b.add("configuration/"+strings.TrimPrefix(name, "/"), content, err)
 }
 
 // answers adds what the daemon answers, with other names for pods and users, whose own may be too short to be masked.

@@ -106,6 +106,43 @@ func TestBundle(t *testing.T) {
 	}
 }
 
+// TestBundleHidesEnv looks for passwords in configurations that cannot be used.
+func TestBundleHidesEnv(t *testing.T) {
+	const resource = "[[resource]]\nname = \"example.org/x\"\nclass = \"gpu\"\n"
+	for _, text := range []string{
+		resource + "env = { TOKEN = \"hunter2-and-more\", URL = \"https://me:hunter2@{node}\" }\n", // valid
+		resource + "reset.scrub = \"no such scrub\"\nenv.TOKEN = \"hunter2-and-more\"\n",
+		resource + "env = { TOKEN = \"hunter2{and-more}\" }\n",
+		resource + "env = { TOKEN = \"\\u0068unter2-hunter2\" }\n",
+		resource + "[env]\nTOKEN = \"hunter2-and-more\"\n",
+		resource + "env = { TOKEN = \"hunter2-and-more\" \n",
+	} {
+		dir := t.TempDir()
+		main := filepath.Join(dir, "metalplug.toml")
+		if err := os.Mkdir(filepath.Join(dir, "conf.d"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{main, filepath.Join(dir, "conf.d", "1.toml")} {
+			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		report := filepath.Join(dir, "report.tar.gz")
+		if code, _, stderr := ctl(t, "record", "--config", main, "--socket", "/none", "--bundle", report); code != exitOK {
+			t.Fatalf("exit %d, %s", code, stderr)
+		}
+		files := unpacked(t, report)
+		for name, content := range files {
+			if strings.Contains(content, "hunter2") {
+				t.Errorf("%s\n%s has the password:\n%s", text, name, content)
+			}
+		}
+		if files["metalplug/configuration"+filepath.Join(dir, "conf.d", "1.toml")] == "" {
+			t.Errorf("%s\nthe report does not have the drop-in: %v", text, files["metalplug/doctor.txt"])
+		}
+	}
+}
+
 // TestBundleHidesPods has a pod with a name that is too short to be masked.
 func TestBundleHidesPods(t *testing.T) {
 	device := control.Device{ID: "GPU-1", Held: true, Allocated: &kubelet.Pod{Namespace: "ns", Name: "p", Container: "c"}}

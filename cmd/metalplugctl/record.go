@@ -32,7 +32,9 @@ func (o *operator) recordCommand() *cobra.Command {
 		if err != nil && *archive == "" { // the report may be about that
 			return err
 		} else if err != nil {
+			files := c.Files
 			c = config.Default()
+			c.Files = files
 		}
 		source, err := udev.Open(udev.Options{Proc: c.Paths.Proc})
 		if err != nil {

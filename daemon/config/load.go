@@ -20,7 +20,7 @@ import (
 // directory. A key in a later file replaces the earlier value. A [[resource]] of a name that an earlier file has, or a
 // built-in resource, overrides that one key by key. match, exclude and env are one key each. The resources of the files come
 // in the order in which the files name them, and the built-in ones that no file names after them. The file must exist
-// unless it is [DefaultFile]. An error is a [Problems].
+// unless it is [DefaultFile]. An error is a [Problems], and comes with the names of the files.
 func Load(file string) (Config, error) {
 	if file == "" {
 		return Config{}, Problems{{File: `""`, What: "no file has an empty name: name one, or none at all for " + DefaultFile}}
@@ -47,9 +47,39 @@ func load(main string, optional bool) (Config, error) {
 	}
 	c := basic()
 	if problems := c.apply(dir, files...); len(problems) > 0 {
-		return Config{}, problems
+		return Config{Files: c.Files}, problems
 	}
 	return c, nil
+}
+
+// EnvValues returns the values of each env in the text of a file, which may be invalid. The error is that of a text that is not
+// TOML.
+func EnvValues(text string) (values []string, err error) {
+	var tree map[string]any
+	_, err = toml.Decode(text, &tree)
+	var collect func(of any, inEnv bool)
+	collect = func(of any, inEnv bool) {
+		switch of := of.(type) {
+		case string:
+			if inEnv {
+				values = append(values, of)
+			}
+		case map[string]any:
+			for key, value := range of {
+				collect(value, inEnv || key == "env")
+			}
+		case []map[string]any:
+			for _, value := range of {
+				collect(value, inEnv)
+			}
+		case []any:
+			for _, value := range of {
+				collect(value, inEnv)
+			}
+		}
+	}
+	collect(tree, false)
+	return values, err
 }
 
 // Check looks for the files that the configuration names and a daemon cannot start without. This is the recording, if
