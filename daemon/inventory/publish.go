@@ -119,10 +119,7 @@ func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed 
 		l.report(old, e.status)
 		l.unsaved = l.unsaved || old == nil || !sameIdentity(old, e.status)
 		if old != nil && old.Resource != "" && old.Resource != e.status.Resource {
-			if removed[old.Resource] == nil {
-				removed[old.Resource] = make(map[string]bool)
-			}
-			removed[old.Resource][e.device.ID] = true
+			remove(removed, old)
 		}
 		if e.status.Resource != "" {
 			changed[e.status.Resource] = append(changed[e.status.Resource], e.status)
