@@ -188,7 +188,7 @@ func (d *daemon) running(pod string) (bool, error) {
 }
 
 // remembered returns the devices of pods in the kubelet's checkpoint.
-func (d *daemon) remembered() map[string]map[string]inventory.Known {
+func (d *daemon) remembered() map[string]map[string]kubelet.Known {
 	devices, err := kubelet.Remembered(d.Config.Paths.DevicePlugins)
 	if err != nil {
 		d.Log.Warn("kubelet checkpoint not read", "err", err)

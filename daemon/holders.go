@@ -36,8 +36,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 		snapshot, changed := d.inventory.Snapshot()
 		var next <-chan time.Time // nothing is to be asked
 		if devices := doubtful(snapshot); len(devices) > 0 {
-			asked := time.Now()
-			holdings, err := holders.Ask(ctx, devices)
+			answer, err := holders.Ask(ctx, devices)
 			switch {
 			case ctx.Err() != nil:
 				return nil
@@ -45,9 +44,7 @@ func (d *daemon) askHolders(ctx context.Context, ready func()) error {
 				complaint = ""
 				d.control.SetHolders(holders.Pods())
 				d.noteHolders(snapshot, holders.Pods())
-				d.inventory.Kubelet(holders.Kubelet)
-				d.inventory.Booked(holders.Written, holders.Booked)
-				d.inventory.Confirm(asked, holdings)
+				d.inventory.Confirm(answer)
 			case err.Error() != complaint:
 				complaint = err.Error()
 				d.Log.Info("holders not known", "err", err)

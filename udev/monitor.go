@@ -97,13 +97,7 @@ func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
 		return err
 	}, func() error {
 		event.Received = time.Now()
-		err := send(ctx, event, events)
-		// udevd does not report that a renamed device is gone from its old path.
-		if old := event.Device.Properties.Value("DEVPATH_OLD"); event.Action == "move" && old != "" && err == nil {
-			event.Action, event.Device.SysPath = "remove", "/sys"+old
-			err = send(ctx, event, events)
-		}
-		return err
+		return send(ctx, event, events)
 	})
 }
 

@@ -18,7 +18,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // drives answers for the helpers. Each disk holds data until it is erased.
@@ -106,8 +106,8 @@ func TestAdoptIsRefused(t *testing.T) {
 	d := &drives{erased: make(map[string]string), open: "nvme6n1"}
 	n := touchable(t, adoptable(), adoptableResources, d.touch())
 	n.inventory.Allocated(map[string][]string{"nvme-eui.2": {"nvme-eui.2"}}, "")
-	n.inventory.Booked(time.Now(), map[string][]string{"nvme-eui.3": {"A"}})
-	n.inventory.Confirm(time.Now(), map[string]inventory.Holding{"nvme-eui.3": inventory.Held})
+	n.inventory.Confirm(kubelet.Answer{Written: time.Now(), Booked: map[string][]string{"nvme-eui.3": {"A"}}})
+	n.inventory.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"nvme-eui.3": kubelet.Held}})
 	const virtual = "node-pci-0000:00:0f.0"
 	for _, c := range []struct {
 		name, id string

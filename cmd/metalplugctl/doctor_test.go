@@ -20,6 +20,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/inspect"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
@@ -63,7 +64,7 @@ func soundMachine() fixture {
 		},
 		status: &control.Status{
 			Version: "1.0", Ready: true, Source: "udev", Resources: resources, Uptime: 60,
-			Devices: control.Totals{Healthy: 1}, Events: control.EventCounts{Counts: inventory.Counts{Events: 3, LastEvent: time.Now()}},
+			Devices: control.Totals{Healthy: 1}, Events: control.EventCounts{Counts: inspect.Counts{Events: 3, LastEvent: time.Now()}},
 		},
 		devices: []control.Device{{
 			ID: "nvme-1", Resource: nvmeName, Class: "nvme", Health: "Healthy", Nodes: []string{"/dev/nvme1n1"}, Hardware: control.Hardware{Present: true},

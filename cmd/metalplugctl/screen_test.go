@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/inspect"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
@@ -105,7 +106,7 @@ func TestStatusOfADaemonInTrouble(t *testing.T) {
 		Version: "1.0", Uptime: 90, Source: "udev",
 		Configuration: control.Configuration{Files: []string{"/etc/a.toml", "/etc/b.toml"}, Problem: "/etc/b.toml:3: nonsense: unknown key"},
 		Devices:       control.Totals{Healthy: 1, Unhealthy: 2, Cordoned: 1, Allocated: 1, NotOffered: 4},
-		Events:        control.EventCounts{Counts: inventory.Counts{Events: 12, LastEvent: last, Overflows: 1, Resyncs: 2}},
+		Events:        control.EventCounts{Counts: inspect.Counts{Events: 12, LastEvent: last, Overflows: 1, Resyncs: 2}},
 		Resources:     []control.Resource{{Name: "t/r", Totals: control.Totals{Healthy: 1, Unhealthy: 2}}, {Name: "t/none", Optional: true}},
 		Refused:       []control.Refusal{{Time: last, Resource: "t/r", Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"}},
 	}, now)

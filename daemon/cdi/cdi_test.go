@@ -21,6 +21,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
@@ -107,7 +108,7 @@ func (b *bench) devices(n int) []*inventory.Status {
 func (b *bench) allocate(id string) {
 	b.t.Helper()
 	b.inventory.Allocated(map[string][]string{id: {id}}, "")
-	b.inventory.Booked(time.Now(), map[string][]string{id: {"A"}})
+	b.inventory.Confirm(kubelet.Answer{Written: time.Now(), Booked: map[string][]string{id: {"A"}}})
 	b.until("the device is not held", func() bool {
 		snapshot, _ := b.inventory.Snapshot()
 		return snapshot.Offer(resource).Find(id).Held()

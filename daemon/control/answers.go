@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inspect"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/verdict"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -136,7 +138,7 @@ type Totals struct {
 
 // EventCounts are what came of the hardware since the start.
 type EventCounts struct {
-	inventory.Counts
+	inspect.Counts
 	Foreign     uint64 `json:"foreign"`              // not from udevd
 	Malformed   uint64 `json:"malformed"`            // could not be decoded
 	Overwritten uint64 `json:"kernelLogOverwritten"` // times that lines of the kernel's log were lost
@@ -201,7 +203,7 @@ func reading(snapshot *inventory.Snapshot) *Reading {
 	var r Reading
 	var read, size int64
 	for d := range snapshot.All() {
-		if d.Todo == inventory.ReadDisk {
+		if d.Todo == verdict.ReadDisk {
 			r.Disks++
 			read, size = read+d.Evidence.Read, size+d.Evidence.Size
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/verdict"
 	"github.com/metalplug/metalplug/integration/clock"
 )
 
@@ -21,7 +22,7 @@ import (
 func offered(changes ...func(*inventory.Status)) *inventory.Status {
 	s := &inventory.Status{
 		Device:   &device.Device{ID: "d", Class: &device.NVMe, SysPath: "/sys/devices/d", NUMANode: 1},
-		Resource: "t/r", Verdict: inventory.Verdict{Healthy: true}, Observation: inventory.Observation{Present: true},
+		Resource: "t/r", Verdict: verdict.Verdict{Healthy: true}, Observation: inventory.Observation{Present: true},
 	}
 	for _, change := range changes {
 		change(s)

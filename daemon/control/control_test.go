@@ -70,7 +70,6 @@ func start(t *testing.T, recording string, changes ...func(*control.Options)) *b
 	b.inventory = inventory.New(inventory.Options{
 		Source: b.machine, Host: host, Rules: c.Rules(), Log: log,
 		Settle: time.Hour, // however busy the machine, the first snapshot has all devices
-		Shown:  time.Hour, // and a cordon is seen when it is answered
 	})
 	o := control.Options{
 		Version: "1.2", Started: time.Now(), Inventory: b.inventory, Host: host, Log: log, Source: b.machine,

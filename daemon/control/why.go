@@ -13,8 +13,10 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/evidence"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/verdict"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -229,17 +231,17 @@ func (x *Explanation) evidence(d *inventory.Status) {
 	at := v.Since.UTC().Format(TimeFormat)
 	ok, why := false, ""
 	switch {
-	case v.Kind == inventory.Blank:
+	case v.Kind == evidence.Blank:
 		ok, why = true, fmt.Sprintf("blank since %s: all %d bytes were read; at each plug random places, both ends and the known offsets are read again", at, v.Size)
-	case v.Kind == inventory.Erased:
+	case v.Kind == evidence.Erased:
 		ok, why = true, fmt.Sprintf("erased by metalplug at %s, and verified", at)
 	case v.Scrub != "":
 		why = fmt.Sprintf("adopted by the operator at %s, to be erased by %s", at, v.Scrub)
-	case v.Kind == inventory.Adopted:
+	case v.Kind == evidence.Adopted:
 		ok, why = true, fmt.Sprintf("adopted by the operator, erased at %s, and verified", at)
 	case v.Found != "":
 		why = fmt.Sprintf("none: a full read since %s found %s", at, v.Found)
-	case d.Todo == inventory.ReadDisk && v.Size > 0:
+	case d.Todo == verdict.ReadDisk && v.Size > 0:
 		why = fmt.Sprintf("none yet: %d of %d bytes were read since %s and are blank", v.Read, v.Size, at)
 	case d.State == lease.Unproven:
 		why = "none: no full read, no erasure by metalplug, not adopted"

@@ -21,10 +21,10 @@ import (
 // when the hardware was taken away or put in, or a driver was bound to it. If one of them is about a part of the hardware
 // that is marked, the rest stays marked.
 type Mark struct {
-	SysPath string
-	Source  string // a mark replaces those of the same source at its path, "a" takes back "a/b" too, empty takes back all
-	Reason  string // for people, or empty if the mark takes back
-	Warning bool   // the hardware is usable all the same
+	SysPath string `json:"sysfsPath"`
+	Source  string `json:"source"`            // a mark replaces those of the same source at its path, "a" takes back "a/b" too, empty takes back all
+	Reason  string `json:"reason"`            // for people, or empty if the mark takes back
+	Warning bool   `json:"warning,omitempty"` // the hardware is usable all the same
 }
 
 // Notice returns the mark that an event leaves.

@@ -3,8 +3,10 @@
 package inventory
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"time"
 )
 
 // Current returns a device as it stands, with all notes from before the call. A snapshot may not show them yet. Current waits
@@ -20,19 +22,15 @@ func (i *Inventory) Current(ctx context.Context, id string) (*Status, error) {
 	return s, nil
 }
 
-// current returns a status with the health and reasons of the last snapshot.
+// current judges a device as it stands. It shows the hardware as the last look saw it, also during the daemon's own work.
 func (l *loop) current(id string) *Status {
 	e := l.entries[id]
 	if e == nil || e.status == nil {
 		return nil
 	}
-	s := *e.status
-	s.Device, s.Lease, s.As, s.Nodes = e.device, e.lease, e.as, nil
-	if s.Observation = e.observation(); s.Present {
-		s.Nodes = e.status.Nodes
-	}
-	l.fillIn(e, l.facts(e), &s)
-	return &s
+	s := l.judge(e, time.Now())
+	s.Observation = e.observation()
+	return s
 }
 
 // Kept returns when all notes from before the call are on disk. Without a store it does not wait. The error is that of the
@@ -50,8 +48,22 @@ func (i *Inventory) Kept(ctx context.Context) error {
 	case err := <-kept:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("keep account of devices: %w", ctx.Err())
+		return fmt.Errorf("save the state: %w", ctx.Err())
 	}
+}
+
+// lasting carries out a change and returns nil once it is on disk. With an error nothing has changed: the change has refused, or
+// it was undone since it cannot be saved.
+func (i *Inventory) lasting(ctx context.Context, change func(*loop) error, undo func(*loop)) error {
+	var refused error
+	if err := i.ask(ctx, func(l *loop) { refused = change(l) }); err != nil || refused != nil {
+		return cmp.Or(err, refused)
+	}
+	if err := i.Kept(ctx); err != nil {
+		_ = i.ask(context.WithoutCancel(ctx), undo)
+		return fmt.Errorf("not saved: %w", err)
+	}
+	return nil
 }
 
 // Started returns when the snapshot shows that a container has been started with each of these devices. From then on every

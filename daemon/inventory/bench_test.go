@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
 func BenchmarkPatchOneOf10000(b *testing.B) {
 	o := &Offer{}
 	for i := range 10_000 {
-		o.Devices = append(o.Devices, &Status{Device: &device.Device{ID: fmt.Sprintf("node-W%06d", i)}, Verdict: Verdict{Healthy: true}})
+		o.Devices = append(o.Devices, &Status{Device: &device.Device{ID: fmt.Sprintf("node-W%06d", i)}, Verdict: verdict.Verdict{Healthy: true}})
 	}
 	changed := []*Status{{Device: o.Devices[5000].Device}}
 	b.ReportAllocs()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/bundle"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
@@ -22,12 +23,6 @@ type membership struct {
 	bundle string // the ID of its bundle, or empty
 	of     string // the resource of that
 	aside  string // why it is offered neither on its own nor in a bundle, or empty
-}
-
-// Member is a device in a bundle, or a bundle itself, in the records.
-type Member struct {
-	Resource string `json:"resource"`
-	ID       string `json:"id"`
 }
 
 // bundler makes the bundles of an inventory.
@@ -149,7 +144,7 @@ func (l bundler) assemble() {
 	if !stirred {
 		return
 	}
-	l.unmatched = l.busy()
+	l.unmatched = l.inspector.Busy()
 	bundles := l.byBundle()
 	for id, members := range bundles {
 		broken := l.broken(id, members)
@@ -252,7 +247,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 // spare reports whether a device may become part of a new bundle. No pod holds it, and it can be used.
 func (l bundler) spare(e *entry) bool {
 	f := l.facts(e)
-	return e.sighting != nil && f.unusable() == nil && f.sick() == "" && f.Cordon == nil && !f.Lease.Held() && !f.Lease.Used && f.Lease.Failure == ""
+	return e.sighting != nil && f.Unusable() == nil && f.Sick() == "" && f.Cordon == "" && !f.Lease.Held() && !f.Lease.Used && f.Lease.Failure == ""
 }
 
 // join makes the statuses of the bundles whose members have changed.
@@ -341,16 +336,16 @@ func urgency(of lease.Lease) int {
 
 // rememberBundle takes in a bundle that pods hold by the kubelet's checkpoint. If the state is lost, the checkpoint has the
 // members.
-func (l bundler) rememberBundle(of, id string, known Known) {
+func (l bundler) rememberBundle(of, id string, known kubelet.Known) {
 	members := known.Members
 	for _, e := range l.byBundle()[id] {
 		if e.of == of {
-			members = append(members, Member{e.resource, e.device.ID})
+			members = append(members, kubelet.Member{Resource: e.resource, ID: e.device.ID})
 		}
 	}
 	for _, m := range members {
 		if r := l.rule(m.Resource); r != nil {
-			l.remember(*r, m.ID, Known{NUMANode: known.NUMANode, As: known.As, Pods: known.Pods}).membership = membership{bundle: id, of: of}
+			l.remember(*r, m.ID, kubelet.Known{NUMANode: known.NUMANode, As: known.As, Pods: known.Pods}).membership = membership{bundle: id, of: of}
 		}
 	}
 	if len(members) == 0 {

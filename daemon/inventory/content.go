@@ -5,33 +5,41 @@ package inventory
 import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
+
+// known are the facts about a device that outlast a restart of the daemon.
+type known struct {
+	sameDisk
+	left                 // of the last tenant, if no process has written there since
+	Wrote       wrote    `json:"wrote,omitzero"`        // to the disk when it was last known who wrote, or zero if that is not known
+	Initialised string   `json:"initialised,omitempty"` // the [device.Rule].Init that was done to this appearance of the hardware
+	Given       []string `json:"given,omitempty"`       // the nodes that its pods were given. It is replaced and never written
+	Numbers     []string `json:"numbers,omitempty"`     // of its node in this boot, by which its pods may open it, see [loop.noteNumber]
+}
 
 // sameDisk identifies the disk that a look saw. Two looks that saw the same disk have equal values.
 type sameDisk struct {
-	appearance string // of the disk, as [device.Target.Appearance] returns it
-	medium     string // identifies the disk itself, also in another boot, as [device.Target.Medium] returns it
-	instance   uint64 // of the hardware, see [device.Host.Instance]
+	Appearance string `json:"diskseq,omitempty"` // of the disk in this boot, as [device.Target.Appearance] returns it
+	Medium     string `json:"disk,omitempty"`    // identifies the disk itself, also in another boot, as [device.Target.Medium] returns it
+	Instance   uint64 `json:"inode,omitempty"`   // of the hardware in this boot, see [device.Host.Instance]
 }
 
-// content identifies the disk that was seen, and the data that a tenant has left on it.
-type content struct {
-	sameDisk
-	left  remains // of the last tenant, if no process has written there since
-	seen  remains // the same at the last look
-	wrote wrote   // what was written to the disk when it was last known who wrote; the zero value: not known
-}
-
-// remains identifies the data that a tenant has left on a disk. With the zero value the data is not known.
-type remains struct {
-	fingerprint string
-	blank       bool // nothing was found
+// left identifies the data that a tenant has left on a disk. With the zero value the data is not known.
+type left struct {
+	Fingerprint string `json:"fingerprint,omitempty"`
+	Blank       bool   `json:"blank,omitempty"` // nothing was found
 }
 
 // wrote is how many sectors were written to a disk in one presence, see [loop.presence].
 type wrote struct {
 	In      string `json:"in,omitempty"`
 	Sectors uint64 `json:"sectors,omitempty"`
+}
+
+// rebooted forgets the facts that the kernel counts from the start in each boot.
+func (k *known) rebooted() {
+	k.Appearance, k.Instance, k.Wrote, k.Initialised, k.Numbers = "", 0, wrote{}, "", nil
 }
 
 // replaced notes that another medium may be in the place of a disk.
@@ -47,33 +55,33 @@ func (l *loop) replaced(e *entry) {
 // vouches for it, which the end of the work shows.
 func (l *loop) appears(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
-	other := e.appearance != "" && appearance != e.appearance || e.medium != "" && medium != e.medium ||
-		appearance == "" && e.instance != 0 && s.Instance != e.instance
+	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
+		appearance == "" && e.Instance != 0 && s.Instance != e.Instance
 	if other {
 		e.proof = proof{}
-		same := e.medium != "" && medium == e.medium
+		same := e.Medium != "" && medium == e.Medium
 		if w := e.window; !same || w == nil || w.busy == 0 && (appearance == "" || appearance != w.vouched) {
 			l.replaced(e)
 		}
 	}
-	e.appearance, e.medium = appearance, medium
+	e.Appearance, e.Medium = appearance, medium
 }
 
 // noteTwin compares the medium of a disk with those of the others. Evidence of one disk would be taken for that of another with
 // the same serial number. From then on each of them is known by its appearance alone. It is not known which of them a tenant
 // has had, nor whether both are one disk.
 func (l *loop) noteTwin(e *entry) {
-	if e.medium == "" || l.twins[e.medium] {
+	if e.Medium == "" || l.twins[e.Medium] {
 		return
 	}
-	other := l.media[e.medium]
-	l.media[e.medium] = e
-	if other == nil || other == e || other.sighting == nil || other.medium != e.medium {
+	other := l.media[e.Medium]
+	l.media[e.Medium] = e
+	if other == nil || other == e || other.sighting == nil || other.Medium != e.Medium {
 		return
 	}
 	l.Log.Warn("two disks have one identity", "device", e.device.ID, "detail", "the other is "+other.device.ID+": what is known of either is forgotten")
-	delete(l.evidence, e.medium)
-	l.twins[e.medium] = true
+	delete(l.evidence, e.Medium)
+	l.twins[e.Medium] = true
 	l.replaced(e)
 	l.replaced(other)
 	l.unsaved = true
@@ -83,19 +91,19 @@ func (l *loop) noteTwin(e *entry) {
 // compare notes the content of a disk that a tenant has left and no worker works on. At each look after that it makes sure
 // that the content is the same. If it differs, another node or an operator wrote it.
 func (l *loop) compare(e *entry, s *device.Sighting) {
-	found := remains{s.Fingerprint, s.Blank}
+	found := left{s.Fingerprint, s.Blank}
 	known := s.Fingerprint != "" || s.Blank && l.needsEvidence(e)
 	if !known || e.lease.Held() || e.lease.Used || e.lease.Failure != "" || e.busy() || e.outdated() {
 		return
 	}
-	if e.left.fingerprint != "" && e.left.fingerprint != s.Asked && e.left.blank == s.Blank {
+	if e.left.Fingerprint != "" && e.left.Fingerprint != s.Asked && e.left.Blank == s.Blank {
 		return // the probe began before that was known, and has read other places
 	}
 	e.seen = found
 	switch {
 	case !e.lease.Residue || e.left == found:
 		return
-	case e.left != (remains{}):
+	case e.left != (left{}):
 		l.foreign(e, "it differs from what its last pod has left")
 	}
 	e.left, l.unsaved = found, true
@@ -109,14 +117,14 @@ func (l *loop) noteWrites(e *entry, s *device.Sighting) {
 	case !s.Target.IsDisk(), e.busy(), e.outdated():
 		return
 	case e.lease.Held() && e.lease.Hold != lease.Due:
-		e.wrote = wrote{}
+		e.Wrote = wrote{}
 		return
 	}
-	before, now := e.wrote, wrote{l.here(e), s.Written}
+	before, now := e.Wrote, wrote{l.here(e), s.Written}
 	if before == now {
 		return
 	}
-	e.wrote = now
+	e.Wrote = now
 	v := l.evidenceOf(e)
 	adopted, tenants := v != nil && v.Scrub != "", e.lease.Residue || e.lease.Order == lease.Erase
 	l.unsaved = l.unsaved || adopted || tenants
@@ -140,7 +148,7 @@ func (l *loop) foreign(e *entry, reason string) {
 	_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: reason})
 }
 
-// spares is [Facts.spared] of an entry.
+// spares is [verdict.Facts.Spared] of an entry.
 func (l *loop) spares(e *entry) bool {
-	return (&Facts{Offered: e.offered, Lease: e.lease, Rule: l.rule(e.resource)}).spared()
+	return (&verdict.Facts{Offered: e.offered, Lease: e.lease, Rule: l.rule(e.resource)}).Spared()
 }

@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/metalplug/metalplug/daemon/evidence"
+	"github.com/metalplug/metalplug/daemon/fault"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
@@ -16,38 +19,28 @@ const stateVersion = 2
 
 // record is one device in the file.
 type record struct {
-	ID       string `json:"id"`
-	Class    string `json:"class"`
-	Resource string `json:"resource"`
-	Model    string `json:"model,omitempty"`
-	SysPath  string `json:"sysfsPath"`
-	NUMANode int    `json:"numaNode"`
-	Present  bool   `json:"present"`
-	Away     bool   `json:"away,omitempty"`  // not in the device list until it is erased
-	Bundle   Member `json:"bundle,omitzero"` // that it is in
+	ID       string         `json:"id"`
+	Class    string         `json:"class"`
+	Resource string         `json:"resource"`
+	Model    string         `json:"model,omitempty"`
+	SysPath  string         `json:"sysfsPath"`
+	NUMANode int            `json:"numaNode"`
+	Present  bool           `json:"present"`
+	Away     bool           `json:"away,omitempty"`  // not in the device list until it is erased
+	Bundle   kubelet.Member `json:"bundle,omitzero"` // that it is in
 
 	lease.Lease
+	known
 	// Owed is the kubelet that may not be done with its Allocate, or nil.
 	Owed *string `json:"owed,omitempty"`
-	Disk string  `json:"disk,omitempty"` // the medium that was seen
-	// Fingerprint and Blank identify the data that a tenant has left.
-	Fingerprint string   `json:"fingerprint,omitempty"`
-	Blank       bool     `json:"blank,omitempty"`
-	Appearance  string   `json:"diskseq,omitempty"` // with the next fields, in the boot of [health]
-	Wrote       wrote    `json:"wrote,omitzero"`
-	Given       []string `json:"given,omitempty"`   // the nodes that its pods were given
-	Numbers     []string `json:"numbers,omitempty"` // of its node, by which its pods may open it
-
-	Initialised string `json:"initialised,omitempty"`
-	Instance    uint64 `json:"inode,omitempty"`
 }
 
 type contents struct {
-	Version int    `json:"version"`
-	Machine string `json:"machine"` // as in [Options]
-	Health  health `json:"health"`
-	// Evidence belongs to disks, also absent ones. A disk without evidence is read in full before it is offered.
-	Evidence []evidenceRecord `json:"evidence,omitempty"`
+	Version int          `json:"version"`
+	Machine string       `json:"machine"` // as in [Options]
+	Health  fault.Record `json:"health"`
+	// Disks has the evidence of disks, also absent ones, by medium. A disk without it is read in full before it is offered.
+	Disks map[string]evidence.Evidence `json:"disks,omitempty"`
 	// Cordons keep devices from new pods, by ID.
 	Cordons map[string]Cordon `json:"cordons,omitempty"`
 	Devices []record          `json:"devices"` // the last

@@ -3,6 +3,7 @@
 package inventory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,9 +16,6 @@ var ErrUnknownDevice = errors.New("no such device")
 
 // errStopped is the error after the end of the inventory.
 var errStopped = errors.New("the inventory has stopped")
-
-// cordonShown is how long Cordon and Uncordon wait for the snapshot that shows it. During looks there is one each publishGap.
-const cordonShown = 10 * publishGap
 
 // Unexplained is the reason of a cordon for which the operator gave none.
 const Unexplained = "by the operator"
@@ -59,9 +57,7 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 	return was, err
 }
 
-// changeCordon saves a change of the cordons, if the function makes one. Then the change takes effect, and changeCordon waits a
-// little for the snapshot that shows it. The order matters, since a cordon that is not on disk would be gone after a power
-// failure.
+// changeCordon carries out a change of the cordons, if the function makes one, and waits for the snapshot that shows it.
 func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map[string]Cordon) bool) error {
 	select {
 	case <-i.ready: // else a lost state would cordon the device again
@@ -72,68 +68,42 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 	}
 	i.cordoning.Lock() // one change at a time
 	defer i.cordoning.Unlock()
-	// From here on the change is carried out though the client may have gone. The loop never waits.
-	unhurried := context.WithoutCancel(ctx)
-	var wanted *Cordon
-	var known bool
-	var saved chan error // nil: there was nothing to change
-	if err := i.ask(unhurried, func(l *loop) {
+	var before map[string]Cordon
+	saveErr := i.lasting(ctx, func(l *loop) error {
+		before = l.cordons
 		next := make(map[string]Cordon)
-		maps.Copy(next, l.cordons)
-		_, known = next[id]
-		known = known || l.entries[id] != nil
-		if !known || !change(next) {
-			return
+		maps.Copy(next, before)
+		if _, is := next[id]; !is && l.entries[id] == nil {
+			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
 		}
-		if c, cordoned := next[id]; cordoned {
-			wanted = &c
+		if change(next) {
+			l.setCordons(id, next)
 		}
-		saved = l.saveCordons(next)
-	}); err != nil {
-		return err
-	}
-	switch {
-	case !known:
-		return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
-	case saved == nil:
 		return nil
+	}, func(l *loop) { l.setCordons(id, before) })
+	var stands *Cordon
+	err := i.ask(context.WithoutCancel(ctx), func(l *loop) { stands = l.cordon(id) })
+	if err == nil {
+		err = i.await(ctx, id, func(s *Status) bool { return s == nil || s.Cordon.Same(stands) })
 	}
-	err := <-saved
-	if askErr := i.ask(unhurried, func(l *loop) {
-		if err != nil {
-			l.saveCordons(l.cordons)
-			return
-		}
-		l.cordons = l.nextCordons
-		if e := l.entries[id]; e != nil {
-			l.changed(e)
-		}
-	}); err == nil && askErr == nil {
-		i.awaitCordon(ctx, id, wanted)
+	return cmp.Or(saveErr, err)
+}
+
+// setCordons replaces the cordons, of which that of a device has changed.
+func (l *loop) setCordons(id string, next map[string]Cordon) {
+	l.cordons = next
+	l.saveLater()
+	if e := l.entries[id]; e != nil {
+		l.changed(e)
 	}
-	if err != nil {
-		return fmt.Errorf("save cordons: %w", err)
+}
+
+// cordon returns the cordon of a device, or nil.
+func (l *loop) cordon(id string) *Cordon {
+	if c, is := l.cordons[id]; is {
+		return &c
 	}
 	return nil
-}
-
-// saveCordons saves cordons. The channel has nil once they are on disk, or the reason why they are not.
-func (l *loop) saveCordons(next map[string]Cordon) chan error {
-	l.nextCordons, l.unsaved = next, true
-	l.save()
-	if l.Store == nil {
-		saved := make(chan error, 1)
-		saved <- nil
-		return saved
-	}
-	return l.Store.Flush()
-}
-
-// awaitCordon waits a little until a snapshot shows that cordon of a device, or with nil that there is none.
-func (i *Inventory) awaitCordon(ctx context.Context, id string, wanted *Cordon) {
-	ctx, cancel := context.WithTimeout(ctx, i.Shown)
-	defer cancel()
-	_ = i.await(ctx, id, func(s *Status) bool { return s == nil || s.Cordon.Same(wanted) }) // it holds all the same
 }
 
 // cordonKnown cordons each device that a resource takes, since it may have been cordoned before.
@@ -146,8 +116,8 @@ func (l *loop) cordonKnown() {
 			l.changed(e)
 		}
 	}
-	l.cordons, l.nextCordons = cordons, cordons
-	l.saveSoon()
+	l.cordons = cordons
+	l.saveLater()
 }
 
 // Same reports whether two cordons are equal. Either may be nil.

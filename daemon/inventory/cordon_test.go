@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inspect"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/integration/udevtest"
 	"github.com/metalplug/metalplug/udev"
@@ -203,7 +204,7 @@ func TestCordonAtTheStart(t *testing.T) {
 func TestCounts(t *testing.T) {
 	m := udevtest.New(t, widget("w0", "A"))
 	r := start(t, m, "")
-	if got := r.Counts(); got != (inventory.Counts{}) {
+	if got := r.Counts(); got != (inspect.Counts{}) {
 		t.Errorf("at first %+v", got)
 	}
 	m.Send(udev.Event{Action: udev.Mounts})

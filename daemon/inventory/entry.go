@@ -8,14 +8,17 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/fault"
+	"github.com/metalplug/metalplug/daemon/inspect"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
 // entry is a device with an identity, present or not.
 type entry struct {
 	device   *device.Device   // never written once it was published
 	resource string           // in whose list it is or would be
-	owner    *subject         // in which it was last found, or nil since the start
+	owner    *inspect.Subject // in which it was last found, or nil since the start
 	sighting *device.Sighting // of the last look, or nil while the hardware is not there
 	offered  bool             // it is in a list, and stays there until it is certainly free
 	awaited  bool             // it was there when the last run ended
@@ -23,28 +26,28 @@ type entry struct {
 	status   *Status          // as published, or nil
 	settled  *settled         // the last verdict that the daemon's own work had no part in, or nil
 	lease    lease.Lease      // changed by [loop.apply] alone
-	damper   *damper          // or nil if it was never unhealthy
+	damper   *fault.Damper    // or nil if it was never unhealthy
 	calm     *time.Timer      // until the damper releases it, or nil
 	line     []byte           // of the state file, or nil after a change
 	window   *window          // the daemon's own work on it, or nil
 	books
-	content
+	known
+	seen left // the data that the last look found
 	firmware
 	proof
 	membership
 }
 
-// settled is the verdict of a device while looks see the daemon's own work on it.
-type settled struct {
-	Verdict
-	Observation
+// firmware is the work of the vendor's unit that initialises a device.
+type firmware struct {
+	uninit   string    // why it failed, or empty
+	settling time.Time // until then it may change the hardware
 }
 
-// firmware is the state that the vendor's unit has loaded into a device.
-type firmware struct {
-	initialised string    // the [device.Rule].Init that was done to this appearance of the hardware
-	uninit      string    // why it could not be initialised, or empty
-	settling    time.Time // until then the unit may change the hardware
+// settled is the verdict of a device while looks see the daemon's own work on it.
+type settled struct {
+	verdict.Verdict
+	Observation
 }
 
 // newLease is that of a device of which nothing is known. The first judgement says whether it can be offered.
@@ -138,32 +141,4 @@ func (l *loop) rule(resource string) *device.Rule {
 		return nil
 	}
 	return &l.rules[i]
-}
-
-// distrust returns why a device without a fault is not trusted yet, or empty. reason is its fault.
-func (e *entry) distrust(reason string, now time.Time) string {
-	switch {
-	case e.damper != nil:
-	case reason == "":
-		return ""
-	default:
-		e.damper = &damper{}
-	}
-	return e.damper.observe(reason, now)
-}
-
-// calmLater queues a judgement of a device for the time when its damper releases it.
-func (l *loop) calmLater(e *entry, now time.Time) {
-	until := e.damper.until()
-	if until.IsZero() || e.calm != nil {
-		return
-	}
-	e.calm = time.AfterFunc(until.Sub(now), func() {
-		l.post(func(l *loop) {
-			e.calm = nil
-			if l.entries[e.device.ID] == e {
-				l.changed(e)
-			}
-		})
-	})
 }

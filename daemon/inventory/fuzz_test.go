@@ -19,7 +19,7 @@ func FuzzState(f *testing.F) {
 		`{"version":2,"devices":[{"id":"a","class":"nvme","resource":"x/y","numaNode":-1,"present":true,"state":"in-use","hold":"started","used":true,"tenants":["p"]}]}`,
 		`{"version":2,"devices":[{"id":"node-A-w","class":"node","resource":"example.org/widget","state":"failed","used":true,"order":"later"}]}`,
 		`{"version":2,"devices":[{"id":"node-A-w","class":"node","resource":"example.org/widget","state":"of a later version"}]}`,
-		`{"version":2,"cordons":{"node-A-w":{"reason":"x"}},"evidence":[{"medium":"m","kind":"blank"}]}`,
+		`{"version":2,"cordons":{"node-A-w":{"reason":"x"}},"disks":{"m":{"kind":"blank"}}}`,
 		`{"version":3}`, `{`, ``, `null`, `{"version":2,"devices":null}`,
 	} {
 		f.Add([]byte(text))

@@ -8,25 +8,8 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/lease"
-)
-
-// Holding is the kubelet's answer whether a pod holds a device.
-type Holding int
-
-const (
-	// Unknown means that the kubelet gave no answer.
-	Unknown Holding = iota
-	// Held means that the kubelet lists a pod that holds it.
-	Held
-	// Named means that the kubelet lists no pod that holds it, but has written it into its checkpoint again. It does so for a
-	// pod in which only an init container has a device.
-	Named
-	// Remembered means that no pod holds it, but the kubelet's checkpoint still names it. When the plugin sends a list, the
-	// kubelet writes the checkpoint again, without the pods that have gone.
-	Remembered
-	// Free means that certainly no pod holds it.
-	Free
 )
 
 // books are the kubelet's records of a device.
@@ -36,9 +19,7 @@ type books struct {
 	booked    bool      // since then the kubelet has listed a pod that holds it, or is known to be done with that Allocate
 	owed      bool      // it was allocated, and nothing has shown that the kubelet is done with that
 	pods      []string  // UIDs of those that the kubelet's checkpoint named last
-	kubelet   string    // that asked for that; empty: it is not known
-	given     []string  // the nodes that its pods were given; never written, only replaced
-	numbers   []string  // of its node, by which its pods may open it, see [loop.noteNumber]
+	asker     string    // the kubelet that asked for that, or empty if unknown
 }
 
 // holdAs notes IDs by which pods may hold it.
@@ -55,15 +36,15 @@ func (e *entry) handed() {
 		}
 	}
 	if e.lease.Held() && e.shared() { // the nodes of the other pods
-		given = append(given, e.given...)
+		given = append(given, e.Given...)
 	}
-	e.given = slices.Compact(slices.Sorted(slices.Values(given)))
+	e.Given = slices.Compact(slices.Sorted(slices.Values(given)))
 }
 
 // moved reports whether a pod was given nodes of a device that are not its nodes any more. The kubelet starts the containers of
 // that pod with them again. Links such as those by identity stay.
 func (e *entry) moved() bool {
-	return e.sighting != nil && slices.ContainsFunc(e.given, func(given string) bool {
+	return e.sighting != nil && slices.ContainsFunc(e.Given, func(given string) bool {
 		return !slices.ContainsFunc(e.sighting.Allocation.Nodes, func(n device.Node) bool { return n.Host == given })
 	})
 }
@@ -79,7 +60,7 @@ func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 			continue
 		}
 		if e.allocated, e.booked = now, e.booked && started; started {
-			l.settle(e)
+			l.closeAllocate(e)
 		}
 		e.holdAs(names)
 		if !e.lease.Held() {
@@ -93,26 +74,26 @@ func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 			e.atWork().given = true
 			_ = l.change(e, lease.Event{Name: lease.Allocate})
 		case !e.lease.Held():
-			l.started(e, lease.Event{Name: lease.Listed, Medium: e.medium, Residue: e.lease.Residue})
+			l.started(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
 		}
 	}
 	if len(held) > 0 {
-		time.AfterFunc(publishGap, func() { l.post(func(l *loop) { l.judgeAgain(held) }) })
+		l.later(publishGap, func(l *loop) { l.judgeAgain(held...) })
 	}
 }
 
-// settleAll notes that some kubelets have booked the devices that they allocated, or never will.
-func (l *loop) settleAll(by func(kubelet string) bool) {
+// closeAllocates notes that some kubelets have booked the devices that they allocated, or never will.
+func (l *loop) closeAllocates(by func(asker string) bool) {
 	for e := range l.owing {
-		if by(e.kubelet) {
+		if by(e.asker) {
 			e.allocated, e.booked = time.Now(), true
-			l.settle(e)
+			l.closeAllocate(e)
 		}
 	}
 }
 
-// settle notes that the kubelet is done with the Allocate of a device.
-func (l *loop) settle(e *entry) {
+// closeAllocate notes that the kubelet is done with the Allocate of a device.
+func (l *loop) closeAllocate(e *entry) {
 	if e.owed {
 		e.owed, e.line, l.unsaved = false, nil, true
 		delete(l.owing, e)
@@ -120,7 +101,7 @@ func (l *loop) settle(e *entry) {
 }
 
 // judgeAgain queues a judgement of those entries that are still there.
-func (l *loop) judgeAgain(all []*entry) {
+func (l *loop) judgeAgain(all ...*entry) {
 	for _, e := range all {
 		if l.entries[e.device.ID] == e {
 			l.changed(e)
@@ -146,46 +127,55 @@ func (l *loop) vacate(e *entry) {
 	l.changed(e)
 }
 
-// confirm takes in the kubelet's answers. Only a free device can leave the device list, since the kubelet crashes over an
+// confirm takes in the kubelet's answer. Only a free device can leave the device list, since the kubelet crashes over an
 // allocated ID that it does not know (kubernetes v1.35 and v1.36, devicemanager). It takes a device from one pod before it
-// gives it to the next, so that a later record names the pod that the daemon knows of.
-func (l *loop) confirm(asked time.Time, holdings map[string]Holding) {
+// gives it to the next, so that a later record names the pod that the daemon knows of. An allocation of another kubelet has
+// ended with that kubelet, or is in the checkpoint.
+func (l *loop) confirm(a kubelet.Answer) {
+	l.closeAllocates(func(by string) bool { return by != "" && a.Kubelet != "" && by != a.Kubelet })
+	if a.Booked != nil {
+		for _, e := range l.entries {
+			if e.pods = a.Booked[e.name()]; len(e.pods) > 0 && a.Written.Add(fileClock).After(e.allocated) {
+				l.closeAllocate(e)
+			}
+		}
+	}
 	bundles := bundler{l}.byBundle()
-	for id, holding := range holdings {
+	for id, holding := range a.Holdings {
 		if e := l.entries[id]; e != nil {
-			l.confirmOne(e, asked, holding)
+			l.confirmOne(e, holding, a.Asked)
 		}
 		members := bundles[id]
 		for _, e := range members {
-			l.confirmOne(e, asked, holding)
+			l.confirmOne(e, holding, a.Asked)
 		}
 		if slices.ContainsFunc(members, func(e *entry) bool { return e.bundle == "" }) { // the others are as free as the one that has left
 			for _, e := range members {
 				if e.bundle != "" {
 					e.aside = lostMember
-					l.confirmOne(e, asked, holding)
+					l.confirmOne(e, holding, a.Asked)
 				}
 			}
 		}
 	}
 }
 
-func (l *loop) confirmOne(e *entry, asked time.Time, holding Holding) {
+func (l *loop) confirmOne(e *entry, holding kubelet.Holding, asked time.Time) {
 	switch {
-	case holding == Held, holding == Named:
-		if holding == Held && asked.After(e.allocated) {
+	case holding == kubelet.Held, holding == kubelet.Named:
+		if holding == kubelet.Held && asked.After(e.allocated) {
 			e.booked = true
-			l.settle(e)
+			l.closeAllocate(e)
 		}
 		l.listedByKubelet(e)
-	case holding == Remembered:
+	case holding == kubelet.Noted:
 		l.resend[e.list()] = true
 		if l.rule(e.list()) == nil { // the kubelet is sent no list of it any more, and writes the checkpoint with any
 			for _, r := range l.rules {
 				l.resend[r.Resource] = true
 			}
 		}
-	case holding == Free && l.mayBeFree(e, asked):
+	case holding == kubelet.Free && l.mayBeFree(e, asked):
 		l.free(e)
 	}
 }
@@ -204,22 +194,22 @@ func (l *loop) listedByKubelet(e *entry) {
 	default:
 		// Content without evidence from before the pod is not the pod's.
 		residue := e.lease.Residue || e.lease.State == lease.Free && l.owns(e)
-		l.started(e, lease.Event{Name: lease.Listed, Tenants: e.pods, Medium: e.medium, Residue: residue})
+		l.started(e, lease.Event{Name: lease.Listed, Tenants: e.pods, Medium: e.Medium, Residue: residue})
 	}
 }
 
 // started notes that a container may be using the device from now on.
 func (l *loop) started(e *entry, event lease.Event) {
 	_ = l.apply(e, event)
-	e.left, e.seen = remains{}, remains{}
-	e.lingers("")
+	e.left, e.seen = left{}, left{}
+	e.delayed("")
 }
 
 // owns reports whether the content of a device counts as its tenant's once a container was started with it. It is a disk
 // without a twin, and its resource gives out neither disks with the host's data nor one disk to several tenants.
 func (l *loop) owns(e *entry) bool {
 	rule := l.rule(e.resource)
-	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.twins[e.medium]
+	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.twins[e.Medium]
 }
 
 // shared reports whether pods hold a device by the IDs of its shares.
@@ -252,13 +242,13 @@ func (l *loop) free(e *entry) {
 	f := l.facts(e)
 	// A device that waits only for the question about open files would be back at once, and the kubelet might give it out by
 	// the older list.
-	waits := e.sighting != nil && (f.uncleared() || e.sighting.Unread && f.spared() ||
-		errors.Is(f.unfit(), device.ErrUnproven) && f.Disk.Evident && l.complete(e))
-	if e.offered = e.offered && (f.unfit() == nil || waits); !e.offered {
+	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
+		errors.Is(f.Unfit(), device.ErrUnproven) && f.Disk.Evident && l.complete(e))
+	if e.offered = e.offered && (f.Unfit() == nil || waits); !e.offered {
 		e.leave()
 		if e.sighting != nil {
 			e.resource = e.sighting.Resource // or it would be offered by the old one once more
-			l.look(e.owner)
+			l.look(e)
 		}
 	}
 	l.changed(e)
@@ -267,7 +257,7 @@ func (l *loop) free(e *entry) {
 // leave ends the lease of a device that is no longer in the device list. The lease of a disk goes on, since the disk may come
 // back and has to be erased.
 func (e *entry) leave() {
-	e.lingers("")
+	e.delayed("")
 	e.membership = membership{}
 	if !e.isDisk() {
 		e.lease = newLease()
@@ -287,7 +277,7 @@ func (l *loop) restoreRemembered() {
 	}
 }
 
-func (l *loop) remember(r device.Rule, id string, known Known) *entry {
+func (l *loop) remember(r device.Rule, id string, known kubelet.Known) *entry {
 	e := l.entries[id]
 	switch {
 	case e == nil:

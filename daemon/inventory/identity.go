@@ -11,35 +11,44 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inspect"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
-// claim gives a subject the devices that a look saw in it, and removes the others.
-func (l *loop) claim(s *subject) {
-	found := make([]*entry, 0, len(s.sightings))
-	before := s.contested
-	s.contested = nil
-	var others []*Status
+// claim gives a subject the devices that a look saw in it, and removes the others. It reports whether the subject is not
+// complete, or claims an ID of another.
+func (l *loop) claim(s *inspect.Subject) (unfinished bool) {
+	before, now := l.found[s], found{}
 	var unreadable error
-	for n := range s.sightings {
-		sighting := &s.sightings[n]
+	for n := range s.Sightings {
+		sighting := &s.Sightings[n]
+		unfinished = unfinished || errors.Is(sighting.Offer, device.ErrIncomplete)
 		if sighting.Device.ID == "" {
 			if !errors.Is(sighting.Offer, device.ErrPart) { // then another has what this one stood for until now
 				unreadable = sighting.Offer
 			}
-			others = append(others, unidentified(sighting))
+			now.others = append(now.others, unidentified(sighting))
 			continue
 		}
-		if e := l.entryFor(s, sighting, before); e != nil {
-			found = append(found, e)
+		if e := l.entryFor(s, sighting, before.contested); e != nil {
+			now.entries = append(now.entries, e)
+			continue
+		}
+		if now.contested == nil {
+			now.contested = make(map[string]bool)
+		}
+		now.contested[sighting.Device.ID] = true
+	}
+	for _, e := range before.entries {
+		if !slices.Contains(now.entries, e) && e.owner == s && l.missing(e, unreadable) {
+			now.entries = append(now.entries, e)
 		}
 	}
-	for _, e := range s.entries {
-		if !slices.Contains(found, e) && e.owner == s && l.missing(e, unreadable) {
-			found = append(found, e)
-		}
+	l.stale = l.stale || !slices.EqualFunc(before.others, now.others, func(a, b *Status) bool { return a.Reason == b.Reason })
+	if l.found[s] = now; len(s.Sightings) == 0 {
+		delete(l.found, s)
 	}
-	s.entries = found
-	l.setOthers(s, others)
+	return unfinished || now.contested != nil
 }
 
 // missing notes that a device was not seen in its subject. It is gone, or it may still be there while it cannot be
@@ -49,7 +58,7 @@ func (l *loop) missing(e *entry, unreadable error) (there bool) {
 	if unreadable == nil {
 		e.departs()
 	}
-	if e.appearance == "" { // then nothing will tell it from the next
+	if e.Appearance == "" { // then nothing will tell it from the next
 		l.replaced(e)
 	}
 	if there = unreadable != nil && e.offered; there {
@@ -61,7 +70,7 @@ func (l *loop) missing(e *entry, unreadable error) (there bool) {
 
 // entryFor returns the entry for a device seen in a subject, or nil while another subject has the ID that it claims.
 // before are the IDs that were contested at the last look.
-func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string]bool) *entry {
+func (l *loop) entryFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) *entry {
 	id := l.idFor(s, sighting, before)
 	if id == "" {
 		return nil
@@ -105,7 +114,7 @@ func (l *loop) entryFor(s *subject, sighting *device.Sighting, before map[string
 
 // idFor returns the ID of a device that was seen in a subject. It is its own, or one with its place in it if another device
 // has that. It is empty while that is not decided.
-func (l *loop) idFor(s *subject, sighting *device.Sighting, before map[string]bool) string {
+func (l *loop) idFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) string {
 	id := sighting.Device.ID
 	suffixed := device.MakeID(id, place(sighting.Device))
 	if e := l.entries[suffixed]; e != nil && (e.owner == s || e.owner == nil) {
@@ -113,10 +122,10 @@ func (l *loop) idFor(s *subject, sighting *device.Sighting, before map[string]bo
 	}
 	e := l.entries[id]
 	switch {
-	case e == nil, e.owner == s, e.sighting == nil, !e.owner.vanished.IsZero(): // then that is its other name
+	case e == nil, e.owner == s, e.sighting == nil, e.owner.Vanished(): // then that is its other name
 		return id
-	case !before[id] || e.owner.phase >= looking:
-		l.contest(s, id, e)
+	case !before[id] || e.owner.Running():
+		l.contest(e)
 		return ""
 	}
 	l.Log.Warn("identity claimed twice", "device", id, "syspath", sighting.Device.SysPath,
@@ -139,37 +148,26 @@ func place(d *device.Device) string {
 // contest postpones the decision about an ID that a subject claims and another has. Usually the hardware has moved, and the
 // old subject is about to go. If both are still there at the next look, two devices claim one identity, and the new one gets
 // an ID with its place in it.
-func (l *loop) contest(s *subject, id string, owned *entry) {
-	if s.contested == nil {
-		s.contested = make(map[string]bool)
-	}
-	s.contested[id] = true
+func (l *loop) contest(owned *entry) {
 	l.replaced(owned) // which of them a tenant has had is not known
 	l.changed(owned)
-	l.look(owned.owner)
-}
-
-// unfinished reports whether a subject is worth another look without an event.
-func (s *subject) unfinished() bool {
-	return len(s.contested) > 0 || slices.ContainsFunc(s.sightings, func(sighting device.Sighting) bool {
-		return errors.Is(sighting.Offer, device.ErrIncomplete)
-	})
+	l.look(owned)
 }
 
 // onItsWay holds a disk back while the kernel removes its attributes, or has not made them all. Without its diskseq another
 // disk would be taken for it.
 func (e *entry) onItsWay(s *device.Sighting) {
-	if e.appearance != "" && s.Target.IsDisk() && s.Target.Appearance() == "" {
+	if e.Appearance != "" && s.Target.IsDisk() && s.Target.Appearance() == "" {
 		s.Target, s.Offer = nil, fmt.Errorf("%w: its diskseq cannot be read", device.ErrIncomplete)
 	}
 }
 
 // arrives notes the appearance of the hardware, and reports whether it is another one, which is not initialised.
 func (e *entry) arrives(s *device.Sighting) (another bool) {
-	if another = s.Instance != e.instance; another {
+	if another = s.Instance != e.Instance; another {
 		e.departs()
 	}
-	e.instance = s.Instance
+	e.Instance = s.Instance
 	return another
 }
 
@@ -180,10 +178,10 @@ func (e *entry) departs() {
 	if w := e.window; now.Before(e.settling) || w != nil && (w.busy > 0 || w.own && (e.outdated() || now.Before(w.until))) {
 		return
 	}
-	e.initialised, e.uninit = "", ""
+	e.Initialised, e.uninit = "", ""
 }
 
 // unidentified is the status of hardware that is seen and has no identity.
 func unidentified(s *device.Sighting) *Status {
-	return &Status{Device: s.Device, Verdict: Verdict{Reason: s.Offer.Error(), Since: time.Now()}, Observation: Observation{Present: true}}
+	return &Status{Device: s.Device, Verdict: verdict.Verdict{Reason: s.Offer.Error(), Since: time.Now()}, Observation: Observation{Present: true}}
 }

@@ -12,12 +12,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inspect"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/udev"
 )
@@ -45,11 +46,6 @@ const (
 	crowd    = 16
 	// savePause is how long after a change the identities are saved. The kubelet gets the change first.
 	savePause = 100 * time.Millisecond
-	// slowLook is when a look gives its place to another, and goes on.
-	slowLook = time.Second
-	// stuckLook is when a device that does not answer becomes Unhealthy. A read of a wedged PCIe device blocks permanently and
-	// cannot be cancelled.
-	stuckLook = 60 * time.Second
 )
 
 // Options configure an inventory. Audit, Store and Log may be zero.
@@ -64,20 +60,11 @@ type Options struct {
 	AfterBoot bool
 	// Remembered are devices that pods hold by the kubelet's checkpoint, by resource and ID. Devices that a lost Store does not
 	// have are in the device list too.
-	Remembered map[string]map[string]Known
+	Remembered map[string]map[string]kubelet.Known
 	Audit      time.Duration // how often everything is enumerated again in case an event was lost, or 0 for never
 	Settle     time.Duration // how long the first snapshot waits for udev and devices while none comes, by default 10 s
 	Grace      time.Duration // how long a device cannot be free after a container was given it, by default 30 s
-	Shown      time.Duration // how long a change of the cordons waits for the snapshot that shows it, by default 1 s
 	Log        *slog.Logger
-}
-
-// Known holds the kubelet's facts about a device that its pods hold.
-type Known struct {
-	NUMANode int      // or -1
-	As       []string // the IDs by which they hold it, its own, those of shares or that of its bundle
-	Pods     []string // their UIDs
-	Members  []Member // of a bundle, as far as the kubelet knows them
 }
 
 // Inventory is the set of devices of this machine. Its methods are safe for concurrent use.
@@ -87,7 +74,7 @@ type Inventory struct {
 	done      chan struct{} // closed when the loop has ended, so that no caller waits for it
 	ready     chan struct{} // closed with the first complete snapshot
 	published atomic.Pointer[publication]
-	counts    counters
+	inspector *inspect.Inspector
 	cordoning sync.Mutex // held while the cordons change
 }
 
@@ -103,13 +90,15 @@ func New(o Options) *Inventory {
 	}
 	o.Settle = cmp.Or(o.Settle, settleLimit)
 	o.Grace = cmp.Or(o.Grace, allocationGrace)
-	o.Shown = cmp.Or(o.Shown, cordonShown)
 	i := &Inventory{
 		Options:  o,
 		requests: requests{wake: make(chan struct{}, 1)},
 		done:     make(chan struct{}),
 		ready:    make(chan struct{}),
 	}
+	i.inspector = inspect.New(inspect.Options{
+		Source: o.Source, Log: o.Log, Post: func(f func()) { i.post(func(*loop) { f() }) },
+	})
 	i.published.Store(&publication{snapshot: &Snapshot{}, changed: make(chan struct{})})
 	return i
 }
@@ -118,38 +107,31 @@ func New(o Options) *Inventory {
 // last run are back. Otherwise [Options].Settle has passed without a look at another device.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
+// Counts returns the numbers of events and enumerations since the inventory was made.
+func (i *Inventory) Counts() inspect.Counts { return i.inspector.Counts() }
+
 // Snapshot returns the newest snapshot and a channel that is closed when there is a newer one.
 func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {
 	p := i.published.Load()
 	return p.snapshot, p.changed
 }
 
-// Asked notes that the kubelet asked for devices for a container and was refused. The kubelet allocates for one container at a
-// time. It has booked the devices that it was given before, or never will. Asked does not wait.
-func (i *Inventory) Asked(kubelet string) {
-	i.post(func(l *loop) { l.settleAll(func(by string) bool { return by == kubelet }) })
-}
-
-// Allocated notes that a container is about to be given devices. as has the IDs by which the kubelet knows each device.
-// kubelet tells the kubelet that asked from those before and after it, and is empty if unknown. Allocated does not wait.
-func (i *Inventory) Allocated(as map[string][]string, kubelet string) {
+// Allocated notes that a container is about to be given devices, or that the kubelet asked for some and was refused. as has
+// the IDs by which the kubelet knows each device. asker tells the kubelet that asked from those before and after it, and is
+// empty if unknown. A kubelet allocates for one container at a time. It has booked the devices that it was given before, or
+// never will. Allocated does not wait.
+func (i *Inventory) Allocated(as map[string][]string, asker string) {
 	now := time.Now()
 	i.post(func(l *loop) {
-		l.settleAll(func(by string) bool { return by == kubelet }) // as in Asked, and at the same moment
+		l.closeAllocates(func(by string) bool { return by == asker })
 		l.allocated(as, now, false)
 		for id := range as {
 			if e := l.entries[id]; e != nil {
-				e.owed, e.kubelet = true, kubelet
+				e.owed, e.asker = true, asker
 				l.owing[e] = true
 			}
 		}
 	})
-}
-
-// Kubelet notes which kubelet runs, or empty if unknown. Allocations of another one before it have ended with that kubelet,
-// or are in the checkpoint. Kubelet does not wait.
-func (i *Inventory) Kubelet(kubelet string) {
-	i.post(func(l *loop) { l.settleAll(func(by string) bool { return by != "" && kubelet != "" && by != kubelet }) })
 }
 
 // Starting notes that a container is about to be started, perhaps again, with devices that its pod was given. It does not
@@ -165,24 +147,10 @@ func (i *Inventory) Released(ids []string) {
 	i.post(func(l *loop) { l.released(ids) })
 }
 
-// Confirm notes which devices the kubelet's pods hold, as of the time when the kubelet was asked. A free device that must not
-// be offered leaves the device list. A remembered one makes the plugin send the list again. Confirm does not wait.
-func (i *Inventory) Confirm(asked time.Time, holdings map[string]Holding) {
-	i.post(func(l *loop) { l.confirm(asked, holdings) })
-}
-
-// Booked notes the UIDs of the pods that the kubelet's checkpoint names for each device, and when the kubelet wrote it. The
-// kubelet is done with the Allocate of these devices. It takes a device from a pod before it gives it to another, so a
-// checkpoint that is newer than the Allocate does not name a pod of before. Booked does not wait.
-func (i *Inventory) Booked(written time.Time, pods map[string][]string) {
-	i.post(func(l *loop) {
-		for _, e := range l.entries {
-			if e.pods = pods[e.name()]; len(e.pods) > 0 && written.Add(fileClock).After(e.allocated) {
-				l.settle(e)
-			}
-		}
-	})
-}
+// Confirm notes the kubelet's answer. A free device that must not be offered leaves the device list. A noted one makes the
+// plugin send the list again. The kubelet takes a device from a pod before it gives it to another. So a checkpoint that is
+// newer than the Allocate does not name a pod of before, and the kubelet is done with the Allocate. Confirm does not wait.
+func (i *Inventory) Confirm(a kubelet.Answer) { i.post(func(l *loop) { l.confirm(a) }) }
 
 // Recovered notes that these devices were reset or repaired. It clears the faults that events and error counters have
 // reported. It does not wait.
@@ -197,7 +165,7 @@ func (i *Inventory) LookAgain(ids ...string) {
 
 // SetRules replaces the rules and queues a look at everything. remembered is as in [Options]. The channel is closed with the
 // first snapshot that the old rules have no part in. SetRules does not wait.
-func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[string]Known) <-chan struct{} {
+func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[string]kubelet.Known) <-chan struct{} {
 	done := make(chan struct{})
 	i.post(func(l *loop) {
 		l.rules, l.Remembered = rules, remembered
@@ -206,11 +174,8 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 			l.inform(e)
 		}
 		l.restoreRemembered()
-		for _, s := range l.subjects { // a class of which there was no rule before
-			l.pollSubject(s)
-		}
 		l.ruled = append(l.ruled, done)
-		l.enumerate()
+		l.inspector.SetRules(rules)
 	})
 	return done
 }
@@ -231,7 +196,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 
 	l := newLoop(i)
 	l.restore()
-	l.enumerate()
+	l.inspector.SetRules(l.rules)
 	err := l.run(ctx, events, listening)
 	l.carryOut() // what is still waiting is kept
 	l.unsaved = l.unsaved || len(l.dirty) > 0
@@ -246,10 +211,10 @@ func (i *Inventory) Run(ctx context.Context) error {
 }
 
 func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-chan error) error {
-	audit := ticker(l.Audit)
-	defer audit.Stop()
-	settle := time.NewTicker(settlePoll)
-	defer settle.Stop()
+	l.later(settlePoll, (*loop).settle)
+	if l.Audit > 0 {
+		l.later(l.Audit, (*loop).audit)
+	}
 	for ctx.Err() == nil { // what else has come by then is for the end
 		select {
 		case <-ctx.Done():
@@ -266,32 +231,16 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 			}
 		case <-l.requests.wake:
 			l.carryOut()
-		case <-audit.C:
-			l.enumerate()
-		case now := <-settle.C:
-			if l.settled(now) {
-				settle.Stop()
-			}
-		case <-l.publishTimer.C:
-		case <-l.saveTimer.C:
-			l.save()
 		}
-		l.startLooks()
+		l.inspector.Start()
 		l.publish(time.Now())
 		l.tellRuled()
 	}
 	return nil
 }
 
-// ticker is time.NewTicker, or for no interval one that never ticks.
-func ticker(interval time.Duration) *time.Ticker {
-	if interval > 0 {
-		return time.NewTicker(interval)
-	}
-	t := time.NewTicker(time.Hour)
-	t.Stop()
-	return t
+// audit enumerates everything again and again, in case an event was lost.
+func (l *loop) audit() {
+	l.inspector.Enumerate()
+	l.later(l.Audit, (*loop).audit)
 }
-
-// places returns how many looks may run at once. They wait for the kernel more than they compute.
-func places() int { return 4 * runtime.GOMAXPROCS(0) }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/daemon/sysfs"
@@ -110,7 +111,6 @@ func begin(t *testing.T, m *udevtest.Machine, state string, changes ...func(*inv
 	o := inventory.Options{
 		Source: m, Rules: rules, Log: log, Grace: time.Nanosecond,
 		Settle: time.Hour, // however busy the machine, the first snapshot has all devices
-		Shown:  time.Hour, // and a cordon is seen when there is no error
 		Host:   &device.Host{Tree: sysfs.At(m.Root())},
 	}
 	if state != "" {
@@ -263,14 +263,14 @@ func TestIDLeavesOnlyWhenFree(t *testing.T) {
 	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}, "")
 	m.Unplug("/sys/devices/virtual/widget/widget0")
 	r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
-	for _, holding := range []inventory.Holding{inventory.Unknown, inventory.Held, inventory.Remembered} {
-		r.Confirm(time.Now(), map[string]inventory.Holding{"node-A-widget": holding})
+	for _, holding := range []kubelet.Holding{kubelet.Unknown, kubelet.Held, kubelet.Noted} {
+		r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": holding}})
 		if err := r.Alive(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		r.offers("example.org/widget", "node-A-widget Unhealthy (gone)")
 	}
-	r.Confirm(time.Now(), map[string]inventory.Holding{"node-A-widget": inventory.Free})
+	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Free}})
 	r.offers("example.org/widget", "")
 }
 
@@ -281,30 +281,30 @@ func TestIDJustAllocatedIsNotFree(t *testing.T) {
 	allocate := func() { r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}, "") }
 	allocate()
 	m.Unplug("/sys/devices/virtual/widget/widget0")
-	confirm := func(asked time.Time, holding inventory.Holding, want string) {
+	confirm := func(asked time.Time, holding kubelet.Holding, want string) {
 		t.Helper()
-		r.Confirm(asked, map[string]inventory.Holding{"node-A-widget": holding})
+		r.Confirm(kubelet.Answer{Asked: asked, Holdings: map[string]kubelet.Holding{"node-A-widget": holding}})
 		if err := r.Alive(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		r.offers("example.org/widget", want)
 	}
 	const kept = "node-A-widget Unhealthy (gone)"
-	confirm(time.Now(), inventory.Free, kept)
-	confirm(before, inventory.Held, kept) // the pod before
-	confirm(time.Now(), inventory.Free, kept)
-	confirm(time.Now(), inventory.Held, kept)
+	confirm(time.Now(), kubelet.Free, kept)
+	confirm(before, kubelet.Held, kept) // the pod before
+	confirm(time.Now(), kubelet.Free, kept)
+	confirm(time.Now(), kubelet.Held, kept)
 	allocate() // to the next one
-	confirm(time.Now(), inventory.Free, kept)
+	confirm(time.Now(), kubelet.Free, kept)
 	r.Starting(map[string][]string{"node-A-widget": {"node-A-widget"}}) // late, for a pod that is gone
-	confirm(time.Now(), inventory.Free, kept)
-	confirm(time.Now(), inventory.Named, kept) // which may be said of the pod before
-	confirm(time.Now(), inventory.Free, kept)
-	confirm(time.Now(), inventory.Held, kept)
+	confirm(time.Now(), kubelet.Free, kept)
+	confirm(time.Now(), kubelet.Named, kept) // which may be said of the pod before
+	confirm(time.Now(), kubelet.Free, kept)
+	confirm(time.Now(), kubelet.Held, kept)
 	before = time.Now()
 	r.Starting(map[string][]string{"node-A-widget": {"node-A-widget"}})
-	confirm(before, inventory.Free, kept)
-	confirm(time.Now(), inventory.Free, "") // it was in the kubelet's books, and is no more
+	confirm(before, kubelet.Free, kept)
+	confirm(time.Now(), kubelet.Free, "") // it was in the kubelet's books, and is no more
 }
 
 // TestAllocationBeforeAStartOfOurs may be seconds old, and the daemon has forgotten it.
@@ -319,7 +319,7 @@ func TestAllocationBeforeAStartOfOurs(t *testing.T) {
 	r.stop = func() {}
 	r = start(t, m, dir, patient)
 	r.offers("example.org/widget", id+" Healthy")
-	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
+	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{id: kubelet.Free}})
 	if err := r.Alive(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -354,8 +354,10 @@ func TestWorkWithoutItsCaller(t *testing.T) {
 // list before it goes on. Only what it does next proves that it is done with that.
 func TestAllocateIsOwed(t *testing.T) {
 	const id = "node-A-widget"
-	holds := func(h inventory.Holding) func(*running) {
-		return func(r *running) { r.Confirm(time.Now(), map[string]inventory.Holding{id: h}) }
+	holds := func(h kubelet.Holding) func(*running) {
+		return func(r *running) {
+			r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{id: h}})
+		}
 	}
 	for _, test := range []struct {
 		name string
@@ -366,12 +368,12 @@ func TestAllocateIsOwed(t *testing.T) {
 		{"it asks again for the same", func(r *running) { r.Allocated(map[string][]string{id: {id}}, "7") }, false},
 		{"it allocates another", func(r *running) { r.Allocated(map[string][]string{"node-B-widget": {"node-B-widget"}}, "7") }, true},
 		{"another process allocates", func(r *running) { r.Allocated(map[string][]string{"node-B-widget": {"node-B-widget"}}, "8") }, false},
-		{"it asks again, and is refused", func(r *running) { r.Asked("7") }, true},
-		{"another process is refused", func(r *running) { r.Asked("8") }, false},
-		{"it answers", func(r *running) { r.Kubelet("7") }, false},
-		{"another process answers", func(r *running) { r.Kubelet("8") }, true},
-		{"its checkpoint names the pod of before", holds(inventory.Named), false},
-		{"it lists the pod", holds(inventory.Held), true},
+		{"it asks again, and is refused", func(r *running) { r.Allocated(nil, "7") }, true},
+		{"another process is refused", func(r *running) { r.Allocated(nil, "8") }, false},
+		{"it answers", func(r *running) { r.Confirm(kubelet.Answer{Kubelet: "7"}) }, false},
+		{"another process answers", func(r *running) { r.Confirm(kubelet.Answer{Kubelet: "8"}) }, true},
+		{"its checkpoint names the pod of before", holds(kubelet.Named), false},
+		{"it lists the pod", holds(kubelet.Held), true},
 		{"it starts a container", func(r *running) { r.Starting(map[string][]string{id: {id}}) }, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -387,7 +389,7 @@ func TestAllocateIsOwed(t *testing.T) {
 				test.does(r)
 				for range 3 {
 					clock.Pass(time.Hour)
-					holds(inventory.Free)(r)
+					holds(kubelet.Free)(r)
 					synctest.Wait()
 				}
 				snapshot, _ := r.Snapshot()
@@ -408,9 +410,9 @@ func TestOneShareSaysNothingOfAnother(t *testing.T) {
 		if err := r.Alive(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Held})
+		r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{id: kubelet.Held}})
 	}
-	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
+	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{id: kubelet.Free}})
 	if err := r.Alive(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -423,7 +425,7 @@ func TestWhatTheKubeletRemembersIsOffered(t *testing.T) {
 	const lost, used = "node-gone-widget", "nvme-eui.00000000000000000000000000000001"
 	m := udevtest.New(t, blank(1, "00000000000000000000000000000001", "E: ID_FS_USAGE=filesystem\nE: ID_FS_TYPE=ext4\n"))
 	r := start(t, m, "", func(o *inventory.Options) {
-		o.Remembered = map[string]map[string]inventory.Known{
+		o.Remembered = map[string]map[string]kubelet.Known{
 			"example.org/widget": {lost: {NUMANode: 1, As: []string{lost}}}, nvmeResource: {used: {As: []string{used}}},
 			"example.org/other": {"x": {NUMANode: -1}},
 		}
@@ -440,7 +442,7 @@ func TestWhatTheKubeletRemembersIsOffered(t *testing.T) {
 func TestIDsByWhichADeviceIsHeldStayUntilItIsFree(t *testing.T) {
 	const id, resource = "node-A-widget", "example.org/widget"
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "", func(o *inventory.Options) {
-		o.Remembered = map[string]map[string]inventory.Known{resource: {id: {As: []string{id + "::2"}}}}
+		o.Remembered = map[string]map[string]kubelet.Known{resource: {id: {As: []string{id + "::2"}}}}
 		o.Grace = time.Nanosecond
 	})
 	as := func(what string, want ...string) {
@@ -452,8 +454,8 @@ func TestIDsByWhichADeviceIsHeldStayUntilItIsFree(t *testing.T) {
 	r.LookAgain(id)
 	as("what was allocated beside", id+"::0", id+"::1", id+"::2")
 	before, _ := r.Snapshot()
-	r.Kubelet("2")
-	r.Confirm(time.Now(), map[string]inventory.Holding{id: inventory.Free})
+	r.Confirm(kubelet.Answer{Kubelet: "2"})
+	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{id: kubelet.Free}})
 	as("nothing")
 	after, _ := r.Snapshot()
 	if after.Offer(resource).Listed == before.Offer(resource).Listed {
@@ -464,7 +466,7 @@ func TestIDsByWhichADeviceIsHeldStayUntilItIsFree(t *testing.T) {
 func TestRememberedIDMakesTheListBeSentAgain(t *testing.T) {
 	r := start(t, udevtest.New(t, widget("widget0", "A")), "")
 	before, _ := r.Snapshot()
-	r.Confirm(time.Now(), map[string]inventory.Holding{"node-A-widget": inventory.Remembered})
+	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Noted}})
 	r.until("a new list", func(s *inventory.Snapshot) bool {
 		return s.Offer("example.org/widget").Listed > before.Offer("example.org/widget").Listed
 	})
@@ -566,13 +568,13 @@ func TestHeldDeviceDoesNotChangeItsResource(t *testing.T) {
 	m := udevtest.New(t, widget("widget0", "A"))
 	r := start(t, m, "")
 	r.Allocated(map[string][]string{"node-A-widget": {"node-A-widget"}}, "")
-	r.Confirm(time.Now(), map[string]inventory.Holding{"node-A-widget": inventory.Held})
+	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Held}})
 	other := []device.Rule{{Resource: "example.org/other", Class: &device.Generic, Match: rules[0].Match}, rules[0]}
 	<-r.SetRules(other, nil)
 	r.offers("example.org/other", "")
 	r.offers("example.org/widget", "node-A-widget Unhealthy (it belongs to another resource now, example.org/other: "+
 		"it changes over once no pod holds it)")
-	r.Confirm(time.Now(), map[string]inventory.Holding{"node-A-widget": inventory.Free})
+	r.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{"node-A-widget": kubelet.Free}})
 	r.offers("example.org/other", "node-A-widget Healthy")
 	r.offers("example.org/widget", "")
 }

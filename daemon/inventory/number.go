@@ -34,12 +34,12 @@ func (e *entry) number() string {
 func (l *loop) noteNumber(e *entry) {
 	n := e.number()
 	switch {
-	case e.lease.Held() && n != "" && !slices.Contains(e.numbers, n):
-		e.numbers = append(slices.Clip(e.numbers), n)
+	case e.lease.Held() && n != "" && !slices.Contains(e.Numbers, n):
+		e.Numbers = append(slices.Clip(e.Numbers), n)
 		l.numbered(e)
-	case !e.lease.Held() && len(e.numbers) > 0:
-		before := e.numbers
-		e.numbers = nil
+	case !e.lease.Held() && len(e.Numbers) > 0:
+		before := e.Numbers
+		e.Numbers = nil
 		for _, other := range l.entries {
 			if other != e && slices.Contains(before, other.number()) {
 				l.changed(other)
@@ -50,8 +50,8 @@ func (l *loop) noteNumber(e *entry) {
 
 // numbered lists a device below its numbers.
 func (l *loop) numbered(e *entry) {
-	for _, n := range e.numbers {
-		others := slices.DeleteFunc(l.granted[n], func(o *entry) bool { return o == e || len(o.numbers) == 0 })
+	for _, n := range e.Numbers {
+		others := slices.DeleteFunc(l.granted[n], func(o *entry) bool { return o == e || len(o.Numbers) == 0 })
 		l.granted[n] = append(others, e)
 	}
 }
@@ -67,7 +67,7 @@ func (l *loop) opened(e *entry) error {
 		return nil
 	}
 	for _, other := range l.granted[n] {
-		if other != e && slices.Contains(other.numbers, n) {
+		if other != e && slices.Contains(other.Numbers, n) {
 			return fmt.Errorf("%w: the pod of %s can still open it, as the kernel has given it the number of its node, %s; delete that pod",
 				device.ErrInUse, other.device.ID, n)
 		}

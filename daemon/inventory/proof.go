@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inspect"
 )
 
 // proof is the last answer about the content of a disk, for the time without an answer.
@@ -17,7 +18,7 @@ type proof struct {
 }
 
 // believe returns a sighting with the last answer in place of a missing one, for at most the time in which hardware may
-// answer (stuckLook). A pod that gets the disk in the meantime is safe. Before its container starts, the disk has to be
+// answer (inspect.StuckLook). A pod that gets the disk in the meantime is safe. Before its container starts, the disk has to be
 // proven empty once more. A disk without any answer yet is not offered.
 func (e *entry) believe(s *device.Sighting, now time.Time) *device.Sighting {
 	if s.Unread && s.Health == nil && e.sick != nil {
@@ -33,7 +34,7 @@ func (e *entry) believe(s *device.Sighting, now time.Time) *device.Sighting {
 		return s
 	case e.since.IsZero():
 		e.since = now
-	case now.Sub(e.since) >= stuckLook:
+	case now.Sub(e.since) >= inspect.StuckLook:
 		e.sound = false
 		return s
 	}

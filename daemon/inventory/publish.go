@@ -19,17 +19,20 @@ const LevelNotice = slog.Level(2)
 // publish makes a snapshot after a change and wakes the readers. It waits for [loop.gap], so that a burst of events leads to
 // few messages to the kubelet.
 func (l *loop) publish(now time.Time) {
-	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale && (!l.unmatched || l.busy()) {
-		if !l.busy() {
+	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale && (!l.unmatched || l.inspector.Busy()) {
+		if !l.inspector.Busy() {
 			l.cause = time.Time{}
 		}
 		return
 	}
 	if wait := l.gap() - now.Sub(l.publishedAt); l.publishedOnce() && wait > 0 {
-		l.publishTimer.Reset(wait)
+		if !l.waits {
+			l.waits = true
+			l.later(wait, func(l *loop) { l.waits = false })
+		}
 		return
 	}
-	l.crowded = len(l.dirty) > crowd
+	l.changes = len(l.dirty)
 	l.swap(l.next(now))
 	l.publishedAt, l.cause = now, time.Time{}
 	if l.unsaved {
@@ -40,9 +43,9 @@ func (l *loop) publish(now time.Time) {
 // gap is the least time between the last snapshot and the next.
 func (l *loop) gap() time.Duration {
 	switch {
-	case l.busy():
+	case l.inspector.Busy():
 		return publishGap
-	case l.crowded:
+	case l.changes > crowd:
 		return crowdGap
 	}
 	return 0
@@ -52,7 +55,7 @@ func (l *loop) publishedOnce() bool { return !l.publishedAt.IsZero() }
 
 // tellRuled closes the channels of [Inventory.SetRules] once the rules apply everywhere.
 func (l *loop) tellRuled() {
-	if len(l.ruled) == 0 || l.enumerating || l.busy() || len(l.dirty)+len(l.resend) > 0 || l.stale || l.unmatched || !l.publishedOnce() {
+	if len(l.ruled) == 0 || l.inspector.Enumerating() || l.inspector.Busy() || len(l.dirty)+len(l.resend) > 0 || l.stale || l.unmatched || !l.publishedOnce() {
 		return
 	}
 	for _, done := range l.ruled {
@@ -147,25 +150,11 @@ func sameIdentity(a, b *Status) bool {
 		a.Device.Model == b.Device.Model && a.Device.NUMANode == b.Device.NUMANode
 }
 
-// setOthers notes the hardware in s without an identity.
-func (l *loop) setOthers(s *subject, others []*Status) {
-	old := l.others[s]
-	if slices.EqualFunc(old, others, func(a, b *Status) bool { return a.Reason == b.Reason }) {
-		return
-	}
-	l.stale = true
-	if len(others) == 0 {
-		delete(l.others, s)
-		return
-	}
-	l.others[s] = others
-}
-
 // collectOthers lists everything that is not offered.
 func (l *loop) collectOthers() []*Status {
 	var all []*Status
-	for _, others := range l.others {
-		all = append(all, others...)
+	for _, f := range l.found {
+		all = append(all, f.others...)
 	}
 	for _, e := range l.entries {
 		if e.status != nil && e.status.Resource == "" && e.status.Present {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // request is a call that the goroutine which owns the inventory carries out for another.
@@ -40,6 +41,20 @@ func (q *requests) take() []request {
 
 // post asks the loop to carry out a request. It does not wait. After the end of the loop, nothing carries it out.
 func (i *Inventory) post(r request) { i.requests.add(r) }
+
+// later posts a request after a pause. The timer may be stopped until then.
+func (i *Inventory) later(pause time.Duration, r request) *time.Timer {
+	return time.AfterFunc(pause, func() { i.post(r) })
+}
+
+// about posts a request about a device, which must be known by then. It does not wait.
+func (i *Inventory) about(id string, r func(*loop, *entry)) {
+	i.post(func(l *loop) {
+		if e := l.entries[id]; e != nil {
+			r(l, e)
+		}
+	})
+}
 
 // ask asks the loop to carry out a request, and returns when it has. With an error the loop never carries it out.
 func (i *Inventory) ask(ctx context.Context, r request) (ended error) {

@@ -58,7 +58,7 @@ func TestRename(t *testing.T) {
 		}
 		r.machine.Send(udev.Event{Action: action, Device: d})
 	}
-	moved := func(r *running) { event(r, "move", now); event(r, "remove", old) }
+	moved := func(r *running) { event(r, "move", now); clock.Pass(time.Second) }
 	look := func(r *running) { r.LookAgain(id) }
 	wait := func(d time.Duration) func(*running) { return func(*running) { clock.Pass(d) } }
 	rename := func(r *running) { r.machine.Silently(adapter("roce7", "")) }

@@ -12,8 +12,10 @@ import (
 // restore takes in the devices of the last run. They are in the device list from the start, Unhealthy until a look sees them.
 func (l *loop) restore() {
 	defer l.restoreRemembered()
+	if boot, err := l.Host.Read("/proc/sys/kernel/random/boot_id"); err == nil {
+		l.faults.Boot = boot
+	}
 	if l.Store == nil {
-		l.restoreHealth(health{})
 		return
 	}
 	var kept contents
@@ -23,13 +25,15 @@ func (l *loop) restore() {
 		l.Log.Error("state lost", "err", fmt.Errorf("%w; the record of cordons and of erased disks is lost: "+
 			"all devices found at this start are cordoned, and disks are unproven; uncordon those that were not cordoned before", err))
 	}
-	l.cordons, l.nextCordons = kept.Cordons, kept.Cordons
+	l.cordons = kept.Cordons
 	if kept.Version == 0 { // from now on a file that is missing is one that was removed
 		defer func() { l.unsaved = true; l.save() }()
 	}
-	l.restoreHealth(kept.Health)
-	sameBoot := kept.Health.Boot == l.boot
-	l.restoreEvidence(kept.Evidence, sameBoot)
+	sameBoot := kept.Health.Boot == l.faults.Boot
+	if sameBoot {
+		l.faults = kept.Health
+	}
+	l.restoreEvidence(kept.Disks, sameBoot)
 	for _, r := range kept.Devices {
 		// A pod may hold a device of a resource that has gone since. Another resource that takes it waits for that pod.
 		class, offered := device.ClassNamed(r.Class), (l.rule(r.Resource) != nil || r.Held()) && !r.Away
@@ -47,14 +51,12 @@ func (l *loop) restore() {
 
 			membership: membership{bundle: r.Bundle.ID, of: r.Bundle.Resource},
 		}
-		e.medium, e.left, e.given = r.Disk, remains{r.Fingerprint, r.Blank}, r.Given
-		if sameBoot {
-			e.appearance, e.initialised, e.instance, e.wrote = r.Appearance, r.Initialised, r.Instance, r.Wrote
-			e.numbers = r.Numbers
-			l.numbered(e)
+		if e.known = r.known; !sameBoot {
+			e.rebooted()
 		}
+		l.numbered(e)
 		if r.Owed != nil && sameBoot {
-			e.owed, e.kubelet, l.owing[e] = true, *r.Owed, true
+			e.owed, e.asker, l.owing[e] = true, *r.Owed, true
 		}
 		_ = l.change(e, lease.Event{Name: lease.Restart})
 		if !sameBoot {
@@ -76,5 +78,5 @@ func (l *loop) restore() {
 // needed. There is none while a pod may write. Then the same pod has to start a container with it again
 // ([lease.Interrupted]).
 func (r record) outlastsBoot() bool {
-	return r.Disk != "" && (r.Fingerprint != "" && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
+	return r.known.Medium != "" && (r.Fingerprint != "" && !r.Held() || r.Used && r.Held() && r.Hold != lease.Due)
 }

@@ -4,23 +4,16 @@ package inventory
 
 import (
 	"encoding/json"
-	"maps"
-	"slices"
+
+	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // saveLater saves the state soon, with the changes until then.
 func (l *loop) saveLater() {
+	l.unsaved = true
 	if !l.isTimed {
 		l.isTimed = true
-		l.saveTimer.Reset(savePause)
-	}
-}
-
-// saveSoon saves the state though no known device has changed.
-func (l *loop) saveSoon() {
-	l.unsaved = true
-	if l.isReady { // before, the devices of the last run may be missing
-		l.saveLater()
+		l.later(savePause, (*loop).save)
 	}
 }
 
@@ -50,15 +43,7 @@ func (l *loop) save() {
 		}
 		lines = append(lines, e.line)
 	}
-	evidence := make([]evidenceRecord, 0, len(l.evidence)) // the writer reads it next to the loop
-	for _, medium := range slices.Sorted(maps.Keys(l.evidence)) {
-		v := *l.evidence[medium]
-		if e := l.media[medium]; e != nil && e.busy() { // a crash may leave other content than was adopted
-			v.Fingerprint = ""
-		}
-		evidence = append(evidence, evidenceRecord{medium, v})
-	}
-	c := contents{Version: stateVersion, Machine: l.Machine, Health: l.savedHealth(), Evidence: evidence, Cordons: l.nextCordons}
+	c := contents{Version: stateVersion, Machine: l.Machine, Health: l.faults, Disks: l.savedEvidence(), Cordons: l.cordons}
 	head, err := c.head()
 	if err != nil {
 		l.Log.Error("state not saved", "err", err)
@@ -72,15 +57,13 @@ func (l *loop) save() {
 func (l *loop) record(e *entry) record {
 	r := record{
 		ID: e.device.ID, Class: className(e.device), Resource: e.resource, Model: e.device.Model, SysPath: e.device.SysPath,
-		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Bundle: Member{e.of, e.bundle}, Lease: e.lease, Disk: e.medium,
-		Fingerprint: e.left.fingerprint, Blank: e.left.blank,
-		Appearance: e.appearance, Initialised: e.initialised, Instance: e.instance, Wrote: e.wrote, Given: e.given, Numbers: e.numbers,
+		NUMANode: e.device.NUMANode, Present: e.sighting != nil, Away: !e.offered, Bundle: kubelet.Member{Resource: e.of, ID: e.bundle}, Lease: e.lease, known: e.known,
 	}
 	if e.owed {
-		r.Owed = &e.kubelet
+		r.Owed = &e.asker
 	}
 	if e.busy() {
-		r.Fingerprint, r.Blank, r.Appearance, r.Wrote = "", false, e.window.from.appearance, wrote{}
+		r.left, r.Appearance, r.Wrote = left{}, e.window.from.Appearance, wrote{}
 	}
 	return r
 }

@@ -4,7 +4,6 @@ package inventory
 
 import (
 	"cmp"
-	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -12,13 +11,15 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/evidence"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
 // Status is one device as it stands in a snapshot. It is never written after it was published.
 type Status struct {
 	Device *device.Device // shared with other snapshots
-	Verdict
+	verdict.Verdict
 	Observation
 	lease.Lease
 	Resource string    // in whose list it is, or empty. That of a member is hidden in its bundle
@@ -28,15 +29,15 @@ type Status struct {
 	As       []string  // the IDs by which pods may hold it, sorted
 	Cordon   *Cordon   // by which the operator keeps it from new pods, or nil
 	// Evidence is why a disk counts as unused, or how far the read is that may prove it.
-	Evidence  Evidence
+	Evidence  evidence.Evidence
 	Moved     bool    // whether its pod was given nodes that are not its nodes any more
 	LeftBlank bool    // whether nothing was on the disk when its tenant had gone
 	Written   *uint64 // see [device.Target.Written]
 	// Fingerprint is by what the content that the tenant left is known again, see [device.Reading]; empty: it is not known.
 	Fingerprint string
-	Blocked     string // why the disk cannot be adopted, since the host uses it or it is not for containers
-	Init        string // the vendor's unit that has to run before a tenant may have it, or empty
-	Todo        Todo   // the work that it waits for without a tenant
+	Blocked     string       // why the disk cannot be adopted, since the host uses it or it is not for containers
+	Init        string       // the vendor's unit that has to run before a tenant may have it, or empty
+	Todo        verdict.Todo // the work that it waits for without a tenant
 }
 
 // Observation holds the facts of the last look at a device.
@@ -53,14 +54,9 @@ func (s *Status) Same() bool {
 	return s.Held() && s.Medium != "" && s.Medium == s.Target.Medium()
 }
 
-// reading is the reason of a disk that is being read.
-func reading(v Evidence) string {
-	return fmt.Sprintf("%v: being read, %d %%", device.ErrUnproven, v.Percent())
-}
-
 // Gist returns the reason of a status without the progress of a read.
 func (s *Status) Gist() string {
-	return strings.Replace(s.Reason, reading(s.Evidence), reading(Evidence{}), 1)
+	return strings.Replace(s.Reason, s.Evidence.Reading(), evidence.Evidence{}.Reading(), 1)
 }
 
 // Offer is the device list of one resource. It is never written after it was published.

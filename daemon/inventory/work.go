@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/inspect"
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
@@ -18,27 +19,26 @@ const returnLimit = 10 * time.Second
 
 // window is the daemon's own work on a device. While it is open, the work causes the changes of the hardware.
 type window struct {
-	busy     int       // pieces of work under way, also on other devices that hit this one
-	why      string    // the device is Unhealthy in the meantime, with this reason
-	own      bool      // the work may still cause changes of the hardware
-	until    time.Time // until then it may be missing after a reset by the daemon
-	relook   *subject  // of which a new look is wanted
-	after    int       // how many looks have come back by then
-	lingerer string    // the process that still has it open though its pod is gone
-	from     sameDisk  // the disk when the work began
-	vouched  string    // the one that the helper has proven to be the same medium after it
-	given    bool      // the kubelet gave it to a pod since the work began
-	recheck  bool      // the disk was just read in full, and is probed once more before it is offered
-	unread   string    // why the disk is not being read, or an adopted one not erased
+	busy    int              // pieces of work under way, also on other devices that hit this one
+	why     string           // the device is Unhealthy in the meantime, with this reason
+	own     bool             // the work may still cause changes of the hardware
+	until   time.Time        // until then it may be missing after a reset by the daemon
+	relook  *inspect.Subject // of which a new look is wanted
+	after   int              // how many looks have come back by then
+	delay   string           // why the work that it waits for is not done, such as a process that has it open
+	from    sameDisk         // the disk when the work began
+	vouched string           // the one that the helper has proven to be the same medium after it
+	given   bool             // the kubelet gave it to a pod since the work began
+	recheck bool             // the disk was just read in full, and is probed once more before it is offered
 }
 
 // other reports whether the disk that is seen now may be another than the one that the work began on. Linux counts the
 // appearances of disks since 5.15. On an older kernel the directory in sysfs shows that one has appeared again.
 func (w *window) other(now sameDisk) bool {
-	if now.appearance == "" && w.from.appearance == "" {
+	if now.Appearance == "" && w.from.Appearance == "" {
 		return now != w.from
 	}
-	return now.medium != w.from.medium || now.appearance != w.from.appearance && now.appearance != w.vouched
+	return now.Medium != w.from.Medium || now.Appearance != w.from.Appearance && now.Appearance != w.vouched
 }
 
 // atWork returns the window of a device, to write to.
@@ -60,30 +60,27 @@ func (e *entry) work() window {
 // busy reports whether the daemon works on a device, or on another that hits it.
 func (e *entry) busy() bool { return e.window != nil && e.window.busy > 0 }
 
-// lingers notes the process that still has a device open though its pod is gone, or empty.
-func (e *entry) lingers(who string) {
-	if e.work().lingerer != who {
-		e.atWork().lingerer = who
+// delayed notes why the work that a device waits for is not done, or empty.
+func (e *entry) delayed(why string) {
+	if e.work().delay != why {
+		e.atWork().delay = why
 	}
 }
 
 // lookAnew queues a look. Until a look is back that begins from now on, the last one counts as out of date.
 func (l *loop) lookAnew(e *entry) {
-	if e.owner == nil || e.owner.removed {
+	if e.owner == nil || e.owner.Removed() {
 		return
 	}
 	w := e.atWork()
-	w.relook, w.after, e.proof = e.owner, e.owner.looks+1, proof{}
-	if e.owner.phase >= looking {
-		w.after++ // the look that is under way may have been too early
-	}
-	l.look(e.owner)
+	w.relook, w.after, e.proof = e.owner, e.owner.Next(), proof{}
+	l.look(e)
 }
 
 // outdated reports whether the last look was before [loop.lookAnew].
 func (e *entry) outdated() bool {
 	w := e.window
-	return w != nil && w.relook != nil && w.relook == e.owner && !e.owner.removed && e.owner.looks < w.after
+	return w != nil && w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.after
 }
 
 // frozen reports whether the daemon's own work causes the changes of the hardware. A failure is shown all the same.
@@ -117,7 +114,9 @@ type Failure struct {
 
 // Outcome is the result of work on a device. With the zero value nothing was done to it.
 type Outcome struct {
-	Event lease.Name // [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused], which is also the empty name
+	// Event is [lease.Start], [lease.Cleared], [lease.Mended], [lease.Fail] or [lease.Refused]. It is empty for work on another
+	// device, and where nothing is to be noted.
+	Event lease.Name
 	Failure
 	Foreign bool     // the content of the disk is not a tenant's, and nothing was done to it
 	Tenants []string // of a start, the UIDs of the pods that it is for
@@ -156,7 +155,7 @@ func (l *loop) beginWork(e *entry, reason string) {
 	w.busy++
 	w.why = cmp.Or(reason, w.why)
 	// If we end before we have noted what has come of it, it has gone for good.
-	if v := l.evidenceOf(e); e.left != (remains{}) || e.wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
+	if v := l.evidenceOf(e); e.left != (left{}) || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
 		l.keepSoon(e)
 	}
 	l.changed(e)
@@ -165,20 +164,18 @@ func (l *loop) beginWork(e *entry, reason string) {
 // Prepared notes the outcome of work on a device while more work goes on. [Inventory.Kept] waits until it is saved. Prepared
 // does not wait.
 func (i *Inventory) Prepared(id string, p device.Prepared) {
-	i.post(func(l *loop) {
-		if e := l.entries[id]; e != nil {
-			e.atWork().vouched = p.Appearance
-			if p.Erased {
-				l.erased(e, p)
-			}
+	i.about(id, func(l *loop, e *entry) {
+		e.atWork().vouched = p.Appearance
+		if p.Erased {
+			l.erased(e, p)
 		}
 	})
 }
 
 // Worked notes the outcome of work that [Inventory.Begin] has announced. It does not wait.
 func (i *Inventory) Worked(id string, o Outcome) {
-	i.post(func(l *loop) {
-		if e := l.entries[id]; e != nil && e.busy() {
+	i.about(id, func(l *loop, e *entry) {
+		if e.busy() {
 			l.worked(e, o)
 		}
 	})
@@ -192,13 +189,14 @@ func (l *loop) worked(e *entry, o Outcome) {
 	}
 	w.own = true
 	v := l.evidenceOf(e)
-	if o.Event != "" || o.Foreign { // the work wrote to the disk
-		if e.wrote = (wrote{}); v != nil {
+	did := o.Event != "" && o.Event != lease.Refused
+	if did || o.Foreign { // the work wrote to the disk
+		if e.Wrote = (wrote{}); v != nil {
 			v.In = ""
 		}
 	}
 	if o.Touched {
-		if e.left, e.seen = (remains{}), (remains{}); v != nil {
+		if e.left, e.seen = (left{}), (left{}); v != nil {
 			v.Fingerprint = o.Fingerprint
 		}
 	}
@@ -209,11 +207,10 @@ func (l *loop) worked(e *entry, o Outcome) {
 	if other {
 		l.replaced(e)
 	}
-	l.unsaved = true
 	l.saveLater()
-	if o.Err == nil && (e.owner == nil || e.owner.removed || e.sighting == nil) {
+	if o.Err == nil && o.Event != lease.Refused && (e.owner == nil || e.owner.Removed() || e.sighting == nil) {
 		w.until = time.Now().Add(returnLimit)
-		time.AfterFunc(returnLimit, func() { l.post(func(l *loop) { l.judgeAgain([]*entry{e}) }) })
+		l.later(returnLimit, func(l *loop) { l.judgeAgain(e) })
 	}
 	l.lookAnew(e)
 	l.changed(e)
@@ -222,16 +219,16 @@ func (l *loop) worked(e *entry, o Outcome) {
 // outcome changes the lease by the outcome of work. other reports that the work was on another disk than the one that is
 // there now.
 func (l *loop) outcome(e *entry, o Outcome, other bool) {
-	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work().from.medium, Given: e.work().given, Order: o.Order}
+	event := lease.Event{Name: o.Event, Tenants: o.Tenants, Medium: e.work().from.Medium, Given: e.work().given, Order: o.Order}
 	switch o.Event {
 	case lease.Start:
 		again := e.lease.Used && e.lease.Held() && e.lease.Hold != lease.Due // nothing was erased, and the content stays its tenant's
 		event.Residue = !other && (again && e.lease.Residue || !again && l.owns(e))
 		l.started(e, event)
-		l.settle(e)
+		l.closeAllocate(e)
 		return
 	case lease.Cleared:
-		e.lingers("")
+		e.delayed("")
 	case lease.Fail:
 		event.Reason = o.Err.Error()
 	case "":
@@ -242,11 +239,11 @@ func (l *loop) outcome(e *entry, o Outcome, other bool) {
 	}
 }
 
-// Lingers notes the process that has a device open though its pod is gone, or empty. It does not wait.
-func (i *Inventory) Lingers(id, who string) {
-	i.post(func(l *loop) {
-		if e := l.entries[id]; e != nil && e.work().lingerer != who {
-			e.lingers(who)
+// Delayed notes why the work that a device waits for is not done, or with an empty text that it is. It does not wait.
+func (i *Inventory) Delayed(id, why string) {
+	i.about(id, func(l *loop, e *entry) {
+		if e.work().delay != why {
+			e.delayed(why)
 			l.changed(e)
 		}
 	})
@@ -255,13 +252,9 @@ func (i *Inventory) Lingers(id, who string) {
 // Initialised notes that the unit of its rule has run for a device before it is offered, or why it failed. The note
 // applies as long as the hardware is there, in this boot. Initialised does not wait.
 func (i *Inventory) Initialised(id, init string, err error) {
-	i.post(func(l *loop) {
-		e := l.entries[id]
-		if e == nil {
-			return
-		}
-		if e.initialised, e.uninit = init, ""; err != nil {
-			e.initialised, e.uninit = "", err.Error()
+	i.about(id, func(l *loop, e *entry) {
+		if e.Initialised, e.uninit = init, ""; err != nil {
+			e.Initialised, e.uninit = "", err.Error()
 		}
 		e.settling = time.Now().Add(returnLimit)
 		l.keepSoon(e)

@@ -9,7 +9,6 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
 // membersKey begins the name of the annotation that has the members of a bundle. The ID of the bundle follows.
@@ -17,23 +16,23 @@ const membersKey = "metalplug.io/"
 
 // Annotation returns the annotation of a container that has the members of a bundle. The kubelet keeps it in its checkpoint,
 // so that metalplugd knows them if its own state is lost.
-func Annotation(s *inventory.Status) (key, value string) {
-	members := make([]string, len(s.Members))
-	for i, m := range s.Members {
-		members[i] = m.Resource + "=" + m.Device.ID
+func Annotation(id string, members []Member) (key, value string) {
+	texts := make([]string, len(members))
+	for i, m := range members {
+		texts[i] = m.Resource + "=" + m.ID
 	}
-	return membersKey + s.Device.ID, strings.Join(members, ",")
+	return membersKey + id, strings.Join(texts, ",")
 }
 
 // membersOf returns the members of a bundle by the answer that the kubelet keeps, or none if it is not a bundle.
-func membersOf(id string, answer []byte) (members []inventory.Member) {
+func membersOf(id string, answer []byte) (members []Member) {
 	var kept pluginapi.ContainerAllocateResponse
 	if !strings.HasPrefix(id, device.BundlePrefix) || proto.Unmarshal(answer, &kept) != nil {
 		return nil
 	}
 	for text := range strings.SplitSeq(kept.GetAnnotations()[membersKey+id], ",") {
 		if resource, member, ok := strings.Cut(text, "="); ok {
-			members = append(members, inventory.Member{Resource: resource, ID: member})
+			members = append(members, Member{Resource: resource, ID: member})
 		}
 	}
 	return members

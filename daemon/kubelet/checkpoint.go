@@ -15,8 +15,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
-
-	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
 const (
@@ -114,17 +112,31 @@ func enter(d *json.Decoder, key string) error {
 	return fmt.Errorf("no %s", key)
 }
 
+// Known holds the kubelet's facts about a device that its pods hold.
+type Known struct {
+	NUMANode int      // or -1
+	As       []string // the IDs by which they hold it, its own, those of shares or that of its bundle
+	Pods     []string // their UIDs
+	Members  []Member // of a bundle, as far as the kubelet knows them
+}
+
+// Member is a device in a bundle, or a bundle itself, in the records.
+type Member struct {
+	Resource string `json:"resource"`
+	ID       string `json:"id"`
+}
+
 // Remembered returns the devices of pods in the kubelet's checkpoint in its directory, by resource and ID.
 // They must be in the offer, whether we know them or not.
-func Remembered(dir string) (map[string]map[string]inventory.Known, error) {
+func Remembered(dir string) (map[string]map[string]Known, error) {
 	all, _, err := readCheckpoint(dir)
-	devices := make(map[string]map[string]inventory.Known)
+	devices := make(map[string]map[string]Known)
 	for _, g := range all {
 		if devices[g.ResourceName] == nil {
-			devices[g.ResourceName] = make(map[string]inventory.Known)
+			devices[g.ResourceName] = make(map[string]Known)
 		}
 		known := devices[g.ResourceName][Parent(g.share)]
-		devices[g.ResourceName][Parent(g.share)] = inventory.Known{
+		devices[g.ResourceName][Parent(g.share)] = Known{
 			NUMANode: g.node, As: append(known.As, g.share), Pods: append(known.Pods, g.PodUID), Members: membersOf(g.share, g.AllocResp),
 		}
 	}

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
-
-	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
 const (
@@ -28,6 +26,33 @@ const (
 	rememberedLast  = 10 * time.Minute
 )
 
+// Holding is the kubelet's answer whether a pod holds a device.
+type Holding int
+
+const (
+	// Unknown means that the kubelet gave no answer.
+	Unknown Holding = iota
+	// Held means that the kubelet lists a pod that holds it.
+	Held
+	// Named means that the kubelet lists no pod that holds it, but has written it into its checkpoint again. It does so for a
+	// pod in which only an init container has a device.
+	Named
+	// Noted means that no pod holds it, but the kubelet's checkpoint still names it. When the plugin sends a list, the kubelet
+	// writes the checkpoint again, without the pods that have gone.
+	Noted
+	// Free means that certainly no pod holds it.
+	Free
+)
+
+// Answer is the kubelet's answer about its devices.
+type Answer struct {
+	Asked    time.Time           // when the kubelet was asked
+	Holdings map[string]Holding  // by the ID of the device
+	Kubelet  string              // tells the kubelet from those before and after it, or empty if unknown
+	Booked   map[string][]string // UIDs of the pods that the checkpoint names, by the device, or nil if it was not read
+	Written  time.Time           // when the kubelet wrote the checkpoint
+}
+
 // Holders asks the kubelet which devices its pods hold.
 type Holders struct {
 	Socket string // of the kubelet's PodResources service
@@ -35,14 +60,6 @@ type Holders struct {
 
 	// Soon reports that the next answer may differ. Part of the last answer was new, and holds when it is repeated.
 	Soon bool
-
-	// Kubelet identifies the kubelet that gave the last answer, or is empty if unknown.
-	Kubelet string
-
-	// Booked are the UIDs of the pods that the kubelet's checkpoint named then, by the device. Written is when the
-	// kubelet wrote the checkpoint.
-	Booked  map[string][]string
-	Written time.Time
 
 	missed     map[string]bool       // devices that the last answer did not name
 	remembered map[string]remembered // devices that the checkpoint alone names
@@ -58,53 +75,52 @@ type remembered struct {
 
 // Ask returns for each of the devices whether the kubelet's pods hold it. A device is free if neither the pods nor the
 // kubelet's checkpoint name it, and did not the last time either. Between our answer to Allocate and the checkpoint it is
-// in neither. One that the checkpoint alone names is Remembered, which Ask returns now and then. If the next checkpoint
+// in neither. One that the checkpoint alone names is [Noted], which Ask returns now and then. If the next checkpoint
 // of the kubelet still names it, a pod holds it. The kubelet does not list a pod whose init container alone has a device.
 // Ask blocks until the kubelet has answered, at most five seconds. One call at a time.
-func (h *Holders) Ask(ctx context.Context, devices []string) (map[string]inventory.Holding, error) {
+func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err error) {
+	a.Asked = time.Now()
 	before := h.missed
 	h.missed, h.Soon = nil, false
 	// In this order, because for a device that is given out in between, only the checkpoint would name it if it were read
 	// last.
 	saved, written, err := booked(h.Dir)
 	if err != nil {
-		return nil, err
+		return a, err
 	}
 	listed, err := h.list(ctx)
 	if err != nil {
-		return nil, err
+		return a, err
 	}
-	h.Kubelet = In(h.Dir)
-	h.pods, h.Written = listed, written
-	h.Booked = saved
-	holdings := make(map[string]inventory.Holding, len(devices))
+	h.pods, a.Kubelet, a.Written, a.Booked = listed, In(h.Dir), written, saved
+	a.Holdings = make(map[string]Holding, len(devices))
 	h.missed = make(map[string]bool)
 	said := h.remembered
 	h.remembered = make(map[string]remembered)
 	for _, id := range devices {
 		switch {
 		case len(listed[id]) > 0:
-			holdings[id] = inventory.Held
+			a.Holdings[id] = Held
 		case len(saved[id]) > 0:
 			last, known := said[id]
 			switch {
 			case !known || time.Since(last.at) > last.stands:
-				holdings[id], h.Soon = inventory.Remembered, true
+				a.Holdings[id], h.Soon = Noted, true
 				last = remembered{time.Now(), min(max(rememberedFirst, 2*last.stands), rememberedLast), written}
 			case !last.written.Equal(written):
-				holdings[id] = inventory.Named
+				a.Holdings[id] = Named
 			}
 			h.remembered[id] = last
 		default:
 			h.missed[id] = true
 			if before[id] {
-				holdings[id] = inventory.Free
+				a.Holdings[id] = Free
 			} else {
 				h.Soon = true
 			}
 		}
 	}
-	return holdings, nil
+	return a, nil
 }
 
 // list returns the holders by the kubelet's PodResources service. A holder of a share also holds the device.

@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
@@ -91,11 +90,11 @@ func TestDeviceGivenWhileTheKubeletIsAsked(t *testing.T) {
 	g := &giving{}
 	_, h := serveBooks(t, g)
 	g.file = filepath.Join(h.Dir, "kubelet_internal_checkpoint")
-	if holdings, err := h.Ask(t.Context(), []string{"given"}); err != nil || len(holdings) > 0 {
+	if holdings, err := h.Ask(t.Context(), []string{"given"}); err != nil || len(holdings.Holdings) > 0 {
 		t.Errorf("holdings %v, %v, want none", holdings, err)
 	}
 	g.held = []string{"given"}
-	if holdings, err := h.Ask(t.Context(), []string{"given"}); err != nil || holdings["given"] != inventory.Held {
+	if holdings, err := h.Ask(t.Context(), []string{"given"}); err != nil || holdings.Holdings["given"] != kubelet.Held {
 		t.Errorf("then %v, %v, want that it is held", holdings, err)
 	}
 }
@@ -103,18 +102,18 @@ func TestDeviceGivenWhileTheKubeletIsAsked(t *testing.T) {
 func TestHolders(t *testing.T) {
 	server, h := (&books{held: []string{"held", "shared::1"}}).serve(t)
 	devices := []string{"held", "shared", "a2", "s1", "free"}
-	known := map[string]inventory.Holding{
-		"held": inventory.Held, "shared": inventory.Held, "a2": inventory.Remembered, "s1": inventory.Remembered,
+	known := map[string]kubelet.Holding{
+		"held": kubelet.Held, "shared": kubelet.Held, "a2": kubelet.Noted, "s1": kubelet.Noted,
 	}
 	first, err := h.Ask(t.Context(), devices)
-	if err != nil || !maps.Equal(first, known) {
+	if err != nil || !maps.Equal(first.Holdings, known) {
 		t.Errorf("at first %v, %v, want %v", first, err, known)
 	}
-	known["free"] = inventory.Free // only after the second time
-	delete(known, "a2")            // answered once
+	known["free"] = kubelet.Free // only after the second time
+	delete(known, "a2")          // answered once
 	delete(known, "s1")
 	second, err := h.Ask(t.Context(), devices)
-	if err != nil || !maps.Equal(second, known) {
+	if err != nil || !maps.Equal(second.Holdings, known) {
 		t.Errorf("then %v, %v, want %v", second, err, known)
 	}
 	server.Stop()
@@ -127,12 +126,13 @@ func TestHolders(t *testing.T) {
 // asked. When its pod ends at once, no later checkpoint names it, so that it would count as held indefinitely.
 func TestBookedIsAllThatTheCheckpointNames(t *testing.T) {
 	_, h := (&books{}).serve(t)
-	if _, err := h.Ask(t.Context(), []string{"free"}); err != nil {
+	got, err := h.Ask(t.Context(), []string{"free"})
+	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"a1", "a2", "s1"}
-	if booked := slices.Sorted(maps.Keys(h.Booked)); !slices.Equal(booked, want) {
-		t.Errorf("booked %v, want %v", h.Booked, want)
+	if booked := slices.Sorted(maps.Keys(got.Booked)); !slices.Equal(booked, want) {
+		t.Errorf("booked %v, want %v", got.Booked, want)
 	}
 }
 
@@ -151,38 +151,38 @@ func TestDeviceOfAnInitContainerIsHeld(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ask := func(when string, want inventory.Holding, soon bool) {
+	ask := func(when string, want kubelet.Holding, soon bool) {
 		t.Helper()
 		holdings, err := h.Ask(t.Context(), []string{"a2"})
-		if err != nil || holdings["a2"] != want || h.Soon != soon {
+		if err != nil || holdings.Holdings["a2"] != want || h.Soon != soon {
 			t.Errorf("%s: %v, soon %v, %v, want %v, %v", when, holdings, h.Soon, err, want, soon)
 		}
 	}
 	write(checkpoint, 0)
-	ask("at first", inventory.Remembered, true)
-	ask("not yet written", inventory.Unknown, false)
+	ask("at first", kubelet.Noted, true)
+	ask("not yet written", kubelet.Unknown, false)
 	write(checkpoint, 1)
-	ask("written, and named still", inventory.Named, false)
-	ask("not written since", inventory.Named, false)
+	ask("written, and named still", kubelet.Named, false)
+	ask("not written since", kubelet.Named, false)
 	pause := 20 * time.Second // the pod may be gone, and the kubelet had no reason to write
 	for minute := range 8 {
 		h.Age(pause / 2)
-		ask("before a pause is over", inventory.Named, false)
+		ask("before a pause is over", kubelet.Named, false)
 		h.Age(pause / 2)
-		ask("after it", inventory.Remembered, true)
+		ask("after it", kubelet.Noted, true)
 		write(checkpoint, 2+minute)
-		ask("written again", inventory.Named, false)
+		ask("written again", kubelet.Named, false)
 		pause = min(2*pause, 10*time.Minute)
 	}
 	write(`{"Data":{"PodDeviceEntries":null},"Checksum":1}`, 10)
-	ask("not named any more", inventory.Unknown, true)
-	ask("nor the second time", inventory.Free, false)
+	ask("not named any more", kubelet.Unknown, true)
+	ask("nor the second time", kubelet.Free, false)
 	write(checkpoint, 11)
-	ask("another pod", inventory.Remembered, true)
+	ask("another pod", kubelet.Noted, true)
 	write(checkpoint, 12)
-	ask("which has it", inventory.Named, false)
+	ask("which has it", kubelet.Named, false)
 	h.Age(20 * time.Second)
-	ask("and may have ended just then", inventory.Remembered, true)
+	ask("and may have ended just then", kubelet.Noted, true)
 }
 
 func TestRemembered(t *testing.T) {
@@ -195,7 +195,7 @@ func TestRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	devices, err := kubelet.Remembered(dir)
-	want := map[string]inventory.Known{
+	want := map[string]kubelet.Known{
 		"a1": {NUMANode: -1, As: []string{"a1"}, Pods: []string{"u1"}}, "a2": {NUMANode: 1, As: []string{"a2"}, Pods: []string{"u1"}},
 	}
 	if err != nil || !reflect.DeepEqual(devices["example.org/a"], want) || len(devices["example.org/s"]) != 1 {

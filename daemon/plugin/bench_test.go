@@ -8,6 +8,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
 // offerOfMany makes an offer of n PCI devices, with two sockets and eight devices below each switch.
@@ -15,7 +16,7 @@ func offerOfMany(n int) (o *inventory.Offer, ids []string) {
 	o = &inventory.Offer{}
 	for i := range n {
 		id, socket := fmt.Sprintf("gpu-%06d", i), i%2
-		o.Devices = append(o.Devices, &inventory.Status{Verdict: inventory.Verdict{Healthy: true}, Device: &device.Device{
+		o.Devices = append(o.Devices, &inventory.Status{Verdict: verdict.Verdict{Healthy: true}, Device: &device.Device{
 			ID: id, NUMANode: socket,
 			SysPath: fmt.Sprintf("/sys/devices/pci0000:%02x/0000:%02x:%02x.0/0000:%02x:00.%d", socket, socket, i/16, i/16, i%16/2),
 		}})

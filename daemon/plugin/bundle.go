@@ -61,7 +61,11 @@ func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.Containe
 		Envs: map[string]string{s.Resource.Variable: strings.Join(ids(bundles), ",")}, Annotations: make(map[string]string),
 	}
 	for _, b := range bundles {
-		key, value := kubelet.Annotation(b)
+		members := make([]kubelet.Member, len(b.Members))
+		for i, m := range b.Members {
+			members[i] = kubelet.Member{Resource: m.Resource, ID: m.Device.ID}
+		}
+		key, value := kubelet.Annotation(b.Device.ID, members)
 		whole.Annotations[key] = value
 	}
 	for _, member := range all {

@@ -8,6 +8,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/verdict"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -20,7 +21,7 @@ func TestEnv(t *testing.T) {
 		{ID: "b", SysPath: "/sys/devices/virtual/vfio/12", Udev: &vfio},
 		{ID: "c", SysPath: "/sys/devices/virtual/misc/fuse", Udev: &udev.Device{}},
 	} {
-		devices = append(devices, &inventory.Status{Device: d, Verdict: inventory.Verdict{Healthy: true}})
+		devices = append(devices, &inventory.Status{Device: d, Verdict: verdict.Verdict{Healthy: true}})
 	}
 	r := plugin.Resource{Name: resource, Variable: "IDS", Env: map[string]string{"PCI": "{pci}", "BOTH": "{id}@{pci}", "IDS2": "{id}"}}
 	got, err := (&plugin.Endpoint{Resource: r, Host: &device.Host{}}).Answer(devices)

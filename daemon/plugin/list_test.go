@@ -13,13 +13,14 @@ import (
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
 func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 	offer := &inventory.Offer{}
 	for i := range 40_000 {
 		offer.Devices = append(offer.Devices, &inventory.Status{
-			Device: &device.Device{ID: fmt.Sprintf("node-a-rather-long-serial-number-%06d", i), NUMANode: 1}, Verdict: inventory.Verdict{Healthy: true},
+			Device: &device.Device{ID: fmt.Sprintf("node-a-rather-long-serial-number-%06d", i), NUMANode: 1}, Verdict: verdict.Verdict{Healthy: true},
 		})
 	}
 	if list, left := (&Resource{Shares: 1}).response(offer); len(list.Devices) != len(offer.Devices) || left > 0 {
@@ -28,7 +29,7 @@ func TestListIsNeverLongerThanTheKubeletReceives(t *testing.T) {
 	// Twice as many do not fit.
 	for i := range 50_000 {
 		offer.Devices = append(offer.Devices, &inventory.Status{
-			Device: &device.Device{ID: fmt.Sprintf("node-00-another-long-serial-number-%06d", i), NUMANode: 1}, Verdict: inventory.Verdict{Healthy: true},
+			Device: &device.Device{ID: fmt.Sprintf("node-00-another-long-serial-number-%06d", i), NUMANode: 1}, Verdict: verdict.Verdict{Healthy: true},
 		})
 	}
 	list, left := (&Resource{Shares: 1}).response(offer)
@@ -45,7 +46,7 @@ func TestListThatIsCutKeepsWhatIsHeld(t *testing.T) {
 			hold = lease.Started
 		}
 		offer.Devices = append(offer.Devices, &inventory.Status{
-			Device: &device.Device{ID: fmt.Sprintf("gpu-%036d", i)}, Verdict: inventory.Verdict{Healthy: true}, Lease: lease.Lease{Hold: hold},
+			Device: &device.Device{ID: fmt.Sprintf("gpu-%036d", i)}, Verdict: verdict.Verdict{Healthy: true}, Lease: lease.Lease{Hold: hold},
 		})
 	}
 	r := &Resource{Shares: 1000}
@@ -65,8 +66,8 @@ func TestListThatIsCutKeepsWhatIsHeld(t *testing.T) {
 }
 
 func TestSharesOfBeforeStayAndKeepOthersAway(t *testing.T) {
-	held := &inventory.Status{Device: &device.Device{ID: "a", NUMANode: -1}, Verdict: inventory.Verdict{Healthy: true}, As: []string{"a::0", "a::3"}}
-	free := &inventory.Status{Device: &device.Device{ID: "b", NUMANode: -1}, Verdict: inventory.Verdict{Healthy: true}}
+	held := &inventory.Status{Device: &device.Device{ID: "a", NUMANode: -1}, Verdict: verdict.Verdict{Healthy: true}, As: []string{"a::0", "a::3"}}
+	free := &inventory.Status{Device: &device.Device{ID: "b", NUMANode: -1}, Verdict: verdict.Verdict{Healthy: true}}
 	offer := &inventory.Offer{Devices: []*inventory.Status{held, free}}
 	for _, test := range []struct {
 		shares int

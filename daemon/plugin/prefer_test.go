@@ -10,6 +10,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
 // offerOf makes an offer of devices at those sysfs paths below /sys/devices, with IDs a, b, c, …
@@ -18,7 +19,7 @@ func offerOf(numa []int, paths ...string) *inventory.Offer {
 	for i, path := range paths {
 		o.Devices = append(o.Devices, &inventory.Status{
 			Device:  &device.Device{ID: fmt.Sprintf("%c", 'a'+i), SysPath: "/sys/devices/" + path, NUMANode: numa[i]},
-			Verdict: inventory.Verdict{Healthy: true},
+			Verdict: verdict.Verdict{Healthy: true},
 		})
 	}
 	return o
@@ -236,10 +237,10 @@ func TestSpreadIsAsIfTakenOneByOne(t *testing.T) {
 // The kubelet believes a device free as soon as its pod is gone, which is before we can know.
 func TestPreferLeavesOutWhatIsStillToBeCleared(t *testing.T) {
 	offer := &inventory.Offer{Devices: []*inventory.Status{
-		{Device: &device.Device{ID: "a", NUMANode: 0}, Verdict: inventory.Verdict{Barred: "being cleared after its last pod"}},
+		{Device: &device.Device{ID: "a", NUMANode: 0}, Verdict: verdict.Verdict{Barred: "being cleared after its last pod"}},
 		{Device: &device.Device{ID: "b", NUMANode: 1}},
-		{Device: &device.Device{ID: "c", NUMANode: 0}, Verdict: inventory.Verdict{Reserved: "ext4 is on it", Barred: "ext4 is on it"}},
-		{Device: &device.Device{ID: "d", NUMANode: 0}, Verdict: inventory.Verdict{Reserved: "ext4 is on it"}},
+		{Device: &device.Device{ID: "c", NUMANode: 0}, Verdict: verdict.Verdict{Reserved: "ext4 is on it", Barred: "ext4 is on it"}},
+		{Device: &device.Device{ID: "d", NUMANode: 0}, Verdict: verdict.Verdict{Reserved: "ext4 is on it"}},
 	}}
 	all := []string{"a", "b", "c", "d"}
 	for _, test := range []struct {

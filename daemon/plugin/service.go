@@ -178,7 +178,7 @@ func (s service) refuse(call string, err error) error {
 	s.Log.Warn("container refused", "action", call, "err", err)
 	s.Metrics.answered(s.Resource.Name, call, err)
 	if call == "Allocate" {
-		s.Inventory.Asked(kubelet.In(s.Dir))
+		s.Inventory.Allocated(nil, kubelet.In(s.Dir))
 	}
 	if errors.Is(err, errUnknown) { // the kubelet took the list of another plugin for ours
 		s.noteAsked()

@@ -214,25 +214,25 @@ func (s *Store) writeAll() {
 	}
 }
 
-// write replaces the file, unless c is nil. It returns nil on a full or read-only disk if the file has these contents already.
+// write replaces the file, unless c is nil or the file has these contents already, as on a full or read-only disk.
 func (s *Store) write(c *encoded) error {
 	if c == nil {
 		return nil
 	}
-	sum := sha256.New()
-	err := fsutil.ReplaceFile(s.path, 0o600, func(w io.Writer) error { return c.writeTo(io.MultiWriter(w, sum)) })
+	hash := sha256.New()
+	_ = c.writeTo(hash) // which never fails
+	sum := [sha256.Size]byte(hash.Sum(nil))
+	if sum == s.onDisk {
+		return nil
+	}
+	err := fsutil.ReplaceFile(s.path, 0o600, c.writeTo)
 	switch {
+	case err == nil:
+		s.onDisk = sum
 	case errors.Is(err, fsutil.ErrUnsynced):
 		s.onDisk = [sha256.Size]byte{}
-	case err == nil:
-		s.onDisk = [sha256.Size]byte(sum.Sum(nil))
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		err = fmt.Errorf("%w: make paths.state a directory and restart metalplugd", err)
-	default:
-		sum.Reset()
-		if c.writeTo(sum) == nil && s.onDisk == [sha256.Size]byte(sum.Sum(nil)) {
-			return nil
-		}
 	}
 	return err
 }

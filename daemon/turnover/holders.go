@@ -121,6 +121,6 @@ func (j *job) left(ctx context.Context) error {
 	case who.others != "":
 		err = fmt.Errorf("%w: %s", ErrBusy, who.others)
 	}
-	j.Inventory.Lingers(j.Device.ID, lingers)
+	j.Inventory.Delayed(j.Device.ID, lingers)
 	return err
 }

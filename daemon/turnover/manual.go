@@ -166,7 +166,7 @@ func (j *job) eraseAdopted(ctx context.Context) error {
 	case err != nil:
 		why = err.Error()
 	}
-	j.Inventory.Unread(j.Device.ID, why)
+	j.Inventory.Delayed(j.Device.ID, why)
 	return err
 }
 

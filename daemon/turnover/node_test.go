@@ -20,6 +20,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/daemon/turnover"
@@ -250,16 +251,16 @@ func (n *node) unit(ctx context.Context, resource, stage, id string) error {
 func (n *node) begin() {
 	log := slog.New(slog.NewTextHandler(n.t.Output(), nil))
 	host := &device.Host{Tree: sysfs.At(n.machine.Root()), Touch: n.touch()}
-	remembered := make(map[string]map[string]inventory.Known)
+	remembered := make(map[string]map[string]kubelet.Known)
 	for id, pods := range n.owners {
 		resource := widgetResource
 		if strings.HasPrefix(id, "nvme-") {
 			resource = n.resources[0]
 		}
 		if remembered[resource] == nil {
-			remembered[resource] = make(map[string]inventory.Known)
+			remembered[resource] = make(map[string]kubelet.Known)
 		}
-		remembered[resource][id] = inventory.Known{NUMANode: -1, As: []string{id}, Pods: pods}
+		remembered[resource][id] = kubelet.Known{NUMANode: -1, As: []string{id}, Pods: pods}
 	}
 	n.inventory = inventory.New(inventory.Options{
 		Source: n.machine, Host: host, Rules: n.rules(), Log: log, Settle: time.Second, Grace: time.Nanosecond,
@@ -345,7 +346,7 @@ func (n *node) allocate(pod string, names ...string) error {
 	n.mu.Unlock()
 	n.inventory.Allocated(as, "")
 	n.mu.Lock()
-	n.inventory.Booked(time.Now(), maps.Clone(n.owners))
+	n.inventory.Confirm(kubelet.Answer{Written: time.Now(), Booked: maps.Clone(n.owners)})
 	n.mu.Unlock()
 	return nil
 }
@@ -365,14 +366,14 @@ func (n *node) start(ctx context.Context, names ...string) error {
 }
 
 // books passes on how the kubelet's books name a device.
-func (n *node) books(name string, h inventory.Holding) error {
+func (n *node) books(name string, h kubelet.Holding) error {
 	clock.Pass(time.Millisecond) // since it was allocated
 	s, err := n.status(name)
 	if err == nil {
 		n.mu.Lock()
-		n.inventory.Booked(time.Now(), maps.Clone(n.owners))
+		n.inventory.Confirm(kubelet.Answer{Written: time.Now(), Booked: maps.Clone(n.owners)})
 		n.mu.Unlock()
-		n.inventory.Confirm(time.Now(), map[string]inventory.Holding{s.Device.ID: h})
+		n.inventory.Confirm(kubelet.Answer{Asked: time.Now(), Holdings: map[string]kubelet.Holding{s.Device.ID: h}})
 	}
 	return err
 }
@@ -386,5 +387,5 @@ func (n *node) free(name string) error {
 	n.mu.Lock()
 	delete(n.owners, s.Device.ID)
 	n.mu.Unlock()
-	return n.books(name, inventory.Free)
+	return n.books(name, kubelet.Free)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/unit"
 )
@@ -66,20 +67,20 @@ func (t *Turnover) ownersOf(ctx context.Context, care Care, devices []*inventory
 		if err != nil {
 			return nil, fmt.Errorf("whose devices are cannot be told: %w", err)
 		}
-		behind := make(map[string]inventory.Holding)
+		behind := make(map[string]kubelet.Holding)
 		for _, s := range devices {
 			now, err := t.Inventory.Current(ctx, s.Device.ID)
 			if err != nil {
 				return nil, err
 			}
 			if !care.Open && now.Behind(owners[now.Name()]) {
-				behind[s.Device.ID] = inventory.Remembered
+				behind[s.Device.ID] = kubelet.Noted
 			}
 		}
 		if len(behind) == 0 || time.Now().After(end) {
 			return owners, nil
 		}
-		t.Inventory.Confirm(time.Now(), behind)
+		t.Inventory.Confirm(kubelet.Answer{Holdings: behind})
 		select {
 		case <-time.After(glancePause):
 		case <-ctx.Done():

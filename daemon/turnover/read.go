@@ -11,6 +11,7 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/evidence"
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
@@ -34,40 +35,40 @@ var (
 
 // read reads the next part of a disk without evidence. While a pod uses another disk of the same controllers, it waits.
 func (j *job) read(ctx context.Context) error {
-	id, evidence := j.Device.ID, j.Evidence
+	id, from := j.Device.ID, j.Evidence
 	if slices.ContainsFunc(j.Target.Siblings, func(path string) bool { other := j.at(path); return other != nil && other.Held() }) {
-		j.Inventory.Unread(id, waits)
+		j.Inventory.Delayed(id, waits)
 		return errWaits
 	}
 	limited, cancel := context.WithTimeout(ctx, sliceTime+device.AnswerTime)
 	defer cancel()
 	target := *j.Target
 	target.Pods = j.Tenants
-	found, err := j.Host.Touch.Survey(limited, target, evidence.Read)
+	found, err := j.Host.Touch.Survey(limited, target, from.Read)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case err == nil && found.Content == "" && found.Read <= evidence.Read && found.Read < found.Size:
+	case err == nil && found.Content == "" && found.Read <= from.Read && found.Read < found.Size:
 		err = errors.New("no progress")
 		fallthrough
-	case err != nil && found.Read <= evidence.Read:
-		why := fmt.Sprintf("the read fails at byte %d: %v", evidence.Read, err)
+	case err != nil && found.Read <= from.Read:
+		why := fmt.Sprintf("the read fails at byte %d: %v", from.Read, err)
 		if !errors.Is(err, device.ErrUnanswered) && !errors.Is(err, device.ErrInUse) {
 			why += "; " + inventory.Way(id, j.Target)
 		}
-		j.Inventory.Unread(id, why)
-		return fmt.Errorf("%s: read it at byte %d: %w", id, evidence.Read, err)
+		j.Inventory.Delayed(id, why)
+		return fmt.Errorf("%s: read it at byte %d: %w", id, from.Read, err)
 	}
-	j.Inventory.Surveyed(id, j.Target, evidence, found)
+	j.Inventory.Surveyed(id, j.Target, from, found)
 	switch now, err := j.Inventory.Current(ctx, id); {
 	case err != nil:
 		return err
 	case found.Content != "":
-		if evidence.Found == "" {
+		if from.Found == "" {
 			j.note(j.Status, audit.Unproven, nil, audit.Entry{Verified: found.Content})
 		}
 		return errFound
-	case now.Evidence.Kind == inventory.Blank:
+	case now.Evidence.Kind == evidence.Blank:
 		j.note(j.Status, audit.Proven, nil, audit.Entry{Verified: fmt.Sprintf("all %d bytes were read and are blank", found.Size)})
 	}
 	return nil
@@ -87,10 +88,10 @@ func (j *job) askHolders(ctx context.Context) error {
 	}
 	switch {
 	case err != nil:
-		j.Inventory.Unread(id, err.Error())
+		j.Inventory.Delayed(id, err.Error())
 		return err
 	case who.others != "":
-		j.Inventory.Unread(id, who.others)
+		j.Inventory.Delayed(id, who.others)
 		return fmt.Errorf("%s: %w: %s", id, ErrBusy, who.others)
 	}
 	j.Inventory.Unheld(id, j.Target)

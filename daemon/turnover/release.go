@@ -49,7 +49,7 @@ func (j *job) cleanUp(ctx context.Context) error {
 		j.outcome = inventory.Outcome{}
 		return err
 	case unlessBusy(err) == nil:
-		j.Inventory.Lingers(j.Device.ID, err.Error())
+		j.Inventory.Delayed(j.Device.ID, err.Error())
 	}
 	j.fail(err, j.Order) // the work made good for the operator's order as well
 	return err

@@ -18,6 +18,7 @@ import (
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/integration/clock"
 )
@@ -197,7 +198,7 @@ func (n *node) happenings() map[string]verb {
 			}
 			return errors.Join(errs...)
 		},
-		"listed": func(name, _ string) error { return n.books(name, inventory.Held) },
+		"listed": func(name, _ string) error { return n.books(name, kubelet.Held) },
 		"used": func(pod, name string) error { // a pod starts with a disk and writes to it
 			if err := errors.Join(n.allocate(pod, name), n.start(ctx, name)); err != nil {
 				return err

@@ -19,6 +19,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
 // Words of the configuration for methods.
@@ -136,7 +137,7 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 		snapshot, changed := t.Inventory.Snapshot()
 		for s := range snapshot.All() {
 			id := s.Device.ID
-			if s.Todo != inventory.Nothing && !workers[id] {
+			if s.Todo != verdict.Nothing && !workers[id] {
 				workers[id] = true
 				all.Go(func() {
 					t.work(ctx, id)
@@ -160,13 +161,13 @@ func (t *Turnover) Run(ctx context.Context, started func()) error {
 // work does the work that a device waits for until there is no more or ctx ends. After a failure it tries again after a pause,
 // twice as long each time.
 func (t *Turnover) work(ctx context.Context, id string) {
-	if s := t.find(id); s != nil && s.Used && s.Todo == inventory.CleanUp {
+	if s := t.find(id); s != nil && s.Used && s.Todo == verdict.CleanUp {
 		t.note(s, audit.Released, nil, audit.Entry{})
 	}
 	for pause := retryFirst; ; {
 		snapshot, changed := t.Inventory.Snapshot()
 		s := snapshot.Find(id)
-		if s == nil || s.Todo == inventory.Nothing {
+		if s == nil || s.Todo == verdict.Nothing {
 			return
 		}
 		wait, todo, err := lingerPause, s.Todo, t.do(ctx, id, s.Todo)
@@ -180,7 +181,7 @@ func (t *Turnover) work(ctx context.Context, id string) {
 			}
 			continue
 		case errors.Is(err, errFound):
-			wait, todo = foundPause, inventory.ReadAgain
+			wait, todo = foundPause, verdict.ReadAgain
 		case unlessBusy(err) == nil:
 		default:
 			t.Log.Error(string(todo), "device", id, "resource", s.Resource, "err", err)
@@ -191,7 +192,7 @@ func (t *Turnover) work(ctx context.Context, id string) {
 }
 
 // do does the work that a device waits for. It returns nil if the device does not wait for that any more.
-func (t *Turnover) do(ctx context.Context, id string, todo inventory.Todo) error {
+func (t *Turnover) do(ctx context.Context, id string, todo verdict.Todo) error {
 	j, err := t.take(ctx, id)
 	if err != nil {
 		return err
@@ -201,20 +202,20 @@ func (t *Turnover) do(ctx context.Context, id string, todo inventory.Todo) error
 		return nil
 	}
 	switch todo {
-	case inventory.CleanUp:
+	case verdict.CleanUp:
 		return j.cleanUp(ctx)
-	case inventory.EraseAdopted:
+	case verdict.EraseAdopted:
 		return j.eraseAdopted(ctx)
-	case inventory.ReadDisk, inventory.ReadAgain:
+	case verdict.ReadDisk, verdict.ReadAgain:
 		return j.read(ctx)
-	case inventory.AskHolders:
+	case verdict.AskHolders:
 		return j.askHolders(ctx)
 	}
 	return j.initialise(ctx)
 }
 
 // rest waits until ctx ends or the device waits for other work, or for the given time.
-func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo inventory.Todo) {
+func (t *Turnover) rest(ctx context.Context, id string, wait time.Duration, todo verdict.Todo) {
 	over := time.After(wait)
 	for {
 		snapshot, changed := t.Inventory.Snapshot()

@@ -100,8 +100,8 @@ func TestOutsideModulesStayWhereTheyBelong(t *testing.T) {
 // layers are the packages from the ground up. One may import those before it in the list, not those after it.
 var layers = []string{
 	"directory", "internal/fsutil", "internal/liveness", "udev", "udev/recording", "daemon/exchange",
-	"cgroup", "daemon/sysfs", "systemd", "systemd/sockets", "daemon/audit", "daemon/device", "daemon/bundle", "daemon/config",
-	"daemon/unit", "daemon/reset", "daemon/lease", "daemon/statefile", "daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/kubelet", "daemon/plugin",
+	"cgroup", "daemon/sysfs", "systemd", "systemd/sockets", "daemon/audit", "daemon/device", "daemon/fault", "daemon/inspect", "daemon/bundle", "daemon/config",
+	"daemon/unit", "daemon/reset", "daemon/lease", "daemon/evidence", "daemon/verdict", "daemon/statefile", "daemon/kubelet", "daemon/inventory", "daemon/turnover", "daemon/helper", "daemon/cdi", "daemon/plugin",
 	"daemon/control", "daemon", "cmd/metalplugd", "cmd/metalplugctl", "cmd/metalplug-reset", "cmd/metalplug-holders",
 	"cmd/metalplug-unit",
 }

@@ -118,7 +118,7 @@ func (s setup) run() (*parts, error) {
 }
 
 // remembered is what the checkpoint says, if it can be read.
-func (s setup) remembered() map[string]map[string]inventory.Known {
+func (s setup) remembered() map[string]map[string]real.Known {
 	devices, err := real.Remembered(s.dir)
 	if err != nil {
 		s.log.Warn("kubelet checkpoint not read", "err", err)
@@ -193,14 +193,11 @@ func (p *parts) ask(ctx context.Context) error {
 			}
 		}
 	}
-	asked := time.Now()
-	holdings, err := p.holders.Ask(ctx, doubtful)
+	answer, err := p.holders.Ask(ctx, doubtful)
 	if err != nil {
 		return err
 	}
-	p.inventory.Kubelet(p.holders.Kubelet)
-	p.inventory.Booked(p.holders.Written, p.holders.Booked)
-	p.inventory.Confirm(asked, holdings)
+	p.inventory.Confirm(answer)
 	return p.inventory.Alive(ctx)
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package inspect
 
 import (
 	"iter"
@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// subjects are those of the inventory, sorted by sysfs path. Subjects below one path are next to each other.
-type subjects []*subject
+// subjects are sorted by sysfs path. Subjects below one path are next to each other.
+type subjects []*Subject
 
 // find returns where the subject at path is, or would be.
 func (a subjects) find(path string) (n int, ok bool) {
-	return slices.BinarySearchFunc(a, path, func(s *subject, path string) int { return strings.Compare(s.udev.SysPath, path) })
+	return slices.BinarySearchFunc(a, path, func(s *Subject, path string) int { return strings.Compare(s.udev.SysPath, path) })
 }
 
 // at returns the subject at path, or nil.
-func (a subjects) at(path string) *subject {
+func (a subjects) at(path string) *Subject {
 	if n, ok := a.find(path); ok {
 		return a[n]
 	}
@@ -25,7 +25,7 @@ func (a subjects) at(path string) *subject {
 }
 
 // insert adds a subject at its path, where there is none.
-func (a *subjects) insert(s *subject) {
+func (a *subjects) insert(s *Subject) {
 	n, _ := a.find(s.udev.SysPath)
 	*a = slices.Insert(*a, n, s)
 }
@@ -38,8 +38,8 @@ func (a *subjects) remove(path string) {
 }
 
 // related yields the subjects above path, at it and below it.
-func (a subjects) related(path string) iter.Seq[*subject] {
-	return func(yield func(*subject) bool) {
+func (a subjects) related(path string) iter.Seq[*Subject] {
+	return func(yield func(*Subject) bool) {
 		for end := range path {
 			if path[end] == '/' {
 				if s := a.at(path[:end]); s != nil && !yield(s) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package inspect
 
 import (
 	"slices"
@@ -10,7 +10,7 @@ import (
 	"github.com/metalplug/metalplug/udev"
 )
 
-func paths(all []*subject) string {
+func paths(all []*Subject) string {
 	var names []string
 	for _, s := range all {
 		names = append(names, s.udev.SysPath)
@@ -22,7 +22,7 @@ func TestSubjects(t *testing.T) {
 	var all subjects
 	// A name may go on with what sorts before the slash ("-") and after it (":").
 	for _, path := range []string{"/b", "/a/b/c", "/a", "/a-x", "/a/b", "/a/b-x", "/a:x", "/a/bb", "/c/d/e"} {
-		all.insert(&subject{udev: &udev.Device{SysPath: path}})
+		all.insert(&Subject{udev: &udev.Device{SysPath: path}})
 	}
 	for path, want := range map[string]string{
 		"/a":       "/a /a/b /a/b-x /a/b/c /a/bb",
@@ -55,8 +55,8 @@ func TestSubjects(t *testing.T) {
 
 func TestSubjectsComeAndGo(t *testing.T) {
 	var all subjects
-	add := func(path string) *subject {
-		s := &subject{udev: &udev.Device{SysPath: path}}
+	add := func(path string) *Subject {
+		s := &Subject{udev: &udev.Device{SysPath: path}}
 		all.insert(s)
 		return s
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package fault
 
 import (
 	"strings"
@@ -23,7 +23,7 @@ func TestDamper(t *testing.T) {
 		{"held for longer than the window", "0 sick, 1 well trusted, 2 sick, 3 well trusted, 4 sick, 5 well trusted, 6 sick, 60 sick, 61 well held, 66 well trusted"},
 		{"forgiven", "0 sick, 1 well trusted, 2 sick, 3 well trusted, 4 sick, 5 well trusted, 6 sick, 7 well held, 12 well trusted, 13 sick, 14 well trusted"},
 	} {
-		var d damper
+		var d Damper
 		start := time.Now()
 		for step := range strings.SplitSeq(test.steps, ", ") {
 			words := strings.Fields(step + " trusted")
@@ -38,10 +38,10 @@ func TestDamper(t *testing.T) {
 			if words[2] == "held" {
 				want = held
 			}
-			if got := d.observe(reason, start.Add(minutes)); got != want {
+			if got := d.Observe(reason, start.Add(minutes)); got != want {
 				t.Errorf("%s: %s: %q, want %q", test.name, step, got, want)
 			}
-			if got := d.until(); got.IsZero() != (want == "") {
+			if got := d.Until(); got.IsZero() != (want == "") {
 				t.Errorf("%s: %s: until %v", test.name, step, got)
 			}
 			if len(d.falls) > 10 {
@@ -53,11 +53,11 @@ func TestDamper(t *testing.T) {
 
 // The memory of a damper does not grow with the number of failures.
 func TestDamperForgets(t *testing.T) {
-	var d damper
+	var d Damper
 	now := time.Now()
 	for range 10_000 {
-		d.observe("sick", now)
-		d.observe("", now.Add(time.Second))
+		d.Observe("sick", now)
+		d.Observe("", now.Add(time.Second))
 		now = now.Add(time.Minute)
 	}
 	if n := len(d.falls); n > int(fallWindow/time.Minute)+1 {

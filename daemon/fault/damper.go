@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package fault
 
 import (
 	"fmt"
@@ -15,9 +15,9 @@ const (
 	calm       = 5 * time.Minute
 )
 
-// damper keeps a device Unhealthy while its health changes often. The zero value and nil belong to a device that was never
+// Damper keeps a device Unhealthy while its health changes often. The zero value and nil belong to a device that was never
 // unhealthy.
-type damper struct {
+type Damper struct {
 	falls  []time.Time // when it became sick, none longer ago than the window
 	sick   bool
 	last   string    // why it was sick the last time
@@ -25,9 +25,9 @@ type damper struct {
 	unruly bool      // it has become sick too often
 }
 
-// observe takes in the fault of a device, or empty. It returns why a device without a fault is not trusted, or empty. Among
+// Observe takes in the fault of a device, or empty. It returns why a device without a fault is not trusted, or empty. Among
 // states that are the same only the first counts.
-func (d *damper) observe(reason string, now time.Time) (distrust string) {
+func (d *Damper) Observe(reason string, now time.Time) (distrust string) {
 	switch {
 	case reason != "" && !d.sick:
 		d.falls = append(d.falls, now)
@@ -44,7 +44,7 @@ func (d *damper) observe(reason string, now time.Time) (distrust string) {
 		return ""
 	}
 	if d.unruly && now.Sub(d.well) >= calm {
-		*d = damper{}
+		*d = Damper{}
 	}
 	if !d.unruly {
 		return ""
@@ -52,8 +52,8 @@ func (d *damper) observe(reason string, now time.Time) (distrust string) {
 	return fmt.Sprintf("it fails too often (last: %s): it has to be well for %v", d.last, calm)
 }
 
-// until returns when the device can be trusted again if nothing happens. It is zero for a trusted or faulty device.
-func (d *damper) until() time.Time {
+// Until returns when the device can be trusted again if nothing happens. It is zero for a trusted or faulty device.
+func (d *Damper) Until() time.Time {
 	if d == nil || !d.unruly || d.sick {
 		return time.Time{}
 	}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"slices"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/fault"
+	"github.com/metalplug/metalplug/udev"
+)
+
+// notice takes in the news of an event about the health of hardware.
+func (l *loop) notice(e udev.Event) {
+	if m, ok := device.Notice(e); ok && l.faults.Take(m) {
+		l.judgeIn(m.SysPath)
+	}
+}
+
+// count takes in the counters of a look.
+func (l *loop) count(counters []device.Counter) {
+	for _, c := range counters {
+		if l.unsaved = true; l.faults.Count(c) {
+			l.judgeIn(c.SysPath)
+		}
+	}
+}
+
+// judgeIn queues a judgement of the devices in the hardware at a path, whose faults have changed.
+func (l *loop) judgeIn(sysPath string) {
+	l.saveLater()
+	for _, e := range l.entries {
+		in := func(path string) bool { return fault.Within(path, sysPath) }
+		if in(e.device.SysPath) || slices.ContainsFunc(e.functions(), in) {
+			l.changed(e)
+		}
+	}
+}
+
+// functions are the PCI functions by which a device is reached.
+func (e *entry) functions() []string {
+	if e.sighting == nil {
+		return nil
+	}
+	return e.sighting.Functions
+}
+
+// recovered clears the faults of devices without an event.
+func (l *loop) recovered(ids []string) {
+	for _, id := range ids {
+		e := l.entries[id]
+		if e == nil {
+			continue
+		}
+		for _, path := range append([]string{e.device.SysPath}, e.functions()...) {
+			if l.faults.Take(device.Mark{SysPath: path}) {
+				l.judgeIn(path)
+			}
+		}
+		l.lookAgain([]string{id})
+	}
+}
+
+// distrust returns why a device without a fault is not trusted yet, or empty. reason is its fault.
+func (e *entry) distrust(reason string, now time.Time) string {
+	switch {
+	case e.damper != nil:
+	case reason == "":
+		return ""
+	default:
+		e.damper = &fault.Damper{}
+	}
+	return e.damper.Observe(reason, now)
+}
+
+// calmLater queues a judgement of a device for the time when its damper releases it.
+func (l *loop) calmLater(e *entry, now time.Time) {
+	until := e.damper.Until()
+	if until.IsZero() || e.calm != nil {
+		return
+	}
+	e.calm = l.later(until.Sub(now), func(l *loop) {
+		e.calm = nil
+		l.judgeAgain(e)
+	})
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/verdict"
+)
+
+// TestVerdict makes health and its reason from the facts alone.
+func TestVerdict(t *testing.T) {
+	ext4 := fmt.Errorf("%w: ext4 is on it", device.ErrData)
+	mounted := fmt.Errorf("%w: it is mounted", device.ErrInUse)
+	unread := fmt.Errorf("%w: being read, 3 %%", device.ErrUnproven)
+	rule := device.Rule{Resource: "a/b", ErasedAtStart: true}
+	used := lease.Lease{State: lease.Released, Used: true, Residue: true}
+	held := lease.Lease{State: lease.InUse, Hold: lease.Started, Used: true, Residue: true}
+	for _, test := range []struct {
+		name   string
+		change func(*verdict.Facts)
+		want   string // "healthy", or the reason
+		barred string
+	}{
+		{"nothing speaks against it", func(*verdict.Facts) {}, "healthy", ""},
+		{"gone", func(f *verdict.Facts) { f.Seen = nil }, "gone", ""},
+		{"not seen since the start", func(f *verdict.Facts) { f.Seen, f.Known = nil, false }, "not seen since metalplug was started", ""},
+		{"of another resource now", func(f *verdict.Facts) { f.Seen.Resource = "c/d" }, "it belongs to another resource now, c/d: it changes over once no pod holds it", ""},
+		{"in use by the host", func(f *verdict.Facts) { f.Seen.Offer = mounted }, "in use: it is mounted", ""},
+		{"in use by its pod", func(f *verdict.Facts) { f.Seen.Offer, f.Lease = mounted, held }, "healthy", "in use: it is mounted"},
+		{"with data of nobody", func(f *verdict.Facts) { f.Seen.Offer = ext4 }, "in use: it holds data: ext4 is on it", ""},
+		{"with data of a pod that is erased", func(f *verdict.Facts) { f.Seen.Offer, f.Lease = ext4, used }, "healthy", ""},
+		{"with data of a pod that nothing erases", func(f *verdict.Facts) { f.Seen.Offer, f.Lease, f.Rule = ext4, used, &device.Rule{} }, "in use: it holds data: ext4 is on it", ""},
+		{"with other data than its pod has left", func(f *verdict.Facts) {
+			f.Seen.Offer, f.Lease, f.Disk.Same = ext4, lease.Lease{State: lease.Free, Residue: true}, false
+		}, "in use: it holds data: ext4 is on it", ""},
+		{"not proven", func(f *verdict.Facts) { f.Disk = verdict.DiskFacts{Evident: true, Doubt: unread} }, unread.Error(), ""},
+		{"not proven, and a pod has it", func(f *verdict.Facts) {
+			f.Disk, f.Lease = verdict.DiskFacts{Evident: true, Doubt: unread}, held
+		}, "healthy", ""},
+		{"left by a pod, and not erased", func(f *verdict.Facts) {
+			f.Disk, f.Lease, f.Rule = verdict.DiskFacts{Evident: true, Doubt: unread}, used, &device.Rule{}
+		}, "unproven: its last pod has just left it", ""},
+		{"to be cleared", func(f *verdict.Facts) { f.Lease, f.Rule = used, &device.Rule{ClearedAtRelease: true} }, "being cleared after its last pod", "being cleared after its last pod"},
+		{"a process has it still", func(f *verdict.Facts) { f.Lease, f.Delay = used, "pod A has it open" }, "its pod is gone, but pod A has it open", ""},
+		{"failed", func(f *verdict.Facts) { f.Lease.State, f.Lease.Failure = lease.Failed, "no answer" }, "no answer", ""},
+		{"failed and sick", func(f *verdict.Facts) { f.Lease.Failure, f.Seen.Health = "no answer", errors.New("sick") }, "sick", ""},
+		{"sick, and marked", func(f *verdict.Facts) { f.Seen.Health, f.Faults.Marks = errors.New("sick"), []string{"Xid 79"} }, "sick; Xid 79", ""},
+		{"does not answer", func(f *verdict.Facts) { f.Faults.Stuck = time.Minute }, "no answer from the hardware for 1m0s", ""},
+		{"sick too often", func(f *verdict.Facts) { f.Faults.Flapping = "it fails too often" }, "it fails too often", ""},
+		{"to be initialised", func(f *verdict.Facts) { f.Rule = &device.Rule{Init: "x@.service"} }, "being initialised", ""},
+		{"not initialised", func(f *verdict.Facts) { f.Rule, f.Uninit = &device.Rule{Init: "x@.service"}, "it failed" }, "it failed", ""},
+		{"initialised", func(f *verdict.Facts) { f.Rule, f.Firmware = &device.Rule{Init: "x@.service"}, "x@.service" }, "healthy", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := verdict.Facts{
+				Seen: &device.Sighting{Resource: "a/b"}, Known: true, Resource: "a/b", Offered: true, Rule: &rule,
+				Lease: lease.Lease{State: lease.Free}, Disk: verdict.DiskFacts{Same: true},
+			}
+			test.change(&f)
+			v := f.Verdict()
+			got := v.Reason
+			if v.Healthy {
+				got += "healthy"
+			}
+			if got != test.want || v.Barred != test.barred {
+				t.Errorf("%q, barred %q", got, v.Barred)
+			}
+		})
+	}
+}
