@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -53,7 +54,8 @@ func (n *node) example(t *testing.T, name, commandLine, output string) {
 		}
 	}
 	want, err := os.ReadFile(file)
-	if err != nil || got != string(want) {
+	// Where a line is folded depends on the length of the directory's name.
+	if err != nil || !slices.Equal(strings.Fields(got), strings.Fields(string(want))) {
 		t.Errorf("the man page shows something else than is printed (-update replaces %s): %v\n%s\nwant\n%s", file, err, got, want)
 	}
 }
