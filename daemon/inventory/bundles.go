@@ -324,9 +324,9 @@ func joined(id string, members []*entry, now time.Time) *Status {
 // urgency orders leases by how much they keep a device from the next pod.
 func urgency(of lease.Lease) int {
 	switch {
-	case of.Failure != "":
+	case of.Held(): // the kubelet is asked about a bundle as long as a pod holds a member
 		return 3
-	case of.Held():
+	case of.Failure != "":
 		return 2
 	case of.State != lease.Free:
 		return 1
