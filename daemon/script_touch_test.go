@@ -223,19 +223,35 @@ func (s *story) find(name string) (d control.Device, err error) {
 
 // state waits until a disk is in that state of its lease, for that reason.
 func (s *story) state(words []string) error {
-	name, want := words[0], strings.Join(words[1:], " ")
-	got := ""
-	for range 200 {
-		d, err := s.find(name)
-		if got = strings.TrimSpace(d.State + " " + d.Reason); err == nil && got == want {
-			return nil
+	want := strings.Join(words[1:], " ")
+	return s.until(words[0], func(d control.Device) error {
+		if got := strings.TrimSpace(d.State + " " + d.Reason); got != want {
+			return fmt.Errorf("it is %s", got)
 		}
-		time.Sleep(100 * time.Millisecond) // it is asked again, and nothing depends on the time
-	}
-	return fmt.Errorf("it is %s", got)
+		return nil
+	})
 }
 
-// evidence wants a disk to be offered on that.
+// until asks for a device again and again until the check returns nil.
+func (s *story) until(name string, check func(control.Device) error) error {
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for limit := time.After(patience); ; {
+		d, err := s.find(name)
+		if err == nil {
+			err = check(d)
+		}
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-again.C:
+		case <-limit:
+			return err
+		}
+	}
+}
+
 // why wants a text among the reasons for which a device is offered, or is not.
 func (s *story) why(words []string) error {
 	var answer control.Answer
@@ -256,15 +272,15 @@ func (s *story) why(words []string) error {
 
 // held waits until the kubelet has told the daemon which pod holds a device.
 func (s *story) held(words []string) error {
-	for range 200 {
-		if d, err := s.find(words[0]); err == nil && d.Allocated != nil {
-			return nil
+	return s.until(words[0], func(d control.Device) error {
+		if d.Allocated == nil {
+			return errors.New("no pod is known to hold it")
 		}
-		time.Sleep(100 * time.Millisecond) // it is asked again, and nothing depends on the time
-	}
-	return errors.New("no pod is known to hold it")
+		return nil
+	})
 }
 
+// evidence wants a disk to be offered on that.
 func (s *story) evidence(words []string) error {
 	d, err := s.find(words[0])
 	switch {

@@ -68,7 +68,7 @@ func (b *bundle) collect(ctx context.Context, o *operator, file string, c config
 	b.versions()
 }
 
-// placeholder is what of a value of env is not the operator's.
+// placeholder is a part of a value of env that metalplugd replaces, see [config.Resource.Env]. It is no secret.
 var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
 // configuration adds a file of the configuration. A value of env may be a password, and is masked. If the values cannot be told from

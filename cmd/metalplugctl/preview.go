@@ -30,7 +30,7 @@ type preview struct {
 	config     config.Config
 	file       string // of the configuration
 	title      string // of the machine
-	serve      string // the directory of its sockets, or empty for one that nobody sees
+	serve      string // the directory of its sockets, or empty for a temporary one
 	containers []container
 	output     *string
 	view       *view // of each state until the reader leaves, or nil for one state

@@ -49,7 +49,7 @@ func onTerminal(t *testing.T, columns, rows uint16, args ...string) *terminal {
 		buf := make([]byte, 64<<10)
 		for {
 			n, err := master.Read(buf)
-			if err != nil { // EIO once nobody has the terminal open
+			if err != nil { // EIO once no process has the terminal open
 				return
 			}
 			v.chunks <- string(buf[:n])

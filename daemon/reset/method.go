@@ -42,7 +42,7 @@ func (t *task) resetter() func(context.Context) (string, error) {
 func (t *task) holdReset(hit []string) (held []*claim, err error) {
 	for _, d := range hit {
 		if d != t.SysPath && !slices.Contains(t.Together, d) {
-			return nil, errorf(Refused, "%s would be hit too: nobody vouches that no pod has it", path.Base(d))
+			return nil, errorf(Refused, "%s would be hit too: the request does not list it among the disks that no pod has", path.Base(d))
 		}
 	}
 	held, err = t.holdAll(hit)

@@ -41,7 +41,7 @@ func TestControllerReset(t *testing.T) {
 		},
 		{"a second namespace", func(m *machine, n *fakeNode, r *Request) {
 			m.disk(secondPath, "259:4", "eui.02").fill()
-		}, Answer{Result: Refused, Detail: "nvme0n2 would be hit too: nobody vouches that no pod has it"}, nil},
+		}, Answer{Result: Refused, Detail: "nvme0n2 would be hit too: the request does not list it among the disks that no pod has"}, nil},
 		{"a second namespace, vouched for", func(m *machine, n *fakeNode, r *Request) {
 			m.disk(secondPath, "259:4", "eui.02").fill() // which a reset does not touch
 			r.Together = []string{secondPath}
@@ -413,8 +413,8 @@ func TestFunctionReset(t *testing.T) {
 		{"a disk of another function", "pci", func(m *machine, n *fakeNode, r *Request) {
 			m.sibling("0000:02:00.1", "x")
 			m.disk(path.Dir(function0)+"/0000:02:00.1/nvme0n9", "259:90", "eui.90")
-		}, Answer{Result: Refused, Detail: "nvme0n9 would be hit too: nobody vouches that no pod has it"}, nil},
-		{"a disk that nobody vouches for", "pci", func(m *machine, n *fakeNode, r *Request) { r.Together = nil }, Answer{Result: Refused, Detail: "nvme0n1 would be hit too: nobody vouches that no pod has it"}, nil},
+		}, Answer{Result: Refused, Detail: "nvme0n9 would be hit too: the request does not list it among the disks that no pod has"}, nil},
+		{"a disk that the request does not list", "pci", func(m *machine, n *fakeNode, r *Request) { r.Together = nil }, Answer{Result: Refused, Detail: "nvme0n1 would be hit too: the request does not list it among the disks that no pod has"}, nil},
 		{
 			"a disk that is used", "pci", func(m *machine, n *fakeNode, r *Request) { n.busy = true },
 			Answer{Result: Busy, Detail: "/dev/nvme0n1 cannot be opened exclusively: it is mounted, or part of something, or open"},
