@@ -33,6 +33,7 @@ type Options struct {
 	FirstBatch     time.Duration // from kubelet.sock to the admission of the pods that were there before, or OnDemand
 	Verbosity      int           // of the device manager's log, which is shown when it dies
 	Socket         string        // what it makes instead of kubelet.sock, for one that stands between it and its plugins
+	Boots          func()        // called before each life, or nil
 	Booted         func() error  // called when it accepts connections, in each life, or nil
 	Command        []string      // a stand-in that reads host.Env, or nil for the running program itself
 }
@@ -76,6 +77,9 @@ func (k *Kubelet) PodResourcesSocket() string {
 func (k *Kubelet) Boot(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.options.Boots != nil {
+		k.options.Boots()
+	}
 	c, err := spawn(ctx, k.options.Command, protocol.Options{
 		DevicePlugins: k.DevicePlugins(), Socket: k.options.Socket, PodResources: k.PodResourcesSocket(),
 		TopologyPolicy: k.options.TopologyPolicy, NUMANodes: k.options.NUMANodes,

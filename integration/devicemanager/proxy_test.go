@@ -73,7 +73,7 @@ func behindProxy(t *testing.T, o Options) (*Kubelet, *proxy) {
 		hear: func(string, int, *api.ListAndWatchResponse) {},
 	}
 	t.Cleanup(p.stop)
-	o.Socket, o.Booted = realSocket, p.boot
+	o.Socket, o.Boots, o.Booted = realSocket, p.stop, p.boot
 	return newNode(t, o), p
 }
 
@@ -91,11 +91,11 @@ func offeredByProxy(t *testing.T, o Options, hardware []widget) (*Kubelet, *daem
 // boot makes kubelet.sock for a kubelet that has just begun to listen, and has
 // swept the directory.
 func (p *proxy) boot() error {
-	p.stop()
 	return p.serve("kubelet.sock", realSocket, func(s *grpc.Server) { api.RegisterRegistrationServer(s, registry{proxy: p}) })
 }
 
-// stop ends all connections. The sockets stay, as those of a killed process.
+// stop ends all connections before the next kubelet listens, so that none of them leads to it. The sockets stay, as
+// those of a killed process, until that kubelet sweeps them.
 func (p *proxy) stop() {
 	p.mu.Lock()
 	servers := p.servers
