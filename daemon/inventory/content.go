@@ -15,7 +15,7 @@ type known struct {
 	Wrote       wrote    `json:"wrote,omitzero"`        // to the disk when it was last known who wrote, or zero if that is not known
 	Initialised string   `json:"initialised,omitempty"` // the [device.Rule].Init that was done to this appearance of the hardware
 	Given       []string `json:"given,omitempty"`       // the nodes that its pods were given. It is replaced and never written
-	Numbers     []string `json:"numbers,omitempty"`     // of its node in this boot, by which its pods may open it, see [loop.noteNumber]
+	Numbers     []string `json:"numbers,omitempty"`     // of its node in this boot, by which its pods may open it, see [devices.noteNumber]
 }
 
 // sameDisk identifies the disk that a look saw. Two looks that saw the same disk have equal values.
@@ -31,7 +31,7 @@ type left struct {
 	Blank       bool   `json:"blank,omitempty"` // nothing was found
 }
 
-// wrote is how many sectors were written to a disk in one presence, see [loop.presence].
+// wrote is how many sectors were written to a disk in one presence, see [disks.presence].
 type wrote struct {
 	In      string `json:"in,omitempty"`
 	Sectors uint64 `json:"sectors,omitempty"`
@@ -43,7 +43,7 @@ func (k *known) rebooted() {
 }
 
 // replaced notes that another medium may be in the place of a disk.
-func (l *loop) replaced(e *entry) {
+func (l *leases) replaced(e *entry) {
 	if e.lease.Residue || e.lease.Order == lease.Erase {
 		_ = l.apply(e, lease.Event{Name: lease.Replaced})
 	}
@@ -53,7 +53,7 @@ func (l *loop) replaced(e *entry) {
 // does not count disks, its directory in sysfs shows that it has appeared again. One that
 // appears again while we are at work on it may be another with the same identity: it counts as the same only if the helper
 // vouches for it, which the end of the work shows.
-func (l *loop) appears(e *entry, s *device.Sighting) {
+func (l *leases) appears(e *entry, s *device.Sighting) {
 	appearance, medium := s.Target.Appearance(), s.Target.Medium()
 	other := e.Appearance != "" && appearance != e.Appearance || e.Medium != "" && medium != e.Medium ||
 		appearance == "" && e.Instance != 0 && s.Instance != e.Instance
@@ -70,7 +70,7 @@ func (l *loop) appears(e *entry, s *device.Sighting) {
 // noteTwin compares the medium of a disk with those of the others. Evidence of one disk would be taken for that of another with
 // the same serial number. From then on each of them is known by its appearance alone. It is not known which of them a tenant
 // has had, nor whether both are one disk.
-func (l *loop) noteTwin(e *entry) {
+func (l *leases) noteTwin(e *entry) {
 	if e.Medium == "" || l.twins[e.Medium] {
 		return
 	}
@@ -90,7 +90,7 @@ func (l *loop) noteTwin(e *entry) {
 
 // compare notes the content of a disk that a tenant has left and no worker works on. At each look after that it makes sure
 // that the content is the same. If it differs, another node or an operator wrote it.
-func (l *loop) compare(e *entry, s *device.Sighting) {
+func (l *leases) compare(e *entry, s *device.Sighting) {
 	found := left{s.Fingerprint, s.Blank}
 	known := s.Fingerprint != "" || s.Blank && l.needsEvidence(e)
 	if !known || e.lease.Held() || e.lease.Used || e.lease.Failure != "" || e.busy() || e.outdated() {
@@ -112,7 +112,7 @@ func (l *loop) compare(e *entry, s *device.Sighting) {
 // noteWrites compares what was written to a disk with what the last look saw. While no container of a tenant has the disk,
 // and we are not at work on it, another process has written the rest. Then an order and an adoption lapse, and what is on the
 // disk is not the tenant's.
-func (l *loop) noteWrites(e *entry, s *device.Sighting) {
+func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 	switch {
 	case !s.Target.IsDisk(), e.busy(), e.outdated():
 		return
@@ -140,7 +140,7 @@ func (l *loop) noteWrites(e *entry, s *device.Sighting) {
 }
 
 // foreign notes that what is on a disk was not left there by a tenant.
-func (l *loop) foreign(e *entry, reason string) {
+func (l *leases) foreign(e *entry, reason string) {
 	if e.lease.Residue {
 		l.Log.Warn("disk written by others", "device", e.device.ID,
 			"err", "what is on it is not what its last pod has left there: it is not erased")
@@ -149,6 +149,6 @@ func (l *loop) foreign(e *entry, reason string) {
 }
 
 // spares is [verdict.Facts.Spared] of an entry.
-func (l *loop) spares(e *entry) bool {
-	return (&verdict.Facts{Offered: e.offered, Lease: e.lease, Rule: l.rule(e.resource)}).Spared()
+func (d *disks) spares(e *entry) bool {
+	return (&verdict.Facts{Offered: e.offered, Lease: e.lease, Rule: d.rule(e.resource)}).Spared()
 }

@@ -46,13 +46,13 @@ type contents struct {
 	Devices []record          `json:"devices"` // the last
 }
 
-// decode returns the contents of a state file. They must be of this version and of this node.
-func (i *Inventory) decode(text []byte) (c contents, err error) {
+// decode returns the contents of a state file. They must be of this version and of the node with that ID, unless it is empty.
+func decode(text []byte, machine string) (c contents, err error) {
 	err = json.Unmarshal(text, &c)
 	switch {
 	case err == nil && c.Version != stateVersion:
 		err = fmt.Errorf("version is %d, not %d", c.Version, stateVersion)
-	case err == nil && i.Machine != "" && c.Machine != i.Machine:
+	case err == nil && machine != "" && c.Machine != machine:
 		err = errors.New("it was written on another machine")
 	}
 	for _, r := range c.Devices {

@@ -90,34 +90,34 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 }
 
 // setCordons replaces the cordons, of which that of a device has changed.
-func (l *loop) setCordons(id string, next map[string]Cordon) {
-	l.cordons = next
-	l.saveLater()
-	if e := l.entries[id]; e != nil {
-		l.changed(e)
+func (d *devices) setCordons(id string, next map[string]Cordon) {
+	d.cordons = next
+	d.saveLater()
+	if e := d.entries[id]; e != nil {
+		d.changed(e)
 	}
 }
 
 // cordon returns the cordon of a device, or nil.
-func (l *loop) cordon(id string) *Cordon {
-	if c, is := l.cordons[id]; is {
+func (d *devices) cordon(id string) *Cordon {
+	if c, is := d.cordons[id]; is {
 		return &c
 	}
 	return nil
 }
 
 // cordonKnown cordons each device that a resource takes, since it may have been cordoned before.
-func (l *loop) cordonKnown() {
+func (d *devices) cordonKnown() {
 	cordons := make(map[string]Cordon)
-	maps.Copy(cordons, l.cordons)
-	for id, e := range l.entries {
+	maps.Copy(cordons, d.cordons)
+	for id, e := range d.entries {
 		if _, is := cordons[id]; !is && e.resource != "" {
 			cordons[id] = Cordon{Reason: mayHaveBeen}
-			l.changed(e)
+			d.changed(e)
 		}
 	}
-	l.cordons = cordons
-	l.saveLater()
+	d.cordons = cordons
+	d.saveLater()
 }
 
 // Same reports whether two cordons are equal. Either may be nil.

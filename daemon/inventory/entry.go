@@ -25,7 +25,7 @@ type entry struct {
 	stuck    bool             // the look at it does not come back
 	status   *Status          // as published, or nil
 	settled  *settled         // the last verdict that the daemon's own work had no part in, or nil
-	lease    lease.Lease      // changed by [loop.apply] alone
+	lease    lease.Lease      // changed by [leases.apply] alone
 	damper   *fault.Damper    // or nil if it was never unhealthy
 	calm     *time.Timer      // until the damper releases it, or nil
 	line     []byte           // of the state file, or nil after a change
@@ -50,6 +50,9 @@ type settled struct {
 	Observation
 }
 
+// leases change the lease of a device, and derive its status.
+type leases struct{ *disks }
+
 // newLease is that of a device of which nothing is known. The first judgement says whether it can be offered.
 func newLease() lease.Lease { return lease.Lease{State: lease.Unproven} }
 
@@ -57,21 +60,20 @@ func newLease() lease.Lease { return lease.Lease{State: lease.Unproven} }
 func (e *entry) isDisk() bool { return e.device.Class != nil && e.device.Class.Disks }
 
 // changed queues an entry for a judgement at the next publication.
-func (l *loop) changed(e *entry) {
-	l.dirty[e], e.line = true, nil
-	l.inform(e)
+func (d *devices) changed(e *entry) {
+	d.dirty[e], d.untold[e], e.line = true, true, nil
 }
 
 // apply changes the lease of a device by an event, and carries out the effects. An event that the state does not have is an
 // error, and changes nothing.
-func (l *loop) apply(e *entry, event lease.Event) error {
+func (l *leases) apply(e *entry, event lease.Event) error {
 	err := l.change(e, event)
 	l.changed(e)
 	return err
 }
 
 // change does the same without a new snapshot.
-func (l *loop) change(e *entry, event lease.Event) error {
+func (l *leases) change(e *entry, event lease.Event) error {
 	event.Proven = l.offerable(e, event.Name)
 	next, effects, err := e.lease.Apply(event)
 	if err != nil {
@@ -95,13 +97,13 @@ func (l *loop) change(e *entry, event lease.Event) error {
 	if !e.lease.Held() {
 		e.booked = false
 	}
-	l.inform(e)
+	l.untold[e] = true
 	return nil
 }
 
 // offerable reports whether a device without a tenant can be offered. It needs no evidence, its evidence is complete, or a
 // tenant's data is erased before the next start.
-func (l *loop) offerable(e *entry, event lease.Name) bool {
+func (l *leases) offerable(e *entry, event lease.Name) bool {
 	switch {
 	case !l.needsEvidence(e):
 		return true
@@ -114,7 +116,7 @@ func (l *loop) offerable(e *entry, event lease.Name) bool {
 // reconcile compares the lease of a device without a tenant with the evidence. Before that it forgets that a tenant has left
 // the content of a disk, once the host uses the disk or a look sees it empty. A use of a disk that is not cleared may be the
 // tenant's doing, since udev assembles an array from a disk that looks like a part of one.
-func (l *loop) reconcile(e *entry, now time.Time) {
+func (l *leases) reconcile(e *entry, now time.Time) {
 	if e.sighting == nil {
 		return
 	}
@@ -135,10 +137,10 @@ func (l *loop) reconcile(e *entry, now time.Time) {
 }
 
 // rule returns the rule of a resource, or nil.
-func (l *loop) rule(resource string) *device.Rule {
-	i := slices.IndexFunc(l.rules, func(r device.Rule) bool { return r.Resource == resource })
+func (d *devices) rule(resource string) *device.Rule {
+	i := slices.IndexFunc(d.rules, func(r device.Rule) bool { return r.Resource == resource })
 	if i < 0 {
 		return nil
 	}
-	return &l.rules[i]
+	return &d.rules[i]
 }

@@ -16,67 +16,77 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
+// disks are the facts about disks.
+type disks struct {
+	*devices
+	evidence map[string]*evidence.Evidence // why they count as unused, by medium
+	media    map[string]*entry             // the last entry that was seen with a medium
+	twins    map[string]bool               // media that two disks have claimed at once since the start
+	notes    map[string]device.Note        // for looks, by the ID of the device, without the zero ones
+	noted    map[string]device.Note        // the copy that the last look got, never written, or nil after a change
+}
+
 // evidenceKey returns the key of a disk's evidence, which is its medium, or without one its appearance in this boot. It is
 // empty if another disk could not be told from it.
-func (l *loop) evidenceKey(e *entry) string {
+func (d *disks) evidenceKey(e *entry) string {
 	switch {
-	case e.Medium != "" && !l.twins[e.Medium]:
+	case e.Medium != "" && !d.twins[e.Medium]:
 		return e.Medium
-	case e.Appearance != "" && l.faults.Boot != "":
-		return l.here(e)
+	case e.Appearance != "" && d.faults.Boot != "":
+		return d.here(e)
 	}
 	return ""
 }
 
 // bootKey begins the keys of appearances, which the kernel counts from the start in each boot.
-func (l *loop) bootKey() string { return "boot=" + l.faults.Boot + " " }
+func (d *disks) bootKey() string { return "boot=" + d.faults.Boot + " " }
 
 // evidenceOf returns the evidence of a disk, or nil.
-func (l *loop) evidenceOf(e *entry) *evidence.Evidence {
-	if key := l.evidenceKey(e); key != "" {
-		return l.evidence[key]
+func (d *disks) evidenceOf(e *entry) *evidence.Evidence {
+	if key := d.evidenceKey(e); key != "" {
+		return d.evidence[key]
 	}
 	return nil
 }
 
 // needsEvidence reports whether a device is offered only on evidence.
-func (l *loop) needsEvidence(e *entry) bool {
-	rule := l.rule(e.resource)
-	return l.Host.Touch.Survey != nil && rule != nil && !rule.AllowInUse && e.sighting != nil && e.sighting.Target.IsDisk()
+func (d *disks) needsEvidence(e *entry) bool {
+	rule := d.rule(e.resource)
+	return d.Host.Touch.Survey != nil && rule != nil && !rule.AllowInUse && e.sighting != nil && e.sighting.Target.IsDisk()
 }
 
 // setEvidence records evidence of a disk.
-func (l *loop) setEvidence(e *entry, v evidence.Evidence) {
-	if key := l.evidenceKey(e); key != "" {
-		l.evidence[key] = &v
-		l.keepSoon(e)
+func (d *disks) setEvidence(e *entry, v evidence.Evidence) {
+	if key := d.evidenceKey(e); key != "" {
+		d.evidence[key] = &v
+		d.keepSoon(e)
 	}
 }
 
 // endEvidence forgets the evidence of a disk. reason is for the log, and empty before a container writes there.
-func (l *loop) endEvidence(e *entry, reason string) {
-	v := l.evidenceOf(e)
+func (d *disks) endEvidence(e *entry, reason string) {
+	v := d.evidenceOf(e)
 	if v == nil {
 		return
 	}
-	delete(l.evidence, l.evidenceKey(e))
+	delete(d.evidence, d.evidenceKey(e))
 	switch {
 	case reason == "":
 	case v.Scrub != "":
-		l.Log.Warn("adoption ended", "device", e.device.ID, "err", reason+": adopt the disk again")
+		d.Log.Warn("adoption ended", "device", e.device.ID, "err", reason+": adopt the disk again")
 	default:
-		l.Log.Log(context.Background(), LevelNotice, "evidence ended", "device", e.device.ID, "action", v.Kind, "err", reason)
+		d.Log.Log(context.Background(), LevelNotice, "evidence ended", "device", e.device.ID, "action", v.Kind, "err", reason)
 	}
-	l.keepSoon(e)
+	d.keepSoon(e)
 }
 
-func (l *loop) keepSoon(e *entry) {
-	l.saveLater()
-	l.changed(e)
+func (d *devices) keepSoon(e *entry) {
+	d.saveLater()
+	d.changed(e)
 }
 
 // weigh compares the evidence of a disk with a look.
-func (l *loop) weigh(e *entry, s *device.Sighting) {
+func (l *leases) weigh(e *entry, s *device.Sighting) {
 	v := l.evidenceOf(e)
 	if v == nil || !s.Target.IsDisk() || e.busy() || e.outdated() {
 		return
@@ -103,15 +113,15 @@ func (l *loop) weigh(e *entry, s *device.Sighting) {
 
 // presence returns what tells a disk in one of its appearances from all other disks with its medium. Where the kernel does not
 // count appearances (before Linux 5.15), it is the directory of the disk in sysfs.
-func (l *loop) presence(e *entry, appearance string) string {
+func (d *disks) presence(e *entry, appearance string) string {
 	if appearance == "" {
-		return l.bootKey() + "directory=" + strconv.FormatUint(e.Instance, 10)
+		return d.bootKey() + "directory=" + strconv.FormatUint(e.Instance, 10)
 	}
-	return l.bootKey() + "diskseq=" + appearance
+	return d.bootKey() + "diskseq=" + appearance
 }
 
 // here is the presence in which the disk was seen last.
-func (l *loop) here(e *entry) string { return l.presence(e, e.Appearance) }
+func (d *disks) here(e *entry) string { return d.presence(e, e.Appearance) }
 
 // Way returns the command by which the operator gives a disk with data to pods. An adoption belongs to a medium. Without an
 // identity it would count for another disk in its place as well.
@@ -123,16 +133,16 @@ func Way(id string, target *device.Target) string {
 }
 
 // proves reports whether the evidence of a disk is complete, and no process had the disk open.
-func (l *loop) proves(e *entry) bool { return l.complete(e) && l.asked(e) }
+func (d *disks) proves(e *entry) bool { return d.complete(e) && d.asked(e) }
 
-func (l *loop) complete(e *entry) bool {
-	return e.sighting.Offer == nil && !e.work().recheck && l.evidenceOf(e).Proves(l.here(e))
+func (d *disks) complete(e *entry) bool {
+	return e.sighting.Offer == nil && !e.work().recheck && d.evidenceOf(e).Proves(d.here(e))
 }
 
 // asked reports whether it is known that no process has had the disk open since it has appeared. A look finds no trace of a
 // process that only reads.
-func (l *loop) asked(e *entry) bool {
-	return l.Host.Touch.Holders == nil || l.evidenceOf(e).Asked == l.here(e)
+func (d *disks) asked(e *entry) bool {
+	return d.Host.Touch.Holders == nil || d.evidenceOf(e).Asked == d.here(e)
 }
 
 // Unheld notes that no process has a disk open that was seen as target. It does not wait.
@@ -150,21 +160,21 @@ func (i *Inventory) Unheld(id string, target *device.Target) {
 }
 
 // doubt returns why a disk that is offered on evidence is not proven to be unused, or nil.
-func (l *loop) doubt(e *entry) error {
-	v, w, id := l.evidenceOf(e), e.work(), e.device.ID
+func (d *disks) doubt(e *entry) error {
+	v, w, id := d.evidenceOf(e), e.work(), e.device.ID
 	offer := e.sighting.Offer
 	switch {
-	case l.evidenceKey(e) == "":
+	case d.evidenceKey(e) == "":
 		return fmt.Errorf("%w: it has no wwid, serial number or diskseq to know it by; give a virtual disk a serial number, or run Linux 5.15 or later", device.ErrUnproven)
 	case v != nil && v.Scrub != "" && w.delay != "":
 		return fmt.Errorf("%w: adopted, and not erased yet: %s", device.ErrUnproven, w.delay)
 	case v != nil && v.Scrub != "":
 		return fmt.Errorf("%w: adopted, being erased", device.ErrUnproven)
-	case offer != nil && v.Proves(l.here(e)):
+	case offer != nil && v.Proves(d.here(e)):
 		return fmt.Errorf("%w: %s, which is not on it any more; run \"udevadm trigger %s\" if this stays", device.ErrUnproven, evidence.Content(offer), e.device.SysPath)
 	case offer != nil:
 		return fmt.Errorf("%w: %s; %s", device.ErrUnproven, evidence.Content(offer), Way(id, e.sighting.Target))
-	case l.proves(e):
+	case d.proves(e):
 		return nil
 	case v != nil && v.Kind != "" && w.delay != "":
 		return fmt.Errorf("%w: %s", device.ErrUnproven, w.delay)
@@ -181,23 +191,23 @@ func (l *loop) doubt(e *entry) error {
 }
 
 // readable reports whether a disk is to be read for evidence.
-func (l *loop) readable(e *entry) bool {
-	v := l.evidenceOf(e)
-	return !e.lease.Held() && !e.lease.Used && l.needsEvidence(e) && e.sighting.Offer == nil && l.evidenceKey(e) != "" && !l.spares(e) &&
+func (d *disks) readable(e *entry) bool {
+	v := d.evidenceOf(e)
+	return !e.lease.Held() && !e.lease.Used && d.needsEvidence(e) && e.sighting.Offer == nil && d.evidenceKey(e) != "" && !d.spares(e) &&
 		(v == nil || v.Kind == "") && e.lease.Failure == ""
 }
 
 // diskTodo returns the work that the evidence of a disk waits for.
-func (l *loop) diskTodo(e *entry) verdict.Todo {
-	v := l.evidenceOf(e)
+func (d *disks) diskTodo(e *entry) verdict.Todo {
+	v := d.evidenceOf(e)
 	switch {
 	case v != nil && v.Scrub != "":
 		return verdict.EraseAdopted
-	case l.readable(e) && v != nil && v.Found != "":
+	case d.readable(e) && v != nil && v.Found != "":
 		return verdict.ReadAgain
-	case l.readable(e):
+	case d.readable(e):
 		return verdict.ReadDisk
-	case !e.lease.Used && l.complete(e) && !l.asked(e):
+	case !e.lease.Used && d.complete(e) && !d.asked(e):
 		return verdict.AskHolders
 	}
 	return verdict.Nothing
@@ -215,7 +225,7 @@ func (i *Inventory) Surveyed(id string, target *device.Target, from evidence.Evi
 }
 
 // surveyed takes in a part of the read of a disk.
-func (l *loop) surveyed(e *entry, from evidence.Evidence, s device.Surveyed) {
+func (l *leases) surveyed(e *entry, from evidence.Evidence, s device.Surveyed) {
 	next, ok := l.evidenceOf(e).Surveyed(from, s)
 	if !ok {
 		return
@@ -228,7 +238,7 @@ func (l *loop) surveyed(e *entry, from evidence.Evidence, s device.Surveyed) {
 }
 
 // erased notes that a disk was erased. The appearance that the helper vouches for need not be the one that was seen last.
-func (l *loop) erased(e *entry, p device.Prepared) {
+func (l *leases) erased(e *entry, p device.Prepared) {
 	// Before the erasure no process had it open.
 	v := evidence.Evidence{Kind: evidence.Erased, Size: p.Size, Since: time.Now().UTC(), Asked: l.presence(e, p.Appearance)}
 	if before := l.evidenceOf(e); before != nil && before.Kind == evidence.Adopted {
@@ -243,23 +253,23 @@ func (l *loop) erased(e *entry, p device.Prepared) {
 }
 
 // restoreEvidence takes in the evidence of the last run.
-func (l *loop) restoreEvidence(kept map[string]evidence.Evidence, sameBoot bool) {
+func (d *disks) restoreEvidence(kept map[string]evidence.Evidence, sameBoot bool) {
 	for medium, v := range kept {
 		switch {
 		case sameBoot, v.OutlastsBoot() && !strings.HasPrefix(medium, "boot="):
-			l.evidence[medium] = &v
+			d.evidence[medium] = &v
 		case v.Scrub != "":
-			l.Log.Warn("adoption ended", "device", medium, "err", "the node went down before the erasure: adopt the disk again")
+			d.Log.Warn("adoption ended", "device", medium, "err", "the node went down before the erasure: adopt the disk again")
 		}
 	}
 }
 
 // savedEvidence returns the evidence for the state file. A crash may leave other content than was adopted on a disk with work.
-func (l *loop) savedEvidence() map[string]evidence.Evidence {
-	saved := make(map[string]evidence.Evidence, len(l.evidence))
-	for medium, v := range l.evidence {
+func (d *disks) savedEvidence() map[string]evidence.Evidence {
+	saved := make(map[string]evidence.Evidence, len(d.evidence))
+	for medium, v := range d.evidence {
 		record := *v
-		if e := l.media[medium]; e != nil && e.busy() {
+		if e := d.media[medium]; e != nil && e.busy() {
 			record.Fingerprint = ""
 		}
 		saved[medium] = record

@@ -12,28 +12,28 @@ import (
 )
 
 // notice takes in the news of an event about the health of hardware.
-func (l *loop) notice(e udev.Event) {
-	if m, ok := device.Notice(e); ok && l.faults.Take(m) {
-		l.judgeIn(m.SysPath)
+func (d *devices) notice(e udev.Event) {
+	if m, ok := device.Notice(e); ok && d.faults.Take(m) {
+		d.judgeIn(m.SysPath)
 	}
 }
 
 // count takes in the counters of a look.
-func (l *loop) count(counters []device.Counter) {
+func (d *devices) count(counters []device.Counter) {
 	for _, c := range counters {
-		if l.unsaved = true; l.faults.Count(c) {
-			l.judgeIn(c.SysPath)
+		if d.unsaved = true; d.faults.Count(c) {
+			d.judgeIn(c.SysPath)
 		}
 	}
 }
 
 // judgeIn queues a judgement of the devices in the hardware at a path, whose faults have changed.
-func (l *loop) judgeIn(sysPath string) {
-	l.saveLater()
-	for _, e := range l.entries {
+func (d *devices) judgeIn(sysPath string) {
+	d.saveLater()
+	for _, e := range d.entries {
 		in := func(path string) bool { return fault.Within(path, sysPath) }
 		if in(e.device.SysPath) || slices.ContainsFunc(e.functions(), in) {
-			l.changed(e)
+			d.changed(e)
 		}
 	}
 }
@@ -75,7 +75,7 @@ func (e *entry) distrust(reason string, now time.Time) string {
 }
 
 // calmLater queues a judgement of a device for the time when its damper releases it.
-func (l *loop) calmLater(e *entry, now time.Time) {
+func (l *leases) calmLater(e *entry, now time.Time) {
 	until := e.damper.Until()
 	if until.IsZero() || e.calm != nil {
 		return

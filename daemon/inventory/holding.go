@@ -12,6 +12,13 @@ import (
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
+// allocations are what the kubelet gives to pods.
+type allocations struct {
+	*leases
+	owing map[*entry]bool // those that are owed
+	began time.Time       // when the daemon started
+}
+
 // books are the kubelet's records of a device.
 type books struct {
 	as        []string  // the IDs by which pods may hold it, sorted, and never written
@@ -52,15 +59,15 @@ func (e *entry) moved() bool {
 // allocated notes that pods are about to hold these devices. It takes effect at once; the readers hear of it a little later,
 // since the kubelet is waiting for our answer just now. started: it is not given to a pod, but a container of its pod is
 // about to be started, perhaps again, or its pod is gone by now.
-func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
+func (a *allocations) allocated(as map[string][]string, now time.Time, started bool) {
 	var held []*entry
 	for id, names := range as {
-		e := l.entries[id]
+		e := a.entries[id]
 		if e == nil {
 			continue
 		}
 		if e.allocated, e.booked = now, e.booked && started; started {
-			l.closeAllocate(e)
+			a.closeAllocate(e)
 		}
 		e.holdAs(names)
 		if !e.lease.Held() {
@@ -72,59 +79,59 @@ func (l *loop) allocated(as map[string][]string, now time.Time, started bool) {
 		switch {
 		case !started:
 			e.atWork().given = true
-			_ = l.change(e, lease.Event{Name: lease.Allocate})
+			_ = a.change(e, lease.Event{Name: lease.Allocate})
 		case !e.lease.Held():
-			l.started(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
+			a.started(e, lease.Event{Name: lease.Listed, Medium: e.Medium, Residue: e.lease.Residue})
 		}
 	}
 	if len(held) > 0 {
-		l.later(publishGap, func(l *loop) { l.judgeAgain(held...) })
+		a.later(publishGap, func(l *loop) { l.judgeAgain(held...) })
 	}
 }
 
 // closeAllocates notes that some kubelets have booked the devices that they allocated, or never will.
-func (l *loop) closeAllocates(by func(asker string) bool) {
-	for e := range l.owing {
+func (a *allocations) closeAllocates(by func(asker string) bool) {
+	for e := range a.owing {
 		if by(e.asker) {
 			e.allocated, e.booked = time.Now(), true
-			l.closeAllocate(e)
+			a.closeAllocate(e)
 		}
 	}
 }
 
 // closeAllocate notes that the kubelet is done with the Allocate of a device.
-func (l *loop) closeAllocate(e *entry) {
+func (a *allocations) closeAllocate(e *entry) {
 	if e.owed {
-		e.owed, e.line, l.unsaved = false, nil, true
-		delete(l.owing, e)
+		e.owed, e.line, a.unsaved = false, nil, true
+		delete(a.owing, e)
 	}
 }
 
 // judgeAgain queues a judgement of those entries that are still there.
-func (l *loop) judgeAgain(all ...*entry) {
+func (d *devices) judgeAgain(all ...*entry) {
 	for _, e := range all {
-		if l.entries[e.device.ID] == e {
-			l.changed(e)
+		if d.entries[e.device.ID] == e {
+			d.changed(e)
 		}
 	}
 }
 
 // released notes that no pod holds these devices any more.
-func (l *loop) released(ids []string) {
+func (a *allocations) released(ids []string) {
 	for _, id := range ids {
-		if e := l.entries[id]; e != nil && e.lease.Held() {
-			l.vacate(e)
+		if e := a.entries[id]; e != nil && e.lease.Held() {
+			a.vacate(e)
 		}
 	}
 }
 
 // vacate notes that no pod holds a device any more. The next look shows the state in which the pod left it.
-func (l *loop) vacate(e *entry) {
+func (a *allocations) vacate(e *entry) {
 	if e.lease.Held() {
-		_ = l.apply(e, lease.Event{Name: lease.Gone})
-		l.lookAnew(e)
+		_ = a.apply(e, lease.Event{Name: lease.Gone})
+		a.lookAnew(e)
 	}
-	l.changed(e)
+	a.changed(e)
 }
 
 // confirm takes in the kubelet's answer. Only a free device can leave the device list, since the kubelet crashes over an
@@ -160,46 +167,46 @@ func (l *loop) confirm(a kubelet.Answer) {
 	}
 }
 
-func (l *loop) confirmOne(e *entry, holding kubelet.Holding, asked time.Time) {
+func (a *allocations) confirmOne(e *entry, holding kubelet.Holding, asked time.Time) {
 	switch {
 	case holding == kubelet.Held, holding == kubelet.Named:
 		if holding == kubelet.Held && asked.After(e.allocated) {
 			e.booked = true
-			l.closeAllocate(e)
+			a.closeAllocate(e)
 		}
-		l.listedByKubelet(e)
+		a.listedByKubelet(e)
 	case holding == kubelet.Noted:
-		l.resend[e.list()] = true
-		if l.rule(e.list()) == nil { // the kubelet is sent no list of it any more, and writes the checkpoint with any
-			for _, r := range l.rules {
-				l.resend[r.Resource] = true
+		a.resend[e.list()] = true
+		if a.rule(e.list()) == nil { // the kubelet is sent no list of it any more, and writes the checkpoint with any
+			for _, r := range a.rules {
+				a.resend[r.Resource] = true
 			}
 		}
-	case holding == kubelet.Free && l.mayBeFree(e, asked):
-		l.free(e)
+	case holding == kubelet.Free && a.mayBeFree(e, asked):
+		a.free(e)
 	}
 }
 
 // listedByKubelet notes that the kubelet lists a pod that holds a device. The kubelet may have started a container before we were
 // registered again. It has still to announce the start of a container that it was given a device for and has not announced. If
 // its checkpoint does not name the pod yet, the kubelet writes it when it is sent the list.
-func (l *loop) listedByKubelet(e *entry) {
-	recent := time.Since(e.allocated) <= l.Grace
+func (a *allocations) listedByKubelet(e *entry) {
+	recent := time.Since(e.allocated) <= a.Grace
 	switch {
 	case e.lease.Held() && (e.lease.Used || e.lease.Hold == lease.Due || recent):
 	case !e.lease.Used && recent:
-		_ = l.apply(e, lease.Event{Name: lease.Allocate})
+		_ = a.apply(e, lease.Event{Name: lease.Allocate})
 	case len(e.pods) == 0:
-		l.resend[e.list()] = true
+		a.resend[e.list()] = true
 	default:
 		// Content without evidence from before the pod is not the pod's.
-		residue := e.lease.Residue || e.lease.State == lease.Free && l.owns(e)
-		l.started(e, lease.Event{Name: lease.Listed, Tenants: e.pods, Medium: e.Medium, Residue: residue})
+		residue := e.lease.Residue || e.lease.State == lease.Free && a.owns(e)
+		a.started(e, lease.Event{Name: lease.Listed, Tenants: e.pods, Medium: e.Medium, Residue: residue})
 	}
 }
 
 // started notes that a container may be using the device from now on.
-func (l *loop) started(e *entry, event lease.Event) {
+func (l *leases) started(e *entry, event lease.Event) {
 	_ = l.apply(e, event)
 	e.left, e.seen = left{}, left{}
 	e.delayed("")
@@ -207,7 +214,7 @@ func (l *loop) started(e *entry, event lease.Event) {
 
 // owns reports whether the content of a device counts as its tenant's once a container was started with it. It is a disk
 // without a twin, and its resource gives out neither disks with the host's data nor one disk to several tenants.
-func (l *loop) owns(e *entry) bool {
+func (l *leases) owns(e *entry) bool {
 	rule := l.rule(e.resource)
 	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.twins[e.Medium]
 }
@@ -220,38 +227,38 @@ func (e *entry) shared() bool {
 // mayBeFree reports whether a device that is not in the kubelet's books may count as free. It was in them, or the kubelet is
 // known to be done with its Allocate. A stopped kubelet may take any time for that (R12), so that time alone proves nothing.
 // With one share listed, the others are not known.
-func (l *loop) mayBeFree(e *entry, asked time.Time) bool {
+func (a *allocations) mayBeFree(e *entry, asked time.Time) bool {
 	switch {
 	case e.owed:
 		return false
 	case e.booked && len(e.as) <= 1:
 		return asked.After(e.allocated)
 	}
-	return time.Since(e.allocated) > l.Grace && (e.lease.Hold != lease.Due || time.Since(l.began) > l.Grace)
+	return time.Since(e.allocated) > a.Grace && (e.lease.Hold != lease.Due || time.Since(a.began) > a.Grace)
 }
 
 // free notes that certainly no pod holds a device. Only now it may leave the device list. First it is cleared by the rule of
 // the resource that it leaves. A disk waits for an answer about its content.
-func (l *loop) free(e *entry) {
-	l.vacate(e)
+func (a *allocations) free(e *entry) {
+	a.vacate(e)
 	// IDs of shares that the resource does not have any more leave the list.
 	if e.shared() {
-		l.resend[e.resource] = true
+		a.resend[e.resource] = true
 	}
 	e.as = nil
-	f := l.facts(e)
+	f := a.facts(e)
 	// A device that waits only for the question about open files would be back at once, and the kubelet might give it out by
 	// the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
-		errors.Is(f.Unfit(), device.ErrUnproven) && f.Disk.Evident && l.complete(e))
+		errors.Is(f.Unfit(), device.ErrUnproven) && f.Disk.Evident && a.complete(e))
 	if e.offered = e.offered && (f.Unfit() == nil || waits); !e.offered {
 		e.leave()
 		if e.sighting != nil {
 			e.resource = e.sighting.Resource // or it would be offered by the old one once more
-			l.look(e)
+			a.look(e)
 		}
 	}
-	l.changed(e)
+	a.changed(e)
 }
 
 // leave ends the lease of a device that is no longer in the device list. The lease of a disk goes on, since the disk may come

@@ -15,10 +15,23 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
+// identities are the devices by where they were seen.
+type identities struct {
+	*leases
+	found map[*inspect.Subject]found
+}
+
+// found is what the last look found in a subject.
+type found struct {
+	entries   []*entry
+	others    []*Status       // the hardware that has no identity
+	contested map[string]bool // IDs that it claims and another subject has
+}
+
 // claim gives a subject the devices that a look saw in it, and removes the others. It reports whether the subject is not
 // complete, or claims an ID of another.
-func (l *loop) claim(s *inspect.Subject) (unfinished bool) {
-	before, now := l.found[s], found{}
+func (i *identities) claim(s *inspect.Subject) (unfinished bool) {
+	before, now := i.found[s], found{}
 	var unreadable error
 	for n := range s.Sightings {
 		sighting := &s.Sightings[n]
@@ -30,7 +43,7 @@ func (l *loop) claim(s *inspect.Subject) (unfinished bool) {
 			now.others = append(now.others, unidentified(sighting))
 			continue
 		}
-		if e := l.entryFor(s, sighting, before.contested); e != nil {
+		if e := i.entryFor(s, sighting, before.contested); e != nil {
 			now.entries = append(now.entries, e)
 			continue
 		}
@@ -40,50 +53,50 @@ func (l *loop) claim(s *inspect.Subject) (unfinished bool) {
 		now.contested[sighting.Device.ID] = true
 	}
 	for _, e := range before.entries {
-		if !slices.Contains(now.entries, e) && e.owner == s && l.missing(e, unreadable) {
+		if !slices.Contains(now.entries, e) && e.owner == s && i.missing(e, unreadable) {
 			now.entries = append(now.entries, e)
 		}
 	}
-	l.stale = l.stale || !slices.EqualFunc(before.others, now.others, func(a, b *Status) bool { return a.Reason == b.Reason })
-	if l.found[s] = now; len(s.Sightings) == 0 {
-		delete(l.found, s)
+	i.stale = i.stale || !slices.EqualFunc(before.others, now.others, func(a, b *Status) bool { return a.Reason == b.Reason })
+	if i.found[s] = now; len(s.Sightings) == 0 {
+		delete(i.found, s)
 	}
 	return unfinished || now.contested != nil
 }
 
 // missing notes that a device was not seen in its subject. It is gone, or it may still be there while it cannot be
 // identified.
-func (l *loop) missing(e *entry, unreadable error) (there bool) {
+func (i *identities) missing(e *entry, unreadable error) (there bool) {
 	e.sighting, e.stuck, e.proof = nil, false, proof{}
 	if unreadable == nil {
 		e.departs()
 	}
 	if e.Appearance == "" { // then nothing will tell it from the next
-		l.replaced(e)
+		i.replaced(e)
 	}
 	if there = unreadable != nil && e.offered; there {
 		e.sighting = &device.Sighting{Device: e.device, Resource: e.resource, Offer: unreadable}
 	}
-	l.changed(e)
+	i.changed(e)
 	return there
 }
 
 // entryFor returns the entry for a device seen in a subject, or nil while another subject has the ID that it claims.
 // before are the IDs that were contested at the last look.
-func (l *loop) entryFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) *entry {
-	id := l.idFor(s, sighting, before)
+func (i *identities) entryFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) *entry {
+	id := i.idFor(s, sighting, before)
 	if id == "" {
 		return nil
 	}
-	if raw := l.entries[sighting.Device.ID]; id != sighting.Device.ID && raw != nil && raw.sighting != nil {
+	if raw := i.entries[sighting.Device.ID]; id != sighting.Device.ID && raw != nil && raw.sighting != nil {
 		sighting.Twin(raw.device.SysPath)
 	}
-	e := l.entries[id]
+	e := i.entries[id]
 	if e == nil {
 		e = &entry{device: sighting.Device, lease: newLease()}
-		l.entries[id] = e
+		i.entries[id] = e
 	} else if e.device.SysPath != "" && e.device.SysPath != sighting.Device.SysPath { // the kubelet alone may have known it
-		l.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
+		i.Log.Info("device moved", "device", id, "syspath", sighting.Device.SysPath)
 	}
 	sighting.Device.ID = id
 	if sighting.Device.NUMANode < 0 && e.status != nil { // the hardware may be going away, and has not moved
@@ -95,40 +108,40 @@ func (l *loop) entryFor(s *inspect.Subject, sighting *device.Sighting, before ma
 	e.device, e.owner, e.stuck = sighting.Device, s, false
 	e.onItsWay(sighting)
 	if sighting.Target != nil || !e.isDisk() { // else it is not known which appearance was seen
-		l.appears(e, sighting)
-		l.noteTwin(e)
+		i.appears(e, sighting)
+		i.noteTwin(e)
 	}
 	e.sighting = e.believe(sighting, time.Now())
-	l.noteNumber(e)
-	l.unsaved = e.arrives(sighting) || l.unsaved
+	i.noteNumber(e)
+	i.unsaved = e.arrives(sighting) || i.unsaved
 	if sighting.Resource != "" && !e.offered {
 		e.resource = sighting.Resource
 	}
-	l.noteWrites(e, sighting)
-	l.compare(e, sighting)
-	l.weigh(e, sighting)
+	i.noteWrites(e, sighting)
+	i.compare(e, sighting)
+	i.weigh(e, sighting)
 	e.closeWindow()
-	l.changed(e)
+	i.changed(e)
 	return e
 }
 
 // idFor returns the ID of a device that was seen in a subject. It is its own, or one with its place in it if another device
 // has that. It is empty while that is not decided.
-func (l *loop) idFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) string {
+func (i *identities) idFor(s *inspect.Subject, sighting *device.Sighting, before map[string]bool) string {
 	id := sighting.Device.ID
 	suffixed := device.MakeID(id, place(sighting.Device))
-	if e := l.entries[suffixed]; e != nil && (e.owner == s || e.owner == nil) {
+	if e := i.entries[suffixed]; e != nil && (e.owner == s || e.owner == nil) {
 		return suffixed
 	}
-	e := l.entries[id]
+	e := i.entries[id]
 	switch {
 	case e == nil, e.owner == s, e.sighting == nil, e.owner.Vanished(): // then that is its other name
 		return id
 	case !before[id] || e.owner.Running():
-		l.contest(e)
+		i.contest(e)
 		return ""
 	}
-	l.Log.Warn("identity claimed twice", "device", id, "syspath", sighting.Device.SysPath,
+	i.Log.Warn("identity claimed twice", "device", id, "syspath", sighting.Device.SysPath,
 		"err", fmt.Errorf("%s has it: the other is offered as %s", e.device.SysPath, suffixed))
 	return suffixed
 }
@@ -148,10 +161,10 @@ func place(d *device.Device) string {
 // contest postpones the decision about an ID that a subject claims and another has. Usually the hardware has moved, and the
 // old subject is about to go. If both are still there at the next look, two devices claim one identity, and the new one gets
 // an ID with its place in it.
-func (l *loop) contest(owned *entry) {
-	l.replaced(owned) // which of them a tenant has had is not known
-	l.changed(owned)
-	l.look(owned)
+func (i *identities) contest(owned *entry) {
+	i.replaced(owned) // which of them a tenant has had is not known
+	i.changed(owned)
+	i.look(owned)
 }
 
 // onItsWay holds a disk back while the kernel removes its attributes, or has not made them all. Without its diskseq another

@@ -70,8 +70,7 @@ type Options struct {
 // Inventory is the set of devices of this machine. Its methods are safe for concurrent use.
 type Inventory struct {
 	Options
-	requests  requests
-	done      chan struct{} // closed when the loop has ended, so that no caller waits for it
+	requests
 	ready     chan struct{} // closed with the first complete snapshot
 	published atomic.Pointer[publication]
 	inspector *inspect.Inspector
@@ -92,8 +91,7 @@ func New(o Options) *Inventory {
 	o.Grace = cmp.Or(o.Grace, allocationGrace)
 	i := &Inventory{
 		Options:  o,
-		requests: requests{wake: make(chan struct{}, 1)},
-		done:     make(chan struct{}),
+		requests: requests{wake: make(chan struct{}, 1), done: make(chan struct{})},
 		ready:    make(chan struct{}),
 	}
 	i.inspector = inspect.New(inspect.Options{
@@ -171,7 +169,7 @@ func (i *Inventory) SetRules(rules []device.Rule, remembered map[string]map[stri
 		l.rules, l.Remembered = rules, remembered
 		for _, e := range l.entries {
 			e.proof = proof{} // some rules want none
-			l.inform(e)
+			l.untold[e] = true
 		}
 		l.restoreRemembered()
 		l.ruled = append(l.ruled, done)
@@ -229,7 +227,7 @@ func (l *loop) run(ctx context.Context, events <-chan udev.Event, listening <-ch
 			for range len(events) { // a burst leads to one look at each device
 				l.event(<-events)
 			}
-		case <-l.requests.wake:
+		case <-l.wake:
 			l.carryOut()
 		}
 		l.inspector.Start()

@@ -11,7 +11,7 @@ import (
 )
 
 // look queues a look at a device that was found since the start.
-func (l *loop) look(e *entry) { l.inspector.Look(e.owner) }
+func (d *devices) look(e *entry) { d.inspector.Look(e.owner) }
 
 // seen takes in the sightings of a look, and reports whether the subject is worth another look without an event.
 func (l *loop) seen(s *inspect.Subject) (unfinished bool) {
@@ -40,31 +40,36 @@ func (l *loop) lookAgain(ids []string) {
 	}
 }
 
-// inform changes the note of a device for looks that begin from now on.
-func (l *loop) inform(e *entry) {
-	id, n := e.device.ID, device.Note{Held: e.lease.Held() || e.busy()}
+// informed returns the host for a look that begins now. A look may find a device at a new place, so that each look gets the
+// notes of all.
+func (d *disks) informed() *device.Host {
+	for e := range d.untold {
+		id, n := e.device.ID, d.note(e)
+		if d.notes[id] == n {
+			continue
+		}
+		if d.notes[id], d.noted = n, nil; n == (device.Note{}) {
+			delete(d.notes, id)
+		}
+	}
+	clear(d.untold)
+	if d.noted == nil {
+		d.noted = maps.Clone(d.notes)
+	}
+	host := *d.Host
+	host.Notes = d.noted
+	return &host
+}
+
+// note returns what a look has to know of a device.
+func (d *disks) note(e *entry) device.Note {
+	n := device.Note{Held: e.lease.Held() || e.busy()}
 	if e.isDisk() {
-		v := l.evidenceOf(e)
-		n.Erased, n.Proven = l.spares(e), v != nil && v.Kind != "" && v.Scrub == ""
+		v := d.evidenceOf(e)
+		n.Erased, n.Proven = d.spares(e), v != nil && v.Kind != "" && v.Scrub == ""
 		if e.lease.Residue {
 			n.Fingerprint = e.left.Fingerprint
 		}
 	}
-	if l.notes[id] == n {
-		return
-	}
-	if l.notes[id], l.noted = n, nil; n == (device.Note{}) {
-		delete(l.notes, id)
-	}
-}
-
-// informed returns the host for a look that begins now. A look may find a device at a new place, so that each look gets the
-// notes of all.
-func (l *loop) informed() *device.Host {
-	if l.noted == nil {
-		l.noted = maps.Clone(l.notes)
-	}
-	host := *l.Host
-	host.Notes = l.noted
-	return &host
+	return n
 }

@@ -31,42 +31,42 @@ func (e *entry) number() string {
 
 // noteNumber notes the numbers that a device has while pods hold it, and forgets them when the last pod has gone. Another
 // device may have waited for that.
-func (l *loop) noteNumber(e *entry) {
+func (d *devices) noteNumber(e *entry) {
 	n := e.number()
 	switch {
 	case e.lease.Held() && n != "" && !slices.Contains(e.Numbers, n):
 		e.Numbers = append(slices.Clip(e.Numbers), n)
-		l.numbered(e)
+		d.numbered(e)
 	case !e.lease.Held() && len(e.Numbers) > 0:
 		before := e.Numbers
 		e.Numbers = nil
-		for _, other := range l.entries {
+		for _, other := range d.entries {
 			if other != e && slices.Contains(before, other.number()) {
-				l.changed(other)
+				d.changed(other)
 			}
 		}
 	}
 }
 
 // numbered lists a device below its numbers.
-func (l *loop) numbered(e *entry) {
+func (d *devices) numbered(e *entry) {
 	for _, n := range e.Numbers {
-		others := slices.DeleteFunc(l.granted[n], func(o *entry) bool { return o == e || len(o.Numbers) == 0 })
-		l.granted[n] = append(others, e)
+		others := slices.DeleteFunc(d.granted[n], func(o *entry) bool { return o == e || len(o.Numbers) == 0 })
+		d.granted[n] = append(others, e)
 	}
 }
 
 // opened returns why a device is not given to a pod while the pod of another one can open it, or nil. The pod that holds the
 // device is no reason to give it out, as the kubelet may know that the pod has gone before the daemon does.
-func (l *loop) opened(e *entry) error {
-	if len(l.granted) == 0 {
+func (d *devices) opened(e *entry) error {
+	if len(d.granted) == 0 {
 		return nil
 	}
 	n := e.number()
 	if n == "" {
 		return nil
 	}
-	for _, other := range l.granted[n] {
+	for _, other := range d.granted[n] {
 		if other != e && slices.Contains(other.Numbers, n) {
 			return fmt.Errorf("%w: the pod of %s can still open it, as the kernel has given it the number of its node, %s; delete that pod",
 				device.ErrInUse, other.device.ID, n)

@@ -16,7 +16,19 @@ import (
 // LevelNotice is the level of the journal's "notice", for normal but significant events. Package systemd has the same.
 const LevelNotice = slog.Level(2)
 
-// publish makes a snapshot after a change and wakes the readers. It waits for [loop.gap], so that a burst of events leads to
+// publishing makes the next snapshot.
+type publishing struct {
+	*leases
+	unmatched   bool               // devices may make up bundles once no look is waiting
+	bundles     map[string]*Status // as published, by ID
+	cause       time.Time          // when the first event since the last one arrived
+	publishedAt time.Time
+	changes     int             // how many devices have changed in the last one
+	waits       bool            // a timer wakes the loop for the next one
+	ruled       []chan struct{} // closed once everything has been looked at by the newest rules
+}
+
+// publish makes a snapshot after a change and wakes the readers. It waits for [publishing.gap], so that a burst of events leads to
 // few messages to the kubelet.
 func (l *loop) publish(now time.Time) {
 	if !l.isReady || l.publishedOnce() && len(l.dirty) == 0 && len(l.resend) == 0 && !l.stale && (!l.unmatched || l.inspector.Busy()) {
@@ -41,35 +53,35 @@ func (l *loop) publish(now time.Time) {
 }
 
 // gap is the least time between the last snapshot and the next.
-func (l *loop) gap() time.Duration {
+func (p *publishing) gap() time.Duration {
 	switch {
-	case l.inspector.Busy():
+	case p.inspector.Busy():
 		return publishGap
-	case l.changes > crowd:
+	case p.changes > crowd:
 		return crowdGap
 	}
 	return 0
 }
 
-func (l *loop) publishedOnce() bool { return !l.publishedAt.IsZero() }
+func (p *publishing) publishedOnce() bool { return !p.publishedAt.IsZero() }
 
 // tellRuled closes the channels of [Inventory.SetRules] once the rules apply everywhere.
-func (l *loop) tellRuled() {
-	if len(l.ruled) == 0 || l.inspector.Enumerating() || l.inspector.Busy() || len(l.dirty)+len(l.resend) > 0 || l.stale || l.unmatched || !l.publishedOnce() {
+func (p *publishing) tellRuled() {
+	if len(p.ruled) == 0 || p.inspector.Enumerating() || p.inspector.Busy() || len(p.dirty)+len(p.resend) > 0 || p.stale || p.unmatched || !p.publishedOnce() {
 		return
 	}
-	for _, done := range l.ruled {
+	for _, done := range p.ruled {
 		close(done)
 	}
-	l.ruled = nil
+	p.ruled = nil
 }
 
 // swap makes next the newest snapshot.
-func (l *loop) swap(next *Snapshot) {
-	old := l.published.Swap(&publication{snapshot: next, changed: make(chan struct{})})
+func (p *publishing) swap(next *Snapshot) {
+	old := p.published.Swap(&publication{snapshot: next, changed: make(chan struct{})})
 	close(old.changed)
-	if !l.publishedOnce() {
-		close(l.ready)
+	if !p.publishedOnce() {
+		close(p.ready)
 	}
 }
 
@@ -109,30 +121,30 @@ func affected(changed map[string][]*Status, removed map[string]map[string]bool, 
 }
 
 // judgeDirty judges the entries that have changed. It returns the new statuses of each offer, and the IDs that leave it.
-func (l *loop) judgeDirty(now time.Time) (changed map[string][]*Status, removed map[string]map[string]bool) {
+func (p *publishing) judgeDirty(now time.Time) (changed map[string][]*Status, removed map[string]map[string]bool) {
 	changed, removed = make(map[string][]*Status), make(map[string]map[string]bool)
 	byID := func(a, b *entry) int { return strings.Compare(a.device.ID, b.device.ID) } // for the log's sake
-	for _, e := range slices.SortedFunc(maps.Keys(l.dirty), byID) {
+	for _, e := range slices.SortedFunc(maps.Keys(p.dirty), byID) {
 		old := e.status
-		e.status = l.judge(e, now)
+		e.status = p.judge(e, now)
 		if old != nil && same(old, e.status) {
 			e.status = old
 			continue
 		}
-		l.report(old, e.status)
-		l.unsaved = l.unsaved || old == nil || !sameIdentity(old, e.status)
+		p.report(old, e.status)
+		p.unsaved = p.unsaved || old == nil || !sameIdentity(old, e.status)
 		if old != nil && old.Resource != "" && old.Resource != e.status.Resource {
 			remove(removed, old)
 		}
 		if e.status.Resource != "" {
 			changed[e.status.Resource] = append(changed[e.status.Resource], e.status)
 		}
-		l.stale = l.stale || e.status.Resource == "" || old != nil && old.Resource == ""
+		p.stale = p.stale || e.status.Resource == "" || old != nil && old.Resource == ""
 		if e.sighting == nil && !e.offered && !e.lease.Used {
-			delete(l.entries, e.device.ID)
+			delete(p.entries, e.device.ID)
 		}
 	}
-	l.dirty = make(map[*entry]bool) // clear would keep the room of the largest burst
+	p.dirty = make(map[*entry]bool) // clear would keep the room of the largest burst
 	return changed, removed
 }
 
@@ -166,8 +178,8 @@ func (l *loop) collectOthers() []*Status {
 }
 
 // report logs a change of a device once.
-func (l *loop) report(old, s *Status) {
-	log := l.Log.With("device", s.Device.ID, "class", className(s.Device), "resource", s.Resource)
+func (p *publishing) report(old, s *Status) {
+	log := p.Log.With("device", s.Device.ID, "class", className(s.Device), "resource", s.Resource)
 	ctx := context.Background()
 	defer reportWarning(log, old, s)
 	switch {

@@ -16,18 +16,9 @@ type request func(*loop)
 // methods are safe for concurrent use.
 type requests struct {
 	wake    chan struct{} // one slot, full while there are any
+	done    chan struct{} // closed when the loop has ended, so that no caller waits for it
 	mu      sync.Mutex
 	waiting []request
-}
-
-func (q *requests) add(r request) {
-	q.mu.Lock()
-	q.waiting = append(q.waiting, r)
-	q.mu.Unlock()
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
 }
 
 // take returns the waiting requests, the oldest first, and leaves none.
@@ -40,16 +31,24 @@ func (q *requests) take() []request {
 }
 
 // post asks the loop to carry out a request. It does not wait. After the end of the loop, nothing carries it out.
-func (i *Inventory) post(r request) { i.requests.add(r) }
+func (q *requests) post(r request) {
+	q.mu.Lock()
+	q.waiting = append(q.waiting, r)
+	q.mu.Unlock()
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
 
 // later posts a request after a pause. The timer may be stopped until then.
-func (i *Inventory) later(pause time.Duration, r request) *time.Timer {
-	return time.AfterFunc(pause, func() { i.post(r) })
+func (q *requests) later(pause time.Duration, r request) *time.Timer {
+	return time.AfterFunc(pause, func() { q.post(r) })
 }
 
 // about posts a request about a device, which must be known by then. It does not wait.
-func (i *Inventory) about(id string, r func(*loop, *entry)) {
-	i.post(func(l *loop) {
+func (q *requests) about(id string, r func(*loop, *entry)) {
+	q.post(func(l *loop) {
 		if e := l.entries[id]; e != nil {
 			r(l, e)
 		}
@@ -57,10 +56,10 @@ func (i *Inventory) about(id string, r func(*loop, *entry)) {
 }
 
 // ask asks the loop to carry out a request, and returns when it has. With an error the loop never carries it out.
-func (i *Inventory) ask(ctx context.Context, r request) (ended error) {
+func (q *requests) ask(ctx context.Context, r request) (ended error) {
 	var once sync.Once // the request, or the end of the wait for it
 	answered := make(chan struct{})
-	i.post(func(l *loop) {
+	q.post(func(l *loop) {
 		once.Do(func() {
 			r(l)
 			close(answered)
@@ -68,7 +67,7 @@ func (i *Inventory) ask(ctx context.Context, r request) (ended error) {
 	})
 	select {
 	case <-answered:
-	case <-i.done:
+	case <-q.done:
 		once.Do(func() { ended = errStopped })
 	case <-ctx.Done():
 		once.Do(func() { ended = fmt.Errorf("wait for the inventory: %w", ctx.Err()) })

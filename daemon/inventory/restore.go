@@ -19,7 +19,7 @@ func (l *loop) restore() {
 		return
 	}
 	var kept contents
-	if err := l.Store.Load(func(text []byte) (err error) { kept, err = l.decode(text); return err }); err != nil {
+	if err := l.Store.Load(func(text []byte) (err error) { kept, err = decode(text, l.Machine); return err }); err != nil {
 		kept = contents{}
 		l.lost = true
 		l.Log.Error("state lost", "err", fmt.Errorf("%w; the record of cordons and of erased disks is lost: "+

@@ -9,18 +9,18 @@ import (
 )
 
 // saveLater saves the state soon, with the changes until then.
-func (l *loop) saveLater() {
-	l.unsaved = true
-	if !l.isTimed {
-		l.isTimed = true
-		l.later(savePause, (*loop).save)
+func (d *devices) saveLater() {
+	d.unsaved = true
+	if !d.saveTimed {
+		d.saveTimed = true
+		d.later(savePause, (*loop).save)
 	}
 }
 
 // save passes the state to the writer if it has changed. It has all offered devices, disks that have to be erased, faults,
 // evidence and cordons.
 func (l *loop) save() {
-	l.isTimed = false
+	l.saveTimed = false
 	if l.Store == nil || !l.unsaved {
 		return
 	}

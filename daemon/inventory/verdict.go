@@ -12,7 +12,7 @@ import (
 )
 
 // facts are those of an entry as it stands.
-func (l *loop) facts(e *entry) *verdict.Facts {
+func (l *leases) facts(e *entry) *verdict.Facts {
 	f := &verdict.Facts{
 		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: l.rule(e.resource), Aside: e.aside,
 		Disk: verdict.DiskFacts{Evident: l.needsEvidence(e), Same: e.left == e.seen}, Opened: l.opened(e), Firmware: e.Initialised, Uninit: e.uninit,
@@ -34,7 +34,7 @@ func (l *loop) facts(e *entry) *verdict.Facts {
 }
 
 // judge makes the status of a device.
-func (l *loop) judge(e *entry, now time.Time) *Status {
+func (l *leases) judge(e *entry, now time.Time) *Status {
 	e.line = nil
 	l.reconcile(e, now)
 	f := l.facts(e)
@@ -81,7 +81,7 @@ func (e *entry) observation() Observation {
 }
 
 // fillIn fills in the work that a device waits for, and the facts about its disk.
-func (l *loop) fillIn(e *entry, f *verdict.Facts, s *Status) {
+func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 	if s.Taker = e.resource; e.sighting != nil && !e.offered {
 		s.Taker = e.sighting.Resource
 	}

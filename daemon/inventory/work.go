@@ -68,16 +68,16 @@ func (e *entry) delayed(why string) {
 }
 
 // lookAnew queues a look. Until a look is back that begins from now on, the last one counts as out of date.
-func (l *loop) lookAnew(e *entry) {
+func (d *devices) lookAnew(e *entry) {
 	if e.owner == nil || e.owner.Removed() {
 		return
 	}
 	w := e.atWork()
 	w.relook, w.after, e.proof = e.owner, e.owner.Next(), proof{}
-	l.look(e)
+	d.look(e)
 }
 
-// outdated reports whether the last look was before [loop.lookAnew].
+// outdated reports whether the last look was before [devices.lookAnew].
 func (e *entry) outdated() bool {
 	w := e.window
 	return w != nil && w.relook != nil && w.relook == e.owner && !e.owner.Removed() && e.owner.Looks() < w.after
