@@ -2,8 +2,8 @@
 
 // Package lease describes the life of a device between two tenants as one table of states, events and effects.
 //
-// [Table] is the whole of it. [Lease.Apply] looks up the row for an event and carries out its effects. Nothing else changes
-// a lease. The package reads no hardware and no clock. A test writes the page docs/lease.md from the table.
+// All rules are in [Table]. [Lease.Apply] looks up the row for an event and carries out its effects. Nothing else
+// changes a lease. The package reads no hardware and no clock. A test writes the page docs/lease.md from the table.
 package lease
 
 import (
@@ -11,33 +11,33 @@ import (
 	"slices"
 )
 
-// State is where a device stands between two tenants.
+// State is a stage in the life of a device between two tenants.
 type State string
 
 // States of a lease. The control socket and the metric metalplug_device_state use the same names.
 const (
 	Free      State = "free"      // the next tenant may have it
-	Allocated State = "allocated" // a tenant has it, and no container was started with it
+	Allocated State = "allocated" // a tenant has it, and has not started a container with it
 	Preparing State = "preparing" // the worker prepares it for a container
 	InUse     State = "in-use"    // a container was started with it
-	Released  State = "released"  // its last tenant has gone, and it is not cleaned up
+	Released  State = "released"  // its last tenant has ended, and it is not cleaned up yet
 	Clearing  State = "clearing"  // the worker cleans it up, or carries out the operator's order
 	Failed    State = "failed"    // its preparation or clean-up failed
 	Unproven  State = "unproven"  // a disk that is not proven to be unused
 )
 
-// States are all states, in the order of a life.
+// States are all states, in the order in which a device passes through them.
 var States = []State{Unproven, Free, Allocated, Preparing, InUse, Released, Clearing, Failed}
 
-// Hold is how far the tenant is that has a device.
+// Hold is the stage that the current tenant of a device has reached.
 type Hold string
 
 // Holds of a lease.
 const (
 	NoTenant    Hold = ""            // no tenant has it
-	Due         Hold = "due"         // a tenant has it, and its first container was not started
+	Due         Hold = "due"         // a tenant has it, and has not started a container yet
 	Started     Hold = "started"     // a container of the tenant was started
-	Interrupted Hold = "interrupted" // the node went down since then, and no container was started again
+	Interrupted Hold = "interrupted" // the node restarted after that, and no container has started since
 )
 
 // Order is work that an operator ordered.
@@ -50,8 +50,8 @@ const (
 	Erase   Order = "erase"
 )
 
-// Lease is the state of a device between two tenants. The zero value is not valid. A device begins as [Unproven] if it is
-// offered on evidence, else as [Free]. A lease is a value. Its slice is replaced and never written.
+// Lease is the state of a device between two tenants. The zero value is not valid. A device that needs evidence begins
+// as [Unproven], and any other as [Free]. A lease is a value, so its slice is replaced and never modified.
 type Lease struct {
 	State   State    `json:"state"`
 	Hold    Hold     `json:"hold,omitempty"`
@@ -63,7 +63,7 @@ type Lease struct {
 	Order   Order    `json:"order,omitempty"`   // the work that failed, if the operator ordered it
 }
 
-// Valid returns why the lease has a word that [Table] does not know, or nil.
+// Valid returns an error if the lease has a value that [Table] does not know.
 func (l Lease) Valid() error {
 	switch {
 	case !slices.Contains(States, l.State):
@@ -79,7 +79,7 @@ func (l Lease) Valid() error {
 // Held reports whether a tenant has the device.
 func (l Lease) Held() bool { return l.Hold != NoTenant }
 
-// Working reports whether the worker has the device. The worker causes the changes of the hardware in the meantime.
+// Working reports whether the worker has the device. Hardware changes are then caused by the worker.
 func (l Lease) Working() bool { return l.State == Preparing || l.State == Clearing }
 
 // Equal reports whether two leases are the same.
@@ -91,17 +91,18 @@ func (l Lease) Equal(o Lease) bool {
 // Event is a change in the life of a device, with the facts that the table needs.
 type Event struct {
 	Name    Name
-	Tenants []string // of started and listed, the UIDs that the kubelet's checkpoint names
-	Medium  string   // of started, the medium of the disk
-	Reason  string   // of failed, the cause
-	Order   Order    // of failed, the work if the operator ordered it
-	// Proven reports that the device can be offered without a tenant. It needs no evidence, its evidence is complete, or its
-	// residue is erased before the next start.
+	Tenants []string // for started and listed, the UIDs in the kubelet's checkpoint
+	Medium  string   // for started, the medium of the disk
+	Reason  string   // for failed, the cause
+	Order   Order    // for failed, the work if the operator ordered it
+	// Proven reports whether the device can be offered when it has no tenant. This is so if it needs no evidence, if
+	// its evidence is complete, or if its residue is erased before the next start.
 	Proven bool
-	Given  bool // of started, whether the kubelet gave the device to the next tenant since the work began
-	// Residue reports, for proven, that a tenant's data is on the disk and is erased before the next start. For started and
-	// listed it reports that the content counts as the tenant's from now on. The disk was proven or erased before, it is the
-	// one that was prepared, and its resource does not share the disks of the host.
+	Given  bool // for started, whether the kubelet gave the device to the next tenant during the work
+	// Residue reports, for proven, whether a tenant's data is on the disk and is erased before the next start. For
+	// started and listed it reports whether the content counts as the tenant's from now on. This requires that the disk
+	// was proven or erased, that it is the one that was prepared, and that its resource does not offer disks in use by
+	// the host.
 	Residue bool
 }
 
@@ -162,7 +163,7 @@ func (l Lease) meets(c Condition, e Event) bool {
 	panic("unknown condition " + string(c))
 }
 
-// carryOut changes the lease by an effect, and reports whether the effect asks for nothing else.
+// carryOut applies an effect to the lease. It returns false if the caller has to carry out the effect.
 func (l *Lease) carryOut(do Effect, e Event) bool {
 	switch do {
 	case SetDue:

@@ -24,14 +24,14 @@ func TestPage(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(file); err != nil || string(got) != want {
-		t.Errorf("%s is not what the table says (go test ./daemon/lease -run TestPage -update writes it): %v", file, err)
+		t.Errorf("%s differs from the table (to write it, run go test ./daemon/lease -run TestPage -update): %v", file, err)
 	}
 }
 
 func page() string {
 	var b strings.Builder
 	b.WriteString(introduction)
-	b.WriteString("## Picture\n\nEvents that leave the state as it is are not drawn.\n\n```mermaid\nstateDiagram-v2\n")
+	b.WriteString("## Picture\n\nThe picture shows only events that change the state.\n\n```mermaid\nstateDiagram-v2\n")
 	name := func(s lease.State) string { return strings.ReplaceAll(string(s), "-", "_") }
 	for _, s := range lease.States {
 		fmt.Fprintf(&b, "    state \"%s\" as %s\n", s, name(s))
@@ -51,12 +51,12 @@ func page() string {
 			}
 		}
 	}
-	b.WriteString("```\n\n## Table\n\nOf the rows for a state and an event the first applies whose condition is met.\n\n")
+	b.WriteString("```\n\n## Table\n\nFor each state and event, the first row whose condition is met applies.\n\n")
 	b.WriteString("| event | in state | if | next state | effects |\n|---|---|---|---|---|\n")
 	for _, r := range lease.Table {
 		to := string(r.To)
 		if to == "" {
-			to = "the same"
+			to = "unchanged"
 		}
 		var from, effects []string
 		for _, s := range r.From {
@@ -84,24 +84,30 @@ func unique(texts []string) []string {
 
 const introduction = `# The lease of a device
 
-Each device has one lease. The lease says where the device stands between two tenants. A tenant is a pod or a claim.
-Package ` + "`daemon/lease`" + ` has the table below as data, and a test writes this page from it.
+Each device has one lease, which is its state between two tenants. A tenant is a pod or a claim. Package ` + "`daemon/lease`" + `
+has the table below as data, and a test writes this page from it.
 
-A lease also records whether a tenant has the device and whether a container was started with it, the UIDs of its tenants,
-whether a tenant of this node wrote what is on the disk, and why the last work failed. metalplugd keeps all of it in
-` + "`/var/lib/metalplug/state.json`" + `.
+A lease also records:
+
+- whether a tenant has the device, and whether a container was started with it
+- the UIDs of its tenants
+- whether a tenant of this node wrote the content of the disk
+- why the last work failed
+
+metalplugd saves all of this in ` + "`/var/lib/metalplug/state.json`" + `.
 
 The test ` + "`TestExplore`" + ` visits every state that the kubelet, pods, the operator, hardware changes and crashes can lead to. It
-holds these promises in each:
+checks these promises in each state:
 
-- metalplug erases no byte that is not a tenant's of this node, unless the operator ordered it for this disk.
+- metalplug erases only data of this node's tenants, and disks that the operator ordered it to erase.
 - No tenant gets a disk with the data of another tenant.
 - The ID of a device stays in the device list while the kubelet holds it.
-- A start that is repeated erases nothing that its own pod wrote.
-- After a boot, content counts as a tenant's if it is what was found after the tenant had gone, or if the same tenant starts a
-  container with it again. A disk that a tenant held when the machine went down may have served elsewhere. If the tenant does not
-  start again, the disk is unproven after it, and the operator decides.
+- If a container start is repeated, it does not erase the data of its own pod.
+- After a boot, the content of a disk counts as a tenant's in two cases only. Either the content has not changed since that
+  tenant ended, or the same tenant starts a container with the disk again. A disk that a tenant held when the node went down
+  may have been used in another machine. If the tenant does not start again, the disk becomes unproven, and the operator
+  decides what happens to it.
 - A container starts only if the kubelet's checkpoint names its pod.
-- From every state there is a way to a free device, or to an order of the operator.
+- Every state can lead to a free device, or to a device that waits for an order of the operator.
 
 `

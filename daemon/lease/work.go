@@ -4,11 +4,11 @@ package lease
 
 import "slices"
 
-// Rule is what a resource asks for between two tenants. A device that several tenants or the host may have at once has no
-// rule. It is neither reset nor erased.
+// Rule is the part of a resource's configuration that applies between two tenants. A device that several tenants or the
+// host can use at the same time has no rule. It is neither reset nor erased.
 type Rule struct {
-	Disk    bool // a tenant's data stays on the device
-	Scrubs  bool // the resource names a method to erase
+	Disk    bool // the device keeps a tenant's data
+	Scrubs  bool // the resource has an erase method
 	AtStart bool // the device is reset, and a disk erased, before the first container of a tenant
 }
 
@@ -19,10 +19,10 @@ type Content string
 const (
 	AnyContent Content = ""
 	Blank      Content = "blank"
-	OfTenant   Content = "of a tenant" // it stays unless the work erases it
+	OfTenant   Content = "of a tenant" // kept unless the work erases it
 )
 
-// Work is what the worker asks the helper to do to a device. The zero value asks for nothing.
+// Work is a request of the worker to the helper. The zero value requests nothing.
 type Work struct {
 	Reset   bool // by the method of the resource
 	Erase   bool
@@ -30,14 +30,15 @@ type Work struct {
 	Content Content
 }
 
-// Behind reports whether the kubelet's checkpoint, which names these tenants, is older than the tenant that has the device.
-// It names none, or after an Allocate only tenants that containers were started for before.
+// Behind reports whether the kubelet's checkpoint, which lists these tenants, is older than the allocation to the
+// current tenant. This is so if it lists no tenant, or if after an Allocate it lists only tenants whose containers were
+// started before.
 func (l Lease) Behind(tenants []string) bool {
 	return len(tenants) == 0 || l.Hold == Due && l.startedFor(tenants)
 }
 
-// First reports whether a start for these tenants is that of a first container. Either the kubelet gave them the device and
-// no container was started since, or none was started for one of them.
+// First reports whether the container to start is the first one of these tenants. It is the first if none was started
+// since the kubelet gave them the device, or if none was started for one of them.
 func (l Lease) First(tenants []string) bool { return l.Hold == Due || !l.startedFor(tenants) }
 
 // startedFor reports whether a container was started for each of these tenants.
@@ -45,14 +46,14 @@ func (l Lease) startedFor(tenants []string) bool {
 	return !slices.ContainsFunc(tenants, func(uid string) bool { return !slices.Contains(l.Tenants, uid) })
 }
 
-// Preparation returns the work that precedes the start of a container. first is [Lease.First]. same reports whether the
-// medium is the one that the tenant's containers were started with before. After the node went down, the content counts
-// only for the same tenant, since the disk may have served elsewhere.
+// Preparation returns the work to do before a container starts. first is the result of [Lease.First]. same reports
+// whether the medium is the one that earlier containers of the tenant were started with. After the node went down, the
+// content counts as a tenant's only for the same tenant, because the disk may have been used in another machine.
 func (l Lease) Preparation(r Rule, first, same bool) Work {
 	w := Work{Reset: r.AtStart}
 	switch {
 	case !r.Disk:
-	case first && l.Residue && r.Scrubs && l.Hold != Interrupted: // also where the kubelet was faster than the clean-up
+	case first && l.Residue && r.Scrubs && l.Hold != Interrupted: // also if the kubelet was faster than the clean-up
 		w.Erase, w.Content = true, OfTenant
 	case !first && (l.Residue || same):
 		w.Content = OfTenant
@@ -62,7 +63,7 @@ func (l Lease) Preparation(r Rule, first, same bool) Work {
 	return w
 }
 
-// CleanUp returns the work that follows the last tenant, or that makes good for work that failed.
+// CleanUp returns the work to do after the last tenant has ended, or the retry of work that failed.
 func (l Lease) CleanUp(r Rule) Work {
 	w := Work{Reset: true}
 	if l.Residue {
