@@ -8,8 +8,8 @@ import (
 	"html"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/bundle"
 	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
 // drawing is a picture in SVG under way.
@@ -123,7 +123,7 @@ func (d *drawing) text(left, base int, weight, text string) {
 
 // matrix draws the distances between the GPUs and the HCAs, and explains them.
 func (d *drawing) matrix(t control.Topology, ends []control.Place) {
-	colours := make(map[plugin.Distance]string)
+	colours := make(map[bundle.Distance]string)
 	for i, l := range legend {
 		colours[l.distance] = distanceColours[i]
 	}

@@ -49,7 +49,7 @@ func (o *operator) recordCommand() *cobra.Command {
 		if *archive == "" {
 			return record(cmd.OutOrStdout(), r, c, devices)
 		}
-		b := bundle{recorder: r}
+		b := bugReport{recorder: r}
 		b.collect(cmd.Context(), o, *file, c, devices)
 		if err := b.write(*archive); err != nil {
 			return err

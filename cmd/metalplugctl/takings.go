@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/bundle"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -73,7 +73,7 @@ func takings(c config.Config) (all []taking, unclaimed []taken, err error) {
 	for i, r := range rules {
 		if r.Bundle != nil {
 			var ids []string
-			ids, all[i].Unfilled = inventory.Bundles(r.Bundle, seen)
+			ids, all[i].Unfilled = bundle.Seen(r.Bundle, seen)
 			for _, id := range ids {
 				all[i].Devices = append(all[i].Devices, taken{ID: id})
 			}

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/metalplug/metalplug/daemon/bundle"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/systemd"
 )
 
@@ -66,14 +66,14 @@ func recordedTopology(cmd *cobra.Command, recorded, file string) (t control.Topo
 
 // legend explains the distances, nearest first, in the words of nvidia-smi.
 var legend = []struct {
-	distance plugin.Distance
+	distance bundle.Distance
 	text     string
 }{
-	{plugin.PIX, "at most one PCIe switch is between them"},
-	{plugin.PXB, "several PCIe switches, but no host bridge"},
-	{plugin.PHB, "a PCIe host bridge"},
-	{plugin.NODE, "the way between host bridges of one NUMA node"},
-	{plugin.SYS, "the way between NUMA nodes"},
+	{bundle.PIX, "at most one PCIe switch is between them"},
+	{bundle.PXB, "several PCIe switches, but no host bridge"},
+	{bundle.PHB, "a PCIe host bridge"},
+	{bundle.NODE, "the way between host bridges of one NUMA node"},
+	{bundle.SYS, "the way between NUMA nodes"},
 }
 
 // topology writes the PCI tree and the distances.

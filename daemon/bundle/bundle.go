@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bundle makes sets of devices that are near to each other on the PCI tree. It reads no hardware.
+// Package bundle makes sets of devices that are near to each other, and has the tree of NUMA nodes and PCI bridges that the
+// distances come from. It reads no hardware.
 //
 // The first device of a set is the one that the others have to be near to. The distance of two devices depends only on the
 // lowest bridge, host bridge or NUMA node above both.
 package bundle
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
 
 // Near is how far an item of a set may be from the first one.
 type Near int
@@ -17,40 +26,64 @@ const (
 	Any                // on one machine
 )
 
+// Within reports whether b is near enough to a. An unknown NUMA node may be any.
+func (near Near) Within(a, b Place) bool {
+	return near == NUMA && (a.NUMA < 0 || b.NUMA < 0) || slices.Index(Distances, a.Distance(b)) <= int(near)+1
+}
+
+// NearOf returns how far the members of a bundle may be from the first one.
+func NearOf(m *device.Members) Near { return Near(slices.Index(device.Nears, m.Near)) }
+
 // Item is a device that may become part of a set.
 type Item struct {
 	ID   string
-	Kind int      // index of its kind in the counts of a set
-	Path []string // names from the PCI host bridge down to the function, or empty if it is not on PCI
-	NUMA int      // node, or -1 if it is not known
+	Kind int // index of its kind in the counts of a set
+	Place
 }
 
-// Within reports whether b is near enough to a. An unknown NUMA node may be any.
-func (near Near) Within(a, b Item) bool {
-	common := 0
-	for common < min(len(a.Path), len(b.Path)) && a.Path[common] == b.Path[common] {
-		common++
-	}
-	switch {
-	case near == Any, common > 1:
-		return true
-	case near == Switch:
-		return false
-	case common == 1:
-		return true
-	}
-	return near == NUMA && (a.NUMA == b.NUMA || a.NUMA < 0 || b.NUMA < 0)
-}
+// ID returns the ID of the bundle with that first member.
+func ID(first string) string { return device.MakeID(device.BundlePrefix, first) }
 
-// Short returns the kinds of which there are too few items for one set.
-func Short(items []Item, counts []int) (kinds []int) {
-	there := count(items, len(counts))
-	for kind, wanted := range counts {
-		if there[kind] < wanted {
-			kinds = append(kinds, kind)
+// Make returns the bundles that can be made of some devices, and the devices that are left over. See [Match].
+func Make(m *device.Members, items []Item) (sets [][]Item, left []Item) {
+	sets = Match(items, m.Counts, NearOf(m))
+	used := make(map[string]bool)
+	for _, set := range sets {
+		for _, i := range set {
+			used[i.ID] = true
 		}
 	}
-	return kinds
+	return sets, slices.DeleteFunc(slices.Clone(items), func(i Item) bool { return used[i.ID] })
+}
+
+// Seen returns the IDs of the bundles that can be made of devices that were seen, and why there is not one more.
+func Seen(m *device.Members, seen []device.Sighting) (ids []string, short string) {
+	var items []Item
+	for _, s := range seen {
+		if kind := m.Kind(s.Resource); kind >= 0 && s.Offer == nil {
+			items = append(items, Item{ID: s.Device.ID, Kind: kind, Place: PlaceOf(s.Device, s.Functions...)})
+		}
+	}
+	sets, left := Make(m, items)
+	for _, set := range sets {
+		ids = append(ids, ID(set[0].ID))
+	}
+	return ids, Shortage(m, left)
+}
+
+// Shortage returns why devices that are left over do not make up one more bundle.
+func Shortage(m *device.Members, left []Item) string {
+	there := count(left, len(m.Counts))
+	var missing []string
+	for kind, wanted := range m.Counts {
+		if there[kind] < wanted {
+			missing = append(missing, m.Resources[kind])
+		}
+	}
+	if len(missing) == 0 {
+		return fmt.Sprintf("the devices that are left are not near enough (near = %q)", m.Near)
+	}
+	return "too few are left of " + strings.Join(missing, ", ")
 }
 
 // count returns how many items there are of each kind.

@@ -4,7 +4,6 @@ package bundle
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -24,12 +23,18 @@ const levelCost = 64
 // the number of first items below each node alone, as a sum of concave functions of it, and taking one after the other with
 // the largest gain finds the best numbers.
 func Match(items []Item, counts []int, near Near) (sets [][]Item) {
-	for _, top := range tops(items, len(counts), near) {
-		size := -1
+	items = slices.SortedFunc(slices.Values(items), func(a, b Item) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.ID, b.ID))
+	})
+	places := make([]Place, len(items))
+	for i, item := range items {
+		places[i] = item.Place
+	}
+	for _, top := range NewTree(places).within(near) {
+		top.take(items, len(counts))
+		size := len(items)
 		for kind, wanted := range counts {
-			if n := top.there[kind] / wanted; size < 0 || n < size {
-				size = n
-			}
+			size = min(size, top.there[kind]/wanted)
 		}
 		for range size {
 			top.choose(counts)
@@ -40,75 +45,47 @@ func Match(items []Item, counts []int, near Near) (sets [][]Item) {
 	return sets
 }
 
-// node is the machine, a NUMA node, a host bridge, a bridge, a function or a leaf, which has the items of one function.
-type node struct {
-	name   string
-	level  int // the [Near] of what is within it
-	below  []*node
-	items  []Item // of a leaf, by kind and ID
+// matching is the state of a node while [Match] runs.
+type matching struct {
+	items  []Item // of the leaves, by kind and ID
+	own    int    // how many of them are the first of a set
 	there  []int  // how many items there are in it, by kind
-	firsts int    // how many of those of the first kind are the first of a set
+	firsts int    // how many of those are the first of a set
 	height int    // of the tree below it
 }
 
-// tops returns the nodes that have the items which are near enough to each other.
-func tops(items []Item, kinds int, near Near) []*node {
-	numa := make(map[string]int) // of host bridges
-	for _, item := range items {
-		if len(item.Path) > 0 {
-			host := item.Path[0]
-			if known, ok := numa[host]; !ok || known < item.NUMA {
-				numa[host] = item.NUMA
-			}
-		}
+// within returns the highest nodes whose items are near enough to each other.
+func (n *Node) within(near Near) (tops []*Node) {
+	if n.Depth >= 3-int(near) {
+		return []*Node{n}
 	}
-	items = slices.SortedFunc(slices.Values(items), func(a, b Item) int {
-		return cmp.Or(slices.Compare(a.Path, b.Path), cmp.Compare(a.Kind, b.Kind), strings.Compare(a.ID, b.ID))
-	})
-	machine := &node{level: 3, there: make([]int, kinds)}
-	for _, item := range items {
-		group, path := item.NUMA, item.Path
-		if len(path) > 0 {
-			group = numa[path[0]]
-		} else {
-			path = []string{item.ID} // no two of them are nearer than their NUMA node
-		}
-		// The last name makes a leaf, since a function may be above another.
-		machine.add(slices.Concat([]string{fmt.Sprint(group)}, path, []string{""}), item)
+	for _, b := range n.Below {
+		tops = append(tops, b.within(near)...)
 	}
-	level := int(near)
-	all := []*node{machine}
-	for range machine.level - level {
-		var next []*node
-		for _, n := range all {
-			next = append(next, n.below...)
-		}
-		all = next
-	}
-	return all
+	return tops
 }
 
-// add adds an item at the end of a path.
-func (n *node) add(path []string, item Item) {
-	n.there[item.Kind]++
-	n.height = max(n.height, len(path))
-	if len(path) == 0 {
-		n.items = append(n.items, item)
-		return
+// take hands the nodes their items.
+func (n *Node) take(items []Item, kinds int) {
+	for _, l := range n.Leaves {
+		n.items, n.height = append(n.items, items[l.Index]), max(n.height, l.Depth-n.Depth)
 	}
-	at := slices.IndexFunc(n.below, func(b *node) bool { return b.name == path[0] })
-	if at < 0 {
-		at = len(n.below)
-		n.below = append(n.below, &node{name: path[0], level: max(n.level-1, 0), there: make([]int, len(n.there))})
+	slices.SortStableFunc(n.items, func(a, b Item) int { return cmp.Compare(a.Kind, b.Kind) })
+	n.there = count(n.items, kinds)
+	for _, b := range n.Below {
+		b.take(items, kinds)
+		n.height = max(n.height, b.height+b.Depth-n.Depth)
+		for kind, there := range b.there {
+			n.there[kind] += there
+		}
 	}
-	n.below[at].add(path[1:], item)
 }
 
 // cost is the distance of two items for which it is the lowest node above both.
-func (n *node) cost() int { return levelCost*n.level + n.height }
+func (n *Node) cost() int { return levelCost*max(0, 3-n.Depth) + n.height }
 
 // pairs is how many items of sets that begin in the node are in it as well, if as many as possible are.
-func (n *node) pairs(firsts int, counts []int) (pairs int) {
+func (n *Node) pairs(firsts int, counts []int) (pairs int) {
 	for kind, wanted := range counts {
 		there := n.there[kind]
 		if kind == 0 {
@@ -120,42 +97,44 @@ func (n *node) pairs(firsts int, counts []int) (pairs int) {
 }
 
 // choose makes one more item of the first kind the first of a set, where that gains the most.
-func (n *node) choose(counts []int) {
-	var best []*node
+func (n *Node) choose(counts []int) {
+	var best []*Node
 	most := 0
-	var search func(way []*node, gain int)
-	search = func(way []*node, gain int) {
+	var search func(way []*Node, gain int)
+	search = func(way []*Node, gain int) {
 		last := way[len(way)-1]
-		if len(last.items) > 0 && last.firsts < last.there[0] && (best == nil || gain > most) {
+		if last.own < len(last.items) && last.items[last.own].Kind == 0 && (best == nil || gain > most) {
 			best, most = slices.Clone(way), gain
 		}
-		for _, b := range last.below {
+		for _, b := range last.Below {
 			if b.there[0] > b.firsts {
 				search(append(way, b), gain+(last.cost()-b.cost())*(b.pairs(b.firsts+1, counts)-b.pairs(b.firsts, counts)))
 			}
 		}
 	}
-	search([]*node{n}, 0)
+	search([]*Node{n}, 0)
 	for _, b := range best {
 		b.firsts++
 	}
+	best[len(best)-1].own++
 }
 
 // pair completes as many sets as possible from the items below a node. It returns those that lack an item too, and the items
 // that are left.
-func (n *node) pair(counts []int) (closed, open [][]Item, left []Item) {
-	for i, item := range n.items {
-		if i < n.firsts { // those of the first kind come first
-			open = append(open, []Item{item})
-		} else {
-			left = append(left, item)
-		}
+func (n *Node) pair(counts []int) (closed, open [][]Item, left []Item) {
+	for _, first := range n.items[:n.own] {
+		open = append(open, []Item{first})
 	}
-	for _, b := range n.below {
+	left = slices.Clone(n.items[n.own:])
+	for _, b := range n.Below {
 		c, o, l := b.pair(counts)
 		closed, open, left = append(closed, c...), append(open, o...), append(left, l...)
 	}
-	var waiting [][]Item
+	size := 0
+	for _, wanted := range counts {
+		size += wanted
+	}
+	lacking := open[:0]
 	for _, set := range open {
 		has := count(set, len(counts))
 		for kind, wanted := range counts {
@@ -167,20 +146,12 @@ func (n *node) pair(counts []int) (closed, open [][]Item, left []Item) {
 				set, left = append(set, left[at]), slices.Delete(left, at, at+1)
 			}
 		}
-		waiting = append(waiting, set)
-	}
-	size := 0
-	for _, wanted := range counts {
-		size += wanted
-	}
-	open = nil
-	for _, set := range waiting {
 		if len(set) < size {
-			open = append(open, set)
+			lacking = append(lacking, set)
 			continue
 		}
 		slices.SortStableFunc(set, func(a, b Item) int { return cmp.Compare(a.Kind, b.Kind) })
 		closed = append(closed, set)
 	}
-	return closed, open, left
+	return closed, lacking, left
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/metalplug/metalplug/daemon/bundle"
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // server has two sockets with host bridges, each with two switches of the same devices, which are the counts of each kind.
@@ -18,11 +19,11 @@ func server(sockets, switches int, each ...int) (items []bundle.Item) {
 		for kind, n := range each {
 			for i := range n {
 				items = append(items, bundle.Item{
-					ID: fmt.Sprintf("%d-%d-%d", kind, s, i), Kind: kind, NUMA: s / switches,
-					Path: []string{
+					ID: fmt.Sprintf("%d-%d-%d", kind, s, i), Kind: kind,
+					Place: bundle.Place{NUMA: s / switches, Path: []string{
 						fmt.Sprintf("pci0000:%02x", 16*s), fmt.Sprintf("0000:%02x:01.0", 16*s), fmt.Sprintf("0000:%02x:00.0", 16*s+1),
 						fmt.Sprintf("0000:%02x:%02x.0", 16*s+2, 8*kind+i), fmt.Sprintf("0000:%02x:00.0", 16*s+3+4*kind+i),
-					},
+					}},
 				})
 			}
 		}
@@ -37,23 +38,40 @@ func TestEachSetIsBelowOneSwitch(t *testing.T) {
 	}
 	for _, set := range sets {
 		for _, item := range set[1:] {
-			if !bundle.Switch.Within(set[0], item) {
+			if !bundle.Switch.Within(set[0].Place, item.Place) {
 				t.Errorf("%s is far from %s", item.ID, set[0].ID)
 			}
 		}
 	}
 }
 
-func TestShort(t *testing.T) {
-	if got := bundle.Short(server(1, 1, 1, 2, 0), []int{1, 3, 1}); !slices.Equal(got, []int{1, 2}) {
-		t.Errorf("kinds %v are too few, want 1 and 2", got)
+func TestDistance(t *testing.T) {
+	at := func(numa int, sysPath string) bundle.Place {
+		return bundle.PlaceOf(&device.Device{SysPath: "/sys/devices/" + sysPath, NUMANode: numa})
+	}
+	place := at(0, "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0")
+	for _, test := range []struct {
+		other bundle.Place
+		want  bundle.Distance
+	}{
+		{at(0, "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.1"), bundle.PIX},
+		{at(0, "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0/nvme/nvme0"), bundle.PIX},
+		{at(0, "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0/0000:1a:00.0/0000:1b:00.0"), bundle.PXB},
+		{at(0, "pci0000:15/0000:15:02.0/0000:20:00.0"), bundle.PHB},
+		{at(0, "pci0000:48/0000:48:01.0/0000:49:00.0"), bundle.NODE},
+		{at(1, "pci0000:48/0000:48:01.0/0000:49:00.0"), bundle.SYS},
+		{at(0, "virtual/misc/widget"), bundle.NODE},
+	} {
+		if got := place.Distance(test.other); got != test.want {
+			t.Errorf("%v: %s, want %s", test.other, got, test.want)
+		}
 	}
 }
 
 // machine makes a random machine of at most eight devices.
 func machine(r *rand.Rand, kinds int) (items []bundle.Item) {
 	for i := range 1 + r.IntN(8) {
-		item := bundle.Item{ID: fmt.Sprint(i), Kind: r.IntN(kinds), NUMA: -1}
+		item := bundle.Item{ID: fmt.Sprint(i), Kind: r.IntN(kinds), Place: bundle.Place{NUMA: -1}}
 		if r.IntN(8) > 0 {
 			host := r.IntN(3)
 			item.NUMA = host / 2
@@ -76,23 +94,19 @@ func distance(all []bundle.Item, a, b bundle.Item) int {
 		}
 		return n
 	}
-	level := slices.IndexFunc([]bundle.Near{bundle.Switch, bundle.Root, bundle.NUMA, bundle.Any}, func(n bundle.Near) bool { return n.Within(a, b) })
+	level := slices.IndexFunc([]bundle.Near{bundle.Switch, bundle.Root, bundle.NUMA, bundle.Any}, func(n bundle.Near) bool { return n.Within(a.Place, b.Place) })
 	if (a.NUMA < 0) != (b.NUMA < 0) {
 		level = 3 // in Match, a group of its own
 	}
 	height := 0
 	for _, c := range all {
-		below, above := len(c.Path)+1, common(a, b)
-		if len(c.Path) == 0 {
-			below = 2
-		}
-		switch {
+		switch above := common(a, b); {
 		case level <= 1 && common(a, c) >= above:
-			height = max(height, len(c.Path)-above+1)
+			height = max(height, len(c.Path)-above)
 		case level == 2 && c.NUMA == a.NUMA:
-			height = max(height, below)
+			height = max(height, len(c.Path))
 		case level == 3:
-			height = max(height, below+1)
+			height = max(height, len(c.Path)+1)
 		}
 	}
 	return 64*level + height
@@ -165,7 +179,7 @@ func TestNoChoiceIsBetter(t *testing.T) {
 				if i > 0 {
 					sum += distance(items, set[0], item)
 				}
-				if !near.Within(set[0], item) {
+				if !near.Within(set[0].Place, item.Place) {
 					t.Fatalf("%v is not near %v to %v", item, near, set[0])
 				}
 			}

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/bundle"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
 // othersMost is how many other devices are named that a bundle could have had.
@@ -43,19 +43,12 @@ func withReason(why string, m *inventory.Status) string {
 }
 
 // far returns how far two devices are from each other. Only the NUMA node counts for one that is not on PCI.
-func far(a, b *inventory.Status) plugin.Distance {
-	path := func(s *inventory.Status) []string {
-		if device.FunctionIn(s.Device.SysPath) == "" {
-			return nil
-		}
-		return plugin.PCIPath(s.Device.SysPath)
-	}
-	return plugin.DistanceOf(path(a), path(b), a.Device.NUMANode == b.Device.NUMANode)
+func far(a, b *inventory.Status) bundle.Distance {
+	return bundle.PlaceOf(a.Device).Distance(bundle.PlaceOf(b.Device))
 }
 
 // others names the nearest devices that could have been in the place of a member, with what became of them.
 func (q *question) others(first, member *inventory.Status) string {
-	words := []plugin.Distance{plugin.PIX, plugin.PXB, plugin.PHB, plugin.NODE, plugin.SYS}
 	var all []*inventory.Status
 	for d := range q.snapshot.All() {
 		if cmp.Or(d.Resource, d.Taker) == member.Resource && d != member && d.Bundle != member.Bundle {
@@ -66,7 +59,7 @@ func (q *question) others(first, member *inventory.Status) string {
 		return "there is no other"
 	}
 	slices.SortStableFunc(all, func(a, b *inventory.Status) int {
-		return cmp.Compare(slices.Index(words, far(first, a)), slices.Index(words, far(first, b)))
+		return cmp.Compare(slices.Index(bundle.Distances, far(first, a)), slices.Index(bundle.Distances, far(first, b)))
 	})
 	var names []string
 	for _, d := range all[:min(len(all), othersMost)] {

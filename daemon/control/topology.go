@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/bundle"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
-	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
@@ -20,7 +20,7 @@ import (
 type Topology struct {
 	Devices []Place `json:"devices"` // by PCI address, then those that are not on PCI
 	// Distances has the distance of each GPU and each HCA to each of the others, by their names.
-	Distances map[string]map[string]plugin.Distance `json:"distances"`
+	Distances map[string]map[string]bundle.Distance `json:"distances"`
 }
 
 // Place is a device with its place.
@@ -34,6 +34,8 @@ type Place struct {
 
 // function returns the path of the PCI function in sysfs.
 func (p Place) function() string { return "/sys/devices/" + strings.Join(p.Path, "/") }
+
+func (p Place) at() bundle.Place { return bundle.Place{Path: p.Path, NUMA: p.NUMANode} }
 
 // Links reads the speeds of the links of PCI functions. The kernel asks the function (pcie_capability_read_word in
 // drivers/pci/access.c), so that a read may never end. The zero value is ready, and its methods are safe for concurrent use.
@@ -82,7 +84,7 @@ var placeNames = map[string]string{"gpu": "GPU", "infiniband": "HCA", "fpga": "F
 
 // NewTopology returns the topology of a snapshot. holders are the pods that hold devices, by ID.
 func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, holders map[string][]kubelet.Pod) Topology {
-	t := Topology{Devices: []Place{}, Distances: make(map[string]map[string]plugin.Distance)}
+	t := Topology{Devices: []Place{}, Distances: make(map[string]map[string]bundle.Distance)}
 	var functions []string
 	for d := range snapshot.All() {
 		if d.Members != nil { // they are in the tree
@@ -90,7 +92,7 @@ func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, h
 		}
 		p := Place{Path: []string{}, Device: NewDevice(d, holders)}
 		if p.PCI != "" {
-			p.Path = plugin.PCIPath(p.SysPath)
+			p.Path = bundle.PlaceOf(d.Device).Path
 			functions = append(functions, p.function())
 			p.CPUs, _ = tree.Attr(p.function(), "local_cpulist")
 		}
@@ -119,10 +121,10 @@ func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, h
 		}
 	}
 	for from, a := range ends {
-		t.Distances[from] = make(map[string]plugin.Distance)
+		t.Distances[from] = make(map[string]bundle.Distance)
 		for to, b := range ends {
 			if from != to {
-				t.Distances[from][to] = plugin.DistanceOf(a.Path, b.Path, a.NUMANode == b.NUMANode)
+				t.Distances[from][to] = a.at().Distance(b.at())
 			}
 		}
 	}

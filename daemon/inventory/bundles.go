@@ -58,54 +58,19 @@ func (s *Status) NUMANodes() (nodes []int) {
 
 // item returns a device as the matching sees it.
 func (e *entry) item(kind int) bundle.Item {
+	var functions []string
 	if e.sighting != nil {
-		return itemOf(e.sighting, kind)
+		functions = e.sighting.Functions
 	}
-	return itemOf(&device.Sighting{Device: e.device}, kind)
+	return bundle.Item{ID: e.device.ID, Kind: kind, Place: bundle.PlaceOf(e.device, functions...)}
 }
 
-// itemOf returns a device that was seen as the matching sees it. One that is not below PCI may be reached by a PCI function.
-func itemOf(s *device.Sighting, kind int) bundle.Item {
-	i := bundle.Item{ID: s.Device.ID, Kind: kind, NUMA: s.Device.NUMANode}
-	function := device.FunctionIn(s.Device.SysPath)
-	if function == "" && len(s.Functions) > 0 {
-		function = device.FunctionIn(s.Functions[0])
+// members says which devices make up a bundle of a resource. It returns nil if the resource has no bundles.
+func (l bundler) members(resource string) *device.Members {
+	if r := l.rule(resource); r != nil {
+		return r.Bundle
 	}
-	if function != "" {
-		i.Path = strings.Split(strings.TrimPrefix(function, "/sys/devices/"), "/")
-	}
-	return i
-}
-
-// Bundles returns the IDs of the bundles that can be made of devices that were seen, and why there is not one more.
-func Bundles(m *device.Members, seen []device.Sighting) (ids []string, short string) {
-	var left []bundle.Item
-	for i := range seen {
-		if kind := m.Kind(seen[i].Resource); kind >= 0 && seen[i].Offer == nil {
-			left = append(left, itemOf(&seen[i], kind))
-		}
-	}
-	for _, set := range bundle.Match(left, m.Counts, near(m)) {
-		ids = append(ids, device.MakeID(device.BundlePrefix, set[0].ID))
-		left = slices.DeleteFunc(left, func(i bundle.Item) bool {
-			return slices.ContainsFunc(set, func(o bundle.Item) bool { return o.ID == i.ID })
-		})
-	}
-	return ids, shortage(m, left)
-}
-
-func near(m *device.Members) bundle.Near { return bundle.Near(slices.Index(device.Nears, m.Near)) }
-
-// shortage returns why devices that are in no bundle do not make up one more.
-func shortage(m *device.Members, left []bundle.Item) string {
-	var missing []string
-	for _, kind := range bundle.Short(left, m.Counts) {
-		missing = append(missing, m.Resources[kind])
-	}
-	if len(missing) == 0 {
-		return fmt.Sprintf("the devices that are left are not near enough (near = %q)", m.Near)
-	}
-	return "too few are left of " + strings.Join(missing, ", ")
+	return nil
 }
 
 // byBundle returns the members of each bundle by its ID, by kind and ID.
@@ -117,17 +82,14 @@ func (l bundler) byBundle() map[string][]*entry {
 		}
 	}
 	for id, members := range all {
-		kind := func(e *entry) int {
-			if device.MakeID(device.BundlePrefix, e.device.ID) == id {
-				return -1
-			}
-			if r := l.rule(e.of); r != nil {
-				return r.Bundle.Kind(e.resource)
-			}
-			return 0
-		}
 		slices.SortFunc(members, func(a, b *entry) int {
-			return cmp.Or(cmp.Compare(kind(a), kind(b)), strings.Compare(a.device.ID, b.device.ID))
+			switch id {
+			case bundle.ID(a.device.ID):
+				return -1
+			case bundle.ID(b.device.ID):
+				return 1
+			}
+			return cmp.Or(cmp.Compare(l.members(a.of).Kind(a.resource), l.members(b.of).Kind(b.resource)), strings.Compare(a.device.ID, b.device.ID))
 		})
 	}
 	return all
@@ -180,22 +142,22 @@ const (
 // broken returns why a bundle has to go once no pod holds it, or empty.
 func (l bundler) broken(id string, members []*entry) string {
 	first := members[0]
-	rule := l.rule(first.of)
-	if rule == nil || rule.Bundle.Kind(first.resource) != 0 || device.MakeID(device.BundlePrefix, first.device.ID) != id {
+	m := l.members(first.of)
+	if m.Kind(first.resource) != 0 || bundle.ID(first.device.ID) != id {
 		return lostMember
 	}
-	counts := make([]int, len(rule.Bundle.Counts))
+	counts := make([]int, len(m.Counts))
 	for _, e := range members {
-		kind := rule.Bundle.Kind(e.resource)
+		kind := m.Kind(e.resource)
 		switch {
 		case kind < 0 || e.of != first.of:
 			return lostMember
-		case e.sighting != nil && first.sighting != nil && !near(rule.Bundle).Within(first.item(0), e.item(kind)):
-			return fmt.Sprintf("%s is too far from %s (near = %q)%s", e.device.ID, first.device.ID, rule.Bundle.Near, whileHeld)
+		case e.sighting != nil && first.sighting != nil && !bundle.NearOf(m).Within(first.item(0).Place, e.item(kind).Place):
+			return fmt.Sprintf("%s is too far from %s (near = %q)%s", e.device.ID, first.device.ID, m.Near, whileHeld)
 		}
 		counts[kind]++
 	}
-	if !slices.Equal(counts, rule.Bundle.Counts) {
+	if !slices.Equal(counts, m.Counts) {
 		return lostMember
 	}
 	return ""
@@ -216,28 +178,30 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 			items = append(items, e.item(kind))
 		}
 	}
-	used := make(map[string]bool)
+	var sets [][]bundle.Item
+	left := items
 	if !l.unmatched {
-		for _, set := range bundle.Match(items, r.Bundle.Counts, near(r.Bundle)) {
-			id := device.MakeID(device.BundlePrefix, set[0].ID)
-			ready := bundles[id] == nil && l.entries[id] == nil && !slices.ContainsFunc(set, func(i bundle.Item) bool { return l.entries[i.ID].offered })
-			for _, item := range set {
-				e := l.entries[item.ID]
-				if used[item.ID] = true; ready {
-					e.membership = membership{bundle: id, of: r.Resource}
-					l.changed(e)
-				} else {
-					l.setAside(e, fmt.Sprintf("it becomes part of a bundle of %s once no pod holds it", r.Resource))
-				}
+		sets, left = bundle.Make(r.Bundle, items)
+	}
+	used := make(map[string]bool)
+	for _, set := range sets {
+		id := bundle.ID(set[0].ID)
+		ready := bundles[id] == nil && l.entries[id] == nil && !slices.ContainsFunc(set, func(i bundle.Item) bool { return l.entries[i.ID].offered })
+		for _, item := range set {
+			e := l.entries[item.ID]
+			if used[item.ID] = true; ready {
+				e.membership = membership{bundle: id, of: r.Resource}
+				l.changed(e)
+			} else {
+				l.setAside(e, fmt.Sprintf("it becomes part of a bundle of %s once no pod holds it", r.Resource))
 			}
 		}
 	}
-	left := slices.DeleteFunc(slices.Clone(items), func(i bundle.Item) bool { return used[i.ID] })
 	for _, e := range pool {
 		switch {
 		case used[e.device.ID], l.unmatched && e.offered: // it stays as it is until the devices are matched
 		case r.Bundle.Hold, l.unmatched:
-			l.setAside(e, fmt.Sprintf("it waits for a bundle of %s: %s", r.Resource, shortage(r.Bundle, left)))
+			l.setAside(e, fmt.Sprintf("it waits for a bundle of %s: %s", r.Resource, bundle.Shortage(r.Bundle, left)))
 		default:
 			l.setAside(e, "")
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/bundle"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/verdict"
@@ -83,8 +84,11 @@ func cost(o *inventory.Offer, choice []string) (sum int64) {
 		nodes[a.NUMANode] = true
 		for _, other := range choice[:i] {
 			b := o.Find(other).Device
-			from, to := PCIPath(a.SysPath), PCIPath(b.SysPath)
-			common := commonDepth(from, to)
+			from, to := bundle.PlaceOf(a).Path, bundle.PlaceOf(b).Path
+			common := 0
+			for common < min(len(from), len(to)) && from[common] == to[common] {
+				common++
+			}
 			if sum += int64(len(from) + len(to) - 2*common); common == 0 {
 				sum += 2 * bridgeWay
 			}

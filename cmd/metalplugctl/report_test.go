@@ -147,7 +147,7 @@ func TestBundleHidesEnv(t *testing.T) {
 func TestBundleHidesPods(t *testing.T) {
 	device := control.Device{ID: "GPU-1", Held: true, Allocated: &kubelet.Pod{Namespace: "ns", Name: "p", Container: "c"}}
 	o := operator{socket: answering(t, map[string]any{"/v1/devices": []control.Device{device}})}
-	b := bundle{recorder: new(recording.Recorder)}
+	b := bugReport{recorder: new(recording.Recorder)}
 	b.answers(t.Context(), o.client())
 	if text := b.files[0].text; !strings.Contains(text, "\"pod\": \"pod\"") || strings.Contains(text, "\"ns\"") {
 		t.Error(text)

@@ -27,29 +27,29 @@ import (
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
-// bundle is the files of a bug report. A part that cannot be had has the reason in its place.
-type bundle struct {
+// bugReport is the files of a bug report. A part that cannot be had has the reason in its place.
+type bugReport struct {
 	recorder *recording.Recorder // which masks all of them
-	files    []bundled
+	files    []reported
 }
 
-// bundled is a file of a bundle, before it is masked.
-type bundled struct{ name, text string }
+// reported is a file of a report, before it is masked.
+type reported struct{ name, text string }
 
-// journalLines is how many of the newest lines of the journal are in a bundle.
+// journalLines is how many of the newest lines of the journal are in a report.
 const journalLines = "5000"
 
 // add adds a file.
-func (b *bundle) add(name string, text []byte, err error) {
+func (b *bugReport) add(name string, text []byte, err error) {
 	if err != nil {
 		text = fmt.Appendf(text, "not there: %v\n", err)
 	}
-	b.files = append(b.files, bundled{name, string(text)})
+	b.files = append(b.files, reported{name, string(text)})
 }
 
 // collect collects the recording, the configuration, the answers of the daemon, the findings of the doctor, the journal of the units
 // and the versions.
-func (b *bundle) collect(ctx context.Context, o *operator, file string, c config.Config, devices []udev.Device) {
+func (b *bugReport) collect(ctx context.Context, o *operator, file string, c config.Config, devices []udev.Device) {
 	var text bytes.Buffer
 	err := record(&text, b.recorder, c, devices)
 	b.add("machine.umockdev", text.Bytes(), err)
@@ -73,7 +73,7 @@ var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
 // configuration adds a file of the configuration. A value of env may be a password, and is masked. If the values cannot be told from
 // the rest of the file, or are written in another way than they read, the file is left out.
-func (b *bundle) configuration(name string) {
+func (b *bugReport) configuration(name string) {
 	content, err := os.ReadFile(name)
 	values, invalid := config.EnvValues(string(content))
 	for _, value := range values {
@@ -92,7 +92,7 @@ func (b *bundle) configuration(name string) {
 }
 
 // answers adds what the daemon answers, with other names for pods and users, whose own may be too short to be masked.
-func (b *bundle) answers(ctx context.Context, c control.Client) {
+func (b *bugReport) answers(ctx context.Context, c control.Client) {
 	add := func(name string, answer any, err error) {
 		text, _ := json.MarshalIndent(answer, "", "  ") // it was decoded
 		b.add(name, text, err)
@@ -122,7 +122,7 @@ func (b *bundle) answers(ctx context.Context, c control.Client) {
 }
 
 // hideUser masks who has cordoned a device.
-func (b *bundle) hideUser(c *inventory.Cordon) {
+func (b *bugReport) hideUser(c *inventory.Cordon) {
 	if c != nil {
 		b.recorder.Hide(control.CordonedBy(c))
 		c.User, c.Login = "user", ""
@@ -133,14 +133,14 @@ func (b *bundle) hideUser(c *inventory.Cordon) {
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`)
 
 // hideDevice masks the identity in the ID of a device, which is behind the name of its class.
-func (b *bundle) hideDevice(id string) {
+func (b *bugReport) hideDevice(id string) {
 	if _, identity, _ := strings.Cut(id, "-"); !pciAddress.MatchString(identity) {
 		b.recorder.Hide(identity)
 	}
 }
 
 // journal adds the newest lines of the units of metalplug, without the name of the machine.
-func (b *bundle) journal(ctx context.Context) {
+func (b *bugReport) journal(ctx context.Context) {
 	out, err := exec.CommandContext(ctx, "journalctl", "--unit=metalplug*", "--output=json", "--all", "--lines="+journalLines).Output()
 	var text strings.Builder
 	for line := range bytes.Lines(out) {
@@ -162,7 +162,7 @@ func (b *bundle) journal(ctx context.Context) {
 }
 
 // versions adds what runs on the machine, without its name.
-func (b *bundle) versions() {
+func (b *bugReport) versions() {
 	name, _ := os.Hostname()
 	b.recorder.Hide(name)
 	var kernel unix.Utsname
@@ -173,7 +173,7 @@ func (b *bundle) versions() {
 }
 
 // write writes the masked files to a new archive, which only the user can read.
-func (b *bundle) write(name string) error {
+func (b *bugReport) write(name string) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bundle
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/metalplug/metalplug/daemon/device"
+)
+
+// Place is where a device is.
+type Place struct {
+	Path []string // names from the PCI host bridge down to the function, or empty if it is not on PCI
+	NUMA int      // node, or -1 if it is not known
+}
+
+// PlaceOf returns the place of a device. One that is not below a PCI function may be reached by functions, of which the first
+// counts.
+func PlaceOf(d *device.Device, functions ...string) Place {
+	p := Place{NUMA: d.NUMANode}
+	function := device.FunctionIn(d.SysPath)
+	if function == "" && len(functions) > 0 {
+		function = device.FunctionIn(functions[0])
+	}
+	if function != "" {
+		p.Path = strings.Split(strings.TrimPrefix(function, "/sys/devices/"), "/")
+	}
+	return p
+}
+
+// Distance is how far two devices are from each other, in the words of "nvidia-smi topo -m".
+type Distance string
+
+// Distances, the nearest first.
+const (
+	PIX  Distance = "PIX"  // at most one switch is between them
+	PXB  Distance = "PXB"  // several switches, but no host bridge
+	PHB  Distance = "PHB"  // a host bridge
+	NODE Distance = "NODE" // the way between host bridges of one NUMA node
+	SYS  Distance = "SYS"  // the way between NUMA nodes
+)
+
+// Distances are all of them, the nearest first.
+var Distances = []Distance{PIX, PXB, PHB, NODE, SYS}
+
+// Distance returns how far two devices are from each other. Below a switch are a downstream port and the function.
+func (p Place) Distance(q Place) Distance {
+	switch common := commonDepth(p.Path, q.Path); {
+	case common == 0 && p.NUMA == q.NUMA:
+		return NODE
+	case common == 0:
+		return SYS
+	case common == 1:
+		return PHB
+	case max(len(p.Path), len(q.Path))-common > 2:
+		return PXB
+	}
+	return PIX
+}
+
+// commonDepth returns how many elements two paths have in common.
+func commonDepth(a, b []string) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// Node is the machine, or a place in a NUMA node at which the ways to some devices part.
+type Node struct {
+	Depth  int // 0 for the machine, 1 for a NUMA node, 2 for a PCI host bridge, and more for what is below it
+	Leaves []Leaf
+	Below  []*Node // those of the machine are its NUMA nodes, or the only place in them
+	matching
+}
+
+// Leaf is a device that shares the way from the node above it with no other.
+type Leaf struct {
+	Index int // of the device
+	Depth int // of the device
+	path  []string
+}
+
+// NewTree returns the tree of devices at these places. A device whose NUMA node is not known is in that of its host bridge.
+func NewTree(places []Place) *Node {
+	numa := make(map[string]int) // of host bridges
+	for _, p := range places {
+		if len(p.Path) > 0 && p.NUMA >= 0 {
+			numa[p.Path[0]] = p.NUMA
+		}
+	}
+	leaves := make([]Leaf, len(places))
+	for i, p := range places {
+		node := p.NUMA
+		if len(p.Path) > 0 && node < 0 {
+			if known, ok := numa[p.Path[0]]; ok {
+				node = known
+			}
+		}
+		leaves[i] = Leaf{Index: i, Depth: 1 + len(p.Path), path: append([]string{strconv.Itoa(node)}, p.Path...)}
+	}
+	slices.SortStableFunc(leaves, func(a, b Leaf) int { return slices.Compare(a.path, b.path) })
+	return newNode(leaves, 0)
+}
+
+// newNode returns the node of devices, sorted by path, whose paths have their elements before depth in common.
+func newNode(devices []Leaf, depth int) *Node {
+	node := &Node{Depth: depth}
+	for len(devices) > 0 {
+		first, n, common := devices[0], 1, devices[0].Depth
+		for n < len(devices) && commonDepth(first.path, devices[n].path) > depth {
+			common = commonDepth(first.path, devices[n].path)
+			n++
+		}
+		if n == 1 && depth > 0 || first.Depth == depth {
+			node.Leaves = append(node.Leaves, first)
+		} else {
+			node.Below = append(node.Below, newNode(devices[:n], common))
+		}
+		devices = devices[n:]
+	}
+	return node
+}
