@@ -273,12 +273,10 @@ func TestProblems(t *testing.T) {
 			`m.toml:1: resource.members: is missing: the resources that make up a bundle: ["nvidia.com/gpu", "metalplug.io/infiniband", "example.org/scratch*2"]`,
 		},
 		{"one member", bundled + "members = [\"nvidia.com/gpu\"]\n", `m.toml:4: resource.members: are 1 devices, not 2 to 64`},
-		{"a member that is not a resource", bundled + "members = [\"example.com/x*2\"]\n", `m.toml:4: resource.members: "example.com/x" is not a resource: add a [[resource]] of that name`},
 		{
 			"a member that is off", bundled + "members = [\"metalplug.io/nvme*2\"]\n",
 			`m.toml:4: resource.members: "metalplug.io/nvme" is off: add a [[resource]] of that name with a scrub`,
 		},
-		{"in itself", bundled + "members = [\"example.com/b*2\"]\n", `m.toml:4: resource.members: "example.com/b" is the bundle itself`},
 		{
 			"a number that is none", bundled + "members = [\"nvidia.com/gpu*two\"]\n",
 			`m.toml:4: resource.members: "nvidia.com/gpu*two" is not a resource with a number from 1 to 64, as in "example.org/scratch*2"`,
@@ -286,10 +284,6 @@ func TestProblems(t *testing.T) {
 		{
 			"a member twice", bundled + "members = [\"nvidia.com/gpu\", \"nvidia.com/gpu\"]\n",
 			`m.toml:4: resource.members: has "nvidia.com/gpu" twice: write its number of devices once, as in "nvidia.com/gpu*2"`,
-		},
-		{
-			"a shared member", "[[resource]]\nname = \"nvidia.com/gpu\"\nshares = 4\n" + bundled + "members = [\"nvidia.com/gpu*2\"]\n",
-			`m.toml:7: resource.members: "nvidia.com/gpu" has shares = 4: a device in a bundle is one container's alone`,
 		},
 		{
 			"in two bundles", bundled + "members = [\"nvidia.com/gpu*2\"]\n[[resource]]\nname = \"example.com/c\"\nclass = \"bundle\"\nmembers = [\"example.com/b\", \"nvidia.com/gpu\"]\n",
