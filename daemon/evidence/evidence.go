@@ -5,10 +5,7 @@ package evidence
 
 import (
 	"fmt"
-	"strings"
 	"time"
-
-	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // Kinds of evidence.
@@ -57,7 +54,7 @@ func (v Evidence) Percent() int {
 
 // Reading is the reason of a disk that is being read.
 func (v Evidence) Reading() string {
-	return fmt.Sprintf("%v: being read, %d %%", device.ErrUnproven, v.Percent())
+	return fmt.Sprintf("being read, %d %%", v.Percent())
 }
 
 // OutlastsBoot reports whether the evidence holds after a boot. An adoption does only if the adopted content is known, since
@@ -114,27 +111,28 @@ func (v Evidence) Weigh(s Seen) (next Evidence, ended string) {
 	return v, ""
 }
 
+// Read are the blank bytes of a disk before the first that is not, its size, and the content that is there.
+type Read struct {
+	Blank, Size int64
+	Content     string // for people, or empty
+}
+
 // Surveyed returns the evidence after a part of the read of a disk, which continued the evidence from. It returns false if
 // that has ended, or is not the evidence now any more. If data that an earlier part found is gone, another process has
 // changed the disk, and the read begins again.
-func (v *Evidence) Surveyed(from Evidence, s device.Surveyed) (next Evidence, ok bool) {
+func (v *Evidence) Surveyed(from Evidence, r Read) (next Evidence, ok bool) {
 	switch next = from; {
 	case v == nil && from.Since.IsZero():
 		next.Since = time.Now().UTC()
 	case v == nil, v.Since != from.Since, v.Read != from.Read, v.In != from.In, v.Written != from.Written:
 		return Evidence{}, false
 	}
-	if next.Read = s.Read; from.Found != "" && s.Content == "" {
+	if next.Read = r.Blank; from.Found != "" && r.Content == "" {
 		next.Read = 0
 	}
-	next.Size, next.Found = s.Size, s.Content
+	next.Size, next.Found = r.Size, r.Content
 	if next.Found == "" && next.Size > 0 && next.Read >= next.Size {
 		next = Evidence{Kind: Blank, Size: next.Size, Since: time.Now().UTC(), In: next.In, Written: next.Written}
 	}
 	return next, true
-}
-
-// Content returns what is on a disk out of the reason against its offer.
-func Content(offer error) string {
-	return strings.TrimPrefix(offer.Error(), device.ErrData.Error()+": ")
 }

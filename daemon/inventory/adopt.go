@@ -28,7 +28,7 @@ func (i *Inventory) Adopt(ctx context.Context, id string, target *device.Target,
 			return err
 		}
 		l.setEvidence(e, evidence.Evidence{
-			Kind: evidence.Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: l.here(e), Fingerprint: fingerprint,
+			Kind: evidence.Adopted, Scrub: scrub, Since: time.Now().UTC(), Of: l.evidence.Presence(e.Disk), Fingerprint: fingerprint,
 		})
 		return nil
 	}, func(l *loop) {

@@ -4,25 +4,18 @@ package inventory
 
 import (
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/evidence"
 	"github.com/metalplug/metalplug/daemon/lease"
-	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
 // known are the facts about a device that outlast a restart of the daemon.
 type known struct {
-	sameDisk
+	evidence.Disk
 	left                 // of the last tenant, if no process has written there since
 	Wrote       wrote    `json:"wrote,omitzero"`        // to the disk when it was last known who wrote, or zero if that is not known
 	Initialised string   `json:"initialised,omitempty"` // the [device.Rule].Init that was done to this appearance of the hardware
 	Given       []string `json:"given,omitempty"`       // the nodes that its pods were given. It is replaced and never written
 	Numbers     []string `json:"numbers,omitempty"`     // of its node in this boot, by which its pods may open it, see [devices.noteNumber]
-}
-
-// sameDisk identifies the disk that a look saw. Two looks that saw the same disk have equal values.
-type sameDisk struct {
-	Appearance string `json:"diskseq,omitempty"` // of the disk in this boot, as [device.Target.Appearance] returns it
-	Medium     string `json:"disk,omitempty"`    // identifies the disk itself, also in another boot, as [device.Target.Medium] returns it
-	Instance   uint64 `json:"inode,omitempty"`   // of the hardware in this boot, see [device.Host.Instance]
 }
 
 // left identifies the data that a tenant has left on a disk. With the zero value the data is not known.
@@ -31,7 +24,7 @@ type left struct {
 	Blank       bool   `json:"blank,omitempty"` // nothing was found
 }
 
-// wrote is how many sectors were written to a disk in one presence, see [disks.presence].
+// wrote is how many sectors were written to a disk in one presence, see [evidence.Book.Presence].
 type wrote struct {
 	In      string `json:"in,omitempty"`
 	Sectors uint64 `json:"sectors,omitempty"`
@@ -71,7 +64,7 @@ func (l *leases) appears(e *entry, s *device.Sighting) {
 // the same serial number. From then on each of them is known by its appearance alone. It is not known which of them a tenant
 // has had, nor whether both are one disk.
 func (l *leases) noteTwin(e *entry) {
-	if e.Medium == "" || l.twins[e.Medium] {
+	if e.Medium == "" || l.evidence.HasTwins(e.Medium) {
 		return
 	}
 	other := l.media[e.Medium]
@@ -80,8 +73,7 @@ func (l *leases) noteTwin(e *entry) {
 		return
 	}
 	l.Log.Warn("two disks have one identity", "device", e.device.ID, "detail", "the other is "+other.device.ID+": what is known of either is forgotten")
-	delete(l.evidence, e.Medium)
-	l.twins[e.Medium] = true
+	l.evidence.Split(e.Medium)
 	l.replaced(e)
 	l.replaced(other)
 	l.unsaved = true
@@ -92,7 +84,7 @@ func (l *leases) noteTwin(e *entry) {
 // that the content is the same. If it differs, another node or an operator wrote it.
 func (l *leases) compare(e *entry, s *device.Sighting) {
 	found := left{s.Fingerprint, s.Blank}
-	known := s.Fingerprint != "" || s.Blank && l.needsEvidence(e)
+	known := s.Fingerprint != "" || s.Blank && l.facts(e).Evident()
 	if !known || e.lease.Held() || e.lease.Used || e.lease.Failure != "" || e.busy() || e.outdated() {
 		return
 	}
@@ -120,12 +112,12 @@ func (l *leases) noteWrites(e *entry, s *device.Sighting) {
 		e.Wrote = wrote{}
 		return
 	}
-	before, now := e.Wrote, wrote{l.here(e), s.Written}
+	before, now := e.Wrote, wrote{l.evidence.Presence(e.Disk), s.Written}
 	if before == now {
 		return
 	}
 	e.Wrote = now
-	v := l.evidenceOf(e)
+	v := l.evidence.Get(e.Disk)
 	adopted, tenants := v != nil && v.Scrub != "", e.lease.Residue || e.lease.Order == lease.Erase
 	l.unsaved = l.unsaved || adopted || tenants
 	if before.In != now.In || now.Sectors <= before.Sectors {
@@ -146,9 +138,4 @@ func (l *leases) foreign(e *entry, reason string) {
 			"err", "what is on it is not what its last pod has left there: it is not erased")
 	}
 	_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: reason})
-}
-
-// spares is [verdict.Facts.Spared] of an entry.
-func (d *disks) spares(e *entry) bool {
-	return (&verdict.Facts{Offered: e.offered, Lease: e.lease, Rule: d.rule(e.resource)}).Spared()
 }

@@ -64,6 +64,12 @@ func (d *devices) changed(e *entry) {
 	d.dirty[e], d.untold[e], e.line = true, true, nil
 }
 
+// keepSoon does the same, and saves the state soon.
+func (d *devices) keepSoon(e *entry) {
+	d.saveLater()
+	d.changed(e)
+}
+
 // apply changes the lease of a device by an event, and carries out the effects. An event that the state does not have is an
 // error, and changes nothing.
 func (l *leases) apply(e *entry, event lease.Event) error {
@@ -74,7 +80,8 @@ func (l *leases) apply(e *entry, event lease.Event) error {
 
 // change does the same without a new snapshot.
 func (l *leases) change(e *entry, event lease.Event) error {
-	event.Proven = l.offerable(e, event.Name)
+	f := l.facts(e)
+	event.Proven = f.Offerable() && (event.Name != lease.Changed || !f.Evident())
 	next, effects, err := e.lease.Apply(event)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.device.ID, err)
@@ -101,18 +108,6 @@ func (l *leases) change(e *entry, event lease.Event) error {
 	return nil
 }
 
-// offerable reports whether a device without a tenant can be offered. It needs no evidence, its evidence is complete, or a
-// tenant's data is erased before the next start.
-func (l *leases) offerable(e *entry, event lease.Name) bool {
-	switch {
-	case !l.needsEvidence(e):
-		return true
-	case event == lease.Changed:
-		return false
-	}
-	return l.spares(e) || l.proves(e)
-}
-
 // reconcile compares the lease of a device without a tenant with the evidence. Before that it forgets that a tenant has left
 // the content of a disk, once the host uses the disk or a look sees it empty. A use of a disk that is not cleared may be the
 // tenant's doing, since udev assembles an array from a disk that looks like a part of one.
@@ -120,18 +115,17 @@ func (l *leases) reconcile(e *entry, now time.Time) {
 	if e.sighting == nil {
 		return
 	}
-	held, used := e.lease.Held(), e.lease.Used
-	empty := !held && !used && !e.outdated() && e.sighting.Offer == nil && !(l.needsEvidence(e) && l.spares(e))
+	held, used, f := e.lease.Held(), e.lease.Used, l.facts(e)
+	empty := !held && !used && !e.outdated() && e.sighting.Offer == nil && !(f.Evident() && f.Spared())
 	// The operator's order was about the content of before, and not about what the host writes after that.
-	rule := l.rule(e.resource)
-	hostUse, open := e.sighting.HostUse(held || used), rule != nil && rule.AllowInUse
+	hostUse, open := e.sighting.HostUse(held || used), f.Rule != nil && f.Rule.AllowInUse
 	if (e.lease.Residue && (empty || hostUse || open) || e.lease.Order == lease.Erase && hostUse) && !e.frozen(now) {
 		_ = l.apply(e, lease.Event{Name: lease.Changed, Reason: "the host uses the disk, or it is empty"})
 	}
-	switch offerable := l.offerable(e, lease.Proven); {
-	case e.lease.State == lease.Unproven && offerable:
-		_ = l.apply(e, lease.Event{Name: lease.Proven, Residue: e.lease.Residue && l.spares(e)})
-	case e.lease.State == lease.Free && !offerable:
+	switch f = l.facts(e); {
+	case e.lease.State == lease.Unproven && f.Offerable():
+		_ = l.apply(e, lease.Event{Name: lease.Proven, Residue: f.Spared()})
+	case e.lease.State == lease.Free && !f.Offerable():
 		_ = l.apply(e, lease.Event{Name: lease.Doubted})
 	}
 }

@@ -216,7 +216,7 @@ func (l *leases) started(e *entry, event lease.Event) {
 // without a twin, and its resource gives out neither disks with the host's data nor one disk to several tenants.
 func (l *leases) owns(e *entry) bool {
 	rule := l.rule(e.resource)
-	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.twins[e.Medium]
+	return e.isDisk() && (rule == nil || !rule.AllowInUse) && !e.shared() && !l.evidence.HasTwins(e.Medium)
 }
 
 // shared reports whether pods hold a device by the IDs of its shares.
@@ -250,7 +250,7 @@ func (a *allocations) free(e *entry) {
 	// A device that waits only for the question about open files would be back at once, and the kubelet might give it out by
 	// the older list.
 	waits := e.sighting != nil && (f.Uncleared() || e.sighting.Unread && f.Spared() ||
-		errors.Is(f.Unfit(), device.ErrUnproven) && f.Disk.Evident && a.complete(e))
+		errors.Is(f.Unfit(), device.ErrUnproven) && f.Evident() && f.Complete())
 	if e.offered = e.offered && (f.Unfit() == nil || waits); !e.offered {
 		e.leave()
 		if e.sighting != nil {

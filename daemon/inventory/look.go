@@ -65,8 +65,8 @@ func (d *disks) informed() *device.Host {
 func (d *disks) note(e *entry) device.Note {
 	n := device.Note{Held: e.lease.Held() || e.busy()}
 	if e.isDisk() {
-		v := d.evidenceOf(e)
-		n.Erased, n.Proven = d.spares(e), v != nil && v.Kind != "" && v.Scrub == ""
+		f, v := d.facts(e), d.evidence.Get(e.Disk)
+		n.Erased, n.Proven = f.Spared(), v != nil && v.Kind != "" && v.Scrub == ""
 		if e.lease.Residue {
 			n.Fingerprint = e.left.Fingerprint
 		}

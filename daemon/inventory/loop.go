@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/evidence"
 	"github.com/metalplug/metalplug/daemon/fault"
 	"github.com/metalplug/metalplug/daemon/inspect"
 	"github.com/metalplug/metalplug/udev"
@@ -48,10 +47,7 @@ func newLoop(i *Inventory) *loop {
 		Inventory: i, rules: i.Rules, entries: make(map[string]*entry), granted: make(map[string][]*entry),
 		dirty: make(map[*entry]bool), untold: make(map[*entry]bool), resend: make(map[string]bool),
 	}
-	leases := &leases{&disks{
-		devices: all, evidence: make(map[string]*evidence.Evidence), media: make(map[string]*entry), twins: make(map[string]bool),
-		notes: make(map[string]device.Note),
-	}}
+	leases := &leases{&disks{devices: all, media: make(map[string]*entry), notes: make(map[string]device.Note)}}
 	l := &loop{
 		leases:       leases,
 		identities:   identities{leases, make(map[*inspect.Subject]found)},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/evidence"
 	"github.com/metalplug/metalplug/daemon/lease"
 )
 
@@ -15,6 +16,7 @@ func (l *loop) restore() {
 	if boot, err := l.Host.Read("/proc/sys/kernel/random/boot_id"); err == nil {
 		l.faults.Boot = boot
 	}
+	l.evidence = evidence.NewBook(l.faults.Boot)
 	if l.Store == nil {
 		return
 	}
@@ -33,7 +35,9 @@ func (l *loop) restore() {
 	if sameBoot {
 		l.faults = kept.Health
 	}
-	l.restoreEvidence(kept.Disks, sameBoot)
+	for _, medium := range l.evidence.Restore(kept.Disks, sameBoot) {
+		l.Log.Warn("adoption ended", "device", medium, "err", "the node went down before the erasure: adopt the disk again")
+	}
 	for _, r := range kept.Devices {
 		// A pod may hold a device of a resource that has gone since. Another resource that takes it waits for that pod.
 		class, offered := device.ClassNamed(r.Class), (l.rule(r.Resource) != nil || r.Held()) && !r.Away

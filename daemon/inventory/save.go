@@ -43,7 +43,8 @@ func (l *loop) save() {
 		}
 		lines = append(lines, e.line)
 	}
-	c := contents{Version: stateVersion, Machine: l.Machine, Health: l.faults, Disks: l.savedEvidence(), Cordons: l.cordons}
+	busy := func(medium string) bool { e := l.media[medium]; return e != nil && e.busy() }
+	c := contents{Version: stateVersion, Machine: l.Machine, Health: l.faults, Disks: l.evidence.Saved(busy), Cordons: l.cordons}
 	head, err := c.head()
 	if err != nil {
 		l.Log.Error("state not saved", "err", err)

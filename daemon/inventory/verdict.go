@@ -12,24 +12,22 @@ import (
 )
 
 // facts are those of an entry as it stands.
-func (l *leases) facts(e *entry) *verdict.Facts {
+func (d *disks) facts(e *entry) *verdict.Facts {
 	f := &verdict.Facts{
-		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: l.rule(e.resource), Aside: e.aside,
-		Disk: verdict.DiskFacts{Evident: l.needsEvidence(e), Same: e.left == e.seen}, Opened: l.opened(e), Firmware: e.Initialised, Uninit: e.uninit,
+		Seen: e.sighting, Known: e.owner != nil, Resource: e.resource, Offered: e.offered, Lease: e.lease, Rule: d.rule(e.resource), Aside: e.aside,
+		Disk: verdict.DiskFacts{
+			Surveyed: d.Host.Touch.Survey != nil, Watched: d.Host.Touch.Holders != nil, Evidence: d.evidence.Get(e.Disk), Unknown: !d.evidence.Knows(e.Disk),
+			Presence: d.evidence.Presence(e.Disk), Recheck: e.work().recheck, Same: e.left == e.seen,
+		},
+		Opened: d.opened(e), Firmware: e.Initialised, Uninit: e.uninit, Delay: e.work().delay, Work: e.work().why,
 	}
-	if c := l.cordon(e.device.ID); c != nil {
+	if c := d.cordon(e.device.ID); c != nil {
 		f.Cordon = c.Reason
 	}
 	if e.stuck {
 		f.Faults.Stuck = inspect.StuckLook
 	}
-	f.Faults.Marks, f.Faults.Warnings = l.faults.On(e.device.SysPath, e.functions(), e.device.Class != nil && e.device.Class.NeedsAll)
-	if w := e.window; w != nil {
-		f.Delay, f.Work = w.delay, w.why
-	}
-	if f.Disk.Evident {
-		f.Disk.Doubt, f.Disk.Todo = l.doubt(e), l.diskTodo(e)
-	}
+	f.Faults.Marks, f.Faults.Warnings = d.faults.On(e.device.SysPath, e.functions(), e.device.Class != nil && e.device.Class.NeedsAll)
 	return f
 }
 
@@ -89,13 +87,13 @@ func (l *leases) fillIn(e *entry, f *verdict.Facts, s *Status) {
 		s.Blocked = e.sighting.Offer.Error()
 	}
 	s.Fingerprint, s.LeftBlank, s.Moved = e.left.Fingerprint, e.left.Blank, e.lease.Held() && e.moved()
-	if sectors := e.Wrote.Sectors; e.Wrote.In == l.here(e) {
+	if sectors := e.Wrote.Sectors; e.Wrote.In == f.Disk.Presence {
 		s.Written = &sectors
 	}
-	if v := l.evidenceOf(e); v != nil {
-		s.Evidence = *v
-	} else if l.readable(e) {
-		s.Evidence = evidence.Evidence{In: l.here(e), Written: e.sighting.Written}
+	if f.Disk.Evidence != nil {
+		s.Evidence = *f.Disk.Evidence
+	} else if f.Readable() {
+		s.Evidence = evidence.Evidence{In: f.Disk.Presence, Written: e.sighting.Written}
 	}
 	s.Init, s.Todo = f.Init(), f.Todo()
 }

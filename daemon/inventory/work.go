@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/evidence"
 	"github.com/metalplug/metalplug/daemon/inspect"
 	"github.com/metalplug/metalplug/daemon/lease"
 )
@@ -26,7 +27,7 @@ type window struct {
 	relook  *inspect.Subject // of which a new look is wanted
 	after   int              // how many looks have come back by then
 	delay   string           // why the work that it waits for is not done, such as a process that has it open
-	from    sameDisk         // the disk when the work began
+	from    evidence.Disk    // the disk when the work began
 	vouched string           // the one that the helper has proven to be the same medium after it
 	given   bool             // the kubelet gave it to a pod since the work began
 	recheck bool             // the disk was just read in full, and is probed once more before it is offered
@@ -34,7 +35,7 @@ type window struct {
 
 // other reports whether the disk that is seen now may be another than the one that the work began on. Linux counts the
 // appearances of disks since 5.15. On an older kernel the directory in sysfs shows that one has appeared again.
-func (w *window) other(now sameDisk) bool {
+func (w *window) other(now evidence.Disk) bool {
 	if now.Appearance == "" && w.from.Appearance == "" {
 		return now != w.from
 	}
@@ -150,12 +151,12 @@ func (i *Inventory) Begin(ctx context.Context, id string, event lease.Name, reas
 func (l *loop) beginWork(e *entry, reason string) {
 	w := e.atWork()
 	if w.busy == 0 {
-		w.from, w.vouched, w.given = e.sameDisk, "", false
+		w.from, w.vouched, w.given = e.Disk, "", false
 	}
 	w.busy++
 	w.why = cmp.Or(reason, w.why)
 	// If we end before we have noted what has come of it, it has gone for good.
-	if v := l.evidenceOf(e); e.left != (left{}) || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
+	if v := l.evidence.Get(e.Disk); e.left != (left{}) || e.Wrote != (wrote{}) || v != nil && v.Fingerprint != "" {
 		l.keepSoon(e)
 	}
 	l.changed(e)
@@ -183,12 +184,12 @@ func (i *Inventory) Worked(id string, o Outcome) {
 
 func (l *loop) worked(e *entry, o Outcome) {
 	w := e.atWork()
-	other := w.other(e.sameDisk) // then the work was on another disk
+	other := w.other(e.Disk) // then the work was on another disk
 	if w.busy--; w.busy == 0 {
 		w.why = ""
 	}
 	w.own = true
-	v := l.evidenceOf(e)
+	v := l.evidence.Get(e.Disk)
 	did := o.Event != "" && o.Event != lease.Refused
 	if did || o.Foreign { // the work wrote to the disk
 		if e.Wrote = (wrote{}); v != nil {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
 const (
@@ -143,7 +143,7 @@ func (j *job) adoptable() error {
 	case j.care.Open:
 		return fmt.Errorf("%w: others may use the disks of %s", ErrUnfit, j.Taker)
 	case j.Target.Medium() == "":
-		return fmt.Errorf("%w: no wwid or serial number: nothing would tell another disk from it; %s", ErrUnfit, inventory.Way(j.Device.ID, j.Target))
+		return fmt.Errorf("%w: no wwid or serial number: nothing would tell another disk from it; %s", ErrUnfit, verdict.Way(j.Device.ID, j.Target))
 	case j.Blocked != "":
 		return fmt.Errorf("%w: %s", ErrBusy, j.Blocked)
 	}

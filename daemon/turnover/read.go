@@ -12,7 +12,7 @@ import (
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/evidence"
-	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/verdict"
 )
 
 const (
@@ -54,7 +54,7 @@ func (j *job) read(ctx context.Context) error {
 	case err != nil && found.Read <= from.Read:
 		why := fmt.Sprintf("the read fails at byte %d: %v", from.Read, err)
 		if !errors.Is(err, device.ErrUnanswered) && !errors.Is(err, device.ErrInUse) {
-			why += "; " + inventory.Way(id, j.Target)
+			why += "; " + verdict.Way(id, j.Target)
 		}
 		j.Inventory.Delayed(id, why)
 		return fmt.Errorf("%s: read it at byte %d: %w", id, from.Read, err)

@@ -34,14 +34,6 @@ type Facts struct {
 	Frozen   *Verdict // the verdict that applies while the daemon's own work is seen, or nil
 }
 
-// DiskFacts are the facts about the content of a disk.
-type DiskFacts struct {
-	Evident bool  // whether it is offered only on evidence
-	Doubt   error // why it is not proven to be unused, or nil
-	Todo    Todo  // the work that its evidence waits for
-	Same    bool  // whether its content is the same as when its tenant had gone
-}
-
 // Faults are those of the hardware itself.
 type Faults struct {
 	Marks    []string      // of events and counters, on the device and above it
@@ -109,14 +101,14 @@ func (f *Facts) Unusable() error {
 // unproven returns why a disk without a tenant must not be offered for want of evidence, or nil.
 func (f *Facts) unproven() error {
 	switch {
-	case f.Lease.Held(), !f.Disk.Evident, f.Spared() && f.Disk.Same:
+	case f.Lease.Held(), !f.Evident(), f.Spared() && f.Disk.Same:
 		return nil
 	case f.Lease.Used && f.Offered: // see waiting
 		return nil
 	case f.Lease.Used:
 		return fmt.Errorf("%w: %s", device.ErrUnproven, justLeft)
 	}
-	return f.Disk.Doubt
+	return f.doubt()
 }
 
 // Spared reports whether a disk is offered with any data of a tenant.
@@ -163,7 +155,7 @@ func (f *Facts) waiting() string {
 		return "to be cleared after its last pod, once it is uncordoned"
 	case f.Uncleared():
 		return beingCleared
-	case f.Lease.Used && f.Disk.Evident && !f.Spared():
+	case f.Lease.Used && f.Evident() && !f.Spared():
 		return fmt.Sprintf("%v: %s", device.ErrUnproven, justLeft)
 	case f.Init() != "":
 		return cmp.Or(f.Uninit, "being initialised")
@@ -245,7 +237,7 @@ const (
 // Todo returns the work that a device waits for. A disk whose content is not a tenant's, or that nothing erases now, has only
 // to be free of the tenant's processes. The operator may be using a disk that is cordoned. It is only read.
 func (f *Facts) Todo() Todo {
-	todo := f.Disk.Todo
+	todo := f.diskTodo()
 	switch {
 	case f.Seen == nil, f.Lease.Held(), f.Cordon != "" && todo == EraseAdopted:
 		return Nothing

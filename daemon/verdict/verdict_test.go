@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/evidence"
 	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
@@ -17,7 +18,11 @@ import (
 func TestVerdict(t *testing.T) {
 	ext4 := fmt.Errorf("%w: ext4 is on it", device.ErrData)
 	mounted := fmt.Errorf("%w: it is mounted", device.ErrInUse)
-	unread := fmt.Errorf("%w: being read, 3 %%", device.ErrUnproven)
+	disk := func(f *verdict.Facts, v evidence.Evidence) {
+		f.Seen.Device, f.Seen.Target = &device.Device{ID: "nvme-1"}, &device.Target{Disk: true}
+		f.Disk = verdict.DiskFacts{Surveyed: true, Watched: true, Presence: "here", Evidence: &v}
+	}
+	unread := evidence.Evidence{Size: 100, Read: 3}
 	rule := device.Rule{Resource: "a/b", ErasedAtStart: true}
 	used := lease.Lease{State: lease.Released, Used: true, Residue: true}
 	held := lease.Lease{State: lease.InUse, Hold: lease.Started, Used: true, Residue: true}
@@ -39,13 +44,31 @@ func TestVerdict(t *testing.T) {
 		{"with other data than its pod has left", func(f *verdict.Facts) {
 			f.Seen.Offer, f.Lease, f.Disk.Same = ext4, lease.Lease{State: lease.Free, Residue: true}, false
 		}, "in use: it holds data: ext4 is on it", ""},
-		{"not proven", func(f *verdict.Facts) { f.Disk = verdict.DiskFacts{Evident: true, Doubt: unread} }, unread.Error(), ""},
-		{"not proven, and a pod has it", func(f *verdict.Facts) {
-			f.Disk, f.Lease = verdict.DiskFacts{Evident: true, Doubt: unread}, held
-		}, "healthy", ""},
+		{"not proven", func(f *verdict.Facts) { disk(f, unread) }, "unproven: being read, 3 %", ""},
+		{"not proven, and a pod has it", func(f *verdict.Facts) { disk(f, unread); f.Lease = held }, "healthy", ""},
 		{"left by a pod, and not erased", func(f *verdict.Facts) {
-			f.Disk, f.Lease, f.Rule = verdict.DiskFacts{Evident: true, Doubt: unread}, used, &device.Rule{}
+			disk(f, unread)
+			f.Lease, f.Rule = used, &device.Rule{}
 		}, "unproven: its last pod has just left it", ""},
+		{"nothing to know it by", func(f *verdict.Facts) {
+			disk(f, unread)
+			f.Disk.Unknown = true
+		}, "unproven: it has no wwid, serial number or diskseq to know it by; give a virtual disk a serial number, or run Linux 5.15 or later", ""},
+		{"with data that was found", func(f *verdict.Facts) {
+			disk(f, evidence.Evidence{Found: "ext4"})
+		}, "unproven: ext4; metalplugctl reset nvme-1 --scrub zero erases and offers it, until it is plugged in again", ""},
+		{"adopted", func(f *verdict.Facts) { disk(f, evidence.Evidence{Scrub: "zero"}) }, "unproven: adopted, being erased", ""},
+		{"adopted, and in use", func(f *verdict.Facts) {
+			disk(f, evidence.Evidence{Scrub: "zero"})
+			f.Delay = "dd has it open"
+		}, "unproven: adopted, and not erased yet: dd has it open", ""},
+		{"blank, and its holders are not known", func(f *verdict.Facts) {
+			disk(f, evidence.Evidence{Kind: evidence.Blank})
+		}, "unproven: being checked", ""},
+		{"proven", func(f *verdict.Facts) { disk(f, evidence.Evidence{Kind: evidence.Blank, Asked: "here"}) }, "healthy", ""},
+		{"proven before it was plugged in again", func(f *verdict.Facts) {
+			disk(f, evidence.Evidence{Kind: evidence.Erased, Asked: "here", Of: "there"})
+		}, "unproven: being checked", ""},
 		{"to be cleared", func(f *verdict.Facts) { f.Lease, f.Rule = used, &device.Rule{ClearedAtRelease: true} }, "being cleared after its last pod", "being cleared after its last pod"},
 		{"a process has it still", func(f *verdict.Facts) { f.Lease, f.Delay = used, "pod A has it open" }, "its pod is gone, but pod A has it open", ""},
 		{"failed", func(f *verdict.Facts) { f.Lease.State, f.Lease.Failure = lease.Failed, "no answer" }, "no answer", ""},
