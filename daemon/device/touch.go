@@ -182,7 +182,7 @@ type Smart struct {
 	MediaErrors uint64 `json:"mediaErrors"` // pieces of data that could not be read back
 }
 
-// probeLimit bounds a probe. A disk that takes longer to give two megabytes is not healthy.
+// probeLimit bounds a probe. A disk that takes longer to give 48 MiB is not healthy.
 const probeLimit = 20 * time.Second
 
 // says returns what a disk reports of itself. If sick is set, it is why the disk must not be handed out, else what the

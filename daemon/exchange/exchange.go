@@ -62,7 +62,7 @@ func Decode(message []byte, v any) error {
 type Answer func(ctx context.Context, pid int, request []byte) []byte
 
 // Serve answers the one request that comes over standard input. It blocks until the request is there and answered. A
-// request of a foreign peer is not read.
+// request of a foreign peer is not read. It is no error if the peer does not wait for the answer.
 func Serve(answer Answer) error { return serve(int(os.Stdin.Fd()), answer) }
 
 func serve(fd int, answer Answer) error {
@@ -83,7 +83,7 @@ func serve(fd int, answer Answer) error {
 		awaitHangup(fd)
 		cancel()
 	}()
-	if err := send(fd, answer(ctx, int(peer.Pid), request)); err != nil {
+	if err := send(fd, answer(ctx, int(peer.Pid), request)); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("send the answer: %w", err)
 	}
 	return nil

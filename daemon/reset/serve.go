@@ -52,7 +52,7 @@ func (s *step) String() string {
 	return "looking at the device"
 }
 
-// reply makes an answer of a request. asked ends when no one waits for the answer any more, which ends a survey. If a
+// reply makes an answer of a request. asked ends when no one waits for the answer any more, which ends all that only reads. If a
 // call of the kernel does not return in time, the answer is [Late]. The step then cannot be interrupted. It keeps this process, with its
 // claims on the device, until it is over.
 func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
@@ -60,11 +60,10 @@ func (h *host) reply(asked context.Context, _ int, message []byte) []byte {
 	if err != nil {
 		return Answer{Result: Malformed, Detail: err.Error()}.Encode()
 	}
-	ctx := context.Background()
-	if r.Do == Survey {
-		ctx = asked
+	if r.Do == Prepare {
+		asked = context.WithoutCancel(asked)
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout())
+	ctx, cancel := context.WithTimeout(asked, r.Timeout())
 	defer cancel()
 	done := make(chan Answer, 1)
 	go func() { done <- (&task{host: h, Request: r}).attempt(ctx) }()

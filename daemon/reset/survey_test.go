@@ -102,28 +102,33 @@ func TestSurveyOfWhatIsWritten(t *testing.T) {
 	}
 }
 
-// TestSurveyEndsWithItsAsker ends when no process waits for the answer any more.
-func TestSurveyEndsWithItsAsker(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, n := oneNVMe(t)
-		n.bigger()
-		asked, gone := context.WithCancel(t.Context())
-		n.onRead = func(offset int64, length int) {
-			if length == stretch {
-				time.Sleep(time.Second)
-			}
-			if offset == 32<<20 && length == stretch {
-				gone()
-			}
-		}
-		r := surveyOf0(0)
-		r.TimeoutMS = minute
-		began := time.Now()
-		a, err := ParseAnswer(m.reply(asked, 0, r.Encode()))
-		if took := time.Since(began); err != nil || took > 12*time.Second || a.Read >= a.Size || len(m.open) > 0 {
-			t.Errorf("after %v: %+v, %v", took, a, err)
-		}
-	})
+// TestReadingEndsWithItsAsker ends when no process waits for the answer any more.
+func TestReadingEndsWithItsAsker(t *testing.T) {
+	for _, do := range []Do{Survey, Probe} {
+		t.Run(string(do), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, n := oneNVMe(t)
+				n.bigger()
+				asked, gone := context.WithCancel(t.Context())
+				var reads atomic.Int64
+				n.onRead = func(_ int64, length int) {
+					if length < piece {
+						return
+					}
+					time.Sleep(time.Second)
+					if reads.Add(1) == 9 {
+						gone()
+					}
+				}
+				r := surveyOf0(0)
+				r.Do, r.TimeoutMS = do, minute
+				a, err := ParseAnswer(m.reply(asked, 0, r.Encode()))
+				if err != nil || reads.Load() > 9+readers || a.Read >= a.Size || len(m.open) > 0 {
+					t.Errorf("after %d reads: %+v, %v", reads.Load(), a, err)
+				}
+			})
+		})
+	}
 }
 
 // TestSurveyOfWhatIsTaken holds no claim. Another process can take the disk while it is read, and the survey notices that.
