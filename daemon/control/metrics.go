@@ -130,6 +130,7 @@ var (
 	connectedDesc = desc("stream_connected", "1 if the kubelet's stream of a resource is open.", "resource")
 	infoDesc      = desc("device_info", "1 for each device; the labels say which one it is.", "resource", "device", "model", "pci", "numa")
 	cordonedDesc  = desc("device_cordoned", "1 for a device that an operator keeps from new pods, 0 for one that is not.", "resource", "device")
+	bundleDesc    = desc("device_bundle", "1 for each device that is part of a bundle; the label bundle is the ID of that.", "resource", "device", "bundle")
 	readingDesc   = desc("disks_reading", "Disks that are being read before they are offered.")
 	othersDesc    = desc("devices_not_offered", "Devices that are seen and not offered.", "class")
 	reloadDesc    = desc("config_reload_success", "0 if the last reload of the configuration was refused, else 1.")
@@ -196,6 +197,9 @@ func (s scrape) collect(gauge func(of *prometheus.Desc, value float64, labels ..
 		return
 	}
 	gauge(healthDesc, one(d.Healthy), resource, id)
+	if d.Bundle != "" {
+		gauge(bundleDesc, 1, resource, id, d.Bundle)
+	}
 	for _, by := range holders { // who may have left since the kubelet told
 		if d.Held() {
 			gauge(allocatedDesc, 1, resource, id, by.Namespace, by.Name, by.Container)

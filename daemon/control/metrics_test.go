@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
@@ -100,6 +101,22 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+const wantBundle = `metalplug_device_bundle{bundle="bundle-node-A-widget",device="node-B-widget",resource="example.org/widget"} 1
+`
+
+func TestMetricsOfABundle(t *testing.T) {
+	b := start(t, "")
+	<-b.inventory.SetRules([]device.Rule{
+		{Resource: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget"}},
+		{Resource: "example.org/pair", Class: &device.Bundle, Bundle: &device.Members{Resources: []string{resource}, Counts: []int{2}, Near: "any"}},
+	}, nil)
+	b.machine.Plug(widget("widget0", "A") + widget("widget2", "B"))
+	b.until("a bundle", func(s *inventory.Snapshot) bool { return s.Find("bundle-node-A-widget") != nil })
+	if got := b.metrics(); !strings.Contains(got, wantBundle) {
+		t.Errorf("no %s in\n%s", wantBundle, got)
+	}
+}
+
 // TestReleaseToOffer measures how long a device that a pod has had takes to be offered again.
 func TestReleaseToOffer(t *testing.T) {
 	b := start(t, machine())
@@ -157,7 +174,7 @@ func TestNamesOfTheDesign(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name := range strings.FieldsSeq(string(design)) {
-		if !strings.Contains(wantMetrics, name) {
+		if !strings.Contains(wantMetrics+wantBundle, name) {
 			t.Errorf("there is no %s", name)
 		}
 	}

@@ -80,7 +80,7 @@ func (s service) answerBundles(bundles []*inventory.Status) (*pluginapi.Containe
 			}
 		}
 		for key, value := range answer.GetEnvs() {
-			if before := whole.Envs[key]; before != "" {
+			if before := whole.Envs[key]; before != "" && before != value { // a value that two resources set is not two values
 				value = before + "," + value
 			}
 			whole.Envs[key] = value
