@@ -3,6 +3,7 @@
 package udev
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,15 +21,11 @@ const databaseSize = 64 << 10
 
 // ReadKernel returns a device as far as the kernel knows it, from sysfs at sys. With an error only the path is known.
 func ReadKernel(sys, sysPath string) (Device, error) {
-	d := Device{SysPath: sysPath}
 	dir := sys + strings.TrimPrefix(sysPath, "/sys")
 	text, err := fsutil.ReadRegular(dir+"/uevent", databaseSize)
-	if err != nil {
-		return d, fmt.Errorf("read device %s: %w", sysPath, err)
-	}
-	subsystem, err := os.Readlink(dir + "/subsystem")
-	if err != nil {
-		return d, fmt.Errorf("read device %s: %w", sysPath, err)
+	subsystem, err2 := os.Readlink(dir + "/subsystem")
+	if err := cmp.Or(err, err2); err != nil {
+		return Device{SysPath: sysPath}, fmt.Errorf("read device %s: %w", sysPath, err)
 	}
 	all := make(map[string]string)
 	for line := range strings.Lines(string(text)) {
@@ -36,17 +33,11 @@ func ReadKernel(sys, sysPath string) (Device, error) {
 			all[key] = value
 		}
 	}
-	d.Subsystem, d.DevType = filepath.Base(subsystem), all["DEVTYPE"]
-	all["SUBSYSTEM"] = d.Subsystem
-	if name := all["DEVNAME"]; name != "" && !strings.HasPrefix(name, "/") {
-		all["DEVNAME"] = "/dev/" + name
-	}
-	d.DevNode = all["DEVNAME"]
+	all["SUBSYSTEM"] = filepath.Base(subsystem)
 	if driver, err := os.Readlink(dir + "/driver"); err == nil && all["DRIVER"] == "" {
 		all["DRIVER"] = filepath.Base(driver)
 	}
-	d.Properties = NewProperties(all)
-	return d, nil
+	return NewDevice(sysPath, all), nil
 }
 
 // ReadDevice returns a device as udev has it, without libudev. It reads sysfs at sys, and udevd's database below run. A

@@ -31,19 +31,11 @@ func enumerate() ([]Device, error) {
 	devices := make([]Device, 0, len(paths))
 	for i, path := range paths {
 		if d := u.NewDeviceFromSyspath(path); d != nil && d.Subsystem() != "" { // nil if it has vanished
-			devices = append(devices, copied(d))
+			devices = append(devices, NewDevice(d.Syspath(), d.Properties()))
 		}
 		if i%batch == batch-1 {
 			runtime.GC()
 		}
 	}
 	return devices, nil
-}
-
-// copied copies a device of libudev. All strings but the path are parts of the properties' text.
-func copied(d *libudev.Device) Device {
-	all := NewProperties(d.Properties())
-	return Device{
-		Subsystem: all.Value("SUBSYSTEM"), DevType: all.Value("DEVTYPE"), SysPath: d.Syspath(), DevNode: all.Value("DEVNAME"), Properties: all,
-	}
 }

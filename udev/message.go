@@ -67,11 +67,7 @@ func newEvent(all map[string]string) (Event, error) {
 	if !isDevPath(all[devPath]) || moved && !isDevPath(old) {
 		return Event{}, fmt.Errorf("decode udev message: %.60q or %.60q is not a device path", all[devPath], old)
 	}
-	d := Device{Subsystem: all["SUBSYSTEM"], DevType: all["DEVTYPE"], SysPath: "/sys" + all[devPath], Properties: NewProperties(all)}
-	if name := all["DEVNAME"]; name != "" {
-		d.DevNode = "/dev/" + strings.TrimPrefix(name, "/dev/")
-	}
-	return Event{Action: all["ACTION"], Device: d}, nil
+	return Event{Action: all["ACTION"], Device: NewDevice("/sys"+all[devPath], all)}, nil
 }
 
 // isDevPath reports whether a path stays below /sys.

@@ -40,7 +40,7 @@ func TestDecode(t *testing.T) {
 	}
 	want := map[string]string{
 		"ACTION": "add", "SUBSYSTEM": "block", "SEQNUM": "4711", "DEVTYPE": "disk",
-		"DEVNAME": "nvme0n1", "ID_MODEL": "A=B", "EMPTY": "",
+		"DEVNAME": "/dev/nvme0n1", "ID_MODEL": "A=B", "EMPTY": "",
 	}
 	if d.Properties != NewProperties(want) {
 		t.Errorf("properties %v, want %v", d.Properties, want)

@@ -24,6 +24,16 @@ type Device struct {
 	Properties Properties
 }
 
+// NewDevice returns the device at a path with all its properties. It adds the "/dev/" that the kernel leaves out of DEVNAME to
+// the map. The strings of the device are parts of the text of its properties.
+func NewDevice(sysPath string, all map[string]string) Device {
+	if name := all["DEVNAME"]; name != "" {
+		all["DEVNAME"] = "/dev/" + strings.TrimPrefix(name, "/dev/")
+	}
+	p := NewProperties(all)
+	return Device{p.Value("SUBSYSTEM"), p.Value("DEVTYPE"), sysPath, p.Value("DEVNAME"), p}
+}
+
 // Property returns the value of a property, and whether it is there. DEVPATH is, though it is not among the Properties. The
 // path is long, and SysPath has it already.
 func (d Device) Property(key string) (value string, ok bool) {

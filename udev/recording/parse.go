@@ -3,7 +3,6 @@
 package recording
 
 import (
-	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -116,27 +115,22 @@ func (p *parser) endBlock() error {
 		return nil
 	}
 	all := p.properties
-	node := cmp.Or(p.node, strings.TrimPrefix(all["DEVNAME"], "/dev/"))
-	if node != "" {
-		all["DEVNAME"] = "/dev/" + node
+	if p.node != "" {
+		all["DEVNAME"] = p.node
 	}
 	if len(p.links) > 0 && all["DEVLINKS"] == "" {
 		all["DEVLINKS"] = strings.Join(p.links, " ")
 	}
-	properties := udev.NewProperties(all)
-	d := udev.Device{
-		SysPath: "/sys" + p.path, Subsystem: properties.Value("SUBSYSTEM"), DevType: properties.Value("DEVTYPE"),
-		DevNode: properties.Value("DEVNAME"), Properties: properties,
-	}
+	d := udev.NewDevice("/sys"+p.path, all)
 	if d.Subsystem == "" {
 		return fmt.Errorf(`device %s: expected a line "E: SUBSYSTEM=…"`, clip(p.path))
 	}
 	p.recording.devices[d.SysPath] = device{d, p.text.String()}
 	p.path = ""
-	if node == "" {
+	if d.DevNode == "" {
 		return nil
 	}
-	return p.recording.tree.add("dev/"+node, entry{kind: isFile})
+	return p.recording.tree.add(d.DevNode[1:], entry{kind: isFile})
 }
 
 func (p *parser) parseAttr(text string, decode func(string) (string, error)) error {
