@@ -13,7 +13,7 @@ import (
 	"fmt"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // reloadWarning returns which nodes lack the link by which systemd would know them, or "". It is not a reason to hold a
@@ -36,10 +36,12 @@ func reloadWarning(h *Host, a Allocation) string {
 // does not lead to a device node.
 func (h *Host) number(name string) string {
 	found, err := h.Stat(name)
-	kind, isNode := map[uint32]string{unix.S_IFCHR: "char", unix.S_IFBLK: "block"}[found.Mode&unix.S_IFMT]
-	if err != nil || !isNode {
+	switch number, block := sysfs.Number(found); {
+	case err != nil || number == "":
 		return ""
+	case block:
+		return "block/" + number
+	default:
+		return "char/" + number
 	}
-	n := uint64(found.Rdev) // its type differs between architectures
-	return fmt.Sprintf("%s/%d:%d", kind, unix.Major(n), unix.Minor(n))
 }

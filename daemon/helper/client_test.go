@@ -308,7 +308,7 @@ func TestHolding(t *testing.T) {
 		{"an error", `{"error":"no procfs"}`, []string{"/dev/null"}, `{"nodes":["c 1:3"]}`, nil, "no procfs"},
 		{"nonsense", "yes", []string{"/dev/null"}, `{"nodes":["c 1:3"]}`, nil, "malformed"},
 		{"a node that is gone", nobody, []string{"/dev/null", "/dev/gone"}, "", nil, "look for /dev/gone: "},
-		{"no node", nobody, []string{"/dev"}, "", nil, "look for /dev: it is no device node"},
+		{"no node", nobody, []string{"/dev"}, "", nil, "look for /dev: it is not a device node"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var asked atomic.Value

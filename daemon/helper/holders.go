@@ -5,14 +5,14 @@ package helper
 import (
 	"context"
 	"fmt"
-	"os"
+	"io/fs"
 	"slices"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metalplug/metalplug/cgroup"
 	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
 // holding asks the helper that sees all processes who has one of the nodes open, or another node of the same device. It waits
@@ -84,17 +84,15 @@ func (h *client) claimAll(ctx context.Context, paths []string) (release func(), 
 
 // numberOf returns the number of the device that a node stands for.
 func numberOf(path string) (n cgroup.Number, err error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return n, fmt.Errorf("look for %s: %w", path, err)
+	var found unix.Stat_t
+	if err := unix.Stat(path, &found); err != nil {
+		return n, &fs.PathError{Op: "look for", Path: path, Err: err}
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || info.Mode()&os.ModeDevice == 0 {
-		return n, fmt.Errorf("look for %s: it is no device node", path)
+	number, block := sysfs.Number(found)
+	if number == "" {
+		return n, fmt.Errorf("look for %s: it is not a device node", path)
 	}
-	return cgroup.Number{
-		Block: info.Mode()&os.ModeCharDevice == 0, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev),
-	}, nil
+	return cgroup.ParseNumber(block, number)
 }
 
 // reaching returns the numbers of all nodes by which a device can be reached, its own first, and their sysfs paths. For a

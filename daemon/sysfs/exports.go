@@ -122,10 +122,8 @@ func spellings(name string) []string {
 
 // isNodeOf reports whether a file is a node of a device. It is one with the number of the device, or the one in /dev.
 func isNodeOf(t *Tree, n Node, found unix.Stat_t) bool {
-	kind := map[bool]uint32{false: unix.S_IFCHR, true: unix.S_IFBLK}[n.Block]
-	if found.Mode&unix.S_IFMT == kind && n.Number != "" {
-		rdev := uint64(found.Rdev) // its type differs between architectures
-		return fmt.Sprintf("%d:%d", unix.Major(rdev), unix.Minor(rdev)) == n.Number
+	if number, block := Number(found); number != "" && block == n.Block && n.Number != "" {
+		return number == n.Number
 	}
 	own, err := t.Stat("/dev/" + strings.ReplaceAll(n.Name(), "!", "/"))
 	return err == nil && own.Dev == found.Dev && own.Ino == found.Ino

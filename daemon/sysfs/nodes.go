@@ -6,8 +6,11 @@ package sysfs
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // Node is the node of a device.
@@ -15,6 +18,17 @@ type Node struct {
 	SysPath string
 	Block   bool   // or a character device
 	Number  string // "259:0", or empty if the device is going or has none
+}
+
+// Number returns the number of the device that a file is the node of, "259:0", and whether that is a block device. It returns ""
+// for another file.
+func Number(file unix.Stat_t) (number string, block bool) {
+	kind := file.Mode & unix.S_IFMT
+	if kind != unix.S_IFBLK && kind != unix.S_IFCHR {
+		return "", false
+	}
+	device := uint64(file.Rdev) // its type differs between architectures
+	return fmt.Sprintf("%d:%d", unix.Major(device), unix.Minor(device)), kind == unix.S_IFBLK
 }
 
 // Name returns the kernel's name of the device, such as "nvme0n1p2".
