@@ -80,7 +80,7 @@ func pciHealth(h *Host, s *Sighting) {
 	var silent []error
 	for _, function := range s.Functions {
 		s.Counters = append(s.Counters, errorCounters(h, function)...)
-		if err := h.answers(function); err != nil {
+		if err := h.Answers(function); err != nil {
 			silent = append(silent, err)
 		} else {
 			s.warn(linkWarning(h, function))
@@ -91,8 +91,8 @@ func pciHealth(h *Host, s *Sighting) {
 	}
 }
 
-// answers returns why a PCI function, or for a virtual one the physical one that makes it, does not answer any more.
-func (h *Host) answers(function string) error {
+// Answers returns why a PCI function, or for a virtual one the physical one that makes it, does not answer any more.
+func (h *Host) Answers(function string) error {
 	err := h.pciAnswers(function)
 	if physical := h.Resolve(function + "/physfn"); err == nil && physical != "" {
 		if err = h.pciAnswers(physical); err != nil {

@@ -29,14 +29,6 @@ const (
 	blkGetDiskSeq = 0x80081280 // BLKGETDISKSEQ, since Linux 5.15
 )
 
-// How a disk is opened and locked.
-const (
-	readOnly  = unix.O_RDONLY
-	readWrite = unix.O_RDWR
-	shared    = unix.LOCK_SH
-	exclusive = unix.LOCK_EX
-)
-
 // claim is a disk that is open.
 type claim struct {
 	*host
@@ -71,7 +63,7 @@ func (h *host) hold(sysPath string, flags int, besides ...string) (c *claim, err
 			continue
 		}
 		var fd int
-		if fd, err = h.opened(twin, readOnly|unix.O_EXCL); err == nil {
+		if fd, err = h.opened(twin, unix.O_RDONLY|unix.O_EXCL); err == nil {
 			c.twins = append(c.twins, fd)
 		}
 	}

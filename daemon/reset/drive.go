@@ -121,6 +121,15 @@ const (
 	statusSanitizeInProgress = 0x01d
 )
 
+// statusOf returns the code of the status that an error is of, or 0.
+func statusOf(err error) uint16 {
+	status, _ := errors.AsType[nvmeStatus](err)
+	return status.code()
+}
+
+// unsupported reports whether a controller does not know a command, by the code of its status.
+func unsupported(code uint16) bool { return code == statusInvalidOpcode || code == statusInvalidField }
+
 // Error returns the status, and of those that an operator can do something about what they say.
 func (s nvmeStatus) Error() string {
 	text := map[uint16]string{
@@ -140,11 +149,10 @@ func (s nvmeStatus) Error() string {
 
 // commandError says how a command that changes something went wrong, as what result.
 func commandError(what string, err error) error {
-	var status nvmeStatus
-	switch {
-	case errors.As(err, &status) && (status.code() == statusInvalidOpcode || status.code() == statusInvalidField):
+	switch code := statusOf(err); {
+	case unsupported(code):
 		return errorf(Unsupported, "%s: %w", what, err)
-	case errors.As(err, &status) && status.code() == statusSanitizeInProgress:
+	case code == statusSanitizeInProgress:
 		return errorf(Busy, "%s: %w: wait for it, or ask for a sanitize", what, err)
 	case errors.Is(err, unix.EINTR):
 		return errorf(Failed, "%s: the controller was reset meanwhile", what)

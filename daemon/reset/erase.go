@@ -46,12 +46,12 @@ func Erasures() []string { return slices.Sorted(maps.Keys(erasures())) }
 // erase erases a disk that was examined before, and returns what it did. It holds the disk, open to write now, and reads it
 // again. In between this process may have been stopped, and a reset may have made the disk appear again.
 func (t *task) erase(ctx context.Context, before string) (done string, err error) {
-	c, err := t.hold(t.SysPath, readWrite)
+	c, err := t.hold(t.SysPath, unix.O_RDWR)
 	if err != nil {
 		return "", err
 	}
 	defer c.release()
-	if err := c.lock(ctx, exclusive); err != nil {
+	if err := c.lock(ctx, unix.LOCK_EX); err != nil {
 		return "", err
 	}
 	if err := c.flush(); err != nil { // or what is cached would be written later

@@ -7,7 +7,6 @@ package reset
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"runtime"
 	"unsafe"
@@ -78,11 +77,11 @@ func nodeOf(fd int) (node, error) {
 	if err := unix.Fstat(fd, &s); err != nil {
 		return node{}, err
 	}
-	kind := s.Mode & unix.S_IFMT
-	if kind != unix.S_IFBLK && kind != unix.S_IFCHR {
+	number, block := sysfs.Number(s)
+	if number == "" {
 		return node{}, errors.New("not a device node")
 	}
-	return node{kind == unix.S_IFBLK, fmt.Sprintf("%d:%d", unix.Major(s.Rdev), unix.Minor(s.Rdev))}, nil
+	return node{block, number}, nil
 }
 
 func ioctl(fd int, request uintptr, argument []byte) (int, error) {

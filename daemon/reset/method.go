@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/metalplug/metalplug/daemon/device"
 )
 
 // reset brings a device to a known state by the method that is asked for, and returns what it did.
@@ -26,15 +28,18 @@ const knownMethods = "must be nvme-controller, dfl-port, vfio, pci or pci:METHOD
 
 // resetter returns the function of the method, or nil if no method has that name.
 func (t *task) resetter() func(context.Context) (string, error) {
-	switch name, choice, chosen := strings.Cut(t.Method, ":"); {
-	case name == "pci" && (!chosen || choice != ""):
-		return func(ctx context.Context) (string, error) { return t.resetFunction(ctx, choice) }
-	case chosen:
-		return nil
+	switch t.Method {
+	case "nvme-controller":
+		return t.resetControllers
+	case "dfl-port":
+		return t.resetPort
+	case "pci", "vfio":
+		return func(ctx context.Context) (string, error) { return t.resetFunctions(ctx, "") }
 	}
-	return map[string]func(context.Context) (string, error){
-		"nvme-controller": t.resetControllers, "dfl-port": t.resetPort, "vfio": t.resetVFIO,
-	}[t.Method]
+	if choice := strings.TrimPrefix(t.Method, "pci:"); choice != "" && choice != t.Method {
+		return func(ctx context.Context) (string, error) { return t.resetFunctions(ctx, choice) }
+	}
+	return nil
 }
 
 // holdReset holds the disks that a reset hits, and checks again that the request's own is the same. Each of the others must be
@@ -173,7 +178,14 @@ func (t *task) works() error {
 		return err
 	}
 	if !t.isDisk(t.SysPath) {
-		return t.functionAt(t.Above(t.SysPath, "pci")).answers()
+		f := t.Above(t.SysPath, "pci")
+		if f == "" {
+			return nil
+		}
+		if err := (&device.Host{Tree: t.Tree}).Answers(f); err != nil {
+			return errorf(Gone, "%w", err)
+		}
+		return nil
 	}
 	if size, err := t.Attr(t.SysPath, "size"); err == nil && size == "0" {
 		return errorf(Gone, "%s has no size", path.Base(t.SysPath))

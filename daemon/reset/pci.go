@@ -37,23 +37,6 @@ func (h *host) functionAt(sysPath string) function { return function{h, sysPath}
 // name returns the address of the function, "0000:02:00.0".
 func (f function) name() string { return path.Base(f.path) }
 
-// answers returns an error if the function does not answer. Then it reads as ones everywhere (PCI_SET_ERROR_RESPONSE). A device
-// without a function answers.
-func (f function) answers() error {
-	if f.path == "" {
-		return nil
-	}
-	const vendor = 2 // bytes, at the beginning
-	start, err := f.ReadStart(f.path+"/config", vendor)
-	if err != nil {
-		return err
-	}
-	if start == "\xff\xff" {
-		return errorf(Gone, "%s does not answer", f.name())
-	}
-	return nil
-}
-
 // vfio reports whether the function has a VFIO driver.
 func (f function) vfio() bool {
 	return f.path != "" && strings.Contains(strings.ReplaceAll(f.Link(f.path, "driver"), "-", "_"), "vfio_pci")
@@ -92,15 +75,8 @@ func (f function) methods(choice string) (listed string, err error) {
 	return listed, nil
 }
 
-// reset makes the reset if the function may be reset. A method that is chosen is so for this one time.
-func (f function) reset(choice string) (done string, err error) {
-	if err := f.may(); err != nil {
-		return "", err
-	}
-	listed, err := f.methods(choice)
-	if err != nil {
-		return "", err
-	}
+// reset makes the reset. A method that is chosen out of those that are listed is so for this one time.
+func (f function) reset(choice, listed string) (done string, err error) {
 	if choice != "" {
 		attribute := f.Path(f.path + "/reset_method")
 		if err := f.write(attribute, choice); err != nil {
@@ -182,14 +158,26 @@ func (f function) disks() (disks []string, err error) {
 	return slices.Compact(slices.Sorted(slices.Values(append(disks, heads...)))), err
 }
 
-// resetFunction resets a PCI function by one method of those that its reset_method lists, or the first that works. "flr" takes
-// 100 ms and hits the function alone. "pm" takes 10 ms. "bus" takes the link down for 1 s (pci_reset_secondary_bus,
-// pci_bridge_wait_for_secondary_bus), and is possible only where nothing else is on the bus.
-func (t *task) resetFunction(ctx context.Context, choice string) (string, error) {
-	f, err := t.function()
+// resetFunctions resets the PCI functions of the device, each by one method of those that its reset_method lists, or the first
+// that works. "flr" takes 100 ms and hits the function alone. "pm" takes 10 ms. "bus" takes the link down for 1 s
+// (pci_reset_secondary_bus, pci_bridge_wait_for_secondary_bus), and is possible only where nothing else is on the bus.
+func (t *task) resetFunctions(ctx context.Context, choice string) (string, error) {
+	functions, err := t.functions()
 	if err != nil {
 		return "", err
 	}
+	var done []string
+	for _, f := range functions {
+		text, err := t.resetFunction(ctx, f, choice)
+		if err != nil {
+			return "", err
+		}
+		done = append(done, text)
+	}
+	return strings.Join(done, ", "), nil
+}
+
+func (t *task) resetFunction(ctx context.Context, f function, choice string) (string, error) {
 	if f.path != t.SysPath {
 		unlock, err := t.only(ctx, f.path)
 		if err != nil {
@@ -197,48 +185,57 @@ func (t *task) resetFunction(ctx context.Context, choice string) (string, error)
 		}
 		defer unlock()
 	}
-	letGo, err := t.freeFunction(f, choice)
+	listed, err := f.methods(choice)
+	if err != nil {
+		return "", err
+	}
+	letGo, err := t.freeFunction(f, cmp.Or(choice, listed))
 	if err != nil {
 		return "", err
 	}
 	defer letGo()
-	if err := t.identified(); err != nil {
+	if err := cmp.Or(f.may(), t.identified()); err != nil {
 		return "", err
 	}
-	return f.reset(choice)
+	return f.reset(choice, listed)
 }
 
-// function returns the one PCI function of the device.
-func (t *task) function() (f function, err error) {
-	if !t.isDisk(t.SysPath) || !t.IsNVMe(t.SysPath) {
-		if f = t.functionAt(t.Above(t.SysPath, "pci")); f.path == "" {
-			err = errorf(Refused, "%s is on no PCI function", t.SysPath)
+// functions returns the PCI functions of the device, which is one but for a VFIO group.
+func (t *task) functions() ([]function, error) {
+	at := t.SysPath
+	switch {
+	case t.Link(at, "subsystem") == "vfio":
+		return t.inGroup(path.Base(at))
+	case t.isDisk(at) && t.IsNVMe(at):
+		controllers, err := t.controllersOf(at)
+		if err != nil {
+			return nil, err
 		}
-		return f, err
+		if len(controllers) > 1 {
+			return nil, errorf(Refused, "%s is not reached by just one PCI function", at)
+		}
+		at = controllers[0]
 	}
-	controllers, err := t.controllersOf(t.SysPath)
-	if err != nil {
-		return f, err
+	f := t.functionAt(t.Above(at, "pci"))
+	switch {
+	case f.path == "":
+		return nil, errorf(Refused, "%s is on no PCI function", t.SysPath)
+	case t.Method == "vfio" && !f.vfio():
+		return nil, errorf(Refused, "%s is not bound to a VFIO driver", t.SysPath)
 	}
-	if f = t.functionAt(t.Above(controllers[0], "pci")); len(controllers) > 1 || f.path == "" {
-		err = errorf(Refused, "%s is not reached by just one PCI function", t.SysPath)
-	}
-	return f, err
+	return []function{f}, nil
 }
 
-// freeFunction makes sure that a reset disturbs no user of the function, and that no use begins until letGo is called. Its
+// freeFunction makes sure that a reset by any of some methods disturbs no user of the function, and that no use begins until
+// letGo is called. Its
 // driver survives, or there is none. It has no network interface. Its disks are not used. Where user space has it, no process
 // has opened it. metalplug-holders finds processes that have just opened a node of it.
-func (t *task) freeFunction(f function, choice string) (letGo func(), err error) {
+func (t *task) freeFunction(f function, methods string) (letGo func(), err error) {
 	if err := f.may(); err != nil {
 		return nil, err
 	}
-	listed, err := f.methods(choice)
-	if err != nil {
-		return nil, err
-	}
 	var hit []string
-	for _, other := range f.scope(cmp.Or(choice, listed)) {
+	for _, other := range f.scope(methods) {
 		if other.hasNetwork() {
 			return nil, errorf(Refused, "%s has a network interface, in whichever namespace, which a reset of %s would stop; unbind its driver first",
 				other.name(), f.name())

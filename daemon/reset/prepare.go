@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
@@ -88,12 +90,12 @@ func appearanceOf(seq uint64) string {
 // empty if the disk was not or could not be read. A look leaves no trace. The disk is open to read only, for udev inspects a
 // disk again when a descriptor for writing is closed. It notes which disk it was.
 func (t *task) examine(ctx context.Context) (print string, err error) {
-	c, err := t.hold(t.SysPath, readOnly)
+	c, err := t.hold(t.SysPath, unix.O_RDONLY)
 	if err != nil {
 		return "", err
 	}
 	defer c.release()
-	if err := c.lock(ctx, shared); err != nil {
+	if err := c.lock(ctx, unix.LOCK_SH); err != nil {
 		return "", err
 	}
 	if err := t.identified(); err != nil {

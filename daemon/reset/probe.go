@@ -7,13 +7,15 @@ import (
 	"errors"
 	"path"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // probe reads a disk, and changes nothing. It does not hold the disk for that. The mkfs in "mkfs DISK && mount DISK" of an
 // operator makes us look, and the mount must not fail because of it.
 func (t *task) probe(ctx context.Context) error {
 	t.step.is("reading what %s says of itself", path.Base(t.SysPath))
-	c, err := t.look(t.SysPath, readOnly)
+	c, err := t.look(t.SysPath, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
@@ -31,7 +33,7 @@ func (t *task) probe(ctx context.Context) error {
 	if err := t.unused(c.Disk); err != nil || t.Do == Look {
 		return err
 	}
-	if err := c.lock(ctx, shared); err != nil {
+	if err := c.lock(ctx, unix.LOCK_SH); err != nil {
 		return err
 	}
 	err = t.contentOf(ctx, c)

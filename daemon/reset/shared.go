@@ -44,8 +44,7 @@ func (d drive) attachedElsewhere(ns namespace) error {
 		return nil
 	}
 	list, err := d.identify(cnsAttachedControllers, ns.nsid)
-	var status nvmeStatus
-	if errors.As(err, &status) && (status.code() == statusInvalidField || status.code() == statusInvalidOpcode) {
+	if unsupported(statusOf(err)) {
 		// A drive without Namespace Management need not know. Then all controllers that there are have to be here.
 		return d.allOurs()
 	} else if err != nil {
@@ -108,18 +107,12 @@ func (d drive) reserved(ns namespace) error {
 		return err
 	}
 	report, entry, err := d.reservations(ns.nsid)
-	var status nvmeStatus
-	if errors.As(err, &status) {
-		switch status.code() {
-		case statusSanitizeInProgress, statusSanitizeFailed:
-			return nil // no host reaches the data, and reservations were asked for before the sanitize began
-		case statusInvalidOpcode, statusInvalidField:
-			if !ns.reservable {
-				return nil
-			}
-		}
-	}
-	if err != nil {
+	switch code := statusOf(err); {
+	case code == statusSanitizeInProgress, code == statusSanitizeFailed:
+		return nil // no host reaches the data, and reservations were asked for before the sanitize began
+	case unsupported(code) && !ns.reservable:
+		return nil
+	case err != nil:
 		return err
 	}
 	strange, err := d.registrants(report, entry)
@@ -141,9 +134,7 @@ func (d drive) reservations(nsid uint32) (report []byte, entry int, err error) {
 		}
 		command := adminCommand{opcode: opReservationReport, nsid: nsid, cdw10: identifySize/4 - 1, cdw11: eds}
 		err = d.command(nvmeIoctlIOCmd, command, shortly, report)
-		var status nvmeStatus
-		inconsistent := errors.As(err, &status) && (status.code() == statusHostIDFormat || status.code() == statusInvalidField)
-		if !inconsistent {
+		if code := statusOf(err); code != statusHostIDFormat && code != statusInvalidField {
 			break
 		}
 	}

@@ -71,7 +71,7 @@ func (c *chunk) filled(filler byte) (first, last int64) {
 // readUntil reads a disk from its first byte until a part of it is enough, or to the end. purpose says to people why.
 func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk) bool) error {
 	c.step.is("reading all of %s to know %s", c.Name(), purpose)
-	direct, err := c.look(c.sysPath, readOnly|unix.O_DIRECT)
+	direct, err := c.look(c.sysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (c *claim) readUntil(ctx context.Context, purpose string, enough func(chunk
 // use the disk. Then it ends as [Busy]. It takes no samples, as a probe has done that, and on a slow disk they take all of the
 // time.
 func (t *task) survey(ctx context.Context) error {
-	c, err := t.look(t.SysPath, readOnly|unix.O_DIRECT)
+	c, err := t.look(t.SysPath, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {
 		return err
 	}

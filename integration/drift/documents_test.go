@@ -69,7 +69,7 @@ func TestManPagesAreComplete(t *testing.T) {
 	for _, pattern := range []string{"systemd/metalplugd*.*", "systemd/*.socket", "systemd/*.target"} {
 		want("metalplugd.8", names(t, pattern)...)
 	}
-	want("metalplug-reset.8", wordsIn(t, "daemon/reset/method.go", `"([a-z-]+)": t\.reset`)...)
+	want("metalplug-reset.8", wordsIn(t, "daemon/reset/method.go", `[ \t]"([a-z-]+)"[,:]`)...)
 	want("metalplug-reset.8", wordsIn(t, "daemon/reset/erase.go", `"([a-z-]+)": +\{`)...)
 	want("metalplug-reset.8", wordsIn(t, "daemon/reset/reset.go", `Result = "([a-z]+)"`)...)
 	for _, class := range device.Classes {

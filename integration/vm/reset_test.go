@@ -320,7 +320,7 @@ func TestResetVFIO(t *testing.T) {
 	byGroup := r
 	byGroup.SysPath = "/sys/devices/virtual/vfio/" + path.Base(group)
 	byGroup.Identity = []device.Attribute{{Name: "dev", Value: strings.TrimSpace(m.Sh("cat " + byGroup.SysPath + "/dev"))}}
-	want(t, d.ask(t, byGroup), reset.OK, "vfio reset of "+address)
+	want(t, d.ask(t, byGroup), reset.OK, "pci reset of "+address)
 	m.Sh("sleep 60 <>" + group + " >/dev/null 2>&1 & echo $! >/tmp/holder")
 	want(t, d.ask(t, byGroup), reset.Busy, "is open: a virtual machine or a pod has it")
 	m.Sh("kill $(cat /tmp/holder)")
