@@ -815,11 +815,11 @@ func TestMappingsBothWays(t *testing.T) {
 	pid, _ := child(t, "map", "/dev/zero")
 	task := fmt.Sprintf("/proc/%d", pid)
 	r := &scanner{scan: newScan("/proc", nil, 0), owner: &owner{}}
-	all := func(each func(f func(name string, of file) error) error) (found []string) {
+	all := func(each func(f func(at addresses, of file) error) error) (found []string) {
 		t.Helper()
-		err := each(func(name string, of file) error {
+		err := each(func(at addresses, of file) error {
 			if of.inode != 0 {
-				found = append(found, fmt.Sprintf("%s %+v", name, of))
+				found = append(found, fmt.Sprintf("%s %+v", at, of))
 			}
 			return nil
 		})
@@ -828,9 +828,9 @@ func TestMappingsBothWays(t *testing.T) {
 		}
 		return found
 	}
-	numbers := all(func(f func(name string, of file) error) error { return r.eachMapping(task, f) })
-	text := all(func(f func(name string, of file) error) error {
-		maps, err := os.Open(task + "/maps")
+	numbers := all(func(f func(at addresses, of file) error) error { return r.eachMapping(task, f) })
+	text := all(func(f func(at addresses, of file) error) error {
+		maps, err := openFile(task+"/maps", 0)
 		if err != nil {
 			return err
 		}

@@ -24,21 +24,29 @@ type file struct {
 	inode uint64
 }
 
+// addresses are where a file is mapped.
+type addresses struct{ from, to uint64 }
+
+// String returns the name of the link in map_files. The addresses have no zeros in front there (%lx, and %08lx in maps).
+func (a addresses) String() string {
+	return strconv.FormatUint(a.from, 16) + "-" + strconv.FormatUint(a.to, 16)
+}
+
 // descriptors adds the devices to held that a thread has open. It follows the links in the directory and does not read them.
 // Their text is a path in some mount namespace, or that of a deleted node.
 func (r *scanner) descriptors(task string, held map[Number]bool) error {
 	dir := task + "/fd"
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := openFile(dir, unix.O_DIRECTORY)
 	if err != nil {
-		return skipGone(&os.PathError{Op: "open", Path: dir, Err: err})
+		return skipGone(err)
 	}
-	defer unix.Close(fd)
+	defer fd.Close()
 	return skipGone(eachName(fd, dir, func(names []string) error {
 		if err := r.charge(1 + len(names)); err != nil {
 			return err
 		}
 		for _, name := range names {
-			l := link{dirfd: fd, dir: dir, name: name, task: task}
+			l := link{dirfd: int(fd), dir: dir, name: name, task: task}
 			if r.careful && r.barren(l) {
 				continue
 			}
@@ -72,14 +80,17 @@ const mappingRounds = 32
 func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err error) {
 	var missed map[file]bool // nil asks about all
 	for range mappingRounds {
-		again := make(map[file]bool)
-		err := r.eachMapping(task, func(name string, f file) error {
+		var again map[file]bool
+		err := r.eachMapping(task, func(at addresses, f file) error {
 			some = true
 			if f.inode == 0 || f.device == r.memory || missed != nil && !missed[f] {
 				return nil
 			}
-			number, err := r.ask(link{dirfd: unix.AT_FDCWD, dir: task + "/map_files", name: name, task: task, file: f})
+			number, err := r.ask(task, at, f)
 			if isGone(err) {
+				if again == nil {
+					again = make(map[file]bool)
+				}
 				again[f] = true
 				return nil
 			}
@@ -102,13 +113,14 @@ func (r *scanner) mappings(task string, held map[Number]bool) (some bool, err er
 }
 
 // ask returns the wanted device of which a mapped file is a node, or zero.
-func (r *scanner) ask(l link) (Number, error) {
+func (r *scanner) ask(task string, at addresses, mapped file) (Number, error) {
 	r.mu.Lock()
-	number, known := r.mapped[l.file]
+	number, known := r.mapped[mapped]
 	r.mu.Unlock()
 	if known {
 		return number, nil
 	}
+	l := link{dirfd: unix.AT_FDCWD, dir: task + "/map_files", name: at.String(), task: task, file: mapped}
 	if err := r.charge(1); err != nil {
 		return Number{}, err
 	}
@@ -136,11 +148,10 @@ func (r *scanner) ask(l link) (Number, error) {
 	return number, nil
 }
 
-// eachMapping calls f for each mapping of a process, with the name of its link in map_files. Inode 0 stands for memory without
-// a file. It asks the kernel for the numbers alone where it can (PROCMAP_QUERY of include/uapi/linux/fs.h, Linux 6.11). To
+// eachMapping calls f for each mapping of a process. Inode 0 stands for memory without a file. It asks the kernel for the numbers alone where it can (PROCMAP_QUERY of include/uapi/linux/fs.h, Linux 6.11). To
 // write a path takes the kernel longer than all the rest, and paths are as long as the process likes.
-func (r *scanner) eachMapping(task string, f func(name string, of file) error) error {
-	maps, err := os.Open(task + "/maps")
+func (r *scanner) eachMapping(task string, f func(at addresses, of file) error) error {
+	maps, err := openFile(task+"/maps", 0)
 	if err != nil {
 		return skipGone(err)
 	}
@@ -148,7 +159,7 @@ func (r *scanner) eachMapping(task string, f func(name string, of file) error) e
 	query := procmapQuery{size: uint64(unsafe.Sizeof(procmapQuery{})), flags: procmapNextOrCovering | procmapFileBacked}
 	n := 0
 	for asked := false; ; asked = true {
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, maps.Fd(), procmapQueryIoctl, uintptr(unsafe.Pointer(&query)))
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(maps), procmapQueryIoctl, uintptr(unsafe.Pointer(&query)))
 		r.steps.Add(1)
 		switch {
 		case errno == 0:
@@ -167,7 +178,7 @@ func (r *scanner) eachMapping(task string, f func(name string, of file) error) e
 			}
 		}
 		of := file{device{query.devMajor, query.devMinor}, query.inode}
-		if err := f(fmt.Sprintf("%x-%x", query.start, query.end), of); err != nil {
+		if err := f(addresses{query.start, query.end}, of); err != nil {
 			return err
 		}
 		query = procmapQuery{size: query.size, flags: query.flags, addr: query.end}
@@ -191,7 +202,7 @@ const (
 )
 
 // eachLine is eachMapping from the text of /proc/PID/maps (proc_pid_maps(5)). Only the beginning of a line is kept.
-func (r *scanner) eachLine(maps *os.File, f func(name string, of file) error) error {
+func (r *scanner) eachLine(maps descriptor, f func(at addresses, of file) error) error {
 	lines := bufio.NewReaderSize(maps, 8<<10)
 	size := 0
 	for {
@@ -209,11 +220,11 @@ func (r *scanner) eachLine(maps *os.File, f func(name string, of file) error) er
 		if err != nil {
 			return skipGone(err)
 		}
-		name, of, err := parseMapping(line)
+		at, of, err := parseMapping(line)
 		if err != nil {
-			return fmt.Errorf("read %s: %w", maps.Name(), err)
+			return fmt.Errorf("read a mapping: %w", err)
 		}
-		if err := f(name, of); err != nil {
+		if err := f(at, of); err != nil {
 			return err
 		}
 		for more && err == nil {
@@ -225,12 +236,11 @@ func (r *scanner) eachLine(maps *os.File, f func(name string, of file) error) er
 	}
 }
 
-// parseMapping reads a line of /proc/PID/maps, ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH. It returns the name of its
-// link, and the file.
-func parseMapping(line []byte) (name string, f file, err error) {
+// parseMapping reads a line of /proc/PID/maps, ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH.
+func parseMapping(line []byte) (at addresses, f file, err error) {
 	fields := strings.SplitN(string(line), " ", 6)
 	if len(fields) < 5 {
-		return "", file{}, fmt.Errorf("%.80q", line)
+		return addresses{}, file{}, fmt.Errorf("%.80q", line)
 	}
 	from, to, _ := strings.Cut(fields[0], "-")
 	major, minor, _ := strings.Cut(fields[3], ":")
@@ -241,11 +251,10 @@ func parseMapping(line []byte) (name string, f file, err error) {
 			base = 10
 		}
 		if n[i], err = strconv.ParseUint(digits, base, 64); err != nil {
-			return "", file{}, fmt.Errorf("%.80q", line)
+			return addresses{}, file{}, fmt.Errorf("%.80q", line)
 		}
 	}
-	// There the addresses have no zeros in front (%08lx in maps, %lx in map_files).
-	return fmt.Sprintf("%x-%x", n[0], n[1]), file{device{uint32(n[2]), uint32(n[3])}, n[4]}, nil
+	return addresses{n[0], n[1]}, file{device{uint32(n[2]), uint32(n[3])}, n[4]}, nil
 }
 
 // ownMemory returns the device of the kernel's own tmpfs, of memfd_create(2) and of shared anonymous memory, in which no
@@ -256,9 +265,9 @@ func ownMemory() (d device) {
 		return device{}
 	}
 	defer unix.Munmap(page)
-	at := fmt.Sprintf("%x-", uintptr(unsafe.Pointer(&page[0])))
-	err = new(scanner).eachMapping("/proc/self", func(name string, f file) error {
-		if strings.HasPrefix(name, at) {
+	start := uint64(uintptr(unsafe.Pointer(&page[0])))
+	err = new(scanner).eachMapping("/proc/self", func(at addresses, f file) error {
+		if at.from == start {
 			d = f.device
 		}
 		return nil

@@ -14,14 +14,14 @@ func FuzzMapping(f *testing.F) {
 	f.Add([]byte("7ffd-7ffe rw-p 00000000 00:00 0 [stack]"))
 	f.Add([]byte("  "))
 	f.Fuzz(func(t *testing.T, line []byte) {
-		name, of, err := parseMapping(line)
+		at, of, err := parseMapping(line)
 		if err != nil {
-			if name != "" || of != (file{}) {
-				t.Errorf("%q: %q, %+v, %v", line, name, of, err)
+			if at != (addresses{}) || of != (file{}) {
+				t.Errorf("%q: %v, %+v, %v", line, at, of, err)
 			}
 			return
 		}
-		if strings.Trim(name, "0123456789abcdef-") != "" || strings.Count(name, "-") != 1 {
+		if name := at.String(); strings.Trim(name, "0123456789abcdef-") != "" || strings.Count(name, "-") != 1 {
 			t.Errorf("the link of %q is %q", line, name)
 		}
 	})

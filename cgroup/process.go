@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math/bits"
 	"os"
 	"path/filepath"
@@ -21,7 +22,7 @@ import (
 type scanner struct {
 	*scan
 	pid     int
-	podUID  string       // of its pod as of the start of the round
+	podUID  string       // of its pod, or "" before that is known
 	careful bool         // files of network file systems are not looked at
 	steps   atomic.Int64 // grows with each answer of the kernel
 	looking atomic.Bool  // it asks about a file
@@ -31,27 +32,46 @@ type scanner struct {
 	comm  string
 	owner *owner
 	over  bool // it was read or given up, and later finds do not count
+
+	// of [scan.drain]
+	last  int64 // steps at its last look
+	still int   // looks without a step since then
 }
 
-func (r *scanner) run() {
+// run reads the process. It returns false if the process was given up meanwhile.
+func (r *scanner) run() bool {
 	held := make(map[Number]bool)
 	podUID, err := r.process(held)
-	r.add(r, podUID, held, err)
+	return r.add(r, podUID, held, err)
 }
 
-// process adds what the process of a scanner holds to held. One that ends in between holds nothing.
+// rests reports whether there was no step for the time of patience. It is called once in each look.
+func (r *scanner) rests() bool {
+	r.still++
+	if steps := r.steps.Load(); steps != r.last {
+		r.last, r.still = steps, 0
+	}
+	return r.still > looks
+}
+
+// process adds what the process of a scanner holds to held. One that ends in between holds nothing. One of a pod that was not
+// known to be is postponed.
 func (r *scanner) process(held map[Number]bool) (podUID string, err error) {
 	dir := filepath.Join(r.proc, strconv.Itoa(r.pid))
 	p, err := readStatus(dir)
 	if isGone(err) || err == nil && !p.user {
 		return podUID, nil
 	}
-	text, cgroupErr := os.ReadFile(filepath.Join(dir, "cgroup"))
+	text, cgroupErr := readFile(dir + "/cgroup")
 	if isGone(cgroupErr) {
 		return podUID, nil
 	}
 	podUID = podIn(string(text)) // that of the host where the text could not be read
 	r.steps.Add(1)
+	if podUID != "" && r.podUID == "" {
+		r.postpone(podUID)
+		return podUID, nil
+	}
 	if stop := r.admit(r, p.comm, podUID); stop != nil {
 		return podUID, stop
 	}
@@ -110,7 +130,7 @@ const (
 // readStatus reads /proc/PID/stat (proc_pid_stat(5)). It has PID (COMM) STATE, and behind those the flags as the 9th field and
 // the number of threads as the 20th.
 func readStatus(dir string) (status, error) {
-	text, err := os.ReadFile(filepath.Join(dir, "stat"))
+	text, err := readFile(dir + "/stat")
 	if err != nil {
 		return status{}, err
 	}
@@ -178,11 +198,11 @@ func compareTables(a, b int) int {
 
 // list returns the names in a directory that are numbers. It calls charge with the number of names as it reads them.
 func list(dir string, charge func(int) error) (numbers []int, err error) {
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := openFile(dir, unix.O_DIRECTORY)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
+		return nil, err
 	}
-	defer unix.Close(fd)
+	defer fd.Close()
 	err = eachName(fd, dir, func(names []string) error {
 		for _, name := range names {
 			if n, err := strconv.Atoi(name); err == nil {
@@ -195,11 +215,11 @@ func list(dir string, charge func(int) error) (numbers []int, err error) {
 }
 
 // eachName calls f for the names in an open directory, some at a time, as a process decides how many there are.
-func eachName(fd int, dir string, f func(names []string) error) error {
+func eachName(fd descriptor, dir string, f func(names []string) error) error {
 	var buf [8 << 10]byte
 	var names []string
 	for {
-		n, err := unix.ReadDirent(fd, buf[:])
+		n, err := unix.ReadDirent(int(fd), buf[:])
 		if err != nil {
 			return &os.PathError{Op: "list", Path: dir, Err: err}
 		}
@@ -214,3 +234,37 @@ func eachName(fd int, dir string, f func(names []string) error) error {
 }
 
 func uncharged(int) error { return nil }
+
+// descriptor is an open file or directory of procfs. An os.File takes twice as many system calls, most of them for its poller.
+type descriptor int
+
+// openFile opens a file or a directory of procfs to read.
+func openFile(name string, flags int) (descriptor, error) {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|flags, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	return descriptor(fd), nil
+}
+
+// Read reads from a file.
+func (d descriptor) Read(p []byte) (n int, err error) {
+	n, err = unix.Read(int(d), p)
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return max(n, 0), err
+}
+
+// Close closes it. Nothing was written, so that no error means anything.
+func (d descriptor) Close() { unix.Close(int(d)) }
+
+// readFile returns the text of a file of procfs.
+func readFile(name string) (text []byte, err error) {
+	file, err := openFile(name, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(file)
+}

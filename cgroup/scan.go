@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,13 +58,15 @@ type scan struct {
 	memory   device // of the kernel's own tmpfs, or zero if it is not known
 
 	seen map[int]bool
+	late bool // this is not the first round
 
 	mu      sync.Mutex
 	owners  map[string]*owner // by pod UID, with "" for the host
 	mapped  map[file]Number   // files, with zero for one that is not a wanted device
 	holders []Holder
-	stuck   int  // threads that wait in the kernel
-	remote  bool // a file kept the kernel from answering, so that files of network file systems are not looked at any more
+	pods    []work // of this round
+	stuck   int    // threads that wait in the kernel
+	remote  bool   // a file kept the kernel from answering, so that files of network file systems are not looked at any more
 }
 
 // work is processes that are read one after the other. It is one of the host, or all those of a pod, so that a pod whose
@@ -87,7 +90,7 @@ type owner struct {
 func newScan(proc string, numbers []Number, asker int) *scan {
 	s := &scan{
 		proc: proc, wanted: make(map[Number]bool, len(numbers)), asker: asker, patience: patience, memory: ownMemory(),
-		seen: make(map[int]bool), owners: make(map[string]*owner), mapped: make(map[file]Number),
+		seen: make(map[int]bool), owners: map[string]*owner{"": {}}, mapped: make(map[file]Number),
 	}
 	for _, n := range numbers {
 		s.wanted[n] = true
@@ -113,7 +116,8 @@ func (s *scan) run() error {
 	return nil
 }
 
-// round reads the processes that it has not seen before and returns how many those were.
+// round reads the processes that it has not seen before and returns how many those were. The processes of the host come first,
+// so that pods alone meet the limit of stuck threads.
 func (s *scan) round(n int) (found int, err error) {
 	pids, err := list(s.proc, uncharged)
 	if err != nil {
@@ -124,7 +128,14 @@ func (s *scan) round(n int) (found int, err error) {
 	}
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return s.seen[pid] || pid == s.asker })
 	slices.Sort(pids)
-	s.drain(s.divide(pids, n > 0))
+	all := make([]work, len(pids))
+	for i, pid := range pids {
+		s.seen[pid] = true
+		all[i] = work{pids: pids[i : i+1]}
+	}
+	s.late, s.pods = n > 0, nil
+	s.drain(all)
+	s.drain(s.pods)
 	return len(pids), nil
 }
 
@@ -141,112 +152,109 @@ func (s *scan) unsettled() {
 	}
 }
 
-// divide makes the queue of a round. The processes of the host come first, so that pods alone meet the limit of stuck threads.
-func (s *scan) divide(pids []int, late bool) []work {
-	var host, pods []work
-	at := make(map[string]int) // in pods
-	for _, pid := range pids {
-		s.seen[pid] = true
-		// An error counts when the process is read.
-		text, _ := os.ReadFile(filepath.Join(s.proc, strconv.Itoa(pid), "cgroup"))
-		podUID := podIn(string(text))
-		if o := s.ownerOf(podUID, pid); late {
-			o.late = true
-		}
-		if podUID == "" {
-			host = append(host, work{pids: []int{pid}})
-			continue
-		}
-		i, known := at[podUID]
-		if !known {
-			i = len(pods)
-			at[podUID] = i
-			pods = append(pods, work{podUID: podUID})
-		}
-		pods[i].pids = append(pods[i].pids, pid)
-	}
-	return append(host, pods...)
+// reader is a goroutine that reads processes one after the other.
+type reader struct {
+	*scan
+
+	// guarded by scan.mu
+	now  *scanner // of the process that is read, or nil before the first
+	rest work     // what it has taken from the queue and not read
 }
 
-// drain reads the processes in a queue, some at once. For each one that is stuck in the kernel two others begin, as many pods
-// may be stuck.
+// drain reads the processes in a queue, some at once. A reader is given up with its process if the kernel does not answer in the
+// time of patience. Two others begin in its place, as many pods may be stuck.
 func (s *scan) drain(queue []work) {
-	permits := make(chan struct{}, maxScanners)
-	for range scanners {
-		permits <- struct{}{}
-	}
-	var more atomic.Int64
-	more.Store(maxScanners - scanners)
-	var all sync.WaitGroup
+	next := make(chan work, len(queue))
 	for _, w := range queue {
-		<-permits
-		all.Go(func() {
-			pass := sync.OnceFunc(func() { permits <- struct{}{} })
-			defer pass()
-			stuck := func() {
-				pass()
-				if more.Add(-1) >= 0 {
-					permits <- struct{}{}
-				}
-			}
-			for _, pid := range w.pids {
-				for s.read(pid, w.podUID, stuck) {
-				}
-			}
-		})
+		next <- w
 	}
-	all.Wait()
-}
-
-// read reads a process. After the time of patience without an answer of the kernel it gives the process up, with the thread
-// that waits, calls stuck, and no other process of the pod is read. If that may be because of a file of a network file system,
-// it returns true, and the process is to be read again, without such files.
-func (s *scan) read(pid int, podUID string, stuck func()) (again bool) {
-	s.mu.Lock()
-	r := &scanner{scan: s, pid: pid, podUID: podUID, owner: s.owners[podUID], careful: s.remote}
-	s.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
-		r.run()
-		close(done)
-	}()
+	close(next)
+	ended := make(chan *reader, maxScanners)
+	readers := make(map[*reader]bool)
+	begin := func(rest work) {
+		r := &reader{scan: s, rest: rest}
+		readers[r] = true
+		go r.run(next, ended)
+	}
+	for range min(scanners, len(queue)) {
+		begin(work{})
+	}
 	ticker := time.NewTicker(s.patience / looks)
 	defer ticker.Stop()
-	for last, still := int64(0), 0; still < looks; still++ {
+	for len(readers) > 0 {
 		select {
-		case <-done:
-			return false
+		case r := <-ended:
+			delete(readers, r)
 		case <-ticker.C:
-		}
-		if now := r.steps.Load(); now != last {
-			last, still = now, -1
+			for r := range maps.Clone(readers) {
+				rest, stuck := r.giveUp()
+				if !stuck {
+					continue
+				}
+				delete(readers, r)
+				begin(rest)
+				if len(readers) < maxScanners {
+					begin(work{})
+				}
+			}
 		}
 	}
-	waits, again := s.giveUp(r)
-	if waits { // which is counted by now, so that those that begin in its place meet the limit
-		stuck()
-	}
-	return again
 }
 
-// giveUp counts a process as unread that waits in the kernel, unless it is over by now, or is to be read again.
-func (s *scan) giveUp(r *scanner) (waits, again bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// run reads the rest, and then from the queue until it is empty. It ends without a word when it was given up.
+func (r *reader) run(queue <-chan work, ended chan<- *reader) {
+	for w, more := r.rest, true; more; w, more = <-queue {
+		for i, pid := range w.pids {
+			r.mu.Lock()
+			now := &scanner{scan: r.scan, pid: pid, podUID: w.podUID, owner: r.owners[w.podUID], careful: r.remote}
+			r.now, r.rest = now, work{w.podUID, w.pids[i+1:]}
+			r.mu.Unlock()
+			if !now.run() {
+				return
+			}
+		}
+	}
+	ended <- r
+}
+
+// giveUp reports whether the process of a reader has made no step for the time of patience. It then counts as unread, and no
+// other process of its pod is read. If that may be because of a file of a network file system, it is the first of the rest, to
+// be read again without such files.
+func (r *reader) giveUp() (rest work, stuck bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.now
+	if p == nil || p.over || !p.rests() {
+		return work{}, false
+	}
+	p.over = true
+	r.stuck++ // so that those that begin in its place meet the limit
+	if p.looking.Load() && !p.careful {
+		r.remote = true
+		return work{p.podUID, slices.Concat([]int{p.pid}, r.rest.pids)}, true
+	}
+	r.unread(p.owner, p.pid, p.comm, errStuck)
+	if p.owner.pod {
+		p.owner.err = errStuck
+	}
+	return r.rest, true
+}
+
+// postpone leaves the process of a scanner to those that read pods after the host.
+func (r *scanner) postpone(podUID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.over {
-		return false, false
+		return
 	}
-	r.over = true
-	s.stuck++
-	if r.looking.Load() && !r.careful {
-		s.remote = true
-		return true, true
+	o := r.ownerOf(podUID, r.pid)
+	o.late = o.late || r.late
+	i := slices.IndexFunc(r.pods, func(w work) bool { return w.podUID == podUID })
+	if i < 0 {
+		i = len(r.pods)
+		r.pods = append(r.pods, work{podUID: podUID})
 	}
-	s.unread(r.owner, r.pid, r.comm, errStuck)
-	if r.owner.pod {
-		r.owner.err = errStuck
-	}
-	return true, false
+	r.pods[i].pids = append(r.pods[i].pids, r.pid)
 }
 
 // admit makes known to which owner the process of a scanner belongs by now. It returns why no process of that is read any more.
@@ -279,24 +287,24 @@ func (s *scan) ownerOf(podUID string, pid int) *owner {
 	return o
 }
 
-// add adds what a scanner has found in its process to the answer.
-func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) {
+// add adds what a scanner has found in its process to the answer. It returns false if the process was given up.
+func (s *scan) add(r *scanner, podUID string, held map[Number]bool, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.over { // it counts as unread already
-		return
+		return false
 	}
 	r.over = true
 	for n := range held {
 		s.holders = append(s.holders, Holder{PID: r.pid, Comm: r.comm, Number: n, PodUID: podUID})
 	}
-	if err == nil {
-		return
+	if err != nil {
+		s.unread(r.owner, r.pid, r.comm, err)
 	}
-	s.unread(r.owner, r.pid, r.comm, err)
 	if errors.Is(err, errWork) {
 		r.owner.err = errWork
 	}
+	return true
 }
 
 // unread counts a process of an owner. The caller holds the lock.
@@ -339,7 +347,7 @@ func (s *scan) privileged(pid int) bool {
 	if space != initUserNamespace {
 		return false
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "status"))
+	text, err := readFile(dir + "/status")
 	if err != nil {
 		return !isGone(err)
 	}
