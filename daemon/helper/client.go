@@ -36,6 +36,9 @@ type client struct {
 	holders cgroup.Client
 
 	slots sync.Map // a chan struct{} by sysfs path, with one slot that is full while a helper works on the device
+
+	mu   sync.Mutex
+	next *question // that others may join, or nil
 }
 
 // Touch returns the requests to the helpers that touch devices. root is where sysfs is. The configuration was read from file,

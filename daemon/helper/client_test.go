@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -325,39 +326,49 @@ func TestHolding(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce lets questions about more devices wait for each other than the socket takes connections.
-func TestManyAtOnce(t *testing.T) {
-	const devices = 3 * maxAsking
-	var asking atomic.Int64
-	arrived, answer := make(chan struct{}, devices), make(chan struct{})
-	socket := serve(t, func([]byte) []byte {
-		if n := asking.Add(1); n > maxAsking {
-			t.Errorf("%d questions at once", n)
-		}
-		arrived <- struct{}{}
-		<-answer
-		asking.Add(-1)
-		return []byte("{}")
+// TestAskedTogether asks one question for all who ask at a time, and another for those whose question was cut short.
+func TestAskedTogether(t *testing.T) {
+	const devices = 24
+	questions := make(chan string, devices)
+	socket := serve(t, func(request []byte) []byte {
+		questions <- string(request)
+		return []byte(`{"holders":[{"pid":7,"comm":"dd","node":"c 1:3"}]}`)
 	})
-	touch := Touch(config.Reset{Holders: socket}, t.TempDir(), "") // without sysfs they are of no device in common
+	h := &client{holders: cgroup.Client{Peer: exchange.Peer{Socket: socket}}, next: &question{done: make(chan struct{})}}
+	first := h.next
 	var all sync.WaitGroup
-	for range devices {
+	for minor := range uint32(devices) {
 		all.Go(func() {
-			if _, err := touch.Holders(t.Context(), []string{"/dev/null"}); err != nil {
-				t.Error(err)
+			a, err := h.ask(t.Context(), []cgroup.Number{{Major: 1, Minor: 3}, {Major: 2, Minor: minor}})
+			if err != nil || len(a.Holders) != 1 || a.Holders[0].PID != 7 {
+				t.Errorf("%+v, %v", a, err)
 			}
 		})
 	}
-	for range maxAsking {
-		<-arrived
+	for joined := 0; joined < 2*devices; runtime.Gosched() {
+		h.mu.Lock()
+		joined = len(first.numbers)
+		h.mu.Unlock()
 	}
 	impatient, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := touch.Holders(impatient, []string{"/dev/null"}); !errors.Is(err, context.Canceled) {
+	if _, err := h.ask(impatient, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("a question that cannot wait: %v", err)
 	}
-	close(answer)
+	if h.askFor(impatient, first); first.err == nil {
+		t.Error("a question that was cut short has an answer")
+	}
 	all.Wait()
+	close(questions)
+	asked := ""
+	for q := range questions {
+		asked += q
+	}
+	for minor := range devices {
+		if !strings.Contains(asked, fmt.Sprintf("%q", fmt.Sprint("c 2:", minor))) {
+			t.Errorf("no one asked about 2:%d: %s", minor, asked)
+		}
+	}
 	for socket, most := range map[string]int{"reset": maxWorking, "holders": maxWorking + maxAsking} {
 		text, err := os.ReadFile("../../systemd/metalplug-" + socket + ".socket")
 		if err != nil || !strings.Contains(string(text), fmt.Sprintf("\nMaxConnections=%d\n", most)) {

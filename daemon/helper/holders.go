@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -43,7 +44,7 @@ func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, 
 		return nil, err
 	}
 	defer release()
-	answer, err := h.holders.Holders(ctx, numbers)
+	answer, err := h.ask(ctx, numbers)
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +60,60 @@ func (h *client) holding(ctx context.Context, nodes []string) ([]device.Holder, 
 		holders = append(holders, device.Holder{PodUID: u.PodUID, Unread: u.Cause})
 	}
 	return holders, nil
+}
+
+// gathering is how long a question waits for others, so that a start of several devices asks one.
+const gathering = 2 * time.Millisecond
+
+// question is asked for several callers at once.
+type question struct {
+	numbers []cgroup.Number
+	done    chan struct{} // closed when there is an answer
+	answer  cgroup.Answer // also about the numbers of the other callers
+	err     error
+	cut     bool // ctx of the caller that asked has ended
+}
+
+// ask asks who has nodes of these numbers open, together with those who ask at the same time. One of them asks for all.
+func (h *client) ask(ctx context.Context, numbers []cgroup.Number) (cgroup.Answer, error) {
+	for {
+		h.mu.Lock()
+		q := h.next
+		first := q == nil || len(q.numbers)+len(numbers) > cgroup.MaxNumbers
+		if first {
+			q = &question{done: make(chan struct{})}
+			h.next = q
+		}
+		q.numbers = append(q.numbers, numbers...)
+		h.mu.Unlock()
+		if first {
+			h.askFor(ctx, q)
+		}
+		select {
+		case <-q.done:
+		case <-ctx.Done():
+			return cgroup.Answer{}, fmt.Errorf("ask %s: %w", cgroup.Program, ctx.Err())
+		}
+		if first || !q.cut {
+			return q.answer, q.err
+		}
+	}
+}
+
+// askFor asks a question after its time of gathering.
+func (h *client) askFor(ctx context.Context, q *question) {
+	defer close(q.done)
+	select {
+	case <-time.After(gathering):
+	case <-ctx.Done():
+	}
+	h.mu.Lock()
+	if h.next == q { // else it was full
+		h.next = nil
+	}
+	h.mu.Unlock()
+	q.answer, q.err = h.holders.Holders(ctx, q.numbers)
+	q.cut = ctx.Err() != nil
 }
 
 // claimAll claims several devices, each once and in one order, so that two of us cannot wait for each other.
