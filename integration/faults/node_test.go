@@ -47,7 +47,8 @@ type setup struct {
 	care   turnover.Care // of disks
 	shares int           // of a widget
 	kinds  int           // of widgets, each with a resource of its own, or 0 for one without a number
-	bundle bool          // a widget and a disk make up one device
+	bundle int           // so many disks and a widget make up one device, if not 0
+	apart  bool          // they do not, since the configuration was reloaded
 	hold   bool          // those that are left over are not offered
 	log    *slog.Logger
 }
@@ -74,9 +75,9 @@ func (s setup) rules() []device.Rule {
 	for subsystem, resource := range s.widgetKinds() {
 		rules = append(rules, device.Rule{Resource: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": subsystem}})
 	}
-	if s.bundle {
+	if s.bundle > 0 && !s.apart {
 		rules = append(rules, device.Rule{Resource: bundleResource, Class: &device.Bundle, Bundle: &device.Members{
-			Resources: []string{widgetResource, diskResource}, Counts: []int{1, 1}, Near: "any", Hold: s.hold,
+			Resources: []string{widgetResource, diskResource}, Counts: []int{1, s.bundle}, Near: "any", Hold: s.hold,
 		}})
 	}
 	return rules
@@ -88,7 +89,7 @@ func (s setup) resources() []plugin.Resource {
 	for _, resource := range s.widgetKinds() {
 		all = append(all, plugin.Resource{Name: resource, Permissions: "rw", Variable: "METALPLUG_WIDGET", Shares: s.shares})
 	}
-	if s.bundle {
+	if s.bundle > 0 {
 		all = append(all, plugin.Resource{Name: bundleResource, Permissions: "rw", Variable: "METALPLUG_BUNDLE"})
 	}
 	return all

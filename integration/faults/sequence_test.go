@@ -22,6 +22,7 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/integration/udevtest"
 	"github.com/metalplug/metalplug/udev"
@@ -41,7 +42,7 @@ const players = 8
 // offered, a crash of the kubelet, and a disk with the data of another pod.
 func TestSequences(t *testing.T) { playAll(t, false) }
 
-// TestSequencesOfBundles does the same on a node that offers a widget and a disk as one device.
+// TestSequencesOfBundles does the same on a node that offers a widget and one or two disks as one device.
 func TestSequencesOfBundles(t *testing.T) { playAll(t, true) }
 
 func playAll(t *testing.T, bundled bool) {
@@ -189,11 +190,11 @@ func newSequence(t *testing.T, seed uint64, bundled bool) *sequence {
 	s.machine = newMachine(t, s.hardware)
 	s.setup = setup{
 		source: s.machine, root: s.machine.Root(), touch: *s.touch(), dir: filepath.Join(dir, "k"), state: filepath.Join(dir, "s"),
-		shares: 1 + s.random.IntN(2), bundle: bundled, hold: seed%2 == 0, care: cares[s.random.IntN(len(cares))],
+		shares: 1 + s.random.IntN(2), hold: seed%2 == 0, care: cares[s.random.IntN(len(cares))],
 		log: slog.New(slog.NewTextHandler(&s.journal, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
 	if bundled {
-		s.setup.shares = 1
+		s.setup.shares, s.setup.bundle = 1, 1+int(seed/2%2)
 	}
 	s.must(os.Mkdir(s.setup.dir, 0o755))
 	t.Cleanup(func() {
@@ -274,6 +275,13 @@ func (s *sequence) step() {
 		{2, s.stepDaemonCrash},
 		{2, s.stepKubeletRestart},
 		{1, s.stepBothRestart},
+	}
+	if s.setup.bundle > 0 {
+		all[0].weight, all[4].weight, all[5].weight = 8, 9, 9 // or bundles are seldom complete
+		all = append(all, struct {
+			weight int
+			do     func()
+		}{3, s.stepReload})
 	}
 	total := 0
 	for _, a := range all {
@@ -446,10 +454,21 @@ func (s *sequence) stepAllocate() {
 	if s.random.IntN(3) == 0 {
 		resource = widgetResource
 	}
-	if s.setup.bundle && s.random.IntN(3) > 0 {
+	if s.setup.bundle > 0 && s.random.IntN(3) > 0 {
 		resource = bundleResource
 	}
 	s.admit(resource, 1+s.random.IntN(2))
+}
+
+// stepReload takes the bundles out of the configuration, or puts them back.
+func (s *sequence) stepReload() {
+	s.setup.apart = !s.setup.apart
+	s.say("the configuration has no bundles: %v", s.setup.apart)
+	select {
+	case <-s.parts.inventory.SetRules(s.setup.rules(), s.setup.remembered()):
+	case <-time.After(patience):
+		s.t.Fatalf("the new configuration does not apply after %v", patience)
+	}
 }
 
 // stepStart starts the container of a pod, perhaps again.
@@ -695,7 +714,7 @@ func (s *sequence) check() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.setup.bundle {
+	if s.setup.bundle > 0 {
 		return errors.Join(s.checkBundles(), s.checkPlaces())
 	}
 	for _, d := range s.disks {
@@ -718,6 +737,12 @@ func (s *sequence) checkBundles() error {
 		bundle := snapshot.Find(id)
 		if bundle == nil {
 			return fmt.Errorf("%s is offered and is not known", id)
+		}
+		if len(bundle.Members) != 1+s.setup.bundle && health == pluginapi.Healthy {
+			return fmt.Errorf("%s is offered with %d members", id, len(bundle.Members))
+		}
+		if held := slices.ContainsFunc(bundle.Members, func(m *inventory.Status) bool { return m.Held() }); held != bundle.Held() {
+			return fmt.Errorf("%s counts as held: %v, and its members: %v", id, bundle.Held(), held)
 		}
 		for _, m := range bundle.Members {
 			member := m.Device.ID
