@@ -179,9 +179,11 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 		}
 	}
 	var sets [][]bundle.Item
-	left := items
+	lack := "devices are being inspected"
 	if !l.unmatched {
+		var left []bundle.Item
 		sets, left = bundle.Make(r.Bundle, items)
+		lack = bundle.Shortage(r.Bundle, left)
 	}
 	used := make(map[string]bool)
 	for _, set := range sets {
@@ -201,7 +203,7 @@ func (l bundler) match(r *device.Rule, bundles map[string][]*entry) {
 		switch {
 		case used[e.device.ID], l.unmatched && e.offered: // it stays as it is until the devices are matched
 		case r.Bundle.Hold, l.unmatched:
-			l.setAside(e, fmt.Sprintf("it waits for a bundle of %s: %s", r.Resource, bundle.Shortage(r.Bundle, left)))
+			l.setAside(e, fmt.Sprintf("it waits for a bundle of %s: %s", r.Resource, lack))
 		default:
 			l.setAside(e, "")
 		}
