@@ -30,7 +30,9 @@ const (
 // It is our own instead of libudev's, for three reasons. A socket from systemd needs no network namespace of the host.
 // libudev cannot tell an overflow from an empty queue. And without /run/udev/control it silently joins no group.
 type Monitor struct {
-	file *os.File
+	file             *os.File
+	message, control []byte // room for one message
+	overflown        bool   // and the queue has not been empty since
 
 	foreign, malformed, overflows atomic.Uint64
 }
@@ -76,7 +78,7 @@ func newMonitor(fd int) (*Monitor, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("take udev event socket: %w", err)
 	}
-	return &Monitor{file: os.NewFile(uintptr(fd), "udev")}, nil
+	return &Monitor{file: os.NewFile(uintptr(fd), "udev"), message: make([]byte, largestMessage), control: make([]byte, 256)}, nil
 }
 
 // Close closes the socket. A Listen that runs returns an error.
@@ -90,10 +92,9 @@ func (m *Monitor) Dropped() Dropped {
 // Listen sends every event to events until ctx ends, whose error it then returns. It may be called once. If events were lost,
 // an [Overflow] follows the events that the kernel kept. After it nothing is missing.
 func (m *Monitor) Listen(ctx context.Context, events chan<- Event) error {
-	r := receiver{Monitor: m, message: make([]byte, largestMessage), control: make([]byte, 256)}
 	var event Event
 	return each(ctx, "read udev event socket", m.file, func(fd int) (err error) {
-		event, err = r.next(fd)
+		event, err = m.next(fd)
 		return err
 	}, func() error {
 		event.Received = time.Now()

@@ -6,42 +6,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiver reads the messages of a monitor. Its buffers hold one message.
-type receiver struct {
-	*Monitor
-	message, control []byte
-	overflown        bool // and the queue has not been empty since
-}
-
 // next returns the next event. The error is EAGAIN if there is none.
 //
 // The kernel reports an overflow once, with ENOBUFS, but goes on dropping messages until the queue is empty
 // (NETLINK_S_CONGESTED in net/netlink/af_netlink.c). A reader that looks at everything again before that misses events for
 // good. So the overflow is reported when the queue is empty.
-func (r *receiver) next(fd int) (Event, error) {
+func (m *Monitor) next(fd int) (Event, error) {
 	for {
 		// As an argument, MSG_TRUNC asks for the true length of a message that is longer than the buffer.
-		n, controlLen, flags, from, err := unix.Recvmsg(fd, r.message, r.control, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		n, controlLen, flags, from, err := unix.Recvmsg(fd, m.message, m.control, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 		switch {
 		case err == unix.ENOBUFS:
-			r.overflown = true
-		case err == unix.EAGAIN && r.overflown:
-			r.overflown = false
-			r.overflows.Add(1)
+			m.overflown = true
+		case err == unix.EAGAIN && m.overflown:
+			m.overflown = false
+			m.overflows.Add(1)
 			return Event{Action: Overflow}, nil
 		case err != nil:
 			return Event{}, err
-		case !trusted(from, r.control[:controlLen]):
-			r.foreign.Add(1)
+		case !trusted(from, m.control[:controlLen]):
+			m.foreign.Add(1)
 		case flags&unix.MSG_TRUNC != 0: // something happened, and it is not known what
-			r.malformed.Add(1)
+			m.malformed.Add(1)
 			return Event{Action: Overflow}, nil
 		default:
-			event, err := decode(r.message[:n])
+			event, err := decode(m.message[:n])
 			if err == nil {
 				return event, nil
 			}
-			r.malformed.Add(1)
+			m.malformed.Add(1)
 		}
 	}
 }
