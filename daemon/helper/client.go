@@ -6,7 +6,6 @@ package helper
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -145,18 +144,18 @@ func (h *client) do(ctx context.Context, r reset.Request) (reset.Answer, error) 
 	if err != nil {
 		return a, fmt.Errorf("%w: %w", device.ErrUnanswered, err)
 	}
-	err = a.Err()
-	switch {
-	case errors.Is(err, reset.Busy):
-		err = fmt.Errorf("%w: %s", device.ErrInUse, a.Detail)
-	case errors.Is(err, reset.Foreign):
-		err = fmt.Errorf("%w: %w: %s", turnover.ErrUnfit, device.ErrForeign, a.Detail)
-	case errors.Is(err, reset.Gone):
-		err = fmt.Errorf("%w: %s", device.ErrGone, a.Detail)
-	case errors.Is(err, reset.Late):
-		err = fmt.Errorf("%w: %s", device.ErrUnanswered, a.Detail)
-	case errors.Is(err, reset.Refused), errors.Is(err, reset.Unsupported):
-		err = fmt.Errorf("%w: %s", turnover.ErrUnfit, a.Detail)
+	if meaning := meanings[a.Result]; meaning != nil {
+		return a, fmt.Errorf("%w: %s", meaning, a.Detail)
 	}
-	return a, err
+	return a, a.Err()
+}
+
+// meanings are what results of the helper say of a device. The others say that the work has failed.
+var meanings = map[reset.Result]error{
+	reset.Busy:        device.ErrInUse,
+	reset.Foreign:     fmt.Errorf("%w: %w", turnover.ErrUnfit, device.ErrForeign),
+	reset.Gone:        device.ErrGone,
+	reset.Late:        device.ErrUnanswered,
+	reset.Refused:     turnover.ErrUnfit,
+	reset.Unsupported: turnover.ErrUnfit,
 }
