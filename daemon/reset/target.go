@@ -15,13 +15,19 @@ import (
 )
 
 // find makes sure that the device which a request names is there, what it is and which one it is. ignored are attributes of
-// its identity that do not count.
+// its identity that do not count. Which class but nvme it is of, the configuration says before anything is done to it.
 func (t *task) find(ignored ...string) error {
 	if err := t.resolved(t.SysPath); err != nil {
 		return err
 	}
-	if err := t.fits(t.Class, t.SysPath); err != nil {
-		return err
+	subsystem := t.Link(t.SysPath, "subsystem")
+	if t.Class == "nvme" && (subsystem != "block" || !t.IsNVMe(t.SysPath)) {
+		return errorf(Refused, "%s is no nvme device: its subsystem is %s", t.SysPath, subsystem)
+	}
+	if subsystem == "block" {
+		if err := t.wholeDisk(t.SysPath); err != nil {
+			return err
+		}
 	}
 	return t.identified(ignored...)
 }
@@ -39,19 +45,6 @@ func (h *host) resolved(sysPath string) error {
 	}
 	if !h.Present(sysPath + "/subsystem") {
 		return errorf(Refused, "%s is not a device: it has no subsystem", sysPath)
-	}
-	return nil
-}
-
-// fits checks by what the kernel says of a device that it can be of a class. Which of the others it is of, the configuration
-// says before anything is done to it.
-func (h *host) fits(class, sysPath string) error {
-	subsystem := h.Link(sysPath, "subsystem")
-	switch {
-	case class == "nvme" && (subsystem != "block" || !h.IsNVMe(sysPath)):
-		return errorf(Refused, "%s is no nvme device: its subsystem is %s", sysPath, subsystem)
-	case subsystem == "block":
-		return h.wholeDisk(sysPath)
 	}
 	return nil
 }
