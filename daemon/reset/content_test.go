@@ -175,34 +175,6 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestWhatTheQuickCheckSees measures the chance that 4,096 random places hit an extent. The seeds are fixed, so that the test
-// sees the same each time.
-func TestWhatTheQuickCheckSees(t *testing.T) {
-	const size = 960 << 30
-	turns := byte(0)
-	seen := func(at, length int64) (n int) {
-		for i := range 20 {
-			if slices.ContainsFunc(places(size, seed{byte(2*i) | turns}), func(o int64) bool { return o >= at && o < at+length }) {
-				n++
-			}
-		}
-		return n
-	}
-	if n := seen(300<<30, 3<<30); n < 19 { // a miss: exp(-12.8)
-		t.Errorf("3 GiB were seen %d times in 20", n)
-	}
-	if n := seen(300<<30, 1<<30); n < 17 { // a miss: exp(-4.27) = 1.4 %
-		t.Errorf("1 GiB was seen %d times in 20", n)
-	}
-	if n := seen(300<<30, 4096); n > 1 {
-		t.Errorf("one block was seen %d times in 20: that is what a survey is for", n)
-	}
-	turns = 1
-	if n := seen(300<<30, 12<<30); n < 19 { // a miss: exp(-12.8)
-		t.Errorf("12 GiB of a disk that turns were seen %d times in 20", n)
-	}
-}
-
 // TestFingerprint gives a disk one fingerprint for a seed, and a changed disk another.
 func TestFingerprint(t *testing.T) {
 	const size = 8 << 20

@@ -3,51 +3,10 @@
 package sysfs
 
 import (
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 )
-
-func TestMounts(t *testing.T) {
-	const table = `22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/root rw
-23 22 0:21 / /proc rw,nosuid - proc proc rw
-36 35 0:40 /@ /mnt\040x rw master:1 - btrfs /dev/disk/by-label/a\040b rw
-37 35 8:1 / /torn
-38 35 8:2
- - ext4 /dev/sda1
-`
-	want := []mount{
-		{"259:2", "/", "/dev/root"}, {"0:21", "/proc", "proc"}, {"0:40", "/mnt x", "/dev/disk/by-label/a b"}, {"8:1", "/torn", ""},
-	}
-	if got := slices.Collect(mounts(table)); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	for m := range mounts(table) {
-		if m.anonymous() != (m.number != "259:2") {
-			t.Errorf("%+v", m)
-		}
-		if m.number == "0:21" {
-			break // as a caller does that has found the name
-		}
-	}
-}
-
-func TestSwaps(t *testing.T) {
-	const table = "Filename\t\t\t\tType\t\tSize\n/dev/nvme0n1p3                          partition\t1\n/swap\\040file file 1\n"
-	want := []string{"Filename\t\t\t\tType\t\tSize", "/dev/nvme0n1p3", "/swap file"}
-	if got := slices.Collect(swaps(table)); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-	for name := range swaps(table) {
-		if name == "/swap file" {
-			t.Error("it goes on after it was left")
-		}
-		if name == "/dev/nvme0n1p3" {
-			break
-		}
-	}
-}
 
 func TestIsNode(t *testing.T) {
 	for _, c := range []struct {
