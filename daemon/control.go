@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
 // controlSocket is the name of the control socket in paths.run. It is fixed, because other programs connect to it, and
@@ -23,7 +23,7 @@ func (d *daemon) newControl() *control.Server {
 	return control.New(control.Options{
 		Version: d.Version, File: d.File, Config: &d.config, Started: d.started, Source: d.source, Inventory: d.inventory,
 		Host: d.host, Log: d.Log,
-		Standing:  func() map[string]plugin.Status { return d.endpoints.standing() },
+		Standing:  func() map[string]api.Standing { return d.endpoints.standing() },
 		Foreign:   func(counted map[string][]string) map[string]string { return d.endpoints.foreign(counted) },
 		Unwritten: d.unwritten, Adopt: d.turnover.Adopt, Reset: d.turnover.ByHand,
 	})

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/config"
@@ -64,7 +65,7 @@ type daemon struct {
 	specs     *cdi.Specs
 	turnover  *turnover.Turnover
 	audit     *audit.Log
-	holding   map[string][]kubelet.Pod // the holders when they were last noted, owned by askHolders
+	holding   map[string][]api.Pod // the holders when they were last noted, owned by askHolders
 	endpoints *endpoints
 	pods      chan struct{} // one slot, filled when a pod has gone or was given devices since the kubelet was last asked
 	control   *control.Server

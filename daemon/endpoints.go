@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/cdi"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -116,8 +117,8 @@ func (e *endpoints) tell() {
 }
 
 // standing returns how each resource stands with the kubelet.
-func (e *endpoints) standing() map[string]plugin.Status {
-	all := make(map[string]plugin.Status)
+func (e *endpoints) standing() map[string]api.Standing {
+	all := make(map[string]api.Standing)
 	for name, endpoint := range e.all() {
 		all[name] = endpoint.Status()
 	}

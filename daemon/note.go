@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/internal/liveness"
 )
 
@@ -31,7 +31,7 @@ func (d *daemon) noteAllocated(devices []*inventory.Status) {
 }
 
 // noteHolders notes which pods hold our devices that did not the last time, by name. After a start that is all of them.
-func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]kubelet.Pod) {
+func (d *daemon) noteHolders(snapshot *inventory.Snapshot, by map[string][]api.Pod) {
 	for s := range snapshot.All() {
 		if s.Resource == "" || s.Members != nil { // the members of a bundle are noted
 			continue

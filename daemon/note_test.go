@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/audit"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // TestHoldersAreNotedOnce checks that a new pod that holds a device is noted, by its name. Devices of other resources are
@@ -28,10 +28,10 @@ func TestHoldersAreNotedOnce(t *testing.T) {
 		Observation: inventory.Observation{Target: &device.Target{Identity: []device.Attribute{{Name: "device/serial", Value: "S1"}}}},
 	}
 	snapshot := &inventory.Snapshot{Offers: map[string]*inventory.Offer{"example.org/disk": {Devices: []*inventory.Status{s}}}}
-	a, b := kubelet.Pod{Namespace: "n", Name: "a", Container: "c"}, kubelet.Pod{Namespace: "n", Name: "b", Container: "c"}
+	a, b := api.Pod{Namespace: "n", Name: "a", Container: "c"}, api.Pod{Namespace: "n", Name: "b", Container: "c"}
 	d.noteAllocated([]*inventory.Status{s})
-	for _, pods := range [][]kubelet.Pod{{a}, {a}, {a, b}, {}, {a}} {
-		d.noteHolders(snapshot, map[string][]kubelet.Pod{"nvme-1": pods, "of another plugin": {a}})
+	for _, pods := range [][]api.Pod{{a}, {a}, {a, b}, {}, {a}} {
+		d.noteHolders(snapshot, map[string][]api.Pod{"nvme-1": pods, "of another plugin": {a}})
 	}
 	d.audit.Close()
 	text, err := os.ReadFile(filepath.Join(dir, "audit.jsonl"))

@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/turnover"
 )
 
@@ -124,7 +124,7 @@ func (s *story) write(words []string) error {
 
 // noCheckpoint removes the kubelet's checkpoint.
 func (s *story) noCheckpoint([]string) error {
-	return os.Remove(s.path("plugins/" + kubelet.CheckpointFile))
+	return os.Remove(s.path("plugins/" + checkpoint.File))
 }
 
 func (s *story) open(words []string) error {
@@ -204,17 +204,17 @@ func (s *story) reads(words []string) error {
 }
 
 // client returns a client of the daemon's control socket.
-func (s *story) client() control.Client {
-	return control.Client{Socket: s.path("run") + "/control.sock"}
+func (s *story) client() api.Client {
+	return api.Client{Socket: s.path("run") + "/control.sock"}
 }
 
 // find returns the device that a disk is, as the control socket has it.
-func (s *story) find(name string) (d control.Device, err error) {
-	var all []control.Device
+func (s *story) find(name string) (d api.Device, err error) {
+	var all []api.Device
 	if err := s.client().Get(context.Background(), "/v1/devices", &all); err != nil {
 		return d, err
 	}
-	i := slices.IndexFunc(all, func(d control.Device) bool { return path.Base(d.SysPath) == name })
+	i := slices.IndexFunc(all, func(d api.Device) bool { return path.Base(d.SysPath) == name })
 	if i < 0 {
 		return d, errors.New("no such device")
 	}
@@ -224,7 +224,7 @@ func (s *story) find(name string) (d control.Device, err error) {
 // state waits until a disk is in that state of its lease, for that reason.
 func (s *story) state(words []string) error {
 	want := strings.Join(words[1:], " ")
-	return s.until(words[0], func(d control.Device) error {
+	return s.until(words[0], func(d api.Device) error {
 		if got := strings.TrimSpace(d.State + " " + d.Reason); got != want {
 			return fmt.Errorf("it is %s", got)
 		}
@@ -233,7 +233,7 @@ func (s *story) state(words []string) error {
 }
 
 // until asks for a device again and again until the check returns nil.
-func (s *story) until(name string, check func(control.Device) error) error {
+func (s *story) until(name string, check func(api.Device) error) error {
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
 	for limit := time.After(patience); ; {
@@ -254,7 +254,7 @@ func (s *story) until(name string, check func(control.Device) error) error {
 
 // why wants a text among the reasons for which a device is offered, or is not.
 func (s *story) why(words []string) error {
-	var answer control.Answer
+	var answer api.Answer
 	if err := s.client().Get(context.Background(), "/v1/why?what="+words[0], &answer); err != nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func (s *story) why(words []string) error {
 
 // held waits until the kubelet has told the daemon which pod holds a device.
 func (s *story) held(words []string) error {
-	return s.until(words[0], func(d control.Device) error {
+	return s.until(words[0], func(d api.Device) error {
 		if d.Allocated == nil {
 			return errors.New("no pod is known to hold it")
 		}
@@ -298,7 +298,7 @@ func (s *story) adopt(words []string) error {
 	if err != nil {
 		return err
 	}
-	return s.client().Post(context.Background(), "/v1/devices/"+d.ID+"/adopt", control.Change{}, new(control.Changed))
+	return s.client().Post(context.Background(), "/v1/devices/"+d.ID+"/adopt", api.Change{}, new(api.Changed))
 }
 
 func (s *story) adoptFails(words []string) error {

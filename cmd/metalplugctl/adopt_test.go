@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
@@ -193,8 +193,8 @@ func (n *node) await(id, health, reason string) {
 	got := ""
 	for limit := time.After(patience); ; {
 		_, changed := n.inventory.Snapshot()
-		var d control.Device
-		err := control.Client{Socket: n.socket()}.Get(n.t.Context(), pathOf(id), &d)
+		var d api.Device
+		err := api.Client{Socket: n.socket()}.Get(n.t.Context(), pathOf(id), &d)
 		if got = d.Health + ": " + d.Reason; err == nil && got == health+": "+reason {
 			return
 		}

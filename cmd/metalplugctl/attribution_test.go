@@ -16,9 +16,8 @@ import (
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // books is a kubelet that says of every disk of the machine that one pod holds it.
@@ -67,7 +66,7 @@ func TestWhoHoldsADevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := n.allocated()
-	if want := (kubelet.Pod{Namespace: "shop", Name: "db-0", Container: "postgres"}); *d.Allocated != want || !d.Held || d.Holders != nil {
+	if want := (api.Pod{Namespace: "shop", Name: "db-0", Container: "postgres"}); *d.Allocated != want || !d.Held || d.Holders != nil {
 		t.Errorf("%+v", d)
 	}
 	for _, test := range []struct {
@@ -100,11 +99,11 @@ func TestWhoHoldsADevice(t *testing.T) {
 }
 
 // allocated waits until it is known of a device who holds it, and that it is the only one.
-func (n *node) allocated() control.Device {
+func (n *node) allocated() api.Device {
 	n.t.Helper()
 	for limit := time.Now().Add(patience); ; {
-		var devices, held []control.Device
-		if err := (control.Client{Socket: n.socket()}).Get(n.t.Context(), "/v1/devices", &devices); err != nil {
+		var devices, held []api.Device
+		if err := (api.Client{Socket: n.socket()}).Get(n.t.Context(), "/v1/devices", &devices); err != nil {
 			n.t.Fatal(err)
 		}
 		for _, d := range devices {
@@ -147,7 +146,7 @@ func TestNoFileOfTheDaemonIsOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	socket := answering(t, map[string]any{
-		"/v1/status": control.Status{Configuration: control.Configuration{File: file}}, "/v1/devices": []control.Device{},
+		"/v1/status": api.Status{Configuration: api.Configuration{File: file}}, "/v1/devices": []api.Device{},
 	})
 	for _, command := range []string{"doctor", "check"} {
 		if _, stdout, stderr := ctl(t, "--socket", socket, command); strings.Contains(stdout+stderr, "nonsense") {

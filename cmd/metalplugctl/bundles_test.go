@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // parts of the recording of a server. Each is the path, the address, the number and the NUMA node of a device.
@@ -136,7 +136,7 @@ func TestBundlesOfAServer(t *testing.T) {
 	each := [3]int{2, 2, 2}
 	machine, file := written(t, server(each, each, each, each), trainBundles, `"numa"`, `"switch"`)
 	code, stdout, stderr := ctl(t, "topology", "--recording", machine, "--config", file, "-o", "json")
-	var found control.Topology
+	var found api.Topology
 	if err := json.Unmarshal([]byte(stdout), &found); code != exitOK || err != nil {
 		t.Fatalf("exit %d, %v: %s", code, err, stderr)
 	}

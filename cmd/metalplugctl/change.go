@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"os/user"
@@ -17,21 +16,20 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/reset"
+	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/config"
 )
 
 // cordonCommand keeps a device from new pods. The daemon has the reason on disk before it answers, so that exit code 0
 // means that the cordon outlives a power failure.
 func (o *operator) cordonCommand() *cobra.Command {
-	var c control.Change
+	var c api.Change
 	cmd := o.changeCommand(cobra.Command{
 		Use:   "cordon NAME...",
 		Short: "Keep devices from new pods, also across reboots",
 		Args:  cobra.MinimumNArgs(1),
 	}, &c, nil)
-	cmd.Flags().StringVarP(&c.Reason, "reason", "r", inventory.Unexplained, "`TEXT` to show with them")
+	cmd.Flags().StringVarP(&c.Reason, "reason", "r", api.Unexplained, "`TEXT` to show with them")
 	cmd.Flags().Bool("wait", false, "wait until no pod holds the devices")
 	return cmd
 }
@@ -40,16 +38,16 @@ func (o *operator) cordonCommand() *cobra.Command {
 // the hardware yet knows no device.
 func (o *operator) awaitRelease(cmd *cobra.Command, held []string) error {
 	ctx, c := cmd.Context(), o.client()
-	err := o.follow(cmd, true, func([]byte, control.Event) error {
-		var status control.Status
+	err := o.follow(cmd, true, func([]byte, api.Event) error {
+		var status api.Status
 		if err := c.Get(ctx, "/v1/status", &status); err != nil || !status.Ready {
 			return err
 		}
 		held = slices.DeleteFunc(held, func(id string) bool {
-			var d control.Device
+			var d api.Device
 			err := c.Get(ctx, pathOf(id), &d)
-			refused := new(control.Refused)
-			return err == nil && !d.Held || errors.As(err, &refused) && refused.Code == http.StatusNotFound
+			refused := new(api.Refused)
+			return err == nil && !d.Held || errors.As(err, &refused) && refused.Code == api.NotFound
 		})
 		if len(held) == 0 {
 			return errReleased
@@ -72,7 +70,7 @@ func (o *operator) uncordonCommand() *cobra.Command {
 		Use:   "uncordon NAME...",
 		Short: "Give cordoned devices to pods again",
 		Args:  cobra.MinimumNArgs(1),
-	}, &control.Change{}, nil)
+	}, &api.Change{}, nil)
 }
 
 // resetCommand resets a device or erases it. It asks twice before an erasure. On a terminal the operator types the ID, and a
@@ -81,7 +79,7 @@ func (o *operator) resetCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "reset NAME",
 		Short: "Reset a device now, or erase it",
-	}, "erase it, by this `METHOD`", false)
+	}, "erase it, by this method", false)
 }
 
 // adoptCommand lets a disk be erased and offered that metalplug has no evidence of. It asks twice, as a reset with --scrub
@@ -90,22 +88,18 @@ func (o *operator) adoptCommand() *cobra.Command {
 	return o.erasingCommand(cobra.Command{
 		Use:   "adopt NAME",
 		Short: "Erase a disk and offer it",
-	}, "erase by this `METHOD` (default: its resource's)", true)
+	}, "erase by this method (default: its resource's)", true)
 }
 
 // erasingCommand completes a command that erases with a scrub, or that always does.
 func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, always bool) *cobra.Command {
-	var c control.Change
+	var c api.Change
 	var scrub *string
 	var yes bool
 	command.Args = cobra.ExactArgs(1)
 	cmd := o.changeCommand(command, &c, func(cmd *cobra.Command, name string) (id string, err error) {
-		if c.Scrub = *scrub; c.Scrub != "" {
-			if err := control.CheckScrub(c.Scrub); err != nil {
-				return "", usage("--scrub: %w", err)
-			}
-		}
-		var d control.Device
+		c.Scrub = *scrub
+		var d api.Device
 		if err := o.client().Get(cmd.Context(), pathOf(name), &d); err != nil {
 			return "", failed(cmd.Name(), name, err)
 		}
@@ -114,7 +108,7 @@ func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, al
 		}
 		return d.ID, err
 	})
-	scrub = textFlag(cmd, "scrub", "", usageOfScrub, reset.Erasures()...)
+	scrub = choiceFlag(cmd, "scrub", "", "METHOD", "", usageOfScrub, append(config.Scrubs(), "secure-discard")...)
 	cmd.Flags().BoolVar(&yes, "yes", false, "erase without a question; needs the ID of the disk")
 	return cmd
 }
@@ -122,7 +116,7 @@ func (o *operator) erasingCommand(command cobra.Command, usageOfScrub string, al
 // changeCommand completes a command that has the daemon change devices, and shows how each stands then. It changes the device
 // with the ID that may returns for a name, and none where that returns an error; a nil one leaves the name to the daemon. A device
 // that is not changed does not keep the others.
-func (o *operator) changeCommand(command cobra.Command, c *control.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
+func (o *operator) changeCommand(command cobra.Command, c *api.Change, may func(cmd *cobra.Command, name string) (id string, err error)) *cobra.Command {
 	cmd := &command
 	cmd.ValidArgsFunction = o.deviceIDs
 	output := outputFlag(cmd)
@@ -131,7 +125,7 @@ func (o *operator) changeCommand(command cobra.Command, c *control.Change, may f
 		var errs []error
 		var held []string
 		for _, name := range names {
-			var d control.Changed
+			var d api.Changed
 			err := error(nil)
 			if may != nil {
 				name, err = may(cmd, name)
@@ -142,7 +136,7 @@ func (o *operator) changeCommand(command cobra.Command, c *control.Change, may f
 			if err == nil {
 				err = show(cmd.OutOrStdout(), *output, false, d, func(s *screen) { s.line("", "", changed(d)) })
 			}
-			if errors.Is(err, control.ErrNoAnswer) {
+			if errors.Is(err, api.ErrNoAnswer) {
 				return err
 			}
 			if errs = append(errs, err); d.Held {
@@ -158,7 +152,7 @@ func (o *operator) changeCommand(command cobra.Command, c *control.Change, may f
 }
 
 // changed is a device after a change, on one line.
-func changed(d control.Changed) string {
+func changed(d api.Changed) string {
 	text := d.ID + ": " + d.Health
 	if d.Reason != "" {
 		text += ": " + d.Reason
@@ -174,7 +168,7 @@ func changed(d control.Changed) string {
 
 // mayErase shows which device is to be erased, and asks for its ID once more unless yes. Another name than the ID may be that of
 // another disk after a reboot, so that a script has to give the ID.
-func mayErase(cmd *cobra.Command, name string, d control.Device, yes bool) error {
+func mayErase(cmd *cobra.Command, name string, d api.Device, yes bool) error {
 	fmt.Fprintln(cmd.ErrOrStderr(), clean(described(d)))
 	switch {
 	case !yes:
@@ -186,7 +180,7 @@ func mayErase(cmd *cobra.Command, name string, d control.Device, yes bool) error
 }
 
 // described is a disk as the operator who erases it should recognise it.
-func described(d control.Device) string {
+func described(d api.Device) string {
 	text := d.ID + ": " + cmp.Or(d.Model, "a disk of unknown model")
 	if d.Serial != "" {
 		text += ", serial number " + d.Serial
@@ -235,7 +229,7 @@ func failed(verb, id string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if refused := new(control.Refused); errors.As(err, &refused) {
+	if refused := new(api.Refused); errors.As(err, &refused) {
 		refused.Text = strings.TrimPrefix(refused.Text, id+": ")
 	}
 	return fmt.Errorf("%s %s: %w", verb, id, err)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/systemd"
 )
 
@@ -37,14 +37,14 @@ type finding struct {
 type doctor struct {
 	machine
 	ctx    context.Context
-	client control.Client
+	client api.Client
 	file   string        // the configuration file
 	config config.Config // its content, or the defaults if it cannot be used
 
 	units func(ctx context.Context, templates ...string) ([]systemd.Unusable, error) // nil if no systemd runs
 
-	status  *control.Status // nil if the daemon does not answer
-	devices []control.Device
+	status  *api.Status // nil if the daemon does not answer
+	devices []api.Device
 
 	check string // the name of the check that is under way
 	found []finding

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/control"
 )
 
 // checkConfiguration reads the file that the daemon would read at its next start or reload, which is not always the one
@@ -31,7 +31,7 @@ func (d *doctor) checkConfiguration() (fine string) {
 
 // checkDaemon asks the daemon for what the other checks need.
 func (d *doctor) checkDaemon() (fine string) {
-	var status control.Status
+	var status api.Status
 	err := d.client.Get(d.ctx, "/v1/status", &status)
 	if err == nil {
 		err = d.client.Get(d.ctx, "/v1/devices", &d.devices)
@@ -60,7 +60,7 @@ func (d *doctor) checkDaemon() (fine string) {
 }
 
 // checkReload compares the configuration that holds with the one in the files, as far as the daemon tells of it.
-func (d *doctor) checkReload(status control.Status) {
+func (d *doctor) checkReload(status api.Status) {
 	if problem := status.Configuration.Problem; problem != "" {
 		d.fail("correct it, then: systemctl reload metalplugd", "the last one was refused, the old configuration holds: %s", problem)
 	}
@@ -78,7 +78,7 @@ func (d *doctor) checkReload(status control.Status) {
 }
 
 // recorded reports whether the hardware of the daemon is a recording.
-func recorded(s *control.Status) bool { return s != nil && strings.HasPrefix(s.Source, "recording:") }
+func recorded(s *api.Status) bool { return s != nil && strings.HasPrefix(s.Source, "recording:") }
 
 // checkUdev looks at udevd by the files that it keeps in /run/udev: control is there while it runs, queue while it has
 // something to do (systemd, src/udev/udev-ctrl.c and udev-manager.c).

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/internal/fsutil"
 )
 
@@ -105,7 +104,7 @@ func (d *doctor) checkRegistration() (fine string) {
 		case ok:
 		case r.Held != "":
 			f.Level, f.Remedy = levelWarn, servedBy(r)
-		case expected(r):
+		case r.Expected():
 			f.Level, f.Remedy = levelFail, servedBy(r)
 		default:
 			f.Text = "no device, so the kubelet does not see it"
@@ -125,7 +124,7 @@ func (d *doctor) checkRegistration() (fine string) {
 // root (kubelet, PodResources v1, GetAllocatableResources). A difference is normal for the milliseconds that a list
 // takes.
 func (d *doctor) checkCounts() (fine string) {
-	var answer control.Counted
+	var answer api.Counted
 	if err := d.client.Get(d.ctx, "/v1/kubelet", &answer); err != nil {
 		d.warn("see whether the kubelet runs, and paths.pod_resources", "it cannot be asked: %v", err)
 		return ""
@@ -151,11 +150,11 @@ func (d *doctor) checkCounts() (fine string) {
 // resource that was configured since.
 func (d *doctor) checkCheckpoint() (fine string) {
 	dir := d.path(d.config.Paths.DevicePlugins)
-	_, err := os.Lstat(filepath.Join(dir, kubelet.CheckpointFile))
+	_, err := os.Lstat(filepath.Join(dir, checkpoint.File))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return "there is none: the kubelet has given no device to a pod yet"
 	}
-	remembered, err := kubelet.Remembered(dir)
+	given, _, err := checkpoint.Read(dir)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		d.skip(d.unread(err, ""), "the kubelet's file is for root: %v", fsutil.Cause(err))
@@ -167,12 +166,12 @@ func (d *doctor) checkCheckpoint() (fine string) {
 		d.skip("see above what is said of the daemon", "the daemon does not answer")
 		return ""
 	}
-	for _, r := range d.status.Resources {
-		for _, id := range slices.Sorted(maps.Keys(remembered[r.Name])) {
-			if !slices.ContainsFunc(d.devices, func(v control.Device) bool { return v.ID == id }) {
-				d.fail("delete the pod that has it: kubectl get pods -A --field-selector spec.nodeName=$HOSTNAME",
-					"%s: the kubelet remembers %s for a pod, which is no device of this machine", r.Name, id)
-			}
+	for _, g := range given {
+		ours := slices.ContainsFunc(d.status.Resources, func(r api.Resource) bool { return r.Name == g.ResourceName })
+		id := checkpoint.Parent(g.Share)
+		if ours && !slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.ID == id }) {
+			d.fail("delete the pod that has it: kubectl get pods -A --field-selector spec.nodeName=$HOSTNAME",
+				"%s: the kubelet remembers %s for a pod, which is no device of this machine", g.ResourceName, id)
 		}
 	}
 	return "every device that it names is known"

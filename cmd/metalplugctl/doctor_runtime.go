@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/control"
 )
 
 // setting returns the first value that a file in TOML gives a key, in any section, or empty.
@@ -56,7 +56,7 @@ func (d *doctor) checkCDI() (fine string) {
 // checkMemlock looks at the limit of the running process and not at its unit, which may have been changed since. It
 // looks at the memory that containers may lock, which is what their runtime may. RDMA locks all its buffers.
 func (d *doctor) checkMemlock() (fine string) {
-	offered := slices.ContainsFunc(d.devices, func(v control.Device) bool { return v.Class == infiniband && v.Resource != "" })
+	offered := slices.ContainsFunc(d.devices, func(v api.Device) bool { return v.Class == infiniband && v.Resource != "" })
 	configured := slices.ContainsFunc(d.config.Resources, func(r config.Resource) bool { return r.Class.Name == infiniband })
 	if !offered && (d.status != nil || !configured) {
 		return "nothing that is offered needs it"

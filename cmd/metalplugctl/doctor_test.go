@@ -18,12 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/inspect"
-	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
-	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/integration/need"
 	"github.com/metalplug/metalplug/systemd"
 )
@@ -31,8 +28,8 @@ import (
 // fixture is a machine for the doctor, with its files and the answers of its daemon.
 type fixture struct {
 	files   map[string]string // by path: the text, or "socket", "link", "link TARGET" or "dir"
-	status  *control.Status   // nil if the daemon does not answer
-	devices []control.Device
+	status  *api.Status       // nil if the daemon does not answer
+	devices []api.Device
 	counts  map[string]int    // as the kubelet counts
 	foreign map[string]string // what it counts of others, by resource
 	unknown string            // why it never says
@@ -52,8 +49,8 @@ const (
 
 // soundMachine is a machine on which nothing is wrong.
 func soundMachine() fixture {
-	resources := []control.Resource{{
-		Name: nvmeName, Class: "nvme", Shares: 1, Totals: control.Totals{Healthy: 1}, Status: plugin.Status{Registered: true, Connected: true},
+	resources := []api.Resource{{
+		Name: nvmeName, Class: "nvme", Shares: 1, Totals: api.Totals{Healthy: 1}, Standing: api.Standing{Registered: true, Connected: true},
 	}}
 	return fixture{
 		files: map[string]string{
@@ -62,12 +59,12 @@ func soundMachine() fixture {
 			"/sys/bus/pci/devices/0000:65:00.0/class": "0x010802", "/sys/bus/pci/devices/0000:65:00.0/driver": "link",
 			"/dev/nvme1n1": "", "/dev/block/259:1": "link",
 		},
-		status: &control.Status{
+		status: &api.Status{
 			Version: "1.0", Ready: true, Source: "udev", Resources: resources, Uptime: 60,
-			Devices: control.Totals{Healthy: 1}, Events: control.EventCounts{Counts: inspect.Counts{Events: 3, LastEvent: time.Now()}},
+			Devices: api.Totals{Healthy: 1}, Events: api.EventCounts{Counts: api.Counts{Events: 3, LastEvent: time.Now()}},
 		},
-		devices: []control.Device{{
-			ID: "nvme-1", Resource: nvmeName, Class: "nvme", Health: "Healthy", Nodes: []string{"/dev/nvme1n1"}, Hardware: control.Hardware{Present: true},
+		devices: []api.Device{{
+			ID: "nvme-1", Resource: nvmeName, Class: "nvme", Health: "Healthy", Nodes: []string{"/dev/nvme1n1"}, Hardware: api.Hardware{Present: true},
 		}},
 		counts:  map[string]int{nvmeName: 1},
 		numbers: map[string]string{"/dev/nvme1n1": "259:1"},
@@ -98,12 +95,12 @@ func TestDoctor(t *testing.T) {
 			f.files["/sys/bus/pci/devices/0000:3b:00.0/vendor"] = "0x10de\n"
 		},
 		"withheld": func(f *fixture) {
-			missing := control.Device{ID: "GPU-1", Class: "gpu", Reason: "not complete: /dev/nvidia-uvm is missing; nvidia-modprobe -u -c 0 makes it"}
+			missing := api.Device{ID: "GPU-1", Class: "gpu", Reason: "not complete: /dev/nvidia-uvm is missing; nvidia-modprobe -u -c 0 makes it"}
 			f.devices = append(f.devices, missing, missing, // one finding a reason, and none of what the host uses
-				control.Device{Class: "nvme", Reason: "no resource of class nvme is configured"}, // off until the operator names them
-				control.Device{Class: "fpga", Reason: "no resource of class fpga is configured", SysPath: "/sys/devices/x"},
-				control.Device{Class: "nvme", Reason: "in use: nvme0n1p2 is mounted on /"},
-				control.Device{Class: "gpu", Reason: "a display of driver ast, no GPU"})
+				api.Device{Class: "nvme", Reason: "no resource of class nvme is configured"}, // off until the operator names them
+				api.Device{Class: "fpga", Reason: "no resource of class fpga is configured", SysPath: "/sys/devices/x"},
+				api.Device{Class: "nvme", Reason: "in use: nvme0n1p2 is mounted on /"},
+				api.Device{Class: "gpu", Reason: "a display of driver ast, no GPU"})
 		},
 		"sandbox": func(f *fixture) {
 			f.files["/proc/sys/user/max_user_namespaces"] = "0\n"
@@ -151,7 +148,7 @@ func TestDoctor(t *testing.T) {
 		},
 		"bad-checkpoint": func(f *fixture) { f.files[kubeletDir+"/kubelet_internal_checkpoint"] = "{" },
 		"refused": func(f *fixture) {
-			f.status.Refused = []control.Refusal{
+			f.status.Refused = []api.Refusal{
 				{Time: ago, Resource: nvmeName, Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"},
 				{Time: ago, Resource: nvmeName, Call: "PreStartContainer", Reason: "nvme-1 is unhealthy: gone"},
 			}
@@ -161,25 +158,25 @@ func TestDoctor(t *testing.T) {
 		},
 		"none-at-all": func(f *fixture) {
 			f.status.Resources[0].Healthy, f.status.Resources[0].Optional, f.status.Resources[0].Connected = 0, true, false
-			f.status.Devices, f.devices, f.counts = control.Totals{NotOffered: 2}, nil, map[string]int{}
+			f.status.Devices, f.devices, f.counts = api.Totals{NotOffered: 2}, nil, map[string]int{}
 		},
 		"unhealthy": func(f *fixture) { f.devices[0].Health, f.devices[0].Reason = "Unhealthy", "controller nvme1 is dead" },
 		"unhealthy-many": func(f *fixture) {
 			f.devices[0].Health, f.devices[0].Reason = "Unhealthy", "controller nvme1 is dead"
 			for i := range 5 {
 				f.devices = append(f.devices,
-					control.Device{ID: fmt.Sprint("gpu-", i), Resource: "t/g", Class: "gpu", Health: "Unhealthy", Reason: "Xid 79"},
-					control.Device{ID: fmt.Sprint("warm-", i), Resource: "t/g", Class: "gpu", Health: "Healthy", Warning: "it is warm"})
+					api.Device{ID: fmt.Sprint("gpu-", i), Resource: "t/g", Class: "gpu", Health: "Unhealthy", Reason: "Xid 79"},
+					api.Device{ID: fmt.Sprint("warm-", i), Resource: "t/g", Class: "gpu", Health: "Healthy", Warning: "it is warm"})
 			}
 		},
 		"cordoned": func(f *fixture) {
 			f.devices[0].Health, f.devices[0].Cordoned, f.devices[0].Reason = "Unhealthy", true, "cordoned: loose"
-			f.devices[0].Cordon = &inventory.Cordon{Reason: "loose", User: "root", Login: "ann", Since: lastYear}
+			f.devices[0].Cordon = &api.Cordon{Reason: "loose", User: "root", Login: "ann", Since: lastYear}
 		},
 		"warning": func(f *fixture) { f.devices[0].Warning = "the link is narrow" },
 		"no-link": func(f *fixture) {
 			delete(f.files, "/dev/block/259:1")
-			f.devices[0].Held, f.devices[0].Allocated = true, &kubelet.Pod{Namespace: "default", Name: "db-0", Container: "db"}
+			f.devices[0].Held, f.devices[0].Allocated = true, &api.Pod{Namespace: "default", Name: "db-0", Container: "db"}
 		},
 		"cdi-off": func(f *fixture) {
 			f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
@@ -189,7 +186,7 @@ func TestDoctor(t *testing.T) {
 			f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
 		},
 		"memlock": func(f *fixture) {
-			f.devices = append(f.devices, control.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Hardware: control.Hardware{Present: true}})
+			f.devices = append(f.devices, api.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Hardware: api.Hardware{Present: true}})
 			f.files["/proc/812/comm"] = "containerd\n"
 			f.files["/proc/812/limits"] = "Limit  Soft Limit  Hard Limit  Units\nMax locked memory         8388608              8388608              bytes\n"
 		},
@@ -294,7 +291,7 @@ func TestProcessOfAnother(t *testing.T) {
 // needRuntime has a device need locked memory, and a resource CDI.
 func (f *fixture) needRuntime() {
 	f.toml = "[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\ninject = \"cdi\"\n"
-	f.devices = append(f.devices, control.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Hardware: control.Hardware{Present: true}})
+	f.devices = append(f.devices, api.Device{ID: "hca", Resource: hcaName, Class: "infiniband", Health: "Healthy", Hardware: api.Hardware{Present: true}})
 }
 
 // TestWhatOthersMayNotRead: what is for root alone is not checked, which is neither in order nor missing.
@@ -387,7 +384,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 		t.Fatal(err)
 	}
 	d := &doctor{
-		ctx: t.Context(), file: file, client: control.Client{Socket: filepath.Join(dir, "none.sock")},
+		ctx: t.Context(), file: file, client: api.Client{Socket: filepath.Join(dir, "none.sock")},
 		machine: machine{
 			root: dir, label: func(name string) (string, error) {
 				if f.label == "" {
@@ -408,7 +405,7 @@ func (f *fixture) examine(t *testing.T) []finding {
 	if f.status != nil {
 		answers := map[string]any{"/v1/status": f.status, "/v1/devices": f.devices}
 		if f.counts != nil {
-			answers["/v1/kubelet"] = control.Counted{Allocatable: f.counts, Foreign: f.foreign, Unknown: f.unknown}
+			answers["/v1/kubelet"] = api.Counted{Allocatable: f.counts, Foreign: f.foreign, Unknown: f.unknown}
 		}
 		d.client.Socket = answering(t, answers)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // lineSize is the longest event in bytes, that of a device with hundreds of nodes.
@@ -30,7 +30,7 @@ func (o *operator) eventsCommand() *cobra.Command {
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		out := cmd.OutOrStdout()
-		return o.follow(cmd, false, func(line []byte, e control.Event) error {
+		return o.follow(cmd, false, func(line []byte, e api.Event) error {
 			if *output == "json" {
 				_, err := fmt.Fprintf(out, "%s\n", line)
 				return err
@@ -46,17 +46,17 @@ const retryPause = 500 * time.Millisecond
 
 // follow calls told with each event, as it came and decoded, until ctx ends or told returns an error. When a daemon stops that has
 // answered, it says so, and goes on with the next one, whose first event is "listening" again.
-func (o *operator) follow(cmd *cobra.Command, answered bool, told func(line []byte, e control.Event) error) error {
+func (o *operator) follow(cmd *cobra.Command, answered bool, told func(line []byte, e api.Event) error) error {
 	ctx, waiting := cmd.Context(), false
 	for {
-		err := o.stream(ctx, func(line []byte, e control.Event) error {
+		err := o.stream(ctx, func(line []byte, e api.Event) error {
 			answered, waiting = true, false
 			return told(line, e)
 		})
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case !answered || !errors.Is(err, control.ErrNoAnswer):
+		case !answered || !errors.Is(err, api.ErrNoAnswer):
 			return err
 		case !waiting:
 			waiting = true
@@ -69,8 +69,8 @@ func (o *operator) follow(cmd *cobra.Command, answered bool, told func(line []by
 	}
 }
 
-// stream calls told with each event of one daemon. The error is [control.ErrNoAnswer] when that stops.
-func (o *operator) stream(ctx context.Context, told func(line []byte, e control.Event) error) error {
+// stream calls told with each event of one daemon. The error is [api.ErrNoAnswer] when that stops.
+func (o *operator) stream(ctx context.Context, told func(line []byte, e api.Event) error) error {
 	c := o.client()
 	stream, err := c.Stream(ctx, "/v1/events")
 	if err != nil {
@@ -80,7 +80,7 @@ func (o *operator) stream(ctx context.Context, told func(line []byte, e control.
 	lines := bufio.NewScanner(stream)
 	lines.Buffer(nil, lineSize)
 	for lines.Scan() {
-		var e control.Event
+		var e api.Event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return fmt.Errorf("read the events of %s: %w", c.Socket, err)
 		}
@@ -91,11 +91,11 @@ func (o *operator) stream(ctx context.Context, told func(line []byte, e control.
 	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
 		return fmt.Errorf("read the events of %s: %w", c.Socket, err)
 	}
-	return fmt.Errorf("%w: %s: it has stopped, or cut us off since we were too slow", control.ErrNoAnswer, c.Socket)
+	return fmt.Errorf("%w: %s: it has stopped, or cut us off since we were too slow", api.ErrNoAnswer, c.Socket)
 }
 
 // event writes an event, which is one line unless lines wrap.
-func (s *screen) event(e control.Event) {
+func (s *screen) event(e api.Event) {
 	var about []string
 	switch {
 	case e.Device != nil:
@@ -111,7 +111,7 @@ func (s *screen) event(e control.Event) {
 			about = append(about, "- "+why)
 		}
 		if c := e.Device.Cordon; e.Event == "cordoned" && c != nil && !c.Since.IsZero() {
-			about = append(about, "(by "+control.CordonedBy(c)+")")
+			about = append(about, "(by "+c.By()+")")
 		}
 	case e.Event == "refused":
 		about = append(about, "the configuration, the old one holds:", e.Problem)
@@ -120,7 +120,7 @@ func (s *screen) event(e control.Event) {
 	default:
 		about = append(about, e.Resource+e.Problem)
 	}
-	mark := fmt.Sprintf("%s  %-12s  ", e.Time.UTC().Format(control.TimeFormat), clean(e.Event))
+	mark := fmt.Sprintf("%s  %-12s  ", e.Time.UTC().Format(api.TimeFormat), clean(e.Event))
 	s.line(mark, eventColour(e.Event), strings.Join(about, " "))
 }
 

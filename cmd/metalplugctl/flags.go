@@ -43,38 +43,49 @@ func onceFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("once", false, "print one state and end, as without a terminal")
 }
 
-// format is how a command shows what it has found: "table", "json", or another that the command has.
-type format struct {
+// choice is a value of a flag that has a few.
+type choice struct {
 	value string
 	all   []string
+	of    string // what the help calls it
 }
 
 // Set takes the value of the flag.
-func (f *format) Set(value string) error {
-	if !slices.Contains(f.all, value) {
-		return fmt.Errorf("must be %s", f.choice())
+func (c *choice) Set(value string) error {
+	if !slices.Contains(c.all, value) {
+		return fmt.Errorf("must be %s", listed(c.all))
 	}
-	f.value = value
+	c.value = value
 	return nil
 }
 
-// choice is all values, for people.
-func (f *format) choice() string {
-	last := len(f.all) - 1
-	return strings.Join(f.all[:last], ", ") + " or " + f.all[last]
-}
-
 // String returns the value.
-func (f *format) String() string { return f.value }
+func (c *choice) String() string { return c.value }
 
 // Type is the value's name in the help.
-func (*format) Type() string { return "FORMAT" }
+func (c *choice) Type() string { return c.of }
+
+// listed is all values, for people.
+func listed(all []string) string {
+	last := len(all) - 1
+	return strings.Join(all[:last], ", ") + " or " + all[last]
+}
+
+// choiceFlag adds a flag with one of several values, of which value holds without it. letter is its short name, or empty, and of is what
+// the help calls a value.
+func choiceFlag(cmd *cobra.Command, name, letter, of, value, usage string, values ...string) *string {
+	c := &choice{value: value, all: values, of: of}
+	if value != "" {
+		usage += " (default: " + value + ")"
+	}
+	cmd.Flags().VarP(c, name, letter, usage)
+	cmd.Flags().Lookup(name).DefValue = ""
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	return &c.value
+}
 
 // outputFlag adds the flag -o and returns where its value is. Each command has a table and JSON.
 func outputFlag(cmd *cobra.Command, more ...string) *string {
-	f := &format{value: "table", all: append([]string{"table", "json"}, more...)}
-	cmd.Flags().VarP(f, "output", "o", f.choice()+" (default: table)")
-	cmd.Flags().Lookup("output").DefValue = ""
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(f.all, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
-	return &f.value
+	all := append([]string{"table", "json"}, more...)
+	return choiceFlag(cmd, "output", "o", "FORMAT", "table", listed(all), all...)
 }

@@ -7,15 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // A resource that is held back shows with its cause and what to do, and is no fault of this machine.
 func TestHeldBackIsShown(t *testing.T) {
 	const cause = "another plugin serves nvidia.com/gpu: the kubelet counts GPU-x"
-	r := control.Resource{Name: "nvidia.com/gpu", Class: "gpu", Shares: 1, Optional: true, Totals: control.Totals{Healthy: 2}, Status: plugin.Status{Held: cause}}
-	status := control.Status{Ready: true, Resources: []control.Resource{r}, Devices: control.Totals{Healthy: 2}}
+	r := api.Resource{Name: "nvidia.com/gpu", Class: "gpu", Shares: 1, Optional: true, Totals: api.Totals{Healthy: 2}, Standing: api.Standing{Held: cause}}
+	status := api.Status{Ready: true, Resources: []api.Resource{r}, Devices: api.Totals{Healthy: 2}}
 	if !allWell(status) {
 		t.Error("status says that something is wrong")
 	}
@@ -27,7 +26,7 @@ func TestHeldBackIsShown(t *testing.T) {
 		}
 	}
 	s = screen{}
-	s.devices([]control.Device{{ID: "GPU-1", Resource: r.Name, Class: "gpu", Health: "Healthy"}}, []control.Resource{r}, false)
+	s.devices([]api.Device{{ID: "GPU-1", Resource: r.Name, Class: "gpu", Health: "Healthy"}}, []api.Resource{r}, false)
 	if !strings.Contains(s.String(), "held back: "+cause) {
 		t.Errorf("list does not say why:\n%s", s.String())
 	}

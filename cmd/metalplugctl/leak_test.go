@@ -3,11 +3,27 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/metalplug/metalplug/integration/leak"
 )
 
-// TestMain holds that no test leaves anything running.
-func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
+// TestMain builds metalplugd beside the test program, where the commands look for it, and checks that no test leaves anything running.
+func TestMain(m *testing.M) {
+	self, err := os.Executable()
+	if err == nil {
+		out, buildErr := exec.Command("go", "build", "-o", filepath.Join(filepath.Dir(self), "metalplugd"), "../metalplugd").CombinedOutput()
+		if err = buildErr; err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "build metalplugd:", err)
+		os.Exit(1)
+	}
+	os.Exit(leak.Main(m))
+}

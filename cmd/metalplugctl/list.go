@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // listCommand shows all devices at one moment. The JSON is the answer of the daemon, field by field. Its names are fixed,
@@ -35,7 +35,7 @@ func (o *operator) listCommand() *cobra.Command {
 }
 
 // ask asks the daemon for all that a list shows.
-func (o *operator) ask(cmd *cobra.Command) (devices []control.Device, resources []control.Resource, err error) {
+func (o *operator) ask(cmd *cobra.Command) (devices []api.Device, resources []api.Resource, err error) {
 	c := o.client()
 	if err := c.Get(cmd.Context(), "/v1/resources", &resources); err != nil {
 		return nil, nil, err
@@ -45,7 +45,7 @@ func (o *operator) ask(cmd *cobra.Command) (devices []control.Device, resources 
 }
 
 // devices writes a table of devices. Only with all it has those that are not offered, and PCI addresses.
-func (s *screen) devices(devices []control.Device, resources []control.Resource, all bool) {
+func (s *screen) devices(devices []api.Device, resources []api.Resource, all bool) {
 	held := make(map[string]string)
 	for _, r := range resources {
 		held[r.Name] = r.Held
@@ -78,8 +78,8 @@ func (s *screen) devices(devices []control.Device, resources []control.Resource,
 }
 
 // urgent returns the devices with those first that are not as they should be, and then those that are not offered.
-func urgent(devices []control.Device) []control.Device {
-	calm := func(d control.Device) int {
+func urgent(devices []api.Device) []api.Device {
+	calm := func(d api.Device) int {
 		switch {
 		case d.Resource == "":
 			return 1
@@ -88,11 +88,11 @@ func urgent(devices []control.Device) []control.Device {
 		}
 		return 0
 	}
-	return slices.SortedStableFunc(slices.Values(devices), func(a, b control.Device) int { return cmp.Compare(calm(a), calm(b)) })
+	return slices.SortedStableFunc(slices.Values(devices), func(a, b api.Device) int { return cmp.Compare(calm(a), calm(b)) })
 }
 
 // remark returns why a device is not as an operator wants it; held is why its resource is held back.
-func remark(d control.Device, held string) string {
+func remark(d api.Device, held string) string {
 	var all []string
 	if d.Health != "Healthy" {
 		all = append(all, reasonOf(d))

@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"os/signal"
 	"slices"
@@ -26,8 +25,8 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/control"
 )
 
 // Exit codes.
@@ -104,7 +103,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func exitCode(err error, stderr io.Writer) int {
 	var wrongUsage usageError
 	var problems config.Problems
-	var refused *control.Refused
+	var refused *api.Refused
 	switch {
 	case err == nil, errors.Is(err, unix.EPIPE): // the reader has seen enough
 		return exitOK
@@ -112,7 +111,7 @@ func exitCode(err error, stderr io.Writer) int {
 		return exitProblem // which was shown
 	case errors.Is(err, errSilent):
 		return exitNoAnswer // which was shown
-	case errors.Is(err, control.ErrNoAnswer), errors.As(err, &refused) && refused.Code == http.StatusServiceUnavailable:
+	case errors.Is(err, api.ErrNoAnswer), errors.As(err, &refused) && refused.Code == api.Busy:
 		fmt.Fprintf(stderr, "metalplugctl: %v\n", err)
 		if refused == nil && !errors.Is(err, fs.ErrPermission) { // else it runs
 			fmt.Fprintln(stderr, "See why with: systemctl status metalplugd; start it with: systemctl start metalplugd")

@@ -45,7 +45,7 @@ func TestUsage(t *testing.T) {
 		{"no resource", []string{"preview", "--allocate", "=1"}, exitUsage, "no resource"},
 		{"empty request", []string{"preview", "--allocate", ""}, exitUsage, "no resource"},
 		{"empty recording", []string{"preview", "--recording", ""}, exitUsage, "--recording is empty: "},
-		{"empty scrub", []string{"reset", "x", "--yes", "--scrub", ""}, exitUsage, "--scrub is empty: "},
+		{"empty scrub", []string{"reset", "x", "--yes", "--scrub", ""}, exitUsage, "\"--scrub\" flag: must be discard"},
 		{"empty socket", []string{"status", "--socket="}, exitUsage, "--socket is empty: "},
 		{"empty configuration", []string{"check", ""}, exitUsage, "an argument is empty"},
 		{"completion", []string{"completion", "bash"}, exitOK, "metalplugctl"},

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/control"
 )
 
 // operator is what the commands have in common that ask the daemon.
@@ -20,25 +20,25 @@ type operator struct {
 }
 
 // client returns a client of the daemon.
-func (o *operator) client() control.Client {
+func (o *operator) client() api.Client {
 	_, c := o.configured(config.DefaultFile)
 	return c
 }
 
 // configured returns the configuration in a file, or the defaults where "check" finds something wrong with it, and a client
 // for the daemon that it configures.
-func (o *operator) configured(file string) (config.Config, control.Client) {
+func (o *operator) configured(file string) (config.Config, api.Client) {
 	c, err := config.Load(file)
 	if err != nil {
 		c = config.Default()
 	}
-	return c, control.Client{Socket: cmp.Or(o.socket, filepath.Join(c.Paths.Run, "control.sock"))}
+	return c, api.Client{Socket: cmp.Or(o.socket, filepath.Join(c.Paths.Run, "control.sock"))}
 }
 
 // deviceIDs completes the IDs of devices. It completes the first one, or all of a command that takes several. Only a device that is cordoned
 // can be uncordoned.
 func (o *operator) deviceIDs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	var devices []control.Device
+	var devices []api.Device
 	if cmd.ValidateArgs(append(slices.Clone(args), "x")) != nil || o.client().Get(cmd.Context(), "/v1/devices", &devices) != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -24,8 +24,8 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon"
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
@@ -161,11 +161,11 @@ func (n *node) connect(resources ...string) *kubelet.Kubelet {
 func (n *node) complained(resource, complaint string) {
 	n.t.Helper()
 	for limit := time.After(patience); ; {
-		var all []control.Resource
-		if err := (control.Client{Socket: n.socket()}).Get(n.t.Context(), "/v1/resources", &all); err != nil {
+		var all []api.Resource
+		if err := (api.Client{Socket: n.socket()}).Get(n.t.Context(), "/v1/resources", &all); err != nil {
 			n.t.Fatal(err)
 		}
-		if slices.ContainsFunc(all, func(r control.Resource) bool { return r.Name == resource && strings.Contains(r.Complaint, complaint) }) {
+		if slices.ContainsFunc(all, func(r api.Resource) bool { return r.Name == resource && strings.Contains(r.Complaint, complaint) }) {
 			return
 		}
 		select {
@@ -348,7 +348,7 @@ func TestCordonOutlivesTheDaemon(t *testing.T) {
 	os.RemoveAll(n.path("run")) // as a reboot does
 	n.start()
 	code, stdout, stderr := n.ctl("list", "-o", "json")
-	var devices []control.Device
+	var devices []api.Device
 	if err := json.Unmarshal([]byte(stdout), &devices); code != exitOK || err != nil {
 		t.Fatalf("exit %d, %v: %s", code, err, stderr)
 	}
@@ -403,15 +403,15 @@ func TestWhatTheDaemonRefuses(t *testing.T) {
 		{[]string{"reset", lastDisk + "::1"}, exitProblem, "reset " + lastDisk + ": not possible: the hardware is a recording"},
 		{[]string{"reset", "/dev/nvme7n1", "--scrub", "zero"}, exitProblem, "Type its ID once more to erase it: \nmetalplugctl: erase " + lastDisk},
 		{[]string{"reset", "none", "--scrub", "zero"}, exitProblem, "metalplugctl: reset none: no such device"},
-		{[]string{"reset", lastDisk, "--scrub", "bogus"}, exitUsage, `"bogus" is no way to erase: there are crypto-erase, discard, format, `},
-		{[]string{"reset", lastDisk, "--scrub", "bogus", "--yes"}, exitUsage, `"bogus" is no way to erase`},
-		{[]string{"reset", lastDisk, "--scrub", "", "--yes"}, exitUsage, "--scrub is empty"},
+		{[]string{"reset", lastDisk, "--scrub", "bogus"}, exitUsage, `"bogus" for "--scrub" flag: must be discard, zero, format, crypto-erase, sanitize or secure-discard`},
+		{[]string{"reset", lastDisk, "--scrub", "bogus", "--yes"}, exitUsage, `"bogus" for "--scrub" flag: must be discard`},
+		{[]string{"reset", lastDisk, "--scrub", "", "--yes"}, exitUsage, `"" for "--scrub" flag: must be discard`},
 		{[]string{"reset", lastDisk, "--scrub", "zero", "--yes"}, exitProblem, "metalplugctl: reset " + lastDisk + ": not possible: the hardware is a recording"},
 		{[]string{"cordon", ""}, exitUsage, "an argument is empty"},
 		{[]string{"reset", lastDisk}, exitProblem, "not possible: the hardware is a recording, in which nothing can be touched"},
 		{[]string{"adopt", ""}, exitUsage, "an argument is empty"},
-		{[]string{"adopt", lastDisk, "--scrub", "bogus"}, exitUsage, `"bogus" is no way to erase`},
-		{[]string{"adopt", lastDisk, "--scrub", "", "--yes"}, exitUsage, "--scrub is empty"},
+		{[]string{"adopt", lastDisk, "--scrub", "bogus"}, exitUsage, `"bogus" for "--scrub" flag: must be discard`},
+		{[]string{"adopt", lastDisk, "--scrub", "", "--yes"}, exitUsage, `"" for "--scrub" flag: must be discard`},
 		{[]string{"adopt", lastDisk}, exitProblem, "what was typed is not its ID: nothing was done"},
 		{[]string{"adopt", lastDisk, "--yes"}, exitProblem, "not possible: the hardware is simulated from a recording"},
 		{[]string{"adopt", "/dev/nvme7n1", "--yes"}, exitProblem, "adopt /dev/nvme7n1: with --yes, name the disk by its ID, " + lastDisk + ": nothing was done"},
@@ -484,8 +484,8 @@ func TestAClosedPipeIsNoProblem(t *testing.T) {
 // TestWhoIsNotRegistered: the kubelet's own words, or why it cannot be asked, are told by every command with what to do.
 func TestWhoIsNotRegistered(t *testing.T) {
 	n := newNode(t, bundledText(t, "nvme-blank"), "")
-	var devices []control.Device
-	if err := (control.Client{Socket: n.socket()}).Get(t.Context(), "/v1/devices", &devices); err != nil || len(devices) != 1 {
+	var devices []api.Device
+	if err := (api.Client{Socket: n.socket()}).Get(t.Context(), "/v1/devices", &devices); err != nil || len(devices) != 1 {
 		t.Fatalf("%v, %v", devices, err)
 	}
 	told := func(cause, do string) {
@@ -602,9 +602,9 @@ func (refusal) Register(context.Context, *pluginapi.RegisterRequest) (*pluginapi
 
 func TestColours(t *testing.T) {
 	n := newNode(t, bundledText(t, "gpu-server"), "")
-	var devices []control.Device
-	var resources []control.Resource
-	c := control.Client{Socket: n.socket()}
+	var devices []api.Device
+	var resources []api.Resource
+	c := api.Client{Socket: n.socket()}
 	if err := errors.Join(c.Get(t.Context(), "/v1/devices", &devices), c.Get(t.Context(), "/v1/resources", &resources)); err != nil {
 		t.Fatal(err)
 	}

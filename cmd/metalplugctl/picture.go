@@ -8,8 +8,7 @@ import (
 	"html"
 	"strings"
 
-	"github.com/metalplug/metalplug/daemon/bundle"
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // drawing is a picture in SVG under way.
@@ -37,7 +36,7 @@ var classColours = map[string]string{"gpu": "#d5efcf", "infiniband": "#cfe3f7", 
 var distanceColours = []string{"#7fc97f", "#b3de8e", "#e5e58a", "#f3c886", "#e9a3a3"}
 
 // picture returns the PCI tree and the distances as SVG.
-func picture(t control.Topology) string {
+func picture(t api.Topology) string {
 	root, ends, _ := treeOf(t)
 	d := &drawing{y: margin}
 	node := "" // the NUMA node of the last host bridge
@@ -58,7 +57,7 @@ func picture(t control.Topology) string {
 }
 
 // first returns the first device of a branch.
-func (b *branch) first() control.Place {
+func (b *branch) first() api.Place {
 	for len(b.devices) == 0 {
 		b = b.below[0]
 	}
@@ -90,7 +89,7 @@ func (d *drawing) branch(b *branch, left int) (middle int) {
 
 // device draws a device of a PCI function and returns the middle of its box. What is not offered has a broken line, and the name
 // of a pod that holds it is in bold.
-func (d *drawing) device(p control.Place, function string, left int) (middle int) {
+func (d *drawing) device(p api.Place, function string, left int) (middle int) {
 	style, below := "", p.Model
 	if p.Resource == "" {
 		style = " stroke-dasharray=\"4\""
@@ -122,8 +121,8 @@ func (d *drawing) text(left, base int, weight, text string) {
 }
 
 // matrix draws the distances between the GPUs and the HCAs, and explains them.
-func (d *drawing) matrix(t control.Topology, ends []control.Place) {
-	colours := make(map[bundle.Distance]string)
+func (d *drawing) matrix(t api.Topology, ends []api.Place) {
+	colours := make(map[api.Distance]string)
 	for i, l := range legend {
 		colours[l.distance] = distanceColours[i]
 	}

@@ -3,11 +3,8 @@
 package main
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -16,37 +13,34 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/sysfs"
-	"github.com/metalplug/metalplug/systemd"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
 // preview is what "metalplugctl preview" is asked for.
 type preview struct {
-	config     config.Config
-	file       string // of the configuration
-	title      string // of the machine
-	serve      string // the directory of its sockets, or empty for a temporary one
-	containers []container
-	output     *string
-	view       *view // of each state until the reader leaves, or nil for one state
-	out        io.Writer
+	api.Preview
+	file     string // of the configuration
+	logLevel string // of metalplugd
+	title    string // of the machine
+	bundled  []byte // a recording to unpack, or nil
+	serve    string // the directory of its sockets, or empty for a temporary one
 }
 
 // previewState is everything that is shown at one moment.
 type previewState struct {
-	Machine    string             `json:"machine"`
-	Socket     string             `json:"socket,omitempty"` // that answers other commands
-	Resources  []control.Resource `json:"resources"`
-	Devices    []control.Device   `json:"devices"` // also those that are not offered
-	Containers []container        `json:"containers,omitempty"`
+	Machine    string          `json:"machine"`
+	Socket     string          `json:"socket,omitempty"` // that answers other commands
+	Resources  []api.Resource  `json:"resources"`
+	Devices    []api.Device    `json:"devices"` // also those that are not offered
+	Containers []api.Container `json:"containers,omitempty"`
 }
 
-// previewCommand shows what would be offered. It runs metalplugd itself, with a stand-in for the kubelet.
+// previewCommand shows what would be offered. It starts metalplugd, with a stand-in for the kubelet.
 func previewCommand() *cobra.Command {
 	var p preview
 	cmd := &cobra.Command{
@@ -63,125 +57,84 @@ func previewCommand() *cobra.Command {
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	})
-	p.output = outputFlag(cmd)
+	output := outputFlag(cmd)
 	once := onceFlag(cmd)
 	serve := textFlag(cmd, "serve", "", "serve a control socket in `DIR`, a new directory")
-	logLevel := textFlag(cmd, "log-level", "warn", "least `LEVEL` of the log (default: warn)", "debug", "info", "notice", "warn", "error")
+	logLevel := choiceFlag(cmd, "log-level", "", "LEVEL", "warn", "least level of the log", "debug", "info", "notice", "warn", "error")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		p.out, p.file, p.serve = cmd.OutOrStdout(), *file, *serve
-		level, err := systemd.ParseLevel(*logLevel)
-		if err != nil {
-			return usage("%w", err)
-		}
+		p.file, p.serve, p.logLevel = *file, *serve, *logLevel
 		for _, text := range *allocate {
 			c, err := parseContainer(text)
 			if err != nil {
 				return usage("allocate %w", err)
 			}
-			p.containers = append(p.containers, c)
+			p.Containers = append(p.Containers, c)
 		}
-		if p.config, err = config.Load(p.file); err != nil {
+		if err := p.machine(*recorded); err != nil {
 			return err
 		}
-		remove, err := p.machine(*recorded)
-		if err != nil {
-			return err
-		}
-		defer remove()
-		start := func(ctx context.Context) error {
-			cmd.SetContext(ctx)
-			return p.run(ctx, systemd.TextLogger(cmd.ErrOrStderr(), level), func(n *simulation) error { return p.show(cmd, n) })
-		}
-		if *once || *p.output == "json" || !isLive(p.out) {
-			return start(cmd.Context())
-		}
-		return inView(cmd, func(ctx context.Context, v *view) error {
-			p.view = v
-			return start(ctx)
+		return live(cmd, *output, *once, func(v *view) error {
+			return p.run(cmd, func(o *operator) error { return p.show(cmd, o, *output, v) })
 		})
 	}
 	return cmd
 }
 
-// run runs metalplugd, in directories of its own, until show returns.
-func (p *preview) run(ctx context.Context, log *slog.Logger, show func(*simulation) error) error {
-	dir, remove, err := directoryFor(p.serve)
-	if err != nil {
-		return err
-	}
-	defer remove()
-	return simulate(ctx, p.config, dir, log, show)
-}
-
 // show shows the state once, or in a view at each change.
-func (p *preview) show(cmd *cobra.Command, n *simulation) error {
-	refused := n.give(cmd.Context(), p.config, p.containers)
-	o := operator{socket: n.client.Socket}
-	state := previewState{Machine: p.title, Resources: []control.Resource{}, Containers: p.containers}
+func (p *preview) show(cmd *cobra.Command, o *operator, output string, v *view) error {
+	state := previewState{Machine: p.title, Containers: p.Containers}
 	if p.serve != "" {
 		state.Socket = o.socket
 	}
-	draw := func() error {
-		devices, resources, err := o.ask(cmd)
-		if err != nil {
-			return err
-		}
+	err := o.eachState(cmd, v != nil, func(devices []api.Device, resources []api.Resource) error {
 		state := state
-		state.Devices = devices
+		state.Devices, state.Resources = devices, []api.Resource{}
 		for _, r := range resources {
-			if expected(r) {
+			if r.Expected() {
 				state.Resources = append(state.Resources, r)
 			}
 		}
-		if p.view == nil {
-			return show(p.out, *p.output, false, state, func(s *screen) { s.preview(state) })
+		return v.show(cmd.OutOrStdout(), output, false, state, func(s *screen) { s.preview(state) })
+	})
+	for _, c := range p.Containers {
+		if c.Error != "" && v == nil {
+			err = errors.Join(err, errors.New(c.Error))
 		}
-		return p.view.show(func(s *screen) { s.preview(state) })
 	}
-	if p.view != nil {
-		return o.eachState(cmd, draw)
-	}
-	err := draw()
-	if p.serve != "" && err == nil {
+	if p.serve != "" && v == nil && err == nil {
 		<-cmd.Context().Done()
 	}
-	return cmp.Or(err, refused)
+	return err
 }
 
-// machine makes the configuration one of the machine that was asked for. remove puts away what was made for that.
-func (p *preview) machine(recorded string) (remove func(), err error) {
-	remove = func() {}
+// machine finds the machine that was asked for: this one, that of the configuration or that of a recording.
+func (p *preview) machine(recorded string) error {
+	c, err := config.Load(p.file)
+	if err != nil {
+		return err
+	}
 	bundled := slices.IndexFunc(recording.Bundled(), func(r recording.Named) bool { return r.Name == recorded })
 	switch info, statErr := os.Stat(recorded); {
-	case recorded == "" && p.config.Hardware.Recording == "":
+	case recorded == "" && c.Hardware.Recording == "":
 		name, err := os.Hostname()
 		if err != nil {
 			name = "this machine"
 		}
 		p.title = "Machine " + name
 	case recorded == "":
-		p.title = "Recording " + p.config.Hardware.Recording
+		p.title = "Recording " + c.Hardware.Recording
 	case bundled >= 0 && (statErr != nil || !info.Mode().IsRegular()):
 		r := recording.Bundled()[bundled]
-		dir, err := os.MkdirTemp("", "metalplug-bundled-")
-		if err != nil {
-			return nil, fmt.Errorf("create a temporary directory: %w: set TMPDIR", err)
-		}
-		remove = func() { os.RemoveAll(dir) }
-		p.title, p.config.Hardware.Recording = fmt.Sprintf("Recording %s: %s", r.Name, r.Title), filepath.Join(dir, r.Name+".umockdev")
-		if err := os.WriteFile(p.config.Hardware.Recording, r.Text, 0o600); err != nil {
-			remove()
-			return nil, fmt.Errorf("unpack recording %s: %w: set TMPDIR", r.Name, err)
-		}
+		p.title, p.bundled = fmt.Sprintf("Recording %s: %s", r.Name, r.Title), r.Text
 	case errors.Is(statErr, fs.ErrNotExist):
 		var names screen
 		names.bundledRecordings("")
-		return nil, fmt.Errorf("recording %q: no such file, and none of the bundled ones:\n%s", recorded, &names)
+		return fmt.Errorf("recording %q: no such file, and none of the bundled ones:\n%s", recorded, &names)
 	default:
 		p.title = "Recording " + recorded
-		p.config.Hardware.Recording, err = filepath.Abs(recorded) // what is no file is refused when it is opened
+		p.Recording, err = filepath.Abs(recorded) // what is no file is refused when it is opened
 	}
-	return remove, err
+	return err
 }
 
 // hardware opens what a configuration is about. done puts away what was made for that.
@@ -233,7 +186,7 @@ func (s *screen) preview(state previewState) {
 		s.container(c)
 	}
 	s.WriteString("\n")
-	if !slices.ContainsFunc(state.Devices, func(d control.Device) bool { return d.Resource != "" }) {
+	if !slices.ContainsFunc(state.Devices, func(d api.Device) bool { return d.Resource != "" }) {
 		s.line("", "", "The configuration takes no device of this machine. To see what other machines would offer:")
 		s.WriteString("\n")
 		s.bundledRecordings(os.Args[0] + " preview --recording ")

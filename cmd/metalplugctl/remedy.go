@@ -5,7 +5,7 @@ package main
 import (
 	"strings"
 
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
@@ -18,7 +18,7 @@ const (
 )
 
 // servedBy returns what to do about a resource whose devices the kubelet does not see.
-func servedBy(r control.Resource) string {
+func servedBy(r api.Resource) string {
 	if r.Held != "" {
 		return endOther
 	}
@@ -26,7 +26,7 @@ func servedBy(r control.Resource) string {
 }
 
 // remedy returns what to do about a device that pods cannot get. It is empty where that is part of the reason.
-func remedy(d control.Device) string {
+func remedy(d api.Device) string {
 	if d.Cordoned {
 		return "ask who did it; then: metalplugctl uncordon " + d.ID
 	}
@@ -42,7 +42,7 @@ const (
 
 // complaint returns what is wrong with a device, in words that follow its name, or empty. Hardware that is not offered
 // since the host uses it, or since it is not for pods, is as it should be.
-func complaint(v control.Device) (level, text string) {
+func complaint(v api.Device) (level, text string) {
 	switch {
 	case v.Resource == "" && strings.HasPrefix(v.Reason, notComplete):
 		return levelFail, " is not offered: " + v.Reason
@@ -62,7 +62,7 @@ func complaint(v control.Device) (level, text string) {
 
 // isWithheld reports whether a device could be offered, if the operator did something. It excludes the disks for which no
 // file names a resource: that is how the package is installed.
-func isWithheld(v control.Device) bool {
+func isWithheld(v api.Device) bool {
 	if strings.HasPrefix(v.Reason, unproven) { // else it is being read
 		return strings.Contains(v.Reason, "erases and offers it")
 	}

@@ -19,10 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/udev"
 	"github.com/metalplug/metalplug/udev/recording"
 )
@@ -92,12 +90,12 @@ func (b *bugReport) configuration(name string) {
 }
 
 // answers adds what the daemon answers, with other names for pods and users, whose own may be too short to be masked.
-func (b *bugReport) answers(ctx context.Context, c control.Client) {
+func (b *bugReport) answers(ctx context.Context, c api.Client) {
 	add := func(name string, answer any, err error) {
 		text, _ := json.MarshalIndent(answer, "", "  ") // it was decoded
 		b.add(name, text, err)
 	}
-	var devices []control.Device
+	var devices []api.Device
 	err := c.Get(ctx, "/v1/devices", &devices)
 	for i := range devices {
 		d := &devices[i]
@@ -105,26 +103,26 @@ func (b *bugReport) answers(ctx context.Context, c control.Client) {
 		b.recorder.Hide(d.Serial)
 		for _, p := range podsOf(*d) {
 			b.recorder.Hide(p.Namespace+"/"+p.Name, p.Name)
-			d.Allocated, d.Holders = &kubelet.Pod{Namespace: "namespace", Name: "pod", Container: "container"}, nil
+			d.Allocated, d.Holders = &api.Pod{Namespace: "namespace", Name: "pod", Container: "container"}, nil
 		}
 		b.hideUser(d.Cordon)
 	}
 	add("devices.json", devices, err)
-	var status control.Status
+	var status api.Status
 	err = c.Get(ctx, "/v1/status", &status)
 	for i := range status.Cordons {
 		b.hideUser(&status.Cordons[i].Cordon)
 	}
 	add("status.json", status, err)
-	var counted control.Counted
+	var counted api.Counted
 	err = c.Get(ctx, "/v1/kubelet", &counted)
 	add("kubelet.json", counted, err)
 }
 
 // hideUser masks who has cordoned a device.
-func (b *bugReport) hideUser(c *inventory.Cordon) {
+func (b *bugReport) hideUser(c *api.Cordon) {
 	if c != nil {
-		b.recorder.Hide(control.CordonedBy(c))
+		b.recorder.Hide(c.By())
 		c.User, c.Login = "user", ""
 	}
 }
@@ -156,7 +154,7 @@ func (b *bugReport) journal(ctx context.Context) {
 		b.recorder.Hide(field("METALPLUG_POD"), field("METALPLUG_SERIAL"), field("METALPLUG_USER"), field("_HOSTNAME"), field("_MACHINE_ID"))
 		var microseconds int64
 		fmt.Sscan(field("__REALTIME_TIMESTAMP"), &microseconds)
-		fmt.Fprintf(&text, "%s %s %s\n", time.UnixMicro(microseconds).UTC().Format(control.TimeFormat), field("_SYSTEMD_UNIT"), field("MESSAGE"))
+		fmt.Fprintf(&text, "%s %s %s\n", time.UnixMicro(microseconds).UTC().Format(api.TimeFormat), field("_SYSTEMD_UNIT"), field("MESSAGE"))
 	}
 	b.add("journal.txt", []byte(text.String()), err)
 }

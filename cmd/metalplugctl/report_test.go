@@ -12,8 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/udev/recording"
 )
 
@@ -57,8 +56,8 @@ func TestBundle(t *testing.T) {
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	n := newNode(t, bundledText(t, "gpu-server"), "[[resource]]\nname = \"nvidia.com/gpu\"\nclass = \"gpu\"\n"+
 		"[[resource]]\nname = \"metalplug.io/nvme\"\nclass = \"nvme\"\nreset.scrub = \"none\"\nenv = { TOKEN = \"hunter2-and-more\", WHERE = \"{node}\" }\n")
-	change := control.Change{Reason: "ticket 4711", Login: "ann"}
-	if err := (control.Client{Socket: n.socket()}).Post(t.Context(), pathOf(lastDisk)+"/cordon", change, new(control.Changed)); err != nil {
+	change := api.Change{Reason: "ticket 4711", Login: "ann"}
+	if err := (api.Client{Socket: n.socket()}).Post(t.Context(), pathOf(lastDisk)+"/cordon", change, new(api.Changed)); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "report.tar.gz")
@@ -145,8 +144,8 @@ func TestBundleHidesEnv(t *testing.T) {
 
 // TestBundleHidesPods has a pod with a name that is too short to be masked.
 func TestBundleHidesPods(t *testing.T) {
-	device := control.Device{ID: "GPU-1", Held: true, Allocated: &kubelet.Pod{Namespace: "ns", Name: "p", Container: "c"}}
-	o := operator{socket: answering(t, map[string]any{"/v1/devices": []control.Device{device}})}
+	device := api.Device{ID: "GPU-1", Held: true, Allocated: &api.Pod{Namespace: "ns", Name: "p", Container: "c"}}
+	o := operator{socket: answering(t, map[string]any{"/v1/devices": []api.Device{device}})}
 	b := bugReport{recorder: new(recording.Recorder)}
 	b.answers(t.Context(), o.client())
 	if text := b.files[0].text; !strings.Contains(text, "\"pod\": \"pod\"") || strings.Contains(text, "\"ns\"") {

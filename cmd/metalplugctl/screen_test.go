@@ -10,56 +10,52 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/inspect"
-	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
-	"github.com/metalplug/metalplug/daemon/plugin"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 func TestEventsOnOneLine(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
-	disk := func(changes ...func(*control.Device)) *control.Device {
-		d := &control.Device{ID: "nvme-1", Resource: "t/r", SysPath: "/sys/devices/pci0000:00/0000:00:01.0/x"}
+	disk := func(changes ...func(*api.Device)) *api.Device {
+		d := &api.Device{ID: "nvme-1", Resource: "t/r", SysPath: "/sys/devices/pci0000:00/0000:00:01.0/x"}
 		for _, change := range changes {
 			change(d)
 		}
 		return d
 	}
 	for _, test := range []struct {
-		event control.Event
+		event api.Event
 		want  string
 	}{
-		{control.Event{Event: "listening"}, "listening"},
-		{control.Event{Event: "added", Device: disk()}, "added         nvme-1 (t/r)"},
-		{control.Event{Event: "connected", Resource: "t/r"}, "connected     t/r"},
-		{control.Event{Event: "missed", Problem: "2 states in between"}, "missed        2 states in between"},
-		{control.Event{Event: "reloaded"}, "reloaded      the configuration"},
+		{api.Event{Event: "listening"}, "listening"},
+		{api.Event{Event: "added", Device: disk()}, "added         nvme-1 (t/r)"},
+		{api.Event{Event: "connected", Resource: "t/r"}, "connected     t/r"},
+		{api.Event{Event: "missed", Problem: "2 states in between"}, "missed        2 states in between"},
+		{api.Event{Event: "reloaded"}, "reloaded      the configuration"},
 		{
-			control.Event{Event: "refused", Problem: "t.toml:1: x: unknown key\nt.toml:2: y: unknown key"},
+			api.Event{Event: "refused", Problem: "t.toml:1: x: unknown key\nt.toml:2: y: unknown key"},
 			"refused       the configuration, the old one holds: t.toml:1: x: unknown key t.toml:2: y: unknown key",
 		},
 		{
-			control.Event{Event: "unhealthy", Device: disk(func(d *control.Device) { d.Reason = "dead\n\x1b[2J" })},
+			api.Event{Event: "unhealthy", Device: disk(func(d *api.Device) { d.Reason = "dead\n\x1b[2J" })},
 			"unhealthy     nvme-1 (t/r) - dead  [2J",
 		},
-		{control.Event{Event: "cordoned", Device: disk(func(d *control.Device) {
-			d.Reason, d.Cordon = "cordoned: worn out", &inventory.Cordon{User: "root", Login: "ann", Since: at}
+		{api.Event{Event: "cordoned", Device: disk(func(d *api.Device) {
+			d.Reason, d.Cordon = "cordoned: worn out", &api.Cordon{User: "root", Login: "ann", Since: at}
 		})}, "cordoned      nvme-1 (t/r) - worn out (by ann as root)"},
-		{control.Event{Event: "unhealthy", Device: disk(func(d *control.Device) {
-			d.Reason, d.Cordon = "cordoned: worn out; gone", &inventory.Cordon{User: "root", Since: at}
+		{api.Event{Event: "unhealthy", Device: disk(func(d *api.Device) {
+			d.Reason, d.Cordon = "cordoned: worn out; gone", &api.Cordon{User: "root", Since: at}
 		})}, "unhealthy     nvme-1 (t/r) - cordoned: worn out; gone"},
-		{control.Event{Event: "gone", Device: disk(func(d *control.Device) { d.Reason = "gone" })}, "gone          nvme-1 (t/r)"},
+		{api.Event{Event: "gone", Device: disk(func(d *api.Device) { d.Reason = "gone" })}, "gone          nvme-1 (t/r)"},
 		{
-			control.Event{Event: "warning", Device: disk(func(d *control.Device) { d.Warning = "narrow" })},
+			api.Event{Event: "warning", Device: disk(func(d *api.Device) { d.Warning = "narrow" })},
 			"warning       nvme-1 (t/r) - narrow",
 		},
-		{control.Event{Event: "allocated", Device: disk(func(d *control.Device) {
-			d.Held, d.Allocated = true, &kubelet.Pod{Namespace: "n", Name: "p"}
+		{api.Event{Event: "allocated", Device: disk(func(d *api.Device) {
+			d.Held, d.Allocated = true, &api.Pod{Namespace: "n", Name: "p"}
 		})}, "allocated     nvme-1 (t/r) to n/p"},
-		{control.Event{Event: "released", Device: disk(func(d *control.Device) { d.Reason = "gone" })}, "released      nvme-1 (t/r)"},
+		{api.Event{Event: "released", Device: disk(func(d *api.Device) { d.Reason = "gone" })}, "released      nvme-1 (t/r)"},
 		{
-			control.Event{Event: "seen", Device: disk(func(d *control.Device) { d.ID, d.Resource, d.Reason = "", "", "no wwid" })},
+			api.Event{Event: "seen", Device: disk(func(d *api.Device) { d.ID, d.Resource, d.Reason = "", "", "no wwid" })},
 			"seen          /sys/devices/pci0000:00/0000:00:01.0/x - no wwid",
 		},
 	} {
@@ -73,22 +69,22 @@ func TestEventsOnOneLine(t *testing.T) {
 }
 
 func TestAllWell(t *testing.T) {
-	sound := func() control.Status {
-		return control.Status{Ready: true, Resources: []control.Resource{
-			{Name: "t/r", Totals: control.Totals{Healthy: 1}, Status: plugin.Status{Connected: true}}, {Name: "t/none", Optional: true},
+	sound := func() api.Status {
+		return api.Status{Ready: true, Resources: []api.Resource{
+			{Name: "t/r", Totals: api.Totals{Healthy: 1}, Standing: api.Standing{Connected: true}}, {Name: "t/none", Optional: true},
 		}}
 	}
 	for name, test := range map[string]struct {
-		spoil func(*control.Status)
+		spoil func(*api.Status)
 		well  bool
 	}{
-		"sound":                       {func(*control.Status) {}, true},
-		"cordoned":                    {func(s *control.Status) { s.Devices.Unhealthy, s.Devices.Cordoned = 2, 2 }, true},
-		"sick":                        {func(s *control.Status) { s.Devices.Unhealthy, s.Devices.Cordoned = 2, 1 }, false},
-		"not ready":                   {func(s *control.Status) { s.Ready = false }, false},
-		"not connected":               {func(s *control.Status) { s.Resources[0].Connected = false }, false},
-		"a default with a device":     {func(s *control.Status) { s.Resources[1].Unhealthy = 1 }, false},
-		"the reload has been refused": {func(s *control.Status) { s.Configuration.Problem = "x" }, false},
+		"sound":                       {func(*api.Status) {}, true},
+		"cordoned":                    {func(s *api.Status) { s.Devices.Unhealthy, s.Devices.Cordoned = 2, 2 }, true},
+		"sick":                        {func(s *api.Status) { s.Devices.Unhealthy, s.Devices.Cordoned = 2, 1 }, false},
+		"not ready":                   {func(s *api.Status) { s.Ready = false }, false},
+		"not connected":               {func(s *api.Status) { s.Resources[0].Connected = false }, false},
+		"a default with a device":     {func(s *api.Status) { s.Resources[1].Unhealthy = 1 }, false},
+		"the reload has been refused": {func(s *api.Status) { s.Configuration.Problem = "x" }, false},
 	} {
 		s := sound()
 		test.spoil(&s)
@@ -102,13 +98,13 @@ func TestStatusOfADaemonInTrouble(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	last := now.Add(-time.Hour)
 	s := &screen{}
-	s.status(control.Status{
+	s.status(api.Status{
 		Version: "1.0", Uptime: 90, Source: "udev",
-		Configuration: control.Configuration{Files: []string{"/etc/a.toml", "/etc/b.toml"}, Problem: "/etc/b.toml:3: nonsense: unknown key"},
-		Devices:       control.Totals{Healthy: 1, Unhealthy: 2, Cordoned: 1, Allocated: 1, NotOffered: 4},
-		Events:        control.EventCounts{Counts: inspect.Counts{Events: 12, LastEvent: last, Overflows: 1, Resyncs: 2}},
-		Resources:     []control.Resource{{Name: "t/r", Totals: control.Totals{Healthy: 1, Unhealthy: 2}}, {Name: "t/none", Optional: true}},
-		Refused:       []control.Refusal{{Time: last, Resource: "t/r", Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"}},
+		Configuration: api.Configuration{Files: []string{"/etc/a.toml", "/etc/b.toml"}, Problem: "/etc/b.toml:3: nonsense: unknown key"},
+		Devices:       api.Totals{Healthy: 1, Unhealthy: 2, Cordoned: 1, Allocated: 1, NotOffered: 4},
+		Events:        api.EventCounts{Counts: api.Counts{Events: 12, LastEvent: last, Overflows: 1, Resyncs: 2}},
+		Resources:     []api.Resource{{Name: "t/r", Totals: api.Totals{Healthy: 1, Unhealthy: 2}}, {Name: "t/none", Optional: true}},
+		Refused:       []api.Refusal{{Time: last, Resource: "t/r", Call: "Allocate", Reason: "nvme-1 is unhealthy: gone"}},
 	}, now)
 	want := `metalplugd    1.0, up 1m30s
 hardware      udev
@@ -150,14 +146,14 @@ func TestFollowOfABrokenStream(t *testing.T) {
 		`{"event":"listening"}` + "\n":  "it has stopped",
 	} {
 		o := operator{socket: answering(t, map[string]any{"/v1/events": raw(text)})}
-		err := o.stream(t.Context(), func([]byte, control.Event) error { return nil })
+		err := o.stream(t.Context(), func([]byte, api.Event) error { return nil })
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20q: %v, want %q", text, err, want)
 		}
 	}
 	o := operator{socket: answering(t, map[string]any{"/v1/events": raw(`{"event":"listening"}`)})}
 	full := errors.New("no space left")
-	if err := o.stream(t.Context(), func([]byte, control.Event) error { return full }); !errors.Is(err, full) {
+	if err := o.stream(t.Context(), func([]byte, api.Event) error { return full }); !errors.Is(err, full) {
 		t.Error(err)
 	}
 }

@@ -3,34 +3,20 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
-	"time"
+	"syscall"
 
-	"github.com/metalplug/metalplug/daemon"
-	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/helper"
-	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/spf13/cobra"
 )
 
-// simulation is metalplugd in this process, with a stand-in for the kubelet. It changes no device.
-type simulation struct {
-	kubelet *kubelet.Standin
-	client  control.Client
-}
-
-// simulationLimit is how long all resources may take to register, and the daemon to ask who holds devices.
-const simulationLimit = 20 * time.Second
-
-// directoryFor makes a directory for a simulation, an empty one of that name or one of its own for no name. remove removes it, or
+// directoryFor makes a directory for a preview, an empty one of that name or one of its own for no name. remove removes it, or
 // what is in it if it was there before.
 func directoryFor(name string) (dir string, remove func(), err error) {
 	if name == "" {
@@ -61,79 +47,77 @@ func directoryFor(name string) (dir string, remove func(), err error) {
 	}, nil
 }
 
-// simulate runs metalplugd with a configuration until run returns. Its files and sockets are in dir, and the resources are registered
-// when run begins.
-func simulate(ctx context.Context, c config.Config, dir string, log *slog.Logger, run func(*simulation) error) error {
-	ctx, cancel := context.WithCancel(ctx)
+// daemonFile finds metalplugd, beside this program or where a package has it.
+func daemonFile() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Dir(self)
+	for _, file := range []string{filepath.Join(dir, "metalplugd"), filepath.Join(dir, "../sbin/metalplugd")} {
+		if _, err := os.Stat(file); err == nil {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("metalplugd is neither in %s nor in %s", dir, filepath.Join(dir, "../sbin"))
+}
+
+// run runs metalplugd until show returns or the command ends. The resources are registered and the containers have their devices when
+// show begins. Its operator asks this daemon.
+func (p *preview) run(cmd *cobra.Command, show func(*operator) error) error {
+	file, err := daemonFile()
+	if err != nil {
+		return err
+	}
+	dir, remove, err := directoryFor(p.serve)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	p.Dir = dir
+	if p.bundled != nil {
+		p.Recording = filepath.Join(dir, "recording")
+		if err := os.WriteFile(p.Recording, p.bundled, 0o600); err != nil {
+			return fmt.Errorf("unpack the recording: %w", err)
+		}
+	}
+	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
-	c.Resources = slices.Clone(c.Resources)
-	for i := range c.Resources {
-		c.Resources[i].Units = config.Units{} // as if that had been done
-	}
-	c.Paths.Run, c.Paths.Cgroup = dir, ""
-	c.Paths.DevicePlugins, c.Paths.State = filepath.Join(dir, "device-plugins"), filepath.Join(dir, "state")
-	c.Paths.PodResources, c.Paths.CDI = filepath.Join(dir, "pods.sock"), filepath.Join(dir, "cdi")
-	if err := os.Mkdir(c.Paths.DevicePlugins, 0o755); err != nil {
+	child := exec.Command(file, "--preview", "--config", p.file, "--log-level", p.logLevel)
+	child.Stderr = cmd.ErrOrStderr()
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C ends this program, which ends it
+	in, inErr := child.StdinPipe()
+	out, outErr := child.StdoutPipe()
+	if err := errors.Join(inErr, outErr); err != nil {
 		return err
 	}
-	n := &simulation{client: control.Client{Socket: filepath.Join(dir, "control.sock")}}
-	var err error
-	if n.kubelet, err = kubelet.StandIn(ctx, c.Paths.DevicePlugins, c.Paths.PodResources); err != nil {
-		return err
+	if err := child.Start(); err != nil {
+		return fmt.Errorf("start metalplugd: %w", err)
 	}
-	touch := new(device.Touch)
-	if c.Hardware.Recording == "" { // a disk is read to know whether it would be offered
-		touch.Probe = helper.Touch(c.Reset, c.Paths.Sysfs, "").Probe
+	context.AfterFunc(ctx, func() { in.Close() }) // which ends it
+	err = json.NewEncoder(in).Encode(p.Preview)
+	if err == nil {
+		err = json.NewDecoder(out).Decode(&p.Preview)
 	}
-	ended := make(chan error, 1)
+	ended := make(chan struct{})
 	go func() {
-		defer cancel()
-		ended <- daemon.Run(ctx, daemon.Options{
-			Config: c, Touch: touch, Log: log, Version: version,
-		})
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, out)
+		cancel()
 	}()
-	if err = n.await(ctx, n.registered); err == nil && ctx.Err() == nil {
-		err = run(n)
+	switch {
+	case cmd.Context().Err() != nil || errors.Is(err, io.EOF): // interrupted, or said on standard error why it ended
+		err = nil
+	case err == nil && p.Error != "":
+		err = errors.New(p.Error)
+	case err == nil:
+		cmd.SetContext(ctx)
+		err = show(&operator{socket: filepath.Join(dir, "control.sock")})
 	}
 	cancel()
-	return errors.Join(<-ended, err)
-}
-
-// await waits until the daemon is as wanted, or ctx ends.
-func (n *simulation) await(ctx context.Context, is func(devices []control.Device, resources []control.Resource) bool) error {
-	for limit := time.After(simulationLimit); ; {
-		var status control.Status
-		err := n.client.Get(ctx, "/v1/status", &status)
-		if err == nil && status.Ready {
-			var devices []control.Device
-			if err = n.client.Get(ctx, "/v1/devices", &devices); err == nil && is(devices, status.Resources) {
-				return nil
-			}
-		}
-		select {
-		case <-time.After(10 * time.Millisecond): // the socket is not served from the beginning, and no event has the holders
-		case <-ctx.Done():
-			return nil
-		case <-limit:
-			return fmt.Errorf("metalplugd is not ready after %v: %w", simulationLimit, cmp.Or(err, errors.New("see its log: --log-level debug")))
-		}
+	<-ended
+	if end := child.Wait(); end != nil && err == nil {
+		err = fmt.Errorf("metalplugd: %w", end)
 	}
-}
-
-// registered reports whether the kubelet knows all resources that have devices, or need none.
-func (n *simulation) registered(_ []control.Device, resources []control.Resource) bool {
-	return !slices.ContainsFunc(resources, func(r control.Resource) bool { return expected(r) && !n.kubelet.Knows(r.Name) })
-}
-
-// give allocates the devices that the containers ask for, and waits until the daemon knows their pods. The error is why one gets nothing.
-func (n *simulation) give(ctx context.Context, c config.Config, containers []container) error {
-	var refused []error
-	for i := range containers {
-		refused = append(refused, containers[i].ask(ctx, n, c))
-	}
-	held := n.kubelet.Pods()
-	err := n.await(ctx, func(devices []control.Device, _ []control.Resource) bool {
-		return !slices.ContainsFunc(devices, func(d control.Device) bool { return held[d.ID] != nil && d.Allocated == nil })
-	})
-	return errors.Join(append(refused, err)...)
+	return err
 }

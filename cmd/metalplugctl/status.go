@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // statusCommand shows the daemon as a whole. It is the first thing to look at, and short enough for a ticket.
@@ -21,7 +21,7 @@ func (o *operator) statusCommand() *cobra.Command {
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var status control.Status
+		var status api.Status
 		err := o.client().Get(cmd.Context(), "/v1/status", &status)
 		if err != nil {
 			return err
@@ -37,23 +37,20 @@ func (o *operator) statusCommand() *cobra.Command {
 
 // allWell tells whether everything works: every resource with devices is connected or held back for another plugin, every device that is not cordoned is
 // healthy, the configuration that was to be taken over was, and the daemon can write its files.
-func allWell(s control.Status) bool {
+func allWell(s api.Status) bool {
 	for _, r := range s.Resources {
-		if expected(r) && !r.Connected && r.Held == "" {
+		if r.Expected() && !r.Connected && r.Held == "" {
 			return false
 		}
 	}
 	return s.Ready && s.Configuration.Problem == "" && len(s.Unwritten) == 0 && s.Devices.Unhealthy == s.Devices.Cordoned
 }
 
-// expected tells whether the kubelet is to know of a resource.
-func expected(r control.Resource) bool { return !r.Optional || r.Healthy+r.Unhealthy > 0 }
-
 // cordonsShown is how many of the cordoned devices are on the first page. The list has all.
 const cordonsShown = 5
 
 // status writes the daemon as a whole.
-func (s *screen) status(v control.Status, now time.Time) {
+func (s *screen) status(v api.Status, now time.Time) {
 	fact := func(name, text string) { s.line(fmt.Sprintf("%-14s", name), bold, text) }
 	fact("metalplugd", fmt.Sprintf("%s, up %s", v.Version, age(time.Duration(v.Uptime*float64(time.Second)))))
 	fact("hardware", v.Source)
@@ -95,10 +92,10 @@ func (s *screen) status(v control.Status, now time.Time) {
 }
 
 // standings writes how the resources stand.
-func (s *screen) standings(resources []control.Resource) {
+func (s *screen) standings(resources []api.Resource) {
 	var rows [][]cell
 	for _, r := range resources {
-		if expected(r) || r.Connected {
+		if r.Expected() || r.Connected {
 			rows = append(rows, []cell{{r.Name, bold}, {text: standing(r)}})
 		}
 	}
@@ -106,13 +103,13 @@ func (s *screen) standings(resources []control.Resource) {
 }
 
 // complaints writes why resources are held back, and why the kubelet is not connected, once where all have one reason.
-func (s *screen) complaints(resources []control.Resource) {
+func (s *screen) complaints(resources []api.Resource) {
 	var told []string
 	for _, r := range resources {
 		text := r.Complaint
 		if r.Held != "" {
 			text = r.Name + " is held back: " + r.Held
-		} else if !expected(r) || r.Connected || text == "" || slices.Contains(told, text) {
+		} else if !r.Expected() || r.Connected || text == "" || slices.Contains(told, text) {
 			continue
 		}
 		told = append(told, text)

@@ -6,16 +6,12 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"log/slog"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/metalplug/metalplug/daemon/bundle"
-	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/systemd"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // topologyCommand shows where the devices are on the PCI tree.
@@ -28,12 +24,16 @@ func (o *operator) topologyCommand() *cobra.Command {
 	recorded, file := recordingFlag(cmd), configFlag(cmd)
 	output := outputFlag(cmd, "svg")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var t control.Topology
+		var t api.Topology
 		var err error
+		ask := func(o *operator) error { return o.client().Get(cmd.Context(), "/v1/topology", &t) }
 		if *recorded != "" {
-			t, err = recordedTopology(cmd, *recorded, *file)
+			p := preview{file: *file, logLevel: "warn"}
+			if err = p.machine(*recorded); err == nil {
+				err = p.run(cmd, ask)
+			}
 		} else {
-			err = o.client().Get(cmd.Context(), "/v1/topology", &t)
+			err = ask(o)
 		}
 		if err != nil {
 			return err
@@ -47,37 +47,20 @@ func (o *operator) topologyCommand() *cobra.Command {
 	return cmd
 }
 
-// recordedTopology returns the topology of a recording.
-func recordedTopology(cmd *cobra.Command, recorded, file string) (t control.Topology, err error) {
-	p := preview{}
-	if p.config, err = config.Load(file); err != nil {
-		return t, err
-	}
-	remove, err := p.machine(recorded)
-	if err != nil {
-		return t, err
-	}
-	defer remove()
-	err = p.run(cmd.Context(), systemd.TextLogger(cmd.ErrOrStderr(), slog.LevelWarn), func(n *simulation) error {
-		return n.client.Get(cmd.Context(), "/v1/topology", &t)
-	})
-	return t, err
-}
-
 // legend explains the distances, nearest first, in the words of nvidia-smi.
 var legend = []struct {
-	distance bundle.Distance
+	distance api.Distance
 	text     string
 }{
-	{bundle.PIX, "at most one PCIe switch is between them"},
-	{bundle.PXB, "several PCIe switches, but no host bridge"},
-	{bundle.PHB, "a PCIe host bridge"},
-	{bundle.NODE, "the way between host bridges of one NUMA node"},
-	{bundle.SYS, "the way between NUMA nodes"},
+	{api.PIX, "at most one PCIe switch is between them"},
+	{api.PXB, "several PCIe switches, but no host bridge"},
+	{api.PHB, "a PCIe host bridge"},
+	{api.NODE, "the way between host bridges of one NUMA node"},
+	{api.SYS, "the way between NUMA nodes"},
 }
 
 // topology writes the PCI tree and the distances.
-func (s *screen) topology(t control.Topology) {
+func (s *screen) topology(t api.Topology) {
 	root, ends, elsewhere := treeOf(t)
 	rows := [][]cell{cells("PCI", "NUMA", "LINK", "NAME", "DEVICE", "BUNDLE", "HELD BY")}
 	for _, below := range root.below {
@@ -86,7 +69,7 @@ func (s *screen) topology(t control.Topology) {
 	if len(rows) == 1 {
 		s.line("", "", "No device is on PCI.")
 	} else {
-		if !slices.ContainsFunc(t.Devices, func(p control.Place) bool { return p.Bundle != "" }) {
+		if !slices.ContainsFunc(t.Devices, func(p api.Place) bool { return p.Bundle != "" }) {
 			for i := range rows {
 				rows[i] = slices.Delete(rows[i], 5, 6)
 			}
@@ -122,7 +105,7 @@ func (s *screen) topology(t control.Topology) {
 }
 
 // treeOf returns the PCI tree, the GPUs and the HCAs, one for each function, and how many devices are not on PCI.
-func treeOf(t control.Topology) (root *branch, ends []control.Place, elsewhere int) {
+func treeOf(t api.Topology) (root *branch, ends []api.Place, elsewhere int) {
 	root = new(branch)
 	seen := make(map[string]bool)
 	for _, p := range t.Devices {
@@ -136,7 +119,7 @@ func treeOf(t control.Topology) (root *branch, ends []control.Place, elsewhere i
 		}
 		root.add(p.Path, p)
 	}
-	slices.SortStableFunc(ends, func(a, b control.Place) int { return cmp.Compare(a.Class, b.Class) }) // gpu, infiniband
+	slices.SortStableFunc(ends, func(a, b api.Place) int { return cmp.Compare(a.Class, b.Class) }) // gpu, infiniband
 	return root, ends, elsewhere
 }
 
@@ -144,11 +127,11 @@ func treeOf(t control.Topology) (root *branch, ends []control.Place, elsewhere i
 type branch struct {
 	name    string // without the domain 0000, which people leave out
 	below   []*branch
-	devices []control.Place
+	devices []api.Place
 }
 
 // add adds a device at the end of a path.
-func (b *branch) add(path []string, p control.Place) {
+func (b *branch) add(path []string, p api.Place) {
 	if len(path) == 0 {
 		b.devices = append(b.devices, p)
 		return
@@ -188,7 +171,7 @@ func (b *branch) rows(indent string) [][]cell {
 }
 
 // placed names a device of the tree.
-func placed(p control.Place) string {
+func placed(p api.Place) string {
 	if p.Resource == "" {
 		return cmp.Or(p.ID, p.Class) + " (not offered)"
 	}

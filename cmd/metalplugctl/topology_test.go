@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/inventory"
 )
 
@@ -31,7 +31,7 @@ func TestTopology(t *testing.T) {
 
 	for _, recorded := range []string{"gpu-server", "mig-node"} {
 		code, stdout, stderr = ctl(t, "topology", "--recording", recorded, "-o", "json")
-		var got control.Topology
+		var got api.Topology
 		if err := json.Unmarshal([]byte(stdout), &got); code != exitOK || err != nil {
 			t.Fatalf("%s: exit %d, %v: %s", recorded, code, err, stderr)
 		}

@@ -111,11 +111,20 @@ func (v *view) Write(text []byte) (int, error) {
 	})
 }
 
-// show draws a state in the place of the last one.
-func (v *view) show(draw func(*screen)) error { return v.change(func() { v.draw = draw }) }
+// show draws a state in the place of the last one. Without a view it is [show].
+func (v *view) show(out io.Writer, output string, compact bool, state any, draw func(*screen)) error {
+	if v == nil {
+		return show(out, output, compact, state, draw)
+	}
+	return v.change(func() { v.draw = draw })
+}
 
-// forget takes the notes away.
-func (v *view) forget() { _ = v.change(func() { v.notes = nil }) }
+// forget takes the notes away, if there is a view.
+func (v *view) forget() {
+	if v != nil {
+		_ = v.change(func() { v.notes = nil })
+	}
+}
 
 // change makes a change and draws what is seen after it. It returns the error of the last write.
 func (v *view) change(of func()) error {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // redrawPause is the least time between two drawings. A person reads no faster.
@@ -24,30 +24,47 @@ func (o *operator) watchCommand() *cobra.Command {
 	}
 	output, once := outputFlag(cmd), onceFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		out := cmd.OutOrStdout()
-		switch {
-		case *once || *output != "json" && !isLive(out):
-			return o.redraw(cmd, *output, nil)
-		case *output == "json":
-			return o.eachState(cmd, func() error { return o.redraw(cmd, *output, nil) })
-		}
-		return inView(cmd, func(ctx context.Context, v *view) error {
-			cmd.SetContext(ctx)
-			return o.eachState(cmd, func() error { return o.redraw(cmd, *output, v) })
+		return live(cmd, *output, *once, func(v *view) error {
+			follow := v != nil || *output == "json" && !*once
+			return o.eachState(cmd, follow, func(devices []api.Device, resources []api.Resource) error {
+				v.forget() // that the daemon did not answer
+				return v.show(cmd.OutOrStdout(), *output, true, devices, func(s *screen) { s.watched(devices, resources) })
+			})
 		})
 	}
 	return cmd
 }
 
-// eachState calls draw at once, and at each change until the command ends.
-func (o *operator) eachState(cmd *cobra.Command, draw func() error) error {
+// live calls run with a view, or with nil where the output is not for one.
+func live(cmd *cobra.Command, output string, once bool, run func(*view) error) error {
+	if once || output == "json" || !isLive(cmd.OutOrStdout()) {
+		return run(nil)
+	}
+	return inView(cmd, func(ctx context.Context, v *view) error {
+		cmd.SetContext(ctx)
+		return run(v)
+	})
+}
+
+// eachState calls draw once, or if follow at once and at each change until the command ends.
+func (o *operator) eachState(cmd *cobra.Command, follow bool, draw func([]api.Device, []api.Resource) error) error {
+	state := func() error {
+		devices, resources, err := o.ask(cmd)
+		if err != nil {
+			return err
+		}
+		return draw(devices, resources)
+	}
+	if !follow {
+		return state()
+	}
 	var drawn time.Time
-	return o.follow(cmd, false, func(_ []byte, e control.Event) error {
+	return o.follow(cmd, false, func(_ []byte, e api.Event) error {
 		if e.Time.Equal(drawn) { // the drawing at the first of several changes shows them all
 			return nil
 		}
 		drawn = e.Time
-		err := draw()
+		err := state()
 		select {
 		case <-cmd.Context().Done():
 		case <-time.After(redrawPause):
@@ -56,22 +73,8 @@ func (o *operator) eachState(cmd *cobra.Command, draw func() error) error {
 	})
 }
 
-// redraw shows the state as it is now, in a view or in the output.
-func (o *operator) redraw(cmd *cobra.Command, output string, v *view) error {
-	devices, resources, err := o.ask(cmd)
-	if err != nil {
-		return err
-	}
-	draw := func(s *screen) { s.watched(devices, resources) }
-	if v == nil {
-		return show(cmd.OutOrStdout(), output, true, devices, draw)
-	}
-	v.forget() // that the daemon did not answer
-	return v.show(draw)
-}
-
 // watched writes how the resources stand, and the devices.
-func (s *screen) watched(devices []control.Device, resources []control.Resource) {
+func (s *screen) watched(devices []api.Device, resources []api.Resource) {
 	s.standings(resources)
 	s.WriteString("\n")
 	s.devices(urgent(devices), resources, false)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // whyCommand explains one device. The daemon does the explaining, with the rules and the state that it really has;
@@ -25,7 +25,7 @@ func (o *operator) whyCommand() *cobra.Command {
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		var answer control.Answer
+		var answer api.Answer
 		if err := o.client().Get(cmd.Context(), "/v1/why?what="+url.QueryEscape(asked(args[0])), &answer); err != nil {
 			return err
 		}
@@ -39,14 +39,14 @@ func (o *operator) whyCommand() *cobra.Command {
 }
 
 // isKept reports whether pods cannot get a device as it stands, or since its resource lacks something.
-func isKept(e control.Explanation) bool {
+func isKept(e api.Explanation) bool {
 	return e.Device == nil || e.Device.Resource == "" || e.Device.Health != "Healthy" ||
-		slices.ContainsFunc(e.Steps, func(s control.Step) bool { return !s.OK && s.What == "kubelet" })
+		slices.ContainsFunc(e.Steps, func(s api.Step) bool { return !s.OK && s.What == "kubelet" })
 }
 
 // cure is what to do about what keeps a device from pods. It is empty if nothing would fit every machine.
-func cure(e control.Explanation) string {
-	at := slices.IndexFunc(e.Steps, func(s control.Step) bool { return !s.OK && s.What == "kubelet" })
+func cure(e api.Explanation) string {
+	at := slices.IndexFunc(e.Steps, func(s api.Step) bool { return !s.OK && s.What == "kubelet" })
 	switch {
 	case e.Device != nil && e.Device.Cordoned:
 		return remedy(*e.Device)
@@ -69,7 +69,7 @@ func asked(what string) string {
 }
 
 // answer writes why something is offered or not.
-func (s *screen) answer(a control.Answer) {
+func (s *screen) answer(a api.Answer) {
 	for i, e := range a.Found {
 		if i > 0 {
 			s.WriteString("\n")

@@ -9,13 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/control"
-	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // standing is a resource on one line.
-func standing(r control.Resource) string {
+func standing(r api.Resource) string {
 	text := fmt.Sprintf("%d of %d healthy", r.Healthy, r.Healthy+r.Unhealthy)
 	if r.Cordoned > 0 {
 		text += fmt.Sprintf(", %d cordoned", r.Cordoned)
@@ -38,7 +36,7 @@ func standing(r control.Resource) string {
 }
 
 // healthCell is the health of a device as an operator sees it. A cordoned device is not a sick one.
-func healthCell(d control.Device) cell {
+func healthCell(d api.Device) cell {
 	switch {
 	case d.Resource == "":
 		return cell{text: "Not offered"}
@@ -53,26 +51,26 @@ func healthCell(d control.Device) cell {
 }
 
 // cordonedBy tells in brackets by whom and when a device was cordoned. It is empty if it is not cordoned, or that is not known.
-func cordonedBy(c *inventory.Cordon) string {
+func cordonedBy(c *api.Cordon) string {
 	if c == nil || c.Since.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf(" (by %s, %s)", control.CordonedBy(c), c.Since.UTC().Format(control.TimeFormat))
+	return fmt.Sprintf(" (by %s, %s)", c.By(), c.Since.UTC().Format(api.TimeFormat))
 }
 
 // reasonOf is why a device is not healthy or not offered, and of a cordon by whom.
-func reasonOf(d control.Device) string { return d.Reason + cordonedBy(d.Cordon) }
+func reasonOf(d api.Device) string { return d.Reason + cordonedBy(d.Cordon) }
 
 // podsOf returns the pods that hold a device, as far as they are known.
-func podsOf(d control.Device) []kubelet.Pod {
+func podsOf(d api.Device) []api.Pod {
 	if d.Allocated != nil && d.Holders == nil {
-		return []kubelet.Pod{*d.Allocated}
+		return []api.Pod{*d.Allocated}
 	}
 	return d.Holders
 }
 
 // holder names who holds a device.
-func holder(d control.Device) string {
+func holder(d api.Device) string {
 	var names []string
 	for _, p := range podsOf(d) {
 		names = append(names, p.Namespace+"/"+p.Name)
@@ -93,7 +91,7 @@ func age(d time.Duration) string {
 
 // eventLine tells how many events came and when the last one did: on a machine whose hardware changed since, an old one
 // says that events do not arrive.
-func eventLine(e control.EventCounts, now time.Time) string {
+func eventLine(e api.EventCounts, now time.Time) string {
 	last := "none yet"
 	if !e.LastEvent.IsZero() {
 		last = "last " + age(now.Sub(e.LastEvent)) + " ago"
@@ -102,7 +100,7 @@ func eventLine(e control.EventCounts, now time.Time) string {
 }
 
 // configured is where the configuration is from, and what is wrong with the one that was to replace it.
-func configured(c control.Configuration) string {
+func configured(c api.Configuration) string {
 	text := cmp.Or(strings.Join(c.Files, ", "), "the defaults")
 	if c.Problem != "" {
 		text += "; the last reload was refused: " + c.Problem

@@ -50,6 +50,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	file := flags.String("config", config.DefaultFile, "configuration `FILE`; the default one may be missing")
 	check := flags.Bool("check", false, "check the configuration and exit")
 	showVersion := flags.Bool("version", false, "print the version and exit")
+	preview := flags.Bool("preview", false, "run for metalplugctl preview, as standard input says, and change nothing")
 	levelName := flags.String("log-level", "info", "least `LEVEL` of what is logged: debug, info, notice, warn, error")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -82,14 +83,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitConfig
 	}
 	if *check {
-		if err := daemon.CheckCDI(loaded); err != nil { // systemctl reload asks from within the sandbox
-			fmt.Fprintln(stderr, err)
-			return exitConfig
-		}
-		for _, text := range (systemd.Units{}).Complaints(context.Background(), loaded.Templates()...) {
-			fmt.Fprintf(stderr, "warning: %s\n", text)
-		}
-		return exitOK
+		return checked(loaded, stderr)
 	}
 	log := systemd.OpenLog(stderr, level)
 	defer log.Close()
@@ -99,6 +93,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	signal.Ignore(syscall.SIGPIPE) // the daemon goes on without a reader of its log
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
+	if *preview { // its error is in the answer
+		if daemon.Preview(ctx, daemon.Options{Config: loaded, Log: log.Logger, Version: version}, os.Stdin, stdout) != nil {
+			return exitFailed
+		}
+		return exitOK
+	}
 	err = daemon.Run(ctx, daemon.Options{
 		Config:  loaded,
 		File:    absolute,
@@ -111,6 +111,18 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		log.Error("stopped", "err", err)
 		return exitFailed
+	}
+	return exitOK
+}
+
+// checked says what more is wrong with a usable configuration.
+func checked(c config.Config, stderr io.Writer) int {
+	if err := daemon.CheckCDI(c); err != nil { // systemctl reload asks from within the sandbox
+		fmt.Fprintln(stderr, err)
+		return exitConfig
+	}
+	for _, text := range (systemd.Units{}).Complaints(context.Background(), c.Templates()...) {
+		fmt.Fprintf(stderr, "warning: %s\n", text)
 	}
 	return exitOK
 }

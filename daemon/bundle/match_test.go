@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/bundle"
 	"github.com/metalplug/metalplug/daemon/device"
 )
@@ -52,15 +53,15 @@ func TestDistance(t *testing.T) {
 	place := at(0, "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0")
 	for _, test := range []struct {
 		other bundle.Place
-		want  bundle.Distance
+		want  api.Distance
 	}{
-		{at(0, "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.1"), bundle.PIX},
-		{at(0, "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0/nvme/nvme0"), bundle.PIX},
-		{at(0, "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0/0000:1a:00.0/0000:1b:00.0"), bundle.PXB},
-		{at(0, "pci0000:15/0000:15:02.0/0000:20:00.0"), bundle.PHB},
-		{at(0, "pci0000:48/0000:48:01.0/0000:49:00.0"), bundle.NODE},
-		{at(1, "pci0000:48/0000:48:01.0/0000:49:00.0"), bundle.SYS},
-		{at(0, "virtual/misc/widget"), bundle.NODE},
+		{at(0, "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.1"), api.PIX},
+		{at(0, "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0/nvme/nvme0"), api.PIX},
+		{at(0, "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0/0000:1a:00.0/0000:1b:00.0"), api.PXB},
+		{at(0, "pci0000:15/0000:15:02.0/0000:20:00.0"), api.PHB},
+		{at(0, "pci0000:48/0000:48:01.0/0000:49:00.0"), api.NODE},
+		{at(1, "pci0000:48/0000:48:01.0/0000:49:00.0"), api.SYS},
+		{at(0, "virtual/misc/widget"), api.NODE},
 	} {
 		if got := place.Distance(test.other); got != test.want {
 			t.Errorf("%v: %s, want %s", test.other, got, test.want)

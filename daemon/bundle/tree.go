@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 )
 
@@ -30,34 +31,22 @@ func PlaceOf(d *device.Device, functions ...string) Place {
 	return p
 }
 
-// Distance is how far two devices are from each other, in the words of "nvidia-smi topo -m".
-type Distance string
-
-// Distances, the nearest first.
-const (
-	PIX  Distance = "PIX"  // at most one switch is between them
-	PXB  Distance = "PXB"  // several switches, but no host bridge
-	PHB  Distance = "PHB"  // a host bridge
-	NODE Distance = "NODE" // the way between host bridges of one NUMA node
-	SYS  Distance = "SYS"  // the way between NUMA nodes
-)
-
 // Distances are all of them, the nearest first.
-var Distances = []Distance{PIX, PXB, PHB, NODE, SYS}
+var Distances = []api.Distance{api.PIX, api.PXB, api.PHB, api.NODE, api.SYS}
 
 // Distance returns how far two devices are from each other. Below a switch are a downstream port and the function.
-func (p Place) Distance(q Place) Distance {
+func (p Place) Distance(q Place) api.Distance {
 	switch common := commonDepth(p.Path, q.Path); {
 	case common == 0 && p.NUMA == q.NUMA:
-		return NODE
+		return api.NODE
 	case common == 0:
-		return SYS
+		return api.SYS
 	case common == 1:
-		return PHB
+		return api.PHB
 	case max(len(p.Path), len(q.Path))-common > 2:
-		return PXB
+		return api.PXB
 	}
-	return PIX
+	return api.PIX
 }
 
 // commonDepth returns how many elements two paths have in common.

@@ -42,6 +42,9 @@ var classAbilities = map[string]abilities{
 	"node": {methods: []string{"pci", "vfio"}, auto: true, scrubs: []string{"discard", "zero"}},
 }
 
+// Scrubs returns the methods by which a resource can erase disks.
+func Scrubs() []string { return slices.Clone(classAbilities[device.NVMe.Name].scrubs) }
+
 // resource takes one [[resource]].
 func resource(t *table) Resource {
 	r := Resource{

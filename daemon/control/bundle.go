@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/bundle"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
@@ -18,7 +19,7 @@ import (
 const othersMost = 4
 
 // bundle explains a bundle: why it has these members, and how they stand.
-func (q *question) bundle(b *inventory.Status) (x Explanation) {
+func (q *question) bundle(b *inventory.Status) (x api.Explanation) {
 	first := b.Members[0]
 	x.SysPath = first.Device.SysPath
 	for _, m := range b.Members {
@@ -29,7 +30,7 @@ func (q *question) bundle(b *inventory.Status) (x Explanation) {
 		case first.Device.Udev != nil:
 			why += ", the others are near to it"
 		}
-		x.add("member", m.Resource, m.Healthy, strings.TrimSuffix(cmp.Or(withReason(why, m), why), "; "))
+		add(&x, "member", m.Resource, m.Healthy, strings.TrimSuffix(cmp.Or(withReason(why, m), why), "; "))
 	}
 	q.conclude(&x, b)
 	return x
@@ -43,7 +44,7 @@ func withReason(why string, m *inventory.Status) string {
 }
 
 // far returns how far two devices are from each other. Only the NUMA node counts for one that is not on PCI.
-func far(a, b *inventory.Status) bundle.Distance {
+func far(a, b *inventory.Status) api.Distance {
 	return bundle.PlaceOf(a.Device).Distance(bundle.PlaceOf(b.Device))
 }
 

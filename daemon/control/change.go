@@ -15,32 +15,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/reset"
 )
-
-// Change is the body of a request that changes a device. Which field counts depends on the request.
-type Change struct {
-	Reason string `json:"reason,omitempty"` // of a cordon, for people, on one line
-	Login  string `json:"login,omitempty"`  // of who has logged in where the request comes from; for people too
-	Scrub  string `json:"scrub,omitempty"`  // of a reset: erase the device too, by this method; of an adoption: by another than its resource's
-
-	uid uint32 // of the client, as the kernel tells
-}
-
-// Changed is a device after a change.
-type Changed struct {
-	Device
-	Note string `json:"note,omitempty"` // that there was nothing to change, or empty
-}
-
-// CheckScrub refuses what is no way to erase a device. Which of them a device has is for the helper to say.
-func CheckScrub(method string) error {
-	if all := reset.Erasures(); !slices.Contains(all, method) {
-		return fmt.Errorf("%q is no way to erase: there are %s", method, strings.Join(all, ", "))
-	}
-	return nil
-}
 
 // reasonSize is the longest reason of a cordon in bytes: it is shown in tables and in the status of pods. loginSize is
 // that of a name, of which useradd(8) takes 32.
@@ -49,9 +27,15 @@ const (
 	loginSize  = 64
 )
 
+// request is a change, and who asks for it.
+type request struct {
+	api.Change
+	uid uint32 // of the client, as the kernel tells
+}
+
 // changing lets only uid 0, and the daemon's own uid, change a device; afterwards the device is sent as it is then. failed
 // is the code of an error of change that is not about the request.
-func (s *Server) changing(failed int, change func(ctx context.Context, id string, c Change) (note string, err error)) http.HandlerFunc {
+func (s *Server) changing(failed int, change func(ctx context.Context, id string, c request) (note string, err error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		uid, err := strconv.ParseUint(r.RemoteAddr, 10, 32)
 		if err != nil || uid != 0 && int(uid) != os.Geteuid() {
@@ -68,8 +52,7 @@ func (s *Server) changing(failed int, change func(ctx context.Context, id string
 		}
 		id, limits := r.PathValue("id"), http.NewResponseController(w)
 		_ = limits.SetReadDeadline(time.Time{}) // to erase takes an hour
-		c.uid = uint32(uid)
-		note, err := change(r.Context(), id, c)
+		note, err := change(r.Context(), id, request{c, uint32(uid)})
 		_ = limits.SetWriteDeadline(time.Now().Add(answerLimit))
 		switch {
 		case errors.Is(err, inventory.ErrUnknownDevice):
@@ -84,25 +67,25 @@ func (s *Server) changing(failed int, change func(ctx context.Context, id string
 		}
 		d, err := s.device(id)
 		if err != nil { // it was cordoned, and is not there
-			d = Device{ID: id, Health: health(false), Reason: "gone", NUMANode: -1, Nodes: []string{}}
+			d = api.Device{ID: id, Health: health(false), Reason: "gone", NUMANode: -1, Nodes: []string{}}
 		}
-		send(w, Changed{d, note})
+		send(w, api.Changed{Device: d, Note: note})
 	}
 }
 
 // readChange reads the body of a request; an empty one changes nothing in particular.
-func readChange(body io.Reader) (c Change, err error) {
+func readChange(body io.Reader) (c api.Change, err error) {
 	decoder := json.NewDecoder(body)
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
-		return Change{}, fmt.Errorf("read the request: %w", err)
+		return api.Change{}, fmt.Errorf("read the request: %w", err)
 	}
 	c.Reason, c.Login = strings.Join(strings.Fields(c.Reason), " "), strings.Join(strings.Fields(c.Login), " ")
 	if len(c.Reason) > reasonSize || len(c.Login) > loginSize {
-		return Change{}, fmt.Errorf("read the request: a reason has at most %d bytes, a login %d", reasonSize, loginSize)
+		return api.Change{}, fmt.Errorf("read the request: a reason has at most %d bytes, a login %d", reasonSize, loginSize)
 	}
-	if c.Scrub != "" {
-		err = CheckScrub(c.Scrub)
+	if all := reset.Erasures(); c.Scrub != "" && !slices.Contains(all, c.Scrub) {
+		return api.Change{}, fmt.Errorf("%q is no way to erase: there are %s", c.Scrub, strings.Join(all, ", "))
 	}
-	return c, err
+	return c, nil
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/lease"
@@ -35,12 +36,12 @@ func sick(reason string) func(*inventory.Status) {
 }
 
 func cordoned(s *inventory.Status) {
-	s.Healthy, s.Cordon, s.Reason = false, &inventory.Cordon{Reason: "x", User: "ann"}, "cordoned: x"
+	s.Healthy, s.Cordon, s.Reason = false, &api.Cordon{Reason: "x", User: "ann"}, "cordoned: x"
 }
 
 func cordonedBy(user string) func(*inventory.Status) {
 	return func(s *inventory.Status) {
-		s.Healthy, s.Cordon, s.Reason = false, &inventory.Cordon{Reason: "y", User: user}, "cordoned: y"
+		s.Healthy, s.Cordon, s.Reason = false, &api.Cordon{Reason: "y", User: user}, "cordoned: y"
 	}
 }
 

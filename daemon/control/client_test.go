@@ -16,11 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/control"
 )
 
 // saying is a daemon that answers every connection with that text, and hangs up.
-func saying(t *testing.T, text string) control.Client {
+func saying(t *testing.T, text string) api.Client {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mp")
 	if err != nil {
@@ -43,7 +44,7 @@ func saying(t *testing.T, text string) control.Client {
 		serving.Wait()
 		os.RemoveAll(dir)
 	})
-	return control.Client{Socket: filepath.Join(dir, "c.sock")}
+	return api.Client{Socket: filepath.Join(dir, "c.sock")}
 }
 
 func TestAnswersThatMakeNoSense(t *testing.T) {
@@ -60,7 +61,7 @@ func TestAnswersThatMakeNoSense(t *testing.T) {
 		{"an error with a text", answer(403, `{"error":"use sudo"}`), "use sudo"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			var d control.Device
+			var d api.Device
 			err := saying(t, test.text).Get(t.Context(), "/v1/devices/x", &d)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one with %q", err, test.want)
@@ -102,7 +103,7 @@ func TestStopCutsEverybodyOff(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- b.server.Serve(ctx, l) }()
-	body, err := control.Client{Socket: socket}.Stream(t.Context(), "/v1/events")
+	body, err := api.Client{Socket: socket}.Stream(t.Context(), "/v1/events")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,11 +44,10 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
-	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/udev"
 )
 
@@ -81,7 +80,7 @@ type Options struct {
 	Host      *device.Host
 	Log       *slog.Logger
 
-	Standing  func() map[string]plugin.Status                     // of the resources with the kubelet
+	Standing  func() map[string]api.Standing                      // of the resources with the kubelet
 	Foreign   func(counted map[string][]string) map[string]string // one ID of each resource that the kubelet counts and that is none of ours
 	Unwritten func() []string                                     // which files cannot be written, and why
 	// Adopt lets a disk be erased and offered, and returns what there is to say of it.
@@ -98,10 +97,10 @@ type Server struct {
 	asking chan struct{} // holds one value while a client asks why, which enumerates everything
 
 	mu       sync.Mutex
-	changed  chan struct{} // closed and replaced when something changed that is in no snapshot
-	reload   Configuration // how the last reload ended
-	holders  map[string][]kubelet.Pod
-	refusals []Refusal // the last ones, oldest first
+	changed  chan struct{}     // closed and replaced when something changed that is in no snapshot
+	reload   api.Configuration // how the last reload ended
+	holders  map[string][]api.Pod
+	refusals []api.Refusal // the last ones, oldest first
 
 	counted recent // what the kubelet counts
 }
@@ -144,14 +143,14 @@ func (s *Server) Reloaded(pending []string, err error) {
 }
 
 // SetHolders notes which pods hold which device, by its ID. by is not to be written from then on.
-func (s *Server) SetHolders(by map[string][]kubelet.Pod) {
+func (s *Server) SetHolders(by map[string][]api.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.holders = by
 }
 
 // heldBy returns who holds which device. The map is never written.
-func (s *Server) heldBy() map[string][]kubelet.Pod {
+func (s *Server) heldBy() map[string][]api.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.holders
@@ -162,7 +161,7 @@ const refusalsKept = 16
 
 // refused notes that a container did not get its devices. One that is tried again and again is remembered once.
 func (s *Server) refused(resource, call string, err error) {
-	r := Refusal{Time: time.Now().UTC(), Resource: resource, Call: call, Reason: err.Error()}
+	r := api.Refusal{Time: time.Now().UTC(), Resource: resource, Call: call, Reason: err.Error()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := slices.Clone(s.refusals)
@@ -174,7 +173,7 @@ func (s *Server) refused(resource, call string, err error) {
 }
 
 // configuration returns where the configuration is from, and how its last reload has ended.
-func (s *Server) configuration() Configuration {
+func (s *Server) configuration() api.Configuration {
 	s.mu.Lock()
 	c := s.reload
 	s.mu.Unlock()

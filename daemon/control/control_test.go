@@ -22,12 +22,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
-	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/need"
 	"github.com/metalplug/metalplug/integration/udevtest"
@@ -46,7 +45,7 @@ func widget(name, serial string) string {
 
 // bench is a control socket over a machine.
 type bench struct {
-	control.Client
+	api.Client
 	t         *testing.T
 	machine   *udevtest.Machine
 	inventory *inventory.Inventory
@@ -60,7 +59,7 @@ func start(t *testing.T, recording string, changes ...func(*control.Options)) *b
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{t: t, machine: udevtest.New(t, recording), dir: dir, Client: control.Client{Socket: filepath.Join(dir, "c.sock")}}
+	b := &bench{t: t, machine: udevtest.New(t, recording), dir: dir, Client: api.Client{Socket: filepath.Join(dir, "c.sock")}}
 	c := &config.Config{Hardware: config.Hardware{}, Resources: []config.Resource{{
 		Name: resource, Class: &device.Generic, Match: map[string]string{"SUBSYSTEM": "widget"}, Exclude: map[string]string{"ID_SERIAL": "out"},
 		Shares: 2, Reset: config.ResourceReset{Scrub: "zero"},
@@ -74,8 +73,8 @@ func start(t *testing.T, recording string, changes ...func(*control.Options)) *b
 	o := control.Options{
 		Version: "1.2", Started: time.Now(), Inventory: b.inventory, Host: host, Log: log, Source: b.machine,
 		Config: new(atomic.Pointer[config.Config]), Unwritten: func() []string { return nil },
-		Standing: func() map[string]plugin.Status {
-			return map[string]plugin.Status{resource: {Registered: true, Connected: true}}
+		Standing: func() map[string]api.Standing {
+			return map[string]api.Standing{resource: {Registered: true, Connected: true}}
 		},
 	}
 	o.Config.Store(c)
@@ -142,7 +141,7 @@ func get[T any](b *bench, path string) (answer T) {
 
 // code is the HTTP code of a refusal.
 func code(err error) int {
-	var refused *control.Refused
+	var refused *api.Refused
 	if errors.As(err, &refused) {
 		return refused.Code
 	}
@@ -157,7 +156,7 @@ func machine() string {
 
 func TestDeviceHasTheNamesOfTheDesign(t *testing.T) {
 	b := start(t, widget("widget0", "A"))
-	b.server.SetHolders(map[string][]kubelet.Pod{alpha: {{Namespace: "n", Name: "p", Container: "c"}}})
+	b.server.SetHolders(map[string][]api.Pod{alpha: {{Namespace: "n", Name: "p", Container: "c"}}})
 	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
 	b.until("held", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && s.Find(alpha).Held() })
 	d := get[map[string]any](b, "/v1/devices/"+alpha)
@@ -177,17 +176,17 @@ func TestDeviceHasTheNamesOfTheDesign(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	b := start(t, machine())
-	got := get[control.Status](b, "/v1/status")
+	got := get[api.Status](b, "/v1/status")
 	if got.Uptime <= 0 || got.Started.IsZero() {
 		t.Errorf("uptime %v since %v", got.Uptime, got.Started)
 	}
 	got.Uptime, got.Started = 0, time.Time{}
-	want := control.Status{
-		Version: "1.2", Source: "udev", Ready: true, Devices: control.Totals{Healthy: 2}, Refused: []control.Refusal{}, Cordons: []control.Cordoned{},
-		Configuration: control.Configuration{Files: []string{}},
-		Resources: []control.Resource{{
+	want := api.Status{
+		Version: "1.2", Source: "udev", Ready: true, Devices: api.Totals{Healthy: 2}, Refused: []api.Refusal{}, Cordons: []api.Cordoned{},
+		Configuration: api.Configuration{Files: []string{}},
+		Resources: []api.Resource{{
 			Name: resource, Class: "node", Shares: 2, Scrub: "zero", Capacity: 4,
-			Status: plugin.Status{Registered: true, Connected: true}, Totals: control.Totals{Healthy: 2},
+			Standing: api.Standing{Registered: true, Connected: true}, Totals: api.Totals{Healthy: 2},
 		}},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -198,11 +197,11 @@ func TestStatus(t *testing.T) {
 	for range 20 { // it is tried again and again
 		b.server.Endpoints().Answered(resource, "Allocate", errors.New("no more"))
 	}
-	got = get[control.Status](b, "/v1/status")
+	got = get[api.Status](b, "/v1/status")
 	if got.Events.Events != 1 || got.Events.LastEvent.IsZero() || len(got.Refused) != 1 || got.Refused[0].Reason != "no more" {
 		t.Errorf("%+v", got)
 	}
-	if all := get[[]control.Resource](b, "/v1/resources"); len(all) != 1 || all[0].Capacity != 6 {
+	if all := get[[]api.Resource](b, "/v1/resources"); len(all) != 1 || all[0].Capacity != 6 {
 		t.Errorf("%+v", all)
 	}
 }
@@ -232,7 +231,7 @@ func TestRefusedRequests(t *testing.T) {
 		{"long reason", func() error { return b.cordon(alpha, long[:201]) }, 400, "200"},
 		{"huge body", func() error { return b.cordon(alpha, long) }, 413, "4096"},
 		{"long login", func() error {
-			return b.Post(t.Context(), "/v1/devices/"+alpha+"/cordon", control.Change{Reason: "x", Login: long[:65]}, nil)
+			return b.Post(t.Context(), "/v1/devices/"+alpha+"/cordon", api.Change{Reason: "x", Login: long[:65]}, nil)
 		}, 400, "64"},
 		{"long path", func() error { return b.Get(t.Context(), "/v1/devices/"+long, nil) }, 431, ""},
 		{"wrong method", func() error { return b.Get(t.Context(), "/v1/devices/"+alpha+"/cordon", nil) }, 405, ""},
@@ -246,20 +245,20 @@ func TestRefusedRequests(t *testing.T) {
 			}
 		})
 	}
-	if all := get[[]control.Device](b, "/v1/devices"); len(all) != 2 || all[0].Cordoned {
+	if all := get[[]api.Device](b, "/v1/devices"); len(all) != 2 || all[0].Cordoned {
 		t.Errorf("something was changed: %+v", all)
 	}
 }
 
 func (b *bench) cordon(id, reason string) error {
-	return b.Post(b.t.Context(), "/v1/devices/"+id+"/cordon", control.Change{Reason: reason}, new(control.Device))
+	return b.Post(b.t.Context(), "/v1/devices/"+id+"/cordon", api.Change{Reason: reason}, new(api.Device))
 }
 
 func TestCordon(t *testing.T) {
 	b := start(t, machine())
-	var d control.Device
+	var d api.Device
 	before := time.Now().Truncate(time.Second)
-	err := b.Post(t.Context(), "/v1/devices/"+alpha+"/cordon", control.Change{Reason: "loose\ncable", Login: "ann\t"}, &d)
+	err := b.Post(t.Context(), "/v1/devices/"+alpha+"/cordon", api.Change{Reason: "loose\ncable", Login: "ann\t"}, &d)
 	if err != nil || !d.Cordoned || d.Health != "Unhealthy" || d.Reason != "cordoned: loose cable" {
 		t.Errorf("%+v, %v", d, err)
 	}
@@ -267,23 +266,23 @@ func TestCordon(t *testing.T) {
 	if os.Geteuid() == 0 {
 		name, who = "root", "ann as root"
 	}
-	want := inventory.Cordon{Reason: "loose cable", UID: uint32(os.Geteuid()), User: name, Login: "ann", Since: d.Cordon.Since}
+	want := api.Cordon{Reason: "loose cable", UID: uint32(os.Geteuid()), User: name, Login: "ann", Since: d.Cordon.Since}
 	if *d.Cordon != want || d.Cordon.Since.Before(before) || d.Cordon.Since.After(time.Now()) {
 		t.Errorf("%+v, want %+v", d.Cordon, want)
 	}
-	listed := []control.Cordoned{{Device: alpha, Resource: resource, Cordon: want}}
-	if s := get[control.Status](b, "/v1/status"); !reflect.DeepEqual(s.Cordons, listed) {
+	listed := []api.Cordoned{{Device: alpha, Resource: resource, Cordon: want}}
+	if s := get[api.Status](b, "/v1/status"); !reflect.DeepEqual(s.Cordons, listed) {
 		t.Errorf("%+v, want %+v", s.Cordons, listed)
 	}
-	step := control.Step{What: "state", Why: "cordoned by " + who + ", " + want.Since.Format("2006-01-02 15:04:05Z")}
-	if steps := get[control.Answer](b, "/v1/why?what="+alpha).Found[0].Steps; !slices.Contains(steps, step) {
+	step := api.Step{What: "state", Why: "cordoned by " + who + ", " + want.Since.Format("2006-01-02 15:04:05Z")}
+	if steps := get[api.Answer](b, "/v1/why?what="+alpha).Found[0].Steps; !slices.Contains(steps, step) {
 		t.Errorf("%+v is not in %+v", step, steps)
 	}
-	if s := get[control.Status](b, "/v1/status"); s.Devices != (control.Totals{Healthy: 1, Unhealthy: 1, Cordoned: 1}) {
+	if s := get[api.Status](b, "/v1/status"); s.Devices != (api.Totals{Healthy: 1, Unhealthy: 1, Cordoned: 1}) {
 		t.Errorf("%+v", s.Devices)
 	}
-	d = control.Device{}
-	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", control.Change{}, &d); err != nil || d.Cordoned || d.Cordon != nil || d.Health != "Healthy" {
+	d = api.Device{}
+	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", api.Change{}, &d); err != nil || d.Cordoned || d.Cordon != nil || d.Health != "Healthy" {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
@@ -304,7 +303,7 @@ func TestReset(t *testing.T) {
 		}
 	})
 	reset := func(id, scrub string) error {
-		return b.Post(t.Context(), "/v1/devices/"+id+"/reset", control.Change{Scrub: scrub}, new(control.Device))
+		return b.Post(t.Context(), "/v1/devices/"+id+"/reset", api.Change{Scrub: scrub}, new(api.Device))
 	}
 	if err := reset(alpha, ""); err != nil {
 		t.Error(err)
@@ -336,7 +335,7 @@ func TestWhy(t *testing.T) {
 		{"/dev/widget1", `not offered: no class takes it: example.org/widget: excluded by ID_SERIAL = "out"`, "class"},
 		{"/sys/devices/virtual/other/o", "not offered: no class takes it, and it has no device node, nor has anything below it: pods cannot be given it", "class"},
 	} {
-		answer := get[control.Answer](b, "/v1/why?what="+test.what)
+		answer := get[api.Answer](b, "/v1/why?what="+test.what)
 		if len(answer.Found) != 1 || answer.Found[0].Verdict != test.verdict {
 			t.Errorf("%s: %+v", test.what, answer)
 			continue
@@ -351,7 +350,7 @@ func TestWhy(t *testing.T) {
 	b.inventory.Allocated(map[string][]string{alpha: {alpha}}, "")
 	b.machine.Unplug("/sys/devices/virtual/widget/widget0")
 	b.until("gone", func(s *inventory.Snapshot) bool { return s.Find(alpha) != nil && !s.Find(alpha).Present })
-	answer := get[control.Answer](b, "/v1/why?what="+alpha)
+	answer := get[api.Answer](b, "/v1/why?what="+alpha)
 	if want := "offered as example.org/widget, Unhealthy: cordoned: x; gone, held by a pod"; answer.Found[0].Verdict != want {
 		t.Errorf("%+v", answer)
 	}
@@ -496,8 +495,8 @@ func TestNoAnswer(t *testing.T) {
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	for socket, want := range map[string]string{filepath.Join(dir, "none.sock"): "no such socket", left: "nobody listens"} {
-		err := (control.Client{Socket: socket}).Get(t.Context(), "/v1/status", nil)
-		if !errors.Is(err, control.ErrNoAnswer) || !strings.Contains(err.Error(), want) {
+		err := (api.Client{Socket: socket}).Get(t.Context(), "/v1/status", nil)
+		if !errors.Is(err, api.ErrNoAnswer) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}

@@ -3,7 +3,6 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,36 +11,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/api"
 )
-
-// Cordoned is a device that is cordoned.
-type Cordoned struct {
-	Device   string `json:"device"`
-	Resource string `json:"resource"` // empty if it is seen and not offered
-	inventory.Cordon
-}
-
-// CordonedBy names who has cordoned a device, by a cordon that is not nil: sudo makes root of each user, but the login is
-// still known. It is empty if that is not known.
-func CordonedBy(c *inventory.Cordon) string {
-	if c.Since.IsZero() {
-		return ""
-	}
-	name := cmp.Or(c.User, fmt.Sprintf("uid %d", c.UID))
-	if c.Login != "" && c.Login != name {
-		return c.Login + " as " + name
-	}
-	return name
-}
 
 // errNoReason refuses a cordon without a reason. The next operator who finds the device is rarely the one who cordoned it.
 var errNoReason = errors.New("a cordon needs a reason: it is shown with the device")
 
 // by returns the cordon that a change asks for. The users' file is not read: the daemon may not, so that a uid other than 0
 // has no name.
-func (c Change) by() inventory.Cordon {
-	made := inventory.Cordon{Reason: c.Reason, UID: c.uid, Login: c.Login, Since: time.Now().UTC().Truncate(time.Second)}
+func (c request) by() api.Cordon {
+	made := api.Cordon{Reason: c.Reason, UID: c.uid, Login: c.Login, Since: time.Now().UTC().Truncate(time.Second)}
 	if c.uid == 0 {
 		made.User = "root"
 	}
@@ -86,7 +65,7 @@ func (s *Server) idsOf(ctx context.Context, name string) (ids []string) {
 }
 
 // cordon keeps a device from new pods.
-func (s *Server) cordon(ctx context.Context, id string, c Change) (note string, err error) {
+func (s *Server) cordon(ctx context.Context, id string, c request) (note string, err error) {
 	if c.Reason == "" {
 		return "", errNoReason
 	}
@@ -95,21 +74,21 @@ func (s *Server) cordon(ctx context.Context, id string, c Change) (note string, 
 		return "", err
 	}
 	snapshot, _ := s.Inventory.Snapshot()
-	if d := snapshot.Find(id); d != nil && by.Reason == inventory.Unexplained && !d.Cordon.Same(&by) {
+	if d := snapshot.Find(id); d != nil && by.Reason == api.Unexplained && !d.Cordon.Same(&by) {
 		return "it was cordoned already", nil
 	}
-	s.Log.Info("device cordoned", "device", id, "user", CordonedBy(&by), "err", c.Reason)
+	s.Log.Info("device cordoned", "device", id, "user", by.By(), "err", c.Reason)
 	return "", nil
 }
 
 // uncordon gives a device to pods again.
-func (s *Server) uncordon(ctx context.Context, id string, c Change) (note string, err error) {
+func (s *Server) uncordon(ctx context.Context, id string, c request) (note string, err error) {
 	was, err := s.Inventory.Uncordon(ctx, id)
 	if err == nil && !was {
 		return "it was not cordoned", nil
 	}
 	if by := c.by(); err == nil {
-		s.Log.Info("device uncordoned", "device", id, "user", CordonedBy(&by))
+		s.Log.Info("device uncordoned", "device", id, "user", by.By())
 	}
 	return "", err
 }

@@ -12,31 +12,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
-	"github.com/metalplug/metalplug/daemon/plugin"
 )
-
-// Event is something that happened, as it is sent to a client that follows. The server compares the state that the client
-// was told of last with the newest one. A device that comes and goes between two looks has no event. All events are true, and
-// a client that has read them all knows the state of everything.
-type Event struct {
-	Time time.Time `json:"time"`
-	// Event is one of:
-	//   listening: the first one: what happens from now on is sent
-	//   added, withdrawn: a device is in an offer, or not any more; seen: it is there and not offered
-	//   gone, back: its hardware
-	//   healthy, unhealthy, cordoned, uncordoned: what the kubelet is told, and why
-	//   allocated, released: whether a pod holds it
-	//   warning: what is not as it should be; nothing in it: that is over
-	//   connected, disconnected: the kubelet, to a resource
-	//   reloaded, refused: the configuration; where it was refused, Problem says why and the old one holds
-	//   missed: the client took the last events so slowly that there were states which it was not sent; Problem counts them
-	Event    string  `json:"event"`
-	Device   *Device `json:"device,omitempty"`
-	Resource string  `json:"resource,omitempty"`
-	Problem  string  `json:"problem,omitempty"`
-}
 
 // sendEvents sends a line for each event until the client leaves or does not read for a while.
 func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
@@ -44,7 +22,7 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 	limits := http.NewResponseController(w)
 	_ = limits.SetReadDeadline(time.Time{}) // it has nothing more to say
 	f := follower{Server: s}
-	write := func(events []Event) error {
+	write := func(events []api.Event) error {
 		_ = limits.SetWriteDeadline(time.Now().Add(answerLimit))
 		var lines bytes.Buffer
 		encoder := json.NewEncoder(&lines)
@@ -59,10 +37,10 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 		return limits.Flush()
 	}
 	f.look()
-	if write([]Event{{Time: time.Now().UTC(), Event: "listening"}}) != nil {
+	if write([]api.Event{{Time: time.Now().UTC(), Event: "listening"}}) != nil {
 		return
 	}
-	var missed []Event // while the client took the last events
+	var missed []api.Event // while the client took the last events
 	for f.wait(r.Context()) {
 		events := append(missed, f.look()...)
 		if missed = nil; len(events) == 0 {
@@ -82,11 +60,11 @@ func (s *Server) sendEvents(w http.ResponseWriter, r *http.Request) {
 const slowClient = time.Second
 
 // missing returns what to tell a client that took so long to take the events up to a snapshot, with the version of the newest.
-func missing(sent, newest uint64, took time.Duration) []Event {
+func missing(sent, newest uint64, took time.Duration) []api.Event {
 	if newest <= sent+1 || took < slowClient {
 		return nil
 	}
-	return []Event{{
+	return []api.Event{{
 		Time: time.Now().UTC(), Event: "missed",
 		Problem: fmt.Sprintf("%d states in between: the client took %v to read the last events", newest-sent-1, took.Truncate(time.Millisecond)),
 	}}
@@ -97,8 +75,8 @@ func missing(sent, newest uint64, took time.Duration) []Event {
 type follower struct {
 	*Server
 	snapshot  *inventory.Snapshot // that it was sent
-	standing  map[string]plugin.Status
-	reload    Configuration
+	standing  map[string]api.Standing
+	reload    api.Configuration
 	changes   <-chan struct{} // of the snapshot
 	resources <-chan struct{} // and of the rest
 }
@@ -115,7 +93,7 @@ func (f *follower) wait(ctx context.Context) bool {
 }
 
 // look returns what has happened since the last look, which at the first one is nothing.
-func (f *follower) look() (events []Event) {
+func (f *follower) look() (events []api.Event) {
 	last := *f
 	f.resources = f.next()
 	f.snapshot, f.changes = f.Inventory.Snapshot()
@@ -127,17 +105,17 @@ func (f *follower) look() (events []Event) {
 	for _, name := range slices.Sorted(maps.Keys(f.standing)) {
 		switch was, is := last.standing[name].Connected, f.standing[name].Connected; {
 		case is && !was:
-			events = append(events, Event{Event: "connected", Resource: name})
+			events = append(events, api.Event{Event: "connected", Resource: name})
 		case was && !is:
-			events = append(events, Event{Event: "disconnected", Resource: name})
+			events = append(events, api.Event{Event: "disconnected", Resource: name})
 		}
 	}
 	switch at := f.reload.Reloaded; {
 	case at == last.reload.Reloaded: // there was none since
 	case f.reload.Problem != "":
-		events = append(events, Event{Event: "refused", Problem: f.reload.Problem})
+		events = append(events, api.Event{Event: "refused", Problem: f.reload.Problem})
 	default:
-		events = append(events, Event{Event: "reloaded"})
+		events = append(events, api.Event{Event: "reloaded"})
 	}
 	now := time.Now().UTC()
 	for i := range events {
@@ -149,12 +127,12 @@ func (f *follower) look() (events []Event) {
 // difference tells what happened between two snapshots, device by device. A device that is the same in both costs
 // a comparison of pointers. A snapshot shares with the one before it all that has not changed. A device that is in the first alone
 // has left the offer, and nothing is known of it any more.
-func difference(before, after *inventory.Snapshot, holders map[string][]kubelet.Pod) []Event {
+func difference(before, after *inventory.Snapshot, holders map[string][]api.Pod) []api.Event {
 	was := make(map[string]*inventory.Status)
 	for d := range before.All() {
 		was[key(d)] = d
 	}
-	var events []Event
+	var events []api.Event
 	for d := range after.All() {
 		old := was[key(d)]
 		delete(was, key(d))
@@ -163,13 +141,13 @@ func difference(before, after *inventory.Snapshot, holders map[string][]kubelet.
 		}
 		for _, what := range changes(old, d) {
 			device := NewDevice(d, holders)
-			events = append(events, Event{Event: what, Device: &device})
+			events = append(events, api.Event{Event: what, Device: &device})
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(was)) {
 		device := NewDevice(was[id], nil)
 		device.Present, device.Resource = false, ""
-		events = append(events, Event{Event: "withdrawn", Device: &device})
+		events = append(events, api.Event{Event: "withdrawn", Device: &device})
 	}
 	return events
 }

@@ -12,15 +12,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/control"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
 // stream follows the events of a daemon.
 type stream struct {
 	t      *testing.T
-	events chan control.Event
+	events chan api.Event
 }
 
 func (b *bench) follow() *stream {
@@ -30,12 +30,12 @@ func (b *bench) follow() *stream {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(func() { body.Close() })
-	s := &stream{b.t, make(chan control.Event, 1000)}
+	s := &stream{b.t, make(chan api.Event, 1000)}
 	go func() {
 		defer close(s.events)
 		decoder := json.NewDecoder(body)
 		for {
-			var e control.Event
+			var e api.Event
 			if decoder.Decode(&e) != nil {
 				return
 			}
@@ -66,8 +66,8 @@ func (s *stream) next(want string) {
 func TestEvents(t *testing.T) {
 	var connected atomic.Bool
 	b := start(t, widget("widget0", "A"), func(o *control.Options) {
-		o.Standing = func() map[string]plugin.Status {
-			return map[string]plugin.Status{resource: {Connected: connected.Load()}}
+		o.Standing = func() map[string]api.Standing {
+			return map[string]api.Standing{resource: {Connected: connected.Load()}}
 		}
 	})
 	s := b.follow()
@@ -77,7 +77,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.next("cordoned " + alpha)
-	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", control.Change{}, new(control.Device)); err != nil {
+	if err := b.Post(t.Context(), "/v1/devices/"+alpha+"/uncordon", api.Change{}, new(api.Device)); err != nil {
 		t.Fatal(err)
 	}
 	s.next("uncordoned " + alpha)
@@ -131,13 +131,13 @@ func TestSlowClientsHoldNothingUp(t *testing.T) {
 			t.Fatalf("%d devices are told of", added)
 		}
 	}
-	if got := get[control.Status](b, "/v1/status"); got.Devices.Healthy != 201 {
+	if got := get[api.Status](b, "/v1/status"); got.Devices.Healthy != 201 {
 		t.Errorf("%+v", got.Devices)
 	}
 	seen := make(map[string]bool)
 	lines := bufio.NewScanner(late)
 	for len(seen) < 200 && lines.Scan() {
-		var e control.Event
+		var e api.Event
 		if json.Unmarshal(lines.Bytes(), &e) == nil && e.Device != nil {
 			seen[e.Device.ID] = true
 		}

@@ -17,10 +17,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/plugin"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 	"github.com/metalplug/metalplug/integration/udevtest"
 )
@@ -114,7 +114,7 @@ func fuzzServer(f *testing.F, touched func()) *Server {
 	<-inv.Ready()
 	return New(Options{
 		Inventory: inv, Host: host, Log: slog.New(slog.DiscardHandler), Source: machine, Config: &applied,
-		Standing: func() map[string]plugin.Status { return nil }, Unwritten: func() []string { return nil },
+		Standing: func() map[string]api.Standing { return nil }, Unwritten: func() []string { return nil },
 		Foreign: func(map[string][]string) map[string]string { return nil },
 		Adopt:   func(context.Context, string, string) (string, error) { touched(); return "", nil },
 		Reset: func(_ context.Context, id, scrub string) error {

@@ -14,9 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
 )
 
@@ -166,7 +166,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 	if snapshot.Version == 0 { // before the first one 0 would not be true
 		return
 	}
-	gauge(readingDesc, float64(cmp.Or(reading(snapshot), &Reading{}).Disks))
+	gauge(readingDesc, float64(cmp.Or(reading(snapshot), &api.Reading{}).Disks))
 	others := make(map[string]int)
 	for _, c := range device.Classes {
 		others[c.Name] = 0
@@ -184,7 +184,7 @@ func (s scrape) Collect(to chan<- prometheus.Metric) {
 }
 
 // collect makes the metrics of one device.
-func (s scrape) collect(gauge func(of *prometheus.Desc, value float64, labels ...string), d *inventory.Status, holders []kubelet.Pod) {
+func (s scrape) collect(gauge func(of *prometheus.Desc, value float64, labels ...string), d *inventory.Status, holders []api.Pod) {
 	shown := NewDevice(d, nil)
 	id, resource := shown.ID, cmp.Or(d.Resource, d.Taker)
 	if id == "" || resource == "" {

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // metrics returns what a scrape gives, without the comments.
@@ -75,7 +75,7 @@ metalplug_uevents_total 0
 
 func TestMetrics(t *testing.T) {
 	b := start(t, machine())
-	b.server.SetHolders(map[string][]kubelet.Pod{
+	b.server.SetHolders(map[string][]api.Pod{
 		alpha:           {{Namespace: "n", Name: "p", Container: "c"}, {Namespace: "n", Name: "p", Container: "d"}},
 		"node-B-widget": {{Namespace: "n", Name: "gone", Container: "c"}},
 	})

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
@@ -38,24 +39,19 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("POST /v1/devices/{id}/cordon", s.named(s.changing(http.StatusInternalServerError, s.cordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/uncordon", s.named(s.changing(http.StatusInternalServerError, s.uncordon)))
 	mux.HandleFunc("POST /v1/devices/{id}/reset", s.changing(http.StatusConflict,
-		func(ctx context.Context, id string, c Change) (string, error) { // a reset that has begun goes on when the client leaves
+		func(ctx context.Context, id string, c request) (string, error) { // a reset that has begun goes on when the client leaves
 			return "", s.Reset(context.WithoutCancel(ctx), id, c.Scrub)
 		}))
 	mux.HandleFunc("POST /v1/devices/{id}/adopt", s.changing(http.StatusConflict,
-		func(ctx context.Context, id string, c Change) (string, error) { return s.Adopt(ctx, id, c.Scrub) }))
+		func(ctx context.Context, id string, c request) (string, error) { return s.Adopt(ctx, id, c.Scrub) }))
 	return mux
-}
-
-// problem is the answer to a request that was refused.
-type problem struct {
-	Error string `json:"error"`
 }
 
 // refuse answers that a request is not carried out, and why.
 func refuse(w http.ResponseWriter, code int, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(problem{err.Error()}) // who has left cannot be told
+	_ = json.NewEncoder(w).Encode(api.Refused{Text: err.Error()}) // who has left cannot be told
 }
 
 // send answers with a value.
@@ -97,11 +93,11 @@ func (s *Server) sendDevice(w http.ResponseWriter, r *http.Request) {
 }
 
 // device returns a device as it stands now. The error is [inventory.ErrUnknownDevice].
-func (s *Server) device(id string) (Device, error) {
+func (s *Server) device(id string) (api.Device, error) {
 	snapshot, _ := s.Inventory.Snapshot()
 	status := snapshot.Find(id)
 	if status == nil {
-		return Device{}, unknown(id)
+		return api.Device{}, unknown(id)
 	}
 	return NewDevice(status, s.heldBy()), nil
 }
@@ -140,14 +136,14 @@ func (s *Server) sendKubelet(w http.ResponseWriter, r *http.Request) {
 		return kubelet.Allocatable(context.WithoutCancel(r.Context()), s.Config.Load().Paths.PodResources)
 	})
 	if errors.Is(err, kubelet.ErrNotCounted) {
-		send(w, Counted{Unknown: err.Error()})
+		send(w, api.Counted{Unknown: err.Error()})
 		return
 	}
 	if err != nil {
 		refuse(w, http.StatusBadGateway, err)
 		return
 	}
-	counted := Counted{Allocatable: make(map[string]int, len(ids)), Foreign: s.Foreign(ids)}
+	counted := api.Counted{Allocatable: make(map[string]int, len(ids)), Foreign: s.Foreign(ids)}
 	for resource, all := range ids {
 		counted.Allocatable[resource] = len(all)
 	}

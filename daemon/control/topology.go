@@ -10,32 +10,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/bundle"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/sysfs"
 )
 
-// Topology is where the devices of a node are on its PCI tree.
-type Topology struct {
-	Devices []Place `json:"devices"` // by PCI address, then those that are not on PCI
-	// Distances has the distance of each GPU and each HCA to each of the others, by their names.
-	Distances map[string]map[string]bundle.Distance `json:"distances"`
-}
+// function returns the path of the PCI function of a place in sysfs.
+func function(p api.Place) string { return "/sys/devices/" + strings.Join(p.Path, "/") }
 
-// Place is a device with its place.
-type Place struct {
-	Name string   `json:"name"` // such as GPU0 or HCA1, one for each PCI function, or empty if no resource takes it or it is not on PCI
-	Path []string `json:"path"` // from the PCI host bridge down to the function, or empty if it is not on PCI
-	Link string   `json:"link"` // its speed and its width, as far as sysfs has them, or that the function does not answer
-	CPUs string   `json:"cpus"` // those next to it, such as "0-15,32-47", as far as sysfs has them
-	Device
-}
-
-// function returns the path of the PCI function in sysfs.
-func (p Place) function() string { return "/sys/devices/" + strings.Join(p.Path, "/") }
-
-func (p Place) at() bundle.Place { return bundle.Place{Path: p.Path, NUMA: p.NUMANode} }
+func at(p api.Place) bundle.Place { return bundle.Place{Path: p.Path, NUMA: p.NUMANode} }
 
 // Links reads the speeds of the links of PCI functions. The kernel asks the function (pcie_capability_read_word in
 // drivers/pci/access.c), so that a read may never end. The zero value is ready, and its methods are safe for concurrent use.
@@ -83,30 +67,30 @@ func (l *Links) speeds(tree *sysfs.Tree, functions []string) map[string]string {
 var placeNames = map[string]string{"gpu": "GPU", "infiniband": "HCA", "fpga": "FPGA", "nvme": "DISK"}
 
 // NewTopology returns the topology of a snapshot. holders are the pods that hold devices, by ID.
-func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, holders map[string][]kubelet.Pod) Topology {
-	t := Topology{Devices: []Place{}, Distances: make(map[string]map[string]bundle.Distance)}
+func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, holders map[string][]api.Pod) api.Topology {
+	t := api.Topology{Devices: []api.Place{}, Distances: make(map[string]map[string]api.Distance)}
 	var functions []string
 	for d := range snapshot.All() {
 		if d.Members != nil { // they are in the tree
 			continue
 		}
-		p := Place{Path: []string{}, Device: NewDevice(d, holders)}
+		p := api.Place{Path: []string{}, Device: NewDevice(d, holders)}
 		if p.PCI != "" {
 			p.Path = bundle.PlaceOf(d.Device).Path
-			functions = append(functions, p.function())
-			p.CPUs, _ = tree.Attr(p.function(), "local_cpulist")
+			functions = append(functions, function(p))
+			p.CPUs, _ = tree.Attr(function(p), "local_cpulist")
 		}
 		t.Devices = append(t.Devices, p)
 	}
 	speeds := links.speeds(tree, functions)
 	for i := range t.Devices {
-		t.Devices[i].Link = speeds[t.Devices[i].function()]
+		t.Devices[i].Link = speeds[function(t.Devices[i])]
 	}
-	slices.SortStableFunc(t.Devices, func(a, b Place) int {
+	slices.SortStableFunc(t.Devices, func(a, b api.Place) int {
 		return cmp.Or(cmp.Compare(min(len(b.PCI), 1), min(len(a.PCI), 1)), cmp.Compare(a.PCI, b.PCI), cmp.Compare(a.ID, b.ID))
 	})
 	count, named := make(map[string]int), make(map[string]string) // by class, and by PCI function
-	ends := make(map[string]Place)
+	ends := make(map[string]api.Place)
 	for i := range t.Devices {
 		p := &t.Devices[i]
 		if p.PCI == "" || cmp.Or(p.Resource, p.Taker) == "" {
@@ -121,10 +105,10 @@ func NewTopology(tree *sysfs.Tree, links *Links, snapshot *inventory.Snapshot, h
 		}
 	}
 	for from, a := range ends {
-		t.Distances[from] = make(map[string]bundle.Distance)
+		t.Distances[from] = make(map[string]api.Distance)
 		for to, b := range ends {
 			if from != to {
-				t.Distances[from][to] = a.at().Distance(b.at())
+				t.Distances[from][to] = at(a).Distance(at(b))
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // TestLinkThatDoesNotAnswer has a PCI function whose link is never read. The others are shown, and the function is asked once.
@@ -24,8 +24,8 @@ func TestLinkThatDoesNotAnswer(t *testing.T) {
 	if err := errors.Join(os.Remove(silent), unix.Mkfifo(silent, 0o600)); err != nil { // of which an open waits for a writer
 		t.Fatal(err)
 	}
-	links := func() (one, other control.Place) {
-		places := get[control.Topology](b, "/v1/topology").Devices
+	links := func() (one, other api.Place) {
+		places := get[api.Topology](b, "/v1/topology").Devices
 		if len(places) != 2 {
 			t.Fatalf("%+v", places)
 		}

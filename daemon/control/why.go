@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/evidence"
@@ -19,36 +20,6 @@ import (
 	"github.com/metalplug/metalplug/daemon/verdict"
 	"github.com/metalplug/metalplug/udev"
 )
-
-// Answer tells why something is offered, or is not. The steps are in the order in which the daemon decides: what udev
-// knows, the classes, the identity, the rules, whether the host uses it, its health, its nodes; then what only the
-// inventory knows, such as a cordon or an event that has left a mark; then the kubelet.
-type Answer struct {
-	What  string        `json:"what"`  // as it was asked
-	Found []Explanation `json:"found"` // one for each device that it leads to, never empty
-}
-
-// Explanation is everything that was decided about one device, in that order.
-type Explanation struct {
-	SysPath string  `json:"sysfsPath"`
-	Device  *Device `json:"device"` // as it stands now, or null if nothing is known of it
-	Steps   []Step  `json:"steps"`
-	Verdict string  `json:"verdict"`
-	Would   string  `json:"would,omitempty"` // a [[resource]] that would take it, in TOML, where none is about such devices
-}
-
-// Step is one decision.
-type Step struct {
-	What string `json:"what"` // "node", "udev", "class", "identity", "rule", "offer", "health", "nodes", "state", "evidence" or "kubelet"
-	Name string `json:"name"` // of the class or the resource that was tried
-	OK   bool   `json:"ok"`   // it does not keep the device from pods
-	Why  string `json:"why"`
-
-	Where string `json:"where,omitempty"` // "FILE:LINE" of what has decided it in the configuration
-}
-
-// TimeFormat is how a time is shown, in UTC.
-const TimeFormat = "2006-01-02 15:04:05Z"
 
 // askLimit is how long a client waits for the answer to the question of another. An answer takes a second on a large machine,
 // and longer only where hardware does not answer. It leaves time for the own one ([answerLimit]).
@@ -81,14 +52,14 @@ func (s *Server) sendWhy(w http.ResponseWriter, r *http.Request) {
 }
 
 // explain answers a question. It waits for the answer to an earlier one, for a while. The error may be [errBusy] or that of ctx.
-func (s *Server) explain(ctx context.Context, what string) (Answer, error) {
+func (s *Server) explain(ctx context.Context, what string) (api.Answer, error) {
 	select {
 	case s.asking <- struct{}{}:
 		defer func() { <-s.asking }()
 	case <-ctx.Done():
-		return Answer{}, ctx.Err()
+		return api.Answer{}, ctx.Err()
 	case <-time.After(askLimit):
-		return Answer{}, errBusy
+		return api.Answer{}, errBusy
 	}
 	q := question{Server: s, what: what, config: s.Config.Load()}
 	return q.answer()
@@ -106,7 +77,7 @@ type question struct {
 
 // answer finds what is asked for and explains it. Hardware that is gone is explained by what is kept of it; it looks
 // at everything else, so that the answer holds now and not as of the last event.
-func (q *question) answer() (answer Answer, err error) {
+func (q *question) answer() (answer api.Answer, err error) {
 	q.rules, answer.What = q.config.Rules(), q.what
 	q.snapshot, _ = q.Inventory.Snapshot()
 	var known *inventory.Status
@@ -115,14 +86,14 @@ func (q *question) answer() (answer Answer, err error) {
 		known = users[0]
 	}
 	if known != nil && known.Members != nil {
-		answer.Found = []Explanation{q.bundle(known)}
+		answer.Found = []api.Explanation{q.bundle(known)}
 		return answer, nil
 	}
 	if known != nil && !known.Present {
-		x := Explanation{SysPath: known.Device.SysPath}
-		x.add("udev", "", false, "its hardware is not there; it was last at "+known.Device.SysPath)
+		x := api.Explanation{SysPath: known.Device.SysPath}
+		add(&x, "udev", "", false, "its hardware is not there; it was last at "+known.Device.SysPath)
 		q.conclude(&x, known)
-		answer.Found = []Explanation{x}
+		answer.Found = []api.Explanation{x}
 		return answer, nil
 	}
 	if q.devices, err = q.Source.Enumerate(); err != nil {
@@ -143,7 +114,7 @@ func (q *question) answer() (answer Answer, err error) {
 	switch n := len(users); {
 	case len(answer.Found) > 0 && n > 1: // the explanation of the node is the same for all
 		answer.Found = answer.Found[:1]
-		answer.Found[0].Steps = slices.Insert(answer.Found[0].Steps, 0, Step{
+		answer.Found[0].Steps = slices.Insert(answer.Found[0].Steps, 0, api.Step{
 			What: "node", OK: true, Why: fmt.Sprintf("%d devices share %s; this is one of them", n, q.what),
 		})
 	case len(answer.Found) > 0:
@@ -157,15 +128,15 @@ func (q *question) answer() (answer Answer, err error) {
 
 // told adds to what a look finds what the inventory and the kubelet make of it. The look and the inventory may disagree
 // for a moment, when something has just happened; both are told.
-func (q *question) told(e device.Explained) Explanation {
+func (q *question) told(e device.Explained) api.Explanation {
 	u := e.Device.Udev
 	known := e.Device.SysPath + " is in subsystem " + u.Subsystem
 	if u.DevNode != "" {
 		known += ", its node is " + u.DevNode
 	}
-	x := Explanation{SysPath: e.Device.SysPath, Steps: []Step{{What: "udev", OK: true, Why: known}}}
+	x := api.Explanation{SysPath: e.Device.SysPath, Steps: []api.Step{{What: "udev", OK: true, Why: known}}}
 	for _, step := range e.Steps {
-		x.Steps = append(x.Steps, Step{What: step.What, Name: step.Name, OK: step.OK, Why: step.Why, Where: q.config.Where(step.Rule, step.Key)})
+		x.Steps = append(x.Steps, api.Step{What: step.What, Name: step.Name, OK: step.OK, Why: step.Why, Where: q.config.Where(step.Rule, step.Key)})
 	}
 	var err error
 	x.Would, err = q.would(e)
@@ -184,21 +155,21 @@ func (q *question) told(e device.Explained) Explanation {
 
 // conclude adds how a device stands, and the verdict. The state may say more than the look: what an event or a counter
 // has said of the hardware, what an operator has, and whether it comes and goes too often.
-func (q *question) conclude(x *Explanation, d *inventory.Status) {
+func (q *question) conclude(x *api.Explanation, d *inventory.Status) {
 	shown := NewDevice(d, q.heldBy())
 	x.Device = &shown
 	if d.Healthy { // else the verdict has the reason
-		x.add("state", "", true, "Healthy since "+shown.Since.Format(TimeFormat))
+		add(x, "state", "", true, "Healthy since "+shown.Since.Format(api.TimeFormat))
 	}
-	x.evidence(d)
+	addEvidence(x, d)
 	if by := d.Cordon; by != nil && !by.Since.IsZero() {
-		x.add("state", "", false, fmt.Sprintf("cordoned by %s, %s", CordonedBy(by), by.Since.UTC().Format(TimeFormat)))
+		add(x, "state", "", false, fmt.Sprintf("cordoned by %s, %s", by.By(), by.Since.UTC().Format(api.TimeFormat)))
 	}
 	if d.Reserved != "" {
-		x.add("state", "", true, "only the pod that holds it may have it: "+d.Reserved)
+		add(x, "state", "", true, "only the pod that holds it may have it: "+d.Reserved)
 	}
 	if d.Warning != "" {
-		x.add("state", "", true, "warning: "+d.Warning)
+		add(x, "state", "", true, "warning: "+d.Warning)
 	}
 	if d.Resource == "" {
 		x.Verdict = "not offered: " + d.Reason
@@ -225,10 +196,10 @@ func (q *question) conclude(x *Explanation, d *inventory.Status) {
 	}
 }
 
-// evidence adds what is known of a disk, and what that rests on.
-func (x *Explanation) evidence(d *inventory.Status) {
+// addEvidence adds what is known of a disk, and what that rests on.
+func addEvidence(x *api.Explanation, d *inventory.Status) {
 	v := d.Evidence
-	at := v.Since.UTC().Format(TimeFormat)
+	at := v.Since.UTC().Format(api.TimeFormat)
 	ok, why := false, ""
 	switch {
 	case v.Kind == evidence.Blank:
@@ -250,20 +221,20 @@ func (x *Explanation) evidence(d *inventory.Status) {
 	default:
 		return
 	}
-	x.add("evidence", "", ok, why)
+	add(x, "evidence", "", ok, why)
 }
 
 // add adds a step.
-func (x *Explanation) add(what, name string, ok bool, why string) {
-	x.Steps = append(x.Steps, Step{What: what, Name: name, OK: ok, Why: why})
+func add(x *api.Explanation, what, name string, ok bool, why string) {
+	x.Steps = append(x.Steps, api.Step{What: what, Name: name, OK: ok, Why: why})
 }
 
 // tellKubelet adds whether the kubelet hears of a resource.
-func (q *question) tellKubelet(x *Explanation, resource string) (connected bool) {
+func (q *question) tellKubelet(x *api.Explanation, resource string) (connected bool) {
 	text := "the resource is not configured any more: it goes once no pod holds it"
 	if slices.ContainsFunc(q.config.Resources, func(r config.Resource) bool { return r.Name == resource }) {
-		text, connected = Resource{Status: q.Standing()[resource]}.KubeletState()
+		text, connected = api.Resource{Standing: q.Standing()[resource]}.KubeletState()
 	}
-	x.add("kubelet", resource, connected, text)
+	add(x, "kubelet", resource, connected, text)
 	return connected
 }

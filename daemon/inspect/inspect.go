@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/udev"
 )
@@ -31,14 +32,6 @@ type Options struct {
 	Stuck func(s *Subject)
 }
 
-// Counts are the numbers of events and enumerations since the start.
-type Counts struct {
-	Events    uint64    `json:"received"`      // of udevd
-	Overflows uint64    `json:"overflows"`     // times that events were lost
-	Resyncs   uint64    `json:"resyncs"`       // enumerations after the first, by the audit, an overflow or new rules
-	LastEvent time.Time `json:"last,omitzero"` // when the last event arrived, or zero
-}
-
 // Inspector has the subjects and the looks at them. One goroutine owns it, in which all methods but [Inspector.Counts] run.
 // None of them reads hardware or waits.
 type Inspector struct {
@@ -56,7 +49,7 @@ type Inspector struct {
 	enumerated  bool            // the first one is in
 
 	mu     sync.Mutex
-	counts Counts
+	counts api.Counts
 }
 
 // New returns an inspector that knows no subject.
@@ -86,7 +79,7 @@ func (n *Inspector) Busy() bool { return len(n.queue) > 0 || n.looking > 0 }
 func (n *Inspector) Open() int { return len(n.queue) + n.looking + n.slowly }
 
 // Counts returns the counts. It is safe for concurrent use.
-func (n *Inspector) Counts() Counts {
+func (n *Inspector) Counts() api.Counts {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.counts

@@ -8,7 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"time"
+
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // ErrUnknownDevice is the error for an ID that the inventory does not have.
@@ -17,28 +18,16 @@ var ErrUnknownDevice = errors.New("no such device")
 // errStopped is the error after the end of the inventory.
 var errStopped = errors.New("the inventory has stopped")
 
-// Unexplained is the reason of a cordon for which the operator gave none.
-const Unexplained = "by the operator"
-
 // mayHaveBeen is the reason of a cordon where the state of the last run is lost.
 const mayHaveBeen = "it may have been before the state was lost: uncordon it if not"
 
-// Cordon is why a device is kept from new pods, by whom and since when.
-type Cordon struct {
-	Reason string    `json:"reason"`
-	UID    uint32    `json:"uid"`            // of the client, as the kernel reports it
-	User   string    `json:"user"`           // its name, or empty
-	Login  string    `json:"login"`          // the login name that the client reports, since sudo makes every user root, or empty
-	Since  time.Time `json:"since,omitzero"` // zero if the state was lost
-}
-
 // Cordon keeps a device from new pods until [Inventory.Uncordon], for a reason that people are shown. The device is listed
 // Unhealthy, and a pod that holds it keeps it. A cordon outlasts restarts and reboots. It is on disk when Cordon returns nil.
-// With an error nothing has changed. A cordon that is [Unexplained] does not replace another. The error may also be
+// With an error nothing has changed. A cordon that is [api.Unexplained] does not replace another. The error may also be
 // [ErrUnknownDevice] or that of ctx.
-func (i *Inventory) Cordon(ctx context.Context, id string, c Cordon) error {
-	return i.changeCordon(ctx, id, func(cordons map[string]Cordon) bool {
-		if _, is := cordons[id]; is && c.Reason == Unexplained {
+func (i *Inventory) Cordon(ctx context.Context, id string, c api.Cordon) error {
+	return i.changeCordon(ctx, id, func(cordons map[string]api.Cordon) bool {
+		if _, is := cordons[id]; is && c.Reason == api.Unexplained {
 			return false
 		}
 		cordons[id] = c
@@ -49,7 +38,7 @@ func (i *Inventory) Cordon(ctx context.Context, id string, c Cordon) error {
 // Uncordon ends a cordon, also that of an absent device, and reports whether there was one. The errors are those of
 // [Inventory.Cordon].
 func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err error) {
-	err = i.changeCordon(ctx, id, func(cordons map[string]Cordon) bool {
+	err = i.changeCordon(ctx, id, func(cordons map[string]api.Cordon) bool {
 		_, was = cordons[id]
 		delete(cordons, id)
 		return was
@@ -58,7 +47,7 @@ func (i *Inventory) Uncordon(ctx context.Context, id string) (was bool, err erro
 }
 
 // changeCordon carries out a change of the cordons, if the function makes one, and waits for the snapshot that shows it.
-func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map[string]Cordon) bool) error {
+func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map[string]api.Cordon) bool) error {
 	select {
 	case <-i.ready: // else a lost state would cordon the device again
 	case <-i.done:
@@ -68,10 +57,10 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 	}
 	i.cordoning.Lock() // one change at a time
 	defer i.cordoning.Unlock()
-	var before map[string]Cordon
+	var before map[string]api.Cordon
 	saveErr := i.lasting(ctx, func(l *loop) error {
 		before = l.cordons
-		next := make(map[string]Cordon)
+		next := make(map[string]api.Cordon)
 		maps.Copy(next, before)
 		if _, is := next[id]; !is && l.entries[id] == nil {
 			return fmt.Errorf("%s: %w", id, ErrUnknownDevice)
@@ -81,7 +70,7 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 		}
 		return nil
 	}, func(l *loop) { l.setCordons(id, before) })
-	var stands *Cordon
+	var stands *api.Cordon
 	err := i.ask(context.WithoutCancel(ctx), func(l *loop) { stands = l.cordon(id) })
 	if err == nil {
 		err = i.await(ctx, id, func(s *Status) bool { return s == nil || s.Cordon.Same(stands) })
@@ -90,7 +79,7 @@ func (i *Inventory) changeCordon(ctx context.Context, id string, change func(map
 }
 
 // setCordons replaces the cordons, of which that of a device has changed.
-func (d *devices) setCordons(id string, next map[string]Cordon) {
+func (d *devices) setCordons(id string, next map[string]api.Cordon) {
 	d.cordons = next
 	d.saveLater()
 	if e := d.entries[id]; e != nil {
@@ -99,7 +88,7 @@ func (d *devices) setCordons(id string, next map[string]Cordon) {
 }
 
 // cordon returns the cordon of a device, or nil.
-func (d *devices) cordon(id string) *Cordon {
+func (d *devices) cordon(id string) *api.Cordon {
 	if c, is := d.cordons[id]; is {
 		return &c
 	}
@@ -108,24 +97,14 @@ func (d *devices) cordon(id string) *Cordon {
 
 // cordonKnown cordons each device that a resource takes, since it may have been cordoned before.
 func (d *devices) cordonKnown() {
-	cordons := make(map[string]Cordon)
+	cordons := make(map[string]api.Cordon)
 	maps.Copy(cordons, d.cordons)
 	for id, e := range d.entries {
 		if _, is := cordons[id]; !is && e.resource != "" {
-			cordons[id] = Cordon{Reason: mayHaveBeen}
+			cordons[id] = api.Cordon{Reason: mayHaveBeen}
 			d.changed(e)
 		}
 	}
 	d.cordons = cordons
 	d.saveLater()
-}
-
-// Same reports whether two cordons are equal. Either may be nil.
-func (c *Cordon) Same(other *Cordon) bool {
-	if c == nil || other == nil {
-		return c == other
-	}
-	a, b := *c, *other
-	a.Since, b.Since = time.Time{}, time.Time{}
-	return a == b && c.Since.Equal(other.Since)
 }

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/inspect"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/integration/udevtest"
 	"github.com/metalplug/metalplug/udev"
@@ -45,15 +45,15 @@ func TestCordon(t *testing.T) {
 		}
 	}
 	check("at first", standing{healthy: true})
-	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "fan is loud"}); err != nil {
+	if err := r.Cordon(t.Context(), cordonedWidget, api.Cordon{Reason: "fan is loud"}); err != nil {
 		t.Fatal(err)
 	}
 	cordoned := standing{cordoned: true, reason: "cordoned: fan is loud"}
 	check("cordoned", cordoned)
-	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "to be replaced"}); err != nil {
+	if err := r.Cordon(t.Context(), cordonedWidget, api.Cordon{Reason: "to be replaced"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: inventory.Unexplained}); err != nil {
+	if err := r.Cordon(t.Context(), cordonedWidget, api.Cordon{Reason: api.Unexplained}); err != nil {
 		t.Fatal(err)
 	}
 	check("cordoned for another reason, then for none", standing{cordoned: true, reason: "cordoned: to be replaced"})
@@ -70,7 +70,7 @@ func TestCordonOutlivesRestartAndHardware(t *testing.T) {
 	state := t.TempDir()
 	m := udevtest.New(t, widget("w0", "A"))
 	r := start(t, m, state)
-	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "loose"}); err != nil {
+	if err := r.Cordon(t.Context(), cordonedWidget, api.Cordon{Reason: "loose"}); err != nil {
 		t.Fatal(err)
 	}
 	r.stop()
@@ -90,7 +90,7 @@ func TestCordonOutlivesRestartAndHardware(t *testing.T) {
 // TestCordonIsSomebodys restarts the daemon. The operator and the time of a cordon stay until another operator repeats it.
 func TestCordonIsSomebodys(t *testing.T) {
 	state := t.TempDir()
-	of := func(r *running) *inventory.Cordon {
+	of := func(r *running) *api.Cordon {
 		snapshot, _ := r.Snapshot()
 		return snapshot.Find(cordonedWidget).Cordon
 	}
@@ -100,10 +100,10 @@ func TestCordonIsSomebodys(t *testing.T) {
 		return start(t, udevtest.New(t, widget("w0", "A")), state)
 	}
 	r := start(t, udevtest.New(t, widget("w0", "A")), state)
-	ann := inventory.Cordon{Reason: "loose", User: "root", Login: "ann", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	ann := api.Cordon{Reason: "loose", User: "root", Login: "ann", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	bob := ann
 	bob.UID, bob.User, bob.Login, bob.Since = 1000, "bob", "bob", ann.Since.Add(time.Hour)
-	for _, c := range []inventory.Cordon{ann, bob} {
+	for _, c := range []api.Cordon{ann, bob} {
 		if err := r.Cordon(t.Context(), cordonedWidget, c); err != nil {
 			t.Fatal(err)
 		}
@@ -118,17 +118,17 @@ func TestCordonIsSomebodys(t *testing.T) {
 }
 
 func TestCordonsThatAreTheSame(t *testing.T) {
-	a := inventory.Cordon{Reason: "x", UID: 1, User: "u", Login: "l", Since: time.Unix(1, 0)}
+	a := api.Cordon{Reason: "x", UID: 1, User: "u", Login: "l", Since: time.Unix(1, 0)}
 	for name, c := range map[string]struct {
-		change func(*inventory.Cordon)
+		change func(*api.Cordon)
 		same   bool
 	}{
-		"all":          {func(*inventory.Cordon) {}, true},
-		"another zone": {func(c *inventory.Cordon) { c.Since = c.Since.In(time.FixedZone("", 3600)) }, true},
-		"the time":     {func(c *inventory.Cordon) { c.Since = time.Unix(2, 0) }, false},
-		"the reason":   {func(c *inventory.Cordon) { c.Reason = "y" }, false},
-		"the user":     {func(c *inventory.Cordon) { c.UID = 2 }, false},
-		"the login":    {func(c *inventory.Cordon) { c.Login = "m" }, false},
+		"all":          {func(*api.Cordon) {}, true},
+		"another zone": {func(c *api.Cordon) { c.Since = c.Since.In(time.FixedZone("", 3600)) }, true},
+		"the time":     {func(c *api.Cordon) { c.Since = time.Unix(2, 0) }, false},
+		"the reason":   {func(c *api.Cordon) { c.Reason = "y" }, false},
+		"the user":     {func(c *api.Cordon) { c.UID = 2 }, false},
+		"the login":    {func(c *api.Cordon) { c.Login = "m" }, false},
 	} {
 		b := a
 		c.change(&b)
@@ -136,7 +136,7 @@ func TestCordonsThatAreTheSame(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, a.Same(&b), c.same)
 		}
 	}
-	if none := (*inventory.Cordon)(nil); !none.Same(nil) || none.Same(&a) || a.Same(nil) {
+	if none := (*api.Cordon)(nil); !none.Same(nil) || none.Same(&a) || a.Same(nil) {
 		t.Error("none is taken for one")
 	}
 }
@@ -144,14 +144,14 @@ func TestCordonsThatAreTheSame(t *testing.T) {
 func TestCordonRefused(t *testing.T) {
 	state := t.TempDir()
 	r := start(t, udevtest.New(t, widget("w0", "A")), state)
-	if err := r.Cordon(t.Context(), "node-B-w", inventory.Cordon{Reason: "x"}); !errors.Is(err, inventory.ErrUnknownDevice) {
+	if err := r.Cordon(t.Context(), "node-B-w", api.Cordon{Reason: "x"}); !errors.Is(err, inventory.ErrUnknownDevice) {
 		t.Errorf("unknown device: %v", err)
 	}
 	if _, err := r.Uncordon(t.Context(), "node-B-w"); !errors.Is(err, inventory.ErrUnknownDevice) {
 		t.Errorf("unknown device: %v", err)
 	}
 	block(t, state)
-	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "x"}); err == nil {
+	if err := r.Cordon(t.Context(), cordonedWidget, api.Cordon{Reason: "x"}); err == nil {
 		t.Error("no error though it cannot be kept")
 	}
 	if got, want := r.standing(cordonedWidget), (standing{healthy: true}); got != want {
@@ -161,7 +161,7 @@ func TestCordonRefused(t *testing.T) {
 	r.stop = func() {}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := r.Cordon(ctx, cordonedWidget, inventory.Cordon{Reason: "x"}); err == nil {
+	if err := r.Cordon(ctx, cordonedWidget, api.Cordon{Reason: "x"}); err == nil {
 		t.Error("no error after the end")
 	}
 }
@@ -188,7 +188,7 @@ func TestCordonAtTheStart(t *testing.T) {
 			t.Error("it is ready already")
 		default:
 		}
-		if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "mine"}); err != nil {
+		if err := r.Cordon(t.Context(), cordonedWidget, api.Cordon{Reason: "mine"}); err != nil {
 			t.Fatal(err)
 		}
 		close(answer)
@@ -204,7 +204,7 @@ func TestCordonAtTheStart(t *testing.T) {
 func TestCounts(t *testing.T) {
 	m := udevtest.New(t, widget("w0", "A"))
 	r := start(t, m, "")
-	if got := r.Counts(); got != (inspect.Counts{}) {
+	if got := r.Counts(); got != (api.Counts{}) {
 		t.Errorf("at first %+v", got)
 	}
 	m.Send(udev.Event{Action: udev.Mounts})

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inspect"
 	"github.com/metalplug/metalplug/daemon/kubelet"
@@ -106,7 +107,7 @@ func New(o Options) *Inventory {
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
 // Counts returns the numbers of events and enumerations since the inventory was made.
-func (i *Inventory) Counts() inspect.Counts { return i.inspector.Counts() }
+func (i *Inventory) Counts() api.Counts { return i.inspector.Counts() }
 
 // Snapshot returns the newest snapshot and a channel that is closed when there is a newer one.
 func (i *Inventory) Snapshot() (*Snapshot, <-chan struct{}) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/fault"
 	"github.com/metalplug/metalplug/daemon/inspect"
@@ -31,14 +32,14 @@ type devices struct {
 	rules     []device.Rule
 	entries   map[string]*entry // by device ID
 	faults    fault.Record
-	cordons   map[string]Cordon   // by the ID of the device. It is replaced and never written
-	granted   map[string][]*entry // the devices whose pods may open a node, by its number
-	dirty     map[*entry]bool     // changed since the last publication
-	untold    map[*entry]bool     // changed since the last look began
-	resend    map[string]bool     // resources whose list is sent again though nothing changed
-	stale     bool                // a device that is not offered changed since the last publication
-	unsaved   bool                // changed since the last save
-	saveTimed bool                // a save is to come
+	cordons   map[string]api.Cordon // by the ID of the device. It is replaced and never written
+	granted   map[string][]*entry   // the devices whose pods may open a node, by its number
+	dirty     map[*entry]bool       // changed since the last publication
+	untold    map[*entry]bool       // changed since the last look began
+	resend    map[string]bool       // resources whose list is sent again though nothing changed
+	stale     bool                  // a device that is not offered changed since the last publication
+	unsaved   bool                  // changed since the last save
+	saveTimed bool                  // a save is to come
 }
 
 func newLoop(i *Inventory) *loop {

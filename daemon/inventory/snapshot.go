@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/evidence"
 	"github.com/metalplug/metalplug/daemon/lease"
@@ -22,12 +23,12 @@ type Status struct {
 	verdict.Verdict
 	Observation
 	lease.Lease
-	Resource string    // in whose list it is, or empty. That of a member is hidden in its bundle
-	Bundle   string    // the ID of the bundle that it is in, or empty
-	Members  []*Status // of a bundle, the one that it is named after first
-	Taker    string    // the resource that takes it, offered or not, or empty
-	As       []string  // the IDs by which pods may hold it, sorted
-	Cordon   *Cordon   // by which the operator keeps it from new pods, or nil
+	Resource string      // in whose list it is, or empty. That of a member is hidden in its bundle
+	Bundle   string      // the ID of the bundle that it is in, or empty
+	Members  []*Status   // of a bundle, the one that it is named after first
+	Taker    string      // the resource that takes it, offered or not, or empty
+	As       []string    // the IDs by which pods may hold it, sorted
+	Cordon   *api.Cordon // by which the operator keeps it from new pods, or nil
 	// Evidence is why a disk counts as unused, or how far the read is that may prove it.
 	Evidence  evidence.Evidence
 	Moved     bool    // whether its pod was given nodes that are not its nodes any more

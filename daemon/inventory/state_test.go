@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/statefile"
 	"github.com/metalplug/metalplug/integration/clock"
@@ -98,7 +99,7 @@ func TestStateLost(t *testing.T) {
 			m := udevtest.New(t, widget("w0", "A"))
 			var log strings.Builder
 			r := start(t, m, "", logs(&log, state))
-			if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "loose"}); err != nil {
+			if err := r.Cordon(t.Context(), cordonedWidget, api.Cordon{Reason: "loose"}); err != nil {
 				t.Fatal(err)
 			}
 			r.end()
@@ -233,7 +234,7 @@ func TestUncordonThatIsNotSaved(t *testing.T) {
 	state := t.TempDir()
 	m := udevtest.New(t, widget("w0", "A"))
 	r := start(t, m, state)
-	if err := r.Cordon(t.Context(), cordonedWidget, inventory.Cordon{Reason: "loose"}); err != nil {
+	if err := r.Cordon(t.Context(), cordonedWidget, api.Cordon{Reason: "loose"}); err != nil {
 		t.Fatal(err)
 	}
 	unblock := block(t, state)

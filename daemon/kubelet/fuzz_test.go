@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/metalplug/metalplug/daemon/checkpoint"
 )
 
 const fuzzCheckpoint = `{"Data":{"PodDeviceEntries":[{"PodUID":"p","ContainerName":"c","ResourceName":"example.org/x",` +
@@ -18,7 +20,7 @@ func FuzzCheckpoint(f *testing.F) {
 	}
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, text []byte) {
-		file := filepath.Join(dir, CheckpointFile)
+		file := filepath.Join(dir, checkpoint.File)
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
 		}

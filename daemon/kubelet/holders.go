@@ -12,6 +12,8 @@ import (
 	"time"
 
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 const (
@@ -63,7 +65,7 @@ type Holders struct {
 
 	missed     map[string]bool       // devices that the last answer did not name
 	remembered map[string]remembered // devices that the checkpoint alone names
-	pods       map[string][]Pod      // of the last answer
+	pods       map[string][]api.Pod  // of the last answer
 }
 
 // remembered is when Ask has answered that the checkpoint alone names a device.
@@ -124,7 +126,7 @@ func (h *Holders) Ask(ctx context.Context, devices []string) (a Answer, err erro
 }
 
 // list returns the holders by the kubelet's PodResources service. A holder of a share also holds the device.
-func (h *Holders) list(ctx context.Context) (map[string][]Pod, error) {
+func (h *Holders) list(ctx context.Context) (map[string][]api.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, podResourcesLimit)
 	defer cancel()
 	client, err := podResources(h.Socket)

@@ -15,36 +15,32 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
-)
 
-// Pod is a container of a pod that holds a device.
-type Pod struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"pod"`
-	Container string `json:"container"`
-}
+	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/checkpoint"
+)
 
 // Pods returns the holders of each device, by its ID, from the last answer to Ask. A device with shares may have several.
 // The caller must not write to the result. Like Ask it is for one goroutine.
-func (h *Holders) Pods() map[string][]Pod { return h.pods }
+func (h *Holders) Pods() map[string][]api.Pod { return h.pods }
 
 // podsOf sorts the list of PodResources by device and share. The list has restartable init containers and app containers
 // of active pods, of all plugins. An ID of another plugin does no harm.
-func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]Pod {
-	by := make(map[string][]Pod)
+func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]api.Pod {
+	by := make(map[string][]api.Pod)
 	for _, pod := range answer.GetPodResources() {
 		for _, container := range pod.GetContainers() {
-			holder := Pod{pod.GetNamespace(), pod.GetName(), container.GetName()}
+			holder := api.Pod{Namespace: pod.GetNamespace(), Name: pod.GetName(), Container: container.GetName()}
 			for _, d := range container.GetDevices() {
 				for _, share := range d.GetDeviceIds() {
 					by[share] = append(by[share], holder)
-					by[Parent(share)] = append(by[Parent(share)], holder)
+					by[checkpoint.Parent(share)] = append(by[checkpoint.Parent(share)], holder)
 				}
 			}
 		}
 	}
 	for id, holders := range by { // a device with two NUMA nodes is listed twice
-		slices.SortFunc(holders, func(a, b Pod) int {
+		slices.SortFunc(holders, func(a, b api.Pod) int {
 			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Container, b.Container))
 		})
 		by[id] = slices.Compact(holders)
@@ -55,6 +51,7 @@ func podsOf(answer *podresources.ListPodResourcesResponse) map[string][]Pod {
 // ErrNotCounted is the error of a kubelet that does not report which devices it counts. It is one before 1.21, or one
 // before 1.28 in which the feature gate KubeletPodResourcesGetAllocatable is off.
 var ErrNotCounted = errors.New("the kubelet does not answer GetAllocatableResources, so that another plugin with one of our " +
+
 	"resources is not noticed")
 
 // Allocatable asks the kubelet's PodResources service at socket which devices it counts as healthy. It returns the sorted

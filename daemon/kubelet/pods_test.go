@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
@@ -48,9 +49,9 @@ func TestPods(t *testing.T) {
 	if _, err := h.Ask(t.Context(), []string{"own"}); err != nil {
 		t.Fatal(err)
 	}
-	p := kubelet.Pod{Namespace: "n", Name: "p", Container: "c"}
-	z := kubelet.Pod{Namespace: "n", Name: "z", Container: "c"}
-	want := map[string][]kubelet.Pod{
+	p := api.Pod{Namespace: "n", Name: "p", Container: "c"}
+	z := api.Pod{Namespace: "n", Name: "z", Container: "c"}
+	want := map[string][]api.Pod{
 		"shared": {p, z}, "shared::0": {p}, "shared::1": {z},
 		"own": {{Namespace: "n", Name: "p", Container: "d"}},
 	}

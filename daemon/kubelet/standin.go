@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // Standin takes the place of the kubelet where there is no cluster. Plugins register with it. It gives their devices to pods, which
@@ -104,27 +106,12 @@ func (p *registered) healthy(taken []string) (ids []string) {
 	return ids
 }
 
-// Granted is what a container gets.
-type Granted struct {
-	Devices []string          `json:"devices"` // their IDs, or those of shares
-	Env     map[string]string `json:"env"`
-	Nodes   []GrantedNode     `json:"nodes"`
-	CDI     []string          `json:"cdiDevices,omitempty"` // names of CDI devices, in place of nodes
-}
-
-// GrantedNode is a device node in a container.
-type GrantedNode struct {
-	Container   string `json:"container"`
-	Host        string `json:"host"`
-	Permissions string `json:"permissions"`
-}
-
 // errTooFew is why a pod is not admitted.
 var errTooFew = errors.New("too few healthy devices are free")
 
 // Give gives n devices of a resource to the container of a new pod. As at an admission it asks the plugin which devices, and then
 // for the container's answer.
-func (s *Standin) Give(ctx context.Context, resource string, n int) (Granted, error) {
+func (s *Standin) Give(ctx context.Context, resource string, n int) (api.Granted, error) {
 	s.mu.Lock()
 	p := s.plugins[resource]
 	var free []string
@@ -133,7 +120,7 @@ func (s *Standin) Give(ctx context.Context, resource string, n int) (Granted, er
 	}
 	s.mu.Unlock()
 	if len(free) < n {
-		return Granted{}, fmt.Errorf("%w (%d)", errTooFew, len(free))
+		return api.Granted{}, fmt.Errorf("%w (%d)", errTooFew, len(free))
 	}
 	ids := free[:n]
 	if p.prefers {
@@ -141,7 +128,7 @@ func (s *Standin) Give(ctx context.Context, resource string, n int) (Granted, er
 			ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: free, AllocationSize: int32(n)}},
 		})
 		if err != nil {
-			return Granted{}, Readable(err, podResourcesLimit)
+			return api.Granted{}, Readable(err, podResourcesLimit)
 		}
 		ids = answer.GetContainerResponses()[0].GetDeviceIDs()
 	}
@@ -149,7 +136,7 @@ func (s *Standin) Give(ctx context.Context, resource string, n int) (Granted, er
 		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}},
 	})
 	if err != nil {
-		return Granted{}, Readable(err, podResourcesLimit)
+		return api.Granted{}, Readable(err, podResourcesLimit)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,10 +150,10 @@ func (s *Standin) Give(ctx context.Context, resource string, n int) (Granted, er
 }
 
 // granted returns the answer for a container.
-func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) Granted {
-	g := Granted{Devices: ids, Env: answer.GetEnvs(), Nodes: []GrantedNode{}}
+func granted(ids []string, answer *pluginapi.ContainerAllocateResponse) api.Granted {
+	g := api.Granted{Devices: ids, Env: answer.GetEnvs(), Nodes: []api.GrantedNode{}}
 	for _, d := range answer.GetDevices() {
-		g.Nodes = append(g.Nodes, GrantedNode{Container: d.GetContainerPath(), Host: d.GetHostPath(), Permissions: d.GetPermissions()})
+		g.Nodes = append(g.Nodes, api.GrantedNode{Container: d.GetContainerPath(), Host: d.GetHostPath(), Permissions: d.GetPermissions()})
 	}
 	for _, d := range answer.GetCdiDevices() {
 		g.CDI = append(g.CDI, d.GetName())
@@ -187,7 +174,7 @@ func (s *Standin) given(resource string) (ids []string) {
 }
 
 // Pods returns the pods that hold each device.
-func (s *Standin) Pods() map[string][]Pod {
+func (s *Standin) Pods() map[string][]api.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return podsOf(&podresources.ListPodResourcesResponse{PodResources: s.pods})

@@ -10,9 +10,9 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // errUnknown is the error of an ID that the kubelet took from the list of another plugin.
@@ -63,7 +63,7 @@ func (r *Resource) find(offer *inventory.Offer, share string) *inventory.Status 
 			return d
 		}
 	}
-	if d := offer.Find(kubelet.Parent(share)); d != nil && slices.Contains(d.As, share) {
+	if d := offer.Find(checkpoint.Parent(share)); d != nil && slices.Contains(d.As, share) {
 		return d
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 )
@@ -211,8 +212,8 @@ func (c *conflict) holdBack(sock identity, shows string) time.Duration {
 }
 
 func (c *conflict) setHeld(shows string) {
-	c.e.set(func(s *Status) {
-		*s = Status{Held: fmt.Sprintf("another plugin serves %s: %s", c.e.Resource.Name, shows)}
+	c.e.set(func(s *api.Standing) {
+		*s = api.Standing{Held: fmt.Sprintf("another plugin serves %s: %s", c.e.Resource.Name, shows)}
 	})
 }
 
@@ -287,7 +288,7 @@ func (c *conflict) release() time.Duration {
 func (c *conflict) notHeld() {
 	c.hold = nil
 	c.e.streams.mute(false)
-	c.e.set(func(s *Status) { *s = Status{} })
+	c.e.set(func(s *api.Standing) { *s = api.Standing{} })
 	c.e.Log.Info("resource no longer held back")
 }
 

@@ -9,7 +9,7 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/metalplug/metalplug/daemon/inventory"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // TestCordonLeavesThePodAlone checks that a container of the pod that holds a cordoned device starts again, unless the
@@ -23,7 +23,7 @@ func TestCordonLeavesThePodAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := c.Devices[0]
-	if err := b.endpoint.Inventory.Cordon(t.Context(), id, inventory.Cordon{Reason: "loose"}); err != nil {
+	if err := b.endpoint.Inventory.Cordon(t.Context(), id, api.Cordon{Reason: "loose"}); err != nil {
 		t.Fatal(err)
 	}
 	b.allocatable(k, 0)

@@ -23,6 +23,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/internal/fsutil"
@@ -102,16 +103,8 @@ type Endpoint struct {
 	kubelet  registration
 }
 
-// Status is how an endpoint stands with the kubelet.
-type Status struct {
-	Registered bool   `json:"registered"`          // the last registration was accepted
-	Connected  bool   `json:"connected"`           // the kubelet's ListAndWatch stream is open
-	Complaint  string `json:"complaint,omitempty"` // why the kubelet does not know the resource, as it is logged, or empty
-	Held       string `json:"heldBack,omitempty"`  // why the resource is held back, or empty
-}
-
 // Status returns how the endpoint stands with the kubelet.
-func (e *Endpoint) Status() Status {
+func (e *Endpoint) Status() api.Standing {
 	s := e.last()
 	if s.Connected = s.Held == "" && e.streams.open(); s.Connected {
 		s.Complaint = "" // it is about the next kubelet
@@ -120,8 +113,8 @@ func (e *Endpoint) Status() Status {
 }
 
 // last returns the status as Run has set it.
-func (e *Endpoint) last() Status {
-	s, _ := e.status.Load().(Status)
+func (e *Endpoint) last() api.Standing {
+	s, _ := e.status.Load().(api.Standing)
 	return s
 }
 
@@ -250,7 +243,7 @@ func (e *Endpoint) complain(message string, err error) {
 	if complaint == e.last().Complaint {
 		return
 	}
-	e.set(func(s *Status) { s.Complaint = complaint })
+	e.set(func(s *api.Standing) { s.Complaint = complaint })
 	level := slog.LevelWarn
 	if errors.Is(err, fs.ErrNotExist) {
 		level = slog.LevelInfo
@@ -260,7 +253,7 @@ func (e *Endpoint) complain(message string, err error) {
 
 // setRegistered notes whether the kubelet knows the resource. If it does, the complaint is over.
 func (e *Endpoint) setRegistered(registered bool) {
-	e.set(func(s *Status) {
+	e.set(func(s *api.Standing) {
 		if s.Registered = registered; registered {
 			s.Complaint = ""
 		}
@@ -268,7 +261,7 @@ func (e *Endpoint) setRegistered(registered bool) {
 }
 
 // set changes the status. Only Run calls it.
-func (e *Endpoint) set(change func(*Status)) {
+func (e *Endpoint) set(change func(*api.Standing)) {
 	s := e.last()
 	change(&s)
 	e.status.Store(s)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/daemon/checkpoint"
 )
 
 // FuzzPrefer checks that the kubelet can take the answer to each request, or gets none.
@@ -57,8 +57,8 @@ func FuzzShare(f *testing.F) {
 		if back, ok := r.deviceID(share); !ok || back != id {
 			t.Errorf("share %d of %q is %q, of %q", n, id, share, back)
 		}
-		if shares > 1 && kubelet.Parent(share) != id {
-			t.Errorf("share %d of %q is %q, of %q", n, id, share, kubelet.Parent(share))
+		if shares > 1 && checkpoint.Parent(share) != id {
+			t.Errorf("share %d of %q is %q, of %q", n, id, share, checkpoint.Parent(share))
 		}
 	})
 }

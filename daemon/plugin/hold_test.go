@@ -20,6 +20,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/checkpoint"
 	real "github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
@@ -196,7 +198,7 @@ func (h *heldBench) storedNow() int {
 }
 
 // await waits until the endpoint's status is as wanted.
-func (h *heldBench) await(what string, is func(plugin.Status) bool) {
+func (h *heldBench) await(what string, is func(api.Standing) bool) {
 	h.t.Helper()
 	limit := time.After(patience)
 	for !is(h.endpoint.Status()) {
@@ -211,7 +213,7 @@ func (h *heldBench) await(what string, is func(plugin.Status) bool) {
 // held waits until the resource is held back, or not any more.
 func (h *heldBench) held(want bool) {
 	h.t.Helper()
-	h.await(fmt.Sprintf("held back: %v", want), func(s plugin.Status) bool { return (s.Held != "") == want })
+	h.await(fmt.Sprintf("held back: %v", want), func(s api.Standing) bool { return (s.Held != "") == want })
 }
 
 // other serves a plugin that calls nothing. end ends it as a crash does.
@@ -247,7 +249,7 @@ func (h *heldBench) stirUp() {
 	h.t.Helper()
 	next := filepath.Join(h.dir, ".next")
 	text, err := json.Marshal(map[string]any{"Data": map[string]any{"PodDeviceEntries": h.saved}, "Checksum": 1})
-	if err := errors.Join(err, os.WriteFile(next, text, 0o600), os.Rename(next, filepath.Join(h.dir, real.CheckpointFile))); err != nil {
+	if err := errors.Join(err, os.WriteFile(next, text, 0o600), os.Rename(next, filepath.Join(h.dir, checkpoint.File))); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -319,7 +321,7 @@ func TestKubeletThatCannotBeAsked(t *testing.T) {
 	h.other("vendor.sock")
 	close(gate)
 	const want = "endpoint not registered: ask the kubelet which plugin serves example.org/widget: rejected by rate limit; "
-	h.await("a complaint", func(s plugin.Status) bool { return strings.HasPrefix(s.Complaint, want) })
+	h.await("a complaint", func(s api.Standing) bool { return strings.HasPrefix(s.Complaint, want) })
 	if len(h.registered) > 0 {
 		t.Error("registered without asking")
 	}

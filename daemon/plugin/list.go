@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 )
 
 // listSize is the largest list in bytes that the kubelet receives. It is gRPC's default, which the kubelet does not
@@ -146,7 +146,7 @@ func (r *Resource) shareID(id string, n int) string {
 	if r.Shares <= 1 {
 		return id
 	}
-	return id + kubelet.ShareMark + strconv.Itoa(n)
+	return id + checkpoint.ShareMark + strconv.Itoa(n)
 }
 
 // deviceID returns the ID of the device of which id is a share. It reports ok false if id is not a share of the resource.
@@ -154,7 +154,7 @@ func (r *Resource) deviceID(id string) (_ string, ok bool) {
 	if r.Shares <= 1 {
 		return id, true
 	}
-	device, number, marked := kubelet.CutShare(id)
+	device, number, marked := checkpoint.CutShare(id)
 	n, err := strconv.Atoi(number)
 	return device, marked && err == nil && n >= 0 && n < r.Shares
 }

@@ -9,9 +9,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/device"
 	"github.com/metalplug/metalplug/daemon/inventory"
-	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/lease"
 	"github.com/metalplug/metalplug/daemon/verdict"
 )
@@ -56,7 +56,7 @@ func TestListThatIsCutKeepsWhatIsHeld(t *testing.T) {
 	}
 	held := 0
 	for _, d := range list.Devices {
-		if kubelet.Parent(d.GetID()) == offer.Devices[99].Device.ID {
+		if checkpoint.Parent(d.GetID()) == offer.Devices[99].Device.ID {
 			held++
 		}
 	}
@@ -108,8 +108,8 @@ func TestShareIDsAreShortEnough(t *testing.T) {
 		if of, ok := r.deviceID(share); of != id || !ok {
 			t.Errorf("%q is a share of %q, %t", share, of, ok)
 		}
-		if kubelet.Parent(id) != id || kubelet.Parent(share) != id {
-			t.Errorf("parent(%q) = %q, parent(%q) = %q", id, kubelet.Parent(id), share, kubelet.Parent(share))
+		if checkpoint.Parent(id) != id || checkpoint.Parent(share) != id {
+			t.Errorf("parent(%q) = %q, parent(%q) = %q", id, checkpoint.Parent(id), share, checkpoint.Parent(share))
 		}
 	}
 }

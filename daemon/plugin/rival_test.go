@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/metalplug/metalplug/daemon/inventory"
-	real "github.com/metalplug/metalplug/daemon/kubelet"
+	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/checkpoint"
 	"github.com/metalplug/metalplug/daemon/plugin"
 	kubelet "github.com/metalplug/metalplug/integration/kubelettest"
 )
@@ -147,7 +147,7 @@ func TestForeign(t *testing.T) {
 	} {
 		b := newBench(t, func(e *plugin.Endpoint) { e.Resource.Shares = test.shares })
 		if test.cordoned {
-			if err := b.endpoint.Inventory.Cordon(t.Context(), "node-A-widget", inventory.Cordon{Reason: "loose"}); err != nil {
+			if err := b.endpoint.Inventory.Cordon(t.Context(), "node-A-widget", api.Cordon{Reason: "loose"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -180,7 +180,7 @@ func TestStir(t *testing.T) {
 			return errors.Join(os.WriteFile(path(".213"), nil, 0o600), os.Remove(path(".213")))
 		}, false},
 		{"the checkpoint", func() error {
-			return errors.Join(os.WriteFile(path(".214"), nil, 0o600), os.Rename(path(".214"), path(real.CheckpointFile)))
+			return errors.Join(os.WriteFile(path(".214"), nil, 0o600), os.Rename(path(".214"), path(checkpoint.File)))
 		}, true},
 		{"another's is made", func() error { return os.WriteFile(path("gpu.sock"), nil, 0o600) }, true},
 		{"another's is written to", func() error { return os.WriteFile(path("gpu.sock"), []byte("x"), 0o600) }, false},

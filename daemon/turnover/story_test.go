@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/metalplug/metalplug/cgroup"
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/device"
-	"github.com/metalplug/metalplug/daemon/inventory"
 	"github.com/metalplug/metalplug/daemon/kubelet"
 	"github.com/metalplug/metalplug/daemon/turnover"
 	"github.com/metalplug/metalplug/integration/clock"
@@ -210,7 +210,7 @@ func (n *node) happenings() map[string]verb {
 		"adopt":   func(name, scrub string) error { _, err := n.turnover.Adopt(ctx, idOf(name), scrub); return err },
 		"by-hand": func(name, scrub string) error { return n.turnover.ByHand(ctx, idOf(name), scrub) },
 		"cordon": func(name, reason string) error {
-			return n.inventory.Cordon(ctx, idOf(name), inventory.Cordon{Reason: reason})
+			return n.inventory.Cordon(ctx, idOf(name), api.Cordon{Reason: reason})
 		},
 		"uncordon": func(name, _ string) error { _, err := n.inventory.Uncordon(ctx, idOf(name)); return err },
 

@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // wallClock is clock_gettime as a process has it after [mortal.jump]. It adds the seconds that follow the code to the
@@ -136,7 +136,7 @@ func TestWallClockJumps(t *testing.T) {
 func (m *mortal) since(id string, moment time.Time) {
 	m.t.Helper()
 	var d struct{ Since time.Time }
-	m.must(control.Client{Socket: filepath.Join(m.dir, "run", "control.sock")}.Get(m.t.Context(), "/v1/devices/"+id, &d))
+	m.must(api.Client{Socket: filepath.Join(m.dir, "run", "control.sock")}.Get(m.t.Context(), "/v1/devices/"+id, &d))
 	if d.Since.Sub(moment).Abs() > time.Hour {
 		m.t.Errorf("%s is what it is since %v, not since %v", id, d.Since, moment)
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metalplug/metalplug/daemon/control"
+	"github.com/metalplug/metalplug/daemon/api"
 )
 
 // TestStateLostWhileHeld makes all saves fail, while a pod works with a disk that has to be erased after it. The pod goes
@@ -111,9 +111,9 @@ func (m *mortal) waitsToBeKept(id string) error {
 
 // says returns the content of a disk, and an error if the daemon does not give that reason for not offering it.
 func (m *mortal) says(id, reason string) (content string, err error) {
-	var d control.Device
+	var d api.Device
 	socket := filepath.Join(m.dir, "run", "control.sock")
-	err = control.Client{Socket: socket}.Get(m.t.Context(), "/v1/devices/"+id, &d)
+	err = api.Client{Socket: socket}.Get(m.t.Context(), "/v1/devices/"+id, &d)
 	if err == nil && (d.Health == "Healthy" || !strings.Contains(d.Reason, reason)) {
 		err = fmt.Errorf("%s is %s (%s)", id, d.Health, d.Reason)
 	}

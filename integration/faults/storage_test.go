@@ -16,8 +16,8 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/metalplug/metalplug/daemon"
+	"github.com/metalplug/metalplug/daemon/api"
 	"github.com/metalplug/metalplug/daemon/config"
-	"github.com/metalplug/metalplug/daemon/control"
 )
 
 // volume is a file system of a few pages.
@@ -211,8 +211,8 @@ func TestStateThatCannotBeKept(t *testing.T) {
 func (w *whole) tells(file string) {
 	w.t.Helper()
 	if err := eventually(func() error {
-		var s control.Status
-		if err := (control.Client{Socket: filepath.Join(w.dir, "run", "control.sock")}).Get(w.t.Context(), "/v1/status", &s); err != nil {
+		var s api.Status
+		if err := (api.Client{Socket: filepath.Join(w.dir, "run", "control.sock")}).Get(w.t.Context(), "/v1/status", &s); err != nil {
 			return err
 		}
 		if told := strings.Join(s.Unwritten, "; "); !strings.Contains(told, file) || file == "" && told != "" {

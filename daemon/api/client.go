@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package api
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +11,8 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"net/http"
+	"net/textproto"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,9 +25,15 @@ var ErrNoAnswer = errors.New("metalplugd does not answer")
 
 // Refused is what the daemon says instead of doing what it was asked for.
 type Refused struct {
-	Code int // of HTTP
-	Text string
+	Code int    `json:"-"` // of HTTP
+	Text string `json:"error"`
 }
+
+// Codes of a [Refused] that say more than that.
+const (
+	NotFound = 404 // no such device
+	Busy     = 503 // hardware does not answer
+)
 
 // Error returns what the daemon said.
 func (r *Refused) Error() string { return r.Text }
@@ -45,7 +52,7 @@ type Client struct {
 func (c Client) Get(ctx context.Context, path string, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, clientLimit)
 	defer cancel()
-	stream, err := c.ask(ctx, http.MethodGet, path, nil)
+	stream, err := c.ask(ctx, "GET", path, nil)
 	return c.decode(stream, err, answer)
 }
 
@@ -56,13 +63,13 @@ func (c Client) Post(ctx context.Context, path string, change Change, answer any
 	if err != nil {
 		return err
 	}
-	stream, err := c.ask(ctx, http.MethodPost, path, body)
+	stream, err := c.ask(ctx, "POST", path, body)
 	return c.decode(stream, err, answer)
 }
 
 // Stream asks for path and returns the answer as it comes, until it is closed or ctx ends.
 func (c Client) Stream(ctx context.Context, path string) (io.ReadCloser, error) {
-	return c.ask(ctx, http.MethodGet, path, nil)
+	return c.ask(ctx, "GET", path, nil)
 }
 
 // decode decodes an answer, unless there is an error instead.
@@ -77,31 +84,61 @@ func (c Client) decode(stream io.ReadCloser, err error, answer any) error {
 	return nil
 }
 
+// refusalSize is the longest text of a refusal in bytes.
+const refusalSize = 4 << 10
+
+// body is what follows the head of an answer. Closing it closes the connection.
+type body struct {
+	io.Reader
+	close func() error
+}
+
+// Close closes the connection.
+func (b body) Close() error { return b.close() }
+
 // ask sends a request over a connection of its own and returns the body of the answer, which the caller closes.
-// A status other than 200 is an error with the text of the daemon.
-func (c Client) ask(ctx context.Context, method, path string, body []byte) (io.ReadCloser, error) {
-	request, err := http.NewRequestWithContext(ctx, method, "http://metalplugd"+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	response, err := (&http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", c.Socket)
-		},
-	}).RoundTrip(request)
+// A status other than 200 is an error with the text of the daemon. It is HTTP/1.0, whose body ends with the connection: net/http
+// would bring TLS into a program that has no use for it.
+func (c Client) ask(ctx context.Context, method, path string, content []byte) (io.ReadCloser, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.Socket)
 	if err != nil {
 		return nil, c.noAnswer(ctx, err)
 	}
-	if response.StatusCode == http.StatusOK {
-		return response.Body, nil
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	answer := body{bufio.NewReader(conn), func() error { stop(); return conn.Close() }}
+	code, status, err := exchange(conn, answer.Reader.(*bufio.Reader), method, path, content)
+	if err != nil {
+		answer.Close()
+		return nil, c.noAnswer(ctx, err)
 	}
-	defer response.Body.Close()
-	var said problem
-	if err := json.NewDecoder(io.LimitReader(response.Body, bodySize)).Decode(&said); err != nil || said.Error == "" {
-		said.Error = response.Status
+	if code == 200 {
+		return answer, nil
 	}
-	return nil, &Refused{Code: response.StatusCode, Text: said.Error}
+	defer answer.Close()
+	refused := &Refused{Code: code}
+	if err := json.NewDecoder(io.LimitReader(answer, refusalSize)).Decode(refused); err != nil || refused.Text == "" {
+		refused.Text = status
+	}
+	return nil, refused
+}
+
+// exchange sends a request and reads the head of the answer. status is its code with the words for it.
+func exchange(to io.Writer, from *bufio.Reader, method, path string, content []byte) (code int, status string, err error) {
+	_, _ = fmt.Fprintf(to, "%s %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", method, path, len(content), content) // a request may be refused before its end
+	head := textproto.NewReader(from)
+	line, err := head.ReadLine()
+	if err != nil {
+		return 0, "", err
+	}
+	if _, err := head.ReadMIMEHeader(); err != nil {
+		return 0, "", err
+	}
+	version, status, _ := strings.Cut(line, " ")
+	if !strings.HasPrefix(version, "HTTP/") {
+		return 0, "", errors.New("not HTTP")
+	}
+	_, err = fmt.Sscan(status, &code)
+	return code, status, err
 }
 
 // noAnswer tells why there is no answer. It leaves out what the network packages wrap around the cause.
@@ -110,7 +147,7 @@ func (c Client) noAnswer(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(context.Cause(ctx), context.Canceled):
 		return context.Canceled
-	case errors.Is(err, context.DeadlineExceeded):
+	case ctx.Err() != nil:
 		err = fmt.Errorf("it said nothing for %v; see 'journalctl -u metalplugd'", clientLimit)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		err = errors.New("there is no such socket")

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package checkpoint reads the file in which the kubelet keeps which devices it has given to pods.
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+const (
+	// File is where, in its directory, the kubelet's device manager keeps what it has allocated
+	// (kubernetes v1.36 pkg/kubelet/cm/devicemanager, kubeletDeviceManagerCheckpoint).
+	File = "kubelet_internal_checkpoint"
+	// maxSize is the largest checkpoint in bytes. An allocation of a container takes about 1 KiB.
+	maxSize = 64 << 20
+)
+
+// Given is a share of a device that the kubelet has given to a container.
+type Given struct {
+	*Entry
+	Node  int // NUMA node, or -1
+	Share string
+}
+
+// Entry is what the kubelet has given to a container, as its checkpoint has it (kubernetes v1.36
+// pkg/kubelet/cm/devicemanager/checkpoint, PodDevicesEntry).
+type Entry struct {
+	PodUID        string
+	ContainerName string
+	ResourceName  string
+	DeviceIDs     map[string][]string // by NUMA node
+	AllocResp     []byte              // the plugin's ContainerAllocateResponse
+}
+
+// Read returns the devices of containers in the kubelet's checkpoint in its directory, and the time when it wrote
+// that. Without a checkpoint, no pod has ever held a device. It reads no further, because the IDs of all devices of the node
+// follow.
+func Read(dir string) (all []Given, written time.Time, err error) {
+	file := filepath.Join(dir, File)
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, time.Time{}, nil
+	}
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat() // of the open file, because the kubelet replaces it
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	limited := &io.LimitedReader{R: f, N: maxSize}
+	d := json.NewDecoder(limited)
+	var entries []Entry
+	if err = enter(d, "Data"); err == nil {
+		err = enter(d, "PodDeviceEntries")
+	}
+	if err == nil {
+		err = d.Decode(&entries)
+	}
+	switch {
+	case limited.N <= 0:
+		return nil, time.Time{}, fmt.Errorf("read %s: it is larger than %d bytes", file, maxSize)
+	case err != nil:
+		return nil, time.Time{}, fmt.Errorf("read %s: %w", file, err)
+	}
+	for i := range entries {
+		for key, shares := range entries[i].DeviceIDs {
+			node, err := strconv.Atoi(key)
+			if err != nil {
+				node = -1
+			}
+			for _, share := range shares {
+				all = append(all, Given{&entries[i], node, share})
+			}
+		}
+	}
+	return all, info.ModTime(), nil
+}
+
+// enter reads the object that comes next, up to the value of a key.
+func enter(d *json.Decoder, key string) error {
+	for start := true; start || d.More(); start = false {
+		token, err := d.Token()
+		if err != nil {
+			return err
+		}
+		if start {
+			if token != json.Delim('{') {
+				return fmt.Errorf("%v in the place of an object with %s", token, key)
+			}
+			continue
+		}
+		if token == key {
+			return nil
+		}
+		var skipped json.RawMessage
+		if err := d.Decode(&skipped); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("no %s", key)
+}

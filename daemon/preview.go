@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/metalplug/metalplug/daemon/api"
+	"github.com/metalplug/metalplug/daemon/config"
+	"github.com/metalplug/metalplug/daemon/device"
+	"github.com/metalplug/metalplug/daemon/helper"
+	"github.com/metalplug/metalplug/daemon/kubelet"
+)
+
+// previewLimit is how long all resources may take to register, and the daemon to ask who holds devices.
+const previewLimit = 20 * time.Second
+
+// preview is a daemon for "metalplugctl preview", with a stand-in for the kubelet. It changes no device.
+type preview struct {
+	api.Preview
+	resources []config.Resource
+	kubelet   *kubelet.Standin
+	client    api.Client
+}
+
+// Preview runs a daemon for the [api.Preview] that it reads from in, until in or ctx ends, and writes the answer to out. The error is
+// also in the answer, unless that was written before.
+func Preview(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var p preview
+	if err := json.NewDecoder(in).Decode(&p.Preview); err != nil {
+		return fmt.Errorf("read what to preview from standard input: %w", err)
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, in) // ends with the program that asked
+		cancel()
+	}()
+	answered, ended := false, make(chan error, 1)
+	o, err := p.configure(ctx, o)
+	if err == nil {
+		go func() {
+			defer cancel()
+			ended <- Run(ctx, o)
+		}()
+		if err = p.give(ctx); err == nil && ctx.Err() == nil {
+			answered = true
+			err = json.NewEncoder(out).Encode(p.Preview)
+			<-ctx.Done()
+		}
+		cancel()
+		err = errors.Join(<-ended, err)
+	}
+	if err != nil && !answered {
+		_ = json.NewEncoder(out).Encode(api.Preview{Error: err.Error()}) // else no program reads it any more
+	}
+	return err
+}
+
+// configure returns the options of a daemon with all its files in one directory, and starts the stand-in.
+func (p *preview) configure(ctx context.Context, o Options) (Options, error) {
+	c := &o.Config
+	c.Hardware.Recording = cmp.Or(p.Recording, c.Hardware.Recording)
+	c.Resources = slices.Clone(c.Resources)
+	for i := range c.Resources {
+		c.Resources[i].Units = config.Units{} // as if that had been done
+	}
+	p.resources = c.Resources
+	c.Paths.Run, c.Paths.Cgroup = p.Dir, ""
+	c.Paths.DevicePlugins, c.Paths.State = filepath.Join(p.Dir, "device-plugins"), filepath.Join(p.Dir, "state")
+	c.Paths.PodResources, c.Paths.CDI = filepath.Join(p.Dir, "pods.sock"), filepath.Join(p.Dir, "cdi")
+	o.Touch = new(device.Touch)
+	if c.Hardware.Recording == "" { // a disk is read to know whether it would be offered
+		o.Touch.Probe = helper.Touch(c.Reset, c.Paths.Sysfs, "").Probe
+	}
+	p.client.Socket = filepath.Join(p.Dir, controlSocket)
+	err := os.Mkdir(c.Paths.DevicePlugins, 0o755)
+	if err == nil {
+		p.kubelet, err = kubelet.StandIn(ctx, c.Paths.DevicePlugins, c.Paths.PodResources)
+	}
+	return o, err
+}
+
+// give allocates the devices that the containers ask for once all resources are registered, and waits until the daemon knows their pods.
+func (p *preview) give(ctx context.Context) error {
+	err := p.await(ctx, func(_ []api.Device, resources []api.Resource) bool {
+		return !slices.ContainsFunc(resources, func(r api.Resource) bool { return r.Expected() && !p.kubelet.Knows(r.Name) })
+	})
+	if err != nil {
+		return err
+	}
+	for i := range p.Containers {
+		c := &p.Containers[i]
+		err := errors.New("no resource of that name is configured")
+		if slices.ContainsFunc(p.resources, func(r config.Resource) bool { return r.Name == c.Resource }) {
+			c.Granted, err = p.kubelet.Give(ctx, c.Resource, c.Count)
+		}
+		if err != nil {
+			c.Error = fmt.Sprintf("allocate %d of %s: %v", c.Count, c.Resource, err)
+		}
+	}
+	held := p.kubelet.Pods()
+	return p.await(ctx, func(devices []api.Device, _ []api.Resource) bool {
+		return !slices.ContainsFunc(devices, func(d api.Device) bool { return held[d.ID] != nil && d.Allocated == nil })
+	})
+}
+
+// await waits until the daemon is as wanted, or ctx ends.
+func (p *preview) await(ctx context.Context, is func(devices []api.Device, resources []api.Resource) bool) error {
+	for limit := time.After(previewLimit); ; {
+		var status api.Status
+		err := p.client.Get(ctx, "/v1/status", &status)
+		if err == nil && status.Ready {
+			var devices []api.Device
+			if err = p.client.Get(ctx, "/v1/devices", &devices); err == nil && is(devices, status.Resources) {
+				return nil
+			}
+		}
+		select {
+		case <-time.After(10 * time.Millisecond): // the socket is not served from the beginning, and no event has the holders
+		case <-ctx.Done():
+			return nil
+		case <-limit:
+			return fmt.Errorf("metalplugd is not ready after %v: %w", previewLimit, cmp.Or(err, errors.New("see its log: --log-level debug")))
+		}
+	}
+}
